@@ -1,0 +1,1 @@
+//! Peers, workloads and measurements for glebe.

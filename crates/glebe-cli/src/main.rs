@@ -1,0 +1,2 @@
+//! The glebe command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Physically contiguous memory, populated, pinned and proved.

@@ -1,0 +1,1 @@
+//! Free extents in address order.

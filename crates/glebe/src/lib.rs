@@ -1,0 +1,26 @@
+//! User-space memory system for Linux: see the README.
+//!
+//! The modules form an ordered list; each uses only those above it in this list.
+#![deny(unsafe_code)]
+
+// L0: vocabulary, no I/O.
+pub mod error;
+pub mod extent;
+pub mod stats;
+pub mod sync;
+pub mod units;
+
+// L1: the only files that call the kernel.
+pub mod sys;
+
+// L2: pure arithmetic.
+pub mod free_tree;
+
+// L3: mapped bytes.
+pub mod mapping;
+
+// L4: parts usable alone.
+pub mod contig;
+
+// L5
+pub mod reserve;

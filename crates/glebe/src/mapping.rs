@@ -1,0 +1,1 @@
+//! Mapped bytes and their one owner.

@@ -1,0 +1,1 @@
+//! First-class allocation that cannot fail, second-class tenants in what is idle.

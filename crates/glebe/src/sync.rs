@@ -1,0 +1,20 @@
+//! Atomics and locks, from the standard library or, under `--cfg loom`, from the model checker.
+//!
+//! Nothing else in the crate names `std::sync::atomic` or `std::sync::Mutex`.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    atomic::{fence, AtomicU64, Ordering},
+    Mutex, MutexGuard,
+};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    atomic::{fence, AtomicU64, Ordering},
+    Mutex, MutexGuard,
+};
+
+/// Locks `mutex`; a panic in an earlier holder is no reason to stop, since no critical section
+/// of this crate runs a caller's code.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,233 @@
+//! Units: bytes, pages and page frames as types of their own.
+//!
+//! Owns nothing and calls nothing. The page size is not a constant: it is read once at run time
+//! ([`crate::sys::page_size`]) and passed where a conversion is made.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+
+/// An amount of memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(u64);
+
+/// A number of base pages, or the position of a page counted from the start of its mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pages(u64);
+
+/// A physical page frame number, as `/proc/PID/pagemap` gives it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pfn(u64);
+
+/// The size of a base page: a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageSize {
+    shift: u32,
+}
+
+macro_rules! unit {
+    ($name:ident) => {
+        impl $name {
+            /// Wraps a bare number.
+            #[must_use]
+            pub const fn new(n: u64) -> Self {
+                Self(n)
+            }
+
+            /// The bare number.
+            #[must_use]
+            pub const fn get(self) -> u64 {
+                self.0
+            }
+
+            /// The bare number as an index.
+            ///
+            /// # Panics
+            /// If it does not fit this machine's `usize`.
+            #[must_use]
+            pub fn as_usize(self) -> usize {
+                usize::try_from(self.0).expect("larger than the address space")
+            }
+        }
+
+        impl From<$name> for u64 {
+            fn from(unit: $name) -> u64 {
+                unit.0
+            }
+        }
+    };
+}
+
+unit!(Bytes);
+unit!(Pages);
+unit!(Pfn);
+
+macro_rules! amount {
+    ($name:ident) => {
+        impl $name {
+            /// None at all.
+            pub const ZERO: Self = Self(0);
+
+            /// The sum, or `None` on overflow.
+            #[must_use]
+            pub const fn checked_add(self, other: Self) -> Option<Self> {
+                match self.0.checked_add(other.0) {
+                    Some(n) => Some(Self(n)),
+                    None => None,
+                }
+            }
+
+            /// The difference, zero where it would be negative.
+            #[must_use]
+            pub const fn saturating_sub(self, other: Self) -> Self {
+                Self(self.0.saturating_sub(other.0))
+            }
+        }
+
+        impl Add for $name {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self(self.0 + other.0)
+            }
+        }
+
+        impl Sub for $name {
+            type Output = Self;
+            fn sub(self, other: Self) -> Self {
+                Self(self.0 - other.0)
+            }
+        }
+    };
+}
+
+amount!(Bytes);
+amount!(Pages);
+
+impl Bytes {
+    /// `n` binary megabytes.
+    #[must_use]
+    pub const fn mib(n: u64) -> Self {
+        Self(n << 20)
+    }
+
+    /// `n` binary gigabytes.
+    #[must_use]
+    pub const fn gib(n: u64) -> Self {
+        Self(n << 30)
+    }
+
+    /// Whole pages in this amount, rounded down.
+    #[must_use]
+    pub const fn pages_down(self, page: PageSize) -> Pages {
+        Pages(self.0 >> page.shift)
+    }
+
+    /// Pages that hold this amount, rounded up.
+    #[must_use]
+    pub const fn pages_up(self, page: PageSize) -> Pages {
+        let part = self.0 & (page.bytes().0 - 1);
+        Pages((self.0 >> page.shift) + (part != 0) as u64)
+    }
+}
+
+impl Pages {
+    /// The same amount in bytes, or `None` on overflow.
+    #[must_use]
+    pub const fn checked_bytes(self, page: PageSize) -> Option<Bytes> {
+        match self.0.checked_mul(page.bytes().0) {
+            Some(n) => Some(Bytes(n)),
+            None => None,
+        }
+    }
+
+    /// The same amount in bytes.
+    ///
+    /// # Panics
+    /// On overflow: use [`Pages::checked_bytes`] on numbers that a caller gave.
+    #[must_use]
+    pub fn bytes(self, page: PageSize) -> Bytes {
+        self.checked_bytes(page).expect("more bytes than a u64 counts")
+    }
+}
+
+impl Pfn {
+    /// The frame `pages` after this one.
+    #[must_use]
+    pub const fn plus(self, pages: Pages) -> Self {
+        Self(self.0 + pages.0)
+    }
+}
+
+impl PageSize {
+    /// A page of `bytes`, or `None` where that is no power of two.
+    #[must_use]
+    pub const fn new(bytes: u64) -> Option<Self> {
+        if bytes.is_power_of_two() {
+            Some(Self { shift: bytes.trailing_zeros() })
+        } else {
+            None
+        }
+    }
+
+    /// Bytes in a page.
+    #[must_use]
+    pub const fn bytes(self) -> Bytes {
+        Bytes(1 << self.shift)
+    }
+
+    /// log2 of the bytes in a page.
+    #[must_use]
+    pub const fn shift(self) -> u32 {
+        self.shift
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// Binary units where they divide evenly or the amount is large: `2 MiB`, `1.5 GiB`, `4096 B`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (shift, name) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+            let unit = 1u64 << shift;
+            if self.0 >= unit {
+                return if self.0 % unit == 0 {
+                    write!(f, "{} {name}", self.0 / unit)
+                } else {
+                    write!(f, "{:.1} {name}", self.0 as f64 / unit as f64)
+                };
+            }
+        }
+        write!(f, "{} B", self.0)
+    }
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} pages", self.0)
+    }
+}
+
+impl fmt::Display for Pfn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_round_as_named() {
+        let page = PageSize::new(4 << 10).unwrap();
+        assert_eq!(Bytes::new(1).pages_up(page), Pages::new(1));
+        assert_eq!(Bytes::new(1).pages_down(page), Pages::ZERO);
+        assert_eq!(Bytes::new(u64::MAX).pages_up(page), Pages::new(1 << 52));
+        assert_eq!(Pages::new(1 << 52).checked_bytes(page), None);
+        assert_eq!(PageSize::new(3000), None);
+    }
+
+    #[test]
+    fn amounts_read_well() {
+        assert_eq!(Bytes::mib(2).to_string(), "2 MiB");
+        assert_eq!(Bytes::mib(1536).to_string(), "1.5 GiB");
+        assert_eq!(Bytes::new(100).to_string(), "100 B");
+    }
+}
