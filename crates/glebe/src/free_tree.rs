@@ -30,7 +30,7 @@ pub mod oracle;
 mod tests;
 
 use crate::extent::Extent;
-use nodes::{usable, Index, Nodes, NIL};
+use nodes::{between, usable, Index, Nodes, NIL};
 
 /// Why a free tree refused a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -165,8 +165,7 @@ impl FreeTree {
         if after != NIL {
             held_end = held_end.min(self.nodes.get(after).start);
         }
-        let held = Extent::new(held, held_end - held).expect("extents touch");
-        Err(Error::NotFree { given: extent, held })
+        Err(Error::NotFree { given: extent, held: between(held, held_end) })
     }
 
     /// Makes `extent` free, as one with the free extents that it touches.
@@ -363,8 +362,7 @@ impl FreeTree {
             (false, true) => self.nodes.resize(n, start, taken.start()),
             (false, false) => {
                 self.check_spare_node()?;
-                let rest = Extent::new(taken.end(), end - taken.end()).expect("not at the end");
-                self.nodes.split(n, taken.start(), rest);
+                self.nodes.split(n, taken.start(), between(taken.end(), end));
             }
         }
         self.free_len -= taken.len();

@@ -29,6 +29,8 @@
 //! Source: Adelson-Velsky and Landis 1962; the maxima follow `subtree_max_size` of the kernel's
 //! `mm/vmalloc.c`, with one maximum for each alignment instead of one in all.
 
+mod check;
+
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -63,8 +65,14 @@ impl Node {
 
     /// The extent; of a node in the tree only.
     pub(super) fn extent(&self) -> Extent {
-        Extent::new(self.start, self.end - self.start).expect("a node holds an empty extent")
+        between(self.start, self.end)
     }
+}
+
+/// The extent `start..end`, of bounds whose order an invariant gives.
+pub(super) fn between(start: u64, end: u64) -> Extent {
+    let extent = end.checked_sub(start).and_then(|len| Extent::new(start, len));
+    extent.unwrap_or_else(|| panic!("bounds {start:#x}..{end:#x} of a free extent"))
 }
 
 /// What `start..end` has from its first multiple of `mask + 1` on; 0 if it has none.
@@ -410,45 +418,5 @@ impl Nodes {
 
     fn height(&self, n: Index) -> u32 {
         self.nodes[n as usize].height
-    }
-
-    /// Panics, with what is broken, unless the module's invariants hold.
-    pub(super) fn check(&self) {
-        let at = |n: Index| self.nodes[n as usize];
-        assert_eq!(at(self.root).parent, NIL, "root {} has a parent", self.root);
-        assert_eq!((at(NIL).height, at(NIL).start, at(NIL).end), (0, 0, 0), "NIL was written");
-        assert!((0..self.classes).all(|c| self.max(NIL, c) == 0), "row 0 was written");
-        assert!(self.len <= self.limit && self.nodes.len() <= self.limit + 1, "past the limit");
-        let mut n = if self.root == NIL { NIL } else { self.leftmost(self.root) };
-        let (mut seen, mut last_end) = (0, None);
-        while n != NIL {
-            let node = at(n);
-            let (left, right) = (at(node.left), at(node.right));
-            assert!(node.start < node.end, "node {n} is empty: {node:?}");
-            assert!(last_end < Some(node.start), "node {n} not after {last_end:?}: {node:?}");
-            for child in [node.left, node.right] {
-                assert!(
-                    child == NIL || at(child).parent == n,
-                    "node {n}: {child} has other parent"
-                );
-            }
-            assert!(left.height.abs_diff(right.height) <= 1, "node {n} out of balance: {node:?}");
-            assert_eq!(node.height, left.height.max(right.height) + 1, "height of {n}: {node:?}");
-            for class in 0..self.classes {
-                let aligned = node.start.checked_next_multiple_of(1 << class);
-                let own = aligned.map_or(0, |aligned| node.end.saturating_sub(aligned));
-                let max = own.max(self.max(node.left, class)).max(self.max(node.right, class));
-                assert_eq!(self.max(n, class), max, "node {n}, class {class}: {node:?}");
-            }
-            (seen, last_end) = (seen + 1, Some(node.end));
-            assert!(seen <= self.len, "more than {} nodes are linked", self.len);
-            n = self.next(n);
-        }
-        assert_eq!(seen, self.len, "nodes linked, nodes counted");
-        let (mut spares, mut n) = (0, self.spare);
-        while n != NIL && spares <= self.limit {
-            (spares, n) = (spares + 1, at(n).right);
-        }
-        assert_eq!(seen + spares, self.nodes.len() - 1, "nodes linked or spare, nodes in storage");
     }
 }
