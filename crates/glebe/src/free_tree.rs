@@ -14,13 +14,13 @@
 //! Every call but [`FreeTree::iter`] and [`FreeTree::check_invariants`] takes O(log n) levels of a
 //! balanced tree for n free extents, whatever the alignment and the window, and allocates nothing:
 //! [`FreeTree::new`] allocates once, `32 + 8 * classes` bytes for each extent, where there is a
-//! class for each power of two up to the span's end. A change also computes the maxima of the levels
-//! above it again, O(levels x classes) words at worst.
+//! class for each power of two up to the span's end. A change also computes the maxima of the
+//! levels above it again, O(levels x classes) words at worst.
 //!
-//! Source: the idea is "improve vmap allocation" (Linux 2019): free blocks in a tree that is augmented
-//! by the size of the largest block below, split by where the taken part lies. Its search can pass
-//! the size test of a subtree in which an aligned request fits nowhere; with a maximum for each
-//! alignment this one cannot.
+//! Source: the idea is "improve vmap allocation" (Linux 2019): free blocks in a tree that is
+//! augmented by the size of the largest block below, split by where the taken part lies. Its search
+//! can pass the size test of a subtree in which an aligned request fits nowhere; with a maximum for
+//! each alignment this one cannot.
 
 mod nodes;
 #[cfg(any(test, fuzzing))]

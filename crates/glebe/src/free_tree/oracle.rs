@@ -1,8 +1,8 @@
 //! [`run`]: a byte string as a program of calls, each answered by a [`FreeTree`] and by an oracle.
 //!
 //! The oracle is an ordered map of the same extents, searched from its first to its last: slow and
-//! plain. Every answer must be equal, addresses and errors alike, and every invariant must hold after
-//! every step. Property tests and the fuzz target share this file; it is in no other build.
+//! plain. Every answer must be equal, addresses and errors alike, and every invariant must hold
+//! after every step. Property tests and the fuzz target share this file; it is in no other build.
 
 use std::collections::BTreeMap;
 
@@ -159,7 +159,7 @@ pub fn run(program: &[u8]) {
     let mut bytes = Bytes(program);
     let span = bytes.span();
     let limit = [usize::MAX, 1, 2, 3, 5, 8, 40, 200][usize::from(bytes.next() % 8)];
-    // A limit that reaches the storage, where the span allows more than any program needs.
+    // Storage is allocated at once; no program here is long enough to need more.
     let limit = limit.min(4096);
     let mut both =
         Both { tree: FreeTree::new(span, limit), oracle: Oracle::new(span, limit), span };

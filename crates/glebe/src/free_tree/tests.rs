@@ -62,8 +62,8 @@ impl Numbers {
     }
 }
 
-/// The most nodes that one call may look at: a search down to a border of the window, one from there
-/// to the fit, the way to its successor (two looks a level), and the way up.
+/// The most nodes that one call may look at: a search down to a border of the window, one from
+/// there to the fit, the way to its successor (two looks a level), and the way up.
 fn visits_max(extents: usize) -> u64 {
     let levels = 1.4405 * ((extents + 2) as f64).log2();
     5 * levels as u64 + 8
