@@ -1,7 +1,7 @@
 //! Rotations: how the tree keeps its balance.
 //!
-//! Owns nothing. A rotation keeps the order, the heights of the nodes it moves, and every row right;
-//! it writes two rows. O(classes).
+//! Owns nothing. A rotation keeps the order, and leaves the heights and rows of the nodes it moves
+//! right; it writes two rows. O(classes).
 
 use super::{Index, Node, Nodes, NIL};
 
