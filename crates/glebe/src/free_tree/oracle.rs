@@ -1,0 +1,315 @@
+//! [`run`]: a byte string as a program of calls, each answered by a [`FreeTree`] and by an oracle.
+//!
+//! The oracle is an ordered map of the same extents, searched from its first to its last: slow and
+//! plain. Every answer must be equal, addresses and errors alike, and every invariant must hold
+//! after every step. Property tests and the fuzz target share this file; it is in no other build.
+
+use std::collections::BTreeMap;
+
+use super::{Error, FreeTree};
+use crate::extent::Extent;
+
+/// What a free tree should answer.
+#[derive(Debug)]
+pub struct Oracle {
+    span: Extent,
+    limit: usize,
+    /// The end of each free extent by its start.
+    free: BTreeMap<u64, u64>,
+}
+
+impl Oracle {
+    /// As [`FreeTree::new`].
+    #[must_use]
+    pub fn new(span: Extent, max_extents: usize) -> Self {
+        let most = span.len() / 2 + span.len() % 2;
+        Self { span, limit: max_extents.min(most as usize), free: BTreeMap::new() }
+    }
+
+    /// As [`FreeTree::iter`].
+    pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.free.iter().map(|(&start, &end)| Extent::new(start, end - start).unwrap())
+    }
+
+    /// As [`FreeTree::find`].
+    #[allow(clippy::missing_errors_doc)]
+    pub fn find(
+        &self,
+        len: u64,
+        align: u64,
+        within: Option<Extent>,
+    ) -> Result<Option<Extent>, Error> {
+        if len == 0 {
+            return Err(Error::ZeroLen);
+        }
+        if align.count_ones() != 1 {
+            return Err(Error::BadAlign { align });
+        }
+        let fit = |extent: Extent| {
+            let part = within.map_or(Some(extent), |within| extent.intersection(within))?;
+            let start = part.start().checked_next_multiple_of(align)?;
+            Extent::new(start, len).filter(|&found| part.contains(found))
+        };
+        Ok(self.iter().find_map(fit))
+    }
+
+    /// As [`FreeTree::alloc`].
+    #[allow(clippy::missing_errors_doc)]
+    pub fn alloc(
+        &mut self,
+        len: u64,
+        align: u64,
+        within: Option<Extent>,
+    ) -> Result<Option<Extent>, Error> {
+        let found = self.find(len, align, within)?;
+        found.map_or(Ok(()), |found| self.take(found))?;
+        Ok(found)
+    }
+
+    /// As [`FreeTree::take`].
+    #[allow(clippy::missing_errors_doc)]
+    pub fn take(&mut self, given: Extent) -> Result<(), Error> {
+        if !self.span.contains(given) {
+            return Err(Error::OutsideSpan { given, span: self.span });
+        }
+        let Some(whole) = self.iter().find(|free| free.contains(given)) else {
+            let (mut start, mut end) = (given.start(), given.end());
+            for free in self.iter() {
+                if free.start() <= start && start < free.end() {
+                    start = free.end();
+                } else if free.start() > start {
+                    end = end.min(free.start());
+                }
+            }
+            return Err(Error::NotFree { given, held: Extent::new(start, end - start).unwrap() });
+        };
+        let mut free = self.free.clone();
+        free.remove(&whole.start());
+        if whole.start() < given.start() {
+            free.insert(whole.start(), given.start());
+        }
+        if given.end() < whole.end() {
+            free.insert(given.end(), whole.end());
+        }
+        self.replace(free)
+    }
+
+    /// As [`FreeTree::free`].
+    #[allow(clippy::missing_errors_doc)]
+    pub fn free(&mut self, given: Extent) -> Result<(), Error> {
+        if !self.span.contains(given) {
+            return Err(Error::OutsideSpan { given, span: self.span });
+        }
+        if let Some(overlaps) = self.iter().find(|free| free.overlaps(given)) {
+            return Err(Error::AlreadyFree { given, overlaps });
+        }
+        let (mut start, mut end) = (given.start(), given.end());
+        let mut free = self.free.clone();
+        if let Some(before) = self.iter().find(|free| free.end() == start) {
+            free.remove(&before.start());
+            start = before.start();
+        }
+        if let Some(after) = self.iter().find(|free| free.start() == end) {
+            free.remove(&after.start());
+            end = after.end();
+        }
+        free.insert(start, end);
+        self.replace(free)
+    }
+
+    fn replace(&mut self, free: BTreeMap<u64, u64>) -> Result<(), Error> {
+        if free.len() > self.limit {
+            return Err(Error::OutOfNodes { limit: self.limit });
+        }
+        self.free = free;
+        Ok(())
+    }
+
+    /// As [`FreeTree::next_fit`].
+    #[must_use]
+    pub fn next_fit(&self, from: u64, min_len: u64) -> Option<Extent> {
+        self.iter().find(|free| free.end() > from && free.len() >= min_len)
+    }
+
+    /// As [`FreeTree::containing`].
+    #[must_use]
+    pub fn containing(&self, position: u64) -> Option<Extent> {
+        self.iter().find(|free| free.start() <= position && position < free.end())
+    }
+
+    /// Panics unless `tree` is sound and has the same free extents.
+    #[allow(clippy::missing_panics_doc)]
+    pub fn check(&self, tree: &FreeTree) {
+        tree.check_invariants();
+        assert!(tree.iter().eq(self.iter()), "free: {:x?}, oracle {self:x?}", tree);
+        assert_eq!(tree.extents(), self.free.len());
+        assert_eq!(tree.free_len(), self.iter().map(Extent::len).sum::<u64>());
+        assert_eq!(tree.largest(), self.iter().map(Extent::len).max().unwrap_or(0));
+    }
+}
+
+/// Runs `program` on both and compares.
+///
+/// The first bytes choose the span and the limit, the rest are calls of a few bytes each; what the
+/// program's end cuts off reads as zero.
+///
+/// # Panics
+/// At the first difference or broken invariant.
+pub fn run(program: &[u8]) {
+    let mut bytes = Bytes(program);
+    let span = bytes.span();
+    let limit = [usize::MAX, 1, 2, 3, 5, 8, 40, 200][usize::from(bytes.next() % 8)];
+    // Storage is allocated at once; no program here is long enough to need more.
+    let limit = limit.min(4096);
+    let mut both =
+        Both { tree: FreeTree::new(span, limit), oracle: Oracle::new(span, limit), span };
+    if bytes.next() % 4 != 0 {
+        both.free(span);
+    }
+    while !bytes.0.is_empty() {
+        both.step(&mut bytes);
+        both.oracle.check(&both.tree);
+    }
+}
+
+struct Both {
+    tree: FreeTree,
+    oracle: Oracle,
+    span: Extent,
+}
+
+impl Both {
+    fn step(&mut self, bytes: &mut Bytes<'_>) {
+        match bytes.next() % 12 {
+            0..=3 => {
+                let (len, align) = (bytes.len(self.span), bytes.align());
+                let within = bytes.within(self.span);
+                let expected = self.oracle.find(len, align, within);
+                assert_eq!(
+                    self.tree.find(len, align, within),
+                    expected,
+                    "find {len:#x} {align:#x}"
+                );
+                let expected = self.oracle.alloc(len, align, within);
+                let answer = self.tree.alloc(len, align, within);
+                assert_eq!(answer, expected, "alloc {len:#x} {align:#x} {within:x?}");
+            }
+            4..=6 => {
+                if let Some(extent) = bytes.extent(self.span) {
+                    self.free(extent);
+                }
+            }
+            // All of a held run, or its start, so that merges on both sides are met.
+            7 | 8 => {
+                let at = bytes.position(self.span);
+                if let Err(Error::NotFree { held, .. }) = self.rest_from(at) {
+                    let len = if bytes.next() % 2 == 0 { held.len() } else { bytes.len(self.span) };
+                    let len = len.clamp(1, held.len());
+                    self.free(Extent::new(held.start(), len).unwrap());
+                }
+            }
+            9 | 10 => {
+                if let Some(extent) = bytes.extent(self.span) {
+                    let answer = self.tree.take(extent);
+                    assert_eq!(answer, self.oracle.take(extent), "take {extent}");
+                }
+            }
+            _ => {
+                let (at, len) = (bytes.position(self.span), bytes.len(self.span));
+                let expected = self.oracle.next_fit(at, len);
+                assert_eq!(self.tree.next_fit(at, len), expected, "next_fit {at:#x} {len:#x}");
+                assert_eq!(self.tree.containing(at), self.oracle.containing(at), "at {at:#x}");
+            }
+        }
+    }
+
+    fn free(&mut self, extent: Extent) {
+        assert_eq!(self.tree.free(extent), self.oracle.free(extent), "free {extent}");
+    }
+
+    /// The error that a claim on all from `at` to the span's end meets.
+    fn rest_from(&self, at: u64) -> Result<(), Error> {
+        let Some(len) = self.span.end().checked_sub(at) else { return Ok(()) };
+        let Some(rest) = Extent::new(at, len) else { return Ok(()) };
+        let mut oracle =
+            Oracle { span: self.span, limit: usize::MAX, free: self.oracle.free.clone() };
+        oracle.take(rest)
+    }
+}
+
+/// The program, read from its start.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn next(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    /// Spans where extents collide often, and spans at both ends of the number line.
+    fn span(&mut self) -> Extent {
+        let (kind, fine) = (self.next(), u64::from(self.next()));
+        let (start, len) = match kind % 8 {
+            0 => (0, fine + 1),
+            1 => (fine, 64),
+            2 => (0, 4096),
+            3 => (0x1000 * fine + 1, 0x3ff + fine),
+            4 => (1 << 62, (1 << 63) + fine),
+            5 => (0, u64::MAX),
+            6 => (u64::MAX - 300, 300 - fine),
+            _ => (u64::MAX - (fine << 40) - 1, (fine << 40) + 1),
+        };
+        Extent::new(start, len).unwrap()
+    }
+
+    /// A position in the span, at a coarse step and a fine one; at times outside.
+    fn position(&mut self, span: Extent) -> u64 {
+        let (coarse, fine) = (u64::from(self.next()), self.next());
+        let step = (span.len() / 256).max(1);
+        let near = span.start().saturating_add(step.saturating_mul(coarse % 256));
+        // Most fine steps are none, so that extents of different calls touch.
+        match fine {
+            0..=127 => near.min(span.end() - 1),
+            128..=191 => near.saturating_sub(u64::from(fine - 128)),
+            _ => near.saturating_add(u64::from(fine - 192)),
+        }
+    }
+
+    fn len(&mut self, span: Extent) -> u64 {
+        let (kind, fine) = (self.next(), u64::from(self.next()));
+        match kind % 8 {
+            0..=2 => fine % 8 + u64::from(kind > 8),
+            3 => fine,
+            4 | 5 => (span.len() / 256).max(1) * (fine % 16),
+            6 => 1 << (fine % 64),
+            _ => span.len().saturating_sub(fine),
+        }
+    }
+
+    fn align(&mut self) -> u64 {
+        match self.next() {
+            0 => 0,
+            1 => 3,
+            2 => u64::MAX,
+            kind @ 3..=127 => 1 << (kind % 8),
+            kind => 1 << (kind % 64),
+        }
+    }
+
+    fn within(&mut self, span: Extent) -> Option<Extent> {
+        match self.next() % 3 {
+            0 => None,
+            1 => self.extent(span),
+            _ => {
+                let (a, b) = (self.position(span), self.position(span));
+                Extent::new(a.min(b), a.abs_diff(b))
+            }
+        }
+    }
+
+    fn extent(&mut self, span: Extent) -> Option<Extent> {
+        let (start, len) = (self.position(span), self.len(span));
+        Extent::new(start, len)
+    }
+}

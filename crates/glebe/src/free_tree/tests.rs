@@ -1,0 +1,292 @@
+//! A free tree against its oracle, its bounds in levels, and its edges.
+
+use std::cell::Cell;
+
+use proptest::prelude::*;
+
+use super::oracle::{run, Oracle};
+use super::{Error, FreeTree};
+use crate::extent::Extent;
+
+thread_local! {
+    static VISITS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts a node that was looked at, in tests only.
+pub(super) fn count_visit() {
+    VISITS.with(|visits| visits.set(visits.get() + 1));
+}
+
+/// The nodes that `call` looks at.
+fn visits_of<T>(call: impl FnOnce() -> T) -> (T, u64) {
+    let before = VISITS.with(Cell::get);
+    let answer = call();
+    (answer, VISITS.with(Cell::get) - before)
+}
+
+fn extent(start: u64, len: u64) -> Extent {
+    Extent::new(start, len).unwrap()
+}
+
+/// A tree with the given extents free.
+fn tree_of(span: Extent, extents: impl IntoIterator<Item = Extent>) -> FreeTree {
+    let mut tree = FreeTree::new(span, 1 << 16);
+    for extent in extents {
+        tree.free(extent).unwrap();
+    }
+    tree
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 3 } else { 1500 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn equals_the_oracle(program in prop::collection::vec(any::<u8>(), 0..1200)) {
+        run(&program);
+    }
+}
+
+/// A fixed stream of numbers (xorshift), the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) % bound
+    }
+}
+
+/// The most nodes that one call may look at: a search down to a border of the window, one from
+/// there to the fit, the way to its successor (two looks a level), and the way up.
+fn visits_max(extents: usize) -> u64 {
+    let levels = 1.4405 * ((extents + 2) as f64).log2();
+    5 * levels as u64 + 8
+}
+
+#[test]
+fn deep_trees_equal_the_oracle() {
+    let span = extent(1 << 40, 1 << 17);
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let (mut tree, mut oracle) = (FreeTree::new(span, 1 << 16), Oracle::new(span, 1 << 16));
+    let (holes, steps) = if cfg!(miri) { (60, 60) } else { (3000, 3000) };
+    for _ in 0..holes {
+        let hole = extent(span.start() + numbers.below(span.len() / 8) * 8, 1 + numbers.below(8));
+        assert_eq!(tree.free(hole), oracle.free(hole));
+    }
+    oracle.check(&tree);
+    for step in 0..steps {
+        let at = span.start() + numbers.below(span.len());
+        let (len, align) = (1 + numbers.below(20), 1 << numbers.below(10));
+        let within = Extent::new(at, 1 + numbers.below(span.len() / 4));
+        let place = Extent::new(at, 1 + numbers.below(16)).unwrap();
+        let ((), visits) = visits_of(|| match numbers.below(4) {
+            0 => assert_eq!(tree.alloc(len, align, within), oracle.alloc(len, align, within)),
+            1 => assert_eq!(tree.alloc(len, align, None), oracle.alloc(len, align, None)),
+            2 => assert_eq!(tree.take(place), oracle.take(place)),
+            _ => assert_eq!(tree.free(place), oracle.free(place)),
+        });
+        assert!(visits <= visits_max(tree.extents() + 1), "step {step}: {visits} nodes");
+        let ((), visits) = visits_of(|| {
+            assert_eq!(tree.next_fit(at, len), oracle.next_fit(at, len));
+        });
+        assert!(visits <= visits_max(tree.extents()), "step {step}: {visits} nodes");
+        assert_eq!(tree.containing(at), oracle.containing(at));
+        oracle.check(&tree);
+    }
+}
+
+#[test]
+fn aligned_search_never_scans() {
+    let count: u64 = if cfg!(miri) { 64 } else { 8192 };
+    let span = extent(0, 1 << 20);
+    // Each is long enough, and each lies one past a multiple.
+    let misaligned = (0..count).map(|i| extent(i * 128 + 1, 64));
+    let mut tree = tree_of(span, misaligned);
+    let bound = visits_max(tree.extents());
+    let within = Some(extent(64, count * 128 - 64));
+    for window in [None, within] {
+        let (found, visits) = visits_of(|| tree.find(64, 64, window));
+        assert_eq!(found, Ok(None));
+        assert!(visits <= bound, "{visits} nodes for nothing, {bound} allowed");
+        // The size test alone would pass everywhere.
+        assert!(tree.find(64, 1, window).unwrap().is_some());
+    }
+    // One that fits, behind them all: no more work.
+    let last = (count - 1) * 128;
+    tree.free(extent(last, 1)).unwrap();
+    for window in [None, within] {
+        let (found, visits) = visits_of(|| tree.alloc(64, 64, window));
+        assert_eq!(found, Ok(Extent::new(last, 64)));
+        assert!(visits <= bound, "{visits} nodes for the last, {bound} allowed");
+        tree.free(extent(last, 64)).unwrap();
+    }
+    // Every alignment, with lengths just below and above what it leaves.
+    for align in (0..20).map(|bit| 1 << bit) {
+        for len in [1, 2, 31, 32, 33, 63, 64, 65] {
+            let (_, visits) = visits_of(|| tree.find(len, align, within));
+            assert!(visits <= bound, "{visits} nodes for {len} aligned to {align}");
+        }
+    }
+}
+
+#[test]
+fn windows_clip_at_both_borders() {
+    let mut tree = tree_of(extent(0, 1000), [extent(100, 100), extent(300, 100)]);
+    let find = |tree: &FreeTree, len, align, start, end: u64| {
+        tree.find(len, align, Extent::new(start, end - start)).unwrap().map(Extent::start)
+    };
+    assert_eq!(find(&tree, 50, 1, 150, 1000), Some(150));
+    assert_eq!(find(&tree, 51, 1, 150, 1000), Some(300));
+    assert_eq!(find(&tree, 51, 1, 150, 350), None);
+    assert_eq!(find(&tree, 50, 1, 151, 350), Some(300));
+    assert_eq!(find(&tree, 100, 1, 100, 200), Some(100));
+    assert_eq!(find(&tree, 100, 1, 101, 200), None);
+    assert_eq!(find(&tree, 8, 128, 100, 136), Some(128));
+    assert_eq!(find(&tree, 8, 128, 100, 135), None);
+    assert_eq!(find(&tree, 1, 1, 200, 300), None);
+    assert_eq!(find(&tree, 1, 1, 2000, u64::MAX), None);
+    assert_eq!(tree.alloc(10, 1, Some(extent(145, 10))), Ok(Extent::new(145, 10)));
+    assert!(tree.iter().eq([extent(100, 45), extent(155, 45), extent(300, 100)]));
+}
+
+#[test]
+fn every_alignment_at_both_ends_of_the_number_line() {
+    let whole = extent(0, u64::MAX);
+    let tree = tree_of(whole, [whole]);
+    let upper = extent(1, u64::MAX - 1);
+    for align in (0..64).map(|bit| 1_u64 << bit) {
+        assert_eq!(tree.find(1, align, None), Ok(Extent::new(0, 1)));
+        assert_eq!(tree.find(5, align, Some(upper)), Ok(Extent::new(align, 5)));
+        assert_eq!(tree.find(u64::MAX - align, align, Some(upper)), Ok(Extent::new(align, !align)));
+        assert_eq!(tree.find(u64::MAX - align + 1, align, Some(upper)), Ok(None));
+    }
+    // No multiple but 0 is near this end.
+    let top = extent(u64::MAX - 10, 10);
+    let tree = tree_of(top, [top]);
+    assert_eq!(tree.find(10, 1, None), Ok(Some(top)));
+    assert_eq!(tree.find(1, 8, None), Ok(Extent::new(u64::MAX - 7, 1)));
+    assert_eq!(tree.find(8, 8, None), Ok(None));
+    assert_eq!(tree.find(1, 16, None), Ok(None));
+    assert_eq!(tree.next_fit(u64::MAX - 1, 10), Some(top));
+    assert_eq!(tree.next_fit(u64::MAX, 0), None);
+    assert_eq!(tree.containing(u64::MAX), None);
+    // An alignment past the span's end leaves position 0 only.
+    let small = extent(0, 1);
+    let mut tree = tree_of(small, [small]);
+    assert_eq!(tree.alloc(1, 1 << 63, None), Ok(Some(small)));
+    let tree = tree_of(extent(0, 8), [extent(1, 7)]);
+    assert_eq!(tree.find(1, 8, None), Ok(None));
+    assert_eq!(tree.find(1, 1 << 63, None), Ok(None));
+}
+
+#[test]
+fn full_storage_refuses_and_changes_nothing() {
+    let (span, limit) = (extent(0, 100), 4);
+    let mut tree = FreeTree::new(span, limit);
+    let capacity = tree.nodes.capacity();
+    for start in [0, 20, 40, 60] {
+        tree.free(extent(start, 10)).unwrap();
+    }
+    let before: Vec<_> = tree.iter().collect();
+    let full = Error::OutOfNodes { limit };
+    assert_eq!(tree.extents(), limit);
+    assert_eq!(tree.free(extent(80, 10)), Err(full));
+    assert_eq!(tree.take(extent(45, 1)), Err(full));
+    assert_eq!(tree.alloc(2, 1, Some(extent(1, 50))), Err(full));
+    assert_eq!(tree.find(2, 1, Some(extent(1, 50))), Ok(Extent::new(1, 2)));
+    assert!(tree.iter().eq(before));
+    assert_eq!(tree.free_len(), 40);
+    tree.check_invariants();
+    // What needs no node still works, and gives one back.
+    tree.free(extent(70, 10)).unwrap();
+    tree.free(extent(10, 10)).unwrap();
+    tree.take(extent(45, 1)).unwrap();
+    assert_eq!(tree.alloc(3, 1, None), Ok(Extent::new(0, 3)));
+    assert!(tree.iter().eq([extent(3, 27), extent(40, 5), extent(46, 4), extent(60, 20)]));
+    tree.check_invariants();
+    assert_eq!(tree.nodes.capacity(), capacity);
+
+    let mut tree = FreeTree::new(span, 0);
+    assert_eq!(tree.free(span), Err(Error::OutOfNodes { limit: 0 }));
+    tree.check_invariants();
+}
+
+#[test]
+fn holds_as_many_as_can_be() {
+    let span = extent(3, 7);
+    let mut tree = FreeTree::new(span, usize::MAX);
+    for start in [3, 5, 7, 9] {
+        tree.free(extent(start, 1)).unwrap();
+    }
+    assert_eq!(tree.extents(), 4);
+    for start in [4, 6, 8] {
+        tree.free(extent(start, 1)).unwrap();
+        tree.check_invariants();
+    }
+    assert!(tree.iter().eq([span]));
+}
+
+#[test]
+fn errors_say_what_and_where() {
+    let span = extent(0x10, 0x90);
+    let mut tree = tree_of(span, [extent(0x20, 0x10), extent(0x40, 0x10)]);
+    let held = |tree: &mut FreeTree, start, len| match tree.take(extent(start, len)) {
+        Err(Error::NotFree { held, .. }) => (held.start(), held.len()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(held(&mut tree, 0x10, 0x8), (0x10, 0x8));
+    assert_eq!(held(&mut tree, 0x18, 0x10), (0x18, 0x8));
+    assert_eq!(held(&mut tree, 0x28, 0x10), (0x30, 0x8));
+    assert_eq!(held(&mut tree, 0x28, 0x40), (0x30, 0x10));
+    assert_eq!(held(&mut tree, 0x50, 0x10), (0x50, 0x10));
+    assert_eq!(tree.find(0, 3, None), Err(Error::ZeroLen));
+    assert_eq!(tree.alloc(1, 0, None), Err(Error::BadAlign { align: 0 }));
+    assert_eq!(tree.alloc(1, 12, None), Err(Error::BadAlign { align: 12 }));
+    let given = extent(0x9f, 2);
+    let outside = Err(Error::OutsideSpan { given, span });
+    assert_eq!(tree.free(given), outside);
+    assert_eq!(tree.take(given), outside);
+
+    let texts = [
+        (tree.free(extent(0x28, 0x20)), "0x28..0x48 cannot be freed: 0x20..0x30 is free already"),
+        (tree.free(extent(0x38, 0x10)), "0x38..0x48 cannot be freed: 0x40..0x50 is free already"),
+        (tree.free(extent(0x42, 0x2)), "0x42..0x44 cannot be freed: 0x40..0x50 is free already"),
+        (tree.take(extent(0x38, 0x10)), "0x38..0x48 cannot be taken: 0x38..0x40 is not free"),
+        (tree.take(given), "0x9f..0xa1 is not wholly in the span 0x10..0xa0"),
+    ];
+    for (answer, text) in texts {
+        assert_eq!(answer.unwrap_err().to_string(), text);
+    }
+    assert!(tree.iter().eq([extent(0x20, 0x10), extent(0x40, 0x10)]));
+    tree.check_invariants();
+}
+
+#[test]
+fn a_call_takes_few_nodes_however_the_tree_grew() {
+    // Ascending and descending order, the worst for a tree that does not balance.
+    let count: u64 = if cfg!(miri) { 64 } else { 1 << 14 };
+    for descending in [false, true] {
+        let mut tree = FreeTree::new(extent(0, count * 2), 1 << 16);
+        for i in 0..count {
+            let at = if descending { count - 1 - i } else { i };
+            let (answer, visits) = visits_of(|| tree.free(extent(at * 2, 1)));
+            answer.unwrap();
+            assert!(visits <= visits_max(tree.extents()), "{visits} nodes at {i}");
+        }
+        tree.check_invariants();
+        // Fill the gaps from one side: each joins two.
+        for i in 1..count {
+            let (answer, visits) = visits_of(|| tree.free(extent(i * 2 - 1, 1)));
+            answer.unwrap();
+            assert!(visits <= visits_max(tree.extents() + 1), "{visits} nodes at {i}");
+        }
+        tree.check_invariants();
+        assert_eq!((tree.extents(), tree.largest()), (1, count * 2 - 1));
+    }
+}
