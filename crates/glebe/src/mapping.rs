@@ -90,11 +90,8 @@ impl Mapping {
         }
         let too_long = || refused("longer than the address space");
         let len = len.pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
-        let addr = if align <= page {
-            map(len, Backing::Ordinary)?
-        } else {
-            map_aligned(len, align)?
-        };
+        let addr =
+            if align <= page { map(len, Backing::Ordinary)? } else { map_aligned(len, align)? };
         Self { addr, len, page, in_child: true, guard: ForkGuard::new() }.shown(visibility)
     }
 

@@ -93,9 +93,8 @@ impl Limits {
 
 impl Level {
     fn read(&self) -> Option<Limit> {
-        let number = |path: &Path| -> Option<u64> {
-            fs::read_to_string(path).ok()?.trim().parse().ok()
-        };
+        let number =
+            |path: &Path| -> Option<u64> { fs::read_to_string(path).ok()?.trim().parse().ok() };
         // "max" is no number and no limit.
         let limit = number(&self.limit)?;
         let usage = number(&self.usage)?;
@@ -104,11 +103,7 @@ impl Level {
             text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
         });
         let usage = usage.saturating_sub(droppable.unwrap_or(0_u64));
-        Some(Limit {
-            path: self.limit.clone(),
-            limit: Bytes::new(limit),
-            usage: Bytes::new(usage),
-        })
+        Some(Limit { path: self.limit.clone(), limit: Bytes::new(limit), usage: Bytes::new(usage) })
     }
 }
 
@@ -138,11 +133,7 @@ fn files(dir: &Path, resource: Resource, v2: bool) -> Vec<Level> {
                 if v2 {
                     level(format!("{name}.max"), format!("{name}.current"), None)
                 } else {
-                    level(
-                        format!("{name}.limit_in_bytes"),
-                        format!("{name}.usage_in_bytes"),
-                        None,
-                    )
+                    level(format!("{name}.limit_in_bytes"), format!("{name}.usage_in_bytes"), None)
                 }
             })
             .into(),

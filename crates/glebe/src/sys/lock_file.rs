@@ -90,7 +90,7 @@ fn open_private(path: &Path, options: &mut OpenOptions) -> Result<File, OsError>
 /// If it cannot be opened or read, is a symbolic link, or is somebody else's.
 pub fn read_private(path: &Path, limit: u64) -> Result<Vec<u8>, OsError> {
     let file = match open_private(path, OpenOptions::new().read(true)) {
-        Err(error) if error.errno() == Some(libc::ENOENT) => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
     let mut bytes = Vec::new();

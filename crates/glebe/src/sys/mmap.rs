@@ -30,7 +30,8 @@ pub enum Backing {
 pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
     let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     if let Backing::Hugetlb(size) = backing {
-        let shift = i32::try_from(size.shift()).expect("a shift is below 64");
+        // A shift is below 64.
+        let shift = size.shift() as i32;
         flags |= libc::MAP_HUGETLB | (shift << libc::MAP_HUGE_SHIFT);
     }
     let protection = libc::PROT_READ | libc::PROT_WRITE;

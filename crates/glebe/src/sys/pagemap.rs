@@ -106,8 +106,10 @@ impl Pagemap {
             self.file
                 .read_exact_at(bytes, offset)
                 .map_err(|source| OsError::new("pread", PATH, source))?;
-            entries.extend(bytes.chunks_exact(size_of::<u64>()).map(|word| {
-                Entry::decode(u64::from_ne_bytes(word.try_into().expect("8 bytes")))
+            entries.extend(bytes.chunks_exact(size_of::<u64>()).map(|chunk| {
+                let mut word = [0; size_of::<u64>()];
+                word.copy_from_slice(chunk);
+                Entry::decode(u64::from_ne_bytes(word))
             }));
         }
         Ok(entries)
@@ -134,8 +136,7 @@ impl Pagemap {
                 ..Scan::default()
             };
             // SAFETY: `scan` describes `regions` and its length; both live beyond the call.
-            let found =
-                unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+            let found = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
             let Ok(found) = usize::try_from(found) else {
                 let source = io::Error::last_os_error();
                 return Err(OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source));

@@ -1,0 +1,254 @@
+//! [`PoolLock`] and [`PoolClaim`]: who adds pages to a hugetlb pool, and gives back just those.
+//!
+//! The pool is the whole machine's, so it is changed by differences only, never set to a number
+//! read earlier, and only while [`PoolLock`] is held. What was added is written down before
+//! ([`claims`](super::claims)), so that the next holder gives back what a killed process added.
+//! Only free pages are given back: the kernel turns the rest into surplus, which would count
+//! against others. What is in use by others stays in the record until it is free.
+//!
+//! Counts are huge pages. A change costs a few 10 µs and 50 µs for each 2 MiB page added.
+//!
+//! Order: a claim is dropped when its thread holds no `PoolLock`, since the drop takes it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::claims::{self, Claim};
+use crate::error::OsError;
+use crate::sys::fork::ForkGuard;
+use crate::sys::hugetlb::{Counts, Pool, ROOT};
+use crate::sys::lock_file::{read_private, replace_private, LockFile};
+use crate::sys::process::{boot_id, Process};
+use crate::units::PageSize;
+
+const LOCK_NAME: &str = "glebe-hugetlb.lock";
+const LOCK_DIR: &str = "/run/lock";
+const RECORD_BYTES_MAX: u64 = 1 << 20;
+
+/// Where the pools and the lock are.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub pools: PathBuf,
+    /// The lock file, and where else if that directory is not there or is read-only.
+    pub locks: Vec<PathBuf>,
+}
+
+impl Place {
+    /// This machine's.
+    pub fn machine() -> Self {
+        let locks = [PathBuf::from(LOCK_DIR), std::env::temp_dir()];
+        Self { pools: ROOT.into(), locks: locks.map(|dir| dir.join(LOCK_NAME)).into() }
+    }
+
+    pub fn pool(&self, size: PageSize) -> Option<Pool> {
+        Pool::below(&self.pools, size)
+    }
+}
+
+/// The right to change the pools, among all who use this lock file.
+#[derive(Debug)]
+pub(super) struct PoolLock {
+    file: LockFile,
+    this: Process,
+    boot_id: String,
+    notes: Vec<String>,
+}
+
+impl PoolLock {
+    /// Waits for the lock, then gives back what processes that have ended had added.
+    ///
+    /// # Errors
+    /// If the lock file cannot be opened or is somebody else's, or its record cannot be read.
+    pub fn acquire(place: &Place) -> Result<Self, OsError> {
+        let file = lock_first(&place.locks)?;
+        let (this, boot_id) = (Process::this(), boot_id());
+        let mut lock = Self { file, this, boot_id, notes: Vec::new() };
+        lock.give_back_for_ended(place)?;
+        Ok(lock)
+    }
+
+    /// What was wrong with the record, if anything.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn record_path(&self) -> PathBuf {
+        self.file.path().with_extension("claims")
+    }
+
+    fn read(&self) -> Result<(Vec<Claim>, Vec<String>), OsError> {
+        let text = read_private(&self.record_path(), RECORD_BYTES_MAX)?;
+        Ok(claims::parse(&text, &self.boot_id))
+    }
+
+    fn write(&self, claims: &[Claim]) -> Result<(), OsError> {
+        replace_private(&self.record_path(), claims::format(claims, &self.boot_id).as_bytes())
+    }
+
+    /// Changes the record of `process` for `size`.
+    fn record(
+        &self,
+        process: Process,
+        size: PageSize,
+        change: impl FnOnce(&mut Claim),
+    ) -> Result<(), OsError> {
+        let (mut claims, _) = self.read()?;
+        let found = claims.iter().position(|claim| claim.process == process && claim.size == size);
+        let at = found.unwrap_or_else(|| {
+            claims.push(Claim::new(process, size));
+            claims.len() - 1
+        });
+        change(&mut claims[at]);
+        self.write(&claims)
+    }
+
+    fn give_back_for_ended(&mut self, place: &Place) -> Result<(), OsError> {
+        let (mut claims, ignored) = self.read()?;
+        let path = self.record_path();
+        self.notes.extend(ignored.into_iter().map(|what| format!("{}: {what}", path.display())));
+        for at in 0..claims.len() {
+            if !claims[at].process.has_ended() {
+                continue;
+            }
+            let size = claims[at].size;
+            let Some(pool) = place.pool(size) else { continue };
+            let counts = pool.counts()?;
+            claims[at].settle(counts.persistent());
+            if claims[at].pages > counts.total {
+                self.notes.push(format!(
+                    "{}: {} pages of {} claimed, the pool has {}: ignored",
+                    path.display(),
+                    claims[at].pages,
+                    size.bytes(),
+                    counts.total
+                ));
+                claims[at].pages = 0;
+                continue;
+            }
+            let give = claims[at].pages.min(spare(&counts));
+            if give == 0 {
+                continue;
+            }
+            claims[at].before = counts.persistent();
+            claims[at].change = -i64::try_from(give).unwrap_or(i64::MAX);
+            self.write(&claims)?;
+            pool.set_persistent(counts.persistent() - give)?;
+            claims[at].settle(pool.counts()?.persistent());
+        }
+        self.write(&claims)
+    }
+}
+
+/// Pages that can be taken from a pool without hurting anybody.
+fn spare(counts: &Counts) -> u64 {
+    counts.available().min(counts.persistent())
+}
+
+fn lock_first(paths: &[PathBuf]) -> Result<LockFile, OsError> {
+    let mut last = None;
+    for path in paths {
+        match LockFile::acquire(path) {
+            Err(error) if elsewhere(&error, path) => last = Some(error),
+            other => return other,
+        }
+    }
+    Err(last.unwrap_or_else(|| {
+        OsError::new("open", LOCK_NAME, io::Error::from(io::ErrorKind::NotFound))
+    }))
+}
+
+/// Whether the lock cannot be at `path` for anybody, rather than being kept from us.
+fn elsewhere(error: &OsError, path: &Path) -> bool {
+    let gone = path.parent().is_none_or(|dir| !dir.is_dir());
+    gone || error.kind() == io::ErrorKind::ReadOnlyFilesystem
+}
+
+/// Pages added to a pool, given back when this is dropped; not by a forked child.
+#[derive(Debug)]
+pub(super) struct PoolClaim {
+    pool: Pool,
+    place: Place,
+    pages: u64,
+    guard: ForkGuard,
+}
+
+impl PoolClaim {
+    /// A claim to nothing yet.
+    pub fn new(pool: Pool, place: Place) -> Self {
+        Self { pool, place, pages: 0, guard: ForkGuard::new() }
+    }
+
+    /// Pages added and still here.
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Asks the kernel for up to `wanted` more pages; returns how many came.
+    pub fn grow(&mut self, lock: &PoolLock, wanted: u64) -> Result<u64, OsError> {
+        let before = self.pool.counts()?.persistent();
+        let change = i64::try_from(wanted).unwrap_or(i64::MAX);
+        let target = before.saturating_add(change.unsigned_abs());
+        self.change(lock, before, target, change)
+    }
+
+    /// Gives back up to `wanted` pages, those that are free; returns how many.
+    pub fn shrink(&mut self, lock: &PoolLock, wanted: u64) -> Result<u64, OsError> {
+        let counts = self.pool.counts()?;
+        let give = wanted.min(self.pages).min(spare(&counts));
+        if give == 0 {
+            return Ok(0);
+        }
+        let before = counts.persistent();
+        self.change(lock, before, before - give, -i64::try_from(give).unwrap_or(i64::MAX))
+    }
+
+    fn change(
+        &mut self,
+        lock: &PoolLock,
+        before: u64,
+        target: u64,
+        change: i64,
+    ) -> Result<u64, OsError> {
+        let size = self.pool.size();
+        lock.record(lock.this, size, |claim| {
+            claim.before = before;
+            claim.change = change;
+        })?;
+        // A failed write is settled like one that did nothing.
+        let written = self.pool.set_persistent(target);
+        let now = self.pool.counts()?.persistent();
+        let mut own = Claim::new(lock.this, size);
+        (own.pages, own.before, own.change) = (self.pages, before, change);
+        own.settle(now);
+        let moved = own.pages.abs_diff(self.pages);
+        self.pages = own.pages;
+        lock.record(lock.this, size, |claim| claim.settle(now))?;
+        written.map(|()| moved)
+    }
+
+    /// Leaves what cannot be given back now to whoever next takes the lock.
+    fn leave(&mut self, lock: &PoolLock) -> Result<(), OsError> {
+        let pages = std::mem::take(&mut self.pages);
+        let size = self.pool.size();
+        lock.record(lock.this, size, |claim| claim.pages = claim.pages.saturating_sub(pages))?;
+        lock.record(Process::none(), size, |claim| claim.pages += pages)
+    }
+}
+
+impl Drop for PoolClaim {
+    fn drop(&mut self) {
+        if self.pages == 0 || self.guard.is_child() {
+            return;
+        }
+        // A failure leaves the claim in the record, for the next holder after this process.
+        if let Ok(lock) = PoolLock::acquire(&self.place) {
+            let _ = self.shrink(&lock, self.pages);
+            if self.pages > 0 {
+                let _ = self.leave(&lock);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
