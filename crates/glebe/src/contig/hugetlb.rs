@@ -46,7 +46,6 @@ pub(super) fn build(
         len,
         pages: len.pages_up(size).get(),
         had_before: pool.counts()?.available(),
-        writable: pool.is_writable(),
         claim: PoolClaim::new(pool.clone(), request.place.clone()),
         pool,
         gate,
@@ -66,7 +65,6 @@ struct Builder<'a> {
     pool: Pool,
     /// Pages that the pool had before it was grown.
     had_before: u64,
-    writable: bool,
     claim: PoolClaim,
     gate: Gate,
     notes: Vec<String>,
@@ -74,7 +72,7 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn map(&mut self, reporter: &mut Reporter<'_>) -> Result<Mapping, Error> {
-        if !self.writable {
+        if !self.claim.may_change() {
             self.require_pages(None)?;
             let mapping = self.take()?;
             self.fill(&mapping, Order::Descending, reporter)?;
@@ -83,22 +81,31 @@ impl Builder<'_> {
         let lock = PoolLock::acquire(&self.request.place)?;
         self.had_before = self.pool.counts()?.available();
         self.notes.extend(lock.notes().iter().cloned());
-        let in_order = self.size() < ORDER_BELOW && self.pages > 1 && frames_visible();
-        if in_order {
+        if self.size() < ORDER_BELOW && self.pages > 1 && frames_visible() {
             let mapping = self.map_in_order(&lock, reporter);
-            let surplus = self.claim.pages().saturating_sub(self.needed());
-            if mapping.is_ok() && surplus > 0 {
-                self.claim.shrink(&lock, surplus)?;
-            }
-            return mapping;
+            return self.settle(&lock, mapping);
         }
-        self.require_pages(Some(&lock))?;
-        let mapping = self.take()?;
+        let mapping = self.require_pages(Some(&lock)).and_then(|()| self.take());
+        let mapping = self.settle(&lock, mapping)?;
         // The pages are set aside for the mapping now; zeroing them holds nobody up.
         drop(lock);
         // A pool just grown hands out the highest frame first.
         self.fill(&mapping, Order::Descending, reporter)?;
         Ok(mapping)
+    }
+
+    /// Gives back what the pool was grown by and is not needed, before others see it as free.
+    fn settle(
+        &mut self,
+        lock: &PoolLock,
+        mapping: Result<Mapping, Error>,
+    ) -> Result<Mapping, Error> {
+        // Pages that the claim must keep: those that the pool did not have before.
+        let needed = self.pages.saturating_sub(self.had_before);
+        let keep = if mapping.is_ok() { needed } else { 0 };
+        // Where that fails the claim's drop tries again.
+        let _ = self.claim.shrink(lock, self.claim.pages().saturating_sub(keep));
+        mapping
     }
 }
 
@@ -211,12 +218,7 @@ impl Builder<'_> {
     }
 
     fn may_grow(&self) -> bool {
-        self.writable && self.request.grow_pool.unwrap_or(true)
-    }
-
-    /// Pages that the claim must keep: those that the pool did not have before.
-    fn needed(&self) -> u64 {
-        self.pages.saturating_sub(self.had_before)
+        self.claim.may_change() && self.request.grow_pool.unwrap_or(true)
     }
 
     fn take(&self) -> Result<Mapping, Error> {
@@ -247,7 +249,7 @@ impl Builder<'_> {
     fn pool_short(&self, got: u64) -> Error {
         let path = self.pool.path();
         let (missing, shown) = (self.pages.saturating_sub(got), path.display());
-        let how_to = if !self.writable {
+        let how_to = if !self.claim.may_change() {
             format!("as root, add {missing} to {shown}, or run with write access to it")
         } else if !self.may_grow() {
             format!("allow the pool to grow, or add {missing} to {shown}")

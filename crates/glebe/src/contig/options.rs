@@ -103,7 +103,8 @@ impl<'a> Options<'a> {
     }
 
     /// Calls `callback` as populating goes on, from the calling thread. A source that puts pages
-    /// in order counts its two rounds from zero each.
+    /// in order counts its two rounds from zero each, and has the pool locked meanwhile: the
+    /// callback must neither map nor drop a [`Contig`] then, which would wait for ever.
     pub fn progress(mut self, callback: &'a mut dyn FnMut(Progress)) -> Self {
         self.progress = Some(callback);
         self

@@ -169,13 +169,21 @@ pub(super) struct PoolClaim {
     pool: Pool,
     place: Place,
     pages: u64,
+    /// Whether this process may change the pool at all.
+    may_change: bool,
     guard: ForkGuard,
 }
 
 impl PoolClaim {
     /// A claim to nothing yet.
     pub fn new(pool: Pool, place: Place) -> Self {
-        Self { pool, place, pages: 0, guard: ForkGuard::new() }
+        let may_change = pool.is_writable();
+        Self { pool, place, pages: 0, may_change, guard: ForkGuard::new() }
+    }
+
+    /// Whether this process may change the pool at all.
+    pub fn may_change(&self) -> bool {
+        self.may_change
     }
 
     /// Pages added and still here.
@@ -237,9 +245,11 @@ impl PoolClaim {
 
 impl Drop for PoolClaim {
     fn drop(&mut self) {
-        if self.pages == 0 || self.guard.is_child() {
+        if !self.may_change || self.guard.is_child() {
             return;
         }
+        // Also of a claim to nothing: pages that others left in the record because this holder
+        // used them are free now, and taking the lock gives them back.
         // A failure leaves the claim in the record, for the next holder after this process.
         if let Ok(lock) = PoolLock::acquire(&self.place) {
             let _ = self.shrink(&lock, self.pages);
