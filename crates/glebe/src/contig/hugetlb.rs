@@ -20,9 +20,9 @@ use crate::sys::page_size;
 use crate::sys::pagemap::{frames_visible, Pagemap};
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Pages from this size on are not put in order: each is long, and zeroing them twice costs
-/// seconds.
-const ORDER_BELOW: Bytes = Bytes::gib(1);
+/// Of pages from this size on no more than needed are taken at the first attempt: each is long,
+/// and zeroing it costs seconds.
+const SPARE_BELOW: Bytes = Bytes::gib(1);
 /// Attempts to have pages in order, and to find the run asked for.
 const ATTEMPTS: u32 = 4;
 /// Pages beyond those needed, of which the best are kept, at the first attempt: a share of those
@@ -75,13 +75,13 @@ impl Builder<'_> {
         if !self.claim.may_change() {
             self.require_pages(None)?;
             let mapping = self.take()?;
-            self.fill(&mapping, Order::Descending, reporter)?;
+            self.fill(&mapping, Order::Any, reporter)?;
             return Ok(mapping);
         }
         let lock = PoolLock::acquire(&self.request.place)?;
         self.had_before = self.pool.counts()?.available();
         self.notes.extend(lock.notes().iter().cloned());
-        if self.size() < ORDER_BELOW && self.pages > 1 && frames_visible() {
+        if self.pages > 1 && frames_visible() {
             let mapping = self.map_in_order(&lock, reporter);
             return self.settle(&lock, mapping);
         }
@@ -89,8 +89,7 @@ impl Builder<'_> {
         let mapping = self.settle(&lock, mapping)?;
         // The pages are set aside for the mapping now; zeroing them holds nobody up.
         drop(lock);
-        // A pool just grown hands out the highest frame first.
-        self.fill(&mapping, Order::Descending, reporter)?;
+        self.fill(&mapping, Order::Any, reporter)?;
         Ok(mapping)
     }
 
@@ -109,9 +108,17 @@ impl Builder<'_> {
     }
 }
 
+/// A pool of larger pages, and how many of them hold the whole length.
+struct Larger {
+    pool: Pool,
+    pages: u64,
+}
+
 /// Pages in hand, in an order that is not theirs to keep.
 struct Scratch {
     mapping: Mapping,
+    /// Runs in the order in which they came.
+    runs: usize,
     plan: Plan,
 }
 
@@ -123,21 +130,31 @@ impl Builder<'_> {
         reporter: &mut Reporter<'_>,
     ) -> Result<Mapping, Error> {
         let wanted_run = self.request.run.map_or(0, |run| run.pages_up(self.pool.size()).get());
-        let mut spare = (self.pages / SPARE_SHARE).max(SPARE_MIN);
+        let share = (self.pages / SPARE_SHARE).max(SPARE_MIN);
+        let mut spare = if self.size() < SPARE_BELOW { share } else { 0 };
         let mut taken_before = 0;
+        let mut larger = self.larger_pool();
         for attempt in 1.. {
             self.require_pages(Some(lock))?;
             let take = self.with_spare(lock, spare)?;
             let scratch = self.scratch(take, reporter)?;
-            let short = (scratch.plan.longest as u64) < wanted_run.min(self.pages);
-            if short && take > taken_before && attempt < ATTEMPTS {
-                (taken_before, spare) = (take, spare.saturating_mul(4));
+            let (planned, longest) = (scratch.plan.runs, scratch.plan.longest as u64);
+            if let Some(larger) = larger.take().filter(|larger| planned as u64 > larger.pages) {
+                drop(scratch);
+                self.split_larger(lock, larger)?;
                 continue;
             }
-            let planned = scratch.plan.runs;
+            let short = longest < wanted_run.min(self.pages);
+            if short && take > taken_before && attempt < ATTEMPTS {
+                (taken_before, spare) = (take, spare.max(share).saturating_mul(4));
+                continue;
+            }
+            if take == self.pages && scratch.runs == planned {
+                return Ok(scratch.mapping);
+            }
             scratch.give_back()?;
             let mapping = self.take()?;
-            self.fill(&mapping, Order::Ascending, reporter)?;
+            self.fill(&mapping, Order::Strict, reporter)?;
             let (runs, _) = runs::read(&mapping, self.pool.size())?;
             if runs.len() <= planned || attempt >= ATTEMPTS {
                 self.note_order(&runs, planned);
@@ -145,6 +162,26 @@ impl Builder<'_> {
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// The pool whose pages split into pages of this size, if it may be grown.
+    fn larger_pool(&self) -> Option<Larger> {
+        let size = self.pool.size();
+        let pools = sizes().into_iter().filter_map(|larger| self.request.place.pool(larger));
+        let pool = pools
+            .filter(|_| self.may_grow())
+            .find(|pool| pool.is_writable() && pool.demote_size() == Some(size))?;
+        Some(Larger { pages: self.len.pages_up(pool.size()).get(), pool })
+    }
+
+    /// Grows the pool by contiguous pages, where the machine's memory is enough.
+    fn split_larger(&mut self, lock: &PoolLock, larger: Larger) -> Result<(), Error> {
+        let needed = Pages::new(larger.pages).checked_bytes(larger.pool.size());
+        let free = machine_available()?;
+        if needed.is_some_and(|needed| needed <= free) {
+            self.claim.grow_by_demotion(lock, larger.pool, larger.pages)?;
+        }
+        Ok(())
     }
 
     fn note_order(&mut self, runs: &[Run], planned: usize) {
@@ -164,15 +201,16 @@ impl Builder<'_> {
         let len = Pages::new(take).bytes(size);
         let mapping =
             Mapping::hugetlb(len, size, Visibility::PRIVATE).map_err(|e| self.short(e))?;
-        self.fill(&mapping, Order::Descending, reporter)?;
+        self.fill(&mapping, Order::Any, reporter)?;
         let entries = Pagemap::open()?.entries(mapping.addr(), len, size)?;
-        let per_page = size.bytes().pages_down(page_size()).get();
+        let per_page = size.bytes().pages_down(page_size());
         let frames: Vec<u64> = entries
             .iter()
-            .map(|entry| entry.frame().unwrap_or_default().get() / per_page)
+            .map(|entry| entry.frame().unwrap_or_default().get() / per_page.get())
             .collect();
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
-        Ok(Scratch { plan: fewest_runs(&frames, keep), mapping })
+        let runs = runs::join(&entries, per_page).0.len();
+        Ok(Scratch { plan: fewest_runs(&frames, keep), runs, mapping })
     }
 
     /// Sees to it that the pool has pages for the whole length.

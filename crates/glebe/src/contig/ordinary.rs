@@ -61,6 +61,6 @@ fn filled(
     gate.check(len)?;
     let mapping = Mapping::aligned(len, align, Visibility::PRIVATE)?;
     prepare(&mapping)?;
-    populate(&mapping, align, Order::Descending, request.threads, &gate, reporter)?;
+    populate(&mapping, align, Order::Any, request.threads, &gate, reporter)?;
     Ok(mapping)
 }

@@ -93,12 +93,20 @@ impl PoolLock {
         change: impl FnOnce(&mut Claim),
     ) -> Result<(), OsError> {
         let (mut claims, _) = self.read()?;
-        let found = claims.iter().position(|claim| claim.process == process && claim.size == size);
-        let at = found.unwrap_or_else(|| {
-            claims.push(Claim::new(process, size));
-            claims.len() - 1
-        });
-        change(&mut claims[at]);
+        change(own(&mut claims, process, size));
+        self.write(&claims)
+    }
+
+    /// Changes two records of this process in one write.
+    fn record_both(
+        &self,
+        sizes: [PageSize; 2],
+        change: [&mut dyn FnMut(&mut Claim); 2],
+    ) -> Result<(), OsError> {
+        let (mut claims, _) = self.read()?;
+        for (size, change) in sizes.into_iter().zip(change) {
+            change(own(&mut claims, self.this, size));
+        }
         self.write(&claims)
     }
 
@@ -137,6 +145,16 @@ impl PoolLock {
         }
         self.write(&claims)
     }
+}
+
+/// The claim of `process` to pages of `size`, made if there is none.
+fn own(claims: &mut Vec<Claim>, process: Process, size: PageSize) -> &mut Claim {
+    let found = claims.iter().position(|claim| claim.process == process && claim.size == size);
+    let at = found.unwrap_or_else(|| {
+        claims.push(Claim::new(process, size));
+        claims.len() - 1
+    });
+    &mut claims[at]
 }
 
 /// Pages that can be taken from a pool without hurting anybody.
@@ -210,6 +228,66 @@ impl PoolClaim {
         self.change(lock, before, before - give, -i64::try_from(give).unwrap_or(i64::MAX))
     }
 
+    /// Adds pages by splitting up to `wanted` pages of `larger`, which is grown for that: what
+    /// comes of one of them is contiguous, and handed out next. Returns how many came.
+    pub fn grow_by_demotion(
+        &mut self,
+        lock: &PoolLock,
+        larger: Pool,
+        wanted: u64,
+    ) -> Result<u64, OsError> {
+        let mut large = PoolClaim::new(larger, self.place.clone());
+        let split = match large.grow(lock, wanted) {
+            Ok(0) => Ok(0),
+            Ok(had) => self.demote(lock, &mut large, had),
+            Err(error) => Err(error),
+        };
+        // Its drop would wait for the lock that is held here.
+        large.release(lock);
+        split
+    }
+
+    fn demote(
+        &mut self,
+        lock: &PoolLock,
+        large: &mut PoolClaim,
+        pages: u64,
+    ) -> Result<u64, OsError> {
+        let sizes = [large.pool.size(), self.pool.size()];
+        let each = sizes[0].bytes().get() / sizes[1].bytes().get();
+        let change = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
+        let changes = [-change(pages), change(pages.saturating_mul(each))];
+        let before = [large.pool.counts()?.persistent(), self.pool.counts()?.persistent()];
+        let mut begin = [0, 1].map(|at| {
+            move |claim: &mut Claim| (claim.before, claim.change) = (before[at], changes[at])
+        });
+        let [first, second] = &mut begin;
+        lock.record_both(sizes, [first, second])?;
+        let written = large.pool.demote(pages);
+        let now = [large.pool.counts()?.persistent(), self.pool.counts()?.persistent()];
+        let mut settle = now.map(|now| move |claim: &mut Claim| claim.settle(now));
+        let had = self.pages;
+        for (at, claim) in [large, self].into_iter().enumerate() {
+            let mut own = Claim::new(lock.this, sizes[at]);
+            (own.pages, own.before, own.change) = (claim.pages, before[at], changes[at]);
+            own.settle(now[at]);
+            claim.pages = own.pages;
+        }
+        let [first, second] = &mut settle;
+        lock.record_both(sizes, [first, second])?;
+        written.map(|()| self.pages - had)
+    }
+
+    /// Ends the claim while the lock is held.
+    fn release(&mut self, lock: &PoolLock) {
+        // A failure leaves the claim in the record, for the next holder after this process.
+        let _ = self.shrink(lock, self.pages);
+        if self.pages > 0 {
+            let _ = self.leave(lock);
+        }
+        self.may_change = false;
+    }
+
     fn change(
         &mut self,
         lock: &PoolLock,
@@ -250,12 +328,8 @@ impl Drop for PoolClaim {
         }
         // Also of a claim to nothing: pages that others left in the record because this holder
         // used them are free now, and taking the lock gives them back.
-        // A failure leaves the claim in the record, for the next holder after this process.
         if let Ok(lock) = PoolLock::acquire(&self.place) {
-            let _ = self.shrink(&lock, self.pages);
-            if self.pages > 0 {
-                let _ = self.leave(&lock);
-            }
+            self.release(&lock);
         }
     }
 }

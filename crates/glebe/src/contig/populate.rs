@@ -100,9 +100,9 @@ impl Gate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// From the first to the last, by one thread: what a pool hands out first comes first.
-    Ascending,
-    /// From the last to the first, by several threads, as far as they keep in step.
-    Descending,
+    Strict,
+    /// By several threads, each slice after the one before as far as they keep in step.
+    Any,
 }
 
 /// Populates all of `mapping`, whose pages are `page` large.
@@ -117,8 +117,8 @@ pub(super) fn populate(
     gate: &Gate,
     reporter: &mut Reporter<'_>,
 ) -> Result<(), Error> {
-    let work = Work::new(mapping, page, order, gate);
-    let threads = if order == Order::Ascending { 1 } else { threads.min(work.slices()) };
+    let work = Work::new(mapping, page, gate);
+    let threads = if order == Order::Strict { 1 } else { threads.min(work.slices()) };
     let mut done = Bytes::ZERO;
     std::thread::scope(|scope| {
         let (sender, receiver) = mpsc::channel();
@@ -151,16 +151,15 @@ pub(super) fn populate(
 struct Work<'a> {
     mapping: &'a Mapping,
     slice: Bytes,
-    order: Order,
     gate: &'a Gate,
     next: MappedWord,
     failed: Mutex<Option<Error>>,
 }
 
 impl<'a> Work<'a> {
-    fn new(mapping: &'a Mapping, page: PageSize, order: Order, gate: &'a Gate) -> Self {
+    fn new(mapping: &'a Mapping, page: PageSize, gate: &'a Gate) -> Self {
         let slice = SLICE.max(page.bytes());
-        Self { mapping, slice, order, gate, next: MappedWord::new(0), failed: Mutex::new(None) }
+        Self { mapping, slice, gate, next: MappedWord::new(0), failed: Mutex::new(None) }
     }
 
     fn slices(&self) -> usize {
@@ -175,11 +174,7 @@ impl<'a> Work<'a> {
             if taken >= slices || lock(&self.failed).is_some() {
                 return;
             }
-            let index = match self.order {
-                Order::Ascending => taken,
-                Order::Descending => slices - 1 - taken,
-            };
-            let offset = Bytes::new(index * self.slice.get());
+            let offset = Bytes::new(taken * self.slice.get());
             let len = self.slice.min(self.mapping.len() - offset);
             match self.gate.pass(len, || Ok(self.mapping.populate(offset, len)?)) {
                 Ok(()) => done(len),
@@ -208,9 +203,7 @@ mod tests {
 
     #[test]
     fn every_page_is_present_whatever_the_order_and_the_threads() {
-        for (order, threads) in
-            [(Order::Ascending, 1), (Order::Descending, 1), (Order::Descending, 3)]
-        {
+        for (order, threads) in [(Order::Strict, 3), (Order::Any, 1), (Order::Any, 3)] {
             let len = Bytes::new((130 << 20) + page_size().bytes().get());
             let mapping = Mapping::aligned(len, page_size(), Visibility::PRIVATE).unwrap();
             let mut seen = Vec::new();
@@ -233,7 +226,7 @@ mod tests {
         gate.under_way.store(u64::MAX - (1 << 40), Ordering::SeqCst);
         let mut reporter = Reporter(None);
         // With that much under way nothing passes beside it; alone each slice passes.
-        populate(&mapping, page_size(), Order::Descending, 2, &gate, &mut reporter).unwrap();
+        populate(&mapping, page_size(), Order::Any, 2, &gate, &mut reporter).unwrap();
         let too_much = gate.check(Bytes::new(1 << 60));
         assert!(matches!(too_much, Err(Error::TooLarge { .. } | Error::CgroupLimit { .. })));
     }

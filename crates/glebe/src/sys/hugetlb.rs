@@ -109,12 +109,33 @@ impl Pool {
         })
     }
 
+    /// The size into which a page of this pool can be split, if any (Linux 5.16).
+    #[must_use]
+    pub fn demote_size(&self) -> Option<PageSize> {
+        let text = fs::read_to_string(self.dir.join("demote_size")).ok()?;
+        let kib: u64 = text.trim().strip_suffix("kB")?.parse().ok()?;
+        PageSize::new(kib.checked_mul(1 << 10)?)
+    }
+
+    /// Splits `pages` free pages into pages of [`Pool::demote_size`]. The kernel does what it
+    /// can: read the counters of both pools after.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn demote(&self, pages: u64) -> Result<(), OsError> {
+        self.write("demote", pages)
+    }
+
     /// Asks for `pages` persistent pages. The kernel does what it can: read the counters after.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn set_persistent(&self, pages: u64) -> Result<(), OsError> {
-        let path = self.path();
+        self.write("nr_hugepages", pages)
+    }
+
+    fn write(&self, name: &str, pages: u64) -> Result<(), OsError> {
+        let path = self.dir.join(name);
         let refused = |call, source| OsError::new(call, path.display().to_string(), source);
         let mut file = OpenOptions::new()
             .write(true)

@@ -187,3 +187,58 @@ fn holders_exclude_each_other() {
     assert_eq!((pool.total(), pool.record().len()), (0, 0));
     assert_eq!(size().bytes(), Bytes::mib(2));
 }
+
+#[test]
+fn a_demotion_that_the_kernel_does_not_make_leaves_both_pools_as_they_were() {
+    let pool = Fixture::new("demote", 3, 100);
+    let large = pool.place.pools.join("hugepages-1048576kB");
+    fs::create_dir(&large).unwrap();
+    for (name, value) in [
+        ("nr_hugepages", "2"),
+        ("free_hugepages", "9"),
+        ("resv_hugepages", "0"),
+        ("surplus_hugepages", "0"),
+        ("demote", ""),
+        ("demote_size", "2048kB"),
+    ] {
+        fs::write(large.join(name), value).unwrap();
+    }
+    let larger = pool.place.pool(PageSize::new(1 << 30).unwrap()).unwrap();
+    assert_eq!(larger.demote_size(), Some(size()));
+    let mut claim = pool.claim();
+    {
+        let lock = PoolLock::acquire(&pool.place).unwrap();
+        assert_eq!(claim.grow_by_demotion(&lock, larger.clone(), 4).unwrap(), 0);
+    }
+    assert_eq!((pool.total(), larger.counts().unwrap().total), (3, 2));
+    assert_eq!((pool.record().len(), claim.pages()), (0, 0));
+}
+
+#[test]
+fn a_demotion_gives_contiguous_pages_and_all_are_given_back() {
+    let place = Place::machine();
+    let (Some(small), Some(large)) =
+        (place.pool(size()), place.pool(PageSize::new(1 << 30).unwrap()))
+    else {
+        println!("skipped: no pools of 2 MiB and 1 GiB");
+        return;
+    };
+    if !small.is_writable() || large.demote_size() != Some(size()) {
+        println!("skipped: the pools cannot be changed, or 1 GiB pages not split");
+        return;
+    }
+    let mut claim = PoolClaim::new(small.clone(), place.clone());
+    let lock = PoolLock::acquire(&place).unwrap();
+    let before = (small.counts().unwrap().persistent(), large.counts().unwrap().persistent());
+    let added = claim.grow_by_demotion(&lock, large.clone(), 1).unwrap();
+    let between = (small.counts().unwrap().persistent(), large.counts().unwrap().persistent());
+    let back = claim.shrink(&lock, added).unwrap();
+    let after = (small.counts().unwrap().persistent(), large.counts().unwrap().persistent());
+    drop(lock);
+    if added == 0 {
+        println!("skipped: no page of 1 GiB could be had");
+        return;
+    }
+    println!("pages before {before:?}, between {between:?}, after {after:?}");
+    assert_eq!((added, back, claim.pages()), (512, 512, 0));
+}
