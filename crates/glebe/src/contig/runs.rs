@@ -35,7 +35,6 @@ pub(super) fn join(entries: &[Entry], grain: Pages) -> (Vec<Run>, Proof) {
         let start = index as u64 * grain.get();
         let pfn = match entry {
             Entry::Absent => continue,
-            _ if hidden => None,
             entry => entry.frame(),
         };
         if let (Some(last), Some(pfn)) = (runs.last_mut(), pfn) {

@@ -92,3 +92,45 @@ fn progress_ends_at_the_total() {
     let all = Progress { done: memory.len(), total: memory.len() };
     assert_eq!(seen.last(), Some(&all));
 }
+
+const CHILD: &str = "GLEBE_TEST_CHILD";
+
+#[test]
+fn nobody_may_use_pages_that_are_free_in_the_pool() {
+    use std::os::unix::process::CommandExt;
+    if std::env::var_os(CHILD).is_some() {
+        match Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(8)) {
+            Ok(memory) => {
+                let grain = Bytes::mib(2).pages_up(page_size());
+                assert_eq!((memory.runs().len(), memory.proof()), (4, Proof::Within(grain)));
+                assert_eq!((memory.longest_run(), memory.grown_by()), (grain, 0));
+                assert!(memory.pinned() && memory.verify().unwrap().is_empty());
+            }
+            // Who does not keep to the lock may have taken them.
+            Err(error @ Error::PoolShort { .. }) => println!("skipped: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+        return;
+    }
+    if !privileged() || crate::sys::process::effective_user() != 0 {
+        println!("skipped: only root can become nobody");
+        return;
+    }
+    let place = pool::Place::machine();
+    let mut claim = pool::PoolClaim::new(place.pool(known_size(2 << 20)).unwrap(), place.clone());
+    let status = {
+        // Held while the child runs: else another test takes its pages.
+        let lock = pool::PoolLock::acquire(&place).unwrap();
+        claim.grow(&lock, 4).unwrap();
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let test = "contig::tests::nobody_may_use_pages_that_are_free_in_the_pool";
+        let status =
+            child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").uid(65534).status();
+        claim.shrink(&lock, 4).unwrap();
+        status
+    };
+    match status {
+        Ok(status) => assert!(status.success()),
+        Err(error) => println!("skipped: nobody cannot run this program: {error}"),
+    }
+}

@@ -1,5 +1,9 @@
 //! The protocol on a fixture: pools that are plain files, so that the machine's are left alone.
 //! A fixture never grows by itself; `Counts` are what a test wrote or the claim asked for.
+//!
+//! # Safety
+//! fork and waitpid only; the child does what is tested and leaves by _exit.
+#![allow(unsafe_code)]
 
 use std::fs;
 
@@ -92,6 +96,26 @@ fn only_free_pages_are_given_back_and_the_rest_when_it_is_free() {
     assert_eq!(pool.record()[0].pages, 6);
     pool.set("free_hugepages", 9);
     drop(PoolLock::acquire(&pool.place).unwrap());
+    assert_eq!((pool.total(), pool.record().len()), (0, 0));
+}
+
+#[test]
+fn a_forked_child_gives_nothing_back() {
+    let pool = Fixture::new("forked", 0, 100);
+    let mut claim = pool.claim();
+    claim.grow(&PoolLock::acquire(&pool.place).unwrap(), 10).unwrap();
+    let recorded = pool.record();
+    // SAFETY: see the head of the file.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            drop(claim);
+            libc::_exit(0);
+        }
+        assert_eq!(libc::waitpid(pid, std::ptr::null_mut(), 0), pid);
+    }
+    assert_eq!((pool.total(), pool.record()), (10, recorded));
+    drop(claim);
     assert_eq!((pool.total(), pool.record().len()), (0, 0));
 }
 
