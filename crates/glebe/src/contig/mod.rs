@@ -21,7 +21,9 @@
 //! How long runs are had from a pool of single huge pages: more are taken than needed, their
 //! frames read, the fewest runs that suffice chosen, and all given back to the pool in descending
 //! frame order; the pool hands out what came last first, so that the next mapping, touched from
-//! its start on, has them ascending. That is checked afterwards, never assumed.
+//! its start on, has them ascending. Where those runs are more than pages of the next larger size
+//! would make, the pool is grown by splitting such pages first, if they can be had. What came out
+//! is checked, never assumed; what was not needed goes back.
 //!
 //! What is *guaranteed* is what [`Contig::runs`] lists; how long they are is best effort, unless
 //! [`Options::require_run`] makes a shortage an error. Hugetlb pages stay in their frames
