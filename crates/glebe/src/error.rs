@@ -37,6 +37,12 @@ impl OsError {
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
+
+    /// What kind of failure it is.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        self.source.kind()
+    }
 }
 
 impl fmt::Display for OsError {

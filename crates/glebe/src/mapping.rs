@@ -1,1 +1,322 @@
-//! Mapped bytes and their one owner.
+//! [`Mapping`]: the sole owner of mapped bytes.
+//!
+//! Offsets and lengths are bytes from the start of the mapping. The bytes may be changed by other
+//! threads, and under hugetlb by nobody else: they are never lent as a slice, only copied in and
+//! out. A copy that races with another gives bytes of both and nothing worse; who needs better
+//! orders the copies by its own means. No lock, no allocation.
+//!
+//! Not done here: whether pages are contiguous ([`crate::contig`]), who uses which (a free tree).
+//!
+//! # Safety
+//! A `Mapping` holds `addr..addr + len` from `mmap` until its drop and gives it to nobody else;
+//! every access is checked against `len`, and, where fork does not pass the mapping on, refused
+//! in a child, where the same addresses may be somebody else's.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use crate::error::OsError;
+use crate::sys::fork::ForkGuard;
+use crate::sys::madvise::{advise, transparent_huge_page, Advice};
+use crate::sys::mmap::{map, map_aligned, unmap, Backing};
+use crate::sys::page_size;
+use crate::units::{Bytes, PageSize};
+
+/// Where else the bytes of a mapping may turn up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Visibility {
+    /// In a forked child, as a copy.
+    pub in_child: bool,
+    /// In a core dump.
+    pub in_core_dump: bool,
+}
+
+impl Visibility {
+    /// As ordinary memory is.
+    pub const ORDINARY: Self = Self { in_child: true, in_core_dump: true };
+    /// Nowhere.
+    pub const PRIVATE: Self = Self { in_child: false, in_core_dump: false };
+}
+
+/// Mapped memory, unmapped when this is dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    addr: usize,
+    len: Bytes,
+    /// The page that the kernel maps it by: the unit of [`Mapping::discard`].
+    page: PageSize,
+    in_child: bool,
+    guard: ForkGuard,
+}
+
+const _: () = {
+    // `read` and `write` copy racy bytes outside the language's memory model, and every other
+    // field is plain data: any thread may hold, use and drop a mapping.
+    const fn shareable<T: Send + Sync>() {}
+    shareable::<Mapping>();
+};
+
+impl Mapping {
+    /// Zero-filled ordinary memory, rounded up to whole pages, in huge pages where it is large
+    /// enough and the kernel has them. Pages come when they are touched.
+    ///
+    /// # Errors
+    /// What mmap(2) or madvise(2) refuses: a length of zero, one beyond the address space.
+    pub fn anonymous(len: Bytes, visibility: Visibility) -> Result<Self, OsError> {
+        match transparent_huge_page() {
+            Ok(huge) if len >= huge.bytes() => {
+                let mapping = Self::aligned(len, huge, visibility)?;
+                // Refused by kernels built without them: then small pages do.
+                let _ = mapping.advise(Bytes::ZERO, mapping.len, Advice::HugePage);
+                Ok(mapping)
+            }
+            _ => Self::aligned(len, page_size(), visibility),
+        }
+    }
+
+    /// Ordinary memory at a multiple of `align`, rounded up to whole base pages.
+    pub(crate) fn aligned(
+        len: Bytes,
+        align: PageSize,
+        visibility: Visibility,
+    ) -> Result<Self, OsError> {
+        let page = page_size();
+        let refused = |what: &str| {
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
+            OsError::new("mmap", len.to_string(), source)
+        };
+        if len == Bytes::ZERO {
+            return Err(refused("no bytes asked for"));
+        }
+        let too_long = || refused("longer than the address space");
+        let len = len.pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
+        let addr =
+            if align <= page { map(len, Backing::Ordinary)? } else { map_aligned(len, align)? };
+        Self { addr, len, page, in_child: true, guard: ForkGuard::new() }.shown(visibility)
+    }
+
+    /// Memory of the hugetlb pool of `page`; `len` is a multiple of it. Its pages are set aside
+    /// but not populated.
+    pub(crate) fn hugetlb(
+        len: Bytes,
+        page: PageSize,
+        visibility: Visibility,
+    ) -> Result<Self, OsError> {
+        let addr = map(len, Backing::Hugetlb(page))?;
+        Self { addr, len, page, in_child: true, guard: ForkGuard::new() }.shown(visibility)
+    }
+
+    fn shown(mut self, visibility: Visibility) -> Result<Self, OsError> {
+        if !visibility.in_child {
+            self.advise(Bytes::ZERO, self.len, Advice::DontFork)?;
+            self.in_child = false;
+        }
+        if !visibility.in_core_dump {
+            self.advise(Bytes::ZERO, self.len, Advice::DontDump)?;
+        }
+        Ok(self)
+    }
+
+    /// Bytes mapped.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> Bytes {
+        self.len
+    }
+
+    /// The first address.
+    #[must_use]
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// The first byte. What is done through the pointer is the caller's to order and to bound.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.addr)
+    }
+
+    /// Whether the bytes are not there because this process was forked from their owner's.
+    #[must_use]
+    #[inline]
+    pub fn is_lost_by_fork(&self) -> bool {
+        !self.in_child && self.guard.is_child()
+    }
+
+    /// Copies bytes out; another thread may be changing them.
+    ///
+    /// # Panics
+    /// If `offset + buf.len()` is beyond the end, or the mapping was lost by fork.
+    #[inline]
+    pub fn read(&self, offset: Bytes, buf: &mut [u8]) {
+        let at = self.checked(offset, buf.len());
+        // SAFETY: `checked` says that the source is mapped; `buf` is a slice.
+        unsafe { racy::copy(buf.as_mut_ptr(), at, buf.len()) }
+    }
+
+    /// Copies bytes in; another thread may be reading or changing them.
+    ///
+    /// # Panics
+    /// If `offset + bytes.len()` is beyond the end, or the mapping was lost by fork.
+    #[inline]
+    pub fn write(&self, offset: Bytes, bytes: &[u8]) {
+        let at = self.checked(offset, bytes.len());
+        // SAFETY: `checked` says that the target is mapped; `bytes` is a slice.
+        unsafe { racy::copy(at, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Sets bytes to zero; another thread may be reading or changing them.
+    ///
+    /// # Panics
+    /// If `offset + len` is beyond the end, or the mapping was lost by fork.
+    #[inline]
+    pub fn zero(&self, offset: Bytes, len: Bytes) {
+        let count = usize::try_from(len.get()).unwrap_or(usize::MAX);
+        let at = self.checked(offset, count);
+        // SAFETY: `checked` says that the target is mapped.
+        unsafe { racy::zero(at, count) }
+    }
+
+    /// Makes pages present and writable; what cannot be had is an error here, never a signal
+    /// later. The range is whole pages.
+    pub(crate) fn populate(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
+        self.advise(offset, len, Advice::PopulateWrite)
+    }
+
+    /// Asks for transparent huge pages.
+    pub(crate) fn prefer_huge_pages(&self) -> Result<(), OsError> {
+        self.advise(Bytes::ZERO, self.len, Advice::HugePage)
+    }
+
+    /// Gives one page back to the kernel. Takes the mapping exclusively: a hugetlb page that is
+    /// touched again may not be had, which is SIGBUS.
+    pub(crate) fn discard(&mut self, index: usize) -> Result<(), OsError> {
+        let size = self.page.bytes();
+        self.advise(Bytes::new(index as u64 * size.get()), size, Advice::DontNeed)
+    }
+
+    fn advise(&self, offset: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
+        let at = self.checked(offset, len.as_usize()).addr();
+        // SAFETY: the range is this mapping's own; DontNeed is reached from `discard` alone,
+        // whose caller has the mapping to itself.
+        unsafe { advise(at, len, advice) }
+    }
+
+    /// The address of `offset`, where `count` bytes from it are mapped in this process.
+    #[inline]
+    fn checked(&self, offset: Bytes, count: usize) -> *mut u8 {
+        let end = offset.checked_add(Bytes::new(count as u64));
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "{count} bytes at {:#x} of a mapping of {:#x}",
+            offset.get(),
+            self.len.get()
+        );
+        assert!(!self.is_lost_by_fork(), "a mapping that fork does not pass on, used in a child");
+        self.as_ptr().wrapping_add(offset.as_usize())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if !self.is_lost_by_fork() {
+            // SAFETY: nothing refers to the mapping once its owner is dropped. A failure (too
+            // many mappings after a split) leaves it mapped, which is a leak and no more.
+            let _ = unsafe { unmap(self.addr, self.len) };
+        }
+    }
+}
+
+/// Copies that may race: in assembly or volatile, so that the compiler assumes nothing of them.
+mod racy {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    use std::arch::asm;
+
+    /// # Safety
+    /// `count` bytes are mapped at both, and do not overlap.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[inline]
+    pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
+        // SAFETY: passed on; the direction flag is clear on entry to any asm block.
+        unsafe {
+            asm!("rep movsb", inout("rcx") count => _, inout("rdi") to => _,
+                inout("rsi") from => _, options(nostack, preserves_flags));
+        }
+    }
+
+    /// # Safety
+    /// `count` bytes are mapped at `to`.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[inline]
+    pub unsafe fn zero(to: *mut u8, count: usize) {
+        // SAFETY: passed on; the direction flag is clear on entry to any asm block.
+        unsafe {
+            asm!("rep stosb", inout("rcx") count => _, inout("rdi") to => _, in("al") 0_u8,
+                options(nostack, preserves_flags));
+        }
+    }
+
+    #[cfg(any(not(target_arch = "x86_64"), miri, test))]
+    const WORD: usize = size_of::<usize>();
+
+    /// # Safety
+    /// `count` bytes are mapped at both, and do not overlap.
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
+        // SAFETY: passed on.
+        unsafe { portable_copy(to, from, count) }
+    }
+
+    /// # Safety
+    /// `count` bytes are mapped at `to`.
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    pub unsafe fn zero(to: *mut u8, count: usize) {
+        // SAFETY: passed on.
+        unsafe { portable_zero(to, count) }
+    }
+
+    /// By words where both sides are aligned alike, else by bytes.
+    ///
+    /// # Safety
+    /// `count` bytes are mapped at both, and do not overlap.
+    #[cfg(any(not(target_arch = "x86_64"), miri, test))]
+    pub unsafe fn portable_copy(to: *mut u8, from: *const u8, count: usize) {
+        let alike = to.addr() % WORD == from.addr() % WORD;
+        let mut at = 0;
+        while at < count {
+            let word = alike && (to.addr() + at) % WORD == 0 && count - at >= WORD;
+            // SAFETY: `at` and the word from it are below `count`, and words are aligned.
+            unsafe {
+                if word {
+                    let value = from.add(at).cast::<usize>().read_volatile();
+                    to.add(at).cast::<usize>().write_volatile(value);
+                } else {
+                    to.add(at).write_volatile(from.add(at).read_volatile());
+                }
+            }
+            at += if word { WORD } else { 1 };
+        }
+    }
+
+    /// # Safety
+    /// `count` bytes are mapped at `to`.
+    #[cfg(any(not(target_arch = "x86_64"), miri, test))]
+    pub unsafe fn portable_zero(to: *mut u8, count: usize) {
+        let mut at = 0;
+        while at < count {
+            let word = (to.addr() + at) % WORD == 0 && count - at >= WORD;
+            // SAFETY: `at` and the word from it are below `count`, and words are aligned.
+            unsafe {
+                if word {
+                    to.add(at).cast::<usize>().write_volatile(0);
+                } else {
+                    to.add(at).write_volatile(0);
+                }
+            }
+            at += if word { WORD } else { 1 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

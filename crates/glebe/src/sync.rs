@@ -5,13 +5,16 @@
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     atomic::{fence, AtomicU64, Ordering},
-    Mutex, MutexGuard,
+    Mutex, MutexGuard, RwLock,
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     atomic::{fence, AtomicU64, Ordering},
-    Mutex, MutexGuard,
+    Mutex, MutexGuard, RwLock,
 };
+
+/// A word in mapped memory or in a `static`, where the model checker's own type cannot be.
+pub(crate) use std::sync::atomic::AtomicU64 as MappedWord;
 
 /// Locks `mutex`; a panic in an earlier holder is no reason to stop, since no critical section
 /// of this crate runs a caller's code.

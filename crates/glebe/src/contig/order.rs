@@ -1,0 +1,114 @@
+//! Which of many huge pages to keep, and in which order to give them back. Pure arithmetic.
+//!
+//! Frames and runs are counted in huge pages here. O(n log n).
+
+/// What to keep of the pages that were had.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// All pages by index, in the order in which to give them back: first those not kept, then
+    /// those kept, highest frame first. A pool that hands out what came last then hands out the
+    /// kept ones in ascending order.
+    pub give_back: Vec<usize>,
+    /// Runs among those kept.
+    pub runs: usize,
+    /// Pages in the longest of them.
+    pub longest: usize,
+}
+
+/// Chooses `keep` of `frames` so that they make the fewest runs, the longest run whole among
+/// them. Frames are in units of one page and all different.
+///
+/// Taking the longest runs first is optimal: no other `k` runs hold more pages. The last run is
+/// the smallest that is enough, so that a long one is not broken for a few pages.
+pub(super) fn fewest_runs(frames: &[u64], keep: usize) -> Plan {
+    let mut ascending: Vec<usize> = (0..frames.len()).collect();
+    ascending.sort_unstable_by_key(|index| frames[*index]);
+    let mut runs: Vec<&[usize]> =
+        ascending.chunk_by(|a, b| frames[*b] == frames[*a].wrapping_add(1)).collect();
+    runs.sort_by_key(|run| run.len());
+
+    let mut kept: Vec<&[usize]> = Vec::new();
+    let mut spare: Vec<usize> = Vec::new();
+    let mut missing = keep.min(frames.len());
+    while missing > 0 {
+        let enough = runs.partition_point(|run| run.len() < missing);
+        // Without one that is enough this takes the longest, which is the last.
+        let run = runs.remove(enough.min(runs.len() - 1));
+        let (part, rest) = run.split_at(run.len().min(missing));
+        missing -= part.len();
+        kept.push(part);
+        spare.extend(rest);
+    }
+    spare.extend(runs.iter().copied().flatten());
+    let longest = kept.iter().map(|run| run.len()).max().unwrap_or(0);
+    let count = kept.len();
+    let mut keep_order: Vec<usize> = kept.concat();
+    keep_order.sort_unstable_by_key(|index| std::cmp::Reverse(frames[*index]));
+    let mut give_back = spare;
+    give_back.extend(keep_order);
+    Plan { give_back, runs: count, longest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_longest_runs_are_kept_and_come_out_ascending() {
+        // Runs: 4..=6 (indices 0, 2, 4), 10..=11 (1, 5), 20 (3).
+        let frames = [4, 11, 6, 20, 5, 10];
+        let plan = fewest_runs(&frames, 5);
+        assert_eq!((plan.runs, plan.longest), (2, 3));
+        assert_eq!(plan.give_back, [3, 1, 5, 2, 4, 0]);
+        let plan = fewest_runs(&frames, 4);
+        assert_eq!((plan.runs, plan.longest), (2, 3), "one page of the smallest run that does");
+        assert_eq!(plan.give_back[2..], [3, 2, 4, 0]);
+        // Two pages: the run of two, and the run of three stays whole for others.
+        assert_eq!(fewest_runs(&frames, 2).give_back[4..], [1, 5]);
+        assert_eq!(fewest_runs(&frames, 9).give_back.len(), 6);
+        assert_eq!(fewest_runs(&[], 3).give_back.len(), 0);
+    }
+
+    /// The fewest runs by trying every set of runs.
+    fn fewest_by_force(frames: &[u64], keep: usize) -> usize {
+        let mut sorted = frames.to_vec();
+        sorted.sort_unstable();
+        let lens: Vec<usize> = sorted.chunk_by(|a, b| *b == a + 1).map(<[u64]>::len).collect();
+        (0..1_u32 << lens.len())
+            .filter(|set| {
+                let held: usize = lens
+                    .iter()
+                    .enumerate()
+                    .filter(|(i, _)| set >> i & 1 == 1)
+                    .map(|(_, n)| n)
+                    .sum();
+                held >= keep
+            })
+            .map(u32::count_ones)
+            .min()
+            .unwrap_or(0) as usize
+    }
+
+    proptest! {
+        #[test]
+        fn no_choice_has_fewer_runs(
+            set in proptest::collection::hash_set(0_u64..24, 1..16),
+            share in 0.0..1.0_f64,
+        ) {
+            let frames: Vec<u64> = set.into_iter().collect();
+            let keep = ((frames.len() as f64 * share) as usize).max(1);
+            let plan = fewest_runs(&frames, keep);
+            let mut all = plan.give_back.clone();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..frames.len()).collect::<Vec<_>>());
+            let kept: Vec<u64> =
+                plan.give_back.iter().rev().take(keep).map(|i| frames[*i]).collect();
+            prop_assert!(kept.is_sorted());
+            let runs: Vec<usize> = kept.chunk_by(|a, b| *b == a + 1).map(<[u64]>::len).collect();
+            prop_assert_eq!(runs.len(), plan.runs);
+            prop_assert_eq!(runs.into_iter().max().unwrap(), plan.longest);
+            prop_assert_eq!(plan.runs, fewest_by_force(&frames, keep));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Making every page of a mapping present, within the limits of cgroups and machine.
+//!
+//! The work is cut into slices; before each one the limits are read, so that a limit is an error
+//! here before it is an OOM kill. Slices of several threads that are under way count as used
+//! already; where that alone exceeds a limit a slice waits until it is the only one.
+//!
+//! Lock: [`Gate`]'s, held shared during a slice, exclusively by one that must be alone.
+
+use std::path::Path;
+use std::sync::mpsc;
+
+use super::{Error, Progress};
+use crate::mapping::Mapping;
+use crate::sync::{lock, MappedWord, Mutex, Ordering, RwLock};
+use crate::sys::cgroup::{Limits, Resource};
+use crate::sys::meminfo;
+use crate::units::{Bytes, PageSize};
+
+/// Bytes populated between two looks at the limits.
+const SLICE: Bytes = Bytes::mib(64);
+/// Left free in a memory cgroup: page tables and the caller's own small needs are charged too.
+const GROUP_MARGIN: Bytes = Bytes::mib(16);
+/// Left to the rest of the machine.
+const MACHINE_MARGIN: Bytes = Bytes::mib(64);
+
+/// Memory that can be taken from the machine without swapping or killing.
+pub(super) fn machine_available() -> Result<Bytes, Error> {
+    Ok(meminfo::available()?.saturating_sub(MACHINE_MARGIN))
+}
+
+/// Calls the caller back, if it asked for that.
+pub(super) struct Reporter<'a>(pub Option<&'a mut dyn FnMut(Progress)>);
+
+impl Reporter<'_> {
+    fn report(&mut self, done: Bytes, total: Bytes) {
+        if let Some(callback) = &mut self.0 {
+            callback(Progress { done, total });
+        }
+    }
+}
+
+/// Lets a slice through if the limits do.
+pub(super) struct Gate {
+    limits: Limits,
+    /// Whether the bytes come from the machine's free memory rather than from a pool.
+    ordinary: bool,
+    under_way: MappedWord,
+    turn: RwLock<()>,
+}
+
+impl Gate {
+    pub fn new(resource: Resource) -> Self {
+        Self {
+            limits: Limits::find(Path::new("/"), resource),
+            ordinary: resource == Resource::Memory,
+            under_way: MappedWord::new(0),
+            turn: RwLock::new(()),
+        }
+    }
+
+    /// Whether `asked` more bytes fit now.
+    ///
+    /// # Errors
+    /// The limit that they do not fit.
+    pub fn check(&self, asked: Bytes) -> Result<(), Error> {
+        if let Some(tightest) = self.limits.tightest() {
+            let margin = if self.ordinary { GROUP_MARGIN } else { Bytes::ZERO };
+            let fits = asked.checked_add(margin).is_some_and(|all| all <= tightest.headroom());
+            if !fits {
+                let (path, limit, usage) = (tightest.path, tightest.limit, tightest.usage);
+                return Err(Error::CgroupLimit { path, limit, usage, asked });
+            }
+        }
+        if self.ordinary {
+            let available = machine_available()?;
+            if asked > available {
+                return Err(Error::TooLarge { asked, available });
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&self, len: Bytes, work: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+        {
+            let _shared = self.turn.read();
+            let all = self.under_way.fetch_add(len.get(), Ordering::SeqCst) + len.get();
+            let done = self.check(Bytes::new(all)).is_ok().then(&work);
+            self.under_way.fetch_sub(len.get(), Ordering::SeqCst);
+            if let Some(done) = done {
+                return done;
+            }
+        }
+        let _alone = self.turn.write();
+        self.check(len)?;
+        work()
+    }
+}
+
+/// How the pages of a mapping are to be touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// From the first to the last, by one thread: what a pool hands out first comes first.
+    Strict,
+    /// By several threads, each slice after the one before as far as they keep in step.
+    Any,
+}
+
+/// Populates all of `mapping`, whose pages are `page` large.
+///
+/// # Errors
+/// A limit, or what the kernel refused; part of the mapping is populated then.
+pub(super) fn populate(
+    mapping: &Mapping,
+    page: PageSize,
+    order: Order,
+    threads: usize,
+    gate: &Gate,
+    reporter: &mut Reporter<'_>,
+) -> Result<(), Error> {
+    let work = Work::new(mapping, page, gate);
+    let threads = if order == Order::Strict { 1 } else { threads.min(work.slices()) };
+    let mut done = Bytes::ZERO;
+    std::thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        for _ in 1..threads.max(1) {
+            let (work, sender) = (&work, sender.clone());
+            let thread = move || {
+                work.run(|len| {
+                    let _ = sender.send(len); // refused only when the receiver has panicked
+                });
+            };
+            // A thread that cannot be had is not needed: this one takes what is left.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, thread);
+        }
+        drop(sender);
+        // This thread works too, and is the one that calls back.
+        work.run(|len| {
+            done = done + len;
+            receiver.try_iter().for_each(|len| done = done + len);
+            reporter.report(done, mapping.len());
+        });
+        for len in receiver {
+            done = done + len;
+            reporter.report(done, mapping.len());
+        }
+    });
+    work.finish()
+}
+
+/// The slices of a mapping, taken by one thread after the other.
+struct Work<'a> {
+    mapping: &'a Mapping,
+    slice: Bytes,
+    gate: &'a Gate,
+    next: MappedWord,
+    failed: Mutex<Option<Error>>,
+}
+
+impl<'a> Work<'a> {
+    fn new(mapping: &'a Mapping, page: PageSize, gate: &'a Gate) -> Self {
+        let slice = SLICE.max(page.bytes());
+        Self { mapping, slice, gate, next: MappedWord::new(0), failed: Mutex::new(None) }
+    }
+
+    fn slices(&self) -> usize {
+        Bytes::new(self.mapping.len().get().div_ceil(self.slice.get())).as_usize()
+    }
+
+    /// Takes slices until none is left or one has failed.
+    fn run(&self, mut done: impl FnMut(Bytes)) {
+        let slices = self.slices() as u64;
+        loop {
+            let taken = self.next.fetch_add(1, Ordering::Relaxed);
+            if taken >= slices || lock(&self.failed).is_some() {
+                return;
+            }
+            let offset = Bytes::new(taken * self.slice.get());
+            let len = self.slice.min(self.mapping.len() - offset);
+            match self.gate.pass(len, || Ok(self.mapping.populate(offset, len)?)) {
+                Ok(()) => done(len),
+                Err(error) => {
+                    lock(&self.failed).get_or_insert(error);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn finish(self) -> Result<(), Error> {
+        match lock(&self.failed).take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::Visibility;
+    use crate::sys::page_size;
+    use crate::sys::pagemap::{Entry, Pagemap};
+
+    #[test]
+    fn every_page_is_present_whatever_the_order_and_the_threads() {
+        for (order, threads) in [(Order::Strict, 3), (Order::Any, 1), (Order::Any, 3)] {
+            let len = Bytes::new((130 << 20) + page_size().bytes().get());
+            let mapping = Mapping::aligned(len, page_size(), Visibility::PRIVATE).unwrap();
+            let mut seen = Vec::new();
+            let mut callback = |progress: Progress| seen.push(progress);
+            let gate = Gate::new(Resource::Memory);
+            let mut reporter = Reporter(Some(&mut callback));
+            populate(&mapping, page_size(), order, threads, &gate, &mut reporter).unwrap();
+            assert_eq!(seen.last(), Some(&Progress { done: len, total: len }));
+            assert!(seen.is_sorted_by_key(|progress| progress.done));
+            let entries =
+                Pagemap::open().unwrap().entries(mapping.addr(), len, page_size()).unwrap();
+            assert!(!entries.contains(&Entry::Absent));
+        }
+    }
+
+    #[test]
+    fn a_failure_stops_all_threads_and_is_returned() {
+        let mapping = Mapping::aligned(Bytes::mib(256), page_size(), Visibility::PRIVATE).unwrap();
+        let gate = Gate { ordinary: true, ..Gate::new(Resource::Memory) };
+        gate.under_way.store(u64::MAX - (1 << 40), Ordering::SeqCst);
+        let mut reporter = Reporter(None);
+        // With that much under way nothing passes beside it; alone each slice passes.
+        populate(&mapping, page_size(), Order::Any, 2, &gate, &mut reporter).unwrap();
+        let too_much = gate.check(Bytes::new(1 << 60));
+        assert!(matches!(too_much, Err(Error::TooLarge { .. } | Error::CgroupLimit { .. })));
+    }
+}

@@ -1,0 +1,136 @@
+//! What the machine's own memory shows; the pools only by what these tests take and give back.
+
+use super::*;
+use crate::sys::hugetlb::Pool;
+use crate::sys::pagemap::frames_visible;
+
+fn privileged() -> bool {
+    let can =
+        frames_visible() && Pool::of(known_size(2 << 20)).is_some_and(|pool| pool.is_writable());
+    if !can {
+        println!("skipped: frames are hidden or the 2 MiB pool cannot be changed");
+    }
+    can
+}
+
+#[test]
+fn nothing_and_too_much_are_errors() {
+    assert!(matches!(Contig::options().map(Bytes::ZERO), Err(Error::ZeroLength)));
+    for len in [u64::MAX, 1 << 63, (1 << 63) - 1, 1 << 50] {
+        for source in [Source::HUGETLB_2M, Source::Thp, Source::Plain] {
+            let error = Contig::options().source(source).map(Bytes::new(len)).unwrap_err();
+            let told = matches!(
+                error,
+                Error::TooLarge { .. } | Error::PoolShort { .. } | Error::CgroupLimit { .. }
+            );
+            assert!(told, "{len:#x} {source}: {error}");
+        }
+        let error = Contig::options().map(Bytes::new(len)).unwrap_err();
+        assert!(matches!(error, Error::TooLarge { .. } | Error::CgroupLimit { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_size_that_no_machine_has_is_named() {
+    let size = known_size(1 << 40);
+    let error = Contig::options().source(Source::Hugetlb(size)).map(Bytes::new(1)).unwrap_err();
+    assert!(matches!(error, Error::NoSuchSize { .. }), "{error}");
+}
+
+#[test]
+fn plain_memory_is_populated_and_claims_no_more_than_it_shows() {
+    let memory = Contig::options().source(Source::Plain).map(Bytes::new(100_001)).unwrap();
+    assert_eq!(memory.len().get() % page_size().bytes().get(), 0);
+    assert!(memory.len().get() >= 100_001 && !memory.pinned());
+    memory.mapping().write(Bytes::new(100_000), &[9]);
+    let covered: u64 = memory.runs().iter().map(|run| run.pages.len()).sum();
+    match memory.proof() {
+        Proof::Frames => assert_eq!(covered, memory.len().pages_up(page_size()).get()),
+        Proof::Within(pages) => assert_eq!((pages.get(), covered), (1, 0)),
+    }
+}
+
+#[test]
+fn a_run_that_cannot_be_had_is_an_error_with_the_longest() {
+    let (len, wanted) = (Bytes::mib(1), Bytes::gib(1 << 10));
+    let error = Contig::options().source(Source::Plain).require_run(wanted).map(len).unwrap_err();
+    let Error::NotContiguous { wanted: told, longest } = error else { panic!("{error}") };
+    assert_eq!(told, wanted);
+    assert!(longest >= page_size().bytes() && longest <= len);
+    let memory = Contig::options().source(Source::Plain).prefer_run(wanted).map(len).unwrap();
+    assert_eq!(memory.why_not_better().len(), 1);
+}
+
+#[test]
+fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
+    if !privileged() {
+        return;
+    }
+    let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(64)).unwrap();
+    assert!(memory.pinned());
+    assert_eq!(memory.proof(), Proof::Frames);
+    // Unless somebody else drew from the pool, and then it says so.
+    let disturbed = memory.why_not_better().iter().any(|why| why.contains("were possible"));
+    let ascending = memory.runs().is_sorted_by_key(|run| run.pfn);
+    assert!(ascending || disturbed, "{:?}", memory.runs());
+    assert_eq!(memory.verify().unwrap(), []);
+    assert!(memory.grown_by() <= 32);
+}
+
+#[test]
+fn progress_ends_at_the_total() {
+    let mut seen = Vec::new();
+    let mut callback = |progress: Progress| seen.push(progress);
+    let memory = Contig::options()
+        .source(Source::Plain)
+        .threads(3)
+        .progress(&mut callback)
+        .map(Bytes::mib(200))
+        .unwrap();
+    // Slices that ended together are told together.
+    assert!((1..=4).contains(&seen.len()) && seen.is_sorted_by_key(|progress| progress.done));
+    let all = Progress { done: memory.len(), total: memory.len() };
+    assert_eq!(seen.last(), Some(&all));
+}
+
+const CHILD: &str = "GLEBE_TEST_CHILD";
+
+#[test]
+fn nobody_may_use_pages_that_are_free_in_the_pool() {
+    use std::os::unix::process::CommandExt;
+    if std::env::var_os(CHILD).is_some() {
+        match Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(8)) {
+            Ok(memory) => {
+                let grain = Bytes::mib(2).pages_up(page_size());
+                assert_eq!((memory.runs().len(), memory.proof()), (4, Proof::Within(grain)));
+                assert_eq!((memory.longest_run(), memory.grown_by()), (grain, 0));
+                assert!(memory.pinned() && memory.verify().unwrap().is_empty());
+            }
+            // Who does not keep to the lock may have taken them.
+            Err(error @ Error::PoolShort { .. }) => println!("skipped: {error}"),
+            Err(error) => panic!("{error}"),
+        }
+        return;
+    }
+    if !privileged() || crate::sys::process::effective_user() != 0 {
+        println!("skipped: only root can become nobody");
+        return;
+    }
+    let place = pool::Place::machine();
+    let mut claim = pool::PoolClaim::new(place.pool(known_size(2 << 20)).unwrap(), place.clone());
+    let status = {
+        // Held while the child runs: else another test takes its pages.
+        let lock = pool::PoolLock::acquire(&place).unwrap();
+        claim.grow(&lock, 4).unwrap();
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let test = "contig::tests::nobody_may_use_pages_that_are_free_in_the_pool";
+        let status =
+            child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").uid(65534).status();
+        claim.shrink(&lock, 4).unwrap();
+        status
+    };
+    match status {
+        Ok(status) => assert!(status.success()),
+        Err(error) => println!("skipped: nobody cannot run this program: {error}"),
+    }
+}

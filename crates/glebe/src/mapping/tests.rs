@@ -1,0 +1,138 @@
+//! Copies against plain slices, bounds, fork, threads.
+
+use super::*;
+
+fn small() -> Mapping {
+    Mapping::anonymous(Bytes::new(1), Visibility::PRIVATE).unwrap()
+}
+
+#[test]
+fn length_is_rounded_up_to_whole_pages_and_zero_is_refused() {
+    assert_eq!(small().len(), page_size().bytes());
+    assert!(Mapping::anonymous(Bytes::ZERO, Visibility::PRIVATE).is_err());
+    for len in [u64::MAX, u64::MAX / 2, 1 << 62] {
+        assert!(Mapping::anonymous(Bytes::new(len), Visibility::PRIVATE).is_err(), "{len:#x}");
+    }
+}
+
+#[test]
+fn large_mappings_are_aligned_for_huge_pages() {
+    let Ok(huge) = transparent_huge_page() else {
+        println!("skipped: no transparent huge pages");
+        return;
+    };
+    let mapping = Mapping::anonymous(Bytes::mib(5), Visibility::ORDINARY).unwrap();
+    assert_eq!(mapping.addr() % huge.bytes().as_usize(), 0);
+    assert_eq!(mapping.len(), Bytes::mib(5));
+}
+
+#[test]
+fn copies_equal_slice_copies_at_every_offset() {
+    let mapping = small();
+    let mut plain = vec![0_u8; mapping.len().as_usize()];
+    for offset in 0..20 {
+        for len in 0..40 {
+            let bytes: Vec<u8> = (0..len).map(|i| (offset * 7 + i * 3 + 1) as u8).collect();
+            mapping.write(Bytes::new(offset as u64), &bytes);
+            plain[offset..offset + len].copy_from_slice(&bytes);
+            if len % 5 == 0 {
+                mapping.zero(Bytes::new(offset as u64 + 3), Bytes::new(len as u64 / 2));
+                plain[offset + 3..offset + 3 + len / 2].fill(0);
+            }
+            let mut seen = vec![0xAA; plain.len()];
+            mapping.read(Bytes::ZERO, &mut seen);
+            assert_eq!(seen, plain);
+        }
+    }
+}
+
+#[test]
+fn portable_copies_equal_slice_copies() {
+    for (to, from, len) in (0..9).flat_map(|to| (0..9).map(move |from| (to, from, to * 11 + from)))
+    {
+        let source: Vec<u8> = (0..200).collect();
+        let mut target = vec![0xAA_u8; 200];
+        let mut expected = target.clone();
+        expected[to..to + len].copy_from_slice(&source[from..from + len]);
+        // SAFETY: both ranges lie inside vectors of 200 bytes.
+        unsafe {
+            racy::portable_copy(target.as_mut_ptr().add(to), source.as_ptr().add(from), len);
+        }
+        assert_eq!(target, expected);
+        expected[from..from + len].fill(0);
+        // SAFETY: the range lies inside a vector of 200 bytes.
+        unsafe { racy::portable_zero(target.as_mut_ptr().add(from), len) };
+        assert_eq!(target, expected);
+    }
+}
+
+#[test]
+fn beyond_the_end_is_a_panic_and_no_access() {
+    let mapping = small();
+    let end = mapping.len();
+    mapping.read(end, &mut []);
+    for (offset, len) in [(end, 1), (end - Bytes::new(1), 2), (Bytes::new(u64::MAX), 1)] {
+        let read = || mapping.read(offset, &mut vec![0; len]);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err());
+        let write = || mapping.write(offset, &vec![0; len]);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).is_err());
+        let zero = || mapping.zero(offset, Bytes::new(len as u64));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(zero)).is_err());
+    }
+}
+
+#[test]
+fn a_child_neither_reads_nor_unmaps_what_it_did_not_inherit() {
+    let (private, ordinary) =
+        (small(), Mapping::anonymous(Bytes::new(1), Visibility::ORDINARY).unwrap());
+    ordinary.write(Bytes::ZERO, &[7]);
+    let mut seen = [0];
+    let page = page_size().bytes();
+    // SAFETY: the child calls only mmap, munmap and loads, and leaves by _exit.
+    let status = unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0);
+        if pid == 0 {
+            let lost = private.is_lost_by_fork() && !ordinary.is_lost_by_fork();
+            // Somebody else's page, at the very address.
+            let at = libc::mmap(
+                private.as_ptr().cast(),
+                page.as_usize(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            );
+            let free = at == private.as_ptr().cast();
+            drop(private);
+            if free {
+                at.cast::<u8>().write_volatile(1); // SIGSEGV if the drop unmapped it
+            }
+            ordinary.read(Bytes::ZERO, &mut seen);
+            libc::_exit(i32::from(!(lost && free && seen == [7])));
+        }
+        let mut status = 0;
+        libc::waitpid(pid, &mut status, 0);
+        status
+    };
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+    private.write(Bytes::ZERO, &[1]);
+}
+
+#[test]
+fn threads_may_race() {
+    let mapping = small();
+    std::thread::scope(|scope| {
+        for value in [0x11_u8, 0x22] {
+            let mapping = &mapping;
+            scope.spawn(move || {
+                let mut seen = [0; 64];
+                for _ in 0..1000 {
+                    mapping.write(Bytes::ZERO, &[value; 64]);
+                    mapping.read(Bytes::ZERO, &mut seen);
+                    assert!(seen.iter().all(|byte| [0x11, 0x22].contains(byte)));
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,225 @@
+//! Limits of the memory and hugetlb cgroups above this process, version 1 and 2.
+//!
+//! A process is charged at its own group and at every one above it; those that can be seen are
+//! the ones under the mount. [`Limits::find`] looks for the files once, [`Limits::tightest`]
+//! reads them, about 10 µs a level. Source: proc_pid_mountinfo(5), cgroups(7),
+//! admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use crate::units::{Bytes, PageSize};
+
+/// What is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Ordinary memory.
+    Memory,
+    /// Pages of the hugetlb pool of this size.
+    Hugetlb(PageSize),
+}
+
+/// A limit and what is used of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The file that holds the limit.
+    pub path: PathBuf,
+    /// The most that may be used.
+    pub limit: Bytes,
+    /// What is used, less the page cache that the kernel drops first.
+    pub usage: Bytes,
+}
+
+impl Limit {
+    /// What is left.
+    #[must_use]
+    pub fn headroom(&self) -> Bytes {
+        self.limit.saturating_sub(self.usage)
+    }
+}
+
+/// The limit files of one resource, of every group above this process.
+#[derive(Clone, Debug, Default)]
+pub struct Limits {
+    levels: Vec<Level>,
+}
+
+#[derive(Clone, Debug)]
+struct Level {
+    limit: PathBuf,
+    usage: PathBuf,
+    /// File and key of the page cache that counts as used but can be dropped.
+    droppable: Option<(PathBuf, &'static str)>,
+}
+
+impl Limits {
+    /// Finds the files below `root`, which is `/` but for fixtures.
+    #[must_use]
+    pub fn find(root: &Path, resource: Resource) -> Self {
+        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let groups = read("proc/self/cgroup");
+        let mut levels = Vec::new();
+        for mount in read("proc/self/mountinfo").lines().filter_map(Mount::parse) {
+            let (v2, resources) = match resource {
+                Resource::Memory => (mount.kind == "cgroup2", vec![Resource::Memory]),
+                Resource::Hugetlb(_) if mount.has("memory_hugetlb_accounting") => {
+                    (true, vec![resource, Resource::Memory])
+                }
+                Resource::Hugetlb(_) => (mount.kind == "cgroup2", vec![resource]),
+            };
+            let controller = match resource {
+                Resource::Memory => "memory",
+                Resource::Hugetlb(_) => "hugetlb",
+            };
+            if !v2 && !mount.has(controller) {
+                continue;
+            }
+            let Some(group) = group_of(&groups, (!v2).then_some(controller)) else { continue };
+            for dir in mount.dirs(root, group) {
+                for resource in &resources {
+                    levels.extend(files(&dir, *resource, v2));
+                }
+            }
+        }
+        Self { levels }
+    }
+
+    /// The limit with the least headroom; `None` where nothing is limited.
+    #[must_use]
+    pub fn tightest(&self) -> Option<Limit> {
+        self.levels.iter().filter_map(Level::read).min_by_key(Limit::headroom)
+    }
+}
+
+impl Level {
+    fn read(&self) -> Option<Limit> {
+        let number =
+            |path: &Path| -> Option<u64> { fs::read_to_string(path).ok()?.trim().parse().ok() };
+        // "max" is no number and no limit.
+        let limit = number(&self.limit)?;
+        let usage = number(&self.usage)?;
+        let droppable = self.droppable.as_ref().and_then(|(path, key)| {
+            let text = fs::read_to_string(path).ok()?;
+            text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
+        });
+        let usage = usage.saturating_sub(droppable.unwrap_or(0_u64));
+        Some(Limit { path: self.limit.clone(), limit: Bytes::new(limit), usage: Bytes::new(usage) })
+    }
+}
+
+/// The pairs of files in `dir` that limit `resource`, as far as they are there.
+fn files(dir: &Path, resource: Resource, v2: bool) -> Vec<Level> {
+    let level = |limit: String, usage: String, droppable: Option<&'static str>| Level {
+        limit: dir.join(limit),
+        usage: dir.join(usage),
+        droppable: droppable.map(|key| (dir.join("memory.stat"), key)),
+    };
+    let levels = match (resource, v2) {
+        (Resource::Memory, true) => {
+            vec![level("memory.max".into(), "memory.current".into(), Some("inactive_file"))]
+        }
+        (Resource::Memory, false) => ["memory", "memory.memsw"]
+            .map(|name| {
+                level(
+                    format!("{name}.limit_in_bytes"),
+                    format!("{name}.usage_in_bytes"),
+                    Some("total_inactive_file"),
+                )
+            })
+            .into(),
+        (Resource::Hugetlb(size), _) => ["", ".rsvd"]
+            .map(|kind| {
+                let name = format!("hugetlb.{}{kind}", controller_size(size));
+                if v2 {
+                    level(format!("{name}.max"), format!("{name}.current"), None)
+                } else {
+                    level(format!("{name}.limit_in_bytes"), format!("{name}.usage_in_bytes"), None)
+                }
+            })
+            .into(),
+    };
+    levels.into_iter().filter(|level| level.limit.exists()).collect()
+}
+
+/// A page size as the hugetlb controller writes it: `64KB`, `2MB`, `1GB`.
+fn controller_size(size: PageSize) -> String {
+    match size.shift() {
+        shift @ 30.. => format!("{}GB", 1_u64 << (shift - 30)),
+        shift @ 20.. => format!("{}MB", 1_u64 << (shift - 20)),
+        shift => format!("{}KB", (1_u64 << shift) >> 10),
+    }
+}
+
+/// The group of a version 1 controller, or of version 2, in the text of `/proc/self/cgroup`.
+fn group_of<'a>(groups: &'a str, controller: Option<&str>) -> Option<&'a str> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (id, names, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let found = match controller {
+            Some(wanted) => names.split(',').any(|name| name == wanted),
+            None => id == "0" && names.is_empty(),
+        };
+        found.then_some(path)
+    })
+}
+
+struct Mount<'a> {
+    /// The group that the mount shows as its top.
+    top: PathBuf,
+    point: PathBuf,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    /// A cgroup mount, from a line of mountinfo.
+    fn parse(line: &'a str) -> Option<Self> {
+        let (left, right) = line.split_once(" - ")?;
+        let mut right = right.split(' ');
+        let kind = right.next().filter(|kind| matches!(*kind, "cgroup" | "cgroup2"))?;
+        let options = right.nth(1).unwrap_or_default();
+        let mut left = left.split(' ').skip(3);
+        let top = unescape(left.next()?);
+        let point = unescape(left.next()?);
+        Some(Self { top, point, kind, options })
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.options.split(',').any(|name| name == option)
+    }
+
+    /// The directories of `group` and of those above it, as far as the mount shows them.
+    fn dirs(&self, root: &Path, group: &str) -> Vec<PathBuf> {
+        let seen = Path::new(group).strip_prefix(&self.top).unwrap_or(Path::new(""));
+        let plain = seen.components().all(|part| matches!(part, Component::Normal(_)));
+        let below = if plain { seen } else { Path::new("") };
+        let point = root.join(self.point.strip_prefix("/").unwrap_or(&self.point));
+        below.ancestors().map(|dir| point.join(dir)).collect()
+    }
+}
+
+/// Space, tab, newline and backslash stand in mountinfo as three octal digits.
+fn unescape(text: &str) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = text.as_bytes();
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let code = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
+        let code = code.and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                plain.push(byte);
+                at += 4;
+            }
+            None => {
+                plain.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(plain).into()
+}
+
+#[cfg(test)]
+mod tests;

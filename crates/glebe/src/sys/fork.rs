@@ -1,0 +1,128 @@
+//! [`ForkGuard`]: whether this is still the process that made it, in one load.
+//!
+//! One page of the process is wiped by fork (`MADV_WIPEONFORK`, Linux 4.14); its only word holds
+//! the *generation*: a number that no ancestor of this process had. The first who asks in a child
+//! finds zero there and writes the next number. Where the kernel cannot wipe, process numbers are
+//! compared, at the price of a system call. Source: madvise(2).
+//!
+//! ```text
+//! word 0   generation, 64 bits   0 = forked since, and nobody has asked
+//! ```
+//!
+//! # Safety
+//! The page is never unmapped, so the word in it lives as long as the process.
+#![allow(unsafe_code)]
+
+use std::ptr;
+use std::sync::OnceLock;
+
+use crate::sync::{MappedWord, Ordering};
+use crate::sys::madvise::{advise, Advice};
+use crate::sys::mmap::{map, unmap, Backing};
+use crate::sys::page_size;
+
+/// Knows the process that made it from every process forked from it.
+#[derive(Clone, Copy, Debug)]
+pub struct ForkGuard {
+    word: Option<&'static MappedWord>,
+    born: u64,
+}
+
+impl ForkGuard {
+    /// A guard of the calling process.
+    #[must_use]
+    pub fn new() -> Self {
+        let word = *WORD.get_or_init(wiped_word);
+        let born = word.map_or_else(|| u64::from(std::process::id()), generation);
+        Self { word, born }
+    }
+
+    /// Whether the calling process was forked, at any remove, from the one that made the guard.
+    #[must_use]
+    #[inline]
+    pub fn is_child(&self) -> bool {
+        match self.word {
+            // Relaxed: the value changes by fork only, which is no concurrent write.
+            Some(word) => word.load(Ordering::Relaxed) != self.born,
+            None => u64::from(std::process::id()) != self.born,
+        }
+    }
+}
+
+impl Default for ForkGuard {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+static WORD: OnceLock<Option<&'static MappedWord>> = OnceLock::new();
+/// In ordinary memory: a child goes on counting where its parent was.
+static LAST_GENERATION: MappedWord = MappedWord::new(0);
+
+fn generation(word: &MappedWord) -> u64 {
+    let now = word.load(Ordering::Relaxed);
+    if now != 0 {
+        return now;
+    }
+    let next = LAST_GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
+    match word.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => next,
+        Err(other) => other,
+    }
+}
+
+fn wiped_word() -> Option<&'static MappedWord> {
+    let len = page_size().bytes();
+    let addr = map(len, Backing::Ordinary).ok()?;
+    // SAFETY: the page was mapped just now and nobody else knows it.
+    unsafe {
+        if advise(addr, len, Advice::WipeOnFork).is_err() {
+            // A page that stays mapped does no harm: the guard works without it.
+            let _ = unmap(addr, len);
+            return None;
+        }
+        Some(&*ptr::with_exposed_provenance(addr))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs `body` in a forked child and says whether it returned true.
+    fn in_child(body: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child only runs `body`, which calls nothing that needs another thread, and
+        // leaves by _exit.
+        unsafe {
+            let pid = libc::fork();
+            assert!(pid >= 0);
+            if pid == 0 {
+                libc::_exit(i32::from(!body()));
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        }
+    }
+
+    #[test]
+    fn a_child_knows_its_own_guards_from_inherited_ones() {
+        let guard = ForkGuard::new();
+        assert!(!guard.is_child());
+        assert!(in_child(|| {
+            let own = ForkGuard::new();
+            guard.is_child()
+                && !own.is_child()
+                && in_child(|| guard.is_child() && own.is_child() && !ForkGuard::new().is_child())
+                && !own.is_child()
+        }));
+        assert!(!guard.is_child());
+    }
+
+    #[test]
+    fn without_wiping_process_numbers_are_compared() {
+        let guard = ForkGuard { word: None, born: u64::from(std::process::id()) };
+        assert!(!guard.is_child());
+        assert!(in_child(|| guard.is_child()));
+    }
+}

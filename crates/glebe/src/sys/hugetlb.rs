@@ -1,0 +1,179 @@
+//! The hugetlb pools: one directory of counters for each page size.
+//!
+//! Counts are huge pages. *Persistent* pages are those that `nr_hugepages` was written for; the
+//! rest are surplus, which go when they are freed. Every write opens the file anew: a second
+//! write through one descriptor is at an offset and ignored. Source: admin-guide/mm/hugetlbpage.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::error::OsError;
+use crate::units::PageSize;
+
+/// Where the pools are.
+pub const ROOT: &str = "/sys/kernel/mm/hugepages";
+
+/// The sizes that this machine lists, largest first.
+#[must_use]
+pub fn sizes() -> Vec<PageSize> {
+    let Ok(entries) = fs::read_dir(ROOT) else { return Vec::new() };
+    let mut sizes: Vec<PageSize> = entries
+        .filter_map(|entry| {
+            let name = entry.ok()?.file_name();
+            let kib: u64 =
+                name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            PageSize::new(kib.checked_mul(1 << 10)?)
+        })
+        .collect();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    sizes
+}
+
+/// The counters of a pool at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All pages, surplus ones too.
+    pub total: u64,
+    /// Pages in no use, promised ones too.
+    pub free: u64,
+    /// Free pages promised to a mapping that has not touched them.
+    pub reserved: u64,
+    /// Pages beyond those that `nr_hugepages` was written for.
+    pub surplus: u64,
+}
+
+impl Counts {
+    /// Pages that a write to `nr_hugepages` counts.
+    #[must_use]
+    pub fn persistent(&self) -> u64 {
+        self.total.saturating_sub(self.surplus)
+    }
+
+    /// Pages that a new mapping can have.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        self.free.saturating_sub(self.reserved)
+    }
+}
+
+/// The pool of one page size.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    size: PageSize,
+    dir: PathBuf,
+}
+
+impl Pool {
+    /// The machine's pool, where it lists one of this size.
+    #[must_use]
+    pub fn of(size: PageSize) -> Option<Self> {
+        Self::below(Path::new(ROOT), size)
+    }
+
+    /// The pool below `root`, which is sysfs but for fixtures.
+    #[must_use]
+    pub fn below(root: &Path, size: PageSize) -> Option<Self> {
+        let dir = root.join(format!("hugepages-{}kB", size.bytes().get() >> 10));
+        dir.is_dir().then_some(Self { size, dir })
+    }
+
+    /// The size of its pages.
+    #[must_use]
+    pub fn size(&self) -> PageSize {
+        self.size
+    }
+
+    /// The file that sets how many pages there are.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.dir.join("nr_hugepages")
+    }
+
+    /// Whether the caller may change the number of pages.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        OpenOptions::new().write(true).open(self.path()).is_ok()
+    }
+
+    /// Reads the counters, one after the other: they may change in between.
+    ///
+    /// # Errors
+    /// If one cannot be read.
+    pub fn counts(&self) -> Result<Counts, OsError> {
+        Ok(Counts {
+            total: self.read("nr_hugepages")?,
+            free: self.read("free_hugepages")?,
+            reserved: self.read("resv_hugepages")?,
+            surplus: self.read("surplus_hugepages")?,
+        })
+    }
+
+    /// The size into which a page of this pool can be split, if any (Linux 5.16).
+    #[must_use]
+    pub fn demote_size(&self) -> Option<PageSize> {
+        let text = fs::read_to_string(self.dir.join("demote_size")).ok()?;
+        let kib: u64 = text.trim().strip_suffix("kB")?.parse().ok()?;
+        PageSize::new(kib.checked_mul(1 << 10)?)
+    }
+
+    /// Splits `pages` free pages into pages of [`Pool::demote_size`]. The kernel does what it
+    /// can: read the counters of both pools after.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn demote(&self, pages: u64) -> Result<(), OsError> {
+        self.write("demote", pages)
+    }
+
+    /// Asks for `pages` persistent pages. The kernel does what it can: read the counters after.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn set_persistent(&self, pages: u64) -> Result<(), OsError> {
+        self.write("nr_hugepages", pages)
+    }
+
+    fn write(&self, name: &str, pages: u64) -> Result<(), OsError> {
+        let path = self.dir.join(name);
+        let refused = |call, source| OsError::new(call, path.display().to_string(), source);
+        let mut file = OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(&path)
+            .map_err(|source| refused("open", source))?;
+        file.write_all(pages.to_string().as_bytes()).map_err(|source| refused("write", source))
+    }
+
+    fn read(&self, name: &str) -> Result<u64, OsError> {
+        let path = self.dir.join(name);
+        let refused = |source| OsError::new("read", path.display().to_string(), source);
+        let text = fs::read_to_string(&path).map_err(refused)?;
+        text.trim().parse().map_err(|_| refused(io::Error::other(format!("{text:?}"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn surplus_and_promised_pages_are_told_apart() {
+        let counts = Counts { total: 10, free: 4, reserved: 1, surplus: 3 };
+        assert_eq!((counts.persistent(), counts.available()), (7, 3));
+        let torn = Counts { total: 1, free: 1, reserved: 2, surplus: 3 };
+        assert_eq!((torn.persistent(), torn.available()), (0, 0));
+    }
+
+    #[test]
+    fn every_listed_size_has_a_pool() {
+        let sizes = sizes();
+        assert!(sizes.is_sorted_by(|a, b| a > b));
+        for size in sizes {
+            let pool = Pool::of(size).unwrap();
+            assert_eq!(pool.size(), size);
+            pool.counts().unwrap();
+        }
+        assert!(Pool::of(PageSize::new(1 << 50).unwrap()).is_none());
+    }
+}

@@ -1,0 +1,86 @@
+//! `madvise`: one advice on one range, and what the kernel says of transparent huge pages.
+//!
+//! Needs Linux 5.14 for [`Advice::PopulateWrite`], which reports as an error what a touch would
+//! report as SIGBUS. Source: madvise(2), admin-guide/mm/transhuge.
+//!
+//! # Safety
+//! Advice changes or removes the memory of whoever owns the range, so [`advise`] is unsafe.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::ptr;
+
+use crate::error::OsError;
+use crate::units::{Bytes, PageSize};
+
+/// What to tell the kernel about a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Use transparent huge pages.
+    HugePage,
+    /// Do not give the range to a forked child.
+    DontFork,
+    /// Give a forked child zeroes.
+    WipeOnFork,
+    /// Leave the range out of core dumps.
+    DontDump,
+    /// Make every page present and writable.
+    PopulateWrite,
+    /// Drop the pages and their contents.
+    DontNeed,
+}
+
+impl Advice {
+    fn number(self) -> i32 {
+        match self {
+            Advice::HugePage => libc::MADV_HUGEPAGE,
+            Advice::DontFork => libc::MADV_DONTFORK,
+            Advice::WipeOnFork => libc::MADV_WIPEONFORK,
+            Advice::DontDump => libc::MADV_DONTDUMP,
+            Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
+            Advice::DontNeed => libc::MADV_DONTNEED,
+        }
+    }
+}
+
+/// Gives `advice` on a range; a call that a signal interrupted is made again.
+///
+/// # Errors
+/// What madvise(2) refuses.
+///
+/// # Safety
+/// The range is the caller's own mapping, and the caller expects what the advice does to it.
+pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsError> {
+    let at = ptr::with_exposed_provenance_mut(addr);
+    loop {
+        // SAFETY: passed on to the caller.
+        if unsafe { libc::madvise(at, len.as_usize(), advice.number()) } == 0 {
+            return Ok(());
+        }
+        let source = io::Error::last_os_error();
+        if source.kind() != io::ErrorKind::Interrupted {
+            return Err(OsError::new("madvise", format!("{addr:#x}, {len}, {advice:?}"), source));
+        }
+    }
+}
+
+const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+
+/// The size of a transparent huge page.
+///
+/// # Errors
+/// Why there are none: a kernel without them, or switched off.
+pub fn transparent_huge_page() -> Result<PageSize, OsError> {
+    let path = format!("{THP}/enabled");
+    let enabled =
+        fs::read_to_string(&path).map_err(|source| OsError::new("read", path.clone(), source))?;
+    if enabled.contains("[never]") {
+        return Err(OsError::new("read", path, io::Error::other("[never]; madvise is needed")));
+    }
+    let path = format!("{THP}/hpage_pmd_size");
+    let text =
+        fs::read_to_string(&path).map_err(|source| OsError::new("read", path.clone(), source))?;
+    let size = text.trim().parse().ok().and_then(PageSize::new);
+    size.ok_or_else(|| OsError::new("read", path, io::Error::other(format!("{text:?}"))))
+}

@@ -1,0 +1,91 @@
+//! `mmap` and `munmap`: private anonymous memory, ordinary or of the hugetlb pool.
+//!
+//! Lengths are in bytes. A hugetlb mapping is made without `MAP_NORESERVE`, so its pages are set
+//! aside by the call or the call fails. Source: mmap(2).
+//!
+//! # Safety
+//! Mapping at an address of the kernel's choice touches nobody's memory; unmapping does, and is
+//! an `unsafe fn`.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr;
+
+use crate::error::OsError;
+use crate::units::{Bytes, PageSize};
+
+/// Which memory a mapping draws from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Ordinary memory in base pages, or transparent huge pages where advised.
+    Ordinary,
+    /// The hugetlb pool of this page size.
+    Hugetlb(PageSize),
+}
+
+/// Maps `len` bytes, readable, writable, private and anonymous; returns the address.
+///
+/// # Errors
+/// What mmap(2) refuses: no such pool, a pool with too few free pages, a limit.
+pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
+    let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    if let Backing::Hugetlb(size) = backing {
+        // A shift is below 64.
+        let shift = size.shift() as i32;
+        flags |= libc::MAP_HUGETLB | (shift << libc::MAP_HUGE_SHIFT);
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let refused = |source| OsError::new("mmap", format!("{len}, {backing:?}"), source);
+    let bytes = usize::try_from(len.get())
+        .map_err(|_| refused(io::Error::from_raw_os_error(libc::ENOMEM)))?;
+    // SAFETY: a null hint without MAP_FIXED makes the kernel choose an address not in use.
+    let at = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(refused(io::Error::last_os_error()));
+    }
+    Ok(at.expose_provenance())
+}
+
+/// Maps `len` bytes of ordinary memory at a multiple of `align`.
+///
+/// # Errors
+/// As [`map`]; more address space than `len` is asked for and the rest given back.
+pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
+    let step = align.bytes();
+    let Some(whole) = len.checked_add(step) else {
+        let source = io::Error::from_raw_os_error(libc::ENOMEM);
+        return Err(OsError::new("mmap", len.to_string(), source));
+    };
+    let at = map(whole, Backing::Ordinary)?;
+    let start = at.next_multiple_of(step.as_usize());
+    let (end, whole_end) = (start + len.as_usize(), at + whole.as_usize());
+    // SAFETY: both ends lie inside the mapping just made, of which nobody else knows.
+    unsafe {
+        if start > at {
+            unmap(at, Bytes::new((start - at) as u64))?;
+        }
+        if whole_end > end {
+            unmap(end, Bytes::new((whole_end - end) as u64))?;
+        }
+    }
+    Ok(start)
+}
+
+/// Unmaps a range.
+///
+/// # Errors
+/// What munmap(2) refuses: a range not aligned to its pages, too many mappings.
+///
+/// # Safety
+/// The range is the caller's own mapping and nothing refers to it any more.
+pub unsafe fn unmap(addr: usize, len: Bytes) -> Result<(), OsError> {
+    let at = ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: passed on to the caller.
+    match unsafe { libc::munmap(at, len.as_usize()) } {
+        0 => Ok(()),
+        _ => {
+            let source = io::Error::last_os_error();
+            Err(OsError::new("munmap", format!("{addr:#x}, {len}"), source))
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! `/proc/self/pagemap`: which page frame is behind an address.
+//!
+//! An entry is one word for each base page:
+//!
+//! ```text
+//! bit 63 present | 62 swapped | 61 file or shared | 57 uffd-wp | 56 exclusive | 55 soft-dirty
+//! bits 54..0     page frame number; zero without CAP_SYS_ADMIN
+//! ```
+//!
+//! Without that capability `PAGEMAP_SCAN` (Linux 6.7) still tells which pages are huge. In a
+//! virtual machine the frames are the guest's. Source: admin-guide/mm/pagemap.
+//!
+//! # Safety
+//! The ioctl writes only to the vector it is given, of the length it is given.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use crate::error::OsError;
+use crate::sys::page_size;
+use crate::units::{Bytes, PageSize, Pfn};
+
+const PATH: &str = "/proc/self/pagemap";
+const FRAME: u64 = (1 << 55) - 1;
+const PRESENT: u64 = 1 << 63;
+const BATCH: usize = 1 << 13;
+
+/// What one entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// No page behind the address.
+    Absent,
+    /// A page whose frame the caller may not see.
+    Hidden,
+    /// A page and its frame.
+    Frame(Pfn),
+}
+
+impl Entry {
+    fn decode(word: u64) -> Self {
+        match (word & PRESENT != 0, word & FRAME) {
+            (false, _) => Entry::Absent,
+            (true, 0) => Entry::Hidden,
+            (true, frame) => Entry::Frame(Pfn::new(frame)),
+        }
+    }
+
+    /// The frame, where one is there and may be seen.
+    #[must_use]
+    pub fn frame(self) -> Option<Pfn> {
+        match self {
+            Entry::Frame(pfn) => Some(pfn),
+            Entry::Absent | Entry::Hidden => None,
+        }
+    }
+}
+
+/// Whether the caller may see frames: whether the frame behind a page of its own is shown.
+#[must_use]
+pub fn frames_visible() -> bool {
+    let touched = 1_u8;
+    let at = std::hint::black_box(&raw const touched).addr();
+    let page = page_size();
+    Pagemap::open()
+        .and_then(|map| map.entries(at, page.bytes(), page))
+        .is_ok_and(|entries| entries.first().is_some_and(|entry| entry.frame().is_some()))
+}
+
+/// The map of the calling process, opened once.
+#[derive(Debug)]
+pub struct Pagemap {
+    file: File,
+}
+
+impl Pagemap {
+    /// Opens the map.
+    ///
+    /// # Errors
+    /// If there is no `/proc`, or it is closed to the caller.
+    pub fn open() -> Result<Self, OsError> {
+        let file = File::open(PATH).map_err(|source| OsError::new("open", PATH, source))?;
+        Ok(Self { file })
+    }
+
+    /// The entries of the first base page of every `grain` in `len` bytes from `addr`.
+    ///
+    /// # Errors
+    /// If the map cannot be read there.
+    pub fn entries(&self, addr: usize, len: Bytes, grain: PageSize) -> Result<Vec<Entry>, OsError> {
+        let page = page_size();
+        let count = len.pages_up(grain).as_usize();
+        let step = grain.bytes().pages_down(page).get().max(1);
+        let first = Bytes::new(addr as u64).pages_down(page).get();
+        let mut entries = Vec::with_capacity(count);
+        // One read for many where pages are small; one each where a grain is a huge page.
+        let per_read = if step == 1 { BATCH } else { 1 };
+        let mut buffer = vec![0_u8; per_read * size_of::<u64>()];
+        while entries.len() < count {
+            let wanted = per_read.min(count - entries.len());
+            let bytes = &mut buffer[..wanted * size_of::<u64>()];
+            let offset = (first + entries.len() as u64 * step) * size_of::<u64>() as u64;
+            self.file
+                .read_exact_at(bytes, offset)
+                .map_err(|source| OsError::new("pread", PATH, source))?;
+            entries.extend(bytes.chunks_exact(size_of::<u64>()).map(|chunk| {
+                let mut word = [0; size_of::<u64>()];
+                word.copy_from_slice(chunk);
+                Entry::decode(u64::from_ne_bytes(word))
+            }));
+        }
+        Ok(entries)
+    }
+
+    /// How many of `len` bytes from `addr` are mapped by huge pages.
+    ///
+    /// # Errors
+    /// Of a kernel before Linux 6.7: ENOTTY.
+    pub fn huge_bytes(&self, addr: usize, len: Bytes) -> Result<Bytes, OsError> {
+        let end = addr as u64 + len.get();
+        let mut start = addr as u64;
+        let mut huge = 0;
+        let mut regions = [Region::default(); 64];
+        while start < end {
+            let mut scan = Scan {
+                size: size_of::<Scan>() as u64,
+                start,
+                end,
+                vec: regions.as_mut_ptr().expose_provenance() as u64,
+                vec_len: regions.len() as u64,
+                category_mask: PAGE_IS_HUGE,
+                return_mask: PAGE_IS_HUGE,
+                ..Scan::default()
+            };
+            // SAFETY: `scan` describes `regions` and its length; both live beyond the call.
+            let found = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+            let Ok(found) = usize::try_from(found) else {
+                let source = io::Error::last_os_error();
+                return Err(OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source));
+            };
+            huge += regions[..found].iter().map(|region| region.end - region.start).sum::<u64>();
+            if scan.walk_end <= start {
+                break;
+            }
+            start = scan.walk_end;
+        }
+        Ok(Bytes::new(huge))
+    }
+}
+
+const PAGE_IS_HUGE: u64 = 1 << 6;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`
+const PAGEMAP_SCAN: libc::Ioctl =
+    ((3 << 30) | ((size_of::<Scan>() as u32) << 16) | ((b'f' as u32) << 8) | 16) as libc::Ioctl;
+
+const _: () = assert!(size_of::<Scan>() == 96);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_a_frame_only_when_present_and_shown() {
+        assert_eq!(Entry::decode(7), Entry::Absent);
+        assert_eq!(Entry::decode(PRESENT | 1 << 61), Entry::Hidden);
+        assert_eq!(Entry::decode(PRESENT | 1 << 55 | 7), Entry::Frame(Pfn::new(7)));
+    }
+
+    #[test]
+    fn a_touched_page_is_present() {
+        let page = page_size();
+        let bytes = vec![1_u8; page.bytes().as_usize() * 2];
+        let entries =
+            Pagemap::open().unwrap().entries(bytes.as_ptr().addr(), page.bytes(), page).unwrap();
+        assert_eq!(entries.len(), 1);
+        assert_ne!(entries[0], Entry::Absent);
+    }
+}

@@ -1,0 +1,231 @@
+//! Contiguous memory through its public face: as root, as nobody, in a small cgroup, killed.
+//!
+//! Other processes may use the hugetlb pools at the same time. What is asserted of a pool is its
+//! *base*: the pages it has less those in the record of claims, read under the lock file; whoever
+//! keeps to the lock leaves that alone. Others may not, so a base that moved is read again after
+//! doing the same once more.
+//!
+//! # Safety
+//! fork and waitpid only, in a process that runs one test.
+#![allow(unsafe_code)]
+
+mod child;
+mod pool;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use glebe::contig::{Contig, Error, Proof, Source};
+use glebe::sys::page_size;
+use glebe::sys::process::effective_user;
+use glebe::units::{Bytes, Pages};
+
+use child::{child_of, is_child, passes};
+use pool::Machine;
+
+const NOBODY: u32 = 65534;
+
+/// Frames of the pages in `len` bytes from `addr`, by a way of this test's own.
+fn frames(addr: usize, len: u64) -> Vec<u64> {
+    use std::os::unix::fs::FileExt;
+    let page = page_size().bytes().get();
+    let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+    let mut bytes = vec![0; (len / page * 8) as usize];
+    map.read_exact_at(&mut bytes, addr as u64 / page * 8).unwrap();
+    let words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+    words.map(|word| if word >> 63 == 1 { word & ((1 << 55) - 1) } else { u64::MAX }).collect()
+}
+
+#[test]
+fn runs_are_what_the_kernel_says() {
+    let Some(_machine) = Machine::privileged() else { return };
+    for source in [Source::HUGETLB_2M, Source::Thp, Source::Plain] {
+        let memory = match Contig::options().source(source).map(Bytes::mib(24)) {
+            Ok(memory) => memory,
+            Err(error @ (Error::PoolShort { .. } | Error::NotHuge { .. })) => {
+                println!("skipped: {error}");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let moved = memory.verify().unwrap();
+        let frames = frames(memory.mapping().addr(), memory.len().get());
+        let still = moved.is_empty() && memory.verify().unwrap().is_empty();
+        if !memory.pinned() && !still {
+            println!("skipped: the kernel moved pages of {source}");
+            continue;
+        }
+        assert_eq!(memory.proof(), Proof::Frames);
+        let mut next = 0;
+        for run in memory.runs() {
+            assert_eq!(run.pages.start(), next, "runs cover every position");
+            let first = run.pfn.unwrap().get();
+            for position in run.pages.start()..run.pages.end() {
+                assert_eq!(frames[position as usize], first + position - next, "{source} {run:?}");
+            }
+            next = run.pages.end();
+            let joins = frames.get(next as usize) == Some(&(first + run.pages.len()));
+            assert!(!joins, "{run:?} ends too early");
+        }
+        assert_eq!(next, frames.len() as u64);
+    }
+}
+
+#[test]
+fn pages_in_physical_order_make_the_longest_run_that_they_can() {
+    let Some(_machine) = Machine::privileged() else { return };
+    let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(96)).unwrap();
+    if memory.why_not_better().iter().any(|why| why.contains("were possible")) {
+        println!("skipped: {:?}", memory.why_not_better());
+        return;
+    }
+    let mut sorted = frames(memory.mapping().addr(), memory.len().get());
+    sorted.sort_unstable();
+    let best = sorted.chunk_by(|a, b| *b == a + 1).map(<[u64]>::len).max().unwrap();
+    assert_eq!(memory.longest_run(), Pages::new(best as u64));
+}
+
+#[test]
+fn the_pool_is_as_before_after_a_drop_and_after_a_failure() {
+    let Some(machine) = Machine::privileged() else { return };
+    machine.base_is_kept(|| {
+        let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(16)).unwrap();
+        assert!(memory.grown_by() <= 8);
+        drop(memory);
+        let more_than_asked = Bytes::gib(1 << 10);
+        let error = Contig::options()
+            .source(Source::HUGETLB_2M)
+            .require_run(more_than_asked)
+            .map(Bytes::mib(4))
+            .unwrap_err();
+        assert!(matches!(error, Error::NotContiguous { .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_process_that_dropped_all_has_no_claim_left() {
+    if is_child() {
+        let machine = Machine::privileged().unwrap();
+        let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(16)).unwrap();
+        assert_eq!(machine.claimed_by(std::process::id()), memory.grown_by());
+        drop(memory);
+        assert_eq!(machine.claimed_by(std::process::id()), 0);
+        return;
+    }
+    if Machine::privileged().is_some() {
+        assert!(passes(&mut child_of("a_process_that_dropped_all_has_no_claim_left")));
+    }
+}
+
+#[test]
+fn what_a_killed_process_added_is_given_back_by_the_next() {
+    if is_child() {
+        let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(16)).unwrap();
+        println!("grown by {}", memory.grown_by());
+        loop {
+            std::thread::park();
+        }
+    }
+    let Some(machine) = Machine::privileged() else { return };
+    machine.base_is_kept(|| {
+        let mut child = child_of("what_a_killed_process_added_is_given_back_by_the_next")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let grown = lines.find_map(|line| {
+            // The harness prints the test's name on the same line.
+            line.unwrap().rsplit_once("grown by ")?.1.parse::<u64>().ok()
+        });
+        let claimed = machine.claimed_by(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(Some(claimed), grown);
+        drop(Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(2)).unwrap());
+        assert_eq!(machine.claimed_by(child.id()), 0);
+    });
+}
+
+#[test]
+fn a_forked_child_neither_gives_back_nor_unmaps() {
+    if is_child() {
+        let machine = Machine::privileged().unwrap();
+        let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(4)).unwrap();
+        let claimed = machine.claimed_by(std::process::id());
+        // SAFETY: no other thread of this process holds a lock that the child would need: the
+        // test runs alone in it.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let lost = memory.mapping().is_lost_by_fork() && memory.verify().is_err();
+            drop(memory);
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(i32::from(!lost)) };
+        }
+        let mut status = 0;
+        // SAFETY: writes to a local.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        assert_eq!(status, 0);
+        assert_eq!(machine.claimed_by(std::process::id()), claimed);
+        memory.mapping().write(Bytes::ZERO, &[1]);
+        assert_eq!(memory.verify().unwrap(), []);
+        return;
+    }
+    if Machine::privileged().is_some() {
+        assert!(passes(&mut child_of("a_forked_child_neither_gives_back_nor_unmaps")));
+    }
+}
+
+#[test]
+fn nobody_gets_what_can_be_had_and_no_more_is_claimed() {
+    use std::os::unix::process::CommandExt;
+    if is_child() {
+        assert_eq!(effective_user(), NOBODY);
+        let memory = Contig::options().map(Bytes::mib(4)).unwrap();
+        println!("{:?} {:?} {:?}", memory.source(), memory.proof(), memory.why_not_better());
+        let grain = match memory.proof() {
+            Proof::Within(pages) => pages,
+            Proof::Frames => panic!("frames are hidden from nobody"),
+        };
+        let huge = memory.source() != Source::Plain;
+        assert!(huge || grain == Pages::new(1));
+        assert!(memory
+            .runs()
+            .iter()
+            .all(|run| run.pfn.is_none() && run.pages.len() == grain.get()));
+        assert_eq!(memory.longest_run(), grain);
+        assert_eq!(memory.grown_by(), 0);
+        assert!(memory.pinned() || memory.why_not_better().iter().any(|why| why.contains("root")));
+        assert_eq!(memory.verify().unwrap(), []);
+        // More than a grain is never proved.
+        let error = Contig::options().require_run(Bytes::mib(4)).map(Bytes::mib(4)).unwrap_err();
+        assert!(matches!(error, Error::NotContiguous { .. }), "{error}");
+        return;
+    }
+    if effective_user() != 0 {
+        println!("skipped: only root can become nobody");
+        return;
+    }
+    let mut child = child_of("nobody_gets_what_can_be_had_and_no_more_is_claimed");
+    child.uid(NOBODY).gid(NOBODY);
+    match child.status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => println!("skipped: nobody cannot run this program: {error}"),
+    }
+}
+
+#[test]
+fn more_than_the_machine_has_is_refused_at_once() {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+    let kib: u64 = total.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    let asked = Bytes::new(kib << 11);
+    for source in [Source::Plain, Source::Thp] {
+        match Contig::options().source(source).map(asked) {
+            Err(Error::TooLarge { asked: told, available }) => {
+                assert!(told >= asked && available < asked);
+            }
+            Err(Error::CgroupLimit { limit, .. }) => assert!(limit < asked),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A memory cgroup that is too small is an error, and nobody in it is killed.
+//!
+//! A group of version 1 is made below this process's own and removed at the end, on failure too;
+//! the test runs itself in it as a child process. Version 2 is tested on a fixture tree, in the
+//! library.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use glebe::contig::{Contig, Error, Source};
+use glebe::units::Bytes;
+
+const LIMIT: Bytes = Bytes::mib(300);
+const GROUP: &str = "GLEBE_TEST_CGROUP";
+
+struct Group(PathBuf);
+
+impl Group {
+    fn make() -> Result<Self, String> {
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let own = groups.lines().find_map(|line| line.split_once(":memory:")).map(|(_, own)| own);
+        let own = own.ok_or("no memory controller of version 1")?;
+        let mount = Path::new("/sys/fs/cgroup/memory");
+        let below = Some(mount.join(own.trim_start_matches('/'))).filter(|dir| dir.is_dir());
+        let dir = below
+            .unwrap_or_else(|| mount.to_owned())
+            .join(format!("glebe-test-{}", std::process::id()));
+        fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let group = Self(dir);
+        fs::write(group.0.join("memory.limit_in_bytes"), LIMIT.get().to_string())
+            .map_err(|error| format!("the limit: {error}"))?;
+        Ok(group)
+    }
+
+    fn kills(&self) -> u64 {
+        let text = fs::read_to_string(self.0.join("memory.oom_control")).unwrap();
+        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        kills.map_or(0, |kills| kills.parse().unwrap())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A group stays busy until the last process in it has been waited for; it has.
+        if let Err(error) = fs::remove_dir(&self.0) {
+            println!("{} is left: {error}", self.0.display());
+        }
+    }
+}
+
+/// In the group: what fits is had, what does not is an error before it is a kill.
+fn in_group(group: &Path) {
+    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+    for source in [Source::Plain, Source::Thp] {
+        let error = Contig::options().source(source).map(Bytes::gib(1)).unwrap_err();
+        let Error::CgroupLimit { path, limit, usage, .. } = error else { panic!("{error}") };
+        assert_eq!((path.parent(), limit), (Some(group), LIMIT));
+        assert!(usage < LIMIT);
+    }
+    for threads in [1, 4] {
+        let fits = Contig::options().source(Source::Plain).threads(threads).map(Bytes::mib(240));
+        assert!(fits.is_ok(), "{fits:?}");
+    }
+    // Fits when it starts; then somebody else in the group takes the room.
+    let mut others = Vec::new();
+    let mut crowd = |_| {
+        if others.is_empty() {
+            others = vec![1_u8; Bytes::mib(130).as_usize()];
+        }
+    };
+    let error = Contig::options()
+        .source(Source::Plain)
+        .threads(1)
+        .progress(&mut crowd)
+        .map(Bytes::mib(240))
+        .unwrap_err();
+    assert!(matches!(error, Error::CgroupLimit { .. }), "{error}");
+    // Page cache of the group counts as used, but goes when memory is needed.
+    drop(others);
+    let file = std::env::temp_dir().join(format!("glebe-cache-{}", std::process::id()));
+    fs::write(&file, vec![0; Bytes::mib(100).as_usize()]).unwrap();
+    let synced = fs::File::open(&file).and_then(|file| file.sync_all());
+    let fits = Contig::options().source(Source::Plain).map(Bytes::mib(240));
+    fs::remove_file(&file).unwrap();
+    synced.unwrap();
+    assert!(fits.is_ok(), "{fits:?}");
+}
+
+#[test]
+fn a_cgroup_limit_is_an_error_and_no_kill() {
+    if let Some(group) = std::env::var_os(GROUP) {
+        return in_group(Path::new(&group));
+    }
+    let group = match Group::make() {
+        Ok(group) => group,
+        Err(reason) => {
+            println!("skipped: {reason}");
+            return;
+        }
+    };
+    let passed = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_cgroup_limit_is_an_error_and_no_kill", "--nocapture"])
+        .env(GROUP, &group.0)
+        .status()
+        .unwrap()
+        .success();
+    assert_eq!(group.kills(), 0);
+    assert!(passed);
+}
