@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use glebe::sys::probe::{State, Support};
+use glebe::sys::probe::{Mechanism, State, Support};
 
 fn descriptors() -> usize {
     // The directory's own descriptor is counted each time alike.
@@ -35,20 +35,19 @@ fn pools() -> BTreeMap<String, String> {
     all
 }
 
-/// Rows without the values that other processes change.
-fn lasting(support: &Support) -> Vec<(String, State, String, String, String)> {
+/// The rows, by key alone where other processes change what they say.
+fn lasting(support: &Support) -> Vec<Mechanism> {
     let changing = |key: &str| {
         ["hugetlb.", "numa.node", "cgroup."].iter().any(|prefix| key.starts_with(prefix))
     };
-    support
-        .mechanisms()
-        .iter()
-        .map(|row| {
-            let row = row.clone();
-            let detail = if changing(&row.key) { String::new() } else { row.detail };
-            (row.key, row.state, detail, row.reason, row.remedy)
-        })
-        .collect()
+    let mut rows = support.mechanisms().to_vec();
+    for row in rows.iter_mut().filter(|row| changing(&row.key)) {
+        row.state = State::Yes;
+        row.detail.clear();
+        row.reason.clear();
+        row.remedy.clear();
+    }
+    rows
 }
 
 #[test]
