@@ -224,7 +224,8 @@ fn v2_memory_controller_with_the_least_limit_on_the_way_up() {
     machine.file("proc/self/mountinfo", V2_MOUNT).file("proc/self/cgroup", "0::/a/b\n");
     let dir = "sys/fs/cgroup";
     machine.file(&format!("{dir}/a/memory.max"), "1048576\n");
-    machine.file(&format!("{dir}/a/b/memory.max"), "max\n");
+    machine.file(&format!("{dir}/a/b/memory.max"), "2097152\n");
+    machine.file(&format!("{dir}/memory.max"), "max\n");
     machine.file(&format!("{dir}/a/b/memory.current"), "4096\n");
     machine.file(&format!("{dir}/a/b/cgroup.controllers"), "cpu hugetlb memory\n");
     machine.file(&format!("{dir}/a/b/cgroup.procs"), "");
