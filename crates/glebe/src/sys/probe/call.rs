@@ -88,7 +88,7 @@ impl Scratch {
 
     /// Ioctls, by bit, that a range registered for missing pages takes.
     pub(super) fn range_ioctls(&self, uffd: &Uffd) -> io::Result<u64> {
-        // SAFETY: nobody but the caller can touch the page, and it goes after the descriptor.
+        // SAFETY: nobody touches the page again; unmapping it ends the registration.
         unsafe { uffd.register_missing(self.start, self.len) }
     }
 }

@@ -321,3 +321,32 @@ fn leaves_a_machine_as_it_was() {
     assert_eq!(first, machine.probe());
     assert_eq!(contents(&machine.0), before);
 }
+
+/// The key as the manual has it, with what the machine lists replaced.
+fn documented(key: &str) -> String {
+    let families =
+        [("hugetlb.", "SIZE"), ("demote.", "SIZE"), ("mthp.", "SIZE"), ("dma_heap.", "NAME")];
+    let digits = key.trim_end_matches(|c: char| c.is_ascii_digit());
+    match families.iter().find(|(family, _)| key.starts_with(family)) {
+        Some((family, what)) => format!("`{family}{what}`"),
+        None if digits == "numa.node" => "`numa.nodeN`".to_owned(),
+        None => format!("`{key}`"),
+    }
+}
+
+#[test]
+fn every_row_is_in_the_manual() {
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kernel.md");
+    let Ok(manual) = fs::read_to_string(manual) else {
+        println!("skipped: docs/kernel.md is not beside the crate");
+        return;
+    };
+    let machine = Machine::new("manual");
+    machine.file("dev/dma_heap/cma", "");
+    for support in [Support::probe(), machine.probe()] {
+        for row in support.mechanisms().iter().filter(|row| row.key != "hugetlb") {
+            let key = documented(&row.key);
+            assert!(manual.contains(&key), "docs/kernel.md lacks {key}");
+        }
+    }
+}
