@@ -10,6 +10,9 @@ use super::roots::{why, Roots};
 use crate::sys::io_uring::Ring;
 use crate::units::Bytes;
 
+/// A ring and its buffers count as locked memory.
+const MEMLOCK_REMEDY: &str = "a larger RLIMIT_MEMLOCK (ulimit -l), or CAP_IPC_LOCK";
+
 pub(super) fn rows(roots: &Roots, effective: Effective, out: &mut Vec<Mechanism>) {
     out.push(mlock_row(effective));
     let ring = Ring::new();
@@ -57,6 +60,7 @@ fn ring_row(roots: &Roots, ring: &std::io::Result<Ring>) -> Mechanism {
         Err(error) => error,
     };
     let remedy = match disabled.as_deref() {
+        _ if error.raw_os_error() == Some(libc::ENOMEM) => MEMLOCK_REMEDY,
         Ok("1") => {
             "sysctl -w kernel.io_uring_disabled=0, or CAP_SYS_ADMIN, or kernel.io_uring_group"
         }
@@ -84,11 +88,6 @@ fn buffers_row(ring: std::io::Result<Ring>) -> Mechanism {
         Ok(()) => {
             Mechanism::yes(KEY, NAME, "at most 1 GiB a buffer, counted against mlock's limit")
         }
-        Err(error) => Mechanism::no(
-            KEY,
-            NAME,
-            why("io_uring_register(2)", &error),
-            "a larger RLIMIT_MEMLOCK (ulimit -l), or CAP_IPC_LOCK",
-        ),
+        Err(error) => Mechanism::no(KEY, NAME, why("io_uring_register(2)", &error), MEMLOCK_REMEDY),
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn rows(roots: &Roots, out: &mut Vec<Mechanism>) {
     let user = Uffd::open(Faults::User);
     let all = Uffd::open(Faults::All);
     out.push(user_row(&user));
-    out.push(kernel_row(roots, &all));
+    out.push(kernel_row(roots, &all, &user));
     let (row, device) = device_row(roots);
     out.push(row);
     let lost = user.as_ref().err().map(|error| why("no descriptor: userfaultfd(2)", error));
@@ -78,23 +78,25 @@ fn user_row(tried: &io::Result<Uffd>) -> Mechanism {
     Mechanism::no(KEY, NAME, why("userfaultfd(UFFD_USER_MODE_ONLY)", error), remedy)
 }
 
-fn kernel_row(roots: &Roots, tried: &io::Result<Uffd>) -> Mechanism {
+fn kernel_row(roots: &Roots, tried: &io::Result<Uffd>, user: &io::Result<Uffd>) -> Mechanism {
     const KEY: &str = "uffd.kernel";
     const NAME: &str = "userfaultfd of system calls' faults too";
     let detail = match roots.sysctl("vm/unprivileged_userfaultfd") {
         Ok(value) => format!("vm.unprivileged_userfaultfd {value}"),
         Err(_) => String::new(),
     };
-    match tried {
-        Ok(_) => Mechanism::yes(KEY, NAME, detail),
-        Err(error) => Mechanism::no(
-            KEY,
-            NAME,
-            why("userfaultfd(2)", error),
-            "sysctl -w vm.unprivileged_userfaultfd=1, or CAP_SYS_PTRACE, or /dev/userfaultfd",
-        )
-        .with_detail(detail),
-    }
+    let error = match tried {
+        Ok(_) => return Mechanism::yes(KEY, NAME, detail),
+        Err(error) => error,
+    };
+    // Where the call is denied or missing altogether, no sysctl gives it.
+    let denied = user.as_ref().err().is_some_and(|e| e.raw_os_error() != Some(libc::EINVAL));
+    let remedy = if denied {
+        "what uffd.user asks for, then CAP_SYS_PTRACE or sysctl -w vm.unprivileged_userfaultfd=1"
+    } else {
+        "sysctl -w vm.unprivileged_userfaultfd=1, or CAP_SYS_PTRACE, or /dev/userfaultfd"
+    };
+    Mechanism::no(KEY, NAME, why("userfaultfd(2)", error), remedy).with_detail(detail)
 }
 
 fn device_row(roots: &Roots) -> (Mechanism, Option<Uffd>) {
