@@ -1,2 +1,56 @@
-//! The glebe command.
-fn main() {}
+//! The `glebe` command: parse, dispatch, exit status.
+//!
+//! A subcommand is one file with `Args` (its options) and `run(&Args, &mut dyn Write)`; to add
+//! one, add its `mod`, its variant of [`Command`] and its arm in [`dispatch`]. It writes to the
+//! given output only, so that a closed pipe ends every one of them quietly.
+
+mod probe;
+
+use std::error::Error;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Guaranteed contiguous memory for Linux user space.
+#[derive(Parser)]
+#[command(name = "glebe", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List every kernel mechanism glebe can use: whether it is here, and how to turn it on
+    Probe(probe::Args),
+}
+
+/// What a subcommand ends with; an [`io::Error`] is one of its output.
+type Outcome = Result<(), Box<dyn Error>>;
+
+fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
+    match command {
+        Command::Probe(args) => probe::run(args, out),
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut out = BufWriter::new(io::stdout().lock());
+    let outcome = dispatch(&cli.command, &mut out).and_then(|()| Ok(out.flush()?));
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    // What is still buffered met the same error; dropping the buffer would write it once more.
+    drop(out.into_parts());
+    if is_closed_pipe(&*error) {
+        return ExitCode::SUCCESS;
+    }
+    // Standard error may be closed too; then the status alone must do.
+    let _ = writeln!(io::stderr(), "glebe: {error}");
+    ExitCode::FAILURE
+}
+
+/// Whether the reader has had enough (`| head`), which is no failure of ours.
+fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}

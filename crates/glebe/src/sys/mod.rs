@@ -4,6 +4,7 @@
 pub mod cgroup;
 pub mod fork;
 pub mod hugetlb;
+pub(crate) mod io_uring;
 pub mod lock_file;
 pub mod madvise;
 pub mod membarrier;
@@ -11,7 +12,10 @@ pub mod meminfo;
 pub mod mmap;
 mod page;
 pub mod pagemap;
+pub mod probe;
 pub mod process;
+pub(crate) mod psi;
 pub mod rseq;
+pub(crate) mod uffd;
 
 pub use page::page_size;

@@ -1,0 +1,112 @@
+//! A userfaultfd descriptor: opened, greeted, and told of a range.
+//!
+//! Owns the descriptor; what it registered ends when it is dropped. A descriptor opened for user
+//! mode only cannot see faults that the kernel takes on the process's behalf: with the SIGBUS
+//! feature nothing is lost by that, since those calls return EFAULT either way.
+//! Source: userfaultfd(2), ioctl_userfaultfd(2), `include/uapi/linux/userfaultfd.h`.
+//!
+//! # Safety
+//! The calls pass pointers to structures of this file, laid out as the kernel's. Registering
+//! changes what a touch of a page does, so [`Uffd::register_missing`] is unsafe.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// Version of the interface; there has been only one.
+const UFFD_API: u64 = 0xAA;
+/// `_UFFDIO` ioctl type.
+const TYPE: u32 = 0xAA;
+const REGISTER_MODE_MISSING: u64 = 1 << 0;
+const USER_MODE_ONLY: libc::c_int = 1;
+
+/// `struct uffdio_api`.
+#[repr(C)]
+struct Api {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// `struct uffdio_register`.
+#[repr(C)]
+struct Register {
+    start: u64,
+    len: u64,
+    mode: u64,
+    ioctls: u64,
+}
+
+const _: () = assert!(size_of::<Api>() == 24 && size_of::<Register>() == 32);
+
+/// Which faults the descriptor is to see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Faults {
+    /// Those taken in user mode; needs Linux 5.11, no privilege.
+    User,
+    /// Those of system calls as well; needs a privilege, a sysctl or the device file.
+    All,
+}
+
+/// An open userfaultfd.
+#[derive(Debug)]
+pub(crate) struct Uffd(OwnedFd);
+
+impl Uffd {
+    /// A new descriptor from the system call, closed on exec.
+    pub(crate) fn open(faults: Faults) -> io::Result<Self> {
+        let only = if faults == Faults::User { USER_MODE_ONLY } else { 0 };
+        // SAFETY: takes flags, returns a descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | only) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just made it and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) }))
+    }
+
+    /// A new descriptor from the open device file (`/dev/userfaultfd`, Linux 6.1).
+    pub(crate) fn from_device(device: &File) -> io::Result<Self> {
+        // SAFETY: USERFAULTFD_IOC_NEW takes flags, returns a descriptor or -1; another kind of
+        // file answers ENOTTY.
+        let fd = unsafe { libc::ioctl(device.as_raw_fd(), libc::_IO(TYPE, 0), libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just made it and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Agrees on the version, turns on `wanted` and returns every feature there is. Once per
+    /// descriptor.
+    pub(crate) fn api(&self, wanted: u64) -> io::Result<u64> {
+        let mut api = Api { api: UFFD_API, features: wanted, ioctls: 0 };
+        // SAFETY: the kernel reads and writes one `Api`.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), libc::_IOWR::<Api>(TYPE, 0x3F), &mut api) } {
+            0 => Ok(api.features),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Asks for faults on missing pages of `len` bytes at `start`; returns the set of ioctls,
+    /// by bit, that the range takes.
+    ///
+    /// # Safety
+    /// The caller owns the range and nobody touches a missing page of it afterwards who is not
+    /// ready for the fault.
+    pub(crate) unsafe fn register_missing(&self, start: *mut u8, len: usize) -> io::Result<u64> {
+        let mut arg = Register {
+            start: start as u64,
+            len: len as u64,
+            mode: REGISTER_MODE_MISSING,
+            ioctls: 0,
+        };
+        let request = libc::_IOWR::<Register>(TYPE, 0);
+        // SAFETY: the kernel reads and writes one `Register`; the range is the caller's.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), request, &mut arg) } {
+            0 => Ok(arg.ioctls),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}

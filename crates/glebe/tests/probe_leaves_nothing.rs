@@ -1,0 +1,71 @@
+//! Probing leaves no descriptor, mapping or locked page behind and changes no hugetlb pool.
+//!
+//! One test in a process of its own: the counts are the whole process's.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use glebe::sys::probe::{Mechanism, State, Support};
+
+fn descriptors() -> usize {
+    // The directory's own descriptor is counted each time alike.
+    fs::read_dir("/proc/self/fd").expect("/proc is mounted").count()
+}
+
+fn mappings() -> usize {
+    fs::read_to_string("/proc/self/maps").expect("/proc is mounted").lines().count()
+}
+
+fn status(field: &str) -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    status.lines().find_map(|line| Some(line.strip_prefix(field)?.trim().to_owned()))
+}
+
+/// Every number of every pool.
+fn pools() -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for pool in fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
+        for file in fs::read_dir(pool.path()).into_iter().flatten().flatten() {
+            let path = file.path();
+            if let Ok(text) = fs::read_to_string(&path) {
+                all.insert(path.display().to_string(), text);
+            }
+        }
+    }
+    all
+}
+
+/// The rows, by key alone where other processes change what they say.
+fn lasting(support: &Support) -> Vec<Mechanism> {
+    let changing = |key: &str| {
+        ["hugetlb.", "numa.node", "cgroup."].iter().any(|prefix| key.starts_with(prefix))
+    };
+    let mut rows = support.mechanisms().to_vec();
+    for row in rows.iter_mut().filter(|row| changing(&row.key)) {
+        row.state = State::Yes;
+        row.detail.clear();
+        row.reason.clear();
+        row.remedy.clear();
+    }
+    rows
+}
+
+#[test]
+fn leaves_nothing() {
+    // The first call sizes the allocator's arenas and the buffers of the test harness.
+    let first = Support::probe();
+    let before = (descriptors(), mappings(), status("VmLck:"), status("VmPin:"));
+    for _ in 0..20 {
+        assert_eq!(lasting(&Support::probe()), lasting(&first));
+    }
+    let after = (descriptors(), mappings(), status("VmLck:"), status("VmPin:"));
+    assert_eq!(before, after, "(descriptors, mappings, locked, pinned)");
+
+    // Others may be changing a pool just now; a probe that does would do it every time.
+    let untouched = (0..50).any(|_| {
+        let before = pools();
+        drop(Support::probe());
+        pools() == before
+    });
+    assert!(untouched, "every probe of 50 saw a pool change");
+}
