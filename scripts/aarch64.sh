@@ -114,7 +114,9 @@ else
     export RUSTC=$compiler
 fi
 
-# link-dead-code: `#[inline]` functions are compiled too, not left to the crates that call them.
+# Dead code kept and optimisation off: functions that would be inlined are compiled and assembled
+# too, not left to the crates that call them. (Generic functions still are.)
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-D warnings -C link-dead-code"
+export CARGO_PROFILE_DEV_OPT_LEVEL=0
 cargo build -p glebe --lib --target "$triple" --target-dir "$target_dir/aarch64"
