@@ -84,7 +84,8 @@ CONF
     wanted=$(packages)
     [ -n "$wanted" ] || return 1
     # shellcheck disable=SC2086 # one word a package
-    (cd "$work/debs" && timeout "$network_seconds" apt-get -qq download $wanted </dev/null) || return 1
+    (cd "$work/debs" && timeout "$network_seconds" apt-get -qq download $wanted </dev/null) ||
+        return 1
     for deb in "$work"/debs/*.deb; do dpkg -x "$deb" "$work/root" || return 1; done
 
     local libs=$sysroot/usr/lib/x86_64-linux-gnu

@@ -26,6 +26,13 @@ TOKEN = re.compile(
 )
 
 
+TEST_ATTRIBUTE = re.compile(
+    r"#\[(?:test|cfg\("
+    r"(?:test|all\(test\b[^\]]*|any\((?:test|fuzzing)(?:,\s*(?:test|fuzzing))*\))"
+    r"\))\]"
+)
+
+
 def blank(text):
     """Spaces of the same shape, so that offsets and lines stay."""
     return re.sub(r"[^\n]", " ", text)
@@ -78,10 +85,9 @@ def body_start(code, at):
 
 
 def test_regions(code):
-    """The (start, end) offsets of items under `#[cfg(test)]`, `#[cfg(all(test, ...))]`, `#[test]`."""
+    """The (start, end) offsets of the items that only tests, fuzzing included, are built with."""
     regions = []
-    attribute = re.compile(r"#\[(?:cfg\((?:all\()?test\b[^\]]*|test)\]")
-    for match in attribute.finditer(code):
+    for match in TEST_ATTRIBUTE.finditer(code):
         if regions and match.start() < regions[-1][1]:
             continue
         start = body_start(code, skip_attributes(code, match.end()))
@@ -96,6 +102,17 @@ def skip_attributes(code, at):
     while match := further.match(code, at):
         at = match.end()
     return at
+
+
+def test_modules(path, code):
+    """The files and folders, without `.rs`, of the modules that `path` declares for tests only."""
+    file = pathlib.PurePosixPath(path)
+    is_root = file.stem in ("mod", "lib", "main")
+    folder = file.parent if is_root else file.with_suffix("")
+    for match in TEST_ATTRIBUTE.finditer(code):
+        declared = re.compile(r"\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
+        if module := declared.match(code, skip_attributes(code, match.end())):
+            yield (folder / module[1]).as_posix()
 
 
 def functions(code):
@@ -116,12 +133,16 @@ def std_sync_use(code):
             yield match.start()
 
 
-def findings(path, source):
-    """(line, error?, text) for one file; `path` is relative to the root, with forward slashes."""
+def findings(path, source, test_only=()):
+    """(line, error?, text) for one file; `path` is relative to the root, with forward slashes.
+
+    `test_only` holds the modules, without `.rs`, that only tests are built with.
+    """
     code = code_only(source)
     in_src = "/src/" in path
     library = path.startswith("crates/glebe/src/")
-    test_file = path.endswith("/tests.rs") or "/tests/" in path
+    own = {path.removesuffix(".rs"), *(p.as_posix() for p in pathlib.PurePosixPath(path).parents)}
+    test_file = path.endswith("/tests.rs") or "/tests/" in path or not own.isdisjoint(test_only)
     regions = [(0, len(source))] if test_file else test_regions(code)
     line_of = lambda at: source.count("\n", 0, at) + 1
     tested = lambda at: any(start <= at < end for start, end in regions)
@@ -175,10 +196,15 @@ def check(root):
         for file in (root / top).rglob("*.rs")
         if "target" not in file.relative_to(root).parts
     )
+    sources = {file.relative_to(root).as_posix(): file.read_text() for file in files}
+    test_only = {
+        module
+        for path, source in sources.items()
+        for module in test_modules(path, code_only(source))
+    }
     errors = 0
-    for file in files:
-        path = file.relative_to(root).as_posix()
-        for line, error, text in sorted(findings(path, file.read_text())):
+    for path, source in sources.items():
+        for line, error, text in sorted(findings(path, source, test_only)):
             errors += error
             print(f"{'error' if error else 'note'}: {path}:{line}: {text}")
     print(f"shape: {len(files)} files, {errors} errors")
@@ -200,7 +226,7 @@ CASES = [
     (LIBRARY, long_function(FUNCTION_MAX), 0),
     (LIBRARY, long_function(FUNCTION_MAX + 1), 1),
     ("crates/glebe/tests/a.rs", long_function(FUNCTION_MAX + 1), 0),
-    (LIBRARY, "//! x\ntrait T { fn f(x: [u8; 4]); }\n" + "// y\n" * FUNCTION_MAX + "struct S {}\n", 0),
+    (LIBRARY, "//! x\ntrait T { fn f(x: [u8; 4]); }\n" + "// y\n" * FUNCTION_MAX, 0),
     (LIBRARY, '//! x\nfn f() { g("{", \'{\', b\'{\', r#"{"{"#) }\n' + "// y\n" * FUNCTION_MAX, 0),
     (LIBRARY, "//! x\nfn f<'a>(x: &'a str) { /* { /* { */ */ }\n" + "// y\n" * FUNCTION_MAX, 0),
     (LIBRARY, "//! x\nconst P: u64 = 4096;\n", 1),
@@ -229,7 +255,17 @@ def self_test():
         if len(found) != expected:
             wrong += 1
             print(f"self-test: {source[:60]!r}: expected {expected} errors, found {found}")
-    print(f"shape: self-test, {len(CASES)} cases, {wrong} wrong")
+    declares = "#[cfg(any(test, fuzzing))]\n#[doc(hidden)]\npub mod oracle;\n"
+    declares += "#[cfg(test)] mod t;\nmod b;\n"
+    modules = list(test_modules(LIBRARY, declares))
+    if modules != ["crates/glebe/src/a/oracle", "crates/glebe/src/a/t"]:
+        wrong += 1
+        print(f"self-test: test-only modules read as {modules}")
+    in_oracle = ("crates/glebe/src/a/oracle.rs", "//! x\nconst P: u64 = 4096;\n")
+    if len(list(findings(*in_oracle))) != 1 or list(findings(*in_oracle, modules)):
+        wrong += 1
+        print("self-test: a test-only module is not taken for one")
+    print(f"shape: self-test, {len(CASES) + 2} cases, {wrong} wrong")
     return 1 if wrong else 0
 
 
