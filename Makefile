@@ -1,6 +1,5 @@
 # Every command of the project. Needs Rust, Python 3 and a C compiler.
 
-CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 GLEBE := $(TARGET)/release/glebe
 
@@ -20,7 +19,7 @@ help:
 	@echo "make doc      the documentation, in $(TARGET)/doc"
 
 build:
-	$(CARGO) build --release -p glebe-cli
+	cargo build --release -p glebe-cli
 
 demo: build
 	$(GLEBE) demo
@@ -36,29 +35,29 @@ fuzz:
 	fuzz/run.sh 60
 
 miri:
-	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
+	@if cargo +nightly miri --version >/dev/null 2>&1; then \
 	    MIRIFLAGS="-Zmiri-disable-isolation $$MIRIFLAGS" PROPTEST_CASES=$${PROPTEST_CASES:-4} \
-	        $(CARGO) +nightly miri test -p glebe --lib --target-dir $(TARGET)/miri -- $(PURE); \
+	        cargo +nightly miri test -p glebe --lib --target-dir $(TARGET)/miri -- $(PURE); \
 	else \
 	    echo "skipped: Miri (no nightly toolchain with the miri component)"; \
 	fi
 
 doc:
-	$(CARGO) doc --workspace --lib --no-deps
+	cargo doc --workspace --lib --no-deps
 
 lint: fmt clippy rustdoc layers shape unsafe-list deny aarch64
 
 fmt:
-	$(CARGO) fmt --all --check
+	cargo fmt --all --check
 
 clippy:
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets -- -D warnings
 
 rustdoc:
-	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" $(CARGO) doc --workspace --lib --no-deps
+	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --lib --no-deps
 
 layers:
-	$(CARGO) test --workspace --test layers
+	cargo test --workspace --test layers
 
 shape:
 	scripts/shape.py --self-test
@@ -70,7 +69,7 @@ unsafe-list:
 # Advisories are left out: they would have to be fetched.
 deny:
 	@if command -v cargo-deny >/dev/null 2>&1; then \
-	    $(CARGO) deny --offline check bans licenses sources; \
+	    cargo deny --offline check bans licenses sources; \
 	else \
 	    echo "skipped: cargo-deny is not installed"; \
 	fi

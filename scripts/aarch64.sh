@@ -103,7 +103,7 @@ if [ "${AARCH64_STD:-}" != debian ] && toolchain_has_std; then
     echo "aarch64: standard library of $("${RUSTC:-rustc}" -V)"
 else
     if [ ! -x "$compiler" ]; then
-        command -v apt-get >/dev/null && command -v dpkg >/dev/null || skip "none installed, no apt"
+        [ -n "$(command -v apt-get)" ] || skip "none installed, no apt"
         [ "$(dpkg --print-architecture)" = amd64 ] || skip "none installed, not an amd64 machine"
         mkdir -p "$target_dir"
         work=$(mktemp -d "$target_dir/aarch64-fetch.XXXXXX")

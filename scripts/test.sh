@@ -7,7 +7,7 @@
 # Ends with the reasons for which tests were skipped and their number. Runs all four whatever
 # fails, then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 target_dir=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 scratch=$(mktemp -d)
