@@ -1,0 +1,78 @@
+# Every command of the project. Needs Rust, Python 3 and a C compiler.
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+GLEBE := $(TARGET)/release/glebe
+
+# The modules without system calls, which Miri can run.
+PURE := error:: extent:: free_tree:: stats:: units::
+
+.PHONY: help build demo test bench fuzz miri doc
+.PHONY: lint fmt clippy rustdoc layers shape unsafe-list deny aarch64
+
+help:
+	@echo "make demo     build the command and show the library at work"
+	@echo "make test     every test: as root and not, without rseq, and the loom models"
+	@echo "make lint     format, clippy, docs, layers, style, unsafe list, licences, aarch64"
+	@echo "make bench    the reserve benchmark and a minute of stress"
+	@echo "make fuzz     a minute of each fuzz target"
+	@echo "make miri     the modules without system calls under Miri, if it is installed"
+	@echo "make doc      the documentation, in $(TARGET)/doc"
+
+build:
+	cargo build --release -p glebe-cli
+
+demo: build
+	$(GLEBE) demo
+
+test:
+	scripts/test.sh
+
+bench: build
+	$(GLEBE) bench reserve
+	$(GLEBE) stress --seconds 60
+
+fuzz:
+	fuzz/run.sh 60
+
+miri:
+	@if cargo +nightly miri --version >/dev/null 2>&1; then \
+	    MIRIFLAGS="-Zmiri-disable-isolation $$MIRIFLAGS" PROPTEST_CASES=$${PROPTEST_CASES:-4} \
+	        cargo +nightly miri test -p glebe --lib --target-dir $(TARGET)/miri -- $(PURE); \
+	else \
+	    echo "skipped: Miri (no nightly toolchain with the miri component)"; \
+	fi
+
+doc:
+	cargo doc --workspace --lib --no-deps
+
+lint: fmt clippy rustdoc layers shape unsafe-list deny aarch64
+
+fmt:
+	cargo fmt --all --check
+
+clippy:
+	cargo clippy --workspace --all-targets -- -D warnings
+
+rustdoc:
+	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --lib --no-deps
+
+layers:
+	cargo test --workspace --test layers
+
+shape:
+	scripts/shape.py --self-test
+	scripts/shape.py
+
+unsafe-list:
+	scripts/unsafe_list.py
+
+# Advisories are left out: they would have to be fetched.
+deny:
+	@if command -v cargo-deny >/dev/null 2>&1; then \
+	    cargo deny --offline check bans licenses sources; \
+	else \
+	    echo "skipped: cargo-deny is not installed"; \
+	fi
+
+aarch64:
+	scripts/aarch64.sh

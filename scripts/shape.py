@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""Checks the form of the Rust files: lengths, headers, and words that belong in one place only.
+
+Usage: shape.py [ROOT] | shape.py --self-test
+Prints one line a finding and exits 1 if any is an error; `note:` lines are advice and fail nothing.
+Reads text, not syntax trees: comments and literals are blanked out where a rule is about code.
+"""
+
+import pathlib
+import re
+import sys
+
+FILE_SOFT, FILE_HARD = 400, 700  # lines, tests not counted
+FUNCTION_MAX = 70  # lines from `fn` to the closing brace
+COLUMNS_MAX = 100
+
+TOKEN = re.compile(
+    r"""
+      (?P<line>//[^\n]*)
+    | (?P<block>/\*)
+    | (?P<raw>\b(?:b|c)?r(?P<hashes>\#*)")
+    | (?P<str>(?:\b[bc])?"(?:[^"\\]|\\.)*")
+    | (?P<char>(?:\bb)?'(?:[^'\\\n]|\\(?:u\{[^}]*\}|x..|.))')
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+TEST_ATTRIBUTE = re.compile(
+    r"#\[(?:test|cfg\("
+    r"(?:test|all\(test\b[^\]]*|any\((?:test|fuzzing)(?:,\s*(?:test|fuzzing))*\))"
+    r"\))\]"
+)
+
+
+def blank(text):
+    """Spaces of the same shape, so that offsets and lines stay."""
+    return re.sub(r"[^\n]", " ", text)
+
+
+def code_only(source):
+    """`source` with comments, strings and characters blanked out, offsets and lines unchanged."""
+    out, at = [], 0
+    while match := TOKEN.search(source, at):
+        end = match.end()
+        if match["block"]:
+            depth = 1
+            while depth and (edge := re.compile(r"/\*|\*/").search(source, end)):
+                depth += 1 if edge[0] == "/*" else -1
+                end = edge.end()
+            end = end if depth == 0 else len(source)
+        elif match["raw"]:
+            close = source.find('"' + match["hashes"], end)
+            end = len(source) if close < 0 else close + 1 + len(match["hashes"])
+        out += [source[at : match.start()], blank(source[match.start() : end])]
+        at = end
+    return "".join(out) + source[at:]
+
+
+def brace_end(code, open_at):
+    """The offset just past the brace that closes the one at `open_at`."""
+    depth = 0
+    for at in range(open_at, len(code)):
+        if code[at] == "{":
+            depth += 1
+        elif code[at] == "}":
+            depth -= 1
+            if depth == 0:
+                return at + 1
+    return len(code)
+
+
+def body_start(code, at):
+    """The offset of the `{` of the item that starts at `at`; None if it ends with `;`."""
+    depth = 0
+    for here in range(at, len(code)):
+        char = code[here]
+        if char in "([":
+            depth += 1
+        elif char in ")]":
+            depth -= 1
+        elif depth == 0 and char in ";{":
+            return here if char == "{" else None
+    return None
+
+
+def test_regions(code):
+    """The (start, end) offsets of the items that only tests, fuzzing included, are built with."""
+    regions = []
+    for match in TEST_ATTRIBUTE.finditer(code):
+        if regions and match.start() < regions[-1][1]:
+            continue
+        start = body_start(code, skip_attributes(code, match.end()))
+        end = brace_end(code, start) if start is not None else code.find(";", match.end()) + 1
+        regions.append((match.start(), end))
+    return regions
+
+
+def skip_attributes(code, at):
+    """The offset past any further `#[...]` at `at`."""
+    further = re.compile(r"\s*#\[[^\]]*\]")
+    while match := further.match(code, at):
+        at = match.end()
+    return at
+
+
+def test_modules(path, code):
+    """The files and folders, without `.rs`, of the modules that `path` declares for tests only."""
+    file = pathlib.PurePosixPath(path)
+    is_root = file.stem in ("mod", "lib", "main")
+    folder = file.parent if is_root else file.with_suffix("")
+    for match in TEST_ATTRIBUTE.finditer(code):
+        declared = re.compile(r"\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
+        if module := declared.match(code, skip_attributes(code, match.end())):
+            yield (folder / module[1]).as_posix()
+
+
+def functions(code):
+    """(name, offset of `fn`, offset past its body) of every function that has a body."""
+    for match in re.finditer(r"\bfn\s+(\w+)", code):
+        start = body_start(code, match.end())
+        if start is not None:
+            yield match[1], match.start(), brace_end(code, start)
+
+
+def std_sync_use(code):
+    """Offsets where the standard library's atomics or mutex are named, alone or in a group."""
+    for match in re.finditer(r"\b(?:std|core)\s*::\s*sync\s*::\s*(\w+|\{)", code):
+        names = match[1]
+        if names == "{":
+            names = code[match.end() : brace_end(code, match.end() - 1)]
+        if re.search(r"\b(?:atomic|Mutex|MutexGuard)\b", names):
+            yield match.start()
+
+
+def findings(path, source, test_only=()):
+    """(line, error?, text) for one file; `path` is relative to the root, with forward slashes.
+
+    `test_only` holds the modules, without `.rs`, that only tests are built with.
+    """
+    code = code_only(source)
+    in_src = "/src/" in path
+    library = path.startswith("crates/glebe/src/")
+    own = {path.removesuffix(".rs"), *(p.as_posix() for p in pathlib.PurePosixPath(path).parents)}
+    test_file = path.endswith("/tests.rs") or "/tests/" in path or not own.isdisjoint(test_only)
+    regions = [(0, len(source))] if test_file else test_regions(code)
+    line_of = lambda at: source.count("\n", 0, at) + 1
+    tested = lambda at: any(start <= at < end for start, end in regions)
+
+    if in_src and not source.startswith("//!"):
+        yield 1, True, "does not start with a `//!` header"
+    for number, line in enumerate(source.splitlines(), 1):
+        if len(line) > COLUMNS_MAX:
+            yield number, True, f"{len(line)} columns; at most {COLUMNS_MAX}"
+
+    test_lines = sum(source.count("\n", start, end) for start, end in regions)
+    lines = 0 if test_file else source.count("\n") - test_lines
+    if lines > FILE_HARD:
+        yield 1, True, f"{lines} lines without tests; at most {FILE_HARD}"
+    elif lines > FILE_SOFT:
+        yield 1, False, f"{lines} lines without tests; better at most {FILE_SOFT}"
+    for name, start, end in functions(code):
+        length = code.count("\n", start, end) + 1
+        if length > FUNCTION_MAX and not tested(start):
+            yield line_of(start), True, f"fn {name} has {length} lines; at most {FUNCTION_MAX}"
+
+    for match in re.finditer(r"\b(?:TODO|FIXME|XXX)\b", source):
+        yield line_of(match.start()), True, f"{match[0]}: leave nothing open"
+    for match in re.finditer(r"\b(?:todo|unimplemented)\s*!", code):
+        yield line_of(match.start()), True, f"{match[0]} left open"
+    for match in re.finditer(r"#\s*!?\[\s*ignore\b", code):
+        yield line_of(match.start()), True, "an ignored test; skip with a printed reason instead"
+    if library:
+        yield from library_findings(path, source, code, line_of, tested)
+
+
+def library_findings(path, source, code, line_of, tested):
+    """What holds for the library crate alone."""
+    for match in re.finditer(r"(?<![\w.])4_?096(?![\d_.])", source):
+        if not tested(match.start()):
+            yield line_of(match.start()), True, "a page size as a number; it is read at run time"
+    if not path.startswith("crates/glebe/src/sys/"):
+        for match in re.finditer(r"\blibc\s*::", code):
+            yield line_of(match.start()), True, "libc outside sys/"
+    if path != "crates/glebe/src/sync.rs":
+        for start in std_sync_use(code):
+            if not tested(start):
+                yield line_of(start), True, "std's atomics or mutex outside sync.rs"
+
+
+def check(root):
+    """Checks every Rust file of the workspace; returns the exit status."""
+    files = sorted(
+        file
+        for top in ("crates", "bench", "fuzz")
+        for file in (root / top).rglob("*.rs")
+        if "target" not in file.relative_to(root).parts
+    )
+    sources = {file.relative_to(root).as_posix(): file.read_text() for file in files}
+    test_only = {
+        module
+        for path, source in sources.items()
+        for module in test_modules(path, code_only(source))
+    }
+    errors = 0
+    for path, source in sources.items():
+        for line, error, text in sorted(findings(path, source, test_only)):
+            errors += error
+            print(f"{'error' if error else 'note'}: {path}:{line}: {text}")
+    print(f"shape: {len(files)} files, {errors} errors")
+    return 1 if errors or not files else 0
+
+
+def long_function(lines):
+    return "//! x\nfn long() {\n" + "    a();\n" * (lines - 2) + "}\n"
+
+
+LIBRARY = "crates/glebe/src/a.rs"
+# (path, source, how many errors it has)
+CASES = [
+    (LIBRARY, "//! x\nfn f() {}\n", 0),
+    (LIBRARY, "fn f() {}\n", 1),
+    (LIBRARY, "//! x\n// " + "y" * COLUMNS_MAX + "\n", 1),
+    (LIBRARY, "//! x\n" + "// y\n" * FILE_HARD, 1),
+    (LIBRARY, "//! x\n#[cfg(test)]\nmod tests {\n" + "// y\n" * FILE_HARD + "}\n", 0),
+    (LIBRARY, long_function(FUNCTION_MAX), 0),
+    (LIBRARY, long_function(FUNCTION_MAX + 1), 1),
+    ("crates/glebe/tests/a.rs", long_function(FUNCTION_MAX + 1), 0),
+    (LIBRARY, "//! x\ntrait T { fn f(x: [u8; 4]); }\n" + "// y\n" * FUNCTION_MAX, 0),
+    (LIBRARY, '//! x\nfn f() { g("{", \'{\', b\'{\', r#"{"{"#) }\n' + "// y\n" * FUNCTION_MAX, 0),
+    (LIBRARY, "//! x\nfn f<'a>(x: &'a str) { /* { /* { */ */ }\n" + "// y\n" * FUNCTION_MAX, 0),
+    (LIBRARY, "//! x\nconst P: u64 = 4096;\n", 1),
+    (LIBRARY, "//! x\nconst P: u64 = 4_096u64;\n", 1),
+    (LIBRARY, "//! x\nconst P: u64 = 14096;\n", 0),
+    (LIBRARY, "//! x\n#[cfg(test)]\nmod tests { const P: u64 = 4096; }\n", 0),
+    ("bench/src/a.rs", "//! x\nconst P: u64 = 4096;\n", 0),
+    (LIBRARY, "//! x\n// TO" + "DO: more\n", 1),
+    (LIBRARY, "//! x\nfn f() { to" + "do!() }\n", 1),
+    (LIBRARY, "//! x\nuse libc::c_int;\n", 1),
+    (LIBRARY, "//! libc::mmap\n", 0),
+    ("crates/glebe/src/sys/a.rs", "//! x\nuse libc::c_int;\n", 0),
+    (LIBRARY, "//! x\nuse std::sync::atomic::AtomicU64;\n", 1),
+    (LIBRARY, "//! x\nuse std::sync::{Arc, Mutex};\n", 1),
+    (LIBRARY, "//! x\nuse std::sync::{Arc, OnceLock};\n", 0),
+    ("crates/glebe/src/sync.rs", "//! x\nuse std::sync::Mutex;\n", 0),
+    ("crates/glebe/tests/a.rs", "#[ignore = \"slow\"]\n#[test]\nfn f() {}\n", 1),
+]
+
+
+def self_test():
+    """Shows that each rule finds what it forbids and passes what it allows."""
+    wrong = 0
+    for path, source, expected in CASES:
+        found = [text for _, error, text in findings(path, source) if error]
+        if len(found) != expected:
+            wrong += 1
+            print(f"self-test: {source[:60]!r}: expected {expected} errors, found {found}")
+    declares = "#[cfg(any(test, fuzzing))]\n#[doc(hidden)]\npub mod oracle;\n"
+    declares += "#[cfg(test)] mod t;\nmod b;\n"
+    modules = list(test_modules(LIBRARY, declares))
+    if modules != ["crates/glebe/src/a/oracle", "crates/glebe/src/a/t"]:
+        wrong += 1
+        print(f"self-test: test-only modules read as {modules}")
+    in_oracle = ("crates/glebe/src/a/oracle.rs", "//! x\nconst P: u64 = 4096;\n")
+    if len(list(findings(*in_oracle))) != 1 or list(findings(*in_oracle, modules)):
+        wrong += 1
+        print("self-test: a test-only module is not taken for one")
+    print(f"shape: self-test, {len(CASES) + 2} cases, {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--self-test"]:
+        sys.exit(self_test())
+    here = pathlib.Path(__file__).resolve().parent.parent
+    sys.exit(check(pathlib.Path(sys.argv[1]) if sys.argv[1:] else here))

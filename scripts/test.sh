@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Every test, in each of the circumstances that change what the library does:
+#   1. the whole workspace, documentation examples included;
+#   2. the stress test where the C library registers no restartable sequences (rseq);
+#   3. the concurrency models under loom;
+#   4. the library's tests as a user without privileges, where the caller is root.
+# Ends with the reasons for which tests were skipped and their number. Runs all four whatever
+# fails, then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+target_dir=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+log=$scratch/log
+failed=()
+
+say() { echo "$*" | tee -a "$log"; }
+
+# Runs a command as the stage named $1; its output is shown and kept.
+stage() {
+    local name=$1
+    shift
+    say "== $name"
+    "$@" 2>&1 | tee -a "$log" || failed+=("$name")
+}
+
+# Prints the test programs of the library crate, one a line, its unit tests among them.
+library_tests() {
+    cargo test --workspace --no-run --message-format=json 2>/dev/null | python3 -c '
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line) if line.startswith("{") else {}
+    made = message.get("executable")
+    if made and message["profile"]["test"]:
+        package = os.path.basename(os.path.dirname(message["manifest_path"]))
+        kind = message["target"]["kind"]
+        # The layer test reads the source tree, which need not be readable to others.
+        if package == "glebe" and message["target"]["name"] != "layers" and "example" not in kind:
+            print(made)
+'
+}
+
+# Runs the library's tests as user and group 65534 with no groups and so no capabilities, from
+# copies that such a user can read wherever the source tree lies.
+unprivileged() {
+    local dir=$scratch/unprivileged tests test bad=0
+    tests=$(library_tests)
+    [ -n "$tests" ] || { echo "error: no test program was built"; return 1; }
+    chmod 711 "$scratch"
+    mkdir -p "$dir/tmp"
+    chmod 755 "$dir"
+    chmod 1777 "$dir/tmp"
+    while read -r test; do
+        install -m 755 "$test" "$dir/" || return 1
+        echo "-- $(basename "$test")"
+        (cd "$dir/tmp" && python3 -c '
+import os, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+here = os.getcwd()
+os.execve(sys.argv[1], sys.argv[1:], {**os.environ, "HOME": here, "TMPDIR": here})
+' "$dir/$(basename "$test")" --show-output </dev/null) || bad=1
+    done <<<"$tests"
+    return $bad
+}
+
+stage "tests of the workspace" cargo test --workspace --no-fail-fast -- --show-output
+
+if [ -f crates/glebe/tests/stress.rs ]; then
+    stage "stress without rseq" env GLIBC_TUNABLES=glibc.pthread.rseq=0 \
+        cargo test --workspace --test stress -- --show-output
+else
+    say "skipped: stress without rseq (there is no stress test)"
+fi
+
+if [ -f crates/glebe/tests/loom.rs ]; then
+    stage "loom models" env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
+        cargo test -p glebe --release --test loom --target-dir "$target_dir/loom" -- --show-output
+else
+    say "skipped: loom models (there are none)"
+fi
+
+if [ "$(id -u)" = 0 ]; then
+    stage "the library's tests as a user without privileges" unprivileged
+else
+    say "skipped: tests as another user (the caller is not root, so all ran without privileges)"
+fi
+
+echo "== skipped"
+grep -ohE 'skipped: .*' "$log" | sort | uniq -c
+echo "skips: $(grep -cE 'skipped: ' "$log")"
+if [ ${#failed[@]} -gt 0 ]; then
+    printf 'failed: %s\n' "${failed[@]}"
+    exit 1
+fi
+echo "all tests passed"

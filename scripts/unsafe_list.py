@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Checks that the source files with unsafe code are exactly those that docs/design.md lists.
+
+The list is the first fenced block under the heading "Files with unsafe code": one path a line,
+from the root of the repository; what follows the path on its line is for the reader. Test files
+(`tests.rs` and folders named `tests`) are not listed. Exits 1 on any difference.
+"""
+
+import pathlib
+import re
+import sys
+
+HEADING = re.compile(r"^#+\s+Files with unsafe code\s*$", re.MULTILINE)
+FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ALLOWS = re.compile(r"^\s*#!?\[allow\([^)]*\bunsafe_code\b", re.MULTILINE)
+
+
+def listed(design):
+    """The paths that the document lists; None if it has no such heading or no list under it."""
+    heading = HEADING.search(design)
+    if not heading:
+        return None
+    section = re.split(r"^#+\s", design[heading.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+    fence = FENCE.search(section)
+    return {line.split()[0] for line in fence[1].splitlines() if line.strip()} if fence else None
+
+
+def found(root):
+    """The source files that allow unsafe code."""
+    paths = set()
+    for file in [*root.glob("crates/*/src/**/*.rs"), *root.glob("bench/src/**/*.rs")]:
+        path = file.relative_to(root)
+        is_test = file.name == "tests.rs" or "tests" in path.parts
+        if not is_test and ALLOWS.search(file.read_text()):
+            paths.add(path.as_posix())
+    return paths
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    design = root / "docs" / "design.md"
+    said = listed(design.read_text()) if design.exists() else None
+    if said is None:
+        print("error: docs/design.md has no list under a heading 'Files with unsafe code'")
+        return 1
+    real = found(root)
+    for path in sorted(real - said):
+        print(f"error: {path}: allows unsafe code, but docs/design.md does not list it")
+    for path in sorted(said - real):
+        print(f"error: docs/design.md lists {path}, which allows no unsafe code")
+    print(f"unsafe: {len(real)} files with unsafe code, {len(said)} listed")
+    return 1 if real != said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
