@@ -1,0 +1,131 @@
+//! The hugetlb pool's overcommit limit, raised and put back by differences.
+//!
+//! [`Overcommit`] adds what a block needs to `nr_overcommit_hugepages` and takes the same away when
+//! dropped, each time under the project's lock file, so that owners that come and go in any order
+//! end where they began. A process that is killed outright leaves the limit raised by what its
+//! blocks held; the limit alone takes no memory.
+//!
+//! Unit: hugepages. Lock: an exclusive flock(2) on [`lock`]'s file, held for one read and one write.
+//! Source: Documentation/admin-guide/mm/hugetlbpage.rst.
+//!
+//! # Safety
+//! One call, on a descriptor that its file keeps open.
+#![allow(unsafe_code)]
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use glebe::error::OsError;
+use glebe::units::Bytes;
+
+use super::PeerError;
+
+/// The limit raised by a number of hugepages, for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Overcommit {
+    limit: PathBuf,
+    raised: u64,
+    idle_before: u64,
+}
+
+/// The project's lock on changes of the hugetlb pool, held until dropped.
+struct PoolLock {
+    _file: File,
+}
+
+/// The size of hugepage that one page-table leaf maps, as far as the machine has a pool of it.
+pub(super) fn hugepage_bytes() -> Result<Bytes, PeerError> {
+    let path = Path::new("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+    let huge = read(path).map_err(|e| PeerError::NoHugepages(e.to_string()))?;
+    if huge.is_power_of_two() {
+        Ok(Bytes::new(huge))
+    } else {
+        Err(PeerError::NoHugepages(format!("{} says {huge}", path.display())))
+    }
+}
+
+impl Overcommit {
+    /// Raises the limit of the pool of `huge`-byte pages by `pages`.
+    pub(super) fn raise(huge: Bytes, pages: u64) -> Result<Self, PeerError> {
+        let pool = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", huge.get() >> 10);
+        let pool = PathBuf::from(pool);
+        if !pool.is_dir() {
+            return Err(PeerError::NoHugepages(format!("no {}", pool.display())));
+        }
+        let limit = pool.join("nr_overcommit_hugepages");
+        let _lock = lock()?;
+        let idle =
+            read(&pool.join("free_hugepages"))?.saturating_sub(read(&pool.join("resv_hugepages"))?);
+        write(&limit, read(&limit)?.saturating_add(pages))?;
+        Ok(Self { limit, raised: pages, idle_before: idle.min(pages) })
+    }
+
+    /// Hugepages, of those needed, that lay idle in the pool.
+    pub(super) fn idle_before(&self) -> u64 {
+        self.idle_before
+    }
+}
+
+impl Drop for Overcommit {
+    fn drop(&mut self) {
+        let lowered = lock()
+            .and_then(|_lock| write(&self.limit, read(&self.limit)?.saturating_sub(self.raised)));
+        if let Err(error) = lowered {
+            eprintln!(
+                "glebe-bench: {} stays raised by {}: {error}",
+                self.limit.display(),
+                self.raised
+            );
+        }
+    }
+}
+
+/// Takes the lock that every change of the pool is made under.
+fn lock() -> Result<PoolLock, OsError> {
+    let path = lock_path();
+    let failed = |call, error| OsError::new(call, path.display().to_string(), error);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&path)
+        .map_err(|e| failed("open", e))?;
+    loop {
+        // SAFETY: the descriptor is open for as long as `file` lives; flock takes no pointer.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
+            return Ok(PoolLock { _file: file });
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(failed("flock", error));
+        }
+    }
+}
+
+/// The file that glebe's processes agree on.
+fn lock_path() -> PathBuf {
+    ["/run/lock", "/run"]
+        .into_iter()
+        .map(Path::new)
+        .find(|dir| dir.is_dir())
+        .unwrap_or(Path::new("/tmp"))
+        .join("glebe-hugetlb.lock")
+}
+
+fn read(path: &Path) -> Result<u64, OsError> {
+    let failed = |error| OsError::new("read", path.display().to_string(), error);
+    let text = fs::read_to_string(path).map_err(failed)?;
+    text.trim().parse().map_err(|e| failed(io::Error::new(io::ErrorKind::InvalidData, e)))
+}
+
+/// Opens the file anew each time: a second write through one descriptor starts past the first and
+/// is ignored.
+fn write(path: &Path, value: u64) -> Result<(), OsError> {
+    fs::write(path, value.to_string())
+        .map_err(|e| OsError::new("write", path.display().to_string(), e))
+}
