@@ -14,8 +14,10 @@ pub mod peers;
 
 // What it tells people.
 pub mod progress;
-pub mod report;
 pub mod svg;
+pub mod whole_file;
+
+pub mod report;
 
 #[cfg(test)]
 mod scratch;

@@ -9,9 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use glebe::error::OsError;
 use serde::Serialize;
@@ -19,6 +17,7 @@ use serde::Serialize;
 use crate::clock;
 use crate::machine::Machine;
 use crate::summary::Summary;
+use crate::whole_file;
 
 /// Version of the JSON's form.
 pub const VERSION: u32 = 1;
@@ -158,12 +157,12 @@ impl Report {
         text
     }
 
-    /// Writes the JSON to `path`: whole or not at all, through a file beside it.
+    /// Writes the JSON to `path`, whole or not at all: see [`whole_file::write`].
     ///
     /// # Errors
     /// What the file system refuses; then no file is left behind and an old one is as it was.
     pub fn write(&self, path: &Path) -> Result<(), OsError> {
-        write_whole(path, self.json().as_bytes())
+        whole_file::write(path, self.json().as_bytes())
     }
 
     /// The table for people.
@@ -260,33 +259,6 @@ fn figure(value: Option<f64>) -> String {
 fn rounded(value: f64) -> Option<f64> {
     let text = format!("{value:.*e}", DIGITS as usize - 1);
     text.parse().ok().filter(|v: &f64| v.is_finite())
-}
-
-/// Replaces `path` by a file of `bytes` that was written and synced under another name.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
-    let failed = |call, at: &Path, e| OsError::new(call, at.display().to_string(), e);
-    let Some(name) = path.file_name() else {
-        return Err(failed("create", path, io::ErrorKind::InvalidInput.into()));
-    };
-    let mut beside = std::ffi::OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}", std::process::id()));
-    let beside: PathBuf = path.with_file_name(beside);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&beside)
-        .map_err(|e| failed("create", &beside, e))?;
-    let written = file
-        .write_all(bytes)
-        .and_then(|()| file.sync_all())
-        .map_err(|e| failed("write", &beside, e))
-        .and_then(|()| fs::rename(&beside, path).map_err(|e| failed("rename", path, e)));
-    if written.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    written
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The JSON's form key by key, and the table as a person sees it.
 
 use super::*;
-use crate::scratch::Scratch;
 use serde_json::{json, Value};
 
 fn sample() -> Report {
@@ -81,23 +80,4 @@ fn the_table_lines_up() {
     assert!(lines[2].ends_with("not installed: apt-get install dpdk-dev"), "{text}");
     assert!(text.contains("quick"), "{text}");
     assert!(text.ends_with("glebe's is not.\n"), "{text}");
-}
-
-#[test]
-fn a_file_is_replaced_whole_or_not_at_all() {
-    let dir = Scratch::new("report");
-    let path = dir.path().join("out.json");
-    fs::write(&path, "old").unwrap();
-    let report = sample();
-    report.write(&path).unwrap();
-    assert_eq!(fs::read_to_string(&path).unwrap(), report.json());
-
-    let target = dir.path().join("full");
-    fs::create_dir(&target).unwrap();
-    fs::write(target.join("in the way"), "").unwrap();
-    assert!(report.write(&target).is_err());
-    assert!(report.write(&dir.path().join("missing/out.json")).is_err());
-    assert!(report.write(Path::new("/")).is_err());
-    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left.len(), 2, "{left:?}");
 }
