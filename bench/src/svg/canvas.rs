@@ -94,7 +94,7 @@ impl Canvas {
             self.text("h", Anchor::Start, LEFT, self.y + 16.0, &line);
             self.y += 27.0;
         }
-        for line in wrapped(subtitle, 104) {
+        for line in wrapped(subtitle, 116) {
             self.text("d", Anchor::Start, LEFT, self.y + 10.0, &line);
             self.y += 19.0;
         }
@@ -165,7 +165,7 @@ impl Canvas {
 
 /// Width of `text` at `size` in a wide font, so that what is laid out by it does not collide in any.
 pub(super) fn width(text: &str, size: f64) -> f64 {
-    text.chars().count() as f64 * size * 0.62
+    text.chars().count() as f64 * size * 0.56
 }
 
 /// To tenths, without idle zeros.
