@@ -10,9 +10,9 @@
 //! excluded from then on: its pages are neither right nor wrong. Seen means: fewer or more bytes
 //! than at first, another hash, or on a mismatch another size or time of change.
 //!
-//! Units: base pages (index within a file), bytes. Cost: a system call and the device, or one inflate
-//! of a page. No lock; any number of threads. It does not know what the host of a virtual machine
-//! caches below the device.
+//! Units: base pages (index within a file), bytes. Cost: a system call and the device, or one
+//! inflate of a page. No lock; any number of threads. It does not know what the host of a virtual
+//! machine caches below the device.
 
 mod direct;
 mod hash;
@@ -273,8 +273,10 @@ impl fmt::Display for Corpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let direct = self.files.iter().filter(|file| file.is_direct()).count();
         let bytes = self.pages().bytes(page_size());
-        write!(f, "{} files, {bytes} of {}: ", self.files.len(), self.dir.display())?;
-        match (direct, self.files.len() - direct) {
+        let count = self.files.len();
+        let files = if count == 1 { "file" } else { "files" };
+        write!(f, "{count} {files}, {bytes} of {}: ", self.dir.display())?;
+        match (direct, count - direct) {
             (0, _) => write!(f, "inflated from memory, a page at a time"),
             (_, 0) => write!(f, "read from the device (O_DIRECT)"),
             (_, rest) => write!(f, "{direct} read from the device, {rest} inflated from memory"),

@@ -7,9 +7,10 @@
 //! the machine is set to give it. All three are populated before the time is taken, with
 //! `MADV_POPULATE_WRITE`, which reports a failure instead of raising a signal later.
 //!
-//! Timed: mmap, advice and population. Not timed: raising the limit, reading page frames, unmapping.
-//! Memory from the kernel is zeroed, and that is in the time: whoever compares says so.
-//! Units: base pages; microseconds. Cost: some 0.3 ms per 2 MiB and up. Lock: [`pool`].
+//! Timed: mmap, advice and population. Not timed: raising the limit, reading page frames and
+//! unmapping. Memory from the kernel is zeroed, and that is in the time: whoever compares says so.
+//! Units: base pages; microseconds. Lock: the project's hugetlb lock file, never while timing.
+//! Cost: that of zeroing, and of compaction where the kernel has to make room.
 
 mod frames;
 mod map;
@@ -82,6 +83,8 @@ pub struct PeerSample {
     pub cpu_us: f64,
     /// Longest physical run of the block, where frames can be read.
     pub longest_run: Option<Pages>,
+    /// Hugepages that an idle pool may have given, as [`PeerBlock::from_idle_pool`].
+    pub from_idle_pool: u64,
     /// What the kernel refused; `None` if memory came.
     pub failed: Option<String>,
 }
@@ -221,12 +224,14 @@ pub fn measure(peer: Peer, pages: Pages) -> PeerSample {
             wall_us: block.obtained.wall_us,
             cpu_us: block.obtained.cpu_us,
             longest_run: block.longest_run(),
+            from_idle_pool: block.from_idle_pool(),
             failed: None,
         },
         Err((error, until)) => PeerSample {
             wall_us: until.wall_us,
             cpu_us: until.cpu_us,
             longest_run: None,
+            from_idle_pool: 0,
             failed: Some(error.to_string()),
         },
     }

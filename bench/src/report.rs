@@ -247,7 +247,7 @@ fn table(rows: &[Row]) -> String {
 fn figure(value: Option<f64>) -> String {
     match value {
         None => "-".into(),
-        Some(v) if v == 0.0 => "0".into(),
+        Some(0.0) => "0".into(),
         Some(v) => {
             let decimals = (3 - v.abs().log10().floor() as i32).clamp(0, 6) as usize;
             format!("{v:.decimals$}")

@@ -1,8 +1,8 @@
 //! Pictures of the reserve as SVG text: who holds which granule, and latencies beside the kernel's.
 //!
-//! Each picture is one self-contained document [`WIDTH`] units wide, on a card of its own so that it
-//! is readable on any page, and turns dark where the viewer prefers that. Colours are told apart
-//! by people who do not tell red from green, and series differ in shape too.
+//! Each picture is one self-contained document [`WIDTH`] units wide, on a card of its own so that
+//! it is readable on any page, and turns dark where the viewer prefers that. Colours are told
+//! apart by people who do not tell red from green, and series differ in shape too.
 //! Units: pages in the map, microseconds in the plot. Numbers that are not finite are not drawn.
 
 mod canvas;

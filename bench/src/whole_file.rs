@@ -1,8 +1,8 @@
 //! Writing a result file whole or not at all.
 //!
-//! A regular file is written and synced under another name beside it, then renamed over the old one,
-//! so that a reader or a crash sees the old text or the new. What is not a regular file (a pipe, a
-//! terminal, `/dev/stdout`) is written in place: it must not be replaced by a file.
+//! A regular file is written and synced under another name beside it, then renamed over the old
+//! one, so that a reader or a crash sees the old text or the new. What is not a regular file (a
+//! pipe, a terminal, `/dev/stdout`) is written in place: it must not be replaced by a file.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};

@@ -1,8 +1,8 @@
 //! [`Packed`]: a file's pages, each deflated on its own, in ordinary memory.
 //!
 //! Raw deflate at its fastest level; the level changes the size and hardly the price of inflating.
-//! Every page is stored whole, zeros after the end of the file included. Cost of a read: one inflate
-//! of a page (tens of microseconds for 4 KiB), with the state kept per thread.
+//! Every page is stored whole, zeros after the end of the file included. Cost of a read: one
+//! inflate of a page (tens of microseconds for 4 KiB), with the state kept per thread.
 
 use std::cell::RefCell;
 use std::fs::File;

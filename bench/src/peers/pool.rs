@@ -5,13 +5,15 @@
 //! end where they began. A process that is killed outright leaves the limit raised by what its
 //! blocks held; the limit alone takes no memory.
 //!
-//! Unit: hugepages. Lock: an exclusive flock(2) on [`lock`]'s file, held for one read and one write.
+//! Unit: hugepages. Lock: an exclusive flock(2) on [`LOCK_NAME`], held for one read
+//! and one write.
 //! Source: Documentation/admin-guide/mm/hugetlbpage.rst.
 //!
 //! # Safety
 //! One call, on a descriptor that its file keeps open.
 #![allow(unsafe_code)]
 
+use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -22,6 +24,8 @@ use glebe::error::OsError;
 use glebe::units::Bytes;
 
 use super::PeerError;
+
+const LOCK_NAME: &str = "glebe-hugetlb.lock";
 
 /// The limit raised by a number of hugepages, for as long as this lives.
 #[derive(Debug)]
@@ -83,18 +87,9 @@ impl Drop for Overcommit {
     }
 }
 
-/// Takes the lock that every change of the pool is made under.
+/// Takes the lock that every change of the pool is made under: the one place that knows how.
 fn lock() -> Result<PoolLock, OsError> {
-    let path = lock_path();
-    let failed = |call, error| OsError::new(call, path.display().to_string(), error);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(&path)
-        .map_err(|e| failed("open", e))?;
+    let (path, file) = open_lock()?;
     loop {
         // SAFETY: the descriptor is open for as long as `file` lives; flock takes no pointer.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
@@ -102,19 +97,29 @@ fn lock() -> Result<PoolLock, OsError> {
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
-            return Err(failed("flock", error));
+            return Err(OsError::new("flock", path.display().to_string(), error));
         }
     }
 }
 
-/// The file that glebe's processes agree on.
-fn lock_path() -> PathBuf {
-    ["/run/lock", "/run"]
-        .into_iter()
-        .map(Path::new)
-        .find(|dir| dir.is_dir())
-        .unwrap_or(Path::new("/tmp"))
-        .join("glebe-hugetlb.lock")
+/// Opens the file that glebe's processes agree on: the first of its places that can hold one.
+fn open_lock() -> Result<(PathBuf, File), OsError> {
+    let places = [Path::new("/run/lock"), &env::temp_dir()].map(|dir| dir.join(LOCK_NAME));
+    let mut refused = None;
+    for path in places {
+        let opened = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&path);
+        match opened {
+            Ok(file) => return Ok((path, file)),
+            Err(e) => refused = Some(OsError::new("open", path.display().to_string(), e)),
+        }
+    }
+    Err(refused.unwrap_or_else(|| OsError::new("open", LOCK_NAME, io::ErrorKind::NotFound.into())))
 }
 
 fn read(path: &Path) -> Result<u64, OsError> {

@@ -109,7 +109,8 @@ impl Canvas {
         let [x, y, w, h, round] = [x, y, w, h, round].map(number);
         let _ = writeln!(
             self.body,
-            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\" rx=\"{round}\"/>"
+            "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\" \
+             rx=\"{round}\"/>"
         );
     }
 
@@ -163,7 +164,7 @@ impl Canvas {
     }
 }
 
-/// Width of `text` at `size` in a wide font, so that what is laid out by it does not collide in any.
+/// Width of `text` at `size` in a wide font, so that what is laid out by it collides in none.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.56
 }
