@@ -12,7 +12,7 @@ use std::path::Path;
 
 use glebe::error::OsError;
 
-/// Replaces the contents of `path` by `bytes`; a symbolic link is followed and stays.
+/// Replaces the contents of `path` by `bytes`; a symbolic link to a file is followed and stays.
 ///
 /// # Errors
 /// What the file system refuses; then no file is left behind and an old one is as it was.
@@ -55,6 +55,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
+    use std::os::unix::fs::FileTypeExt;
 
     fn names(dir: &Path) -> Vec<OsString> {
         let mut names: Vec<_> =
@@ -85,9 +86,14 @@ mod tests {
         assert!(names(dir.path()).is_empty());
     }
 
+    /// A socket of the test's own: a device of the machine would be lost if this went wrong.
     #[test]
-    fn a_device_stays_a_device() {
-        write(Path::new("/dev/null"), b"x").unwrap();
-        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    fn what_is_no_file_is_not_replaced() {
+        let dir = Scratch::new("whole");
+        let path = dir.path().join("socket");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert!(write(&path, b"x").is_err(), "a socket cannot be opened");
+        assert!(fs::metadata(&path).unwrap().file_type().is_socket());
+        assert_eq!(names(dir.path()), ["socket"]);
     }
 }

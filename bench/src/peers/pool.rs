@@ -59,6 +59,11 @@ impl Overcommit {
         if !pool.is_dir() {
             return Err(PeerError::NoHugepages(format!("no {}", pool.display())));
         }
+        Self::raise_in(&pool, pages)
+    }
+
+    /// The same for the pool with its files in directory `pool`.
+    fn raise_in(pool: &Path, pages: u64) -> Result<Self, PeerError> {
         let limit = pool.join("nr_overcommit_hugepages");
         let _lock = lock()?;
         let idle =
@@ -133,4 +138,35 @@ fn read(path: &Path) -> Result<u64, OsError> {
 fn write(path: &Path, value: u64) -> Result<(), OsError> {
     fs::write(path, value.to_string())
         .map_err(|e| OsError::new("write", path.display().to_string(), e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn owners_that_come_and_go_in_any_order_end_where_they_began() {
+        let dir = Scratch::new("pool");
+        for (name, value) in
+            [("nr_overcommit_hugepages", 7), ("free_hugepages", 6), ("resv_hugepages", 2)]
+        {
+            write(&dir.path().join(name), value).unwrap();
+        }
+        let limit = || read(&dir.path().join("nr_overcommit_hugepages")).unwrap();
+        let one = match Overcommit::raise_in(dir.path(), 3) {
+            Err(PeerError::Os(e)) if e.subject().ends_with(LOCK_NAME) => {
+                println!("skipped: {e}");
+                return;
+            }
+            one => one.unwrap(),
+        };
+        assert_eq!((limit(), one.idle_before()), (10, 3));
+        let two = Overcommit::raise_in(dir.path(), 5).unwrap();
+        assert_eq!((limit(), two.idle_before()), (15, 4));
+        drop(one);
+        assert_eq!(limit(), 12);
+        drop(two);
+        assert_eq!(limit(), 7);
+    }
 }

@@ -1,16 +1,6 @@
 //! On the machine as it is: without root or hugepages the parts that need them skip.
 
 use super::*;
-use std::path::Path;
-
-fn limit() -> Option<String> {
-    let huge = pool::hugepage_bytes().ok()?;
-    let path = format!(
-        "/sys/kernel/mm/hugepages/hugepages-{}kB/nr_overcommit_hugepages",
-        huge.get() >> 10
-    );
-    Path::new(&path).exists().then_some(path)
-}
 
 fn check(peer: Peer, pages: u64) {
     let pages = Pages::new(pages);
@@ -63,28 +53,4 @@ fn a_sample_is_the_block_in_numbers() {
     let sample = measure(Peer::Plain, Pages::new(64));
     assert_eq!(sample.failed, None);
     assert!(sample.wall_us > 0.0 && sample.cpu_us > 0.0, "{sample:?}");
-}
-
-/// Blocks of other tests come and go meanwhile, so what is checked is the lowest and the highest
-/// seen: the limit never falls below what the live block holds.
-#[test]
-fn the_limit_is_raised_while_a_block_lives() {
-    let Some(path) = limit() else {
-        println!("skipped: no hugepages");
-        return;
-    };
-    let limit = || std::fs::read_to_string(&path).unwrap().trim().parse::<u64>().unwrap();
-    let huge = pool::hugepage_bytes().unwrap();
-    let first = match Overcommit::raise(huge, 3) {
-        Ok(first) => first,
-        Err(e) => {
-            println!("skipped: {e}");
-            return;
-        }
-    };
-    let second = Overcommit::raise(huge, 5).unwrap();
-    assert!(limit() >= 8);
-    drop(first);
-    assert!(limit() >= 5);
-    drop(second);
 }
