@@ -94,6 +94,8 @@ mod tests {
         assert_eq!(chosen("always [madvise] never\n"), Some("madvise"));
         assert!(privileged("Name: x\nCapEff:\t000001ffffffffff\n"));
         assert!(!privileged("CapEff:\t00000000a80425fb\n"));
+        assert!(privileged("CapEff:\t0000000000200000\n"));
+        assert!(!privileged("CapEff:\t000001ffffdfffff\n"));
         assert!(!privileged(""));
     }
 

@@ -127,7 +127,8 @@ fn a_file_that_shrinks_or_changes_is_excluded() {
             return;
         }
         let mut buffer = vec![0; page()];
-        corpus.read_page(0, 3, &mut buffer).unwrap();
+        // Without a hash from before, only the length tells that a file was cut.
+        corpus.read_page(0, if change < 2 { 0 } else { 3 }, &mut buffer).unwrap();
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         match change {
             0 => file.set_len(page() as u64).unwrap(),

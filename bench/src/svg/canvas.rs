@@ -210,3 +210,21 @@ fn wrapped(text: &str, columns: usize) -> Vec<String> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short_and_finite() {
+        let shown = [1.0, 0.04, -0.04, 12.345, f64::NAN, f64::INFINITY].map(number);
+        assert_eq!(shown, ["1", "0", "0", "12.3", "0", "0"]);
+    }
+
+    #[test]
+    fn lines_break_at_spaces() {
+        assert_eq!(wrapped("aa bb  cc", 5), ["aa bb", "cc"]);
+        assert_eq!(wrapped("longer than", 3), ["longer", "than"]);
+        assert!(wrapped(" ", 3).is_empty());
+    }
+}
