@@ -1,1 +1,23 @@
 //! Peers, workloads and measurements for glebe.
+//!
+//! The modules form an ordered list; each uses only those above it in this list.
+#![deny(unsafe_code)]
+
+// Measuring.
+pub mod clock;
+pub mod machine;
+pub mod summary;
+
+// What a run works on, and against whom.
+pub mod corpus;
+pub mod peers;
+
+// What it tells people.
+pub mod progress;
+pub mod svg;
+pub mod whole_file;
+
+pub mod report;
+
+#[cfg(test)]
+mod scratch;

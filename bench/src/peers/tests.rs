@@ -1,0 +1,56 @@
+//! On the machine as it is: without root or hugepages the parts that need them skip.
+
+use super::*;
+
+fn check(peer: Peer, pages: u64) {
+    let pages = Pages::new(pages);
+    let block = match peer.alloc(pages) {
+        Ok(block) => block,
+        Err(e) if peer != Peer::Plain => {
+            println!("skipped: {peer}: {e}");
+            return;
+        }
+        Err(e) => panic!("{e}"),
+    };
+    assert_eq!(block.pages(), pages);
+    assert!(block.obtained().wall_us > 0.0);
+    match block.longest_run() {
+        Some(run) => {
+            assert!(run > Pages::ZERO && run <= pages, "{peer}: {run} of {pages}");
+            assert_eq!(block.is_one_run(), Some(run == pages));
+            if peer == Peer::SurplusHugetlb {
+                let huge = pool::hugepage_bytes().unwrap().pages_down(page_size());
+                assert!(run >= pages.min(huge), "{peer}: {run} of {pages}");
+            }
+        }
+        None => println!("skipped: page frames are hidden"),
+    }
+}
+
+#[test]
+fn every_peer_gives_what_was_asked() {
+    for peer in Peer::ALL {
+        for pages in [1, 3, 512, 1025] {
+            check(peer, pages);
+        }
+    }
+}
+
+#[test]
+fn sizes_that_cannot_be_are_errors() {
+    for peer in Peer::ALL {
+        assert!(matches!(peer.alloc(Pages::ZERO), Err(PeerError::Size { .. })));
+        assert!(matches!(peer.alloc(Pages::new(u64::MAX)), Err(PeerError::Size { .. })));
+        let over = peer.alloc(Pages::new(1 << 33));
+        assert!(matches!(over, Err(PeerError::TooLarge { .. })), "{over:?}");
+        let sample = measure(peer, Pages::new(1 << 33));
+        assert!(sample.failed.is_some_and(|why| why.contains("available")));
+    }
+}
+
+#[test]
+fn a_sample_is_the_block_in_numbers() {
+    let sample = measure(Peer::Plain, Pages::new(64));
+    assert_eq!(sample.failed, None);
+    assert!(sample.wall_us > 0.0 && sample.cpu_us > 0.0, "{sample:?}");
+}
