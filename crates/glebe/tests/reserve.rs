@@ -115,6 +115,30 @@ fn zeroed_blocks_are_zero_and_others_keep_their_owners_bytes() {
 }
 
 #[test]
+fn zeros_are_kept_ready_and_tenants_leave_them_alone() {
+    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(16)).unwrap();
+    let stock = Pages::new(1024);
+    let reserve = Reserve::builder().zero_ahead(stock).build(contig).unwrap();
+    let all = any(&reserve, reserve.len().get()).unwrap();
+    all.bytes().unwrap();
+    drop(all);
+    while reserve.stats().zeroed_ahead < stock.get() {
+        std::thread::yield_now();
+    }
+    let pool = reserve.page_cache().pool("rest").unwrap();
+    for index in 0..2 * reserve.len().get() {
+        pool.put(1, index, &page_of(index)).unwrap();
+    }
+    let live = reserve.stats().live;
+    assert!(live >= reserve.len() - stock, "{live} are lent");
+    let recalled = reserve.stats().recalled;
+    let zeroed = reserve.alloc_with(Request::new(Pages::new(512)).any().zeroed()).unwrap();
+    assert!(zeroed.bytes().unwrap().iter().all(|byte| *byte == 0));
+    assert_eq!(reserve.stats().recalled, recalled, "it came from the stock");
+    drop(zeroed);
+}
+
+#[test]
 fn a_promise_is_lent_until_it_is_taken_and_cannot_fail() {
     let reserve = reserve(Bytes::mib(8), None);
     if reserve.contig().longest_run() < Pages::new(2) {

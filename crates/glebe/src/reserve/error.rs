@@ -1,6 +1,7 @@
 //! What a reserve refuses, and why.
 
 use crate::contig;
+use crate::error::OsError;
 use crate::units::{Bytes, Pages};
 
 /// A call on a reserve that was refused; nothing was changed.
@@ -50,4 +51,7 @@ pub enum Error {
     /// The memory could not be had.
     #[error(transparent)]
     Contig(#[from] contig::Error),
+    /// The kernel refused a call.
+    #[error(transparent)]
+    Os(#[from] OsError),
 }

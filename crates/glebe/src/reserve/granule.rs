@@ -15,7 +15,7 @@
 //! * live: pages that tenants have claimed or filled. A tenant adds one *before* it claims and
 //!   only in the epoch it saw, so a recall that takes the count takes each page exactly once.
 //! * held: pages that first class holds.
-//! * zero: whether every page is known to hold zeros. Cleared by whoever adds to `live`.
+//! * zero: whether every page is known to hold zeros. Cleared by a tenant that adds to `live`.
 //! * epoch: bumped when first class takes the whole granule. A page word of another epoch means
 //!   "free", which is how 512 pages are recalled by one store.
 
@@ -146,10 +146,9 @@ impl GranuleWord {
         Self(self.0 - (1 << WRITERS.shift))
     }
 
-    /// One more live page, whose contents are about to change; `None` when the field is full.
+    /// One more live page; `None` when the field is full.
     pub(crate) fn with_live_added(self) -> Option<Self> {
-        let added = || Self(self.0 + (1 << LIVE.shift)).with_zero(ZeroState::Unknown);
-        (self.live() < LIVE.max()).then(added)
+        (self.live() < LIVE.max()).then(|| Self(self.0 + (1 << LIVE.shift)))
     }
 
     /// `pages` live pages less.
@@ -206,7 +205,7 @@ mod tests {
     fn transitions_touch_their_field_only() {
         let w = GranuleWord::fresh();
         assert!(w.is_zero() && w.is_open());
-        let w = w.with_live_added().unwrap();
+        let w = w.with_live_added().unwrap().with_zero(ZeroState::Unknown);
         assert!(!w.is_zero());
         assert_eq!((w.live(), w.held(), w.epoch()), (1, 0, 0));
         let taken = w.closed().unwrap().taken_whole(512);

@@ -24,10 +24,12 @@ mod page_cache;
 mod page_word;
 mod positions;
 mod stats;
+mod zero_ahead;
 
 use std::sync::Arc;
 
 use crate::contig::Contig;
+use crate::error::OsError;
 use crate::stats::Histogram;
 use crate::sync::{lock, Mutex};
 use crate::sys::fork::ForkGuard;
@@ -68,6 +70,8 @@ pub(crate) struct Inner {
     alloc_ns: Histogram,
     guard: ForkGuard,
     why_counted: Option<String>,
+    /// Granules to keep zeroed.
+    zero_target: u64,
 }
 
 impl Inner {
@@ -101,12 +105,20 @@ impl Inner {
 #[must_use]
 pub struct Builder {
     counted: bool,
+    zero_ahead: Pages,
 }
 
 impl Builder {
     /// Chooses how tenants are kept out; without this the best that the machine has.
     pub fn writers(self, writers: Writers) -> Self {
-        Self { counted: writers == Writers::Counted }
+        Self { counted: writers == Writers::Counted, ..self }
+    }
+
+    /// Keeps about so many pages zeroed by a background thread, in whole granules, which tenants
+    /// then leave alone: a zeroed block that finds its place there costs no more than another.
+    /// Without this no thread is started; memory that nobody has used is zero either way.
+    pub fn zero_ahead(self, pages: Pages) -> Self {
+        Self { zero_ahead: pages, ..self }
     }
 
     /// A reserve over new memory of `len`, rounded up to granules, from the best source.
@@ -142,16 +154,23 @@ impl Builder {
         let positions = Positions::new(&contig, pages.get(), granule_pages);
         let frames = Frames::new(contig, page);
         let lent = Lent::new(frames, pages.as_usize(), granule_pages.ilog2(), critical);
+        let zero_target = self.zero_ahead.get().div_ceil(granule_pages);
         let inner = Inner {
             positions: Mutex::new(positions),
-            tenant: Tenant::new(lent.pages()),
+            tenant: Tenant::new(lent.pages(), zero_target),
             lent,
             counts: Counts::new(),
             alloc_ns: Histogram::new(),
             guard: ForkGuard::new(),
             why_counted,
+            zero_target,
         };
-        Ok(Reserve { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        if inner.zero_target > 0 {
+            zero_ahead::start(&inner)
+                .map_err(|e| Error::Os(OsError::new("clone", "a thread that zeroes", e)))?;
+        }
+        Ok(Reserve { inner })
     }
 }
 

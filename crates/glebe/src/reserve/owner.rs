@@ -19,6 +19,9 @@ const PLACES_MAX: u32 = 8;
 /// The cost of a granule in which a counted writer is copying.
 const COST_OF_WRITER: u64 = 1 << 32;
 
+/// The cost of a granule that must be zeroed before it is given: more than any eviction.
+const COST_OF_ZEROING: u64 = 1 << 12;
+
 /// What a first-class caller asks for.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
@@ -115,7 +118,12 @@ impl Inner {
         let lent = self.lent();
         let cost = |granule: usize| {
             let word = lent.granule(granule);
-            word.live() + if word.writers() > 0 { COST_OF_WRITER } else { 0 }
+            let zeroing = request.zeroed && !word.is_zero();
+            let waste = !request.zeroed && self.zero_target > 0 && word.is_zero();
+            word.live()
+                + if word.writers() > 0 { COST_OF_WRITER } else { 0 }
+                + if zeroing { COST_OF_ZEROING } else { 0 }
+                + u64::from(waste)
         };
         let mut positions = lock(&self.positions);
         let (pages, align) = (request.pages.get(), request.align.get());

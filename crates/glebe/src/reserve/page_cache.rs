@@ -60,6 +60,8 @@ struct Padded(MappedWord);
 #[derive(Debug)]
 pub(crate) struct Tenant {
     index: Index,
+    /// Zeroed granules to leave alone.
+    zero_target: u64,
     hot: Box<[MappedByte]>,
     /// Generations of objects, by hash.
     generations: Box<[MappedWord]>,
@@ -77,8 +79,9 @@ struct PoolState {
 }
 
 impl Tenant {
-    pub(crate) fn new(pages: usize) -> Self {
+    pub(crate) fn new(pages: usize, zero_target: u64) -> Self {
         Self {
+            zero_target,
             index: Index::new(pages),
             hot: (0..pages).map(|_| Default::default()).collect(),
             generations: (0..pages.next_power_of_two()).map(|_| MappedWord::new(0)).collect(),
@@ -138,7 +141,8 @@ impl Tenant {
         while looked < pages {
             let page = self.next_page(pages);
             let granule = lent.granule(lent.granule_of(page));
-            if !granule.is_open() || granule.held() == full {
+            let kept = granule.is_zero() && lent.keeps_zero(self.zero_target);
+            if !granule.is_open() || granule.held() == full || kept {
                 self.skip_chunk();
                 looked += CHUNK;
                 continue;

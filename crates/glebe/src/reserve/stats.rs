@@ -71,6 +71,7 @@ counters! {
     InvalidateFailed invalidate_failed "pages to be invalidated that were not there";
     Rejected rejected "puts that kept nothing";
     RejectedRecalled rejected_recalled "pages taken from a tenant in the middle of a put";
+    ZeroedAhead zeroed_ahead "pages made zero in the background";
     Allocs allocs "first-class blocks given";
     AllocFailures alloc_failures "first-class requests for which no run was free";
     Barriers barriers "recalls that interrupted tenants by a barrier";

@@ -17,6 +17,7 @@
 
 mod recall;
 mod tenant;
+mod zero;
 
 use super::critical::Critical;
 use super::frames::Frames;
@@ -39,6 +40,8 @@ pub(crate) struct Lent {
     critical: Critical,
     /// log2 of the pages in a granule.
     shift: u32,
+    /// Granules whose word says zero.
+    zero_granules: AtomicU64,
 }
 
 impl Lent {
@@ -55,6 +58,7 @@ impl Lent {
             frames,
             critical,
             shift,
+            zero_granules: AtomicU64::new((pages >> shift) as u64),
         }
     }
 
@@ -107,9 +111,28 @@ impl Lent {
         loop {
             let Some(next) = change(GranuleWord(now)) else { return Err(GranuleWord(now)) };
             match word.compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Ok(GranuleWord(now)),
+                Ok(_) => {
+                    let zero = GranuleWord(now).is_zero();
+                    if zero && !next.is_zero() {
+                        self.zero_granules.fetch_sub(1, Ordering::Relaxed);
+                    } else if !zero && next.is_zero() {
+                        self.zero_granules.fetch_add(1, Ordering::Relaxed);
+                    }
+                    return Ok(GranuleWord(now));
+                }
                 Err(other) => now = other,
             }
         }
+    }
+
+    /// As [`Lent::update`], where nothing can stand against the change.
+    fn change(&self, granule: usize, change: impl Fn(GranuleWord) -> GranuleWord) -> GranuleWord {
+        let (Ok(before) | Err(before)) = self.update(granule, |now| Some(change(now)));
+        before
+    }
+
+    /// Granules that are known to hold nothing but zeros.
+    pub(crate) fn zero_granules(&self) -> u64 {
+        self.zero_granules.load(Ordering::Relaxed)
     }
 }

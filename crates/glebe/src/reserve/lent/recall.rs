@@ -36,7 +36,7 @@ impl Lent {
     /// The parts of a run, granule by granule.
     fn parts(&self, run: &Range<usize>) -> impl Iterator<Item = Part> + use<> {
         let (run, shift) = (run.clone(), self.shift);
-        let granules = run.start >> shift..(run.end - 1 >> shift) + 1;
+        let granules = (run.start >> shift)..((run.end - 1) >> shift) + 1;
         granules.map(move |granule| {
             let pages = granule << shift..(granule + 1) << shift;
             Part { granule, pages: pages.start.max(run.start)..pages.end.min(run.end) }
@@ -105,7 +105,7 @@ impl Lent {
                 }
             }
             let taken = |now: GranuleWord| now.with_held_added(held).with_live_removed(live);
-            let _ = self.update(part.granule, |now| Some(taken(now)));
+            self.change(part.granule, taken);
             recalled.pages += live;
             if !complete {
                 return Some(self.finish_by_barrier(run, zeroed, recalled));
@@ -169,14 +169,13 @@ impl Lent {
     }
 
     fn reopen(&self, granule: usize) {
-        let _ = self.update(granule, |now| Some(now.reopened()));
+        self.change(granule, GranuleWord::reopened);
     }
 
     /// Takes a whole closed granule, which stays closed; how many pages were live in it.
     fn take_whole(&self, part: &Part, zeroed: bool) -> u64 {
         let pages = part.pages.len();
-        let taken = self.update(part.granule, |now| Some(now.taken_whole(pages as u64)));
-        let (Ok(before) | Err(before)) = taken;
+        let before = self.change(part.granule, |now| now.taken_whole(pages as u64));
         if before.taken_whole(pages as u64).epoch() == 0 {
             self.forget_epochs(&part.pages);
         }
@@ -219,7 +218,7 @@ impl Lent {
         }
         let live = recalled + revoked;
         let taken = |now: GranuleWord| now.with_held_added(held).with_live_removed(live);
-        let _ = self.update(part.granule, |now| Some(taken(now).reopened()));
+        self.change(part.granule, |now| taken(now).reopened());
         live
     }
 
@@ -256,8 +255,7 @@ impl Lent {
         for part in self.parts(run) {
             let pages = part.pages.len() as u64;
             if self.is_whole(&part) {
-                let back = |now: GranuleWord| now.with_held_removed(pages).reopened();
-                let _ = self.update(part.granule, |now| Some(back(now)));
+                self.change(part.granule, |now| now.with_held_removed(pages).reopened());
                 continue;
             }
             let epoch = self.granule(part.granule).epoch();
@@ -265,7 +263,7 @@ impl Lent {
                 let free = self.word(page).next(State::Free, epoch);
                 self.words[page].store(free.0, Ordering::Release);
             }
-            let _ = self.update(part.granule, |now| Some(now.with_held_removed(pages)));
+            self.change(part.granule, |now| now.with_held_removed(pages));
         }
     }
 }

@@ -4,13 +4,24 @@
 
 use super::{Lent, Meta};
 use crate::reserve::critical::{Fill, Guard, Outcome};
-use crate::reserve::granule::{GranuleWord, OPEN_MASK};
+use crate::reserve::granule::{GranuleWord, ZeroState, OPEN_MASK};
 use crate::reserve::page_word::{PageWord, State};
 use crate::sync::{fence, Ordering};
 
 /// How often a fill that the kernel aborted is tried again: each abort is a preemption or a
 /// signal, so this many in one copy mean that it cannot finish here and now.
 const ABORTS_MAX: u32 = 64;
+
+/// What entering a granule adds to its live pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Adds {
+    /// Nothing: the page is live already, or will not be.
+    Nothing,
+    /// A page, whose granule is then not known to be zero.
+    Page,
+    /// A page that will be zero.
+    ZeroPage,
+}
 
 /// A page that the holder may fill. It must be filled or given up.
 #[derive(Debug)]
@@ -59,19 +70,23 @@ impl Lent {
         }
     }
 
-    /// In the epoch of `seen` and while the granule is open: stands for a live page if `adds`,
-    /// and for a writer where those are counted.
+    /// In the epoch of `seen` and while the granule is open: stands for a live page as `adds`
+    /// says, and for a writer where those are counted.
     #[inline]
-    fn enter(&self, granule: usize, seen: GranuleWord, adds: bool) -> bool {
+    fn enter(&self, granule: usize, seen: GranuleWord, adds: Adds) -> bool {
         let counted = self.critical.counts_writers();
-        if !adds && !counted {
+        if adds == Adds::Nothing && !counted {
             return true;
         }
         let change = |now: GranuleWord| {
             if !now.is_open() || now.epoch() != seen.epoch() {
                 return None;
             }
-            let now = if adds { now.with_live_added()? } else { now };
+            let now = match adds {
+                Adds::Nothing => now,
+                Adds::Page => now.with_live_added()?.with_zero(ZeroState::Unknown),
+                Adds::ZeroPage => now.with_live_added()?,
+            };
             if counted {
                 now.pinned()
             } else {
@@ -91,7 +106,7 @@ impl Lent {
 
     /// Takes a live page back out of the count; false if a recall of the whole granule did.
     #[inline]
-    fn uncount(&self, granule: usize, seen: GranuleWord) -> bool {
+    pub(super) fn uncount(&self, granule: usize, seen: GranuleWord) -> bool {
         let same = |now: GranuleWord| now.epoch() == seen.epoch();
         self.update(granule, |now| same(now).then(|| now.with_live_removed(1))).is_ok()
     }
@@ -99,24 +114,30 @@ impl Lent {
     /// Claims `page` if nobody is at it, evicting a tenant's page that may be there.
     #[inline]
     pub(crate) fn claim(&self, page: usize) -> Result<Claim, NoClaim> {
+        self.claim_adding(page, Adds::Page)
+    }
+
+    /// As [`Lent::claim`]; `new` is what the claim of an unused page adds.
+    #[inline]
+    pub(super) fn claim_adding(&self, page: usize, new: Adds) -> Result<Claim, NoClaim> {
         let granule = self.granule_of(page);
         let seen = self.granule(granule);
         let old = self.word(page);
         let state = old.state(seen.epoch());
         let adds = match state {
             State::Writing | State::First => return Err(NoClaim::Taken),
-            State::Free | State::Zero => true,
-            State::Valid => false,
+            State::Free | State::Zero => new,
+            State::Valid => Adds::Nothing,
         };
         if !seen.is_open() || !self.enter(granule, seen, adds) {
             return Err(NoClaim::Taken);
         }
         let word = old.next(State::Writing, seen.epoch());
         if self.exchange(page, seen, old, word) == Outcome::Done {
-            return Ok(Claim { page, word, seen, evicted: !adds });
+            return Ok(Claim { page, word, seen, evicted: adds == Adds::Nothing });
         }
         self.leave(granule);
-        if adds && !self.uncount(granule, seen) {
+        if adds != Adds::Nothing && !self.uncount(granule, seen) {
             return Err(NoClaim::Recalled);
         }
         Err(NoClaim::Taken)
@@ -124,15 +145,27 @@ impl Lent {
 
     /// Copies one page of `bytes` into the claimed page, with its key words.
     #[inline]
-    #[allow(unsafe_code)]
     pub(crate) fn fill(&self, claim: Claim, meta: Meta, bytes: &[u8]) -> Result<(), NotFilled> {
+        self.fill_as(claim, State::Valid, meta, bytes).map(|_| ())
+    }
+
+    /// As [`Lent::fill`], committing the page to `state`; the granule as its claim saw it.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub(super) fn fill_as(
+        &self,
+        claim: Claim,
+        state: State,
+        meta: Meta,
+        bytes: &[u8],
+    ) -> Result<GranuleWord, NotFilled> {
         debug_assert_eq!(bytes.len() as u64, self.frames.page().bytes().get());
         let granule = self.granule_of(claim.page);
         let guard = self.guard(granule, claim.seen);
         let fill = Fill {
             target: &self.words[claim.page],
             claim: claim.word.0,
-            commit: claim.word.become_state(State::Valid).0,
+            commit: claim.word.become_state(state).0,
             meta_at: &self.meta[claim.page],
             meta,
             to: self.frames.at(claim.page),
@@ -146,7 +179,7 @@ impl Lent {
             match unsafe { self.critical.fill(guard, &fill) } {
                 Outcome::Done => {
                     self.leave(granule);
-                    return Ok(());
+                    return Ok(claim.seen);
                 }
                 Outcome::Aborted => {}
                 Outcome::Refused | Outcome::Lost => {
@@ -155,18 +188,18 @@ impl Lent {
                 }
             }
         }
-        self.give_up(&claim)
+        Err(self.give_up(&claim))
     }
 
-    fn give_up(&self, claim: &Claim) -> Result<(), NotFilled> {
+    fn give_up(&self, claim: &Claim) -> NotFilled {
         let granule = self.granule_of(claim.page);
         let free = claim.word.next(State::Free, claim.seen.epoch());
         let end = self.exchange(claim.page, claim.seen, claim.word, free);
         self.leave(granule);
         if end == Outcome::Done && self.uncount(granule, claim.seen) {
-            return Err(NotFilled::Interrupted);
+            return NotFilled::Interrupted;
         }
-        Err(NotFilled::Recalled)
+        NotFilled::Recalled
     }
 
     /// The word of `page` if it holds a tenant's page for which `is_key` says yes.
@@ -207,7 +240,7 @@ impl Lent {
     /// Drops the tenant's page that was seen as `word`. False if somebody came first.
     pub(crate) fn discard(&self, page: usize, word: PageWord, seen: GranuleWord) -> bool {
         let granule = self.granule_of(page);
-        if !seen.is_open() || !self.enter(granule, seen, false) {
+        if !seen.is_open() || !self.enter(granule, seen, Adds::Nothing) {
             return false;
         }
         let free = word.next(State::Free, seen.epoch());

@@ -1,0 +1,76 @@
+//! A file cache on a reserve: read this program's own file twice, the second time from idle
+//! contiguous memory.
+//!
+//! The key of a page is its file's device and inode, and its index in the file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use glebe::reserve::{Error, Pool, Reserve};
+use glebe::sys::page_size;
+use glebe::units::Bytes;
+
+struct CachedFile {
+    file: File,
+    object: u64,
+    pool: Pool,
+}
+
+impl CachedFile {
+    fn open(path: &Path, reserve: &Reserve) -> Result<Self, Box<dyn std::error::Error>> {
+        let file = File::open(path)?;
+        let meta = file.metadata()?;
+        // One pool a file system, one object a file, as cleancache does.
+        let pool = reserve.page_cache().pool(&format!("device {}", meta.dev()))?;
+        Ok(Self { file, object: meta.ino(), pool })
+    }
+
+    /// Reads page `index`, zeros beyond the end; whether it was cached.
+    fn read(&self, index: u64, page: &mut [u8]) -> Result<bool, Box<dyn std::error::Error>> {
+        if self.pool.get(self.object, index, page)? {
+            return Ok(true);
+        }
+        let mut done = 0;
+        while done < page.len() {
+            match self.file.read_at(&mut page[done..], index * page.len() as u64 + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        page[done..].fill(0);
+        self.pool.put(self.object, index, page)?;
+        Ok(false)
+    }
+
+    /// To be called when the file has changed: every page is read anew.
+    fn invalidate(&self) -> Result<(), Error> {
+        self.pool.invalidate_object(self.object)
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let reserve = Reserve::builder().map(Bytes::mib(64))?;
+    let path = std::env::current_exe()?;
+    let cached = CachedFile::open(&path, &reserve)?;
+    let mut page = vec![0; page_size().bytes().as_usize()];
+    let pages = path.metadata()?.len().div_ceil(page.len() as u64).min(reserve.len().get() / 2);
+    for round in ["first", "second", "after a change"] {
+        if round == "after a change" {
+            cached.invalidate()?;
+        }
+        let mut hits = 0;
+        for index in 0..pages {
+            hits += u64::from(cached.read(index, &mut page)?);
+        }
+        println!("{round}: {hits} of {pages} pages from the cache");
+        let expected = if round == "second" { pages } else { 0 };
+        if hits.abs_diff(expected) > pages / 100 {
+            return Err(format!("expected {expected} hits").into());
+        }
+    }
+    Ok(())
+}

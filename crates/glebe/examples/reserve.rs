@@ -1,0 +1,32 @@
+//! A reserve in 30 lines: fill it with cache, then take contiguous memory out of it.
+
+use glebe::reserve::{Request, Reserve};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let reserve = Reserve::builder().map(Bytes::mib(64))?;
+    println!("{} from {:?}", reserve.contig().len(), reserve.contig().source());
+    for why in reserve.contig().why_not_better() {
+        println!("  {why}");
+    }
+
+    let pool = reserve.page_cache().pool("example")?;
+    let page = vec![7; page_size().bytes().as_usize()];
+    for index in 0..reserve.len().get() {
+        pool.put(1, index, &page)?;
+    }
+
+    // Without frames to read (a privilege) only short runs are known: take what is next to it.
+    let pages = Pages::new(8000);
+    let mut block = reserve.alloc_with(Request::new(pages).any())?;
+    block.bytes_mut()?.fill(0xa5);
+    println!("{} pages, contiguous: {:?}", block.pages().get(), block.contiguity());
+
+    let mut buf = page.clone();
+    let hits = (0..reserve.len().get()).filter(|i| pool.get(1, *i, &mut buf).unwrap_or(false));
+    println!("{} of {} pages are still cached", hits.count(), reserve.len().get());
+    drop(block);
+    print!("{}", reserve.stats());
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! Zeroing ahead of time: a tenant whose pages are all zeros.
+//!
+//! A granule is *tracked* while its pages are made zero one by one; whoever else begins to use a
+//! page of it ends that, so a granule still tracked after its last page holds nothing but zeros.
+//! First class takes the granule at any moment, as from any tenant.
+
+use super::tenant::Adds;
+use super::{Lent, NoClaim, NotFilled};
+use crate::reserve::granule::ZeroState;
+use crate::reserve::page_word::State;
+use crate::sync::Ordering;
+
+/// What became of an attempt to make a granule zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Zeroed {
+    /// Every page is zero.
+    pub(crate) complete: bool,
+    /// Tenant pages dropped for it.
+    pub(crate) evicted: u64,
+    /// Pages that first class took, and counted as recalled, while they were being made zero.
+    pub(crate) recalled: u64,
+}
+
+impl Lent {
+    /// Makes every page of a granule zero, unless first class holds one or somebody comes
+    /// between. `zeros` is one page of them.
+    pub(crate) fn zero_granule(&self, granule: usize, zeros: &[u8]) -> Zeroed {
+        let mut zeroed = Zeroed::default();
+        let track = self.update(granule, |now| {
+            let may = now.is_open() && now.held() == 0 && !now.is_zero();
+            may.then(|| now.with_zero(ZeroState::Tracking))
+        });
+        if track.is_err() {
+            return zeroed;
+        }
+        let first = granule << self.shift;
+        for page in first..first + self.granule_pages() {
+            if !self.zero_page(page, zeros, &mut zeroed) {
+                return zeroed;
+            }
+        }
+        let tracked =
+            self.update(granule, |now| now.is_tracking().then(|| now.with_zero(ZeroState::Zero)));
+        zeroed.complete = tracked.is_ok();
+        zeroed
+    }
+
+    /// Makes one page zero; false if somebody else is at it.
+    fn zero_page(&self, page: usize, zeros: &[u8], zeroed: &mut Zeroed) -> bool {
+        let granule = self.granule_of(page);
+        if self.word(page).state(self.granule(granule).epoch()) == State::Zero {
+            return true;
+        }
+        let claim = match self.claim_adding(page, Adds::ZeroPage) {
+            Ok(claim) => claim,
+            Err(NoClaim::Taken) => return false,
+            Err(NoClaim::Recalled) => {
+                zeroed.recalled += 1;
+                return false;
+            }
+        };
+        zeroed.evicted += u64::from(claim.evicted);
+        match self.fill_as(claim, State::Zero, [0; 4], zeros) {
+            Ok(seen) => {
+                let counted = self.uncount(granule, seen);
+                zeroed.recalled += u64::from(!counted);
+                counted
+            }
+            Err(NotFilled::Recalled) => {
+                zeroed.recalled += 1;
+                false
+            }
+            Err(NotFilled::Interrupted) => false,
+        }
+    }
+
+    /// Where to keep zeros: the lowest granule that is not zero and costs least.
+    pub(crate) fn zero_candidate(&self) -> Option<usize> {
+        let words = (0..self.granules()).map(|granule| (granule, self.granule(granule)));
+        words
+            .filter(|(_, word)| word.is_open() && word.held() == 0 && !word.is_zero())
+            .min_by_key(|(granule, word)| (word.live(), *granule))
+            .map(|(granule, _)| granule)
+    }
+
+    /// Whether tenants should leave a zero granule alone to keep `target` of them.
+    pub(crate) fn keeps_zero(&self, target: u64) -> bool {
+        target > 0 && self.zero_granules.load(Ordering::Relaxed) <= target
+    }
+}

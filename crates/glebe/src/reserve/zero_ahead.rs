@@ -1,0 +1,49 @@
+//! The background thread that keeps some granules zeroed for first class.
+//!
+//! It lives as long as the reserve and holds no lock: it works as a tenant, which first class
+//! interrupts like any other. Tenants leave the zeroed granules alone up to the target.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use super::stats::Counter;
+use super::Inner;
+
+/// How long the thread sleeps when there is nothing to do.
+const IDLE: Duration = Duration::from_millis(20);
+
+/// Starts the thread.
+pub(super) fn start(inner: &Arc<Inner>) -> std::io::Result<()> {
+    let weak = Arc::downgrade(inner);
+    thread::Builder::new().name("glebe-zero".to_owned()).spawn(move || work(&weak))?;
+    Ok(())
+}
+
+fn work(weak: &Weak<Inner>) {
+    let mut zeros = Vec::new();
+    while let Some(inner) = weak.upgrade() {
+        zeros.resize(inner.lent().frames().page().bytes().as_usize(), 0);
+        let more = step(&inner, &zeros);
+        drop(inner); // the reserve may end while this thread sleeps
+        if !more {
+            thread::sleep(IDLE);
+        }
+    }
+}
+
+/// Makes one granule zero if the stock is short; whether there may be more to do.
+fn step(inner: &Inner, zeros: &[u8]) -> bool {
+    let lent = inner.lent();
+    if lent.zero_granules() >= inner.zero_target {
+        return false;
+    }
+    let Some(granule) = lent.zero_candidate() else { return false };
+    let zeroed = lent.zero_granule(granule, zeros);
+    inner.counts().add(Counter::Evicted, zeroed.evicted);
+    inner.counts().add(Counter::RejectedRecalled, zeroed.recalled);
+    if zeroed.complete {
+        inner.counts().add(Counter::ZeroedAhead, lent.granule_pages() as u64);
+    }
+    zeroed.complete
+}
