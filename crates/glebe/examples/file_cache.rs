@@ -32,9 +32,9 @@ impl CachedFile {
         if self.pool.get(self.object, index, page)? {
             return Ok(true);
         }
-        let mut done = 0;
+        let (start, mut done) = (index * page.len() as u64, 0);
         while done < page.len() {
-            match self.file.read_at(&mut page[done..], index * page.len() as u64 + done as u64) {
+            match self.file.read_at(&mut page[done..], start + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
