@@ -21,3 +21,17 @@ pub(crate) use std::sync::atomic::{AtomicU64 as MappedWord, AtomicU8 as MappedBy
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
+
+/// Starts to fetch the cache line of `word`, without waiting for it.
+#[inline]
+#[allow(unsafe_code)]
+pub(crate) fn prefetch<T>(word: &T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint that reads nothing, on an address that is valid besides.
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = word;
+}

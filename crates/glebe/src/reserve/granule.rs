@@ -91,6 +91,11 @@ impl GranuleWord {
         self.closers() == 0
     }
 
+    /// Open, and no tenant has a page here.
+    pub(crate) fn is_unlent(self) -> bool {
+        self.is_open() && self.live() == 0
+    }
+
     pub(crate) fn writers(self) -> u64 {
         WRITERS.get(self.0)
     }

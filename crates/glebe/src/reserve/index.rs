@@ -15,7 +15,7 @@
 //! searched. An entry says "may hold": pages that first class took keep their entries until
 //! somebody finds them stale. Keys that crowd one bucket displace each other, which costs a miss.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{prefetch, AtomicU64, Ordering};
 
 const SLOTS: usize = 15;
 const VALID_MASK: u64 = (1 << SLOTS) - 1;
@@ -72,6 +72,14 @@ impl Index {
 
     fn entry(hash: u64, page: usize) -> u64 {
         (hash >> 32) << 32 | page as u64
+    }
+
+    /// Starts to fetch the bucket of `hash`.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        let bucket = self.bucket(hash);
+        prefetch(&bucket.header);
+        prefetch(&bucket.slots[SLOTS - 1]);
     }
 
     /// Calls `take` with each page that may hold a key of this hash, until it says yes and the

@@ -127,7 +127,9 @@ impl Inner {
         };
         let mut positions = lock(&self.positions);
         let (pages, align) = (request.pages.get(), request.align.get());
-        positions.take(pages, align, request.any, cost).ok_or_else(|| {
+        // Where writers are counted a small block too must be able to avoid one.
+        let some_free = lent.unlent_granules() > 0 || lent.critical().counts_writers();
+        positions.take(pages, align, request.any, some_free, cost).ok_or_else(|| {
             self.counts().add(Counter::AllocFailures, 1);
             let largest = if request.any { positions.largest_any() } else { positions.largest() };
             Error::NoRun { asked: request.pages, largest: Pages::new(largest) }

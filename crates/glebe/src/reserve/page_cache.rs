@@ -22,7 +22,7 @@ use super::lent::{Claim, Lent, Meta, NoClaim, NotFilled};
 use super::stats::{Counter, Counts};
 use super::Inner;
 use crate::stats::{lane, LANES};
-use crate::sync::{lock, MappedByte, MappedWord, Mutex, Ordering};
+use crate::sync::{lock, prefetch, MappedByte, MappedWord, Mutex, Ordering};
 
 /// Pages that a thread sweeps before it takes the next chunk.
 const CHUNK: u64 = 32;
@@ -51,6 +51,10 @@ pub enum Rejected {
     /// Interrupted, or crowded out, too often.
     Busy,
 }
+
+/// How many pages ahead of the hand the words of a page, and then its entry, are fetched.
+const AHEAD_OF_META: usize = 8;
+const AHEAD_OF_ENTRY: usize = 2;
 
 #[repr(align(128))]
 #[derive(Debug)]
@@ -187,11 +191,26 @@ impl Tenant {
         move |page| lent.holds(page, |meta| meta[..3] == key[..3]).is_some()
     }
 
+    /// Fetches ahead what the next puts of this thread will need to evict.
+    #[inline]
+    fn prefetch(&self, lent: &Lent, page: usize) {
+        if let Some(later) = page.checked_sub(AHEAD_OF_META) {
+            lent.prefetch(later);
+        }
+        if let Some(next) = page.checked_sub(AHEAD_OF_ENTRY) {
+            let meta = lent.peek(next);
+            self.index.prefetch(self.hash(&meta));
+            prefetch(self.generation(meta[0], meta[1]));
+        }
+    }
+
     fn put(&self, lent: &Lent, counts: &Counts, key: &Meta, bytes: &[u8]) -> Put {
+        self.index.prefetch(self.hash(key));
         let mut why = Rejected::Full;
         for _ in 0..TRIES {
             let Some(claim) = self.claim(lent, counts) else { break };
             let page = claim.page;
+            self.prefetch(lent, page);
             match lent.fill(claim, *key, bytes) {
                 Ok(()) => {
                     counts.add(Counter::Stored, 1);

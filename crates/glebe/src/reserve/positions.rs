@@ -100,12 +100,13 @@ impl Positions {
     }
 
     /// Takes the run of `len` pages that costs least to clear, `cost` saying what each granule
-    /// does; `None` where no free run fits.
+    /// does, and `some_free` whether one may cost nothing; `None` where no free run fits.
     pub(crate) fn take(
         &mut self,
         len: u64,
         align: u64,
         any: bool,
+        some_free: bool,
         cost: impl Fn(usize) -> u64,
     ) -> Option<Extent> {
         let flat = any && self.flat.is_some();
@@ -115,7 +116,11 @@ impl Positions {
         let tree = if flat { self.flat.as_ref()? } else { &self.tree };
         let lowest = tree.find(len, align, None).ok()??;
         let place = if len < self.granule_pages {
-            self.cheap_small(lowest, align, flat, &cost)
+            if some_free {
+                self.cheap_small(lowest, align, flat, &cost)
+            } else {
+                lowest
+            }
         } else {
             self.cheapest(lowest, align, flat, &cost)
         };

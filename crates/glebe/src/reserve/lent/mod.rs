@@ -42,6 +42,18 @@ pub(crate) struct Lent {
     shift: u32,
     /// Granules whose word says zero.
     zero_granules: AtomicU64,
+    /// Granules whose word says unlent.
+    unlent_granules: AtomicU64,
+}
+
+/// Keeps a count of granules of which something holds, as one word changes.
+#[inline]
+fn follow(count: &AtomicU64, before: bool, after: bool) {
+    if before && !after {
+        count.fetch_sub(1, Ordering::Relaxed);
+    } else if !before && after {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Lent {
@@ -59,6 +71,7 @@ impl Lent {
             critical,
             shift,
             zero_granules: AtomicU64::new((pages >> shift) as u64),
+            unlent_granules: AtomicU64::new((pages >> shift) as u64),
         }
     }
 
@@ -112,13 +125,10 @@ impl Lent {
             let Some(next) = change(GranuleWord(now)) else { return Err(GranuleWord(now)) };
             match word.compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    let zero = GranuleWord(now).is_zero();
-                    if zero && !next.is_zero() {
-                        self.zero_granules.fetch_sub(1, Ordering::Relaxed);
-                    } else if !zero && next.is_zero() {
-                        self.zero_granules.fetch_add(1, Ordering::Relaxed);
-                    }
-                    return Ok(GranuleWord(now));
+                    let now = GranuleWord(now);
+                    follow(&self.zero_granules, now.is_zero(), next.is_zero());
+                    follow(&self.unlent_granules, now.is_unlent(), next.is_unlent());
+                    return Ok(now);
                 }
                 Err(other) => now = other,
             }
@@ -129,6 +139,11 @@ impl Lent {
     fn change(&self, granule: usize, change: impl Fn(GranuleWord) -> GranuleWord) -> GranuleWord {
         let (Ok(before) | Err(before)) = self.update(granule, |now| Some(change(now)));
         before
+    }
+
+    /// Granules that are open and in which no page is live.
+    pub(crate) fn unlent_granules(&self) -> u64 {
+        self.unlent_granules.load(Ordering::Relaxed)
     }
 
     /// Granules that are known to hold nothing but zeros.

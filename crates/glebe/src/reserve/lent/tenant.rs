@@ -6,7 +6,7 @@ use super::{Lent, Meta};
 use crate::reserve::critical::{Fill, Guard, Outcome};
 use crate::reserve::granule::{GranuleWord, ZeroState, OPEN_MASK};
 use crate::reserve::page_word::{PageWord, State};
-use crate::sync::{fence, Ordering};
+use crate::sync::{fence, prefetch, Ordering};
 
 /// How often a fill that the kernel aborted is tried again: each abort is a preemption or a
 /// signal, so this many in one copy mean that it cannot finish here and now.
@@ -214,11 +214,24 @@ impl Lent {
         if word.state(seen.epoch()) != State::Valid {
             return None;
         }
-        let meta: Meta = self.meta[page].each_ref().map(|m| m.load(Ordering::Relaxed));
+        let meta = self.peek(page);
         if !is_key(&meta) {
             return None;
         }
         self.unchanged(page, word, seen).then_some((word, seen, meta))
+    }
+
+    /// The key words of `page`, as they are now: a hint.
+    #[inline]
+    pub(crate) fn peek(&self, page: usize) -> Meta {
+        self.meta[page].each_ref().map(|m| m.load(Ordering::Relaxed))
+    }
+
+    /// Starts to fetch what is kept about `page`.
+    #[inline]
+    pub(crate) fn prefetch(&self, page: usize) {
+        prefetch(&self.words[page]);
+        prefetch(&self.meta[page]);
     }
 
     /// Whether nothing that was read of `page` since `word` and `seen` can have changed.
