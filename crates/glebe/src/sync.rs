@@ -24,14 +24,20 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Starts to fetch the cache line of `word`, without waiting for it.
 #[inline]
-#[allow(unsafe_code)]
 pub(crate) fn prefetch<T>(word: &T) {
+    prefetch_at(std::ptr::from_ref(word).cast());
+}
+
+/// Starts to fetch the cache line at an address, which need not be valid.
+#[inline]
+#[allow(unsafe_code)]
+pub(crate) fn prefetch_at(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint that reads nothing, on an address that is valid besides.
+    // SAFETY: a hint: it reads nothing and cannot fault.
     unsafe {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = word;
+    let _ = address;
 }

@@ -5,7 +5,12 @@
 //! leave here are for a block's owner and for the guarded fill, which say who may use them.
 
 use crate::contig::Contig;
+use crate::sync::prefetch_at;
 use crate::units::{Bytes, PageSize, Pages};
+
+/// Lines fetched ahead, and what a line is taken to be; a wrong guess costs time only.
+const PREFETCH_LINES: usize = 8;
+const LINE_BYTES: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Frames {
@@ -34,6 +39,14 @@ impl Frames {
     #[inline]
     pub(crate) fn at(&self, page: usize) -> *mut u8 {
         self.contig.mapping().as_ptr().wrapping_add(page << self.page.shift())
+    }
+
+    /// Starts to fetch the first lines of a page.
+    #[inline]
+    pub(crate) fn prefetch(&self, page: usize) {
+        for line in 0..PREFETCH_LINES {
+            prefetch_at(self.at(page).wrapping_add(line * LINE_BYTES));
+        }
     }
 
     /// Copies a page out; a tenant or an owner may be writing it.

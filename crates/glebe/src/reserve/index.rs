@@ -51,8 +51,14 @@ fn with(header: u64, set: u64, clear: u64) -> u64 {
     ((header & !clear) | set).wrapping_add(VERSION_ONE)
 }
 
-fn slots_of(bits: u64) -> impl Iterator<Item = usize> {
-    (0..SLOTS).filter(move |slot| bits & (1 << slot) != 0)
+/// The slots whose bits are set, lowest first.
+#[inline]
+fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let slot = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (slot < SLOTS).then_some(slot)
+    })
 }
 
 impl Index {

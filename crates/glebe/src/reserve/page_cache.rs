@@ -205,7 +205,6 @@ impl Tenant {
     }
 
     fn put(&self, lent: &Lent, counts: &Counts, key: &Meta, bytes: &[u8]) -> Put {
-        self.index.prefetch(self.hash(key));
         let mut why = Rejected::Full;
         for _ in 0..TRIES {
             let Some(claim) = self.claim(lent, counts) else { break };
@@ -269,7 +268,10 @@ impl Tenant {
     }
 
     fn get(&self, lent: &Lent, key: &Meta, buf: &mut [u8]) -> bool {
-        let take = |page| lent.read(page, key, buf);
+        let take = |page| {
+            lent.prefetch_page(page);
+            lent.read(page, key, buf)
+        };
         match self.index.find(self.hash(key), take) {
             Some(page) => {
                 if self.hot[page].load(Ordering::Relaxed) == 0 {
@@ -330,7 +332,9 @@ impl Pool {
     #[inline]
     fn key(&self, object: u64, index: u64) -> Meta {
         let pool = self.state.number.load(Ordering::Acquire);
-        let generation = self.inner.tenant().generation(pool, object).load(Ordering::Acquire);
+        let tenant = self.inner.tenant();
+        tenant.index.prefetch(tenant.hash(&[pool, object, index, 0]));
+        let generation = tenant.generation(pool, object).load(Ordering::Acquire);
         [pool, object, index, generation]
     }
 

@@ -234,6 +234,14 @@ impl Lent {
         prefetch(&self.meta[page]);
     }
 
+    /// Starts to fetch `page` with what is kept about it: its first lines, from which on the
+    /// processor sees by itself where the copy goes.
+    #[inline]
+    pub(crate) fn prefetch_page(&self, page: usize) {
+        self.prefetch(page);
+        self.frames.prefetch(page);
+    }
+
     /// Whether nothing that was read of `page` since `word` and `seen` can have changed.
     #[inline]
     fn unchanged(&self, page: usize, word: PageWord, seen: GranuleWord) -> bool {
