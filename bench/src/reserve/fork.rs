@@ -1,15 +1,17 @@
-//! A forked child that runs a few calls and ends, and the parent's wait for it.
+//! A forked child that runs a few calls and ends, the parent's wait for it, and the end of a
+//! command with all it started.
 //!
 //! The child has one thread and a copy of every lock as it was: what runs there must take no lock
 //! that another thread of the parent may have held. It ends by `_exit`, so that no destructor and
-//! no buffered output of the parent runs twice. Source: fork(2), waitpid(2).
+//! no buffered output of the parent runs twice. Source: fork(2), waitpid(2), kill(2).
 //!
 //! # Safety
 //! The child's copy of memory is its own; it borrows nothing that another thread changes, since it
-//! has no other thread. Both calls are given only live stack variables.
+//! has no other thread. No call is given a pointer but to a live stack variable.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::process::Child;
 use std::time::Duration;
 
 use glebe::error::OsError;
@@ -46,6 +48,13 @@ pub(super) fn in_child(body: impl FnOnce() -> u8) -> Result<End, OsError> {
         }
         pid => wait(pid),
     }
+}
+
+/// Kills `child`, which leads a process group, and all in the group.
+pub(super) fn kill_group(child: &Child) {
+    let Ok(group) = libc::pid_t::try_from(child.id()) else { return };
+    // SAFETY: takes no pointer; the child is not waited for yet, so the number is still its own.
+    unsafe { libc::kill(-group, libc::SIGKILL) };
 }
 
 fn wait(pid: libc::pid_t) -> Result<End, OsError> {

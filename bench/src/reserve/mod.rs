@@ -6,14 +6,20 @@
 //! Units: base pages, microseconds.
 
 pub mod demo;
+pub mod measure;
 pub mod picture;
 pub mod stress;
 
 mod fork;
+mod growth;
 mod keyed;
+mod load;
+mod page_ops;
 mod reader;
+mod recall;
 mod requests;
 mod table;
+mod tenant;
 
 use glebe::contig;
 use glebe::contig::Contig;

@@ -48,7 +48,7 @@ pub(super) fn write(lines: &[Line], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     writeln!(
         f,
         "{:>6}  {:15}  {:>11}  {:>11}  {:>11}  {:>8}  {:>11}",
-        "pages", "who", "min us", "avg us", "max us", "failures", "longest run"
+        "pages", "who", "min us", "avg us", "max us", "failures", "worst run"
     )?;
     let mut last = None;
     for line in lines {

@@ -4,6 +4,7 @@
 //! one, add its `mod`, its variant of [`Command`] and its arm in [`dispatch`]. It writes to the
 //! given output only, so that a closed pipe ends every one of them quietly.
 
+mod bench;
 mod demo;
 mod probe;
 mod size;
@@ -29,6 +30,8 @@ enum Command {
     Probe(probe::Args),
     /// Show a reserve at work: files cached in it, blocks called back, the kernel beside it
     Demo(demo::Args),
+    /// Measure, beside what the kernel offers
+    Bench(bench::Args),
     /// Stress a reserve from many threads and look at every byte
     Stress(stress::Args),
 }
@@ -40,6 +43,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
     match command {
         Command::Probe(args) => probe::run(args, out),
         Command::Demo(args) => demo::run(args, out),
+        Command::Bench(args) => bench::run(args, out),
         Command::Stress(args) => stress::run(args, out),
     }
 }
