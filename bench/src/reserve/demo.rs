@@ -56,7 +56,6 @@ pub struct Outcome {
     faults: Faults,
     evicted: u64,
     recalled: u64,
-    over_recall: u64,
     moved_runs: u64,
     identities: Option<String>,
     fullest: Vec<GranuleUse>,
@@ -110,7 +109,6 @@ impl Demo {
         })?;
         let stats = self.reserve.stats();
         (outcome.evicted, outcome.recalled) = (stats.evicted, stats.recalled);
-        outcome.over_recall = stats.over_recall;
         outcome.identities = stats.check().err();
         let contig = self.reserve.contig();
         if contig.pinned() {
@@ -194,6 +192,7 @@ impl Demo {
         };
         line.sample(held.elapsed.wall_us, held.longest_run);
         let mut faults = held.mark(Marking::Whole);
+        faults.add(held.over_recall());
         let usage = self.reserve.usage();
         let weight = |usage: &[GranuleUse]| {
             let used = usage.iter().map(|g| g.first_class.get() + g.tenant.get()).sum::<u64>();
@@ -218,7 +217,6 @@ impl Demo {
             faults: Faults::default(),
             evicted: 0,
             recalled: 0,
-            over_recall: 0,
             moved_runs: 0,
             identities: None,
             fullest: Vec::new(),
@@ -269,7 +267,7 @@ impl Outcome {
             ("runs that moved", self.moved_runs),
             ("hits with wrong bytes", self.reading.wrong_pages),
             ("calls that failed", self.reading.errors.len() as u64),
-            ("pages recalled beyond need", self.over_recall),
+            ("pages recalled beyond need", self.faults.over_recall),
             ("no time saved", u64::from(self.reading.saved_s() <= 0.0)),
         ]
     }

@@ -70,7 +70,7 @@ impl Random {
     /// A number below `end`; 0 if that is 0.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
-        (u128::from(mix(self.0)) * u128::from(end) >> 64) as u64
+        ((u128::from(mix(self.0)) * u128::from(end)) >> 64) as u64
     }
 }
 

@@ -54,7 +54,6 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     report.note(&format!("load during recall and zeroed: {}", load.what));
     recall::measure(&reserve, &mut tenant, options.quick, &mut report);
     drop(load);
-    report.check("over_recall", reserve.stats().over_recall);
     report.check("wrong_bytes", tenant.wrong_pages * page_size().bytes().get());
     report.check("failures", tenant.failures);
     drop((tenant, pool, reserve));

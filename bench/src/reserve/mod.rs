@@ -33,6 +33,9 @@ use crate::corpus::CorpusError;
 /// Requests the tables are made of, in base pages; the last is not a power of two.
 pub const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, 32000];
 
+/// What a reserve is a multiple of.
+const GRANULE: Bytes = Bytes::mib(2);
+
 /// Why there is nothing to measure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -59,8 +62,9 @@ pub enum Error {
     Thread(String),
 }
 
-/// A reserve of `len` on memory with runs as long as the longest request, if they are to be had.
+/// A reserve of `len`, rounded up to granules, on memory with runs as long as the longest request, if they are to be had.
 fn map(len: Bytes, builder: reserve::Builder) -> Result<Reserve, Error> {
+    let len = Bytes::new(len.get().next_multiple_of(GRANULE.get()));
     let longest = Pages::new(REQUEST_PAGES[REQUEST_PAGES.len() - 1]).bytes(page_size());
     let run = longest.min(Bytes::new(len.get() / 2));
     let contig = Contig::options().prefer_run(run).map(len);

@@ -71,7 +71,8 @@ pub(super) fn measure(
         times.put.push(each(start));
         let start = clock::wall();
         for _ in 0..BATCH {
-            bytes[random_page(&mut random, bytes.len())].copy_from_slice(&page);
+            let at = random_page(&mut random, bytes.len());
+            bytes[at].copy_from_slice(&page);
         }
         times.copy_in.push(each(start));
     }

@@ -75,7 +75,6 @@ impl Samples {
         let key = (format!("{name}_{pages}"), "glebe");
         let request = Request::new(Pages::new(pages));
         let request = if zeroed { request.zeroed() } else { request };
-        let before = reserve.stats().recalled;
         let mut held = match ask(reserve, request, zeroed) {
             Ok(held) => held,
             Err(e) => {
@@ -83,9 +82,10 @@ impl Samples {
                 return self.none(key, e.to_string());
             }
         };
-        *self.lent.entry(key.0.clone()).or_default() += reserve.stats().recalled - before;
+        *self.lent.entry(key.0.clone()).or_default() += held.recalled;
         self.wall_us.entry(key.clone()).or_default().push(held.elapsed.wall_us);
         self.cpu_us.entry(key).or_default().push(held.elapsed.cpu_us);
+        self.faults.add(held.over_recall());
         self.faults.add(held.mark(Marking::Pages));
         // What the block took away is written over by new pages if the reserve errs.
         tenant.put_new(LOOKED_AT);
@@ -140,6 +140,7 @@ impl Samples {
         }
         report.check("failures", self.faults.failures);
         report.check("stray_writes", self.faults.stray_writes);
+        report.check("over_recall", self.faults.over_recall);
         report.check("not_contiguous", self.faults.not_contiguous);
         report.check("wrong_bytes", self.faults.not_zero);
     }

@@ -22,6 +22,8 @@ pub struct Faults {
     pub not_contiguous: u64,
     /// Bytes of blocks asked for as zero that were not.
     pub not_zero: u64,
+    /// Pages that tenants lost beyond those of the block, where one thread asks.
+    pub over_recall: u64,
 }
 
 /// A block that is held, and what it took.
@@ -31,6 +33,8 @@ pub(super) struct Held {
     pub(super) elapsed: Elapsed,
     /// The longest run of frames, where they can be read.
     pub(super) longest_run: Option<Pages>,
+    /// Pages that tenants lost, if nobody else asked at that time.
+    pub(super) recalled: u64,
     zeroed: bool,
     seed: u64,
 }
@@ -51,25 +55,34 @@ impl Faults {
         self.stray_writes += other.stray_writes;
         self.not_contiguous += other.not_contiguous;
         self.not_zero += other.not_zero;
+        self.over_recall += other.over_recall;
     }
 }
 
 /// Asks for one block.
 pub(super) fn ask(reserve: &Reserve, request: Request, zeroed: bool) -> Result<Held, Error> {
+    let before = reserve.stats().recalled;
     let watch = Stopwatch::start();
     let block = reserve.alloc_with(request);
     let elapsed = watch.elapsed();
     let block = block?;
+    let recalled = reserve.stats().recalled - before;
     let seed = keyed::mix(block.extent().start() ^ (elapsed.wall_us as u64) << 32);
     let longest_run = longest_run(block.as_ptr().addr(), block.pages());
-    Ok(Held { block, elapsed, longest_run, zeroed, seed })
+    Ok(Held { block, elapsed, longest_run, recalled, zeroed, seed })
 }
 
 impl Held {
+    /// What the request took too much; only if nobody else asked meanwhile.
+    pub(super) fn over_recall(&self) -> Faults {
+        let over_recall = self.recalled.saturating_sub(self.block.pages().get());
+        Faults { over_recall, ..Faults::default() }
+    }
+
     /// Writes the block; what is already wrong with it.
     pub(super) fn mark(&mut self, marking: Marking) -> Faults {
         let pages = self.block.pages();
-        let claimed = self.block.is_contiguous() == Contiguity::Proved;
+        let claimed = self.block.contiguity() == Contiguity::Proved;
         let refuted = self.longest_run.is_some_and(|run| run != pages);
         let (zeroed, seed) = (self.zeroed, self.seed);
         let mut faults =

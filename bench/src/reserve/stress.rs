@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use glebe::reserve::{Error as ReserveError, Pool, Request, Reserve, WritersChoice};
+use glebe::reserve::{Error as ReserveError, Pool, Request, Reserve, Writers};
 use glebe::units::{Bytes, Pages};
 
 use super::fork::{in_child, End};
@@ -144,8 +144,9 @@ impl fmt::Display for Outcome {
 /// # Errors
 /// If there is no reserve; what goes wrong later is in the outcome.
 pub fn run(options: Options) -> Result<Outcome, Error> {
-    let choice = if options.counted { WritersChoice::Counted } else { WritersChoice::Auto };
-    let reserve = map(affordable(RESERVE, 4)?, Reserve::builder().writers(choice))?;
+    let builder = Reserve::builder();
+    let builder = if options.counted { builder.writers(Writers::Counted) } else { builder };
+    let reserve = map(affordable(RESERVE, 4)?, builder)?;
     let pool = reserve.page_cache().pool("stress")?;
     let versions = (0..WRITERS * KEYS).map(|_| Version::default()).collect();
     let shared = Shared { reserve, pool, versions, stop: AtomicBool::new(false) };
@@ -181,7 +182,7 @@ pub fn run(options: Options) -> Result<Outcome, Error> {
 /// In words, with the reason where it is the slower way.
 pub(super) fn writers(reserve: &Reserve) -> String {
     let writers = reserve.writers();
-    match writers.why_counted() {
+    match reserve.why_counted() {
         Some(why) => format!("{writers:?} ({why})"),
         None => format!("{writers:?}"),
     }

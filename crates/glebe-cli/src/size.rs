@@ -2,6 +2,9 @@
 
 use glebe::units::Bytes;
 
+/// More than any machine has, and room to round up.
+const MAX: u64 = 1 << 60;
+
 /// Parses `256M`, `1G`, `1073741824`.
 pub fn parse(text: &str) -> Result<Bytes, String> {
     let text = text.trim_end_matches(['i', 'B']);
@@ -14,8 +17,8 @@ pub fn parse(text: &str) -> Result<Bytes, String> {
     let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
     let number: u64 = digits.parse().map_err(|e| format!("{e}: give a number, K, M or G"))?;
     match number.checked_mul(1 << shift) {
-        Some(0) | None => Err("more than 0 and less than 16 EiB is needed".into()),
-        Some(bytes) => Ok(Bytes::new(bytes)),
+        Some(bytes @ 1..=MAX) => Ok(Bytes::new(bytes)),
+        _ => Err(format!("at least 1 byte and at most {} is needed", Bytes::new(MAX))),
     }
 }
 
