@@ -1,7 +1,7 @@
 //! Blocks called back from a full cache, under a load, with the kernel's ways in between.
 //!
-//! One request every [`EVERY`]; before each, as many new pages are put as the last block freed, so
-//! that what is asked for is lent. Every size and contestant comes in turn, round after round.
+//! One request every [`EVERY`]; after each, as many new pages are put as the block had, so that what
+//! is asked for next is lent. Every size and contestant comes in turn, round after round.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -68,7 +68,6 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, quick: bool, repor
 impl Samples {
     fn own(&mut self, reserve: &Reserve, tenant: &mut Tenant, pages: u64, zeroed: bool) {
         let due = clock::wall() + EVERY;
-        tenant.put_new(pages + LOOKED_AT);
         tenant.look(LOOKED_AT, reserve.len().get());
         std::thread::sleep(due.saturating_sub(clock::wall()));
         let name = if zeroed { "zeroed" } else { "recall" };
@@ -87,10 +86,10 @@ impl Samples {
         self.cpu_us.entry(key).or_default().push(held.elapsed.cpu_us);
         self.faults.add(held.over_recall());
         self.faults.add(held.mark(Marking::Pages));
-        // What the block took away is written over by new pages if the reserve errs.
         tenant.put_new(LOOKED_AT);
         tenant.look(LOOKED_AT, reserve.len().get());
         self.faults.add(held.check(Marking::Pages));
+        tenant.put_new(pages);
     }
 
     fn peer(&mut self, peer: Peer, pages: u64) {
