@@ -228,7 +228,7 @@ impl Drop for Mapping {
 }
 
 /// Copies that may race: in assembly or volatile, so that the compiler assumes nothing of them.
-mod racy {
+pub(crate) mod racy {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     use std::arch::asm;
 

@@ -14,7 +14,7 @@ pub(crate) use std::sync::{
 };
 
 /// A word in mapped memory or in a `static`, where the model checker's own type cannot be.
-pub(crate) use std::sync::atomic::AtomicU64 as MappedWord;
+pub(crate) use std::sync::atomic::{AtomicU64 as MappedWord, AtomicU8 as MappedByte};
 
 /// Locks `mutex`; a panic in an earlier holder is no reason to stop, since no critical section
 /// of this crate runs a caller's code.

@@ -182,7 +182,7 @@ impl PageSize {
 }
 
 impl fmt::Display for Bytes {
-    /// Binary units where they divide evenly or the amount is large: `2 MiB`, `1.5 GiB`, `4096 B`.
+    /// Binary units where they divide evenly or the amount is large: `2 MiB`, `1.5 GiB`, `512 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, name) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
             let unit = 1u64 << shift;

@@ -7,106 +7,94 @@
 //! `writers` while it copies, and first class takes another run or waits.
 #![allow(unsafe_code)] // Safety: forwards to sys::rseq; the caller of `fill` vouches for the bytes.
 
-#[cfg(not(loom))]
-mod real {
-    use crate::error::OsError;
-    use crate::sync::{fence, AtomicU64, Ordering};
-    use crate::sys::{membarrier, rseq};
-    pub(crate) use rseq::{Fill, Guard, Outcome};
+use crate::error::OsError;
+use crate::sync::{fence, AtomicU64, Ordering};
+use crate::sys::{membarrier, rseq};
+pub(crate) use rseq::{Fill, Guard, Outcome};
 
-    /// See the module.
-    #[derive(Clone, Copy, Debug)]
-    pub(crate) enum Critical {
-        /// By restartable sequences.
-        Restartable(rseq::Rseq),
-        /// By counting writers.
-        Counted,
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Critical {
+    /// By restartable sequences.
+    Restartable(rseq::Rseq),
+    /// By counting writers.
+    Counted,
+}
+
+impl Critical {
+    /// Restartable where this machine can, or why not.
+    pub(crate) fn find() -> Result<Self, String> {
+        let rseq = rseq::Rseq::find()?;
+        membarrier::register_rseq().map_err(|e: OsError| e.to_string())?;
+        membarrier::rseq_barrier().map_err(|e| e.to_string())?;
+        Ok(Self::Restartable(rseq))
     }
 
-    impl Critical {
-        /// Restartable where this machine can, or why not.
-        pub(crate) fn find() -> Result<Self, String> {
-            let rseq = rseq::Rseq::find()?;
-            membarrier::register_rseq().map_err(|e: OsError| e.to_string())?;
-            membarrier::rseq_barrier().map_err(|e| e.to_string())?;
-            Ok(Self::Restartable(rseq))
-        }
+    pub(crate) fn counts_writers(&self) -> bool {
+        matches!(self, Self::Counted)
+    }
 
-        pub(crate) fn counts_writers(&self) -> bool {
-            matches!(self, Self::Counted)
-        }
-
-        /// After this no tenant acts on a guard word that it read before.
-        pub(crate) fn barrier(&self) {
-            if let Self::Restartable(_) = self {
-                // `find` registered the process and tried the call: it cannot fail now, and
-                // going on without it would let a tenant write into a block.
-                if let Err(why) = membarrier::rseq_barrier() {
-                    eprintln!("glebe: {why} after it had worked");
-                    std::process::abort();
-                }
-            }
-            fence(Ordering::SeqCst);
-        }
-
-        /// Exchanges `target` while the guard matches.
-        #[inline]
-        pub(crate) fn exchange(
-            &self,
-            guard: Guard<'_>,
-            target: &AtomicU64,
-            old: u64,
-            new: u64,
-        ) -> Outcome {
-            match self {
-                Self::Restartable(rseq) => rseq.compare_exchange(guard, target, old, new),
-                // The caller stands in `writers`, which keeps the guard as it is.
-                Self::Counted => {
-                    match target.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed) {
-                        Ok(_) => Outcome::Done,
-                        Err(_) => Outcome::Lost,
-                    }
-                }
+    /// After this no tenant acts on a guard word that it read before.
+    pub(crate) fn barrier(&self) {
+        if let Self::Restartable(_) = self {
+            // `find` registered the process and tried the call: it cannot fail now, and
+            // going on without it would let a tenant write into a block.
+            if let Err(why) = membarrier::rseq_barrier() {
+                eprintln!("glebe: {why} after it had worked");
+                std::process::abort();
             }
         }
+        fence(Ordering::SeqCst);
+    }
 
-        /// Fills a claimed page while the guard matches.
-        ///
-        /// # Safety
-        /// As [`rseq::Rseq::fill`].
-        #[inline]
-        pub(crate) unsafe fn fill(&self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
-            match self {
-                // SAFETY: forwarded to the caller.
-                Self::Restartable(rseq) => unsafe { rseq.fill(guard, fill) },
-                // SAFETY: forwarded to the caller; the writer count keeps first class out.
-                Self::Counted => unsafe { counted_fill(fill) },
+    /// Exchanges `target` while the guard matches.
+    #[inline]
+    pub(crate) fn exchange(
+        &self,
+        guard: Guard<'_>,
+        target: &AtomicU64,
+        old: u64,
+        new: u64,
+    ) -> Outcome {
+        match self {
+            Self::Restartable(rseq) => rseq.compare_exchange(guard, target, old, new),
+            // The caller stands in `writers`, which keeps the guard as it is.
+            Self::Counted => {
+                match target.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                    Ok(_) => Outcome::Done,
+                    Err(_) => Outcome::Lost,
+                }
             }
         }
     }
 
+    /// Fills a claimed page while the guard matches.
+    ///
     /// # Safety
     /// As [`rseq::Rseq::fill`].
-    unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
-        if fill.target.load(Ordering::Relaxed) != fill.claim {
-            return Outcome::Lost;
+    #[inline]
+    pub(crate) unsafe fn fill(&self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
+        match self {
+            // SAFETY: forwarded to the caller.
+            Self::Restartable(rseq) => unsafe { rseq.fill(guard, fill) },
+            // SAFETY: forwarded to the caller; the writer count keeps first class out.
+            Self::Counted => unsafe { counted_fill(fill) },
         }
-        fence(Ordering::SeqCst); // the claim before the bytes
-        for (at, word) in fill.meta_at.iter().zip(fill.meta) {
-            at.store(word, Ordering::Relaxed);
-        }
-        // SAFETY: both pointers are good for `len` bytes and disjoint, says the caller.
-        unsafe { crate::sys::racy::copy(fill.to, fill.from, fill.len) };
-        fill.target.store(fill.commit, Ordering::Release);
-        Outcome::Done
     }
 }
 
-#[cfg(not(loom))]
-pub(crate) use real::{Critical, Fill, Guard, Outcome};
-
-#[cfg(loom)]
-#[path = "critical_model.rs"]
-mod model;
-#[cfg(loom)]
-pub(crate) use model::{Critical, Fill, Guard, Outcome};
+/// # Safety
+/// As [`rseq::Rseq::fill`].
+unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
+    if fill.target.load(Ordering::Relaxed) != fill.claim {
+        return Outcome::Lost;
+    }
+    fence(Ordering::SeqCst); // the claim before the bytes
+    for (at, word) in fill.meta_at.iter().zip(fill.meta) {
+        at.store(word, Ordering::Relaxed);
+    }
+    // SAFETY: both pointers are good for `len` bytes and disjoint, says the caller.
+    unsafe { crate::mapping::racy::copy(fill.to, fill.from, fill.len) };
+    fill.target.store(fill.commit, Ordering::Release);
+    Outcome::Done
+}

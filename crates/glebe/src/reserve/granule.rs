@@ -146,10 +146,10 @@ impl GranuleWord {
         Self(self.0 - (1 << WRITERS.shift))
     }
 
-    /// One more live page, whose contents are about to change.
-    pub(crate) fn with_live_added(self) -> Self {
-        debug_assert!(self.live() < LIVE.max(), "{self:?}");
-        Self(self.0 + (1 << LIVE.shift)).with_zero(ZeroState::Unknown)
+    /// One more live page, whose contents are about to change; `None` when the field is full.
+    pub(crate) fn with_live_added(self) -> Option<Self> {
+        let added = || Self(self.0 + (1 << LIVE.shift)).with_zero(ZeroState::Unknown);
+        (self.live() < LIVE.max()).then(added)
     }
 
     /// `pages` live pages less.
@@ -206,7 +206,7 @@ mod tests {
     fn transitions_touch_their_field_only() {
         let w = GranuleWord::fresh();
         assert!(w.is_zero() && w.is_open());
-        let w = w.with_live_added();
+        let w = w.with_live_added().unwrap();
         assert!(!w.is_zero());
         assert_eq!((w.live(), w.held(), w.epoch()), (1, 0, 0));
         let taken = w.closed().unwrap().taken_whole(512);

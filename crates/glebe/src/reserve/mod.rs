@@ -1,1 +1,289 @@
-//! First-class allocation that cannot fail, second-class tenants in what is idle.
+//! The reserve: guaranteed contiguous memory whose idle pages work as a cache.
+//!
+//! A [`Reserve`] owns one populated mapping. *First class* takes [`Block`]s of physically
+//! contiguous pages from it, in microseconds and without ever failing while a free run is long
+//! enough. What first class does not hold is lent to *tenants* (the [`PageCache`]), whose pages
+//! are dropped at once when first class wants their place. Positions are base pages from the
+//! start of the mapping; the unit of bookkeeping is a granule of 2 MiB.
+//!
+//! Everything is shared by reference between threads. Locks: `positions`, among first-class
+//! callers only; `pools`, when a pool is made. Tenants and first class share no lock: see `lent`.
+//! After fork the reserve stays with the parent, and every call in the child is
+//! [`Error::Forked`].
+//!
+//! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
+
+mod critical;
+mod error;
+mod frames;
+mod granule;
+mod index;
+mod lent;
+mod owner;
+mod page_cache;
+mod page_word;
+mod positions;
+mod stats;
+
+use std::sync::Arc;
+
+use crate::contig::Contig;
+use crate::stats::Histogram;
+use crate::sync::{lock, Mutex};
+use crate::sys::fork::ForkGuard;
+use crate::sys::page_size;
+use crate::units::{Bytes, Pages};
+
+use self::stats::Counts;
+use critical::Critical;
+use frames::Frames;
+use lent::Lent;
+use page_cache::Tenant;
+use positions::Positions;
+
+pub use self::stats::Stats;
+pub use error::Error;
+pub use owner::{Block, Contiguity, Promise, Request};
+pub use page_cache::{PageCache, Pool, Put, Rejected};
+
+/// Bytes in a granule, on every page size.
+const GRANULE: Bytes = Bytes::mib(2);
+
+/// How tenants are kept out of pages that first class takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    /// By restartable sequences: first class never waits for a tenant.
+    Restartable,
+    /// By counting the copies in each granule: first class takes another run, or waits for a copy
+    /// to end where there is none.
+    Counted,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    positions: Mutex<Positions>,
+    lent: Lent,
+    tenant: Tenant,
+    counts: Counts,
+    alloc_ns: Histogram,
+    guard: ForkGuard,
+    why_counted: Option<String>,
+}
+
+impl Inner {
+    pub(crate) fn lent(&self) -> &Lent {
+        &self.lent
+    }
+
+    pub(crate) fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    pub(crate) fn alloc_ns(&self) -> &Histogram {
+        &self.alloc_ns
+    }
+
+    #[inline]
+    pub(crate) fn check_fork(&self) -> Result<(), Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        Ok(())
+    }
+}
+
+/// How a reserve is built.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Builder {
+    counted: bool,
+}
+
+impl Builder {
+    /// Chooses how tenants are kept out; without this the best that the machine has.
+    pub fn writers(self, writers: Writers) -> Self {
+        Self { counted: writers == Writers::Counted }
+    }
+
+    /// A reserve over new memory of `len`, rounded up to granules, from the best source.
+    ///
+    /// # Errors
+    /// [`Error::Contig`] where the memory cannot be had.
+    pub fn map(self, len: Bytes) -> Result<Reserve, Error> {
+        let granules = len.get().div_ceil(GRANULE.get());
+        let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
+        self.build(Contig::options().map(len)?)
+    }
+
+    /// A reserve over `contig`.
+    ///
+    /// # Errors
+    /// [`Error::BadLen`] where that is no whole number of granules.
+    pub fn build(self, contig: Contig) -> Result<Reserve, Error> {
+        let page = page_size();
+        let len = contig.len();
+        if len == Bytes::ZERO || len.get() % GRANULE.get() != 0 || page.bytes() > GRANULE {
+            return Err(Error::BadLen { given: len, granule: GRANULE });
+        }
+        let (critical, why_counted) = if self.counted {
+            (Critical::Counted, Some("asked for by the builder".to_owned()))
+        } else {
+            match Critical::find() {
+                Ok(critical) => (critical, None),
+                Err(why) => (Critical::Counted, Some(why)),
+            }
+        };
+        let pages = len.pages_down(page);
+        let granule_pages = GRANULE.pages_down(page).get();
+        let positions = Positions::new(&contig, pages.get(), granule_pages);
+        let frames = Frames::new(contig, page);
+        let lent = Lent::new(frames, pages.as_usize(), granule_pages.ilog2(), critical);
+        let inner = Inner {
+            positions: Mutex::new(positions),
+            tenant: Tenant::new(lent.pages()),
+            lent,
+            counts: Counts::new(),
+            alloc_ns: Histogram::new(),
+            guard: ForkGuard::new(),
+            why_counted,
+        };
+        Ok(Reserve { inner: Arc::new(inner) })
+    }
+}
+
+/// What the pages of one granule are used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GranuleUse {
+    /// By nobody.
+    pub free: Pages,
+    /// By first class.
+    pub first_class: Pages,
+    /// By tenants.
+    pub tenant: Pages,
+}
+
+/// A reserve: a cheap handle, which blocks and pools keep alive too.
+#[derive(Clone, Debug)]
+pub struct Reserve {
+    inner: Arc<Inner>,
+}
+
+impl Reserve {
+    /// How to build one.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A physically contiguous block of `pages` at a multiple of `align` pages, contents
+    /// unspecified. Never fails because of tenants.
+    ///
+    /// # Errors
+    /// [`Error::NoRun`] with the longest free run; [`Error::ZeroPages`], [`Error::BadAlign`],
+    /// [`Error::Forked`].
+    pub fn alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
+        self.alloc_with(Request::new(pages).align(align))
+    }
+
+    /// As [`Reserve::alloc`], but never waits for a tenant's copy.
+    ///
+    /// # Errors
+    /// Also [`Error::WouldWait`], only where writers are counted.
+    pub fn try_alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
+        self.alloc_with(Request::new(pages).align(align).no_wait())
+    }
+
+    /// The block that `request` describes.
+    ///
+    /// # Errors
+    /// As [`Reserve::alloc`] and [`Reserve::try_alloc`].
+    pub fn alloc_with(&self, request: Request) -> Result<Block, Error> {
+        self.inner.alloc(request)
+    }
+
+    /// Sets a run aside for later: until it is taken tenants use it, and no other block gets it.
+    ///
+    /// # Errors
+    /// As [`Reserve::alloc`].
+    pub fn promise(&self, pages: Pages, align: Pages) -> Result<Promise, Error> {
+        self.inner.promise(pages, align)
+    }
+
+    /// The longest block that could be had now.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn largest_run(&self) -> Result<Pages, Error> {
+        self.inner.check_fork()?;
+        Ok(Pages::new(lock(&self.inner.positions).largest()))
+    }
+
+    /// Pages in the reserve.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> Pages {
+        Pages::new(self.inner.lent.pages() as u64)
+    }
+
+    /// The cache that lives in what first class does not hold.
+    #[must_use]
+    pub fn page_cache(&self) -> PageCache {
+        PageCache::new(Arc::clone(&self.inner))
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn contig(&self) -> &Contig {
+        self.inner.lent.frames().contig()
+    }
+
+    /// How tenants are kept out of blocks here.
+    #[must_use]
+    pub fn writers(&self) -> Writers {
+        if self.inner.lent.critical().counts_writers() {
+            Writers::Counted
+        } else {
+            Writers::Restartable
+        }
+    }
+
+    /// Why writers are counted, where they are.
+    #[must_use]
+    pub fn why_counted(&self) -> Option<&str> {
+        self.inner.why_counted.as_deref()
+    }
+
+    /// What each granule is used for, in the order of positions.
+    #[must_use]
+    pub fn usage(&self) -> Vec<GranuleUse> {
+        let lent = &self.inner.lent;
+        let pages = lent.granule_pages() as u64;
+        let of = |granule| {
+            let word = lent.granule(granule);
+            let (held, live) = (word.held(), word.live());
+            GranuleUse {
+                free: Pages::new(pages.saturating_sub(held + live)),
+                first_class: Pages::new(held),
+                tenant: Pages::new(live),
+            }
+        };
+        (0..lent.granules()).map(of).collect()
+    }
+
+    /// The statistics now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.inner.counts.sum();
+        for granule in self.usage() {
+            stats.free = stats.free + granule.free;
+            stats.held = stats.held + granule.first_class;
+            stats.live = stats.live + granule.tenant;
+        }
+        stats.total = self.len();
+        stats.alloc_ns = self.inner.alloc_ns.snapshot();
+        stats
+    }
+}

@@ -1,0 +1,53 @@
+//! What a reserve refuses, and why.
+
+use crate::contig;
+use crate::units::{Bytes, Pages};
+
+/// A call on a reserve that was refused; nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A block of no pages.
+    #[error("a block of 0 pages was asked for; the least is 1")]
+    ZeroPages,
+    /// An alignment that is not a power of two.
+    #[error("alignment of {} pages is not a power of two", .align.get())]
+    BadAlign {
+        /// The alignment asked for.
+        align: Pages,
+    },
+    /// No free run is long enough.
+    #[error("no run of {} pages is free; the longest free run has {}", .asked.get(), .largest.get())]
+    NoRun {
+        /// Pages asked for.
+        asked: Pages,
+        /// The longest run free now; a request up to it can still fail for its alignment.
+        largest: Pages,
+    },
+    /// A tenant is copying into every run that fits, and the request would not wait. Only where
+    /// restartable sequences are missing.
+    #[error("tenants are copying into every run that fits, and the request would not wait")]
+    WouldWait,
+    /// The caller is a forked child: the reserve stayed with its parent.
+    #[error("this process was forked from the reserve's owner; the reserve stayed there")]
+    Forked,
+    /// A buffer that is not exactly one page.
+    #[error("a buffer of {given} bytes where a page is exactly {page}")]
+    BadPageLen {
+        /// Bytes given.
+        given: usize,
+        /// The page size.
+        page: Bytes,
+    },
+    /// Memory too small, or not a whole number of granules.
+    #[error("a reserve is a whole number of granules of {granule}, at least one; given {given}")]
+    BadLen {
+        /// The length given.
+        given: Bytes,
+        /// The granule.
+        granule: Bytes,
+    },
+    /// The memory could not be had.
+    #[error(transparent)]
+    Contig(#[from] contig::Error),
+}

@@ -1,0 +1,115 @@
+//! The lending protocol: tenants copy into pages that first class does not hold, first class
+//! takes them back at once, and no tenant ever writes a page that first class holds.
+//!
+//! Owns the granule words, the page words, the key words beside each page, and the bytes. The
+//! tenants' half is in [`tenant`], the recall in [`recall`]. Which page a tenant uses and which
+//! block first class takes is decided above; the caller of a recall owns its block's positions.
+//!
+//! Why a page of a block is never written by a tenant: a tenant commits a claim or a fill only in
+//! a guarded sequence ([`super::critical`]) that sees its granule open and in the epoch of its
+//! claim. A recall first closes its granules, then ends all sequences by one barrier, and only
+//! then changes epochs and page words, so that an interrupted sequence finds the granule closed,
+//! or another epoch, or another page word than its claim.
+//!
+//! Cost: claim, fill and read touch one granule word and one page word. A recall of `n` pages is
+//! two exchanges a granule, one barrier, and one store a page in the at most two granules that it
+//! shares with others.
+
+mod recall;
+mod tenant;
+
+use super::critical::Critical;
+use super::frames::Frames;
+use super::granule::{GranuleWord, PAGES_MAX};
+use super::page_word::PageWord;
+use crate::sync::{AtomicU64, Ordering};
+use crate::sys::rseq::META_WORDS;
+
+pub(crate) use tenant::{Claim, NoClaim, NotFilled};
+
+/// Words kept beside a page, written with it: they say whose bytes it holds.
+pub(crate) type Meta = [u64; META_WORDS];
+
+#[derive(Debug)]
+pub(crate) struct Lent {
+    granules: Box<[AtomicU64]>,
+    words: Box<[AtomicU64]>,
+    meta: Box<[[AtomicU64; META_WORDS]]>,
+    frames: Frames,
+    critical: Critical,
+    /// log2 of the pages in a granule.
+    shift: u32,
+}
+
+impl Lent {
+    /// All of `frames`, free and zero, in granules of `1 << shift` pages. `pages` is a multiple
+    /// of that.
+    pub(crate) fn new(frames: Frames, pages: usize, shift: u32, critical: Critical) -> Self {
+        assert!(1 << shift <= PAGES_MAX && pages % (1 << shift) == 0, "{pages} by 2^{shift}");
+        let granules = (0..pages >> shift).map(|_| AtomicU64::new(GranuleWord::fresh().0));
+        let words = (0..pages).map(|_| AtomicU64::new(PageWord::fresh().0));
+        Self {
+            granules: granules.collect(),
+            words: words.collect(),
+            meta: (0..pages).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
+            frames,
+            critical,
+            shift,
+        }
+    }
+
+    pub(crate) fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
+    pub(crate) fn critical(&self) -> &Critical {
+        &self.critical
+    }
+
+    pub(crate) fn pages(&self) -> usize {
+        self.words.len()
+    }
+
+    pub(crate) fn granules(&self) -> usize {
+        self.granules.len()
+    }
+
+    pub(crate) fn granule_pages(&self) -> usize {
+        1 << self.shift
+    }
+
+    #[inline]
+    pub(crate) fn granule_of(&self, page: usize) -> usize {
+        page >> self.shift
+    }
+
+    /// The word of a granule, as it is now.
+    #[inline]
+    pub(crate) fn granule(&self, granule: usize) -> GranuleWord {
+        GranuleWord(self.granules[granule].load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn word(&self, page: usize) -> PageWord {
+        PageWord(self.words[page].load(Ordering::Acquire))
+    }
+
+    /// Changes a granule word by `change` until nobody came between; `None` from it leaves the
+    /// word alone. Gives the word before, as `Ok` if it was changed.
+    #[inline]
+    fn update(
+        &self,
+        granule: usize,
+        mut change: impl FnMut(GranuleWord) -> Option<GranuleWord>,
+    ) -> Result<GranuleWord, GranuleWord> {
+        let word = &self.granules[granule];
+        let mut now = word.load(Ordering::Acquire);
+        loop {
+            let Some(next) = change(GranuleWord(now)) else { return Err(GranuleWord(now)) };
+            match word.compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(GranuleWord(now)),
+                Err(other) => now = other,
+            }
+        }
+    }
+}

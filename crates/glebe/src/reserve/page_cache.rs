@@ -1,0 +1,385 @@
+//! The page cache tenant: pages by pool, object and index, in what first class does not use.
+//!
+//! The calls and words are those of Linux's cleancache: put copies a page in, get copies it out,
+//! invalidate drops it. Nothing is promised but that a hit is the last page put under its key. A
+//! put that is refused drops what the key held, so that no old page is found after it.
+//!
+//! Keys: a pool has an internal number that invalidating the pool replaces, and an object has a
+//! generation in a hashed cell that invalidating the object bumps; both are part of what is kept
+//! beside a page, so either costs O(1) and the dead pages go when their turn comes. Two objects
+//! that share a cell are invalidated together: a miss more, never an old page.
+//!
+//! Eviction: CLOCK, one byte a page, swept from the top of the reserve downward in chunks that
+//! each thread takes for itself, while first class takes from the bottom. No lock anywhere.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use super::error::Error;
+use super::index::Index;
+use super::lent::{Claim, Lent, Meta, NoClaim, NotFilled};
+use super::stats::{Counter, Counts};
+use super::Inner;
+use crate::stats::{lane, LANES};
+use crate::sync::{lock, MappedByte, MappedWord, Mutex, Ordering};
+
+/// Pages that a thread sweeps before it takes the next chunk.
+const CHUNK: u64 = 32;
+/// Pages in use that a put looks at before it evicts one regardless.
+const HOT_MAX: u32 = 64;
+/// Pages that a put tries to fill before it gives up.
+const TRIES: u32 = 4;
+
+/// How a put ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// The page can be had by get until it is evicted, recalled or invalidated.
+    Stored,
+    /// The page was not kept, and nothing is kept under its key.
+    Rejected(Rejected),
+}
+
+/// Why a page was not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rejected {
+    /// First class holds, or others are at, every page that was looked at.
+    Full,
+    /// First class took the pages under way.
+    Recalled,
+    /// Interrupted, or crowded out, too often.
+    Busy,
+}
+
+#[repr(align(128))]
+#[derive(Debug)]
+struct Padded(MappedWord);
+
+/// The state of the tenant, beside the pages themselves.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    index: Index,
+    hot: Box<[MappedByte]>,
+    /// Generations of objects, by hash.
+    generations: Box<[MappedWord]>,
+    hand: Padded,
+    lanes: Box<[Padded]>,
+    seed: u64,
+    pools: Mutex<HashMap<String, Arc<PoolState>>>,
+    next_pool: MappedWord,
+}
+
+#[derive(Debug)]
+struct PoolState {
+    /// Replaced when the pool is invalidated.
+    number: MappedWord,
+}
+
+impl Tenant {
+    pub(crate) fn new(pages: usize) -> Self {
+        Self {
+            index: Index::new(pages),
+            hot: (0..pages).map(|_| Default::default()).collect(),
+            generations: (0..pages.next_power_of_two()).map(|_| MappedWord::new(0)).collect(),
+            hand: Padded(MappedWord::new(0)),
+            lanes: (0..LANES).map(|_| Padded(MappedWord::new(0))).collect(),
+            seed: RandomState::new().hash_one(0),
+            pools: Mutex::new(HashMap::new()),
+            next_pool: MappedWord::new(1),
+        }
+    }
+
+    #[inline]
+    fn mix(&self, a: u64, b: u64) -> u64 {
+        let product = u128::from(a ^ self.seed) * u128::from(b ^ 0x9e37_79b9_7f4a_7c15);
+        let folded = (product as u64) ^ ((product >> 64) as u64);
+        folded ^ (a.rotate_left(32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
+    }
+
+    #[inline]
+    fn hash(&self, meta: &Meta) -> u64 {
+        let h = self.mix(self.mix(meta[0], meta[1]), meta[2]);
+        self.mix(h, self.seed.rotate_left(17))
+    }
+
+    #[inline]
+    fn generation(&self, pool: u64, object: u64) -> &MappedWord {
+        let cell = self.mix(object, pool) as usize & (self.generations.len() - 1);
+        &self.generations[cell]
+    }
+
+    fn is_dead(&self, meta: &Meta) -> bool {
+        self.generation(meta[0], meta[1]).load(Ordering::Acquire) != meta[3]
+    }
+
+    /// The next page for a thread to look at.
+    #[inline]
+    fn next_page(&self, pages: u64) -> usize {
+        let lane = &self.lanes[lane()].0;
+        let mut at = lane.fetch_add(1, Ordering::Relaxed);
+        if at % CHUNK == 0 {
+            at = self.hand.0.fetch_add(CHUNK, Ordering::Relaxed);
+            lane.store(at + 1, Ordering::Relaxed);
+        }
+        (pages - 1 - at % pages) as usize
+    }
+
+    /// Ends the thread's chunk.
+    fn skip_chunk(&self) {
+        self.lanes[lane()].0.store(0, Ordering::Relaxed);
+    }
+
+    /// Claims a page: a free one, or one that was not used since the hand last came by.
+    fn claim(&self, lent: &Lent, counts: &Counts) -> Option<Claim> {
+        let pages = lent.pages() as u64;
+        let full = lent.granule_pages() as u64;
+        let (mut warm, mut looked) = (0, 0);
+        while looked < pages {
+            let page = self.next_page(pages);
+            let granule = lent.granule(lent.granule_of(page));
+            if !granule.is_open() || granule.held() == full {
+                self.skip_chunk();
+                looked += CHUNK;
+                continue;
+            }
+            looked += 1;
+            let hot = &self.hot[page];
+            if hot.load(Ordering::Relaxed) != 0 {
+                hot.store(0, Ordering::Relaxed);
+                warm += 1;
+                if warm < HOT_MAX {
+                    continue;
+                }
+            }
+            let held = lent.holds(page, |_| true);
+            match lent.claim(page) {
+                Ok(claim) => {
+                    self.count_claim(&claim, held.map(|(_, _, meta)| meta), counts);
+                    return Some(claim);
+                }
+                Err(NoClaim::Recalled) => counts.add(Counter::RejectedRecalled, 1),
+                Err(NoClaim::Taken) => {}
+            }
+        }
+        None
+    }
+
+    /// A claim ended what the page held: its entry goes, and it is counted.
+    fn count_claim(&self, claim: &Claim, held: Option<Meta>, counts: &Counts) {
+        if !claim.evicted {
+            return;
+        }
+        let mut dead = false;
+        if let Some(meta) = held {
+            dead = self.is_dead(&meta);
+            let page = claim.page;
+            self.index.remove(self.hash(&meta), |other| other == page);
+        }
+        counts.add(if dead { Counter::InvalidatedPages } else { Counter::Evicted }, 1);
+    }
+
+    fn same<'a>(lent: &'a Lent, key: &'a Meta) -> impl Fn(usize) -> bool + use<'a> {
+        move |page| lent.holds(page, |meta| meta[..3] == key[..3]).is_some()
+    }
+
+    fn put(&self, lent: &Lent, counts: &Counts, key: &Meta, bytes: &[u8]) -> Put {
+        let mut why = Rejected::Full;
+        for _ in 0..TRIES {
+            let Some(claim) = self.claim(lent, counts) else { break };
+            let page = claim.page;
+            match lent.fill(claim, *key, bytes) {
+                Ok(()) => {
+                    counts.add(Counter::Stored, 1);
+                    if self.publish(lent, counts, key, page) {
+                        return Put::Stored;
+                    }
+                    self.discard(lent, counts, key, page, Counter::Evicted);
+                    why = Rejected::Busy;
+                    break;
+                }
+                Err(NotFilled::Recalled) => {
+                    counts.add(Counter::RejectedRecalled, 1);
+                    why = Rejected::Recalled;
+                }
+                Err(NotFilled::Interrupted) => {
+                    why = Rejected::Busy;
+                    break;
+                }
+            }
+        }
+        self.invalidate_page(lent, counts, key);
+        counts.add(Counter::Rejected, 1);
+        Put::Rejected(why)
+    }
+
+    fn publish(&self, lent: &Lent, counts: &Counts, key: &Meta, page: usize) -> bool {
+        let stale = |page: usize, tag: u32| {
+            let of_tag = |meta: &Meta| (self.hash(meta) >> 32) as u32 == tag;
+            page >= lent.pages() || lent.holds(page, of_tag).is_none()
+        };
+        let same = |other: usize| other != page && Self::same(lent, key)(other);
+        let Some(published) = self.index.publish(self.hash(key), page, same, stale) else {
+            return false;
+        };
+        if let Some(old) = published.replaced {
+            self.discard(lent, counts, key, old, Counter::Replaced);
+        }
+        if let Some(other) = published.displaced {
+            if let Some((word, seen, _)) = lent.holds(other, |_| true) {
+                if lent.discard(other, word, seen) {
+                    counts.add(Counter::Evicted, 1);
+                }
+            }
+        }
+        true
+    }
+
+    /// Drops `page` if it still holds `key`; it has no entry any more. If it cannot be dropped
+    /// now, the hand finds it.
+    fn discard(&self, lent: &Lent, counts: &Counts, key: &Meta, page: usize, why: Counter) {
+        if let Some((word, seen, _)) = lent.holds(page, |meta| meta[..3] == key[..3]) {
+            if lent.discard(page, word, seen) {
+                counts.add(why, 1);
+            }
+        }
+    }
+
+    fn get(&self, lent: &Lent, key: &Meta, buf: &mut [u8]) -> bool {
+        let take = |page| lent.read(page, key, buf);
+        match self.index.find(self.hash(key), take) {
+            Some(page) => {
+                if self.hot[page].load(Ordering::Relaxed) == 0 {
+                    self.hot[page].store(1, Ordering::Relaxed);
+                }
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn invalidate_page(&self, lent: &Lent, counts: &Counts, key: &Meta) -> bool {
+        let Some(page) = self.index.remove(self.hash(key), Self::same(lent, key)) else {
+            return false;
+        };
+        self.discard(lent, counts, key, page, Counter::InvalidatedPages);
+        true
+    }
+}
+
+/// The page cache of a reserve: a cheap handle.
+#[derive(Clone, Debug)]
+pub struct PageCache {
+    inner: Arc<Inner>,
+}
+
+impl PageCache {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    /// The pool of this name, made if there is none: a name space for objects, which can be
+    /// invalidated as a whole.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn pool(&self, name: &str) -> Result<Pool, Error> {
+        self.inner.check_fork()?;
+        let tenant = self.inner.tenant();
+        let mut pools = lock(&tenant.pools);
+        let state = pools.entry(name.to_owned()).or_insert_with(|| {
+            let number = tenant.next_pool.fetch_add(1, Ordering::Relaxed);
+            Arc::new(PoolState { number: MappedWord::new(number) })
+        });
+        Ok(Pool { state: Arc::clone(state), inner: Arc::clone(&self.inner) })
+    }
+}
+
+/// A pool of the page cache: a cheap handle. Every call is O(1), takes no lock, and fails in a
+/// forked child with [`Error::Forked`].
+#[derive(Clone, Debug)]
+pub struct Pool {
+    state: Arc<PoolState>,
+    inner: Arc<Inner>,
+}
+
+impl Pool {
+    #[inline]
+    fn key(&self, object: u64, index: u64) -> Meta {
+        let pool = self.state.number.load(Ordering::Acquire);
+        let generation = self.inner.tenant().generation(pool, object).load(Ordering::Acquire);
+        [pool, object, index, generation]
+    }
+
+    fn check(&self, len: usize) -> Result<(), Error> {
+        self.inner.check_fork()?;
+        let page = self.inner.lent().frames().page().bytes();
+        if len as u64 != page.get() {
+            return Err(Error::BadPageLen { given: len, page });
+        }
+        Ok(())
+    }
+
+    /// Copies `page`, exactly one base page, in under `object` and `index`, in place of what the
+    /// key held.
+    ///
+    /// # Errors
+    /// [`Error::BadPageLen`], [`Error::Forked`].
+    pub fn put(&self, object: u64, index: u64, page: &[u8]) -> Result<Put, Error> {
+        self.check(page.len())?;
+        let key = self.key(object, index);
+        Ok(self.inner.tenant().put(self.inner.lent(), self.inner.counts(), &key, page))
+    }
+
+    /// Copies the page of `object` and `index` out into `buf`, exactly one base page. `false` is
+    /// a miss: then `buf` may hold anything.
+    ///
+    /// # Errors
+    /// [`Error::BadPageLen`], [`Error::Forked`].
+    pub fn get(&self, object: u64, index: u64, buf: &mut [u8]) -> Result<bool, Error> {
+        self.check(buf.len())?;
+        let key = self.key(object, index);
+        let hit = self.inner.tenant().get(self.inner.lent(), &key, buf);
+        self.inner.counts().add(if hit { Counter::Loaded } else { Counter::Missed }, 1);
+        Ok(hit)
+    }
+
+    /// Drops one page; whether there was one.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn invalidate_page(&self, object: u64, index: u64) -> Result<bool, Error> {
+        self.inner.check_fork()?;
+        let key = self.key(object, index);
+        let counts = self.inner.counts();
+        let found = self.inner.tenant().invalidate_page(self.inner.lent(), counts, &key);
+        if !found {
+            counts.add(Counter::InvalidateFailed, 1);
+        }
+        Ok(found)
+    }
+
+    /// Drops all pages of an object at once: O(1), their room is reused when its turn comes.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn invalidate_object(&self, object: u64) -> Result<(), Error> {
+        self.inner.check_fork()?;
+        let pool = self.state.number.load(Ordering::Acquire);
+        self.inner.tenant().generation(pool, object).fetch_add(1, Ordering::AcqRel);
+        self.inner.counts().add(Counter::InvalidatedObjects, 1);
+        Ok(())
+    }
+
+    /// Drops all pages of the pool at once: O(1).
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn invalidate_all(&self) -> Result<(), Error> {
+        self.inner.check_fork()?;
+        let number = self.inner.tenant().next_pool.fetch_add(1, Ordering::Relaxed);
+        self.state.number.store(number, Ordering::Release);
+        self.inner.counts().add(Counter::InvalidatedPools, 1);
+        Ok(())
+    }
+}

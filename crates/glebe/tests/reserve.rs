@@ -1,0 +1,246 @@
+//! The reserve through its public interface: promises kept, bad input, bad days.
+
+use glebe::contig::{Contig, Source};
+use glebe::reserve::{Error, Put, Request, Reserve, Writers};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+const ONE: Pages = Pages::new(1);
+
+/// A reserve of ordinary memory, with frames hidden or not; blocks are asked for with `any`.
+fn reserve(len: Bytes, writers: Option<Writers>) -> Reserve {
+    let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
+    let builder = Reserve::builder();
+    let builder = match writers {
+        Some(writers) => builder.writers(writers),
+        None => builder,
+    };
+    builder.build(contig).expect("a whole number of granules")
+}
+
+fn page(fill: u8) -> Vec<u8> {
+    vec![fill; page_size().bytes().as_usize()]
+}
+
+fn any(reserve: &Reserve, pages: u64) -> Result<glebe::reserve::Block, Error> {
+    reserve.alloc_with(Request::new(Pages::new(pages)).any())
+}
+
+/// Fills the whole reserve with pages that say who they are.
+fn fill(reserve: &Reserve) -> glebe::reserve::Pool {
+    let pool = reserve.page_cache().pool("fill").unwrap();
+    for index in 0..reserve.len().get() {
+        let put = pool.put(1, index, &page_of(index)).unwrap();
+        assert_eq!(put, Put::Stored, "{index}");
+    }
+    pool
+}
+
+fn page_of(index: u64) -> Vec<u8> {
+    let mut bytes = page(index as u8);
+    bytes[..8].copy_from_slice(&index.to_le_bytes());
+    bytes
+}
+
+fn hits(pool: &glebe::reserve::Pool, pages: u64) -> u64 {
+    let mut buf = page(0);
+    (0..pages)
+        .filter(|index| {
+            let hit = pool.get(1, *index, &mut buf).unwrap();
+            assert!(!hit || buf == page_of(*index), "wrong bytes under {index}");
+            hit
+        })
+        .count() as u64
+}
+
+#[test]
+fn a_full_reserve_still_gives_every_block_and_drops_only_what_it_takes() {
+    for writers in [None, Some(Writers::Counted)] {
+        let reserve = reserve(Bytes::mib(16), writers);
+        let pool = fill(&reserve);
+        let all = reserve.len().get();
+        let kept = hits(&pool, all);
+        assert!(kept > all * 99 / 100, "{kept} of {all}");
+        for pages in [1, 7, 63, 64, 511, 512, 513, 1000, 1537] {
+            let before = reserve.stats();
+            let block = any(&reserve, pages).unwrap();
+            let after = reserve.stats();
+            assert!(after.recalled - before.recalled <= pages, "{pages}");
+            assert_eq!(after.live, before.live - Pages::new(after.recalled - before.recalled));
+            assert_eq!(after.held, Pages::new(pages));
+            assert_eq!(hits(&pool, all), after.live.get(), "after {pages}");
+            drop(block);
+            reserve.stats().check().unwrap();
+        }
+        assert_eq!(reserve.stats().alloc_failures, 0);
+    }
+}
+
+#[test]
+fn thousand_single_pages_leave_the_rest_lent() {
+    let reserve = reserve(Bytes::mib(64), None);
+    fill(&reserve);
+    let blocks: Vec<_> = (0..1000).map(|_| any(&reserve, 1).unwrap()).collect();
+    let stats = reserve.stats();
+    let rest = reserve.len().get() - blocks.len() as u64;
+    assert!(stats.live.get() * 100 >= rest * 95, "{stats}");
+    assert!(stats.recalled <= 1000);
+}
+
+#[test]
+fn an_empty_part_is_taken_before_a_cached_page_is() {
+    let reserve = reserve(Bytes::mib(16), None);
+    let pool = reserve.page_cache().pool("half").unwrap();
+    for index in 0..reserve.len().get() / 2 {
+        pool.put(1, index, &page_of(index)).unwrap();
+    }
+    let _small = any(&reserve, 3).unwrap();
+    let _large = any(&reserve, 1024).unwrap();
+    assert_eq!(reserve.stats().recalled, 0);
+}
+
+#[test]
+fn zeroed_blocks_are_zero_and_others_keep_their_owners_bytes() {
+    let reserve = reserve(Bytes::mib(8), None);
+    fill(&reserve);
+    for pages in [1, 100, 700] {
+        let request = Request::new(Pages::new(pages)).any();
+        let zeroed = reserve.alloc_with(request.zeroed()).unwrap();
+        assert!(zeroed.bytes().unwrap().iter().all(|byte| *byte == 0), "{pages}");
+        let mut block = reserve.alloc_with(request).unwrap();
+        block.bytes_mut().unwrap().fill(0xa5);
+        fill(&reserve);
+        assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0xa5), "{pages}");
+    }
+}
+
+#[test]
+fn a_promise_is_lent_until_it_is_taken_and_cannot_fail() {
+    let reserve = reserve(Bytes::mib(8), None);
+    if reserve.contig().longest_run() < Pages::new(2) {
+        println!("skipped: frames cannot be read, so no run of two pages is known");
+    }
+    let promise = reserve.promise(ONE, ONE).unwrap();
+    fill(&reserve);
+    assert_eq!(reserve.stats().live, reserve.len(), "the promised page is lent");
+    let mut blocks = Vec::new();
+    while let Ok(block) = any(&reserve, 1) {
+        blocks.push(block);
+    }
+    assert_eq!(blocks.len() as u64, reserve.len().get() - 1);
+    let block = promise.take().unwrap();
+    assert!(blocks.iter().all(|other| !other.extent().overlaps(block.extent())));
+    drop((blocks, block));
+    let given_up = reserve.promise(ONE, ONE).unwrap();
+    drop(given_up);
+    assert_eq!(any(&reserve, reserve.len().get()).unwrap().pages(), reserve.len());
+}
+
+#[test]
+fn bad_requests_are_refused_with_their_values() {
+    let reserve = reserve(Bytes::mib(4), None);
+    let all = reserve.len();
+    assert!(matches!(reserve.alloc(Pages::ZERO, ONE), Err(Error::ZeroPages)));
+    for align in [0, 3, u64::MAX] {
+        let refused = reserve.alloc(ONE, Pages::new(align));
+        assert!(matches!(refused, Err(Error::BadAlign { align: a }) if a.get() == align));
+    }
+    for pages in [all.get() + 1, u64::MAX] {
+        let refused = any(&reserve, pages);
+        assert!(
+            matches!(refused, Err(Error::NoRun { asked, largest })
+                if asked.get() == pages && largest == all),
+            "{refused:?}"
+        );
+        let refused = reserve.promise(Pages::new(pages), ONE);
+        assert!(matches!(refused, Err(Error::NoRun { .. })), "{refused:?}");
+    }
+    let largest = reserve.largest_run().unwrap();
+    assert!(reserve.alloc(largest, ONE).is_ok());
+    let pool = reserve.page_cache().pool("bad").unwrap();
+    assert!(matches!(pool.put(1, 1, &[0; 100]), Err(Error::BadPageLen { given: 100, .. })));
+    assert!(matches!(pool.get(1, 1, &mut []), Err(Error::BadPageLen { given: 0, .. })));
+    assert_eq!(reserve.stats().held, Pages::ZERO);
+    reserve.stats().check().unwrap();
+}
+
+#[test]
+fn a_reserve_is_whole_granules_and_not_larger_than_the_machine() {
+    let odd = page_size().bytes();
+    let contig = Contig::options().source(Source::Plain).map(odd).unwrap();
+    assert!(matches!(Reserve::builder().build(contig), Err(Error::BadLen { .. })));
+    for len in [Bytes::new(u64::MAX), Bytes::gib(1 << 20)] {
+        assert!(matches!(Reserve::builder().map(len), Err(Error::Contig(_))));
+    }
+}
+
+#[test]
+fn a_panic_in_the_holder_gives_the_block_back() {
+    let reserve = reserve(Bytes::mib(4), None);
+    let theirs = reserve.clone();
+    let panicked = std::thread::spawn(move || {
+        let _block = any(&theirs, 600).unwrap();
+        panic!("on purpose, with a block in hand");
+    });
+    assert!(panicked.join().is_err());
+    assert_eq!(any(&reserve, reserve.len().get()).unwrap().pages(), reserve.len());
+}
+
+#[test]
+fn what_is_invalidated_is_not_found() {
+    let reserve = reserve(Bytes::mib(4), None);
+    let pool = reserve.page_cache().pool("a").unwrap();
+    let other = reserve.page_cache().pool("b").unwrap();
+    let mut buf = page(0);
+    let mut has = |pool: &glebe::reserve::Pool, object, index| {
+        pool.get(object, index, &mut buf).unwrap().then(|| buf[0])
+    };
+    for (object, index) in [(1, 1), (1, 2), (2, 1)] {
+        pool.put(object, index, &page(10)).unwrap();
+        other.put(object, index, &page(20)).unwrap();
+    }
+    pool.put(1, 1, &page(11)).unwrap();
+    assert_eq!(has(&pool, 1, 1), Some(11));
+    assert!(pool.invalidate_page(1, 1).unwrap());
+    assert!(!pool.invalidate_page(1, 1).unwrap());
+    assert_eq!((has(&pool, 1, 1), has(&pool, 1, 2)), (None, Some(10)));
+    pool.invalidate_object(1).unwrap();
+    assert_eq!((has(&pool, 1, 2), has(&other, 1, 2)), (None, Some(20)));
+    pool.invalidate_all().unwrap();
+    assert_eq!((has(&pool, 2, 1), has(&other, 2, 1)), (None, Some(20)));
+    reserve.stats().check().unwrap();
+    let stats = reserve.stats();
+    assert_eq!((stats.invalidated_objects, stats.invalidated_pools), (1, 1));
+    assert_eq!((stats.replaced, stats.invalidate_failed), (1, 1));
+}
+
+#[test]
+fn pages_in_use_outlive_pages_that_are_not() {
+    let reserve = reserve(Bytes::mib(4), None);
+    let pool = fill(&reserve);
+    let all = reserve.len().get();
+    let mut buf = page(0);
+    for round in 0..3 {
+        for index in 0..32 {
+            pool.get(1, index, &mut buf).unwrap();
+        }
+        for index in 0..all / 2 {
+            pool.put(2, round * all + index, &page(0)).unwrap();
+        }
+    }
+    let used = (0..32).filter(|index| pool.get(1, *index, &mut buf).unwrap()).count();
+    assert!(used >= 24, "{used} of 32 pages that were read each round are left");
+    let stats = reserve.stats();
+    assert!(stats.evicted >= all, "{stats}");
+    stats.check().unwrap();
+}
+
+#[test]
+fn statistics_print_in_both_forms() {
+    let reserve = reserve(Bytes::mib(2), None);
+    drop(any(&reserve, 5).unwrap());
+    let stats = reserve.stats();
+    assert!(stats.to_string().lines().any(|line| line.starts_with("allocs ")));
+    assert!(stats.to_json().starts_with("{ \"stored\": 0, ") && stats.to_json().ends_with(" }"));
+    assert_eq!(stats.alloc_ns.count(), 1);
+}
