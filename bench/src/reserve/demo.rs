@@ -153,10 +153,23 @@ impl Demo {
                 }
             }
             progress.update(step + 1);
-            // The reader fills what came back, as it would between requests of a real program.
-            std::thread::sleep(Duration::from_millis(10));
+            self.refill();
         }
         progress.finish();
+    }
+
+    /// Waits until the reader has filled what came back, or for as long as patience lasts.
+    fn refill(&self) {
+        let patience = Duration::from_millis(if self.quick { 150 } else { 500 });
+        let enough = self.reserve.len().get() / 64;
+        let start = clock::wall();
+        loop {
+            std::thread::sleep(Duration::from_millis(10));
+            let free: u64 = self.reserve.usage().iter().map(|g| g.free.get()).sum();
+            if free <= enough || clock::wall() - start > patience {
+                return;
+            }
+        }
     }
 
     /// How a size is asked for; `None`, with the reason on its line, if it cannot be.
