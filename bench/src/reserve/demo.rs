@@ -56,6 +56,7 @@ pub struct Outcome {
     faults: Faults,
     evicted: u64,
     recalled: u64,
+    asked: u64,
     moved_runs: u64,
     identities: Option<String>,
     fullest: Vec<GranuleUse>,
@@ -109,6 +110,8 @@ impl Demo {
         })?;
         let stats = self.reserve.stats();
         (outcome.evicted, outcome.recalled) = (stats.evicted, stats.recalled);
+        outcome.asked =
+            outcome.lines.iter().filter(|line| line.who == RESERVE).map(Line::pages_given).sum();
         outcome.identities = stats.check().err();
         let contig = self.reserve.contig();
         if contig.pinned() {
@@ -230,6 +233,7 @@ impl Demo {
             faults: Faults::default(),
             evicted: 0,
             recalled: 0,
+            asked: 0,
             moved_runs: 0,
             identities: None,
             fullest: Vec::new(),
@@ -290,7 +294,11 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         table::write(&self.lines, f)?;
         let r = &self.reading;
-        writeln!(f, "\npages     {} evicted, {} recalled", self.evicted, self.recalled)?;
+        writeln!(
+            f,
+            "\npages     {} evicted, {} recalled among {} given",
+            self.evicted, self.recalled, self.asked
+        )?;
         writeln!(
             f,
             "cache     {} hits of {:.2} us, {} misses of {:.2} us to read",

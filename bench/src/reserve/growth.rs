@@ -41,7 +41,7 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
     let mut faults = Faults::default();
     for round in 0..rounds {
         for (reserve, tenant, samples) in &mut both {
-            tenant.put_new(pages);
+            tenant.refill(reserve);
             match ask(reserve, Request::new(Pages::new(pages)), false) {
                 Ok(mut held) => {
                     samples.push(held.elapsed.wall_us);

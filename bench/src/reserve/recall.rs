@@ -1,7 +1,7 @@
 //! Blocks called back from a full cache, under a load, with the kernel's ways in between.
 //!
-//! One request every [`EVERY`]; after each, as many new pages are put as the block had, so that what
-//! is asked for next is lent. Every size and contestant comes in turn, round after round.
+//! One request every [`EVERY`]. The blocks of a round are held to its end and the cache filled again
+//! then, so that what is asked for is lent: the rows say how much of it was. Every size and contestant comes in turn, round after round.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use glebe::reserve::{Request, Reserve};
 use glebe::units::Pages;
 
-use super::requests::{ask, Faults, Marking};
+use super::requests::{ask, Faults, Held, Marking};
 use super::tenant::Tenant;
 use super::REQUEST_PAGES;
 use crate::clock;
@@ -39,6 +39,8 @@ struct Samples {
     why_none: BTreeMap<(String, &'static str), (u64, String)>,
     lent: BTreeMap<String, u64>,
     faults: Faults,
+    held: Vec<Held>,
+    held_pages: u64,
 }
 
 /// Measures and reports; the reserve is full of pages of `tenant`.
@@ -54,6 +56,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, quick: bool, repor
                 samples.own(reserve, tenant, pages, true);
             }
         }
+        samples.release(reserve, tenant);
         for pages in COMPARED.into_iter().filter(|_| round % PEER_EVERY == 0) {
             for peer in Peer::ALL {
                 samples.peer(peer, pages);
@@ -67,6 +70,9 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, quick: bool, repor
 
 impl Samples {
     fn own(&mut self, reserve: &Reserve, tenant: &mut Tenant, pages: u64, zeroed: bool) {
+        if self.held_pages + pages > reserve.len().get() / 2 {
+            self.release(reserve, tenant);
+        }
         let due = clock::wall() + EVERY;
         tenant.look(LOOKED_AT, reserve.len().get());
         std::thread::sleep(due.saturating_sub(clock::wall()));
@@ -86,10 +92,19 @@ impl Samples {
         self.cpu_us.entry(key).or_default().push(held.elapsed.cpu_us);
         self.faults.add(held.over_recall());
         self.faults.add(held.mark(Marking::Pages));
+        self.held_pages += pages;
+        self.held.push(held);
         tenant.put_new(LOOKED_AT);
         tenant.look(LOOKED_AT, reserve.len().get());
-        self.faults.add(held.check(Marking::Pages));
-        tenant.put_new(pages);
+    }
+
+    /// Looks at all blocks again, gives them back and fills the cache.
+    fn release(&mut self, reserve: &Reserve, tenant: &mut Tenant) {
+        for held in self.held.drain(..) {
+            self.faults.add(held.check(Marking::Pages));
+        }
+        self.held_pages = 0;
+        tenant.refill(reserve);
     }
 
     fn peer(&mut self, peer: Peer, pages: u64) {

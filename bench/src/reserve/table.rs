@@ -36,6 +36,11 @@ impl Line {
         self.wall_us.push(wall_us);
     }
 
+    /// Pages of all requests that gave memory.
+    pub(super) fn pages_given(&self) -> u64 {
+        self.pages * self.wall_us.len() as u64
+    }
+
     /// Adds a request that gave none.
     pub(super) fn failed(&mut self, why: String) {
         self.failures += 1;

@@ -20,6 +20,8 @@ pub(super) struct Tenant {
 
 pub(super) const OBJECT: u64 = 1;
 const VERSION: u64 = 1;
+/// One page in so many may stay free.
+const FREE_SHARE: u64 = 512;
 
 impl Tenant {
     pub(super) fn new(pool: Pool) -> Self {
@@ -31,6 +33,17 @@ impl Tenant {
     /// Puts as many new pages as the reserve has.
     pub(super) fn fill(&mut self, reserve: &Reserve) {
         self.put_new(reserve.len().get());
+    }
+
+    /// Puts new pages until hardly a page is free: a tenant need not take the free ones first.
+    pub(super) fn refill(&mut self, reserve: &Reserve) {
+        let len = reserve.len().get();
+        let mut left = 2 * len;
+        while left > 0 && reserve.stats().free.get() > len / FREE_SHARE {
+            let some = left.min(len / FREE_SHARE);
+            self.put_new(some);
+            left -= some;
+        }
     }
 
     /// Puts `count` pages that were not there before.
