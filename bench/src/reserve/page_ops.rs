@@ -122,6 +122,7 @@ impl Times {
         }
         report.row("get_4k", "copy", "us", &self.copy_out);
         report.row("put_4k", "glebe", "us", &self.put);
+        report.remark("of new pages, each of which evicts one where the cache chooses");
         report.row("put_4k", "copy", "us", &self.copy_in);
         let median = |samples: &[f64]| Summary::of(samples).map_or(f64::NAN, |s| s.median);
         report.ratio("get_vs_copy", median(&self.copy_out) / median(&self.get));
