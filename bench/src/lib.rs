@@ -19,5 +19,8 @@ pub mod whole_file;
 
 pub mod report;
 
+// The reserve at work.
+pub mod reserve;
+
 #[cfg(test)]
 mod scratch;

@@ -24,6 +24,7 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use crate::clock::{Elapsed, Stopwatch};
+pub(crate) use frames::longest_run;
 use map::Map;
 use pool::Overcommit;
 

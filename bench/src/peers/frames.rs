@@ -14,7 +14,7 @@ const FRAME: u64 = (1 << 55) - 1;
 const PRESENT: u64 = 1 << 63;
 
 /// The longest run of adjacent frames among `pages` from `address`; `None` if frames are hidden.
-pub(super) fn longest_run(address: usize, pages: Pages) -> Option<Pages> {
+pub(crate) fn longest_run(address: usize, pages: Pages) -> Option<Pages> {
     let first = address as u64 >> page_size().shift();
     let mut entries = vec![0; pages.as_usize() * ENTRY_BYTES];
     let pagemap = File::open("/proc/self/pagemap").ok()?;

@@ -4,7 +4,11 @@
 //! one, add its `mod`, its variant of [`Command`] and its arm in [`dispatch`]. It writes to the
 //! given output only, so that a closed pipe ends every one of them quietly.
 
+mod bench;
+mod demo;
 mod probe;
+mod size;
+mod stress;
 
 use std::error::Error;
 use std::io::{self, BufWriter, Write};
@@ -24,6 +28,12 @@ struct Cli {
 enum Command {
     /// List every kernel mechanism glebe can use: whether it is here, and how to turn it on
     Probe(probe::Args),
+    /// Show a reserve at work: files cached in it, blocks called back, the kernel beside it
+    Demo(demo::Args),
+    /// Measure, beside what the kernel offers
+    Bench(bench::Args),
+    /// Stress a reserve from many threads and look at every byte
+    Stress(stress::Args),
 }
 
 /// What a subcommand ends with; an [`io::Error`] is one of its output.
@@ -32,6 +42,9 @@ type Outcome = Result<(), Box<dyn Error>>;
 fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
     match command {
         Command::Probe(args) => probe::run(args, out),
+        Command::Demo(args) => demo::run(args, out),
+        Command::Bench(args) => bench::run(args, out),
+        Command::Stress(args) => stress::run(args, out),
     }
 }
 

@@ -1,0 +1,95 @@
+//! A forked child that runs a few calls and ends, the parent's wait for it, and the end of a
+//! command with all it started.
+//!
+//! The child has one thread and a copy of every lock as it was: what runs there must take no lock
+//! that another thread of the parent may have held. It ends by `_exit`, so that no destructor and
+//! no buffered output of the parent runs twice. Source: fork(2), waitpid(2), kill(2).
+//!
+//! # Safety
+//! The child's copy of memory is its own; it borrows nothing that another thread changes, since it
+//! has no other thread. No call is given a pointer but to a live stack variable.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::process::Child;
+use std::time::Duration;
+
+use glebe::error::OsError;
+
+use crate::clock;
+
+/// How long a child may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It returned this.
+    Exit(u8),
+    /// By this signal.
+    Signal(i32),
+    /// Not in time, so that it was killed.
+    Hung,
+}
+
+/// Runs `body` in a forked child, whose exit status is what it returns.
+///
+/// # Errors
+/// If the kernel makes no child or does not tell of it.
+pub(super) fn in_child(body: impl FnOnce() -> u8) -> Result<End, OsError> {
+    // SAFETY: the child only runs `body` and ends; see the file's header on locks.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => Err(OsError::new("fork", "", io::Error::last_os_error())),
+        0 => {
+            let status = body();
+            // SAFETY: ends the child at once; it never returns.
+            unsafe { libc::_exit(libc::c_int::from(status)) }
+        }
+        pid => wait(pid),
+    }
+}
+
+/// Kills `child`, which leads a process group, and all in the group.
+pub(super) fn kill_group(child: &Child) {
+    let Ok(group) = libc::pid_t::try_from(child.id()) else { return };
+    // SAFETY: takes no pointer; the child is not waited for yet, so the number is still its own.
+    unsafe { libc::kill(-group, libc::SIGKILL) };
+}
+
+fn wait(pid: libc::pid_t) -> Result<End, OsError> {
+    let deadline = clock::wall() + PATIENCE;
+    loop {
+        let late = clock::wall() > deadline;
+        if late {
+            // SAFETY: `pid` is this function's child, not waited for yet, so the number is its own.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        let mut status = 0;
+        let flags = if late { 0 } else { libc::WNOHANG };
+        // SAFETY: `status` is a live int.
+        match unsafe { libc::waitpid(pid, &raw mut status, flags) } {
+            0 => std::thread::sleep(Duration::from_millis(1)),
+            -1 => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(OsError::new("waitpid", pid.to_string(), error));
+                }
+            }
+            _ if late => return Ok(End::Hung),
+            _ if libc::WIFEXITED(status) => return Ok(End::Exit(libc::WEXITSTATUS(status) as u8)),
+            _ => return Ok(End::Signal(libc::WTERMSIG(status))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_tells_what_it_returned() {
+        assert_eq!(in_child(|| 7).unwrap(), End::Exit(7));
+        assert_eq!(in_child(|| 0).unwrap(), End::Exit(0));
+    }
+}

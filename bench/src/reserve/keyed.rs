@@ -1,0 +1,105 @@
+//! Pages that say whose they are: key and version in every word, so that any byte of another page,
+//! of another version or of no page at all is seen. One pass over the page to write and to check.
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+
+/// Fills `page` with the contents of version `version` of page (`object`, `index`).
+pub(super) fn fill(page: &mut [u8], object: u64, index: u64, version: u64) {
+    let (first, rest) = page.split_at_mut(WORD);
+    first.copy_from_slice(&version.to_ne_bytes());
+    let seed = seed(object, index, version);
+    for (at, word) in rest.chunks_exact_mut(WORD).enumerate() {
+        word.copy_from_slice(&pattern(seed, at).to_ne_bytes());
+    }
+}
+
+/// The version of page (`object`, `index`) that `page` holds; `None` if it is not wholly one.
+pub(super) fn version(page: &[u8], object: u64, index: u64) -> Option<u64> {
+    let (first, rest) = page.split_at(WORD);
+    let version = u64::from_ne_bytes(first.try_into().ok()?);
+    let seed = seed(object, index, version);
+    let whole = rest
+        .chunks_exact(WORD)
+        .enumerate()
+        .all(|(at, word)| word == pattern(seed, at).to_ne_bytes());
+    whole.then_some(version)
+}
+
+/// Writes words that only `seed` has.
+pub(super) fn poison(bytes: &mut [u8], seed: u64) {
+    for (at, word) in bytes.chunks_exact_mut(WORD).enumerate() {
+        word.copy_from_slice(&pattern(seed, at).to_ne_bytes());
+    }
+}
+
+/// Bytes that are no longer as [`poison`] wrote them.
+pub(super) fn strays(bytes: &[u8], seed: u64) -> u64 {
+    let differ = |(at, word): (usize, &[u8])| {
+        let expected = pattern(seed, at).to_ne_bytes();
+        word.iter().zip(expected).filter(|&(&is, was)| is != was).count() as u64
+    };
+    bytes.chunks_exact(WORD).enumerate().map(differ).sum()
+}
+
+fn pattern(seed: u64, at: usize) -> u64 {
+    seed.wrapping_add((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn seed(object: u64, index: u64, version: u64) -> u64 {
+    mix(mix(mix(object) ^ index) ^ version)
+}
+
+/// The finalizer of SplitMix64: a bijection that spreads every bit.
+pub(super) fn mix(mut word: u64) -> u64 {
+    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+/// A sequence of numbers by [`mix`]: reproducible, and good enough to pick pages with.
+#[derive(Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `end`; 0 if that is 0.
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(1);
+        ((u128::from(mix(self.0)) * u128::from(end)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_page_version_or_byte_is_seen() {
+        let mut page = super::super::page_buffer();
+        fill(&mut page, 3, 7, 9);
+        assert_eq!(version(&page, 3, 7), Some(9));
+        assert_eq!(version(&page, 3, 8), None);
+        assert_eq!(version(&page, 4, 7), None);
+        for at in [0, WORD, page.len() / 2 + 1, page.len() - 1] {
+            page[at] ^= 1;
+            assert_eq!(version(&page, 3, 7), None, "byte {at}");
+            page[at] ^= 1;
+        }
+    }
+
+    #[test]
+    fn a_stray_write_is_counted_in_bytes() {
+        let mut bytes = vec![0; 1 << 12];
+        poison(&mut bytes, 5);
+        assert_eq!(strays(&bytes, 5), 0);
+        bytes[100] ^= 0xff;
+        bytes[4000] ^= 1;
+        assert_eq!(strays(&bytes, 5), 2);
+        assert!(strays(&bytes, 6) > 0);
+    }
+}

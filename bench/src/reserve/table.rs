@@ -1,0 +1,77 @@
+//! The table of the demo: for each size of request and contestant how long it took, how often it
+//! failed and how long the runs were.
+
+use std::fmt::{self, Write as _};
+
+use glebe::units::Pages;
+
+use crate::summary::Summary;
+
+/// What one contestant did with one size.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Pages asked for.
+    pub pages: u64,
+    /// Who.
+    pub who: &'static str,
+    /// Wall time of requests that gave memory, in microseconds.
+    pub wall_us: Vec<f64>,
+    /// Requests that did not.
+    pub failures: u64,
+    /// The shortest of the blocks' longest runs; `None` where frames are hidden.
+    pub longest_run: Option<Pages>,
+    /// Why it was not asked, why it failed, or how it was asked.
+    pub note: Option<String>,
+}
+
+impl Line {
+    pub(super) fn new(pages: u64, who: &'static str) -> Self {
+        Self { pages, who, wall_us: Vec::new(), failures: 0, longest_run: None, note: None }
+    }
+
+    /// Adds a request that gave memory.
+    pub(super) fn sample(&mut self, wall_us: f64, run: Option<Pages>) {
+        let first = self.wall_us.is_empty();
+        self.longest_run = if first { run } else { self.longest_run.min(run) };
+        self.wall_us.push(wall_us);
+    }
+
+    /// Pages of all requests that gave memory.
+    pub(super) fn pages_given(&self) -> u64 {
+        self.pages * self.wall_us.len() as u64
+    }
+
+    /// Adds a request that gave none.
+    pub(super) fn failed(&mut self, why: String) {
+        self.failures += 1;
+        self.note = Some(why);
+    }
+}
+
+/// Writes the lines in groups of one size.
+pub(super) fn write(lines: &[Line], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    writeln!(
+        f,
+        "{:>6}  {:15}  {:>11}  {:>11}  {:>11}  {:>8}  {:>11}",
+        "pages", "who", "min us", "avg us", "max us", "failures", "worst run"
+    )?;
+    let mut last = None;
+    for line in lines {
+        let pages = if last == Some(line.pages) { String::new() } else { line.pages.to_string() };
+        last = Some(line.pages);
+        let mut text = format!("{pages:>6}  {:15}", line.who);
+        match Summary::of(&line.wall_us) {
+            Some(s) => {
+                let run = line.longest_run.map_or("hidden".into(), |run| run.get().to_string());
+                write!(text, "  {:>11.2}  {:>11.2}  {:>11.2}", s.min, s.mean, s.max)?;
+                write!(text, "  {:>8}  {run:>11}", line.failures)?;
+            }
+            None => write!(text, "  {:>11}  {:>11}  {:>11}  {:>8}", "-", "-", "-", line.failures)?,
+        }
+        if let Some(note) = &line.note {
+            write!(text, "  {note}")?;
+        }
+        writeln!(f, "{}", text.trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! [`Tenant`]: keeps a pool full of pages that can be told from each other, and looks at them.
+
+use glebe::reserve::{Pool, Reserve};
+
+use super::keyed::{self, Random};
+use super::page_buffer;
+
+/// One object of ever new pages.
+#[derive(Debug)]
+pub(super) struct Tenant {
+    pool: Pool,
+    page: Vec<u8>,
+    next: u64,
+    random: Random,
+    /// Pages that came back other than put.
+    pub(super) wrong_pages: u64,
+    /// Calls that were refused.
+    pub(super) failures: u64,
+}
+
+pub(super) const OBJECT: u64 = 1;
+const VERSION: u64 = 1;
+/// One page in so many may stay free.
+const FREE_SHARE: u64 = 512;
+
+impl Tenant {
+    pub(super) fn new(pool: Pool) -> Self {
+        let page = page_buffer();
+        let random = Random::new(2);
+        Self { pool, page, next: 0, random, wrong_pages: 0, failures: 0 }
+    }
+
+    /// Puts as many new pages as the reserve has.
+    pub(super) fn fill(&mut self, reserve: &Reserve) {
+        self.put_new(reserve.len().get());
+    }
+
+    /// Puts new pages until hardly a page is free: a tenant need not take the free ones first.
+    pub(super) fn refill(&mut self, reserve: &Reserve) {
+        let len = reserve.len().get();
+        let mut left = 2 * len;
+        while left > 0 && reserve.stats().free.get() > len / FREE_SHARE {
+            let some = left.min(len / FREE_SHARE);
+            self.put_new(some);
+            left -= some;
+        }
+    }
+
+    /// Puts `count` pages that were not there before.
+    pub(super) fn put_new(&mut self, count: u64) {
+        for index in self.next..self.next + count {
+            keyed::fill(&mut self.page, OBJECT, index, VERSION);
+            self.failures += u64::from(self.pool.put(OBJECT, index, &self.page).is_err());
+        }
+        self.next += count;
+    }
+
+    /// Gets `count` pages among the last `recent` put and compares those that are there.
+    pub(super) fn look(&mut self, count: u64, recent: u64) {
+        let recent = recent.min(self.next);
+        for _ in 0..count {
+            let index = self.next - recent + self.random.below(recent);
+            match self.pool.get(OBJECT, index, &mut self.page) {
+                Ok(true) if keyed::version(&self.page, OBJECT, index) != Some(VERSION) => {
+                    self.wrong_pages += 1;
+                }
+                Ok(_) => {}
+                Err(_) => self.failures += 1,
+            }
+        }
+    }
+
+    /// The number that the next new page will have.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+}

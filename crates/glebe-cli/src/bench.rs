@@ -1,0 +1,61 @@
+//! `glebe bench`: one benchmark by name, as a table and as JSON.
+
+use std::env;
+use std::io::Write;
+use std::path::PathBuf;
+
+use glebe_bench::reserve::measure::{self, Options};
+
+use crate::Outcome;
+
+/// Name and one line on each benchmark.
+const BENCHES: [(&str, &str); 1] =
+    [(measure::NAME, "recalls under load, pages in and out, threads, growth")];
+
+/// Options of `glebe bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Which benchmark
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// List the benchmarks
+    #[arg(long)]
+    list: bool,
+    /// Few samples: too few to compare
+    #[arg(long)]
+    quick: bool,
+    /// Write the JSON here too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A shell command as background load instead of busy threads
+    #[arg(long, value_name = "CMD")]
+    background: Option<String>,
+}
+
+/// Runs a benchmark or lists them; an error if a check did not hold.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    let Some(name) = args.name.as_deref().filter(|_| !args.list) else {
+        for (name, what) in BENCHES {
+            writeln!(out, "{name}  {what}")?;
+        }
+        return Ok(());
+    };
+    if name != measure::NAME {
+        return Err(format!("no benchmark {name:?}; --list names those there are").into());
+    }
+    let words: Vec<String> = env::args_os().map(|w| w.to_string_lossy().into_owned()).collect();
+    let options = Options {
+        quick: args.quick,
+        background: args.background.clone(),
+        command: words.join(" "),
+    };
+    let report = measure::run(&options)?;
+    write!(out, "{}", report.text())?;
+    if let Some(path) = &args.json {
+        report.write(path)?;
+    }
+    match report.passed() {
+        true => Ok(()),
+        false => Err("a check did not hold".into()),
+    }
+}
