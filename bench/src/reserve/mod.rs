@@ -1,6 +1,6 @@
 //! What is measured and checked of [`glebe::reserve`]: the demo, the benchmark, the stress.
 //!
-//! Each asks for blocks as first-class code does ([`requests`]) while tenants keep pages in the
+//! Each asks for blocks as first-class code does (`requests`) while tenants keep pages in the
 //! page cache of the same reserve; every block and every page is written with bytes that say whose
 //! they are, and looked at again, so that a lost or stray write is counted and not guessed.
 //! Units: base pages, microseconds.

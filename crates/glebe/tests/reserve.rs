@@ -211,6 +211,18 @@ fn a_panic_in_the_holder_gives_the_block_back() {
 }
 
 #[test]
+fn pages_given_back_are_used_before_any_is_evicted() {
+    let reserve = reserve(Bytes::mib(16), None);
+    let pool = fill(&reserve);
+    drop((any(&reserve, 700).unwrap(), any(&reserve, 3).unwrap()));
+    for index in 0..703 {
+        pool.put(2, index, &page_of(index)).unwrap();
+    }
+    let stats = reserve.stats();
+    assert_eq!((stats.live, stats.evicted), (reserve.len(), 0), "{stats}");
+}
+
+#[test]
 fn what_is_invalidated_is_not_found() {
     let reserve = reserve(Bytes::mib(4), None);
     let pool = reserve.page_cache().pool("a").unwrap();

@@ -13,6 +13,7 @@
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
+mod clock;
 mod critical;
 mod error;
 mod frames;

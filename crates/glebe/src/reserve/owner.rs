@@ -239,7 +239,9 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if self.inner.check_fork().is_ok() {
-            self.inner.lent().give_back(&pages_of(self.extent));
+            let run = pages_of(self.extent);
+            self.inner.lent().give_back(&run);
+            self.inner.tenant().give_back(&run);
             lock(&self.inner.positions).free(self.extent);
         }
     }

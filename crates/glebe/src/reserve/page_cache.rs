@@ -9,23 +9,20 @@
 //! beside a page, so either costs O(1) and the dead pages go when their turn comes. Two objects
 //! that share a cell are invalidated together: a miss more, never an old page.
 //!
-//! Eviction: CLOCK, one byte a page, swept from the top of the reserve downward in chunks that
-//! each thread takes for itself, while first class takes from the bottom. No lock anywhere.
+//! Eviction: CLOCK, one byte a page ([`super::clock`]). No lock anywhere.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use super::clock::{Clock, CHUNK};
 use super::error::Error;
 use super::index::Index;
 use super::lent::{Claim, Lent, Meta, NoClaim, NotFilled};
 use super::stats::{Counter, Counts};
 use super::Inner;
-use crate::stats::{lane, LANES};
 use crate::sync::{lock, prefetch, MappedByte, MappedWord, Mutex, Ordering};
 
-/// Pages that a thread sweeps before it takes the next chunk.
-const CHUNK: u64 = 32;
 /// Pages in use that a put looks at before it evicts one regardless.
 const HOT_MAX: u32 = 64;
 /// Pages that a put tries to fill before it gives up.
@@ -56,10 +53,6 @@ pub enum Rejected {
 const AHEAD_OF_META: usize = 8;
 const AHEAD_OF_ENTRY: usize = 2;
 
-#[repr(align(128))]
-#[derive(Debug)]
-struct Padded(MappedWord);
-
 /// The state of the tenant, beside the pages themselves.
 #[derive(Debug)]
 pub(crate) struct Tenant {
@@ -69,8 +62,7 @@ pub(crate) struct Tenant {
     hot: Box<[MappedByte]>,
     /// Generations of objects, by hash.
     generations: Box<[MappedWord]>,
-    hand: Padded,
-    lanes: Box<[Padded]>,
+    clock: Clock,
     seed: u64,
     pools: Mutex<HashMap<String, Arc<PoolState>>>,
     next_pool: MappedWord,
@@ -89,8 +81,7 @@ impl Tenant {
             index: Index::new(pages),
             hot: (0..pages).map(|_| Default::default()).collect(),
             generations: (0..pages.next_power_of_two()).map(|_| MappedWord::new(0)).collect(),
-            hand: Padded(MappedWord::new(0)),
-            lanes: (0..LANES).map(|_| Padded(MappedWord::new(0))).collect(),
+            clock: Clock::new(pages),
             seed: RandomState::new().hash_one(0),
             pools: Mutex::new(HashMap::new()),
             next_pool: MappedWord::new(1),
@@ -120,21 +111,9 @@ impl Tenant {
         self.generation(meta[0], meta[1]).load(Ordering::Acquire) != meta[3]
     }
 
-    /// The next page for a thread to look at.
-    #[inline]
-    fn next_page(&self, pages: u64) -> usize {
-        let lane = &self.lanes[lane()].0;
-        let mut at = lane.fetch_add(1, Ordering::Relaxed);
-        if at % CHUNK == 0 {
-            at = self.hand.0.fetch_add(CHUNK, Ordering::Relaxed);
-            lane.store(at + 1, Ordering::Relaxed);
-        }
-        (pages - 1 - at % pages) as usize
-    }
-
-    /// Ends the thread's chunk.
-    fn skip_chunk(&self) {
-        self.lanes[lane()].0.store(0, Ordering::Relaxed);
+    /// First class has given `run` back: its pages are the next to be used.
+    pub(crate) fn give_back(&self, run: &std::ops::Range<usize>) {
+        self.clock.give_back(run);
     }
 
     /// Claims a page: a free one, or one that was not used since the hand last came by.
@@ -143,15 +122,19 @@ impl Tenant {
         let full = lent.granule_pages() as u64;
         let (mut warm, mut looked) = (0, 0);
         while looked < pages {
-            let page = self.next_page(pages);
+            let (page, only_free) = self.clock.next();
             let granule = lent.granule(lent.granule_of(page));
             let kept = granule.is_zero() && lent.keeps_zero(self.zero_target);
             if !granule.is_open() || granule.held() == full || kept {
-                self.skip_chunk();
+                self.clock.skip_chunk();
                 looked += CHUNK;
                 continue;
             }
             looked += 1;
+            let held = lent.holds(page, |_| true);
+            if only_free && held.is_some() {
+                continue;
+            }
             let hot = &self.hot[page];
             if hot.load(Ordering::Relaxed) != 0 {
                 hot.store(0, Ordering::Relaxed);
@@ -160,7 +143,6 @@ impl Tenant {
                     continue;
                 }
             }
-            let held = lent.holds(page, |_| true);
             match lent.claim(page) {
                 Ok(claim) => {
                     self.count_claim(&claim, held.map(|(_, _, meta)| meta), counts);
