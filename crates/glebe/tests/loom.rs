@@ -1,0 +1,237 @@
+//! The lending protocol and the index under the model checker: `RUSTFLAGS="--cfg loom"`.
+//!
+//! The code that runs is the reserve's own source, compiled here beside model hardware: see
+//! `loom/reserve.rs`. Granules have two pages, pages two words, and a page one key word. Each
+//! model is explored up to a number of preemptions; the models that must fail leave one part of
+//! the protocol out and show that it is needed.
+#![cfg(loom)]
+
+#[path = "loom/reserve.rs"]
+mod reserve;
+#[allow(dead_code, unused_imports)]
+#[path = "../src/sync.rs"]
+mod sync;
+
+/// What the protocol takes from the kernel's side.
+mod sys {
+    pub(crate) mod rseq {
+        pub(crate) const META_WORDS: usize = 1;
+    }
+}
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use loom::thread;
+
+use reserve::critical::{run_on, Critical, Fault};
+use reserve::frames::{Frames, PAGE_BYTES, WORDS};
+use reserve::index::Index;
+use reserve::lent::{Lent, NoClaim, NotFilled};
+use sync::Ordering;
+
+const GRANULE_PAGES: usize = 2;
+const POISON: u64 = 0xdead;
+
+/// Explores every schedule of `run` with at most so many preemptions.
+fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(run);
+}
+
+fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
+    let pages = granules * GRANULE_PAGES;
+    Arc::new(Lent::new(Frames::new(pages), pages, GRANULE_PAGES.ilog2(), critical))
+}
+
+/// The words that are stored under `key`.
+fn words_of(key: u64) -> [u64; WORDS] {
+    [key, key + 100]
+}
+
+fn bytes_of(words: [u64; WORDS]) -> [u8; PAGE_BYTES] {
+    let mut bytes = [0; PAGE_BYTES];
+    for (to, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+/// How a put ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Put {
+    Stored,
+    /// First class took the page and counted it.
+    Recalled,
+    Refused,
+}
+
+/// A put of `key` into `page`, and how many live pages it made for others to account for.
+fn put(lent: &Lent, page: usize, key: u64) -> (Put, u64) {
+    match lent.claim(page) {
+        Ok(claim) => {
+            let added = u64::from(!claim.evicted);
+            match lent.fill(claim, [key], &bytes_of(words_of(key))) {
+                Ok(()) => (Put::Stored, added),
+                Err(NotFilled::Recalled) => (Put::Recalled, added),
+                Err(NotFilled::Interrupted) => panic!("no model interrupts so often"),
+            }
+        }
+        Err(NoClaim::Recalled) => (Put::Recalled, 1),
+        Err(NoClaim::Taken) => (Put::Refused, 0),
+    }
+}
+
+/// Whether `page` holds `key`; a hit must be the words of that key.
+fn hit(lent: &Lent, page: usize, key: u64) -> bool {
+    let mut buf = [0; PAGE_BYTES];
+    let hit = lent.read(page, &[key], &mut buf);
+    assert!(!hit || buf == bytes_of(words_of(key)), "a hit of other bytes: {buf:?}");
+    hit
+}
+
+fn poison(lent: &Lent, run: &Range<usize>) {
+    for page in run.clone() {
+        lent.frames().at(page).iter().for_each(|word| word.store(POISON, Ordering::Relaxed));
+    }
+}
+
+/// The owner of `run` finds `word` in all of it.
+fn assert_all(lent: &Lent, run: &Range<usize>, word: u64) {
+    for page in run.clone() {
+        for at in lent.frames().at(page) {
+            assert_eq!(at.load(Ordering::Relaxed), word, "a stray store in page {page}");
+        }
+    }
+}
+
+/// At rest: nothing is held, closed or pinned, and `live` counts the pages that are valid. Gives
+/// that count.
+fn settled(lent: &Lent) -> u64 {
+    let mut all = 0;
+    for granule in 0..lent.granules() {
+        let word = lent.granule(granule);
+        assert_eq!((word.held(), word.closers(), word.writers()), (0, 0, 0), "{word:?}");
+        let pages = granule * GRANULE_PAGES..(granule + 1) * GRANULE_PAGES;
+        let valid = pages.filter(|page| lent.holds(*page, |_| true).is_some()).count() as u64;
+        assert_eq!(word.live(), valid, "{word:?}");
+        all += valid;
+    }
+    all
+}
+
+/// No page was left in a state that nobody ends.
+fn assert_usable(lent: &Lent) {
+    for page in 0..lent.pages() {
+        assert_eq!(put(lent, page, 9).0, Put::Stored, "page {page}");
+        assert!(hit(lent, page, 9));
+    }
+}
+
+/// First class: takes `run`, writes into it, and finds its words there when `others` are done.
+/// Gives how many pages it recalled.
+fn own(lent: &Lent, run: &Range<usize>, zeroed: bool, others: impl FnOnce()) -> u64 {
+    let recalled = lent.recall(run, zeroed, true).expect("waits");
+    if zeroed {
+        assert_all(lent, run, 0);
+    }
+    poison(lent, run);
+    others();
+    assert_all(lent, run, POISON);
+    lent.give_back(run);
+    recalled.pages
+}
+
+/// What a model of one writer and one recall puts where.
+#[derive(Clone)]
+struct Case {
+    run: Range<usize>,
+    /// Pages that hold a tenant's page before.
+    before: &'static [usize],
+    /// Where the writer puts.
+    page: usize,
+    zeroed: bool,
+}
+
+/// One put against one block: no stray store, the neighbours' pages stay, every page is counted.
+fn put_against_block(critical: Critical, case: &Case) {
+    let lent = lent(1, critical);
+    let mut added = 0;
+    for page in case.before {
+        added += put(&lent, *page, 1).1;
+    }
+    let writer = {
+        let (lent, page) = (Arc::clone(&lent), case.page);
+        thread::spawn(move || put(&lent, page, 2))
+    };
+    let mut end = (Put::Refused, 0);
+    let recalled = own(&lent, &case.run, case.zeroed, || end = writer.join().unwrap());
+    added += end.1;
+    for page in case.before.iter().filter(|page| !case.run.contains(page)) {
+        let key = if *page == case.page && end.0 == Put::Stored { 2 } else { 1 };
+        let interrupted = *page == case.page && end.0 == Put::Recalled;
+        assert_eq!(hit(&lent, *page, key), !interrupted, "{end:?}");
+    }
+    let valid = settled(&lent);
+    assert_eq!(added, recalled + valid, "{end:?}, {recalled} recalled");
+    assert_usable(&lent);
+}
+
+fn explore_put_against_block(preemptions: usize, fault: Fault, case: Case) {
+    explore(preemptions, move || put_against_block(Critical::restartable(1, fault), &case));
+}
+
+const WHOLE: Range<usize> = 0..2;
+const EDGE: Range<usize> = 0..1;
+
+#[test]
+fn whole_granule_is_the_owners_alone() {
+    let case = Case { run: WHOLE, before: &[1], page: 0, zeroed: true };
+    explore_put_against_block(3, Fault::None, case);
+}
+
+#[test]
+fn whole_granule_with_an_eviction_under_way() {
+    let case = Case { run: WHOLE, before: &[0], page: 0, zeroed: false };
+    explore_put_against_block(3, Fault::None, case);
+}
+
+#[test]
+#[should_panic(expected = "a stray store")]
+fn whole_granule_needs_the_barrier() {
+    let case = Case { run: WHOLE, before: &[], page: 0, zeroed: false };
+    explore_put_against_block(3, Fault::Barrier, case);
+}
+
+#[test]
+fn edge_is_the_owners_alone() {
+    let case = Case { run: EDGE, before: &[1], page: 0, zeroed: true };
+    explore_put_against_block(3, Fault::None, case);
+}
+
+#[test]
+fn edge_with_an_eviction_under_way() {
+    let case = Case { run: EDGE, before: &[0, 1], page: 0, zeroed: false };
+    explore_put_against_block(3, Fault::None, case);
+}
+
+#[test]
+fn edge_spares_its_neighbour() {
+    let case = Case { run: EDGE, before: &[0], page: 1, zeroed: false };
+    explore_put_against_block(3, Fault::None, case);
+}
+
+#[test]
+#[should_panic(expected = "a stray store")]
+fn edge_needs_the_barrier() {
+    let case = Case { run: EDGE, before: &[], page: 0, zeroed: false };
+    explore_put_against_block(3, Fault::Barrier, case);
+}
+
+#[test]
+#[should_panic(expected = "a stray store")]
+fn edge_needs_the_test_of_the_page_word() {
+    let case = Case { run: EDGE, before: &[], page: 0, zeroed: false };
+    explore_put_against_block(3, Fault::Reload, case);
+}
