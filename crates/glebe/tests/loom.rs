@@ -37,7 +37,13 @@ const POISON: u64 = 0xdead;
 fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
-    builder.check(run);
+    let schedules = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let count = Arc::clone(&schedules);
+    builder.check(move || {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        run();
+    });
+    println!("{} schedules", schedules.load(std::sync::atomic::Ordering::Relaxed));
 }
 
 fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
@@ -234,4 +240,235 @@ fn edge_needs_the_barrier() {
 fn edge_needs_the_test_of_the_page_word() {
     let case = Case { run: EDGE, before: &[], page: 0, zeroed: false };
     explore_put_against_block(3, Fault::Reload, case);
+}
+
+#[test]
+#[should_panic(expected = "a stray store")]
+fn edge_needs_the_closers_in_the_guard() {
+    let case = Case { run: EDGE, before: &[], page: 0, zeroed: false };
+    explore_put_against_block(3, Fault::Closers, case);
+}
+
+#[test]
+#[should_panic(expected = "a stray store")]
+fn whole_granule_needs_the_closers_in_the_guard() {
+    let case = Case { run: WHOLE, before: &[], page: 0, zeroed: false };
+    explore_put_against_block(3, Fault::Closers, case);
+}
+
+/// A put that began before a whole granule was taken and given back, and another's after it.
+fn puts_around_a_block(fault: Fault) {
+    let lent = lent(1, Critical::restartable(2, fault));
+    let early = {
+        let lent = Arc::clone(&lent);
+        thread::spawn(move || put(&lent, 0, 1))
+    };
+    run_on(1);
+    let recalled = lent.recall(&WHOLE, false, true).expect("waits").pages;
+    lent.give_back(&WHOLE);
+    let late = put(&lent, 0, 2);
+    hit(&lent, 0, 2);
+    let early = early.join().unwrap();
+    let valid = settled(&lent);
+    assert_eq!(early.1 + late.1, recalled + valid, "{early:?}, {late:?}");
+    assert_usable(&lent);
+}
+
+#[test]
+fn put_does_not_outlive_the_epoch_of_its_claim() {
+    explore(3, || puts_around_a_block(Fault::None));
+}
+
+#[test]
+#[should_panic]
+fn guard_needs_the_epoch() {
+    explore(3, || puts_around_a_block(Fault::Epoch));
+}
+
+#[test]
+fn barrier_for_another_granule_only_repeats_the_fill() {
+    explore(3, || {
+        let lent = lent(2, Critical::restartable(1, Fault::None));
+        let writer = {
+            let lent = Arc::clone(&lent);
+            thread::spawn(move || put(&lent, 0, 1))
+        };
+        let run = 2..4;
+        own(&lent, &run, false, || assert_eq!(writer.join().unwrap(), (Put::Stored, 1)));
+        assert!(hit(&lent, 0, 1));
+        assert_eq!(settled(&lent), 1);
+    });
+}
+
+#[test]
+fn run_over_three_granules_takes_edges_and_middle() {
+    explore(2, || {
+        let lent = lent(3, Critical::restartable(1, Fault::None));
+        let mut added = put(&lent, 0, 1).1 + put(&lent, 1, 1).1;
+        let writer = {
+            let lent = Arc::clone(&lent);
+            thread::spawn(move || put(&lent, 4, 2).1 + put(&lent, 2, 2).1)
+        };
+        let recalled = own(&lent, &(1..5), false, || added += writer.join().unwrap());
+        assert!(hit(&lent, 0, 1));
+        assert_eq!(added, recalled + settled(&lent));
+        assert_usable(&lent);
+    });
+}
+
+#[test]
+fn two_blocks_share_a_granule() {
+    explore(2, || {
+        let lent = lent(1, Critical::restartable(1, Fault::None));
+        let writer = {
+            let lent = Arc::clone(&lent);
+            thread::spawn(move || put(&lent, 0, 1))
+        };
+        let other = {
+            let lent = Arc::clone(&lent);
+            thread::spawn(move || own(&lent, &(1..2), false, || ()))
+        };
+        let mut added = 0;
+        let recalled = own(&lent, &EDGE, false, || added = writer.join().unwrap().1);
+        let recalled = recalled + other.join().unwrap();
+        assert_eq!(added, recalled + settled(&lent));
+        assert_usable(&lent);
+    });
+}
+
+/// A reader of a page that is put again and taken by first class.
+fn read_against(critical: Critical, run: Range<usize>) {
+    let lent = lent(1, critical);
+    put(&lent, 0, 1);
+    let reader = {
+        let lent = Arc::clone(&lent);
+        thread::spawn(move || hit(&lent, 0, 1) && hit(&lent, 0, 2))
+    };
+    put(&lent, 0, 2);
+    let recalled = own(&lent, &run, true, || ());
+    assert_eq!(recalled, 1);
+    reader.join().unwrap();
+    assert_eq!(settled(&lent), 0);
+}
+
+#[test]
+fn hit_is_one_version_while_a_granule_is_taken() {
+    explore(2, || read_against(Critical::restartable(1, Fault::None), WHOLE));
+}
+
+#[test]
+fn hit_is_one_version_while_an_edge_is_taken() {
+    explore(2, || read_against(Critical::restartable(1, Fault::None), EDGE));
+}
+
+#[test]
+fn hit_is_one_version_where_writers_are_counted() {
+    explore(2, || read_against(Critical::counted(Fault::None), EDGE));
+}
+
+#[test]
+fn page_is_dropped_once() {
+    explore(3, || {
+        let lent = lent(1, Critical::restartable(1, Fault::None));
+        put(&lent, 0, 1);
+        let (word, seen, _) = lent.holds(0, |_| true).expect("put");
+        let tenant = {
+            let lent = Arc::clone(&lent);
+            thread::spawn(move || u64::from(lent.discard(0, word, seen)))
+        };
+        let mut dropped = 0;
+        let recalled = own(&lent, &WHOLE, false, || dropped = tenant.join().unwrap());
+        assert_eq!(recalled + dropped, 1);
+        assert_eq!(settled(&lent), 0);
+    });
+}
+
+#[test]
+fn counted_writer_is_waited_for() {
+    for run in [WHOLE, EDGE] {
+        for page in [0, 1] {
+            let case = Case { run: run.clone(), before: &[0], page, zeroed: true };
+            explore(3, move || put_against_block(Critical::counted(Fault::None), &case));
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "a stray store")]
+fn counted_mode_needs_the_count() {
+    let case = Case { run: WHOLE, before: &[], page: 0, zeroed: false };
+    explore(3, move || put_against_block(Critical::counted(Fault::Writers), &case));
+}
+
+#[test]
+fn counted_writer_makes_a_caller_busy_who_will_not_wait() {
+    explore(3, || {
+        let lent = lent(2, Critical::counted(Fault::None));
+        let writer = {
+            let lent = Arc::clone(&lent);
+            thread::spawn(move || put(&lent, 2, 1))
+        };
+        let run = 0..3;
+        let mut recalled = 0;
+        let taken = lent.recall(&run, false, false);
+        if let Ok(taken) = &taken {
+            recalled = taken.pages;
+            poison(&lent, &run);
+        }
+        let (end, added) = writer.join().unwrap();
+        if taken.is_ok() {
+            assert_all(&lent, &run, POISON);
+            lent.give_back(&run);
+        } else {
+            assert_ne!(end, Put::Recalled);
+        }
+        assert_eq!(added, recalled + settled(&lent));
+        assert_usable(&lent);
+    });
+}
+
+/// No entry is stale.
+const NEVER: fn(usize, u32) -> bool = |_, _| false;
+const HASH: u64 = 5 << 32;
+
+#[test]
+fn two_publishers_of_a_key_leave_one_entry() {
+    explore(3, || {
+        let index = Arc::new(Index::new(4));
+        let publish = |index: &Index, page| {
+            let published = index.publish(HASH, page, |other| other != page, NEVER);
+            published.expect("room").replaced
+        };
+        let other = {
+            let index = Arc::clone(&index);
+            thread::spawn(move || publish(&index, 1))
+        };
+        let replaced = [publish(&index, 2), other.join().unwrap()];
+        let left = index.find(HASH, |_| true).expect("one entry");
+        assert!(replaced == [Some(1), None] || replaced == [None, Some(2)], "{replaced:?}");
+        assert_eq!(left, if replaced[0].is_some() { 2 } else { 1 });
+        assert_eq!(index.remove(HASH, |_| true), Some(left));
+        assert_eq!(index.find(HASH, |_| true), None);
+    });
+}
+
+#[test]
+fn entry_is_removed_once_or_replaced() {
+    explore(3, || {
+        let index = Arc::new(Index::new(4));
+        index.publish(HASH, 1, |_| false, NEVER).expect("room");
+        let other = {
+            let index = Arc::clone(&index);
+            thread::spawn(move || index.remove(HASH, |_| true))
+        };
+        let replaced = index.publish(HASH, 2, |page| page != 2, NEVER).expect("room").replaced;
+        let removed = other.join().unwrap();
+        let left = index.find(HASH, |_| true);
+        let ends = [
+            (Some(1), None, Some(2)),
+            (None, Some(1), Some(2)),
+            (Some(1), Some(2), None),
+        ];
+        assert!(ends.contains(&(replaced, removed, left)), "{replaced:?} {removed:?} {left:?}");
+    });
 }
