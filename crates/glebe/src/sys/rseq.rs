@@ -460,7 +460,13 @@ mod arch {
 
     /// # Safety
     /// None: no [`super::Rseq`] exists on this architecture.
-    pub unsafe fn compare_exchange(_: isize, _: Guard<'_>, _: &AtomicU64, _: u64, _: u64) -> Outcome {
+    pub unsafe fn compare_exchange(
+        _: isize,
+        _: Guard<'_>,
+        _: &AtomicU64,
+        _: u64,
+        _: u64,
+    ) -> Outcome {
         Outcome::Refused
     }
 
