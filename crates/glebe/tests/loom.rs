@@ -33,17 +33,11 @@ use sync::Ordering;
 const GRANULE_PAGES: usize = 2;
 const POISON: u64 = 0xdead;
 
-/// Explores every schedule of `run` with at most so many preemptions.
-fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+/// Runs every schedule of `run`, or every one with at most so many preemptions.
+fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = if std::env::var("NB").is_ok() { None } else { Some(preemptions) };
-    let schedules = Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let count = Arc::clone(&schedules);
-    builder.check(move || {
-        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        run();
-    });
-    println!("{} schedules", schedules.load(std::sync::atomic::Ordering::Relaxed));
+    builder.preemption_bound = preemptions.into();
+    builder.check(run);
 }
 
 fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
@@ -187,8 +181,8 @@ fn put_against_block(critical: Critical, case: &Case) {
     assert_usable(&lent);
 }
 
-fn explore_put_against_block(preemptions: usize, fault: Fault, case: Case) {
-    explore(preemptions, move || put_against_block(Critical::restartable(1, fault), &case));
+fn explore_put_against_block(fault: Fault, case: Case) {
+    explore(None, move || put_against_block(Critical::restartable(1, fault), &case));
 }
 
 const WHOLE: Range<usize> = 0..2;
@@ -197,66 +191,66 @@ const EDGE: Range<usize> = 0..1;
 #[test]
 fn whole_granule_is_the_owners_alone() {
     let case = Case { run: WHOLE, before: &[1], page: 0, zeroed: true };
-    explore_put_against_block(3, Fault::None, case);
+    explore_put_against_block(Fault::None, case);
 }
 
 #[test]
 fn whole_granule_with_an_eviction_under_way() {
     let case = Case { run: WHOLE, before: &[0], page: 0, zeroed: false };
-    explore_put_against_block(3, Fault::None, case);
+    explore_put_against_block(Fault::None, case);
 }
 
 #[test]
 #[should_panic(expected = "a stray store")]
 fn whole_granule_needs_the_barrier() {
     let case = Case { run: WHOLE, before: &[], page: 0, zeroed: false };
-    explore_put_against_block(3, Fault::Barrier, case);
+    explore_put_against_block(Fault::Barrier, case);
 }
 
 #[test]
 fn edge_is_the_owners_alone() {
     let case = Case { run: EDGE, before: &[1], page: 0, zeroed: true };
-    explore_put_against_block(3, Fault::None, case);
+    explore_put_against_block(Fault::None, case);
 }
 
 #[test]
 fn edge_with_an_eviction_under_way() {
     let case = Case { run: EDGE, before: &[0, 1], page: 0, zeroed: false };
-    explore_put_against_block(3, Fault::None, case);
+    explore_put_against_block(Fault::None, case);
 }
 
 #[test]
 fn edge_spares_its_neighbour() {
     let case = Case { run: EDGE, before: &[0], page: 1, zeroed: false };
-    explore_put_against_block(3, Fault::None, case);
+    explore_put_against_block(Fault::None, case);
 }
 
 #[test]
 #[should_panic(expected = "a stray store")]
 fn edge_needs_the_barrier() {
     let case = Case { run: EDGE, before: &[], page: 0, zeroed: false };
-    explore_put_against_block(3, Fault::Barrier, case);
+    explore_put_against_block(Fault::Barrier, case);
 }
 
 #[test]
 #[should_panic(expected = "a stray store")]
 fn edge_needs_the_test_of_the_page_word() {
     let case = Case { run: EDGE, before: &[], page: 0, zeroed: false };
-    explore_put_against_block(3, Fault::Reload, case);
+    explore_put_against_block(Fault::Reload, case);
 }
 
 #[test]
 #[should_panic(expected = "a stray store")]
 fn edge_needs_the_closers_in_the_guard() {
     let case = Case { run: EDGE, before: &[], page: 0, zeroed: false };
-    explore_put_against_block(3, Fault::Closers, case);
+    explore_put_against_block(Fault::Closers, case);
 }
 
 #[test]
 #[should_panic(expected = "a stray store")]
 fn whole_granule_needs_the_closers_in_the_guard() {
     let case = Case { run: WHOLE, before: &[], page: 0, zeroed: false };
-    explore_put_against_block(3, Fault::Closers, case);
+    explore_put_against_block(Fault::Closers, case);
 }
 
 /// A put that began before a whole granule was taken and given back, and another's after it.
@@ -279,7 +273,7 @@ fn puts_around_a_block(fault: Fault) {
 
 #[test]
 fn put_does_not_outlive_the_epoch_of_its_claim() {
-    explore(3, || puts_around_a_block(Fault::None));
+    explore(4, || puts_around_a_block(Fault::None));
 }
 
 #[test]
@@ -290,7 +284,7 @@ fn guard_needs_the_epoch() {
 
 #[test]
 fn barrier_for_another_granule_only_repeats_the_fill() {
-    explore(3, || {
+    explore(None, || {
         let lent = lent(2, Critical::restartable(1, Fault::None));
         let writer = {
             let lent = Arc::clone(&lent);
@@ -344,7 +338,7 @@ fn puts_under_way(blocks: usize) {
 
 #[test]
 fn edge_revokes_a_put_beside_it() {
-    explore(3, || puts_under_way(1));
+    explore(None, || puts_under_way(1));
 }
 
 #[test]
@@ -392,7 +386,7 @@ fn hit_is_one_version_where_writers_are_counted() {
 
 #[test]
 fn page_is_dropped_once() {
-    explore(3, || {
+    explore(None, || {
         let lent = lent(1, Critical::restartable(1, Fault::None));
         put(&lent, 0, 1);
         let (word, seen, _) = lent.holds(0, |_| true).expect("put");
@@ -412,7 +406,7 @@ fn counted_writer_is_waited_for() {
     for run in [WHOLE, EDGE] {
         for page in [0, 1] {
             let case = Case { run: run.clone(), before: &[0], page, zeroed: true };
-            explore(3, move || put_against_block(Critical::counted(Fault::None), &case));
+            explore(None, move || put_against_block(Critical::counted(Fault::None), &case));
         }
     }
 }
@@ -421,12 +415,12 @@ fn counted_writer_is_waited_for() {
 #[should_panic(expected = "a stray store")]
 fn counted_mode_needs_the_count() {
     let case = Case { run: WHOLE, before: &[], page: 0, zeroed: false };
-    explore(3, move || put_against_block(Critical::counted(Fault::Writers), &case));
+    explore(None, move || put_against_block(Critical::counted(Fault::Writers), &case));
 }
 
 #[test]
 fn counted_writer_makes_a_caller_busy_who_will_not_wait() {
-    explore(3, || {
+    explore(None, || {
         let lent = lent(2, Critical::counted(Fault::None));
         let writer = {
             let lent = Arc::clone(&lent);
@@ -457,7 +451,7 @@ const HASH: u64 = 5 << 32;
 
 #[test]
 fn two_publishers_of_a_key_leave_one_entry() {
-    explore(3, || {
+    explore(None, || {
         let index = Arc::new(Index::new(4));
         let publish = |index: &Index, page| {
             let published = index.publish(HASH, page, |other| other != page, NEVER);
@@ -478,7 +472,7 @@ fn two_publishers_of_a_key_leave_one_entry() {
 
 #[test]
 fn entry_is_removed_once_or_replaced() {
-    explore(3, || {
+    explore(None, || {
         let index = Arc::new(Index::new(4));
         index.publish(HASH, 1, |_| false, NEVER).expect("room");
         let other = {
