@@ -7,11 +7,15 @@ pub(crate) use loom::sync::{
     atomic::{fence, AtomicU64, Ordering},
     Mutex, MutexGuard, RwLock,
 };
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now;
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     atomic::{fence, AtomicU64, Ordering},
     Mutex, MutexGuard, RwLock,
 };
+#[cfg(not(loom))]
+pub(crate) use std::thread::yield_now;
 
 /// A word in mapped memory or in a `static`, where the model checker's own type cannot be.
 pub(crate) use std::sync::atomic::{AtomicU64 as MappedWord, AtomicU8 as MappedByte};

@@ -86,7 +86,7 @@ impl Rseq {
     pub fn find() -> Result<Self, &'static str> {
         static FOUND: OnceLock<Result<Rseq, &'static str>> = OnceLock::new();
         *FOUND.get_or_init(|| {
-            if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
+            if cfg!(any(loom, not(any(target_arch = "x86_64", target_arch = "aarch64")))) {
                 return Err("no restartable sequence is written for this architecture");
             }
             // SAFETY: dlsym takes a terminated name and returns null or the symbol's address.
@@ -116,8 +116,8 @@ impl Rseq {
         old: u64,
         new: u64,
     ) -> Outcome {
-        // SAFETY: both words are borrowed for the call, and changed by one atomic instruction.
-        unsafe { arch::compare_exchange(self.offset, guard, target.as_ptr(), old, new) }
+        // SAFETY: the offset is that of this process.
+        unsafe { arch::compare_exchange(self.offset, guard, target, old, new) }
     }
 
     /// Fills and commits as [`Fill`] says, or does nothing that anybody may look at: the side
@@ -133,6 +133,7 @@ impl Rseq {
     }
 }
 
+#[cfg(not(loom))]
 fn outcome(code: u64) -> Outcome {
     match code {
         0 => Outcome::Done,
@@ -142,9 +143,9 @@ fn outcome(code: u64) -> Outcome {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(loom)))]
 mod arch {
-    use super::{outcome, Fill, Guard, Outcome};
+    use super::{outcome, AtomicU64, Fill, Guard, Outcome};
     use std::arch::asm;
     use std::mem::offset_of;
 
@@ -183,12 +184,12 @@ mod arch {
     }
 
     /// # Safety
-    /// `target` points to a live atomic word.
+    /// `offset` leads to the calling thread's rseq area.
     #[inline]
     pub unsafe fn compare_exchange(
         offset: isize,
         guard: Guard<'_>,
-        target: *mut u64,
+        target: &AtomicU64,
         old: u64,
         new: u64,
     ) -> Outcome {
@@ -218,7 +219,7 @@ mod arch {
                 guard = in(reg) guard.word.as_ptr(),
                 mask = in(reg) guard.mask,
                 expect = in(reg) guard.expect,
-                target = in(reg) target,
+                target = in(reg) target.as_ptr(),
                 old = in(reg) old,
                 new = in(reg) new,
                 out("rax") code,
@@ -295,9 +296,9 @@ mod arch {
     }
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(loom)))]
 mod arch {
-    use super::{outcome, Fill, Guard, Outcome};
+    use super::{outcome, AtomicU64, Fill, Guard, Outcome};
     use std::arch::asm;
     use std::mem::offset_of;
 
@@ -334,12 +335,12 @@ mod arch {
     }
 
     /// # Safety
-    /// `target` points to a live atomic word.
+    /// `offset` leads to the calling thread's rseq area.
     #[inline]
     pub unsafe fn compare_exchange(
         offset: isize,
         guard: Guard<'_>,
-        target: *mut u64,
+        target: &AtomicU64,
         old: u64,
         new: u64,
     ) -> Outcome {
@@ -373,7 +374,7 @@ mod arch {
                 guard = in(reg) guard.word.as_ptr(),
                 mask = in(reg) guard.mask,
                 expect = in(reg) guard.expect,
-                target = in(reg) target,
+                target = in(reg) target.as_ptr(),
                 old = in(reg) old,
                 new = in(reg) new,
                 options(nostack),
@@ -452,13 +453,20 @@ mod arch {
     }
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+// The model checker's words have no address.
+#[cfg(any(loom, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod arch {
-    use super::{Fill, Guard, Outcome};
+    use super::{AtomicU64, Fill, Guard, Outcome};
 
     /// # Safety
     /// None: no [`super::Rseq`] exists on this architecture.
-    pub unsafe fn compare_exchange(_: isize, _: Guard<'_>, _: *mut u64, _: u64, _: u64) -> Outcome {
+    pub unsafe fn compare_exchange(
+        _: isize,
+        _: Guard<'_>,
+        _: &AtomicU64,
+        _: u64,
+        _: u64,
+    ) -> Outcome {
         Outcome::Refused
     }
 
@@ -469,7 +477,7 @@ mod arch {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::sync::Ordering;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::Lent;
 use crate::reserve::granule::GranuleWord;
 use crate::reserve::page_word::{PageWord, State};
-use crate::sync::{fence, Ordering};
+use crate::sync::{fence, yield_now, Ordering};
 
 /// What a recall did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -153,7 +153,7 @@ impl Lent {
         for part in self.parts(run) {
             // Full only if as many first-class calls as the field counts are in this granule now.
             while self.update(part.granule, GranuleWord::closed).is_err() {
-                std::thread::yield_now();
+                yield_now();
             }
             while counted && self.granule(part.granule).writers() > 0 {
                 if !wait {
@@ -162,7 +162,7 @@ impl Lent {
                     return Err(Busy);
                 }
                 waited = true;
-                std::thread::yield_now();
+                yield_now();
             }
         }
         Ok(waited)

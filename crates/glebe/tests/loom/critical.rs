@@ -1,0 +1,192 @@
+//! Restartable sequences as a model: steps that a barrier can keep from being taken.
+//!
+//! Each tenant's thread runs on a cpu of its own, whose lock it holds for one step at a time; a
+//! step makes at most one store. The barrier takes the lock of each cpu in turn and marks its
+//! sequence as aborted, which is what the kernel's inter-processor interrupt does: a sequence may
+//! stop after any of its stores, and both sides see what the other did before.
+#![allow(unsafe_code)] // Safety: a fill reads `len` bytes at `from`, as its caller vouches.
+
+use std::cell::Cell;
+
+use super::granule::{GranuleWord, OPEN_MASK};
+use crate::sync::{fence, lock, AtomicU64, Mutex, Ordering};
+use crate::sys::rseq::META_WORDS;
+
+/// How a sequence ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    Refused,
+    Lost,
+    Aborted,
+}
+
+/// The condition under which a sequence may commit.
+#[derive(Clone, Copy)]
+pub(crate) struct Guard<'a> {
+    pub(crate) word: &'a AtomicU64,
+    pub(crate) mask: u64,
+    pub(crate) expect: u64,
+}
+
+/// As the crate's own, over model words.
+pub(crate) struct Fill<'a> {
+    pub(crate) target: &'a AtomicU64,
+    pub(crate) claim: u64,
+    pub(crate) commit: u64,
+    pub(crate) meta_at: &'a [AtomicU64; META_WORDS],
+    pub(crate) meta: [u64; META_WORDS],
+    pub(crate) to: &'a [AtomicU64],
+    pub(crate) from: *const u8,
+    pub(crate) len: usize,
+}
+
+/// What is left out, to see a model fail for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// The barrier.
+    Barrier,
+    /// The test of the page word, at the start of a fill.
+    Reload,
+    /// The closers, in the guard.
+    Closers,
+    /// The epoch, in the guard.
+    Epoch,
+    /// The writers: a counted tenant's copy runs while first class takes the page.
+    Writers,
+}
+
+#[derive(Debug)]
+pub(crate) struct Critical {
+    /// Whether the sequence that runs there has been aborted. Empty: writers are counted.
+    cpus: Box<[Mutex<bool>]>,
+    fault: Fault,
+}
+
+loom::thread_local! {
+    static CPU: Cell<usize> = Cell::new(0);
+}
+
+/// Puts the calling thread on a cpu. A thread that never says so is on the first.
+pub(crate) fn run_on(cpu: usize) {
+    CPU.with(|now| now.set(cpu));
+}
+
+/// Ends a sequence early.
+type Step<T> = Result<T, Outcome>;
+
+impl Critical {
+    /// By restartable sequences, on as many cpus.
+    pub(crate) fn restartable(cpus: usize, fault: Fault) -> Self {
+        Self { cpus: (0..cpus).map(|_| Mutex::new(false)).collect(), fault }
+    }
+
+    /// By counting writers.
+    pub(crate) fn counted(fault: Fault) -> Self {
+        Self::restartable(0, fault)
+    }
+
+    pub(crate) fn counts_writers(&self) -> bool {
+        self.cpus.is_empty() && self.fault != Fault::Writers
+    }
+
+    /// Aborts every sequence that runs.
+    pub(crate) fn barrier(&self) {
+        if self.fault != Fault::Barrier {
+            for cpu in &self.cpus {
+                *lock(cpu) = true;
+            }
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    fn cpu(&self) -> Option<&Mutex<bool>> {
+        if self.cpus.is_empty() {
+            return None;
+        }
+        Some(&self.cpus[CPU.with(Cell::get)])
+    }
+
+    /// Starts a sequence by its first step, the test of the guard.
+    fn begin(&self, guard: Guard<'_>) -> Step<()> {
+        let Some(cpu) = self.cpu() else { return Ok(()) };
+        let epoch = GranuleWord(u64::MAX).open_expect();
+        let mask = match self.fault {
+            Fault::Closers => guard.mask & epoch,
+            Fault::Epoch => guard.mask & !epoch,
+            _ => guard.mask,
+        };
+        assert_eq!(guard.mask, OPEN_MASK);
+        let mut aborted = lock(cpu);
+        *aborted = false;
+        if guard.word.load(Ordering::Acquire) & mask == guard.expect & mask {
+            Ok(())
+        } else {
+            Err(Outcome::Refused)
+        }
+    }
+
+    fn step<T>(&self, act: impl FnOnce() -> Step<T>) -> Step<T> {
+        let Some(cpu) = self.cpu() else { return act() };
+        let aborted = lock(cpu);
+        if *aborted {
+            return Err(Outcome::Aborted);
+        }
+        act()
+    }
+
+    /// Exchanges `target` while the guard matches.
+    pub(crate) fn exchange(
+        &self,
+        guard: Guard<'_>,
+        target: &AtomicU64,
+        old: u64,
+        new: u64,
+    ) -> Outcome {
+        let exchange = || {
+            let done = target.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
+            done.map(|_| Outcome::Done).map_err(|_| Outcome::Lost)
+        };
+        let (Ok(end) | Err(end)) = self.begin(guard).and_then(|()| self.step(exchange));
+        end
+    }
+
+    /// Fills a claimed page while the guard matches.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes.
+    pub(crate) unsafe fn fill(&self, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
+        // SAFETY: says the caller.
+        let bytes = unsafe { std::slice::from_raw_parts(fill.from, fill.len) };
+        let (Ok(end) | Err(end)) = self.begin(guard).and_then(|()| self.copy(fill, bytes));
+        end
+    }
+
+    fn copy(&self, fill: &Fill<'_>, bytes: &[u8]) -> Step<Outcome> {
+        self.step(|| {
+            let now = fill.target.load(Ordering::Relaxed);
+            if now != fill.claim && self.fault != Fault::Reload {
+                return Err(Outcome::Lost);
+            }
+            fence(Ordering::SeqCst); // the claim before the bytes
+            Ok(())
+        })?;
+        let store = |at: &AtomicU64, word| {
+            self.step(|| {
+                at.store(word, Ordering::Relaxed);
+                Ok(())
+            })
+        };
+        for (at, word) in fill.meta_at.iter().zip(fill.meta) {
+            store(at, word)?;
+        }
+        for (at, word) in fill.to.iter().zip(bytes.chunks_exact(size_of::<u64>())) {
+            store(at, u64::from_ne_bytes(word.try_into().expect("eight bytes")))?;
+        }
+        self.step(|| {
+            fill.target.store(fill.commit, Ordering::Release);
+            Ok(Outcome::Done)
+        })
+    }
+}

@@ -1,0 +1,17 @@
+//! The reserve's own source, with model hardware in place of the kernel's and of mapped memory.
+
+pub(crate) mod critical;
+pub(crate) mod frames;
+
+#[allow(dead_code)]
+#[path = "../../src/reserve/granule.rs"]
+pub(crate) mod granule;
+#[allow(dead_code)]
+#[path = "../../src/reserve/index.rs"]
+pub(crate) mod index;
+#[allow(dead_code, unused_imports)]
+#[path = "../../src/reserve/lent/mod.rs"]
+pub(crate) mod lent;
+#[allow(dead_code)]
+#[path = "../../src/reserve/page_word.rs"]
+pub(crate) mod page_word;
