@@ -116,11 +116,19 @@ impl Index {
     ) -> Option<Published> {
         let bucket = self.bucket(hash);
         let (slot, displaced) = bucket.claim(hash, stale)?;
-        bucket.slots[slot].store(Self::entry(hash, page), Ordering::Release);
+        let entry = Self::entry(hash, page);
+        bucket.slots[slot].store(entry, Ordering::Release);
         let mut header = bucket.header.load(Ordering::Acquire);
         loop {
             let old = bucket.search(header, hash, &same);
-            let clear = (1 << (slot as u32 + CLAIMED_SHIFT)) | old.map_or(0, |(slot, _)| 1 << slot);
+            // An entry that this page had before it was taken and given back would be found again
+            // with the page, and outlive the one that is published here.
+            let twins: u64 = slots_of(header & VALID_MASK)
+                .filter(|slot| bucket.slots[*slot].load(Ordering::Acquire) == entry)
+                .map(|slot| 1 << slot)
+                .sum();
+            let claimed = 1 << (slot as u32 + CLAIMED_SHIFT);
+            let clear = claimed | twins | old.map_or(0, |(slot, _)| 1 << slot);
             let next = with(header, 1 << slot, clear);
             match bucket.exchange(header, next) {
                 Ok(()) => {
@@ -225,6 +233,19 @@ mod tests {
         assert_eq!(again.replaced, Some(7));
         assert_eq!(index.find(hash, |_| true), Some(8));
         assert_eq!(index.remove(hash, |page| page == 8), Some(8));
+        assert_eq!(index.find(hash, |_| true), None);
+    }
+
+    #[test]
+    fn a_page_that_comes_back_to_its_key_has_one_entry() {
+        let index = Index::new(64);
+        let hash = 0xabcd_0000_0000_0001;
+        index.publish(hash, 7, |_| false, NEVER);
+        // First class took page 7 and gave it back; its entry is still there.
+        index.publish(hash, 8, |_| false, NEVER);
+        let again = index.publish(hash, 7, |page| page == 8, NEVER).unwrap();
+        assert_eq!(again.replaced, Some(8));
+        assert_eq!(index.remove(hash, |page| page == 7), Some(7));
         assert_eq!(index.find(hash, |_| true), None);
     }
 

@@ -164,7 +164,8 @@ impl Inner {
     }
 
     fn contiguity(&self, extent: Extent) -> Contiguity {
-        if !lock(&self.positions).is_contiguous(extent) {
+        // A child has no frames, and another thread may have held the lock when it was forked.
+        if self.check_fork().is_err() || !lock(&self.positions).is_contiguous(extent) {
             return Contiguity::VirtualOnly;
         }
         match Positions::proof_grain(self.lent().frames().contig()) {
@@ -194,7 +195,7 @@ impl Block {
         self.extent
     }
 
-    /// How far it is known to be physically contiguous.
+    /// How far it is known to be physically contiguous; in a forked child, not at all.
     #[must_use]
     pub fn contiguity(&self) -> Contiguity {
         self.inner.contiguity(self.extent)

@@ -1,0 +1,155 @@
+//! A forked child of a process that has a reserve: all it inherited says so, and its end changes
+//! nothing for the parent.
+//!
+//! In a process of its own, so that what is forked has one thread besides the test harness's.
+#![allow(unsafe_code)] // Safety: fork, waitpid and _exit; the child uses only what it inherited.
+
+use glebe::contig::{Contig, Source};
+use glebe::reserve::{Block, Contiguity, Error, Pool, Promise, Put, Request, Reserve, Writers};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+const ONE: Pages = Pages::new(1);
+const LEN: Bytes = Bytes::mib(4);
+
+fn refused<T>(result: Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Forked))
+}
+
+/// Runs `body` in a child; the number that it returned.
+fn in_child(body: impl FnOnce() -> u8) -> u8 {
+    // SAFETY: the child runs `body` and leaves by _exit; an alarm ends it if it hangs. `status` is
+    // this frame's.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+        if pid == 0 {
+            libc::alarm(20);
+            libc::_exit(body().into());
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        assert!(libc::WIFEXITED(status), "the child ended by signal {}", libc::WTERMSIG(status));
+        libc::WEXITSTATUS(status) as u8
+    }
+}
+
+/// All handles that there are on one reserve.
+struct Handles {
+    reserve: Reserve,
+    pool: Pool,
+    block: Block,
+    promise: Promise,
+}
+
+impl Handles {
+    fn of(contig: Contig, writers: Option<Writers>) -> Self {
+        let builder = Reserve::builder();
+        let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
+        let reserve = builder.build(contig).expect("whole granules");
+        let pool = reserve.page_cache().pool("parent").unwrap();
+        let mut block = reserve.alloc_with(Request::new(Pages::new(600)).any()).unwrap();
+        block.bytes_mut().unwrap().fill(0xa5);
+        let promise = reserve.promise(ONE, ONE).unwrap();
+        assert_eq!(pool.put(1, 1, &page(7)).unwrap(), Put::Stored);
+        Self { reserve, pool, block, promise }
+    }
+
+    /// Calls everything and drops everything; 0, or the number of the call that was not refused.
+    fn number_not_refused(self) -> u8 {
+        let Self { reserve, pool, mut block, promise } = self;
+        let mut buf = page(0);
+        let calls = [
+            refused(reserve.alloc(ONE, ONE)),
+            refused(reserve.try_alloc(ONE, ONE)),
+            refused(reserve.alloc_with(Request::new(ONE).any().zeroed())),
+            refused(reserve.promise(ONE, ONE)),
+            refused(reserve.largest_run()),
+            refused(reserve.page_cache().pool("parent")),
+            refused(reserve.page_cache().pool("child")),
+            refused(pool.put(1, 1, &page(8))),
+            refused(pool.get(1, 1, &mut buf)),
+            refused(pool.invalidate_page(1, 1)),
+            refused(pool.invalidate_object(1)),
+            refused(pool.invalidate_all()),
+            refused(block.bytes().map(|_| ())),
+            refused(block.bytes_mut().map(|_| ())),
+            block.contiguity() == Contiguity::VirtualOnly,
+            refused(promise.take()),
+            reserve.stats().total == reserve.len() && reserve.usage().len() == 2,
+        ];
+        drop((block, pool, reserve));
+        calls.iter().position(|refused| !refused).map_or(0, |at| at as u8 + 1)
+    }
+
+    /// What the parent had is as it was.
+    fn assert_whole(self) {
+        assert!(self.block.bytes().unwrap().iter().all(|byte| *byte == 0xa5));
+        let mut buf = page(0);
+        assert!(self.pool.get(1, 1, &mut buf).unwrap());
+        assert_eq!(buf, page(7));
+        let stats = self.reserve.stats();
+        assert_eq!((stats.live, stats.held), (ONE, self.block.pages()), "{stats}");
+        stats.check().unwrap();
+        let taken = self.promise.take().unwrap();
+        assert!(!taken.extent().overlaps(self.block.extent()));
+        drop((taken, self.block));
+        let all = self.reserve.len();
+        assert_eq!(self.reserve.alloc_with(Request::new(all).any()).unwrap().pages(), all);
+    }
+}
+
+fn page(fill: u8) -> Vec<u8> {
+    vec![fill; page_size().bytes().as_usize()]
+}
+
+fn plain() -> Contig {
+    Contig::options().source(Source::Plain).map(LEN).expect("ordinary memory")
+}
+
+#[test]
+fn a_child_is_refused_everything_and_drops_nothing_of_its_parents() {
+    for writers in [None, Some(Writers::Counted)] {
+        let handles = Some(Handles::of(plain(), writers));
+        let mut inherited = handles;
+        assert_eq!(in_child(|| inherited.take().unwrap().number_not_refused()), 0, "{writers:?}");
+        // The child took its own copy.
+        inherited.take().unwrap().assert_whole();
+    }
+}
+
+#[test]
+fn a_child_makes_a_reserve_of_its_own() {
+    let parents = Handles::of(plain(), None);
+    let own = || {
+        let handles = Handles::of(plain(), None);
+        let of_own = in_child(|| 0) == 0 && refused(parents.reserve.largest_run());
+        handles.assert_whole();
+        u8::from(!of_own)
+    };
+    assert_eq!(in_child(own), 0);
+    parents.assert_whole();
+}
+
+/// Pages of the pool that `/proc/self/smaps` shows under this process, and the pool's pages.
+fn pool_pages() -> Option<u64> {
+    let text = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+    text.ok()?.trim().parse().ok()
+}
+
+#[test]
+fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
+    let contig = match Contig::options().source(Source::HUGETLB_2M).map(LEN) {
+        Ok(contig) => contig,
+        Err(why) => {
+            println!("skipped: {why}");
+            return;
+        }
+    };
+    let mut inherited = Some(Handles::of(contig, None));
+    assert_eq!(in_child(|| inherited.take().unwrap().number_not_refused()), 0);
+    // Others may use the pool too, but cannot make it smaller than what is mapped here.
+    let pages = LEN.get() / Bytes::mib(2).get();
+    assert!(pool_pages().is_some_and(|all| all >= pages), "{:?} pages", pool_pages());
+    inherited.take().unwrap().assert_whole();
+}

@@ -1,0 +1,300 @@
+//! A tenant that stops in the middle of a put: what first class does meanwhile, and what the
+//! tenant does when it goes on.
+//!
+//! The put's source is a page whose second half cannot be read. The handler of the fault it takes
+//! holds the writer there until the test lets it go, then makes the half readable. That first
+//! class did not wait is asserted by order, never by time: it returned while the writer was held.
+//! One test at a time, in a process of its own: the handler is the process's.
+#![allow(unsafe_code)] // Safety: mmap, mprotect and a signal handler; each block says why.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use glebe::contig::{Contig, Source};
+use glebe::reserve::{Block, Error, Pool, Put, Request, Reserve, Writers};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+const GRANULES: u64 = 2;
+/// After so many waits of a millisecond the writer goes on by itself, so that a first class that
+/// waits for it fails its test rather than hangs.
+const HELD_MAX: usize = 20_000;
+const FILL: u8 = 0x5a;
+const POISON: u8 = 0xa5;
+const KEY: u64 = 7;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static UNREADABLE: AtomicUsize = AtomicUsize::new(0);
+static HELD: AtomicBool = AtomicBool::new(false);
+static RELEASE: AtomicBool = AtomicBool::new(false);
+static GONE_ON: AtomicBool = AtomicBool::new(false);
+
+fn page_len() -> usize {
+    page_size().bytes().as_usize()
+}
+
+/// Holds a thread that touches the unreadable half; any other fault is dealt with as by default.
+extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel passes the fault's description; only calls that a handler may make.
+    unsafe {
+        let half = UNREADABLE.load(Ordering::Relaxed);
+        let len = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+        if half == 0 || !(half..half + len).contains(&((*info).si_addr() as usize)) {
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+            return;
+        }
+        HELD.store(true, Ordering::SeqCst);
+        let millisecond = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        for _ in 0..HELD_MAX {
+            if RELEASE.load(Ordering::SeqCst) {
+                break;
+            }
+            libc::nanosleep(&millisecond, ptr::null_mut());
+        }
+        GONE_ON.store(true, Ordering::SeqCst);
+        libc::mprotect(half as *mut libc::c_void, len, libc::PROT_READ);
+    }
+}
+
+fn install() {
+    static ONCE: Once = Once::new();
+    // SAFETY: `on_fault` has the signature that SA_SIGINFO asks for.
+    ONCE.call_once(|| unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_fault as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        assert_eq!(libc::sigaction(libc::SIGSEGV, &action, ptr::null_mut()), 0);
+    });
+}
+
+/// One page of source bytes that straddles two pages, the second unreadable.
+struct Trap {
+    at: usize,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Trap {
+    fn set() -> Self {
+        let one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        install();
+        let len = page_len();
+        let (read_write, private) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, two pages long, of which the second is closed after it is written.
+        let at = unsafe {
+            let at = libc::mmap(ptr::null_mut(), 2 * len, read_write, private, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            ptr::write_bytes(at.cast::<u8>(), FILL, 2 * len);
+            assert_eq!(libc::mprotect(at.byte_add(len), len, libc::PROT_NONE), 0);
+            at as usize
+        };
+        for flag in [&HELD, &RELEASE, &GONE_ON] {
+            flag.store(false, Ordering::SeqCst);
+        }
+        UNREADABLE.store(at + len, Ordering::SeqCst);
+        Self { at, _one: one }
+    }
+
+    fn source(&self) -> &[u8] {
+        let start = self.at + page_len() / 2;
+        // SAFETY: the mapping lives as long as the trap; the handler makes its end readable.
+        unsafe { std::slice::from_raw_parts(start as *const u8, page_len()) }
+    }
+}
+
+impl Drop for Trap {
+    fn drop(&mut self) {
+        UNREADABLE.store(0, Ordering::SeqCst);
+        // SAFETY: mapped by `set`; nothing borrows from a trap that is dropped.
+        unsafe { libc::munmap(self.at as *mut libc::c_void, 2 * page_len()) };
+    }
+}
+
+fn reserve(writers: Option<Writers>) -> Reserve {
+    let len = Bytes::new(GRANULES * Bytes::mib(2).get());
+    let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
+    let builder = Reserve::builder();
+    let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
+    builder.build(contig).expect("whole granules")
+}
+
+fn restartable() -> Option<Reserve> {
+    let reserve = reserve(None);
+    if let Some(why) = reserve.why_counted() {
+        println!("skipped: {why}");
+        return None;
+    }
+    Some(reserve)
+}
+
+fn any(pages: u64) -> Request {
+    Request::new(Pages::new(pages)).any()
+}
+
+/// Lets the writer go when `body` is over, however it ends.
+struct Released;
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        RELEASE.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Runs `body` while a writer is held in the middle of a put; what the put then gave.
+fn while_held<T>(pool: &Pool, body: impl FnOnce() -> T) -> (Put, T) {
+    let trap = Trap::set();
+    thread::scope(|scope| {
+        let _released = Released;
+        let writer = scope.spawn(|| pool.put(1, KEY, trap.source()).unwrap());
+        while !HELD.load(Ordering::SeqCst) {
+            assert!(!writer.is_finished(), "the put never read its source");
+            thread::yield_now();
+        }
+        let result = body();
+        RELEASE.store(true, Ordering::SeqCst);
+        (writer.join().unwrap(), result)
+    })
+}
+
+fn poisoned(mut block: Block) -> Block {
+    block.bytes_mut().unwrap().fill(POISON);
+    block
+}
+
+fn assert_untouched<'a>(blocks: impl IntoIterator<Item = &'a Block>) {
+    for block in blocks {
+        let stray = block.bytes().unwrap().iter().position(|byte| *byte != POISON);
+        assert_eq!(stray, None, "a stray write into {:?}", block.extent());
+    }
+}
+
+fn assert_writer_is_held() {
+    assert!(!GONE_ON.load(Ordering::SeqCst), "first class waited for the writer");
+}
+
+/// What was put is found whole, or nothing is.
+fn assert_found(pool: &Pool, put: Put) {
+    let mut buf = vec![0; page_len()];
+    let found = pool.get(1, KEY, &mut buf).unwrap();
+    assert_eq!(found, put == Put::Stored, "after {put:?}");
+    assert!(!found || buf.iter().all(|byte| *byte == FILL));
+}
+
+#[test]
+fn the_whole_reserve_is_taken_from_under_a_stopped_writer() {
+    let Some(reserve) = restartable() else { return };
+    let pool = reserve.page_cache().pool("stopped").unwrap();
+    let all = reserve.len().get();
+    let (put, block) = while_held(&pool, || {
+        let block = reserve.alloc_with(any(all)).unwrap();
+        assert_writer_is_held();
+        poisoned(block)
+    });
+    assert!(matches!(put, Put::Rejected(_)), "{put:?}");
+    assert_untouched([&block]);
+    assert_found(&pool, put);
+    let stats = reserve.stats();
+    assert_eq!((stats.recalled, stats.rejected_recalled, stats.barriers), (1, 1, 1), "{stats}");
+    drop(block);
+    reserve.stats().check().unwrap();
+}
+
+#[test]
+fn small_blocks_are_taken_from_under_a_stopped_writer() {
+    let Some(reserve) = restartable() else { return };
+    let pool = reserve.page_cache().pool("stopped").unwrap();
+    let (put, blocks) = while_held(&pool, || {
+        let mut blocks = Vec::new();
+        // All but the last pages by sevens, then those: one block has the writer's page.
+        while let Ok(block) = reserve.alloc_with(any(7)) {
+            blocks.push(poisoned(block));
+        }
+        while let Ok(block) = reserve.alloc_with(any(1)) {
+            blocks.push(poisoned(block));
+        }
+        assert_writer_is_held();
+        blocks
+    });
+    assert_eq!(blocks.iter().map(|block| block.pages().get()).sum::<u64>(), reserve.len().get());
+    assert!(matches!(put, Put::Rejected(_)), "{put:?}");
+    assert_untouched(&blocks);
+    assert_found(&pool, put);
+    let stats = reserve.stats();
+    assert_eq!((stats.recalled, stats.rejected_recalled, stats.barriers), (1, 1, 1), "{stats}");
+    drop(blocks);
+    reserve.stats().check().unwrap();
+}
+
+#[test]
+fn a_stopped_writer_beside_a_block_puts_its_page_elsewhere() {
+    let Some(reserve) = restartable() else { return };
+    let pool = reserve.page_cache().pool("stopped").unwrap();
+    let granule = reserve.len().get() / GRANULES;
+    // A whole granule and half of the next. Tenants begin at the top, so the page is beside it.
+    let (put, block) = while_held(&pool, || {
+        let block = reserve.alloc_with(any(granule + granule / 2)).unwrap();
+        assert_writer_is_held();
+        poisoned(block)
+    });
+    assert_eq!(put, Put::Stored);
+    assert_untouched([&block]);
+    assert_found(&pool, put);
+    let stats = reserve.stats();
+    let counts = (stats.stored, stats.recalled, stats.rejected_recalled, stats.live.get());
+    assert_eq!(counts, (1, 1, 1, 1), "{stats}");
+    stats.check().unwrap();
+}
+
+#[test]
+fn counted_writers_are_passed_by_or_reported() {
+    let reserve = reserve(Some(Writers::Counted));
+    let pool = reserve.page_cache().pool("stopped").unwrap();
+    let all = reserve.len();
+    let (put, block) = while_held(&pool, || {
+        let whole = reserve.alloc_with(any(all.get()).no_wait());
+        assert!(matches!(whole, Err(Error::WouldWait)), "{whole:?}");
+        let beside = reserve.alloc_with(any(all.get() / GRANULES)).unwrap();
+        assert_writer_is_held();
+        poisoned(beside)
+    });
+    assert_eq!(put, Put::Stored);
+    assert_untouched([&block]);
+    assert_found(&pool, put);
+    let stats = reserve.stats();
+    assert_eq!((stats.waited_for_writer, stats.recalled, stats.alloc_failures), (0, 0, 0));
+    stats.check().unwrap();
+}
+
+#[test]
+fn first_class_waits_for_a_counted_writer_where_nothing_else_is_free() {
+    let reserve = reserve(Some(Writers::Counted));
+    let pool = reserve.page_cache().pool("stopped").unwrap();
+    let taken = {
+        let (reserve, all) = (reserve.clone(), reserve.len().get());
+        let take = move || {
+            let block = reserve.alloc_with(any(all)).unwrap();
+            assert!(GONE_ON.load(Ordering::SeqCst), "first class did not wait for the writer");
+            poisoned(block)
+        };
+        let (put, taken) = while_held(&pool, || {
+            let taken = thread::spawn(take);
+            // Whoever waits keeps tenants out; then it is surely about to wait.
+            let mut refused = 0;
+            while refused < 100 {
+                let put = pool.put(2, refused, &vec![1; page_len()]).unwrap();
+                refused = if put == Put::Stored { 0 } else { refused + 1 };
+                thread::sleep(Duration::from_millis(1));
+            }
+            taken
+        });
+        println!("the put gave {put:?}");
+        taken.join().unwrap()
+    };
+    assert_untouched([&taken]);
+    assert_eq!(reserve.stats().waited_for_writer, 1);
+    drop(taken);
+    reserve.stats().check().unwrap();
+}

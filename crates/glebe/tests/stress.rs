@@ -1,0 +1,333 @@
+//! The protocol of the reserve under load: writers and readers of the page cache against first
+//! class, and forks between.
+//!
+//! Every cached page follows from its key and version, every block from a number of its own, so a
+//! stray or torn store is seen wherever it lands. Each key has one writer, which publishes the
+//! least version that may still be found, so a page that should be gone is seen too.
+//! `GLEBE_STRESS_SECONDS` says how long each load lasts.
+#![allow(unsafe_code)] // Safety: fork, waitpid and _exit; the child uses only what it inherited.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use glebe::contig::{Contig, Source};
+use glebe::reserve::{Block, Error, Pool, Promise, Put, Request, Reserve, Writers};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+const WRITERS: u64 = 4;
+const READERS: u64 = 2;
+const OWNERS: u64 = 2;
+/// More keys than pages, so that pages are evicted.
+const KEYS_EACH: u64 = 1 << 14;
+const KEYS_OF_OBJECT: u64 = 1 << 8;
+/// Keys that get half of the puts and gets.
+const KEYS_HOT: u64 = 64;
+/// The longest blocks of a load whose blocks are many granules, and of one where all are edges.
+const BLOCK_PAGES_LARGE: u64 = 5000;
+const BLOCK_PAGES_SMALL: u64 = 150;
+const KEPT_PAGES: u64 = 64;
+const HOLD_MAX: Duration = Duration::from_millis(3);
+const BETWEEN_FORKS: Duration = Duration::from_millis(100);
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+
+    fn key(&mut self) -> u64 {
+        let end = if self.below(2) == 0 { KEYS_HOT } else { KEYS_EACH };
+        self.below(end)
+    }
+}
+
+/// The words of a block, of a number, or of a page, of a key and version.
+fn word(seed: u64, at: usize) -> u64 {
+    (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed.rotate_left(17)
+}
+
+fn write(bytes: &mut [u8], seed: u64) {
+    for (at, chunk) in bytes.chunks_exact_mut(8).enumerate() {
+        chunk.copy_from_slice(&word(seed, at).to_ne_bytes());
+    }
+}
+
+/// Where the words stop being those of `seed`.
+fn first_wrong(bytes: &[u8], seed: u64) -> Option<usize> {
+    let wrong = |(at, chunk): (usize, &[u8])| *chunk != word(seed, at).to_ne_bytes();
+    bytes.chunks_exact(8).enumerate().position(wrong)
+}
+
+fn page() -> Vec<u8> {
+    vec![0; page_size().bytes().as_usize()]
+}
+
+/// A page of a key: key, version, then a checksum's worth of words that follow from both.
+fn write_page(bytes: &mut [u8], key: u64, version: u64) {
+    let (head, body) = bytes.split_at_mut(16);
+    head[..8].copy_from_slice(&key.to_ne_bytes());
+    head[8..].copy_from_slice(&version.to_ne_bytes());
+    write(body, (version << 32) | key);
+}
+
+/// The version of a page that must be one of `key`.
+fn version_of(bytes: &[u8], key: u64) -> u64 {
+    let (head, body) = bytes.split_at(16);
+    let [of, version] = [0, 8].map(|at| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap()));
+    assert_eq!(of, key, "a page of another key");
+    let wrong = first_wrong(body, (version << 32) | key);
+    assert_eq!(wrong, None, "a wrong word in key {key}, version {version}");
+    version
+}
+
+struct Load<'a> {
+    reserve: &'a Reserve,
+    pool: Pool,
+    block_pages_max: u64,
+    /// By key: the least version that a get may find that begins now.
+    least: Vec<AtomicU64>,
+    /// By key: the last version whose put began.
+    last: Vec<AtomicU64>,
+    stop: AtomicBool,
+    hits: AtomicU64,
+    blocks: AtomicU64,
+}
+
+impl Load<'_> {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn place(writer: u64, key: u64) -> (u64, u64) {
+        (writer << 32 | key / KEYS_OF_OBJECT, key % KEYS_OF_OBJECT)
+    }
+
+    /// Puts, and drops pages and objects, of its own keys only.
+    fn write(&self, writer: u64) {
+        let mut random = Random(writer);
+        let mut bytes = page();
+        while !self.stopped() {
+            let key = random.key();
+            let at = (writer * KEYS_EACH + key) as usize;
+            let (object, index) = Self::place(writer, key);
+            match random.below(1000) {
+                0 => {
+                    self.pool.invalidate_object(object).unwrap();
+                    let first = at - index as usize;
+                    for at in first..first + KEYS_OF_OBJECT as usize {
+                        self.forget(at);
+                    }
+                }
+                1..100 => {
+                    self.pool.invalidate_page(object, index).unwrap();
+                    self.forget(at);
+                }
+                _ => {
+                    let version = self.last[at].load(Ordering::Relaxed) + 1;
+                    self.last[at].store(version, Ordering::Release);
+                    write_page(&mut bytes, at as u64, version);
+                    let put = self.pool.put(object, index, &bytes).unwrap();
+                    // A rejected put drops the page before, but keeps nothing.
+                    let least = version + u64::from(put != Put::Stored);
+                    self.least[at].store(least, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    /// Nothing put so far may be found any more.
+    fn forget(&self, at: usize) {
+        let least = self.last[at].load(Ordering::Relaxed) + 1;
+        self.least[at].store(least, Ordering::Release);
+    }
+
+    fn read(&self, reader: u64) {
+        let mut random = Random(reader << 32);
+        let mut bytes = page();
+        while !self.stopped() {
+            let (writer, key) = (random.below(WRITERS), random.key());
+            let at = (writer * KEYS_EACH + key) as usize;
+            let (object, index) = Self::place(writer, key);
+            let least = self.least[at].load(Ordering::Acquire);
+            if self.pool.get(object, index, &mut bytes).unwrap() {
+                let version = version_of(&bytes, at as u64);
+                let last = self.last[at].load(Ordering::Acquire);
+                let found = format!("key {at}: {version} is not in {least}..={last}");
+                assert!((least..=last).contains(&version), "{found}");
+                self.hits.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// First class: takes blocks, writes them, and looks whether anybody else did.
+    fn own(&self, owner: u64) {
+        let mut random = Random(owner << 48);
+        while !self.stopped() {
+            let number = self.blocks.fetch_add(1, Ordering::Relaxed) + 1;
+            let end = [1, 64, 600, u64::MAX][random.below(4) as usize];
+            let pages = Pages::new(1 + random.below(end.min(self.block_pages_max)));
+            let zeroed = random.below(4) == 0;
+            let request = Request::new(pages).any();
+            let request = if zeroed { request.zeroed() } else { request };
+            let mut block = self.reserve.alloc_with(request).unwrap();
+            if zeroed {
+                let wrong = block.bytes().unwrap().iter().position(|byte| *byte != 0);
+                assert_eq!(wrong, None, "a zeroed block, {:?}", block.extent());
+            }
+            write(block.bytes_mut().unwrap(), number);
+            thread::sleep(HOLD_MAX * random.below(100).saturating_sub(25) as u32 / 75);
+            let wrong = first_wrong(block.bytes().unwrap(), number);
+            assert_eq!(wrong, None, "a stray write into {:?}", block.extent());
+        }
+    }
+}
+
+/// What a child inherits.
+struct Inherited {
+    reserve: Reserve,
+    pool: Pool,
+    block: Block,
+    promise: Promise,
+}
+
+impl Inherited {
+    /// Calls everything, in the child; whether all of it was refused. Allocates nothing.
+    fn is_refused(mut self, bytes: &mut [u8]) -> bool {
+        fn refused<T>(result: Result<T, Error>) -> bool {
+            matches!(result, Err(Error::Forked))
+        }
+        let one = Pages::new(1);
+        let _ = self.reserve.stats();
+        let _ = self.block.contiguity();
+        refused(self.pool.get(0, 0, bytes))
+            && refused(self.pool.put(0, 0, bytes))
+            && refused(self.pool.invalidate_page(0, 0))
+            && refused(self.reserve.alloc(one, one))
+            && refused(self.reserve.try_alloc(one, one))
+            && refused(self.reserve.promise(one, one))
+            && refused(self.reserve.largest_run())
+            && refused(self.block.bytes().map(|_| ()))
+            && refused(self.block.bytes_mut().map(|_| ()))
+            && refused(self.promise.take())
+    }
+}
+
+/// Forks while the others run; how often.
+fn fork_until(end: Instant, kept: Inherited) -> (u64, Inherited) {
+    let mut bytes = page();
+    let mut forks = 0;
+    while Instant::now() < end {
+        // SAFETY: the child calls the reserve, which refuses before it takes any lock, and
+        // leaves by _exit; an alarm ends it if it hangs.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+        if pid == 0 {
+            // SAFETY: as above.
+            unsafe {
+                libc::alarm(20);
+                let ok = kept.is_refused(&mut bytes);
+                libc::_exit(i32::from(!ok));
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above; `status` is this frame's.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0, "what the child was to be refused, or how it ended");
+        forks += 1;
+        thread::sleep(BETWEEN_FORKS);
+    }
+    (forks, kept)
+}
+
+/// With one block of each owner, the kept block and the promise in the way, a run of the longest
+/// block is free wherever they lie: one other owner's, so three obstacles and four gaps at most.
+fn reserve(writers: Option<Writers>, block_pages_max: u64) -> Reserve {
+    let granule = Bytes::mib(2);
+    let len = Pages::new(5 * block_pages_max + 1 + KEPT_PAGES).bytes(page_size()).get().div_ceil(granule.get());
+    let len = Bytes::new(len * granule.get());
+    let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
+    let builder = Reserve::builder();
+    let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
+    builder.build(contig).expect("a whole number of granules")
+}
+
+fn duration() -> Duration {
+    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs_f64(seconds.unwrap_or(4.0))
+}
+
+fn stress(writers: Option<Writers>, block_pages_max: u64) {
+    let reserve = reserve(writers, block_pages_max);
+    println!("writers: {:?}, {:?}", reserve.writers(), reserve.why_counted());
+    let pool = reserve.page_cache().pool("stress").unwrap();
+    let zeros = || (0..WRITERS * KEYS_EACH).map(|_| AtomicU64::new(0)).collect();
+    let mut block = reserve.alloc_with(Request::new(Pages::new(KEPT_PAGES)).any()).unwrap();
+    write(block.bytes_mut().unwrap(), u64::MAX);
+    let promise = reserve.promise(Pages::new(1), Pages::new(1)).unwrap();
+    let kept = Inherited { reserve: reserve.clone(), pool: pool.clone(), block, promise };
+    let load = Load {
+        reserve: &reserve,
+        pool,
+        block_pages_max,
+        least: zeros(),
+        last: zeros(),
+        stop: AtomicBool::new(false),
+        hits: AtomicU64::new(0),
+        blocks: AtomicU64::new(0),
+    };
+    let end = Instant::now() + duration();
+    let (forks, kept) = thread::scope(|scope| {
+        /// Stops the others when the scope ends, by panic too.
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let load = &load;
+        (0..WRITERS).for_each(|n| drop(scope.spawn(move || load.write(n))));
+        (0..READERS).for_each(|n| drop(scope.spawn(move || load.read(n))));
+        (0..OWNERS).for_each(|n| drop(scope.spawn(move || load.own(n))));
+        let _stop = Stop(&load.stop);
+        fork_until(end, kept)
+    });
+    assert_eq!(first_wrong(kept.block.bytes().unwrap(), u64::MAX), None);
+    drop((kept.promise.take().unwrap(), kept.block));
+    let stats = reserve.stats();
+    println!("{stats}forks {forks}, hits {}", load.hits.load(Ordering::Relaxed));
+    stats.check().unwrap();
+    assert_eq!((stats.alloc_failures, stats.held), (0, Pages::ZERO));
+    assert!(stats.recalled > 0 && stats.replaced > 0, "a load that met nothing: {stats}");
+    let all = reserve.alloc_with(Request::new(reserve.len()).any()).unwrap();
+    assert_eq!(reserve.stats().live, Pages::ZERO);
+    drop(all);
+    reserve.stats().check().unwrap();
+}
+
+#[test]
+fn large_blocks_and_the_best_writers_of_the_machine() {
+    stress(None, BLOCK_PAGES_LARGE);
+}
+
+#[test]
+fn large_blocks_and_counted_writers() {
+    stress(Some(Writers::Counted), BLOCK_PAGES_LARGE);
+}
+
+#[test]
+fn small_blocks_and_the_best_writers_of_the_machine() {
+    stress(None, BLOCK_PAGES_SMALL);
+}
+
+#[test]
+fn small_blocks_and_counted_writers() {
+    stress(Some(Writers::Counted), BLOCK_PAGES_SMALL);
+}
