@@ -251,7 +251,10 @@ fn fork_until(end: Instant, kept: Inherited) -> (u64, Inherited) {
 /// block is free wherever they lie: one other owner's, so three obstacles and four gaps at most.
 fn reserve(writers: Option<Writers>, block_pages_max: u64) -> Reserve {
     let granule = Bytes::mib(2);
-    let len = Pages::new(5 * block_pages_max + 1 + KEPT_PAGES).bytes(page_size()).get().div_ceil(granule.get());
+    let len = Pages::new(5 * block_pages_max + 1 + KEPT_PAGES)
+        .bytes(page_size())
+        .get()
+        .div_ceil(granule.get());
     let len = Bytes::new(len * granule.get());
     let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
     let builder = Reserve::builder();
