@@ -1,8 +1,10 @@
 //! A forked child of a process that has a reserve: all it inherited says so, and its end changes
 //! nothing for the parent.
 //!
-//! In a process of its own, so that what is forked has one thread besides the test harness's.
+//! One test at a time, in a process of its own: no thread but the forking one is in the library.
 #![allow(unsafe_code)] // Safety: fork, waitpid and _exit; the child uses only what it inherited.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::{Block, Contiguity, Error, Pool, Promise, Put, Request, Reserve, Writers};
@@ -11,6 +13,11 @@ use glebe::units::{Bytes, Pages};
 
 const ONE: Pages = Pages::new(1);
 const LEN: Bytes = Bytes::mib(4);
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn refused<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Forked))
@@ -109,9 +116,9 @@ fn plain() -> Contig {
 
 #[test]
 fn a_child_is_refused_everything_and_drops_nothing_of_its_parents() {
+    let _alone = alone();
     for writers in [None, Some(Writers::Counted)] {
-        let handles = Some(Handles::of(plain(), writers));
-        let mut inherited = handles;
+        let mut inherited = Some(Handles::of(plain(), writers));
         assert_eq!(in_child(|| inherited.take().unwrap().number_not_refused()), 0, "{writers:?}");
         // The child took its own copy.
         inherited.take().unwrap().assert_whole();
@@ -120,6 +127,7 @@ fn a_child_is_refused_everything_and_drops_nothing_of_its_parents() {
 
 #[test]
 fn a_child_makes_a_reserve_of_its_own() {
+    let _alone = alone();
     let parents = Handles::of(plain(), None);
     let own = || {
         let handles = Handles::of(plain(), None);
@@ -131,7 +139,7 @@ fn a_child_makes_a_reserve_of_its_own() {
     parents.assert_whole();
 }
 
-/// Pages of the pool that `/proc/self/smaps` shows under this process, and the pool's pages.
+/// Pages of the pool of 2 MiB pages.
 fn pool_pages() -> Option<u64> {
     let text = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
     text.ok()?.trim().parse().ok()
@@ -139,6 +147,7 @@ fn pool_pages() -> Option<u64> {
 
 #[test]
 fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
+    let _alone = alone();
     let contig = match Contig::options().source(Source::HUGETLB_2M).map(LEN) {
         Ok(contig) => contig,
         Err(why) => {

@@ -88,6 +88,15 @@ fn version_of(bytes: &[u8], key: u64) -> u64 {
     version
 }
 
+/// Stops the others when the scope ends, by panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 struct Load<'a> {
     reserve: &'a Reserve,
     pool: Pool,
@@ -288,13 +297,6 @@ fn stress(writers: Option<Writers>, block_pages_max: u64) {
     };
     let end = Instant::now() + duration();
     let (forks, kept) = thread::scope(|scope| {
-        /// Stops the others when the scope ends, by panic too.
-        struct Stop<'a>(&'a AtomicBool);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
         let load = &load;
         (0..WRITERS).for_each(|n| drop(scope.spawn(move || load.write(n))));
         (0..READERS).for_each(|n| drop(scope.spawn(move || load.read(n))));
@@ -333,4 +335,63 @@ fn small_blocks_and_the_best_writers_of_the_machine() {
 #[test]
 fn small_blocks_and_counted_writers() {
     stress(Some(Writers::Counted), BLOCK_PAGES_SMALL);
+}
+
+/// Takes the only pages that tenants have, again and again, from under a tenant that never stops
+/// storing into them: it is often in the middle of a copy, on another processor.
+fn chase(writers: Option<Writers>) {
+    const LEFT: u64 = 8;
+    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
+    let builder = Reserve::builder();
+    let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
+    let reserve = builder.build(contig).unwrap();
+    let kept = Request::new(Pages::new(reserve.len().get() - LEFT)).any();
+    let kept = reserve.alloc_with(kept).unwrap();
+    let pool = reserve.page_cache().pool("chase").unwrap();
+    let left = Request::new(Pages::new(LEFT)).any();
+    let stop = AtomicBool::new(false);
+    let end = Instant::now() + duration() / 2;
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            let bytes = page();
+            for index in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                pool.put(1, index % (2 * LEFT), &bytes).unwrap();
+            }
+        });
+        for number in 1.. {
+            if Instant::now() >= end {
+                break;
+            }
+            let mut block = reserve.alloc_with(left).unwrap();
+            write(block.bytes_mut().unwrap(), number);
+            for _ in 0..4 {
+                let wrong = first_wrong(block.bytes().unwrap(), number);
+                assert_eq!(wrong, None, "a stray write into block {number}");
+            }
+            drop(block);
+            let after = Instant::now() + Duration::from_micros(20);
+            while Instant::now() < after {
+                std::hint::spin_loop();
+            }
+        }
+    });
+    drop(kept);
+    let stats = reserve.stats();
+    println!("{stats}");
+    stats.check().unwrap();
+    assert!(stats.recalled > 0, "{stats}");
+}
+
+#[test]
+fn pages_are_taken_from_under_a_running_writer() {
+    chase(None);
+}
+
+#[test]
+fn pages_are_taken_from_under_a_running_counted_writer() {
+    chase(Some(Writers::Counted));
 }
