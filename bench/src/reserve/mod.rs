@@ -62,7 +62,8 @@ pub enum Error {
     Thread(String),
 }
 
-/// A reserve of `len`, rounded up to granules, on memory with runs as long as the longest request, if they are to be had.
+/// A reserve of `len`, rounded up to granules, on memory with runs as long as the longest
+/// request, if they are to be had.
 fn map(len: Bytes, builder: reserve::Builder) -> Result<Reserve, Error> {
     let len = Bytes::new(len.get().next_multiple_of(GRANULE.get()));
     let longest = Pages::new(REQUEST_PAGES[REQUEST_PAGES.len() - 1]).bytes(page_size());

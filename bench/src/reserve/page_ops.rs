@@ -1,8 +1,8 @@
 //! A page in and out of the cache, against a copy of a page as cold.
 //!
 //! The cache is full and the pages of a batch are random ones of the whole reserve; the copies are
-//! from and to random pages of a second reserve's block, of the same size and kind. Timed in batches
-//! of [`BATCH`], the three in turn, since the clock costs a part of one operation.
+//! from and to random pages of a second reserve's block, of the same size and kind. Timed in
+//! batches of [`BATCH`], the three in turn, since the clock costs a part of one operation.
 //! Unit: microseconds an operation.
 
 use glebe::reserve::{Pool, Request, Reserve};

@@ -1,7 +1,8 @@
 //! Blocks called back from a full cache, under a load, with the kernel's ways in between.
 //!
-//! One request every [`EVERY`]. The blocks of a round are held to its end and the cache filled again
-//! then, so that what is asked for is lent: the rows say how much of it was. Every size and contestant comes in turn, round after round.
+//! One request every [`EVERY`]. The blocks of a round are held to its end and the cache filled
+//! again then, so that what is asked for is lent: the rows say how much of it was. Every size and
+//! contestant comes in turn, round after round.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

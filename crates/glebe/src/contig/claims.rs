@@ -158,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&bytes, "boot");
             let mut text = format(&[], "boot").into_bytes();
             text.extend(bytes);

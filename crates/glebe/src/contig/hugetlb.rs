@@ -293,7 +293,8 @@ impl Builder<'_> {
             format!("allow the pool to grow, or add {missing} to {shown}")
         } else {
             format!(
-                "memory is too fragmented to add {missing}: write 1 to /proc/sys/vm/compact_memory, \
+                "memory is too fragmented to add {missing}: write 1 to \
+                 /proc/sys/vm/compact_memory, \
                  or reserve at boot with hugepagesz= and hugepages="
             )
         };

@@ -18,7 +18,7 @@ pub enum Error {
         align: Pages,
     },
     /// No free run is long enough.
-    #[error("no run of {} pages is free; the longest free run has {}", .asked.get(), .largest.get())]
+    #[error("no run of {} pages is free; the longest has {}", .asked.get(), .largest.get())]
     NoRun {
         /// Pages asked for.
         asked: Pages,
