@@ -1,10 +1,10 @@
 //! [`Reader`]: a program that reads files through the reserve's page cache.
 //!
 //! It goes through the corpus page by page and, after each, reads again one that it has read
-//! before: a page is got from the cache or else read by the corpus's path and put. Every hit is compared
-//! with the file outside the time taken. Seconds saved are what the hits would have cost as reads,
-//! less what they cost as hits and less what keeping pages cost on misses: the vain get, the put.
-//! Units: seconds.
+//! before: a page is got from the cache or else read by the corpus's path and put. Every hit is
+//! compared with the file outside the time taken. Seconds saved are what the hits would have cost
+//! as reads, less what they cost as hits and less what keeping pages cost on misses: the vain get,
+//! the put. Units: seconds.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
