@@ -298,6 +298,22 @@ fn barrier_for_another_granule_only_repeats_the_fill() {
 }
 
 #[test]
+fn small_run_meets_a_writer_in_its_second_granule() {
+    explore(3, || {
+        let lent = lent(2, Critical::restartable(1, Fault::None));
+        let mut added = put(&lent, 0, 1).1 + put(&lent, 1, 1).1;
+        let writer = {
+            let lent = Arc::clone(&lent);
+            thread::spawn(move || put(&lent, 2, 2).1)
+        };
+        let recalled = own(&lent, &(1..3), true, || added += writer.join().unwrap());
+        assert!(hit(&lent, 0, 1));
+        assert_eq!(added, recalled + settled(&lent));
+        assert_usable(&lent);
+    });
+}
+
+#[test]
 fn run_over_three_granules_takes_edges_and_middle() {
     explore(2, || {
         let lent = lent(3, Critical::restartable(1, Fault::None));
