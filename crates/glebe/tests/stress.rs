@@ -116,7 +116,7 @@ impl Load<'_> {
     }
 
     fn place(writer: u64, key: u64) -> (u64, u64) {
-        (writer << 32 | key / KEYS_OF_OBJECT, key % KEYS_OF_OBJECT)
+        ((writer << 32) | (key / KEYS_OF_OBJECT), key % KEYS_OF_OBJECT)
     }
 
     /// Puts, and drops pages and objects, of its own keys only.
@@ -209,7 +209,7 @@ struct Inherited {
 
 impl Inherited {
     /// Calls everything, in the child; whether all of it was refused. Allocates nothing.
-    fn is_refused(mut self, bytes: &mut [u8]) -> bool {
+    fn refuses_all(mut self, bytes: &mut [u8]) -> bool {
         fn refused<T>(result: Result<T, Error>) -> bool {
             matches!(result, Err(Error::Forked))
         }
@@ -242,7 +242,7 @@ fn fork_until(end: Instant, kept: Inherited) -> (u64, Inherited) {
             // SAFETY: as above.
             unsafe {
                 libc::alarm(20);
-                let ok = kept.is_refused(&mut bytes);
+                let ok = kept.refuses_all(&mut bytes);
                 libc::_exit(i32::from(!ok));
             }
         }
