@@ -145,7 +145,10 @@ impl Drop for Released {
 
 /// Runs `body` while a writer is held in the middle of a put; what the put then gave.
 fn while_held<T>(pool: &Pool, body: impl FnOnce() -> T) -> (Put, T) {
-    let trap = Trap::set();
+    while_held_by(&Trap::set(), pool, body)
+}
+
+fn while_held_by<T>(trap: &Trap, pool: &Pool, body: impl FnOnce() -> T) -> (Put, T) {
     thread::scope(|scope| {
         let _released = Released;
         let writer = scope.spawn(|| pool.put(1, KEY, trap.source()).unwrap());
@@ -272,6 +275,7 @@ fn counted_writers_are_passed_by_or_reported() {
 fn first_class_waits_for_a_counted_writer_where_nothing_else_is_free() {
     let reserve = reserve(Some(Writers::Counted));
     let pool = reserve.page_cache().pool("stopped").unwrap();
+    let trap = Trap::set(); // until the taker has looked at its flags
     let taken = {
         let (reserve, all) = (reserve.clone(), reserve.len().get());
         let take = move || {
@@ -279,7 +283,7 @@ fn first_class_waits_for_a_counted_writer_where_nothing_else_is_free() {
             assert!(GONE_ON.load(Ordering::SeqCst), "first class did not wait for the writer");
             poisoned(block)
         };
-        let (put, taken) = while_held(&pool, || {
+        let (put, taken) = while_held_by(&trap, &pool, || {
             let taken = thread::spawn(take);
             // Whoever waits keeps tenants out; then it is surely about to wait.
             let mut refused = 0;
