@@ -28,6 +28,8 @@ impl Frames {
         &self.words[page * WORDS..][..WORDS]
     }
 
+    pub(crate) fn prefetch(&self, _page: usize) {}
+
     pub(crate) fn read(&self, page: usize, buf: &mut [u8]) {
         for (to, word) in buf.chunks_exact_mut(WORD_BYTES).zip(self.at(page)) {
             to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());

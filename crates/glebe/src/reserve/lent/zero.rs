@@ -9,6 +9,7 @@ use super::{Lent, NoClaim, NotFilled};
 use crate::reserve::granule::ZeroState;
 use crate::reserve::page_word::State;
 use crate::sync::Ordering;
+use crate::sys::rseq::META_WORDS;
 
 /// What became of an attempt to make a granule zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +61,7 @@ impl Lent {
             }
         };
         zeroed.evicted += u64::from(claim.evicted);
-        match self.fill_as(claim, State::Zero, [0; 4], zeros) {
+        match self.fill_as(claim, State::Zero, [0; META_WORDS], zeros) {
             Ok(seen) => {
                 let counted = self.uncount(granule, seen);
                 zeroed.recalled += u64::from(!counted);
