@@ -24,3 +24,8 @@ pub mod contig;
 
 // L5
 pub mod reserve;
+
+/// The README's example, compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -1,0 +1,159 @@
+//! The two sequences of [`super::Rseq`] in assembly for aarch64.
+//!
+//! # Safety
+//! Writes only what it is told to and the calling thread's own rseq area; see the module above.
+#![allow(unsafe_code)]
+
+use super::{outcome, AtomicU64, Fill, Guard, Outcome};
+use std::arch::asm;
+use std::mem::offset_of;
+
+/// As on x86: descriptor, then the store that arms it. Labels: 2 start, 3 one past the
+/// commit, 4 abort, 5 way out.
+macro_rules! arm {
+    () => {
+        concat!(
+            ".pushsection __rseq_cs, \"aw\"\n",
+            ".balign 32\n",
+            "77: .long 0, 0\n",
+            ".quad 2f, (3f - 2f), 4f\n",
+            ".popsection\n",
+            "mrs {area}, tpidr_el0\n",
+            "add {area}, {area}, {offset}\n",
+            "adrp {code}, 77b\n",
+            "add {code}, {code}, :lo12:77b\n",
+            "str {code}, [{area}, #8]\n",
+            "2:\n",
+        )
+    };
+}
+
+/// The abort path, behind the signature that the kernel asks for, and the disarming store.
+macro_rules! disarm {
+    () => {
+        concat!(
+            "b 5f\n",
+            ".inst 0xd428bc00\n",
+            "4: mov {code}, #3\n",
+            "5: str xzr, [{area}, #8]\n",
+        )
+    };
+}
+
+/// # Safety
+/// `offset` leads to the calling thread's rseq area.
+#[inline]
+pub unsafe fn compare_exchange(
+    offset: isize,
+    guard: Guard<'_>,
+    target: &AtomicU64,
+    old: u64,
+    new: u64,
+) -> Outcome {
+    let code: u64;
+    // SAFETY: reads the guard, exchanges the target by an exclusive pair whose store is the
+    // commit, and writes the thread's own rseq area; every path meets at label 5.
+    unsafe {
+        asm!(
+            "8:",
+            arm!(),
+            "ldar {scratch}, [{guard}]",
+            "and {scratch}, {scratch}, {mask}",
+            "cmp {scratch}, {expect}",
+            "b.ne 6f",
+            "ldaxr {scratch}, [{target}]",
+            "cmp {scratch}, {old}",
+            "b.ne 7f",
+            "stlxr {scratch:w}, {new}, [{target}]",
+            "3:",
+            "cbnz {scratch:w}, 8b",
+            "mov {code}, #0",
+            "b 5f",
+            "6: mov {code}, #1",
+            "b 5f",
+            "7: mov {code}, #2",
+            disarm!(),
+            area = out(reg) _,
+            scratch = out(reg) _,
+            code = out(reg) code,
+            offset = in(reg) offset,
+            guard = in(reg) guard.word.as_ptr(),
+            mask = in(reg) guard.mask,
+            expect = in(reg) guard.expect,
+            target = in(reg) target.as_ptr(),
+            old = in(reg) old,
+            new = in(reg) new,
+            options(nostack),
+        );
+    }
+    outcome(code)
+}
+
+/// # Safety
+/// As [`super::Rseq::fill`].
+#[inline]
+pub unsafe fn fill(offset: isize, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
+    let code: u64;
+    // SAFETY: writes only what `Fill` names and the thread's own rseq area; every path meets
+    // at label 5. The barrier keeps the claim, stored earlier, ahead of the bytes.
+    unsafe {
+        asm!(
+            arm!(),
+            "ldar {a}, [{guard}]",
+            "and {a}, {a}, {mask}",
+            "cmp {a}, {expect}",
+            "b.ne 6f",
+            "ldr {target}, [{fill}, #{TARGET}]",
+            "ldr {a}, [{fill}, #{CLAIM}]",
+            "ldr {b}, [{target}]",
+            "cmp {a}, {b}",
+            "b.ne 7f",
+            "dmb ish",
+            "ldr {to}, [{fill}, #{META_AT}]",
+            "ldp {a}, {b}, [{fill}, #{META}]",
+            "stp {a}, {b}, [{to}]",
+            "ldp {a}, {b}, [{fill}, #{META} + 16]",
+            "stp {a}, {b}, [{to}, #16]",
+            "ldr {to}, [{fill}, #{TO}]",
+            "ldr {from}, [{fill}, #{FROM}]",
+            "ldr {len}, [{fill}, #{LEN}]",
+            "8:",
+            "ldp {a}, {b}, [{from}], #16",
+            "stp {a}, {b}, [{to}], #16",
+            "subs {len}, {len}, #16",
+            "b.ne 8b",
+            "ldr {a}, [{fill}, #{COMMIT}]",
+            "stlr {a}, [{target}]",
+            "3:",
+            "mov {code}, #0",
+            "b 5f",
+            "6: mov {code}, #1",
+            "b 5f",
+            "7: mov {code}, #2",
+            disarm!(),
+            area = out(reg) _,
+            a = out(reg) _,
+            b = out(reg) _,
+            to = out(reg) _,
+            from = out(reg) _,
+            len = out(reg) _,
+            target = out(reg) _,
+            code = out(reg) code,
+            offset = in(reg) offset,
+            guard = in(reg) guard.word.as_ptr(),
+            mask = in(reg) guard.mask,
+            expect = in(reg) guard.expect,
+            fill = in(reg) fill,
+            TARGET = const offset_of!(Fill<'_>, target),
+            CLAIM = const offset_of!(Fill<'_>, claim),
+            COMMIT = const offset_of!(Fill<'_>, commit),
+            META_AT = const offset_of!(Fill<'_>, meta_at),
+            META = const offset_of!(Fill<'_>, meta),
+            TO = const offset_of!(Fill<'_>, to),
+            FROM = const offset_of!(Fill<'_>, from),
+            LEN = const offset_of!(Fill<'_>, len),
+            options(nostack),
+        );
+    }
+    outcome(code)
+}

@@ -1,0 +1,17 @@
+//! Where no sequence is written for the processor: [`super::Rseq::find`] says so, and none of this
+//! is reached.
+#![allow(unsafe_code)]
+
+use super::{AtomicU64, Fill, Guard, Outcome};
+
+/// # Safety
+/// None: no [`super::Rseq`] exists on this architecture.
+pub unsafe fn compare_exchange(_: isize, _: Guard<'_>, _: &AtomicU64, _: u64, _: u64) -> Outcome {
+    Outcome::Refused
+}
+
+/// # Safety
+/// None: no [`super::Rseq`] exists on this architecture.
+pub unsafe fn fill(_: isize, _: Guard<'_>, _: &Fill<'_>) -> Outcome {
+    Outcome::Refused
+}

@@ -1,0 +1,155 @@
+//! The two sequences of [`super::Rseq`] in assembly for x86-64.
+//!
+//! # Safety
+//! Writes only what it is told to and the calling thread's own rseq area; see the module above.
+#![allow(unsafe_code)]
+
+use super::{outcome, AtomicU64, Fill, Guard, Outcome};
+use std::arch::asm;
+use std::mem::offset_of;
+
+/// Opens a sequence: its descriptor (version, flags, start, length, abort address), then the
+/// store that arms it. Labels: 2 start, 3 one past the commit, 4 abort, 5 way out.
+macro_rules! arm {
+    () => {
+        concat!(
+            ".pushsection __rseq_cs, \"aw\"\n",
+            ".balign 32\n",
+            "77: .long 0, 0\n",
+            ".quad 2f, (3f - 2f), 4f\n",
+            ".popsection\n",
+            "mov {area}, qword ptr fs:[0]\n",
+            "add {area}, {offset}\n",
+            "lea rax, [rip + 77b]\n",
+            "mov qword ptr [{area} + 8], rax\n",
+            "2:\n",
+        )
+    };
+}
+
+/// The abort path, behind the signature that the kernel asks for, and the disarming store.
+macro_rules! disarm {
+    () => {
+        concat!(
+            ".pushsection .text.glebe_rseq_abort, \"ax\"\n",
+            ".byte 0x0f, 0xb9, 0x3d\n",
+            ".long 0x53053053\n",
+            "4: mov eax, 3\n",
+            "jmp 5f\n",
+            ".popsection\n",
+            "5: mov qword ptr [{area} + 8], 0\n",
+        )
+    };
+}
+
+/// # Safety
+/// `offset` leads to the calling thread's rseq area.
+#[inline]
+pub unsafe fn compare_exchange(
+    offset: isize,
+    guard: Guard<'_>,
+    target: &AtomicU64,
+    old: u64,
+    new: u64,
+) -> Outcome {
+    let code: u64;
+    // SAFETY: reads the guard, exchanges the target atomically, and writes the thread's own
+    // rseq area; every path meets at label 5.
+    unsafe {
+        asm!(
+            arm!(),
+            "mov rax, qword ptr [{guard}]",
+            "and rax, {mask}",
+            "cmp rax, {expect}",
+            "jne 6f",
+            "mov rax, {old}",
+            "lock cmpxchg qword ptr [{target}], {new}",
+            "3:",
+            "jne 7f",
+            "xor eax, eax",
+            "jmp 5f",
+            "6: mov eax, 1",
+            "jmp 5f",
+            "7: mov eax, 2",
+            "jmp 5f",
+            disarm!(),
+            area = out(reg) _,
+            offset = in(reg) offset,
+            guard = in(reg) guard.word.as_ptr(),
+            mask = in(reg) guard.mask,
+            expect = in(reg) guard.expect,
+            target = in(reg) target.as_ptr(),
+            old = in(reg) old,
+            new = in(reg) new,
+            out("rax") code,
+            options(nostack),
+        );
+    }
+    outcome(code)
+}
+
+/// # Safety
+/// As [`super::Rseq::fill`].
+#[inline]
+pub unsafe fn fill(offset: isize, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome {
+    let code: u64;
+    // SAFETY: writes only what `Fill` names and the thread's own rseq area; every path meets
+    // at label 5. The direction flag is clear by the ABI.
+    unsafe {
+        asm!(
+            arm!(),
+            "mov rax, qword ptr [{guard}]",
+            "and rax, {mask}",
+            "cmp rax, {expect}",
+            "jne 6f",
+            "mov {scratch}, qword ptr [{fill} + {TARGET}]",
+            "mov rax, qword ptr [{fill} + {CLAIM}]",
+            "cmp qword ptr [{scratch}], rax",
+            "jne 7f",
+            "mov rsi, qword ptr [{fill} + {META_AT}]",
+            "mov rax, qword ptr [{fill} + {META}]",
+            "mov qword ptr [rsi], rax",
+            "mov rax, qword ptr [{fill} + {META} + 8]",
+            "mov qword ptr [rsi + 8], rax",
+            "mov rax, qword ptr [{fill} + {META} + 16]",
+            "mov qword ptr [rsi + 16], rax",
+            "mov rax, qword ptr [{fill} + {META} + 24]",
+            "mov qword ptr [rsi + 24], rax",
+            "mov rdi, qword ptr [{fill} + {TO}]",
+            "mov rsi, qword ptr [{fill} + {FROM}]",
+            "mov rcx, qword ptr [{fill} + {LEN}]",
+            "rep movsb",
+            "mov rax, qword ptr [{fill} + {COMMIT}]",
+            "mov qword ptr [{scratch}], rax",
+            "3:",
+            "xor eax, eax",
+            "jmp 5f",
+            "6: mov eax, 1",
+            "jmp 5f",
+            "7: mov eax, 2",
+            "jmp 5f",
+            disarm!(),
+            area = out(reg) _,
+            scratch = out(reg) _,
+            offset = in(reg) offset,
+            guard = in(reg) guard.word.as_ptr(),
+            mask = in(reg) guard.mask,
+            expect = in(reg) guard.expect,
+            fill = in(reg) fill,
+            TARGET = const offset_of!(Fill<'_>, target),
+            CLAIM = const offset_of!(Fill<'_>, claim),
+            COMMIT = const offset_of!(Fill<'_>, commit),
+            META_AT = const offset_of!(Fill<'_>, meta_at),
+            META = const offset_of!(Fill<'_>, meta),
+            TO = const offset_of!(Fill<'_>, to),
+            FROM = const offset_of!(Fill<'_>, from),
+            LEN = const offset_of!(Fill<'_>, len),
+            out("rax") code,
+            out("rcx") _,
+            out("rsi") _,
+            out("rdi") _,
+            options(nostack),
+        );
+    }
+    outcome(code)
+}
