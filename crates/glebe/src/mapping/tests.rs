@@ -1,6 +1,7 @@
 //! Copies against plain slices, bounds, fork, threads.
 
 use super::*;
+use crate::sys::child::{in_child, map_at};
 
 fn small() -> Mapping {
     Mapping::anonymous(Bytes::new(1), Visibility::PRIVATE).unwrap()
@@ -88,35 +89,25 @@ fn a_child_neither_reads_nor_unmaps_what_it_did_not_inherit() {
     ordinary.write(Bytes::ZERO, &[7]);
     let mut seen = [0];
     let page = page_size().bytes();
-    // SAFETY: the child calls only mmap, munmap and loads, and leaves by _exit.
-    let status = unsafe {
-        let pid = libc::fork();
-        assert!(pid >= 0);
-        if pid == 0 {
-            let lost = private.is_lost_by_fork() && !ordinary.is_lost_by_fork();
+    let mut private = Some(private);
+    // SAFETY: the child calls only mmap, munmap, loads and stores.
+    let passed = unsafe {
+        in_child(|| {
+            let Some(lost) = private.take() else { return false };
+            let at = lost.as_ptr();
+            let forked = lost.is_lost_by_fork() && !ordinary.is_lost_by_fork();
             // Somebody else's page, at the very address.
-            let at = libc::mmap(
-                private.as_ptr().cast(),
-                page.as_usize(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
-                -1,
-                0,
-            );
-            let free = at == private.as_ptr().cast();
-            drop(private);
+            let free = map_at(at, page);
+            drop(lost);
             if free {
-                at.cast::<u8>().write_volatile(1); // SIGSEGV if the drop unmapped it
+                at.write_volatile(1); // SIGSEGV if the drop unmapped it
             }
             ordinary.read(Bytes::ZERO, &mut seen);
-            libc::_exit(i32::from(!(lost && free && seen == [7])));
-        }
-        let mut status = 0;
-        libc::waitpid(pid, &mut status, 0);
-        status
+            forked && free && seen == [7]
+        })
     };
-    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
-    private.write(Bytes::ZERO, &[1]);
+    assert!(passed);
+    private.as_ref().unwrap().write(Bytes::ZERO, &[1]);
 }
 
 #[test]

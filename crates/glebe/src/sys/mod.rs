@@ -2,6 +2,8 @@
 //! [`OsError`](crate::error::OsError) out.
 
 pub mod cgroup;
+#[cfg(test)]
+pub(crate) mod child;
 pub mod fork;
 pub mod hugetlb;
 pub(crate) mod io_uring;

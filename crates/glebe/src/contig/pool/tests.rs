@@ -8,6 +8,7 @@
 use std::fs;
 
 use super::*;
+use crate::sys::child::in_child;
 use crate::units::Bytes;
 
 struct Fixture {
@@ -105,15 +106,15 @@ fn a_forked_child_gives_nothing_back() {
     let mut claim = pool.claim();
     claim.grow(&PoolLock::acquire(&pool.place).unwrap(), 10).unwrap();
     let recorded = pool.record();
+    let mut claim = Some(claim);
     // SAFETY: see the head of the file.
-    unsafe {
-        let pid = libc::fork();
-        if pid == 0 {
-            drop(claim);
-            libc::_exit(0);
-        }
-        assert_eq!(libc::waitpid(pid, std::ptr::null_mut(), 0), pid);
-    }
+    let left = unsafe {
+        in_child(|| {
+            drop(claim.take());
+            true
+        })
+    };
+    assert!(left);
     assert_eq!((pool.total(), pool.record()), (10, recorded));
     drop(claim);
     assert_eq!((pool.total(), pool.record().len()), (0, 0));

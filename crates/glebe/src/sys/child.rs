@@ -1,0 +1,34 @@
+//! Forked children for the unit tests of other modules.
+//!
+//! # Safety
+//! A child of a process with threads may only do what is safe in a signal handler; each caller
+//! says why its child does no more.
+#![allow(unsafe_code)]
+
+use crate::units::Bytes;
+
+/// Runs `check` in a forked child, which then ends at once; whether it said yes.
+///
+/// # Safety
+/// `check` allocates nothing, takes no lock and does not unwind.
+pub(crate) unsafe fn in_child(check: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `check` and leaves by _exit; the parent waits for it.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+        if pid == 0 {
+            libc::_exit(i32::from(!check()));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+}
+
+/// Maps fresh memory exactly at `addr`; false if something is there.
+pub(crate) fn map_at(addr: *mut u8, len: Bytes) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: NOREPLACE keeps what is mapped already.
+    unsafe { libc::mmap(addr.cast(), len.as_usize(), protection, flags, -1, 0) == addr.cast() }
+}
