@@ -15,17 +15,17 @@
 //! trees drains the stock first, so it never makes a request fail or a run look shorter.
 
 use crate::extent::Extent;
-use crate::sync::{MappedWord as Word, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 const PAGES: u64 = u32::BITS as u64;
 
 /// See the module.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Stock {
-    word: Word,
+pub(crate) struct Stock {
+    word: AtomicU64,
     /// Pages of it that tenants had when first class took them.
-    recalled: Word,
+    recalled: AtomicU64,
 }
 
 fn chunk_of(word: u64) -> u64 {
@@ -41,18 +41,18 @@ fn word_of(chunk: u64, free: u32) -> u64 {
 }
 
 impl Stock {
-    pub(super) const fn new() -> Self {
-        Self { word: Word::new(0), recalled: Word::new(0) }
+    pub(crate) fn new() -> Self {
+        Self { word: AtomicU64::new(0), recalled: AtomicU64::new(0) }
     }
 
     /// The end of the pages that can be in stock together with `page`.
-    pub(super) fn chunk_end(page: u64) -> u64 {
+    pub(crate) fn chunk_end(page: u64) -> u64 {
         (page / PAGES + 1) * PAGES
     }
 
     /// The page that [`Stock::take`] would take.
     #[inline]
-    pub(super) fn next(&self) -> Option<u64> {
+    pub(crate) fn next(&self) -> Option<u64> {
         let word = self.word.load(Ordering::Relaxed);
         let lowest = u64::from(free_of(word).trailing_zeros());
         (free_of(word) != 0).then(|| chunk_of(word) * PAGES + lowest)
@@ -60,7 +60,7 @@ impl Stock {
 
     /// Takes the lowest page.
     #[inline]
-    pub(super) fn take(&self) -> Option<u64> {
+    pub(crate) fn take(&self) -> Option<u64> {
         let mut old = self.word.load(Ordering::Relaxed);
         loop {
             let free = free_of(old);
@@ -77,14 +77,14 @@ impl Stock {
 
     /// Whether [`Stock::put_back`] would take `page`.
     #[inline]
-    pub(super) fn is_of_chunk(&self, page: u64) -> bool {
+    pub(crate) fn is_of_chunk(&self, page: u64) -> bool {
         let word = self.word.load(Ordering::Relaxed);
         word != 0 && chunk_of(word) == page / PAGES
     }
 
     /// Puts a page back that lies in the stock's chunk; whether it does.
     #[inline]
-    pub(super) fn put_back(&self, page: u64) -> bool {
+    pub(crate) fn put_back(&self, page: u64) -> bool {
         let (chunk, bit) = (page / PAGES, 1 << (page % PAGES));
         let mut old = self.word.load(Ordering::Relaxed);
         loop {
@@ -100,7 +100,7 @@ impl Stock {
     }
 
     /// Stocks `pages` of one chunk, if the stock is empty; whether it was.
-    pub(super) fn fill(&self, pages: Extent) -> bool {
+    pub(crate) fn fill(&self, pages: Extent) -> bool {
         let old = self.word.load(Ordering::Relaxed);
         if free_of(old) != 0 {
             return false;
@@ -111,7 +111,7 @@ impl Stock {
     }
 
     /// Empties the stock, and stocks nothing of this chunk from now on; its pages.
-    pub(super) fn drain(&self) -> impl Iterator<Item = Extent> {
+    pub(crate) fn drain(&self) -> impl Iterator<Item = Extent> {
         let old = self.word.swap(0, Ordering::AcqRel);
         let mut free = free_of(old);
         std::iter::from_fn(move || {
@@ -125,25 +125,25 @@ impl Stock {
 
     /// Counts a page that was taken.
     #[inline]
-    pub(super) fn count_recalled(&self, live: bool) {
+    pub(crate) fn count_recalled(&self, live: bool) {
         if live {
             self.recalled.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Pages of it that tenants had when first class took them, ever.
-    pub(super) fn recalled(&self) -> u64 {
+    pub(crate) fn recalled(&self) -> u64 {
         self.recalled.load(Ordering::Relaxed)
     }
 
     /// Whether it holds nothing.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         free_of(self.word.load(Ordering::Relaxed)) == 0
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -167,7 +167,8 @@ mod tests {
     #[test]
     fn draining_gives_every_page_once_as_runs() {
         for bits in [0, 1, u32::MAX, 1 << 31, 0x8000_0001, 0xf0f0_0ff0, 0x5555_5555] {
-            let stock = Stock { word: Word::new(word_of(3, bits)), recalled: Word::new(0) };
+            let stock =
+                Stock { word: AtomicU64::new(word_of(3, bits)), recalled: AtomicU64::new(0) };
             let mut pages: Vec<_> =
                 (0..32).filter(|n| bits >> n & 1 == 1).map(|n| 96 + n).collect();
             let runs: Vec<_> = stock.drain().collect();
