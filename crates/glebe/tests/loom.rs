@@ -26,8 +26,9 @@ use loom::thread;
 
 use reserve::critical::{run_on, Critical, Fault};
 use reserve::frames::{Frames, PAGE_BYTES, WORDS};
-use reserve::index::Index;
+use reserve::index::{Held, Index};
 use reserve::lent::{Claim, Lent, NoClaim, NotFilled};
+use reserve::page_word::PageUse;
 use sync::Ordering;
 
 const GRANULE_PAGES: usize = 2;
@@ -80,7 +81,7 @@ fn put(lent: &Lent, page: usize, key: u64) -> (Put, u64) {
 fn fill(lent: &Lent, claim: Claim, key: u64) -> (Put, u64) {
     let added = u64::from(!claim.evicted);
     match lent.fill(claim, [key], &bytes_of(words_of(key))) {
-        Ok(()) => (Put::Stored, added),
+        Ok(_) => (Put::Stored, added),
         Err(NotFilled::Recalled) => (Put::Recalled, added),
         Err(NotFilled::Interrupted) => panic!("no model interrupts so often"),
     }
@@ -89,7 +90,8 @@ fn fill(lent: &Lent, claim: Claim, key: u64) -> (Put, u64) {
 /// Whether `page` holds `key`; a hit must be the words of that key.
 fn hit(lent: &Lent, page: usize, key: u64) -> bool {
     let mut buf = [0; PAGE_BYTES];
-    let hit = lent.read(page, &[key], &mut buf);
+    let at = lent.holds(page, |_| true).map(|(word, _, _)| word.use_of(page));
+    let hit = at.is_some_and(|at| lent.read(at, &[key], &mut buf));
     assert!(!hit || buf == bytes_of(words_of(key)), "a hit of other bytes: {buf:?}");
     hit
 }
@@ -461,16 +463,24 @@ fn counted_writer_makes_a_caller_busy_who_will_not_wait() {
     });
 }
 
-/// No entry is stale.
-const NEVER: fn(usize, u32) -> bool = |_, _| false;
-const HASH: u64 = 5 << 32;
+const HASH: u64 = 5 << 48;
+
+/// The first use of a page.
+fn first(page: usize) -> PageUse {
+    PageUse { page, generation: 1 }
+}
+
+/// What a publisher of `at` says of the others of its key, where nothing is stale.
+fn all_but(at: PageUse) -> impl Fn(PageUse) -> Held {
+    move |other| if other == at { Held::Other } else { Held::Same }
+}
 
 #[test]
 fn two_publishers_of_a_key_leave_one_entry() {
     explore(None, || {
         let index = Arc::new(Index::new(4));
         let publish = |index: &Index, page| {
-            let published = index.publish(HASH, page, |other| other != page, NEVER);
+            let published = index.publish(HASH, first(page), all_but(first(page)));
             published.expect("room").replaced
         };
         let other = {
@@ -479,8 +489,9 @@ fn two_publishers_of_a_key_leave_one_entry() {
         };
         let replaced = [publish(&index, 2), other.join().unwrap()];
         let left = index.find(HASH, |_| true).expect("one entry");
-        assert!(replaced == [Some(1), None] || replaced == [None, Some(2)], "{replaced:?}");
-        assert_eq!(left, if replaced[0].is_some() { 2 } else { 1 });
+        let ends = [[Some(first(1)), None], [None, Some(first(2))]];
+        assert!(ends.contains(&replaced), "{replaced:?}");
+        assert_eq!(left, first(if replaced[0].is_some() { 2 } else { 1 }));
         assert_eq!(index.remove(HASH, |_| true), Some(left));
         assert_eq!(index.find(HASH, |_| true), None);
     });
@@ -490,15 +501,130 @@ fn two_publishers_of_a_key_leave_one_entry() {
 fn entry_is_removed_once_or_replaced() {
     explore(None, || {
         let index = Arc::new(Index::new(4));
-        index.publish(HASH, 1, |_| false, NEVER).expect("room");
+        index.publish(HASH, first(1), |_| Held::Other).expect("room");
         let other = {
             let index = Arc::clone(&index);
             thread::spawn(move || index.remove(HASH, |_| true))
         };
-        let replaced = index.publish(HASH, 2, |page| page != 2, NEVER).expect("room").replaced;
+        let replaced = index.publish(HASH, first(2), all_but(first(2))).expect("room").replaced;
         let removed = other.join().unwrap();
         let left = index.find(HASH, |_| true);
-        let ends = [(Some(1), None, Some(2)), (None, Some(1), Some(2)), (Some(1), Some(2), None)];
+        let (one, two) = (Some(first(1)), Some(first(2)));
+        let ends = [(one, None, two), (None, one, two), (one, two, None)];
         assert!(ends.contains(&(replaced, removed, left)), "{replaced:?} {removed:?} {left:?}");
     });
+}
+
+/// What a reader makes of the generation in an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Heeds,
+    /// Takes the page in whatever use it is.
+    Ignores,
+}
+
+/// The one key of the models of reads in their order; its versions differ by their bytes.
+const KEY: u64 = 7;
+
+/// Claims `page` for the key, which cannot fail before the threads start.
+fn claimed(lent: &Lent, page: usize) -> Claim {
+    lent.claim(page).expect("free")
+}
+
+/// What a put does with its claim: fills the page and publishes it.
+fn store(lent: &Lent, index: &Index, claim: Claim, version: u64) {
+    let at = lent.fill(claim, [KEY], &bytes_of(words_of(version))).expect("no block, no signal");
+    let held = |other| match lent.holds_use(other, |_| true) {
+        Some(_) => Held::Same,
+        None => Held::Stale,
+    };
+    let published = index.publish(HASH, at, held).expect("room");
+    if let Some(old) = published.replaced {
+        lent.discard_use(old);
+    }
+}
+
+/// The version that a reader finds under the key.
+fn version(lent: &Lent, index: &Index, reader: Reader) -> Option<u64> {
+    let mut buf = [0; PAGE_BYTES];
+    let take = |at: PageUse| {
+        let now = lent.holds(at.page, |_| true).map(|(word, _, _)| word.use_of(at.page));
+        let at = if reader == Reader::Ignores { now.unwrap_or(at) } else { at };
+        lent.read(at, &[KEY], &mut buf)
+    };
+    index.find(HASH, take)?;
+    let found = u64::from_ne_bytes(*buf.first_chunk().expect("a word"));
+    assert_eq!(buf, bytes_of(words_of(found)), "a hit of two versions");
+    Some(found)
+}
+
+/// The key's page 0 was recalled, and its entry is still there: gives the claim of a new put into
+/// that page.
+fn claimed_with_a_stale_entry(lent: &Lent, index: &Index) -> Claim {
+    store(lent, index, claimed(lent, 0), 1);
+    lent.recall(&EDGE, false, true).expect("waits");
+    lent.give_back(&EDGE);
+    claimed(lent, 0)
+}
+
+/// A put of a newer page, and a reader, who has an older one elsewhere.
+fn reads_during_a_put(reader: Reader) {
+    let (lent, index) = (lent(1, Critical::restartable(1, Fault::None)), Index::new(4));
+    let index = Arc::new(index);
+    let claim = claimed_with_a_stale_entry(&lent, &index);
+    // Publishing would end the stale entry; that generations alone suffice is shown here.
+    let old = lent.fill(claimed(&lent, 1), [KEY], &bytes_of(words_of(2))).expect("alone");
+    index.publish(HASH, old, |_| Held::Other).expect("room");
+    let put = {
+        let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
+        thread::spawn(move || store(&lent, &index, claim, 3))
+    };
+    let reads = [version(&lent, &index, reader), version(&lent, &index, reader)];
+    assert_ne!(reads, [Some(3), Some(2)], "new, then old");
+    put.join().unwrap();
+    assert_eq!(version(&lent, &index, reader), Some(3), "after {reads:?}");
+}
+
+#[test]
+fn reader_never_sees_the_new_page_and_then_the_old_one() {
+    explore(3, || reads_during_a_put(Reader::Heeds));
+}
+
+#[test]
+#[should_panic(expected = "new, then old")]
+fn order_of_reads_needs_the_generation() {
+    explore(3, || reads_during_a_put(Reader::Ignores));
+}
+
+/// Two puts of one key at once, one of them into the page of a stale entry, and a reader.
+fn reads_during_two_puts(reader: Reader) {
+    let (lent, index) = (lent(1, Critical::restartable(2, Fault::None)), Index::new(4));
+    let index = Arc::new(index);
+    let claims = [claimed_with_a_stale_entry(&lent, &index), claimed(&lent, 1)];
+    let mut cpu = 0;
+    let puts = claims.map(|claim| {
+        let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
+        let on = cpu;
+        cpu += 1;
+        thread::spawn(move || {
+            run_on(on);
+            store(&lent, &index, claim, 2 + on as u64);
+        })
+    });
+    let reads = [version(&lent, &index, reader), version(&lent, &index, reader)];
+    puts.map(|put| put.join().unwrap());
+    let last = version(&lent, &index, reader);
+    assert!(last.is_some_and(|last| last > 1), "{reads:?}, {last:?}");
+    assert!(reads[0] != last || reads[1] == last || reads[1].is_none(), "{reads:?}, then {last:?}");
+}
+
+#[test]
+fn reader_sees_each_of_two_puts_once() {
+    explore(2, || reads_during_two_puts(Reader::Heeds));
+}
+
+#[test]
+#[should_panic(expected = ", then ")]
+fn order_of_two_puts_needs_the_generation() {
+    explore(3, || reads_during_two_puts(Reader::Ignores));
 }
