@@ -531,15 +531,21 @@ fn claimed(lent: &Lent, page: usize) -> Claim {
     lent.claim(page).expect("free")
 }
 
-/// What a put does with its claim: fills the page and publishes it.
-fn store(lent: &Lent, index: &Index, claim: Claim, version: u64) {
-    let at = lent.fill(claim, [KEY], &bytes_of(words_of(version))).expect("no block, no signal");
+fn filled(lent: &Lent, claim: Claim, version: u64) -> Result<PageUse, NotFilled> {
+    lent.fill(claim, [KEY], &bytes_of(words_of(version)))
+}
+
+/// The end of a put: publishes what it filled, or else ends what there was.
+fn publish(lent: &Lent, index: &Index, filled: Result<PageUse, NotFilled>) {
     let held = |other| match lent.holds_use(other, |_| true) {
         Some(_) => Held::Same,
         None => Held::Stale,
     };
-    let published = index.publish(HASH, at, held).expect("room");
-    if let Some(old) = published.replaced {
+    let old = match filled {
+        Ok(at) => index.publish(HASH, at, held).expect("room").replaced,
+        Err(_) => index.remove(HASH, |other| held(other) == Held::Same),
+    };
+    if let Some(old) = old {
         lent.discard_use(old);
     }
 }
@@ -548,8 +554,8 @@ fn store(lent: &Lent, index: &Index, claim: Claim, version: u64) {
 fn version(lent: &Lent, index: &Index, reader: Reader) -> Option<u64> {
     let mut buf = [0; PAGE_BYTES];
     let take = |at: PageUse| {
-        let now = lent.holds(at.page, |_| true).map(|(word, _, _)| word.use_of(at.page));
-        let at = if reader == Reader::Ignores { now.unwrap_or(at) } else { at };
+        let held = (reader == Reader::Ignores).then(|| lent.holds(at.page, |_| true)).flatten();
+        let at = held.map_or(at, |(word, _, _)| word.use_of(at.page));
         lent.read(at, &[KEY], &mut buf)
     };
     index.find(HASH, take)?;
@@ -561,28 +567,37 @@ fn version(lent: &Lent, index: &Index, reader: Reader) -> Option<u64> {
 /// The key's page 0 was recalled, and its entry is still there: gives the claim of a new put into
 /// that page.
 fn claimed_with_a_stale_entry(lent: &Lent, index: &Index) -> Claim {
-    store(lent, index, claimed(lent, 0), 1);
+    publish(lent, index, filled(lent, claimed(lent, 0), 1));
     lent.recall(&EDGE, false, true).expect("waits");
     lent.give_back(&EDGE);
     claimed(lent, 0)
 }
 
-/// A put of a newer page, and a reader, who has an older one elsewhere.
+/// A put of a newer page, and a reader, who finds an older one elsewhere; the newer page is
+/// recalled between the reads, and may not have been published by then.
 fn reads_during_a_put(reader: Reader) {
     let (lent, index) = (lent(1, Critical::restartable(1, Fault::None)), Index::new(4));
     let index = Arc::new(index);
     let claim = claimed_with_a_stale_entry(&lent, &index);
     // Publishing would end the stale entry; that generations alone suffice is shown here.
-    let old = lent.fill(claimed(&lent, 1), [KEY], &bytes_of(words_of(2))).expect("alone");
+    let old = filled(&lent, claimed(&lent, 1), 2).expect("alone");
     index.publish(HASH, old, |_| Held::Other).expect("room");
     let put = {
         let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
-        thread::spawn(move || store(&lent, &index, claim, 3))
+        thread::spawn(move || publish(&lent, &index, filled(&lent, claim, 3)))
     };
-    let reads = [version(&lent, &index, reader), version(&lent, &index, reader)];
-    assert_ne!(reads, [Some(3), Some(2)], "new, then old");
+    let reads = {
+        let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
+        thread::spawn(move || {
+            let before = version(&lent, &index, reader);
+            lent.recall(&EDGE, false, true).expect("waits");
+            [before, version(&lent, &index, reader)]
+        })
+    };
     put.join().unwrap();
-    assert_eq!(version(&lent, &index, reader), Some(3), "after {reads:?}");
+    let reads = reads.join().unwrap();
+    assert_ne!(reads, [Some(3), Some(2)], "new, then old");
+    assert_eq!(version(&lent, &index, reader), None, "recalled, after {reads:?}");
 }
 
 #[test]
@@ -598,21 +613,26 @@ fn order_of_reads_needs_the_generation() {
 
 /// Two puts of one key at once, one of them into the page of a stale entry, and a reader.
 fn reads_during_two_puts(reader: Reader) {
-    let (lent, index) = (lent(1, Critical::restartable(2, Fault::None)), Index::new(4));
+    let (lent, index) = (lent(1, Critical::restartable(1, Fault::None)), Index::new(4));
     let index = Arc::new(index);
-    let claims = [claimed_with_a_stale_entry(&lent, &index), claimed(&lent, 1)];
-    let mut cpu = 0;
-    let puts = claims.map(|claim| {
+    let claim = claimed_with_a_stale_entry(&lent, &index);
+    let other = filled(&lent, claimed(&lent, 1), 2);
+    let puts = [
+        {
+            let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
+            thread::spawn(move || publish(&lent, &index, other))
+        },
+        {
+            let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
+            thread::spawn(move || publish(&lent, &index, filled(&lent, claim, 3)))
+        },
+    ];
+    let reads = {
         let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
-        let on = cpu;
-        cpu += 1;
-        thread::spawn(move || {
-            run_on(on);
-            store(&lent, &index, claim, 2 + on as u64);
-        })
-    });
-    let reads = [version(&lent, &index, reader), version(&lent, &index, reader)];
-    puts.map(|put| put.join().unwrap());
+        thread::spawn(move || [(); 2].map(|()| version(&lent, &index, reader)))
+    };
+    puts.into_iter().for_each(|put| put.join().unwrap());
+    let reads = reads.join().unwrap();
     let last = version(&lent, &index, reader);
     assert!(last.is_some_and(|last| last > 1), "{reads:?}, {last:?}");
     assert!(reads[0] != last || reads[1] == last || reads[1].is_none(), "{reads:?}, then {last:?}");
