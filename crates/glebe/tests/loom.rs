@@ -12,6 +12,10 @@ mod reserve;
 #[path = "../src/sync.rs"]
 mod sync;
 
+mod error {
+    pub(crate) use glebe::error::OsError;
+}
+
 /// What the protocol takes from the kernel's side.
 mod sys {
     pub(crate) mod rseq {
@@ -29,6 +33,7 @@ use reserve::frames::{Frames, PAGE_BYTES, WORDS};
 use reserve::index::{Held, Index};
 use reserve::lent::{Claim, Lent, NoClaim, NotFilled};
 use reserve::page_word::PageUse;
+use reserve::table::Tables;
 use sync::Ordering;
 
 const GRANULE_PAGES: usize = 2;
@@ -43,7 +48,8 @@ fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send +
 
 fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
     let pages = granules * GRANULE_PAGES;
-    Arc::new(Lent::new(Frames::new(pages), pages, GRANULE_PAGES.ilog2(), critical))
+    let (frames, shift) = (Frames::new(pages), GRANULE_PAGES.ilog2());
+    Arc::new(Lent::new(&mut Tables, frames, pages, shift, critical).expect("model memory"))
 }
 
 /// The words that are stored under `key`.
@@ -478,7 +484,7 @@ fn all_but(at: PageUse) -> impl Fn(PageUse) -> Held {
 #[test]
 fn two_publishers_of_a_key_leave_one_entry() {
     explore(None, || {
-        let index = Arc::new(Index::new(4));
+        let index = Arc::new(Index::new(&mut Tables, 4).expect("model memory"));
         let publish = |index: &Index, page| {
             let published = index.publish(HASH, first(page), all_but(first(page)));
             published.expect("room").replaced
@@ -500,7 +506,7 @@ fn two_publishers_of_a_key_leave_one_entry() {
 #[test]
 fn entry_is_removed_once_or_replaced() {
     explore(None, || {
-        let index = Arc::new(Index::new(4));
+        let index = Arc::new(Index::new(&mut Tables, 4).expect("model memory"));
         index.publish(HASH, first(1), |_| Held::Other).expect("room");
         let other = {
             let index = Arc::clone(&index);
@@ -576,7 +582,10 @@ fn claimed_with_a_stale_entry(lent: &Lent, index: &Index) -> Claim {
 /// A put of a newer page, and a reader, who finds an older one elsewhere; the newer page is
 /// recalled between the reads, and may not have been published by then.
 fn reads_during_a_put(reader: Reader) {
-    let (lent, index) = (lent(1, Critical::restartable(1, Fault::None)), Index::new(4));
+    let (lent, index) = (
+        lent(1, Critical::restartable(1, Fault::None)),
+        Index::new(&mut Tables, 4).expect("model memory"),
+    );
     let index = Arc::new(index);
     let claim = claimed_with_a_stale_entry(&lent, &index);
     // Publishing would end the stale entry; that generations alone suffice is shown here.
@@ -613,7 +622,10 @@ fn order_of_reads_needs_the_generation() {
 
 /// Two puts of one key at once, one of them into the page of a stale entry, and a reader.
 fn reads_during_two_puts(reader: Reader) {
-    let (lent, index) = (lent(1, Critical::restartable(1, Fault::None)), Index::new(4));
+    let (lent, index) = (
+        lent(1, Critical::restartable(1, Fault::None)),
+        Index::new(&mut Tables, 4).expect("model memory"),
+    );
     let index = Arc::new(index);
     let claim = claimed_with_a_stale_entry(&lent, &index);
     let other = filled(&lent, claimed(&lent, 1), 2);

@@ -39,6 +39,8 @@
 //! Publication ends the entry in either case: what is found after the put is what was put.
 
 use super::page_word::PageUse;
+use super::table::{Table, Tables};
+use crate::error::OsError;
 use crate::sync::{prefetch, AtomicU64, Ordering};
 
 const SLOTS: usize = 15;
@@ -63,7 +65,7 @@ const _: () = assert!(cfg!(loom) || size_of::<Bucket>() == 128);
 
 #[derive(Debug)]
 pub(crate) struct Index {
-    buckets: Box<[Bucket]>,
+    buckets: Table<Bucket>,
 }
 
 /// What the use of a page that an entry names is to a key.
@@ -120,13 +122,13 @@ fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
 
 impl Index {
     /// For at most `pages` entries.
-    pub(crate) fn new(pages: usize) -> Self {
+    pub(crate) fn new(tables: &mut Tables, pages: usize) -> Result<Self, OsError> {
         let buckets = (pages / LOAD).next_power_of_two();
         let bucket = |_| Bucket {
             header: AtomicU64::new(0),
             slots: std::array::from_fn(|_| AtomicU64::new(0)),
         };
-        Self { buckets: (0..buckets).map(bucket).collect() }
+        Ok(Self { buckets: tables.table(buckets, bucket)? })
     }
 
     fn bucket(&self, hash: u64) -> &Bucket {
@@ -280,6 +282,11 @@ impl Bucket {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::units::Bytes;
+
+    fn index(pages: usize) -> Index {
+        Index::new(&mut Tables::new(Bytes::mib(2)).unwrap(), pages).unwrap()
+    }
 
     /// Every entry is of another key.
     const OTHER: fn(PageUse) -> Held = |_| Held::Other;
@@ -306,7 +313,7 @@ mod tests {
 
     #[test]
     fn publishing_a_key_again_ends_its_old_entry() {
-        let index = Index::new(64);
+        let index = index(64);
         assert_eq!(index.publish(HASH, at(7, 1), OTHER), Some(Published::default()));
         let again = index.publish(HASH, at(8, 1), same(at(7, 1))).unwrap();
         assert_eq!(again.replaced, Some(at(7, 1)));
@@ -317,7 +324,7 @@ mod tests {
 
     #[test]
     fn publishing_a_key_ends_the_stale_entries_of_its_tag() {
-        let index = Index::new(64);
+        let index = index(64);
         for old in [at(7, 1), at(7, 2), at(9, 1)] {
             index.publish(HASH, old, OTHER);
         }
@@ -331,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_page_whose_bits_came_round_has_one_entry() {
-        let index = Index::new(64);
+        let index = index(64);
         index.publish(HASH, at(7, 1), OTHER);
         index.publish(HASH, at(8, 1), OTHER);
         let again = index.publish(HASH, at(7, 1), same(at(8, 1))).unwrap();
@@ -342,14 +349,14 @@ mod tests {
 
     #[test]
     fn another_tag_is_another_key() {
-        let index = Index::new(6);
+        let index = index(6);
         index.publish(TAG, at(3, 1), OTHER);
         assert_eq!(index.find(2 * TAG, |_| true), None);
     }
 
     #[test]
     fn a_full_bucket_takes_the_stale_slot_first_and_then_somebodys() {
-        let index = Index::new(6);
+        let index = index(6);
         for page in 0..SLOTS {
             let all = index.publish(page as u64 * TAG, at(page, 1), OTHER).unwrap();
             assert_eq!(all.displaced, None);
@@ -365,7 +372,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_goes_while_it_is_read_is_no_hit() {
-        let index = Index::new(6);
+        let index = index(6);
         index.publish(5 * TAG, at(5, 1), OTHER);
         let gone = |_| index.remove(5 * TAG, |_| true).is_some();
         assert_eq!(index.find(5 * TAG, gone), None);
