@@ -4,7 +4,7 @@
 //! of the time in the middle of a copy on another processor: its source is in no cache. The last
 //! word of each page is marked first, which a copy that went on would reach last, so that the
 //! test turns red where a recall lets one go on, and not only once in a while.
-//! `GLEBE_STRESS_SECONDS` says how long each chase lasts, twice as long as needed.
+//! Each chase lasts half of `GLEBE_STRESS_SECONDS`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
