@@ -1,9 +1,9 @@
 //! A memory cgroup that is too small is an error, and nobody in it is killed.
 //!
 //! A group of version 1 is made below this process's own and removed at the end, on failure too;
-//! the test runs itself in it as a child process, and there once more as nobody, who cannot grow a
-//! pool of huge pages, which the group does not count. Version 2 is tested on a fixture tree, in the
-//! library.
+//! the test runs itself in it as a child process, and there once more as nobody, who cannot grow
+//! a pool of huge pages, which the group does not count. Version 2 is tested on a fixture tree, in
+//! the library.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
