@@ -8,6 +8,7 @@ mod bench;
 mod demo;
 mod probe;
 mod size;
+mod stats;
 mod stress;
 
 use std::error::Error;
@@ -32,6 +33,8 @@ enum Command {
     Demo(demo::Args),
     /// Measure, beside what the kernel offers
     Bench(bench::Args),
+    /// Show the statistics of reserves in running processes that serve them
+    Stats(stats::Args),
     /// Stress a reserve from many threads and look at every byte
     Stress(stress::Args),
 }
@@ -44,6 +47,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Probe(args) => probe::run(args, out),
         Command::Demo(args) => demo::run(args, out),
         Command::Bench(args) => bench::run(args, out),
+        Command::Stats(args) => stats::run(args, out),
         Command::Stress(args) => stress::run(args, out),
     }
 }

@@ -24,10 +24,13 @@ mod owner;
 mod page_cache;
 mod page_word;
 mod positions;
+mod serve;
+pub mod served;
 mod stats;
 mod zero_ahead;
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use crate::contig::Contig;
 use crate::error::OsError;
@@ -43,6 +46,7 @@ use frames::Frames;
 use lent::Lent;
 use page_cache::Tenant;
 use positions::Positions;
+use serve::Serving;
 
 pub use self::stats::Stats;
 pub use error::Error;
@@ -73,6 +77,7 @@ pub(crate) struct Inner {
     why_counted: Option<String>,
     /// Granules to keep zeroed.
     zero_target: u64,
+    serving: OnceLock<Serving>,
 }
 
 impl Inner {
@@ -165,6 +170,7 @@ impl Builder {
             guard: ForkGuard::new(),
             why_counted,
             zero_target,
+            serving: OnceLock::new(),
         };
         let inner = Arc::new(inner);
         if inner.zero_target > 0 {
@@ -305,5 +311,39 @@ impl Reserve {
         stats.total = self.len();
         stats.alloc_ns = self.inner.alloc_ns.snapshot();
         stats
+    }
+    /// Lets other processes of this user, and root, read the statistics: `glebe stats` shows
+    /// them. One thread is started, which sleeps until it is asked and ends with the reserve. A
+    /// reserve is served once; a later call gives the socket of the first.
+    ///
+    /// The socket lies in `$XDG_RUNTIME_DIR/glebe`, if that is the user's, or else in
+    /// `/run/glebe` for root and in `/run/user/UID/glebe` for others.
+    ///
+    /// # Errors
+    /// [`Error::NoRuntimeDir`], [`Error::SharedDir`], [`Error::Forked`], and [`Error::Os`] with
+    /// what the kernel refused. The reserve works on without.
+    pub fn serve_stats(&self) -> Result<&Path, Error> {
+        self.serve(None)
+    }
+
+    /// As [`Reserve::serve_stats`], in `dir`: made if it is missing, and nobody else's to enter.
+    ///
+    /// # Errors
+    /// As there, but for [`Error::NoRuntimeDir`].
+    pub fn serve_stats_in(&self, dir: &Path) -> Result<&Path, Error> {
+        self.serve(Some(dir))
+    }
+
+    fn serve(&self, dir: Option<&Path>) -> Result<&Path, Error> {
+        self.inner.check_fork()?;
+        if let Some(serving) = self.inner.serving.get() {
+            return Ok(serving.path());
+        }
+        let own = serve::start(
+            &self.inner,
+            &dir.map_or_else(served::own_dir, |dir| Ok(dir.to_owned()))?,
+        )?;
+        // Of two callers at once the second's own socket is dropped.
+        Ok(self.inner.serving.get_or_init(|| own).path())
     }
 }

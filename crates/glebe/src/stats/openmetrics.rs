@@ -119,7 +119,9 @@ mod tests {
     #[test]
     fn a_bucket_counts_what_does_not_exceed_its_bound() {
         let histogram = Histogram::new();
-        [127, 128, 255, 1 << 33, (1 << 34) - 1, 1 << 34].map(|nanos| histogram.record(nanos));
+        for nanos in [127, 128, 255, 1 << 33, (1 << 34) - 1, 1 << 34] {
+            histogram.record(nanos);
+        }
         let latency = histogram.snapshot();
         let row = |latency| Row { name: "x", value: Value::Durations("x", latency), what: "y" };
         let labels = vec![("a", "\"".to_owned())];
