@@ -5,7 +5,9 @@
 //! given output only, so that a closed pipe ends every one of them quietly.
 
 mod bench;
+mod completions;
 mod demo;
+mod man;
 mod probe;
 mod size;
 mod stats;
@@ -17,9 +19,14 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// For the help and the manual pages.
+const EXIT_STATUS: &str = "0 if all went well, 1 if something failed or a check did not hold, \
+    2 if the command line is wrong.";
+
 /// Guaranteed contiguous memory for Linux user space.
 #[derive(Parser)]
 #[command(name = "glebe", version, max_term_width = 100)]
+#[command(after_help = format!("Exit status: {EXIT_STATUS}"))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -34,9 +41,17 @@ enum Command {
     /// Measure, beside what the kernel offers
     Bench(bench::Args),
     /// Show the statistics of reserves in running processes that serve them
+    ///
+    /// A program serves the statistics of a reserve by calling `serve_stats()`; the demo and the
+    /// benchmark of the reserve do. Looked for in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and
+    /// `/run/user/UID/glebe`; only a process of the same user can be read, or any by root.
     Stats(stats::Args),
     /// Stress a reserve from many threads and look at every byte
     Stress(stress::Args),
+    /// Write the manual pages into a directory
+    Man(man::Args),
+    /// Print the completions of a shell
+    Completions(completions::Args),
 }
 
 /// What a subcommand ends with; an [`io::Error`] is one of its output.
@@ -49,6 +64,8 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Bench(args) => bench::run(args, out),
         Command::Stats(args) => stats::run(args, out),
         Command::Stress(args) => stress::run(args, out),
+        Command::Man(args) => man::run(args, out),
+        Command::Completions(args) => completions::run(args, out),
     }
 }
 
