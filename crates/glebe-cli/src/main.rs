@@ -72,7 +72,14 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = BufWriter::new(io::stdout().lock());
-    let outcome = dispatch(&cli.command, &mut out).and_then(|()| Ok(out.flush()?));
+    let outcome = match dispatch(&cli.command, &mut out) {
+        Err(error) if error.is::<io::Error>() => Err(error),
+        // What a failed check is about is written already, and must be seen.
+        other => {
+            let flushed = out.flush().map_err(Into::into);
+            other.and(flushed)
+        }
+    };
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     // What is still buffered met the same error; dropping the buffer would write it once more.
     drop(out.into_parts());

@@ -5,6 +5,7 @@ mod parser;
 mod reachable;
 
 use std::fs::{self, Permissions};
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
@@ -143,6 +144,27 @@ fn a_socket_left_behind_is_ignored_beside_a_live_one_and_alone() {
     assert_eq!(text(&stats(&scratch.0, &[])).matches("process ").count(), 1);
     drop(reserve);
     refusal(&stats(&scratch.0, &[]));
+}
+
+#[test]
+fn one_that_answers_nonsense_is_named_and_the_others_are_shown() {
+    let scratch = Scratch::new("nonsense");
+    let reserve = reserve();
+    reserve.serve_stats_in(&scratch.0).unwrap();
+    // Of a process that lives as long as this test.
+    let liar = scratch.0.join(format!("{}.99999.sock", std::process::id()));
+    let listener = UnixListener::bind(liar).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 32];
+            assert!(stream.read(&mut request).unwrap() > 0);
+            stream.write_all(b"glebe-stats/1 ok 9\n\x1b]0;owned\x07").unwrap();
+        });
+        let output = stats(&scratch.0, &[]);
+        assert!(refusal(&output).contains(".99999.sock"), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains(&reserve.stats().to_string()));
+    });
 }
 
 #[test]
