@@ -10,7 +10,7 @@ mod openmetrics;
 use std::cell::Cell;
 use std::fmt::Write;
 
-use crate::sync::{MappedWord as Word, Ordering};
+use crate::sync::{prefetch, MappedWord as Word, Ordering};
 
 pub(crate) use openmetrics::{openmetrics, Set};
 
@@ -38,13 +38,13 @@ struct Lane<const N: usize>([Word; N]);
 /// `N` counters that only grow, striped over [`LANES`].
 #[derive(Debug)]
 pub(crate) struct Counters<const N: usize> {
-    lanes: Box<[Lane<N>]>,
+    lanes: [Lane<N>; LANES],
 }
 
 impl<const N: usize> Counters<N> {
     pub(crate) fn new() -> Self {
         let lane = |_| Lane(std::array::from_fn(|_| Word::new(0)));
-        Self { lanes: (0..LANES).map(lane).collect() }
+        Self { lanes: std::array::from_fn(lane) }
     }
 
     #[inline]
@@ -59,42 +59,61 @@ impl<const N: usize> Counters<N> {
 
 /// Buckets for each power of two.
 const PARTS: u64 = 8;
+/// See [`Histogram::prefetch`].
+const USUAL_NANOS: u64 = 512;
 const BUCKETS: usize = (u64::BITS as u64 * PARTS) as usize;
 
 /// A histogram of durations whose buckets are an eighth of a power of two wide.
 ///
-/// Aligned so that `max` and `sum`, which every duration changes, are on one cache line; the
-/// count is the sum of the buckets.
+/// `max` and `sum` share a cache line; the count is the sum of the buckets.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(C)]
 pub(crate) struct Histogram {
-    buckets: Box<[Word]>,
+    totals: Totals,
+    buckets: [Word; BUCKETS],
+}
+
+/// Aligned to its size, and so on one cache line.
+#[derive(Debug)]
+#[repr(align(16))]
+struct Totals {
     max: Word,
     sum: Word,
 }
 
-const _: () = assert!(size_of::<Histogram>() == 64);
+const _: () = assert!(size_of::<Totals>() == 16);
 
 impl Histogram {
     pub(crate) fn new() -> Self {
-        let buckets = (0..BUCKETS).map(|_| Word::new(0)).collect();
-        Self { buckets, max: Word::new(0), sum: Word::new(0) }
+        let totals = Totals { max: Word::new(0), sum: Word::new(0) };
+        Self { totals, buckets: std::array::from_fn(|_| Word::new(0)) }
+    }
+
+    /// Starts to fetch the buckets of durations that are usual where that is worth a thought.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        for nanos in [USUAL_NANOS, 2 * USUAL_NANOS] {
+            prefetch(&self.buckets[bucket_of(nanos)]);
+        }
     }
 
     /// Adds one duration.
+    #[inline]
     pub(crate) fn record(&self, nanos: u64) {
+        let Totals { max, sum } = &self.totals;
         self.buckets[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
         // Seldom a new maximum: looking first pays for the sum.
-        if nanos > self.max.load(Ordering::Relaxed) {
-            self.max.fetch_max(nanos, Ordering::Relaxed);
+        if nanos > max.load(Ordering::Relaxed) {
+            max.fetch_max(nanos, Ordering::Relaxed);
         }
-        self.sum.fetch_add(nanos, Ordering::Relaxed);
+        sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
     /// What has been recorded so far.
     pub(crate) fn snapshot(&self) -> Latency {
         let buckets = self.buckets.iter().map(|b| b.load(Ordering::Relaxed)).collect();
-        let (max, sum) = (self.max.load(Ordering::Relaxed), self.sum.load(Ordering::Relaxed));
+        let Totals { max, sum } = &self.totals;
+        let (max, sum) = (max.load(Ordering::Relaxed), sum.load(Ordering::Relaxed));
         Latency { buckets, max, sum }
     }
 }

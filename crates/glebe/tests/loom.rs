@@ -12,6 +12,10 @@ mod reserve;
 #[path = "../src/sync.rs"]
 mod sync;
 
+mod error {
+    pub(crate) use glebe::error::OsError;
+}
+
 /// What the protocol takes from the kernel's side.
 mod sys {
     pub(crate) mod rseq {
@@ -28,6 +32,7 @@ use reserve::critical::{run_on, Critical, Fault};
 use reserve::frames::{Frames, PAGE_BYTES, WORDS};
 use reserve::index::Index;
 use reserve::lent::{Claim, Lent, NoClaim, NotFilled};
+use reserve::table::Tables;
 use sync::Ordering;
 
 const GRANULE_PAGES: usize = 2;
@@ -42,7 +47,8 @@ fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send +
 
 fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
     let pages = granules * GRANULE_PAGES;
-    Arc::new(Lent::new(Frames::new(pages), pages, GRANULE_PAGES.ilog2(), critical))
+    let (frames, shift) = (Frames::new(pages), GRANULE_PAGES.ilog2());
+    Arc::new(Lent::new(&mut Tables, frames, pages, shift, critical).expect("model memory"))
 }
 
 /// The words that are stored under `key`.
@@ -468,7 +474,7 @@ const HASH: u64 = 5 << 32;
 #[test]
 fn two_publishers_of_a_key_leave_one_entry() {
     explore(None, || {
-        let index = Arc::new(Index::new(4));
+        let index = Arc::new(Index::new(&mut Tables, 4).expect("model memory"));
         let publish = |index: &Index, page| {
             let published = index.publish(HASH, page, |other| other != page, NEVER);
             published.expect("room").replaced
@@ -489,7 +495,7 @@ fn two_publishers_of_a_key_leave_one_entry() {
 #[test]
 fn entry_is_removed_once_or_replaced() {
     explore(None, || {
-        let index = Arc::new(Index::new(4));
+        let index = Arc::new(Index::new(&mut Tables, 4).expect("model memory"));
         index.publish(HASH, 1, |_| false, NEVER).expect("room");
         let other = {
             let index = Arc::clone(&index);

@@ -2,8 +2,9 @@
 //!
 //! One socket a reserve, in a directory that nobody but its owner can enter. The thread sleeps
 //! in `accept`, holds the reserve only while it copies the statistics, and ends with it: the end
-//! of a [`Serving`] shuts the socket down and removes it. A forked child has no such thread, and
-//! what it inherits leaves the socket alone. The exchange is drawn in [`super::served`].
+//! of a [`Serving`] shuts the socket down and removes it. A forked child has no such thread and,
+//! since nothing of the reserve is dropped there, leaves the socket alone. The exchange is drawn
+//! in [`super::served`].
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind, Read};
@@ -12,15 +13,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use super::served::{Form, HEAD, REQUEST_MAX};
-use super::{Error, Inner, Reserve};
+use super::shared::Weak;
+use super::{Error, Inner};
 use crate::error::OsError;
 use crate::sync::{MappedWord, Ordering};
-use crate::sys::fork::ForkGuard;
 use crate::sys::process::effective_user;
 use crate::sys::socket::send_all;
 
@@ -38,7 +38,6 @@ pub(super) struct Serving {
     path: PathBuf,
     /// The listening socket again, as what can be shut down.
     waker: UnixStream,
-    guard: ForkGuard,
 }
 
 impl Serving {
@@ -49,17 +48,14 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // A child's copy is the parent's socket.
-        if !self.guard.is_child() {
-            // The socket may have been removed by others, and then there is nothing left to do.
-            let _ = fs::remove_file(&self.path);
-            let _ = self.waker.shutdown(Shutdown::Both);
-        }
+        // The socket may have been removed by others, and then there is nothing left to do.
+        let _ = fs::remove_file(&self.path);
+        let _ = self.waker.shutdown(Shutdown::Both);
     }
 }
 
-/// Starts to serve the statistics of `inner` in `dir`, which is made if its parent is there.
-pub(super) fn start(inner: &Arc<Inner>, dir: &Path) -> Result<Serving, Error> {
+/// Starts to serve the statistics in `dir`, which is made if its parent is there.
+pub(super) fn start(weak: Weak<Inner>, dir: &Path) -> Result<Serving, Error> {
     prepare(dir)?;
     let (listener, path, number) = bind(dir)?;
     let os = |call, e| Error::Os(OsError::new(call, path.display().to_string(), e));
@@ -70,9 +66,8 @@ pub(super) fn start(inner: &Arc<Inner>, dir: &Path) -> Result<Serving, Error> {
             return Err(os("dup", e));
         }
     };
-    let serving = Serving { path: path.clone(), waker, guard: ForkGuard::new() };
+    let serving = Serving { path: path.clone(), waker };
     fs::set_permissions(&path, Permissions::from_mode(0o600)).map_err(|e| os("chmod", e))?;
-    let weak = Arc::downgrade(inner);
     let thread = thread::Builder::new().name("glebe-stats".to_owned()).stack_size(STACK);
     thread
         .spawn(move || serve(&listener, &weak, number))
@@ -129,7 +124,7 @@ fn serve(listener: &UnixListener, weak: &Weak<Inner>, number: u64) {
             Err(e) if e.kind() == ErrorKind::InvalidInput => return,
             Err(_) => thread::sleep(REST),
         }
-        if weak.strong_count() == 0 {
+        if weak.upgrade().is_none() {
             return;
         }
     }
@@ -141,8 +136,8 @@ fn answer(mut stream: &UnixStream, weak: &Weak<Inner>, number: u64) -> io::Resul
     let mut request = [0; REQUEST_MAX];
     let len = stream.read(&mut request)?;
     let Some(inner) = weak.upgrade() else { return Ok(()) };
-    // Dropped before the answer goes out, so that a slow reader keeps no reserve alive.
-    let stats = Reserve { inner }.stats();
+    let stats = inner.stats();
+    drop(inner); // a slow reader keeps no reserve alive
     let form = Form::ALL.into_iter().find(|form| form.request().as_bytes() == &request[..len]);
     let labels = || vec![("pid", std::process::id().to_string()), ("reserve", number.to_string())];
     let (outcome, body) = match form {

@@ -19,6 +19,7 @@ pub mod process;
 pub(crate) mod psi;
 pub mod rseq;
 pub(crate) mod socket;
+pub mod ticks;
 pub(crate) mod uffd;
 
 pub use page::page_size;

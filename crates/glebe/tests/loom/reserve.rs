@@ -2,6 +2,7 @@
 
 pub(crate) mod critical;
 pub(crate) mod frames;
+pub(crate) mod table;
 
 #[allow(dead_code)]
 #[path = "../../src/reserve/granule.rs"]
