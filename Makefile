@@ -3,10 +3,13 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 GLEBE := $(TARGET)/release/glebe
 
+PREFIX ?= /usr/local
+DATADIR = $(DESTDIR)$(PREFIX)/share
+
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units::
 
-.PHONY: help build demo test bench fuzz miri doc
+.PHONY: help build demo test bench fuzz miri doc man install-man
 .PHONY: lint fmt clippy rustdoc layers shape unsafe-list deny aarch64
 
 help:
@@ -17,6 +20,8 @@ help:
 	@echo "make fuzz     a minute of each fuzz target"
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
 	@echo "make doc      the documentation, in $(TARGET)/doc"
+	@echo "make man      manual pages and shell completions, in $(TARGET)/man; man/ follows"
+	@echo "make install-man   installs these below PREFIX ($(PREFIX)), under DESTDIR if set"
 
 build:
 	cargo build --release -p glebe-cli
@@ -44,6 +49,24 @@ miri:
 
 doc:
 	cargo doc --workspace --lib --no-deps
+
+man: build
+	mkdir -p $(TARGET)/man
+	$(GLEBE) man $(TARGET)/man
+	$(GLEBE) man man >/dev/null
+	$(GLEBE) completions bash >$(TARGET)/man/glebe.bash
+	$(GLEBE) completions zsh >$(TARGET)/man/_glebe
+	$(GLEBE) completions fish >$(TARGET)/man/glebe.fish
+
+# Builds nothing that is there already, so that root need not.
+install-man:
+	test -f $(TARGET)/man/glebe.fish || $(MAKE) man
+	install -d $(DATADIR)/man/man1 $(DATADIR)/bash-completion/completions
+	install -d $(DATADIR)/zsh/site-functions $(DATADIR)/fish/vendor_completions.d
+	install -m 644 $(TARGET)/man/*.1 $(DATADIR)/man/man1
+	install -m 644 $(TARGET)/man/glebe.bash $(DATADIR)/bash-completion/completions/glebe
+	install -m 644 $(TARGET)/man/_glebe $(DATADIR)/zsh/site-functions/_glebe
+	install -m 644 $(TARGET)/man/glebe.fish $(DATADIR)/fish/vendor_completions.d/glebe.fish
 
 lint: fmt clippy rustdoc layers shape unsafe-list deny aarch64
 

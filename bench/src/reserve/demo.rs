@@ -47,6 +47,8 @@ pub struct Demo {
     reserve: Reserve,
     corpus: Corpus,
     quick: bool,
+    /// Whether the statistics are served.
+    shown: bool,
 }
 
 /// What was measured and found.
@@ -87,9 +89,11 @@ impl Demo {
                 other => break other?,
             }
         };
+        // Without it the demo is the same; how to look is said where it works.
+        let shown = reserve.serve_stats().is_ok();
         let cap = reserve.len().bytes(page_size());
         let corpus = Corpus::open(options.dir.as_deref(), ReadPath::Auto, cap)?;
-        Ok(Self { reserve, corpus, quick: options.quick })
+        Ok(Self { reserve, corpus, quick: options.quick, shown })
     }
 
     /// Asks and reads.
@@ -260,7 +264,11 @@ impl fmt::Display for Demo {
             writeln!(f, "          not better: {reason}")?;
         }
         writeln!(f, "writers   {}", stress::writers(&self.reserve))?;
-        writeln!(f, "files     {}", self.corpus)
+        writeln!(f, "files     {}", self.corpus)?;
+        if self.shown {
+            writeln!(f, "meanwhile glebe stats --pid {}", std::process::id())?;
+        }
+        Ok(())
     }
 }
 

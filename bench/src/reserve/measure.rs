@@ -48,6 +48,9 @@ pub fn run(options: &Options) -> Result<Report, Error> {
         contig.longest_run(),
         stress::writers(&reserve),
     ));
+    if let Err(why) = reserve.serve_stats() {
+        report.note(&format!("`glebe stats` does not show it: {why}"));
+    }
     let pool = reserve.page_cache().pool(NAME)?;
     let mut tenant = Tenant::new(pool.clone());
     tenant.fill(&reserve);
