@@ -10,11 +10,12 @@ use std::fmt::Write;
 use crate::sync::{MappedWord as Word, Ordering};
 
 /// Lanes of every striped counter: a power of two, more than threads usually run at once.
-pub(crate) const LANES: usize = 16;
+pub const LANES: usize = 16;
 
-/// The calling thread's lane.
+/// The calling thread's lane, below [`LANES`]: threads that run at once are spread over them.
 #[inline]
-pub(crate) fn lane() -> usize {
+#[must_use]
+pub fn lane() -> usize {
     static NEXT: Word = Word::new(0);
     thread_local!(static LANE: Cell<usize> = const { Cell::new(usize::MAX) });
     LANE.with(|lane| {
@@ -138,7 +139,7 @@ impl Latency {
 
 /// One line of a statistics table: its name, which ends in its unit where that is not "count",
 /// its value and what it means.
-pub(crate) type Row = (&'static str, u64, &'static str);
+pub type Row = (&'static str, u64, &'static str);
 
 /// The rows as aligned text.
 pub(crate) fn text(rows: &[Row]) -> String {

@@ -41,7 +41,9 @@ macro_rules! counters {
         }
 
         impl Stats {
-            fn rows(&self) -> Vec<Row> {
+            /// The table: name, value and meaning of each line, in the order of the text.
+            #[must_use]
+            pub fn rows(&self) -> Vec<Row> {
                 let mut rows: Vec<Row> = vec![$((stringify!($name), self.$name, $what),)*];
                 rows.extend([
                     ("total_pages", self.total.get(), "pages in the reserve"),
