@@ -123,7 +123,8 @@ impl<T> Owned<T> {
     /// The object of `key`, held until the answer is dropped.
     pub(crate) fn hold(&self, key: Key) -> Option<Held<'_, T>> {
         let entry = lock(self.0.get(key.index)?);
-        entry.is(key).then_some(Held { table: self, index: key.index, entry: Some(entry) })
+        // Not made where it is refused: its drop would give the place back once more.
+        entry.is(key).then(|| Held { table: self, index: key.index, entry: Some(entry) })
     }
 
     /// How many objects `is` true of.
@@ -275,6 +276,11 @@ mod tests {
         assert!(table.insert_with("numbers", || Err(Failure::Forked)).is_err());
         assert_eq!(table.count(|_| true), 1);
         assert!(table.hold(Key { index: 1 << 20, generation: 0 }).is_none());
+        // What was refused gave no place back: all that come now have one of their own.
+        let keys: Vec<_> = (0..10).map(|n| table.insert_with("numbers", || Ok(n))).collect();
+        for (n, key) in keys.into_iter().enumerate() {
+            assert_eq!(table.hold(key.unwrap()).unwrap().get(), Some(&(n as i32)));
+        }
     }
 
     #[test]
