@@ -3,10 +3,17 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 GLEBE := $(TARGET)/release/glebe
 
+# Where `make install` puts the C library; DESTDIR goes before it for the copying alone.
+PREFIX ?= /usr/local
+export PREFIX
+# The profile that it is built with, and the folder of that.
+PROFILE ?= release
+BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units::
 
-.PHONY: help build demo test bench fuzz miri doc
+.PHONY: help build demo test bench fuzz miri doc install
 .PHONY: lint fmt clippy rustdoc layers shape unsafe-list deny aarch64
 
 help:
@@ -17,6 +24,7 @@ help:
 	@echo "make fuzz     a minute of each fuzz target"
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
 	@echo "make doc      the documentation, in $(TARGET)/doc"
+	@echo "make install  the C library, in PREFIX ($(PREFIX)), for pkg-config and CMake"
 
 build:
 	cargo build --release -p glebe-cli
@@ -44,6 +52,10 @@ miri:
 
 doc:
 	cargo doc --workspace --lib --no-deps
+
+install:
+	cargo build --profile $(PROFILE) -p glebe-c
+	DESTDIR="$(DESTDIR)" scripts/install.sh $(BUILT)
 
 lint: fmt clippy rustdoc layers shape unsafe-list deny aarch64
 
