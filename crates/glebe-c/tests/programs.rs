@@ -112,3 +112,27 @@ fn nothing_but_the_interface_is_exported() {
     let foreign: Vec<_> = symbols.iter().filter(|name| !name.starts_with("glebe_")).collect();
     assert_eq!(foreign, Vec::<&&str>::new());
 }
+
+#[test]
+fn the_readmes_program_works() {
+    if !has("cc") {
+        return;
+    }
+    let readme = fs::read_to_string(root().join("../../README.md")).unwrap();
+    let code = readme.split_once("```c\n").unwrap().1.split_once("```").unwrap().0;
+    let scratch = Scratch::new();
+    let (source, program) = (scratch.path().join("readme.c"), scratch.path().join("program"));
+    fs::write(&source, code).unwrap();
+    run(Command::new("cc")
+        .arg("-std=c11")
+        .args(WARNINGS)
+        .arg("-I")
+        .arg(root().join("include"))
+        .arg(&source)
+        .arg("-L")
+        .arg(built_once())
+        .args(["-lglebe", "-o"])
+        .arg(&program));
+    let output = run(Command::new(&program).env("LD_LIBRARY_PATH", built_once()));
+    assert!(output.stdout.starts_with(b"a page at 0x"), "{output:?}");
+}
