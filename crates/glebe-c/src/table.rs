@@ -9,7 +9,7 @@
 //!
 //! Locks: each place of [`Owned`] has one, so only calls on the same handle wait for each other;
 //! each place of [`Shared`] has one a lane of threads, held shared by a call for its length, and
-//! all of them alone by the call that closes. Their order: a shared place, a promise, a block.
+//! all of them alone by the call that closes. Their order: a reserve, a pool, a promise, a block.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
