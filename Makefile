@@ -50,7 +50,7 @@ miri:
 	    echo "skipped: Miri (no nightly toolchain with the miri component)"; \
 	fi
 
-# The C interface is left out: its reference is glebe.h, and its library's name is that of the other.
+# The C interface is left out: its reference is glebe.h, and its library has the other's name.
 doc:
 	cargo doc --workspace --exclude glebe-c --lib --no-deps
 
