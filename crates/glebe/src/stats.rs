@@ -15,11 +15,12 @@ use crate::sync::{prefetch, MappedWord as Word, Ordering};
 pub(crate) use openmetrics::{openmetrics, Set};
 
 /// Lanes of every striped counter: a power of two, more than threads usually run at once.
-pub(crate) const LANES: usize = 16;
+pub const LANES: usize = 16;
 
-/// The calling thread's lane.
+/// The calling thread's lane, below [`LANES`]: threads that run at once are spread over them.
 #[inline]
-pub(crate) fn lane() -> usize {
+#[must_use]
+pub fn lane() -> usize {
     static NEXT: Word = Word::new(0);
     thread_local!(static LANE: Cell<usize> = const { Cell::new(usize::MAX) });
     LANE.with(|lane| {
@@ -215,12 +216,17 @@ pub(crate) struct Row<'a> {
     pub(crate) what: &'static str,
 }
 
-/// One number of a row, as text and JSON show it.
-struct Line {
-    name: String,
-    unit: &'static str,
-    value: u64,
-    what: String,
+/// One number of a statistics table, as text and JSON show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Its name, which ends in its unit where that is not plain.
+    pub name: String,
+    /// What it is counted in.
+    pub unit: &'static str,
+    /// The number.
+    pub value: u64,
+    /// What it means.
+    pub what: String,
 }
 
 /// Part of the name, share of all, and what such a quantile tells.
@@ -232,7 +238,7 @@ const QUANTILES: [(&str, f64, &str); 4] = [
 ];
 
 /// The rows as single numbers.
-fn lines(rows: &[Row]) -> Vec<Line> {
+pub(crate) fn lines(rows: &[Row]) -> Vec<Line> {
     let mut out = Vec::new();
     for Row { name, value, what } in rows {
         match value {

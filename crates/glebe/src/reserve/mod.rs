@@ -35,7 +35,7 @@ mod zero_ahead;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use crate::contig::Contig;
+use crate::contig::{Contig, Options};
 use crate::error::OsError;
 use crate::stats::Histogram;
 use crate::sync::{lock, Mutex};
@@ -187,9 +187,18 @@ impl Builder {
     /// # Errors
     /// [`Error::Contig`] where the memory cannot be had.
     pub fn map(self, len: Bytes) -> Result<Reserve, Error> {
+        self.map_with(Contig::options(), len)
+    }
+
+    /// As [`Builder::map`], from the memory that `options` describe.
+    ///
+    /// # Errors
+    /// [`Error::Contig`] where the memory cannot be had, [`Error::BadLen`] where the source's
+    /// pages make it no whole number of granules.
+    pub fn map_with(self, options: Options<'_>, len: Bytes) -> Result<Reserve, Error> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
-        self.build(Contig::options().map(len)?)
+        self.build(options.map(len)?)
     }
 
     /// A reserve over `contig`.

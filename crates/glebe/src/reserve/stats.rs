@@ -5,7 +5,9 @@
 //! * `stored + rejected_recalled = live + evicted + replaced + invalidated_pages + recalled`
 //! * `total = live + held + free`
 
-use crate::stats::{describe, json, openmetrics, text, Counters, Latency, Row, Set, Unit, Value};
+use crate::stats::{
+    describe, json, lines, openmetrics, text, Counters, Latency, Line, Row, Set, Unit, Value,
+};
 use crate::sys::page_size;
 use crate::units::Pages;
 
@@ -136,6 +138,12 @@ impl Stats {
     /// As [`Stats::to_openmetrics`], each series with `labels`.
     pub(crate) fn openmetrics_with(&self, labels: Vec<(&'static str, String)>) -> String {
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
+    }
+
+    /// Each number that text and JSON show, in their order.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        lines(&self.rows())
     }
 
     /// Name, unit and meaning of each number in text and JSON, one a line.
