@@ -12,6 +12,10 @@ mod reserve;
 #[path = "../src/sync.rs"]
 mod sync;
 
+mod error {
+    pub(crate) use glebe::error::OsError;
+}
+
 /// What the protocol takes from the kernel's side.
 mod sys {
     pub(crate) mod rseq {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::error::Error;
+use super::lent::NotTaken;
 use super::stats::Counter;
 use super::{Inner, Positions};
 use crate::extent::Extent;
@@ -102,10 +103,12 @@ impl Inner {
         for place in 0.. {
             let extent = self.place(request)?;
             let wait = !request.no_wait && place + 1 >= PLACES_MAX;
-            if self.recall(extent, request.zeroed, wait) {
+            let taken = self.recall(extent, request.zeroed, wait);
+            if let Ok(true) = taken {
                 return Ok(extent);
             }
             lock(&self.positions).free(extent);
+            taken?;
             if place + 1 >= PLACES_MAX {
                 break;
             }
@@ -138,11 +141,16 @@ impl Inner {
 
     /// Takes placed pages from the tenants; false if a counted writer is there and `wait` is not
     /// set.
-    fn recall(&self, extent: Extent, zeroed: bool, wait: bool) -> bool {
-        let Ok(recalled) = self.lent().recall(&pages_of(extent), zeroed, wait) else {
-            return false;
-        };
+    fn recall(&self, extent: Extent, zeroed: bool, wait: bool) -> Result<bool, Error> {
         let counts = self.counts();
+        let recalled = match self.lent().recall(&pages_of(extent), zeroed, wait) {
+            Ok(recalled) => recalled,
+            Err(NotTaken::Busy) => return Ok(false),
+            Err(NotTaken::NoBarrier { why, pages }) => {
+                counts.add(Counter::Recalled, pages);
+                return Err(Error::Os(why));
+            }
+        };
         for (counter, n) in [
             (Counter::Recalled, recalled.pages),
             (Counter::Barriers, recalled.barrier.into()),
@@ -152,7 +160,7 @@ impl Inner {
                 counts.add(counter, n);
             }
         }
-        true
+        Ok(true)
     }
 
     pub(super) fn promise(self: &Arc<Self>, pages: Pages, align: Pages) -> Result<Promise, Error> {
@@ -267,13 +275,15 @@ impl Promise {
     /// The block. It cannot fail for want of room, whatever first class has done since.
     ///
     /// # Errors
-    /// [`Error::Forked`] only.
+    /// [`Error::Forked`], and [`Error::Os`] where the kernel refuses the barrier that it granted
+    /// when the reserve was built: then the promise is given up.
     pub fn take(mut self) -> Result<Block, Error> {
         let begin = Instant::now();
         self.inner.check_fork()?;
-        let Some(extent) = self.extent.take() else { return Err(Error::ZeroPages) };
-        // With `wait` a recall is never refused.
-        let _ = self.inner.recall(extent, false, true);
+        let Some(extent) = self.extent else { return Err(Error::ZeroPages) };
+        // With `wait` a recall is never put off.
+        self.inner.recall(extent, false, true)?;
+        self.extent = None;
         self.inner.counts().add(Counter::Allocs, 1);
         let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.inner.alloc_ns().record(took);

@@ -41,7 +41,7 @@ impl Machine {
     }
 
     /// Asserts that `body` leaves the pages that no record claims.
-    pub fn base_is_kept(&self, body: impl Fn()) {
+    pub fn base_is_kept(&self, mut body: impl FnMut()) {
         let mut seen = Vec::new();
         for _ in 0..ATTEMPTS {
             let before = base();

@@ -26,6 +26,7 @@ use super::page_word::PageWord;
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::rseq::META_WORDS;
 
+pub(crate) use recall::NotTaken;
 pub(crate) use tenant::{Claim, NoClaim, NotFilled};
 
 /// Words kept beside a page, written with it: they say whose bytes it holds.

@@ -1,0 +1,69 @@
+//! What a process holds: mappings, descriptors, threads, pages claimed of the pool.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// How long threads that have been told to end may take to do so, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is held at one moment. The heap is left out, and `steady_heap` keeps all of malloc there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footing {
+    mapped_bytes: u64,
+    mappings: usize,
+    descriptors: usize,
+    threads: usize,
+    /// Lines of the record of claims that name this process.
+    claims: Vec<String>,
+}
+
+/// Keeps allocations in one heap and out of mappings of their own, which come and go.
+pub fn steady_heap() {
+    // SAFETY: takes integers; both are options of the allocator.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_MAX, 0);
+    }
+}
+
+impl Footing {
+    /// What is held now.
+    pub fn now() -> Self {
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let ours = maps.lines().filter(|line| !line.ends_with("[heap]"));
+        let bytes = |line: &str| {
+            let (from, to) = line.split(' ').next()?.split_once('-')?;
+            let number = |hex| u64::from_str_radix(hex, 16).ok();
+            number(to)?.checked_sub(number(from)?)
+        };
+        let count = |dir| fs::read_dir(dir).unwrap().count();
+        Self {
+            mapped_bytes: ours.clone().map(|line| bytes(line).unwrap()).sum(),
+            mappings: ours.count(),
+            descriptors: count("/proc/self/fd"),
+            threads: count("/proc/self/task"),
+            claims: claims(),
+        }
+    }
+
+    /// Whether the same is held now, once threads that are about to end have ended.
+    pub fn is_kept(&self) -> bool {
+        let begin = Instant::now();
+        while fs::read_dir("/proc/self/task").unwrap().count() > self.threads {
+            assert!(begin.elapsed() < PATIENCE, "a thread is left");
+            std::thread::yield_now();
+        }
+        Self::now() == *self
+    }
+
+    pub fn assert_kept(&self, what: &str) {
+        assert!(self.is_kept(), "{what}\nbefore {self:?}\nafter {:?}", Self::now());
+    }
+}
+
+/// The record is replaced as a whole, so that it can be read without the lock.
+fn claims() -> Vec<String> {
+    let text = fs::read_to_string("/run/lock/glebe-hugetlb.claims").unwrap_or_default();
+    let own = format!("{} ", std::process::id());
+    text.lines().filter(|line| line.starts_with(&own)).map(str::to_owned).collect()
+}
