@@ -11,7 +11,7 @@ PURE := error:: extent:: free_tree:: stats:: units::
 
 help:
 	@echo "make demo     build the command and show the library at work"
-	@echo "make test     every test: as root and not, without rseq, and the loom models"
+	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make lint     format, clippy, docs, layers, style, unsafe list, licences, aarch64"
 	@echo "make bench    the reserve benchmark and a minute of stress"
 	@echo "make fuzz     a minute of each fuzz target"
@@ -52,6 +52,7 @@ fmt:
 
 clippy:
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p glebe --all-targets --features faults -- -D warnings
 
 rustdoc:
 	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --lib --no-deps

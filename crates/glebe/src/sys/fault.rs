@@ -89,22 +89,22 @@ mod armed {
 
     impl State {
         fn pass(&mut self, call: &'static str) -> io::Result<()> {
-        let Self { fault, met } = self;
-        met.calls += 1;
-        let begun = met.refused.first().map(|(first, _)| *first);
-        let refuse = match fault.lasting {
-            Lasting::Once => met.calls == fault.nth,
-            Lasting::ThisCall => met.calls == fault.nth || begun == Some(call),
-            Lasting::EveryCall => met.calls >= fault.nth,
-        };
-        if !refuse {
-            return Ok(());
+            let Self { fault, met } = self;
+            met.calls += 1;
+            let begun = met.refused.first().map(|(first, _)| *first);
+            let refuse = match fault.lasting {
+                Lasting::Once => met.calls == fault.nth,
+                Lasting::ThisCall => met.calls == fault.nth || begun == Some(call),
+                Lasting::EveryCall => met.calls >= fault.nth,
+            };
+            if !refuse {
+                return Ok(());
+            }
+            let errors = errors_of(call, fault.lasting);
+            let errno = errors[fault.choice % errors.len()];
+            met.refused.push((call, errno));
+            Err(io::Error::from_raw_os_error(errno))
         }
-        let errors = errors_of(call, fault.lasting);
-        let errno = errors[fault.choice % errors.len()];
-        met.refused.push((call, errno));
-        Err(io::Error::from_raw_os_error(errno))
-    }
     }
 
     /// A signal interrupts a call now and then, never every time.

@@ -71,9 +71,8 @@ impl Drop for LockFile {
 
 fn open_private(path: &Path, options: &mut OpenOptions) -> Result<File, OsError> {
     let refused = |call, source| OsError::new(call, path.display().to_string(), source);
-    let options = options
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
+    let options =
+        options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
     let file = file::open(path, options).map_err(|source| refused("open", source))?;
     let meta = file::metadata(&file).map_err(|source| refused("fstat", source))?;
     let user = effective_user();

@@ -14,7 +14,8 @@ const PATH: &str = "/proc/meminfo";
 /// # Errors
 /// If the file cannot be read or has no such line.
 pub fn available() -> Result<Bytes, OsError> {
-    let text = file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
+    let text =
+        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
     parse(&text).ok_or_else(|| OsError::new("read", PATH, io::Error::other("no MemAvailable")))
 }
 

@@ -106,10 +106,11 @@ pub unsafe fn unmap(addr: usize, len: Bytes) -> Result<(), OsError> {
 pub(super) unsafe fn munmap(addr: usize, len: Bytes) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance_mut(addr);
     // SAFETY: passed on to the caller.
-    let unmapped = point("munmap").and_then(|()| match unsafe { libc::munmap(at, len.as_usize()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    });
+    let unmapped =
+        point("munmap").and_then(|()| match unsafe { libc::munmap(at, len.as_usize()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
     unmapped.map_err(|source| OsError::new("munmap", format!("{addr:#x}, {len}"), source))
 }
 
@@ -136,7 +137,5 @@ fn leave(left: Left) {
 fn unmap_left() {
     let Ok(mut all) = LEFT.try_lock() else { return };
     // SAFETY: an entry is a range whose owner gave it up and which was never unmapped since.
-    all.retain(|left| {
-        !left.guard.is_child() && unsafe { munmap(left.addr, left.len) }.is_err()
-    });
+    all.retain(|left| !left.guard.is_child() && unsafe { munmap(left.addr, left.len) }.is_err());
 }

@@ -83,7 +83,8 @@ impl Pagemap {
     /// # Errors
     /// If there is no `/proc`, or it is closed to the caller.
     pub fn open() -> Result<Self, OsError> {
-        let file = file::open(Path::new(PATH), OpenOptions::new().read(true)).map_err(|source| OsError::new("open", PATH, source))?;
+        let file = file::open(Path::new(PATH), OpenOptions::new().read(true))
+            .map_err(|source| OsError::new("open", PATH, source))?;
         Ok(Self { file })
     }
 
@@ -135,8 +136,7 @@ impl Pagemap {
                 return_mask: PAGE_IS_HUGE,
                 ..Scan::default()
             };
-            point("ioctl")
-                .map_err(|source| OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source))?;
+            point("ioctl").map_err(|source| OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source))?;
             // SAFETY: `scan` describes `regions` and its length; both live beyond the call.
             let found = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
             let Ok(found) = usize::try_from(found) else {

@@ -130,8 +130,11 @@ mod tests {
     fn a_child_has_ended_even_before_it_is_waited_for() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let stat = read_stat(child.id()).unwrap();
-        let process =
-            Process { pid: child.id(), start_ticks: stat.start_ticks, namespace: namespace().unwrap() };
+        let process = Process {
+            pid: child.id(),
+            start_ticks: stat.start_ticks,
+            namespace: namespace().unwrap(),
+        };
         assert!(!process.has_ended());
         child.kill().unwrap();
         while !process.has_ended() {

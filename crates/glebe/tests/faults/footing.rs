@@ -27,8 +27,17 @@ pub fn steady_heap() {
 }
 
 impl Footing {
-    /// What is held now.
-    pub fn now() -> Self {
+    /// What is held once no more than so many threads run.
+    pub fn of_threads(threads: usize) -> Self {
+        let begin = Instant::now();
+        while running() > threads {
+            assert!(begin.elapsed() < PATIENCE, "a thread is left");
+            std::thread::yield_now();
+        }
+        Self::now()
+    }
+
+    fn now() -> Self {
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         let ours = maps.lines().filter(|line| !line.ends_with("[heap]"));
         let bytes = |line: &str| {
@@ -41,24 +50,24 @@ impl Footing {
             mapped_bytes: ours.clone().map(|line| bytes(line).unwrap()).sum(),
             mappings: ours.count(),
             descriptors: count("/proc/self/fd"),
-            threads: count("/proc/self/task"),
+            threads: running(),
             claims: claims(),
         }
     }
 
     /// Whether the same is held now, once threads that are about to end have ended.
     pub fn is_kept(&self) -> bool {
-        let begin = Instant::now();
-        while fs::read_dir("/proc/self/task").unwrap().count() > self.threads {
-            assert!(begin.elapsed() < PATIENCE, "a thread is left");
-            std::thread::yield_now();
-        }
-        Self::now() == *self
+        Self::of_threads(self.threads) == *self
     }
 
     pub fn assert_kept(&self, what: &str) {
         assert!(self.is_kept(), "{what}\nbefore {self:?}\nafter {:?}", Self::now());
     }
+}
+
+/// Threads of this process.
+pub fn running() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
 }
 
 /// The record is replaced as a whole, so that it can be read without the lock.
