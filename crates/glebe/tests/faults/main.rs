@@ -154,7 +154,9 @@ fn walk(
                 last = step(&before, &life, Fault { nth, choice, lasting }, &mut seen);
             };
             match machine {
-                Some(machine) => machine.base_is_kept(&mut step),
+                Some(machine) => machine
+                    .try_base_is_kept(&mut step)
+                    .unwrap_or_else(|seen| panic!("{name}, {lasting:?}, call {nth}: {seen}")),
                 None => step(),
             }
             if last {
