@@ -13,8 +13,8 @@ pub struct Footing {
     mappings: usize,
     descriptors: usize,
     threads: usize,
-    /// Lines of the record of claims that name this process.
-    claims: Vec<String>,
+    /// Pages that the record of claims has for this process.
+    claimed: u64,
 }
 
 /// Keeps allocations in one heap and out of mappings of their own, which come and go.
@@ -51,7 +51,7 @@ impl Footing {
             mappings: ours.count(),
             descriptors: count("/proc/self/fd"),
             threads: running(),
-            claims: claims(),
+            claimed: claimed(),
         }
     }
 
@@ -60,8 +60,11 @@ impl Footing {
         Self::of_threads(self.threads) == *self
     }
 
-    pub fn assert_kept(&self, what: &str) {
-        assert!(self.is_kept(), "{what}\nbefore {self:?}\nafter {:?}", Self::now());
+    /// As [`Footing::is_kept`], or what is held instead.
+    pub fn check(&self, what: &str) -> Result<(), String> {
+        let kept = self.is_kept();
+        kept.then_some(())
+            .ok_or_else(|| format!("{what}\nbefore {self:?}\nafter {:?}", Self::now()))
     }
 }
 
@@ -71,8 +74,9 @@ pub fn running() -> usize {
 }
 
 /// The record is replaced as a whole, so that it can be read without the lock.
-fn claims() -> Vec<String> {
+fn claimed() -> u64 {
     let text = fs::read_to_string("/run/lock/glebe-hugetlb.claims").unwrap_or_default();
     let own = format!("{} ", std::process::id());
-    text.lines().filter(|line| line.starts_with(&own)).map(str::to_owned).collect()
+    let of_this = text.lines().filter(|line| line.starts_with(&own));
+    of_this.filter_map(|line| line.split(' ').nth(4)?.parse::<u64>().ok()).sum()
 }
