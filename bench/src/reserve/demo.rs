@@ -21,6 +21,7 @@ use super::table::{self, Line};
 use super::{map, picture, stress, Error, REQUEST_PAGES};
 use crate::clock;
 use crate::corpus::{Corpus, ReadPath};
+use crate::interrupt::Stop;
 use crate::peers::{self, Peer};
 use crate::progress::Progress;
 
@@ -100,6 +101,7 @@ impl Demo {
         let reader = Reader::default();
         let mut outcome = self.outcome();
         std::thread::scope(|scope| {
+            let _stop = Stop(&reader.stop);
             let reading = scope.spawn(|| reader.run(&self.corpus, &pool));
             self.first_pass(&reader, || reading.is_finished());
             self.ask_all(&mut outcome);

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) fn start(command: Option<&str>) -> Result<Self, OsError> {
+    pub(super) fn start(command: Option<&str>, dir: Option<&Path>) -> Result<Self, OsError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (count, what) = match command {
             Some(command) => (1, format!("`{command}`, again and again")),
@@ -43,9 +44,10 @@ impl Load {
                 None => std::thread::spawn(move || touch(id, &stop)),
                 Some(command) => {
                     // The first one here, so that a command that cannot be started is an error.
-                    let first = spawn(command).map_err(|e| OsError::new("spawn", command, e))?;
-                    let command = command.to_owned();
-                    std::thread::spawn(move || repeat(first, &command, &stop))
+                    let first =
+                        spawn(command, dir).map_err(|e| OsError::new("spawn", command, e))?;
+                    let (command, dir) = (command.to_owned(), dir.map(Path::to_owned));
+                    std::thread::spawn(move || repeat(first, &command, dir.as_deref(), &stop))
                 }
             };
             load.threads.push(thread);
@@ -77,13 +79,17 @@ fn touch(id: u64, stop: &AtomicBool) {
     std::hint::black_box(&memory);
 }
 
-fn spawn(command: &str) -> io::Result<Child> {
+/// In `dir`, where its temporary files go too.
+fn spawn(command: &str, dir: Option<&Path>) -> io::Result<Child> {
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).process_group(0);
+    if let Some(dir) = dir {
+        shell.current_dir(dir).env("TMPDIR", dir);
+    }
     shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
-fn repeat(first: Child, command: &str, stop: &AtomicBool) {
+fn repeat(first: Child, command: &str, dir: Option<&Path>, stop: &AtomicBool) {
     let mut child = first;
     loop {
         if stop.load(Ordering::Relaxed) {
@@ -94,7 +100,7 @@ fn repeat(first: Child, command: &str, stop: &AtomicBool) {
         // Also a pause between starts of a command that ends at once.
         std::thread::sleep(Duration::from_millis(10));
         if !matches!(child.try_wait(), Ok(None)) {
-            match spawn(command) {
+            match spawn(command, dir) {
                 Ok(next) => child = next,
                 Err(_) => return,
             }

@@ -1,5 +1,7 @@
 //! [`run`]: the benchmark `reserve`: recalls, pages in and out, threads, growth.
 
+use std::path::PathBuf;
+
 use glebe::reserve::Reserve;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
@@ -21,6 +23,8 @@ pub struct Options {
     pub quick: bool,
     /// A shell command as load instead of threads.
     pub background: Option<String>,
+    /// Where scratch files go, those of a command as load too; the temporary directory without.
+    pub dir: Option<PathBuf>,
     /// The command line, for the report.
     pub command: String,
 }
@@ -50,7 +54,7 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     page_ops::threads(&pool, &tenant, options.quick, &mut report);
     page_ops::measure(&reserve, &pool, &mut tenant, options.quick, &mut report)?;
     tenant.fill(&reserve);
-    let load = Load::start(options.background.as_deref())?;
+    let load = Load::start(options.background.as_deref(), options.dir.as_deref())?;
     report.note(&format!("load during recall and zeroed: {}", load.what));
     recall::measure(&reserve, &mut tenant, options.quick, &mut report);
     drop(load);

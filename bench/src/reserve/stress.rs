@@ -4,10 +4,10 @@
 //! invalidation now and then; two readers get any page of any of them. A page read must be whole,
 //! of its own key, no older than the newest version that was complete before the read began, and no
 //! newer than the one being put. Two first-class threads fill blocks, hold them for a random time
-//! and look for stray writes, some of them zeroed; a third promises itself blocks and takes them later,
-//! while a thread of the reserve makes zeros ahead. Now and then a child is forked that must be
-//! refused everything. After some seconds the reserve is dropped and another is built: by then the
-//! statistics must add up, and the process must hold no more than before.
+//! and look for stray writes, some of them zeroed; a third promises itself blocks and takes them
+//! later, while a thread of the reserve makes zeros ahead. Now and then a child is forked that must
+//! be refused everything. After some seconds the reserve is dropped and another is built: by then
+//! the statistics must add up, and the process must hold no more than before.
 //! Seeds are fixed; the interleaving is not. Unit: seconds in, counts out.
 
 use std::fmt;
@@ -23,6 +23,7 @@ use super::keyed::{self, Random};
 use super::requests::{ask, Faults, Marking};
 use super::{affordable, map, page_buffer, Error};
 use crate::clock;
+use crate::interrupt::Stop;
 use crate::progress::Progress;
 
 const WRITERS: u64 = 4;
@@ -201,6 +202,7 @@ fn round(
     let mut outcome = Outcome { writers, reserves: 1, ..Outcome::default() };
     std::thread::scope(|scope| {
         let shared = &shared;
+        let _stop = Stop(&shared.stop);
         let mut threads = Vec::new();
         for id in 0..WRITERS {
             threads.push(scope.spawn(move || write(shared, id)));

@@ -15,6 +15,7 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use glebe_bench::interrupt;
 
 /// Guaranteed contiguous memory for Linux user space.
 #[derive(Parser)]
@@ -51,7 +52,15 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = BufWriter::new(io::stdout().lock());
-    let outcome = dispatch(&cli.command, &mut out).and_then(|()| Ok(out.flush()?));
+    let run = || dispatch(&cli.command, &mut out).and_then(|()| Ok(out.flush()?));
+    let outcome = match interrupt::catch(run) {
+        Ok(outcome) => outcome,
+        Err(interrupted) => {
+            drop(out);
+            interrupt::end_by(interrupted);
+            return ExitCode::FAILURE;
+        }
+    };
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     // What is still buffered met the same error; dropping the buffer would write it once more.
     drop(out.into_parts());

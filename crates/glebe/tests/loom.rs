@@ -6,11 +6,19 @@
 //! the protocol out and show that it is needed.
 #![cfg(loom)]
 
+#[path = "loom/order.rs"]
+mod order;
 #[path = "loom/reserve.rs"]
 mod reserve;
+#[path = "loom/stock.rs"]
+mod stock;
 #[allow(dead_code, unused_imports)]
 #[path = "../src/sync.rs"]
 mod sync;
+
+mod extent {
+    pub(crate) use glebe::extent::Extent;
+}
 
 mod error {
     pub(crate) use glebe::error::OsError;
@@ -26,12 +34,16 @@ mod sys {
 use std::ops::Range;
 use std::sync::Arc;
 
+use glebe::extent::Extent;
 use loom::thread;
 
 use reserve::critical::{run_on, Critical, Fault};
 use reserve::frames::{Frames, PAGE_BYTES, WORDS};
-use reserve::index::Index;
+use reserve::index::{Held, Index};
 use reserve::lent::{Claim, Lent, NoClaim, NotFilled};
+use reserve::page_word::PageUse;
+use reserve::stock::Stock;
+use reserve::table::Tables;
 use sync::Ordering;
 
 const GRANULE_PAGES: usize = 2;
@@ -46,7 +58,8 @@ fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send +
 
 fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
     let pages = granules * GRANULE_PAGES;
-    Arc::new(Lent::new(Frames::new(pages), pages, GRANULE_PAGES.ilog2(), critical))
+    let (frames, shift) = (Frames::new(pages), GRANULE_PAGES.ilog2());
+    Arc::new(Lent::new(&mut Tables, frames, pages, shift, critical).expect("model memory"))
 }
 
 /// The words that are stored under `key`.
@@ -84,7 +97,7 @@ fn put(lent: &Lent, page: usize, key: u64) -> (Put, u64) {
 fn fill(lent: &Lent, claim: Claim, key: u64) -> (Put, u64) {
     let added = u64::from(!claim.evicted);
     match lent.fill(claim, [key], &bytes_of(words_of(key))) {
-        Ok(()) => (Put::Stored, added),
+        Ok(_) => (Put::Stored, added),
         Err(NotFilled::Recalled) => (Put::Recalled, added),
         Err(NotFilled::Interrupted) => panic!("no model interrupts so often"),
     }
@@ -93,7 +106,8 @@ fn fill(lent: &Lent, claim: Claim, key: u64) -> (Put, u64) {
 /// Whether `page` holds `key`; a hit must be the words of that key.
 fn hit(lent: &Lent, page: usize, key: u64) -> bool {
     let mut buf = [0; PAGE_BYTES];
-    let hit = lent.read(page, &[key], &mut buf);
+    let at = lent.holds(page, |_| true).map(|(word, _, _)| word.use_of(page));
+    let hit = at.is_some_and(|at| lent.read(at, &[key], &mut buf));
     assert!(!hit || buf == bytes_of(words_of(key)), "a hit of other bytes: {buf:?}");
     hit
 }
@@ -465,16 +479,24 @@ fn counted_writer_makes_a_caller_busy_who_will_not_wait() {
     });
 }
 
-/// No entry is stale.
-const NEVER: fn(usize, u32) -> bool = |_, _| false;
-const HASH: u64 = 5 << 32;
+const HASH: u64 = 5 << 48;
+
+/// The first use of a page.
+fn first(page: usize) -> PageUse {
+    PageUse { page, generation: 1 }
+}
+
+/// What a publisher of `at` says of the others of its key, where nothing is stale.
+fn all_but(at: PageUse) -> impl Fn(PageUse) -> Held {
+    move |other| if other == at { Held::Other } else { Held::Same }
+}
 
 #[test]
 fn two_publishers_of_a_key_leave_one_entry() {
     explore(None, || {
-        let index = Arc::new(Index::new(4));
+        let index = Arc::new(Index::new(&mut Tables, 4).expect("model memory"));
         let publish = |index: &Index, page| {
-            let published = index.publish(HASH, page, |other| other != page, NEVER);
+            let published = index.publish(HASH, first(page), all_but(first(page)));
             published.expect("room").replaced
         };
         let other = {
@@ -483,8 +505,9 @@ fn two_publishers_of_a_key_leave_one_entry() {
         };
         let replaced = [publish(&index, 2), other.join().unwrap()];
         let left = index.find(HASH, |_| true).expect("one entry");
-        assert!(replaced == [Some(1), None] || replaced == [None, Some(2)], "{replaced:?}");
-        assert_eq!(left, if replaced[0].is_some() { 2 } else { 1 });
+        let ends = [[Some(first(1)), None], [None, Some(first(2))]];
+        assert!(ends.contains(&replaced), "{replaced:?}");
+        assert_eq!(left, first(if replaced[0].is_some() { 2 } else { 1 }));
         assert_eq!(index.remove(HASH, |_| true), Some(left));
         assert_eq!(index.find(HASH, |_| true), None);
     });
@@ -493,16 +516,17 @@ fn two_publishers_of_a_key_leave_one_entry() {
 #[test]
 fn entry_is_removed_once_or_replaced() {
     explore(None, || {
-        let index = Arc::new(Index::new(4));
-        index.publish(HASH, 1, |_| false, NEVER).expect("room");
+        let index = Arc::new(Index::new(&mut Tables, 4).expect("model memory"));
+        index.publish(HASH, first(1), |_| Held::Other).expect("room");
         let other = {
             let index = Arc::clone(&index);
             thread::spawn(move || index.remove(HASH, |_| true))
         };
-        let replaced = index.publish(HASH, 2, |page| page != 2, NEVER).expect("room").replaced;
+        let replaced = index.publish(HASH, first(2), all_but(first(2))).expect("room").replaced;
         let removed = other.join().unwrap();
         let left = index.find(HASH, |_| true);
-        let ends = [(Some(1), None, Some(2)), (None, Some(1), Some(2)), (Some(1), Some(2), None)];
+        let (one, two) = (Some(first(1)), Some(first(2)));
+        let ends = [(one, None, two), (None, one, two), (one, two, None)];
         assert!(ends.contains(&(replaced, removed, left)), "{replaced:?} {removed:?} {left:?}");
     });
 }

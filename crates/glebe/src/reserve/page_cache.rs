@@ -17,10 +17,14 @@ use std::sync::Arc;
 
 use super::clock::{Clock, CHUNK};
 use super::error::Error;
-use super::index::Index;
+use super::index::{Held, Index};
 use super::lent::{Claim, Lent, Meta, NoClaim, NotFilled};
+use super::page_word::PageUse;
+use super::shared::Shared;
 use super::stats::{Counter, Counts};
+use super::table::{Table, Tables};
 use super::Inner;
+use crate::error::OsError;
 use crate::sync::{lock, prefetch, MappedByte, MappedWord, Mutex, Ordering};
 
 /// Pages in use that a put looks at before it evicts one regardless.
@@ -59,9 +63,9 @@ pub(crate) struct Tenant {
     index: Index,
     /// Zeroed granules to leave alone.
     zero_target: u64,
-    hot: Box<[MappedByte]>,
+    hot: Table<MappedByte>,
     /// Generations of objects, by hash.
-    generations: Box<[MappedWord]>,
+    generations: Table<MappedWord>,
     clock: Clock,
     seed: u64,
     pools: Mutex<HashMap<String, Arc<PoolState>>>,
@@ -75,17 +79,21 @@ struct PoolState {
 }
 
 impl Tenant {
-    pub(crate) fn new(pages: usize, zero_target: u64) -> Self {
-        Self {
+    pub(crate) fn new(
+        tables: &mut Tables,
+        pages: usize,
+        zero_target: u64,
+    ) -> Result<Self, OsError> {
+        Ok(Self {
             zero_target,
-            index: Index::new(pages),
-            hot: (0..pages).map(|_| Default::default()).collect(),
-            generations: (0..pages.next_power_of_two()).map(|_| MappedWord::new(0)).collect(),
+            index: Index::new(tables, pages)?,
+            hot: tables.table(pages, |_| MappedByte::new(0))?,
+            generations: tables.table(pages.next_power_of_two(), |_| MappedWord::new(0))?,
             clock: Clock::new(pages),
             seed: RandomState::new().hash_one(0),
             pools: Mutex::new(HashMap::new()),
             next_pool: MappedWord::new(1),
-        }
+        })
     }
 
     #[inline]
@@ -145,7 +153,8 @@ impl Tenant {
             }
             match lent.claim(page) {
                 Ok(claim) => {
-                    self.count_claim(&claim, held.map(|(_, _, meta)| meta), counts);
+                    let held = held.map(|(word, _, meta)| (word.use_of(page), meta));
+                    self.count_claim(&claim, held, counts);
                     return Some(claim);
                 }
                 Err(NoClaim::Recalled) => counts.add(Counter::RejectedRecalled, 1),
@@ -156,21 +165,25 @@ impl Tenant {
     }
 
     /// A claim ended what the page held: its entry goes, and it is counted.
-    fn count_claim(&self, claim: &Claim, held: Option<Meta>, counts: &Counts) {
+    fn count_claim(&self, claim: &Claim, held: Option<(PageUse, Meta)>, counts: &Counts) {
         if !claim.evicted {
             return;
         }
         let mut dead = false;
-        if let Some(meta) = held {
+        if let Some((at, meta)) = held {
             dead = self.is_dead(&meta);
-            let page = claim.page;
-            self.index.remove(self.hash(&meta), |other| other == page);
+            self.index.remove(self.hash(&meta), |other| other == at);
         }
         counts.add(if dead { Counter::InvalidatedPages } else { Counter::Evicted }, 1);
     }
 
-    fn same<'a>(lent: &'a Lent, key: &'a Meta) -> impl Fn(usize) -> bool + use<'a> {
-        move |page| lent.holds(page, |meta| meta[..3] == key[..3]).is_some()
+    /// What an entry is to `key`.
+    fn held(lent: &Lent, key: &Meta, at: PageUse) -> Held {
+        match lent.holds_use(at, |_| true) {
+            Some((_, _, meta)) if meta[..3] == key[..3] => Held::Same,
+            Some(_) => Held::Other,
+            None => Held::Stale,
+        }
     }
 
     /// Fetches ahead what the next puts of this thread will need to evict.
@@ -193,12 +206,12 @@ impl Tenant {
             let page = claim.page;
             self.prefetch(lent, page);
             match lent.fill(claim, *key, bytes) {
-                Ok(()) => {
+                Ok(at) => {
                     counts.add(Counter::Stored, 1);
-                    if self.publish(lent, counts, key, page) {
+                    if self.publish(lent, counts, key, at) {
                         return Put::Stored;
                     }
-                    self.discard(lent, counts, key, page, Counter::Evicted);
+                    Self::discard(lent, counts, at, Counter::Evicted);
                     why = Rejected::Busy;
                     break;
                 }
@@ -217,47 +230,38 @@ impl Tenant {
         Put::Rejected(why)
     }
 
-    fn publish(&self, lent: &Lent, counts: &Counts, key: &Meta, page: usize) -> bool {
-        let stale = |page: usize, tag: u32| {
-            let of_tag = |meta: &Meta| (self.hash(meta) >> 32) as u32 == tag;
-            page >= lent.pages() || lent.holds(page, of_tag).is_none()
-        };
-        let same = |other: usize| other != page && Self::same(lent, key)(other);
-        let Some(published) = self.index.publish(self.hash(key), page, same, stale) else {
+    fn publish(&self, lent: &Lent, counts: &Counts, key: &Meta, at: PageUse) -> bool {
+        let held = |other| Self::held(lent, key, other);
+        let Some(published) = self.index.publish(self.hash(key), at, held) else {
             return false;
         };
         if let Some(old) = published.replaced {
-            self.discard(lent, counts, key, old, Counter::Replaced);
+            Self::discard(lent, counts, old, Counter::Replaced);
         }
         if let Some(other) = published.displaced {
-            if let Some((word, seen, _)) = lent.holds(other, |_| true) {
-                if lent.discard(other, word, seen) {
-                    counts.add(Counter::Evicted, 1);
-                }
-            }
+            Self::discard(lent, counts, other, Counter::Evicted);
         }
         true
     }
 
-    /// Drops `page` if it still holds `key`; it has no entry any more. If it cannot be dropped
-    /// now, the hand finds it.
-    fn discard(&self, lent: &Lent, counts: &Counts, key: &Meta, page: usize, why: Counter) {
-        if let Some((word, seen, _)) = lent.holds(page, |meta| meta[..3] == key[..3]) {
-            if lent.discard(page, word, seen) {
-                counts.add(why, 1);
-            }
+    /// Drops what a use of a page held; it has no entry any more. If it cannot be dropped now,
+    /// the hand finds it.
+    fn discard(lent: &Lent, counts: &Counts, at: PageUse, why: Counter) {
+        if lent.discard_use(at) {
+            counts.add(why, 1);
         }
     }
 
     fn get(&self, lent: &Lent, key: &Meta, buf: &mut [u8]) -> bool {
-        let take = |page| {
-            lent.prefetch_page(page);
-            lent.read(page, key, buf)
+        let take = |at: PageUse| {
+            lent.prefetch_page(at.page);
+            lent.read(at, key, buf)
         };
         match self.index.find(self.hash(key), take) {
-            Some(page) => {
-                if self.hot[page].load(Ordering::Relaxed) == 0 {
-                    self.hot[page].store(1, Ordering::Relaxed);
+            Some(at) => {
+                let hot = &self.hot[at.page];
+                if hot.load(Ordering::Relaxed) == 0 {
+                    hot.store(1, Ordering::Relaxed);
                 }
                 true
             }
@@ -266,10 +270,9 @@ impl Tenant {
     }
 
     fn invalidate_page(&self, lent: &Lent, counts: &Counts, key: &Meta) -> bool {
-        let Some(page) = self.index.remove(self.hash(key), Self::same(lent, key)) else {
-            return false;
-        };
-        self.discard(lent, counts, key, page, Counter::InvalidatedPages);
+        let same = |at| Self::held(lent, key, at) == Held::Same;
+        let Some(at) = self.index.remove(self.hash(key), same) else { return false };
+        Self::discard(lent, counts, at, Counter::InvalidatedPages);
         true
     }
 }
@@ -277,11 +280,11 @@ impl Tenant {
 /// The page cache of a reserve: a cheap handle.
 #[derive(Clone, Debug)]
 pub struct PageCache {
-    inner: Arc<Inner>,
+    inner: Shared<Inner>,
 }
 
 impl PageCache {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+    pub(crate) fn new(inner: Shared<Inner>) -> Self {
         Self { inner }
     }
 
@@ -291,14 +294,13 @@ impl PageCache {
     /// # Errors
     /// [`Error::Forked`].
     pub fn pool(&self, name: &str) -> Result<Pool, Error> {
-        self.inner.check_fork()?;
-        let tenant = self.inner.tenant();
+        let tenant = self.inner.get()?.tenant();
         let mut pools = lock(&tenant.pools);
         let state = pools.entry(name.to_owned()).or_insert_with(|| {
             let number = tenant.next_pool.fetch_add(1, Ordering::Relaxed);
             Arc::new(PoolState { number: MappedWord::new(number) })
         });
-        Ok(Pool { state: Arc::clone(state), inner: Arc::clone(&self.inner) })
+        Ok(Pool { state: Arc::clone(state), inner: self.inner.clone() })
     }
 }
 
@@ -307,26 +309,27 @@ impl PageCache {
 #[derive(Clone, Debug)]
 pub struct Pool {
     state: Arc<PoolState>,
-    inner: Arc<Inner>,
+    inner: Shared<Inner>,
 }
 
 impl Pool {
     #[inline]
-    fn key(&self, object: u64, index: u64) -> Meta {
+    fn key(&self, tenant: &Tenant, object: u64, index: u64) -> Meta {
         let pool = self.state.number.load(Ordering::Acquire);
-        let tenant = self.inner.tenant();
         tenant.index.prefetch(tenant.hash(&[pool, object, index, 0]));
         let generation = tenant.generation(pool, object).load(Ordering::Acquire);
         [pool, object, index, generation]
     }
 
-    fn check(&self, len: usize) -> Result<(), Error> {
-        self.inner.check_fork()?;
-        let page = self.inner.lent().frames().page().bytes();
+    /// The reserve, if `len` bytes are one page of it.
+    #[inline]
+    fn inner(&self, len: usize) -> Result<&Inner, Error> {
+        let inner = self.inner.get()?;
+        let page = inner.lent().frames().page().bytes();
         if len as u64 != page.get() {
             return Err(Error::BadPageLen { given: len, page });
         }
-        Ok(())
+        Ok(inner)
     }
 
     /// Copies `page`, exactly one base page, in under `object` and `index`, in place of what the
@@ -335,9 +338,9 @@ impl Pool {
     /// # Errors
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn put(&self, object: u64, index: u64, page: &[u8]) -> Result<Put, Error> {
-        self.check(page.len())?;
-        let key = self.key(object, index);
-        Ok(self.inner.tenant().put(self.inner.lent(), self.inner.counts(), &key, page))
+        let inner = self.inner(page.len())?;
+        let key = self.key(inner.tenant(), object, index);
+        Ok(inner.tenant().put(inner.lent(), inner.counts(), &key, page))
     }
 
     /// Copies the page of `object` and `index` out into `buf`, exactly one base page. `false` is
@@ -346,10 +349,10 @@ impl Pool {
     /// # Errors
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn get(&self, object: u64, index: u64, buf: &mut [u8]) -> Result<bool, Error> {
-        self.check(buf.len())?;
-        let key = self.key(object, index);
-        let hit = self.inner.tenant().get(self.inner.lent(), &key, buf);
-        self.inner.counts().add(if hit { Counter::Loaded } else { Counter::Missed }, 1);
+        let inner = self.inner(buf.len())?;
+        let key = self.key(inner.tenant(), object, index);
+        let hit = inner.tenant().get(inner.lent(), &key, buf);
+        inner.counts().add(if hit { Counter::Loaded } else { Counter::Missed }, 1);
         Ok(hit)
     }
 
@@ -358,10 +361,10 @@ impl Pool {
     /// # Errors
     /// [`Error::Forked`].
     pub fn invalidate_page(&self, object: u64, index: u64) -> Result<bool, Error> {
-        self.inner.check_fork()?;
-        let key = self.key(object, index);
-        let counts = self.inner.counts();
-        let found = self.inner.tenant().invalidate_page(self.inner.lent(), counts, &key);
+        let inner = self.inner.get()?;
+        let key = self.key(inner.tenant(), object, index);
+        let counts = inner.counts();
+        let found = inner.tenant().invalidate_page(inner.lent(), counts, &key);
         if !found {
             counts.add(Counter::InvalidateFailed, 1);
         }
@@ -373,10 +376,10 @@ impl Pool {
     /// # Errors
     /// [`Error::Forked`].
     pub fn invalidate_object(&self, object: u64) -> Result<(), Error> {
-        self.inner.check_fork()?;
+        let inner = self.inner.get()?;
         let pool = self.state.number.load(Ordering::Acquire);
-        self.inner.tenant().generation(pool, object).fetch_add(1, Ordering::AcqRel);
-        self.inner.counts().add(Counter::InvalidatedObjects, 1);
+        inner.tenant().generation(pool, object).fetch_add(1, Ordering::AcqRel);
+        inner.counts().add(Counter::InvalidatedObjects, 1);
         Ok(())
     }
 
@@ -385,10 +388,10 @@ impl Pool {
     /// # Errors
     /// [`Error::Forked`].
     pub fn invalidate_all(&self) -> Result<(), Error> {
-        self.inner.check_fork()?;
-        let number = self.inner.tenant().next_pool.fetch_add(1, Ordering::Relaxed);
+        let inner = self.inner.get()?;
+        let number = inner.tenant().next_pool.fetch_add(1, Ordering::Relaxed);
         self.state.number.store(number, Ordering::Release);
-        self.inner.counts().add(Counter::InvalidatedPools, 1);
+        inner.counts().add(Counter::InvalidatedPools, 1);
         Ok(())
     }
 }

@@ -24,6 +24,7 @@ pub mod process;
 pub(crate) mod psi;
 pub mod rseq;
 pub(crate) mod thread;
+pub mod ticks;
 pub(crate) mod uffd;
 
 pub use page::page_size;
