@@ -78,5 +78,12 @@ fn claimed() -> u64 {
     let text = fs::read_to_string("/run/lock/glebe-hugetlb.claims").unwrap_or_default();
     let own = format!("{} ", std::process::id());
     let of_this = text.lines().filter(|line| line.starts_with(&own));
-    of_this.filter_map(|line| line.split(' ').nth(4)?.parse::<u64>().ok()).sum()
+    let pages = |line: &str| {
+        let mut fields = line.split(' ').skip(4);
+        let pages: u64 = fields.next()?.parse().ok()?;
+        // A change that is not settled yet is held too.
+        let change: i64 = fields.nth(1)?.parse().ok()?;
+        Some(pages + change.unsigned_abs())
+    };
+    of_this.filter_map(pages).sum()
 }
