@@ -242,7 +242,8 @@ fn populating_by_threads() {
     let len = Bytes::mib(66); // two slices
     let life = || {
         let contig = Contig::options().source(Source::Plain).threads(3).map(len)?;
-        Ok(drop(Reserve::builder().build(contig)?))
+        drop(Reserve::builder().build(contig)?);
+        Ok(())
     };
     walk(None, "populating by threads", (Lasting::Once, 1), life);
 }
@@ -262,7 +263,8 @@ fn a_pool_that_is_grown_for_one_page() {
     let Some(machine) = Machine::privileged() else { return };
     let life = || {
         let contig = Contig::options().source(Source::HUGETLB_2M).map(GRANULE)?;
-        Ok(drop(Reserve::builder().build(contig)?))
+        drop(Reserve::builder().build(contig)?);
+        Ok(())
     };
     walk_all(Some(&machine), "hugetlb, one page", life);
 }
