@@ -15,15 +15,16 @@ BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units::
 
-.PHONY: help build demo test bench fuzz miri doc man install install-man
+.PHONY: help build demo test bench fuzz sanitize miri doc man install install-man
 .PHONY: lint fmt clippy rustdoc layers shape unsafe-list deny aarch64
 
 help:
 	@echo "make demo     build the command and show the library at work"
-	@echo "make test     every test: as root and not, without rseq, and the loom models"
+	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make lint     format, clippy, docs, layers, style, unsafe list, licences, aarch64"
-	@echo "make bench    the reserve benchmark and a minute of stress"
+	@echo "make bench    the reserve benchmark and ten minutes of stress"
 	@echo "make fuzz     a minute of each fuzz target"
+	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
 	@echo "make doc      the documentation, in $(TARGET)/doc"
 	@echo "make man      manual pages and shell completions, in $(TARGET)/man; man/ follows"
@@ -41,10 +42,13 @@ test:
 
 bench: build
 	$(GLEBE) bench reserve
-	$(GLEBE) stress --seconds 60
+	$(GLEBE) stress --seconds 600
 
 fuzz:
 	fuzz/run.sh 60
+
+sanitize:
+	scripts/sanitize.sh
 
 miri:
 	@if cargo +nightly miri --version >/dev/null 2>&1; then \
@@ -87,6 +91,7 @@ fmt:
 
 clippy:
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p glebe --all-targets --features faults -- -D warnings
 
 rustdoc:
 	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --lib --no-deps

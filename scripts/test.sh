@@ -2,9 +2,10 @@
 # Every test, in each of the circumstances that change what the library does:
 #   1. the whole workspace, documentation examples included;
 #   2. the stress tests where the C library registers no restartable sequences (rseq);
-#   3. the concurrency models under loom;
-#   4. the library's tests as a user without privileges, where the caller is root.
-# Ends with the reasons for which tests were skipped and their number. Runs all four whatever
+#   3. the life of a reserve with its n-th kernel call failing, for every n;
+#   4. the concurrency models under loom;
+#   5. the library's tests as a user without privileges, where the caller is root.
+# Ends with the reasons for which tests were skipped and their number. Runs all five whatever
 # fails, then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -74,6 +75,9 @@ if [ -f crates/glebe/tests/stress.rs ]; then
 else
     say "skipped: stress without rseq (there is no stress test)"
 fi
+
+stage "faults in kernel calls" \
+    cargo test -p glebe --features faults --test faults -- --show-output
 
 if [ -f crates/glebe/tests/loom.rs ]; then
     stage "loom models" env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \

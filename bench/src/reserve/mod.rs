@@ -10,6 +10,7 @@ pub mod measure;
 pub mod picture;
 pub mod stress;
 
+mod footing;
 mod fork;
 mod growth;
 mod keyed;

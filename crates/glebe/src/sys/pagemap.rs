@@ -14,15 +14,16 @@
 //! The ioctl writes only to the vector it is given, of the length it is given.
 #![allow(unsafe_code)]
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::size_of;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use crate::error::OsError;
-use crate::sys::page_size;
+use crate::sys::fault::point;
+use crate::sys::{file, page_size};
 use crate::units::{Bytes, PageSize, Pfn};
 
 const PATH: &str = "/proc/self/pagemap";
@@ -83,7 +84,8 @@ impl Pagemap {
     /// # Errors
     /// If there is no `/proc`, or it is closed to the caller.
     pub fn open() -> Result<Self, OsError> {
-        let file = File::open(PATH).map_err(|source| OsError::new("open", PATH, source))?;
+        let file = file::open(Path::new(PATH), OpenOptions::new().read(true))
+            .map_err(|source| OsError::new("open", PATH, source))?;
         Ok(Self { file })
     }
 
@@ -104,8 +106,7 @@ impl Pagemap {
             let wanted = per_read.min(count - entries.len());
             let bytes = &mut buffer[..wanted * size_of::<u64>()];
             let offset = (first + entries.len() as u64 * step) * size_of::<u64>() as u64;
-            self.file
-                .read_exact_at(bytes, offset)
+            file::read_at(&self.file, bytes, offset)
                 .map_err(|source| OsError::new("pread", PATH, source))?;
             entries.extend(bytes.chunks_exact(size_of::<u64>()).map(|chunk| {
                 let mut word = [0; size_of::<u64>()];
@@ -156,6 +157,7 @@ pub(super) fn scan(
         return_mask: category,
         ..Scan::default()
     };
+    point("ioctl")?;
     // SAFETY: `scan` describes `regions` and its length; both live beyond the call.
     let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
     let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;

@@ -93,7 +93,7 @@ impl Shared {
             thread::yield_now();
         }
         self.guard.store(0, Ordering::SeqCst);
-        self.critical.barrier();
+        self.critical.barrier().unwrap();
         let target = self.target.load(Ordering::Relaxed);
         last.store(MARK, Ordering::Relaxed);
         while self.over.load(Ordering::Acquire) != round {
