@@ -79,6 +79,15 @@ impl Held {
         Faults { over_recall, ..Faults::default() }
     }
 
+    /// Zeroes the block as its holder would; what that took.
+    pub(super) fn memset(&mut self) -> Result<Elapsed, Error> {
+        let bytes = self.block.bytes_mut()?;
+        let watch = Stopwatch::start();
+        bytes.fill(0);
+        std::hint::black_box(&bytes);
+        Ok(watch.elapsed())
+    }
+
     /// Writes the block; what is already wrong with it.
     pub(super) fn mark(&mut self, marking: Marking) -> Faults {
         let pages = self.block.pages();
