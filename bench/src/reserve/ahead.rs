@@ -10,7 +10,7 @@ use std::time::Duration;
 use glebe::reserve::{Request, Reserve};
 use glebe::units::{Bytes, Pages};
 
-use super::requests::{ask, Faults, Held, Marking};
+use super::requests::{ask, Faults, Held, Marking, EVERY};
 use super::tenant::Tenant;
 use super::{affordable, map, Error, REQUEST_PAGES};
 use crate::clock;
@@ -57,6 +57,7 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
         for zeroed in [true, false] {
             let request = Request::new(Pages::new(LARGEST));
             let request = if zeroed { request.zeroed() } else { request };
+            std::thread::sleep(EVERY);
             match ask(&reserve, request, zeroed) {
                 Ok(held) if !zeroed => {
                     unspecified.push(held.elapsed.wall_us);

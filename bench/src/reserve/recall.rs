@@ -9,12 +9,10 @@
 //! A zeroed block stands beside a bare memset of a block of the same reserve and size, which was
 //! asked for unspecified: that is what a caller would do alone.
 
-use std::time::Duration;
-
 use glebe::reserve::{Request, Reserve};
 use glebe::units::Pages;
 
-use super::requests::{ask, Faults, Held, Marking};
+use super::requests::{ask, Faults, Held, Marking, EVERY};
 use super::samples::{case, Samples, GLEBE, RECALL};
 use super::tenant::Tenant;
 use super::{table, REQUEST_PAGES};
@@ -24,8 +22,6 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::summary::Summary;
 
-/// Time between requests.
-const EVERY: Duration = Duration::from_millis(10);
 /// Every so many rounds of a full reserve, zeroed blocks too.
 const ZEROED_EVERY: u64 = 8;
 const LOOKED_AT: u64 = 64;
