@@ -16,7 +16,14 @@ use crate::report::Report;
 /// The name on the command line and in the JSON.
 pub const NAME: &str = "reserve";
 
-const RESERVE: Bytes = Bytes::gib(1);
+/// Of reserves; in a quick run far larger than the processor's caches yet, and soon had.
+struct Sizes {
+    page_ops: Bytes,
+    requests: Bytes,
+}
+
+const SIZES: Sizes = Sizes { page_ops: Bytes::gib(1), requests: Bytes::gib(1) };
+const SIZES_QUICK: Sizes = Sizes { page_ops: Bytes::mib(256), requests: Bytes::mib(512) };
 
 /// What to do.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +59,8 @@ pub fn run(options: &Options) -> Result<Report, Error> {
 /// Pages in and out of a full cache.
 fn page_ops(quick: bool, report: &mut Report) -> Result<(), Error> {
     // A quarter: the pages to compare with take as much.
-    let reserve = map(affordable(RESERVE, 4)?, Reserve::builder())?;
+    let len = if quick { SIZES_QUICK.page_ops } else { SIZES.page_ops };
+    let reserve = map(affordable(len, 4)?, Reserve::builder())?;
     let pool = reserve.page_cache().pool(NAME)?;
     let mut tenant = Tenant::new(pool.clone());
     tenant.fill(&reserve);
@@ -67,7 +75,8 @@ fn requests(options: &Options, report: &mut Report) -> Result<(), Error> {
     let quick = options.quick;
     let background = Background::new(options.background.as_deref(), quick).map(Arc::new);
     // A quarter: the kernel's blocks come beside.
-    let reserve = map(affordable(RESERVE, 4)?, Reserve::builder())?;
+    let len = if quick { SIZES_QUICK.requests } else { SIZES.requests };
+    let reserve = map(affordable(len, 4)?, Reserve::builder())?;
     let contig = reserve.contig();
     report.note(&format!(
         "reserve: {} of {}, longest run {}; writers {}",

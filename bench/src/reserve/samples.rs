@@ -88,6 +88,11 @@ impl Samples {
         Summary::of(&self.series.get(&(case(what, pages), who))?.wall_us)
     }
 
+    /// CPU time of one case and contestant.
+    pub(super) fn cpu(&self, what: &str, pages: u64, who: &'static str) -> Option<Summary> {
+        Summary::of(&self.series.get(&(case(what, pages), who))?.cpu_us)
+    }
+
     /// The rows of one case and contestant; none if it was not asked.
     pub(super) fn report(&self, what: &str, pages: u64, who: &'static str, report: &mut Report) {
         let case = case(what, pages);
@@ -103,7 +108,9 @@ impl Samples {
             let each = series.lent as f64 / series.wall_us.len() as f64;
             report.remark(&format!("{each:.0} pages lent and called back each time"));
         }
-        report.row(&case, who, "us cpu", &series.cpu_us);
+        if !what.starts_with("recall_") {
+            report.row(&case, who, "us cpu", &series.cpu_us);
+        }
         if what == RECALL && !series.run_pages.is_empty() {
             let name = |what: &str| format!("{what}_{pages}");
             report.row(&name("longest_run"), who, "pages", &series.run_pages);
@@ -137,5 +144,44 @@ impl Series {
     fn failed(&mut self, why: String) {
         self.failures += 1;
         self.why = why;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(wall_us: f64, run: u64) -> PeerSample {
+        let longest_run = Some(Pages::new(run));
+        PeerSample { wall_us, cpu_us: 1.0, longest_run, from_idle_pool: 0, failed: None }
+    }
+
+    #[test]
+    fn blocks_that_are_not_one_run_are_counted_and_failures_told() {
+        let mut samples = Samples::default();
+        for (wall_us, run) in [(3.0, 8), (5.0, 7), (4.0, 2)] {
+            samples.peer(RECALL, 8, "thp", sample(wall_us, run));
+        }
+        let failed = PeerSample { failed: Some("no memory".into()), ..sample(1.0, 8) };
+        samples.peer(RECALL, 8, "thp", failed.clone());
+        samples.peer(RECALL, 8, "plain", failed);
+        assert_eq!(samples.wall(RECALL, 8, "thp").map(|s| (s.median, s.runs)), Some((4.0, 3)));
+        let line = samples.line(RECALL, 8, "thp").unwrap();
+        assert_eq!((line.failures, line.longest_run), (1, Some(Pages::new(2))));
+
+        let mut report = Report::new("reserve", "", true);
+        for who in ["thp", "plain", GLEBE] {
+            samples.report(RECALL, 8, who, &mut report);
+        }
+        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        let row = |case: &str, who: &str| {
+            let rows = json["rows"].as_array().unwrap();
+            rows.iter().find(|row| row["case"] == case && row["who"] == who).cloned()
+        };
+        assert_eq!(row("recall_8", "thp").unwrap()["note"], "1 failed: no memory");
+        assert_eq!(row("not_contiguous_8", "thp").unwrap()["max"], 2.0);
+        assert_eq!(row("longest_run_8", "thp").unwrap()["min"], 2.0);
+        assert_eq!(row("recall_8", "plain").unwrap()["note"], "no memory");
+        assert_eq!(row("recall_8", GLEBE), None);
     }
 }
