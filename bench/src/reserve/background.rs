@@ -10,6 +10,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -58,8 +59,8 @@ impl Background {
         let refused = |why: String| {
             format!("no build of the project's own sources ({why}); give --background CMD")
         };
-        let output = build.command().stderr(Stdio::piped()).output();
-        match output {
+        build.empty().map_err(|e| refused(e.to_string()))?;
+        match build.command().stderr(Stdio::piped()).output() {
             Ok(output) if output.status.success() => Ok(build),
             Ok(output) => {
                 let text = String::from_utf8_lossy(&output.stderr);
@@ -79,11 +80,16 @@ impl Background {
     /// # Errors
     /// If what the last run built cannot be removed, or nothing started.
     pub(super) fn spawn(&self) -> Result<Child, OsError> {
-        if let Work::Build { target, .. } = &self.work {
-            let removed = remove(target);
-            removed.map_err(|e| OsError::new("unlink", target.display().to_string(), e))?;
-        }
+        self.empty()?;
         self.command().spawn().map_err(|e| OsError::new("spawn", self.what.clone(), e))
+    }
+
+    /// Makes the directory that a build writes to anew, for this user alone: never through a link.
+    fn empty(&self) -> Result<(), OsError> {
+        let Work::Build { target, .. } = &self.work else { return Ok(()) };
+        let refused = |call, e| OsError::new(call, target.display().to_string(), e);
+        remove(target).map_err(|e| refused("unlink", e))?;
+        fs::DirBuilder::new().mode(0o700).create(target).map_err(|e| refused("mkdir", e))
     }
 
     fn command(&self) -> Command {
@@ -136,8 +142,10 @@ fn remove(dir: &Path) -> io::Result<()> {
     for _ in 0..TRIES {
         match fs::remove_dir_all(dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) if e.kind() != io::ErrorKind::DirectoryNotEmpty => return Err(e),
-            _ => std::thread::sleep(Duration::from_millis(10)),
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
         }
     }
     Err(io::ErrorKind::DirectoryNotEmpty.into())
