@@ -188,6 +188,11 @@ impl Mapping {
         self.advise(Bytes::ZERO, self.len, Advice::HugePage)
     }
 
+    /// Lets a forked child find zeros here instead of a copy.
+    pub(crate) fn wipe_on_fork(&self) -> Result<(), OsError> {
+        self.advise(Bytes::ZERO, self.len, Advice::WipeOnFork)
+    }
+
     /// Gives one page back to the kernel. Takes the mapping exclusively: a hugetlb page that is
     /// touched again may not be had, which is SIGBUS.
     pub(crate) fn discard(&mut self, index: usize) -> Result<(), OsError> {

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::fmt::Write;
 
-use crate::sync::{MappedWord as Word, Ordering};
+use crate::sync::{prefetch, MappedWord as Word, Ordering};
 
 /// Lanes of every striped counter: a power of two, more than threads usually run at once.
 pub(crate) const LANES: usize = 16;
@@ -33,13 +33,13 @@ struct Lane<const N: usize>([Word; N]);
 /// `N` counters that only grow, striped over [`LANES`].
 #[derive(Debug)]
 pub(crate) struct Counters<const N: usize> {
-    lanes: Box<[Lane<N>]>,
+    lanes: [Lane<N>; LANES],
 }
 
 impl<const N: usize> Counters<N> {
     pub(crate) fn new() -> Self {
         let lane = |_| Lane(std::array::from_fn(|_| Word::new(0)));
-        Self { lanes: (0..LANES).map(lane).collect() }
+        Self { lanes: std::array::from_fn(lane) }
     }
 
     #[inline]
@@ -54,24 +54,37 @@ impl<const N: usize> Counters<N> {
 
 /// Buckets for each power of two.
 const PARTS: u64 = 8;
+/// See [`Histogram::prefetch`].
+const USUAL_NANOS: u64 = 512;
 const BUCKETS: usize = (u64::BITS as u64 * PARTS) as usize;
 
 /// A histogram of durations whose buckets are an eighth of a power of two wide.
 #[derive(Debug)]
 pub(crate) struct Histogram {
-    buckets: Box<[Word]>,
     max: Word,
+    buckets: [Word; BUCKETS],
 }
 
 impl Histogram {
     pub(crate) fn new() -> Self {
-        Self { buckets: (0..BUCKETS).map(|_| Word::new(0)).collect(), max: Word::new(0) }
+        Self { max: Word::new(0), buckets: std::array::from_fn(|_| Word::new(0)) }
+    }
+
+    /// Starts to fetch the buckets of durations that are usual where that is worth a thought.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        for nanos in [USUAL_NANOS, 2 * USUAL_NANOS] {
+            prefetch(&self.buckets[bucket_of(nanos)]);
+        }
     }
 
     /// Adds one duration.
+    #[inline]
     pub(crate) fn record(&self, nanos: u64) {
         self.buckets[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
-        self.max.fetch_max(nanos, Ordering::Relaxed);
+        if nanos > self.max.load(Ordering::Relaxed) {
+            self.max.fetch_max(nanos, Ordering::Relaxed);
+        }
     }
 
     /// What has been recorded so far.

@@ -7,7 +7,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Block, Contiguity, Error, Pool, Promise, Put, Request, Reserve, Writers};
+use glebe::reserve::{
+    Block, Contiguity, Error, Pool, Promise, Put, Request, Reserve, Stats, Writers,
+};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
@@ -66,12 +68,13 @@ impl Handles {
     fn number_not_refused(self) -> u8 {
         let Self { reserve, pool, mut block, promise } = self;
         let mut buf = page(0);
+        let again = reserve.clone();
         let calls = [
             refused(reserve.alloc(ONE, ONE)),
             refused(reserve.try_alloc(ONE, ONE)),
             refused(reserve.alloc_with(Request::new(ONE).any().zeroed())),
             refused(reserve.promise(ONE, ONE)),
-            refused(reserve.largest_run()),
+            refused(again.largest_run()),
             refused(reserve.page_cache().pool("parent")),
             refused(reserve.page_cache().pool("child")),
             refused(pool.put(1, 1, &page(8))),
@@ -83,9 +86,10 @@ impl Handles {
             refused(block.bytes_mut().map(|_| ())),
             block.contiguity() == Contiguity::VirtualOnly,
             refused(promise.take()),
-            reserve.stats().total == reserve.len() && reserve.usage().len() == 2,
+            reserve.stats() == Stats::default() && reserve.usage().is_empty(),
+            reserve.len().bytes(page_size()) == LEN && reserve.contig().len() == LEN,
         ];
-        drop((block, pool, reserve));
+        drop((block, pool, reserve, again));
         calls.iter().position(|refused| !refused).map_or(0, |at| at as u8 + 1)
     }
 

@@ -12,6 +12,14 @@ mod reserve;
 #[path = "../src/sync.rs"]
 mod sync;
 
+mod extent {
+    pub(crate) use glebe::extent::Extent;
+}
+
+mod error {
+    pub(crate) use glebe::error::OsError;
+}
+
 /// What the protocol takes from the kernel's side.
 mod sys {
     pub(crate) mod rseq {
@@ -22,12 +30,15 @@ mod sys {
 use std::ops::Range;
 use std::sync::Arc;
 
+use glebe::extent::Extent;
 use loom::thread;
 
 use reserve::critical::{run_on, Critical, Fault};
 use reserve::frames::{Frames, PAGE_BYTES, WORDS};
 use reserve::index::Index;
 use reserve::lent::{Claim, Lent, NoClaim, NotFilled};
+use reserve::stock::Stock;
+use reserve::table::Tables;
 use sync::Ordering;
 
 const GRANULE_PAGES: usize = 2;
@@ -42,7 +53,8 @@ fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send +
 
 fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
     let pages = granules * GRANULE_PAGES;
-    Arc::new(Lent::new(Frames::new(pages), pages, GRANULE_PAGES.ilog2(), critical))
+    let (frames, shift) = (Frames::new(pages), GRANULE_PAGES.ilog2());
+    Arc::new(Lent::new(&mut Tables, frames, pages, shift, critical).expect("model memory"))
 }
 
 /// The words that are stored under `key`.
@@ -468,7 +480,7 @@ const HASH: u64 = 5 << 32;
 #[test]
 fn two_publishers_of_a_key_leave_one_entry() {
     explore(None, || {
-        let index = Arc::new(Index::new(4));
+        let index = Arc::new(Index::new(&mut Tables, 4).expect("model memory"));
         let publish = |index: &Index, page| {
             let published = index.publish(HASH, page, |other| other != page, NEVER);
             published.expect("room").replaced
@@ -489,7 +501,7 @@ fn two_publishers_of_a_key_leave_one_entry() {
 #[test]
 fn entry_is_removed_once_or_replaced() {
     explore(None, || {
-        let index = Arc::new(Index::new(4));
+        let index = Arc::new(Index::new(&mut Tables, 4).expect("model memory"));
         index.publish(HASH, 1, |_| false, NEVER).expect("room");
         let other = {
             let index = Arc::clone(&index);
@@ -500,5 +512,34 @@ fn entry_is_removed_once_or_replaced() {
         let left = index.find(HASH, |_| true);
         let ends = [(Some(1), None, Some(2)), (None, Some(1), Some(2)), (Some(1), Some(2), None)];
         assert!(ends.contains(&(replaced, removed, left)), "{replaced:?} {removed:?} {left:?}");
+    });
+}
+
+/// Blocks of one page from the stock, given back to it, while another request drains it.
+#[test]
+fn a_page_of_the_stock_goes_to_one_taker() {
+    explore(3, || {
+        let stock = Arc::new(Stock::new());
+        let some = Extent::new(1, 2).expect("two pages");
+        assert!(stock.fill(some));
+        let taker = |stock: Arc<Stock>| {
+            move || {
+                let first = stock.take();
+                let back = first.is_some_and(|page| stock.put_back(page));
+                (first.filter(|_| !back), stock.take())
+            }
+        };
+        let other = thread::spawn(taker(Arc::clone(&stock)));
+        let drained: Vec<u64> = stock.drain().flat_map(|run| run.start()..run.end()).collect();
+        let refilled = drained
+            .first()
+            .is_some_and(|page| stock.fill(Extent::new(*page, 1).expect("one page")));
+        let mine = stock.take();
+        let (kept, last) = other.join().expect("no panic");
+        let left = stock.drain().flat_map(|run| run.start()..run.end());
+        let drained = drained.into_iter().skip(usize::from(refilled));
+        let mut pages: Vec<u64> = left.chain(drained).chain(mine).chain(kept).chain(last).collect();
+        pages.sort_unstable();
+        assert_eq!(pages, [1, 2]);
     });
 }

@@ -1,5 +1,7 @@
 //! The reserve through its public interface: promises kept, bad input, bad days.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use glebe::contig::{Contig, Source};
 use glebe::reserve::{Error, Put, Request, Reserve, Writers};
 use glebe::sys::page_size;
@@ -16,6 +18,17 @@ fn reserve(len: Bytes, writers: Option<Writers>) -> Reserve {
         None => builder,
     };
     builder.build(contig).expect("a whole number of granules")
+}
+
+/// A reserve of huge pages, whose runs are long, where the machine has any.
+fn long_runs(len: Bytes) -> Option<Reserve> {
+    match Contig::options().source(Source::Thp).map(len) {
+        Ok(contig) => Some(Reserve::builder().build(contig).expect("a whole number of granules")),
+        Err(why) => {
+            println!("skipped: {why}");
+            None
+        }
+    }
 }
 
 fn page(fill: u8) -> Vec<u8> {
@@ -85,6 +98,57 @@ fn thousand_single_pages_leave_the_rest_lent() {
     let rest = reserve.len().get() - blocks.len() as u64;
     assert!(stats.live.get() * 100 >= rest * 95, "{stats}");
     assert!(stats.recalled <= 1000);
+}
+
+#[test]
+fn pages_at_hand_for_single_blocks_are_there_for_every_other_request() {
+    let Some(reserve) = long_runs(Bytes::mib(8)) else { return };
+    let all = reserve.len().get();
+    let single = any(&reserve, 1).unwrap();
+    assert_eq!(any(&reserve, all - 1).unwrap().pages().get(), all - 1);
+    drop(any(&reserve, 1).unwrap());
+    let promise = reserve.promise(reserve.largest_run().unwrap(), ONE).unwrap();
+    drop((promise, any(&reserve, 1).unwrap(), single));
+    let largest = reserve.largest_run().unwrap();
+    let block = reserve.alloc(largest, ONE).unwrap();
+    assert_eq!(block.pages(), largest);
+    drop(block);
+    assert_eq!(any(&reserve, all).unwrap().pages().get(), all);
+    let singles: Vec<_> = (0..all).map(|_| any(&reserve, 1).unwrap()).collect();
+    assert!(any(&reserve, 1).is_err() && singles.len() as u64 == all);
+}
+
+#[test]
+fn no_two_blocks_of_many_threads_share_a_page() {
+    let Some(reserve) = long_runs(Bytes::mib(4)) else { return };
+    let owned: Vec<_> = (0..reserve.len().get()).map(|_| AtomicBool::new(false)).collect();
+    let give_back = |block: glebe::reserve::Block| {
+        for page in block.extent().start()..block.extent().end() {
+            owned[page as usize].store(false, Ordering::SeqCst);
+        }
+    };
+    let turn = |worker: u64| {
+        let mut blocks = Vec::new();
+        for n in 0..20_000_u64 {
+            let pages = if (n + worker) % 7 == 0 { 1 + n % 40 } else { 1 };
+            if let Ok(block) = any(&reserve, pages) {
+                for page in block.extent().start()..block.extent().end() {
+                    assert!(!owned[page as usize].swap(true, Ordering::SeqCst), "page {page}");
+                }
+                blocks.push(block);
+            }
+            if n % 3 == 0 || blocks.len() > 50 {
+                blocks.pop().map(give_back);
+            }
+        }
+        blocks.into_iter().for_each(give_back);
+    };
+    std::thread::scope(|scope| (0..3).for_each(|worker| drop(scope.spawn(move || turn(worker)))));
+    let stats = reserve.stats();
+    stats.check().unwrap();
+    assert_eq!(stats.held, Pages::ZERO, "{stats}");
+    let all = reserve.len().get();
+    assert_eq!(any(&reserve, all).unwrap().pages().get(), all);
 }
 
 #[test]

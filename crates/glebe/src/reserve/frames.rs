@@ -1,12 +1,17 @@
 //! The reserve's bytes by page: the one place where a page position becomes an address.
 //!
 //! # Safety
-//! Copies go through [`Mapping`](crate::mapping::Mapping), which checks them; the addresses that
-//! leave here are for a block's owner and for the guarded fill, which say who may use them.
+//! The addresses of pages are those of the memory that is kept here, checked against its end.
+//! What leaves here is for a block's owner and for the guarded fill, which say who may use them.
+//! Nothing here is called in a forked child, where nothing is mapped.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
 
 use crate::contig::Contig;
+use crate::mapping::racy;
 use crate::sync::prefetch_at;
-use crate::units::{Bytes, PageSize, Pages};
+use crate::units::PageSize;
 
 /// Lines fetched ahead, and what a line is taken to be; a wrong guess costs time only.
 const PREFETCH_LINES: usize = 8;
@@ -14,31 +19,42 @@ const LINE_BYTES: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Frames {
-    contig: Contig,
+    /// The address of the first page, read here and not through two more cold lines.
+    base: usize,
+    pages: usize,
     page: PageSize,
+    contig: Arc<Contig>,
 }
 
 impl Frames {
-    pub(crate) fn new(contig: Contig, page: PageSize) -> Self {
-        Self { contig, page }
+    pub(crate) fn new(contig: Arc<Contig>, page: PageSize) -> Self {
+        let base = contig.mapping().as_ptr().expose_provenance();
+        let pages = contig.mapping().len().pages_down(page).as_usize();
+        Self { base, pages, page, contig }
     }
 
     pub(crate) fn contig(&self) -> &Contig {
         &self.contig
     }
 
+    #[inline]
     pub(crate) fn page(&self) -> PageSize {
         self.page
-    }
-
-    fn offset(&self, page: usize) -> Bytes {
-        Pages::new(page as u64).bytes(self.page)
     }
 
     /// The address of `page`.
     #[inline]
     pub(crate) fn at(&self, page: usize) -> *mut u8 {
-        self.contig.mapping().as_ptr().wrapping_add(page << self.page.shift())
+        std::ptr::with_exposed_provenance_mut(self.base.wrapping_add(page << self.page.shift()))
+    }
+
+    /// The address of `len` bytes from the start of `page`, all of them mapped.
+    #[inline]
+    fn checked(&self, page: usize, len: usize) -> *mut u8 {
+        let pages = len.div_ceil(1 << self.page.shift());
+        let fits = page.checked_add(pages).is_some_and(|end| end <= self.pages);
+        assert!(fits, "{len} bytes from page {page} of {}", self.pages);
+        self.at(page)
     }
 
     /// Starts to fetch the first lines of a page.
@@ -52,12 +68,16 @@ impl Frames {
     /// Copies a page out; a tenant or an owner may be writing it.
     #[inline]
     pub(crate) fn read(&self, page: usize, buf: &mut [u8]) {
-        self.contig.mapping().read(self.offset(page), buf);
+        let at = self.checked(page, buf.len());
+        // SAFETY: `checked` says that the source is mapped; `buf` is a slice.
+        unsafe { racy::copy(buf.as_mut_ptr(), at, buf.len()) }
     }
 
     /// Sets `count` pages to zero.
     pub(crate) fn zero(&self, page: usize, count: usize) {
-        let len = Pages::new(count as u64).bytes(self.page);
-        self.contig.mapping().zero(self.offset(page), len);
+        let len = count << self.page.shift();
+        let at = self.checked(page, len);
+        // SAFETY: `checked` says that the target is mapped.
+        unsafe { racy::zero(at, len) }
     }
 }

@@ -15,6 +15,8 @@
 //! searched. An entry says "may hold": pages that first class took keep their entries until
 //! somebody finds them stale. Keys that crowd one bucket displace each other, which costs a miss.
 
+use super::table::{Table, Tables};
+use crate::error::OsError;
 use crate::sync::{prefetch, AtomicU64, Ordering};
 
 const SLOTS: usize = 15;
@@ -35,7 +37,7 @@ const _: () = assert!(cfg!(loom) || size_of::<Bucket>() == 128);
 
 #[derive(Debug)]
 pub(crate) struct Index {
-    buckets: Box<[Bucket]>,
+    buckets: Table<Bucket>,
 }
 
 /// What had to go for an entry to be published.
@@ -63,13 +65,13 @@ fn slots_of(mut bits: u64) -> impl Iterator<Item = usize> {
 
 impl Index {
     /// For at most `pages` entries.
-    pub(crate) fn new(pages: usize) -> Self {
+    pub(crate) fn new(tables: &mut Tables, pages: usize) -> Result<Self, OsError> {
         let buckets = (pages / LOAD).next_power_of_two();
         let bucket = |_| Bucket {
             header: AtomicU64::new(0),
             slots: std::array::from_fn(|_| AtomicU64::new(0)),
         };
-        Self { buckets: (0..buckets).map(bucket).collect() }
+        Ok(Self { buckets: tables.table(buckets, bucket)? })
     }
 
     fn bucket(&self, hash: u64) -> &Bucket {
@@ -221,12 +223,17 @@ impl Bucket {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::units::Bytes;
+
+    fn index(pages: usize) -> Index {
+        Index::new(&mut Tables::new(Bytes::mib(2)).unwrap(), pages).unwrap()
+    }
 
     const NEVER: fn(usize, u32) -> bool = |_, _| false;
 
     #[test]
     fn publishing_a_key_again_ends_its_old_entry() {
-        let index = Index::new(64);
+        let index = index(64);
         let hash = 0xabcd_0000_0000_0001;
         assert_eq!(index.publish(hash, 7, |_| false, NEVER), Some(Published::default()));
         let again = index.publish(hash, 8, |page| page == 7, NEVER).unwrap();
@@ -238,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_page_that_comes_back_to_its_key_has_one_entry() {
-        let index = Index::new(64);
+        let index = index(64);
         let hash = 0xabcd_0000_0000_0001;
         index.publish(hash, 7, |_| false, NEVER);
         // First class took page 7 and gave it back; its entry is still there.
@@ -251,14 +258,14 @@ mod tests {
 
     #[test]
     fn another_tag_is_another_key() {
-        let index = Index::new(6);
+        let index = index(6);
         index.publish(1 << 32, 3, |_| true, NEVER);
         assert_eq!(index.find(2 << 32, |_| true), None);
     }
 
     #[test]
     fn a_full_bucket_takes_the_stale_slot_first_and_then_somebodys() {
-        let index = Index::new(6);
+        let index = index(6);
         for page in 0..SLOTS {
             let all = index.publish((page as u64) << 32, page, |_| false, NEVER).unwrap();
             assert_eq!(all.displaced, None);
@@ -274,7 +281,7 @@ mod tests {
 
     #[test]
     fn an_entry_that_goes_while_it_is_read_is_no_hit() {
-        let index = Index::new(6);
+        let index = index(6);
         index.publish(5 << 32, 5, |_| false, NEVER);
         let gone = |_| index.remove(5 << 32, |_| true).is_some();
         assert_eq!(index.find(5 << 32, gone), None);

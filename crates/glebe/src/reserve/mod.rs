@@ -24,7 +24,10 @@ mod owner;
 mod page_cache;
 mod page_word;
 mod positions;
+mod shared;
 mod stats;
+mod stock;
+mod table;
 mod zero_ahead;
 
 use std::sync::Arc;
@@ -33,8 +36,8 @@ use crate::contig::Contig;
 use crate::error::OsError;
 use crate::stats::Histogram;
 use crate::sync::{lock, Mutex};
-use crate::sys::fork::ForkGuard;
 use crate::sys::page_size;
+use crate::sys::ticks::Rate;
 use crate::units::{Bytes, Pages};
 
 use self::stats::Counts;
@@ -43,6 +46,9 @@ use frames::Frames;
 use lent::Lent;
 use page_cache::Tenant;
 use positions::Positions;
+use shared::Shared;
+use stock::Stock;
+use table::Tables;
 
 pub use self::stats::Stats;
 pub use error::Error;
@@ -51,6 +57,8 @@ pub use page_cache::{PageCache, Pool, Put, Rejected};
 
 /// Bytes in a granule, on every page size.
 const GRANULE: Bytes = Bytes::mib(2);
+/// About what the tables have for each page: its words, its key, and its place in the index.
+const TABLE_BYTES_A_PAGE: u64 = 96;
 
 /// How tenants are kept out of pages that first class takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,15 +70,33 @@ pub enum Writers {
     Counted,
 }
 
+/// What every call touches, beside the tables.
+#[derive(Debug)]
+#[repr(C)]
+struct Busy {
+    stock: Stock,
+    clock: Rate,
+    alloc_ns: Histogram,
+    counts: Counts,
+}
+
+impl Busy {
+    fn new() -> Self {
+        Self {
+            stock: Stock::new(),
+            clock: Rate::measured(),
+            alloc_ns: Histogram::new(),
+            counts: Counts::new(),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Inner {
     positions: Mutex<Positions>,
     lent: Lent,
     tenant: Tenant,
-    counts: Counts,
-    alloc_ns: Histogram,
-    guard: ForkGuard,
-    why_counted: Option<String>,
+    busy: Busy,
     /// Granules to keep zeroed.
     zero_target: u64,
 }
@@ -85,19 +111,19 @@ impl Inner {
     }
 
     pub(crate) fn counts(&self) -> &Counts {
-        &self.counts
+        &self.busy.counts
+    }
+
+    fn stock(&self) -> &Stock {
+        &self.busy.stock
     }
 
     pub(crate) fn alloc_ns(&self) -> &Histogram {
-        &self.alloc_ns
+        &self.busy.alloc_ns
     }
 
-    #[inline]
-    pub(crate) fn check_fork(&self) -> Result<(), Error> {
-        if self.guard.is_child() {
-            return Err(Error::Forked);
-        }
-        Ok(())
+    fn clock(&self) -> &Rate {
+        &self.busy.clock
     }
 }
 
@@ -153,25 +179,27 @@ impl Builder {
         let pages = len.pages_down(page);
         let granule_pages = GRANULE.pages_down(page).get();
         let positions = Positions::new(&contig, pages.get(), granule_pages);
-        let frames = Frames::new(contig, page);
-        let lent = Lent::new(frames, pages.as_usize(), granule_pages.ilog2(), critical);
+        let contig = Arc::new(contig);
+        let frames = Frames::new(Arc::clone(&contig), page);
+        let mut tables = Tables::new(Bytes::new(TABLE_BYTES_A_PAGE * pages.get()))?;
+        let root = tables.slot()?;
+        let shift = granule_pages.ilog2();
+        let lent = Lent::new(&mut tables, frames, pages.as_usize(), shift, critical)?;
         let zero_target = self.zero_ahead.get().div_ceil(granule_pages);
+        let tenant = Tenant::new(&mut tables, lent.pages(), zero_target)?;
         let inner = Inner {
             positions: Mutex::new(positions),
-            tenant: Tenant::new(lent.pages(), zero_target),
+            tenant,
             lent,
-            counts: Counts::new(),
-            alloc_ns: Histogram::new(),
-            guard: ForkGuard::new(),
-            why_counted,
+            busy: Busy::new(),
             zero_target,
         };
-        let inner = Arc::new(inner);
-        if inner.zero_target > 0 {
-            zero_ahead::start(&inner)
+        let inner = Shared::new(root, inner);
+        if zero_target > 0 {
+            zero_ahead::start(inner.downgrade()?)
                 .map_err(|e| Error::Os(OsError::new("clone", "a thread that zeroes", e)))?;
         }
-        Ok(Reserve { inner })
+        Ok(Reserve { inner, contig, why_counted: why_counted.map(Arc::from) })
     }
 }
 
@@ -189,7 +217,9 @@ pub struct GranuleUse {
 /// A reserve: a cheap handle, which blocks and pools keep alive too.
 #[derive(Clone, Debug)]
 pub struct Reserve {
-    inner: Arc<Inner>,
+    inner: Shared<Inner>,
+    contig: Arc<Contig>,
+    why_counted: Option<Arc<str>>,
 }
 
 impl Reserve {
@@ -204,6 +234,7 @@ impl Reserve {
     /// # Errors
     /// [`Error::NoRun`] with the longest free run; [`Error::ZeroPages`], [`Error::BadAlign`],
     /// [`Error::Forked`].
+    #[inline]
     pub fn alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
         self.alloc_with(Request::new(pages).align(align))
     }
@@ -212,6 +243,7 @@ impl Reserve {
     ///
     /// # Errors
     /// Also [`Error::WouldWait`], only where writers are counted.
+    #[inline]
     pub fn try_alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
         self.alloc_with(Request::new(pages).align(align).no_wait())
     }
@@ -220,8 +252,9 @@ impl Reserve {
     ///
     /// # Errors
     /// As [`Reserve::alloc`] and [`Reserve::try_alloc`].
+    #[inline]
     pub fn alloc_with(&self, request: Request) -> Result<Block, Error> {
-        self.inner.alloc(request)
+        Inner::alloc(&self.inner, request)
     }
 
     /// Sets a run aside for later: until it is taken tenants use it, and no other block gets it.
@@ -229,7 +262,7 @@ impl Reserve {
     /// # Errors
     /// As [`Reserve::alloc`].
     pub fn promise(&self, pages: Pages, align: Pages) -> Result<Promise, Error> {
-        self.inner.promise(pages, align)
+        Inner::promise(&self.inner, pages, align)
     }
 
     /// The longest block that could be had now.
@@ -237,33 +270,37 @@ impl Reserve {
     /// # Errors
     /// [`Error::Forked`].
     pub fn largest_run(&self) -> Result<Pages, Error> {
-        self.inner.check_fork()?;
-        Ok(Pages::new(lock(&self.inner.positions).largest()))
+        let inner = self.inner.get()?;
+        let mut positions = lock(&inner.positions);
+        if !inner.stock().is_empty() {
+            inner.drain_stock(&mut positions);
+        }
+        Ok(Pages::new(positions.largest()))
     }
 
     /// Pages in the reserve.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> Pages {
-        Pages::new(self.inner.lent.pages() as u64)
+        self.contig.len().pages_down(page_size())
     }
 
     /// The cache that lives in what first class does not hold.
     #[must_use]
     pub fn page_cache(&self) -> PageCache {
-        PageCache::new(Arc::clone(&self.inner))
+        PageCache::new(self.inner.clone())
     }
 
     /// The memory.
     #[must_use]
     pub fn contig(&self) -> &Contig {
-        self.inner.lent.frames().contig()
+        &self.contig
     }
 
     /// How tenants are kept out of blocks here.
     #[must_use]
     pub fn writers(&self) -> Writers {
-        if self.inner.lent.critical().counts_writers() {
+        if self.why_counted.is_some() {
             Writers::Counted
         } else {
             Writers::Restartable
@@ -273,13 +310,14 @@ impl Reserve {
     /// Why writers are counted, where they are.
     #[must_use]
     pub fn why_counted(&self) -> Option<&str> {
-        self.inner.why_counted.as_deref()
+        self.why_counted.as_deref()
     }
 
-    /// What each granule is used for, in the order of positions.
+    /// What each granule is used for, in the order of positions; nothing in a forked child.
     #[must_use]
     pub fn usage(&self) -> Vec<GranuleUse> {
-        let lent = &self.inner.lent;
+        let Ok(inner) = self.inner.get() else { return Vec::new() };
+        let lent = &inner.lent;
         let pages = lent.granule_pages() as u64;
         let of = |granule| {
             let word = lent.granule(granule);
@@ -293,17 +331,20 @@ impl Reserve {
         (0..lent.granules()).map(of).collect()
     }
 
-    /// The statistics now.
+    /// The statistics now; zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut stats = self.inner.counts.sum();
+        let Ok(inner) = self.inner.get() else { return Stats::default() };
+        let mut stats = inner.counts().sum();
         for granule in self.usage() {
             stats.free = stats.free + granule.free;
             stats.held = stats.held + granule.first_class;
             stats.live = stats.live + granule.tenant;
         }
         stats.total = self.len();
-        stats.alloc_ns = self.inner.alloc_ns.snapshot();
+        stats.recalled += inner.stock().recalled();
+        stats.alloc_ns = inner.alloc_ns().snapshot();
+        stats.allocs = stats.alloc_ns.count();
         stats
     }
 }

@@ -1,14 +1,15 @@
 //! First class: blocks and promises.
 //!
 //! Lock: the positions' mutex, between first-class callers only, held for the choice of a place
-//! (O(log n), plus one step a granule for large blocks) and never while tenants are recalled.
+//! (O(log n), plus one step a granule for large blocks) and never while tenants are recalled. A
+//! block of one page mostly comes from the [`Stock`], without it.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::Instant;
 
 use super::error::Error;
+use super::shared::Shared;
 use super::stats::Counter;
+use super::stock::Stock;
 use super::{Inner, Positions};
 use crate::extent::Extent;
 use crate::sync::lock;
@@ -60,6 +61,13 @@ impl Request {
         Self { no_wait: true, ..self }
     }
 
+    /// Whether any page will do.
+    #[inline]
+    fn is_any_page(&self) -> bool {
+        self.pages == Pages::new(1) && self.align == Pages::new(1) && !self.zeroed
+    }
+
+    #[inline]
     fn check(&self) -> Result<(), Error> {
         if self.pages == Pages::ZERO {
             return Err(Error::ZeroPages);
@@ -88,14 +96,64 @@ fn pages_of(extent: Extent) -> Range<usize> {
 }
 
 impl Inner {
-    pub(super) fn alloc(self: &Arc<Self>, request: Request) -> Result<Block, Error> {
-        let begin = Instant::now();
-        self.check_fork()?;
+    #[inline]
+    pub(super) fn alloc(shared: &Shared<Self>, request: Request) -> Result<Block, Error> {
+        let inner = shared.get()?;
+        let begin = inner.clock().now();
+        if let Some(extent) = inner.grant_at_hand(&request) {
+            inner.granted(begin);
+            return Ok(inner.block(shared, extent));
+        }
+        inner.alloc_placed(shared, request, begin)
+    }
+
+    #[cold]
+    fn alloc_placed(
+        &self,
+        shared: &Shared<Self>,
+        request: Request,
+        begin: u64,
+    ) -> Result<Block, Error> {
         request.check()?;
         let extent = self.grant(request)?;
-        self.counts().add(Counter::Allocs, 1);
-        self.alloc_ns().record(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        Ok(Block { inner: Arc::clone(self), extent })
+        self.granted(begin);
+        Ok(self.block(shared, extent))
+    }
+
+    #[inline]
+    fn block(&self, shared: &Shared<Self>, extent: Extent) -> Block {
+        let at = self.lent().frames().at(extent.start() as usize);
+        Block { inner: shared.clone(), extent, addr: at.expose_provenance() }
+    }
+
+    #[inline]
+    fn granted(&self, begin: u64) {
+        self.alloc_ns().record(self.clock().nanos_since(begin));
+    }
+
+    /// A page that was at hand, recalled.
+    #[inline]
+    fn grant_at_hand(&self, request: &Request) -> Option<Extent> {
+        // Where writers are counted the place must be chosen to avoid them.
+        if !request.is_any_page() || self.lent().critical().counts_writers() {
+            return None;
+        }
+        // All lines that are needed start on their way together.
+        self.lent().prefetch_to_recall(self.stock().next()? as usize);
+        self.alloc_ns().prefetch();
+        let page = self.stock().take()?;
+        match self.lent().recall_page(page as usize) {
+            Some(live) => self.stock().count_recalled(live),
+            None => self.recall_busy(page),
+        }
+        Extent::new(page, 1)
+    }
+
+    /// Takes a page of the stock into which a tenant is copying.
+    #[cold]
+    fn recall_busy(&self, page: u64) {
+        let page = Extent::new(page, 1).expect("one page");
+        self.recall(page, false, true);
     }
 
     fn grant(&self, request: Request) -> Result<Extent, Error> {
@@ -116,7 +174,7 @@ impl Inner {
     /// Takes the positions of a block.
     fn place(&self, request: Request) -> Result<Extent, Error> {
         let lent = self.lent();
-        let cost = |granule: usize| {
+        let cost = &|granule: usize| {
             let word = lent.granule(granule);
             let zeroing = request.zeroed && !word.is_zero();
             let waste = !request.zeroed && self.zero_target > 0 && word.is_zero();
@@ -128,12 +186,50 @@ impl Inner {
         let mut positions = lock(&self.positions);
         let (pages, align) = (request.pages.get(), request.align.get());
         // Where writers are counted a small block too must be able to avoid one.
-        let some_free = lent.unlent_granules() > 0 || lent.critical().counts_writers();
-        positions.take(pages, align, request.any, some_free, cost).ok_or_else(|| {
+        let counted = lent.critical().counts_writers();
+        let some_free = lent.unlent_granules() > 0 || counted;
+        if request.is_any_page() && !counted {
+            if let Some(extent) = self.restock(&mut positions, some_free, cost) {
+                return Ok(extent);
+            }
+        }
+        let take =
+            |positions: &mut Positions| positions.take(pages, align, request.any, some_free, cost);
+        let mut taken = take(&mut positions);
+        if taken.is_none() && self.drain_stock(&mut positions) {
+            taken = take(&mut positions);
+        }
+        taken.ok_or_else(|| {
             self.counts().add(Counter::AllocFailures, 1);
             let largest = if request.any { positions.largest_any() } else { positions.largest() };
             Error::NoRun { asked: request.pages, largest: Pages::new(largest) }
         })
+    }
+
+    /// Takes the positions of one page and, for the next requests, those of pages that follow it.
+    fn restock(
+        &self,
+        positions: &mut Positions,
+        some_free: bool,
+        cost: impl Fn(usize) -> u64,
+    ) -> Option<Extent> {
+        let taken = positions.take_with_next(Stock::chunk_end, some_free, cost)?;
+        if let Some(rest) = Extent::new(taken.start() + 1, taken.len() - 1) {
+            if !self.stock().fill(rest) {
+                positions.free(rest);
+            }
+        }
+        Extent::new(taken.start(), 1)
+    }
+
+    /// Gives the stock back to the positions; whether there was any.
+    pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
+        let mut any = false;
+        for run in self.stock().drain() {
+            positions.free(run);
+            any = true;
+        }
+        any
     }
 
     /// Takes placed pages from the tenants; false if a counted writer is there and `wait` is not
@@ -155,17 +251,49 @@ impl Inner {
         true
     }
 
-    pub(super) fn promise(self: &Arc<Self>, pages: Pages, align: Pages) -> Result<Promise, Error> {
-        self.check_fork()?;
+    pub(super) fn promise(
+        shared: &Shared<Self>,
+        pages: Pages,
+        align: Pages,
+    ) -> Result<Promise, Error> {
+        let inner = shared.get()?;
         let request = Request::new(pages).align(align);
         request.check()?;
-        let extent = self.place(request)?;
-        Ok(Promise { inner: Arc::clone(self), extent: Some(extent) })
+        let extent = inner.place(request)?;
+        Ok(Promise { inner: shared.clone(), extent: Some(extent) })
+    }
+
+    /// Ends a block.
+    #[inline]
+    fn give_back(&self, extent: Extent) {
+        if extent.len() == 1 && self.stock().is_of_chunk(extent.start()) {
+            self.lent().give_back_page(extent.start() as usize);
+            if !self.stock().put_back(extent.start()) {
+                self.free_positions(extent);
+            }
+        } else {
+            self.give_back_run(extent);
+        }
+    }
+
+    #[cold]
+    fn give_back_run(&self, extent: Extent) {
+        self.lent().give_back(&pages_of(extent));
+        self.free_positions(extent);
+    }
+
+    #[cold]
+    fn free_positions(&self, extent: Extent) {
+        self.tenant().give_back(&pages_of(extent));
+        lock(&self.positions).free(extent);
+    }
+
+    fn len_bytes(&self, extent: Extent) -> usize {
+        Pages::new(extent.len()).bytes(self.lent().frames().page()).as_usize()
     }
 
     fn contiguity(&self, extent: Extent) -> Contiguity {
-        // A child has no frames, and another thread may have held the lock when it was forked.
-        if self.check_fork().is_err() || !lock(&self.positions).is_contiguous(extent) {
+        if !lock(&self.positions).is_contiguous(extent) {
             return Contiguity::VirtualOnly;
         }
         match Positions::proof_grain(self.lent().frames().contig()) {
@@ -178,8 +306,9 @@ impl Inner {
 /// A first-class block: the caller's alone until it is dropped, then back with the tenants.
 #[derive(Debug)]
 pub struct Block {
-    inner: Arc<Inner>,
+    inner: Shared<Inner>,
     extent: Extent,
+    addr: usize,
 }
 
 impl Block {
@@ -198,18 +327,14 @@ impl Block {
     /// How far it is known to be physically contiguous; in a forked child, not at all.
     #[must_use]
     pub fn contiguity(&self) -> Contiguity {
-        self.inner.contiguity(self.extent)
+        self.inner.get().map_or(Contiguity::VirtualOnly, |inner| inner.contiguity(self.extent))
     }
 
     /// Its first byte. The block's owner alone writes through it; in a forked child nothing is
     /// mapped there.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.inner.lent().frames().at(self.extent.start() as usize)
-    }
-
-    fn len_bytes(&self) -> usize {
-        self.pages().bytes(self.inner.lent().frames().page()).as_usize()
+        std::ptr::with_exposed_provenance_mut(self.addr)
     }
 
     /// The bytes.
@@ -218,11 +343,11 @@ impl Block {
     /// [`Error::Forked`].
     #[allow(unsafe_code)]
     pub fn bytes(&self) -> Result<&[u8], Error> {
-        self.inner.check_fork()?;
+        let len = self.inner.get()?.len_bytes(self.extent);
         // SAFETY: the pages are mapped for as long as `inner` lives, recalled from the tenants by
         // `Lent::recall`, and no other block has them; a tenant's reader may still copy bytes out
         // and throw them away, but none writes.
-        Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len_bytes()) })
+        Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), len) })
     }
 
     /// The bytes, to be changed.
@@ -231,19 +356,17 @@ impl Block {
     /// [`Error::Forked`].
     #[allow(unsafe_code)]
     pub fn bytes_mut(&mut self) -> Result<&mut [u8], Error> {
-        self.inner.check_fork()?;
+        let len = self.inner.get()?.len_bytes(self.extent);
         // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len_bytes()) })
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), len) })
     }
 }
 
 impl Drop for Block {
+    #[inline]
     fn drop(&mut self) {
-        if self.inner.check_fork().is_ok() {
-            let run = pages_of(self.extent);
-            self.inner.lent().give_back(&run);
-            self.inner.tenant().give_back(&run);
-            lock(&self.inner.positions).free(self.extent);
+        if let Ok(inner) = self.inner.get() {
+            inner.give_back(self.extent);
         }
     }
 }
@@ -252,7 +375,7 @@ impl Drop for Block {
 #[derive(Debug)]
 #[must_use = "a promise that is dropped is given up"]
 pub struct Promise {
-    inner: Arc<Inner>,
+    inner: Shared<Inner>,
     /// Until it is taken.
     extent: Option<Extent>,
 }
@@ -269,22 +392,20 @@ impl Promise {
     /// # Errors
     /// [`Error::Forked`] only.
     pub fn take(mut self) -> Result<Block, Error> {
-        let begin = Instant::now();
-        self.inner.check_fork()?;
+        let inner = self.inner.get()?;
+        let begin = inner.clock().now();
         let Some(extent) = self.extent.take() else { return Err(Error::ZeroPages) };
         // With `wait` a recall is never refused.
-        let _ = self.inner.recall(extent, false, true);
-        self.inner.counts().add(Counter::Allocs, 1);
-        let took = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.inner.alloc_ns().record(took);
-        Ok(Block { inner: Arc::clone(&self.inner), extent })
+        let _ = inner.recall(extent, false, true);
+        inner.granted(begin);
+        Ok(inner.block(&self.inner, extent))
     }
 }
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        if let (Some(extent), Ok(())) = (self.extent, self.inner.check_fork()) {
-            lock(&self.inner.positions).free(extent);
+        if let (Some(extent), Ok(inner)) = (self.extent, self.inner.get()) {
+            lock(&inner.positions).free(extent);
         }
     }
 }

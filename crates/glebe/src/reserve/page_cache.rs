@@ -19,8 +19,11 @@ use super::clock::{Clock, CHUNK};
 use super::error::Error;
 use super::index::Index;
 use super::lent::{Claim, Lent, Meta, NoClaim, NotFilled};
+use super::shared::Shared;
 use super::stats::{Counter, Counts};
+use super::table::{Table, Tables};
 use super::Inner;
+use crate::error::OsError;
 use crate::sync::{lock, prefetch, MappedByte, MappedWord, Mutex, Ordering};
 
 /// Pages in use that a put looks at before it evicts one regardless.
@@ -59,9 +62,9 @@ pub(crate) struct Tenant {
     index: Index,
     /// Zeroed granules to leave alone.
     zero_target: u64,
-    hot: Box<[MappedByte]>,
+    hot: Table<MappedByte>,
     /// Generations of objects, by hash.
-    generations: Box<[MappedWord]>,
+    generations: Table<MappedWord>,
     clock: Clock,
     seed: u64,
     pools: Mutex<HashMap<String, Arc<PoolState>>>,
@@ -75,17 +78,21 @@ struct PoolState {
 }
 
 impl Tenant {
-    pub(crate) fn new(pages: usize, zero_target: u64) -> Self {
-        Self {
+    pub(crate) fn new(
+        tables: &mut Tables,
+        pages: usize,
+        zero_target: u64,
+    ) -> Result<Self, OsError> {
+        Ok(Self {
             zero_target,
-            index: Index::new(pages),
-            hot: (0..pages).map(|_| Default::default()).collect(),
-            generations: (0..pages.next_power_of_two()).map(|_| MappedWord::new(0)).collect(),
+            index: Index::new(tables, pages)?,
+            hot: tables.table(pages, |_| MappedByte::new(0))?,
+            generations: tables.table(pages.next_power_of_two(), |_| MappedWord::new(0))?,
             clock: Clock::new(pages),
             seed: RandomState::new().hash_one(0),
             pools: Mutex::new(HashMap::new()),
             next_pool: MappedWord::new(1),
-        }
+        })
     }
 
     #[inline]
@@ -277,11 +284,11 @@ impl Tenant {
 /// The page cache of a reserve: a cheap handle.
 #[derive(Clone, Debug)]
 pub struct PageCache {
-    inner: Arc<Inner>,
+    inner: Shared<Inner>,
 }
 
 impl PageCache {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+    pub(crate) fn new(inner: Shared<Inner>) -> Self {
         Self { inner }
     }
 
@@ -291,14 +298,13 @@ impl PageCache {
     /// # Errors
     /// [`Error::Forked`].
     pub fn pool(&self, name: &str) -> Result<Pool, Error> {
-        self.inner.check_fork()?;
-        let tenant = self.inner.tenant();
+        let tenant = self.inner.get()?.tenant();
         let mut pools = lock(&tenant.pools);
         let state = pools.entry(name.to_owned()).or_insert_with(|| {
             let number = tenant.next_pool.fetch_add(1, Ordering::Relaxed);
             Arc::new(PoolState { number: MappedWord::new(number) })
         });
-        Ok(Pool { state: Arc::clone(state), inner: Arc::clone(&self.inner) })
+        Ok(Pool { state: Arc::clone(state), inner: self.inner.clone() })
     }
 }
 
@@ -307,26 +313,27 @@ impl PageCache {
 #[derive(Clone, Debug)]
 pub struct Pool {
     state: Arc<PoolState>,
-    inner: Arc<Inner>,
+    inner: Shared<Inner>,
 }
 
 impl Pool {
     #[inline]
-    fn key(&self, object: u64, index: u64) -> Meta {
+    fn key(&self, tenant: &Tenant, object: u64, index: u64) -> Meta {
         let pool = self.state.number.load(Ordering::Acquire);
-        let tenant = self.inner.tenant();
         tenant.index.prefetch(tenant.hash(&[pool, object, index, 0]));
         let generation = tenant.generation(pool, object).load(Ordering::Acquire);
         [pool, object, index, generation]
     }
 
-    fn check(&self, len: usize) -> Result<(), Error> {
-        self.inner.check_fork()?;
-        let page = self.inner.lent().frames().page().bytes();
+    /// The reserve, if `len` bytes are one page of it.
+    #[inline]
+    fn inner(&self, len: usize) -> Result<&Inner, Error> {
+        let inner = self.inner.get()?;
+        let page = inner.lent().frames().page().bytes();
         if len as u64 != page.get() {
             return Err(Error::BadPageLen { given: len, page });
         }
-        Ok(())
+        Ok(inner)
     }
 
     /// Copies `page`, exactly one base page, in under `object` and `index`, in place of what the
@@ -335,9 +342,9 @@ impl Pool {
     /// # Errors
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn put(&self, object: u64, index: u64, page: &[u8]) -> Result<Put, Error> {
-        self.check(page.len())?;
-        let key = self.key(object, index);
-        Ok(self.inner.tenant().put(self.inner.lent(), self.inner.counts(), &key, page))
+        let inner = self.inner(page.len())?;
+        let key = self.key(inner.tenant(), object, index);
+        Ok(inner.tenant().put(inner.lent(), inner.counts(), &key, page))
     }
 
     /// Copies the page of `object` and `index` out into `buf`, exactly one base page. `false` is
@@ -346,10 +353,10 @@ impl Pool {
     /// # Errors
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn get(&self, object: u64, index: u64, buf: &mut [u8]) -> Result<bool, Error> {
-        self.check(buf.len())?;
-        let key = self.key(object, index);
-        let hit = self.inner.tenant().get(self.inner.lent(), &key, buf);
-        self.inner.counts().add(if hit { Counter::Loaded } else { Counter::Missed }, 1);
+        let inner = self.inner(buf.len())?;
+        let key = self.key(inner.tenant(), object, index);
+        let hit = inner.tenant().get(inner.lent(), &key, buf);
+        inner.counts().add(if hit { Counter::Loaded } else { Counter::Missed }, 1);
         Ok(hit)
     }
 
@@ -358,10 +365,10 @@ impl Pool {
     /// # Errors
     /// [`Error::Forked`].
     pub fn invalidate_page(&self, object: u64, index: u64) -> Result<bool, Error> {
-        self.inner.check_fork()?;
-        let key = self.key(object, index);
-        let counts = self.inner.counts();
-        let found = self.inner.tenant().invalidate_page(self.inner.lent(), counts, &key);
+        let inner = self.inner.get()?;
+        let key = self.key(inner.tenant(), object, index);
+        let counts = inner.counts();
+        let found = inner.tenant().invalidate_page(inner.lent(), counts, &key);
         if !found {
             counts.add(Counter::InvalidateFailed, 1);
         }
@@ -373,10 +380,10 @@ impl Pool {
     /// # Errors
     /// [`Error::Forked`].
     pub fn invalidate_object(&self, object: u64) -> Result<(), Error> {
-        self.inner.check_fork()?;
+        let inner = self.inner.get()?;
         let pool = self.state.number.load(Ordering::Acquire);
-        self.inner.tenant().generation(pool, object).fetch_add(1, Ordering::AcqRel);
-        self.inner.counts().add(Counter::InvalidatedObjects, 1);
+        inner.tenant().generation(pool, object).fetch_add(1, Ordering::AcqRel);
+        inner.counts().add(Counter::InvalidatedObjects, 1);
         Ok(())
     }
 
@@ -385,10 +392,10 @@ impl Pool {
     /// # Errors
     /// [`Error::Forked`].
     pub fn invalidate_all(&self) -> Result<(), Error> {
-        self.inner.check_fork()?;
-        let number = self.inner.tenant().next_pool.fetch_add(1, Ordering::Relaxed);
+        let inner = self.inner.get()?;
+        let number = inner.tenant().next_pool.fetch_add(1, Ordering::Relaxed);
         self.state.number.store(number, Ordering::Release);
-        self.inner.counts().add(Counter::InvalidatedPools, 1);
+        inner.counts().add(Counter::InvalidatedPools, 1);
         Ok(())
     }
 }

@@ -130,6 +130,23 @@ impl Positions {
         Some(pages)
     }
 
+    /// Takes one page, chosen as [`Positions::take`] does, and those that follow it in its free run
+    /// before the page that `end` gives.
+    pub(crate) fn take_with_next(
+        &mut self,
+        end: impl Fn(u64) -> u64,
+        some_free: bool,
+        cost: impl Fn(usize) -> u64,
+    ) -> Option<Extent> {
+        let lowest = self.tree.find(1, 1, None).ok()??;
+        let place = if some_free { self.cheap_small(lowest, 1, false, &cost) } else { lowest };
+        let free = self.tree.containing(place.start())?;
+        let page = self.page_at(place.start());
+        let pages = Extent::new(page, (end(page) - page).min(free.end() - place.start()))?;
+        self.claim(pages);
+        Some(pages)
+    }
+
     /// Takes exactly these pages, which are free.
     fn claim(&mut self, pages: Extent) {
         self.each_run(pages, |tree, part| tree.take(part).expect("found free"));

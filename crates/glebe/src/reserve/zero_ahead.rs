@@ -3,10 +3,10 @@
 //! It lives as long as the reserve and holds no lock: it works as a tenant, which first class
 //! interrupts like any other. Tenants leave the zeroed granules alone up to the target.
 
-use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use super::shared::Weak;
 use super::stats::Counter;
 use super::Inner;
 
@@ -14,8 +14,7 @@ use super::Inner;
 const IDLE: Duration = Duration::from_millis(20);
 
 /// Starts the thread.
-pub(super) fn start(inner: &Arc<Inner>) -> std::io::Result<()> {
-    let weak = Arc::downgrade(inner);
+pub(super) fn start(weak: Weak<Inner>) -> std::io::Result<()> {
     thread::Builder::new().name("glebe-zero".to_owned()).spawn(move || work(&weak))?;
     Ok(())
 }

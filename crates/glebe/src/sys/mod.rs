@@ -18,6 +18,7 @@ pub mod probe;
 pub mod process;
 pub(crate) mod psi;
 pub mod rseq;
+pub mod ticks;
 pub(crate) mod uffd;
 
 pub use page::page_size;

@@ -2,6 +2,7 @@
 
 pub(crate) mod critical;
 pub(crate) mod frames;
+pub(crate) mod table;
 
 #[allow(dead_code)]
 #[path = "../../src/reserve/granule.rs"]
@@ -15,3 +16,6 @@ pub(crate) mod lent;
 #[allow(dead_code)]
 #[path = "../../src/reserve/page_word.rs"]
 pub(crate) mod page_word;
+#[allow(dead_code)]
+#[path = "../../src/reserve/stock.rs"]
+pub(crate) mod stock;

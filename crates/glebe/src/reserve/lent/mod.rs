@@ -23,6 +23,8 @@ use super::critical::Critical;
 use super::frames::Frames;
 use super::granule::{GranuleWord, PAGES_MAX};
 use super::page_word::PageWord;
+use super::table::{Table, Tables};
+use crate::error::OsError;
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::rseq::META_WORDS;
 
@@ -33,9 +35,9 @@ pub(crate) type Meta = [u64; META_WORDS];
 
 #[derive(Debug)]
 pub(crate) struct Lent {
-    granules: Box<[AtomicU64]>,
-    words: Box<[AtomicU64]>,
-    meta: Box<[[AtomicU64; META_WORDS]]>,
+    granules: Table<AtomicU64>,
+    words: Table<AtomicU64>,
+    meta: Table<[AtomicU64; META_WORDS]>,
     frames: Frames,
     critical: Critical,
     /// log2 of the pages in a granule.
@@ -59,20 +61,25 @@ fn follow(count: &AtomicU64, before: bool, after: bool) {
 impl Lent {
     /// All of `frames`, free and zero, in granules of `1 << shift` pages. `pages` is a multiple
     /// of that.
-    pub(crate) fn new(frames: Frames, pages: usize, shift: u32, critical: Critical) -> Self {
+    pub(crate) fn new(
+        tables: &mut Tables,
+        frames: Frames,
+        pages: usize,
+        shift: u32,
+        critical: Critical,
+    ) -> Result<Self, OsError> {
         assert!(1 << shift <= PAGES_MAX && pages % (1 << shift) == 0, "{pages} by 2^{shift}");
-        let granules = (0..pages >> shift).map(|_| AtomicU64::new(GranuleWord::fresh().0));
-        let words = (0..pages).map(|_| AtomicU64::new(PageWord::fresh().0));
-        Self {
-            granules: granules.collect(),
-            words: words.collect(),
-            meta: (0..pages).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
+        let granules = pages >> shift;
+        Ok(Self {
+            granules: tables.table(granules, |_| AtomicU64::new(GranuleWord::fresh().0))?,
+            words: tables.table(pages, |_| AtomicU64::new(PageWord::fresh().0))?,
+            meta: tables.table(pages, |_| std::array::from_fn(|_| AtomicU64::new(0)))?,
             frames,
             critical,
             shift,
-            zero_granules: AtomicU64::new((pages >> shift) as u64),
-            unlent_granules: AtomicU64::new((pages >> shift) as u64),
-        }
+            zero_granules: AtomicU64::new(granules as u64),
+            unlent_granules: AtomicU64::new(granules as u64),
+        })
     }
 
     pub(crate) fn frames(&self) -> &Frames {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::Lent;
 use crate::reserve::granule::GranuleWord;
 use crate::reserve::page_word::{PageWord, State};
-use crate::sync::{fence, yield_now, Ordering};
+use crate::sync::{fence, prefetch, yield_now, Ordering};
 
 /// What a recall did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,25 @@ impl Lent {
         Ok(Recalled { pages, barrier: !self.critical.counts_writers(), waited })
     }
 
+    /// Starts to fetch what [`Lent::recall_page`] will touch.
+    #[inline]
+    pub(crate) fn prefetch_to_recall(&self, page: usize) {
+        prefetch(&self.words[page]);
+        prefetch(&self.granules[self.granule_of(page)]);
+    }
+
+    /// Takes one page by an exchange; whether a tenant had stored something there. `None`, and
+    /// nothing taken, if a tenant is copying into it.
+    #[inline]
+    pub(crate) fn recall_page(&self, page: usize) -> Option<bool> {
+        let granule = self.granule_of(page);
+        let state = self.take_page(page, self.granule(granule).epoch())?;
+        let live = u64::from(state == State::Valid);
+        self.change(granule, |now| now.with_held_added(1).with_live_removed(live));
+        fence(Ordering::SeqCst); // the page word before what the owner writes
+        Some(live > 0)
+    }
+
     /// Takes a small run by one exchange a page. `None`, and nothing taken, if a tenant is
     /// copying into one of them.
     fn recall_by_page(&self, run: &Range<usize>, zeroed: bool) -> Option<Recalled> {
@@ -125,6 +144,7 @@ impl Lent {
     }
 
     /// Takes one page that no tenant is writing, by an exchange; its state before.
+    #[inline]
     fn take_page(&self, page: usize, epoch: u64) -> Option<State> {
         let mut old = self.word(page);
         loop {
@@ -248,6 +268,15 @@ impl Lent {
         let free = old.next(State::Free, epoch);
         let word = &self.words[page];
         word.compare_exchange(old.0, free.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Gives one recalled page back to the tenants.
+    #[inline]
+    pub(crate) fn give_back_page(&self, page: usize) {
+        let granule = self.granule_of(page);
+        let free = self.word(page).next(State::Free, self.granule(granule).epoch());
+        self.words[page].store(free.0, Ordering::Release);
+        self.change(granule, |now| now.with_held_removed(1));
     }
 
     /// Gives a recalled run back to the tenants.

@@ -1,0 +1,137 @@
+//! The processor's own clock, for durations: no kernel page is read, which a call after a long
+//! sleep would have to fetch first. Where that clock does not tick evenly, or may not be read,
+//! the kernel's monotonic clock stands in.
+//!
+//! Units: ticks of [`now`], turned into nanoseconds by a [`Rate`]. Source: the time-stamp counter
+//! (x86-64, CPUID 8000_0007h EDX bit 8), CNTVCT_EL0 (aarch64), prctl(2) PR_GET_TSC.
+#![allow(unsafe_code)] // Safety: reading a counter touches no memory.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How long the rate is measured, once in a process.
+const MEASURED: Duration = Duration::from_millis(2);
+const SHIFT: u32 = 24;
+
+/// Whether the processor's counter may be used; asked once.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn find_even() -> bool {
+    use std::arch::x86_64::__cpuid;
+    const TSC_ENABLE: i32 = 1;
+    let mut allowed = 0_i32;
+    // SAFETY: writes one int. The highest leaf is asked for before the one of power management.
+    unsafe {
+        libc::prctl(libc::PR_GET_TSC, &raw mut allowed);
+        let invariant =
+            __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0;
+        allowed == TSC_ENABLE && invariant
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+fn counter() -> u64 {
+    // SAFETY: allowed, says `find_even`.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+fn find_even() -> bool {
+    true // the generic timer, of constant rate, which Linux lets user space read
+}
+
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[inline]
+fn counter() -> u64 {
+    let ticks: u64;
+    // SAFETY: reads a register.
+    unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack)) };
+    ticks
+}
+
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+fn find_even() -> bool {
+    false
+}
+
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+fn counter() -> u64 {
+    0
+}
+
+fn kernel_nanos() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let start = START.get_or_init(Instant::now);
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How fast the clock ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Nanoseconds a tick, in fixed point; 0: the kernel's clock, whose ticks are nanoseconds.
+    nanos_fixed: u64,
+}
+
+impl Rate {
+    /// The rate on this machine, measured against the kernel's clock once in a process.
+    #[must_use]
+    pub fn measured() -> Self {
+        static RATE: OnceLock<Rate> = OnceLock::new();
+        *RATE.get_or_init(|| {
+            if !find_even() {
+                return Self { nanos_fixed: 0 };
+            }
+            let (begin, from) = (Instant::now(), counter());
+            while begin.elapsed() < MEASURED {
+                std::hint::spin_loop();
+            }
+            let (nanos, ticks) = (begin.elapsed().as_nanos(), counter().wrapping_sub(from));
+            let fixed = (nanos << SHIFT).checked_div(u128::from(ticks)).unwrap_or(0);
+            Self { nanos_fixed: u64::try_from(fixed).unwrap_or(0) }
+        })
+    }
+
+    /// The clock now, in its own ticks.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        if self.nanos_fixed == 0 {
+            return kernel_nanos();
+        }
+        counter()
+    }
+
+    /// Nanoseconds since a tick that [`Rate::now`] gave. 0 where the counters of two processors
+    /// disagree.
+    #[inline]
+    #[must_use]
+    pub fn nanos_since(&self, tick: u64) -> u64 {
+        let ticks = self.now().saturating_sub(tick);
+        if self.nanos_fixed == 0 {
+            return ticks;
+        }
+        ((u128::from(ticks) * u128::from(self.nanos_fixed)) >> SHIFT) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bound on the clock itself, not on speed: a second is a second, within the noise of two
+    /// reads.
+    #[test]
+    fn both_clocks_tell_the_time_that_passed() {
+        for rate in [Rate::measured(), Rate { nanos_fixed: 0 }] {
+            let outer = Instant::now();
+            let tick = rate.now();
+            let inner = Instant::now();
+            std::thread::sleep(Duration::from_millis(200));
+            let least = inner.elapsed().as_nanos() as u64;
+            let took = rate.nanos_since(tick);
+            let most = outer.elapsed().as_nanos() as u64;
+            assert!(took * 100 >= least * 98, "{took} of {least} at least, by {rate:?}");
+            assert!(took * 98 <= most * 100, "{took} of {most} at most, by {rate:?}");
+        }
+    }
+}
