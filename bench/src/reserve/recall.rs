@@ -6,6 +6,10 @@
 //! for is lent: the rows say how much of it was. Tenant pages are page cache, which is clean. Every
 //! size and contestant comes in turn, round after round.
 //!
+//! One base page is contiguous wherever it comes from, so that the best peer for it is usually a
+//! plain one, which may be moved; the ratio of the 99th percentile is given against the best and
+//! against each peer.
+//!
 //! A zeroed block stands beside a bare memset of a block of the same reserve and size, which was
 //! asked for unspecified: that is what a caller would do alone.
 

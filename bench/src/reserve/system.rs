@@ -35,7 +35,7 @@ const EVERY: Duration = Duration::from_millis(40);
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 1;
 /// No round begins after this.
-const AT_MOST: Duration = Duration::from_secs(240);
+const AT_MOST: Duration = Duration::from_secs(170);
 /// How long one run of the background may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// The kernel's cheapest way to the large sizes.
