@@ -13,7 +13,7 @@
 //! One base page is contiguous by itself, so for a request of one every peer competes. They do not
 //! give the same thing, though: the kernel may move a page of [`Peer::Plain`] or [`Peer::Thp`] at
 //! any time, and only a hugetlb page stays in its frame, as one of the reserve does.
-//! [`StandingPool`] is what a program has that set memory aside beforehand; it is no peer on demand.
+//! [`StandingPool`] is what a program has that set memory aside beforehand: no peer on demand.
 //!
 //! Units: base pages; microseconds. Lock: the project's hugetlb lock file, never while timing.
 //! Cost: that of zeroing, and of compaction where the kernel has to make room.

@@ -38,7 +38,8 @@ fn json_has_the_fixed_form() {
     assert_eq!(
         json["rows"][0],
         json!({"case": "recall_1", "who": "glebe", "unit": "us", "median": 2.0, "p99": 3.0,
-               "max": 3.0, "min": 1.0, "mean": 2.0, "stdev": 1.0, "runs": 3, "note": "2 of 5 failed"})
+               "max": 3.0, "min": 1.0, "mean": 2.0, "stdev": 1.0, "runs": 3,
+               "note": "2 of 5 failed"})
     );
     let absent = ["case", "note", "unit", "who"];
     assert_eq!(keys(&json["rows"][1]), absent);

@@ -61,28 +61,16 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
         }
         tenant.refill_to(&reserve, LARGEST + 2 * SLACK);
         in_stock = in_stock || stock(&reserve);
-        let mut both: Vec<Held> = Vec::new();
-        for zeroed in [true, false] {
-            let request = Request::new(Pages::new(LARGEST));
-            let request = if zeroed { request.zeroed() } else { request };
-            std::thread::sleep(EVERY);
-            match ask(&reserve, request, zeroed) {
-                Ok(held) if !zeroed => {
-                    unspecified.push(held.elapsed.wall_us);
-                    both.push(held);
-                }
-                Ok(held) => {
-                    if in_stock {
-                        ahead.push(held.elapsed.wall_us);
-                    } else {
-                        early += 1;
-                    }
-                    both.push(held);
-                }
-                Err(_) => faults.failures += 1,
+        let both = ask_both(&reserve, &mut faults);
+        if let Some(held) = &both[0] {
+            if in_stock {
+                ahead.push(held.elapsed.wall_us);
+            } else {
+                early += 1;
             }
         }
-        for mut held in both {
+        unspecified.extend(both[1].iter().map(|held| held.elapsed.wall_us));
+        for mut held in both.into_iter().flatten() {
             faults.add(held.over_recall());
             faults.add(held.mark(Marking::Pages));
             faults.add(held.check(Marking::Pages));
@@ -105,6 +93,18 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
     report.check("not_contiguous", faults.not_contiguous);
     report.check("wrong_bytes", faults.not_zero);
     Ok(())
+}
+
+/// A zeroed block and an unspecified one, both held.
+fn ask_both(reserve: &Reserve, faults: &mut Faults) -> [Option<Held>; 2] {
+    [true, false].map(|zeroed| {
+        std::thread::sleep(EVERY);
+        let request = Request::new(Pages::new(LARGEST));
+        let request = if zeroed { request.zeroed() } else { request };
+        let held = ask(reserve, request, zeroed);
+        faults.failures += u64::from(held.is_err());
+        held.ok()
+    })
 }
 
 /// Waits until no page has been made zero for a while; whether that came in time.
