@@ -3,10 +3,19 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 GLEBE := $(TARGET)/release/glebe
 
+# Where `make install` puts the C library and `make install-man` the manual; DESTDIR goes before
+# it for the copying alone.
+PREFIX ?= /usr/local
+export PREFIX
+DATADIR = $(DESTDIR)$(PREFIX)/share
+# The profile that the C library is built with, and the folder of that.
+PROFILE ?= release
+BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units::
 
-.PHONY: help build demo test bench fuzz miri doc
+.PHONY: help build demo test bench fuzz miri doc man install install-man
 .PHONY: lint fmt clippy rustdoc layers shape unsafe-list deny aarch64
 
 help:
@@ -17,6 +26,9 @@ help:
 	@echo "make fuzz     a minute of each fuzz target"
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
 	@echo "make doc      the documentation, in $(TARGET)/doc"
+	@echo "make man      manual pages and shell completions, in $(TARGET)/man; man/ follows"
+	@echo "make install-man   installs these below PREFIX ($(PREFIX)), under DESTDIR if set"
+	@echo "make install  the C library, in PREFIX ($(PREFIX)), for pkg-config and CMake"
 
 build:
 	cargo build --release -p glebe-cli
@@ -42,8 +54,31 @@ miri:
 	    echo "skipped: Miri (no nightly toolchain with the miri component)"; \
 	fi
 
+# The C interface is left out: its reference is glebe.h, and its library has the other's name.
 doc:
-	cargo doc --workspace --lib --no-deps
+	cargo doc --workspace --exclude glebe-c --lib --no-deps
+
+install:
+	cargo build --profile $(PROFILE) -p glebe-c
+	DESTDIR="$(DESTDIR)" scripts/install.sh $(BUILT)
+
+man: build
+	mkdir -p $(TARGET)/man
+	$(GLEBE) man $(TARGET)/man
+	$(GLEBE) man man >/dev/null
+	$(GLEBE) completions bash >$(TARGET)/man/glebe.bash
+	$(GLEBE) completions zsh >$(TARGET)/man/_glebe
+	$(GLEBE) completions fish >$(TARGET)/man/glebe.fish
+
+# Builds nothing that is there already, so that root need not.
+install-man:
+	test -f $(TARGET)/man/glebe.fish || $(MAKE) man
+	install -d $(DATADIR)/man/man1 $(DATADIR)/bash-completion/completions
+	install -d $(DATADIR)/zsh/site-functions $(DATADIR)/fish/vendor_completions.d
+	install -m 644 $(TARGET)/man/*.1 $(DATADIR)/man/man1
+	install -m 644 $(TARGET)/man/glebe.bash $(DATADIR)/bash-completion/completions/glebe
+	install -m 644 $(TARGET)/man/_glebe $(DATADIR)/zsh/site-functions/_glebe
+	install -m 644 $(TARGET)/man/glebe.fish $(DATADIR)/fish/vendor_completions.d/glebe.fish
 
 lint: fmt clippy rustdoc layers shape unsafe-list deny aarch64
 
@@ -54,7 +89,7 @@ clippy:
 	cargo clippy --workspace --all-targets -- -D warnings
 
 rustdoc:
-	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --lib --no-deps
+	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --lib --no-deps
 
 layers:
 	cargo test --workspace --test layers

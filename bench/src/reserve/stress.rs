@@ -19,6 +19,7 @@ use super::keyed::{self, Random};
 use super::requests::{ask, Faults, Marking};
 use super::{affordable, map, page_buffer, Error};
 use crate::clock;
+use crate::interrupt::Stop;
 use crate::progress::Progress;
 
 const WRITERS: u64 = 4;
@@ -153,6 +154,7 @@ pub fn run(options: Options) -> Result<Outcome, Error> {
     let mut outcome = Outcome { writers: writers(&shared.reserve), ..Outcome::default() };
     std::thread::scope(|scope| {
         let shared = &shared;
+        let _stop = Stop(&shared.stop);
         let mut threads = Vec::new();
         for id in 0..WRITERS {
             threads.push(scope.spawn(move || write(shared, id)));

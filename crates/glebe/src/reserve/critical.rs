@@ -98,3 +98,6 @@ unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
     fill.target.store(fill.commit, Ordering::Release);
     Outcome::Done
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -304,6 +304,50 @@ impl Inner {
 }
 
 /// A first-class block: the caller's alone until it is dropped, then back with the tenants.
+///
+/// ```
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let mut block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// let bytes = block.bytes_mut()?;
+/// bytes.fill(1);
+/// drop(block);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// It is given back once:
+///
+/// ```compile_fail,E0382
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// drop(block);
+/// drop(block);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// and has one owner:
+///
+/// ```compile_fail,E0382
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// let moved = block;
+/// block.bytes()?;
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// Its bytes are not to be had once it is given back:
+///
+/// ```compile_fail,E0505
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// let bytes = block.bytes()?;
+/// drop(block);
+/// println!("{}", bytes[0]);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Block {
     inner: Shared<Inner>,

@@ -57,6 +57,9 @@ impl Counts {
     }
 }
 
+/// How often total and surplus are read again until they stand still.
+const READS_MAX: u32 = 100;
+
 /// The pool of one page size.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -96,17 +99,23 @@ impl Pool {
         OpenOptions::new().write(true).open(self.path()).is_ok()
     }
 
-    /// Reads the counters, one after the other: they may change in between.
+    /// Reads the counters, one after the other: they may change in between. Total and surplus
+    /// go together, since a page that ends as surplus between the two would look persistent.
     ///
     /// # Errors
     /// If one cannot be read.
     pub fn counts(&self) -> Result<Counts, OsError> {
-        Ok(Counts {
-            total: self.read("nr_hugepages")?,
-            free: self.read("free_hugepages")?,
-            reserved: self.read("resv_hugepages")?,
-            surplus: self.read("surplus_hugepages")?,
-        })
+        let pair = || Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?));
+        let mut seen = pair()?;
+        for _ in 0..READS_MAX {
+            let before = std::mem::replace(&mut seen, pair()?);
+            if before == seen {
+                break;
+            }
+        }
+        let (total, surplus) = seen;
+        let (free, reserved) = (self.read("free_hugepages")?, self.read("resv_hugepages")?);
+        Ok(Counts { total, free, reserved, surplus })
     }
 
     /// The size into which a page of this pool can be split, if any (Linux 5.16).

@@ -18,6 +18,7 @@ pub mod probe;
 pub mod process;
 pub(crate) mod psi;
 pub mod rseq;
+pub(crate) mod socket;
 pub mod ticks;
 pub(crate) mod uffd;
 
