@@ -9,12 +9,19 @@
 //!
 //! Timed: mmap, advice and population. Not timed: raising the limit, reading page frames and
 //! unmapping. Memory from the kernel is zeroed, and that is in the time: whoever compares says so.
+//!
+//! One base page is contiguous by itself, so for a request of one every peer competes. They do not
+//! give the same thing, though: the kernel may move a page of [`Peer::Plain`] or [`Peer::Thp`] at
+//! any time, and only a hugetlb page stays in its frame, as one of the reserve does.
+//! [`StandingPool`] is what a program has that set memory aside beforehand: no peer on demand.
+//!
 //! Units: base pages; microseconds. Lock: the project's hugetlb lock file, never while timing.
 //! Cost: that of zeroing, and of compaction where the kernel has to make room.
 
 mod frames;
 mod map;
 mod pool;
+mod standing;
 
 use std::fmt;
 use std::io;
@@ -27,6 +34,7 @@ use crate::clock::{Elapsed, Stopwatch};
 pub(crate) use frames::longest_run;
 use map::Map;
 use pool::Overcommit;
+pub use standing::StandingPool;
 
 /// A way to ask the kernel for memory on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

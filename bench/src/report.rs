@@ -38,6 +38,8 @@ pub struct Report {
     ratios: BTreeMap<String, Option<f64>>,
     checks: BTreeMap<String, u64>,
     #[serde(skip)]
+    sections: Vec<String>,
+    #[serde(skip)]
     notes: Vec<String>,
 }
 
@@ -59,6 +61,7 @@ struct Figures {
     p99: Option<f64>,
     max: Option<f64>,
     min: Option<f64>,
+    mean: Option<f64>,
     stdev: Option<f64>,
     runs: u64,
 }
@@ -77,6 +80,7 @@ impl Report {
             rows: Vec::new(),
             ratios: BTreeMap::new(),
             checks: BTreeMap::new(),
+            sections: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -96,6 +100,7 @@ impl Report {
             p99: rounded(summary.p99),
             max: rounded(summary.max),
             min: rounded(summary.min),
+            mean: rounded(summary.mean),
             stdev: rounded(summary.stdev),
             runs: summary.runs,
         };
@@ -128,6 +133,11 @@ impl Report {
     /// Adds a line under the table: what is simulated, left out, or unfair to either side.
     pub fn note(&mut self, text: &str) {
         self.notes.push(text.into());
+    }
+
+    /// Adds a table that shows rows of this report in another arrangement, for people only.
+    pub fn section(&mut self, title: &str, table: &str) {
+        self.sections.push(format!("{title}\n{table}"));
     }
 
     /// Whether every check is 0.
@@ -181,6 +191,9 @@ impl Report {
             if m.privileged { "" } else { ", unprivileged" },
         );
         out.push_str(&table(&self.rows));
+        for section in &self.sections {
+            let _ = writeln!(out, "\n{}", section.trim_end());
+        }
         if !self.ratios.is_empty() {
             out.push_str("\nratios (larger is better for glebe; growth and cost: smaller)\n");
             let width = self.ratios.keys().map(String::len).max().unwrap_or(0);

@@ -54,3 +54,23 @@ fn a_sample_is_the_block_in_numbers() {
     assert_eq!(sample.failed, None);
     assert!(sample.wall_us > 0.0 && sample.cpu_us > 0.0, "{sample:?}");
 }
+
+#[test]
+fn a_window_of_the_standing_pool_is_the_same_pages_each_time() {
+    let pages = Pages::new(1025);
+    let pool = match StandingPool::new(pages) {
+        Ok(pool) => pool,
+        Err(e) => {
+            println!("skipped: {e}");
+            return;
+        }
+    };
+    assert!(pool.idle() >= pages.bytes(page_size()));
+    let first = pool.measure(pages);
+    assert_eq!(first.failed, None);
+    assert!(first.wall_us > 0.0);
+    // Hugetlb pages are not moved, so their runs are as they were.
+    assert_eq!(pool.measure(pages).longest_run, first.longest_run);
+    let beyond = Pages::new(1 << 20);
+    assert!(pool.measure(beyond).failed.is_some(), "a window beyond the file");
+}

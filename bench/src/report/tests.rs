@@ -12,6 +12,7 @@ fn sample() -> Report {
     report.ratio("max_32000_vs_best_kernel", 131.000_000_4);
     report.ratio("p99_1_vs_best_kernel", 1.0 / 0.0);
     report.check("wrong_bytes", 0);
+    report.section("The same, by size", "size  us\n1     2\n");
     report.note("Kernel memory is zeroed, glebe's is not.");
     report
 }
@@ -37,7 +38,8 @@ fn json_has_the_fixed_form() {
     assert_eq!(
         json["rows"][0],
         json!({"case": "recall_1", "who": "glebe", "unit": "us", "median": 2.0, "p99": 3.0,
-               "max": 3.0, "min": 1.0, "stdev": 1.0, "runs": 3, "note": "2 of 5 failed"})
+               "max": 3.0, "min": 1.0, "mean": 2.0, "stdev": 1.0, "runs": 3,
+               "note": "2 of 5 failed"})
     );
     let absent = ["case", "note", "unit", "who"];
     assert_eq!(keys(&json["rows"][1]), absent);
@@ -79,5 +81,7 @@ fn the_table_lines_up() {
     assert!(lines[0].contains("glebe  us     2.000  3.000  3.000   1.000     3"), "{text}");
     assert!(lines[2].ends_with("not installed: apt-get install dpdk-dev"), "{text}");
     assert!(text.contains("quick"), "{text}");
+    let section = "\n\nThe same, by size\nsize  us\n1     2\n\nratios";
+    assert!(text.contains(section), "{text}");
     assert!(text.ends_with("glebe's is not.\n"), "{text}");
 }

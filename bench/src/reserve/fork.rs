@@ -1,9 +1,9 @@
-//! A forked child that runs a few calls and ends, the parent's wait for it, and the end of a
-//! command with all it started.
+//! A forked child that runs a few calls and ends, the parent's wait for it, the end of a command
+//! with all it started, and the CPU time that one took.
 //!
 //! The child has one thread and a copy of every lock as it was: what runs there must take no lock
 //! that another thread of the parent may have held. It ends by `_exit`, so that no destructor and
-//! no buffered output of the parent runs twice. Source: fork(2), waitpid(2), kill(2).
+//! no buffered output of the parent runs twice. Source: fork(2), waitpid(2), wait4(2), kill(2).
 //!
 //! # Safety
 //! The child's copy of memory is its own; it borrows nothing that another thread changes, since it
@@ -57,6 +57,41 @@ pub(super) fn kill_group(child: &Child) {
     unsafe { libc::kill(-group, libc::SIGKILL) };
 }
 
+/// What a command took that has ended, with all its children that it waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Usage {
+    /// CPU seconds in user mode.
+    pub(super) user_s: f64,
+    /// CPU seconds in the kernel.
+    pub(super) system_s: f64,
+    /// Whether it ended with status 0.
+    pub(super) succeeded: bool,
+}
+
+/// What `child` took, if it has ended; not to be asked again then.
+///
+/// # Errors
+/// If the kernel does not tell.
+pub(super) fn usage_if_ended(child: &Child) -> Result<Option<Usage>, OsError> {
+    let mut status = 0;
+    // SAFETY: plain data, for which all zeros is a value.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    let pid = child.id() as libc::pid_t;
+    // SAFETY: both are live variables of the types that the call writes.
+    match unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut used) } {
+        0 => Ok(None),
+        -1 => Err(OsError::new("wait4", pid.to_string(), io::Error::last_os_error())),
+        _ => {
+            let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+            Ok(Some(Usage {
+                user_s: seconds(used.ru_utime),
+                system_s: seconds(used.ru_stime),
+                succeeded: libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+            }))
+        }
+    }
+}
+
 fn wait(pid: libc::pid_t) -> Result<End, OsError> {
     let deadline = clock::wall() + PATIENCE;
     loop {
@@ -91,5 +126,25 @@ mod tests {
     fn a_child_tells_what_it_returned() {
         assert_eq!(in_child(|| 7).unwrap(), End::Exit(7));
         assert_eq!(in_child(|| 0).unwrap(), End::Exit(0));
+    }
+
+    #[test]
+    #[allow(clippy::zombie_processes)] // waited for by the function under test
+    fn a_command_and_its_children_are_counted() {
+        // Half a million turns of a loop, in a child of the command.
+        let turns = "i=0; while [ $i -lt 500000 ]; do i=$((i+1)); done";
+        for (text, succeeds) in [(format!("({turns})"), true), (format!("({turns}); false"), false)]
+        {
+            let child = std::process::Command::new("sh").args(["-c", &text]).spawn().unwrap();
+            let used = loop {
+                if let Some(used) = usage_if_ended(&child).unwrap() {
+                    break used;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            assert_eq!(used.succeeded, succeeds);
+            assert!(used.user_s + used.system_s > 0.01, "{used:?}");
+            assert!(usage_if_ended(&child).is_err(), "it is no child any more");
+        }
     }
 }

@@ -1,21 +1,20 @@
 //! [`Load`]: something else for the machine to do while requests are timed.
 //!
-//! By default two threads that write to memory of their own; or a shell command in a process group
-//! of its own, started again whenever it ends. Both end when the load is dropped.
+//! A [`Background`], started again whenever it ends, in a process group of its own; where there is
+//! none, threads that write to memory of their own. It ends, with all it started, when the load is
+//! dropped.
 
-use std::io;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use glebe::error::OsError;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
+use super::background::Background;
 use super::fork::kill_group;
 use super::keyed::Random;
 
@@ -31,28 +30,34 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) fn start(command: Option<&str>, dir: Option<&Path>) -> Result<Self, OsError> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (count, what) = match command {
-            Some(command) => (1, format!("`{command}`, again and again")),
-            None => (THREADS, format!("{THREADS} threads writing to {TOUCHED} each")),
+    /// Starts `background` and keeps it going.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub(super) fn start(background: Option<&Arc<Background>>) -> Result<Self, OsError> {
+        let what = match background {
+            Some(background) => format!("{}, again and again", background.what()),
+            None => format!("{THREADS} threads writing to {TOUCHED} each"),
         };
-        let mut load = Self { stop, threads: Vec::new(), what };
-        for id in 0..count {
-            let stop = Arc::clone(&load.stop);
-            let thread = match command {
-                None => std::thread::spawn(move || touch(id, &stop)),
-                Some(command) => {
-                    // The first one here, so that a command that cannot be started is an error.
-                    let first =
-                        spawn(command, dir).map_err(|e| OsError::new("spawn", command, e))?;
-                    let (command, dir) = (command.to_owned(), dir.map(Path::to_owned));
-                    std::thread::spawn(move || repeat(first, &command, dir.as_deref(), &stop))
-                }
-            };
-            load.threads.push(thread);
-        }
+        let mut load = Self { stop: Arc::default(), threads: Vec::new(), what };
+        let Some(background) = background else {
+            for id in 0..THREADS {
+                load.thread(move |stop| touch(id, stop))?;
+            }
+            return Ok(load);
+        };
+        // The first one here, so that what cannot be started is an error.
+        let first = background.spawn()?;
+        let background = Arc::clone(background);
+        load.thread(move |stop| repeat(first, &background, stop))?;
         Ok(load)
+    }
+
+    fn thread(&mut self, body: impl FnOnce(&AtomicBool) + Send + 'static) -> Result<(), OsError> {
+        let stop = Arc::clone(&self.stop);
+        let thread = Builder::new().spawn(move || body(&stop));
+        self.threads.push(thread.map_err(|e| OsError::new("clone", "a load", e))?);
+        Ok(())
     }
 }
 
@@ -79,17 +84,7 @@ fn touch(id: u64, stop: &AtomicBool) {
     std::hint::black_box(&memory);
 }
 
-/// In `dir`, where its temporary files go too.
-fn spawn(command: &str, dir: Option<&Path>) -> io::Result<Child> {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", command]).process_group(0);
-    if let Some(dir) = dir {
-        shell.current_dir(dir).env("TMPDIR", dir);
-    }
-    shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
-}
-
-fn repeat(first: Child, command: &str, dir: Option<&Path>, stop: &AtomicBool) {
+fn repeat(first: Child, background: &Background, stop: &AtomicBool) {
     let mut child = first;
     loop {
         if stop.load(Ordering::Relaxed) {
@@ -100,7 +95,7 @@ fn repeat(first: Child, command: &str, dir: Option<&Path>, stop: &AtomicBool) {
         // Also a pause between starts of a command that ends at once.
         std::thread::sleep(Duration::from_millis(10));
         if !matches!(child.try_wait(), Ok(None)) {
-            match spawn(command, dir) {
+            match background.spawn() {
                 Ok(next) => child = next,
                 Err(_) => return,
             }

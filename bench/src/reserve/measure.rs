@@ -1,29 +1,39 @@
-//! [`run`]: the benchmark `reserve`: recalls, pages in and out, threads, growth.
+//! [`run`]: the benchmark `reserve`: pages in and out, threads, blocks under load, what the load
+//! pays for them, growth.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use glebe::reserve::Reserve;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
+use super::background::Background;
 use super::load::Load;
 use super::tenant::Tenant;
-use super::{affordable, growth, map, page_ops, recall, stress, Error};
+use super::{affordable, ahead, growth, map, page_ops, recall, stress, system, Error};
 use crate::report::Report;
 
 /// The name on the command line and in the JSON.
 pub const NAME: &str = "reserve";
 
-const RESERVE: Bytes = Bytes::gib(1);
+/// Of reserves; in a quick run far larger than the processor's caches yet, and soon had.
+struct Sizes {
+    page_ops: Bytes,
+    requests: Bytes,
+}
+
+const SIZES: Sizes = Sizes { page_ops: Bytes::gib(1), requests: Bytes::gib(1) };
+const SIZES_QUICK: Sizes = Sizes { page_ops: Bytes::mib(256), requests: Bytes::mib(512) };
 
 /// What to do.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Few samples.
     pub quick: bool,
-    /// A shell command as load instead of threads.
+    /// A shell command that ends, as background instead of a build.
     pub background: Option<String>,
-    /// Where scratch files go, those of a command as load too; the temporary directory without.
+    /// Where scratch files go, those of the background too; the temporary directory without.
     pub dir: Option<PathBuf>,
     /// The command line, for the report.
     pub command: String,
@@ -38,8 +48,39 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     for check in ["failures", "wrong_bytes", "stray_writes", "over_recall", "not_contiguous"] {
         report.check(check, 0);
     }
-    // A quarter: the pages to compare with take as much, and the kernel's blocks come beside.
-    let reserve = map(affordable(RESERVE, 4)?, Reserve::builder())?;
+    page_ops(options.quick, &mut report)?;
+    requests(options, &mut report)?;
+    growth::measure(options.quick, &mut report)?;
+    report.note(
+        "Kernel memory comes zeroed and is counted so; the reserve's does in the rows `zeroed`. \
+         The kernel promises no contiguity beyond a huge page, and may move what is no hugetlb \
+         page: for one page, `plain` is contiguous by itself but does not stay where it is.",
+    );
+    Ok(report)
+}
+
+/// Pages in and out of a full cache.
+fn page_ops(quick: bool, report: &mut Report) -> Result<(), Error> {
+    // A quarter: the pages to compare with take as much.
+    let len = if quick { SIZES_QUICK.page_ops } else { SIZES.page_ops };
+    let reserve = map(affordable(len, 4)?, Reserve::builder())?;
+    let pool = reserve.page_cache().pool(NAME)?;
+    let mut tenant = Tenant::new(pool.clone());
+    tenant.fill(&reserve);
+    page_ops::threads(&pool, &tenant, quick, report);
+    page_ops::measure(&reserve, &pool, &mut tenant, quick, report)?;
+    count(&tenant, report);
+    Ok(())
+}
+
+/// Requests under a load, and the load beside requests.
+fn requests(options: &Options, report: &mut Report) -> Result<(), Error> {
+    let quick = options.quick;
+    let (command, dir) = (options.background.as_deref(), options.dir.as_deref());
+    let background = Background::new(command, dir, quick).map(Arc::new);
+    // A quarter: the kernel's blocks come beside.
+    let len = if quick { SIZES_QUICK.requests } else { SIZES.requests };
+    let reserve = map(affordable(len, 4)?, Reserve::builder())?;
     let contig = reserve.contig();
     report.note(&format!(
         "reserve: {} of {}, longest run {}; writers {}",
@@ -51,23 +92,18 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     if let Err(why) = reserve.serve_stats() {
         report.note(&format!("`glebe stats` does not show it: {why}"));
     }
-    let pool = reserve.page_cache().pool(NAME)?;
-    let mut tenant = Tenant::new(pool.clone());
-    tenant.fill(&reserve);
-    page_ops::threads(&pool, &tenant, options.quick, &mut report);
-    page_ops::measure(&reserve, &pool, &mut tenant, options.quick, &mut report)?;
-    tenant.fill(&reserve);
-    let load = Load::start(options.background.as_deref(), options.dir.as_deref())?;
-    report.note(&format!("load during recall and zeroed: {}", load.what));
-    recall::measure(&reserve, &mut tenant, options.quick, &mut report);
+    let mut tenant = Tenant::new(reserve.page_cache().pool(NAME)?);
+    let load = Load::start(background.as_ref().ok())?;
+    report.note(&format!("load while requests are timed: {}", load.what));
+    recall::measure(&reserve, &mut tenant, quick, report);
+    ahead::measure(quick, report)?;
     drop(load);
+    system::measure(&background, &reserve, &mut tenant, quick, report)?;
+    count(&tenant, report);
+    Ok(())
+}
+
+fn count(tenant: &Tenant, report: &mut Report) {
     report.check("wrong_bytes", tenant.wrong_pages * page_size().bytes().get());
     report.check("failures", tenant.failures);
-    drop((tenant, pool, reserve));
-    growth::measure(options.quick, &mut report)?;
-    report.note(
-        "Kernel memory comes zeroed and is counted so; the reserve's does in the rows `zeroed`. \
-         The kernel promises no contiguity beyond a huge page.",
-    );
-    Ok(report)
 }

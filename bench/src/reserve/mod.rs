@@ -10,6 +10,8 @@ pub mod measure;
 pub mod picture;
 pub mod stress;
 
+mod ahead;
+mod background;
 mod footing;
 mod fork;
 mod growth;
@@ -19,6 +21,8 @@ mod page_ops;
 mod reader;
 mod recall;
 mod requests;
+mod samples;
+mod system;
 mod table;
 mod tenant;
 

@@ -1,158 +1,252 @@
-//! Blocks called back from a full cache, under a load, with the kernel's ways in between.
+//! The time to get a block, by size, under a load: of a full reserve, a half full and an idle one,
+//! with contents unspecified and zeroed, with the kernel's ways in between.
 //!
-//! One request every [`EVERY`]. The blocks of a round are held to its end and the cache filled
-//! again then, so that what is asked for is lent: the rows say how much of it was. Every size and
-//! contestant comes in turn, round after round.
+//! One request every [`EVERY`], the reserve's and a peer's alike: whoever asks has slept before.
+//! The blocks of a round are held to its end and the cache filled again then, so that what is asked
+//! for is lent: the rows say how much of it was. Tenant pages are page cache, which is clean. Every
+//! size and contestant comes in turn, round after round.
+//!
+//! One base page is contiguous wherever it comes from, so that the best peer for it is usually a
+//! plain one, which may be moved; the ratio of the 99th percentile is given against the best and
+//! against each peer.
+//!
+//! A zeroed block stands beside a bare memset of a block of the same reserve and size, which was
+//! asked for unspecified: that is what a caller would do alone.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use glebe::reserve::{Request, Reserve};
 use glebe::units::Pages;
 
-use super::requests::{ask, Faults, Held, Marking};
+use super::requests::{ask, Faults, Held, Marking, EVERY};
+use super::samples::{case, Samples, GLEBE, RECALL};
 use super::tenant::Tenant;
-use super::REQUEST_PAGES;
+use super::{table, REQUEST_PAGES};
 use crate::clock;
-use crate::peers::{self, Peer};
+use crate::peers::{self, Peer, StandingPool};
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::summary::Summary;
 
-/// Time between requests.
-const EVERY: Duration = Duration::from_millis(10);
-/// Rounds of requests.
-const ROUNDS: u64 = 1000;
-const ROUNDS_QUICK: u64 = 40;
-/// Every so many rounds the kernel is asked too: it takes its time.
-const PEER_EVERY: u64 = 4;
-const ZEROED_EVERY: u64 = 4;
+/// Every so many rounds of a full reserve, zeroed blocks too.
+const ZEROED_EVERY: u64 = 8;
 const LOOKED_AT: u64 = 64;
 const LARGEST: u64 = REQUEST_PAGES[REQUEST_PAGES.len() - 1];
-/// Sizes asked of the kernel, and asked for as zero.
-const COMPARED: [u64; 2] = [1, LARGEST];
+const MEMSET: &str = "memset";
 
-/// Samples by case and contestant.
-#[derive(Default)]
-struct Samples {
-    wall_us: BTreeMap<(String, &'static str), Vec<f64>>,
-    cpu_us: BTreeMap<(String, &'static str), Vec<f64>>,
-    why_none: BTreeMap<(String, &'static str), (u64, String)>,
-    lent: BTreeMap<String, u64>,
+/// How much of the reserve is lent when a request comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lent {
+    None,
+    Half,
+    All,
+}
+
+/// How many requests are made.
+struct Rounds {
+    full: u64,
+    /// Of a reserve that is idle or half full.
+    other: u64,
+    /// On a machine so busy that the rounds take longer than this they end sooner.
+    full_at_most: Duration,
+    other_at_most: Duration,
+    /// Every so many full rounds the kernel is asked for all sizes: it takes its time. For one
+    /// page it is asked in each.
+    peers_every: u64,
+}
+
+const ROUNDS: Rounds = Rounds {
+    full: 1000,
+    other: 100,
+    full_at_most: Duration::from_secs(360),
+    other_at_most: Duration::from_secs(30),
+    peers_every: 31,
+};
+const ROUNDS_QUICK: Rounds = Rounds {
+    full: 16,
+    other: 3,
+    full_at_most: Duration::from_secs(15),
+    other_at_most: Duration::from_secs(2),
+    peers_every: 8,
+};
+
+/// What is done with a block that was had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Contents {
+    Unspecified,
+    Zeroed,
+    /// Unspecified, then zeroed by the caller, which alone is timed.
+    Memset,
+}
+
+struct Bench<'a> {
+    reserve: &'a Reserve,
+    tenant: &'a mut Tenant,
+    samples: Samples,
     faults: Faults,
     held: Vec<Held>,
     held_pages: u64,
+    lent: Lent,
 }
 
-/// Measures and reports; the reserve is full of pages of `tenant`.
+/// Measures and reports; the reserve is idle, and full at the end.
 pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, quick: bool, report: &mut Report) {
     let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
     let longest = reserve.contig().longest_run().get();
-    let mut samples = Samples::default();
-    let mut progress = Progress::new("recall", rounds);
-    for round in 0..rounds {
-        for pages in REQUEST_PAGES.into_iter().filter(|&pages| pages <= longest) {
-            samples.own(reserve, tenant, pages, false);
-            if COMPARED.contains(&pages) && round % ZEROED_EVERY == 0 {
-                samples.own(reserve, tenant, pages, true);
+    let standing = StandingPool::new(Pages::new(LARGEST));
+    let (samples, faults) = <(Samples, Faults)>::default();
+    let lent = Lent::None;
+    let mut bench =
+        Bench { reserve, tenant, samples, faults, held: Vec::new(), held_pages: 0, lent };
+    let mut progress = Progress::new("recall", rounds.full + 2 * rounds.other);
+    let mut done = 0;
+    for (lent, count, at_most) in [
+        (Lent::None, rounds.other, rounds.other_at_most),
+        (Lent::Half, rounds.other, rounds.other_at_most),
+        (Lent::All, rounds.full, rounds.full_at_most),
+    ] {
+        bench.lent = lent;
+        bench.fill();
+        let end = clock::wall() + at_most;
+        for round in 0..count {
+            for pages in REQUEST_PAGES.into_iter().filter(|&pages| pages <= longest) {
+                bench.own(pages, Contents::Unspecified);
+                if lent == Lent::All && round % ZEROED_EVERY == 0 {
+                    bench.own(pages, Contents::Zeroed);
+                    bench.own(pages, Contents::Memset);
+                }
+            }
+            bench.release();
+            if lent == Lent::All {
+                let all = round % rounds.peers_every == 0;
+                bench.peers(all, standing.as_ref().ok());
+            }
+            done += 1;
+            progress.update(done);
+            if clock::wall() > end && round + 1 < count {
+                let (case, made) = (lent.case(), round + 1);
+                report.note(&format!("{case}: a busy machine, {made} rounds instead of {count}"));
+                done += count - made;
+                break;
             }
         }
-        samples.release(reserve, tenant);
-        for pages in COMPARED.into_iter().filter(|_| round % PEER_EVERY == 0) {
-            for peer in Peer::ALL {
-                samples.peer(peer, pages);
-            }
-        }
-        progress.update(round + 1);
     }
     progress.finish();
-    samples.report(longest, report);
+    bench.report(longest, report);
+    match &standing {
+        Ok(pool) => {
+            let idle = pool.idle().get() as f64;
+            report.row("idle", StandingPool::NAME, "bytes", &[idle]);
+            report.remark("set aside beforehand and used by nobody: no peer on demand");
+        }
+        Err(e) => report.absent("idle", StandingPool::NAME, "bytes", &e.to_string()),
+    }
 }
 
-impl Samples {
-    fn own(&mut self, reserve: &Reserve, tenant: &mut Tenant, pages: u64, zeroed: bool) {
-        if self.held_pages + pages > reserve.len().get() / 2 {
-            self.release(reserve, tenant);
+impl Lent {
+    fn case(self) -> &'static str {
+        match self {
+            Self::None => "recall_idle",
+            Self::Half => "recall_half",
+            Self::All => RECALL,
+        }
+    }
+}
+
+impl Bench<'_> {
+    fn own(&mut self, pages: u64, contents: Contents) {
+        if self.held_pages + pages > self.reserve.len().get() / 2 {
+            self.release();
         }
         let due = clock::wall() + EVERY;
-        tenant.look(LOOKED_AT, reserve.len().get());
+        self.tenant.look(LOOKED_AT, self.reserve.len().get());
         std::thread::sleep(due.saturating_sub(clock::wall()));
-        let name = if zeroed { "zeroed" } else { "recall" };
-        let key = (format!("{name}_{pages}"), "glebe");
+        let zeroed = contents == Contents::Zeroed;
+        let what = if zeroed { "zeroed" } else { self.lent.case() };
         let request = Request::new(Pages::new(pages));
         let request = if zeroed { request.zeroed() } else { request };
-        let mut held = match ask(reserve, request, zeroed) {
+        let mut held = match ask(self.reserve, request, zeroed) {
             Ok(held) => held,
             Err(e) => {
                 self.faults.failures += 1;
-                return self.none(key, e.to_string());
+                return self.samples.failed(what, pages, GLEBE, e.to_string());
             }
         };
-        *self.lent.entry(key.0.clone()).or_default() += held.recalled;
-        self.wall_us.entry(key.clone()).or_default().push(held.elapsed.wall_us);
-        self.cpu_us.entry(key).or_default().push(held.elapsed.cpu_us);
+        if contents == Contents::Memset {
+            match held.memset() {
+                Ok(us) => self.samples.time("zeroed", pages, MEMSET, (us.wall_us, us.cpu_us)),
+                Err(_) => self.faults.failures += 1,
+            }
+        } else {
+            self.samples.own(what, pages, &held);
+        }
         self.faults.add(held.over_recall());
         self.faults.add(held.mark(Marking::Pages));
         self.held_pages += pages;
         self.held.push(held);
-        tenant.put_new(LOOKED_AT);
-        tenant.look(LOOKED_AT, reserve.len().get());
+        if self.lent != Lent::None {
+            self.tenant.put_new(LOOKED_AT);
+        }
+        self.tenant.look(LOOKED_AT, self.reserve.len().get());
     }
 
     /// Looks at all blocks again, gives them back and fills the cache.
-    fn release(&mut self, reserve: &Reserve, tenant: &mut Tenant) {
+    fn release(&mut self) {
         for held in self.held.drain(..) {
             self.faults.add(held.check(Marking::Pages));
         }
         self.held_pages = 0;
-        tenant.refill(reserve);
+        self.fill();
     }
 
-    fn peer(&mut self, peer: Peer, pages: u64) {
-        let key = (format!("recall_{pages}"), peer.name());
-        let sample = peers::measure(peer, Pages::new(pages));
-        match sample.failed {
-            Some(why) => self.none(key, why),
-            None => {
-                self.wall_us.entry(key.clone()).or_default().push(sample.wall_us);
-                self.cpu_us.entry(key).or_default().push(sample.cpu_us);
-            }
+    fn fill(&mut self) {
+        match self.lent {
+            Lent::None => {}
+            Lent::Half => self.tenant.refill_to(self.reserve, self.reserve.len().get() / 2),
+            Lent::All => self.tenant.refill(self.reserve),
         }
     }
 
-    fn none(&mut self, key: (String, &'static str), why: String) {
-        let entry = self.why_none.entry(key).or_default();
-        *entry = (entry.0 + 1, why);
+    fn peers(&mut self, all: bool, standing: Option<&StandingPool>) {
+        let sizes = if all { &REQUEST_PAGES[..] } else { &REQUEST_PAGES[..1] };
+        for &pages in sizes {
+            let count = Pages::new(pages);
+            for peer in Peer::ALL {
+                std::thread::sleep(EVERY);
+                let sample = peers::measure(peer, count);
+                self.samples.peer(RECALL, pages, peer.name(), sample);
+            }
+            if let Some(pool) = standing {
+                std::thread::sleep(EVERY);
+                self.samples.peer(RECALL, pages, StandingPool::NAME, pool.measure(count));
+            }
+        }
     }
 
     fn report(&self, longest: u64, report: &mut Report) {
+        let kernel = Peer::ALL.map(Peer::name).into_iter().chain([StandingPool::NAME]);
+        let mut lines = Vec::new();
         for pages in REQUEST_PAGES {
-            for name in ["recall", "zeroed"] {
-                let case = format!("{name}_{pages}");
-                for who in ["glebe"].into_iter().chain(Peer::ALL.map(Peer::name)) {
-                    self.report_one(&(case.clone(), who), report);
-                }
+            for what in ["recall_idle", "recall_half", RECALL] {
+                self.samples.report(what, pages, GLEBE, report);
             }
+            for who in kernel.clone() {
+                self.samples.report(RECALL, pages, who, report);
+            }
+            self.samples.report("zeroed", pages, GLEBE, report);
+            self.samples.report("zeroed", pages, MEMSET, report);
             if pages > longest {
                 let why = format!("the longest run is {longest} pages; get larger huge pages");
-                report.absent(&format!("recall_{pages}"), "glebe", "us", &why);
+                report.absent(&case(RECALL, pages), GLEBE, "us", &why);
             }
+            let of = |who| self.samples.line(RECALL, pages, who);
+            lines.extend([GLEBE].into_iter().chain(kernel.clone()).filter_map(of));
         }
-        let best = |pages: u64, of: fn(&Summary) -> f64| {
-            let case = format!("recall_{pages}");
-            let of_one = |who| {
-                let samples = self.wall_us.get(&(case.clone(), who))?;
-                Summary::of(samples).map(|s| of(&s))
-            };
-            let kernel = Peer::ALL.into_iter().filter_map(|p| of_one(p.name()));
-            Some(kernel.min_by(f64::total_cmp)? / of_one("glebe")?)
-        };
-        if let Some(ratio) = best(LARGEST, |s| s.max) {
-            report.ratio(&format!("max_{LARGEST}_vs_best_kernel"), ratio);
-        }
-        if let Some(ratio) = best(1, |s| s.p99) {
-            report.ratio("p99_1_vs_best_kernel", ratio);
-        }
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = table::write(&lines, &mut text);
+        report.section("Time to get pages, reserve full, under load, one request in 10 ms", &text);
+        self.ratios(report);
         report.check("failures", self.faults.failures);
         report.check("stray_writes", self.faults.stray_writes);
         report.check("over_recall", self.faults.over_recall);
@@ -160,24 +254,27 @@ impl Samples {
         report.check("wrong_bytes", self.faults.not_zero);
     }
 
-    fn report_one(&self, key: &(String, &'static str), report: &mut Report) {
-        let (case, who) = (&*key.0, key.1);
-        let failed = self.why_none.get(key);
-        let Some(wall) = self.wall_us.get(key) else {
-            if let Some((_, why)) = failed {
-                report.absent(case, who, "us", why);
-            }
-            return;
+    /// A figure that could not be had is null: the name is there either way.
+    fn ratios(&self, report: &mut Report) {
+        let of = |what, pages, who, of: fn(&Summary) -> f64| {
+            self.samples.wall(what, pages, who).as_ref().map_or(f64::NAN, of)
         };
-        report.row(case, who, "us", wall);
-        if let Some((count, why)) = failed {
-            report.remark(&format!("{count} failed: {why}"));
-        } else if let Some(&lent) = self.lent.get(case).filter(|_| who == "glebe") {
-            let each = lent as f64 / wall.len() as f64;
-            report.remark(&format!("{each:.0} pages lent and called back each time"));
+        let best = |pages, figure: fn(&Summary) -> f64| {
+            let kernel = Peer::ALL.map(|peer| of(RECALL, pages, peer.name(), figure));
+            kernel.into_iter().fold(f64::NAN, f64::min) / of(RECALL, pages, GLEBE, figure)
+        };
+        report.ratio(&format!("max_{LARGEST}_vs_best_kernel"), best(LARGEST, |s| s.max));
+        report.ratio("p99_1_vs_best_kernel", best(1, |s| s.p99));
+        for peer in Peer::ALL.map(Peer::name) {
+            let ratio = of(RECALL, 1, peer, |s| s.p99) / of(RECALL, 1, GLEBE, |s| s.p99);
+            report.ratio(&format!("p99_1_vs_{peer}"), ratio);
         }
-        if let Some(cpu) = self.cpu_us.get(key) {
-            report.row(case, who, "us cpu", cpu);
-        }
+        // By CPU time: of two pieces of work as long as a time slice the wall time tells which of
+        // them the load interrupted.
+        let cpu = |who| {
+            let summary = self.samples.cpu("zeroed", LARGEST, who);
+            summary.map_or(f64::NAN, |s| s.median)
+        };
+        report.ratio(&format!("zeroed_{LARGEST}_vs_memset"), cpu(MEMSET) / cpu(GLEBE));
     }
 }

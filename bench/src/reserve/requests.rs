@@ -3,6 +3,8 @@
 //! Timed is the asking alone. The frames are read from `/proc/self/pagemap` and not taken from the
 //! reserve's word. Unit: microseconds, base pages.
 
+use std::time::Duration;
+
 use glebe::reserve::{Block, Contiguity, Error, Request, Reserve};
 use glebe::sys::page_size;
 use glebe::units::Pages;
@@ -10,6 +12,9 @@ use glebe::units::Pages;
 use super::keyed;
 use crate::clock::{Elapsed, Stopwatch};
 use crate::peers::longest_run;
+
+/// Time between requests whose latency is measured.
+pub(super) const EVERY: Duration = Duration::from_millis(10);
 
 /// What was wrong in a number of requests; all zero is right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +82,15 @@ impl Held {
     pub(super) fn over_recall(&self) -> Faults {
         let over_recall = self.recalled.saturating_sub(self.block.pages().get());
         Faults { over_recall, ..Faults::default() }
+    }
+
+    /// Zeroes the block as its holder would; what that took.
+    pub(super) fn memset(&mut self) -> Result<Elapsed, Error> {
+        let bytes = self.block.bytes_mut()?;
+        let watch = Stopwatch::start();
+        bytes.fill(0);
+        std::hint::black_box(&bytes);
+        Ok(watch.elapsed())
     }
 
     /// Writes the block; what is already wrong with it.

@@ -1,4 +1,4 @@
-//! The table of the demo: for each size of request and contestant how long it took, how often it
+//! The table of latencies: for each size of request and contestant how long it took, how often it
 //! failed and how long the runs were.
 
 use std::fmt::{self, Write as _};
@@ -49,24 +49,29 @@ impl Line {
 }
 
 /// Writes the lines in groups of one size.
-pub(super) fn write(lines: &[Line], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub(super) fn write(lines: &[Line], f: &mut impl fmt::Write) -> fmt::Result {
     writeln!(
         f,
-        "{:>6}  {:15}  {:>11}  {:>11}  {:>11}  {:>8}  {:>11}",
-        "pages", "who", "min us", "avg us", "max us", "failures", "worst run"
+        "{:>6}  {:16}  {:>9}  {:>9}  {:>9}  {:>9}  {:>9}  {:>8}  {:>9}",
+        "pages", "who", "min us", "p50 us", "avg us", "p99 us", "max us", "failures", "worst run"
     )?;
     let mut last = None;
     for line in lines {
         let pages = if last == Some(line.pages) { String::new() } else { line.pages.to_string() };
         last = Some(line.pages);
-        let mut text = format!("{pages:>6}  {:15}", line.who);
+        let mut text = format!("{pages:>6}  {:16}", line.who);
         match Summary::of(&line.wall_us) {
             Some(s) => {
                 let run = line.longest_run.map_or("hidden".into(), |run| run.get().to_string());
-                write!(text, "  {:>11.2}  {:>11.2}  {:>11.2}", s.min, s.mean, s.max)?;
-                write!(text, "  {:>8}  {run:>11}", line.failures)?;
+                for us in [s.min, s.median, s.mean, s.p99, s.max] {
+                    write!(text, "  {us:>9.2}")?;
+                }
+                write!(text, "  {:>8}  {run:>9}", line.failures)?;
             }
-            None => write!(text, "  {:>11}  {:>11}  {:>11}  {:>8}", "-", "-", "-", line.failures)?,
+            None => {
+                (0..5).try_for_each(|_| write!(text, "  {:>9}", "-"))?;
+                write!(text, "  {:>8}", line.failures)?;
+            }
         }
         if let Some(note) = &line.note {
             write!(text, "  {note}")?;

@@ -38,9 +38,14 @@ impl Tenant {
 
     /// Puts new pages until hardly a page is free: a tenant need not take the free ones first.
     pub(super) fn refill(&mut self, reserve: &Reserve) {
+        self.refill_to(reserve, reserve.len().get() / FREE_SHARE);
+    }
+
+    /// Puts new pages until at most `free` pages are free.
+    pub(super) fn refill_to(&mut self, reserve: &Reserve, free: u64) {
         let len = reserve.len().get();
         let mut left = 2 * len;
-        while left > 0 && reserve.stats().free.get() > len / FREE_SHARE {
+        while left > 0 && reserve.stats().free.get() > free {
             let some = left.min(len / FREE_SHARE);
             self.put_new(some);
             left -= some;

@@ -14,7 +14,7 @@ use crate::Outcome;
 
 /// Name and one line on each benchmark.
 const BENCHES: [(&str, &str); 1] =
-    [(measure::NAME, "recalls under load, pages in and out, threads, growth")];
+    [(measure::NAME, "blocks under load, what the load pays, pages in and out, growth")];
 
 /// Options of `glebe bench`.
 #[derive(clap::Args)]
@@ -34,7 +34,7 @@ pub struct Args {
     /// Where scratch files go, those of the background command too
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// A shell command as background load instead of busy threads
+    /// A shell command that ends, as background load instead of a build
     #[arg(long, value_name = "CMD")]
     background: Option<String>,
 }

@@ -48,6 +48,23 @@ fn copies_equal_slice_copies_at_every_offset() {
 }
 
 #[test]
+fn large_zeros_end_where_they_should() {
+    let mapping = Mapping::anonymous(Bytes::mib(4), Visibility::PRIVATE).unwrap();
+    let mut plain = vec![0xAA_u8; mapping.len().as_usize()];
+    let mut seen = plain.clone();
+    for (offset, len) in
+        [(0, 1 << 20), (64, (1 << 20) - 1), (1, 1 << 20), (4095, (2 << 20) + 63), (63, 3 << 20)]
+    {
+        plain.fill(0xAA);
+        mapping.write(Bytes::ZERO, &plain);
+        mapping.zero(Bytes::new(offset as u64), Bytes::new(len as u64));
+        plain[offset..offset + len].fill(0);
+        mapping.read(Bytes::ZERO, &mut seen);
+        assert!(seen == plain, "{len} bytes at {offset}");
+    }
+}
+
+#[test]
 fn portable_copies_equal_slice_copies() {
     for (to, from, len) in (0..9).flat_map(|to| (0..9).map(move |from| (to, from, to * 11 + from)))
     {
