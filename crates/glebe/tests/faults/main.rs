@@ -7,7 +7,7 @@
 //! makes one to see that. One fault at a time, and then faults that last: of the one call, as
 //! where a filter denies it, and of every call.
 //!
-//! Faults count the calls of the whole process, so this program runs one test at a time.
+//! Faults and what is held are counted for the whole process, so all of it is one test.
 #![allow(unsafe_code)] // Safety: mallopt, before any thread of the test's own is started.
 
 #[allow(dead_code)]
@@ -18,7 +18,6 @@ mod footing;
 mod foreign;
 
 use std::error::Error;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use glebe::contig::{Contig, Options, Source};
 use glebe::reserve::{Block, Error as ReserveError, Pool, Put, Request, Reserve};
@@ -35,13 +34,6 @@ const ATTEMPTS: u32 = 3;
 const ONE: Pages = Pages::new(1);
 const GRANULE: Bytes = Bytes::mib(2);
 const LEN: Bytes = Bytes::mib(6);
-
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    footing::steady_heap();
-    guard
-}
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -218,16 +210,12 @@ fn walk_all(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcome) {
     }
 }
 
-#[test]
 fn base_pages() {
-    let _alone = alone();
     let life = || live(Contig::options().source(Source::Plain), LEN, Pages::ZERO);
     walk_all(None, "base pages", life);
 }
 
-#[test]
 fn transparent_huge_pages_and_a_thread_that_zeroes() {
-    let _alone = alone();
     if let Err(why) = Contig::options().source(Source::Thp).map(LEN) {
         println!("skipped: {why}");
         return;
@@ -236,9 +224,7 @@ fn transparent_huge_pages_and_a_thread_that_zeroes() {
     walk_all(None, "transparent huge pages", life);
 }
 
-#[test]
 fn populating_by_threads() {
-    let _alone = alone();
     let len = Bytes::mib(66); // two slices
     let life = || {
         let contig = Contig::options().source(Source::Plain).threads(3).map(len)?;
@@ -248,18 +234,14 @@ fn populating_by_threads() {
     walk(None, "populating by threads", (Lasting::Once, 1), life);
 }
 
-#[test]
 fn a_pool_that_is_grown_for_pages_in_order() {
-    let _alone = alone();
     let Some(machine) = Machine::privileged() else { return };
     let _foreign = ForeignPages::add(2);
     let life = || live(Contig::options().source(Source::HUGETLB_2M), LEN, Pages::ZERO);
     walk_all(Some(&machine), "hugetlb, required", life);
 }
 
-#[test]
 fn a_pool_that_is_grown_for_one_page() {
-    let _alone = alone();
     let Some(machine) = Machine::privileged() else { return };
     let life = || {
         let contig = Contig::options().source(Source::HUGETLB_2M).map(GRANULE)?;
@@ -269,10 +251,19 @@ fn a_pool_that_is_grown_for_one_page() {
     walk_all(Some(&machine), "hugetlb, one page", life);
 }
 
-#[test]
 fn whatever_source_is_best() {
-    let _alone = alone();
     let machine = Machine::privileged();
     let life = || live(Contig::options(), LEN, ONE);
     walk(machine.as_ref(), "any source", (Lasting::Once, 1), life);
+}
+
+#[test]
+fn any_kernel_call_may_fail_and_nothing_is_left() {
+    footing::steady_heap();
+    base_pages();
+    transparent_huge_pages_and_a_thread_that_zeroes();
+    populating_by_threads();
+    a_pool_that_is_grown_for_pages_in_order();
+    a_pool_that_is_grown_for_one_page();
+    whatever_source_is_best();
 }
