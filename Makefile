@@ -16,12 +16,12 @@ BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 PURE := error:: extent:: free_tree:: stats:: units::
 
 .PHONY: help build demo test bench fuzz sanitize miri doc man install install-man
-.PHONY: lint fmt clippy rustdoc layers shape unsafe-list deny aarch64
+.PHONY: lint fmt clippy msrv rustdoc layers shape unsafe-list deny aarch64
 
 help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
-	@echo "make lint     format, clippy, docs, layers, style, unsafe list, licences, aarch64"
+	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, licences, aarch64"
 	@echo "make bench    the reserve benchmark and ten minutes of stress"
 	@echo "make fuzz     a minute of each fuzz target"
 	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
@@ -84,7 +84,7 @@ install-man:
 	install -m 644 $(TARGET)/man/_glebe $(DATADIR)/zsh/site-functions/_glebe
 	install -m 644 $(TARGET)/man/glebe.fish $(DATADIR)/fish/vendor_completions.d/glebe.fish
 
-lint: fmt clippy rustdoc layers shape unsafe-list deny aarch64
+lint: fmt clippy msrv rustdoc layers shape unsafe-list deny aarch64
 
 fmt:
 	cargo fmt --all --check
@@ -92,6 +92,15 @@ fmt:
 clippy:
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy -p glebe --all-targets --features faults -- -D warnings
+
+# The oldest compiler that is promised, where it is installed.
+msrv:
+	@version=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
+	if cargo +$$version --version >/dev/null 2>&1; then \
+	    cargo +$$version check --workspace --all-targets --target-dir $(TARGET)/msrv; \
+	else \
+	    echo "skipped: Rust $$version (rustup toolchain install $$version)"; \
+	fi
 
 rustdoc:
 	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --lib --no-deps

@@ -74,8 +74,7 @@ pub struct Fill<'a> {
     pub len: usize,
 }
 
-const SIZE_OF_FILL: usize = 88;
-const _: () = assert!(size_of::<Fill<'_>>() == SIZE_OF_FILL);
+const _: () = assert!(size_of::<Fill<'_>>() == 88);
 
 impl Rseq {
     /// The registration of this process.
