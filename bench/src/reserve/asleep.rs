@@ -50,12 +50,20 @@ const PLAN: Plan = Plan {
 const PLAN_QUICK: Plan =
     Plan { rounds: 2, small_per_large: 4, at_most: Duration::from_secs(5), ..PLAN };
 
+/// Of the blocks of one size.
+#[derive(Debug, Default)]
+struct Series {
+    wall_us: Vec<f64>,
+    /// Pages that tenants lost.
+    lent: u64,
+}
+
 /// What the rounds took and gave.
 #[derive(Debug, Default)]
 struct Outcome {
     rounds: u64,
-    small_us: Vec<f64>,
-    large_us: Vec<f64>,
+    small: Series,
+    large: Series,
     faults: Faults,
     /// Puts that slept to the end of their round, and whose page was taken from them.
     overtaken: u64,
@@ -81,10 +89,10 @@ pub(super) fn measure(
         return Ok(());
     }
     let outcome = run(reserve, tenant, plan)?;
-    report.row(&small, GLEBE, "us", &outcome.small_us);
+    outcome.small.report(&small, report);
     let longest = reserve.contig().longest_run().get();
     if plan.large_in(reserve) > 0 {
-        report.row(&large, GLEBE, "us", &outcome.large_us);
+        outcome.large.report(&large, report);
     } else {
         let why = format!("the longest run is {longest} pages; get larger huge pages");
         report.absent(&large, GLEBE, "us", &why);
@@ -110,7 +118,8 @@ fn run(reserve: &Reserve, tenant: &mut Tenant, plan: Plan) -> Result<Outcome, Er
     let mut progress = Progress::new("writer asleep", plan.rounds);
     let end = clock::wall() + plan.at_most;
     while outcome.rounds < plan.rounds && (outcome.rounds == 0 || clock::wall() < end) {
-        tenant.refill(reserve);
+        // To the last page: a block of one page takes a free one before a lent one.
+        tenant.refill_to(reserve, 0);
         trap.arm()?;
         let held = outcome.round(reserve, tenant, &pool, &trap, plan)?;
         for held in held {
@@ -132,6 +141,16 @@ impl Plan {
             (reserve.len().get() / self.large).saturating_sub(1)
         } else {
             0
+        }
+    }
+}
+
+impl Series {
+    fn report(&self, case: &str, report: &mut Report) {
+        report.row(case, GLEBE, "us", &self.wall_us);
+        if !self.wall_us.is_empty() {
+            let each = self.lent as f64 / self.wall_us.len() as f64;
+            report.remark(&format!("{each:.1} pages lent and called back each time"));
         }
     }
 }
@@ -192,8 +211,9 @@ impl Outcome {
             return None;
         };
         if asleep {
-            let series = if pages == 1 { &mut self.small_us } else { &mut self.large_us };
-            series.push(held.elapsed.wall_us);
+            let series = if pages == 1 { &mut self.small } else { &mut self.large };
+            series.wall_us.push(held.elapsed.wall_us);
+            series.lent += held.recalled;
         } else {
             self.not_asleep += 1;
         }
@@ -241,8 +261,8 @@ mod tests {
         assert_eq!((outcome.overtaken, outcome.not_asleep), (4, 0), "{outcome:?}");
         assert_eq!(outcome.faults, Faults::default());
         let large = plan.large_in(&reserve);
-        assert_eq!(outcome.large_us.len() as u64, 4 * large);
-        assert_eq!(outcome.small_us.len() as u64, 4 * large.max(1) * plan.small_per_large);
+        assert_eq!(outcome.large.wall_us.len() as u64, 4 * large);
+        assert_eq!(outcome.small.wall_us.len() as u64, 4 * large.max(1) * plan.small_per_large);
         assert_eq!((tenant.wrong_pages, tenant.failures), (0, 0));
         reserve.stats().check().unwrap();
     }
