@@ -3,20 +3,33 @@
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 GLEBE := $(TARGET)/release/glebe
 
+# Where `make install` puts the C library and `make install-man` the manual; DESTDIR goes before
+# it for the copying alone.
+PREFIX ?= /usr/local
+export PREFIX
+DATADIR = $(DESTDIR)$(PREFIX)/share
+# The profile that the C library is built with, and the folder of that.
+PROFILE ?= release
+BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units::
 
-.PHONY: help build demo test bench fuzz miri doc
+.PHONY: help build demo test bench fuzz sanitize miri doc man install install-man
 .PHONY: lint fmt clippy rustdoc layers shape unsafe-list deny aarch64
 
 help:
 	@echo "make demo     build the command and show the library at work"
-	@echo "make test     every test: as root and not, without rseq, and the loom models"
+	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make lint     format, clippy, docs, layers, style, unsafe list, licences, aarch64"
-	@echo "make bench    the reserve benchmark and a minute of stress"
+	@echo "make bench    the reserve benchmark and ten minutes of stress"
 	@echo "make fuzz     a minute of each fuzz target"
+	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
 	@echo "make doc      the documentation, in $(TARGET)/doc"
+	@echo "make man      manual pages and shell completions, in $(TARGET)/man; man/ follows"
+	@echo "make install-man   installs these below PREFIX ($(PREFIX)), under DESTDIR if set"
+	@echo "make install  the C library, in PREFIX ($(PREFIX)), for pkg-config and CMake"
 
 build:
 	cargo build --release -p glebe-cli
@@ -29,10 +42,13 @@ test:
 
 bench: build
 	$(GLEBE) bench reserve
-	$(GLEBE) stress --seconds 60
+	$(GLEBE) stress --seconds 600
 
 fuzz:
 	fuzz/run.sh 60
+
+sanitize:
+	scripts/sanitize.sh
 
 miri:
 	@if cargo +nightly miri --version >/dev/null 2>&1; then \
@@ -42,8 +58,31 @@ miri:
 	    echo "skipped: Miri (no nightly toolchain with the miri component)"; \
 	fi
 
+# The C interface is left out: its reference is glebe.h, and its library has the other's name.
 doc:
-	cargo doc --workspace --lib --no-deps
+	cargo doc --workspace --exclude glebe-c --lib --no-deps
+
+install:
+	cargo build --profile $(PROFILE) -p glebe-c
+	DESTDIR="$(DESTDIR)" scripts/install.sh $(BUILT)
+
+man: build
+	mkdir -p $(TARGET)/man
+	$(GLEBE) man $(TARGET)/man
+	$(GLEBE) man man >/dev/null
+	$(GLEBE) completions bash >$(TARGET)/man/glebe.bash
+	$(GLEBE) completions zsh >$(TARGET)/man/_glebe
+	$(GLEBE) completions fish >$(TARGET)/man/glebe.fish
+
+# Builds nothing that is there already, so that root need not.
+install-man:
+	test -f $(TARGET)/man/glebe.fish || $(MAKE) man
+	install -d $(DATADIR)/man/man1 $(DATADIR)/bash-completion/completions
+	install -d $(DATADIR)/zsh/site-functions $(DATADIR)/fish/vendor_completions.d
+	install -m 644 $(TARGET)/man/*.1 $(DATADIR)/man/man1
+	install -m 644 $(TARGET)/man/glebe.bash $(DATADIR)/bash-completion/completions/glebe
+	install -m 644 $(TARGET)/man/_glebe $(DATADIR)/zsh/site-functions/_glebe
+	install -m 644 $(TARGET)/man/glebe.fish $(DATADIR)/fish/vendor_completions.d/glebe.fish
 
 lint: fmt clippy rustdoc layers shape unsafe-list deny aarch64
 
@@ -52,9 +91,10 @@ fmt:
 
 clippy:
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p glebe --all-targets --features faults -- -D warnings
 
 rustdoc:
-	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --lib --no-deps
+	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --lib --no-deps
 
 layers:
 	cargo test --workspace --test layers

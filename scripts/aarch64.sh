@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Builds the library for aarch64, so that aarch64-only code, inline assembly included, compiles.
+# Builds the library and its C interface for aarch64, so that aarch64-only code, inline assembly
+# included, compiles.
 #
 # Needs an aarch64 standard library of the compiler used, from the first of:
 #   1. the installed toolchain;
 #   2. Debian's packages of one Rust release for both architectures, unpacked (not installed) under
 #      the target folder with an apt state of its own: the machine's packages stay as they are.
 # Where neither is to be had, prints `skipped: ...` and succeeds. No aarch64 linker is needed: the
-# library is compiled and assembled, not linked.
+# libraries are compiled and assembled, not linked.
 #
 # AARCH64_STD=debian leaves out the first.
 set -euo pipefail
@@ -121,3 +122,5 @@ unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-D warnings -C link-dead-code"
 export CARGO_PROFILE_DEV_OPT_LEVEL=0
 cargo build -p glebe --lib --target "$triple" --target-dir "$target_dir/aarch64"
+cargo rustc -p glebe-c --lib --crate-type staticlib --target "$triple" \
+    --target-dir "$target_dir/aarch64"

@@ -182,10 +182,36 @@ def library_findings(path, source, code, line_of, tested):
     if not path.startswith("crates/glebe/src/sys/"):
         for match in re.finditer(r"\blibc\s*::", code):
             yield line_of(match.start()), True, "libc outside sys/"
+    yield from fault_points(path, code, line_of, tested)
     if path != "crates/glebe/src/sync.rs":
         for start in std_sync_use(code):
             if not tested(start):
                 yield line_of(start), True, "std's atomics or mutex outside sync.rs"
+
+
+# Kernel calls that can fail, and those on files by way of std.
+KERNEL_CALL = re.compile(r"\blibc\s*::\s*(?:mmap|munmap|madvise|flock|ioctl|syscall)\s*\(")
+FILE_CALL = re.compile(
+    r"\bstd\s*::\s*fs\s*::\s*[a-z]|(?<![\w:])fs\s*::\s*[a-z]|\bFile\s*::"
+    r"|\.\s*(?:open|write_all|read_to_end|read_exact_at|metadata|exists)\s*\("
+    r"|(?<!meta)\.\s*is_dir\s*\("
+)
+# The probe's attempts need none: each has an answer for every outcome.
+POINTLESS = ("sys/probe", "sys/io_uring.rs", "sys/uffd.rs", "sys/file.rs")
+
+
+def fault_points(path, code, line_of, tested):
+    """Every kernel call of `sys` passes a fault point."""
+    inside = path.removeprefix("crates/glebe/src/")
+    if not inside.startswith("sys/") or inside.startswith(POINTLESS):
+        return
+    for name, start, end in functions(code):
+        if KERNEL_CALL.search(code, start, end) and not tested(start):
+            if not re.search(r"\bpoint\s*\(", code[start:end]):
+                yield line_of(start), True, f"fn {name} calls the kernel without a fault point"
+    for match in FILE_CALL.finditer(code):
+        if not tested(match.start()):
+            yield line_of(match.start()), True, "a call on a file that passes sys::file by"
 
 
 def check(root):
@@ -239,6 +265,11 @@ CASES = [
     (LIBRARY, "//! x\nuse libc::c_int;\n", 1),
     (LIBRARY, "//! libc::mmap\n", 0),
     ("crates/glebe/src/sys/a.rs", "//! x\nuse libc::c_int;\n", 0),
+    ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 1),
+    ("crates/glebe/src/sys/a.rs", '//! x\nfn f() { point("munmap")?; libc::munmap(a, b) }\n', 0),
+    ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { fs::read(p) }\nfn g() { o.open(p) }\n", 2),
+    ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { file::read(p) }\n", 0),
+    ("crates/glebe/src/sys/probe/a.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 0),
     (LIBRARY, "//! x\nuse std::sync::atomic::AtomicU64;\n", 1),
     (LIBRARY, "//! x\nuse std::sync::{Arc, Mutex};\n", 1),
     (LIBRARY, "//! x\nuse std::sync::{Arc, OnceLock};\n", 0),

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Every test, in each of the circumstances that change what the library does:
 #   1. the whole workspace, documentation examples included;
-#   2. the stress test where the C library registers no restartable sequences (rseq);
-#   3. the concurrency models under loom;
-#   4. the library's tests as a user without privileges, where the caller is root.
-# Ends with the reasons for which tests were skipped and their number. Runs all four whatever
+#   2. the stress tests where the C library registers no restartable sequences (rseq);
+#   3. the life of a reserve with its n-th kernel call failing, for every n;
+#   4. the concurrency models under loom;
+#   5. the library's tests as a user without privileges, where the caller is root.
+# Ends with the reasons for which tests were skipped and their number. Runs all five whatever
 # fails, then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -70,10 +71,13 @@ stage "tests of the workspace" cargo test --workspace --no-fail-fast -- --show-o
 
 if [ -f crates/glebe/tests/stress.rs ]; then
     stage "stress without rseq" env GLIBC_TUNABLES=glibc.pthread.rseq=0 \
-        cargo test --workspace --test stress -- --show-output
+        cargo test --workspace --test stress --test chase -- --show-output
 else
     say "skipped: stress without rseq (there is no stress test)"
 fi
+
+stage "faults in kernel calls" \
+    cargo test -p glebe --features faults --test faults -- --show-output
 
 if [ -f crates/glebe/tests/loom.rs ]; then
     stage "loom models" env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \

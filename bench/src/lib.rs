@@ -5,6 +5,7 @@
 
 // Measuring.
 pub mod clock;
+pub mod interrupt;
 pub mod machine;
 pub mod summary;
 

@@ -9,6 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use crate::clock;
+use crate::interrupt;
 
 /// Redraws of the line on a terminal.
 pub const REDRAWS_PER_SECOND: u32 = 10;
@@ -46,8 +47,10 @@ impl Progress {
         Self { view: View::new(label, total, terminal), start: clock::wall() }
     }
 
-    /// Says that `done` steps are behind us.
+    /// Says that `done` steps are behind us. Unwinds if the run was told to end
+    /// ([`interrupt`]).
     pub fn update(&mut self, done: u64) {
+        interrupt::check();
         let text = self.view.update(done, clock::wall().saturating_sub(self.start));
         show(text);
     }

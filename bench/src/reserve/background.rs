@@ -3,8 +3,8 @@
 //!
 //! The build is that of this project's own sources, from nothing, without optimisation, by as many
 //! jobs as there are processors, offline: what it needs was fetched when this program was built. It
-//! writes below a directory of its own in the system's place for temporary files, removed when
-//! the background is dropped. A process that is killed outright leaves that directory.
+//! writes below a directory of its own, removed when the background is dropped. A process
+//! that is killed outright leaves that directory.
 //!
 //! Unit: a run, from a start with nothing built to its end.
 
@@ -33,27 +33,31 @@ pub(super) struct Background {
 #[derive(Debug)]
 enum Work {
     /// A build of `package` into a directory that each run empties first.
-    Build {
-        package: &'static str,
-        target: PathBuf,
-    },
-    Shell(String),
+    Build { package: &'static str, target: PathBuf },
+    /// A command, in `dir`, where its temporary files go too.
+    Shell { text: String, dir: Option<PathBuf> },
 }
 
 impl Background {
-    /// `command`, or the build; run once to the end if it is the build, so that it is known to
+    /// `command`, or the build, with its files in `dir` or the system's place for them;
+    /// run once to the end if it is the build, so that it is known to
     /// work and its sources are in memory.
     ///
     /// # Errors
     /// Why the build cannot be had, with the remedy.
-    pub(super) fn new(command: Option<&str>, quick: bool) -> Result<Self, String> {
+    pub(super) fn new(
+        command: Option<&str>,
+        dir: Option<&Path>,
+        quick: bool,
+    ) -> Result<Self, String> {
         if let Some(command) = command {
             let what = format!("`{command}`");
-            return Ok(Self { work: Work::Shell(command.into()), what });
+            let (text, dir) = (command.into(), dir.map(Path::to_owned));
+            return Ok(Self { work: Work::Shell { text, dir }, what });
         }
         let package = if quick { PACKAGE_QUICK } else { PACKAGE };
         let name = format!("glebe-background-{}", std::process::id());
-        let target = std::env::temp_dir().join(name);
+        let target = dir.map_or_else(std::env::temp_dir, Path::to_owned).join(name);
         let what = format!("a build of {package} and all it uses, from nothing");
         let build = Self { work: Work::Build { package, target }, what };
         let refused = |why: String| {
@@ -94,9 +98,12 @@ impl Background {
 
     fn command(&self) -> Command {
         let mut command = match &self.work {
-            Work::Shell(text) => {
+            Work::Shell { text, dir } => {
                 let mut shell = Command::new("sh");
                 shell.args(["-c", text]);
+                if let Some(dir) = dir {
+                    shell.current_dir(dir).env("TMPDIR", dir);
+                }
                 shell
             }
             Work::Build { package, target } => {
@@ -157,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_build_begins_from_nothing_each_time_and_leaves_nothing() {
-        let build = match Background::new(None, true) {
+        let build = match Background::new(None, None, true) {
             Ok(build) => build,
             Err(why) => {
                 println!("skipped: {why}");
@@ -177,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_command_is_run_by_the_shell() {
-        let command = Background::new(Some("exit 3"), false).unwrap();
+        let command = Background::new(Some("exit 3"), None, false).unwrap();
         assert_eq!(command.spawn().unwrap().wait().unwrap().code(), Some(3));
         assert_eq!(command.what(), "`exit 3`");
     }

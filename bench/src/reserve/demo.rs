@@ -21,6 +21,7 @@ use super::table::{self, Line};
 use super::{map, picture, stress, Error, REQUEST_PAGES};
 use crate::clock;
 use crate::corpus::{Corpus, ReadPath};
+use crate::interrupt::Stop;
 use crate::peers::{self, Peer};
 use crate::progress::Progress;
 
@@ -46,6 +47,8 @@ pub struct Demo {
     reserve: Reserve,
     corpus: Corpus,
     quick: bool,
+    /// Whether the statistics are served.
+    shown: bool,
 }
 
 /// What was measured and found.
@@ -86,9 +89,11 @@ impl Demo {
                 other => break other?,
             }
         };
+        // Without it the demo is the same; how to look is said where it works.
+        let shown = reserve.serve_stats().is_ok();
         let cap = reserve.len().bytes(page_size());
         let corpus = Corpus::open(options.dir.as_deref(), ReadPath::Auto, cap)?;
-        Ok(Self { reserve, corpus, quick: options.quick })
+        Ok(Self { reserve, corpus, quick: options.quick, shown })
     }
 
     /// Asks and reads.
@@ -100,6 +105,7 @@ impl Demo {
         let reader = Reader::default();
         let mut outcome = self.outcome();
         std::thread::scope(|scope| {
+            let _stop = Stop(&reader.stop);
             let reading = scope.spawn(|| reader.run(&self.corpus, &pool));
             self.first_pass(&reader, || reading.is_finished());
             self.ask_all(&mut outcome);
@@ -258,7 +264,11 @@ impl fmt::Display for Demo {
             writeln!(f, "          not better: {reason}")?;
         }
         writeln!(f, "writers   {}", stress::writers(&self.reserve))?;
-        writeln!(f, "files     {}", self.corpus)
+        writeln!(f, "files     {}", self.corpus)?;
+        if self.shown {
+            writeln!(f, "meanwhile glebe stats --pid {}", std::process::id())?;
+        }
+        Ok(())
     }
 }
 

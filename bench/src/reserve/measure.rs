@@ -1,6 +1,7 @@
 //! [`run`]: the benchmark `reserve`: pages in and out, threads, blocks under load, what the load
 //! pays for them, growth.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use glebe::reserve::Reserve;
@@ -32,6 +33,8 @@ pub struct Options {
     pub quick: bool,
     /// A shell command that ends, as background instead of a build.
     pub background: Option<String>,
+    /// Where scratch files go, those of the background too; the temporary directory without.
+    pub dir: Option<PathBuf>,
     /// The command line, for the report.
     pub command: String,
 }
@@ -73,7 +76,8 @@ fn page_ops(quick: bool, report: &mut Report) -> Result<(), Error> {
 /// Requests under a load, and the load beside requests.
 fn requests(options: &Options, report: &mut Report) -> Result<(), Error> {
     let quick = options.quick;
-    let background = Background::new(options.background.as_deref(), quick).map(Arc::new);
+    let (command, dir) = (options.background.as_deref(), options.dir.as_deref());
+    let background = Background::new(command, dir, quick).map(Arc::new);
     // A quarter: the kernel's blocks come beside.
     let len = if quick { SIZES_QUICK.requests } else { SIZES.requests };
     let reserve = map(affordable(len, 4)?, Reserve::builder())?;
@@ -85,6 +89,9 @@ fn requests(options: &Options, report: &mut Report) -> Result<(), Error> {
         contig.longest_run(),
         stress::writers(&reserve),
     ));
+    if let Err(why) = reserve.serve_stats() {
+        report.note(&format!("`glebe stats` does not show it: {why}"));
+    }
     let mut tenant = Tenant::new(reserve.page_cache().pool(NAME)?);
     let load = Load::start(background.as_ref().ok())?;
     report.note(&format!("load while requests are timed: {}", load.what));

@@ -13,6 +13,7 @@ pub mod stress;
 mod ahead;
 mod asleep;
 mod background;
+mod footing;
 mod fork;
 mod growth;
 mod keyed;

@@ -12,6 +12,7 @@ use super::keyed::Random;
 use super::tenant::{Tenant, OBJECT};
 use super::{map, page_buffer, Error};
 use crate::clock::{self, Stopwatch};
+use crate::interrupt;
 use crate::report::Report;
 use crate::summary::Summary;
 
@@ -45,6 +46,7 @@ pub(super) fn measure(
     let mut times = Times::default();
     let (mut page, bytes) = (page_buffer(), block.bytes_mut()?);
     for _ in 0..batches {
+        interrupt::check();
         let start = clock::wall();
         let mut hits = 0;
         for _ in 0..BATCH {
@@ -62,6 +64,7 @@ pub(super) fn measure(
         times.copy_out.push(each(start));
     }
     for _ in 0..batches {
+        interrupt::check();
         let start = clock::wall();
         for nth in 0..BATCH {
             // New pages, each in place of an old one. Not looked at again: the contents are not
@@ -86,6 +89,7 @@ pub(super) fn threads(pool: &Pool, tenant: &Tenant, quick: bool, report: &mut Re
     let gets = if quick { 20_000 } else { 200_000 };
     let (mut one, mut two) = (Vec::new(), Vec::new());
     for _ in 0..SAMPLES {
+        interrupt::check();
         one.push(cpu_each(pool, tenant.next(), 1, gets));
         two.push(cpu_each(pool, tenant.next(), 2, gets));
     }

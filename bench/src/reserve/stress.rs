@@ -4,7 +4,10 @@
 //! invalidation now and then; two readers get any page of any of them. A page read must be whole,
 //! of its own key, no older than the newest version that was complete before the read began, and no
 //! newer than the one being put. Two first-class threads fill blocks, hold them for a random time
-//! and look for stray writes. Now and then a child is forked that must be refused everything.
+//! and look for stray writes, some of them zeroed; a third promises itself blocks and takes them
+//! later, while a thread of the reserve makes zeros ahead. Now and then a child is forked that must
+//! be refused everything. After some seconds the reserve is dropped and another is built: by then
+//! the statistics must add up, and the process must hold no more than before.
 //! Seeds are fixed; the interleaving is not. Unit: seconds in, counts out.
 
 use std::fmt;
@@ -14,11 +17,13 @@ use std::time::Duration;
 use glebe::reserve::{Error as ReserveError, Pool, Request, Reserve, Writers};
 use glebe::units::{Bytes, Pages};
 
+use super::footing::Footing;
 use super::fork::{in_child, End};
 use super::keyed::{self, Random};
 use super::requests::{ask, Faults, Marking};
 use super::{affordable, map, page_buffer, Error};
 use crate::clock;
+use crate::interrupt::Stop;
 use crate::progress::Progress;
 
 const WRITERS: u64 = 4;
@@ -27,6 +32,12 @@ const FIRST_CLASS: u64 = 2;
 /// Pages of one object; all together more than the reserve holds.
 const KEYS: u64 = 16 << 10;
 const RESERVE: Bytes = Bytes::mib(128);
+/// How long one reserve lives, at most.
+const ROUND: Duration = Duration::from_secs(10);
+/// Pages to keep zeroed.
+const ZERO_AHEAD: Pages = Pages::new(1024);
+/// How often the statistics are looked at until the thread that zeroes has come to rest.
+const QUIET_TRIES: u32 = 2000;
 const HOLD_US_MAX: u64 = 3000;
 const FORK_EVERY: Duration = Duration::from_millis(250);
 /// Puts between two invalidations by one writer.
@@ -56,6 +67,10 @@ pub struct Outcome {
     pub blocks: u64,
     /// Requests that found no run, which is no fault while others hold blocks.
     pub no_run: u64,
+    /// Promises taken.
+    pub promises: u64,
+    /// Reserves built and dropped.
+    pub reserves: u64,
     /// Children forked.
     pub forks: u64,
     /// Faults of blocks.
@@ -92,7 +107,7 @@ impl Outcome {
         let none = self.faults == Faults::default()
             && self.wrong_pages + self.stale_pages + self.wrong_children == 0
             && self.errors.is_empty();
-        none && self.hits > 0 && self.blocks > 0 && self.forks > 0
+        none && self.hits > 0 && self.blocks > 0 && self.promises > 0 && self.forks > 0
     }
 
     fn add(&mut self, other: Self) {
@@ -101,6 +116,8 @@ impl Outcome {
         self.misses += other.misses;
         self.blocks += other.blocks;
         self.no_run += other.no_run;
+        self.promises += other.promises;
+        self.reserves += other.reserves;
         self.forks += other.forks;
         self.faults.add(other.faults);
         self.wrong_pages += other.wrong_pages;
@@ -119,6 +136,8 @@ impl fmt::Display for Outcome {
             self.puts, self.hits, self.misses
         )?;
         writeln!(f, "first class    {} blocks, {} without a run", self.blocks, self.no_run)?;
+        writeln!(f, "promises       {} taken", self.promises)?;
+        writeln!(f, "reserves       {} built and dropped", self.reserves)?;
         writeln!(f, "forks          {}", self.forks)?;
         let counts = [
             ("stray bytes", self.faults.stray_writes),
@@ -139,20 +158,51 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Runs for the time given.
+/// Runs for the time given, on one reserve after another.
 ///
 /// # Errors
 /// If there is no reserve; what goes wrong later is in the outcome.
 pub fn run(options: Options) -> Result<Outcome, Error> {
-    let builder = Reserve::builder();
+    let mut progress = Progress::new("stress", options.time.as_millis() as u64);
+    let start = clock::wall();
+    let mut outcome = Outcome::default();
+    let mut footing = None;
+    loop {
+        let gone = clock::wall().saturating_sub(start);
+        if outcome.reserves > 0 && (gone >= options.time || !outcome.errors.is_empty()) {
+            break;
+        }
+        let time = ROUND.min(options.time.saturating_sub(gone));
+        let round = round(options, time, |within| {
+            progress.update((gone + within).as_millis() as u64);
+        })?;
+        outcome.writers.clone_from(&round.writers);
+        outcome.add(round);
+        // What the first round leaves is what the process keeps for itself.
+        let footing = footing.get_or_insert_with(Footing::now);
+        outcome.errors.extend(footing.left());
+    }
+    progress.finish();
+    Ok(outcome)
+}
+
+/// Builds a reserve, uses it for a while, and drops it.
+fn round(
+    options: Options,
+    time: Duration,
+    progress: impl FnMut(Duration),
+) -> Result<Outcome, Error> {
+    let builder = Reserve::builder().zero_ahead(ZERO_AHEAD);
     let builder = if options.counted { builder.writers(Writers::Counted) } else { builder };
     let reserve = map(affordable(RESERVE, 4)?, builder)?;
     let pool = reserve.page_cache().pool("stress")?;
     let versions = (0..WRITERS * KEYS).map(|_| Version::default()).collect();
     let shared = Shared { reserve, pool, versions, stop: AtomicBool::new(false) };
-    let mut outcome = Outcome { writers: writers(&shared.reserve), ..Outcome::default() };
+    let writers = writers(&shared.reserve);
+    let mut outcome = Outcome { writers, reserves: 1, ..Outcome::default() };
     std::thread::scope(|scope| {
         let shared = &shared;
+        let _stop = Stop(&shared.stop);
         let mut threads = Vec::new();
         for id in 0..WRITERS {
             threads.push(scope.spawn(move || write(shared, id)));
@@ -163,7 +213,8 @@ pub fn run(options: Options) -> Result<Outcome, Error> {
         for id in 0..FIRST_CLASS {
             threads.push(scope.spawn(move || hold_blocks(shared, id)));
         }
-        outcome.add(fork_until(shared, options.time));
+        threads.push(scope.spawn(move || promise(shared)));
+        outcome.add(fork_until(shared, time, progress));
         shared.stop.store(true, Ordering::Relaxed);
         for thread in threads {
             match thread.join() {
@@ -172,11 +223,52 @@ pub fn run(options: Options) -> Result<Outcome, Error> {
             }
         }
     });
-    let stats = shared.reserve.stats();
-    if let Err(text) = stats.check() {
-        outcome.errors.push(format!("statistics: {text}"));
-    }
+    outcome.errors.extend(unbalanced(&shared.reserve));
     Ok(outcome)
+}
+
+/// What does not add up in the statistics, once nobody but the thread that zeroes uses the
+/// reserve: an identity holds whenever that has come to rest.
+fn unbalanced(reserve: &Reserve) -> Option<String> {
+    let mut found = None;
+    for _ in 0..QUIET_TRIES {
+        found = reserve.stats().check().err();
+        if found.is_none() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    found.map(|text| format!("statistics: {text}"))
+}
+
+/// Promises, and takes what was promised while others have used it.
+fn promise(shared: &Shared) -> Outcome {
+    let mut out = Outcome::default();
+    let mut random = Random::new(1 << 56);
+    while !shared.stop.load(Ordering::Relaxed) {
+        let pages = Pages::new(1 + random.below(600));
+        let promise = match shared.reserve.promise(pages, Pages::new(1)) {
+            Ok(promise) => promise,
+            Err(ReserveError::NoRun { .. }) => {
+                out.no_run += 1;
+                continue;
+            }
+            Err(e) => {
+                out.errors.push(format!("promise: {e}"));
+                break;
+            }
+        };
+        std::thread::sleep(Duration::from_micros(random.below(HOLD_US_MAX)));
+        let taken = promise.take().and_then(|mut block| {
+            keyed::poison(block.bytes_mut()?, random.below(u64::MAX));
+            Ok(block)
+        });
+        match taken {
+            Ok(_) => out.promises += 1,
+            Err(e) => out.errors.push(format!("a promise: {e}")),
+        }
+    }
+    out
 }
 
 /// In words, with the reason where it is the slower way.
@@ -291,13 +383,12 @@ fn hold_blocks(shared: &Shared, id: u64) -> Outcome {
 }
 
 /// Forks now and then until the time is over.
-fn fork_until(shared: &Shared, time: Duration) -> Outcome {
+fn fork_until(shared: &Shared, time: Duration, mut progress: impl FnMut(Duration)) -> Outcome {
     let mut out = Outcome::default();
-    let mut progress = Progress::new("stress", time.as_millis() as u64);
     let start = clock::wall();
     loop {
         let gone = clock::wall().saturating_sub(start);
-        progress.update(gone.as_millis() as u64);
+        progress(gone);
         if gone >= time && out.forks > 0 {
             break;
         }
@@ -314,7 +405,6 @@ fn fork_until(shared: &Shared, time: Duration) -> Outcome {
             Err(e) => out.errors.push(e.to_string()),
         }
     }
-    progress.finish();
     out
 }
 

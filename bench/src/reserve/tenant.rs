@@ -4,6 +4,7 @@ use glebe::reserve::{Pool, Reserve};
 
 use super::keyed::{self, Random};
 use super::page_buffer;
+use crate::interrupt;
 
 /// One object of ever new pages.
 #[derive(Debug)]
@@ -54,6 +55,7 @@ impl Tenant {
     /// Puts `count` pages that were not there before.
     pub(super) fn put_new(&mut self, count: u64) {
         for index in self.next..self.next + count {
+            interrupt::check();
             keyed::fill(&mut self.page, OBJECT, index, VERSION);
             self.failures += u64::from(self.pool.put(OBJECT, index, &self.page).is_err());
         }

@@ -1,9 +1,13 @@
 //! `glebe bench`: one benchmark by name, as a table and as JSON.
 
 use std::env;
+use std::error::Error;
+use std::fmt::Display;
+use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use glebe_bench::interrupt;
 use glebe_bench::reserve::measure::{self, Options};
 
 use crate::Outcome;
@@ -27,6 +31,9 @@ pub struct Args {
     /// Write the JSON here too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Where scratch files go, those of the background command too
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// A shell command that ends, as background load instead of a build
     #[arg(long, value_name = "CMD")]
     background: Option<String>,
@@ -43,10 +50,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     if name != measure::NAME {
         return Err(format!("no benchmark {name:?}; --list names those there are").into());
     }
+    let dir = args.dir.as_deref().map(scratch_dir).transpose()?;
+    interrupt::install()?;
     let words: Vec<String> = env::args_os().map(|w| w.to_string_lossy().into_owned()).collect();
     let options = Options {
         quick: args.quick,
         background: args.background.clone(),
+        dir,
         command: words.join(" "),
     };
     let report = measure::run(&options)?;
@@ -58,4 +68,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         true => Ok(()),
         false => Err("a check did not hold".into()),
     }
+}
+
+/// The directory as an absolute path, if it is one that can be written to.
+fn scratch_dir(dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let refused = |why: &dyn Display| format!("scratch files in {}: {why}", dir.display());
+    let absolute = dir.canonicalize().map_err(|e| refused(&e))?;
+    let name = absolute.join(format!(".glebe-bench-{}", std::process::id()));
+    fs::create_dir(&name).and_then(|()| fs::remove_dir(&name)).map_err(|e| refused(&e))?;
+    Ok(absolute)
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use glebe::units::Bytes;
+use glebe_bench::interrupt;
 use glebe_bench::reserve::demo::{Demo, Options};
 use glebe_bench::whole_file;
 
@@ -27,6 +28,7 @@ pub struct Args {
 
 /// Runs the demo; an error if anything failed or a check did not hold.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    interrupt::install()?;
     let options = Options { dir: args.dir.clone(), quick: args.quick, size: args.size };
     let demo = Demo::set_up(&options)?;
     writeln!(out, "{demo}")?;

@@ -5,9 +5,12 @@
 //! given output only, so that a closed pipe ends every one of them quietly.
 
 mod bench;
+mod completions;
 mod demo;
+mod man;
 mod probe;
 mod size;
+mod stats;
 mod stress;
 
 use std::error::Error;
@@ -15,10 +18,16 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use glebe_bench::interrupt;
+
+/// For the help and the manual pages.
+const EXIT_STATUS: &str = "0 if all went well, 1 if something failed or a check did not hold, \
+    2 if the command line is wrong.";
 
 /// Guaranteed contiguous memory for Linux user space.
 #[derive(Parser)]
 #[command(name = "glebe", version, max_term_width = 100)]
+#[command(after_help = format!("Exit status: {EXIT_STATUS}"))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -32,8 +41,18 @@ enum Command {
     Demo(demo::Args),
     /// Measure, beside what the kernel offers
     Bench(bench::Args),
+    /// Show the statistics of reserves in running processes that serve them
+    ///
+    /// A program serves the statistics of a reserve by calling `serve_stats()`; the demo and the
+    /// benchmark of the reserve do. Looked for in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and
+    /// `/run/user/UID/glebe`; only a process of the same user can be read, or any by root.
+    Stats(stats::Args),
     /// Stress a reserve from many threads and look at every byte
     Stress(stress::Args),
+    /// Write the manual pages into a directory
+    Man(man::Args),
+    /// Print the completions of a shell
+    Completions(completions::Args),
 }
 
 /// What a subcommand ends with; an [`io::Error`] is one of its output.
@@ -44,14 +63,32 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Probe(args) => probe::run(args, out),
         Command::Demo(args) => demo::run(args, out),
         Command::Bench(args) => bench::run(args, out),
+        Command::Stats(args) => stats::run(args, out),
         Command::Stress(args) => stress::run(args, out),
+        Command::Man(args) => man::run(args, out),
+        Command::Completions(args) => completions::run(args, out),
     }
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = BufWriter::new(io::stdout().lock());
-    let outcome = dispatch(&cli.command, &mut out).and_then(|()| Ok(out.flush()?));
+    let run = || match dispatch(&cli.command, &mut out) {
+        Err(error) if error.is::<io::Error>() => Err(error),
+        // What a failed check is about is written already, and must be seen.
+        other => {
+            let flushed = out.flush().map_err(Into::into);
+            other.and(flushed)
+        }
+    };
+    let outcome = match interrupt::catch(run) {
+        Ok(outcome) => outcome,
+        Err(interrupted) => {
+            drop(out);
+            interrupt::end_by(interrupted);
+            return ExitCode::FAILURE;
+        }
+    };
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     // What is still buffered met the same error; dropping the buffer would write it once more.
     drop(out.into_parts());

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
+use glebe_bench::interrupt;
 use glebe_bench::reserve::stress::{self, Options};
 
 use crate::Outcome;
@@ -20,6 +21,7 @@ pub struct Args {
 
 /// Runs the stress; an error if a byte was wrong.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    interrupt::install()?;
     let time = Duration::from_secs(args.seconds);
     let outcome = stress::run(Options { time, counted: args.counted })?;
     write!(out, "{outcome}")?;

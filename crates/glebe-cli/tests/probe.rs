@@ -1,19 +1,17 @@
 //! `glebe probe` as a user meets it: text, JSON, a closed pipe, a full disk, no privilege.
 
+mod reachable;
+
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io;
+use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// An id with no privilege: the kernel's overflow uid.
-const NOBODY: u32 = 65_534;
+use reachable::{Reachable, NOBODY};
 
 fn glebe() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
@@ -40,31 +38,6 @@ fn states(value: &Value) -> Vec<(String, String)> {
 fn state<'a>(value: &'a Value, key: &str) -> &'a str {
     let row = rows(value).iter().find(|row| row["key"] == key);
     row.unwrap_or_else(|| panic!("no row {key}"))["state"].as_str().expect("a string")
-}
-
-/// A copy of the program where everybody can reach it, removed when dropped.
-struct Reachable(PathBuf);
-
-impl Reachable {
-    fn new(test: &str) -> io::Result<Self> {
-        let dir = std::env::temp_dir().join(format!("glebe-cli-{}-{test}", std::process::id()));
-        fs::create_dir(&dir)?;
-        let this = Self(dir);
-        fs::set_permissions(&this.0, PermissionsExt::from_mode(0o755))?;
-        fs::copy(env!("CARGO_BIN_EXE_glebe"), this.program())?;
-        fs::set_permissions(this.program(), PermissionsExt::from_mode(0o755))?;
-        Ok(this)
-    }
-
-    fn program(&self) -> PathBuf {
-        self.0.join("glebe")
-    }
-}
-
-impl Drop for Reachable {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).expect("the directory is ours");
-    }
 }
 
 #[test]

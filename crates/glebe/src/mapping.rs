@@ -225,8 +225,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if !self.is_lost_by_fork() {
-            // SAFETY: nothing refers to the mapping once its owner is dropped. A failure (too
-            // many mappings after a split) leaves it mapped, which is a leak and no more.
+            // SAFETY: nothing refers to the mapping once its owner is dropped. What the kernel
+            // refuses (too many mappings after a split) is made up for by the next mapping.
             let _ = unsafe { unmap(self.addr, self.len) };
         }
     }

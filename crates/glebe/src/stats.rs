@@ -1,20 +1,26 @@
 //! Statistics: counters that threads do not fight over, latency histograms, and one table a part
-//! from which the structure, its text and its JSON are made.
+//! from which the structure, its text, its JSON, its OpenMetrics text and its glossary are made.
 //!
 //! A counter is spread over lanes, one cache line group each; a thread adds to its own lane and a
-//! reader sums them, so a sum is exact only while nobody adds. Times are nanoseconds.
+//! reader sums them, so a sum is exact only while nobody adds. Times are nanoseconds, but seconds
+//! in OpenMetrics.
+
+mod openmetrics;
 
 use std::cell::Cell;
 use std::fmt::Write;
 
 use crate::sync::{prefetch, MappedWord as Word, Ordering};
 
-/// Lanes of every striped counter: a power of two, more than threads usually run at once.
-pub(crate) const LANES: usize = 16;
+pub(crate) use openmetrics::{openmetrics, Set};
 
-/// The calling thread's lane.
+/// Lanes of every striped counter: a power of two, more than threads usually run at once.
+pub const LANES: usize = 16;
+
+/// The calling thread's lane, below [`LANES`]: threads that run at once are spread over them.
 #[inline]
-pub(crate) fn lane() -> usize {
+#[must_use]
+pub fn lane() -> usize {
     static NEXT: Word = Word::new(0);
     thread_local!(static LANE: Cell<usize> = const { Cell::new(usize::MAX) });
     LANE.with(|lane| {
@@ -59,15 +65,29 @@ const USUAL_NANOS: u64 = 512;
 const BUCKETS: usize = (u64::BITS as u64 * PARTS) as usize;
 
 /// A histogram of durations whose buckets are an eighth of a power of two wide.
+///
+/// `max` and `sum` share a cache line; the count is the sum of the buckets.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Histogram {
-    max: Word,
+    totals: Totals,
     buckets: [Word; BUCKETS],
 }
 
+/// Aligned to its size, and so on one cache line.
+#[derive(Debug)]
+#[repr(align(16))]
+struct Totals {
+    max: Word,
+    sum: Word,
+}
+
+const _: () = assert!(size_of::<Totals>() == 16);
+
 impl Histogram {
     pub(crate) fn new() -> Self {
-        Self { max: Word::new(0), buckets: std::array::from_fn(|_| Word::new(0)) }
+        let totals = Totals { max: Word::new(0), sum: Word::new(0) };
+        Self { totals, buckets: std::array::from_fn(|_| Word::new(0)) }
     }
 
     /// Starts to fetch the buckets of durations that are usual where that is worth a thought.
@@ -81,16 +101,21 @@ impl Histogram {
     /// Adds one duration.
     #[inline]
     pub(crate) fn record(&self, nanos: u64) {
+        let Totals { max, sum } = &self.totals;
         self.buckets[bucket_of(nanos)].fetch_add(1, Ordering::Relaxed);
-        if nanos > self.max.load(Ordering::Relaxed) {
-            self.max.fetch_max(nanos, Ordering::Relaxed);
+        // Seldom a new maximum: looking first pays for the sum.
+        if nanos > max.load(Ordering::Relaxed) {
+            max.fetch_max(nanos, Ordering::Relaxed);
         }
+        sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
     /// What has been recorded so far.
     pub(crate) fn snapshot(&self) -> Latency {
         let buckets = self.buckets.iter().map(|b| b.load(Ordering::Relaxed)).collect();
-        Latency { buckets, max: self.max.load(Ordering::Relaxed) }
+        let Totals { max, sum } = &self.totals;
+        let (max, sum) = (max.load(Ordering::Relaxed), sum.load(Ordering::Relaxed));
+        Latency { buckets, max, sum }
     }
 }
 
@@ -119,6 +144,7 @@ fn bucket_end(bucket: usize) -> u64 {
 pub struct Latency {
     buckets: Vec<u64>,
     max: u64,
+    sum: u64,
 }
 
 impl Latency {
@@ -132,6 +158,18 @@ impl Latency {
     #[must_use]
     pub fn max(&self) -> u64 {
         self.max
+    }
+
+    /// All together; exact, and beside [`Latency::count`] only while nobody records.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// How many were shorter than `2^power` nanoseconds; exact.
+    fn shorter_than(&self, power: u32) -> u64 {
+        let end = bucket_of(1 << power).min(self.buckets.len());
+        self.buckets[..end].iter().sum()
     }
 
     /// The duration that a share `q` of all, 0 to 1, did not exceed: at most an eighth too large.
@@ -149,14 +187,87 @@ impl Latency {
     }
 }
 
-/// One line of a statistics table: its name, which ends in its unit where that is not "count",
-/// its value and what it means.
-pub(crate) type Row = (&'static str, u64, &'static str);
+/// What a single value is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Events or things that are no memory.
+    Count,
+    /// Base pages.
+    Pages,
+}
+
+/// What a row of a statistics table holds.
+#[derive(Debug)]
+pub(crate) enum Value<'a> {
+    /// Only grows.
+    Counter(Unit, u64),
+    /// Goes up and down.
+    Gauge(Unit, u64),
+    /// Durations, and their name in OpenMetrics.
+    Durations(&'static str, &'a Latency),
+}
+
+/// One row of a statistics table: its name, which ends in its unit where that is not plain, its
+/// value and what it means.
+#[derive(Debug)]
+pub(crate) struct Row<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) value: Value<'a>,
+    pub(crate) what: &'static str,
+}
+
+/// One number of a statistics table, as text and JSON show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Its name, which ends in its unit where that is not plain.
+    pub name: String,
+    /// What it is counted in.
+    pub unit: &'static str,
+    /// The number.
+    pub value: u64,
+    /// What it means.
+    pub what: String,
+}
+
+/// Part of the name, share of all, and what such a quantile tells.
+const QUANTILES: [(&str, f64, &str); 4] = [
+    ("p50", 0.5, "half took no longer"),
+    ("p90", 0.9, "9 of 10 took no longer"),
+    ("p99", 0.99, "99 of 100 took no longer"),
+    ("p999", 0.999, "999 of 1000 took no longer"),
+];
+
+/// The rows as single numbers.
+pub(crate) fn lines(rows: &[Row]) -> Vec<Line> {
+    let mut out = Vec::new();
+    for Row { name, value, what } in rows {
+        match value {
+            Value::Counter(unit, value) | Value::Gauge(unit, value) => {
+                let unit = if *unit == Unit::Pages { "pages" } else { "count" };
+                let (name, what) = ((*name).to_owned(), (*what).to_owned());
+                out.push(Line { name, unit, value: *value, what });
+            }
+            Value::Durations(_, latency) => {
+                let mut line = |end: &str, unit, value, tells| {
+                    let (name, what) = (format!("{name}_{end}"), format!("{what}: {tells}"));
+                    out.push(Line { name, unit, value, what });
+                };
+                line("count", "count", latency.count(), "how many");
+                line("sum_ns", "ns", latency.sum(), "all together");
+                for (end, share, tells) in QUANTILES {
+                    line(&format!("{end}_ns"), "ns", latency.quantile(share), tells);
+                }
+                line("max_ns", "ns", latency.max(), "the longest");
+            }
+        }
+    }
+    out
+}
 
 /// The rows as aligned text.
 pub(crate) fn text(rows: &[Row]) -> String {
     let mut out = String::new();
-    for (name, value, what) in rows {
+    for Line { name, value, what, .. } in lines(rows) {
         let _ = writeln!(out, "{name:<24} {value:>14}  {what}");
     }
     out
@@ -164,9 +275,19 @@ pub(crate) fn text(rows: &[Row]) -> String {
 
 /// The rows as one JSON object.
 pub(crate) fn json(rows: &[Row]) -> String {
+    let lines = lines(rows);
     let fields: Vec<_> =
-        rows.iter().map(|(name, value, _)| format!("\"{name}\": {value}")).collect();
+        lines.iter().map(|Line { name, value, .. }| format!("\"{name}\": {value}")).collect();
     format!("{{ {} }}", fields.join(", "))
+}
+
+/// Name, unit and meaning of every number, without the values.
+pub(crate) fn describe(rows: &[Row]) -> String {
+    let mut out = String::new();
+    for Line { name, unit, what, .. } in lines(rows) {
+        let _ = writeln!(out, "{name:<24} {unit:<6} {what}");
+    }
+    out
 }
 
 #[cfg(test)]
@@ -190,7 +311,9 @@ mod tests {
         let histogram = Histogram::new();
         (1..=1000).for_each(|n| histogram.record(n));
         let latency = histogram.snapshot();
-        assert_eq!((latency.count(), latency.max()), (1000, 1000));
+        assert_eq!((latency.count(), latency.max(), latency.sum()), (1000, 1000, 500_500));
+        assert_eq!((latency.shorter_than(3), latency.shorter_than(9)), (7, 511));
+        assert_eq!(Latency::default().shorter_than(63), 0);
         let median = latency.quantile(0.5);
         assert!((500..=563).contains(&median), "{median}");
         assert_eq!(latency.quantile(1.0), 1000);

@@ -20,6 +20,9 @@ pub(crate) use std::thread::yield_now;
 /// A word in mapped memory or in a `static`, where the model checker's own type cannot be.
 pub(crate) use std::sync::atomic::{AtomicU64 as MappedWord, AtomicU8 as MappedByte};
 
+/// A lock in a `static`, where the model checker's own type cannot be.
+pub(crate) use std::sync::Mutex as StaticMutex;
+
 /// Locks `mutex`; a panic in an earlier holder is no reason to stop, since no critical section
 /// of this crate runs a caller's code.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,18 +1,24 @@
 //! A memory cgroup that is too small is an error, and nobody in it is killed.
 //!
 //! A group of version 1 is made below this process's own and removed at the end, on failure too;
-//! the test runs itself in it as a child process. Version 2 is tested on a fixture tree, in the
-//! library.
+//! the test runs itself in it as a child process, and there once more as nobody, who cannot grow
+//! a pool of huge pages, which the group does not count. Version 2 is tested on a fixture tree, in
+//! the library.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use glebe::contig::{Contig, Error, Source};
+use glebe::reserve::{self, Request, Reserve};
+use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
 
 const LIMIT: Bytes = Bytes::mib(300);
 const GROUP: &str = "GLEBE_TEST_CGROUP";
+const TEST: &str = "a_cgroup_limit_is_an_error_and_no_kill";
+const NOBODY: u32 = 65534;
 
 struct Group(PathBuf);
 
@@ -85,12 +91,49 @@ fn in_group(group: &Path) {
     fs::remove_file(&file).unwrap();
     synced.unwrap();
     assert!(fits.is_ok(), "{fits:?}");
+    drop(fits);
+    use_reserve();
+    match this_test().env(GROUP, group).uid(NOBODY).gid(NOBODY).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => println!("skipped: nobody cannot run this program: {error}"),
+    }
+}
+
+/// A reserve that fits, with all that it keeps beside its memory, is used to the last byte.
+fn use_reserve() {
+    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(240)).unwrap();
+    let reserve = Reserve::builder().build(contig).unwrap();
+    let mut all = reserve.alloc_with(Request::new(reserve.len()).any()).unwrap();
+    all.bytes_mut().unwrap().fill(1);
+}
+
+/// As nobody, in the group.
+fn refuse_reserve() {
+    match Reserve::builder().map(Bytes::gib(1)) {
+        Err(reserve::Error::Contig(error)) => {
+            assert!(matches!(error, Error::CgroupLimit { limit: LIMIT, .. }), "{error}");
+        }
+        Ok(reserve) if matches!(reserve.contig().source(), Source::Hugetlb(_)) => {
+            println!("skipped: the pool had 1 GiB to spare, which the group does not count");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// This test, as another process.
+fn this_test() -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", TEST, "--nocapture"]);
+    command
 }
 
 #[test]
 fn a_cgroup_limit_is_an_error_and_no_kill() {
     if let Some(group) = std::env::var_os(GROUP) {
-        return in_group(Path::new(&group));
+        return match effective_user() {
+            NOBODY => refuse_reserve(),
+            _ => in_group(Path::new(&group)),
+        };
     }
     let group = match Group::make() {
         Ok(group) => group,
@@ -99,12 +142,7 @@ fn a_cgroup_limit_is_an_error_and_no_kill() {
             return;
         }
     };
-    let passed = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_cgroup_limit_is_an_error_and_no_kill", "--nocapture"])
-        .env(GROUP, &group.0)
-        .status()
-        .unwrap()
-        .success();
+    let passed = this_test().env(GROUP, &group.0).status().unwrap().success();
     assert_eq!(group.kills(), 0);
     assert!(passed);
 }

@@ -4,9 +4,11 @@
 //! One test at a time, in a process of its own: no thread but the forking one is in the library.
 #![allow(unsafe_code)] // Safety: fork, waitpid and _exit; the child uses only what it inherited.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use glebe::contig::{Contig, Source};
+use glebe::reserve::served::{self, Form};
 use glebe::reserve::{
     Block, Contiguity, Error, Pool, Promise, Put, Request, Reserve, Stats, Writers,
 };
@@ -141,6 +143,35 @@ fn a_child_makes_a_reserve_of_its_own() {
     };
     assert_eq!(in_child(own), 0);
     parents.assert_whole();
+}
+
+#[test]
+fn a_child_leaves_the_socket_of_its_parents_statistics_alone_and_has_its_own() {
+    let _alone = alone();
+    let dir = std::env::temp_dir().join(format!("glebe-fork-{}", std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+    let answers = || {
+        let found = served::list(&dir).unwrap();
+        found.iter().filter(|one| one.read(Form::Json).unwrap().is_some()).count()
+    };
+    let reserve = Reserve::builder().build(plain()).unwrap();
+    reserve.serve_stats_in(&dir).unwrap();
+    let mut inherited = Some(reserve);
+    let in_child = in_child(|| {
+        let inherited = inherited.take().unwrap();
+        let refused = refused(inherited.serve_stats_in(&dir).map(|_| ()));
+        drop(inherited);
+        let own = Reserve::builder().build(plain()).unwrap();
+        own.serve_stats_in(&dir).unwrap();
+        let both = answers() == 2;
+        std::mem::forget(own); // as a process that ends at once leaves it
+        u8::from(!refused || !both)
+    });
+    let (left, live) = (served::list(&dir).unwrap().len(), answers());
+    drop(inherited);
+    let live_at_end = answers();
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!((in_child, left, live, live_at_end), (0, 2, 1, 0));
 }
 
 /// Pages of the pool of 2 MiB pages.

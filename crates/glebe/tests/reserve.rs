@@ -240,6 +240,15 @@ fn bad_requests_are_refused_with_their_values() {
         let refused = reserve.promise(Pages::new(pages), ONE);
         assert!(matches!(refused, Err(Error::NoRun { .. })), "{refused:?}");
     }
+    let held = any(&reserve, all.get() / 2).unwrap();
+    let promised = reserve.promise(ONE, ONE).unwrap();
+    let refused = reserve.promise(all - held.pages(), ONE);
+    assert!(
+        matches!(refused, Err(Error::NoRun { asked, largest })
+            if asked > largest && largest.get() < all.get() / 2),
+        "{refused:?}"
+    );
+    drop((held, promised));
     let largest = reserve.largest_run().unwrap();
     assert!(reserve.alloc(largest, ONE).is_ok());
     let pool = reserve.page_cache().pool("bad").unwrap();

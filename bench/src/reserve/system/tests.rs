@@ -9,7 +9,7 @@ fn report(command: Result<&str, &str>) -> serde_json::Value {
     let mut tenant = Tenant::new(reserve.page_cache().pool("system").unwrap());
     tenant.fill(&reserve);
     let background = match command {
-        Ok(command) => Background::new(Some(command), true).map(Arc::new),
+        Ok(command) => Background::new(Some(command), None, true).map(Arc::new),
         Err(why) => Err(why.to_owned()),
     };
     let mut report = Report::new("reserve", "", true);

@@ -35,6 +35,12 @@ impl Claim {
         Self { process, size, pages: 0, before: 0, change: 0 }
     }
 
+    /// Writes down a change that is about to be made, once what was under way is settled.
+    pub fn begin(&mut self, persistent: u64, change: i64) {
+        self.settle(persistent);
+        (self.before, self.change) = (persistent, change);
+    }
+
     /// Settles a change that was cut short, from the pages that the pool has now.
     pub fn settle(&mut self, persistent: u64) {
         if self.change >= 0 {

@@ -39,7 +39,7 @@ pub(super) fn build(
 ) -> Result<Built, Error> {
     let no_such = || Error::NoSuchSize { size, listed: sizes() };
     let pool = request.place.pool(size).ok_or_else(no_such)?;
-    let gate = Gate::new(Resource::Hugetlb(size));
+    let gate = Gate::new(Resource::Hugetlb(size))?;
     gate.check(len)?;
     let mut builder = Builder {
         request,

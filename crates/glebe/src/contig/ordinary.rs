@@ -57,7 +57,7 @@ fn filled(
     reporter: &mut Reporter<'_>,
     prepare: impl FnOnce(&Mapping) -> Result<(), OsError>,
 ) -> Result<Mapping, Error> {
-    let gate = Gate::new(Resource::Memory);
+    let gate = Gate::new(Resource::Memory)?;
     gate.check(len)?;
     let mapping = Mapping::aligned(len, align, Visibility::PRIVATE)?;
     prepare(&mapping)?;

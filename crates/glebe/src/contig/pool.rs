@@ -6,15 +6,20 @@
 //! Only free pages are given back: the kernel turns the rest into surplus, which would count
 //! against others. What is in use by others stays in the record until it is free.
 //!
+//! A give-back that fails is made up for: the claim is kept, and the next of this process that
+//! takes the lock gives it back; once the process has ended anybody does. Nobody is told, since it
+//! happens in a drop; the record shows it.
+//!
 //! Counts are huge pages. A change costs a few 10 µs and 50 µs for each 2 MiB page added.
 //!
 //! Order: a claim is dropped when its thread holds no `PoolLock`, since the drop takes it.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::claims::{self, Claim};
 use crate::error::OsError;
+use crate::sync::{lock, MappedWord, Mutex, Ordering, StaticMutex};
 use crate::sys::fork::ForkGuard;
 use crate::sys::hugetlb::{Counts, Pool, ROOT};
 use crate::sys::lock_file::{read_private, replace_private, LockFile};
@@ -52,18 +57,32 @@ pub(super) struct PoolLock {
     this: Process,
     boot_id: String,
     notes: Vec<String>,
+    /// Tells one holding of the lock from another.
+    number: u64,
+    /// What changes of this process came to that were settled when the lock was taken.
+    settled: Mutex<Vec<(PageSize, i64)>>,
 }
 
+/// Claims of this process that could not be given back: the next that takes the lock tries again.
+/// Never waited for, since a thread that forked meanwhile would wait for ever in the child.
+static LEFT: StaticMutex<Vec<PoolClaim>> = StaticMutex::new(Vec::new());
+static HOLDINGS: MappedWord = MappedWord::new(0);
+
 impl PoolLock {
-    /// Waits for the lock, then gives back what processes that have ended had added.
+    /// Waits for the lock, settles what was cut short, then gives back what processes that have
+    /// ended had added, and what this process could not give back before.
     ///
     /// # Errors
-    /// If the lock file cannot be opened or is somebody else's, or its record cannot be read.
+    /// If the lock file cannot be opened or is somebody else's, its record cannot be read, or it
+    /// cannot be told who this process is.
     pub fn acquire(place: &Place) -> Result<Self, OsError> {
         let file = lock_first(&place.locks)?;
-        let (this, boot_id) = (Process::this(), boot_id());
-        let mut lock = Self { file, this, boot_id, notes: Vec::new() };
+        let (this, boot_id) = (Process::this()?, boot_id()?);
+        let number = HOLDINGS.fetch_add(1, Ordering::Relaxed);
+        let (notes, settled) = (Vec::new(), Mutex::new(Vec::new()));
+        let mut lock = Self { file, this, boot_id, notes, number, settled };
         lock.give_back_for_ended(place)?;
+        lock.give_back_left();
         Ok(lock)
     }
 
@@ -85,15 +104,10 @@ impl PoolLock {
         replace_private(&self.record_path(), claims::format(claims, &self.boot_id).as_bytes())
     }
 
-    /// Changes the record of `process` for `size`.
-    fn record(
-        &self,
-        process: Process,
-        size: PageSize,
-        change: impl FnOnce(&mut Claim),
-    ) -> Result<(), OsError> {
+    /// Changes the record of this process for `size`.
+    fn record(&self, size: PageSize, change: impl FnOnce(&mut Claim)) -> Result<(), OsError> {
         let (mut claims, _) = self.read()?;
-        change(own(&mut claims, process, size));
+        change(own(&mut claims, self.this, size));
         self.write(&claims)
     }
 
@@ -110,8 +124,36 @@ impl PoolLock {
         self.write(&claims)
     }
 
+    /// Settles changes that were cut short, before the pool is changed by anybody else.
+    fn settle(&self, claims: &mut [Claim], place: &Place) -> Result<(), OsError> {
+        for claim in claims.iter_mut().filter(|claim| claim.change != 0) {
+            let Some(pool) = place.pool(claim.size) else { continue };
+            let had = claim.pages;
+            claim.settle(pool.counts()?.persistent());
+            if claim.process == self.this {
+                let came = i64::try_from(i128::from(claim.pages) - i128::from(had));
+                lock(&self.settled).push((claim.size, came.unwrap_or_default()));
+            }
+        }
+        Ok(())
+    }
+
+    fn give_back_left(&self) {
+        let Ok(mut left) = LEFT.try_lock() else { return };
+        let claims = std::mem::take(&mut *left);
+        drop(left);
+        for mut claim in claims {
+            if claim.place.locks.iter().any(|path| path == self.file.path()) {
+                claim.release(self);
+            } else {
+                claim.keep();
+            }
+        }
+    }
+
     fn give_back_for_ended(&mut self, place: &Place) -> Result<(), OsError> {
         let (mut claims, ignored) = self.read()?;
+        self.settle(&mut claims, place)?;
         let path = self.record_path();
         self.notes.extend(ignored.into_iter().map(|what| format!("{}: {what}", path.display())));
         for at in 0..claims.len() {
@@ -121,7 +163,6 @@ impl PoolLock {
             let size = claims[at].size;
             let Some(pool) = place.pool(size) else { continue };
             let counts = pool.counts()?;
-            claims[at].settle(counts.persistent());
             if claims[at].pages > counts.total {
                 self.notes.push(format!(
                     "{}: {} pages of {} claimed, the pool has {}: ignored",
@@ -166,7 +207,7 @@ fn lock_first(paths: &[PathBuf]) -> Result<LockFile, OsError> {
     let mut last = None;
     for path in paths {
         match LockFile::acquire(path) {
-            Err(error) if elsewhere(&error, path) => last = Some(error),
+            Err(error) if elsewhere(&error) => last = Some(error),
             other => return other,
         }
     }
@@ -175,10 +216,20 @@ fn lock_first(paths: &[PathBuf]) -> Result<LockFile, OsError> {
     }))
 }
 
-/// Whether the lock cannot be at `path` for anybody, rather than being kept from us.
-fn elsewhere(error: &OsError, path: &Path) -> bool {
-    let gone = path.parent().is_none_or(|dir| !dir.is_dir());
-    gone || error.kind() == io::ErrorKind::ReadOnlyFilesystem
+/// Whether the lock cannot be there for anybody, rather than being kept from us now: the file
+/// would be made, so it is the directory that is not there.
+fn elsewhere(error: &OsError) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, ReadOnlyFilesystem};
+    matches!(error.kind(), NotFound | NotADirectory | ReadOnlyFilesystem)
+}
+
+/// A change that was begun.
+#[derive(Clone, Copy, Debug)]
+struct Unsettled {
+    /// The number of the lock's holding in which that was.
+    holding: u64,
+    before: u64,
+    change: i64,
 }
 
 /// Pages added to a pool, given back when this is dropped; not by a forked child.
@@ -187,6 +238,8 @@ pub(super) struct PoolClaim {
     pool: Pool,
     place: Place,
     pages: u64,
+    /// A change of which it is not known yet how far it got.
+    unsettled: Option<Unsettled>,
     /// Whether this process may change the pool at all.
     may_change: bool,
     guard: ForkGuard,
@@ -196,7 +249,7 @@ impl PoolClaim {
     /// A claim to nothing yet.
     pub fn new(pool: Pool, place: Place) -> Self {
         let may_change = pool.is_writable();
-        Self { pool, place, pages: 0, may_change, guard: ForkGuard::new() }
+        Self { pool, place, pages: 0, unsettled: None, may_change, guard: ForkGuard::new() }
     }
 
     /// Whether this process may change the pool at all.
@@ -220,6 +273,7 @@ impl PoolClaim {
     /// Gives back up to `wanted` pages, those that are free; returns how many.
     pub fn shrink(&mut self, lock: &PoolLock, wanted: u64) -> Result<u64, OsError> {
         let counts = self.pool.counts()?;
+        self.catch_up(lock, counts.persistent());
         let give = wanted.min(self.pages).min(spare(&counts));
         if give == 0 {
             return Ok(0);
@@ -258,21 +312,19 @@ impl PoolClaim {
         let change = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
         let changes = [-change(pages), change(pages.saturating_mul(each))];
         let before = [large.pool.counts()?.persistent(), self.pool.counts()?.persistent()];
-        let mut begin = [0, 1].map(|at| {
-            move |claim: &mut Claim| (claim.before, claim.change) = (before[at], changes[at])
-        });
+        let mut begin =
+            [0, 1].map(|at| move |claim: &mut Claim| claim.begin(before[at], changes[at]));
         let [first, second] = &mut begin;
         lock.record_both(sizes, [first, second])?;
+        let holding = lock.number;
+        let begun = |at: usize| Unsettled { holding, before: before[at], change: changes[at] };
+        (large.unsettled, self.unsettled) = (Some(begun(0)), Some(begun(1)));
         let written = large.pool.demote(pages);
         let now = [large.pool.counts()?.persistent(), self.pool.counts()?.persistent()];
         let mut settle = now.map(|now| move |claim: &mut Claim| claim.settle(now));
         let had = self.pages;
-        for (at, claim) in [large, self].into_iter().enumerate() {
-            let mut own = Claim::new(lock.this, sizes[at]);
-            (own.pages, own.before, own.change) = (claim.pages, before[at], changes[at]);
-            own.settle(now[at]);
-            claim.pages = own.pages;
-        }
+        large.catch_up(lock, now[0]);
+        self.catch_up(lock, now[1]);
         let [first, second] = &mut settle;
         lock.record_both(sizes, [first, second])?;
         written.map(|()| self.pages - had)
@@ -280,12 +332,41 @@ impl PoolClaim {
 
     /// Ends the claim while the lock is held.
     fn release(&mut self, lock: &PoolLock) {
-        // A failure leaves the claim in the record, for the next holder after this process.
-        let _ = self.shrink(lock, self.pages);
-        if self.pages > 0 {
-            let _ = self.leave(lock);
+        let _ = self.shrink(lock, u64::MAX);
+        if self.unsettled.is_some() || (self.pages > 0 && self.leave(lock).is_err()) {
+            self.keep();
         }
         self.may_change = false;
+    }
+
+    /// Keeps the claim for the next that takes the lock, of this process; once that has ended,
+    /// the record gives it to anybody.
+    fn keep(&mut self) {
+        if let Ok(mut left) = LEFT.try_lock() {
+            let (pages, unsettled) = (std::mem::take(&mut self.pages), self.unsettled.take());
+            let (pool, place) = (self.pool.clone(), self.place.clone());
+            left.push(Self { pool, place, pages, unsettled, may_change: true, guard: self.guard });
+        }
+        self.may_change = false;
+    }
+
+    /// Learns how far a change got, where that is not known yet, from the pages in the pool now.
+    fn catch_up(&mut self, holder: &PoolLock, persistent: u64) {
+        let Some(Unsettled { holding, before, change }) = self.unsettled.take() else { return };
+        let size = self.pool.size();
+        if holding == holder.number {
+            let mut own = Claim { pages: self.pages, ..Claim::new(holder.this, size) };
+            own.begin(before, change);
+            own.settle(persistent);
+            self.pages = own.pages;
+            return;
+        }
+        // The record was settled when the lock was taken, by this process or by another, and
+        // only if by this one it is told what came of the change.
+        let mut settled = lock(&holder.settled);
+        if let Some(at) = settled.iter().position(|(of, _)| *of == size) {
+            self.pages = self.pages.saturating_add_signed(settled.swap_remove(at).1);
+        }
     }
 
     fn change(
@@ -296,28 +377,27 @@ impl PoolClaim {
         change: i64,
     ) -> Result<u64, OsError> {
         let size = self.pool.size();
-        lock.record(lock.this, size, |claim| {
-            claim.before = before;
-            claim.change = change;
-        })?;
+        lock.record(size, |claim| claim.begin(before, change))?;
+        self.unsettled = Some(Unsettled { holding: lock.number, before, change });
         // A failed write is settled like one that did nothing.
         let written = self.pool.set_persistent(target);
         let now = self.pool.counts()?.persistent();
-        let mut own = Claim::new(lock.this, size);
-        (own.pages, own.before, own.change) = (self.pages, before, change);
-        own.settle(now);
-        let moved = own.pages.abs_diff(self.pages);
-        self.pages = own.pages;
-        lock.record(lock.this, size, |claim| claim.settle(now))?;
-        written.map(|()| moved)
+        let had = self.pages;
+        self.catch_up(lock, now);
+        lock.record(size, |claim| claim.settle(now))?;
+        written.map(|()| self.pages.abs_diff(had))
     }
 
     /// Leaves what cannot be given back now to whoever next takes the lock.
     fn leave(&mut self, lock: &PoolLock) -> Result<(), OsError> {
-        let pages = std::mem::take(&mut self.pages);
-        let size = self.pool.size();
-        lock.record(lock.this, size, |claim| claim.pages = claim.pages.saturating_sub(pages))?;
-        lock.record(Process::none(), size, |claim| claim.pages += pages)
+        let (pages, size) = (self.pages, self.pool.size());
+        let (mut claims, _) = lock.read()?;
+        let of_this = own(&mut claims, lock.this, size);
+        of_this.pages = of_this.pages.saturating_sub(pages);
+        own(&mut claims, lock.this.none(), size).pages += pages;
+        lock.write(&claims)?;
+        self.pages = 0;
+        Ok(())
     }
 }
 
@@ -328,8 +408,10 @@ impl Drop for PoolClaim {
         }
         // Also of a claim to nothing: pages that others left in the record because this holder
         // used them are free now, and taking the lock gives them back.
-        if let Ok(lock) = PoolLock::acquire(&self.place) {
-            self.release(&lock);
+        match PoolLock::acquire(&self.place) {
+            Ok(lock) => self.release(&lock),
+            Err(_) if self.pages > 0 || self.unsettled.is_some() => self.keep(),
+            Err(_) => {}
         }
     }
 }

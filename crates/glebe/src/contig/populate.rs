@@ -14,6 +14,7 @@ use crate::mapping::Mapping;
 use crate::sync::{lock, MappedWord, Mutex, Ordering, RwLock};
 use crate::sys::cgroup::{Limits, Resource};
 use crate::sys::meminfo;
+use crate::sys::thread::start_within;
 use crate::units::{Bytes, PageSize};
 
 /// Bytes populated between two looks at the limits.
@@ -49,21 +50,23 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub fn new(resource: Resource) -> Self {
-        Self {
-            limits: Limits::find(Path::new("/"), resource),
+    /// # Errors
+    /// If it cannot be told which limits there are.
+    pub fn new(resource: Resource) -> Result<Self, Error> {
+        Ok(Self {
+            limits: Limits::find(Path::new("/"), resource)?,
             ordinary: resource == Resource::Memory,
             under_way: MappedWord::new(0),
             turn: RwLock::new(()),
-        }
+        })
     }
 
     /// Whether `asked` more bytes fit now.
     ///
     /// # Errors
-    /// The limit that they do not fit.
+    /// The limit that they do not fit, or that cannot be read.
     pub fn check(&self, asked: Bytes) -> Result<(), Error> {
-        if let Some(tightest) = self.limits.tightest() {
+        if let Some(tightest) = self.limits.tightest()? {
             let margin = if self.ordinary { GROUP_MARGIN } else { Bytes::ZERO };
             let fits = asked.checked_add(margin).is_some_and(|all| all <= tightest.headroom());
             if !fits {
@@ -130,7 +133,7 @@ pub(super) fn populate(
                 });
             };
             // A thread that cannot be had is not needed: this one takes what is left.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, thread);
+            let _ = start_within(scope, thread);
         }
         drop(sender);
         // This thread works too, and is the one that calls back.
@@ -208,7 +211,7 @@ mod tests {
             let mapping = Mapping::aligned(len, page_size(), Visibility::PRIVATE).unwrap();
             let mut seen = Vec::new();
             let mut callback = |progress: Progress| seen.push(progress);
-            let gate = Gate::new(Resource::Memory);
+            let gate = Gate::new(Resource::Memory).unwrap();
             let mut reporter = Reporter(Some(&mut callback));
             populate(&mapping, page_size(), order, threads, &gate, &mut reporter).unwrap();
             assert_eq!(seen.last(), Some(&Progress { done: len, total: len }));
@@ -222,7 +225,7 @@ mod tests {
     #[test]
     fn a_failure_stops_all_threads_and_is_returned() {
         let mapping = Mapping::aligned(Bytes::mib(256), page_size(), Visibility::PRIVATE).unwrap();
-        let gate = Gate { ordinary: true, ..Gate::new(Resource::Memory) };
+        let gate = Gate { ordinary: true, ..Gate::new(Resource::Memory).unwrap() };
         gate.under_way.store(u64::MAX - (1 << 40), Ordering::SeqCst);
         let mut reporter = Reporter(None);
         // With that much under way nothing passes beside it; alone each slice passes.

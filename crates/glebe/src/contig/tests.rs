@@ -66,15 +66,21 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
     if !privileged() {
         return;
     }
-    let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(64)).unwrap();
-    assert!(memory.pinned());
-    assert_eq!(memory.proof(), Proof::Frames);
-    // Unless somebody else drew from the pool, and then it says so.
-    let disturbed = memory.why_not_better().iter().any(|why| why.contains("were possible"));
-    let ascending = memory.runs().is_sorted_by_key(|run| run.pfn);
-    assert!(ascending || disturbed, "{:?}", memory.runs());
-    assert_eq!(memory.verify().unwrap(), []);
-    assert!(memory.grown_by() <= 32);
+    // Somebody else may draw from the pool meanwhile; mostly nobody does.
+    let ascends = |_| {
+        let memory = match Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(64)) {
+            Ok(memory) => memory,
+            Err(error @ Error::PoolShort { .. }) => {
+                println!("disturbed: {error}");
+                return false;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert!(memory.pinned() && memory.grown_by() <= 32);
+        assert_eq!((memory.proof(), memory.verify().unwrap()), (Proof::Frames, vec![]));
+        memory.runs().is_sorted_by_key(|run| run.pfn)
+    };
+    assert!((0..10).any(ascends), "never in the order of frames");
 }
 
 #[test]

@@ -7,10 +7,15 @@
 //! `writers` while it copies, and first class takes another run or waits.
 #![allow(unsafe_code)] // Safety: forwards to sys::rseq; the caller of `fill` vouches for the bytes.
 
+use std::io::ErrorKind;
+
 use crate::error::OsError;
-use crate::sync::{fence, AtomicU64, Ordering};
+use crate::sync::{fence, yield_now, AtomicU64, Ordering};
 use crate::sys::{membarrier, rseq};
 pub(crate) use rseq::{Fill, Guard, Outcome};
+
+/// Attempts at a barrier for which the kernel lacks memory.
+const BARRIER_TRIES: u32 = 8;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -35,16 +40,25 @@ impl Critical {
     }
 
     /// After this no tenant acts on a guard word that it read before.
-    pub(crate) fn barrier(&self) {
+    ///
+    /// # Errors
+    /// `find` registered the process and tried the call, so only for want of the kernel's own
+    /// memory, which is tried again, or where a filter denies it since. To go on would let a
+    /// tenant write into a block.
+    pub(crate) fn barrier(&self) -> Result<(), OsError> {
         if let Self::Restartable(_) = self {
-            // `find` registered the process and tried the call: it cannot fail now, and
-            // going on without it would let a tenant write into a block.
-            if let Err(why) = membarrier::rseq_barrier() {
-                eprintln!("glebe: {why} after it had worked");
-                std::process::abort();
+            let mut made = membarrier::rseq_barrier();
+            for _ in 1..BARRIER_TRIES {
+                if !made.as_ref().is_err_and(|why| why.kind() == ErrorKind::OutOfMemory) {
+                    break;
+                }
+                yield_now();
+                made = membarrier::rseq_barrier();
             }
+            made?;
         }
         fence(Ordering::SeqCst);
+        Ok(())
     }
 
     /// Exchanges `target` while the guard matches.
@@ -98,3 +112,6 @@ unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
     fill.target.store(fill.commit, Ordering::Release);
     Outcome::Done
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,5 +1,7 @@
 //! What a reserve refuses, and why.
 
+use std::path::PathBuf;
+
 use crate::contig;
 use crate::error::OsError;
 use crate::units::{Bytes, Pages};
@@ -47,6 +49,30 @@ pub enum Error {
         given: Bytes,
         /// The granule.
         granule: Bytes,
+    },
+    /// There is no directory to serve statistics in.
+    #[error(
+        "no directory for the socket of statistics: XDG_RUNTIME_DIR names none that user {user} \
+         owns, nor is there /run/user/{user}; name one"
+    )]
+    NoRuntimeDir {
+        /// The effective user.
+        user: u32,
+    },
+    /// A directory for sockets that others own or can enter.
+    #[error(
+        "{} has owner {owner} and mode {mode:o}; sockets of statistics need a directory of \
+         owner {user} and mode 40700", .path.display()
+    )]
+    SharedDir {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its type and mode.
+        mode: u32,
+        /// The effective user.
+        user: u32,
     },
     /// The memory could not be had.
     #[error(transparent)]

@@ -1,20 +1,44 @@
-//! The index of the page cache: from a key's hash to the page that may hold it.
+//! The index of the page cache: from a key's hash to the use of a page that may hold it.
 //!
 //! Buckets of two cache lines, each one header word and fifteen slots. Nobody locks: an entry is
 //! published, together with the end of the entry that it replaces, by one exchange of the header.
 //!
 //! ```text
-//! header  63                 30 29        15 14         0      slot  63      32 31       0
-//!        +---------------------+------------+------------+          +----------+----------+
-//!        |       version       |  claimed   |   valid    |          |   tag    |   page   |
-//!        |         34          |     15     |     15     |          |    32    |    32    |
-//!        +---------------------+------------+------------+          +----------+----------+
+//! header  63                 30 29        15 14         0
+//!        +---------------------+------------+------------+
+//!        |       version       |  claimed   |   valid    |
+//!        |         34          |     15     |     15     |
+//!        +---------------------+------------+------------+
+//! slot    63        48 47          32 31                 0
+//!        +------------+--------------+--------------------+
+//!        |    tag     |  generation  |        page        |
+//!        |     16     |      16      |         32         |
+//!        +------------+--------------+--------------------+
 //! ```
 //!
 //! The version grows with every change, so an exchange proves that the bucket is as it was
 //! searched. An entry says "may hold": pages that first class took keep their entries until
 //! somebody finds them stale. Keys that crowd one bucket displace each other, which costs a miss.
+//!
+//! Tag: bits of the hash that do not choose the bucket. Two keys of one tag are told apart by the
+//! words beside their pages, so a wrong guess, one in 2^16 for each entry met, costs two lines.
+//!
+//! Generation: the low bits of the page word's ([`super::page_word`]). An entry means one use of
+//! its page: once that is over the entry is stale, whatever the page holds later, so that no page
+//! is found before it is published. The bits come round after 2^16 claims and returns of a page.
+//! The chance that a stale entry means the page again is thus 2^-16, each time that its own key
+//! is put into its own page; for another key it is nothing, the words beside the page are checked.
+//! Such an entry shows the page between its commit and its publication. That harms nobody but
+//!
+//! * a reader during *two* puts of the key at once, who may see the one page, the other, and the
+//!   one again. No older page can be there: publishing a key ends the stale entries of its tag;
+//! * a reader who may see the page and then an older one, if the bits came round twice: once
+//!   when the older page was published, while another key's page in that place made the entry
+//!   look live, and now. That is 2^-32.
+//!
+//! Publication ends the entry in either case: what is found after the put is what was put.
 
+use super::page_word::PageUse;
 use super::table::{Table, Tables};
 use crate::error::OsError;
 use crate::sync::{prefetch, AtomicU64, Ordering};
@@ -23,6 +47,10 @@ const SLOTS: usize = 15;
 const VALID_MASK: u64 = (1 << SLOTS) - 1;
 const CLAIMED_SHIFT: u32 = SLOTS as u32;
 const VERSION_ONE: u64 = 1 << (2 * SLOTS);
+const TAG_SHIFT: u32 = 48;
+const GENERATION_SHIFT: u32 = 32;
+const _: () = assert!(TAG_SHIFT - GENERATION_SHIFT == u16::BITS);
+const _: () = assert!(u64::BITS - TAG_SHIFT == u16::BITS && GENERATION_SHIFT == u32::BITS);
 /// Entries that a bucket holds on average when every page is in use.
 const LOAD: usize = 6;
 
@@ -40,13 +68,42 @@ pub(crate) struct Index {
     buckets: Table<Bucket>,
 }
 
+/// What the use of a page that an entry names is to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// It holds that key.
+    Same,
+    /// It holds another key.
+    Other,
+    /// It is over: the entry means nothing.
+    Stale,
+}
+
 /// What had to go for an entry to be published.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Published {
-    /// The page that held the same key.
-    pub(crate) replaced: Option<usize>,
-    /// A page of another key that lost its entry for want of room.
-    pub(crate) displaced: Option<usize>,
+    /// What held the same key.
+    pub(crate) replaced: Option<PageUse>,
+    /// What held another key and lost its entry for want of room.
+    pub(crate) displaced: Option<PageUse>,
+}
+
+/// The entry of a hash, as a slot holds it.
+#[inline]
+fn entry_of(hash: u64, at: PageUse) -> u64 {
+    debug_assert!(at.page <= u32::MAX as usize);
+    (hash >> TAG_SHIFT) << TAG_SHIFT | u64::from(at.generation) << GENERATION_SHIFT | at.page as u64
+}
+
+/// What an entry names.
+#[inline]
+fn use_of(entry: u64) -> PageUse {
+    PageUse { page: entry as u32 as usize, generation: (entry >> GENERATION_SHIFT) as u16 }
+}
+
+#[inline]
+fn is_tagged(entry: u64, hash: u64) -> bool {
+    entry >> TAG_SHIFT == hash >> TAG_SHIFT
 }
 
 fn with(header: u64, set: u64, clear: u64) -> u64 {
@@ -78,10 +135,6 @@ impl Index {
         &self.buckets[hash as usize & (self.buckets.len() - 1)]
     }
 
-    fn entry(hash: u64, page: usize) -> u64 {
-        (hash >> 32) << 32 | page as u64
-    }
-
     /// Starts to fetch the bucket of `hash`.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
@@ -90,66 +143,50 @@ impl Index {
         prefetch(&bucket.slots[SLOTS - 1]);
     }
 
-    /// Calls `take` with each page that may hold a key of this hash, until it says yes and the
-    /// entry was still there afterwards.
+    /// Calls `take` with what each entry of this hash names, until it says yes and the entry was
+    /// still there afterwards.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, mut take: impl FnMut(usize) -> bool) -> Option<usize> {
+    pub(crate) fn find(&self, hash: u64, mut take: impl FnMut(PageUse) -> bool) -> Option<PageUse> {
         let bucket = self.bucket(hash);
         let header = bucket.header.load(Ordering::Acquire);
-        for slot in slots_of(header & VALID_MASK) {
-            let entry = bucket.slots[slot].load(Ordering::Acquire);
-            let page = entry as u32 as usize;
-            if entry == Self::entry(hash, page) && take(page) && bucket.still(slot, entry) {
-                return Some(page);
-            }
-        }
-        None
+        slots_of(header & VALID_MASK).find_map(|slot| {
+            let entry = bucket.entry(slot);
+            let at = use_of(entry);
+            (is_tagged(entry, hash) && take(at) && bucket.still(slot, entry)).then_some(at)
+        })
     }
 
-    /// Makes `page` the one entry of its key; `same` says whether a page holds the same key, and
-    /// `stale` whether a page holds nothing that an entry of a tag could mean. `None` when as
-    /// many threads as a bucket has slots are publishing in this one.
+    /// Makes `at` the one entry of its key; `held` says what another entry's is to that key.
+    /// `None` when as many threads as a bucket has slots are publishing in this one.
     pub(crate) fn publish(
         &self,
         hash: u64,
-        page: usize,
-        same: impl Fn(usize) -> bool,
-        stale: impl Fn(usize, u32) -> bool,
+        at: PageUse,
+        held: impl Fn(PageUse) -> Held,
     ) -> Option<Published> {
         let bucket = self.bucket(hash);
-        let (slot, displaced) = bucket.claim(hash, stale)?;
-        let entry = Self::entry(hash, page);
+        let (slot, displaced) = bucket.claim(hash, &held)?;
+        let entry = entry_of(hash, at);
         bucket.slots[slot].store(entry, Ordering::Release);
         let mut header = bucket.header.load(Ordering::Acquire);
         loop {
-            let old = bucket.search(header, hash, &same);
-            // An entry that this page had before it was taken and given back would be found again
-            // with the page, and outlive the one that is published here.
-            let twins: u64 = slots_of(header & VALID_MASK)
-                .filter(|slot| bucket.slots[*slot].load(Ordering::Acquire) == entry)
-                .map(|slot| 1 << slot)
-                .sum();
+            let (ended, replaced) = bucket.ended_by(header, hash, entry, &held);
             let claimed = 1 << (slot as u32 + CLAIMED_SHIFT);
-            let clear = claimed | twins | old.map_or(0, |(slot, _)| 1 << slot);
-            let next = with(header, 1 << slot, clear);
-            match bucket.exchange(header, next) {
-                Ok(()) => {
-                    let replaced = old.map(|(_, page)| page);
-                    return Some(Published { replaced, displaced });
-                }
+            match bucket.exchange(header, with(header, 1 << slot, claimed | ended)) {
+                Ok(()) => return Some(Published { replaced, displaced }),
                 Err(now) => header = now,
             }
         }
     }
 
-    /// Ends the entry for which `same` says yes; its page.
-    pub(crate) fn remove(&self, hash: u64, same: impl Fn(usize) -> bool) -> Option<usize> {
+    /// Ends the entry for which `same` says yes; what it named.
+    pub(crate) fn remove(&self, hash: u64, same: impl Fn(PageUse) -> bool) -> Option<PageUse> {
         let bucket = self.bucket(hash);
         let mut header = bucket.header.load(Ordering::Acquire);
         loop {
-            let (slot, page) = bucket.search(header, hash, &same)?;
+            let (slot, at) = bucket.tagged(header, hash).find(|(_, at)| same(*at))?;
             match bucket.exchange(header, with(header, 0, 1 << slot)) {
-                Ok(()) => return Some(page),
+                Ok(()) => return Some(at),
                 Err(now) => header = now,
             }
         }
@@ -161,34 +198,58 @@ impl Bucket {
         self.header.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).map(|_| ())
     }
 
-    /// Whether `slot` is valid and holds `entry`.
-    fn still(&self, slot: usize, entry: u64) -> bool {
-        self.slots[slot].load(Ordering::Acquire) == entry
-            && self.header.load(Ordering::Acquire) & (1 << slot) != 0
+    #[inline]
+    fn entry(&self, slot: usize) -> u64 {
+        self.slots[slot].load(Ordering::Acquire)
     }
 
-    fn search(
+    /// Whether `slot` is valid and holds `entry`.
+    #[inline]
+    fn still(&self, slot: usize, entry: u64) -> bool {
+        self.entry(slot) == entry && self.header.load(Ordering::Acquire) & (1 << slot) != 0
+    }
+
+    /// The valid slots whose entries have the tag of `hash`.
+    fn tagged(&self, header: u64, hash: u64) -> impl Iterator<Item = (usize, PageUse)> + use<'_> {
+        slots_of(header & VALID_MASK).filter_map(move |slot| {
+            let entry = self.entry(slot);
+            is_tagged(entry, hash).then(|| (slot, use_of(entry)))
+        })
+    }
+
+    /// The slots that end when `entry` is published, and what held the same key.
+    fn ended_by(
         &self,
         header: u64,
         hash: u64,
-        same: &impl Fn(usize) -> bool,
-    ) -> Option<(usize, usize)> {
-        slots_of(header & VALID_MASK).find_map(|slot| {
-            let entry = self.slots[slot].load(Ordering::Acquire);
-            let page = entry as u32 as usize;
-            (entry == Index::entry(hash, page) && same(page)).then_some((slot, page))
-        })
+        entry: u64,
+        held: &impl Fn(PageUse) -> Held,
+    ) -> (u64, Option<PageUse>) {
+        let (mut ended, mut replaced) = (0, None);
+        for (slot, at) in self.tagged(header, hash) {
+            if at == use_of(entry) {
+                ended |= 1 << slot; // its bits have come round: it is the new one's equal
+                continue;
+            }
+            match held(at) {
+                Held::Other => continue,
+                Held::Same => replaced = Some(at),
+                Held::Stale => {}
+            }
+            ended |= 1 << slot;
+        }
+        (ended, replaced)
     }
 
     /// A slot for a new entry: an empty one, else a stale one, else somebody's.
     fn claim(
         &self,
         hash: u64,
-        stale: impl Fn(usize, u32) -> bool,
-    ) -> Option<(usize, Option<usize>)> {
+        held: &impl Fn(PageUse) -> Held,
+    ) -> Option<(usize, Option<PageUse>)> {
         let mut header = self.header.load(Ordering::Acquire);
         loop {
-            let (slot, displaced) = self.choose(header, hash, &stale)?;
+            let (slot, displaced) = self.choose(header, hash, held)?;
             let next = with(header, 1 << (slot as u32 + CLAIMED_SHIFT), 1 << slot);
             match self.exchange(header, next) {
                 Ok(()) => return Some((slot, displaced)),
@@ -201,22 +262,20 @@ impl Bucket {
         &self,
         header: u64,
         hash: u64,
-        stale: &impl Fn(usize, u32) -> bool,
-    ) -> Option<(usize, Option<usize>)> {
+        held: &impl Fn(PageUse) -> Held,
+    ) -> Option<(usize, Option<PageUse>)> {
         let valid = header & VALID_MASK;
         let claimed = (header >> CLAIMED_SHIFT) & VALID_MASK;
         if let Some(slot) = slots_of(!(valid | claimed) & VALID_MASK).next() {
             return Some((slot, None));
         }
-        let entry = |slot: usize| self.slots[slot].load(Ordering::Acquire);
-        let is_stale =
-            |slot: &usize| stale(entry(*slot) as u32 as usize, (entry(*slot) >> 32) as u32);
-        if let Some(slot) = slots_of(valid).find(is_stale) {
+        let at = |slot: usize| use_of(self.entry(slot));
+        if let Some(slot) = slots_of(valid).find(|slot| held(at(*slot)) == Held::Stale) {
             return Some((slot, None));
         }
         let nth = (hash >> 20) as usize % valid.count_ones().max(1) as usize;
         let slot = slots_of(valid).nth(nth)?;
-        Some((slot, Some(entry(slot) as u32 as usize)))
+        Some((slot, Some(at(slot))))
     }
 }
 
@@ -229,61 +288,93 @@ mod tests {
         Index::new(&mut Tables::new(Bytes::mib(2)).unwrap(), pages).unwrap()
     }
 
-    const NEVER: fn(usize, u32) -> bool = |_, _| false;
+    /// Every entry is of another key.
+    const OTHER: fn(PageUse) -> Held = |_| Held::Other;
+    const TAG: u64 = 1 << TAG_SHIFT;
+    const HASH: u64 = 0xabcd * TAG + 1;
+
+    fn at(page: usize, generation: u16) -> PageUse {
+        PageUse { page, generation }
+    }
+
+    /// What a publisher says to whom `same` holds the same key.
+    fn same(same: PageUse) -> impl Fn(PageUse) -> Held {
+        move |other| if other == same { Held::Same } else { Held::Other }
+    }
+
+    #[test]
+    fn entries_give_back_what_they_were_made_of() {
+        for at in [at(0, 0), at(u32::MAX as usize, 0), at(0, u16::MAX), at(7, 9)] {
+            let entry = entry_of(HASH, at);
+            assert_eq!(use_of(entry), at);
+            assert!(is_tagged(entry, HASH) && !is_tagged(entry, HASH ^ TAG));
+        }
+    }
 
     #[test]
     fn publishing_a_key_again_ends_its_old_entry() {
         let index = index(64);
-        let hash = 0xabcd_0000_0000_0001;
-        assert_eq!(index.publish(hash, 7, |_| false, NEVER), Some(Published::default()));
-        let again = index.publish(hash, 8, |page| page == 7, NEVER).unwrap();
-        assert_eq!(again.replaced, Some(7));
-        assert_eq!(index.find(hash, |_| true), Some(8));
-        assert_eq!(index.remove(hash, |page| page == 8), Some(8));
-        assert_eq!(index.find(hash, |_| true), None);
+        assert_eq!(index.publish(HASH, at(7, 1), OTHER), Some(Published::default()));
+        let again = index.publish(HASH, at(8, 1), same(at(7, 1))).unwrap();
+        assert_eq!(again.replaced, Some(at(7, 1)));
+        assert_eq!(index.find(HASH, |_| true), Some(at(8, 1)));
+        assert_eq!(index.remove(HASH, |other| other == at(8, 1)), Some(at(8, 1)));
+        assert_eq!(index.find(HASH, |_| true), None);
     }
 
     #[test]
-    fn a_page_that_comes_back_to_its_key_has_one_entry() {
+    fn publishing_a_key_ends_the_stale_entries_of_its_tag() {
         let index = index(64);
-        let hash = 0xabcd_0000_0000_0001;
-        index.publish(hash, 7, |_| false, NEVER);
-        // First class took page 7 and gave it back; its entry is still there.
-        index.publish(hash, 8, |_| false, NEVER);
-        let again = index.publish(hash, 7, |page| page == 8, NEVER).unwrap();
-        assert_eq!(again.replaced, Some(8));
-        assert_eq!(index.remove(hash, |page| page == 7), Some(7));
-        assert_eq!(index.find(hash, |_| true), None);
+        for old in [at(7, 1), at(7, 2), at(9, 1)] {
+            index.publish(HASH, old, OTHER);
+        }
+        let held = |other: PageUse| if other.page == 9 { Held::Other } else { Held::Stale };
+        let again = index.publish(HASH, at(7, 3), held).unwrap();
+        assert_eq!(again, Published::default());
+        assert_eq!(index.remove(HASH, |other| other.page == 7), Some(at(7, 3)));
+        assert_eq!(index.remove(HASH, |other| other.page == 7), None);
+        assert_eq!(index.find(HASH, |_| true), Some(at(9, 1)));
+    }
+
+    #[test]
+    fn a_page_whose_bits_came_round_has_one_entry() {
+        let index = index(64);
+        index.publish(HASH, at(7, 1), OTHER);
+        index.publish(HASH, at(8, 1), OTHER);
+        let again = index.publish(HASH, at(7, 1), same(at(8, 1))).unwrap();
+        assert_eq!(again.replaced, Some(at(8, 1)));
+        assert_eq!(index.remove(HASH, |other| other == at(7, 1)), Some(at(7, 1)));
+        assert_eq!(index.find(HASH, |_| true), None);
     }
 
     #[test]
     fn another_tag_is_another_key() {
         let index = index(6);
-        index.publish(1 << 32, 3, |_| true, NEVER);
-        assert_eq!(index.find(2 << 32, |_| true), None);
+        index.publish(TAG, at(3, 1), OTHER);
+        assert_eq!(index.find(2 * TAG, |_| true), None);
     }
 
     #[test]
     fn a_full_bucket_takes_the_stale_slot_first_and_then_somebodys() {
         let index = index(6);
         for page in 0..SLOTS {
-            let all = index.publish((page as u64) << 32, page, |_| false, NEVER).unwrap();
+            let all = index.publish(page as u64 * TAG, at(page, 1), OTHER).unwrap();
             assert_eq!(all.displaced, None);
         }
-        let stale = |page: usize, tag: u32| page == 4 && tag == 4;
-        let published = index.publish(99 << 32, 99, |_| false, stale).unwrap();
+        let stale = |other| if other == at(4, 1) { Held::Stale } else { Held::Other };
+        let published = index.publish(99 * TAG, at(99, 1), stale).unwrap();
         assert_eq!(published, Published::default());
-        assert_eq!(index.find(4 << 32, |_| true), None);
-        let published = index.publish(98 << 32, 98, |_| false, NEVER).unwrap();
+        assert_eq!(index.find(4 * TAG, |_| true), None);
+        let published = index.publish(98 * TAG, at(98, 1), OTHER).unwrap();
         assert!(published.displaced.is_some());
-        assert_eq!(index.find(98 << 32, |_| true), Some(98));
+        assert_eq!(index.find(98 * TAG, |_| true), Some(at(98, 1)));
     }
 
     #[test]
     fn an_entry_that_goes_while_it_is_read_is_no_hit() {
         let index = index(6);
-        index.publish(5 << 32, 5, |_| false, NEVER);
-        let gone = |_| index.remove(5 << 32, |_| true).is_some();
-        assert_eq!(index.find(5 << 32, gone), None);
+        index.publish(5 * TAG, at(5, 1), OTHER);
+        let gone = |_| index.remove(5 * TAG, |_| true).is_some();
+        assert_eq!(index.find(5 * TAG, gone), None);
     }
 }

@@ -24,15 +24,18 @@ mod owner;
 mod page_cache;
 mod page_word;
 mod positions;
+mod serve;
+pub mod served;
 mod shared;
 mod stats;
 mod stock;
 mod table;
 mod zero_ahead;
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
-use crate::contig::Contig;
+use crate::contig::{Contig, Options};
 use crate::error::OsError;
 use crate::stats::Histogram;
 use crate::sync::{lock, Mutex};
@@ -46,6 +49,7 @@ use frames::Frames;
 use lent::Lent;
 use page_cache::Tenant;
 use positions::Positions;
+use serve::Serving;
 use shared::Shared;
 use stock::Stock;
 use table::Tables;
@@ -99,6 +103,7 @@ pub(crate) struct Inner {
     busy: Busy,
     /// Granules to keep zeroed.
     zero_target: u64,
+    serving: OnceLock<Serving>,
 }
 
 impl Inner {
@@ -124,6 +129,35 @@ impl Inner {
 
     fn clock(&self) -> &Rate {
         &self.busy.clock
+    }
+
+    fn usage(&self) -> Vec<GranuleUse> {
+        let lent = &self.lent;
+        let pages = lent.granule_pages() as u64;
+        let of = |granule| {
+            let word = lent.granule(granule);
+            let (held, live) = (word.held(), word.live());
+            GranuleUse {
+                free: Pages::new(pages.saturating_sub(held + live)),
+                first_class: Pages::new(held),
+                tenant: Pages::new(live),
+            }
+        };
+        (0..lent.granules()).map(of).collect()
+    }
+
+    fn stats(&self) -> Stats {
+        let mut stats = self.counts().sum();
+        for granule in self.usage() {
+            stats.free = stats.free + granule.free;
+            stats.held = stats.held + granule.first_class;
+            stats.live = stats.live + granule.tenant;
+        }
+        stats.total = Pages::new(self.lent.pages() as u64);
+        stats.recalled += self.stock().recalled();
+        stats.alloc_ns = self.alloc_ns().snapshot();
+        stats.allocs = stats.alloc_ns.count();
+        stats
     }
 }
 
@@ -153,9 +187,18 @@ impl Builder {
     /// # Errors
     /// [`Error::Contig`] where the memory cannot be had.
     pub fn map(self, len: Bytes) -> Result<Reserve, Error> {
+        self.map_with(Contig::options(), len)
+    }
+
+    /// As [`Builder::map`], from the memory that `options` describe.
+    ///
+    /// # Errors
+    /// [`Error::Contig`] where the memory cannot be had, [`Error::BadLen`] where the source's
+    /// pages make it no whole number of granules.
+    pub fn map_with(self, options: Options<'_>, len: Bytes) -> Result<Reserve, Error> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
-        self.build(Contig::options().map(len)?)
+        self.build(options.map(len)?)
     }
 
     /// A reserve over `contig`.
@@ -193,6 +236,7 @@ impl Builder {
             lent,
             busy: Busy::new(),
             zero_target,
+            serving: OnceLock::new(),
         };
         let inner = Shared::new(root, inner);
         if zero_target > 0 {
@@ -233,7 +277,8 @@ impl Reserve {
     ///
     /// # Errors
     /// [`Error::NoRun`] with the longest free run; [`Error::ZeroPages`], [`Error::BadAlign`],
-    /// [`Error::Forked`].
+    /// [`Error::Forked`]; [`Error::Os`] where the kernel refuses the barrier that it granted when
+    /// the reserve was built (a filter set up since; its own memory used up).
     #[inline]
     pub fn alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
         self.alloc_with(Request::new(pages).align(align))
@@ -316,35 +361,45 @@ impl Reserve {
     /// What each granule is used for, in the order of positions; nothing in a forked child.
     #[must_use]
     pub fn usage(&self) -> Vec<GranuleUse> {
-        let Ok(inner) = self.inner.get() else { return Vec::new() };
-        let lent = &inner.lent;
-        let pages = lent.granule_pages() as u64;
-        let of = |granule| {
-            let word = lent.granule(granule);
-            let (held, live) = (word.held(), word.live());
-            GranuleUse {
-                free: Pages::new(pages.saturating_sub(held + live)),
-                first_class: Pages::new(held),
-                tenant: Pages::new(live),
-            }
-        };
-        (0..lent.granules()).map(of).collect()
+        self.inner.get().map_or_else(|_| Vec::new(), Inner::usage)
     }
 
     /// The statistics now; zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let Ok(inner) = self.inner.get() else { return Stats::default() };
-        let mut stats = inner.counts().sum();
-        for granule in self.usage() {
-            stats.free = stats.free + granule.free;
-            stats.held = stats.held + granule.first_class;
-            stats.live = stats.live + granule.tenant;
+        self.inner.get().map_or_else(|_| Stats::default(), Inner::stats)
+    }
+
+    /// Lets other processes of this user, and root, read the statistics: `glebe stats` shows
+    /// them. One thread is started, which sleeps until it is asked and ends with the reserve. A
+    /// reserve is served once; a later call gives the socket of the first.
+    ///
+    /// The socket lies in `$XDG_RUNTIME_DIR/glebe`, if that is the user's, or else in
+    /// `/run/glebe` for root and in `/run/user/UID/glebe` for others.
+    ///
+    /// # Errors
+    /// [`Error::NoRuntimeDir`], [`Error::SharedDir`], [`Error::Forked`], and [`Error::Os`] with
+    /// what the kernel refused. The reserve works on without.
+    pub fn serve_stats(&self) -> Result<&Path, Error> {
+        self.serve(None)
+    }
+
+    /// As [`Reserve::serve_stats`], in `dir`: made if it is missing, and nobody else's to enter.
+    ///
+    /// # Errors
+    /// As there, but for [`Error::NoRuntimeDir`].
+    pub fn serve_stats_in(&self, dir: &Path) -> Result<&Path, Error> {
+        self.serve(Some(dir))
+    }
+
+    fn serve(&self, dir: Option<&Path>) -> Result<&Path, Error> {
+        let inner = self.inner.get()?;
+        if let Some(serving) = inner.serving.get() {
+            return Ok(serving.path());
         }
-        stats.total = self.len();
-        stats.recalled += inner.stock().recalled();
-        stats.alloc_ns = inner.alloc_ns().snapshot();
-        stats.allocs = stats.alloc_ns.count();
-        stats
+        let dir = dir.map_or_else(served::own_dir, |dir| Ok(dir.to_owned()))?;
+        let own = serve::start(self.inner.downgrade()?, &dir)?;
+        // Of two callers at once the second's own socket is dropped.
+        Ok(inner.serving.get_or_init(|| own).path())
     }
 }

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::error::Error;
+use super::lent::NotTaken;
 use super::shared::Shared;
 use super::stats::Counter;
 use super::stock::Stock;
@@ -144,26 +145,34 @@ impl Inner {
         let page = self.stock().take()?;
         match self.lent().recall_page(page as usize) {
             Some(live) => self.stock().count_recalled(live),
-            None => self.recall_busy(page),
+            None if self.recall_busy(page) => {}
+            None => return None,
         }
         Extent::new(page, 1)
     }
 
-    /// Takes a page of the stock into which a tenant is copying.
+    /// Takes a page of the stock into which a tenant is copying; false, and it is where it was,
+    /// if the kernel refuses the barrier that this needs.
     #[cold]
-    fn recall_busy(&self, page: u64) {
-        let page = Extent::new(page, 1).expect("one page");
-        self.recall(page, false, true);
+    fn recall_busy(&self, page: u64) -> bool {
+        let extent = Extent::new(page, 1).expect("one page");
+        let taken = matches!(self.recall(extent, false, true), Ok(true));
+        if !taken && !self.stock().put_back(page) {
+            self.free_positions(extent);
+        }
+        taken
     }
 
     fn grant(&self, request: Request) -> Result<Extent, Error> {
         for place in 0.. {
             let extent = self.place(request)?;
             let wait = !request.no_wait && place + 1 >= PLACES_MAX;
-            if self.recall(extent, request.zeroed, wait) {
+            let taken = self.recall(extent, request.zeroed, wait);
+            if let Ok(true) = taken {
                 return Ok(extent);
             }
             lock(&self.positions).free(extent);
+            taken?;
             if place + 1 >= PLACES_MAX {
                 break;
             }
@@ -234,11 +243,16 @@ impl Inner {
 
     /// Takes placed pages from the tenants; false if a counted writer is there and `wait` is not
     /// set.
-    fn recall(&self, extent: Extent, zeroed: bool, wait: bool) -> bool {
-        let Ok(recalled) = self.lent().recall(&pages_of(extent), zeroed, wait) else {
-            return false;
-        };
+    fn recall(&self, extent: Extent, zeroed: bool, wait: bool) -> Result<bool, Error> {
         let counts = self.counts();
+        let recalled = match self.lent().recall(&pages_of(extent), zeroed, wait) {
+            Ok(recalled) => recalled,
+            Err(NotTaken::Busy) => return Ok(false),
+            Err(NotTaken::NoBarrier { why, pages }) => {
+                counts.add(Counter::Recalled, pages);
+                return Err(Error::Os(why));
+            }
+        };
         for (counter, n) in [
             (Counter::Recalled, recalled.pages),
             (Counter::Barriers, recalled.barrier.into()),
@@ -248,7 +262,7 @@ impl Inner {
                 counts.add(counter, n);
             }
         }
-        true
+        Ok(true)
     }
 
     pub(super) fn promise(
@@ -304,6 +318,50 @@ impl Inner {
 }
 
 /// A first-class block: the caller's alone until it is dropped, then back with the tenants.
+///
+/// ```
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let mut block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// let bytes = block.bytes_mut()?;
+/// bytes.fill(1);
+/// drop(block);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// It is given back once:
+///
+/// ```compile_fail,E0382
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// drop(block);
+/// drop(block);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// and has one owner:
+///
+/// ```compile_fail,E0382
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// let moved = block;
+/// block.bytes()?;
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// Its bytes are not to be had once it is given back:
+///
+/// ```compile_fail,E0505
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// let bytes = block.bytes()?;
+/// drop(block);
+/// println!("{}", bytes[0]);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Block {
     inner: Shared<Inner>,
@@ -390,13 +448,15 @@ impl Promise {
     /// The block. It cannot fail for want of room, whatever first class has done since.
     ///
     /// # Errors
-    /// [`Error::Forked`] only.
+    /// [`Error::Forked`], and [`Error::Os`] where the kernel refuses the barrier that it granted
+    /// when the reserve was built: then the promise is given up.
     pub fn take(mut self) -> Result<Block, Error> {
         let inner = self.inner.get()?;
         let begin = inner.clock().now();
-        let Some(extent) = self.extent.take() else { return Err(Error::ZeroPages) };
-        // With `wait` a recall is never refused.
-        let _ = inner.recall(extent, false, true);
+        let Some(extent) = self.extent else { return Err(Error::ZeroPages) };
+        // With `wait` a recall is never put off.
+        inner.recall(extent, false, true)?;
+        self.extent = None;
         inner.granted(begin);
         Ok(inner.block(&self.inner, extent))
     }

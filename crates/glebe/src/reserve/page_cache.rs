@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 use super::clock::{Clock, CHUNK};
 use super::error::Error;
-use super::index::Index;
+use super::index::{Held, Index};
 use super::lent::{Claim, Lent, Meta, NoClaim, NotFilled};
+use super::page_word::PageUse;
 use super::shared::Shared;
 use super::stats::{Counter, Counts};
 use super::table::{Table, Tables};
@@ -152,7 +153,8 @@ impl Tenant {
             }
             match lent.claim(page) {
                 Ok(claim) => {
-                    self.count_claim(&claim, held.map(|(_, _, meta)| meta), counts);
+                    let held = held.map(|(word, _, meta)| (word.use_of(page), meta));
+                    self.count_claim(&claim, held, counts);
                     return Some(claim);
                 }
                 Err(NoClaim::Recalled) => counts.add(Counter::RejectedRecalled, 1),
@@ -163,21 +165,25 @@ impl Tenant {
     }
 
     /// A claim ended what the page held: its entry goes, and it is counted.
-    fn count_claim(&self, claim: &Claim, held: Option<Meta>, counts: &Counts) {
+    fn count_claim(&self, claim: &Claim, held: Option<(PageUse, Meta)>, counts: &Counts) {
         if !claim.evicted {
             return;
         }
         let mut dead = false;
-        if let Some(meta) = held {
+        if let Some((at, meta)) = held {
             dead = self.is_dead(&meta);
-            let page = claim.page;
-            self.index.remove(self.hash(&meta), |other| other == page);
+            self.index.remove(self.hash(&meta), |other| other == at);
         }
         counts.add(if dead { Counter::InvalidatedPages } else { Counter::Evicted }, 1);
     }
 
-    fn same<'a>(lent: &'a Lent, key: &'a Meta) -> impl Fn(usize) -> bool + use<'a> {
-        move |page| lent.holds(page, |meta| meta[..3] == key[..3]).is_some()
+    /// What an entry is to `key`.
+    fn held(lent: &Lent, key: &Meta, at: PageUse) -> Held {
+        match lent.holds_use(at, |_| true) {
+            Some((_, _, meta)) if meta[..3] == key[..3] => Held::Same,
+            Some(_) => Held::Other,
+            None => Held::Stale,
+        }
     }
 
     /// Fetches ahead what the next puts of this thread will need to evict.
@@ -200,12 +206,12 @@ impl Tenant {
             let page = claim.page;
             self.prefetch(lent, page);
             match lent.fill(claim, *key, bytes) {
-                Ok(()) => {
+                Ok(at) => {
                     counts.add(Counter::Stored, 1);
-                    if self.publish(lent, counts, key, page) {
+                    if self.publish(lent, counts, key, at) {
                         return Put::Stored;
                     }
-                    self.discard(lent, counts, key, page, Counter::Evicted);
+                    Self::discard(lent, counts, at, Counter::Evicted);
                     why = Rejected::Busy;
                     break;
                 }
@@ -224,47 +230,38 @@ impl Tenant {
         Put::Rejected(why)
     }
 
-    fn publish(&self, lent: &Lent, counts: &Counts, key: &Meta, page: usize) -> bool {
-        let stale = |page: usize, tag: u32| {
-            let of_tag = |meta: &Meta| (self.hash(meta) >> 32) as u32 == tag;
-            page >= lent.pages() || lent.holds(page, of_tag).is_none()
-        };
-        let same = |other: usize| other != page && Self::same(lent, key)(other);
-        let Some(published) = self.index.publish(self.hash(key), page, same, stale) else {
+    fn publish(&self, lent: &Lent, counts: &Counts, key: &Meta, at: PageUse) -> bool {
+        let held = |other| Self::held(lent, key, other);
+        let Some(published) = self.index.publish(self.hash(key), at, held) else {
             return false;
         };
         if let Some(old) = published.replaced {
-            self.discard(lent, counts, key, old, Counter::Replaced);
+            Self::discard(lent, counts, old, Counter::Replaced);
         }
         if let Some(other) = published.displaced {
-            if let Some((word, seen, _)) = lent.holds(other, |_| true) {
-                if lent.discard(other, word, seen) {
-                    counts.add(Counter::Evicted, 1);
-                }
-            }
+            Self::discard(lent, counts, other, Counter::Evicted);
         }
         true
     }
 
-    /// Drops `page` if it still holds `key`; it has no entry any more. If it cannot be dropped
-    /// now, the hand finds it.
-    fn discard(&self, lent: &Lent, counts: &Counts, key: &Meta, page: usize, why: Counter) {
-        if let Some((word, seen, _)) = lent.holds(page, |meta| meta[..3] == key[..3]) {
-            if lent.discard(page, word, seen) {
-                counts.add(why, 1);
-            }
+    /// Drops what a use of a page held; it has no entry any more. If it cannot be dropped now,
+    /// the hand finds it.
+    fn discard(lent: &Lent, counts: &Counts, at: PageUse, why: Counter) {
+        if lent.discard_use(at) {
+            counts.add(why, 1);
         }
     }
 
     fn get(&self, lent: &Lent, key: &Meta, buf: &mut [u8]) -> bool {
-        let take = |page| {
-            lent.prefetch_page(page);
-            lent.read(page, key, buf)
+        let take = |at: PageUse| {
+            lent.prefetch_page(at.page);
+            lent.read(at, key, buf)
         };
         match self.index.find(self.hash(key), take) {
-            Some(page) => {
-                if self.hot[page].load(Ordering::Relaxed) == 0 {
-                    self.hot[page].store(1, Ordering::Relaxed);
+            Some(at) => {
+                let hot = &self.hot[at.page];
+                if hot.load(Ordering::Relaxed) == 0 {
+                    hot.store(1, Ordering::Relaxed);
                 }
                 true
             }
@@ -273,10 +270,9 @@ impl Tenant {
     }
 
     fn invalidate_page(&self, lent: &Lent, counts: &Counts, key: &Meta) -> bool {
-        let Some(page) = self.index.remove(self.hash(key), Self::same(lent, key)) else {
-            return false;
-        };
-        self.discard(lent, counts, key, page, Counter::InvalidatedPages);
+        let same = |at| Self::held(lent, key, at) == Held::Same;
+        let Some(at) = self.index.remove(self.hash(key), same) else { return false };
+        Self::discard(lent, counts, at, Counter::InvalidatedPages);
         true
     }
 }

@@ -46,6 +46,15 @@ const STATE_BITS: u32 = 3;
 const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 const EPOCH_SHIFT: u32 = u64::BITS - EPOCH_BITS;
 const GENERATION_MASK: u64 = (1 << (EPOCH_SHIFT - STATE_BITS)) - 1;
+const _: () = assert!(GENERATION_MASK > u16::MAX as u64);
+
+/// One use of a page: which page, and the low bits of the generation of its word from the claim
+/// to the end of what was stored by it. What names a use does not mean the uses that follow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageUse {
+    pub(crate) page: usize,
+    pub(crate) generation: u16,
+}
 
 impl PageWord {
     /// As the kernel hands memory out.
@@ -64,6 +73,11 @@ impl PageWord {
 
     pub(crate) fn generation(self) -> u64 {
         (self.0 >> STATE_BITS) & GENERATION_MASK
+    }
+
+    /// The use of `page`, of which this is the word.
+    pub(crate) fn use_of(self, page: usize) -> PageUse {
+        PageUse { page, generation: self.generation() as u16 }
     }
 
     /// What the page is used for, in a granule whose epoch is `epoch`.
@@ -108,5 +122,16 @@ mod tests {
         let next = last.next(State::Writing, 7);
         assert_eq!((next.generation(), next.epoch()), (0, 7));
         assert_eq!(next.become_state(State::Valid).state(7), State::Valid);
+    }
+
+    #[test]
+    fn a_use_lasts_from_claim_to_drop() {
+        let before = PageWord::new(State::Valid, 0x1_ffff, 3);
+        let claim = before.next(State::Writing, 3);
+        let valid = claim.become_state(State::Valid);
+        assert_eq!(claim.use_of(5), PageUse { page: 5, generation: 0 });
+        assert_eq!(valid.use_of(5), claim.use_of(5));
+        assert_ne!(before.use_of(5), claim.use_of(5));
+        assert_ne!(valid.next(State::Free, 3).use_of(5), valid.use_of(5));
     }
 }

@@ -130,18 +130,20 @@ impl Positions {
         Some(pages)
     }
 
-    /// Takes one page, chosen as [`Positions::take`] does, and those that follow it in its free run
-    /// before the page that `end` gives.
+    /// Takes one page, chosen as [`Positions::take`] does, and those that follow it, contiguous
+    /// or not, while they are free and before the page that `end` gives.
     pub(crate) fn take_with_next(
         &mut self,
         end: impl Fn(u64) -> u64,
         some_free: bool,
         cost: impl Fn(usize) -> u64,
     ) -> Option<Extent> {
-        let lowest = self.tree.find(1, 1, None).ok()??;
-        let place = if some_free { self.cheap_small(lowest, 1, false, &cost) } else { lowest };
-        let free = self.tree.containing(place.start())?;
-        let page = self.page_at(place.start());
+        let flat = self.flat.is_some();
+        let tree = self.flat.as_ref().unwrap_or(&self.tree);
+        let lowest = tree.find(1, 1, None).ok()??;
+        let place = if some_free { self.cheap_small(lowest, 1, flat, &cost) } else { lowest };
+        let free = tree.containing(place.start())?;
+        let page = self.pages_of(place, flat).start;
         let pages = Extent::new(page, (end(page) - page).min(free.end() - place.start()))?;
         self.claim(pages);
         Some(pages)

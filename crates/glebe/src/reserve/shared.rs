@@ -86,9 +86,10 @@ impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         let handles = self.handles();
         if handles.load(Ordering::Relaxed) != 0 && handles.fetch_sub(1, Ordering::Release) == 1 {
-            fence(Ordering::Acquire); // what others did with the value, before its end
-                                      // SAFETY: the last handle is gone and weak ones see a count of zero: nobody else
-                                      // reads the value again. The mapping is kept by what was moved out, until the end.
+            // What others did with the value comes before its end.
+            fence(Ordering::Acquire);
+            // SAFETY: the last handle is gone and weak ones see a count of zero: nobody else
+            // reads the value again. The mapping is kept by what was moved out, until the end.
             end(unsafe { self.0.as_ptr().read() });
         }
     }

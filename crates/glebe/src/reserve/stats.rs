@@ -1,15 +1,22 @@
-//! Statistics of a reserve: one table of counters, from which structure, text and JSON are made.
+//! Statistics of a reserve: one table, from which the structure and all its renditions are made.
 //!
 //! Identities, exact while no call is under way ([`Stats::check`] tests them):
 //!
 //! * `stored + rejected_recalled = live + evicted + replaced + invalidated_pages + recalled`
 //! * `total = live + held + free`
 
-use crate::stats::{json, text, Counters, Latency, Row};
+use crate::stats::{
+    describe, json, lines, openmetrics, text, Counters, Latency, Line, Row, Set, Unit, Value,
+};
+use crate::sys::page_size;
 use crate::units::Pages;
 
-macro_rules! counters {
-    ($($variant:ident $name:ident $what:literal;)*) => {
+macro_rules! statistics {
+    (
+        counters { $($variant:ident $name:ident $unit:ident $what:literal;)* }
+        gauges { $($gauge:ident $gauge_name:literal $gauge_what:literal;)* }
+        durations { $($field:ident $field_name:literal $family:literal $field_what:literal;)* }
+    ) => {
         /// A counter's place.
         #[derive(Clone, Copy, Debug)]
         pub(crate) enum Counter { $($variant,)* }
@@ -21,16 +28,9 @@ macro_rules! counters {
         #[non_exhaustive]
         pub struct Stats {
             $(#[doc = $what] pub $name: u64,)*
-            /// Pages in the reserve.
-            pub total: Pages,
-            /// Pages that tenants use.
-            pub live: Pages,
-            /// Pages that first class holds.
-            pub held: Pages,
-            /// Pages that nobody uses.
-            pub free: Pages,
-            /// How long first-class allocations took, in nanoseconds.
-            pub alloc_ns: Latency,
+            $(#[doc = $gauge_what] pub $gauge: Pages,)*
+            $(#[doc = concat!($field_what, ": how long each took, in nanoseconds")]
+              pub $field: Latency,)*
         }
 
         impl Counts {
@@ -41,42 +41,59 @@ macro_rules! counters {
         }
 
         impl Stats {
-            fn rows(&self) -> Vec<Row> {
-                let mut rows: Vec<Row> = vec![$((stringify!($name), self.$name, $what),)*];
-                rows.extend([
-                    ("total_pages", self.total.get(), "pages in the reserve"),
-                    ("live_pages", self.live.get(), "pages that tenants use"),
-                    ("held_pages", self.held.get(), "pages that first class holds"),
-                    ("free_pages", self.free.get(), "pages that nobody uses"),
-                    ("alloc_p50_ns", self.alloc_ns.quantile(0.5), "median first-class allocation"),
-                    ("alloc_p99_ns", self.alloc_ns.quantile(0.99), "99th percentile of these"),
-                    ("alloc_max_ns", self.alloc_ns.max(), "the slowest of these"),
-                ]);
-                rows
+            fn rows(&self) -> Vec<Row<'_>> {
+                let row = |name, value, what| Row { name, value, what };
+                vec![
+                    $(row(stringify!($name), Value::Counter(Unit::$unit, self.$name), $what),)*
+                    $(row(
+                        $gauge_name, Value::Gauge(Unit::Pages, self.$gauge.get()), $gauge_what
+                    ),)*
+                    $(row($field_name, Value::Durations($family, &self.$field), $field_what),)*
+                ]
             }
         }
     };
 }
 
-counters! {
-    Stored stored "pages that tenants stored (GCMA: cc_stored_pages)";
-    Loaded loaded "gets that hit (GCMA: cc_loaded_pages)";
-    Missed missed "gets that missed (GCMA: cc_load_failed_pages)";
-    Evicted evicted "pages dropped for other tenant pages (GCMA: cc_evicted_pages)";
-    Recalled recalled "pages that first class took from tenants (GCMA: cc_reclaimed_pages)";
-    Replaced replaced "pages dropped for a newer page of their key";
-    InvalidatedPages invalidated_pages "pages dropped as invalid (GCMA: cc_invalidated_pages)";
-    InvalidatedObjects invalidated_objects "objects invalidated (GCMA: cc_invalidated_inodes)";
-    InvalidatedPools invalidated_pools "pools invalidated (GCMA: cc_invalidated_fses)";
-    InvalidateFailed invalidate_failed "pages to be invalidated that were not there";
-    Rejected rejected "puts that kept nothing";
-    RejectedRecalled rejected_recalled "pages taken from a tenant in the middle of a put";
-    ZeroedAhead zeroed_ahead "pages made zero in the background";
-    Allocs allocs "first-class blocks given";
-    AllocFailures alloc_failures "first-class requests for which no run was free";
-    Barriers barriers "recalls that interrupted tenants by a barrier";
-    WaitedForWriter waited_for_writer "first-class requests that waited for a tenant's copy";
+statistics! {
+    counters {
+        Stored stored Pages "pages that tenants stored (GCMA: cc_stored_pages)";
+        Loaded loaded Count "gets that hit (GCMA: cc_loaded_pages)";
+        Missed missed Count "gets that missed (GCMA: cc_load_failed_pages)";
+        Evicted evicted Pages "pages dropped for other tenant pages (GCMA: cc_evicted_pages)";
+        Recalled recalled Pages
+            "pages that first class took from tenants (GCMA: cc_reclaimed_pages)";
+        Replaced replaced Pages "pages dropped for a newer page of their key";
+        InvalidatedPages invalidated_pages Pages
+            "pages dropped as invalid (GCMA: cc_invalidated_pages)";
+        InvalidatedObjects invalidated_objects Count
+            "objects invalidated (GCMA: cc_invalidated_inodes)";
+        InvalidatedPools invalidated_pools Count
+            "pools invalidated (GCMA: cc_invalidated_fses)";
+        InvalidateFailed invalidate_failed Count "pages to be invalidated that were not there";
+        Rejected rejected Count "puts that kept nothing";
+        RejectedRecalled rejected_recalled Pages
+            "pages taken from a tenant in the middle of a put";
+        ZeroedAhead zeroed_ahead Pages "pages made zero in the background";
+        Allocs allocs Count "first-class blocks given";
+        AllocFailures alloc_failures Count "first-class requests for which no run was free";
+        Barriers barriers Count "recalls that interrupted tenants by a barrier";
+        WaitedForWriter waited_for_writer Count
+            "first-class requests that waited for a tenant's copy";
+    }
+    gauges {
+        total "total_pages" "pages in the reserve";
+        live "live_pages" "pages that tenants use";
+        held "held_pages" "pages that first class holds";
+        free "free_pages" "pages that nobody uses";
+    }
+    durations {
+        alloc_ns "alloc" "grant" "first-class requests that were granted";
+    }
 }
+
+/// What every name in OpenMetrics begins with.
+const PREFIX: &str = "glebe_reserve_";
 
 /// The counters of one reserve.
 #[derive(Debug)]
@@ -98,6 +115,41 @@ impl Stats {
     #[must_use]
     pub fn to_json(&self) -> String {
         json(&self.rows())
+    }
+
+    /// OpenMetrics 1.0 text, in seconds and bytes; pages of memory are bytes there.
+    #[must_use]
+    pub fn to_openmetrics(&self) -> String {
+        self.openmetrics_with(Vec::new())
+    }
+
+    /// As [`Stats::to_openmetrics`], for several reserves in one text; the label `reserve` holds
+    /// the name that stands beside each. Names must differ: a series may not come twice.
+    #[must_use]
+    pub fn openmetrics_of(reserves: &[(&str, &Stats)]) -> String {
+        let labels = |name: &str| vec![("reserve", name.to_owned())];
+        let sets: Vec<_> = reserves
+            .iter()
+            .map(|(name, stats)| Set { labels: labels(name), rows: stats.rows() })
+            .collect();
+        openmetrics(PREFIX, page_size().bytes(), &sets)
+    }
+
+    /// As [`Stats::to_openmetrics`], each series with `labels`.
+    pub(crate) fn openmetrics_with(&self, labels: Vec<(&'static str, String)>) -> String {
+        openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
+    }
+
+    /// Each number that text and JSON show, in their order.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        lines(&self.rows())
+    }
+
+    /// Name, unit and meaning of each number in text and JSON, one a line.
+    #[must_use]
+    pub fn describe() -> String {
+        describe(&Self::default().rows())
     }
 
     /// Tests the identities of the module's head; they hold while no call is under way.

@@ -9,14 +9,14 @@ use std::time::Duration;
 use super::shared::Weak;
 use super::stats::Counter;
 use super::Inner;
+use crate::sys::thread::start as start_thread;
 
 /// How long the thread sleeps when there is nothing to do.
 const IDLE: Duration = Duration::from_millis(20);
 
 /// Starts the thread.
 pub(super) fn start(weak: Weak<Inner>) -> std::io::Result<()> {
-    thread::Builder::new().name("glebe-zero".to_owned()).spawn(move || work(&weak))?;
-    Ok(())
+    start_thread("glebe-zero", move || work(&weak))
 }
 
 fn work(weak: &Weak<Inner>) {

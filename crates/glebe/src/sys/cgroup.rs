@@ -5,9 +5,11 @@
 //! reads them, about 10 µs a level. Source: proc_pid_mountinfo(5), cgroups(7),
 //! admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2.
 
-use std::fs;
+use std::io::ErrorKind::{NotFound, PermissionDenied};
 use std::path::{Component, Path, PathBuf};
 
+use crate::error::OsError;
+use crate::sys::file;
 use crate::units::{Bytes, PageSize};
 
 /// What is limited.
@@ -54,12 +56,14 @@ struct Level {
 
 impl Limits {
     /// Finds the files below `root`, which is `/` but for fixtures.
-    #[must_use]
-    pub fn find(root: &Path, resource: Resource) -> Self {
-        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
-        let groups = read("proc/self/cgroup");
+    ///
+    /// # Errors
+    /// If the lists of groups or of mounts are there and cannot be read.
+    pub fn find(root: &Path, resource: Resource) -> Result<Self, OsError> {
+        let read = |path: &str| read(&root.join(path)).map(Option::unwrap_or_default);
+        let groups = read("proc/self/cgroup")?;
         let mut levels = Vec::new();
-        for mount in read("proc/self/mountinfo").lines().filter_map(Mount::parse) {
+        for mount in read("proc/self/mountinfo")?.lines().filter_map(Mount::parse) {
             let (v2, resources) = match resource {
                 Resource::Memory => (mount.kind == "cgroup2", vec![Resource::Memory]),
                 Resource::Hugetlb(_) if mount.has("memory_hugetlb_accounting") => {
@@ -81,30 +85,53 @@ impl Limits {
                 }
             }
         }
-        Self { levels }
+        Ok(Self { levels })
     }
 
     /// The limit with the least headroom; `None` where nothing is limited.
-    #[must_use]
-    pub fn tightest(&self) -> Option<Limit> {
-        self.levels.iter().filter_map(Level::read).min_by_key(Limit::headroom)
+    ///
+    /// # Errors
+    /// If a limit is there and cannot be read: to pass it over could end in an OOM kill.
+    pub fn tightest(&self) -> Result<Option<Limit>, OsError> {
+        let mut limits = Vec::with_capacity(self.levels.len());
+        for level in &self.levels {
+            limits.extend(level.read()?);
+        }
+        Ok(limits.into_iter().min_by_key(Limit::headroom))
     }
 }
 
 impl Level {
-    fn read(&self) -> Option<Limit> {
-        let number =
-            |path: &Path| -> Option<u64> { fs::read_to_string(path).ok()?.trim().parse().ok() };
+    fn read(&self) -> Result<Option<Limit>, OsError> {
+        let number = |path: &Path| -> Result<Option<u64>, OsError> {
+            Ok(read(path)?.and_then(|text| text.trim().parse().ok()))
+        };
         // "max" is no number and no limit.
-        let limit = number(&self.limit)?;
-        let usage = number(&self.usage)?;
-        let droppable = self.droppable.as_ref().and_then(|(path, key)| {
-            let text = fs::read_to_string(path).ok()?;
-            text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
-        });
-        let usage = usage.saturating_sub(droppable.unwrap_or(0_u64));
-        Some(Limit { path: self.limit.clone(), limit: Bytes::new(limit), usage: Bytes::new(usage) })
+        let Some(limit) = number(&self.limit)? else { return Ok(None) };
+        let Some(usage) = number(&self.usage)? else { return Ok(None) };
+        let droppable = match &self.droppable {
+            Some((path, key)) => read(path)?.and_then(|text| value_of(&text, key)),
+            None => None,
+        };
+        let (limit, usage) =
+            (Bytes::new(limit), Bytes::new(usage.saturating_sub(droppable.unwrap_or(0))));
+        Ok(Some(Limit { path: self.limit.clone(), limit, usage }))
     }
+}
+
+/// The text of a file; `None` where there is none, or none for this process.
+fn read(path: &Path) -> Result<Option<String>, OsError> {
+    match file::read_text(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => Ok(None),
+        Err(error) => Err(OsError::new("read", path.display().to_string(), error)),
+    }
+}
+
+/// The number behind `key` in lines of key and number.
+fn value_of(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
 }
 
 /// The pairs of files in `dir` that limit `resource`, as far as they are there.
@@ -138,7 +165,8 @@ fn files(dir: &Path, resource: Resource, v2: bool) -> Vec<Level> {
             })
             .into(),
     };
-    levels.into_iter().filter(|level| level.limit.exists()).collect()
+    // Where that cannot be told, reading the limit tells.
+    levels.into_iter().filter(|level| file::exists(&level.limit).unwrap_or(true)).collect()
 }
 
 /// A page size as the hugetlb controller writes it: `64KB`, `2MB`, `1GB`.

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 
 use crate::sync::{MappedWord, Ordering};
 use crate::sys::madvise::{advise, Advice};
-use crate::sys::mmap::{map, unmap, Backing};
+use crate::sys::mmap::{map, munmap, Backing};
 use crate::sys::page_size;
 
 /// Knows the process that made it from every process forked from it.
@@ -78,7 +78,7 @@ fn wiped_word() -> Option<&'static MappedWord> {
     unsafe {
         if advise(addr, len, Advice::WipeOnFork).is_err() {
             // A page that stays mapped does no harm: the guard works without it.
-            let _ = unmap(addr, len);
+            let _ = munmap(addr, len);
             return None;
         }
         Some(&*ptr::with_exposed_provenance(addr))

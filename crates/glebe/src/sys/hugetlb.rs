@@ -4,11 +4,12 @@
 //! rest are surplus, which go when they are freed. Every write opens the file anew: a second
 //! write through one descriptor is at an offset and ignored. Source: admin-guide/mm/hugetlbpage.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::fs::OpenOptions;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
+use crate::sys::file;
 use crate::units::PageSize;
 
 /// Where the pools are.
@@ -17,12 +18,11 @@ pub const ROOT: &str = "/sys/kernel/mm/hugepages";
 /// The sizes that this machine lists, largest first.
 #[must_use]
 pub fn sizes() -> Vec<PageSize> {
-    let Ok(entries) = fs::read_dir(ROOT) else { return Vec::new() };
-    let mut sizes: Vec<PageSize> = entries
-        .filter_map(|entry| {
-            let name = entry.ok()?.file_name();
-            let kib: u64 =
-                name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+    let Ok(names) = file::names(Path::new(ROOT)) else { return Vec::new() };
+    let mut sizes: Vec<PageSize> = names
+        .iter()
+        .filter_map(|name| {
+            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
             PageSize::new(kib.checked_mul(1 << 10)?)
         })
         .collect();
@@ -57,6 +57,9 @@ impl Counts {
     }
 }
 
+/// How often total and surplus are read again until they stand still.
+const READS_MAX: u32 = 100;
+
 /// The pool of one page size.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -75,7 +78,8 @@ impl Pool {
     #[must_use]
     pub fn below(root: &Path, size: PageSize) -> Option<Self> {
         let dir = root.join(format!("hugepages-{}kB", size.bytes().get() >> 10));
-        dir.is_dir().then_some(Self { size, dir })
+        let is_dir = file::metadata_of(&dir).is_ok_and(|meta| meta.is_dir());
+        is_dir.then_some(Self { size, dir })
     }
 
     /// The size of its pages.
@@ -93,26 +97,32 @@ impl Pool {
     /// Whether the caller may change the number of pages.
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        OpenOptions::new().write(true).open(self.path()).is_ok()
+        file::open(&self.path(), OpenOptions::new().write(true)).is_ok()
     }
 
-    /// Reads the counters, one after the other: they may change in between.
+    /// Reads the counters, one after the other: they may change in between. Total and surplus
+    /// go together, since a page that ends as surplus between the two would look persistent.
     ///
     /// # Errors
     /// If one cannot be read.
     pub fn counts(&self) -> Result<Counts, OsError> {
-        Ok(Counts {
-            total: self.read("nr_hugepages")?,
-            free: self.read("free_hugepages")?,
-            reserved: self.read("resv_hugepages")?,
-            surplus: self.read("surplus_hugepages")?,
-        })
+        let pair = || Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?));
+        let mut seen = pair()?;
+        for _ in 0..READS_MAX {
+            let before = std::mem::replace(&mut seen, pair()?);
+            if before == seen {
+                break;
+            }
+        }
+        let (total, surplus) = seen;
+        let (free, reserved) = (self.read("free_hugepages")?, self.read("resv_hugepages")?);
+        Ok(Counts { total, free, reserved, surplus })
     }
 
     /// The size into which a page of this pool can be split, if any (Linux 5.16).
     #[must_use]
     pub fn demote_size(&self) -> Option<PageSize> {
-        let text = fs::read_to_string(self.dir.join("demote_size")).ok()?;
+        let text = file::read_text(&self.dir.join("demote_size")).ok()?;
         let kib: u64 = text.trim().strip_suffix("kB")?.parse().ok()?;
         PageSize::new(kib.checked_mul(1 << 10)?)
     }
@@ -137,18 +147,16 @@ impl Pool {
     fn write(&self, name: &str, pages: u64) -> Result<(), OsError> {
         let path = self.dir.join(name);
         let refused = |call, source| OsError::new(call, path.display().to_string(), source);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .truncate(true)
-            .open(&path)
+        let mut file = file::open(&path, OpenOptions::new().write(true).truncate(true))
             .map_err(|source| refused("open", source))?;
-        file.write_all(pages.to_string().as_bytes()).map_err(|source| refused("write", source))
+        file::write(&mut file, pages.to_string().as_bytes())
+            .map_err(|source| refused("write", source))
     }
 
     fn read(&self, name: &str) -> Result<u64, OsError> {
         let path = self.dir.join(name);
         let refused = |source| OsError::new("read", path.display().to_string(), source);
-        let text = fs::read_to_string(&path).map_err(refused)?;
+        let text = file::read_text(&path).map_err(refused)?;
         text.trim().parse().map_err(|_| refused(io::Error::other(format!("{text:?}"))))
     }
 }

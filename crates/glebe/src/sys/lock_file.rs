@@ -10,12 +10,14 @@
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
+use crate::sys::fault::point;
+use crate::sys::file;
 use crate::sys::fork::ForkGuard;
 use crate::sys::process::effective_user;
 
@@ -36,10 +38,13 @@ impl LockFile {
         let file = open_private(path, OpenOptions::new().read(true).write(true).create(true))?;
         loop {
             // SAFETY: the descriptor is open.
-            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
-                break;
-            }
-            let source = io::Error::last_os_error();
+            let taken = point("flock").and_then(|()| unsafe {
+                match libc::flock(file.as_raw_fd(), libc::LOCK_EX) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                }
+            });
+            let Err(source) = taken else { break };
             if source.kind() != io::ErrorKind::Interrupted {
                 return Err(OsError::new("flock", path.display().to_string(), source));
             }
@@ -58,19 +63,18 @@ impl Drop for LockFile {
     fn drop(&mut self) {
         if !self.guard.is_child() {
             // SAFETY: the descriptor is open. Closing takes the lock off too if this fails.
-            unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) };
+            let _ = point("flock")
+                .map(|()| unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) });
         }
     }
 }
 
 fn open_private(path: &Path, options: &mut OpenOptions) -> Result<File, OsError> {
     let refused = |call, source| OsError::new(call, path.display().to_string(), source);
-    let file = options
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
-        .open(path)
-        .map_err(|source| refused("open", source))?;
-    let meta = file.metadata().map_err(|source| refused("fstat", source))?;
+    let options =
+        options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
+    let file = file::open(path, options).map_err(|source| refused("open", source))?;
+    let meta = file::metadata(&file).map_err(|source| refused("fstat", source))?;
     let user = effective_user();
     if !meta.is_file() || meta.uid() != user || meta.nlink() > 1 {
         let what = format!(
@@ -89,15 +93,12 @@ fn open_private(path: &Path, options: &mut OpenOptions) -> Result<File, OsError>
 /// # Errors
 /// If it cannot be opened or read, is a symbolic link, or is somebody else's.
 pub fn read_private(path: &Path, limit: u64) -> Result<Vec<u8>, OsError> {
-    let file = match open_private(path, OpenOptions::new().read(true)) {
+    let opened = match open_private(path, OpenOptions::new().read(true)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other?,
     };
-    let mut bytes = Vec::new();
-    file.take(limit)
-        .read_to_end(&mut bytes)
-        .map_err(|source| OsError::new("read", path.display().to_string(), source))?;
-    Ok(bytes)
+    file::read_some(opened, limit)
+        .map_err(|source| OsError::new("read", path.display().to_string(), source))
 }
 
 /// Replaces a private file as a whole: a reader sees the old bytes or the new ones.
@@ -107,13 +108,14 @@ pub fn read_private(path: &Path, limit: u64) -> Result<Vec<u8>, OsError> {
 pub fn replace_private(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
     let new = path.with_extension("new");
     let refused = |call, source| OsError::new(call, new.display().to_string(), source);
-    match std::fs::remove_file(&new) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            return Err(refused("unlink", source));
-        }
-        _ => {}
+    file::remove(&new).map_err(|source| refused("unlink", source))?;
+    let mut opened = open_private(&new, OpenOptions::new().write(true).create_new(true))?;
+    let written = file::write(&mut opened, bytes)
+        .map_err(|source| refused("write", source))
+        .and_then(|()| file::rename(&new, path).map_err(|source| refused("rename", source)));
+    if written.is_err() {
+        // Where that fails too the next replacement removes it.
+        let _ = file::remove(&new);
     }
-    let mut file = open_private(&new, OpenOptions::new().write(true).create_new(true))?;
-    file.write_all(bytes).map_err(|source| refused("write", source))?;
-    std::fs::rename(&new, path).map_err(|source| refused("rename", source))
+    written
 }

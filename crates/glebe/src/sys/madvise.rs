@@ -7,11 +7,13 @@
 //! Advice changes or removes the memory of whoever owns the range, so [`advise`] is unsafe.
 #![allow(unsafe_code)]
 
-use std::fs;
 use std::io;
+use std::path::Path;
 use std::ptr;
 
 use crate::error::OsError;
+use crate::sys::fault::point;
+use crate::sys::file;
 use crate::units::{Bytes, PageSize};
 
 /// What to tell the kernel about a range.
@@ -55,10 +57,13 @@ pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsEr
     let at = ptr::with_exposed_provenance_mut(addr);
     loop {
         // SAFETY: passed on to the caller.
-        if unsafe { libc::madvise(at, len.as_usize(), advice.number()) } == 0 {
-            return Ok(());
-        }
-        let source = io::Error::last_os_error();
+        let made = point("madvise").and_then(|()| unsafe {
+            match libc::madvise(at, len.as_usize(), advice.number()) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+        let Err(source) = made else { return Ok(()) };
         if source.kind() != io::ErrorKind::Interrupted {
             return Err(OsError::new("madvise", format!("{addr:#x}, {len}, {advice:?}"), source));
         }
@@ -73,14 +78,15 @@ const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Why there are none: a kernel without them, or switched off.
 pub fn transparent_huge_page() -> Result<PageSize, OsError> {
     let path = format!("{THP}/enabled");
-    let enabled =
-        fs::read_to_string(&path).map_err(|source| OsError::new("read", path.clone(), source))?;
+    let read = |path: &str| {
+        file::read_text(Path::new(path)).map_err(|source| OsError::new("read", path, source))
+    };
+    let enabled = read(&path)?;
     if enabled.contains("[never]") {
         return Err(OsError::new("read", path, io::Error::other("[never]; madvise is needed")));
     }
     let path = format!("{THP}/hpage_pmd_size");
-    let text =
-        fs::read_to_string(&path).map_err(|source| OsError::new("read", path.clone(), source))?;
+    let text = read(&path)?;
     let size = text.trim().parse().ok().and_then(PageSize::new);
     size.ok_or_else(|| OsError::new("read", path, io::Error::other(format!("{text:?}"))))
 }

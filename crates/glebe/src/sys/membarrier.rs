@@ -10,17 +10,18 @@
 use std::io;
 
 use crate::error::OsError;
+use crate::sys::fault::point;
 
 const REGISTER_PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 8;
 const PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
 
 fn membarrier(command: libc::c_int, name: &'static str) -> Result<(), OsError> {
     // SAFETY: takes three integers; changes only the process's barrier registration.
-    let rc = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
-    if rc < 0 {
-        return Err(OsError::new("membarrier", name, io::Error::last_os_error()));
-    }
-    Ok(())
+    let call = || match unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    point("membarrier").and_then(|()| call()).map_err(|e| OsError::new("membarrier", name, e))
 }
 
 /// Announces that this process will call [`rseq_barrier`]; any number of times, kept over fork.

@@ -1,9 +1,10 @@
 //! `/proc/meminfo`: how much memory can be had without swapping. Source: proc_meminfo(5).
 
-use std::fs;
 use std::io;
+use std::path::Path;
 
 use crate::error::OsError;
+use crate::sys::file;
 use crate::units::Bytes;
 
 const PATH: &str = "/proc/meminfo";
@@ -13,7 +14,8 @@ const PATH: &str = "/proc/meminfo";
 /// # Errors
 /// If the file cannot be read or has no such line.
 pub fn available() -> Result<Bytes, OsError> {
-    let text = fs::read_to_string(PATH).map_err(|source| OsError::new("read", PATH, source))?;
+    let text =
+        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
     parse(&text).ok_or_else(|| OsError::new("read", PATH, io::Error::other("no MemAvailable")))
 }
 

@@ -12,6 +12,10 @@ use std::io;
 use std::ptr;
 
 use crate::error::OsError;
+use crate::sync::StaticMutex;
+use crate::sys::fault::point;
+use crate::sys::fork::ForkGuard;
+use crate::sys::madvise::{advise, Advice};
 use crate::units::{Bytes, PageSize};
 
 /// Which memory a mapping draws from.
@@ -38,6 +42,8 @@ pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
     let refused = |source| OsError::new("mmap", format!("{len}, {backing:?}"), source);
     let bytes = usize::try_from(len.get())
         .map_err(|_| refused(io::Error::from_raw_os_error(libc::ENOMEM)))?;
+    unmap_left();
+    point("mmap").map_err(refused)?;
     // SAFETY: a null hint without MAP_FIXED makes the kernel choose an address not in use.
     let at = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
     if at == libc::MAP_FAILED {
@@ -59,19 +65,21 @@ pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let at = map(whole, Backing::Ordinary)?;
     let start = at.next_multiple_of(step.as_usize());
     let (end, whole_end) = (start + len.as_usize(), at + whole.as_usize());
-    // SAFETY: both ends lie inside the mapping just made, of which nobody else knows.
+    // SAFETY: both ends lie inside the mapping just made, of which nobody else knows. What cannot
+    // be unmapped now holds no page, and is tried again.
     unsafe {
         if start > at {
-            unmap(at, Bytes::new((start - at) as u64))?;
+            let _ = unmap(at, Bytes::new((start - at) as u64));
         }
         if whole_end > end {
-            unmap(end, Bytes::new((whole_end - end) as u64))?;
+            let _ = unmap(end, Bytes::new((whole_end - end) as u64));
         }
     }
     Ok(start)
 }
 
-/// Unmaps a range.
+/// Unmaps a range. Where the kernel refuses that, its pages are given back at least, and the next
+/// call of [`map`] or of this function unmaps it.
 ///
 /// # Errors
 /// What munmap(2) refuses: a range not aligned to its pages, too many mappings.
@@ -79,13 +87,55 @@ pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
 /// # Safety
 /// The range is the caller's own mapping and nothing refers to it any more.
 pub unsafe fn unmap(addr: usize, len: Bytes) -> Result<(), OsError> {
+    unmap_left();
+    // SAFETY: passed on to the caller.
+    unsafe {
+        let unmapped = munmap(addr, len);
+        if unmapped.is_err() {
+            let _ = advise(addr, len, Advice::DontNeed);
+            leave(Left { addr, len, guard: ForkGuard::new() });
+        }
+        unmapped
+    }
+}
+
+/// As [`unmap`], but what is refused is left as it is.
+///
+/// # Safety
+/// As [`unmap`].
+pub(super) unsafe fn munmap(addr: usize, len: Bytes) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance_mut(addr);
     // SAFETY: passed on to the caller.
-    match unsafe { libc::munmap(at, len.as_usize()) } {
-        0 => Ok(()),
-        _ => {
-            let source = io::Error::last_os_error();
-            Err(OsError::new("munmap", format!("{addr:#x}, {len}"), source))
-        }
+    let unmapped =
+        point("munmap").and_then(|()| match unsafe { libc::munmap(at, len.as_usize()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    unmapped.map_err(|source| OsError::new("munmap", format!("{addr:#x}, {len}"), source))
+}
+
+/// A range that could not be unmapped and belongs to nobody else.
+#[derive(Debug)]
+struct Left {
+    addr: usize,
+    len: Bytes,
+    guard: ForkGuard,
+}
+
+static LEFT: StaticMutex<Vec<Left>> = StaticMutex::new(Vec::new());
+
+/// Keeps a range for the next attempt. Never waits, since a thread that forked while another
+/// stood here would wait for ever in the child: then the range stays mapped.
+fn leave(left: Left) {
+    if let Ok(mut all) = LEFT.try_lock() {
+        all.push(left);
     }
+}
+
+/// Unmaps what could not be unmapped before. A child drops its parent's entries: what they name
+/// may be something else there.
+fn unmap_left() {
+    let Ok(mut all) = LEFT.try_lock() else { return };
+    // SAFETY: an entry is a range whose owner gave it up and which was never unmapped since.
+    all.retain(|left| !left.guard.is_child() && unsafe { munmap(left.addr, left.len) }.is_err());
 }

@@ -4,6 +4,11 @@
 pub mod cgroup;
 #[cfg(test)]
 pub(crate) mod child;
+#[cfg(feature = "faults")]
+pub mod fault;
+#[cfg(not(feature = "faults"))]
+pub(crate) mod fault;
+pub(crate) mod file;
 pub mod fork;
 pub mod hugetlb;
 pub(crate) mod io_uring;
@@ -18,6 +23,8 @@ pub mod probe;
 pub mod process;
 pub(crate) mod psi;
 pub mod rseq;
+pub(crate) mod socket;
+pub(crate) mod thread;
 pub mod ticks;
 pub(crate) mod uffd;
 

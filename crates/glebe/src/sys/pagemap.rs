@@ -14,14 +14,16 @@
 //! The ioctl writes only to the vector it is given, of the length it is given.
 #![allow(unsafe_code)]
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::size_of;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use crate::error::OsError;
-use crate::sys::page_size;
+use crate::sys::fault::point;
+use crate::sys::{file, page_size};
 use crate::units::{Bytes, PageSize, Pfn};
 
 const PATH: &str = "/proc/self/pagemap";
@@ -82,7 +84,8 @@ impl Pagemap {
     /// # Errors
     /// If there is no `/proc`, or it is closed to the caller.
     pub fn open() -> Result<Self, OsError> {
-        let file = File::open(PATH).map_err(|source| OsError::new("open", PATH, source))?;
+        let file = file::open(Path::new(PATH), OpenOptions::new().read(true))
+            .map_err(|source| OsError::new("open", PATH, source))?;
         Ok(Self { file })
     }
 
@@ -103,8 +106,7 @@ impl Pagemap {
             let wanted = per_read.min(count - entries.len());
             let bytes = &mut buffer[..wanted * size_of::<u64>()];
             let offset = (first + entries.len() as u64 * step) * size_of::<u64>() as u64;
-            self.file
-                .read_exact_at(bytes, offset)
+            file::read_at(&self.file, bytes, offset)
                 .map_err(|source| OsError::new("pread", PATH, source))?;
             entries.extend(bytes.chunks_exact(size_of::<u64>()).map(|chunk| {
                 let mut word = [0; size_of::<u64>()];
@@ -125,42 +127,63 @@ impl Pagemap {
         let mut huge = 0;
         let mut regions = [Region::default(); 64];
         while start < end {
-            let mut scan = Scan {
-                size: size_of::<Scan>() as u64,
-                start,
-                end,
-                vec: regions.as_mut_ptr().expose_provenance() as u64,
-                vec_len: regions.len() as u64,
-                category_mask: PAGE_IS_HUGE,
-                return_mask: PAGE_IS_HUGE,
-                ..Scan::default()
-            };
-            // SAFETY: `scan` describes `regions` and its length; both live beyond the call.
-            let found = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
-            let Ok(found) = usize::try_from(found) else {
-                let source = io::Error::last_os_error();
-                return Err(OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source));
-            };
-            huge += regions[..found].iter().map(|region| region.end - region.start).sum::<u64>();
-            if scan.walk_end <= start {
+            let (found, walked) = scan(&self.file, start..end, PAGE_IS_HUGE, &mut regions)
+                .map_err(|source| OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source))?;
+            huge += regions[..found].iter().map(Region::len).sum::<u64>();
+            if walked <= start {
                 break;
             }
-            start = scan.walk_end;
+            start = walked;
         }
         Ok(Bytes::new(huge))
     }
 }
 
+/// Writes to `regions` the first runs of pages of `category` among the addresses of `range`, in
+/// the process that `pagemap` is of; how many there are, and up to where was looked.
+pub(super) fn scan(
+    pagemap: &File,
+    range: Range<u64>,
+    category: u64,
+    regions: &mut [Region],
+) -> io::Result<(usize, u64)> {
+    let mut scan = Scan {
+        size: size_of::<Scan>() as u64,
+        start: range.start,
+        end: range.end,
+        vec: regions.as_mut_ptr().expose_provenance() as u64,
+        vec_len: regions.len() as u64,
+        category_mask: category,
+        return_mask: category,
+        ..Scan::default()
+    };
+    point("ioctl")?;
+    // SAFETY: `scan` describes `regions` and its length; both live beyond the call.
+    let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+    let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
+    Ok((found, scan.walk_end))
+}
+
+/// Categories of pages.
+pub(super) const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 
+/// `struct page_region`, the answer of `PAGEMAP_SCAN`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Region {
+pub(super) struct Region {
     start: u64,
     end: u64,
     categories: u64,
 }
 
+impl Region {
+    fn len(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// `struct pm_scan_arg`.
 #[repr(C)]
 #[derive(Default)]
 struct Scan {
@@ -182,7 +205,7 @@ struct Scan {
 const PAGEMAP_SCAN: libc::Ioctl =
     ((3 << 30) | ((size_of::<Scan>() as u32) << 16) | ((b'f' as u32) << 8) | 16) as libc::Ioctl;
 
-const _: () = assert!(size_of::<Scan>() == 96);
+const _: () = assert!(size_of::<Scan>() == 96 && size_of::<Region>() == 24);
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,12 @@
 //! The calls here take and give no memory.
 #![allow(unsafe_code)]
 
-use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::error::OsError;
+use crate::sys::file;
 
 /// One process of this boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,33 +21,39 @@ pub struct Process {
     pub pid: u32,
     /// When it started, in clock ticks since boot.
     pub start_ticks: u64,
-    /// The inode of the namespace in which that number holds; 0 where it cannot be read.
+    /// The inode of the namespace in which that number holds.
     pub namespace: u64,
 }
 
 impl Process {
     /// The calling process.
-    #[must_use]
-    pub fn this() -> Self {
+    ///
+    /// # Errors
+    /// If its start or its namespace cannot be read: without both a record would name another.
+    pub fn this() -> Result<Self, OsError> {
         let pid = std::process::id();
-        let start_ticks = read_stat(pid).map_or(0, |stat| stat.start_ticks);
-        Self { pid, start_ticks, namespace: namespace() }
+        let path = format!("/proc/{pid}/stat");
+        let refused = |source| OsError::new("read", path.as_str(), source);
+        let text = file::read(Path::new(&path)).map_err(refused)?;
+        let stat = parse_stat(&text)
+            .ok_or_else(|| refused(io::Error::new(io::ErrorKind::InvalidData, "no such fields")))?;
+        Ok(Self { pid, start_ticks: stat.start_ticks, namespace: namespace()? })
     }
 
-    /// No process at all, which has always ended.
+    /// No process at all, which has always ended, in the namespace of this one.
     #[must_use]
-    pub fn none() -> Self {
-        Self { pid: 0, start_ticks: 0, namespace: namespace() }
+    pub fn none(self) -> Self {
+        Self { pid: 0, start_ticks: 0, namespace: self.namespace }
     }
 
     /// Whether it has certainly ended; `false` for one of another namespace, which cannot be seen.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        if self.namespace != namespace() {
+        if namespace().map_or(true, |namespace| namespace != self.namespace) {
             return false;
         }
         match read_stat(self.pid) {
-            None => !fs::exists(format!("/proc/{}", self.pid)).unwrap_or(true),
+            None => !file::exists(Path::new(&format!("/proc/{}", self.pid))).unwrap_or(true),
             Some(stat) => stat.start_ticks != self.start_ticks || stat.is_empty(),
         }
     }
@@ -63,7 +74,7 @@ impl Stat {
 }
 
 fn read_stat(pid: u32) -> Option<Stat> {
-    parse_stat(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    parse_stat(&file::read(Path::new(&format!("/proc/{pid}/stat"))).ok()?)
 }
 
 /// The name in parentheses may hold anything, parentheses too: fields are counted after the last.
@@ -80,16 +91,20 @@ fn parse_stat(stat: &[u8]) -> Option<Stat> {
     })
 }
 
-fn namespace() -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    fs::metadata("/proc/self/ns/pid").map_or(0, |meta| meta.ino())
+fn namespace() -> Result<u64, OsError> {
+    const PATH: &str = "/proc/self/ns/pid";
+    let meta = file::metadata_of(Path::new(PATH));
+    meta.map(|meta| meta.ino()).map_err(|source| OsError::new("stat", PATH, source))
 }
 
-/// The kernel's name of this boot, empty where it cannot be read.
-#[must_use]
-pub fn boot_id() -> String {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    text.trim().to_owned()
+/// The kernel's name of this boot.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn boot_id() -> Result<String, OsError> {
+    const PATH: &str = "/proc/sys/kernel/random/boot_id";
+    let text = file::read_text(Path::new(PATH));
+    text.map(|text| text.trim().to_owned()).map_err(|source| OsError::new("read", PATH, source))
 }
 
 /// The effective user.
@@ -105,7 +120,7 @@ mod tests {
 
     #[test]
     fn this_process_lives_and_an_earlier_one_of_its_number_does_not() {
-        let this = Process::this();
+        let this = Process::this().unwrap();
         assert!(!this.has_ended());
         assert!(Process { start_ticks: this.start_ticks + 1, ..this }.has_ended());
         assert!(!Process { start_ticks: 1, namespace: this.namespace + 1, ..this }.has_ended());
@@ -115,8 +130,11 @@ mod tests {
     fn a_child_has_ended_even_before_it_is_waited_for() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let stat = read_stat(child.id()).unwrap();
-        let process =
-            Process { pid: child.id(), start_ticks: stat.start_ticks, namespace: namespace() };
+        let process = Process {
+            pid: child.id(),
+            start_ticks: stat.start_ticks,
+            namespace: namespace().unwrap(),
+        };
         assert!(!process.has_ended());
         child.kill().unwrap();
         while !process.has_ended() {

@@ -2,8 +2,8 @@
 //! sleep would have to fetch first. Where that clock does not tick evenly, or may not be read,
 //! the kernel's monotonic clock stands in.
 //!
-//! Units: ticks of [`now`], turned into nanoseconds by a [`Rate`]. Source: the time-stamp counter
-//! (x86-64, CPUID 8000_0007h EDX bit 8), CNTVCT_EL0 (aarch64), prctl(2) PR_GET_TSC.
+//! Units: ticks of [`Rate::now`]; a [`Rate`] turns them into nanoseconds. Source: the time-stamp
+//! counter (x86-64, CPUID 8000_0007h EDX bit 8), CNTVCT_EL0 (aarch64), prctl(2) PR_GET_TSC.
 #![allow(unsafe_code)] // Safety: reading a counter touches no memory.
 
 use std::sync::OnceLock;

@@ -11,6 +11,7 @@
 
 mod child;
 mod pool;
+mod reserve;
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

@@ -41,18 +41,23 @@ impl Machine {
     }
 
     /// Asserts that `body` leaves the pages that no record claims.
-    pub fn base_is_kept(&self, body: impl Fn()) {
+    pub fn base_is_kept(&self, body: impl FnMut()) {
+        self.try_base_is_kept(body).unwrap();
+    }
+
+    /// As [`Machine::base_is_kept`], or what was seen instead.
+    pub fn try_base_is_kept(&self, mut body: impl FnMut()) -> Result<(), String> {
         let mut seen = Vec::new();
         for _ in 0..ATTEMPTS {
             let before = base();
             body();
             let after = base();
             if before == after {
-                return;
+                return Ok(());
             }
             seen.push((before, after));
         }
-        panic!("pages of the pool less those claimed, before and after: {seen:?}");
+        Err(format!("pages of the pool less those claimed, before and after: {seen:?}"))
     }
 }
 

@@ -9,6 +9,7 @@
 use std::cell::Cell;
 
 use super::granule::{GranuleWord, OPEN_MASK};
+use crate::error::OsError;
 use crate::sync::{fence, lock, AtomicU64, Mutex, Ordering};
 use crate::sys::rseq::META_WORDS;
 
@@ -47,6 +48,8 @@ pub(crate) enum Fault {
     None,
     /// The barrier.
     Barrier,
+    /// Nothing: the kernel refuses the barrier, and says so.
+    Refused,
     /// The test of the page word, at the start of a fill.
     Reload,
     /// The closers, in the guard.
@@ -92,13 +95,17 @@ impl Critical {
     }
 
     /// Aborts every sequence that runs.
-    pub(crate) fn barrier(&self) {
+    pub(crate) fn barrier(&self) -> Result<(), OsError> {
+        if self.fault == Fault::Refused {
+            return Err(OsError::new("membarrier", "", std::io::Error::other("refused")));
+        }
         if self.fault != Fault::Barrier {
             for cpu in &self.cpus {
                 *lock(cpu) = true;
             }
         }
         fence(Ordering::SeqCst);
+        Ok(())
     }
 
     fn cpu(&self) -> Option<&Mutex<bool>> {

@@ -49,11 +49,11 @@ impl Fixture {
 
     fn record(&self) -> Vec<Claim> {
         let text = fs::read(self.root.join("lock.claims")).unwrap();
-        claims::parse(&text, &boot_id()).0
+        claims::parse(&text, &boot_id().unwrap()).0
     }
 
     fn write_record(&self, claims: &[Claim]) {
-        let text = claims::format(claims, &boot_id());
+        let text = claims::format(claims, &boot_id().unwrap());
         replace_private(&self.root.join("lock.claims"), text.as_bytes()).unwrap();
     }
 }
@@ -65,7 +65,7 @@ impl Drop for Fixture {
 }
 
 fn ended(pages: u64) -> Claim {
-    Claim { pages, ..Claim::new(Process::none(), size()) }
+    Claim { pages, ..Claim::new(Process::this().unwrap().none(), size()) }
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn surplus_pages_are_not_counted_as_added() {
 #[test]
 fn what_an_ended_process_added_is_given_back_once() {
     let pool = Fixture::new("ended", 20, 100);
-    let alive = Claim { pages: 4, ..Claim::new(Process::this(), size()) };
+    let alive = Claim { pages: 4, ..Claim::new(Process::this().unwrap(), size()) };
     pool.write_record(&[ended(5), alive]);
     drop(PoolLock::acquire(&pool.place).unwrap());
     assert_eq!((pool.total(), pool.record()), (15, vec![alive]));
@@ -171,7 +171,7 @@ fn an_ended_change_is_settled_before_it_is_given_back() {
 #[test]
 fn a_garbled_record_takes_nothing_and_is_told() {
     let pool = Fixture::new("garbled", 20, 20);
-    let mut text = claims::format(&[ended(21)], &boot_id()).into_bytes();
+    let mut text = claims::format(&[ended(21)], &boot_id().unwrap()).into_bytes();
     text.extend(b"1 2 3\n\xff\xfe\n");
     replace_private(&pool.root.join("lock.claims"), &text).unwrap();
     let lock = PoolLock::acquire(&pool.place).unwrap();

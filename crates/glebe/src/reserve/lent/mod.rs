@@ -28,6 +28,7 @@ use crate::error::OsError;
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys::rseq::META_WORDS;
 
+pub(crate) use recall::NotTaken;
 pub(crate) use tenant::{Claim, NoClaim, NotFilled};
 
 /// Words kept beside a page, written with it: they say whose bytes it holds.

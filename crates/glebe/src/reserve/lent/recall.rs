@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::Lent;
+use crate::error::OsError;
 use crate::reserve::granule::GranuleWord;
 use crate::reserve::page_word::{PageWord, State};
 use crate::sync::{fence, prefetch, yield_now, Ordering};
@@ -22,9 +23,14 @@ pub(crate) struct Recalled {
     pub(crate) waited: bool,
 }
 
-/// A tenant is copying into the run, writers are counted, and the caller would not wait.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Busy;
+/// Why a run was not taken; tenants have all of it again.
+#[derive(Debug)]
+pub(crate) enum NotTaken {
+    /// A tenant is copying into the run, writers are counted, and the caller would not wait.
+    Busy,
+    /// The kernel refused the barrier. So many stored pages had been dropped by then.
+    NoBarrier { why: OsError, pages: u64 },
+}
 
 /// The part of a run that lies in one granule.
 struct Part {
@@ -51,21 +57,25 @@ impl Lent {
     /// one until [`Lent::give_back`]. With `zeroed`, every page of it then holds zeros.
     ///
     /// # Errors
-    /// [`Busy`], and nothing changed, only where writers are counted and `wait` is false.
+    /// [`NotTaken::Busy`] only where writers are counted and `wait` is false,
+    /// [`NotTaken::NoBarrier`] only where they are not.
     pub(crate) fn recall(
         &self,
         run: &Range<usize>,
         zeroed: bool,
         wait: bool,
-    ) -> Result<Recalled, Busy> {
+    ) -> Result<Recalled, NotTaken> {
         let whole = self.parts(run).any(|part| self.is_whole(&part));
         if !whole && !self.critical.counts_writers() {
             if let Some(recalled) = self.recall_by_page(run, zeroed) {
-                return Ok(recalled);
+                return recalled;
             }
         }
         let waited = self.close(run, wait)?;
-        self.critical.barrier();
+        if let Err(why) = self.critical.barrier() {
+            self.parts(run).for_each(|part| self.reopen(part.granule));
+            return Err(NotTaken::NoBarrier { why, pages: 0 });
+        }
         let mut pages = 0;
         for part in self.parts(run) {
             pages += if self.is_whole(&part) {
@@ -99,7 +109,11 @@ impl Lent {
 
     /// Takes a small run by one exchange a page. `None`, and nothing taken, if a tenant is
     /// copying into one of them.
-    fn recall_by_page(&self, run: &Range<usize>, zeroed: bool) -> Option<Recalled> {
+    fn recall_by_page(
+        &self,
+        run: &Range<usize>,
+        zeroed: bool,
+    ) -> Option<Result<Recalled, NotTaken>> {
         let writing = |page| {
             let epoch = self.granule(self.granule_of(page)).epoch();
             self.word(page).state(epoch) == State::Writing
@@ -131,16 +145,41 @@ impl Lent {
             }
         }
         fence(Ordering::SeqCst);
-        Some(recalled)
+        Some(Ok(recalled))
     }
 
     /// The rest of a small run in which a tenant began to write while pages were being taken.
-    fn finish_by_barrier(&self, run: &Range<usize>, zeroed: bool, so_far: Recalled) -> Recalled {
+    fn finish_by_barrier(
+        &self,
+        run: &Range<usize>,
+        zeroed: bool,
+        so_far: Recalled,
+    ) -> Result<Recalled, NotTaken> {
         let _ = self.close(run, true);
-        self.critical.barrier();
+        if let Err(why) = self.critical.barrier() {
+            for part in self.parts(run) {
+                self.free_taken(&part);
+                self.reopen(part.granule);
+            }
+            return Err(NotTaken::NoBarrier { why, pages: so_far.pages });
+        }
         let pages = self.parts(run).map(|part| self.take_edge(&part, zeroed)).sum::<u64>();
         fence(Ordering::SeqCst);
-        Recalled { pages: so_far.pages + pages, barrier: true, waited: false }
+        Ok(Recalled { pages: so_far.pages + pages, barrier: true, waited: false })
+    }
+
+    /// Gives back what was taken of an edge so far.
+    fn free_taken(&self, part: &Part) {
+        let epoch = self.granule(part.granule).epoch();
+        let mut freed = 0;
+        for page in part.pages.clone() {
+            let word = self.word(page);
+            if word.state(epoch) == State::First {
+                self.words[page].store(word.next(State::Free, epoch).0, Ordering::Release);
+                freed += 1;
+            }
+        }
+        self.change(part.granule, |now| now.with_held_removed(freed));
     }
 
     /// Takes one page that no tenant is writing, by an exchange; its state before.
@@ -167,7 +206,7 @@ impl Lent {
     }
 
     /// Keeps tenants out of every granule of the run. Whether it had to wait for one.
-    fn close(&self, run: &Range<usize>, wait: bool) -> Result<bool, Busy> {
+    fn close(&self, run: &Range<usize>, wait: bool) -> Result<bool, NotTaken> {
         let counted = self.critical.counts_writers();
         let mut waited = false;
         for part in self.parts(run) {
@@ -179,7 +218,7 @@ impl Lent {
                 if !wait {
                     let closed = run.start..part.pages.end;
                     self.parts(&closed).for_each(|part| self.reopen(part.granule));
-                    return Err(Busy);
+                    return Err(NotTaken::Busy);
                 }
                 waited = true;
                 yield_now();

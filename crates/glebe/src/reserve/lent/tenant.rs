@@ -5,7 +5,7 @@
 use super::{Lent, Meta};
 use crate::reserve::critical::{Fill, Guard, Outcome};
 use crate::reserve::granule::{GranuleWord, ZeroState, OPEN_MASK};
-use crate::reserve::page_word::{PageWord, State};
+use crate::reserve::page_word::{PageUse, PageWord, State};
 use crate::sync::{fence, prefetch, Ordering};
 
 /// How often a fill that the kernel aborted is tried again: each abort is a preemption or a
@@ -143,10 +143,17 @@ impl Lent {
         Err(NoClaim::Taken)
     }
 
-    /// Copies one page of `bytes` into the claimed page, with its key words.
+    /// Copies one page of `bytes` into the claimed page, with its key words; the use of the page
+    /// that holds them.
     #[inline]
-    pub(crate) fn fill(&self, claim: Claim, meta: Meta, bytes: &[u8]) -> Result<(), NotFilled> {
-        self.fill_as(claim, State::Valid, meta, bytes).map(|_| ())
+    pub(crate) fn fill(
+        &self,
+        claim: Claim,
+        meta: Meta,
+        bytes: &[u8],
+    ) -> Result<PageUse, NotFilled> {
+        let at = claim.word.use_of(claim.page);
+        self.fill_as(claim, State::Valid, meta, bytes).map(|_| at)
     }
 
     /// As [`Lent::fill`], committing the page to `state`; the granule as its claim saw it.
@@ -209,9 +216,29 @@ impl Lent {
         page: usize,
         is_key: impl Fn(&Meta) -> bool,
     ) -> Option<(PageWord, GranuleWord, Meta)> {
+        self.holds_if(page, |_| true, is_key)
+    }
+
+    /// As [`Lent::holds`], if the page still is in the use `at`.
+    #[inline]
+    pub(crate) fn holds_use(
+        &self,
+        at: PageUse,
+        is_key: impl Fn(&Meta) -> bool,
+    ) -> Option<(PageWord, GranuleWord, Meta)> {
+        self.holds_if(at.page, |word| word.use_of(at.page) == at, is_key)
+    }
+
+    #[inline]
+    fn holds_if(
+        &self,
+        page: usize,
+        is_word: impl Fn(PageWord) -> bool,
+        is_key: impl Fn(&Meta) -> bool,
+    ) -> Option<(PageWord, GranuleWord, Meta)> {
         let seen = self.granule(self.granule_of(page));
         let word = self.word(page);
-        if word.state(seen.epoch()) != State::Valid {
+        if word.state(seen.epoch()) != State::Valid || !is_word(word) {
             return None;
         }
         let meta = self.peek(page);
@@ -250,12 +277,19 @@ impl Lent {
             && self.granule(self.granule_of(page)).epoch() == seen.epoch()
     }
 
-    /// Copies `page` out if it holds exactly `key`; else `buf` may hold anything.
+    /// Copies a page out if it still is in the use `at` and holds exactly `key`; else `buf` may
+    /// hold anything.
     #[inline]
-    pub(crate) fn read(&self, page: usize, key: &Meta, buf: &mut [u8]) -> bool {
-        let Some((word, seen, _)) = self.holds(page, |meta| meta == key) else { return false };
-        self.frames.read(page, buf);
-        self.unchanged(page, word, seen)
+    pub(crate) fn read(&self, at: PageUse, key: &Meta, buf: &mut [u8]) -> bool {
+        let Some((word, seen, _)) = self.holds_use(at, |meta| meta == key) else { return false };
+        self.frames.read(at.page, buf);
+        self.unchanged(at.page, word, seen)
+    }
+
+    /// Drops what the use `at` holds. False if that is over, or somebody came first.
+    pub(crate) fn discard_use(&self, at: PageUse) -> bool {
+        let held = self.holds_use(at, |_| true);
+        held.is_some_and(|(word, seen, _)| self.discard(at.page, word, seen))
     }
 
     /// Drops the tenant's page that was seen as `word`. False if somebody came first.

@@ -1,5 +1,7 @@
 //! Fixture trees of both versions, made in a directory of the test's own.
 
+use std::fs;
+
 use super::*;
 
 struct Tree {
@@ -21,7 +23,7 @@ impl Tree {
     }
 
     fn tightest(&self, resource: Resource) -> Option<(String, u64, u64)> {
-        let limit = Limits::find(&self.root, resource).tightest()?;
+        let limit = Limits::find(&self.root, resource).unwrap().tightest().unwrap()?;
         let path = limit.path.strip_prefix(&self.root).unwrap().display().to_string();
         Some((path, limit.limit.get(), limit.usage.get()))
     }

@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 
-use crate::sys::page_size;
 use crate::sys::uffd::Uffd;
+use crate::sys::{page_size, pagemap};
 
 /// Auxiliary vector: bytes of `struct rseq` that the kernel fills (`uapi/linux/auxvec.h`).
 const AT_RSEQ_FEATURE_SIZE: libc::c_ulong = 27;
@@ -106,55 +106,13 @@ pub(super) fn advice_known(advice: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::madvise(ptr::null_mut(), 0, advice) }.into()).map(drop)
 }
 
-/// `struct pm_scan_arg` of `PAGEMAP_SCAN`.
-#[repr(C)]
-#[derive(Default)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-/// `struct page_region`, the answer of `PAGEMAP_SCAN`.
-#[repr(C)]
-#[derive(Default)]
-struct Region {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-const PAGE_IS_PRESENT: u64 = 1 << 3;
-const _: () = assert!(size_of::<ScanArg>() == 96 && size_of::<Region>() == 24);
-
 /// Regions that `PAGEMAP_SCAN` finds present in the scratch page: 1 where it works.
-pub(super) fn pagemap_scan(pagemap: &File, page: &Scratch) -> io::Result<u64> {
-    let mut region = Region::default();
+pub(super) fn pagemap_scan(file: &File, page: &Scratch) -> io::Result<u64> {
     let start = page.start() as u64;
-    let mut arg = ScanArg {
-        size: size_of::<ScanArg>() as u64,
-        start,
-        end: start + page.len() as u64,
-        vec: &raw mut region as u64,
-        vec_len: 1,
-        category_mask: PAGE_IS_PRESENT,
-        return_mask: PAGE_IS_PRESENT,
-        ..ScanArg::default()
-    };
-    // SAFETY: the kernel reads one `ScanArg` and writes at most one `Region`, both locals.
-    let rc = unsafe {
-        libc::ioctl(pagemap.as_raw_fd(), libc::_IOWR::<ScanArg>(u32::from(b'f'), 16), &mut arg)
-    };
-    check(rc.into()).map(|n| n as u64)
+    let range = start..start + page.len() as u64;
+    let (found, _) =
+        pagemap::scan(file, range, pagemap::PAGE_IS_PRESENT, &mut [pagemap::Region::default()])?;
+    Ok(found as u64)
 }
 
 /// Commands, by bit, that membarrier(2) takes.

@@ -1,0 +1,314 @@
+/*
+ * glebe.h: physically contiguous memory that is set aside once, works as a cache while it is idle,
+ * and is taken back without waiting. The C interface of glebe's reserve.
+ *
+ * ANSWERS  A function that returns int returns 0 for done (or the answer that was hoped for), a
+ *   positive number for another answer where its description names one, or a negative
+ *   GLEBE_ERROR_*. After an error nothing has been changed, no argument has been written, and
+ *   glebe_last_error() has the text. No call ends the process, but where there is no memory for
+ *   its own book-keeping; no call throws or unwinds.
+ * HANDLES  Reserves, blocks, promises and pools are numbers, never 0 and never an address. One that
+ *   is not open, was freed, or is of another kind is GLEBE_ERROR_BAD_HANDLE, whatever its value.
+ *   (A handle that was freed is told from later ones until 2^32 others have had its place.)
+ * UNITS  Lengths and alignments of first class, and positions in a reserve, count base pages of
+ *   glebe_page_bytes() bytes. Names that end in _bytes count bytes, in _ns nanoseconds.
+ * THREADS  Every function may be called by any thread at any time, on any handle. Destroying or
+ *   closing waits for the calls under way on that handle. No function may be called from a signal
+ *   handler, and no thread be cancelled (pthread_cancel) inside one. A call costs, beside the work
+ *   itself, some tens of nanoseconds, and shares no lock with calls on other handles of its kind.
+ * FORK  Handles and memory stay with the process that made them. In a forked child every call on
+ *   one of them is GLEBE_ERROR_FORKED and touches nothing; the memory of a block is not mapped
+ *   there. The child may create reserves of its own.
+ * STRUCTURES  The first member of a structure that may grow is its size in bytes as the caller
+ *   knows it: set it to sizeof. A smaller one, of an older header, is served as far as it goes.
+ *   Of a larger one the members that the library does not know must be zero where they go in, and
+ *   are set to zero where they come out.
+ * LINKING  The soname is libglebe.so.0; within it functions, constants and members are only added.
+ */
+#ifndef GLEBE_H
+#define GLEBE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The version of this header; glebe_version() is that of the library. */
+#define GLEBE_VERSION "0.1.0"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Errors ---------------------------------------------------------------------------------- */
+
+enum {
+    GLEBE_OK = 0,
+
+    GLEBE_ERROR_PANIC = -1,          /* a fault inside glebe, caught; please report it */
+    GLEBE_ERROR_FORKED = -2,         /* the handle stayed with the process that forked this */
+    GLEBE_ERROR_BAD_HANDLE = -3,     /* no such object is open */
+    GLEBE_ERROR_NULL = -4,           /* a null pointer where one must not be */
+    GLEBE_ERROR_BAD_SIZE = -5,       /* the size member of a structure cannot be right */
+    GLEBE_ERROR_BAD_ARGUMENT = -6,   /* a flag, choice or name that does not exist */
+    GLEBE_ERROR_BUSY = -7,           /* blocks, promises or pools are left: see the text */
+    GLEBE_ERROR_TOO_MANY = -8,       /* as many handles as there can be (2^24 of a kind) */
+    GLEBE_ERROR_ZERO_PAGES = -9,     /* a block of no pages */
+    GLEBE_ERROR_BAD_ALIGN = -10,     /* an alignment that is not a power of two */
+    GLEBE_ERROR_NO_RUN = -11,        /* no free run is long enough; the text has the longest */
+    GLEBE_ERROR_WOULD_WAIT = -12,    /* only by waiting for a tenant's copy, which was not wanted */
+    GLEBE_ERROR_BAD_PAGE_LEN = -13,  /* a buffer that is not exactly one page */
+    GLEBE_ERROR_BAD_LEN = -14,       /* a reserve of no bytes, or of no whole number of 2 MiB */
+    GLEBE_ERROR_NO_MEMORY = -15,     /* more than machine, cgroup or hugetlb pool has to give */
+    GLEBE_ERROR_NO_SOURCE = -16,     /* this machine has not the kind of pages that was asked for */
+    GLEBE_ERROR_NOT_CONTIGUOUS = -17, /* memory, but without the run that was required */
+    GLEBE_ERROR_OS = -18,            /* the kernel refused a call; the text names it and why */
+    GLEBE_ERROR_OTHER = -19          /* see the text */
+};
+
+/* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
+ * there was none; a success leaves it. Never null; good until the thread calls this again. */
+const char *glebe_last_error(void);
+
+/* The name of an error code, such as "GLEBE_ERROR_BUSY"; "unknown" for other numbers. Static. */
+const char *glebe_error_name(int code);
+
+/* The version of the library, as "MAJOR.MINOR.PATCH". Static. */
+const char *glebe_version(void);
+
+/* Bytes in a base page of this machine. */
+uint64_t glebe_page_bytes(void);
+
+/* ---- Reserves -------------------------------------------------------------------------------- */
+
+typedef uint64_t glebe_reserve;
+typedef uint64_t glebe_block;
+typedef uint64_t glebe_promise;
+typedef uint64_t glebe_pool;
+
+/* Where memory comes from. */
+enum {
+    GLEBE_SOURCE_AUTO = 0,    /* the best that can be had */
+    GLEBE_SOURCE_HUGETLB = 1, /* the hugetlb pool of hugetlb_page_bytes; such pages stay in place */
+    GLEBE_SOURCE_THP = 2,     /* transparent huge pages; the kernel may move them */
+    GLEBE_SOURCE_PLAIN = 3    /* base pages */
+};
+
+/* Whether a hugetlb pool may be grown; what was added is given back at the end. */
+enum {
+    GLEBE_GROW_AUTO = 0, /* if the caller may */
+    GLEBE_GROW_NO = 1,
+    GLEBE_GROW_YES = 2
+};
+
+/* How tenants are kept out of blocks. */
+enum {
+    GLEBE_WRITERS_AUTO = 0,       /* the best that the machine has */
+    GLEBE_WRITERS_COUNTED = 1,    /* by counting copies; first class may have to wait for one */
+    GLEBE_WRITERS_RESTARTABLE = 2 /* only as an answer: by restartable sequences, without waiting */
+};
+
+/* What reserve is wanted. Zero is the default of every member but the first two. */
+typedef struct glebe_options {
+    uint64_t size;                /* sizeof(glebe_options) */
+    uint64_t len_bytes;           /* rounded up to whole 2 MiB */
+    uint64_t source;              /* GLEBE_SOURCE_*: this one or none */
+    uint64_t hugetlb_page_bytes;  /* for GLEBE_SOURCE_HUGETLB: the size of a page */
+    uint64_t required_run_bytes;  /* a physically contiguous run without which the call fails */
+    uint64_t preferred_run_bytes; /* a run to try for; glebe_reserve_memory() says what came */
+    uint64_t grow_pool;           /* GLEBE_GROW_* */
+    uint64_t threads;             /* that populate; 0: one a processor, at most 8 */
+    uint64_t writers;             /* GLEBE_WRITERS_AUTO or GLEBE_WRITERS_COUNTED */
+    uint64_t zero_ahead_pages;    /* keep so many pages zeroed, by a thread in the background */
+} glebe_options;
+
+/* Sets memory aside: maps and populates it, which takes about as long as zeroing it. Errors:
+ * BAD_LEN, NO_MEMORY, NO_SOURCE, NOT_CONTIGUOUS, OS, BAD_SIZE, BAD_ARGUMENT, NULL, TOO_MANY. */
+int glebe_reserve_create(const glebe_options *options, glebe_reserve *reserve);
+
+/* Gives the memory back to the system. Every block must have been freed, every promise taken or
+ * dropped and every pool closed: otherwise GLEBE_ERROR_BUSY, with their numbers in the text, and
+ * the reserve lives on unchanged. Looks at every handle that there is. */
+int glebe_reserve_destroy(glebe_reserve reserve);
+
+/* What a reserve is made of. */
+typedef struct glebe_memory {
+    uint64_t size;               /* sizeof(glebe_memory); set to the bytes that were filled */
+    uint64_t len_pages;          /* pages in the reserve */
+    uint64_t longest_run_pages;  /* the longest contiguity that is proved, in use or not */
+    uint64_t source;             /* GLEBE_SOURCE_* */
+    uint64_t hugetlb_page_bytes; /* for GLEBE_SOURCE_HUGETLB, otherwise 0 */
+    uint64_t pinned;             /* 1 if no page frame changes, otherwise 0 */
+    uint64_t writers;            /* GLEBE_WRITERS_COUNTED or GLEBE_WRITERS_RESTARTABLE */
+} glebe_memory;
+
+/* Fills `memory`. Errors: NULL, BAD_SIZE. */
+int glebe_reserve_memory(glebe_reserve reserve, glebe_memory *memory);
+
+/* The longest block that could be had now, in pages. A request up to it can still fail for its
+ * alignment. */
+int glebe_reserve_largest_run(glebe_reserve reserve, uint64_t *pages);
+
+/* The page frame number of a run whose frames the caller may not see. */
+#define GLEBE_PFN_HIDDEN UINT64_MAX
+
+/* A physically contiguous run. Never grows. */
+typedef struct glebe_run {
+    uint64_t start_pages; /* pages from the start of the reserve */
+    uint64_t len_pages;
+    uint64_t pfn; /* the frame of the first page, or GLEBE_PFN_HIDDEN */
+} glebe_run;
+
+/* Writes the first `capacity` runs of the reserve, in the order of positions, to `runs`, and how
+ * many there are to `count`. `runs` may be null if `capacity` is 0. There is none if not even one
+ * huge page is proved contiguous. The runs of a reserve do not change. */
+int glebe_reserve_runs(glebe_reserve reserve, glebe_run *runs, size_t capacity, size_t *count);
+
+/* ---- First class: blocks and promises -------------------------------------------------------- */
+
+/* For glebe_alloc_with; any sum of these. */
+enum {
+    GLEBE_ZEROED = 1, /* filled with zeros */
+    GLEBE_ANY = 2,    /* contiguous in virtual addresses only, if need be */
+    GLEBE_NO_WAIT = 4 /* rather GLEBE_ERROR_WOULD_WAIT than waiting for a tenant's copy */
+};
+
+/* A physically contiguous block of `pages` at a multiple of `align_pages`, a power of two, of page
+ * frames. Contents are unspecified: they may be what a tenant stored. Takes microseconds, never
+ * fails because of tenants, and waits for none where restartable sequences work
+ * (GLEBE_WRITERS_RESTARTABLE). Errors: ZERO_PAGES, BAD_ALIGN, NO_RUN, NULL, TOO_MANY. */
+int glebe_alloc(glebe_reserve reserve, uint64_t pages, uint64_t align_pages, glebe_block *block);
+
+/* As glebe_alloc, but never waits for a tenant's copy: also GLEBE_ERROR_WOULD_WAIT. */
+int glebe_try_alloc(glebe_reserve reserve, uint64_t pages, uint64_t align_pages,
+                    glebe_block *block);
+
+/* As glebe_alloc, with flags. Also GLEBE_ERROR_BAD_ARGUMENT for a flag that does not exist, and
+ * GLEBE_ERROR_WOULD_WAIT with GLEBE_NO_WAIT. */
+int glebe_alloc_with(glebe_reserve reserve, uint64_t pages, uint64_t align_pages, uint64_t flags,
+                     glebe_block *block);
+
+/* Ends a block: its memory goes back to the reserve, and must not be touched any more. */
+int glebe_free(glebe_block block);
+
+/* The first byte of a block. The memory is the caller's alone until the block is freed. */
+int glebe_block_address(glebe_block block, void **address);
+
+/* The bytes in a block. */
+int glebe_block_len(glebe_block block, uint64_t *len_bytes);
+
+/* How far a block is known to be physically contiguous. */
+enum {
+    GLEBE_VIRTUAL_ONLY = 0, /* not known beyond one page */
+    GLEBE_WITHIN_GRAIN = 1, /* within each grain of so many pages; frames could not be read */
+    GLEBE_PROVED = 2        /* as a whole: page frame numbers were read */
+};
+
+/* Writes GLEBE_VIRTUAL_ONLY, GLEBE_WITHIN_GRAIN or GLEBE_PROVED to `contiguity`, and to
+ * `grain_pages`, unless that is null, the pages within which it holds. */
+int glebe_block_contiguity(glebe_block block, int *contiguity, uint64_t *grain_pages);
+
+/* Sets a run aside for a block that is wanted later: until it is taken tenants use it, and no other
+ * block gets it. Errors: as glebe_alloc. */
+int glebe_promise_make(glebe_reserve reserve, uint64_t pages, uint64_t align_pages,
+                       glebe_promise *promise);
+
+/* Makes the block that was promised; the promise ends. It cannot fail for want of room. Errors:
+ * NULL, and TOO_MANY, after which the promise still stands. */
+int glebe_promise_take(glebe_promise promise, glebe_block *block);
+
+/* Ends a promise without a block. */
+int glebe_promise_drop(glebe_promise promise);
+
+/* ---- Second class: the page cache ------------------------------------------------------------ */
+
+/* Opens the pool of this name (UTF-8), made if there is none: a name space of objects and page
+ * indexes, in what first class is not using. A name that is open already gives one more handle on
+ * the same pool. Errors: NULL, BAD_ARGUMENT, TOO_MANY. */
+int glebe_pool_open(glebe_reserve reserve, const char *name, glebe_pool *pool);
+
+enum {
+    GLEBE_PUT_STORED = 0,   /* to be had by glebe_pool_get until it is evicted or recalled */
+    GLEBE_PUT_FULL = 1,     /* not kept: first class, or others, had every page looked at */
+    GLEBE_PUT_RECALLED = 2, /* not kept: first class took the pages under way */
+    GLEBE_PUT_BUSY = 3      /* not kept: interrupted or crowded out too often */
+};
+
+/* Copies a page in, in place of what its key held; returns GLEBE_PUT_*. What is not kept leaves
+ * nothing under its key. `len_bytes` must be glebe_page_bytes(). Takes no lock that another pool or
+ * first class takes. Errors: NULL, BAD_PAGE_LEN. */
+int glebe_pool_put(glebe_pool pool, uint64_t object, uint64_t index, const void *page,
+                   size_t len_bytes);
+
+enum {
+    GLEBE_GET_HIT = 0,
+    GLEBE_GET_MISS = 1 /* not there, or gone meanwhile: then the buffer may hold anything */
+};
+
+/* Copies a page out; returns GLEBE_GET_*. `len_bytes` must be glebe_page_bytes(). Errors: NULL,
+ * BAD_PAGE_LEN. */
+int glebe_pool_get(glebe_pool pool, uint64_t object, uint64_t index, void *page,
+                   size_t len_bytes);
+
+enum {
+    GLEBE_INVALIDATED = 0,
+    GLEBE_NOT_THERE = 1
+};
+
+/* Drops one page; returns GLEBE_INVALIDATED or GLEBE_NOT_THERE. */
+int glebe_pool_invalidate_page(glebe_pool pool, uint64_t object, uint64_t index);
+
+/* Drops all pages of an object; takes the same time however many they are. */
+int glebe_pool_invalidate_object(glebe_pool pool, uint64_t object);
+
+/* Drops all pages of a pool; takes the same time however many they are. */
+int glebe_pool_invalidate(glebe_pool pool);
+
+/* Ends a handle on a pool. Its pages stay, and can be had by who opens the name again. */
+int glebe_pool_close(glebe_pool pool);
+
+/* ---- Statistics ------------------------------------------------------------------------------ */
+
+/* The meaning of the members of glebe_stats; goes up when one changes, not when one is added. */
+#define GLEBE_STATS_VERSION 1
+
+typedef struct glebe_stats {
+    uint64_t size;    /* sizeof(glebe_stats); set to the bytes that were filled */
+    uint64_t version; /* set to the GLEBE_STATS_VERSION of the library */
+    uint64_t stored; /* pages that tenants stored (GCMA: cc_stored_pages) */
+    uint64_t loaded; /* gets that hit (GCMA: cc_loaded_pages) */
+    uint64_t missed; /* gets that missed (GCMA: cc_load_failed_pages) */
+    uint64_t evicted; /* pages dropped for other tenant pages (GCMA: cc_evicted_pages) */
+    uint64_t recalled; /* pages that first class took from tenants (GCMA: cc_reclaimed_pages) */
+    uint64_t replaced; /* pages dropped for a newer page of their key */
+    uint64_t invalidated_pages; /* pages dropped as invalid (GCMA: cc_invalidated_pages) */
+    uint64_t invalidated_objects; /* objects invalidated (GCMA: cc_invalidated_inodes) */
+    uint64_t invalidated_pools; /* pools invalidated (GCMA: cc_invalidated_fses) */
+    uint64_t invalidate_failed; /* pages to be invalidated that were not there */
+    uint64_t rejected; /* puts that kept nothing */
+    uint64_t rejected_recalled; /* pages taken from a tenant in the middle of a put */
+    uint64_t zeroed_ahead; /* pages made zero in the background */
+    uint64_t allocs; /* first-class blocks given */
+    uint64_t alloc_failures; /* first-class requests for which no run was free */
+    uint64_t barriers; /* recalls that interrupted tenants by a barrier */
+    uint64_t waited_for_writer; /* first-class requests that waited for a tenant's copy */
+    uint64_t total_pages; /* pages in the reserve */
+    uint64_t live_pages; /* pages that tenants use */
+    uint64_t held_pages; /* pages that first class holds */
+    uint64_t free_pages; /* pages that nobody uses */
+    uint64_t alloc_count; /* first-class requests that were granted: how many */
+    uint64_t alloc_sum_ns; /* first-class requests that were granted: all together */
+    uint64_t alloc_p50_ns; /* first-class requests that were granted: half took no longer */
+    uint64_t alloc_p90_ns; /* first-class requests that were granted: 9 of 10 took no longer */
+    uint64_t alloc_p99_ns; /* first-class requests that were granted: 99 of 100 took no longer */
+    uint64_t alloc_p999_ns; /* first-class requests that were granted: 999 of 1000 took no longer */
+    uint64_t alloc_max_ns; /* first-class requests that were granted: the longest */
+} glebe_stats;
+
+/* Fills `stats`. Exact while no other call is under way. Takes longer the larger the reserve, a few
+ * nanoseconds each 2 MiB. Errors: NULL, BAD_SIZE. */
+int glebe_reserve_stats(glebe_reserve reserve, glebe_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

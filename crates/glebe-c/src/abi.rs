@@ -1,0 +1,107 @@
+//! Names that the header has: handles, answers, error codes, structures.
+//!
+//! Kept in step with `include/glebe.h` by a test that compares both texts. A number is never
+//! changed or used anew. A structure with `size` grows at its end only; all members are 64-bit
+//! words, so that there is no padding to keep zero.
+#![allow(non_camel_case_types)]
+
+use std::ffi::c_int;
+
+/// Done, or the answer that was hoped for.
+pub const GLEBE_OK: c_int = 0;
+
+pub const GLEBE_PUT_STORED: c_int = 0;
+pub const GLEBE_PUT_FULL: c_int = 1;
+pub const GLEBE_PUT_RECALLED: c_int = 2;
+pub const GLEBE_PUT_BUSY: c_int = 3;
+
+pub const GLEBE_GET_HIT: c_int = 0;
+pub const GLEBE_GET_MISS: c_int = 1;
+
+pub const GLEBE_INVALIDATED: c_int = 0;
+pub const GLEBE_NOT_THERE: c_int = 1;
+
+pub const GLEBE_ERROR_PANIC: c_int = -1;
+pub const GLEBE_ERROR_FORKED: c_int = -2;
+pub const GLEBE_ERROR_BAD_HANDLE: c_int = -3;
+pub const GLEBE_ERROR_NULL: c_int = -4;
+pub const GLEBE_ERROR_BAD_SIZE: c_int = -5;
+pub const GLEBE_ERROR_BAD_ARGUMENT: c_int = -6;
+pub const GLEBE_ERROR_BUSY: c_int = -7;
+pub const GLEBE_ERROR_TOO_MANY: c_int = -8;
+pub const GLEBE_ERROR_ZERO_PAGES: c_int = -9;
+pub const GLEBE_ERROR_BAD_ALIGN: c_int = -10;
+pub const GLEBE_ERROR_NO_RUN: c_int = -11;
+pub const GLEBE_ERROR_WOULD_WAIT: c_int = -12;
+pub const GLEBE_ERROR_BAD_PAGE_LEN: c_int = -13;
+pub const GLEBE_ERROR_BAD_LEN: c_int = -14;
+pub const GLEBE_ERROR_NO_MEMORY: c_int = -15;
+pub const GLEBE_ERROR_NO_SOURCE: c_int = -16;
+pub const GLEBE_ERROR_NOT_CONTIGUOUS: c_int = -17;
+pub const GLEBE_ERROR_OS: c_int = -18;
+pub const GLEBE_ERROR_OTHER: c_int = -19;
+
+pub const GLEBE_SOURCE_AUTO: u64 = 0;
+pub const GLEBE_SOURCE_HUGETLB: u64 = 1;
+pub const GLEBE_SOURCE_THP: u64 = 2;
+pub const GLEBE_SOURCE_PLAIN: u64 = 3;
+
+pub const GLEBE_GROW_AUTO: u64 = 0;
+pub const GLEBE_GROW_NO: u64 = 1;
+pub const GLEBE_GROW_YES: u64 = 2;
+
+pub const GLEBE_WRITERS_AUTO: u64 = 0;
+pub const GLEBE_WRITERS_COUNTED: u64 = 1;
+pub const GLEBE_WRITERS_RESTARTABLE: u64 = 2;
+
+pub const GLEBE_ZEROED: u64 = 1;
+pub const GLEBE_ANY: u64 = 2;
+pub const GLEBE_NO_WAIT: u64 = 4;
+
+pub const GLEBE_VIRTUAL_ONLY: c_int = 0;
+pub const GLEBE_WITHIN_GRAIN: c_int = 1;
+pub const GLEBE_PROVED: c_int = 2;
+
+pub const GLEBE_PFN_HIDDEN: u64 = u64::MAX;
+
+pub const GLEBE_STATS_VERSION: u64 = 1;
+
+pub type glebe_reserve = u64;
+pub type glebe_block = u64;
+pub type glebe_promise = u64;
+pub type glebe_pool = u64;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_options {
+    pub size: u64,
+    pub len_bytes: u64,
+    pub source: u64,
+    pub hugetlb_page_bytes: u64,
+    pub required_run_bytes: u64,
+    pub preferred_run_bytes: u64,
+    pub grow_pool: u64,
+    pub threads: u64,
+    pub writers: u64,
+    pub zero_ahead_pages: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_memory {
+    pub size: u64,
+    pub len_pages: u64,
+    pub longest_run_pages: u64,
+    pub source: u64,
+    pub hugetlb_page_bytes: u64,
+    pub pinned: u64,
+    pub writers: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_run {
+    pub start_pages: u64,
+    pub len_pages: u64,
+    pub pfn: u64,
+}

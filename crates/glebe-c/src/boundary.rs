@@ -1,0 +1,177 @@
+//! The boundary: panics, the thread's last error, and what comes and goes through pointers.
+//!
+//! Every exported function runs inside [`call`]. A panic ends there; the answer is a number. What
+//! failed last is kept by each thread and made into text only when it is asked for.
+//!
+//! # Safety
+//! The functions that take a pointer ask of their caller what the header asks of C: null, or
+//! room for what is said to be there.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+
+use crate::abi::GLEBE_OK;
+use crate::failure::Failure;
+
+/// The largest size of a structure that is believed: more is a member that was never set.
+const SIZE_MAX: u64 = 1 << 12;
+const WORD: u64 = size_of::<u64>() as u64;
+
+#[derive(Default)]
+struct Last {
+    failure: Option<Failure>,
+    text: CString,
+}
+
+thread_local!(static LAST: RefCell<Last> = RefCell::default());
+
+/// Runs `body`; its number, or the code of what it refused.
+#[inline]
+pub(crate) fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+    // What a panic may have left half done is behind locks or is dropped.
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(failure)) => fail(failure),
+        Err(panic) => fail(Failure::Panic(text_of(&*panic))),
+    }
+}
+
+#[cold]
+fn fail(failure: Failure) -> c_int {
+    let code = failure.code();
+    // A thread that is ending has no last error any more.
+    let _ = LAST.try_with(|last| last.borrow_mut().failure = Some(failure));
+    code
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown".into())
+}
+
+/// The text of the thread's last failure: good until its next call of this function.
+pub(crate) fn last_error() -> *const c_char {
+    let text = || {
+        LAST.try_with(|last| {
+            let mut last = last.borrow_mut();
+            let text = last.failure.as_ref().map_or_else(String::new, ToString::to_string);
+            // An end mark inside a text would come from a path; what is before it is enough.
+            last.text = CString::new(text).unwrap_or_else(|cut| {
+                let end = cut.nul_position();
+                CString::new(&cut.into_vec()[..end]).unwrap_or_default()
+            });
+            last.text.as_ptr()
+        })
+    };
+    catch_unwind(text).ok().and_then(Result::ok).unwrap_or(c"".as_ptr())
+}
+
+/// An argument through which an answer goes out.
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    /// Looks at it before anything is done.
+    ///
+    /// # Safety
+    /// `pointer` is null or may be written until the answer is dropped.
+    pub(crate) unsafe fn new(pointer: *mut T, name: &'static str) -> Result<Self, Failure> {
+        if pointer.is_null() {
+            return Err(Failure::Null(name));
+        }
+        Ok(Self(pointer))
+    }
+
+    pub(crate) fn set(self, value: T) -> c_int {
+        // SAFETY: not null, and `new`'s caller vouches for the rest. No alignment is asked of C.
+        unsafe { self.0.write_unaligned(value) };
+        GLEBE_OK
+    }
+}
+
+/// A structure of the header: `repr(C)`, 64-bit words only, the first its size in bytes.
+///
+/// # Safety
+/// The type is exactly that.
+pub(crate) unsafe trait Sized64: Copy + Default {
+    const NAME: &'static str;
+    /// Bytes of the members that the oldest caller knows.
+    const LEAST: u64;
+}
+
+fn check_size<T: Sized64>(given: u64) -> Result<(), Failure> {
+    if !(T::LEAST..=SIZE_MAX).contains(&given) || given % WORD != 0 {
+        return Err(Failure::BadSize { name: T::NAME, given, least: T::LEAST, most: SIZE_MAX });
+    }
+    Ok(())
+}
+
+/// What the caller says in a structure: members that it does not know are zero, and those that
+/// this version does not know must be.
+///
+/// # Safety
+/// `from` is null, or its first word is the number of bytes there.
+pub(crate) unsafe fn read<T: Sized64>(from: *const T) -> Result<T, Failure> {
+    if from.is_null() {
+        return Err(Failure::Null(T::NAME));
+    }
+    let words = from.cast::<u64>();
+    let mut known = T::default();
+    // SAFETY: the caller vouches for as many bytes as the first word says, and `T` consists of
+    // words, of which no more than it has are written.
+    unsafe {
+        let given = words.read_unaligned();
+        check_size::<T>(given)?;
+        let here = size_of::<T>() as u64;
+        let to = std::ptr::from_mut(&mut known).cast::<u8>();
+        to.copy_from_nonoverlapping(from.cast(), given.min(here) as usize);
+        for word in (here / WORD)..(given / WORD) {
+            if words.add(word as usize).read_unaligned() != 0 {
+                return Err(Failure::Unknown { name: T::NAME, known: here });
+            }
+        }
+    }
+    Ok(known)
+}
+
+/// A structure of the caller's that is to be filled.
+pub(crate) struct Fill<T> {
+    to: *mut T,
+    given: u64,
+}
+
+impl<T: Sized64> Fill<T> {
+    /// Looks at it before anything is done.
+    ///
+    /// # Safety
+    /// `to` is null, or its first word is the number of bytes there, which may be written until
+    /// the answer is dropped.
+    pub(crate) unsafe fn new(to: *mut T) -> Result<Self, Failure> {
+        if to.is_null() {
+            return Err(Failure::Null(T::NAME));
+        }
+        // SAFETY: the caller vouches for the first word.
+        let given = unsafe { to.cast::<u64>().read_unaligned() };
+        check_size::<T>(given)?;
+        Ok(Self { to, given })
+    }
+
+    /// Fills as much as both sides know, zeroes the rest, and says in the first word how many
+    /// bytes have a meaning.
+    pub(crate) fn set(self, value: &T) -> c_int {
+        let both = self.given.min(size_of::<T>() as u64);
+        let to = self.to.cast::<u8>();
+        // SAFETY: `new`'s caller vouches for `given` bytes at `to`; `T` has at least `both`.
+        unsafe {
+            to.copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), both as usize);
+            to.add(both as usize).write_bytes(0, (self.given - both) as usize);
+            to.cast::<u64>().write_unaligned(both);
+        }
+        GLEBE_OK
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! [`Failure`]: what a call refuses, its code and its text.
+
+use std::ffi::c_int;
+
+use glebe::contig;
+use glebe::reserve::Error;
+
+use crate::abi::*;
+
+/// A call that was refused; nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("a fault inside glebe was caught: {0}")]
+    Panic(String),
+    #[error("this process was forked from the owner of the handle, which stayed there")]
+    Forked,
+    #[error("{handle:#x} is no {kind} that is open")]
+    BadHandle { kind: &'static str, handle: u64 },
+    #[error("the argument {0} is a null pointer")]
+    Null(&'static str),
+    #[error("a size of {given} for {name}: a multiple of 8 from {least} to {most} is needed")]
+    BadSize { name: &'static str, given: u64, least: u64, most: u64 },
+    #[error("{name} has a member that this version of glebe, which knows {known} bytes, lacks")]
+    Unknown { name: &'static str, known: u64 },
+    #[error("{value:#x} is no value of {name}")]
+    BadArgument { name: &'static str, value: u64 },
+    #[error("the name of a pool is not UTF-8")]
+    BadName,
+    #[error(
+        "the reserve still has {blocks} blocks, {promises} promises and {pools} pools; \
+        free, drop and close them first"
+    )]
+    Busy { blocks: usize, promises: usize, pools: usize },
+    #[error("no more than {most} {what} at once")]
+    TooMany { what: &'static str, most: u32 },
+    #[error(transparent)]
+    Reserve(#[from] Error),
+}
+
+impl Failure {
+    /// The negative number that C gets.
+    pub(crate) fn code(&self) -> c_int {
+        match self {
+            Self::Panic(_) => GLEBE_ERROR_PANIC,
+            Self::Forked => GLEBE_ERROR_FORKED,
+            Self::BadHandle { .. } => GLEBE_ERROR_BAD_HANDLE,
+            Self::Null(_) => GLEBE_ERROR_NULL,
+            Self::BadSize { .. } => GLEBE_ERROR_BAD_SIZE,
+            Self::Unknown { .. } | Self::BadArgument { .. } | Self::BadName => {
+                GLEBE_ERROR_BAD_ARGUMENT
+            }
+            Self::Busy { .. } => GLEBE_ERROR_BUSY,
+            Self::TooMany { .. } => GLEBE_ERROR_TOO_MANY,
+            Self::Reserve(error) => code_of(error),
+        }
+    }
+}
+
+fn code_of(error: &Error) -> c_int {
+    match error {
+        Error::ZeroPages => GLEBE_ERROR_ZERO_PAGES,
+        Error::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
+        Error::NoRun { .. } => GLEBE_ERROR_NO_RUN,
+        Error::WouldWait => GLEBE_ERROR_WOULD_WAIT,
+        Error::Forked => GLEBE_ERROR_FORKED,
+        Error::BadPageLen { .. } => GLEBE_ERROR_BAD_PAGE_LEN,
+        Error::BadLen { .. } => GLEBE_ERROR_BAD_LEN,
+        Error::Contig(error) => match error {
+            contig::Error::ZeroLength => GLEBE_ERROR_BAD_LEN,
+            contig::Error::TooLarge { .. }
+            | contig::Error::CgroupLimit { .. }
+            | contig::Error::PoolShort { .. } => GLEBE_ERROR_NO_MEMORY,
+            contig::Error::NoSuchSize { .. } | contig::Error::NotHuge { .. } => {
+                GLEBE_ERROR_NO_SOURCE
+            }
+            contig::Error::NotContiguous { .. } => GLEBE_ERROR_NOT_CONTIGUOUS,
+            contig::Error::Os(_) => GLEBE_ERROR_OS,
+            _ => GLEBE_ERROR_OTHER,
+        },
+        Error::Os(_) => GLEBE_ERROR_OS,
+        _ => GLEBE_ERROR_OTHER,
+    }
+}

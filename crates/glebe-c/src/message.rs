@@ -1,0 +1,59 @@
+//! Version, page size, names of codes, text of the last error.
+//!
+//! # Safety
+//! Exporting a symbol is what is unsafe here: the names are the header's, and nobody else's.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, CStr};
+
+use crate::abi::*;
+use crate::boundary;
+
+const VERSION: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("a version without an end mark inside"),
+    };
+
+#[no_mangle]
+pub extern "C" fn glebe_version() -> *const c_char {
+    VERSION.as_ptr()
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_page_bytes() -> u64 {
+    std::panic::catch_unwind(|| glebe::sys::page_size().bytes().get()).unwrap_or(0)
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_last_error() -> *const c_char {
+    boundary::last_error()
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_error_name(code: c_int) -> *const c_char {
+    let name = match code {
+        GLEBE_OK => c"GLEBE_OK",
+        GLEBE_ERROR_PANIC => c"GLEBE_ERROR_PANIC",
+        GLEBE_ERROR_FORKED => c"GLEBE_ERROR_FORKED",
+        GLEBE_ERROR_BAD_HANDLE => c"GLEBE_ERROR_BAD_HANDLE",
+        GLEBE_ERROR_NULL => c"GLEBE_ERROR_NULL",
+        GLEBE_ERROR_BAD_SIZE => c"GLEBE_ERROR_BAD_SIZE",
+        GLEBE_ERROR_BAD_ARGUMENT => c"GLEBE_ERROR_BAD_ARGUMENT",
+        GLEBE_ERROR_BUSY => c"GLEBE_ERROR_BUSY",
+        GLEBE_ERROR_TOO_MANY => c"GLEBE_ERROR_TOO_MANY",
+        GLEBE_ERROR_ZERO_PAGES => c"GLEBE_ERROR_ZERO_PAGES",
+        GLEBE_ERROR_BAD_ALIGN => c"GLEBE_ERROR_BAD_ALIGN",
+        GLEBE_ERROR_NO_RUN => c"GLEBE_ERROR_NO_RUN",
+        GLEBE_ERROR_WOULD_WAIT => c"GLEBE_ERROR_WOULD_WAIT",
+        GLEBE_ERROR_BAD_PAGE_LEN => c"GLEBE_ERROR_BAD_PAGE_LEN",
+        GLEBE_ERROR_BAD_LEN => c"GLEBE_ERROR_BAD_LEN",
+        GLEBE_ERROR_NO_MEMORY => c"GLEBE_ERROR_NO_MEMORY",
+        GLEBE_ERROR_NO_SOURCE => c"GLEBE_ERROR_NO_SOURCE",
+        GLEBE_ERROR_NOT_CONTIGUOUS => c"GLEBE_ERROR_NOT_CONTIGUOUS",
+        GLEBE_ERROR_OS => c"GLEBE_ERROR_OS",
+        GLEBE_ERROR_OTHER => c"GLEBE_ERROR_OTHER",
+        _ => c"unknown",
+    };
+    name.as_ptr()
+}

@@ -1,0 +1,199 @@
+//! Creating and destroying a reserve, and what is to be known of it.
+//!
+//! # Safety
+//! Pointers are what the header says of them; they go through [`crate::boundary`] but for the
+//! array of runs, which is written here.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+
+use glebe::contig::{Contig, Options, Source, SourceChoice};
+use glebe::reserve::{Builder, Reserve, Writers};
+use glebe::units::{Bytes, PageSize, Pages};
+
+use crate::abi::*;
+use crate::boundary::{call, read, Fill, Out, Sized64};
+use crate::failure::Failure;
+use crate::process::Process;
+use crate::table::Kind;
+
+// SAFETY: both are `repr(C)` and consist of words, the first of which is `size`.
+unsafe impl Sized64 for glebe_options {
+    const NAME: &'static str = "glebe_options";
+    const LEAST: u64 = 16;
+}
+
+// SAFETY: as above.
+unsafe impl Sized64 for glebe_memory {
+    const NAME: &'static str = "glebe_memory";
+    const LEAST: u64 = 16;
+}
+
+fn bad<T>(name: &'static str, value: u64) -> Result<T, Failure> {
+    Err(Failure::BadArgument { name, value })
+}
+
+fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
+    let source = match asked.source {
+        GLEBE_SOURCE_AUTO => SourceChoice::Auto,
+        GLEBE_SOURCE_HUGETLB => match PageSize::new(asked.hugetlb_page_bytes) {
+            Some(size) => Source::Hugetlb(size).into(),
+            None => return bad("hugetlb_page_bytes", asked.hugetlb_page_bytes),
+        },
+        GLEBE_SOURCE_THP => Source::Thp.into(),
+        GLEBE_SOURCE_PLAIN => Source::Plain.into(),
+        other => return bad("source", other),
+    };
+    if asked.source != GLEBE_SOURCE_HUGETLB && asked.hugetlb_page_bytes != 0 {
+        return bad("hugetlb_page_bytes without GLEBE_SOURCE_HUGETLB", asked.hugetlb_page_bytes);
+    }
+    let mut options = Contig::options().source(source);
+    options = match asked.grow_pool {
+        GLEBE_GROW_AUTO => options,
+        GLEBE_GROW_NO => options.grow_pool(false),
+        GLEBE_GROW_YES => options.grow_pool(true),
+        other => return bad("grow_pool", other),
+    };
+    if asked.required_run_bytes > 0 {
+        options = options.require_run(Bytes::new(asked.required_run_bytes));
+    }
+    if asked.preferred_run_bytes > 0 {
+        options = options.prefer_run(Bytes::new(asked.preferred_run_bytes));
+    }
+    if asked.threads > 0 {
+        let Ok(threads) = usize::try_from(asked.threads) else {
+            return bad("threads", asked.threads);
+        };
+        options = options.threads(threads);
+    }
+    Ok(options)
+}
+
+fn builder(asked: &glebe_options) -> Result<Builder, Failure> {
+    let builder = Reserve::builder().zero_ahead(Pages::new(asked.zero_ahead_pages));
+    match asked.writers {
+        GLEBE_WRITERS_AUTO => Ok(builder),
+        GLEBE_WRITERS_COUNTED => Ok(builder.writers(Writers::Counted)),
+        other => bad("writers", other),
+    }
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_reserve_create(
+    options: *const glebe_options,
+    reserve: *mut glebe_reserve,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let (out, asked) = unsafe { (Out::new(reserve, "reserve")?, read(options)?) };
+        let (builder, contig) = (builder(&asked)?, contig_options(&asked)?);
+        let process = Process::create()?;
+        let key = process.reserves.insert_with("reserves", || {
+            Ok(builder.map_with(contig, Bytes::new(asked.len_bytes))?)
+        })?;
+        Ok(out.set(process.handle(key, Kind::Reserve)))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_reserve_destroy(reserve: glebe_reserve) -> c_int {
+    call(|| {
+        let (process, key) = Process::find(reserve, Kind::Reserve)?;
+        let unused = || {
+            // Promises first: one that is taken meanwhile is found as a block.
+            let promises = process.promises.count(|of| of.reserve == reserve);
+            let blocks = process.blocks.count(|of| of.reserve == reserve);
+            let pools = process.pools.count(|of| of.reserve == reserve);
+            if (promises, blocks, pools) == (0, 0, 0) {
+                return Ok(());
+            }
+            Err(Failure::Busy { blocks, promises, pools })
+        };
+        let unknown = Failure::BadHandle { kind: Kind::Reserve.name(), handle: reserve };
+        process.reserves.remove_if(key, unused).unwrap_or(Err(unknown))?;
+        Ok(GLEBE_OK)
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_reserve_memory(
+    reserve: glebe_reserve,
+    memory: *mut glebe_memory,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let out = unsafe { Fill::new(memory)? };
+        let of = |reserve: &Reserve| {
+            let contig = reserve.contig();
+            let (source, hugetlb_page_bytes) = match contig.source() {
+                Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
+                Source::Thp => (GLEBE_SOURCE_THP, 0),
+                Source::Plain => (GLEBE_SOURCE_PLAIN, 0),
+            };
+            glebe_memory {
+                size: 0,
+                len_pages: reserve.len().get(),
+                longest_run_pages: contig.longest_run().get(),
+                source,
+                hugetlb_page_bytes,
+                pinned: contig.pinned().into(),
+                writers: match reserve.writers() {
+                    Writers::Restartable => GLEBE_WRITERS_RESTARTABLE,
+                    Writers::Counted => GLEBE_WRITERS_COUNTED,
+                },
+            }
+        };
+        Ok(out.set(&Process::with_reserve(reserve, |_, reserve| Ok(of(reserve)))?))
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_reserve_largest_run(
+    reserve: glebe_reserve,
+    pages: *mut u64,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let out = unsafe { Out::new(pages, "pages")? };
+        let largest = Process::with_reserve(reserve, |_, reserve| Ok(reserve.largest_run()?))?;
+        Ok(out.set(largest.get()))
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_reserve_runs(
+    reserve: glebe_reserve,
+    runs: *mut glebe_run,
+    capacity: usize,
+    count: *mut usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let out = unsafe { Out::new(count, "count")? };
+        if runs.is_null() && capacity > 0 {
+            return Err(Failure::Null("runs"));
+        }
+        let there = Process::with_reserve(reserve, |_, reserve| {
+            let all = reserve.contig().runs();
+            for (index, run) in all.iter().take(capacity).enumerate() {
+                let run = glebe_run {
+                    start_pages: run.pages.start(),
+                    len_pages: run.pages.len(),
+                    pfn: run.pfn.map_or(GLEBE_PFN_HIDDEN, |pfn| pfn.get()),
+                };
+                // SAFETY: below `capacity`, for which the caller vouches.
+                unsafe { runs.add(index).write_unaligned(run) };
+            }
+            Ok(all.len())
+        })?;
+        Ok(out.set(there))
+    })
+}

@@ -1,0 +1,232 @@
+// Every function of glebe.h from C++11, by several threads: handles that many use, that two end at
+// once, and that are forked in the middle of it.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "all.h"
+
+namespace {
+
+constexpr std::uint64_t MIB = std::uint64_t(1) << 20;
+constexpr int THREADS = 4;
+constexpr int ROUNDS = 2000;
+
+// Runs `body(thread)` in each of THREADS threads.
+template <typename Body> void in_threads(Body body) {
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < THREADS; thread++) threads.emplace_back(body, thread);
+    for (auto &thread : threads) thread.join();
+}
+
+glebe_reserve create(std::uint64_t len_bytes) {
+    glebe_options options = {};
+    options.size = sizeof options;
+    options.len_bytes = len_bytes;
+    options.source = GLEBE_SOURCE_PLAIN;
+    glebe_reserve reserve = 0;
+    OK(glebe_reserve_create(&options, &reserve));
+    return reserve;
+}
+
+void messages() {
+    CHECK(std::string(glebe_version()) == GLEBE_VERSION);
+    CHECK(std::string(glebe_error_name(GLEBE_ERROR_NO_RUN)) == "GLEBE_ERROR_NO_RUN");
+    REFUSED(glebe_free(1), GLEBE_ERROR_BAD_HANDLE);
+    std::thread([] { CHECK(*glebe_last_error() == 0); }).join();
+    CHECK(*glebe_last_error() != 0);
+}
+
+// What a thread does with blocks: fills them with its own number and finds it there still.
+void first_class(glebe_reserve reserve, int thread) {
+    const std::uint64_t page = glebe_page_bytes();
+    for (int round = 0; round < ROUNDS; round++) {
+        glebe_block block = 0;
+        glebe_promise promise = 0;
+        void *address = nullptr;
+        std::uint64_t len_bytes = 0, grain = 0;
+        int contiguity = -1;
+        switch (round % 4) {
+        case 0: OK(glebe_alloc(reserve, 1, 1, &block)); break;
+        case 1: OK(glebe_alloc_with(reserve, 3, 1, GLEBE_ANY, &block)); break;
+        case 2:
+            if (glebe_try_alloc(reserve, 1, 1, &block) == GLEBE_ERROR_WOULD_WAIT) continue;
+            break;
+        default:
+            OK(glebe_promise_make(reserve, 1, 1, &promise));
+            if (round % 8 == 3) {
+                OK(glebe_promise_drop(promise));
+                continue;
+            }
+            OK(glebe_promise_take(promise, &block));
+        }
+        OK(glebe_block_address(block, &address));
+        OK(glebe_block_len(block, &len_bytes));
+        OK(glebe_block_contiguity(block, &contiguity, &grain));
+        CHECK(len_bytes % page == 0 && contiguity >= GLEBE_VIRTUAL_ONLY && grain >= 1);
+        std::memset(address, thread, len_bytes);
+        std::this_thread::yield();
+        for (std::uint64_t i = 0; i < len_bytes; i += 64)
+            CHECK(static_cast<unsigned char *>(address)[i] == thread);
+        OK(glebe_free(block));
+    }
+}
+
+// What a thread does with a pool: a hit is the page of its key.
+void second_class(glebe_pool pool, int thread) {
+    const std::size_t page = glebe_page_bytes();
+    std::vector<unsigned char> in(page, static_cast<unsigned char>(thread)), out(page);
+    for (int round = 0; round < ROUNDS; round++) {
+        const std::uint64_t object = std::uint64_t(thread), index = std::uint64_t(round % 50);
+        CHECK(glebe_pool_put(pool, object, index, in.data(), page) >= 0);
+        const int got = glebe_pool_get(pool, object, index, out.data(), page);
+        CHECK(got >= 0);
+        if (got == GLEBE_GET_HIT) CHECK(in == out);
+        if (round % 100 == 99) CHECK(glebe_pool_invalidate_page(pool, object, index) >= 0);
+        if (round % 500 == 499) OK(glebe_pool_invalidate_object(pool, object));
+    }
+}
+
+void by_many_threads(glebe_reserve reserve) {
+    glebe_pool pool = 0;
+    OK(glebe_pool_open(reserve, "threads", &pool));
+    in_threads([=](int thread) {
+        if (thread % 2 == 0)
+            first_class(reserve, thread);
+        else
+            second_class(pool, thread);
+    });
+    OK(glebe_pool_invalidate(pool));
+    OK(glebe_pool_close(pool));
+    glebe_stats stats;
+    stats.size = sizeof stats;
+    OK(glebe_reserve_stats(reserve, &stats));
+    CHECK(stats.held_pages == 0 && stats.stored > 0 && stats.allocs > 0);
+    CHECK(stats.live_pages + stats.held_pages + stats.free_pages == stats.total_pages);
+}
+
+// Of several threads that end the same handle exactly one does.
+void ended_once(glebe_reserve reserve) {
+    for (int round = 0; round < 200; round++) {
+        glebe_block block = 0;
+        glebe_promise promise = 0;
+        glebe_pool pool = 0;
+        std::atomic<int> freed{0}, ended{0}, closed{0};
+        OK(glebe_alloc(reserve, 1, 1, &block));
+        OK(glebe_promise_make(reserve, 1, 1, &promise));
+        OK(glebe_pool_open(reserve, "once", &pool));
+        in_threads([&](int thread) {
+            glebe_block taken = 0;
+            freed += glebe_free(block) == GLEBE_OK;
+            if (thread % 2 == 0) {
+                ended += glebe_promise_drop(promise) == GLEBE_OK;
+            } else if (glebe_promise_take(promise, &taken) == GLEBE_OK) {
+                ended++;
+                OK(glebe_free(taken));
+            }
+            closed += glebe_pool_close(pool) == GLEBE_OK;
+        });
+        CHECK(freed == 1 && ended == 1 && closed == 1);
+    }
+}
+
+// A pool is closed and a reserve destroyed while others use them: each call is done or refused.
+void ended_while_in_use() {
+    const std::size_t page = glebe_page_bytes();
+    for (int round = 0; round < 20; round++) {
+        const glebe_reserve reserve = create(2 * MIB);
+        glebe_pool pool = 0;
+        OK(glebe_pool_open(reserve, "used", &pool));
+        std::atomic<int> started{0};
+        in_threads([&](int thread) {
+            std::vector<unsigned char> buffer(page);
+            started++;
+            if (thread > 0) {
+                while (glebe_pool_put(pool, 1, std::uint64_t(thread), buffer.data(), page) >= 0) {
+                    glebe_block block = 0;
+                    const int code = glebe_alloc(reserve, 1, 1, &block);
+                    if (code == GLEBE_ERROR_BAD_HANDLE) return;
+                    OK(code);
+                    OK(glebe_free(block));
+                }
+                return;
+            }
+            while (started < THREADS) std::this_thread::yield();
+            REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BUSY);
+            OK(glebe_pool_close(pool));
+            while (glebe_reserve_destroy(reserve) == GLEBE_ERROR_BUSY) std::this_thread::yield();
+        });
+        REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BAD_HANDLE);
+    }
+}
+
+// Children of a process whose threads hold locks at the fork are refused and never hang.
+void forked_in_the_middle(glebe_reserve reserve) {
+    std::atomic<bool> stop{false};
+    std::thread busy([&] {
+        while (!stop) {
+            glebe_block block = 0;
+            glebe_pool pool = 0;
+            OK(glebe_alloc(reserve, 1, 1, &block));
+            OK(glebe_pool_open(reserve, "busy", &pool));
+            OK(glebe_pool_close(pool));
+            OK(glebe_free(block));
+        }
+    });
+    glebe_block block = 0;
+    OK(glebe_alloc(reserve, 1, 1, &block));
+    for (int round = 0; round < 50; round++) {
+        const pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            alarm(20);
+            glebe_pool pool = 0;
+            glebe_block other = 0;
+            const bool refused = glebe_free(block) == GLEBE_ERROR_FORKED &&
+                                 glebe_alloc(reserve, 1, 1, &other) == GLEBE_ERROR_FORKED &&
+                                 glebe_pool_open(reserve, "busy", &pool) == GLEBE_ERROR_FORKED &&
+                                 glebe_reserve_destroy(reserve) == GLEBE_ERROR_FORKED;
+            _exit(refused ? 0 : 1);
+        }
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    stop = true;
+    busy.join();
+    OK(glebe_free(block));
+}
+
+void what_it_is_made_of(glebe_reserve reserve) {
+    glebe_memory memory = {};
+    memory.size = sizeof memory;
+    OK(glebe_reserve_memory(reserve, &memory));
+    CHECK(memory.len_pages == 8 * MIB / glebe_page_bytes());
+    std::size_t count = 0;
+    OK(glebe_reserve_runs(reserve, nullptr, 0, &count));
+    std::vector<glebe_run> runs(count);
+    OK(glebe_reserve_runs(reserve, runs.data(), runs.size(), &count));
+    CHECK(runs.size() == count);
+    std::uint64_t largest = 0;
+    OK(glebe_reserve_largest_run(reserve, &largest));
+    CHECK(largest >= 1);
+}
+
+} // namespace
+
+int main() {
+    messages();
+    const glebe_reserve reserve = create(8 * MIB);
+    what_it_is_made_of(reserve);
+    by_many_threads(reserve);
+    ended_once(reserve);
+    ended_while_in_use();
+    forked_in_the_middle(reserve);
+    OK(glebe_reserve_destroy(reserve));
+    std::puts("all.cpp: ok");
+}

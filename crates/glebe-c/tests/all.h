@@ -1,0 +1,22 @@
+/* What the C and the C++ program share: a check that says where it failed and why. */
+#ifndef ALL_H
+#define ALL_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "glebe.h"
+
+#define CHECK(condition)                                                                        \
+    do {                                                                                        \
+        if (!(condition)) {                                                                     \
+            fprintf(stderr, "%s:%d: %s\nlast error: %s\n", __FILE__, __LINE__, #condition,      \
+                    glebe_last_error());                                                        \
+            exit(1);                                                                            \
+        }                                                                                       \
+    } while (0)
+
+#define OK(call) CHECK((call) == GLEBE_OK)
+#define REFUSED(call, code) CHECK((call) == (code))
+
+#endif

@@ -1,0 +1,88 @@
+//! The two libraries, built once a test program, and tools that a machine may lack.
+#![allow(dead_code)] // Each test program uses a part.
+
+use std::fs;
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The folder of the crate.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The target folder that the test itself was built in.
+pub fn target() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a folder of cargo's")
+}
+
+/// A folder that everybody may read, removed with what is in it when dropped.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("glebe-c-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether a tool is there; says that a test is skipped where it is not.
+pub fn has(tool: &str) -> bool {
+    let found = Command::new(tool)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !found {
+        println!("skipped: no {tool} on this machine");
+    }
+    found
+}
+
+/// Runs a command that must succeed.
+pub fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Builds the shared and the static library as they are shipped, and puts them into `folder` under
+/// the names that linker and loader look for.
+pub fn libraries(folder: &Path) {
+    let output = run(Command::new(env!("CARGO"))
+        .args(["build", "--package", "glebe-c", "--message-format=json", "--target-dir"])
+        .arg(target())
+        .current_dir(root()));
+    let messages = String::from_utf8(output.stdout).expect("JSON");
+    for (file, name) in [("libglebe.so", "libglebe.so.0"), ("libglebe.a", "libglebe.a")] {
+        let built = messages
+            .split('"')
+            .rfind(|text| text.starts_with('/') && text.ends_with(&format!("/{file}")))
+            .unwrap_or_else(|| panic!("cargo did not say where {file} is"));
+        fs::copy(built, folder.join(name)).unwrap();
+    }
+    symlink("libglebe.so.0", folder.join("libglebe.so")).unwrap();
+}

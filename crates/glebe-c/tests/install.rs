@@ -1,0 +1,134 @@
+//! `make install`: what lands where, and that pkg-config and CMake find it.
+
+mod built;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use built::{has, root, run, target, Scratch};
+
+const PROGRAM: &str = "all.c";
+const SAID: &[u8] = b"all.c: ok\n";
+
+fn make_install(variables: &[(&str, &Path)]) {
+    let mut make = Command::new("make");
+    make.args(["-C", "../..", "install", "PROFILE=dev"]).current_dir(root());
+    make.env("CARGO_TARGET_DIR", target()).env("CARGO", env!("CARGO"));
+    for unset in ["DESTDIR", "PREFIX", "LIBDIR", "INCLUDEDIR", "MAKEFLAGS", "MAKELEVEL"] {
+        make.env_remove(unset);
+    }
+    make.args(variables.iter().map(|(name, path)| format!("{name}={}", path.display())));
+    run(&mut make);
+}
+
+/// Installed for use in place, once for all tests of this program; `None` without make.
+fn installed() -> Option<&'static Path> {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    if !has("make") {
+        return None;
+    }
+    Some(PREFIX.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("glebe-c-installed");
+        let _ = fs::remove_dir_all(&prefix);
+        make_install(&[("PREFIX", &prefix)]);
+        prefix
+    }))
+}
+
+/// What pkg-config says, as words.
+fn pkg_config(prefix: &Path, arguments: &[&str]) -> Vec<String> {
+    let output = run(Command::new("pkg-config")
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
+        .args(arguments)
+        .arg("glebe"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn pkg_config_finds_it() {
+    let Some(prefix) = installed() else { return };
+    if !has("cc") || !has("pkg-config") {
+        return;
+    }
+    assert_eq!(pkg_config(prefix, &["--modversion"]), [env!("CARGO_PKG_VERSION")]);
+    let scratch = Scratch::new();
+    let source = root().join("tests").join(PROGRAM);
+    let program = scratch.path().join("shared");
+    run(Command::new("cc")
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .args(pkg_config(prefix, &["--cflags", "--libs"])));
+    let path = prefix.join("lib");
+    assert_eq!(run(Command::new(&program).env("LD_LIBRARY_PATH", path)).stdout, SAID);
+
+    let program = scratch.path().join("static");
+    let words = pkg_config(prefix, &["--static", "--cflags", "--libs"]);
+    let words = words.iter().map(|word| if word == "-lglebe" { "-l:libglebe.a" } else { word });
+    run(Command::new("cc").arg("-o").arg(&program).arg(&source).args(words));
+    assert_eq!(run(&mut Command::new(&program)).stdout, SAID);
+}
+
+#[test]
+fn cmake_finds_it() {
+    let Some(prefix) = installed() else { return };
+    if !has("cc") || !has("cmake") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let source = root().join("tests").join(PROGRAM);
+    let version = env!("CARGO_PKG_VERSION");
+    let lists = format!(
+        "cmake_minimum_required(VERSION 3.10)
+        project(program C)
+        find_package(glebe {version} REQUIRED)
+        add_executable(shared {source})
+        target_link_libraries(shared glebe::glebe)
+        add_executable(static {source})
+        target_link_libraries(static glebe::glebe_static)\n",
+        source = source.display()
+    );
+    fs::write(scratch.path().join("CMakeLists.txt"), lists).unwrap();
+    let prefix = format!("-DCMAKE_PREFIX_PATH={}", prefix.display());
+    run(Command::new("cmake").args([".", &prefix]).current_dir(scratch.path()));
+    run(Command::new("cmake").args(["--build", "."]).current_dir(scratch.path()));
+    for program in ["shared", "static"] {
+        assert_eq!(run(&mut Command::new(scratch.path().join(program))).stdout, SAID);
+    }
+    // A later version is not what is installed.
+    let lists =
+        "cmake_minimum_required(VERSION 3.10)\nproject(later C)\nfind_package(glebe 0.999)\n\
+                 if(glebe_FOUND)\nmessage(FATAL_ERROR \"found\")\nendif()\n";
+    let later = scratch.path().join("later");
+    fs::create_dir(&later).unwrap();
+    fs::write(later.join("CMakeLists.txt"), lists).unwrap();
+    run(Command::new("cmake").args([".", &prefix]).current_dir(&later));
+}
+
+#[test]
+fn destdir_is_where_files_land_and_not_what_they_say() {
+    if !has("make") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let destination = scratch.path().join("a b");
+    make_install(&[("PREFIX", Path::new("/opt/glebe")), ("DESTDIR", &destination)]);
+    let lib = destination.join("opt/glebe/lib");
+    let version = env!("CARGO_PKG_VERSION");
+    for (link, to) in [
+        ("libglebe.so", "libglebe.so.0".to_owned()),
+        ("libglebe.so.0", format!("libglebe.so.{version}")),
+    ] {
+        assert_eq!(fs::read_link(lib.join(link)).unwrap(), Path::new(&to));
+    }
+    for file in ["libglebe.a", "cmake/glebe/glebeConfigVersion.cmake", "../include/glebe.h"] {
+        assert!(lib.join(file).is_file(), "{file}");
+    }
+    let pc = fs::read_to_string(lib.join("pkgconfig/glebe.pc")).unwrap();
+    assert!(pc.contains("prefix=/opt/glebe\n") && !pc.contains("a b") && !pc.contains('@'));
+    let cmake = fs::read_to_string(lib.join("cmake/glebe/glebeConfig.cmake")).unwrap();
+    assert!(cmake.contains("/../../../include\"") && !cmake.contains('@'), "{cmake}");
+}

@@ -1,0 +1,22 @@
+//! `glebe completions`: what a shell must know to complete the command line.
+
+use std::io::Write;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::{Cli, Outcome};
+
+/// Options of `glebe completions`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Which shell
+    shell: Shell,
+}
+
+/// Writes the script.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "glebe", &mut script);
+    Ok(out.write_all(&script)?)
+}

@@ -1,0 +1,48 @@
+//! `glebe man`: the manual pages, one for the command and one for each subcommand.
+//!
+//! Made from the definition of the command line, so that they say what it does.
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use glebe_bench::whole_file;
+
+use crate::{Cli, Outcome, EXIT_STATUS};
+
+/// Of the release: changed with the version.
+const DATE: &str = "2026-11-21";
+
+/// Options of `glebe man`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where to; made if it is missing
+    dir: PathBuf,
+}
+
+/// Writes the pages and names them.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    let dir = &args.dir;
+    fs::create_dir_all(dir).map_err(|e| format!("mkdir({}): {e}", dir.display()))?;
+    // `help` repeats what --help says.
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    for page in [&command].into_iter().chain(command.get_subcommands()) {
+        let man = man(page.clone());
+        let mut text = Vec::new();
+        man.render(&mut text)?;
+        let text = String::from_utf8(text)?.replace(".SH EXTRA\n", ".SH \"EXIT STATUS\"\n");
+        let path = dir.join(man.get_filename());
+        whole_file::write(&path, text.as_bytes())?;
+        writeln!(out, "{}", path.display())?;
+    }
+    Ok(())
+}
+
+fn man(page: Command) -> Man {
+    let release = format!("glebe {}", env!("CARGO_PKG_VERSION"));
+    // What stands after the help becomes a section of its own.
+    Man::new(page.after_help(EXIT_STATUS)).date(DATE).source(release).manual("User Commands")
+}

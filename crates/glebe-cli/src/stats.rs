@@ -1,0 +1,176 @@
+//! `glebe stats`: what reserves in running processes have done, as text, JSON or OpenMetrics.
+//!
+//! Looks where processes serve by default, or in one directory; what the caller may not read is
+//! passed over, unless nothing else is there. The numbers come from the processes themselves, of
+//! whatever version: here they are only put together.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+
+use glebe::reserve::served::{self, Form, Served};
+use glebe::reserve::Stats;
+use serde_json::{json, Value};
+
+use crate::Outcome;
+
+/// Options of `glebe stats`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only this process
+    #[arg(long, conflicts_with = "describe")]
+    pid: Option<u32>,
+    /// Look in this directory alone
+    #[arg(long, conflicts_with = "describe")]
+    dir: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, group = "form")]
+    json: bool,
+    /// Print OpenMetrics text, as Prometheus reads it
+    #[arg(long, group = "form")]
+    openmetrics: bool,
+    /// List every statistic: name, unit, meaning
+    #[arg(long, group = "form")]
+    describe: bool,
+}
+
+/// Prints what is served; an error if that is nothing, or if anything went wrong on the way.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    if args.describe {
+        return Ok(out.write_all(Stats::describe().as_bytes())?);
+    }
+    let form = match (args.json, args.openmetrics) {
+        (true, _) => Form::Json,
+        (_, true) => Form::OpenMetrics,
+        _ => Form::Text,
+    };
+    let mut found = Found::default();
+    let dirs = args.dir.clone().map_or_else(served::dirs, |dir| vec![dir]);
+    for dir in &dirs {
+        found.look_in(dir, args.pid, form);
+    }
+    if found.answers.is_empty() {
+        return Err(found.nothing(args.pid, &dirs).into());
+    }
+    match form {
+        Form::Json => write_json(&found.answers, out)?,
+        Form::OpenMetrics => write_openmetrics(&found.answers, out)?,
+        Form::Text => write_text(&found.answers, out)?,
+    }
+    match found.wrong.is_empty() {
+        true => Ok(()),
+        false => Err(found.wrong.join("; ").into()),
+    }
+}
+
+/// What was looked for.
+#[derive(Default)]
+struct Found {
+    answers: Vec<(Served, String)>,
+    /// What may not be read.
+    refused: Vec<String>,
+    /// What should have answered and did not.
+    wrong: Vec<String>,
+}
+
+impl Found {
+    fn look_in(&mut self, dir: &std::path::Path, pid: Option<u32>, form: Form) {
+        let list = match served::list(dir) {
+            Ok(list) => list,
+            Err(e) => return self.failed(&e),
+        };
+        for served in list.into_iter().filter(|served| pid.is_none_or(|pid| pid == served.pid())) {
+            match served.read(form) {
+                Ok(Some(answer)) => self.answers.push((served, answer)),
+                Ok(None) => {}
+                Err(e) => self.failed(&e),
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &glebe::error::OsError) {
+        match error.kind() {
+            ErrorKind::PermissionDenied => self.refused.push(error.to_string()),
+            _ => self.wrong.push(error.to_string()),
+        }
+    }
+
+    /// Why there is nothing to show.
+    fn nothing(&self, pid: Option<u32>, dirs: &[PathBuf]) -> String {
+        let whose =
+            pid.map_or("no process".to_owned(), |pid| format!("process {pid}: it does not"));
+        let verb = if pid.is_some() { "serve" } else { "serves" };
+        let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+        let why: Vec<_> = self.wrong.iter().chain(&self.refused).cloned().collect();
+        let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
+        format!(
+            "{whose} {verb} statistics of a reserve that can be read; looked in {}{why}",
+            dirs.join(", ")
+        )
+    }
+}
+
+/// What the kernel calls the process, without what would disturb a terminal.
+fn command(served: &Served) -> String {
+    let name = fs::read_to_string(format!("/proc/{}/comm", served.pid())).unwrap_or_default();
+    name.trim_end().replace(|c: char| c.is_control(), "?")
+}
+
+fn write_text(answers: &[(Served, String)], out: &mut dyn Write) -> io::Result<()> {
+    for (i, (served, text)) in answers.iter().enumerate() {
+        let gap = if i == 0 { "" } else { "\n" };
+        write!(out, "{gap}{served}: {}\n{text}", command(served))?;
+    }
+    Ok(())
+}
+
+fn write_json(answers: &[(Served, String)], out: &mut dyn Write) -> Outcome {
+    let mut all = Vec::new();
+    for (served, text) in answers {
+        let statistics: Value =
+            serde_json::from_str(text).map_err(|e| format!("{served}: no JSON: {e}"))?;
+        all.push(json!({
+            "pid": served.pid(),
+            "reserve": served.number(),
+            "command": command(served),
+            "statistics": statistics,
+        }));
+    }
+    serde_json::to_writer_pretty(&mut *out, &all).map_err(io::Error::from)?;
+    Ok(writeln!(out)?)
+}
+
+/// One text of all: a family stands in one place, with the samples of every answer.
+fn write_openmetrics(answers: &[(Served, String)], out: &mut dyn Write) -> Outcome {
+    let mut families: Vec<(String, String)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (served, text) in answers {
+        let body = text.strip_suffix("# EOF\n").ok_or(format!("{served}: no end of the text"))?;
+        let mut place = None;
+        for line in body.lines() {
+            if let Some(family) = line.strip_prefix("# TYPE ") {
+                let family = family.split(' ').next().unwrap_or_default().to_owned();
+                place = Some(*places.entry(family).or_insert_with(|| {
+                    families.push(Default::default());
+                    families.len() - 1
+                }));
+            }
+            let place = place.ok_or(format!("{served}: a line before any family: {line:?}"))?;
+            let (metadata, samples) = &mut families[place];
+            // Of the first answer that has the family; others may be of another version.
+            let is_metadata = line.starts_with('#');
+            if !is_metadata {
+                samples.push_str(line);
+                samples.push('\n');
+            } else if samples.is_empty() {
+                metadata.push_str(line);
+                metadata.push('\n');
+            }
+        }
+    }
+    for (metadata, samples) in families {
+        write!(out, "{metadata}{samples}")?;
+    }
+    Ok(writeln!(out, "# EOF")?)
+}

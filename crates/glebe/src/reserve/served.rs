@@ -1,0 +1,204 @@
+//! Statistics of reserves in running processes: where they are found, and how they are asked for.
+//!
+//! A process that called [`Reserve::serve_stats`](super::Reserve::serve_stats) has, for each such
+//! reserve, a local socket `PID.NUMBER.sock` that only its user and root can reach:
+//!
+//! ```text
+//! request   "text" | "json" | "openmetrics", then a newline, in one write
+//! answer    "glebe-stats/1 " ("ok" | "error") " " bytes of the body "\n", then the body
+//! ```
+//!
+//! The form is made by the process asked, so that asker and asked may be of different versions.
+//! A socket that nobody listens at is left from a process that ended, and is passed over.
+
+use std::fmt;
+use std::fs;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Error;
+use crate::error::OsError;
+use crate::sys::process::effective_user;
+use crate::sys::socket::send_all;
+
+pub(super) const HEAD: &str = "glebe-stats/1";
+pub(super) const REQUEST_MAX: usize = 32;
+
+/// How long to wait for each part of an answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes of an answer: more than any statistics are.
+const ANSWER_MAX: u64 = 1 << 20;
+/// Bytes of an answer's first line.
+const HEAD_MAX: u64 = 64;
+
+const ROOT_DIR: &str = "/run/glebe";
+const USERS_DIR: &str = "/run/user";
+
+/// What the statistics are asked for as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Aligned text, as [`Stats`](super::Stats) shows itself.
+    Text,
+    /// [`Stats::to_json`](super::Stats::to_json).
+    Json,
+    /// [`Stats::to_openmetrics`](super::Stats::to_openmetrics), with the labels `pid` and
+    /// `reserve`.
+    OpenMetrics,
+}
+
+impl Form {
+    pub(super) const ALL: [Self; 3] = [Self::Text, Self::Json, Self::OpenMetrics];
+
+    pub(super) fn request(self) -> &'static str {
+        match self {
+            Self::Text => "text\n",
+            Self::Json => "json\n",
+            Self::OpenMetrics => "openmetrics\n",
+        }
+    }
+}
+
+/// The directory in which the calling process serves by default.
+pub(super) fn own_dir() -> Result<PathBuf, Error> {
+    let user = effective_user();
+    let own = |dir: &Path| fs::metadata(dir).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
+    if let Some(dir) = runtime_dir().filter(|dir| own(dir)) {
+        return Ok(dir.join("glebe"));
+    }
+    if user == 0 {
+        return Ok(ROOT_DIR.into());
+    }
+    let dir = Path::new(USERS_DIR).join(user.to_string());
+    if own(&dir) {
+        return Ok(dir.join("glebe"));
+    }
+    Err(Error::NoRuntimeDir { user })
+}
+
+fn runtime_dir() -> Option<PathBuf> {
+    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
+}
+
+/// Every directory in which a process serves by default: root's, and those of users.
+#[must_use]
+pub fn dirs() -> Vec<PathBuf> {
+    let mut dirs: Vec<PathBuf> = runtime_dir().map(|dir| dir.join("glebe")).into_iter().collect();
+    dirs.push(ROOT_DIR.into());
+    let users = fs::read_dir(USERS_DIR).into_iter().flatten().flatten();
+    dirs.extend(users.map(|user| user.path().join("glebe")));
+    dirs.sort();
+    dirs.dedup();
+    dirs
+}
+
+/// The sockets in `dir`, in order of process and number; none where there is no such directory.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn list(dir: &Path) -> Result<Vec<Served>, OsError> {
+    let os = |e| OsError::new("readdir", dir.display().to_string(), e);
+    let entries = match fs::read_dir(dir) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(os)?,
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(os)?.path();
+        found.extend(Served::from_path(path));
+    }
+    found.sort_by_key(|served| (served.pid, served.number));
+    Ok(found)
+}
+
+/// The socket of one reserve, which may be stale.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    pid: u32,
+    number: u64,
+    path: PathBuf,
+}
+
+impl Served {
+    fn from_path(path: PathBuf) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.strip_suffix(".sock")?;
+        let (pid, number) = name.split_once('.')?;
+        Some(Self { pid: pid.parse().ok()?, number: number.parse().ok()?, path })
+    }
+
+    /// The process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Which of its reserves.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its statistics now; `None` where the process has ended or dropped the reserve.
+    ///
+    /// # Errors
+    /// If the caller may not connect, there is no whole answer in time, or it is no answer.
+    pub fn read(&self, form: Form) -> Result<Option<String>, OsError> {
+        match self.ask(form) {
+            Ok(body) => Ok(Some(body)),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                Ok(None)
+            }
+            // A forked child may hold the socket of a parent that has ended; nobody answers.
+            Err(_) if !fs::exists(format!("/proc/{}", self.pid)).unwrap_or(true) => Ok(None),
+            // It was dropped between our call and the answer.
+            Err(_) if !fs::exists(&self.path).unwrap_or(true) => Ok(None),
+            Err(e) => Err(OsError::new("ask for statistics", self.path.display().to_string(), e)),
+        }
+    }
+
+    fn ask(&self, form: Form) -> io::Result<String> {
+        let stream = UnixStream::connect(&self.path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        send_all(&stream, form.request().as_bytes())?;
+        let wrong = |what: String| io::Error::new(ErrorKind::InvalidData, what);
+        let mut reader = BufReader::new(&stream);
+        let mut head = String::new();
+        reader.by_ref().take(HEAD_MAX).read_line(&mut head)?;
+        let words: Vec<&str> = head.split_ascii_whitespace().collect();
+        let [HEAD, outcome, len] = words[..] else {
+            return Err(wrong(format!("the answer begins {head:?}, not with {HEAD}")));
+        };
+        let len: u64 = len.parse().map_err(|e| wrong(format!("length {len:?}: {e}")))?;
+        if len > ANSWER_MAX {
+            return Err(wrong(format!("an answer of {len} bytes; at most {ANSWER_MAX}")));
+        }
+        let mut body = String::new();
+        let got = reader.take(len).read_to_string(&mut body)?;
+        if got as u64 != len {
+            return Err(wrong(format!("the answer ends after {got} of {len} bytes")));
+        }
+        // What another process wrote may end on a terminal.
+        if body.contains(|c: char| c.is_control() && c != '\n') {
+            return Err(wrong("the answer has control characters".into()));
+        }
+        match outcome {
+            "ok" => Ok(body),
+            _ => Err(wrong(format!("refused: {body}"))),
+        }
+    }
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}, reserve {}", self.pid, self.number)
+    }
+}

@@ -1,0 +1,130 @@
+//! Fault points: every kernel call of this layer passes [`point`] first, where a test can make
+//! the n-th of them fail without being made.
+//!
+//! Only with the feature `faults`, which is for tests: without it a point is nothing at all. Calls
+//! are counted over all threads of the process, from [`arm`] on, a file read or written as a
+//! whole as one of each kind that it needs (open, read). The errors are those that the call's
+//! manual page lists and that this crate may meet; EINTR only where a call can return it.
+//!
+//! No point stands before a call that cannot fail (getpid, geteuid, sysconf of a constant), nor
+//! in [`probe`](super::probe), whose every call is an attempt with an answer for each outcome.
+
+use std::io;
+
+/// Passed just before the kernel call of that name: an error is what the call is to return.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+#[allow(clippy::unnecessary_wraps)] // it does fail where tests ask for that
+pub(crate) fn point(_call: &'static str) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(feature = "faults")]
+pub(crate) use armed::point;
+#[cfg(feature = "faults")]
+pub use armed::{arm, disarm, Fault, Lasting, Met};
+
+#[cfg(feature = "faults")]
+mod armed {
+    use super::io;
+    use crate::sync::StaticMutex;
+
+    /// How many of the calls fail.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Lasting {
+        /// The n-th alone.
+        Once,
+        /// The n-th and every later one of that name.
+        ThisCall,
+        /// The n-th and every later one.
+        EveryCall,
+    }
+
+    /// Which call fails, and how.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Fault {
+        /// The number of the call, from 1 on.
+        pub nth: u64,
+        /// Which of the errors that fit the call, counted round.
+        pub choice: usize,
+        /// How many fail.
+        pub lasting: Lasting,
+    }
+
+    /// What had been counted, and met, when the fault was taken away.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct Met {
+        /// Calls made or refused.
+        pub calls: u64,
+        /// Those that were refused, with the error number of each.
+        pub refused: Vec<(&'static str, i32)>,
+    }
+
+    struct State {
+        fault: Fault,
+        met: Met,
+    }
+
+    static ARMED: StaticMutex<Option<State>> = StaticMutex::new(None);
+
+    /// Looks at the state; a test that panicked meanwhile is no reason to stop.
+    fn with<T>(look: impl FnOnce(&mut Option<State>) -> T) -> T {
+        look(&mut ARMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// Counts calls from now on and makes one fail.
+    pub fn arm(fault: Fault) {
+        with(|armed| *armed = Some(State { fault, met: Met::default() }));
+    }
+
+    /// No call fails any more; what was met.
+    pub fn disarm() -> Met {
+        with(Option::take).map_or_else(Met::default, |state| state.met)
+    }
+
+    /// Passed just before the kernel call of that name: an error is what the call is to return.
+    pub(crate) fn point(call: &'static str) -> io::Result<()> {
+        with(|armed| armed.as_mut().map_or(Ok(()), |state| state.pass(call)))
+    }
+
+    impl State {
+        fn pass(&mut self, call: &'static str) -> io::Result<()> {
+            let Self { fault, met } = self;
+            met.calls += 1;
+            let begun = met.refused.first().map(|(first, _)| *first);
+            let refuse = match fault.lasting {
+                Lasting::Once => met.calls == fault.nth,
+                Lasting::ThisCall => met.calls == fault.nth || begun == Some(call),
+                Lasting::EveryCall => met.calls >= fault.nth,
+            };
+            if !refuse {
+                return Ok(());
+            }
+            let errors = errors_of(call, fault.lasting);
+            let errno = errors[fault.choice % errors.len()];
+            met.refused.push((call, errno));
+            Err(io::Error::from_raw_os_error(errno))
+        }
+    }
+
+    /// A signal interrupts a call now and then, never every time.
+    fn errors_of(call: &str, lasting: Lasting) -> &'static [i32] {
+        use libc::{EACCES, EAGAIN, EINTR, EINVAL, EIO, EMFILE, ENOLCK, ENOMEM, ENOSPC, EPERM};
+        let once = lasting == Lasting::Once;
+        match call {
+            "mmap" => &[ENOMEM, EPERM, EAGAIN],
+            "munmap" => &[ENOMEM],
+            "madvise" if once => &[ENOMEM, EINTR, EAGAIN],
+            "madvise" => &[ENOMEM, EINVAL],
+            "flock" if once => &[ENOLCK, EINTR],
+            "flock" => &[ENOLCK],
+            "membarrier" => &[ENOMEM, EPERM],
+            "open" => &[EMFILE, EACCES, ENOMEM],
+            "stat" | "fstat" | "readdir" => &[ENOMEM, EACCES, EIO],
+            "write" => &[EIO, ENOSPC, ENOMEM],
+            "unlink" | "rename" => &[EIO, ENOSPC, EACCES],
+            "clone" => &[EAGAIN, ENOMEM],
+            _ => &[EIO, ENOMEM],
+        }
+    }
+}

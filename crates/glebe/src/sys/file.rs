@@ -1,0 +1,96 @@
+//! Files of `/proc`, `/sys` and the lock's directory: every call on one passes here.
+//!
+//! Thin: what std does, with a fault point before each call. A call that a signal interrupts is
+//! made again, by std or here.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::fault::point;
+
+/// Opens with `options`.
+pub(crate) fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
+    point("open")?;
+    options.open(path)
+}
+
+/// All of a file.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    point("open")?;
+    point("read")?;
+    fs::read(path)
+}
+
+/// All of a file, which is text.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    point("open")?;
+    point("read")?;
+    fs::read_to_string(path)
+}
+
+/// At most `limit` bytes of an open file, from where it stands.
+pub(crate) fn read_some(file: File, limit: u64) -> io::Result<Vec<u8>> {
+    point("read")?;
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// As many bytes as `buf` has, from an offset.
+pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    point("pread")?;
+    file.read_exact_at(buf, offset)
+}
+
+/// Writes all of `bytes`, in one call where the kernel takes them.
+pub(crate) fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    point("write")?;
+    file.write_all(bytes)
+}
+
+/// What an open file is.
+pub(crate) fn metadata(file: &File) -> io::Result<Metadata> {
+    point("fstat")?;
+    file.metadata()
+}
+
+/// What `path` is, links followed.
+pub(crate) fn metadata_of(path: &Path) -> io::Result<Metadata> {
+    point("stat")?;
+    fs::metadata(path)
+}
+
+/// Whether something is at `path`.
+pub(crate) fn exists(path: &Path) -> io::Result<bool> {
+    point("stat")?;
+    fs::exists(path)
+}
+
+/// The names in a directory that are text.
+pub(crate) fn names(dir: &Path) -> io::Result<Vec<String>> {
+    point("open")?;
+    let entries = fs::read_dir(dir)?;
+    point("readdir")?;
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry?.file_name().into_string());
+    }
+    Ok(names)
+}
+
+/// Removes a file; none is no error.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    point("unlink")?;
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Puts `from` in the place of `to`.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    point("rename")?;
+    fs::rename(from, to)
+}

@@ -1,0 +1,21 @@
+//! Threads of the library's own. Source: clone(2), pthread_create(3).
+
+use std::io;
+use std::thread::{Builder, Scope};
+
+use super::fault::point;
+
+/// Starts a thread of this name that nobody waits for.
+pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    point("clone")?;
+    Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+/// Starts a thread that ends within `scope`.
+pub(crate) fn start_within<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    body: impl FnOnce() + Send + 'scope,
+) -> io::Result<()> {
+    point("clone")?;
+    Builder::new().spawn_scoped(scope, body).map(drop)
+}

@@ -1,0 +1,116 @@
+//! Pages taken from under a tenant that never stops storing into them.
+//!
+//! First class takes the only pages that tenants have, again and again, while the tenant is most
+//! of the time in the middle of a copy on another processor: its source is in no cache. The last
+//! word of each page is marked first, which a copy that went on would reach last, so that the
+//! test turns red where a recall lets one go on, and not only once in a while.
+//! Each chase lasts half of `GLEBE_STRESS_SECONDS`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use glebe::contig::{Contig, Source};
+use glebe::reserve::{Request, Reserve, Writers};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+/// Pages that first class takes, and leaves to the tenant in between.
+const LEFT: u64 = 8;
+/// Pages put in turn: more than the caches of a processor hold.
+const SOURCE_LEN: Bytes = Bytes::mib(64);
+/// Looks at a block, between which a copy that went on would end.
+const LOOKS: usize = 4;
+
+fn page_len() -> usize {
+    page_size().bytes().as_usize()
+}
+
+/// Stops the writer when the scope ends, by panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn duration() -> Duration {
+    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    Duration::from_secs_f64(seconds.unwrap_or(4.0) / 2.0)
+}
+
+/// The last word of each page.
+fn last_words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.chunks_exact(page_len()).map(|page| &page[page.len() - size_of::<u64>()..])
+}
+
+fn chase(writers: Option<Writers>) {
+    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
+    let builder = Reserve::builder();
+    let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
+    let reserve = builder.build(contig).unwrap();
+    let kept = Request::new(Pages::new(reserve.len().get() - LEFT)).any();
+    let kept = reserve.alloc_with(kept).unwrap();
+    let pool = reserve.page_cache().pool("chase").unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        scope.spawn(|| {
+            // Not zeros, of which all pages would be one.
+            let bytes = vec![0x5a; SOURCE_LEN.as_usize()];
+            let pages = bytes.chunks_exact(page_len()).cycle();
+            for (index, page) in (0..).zip(pages) {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                pool.put(1, index % (2 * LEFT), page).unwrap();
+            }
+        });
+        take_and_look(&reserve);
+    });
+    drop(kept);
+    let stats = reserve.stats();
+    println!("{stats}");
+    stats.check().unwrap();
+    assert!(stats.recalled > 0, "{stats}");
+}
+
+fn take_and_look(reserve: &Reserve) {
+    let left = Request::new(Pages::new(LEFT)).any();
+    let end = Instant::now() + duration();
+    for number in 1_u64.. {
+        if Instant::now() >= end {
+            break;
+        }
+        let mut block = reserve.alloc_with(left).unwrap();
+        let mark = number.to_ne_bytes();
+        for page in block.bytes_mut().unwrap().chunks_exact_mut(page_len()) {
+            page[page_len() - mark.len()..].copy_from_slice(&mark);
+        }
+        for _ in 0..LOOKS {
+            let stray = last_words(block.bytes().unwrap()).position(|word| *word != mark);
+            assert_eq!(stray, None, "a stray write into a page of block {number}");
+            spin(Duration::from_micros(1));
+        }
+        drop(block);
+        spin(Duration::from_micros(20));
+    }
+}
+
+fn spin(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn pages_are_taken_from_under_a_running_writer() {
+    chase(None);
+}
+
+#[test]
+fn pages_are_taken_from_under_a_running_counted_writer() {
+    chase(Some(Writers::Counted));
+}

@@ -1,0 +1,110 @@
+//! A pool of huge pages that somebody else empties while a reserve is made: the reserve is made of
+//! other memory and says why, and no page of it is missing when it is used.
+//!
+//! In a process of its own, since whoever else counts on the pool meanwhile is disturbed too.
+#![allow(unsafe_code)] // Safety: mmap and munmap of pages that nothing refers to.
+
+#[path = "contig/pool.rs"]
+#[allow(dead_code)]
+mod pool;
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use glebe::contig::{Contig, Source};
+use glebe::reserve::{Put, Request, Reserve};
+use glebe::sys::page_size;
+use glebe::units::Bytes;
+
+use pool::Machine;
+
+const LEN: Bytes = Bytes::mib(16);
+const MAPS: u64 = 12;
+/// Huge pages that somebody else takes at a time, at most.
+const TAKEN_MAX: usize = 32;
+
+/// Uses every byte for first class and then every page for tenants.
+fn use_all(reserve: &Reserve) {
+    let all = Request::new(reserve.len()).any();
+    let mut block = reserve.alloc_with(all).unwrap();
+    block.bytes_mut().unwrap().fill(0xa5);
+    assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0xa5));
+    drop(block);
+    let pool = reserve.page_cache().pool("all").unwrap();
+    let page = vec![0x5a; page_size().bytes().as_usize()];
+    for index in 0..reserve.len().get() {
+        assert_eq!(pool.put(1, index, &page).unwrap(), Put::Stored);
+    }
+    reserve.stats().check().unwrap();
+}
+
+/// Stops the other thread when the scope ends, by panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A huge page of the pool, taken without the lock and never touched.
+struct Taken(*mut libc::c_void);
+
+impl Taken {
+    const LEN: usize = 2 << 20;
+
+    fn one() -> Option<Self> {
+        let flags =
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let at = unsafe { libc::mmap(ptr::null_mut(), Self::LEN, libc::PROT_NONE, flags, -1, 0) };
+        (at != libc::MAP_FAILED).then_some(Self(at))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `one`, unmapped once.
+        unsafe { libc::munmap(self.0, Self::LEN) };
+    }
+}
+
+/// Takes what is free in the pool and gives it back; how often there was any.
+fn empty_pool_until(stop: &AtomicBool) -> u64 {
+    let mut times = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let taken: Vec<Taken> = std::iter::from_fn(Taken::one).take(TAKEN_MAX).collect();
+        times += u64::from(!taken.is_empty());
+        thread::sleep(Duration::from_micros(300 * (times % 4)));
+    }
+    times
+}
+
+#[test]
+fn a_pool_that_somebody_else_empties_meanwhile_is_no_pool() {
+    let Some(machine) = Machine::privileged() else { return };
+    machine.base_is_kept(|| {
+        let stop = AtomicBool::new(false);
+        let (taken, other) = thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            let other = scope.spawn(|| empty_pool_until(&stop));
+            let mut elsewhere = 0;
+            for _ in 0..MAPS {
+                let reserve = Reserve::builder().map(LEN).unwrap();
+                let why = reserve.contig().why_not_better();
+                if matches!(reserve.contig().source(), Source::Thp | Source::Plain) {
+                    assert!(why.iter().any(|why| why.contains("hugetlb")), "{why:?}");
+                    elsewhere += 1;
+                }
+                use_all(&reserve);
+            }
+            stop.store(true, Ordering::Relaxed);
+            (other.join().unwrap(), elsewhere)
+        });
+        // Whoever takes the lock next gives back what could not be while somebody had it.
+        drop(Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(2)));
+        println!("{taken} times somebody took pages; {other} of {MAPS} reserves went elsewhere");
+    });
+}

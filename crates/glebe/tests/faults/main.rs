@@ -1,0 +1,278 @@
+//! The n-th kernel call fails, for every n of a reserve's life: from the build, over blocks,
+//! promises and the page cache, to the drop.
+//!
+//! Whatever fails, a call succeeds or says what was refused, no byte is wrong, and nothing is
+//! left: no mapping, descriptor or thread, no page of the pool, no line in the record of claims.
+//! Where it was the give-back itself that failed, the next reserve makes up for it, and the test
+//! makes one to see that. One fault at a time, and then faults that last: of the one call, as
+//! where a filter denies it, and of every call.
+//!
+//! Faults count the calls of the whole process, so this program runs one test at a time.
+#![allow(unsafe_code)] // Safety: mallopt, before any thread of the test's own is started.
+
+#[allow(dead_code)]
+#[path = "../contig/pool.rs"]
+mod pool;
+
+mod footing;
+mod foreign;
+
+use std::error::Error;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use glebe::contig::{Contig, Options, Source};
+use glebe::reserve::{Block, Error as ReserveError, Pool, Put, Request, Reserve};
+use glebe::sys::fault::{arm, disarm, Fault, Lasting, Met};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+use footing::{running, Footing};
+use foreign::ForeignPages;
+use pool::Machine;
+
+/// Attempts at one fault in a pool that others may change too.
+const ATTEMPTS: u32 = 3;
+const ONE: Pages = Pages::new(1);
+const GRANULE: Bytes = Bytes::mib(2);
+const LEN: Bytes = Bytes::mib(6);
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    footing::steady_heap();
+    guard
+}
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// Bytes that follow from the key; never zero.
+fn page_of(index: u64) -> Vec<u8> {
+    vec![(index % 251) as u8 + 1; page_size().bytes().as_usize()]
+}
+
+/// What a life of a reserve met that it may meet: the first error is its outcome.
+#[derive(Default)]
+struct Errors(Option<ReserveError>);
+
+impl Errors {
+    fn keep<T>(&mut self, result: Result<T, ReserveError>) -> Option<T> {
+        result.map_err(|error| self.0.get_or_insert(error)).ok()
+    }
+}
+
+/// A block filled with `fill`, or the error.
+fn filled(reserve: &Reserve, request: Request, fill: u8) -> Result<(Block, u8), ReserveError> {
+    let mut block = reserve.alloc_with(request)?;
+    block.bytes_mut()?.fill(fill);
+    Ok((block, fill))
+}
+
+/// No page of the cache holds another's bytes.
+fn look_at_all(pool: &Pool, pages: u64) -> Result<(), ReserveError> {
+    let mut buf = page_of(0);
+    for index in 0..pages {
+        if pool.get(1, index, &mut buf)? {
+            assert_eq!(buf, page_of(index), "page {index}");
+        }
+    }
+    Ok(())
+}
+
+/// Builds a reserve, uses all that it has, and drops it.
+fn live(options: Options<'_>, len: Bytes, zero_ahead: Pages) -> Outcome {
+    let reserve = Reserve::builder().zero_ahead(zero_ahead).build(options.map(len)?)?;
+    let all = reserve.len().get();
+    let granule = GRANULE.pages_down(page_size()).get();
+    let mut errors = Errors::default();
+    let pool = reserve.page_cache().pool("faults")?;
+    for index in 0..all {
+        let put = pool.put(1, index, &page_of(index))?;
+        assert!(put == Put::Stored || zero_ahead > Pages::ZERO, "{index}: {put:?}");
+    }
+    look_at_all(&pool, all)?;
+    let promise = errors.keep(reserve.promise(ONE, ONE));
+    let mut blocks = Vec::new();
+    for (fill, pages) in [(0xa1, 1), (0xa2, 3), (0xa3, granule + 5)] {
+        let request = Request::new(Pages::new(pages)).any();
+        blocks.extend(errors.keep(filled(&reserve, request, fill)));
+    }
+    let request = Request::new(Pages::new(granule)).any().zeroed();
+    if let Some(zeroed) = errors.keep(reserve.alloc_with(request)) {
+        assert!(zeroed.bytes()?.iter().all(|byte| *byte == 0), "a zeroed block");
+    }
+    look_at_all(&pool, all)?;
+    let taken = promise.and_then(|promise| errors.keep(promise.take()));
+    for index in 0..all {
+        pool.put(1, index, &page_of(index))?;
+    }
+    pool.invalidate_page(1, 1)?;
+    assert!(!pool.get(1, 1, &mut page_of(0))?, "a page that was invalidated");
+    look_at_all(&pool, all)?;
+    for (block, fill) in &blocks {
+        assert!(block.bytes()?.iter().all(|byte| byte == fill), "a block of {fill:#x}");
+    }
+    drop((taken, blocks));
+    pool.invalidate_all()?;
+    if zero_ahead == Pages::ZERO {
+        reserve.stats().check()?; // else the thread may be at work
+    }
+    assert_eq!(reserve.stats().held, Pages::ZERO);
+    errors.0.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// One life with a fault in it; what was met, and how it ended.
+fn with_fault(life: &impl Fn() -> Outcome, fault: Fault) -> (Met, Outcome) {
+    arm(fault);
+    let outcome = life();
+    (disarm(), outcome)
+}
+
+/// What a walk saw, in one line.
+#[derive(Default)]
+struct Seen {
+    faults: u64,
+    errors: u64,
+    made_up_for: Vec<&'static str>,
+}
+
+/// Lets the n-th call of a life fail for n = 1, 2, 3, until none is left to fail.
+fn walk(
+    machine: Option<&Machine>,
+    name: &str,
+    (lasting, walks): (Lasting, usize),
+    life: impl Fn() -> Outcome,
+) {
+    let threads = running();
+    for _ in 0..3 {
+        life().unwrap_or_else(|error| panic!("{name} without a fault: {error}"));
+    }
+    let mut seen = Seen::default();
+    // In each walk the n-th call returns another of the errors that fit it.
+    for choice in 0..walks {
+        for nth in 1.. {
+            let mut last = Ok(false);
+            // Who changes the pool and does not keep to the lock makes an unsettled change look
+            // like another; that does not happen to the same call again and again.
+            for _ in 0..ATTEMPTS {
+                let mut step = || {
+                    let before = Footing::of_threads(threads);
+                    last = step(&before, &life, Fault { nth, choice, lasting }, &mut seen);
+                };
+                let kept = match machine {
+                    Some(machine) => machine.try_base_is_kept(&mut step),
+                    None => {
+                        step();
+                        Ok(())
+                    }
+                };
+                last = kept.and(last);
+                if last.is_ok() || machine.is_none() {
+                    break;
+                }
+            }
+            let last = last.unwrap_or_else(|what| panic!("{name}, {lasting:?}, {nth}: {what}"));
+            if last {
+                break;
+            }
+        }
+    }
+    seen.made_up_for.sort_unstable();
+    seen.made_up_for.dedup();
+    println!(
+        "{name}, {lasting:?}: {} faults, {} errors; made up for by the next: {:?}",
+        seen.faults, seen.errors, seen.made_up_for
+    );
+    assert!(seen.faults > 10 && seen.errors > 0, "{name}: hardly a fault was met");
+}
+
+/// One fault and what it left; whether there was no such call any more.
+fn step(
+    before: &Footing,
+    life: &impl Fn() -> Outcome,
+    fault: Fault,
+    seen: &mut Seen,
+) -> Result<bool, String> {
+    let (met, outcome) = with_fault(life, fault);
+    let what = format!("{fault:?} {:?}: {:?}", met.refused.first(), outcome.as_ref().err());
+    if met.refused.is_empty() {
+        outcome.unwrap_or_else(|error| panic!("an error without a fault: {error}"));
+        return before.check(&what).map(|()| true);
+    }
+    seen.faults += 1;
+    if let Err(error) = outcome {
+        seen.errors += 1;
+        assert!(!error.to_string().is_empty());
+    }
+    if !before.is_kept() {
+        // Only a call that gives something back may leave it for later.
+        seen.made_up_for.extend(met.refused.first().map(|(call, _)| *call));
+        life().unwrap_or_else(|error| panic!("{what}, and then without a fault: {error}"));
+        before.check(&what)?;
+    }
+    Ok(false)
+}
+
+fn walk_all(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcome) {
+    for ways in [(Lasting::Once, 2), (Lasting::ThisCall, 1), (Lasting::EveryCall, 1)] {
+        walk(machine, name, ways, &life);
+    }
+}
+
+#[test]
+fn base_pages() {
+    let _alone = alone();
+    let life = || live(Contig::options().source(Source::Plain), LEN, Pages::ZERO);
+    walk_all(None, "base pages", life);
+}
+
+#[test]
+fn transparent_huge_pages_and_a_thread_that_zeroes() {
+    let _alone = alone();
+    if let Err(why) = Contig::options().source(Source::Thp).map(LEN) {
+        println!("skipped: {why}");
+        return;
+    }
+    let life = || live(Contig::options().source(Source::Thp), LEN, ONE);
+    walk_all(None, "transparent huge pages", life);
+}
+
+#[test]
+fn populating_by_threads() {
+    let _alone = alone();
+    let len = Bytes::mib(66); // two slices
+    let life = || {
+        let contig = Contig::options().source(Source::Plain).threads(3).map(len)?;
+        drop(Reserve::builder().build(contig)?);
+        Ok(())
+    };
+    walk(None, "populating by threads", (Lasting::Once, 1), life);
+}
+
+#[test]
+fn a_pool_that_is_grown_for_pages_in_order() {
+    let _alone = alone();
+    let Some(machine) = Machine::privileged() else { return };
+    let _foreign = ForeignPages::add(2);
+    let life = || live(Contig::options().source(Source::HUGETLB_2M), LEN, Pages::ZERO);
+    walk_all(Some(&machine), "hugetlb, required", life);
+}
+
+#[test]
+fn a_pool_that_is_grown_for_one_page() {
+    let _alone = alone();
+    let Some(machine) = Machine::privileged() else { return };
+    let life = || {
+        let contig = Contig::options().source(Source::HUGETLB_2M).map(GRANULE)?;
+        drop(Reserve::builder().build(contig)?);
+        Ok(())
+    };
+    walk_all(Some(&machine), "hugetlb, one page", life);
+}
+
+#[test]
+fn whatever_source_is_best() {
+    let _alone = alone();
+    let machine = Machine::privileged();
+    let life = || live(Contig::options(), LEN, ONE);
+    walk(machine.as_ref(), "any source", (Lasting::Once, 1), life);
+}

@@ -1,0 +1,143 @@
+//! In which order readers see the pages that were put under one key.
+
+use super::*;
+
+/// What a reader makes of the generation in an entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Heeds,
+    /// Takes the page in whatever use it is.
+    Ignores,
+}
+
+/// The one key of the models of reads in their order; its versions differ by their bytes.
+const KEY: u64 = 7;
+
+/// Claims `page` for the key, which cannot fail before the threads start.
+fn claimed(lent: &Lent, page: usize) -> Claim {
+    lent.claim(page).expect("free")
+}
+
+fn filled(lent: &Lent, claim: Claim, version: u64) -> Result<PageUse, NotFilled> {
+    lent.fill(claim, [KEY], &bytes_of(words_of(version)))
+}
+
+/// The end of a put: publishes what it filled, or else ends what there was.
+fn publish(lent: &Lent, index: &Index, filled: Result<PageUse, NotFilled>) {
+    let held = |other| match lent.holds_use(other, |_| true) {
+        Some(_) => Held::Same,
+        None => Held::Stale,
+    };
+    let old = match filled {
+        Ok(at) => index.publish(HASH, at, held).expect("room").replaced,
+        Err(_) => index.remove(HASH, |other| held(other) == Held::Same),
+    };
+    if let Some(old) = old {
+        lent.discard_use(old);
+    }
+}
+
+/// The version that a reader finds under the key.
+fn version(lent: &Lent, index: &Index, reader: Reader) -> Option<u64> {
+    let mut buf = [0; PAGE_BYTES];
+    let take = |at: PageUse| {
+        let held = (reader == Reader::Ignores).then(|| lent.holds(at.page, |_| true)).flatten();
+        let at = held.map_or(at, |(word, _, _)| word.use_of(at.page));
+        lent.read(at, &[KEY], &mut buf)
+    };
+    index.find(HASH, take)?;
+    let found = u64::from_ne_bytes(*buf.first_chunk().expect("a word"));
+    assert_eq!(buf, bytes_of(words_of(found)), "a hit of two versions");
+    Some(found)
+}
+
+/// The key's page 0 was recalled, and its entry is still there: gives the claim of a new put into
+/// that page.
+fn claimed_with_a_stale_entry(lent: &Lent, index: &Index) -> Claim {
+    publish(lent, index, filled(lent, claimed(lent, 0), 1));
+    lent.recall(&EDGE, false, true).expect("waits");
+    lent.give_back(&EDGE);
+    claimed(lent, 0)
+}
+
+/// A put of a newer page, and a reader, who finds an older one elsewhere; the newer page is
+/// recalled between the reads, and may not have been published by then.
+fn reads_during_a_put(reader: Reader) {
+    let (lent, index) = (
+        lent(1, Critical::restartable(1, Fault::None)),
+        Index::new(&mut Tables, 4).expect("model memory"),
+    );
+    let index = Arc::new(index);
+    let claim = claimed_with_a_stale_entry(&lent, &index);
+    // Publishing would end the stale entry; that generations alone suffice is shown here.
+    let old = filled(&lent, claimed(&lent, 1), 2).expect("alone");
+    index.publish(HASH, old, |_| Held::Other).expect("room");
+    let put = {
+        let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
+        thread::spawn(move || publish(&lent, &index, filled(&lent, claim, 3)))
+    };
+    let reads = {
+        let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
+        thread::spawn(move || {
+            let before = version(&lent, &index, reader);
+            lent.recall(&EDGE, false, true).expect("waits");
+            [before, version(&lent, &index, reader)]
+        })
+    };
+    put.join().unwrap();
+    let reads = reads.join().unwrap();
+    assert_ne!(reads, [Some(3), Some(2)], "new, then old");
+    assert_eq!(version(&lent, &index, reader), None, "recalled, after {reads:?}");
+}
+
+#[test]
+fn reader_never_sees_the_new_page_and_then_the_old_one() {
+    explore(3, || reads_during_a_put(Reader::Heeds));
+}
+
+#[test]
+#[should_panic(expected = "new, then old")]
+fn order_of_reads_needs_the_generation() {
+    explore(3, || reads_during_a_put(Reader::Ignores));
+}
+
+/// Two puts of one key at once, one of them into the page of a stale entry, and a reader.
+fn reads_during_two_puts(reader: Reader) {
+    let (lent, index) = (
+        lent(1, Critical::restartable(1, Fault::None)),
+        Index::new(&mut Tables, 4).expect("model memory"),
+    );
+    let index = Arc::new(index);
+    let claim = claimed_with_a_stale_entry(&lent, &index);
+    let other = filled(&lent, claimed(&lent, 1), 2);
+    let puts = [
+        {
+            let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
+            thread::spawn(move || publish(&lent, &index, other))
+        },
+        {
+            let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
+            thread::spawn(move || publish(&lent, &index, filled(&lent, claim, 3)))
+        },
+    ];
+    let reads = {
+        let (lent, index) = (Arc::clone(&lent), Arc::clone(&index));
+        thread::spawn(move || [(); 2].map(|()| version(&lent, &index, reader)))
+    };
+    puts.into_iter().for_each(|put| put.join().unwrap());
+    let reads = reads.join().unwrap();
+    let last = version(&lent, &index, reader);
+    assert!(last.is_some_and(|last| last > 1), "{reads:?}, {last:?}");
+    assert!(reads[0] != last || reads[1] == last || reads[1].is_none(), "{reads:?}, then {last:?}");
+}
+
+#[test]
+fn reader_sees_each_of_two_puts_once() {
+    explore(2, || reads_during_two_puts(Reader::Heeds));
+}
+
+#[test]
+#[should_panic(expected = ", then ")]
+fn order_of_two_puts_needs_the_generation() {
+    explore(3, || reads_during_two_puts(Reader::Ignores));
+}

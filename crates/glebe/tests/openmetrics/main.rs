@@ -1,0 +1,157 @@
+//! Statistics as OpenMetrics text: what a strict reader finds in them, and what it refuses.
+
+mod parser;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use glebe::contig::{Contig, Source};
+use glebe::reserve::{Request, Reserve, Stats};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+use parser::{parse, Family};
+
+/// A reserve that has done some of everything.
+fn busy() -> Reserve {
+    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(4)).unwrap();
+    let reserve = Reserve::builder().build(contig).unwrap();
+    let pool = reserve.page_cache().pool("busy").unwrap();
+    let mut page = vec![1; page_size().bytes().as_usize()];
+    for index in 0..100 {
+        assert!(matches!(pool.put(1, index, &page), Ok(glebe::reserve::Put::Stored)));
+    }
+    assert!(pool.get(1, 5, &mut page).unwrap() && !pool.get(2, 5, &mut page).unwrap());
+    assert!(pool.invalidate_page(1, 6).unwrap());
+    for pages in [1, 3, 700] {
+        reserve.alloc_with(Request::new(Pages::new(pages)).any()).unwrap();
+    }
+    assert!(reserve.alloc(Pages::new(1 << 40), Pages::new(1)).is_err());
+    reserve
+}
+
+fn value(families: &[Family], sample: &str) -> f64 {
+    let mut all = families.iter().flat_map(|family| &family.samples);
+    all.find(|s| s.name == sample).unwrap_or_else(|| panic!("no {sample}")).value
+}
+
+#[test]
+fn every_statistic_is_there_in_base_units() {
+    let stats = busy().stats();
+    let families = parse(&stats.to_openmetrics()).unwrap();
+    let page = page_size().bytes().get() as f64;
+    let cases = [
+        ("glebe_reserve_stored_bytes_total", 100.0 * page),
+        ("glebe_reserve_loaded_total", 1.0),
+        ("glebe_reserve_missed_total", 1.0),
+        ("glebe_reserve_invalidated_bytes_total", page),
+        ("glebe_reserve_allocs_total", 3.0),
+        ("glebe_reserve_alloc_failures_total", 1.0),
+        ("glebe_reserve_total_bytes", 4.0 * 1024.0 * 1024.0),
+        ("glebe_reserve_live_bytes", stats.live.get() as f64 * page),
+        ("glebe_reserve_grant_seconds_count", 3.0),
+        ("glebe_reserve_grant_seconds_sum", stats.alloc_ns.sum() as f64 / 1e9),
+    ];
+    for (sample, expected) in cases {
+        let found = value(&families, sample);
+        assert!((found - expected).abs() < 1e-12, "{sample}: {found}, not {expected}");
+    }
+    // The histogram has its own rows in the glossary, all else one each.
+    let single = Stats::describe().lines().filter(|line| !line.starts_with("alloc_")).count();
+    let failures = families.iter().filter(|f| f.name == "glebe_reserve_alloc_failures").count();
+    assert_eq!(families.len(), single + failures + 1);
+    let unit = |f: &Family| f.name.ends_with(&format!("_{}", f.unit));
+    assert!(families.iter().all(|f| f.unit.is_empty() || unit(f)));
+}
+
+#[test]
+fn several_reserves_share_each_family_and_hostile_names_stay_labels() {
+    let (one, two) = (busy().stats(), Stats::default());
+    let hostile = "a \"quoted\" \\ name\n# EOF";
+    let families = parse(&Stats::openmetrics_of(&[("one", &one), (hostile, &two)])).unwrap();
+    for family in &families {
+        let names: Vec<&String> = family.samples.iter().map(|s| &s.labels["reserve"]).collect();
+        let first = names.iter().filter(|name| **name == "one").count();
+        assert!(first * 2 == names.len() && names[first..].iter().all(|name| *name == hostile));
+    }
+    assert_eq!(Stats::openmetrics_of(&[]), "# EOF\n");
+    assert!(parse(&Stats::openmetrics_of(&[("one", &one), ("one", &two)])).is_err());
+}
+
+#[test]
+fn broken_texts_are_refused() {
+    let good = busy().stats().to_openmetrics();
+    parse(&good).unwrap();
+    let inf = "grant_seconds_bucket{le=\"+Inf\"} 3\n";
+    let loaded = "glebe_reserve_loaded_total 1\n";
+    let cases: &[(&str, &str, &str)] = &[
+        ("no end", "# EOF\n", ""),
+        ("text after the end", "# EOF\n", "# EOF\nx 1\n"),
+        ("an empty line", "# EOF\n", "\n# EOF\n"),
+        ("a carriage return", loaded, "glebe_reserve_loaded_total 1\r\n"),
+        ("two spaces", loaded, "glebe_reserve_loaded_total  1\n"),
+        ("a series twice", loaded, &loaded.repeat(2)),
+        ("no number", loaded, "glebe_reserve_loaded_total one\n"),
+        ("a number of Rust", loaded, "glebe_reserve_loaded_total infinity\n"),
+        ("a negative counter", loaded, "glebe_reserve_loaded_total -1\n"),
+        ("a counter without _total", loaded, "glebe_reserve_loaded 1\n"),
+        ("a name that is none", loaded, "glebe-reserve_loaded_total 1\n"),
+        ("a bad escape", loaded, "glebe_reserve_loaded_total{a=\"\\t\"} 1\n"),
+        ("a label twice", loaded, "glebe_reserve_loaded_total{a=\"\",a=\"\"} 1\n"),
+        ("an open label", loaded, "glebe_reserve_loaded_total{a=\"} 1\n"),
+        ("a foreign sample", loaded, "glebe_reserve_missed_total 1\n"),
+        ("metadata after samples", loaded, &format!("{loaded}# HELP glebe_reserve_loaded x\n")),
+        ("an unknown type", "missed counter", "missed tally"),
+        ("a type twice", "# HELP glebe_reserve_loaded ", "# TYPE glebe_reserve_loaded counter\n#"),
+        ("no type", "# TYPE glebe_reserve_loaded counter\n", ""),
+        ("no help", "# HELP glebe_reserve_rejected puts that kept nothing\n", ""),
+        (
+            "a unit not in the name",
+            "UNIT glebe_reserve_live_bytes bytes",
+            "UNIT glebe_reserve_live_bytes pages",
+        ),
+        (
+            "a family in two places",
+            "# EOF\n",
+            "# TYPE glebe_reserve_loaded counter\n# HELP glebe_reserve_loaded x\n# EOF\n",
+        ),
+        (
+            "names that clash",
+            "# EOF\n",
+            "# TYPE glebe_reserve_loaded_total gauge\n# HELP glebe_reserve_loaded_total x\n# EOF\n",
+        ),
+        ("no +Inf", inf, "grant_seconds_bucket{le=\"1e9\"} 3\n"),
+        ("a count that is not the last bucket", "seconds_count 3\n", "seconds_count 4\n"),
+        ("no sum", "glebe_reserve_grant_seconds_sum", "glebe_reserve_grant_seconds_count"),
+        ("a bucket that shrinks", "{le=\"0.000000127\"} 0", "{le=\"0.000000127\"} 4"),
+        ("bounds that shrink", "{le=\"0.000000127\"}", "{le=\"5\"}"),
+        ("a bucket without bound", "_bucket{le=\"0.000000127\"} 0", "_bucket 0"),
+    ];
+    for (what, from, to) in cases {
+        assert!(good.contains(from), "{what}: {from:?} is not there to be broken");
+        let bad = good.replace(from, to);
+        assert!(parse(&bad).is_err(), "{what} was accepted");
+    }
+}
+
+#[test]
+fn the_reference_parser_agrees() {
+    const PROGRAM: &str = "import sys\n\
+        from prometheus_client.openmetrics.parser import text_string_to_metric_families as p\n\
+        print(sum(len(family.samples) for family in p(sys.stdin.read())))";
+    let has = Command::new("python3").args(["-c", "import prometheus_client"]).output();
+    if !has.is_ok_and(|output| output.status.success()) {
+        println!("skipped: Python's prometheus_client is not installed");
+        return;
+    }
+    let (one, two) = (busy().stats(), Stats::default());
+    let text = Stats::openmetrics_of(&[("one", &one), ("a \"\\\n", &two)]);
+    let mut python = Command::new("python3");
+    python.args(["-c", PROGRAM]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = python.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "the reference parser refuses:\n{text}");
+    let ours: usize = parse(&text).unwrap().iter().map(|f| f.samples.len()).sum();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), ours.to_string());
+}

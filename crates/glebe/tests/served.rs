@@ -1,0 +1,200 @@
+//! Statistics served to other processes: every form, and every way in which a socket goes wrong.
+
+use std::fs::{self, Permissions};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use glebe::contig::{Contig, Source};
+use glebe::reserve::served::{self, Form, Served};
+use glebe::reserve::{Error, Reserve};
+use glebe::units::Bytes;
+
+/// A new directory, removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("glebe-served-{}-{test}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).expect("the directory is ours");
+    }
+}
+
+fn reserve() -> Reserve {
+    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
+    Reserve::builder().build(contig).unwrap()
+}
+
+fn only(dir: &Path) -> Served {
+    let found = served::list(dir).unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].clone()
+}
+
+fn ask(path: &Path, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.write_all(request).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn each_form_is_served_until_the_reserve_is_dropped() {
+    let scratch = Scratch::new("forms");
+    let dir = scratch.0.join("made");
+    let reserve = reserve();
+    let path = reserve.serve_stats_in(&dir).unwrap().to_owned();
+    assert_eq!(reserve.serve_stats_in(&scratch.0).unwrap(), path, "served once");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&dir), mode(&path)), (0o700, 0o600));
+
+    let one = only(&dir);
+    assert_eq!((one.path(), one.pid()), (&*path, std::process::id()));
+    let stats = reserve.stats();
+    assert_eq!(one.read(Form::Text).unwrap().unwrap(), stats.to_string());
+    assert_eq!(one.read(Form::Json).unwrap().unwrap(), stats.to_json());
+    let labels = format!("{{pid=\"{}\",reserve=\"{}\"}}", one.pid(), one.number());
+    let metrics = one.read(Form::OpenMetrics).unwrap().unwrap();
+    assert!(metrics.contains(&format!("glebe_reserve_stored_bytes_total{labels} 0\n")));
+
+    let other = self::reserve();
+    other.serve_stats_in(&dir).unwrap();
+    assert_eq!(served::list(&dir).unwrap().len(), 2);
+    drop(reserve);
+    assert_eq!(one.read(Form::Json).unwrap(), None);
+    assert_ne!(only(&dir), one);
+    drop(other);
+    assert!(served::list(&dir).unwrap().is_empty());
+}
+
+#[test]
+fn who_asks_wrongly_or_leaves_does_not_end_the_service() {
+    let scratch = Scratch::new("askers");
+    let reserve = reserve();
+    let path = reserve.serve_stats_in(&scratch.0).unwrap();
+    for request in [&b"xml\n"[..], b"json", b"json\njson\n", &[255; 32]] {
+        let answer = ask(path, request);
+        assert!(answer.starts_with("glebe-stats/1 error "), "{answer}");
+    }
+    for _ in 0..10 {
+        drop(UnixStream::connect(path).unwrap());
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.write_all(b"openmetrics\n").unwrap();
+        stream.shutdown(Shutdown::Both).unwrap();
+    }
+    assert!(only(&scratch.0).read(Form::Json).unwrap().is_some());
+}
+
+#[test]
+fn a_socket_left_behind_is_passed_over_and_its_name_used_again() {
+    let scratch = Scratch::new("stale");
+    // Whatever number comes next, unless other tests here take more than these before.
+    for number in 0..200 {
+        let name = format!("{}.{number}.sock", std::process::id());
+        drop(UnixListener::bind(scratch.0.join(name)).unwrap());
+    }
+    fs::write(scratch.0.join("1.txt"), "").unwrap();
+    fs::write(scratch.0.join("x.1.sock"), "").unwrap();
+    let left = served::list(&scratch.0).unwrap();
+    assert_eq!(left.len(), 200);
+    assert!(left.iter().all(|served| served.read(Form::Text).unwrap().is_none()));
+    let reserve = reserve();
+    let path = reserve.serve_stats_in(&scratch.0).unwrap();
+    let found = served::list(&scratch.0).unwrap();
+    assert_eq!(found.len(), 200, "a name that was left is used again");
+    let live: Vec<_> = found.iter().filter(|s| s.read(Form::Text).unwrap().is_some()).collect();
+    assert!(live.len() == 1 && live[0].path() == path);
+    assert!(served::list(&scratch.0.join("missing")).unwrap().is_empty());
+}
+
+#[test]
+fn a_directory_that_others_enter_is_refused_and_the_reserve_works_on() {
+    let scratch = Scratch::new("shared");
+    let reserve = reserve();
+    for mode in [0o755, 0o710, 0o701] {
+        fs::set_permissions(&scratch.0, Permissions::from_mode(mode)).unwrap();
+        match reserve.serve_stats_in(&scratch.0) {
+            Err(Error::SharedDir { mode: found, .. }) => assert_eq!(found & 0o777, mode),
+            other => panic!("{other:?}"),
+        }
+    }
+    fs::set_permissions(&scratch.0, Permissions::from_mode(0o700)).unwrap();
+    let file = scratch.0.join("file");
+    fs::write(&file, "").unwrap();
+    assert!(matches!(reserve.serve_stats_in(&file), Err(Error::SharedDir { .. })));
+    let deep = scratch.0.join("no/parent");
+    assert!(matches!(reserve.serve_stats_in(&deep), Err(Error::Os(_))));
+    let long = scratch.0.join("x".repeat(100));
+    assert!(matches!(reserve.serve_stats_in(&long), Err(Error::Os(_))), "longer than an address");
+    reserve.stats().check().unwrap();
+    reserve.serve_stats_in(&scratch.0).unwrap();
+}
+
+#[test]
+fn what_is_no_answer_is_an_error() {
+    let scratch = Scratch::new("liars");
+    let path = scratch.0.join(format!("{}.9999.sock", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    let lies: [&[u8]; 8] = [
+        b"",
+        b"hello\n",
+        b"glebe-stats/2 ok 2\n{}",
+        b"glebe-stats/1 ok two\n{}",
+        b"glebe-stats/1 ok 3\n{}",
+        b"glebe-stats/1 ok 99999999999\n{}",
+        b"glebe-stats/1 error 2\nno",
+        b"glebe-stats/1 ok 5\n\x1b[2J.",
+    ];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for lie in lies {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = [0; 32];
+                assert!(stream.read(&mut request).unwrap() > 0);
+                stream.write_all(lie).unwrap();
+            }
+            // And one who says nothing at all until the asker has left.
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_to_end(&mut Vec::new()).unwrap();
+        });
+        let liar = only(&scratch.0);
+        for _ in 0..=lies.len() {
+            let error = liar.read(Form::Json).unwrap_err();
+            assert!(error.to_string().contains("9999.sock"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn the_thread_ends_with_the_reserve_though_nobody_asks_again() {
+    let scratch = Scratch::new("thread");
+    let reserve = reserve();
+    let path = reserve.serve_stats_in(&scratch.0).unwrap().display().to_string();
+    // The kernel lists a socket as long as somebody, here the thread, has it open.
+    let is_open = || fs::read_to_string("/proc/net/unix").map(|all| all.contains(&path));
+    if !is_open().is_ok_and(|open| open) {
+        println!("skipped: /proc/net/unix does not show sockets");
+        return;
+    }
+    drop(reserve);
+    for _ in 0..3000 {
+        if !is_open().unwrap() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("the thread has not ended half a minute after its reserve");
+}

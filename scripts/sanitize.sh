@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The reserve under load, built with the address sanitizer and then with the thread sanitizer.
+# Needs a nightly toolchain; says `skipped:` and why where there is none.
+#
+# What they see: every access that the compiler makes. The copies in and out of a reserve are
+# assembly, restartable or not, so neither sees those: the address sanitizer would not find them
+# out of bounds, and the thread sanitizer takes them for no access at all. What they copy is looked
+# at by the test itself, byte by byte, and their bounds are checked in `Mapping` and `Frames`.
+#
+# The thread sanitizer wants a standard library that is built with it. Where the sources of that
+# are not installed, the one at hand is linked, and what it orders inside itself is not seen: the
+# false reports of that are listed, with their reasons, in tsan.supp beside this file.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+target_dir=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+export GLEBE_STRESS_SECONDS=${GLEBE_STRESS_SECONDS:-4}
+failed=()
+
+if ! command -v cargo >/dev/null || ! version=$(cargo +nightly -vV 2>/dev/null); then
+    echo "skipped: sanitizers (no nightly toolchain)"
+    exit 0
+fi
+host=$(sed -n 's/^host: //p' <<<"$version")
+root=$(rustc +nightly --print sysroot)
+
+# Builds the test named $3 with sanitizer $1 and further flags $2, and runs it.
+sanitize() {
+    local name=$1 flags=$2 test=$3
+    shift 3
+    echo "== $name sanitizer, $test"
+    if ! ls "$root/lib/rustlib/$host/lib/"*_rt."${name:0:1}"san.a >/dev/null 2>&1; then
+        echo "skipped: $name sanitizer (not in the toolchain for $host)"
+        return
+    fi
+    RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=$name $flags" \
+        cargo +nightly test -p glebe --target "$host" --target-dir "$target_dir/$name-sanitizer" \
+        --test "$test" "$@" -- --test-threads=1 || failed+=("$name $test")
+}
+
+# The harness and the word that fork wipes live to the end: they are no leaks.
+mismatch=-Cunsafe-allow-abi-mismatch=sanitizer
+sanitize address "$mismatch" stress
+sanitize address "$mismatch" reserve
+if [ -d "$root/lib/rustlib/src/rust/library" ]; then
+    sanitize thread "" stress -Zbuild-std
+else
+    echo "skipped: std under the thread sanitizer (no rust-src); its own reports are left out"
+    export TSAN_OPTIONS="suppressions=$PWD/scripts/tsan.supp ${TSAN_OPTIONS:-}"
+    sanitize thread "$mismatch" stress
+fi
+
+if [ ${#failed[@]} -gt 0 ]; then
+    printf 'failed: %s\n' "${failed[@]}"
+    exit 1
+fi
+echo "no sanitizer found anything"
