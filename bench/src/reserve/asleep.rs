@@ -84,7 +84,7 @@ pub(super) fn measure(
     if let Some(why) = reserve.why_counted() {
         // Counted writers are avoided or waited for.
         for case in [&small, &large] {
-            report.absent(case, GLEBE, "us", &why.to_string());
+            report.absent(case, GLEBE, "us", why);
         }
         return Ok(());
     }
