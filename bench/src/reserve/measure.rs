@@ -11,7 +11,7 @@ use glebe::units::Bytes;
 use super::background::Background;
 use super::load::Load;
 use super::tenant::Tenant;
-use super::{affordable, ahead, growth, map, page_ops, recall, stress, system, Error};
+use super::{affordable, ahead, asleep, growth, map, page_ops, recall, stress, system, Error};
 use crate::report::Report;
 
 /// The name on the command line and in the JSON.
@@ -96,6 +96,7 @@ fn requests(options: &Options, report: &mut Report) -> Result<(), Error> {
     let load = Load::start(background.as_ref().ok())?;
     report.note(&format!("load while requests are timed: {}", load.what));
     recall::measure(&reserve, &mut tenant, quick, report);
+    asleep::measure(&reserve, &mut tenant, quick, report)?;
     ahead::measure(quick, report)?;
     drop(load);
     system::measure(&background, &reserve, &mut tenant, quick, report)?;

@@ -11,6 +11,7 @@ pub mod picture;
 pub mod stress;
 
 mod ahead;
+mod asleep;
 mod background;
 mod footing;
 mod fork;
