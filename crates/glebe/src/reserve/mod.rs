@@ -23,6 +23,7 @@ mod lent;
 mod owner;
 mod page_cache;
 mod page_word;
+mod placement;
 mod positions;
 mod serve;
 pub mod served;
@@ -58,6 +59,7 @@ pub use self::stats::Stats;
 pub use error::Error;
 pub use owner::{Block, Contiguity, Promise, Request};
 pub use page_cache::{PageCache, Pool, Put, Rejected};
+pub use placement::Placement;
 
 /// Bytes in a granule, on every page size.
 const GRANULE: Bytes = Bytes::mib(2);
@@ -101,6 +103,7 @@ pub(crate) struct Inner {
     lent: Lent,
     tenant: Tenant,
     busy: Busy,
+    placement: Placement,
     /// Granules to keep zeroed.
     zero_target: u64,
     serving: OnceLock<Serving>,
@@ -167,12 +170,18 @@ impl Inner {
 pub struct Builder {
     counted: bool,
     zero_ahead: Pages,
+    placement: Placement,
 }
 
 impl Builder {
     /// Chooses how tenants are kept out; without this the best that the machine has.
     pub fn writers(self, writers: Writers) -> Self {
         Self { counted: writers == Writers::Counted, ..self }
+    }
+
+    /// Chooses how the places of blocks are found.
+    pub fn placement(self, placement: Placement) -> Self {
+        Self { placement, ..self }
     }
 
     /// Keeps about so many pages zeroed by a background thread, in whole granules, which tenants
@@ -235,6 +244,7 @@ impl Builder {
             tenant,
             lent,
             busy: Busy::new(),
+            placement: self.placement,
             zero_target,
             serving: OnceLock::new(),
         };

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::error::Error;
 use super::lent::NotTaken;
+use super::positions::Search;
 use super::shared::Shared;
 use super::stats::Counter;
 use super::stock::Stock;
@@ -33,12 +34,14 @@ pub struct Request {
     zeroed: bool,
     any: bool,
     no_wait: bool,
+    long_lived: bool,
 }
 
 impl Request {
     /// A physically contiguous block of `pages`, contents unspecified.
     pub fn new(pages: Pages) -> Self {
-        Self { pages, align: Pages::new(1), zeroed: false, any: false, no_wait: false }
+        let align = Pages::new(1);
+        Self { pages, align, zeroed: false, any: false, no_wait: false, long_lived: false }
     }
 
     /// At a multiple of `align` pages, a power of two: of the page frames where they are known.
@@ -62,10 +65,17 @@ impl Request {
         Self { no_wait: true, ..self }
     }
 
+    /// To be held for much longer than most: from the top of the reserve, where it does not pin
+    /// space between blocks that come and go.
+    pub fn long_lived(self) -> Self {
+        Self { long_lived: true, ..self }
+    }
+
     /// Whether any page will do.
     #[inline]
     fn is_any_page(&self) -> bool {
-        self.pages == Pages::new(1) && self.align == Pages::new(1) && !self.zeroed
+        let plain = !self.zeroed && !self.long_lived;
+        self.pages == Pages::new(1) && self.align == Pages::new(1) && plain
     }
 
     #[inline]
@@ -193,20 +203,26 @@ impl Inner {
                 + u64::from(waste)
         };
         let mut positions = lock(&self.positions);
-        let (pages, align) = (request.pages.get(), request.align.get());
         // Where writers are counted a small block too must be able to avoid one.
         let counted = lent.critical().counts_writers();
-        let some_free = lent.unlent_granules() > 0 || counted;
+        let zeros = request.zeroed && lent.zero_granules() > 0;
+        let search = Search {
+            len: request.pages.get(),
+            align: request.align.get(),
+            any: request.any,
+            placement: self.placement,
+            top: request.long_lived,
+            avoid: if zeros { COST_OF_ZEROING } else { COST_OF_WRITER },
+            some_free: lent.unlent_granules() > 0 || counted,
+        };
         if request.is_any_page() && !counted {
-            if let Some(extent) = self.restock(&mut positions, some_free, cost) {
+            if let Some(extent) = self.restock(&mut positions, &search, cost) {
                 return Ok(extent);
             }
         }
-        let take =
-            |positions: &mut Positions| positions.take(pages, align, request.any, some_free, cost);
-        let mut taken = take(&mut positions);
+        let mut taken = positions.take(&search, cost);
         if taken.is_none() && self.drain_stock(&mut positions) {
-            taken = take(&mut positions);
+            taken = positions.take(&search, cost);
         }
         taken.ok_or_else(|| {
             self.counts().add(Counter::AllocFailures, 1);
@@ -219,10 +235,10 @@ impl Inner {
     fn restock(
         &self,
         positions: &mut Positions,
-        some_free: bool,
+        search: &Search,
         cost: impl Fn(usize) -> u64,
     ) -> Option<Extent> {
-        let taken = positions.take_with_next(Stock::chunk_end, some_free, cost)?;
+        let taken = positions.take_with_next(Stock::chunk_end, search, cost)?;
         if let Some(rest) = Extent::new(taken.start() + 1, taken.len() - 1) {
             if !self.stock().fill(rest) {
                 positions.free(rest);
