@@ -13,6 +13,7 @@
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
+mod block;
 mod clock;
 mod critical;
 mod error;
@@ -25,6 +26,7 @@ mod page_cache;
 mod page_word;
 mod placement;
 mod positions;
+mod request;
 mod serve;
 pub mod served;
 mod shared;
@@ -56,10 +58,12 @@ use stock::Stock;
 use table::Tables;
 
 pub use self::stats::Stats;
+pub use block::{Block, Contiguity, Promise};
 pub use error::Error;
-pub use owner::{Block, Contiguity, Promise, Request};
+
 pub use page_cache::{PageCache, Pool, Put, Rejected};
 pub use placement::Placement;
+pub use request::Request;
 
 /// Bytes in a granule, on every page size.
 const GRANULE: Bytes = Bytes::mib(2);
