@@ -44,6 +44,10 @@ enum Lent {
     AllAlone,
 }
 
+/// A page that is given back is the next to be had, and not lent yet: blocks of one page are held
+/// until there are so many, so that what is timed takes a lent page from a tenant.
+const SINGLES_MAX: usize = 200;
+
 /// Rounds without a load.
 const ALONE: u64 = 1000;
 const ALONE_QUICK: u64 = 16;
@@ -93,6 +97,8 @@ struct Bench<'a> {
     faults: Faults,
     held: Vec<Held>,
     held_pages: u64,
+    /// Blocks of one page, held longer: see [`SINGLES_MAX`].
+    singles: Vec<Held>,
     lent: Lent,
 }
 
@@ -136,6 +142,8 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, quick: bool, repor
         }
     }
     progress.finish();
+    bench.release_held();
+    bench.release_singles();
     bench.report(longest, report);
     match &standing {
         Ok(pool) => {
@@ -183,6 +191,8 @@ pub(super) fn measure_alone(
         }
     }
     progress.finish();
+    bench.release_held();
+    bench.release_singles();
     for pages in sizes {
         bench.samples.report(Lent::AllAlone.case(), pages, GLEBE, report);
     }
@@ -192,7 +202,16 @@ pub(super) fn measure_alone(
 impl<'a> Bench<'a> {
     fn new(reserve: &'a Reserve, tenant: &'a mut Tenant, lent: Lent) -> Self {
         let (samples, faults) = <(Samples, Faults)>::default();
-        Self { reserve, tenant, samples, faults, held: Vec::new(), held_pages: 0, lent }
+        Self {
+            reserve,
+            tenant,
+            samples,
+            faults,
+            held: Vec::new(),
+            held_pages: 0,
+            singles: Vec::new(),
+            lent,
+        }
     }
 
     fn own(&mut self, pages: u64, contents: Contents) {
@@ -223,8 +242,12 @@ impl<'a> Bench<'a> {
         }
         self.faults.add(held.over_recall());
         self.faults.add(held.mark(Marking::Pages));
-        self.held_pages += pages;
-        self.held.push(held);
+        if pages == 1 {
+            self.singles.push(held);
+        } else {
+            self.held_pages += pages;
+            self.held.push(held);
+        }
         if self.lent != Lent::None {
             self.tenant.put_new(LOOKED_AT);
         }
@@ -233,11 +256,26 @@ impl<'a> Bench<'a> {
 
     /// Looks at all blocks again, gives them back and fills the cache.
     fn release(&mut self) {
+        self.release_held();
+        if self.singles.len() >= SINGLES_MAX {
+            self.release_singles();
+        }
+        self.fill();
+    }
+
+    fn release_held(&mut self) {
         for held in self.held.drain(..) {
             self.faults.add(held.check(Marking::Pages));
         }
         self.held_pages = 0;
-        self.fill();
+    }
+
+    fn release_singles(&mut self) {
+        for held in self.singles.drain(..) {
+            self.faults.add(held.check(Marking::Pages));
+        }
+        // Who asks for this makes that pages at hand are lent again too.
+        self.faults.failures += u64::from(self.reserve.largest_run().is_err());
     }
 
     fn fill(&mut self) {

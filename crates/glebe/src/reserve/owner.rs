@@ -163,11 +163,9 @@ impl Inner {
         search: &Search,
         cost: impl Fn(usize) -> u64,
     ) -> Option<Extent> {
-        let taken = positions.take_with_next(Stock::chunk_end, search, cost)?;
+        let taken = positions.take_with_next(Stock::end_of, search, cost)?;
         if let Some(rest) = Extent::new(taken.start() + 1, taken.len() - 1) {
-            if !self.stock().fill(rest) {
-                positions.free(rest);
-            }
+            self.stock().fill(rest, |part| positions.free(part));
         }
         Extent::new(taken.start(), 1)
     }
@@ -176,6 +174,7 @@ impl Inner {
     pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
         let mut any = false;
         for run in self.stock().drain() {
+            self.tenant().give_back(&pages_of(run)); // what is free of it is used first
             positions.free(run);
             any = true;
         }

@@ -1,29 +1,33 @@
-//! A few free pages in front of the positions, for blocks of one page: taking one is an exchange
-//! of one word, with no lock and no tree.
+//! Free pages in front of the positions, for blocks of one page: taking one is an exchange of one
+//! word, with no lock and no tree.
 //!
 //! ```text
 //!  63                    32 31                     0
 //! +------------------------+------------------------+
-//! |         chunk          |          free          |
+//! |         chunk          |          free          |     four of these, side by side
 //! |           32           |           32           |
 //! +------------------------+------------------------+
 //! ```
 //!
 //! `free` has a bit for each page of the chunk of 32 that the stock holds. These pages are taken
-//! in the free trees, and tenants go on using them. The word says all that the stock is, so an
-//! exchange that succeeds is right whatever happened in between. Who misses positions in the
-//! trees drains the stock first, so it never makes a request fail or a run look shorter.
+//! in the free trees, and tenants go on using them. A word says all that its part of the stock
+//! is, so an exchange that succeeds is right whatever happened in between. Who misses positions
+//! in the trees drains the stock first, so it never makes a request fail or a run look shorter.
+//!
+//! There are so many words that restocking, which searches the trees, is rarer than one block in
+//! a hundred.
 
 use crate::extent::Extent;
 use crate::sync::{AtomicU64, Ordering};
 
 const PAGES: u64 = u32::BITS as u64;
+const WORDS: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Stock {
-    word: AtomicU64,
+    words: [AtomicU64; WORDS],
     /// Pages of it that tenants had when first class took them.
     recalled: AtomicU64,
 }
@@ -40,87 +44,105 @@ fn word_of(chunk: u64, free: u32) -> u64 {
     chunk << 32 | u64::from(free)
 }
 
+/// The lowest page of a word that holds any.
+fn lowest_of(word: u64) -> Option<u64> {
+    let lowest = u64::from(free_of(word).trailing_zeros());
+    (free_of(word) != 0).then(|| chunk_of(word) * PAGES + lowest)
+}
+
+/// The pages of a word, as runs.
+fn runs_of(word: u64) -> impl Iterator<Item = Extent> {
+    let mut free = free_of(word);
+    std::iter::from_fn(move || {
+        let start = free.trailing_zeros();
+        let len = free.checked_shr(start)?.trailing_ones();
+        free &= u32::MAX.checked_shl(start + len).unwrap_or(0);
+        Extent::new(chunk_of(word) * PAGES + u64::from(start), u64::from(len))
+    })
+}
+
 impl Stock {
     pub(crate) fn new() -> Self {
-        Self { word: AtomicU64::new(0), recalled: AtomicU64::new(0) }
+        let words = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { words, recalled: AtomicU64::new(0) }
     }
 
     /// The end of the pages that can be in stock together with `page`.
-    pub(crate) fn chunk_end(page: u64) -> u64 {
-        (page / PAGES + 1) * PAGES
+    pub(crate) fn end_of(page: u64) -> u64 {
+        let together = PAGES * WORDS as u64;
+        (page / together + 1) * together
     }
 
     /// The page that [`Stock::take`] would take.
     #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
-        let word = self.word.load(Ordering::Relaxed);
-        let lowest = u64::from(free_of(word).trailing_zeros());
-        (free_of(word) != 0).then(|| chunk_of(word) * PAGES + lowest)
+        self.words.iter().find_map(|word| lowest_of(word.load(Ordering::Relaxed)))
     }
 
-    /// Takes the lowest page.
+    /// Takes a page, the lowest of a chunk.
     #[inline]
     pub(crate) fn take(&self) -> Option<u64> {
-        let mut old = self.word.load(Ordering::Relaxed);
-        loop {
-            let free = free_of(old);
-            if free == 0 {
-                return None;
-            }
-            let new = word_of(chunk_of(old), free & (free - 1));
-            match self.word.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Some(chunk_of(old) * PAGES + u64::from(free.trailing_zeros())),
-                Err(other) => old = other,
+        for word in &self.words {
+            let mut old = word.load(Ordering::Relaxed);
+            while let Some(page) = lowest_of(old) {
+                let new = word_of(chunk_of(old), free_of(old) & (free_of(old) - 1));
+                match word.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return Some(page),
+                    Err(other) => old = other,
+                }
             }
         }
+        None
     }
 
     /// Whether [`Stock::put_back`] would take `page`.
     #[inline]
     pub(crate) fn is_of_chunk(&self, page: u64) -> bool {
-        let word = self.word.load(Ordering::Relaxed);
-        word != 0 && chunk_of(word) == page / PAGES
+        let is = |word: u64| word != 0 && chunk_of(word) == page / PAGES;
+        self.words.iter().any(|word| is(word.load(Ordering::Relaxed)))
     }
 
-    /// Puts a page back that lies in the stock's chunk; whether it does.
+    /// Puts a page back that lies in a chunk of the stock; whether it does.
     #[inline]
     pub(crate) fn put_back(&self, page: u64) -> bool {
         let (chunk, bit) = (page / PAGES, 1 << (page % PAGES));
-        let mut old = self.word.load(Ordering::Relaxed);
-        loop {
-            if old == 0 || chunk_of(old) != chunk {
-                return false;
+        for word in &self.words {
+            let mut old = word.load(Ordering::Relaxed);
+            while old != 0 && chunk_of(old) == chunk {
+                let new = word_of(chunk, free_of(old) | bit);
+                match word.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
+                    Ok(_) => return true,
+                    Err(other) => old = other,
+                }
             }
-            let new = word_of(chunk, free_of(old) | bit);
-            match self.word.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(other) => old = other,
+        }
+        false
+    }
+
+    /// Stocks `pages`, none of them beyond [`Stock::end_of`] the first, where words are empty;
+    /// the others go to `rest`.
+    pub(crate) fn fill(&self, pages: Extent, mut rest: impl FnMut(Extent)) {
+        let mut start = pages.start();
+        for word in &self.words {
+            let end = pages.end().min((start / PAGES + 1) * PAGES);
+            let Some(part) = end.checked_sub(start).and_then(|len| Extent::new(start, len)) else {
+                return;
+            };
+            let old = word.load(Ordering::Relaxed);
+            let bits = u32::MAX >> (PAGES - part.len());
+            let new = word_of(start / PAGES, bits << (start % PAGES));
+            let stocked = free_of(old) == 0
+                && word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if !stocked {
+                rest(part);
             }
+            start = end;
         }
     }
 
-    /// Stocks `pages` of one chunk, if the stock is empty; whether it was.
-    pub(crate) fn fill(&self, pages: Extent) -> bool {
-        let old = self.word.load(Ordering::Relaxed);
-        if free_of(old) != 0 {
-            return false;
-        }
-        let bits = u32::MAX >> (PAGES - pages.len());
-        let new = word_of(pages.start() / PAGES, bits << (pages.start() % PAGES));
-        self.word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// Empties the stock, and stocks nothing of this chunk from now on; its pages.
-    pub(crate) fn drain(&self) -> impl Iterator<Item = Extent> {
-        let old = self.word.swap(0, Ordering::AcqRel);
-        let mut free = free_of(old);
-        std::iter::from_fn(move || {
-            let start = free.trailing_zeros();
-            let len = free.checked_shr(start)?.trailing_ones();
-            let run = u32::MAX.checked_shl(start + len).unwrap_or(0);
-            free &= run;
-            Extent::new(chunk_of(old) * PAGES + u64::from(start), u64::from(len))
-        })
+    /// Empties the stock, and takes no page back until it is filled again; its pages.
+    pub(crate) fn drain(&self) -> impl Iterator<Item = Extent> + use<'_> {
+        self.words.iter().flat_map(|word| runs_of(word.swap(0, Ordering::AcqRel)))
     }
 
     /// Counts a page that was taken.
@@ -139,7 +161,7 @@ impl Stock {
     /// Whether it holds nothing.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        free_of(self.word.load(Ordering::Relaxed)) == 0
+        self.next().is_none()
     }
 }
 
@@ -151,15 +173,23 @@ mod tests {
         Extent::new(start, len).unwrap()
     }
 
+    fn fill(stock: &Stock, pages: Extent) -> Vec<Extent> {
+        let mut rest = Vec::new();
+        stock.fill(pages, |part| rest.push(part));
+        rest
+    }
+
     #[test]
-    fn lowest_first_and_back_into_the_same_chunk_only() {
+    fn lowest_first_and_back_into_the_same_chunks_only() {
         let stock = Stock::new();
         assert_eq!((stock.take(), stock.put_back(65)), (None, false));
-        assert!(stock.fill(extent(66, 30)) && !stock.fill(extent(0, 1)));
-        assert_eq!((stock.take(), stock.take()), (Some(66), Some(67)));
-        assert!(stock.put_back(66) && !stock.put_back(63) && !stock.put_back(96));
+        assert_eq!(fill(&stock, extent(66, 50)), []);
+        assert_eq!(fill(&stock, extent(0, 1)), [extent(0, 1)]);
+        assert_eq!((stock.next(), stock.take(), stock.take()), (Some(66), Some(66), Some(67)));
+        assert!(stock.put_back(66) && !stock.put_back(63) && !stock.put_back(128));
+        assert!(stock.is_of_chunk(96) && !stock.is_of_chunk(63));
         assert_eq!(stock.take(), Some(66));
-        (68..96).for_each(|page| assert_eq!(stock.take(), Some(page)));
+        (68..116).for_each(|page| assert_eq!(stock.take(), Some(page)));
         assert!(stock.take().is_none() && stock.put_back(95));
         assert_eq!(stock.take(), Some(95));
     }
@@ -167,23 +197,20 @@ mod tests {
     #[test]
     fn draining_gives_every_page_once_as_runs() {
         for bits in [0, 1, u32::MAX, 1 << 31, 0x8000_0001, 0xf0f0_0ff0, 0x5555_5555] {
-            let stock =
-                Stock { word: AtomicU64::new(word_of(3, bits)), recalled: AtomicU64::new(0) };
-            let mut pages: Vec<_> =
-                (0..32).filter(|n| bits >> n & 1 == 1).map(|n| 96 + n).collect();
-            let runs: Vec<_> = stock.drain().collect();
+            let pages = (0..32).filter(|n| bits >> n & 1 == 1).map(|n| 96 + n);
+            let runs: Vec<_> = runs_of(word_of(3, bits)).collect();
             assert!(runs.windows(2).all(|two| two[0].end() < two[1].start()), "{runs:?}");
-            let drained = runs.iter().flat_map(|run| run.start()..run.end());
-            pages.sort_unstable();
-            assert!(drained.eq(pages) && stock.is_empty());
+            assert!(runs.iter().flat_map(|run| run.start()..run.end()).eq(pages));
         }
     }
 
     #[test]
-    fn a_whole_chunk_fits() {
+    fn all_words_can_be_filled_and_are_drained() {
         let stock = Stock::new();
-        assert_eq!((Stock::chunk_end(64), Stock::chunk_end(95)), (96, 96));
-        assert!(stock.fill(extent(64, 32)));
-        assert_eq!(stock.drain().collect::<Vec<_>>(), [extent(64, 32)]);
+        let (first, end) = (128, Stock::end_of(128));
+        assert_eq!((end, Stock::end_of(end - 1)), (256, 256));
+        assert_eq!(fill(&stock, extent(first, end - first)), []);
+        let drained = stock.drain().flat_map(|run| run.start()..run.end());
+        assert!(drained.eq(first..end) && stock.is_empty() && !stock.put_back(first));
     }
 }
