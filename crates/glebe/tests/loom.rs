@@ -12,8 +12,8 @@ mod order;
 mod reserve;
 #[path = "loom/stock.rs"]
 mod stock;
-#[allow(dead_code, unused_imports)]
-#[path = "../src/sync.rs"]
+#[allow(dead_code)]
+#[path = "loom/sync.rs"]
 mod sync;
 
 mod extent {
@@ -52,7 +52,7 @@ const POISON: u64 = 0xdead;
 /// Runs every schedule of `run`, or every one with at most so many preemptions.
 fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions.into();
+    builder.preemption_bound = preemptions.into().or(Some(3));
     builder.check(run);
 }
 

@@ -1,0 +1,79 @@
+//! What [`crate::sync`] gives the reserve, with words of which the checker misses no race.
+//!
+//! loom 0.7 looks for races with the last access of a word alone: a thread's own load hides that
+//! another thread loaded the word before, and then the order in which the other loads after this
+//! thread's store is never tried. So each word has a second one, changed before every access of
+//! the first; changes hide nothing. They are relaxed, which orders nothing else.
+//! Source: github.com/tokio-rs/loom, issues 166 and 392.
+
+#[allow(dead_code, unused_imports)]
+#[path = "../../src/sync.rs"]
+mod plain;
+
+pub(crate) use plain::*;
+
+/// As loom's, but for the races.
+#[derive(Debug)]
+pub(crate) struct AtomicU64 {
+    word: plain::AtomicU64,
+    accessed: plain::AtomicU64,
+}
+
+impl AtomicU64 {
+    pub(crate) fn new(value: u64) -> Self {
+        Self { word: plain::AtomicU64::new(value), accessed: plain::AtomicU64::new(0) }
+    }
+
+    fn word(&self) -> &plain::AtomicU64 {
+        self.accessed.fetch_add(0, Ordering::Relaxed);
+        &self.word
+    }
+
+    pub(crate) fn load(&self, order: Ordering) -> u64 {
+        self.word().load(order)
+    }
+
+    pub(crate) fn store(&self, value: u64, order: Ordering) {
+        self.word().store(value, order);
+    }
+
+    pub(crate) fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.word().swap(value, order)
+    }
+
+    pub(crate) fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.word().fetch_add(value, order)
+    }
+
+    pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+        self.word().fetch_sub(value, order)
+    }
+
+    pub(crate) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+        self.word().fetch_and(value, order)
+    }
+
+    pub(crate) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        self.word().fetch_or(value, order)
+    }
+
+    pub(crate) fn compare_exchange(
+        &self,
+        old: u64,
+        new: u64,
+        done: Ordering,
+        lost: Ordering,
+    ) -> Result<u64, u64> {
+        self.word().compare_exchange(old, new, done, lost)
+    }
+
+    pub(crate) fn compare_exchange_weak(
+        &self,
+        old: u64,
+        new: u64,
+        done: Ordering,
+        lost: Ordering,
+    ) -> Result<u64, u64> {
+        self.word().compare_exchange_weak(old, new, done, lost)
+    }
+}
