@@ -324,7 +324,7 @@ fn barrier_for_another_granule_only_repeats_the_fill() {
 
 #[test]
 fn small_run_meets_a_writer_in_its_second_granule() {
-    explore(3, || {
+    explore(4, || {
         let lent = lent(2, Critical::restartable(1, Fault::None));
         let mut added = put(&lent, 0, 1).1 + put(&lent, 1, 1).1;
         let writer = {

@@ -83,3 +83,23 @@ impl AtomicU64 {
         self.at(|word| word.compare_exchange_weak(old, new, done, lost))
     }
 }
+
+/// The schedule in which the other thread goes first, of which loom's own words know nothing:
+/// the first thread's load hides the other's.
+#[test]
+#[should_panic(expected = "the other went first")]
+fn a_load_hides_no_load() {
+    crate::explore(None, || {
+        let words = std::sync::Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let other = std::sync::Arc::clone(&words);
+        let other = loom::thread::spawn(move || {
+            other[0].load(Ordering::Acquire);
+            other[1].store(1, Ordering::Release);
+            other[0].store(2, Ordering::Release);
+        });
+        let seen = words[0].load(Ordering::Acquire);
+        let before = words[0].fetch_add(1, Ordering::AcqRel);
+        other.join().unwrap();
+        assert_ne!((seen, before), (2, 2), "the other went first");
+    });
+}
