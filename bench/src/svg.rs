@@ -1,4 +1,5 @@
-//! Pictures of the reserve as SVG text: who holds which granule, and latencies beside the kernel's.
+//! Pictures of the reserve as SVG text: who holds which granule, latencies beside the kernel's, and
+//! what changes over time.
 //!
 //! Each picture is one self-contained document [`WIDTH`] units wide, on a card of its own so that
 //! it is readable on any page, and turns dark where the viewer prefers that. Colours are told
@@ -6,6 +7,7 @@
 //! Units: pages in the map, microseconds in the plot. Numbers that are not finite are not drawn.
 
 mod canvas;
+mod lines;
 mod map;
 mod plot;
 
@@ -74,6 +76,43 @@ pub struct LatencyPlot {
     pub x_title: String,
     /// The contestants; the first one's medians are written beside its points.
     pub series: Vec<Series>,
+}
+
+/// What one contestant comes to over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Name in the legend.
+    pub name: String,
+    /// Time and value.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Values over time, both on linear axes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinePlot {
+    /// Heading; long ones are broken into lines.
+    pub title: String,
+    /// What the picture shows, under the heading.
+    pub subtitle: String,
+    /// Name of the x axis, with its unit.
+    pub x_title: String,
+    /// Name of the y axis, with its unit.
+    pub y_title: String,
+    /// The contestants.
+    pub series: Vec<Line>,
+}
+
+/// Draws what changes over time, one plot below another; the first one's title is the picture's.
+#[must_use]
+pub fn lines(plots: &[LinePlot]) -> String {
+    let mut canvas = Canvas::new(plots.first().map_or("", |plot| &plot.title));
+    for (nth, plot) in plots.iter().enumerate() {
+        if nth > 0 {
+            canvas.gap();
+        }
+        lines::draw(&mut canvas, plot);
+    }
+    canvas.finish()
 }
 
 /// Draws who holds what.

@@ -93,6 +93,7 @@ fn requests(options: &Options, report: &mut Report) -> Result<(), Error> {
         report.note(&format!("`glebe stats` does not show it: {why}"));
     }
     let mut tenant = Tenant::new(reserve.page_cache().pool(NAME)?);
+    recall::measure_alone(&reserve, &mut tenant, quick, report);
     let load = Load::start(background.as_ref().ok())?;
     report.note(&format!("load while requests are timed: {}", load.what));
     recall::measure(&reserve, &mut tenant, quick, report);

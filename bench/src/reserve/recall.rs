@@ -40,7 +40,14 @@ enum Lent {
     None,
     Half,
     All,
+    /// All, and no load beside.
+    AllAlone,
 }
+
+/// Rounds without a load.
+const ALONE: u64 = 1000;
+const ALONE_QUICK: u64 = 16;
+const ALONE_AT_MOST: Duration = Duration::from_secs(150);
 
 /// How many requests are made.
 struct Rounds {
@@ -94,10 +101,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, quick: bool, repor
     let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
     let longest = reserve.contig().longest_run().get();
     let standing = StandingPool::new(Pages::new(LARGEST));
-    let (samples, faults) = <(Samples, Faults)>::default();
-    let lent = Lent::None;
-    let mut bench =
-        Bench { reserve, tenant, samples, faults, held: Vec::new(), held_pages: 0, lent };
+    let mut bench = Bench::new(reserve, tenant, Lent::None);
     let mut progress = Progress::new("recall", rounds.full + 2 * rounds.other);
     let mut done = 0;
     for (lent, count, at_most) in [
@@ -149,11 +153,48 @@ impl Lent {
             Self::None => "recall_idle",
             Self::Half => "recall_half",
             Self::All => RECALL,
+            Self::AllAlone => "recall_alone",
         }
     }
 }
 
-impl Bench<'_> {
+/// Measures and reports blocks of one page and of the largest size, of a full reserve and with
+/// nothing beside.
+pub(super) fn measure_alone(
+    reserve: &Reserve,
+    tenant: &mut Tenant,
+    quick: bool,
+    report: &mut Report,
+) {
+    let mut bench = Bench::new(reserve, tenant, Lent::AllAlone);
+    let sizes = [1, LARGEST.min(reserve.contig().longest_run().get())];
+    let rounds = if quick { ALONE_QUICK } else { ALONE };
+    let end = clock::wall() + ALONE_AT_MOST;
+    let mut progress = Progress::new("recall, no load", rounds);
+    bench.fill();
+    for round in 0..rounds {
+        for pages in sizes {
+            bench.own(pages, Contents::Unspecified);
+        }
+        bench.release();
+        progress.update(round + 1);
+        if clock::wall() > end {
+            break;
+        }
+    }
+    progress.finish();
+    for pages in sizes {
+        bench.samples.report(Lent::AllAlone.case(), pages, GLEBE, report);
+    }
+    bench.report_faults(report);
+}
+
+impl<'a> Bench<'a> {
+    fn new(reserve: &'a Reserve, tenant: &'a mut Tenant, lent: Lent) -> Self {
+        let (samples, faults) = <(Samples, Faults)>::default();
+        Self { reserve, tenant, samples, faults, held: Vec::new(), held_pages: 0, lent }
+    }
+
     fn own(&mut self, pages: u64, contents: Contents) {
         if self.held_pages + pages > self.reserve.len().get() / 2 {
             self.release();
@@ -203,7 +244,7 @@ impl Bench<'_> {
         match self.lent {
             Lent::None => {}
             Lent::Half => self.tenant.refill_to(self.reserve, self.reserve.len().get() / 2),
-            Lent::All => self.tenant.refill(self.reserve),
+            Lent::All | Lent::AllAlone => self.tenant.refill(self.reserve),
         }
     }
 
@@ -247,6 +288,10 @@ impl Bench<'_> {
         let _ = table::write(&lines, &mut text);
         report.section("Time to get pages, reserve full, under load, one request in 10 ms", &text);
         self.ratios(report);
+        self.report_faults(report);
+    }
+
+    fn report_faults(&self, report: &mut Report) {
         report.check("failures", self.faults.failures);
         report.check("stray_writes", self.faults.stray_writes);
         report.check("over_recall", self.faults.over_recall);

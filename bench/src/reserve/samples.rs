@@ -108,7 +108,7 @@ impl Samples {
             let each = series.lent as f64 / series.wall_us.len() as f64;
             report.remark(&format!("{each:.0} pages lent and called back each time"));
         }
-        if !what.starts_with("recall_") {
+        if !["recall_idle", "recall_half"].contains(&what) {
             report.row(&case, who, "us cpu", &series.cpu_us);
         }
         if what == RECALL && !series.run_pages.is_empty() {

@@ -37,7 +37,7 @@ struct Mark {
 /// Draws the plot below what is on the canvas.
 pub(super) fn draw(canvas: &mut Canvas, plot: &LatencyPlot) {
     canvas.heading(&plot.title, &plot.subtitle);
-    legend(canvas, &plot.series);
+    legend(canvas, plot.series.iter().map(|one| one.name.as_str()));
     canvas.text("d", Anchor::Start, LEFT, canvas.y + 10.0, "time per request, logarithmic");
     canvas.y += 24.0;
     let frame = Frame::new(canvas.y, &plot.series);
@@ -57,16 +57,16 @@ pub(super) fn draw(canvas: &mut Canvas, plot: &LatencyPlot) {
 }
 
 /// Names with their marks, in as many lines as they need.
-fn legend(canvas: &mut Canvas, series: &[Series]) {
+pub(super) fn legend<'a>(canvas: &mut Canvas, names: impl Iterator<Item = &'a str>) {
     let mut x = LEFT;
-    for (i, one) in series.iter().enumerate() {
-        let wide = 18.0 + width(&one.name, 13.0) + 24.0;
+    for (i, name) in names.enumerate() {
+        let wide = 18.0 + width(name, 13.0) + 24.0;
         if x > LEFT && x + wide > RIGHT {
             x = LEFT;
             canvas.y += 22.0;
         }
         shape(canvas, i, x + 7.0, canvas.y + 7.0);
-        canvas.text("l", Anchor::Start, x + 18.0, canvas.y + 11.5, &one.name);
+        canvas.text("l", Anchor::Start, x + 18.0, canvas.y + 11.5, name);
         x += wide;
     }
     canvas.y += 34.0;
@@ -155,7 +155,7 @@ fn whisker(canvas: &mut Canvas, mark: &Mark) {
 }
 
 /// The mark of a series: its shape tells as much as its colour.
-fn shape(canvas: &mut Canvas, series: usize, x: f64, y: f64) {
+pub(super) fn shape(canvas: &mut Canvas, series: usize, x: f64, y: f64) {
     let class = format!("m {}", colour(series));
     match series % 4 {
         0 => canvas.circle(&class, x, y, 5.5),
@@ -197,7 +197,7 @@ fn values(canvas: &mut Canvas, frame: &Frame, marks: &[Mark], series: &[Series])
     }
 }
 
-fn colour(series: usize) -> String {
+pub(super) fn colour(series: usize) -> String {
     format!("s{}", series % COLOURS)
 }
 

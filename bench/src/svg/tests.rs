@@ -156,3 +156,26 @@ fn text_is_escaped() {
     assert!(!svg.contains("<script>"));
     assert!(svg.contains("&lt;&amp;&gt;"));
 }
+
+#[test]
+fn lines_have_a_mark_for_each_point_that_is_a_number() {
+    let line =
+        |name: &str, points: &[(f64, f64)]| Line { name: name.into(), points: points.into() };
+    let plot = |series| LinePlot {
+        title: "Runs".into(),
+        subtitle: "a < b".into(),
+        x_title: "minutes".into(),
+        y_title: "pages".into(),
+        series,
+    };
+    let first = plot(vec![
+        line("one", &[(0.0, 3.0), (1.0, f64::NAN), (2.0, 5.0)]),
+        line("two", &[(0.0, 1.0)]),
+    ]);
+    let svg = lines(&[first, plot(vec![line("one", &[])])]);
+    let counts = read(&svg).expect("well-formed");
+    // One mark a point, and one in each legend.
+    assert_eq!((counts["circle.m s0"], counts["rect.m s1"]), (4, 2));
+    assert_eq!((counts["path.w s0"], counts.get("path.w s1")), (1, None));
+    assert!(read(&lines(&[])).is_ok());
+}

@@ -106,6 +106,14 @@ enum {
     GLEBE_WRITERS_RESTARTABLE = 2 /* only as an answer: by restartable sequences, without waiting */
 };
 
+/* How the place of a block is chosen among those that fit. */
+enum {
+    GLEBE_PLACEMENT_LOWEST = 0,         /* the lowest: keeps long runs best */
+    GLEBE_PLACEMENT_BEST_FIT = 1,       /* the lowest of the shortest free extent that fits */
+    GLEBE_PLACEMENT_LEAST_TO_CLEAR = 2, /* that with the fewest lent pages: costs long runs */
+    GLEBE_PLACEMENT_BY_SIZE = 3         /* 2 MiB and more from the top, less from the bottom */
+};
+
 /* What reserve is wanted. Zero is the default of every member but the first two. */
 typedef struct glebe_options {
     uint64_t size;                /* sizeof(glebe_options) */
@@ -118,6 +126,7 @@ typedef struct glebe_options {
     uint64_t threads;             /* that populate; 0: one a processor, at most 8 */
     uint64_t writers;             /* GLEBE_WRITERS_AUTO or GLEBE_WRITERS_COUNTED */
     uint64_t zero_ahead_pages;    /* keep so many pages zeroed, by a thread in the background */
+    uint64_t placement;           /* GLEBE_PLACEMENT_* */
 } glebe_options;
 
 /* Sets memory aside: maps and populates it, which takes about as long as zeroing it. Errors:
@@ -166,9 +175,10 @@ int glebe_reserve_runs(glebe_reserve reserve, glebe_run *runs, size_t capacity, 
 
 /* For glebe_alloc_with; any sum of these. */
 enum {
-    GLEBE_ZEROED = 1, /* filled with zeros */
-    GLEBE_ANY = 2,    /* contiguous in virtual addresses only, if need be */
-    GLEBE_NO_WAIT = 4 /* rather GLEBE_ERROR_WOULD_WAIT than waiting for a tenant's copy */
+    GLEBE_ZEROED = 1,    /* filled with zeros */
+    GLEBE_ANY = 2,       /* contiguous in virtual addresses only, if need be */
+    GLEBE_NO_WAIT = 4,   /* rather GLEBE_ERROR_WOULD_WAIT than waiting for a tenant's copy */
+    GLEBE_LONG_LIVED = 8 /* from the top, away from blocks that come and go */
 };
 
 /* A physically contiguous block of `pages` at a multiple of `align_pages`, a power of two, of page

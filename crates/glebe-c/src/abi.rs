@@ -57,6 +57,12 @@ pub const GLEBE_WRITERS_RESTARTABLE: u64 = 2;
 pub const GLEBE_ZEROED: u64 = 1;
 pub const GLEBE_ANY: u64 = 2;
 pub const GLEBE_NO_WAIT: u64 = 4;
+pub const GLEBE_LONG_LIVED: u64 = 8;
+
+pub const GLEBE_PLACEMENT_LOWEST: u64 = 0;
+pub const GLEBE_PLACEMENT_BEST_FIT: u64 = 1;
+pub const GLEBE_PLACEMENT_LEAST_TO_CLEAR: u64 = 2;
+pub const GLEBE_PLACEMENT_BY_SIZE: u64 = 3;
 
 pub const GLEBE_VIRTUAL_ONLY: c_int = 0;
 pub const GLEBE_WITHIN_GRAIN: c_int = 1;
@@ -84,6 +90,7 @@ pub struct glebe_options {
     pub threads: u64,
     pub writers: u64,
     pub zero_ahead_pages: u64,
+    pub placement: u64,
 }
 
 #[repr(C)]

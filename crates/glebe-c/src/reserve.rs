@@ -8,7 +8,7 @@
 use std::ffi::c_int;
 
 use glebe::contig::{Contig, Options, Source, SourceChoice};
-use glebe::reserve::{Builder, Reserve, Writers};
+use glebe::reserve::{Builder, Placement, Reserve, Writers};
 use glebe::units::{Bytes, PageSize, Pages};
 
 use crate::abi::*;
@@ -70,7 +70,15 @@ fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
 }
 
 fn builder(asked: &glebe_options) -> Result<Builder, Failure> {
-    let builder = Reserve::builder().zero_ahead(Pages::new(asked.zero_ahead_pages));
+    let placement = match asked.placement {
+        GLEBE_PLACEMENT_LOWEST => Placement::Lowest,
+        GLEBE_PLACEMENT_BEST_FIT => Placement::BestFit,
+        GLEBE_PLACEMENT_LEAST_TO_CLEAR => Placement::LeastToClear,
+        GLEBE_PLACEMENT_BY_SIZE => Placement::BySize,
+        other => return bad("placement", other),
+    };
+    let zero_ahead = Pages::new(asked.zero_ahead_pages);
+    let builder = Reserve::builder().placement(placement).zero_ahead(zero_ahead);
     match asked.writers {
         GLEBE_WRITERS_AUTO => Ok(builder),
         GLEBE_WRITERS_COUNTED => Ok(builder.writers(Writers::Counted)),

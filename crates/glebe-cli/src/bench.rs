@@ -8,13 +8,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use glebe_bench::interrupt;
+use glebe_bench::reserve::age;
 use glebe_bench::reserve::measure::{self, Options};
+use glebe_bench::whole_file;
 
 use crate::Outcome;
 
 /// Name and one line on each benchmark.
 const BENCHES: [(&str, &str); 1] =
-    [(measure::NAME, "blocks under load, what the load pays, pages in and out, growth")];
+    [(measure::NAME, "blocks under load, what the load pays, pages in and out, growth; aging")];
 
 /// Options of `glebe bench`.
 #[derive(clap::Args)]
@@ -31,6 +33,15 @@ pub struct Args {
     /// Write the JSON here too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Compare placements over hours of service, compressed, instead
+    #[arg(long, conflicts_with_all = ["background", "dir"])]
+    age: bool,
+    /// With --age: the first seed
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "age")]
+    seed: u64,
+    /// With --age: draw runs, failures and recalls over time here
+    #[arg(long, value_name = "FILE", requires = "age")]
+    svg: Option<PathBuf>,
     /// Where scratch files go, those of the background command too
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -53,13 +64,17 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let dir = args.dir.as_deref().map(scratch_dir).transpose()?;
     interrupt::install()?;
     let words: Vec<String> = env::args_os().map(|w| w.to_string_lossy().into_owned()).collect();
-    let options = Options {
-        quick: args.quick,
-        background: args.background.clone(),
-        dir,
-        command: words.join(" "),
+    let (quick, command) = (args.quick, words.join(" "));
+    let report = if args.age {
+        let aged = age::run(&age::Options { quick, seed: args.seed, command })?;
+        if let Some(path) = &args.svg {
+            whole_file::write(path, aged.svg.as_bytes())?;
+        }
+        aged.report
+    } else {
+        let background = args.background.clone();
+        measure::run(&Options { quick, background, dir, command })?
     };
-    let report = measure::run(&options)?;
     write!(out, "{}", report.text())?;
     if let Some(path) = &args.json {
         report.write(path)?;

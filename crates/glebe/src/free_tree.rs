@@ -11,7 +11,8 @@
 //!
 //! # Cost
 //!
-//! Every call but [`FreeTree::iter`] and [`FreeTree::check_invariants`] takes O(log n) levels of a
+//! Every call but [`FreeTree::iter`], [`FreeTree::find_best`] and
+//! [`FreeTree::check_invariants`] takes O(log n) levels of a
 //! balanced tree for n free extents, whatever the alignment and the window, and allocates nothing:
 //! [`FreeTree::new`] allocates once, `32 + 8 * classes` bytes for each extent, where there is a
 //! class for each power of two up to the span's end. A change also computes the maxima of the
@@ -144,6 +145,37 @@ impl FreeTree {
         within: Option<Extent>,
     ) -> Result<Option<Extent>, Error> {
         Ok(self.find_node(len, align, within)?.map(|(_, found)| found))
+    }
+
+    /// As [`Self::find`], but the highest such place; `within` nothing.
+    ///
+    /// # Errors
+    /// [`Error::ZeroLen`], [`Error::BadAlign`].
+    pub fn find_last(&self, len: u64, align: u64) -> Result<Option<Extent>, Error> {
+        check_request(len, align)?;
+        let class = self.nodes.class(align);
+        let root = self.nodes.root();
+        if self.nodes.max(root, class) < len {
+            return Ok(None);
+        }
+        let end = self.nodes.get(self.nodes.last_fit(root, len, class)).end;
+        Ok(Extent::new((end - len) & !(align - 1), len))
+    }
+
+    /// The lowest place in the shortest free extent in which one is; of equals, the lowest.
+    ///
+    /// Complexity: O(log n) for each extent that fits, up to one that fits exactly.
+    ///
+    /// # Errors
+    /// [`Error::ZeroLen`], [`Error::BadAlign`].
+    pub fn find_best(&self, len: u64, align: u64) -> Result<Option<Extent>, Error> {
+        check_request(len, align)?;
+        let n = self.nodes.best_fit(len, self.nodes.class(align));
+        let place = |n| {
+            let start: u64 = self.nodes.get(n).start;
+            Extent::new(start + (start.wrapping_neg() & (align - 1)), len)
+        };
+        Ok(if n == NIL { None } else { place(n) })
     }
 
     /// Takes `extent`, all of which must be free.
@@ -282,12 +314,7 @@ impl FreeTree {
         align: u64,
         within: Option<Extent>,
     ) -> Result<Option<(Index, Extent)>, Error> {
-        if len == 0 {
-            return Err(Error::ZeroLen);
-        }
-        if !align.is_power_of_two() {
-            return Err(Error::BadAlign { align });
-        }
+        check_request(len, align)?;
         let (low, high) = within.map_or((0, u64::MAX), |w| (w.start(), w.end()));
         let Some((n, start)) = self.lowest_place(low, len, align) else { return Ok(None) };
         // No place that the window's start allows is lower, so if this one ends past the window's
@@ -382,4 +409,14 @@ impl FreeTree {
         }
         Ok(())
     }
+}
+
+fn check_request(len: u64, align: u64) -> Result<(), Error> {
+    if len == 0 {
+        return Err(Error::ZeroLen);
+    }
+    if !align.is_power_of_two() {
+        return Err(Error::BadAlign { align });
+    }
+    Ok(())
 }

@@ -259,7 +259,12 @@ fn counted_writers_are_passed_by_or_reported() {
     let (put, block) = while_held(&pool, || {
         let whole = reserve.alloc_with(any(all.get()).no_wait());
         assert!(matches!(whole, Err(Error::WouldWait)), "{whole:?}");
-        let beside = reserve.alloc_with(any(all.get() / GRANULES)).unwrap();
+        let granule = all.get() / GRANULES;
+        // The writer is where a long-lived block would be.
+        for request in [any(granule).long_lived(), any(3).long_lived(), any(3)] {
+            drop(poisoned(reserve.alloc_with(request.no_wait()).unwrap()));
+        }
+        let beside = reserve.alloc_with(any(granule)).unwrap();
         assert_writer_is_held();
         poisoned(beside)
     });

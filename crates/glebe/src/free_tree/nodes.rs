@@ -160,6 +160,48 @@ impl Nodes {
         }
     }
 
+    /// The last extent in the subtree `n` that has `len` for `class`; the subtree must have one.
+    pub(super) fn last_fit(&self, mut n: Index, len: u64, class: usize) -> Index {
+        debug_assert!(self.max(n, class) >= len && len > 0);
+        let mask = (1 << class) - 1;
+        loop {
+            let node = self.get(n);
+            if self.max(node.right, class) >= len {
+                n = node.right;
+            } else if usable(node.start, node.end, mask) >= len {
+                return n;
+            } else {
+                n = node.left;
+                assert!(n != NIL, "no fit for {len} in class {class}, against the maxima");
+            }
+        }
+    }
+
+    /// The first of the shortest extents that have `len` for `class`; [`NIL`] if there is none.
+    pub(super) fn best_fit(&self, len: u64, class: usize) -> Index {
+        let mut best = None;
+        self.better_fit(self.root, len, class, &mut best);
+        best.map_or(NIL, |(_, n)| n)
+    }
+
+    /// Makes `best`, an extent's length and node, that of a shorter fit in the subtree `n`, which
+    /// lies after it.
+    fn better_fit(&self, n: Index, len: u64, class: usize, best: &mut Option<(u64, Index)>) {
+        // Nothing is shorter than an exact fit.
+        if self.max(n, class) < len || best.is_some_and(|(shortest, _)| shortest == len) {
+            return;
+        }
+        let node = self.get(n);
+        self.better_fit(node.left, len, class, best);
+        let own = node.end - node.start;
+        if best.is_none_or(|(shortest, _)| own < shortest)
+            && usable(node.start, node.end, (1 << class) - 1) >= len
+        {
+            *best = Some((own, n));
+        }
+        self.better_fit(node.right, len, class, best);
+    }
+
     /// The last extent that starts at or before `position`, the first that starts after it, and
     /// whether the latter is the lower of the two in the tree.
     pub(super) fn around(&self, position: u64) -> (Index, Index, bool) {

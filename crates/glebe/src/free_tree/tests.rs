@@ -96,6 +96,10 @@ fn deep_trees_equal_the_oracle() {
             assert_eq!(tree.next_fit(at, len), oracle.next_fit(at, len));
         });
         assert!(visits <= visits_max(tree.extents()), "step {step}: {visits} nodes");
+        let ((), visits) = visits_of(|| {
+            assert_eq!(tree.find_last(len, align), oracle.find_last(len, align));
+        });
+        assert!(visits <= visits_max(tree.extents()), "step {step}: {visits} nodes");
         assert_eq!(tree.containing(at), oracle.containing(at));
         oracle.check(&tree);
     }

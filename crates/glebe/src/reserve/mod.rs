@@ -13,6 +13,7 @@
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
+mod block;
 mod clock;
 mod critical;
 mod error;
@@ -23,7 +24,9 @@ mod lent;
 mod owner;
 mod page_cache;
 mod page_word;
+mod placement;
 mod positions;
+mod request;
 mod serve;
 pub mod served;
 mod shared;
@@ -55,9 +58,12 @@ use stock::Stock;
 use table::Tables;
 
 pub use self::stats::Stats;
+pub use block::{Block, Contiguity, Promise};
 pub use error::Error;
-pub use owner::{Block, Contiguity, Promise, Request};
+
 pub use page_cache::{PageCache, Pool, Put, Rejected};
+pub use placement::Placement;
+pub use request::Request;
 
 /// Bytes in a granule, on every page size.
 const GRANULE: Bytes = Bytes::mib(2);
@@ -101,6 +107,7 @@ pub(crate) struct Inner {
     lent: Lent,
     tenant: Tenant,
     busy: Busy,
+    placement: Placement,
     /// Granules to keep zeroed.
     zero_target: u64,
     serving: OnceLock<Serving>,
@@ -167,12 +174,18 @@ impl Inner {
 pub struct Builder {
     counted: bool,
     zero_ahead: Pages,
+    placement: Placement,
 }
 
 impl Builder {
     /// Chooses how tenants are kept out; without this the best that the machine has.
     pub fn writers(self, writers: Writers) -> Self {
         Self { counted: writers == Writers::Counted, ..self }
+    }
+
+    /// Chooses how the places of blocks are found.
+    pub fn placement(self, placement: Placement) -> Self {
+        Self { placement, ..self }
     }
 
     /// Keeps about so many pages zeroed by a background thread, in whole granules, which tenants
@@ -235,6 +248,7 @@ impl Builder {
             tenant,
             lent,
             busy: Busy::new(),
+            placement: self.placement,
             zero_target,
             serving: OnceLock::new(),
         };

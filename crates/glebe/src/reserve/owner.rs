@@ -1,4 +1,4 @@
-//! First class: blocks and promises.
+//! First class: how a block is placed, recalled and given back.
 //!
 //! Lock: the positions' mutex, between first-class callers only, held for the choice of a place
 //! (O(log n), plus one step a granule for large blocks) and never while tenants are recalled. A
@@ -6,8 +6,11 @@
 
 use std::ops::Range;
 
+use super::block::{Block, Contiguity, Promise};
 use super::error::Error;
 use super::lent::NotTaken;
+use super::positions::Search;
+use super::request::Request;
 use super::shared::Shared;
 use super::stats::Counter;
 use super::stock::Stock;
@@ -23,74 +26,6 @@ const COST_OF_WRITER: u64 = 1 << 32;
 
 /// The cost of a granule that must be zeroed before it is given: more than any eviction.
 const COST_OF_ZEROING: u64 = 1 << 12;
-
-/// What a first-class caller asks for.
-#[derive(Clone, Copy, Debug)]
-#[must_use]
-pub struct Request {
-    pages: Pages,
-    align: Pages,
-    zeroed: bool,
-    any: bool,
-    no_wait: bool,
-}
-
-impl Request {
-    /// A physically contiguous block of `pages`, contents unspecified.
-    pub fn new(pages: Pages) -> Self {
-        Self { pages, align: Pages::new(1), zeroed: false, any: false, no_wait: false }
-    }
-
-    /// At a multiple of `align` pages, a power of two: of the page frames where they are known.
-    pub fn align(self, align: Pages) -> Self {
-        Self { align, ..self }
-    }
-
-    /// Filled with zeros.
-    pub fn zeroed(self) -> Self {
-        Self { zeroed: true, ..self }
-    }
-
-    /// Contiguous in virtual addresses only, if need be: [`Block::contiguity`] says which.
-    pub fn any(self) -> Self {
-        Self { any: true, ..self }
-    }
-
-    /// Rather an error than waiting for a tenant's copy, which happens only where restartable
-    /// sequences are missing.
-    pub fn no_wait(self) -> Self {
-        Self { no_wait: true, ..self }
-    }
-
-    /// Whether any page will do.
-    #[inline]
-    fn is_any_page(&self) -> bool {
-        self.pages == Pages::new(1) && self.align == Pages::new(1) && !self.zeroed
-    }
-
-    #[inline]
-    fn check(&self) -> Result<(), Error> {
-        if self.pages == Pages::ZERO {
-            return Err(Error::ZeroPages);
-        }
-        if !self.align.get().is_power_of_two() {
-            return Err(Error::BadAlign { align: self.align });
-        }
-        Ok(())
-    }
-}
-
-/// How far a block is known to be physically contiguous.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Contiguity {
-    /// One run of page frames, read from the kernel when the reserve was built.
-    Proved,
-    /// One run, because the kernel keeps so many pages together; frames could not be read.
-    WithinGrain(Pages),
-    /// In virtual addresses only.
-    VirtualOnly,
-}
 
 fn pages_of(extent: Extent) -> Range<usize> {
     extent.start() as usize..extent.end() as usize
@@ -122,13 +57,13 @@ impl Inner {
     }
 
     #[inline]
-    fn block(&self, shared: &Shared<Self>, extent: Extent) -> Block {
+    pub(super) fn block(&self, shared: &Shared<Self>, extent: Extent) -> Block {
         let at = self.lent().frames().at(extent.start() as usize);
         Block { inner: shared.clone(), extent, addr: at.expose_provenance() }
     }
 
     #[inline]
-    fn granted(&self, begin: u64) {
+    pub(super) fn granted(&self, begin: u64) {
         self.alloc_ns().record(self.clock().nanos_since(begin));
     }
 
@@ -193,20 +128,26 @@ impl Inner {
                 + u64::from(waste)
         };
         let mut positions = lock(&self.positions);
-        let (pages, align) = (request.pages.get(), request.align.get());
         // Where writers are counted a small block too must be able to avoid one.
         let counted = lent.critical().counts_writers();
-        let some_free = lent.unlent_granules() > 0 || counted;
+        let zeros = request.zeroed && lent.zero_granules() > 0;
+        let search = Search {
+            len: request.pages.get(),
+            align: request.align.get(),
+            any: request.any,
+            placement: self.placement,
+            top: request.long_lived,
+            avoid: if zeros { COST_OF_ZEROING } else { COST_OF_WRITER },
+            some_free: lent.unlent_granules() > 0 || counted,
+        };
         if request.is_any_page() && !counted {
-            if let Some(extent) = self.restock(&mut positions, some_free, cost) {
+            if let Some(extent) = self.restock(&mut positions, &search, cost) {
                 return Ok(extent);
             }
         }
-        let take =
-            |positions: &mut Positions| positions.take(pages, align, request.any, some_free, cost);
-        let mut taken = take(&mut positions);
+        let mut taken = positions.take(&search, cost);
         if taken.is_none() && self.drain_stock(&mut positions) {
-            taken = take(&mut positions);
+            taken = positions.take(&search, cost);
         }
         taken.ok_or_else(|| {
             self.counts().add(Counter::AllocFailures, 1);
@@ -219,10 +160,10 @@ impl Inner {
     fn restock(
         &self,
         positions: &mut Positions,
-        some_free: bool,
+        search: &Search,
         cost: impl Fn(usize) -> u64,
     ) -> Option<Extent> {
-        let taken = positions.take_with_next(Stock::chunk_end, some_free, cost)?;
+        let taken = positions.take_with_next(Stock::chunk_end, search, cost)?;
         if let Some(rest) = Extent::new(taken.start() + 1, taken.len() - 1) {
             if !self.stock().fill(rest) {
                 positions.free(rest);
@@ -243,7 +184,7 @@ impl Inner {
 
     /// Takes placed pages from the tenants; false if a counted writer is there and `wait` is not
     /// set.
-    fn recall(&self, extent: Extent, zeroed: bool, wait: bool) -> Result<bool, Error> {
+    pub(super) fn recall(&self, extent: Extent, zeroed: bool, wait: bool) -> Result<bool, Error> {
         let counts = self.counts();
         let recalled = match self.lent().recall(&pages_of(extent), zeroed, wait) {
             Ok(recalled) => recalled,
@@ -279,7 +220,7 @@ impl Inner {
 
     /// Ends a block.
     #[inline]
-    fn give_back(&self, extent: Extent) {
+    pub(super) fn give_back(&self, extent: Extent) {
         if extent.len() == 1 && self.stock().is_of_chunk(extent.start()) {
             self.lent().give_back_page(extent.start() as usize);
             if !self.stock().put_back(extent.start()) {
@@ -297,175 +238,27 @@ impl Inner {
     }
 
     #[cold]
-    fn free_positions(&self, extent: Extent) {
+    pub(super) fn free_positions(&self, extent: Extent) {
         self.tenant().give_back(&pages_of(extent));
         lock(&self.positions).free(extent);
     }
 
-    fn len_bytes(&self, extent: Extent) -> usize {
+    /// Ends a promise that was not taken.
+    pub(super) fn end_promise(&self, extent: Extent) {
+        lock(&self.positions).free(extent);
+    }
+
+    pub(super) fn len_bytes(&self, extent: Extent) -> usize {
         Pages::new(extent.len()).bytes(self.lent().frames().page()).as_usize()
     }
 
-    fn contiguity(&self, extent: Extent) -> Contiguity {
+    pub(super) fn contiguity(&self, extent: Extent) -> Contiguity {
         if !lock(&self.positions).is_contiguous(extent) {
             return Contiguity::VirtualOnly;
         }
         match Positions::proof_grain(self.lent().frames().contig()) {
             None => Contiguity::Proved,
             Some(grain) => Contiguity::WithinGrain(Pages::new(grain)),
-        }
-    }
-}
-
-/// A first-class block: the caller's alone until it is dropped, then back with the tenants.
-///
-/// ```
-/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let mut block = reserve.alloc(Pages::new(1), Pages::new(1))?;
-/// let bytes = block.bytes_mut()?;
-/// bytes.fill(1);
-/// drop(block);
-/// # Ok::<(), glebe::reserve::Error>(())
-/// ```
-///
-/// It is given back once:
-///
-/// ```compile_fail,E0382
-/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
-/// drop(block);
-/// drop(block);
-/// # Ok::<(), glebe::reserve::Error>(())
-/// ```
-///
-/// and has one owner:
-///
-/// ```compile_fail,E0382
-/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
-/// let moved = block;
-/// block.bytes()?;
-/// # Ok::<(), glebe::reserve::Error>(())
-/// ```
-///
-/// Its bytes are not to be had once it is given back:
-///
-/// ```compile_fail,E0505
-/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
-/// let bytes = block.bytes()?;
-/// drop(block);
-/// println!("{}", bytes[0]);
-/// # Ok::<(), glebe::reserve::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct Block {
-    inner: Shared<Inner>,
-    extent: Extent,
-    addr: usize,
-}
-
-impl Block {
-    /// Pages in the block.
-    #[must_use]
-    pub fn pages(&self) -> Pages {
-        Pages::new(self.extent.len())
-    }
-
-    /// Its place: pages from the start of the reserve.
-    #[must_use]
-    pub fn extent(&self) -> Extent {
-        self.extent
-    }
-
-    /// How far it is known to be physically contiguous; in a forked child, not at all.
-    #[must_use]
-    pub fn contiguity(&self) -> Contiguity {
-        self.inner.get().map_or(Contiguity::VirtualOnly, |inner| inner.contiguity(self.extent))
-    }
-
-    /// Its first byte. The block's owner alone writes through it; in a forked child nothing is
-    /// mapped there.
-    #[must_use]
-    pub fn as_ptr(&self) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(self.addr)
-    }
-
-    /// The bytes.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    #[allow(unsafe_code)]
-    pub fn bytes(&self) -> Result<&[u8], Error> {
-        let len = self.inner.get()?.len_bytes(self.extent);
-        // SAFETY: the pages are mapped for as long as `inner` lives, recalled from the tenants by
-        // `Lent::recall`, and no other block has them; a tenant's reader may still copy bytes out
-        // and throw them away, but none writes.
-        Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), len) })
-    }
-
-    /// The bytes, to be changed.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    #[allow(unsafe_code)]
-    pub fn bytes_mut(&mut self) -> Result<&mut [u8], Error> {
-        let len = self.inner.get()?.len_bytes(self.extent);
-        // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), len) })
-    }
-}
-
-impl Drop for Block {
-    #[inline]
-    fn drop(&mut self) {
-        if let Ok(inner) = self.inner.get() {
-            inner.give_back(self.extent);
-        }
-    }
-}
-
-/// A run set aside for a later block: tenants use it until it is taken, other blocks cannot.
-#[derive(Debug)]
-#[must_use = "a promise that is dropped is given up"]
-pub struct Promise {
-    inner: Shared<Inner>,
-    /// Until it is taken.
-    extent: Option<Extent>,
-}
-
-impl Promise {
-    /// Pages promised.
-    #[must_use]
-    pub fn pages(&self) -> Pages {
-        Pages::new(self.extent.map_or(0, Extent::len))
-    }
-
-    /// The block. It cannot fail for want of room, whatever first class has done since.
-    ///
-    /// # Errors
-    /// [`Error::Forked`], and [`Error::Os`] where the kernel refuses the barrier that it granted
-    /// when the reserve was built: then the promise is given up.
-    pub fn take(mut self) -> Result<Block, Error> {
-        let inner = self.inner.get()?;
-        let begin = inner.clock().now();
-        let Some(extent) = self.extent else { return Err(Error::ZeroPages) };
-        // With `wait` a recall is never put off.
-        inner.recall(extent, false, true)?;
-        self.extent = None;
-        inner.granted(begin);
-        Ok(inner.block(&self.inner, extent))
-    }
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        if let (Some(extent), Ok(inner)) = (self.extent, self.inner.get()) {
-            lock(&inner.positions).free(extent);
         }
     }
 }

@@ -7,11 +7,12 @@
 //! kept only where the two differ. Where frames are hidden, each grain within which the kernel
 //! guarantees contiguity is a run of its own.
 //!
-//! Cost: O(log n) a call, and one step a granule for blocks of a granule and more, whose place is
-//! the one that costs least to clear.
+//! Cost: O(log n) a call and what the [`Placement`] asks; one step a granule that a block covers,
+//! or for each of the reserve where the place is the one that costs least to clear.
 
 use std::ops::Range;
 
+use super::placement::Placement;
 use crate::contig::{Contig, Proof};
 use crate::extent::Extent;
 use crate::free_tree::FreeTree;
@@ -24,6 +25,22 @@ const ALIGN_PAGES: u64 = 1 << 18;
 struct Run {
     base: u64,
     pages: Extent,
+}
+
+/// What a place must have, and how to choose among those that do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search {
+    pub(crate) len: u64,
+    pub(crate) align: u64,
+    /// Physically contiguous or not.
+    pub(crate) any: bool,
+    pub(crate) placement: Placement,
+    /// At the highest place, whatever the placement.
+    pub(crate) top: bool,
+    /// A place that costs so much is taken only if none is cheaper.
+    pub(crate) avoid: u64,
+    /// Whether a granule may cost nothing.
+    pub(crate) some_free: bool,
 }
 
 #[derive(Debug)]
@@ -99,33 +116,15 @@ impl Positions {
         run.pages.start() + (position - run.base)
     }
 
-    /// Takes the run of `len` pages that costs least to clear, `cost` saying what each granule
-    /// does, and `some_free` whether one may cost nothing; `None` where no free run fits.
-    pub(crate) fn take(
-        &mut self,
-        len: u64,
-        align: u64,
-        any: bool,
-        some_free: bool,
-        cost: impl Fn(usize) -> u64,
-    ) -> Option<Extent> {
-        let flat = any && self.flat.is_some();
-        if !any && len > self.largest() {
+    /// Takes the run of pages that `search` describes, `cost` saying what each granule does to
+    /// clear; `None` where no free run fits.
+    pub(crate) fn take(&mut self, search: &Search, cost: impl Fn(usize) -> u64) -> Option<Extent> {
+        let flat = search.any && self.flat.is_some();
+        if !search.any && search.len > self.largest() {
             return None;
         }
-        let tree = if flat { self.flat.as_ref()? } else { &self.tree };
-        let lowest = tree.find(len, align, None).ok()??;
-        let place = if len < self.granule_pages {
-            if some_free {
-                self.cheap_small(lowest, align, flat, &cost)
-            } else {
-                lowest
-            }
-        } else {
-            self.cheapest(lowest, align, flat, &cost)
-        };
-        let start = if flat { place.start() } else { self.page_at(place.start()) };
-        let pages = Extent::new(start, place.len())?;
+        let place = self.choose(search, flat, &cost)?;
+        let pages = Extent::new(self.pages_of(place, flat).start, place.len())?;
         self.claim(pages);
         Some(pages)
     }
@@ -135,18 +134,56 @@ impl Positions {
     pub(crate) fn take_with_next(
         &mut self,
         end: impl Fn(u64) -> u64,
-        some_free: bool,
+        search: &Search,
         cost: impl Fn(usize) -> u64,
     ) -> Option<Extent> {
         let flat = self.flat.is_some();
-        let tree = self.flat.as_ref().unwrap_or(&self.tree);
-        let lowest = tree.find(1, 1, None).ok()??;
-        let place = if some_free { self.cheap_small(lowest, 1, flat, &cost) } else { lowest };
-        let free = tree.containing(place.start())?;
+        let place = self.choose(search, flat, &cost)?;
+        let free = self.searched(flat).containing(place.start())?;
         let page = self.pages_of(place, flat).start;
         let pages = Extent::new(page, (end(page) - page).min(free.end() - place.start()))?;
         self.claim(pages);
         Some(pages)
+    }
+
+    fn searched(&self, flat: bool) -> &FreeTree {
+        self.flat.as_ref().filter(|_| flat).unwrap_or(&self.tree)
+    }
+
+    /// A place for `search`, in the tree that `flat` says.
+    fn choose(
+        &mut self,
+        search: &Search,
+        flat: bool,
+        cost: &impl Fn(usize) -> u64,
+    ) -> Option<Extent> {
+        let (len, align, tree) = (search.len, search.align, self.searched(flat));
+        let large = len >= self.granule_pages;
+        let found = match search.placement {
+            _ if search.top => tree.find_last(len, align),
+            Placement::BySize if large => tree.find_last(len, align),
+            Placement::BestFit => tree.find_best(len, align),
+            _ => tree.find(len, align, None),
+        };
+        let place = found.ok()??;
+        let by_cost = search.placement == Placement::LeastToClear && !search.top;
+        if !by_cost && self.price(place, flat, cost) < search.avoid {
+            return Some(place);
+        }
+        let lowest = tree.find(len, align, None).ok()??;
+        Some(match (large, search.some_free) {
+            (true, _) => self.cheapest(lowest, align, flat, cost),
+            (false, true) => self.cheap_small(lowest, align, flat, cost),
+            (false, false) => lowest,
+        })
+    }
+
+    /// What the granules of a place cost.
+    fn price(&self, place: Extent, flat: bool, cost: &impl Fn(usize) -> u64) -> u64 {
+        let pages = self.pages_of(place, flat);
+        let (first, last) =
+            (pages.start / self.granule_pages, (pages.end - 1) / self.granule_pages);
+        (first..=last).map(|granule| cost(granule as usize)).sum()
     }
 
     /// Takes exactly these pages, which are free.
@@ -197,7 +234,7 @@ impl Positions {
         if here == 0 {
             return lowest;
         }
-        let tree = if flat { self.flat.as_ref().unwrap_or(&self.tree) } else { &self.tree };
+        let tree = self.searched(flat);
         let granules = self.runs.last().map_or(0, |run| granule_of(run.pages.end() - 1) + 1);
         for granule in (0..granules).filter(|g| cost(*g) == 0) {
             let first = granule as u64 * self.granule_pages;
@@ -226,7 +263,7 @@ impl Positions {
     ) -> Extent {
         let len = lowest.len();
         self.sum_costs(cost);
-        let tree = if flat { self.flat.as_ref().unwrap_or(&self.tree) } else { &self.tree };
+        let tree = self.searched(flat);
         let price = |start: u64| {
             let pages = self.pages_of(Extent::new(start, len).unwrap_or(lowest), flat);
             let first = (pages.start / self.granule_pages) as usize;
@@ -265,3 +302,6 @@ impl Positions {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -2,7 +2,8 @@
 //!
 //! It is what `Arc` is, with two differences: the value lives in the tables' mapping, among the
 //! words that a call needs anyway, and the kernel wipes that mapping in a forked child. So the
-//! count of handles is the fork check too: it is zero in a child and nowhere else.
+//! count of handles is the fork check too: it is zero in a child and nowhere else. Where the
+//! kernel wipes nothing, a guard beside the count is asked as well.
 //!
 //! # Safety
 //! The value is alive while the count is above zero; a handle holds one count; [`Shared::get`]
@@ -18,10 +19,13 @@ use super::error::Error;
 use super::table::Slot;
 use crate::mapping::Mapping;
 use crate::sync::{fence, MappedWord, Ordering};
+use crate::sys::fork::ForkGuard;
 
 #[derive(Debug)]
 pub(super) struct Root<T> {
     handles: MappedWord,
+    /// Where a child has copies of both.
+    guard: Option<ForkGuard>,
     mapping: Arc<Mapping>,
     value: T,
 }
@@ -38,8 +42,8 @@ unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 impl<T> Shared<T> {
     /// Puts a value into the place kept for it.
     pub(super) fn new(slot: Slot<Root<T>>, value: T) -> Self {
-        let mapping = Arc::clone(slot.mapping());
-        Self(slot.fill(Root { handles: MappedWord::new(1), mapping, value }))
+        let (guard, mapping) = (slot.guard(), Arc::clone(slot.mapping()));
+        Self(slot.fill(Root { handles: MappedWord::new(1), guard, mapping, value }))
     }
 
     #[inline]
@@ -48,16 +52,27 @@ impl<T> Shared<T> {
         unsafe { &(*self.0.as_ptr()).handles }
     }
 
+    /// Whether this is a forked child, in which there is no value.
+    #[inline]
+    fn is_lost(&self) -> bool {
+        if self.handles().load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        // SAFETY: a count above zero: nothing was wiped.
+        let guard = unsafe { &(*self.0.as_ptr()).guard };
+        guard.as_ref().is_some_and(ForkGuard::is_child)
+    }
+
     /// The value.
     ///
     /// # Errors
     /// [`Error::Forked`].
     #[inline]
     pub(crate) fn get(&self) -> Result<&T, Error> {
-        if self.handles().load(Ordering::Relaxed) == 0 {
+        if self.is_lost() {
             return Err(Error::Forked);
         }
-        // SAFETY: a count above zero: the value is alive, and this handle keeps it so.
+        // SAFETY: not lost: the value is alive, and this handle keeps it so.
         Ok(unsafe { &(*self.0.as_ptr()).value })
     }
 
@@ -73,8 +88,8 @@ impl<T> Shared<T> {
 impl<T> Clone for Shared<T> {
     #[inline]
     fn clone(&self) -> Self {
-        // In a child the count stays zero: a clone of what is lost is as lost.
-        if self.handles().load(Ordering::Relaxed) != 0 {
+        // A clone of what is lost is as lost, and counts for nothing.
+        if !self.is_lost() {
             self.handles().fetch_add(1, Ordering::Relaxed);
         }
         Self(self.0)
@@ -84,8 +99,7 @@ impl<T> Clone for Shared<T> {
 impl<T> Drop for Shared<T> {
     #[inline]
     fn drop(&mut self) {
-        let handles = self.handles();
-        if handles.load(Ordering::Relaxed) != 0 && handles.fetch_sub(1, Ordering::Release) == 1 {
+        if !self.is_lost() && self.handles().fetch_sub(1, Ordering::Release) == 1 {
             // What others did with the value comes before its end.
             fence(Ordering::Acquire);
             // SAFETY: the last handle is gone and weak ones see a count of zero: nobody else
@@ -139,5 +153,47 @@ impl<T> Deref for Alive<T> {
     fn deref(&self) -> &T {
         // SAFETY: made from a count above zero, and only the process that made it runs this.
         unsafe { &(*self.0 .0.as_ptr()).value }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Tables;
+    use super::*;
+    use crate::sys::child::in_child;
+    use crate::units::Bytes;
+
+    /// Says whether it was dropped.
+    struct Value<'a>(&'a MappedWord);
+
+    impl Drop for Value<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_child_reaches_and_drops_nothing_wiped_or_not() {
+        for mut tables in
+            [Tables::new(Bytes::mib(2)).unwrap(), Tables::copied(Bytes::mib(2)).unwrap()]
+        {
+            let drops = MappedWord::new(0);
+            let shared = Shared::new(tables.slot().unwrap(), Value(&drops));
+            let weak = shared.downgrade().unwrap();
+            let mut inherited = Some(shared.clone());
+            let lost = || {
+                let Some(mine) = inherited.take() else { return false };
+                let lost = mine.get().is_err() && mine.clone().get().is_err();
+                drop((mine, shared.clone()));
+                lost && drops.load(Ordering::Relaxed) == 0
+            };
+            // SAFETY: no allocation, no lock, and nothing that panics.
+            assert!(unsafe { in_child(lost) });
+            drop((inherited, tables));
+            assert!(shared.get().is_ok() && weak.upgrade().is_some());
+            drop(shared);
+            assert_eq!(drops.load(Ordering::Relaxed), 1);
+            assert!(weak.upgrade().is_none());
+        }
     }
 }

@@ -2,7 +2,8 @@
 //! after a long sleep misses the page tables once and not for every word it needs.
 //!
 //! A forked child finds zeros there: fork copies none of it, and the parent meets no copy on
-//! write afterwards. Every call in a child is refused before it looks.
+//! write afterwards. Where the kernel refuses that, a child has copies, and a [`ForkGuard`] tells
+//! it what it is. Either way every call in a child is refused before it looks.
 //!
 //! # Safety
 //! A [`Table`] keeps its mapping alive, its elements were all written when it was made and have
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 use crate::error::OsError;
 use crate::mapping::{Mapping, Visibility};
+use crate::sys::fork::ForkGuard;
 use crate::units::Bytes;
 
 /// Tables begin at multiples of this: what processors fetch together.
@@ -27,21 +29,37 @@ const CHUNK: Bytes = Bytes::mib(2);
 pub(crate) struct Tables {
     mapping: Arc<Mapping>,
     used: usize,
+    /// Where a child finds copies instead of zeros.
+    guard: Option<ForkGuard>,
 }
 
 impl Tables {
     /// Room for `len`, which may be exceeded: what no longer fits is mapped elsewhere.
     pub(crate) fn new(len: Bytes) -> Result<Self, OsError> {
+        Self::wiped(len, Mapping::wipe_on_fork)
+    }
+
+    fn wiped(
+        len: Bytes,
+        wipe_on_fork: impl Fn(&Mapping) -> Result<(), OsError>,
+    ) -> Result<Self, OsError> {
         let mapping = Mapping::anonymous(len.max(CHUNK), Visibility::ORDINARY)?;
-        mapping.wipe_on_fork()?;
-        Ok(Self { mapping: Arc::new(mapping), used: 0 })
+        let guard = wipe_on_fork(&mapping).is_err().then(ForkGuard::new);
+        Ok(Self { mapping: Arc::new(mapping), used: 0, guard })
+    }
+
+    /// As [`Tables::new`] where the kernel wipes nothing.
+    #[cfg(test)]
+    pub(super) fn copied(len: Bytes) -> Result<Self, OsError> {
+        use std::io::ErrorKind::Unsupported;
+        Self::wiped(len, |_| Err(OsError::new("madvise", "wipe on fork", Unsupported.into())))
     }
 
     /// A place for one value that is made later.
     pub(crate) fn slot<T>(&mut self) -> Result<Slot<T>, OsError> {
         const { assert!(align_of::<T>() <= ALIGN_BYTES) };
         let start = self.start_of::<T>(1)?;
-        Ok(Slot { start, mapping: Arc::clone(&self.mapping) })
+        Ok(Slot { start, mapping: Arc::clone(&self.mapping), guard: self.guard })
     }
 
     /// Room for `len` elements.
@@ -77,12 +95,18 @@ impl Tables {
 pub(crate) struct Slot<T> {
     start: NonNull<T>,
     mapping: Arc<Mapping>,
+    guard: Option<ForkGuard>,
 }
 
 impl<T> Slot<T> {
     /// Where it is.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
+    }
+
+    /// What tells a child that finds a copy here that it is one.
+    pub(crate) fn guard(&self) -> Option<ForkGuard> {
+        self.guard
     }
 
     /// Writes the value, which the caller keeps mapped from now on and drops.

@@ -4,6 +4,8 @@
 //! page of it ends that, so a granule still tracked after its last page holds nothing but zeros.
 //! First class takes the granule at any moment, as from any tenant.
 
+use std::cmp::Reverse;
+
 use super::tenant::Adds;
 use super::{Lent, NoClaim, NotFilled};
 use crate::reserve::granule::ZeroState;
@@ -75,12 +77,13 @@ impl Lent {
         }
     }
 
-    /// Where to keep zeros: the lowest granule that is not zero and costs least.
+    /// Where to keep zeros: of the granules that are not zero and cost least the highest, away from
+    /// blocks that want no zeros.
     pub(crate) fn zero_candidate(&self) -> Option<usize> {
         let words = (0..self.granules()).map(|granule| (granule, self.granule(granule)));
         words
             .filter(|(_, word)| word.is_open() && word.held() == 0 && !word.is_zero())
-            .min_by_key(|(granule, word)| (word.live(), *granule))
+            .min_by_key(|(granule, word)| (word.live(), Reverse(*granule)))
             .map(|(granule, _)| granule)
     }
 

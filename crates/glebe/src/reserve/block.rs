@@ -1,0 +1,172 @@
+//! What first class holds: blocks, and promises of blocks. Their ends give back what they hold.
+
+use super::error::Error;
+use super::shared::Shared;
+use super::Inner;
+use crate::extent::Extent;
+use crate::units::Pages;
+
+/// How far a block is known to be physically contiguous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Contiguity {
+    /// One run of page frames, read from the kernel when the reserve was built.
+    Proved,
+    /// One run, because the kernel keeps so many pages together; frames could not be read.
+    WithinGrain(Pages),
+    /// In virtual addresses only.
+    VirtualOnly,
+}
+
+/// A first-class block: the caller's alone until it is dropped, then back with the tenants.
+///
+/// ```
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let mut block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// let bytes = block.bytes_mut()?;
+/// bytes.fill(1);
+/// drop(block);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// It is given back once:
+///
+/// ```compile_fail,E0382
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// drop(block);
+/// drop(block);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// and has one owner:
+///
+/// ```compile_fail,E0382
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// let moved = block;
+/// block.bytes()?;
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// Its bytes are not to be had once it is given back:
+///
+/// ```compile_fail,E0505
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// let bytes = block.bytes()?;
+/// drop(block);
+/// println!("{}", bytes[0]);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Block {
+    pub(super) inner: Shared<Inner>,
+    pub(super) extent: Extent,
+    pub(super) addr: usize,
+}
+
+impl Block {
+    /// Pages in the block.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        Pages::new(self.extent.len())
+    }
+
+    /// Its place: pages from the start of the reserve.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// How far it is known to be physically contiguous; in a forked child, not at all.
+    #[must_use]
+    pub fn contiguity(&self) -> Contiguity {
+        self.inner.get().map_or(Contiguity::VirtualOnly, |inner| inner.contiguity(self.extent))
+    }
+
+    /// Its first byte. The block's owner alone writes through it; in a forked child nothing is
+    /// mapped there.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.addr)
+    }
+
+    /// The bytes.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    #[allow(unsafe_code)]
+    pub fn bytes(&self) -> Result<&[u8], Error> {
+        let len = self.inner.get()?.len_bytes(self.extent);
+        // SAFETY: the pages are mapped for as long as `inner` lives, recalled from the tenants by
+        // `Lent::recall`, and no other block has them; a tenant's reader may still copy bytes out
+        // and throw them away, but none writes.
+        Ok(unsafe { std::slice::from_raw_parts(self.as_ptr(), len) })
+    }
+
+    /// The bytes, to be changed.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    #[allow(unsafe_code)]
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8], Error> {
+        let len = self.inner.get()?.len_bytes(self.extent);
+        // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), len) })
+    }
+}
+
+impl Drop for Block {
+    #[inline]
+    fn drop(&mut self) {
+        if let Ok(inner) = self.inner.get() {
+            inner.give_back(self.extent);
+        }
+    }
+}
+
+/// A run set aside for a later block: tenants use it until it is taken, other blocks cannot.
+#[derive(Debug)]
+#[must_use = "a promise that is dropped is given up"]
+pub struct Promise {
+    pub(super) inner: Shared<Inner>,
+    /// Until it is taken.
+    pub(super) extent: Option<Extent>,
+}
+
+impl Promise {
+    /// Pages promised.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        Pages::new(self.extent.map_or(0, Extent::len))
+    }
+
+    /// The block. It cannot fail for want of room, whatever first class has done since.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], and [`Error::Os`] where the kernel refuses the barrier that it granted
+    /// when the reserve was built: then the promise is given up.
+    pub fn take(mut self) -> Result<Block, Error> {
+        let inner = self.inner.get()?;
+        let begin = inner.clock().now();
+        let Some(extent) = self.extent else { return Err(Error::ZeroPages) };
+        // With `wait` a recall is never put off.
+        inner.recall(extent, false, true)?;
+        self.extent = None;
+        inner.granted(begin);
+        Ok(inner.block(&self.inner, extent))
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let (Some(extent), Ok(inner)) = (self.extent, self.inner.get()) {
+            inner.end_promise(extent);
+        }
+    }
+}

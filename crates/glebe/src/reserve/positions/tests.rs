@@ -1,0 +1,156 @@
+//! Places against a plain list of which pages are free, searched from its first to its last.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::contig::Source;
+use crate::units::Pages;
+
+const GRANULE_PAGES: u64 = 16;
+const COSTS: u64 = 5;
+
+fn contig(pages: u64) -> Contig {
+    let len = Pages::new(pages).bytes(crate::sys::page_size());
+    Contig::options().source(Source::Plain).map(len).expect("ordinary memory")
+}
+
+fn search(len: u64, align: u64, placement: Placement) -> Search {
+    Search { len, align, any: true, placement, top: false, avoid: u64::MAX, some_free: false }
+}
+
+/// What is free, and what each granule costs.
+struct Plain {
+    free: Vec<bool>,
+    costs: Vec<u64>,
+}
+
+impl Plain {
+    /// Each free run that is as long as can be, in order.
+    fn runs(&self) -> Vec<Extent> {
+        let mut runs: Vec<Extent> = Vec::new();
+        for page in (0..self.free.len()).filter(|&page| self.free[page]) {
+            let page = page as u64;
+            match runs.last_mut().filter(|run| run.end() == page) {
+                Some(run) => *run = Extent::new(run.start(), run.len() + 1).unwrap(),
+                None => runs.push(Extent::new(page, 1).unwrap()),
+            }
+        }
+        runs
+    }
+
+    fn price(&self, start: u64, len: u64) -> u64 {
+        let granules = start / GRANULE_PAGES..=(start + len - 1) / GRANULE_PAGES;
+        granules.map(|granule| self.costs[granule as usize]).sum()
+    }
+
+    /// Where `search` should lead.
+    fn place(&self, search: &Search) -> Option<u64> {
+        let Search { len, align, .. } = *search;
+        let starts = |run: &Extent| {
+            let aligned = (run.start()..run.end()).filter(|start| start % align == 0);
+            aligned.filter(|start| start + len <= run.end()).collect::<Vec<_>>()
+        };
+        let runs = self.runs();
+        let fits: Vec<_> = runs.iter().filter(|run| !starts(run).is_empty()).collect();
+        let all: Vec<u64> = fits.iter().flat_map(|run| starts(run)).collect();
+        let (lowest, highest) = (all.first().copied()?, all.last().copied()?);
+        let large = len >= GRANULE_PAGES;
+        // Of equals the lowest; only the first place of a run and those at a granule's start.
+        let cheapest = || {
+            let step = align.max(GRANULE_PAGES);
+            let firsts = fits.iter().map(|run| starts(run)[0]);
+            let steps = all.iter().copied().filter(|start| start % step == 0);
+            firsts.chain(steps).min_by_key(|&start| (self.price(start, len), start))
+        };
+        let place = match search.placement {
+            _ if search.top => highest,
+            Placement::Lowest => lowest,
+            Placement::BestFit => starts(fits.iter().min_by_key(|run| run.len())?)[0],
+            Placement::BySize => {
+                if large {
+                    highest
+                } else {
+                    lowest
+                }
+            }
+            Placement::LeastToClear => {
+                if large {
+                    cheapest()?
+                } else {
+                    lowest
+                }
+            }
+        };
+        if self.price(place, len) >= search.avoid {
+            return if large { cheapest() } else { Some(lowest) };
+        }
+        Some(place)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_placement_leads_where_a_plain_search_does(
+        steps in prop::collection::vec(any::<(u8, u8, u8, u64)>(), 1..60),
+    ) {
+        const PAGES: u64 = 16 * GRANULE_PAGES;
+        let contig = contig(PAGES);
+        let mut positions = Positions::new(&contig, PAGES, GRANULE_PAGES);
+        let mut plain = Plain { free: vec![true; PAGES as usize], costs: vec![0; 16] };
+        let mut held: Vec<Extent> = Vec::new();
+        for (what, size, align, salt) in steps {
+            if what % 3 == 0 && !held.is_empty() {
+                let block = held.swap_remove(usize::from(size) % held.len());
+                positions.free(block);
+                (block.start()..block.end()).for_each(|page| plain.free[page as usize] = true);
+                continue;
+            }
+            for (nth, cost) in plain.costs.iter_mut().enumerate() {
+                *cost = (salt >> (nth * 4)) % COSTS;
+            }
+            let len = 1 + u64::from(size) / if size % 2 == 0 { 16 } else { 4 };
+            let placement = [
+                Placement::Lowest,
+                Placement::BestFit,
+                Placement::LeastToClear,
+                Placement::BySize,
+            ][usize::from(what / 3) % 4];
+            let search = Search {
+                top: what % 16 == 1,
+                avoid: if what % 5 == 0 { COSTS } else { u64::MAX },
+                ..search(len, 1 << (align % 6), placement)
+            };
+            let expected = plain.place(&search).and_then(|start| Extent::new(start, len));
+            let costs = plain.costs.clone();
+            let found = positions.take(&search, |granule| costs[granule]);
+            prop_assert_eq!(found, expected, "{:?} of {:?}", search, plain.runs());
+            if let Some(block) = found {
+                (block.start()..block.end()).for_each(|page| plain.free[page as usize] = false);
+                held.push(block);
+            }
+        }
+    }
+}
+
+#[test]
+fn pages_that_follow_end_with_the_chunk_or_the_free_run() {
+    let contig = contig(64);
+    let mut positions = Positions::new(&contig, 64, GRANULE_PAGES);
+    let chunk_end = |page: u64| (page / 8 + 1) * 8;
+    let one = search(1, 1, Placement::Lowest);
+    let cost = |_| 0;
+    assert_eq!(positions.take_with_next(chunk_end, &one, cost), Extent::new(0, 8));
+    let held = positions.take(&search(4, 1, Placement::Lowest), cost).unwrap();
+    positions.free(Extent::new(2, 3).unwrap());
+    assert_eq!(positions.take_with_next(chunk_end, &one, cost), Extent::new(2, 3));
+    positions.free(held);
+    let best = search(1, 1, Placement::BestFit);
+    positions.free(Extent::new(0, 1).unwrap());
+    assert_eq!(positions.take_with_next(chunk_end, &best, cost), Extent::new(0, 1));
+}

@@ -1,0 +1,69 @@
+//! What a first-class caller may ask for.
+
+use super::error::Error;
+use crate::units::Pages;
+
+/// What a first-class caller asks for.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Request {
+    pub(super) pages: Pages,
+    pub(super) align: Pages,
+    pub(super) zeroed: bool,
+    pub(super) any: bool,
+    pub(super) no_wait: bool,
+    pub(super) long_lived: bool,
+}
+
+impl Request {
+    /// A physically contiguous block of `pages`, contents unspecified.
+    pub fn new(pages: Pages) -> Self {
+        let align = Pages::new(1);
+        Self { pages, align, zeroed: false, any: false, no_wait: false, long_lived: false }
+    }
+
+    /// At a multiple of `align` pages, a power of two: of the page frames where they are known.
+    pub fn align(self, align: Pages) -> Self {
+        Self { align, ..self }
+    }
+
+    /// Filled with zeros.
+    pub fn zeroed(self) -> Self {
+        Self { zeroed: true, ..self }
+    }
+
+    /// Contiguous in virtual addresses only, if need be: [`Block::contiguity`](super::Block::contiguity) says which.
+    pub fn any(self) -> Self {
+        Self { any: true, ..self }
+    }
+
+    /// Rather an error than waiting for a tenant's copy, which happens only where restartable
+    /// sequences are missing.
+    pub fn no_wait(self) -> Self {
+        Self { no_wait: true, ..self }
+    }
+
+    /// To be held for much longer than most: from the top of the reserve, where it does not pin
+    /// space between blocks that come and go.
+    pub fn long_lived(self) -> Self {
+        Self { long_lived: true, ..self }
+    }
+
+    /// Whether any page will do.
+    #[inline]
+    pub(super) fn is_any_page(&self) -> bool {
+        let plain = !self.zeroed && !self.long_lived;
+        self.pages == Pages::new(1) && self.align == Pages::new(1) && plain
+    }
+
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.pages == Pages::ZERO {
+            return Err(Error::ZeroPages);
+        }
+        if !self.align.get().is_power_of_two() {
+            return Err(Error::BadAlign { align: self.align });
+        }
+        Ok(())
+    }
+}
