@@ -32,7 +32,8 @@ impl Request {
         Self { zeroed: true, ..self }
     }
 
-    /// Contiguous in virtual addresses only, if need be: [`Block::contiguity`](super::Block::contiguity) says which.
+    /// Contiguous in virtual addresses only, if need be:
+    /// [`Block::contiguity`](super::Block::contiguity) says which.
     pub fn any(self) -> Self {
         Self { any: true, ..self }
     }
