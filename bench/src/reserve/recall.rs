@@ -15,14 +15,15 @@
 
 use std::time::Duration;
 
+use glebe::mapping::{Mapping, Visibility};
 use glebe::reserve::{Request, Reserve};
-use glebe::units::Pages;
+use glebe::units::{Bytes, Pages};
 
 use super::requests::{ask, Faults, Held, Marking, EVERY};
 use super::samples::{case, Samples, GLEBE, RECALL};
 use super::tenant::Tenant;
 use super::{table, REQUEST_PAGES};
-use crate::clock;
+use crate::clock::{self, Stopwatch};
 use crate::peers::{self, Peer, StandingPool};
 use crate::progress::Progress;
 use crate::report::Report;
@@ -167,7 +168,8 @@ impl Lent {
 }
 
 /// Measures and reports blocks of one page and of the largest size, of a full reserve and with
-/// nothing beside.
+/// nothing beside; and one read of a word in a huge page of its own, which is what this machine
+/// takes for the first miss after a sleep.
 pub(super) fn measure_alone(
     reserve: &Reserve,
     tenant: &mut Tenant,
@@ -179,10 +181,18 @@ pub(super) fn measure_alone(
     let rounds = if quick { ALONE_QUICK } else { ALONE };
     let end = clock::wall() + ALONE_AT_MOST;
     let mut progress = Progress::new("recall, no load", rounds);
+    let word = Mapping::anonymous(Bytes::mib(2), Visibility::ORDINARY);
+    let mut first_miss = Vec::new();
     bench.fill();
     for round in 0..rounds {
         for pages in sizes {
             bench.own(pages, Contents::Unspecified);
+        }
+        if let Ok(word) = &word {
+            std::thread::sleep(EVERY);
+            let stopwatch = Stopwatch::start();
+            word.read(Bytes::ZERO, &mut [0; size_of::<u64>()]);
+            first_miss.push(stopwatch.elapsed().wall_us);
         }
         bench.release();
         progress.update(round + 1);
@@ -196,6 +206,8 @@ pub(super) fn measure_alone(
     for pages in sizes {
         bench.samples.report(Lent::AllAlone.case(), pages, GLEBE, report);
     }
+    report.row("first_miss", "machine", "us", &first_miss);
+    report.remark("a word of a huge page, read after a sleep: part of every row of `recall_alone`");
     bench.report_faults(report);
 }
 
