@@ -8,11 +8,13 @@ use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const RECORD: &str = "/run/lock/glebe-hugetlb.claims";
 const ATTEMPTS: usize = 4;
+/// Far less than either program runs.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Ends the program when the test does, by panic too.
 struct Running(Child);
@@ -40,9 +42,11 @@ impl Running {
         self.0.try_wait().unwrap().is_some()
     }
 
-    /// Sends a signal once the process has pages of a pool; which one ended it.
+    /// Sends a signal once the process has pages of a pool, or has had the time to get them where
+    /// there are none to be had; which one ended it, if any did.
     fn end_by(&mut self, signal: &str) -> Option<i32> {
-        while !self.has_claim() && !self.has_ended() {
+        let begin = Instant::now();
+        while !self.has_claim() && begin.elapsed() < PATIENCE && !self.has_ended() {
             thread::sleep(Duration::from_millis(1));
         }
         let pid = self.0.id().to_string();
