@@ -13,7 +13,7 @@ use super::positions::Search;
 use super::request::Request;
 use super::shared::Shared;
 use super::stats::Counter;
-use super::stock::Stock;
+use super::stock::{self, Stock};
 use super::{Inner, Positions};
 use crate::extent::Extent;
 use crate::sync::lock;
@@ -163,11 +163,18 @@ impl Inner {
         search: &Search,
         cost: impl Fn(usize) -> u64,
     ) -> Option<Extent> {
-        let taken = positions.take_with_next(Stock::end_of, search, cost)?;
-        if let Some(rest) = Extent::new(taken.start() + 1, taken.len() - 1) {
-            self.stock().fill(rest, |part| positions.free(part));
+        let first = positions.take_with_next(Stock::chunk_end, search, &cost)?;
+        let mut rest = Extent::new(first.start() + 1, first.len() - 1);
+        for _ in 0..stock::WORDS {
+            let next = rest.take();
+            let next = next.or_else(|| positions.take_with_next(Stock::chunk_end, search, &cost));
+            let Some(pages) = next else { break };
+            if !self.stock().fill(pages) {
+                positions.free(pages);
+                break;
+            }
         }
-        Extent::new(taken.start(), 1)
+        Extent::new(first.start(), 1)
     }
 
     /// Gives the stock back to the positions; whether there was any.

@@ -4,7 +4,7 @@
 //! ```text
 //!  63                    32 31                     0
 //! +------------------------+------------------------+
-//! |         chunk          |          free          |     four of these, side by side
+//! |         chunk          |          free          |     eight of these, side by side
 //! |           32           |           32           |
 //! +------------------------+------------------------+
 //! ```
@@ -14,14 +14,15 @@
 //! is, so an exchange that succeeds is right whatever happened in between. Who misses positions
 //! in the trees drains the stock first, so it never makes a request fail or a run look shorter.
 //!
-//! There are so many words that restocking, which searches the trees, is rarer than one block in
-//! a hundred.
+//! There are so many words that restocking, which searches the trees, is far rarer than one block
+//! in a hundred.
 
 use crate::extent::Extent;
 use crate::sync::{AtomicU64, Ordering};
 
 const PAGES: u64 = u32::BITS as u64;
-const WORDS: usize = 4;
+/// Words of the stock: together they are one cache line. The model checker has enough with two.
+pub(crate) const WORDS: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// See the module.
 #[derive(Debug)]
@@ -67,10 +68,9 @@ impl Stock {
         Self { words, recalled: AtomicU64::new(0) }
     }
 
-    /// The end of the pages that can be in stock together with `page`.
-    pub(crate) fn end_of(page: u64) -> u64 {
-        let together = PAGES * WORDS as u64;
-        (page / together + 1) * together
+    /// The end of the chunk that `page` lies in.
+    pub(crate) fn chunk_end(page: u64) -> u64 {
+        (page / PAGES + 1) * PAGES
     }
 
     /// The page that [`Stock::take`] would take.
@@ -119,25 +119,15 @@ impl Stock {
         false
     }
 
-    /// Stocks `pages`, none of them beyond [`Stock::end_of`] the first, where words are empty;
-    /// the others go to `rest`.
-    pub(crate) fn fill(&self, pages: Extent, mut rest: impl FnMut(Extent)) {
-        let mut start = pages.start();
-        for word in &self.words {
-            let end = pages.end().min((start / PAGES + 1) * PAGES);
-            let Some(part) = end.checked_sub(start).and_then(|len| Extent::new(start, len)) else {
-                return;
-            };
+    /// Stocks `pages` of one chunk, if a word is empty; whether one was.
+    pub(crate) fn fill(&self, pages: Extent) -> bool {
+        let bits = u32::MAX >> (PAGES - pages.len());
+        let new = word_of(pages.start() / PAGES, bits << (pages.start() % PAGES));
+        self.words.iter().any(|word| {
             let old = word.load(Ordering::Relaxed);
-            let bits = u32::MAX >> (PAGES - part.len());
-            let new = word_of(start / PAGES, bits << (start % PAGES));
-            let stocked = free_of(old) == 0
-                && word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-            if !stocked {
-                rest(part);
-            }
-            start = end;
-        }
+            free_of(old) == 0
+                && word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
     }
 
     /// Empties the stock, and takes no page back until it is filled again; its pages.
@@ -173,18 +163,11 @@ mod tests {
         Extent::new(start, len).unwrap()
     }
 
-    fn fill(stock: &Stock, pages: Extent) -> Vec<Extent> {
-        let mut rest = Vec::new();
-        stock.fill(pages, |part| rest.push(part));
-        rest
-    }
-
     #[test]
     fn lowest_first_and_back_into_the_same_chunks_only() {
         let stock = Stock::new();
         assert_eq!((stock.take(), stock.put_back(65)), (None, false));
-        assert_eq!(fill(&stock, extent(66, 50)), []);
-        assert_eq!(fill(&stock, extent(0, 1)), [extent(0, 1)]);
+        assert!(stock.fill(extent(66, 30)) && stock.fill(extent(96, 20)));
         assert_eq!((stock.next(), stock.take(), stock.take()), (Some(66), Some(66), Some(67)));
         assert!(stock.put_back(66) && !stock.put_back(63) && !stock.put_back(128));
         assert!(stock.is_of_chunk(96) && !stock.is_of_chunk(63));
@@ -207,9 +190,11 @@ mod tests {
     #[test]
     fn all_words_can_be_filled_and_are_drained() {
         let stock = Stock::new();
-        let (first, end) = (128, Stock::end_of(128));
-        assert_eq!((end, Stock::end_of(end - 1)), (256, 256));
-        assert_eq!(fill(&stock, extent(first, end - first)), []);
+        let chunks = 4..4 + WORDS as u64;
+        let (first, end) = (chunks.start * PAGES, chunks.end * PAGES);
+        assert!(chunks.clone().all(|chunk| stock.fill(extent(chunk * PAGES, PAGES))));
+        assert!(!stock.fill(extent(end, 1)));
+        assert_eq!((Stock::chunk_end(first), Stock::chunk_end(first + 31)), (160, 160));
         let drained = stock.drain().flat_map(|run| run.start()..run.end());
         assert!(drained.eq(first..end) && stock.is_empty() && !stock.put_back(first));
     }

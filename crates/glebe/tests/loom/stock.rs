@@ -8,8 +8,8 @@ fn a_page_of_the_stock_goes_to_one_taker() {
     explore(3, || {
         let stock = Arc::new(Stock::new());
         // Two words hold one page each.
-        let some = Extent::new(31, 2).expect("two pages");
-        stock.fill(some, |part| panic!("{part:?} has no room"));
+        let one = |page| Extent::new(page, 1).expect("one page");
+        assert!(stock.fill(one(31)) && stock.fill(one(32)));
         let taker = |stock: Arc<Stock>| {
             move || {
                 let first = stock.take();
@@ -19,10 +19,7 @@ fn a_page_of_the_stock_goes_to_one_taker() {
         };
         let other = thread::spawn(taker(Arc::clone(&stock)));
         let drained: Vec<u64> = stock.drain().flat_map(|run| run.start()..run.end()).collect();
-        let mut refilled = !drained.is_empty();
-        if let Some(first) = drained.first().and_then(|page| Extent::new(*page, 1)) {
-            stock.fill(first, |_| refilled = false);
-        }
+        let refilled = drained.first().is_some_and(|page| stock.fill(one(*page)));
         let mine = stock.take();
         let (kept, last) = other.join().expect("no panic");
         let left = stock.drain().flat_map(|run| run.start()..run.end());
