@@ -93,9 +93,8 @@ impl Histogram {
     /// Starts to fetch the buckets of durations that are usual where that is worth a thought.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        for nanos in [USUAL_NANOS, 2 * USUAL_NANOS] {
-            prefetch(&self.buckets[bucket_of(nanos)]);
-        }
+        const USUAL: [usize; 2] = [bucket_of(USUAL_NANOS), bucket_of(2 * USUAL_NANOS)];
+        USUAL.into_iter().for_each(|bucket| prefetch(&self.buckets[bucket]));
     }
 
     /// Adds one duration.
@@ -119,13 +118,14 @@ impl Histogram {
     }
 }
 
-fn bucket_of(nanos: u64) -> usize {
+#[inline]
+const fn bucket_of(nanos: u64) -> usize {
     if nanos < PARTS {
         return nanos as usize;
     }
     let power = nanos.ilog2();
     let part = (nanos >> (power - PARTS.ilog2())) - PARTS;
-    (u64::from(power - PARTS.ilog2() + 1) * PARTS + part) as usize
+    ((power - PARTS.ilog2() + 1) as u64 * PARTS + part) as usize
 }
 
 /// The largest duration that falls into `bucket`.

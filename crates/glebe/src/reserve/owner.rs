@@ -75,7 +75,9 @@ impl Inner {
             return None;
         }
         // All lines that are needed start on their way together.
-        self.lent().prefetch_to_recall(self.stock().next()? as usize);
+        if let Some(page) = self.stock().next() {
+            self.lent().prefetch_to_recall(page as usize);
+        }
         self.alloc_ns().prefetch();
         let page = self.stock().take()?;
         match self.lent().recall_page(page as usize) {
@@ -227,7 +229,7 @@ impl Inner {
     /// Ends a block.
     #[inline]
     pub(super) fn give_back(&self, extent: Extent) {
-        if extent.len() == 1 && self.stock().is_of_chunk(extent.start()) {
+        if extent.len() == 1 {
             self.lent().give_back_page(extent.start() as usize);
             if !self.stock().put_back(extent.start()) {
                 self.free_positions(extent);

@@ -29,6 +29,8 @@ pub(crate) const WORDS: usize = if cfg!(loom) { 2 } else { 8 };
 #[repr(C)]
 pub(crate) struct Stock {
     words: [AtomicU64; WORDS],
+    /// The place of the word to look at first.
+    at: AtomicU64,
     /// Pages of it that tenants had when first class took them.
     recalled: AtomicU64,
 }
@@ -51,6 +53,35 @@ fn lowest_of(word: u64) -> Option<u64> {
     (free_of(word) != 0).then(|| chunk_of(word) * PAGES + lowest)
 }
 
+/// Takes the lowest page of a word.
+#[inline]
+fn take_of(word: &AtomicU64) -> Option<u64> {
+    let mut old = word.load(Ordering::Relaxed);
+    while let Some(page) = lowest_of(old) {
+        let new = word_of(chunk_of(old), free_of(old) & (free_of(old) - 1));
+        match word.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return Some(page),
+            Err(other) => old = other,
+        }
+    }
+    None
+}
+
+/// Puts a page back into the word of its chunk; whether this is it.
+#[inline]
+fn put_back_to(word: &AtomicU64, page: u64) -> bool {
+    let (chunk, bit) = (page / PAGES, 1 << (page % PAGES));
+    let mut old = word.load(Ordering::Relaxed);
+    while old != 0 && chunk_of(old) == chunk {
+        let new = word_of(chunk, free_of(old) | bit);
+        match word.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(other) => old = other,
+        }
+    }
+    false
+}
+
 /// The pages of a word, as runs.
 fn runs_of(word: u64) -> impl Iterator<Item = Extent> {
     let mut free = free_of(word);
@@ -65,7 +96,7 @@ fn runs_of(word: u64) -> impl Iterator<Item = Extent> {
 impl Stock {
     pub(crate) fn new() -> Self {
         let words = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { words, recalled: AtomicU64::new(0) }
+        Self { words, at: AtomicU64::new(0), recalled: AtomicU64::new(0) }
     }
 
     /// The end of the chunk that `page` lies in.
@@ -73,50 +104,42 @@ impl Stock {
         (page / PAGES + 1) * PAGES
     }
 
-    /// The page that [`Stock::take`] would take.
+    /// The word that is looked at first.
+    #[inline]
+    fn first(&self) -> &AtomicU64 {
+        &self.words[self.at.load(Ordering::Relaxed) as usize % WORDS]
+    }
+
+    /// The page that [`Stock::take`] would probably take.
     #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
-        self.words.iter().find_map(|word| lowest_of(word.load(Ordering::Relaxed)))
+        lowest_of(self.first().load(Ordering::Relaxed))
     }
 
     /// Takes a page, the lowest of a chunk.
     #[inline]
     pub(crate) fn take(&self) -> Option<u64> {
-        for word in &self.words {
-            let mut old = word.load(Ordering::Relaxed);
-            while let Some(page) = lowest_of(old) {
-                let new = word_of(chunk_of(old), free_of(old) & (free_of(old) - 1));
-                match word.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed) {
-                    Ok(_) => return Some(page),
-                    Err(other) => old = other,
-                }
-            }
-        }
-        None
+        take_of(self.first()).or_else(|| self.take_elsewhere())
     }
 
-    /// Whether [`Stock::put_back`] would take `page`.
-    #[inline]
-    pub(crate) fn is_of_chunk(&self, page: u64) -> bool {
-        let is = |word: u64| word != 0 && chunk_of(word) == page / PAGES;
-        self.words.iter().any(|word| is(word.load(Ordering::Relaxed)))
+    #[cold]
+    fn take_elsewhere(&self) -> Option<u64> {
+        self.words.iter().zip(0..).find_map(|(word, at)| {
+            let page = take_of(word)?;
+            self.at.store(at, Ordering::Relaxed);
+            Some(page)
+        })
     }
 
     /// Puts a page back that lies in a chunk of the stock; whether it does.
     #[inline]
     pub(crate) fn put_back(&self, page: u64) -> bool {
-        let (chunk, bit) = (page / PAGES, 1 << (page % PAGES));
-        for word in &self.words {
-            let mut old = word.load(Ordering::Relaxed);
-            while old != 0 && chunk_of(old) == chunk {
-                let new = word_of(chunk, free_of(old) | bit);
-                match word.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
-                    Ok(_) => return true,
-                    Err(other) => old = other,
-                }
-            }
-        }
-        false
+        put_back_to(self.first(), page) || self.put_back_elsewhere(page)
+    }
+
+    #[cold]
+    fn put_back_elsewhere(&self, page: u64) -> bool {
+        self.words.iter().any(|word| put_back_to(word, page))
     }
 
     /// Stocks `pages` of one chunk, if a word is empty; whether one was.
@@ -151,7 +174,7 @@ impl Stock {
     /// Whether it holds nothing.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.next().is_none()
+        self.words.iter().all(|word| free_of(word.load(Ordering::Relaxed)) == 0)
     }
 }
 
@@ -170,7 +193,7 @@ mod tests {
         assert!(stock.fill(extent(66, 30)) && stock.fill(extent(96, 20)));
         assert_eq!((stock.next(), stock.take(), stock.take()), (Some(66), Some(66), Some(67)));
         assert!(stock.put_back(66) && !stock.put_back(63) && !stock.put_back(128));
-        assert!(stock.is_of_chunk(96) && !stock.is_of_chunk(63));
+        assert!(!stock.put_back(97 + 32) && !stock.is_empty());
         assert_eq!(stock.take(), Some(66));
         (68..116).for_each(|page| assert_eq!(stock.take(), Some(page)));
         assert!(stock.take().is_none() && stock.put_back(95));
