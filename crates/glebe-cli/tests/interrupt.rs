@@ -28,7 +28,9 @@ impl Drop for Running {
 
 impl Running {
     fn start(args: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+        // A shell ignores SIGINT for what it runs in the background, and so would the program.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_glebe")]);
         command.args(args).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         Self(command.spawn().expect("the program starts"))
     }
