@@ -98,10 +98,9 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
 /// A zeroed block and an unspecified one, both held.
 fn ask_both(reserve: &Reserve, faults: &mut Faults) -> [Option<Held>; 2] {
     [true, false].map(|zeroed| {
-        std::thread::sleep(EVERY);
         let request = Request::new(Pages::new(LARGEST));
         let request = if zeroed { request.zeroed() } else { request };
-        let held = ask(reserve, request, zeroed);
+        let held = ask(reserve, EVERY, request, zeroed);
         faults.failures += u64::from(held.is_err());
         held.ok()
     })

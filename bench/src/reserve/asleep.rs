@@ -203,8 +203,8 @@ impl Outcome {
     ) -> Option<Held> {
         let due = clock::wall() + every;
         tenant.look(LOOKED_AT, reserve.len().get());
-        std::thread::sleep(due.saturating_sub(clock::wall()));
-        let held = ask(reserve, Request::new(Pages::new(pages)), false);
+        let pause = due.saturating_sub(clock::wall());
+        let held = ask(reserve, pause, Request::new(Pages::new(pages)), false);
         let asleep = trap.is_asleep();
         let Ok(mut held) = held else {
             self.faults.failures += 1;
@@ -228,7 +228,8 @@ impl Outcome {
     fn take_the_rest(&mut self, reserve: &Reserve, largest: u64, blocks: &mut Vec<Held>) {
         let mut pages = largest;
         while pages > 0 {
-            let Ok(mut held) = ask(reserve, Request::new(Pages::new(pages)).any(), false) else {
+            let request = Request::new(Pages::new(pages)).any();
+            let Ok(mut held) = ask(reserve, Duration::ZERO, request, false) else {
                 pages /= 2;
                 continue;
             };

@@ -205,7 +205,7 @@ impl Demo {
     }
 
     fn ask_one(&self, request: Request, line: &mut Line, fullest: &mut Vec<GranuleUse>) -> Faults {
-        let mut held = match ask(&self.reserve, request, false) {
+        let mut held = match ask(&self.reserve, Duration::ZERO, request, false) {
             Ok(held) => held,
             Err(e) => {
                 line.failed(e.to_string());

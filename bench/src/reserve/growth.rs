@@ -90,8 +90,7 @@ impl Sized {
     fn ask(&mut self, requests: [u64; 2], faults: &mut Faults) {
         for (pages, samples) in requests.into_iter().zip(&mut self.samples) {
             self.tenant.refill(&self.reserve);
-            std::thread::sleep(EVERY);
-            match ask(&self.reserve, Request::new(Pages::new(pages)), false) {
+            match ask(&self.reserve, EVERY, Request::new(Pages::new(pages)), false) {
                 Ok(mut held) => {
                     samples.push(held.elapsed.wall_us);
                     faults.add(held.over_recall());

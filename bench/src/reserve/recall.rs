@@ -238,12 +238,12 @@ impl<'a> Bench<'a> {
         }
         let due = clock::wall() + EVERY;
         self.tenant.look(LOOKED_AT, self.reserve.len().get());
-        std::thread::sleep(due.saturating_sub(clock::wall()));
+        let pause = due.saturating_sub(clock::wall());
         let zeroed = contents == Contents::Zeroed;
         let what = if zeroed { "zeroed" } else { self.lent.case() };
         let request = Request::new(Pages::new(pages));
         let request = if zeroed { request.zeroed() } else { request };
-        let mut held = match ask(self.reserve, request, zeroed) {
+        let mut held = match ask(self.reserve, pause, request, zeroed) {
             Ok(held) => held,
             Err(e) => {
                 self.faults.failures += 1;

@@ -64,9 +64,18 @@ impl Faults {
     }
 }
 
-/// Asks for one block.
-pub(super) fn ask(reserve: &Reserve, request: Request, zeroed: bool) -> Result<Held, Error> {
+/// Asks for one block after sleeping for `pause`. Nothing of the reserve is looked at between the
+/// two: who looks fetches what the request would find cold.
+pub(super) fn ask(
+    reserve: &Reserve,
+    pause: Duration,
+    request: Request,
+    zeroed: bool,
+) -> Result<Held, Error> {
     let before = reserve.stats().recalled;
+    if !pause.is_zero() {
+        std::thread::sleep(pause);
+    }
     let watch = Stopwatch::start();
     let block = reserve.alloc_with(request);
     let elapsed = watch.elapsed();

@@ -364,7 +364,7 @@ fn hold_blocks(shared: &Shared, id: u64) -> Outcome {
         let zeroed = random.below(4) == 0;
         let request = Request::new(Pages::new(pages));
         let request = if zeroed { request.zeroed() } else { request };
-        match ask(&shared.reserve, request, zeroed) {
+        match ask(&shared.reserve, Duration::ZERO, request, zeroed) {
             Ok(mut held) => {
                 out.blocks += 1;
                 out.faults.add(held.mark(Marking::Whole));

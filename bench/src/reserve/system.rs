@@ -203,7 +203,7 @@ impl Foreground<'_> {
     }
 
     fn ask(&mut self, pages: u64) {
-        match ask(self.reserve, Request::new(Pages::new(pages)), false) {
+        match ask(self.reserve, Duration::ZERO, Request::new(Pages::new(pages)), false) {
             Ok(mut held) => {
                 self.faults.add(held.over_recall());
                 self.faults.add(held.mark(Marking::Pages));

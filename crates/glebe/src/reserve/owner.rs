@@ -158,13 +158,17 @@ impl Inner {
         })
     }
 
-    /// Takes the positions of one page and, for the next requests, those of pages that follow it.
+    /// Takes one page of the stock, which another may have filled meanwhile, or else the positions
+    /// of one and, for the next requests, of as many more as the stock has room for.
     fn restock(
         &self,
         positions: &mut Positions,
         search: &Search,
         cost: impl Fn(usize) -> u64,
     ) -> Option<Extent> {
+        if let Some(page) = self.stock().take() {
+            return Extent::new(page, 1);
+        }
         let first = positions.take_with_next(Stock::chunk_end, search, &cost)?;
         let mut rest = Extent::new(first.start() + 1, first.len() - 1);
         for _ in 0..stock::WORDS {
