@@ -92,7 +92,10 @@ fn what_is_no_smaps_is_an_error() {
 
 proptest! {
     #[test]
-    fn no_text_brings_it_down(text in proptest::collection::vec(any::<u8>(), 0..200), cut in 0..400_usize) {
+    fn no_text_brings_it_down(
+        text in proptest::collection::vec(any::<u8>(), 0..200),
+        cut in 0..400_usize,
+    ) {
         let _ = Vma::parse(&text, &EVERYTHING);
         let mut torn = plain().into_bytes();
         torn.truncate(cut);
