@@ -9,7 +9,6 @@ pub(crate) mod child;
 pub mod fault;
 #[cfg(not(feature = "faults"))]
 pub(crate) mod fault;
-pub(crate) mod fd;
 pub(crate) mod file;
 pub mod fork;
 pub mod hugetlb;
