@@ -78,8 +78,9 @@ impl Adopted {
         })
     }
 
-    /// Ends the arming of `pages`, whose holes are filled: what is left of it where the kernel
-    /// refuses does no harm, and ends with the descriptor.
+    /// Ends the arming of `pages`, whose holes are filled. Where the kernel has no mapping left to
+    /// split one with, they stay armed: then a hole that the caller makes there is SIGBUS at the
+    /// next touch, which the budget keeps from happening.
     fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
         self.armed.remove(pages);
         self.share.set_beyond(self.armed.count());
@@ -216,7 +217,7 @@ impl Options {
     ///
     /// # Safety
     /// The memory stays mapped, or is mapped anew, and can be read and written as long as the
-    /// region lives. No reference to a page exists while it is marked, and none to a page that
+    /// region lives; no other region is of it. No reference to a page exists while it is marked, and none to a page that
     /// the region's calls read or write; the contents of marked pages may vanish.
     pub unsafe fn over(self, addr: *mut u8, len: Bytes) -> Result<Region, Error> {
         if self.cap == Some(Bytes::ZERO) {

@@ -45,7 +45,7 @@ use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::{Mapping, Visibility};
 use crate::sync::{read, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::sys::{atfork, madvise, page_size, peek, swap};
+use crate::sys::{atfork, madvise, page_size, peek, swap, vma};
 use crate::units::{Bytes, PageSize, Pages};
 use adopted::Adopted;
 use marks::{Bitmap, Marks};
@@ -339,7 +339,8 @@ impl Region {
         Ok(dropped.bytes(self.page))
     }
 
-    /// The counters, and what there is now.
+    /// The counters, and what there is now. Reads `/proc/self/smaps`: as long as a process has
+    /// much mapped, this takes milliseconds.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let Some(state) = self.shared() else { return self.stats_cloned() };
@@ -356,8 +357,16 @@ impl Region {
             total: self.len().pages_down(self.page),
             marked: Pages::new(state.marks.pages()),
             resident: Pages::new(state.marks.all().iter().map(held).sum()),
+            lazy_free: self.lazy_free(),
             ..self.counts.sum()
         }
+    }
+
+    /// What the kernel itself counts as reclaimable; none where it does not say. Beyond what is
+    /// marked by no more than what lies beside a region of the caller's memory.
+    fn lazy_free(&self) -> Pages {
+        let range = self.addr()..self.addr() + self.len().as_usize();
+        vma::usage(&range).map_or(Pages::ZERO, |usage| usage.lazy_free.pages_down(self.page))
     }
 
     /// A region of its own memory.

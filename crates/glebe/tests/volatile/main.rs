@@ -1,6 +1,7 @@
 //! Volatile memory through the public interface, on both engines.
 #![allow(unsafe_code)] // Safety: each module says what it needs it for.
 
+mod accounting;
 mod adopted;
 mod children;
 mod fork;
