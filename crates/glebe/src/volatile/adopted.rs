@@ -226,7 +226,7 @@ impl Options {
         self_test::passed()?;
         let page = page_size();
         let (adopted, len) = Adopted::new(addr.expose_provenance(), len, page)?;
-        let backend = Backend::new(adopted.base, len.pages_down(page).get(), &self)?;
+        let backend = Backend::new(adopted.base, len.pages_down(page).get(), None, &self)?;
         // SAFETY: passed on from the caller.
         let mapping = unsafe { Mapping::borrowed(adopted.base, len) };
         Region::of(&self, mapping, page, backend, Some(adopted))
