@@ -190,7 +190,10 @@ impl State {
     fn arm_again(&mut self) -> Result<(), OsError> {
         let scan = match &mut self.backend {
             Backend::Scan(scan) => scan,
-            Backend::Tag(tag) => return Ok(tag.follow_fork()),
+            Backend::Tag(tag) => {
+                tag.follow_fork();
+                return Ok(());
+            }
         };
         scan.follow_fork()?;
         match &self.adopted {

@@ -191,7 +191,7 @@ impl Scan {
                 let half = pages.len() / 2;
                 let first = Extent::new(pages.start(), half);
                 let second = Extent::new(pages.start() + half, pages.len() - half);
-                for part in first.and(second).into_iter().chain(first) {
+                for part in first.into_iter().chain(first.and(second)) {
                     self.fill_lost(part, filled)?;
                 }
             }
