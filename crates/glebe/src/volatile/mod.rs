@@ -30,7 +30,7 @@ mod tag;
 
 use std::fmt;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use error::Error;
 pub use options::Options;
@@ -125,7 +125,28 @@ struct State {
     backend: Backend,
     /// Of the process that the backend works in.
     guard: ForkGuard,
+    /// Whether the machine had swap when it was last asked.
+    swap: bool,
+    /// Small marks until it is asked again.
+    swap_known_for: u32,
 }
+
+impl State {
+    /// Learns whether there is swap. A small mark may miss that it was turned on just before:
+    /// then what is in it is lost early, and told.
+    fn look_for_swap(&mut self, pages: u64) {
+        if pages <= SMALL_PAGES && self.swap_known_for > 0 {
+            self.swap_known_for -= 1;
+            return;
+        }
+        self.swap = swap::exists();
+        self.swap_known_for = SWAP_KNOWN_FOR;
+    }
+}
+
+/// Up to so many pages the question for swap would cost more than the mark.
+const SMALL_PAGES: u64 = 16;
+const SWAP_KNOWN_FOR: u32 = 256;
 
 /// Memory whose contents may be given up and taken back.
 #[derive(Debug)]
@@ -205,18 +226,17 @@ impl Region {
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
-        let now = self.made.elapsed();
-        let new = state.marks.insert(pages, priority, now);
+        let new = state.marks.insert(pages, priority, self.now());
         if new.is_empty() {
             return Ok(());
         }
-        let swap = swap::exists();
+        state.look_for_swap(pages.len());
         self.counts.add(Counter::Marks, 1);
         self.counts.add(Counter::MarkedEver, new.iter().map(|part| part.len()).sum());
         for part in new {
             self.marked.set(part);
             let marked = match &state.backend {
-                Backend::Scan(scan) => scan.mark(part, swap),
+                Backend::Scan(scan) => scan.mark(part, state.swap),
                 Backend::Tag(tag) => tag.mark(part),
             };
             marked.map_err(|error| self.refused(error))?;
@@ -367,7 +387,13 @@ impl Region {
             page,
             granule: grain.bytes(),
             marked: Bitmap::new(pages),
-            state: RwLock::new(State { marks: Marks::default(), backend, guard: ForkGuard::new() }),
+            state: RwLock::new(State {
+                marks: Marks::default(),
+                backend,
+                guard: ForkGuard::new(),
+                swap: true,
+                swap_known_for: 0,
+            }),
             calls: Calls::new(),
             counts: Counts::new(),
             made: Instant::now(),
@@ -412,11 +438,16 @@ impl Region {
         Ok(backend)
     }
 
+    /// The time since the region was made, where ages matter.
+    fn now(&self) -> Duration {
+        self.options.max_age.map_or(Duration::ZERO, |_| self.made.elapsed())
+    }
+
     /// Drops what is beyond the cap or too old.
     fn keep_caps(&self, state: &mut State) -> Result<(), Error> {
         let mut dropped = Pages::ZERO;
         if let Some(age) = self.options.max_age {
-            while let Some(old) = state.marks.aged(age, self.made.elapsed()) {
+            while let Some(old) = state.marks.aged(age, self.now()) {
                 dropped = dropped + drop_held(state, old)?;
             }
         }
