@@ -232,8 +232,8 @@ impl Region {
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::MapBudget`],
-    /// [`Error::Cloned`]: nothing has changed. [`Error::Locked`], another kind of memory that cannot
-    /// be volatile, or [`Error::Os`]: the range may count as marked, and is to be unmarked.
+    /// [`Error::Cloned`]: nothing has changed. [`Error::Locked`], another kind of memory that
+    /// cannot be volatile, or [`Error::Os`]: the range may count as marked, and is to be unmarked.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
