@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::budget::{Armed, Budget, Exhausted};
-use super::{self_test, Backend, Error, Options, Region, State};
+use super::{fork, self_test, Backend, Error, Options, Region, State};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
@@ -227,6 +227,7 @@ impl Options {
         if self.cap == Some(Bytes::ZERO) {
             return Err(Error::ZeroCap);
         }
+        fork::follow()?;
         self_test::passed()?;
         let page = page_size();
         let (adopted, len) = Adopted::new(addr.expose_provenance(), len, page)?;

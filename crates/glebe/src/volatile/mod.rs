@@ -399,6 +399,7 @@ impl Region {
         if len == Bytes::ZERO {
             return Err(Error::Empty);
         }
+        fork::follow()?;
         self_test::passed()?;
         let page = page_size();
         let huge = options.huge.then(madvise::transparent_huge_page).transpose()?;
@@ -435,7 +436,7 @@ impl Region {
         };
         let state = Arc::new(RwLock::new(state));
         let calls = Arc::new(Calls::new());
-        let entry = fork::enter(&fork::Locks { state: state.clone(), calls: calls.clone() })?;
+        let entry = fork::enter(&fork::Locks { state: state.clone(), calls: calls.clone() });
         Ok(Self {
             page,
             granule: grain.bytes(),
