@@ -269,6 +269,7 @@ impl Region {
         if atfork::is_without_steps() {
             return self.unmark_cloned(pages);
         }
+        fork::give_way();
         let call = self.calls.begin();
         let mut state = write(&self.state);
         let parts = state.marks.within(pages);
@@ -514,6 +515,7 @@ impl Region {
         if atfork::is_without_steps() {
             return Err(Error::Cloned);
         }
+        fork::give_way();
         let mut state = write(&self.state);
         state.arm_late()?;
         Ok(state)
