@@ -7,11 +7,10 @@
 //! The kernel reads the bytes of the slice given, no more.
 #![allow(unsafe_code)]
 
-use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -37,13 +36,11 @@ pub(crate) enum DirRefused {
 /// before its mode is set.
 pub(crate) fn own_dir(dir: &Path) -> Result<(), DirRefused> {
     let os = |call, e| DirRefused::Os(OsError::new(call, dir.display().to_string(), e));
-    let made = point("mkdir").and_then(|()| DirBuilder::new().mode(DIR_MODE).create(dir));
-    match made {
+    match file::make_dir(dir, DIR_MODE) {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(os("mkdir", e)),
         _ => {}
     }
-    let meta =
-        point("stat").and_then(|()| fs::symlink_metadata(dir)).map_err(|e| os("lstat", e))?;
+    let meta = file::link_metadata(dir).map_err(|e| os("lstat", e))?;
     let (user, owner, mode) = (effective_user(), meta.uid(), meta.mode());
     if !meta.is_dir() || owner != user || mode & 0o077 != 0 {
         return Err(DirRefused::Shared { owner, mode, user });
@@ -72,13 +69,11 @@ impl Listener {
             bound => bound.map_err(|e| os("bind", e))?,
         };
         let clone = point("dup").and_then(|()| listener.try_clone()).map_err(|e| {
-            let _ = fs::remove_file(path); // it is bound, and nobody will own it
+            let _ = file::remove(path); // it is bound, and nobody will own it
             os("dup", e)
         })?;
         let bound = Bound { path: path.into(), waker: UnixStream::from(OwnedFd::from(clone)) };
-        point("chmod")
-            .and_then(|()| fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)))
-            .map_err(|e| os("chmod", e))?;
+        file::set_mode(path, SOCKET_MODE).map_err(|e| os("chmod", e))?;
         Ok(Some((Self(listener), bound)))
     }
 
@@ -108,9 +103,9 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // The socket may have been removed by others, and then there is nothing left to do. No
-        // fault point: a removal that fails leaves a path that nobody listens at, no more.
-        let _ = fs::remove_file(&self.path);
+        // The socket may have been removed by others, and then there is nothing left to do. A
+        // removal that fails leaves a path that nobody listens at, no more.
+        let _ = file::remove(&self.path);
         let _ = self.waker.shutdown(Shutdown::Both);
     }
 }
