@@ -23,6 +23,7 @@ pub mod probe;
 pub mod process;
 pub(crate) mod psi;
 pub mod rseq;
+pub mod sigbus;
 pub(crate) mod socket;
 pub(crate) mod thread;
 pub mod ticks;
