@@ -123,9 +123,9 @@ impl Handler {
     ///
     /// # Safety
     /// Until the watch has been dropped, `decide` may be called with `data` on any thread and at
-    /// any instruction that touches the range. It does what a signal handler may do (signal-safety(7)),
-    /// touches no lost page of the range itself but by [`Self::try_copy`] or [`fill`], returns
-    /// and does not unwind or jump, does not fork, and drops no watch. It says
+    /// any instruction that touches the range. It does what a signal handler may do
+    /// (signal-safety(7)), touches no lost page of the range itself but by [`Self::try_copy`] or
+    /// [`fill`], returns and does not unwind or jump, does not fork, and drops no watch. It says
     /// [`Outcome::Resume`] only if the page is there, or was.
     pub unsafe fn watch(
         self,
