@@ -19,6 +19,7 @@
 
 mod error;
 mod marks;
+mod optimistic;
 mod options;
 mod overlap;
 mod purged;
@@ -29,9 +30,11 @@ mod tag;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 pub use error::Error;
+pub use optimistic::{Optimistic, Refill};
 pub use options::Options;
 pub use purged::Purged;
 pub use stats::Stats;
@@ -44,6 +47,7 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::{madvise, page_size, peek, swap};
 use crate::units::{Bytes, PageSize, Pages};
 use marks::{Bitmap, Marks};
+use optimistic::Touches;
 use overlap::Calls;
 use scan::Scan;
 use stats::{Counter, Counts};
@@ -129,11 +133,13 @@ struct State {
 /// Memory whose contents may be given up and taken back.
 #[derive(Debug)]
 pub struct Region {
+    /// Dropped first: a handler may be using what follows.
+    touches: Option<Touches>,
     mapping: Mapping,
     page: PageSize,
     granule: Bytes,
     /// Where the marks are; changed under the lock, read by signal handlers too.
-    marked: Bitmap,
+    marked: Arc<Bitmap>,
     state: RwLock<State>,
     calls: Calls,
     counts: Counts,
@@ -361,10 +367,18 @@ impl Region {
         let mapping = Mapping::aligned(whole.ok_or(too_long)?, grain, Visibility::ORDINARY)?;
         let pages = mapping.len().pages_down(page).get();
         let backend = Self::prepared(&mapping, pages, options)?;
+        let marked = Arc::new(Bitmap::new(pages));
+        let touches = match (&backend, options.on_lost) {
+            (Backend::Scan(scan), Some(on_lost)) => {
+                Some(Touches::new(&mapping, Arc::clone(&marked), scan.descriptor(), on_lost)?)
+            }
+            _ => None,
+        };
         Ok(Self {
             page,
             granule: grain.bytes(),
-            marked: Bitmap::new(pages),
+            touches,
+            marked,
             state: RwLock::new(State { marks: Marks::default(), backend, guard: ForkGuard::new() }),
             calls: Calls::new(),
             counts: Counts::new(),
@@ -455,6 +469,7 @@ impl Region {
             Backend::Tag(tag) => tag.follow_fork(),
             Backend::Scan(scan) => {
                 *scan = Scan::new(self.addr(), self.page, self.options.without_scan)?;
+                self.touches.iter().for_each(|touches| touches.use_descriptor(scan.descriptor()));
                 let pages = self.len().pages_down(self.page).get();
                 Extent::new(0, pages).map_or(Ok(()), |all| scan.arm(all))?;
                 let mut at = 0;

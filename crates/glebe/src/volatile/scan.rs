@@ -18,6 +18,7 @@
 //! be: its owner has agreed to lose the contents.
 #![allow(unsafe_code)]
 
+use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 use super::purged::push;
@@ -88,6 +89,11 @@ impl Scan {
         let kernel = Kernel::of_process()?;
         let reading = if without_scan { Reading::Entries } else { kernel.pagemap.reading() };
         Ok(Self { kernel, reading, base, page })
+    }
+
+    /// For a signal handler, while the engine lives.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.kernel.uffd.descriptor()
     }
 
     /// Arms `pages`; who calls fills the holes that are not marked.

@@ -187,11 +187,11 @@ fn what_was_sent_is_nobodys_touch() {
         set(full as *const () as usize, libc::SA_SIGINFO);
         let Some(armed) = Armed::empty(1) else { return };
         let _watch = watch(armed.range());
-        // SAFETY: sends to this process, first as anybody may, then with what only the kernel
+        // SAFETY: sends to this thread, first as anybody may, then with what only the kernel
         // says of a memory failure and of a misaligned access.
         unsafe {
-            libc::kill(libc::getpid(), libc::SIGBUS);
-            assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (1, libc::SI_USER));
+            libc::raise(libc::SIGBUS);
+            assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (1, libc::SI_TKILL));
             let codes = [libc::BUS_MCEERR_AO, libc::BUS_MCEERR_AR, libc::BUS_ADRALN];
             for (calls, code) in (2..).zip(codes) {
                 let mut info: siginfo_t = std::mem::zeroed();
@@ -226,8 +226,8 @@ fn the_default_kills_who_is_sent_it() {
     dies_alone("chain::the_default_kills_who_is_sent_it", || {
         set(libc::SIG_DFL, 0);
         Handler::install().unwrap();
-        // SAFETY: sends to this process.
-        unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+        // SAFETY: sends to this thread.
+        unsafe { libc::raise(libc::SIGBUS) };
     });
 }
 
@@ -246,8 +246,8 @@ fn ignored_is_ignored_when_sent() {
     passes_alone("chain::ignored_is_ignored_when_sent", || {
         set(libc::SIG_IGN, 0);
         Handler::install().unwrap();
-        // SAFETY: sends to this process.
-        unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+        // SAFETY: sends to this thread.
+        unsafe { libc::raise(libc::SIGBUS) };
     });
 }
 
