@@ -18,6 +18,7 @@
 //! 2014); madvise(2).
 
 mod error;
+mod huge;
 mod marks;
 mod optimistic;
 mod options;
@@ -361,19 +362,15 @@ impl Region {
         }
         self_test::passed()?;
         let page = page_size();
-        let grain = if options.huge { madvise::transparent_huge_page()? } else { page };
+        let huge = options.huge.then(madvise::transparent_huge_page).transpose()?;
+        let grain = huge.unwrap_or(page);
         let whole = len.pages_up(grain).checked_bytes(grain);
         let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
         let mapping = Mapping::aligned(whole.ok_or(too_long)?, grain, Visibility::ORDINARY)?;
         let pages = mapping.len().pages_down(page).get();
-        let backend = Self::prepared(&mapping, pages, options)?;
+        let backend = Self::prepared(&mapping, huge, options)?;
         let marked = Arc::new(Bitmap::new(pages));
-        let touches = match (&backend, options.on_lost) {
-            (Backend::Scan(scan), Some(on_lost)) => {
-                Some(Touches::new(&mapping, Arc::clone(&marked), scan.descriptor(), on_lost)?)
-            }
-            _ => None,
-        };
+        let touches = Touches::of(&mapping, &marked, &backend, options)?;
         Ok(Self {
             page,
             granule: grain.bytes(),
@@ -389,10 +386,15 @@ impl Region {
     }
 
     /// Brings fresh memory into the state that the engine starts from.
-    fn prepared(mapping: &Mapping, pages: u64, options: &Options) -> Result<Backend, Error> {
+    fn prepared(
+        mapping: &Mapping,
+        huge: Option<PageSize>,
+        options: &Options,
+    ) -> Result<Backend, Error> {
         let (base, page) = (mapping.addr(), page_size());
-        let tag = || Backend::Tag(Tag::new(base, pages, page, options.without_scan));
-        let scan = || Scan::new(base, page, options.without_scan).map(Backend::Scan);
+        let pages = mapping.len().pages_down(page).get();
+        let tag = || Backend::Tag(Tag::new(base, pages, page, huge, options.without_scan));
+        let scan = || Scan::new(base, page, huge, options.without_scan).map(Backend::Scan);
         let backend = match options.engine {
             Some(Engine::Tag) => tag(),
             Some(Engine::Scan) => scan()?,
@@ -403,13 +405,13 @@ impl Region {
             std::io::ErrorKind::InvalidInput => Error::Locked { addr: base },
             _ => error.into(),
         })?;
-        if options.huge {
+        if huge.is_some() {
             mapping.prefer_huge_pages()?;
             mapping.populate(Bytes::ZERO, mapping.len())?;
         }
         // A huge page made of marked pages would not be marked. Kernels without them refuse.
         let refused = mapping.refuse_huge_pages();
-        if options.huge {
+        if huge.is_some() {
             refused?;
         }
         if let (Backend::Scan(scan), Some(all)) = (&backend, Extent::new(0, pages)) {
@@ -468,8 +470,9 @@ impl Region {
         match backend {
             Backend::Tag(tag) => tag.follow_fork(),
             Backend::Scan(scan) => {
-                *scan = Scan::new(self.addr(), self.page, self.options.without_scan)?;
-                self.touches.iter().for_each(|touches| touches.use_descriptor(scan.descriptor()));
+                let huge = PageSize::new(self.granule.get()).filter(|_| self.options.huge);
+                *scan = Scan::new(self.addr(), self.page, huge, self.options.without_scan)?;
+                self.touches.iter().for_each(|touches| touches.follow(scan));
                 let pages = self.len().pages_down(self.page).get();
                 Extent::new(0, pages).map_or(Ok(()), |all| scan.arm(all))?;
                 let mut at = 0;

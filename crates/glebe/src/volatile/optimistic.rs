@@ -26,6 +26,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::marks::Bitmap;
+use super::scan::Scan;
 use super::stats::Counter;
 use super::{Backend, Error, Options, Region};
 use crate::error::OsError;
@@ -73,27 +74,32 @@ pub(super) struct Touches {
 }
 
 impl Touches {
-    pub(super) fn new(
+    /// Those of a region, where it has a callback and an engine that raises SIGBUS.
+    pub(super) fn of(
         mapping: &Mapping,
-        marked: Arc<Bitmap>,
-        descriptor: RawFd,
-        on_lost: OnLost,
-    ) -> Result<Self, OsError> {
+        marked: &Arc<Bitmap>,
+        backend: &Backend,
+        options: &Options,
+    ) -> Result<Option<Self>, OsError> {
+        let (Backend::Scan(scan), Some(on_lost)) = (backend, options.on_lost) else {
+            return Ok(None);
+        };
         let base = mapping.addr();
-        let descriptor = MappedWord::new(descriptor as u64);
         let page = page_size().bytes().as_usize();
+        let descriptor = MappedWord::new(scan.descriptor() as u64);
+        let marked = Arc::clone(marked);
         let shared = Box::new(Shared { base, page, marked, descriptor, on_lost });
         let range = base..base + mapping.len().as_usize();
         let data = ptr::from_ref(&*shared).cast();
         // SAFETY: `shared` stays where it is and is freed after the watch. `on_touch` makes system
         // calls and calls what `Options::on_lost` was promised to be fit for it.
         let watch = unsafe { Handler::install()?.watch(range, on_touch, data) }?;
-        Ok(Self { _watch: watch, shared })
+        Ok(Some(Self { _watch: watch, shared }))
     }
 
-    /// The range is armed with another userfaultfd now.
-    pub(super) fn use_descriptor(&self, descriptor: RawFd) {
-        self.shared.descriptor.store(descriptor as u64, Ordering::Release);
+    /// The range is armed by another engine's userfaultfd now.
+    pub(super) fn follow(&self, scan: &Scan) {
+        self.shared.descriptor.store(scan.descriptor() as u64, Ordering::Release);
     }
 }
 

@@ -21,6 +21,7 @@
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
+use super::huge::rejoin;
 use super::purged::push;
 use super::Error;
 use crate::error::OsError;
@@ -80,15 +81,21 @@ pub(super) struct Scan {
     reading: Reading,
     base: usize,
     page: PageSize,
+    huge: Option<PageSize>,
 }
 
 impl Scan {
-    /// The engine of a region at `base`; `without_scan` reads a word a page also where the kernel
-    /// could tell runs.
-    pub(super) fn new(base: usize, page: PageSize, without_scan: bool) -> Result<Self, OsError> {
+    /// The engine of a region at `base`, in huge pages or not; `without_scan` reads a word a page
+    /// also where the kernel could tell runs.
+    pub(super) fn new(
+        base: usize,
+        page: PageSize,
+        huge: Option<PageSize>,
+        without_scan: bool,
+    ) -> Result<Self, OsError> {
         let kernel = Kernel::of_process()?;
         let reading = if without_scan { Reading::Entries } else { kernel.pagemap.reading() };
-        Ok(Self { kernel, reading, base, page })
+        Ok(Self { kernel, reading, base, page, huge })
     }
 
     /// For a signal handler, while the engine lives.
@@ -105,14 +112,20 @@ impl Scan {
 
     /// Puts the page of zeros into every hole of armed `pages`.
     pub(super) fn fill_holes(&self, pages: Extent) -> Result<(), OsError> {
-        let (addr, len) = self.place(pages);
-        self.kernel.uffd.fill_holes(addr, len)
+        let runs = self.look(pages)?.into_iter();
+        for run in runs.filter(|run| run.residence == Residence::Hole) {
+            self.kernel.uffd.fill_holes(run.start, Bytes::new((run.end - run.start) as u64))?;
+        }
+        Ok(())
     }
 
     /// Gives the kernel the right to `pages`. What is in swap is brought in before: the kernel
     /// would drop it at once.
     pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         let (addr, len) = self.place(pages);
+        if let Some(huge) = self.huge {
+            rejoin(&self.kernel.pagemap, self.reading, addr, len, huge);
+        }
         // SAFETY: as the file's head says.
         unsafe {
             if swap {
@@ -132,7 +145,8 @@ impl Scan {
             }
         }
         for run in &lost {
-            if let Err(error) = self.fill_holes(*run) {
+            let (addr, len) = self.place(*run);
+            if let Err(error) = self.kernel.uffd.fill_holes(addr, len) {
                 for run in &lost {
                     // Zeros that look kept would be worse: all of them are holes again.
                     self.drop_pages(*run)?;
