@@ -24,6 +24,7 @@ mod optimistic;
 mod options;
 mod overlap;
 mod purged;
+mod resident;
 mod scan;
 mod self_test;
 mod stats;
@@ -38,6 +39,7 @@ pub use error::Error;
 pub use optimistic::{Optimistic, Refill};
 pub use options::Options;
 pub use purged::Purged;
+pub use resident::Resident;
 pub use stats::Stats;
 
 use crate::error::OsError;
@@ -50,6 +52,7 @@ use crate::units::{Bytes, PageSize, Pages};
 use marks::{Bitmap, Marks};
 use optimistic::Touches;
 use overlap::Calls;
+use resident::Pins;
 use scan::Scan;
 use stats::{Counter, Counts};
 use tag::Tag;
@@ -126,6 +129,7 @@ enum Backend {
 #[derive(Debug)]
 struct State {
     marks: Marks,
+    pins: Pins,
     backend: Backend,
     /// Of the process that the backend works in.
     guard: ForkGuard,
@@ -211,6 +215,14 @@ impl Region {
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
+        for part in state.pins.keep_back(pages, priority) {
+            self.mark_now(&mut state, part, priority)?;
+        }
+        Ok(())
+    }
+
+    /// Marks pages that no guard covers.
+    fn mark_now(&self, state: &mut State, pages: Extent, priority: Priority) -> Result<(), Error> {
         let now = self.made.elapsed();
         let new = state.marks.insert(pages, priority, now);
         if new.is_empty() {
@@ -227,7 +239,7 @@ impl Region {
             };
             marked.map_err(|error| self.refused(error))?;
         }
-        self.keep_caps(&mut state)
+        self.keep_caps(state)
     }
 
     /// Takes the right to a range of whole granules back; what of it was not marked is left as
@@ -242,6 +254,14 @@ impl Region {
         let pages = self.checked(&range)?;
         let call = self.calls.begin();
         let mut state = self.alone()?;
+        let mut lost = self.unmark_now(&mut state, pages)?;
+        state.pins.forget(pages);
+        call.share(pages, &mut lost);
+        Ok(Purged::from_runs(lost))
+    }
+
+    /// Unmarks pages; returns those that were lost.
+    fn unmark_now(&self, state: &mut State, pages: Extent) -> Result<Vec<Extent>, Error> {
         let parts = state.marks.within(pages);
         let mut lost = Vec::new();
         if !parts.is_empty() {
@@ -261,8 +281,7 @@ impl Region {
             state.marks.remove(pages);
             parts.iter().for_each(|part| self.marked.clear(*part));
         }
-        call.share(pages, &mut lost);
-        Ok(Purged::from_runs(lost))
+        Ok(lost)
     }
 
     /// Copies bytes out, marked or not, if all of them are there; leaves the marks as they are.
@@ -376,7 +395,12 @@ impl Region {
             granule: grain.bytes(),
             touches,
             marked,
-            state: RwLock::new(State { marks: Marks::default(), backend, guard: ForkGuard::new() }),
+            state: RwLock::new(State {
+                marks: Marks::default(),
+                pins: Pins::default(),
+                backend,
+                guard: ForkGuard::new(),
+            }),
             calls: Calls::new(),
             counts: Counts::new(),
             made: Instant::now(),
