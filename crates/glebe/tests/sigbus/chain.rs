@@ -137,6 +137,25 @@ fn nothing_is_installed_unasked() {
 }
 
 #[test]
+fn threads_install_one_handler() {
+    passes_alone("chain::threads_install_one_handler", || {
+        set(plain as *const () as usize, 0);
+        let begin = std::sync::Barrier::new(6);
+        std::thread::scope(|s| {
+            for _ in 0..6 {
+                s.spawn(|| {
+                    begin.wait();
+                    assert!(Handler::install().unwrap().is_first().unwrap());
+                });
+            }
+        });
+        let file = Truncated::new();
+        file.touch(1);
+        assert_eq!(CALLS.load(SeqCst), 1);
+    });
+}
+
+#[test]
 fn a_plain_handler_has_what_is_not_watched() {
     passes_alone("chain::a_plain_handler_has_what_is_not_watched", || {
         set(plain as *const () as usize, 0);

@@ -134,3 +134,59 @@ fn an_unmarked_hole_is_zeros() {
     assert_eq!((read(2), read(3), read(4)), (3, 0, 5));
     assert_eq!(source.calls.load(Ordering::SeqCst), 0);
 }
+
+/// Readers, touches that are refilled, and losses at once: a page holds its own number, or zeros
+/// where an unmark told it lost.
+#[test]
+fn pages_are_read_touched_and_lost_at_once() {
+    const ENOUGH: u64 = 200;
+    unsafe extern "C" fn number(offset: u64, len: usize, data: *const ()) -> *const u8 {
+        // SAFETY: eight pages, each of its number, which outlive the region.
+        unsafe { data.cast::<u8>().add(offset as usize / len * len) }
+    }
+    let bytes: Vec<u8> = (1..=8u8).flat_map(|i| vec![i; page().as_usize()]).collect();
+    // SAFETY: `number` only computes, and `bytes` outlives the region.
+    let options =
+        unsafe { Region::options().engine(Engine::Scan).on_lost(number, bytes.as_ptr().cast()) };
+    let Some(region) = region(options) else { return };
+    region.mark(pages(0)..pages(8), Priority::NORMAL).unwrap();
+    let (lost, intact) = (MappedWord::new(0), MappedWord::new(0));
+    let done = || lost.load(Ordering::SeqCst).min(intact.load(Ordering::SeqCst)) >= ENOUGH;
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let guard = region.optimistic(pages(0)..pages(8)).unwrap();
+            let mut buf = vec![0; page().as_usize()];
+            for i in (0..8).cycle().take_while(|_| !done()) {
+                match guard.read(pages(i), &mut buf) {
+                    Ok(()) => {
+                        assert!(
+                            buf.iter().all(|byte| *byte == i as u8 + 1),
+                            "page {i}: {}",
+                            buf[0]
+                        );
+                        intact.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Err(Error::Purged { offset }) => {
+                        assert_eq!(offset, pages(i));
+                        lost.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        });
+        s.spawn(|| {
+            for i in (0..8).cycle().take_while(|_| !done()) {
+                let at = pages(i).as_usize() + 8 * i as usize;
+                // SAFETY: a mapped page; its loss is refilled.
+                assert_eq!(unsafe { region.as_ptr().add(at).read_volatile() }, i as u8 + 1);
+                std::thread::yield_now();
+            }
+        });
+        for i in (0..8).cycle().take_while(|_| !done()) {
+            // As the kernel does it: at any moment, without a lock.
+            let at = region.addr() + pages(i).as_usize();
+            // SAFETY: a marked page.
+            unsafe { advise(at, page(), Advice::DontNeed) }.unwrap();
+        }
+    });
+}
