@@ -26,7 +26,6 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::marks::Bitmap;
-use super::scan::Scan;
 use super::stats::Counter;
 use super::{Backend, Error, Options, Region};
 use crate::error::OsError;
@@ -61,7 +60,7 @@ struct Shared {
     page: usize,
     marked: Arc<Bitmap>,
     /// The userfaultfd; another one in a child.
-    descriptor: MappedWord,
+    descriptor: Arc<MappedWord>,
     on_lost: OnLost,
 }
 
@@ -70,7 +69,7 @@ struct Shared {
 pub(super) struct Touches {
     /// Dropped before what it uses.
     _watch: Watch,
-    shared: Box<Shared>,
+    _shared: Box<Shared>,
 }
 
 impl Touches {
@@ -86,7 +85,7 @@ impl Touches {
         };
         let base = mapping.addr();
         let page = page_size().bytes().as_usize();
-        let descriptor = MappedWord::new(scan.descriptor() as u64);
+        let descriptor = scan.number();
         let marked = Arc::clone(marked);
         let shared = Box::new(Shared { base, page, marked, descriptor, on_lost });
         let range = base..base + mapping.len().as_usize();
@@ -94,12 +93,7 @@ impl Touches {
         // SAFETY: `shared` stays where it is and is freed after the watch. `on_touch` makes system
         // calls and calls what `Options::on_lost` was promised to be fit for it.
         let watch = unsafe { Handler::install()?.watch(range, on_touch, data) }?;
-        Ok(Some(Self { _watch: watch, shared }))
-    }
-
-    /// The range is armed by another engine's userfaultfd now.
-    pub(super) fn follow(&self, scan: &Scan) {
-        self.shared.descriptor.store(scan.descriptor() as u64, Ordering::Release);
+        Ok(Some(Self { _watch: watch, _shared: shared }))
     }
 }
 
@@ -216,8 +210,12 @@ impl Region {
     /// As [`Region::try_read`], with the copy that a lost page ends.
     fn read_by(&self, handler: Handler, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let Some(_) = self.touched(offset, buf.len())? else { return Ok(()) };
-        let state = self.shared()?;
-        if matches!(state.backend, Backend::Tag(_)) {
+        let state = self.shared();
+        // The other engine, a child that is not armed: no lost page raises a signal.
+        let raises = state
+            .as_deref()
+            .is_some_and(|state| matches!(state.backend, Backend::Scan(_)) && !state.is_unarmed);
+        if !raises {
             drop(state);
             return self.try_read(offset, buf);
         }

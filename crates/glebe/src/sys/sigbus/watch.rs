@@ -2,9 +2,9 @@
 //!
 //! Invariants: a slot is a watch's while it is `taken`, and in use while its `end` is not zero;
 //! `end` is stored last when a slot is filled and cleared first when it is emptied; the rest of a
-//! slot is written only by who took it, when no handler is in it. A handler enters a slot by counting itself and then looks at `end` again; a removal
-//! clears `end` and then waits until the count is zero. One of the two sees the other, since both
-//! orders are sequentially consistent.
+//! slot is written only by who took it, when no handler is in it. A handler enters a slot by
+//! counting itself and then looks at `end` again; a removal clears `end` and then waits until the
+//! count is zero. One of the two sees the other, since both orders are sequentially consistent.
 //!
 //! The counts lie on a page that fork wipes: the handlers of the parent's other threads do not
 //! exist in the child, which would wait for them for ever.
