@@ -236,7 +236,7 @@ fn what_cannot_be_written_any_more_is_left_alone() {
         // SAFETY: its own pages, to which nothing refers.
         unsafe {
             let read_only = mapped.at.byte_add(3 * page());
-            read_only.read_volatile();
+            read_only.write_volatile(7);
             assert_eq!(libc::mprotect(read_only.cast(), page(), libc::PROT_READ), 0);
             assert_eq!(libc::munmap(mapped.at.byte_add(5 * page()).cast(), page()), 0);
         }
