@@ -20,6 +20,9 @@ pub mod whole_file;
 
 pub mod report;
 
+// Memory that runs short.
+pub mod pressure;
+
 // The reserve at work.
 pub mod reserve;
 
