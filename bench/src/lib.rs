@@ -26,5 +26,8 @@ pub mod pressure;
 // The reserve at work.
 pub mod reserve;
 
+// Volatile memory at work.
+pub mod volatile;
+
 #[cfg(test)]
 mod scratch;

@@ -97,6 +97,15 @@ impl Group {
         &self.dir
     }
 
+    /// The file that says what it holds now.
+    #[must_use]
+    pub fn usage_file(&self) -> PathBuf {
+        self.dir.join(match self.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        })
+    }
+
     /// The most it may hold.
     #[must_use]
     pub fn limit(&self) -> Bytes {

@@ -14,6 +14,7 @@ mod place;
 
 pub use child::{enter, Ended, Inside};
 pub use group::{Counters, Group};
+pub(crate) use load::nameless;
 pub use load::{AnonLoad, FileLoad};
 pub use place::{Place, Version};
 
