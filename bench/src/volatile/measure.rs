@@ -81,9 +81,8 @@ fn purge(quick: bool, report: &mut Report) -> Result<(), Error> {
     let rounds = if quick { 2 } else { 15 };
     for which in Which::ALL {
         let who = format!("glebe {}", which.name());
-        let job = |group: &Group| {
-            Job::Purge(purge::Plan { which, rounds, usage: group.usage_file() })
-        };
+        let job =
+            |group: &Group| Job::Purge(purge::Plan { which, rounds, usage: group.usage_file() });
         let Some((taken, _)) = ask::<Vec<Taken>>(purge::LIMIT, job, report)? else { continue };
         let mut needs: Vec<u64> = taken.iter().map(|taken| taken.need_pages).collect();
         needs.dedup();

@@ -24,7 +24,6 @@ use glebe::volatile::Region;
 use serde::{Deserialize, Serialize};
 
 use super::{job, Error, Job, Which};
-use crate::clock;
 use crate::interrupt::Stop;
 use crate::pressure::{AnonLoad, Counters, FileLoad, Group};
 use crate::progress::Progress;
@@ -48,6 +47,8 @@ const OWN: u64 = OWNERS * CHUNK * 8;
 /// Pages of sharers, behind those of owners.
 const SHARED: u64 = 1024;
 const CHUNK: u64 = 128;
+/// Whether children are forked.
+const FORKS: bool = false;
 /// Beyond the time of the stress: start, end, a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -283,7 +284,7 @@ pub(super) fn inside(plan: &Plan) -> Result<Counts, Error> {
             threads.push(scope.spawn(move || shared::share(shared, id)));
         }
         threads.push(scope.spawn(move || own::read(shared)));
-        counts.add(forked::fork_until(shared, Duration::from_millis(plan.time_ms)));
+        counts.add(forked::fork_until(shared, Duration::from_millis(plan.time_ms), FORKS));
         shared.stop.store(true, Ordering::Relaxed);
         for thread in threads {
             match thread.join() {

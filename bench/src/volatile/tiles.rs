@@ -229,7 +229,8 @@ impl Store {
             Self::Whole { bare, saved } => {
                 for nth in 0..TILE as usize {
                     let page = slot * TILE as usize + nth;
-                    saved[page] = bare.word(at(slot, nth)).swap(COOKIE | page as u64, Ordering::AcqRel);
+                    saved[page] =
+                        bare.word(at(slot, nth)).swap(COOKIE | page as u64, Ordering::AcqRel);
                 }
                 bare.call(at(slot, 0), tile_len(), Call::Free)?;
             }

@@ -49,9 +49,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let time = Duration::from_secs(args.seconds);
     let of_volatile = args.engine.is_some() || args.dir.is_some();
     match args.what {
-        What::Reserve if of_volatile => {
-            Err("--engine and --dir are for volatile memory".into())
-        }
+        What::Reserve if of_volatile => Err("--engine and --dir are for volatile memory".into()),
         What::Volatile if args.counted => Err("--counted is for a reserve".into()),
         What::Reserve => {
             interrupt::install()?;
