@@ -99,7 +99,7 @@ impl Marks {
             if !mark.dropped {
                 push(&mut parts, part);
             }
-            self.put(part.start(), Mark { dropped: true, ..mark });
+            self.put(part.start(), Mark { end: part.end(), dropped: true, ..mark });
         }
         parts
     }
