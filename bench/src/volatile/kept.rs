@@ -1,10 +1,10 @@
-//! Whether a working set is kept: files that are read over and over, six tenths of the limit, beside
-//! volatile memory that wants the rest and half as much again.
+//! Whether a working set is kept: a file of six tenths of the limit that is read at random, over and
+//! over, beside volatile memory that wants the rest and half as much again.
 //!
-//! What the kernel drops of them is read again, and counted by the kernel as refaults
-//! (`memory.stat`). Beside: the same reads with nothing else, and with as much page cache of another
-//! file in the place of the volatile memory. The files are sparse, so that nobody waits for a
-//! device. Unit: pages.
+//! For each byte that becomes volatile [`READS`] times as many of the working set are read. What the
+//! kernel drops of it is read again, and counted by the kernel as refaults (`memory.stat`). Beside:
+//! the same reads with nothing else, and with as much page cache of another file in the place of
+//! the volatile memory. The files are sparse, so that nobody waits for a device. Unit: pages.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -12,28 +12,36 @@ use std::path::{Path, PathBuf};
 use glebe::error::OsError;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
-use glebe::volatile::Priority;
+use glebe::volatile::{Priority, Region};
 use serde::{Deserialize, Serialize};
 
 use super::{Error, Which};
 use crate::pressure::nameless;
+use crate::reserve::keyed::Random;
 
 pub(super) const LIMIT: Bytes = Bytes::mib(96);
 /// Of the limit, in percent.
 const WORKING_SET_PERCENT: u64 = 60;
 /// With the working set half as much again as the limit.
 const BESIDE: Bytes = Bytes::mib(80);
-const BLOCK: Bytes = Bytes::mib(1);
-/// Passes over the working set before refaults count.
-const WARM_UP: u64 = 6;
+/// What the program needs besides, where a cap leaves room.
+const SLACK: Bytes = Bytes::mib(12);
+/// What becomes volatile in one step.
+const STEP: Bytes = Bytes::mib(1);
+/// Bytes of the working set that are read for each that becomes volatile.
+const READS: u64 = 4;
+/// Read at once.
+const BLOCK: Bytes = Bytes::new(64 << 10);
+/// Passes over the working set before there is anything else.
+const WARM_UP: u64 = 3;
 
 /// What uses memory beside the working set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Beside {
     /// Nothing.
     Nothing,
-    /// Volatile memory, of this engine.
-    Volatile(Which),
+    /// Volatile memory, of this engine, with a cap that leaves room for the working set or without.
+    Volatile(Which, bool),
     /// Pages of another file.
     PageCache,
 }
@@ -42,8 +50,8 @@ pub(super) enum Beside {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub(super) beside: Beside,
-    /// Over the working set.
-    pub(super) passes: u64,
+    /// Times that something becomes volatile.
+    pub(super) steps: u64,
     pub(super) dir: PathBuf,
     /// The group's `memory.stat`.
     pub(super) stat: PathBuf,
@@ -62,37 +70,48 @@ pub(super) struct Kept {
 
 /// In the child.
 pub(super) fn inside(plan: &Plan) -> Result<Kept, Error> {
-    let len = Bytes::new(LIMIT.get() / 100 * WORKING_SET_PERCENT / BLOCK.get() * BLOCK.get());
+    let len = Bytes::new(LIMIT.get() / 100 * WORKING_SET_PERCENT / STEP.get() * STEP.get());
     let working_set = nameless(&plan.dir, len)?;
     let other = nameless(&plan.dir, BESIDE)?;
     let region = match plan.beside {
-        Beside::Volatile(which) => Some(which.map(BESIDE)?),
+        Beside::Volatile(which, cap) => {
+            let options = Region::options().engine(which.engine());
+            let rest = LIMIT.saturating_sub(len).saturating_sub(SLACK);
+            Some(if cap { options.cap(rest) } else { options }.map(BESIDE)?)
+        }
         Beside::Nothing | Beside::PageCache => None,
     };
-    let mut block = vec![0; BLOCK.as_usize()];
+    let mut bytes = vec![0; STEP.as_usize()];
+    for at in (0..len.get() * WARM_UP).step_by(BLOCK.as_usize()) {
+        read(&working_set, &mut bytes[..BLOCK.as_usize()], at % len.get())?;
+    }
+    let mut random = Random::new(5);
     let mut kept = Kept { reads: 0, refaults: 0, purged: 0 };
     let mut before = 0;
-    let mut beside_at = 0;
-    for pass in 0..WARM_UP + plan.passes {
-        if pass == WARM_UP {
+    let mut at = 0;
+    // Until all that is beside has been used once, there is nothing to take it from.
+    let begin = BESIDE.get() / STEP.get();
+    for step in 0..begin + plan.steps {
+        if step == begin {
             before = refaults(&plan.stat)?;
-            kept.purged = 0;
+            kept = Kept { reads: 0, refaults: 0, purged: 0 };
         }
-        for at in (0..len.get()).step_by(block.len()) {
-            read(&working_set, &mut block, at)?;
-            let range = Bytes::new(beside_at)..Bytes::new(beside_at + BLOCK.get());
-            if let Some(region) = &region {
-                kept.purged += region.unmark(range.clone())?.pages().get();
-                block.fill(0x5a);
-                region.write(range.start, &block)?;
-                region.mark(range, Priority::NORMAL)?;
-            } else if plan.beside == Beside::PageCache {
-                read(&other, &mut block, beside_at)?;
-            }
-            beside_at = (beside_at + BLOCK.get()) % BESIDE.get();
+        for _ in 0..STEP.get() * READS / BLOCK.get() {
+            let from = random.below(len.get() / BLOCK.get()) * BLOCK.get();
+            read(&working_set, &mut bytes[..BLOCK.as_usize()], from)?;
+            kept.reads += BLOCK.pages_up(page_size()).get();
         }
+        let range = Bytes::new(at)..Bytes::new(at + STEP.get());
+        if let Some(region) = &region {
+            kept.purged += region.unmark(range.clone())?.pages().get();
+            bytes.fill(0x5a);
+            region.write(range.start, &bytes)?;
+            region.mark(range, Priority::NORMAL)?;
+        } else if plan.beside == Beside::PageCache {
+            read(&other, &mut bytes, at)?;
+        }
+        at = (at + STEP.get()) % BESIDE.get();
     }
-    kept.reads = plan.passes * len.pages_up(page_size()).get();
     kept.refaults = refaults(&plan.stat)? - before;
     Ok(kept)
 }

@@ -113,11 +113,12 @@ fn purge(quick: bool, report: &mut Report) -> Result<(), Error> {
 /// Refaults of a working set beside volatile memory, beside nothing, beside page cache.
 fn working_set(options: &Options, report: &mut Report) -> Result<(), Error> {
     const CASE: &str = "working_set_refaults";
-    let (rounds, passes) = if options.quick { (2, 10) } else { (7, 60) };
+    let (rounds, steps) = if options.quick { (2, 250) } else { (7, 1000) };
     let dir = options.dir.clone().unwrap_or_else(std::env::temp_dir);
     let contestants = [
-        ("glebe scan", Beside::Volatile(Which::Scan)),
-        ("glebe tag", Beside::Volatile(Which::Tag)),
+        ("glebe scan", Beside::Volatile(Which::Scan, false)),
+        ("glebe tag", Beside::Volatile(Which::Tag, false)),
+        ("glebe scan, capped", Beside::Volatile(Which::Scan, true)),
         ("nothing beside it", Beside::Nothing),
         ("page cache beside it", Beside::PageCache),
     ];
@@ -127,7 +128,7 @@ fn working_set(options: &Options, report: &mut Report) -> Result<(), Error> {
         for (nth, (_, beside)) in contestants.into_iter().enumerate() {
             let job = |group: &Group| {
                 let (dir, stat) = (dir.clone(), group.dir().join("memory.stat"));
-                Job::Kept(kept::Plan { beside, passes, dir, stat })
+                Job::Kept(kept::Plan { beside, steps, dir, stat })
             };
             let Some((kept, _)) = ask::<Kept>(kept::LIMIT, job, report)? else { continue };
             percent[nth].push(kept.refaults as f64 / kept.reads as f64 * 100.0);
@@ -136,7 +137,7 @@ fn working_set(options: &Options, report: &mut Report) -> Result<(), Error> {
     }
     for ((who, beside), (percent, purged)) in contestants.iter().zip(percent.iter().zip(&purged)) {
         report.row(CASE, who, "percent of reads", percent);
-        if matches!(beside, Beside::Volatile(_)) {
+        if matches!(beside, Beside::Volatile(..)) {
             report.remark(&format!("{purged} pages purged"));
         }
     }
@@ -145,7 +146,8 @@ fn working_set(options: &Options, report: &mut Report) -> Result<(), Error> {
     let median = |nth: usize| {
         Summary::of(&percent[nth]).map_or(f64::NAN, |summary| summary.median.max(FLOOR_PERCENT))
     };
-    report.ratio("working_set_kept", median(2) / median(0).max(median(1)));
+    report.ratio("working_set_kept", median(3) / median(0).max(median(1)));
+    report.ratio("working_set_kept_capped", median(3) / median(2));
     report.note(
         "working_set_kept: refaults with nothing beside the working set over those with volatile \
          memory beside it, of the worse engine; less than 1 % of the reads counts as 1 %. With \
