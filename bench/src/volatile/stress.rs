@@ -48,7 +48,7 @@ const OWN: u64 = OWNERS * CHUNK * 8;
 const SHARED: u64 = 1024;
 const CHUNK: u64 = 128;
 /// Whether children are forked.
-const FORKS: bool = false;
+const FORKS: bool = true;
 /// Beyond the time of the stress: start, end, a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
