@@ -25,6 +25,7 @@ pub(crate) mod peek;
 pub mod probe;
 pub mod process;
 pub(crate) mod psi;
+pub(crate) mod release;
 pub mod rseq;
 pub(crate) mod socket;
 pub(crate) mod swap;
