@@ -6,7 +6,8 @@
 //! machine removes those of processes that are gone. Cost: some file operations of 10 µs each.
 //!
 //! # Safety
-//! kill(2) takes no pointer; the numbers are read from a group that only children of this run enter.
+//! kill(2) takes no pointer; the numbers are read from a group that only children of this run
+//! enter.
 #![allow(unsafe_code)]
 
 use std::fs;

@@ -1,10 +1,11 @@
-//! Whether a working set is kept: a file of six tenths of the limit that is read at random, over and
-//! over, beside volatile memory that wants the rest and half as much again.
+//! Whether a working set is kept: a file of six tenths of the limit that is read at random, over
+//! and over, beside volatile memory that wants the rest and half as much again.
 //!
-//! For each byte that becomes volatile [`READS`] times as many of the working set are read. What the
-//! kernel drops of it is read again, and counted by the kernel as refaults (`memory.stat`). Beside:
-//! the same reads with nothing else, and with as much page cache of another file in the place of
-//! the volatile memory. The files are sparse, so that nobody waits for a device. Unit: pages.
+//! For each byte that becomes volatile [`READS`] times as many of the working set are read. What
+//! the kernel drops of it is read again, and counted by the kernel as refaults (`memory.stat`).
+//! Beside: the same reads with nothing else, and with as much page cache of another file in the
+//! place of the volatile memory. The files are sparse, so that nobody waits for a device. Unit:
+//! pages.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

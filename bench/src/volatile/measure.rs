@@ -1,6 +1,6 @@
-//! [`run`]: the benchmark `volatile`: mark and unmark beside giving memory back, single pages beside
-//! the bare calls, and, in a memory cgroup, what the kernel purges, whether a working set is kept, a
-//! cache of tiles, and the stress.
+//! [`run`]: the benchmark `volatile`: mark and unmark beside giving memory back, single pages
+//! beside the bare calls, and, in a memory cgroup, what the kernel purges, whether a working set is
+//! kept, a cache of tiles, and the stress.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,13 +1,14 @@
 //! [`run`]: threads that mark, write, read and unmark one region while the kernel takes from it.
 //!
-//! In a memory cgroup, beside threads that read a file longer than its limit and one that allocates
-//! and frees. *Owners* have pages of their own, in runs that lie between those of others, and know
-//! of each what it must hold: they mark runs of any place and length, unmark others, write, read and
-//! drop. Every page they unmark is either told as lost and empty, or holds their last version.
-//! *Readers* read any of these pages meanwhile, and tell a state from the next by its word in
-//! the [`oracle`]. *Sharers* mark and unmark overlapping runs of pages that belong to none of them;
-//! now and then one looks at all of them alone, and every page that is empty must have been told to
-//! one of them at least. A share of the rounds *forks* children that unmark what they inherit.
+//! In a memory cgroup, beside a thread that reads a file longer than its limit and one that
+//! allocates and frees. *Owners* have pages of their own, in runs that lie between those of others,
+//! and know of each what it must hold: they mark runs of any place and length, unmark others,
+//! write, read and drop. Every page they unmark is either told as lost and empty, or holds their
+//! last version. A *reader* reads any of these pages meanwhile, and tells a state from the next by
+//! its word in the [`oracle`]. *Sharers* mark and unmark overlapping runs of pages that belong to
+//! none of them; now and then one looks at all of them alone, and every page that is empty must
+//! have been told to one of them at least. Meanwhile children are *forked* that unmark what they
+//! inherit.
 //!
 //! A run in which the kernel purged nothing has shown nothing and fails. Seeds are fixed; the
 //! interleaving is not. Units: pages, milliseconds.
@@ -47,8 +48,6 @@ const OWN: u64 = OWNERS * CHUNK * 8;
 /// Pages of sharers, behind those of owners.
 const SHARED: u64 = 1024;
 const CHUNK: u64 = 128;
-/// Whether children are forked.
-const FORKS: bool = true;
 /// Beyond the time of the stress: start, end, a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -284,7 +283,7 @@ pub(super) fn inside(plan: &Plan) -> Result<Counts, Error> {
             threads.push(scope.spawn(move || shared::share(shared, id)));
         }
         threads.push(scope.spawn(move || own::read(shared)));
-        counts.add(forked::fork_until(shared, Duration::from_millis(plan.time_ms), FORKS));
+        counts.add(forked::fork_until(shared, Duration::from_millis(plan.time_ms)));
         shared.stop.store(true, Ordering::Relaxed);
         for thread in threads {
             match thread.join() {

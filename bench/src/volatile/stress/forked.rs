@@ -11,7 +11,7 @@ use crate::reserve::page_buffer;
 const FORK_EVERY: Duration = Duration::from_millis(200);
 
 /// Forks now and then until the time is over.
-pub(super) fn fork_until(shared: &Shared, time: Duration, forks: bool) -> Counts {
+pub(super) fn fork_until(shared: &Shared, time: Duration) -> Counts {
     let mut counts = Counts::default();
     let start = clock::wall();
     loop {
@@ -20,9 +20,7 @@ pub(super) fn fork_until(shared: &Shared, time: Duration, forks: bool) -> Counts
             break;
         }
         std::thread::sleep(FORK_EVERY.min(time - gone));
-        if forks {
-            fork(shared, counts.forks % 2 == 0, &mut counts);
-        }
+        fork(shared, counts.forks % 2 == 0, &mut counts);
     }
     counts
 }
