@@ -220,8 +220,9 @@ impl Options {
     ///
     /// # Safety
     /// The memory stays mapped, or is mapped anew, and can be read and written as long as the
-    /// region lives; no other region is of it. No reference to a page exists while it is marked, and none to a page that
-    /// the region's calls read or write; the contents of marked pages may vanish.
+    /// region lives; no other region is of it. No reference to a page exists while it is marked,
+    /// and none to a page that the region's calls read or write; the contents of marked pages may
+    /// vanish.
     pub unsafe fn over(self, addr: *mut u8, len: Bytes) -> Result<Region, Error> {
         if self.cap == Some(Bytes::ZERO) {
             return Err(Error::ZeroCap);

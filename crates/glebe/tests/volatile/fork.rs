@@ -98,6 +98,32 @@ fn forks_beside_threads_that_mark_and_unmark_end() {
 }
 
 #[test]
+fn forks_beside_threads_that_make_and_end_regions_end() {
+    let stop = AtomicBool::new(false);
+    let lives = || {
+        regions(4).all(|region| {
+            fill(&region, 0..4);
+            region.mark(whole(&region), Priority::NORMAL).unwrap();
+            purge(&region, 2..3);
+            lost(region.unmark(whole(&region))) == [2]
+        })
+    };
+    let bad = std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    assert!(lives());
+                }
+            });
+        }
+        let bad = (0..100).filter(|_| !child_says(fork, lives)).count();
+        stop.store(true, Ordering::Relaxed);
+        bad
+    });
+    assert_eq!(bad, 0, "of 100 children");
+}
+
+#[test]
 fn a_fork_in_another_librarys_thread_is_no_different() {
     extern "C" fn body(region: *mut libc::c_void) -> *mut libc::c_void {
         // SAFETY: `pthread_join` below ends the borrow.
