@@ -49,8 +49,11 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     match Group::of(Bytes::mib(1)) {
         Ok(group) => drop(group),
         Err(why @ pressure::Error::NoGroup(_)) => {
-            for case in ["over_purge_percent", "working_set", "tiles", "stress"] {
-                report.absent(case, "all", "", &why.to_string());
+            for case in ["over_purge_percent", "working_set_refaults", "tile", "stress_purged"] {
+                report.absent(case, "glebe", "", &why.to_string());
+            }
+            for ratio in ["working_set_kept", "cache_vs_fixed"] {
+                report.ratio(ratio, f64::NAN);
             }
             return Ok(report);
         }
