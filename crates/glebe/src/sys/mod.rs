@@ -27,6 +27,7 @@ pub mod process;
 pub(crate) mod psi;
 pub(crate) mod release;
 pub mod rseq;
+pub mod sigbus;
 pub(crate) mod socket;
 pub(crate) mod swap;
 pub(crate) mod thread;
