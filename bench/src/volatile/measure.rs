@@ -10,7 +10,7 @@ use glebe::units::Bytes;
 use super::kept::{self, Beside, Kept};
 use super::purge::{self, Taken};
 use super::tiles::{self, Keeper, Served};
-use super::{cycle, job, stress, Error, Job, Which};
+use super::{cycle, job, refill, stress, Error, Job, Which};
 use crate::interrupt;
 use crate::pressure::{self, Counters, Group};
 use crate::report::Report;
@@ -45,6 +45,7 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     }
     cycle::measure(options.quick, &mut report)?;
     cycle::one_page(options.quick, &mut report)?;
+    refill::measure(options.quick, &mut report)?;
     report.absent("shared_pin", "glebe", "us", "private memory only in this version");
     match Group::of(Bytes::mib(1)) {
         Ok(group) => drop(group),
@@ -193,7 +194,7 @@ fn tiles(quick: bool, report: &mut Report) -> Result<(), Error> {
     report.ratio("cache_vs_fixed", median(2) / best);
     report.ratio("cache_vs_whole_objects", median(3) / best);
     report.note(
-        "tile: the mean of a run each, hits and misses together; the fixed cache has what is left \
+        "tile: CPU time, the mean of a run each, hits and misses together; the fixed cache has what is left \
          when the other part of the program has its memory, and the others have all.",
     );
     Ok(())

@@ -10,6 +10,7 @@ mod job;
 mod kept;
 pub mod measure;
 mod purge;
+mod refill;
 pub mod stress;
 mod tiles;
 
