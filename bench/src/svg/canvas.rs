@@ -13,6 +13,8 @@ pub(super) const MARGIN: f64 = 32.0;
 /// Left and right end of what is drawn.
 pub(super) const LEFT: f64 = MARGIN;
 pub(super) const RIGHT: f64 = WIDTH as f64 - MARGIN;
+/// Space left of a plot's axis for its labels.
+pub(super) const LABELS_WIDTH: f64 = 62.0;
 
 /// Colours for light viewers, then for dark ones. Rules by class only: not every renderer knows
 /// custom properties.

@@ -1,11 +1,10 @@
 //! The line plot: what changes over time, a line for each contestant, from 0 on a linear axis.
 
-use super::canvas::{Anchor, Canvas, LEFT, RIGHT};
+use super::canvas::{Anchor, Canvas, LABELS_WIDTH, LEFT, RIGHT};
 use super::plot::{colour, legend, shape};
 use super::LinePlot;
 
 const HEIGHT: f64 = 230.0;
-const LABELS_WIDTH: f64 = 62.0;
 /// Steps of an axis, at most.
 const STEPS: f64 = 8.0;
 

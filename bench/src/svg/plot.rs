@@ -1,16 +1,15 @@
 //! The latency plot: for each request and contestant a whisker from fastest to slowest and a mark
 //! at the median, on a logarithmic axis.
 
-use super::canvas::{width, Anchor, Canvas, LEFT, RIGHT};
+use super::canvas::{width, Anchor, Canvas, LABELS_WIDTH, LEFT, RIGHT};
 use super::{LatencyPlot, Point, Series};
 
 /// Ends of the y axis as powers of ten of a microsecond: 0.1 us to 10 s.
 const DECADE_MIN: i32 = -1;
 const DECADE_MAX: i32 = 7;
 
-/// Height of a decade, and the space left of the axis for its labels.
+/// Height of a decade.
 const DECADE_HEIGHT: f64 = 46.0;
-const LABELS_WIDTH: f64 = 62.0;
 
 /// Colours in the style sheet; a further series begins again.
 const COLOURS: usize = 6;

@@ -1,27 +1,16 @@
 //! Manual pages and completions: one page a subcommand, in step with `man/`, and well-formed.
 
+#[path = "../../glebe/tests/scratch/mod.rs"]
+mod scratch;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
+use scratch::Scratch;
+
 const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
-
-/// A directory that is not there yet, removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(test: &str) -> Self {
-        let name = format!("glebe-cli-man-{}-{test}", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 fn glebe(args: &[&str]) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_glebe")).args(args).output();
@@ -135,7 +124,6 @@ fn completions_know_every_subcommand_and_are_shell() {
             continue;
         }
         let scratch = Scratch::new(shell);
-        fs::create_dir(&scratch.0).unwrap();
         let file = scratch.0.join("script");
         fs::write(&file, script).unwrap();
         let output = Command::new(shell).arg("-n").arg(&file).output().unwrap();

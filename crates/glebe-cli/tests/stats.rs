@@ -3,13 +3,15 @@
 #[path = "../../glebe/tests/openmetrics/parser.rs"]
 mod parser;
 mod reachable;
+#[path = "../../glebe/tests/scratch/mod.rs"]
+mod scratch;
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
 use glebe::contig::{Contig, Source};
@@ -19,25 +21,7 @@ use glebe::units::{Bytes, Pages};
 use serde_json::Value;
 
 use reachable::{Reachable, NOBODY};
-
-/// A new directory, removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(test: &str) -> Self {
-        let name = format!("glebe-cli-stats-{}-{test}", std::process::id());
-        let dir = std::env::temp_dir().join(name);
-        fs::create_dir(&dir).unwrap();
-        fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
-        Self(dir)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).expect("the directory is ours");
-    }
-}
+use scratch::Scratch;
 
 fn reserve() -> Reserve {
     let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();

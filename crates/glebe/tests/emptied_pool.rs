@@ -7,6 +7,8 @@
 #[path = "contig/pool.rs"]
 #[allow(dead_code)]
 mod pool;
+#[path = "contig/use_all.rs"]
+mod use_all;
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,9 +16,10 @@ use std::thread;
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Put, Request, Reserve};
-use glebe::sys::page_size;
+use glebe::reserve::Reserve;
 use glebe::units::Bytes;
+
+use use_all::use_all;
 
 use pool::Machine;
 
@@ -24,21 +27,6 @@ const LEN: Bytes = Bytes::mib(16);
 const MAPS: u64 = 12;
 /// Huge pages that somebody else takes at a time, at most.
 const TAKEN_MAX: usize = 32;
-
-/// Uses every byte for first class and then every page for tenants.
-fn use_all(reserve: &Reserve) {
-    let all = Request::new(reserve.len()).any();
-    let mut block = reserve.alloc_with(all).unwrap();
-    block.bytes_mut().unwrap().fill(0xa5);
-    assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0xa5));
-    drop(block);
-    let pool = reserve.page_cache().pool("all").unwrap();
-    let page = vec![0x5a; page_size().bytes().as_usize()];
-    for index in 0..reserve.len().get() {
-        assert_eq!(pool.put(1, index, &page).unwrap(), Put::Stored);
-    }
-    reserve.stats().check().unwrap();
-}
 
 /// Stops the other thread when the scope ends, by panic too.
 struct Stop<'a>(&'a AtomicBool);

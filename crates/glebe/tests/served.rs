@@ -1,11 +1,13 @@
 //! Statistics served to other processes: every form, and every way in which a socket goes wrong.
 
+mod scratch;
+
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -14,23 +16,7 @@ use glebe::reserve::served::{self, Form, Served};
 use glebe::reserve::{Error, Reserve};
 use glebe::units::Bytes;
 
-/// A new directory, removed when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(test: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("glebe-served-{}-{test}", std::process::id()));
-        fs::create_dir(&dir).unwrap();
-        fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
-        Self(dir)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).expect("the directory is ours");
-    }
-}
+use scratch::Scratch;
 
 fn reserve() -> Reserve {
     let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();

@@ -14,6 +14,7 @@
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
 mod block;
+mod builder;
 mod clock;
 mod critical;
 mod error;
@@ -38,8 +39,7 @@ mod zero_ahead;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use crate::contig::{Contig, Options};
-use crate::error::OsError;
+use crate::contig::Contig;
 use crate::stats::Histogram;
 use crate::sync::{lock, Mutex};
 use crate::sys::page_size;
@@ -47,18 +47,16 @@ use crate::sys::ticks::Rate;
 use crate::units::{Bytes, Pages};
 
 use self::stats::Counts;
-use critical::Critical;
-use frames::Frames;
 use lent::Lent;
 use page_cache::Tenant;
 use positions::Positions;
 use serve::Serving;
 use shared::Shared;
 use stock::Stock;
-use table::Tables;
 
 pub use self::stats::Stats;
 pub use block::{Block, Contiguity, Promise};
+pub use builder::Builder;
 pub use error::Error;
 
 pub use page_cache::{PageCache, Pool, Put, Rejected};
@@ -67,8 +65,6 @@ pub use request::Request;
 
 /// Bytes in a granule, on every page size.
 const GRANULE: Bytes = Bytes::mib(2);
-/// About what the tables have for each page: its words, its key, and its place in the index.
-const TABLE_BYTES_A_PAGE: u64 = 96;
 
 /// How tenants are kept out of pages that first class takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,99 +161,6 @@ impl Inner {
         stats.alloc_ns = self.alloc_ns().snapshot();
         stats.allocs = stats.alloc_ns.count();
         stats
-    }
-}
-
-/// How a reserve is built.
-#[derive(Clone, Debug, Default)]
-#[must_use]
-pub struct Builder {
-    counted: bool,
-    zero_ahead: Pages,
-    placement: Placement,
-}
-
-impl Builder {
-    /// Chooses how tenants are kept out; without this the best that the machine has.
-    pub fn writers(self, writers: Writers) -> Self {
-        Self { counted: writers == Writers::Counted, ..self }
-    }
-
-    /// Chooses how the places of blocks are found.
-    pub fn placement(self, placement: Placement) -> Self {
-        Self { placement, ..self }
-    }
-
-    /// Keeps about so many pages zeroed by a background thread, in whole granules, which tenants
-    /// then leave alone: a zeroed block that finds its place there costs no more than another.
-    /// Without this no thread is started; memory that nobody has used is zero either way.
-    pub fn zero_ahead(self, pages: Pages) -> Self {
-        Self { zero_ahead: pages, ..self }
-    }
-
-    /// A reserve over new memory of `len`, rounded up to granules, from the best source.
-    ///
-    /// # Errors
-    /// [`Error::Contig`] where the memory cannot be had.
-    pub fn map(self, len: Bytes) -> Result<Reserve, Error> {
-        self.map_with(Contig::options(), len)
-    }
-
-    /// As [`Builder::map`], from the memory that `options` describe.
-    ///
-    /// # Errors
-    /// [`Error::Contig`] where the memory cannot be had, [`Error::BadLen`] where the source's
-    /// pages make it no whole number of granules.
-    pub fn map_with(self, options: Options<'_>, len: Bytes) -> Result<Reserve, Error> {
-        let granules = len.get().div_ceil(GRANULE.get());
-        let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
-        self.build(options.map(len)?)
-    }
-
-    /// A reserve over `contig`.
-    ///
-    /// # Errors
-    /// [`Error::BadLen`] where that is no whole number of granules.
-    pub fn build(self, contig: Contig) -> Result<Reserve, Error> {
-        let page = page_size();
-        let len = contig.len();
-        if len == Bytes::ZERO || len.get() % GRANULE.get() != 0 || page.bytes() > GRANULE {
-            return Err(Error::BadLen { given: len, granule: GRANULE });
-        }
-        let (critical, why_counted) = if self.counted {
-            (Critical::Counted, Some("asked for by the builder".to_owned()))
-        } else {
-            match Critical::find() {
-                Ok(critical) => (critical, None),
-                Err(why) => (Critical::Counted, Some(why)),
-            }
-        };
-        let pages = len.pages_down(page);
-        let granule_pages = GRANULE.pages_down(page).get();
-        let positions = Positions::new(&contig, pages.get(), granule_pages);
-        let contig = Arc::new(contig);
-        let frames = Frames::new(Arc::clone(&contig), page);
-        let mut tables = Tables::new(Bytes::new(TABLE_BYTES_A_PAGE * pages.get()))?;
-        let root = tables.slot()?;
-        let shift = granule_pages.ilog2();
-        let lent = Lent::new(&mut tables, frames, pages.as_usize(), shift, critical)?;
-        let zero_target = self.zero_ahead.get().div_ceil(granule_pages);
-        let tenant = Tenant::new(&mut tables, lent.pages(), zero_target)?;
-        let inner = Inner {
-            positions: Mutex::new(positions),
-            tenant,
-            lent,
-            busy: Busy::new(),
-            placement: self.placement,
-            zero_target,
-            serving: OnceLock::new(),
-        };
-        let inner = Shared::new(root, inner);
-        if zero_target > 0 {
-            zero_ahead::start(inner.downgrade()?)
-                .map_err(|e| Error::Os(OsError::new("clone", "a thread that zeroes", e)))?;
-        }
-        Ok(Reserve { inner, contig, why_counted: why_counted.map(Arc::from) })
     }
 }
 

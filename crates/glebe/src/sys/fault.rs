@@ -124,6 +124,9 @@ mod armed {
             "write" => &[EIO, ENOSPC, ENOMEM],
             "unlink" | "rename" => &[EIO, ENOSPC, EACCES],
             "clone" => &[EAGAIN, ENOMEM],
+            "mkdir" | "bind" => &[ENOSPC, EACCES, ENOMEM],
+            "chmod" => &[EIO, EPERM],
+            "dup" | "accept" => &[EMFILE],
             _ => &[EIO, ENOMEM],
         }
     }

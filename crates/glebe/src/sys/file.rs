@@ -1,11 +1,11 @@
-//! Files of `/proc`, `/sys` and the lock's directory: every call on one passes here.
+//! Files of `/proc`, `/sys`, the lock's directory and the sockets': every call on one passes here.
 //!
 //! Thin: what std does, with a fault point before each call. A call that a signal interrupts is
 //! made again, by std or here.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
 use std::path::Path;
 
 use super::fault::point;
@@ -70,6 +70,24 @@ pub(crate) fn metadata(file: &File) -> io::Result<Metadata> {
 pub(crate) fn metadata_of(path: &Path) -> io::Result<Metadata> {
     point("stat")?;
     fs::metadata(path)
+}
+
+/// Metadata of a path, of the link itself where it is one.
+pub(crate) fn link_metadata(path: &Path) -> io::Result<Metadata> {
+    point("stat")?;
+    fs::symlink_metadata(path)
+}
+
+/// Makes a directory of this mode.
+pub(crate) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+    point("mkdir")?;
+    DirBuilder::new().mode(mode).create(path)
+}
+
+/// Sets a file's mode.
+pub(crate) fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    point("chmod")?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
 /// Whether something is at `path`.

@@ -1,14 +1,114 @@
-//! Writing to a local socket without the signal that a closed one brings.
+//! Local sockets that only their owner reaches: the directory, the listener, and writing without
+//! the signal that a closed one brings.
 //!
-//! A library may not rely on its host to ignore `SIGPIPE`. Source: send(2).
+//! A library may not rely on its host to ignore `SIGPIPE`. Source: send(2), unix(7), mkdir(2).
 //!
 //! # Safety
 //! The kernel reads the bytes of the slice given, no more.
 #![allow(unsafe_code)]
 
-use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use super::fault::point;
+use super::file;
+use super::process::effective_user;
+use crate::error::OsError;
+
+/// The only mode of a directory of sockets.
+const DIR_MODE: u32 = 0o700;
+const SOCKET_MODE: u32 = 0o600;
+
+/// Why a directory will not do.
+#[derive(Debug)]
+pub(crate) enum DirRefused {
+    /// Others may enter it, or it is somebody else's.
+    Shared { owner: u32, mode: u32, user: u32 },
+    /// It could not be made or looked at.
+    Os(OsError),
+}
+
+/// Makes `dir`, or sees that nobody else can enter it: so none can connect to a new socket
+/// before its mode is set.
+pub(crate) fn own_dir(dir: &Path) -> Result<(), DirRefused> {
+    let os = |call, e| DirRefused::Os(OsError::new(call, dir.display().to_string(), e));
+    match file::make_dir(dir, DIR_MODE) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(os("mkdir", e)),
+        _ => {}
+    }
+    let meta = file::link_metadata(dir).map_err(|e| os("lstat", e))?;
+    let (user, owner, mode) = (effective_user(), meta.uid(), meta.mode());
+    if !meta.is_dir() || owner != user || mode & 0o077 != 0 {
+        return Err(DirRefused::Shared { owner, mode, user });
+    }
+    Ok(())
+}
+
+/// A socket that listens, at a path.
+#[derive(Debug)]
+pub(crate) struct Listener(UnixListener);
+
+impl Listener {
+    /// Binds `path`; `None` if somebody answers there. One that nobody answers at was left by an
+    /// ended process, and is replaced.
+    pub(crate) fn bind(path: &Path) -> Result<Option<(Self, Bound)>, OsError> {
+        let os = |call, e| OsError::new(call, path.display().to_string(), e);
+        let in_use = |e: &io::Error| e.kind() == ErrorKind::AddrInUse;
+        let try_bind = || point("bind").and_then(|()| UnixListener::bind(path));
+        let mut bound = try_bind();
+        if bound.as_ref().is_err_and(in_use) && UnixStream::connect(path).is_err() {
+            let _ = file::remove(path);
+            bound = try_bind();
+        }
+        let listener = match bound {
+            Err(e) if in_use(&e) => return Ok(None),
+            bound => bound.map_err(|e| os("bind", e))?,
+        };
+        let clone = point("dup").and_then(|()| listener.try_clone()).map_err(|e| {
+            let _ = file::remove(path); // it is bound, and nobody will own it
+            os("dup", e)
+        })?;
+        let bound = Bound { path: path.into(), waker: UnixStream::from(OwnedFd::from(clone)) };
+        file::set_mode(path, SOCKET_MODE).map_err(|e| os("chmod", e))?;
+        Ok(Some((Self(listener), bound)))
+    }
+
+    /// Waits for one who connects; `None` once the [`Bound`] has ended.
+    pub(crate) fn accept(&self) -> io::Result<Option<UnixStream>> {
+        match point("accept").and_then(|()| self.0.accept()) {
+            Ok((stream, _)) => Ok(Some(stream)),
+            Err(e) if e.kind() == ErrorKind::InvalidInput => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// The path of a [`Listener`]; the end of this removes it and wakes who waits there.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    path: PathBuf,
+    /// The listening socket again, as what can be shut down.
+    waker: UnixStream,
+}
+
+impl Bound {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // The socket may have been removed by others, and then there is nothing left to do. A
+        // removal that fails leaves a path that nobody listens at, no more.
+        let _ = file::remove(&self.path);
+        let _ = self.waker.shutdown(Shutdown::Both);
+    }
+}
 
 /// Writes all of `bytes`, as patiently as the stream's write timeout says.
 ///

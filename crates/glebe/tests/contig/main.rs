@@ -12,6 +12,7 @@
 mod child;
 mod pool;
 mod reserve;
+mod use_all;
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

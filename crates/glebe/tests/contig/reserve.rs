@@ -2,30 +2,15 @@
 
 use std::os::unix::process::CommandExt;
 
-use glebe::reserve::{Contiguity, Put, Request, Reserve};
-use glebe::sys::page_size;
+use glebe::reserve::{Contiguity, Request, Reserve};
 use glebe::sys::process::effective_user;
 use glebe::units::{Bytes, Pages};
 
 use super::child::{child_of, is_child};
+use super::use_all::use_all;
 use super::NOBODY;
 
 const LEN: Bytes = Bytes::mib(16);
-
-/// Uses every byte for first class and then every page for tenants.
-fn use_all(reserve: &Reserve) {
-    let all = Request::new(reserve.len()).any();
-    let mut block = reserve.alloc_with(all).unwrap();
-    block.bytes_mut().unwrap().fill(0xa5);
-    assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0xa5));
-    drop(block);
-    let pool = reserve.page_cache().pool("all").unwrap();
-    let page = vec![0x5a; page_size().bytes().as_usize()];
-    for index in 0..reserve.len().get() {
-        assert_eq!(pool.put(1, index, &page).unwrap(), Put::Stored);
-    }
-    reserve.stats().check().unwrap();
-}
 
 #[test]
 fn nobody_has_a_reserve_that_proves_no_more_than_can_be_seen() {

@@ -257,12 +257,26 @@ fn whatever_source_is_best() {
     walk(machine.as_ref(), "any source", (Lasting::Once, 1), life);
 }
 
+fn statistics_that_are_served() {
+    let dir = std::env::temp_dir().join(format!("glebe-faults-{}", std::process::id()));
+    let life = || {
+        let _ = std::fs::remove_dir_all(&dir); // a socket may be left where unlink failed
+        let contig = Contig::options().source(Source::Plain).map(GRANULE)?;
+        let reserve = Reserve::builder().build(contig)?;
+        reserve.serve_stats_in(&dir)?;
+        Ok(())
+    };
+    walk_all(None, "statistics that are served", life);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 #[test]
 fn any_kernel_call_may_fail_and_nothing_is_left() {
     footing::steady_heap();
     base_pages();
     transparent_huge_pages_and_a_thread_that_zeroes();
     populating_by_threads();
+    statistics_that_are_served();
     a_pool_that_is_grown_for_pages_in_order();
     a_pool_that_is_grown_for_one_page();
     whatever_source_is_best();
