@@ -194,8 +194,8 @@ fn tiles(quick: bool, report: &mut Report) -> Result<(), Error> {
     report.ratio("cache_vs_fixed", median(2) / best);
     report.ratio("cache_vs_whole_objects", median(3) / best);
     report.note(
-        "tile: CPU time, the mean of a run each, hits and misses together; the fixed cache has what is left \
-         when the other part of the program has its memory, and the others have all.",
+        "tile: CPU time, the mean of a run each, hits and misses together; the fixed cache has \
+         what is left when the other part of the program has its memory, and the others have all.",
     );
     Ok(())
 }
