@@ -112,7 +112,6 @@ impl Region {
 
 impl Resident<'_> {
     /// What had been lost before, and is zeros now.
-    #[must_use]
     pub fn purged(&self) -> &Purged {
         &self.purged
     }
