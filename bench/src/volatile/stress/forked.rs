@@ -36,6 +36,9 @@ fn fork(shared: &Shared, rest: bool, counts: &mut Counts) {
     match ended {
         Ok(End::Exit(0)) => {}
         Ok(End::Exit(bits)) => {
+            if bits & !FAILED != 0 {
+                counts.error("a forked child", format!("faults {bits:#x}, fork {}", counts.forks));
+            }
             counts.lost_writes += u64::from(bits & LOST_WRITE != 0);
             counts.stale_reads += u64::from(bits & STALE_READ != 0);
             counts.false_intact += u64::from(bits & FALSE_INTACT != 0);

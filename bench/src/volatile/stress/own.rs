@@ -31,6 +31,7 @@ pub(super) fn own(shared: &Shared, id: u64) -> Counts {
     let mut owner = Owner { shared, random, counts: Counts::default(), page: page_buffer() };
     let chunks: Vec<u64> = (0..OWN / CHUNK).filter(|chunk| chunk % OWNERS == id).collect();
     for &chunk in &chunks {
+        let _step = shared.step.read();
         owner.write(chunk * CHUNK, CHUNK);
     }
     while !shared.stop.load(Ordering::Relaxed) && owner.counts.errors.is_empty() {
@@ -42,6 +43,7 @@ pub(super) fn own(shared: &Shared, id: u64) -> Counts {
         std::thread::sleep(Duration::from_micros(owner.random.below(REST_US_MAX)));
     }
     for chunk in chunks {
+        let _step = shared.step.read();
         owner.unmark(chunk * CHUNK, CHUNK);
     }
     owner.counts
