@@ -20,8 +20,14 @@ pub mod whole_file;
 
 pub mod report;
 
+// Memory that runs short.
+pub mod pressure;
+
 // The reserve at work.
 pub mod reserve;
+
+// Volatile memory at work.
+pub mod volatile;
 
 #[cfg(test)]
 mod scratch;

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// It returned this.
     Exit(u8),
     /// By this signal.
@@ -36,7 +36,7 @@ pub(super) enum End {
 ///
 /// # Errors
 /// If the kernel makes no child or does not tell of it.
-pub(super) fn in_child(body: impl FnOnce() -> u8) -> Result<End, OsError> {
+pub(crate) fn in_child(body: impl FnOnce() -> u8) -> Result<End, OsError> {
     // SAFETY: the child only runs `body` and ends; see the file's header on locks.
     let pid = unsafe { libc::fork() };
     match pid {

@@ -5,7 +5,7 @@
 const WORD: usize = size_of::<u64>();
 
 /// Fills `page` with the contents of version `version` of page (`object`, `index`).
-pub(super) fn fill(page: &mut [u8], object: u64, index: u64, version: u64) {
+pub(crate) fn fill(page: &mut [u8], object: u64, index: u64, version: u64) {
     let (first, rest) = page.split_at_mut(WORD);
     first.copy_from_slice(&version.to_ne_bytes());
     let seed = seed(object, index, version);
@@ -15,7 +15,7 @@ pub(super) fn fill(page: &mut [u8], object: u64, index: u64, version: u64) {
 }
 
 /// The version of page (`object`, `index`) that `page` holds; `None` if it is not wholly one.
-pub(super) fn version(page: &[u8], object: u64, index: u64) -> Option<u64> {
+pub(crate) fn version(page: &[u8], object: u64, index: u64) -> Option<u64> {
     let (first, rest) = page.split_at(WORD);
     let version = u64::from_ne_bytes(first.try_into().ok()?);
     let seed = seed(object, index, version);
@@ -51,7 +51,7 @@ fn seed(object: u64, index: u64, version: u64) -> u64 {
 }
 
 /// The finalizer of SplitMix64: a bijection that spreads every bit.
-pub(super) fn mix(mut word: u64) -> u64 {
+pub(crate) fn mix(mut word: u64) -> u64 {
     word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -60,15 +60,15 @@ pub(super) fn mix(mut word: u64) -> u64 {
 
 /// A sequence of numbers by [`mix`]: reproducible, and good enough to pick pages with.
 #[derive(Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// A number below `end`; 0 if that is 0.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(1);
         ((u128::from(mix(self.0)) * u128::from(end)) >> 64) as u64
     }

@@ -15,9 +15,9 @@ mod ahead;
 mod asleep;
 mod background;
 mod footing;
-mod fork;
+pub(crate) mod fork;
 mod growth;
-mod keyed;
+pub(crate) mod keyed;
 mod load;
 mod page_ops;
 mod reader;
@@ -86,6 +86,6 @@ fn affordable(wanted: Bytes, share: u64) -> Result<Bytes, OsError> {
 }
 
 /// A page's worth of bytes.
-fn page_buffer() -> Vec<u8> {
+pub(crate) fn page_buffer() -> Vec<u8> {
     vec![0; page_size().bytes().as_usize()]
 }

@@ -8,15 +8,22 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use glebe_bench::interrupt;
+use glebe_bench::report::Report;
 use glebe_bench::reserve::age;
 use glebe_bench::reserve::measure::{self, Options};
+use glebe_bench::volatile;
 use glebe_bench::whole_file;
 
 use crate::Outcome;
 
 /// Name and one line on each benchmark.
-const BENCHES: [(&str, &str); 1] =
-    [(measure::NAME, "blocks under load, what the load pays, pages in and out, growth; aging")];
+const BENCHES: [(&str, &str); 2] = [
+    (measure::NAME, "blocks under load, what the load pays, pages in and out, growth; aging"),
+    (
+        volatile::measure::NAME,
+        "mark and unmark beside giving memory back; purging, a cache and a stress under pressure",
+    ),
+];
 
 /// Options of `glebe bench`.
 #[derive(clap::Args)]
@@ -33,7 +40,7 @@ pub struct Args {
     /// Write the JSON here too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Compare placements over hours of service, compressed, instead
+    /// Reserve: compare placements over hours of service, compressed, instead
     #[arg(long, conflicts_with_all = ["background", "dir"])]
     age: bool,
     /// With --age: the first seed
@@ -45,7 +52,7 @@ pub struct Args {
     /// Where scratch files go, those of the background command too
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// A shell command that ends, as background load instead of a build
+    /// Reserve: a shell command that ends, as background load instead of a build
     #[arg(long, value_name = "CMD")]
     background: Option<String>,
 }
@@ -58,22 +65,21 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         }
         return Ok(());
     };
-    if name != measure::NAME {
+    if !BENCHES.iter().any(|(known, _)| *known == name) {
         return Err(format!("no benchmark {name:?}; --list names those there are").into());
     }
     let dir = args.dir.as_deref().map(scratch_dir).transpose()?;
-    interrupt::install()?;
     let words: Vec<String> = env::args_os().map(|w| w.to_string_lossy().into_owned()).collect();
     let (quick, command) = (args.quick, words.join(" "));
-    let report = if args.age {
-        let aged = age::run(&age::Options { quick, seed: args.seed, command })?;
-        if let Some(path) = &args.svg {
-            whole_file::write(path, aged.svg.as_bytes())?;
+    let report = if name == volatile::measure::NAME {
+        if args.age || args.background.is_some() {
+            return Err("--age and --background are for the benchmark of the reserve".into());
         }
-        aged.report
+        interrupt::install()?;
+        volatile::measure::run(&volatile::measure::Options { quick, dir, command })?
     } else {
-        let background = args.background.clone();
-        measure::run(&Options { quick, background, dir, command })?
+        interrupt::install()?;
+        reserve(args, dir, command)?
     };
     write!(out, "{}", report.text())?;
     if let Some(path) = &args.json {
@@ -83,6 +89,19 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         true => Ok(()),
         false => Err("a check did not hold".into()),
     }
+}
+
+fn reserve(args: &Args, dir: Option<PathBuf>, command: String) -> Result<Report, Box<dyn Error>> {
+    let quick = args.quick;
+    if !args.age {
+        let background = args.background.clone();
+        return Ok(measure::run(&Options { quick, background, dir, command })?);
+    }
+    let aged = age::run(&age::Options { quick, seed: args.seed, command })?;
+    if let Some(path) = &args.svg {
+        whole_file::write(path, aged.svg.as_bytes())?;
+    }
+    Ok(aged.report)
 }
 
 /// The directory as an absolute path, if it is one that can be written to.

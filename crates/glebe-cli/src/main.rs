@@ -7,6 +7,7 @@
 mod bench;
 mod completions;
 mod demo;
+mod inside;
 mod man;
 mod probe;
 mod size;
@@ -47,12 +48,15 @@ enum Command {
     /// benchmark of the reserve do. Looked for in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and
     /// `/run/user/UID/glebe`; only a process of the same user can be read, or any by root.
     Stats(stats::Args),
-    /// Stress a reserve from many threads and look at every byte
+    /// Stress a reserve or volatile memory from many threads and look at every byte
     Stress(stress::Args),
     /// Write the manual pages into a directory
     Man(man::Args),
     /// Print the completions of a shell
     Completions(completions::Args),
+    /// Do in a memory cgroup what the parent says
+    #[command(hide = true)]
+    Inside(inside::Args),
 }
 
 /// What a subcommand ends with; an [`io::Error`] is one of its output.
@@ -67,6 +71,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Stress(args) => stress::run(args, out),
         Command::Man(args) => man::run(args, out),
         Command::Completions(args) => completions::run(args, out),
+        Command::Inside(args) => inside::run(args, out),
     }
 }
 

@@ -29,7 +29,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     // `help` repeats what --help says.
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
-    for page in [&command].into_iter().chain(command.get_subcommands()) {
+    let shown = command.get_subcommands().filter(|page| !page.is_hide_set());
+    for page in [&command].into_iter().chain(shown) {
         let man = man(page.clone());
         let mut text = Vec::new();
         man.render(&mut text)?;

@@ -1,31 +1,81 @@
-//! `glebe stress`: tenants, first class and forks at once, every byte looked at.
+//! `glebe stress`: many threads at once, every byte looked at.
 
+use std::fmt::Display;
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use glebe_bench::interrupt;
-use glebe_bench::reserve::stress::{self, Options};
+use glebe_bench::{reserve, volatile};
 
 use crate::Outcome;
 
 /// Options of `glebe stress`.
 #[derive(clap::Args)]
 pub struct Args {
+    /// What to stress
+    #[arg(value_enum, default_value_t = What::Reserve)]
+    what: What,
     /// How long
     #[arg(long, value_name = "N", default_value_t = 10)]
     seconds: u64,
-    /// Count writers even where restartable sequences are to be had
+    /// Reserve: count writers even where restartable sequences are to be had
     #[arg(long)]
     counted: bool,
+    /// Volatile: one engine only, instead of half of the time with each
+    #[arg(long, value_enum)]
+    engine: Option<Engine>,
+    /// Volatile: where the file lies that is read to make memory short; no tmpfs
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum What {
+    /// Tenants, first class and forks on one reserve
+    Reserve,
+    /// Marks, writes, reads and forks in a memory cgroup under pressure
+    Volatile,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Engine {
+    Scan,
+    Tag,
 }
 
 /// Runs the stress; an error if a byte was wrong.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
-    interrupt::install()?;
     let time = Duration::from_secs(args.seconds);
-    let outcome = stress::run(Options { time, counted: args.counted })?;
+    let of_volatile = args.engine.is_some() || args.dir.is_some();
+    match args.what {
+        What::Reserve if of_volatile => Err("--engine and --dir are for volatile memory".into()),
+        What::Volatile if args.counted => Err("--counted is for a reserve".into()),
+        What::Reserve => {
+            interrupt::install()?;
+            let options = reserve::stress::Options { time, counted: args.counted };
+            let outcome = reserve::stress::run(options)?;
+            verdict(&outcome, outcome.passed(), out)
+        }
+        What::Volatile => {
+            interrupt::install()?;
+            let engine = args.engine.map(|engine| match engine {
+                Engine::Scan => volatile::Which::Scan,
+                Engine::Tag => volatile::Which::Tag,
+            });
+            let options = volatile::stress::Options { time, engine, dir: args.dir.clone() };
+            match volatile::stress::run(&options) {
+                Err(why) if why.is_skip() => Ok(writeln!(out, "skipped: {why}")?),
+                Err(error) => Err(error.into()),
+                Ok(outcome) => verdict(&outcome, outcome.passed(), out),
+            }
+        }
+    }
+}
+
+fn verdict(outcome: &dyn Display, passed: bool, out: &mut dyn Write) -> Outcome {
     write!(out, "{outcome}")?;
-    match outcome.passed() {
+    match passed {
         true => Ok(()),
         false => Err("the stress failed: see the counts".into()),
     }

@@ -1,0 +1,131 @@
+//! Whether a working set is kept: a file of six tenths of the limit that is read at random, over
+//! and over, beside volatile memory that wants the rest and half as much again.
+//!
+//! For each byte that becomes volatile [`READS`] times as many of the working set are read. What
+//! the kernel drops of it is read again, and counted by the kernel as refaults (`memory.stat`).
+//! Beside: the same reads with nothing else, and with as much page cache of another file in the
+//! place of the volatile memory. The files are sparse, so that nobody waits for a device. Unit:
+//! pages.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use glebe::error::OsError;
+use glebe::sys::page_size;
+use glebe::units::Bytes;
+use glebe::volatile::{Priority, Region};
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Which};
+use crate::pressure::nameless;
+use crate::reserve::keyed::Random;
+
+pub(super) const LIMIT: Bytes = Bytes::mib(96);
+/// Of the limit, in percent.
+const WORKING_SET_PERCENT: u64 = 60;
+/// With the working set half as much again as the limit.
+const BESIDE: Bytes = Bytes::mib(80);
+/// What the program needs besides, where a cap leaves room.
+const SLACK: Bytes = Bytes::mib(12);
+/// What becomes volatile in one step.
+const STEP: Bytes = Bytes::mib(1);
+/// Bytes of the working set that are read for each that becomes volatile.
+const READS: u64 = 4;
+/// Read at once.
+const BLOCK: Bytes = Bytes::new(64 << 10);
+/// Passes over the working set before there is anything else.
+const WARM_UP: u64 = 3;
+
+/// What uses memory beside the working set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Beside {
+    /// Nothing.
+    Nothing,
+    /// Volatile memory, of this engine, with a cap that leaves room for the working set or without.
+    Volatile(Which, bool),
+    /// Pages of another file.
+    PageCache,
+}
+
+/// What a child is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Plan {
+    pub(super) beside: Beside,
+    /// Times that something becomes volatile.
+    pub(super) steps: u64,
+    pub(super) dir: PathBuf,
+    /// The group's `memory.stat`.
+    pub(super) stat: PathBuf,
+}
+
+/// What it came to.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// Pages of the working set that were read.
+    pub(super) reads: u64,
+    /// Those of them that the kernel had dropped; with page cache beside, its refaults too.
+    pub(super) refaults: u64,
+    /// Pages of volatile memory that were purged.
+    pub(super) purged: u64,
+}
+
+/// In the child.
+pub(super) fn inside(plan: &Plan) -> Result<Kept, Error> {
+    let len = Bytes::new(LIMIT.get() / 100 * WORKING_SET_PERCENT / STEP.get() * STEP.get());
+    let working_set = nameless(&plan.dir, len)?;
+    let other = nameless(&plan.dir, BESIDE)?;
+    let region = match plan.beside {
+        Beside::Volatile(which, cap) => {
+            let options = Region::options().engine(which.engine());
+            let rest = LIMIT.saturating_sub(len).saturating_sub(SLACK);
+            Some(if cap { options.cap(rest) } else { options }.map(BESIDE)?)
+        }
+        Beside::Nothing | Beside::PageCache => None,
+    };
+    let mut bytes = vec![0; STEP.as_usize()];
+    for at in (0..len.get() * WARM_UP).step_by(BLOCK.as_usize()) {
+        read(&working_set, &mut bytes[..BLOCK.as_usize()], at % len.get())?;
+    }
+    let mut random = Random::new(5);
+    let mut kept = Kept { reads: 0, refaults: 0, purged: 0 };
+    let mut before = 0;
+    let mut at = 0;
+    // Until all that is beside has been used once, there is nothing to take it from.
+    let begin = BESIDE.get() / STEP.get();
+    for step in 0..begin + plan.steps {
+        if step == begin {
+            before = refaults(&plan.stat)?;
+            kept = Kept { reads: 0, refaults: 0, purged: 0 };
+        }
+        for _ in 0..STEP.get() * READS / BLOCK.get() {
+            let from = random.below(len.get() / BLOCK.get()) * BLOCK.get();
+            read(&working_set, &mut bytes[..BLOCK.as_usize()], from)?;
+            kept.reads += BLOCK.pages_up(page_size()).get();
+        }
+        let range = Bytes::new(at)..Bytes::new(at + STEP.get());
+        if let Some(region) = &region {
+            kept.purged += region.unmark(range.clone())?.pages().get();
+            bytes.fill(0x5a);
+            region.write(range.start, &bytes)?;
+            region.mark(range, Priority::NORMAL)?;
+        } else if plan.beside == Beside::PageCache {
+            read(&other, &mut bytes, at)?;
+        }
+        at = (at + STEP.get()) % BESIDE.get();
+    }
+    kept.refaults = refaults(&plan.stat)? - before;
+    Ok(kept)
+}
+
+fn read(file: &std::fs::File, block: &mut [u8], at: u64) -> Result<(), OsError> {
+    file.read_exact_at(block, at).map_err(|e| OsError::new("pread", at.to_string(), e))
+}
+
+fn refaults(stat: &Path) -> Result<u64, OsError> {
+    const KEY: &str = "workingset_refault_file ";
+    let refused = |e| OsError::new("read", stat.display().to_string(), e);
+    let text = std::fs::read_to_string(stat).map_err(refused)?;
+    let found = text.lines().find_map(|line| line.strip_prefix(KEY)?.trim().parse().ok());
+    let missing = || refused(std::io::Error::new(std::io::ErrorKind::InvalidData, KEY));
+    found.ok_or_else(missing)
+}

@@ -1,0 +1,80 @@
+//! Forks in the mix: the child unmarks what it inherits, and finds it told or whole.
+
+use std::time::Duration;
+
+use super::own::{lost, offset};
+use super::{range, Counts, Shared, OWN};
+use crate::clock;
+use crate::reserve::fork::{in_child, End};
+use crate::reserve::page_buffer;
+
+const FORK_EVERY: Duration = Duration::from_millis(200);
+
+/// Forks now and then until the time is over.
+pub(super) fn fork_until(shared: &Shared, time: Duration) -> Counts {
+    let mut counts = Counts::default();
+    let start = clock::wall();
+    loop {
+        let gone = clock::wall().saturating_sub(start);
+        if gone >= time {
+            break;
+        }
+        std::thread::sleep(FORK_EVERY.min(time - gone));
+        fork(shared, counts.forks % 2 == 0, &mut counts);
+    }
+    counts
+}
+
+/// With `rest` nobody is in the middle of a step, so that the child knows what every page must
+/// hold; without, it only has to come through.
+fn fork(shared: &Shared, rest: bool, counts: &mut Counts) {
+    let mut page = page_buffer();
+    let alone = rest.then(|| shared.step.write());
+    let ended = in_child(|| faults(shared, &mut page, rest));
+    drop(alone);
+    counts.forks += 1;
+    match ended {
+        Ok(End::Exit(0)) => {}
+        Ok(End::Exit(bits)) => {
+            if bits & !FAILED != 0 {
+                counts.error("a forked child", format!("faults {bits:#x}, fork {}", counts.forks));
+            }
+            counts.lost_writes += u64::from(bits & LOST_WRITE != 0);
+            counts.stale_reads += u64::from(bits & STALE_READ != 0);
+            counts.false_intact += u64::from(bits & FALSE_INTACT != 0);
+            counts.false_purged += u64::from(bits & FALSE_PURGED != 0);
+            if bits & FAILED != 0 {
+                counts.error("a forked child", "a call failed");
+            }
+        }
+        Ok(end) => counts.error("a forked child", format!("{end:?}")),
+        Err(e) => counts.error("fork", e),
+    }
+}
+
+const LOST_WRITE: u8 = 1;
+const STALE_READ: u8 = 2;
+const FALSE_INTACT: u8 = 4;
+const FALSE_PURGED: u8 = 8;
+const FAILED: u8 = 16;
+
+/// In a child: one bit for each kind of fault.
+fn faults(shared: &Shared, bytes: &mut [u8], rest: bool) -> u8 {
+    let Ok(purged) = shared.region.unmark(range(0, OWN)) else { return FAILED };
+    let Ok(lost) = lost(&purged, 0, OWN) else { return FAILED };
+    let mut counts = Counts::default();
+    let mut failed = false;
+    for (page, lost) in (0..OWN).zip(lost) {
+        failed |= shared.region.read(offset(page), bytes).is_err();
+        if rest {
+            let was = shared.oracle.state(page);
+            counts.judge_unmarked(was, lost, was.judge(bytes, page));
+        }
+    }
+    let bit = |count: u64, bit: u8| if count > 0 { bit } else { 0 };
+    bit(counts.lost_writes, LOST_WRITE)
+        | bit(counts.stale_reads, STALE_READ)
+        | bit(counts.false_intact, FALSE_INTACT)
+        | bit(counts.false_purged, FALSE_PURGED)
+        | bit(u64::from(failed), FAILED)
+}

@@ -1,0 +1,93 @@
+//! Sharers: threads that mark and unmark the same pages, none of which is anyone's own.
+
+use std::sync::atomic::Ordering;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::oracle::{fill, Contents, State};
+use super::own::{lost, offset, priority};
+use super::{range, Counts, Shared, OWN, SHARED};
+use crate::reserve::keyed::Random;
+use crate::reserve::page_buffer;
+
+const REST_US_MAX: u64 = 1500;
+/// Steps of a sharer between two looks at everything.
+const LOOK_EVERY: u64 = 64;
+
+/// Steps at random until told to stop.
+pub(super) fn share(shared: &Shared, id: u64) -> Counts {
+    let mut counts = Counts::default();
+    let mut random = Random::new(id << 40 | 7);
+    if id == 0 {
+        look(shared, &mut counts);
+    }
+    while !shared.stop.load(Ordering::Relaxed) && counts.errors.is_empty() {
+        for _ in 0..LOOK_EVERY {
+            let _common = shared.common.read();
+            let _step = shared.step.read();
+            let at = random.below(SHARED);
+            let pages = 1 + random.below((SHARED - at).min(256));
+            step(shared, &mut random, at, pages, &mut counts);
+            if shared.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(random.below(REST_US_MAX)));
+        }
+        look(shared, &mut counts);
+    }
+    counts
+}
+
+fn step(shared: &Shared, random: &mut Random, at: u64, pages: u64, counts: &mut Counts) {
+    if random.below(5) < 3 {
+        counts.marks += 1;
+        if let Err(e) = shared.region.mark(range(OWN + at, pages), priority(random)) {
+            counts.error("mark of what others mark", e);
+        }
+        return;
+    }
+    unmark(shared, at, pages, counts);
+}
+
+/// Unmarks and notes what is told as lost.
+fn unmark(shared: &Shared, at: u64, pages: u64, counts: &mut Counts) {
+    counts.unmarks += 1;
+    let purged = shared.region.unmark(range(OWN + at, pages)).map_err(|e| e.to_string());
+    match purged.and_then(|purged| lost(&purged, OWN + at, pages)) {
+        Err(e) => counts.error("unmark of what others unmark", e),
+        Ok(lost) => {
+            for (page, _) in (at..).zip(lost).filter(|(_, lost)| *lost) {
+                shared.told[page as usize].store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Alone: unmarks everything, and compares what was told with what is there; then everything is
+/// written again where it was lost.
+fn look(shared: &Shared, counts: &mut Counts) {
+    let _alone = shared.common.write();
+    let _step = shared.step.read();
+    let mut versions = shared.versions.lock().unwrap_or_else(PoisonError::into_inner);
+    unmark(shared, 0, SHARED, counts);
+    let mut bytes = page_buffer();
+    for page in 0..SHARED {
+        let version = versions[page as usize];
+        let told = shared.told[page as usize].swap(false, Ordering::Relaxed);
+        if let Err(e) = shared.region.read(offset(OWN + page), &mut bytes) {
+            counts.error("read of what is unmarked", e);
+        }
+        let was = State { version, marked: true, empty: version == 0, dropped: false };
+        let is = was.judge(&bytes, OWN + page);
+        counts.judge_unmarked(was, told, is);
+        if is == Contents::Right && !was.empty {
+            continue;
+        }
+        versions[page as usize] += 1;
+        fill(&mut bytes, OWN + page, version + 1);
+        counts.writes += 1;
+        if let Err(e) = shared.region.write(offset(OWN + page), &bytes) {
+            counts.error("write into what is unmarked", e);
+        }
+    }
+}
