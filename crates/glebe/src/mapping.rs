@@ -188,6 +188,16 @@ impl Mapping {
         self.advise(Bytes::ZERO, self.len, Advice::HugePage)
     }
 
+    /// Asks for no transparent huge pages to be made of what is there.
+    pub(crate) fn refuse_huge_pages(&self) -> Result<(), OsError> {
+        self.advise(Bytes::ZERO, self.len, Advice::NoHugePage)
+    }
+
+    /// Lets the kernel take pages that nobody writes from now on.
+    pub(crate) fn offer(&self) -> Result<(), OsError> {
+        self.advise(Bytes::ZERO, self.len, Advice::Free)
+    }
+
     /// Lets a forked child find zeros here instead of a copy.
     pub(crate) fn wipe_on_fork(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::WipeOnFork)

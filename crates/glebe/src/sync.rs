@@ -5,14 +5,14 @@
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     atomic::{fence, AtomicU64, Ordering},
-    Mutex, MutexGuard, RwLock,
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 #[cfg(loom)]
 pub(crate) use loom::thread::yield_now;
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     atomic::{fence, AtomicU64, Ordering},
-    Mutex, MutexGuard, RwLock,
+    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 #[cfg(not(loom))]
 pub(crate) use std::thread::yield_now;
@@ -27,6 +27,16 @@ pub(crate) use std::sync::Mutex as StaticMutex;
 /// of this crate runs a caller's code.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// As [`lock`], with others who only read.
+pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// As [`lock`], alone.
+pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Starts to fetch the cache line of `word`, without waiting for it.

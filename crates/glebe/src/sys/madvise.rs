@@ -31,6 +31,16 @@ pub enum Advice {
     PopulateWrite,
     /// Drop the pages and their contents.
     DontNeed,
+    /// Let the kernel drop the pages when it needs memory, unless they are written before.
+    Free,
+    /// Make every page present as it is, a hole as a page of zeros that may be shared.
+    PopulateRead,
+    /// Use no transparent huge pages, and make none of what is there.
+    NoHugePage,
+    /// Make huge pages of what is there, now.
+    Collapse,
+    /// Reclaim the pages now.
+    PageOut,
 }
 
 impl Advice {
@@ -42,6 +52,11 @@ impl Advice {
             Advice::DontDump => libc::MADV_DONTDUMP,
             Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
             Advice::DontNeed => libc::MADV_DONTNEED,
+            Advice::Free => libc::MADV_FREE,
+            Advice::PopulateRead => libc::MADV_POPULATE_READ,
+            Advice::NoHugePage => libc::MADV_NOHUGEPAGE,
+            Advice::Collapse => libc::MADV_COLLAPSE,
+            Advice::PageOut => libc::MADV_PAGEOUT,
         }
     }
 }
@@ -67,6 +82,23 @@ pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsEr
         if source.kind() != io::ErrorKind::Interrupted {
             return Err(OsError::new("madvise", format!("{addr:#x}, {len}, {advice:?}"), source));
         }
+    }
+}
+
+/// Makes the pages of an armed range dirty, as a store to each would; false if one of them is not
+/// there, and then some may be dirty and some not.
+///
+/// # Errors
+/// What madvise(2) refuses.
+///
+/// # Safety
+/// As [`advise`].
+pub(crate) unsafe fn populate_armed(addr: usize, len: Bytes) -> Result<bool, OsError> {
+    // SAFETY: passed on to the caller.
+    match unsafe { advise(addr, len, Advice::PopulateWrite) } {
+        Ok(()) => Ok(true),
+        Err(error) if error.errno() == Some(libc::EFAULT) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

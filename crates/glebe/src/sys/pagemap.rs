@@ -29,6 +29,7 @@ use crate::units::{Bytes, PageSize, Pfn};
 const PATH: &str = "/proc/self/pagemap";
 const FRAME: u64 = (1 << 55) - 1;
 const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
 const BATCH: usize = 1 << 13;
 
 /// What one entry says.
@@ -59,6 +60,47 @@ impl Entry {
             Entry::Absent | Entry::Hidden => None,
         }
     }
+}
+
+/// What is behind a page of private anonymous memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Residence {
+    /// Nothing: never touched, or dropped.
+    Hole,
+    /// The shared page of zeros. Only a scan can tell it from a page.
+    Zero,
+    /// A page, in memory, in swap or being moved.
+    Page,
+}
+
+impl Residence {
+    fn of(categories: u64) -> Self {
+        match categories {
+            _ if categories & (PAGE_IS_PRESENT | PAGE_IS_SWAPPED) == 0 => Self::Hole,
+            _ if categories & PAGE_IS_PFNZERO != 0 => Self::Zero,
+            _ => Self::Page,
+        }
+    }
+}
+
+/// Pages side by side of one residence, by address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// First address.
+    pub(crate) start: usize,
+    /// One past the last.
+    pub(crate) end: usize,
+    /// What is behind them all.
+    pub(crate) residence: Residence,
+}
+
+/// How residence is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// `PAGEMAP_SCAN`: a word for each run; Linux 6.7.
+    Scan,
+    /// A word for each page.
+    Entries,
 }
 
 /// Whether the caller may see frames: whether the frame behind a page of its own is shown.
@@ -117,6 +159,72 @@ impl Pagemap {
         Ok(entries)
     }
 
+    /// The way in which this kernel tells residence.
+    pub(crate) fn reading(&self) -> Reading {
+        let at = page_size().bytes().get();
+        match scan(&self.file, at..at, PAGE_IS_PRESENT, &mut [Region::default()]) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => Reading::Entries,
+            _ => Reading::Scan,
+        }
+    }
+
+    /// The residence of `len` bytes from `addr`, whole pages, in ascending runs without a gap.
+    pub(crate) fn runs(
+        &self,
+        addr: usize,
+        len: Bytes,
+        reading: Reading,
+    ) -> Result<Vec<Run>, OsError> {
+        match reading {
+            Reading::Scan => self.runs_by_scan(addr, len),
+            Reading::Entries => self.runs_by_entries(addr, len),
+        }
+    }
+
+    fn runs_by_scan(&self, addr: usize, len: Bytes) -> Result<Vec<Run>, OsError> {
+        const TOLD: u64 = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO;
+        let (mut at, end) = (addr as u64, addr as u64 + len.get());
+        let mut regions = [Region::default(); 64];
+        let mut runs = Vec::new();
+        while at < end {
+            let (found, walked) = scan_by(&self.file, at..end, 0, TOLD, &mut regions)
+                .map_err(|source| OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source))?;
+            for region in &regions[..found] {
+                push(&mut runs, region.start, region.end, Residence::of(region.categories));
+            }
+            if walked <= at {
+                let source = io::Error::other(format!("stopped at {at:#x} of {end:#x}"));
+                return Err(OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source));
+            }
+            at = walked;
+        }
+        Ok(runs)
+    }
+
+    fn runs_by_entries(&self, addr: usize, len: Bytes) -> Result<Vec<Run>, OsError> {
+        let page = page_size();
+        let (mut at, end) = (addr as u64, addr as u64 + len.get());
+        let pages = len.pages_up(page).as_usize();
+        let mut buffer = vec![0_u8; pages.min(BATCH) * size_of::<u64>()];
+        let mut runs = Vec::new();
+        while at < end {
+            let left = Bytes::new(end - at).pages_up(page).as_usize();
+            let bytes = &mut buffer[..left.min(BATCH) * size_of::<u64>()];
+            let offset = Bytes::new(at).pages_down(page).get() * size_of::<u64>() as u64;
+            file::read_at(&self.file, bytes, offset)
+                .map_err(|source| OsError::new("pread", PATH, source))?;
+            for chunk in bytes.chunks_exact(size_of::<u64>()) {
+                let mut word = [0; size_of::<u64>()];
+                word.copy_from_slice(chunk);
+                let there = u64::from_ne_bytes(word) & (PRESENT | SWAPPED) != 0;
+                let residence = if there { Residence::Page } else { Residence::Hole };
+                push(&mut runs, at, at + page.bytes().get(), residence);
+                at += page.bytes().get();
+            }
+        }
+        Ok(runs)
+    }
+
     /// How many of `len` bytes from `addr` are mapped by huge pages.
     ///
     /// # Errors
@@ -139,6 +247,15 @@ impl Pagemap {
     }
 }
 
+/// Adds to the last run or begins one.
+fn push(runs: &mut Vec<Run>, start: u64, end: u64, residence: Residence) {
+    let (start, end) = (start as usize, end as usize);
+    match runs.last_mut() {
+        Some(last) if last.end == start && last.residence == residence => last.end = end,
+        _ => runs.push(Run { start, end, residence }),
+    }
+}
+
 /// Writes to `regions` the first runs of pages of `category` among the addresses of `range`, in
 /// the process that `pagemap` is of; how many there are, and up to where was looked.
 pub(super) fn scan(
@@ -147,14 +264,25 @@ pub(super) fn scan(
     category: u64,
     regions: &mut [Region],
 ) -> io::Result<(usize, u64)> {
+    scan_by(pagemap, range, category, category, regions)
+}
+
+/// As [`scan`]: pages that have every category of `wanted`, in runs of those alike in `told`.
+fn scan_by(
+    pagemap: &File,
+    range: Range<u64>,
+    wanted: u64,
+    told: u64,
+    regions: &mut [Region],
+) -> io::Result<(usize, u64)> {
     let mut scan = Scan {
         size: size_of::<Scan>() as u64,
         start: range.start,
         end: range.end,
         vec: regions.as_mut_ptr().expose_provenance() as u64,
         vec_len: regions.len() as u64,
-        category_mask: category,
-        return_mask: category,
+        category_mask: wanted,
+        return_mask: told,
         ..Scan::default()
     };
     point("ioctl")?;
@@ -166,6 +294,8 @@ pub(super) fn scan(
 
 /// Categories of pages.
 pub(super) const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 
 /// `struct page_region`, the answer of `PAGEMAP_SCAN`.

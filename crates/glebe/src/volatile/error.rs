@@ -1,0 +1,117 @@
+//! [`Error`]: why memory cannot be volatile, or not be read or written as it is, with the values.
+
+use crate::error::OsError;
+use crate::units::{Bytes, Pages};
+
+/// Why a call on volatile memory failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A range that does not begin and end where its pages, or granules, do.
+    #[error("{:#x} is not a multiple of {granule}", offset.get())]
+    Unaligned {
+        /// The offset, or the address, of the end at fault.
+        offset: Bytes,
+        /// What it must be a multiple of.
+        granule: Bytes,
+    },
+    /// A range of no bytes, or one that ends before it starts.
+    #[error("a range of no bytes")]
+    Empty,
+    /// A range that ends beyond the region, or the address space.
+    #[error("a range ends at {:#x}; the limit is {:#x}", end.get(), limit.get())]
+    Beyond {
+        /// Where it ends; the greatest number on overflow.
+        end: Bytes,
+        /// How far it may go.
+        limit: Bytes,
+    },
+    /// Some of it is marked volatile, where only what is not may be used.
+    #[error("the page at {:#x} is marked volatile", offset.get())]
+    Marked {
+        /// The first such page.
+        offset: Bytes,
+    },
+    /// Some of it is lost.
+    #[error("the page at {:#x} was purged", offset.get())]
+    Purged {
+        /// The first such page.
+        offset: Bytes,
+    },
+    /// Nothing is mapped there.
+    #[error("nothing is mapped at {addr:#x}")]
+    Unmapped {
+        /// The first address without a mapping.
+        addr: usize,
+    },
+    /// The memory is locked (mlock(2), mlockall(2)): the kernel may not take it.
+    #[error("the memory at {addr:#x} is locked")]
+    Locked {
+        /// The first such address.
+        addr: usize,
+    },
+    /// The memory is of a hugetlb pool, which the kernel does not take back.
+    #[error("the memory at {addr:#x} is of a hugetlb pool")]
+    Hugetlb {
+        /// The first such address.
+        addr: usize,
+    },
+    /// The memory is shared: its volatility would have to be everybody's.
+    #[error("the memory at {addr:#x} is shared")]
+    Shared {
+        /// The first such address.
+        addr: usize,
+    },
+    /// The memory is a private mapping of a file.
+    #[error("the memory at {addr:#x} is a private mapping of a file")]
+    FilePrivate {
+        /// The first such address.
+        addr: usize,
+    },
+    /// The memory cannot be written, so what is lost could not be made good.
+    #[error("the memory at {addr:#x} cannot be read and written")]
+    ReadOnly {
+        /// The first such address.
+        addr: usize,
+    },
+    /// The memory is of a device, or of the kernel itself.
+    #[error("the mapping at {addr:#x} is special ({what})")]
+    Special {
+        /// The first such address.
+        addr: usize,
+        /// What marks it so.
+        what: String,
+    },
+    /// Arming more ranges could use up the mappings that the process may have.
+    #[error("{armed} ranges are armed, of {limit} that may be")]
+    MapBudget {
+        /// Ranges armed now.
+        armed: u64,
+        /// The limit: a share of `vm.max_map_count`.
+        limit: u64,
+    },
+    /// A cap of no bytes.
+    #[error("a cap of 0 bytes; without a cap nothing is dropped")]
+    ZeroCap,
+    /// This kernel loses pages that were written.
+    #[error("the self-test failed on Linux {release}: {what}; needed is {needed} or later")]
+    SelfTest {
+        /// The kernel's release.
+        release: String,
+        /// What was seen.
+        what: String,
+        /// The first release that is known to be right.
+        needed: &'static str,
+    },
+    /// A page is there but cannot be made safe, as one whose hardware failed.
+    #[error("the page at {:#x} and {pages} from it can be neither kept nor taken", offset.get())]
+    Stuck {
+        /// Where the page begins.
+        offset: Bytes,
+        /// How many were tried at once.
+        pages: Pages,
+    },
+    /// The kernel refused a call.
+    #[error(transparent)]
+    Os(#[from] OsError),
+}

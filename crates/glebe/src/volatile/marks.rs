@@ -1,0 +1,273 @@
+//! Which pages of a region are marked: [`Marks`], the ranges with their priority and age, and
+//! [`Bitmap`], a bit a page, which a signal handler can read.
+//!
+//! Pure arithmetic on page positions. Invariants: ranges do not overlap and are not empty; each
+//! range that may still be dropped is in the queue exactly once, by priority and then by age; a
+//! bit is set exactly where a range is (the holder changes both). A call costs O(log n) and
+//! O(log n) for each range that it touches; the bitmap O(words).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::purged::push;
+use super::Priority;
+use crate::extent::Extent;
+use crate::sync::{MappedWord, Ordering};
+
+/// A marked range, from its key in the map up to `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    end: u64,
+    priority: Priority,
+    /// When it was marked, since the region was made.
+    since: Duration,
+    /// Which mark it was, counted from the region's first; parts of one mark share it.
+    order: u64,
+    /// Whether its contents were dropped here, so that nothing is left to drop.
+    dropped: bool,
+}
+
+/// The marked ranges of a region.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    ranges: BTreeMap<u64, Mark>,
+    /// Priority, order and start of what may be dropped.
+    queue: BTreeSet<(Priority, u64, u64)>,
+    last_order: u64,
+    pages: u64,
+    held_pages: u64,
+}
+
+impl Marks {
+    /// Pages marked.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Pages marked and not dropped here.
+    pub(super) fn held_pages(&self) -> u64 {
+        self.held_pages
+    }
+
+    /// Marks what of `extent` is not marked yet and returns it.
+    pub(super) fn insert(
+        &mut self,
+        extent: Extent,
+        priority: Priority,
+        now: Duration,
+    ) -> Vec<Extent> {
+        self.last_order += 1;
+        let mut new = Vec::new();
+        let mut at = extent.start();
+        for part in self.within(extent) {
+            new.extend(between(at, part.start()));
+            at = part.end();
+        }
+        new.extend(between(at, extent.end()));
+        for part in &new {
+            let mark = Mark {
+                end: part.end(),
+                priority,
+                since: now,
+                order: self.last_order,
+                dropped: false,
+            };
+            self.put(part.start(), mark);
+        }
+        new
+    }
+
+    /// Takes the marks off `extent` and returns what was marked there.
+    pub(super) fn remove(&mut self, extent: Extent) -> Vec<Extent> {
+        self.cut(extent).into_iter().fold(Vec::new(), |mut parts, (part, _)| {
+            push(&mut parts, part);
+            parts
+        })
+    }
+
+    /// What of `extent` is marked.
+    pub(super) fn within(&self, extent: Extent) -> Vec<Extent> {
+        let mut parts = Vec::new();
+        self.touching(extent).for_each(|(part, _)| push(&mut parts, part));
+        parts
+    }
+
+    /// What of `extent` is marked and not dropped yet; it counts as dropped from now on.
+    pub(super) fn drop_within(&mut self, extent: Extent) -> Vec<Extent> {
+        let mut parts = Vec::new();
+        for (part, mark) in self.cut(extent) {
+            if !mark.dropped {
+                push(&mut parts, part);
+            }
+            self.put(part.start(), Mark { end: part.end(), dropped: true, ..mark });
+        }
+        parts
+    }
+
+    /// What is to be dropped first: the oldest range of the lowest priority.
+    pub(super) fn first_to_drop(&self) -> Option<Extent> {
+        let (_, _, start) = *self.queue.first()?;
+        between(start, self.ranges.get(&start)?.end)
+    }
+
+    /// All that is marked.
+    pub(super) fn all(&self) -> Vec<Extent> {
+        Extent::new(0, u64::MAX).map_or_else(Vec::new, |all| self.within(all))
+    }
+
+    /// A range that may be dropped and is at least `age` old at `now`.
+    pub(super) fn aged(&self, age: Duration, now: Duration) -> Option<Extent> {
+        // Within a priority the order is that of age.
+        Priority::all().find_map(|priority| {
+            let first = self.queue.range((priority, 0, 0)..).next();
+            let (_, _, start) = *first.filter(|(of, ..)| *of == priority)?;
+            let mark = self.ranges.get(&start)?;
+            let old = now.saturating_sub(mark.since) >= age;
+            between(start, mark.end).filter(|_| old)
+        })
+    }
+
+    /// The parts of marked ranges that lie in `extent`.
+    fn touching(&self, extent: Extent) -> impl Iterator<Item = (Extent, Mark)> + '_ {
+        let before = self.ranges.range(..=extent.start()).next_back();
+        let first = before.map_or(extent.start(), |(start, _)| *start);
+        self.ranges.range(first..extent.end()).filter_map(move |(start, mark)| {
+            let part = between(*start, mark.end)?.intersection(extent)?;
+            Some((part, *mark))
+        })
+    }
+
+    /// Takes the parts that lie in `extent` out, leaving what sticks out at either end.
+    fn cut(&mut self, extent: Extent) -> Vec<(Extent, Mark)> {
+        let parts: Vec<_> = self.touching(extent).collect();
+        for (part, mark) in &parts {
+            let whole = self.ranges.range(..=part.start()).next_back().map(|(start, _)| *start);
+            let Some(start) = whole else { continue };
+            self.take(start);
+            if start < part.start() {
+                self.put(start, Mark { end: part.start(), ..*mark });
+            }
+            if part.end() < mark.end {
+                self.put(part.end(), *mark);
+            }
+        }
+        parts
+    }
+
+    fn put(&mut self, start: u64, mark: Mark) {
+        self.pages += mark.end - start;
+        if !mark.dropped {
+            self.held_pages += mark.end - start;
+            self.queue.insert((mark.priority, mark.order, start));
+        }
+        self.ranges.insert(start, mark);
+    }
+
+    fn take(&mut self, start: u64) {
+        let Some(mark) = self.ranges.remove(&start) else { return };
+        self.pages -= mark.end - start;
+        if !mark.dropped {
+            self.held_pages -= mark.end - start;
+            self.queue.remove(&(mark.priority, mark.order, start));
+        }
+    }
+
+    /// Tests the invariants of the file's head.
+    #[cfg(test)]
+    pub(super) fn check_invariants(&self) {
+        let mut last_end = 0;
+        let mut queued = 0;
+        for (start, mark) in &self.ranges {
+            assert!(*start >= last_end && *start < mark.end, "{self:?}");
+            last_end = mark.end;
+            let key = (mark.priority, mark.order, *start);
+            assert_eq!(self.queue.contains(&key), !mark.dropped, "{self:?}");
+            queued += usize::from(!mark.dropped);
+        }
+        assert_eq!(self.queue.len(), queued);
+        let pages = |held: bool| -> u64 {
+            let counted = self.ranges.iter().filter(|(_, mark)| !(held && mark.dropped));
+            counted.map(|(start, mark)| mark.end - start).sum()
+        };
+        assert_eq!((self.pages, self.held_pages), (pages(false), pages(true)));
+    }
+}
+
+fn between(start: u64, end: u64) -> Option<Extent> {
+    Extent::new(start, end.checked_sub(start)?)
+}
+
+const WORD: u64 = u64::BITS as u64;
+
+/// A bit for each page. Bits are changed under the region's lock and read without it.
+///
+/// ```text
+/// word i   bit b = page 64 i + b
+/// ```
+#[derive(Debug)]
+pub(super) struct Bitmap {
+    words: Box<[MappedWord]>,
+}
+
+impl Bitmap {
+    /// All clear.
+    pub(super) fn new(pages: u64) -> Self {
+        Self { words: (0..pages.div_ceil(WORD)).map(|_| MappedWord::new(0)).collect() }
+    }
+
+    /// Whether the page's bit is set. Takes no lock: may be asked in a signal handler.
+    #[inline]
+    pub(super) fn get(&self, page: u64) -> bool {
+        let word = &self.words[(page / WORD) as usize];
+        word.load(Ordering::Acquire) >> (page % WORD) & 1 == 1
+    }
+
+    /// The first page of `extent` whose bit is set.
+    pub(super) fn first_in(&self, extent: Extent) -> Option<u64> {
+        words_of(extent).find_map(|(word, mask)| {
+            let found = self.words[word].load(Ordering::Acquire) & mask;
+            (found != 0).then(|| word as u64 * WORD + u64::from(found.trailing_zeros()))
+        })
+    }
+
+    pub(super) fn set(&self, extent: Extent) {
+        for (word, mask) in words_of(extent) {
+            self.words[word].fetch_or(mask, Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn clear(&self, extent: Extent) {
+        for (word, mask) in words_of(extent) {
+            self.words[word].fetch_and(!mask, Ordering::AcqRel);
+        }
+    }
+
+    /// The runs of set bits in `extent`.
+    pub(super) fn runs_in(&self, extent: Extent) -> Vec<Extent> {
+        let mut runs = Vec::new();
+        for (word, mask) in words_of(extent) {
+            let mut bits = self.words[word].load(Ordering::Acquire) & mask;
+            while bits != 0 {
+                let low = bits.trailing_zeros();
+                let len = (bits >> low).trailing_ones();
+                let start = word as u64 * WORD + u64::from(low);
+                Extent::new(start, len.into()).into_iter().for_each(|run| push(&mut runs, run));
+                bits &= u64::MAX.checked_shl(low + len).unwrap_or(0);
+            }
+        }
+        runs
+    }
+}
+
+/// The words that hold an extent's bits, each with the mask of those.
+fn words_of(extent: Extent) -> impl Iterator<Item = (usize, u64)> {
+    let (first, last) = (extent.start() / WORD, (extent.end() - 1) / WORD);
+    (first..=last).map(move |word| {
+        let low = extent.start().max(word * WORD) % WORD;
+        let high = (extent.end() - 1).min(word * WORD + WORD - 1) % WORD;
+        (word as usize, (u64::MAX << low) & (u64::MAX >> (WORD - 1 - high)))
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+//! Statistics of volatile memory: one table, as the reserve's.
+//!
+//! Identity, exact while no call is under way: pages ever marked are those that are marked still
+//! and those that were purged or rescued by an unmark ([`Stats::check`] tests it).
+
+use super::Engine;
+use crate::stats::{
+    describe, json, lines, openmetrics, text, Counters, Line, Row, Set, Unit, Value,
+};
+use crate::sys::page_size;
+use crate::units::Pages;
+
+macro_rules! statistics {
+    (
+        counters { $($variant:ident $name:ident $unit:ident $what:literal;)* }
+        gauges { $($gauge:ident $gauge_name:literal $gauge_what:literal;)* }
+    ) => {
+        /// A counter's place.
+        #[derive(Clone, Copy, Debug)]
+        pub(super) enum Counter { $($variant,)* }
+
+        const COUNTERS: usize = [$(Counter::$variant),*].len();
+
+        /// The statistics of a region at one moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            /// The engine.
+            pub engine: Engine,
+            $(#[doc = $what] pub $name: u64,)*
+            $(#[doc = $gauge_what] pub $gauge: Pages,)*
+        }
+
+        impl Counts {
+            /// The counters, summed; the caller adds the engine and the pages.
+            pub(super) fn sum(&self) -> Stats {
+                Stats { $($name: self.0.sum(Counter::$variant as usize),)* ..Stats::default() }
+            }
+        }
+
+        impl Stats {
+            fn rows(&self) -> Vec<Row<'_>> {
+                let row = |name, value, what| Row { name, value, what };
+                vec![
+                    $(row(stringify!($name), Value::Counter(Unit::$unit, self.$name), $what),)*
+                    $(row(
+                        $gauge_name, Value::Gauge(Unit::Pages, self.$gauge.get()), $gauge_what
+                    ),)*
+                ]
+            }
+        }
+    };
+}
+
+statistics! {
+    counters {
+        Marks marks Count "calls that marked something";
+        Unmarks unmarks Count "calls that unmarked something";
+        MarkedEver marked_ever Pages "pages that were marked";
+        Purged purged Pages "pages that an unmark found lost";
+        Rescued rescued Pages "pages that an unmark kept (v10: pgdiscard_rescued)";
+        DroppedByCap dropped_by_cap Pages "marked pages dropped because of a cap or their age";
+        DroppedNow dropped_now Pages "marked pages dropped because the program asked for it";
+        Overwritten overwritten Pages "lost pages that were written while they were marked";
+        ReadsLost reads_lost Count "reads of marked memory that found some of it lost";
+    }
+    gauges {
+        total "total_pages" "pages of the region";
+        marked "marked_pages" "pages marked";
+        resident "resident_pages" "marked pages that are in memory still";
+    }
+}
+
+/// What every name in OpenMetrics begins with.
+const PREFIX: &str = "glebe_volatile_";
+
+/// The counters of one region.
+#[derive(Debug)]
+pub(super) struct Counts(Counters<COUNTERS>);
+
+impl Counts {
+    pub(super) fn new() -> Self {
+        Self(Counters::new())
+    }
+
+    pub(super) fn add(&self, counter: Counter, n: u64) {
+        self.0.add(counter as usize, n);
+    }
+}
+
+impl Stats {
+    /// One JSON object; names end in their unit where it is not a count.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let numbers = json(&self.rows());
+        format!("{{ \"engine\": \"{}\", {}", self.engine, numbers.trim_start_matches(['{', ' ']))
+    }
+
+    /// OpenMetrics 1.0 text; pages of memory are bytes there, and the label `engine` names it.
+    #[must_use]
+    pub fn to_openmetrics(&self) -> String {
+        let labels = vec![("engine", self.engine.to_string())];
+        openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
+    }
+
+    /// As [`Stats::to_openmetrics`], for several regions in one text; the label `region` holds
+    /// the name that stands beside each. Names must differ: a series may not come twice.
+    #[must_use]
+    pub fn openmetrics_of(regions: &[(&str, &Stats)]) -> String {
+        let labels = |name: &str, stats: &Stats| {
+            vec![("region", name.to_owned()), ("engine", stats.engine.to_string())]
+        };
+        let sets: Vec<_> = regions
+            .iter()
+            .map(|(name, stats)| Set { labels: labels(name, stats), rows: stats.rows() })
+            .collect();
+        openmetrics(PREFIX, page_size().bytes(), &sets)
+    }
+
+    /// Each number that text and JSON show, in their order.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        lines(&self.rows())
+    }
+
+    /// Name, unit and meaning of each number in text and JSON, one a line.
+    #[must_use]
+    pub fn describe() -> String {
+        describe(&Self::default().rows())
+    }
+
+    /// Tests the identity of the module's head; it holds while no call is under way.
+    ///
+    /// # Errors
+    /// Its values, where it does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        if self.marked_ever == self.marked.get() + self.purged + self.rescued {
+            return Ok(());
+        }
+        Err(format!(
+            "marked_ever {} is not marked {} + purged {} + rescued {}",
+            self.marked_ever,
+            self.marked.get(),
+            self.purged,
+            self.rescued
+        ))
+    }
+}
+
+impl std::fmt::Display for Stats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{:<24} {:>14}  how lost pages are known", "engine", self.engine)?;
+        f.write_str(&text(&self.rows()))
+    }
+}

@@ -1,0 +1,208 @@
+//! The *tag* engine: a page that is lost is known by its first word, with no userfaultfd.
+//!
+//! To mark, the first word of each page is exchanged for the page's *tag*, a number that only
+//! this region knows, and saved out of line; then the kernel gets the right to the page. A lost
+//! page reads as zeros. To unmark, the word is compared and exchanged back, which is a store and
+//! so cancels the kernel's right; no system call is made. The kernel takes the page out of the
+//! page table before it looks whether the page is dirty, so the exchange either comes first and
+//! keeps the page, or finds zeros. The idea is Kevin Easton's (linux-mm, April 2014), and found in
+//! Chromium's `MadvFreeDiscardableMemoryPosix` and in skeeto's `purgeable`.
+//!
+//! ```text
+//! marked page   word 0 = tag        lost page   word 0 = 0        else: written while marked
+//! ```
+//!
+//! Pages that hold no memory are left as they are: they are zeros, and cannot be lost. Changes
+//! are made under the region's lock held alone. Cost: an exchange a page each way. A touch of a
+//! lost page is no SIGBUS: it finds zeros.
+//!
+//! # Safety
+//! The words are inside the region's mapping, at multiples of a page, and are only touched as
+//! atomics here while the page is marked.
+#![allow(unsafe_code)]
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ptr;
+
+use super::marks::Bitmap;
+use super::purged::push;
+use crate::error::OsError;
+use crate::extent::Extent;
+use crate::mapping::racy;
+use crate::sync::{fence, MappedWord, Ordering};
+use crate::sys::madvise::{advise, Advice};
+use crate::sys::pagemap::{Pagemap, Reading, Residence};
+use crate::units::{Bytes, PageSize, Pages};
+
+/// Bytes of a tag.
+const WORD: usize = size_of::<u64>();
+
+/// What an unmark found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// What is lost.
+    pub(super) lost: Vec<Extent>,
+    /// How many of these were written while they were marked.
+    pub(super) overwritten: u64,
+}
+
+/// The engine of one region.
+#[derive(Debug)]
+pub(super) struct Tag {
+    base: usize,
+    page: PageSize,
+    secret: u64,
+    /// First words of tagged pages.
+    saved: Box<[MappedWord]>,
+    /// Which pages have a tag: the marked ones, less those that held no memory.
+    tagged: Bitmap,
+    pagemap: Option<(Pagemap, Reading)>,
+}
+
+impl Tag {
+    /// The engine of a region of `pages` at `base`; `without_scan` as for the other engine.
+    pub(super) fn new(base: usize, pages: u64, page: PageSize, without_scan: bool) -> Self {
+        Self {
+            base,
+            page,
+            secret: RandomState::new().build_hasher().finish(),
+            saved: (0..pages).map(|_| MappedWord::new(0)).collect(),
+            tagged: Bitmap::new(pages),
+            pagemap: open_pagemap(without_scan),
+        }
+    }
+
+    /// In a child the parent's map would be read.
+    pub(super) fn follow_fork(&mut self) {
+        let without_scan = matches!(self.pagemap, Some((_, Reading::Entries)));
+        self.pagemap = open_pagemap(without_scan);
+    }
+
+    /// Tags what of `pages` holds memory and gives the kernel the right to it.
+    pub(super) fn mark(&self, pages: Extent) -> Result<(), OsError> {
+        for run in self.holding(pages)? {
+            for page in run.start()..run.end() {
+                let word = self.word(page).swap(self.tag(page), Ordering::AcqRel);
+                self.saved[page as usize].store(word, Ordering::Release);
+            }
+            self.tagged.set(run);
+            let (addr, len) = self.place(run);
+            // SAFETY: inside the region's mapping; its owner has agreed to lose the contents.
+            unsafe { advise(addr, len, Advice::Free)? };
+        }
+        Ok(())
+    }
+
+    /// Takes the right to `parts` back.
+    pub(super) fn unmark(&self, parts: &[Extent]) -> Found {
+        let mut found = Found::default();
+        for run in parts.iter().flat_map(|part| self.tagged.runs_in(*part)) {
+            for page in run.start()..run.end() {
+                let Err(word) = self.take_back(page) else { continue };
+                found.overwritten += u64::from(word != 0);
+                Extent::new(page, 1).into_iter().for_each(|page| push(&mut found.lost, page));
+            }
+            self.tagged.clear(run);
+        }
+        found
+    }
+
+    /// Puts the saved word back where the tag is, else returns the word that is there.
+    fn take_back(&self, page: u64) -> Result<(), u64> {
+        let (word, tag) = (self.word(page), self.tag(page));
+        // Looked at first: an exchange would allocate a page for what is lost.
+        match word.load(Ordering::Acquire) {
+            seen if seen == tag => {
+                let saved = self.saved[page as usize].load(Ordering::Acquire);
+                word.compare_exchange(tag, saved, Ordering::AcqRel, Ordering::Acquire).map(drop)
+            }
+            seen => Err(seen),
+        }
+    }
+
+    /// Drops the contents of marked pages.
+    pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
+        for run in self.tagged.runs_in(pages) {
+            let (addr, len) = self.place(run);
+            // SAFETY: as in `mark`.
+            unsafe { advise(addr, len, Advice::DontNeed)? };
+        }
+        Ok(())
+    }
+
+    /// Copies bytes out of pages that may be marked; the first page that is lost where one is.
+    pub(super) fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), u64> {
+        let at = self.base + offset.as_usize();
+        // SAFETY: the caller has checked the range against the mapping.
+        unsafe {
+            racy::copy(buf.as_mut_ptr(), ptr::with_exposed_provenance(at), buf.len());
+        }
+        // A page whose tag is there now was there during the copy: a lost one never gets it back
+        // while the region's lock is held.
+        fence(Ordering::Acquire);
+        let end = Bytes::new(offset.get() + buf.len() as u64);
+        let (first, last) = (offset.pages_down(self.page), end.pages_up(self.page));
+        for page in (first.get()..last.get()).filter(|page| self.tagged.get(*page)) {
+            if self.word(page).load(Ordering::Acquire) != self.tag(page) {
+                return Err(page);
+            }
+            let saved = self.saved[page as usize].load(Ordering::Acquire).to_ne_bytes();
+            let start = Pages::new(page).bytes(self.page).get();
+            for (i, byte) in saved.into_iter().enumerate() {
+                let place = (start + i as u64).checked_sub(offset.get());
+                let place = place.and_then(|place| usize::try_from(place).ok());
+                if let Some(to) = place.and_then(|place| buf.get_mut(place)) {
+                    *to = byte;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many of `pages` are in memory.
+    pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
+        Ok(Pages::new(self.holding(pages)?.iter().map(|run| run.len()).sum()))
+    }
+
+    /// Which of `pages` hold memory, or may.
+    fn holding(&self, pages: Extent) -> Result<Vec<Extent>, OsError> {
+        let Some((pagemap, reading)) = &self.pagemap else { return Ok(vec![pages]) };
+        let (addr, len) = self.place(pages);
+        let held = pagemap.runs(addr, len, *reading)?.into_iter();
+        let held = held.filter(|run| run.residence == Residence::Page);
+        let pages = |bytes: usize| Bytes::new(bytes as u64).pages_down(self.page).get();
+        Ok(held
+            .filter_map(|run| Extent::new(pages(run.start - self.base), pages(run.end - run.start)))
+            .collect())
+    }
+
+    /// The tag of a page: not zero, and not the same for two pages.
+    fn tag(&self, page: u64) -> u64 {
+        // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
+        let mut mixed = self.secret.wrapping_add(page.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)).max(1)
+    }
+
+    /// The first word of a page.
+    fn word(&self, page: u64) -> &MappedWord {
+        let at = self.base + Pages::new(page).bytes(self.page).as_usize();
+        debug_assert!((page as usize) < self.saved.len() && at % WORD == 0);
+        // SAFETY: pages are below `saved.len()`, so the word is in the mapping, which outlives
+        // the engine; a page boundary aligns it; it is only touched as an atomic.
+        unsafe { &*ptr::with_exposed_provenance(at) }
+    }
+
+    /// Address and length of pages.
+    fn place(&self, pages: Extent) -> (usize, Bytes) {
+        let offset = Pages::new(pages.start()).bytes(self.page).as_usize();
+        (self.base + offset, Pages::new(pages.len()).bytes(self.page))
+    }
+}
+
+fn open_pagemap(without_scan: bool) -> Option<(Pagemap, Reading)> {
+    let pagemap = Pagemap::open().ok()?;
+    let reading = if without_scan { Reading::Entries } else { pagemap.reading() };
+    Some((pagemap, reading))
+}
