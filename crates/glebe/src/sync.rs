@@ -18,7 +18,9 @@ pub(crate) use std::sync::{
 pub(crate) use std::thread::yield_now;
 
 /// A word in mapped memory or in a `static`, where the model checker's own type cannot be.
-pub(crate) use std::sync::atomic::{AtomicU64 as MappedWord, AtomicU8 as MappedByte};
+pub(crate) use std::sync::atomic::{
+    AtomicPtr as MappedPtr, AtomicU64 as MappedWord, AtomicU8 as MappedByte,
+};
 
 /// A lock in a `static`, where the model checker's own type cannot be.
 pub(crate) use std::sync::Mutex as StaticMutex;

@@ -38,6 +38,16 @@ pub(crate) fn read_some(file: File, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Some bytes of an open file, from where it stands; none at its end.
+pub(crate) fn read_part(file: &mut File, buf: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match point("read").and_then(|()| file.read(buf)) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 /// As many bytes as `buf` has, from an offset.
 pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
     point("pread")?;

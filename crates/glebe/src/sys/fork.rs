@@ -37,6 +37,13 @@ impl ForkGuard {
         Self { word, born }
     }
 
+    /// The number of the process that made the guard, which no ancestor of it had; not zero.
+    #[must_use]
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.born
+    }
+
     /// Whether the calling process was forked, at any remove, from the one that made the guard.
     #[must_use]
     #[inline]

@@ -1,6 +1,7 @@
 //! The only files that call the kernel: thin functions, no policy,
 //! [`OsError`](crate::error::OsError) out.
 
+pub mod atfork;
 pub mod cgroup;
 #[cfg(test)]
 pub(crate) mod child;
@@ -14,6 +15,7 @@ pub mod hugetlb;
 pub(crate) mod io_uring;
 pub mod lock_file;
 pub mod madvise;
+pub mod map_count;
 pub mod membarrier;
 pub mod meminfo;
 pub mod mmap;
@@ -29,5 +31,6 @@ pub(crate) mod swap;
 pub(crate) mod thread;
 pub mod ticks;
 pub(crate) mod uffd;
+pub mod vma;
 
 pub use page::page_size;

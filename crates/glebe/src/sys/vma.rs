@@ -1,0 +1,277 @@
+//! What is mapped where: the calling process's mappings among a range of addresses.
+//!
+//! A *VMA* is one entry of `/proc/self/smaps`: addresses that are mapped alike, its header line
+//! being that of `/proc/self/maps`. Addresses and lengths are bytes. [`Vma::parse`] is pure; the
+//! text is hostile as far as the process's own names for files and memory go, which the kernel
+//! shows with line ends escaped.
+//!
+//! Cost: the file has no index, so [`among`] reads from the lowest mapping on and stops at the
+//! end of the range, and the kernel walks the page tables of all that is read. For adopting memory
+//! and for statistics, not for every mark. Source: proc_pid_maps(5), proc_pid_smaps(5),
+//! `fs/proc/task_mmu.c`.
+
+mod eligible;
+
+use std::fs::OpenOptions;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+
+pub use eligible::{classify, Refusal};
+
+use crate::error::OsError;
+use crate::sys::file;
+use crate::units::Bytes;
+
+const PATH: &str = "/proc/self/smaps";
+/// At a time; seq_file fills no more than a page or one entry anyway.
+const READ: usize = 16 << 10;
+/// A header line holds a path of at most 4 KiB, each byte of which may be escaped as four.
+const LINE_MAX: usize = 32 << 10;
+
+/// One mapping.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vma {
+    /// First address.
+    pub start: usize,
+    /// One past the last address.
+    pub end: usize,
+    /// As shown: `r` or `-`, `w` or `-`, `x` or `-`, then `p`rivate or `s`hared.
+    pub permissions: [u8; 4],
+    /// Of the file mapped; zero where there is none.
+    pub inode: u64,
+    /// Path of the file, or the kernel's or the process's name for the memory; mostly empty.
+    pub path: String,
+    /// The letter pairs of `VmFlags`, each followed by a space or the end.
+    pub flags: String,
+    /// Size of the pages that it is made of.
+    pub kernel_page: Bytes,
+    /// Present.
+    pub rss: Bytes,
+    /// Present, private and marked by `MADV_FREE`, and not written since.
+    pub lazy_free: Bytes,
+    /// In swap.
+    pub swap: Bytes,
+}
+
+impl Vma {
+    /// Whether `VmFlags` has this letter pair.
+    #[must_use]
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.split_ascii_whitespace().any(|set| set == flag)
+    }
+
+    /// Whether writes stay with the process.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        self.permissions[3] == b'p'
+    }
+
+    /// The entries of `smaps` text that share an address with `range`, in the order of the text.
+    ///
+    /// # Errors
+    /// The line that is none of `smaps`.
+    pub fn parse(text: &[u8], range: &Range<usize>) -> Result<Vec<Self>, Malformed> {
+        let mut parser = Parser::new(range);
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            if parser.line(line)? == Reading::Past {
+                break;
+            }
+        }
+        parser.end()
+    }
+
+    /// `7f00-7f10 rw-p 00000000 fe:00 123   /a path`: the path may hold anything but a line end.
+    fn header(line: &[u8]) -> Option<Self> {
+        let mut fields = line.splitn(6, |byte| *byte == b' ');
+        let mut field = || std::str::from_utf8(fields.next()?).ok();
+        let (start, end) = field()?.split_once('-')?;
+        let (start, end) = (address(start)?, address(end)?);
+        let permissions: [u8; 4] = field()?.as_bytes().try_into().ok()?;
+        let _offset = field()?;
+        let _device = field()?;
+        let inode = field()?.parse().ok()?;
+        let known = permissions.iter().zip([b"r-", b"w-", b"x-", b"ps"]);
+        if start >= end || !known.into_iter().all(|(shown, allowed)| allowed.contains(shown)) {
+            return None;
+        }
+        let path = String::from_utf8_lossy(fields.next().unwrap_or_default());
+        let path = path.trim_start_matches(' ').to_owned();
+        Some(Self { start, end, permissions, inode, path, ..Self::default() })
+    }
+
+    /// `Rss:    12 kB`, `VmFlags: rd wr`, and others that nobody here asks for.
+    fn field(&mut self, line: &[u8]) -> Option<()> {
+        let text = std::str::from_utf8(line).ok()?;
+        let (name, value) = text.split_once(':')?;
+        let amount = match name {
+            "KernelPageSize" => &mut self.kernel_page,
+            "Rss" => &mut self.rss,
+            "LazyFree" => &mut self.lazy_free,
+            "Swap" => &mut self.swap,
+            "VmFlags" => {
+                value.trim().clone_into(&mut self.flags);
+                return Some(());
+            }
+            _ => return Some(()),
+        };
+        let kib: u64 = value.trim().strip_suffix(" kB")?.parse().ok()?;
+        *amount = Bytes::new(kib.checked_mul(1 << 10)?);
+        Some(())
+    }
+}
+
+/// Sums over the mappings of a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Present.
+    pub rss: Bytes,
+    /// Present, but the kernel may take it without asking: RSS that is reclaimable.
+    pub lazy_free: Bytes,
+    /// In swap.
+    pub swap: Bytes,
+    /// Whether a mapping reached beyond the range: then the sums are upper bounds, none of them
+    /// above the length of the range.
+    pub is_bound: bool,
+}
+
+impl Usage {
+    fn of(vmas: &[Vma], range: &Range<usize>) -> Self {
+        let mut sum = Self::default();
+        for vma in vmas {
+            let start = vma.start.max(range.start);
+            let inside = Bytes::new(vma.end.min(range.end).saturating_sub(start) as u64);
+            sum.is_bound |= inside.get() < (vma.end - vma.start) as u64;
+            for (total, part) in [
+                (&mut sum.rss, vma.rss),
+                (&mut sum.lazy_free, vma.lazy_free),
+                (&mut sum.swap, vma.swap),
+            ] {
+                *total = *total + part.min(inside);
+            }
+        }
+        sum
+    }
+}
+
+/// What is present, reclaimable and swapped in a range of the calling process.
+///
+/// # Errors
+/// As [`among`].
+pub fn usage(range: &Range<usize>) -> Result<Usage, OsError> {
+    Ok(Usage::of(&among(range)?, range))
+}
+
+/// A line that is none of `smaps`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a line of smaps: {0:?}")]
+pub struct Malformed(String);
+
+impl Malformed {
+    fn of(line: &[u8]) -> Self {
+        const SHOWN_MAX: usize = 80;
+        Self(String::from_utf8_lossy(&line[..line.len().min(SHOWN_MAX)]).into_owned())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// More may follow that is asked for.
+    On,
+    /// Nothing that follows is asked for.
+    Past,
+}
+
+/// Takes the lines of `smaps` one by one.
+struct Parser<'a> {
+    range: &'a Range<usize>,
+    /// Entries so far; the last may lack lines.
+    found: Vec<Vma>,
+    /// Whether the lines that come belong to the last one found.
+    is_inside: bool,
+    /// No entry has been seen at all.
+    is_start: bool,
+}
+
+impl<'a> Parser<'a> {
+    fn new(range: &'a Range<usize>) -> Self {
+        Self { range, found: Vec::new(), is_inside: false, is_start: true }
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<Reading, Malformed> {
+        let malformed = || Malformed::of(line);
+        // A field's name begins with a capital letter, an address never does.
+        if line.first().is_some_and(u8::is_ascii_uppercase) {
+            if self.is_start {
+                return Err(malformed());
+            }
+            if let Some(vma) = self.found.last_mut().filter(|_| self.is_inside) {
+                vma.field(line).ok_or_else(malformed)?;
+            }
+            return Ok(Reading::On);
+        }
+        let vma = Vma::header(line).ok_or_else(malformed)?;
+        self.is_start = false;
+        if vma.start >= self.range.end {
+            return Ok(Reading::Past);
+        }
+        self.is_inside = vma.end > self.range.start;
+        if self.is_inside {
+            self.found.push(vma);
+        }
+        Ok(Reading::On)
+    }
+
+    /// Every entry ends with its flags: without them it is cut short.
+    fn end(self) -> Result<Vec<Vma>, Malformed> {
+        match self.found.iter().find(|vma| vma.flags.is_empty()) {
+            Some(vma) => Err(Malformed(format!("{:x}-{:x} without VmFlags", vma.start, vma.end))),
+            None => Ok(self.found),
+        }
+    }
+}
+
+/// The calling process's mappings that share an address with `range`, in ascending order.
+///
+/// # Errors
+/// If `/proc/self/smaps` cannot be read (a kernel without `CONFIG_PROC_PAGE_MONITOR` has none).
+pub fn among(range: &Range<usize>) -> Result<Vec<Vma>, OsError> {
+    let refused = |call, source| OsError::new(call, PATH, source);
+    let invalid =
+        |what: Malformed| refused("read", io::Error::new(io::ErrorKind::InvalidData, what));
+    let mut file = file::open(Path::new(PATH), OpenOptions::new().read(true))
+        .map_err(|source| refused("open", source))?;
+    let mut parser = Parser::new(range);
+    let mut buffer = vec![0; READ];
+    let mut pending = Vec::new();
+    loop {
+        let count =
+            file::read_part(&mut file, &mut buffer).map_err(|source| refused("read", source))?;
+        if count == 0 {
+            break;
+        }
+        pending.extend_from_slice(&buffer[..count]);
+        let mut taken = 0;
+        while let Some(len) = pending[taken..].iter().position(|byte| *byte == b'\n') {
+            let line = &pending[taken..taken + len];
+            if parser.line(line).map_err(invalid)? == Reading::Past {
+                return parser.end().map_err(invalid);
+            }
+            taken += len + 1;
+        }
+        pending.drain(..taken);
+        if pending.len() > LINE_MAX {
+            return Err(invalid(Malformed::of(&pending)));
+        }
+    }
+    parser.end().map_err(invalid)
+}
+
+/// As the kernel prints one: hexadecimal digits and nothing else.
+fn address(text: &str) -> Option<usize> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    usize::from_str_radix(text, 16).ok().filter(|_| is_plain)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! [`classify`]: whether memory can be volatile, and if not, what it is.
+//!
+//! Volatile memory is private, anonymous, in base or transparent huge pages, writable, and free to
+//! go: `MADV_FREE` refuses the rest with one EINVAL for all of it. Which of several reasons is
+//! told: the first in the order of [`Refusal`], of the lowest mapping that has one.
+
+use std::ops::Range;
+
+use super::{among, Vma};
+use crate::error::OsError;
+use crate::units::Bytes;
+
+/// Why memory cannot be volatile. Addresses are the first to which it applies.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Nothing is mapped there.
+    #[error("nothing is mapped at {at:#x}")]
+    Unmapped {
+        /// First address without a mapping.
+        at: usize,
+    },
+    /// Pages of the hugetlb pool, which the kernel does not purge.
+    #[error("hugetlb pages of {page} at {at:#x}: the kernel does not purge these")]
+    Hugetlb {
+        /// First address.
+        at: usize,
+        /// Size of the pages.
+        page: Bytes,
+    },
+    /// A device, a mapping of page frames, the kernel's own, or one that always loses its pages.
+    #[error("special mapping at {at:#x} (VmFlags {flag}, {name:?})")]
+    Special {
+        /// First address.
+        at: usize,
+        /// The letter pair of `VmFlags` that says so.
+        flag: &'static str,
+        /// The mapping's name, often empty.
+        name: String,
+    },
+    /// Seen by other processes: it belongs to all who map it.
+    #[error("shared memory at {at:#x} ({name:?})")]
+    Shared {
+        /// First address.
+        at: usize,
+        /// The file's path.
+        name: String,
+    },
+    /// A private mapping of a file.
+    #[error("private mapping of a file at {at:#x} (inode {inode}, {name:?})")]
+    FilePrivate {
+        /// First address.
+        at: usize,
+        /// Of the file.
+        inode: u64,
+        /// The file's path.
+        name: String,
+    },
+    /// Locked in memory by mlock(2) or MAP_LOCKED.
+    #[error("memory at {at:#x} is locked (mlock): it may not go")]
+    Locked {
+        /// First address.
+        at: usize,
+    },
+    /// Not readable and writable.
+    #[error("memory at {at:#x} is {permissions}: it must be readable and writable")]
+    ReadOnly {
+        /// First address.
+        at: usize,
+        /// As `/proc/self/maps` shows them.
+        permissions: String,
+    },
+    /// Registered with a userfaultfd that is not this library's to use.
+    #[error("a userfaultfd watches the memory at {at:#x} (VmFlags {flag})")]
+    Watched {
+        /// First address.
+        at: usize,
+        /// The letter pair of `VmFlags` that says so.
+        flag: &'static str,
+    },
+    /// `/proc/self/smaps` could not be read.
+    #[error(transparent)]
+    Unknown(OsError),
+}
+
+impl From<OsError> for Refusal {
+    fn from(error: OsError) -> Self {
+        Refusal::Unknown(error)
+    }
+}
+
+/// Device memory, page frames without or with pages, droppable memory, shadow stacks.
+const SPECIAL: [&str; 5] = ["io", "pf", "mm", "dp", "ss"];
+/// Missing pages, write protection, minor faults.
+const WATCHED: [&str; 3] = ["um", "uw", "ui"];
+
+/// Whether all of a range of the calling process can be volatile.
+///
+/// The answer is of this moment: whoever maps something else there later makes it untrue, and the
+/// calls that mark the memory find out.
+///
+/// # Errors
+/// What the first memory is that cannot be.
+pub fn classify(range: &Range<usize>) -> Result<(), Refusal> {
+    check(&among(range)?, range)
+}
+
+/// [`classify`] of mappings that were read.
+pub(super) fn check(vmas: &[Vma], range: &Range<usize>) -> Result<(), Refusal> {
+    let mut next = range.start;
+    for vma in vmas {
+        if vma.start > next {
+            break;
+        }
+        refuse(vma, vma.start.max(range.start))?;
+        next = next.max(vma.end);
+    }
+    if next < range.end {
+        return Err(Refusal::Unmapped { at: next });
+    }
+    Ok(())
+}
+
+fn refuse(vma: &Vma, at: usize) -> Result<(), Refusal> {
+    let name = || vma.path.clone();
+    let flag_of = |flags: &[&'static str]| flags.iter().copied().find(|flag| vma.has(flag));
+    if vma.has("ht") {
+        return Err(Refusal::Hugetlb { at, page: vma.kernel_page });
+    }
+    if let Some(flag) = flag_of(&SPECIAL) {
+        return Err(Refusal::Special { at, flag, name: name() });
+    }
+    // The kernel's own: [vdso], [vvar], [vsyscall] have no inode and cannot grow or move.
+    if vma.has("de") && vma.inode == 0 {
+        return Err(Refusal::Special { at, flag: "de", name: name() });
+    }
+    if !vma.is_private() || vma.has("sh") {
+        return Err(Refusal::Shared { at, name: name() });
+    }
+    if vma.inode != 0 {
+        return Err(Refusal::FilePrivate { at, inode: vma.inode, name: name() });
+    }
+    if vma.has("lo") {
+        return Err(Refusal::Locked { at });
+    }
+    if let Some(flag) = flag_of(&WATCHED) {
+        return Err(Refusal::Watched { at, flag });
+    }
+    if !vma.permissions.starts_with(b"rw") {
+        let permissions = String::from_utf8_lossy(&vma.permissions).into_owned();
+        return Err(Refusal::ReadOnly { at, permissions });
+    }
+    Ok(())
+}
