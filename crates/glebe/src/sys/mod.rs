@@ -26,6 +26,7 @@ pub mod probe;
 pub mod process;
 pub(crate) mod psi;
 pub mod rseq;
+pub mod sigbus;
 pub(crate) mod socket;
 pub(crate) mod swap;
 pub(crate) mod thread;

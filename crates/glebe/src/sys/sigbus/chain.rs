@@ -1,0 +1,165 @@
+//! The SIGBUS handler that was there before: kept, and called as the kernel would have.
+//!
+//! What its flags and mask ask for is done as far as one handler can for another: the signals of
+//! its mask are blocked around it, `SA_NODEFER`, `SA_SIGINFO`, `SA_RESETHAND` and `SA_RESTART` are
+//! obeyed. It runs on the alternate stack where the thread has one, asked for or not.
+//! Source: sigaction(2), the kernel's `force_sig_info_to_task`: a fault whose signal is ignored is
+//! deadly all the same.
+//!
+//! # Safety
+//! The earlier handler is called with what the kernel passed to this one. What is kept of it is
+//! never freed, since a handler may be reading it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::{transmute, MaybeUninit};
+use std::ptr::{self, addr_of, addr_of_mut};
+
+use libc::{c_int, c_void, sigaction, siginfo_t, sigset_t, ucontext_t};
+
+use crate::sync::{MappedByte, MappedPtr, Ordering};
+use crate::sys::fault::point;
+
+/// A handler as `SA_SIGINFO` wants it.
+pub type Full = unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+type Plain = unsafe extern "C" fn(c_int);
+
+struct Earlier {
+    action: sigaction,
+    /// One call is all that `SA_RESETHAND` gives it.
+    spent: MappedByte,
+}
+
+/// Set before the first signal can reach this library's handler.
+static EARLIER: MappedPtr<Earlier> = MappedPtr::new(ptr::null_mut());
+
+/// What is installed now.
+pub fn current() -> io::Result<sigaction> {
+    let mut now = MaybeUninit::uninit();
+    // SAFETY: a null action changes nothing; the call fills `now`.
+    match unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), now.as_mut_ptr()) } {
+        // SAFETY: filled.
+        0 => Ok(unsafe { now.assume_init() }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Installs `handler` in front of what is there. Once a process.
+pub fn install(handler: Full) -> io::Result<()> {
+    point("sigaction")?;
+    let before = current()?;
+    keep(before);
+    // SAFETY: all zeros is a valid `sigaction`.
+    let mut action: sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    action.sa_sigaction = handler as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+    action.sa_mask = all_sent();
+    // A signal that is ignored interrupts no system call.
+    if before.sa_flags & libc::SA_RESTART != 0 || before.sa_sigaction == libc::SIG_IGN {
+        action.sa_flags |= libc::SA_RESTART;
+    }
+    let mut replaced = MaybeUninit::uninit();
+    // SAFETY: both are this function's own; the handler is async-signal-safe.
+    if unsafe { libc::sigaction(libc::SIGBUS, &action, replaced.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: filled by the call that succeeded.
+    let replaced = unsafe { replaced.assume_init() };
+    if replaced.sa_sigaction != before.sa_sigaction {
+        keep(replaced); // another thread installed it in between
+    }
+    Ok(())
+}
+
+fn keep(action: sigaction) {
+    let earlier = Box::new(Earlier { action, spent: MappedByte::new(0) });
+    EARLIER.store(Box::into_raw(earlier), Ordering::Release);
+}
+
+/// Does what the earlier handler, or the default, would have done.
+///
+/// # Safety
+/// In the handler, with its arguments.
+pub unsafe fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: set before the handler was installed, and never freed; the kernel's `info`.
+    let (earlier, code) = unsafe { (&*EARLIER.load(Ordering::Acquire), (*info).si_code) };
+    let action = &earlier.action;
+    let once = action.sa_flags & libc::SA_RESETHAND != 0;
+    let spent = once && earlier.spent.swap(1, Ordering::Relaxed) != 0;
+    match action.sa_sigaction {
+        libc::SIG_IGN if !is_fault(code) => {}
+        libc::SIG_DFL | libc::SIG_IGN => die(code),
+        _ if spent => die(code),
+        // SAFETY: the handler's own arguments.
+        _ => unsafe { call(action, signal, info, context) },
+    }
+}
+
+/// Whether the instruction that the signal interrupted raised it, and would raise it again.
+fn is_fault(code: c_int) -> bool {
+    const SI_KERNEL: c_int = 0x80;
+    [libc::BUS_ADRALN, libc::BUS_ADRERR, libc::BUS_OBJERR, libc::BUS_MCEERR_AR, SI_KERNEL]
+        .contains(&code)
+}
+
+/// Puts the default back, so that the touch, made again, is the end. What was sent is sent again.
+fn die(code: c_int) {
+    // SAFETY: all zeros is the default action with an empty mask; raise takes a number. Both may be
+    // called in a signal handler.
+    unsafe {
+        let default: sigaction = MaybeUninit::zeroed().assume_init();
+        libc::sigaction(libc::SIGBUS, &default, ptr::null_mut());
+        if !is_fault(code) {
+            libc::raise(libc::SIGBUS);
+        }
+    }
+}
+
+/// Calls a handler under the mask that it asks for, added to that of the interrupted thread. What
+/// was blocked for this library's own handler is let through, and the thread's mask comes back with
+/// the return from the signal.
+///
+/// # Safety
+/// `action` names a handler; the rest are the arguments of the signal.
+unsafe fn call(action: &sigaction, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let mut mask: sigset_t = action.sa_mask;
+    // SAFETY: the set is this function's own, and the mask functions fail for bad numbers only; the
+    // handler is the program's, of the kind that its flags say.
+    unsafe {
+        if action.sa_flags & libc::SA_NODEFER == 0 {
+            libc::sigaddset(&mut mask, libc::SIGBUS);
+        }
+        let thread = addr_of!((*context.cast::<ucontext_t>()).uc_sigmask);
+        let both = kernel_bits(&mask) | kernel_bits(thread);
+        addr_of_mut!(mask).cast::<u64>().write(both);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &mask, ptr::null_mut());
+        if action.sa_flags & libc::SA_SIGINFO != 0 {
+            transmute::<usize, Full>(action.sa_sigaction)(signal, info, context);
+        } else {
+            transmute::<usize, Plain>(action.sa_sigaction)(signal);
+        }
+    }
+}
+
+/// The 64 signals that the kernel knows; behind them in a context is something else.
+///
+/// # Safety
+/// Points to a set, or to the kernel's part of one.
+unsafe fn kernel_bits(set: *const sigset_t) -> u64 {
+    // SAFETY: the caller's.
+    unsafe { set.cast::<u64>().read() }
+}
+
+/// All signals but those that an instruction raises.
+fn all_sent() -> sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigfillset writes the whole set.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        let raised = [libc::SIGSEGV, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
+        for signal in raised.into_iter().chain([libc::SIGBUS]) {
+            libc::sigdelset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    }
+}

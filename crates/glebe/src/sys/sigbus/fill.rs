@@ -1,0 +1,109 @@
+//! Filling a missing page of an armed range, in a signal handler: two ioctls of userfaultfd.
+//!
+//! Takes a bare descriptor, since a handler owns nothing; allocates nothing and makes no error
+//! value but the number. Lengths are in bytes, multiples of the page. A page appears whole or not
+//! at all, so nobody reads half of it. Source: ioctl_userfaultfd(2), `UFFDIO_ZEROPAGE`,
+//! `UFFDIO_COPY` (Linux 4.3).
+//!
+//! # Safety
+//! The kernel checks both ranges and writes missing pages only, of ranges that the descriptor has
+//! registered; the structures are laid out as the kernel's.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+
+/// `_UFFDIO` ioctl type.
+const TYPE: u32 = 0xAA;
+/// A change of the mappings is under way in another thread: how often that is met before EAGAIN
+/// is the answer.
+const TRIES: u32 = 1000;
+
+/// `struct uffdio_zeropage`.
+#[repr(C)]
+struct ZeroPage {
+    start: u64,
+    len: u64,
+    mode: u64,
+    /// Written by the kernel: bytes done, or the error number, negative.
+    done: i64,
+}
+
+/// `struct uffdio_copy`.
+#[repr(C)]
+struct Copy {
+    to: u64,
+    from: u64,
+    len: u64,
+    mode: u64,
+    /// As above.
+    done: i64,
+}
+
+const _: () = assert!(size_of::<ZeroPage>() == 32 && size_of::<Copy>() == 40);
+
+/// Fills missing pages with zeros. A page that is there is kept, the rest is filled.
+///
+/// # Errors
+/// The error number: ENOENT for a range that is not (or no more) registered, EINVAL for one that is
+/// not of whole pages, ENOMEM, EAGAIN, and what ioctl_userfaultfd(2) lists besides.
+///
+/// # Safety
+/// The descriptor is a userfaultfd's and `page` the size of a page of the range. In the program no
+/// reference to the missing pages exists.
+pub unsafe fn zero(fd: RawFd, to: usize, len: usize, page: usize) -> Result<(), i32> {
+    fill(len, page, |at, len| {
+        let (start, len) = (to.wrapping_add(at) as u64, len as u64);
+        let mut arg = ZeroPage { start, len, mode: 0, done: 0 };
+        // SAFETY: the kernel reads and writes one `ZeroPage`.
+        let rc = unsafe { libc::ioctl(fd, libc::_IOWR::<ZeroPage>(TYPE, 4), &mut arg) };
+        (rc, arg.done)
+    })
+}
+
+/// Fills missing pages with a copy of `from`. A page that is there is kept, the rest is filled.
+///
+/// # Errors
+/// As [`zero`]; EFAULT where `from` is lost or unmapped.
+///
+/// # Safety
+/// As [`zero`].
+pub unsafe fn copy(
+    fd: RawFd,
+    to: usize,
+    from: *const u8,
+    len: usize,
+    page: usize,
+) -> Result<(), i32> {
+    fill(len, page, |at, len| {
+        let (to, from) = (to.wrapping_add(at) as u64, from.addr().wrapping_add(at) as u64);
+        let mut arg = Copy { to, from, len: len as u64, mode: 0, done: 0 };
+        // SAFETY: the kernel reads and writes one `Copy`, and checks the addresses in it.
+        let rc = unsafe { libc::ioctl(fd, libc::_IOWR::<Copy>(TYPE, 3), &mut arg) };
+        (rc, arg.done)
+    })
+}
+
+/// Calls `once` with the offset and length of what is left until nothing is.
+fn fill(
+    len: usize,
+    page: usize,
+    mut once: impl FnMut(usize, usize) -> (i32, i64),
+) -> Result<(), i32> {
+    let (mut at, mut tries) = (0, 0);
+    while at < len {
+        let (rc, done) = once(at, len - at);
+        if rc == 0 {
+            return Ok(());
+        }
+        // SAFETY: the C library's own word of this thread, which the call has just set.
+        let errno = unsafe { *libc::__errno_location() };
+        match (errno, usize::try_from(done)) {
+            (libc::EAGAIN, Ok(some @ 1..)) => at += some,
+            (libc::EAGAIN, _) if tries < TRIES => tries += 1,
+            // Somebody else was first: its page is as good.
+            (libc::EEXIST, _) => at += page,
+            _ => return Err(errno),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! The watched ranges: written under a lock, read by signal handlers without one.
+//!
+//! Invariants: a slot is in use while its `end` is not zero; `end` is stored last when a slot is
+//! filled and cleared first when it is emptied; the rest of a slot is written only when no handler
+//! is in it. A handler enters a slot by counting itself and then looks at `end` again; a removal
+//! clears `end` and then waits until the count is zero. One of the two sees the other, since both
+//! orders are sequentially consistent.
+//!
+//! The counts lie on a page that fork wipes: the handlers of the parent's other threads do not
+//! exist in the child, which would wait for them for ever.
+//!
+//! Slots come in chunks that are never freed and used again. Cost of a look: two loads for each
+//! slot ever used; of a removal: the time until the last handler has left, mostly nothing.
+//!
+//! # Safety
+//! A callback and its data are used only between entering and leaving the slot, while the watch
+//! lives: the caller of [`add`] answers for them until then.
+#![allow(unsafe_code)]
+
+use std::iter;
+use std::mem::transmute;
+use std::ops::Range;
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use crate::error::OsError;
+use crate::sync::{yield_now, MappedPtr, MappedWord, Ordering, StaticMutex};
+use crate::sys::madvise::{advise, Advice};
+use crate::sys::mmap::{map, munmap, Backing};
+use crate::sys::page_size;
+
+use super::{By, Decide, Outcome};
+
+/// How many share a page of counts.
+const SLOTS: usize = 128;
+
+#[derive(Debug)]
+struct Slot {
+    start: MappedWord,
+    /// Zero: not in use.
+    end: MappedWord,
+    /// A [`Decide`].
+    decide: MappedPtr<()>,
+    data: MappedPtr<()>,
+    /// Handlers in this slot.
+    inside: &'static MappedWord,
+}
+
+struct Chunk {
+    slots: [Slot; SLOTS],
+    next: MappedPtr<Chunk>,
+}
+
+static FIRST: MappedPtr<Chunk> = MappedPtr::new(ptr::null_mut());
+/// Held while slots are filled or emptied, never by a handler.
+static WRITER: StaticMutex<()> = StaticMutex::new(());
+
+/// A watched range; dropping it ends that, once no handler is in it any more.
+#[derive(Debug)]
+pub struct Watch(&'static Slot);
+
+/// The chunk that a pointer of this file leads to.
+fn chunk_at(pointer: &MappedPtr<Chunk>) -> Option<&'static Chunk> {
+    // SAFETY: null or a chunk that was whole before it was stored, and is never freed.
+    unsafe { pointer.load(Ordering::Acquire).as_ref() }
+}
+
+fn slots() -> impl Iterator<Item = &'static Slot> {
+    iter::successors(chunk_at(&FIRST), |chunk| chunk_at(&chunk.next)).flat_map(|c| &c.slots)
+}
+
+/// Watches a range that is not empty.
+pub(super) fn add(range: Range<usize>, decide: Decide, data: *const ()) -> Result<Watch, OsError> {
+    let _writer = WRITER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let free = |slot: &&Slot| slot.end.load(Ordering::Relaxed) == 0;
+    let slot = match slots().find(free) {
+        Some(slot) => slot,
+        None => &grow()?.slots[0],
+    };
+    slot.decide.store(decide as *mut (), Ordering::Relaxed);
+    slot.data.store(data.cast_mut(), Ordering::Relaxed);
+    slot.start.store(range.start as u64, Ordering::Relaxed);
+    slot.end.store(range.end as u64, Ordering::SeqCst);
+    Ok(Watch(slot))
+}
+
+/// A new chunk at the end of the list. Under the lock.
+fn grow() -> Result<&'static Chunk, OsError> {
+    let counts = wiped_counts()?;
+    let chunk = Box::leak(Box::new(Chunk {
+        slots: counts.each_ref().map(Slot::new),
+        next: MappedPtr::new(ptr::null_mut()),
+    }));
+    let mut last = &FIRST;
+    while let Some(before) = chunk_at(last) {
+        last = &before.next;
+    }
+    last.store(chunk, Ordering::Release);
+    Ok(chunk)
+}
+
+/// Words that are zero in a child.
+fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
+    let len = page_size().bytes();
+    assert!(len.as_usize() >= size_of::<[MappedWord; SLOTS]>());
+    let addr = map(len, Backing::Ordinary)?;
+    // SAFETY: the page was mapped just now and nobody else knows it; it stays mapped if the advice
+    // is taken.
+    unsafe {
+        if let Err(refused) = advise(addr, len, Advice::WipeOnFork) {
+            let _ = munmap(addr, len);
+            return Err(refused);
+        }
+        Ok(&*ptr::with_exposed_provenance(addr))
+    }
+}
+
+/// Asks the watches of `addr`, in a signal handler.
+pub(super) fn ask(addr: usize, by: By) -> Outcome {
+    let resumes = |slot: &Slot| slot.ask(addr, by) == Outcome::Resume;
+    if slots().any(resumes) {
+        Outcome::Resume
+    } else {
+        Outcome::Pass
+    }
+}
+
+impl Slot {
+    fn new(inside: &'static MappedWord) -> Self {
+        Self {
+            start: MappedWord::new(0),
+            end: MappedWord::new(0),
+            decide: MappedPtr::new(ptr::null_mut()),
+            data: MappedPtr::new(ptr::null_mut()),
+            inside,
+        }
+    }
+
+    fn holds(&self, addr: usize) -> bool {
+        // `end` first: with it comes the `start` that was stored before it.
+        let end = self.end.load(Ordering::SeqCst);
+        (self.start.load(Ordering::Relaxed)..end).contains(&(addr as u64))
+    }
+
+    fn ask(&self, addr: usize, by: By) -> Outcome {
+        if !self.holds(addr) {
+            return Outcome::Pass;
+        }
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        let mut outcome = Outcome::Pass;
+        // Again: it may have become another range's before this handler was counted.
+        if self.holds(addr) {
+            let decide = self.decide.load(Ordering::Relaxed);
+            let data = self.data.load(Ordering::Relaxed);
+            // SAFETY: stored from a `Decide`, before the `end` that was just seen. The watch lives
+            // and its removal waits for this handler, so the caller of `add` answers for the call.
+            outcome = unsafe { transmute::<*mut (), Decide>(decide)(addr, by, data) };
+        }
+        self.inside.fetch_sub(1, Ordering::Release);
+        outcome
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let Self(slot) = self;
+        let _writer = WRITER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        slot.end.store(0, Ordering::SeqCst);
+        // A handler that does not run may need this very processor: yield, then sleep.
+        let mut turns = 0;
+        while slot.inside.load(Ordering::SeqCst) != 0 {
+            turns += 1;
+            if turns < 32 {
+                yield_now();
+            } else {
+                thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+}

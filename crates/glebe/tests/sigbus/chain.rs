@@ -1,0 +1,318 @@
+//! The handler that was there before, and the default.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+use glebe::sys::sigbus::{By, Handler, Outcome, Watch};
+use libc::{c_int, c_void, siginfo_t};
+
+use crate::armed::{page, Armed};
+use crate::child::{dies_alone, passes_alone};
+
+static CALLS: AtomicU64 = AtomicU64::new(0);
+static ASKED: AtomicU64 = AtomicU64::new(0);
+static ADDR: AtomicUsize = AtomicUsize::new(0);
+static CODE: AtomicI32 = AtomicI32::new(0);
+static BLOCKED: AtomicU64 = AtomicU64::new(0);
+/// The file that the earlier handlers make long enough.
+static FILE: AtomicI32 = AtomicI32::new(-1);
+
+/// The signals of interest that are blocked in this thread, one bit each.
+fn blocked() -> u64 {
+    // SAFETY: fills a set of this function's own.
+    unsafe {
+        let mut now = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut now);
+        [libc::SIGBUS, libc::SIGUSR1, libc::SIGUSR2]
+            .iter()
+            .enumerate()
+            .map(|(bit, signal)| (libc::sigismember(&now, *signal) as u64) << bit)
+            .sum()
+    }
+}
+
+fn settle() {
+    CALLS.fetch_add(1, SeqCst);
+    BLOCKED.store(blocked(), SeqCst);
+    // SAFETY: a descriptor of the test's own, or none.
+    unsafe { libc::ftruncate(FILE.load(SeqCst), page() as libc::off_t) };
+}
+
+unsafe extern "C" fn plain(signal: c_int) {
+    assert_eq!(signal, libc::SIGBUS);
+    settle();
+}
+
+unsafe extern "C" fn full(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    assert!(signal == libc::SIGBUS && !context.is_null());
+    // SAFETY: the kernel's.
+    unsafe {
+        ADDR.store((*info).si_addr().addr(), SeqCst);
+        CODE.store((*info).si_code, SeqCst);
+    }
+    settle();
+}
+
+/// Sets an action, with SIGUSR1 in its mask.
+fn set(handler: usize, flags: c_int) {
+    // SAFETY: the handlers of this file are of the kind that the flags say.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = flags;
+        libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1);
+        assert_eq!(libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()), 0);
+    }
+}
+
+fn is_set() -> usize {
+    // SAFETY: asks only.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        assert_eq!(libc::sigaction(libc::SIGBUS, ptr::null(), &mut now), 0);
+        now.sa_sigaction
+    }
+}
+
+unsafe extern "C" fn ask(_: usize, _: By, _: *const ()) -> Outcome {
+    ASKED.fetch_add(1, SeqCst);
+    Outcome::Pass
+}
+
+fn watch(range: std::ops::Range<usize>) -> Watch {
+    // SAFETY: no data; the callback counts.
+    unsafe { Handler::install().unwrap().watch(range, ask, ptr::null()) }.unwrap()
+}
+
+fn read(at: *const u8) -> u8 {
+    // SAFETY: a mapped page of the test's own; its loss is what is tested.
+    unsafe { at.read_volatile() }
+}
+
+/// A page of an empty file: a touch of it is SIGBUS until the file is long enough.
+struct Truncated {
+    file: File,
+    at: *mut u8,
+}
+
+impl Truncated {
+    fn new() -> Self {
+        // SAFETY: a new file and a new mapping.
+        let (file, at) = unsafe {
+            let fd = libc::memfd_create(c"truncated".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            let at = libc::mmap(ptr::null_mut(), page(), libc::PROT_READ, libc::MAP_SHARED, fd, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            (File::from_raw_fd(fd), at.cast())
+        };
+        FILE.store(file.as_raw_fd(), SeqCst);
+        Self { file, at }
+    }
+
+    fn touch(&self, offset: usize) {
+        self.file.set_len(0).unwrap();
+        assert_eq!(read(self.at.wrapping_add(offset)), 0);
+    }
+}
+
+#[test]
+fn nothing_is_installed_unasked() {
+    passes_alone("chain::nothing_is_installed_unasked", || {
+        set(full as *const () as usize, libc::SA_SIGINFO);
+        assert_eq!(is_set(), full as *const () as usize);
+        let handler = Handler::install().unwrap();
+        assert_ne!(is_set(), full as *const () as usize);
+        assert!(handler.is_first().unwrap());
+        let ours = is_set();
+        Handler::install().unwrap();
+        assert_eq!(is_set(), ours);
+        set(full as *const () as usize, libc::SA_SIGINFO);
+        assert!(!handler.is_first().unwrap());
+        Handler::install().unwrap();
+        assert!(!handler.is_first().unwrap());
+    });
+}
+
+#[test]
+fn a_plain_handler_has_what_is_not_watched() {
+    passes_alone("chain::a_plain_handler_has_what_is_not_watched", || {
+        set(plain as *const () as usize, 0);
+        let Some(armed) = Armed::empty(1) else { return };
+        let _watch = watch(armed.range());
+        let file = Truncated::new();
+        for calls in 1..4 {
+            file.touch(17);
+            assert_eq!(CALLS.load(SeqCst), calls);
+            assert_eq!(BLOCKED.load(SeqCst), 0b011);
+            assert_eq!(blocked(), 0);
+        }
+        assert_eq!(ASKED.load(SeqCst), 0);
+        // Where the watch passes, the earlier handler has it too.
+        let watched = watch(file.at.addr()..file.at.addr() + page());
+        file.touch(18);
+        assert_eq!((ASKED.load(SeqCst), CALLS.load(SeqCst)), (1, 4));
+        drop(watched);
+        // A copy is never passed on.
+        file.file.set_len(0).unwrap();
+        let mut to = 0;
+        // SAFETY: both mapped, and the test's own.
+        let got = unsafe { Handler::install().unwrap().try_copy(&mut to, file.at, 1) };
+        assert_eq!((got, CALLS.load(SeqCst)), (Err(file.at.addr()), 4));
+    });
+}
+
+#[test]
+fn a_full_handler_gets_what_the_kernel_said() {
+    passes_alone("chain::a_full_handler_gets_what_the_kernel_said", || {
+        set(full as *const () as usize, libc::SA_SIGINFO | libc::SA_NODEFER);
+        Handler::install().unwrap();
+        let file = Truncated::new();
+        for offset in [0, 99, page() - 1] {
+            file.touch(offset);
+            assert_eq!(ADDR.load(SeqCst), file.at.addr() + offset);
+            assert_eq!(CODE.load(SeqCst), libc::BUS_ADRERR);
+            assert_eq!(BLOCKED.load(SeqCst), 0b010);
+            assert_eq!(blocked(), 0);
+        }
+        assert_eq!(CALLS.load(SeqCst), 3);
+    });
+}
+
+#[test]
+fn what_was_sent_is_nobodys_touch() {
+    passes_alone("chain::what_was_sent_is_nobodys_touch", || {
+        set(full as *const () as usize, libc::SA_SIGINFO);
+        let Some(armed) = Armed::empty(1) else { return };
+        let _watch = watch(armed.range());
+        // SAFETY: sends to this process, first as anybody may, then with what only the kernel
+        // says of a memory failure and of a misaligned access.
+        unsafe {
+            libc::kill(libc::getpid(), libc::SIGBUS);
+            assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (1, libc::SI_USER));
+            let codes = [libc::BUS_MCEERR_AO, libc::BUS_MCEERR_AR, libc::BUS_ADRALN];
+            for (calls, code) in (2..).zip(codes) {
+                let mut info: siginfo_t = std::mem::zeroed();
+                info.si_signo = libc::SIGBUS;
+                info.si_code = code;
+                // The address follows three numbers and padding.
+                ptr::from_mut(&mut info).cast::<usize>().add(2).write(armed.addr(0, 5));
+                let (pid, tid) = (libc::getpid(), libc::gettid());
+                let sent =
+                    libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, libc::SIGBUS, &info);
+                assert_eq!(sent, 0, "{}", io::Error::last_os_error());
+                assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (calls, code));
+                assert_eq!(ADDR.load(SeqCst), armed.addr(0, 5));
+            }
+        }
+        assert_eq!(ASKED.load(SeqCst), 0);
+    });
+}
+
+#[test]
+fn the_default_kills() {
+    dies_alone("chain::the_default_kills", || {
+        set(libc::SIG_DFL, 0);
+        Handler::install().unwrap();
+        let file = Truncated::new();
+        file.touch(3);
+    });
+}
+
+#[test]
+fn the_default_kills_who_is_sent_it() {
+    dies_alone("chain::the_default_kills_who_is_sent_it", || {
+        set(libc::SIG_DFL, 0);
+        Handler::install().unwrap();
+        // SAFETY: sends to this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+    });
+}
+
+#[test]
+fn a_watch_that_passes_leaves_the_default() {
+    dies_alone("chain::a_watch_that_passes_leaves_the_default", || {
+        set(libc::SIG_DFL, 0);
+        let Some(armed) = Armed::empty(1) else { std::process::abort() };
+        let _watch = watch(armed.range());
+        read(armed.ptr(0, 0));
+    });
+}
+
+#[test]
+fn ignored_is_ignored_when_sent() {
+    passes_alone("chain::ignored_is_ignored_when_sent", || {
+        set(libc::SIG_IGN, 0);
+        Handler::install().unwrap();
+        // SAFETY: sends to this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+    });
+}
+
+/// As the kernel has it: a fault cannot be ignored.
+#[test]
+fn ignored_kills_when_touched() {
+    dies_alone("chain::ignored_kills_when_touched", || {
+        set(libc::SIG_IGN, 0);
+        Handler::install().unwrap();
+        let file = Truncated::new();
+        file.touch(3);
+    });
+}
+
+/// Looks at a dying child as a debugger does: each SIGBUS that it gets.
+#[test]
+fn what_kills_names_the_exact_address() {
+    passes_alone("chain::what_kills_names_the_exact_address", || {
+        set(libc::SIG_DFL, 0);
+        Handler::install().unwrap();
+        let file = Truncated::new();
+        let at = file.at.wrapping_add(345);
+        // SAFETY: the child only touches; the parent reads what the kernel says of it.
+        unsafe {
+            let null = ptr::null_mut::<c_void>();
+            let child = libc::fork();
+            if child == 0 {
+                libc::ptrace(libc::PTRACE_TRACEME, 0, null, null);
+                at.read_volatile();
+                libc::_exit(0);
+            }
+            let mut stops = 0;
+            loop {
+                let (mut status, mut info) = (0, std::mem::zeroed::<siginfo_t>());
+                assert_eq!(libc::waitpid(child, &mut status, 0), child);
+                if !libc::WIFSTOPPED(status) {
+                    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGBUS);
+                    break;
+                }
+                let signal = libc::WSTOPSIG(status);
+                if libc::ptrace(libc::PTRACE_GETSIGINFO, child, null, &mut info) != 0 {
+                    println!("skipped: ptrace: {}", io::Error::last_os_error());
+                    libc::kill(child, libc::SIGKILL);
+                    return;
+                }
+                assert_eq!((signal, info.si_code), (libc::SIGBUS, libc::BUS_ADRERR));
+                assert_eq!(info.si_addr().addr(), at.addr());
+                stops += 1;
+                libc::ptrace(libc::PTRACE_CONT, child, null, signal as usize);
+            }
+            assert_eq!(stops, 2, "one for the handler, one that kills");
+        }
+    });
+}
+
+#[test]
+fn a_handler_for_one_time_is_called_once() {
+    dies_alone("chain::a_handler_for_one_time_is_called_once", || {
+        set(plain as *const () as usize, libc::SA_RESETHAND);
+        Handler::install().unwrap();
+        let file = Truncated::new();
+        file.touch(3);
+        if CALLS.load(SeqCst) != 1 {
+            std::process::abort();
+        }
+        file.touch(3);
+    });
+}
