@@ -46,6 +46,8 @@ pub struct Mapping {
     /// The page that the kernel maps it by: the unit of [`Mapping::discard`].
     page: PageSize,
     in_child: bool,
+    /// Whether the bytes are the caller's, who unmaps them.
+    is_borrowed: bool,
     guard: ForkGuard,
 }
 
@@ -92,7 +94,8 @@ impl Mapping {
         let len = len.pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
         let addr =
             if align <= page { map(len, Backing::Ordinary)? } else { map_aligned(len, align)? };
-        Self { addr, len, page, in_child: true, guard: ForkGuard::new() }.shown(visibility)
+        Self { addr, len, page, in_child: true, is_borrowed: false, guard: ForkGuard::new() }
+            .shown(visibility)
     }
 
     /// Memory of the hugetlb pool of `page`; `len` is a multiple of it. Its pages are set aside
@@ -103,7 +106,18 @@ impl Mapping {
         visibility: Visibility,
     ) -> Result<Self, OsError> {
         let addr = map(len, Backing::Hugetlb(page))?;
-        Self { addr, len, page, in_child: true, guard: ForkGuard::new() }.shown(visibility)
+        Self { addr, len, page, in_child: true, is_borrowed: false, guard: ForkGuard::new() }
+            .shown(visibility)
+    }
+
+    /// Memory of somebody else's, who keeps it mapped as long as this lives; `addr` and `len` are
+    /// whole base pages. It is not unmapped here.
+    ///
+    /// # Safety
+    /// The bytes may be read and written, and nobody holds a reference to them meanwhile.
+    pub(crate) unsafe fn borrowed(addr: usize, len: Bytes) -> Self {
+        let guard = ForkGuard::new();
+        Self { addr, len, page: page_size(), in_child: true, is_borrowed: true, guard }
     }
 
     fn shown(mut self, visibility: Visibility) -> Result<Self, OsError> {
@@ -234,7 +248,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if !self.is_lost_by_fork() {
+        if !self.is_borrowed && !self.is_lost_by_fork() {
             // SAFETY: nothing refers to the mapping once its owner is dropped. What the kernel
             // refuses (too many mappings after a split) is made up for by the next mapping.
             let _ = unsafe { unmap(self.addr, self.len) };

@@ -3,8 +3,8 @@
 //! One `pthread_atfork` for all of them. A step is three functions; before the fork the *prepare*
 //! ones run, last step first, then in the parent and in the child the others, first step first, so
 //! that locks are released in the reverse order. They run on the forking thread. The child has no
-//! other thread: its function must not wait for one, and allocates nothing, since another
-//! library's allocator may not be ready before its own handler has run.
+//! other thread: its function must not wait for one. It may allocate: an allocator's own handlers
+//! were added before, at the first allocation, and so have run.
 //!
 //! A child made by clone(2) without the C library runs no step: locks may be held there by threads
 //! that it lacks. It is known by the word of [`ForkGuard`] ([`is_without_steps`]), and its own
@@ -35,7 +35,7 @@ pub struct Step {
     pub prepare: fn(),
     /// After it in the parent, or where it failed: releases them.
     pub parent: fn(),
-    /// After it in the child: releases them there, without allocating.
+    /// After it in the child: releases them there.
     pub child: fn(),
 }
 
@@ -98,7 +98,7 @@ extern "C" fn child() {
     release();
 }
 
-/// Adds a step behind those that are there. It is never taken away.
+/// Adds a step behind those that are there, unless it is one of them. It is never taken away.
 ///
 /// # Errors
 /// What pthread_atfork(3) refuses, that there is no room, or that this process
@@ -121,6 +121,9 @@ fn add_locked(step: &'static Step) -> io::Result<()> {
         KNOWN.store(ForkGuard::new().generation(), Ordering::Relaxed);
     } else if is_without_steps() {
         return Err(io::Error::other("the process was cloned without the C library"));
+    }
+    if steps().any(|known| ptr::eq(known, step)) {
+        return Ok(());
     }
     let free = STEPS.iter().find(|slot| slot.load(Ordering::Relaxed).is_null());
     let slot = free.ok_or_else(|| io::Error::other(format!("{STEPS_MAX} steps already")))?;

@@ -122,3 +122,10 @@ pub fn transparent_huge_page() -> Result<PageSize, OsError> {
     let size = text.trim().parse().ok().and_then(PageSize::new);
     size.ok_or_else(|| OsError::new("read", path, io::Error::other(format!("{text:?}"))))
 }
+
+/// Whether the kernel makes transparent huge pages of memory for which nobody asked.
+#[must_use]
+pub fn transparent_huge_pages_everywhere() -> bool {
+    let enabled = file::read_text(Path::new(&format!("{THP}/enabled")));
+    enabled.is_ok_and(|text| text.contains("[always]"))
+}

@@ -17,7 +17,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-pub use eligible::{classify, Refusal};
+pub use eligible::{classify, classify_watched, Refusal};
 
 use crate::error::OsError;
 use crate::sys::file;

@@ -41,7 +41,8 @@ impl Budget {
     }
 
     /// Ranges armed now.
-    pub(crate) fn armed(&self) -> u64 {
+    #[cfg(test)]
+    fn armed(&self) -> u64 {
         self.armed.load(Ordering::Relaxed)
     }
 

@@ -111,6 +111,9 @@ pub enum Error {
         /// How many were tried at once.
         pages: Pages,
     },
+    /// The process was made by clone(2) and not by the C library's fork: no lock can be taken.
+    #[error("this process was cloned without the C library: it can unmark, but not mark or drop")]
+    Cloned,
     /// The kernel refused a call.
     #[error(transparent)]
     Os(#[from] OsError),

@@ -49,6 +49,18 @@ impl Marks {
         self.held_pages
     }
 
+    /// What of `extent` is not marked.
+    pub(super) fn outside(&self, extent: Extent) -> Vec<Extent> {
+        let mut gaps = Vec::new();
+        let mut at = extent.start();
+        for part in self.within(extent) {
+            gaps.extend(between(at, part.start()));
+            at = part.end();
+        }
+        gaps.extend(between(at, extent.end()));
+        gaps
+    }
+
     /// Marks what of `extent` is not marked yet and returns it.
     pub(super) fn insert(
         &mut self,
@@ -57,13 +69,7 @@ impl Marks {
         now: Duration,
     ) -> Vec<Extent> {
         self.last_order += 1;
-        let mut new = Vec::new();
-        let mut at = extent.start();
-        for part in self.within(extent) {
-            new.extend(between(at, part.start()));
-            at = part.end();
-        }
-        new.extend(between(at, extent.end()));
+        let new = self.outside(extent);
         for part in &new {
             let mark = Mark {
                 end: part.end(),

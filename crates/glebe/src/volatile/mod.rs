@@ -17,7 +17,11 @@
 //! way. No callback. Source: "Volatile Ranges v10" (Minchan Kim and John Stultz, linux-mm, January
 //! 2014); madvise(2).
 
+mod adopted;
+mod budget;
+mod cloned;
 mod error;
+mod fork;
 mod marks;
 mod options;
 mod overlap;
@@ -29,6 +33,7 @@ mod tag;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 pub use error::Error;
@@ -40,9 +45,9 @@ use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::{Mapping, Visibility};
 use crate::sync::{read, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::sys::fork::ForkGuard;
-use crate::sys::{madvise, page_size, peek, swap};
+use crate::sys::{atfork, madvise, page_size, peek, swap, vma};
 use crate::units::{Bytes, PageSize, Pages};
+use adopted::Adopted;
 use marks::{Bitmap, Marks};
 use overlap::Calls;
 use scan::Scan;
@@ -122,8 +127,13 @@ enum Backend {
 struct State {
     marks: Marks,
     backend: Backend,
-    /// Of the process that the backend works in.
-    guard: ForkGuard,
+    /// Where the memory is the caller's.
+    adopted: Option<Adopted>,
+    /// Pages of the region.
+    pages: u64,
+    /// Whether this is a child in which the backend could not be made to work: a write to a lost
+    /// page may have gone unseen there, so all that is marked is lost.
+    is_unarmed: bool,
 }
 
 /// Memory whose contents may be given up and taken back.
@@ -132,13 +142,16 @@ pub struct Region {
     mapping: Mapping,
     page: PageSize,
     granule: Bytes,
+    engine: Engine,
     /// Where the marks are; changed under the lock, read by signal handlers too.
     marked: Bitmap,
-    state: RwLock<State>,
-    calls: Calls,
+    state: Arc<RwLock<State>>,
+    calls: Arc<Calls>,
     counts: Counts,
     made: Instant,
     options: Options,
+    /// Forks know of the locks by it.
+    _entry: fork::Entry,
 }
 
 const _: () = {
@@ -182,10 +195,7 @@ impl Region {
     /// The engine at work.
     #[must_use]
     pub fn engine(&self) -> Engine {
-        match read(&self.state).backend {
-            Backend::Scan(_) => Engine::Scan,
-            Backend::Tag(_) => Engine::Tag,
-        }
+        self.engine
     }
 
     /// What is marked and, as a rule, lost together: a base page or a huge page. Of a huge page
@@ -205,6 +215,7 @@ impl Region {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
         let now = self.made.elapsed();
+        state.arm_adopted(pages)?;
         let new = state.marks.insert(pages, priority, now);
         if new.is_empty() {
             return Ok(());
@@ -218,7 +229,7 @@ impl Region {
                 Backend::Scan(scan) => scan.mark(part, swap),
                 Backend::Tag(tag) => tag.mark(part),
             };
-            marked.map_err(|error| self.refused(error))?;
+            marked.map_err(|error| self.refused(part, error, &state))?;
         }
         self.keep_caps(&mut state)
     }
@@ -233,12 +244,16 @@ impl Region {
     /// and what was lost is told by the next unmark.
     pub fn unmark(&self, range: Range<Bytes>) -> Result<Purged, Error> {
         let pages = self.checked(&range)?;
+        if atfork::is_without_steps() {
+            return self.unmark_cloned(pages);
+        }
         let call = self.calls.begin();
-        let mut state = self.alone()?;
+        let mut state = write(&self.state);
         let parts = state.marks.within(pages);
         let mut lost = Vec::new();
         if !parts.is_empty() {
             lost = match &state.backend {
+                backend if state.is_unarmed => backend.lose(&parts)?,
                 Backend::Scan(scan) => scan.unmark(&parts)?,
                 Backend::Tag(tag) => {
                     let found = tag.unmark(&parts);
@@ -252,6 +267,7 @@ impl Region {
             self.counts.add(Counter::Purged, purged);
             self.counts.add(Counter::Rescued, all - purged);
             state.marks.remove(pages);
+            state.disarm_adopted(&parts);
             parts.iter().for_each(|part| self.marked.clear(*part));
         }
         call.share(pages, &mut lost);
@@ -265,18 +281,20 @@ impl Region {
     /// [`Error::Os`] if the kernel refuses the copy.
     pub fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let Some(pages) = self.touched(offset, buf.len())? else { return Ok(()) };
-        let state = self.shared()?;
-        if self.marked.first_in(pages).is_none() {
+        let state = self.shared();
+        let marked = self.marked.first_in(pages);
+        if marked.is_none() {
             self.mapping.read(offset, buf);
             return Ok(());
         }
-        let lost = match &state.backend {
-            Backend::Scan(_) => {
+        let lost = match state.as_deref().map(|state| &state.backend) {
+            None => marked,
+            Some(Backend::Scan(_)) => {
                 let copied = peek::peek(self.addr() + offset.as_usize(), buf)?;
                 let stopped = offset + Bytes::new(copied as u64);
                 (copied < buf.len()).then(|| stopped.pages_down(self.page).get())
             }
-            Backend::Tag(tag) => tag.try_read(offset, buf).err(),
+            Some(Backend::Tag(tag)) => tag.try_read(offset, buf).err(),
         };
         let Some(page) = lost else { return Ok(()) };
         self.counts.add(Counter::ReadsLost, 1);
@@ -289,7 +307,7 @@ impl Region {
     /// [`Error::Beyond`], [`Error::Marked`].
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
         let Some(pages) = self.touched(offset, buf.len())? else { return Ok(()) };
-        let _state = self.shared()?;
+        let _state = self.shared();
         self.refuse_marked(pages)?;
         self.mapping.read(offset, buf);
         Ok(())
@@ -301,7 +319,7 @@ impl Region {
     /// [`Error::Beyond`], [`Error::Marked`]: nothing is written then.
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<(), Error> {
         let Some(pages) = self.touched(offset, bytes.len())? else { return Ok(()) };
-        let _state = self.shared()?;
+        let _state = self.shared();
         self.refuse_marked(pages)?;
         self.mapping.write(offset, bytes);
         Ok(())
@@ -321,10 +339,11 @@ impl Region {
         Ok(dropped.bytes(self.page))
     }
 
-    /// The counters, and what there is now.
+    /// The counters, and what there is now. Reads `/proc/self/smaps`: as long as a process has
+    /// much mapped, this takes milliseconds.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let state = read(&self.state);
+        let Some(state) = self.shared() else { return self.stats_cloned() };
         let held = |part: &Extent| {
             let resident = match &state.backend {
                 Backend::Scan(scan) => scan.resident(*part),
@@ -334,15 +353,20 @@ impl Region {
             resident.map_or(part.len(), Pages::get)
         };
         Stats {
-            engine: match state.backend {
-                Backend::Scan(_) => Engine::Scan,
-                Backend::Tag(_) => Engine::Tag,
-            },
+            engine: self.engine,
             total: self.len().pages_down(self.page),
             marked: Pages::new(state.marks.pages()),
             resident: Pages::new(state.marks.all().iter().map(held).sum()),
+            lazy_free: self.lazy_free(),
             ..self.counts.sum()
         }
+    }
+
+    /// What the kernel itself counts as reclaimable; none where it does not say. Beyond what is
+    /// marked by no more than what lies beside a region of the caller's memory.
+    fn lazy_free(&self) -> Pages {
+        let range = self.addr()..self.addr() + self.len().as_usize();
+        vma::usage(&range).map_or(Pages::ZERO, |usage| usage.lazy_free.pages_down(self.page))
     }
 
     /// A region of its own memory.
@@ -359,31 +383,48 @@ impl Region {
         let whole = len.pages_up(grain).checked_bytes(grain);
         let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
         let mapping = Mapping::aligned(whole.ok_or(too_long)?, grain, Visibility::ORDINARY)?;
+        let backend = Self::prepared(&mapping, options)?;
+        Self::of(options, mapping, grain, backend, None)
+    }
+
+    fn of(
+        options: &Options,
+        mapping: Mapping,
+        grain: PageSize,
+        backend: Backend,
+        adopted: Option<Adopted>,
+    ) -> Result<Self, Error> {
+        let page = page_size();
         let pages = mapping.len().pages_down(page).get();
-        let backend = Self::prepared(&mapping, pages, options)?;
+        let engine = match backend {
+            Backend::Scan(_) => Engine::Scan,
+            Backend::Tag(_) => Engine::Tag,
+        };
+        let marks = Marks::default();
+        let state = State { marks, backend, adopted, pages, is_unarmed: false };
+        let state = Arc::new(RwLock::new(state));
+        let calls = Arc::new(Calls::new());
+        let entry = fork::enter(&fork::Locks { state: state.clone(), calls: calls.clone() })?;
         Ok(Self {
             page,
             granule: grain.bytes(),
+            engine,
             marked: Bitmap::new(pages),
-            state: RwLock::new(State { marks: Marks::default(), backend, guard: ForkGuard::new() }),
-            calls: Calls::new(),
+            state,
+            calls,
             counts: Counts::new(),
             made: Instant::now(),
             options: options.clone(),
             mapping,
+            _entry: entry,
         })
     }
 
     /// Brings fresh memory into the state that the engine starts from.
-    fn prepared(mapping: &Mapping, pages: u64, options: &Options) -> Result<Backend, Error> {
-        let (base, page) = (mapping.addr(), page_size());
-        let tag = || Backend::Tag(Tag::new(base, pages, page, options.without_scan));
-        let scan = || Scan::new(base, page, options.without_scan).map(Backend::Scan);
-        let backend = match options.engine {
-            Some(Engine::Tag) => tag(),
-            Some(Engine::Scan) => scan()?,
-            None => scan().unwrap_or_else(|_| tag()),
-        };
+    fn prepared(mapping: &Mapping, options: &Options) -> Result<Backend, Error> {
+        let base = mapping.addr();
+        let pages = mapping.len().pages_down(page_size()).get();
+        let backend = Backend::new(base, pages, options)?;
         // Refused where the process locks its memory; there is nothing to lose yet.
         mapping.offer().map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidInput => Error::Locked { addr: base },
@@ -427,54 +468,19 @@ impl Region {
         Ok(())
     }
 
-    /// The lock, held alone, in the process that the backend works in.
+    /// The lock, held alone, of a region that can mark.
     fn alone(&self) -> Result<RwLockWriteGuard<'_, State>, Error> {
-        let mut state = write(&self.state);
-        if state.guard.is_child() {
-            self.follow_fork(&mut state, true)?;
+        if atfork::is_without_steps() {
+            return Err(Error::Cloned);
         }
+        let mut state = write(&self.state);
+        state.arm_late()?;
         Ok(state)
     }
 
-    /// The lock, shared, in the process that the backend works in.
-    fn shared(&self) -> Result<RwLockReadGuard<'_, State>, Error> {
-        let state = read(&self.state);
-        if !state.guard.is_child() {
-            return Ok(state);
-        }
-        drop(state);
-        drop(self.alone()?);
-        Ok(read(&self.state))
-    }
-
-    /// Makes the backend work in a forked child. Where other code may have run in it before, a
-    /// write to a lost page may have gone unseen: then all that is marked is to be lost.
-    fn follow_fork(&self, state: &mut State, lose_marked: bool) -> Result<(), Error> {
-        let State { marks, backend, .. } = &mut *state;
-        match backend {
-            Backend::Tag(tag) => tag.follow_fork(),
-            Backend::Scan(scan) => {
-                *scan = Scan::new(self.addr(), self.page, self.options.without_scan)?;
-                let pages = self.len().pages_down(self.page).get();
-                Extent::new(0, pages).map_or(Ok(()), |all| scan.arm(all))?;
-                let mut at = 0;
-                let ends = marks.all().into_iter().map(|part| (part.start(), part.end()));
-                for (start, end) in ends.chain([(pages, pages)]) {
-                    Extent::new(at, start - at).map_or(Ok(()), |gap| scan.fill_holes(gap))?;
-                    at = end;
-                }
-            }
-        }
-        if lose_marked {
-            for part in marks.all() {
-                match backend {
-                    Backend::Scan(scan) => scan.drop_pages(part)?,
-                    Backend::Tag(tag) => tag.drop_pages(part)?,
-                }
-            }
-        }
-        state.guard = ForkGuard::new();
-        Ok(())
+    /// The lock, shared; none in a process in which it may never be released.
+    fn shared(&self) -> Option<RwLockReadGuard<'_, State>> {
+        (!atfork::is_without_steps()).then(|| read(&self.state))
     }
 
     /// The pages of a range, which is not empty, aligned, and inside.
@@ -516,10 +522,13 @@ impl Region {
     }
 
     /// What a refused mark is called.
-    fn refused(&self, error: OsError) -> Error {
-        match error.kind() {
-            std::io::ErrorKind::InvalidInput => Error::Locked { addr: self.addr() },
-            _ => error.into(),
+    fn refused(&self, pages: Extent, error: OsError, state: &State) -> Error {
+        match &state.adopted {
+            Some(adopted) => adopted.explain(pages, error),
+            None if error.kind() == std::io::ErrorKind::InvalidInput => {
+                Error::Locked { addr: self.addr() }
+            }
+            None => error.into(),
         }
     }
 
@@ -529,15 +538,40 @@ impl Region {
     }
 }
 
+impl Backend {
+    /// The engine that the options ask for, or the one that can be had.
+    fn new(base: usize, pages: u64, options: &Options) -> Result<Self, OsError> {
+        let page = page_size();
+        let tag = || Self::Tag(Tag::new(base, pages, page, options.without_scan));
+        let scan = || Scan::new(base, page, options.without_scan).map(Self::Scan);
+        Ok(match options.engine {
+            Some(Engine::Tag) => tag(),
+            Some(Engine::Scan) => scan()?,
+            None => scan().unwrap_or_else(|_| tag()),
+        })
+    }
+
+    /// Drops the contents of marked pages.
+    fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
+        match self {
+            Self::Scan(scan) => scan.drop_pages(pages),
+            Self::Tag(tag) => tag.drop_pages(pages),
+        }
+    }
+
+    /// Drops the contents of parts and calls them lost.
+    fn lose(&self, parts: &[Extent]) -> Result<Vec<Extent>, OsError> {
+        parts.iter().try_for_each(|part| self.drop_pages(*part))?;
+        Ok(parts.to_vec())
+    }
+}
+
 /// Drops what of `pages` is marked and was not dropped before.
 fn drop_held(state: &mut State, pages: Extent) -> Result<Pages, OsError> {
     let parts = state.marks.drop_within(pages);
     let mut dropped = Pages::ZERO;
     for part in parts {
-        match &state.backend {
-            Backend::Scan(scan) => scan.drop_pages(part)?,
-            Backend::Tag(tag) => tag.drop_pages(part)?,
-        }
+        state.backend.drop_pages(part)?;
         dropped = dropped + Pages::new(part.len());
     }
     Ok(dropped)

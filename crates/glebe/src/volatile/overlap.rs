@@ -7,8 +7,7 @@
 //! returned. One lock, held for a few instructions; calls are few, so lists do.
 
 use crate::extent::Extent;
-use crate::sync::{lock, Mutex};
-use crate::sys::fork::ForkGuard;
+use crate::sync::{lock, Mutex, MutexGuard};
 
 /// What one unmark found lost.
 #[derive(Debug)]
@@ -21,8 +20,7 @@ struct Loss {
 }
 
 #[derive(Debug, Default)]
-struct Log {
-    guard: ForkGuard,
+pub(super) struct Log {
     time: u64,
     /// When the calls under way began.
     under_way: Vec<u64>,
@@ -50,14 +48,22 @@ impl Calls {
     /// An unmark begins; before it waits for the region's lock.
     pub(super) fn begin(&self) -> Call<'_> {
         let mut log = lock(&self.log);
-        if log.guard.is_child() {
-            // The calls of the parent's other threads never return here.
-            *log = Log { time: log.time, ..Log::default() };
-        }
         log.time += 1;
         let began = log.time;
         log.under_way.push(began);
         Call { calls: self, began }
+    }
+
+    /// The lock, held over a fork.
+    pub(super) fn hold(&self) -> MutexGuard<'_, Log> {
+        lock(&self.log)
+    }
+}
+
+impl Log {
+    /// In a child: the calls of the parent's other threads never return here.
+    pub(super) fn follow_fork(&mut self) {
+        *self = Self { time: self.time, ..Self::default() };
     }
 }
 

@@ -29,6 +29,7 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::madvise::{advise, populate_armed, Advice};
 use crate::sys::pagemap::{Pagemap, Reading, Residence, Run};
 use crate::sys::uffd::Uffd;
+use crate::sys::vma;
 use crate::units::{Bytes, PageSize, Pages};
 
 /// Up to so many pages are populated without a look: one call where all are there.
@@ -90,6 +91,18 @@ impl Scan {
         Ok(Self { kernel, reading, base, page })
     }
 
+    /// In a child: the inherited descriptors are the parent's, and nothing is armed. A lost page
+    /// is a hole still, as long as no other code has run.
+    pub(super) fn follow_fork(&mut self) -> Result<(), OsError> {
+        self.kernel = Kernel::of_process()?;
+        Ok(())
+    }
+
+    /// The descriptor.
+    pub(super) fn uffd(&self) -> &Uffd {
+        &self.kernel.uffd
+    }
+
     /// Arms `pages`; who calls fills the holes that are not marked.
     pub(super) fn arm(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = self.place(pages);
@@ -119,22 +132,68 @@ impl Scan {
     /// Takes the right to `parts` back and returns what of them is lost, which is zeros now. On an
     /// error nothing has changed but that less of them may be lost later.
     pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
+        self.unmark_all(parts).or_else(|error| {
+            // Memory of another kind that was mapped there since is no more this region's.
+            let ours = self.still_armed(parts)?;
+            if ours == parts {
+                return Err(error);
+            }
+            self.unmark_all(&ours)
+        })
+    }
+
+    fn unmark_all(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         let mut lost = Vec::new();
         for part in parts {
             if part.len() > FEW_PAGES || !self.populate(*part)? {
                 self.settle_windows(*part, &mut lost)?;
             }
         }
+        let mut filled = Vec::new();
         for run in &lost {
-            if let Err(error) = self.fill_holes(*run) {
-                for run in &lost {
+            if let Err(error) = self.fill_lost(*run, &mut filled) {
+                for run in &filled {
                     // Zeros that look kept would be worse: all of them are holes again.
                     self.drop_pages(*run)?;
                 }
                 return Err(error.into());
             }
         }
-        Ok(lost)
+        Ok(filled)
+    }
+
+    /// Fills lost pages and adds to `filled` those that are armed. The kernel says of the others
+    /// that nothing is there to fill: a new mapping, whose holes nobody lost. It says so too of
+    /// a run of several mappings, whose parts are tried then.
+    fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
+        match self.fill_holes(pages) {
+            Ok(()) => push(filled, pages),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            Err(_) => {
+                let half = pages.len() / 2;
+                let first = Extent::new(pages.start(), half);
+                let second = Extent::new(pages.start() + half, pages.len() - half);
+                for part in first.and(second).into_iter().chain(first) {
+                    self.fill_lost(part, filled)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What of `parts` is armed.
+    fn still_armed(&self, parts: &[Extent]) -> Result<Vec<Extent>, OsError> {
+        let mut armed = Vec::new();
+        for part in parts {
+            let (addr, len) = self.place(*part);
+            let range = addr..addr + len.as_usize();
+            for vma in vma::among(&range)?.iter().filter(|vma| vma.has("um")) {
+                let (start, end) = (vma.start.max(range.start), vma.end.min(range.end));
+                let run = Run { start, end, residence: Residence::Page };
+                self.pages_of(run).into_iter().for_each(|pages| push(&mut armed, pages));
+            }
+        }
+        Ok(armed)
     }
 
     /// Drops the contents of marked pages.

@@ -68,6 +68,7 @@ statistics! {
         total "total_pages" "pages of the region";
         marked "marked_pages" "pages marked";
         resident "resident_pages" "marked pages that are in memory still";
+        lazy_free "lazy_free_pages" "pages counted in RSS that the kernel may take (LazyFree)";
     }
 }
 

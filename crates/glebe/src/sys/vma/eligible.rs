@@ -102,17 +102,29 @@ const WATCHED: [&str; 3] = ["um", "uw", "ui"];
 /// # Errors
 /// What the first memory is that cannot be.
 pub fn classify(range: &Range<usize>) -> Result<(), Refusal> {
-    check(&among(range)?, range)
+    check(&among(range)?, range, &WATCHED)
+}
+
+/// As [`classify`], of memory that a userfaultfd of the caller's may watch.
+///
+/// # Errors
+/// As there, less [`Refusal::Watched`].
+pub fn classify_watched(range: &Range<usize>) -> Result<(), Refusal> {
+    check(&among(range)?, range, &[])
 }
 
 /// [`classify`] of mappings that were read.
-pub(super) fn check(vmas: &[Vma], range: &Range<usize>) -> Result<(), Refusal> {
+pub(super) fn check(
+    vmas: &[Vma],
+    range: &Range<usize>,
+    watched: &[&'static str],
+) -> Result<(), Refusal> {
     let mut next = range.start;
     for vma in vmas {
         if vma.start > next {
             break;
         }
-        refuse(vma, vma.start.max(range.start))?;
+        refuse(vma, vma.start.max(range.start), watched)?;
         next = next.max(vma.end);
     }
     if next < range.end {
@@ -121,7 +133,7 @@ pub(super) fn check(vmas: &[Vma], range: &Range<usize>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn refuse(vma: &Vma, at: usize) -> Result<(), Refusal> {
+fn refuse(vma: &Vma, at: usize, watched: &[&'static str]) -> Result<(), Refusal> {
     let name = || vma.path.clone();
     let flag_of = |flags: &[&'static str]| flags.iter().copied().find(|flag| vma.has(flag));
     if vma.has("ht") {
@@ -143,7 +155,7 @@ fn refuse(vma: &Vma, at: usize) -> Result<(), Refusal> {
     if vma.has("lo") {
         return Err(Refusal::Locked { at });
     }
-    if let Some(flag) = flag_of(&WATCHED) {
+    if let Some(flag) = flag_of(watched) {
         return Err(Refusal::Watched { at, flag });
     }
     if !vma.permissions.starts_with(b"rw") {

@@ -121,7 +121,8 @@ fn the_first_address_that_cannot_be_is_told() {
     let text = entry("1000-3000", "VmFlags: rd wr\n")
         + &entry("3000-5000", "VmFlags: rd wr lo\n")
         + &entry("6000-8000", "VmFlags: rd wr\n");
-    let of = |range: Range<usize>| check(&Vma::parse(text.as_bytes(), &range).unwrap(), &range);
+    let of =
+        |range: Range<usize>| check(&Vma::parse(text.as_bytes(), &range).unwrap(), &range, &[]);
     of(0x1000..0x3000).unwrap();
     of(0x6000..0x8000).unwrap();
     assert!(matches!(of(0..0x8000), Err(Refusal::Unmapped { at: 0 })));
@@ -312,6 +313,7 @@ fn memory_that_a_userfaultfd_watches_is_refused() {
     unsafe { uffd.register_missing(mapped.ptr().cast(), mapped.len).unwrap() };
     let refused = mapped.classify().unwrap_err();
     assert!(matches!(refused, Refusal::Watched { flag: "um", .. }), "{refused:?}");
+    classify_watched(&(mapped.at..mapped.at + mapped.len)).unwrap();
     drop(uffd);
     mapped.classify().unwrap();
 }

@@ -1,0 +1,366 @@
+//! [`Adopted`]: the caller's own memory, taken as it is and given back as it was.
+//!
+//! Taken is the part that is whole pages, if all of it can be volatile ([`classify`]). While it is
+//! adopted the kernel makes no huge pages of it, since that would undo a mark unseen; the advice
+//! that was there before comes back at the end, but for mappings that had none where the machine
+//! makes huge pages of everything: these get `MADV_HUGEPAGE`, which means the same there.
+//!
+//! With the scan engine it is *armed*, registered with the userfaultfd, only where it is marked:
+//! the caller may use the rest as any memory, holes too. A page that was never touched gets the
+//! page of zeros before, so that it is not taken for a lost one. Each armed run is counted in the
+//! [`Budget`]. What the caller maps there meanwhile is not armed and so not this region's any
+//! more; the kernel says that with ENOENT.
+//!
+//! Positions are base pages from the region's start. All calls are made under the region's lock,
+//! held alone. Cost: two system calls a mark and one an unmark, beside those of the engine.
+//! Source: ioctl_userfaultfd(2), madvise(2).
+//!
+//! # Safety
+//! The memory is the caller's, who has promised to leave it to the region while it is marked.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::budget::{Armed, Budget, Exhausted};
+use super::{self_test, Backend, Error, Options, Region, State};
+use crate::error::OsError;
+use crate::extent::Extent;
+use crate::mapping::Mapping;
+use crate::sync::{read, write};
+use crate::sys::madvise::{advise, transparent_huge_pages_everywhere, Advice};
+use crate::sys::uffd::Uffd;
+use crate::sys::vma::{self, classify, classify_watched, Refusal, Vma};
+use crate::sys::{atfork, page_size};
+use crate::units::{Bytes, PageSize, Pages};
+
+/// Memory that is not glebe's, as long as a region is made of it.
+#[derive(Debug)]
+pub(super) struct Adopted {
+    base: usize,
+    page: PageSize,
+    armed: Runs,
+    share: Armed,
+    /// Where huge pages may be made again afterwards.
+    huge: Vec<Range<usize>>,
+}
+
+impl Adopted {
+    /// Takes the whole pages of `len` bytes at `addr`; how many bytes these are.
+    pub(super) fn new(addr: usize, len: Bytes, page: PageSize) -> Result<(Self, Bytes), Error> {
+        let range = inner(addr, len, page)?;
+        classify(&range)?;
+        let huge = without_huge_pages(&range)?;
+        let len = Bytes::new((range.end - range.start) as u64);
+        let share = Budget::of_process().share();
+        Ok((Self { base: range.start, page, armed: Runs::default(), share, huge }, len))
+    }
+
+    /// What is armed, in ascending runs.
+    pub(super) fn armed(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.armed.iter()
+    }
+
+    /// Arms `pages`, of which none is, and fills their holes with zeros before.
+    fn arm(&mut self, pages: Extent, uffd: &Uffd) -> Result<(), Error> {
+        self.armed.insert(pages);
+        if let Err(Exhausted { armed, limit }) = self.share.set(self.armed.count()) {
+            self.armed.remove(pages);
+            return Err(Error::MapBudget { armed, limit });
+        }
+        let (addr, len) = self.place(pages);
+        // SAFETY: as the file's head says: the caller is about to have it marked.
+        let made =
+            unsafe { advise(addr, len, Advice::PopulateRead).and_then(|()| uffd.arm(addr, len)) };
+        made.map_err(|error| {
+            self.disarm(pages, uffd);
+            self.explain(pages, error)
+        })
+    }
+
+    /// Ends the arming of `pages`, whose holes are filled. Where the kernel has no mapping left to
+    /// split one with, they stay armed: then a hole that the caller makes there is SIGBUS at the
+    /// next touch, which the budget keeps from happening.
+    fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
+        self.armed.remove(pages);
+        self.share.set_beyond(self.armed.count());
+        let (addr, len) = self.place(pages);
+        // SAFETY: as the file's head says; nothing there is marked any more.
+        if unsafe { uffd.disarm(addr, len) }.is_ok() {
+            return;
+        }
+        // Something else lies there in part: only what is still armed is this region's.
+        for part in armed_parts(addr..addr + len.as_usize()) {
+            // SAFETY: as above.
+            let _ = unsafe { uffd.disarm(part.start, Bytes::new((part.end - part.start) as u64)) };
+        }
+    }
+
+    /// Why the kernel refused to have `pages` marked: what they are, where that is why.
+    pub(super) fn explain(&self, pages: Extent, error: OsError) -> Error {
+        let (addr, len) = self.place(pages);
+        match classify_watched(&(addr..addr + len.as_usize())) {
+            Ok(()) | Err(Refusal::Unknown(_)) => error.into(),
+            Err(refusal) => refusal.into(),
+        }
+    }
+
+    fn place(&self, pages: Extent) -> (usize, Bytes) {
+        let offset = Pages::new(pages.start()).bytes(self.page).as_usize();
+        (self.base + offset, Pages::new(pages.len()).bytes(self.page))
+    }
+}
+
+impl Drop for Adopted {
+    fn drop(&mut self) {
+        for range in &self.huge {
+            let len = Bytes::new((range.end - range.start) as u64);
+            // SAFETY: no contents change. Where it is refused, huge pages stay away.
+            let _ = unsafe { advise(range.start, len, Advice::HugePage) };
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unmapped { at: addr } => Error::Unmapped { addr },
+            Refusal::Hugetlb { at: addr, .. } => Error::Hugetlb { addr },
+            Refusal::Shared { at: addr, .. } => Error::Shared { addr },
+            Refusal::FilePrivate { at: addr, .. } => Error::FilePrivate { addr },
+            Refusal::Locked { at: addr } => Error::Locked { addr },
+            Refusal::ReadOnly { at: addr, .. } => Error::ReadOnly { addr },
+            Refusal::Special { at: addr, flag, name } => {
+                Error::Special { addr, what: format!("VmFlags {flag} {name}").trim().to_owned() }
+            }
+            Refusal::Watched { at: addr, flag } => {
+                let what = format!("VmFlags {flag}: a userfaultfd watches it already");
+                Error::Special { addr, what }
+            }
+            Refusal::Unknown(error) => error.into(),
+        }
+    }
+}
+
+impl State {
+    /// Before `pages` are marked: arms what of them is not marked yet, all or nothing of it.
+    pub(super) fn arm_adopted(&mut self, pages: Extent) -> Result<(), Error> {
+        let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
+            return Ok(());
+        };
+        let parts = marks.outside(pages);
+        for (index, part) in parts.iter().enumerate() {
+            if let Err(error) = adopted.arm(*part, scan.uffd()) {
+                parts[..index].iter().for_each(|done| adopted.disarm(*done, scan.uffd()));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// After `parts` were unmarked.
+    pub(super) fn disarm_adopted(&mut self, parts: &[Extent]) {
+        if let Self { backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self {
+            parts.iter().for_each(|part| adopted.disarm(*part, scan.uffd()));
+        }
+    }
+
+    /// In a child, before other code runs in it.
+    pub(super) fn follow_fork(&mut self) {
+        self.is_unarmed |= self.arm_again().is_err();
+    }
+
+    /// In a child that could not be armed at first, where something is to be marked: what is
+    /// marked already is lost.
+    pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
+        if self.is_unarmed {
+            self.arm_again()?;
+            // What a write had filled is a hole again, and what an unmark dropped is none.
+            self.backend.lose(&self.marks.all())?;
+            if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
+                let all = Extent::new(0, self.pages);
+                let gaps = all.map_or(Vec::new(), |all| self.marks.outside(all));
+                gaps.into_iter().try_for_each(|gap| scan.fill_holes(gap))?;
+            }
+            self.is_unarmed = false;
+        }
+        Ok(())
+    }
+
+    fn arm_again(&mut self) -> Result<(), OsError> {
+        let scan = match &mut self.backend {
+            Backend::Scan(scan) => scan,
+            Backend::Tag(tag) => return Ok(tag.follow_fork()),
+        };
+        scan.follow_fork()?;
+        match &self.adopted {
+            Some(adopted) => adopted.armed().try_for_each(|run| scan.arm(run)),
+            None => Extent::new(0, self.pages).map_or(Ok(()), |all| scan.arm(all)),
+        }
+    }
+}
+
+impl Options {
+    /// A region of the caller's memory: the whole base pages of `len` bytes at `addr`, whose
+    /// contents stay. [`Options::huge`] means nothing here. At its end what is marked is unmarked,
+    /// without a word about what was lost.
+    ///
+    /// What is mapped over a marked part meanwhile is not volatile, and nothing of it is lost,
+    /// with the *scan* engine; *tag* sees a word that it did not write, and calls it lost. In a
+    /// child it is taken for what was there before.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] where there is no whole page; [`Error::Beyond`]; [`Error::Unmapped`],
+    /// [`Error::Locked`], [`Error::Hugetlb`], [`Error::Shared`], [`Error::FilePrivate`],
+    /// [`Error::ReadOnly`], [`Error::Special`] for memory that cannot be volatile;
+    /// [`Error::ZeroCap`], [`Error::SelfTest`], or what the kernel refuses.
+    ///
+    /// # Safety
+    /// The memory stays mapped, or is mapped anew, and can be read and written as long as the
+    /// region lives; no other region is of it. No reference to a page exists while it is marked, and none to a page that
+    /// the region's calls read or write; the contents of marked pages may vanish.
+    pub unsafe fn over(self, addr: *mut u8, len: Bytes) -> Result<Region, Error> {
+        if self.cap == Some(Bytes::ZERO) {
+            return Err(Error::ZeroCap);
+        }
+        self_test::passed()?;
+        let page = page_size();
+        let (adopted, len) = Adopted::new(addr.expose_provenance(), len, page)?;
+        let backend = Backend::new(adopted.base, len.pages_down(page).get(), &self)?;
+        // SAFETY: passed on from the caller.
+        let mapping = unsafe { Mapping::borrowed(adopted.base, len) };
+        Region::of(&self, mapping, page, backend, Some(adopted))
+    }
+}
+
+impl Drop for Region {
+    /// The caller's memory is left as any memory is, with no mark that could take it later.
+    fn drop(&mut self) {
+        if atfork::is_without_steps() || read(&self.state).adopted.is_none() {
+            return;
+        }
+        let _ = self.unmark(Bytes::ZERO..self.len());
+        let mut state = write(&self.state);
+        // Where that was refused: a hole is zeros to the caller, not SIGBUS.
+        let left = state.marks.all();
+        state.disarm_adopted(&left);
+    }
+}
+
+/// The whole pages of `len` bytes at `addr`.
+fn inner(addr: usize, len: Bytes, page: PageSize) -> Result<Range<usize>, Error> {
+    let limit = Bytes::new(usize::MAX as u64);
+    let end = usize::try_from(len.get()).ok().and_then(|len| addr.checked_add(len));
+    let end = end.ok_or(Error::Beyond { end: limit, limit })?;
+    let mask = page.bytes().as_usize() - 1;
+    let start = addr.checked_add(mask).ok_or(Error::Empty)? & !mask;
+    let end = end & !mask;
+    if start >= end {
+        return Err(Error::Empty);
+    }
+    Ok(start..end)
+}
+
+/// Keeps the kernel from making huge pages of a range; where it may again, later.
+fn without_huge_pages(range: &Range<usize>) -> Result<Vec<Range<usize>>, OsError> {
+    let everywhere = transparent_huge_pages_everywhere();
+    let may = |vma: &Vma| vma.has("hg") || (everywhere && !vma.has("nh"));
+    let mut huge = Vec::new();
+    for vma in vma::among(range)?.iter().filter(|vma| may(vma)) {
+        let part = vma.start.max(range.start)..vma.end.min(range.end);
+        let len = Bytes::new((part.end - part.start) as u64);
+        // SAFETY: no contents change.
+        unsafe { advise(part.start, len, Advice::NoHugePage)? };
+        huge.push(part);
+    }
+    Ok(huge)
+}
+
+/// The parts of a range that a userfaultfd watches.
+fn armed_parts(range: Range<usize>) -> Vec<Range<usize>> {
+    let all = vma::among(&range).unwrap_or_default();
+    let watched = all.iter().filter(|vma| vma.has("um"));
+    watched.map(|vma| vma.start.max(range.start)..vma.end.min(range.end)).collect()
+}
+
+/// Runs of pages with a gap between any two.
+#[derive(Debug, Default)]
+struct Runs(BTreeMap<u64, u64>);
+
+impl Runs {
+    fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.0.iter().filter_map(|(start, end)| Extent::new(*start, end - start))
+    }
+
+    fn insert(&mut self, pages: Extent) {
+        let (mut start, mut end) = (pages.start(), pages.end());
+        while let Some((&first, &last)) = self.0.range(..=end).next_back() {
+            if last < start {
+                break;
+            }
+            self.0.remove(&first);
+            (start, end) = (start.min(first), end.max(last));
+        }
+        self.0.insert(start, end);
+    }
+
+    fn remove(&mut self, pages: Extent) {
+        while let Some((&first, &last)) = self.0.range(..pages.end()).next_back() {
+            if last <= pages.start() {
+                break;
+            }
+            self.0.remove(&first);
+            if last > pages.end() {
+                self.0.insert(pages.end(), last);
+            }
+            if first < pages.start() {
+                self.0.insert(first, pages.start());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_those_of_a_set(
+            calls in proptest::collection::vec((any::<bool>(), 0..40_u64, 1..12_u64), 0..60),
+        ) {
+            let (mut runs, mut set) = (Runs::default(), BTreeSet::new());
+            for (adds, start, len) in calls {
+                let pages = Extent::new(start, len).unwrap();
+                for page in start..start + len {
+                    if adds { set.insert(page); } else { set.remove(&page); }
+                }
+                if adds { runs.insert(pages) } else { runs.remove(pages) }
+                let held: Vec<u64> = runs.iter().flat_map(|run| run.start()..run.end()).collect();
+                prop_assert!(held.iter().eq(set.iter()));
+                let gaps = set.iter().filter(|page| !set.contains(&(*page + 1))).count();
+                prop_assert_eq!(runs.count(), gaps as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn only_whole_pages_are_inside() {
+        let page = PageSize::new(16 << 10).unwrap();
+        let kib = |n: u64| Bytes::new(n << 10);
+        assert_eq!(inner(16 << 10, kib(32), page).unwrap(), 16 << 10..48 << 10);
+        assert_eq!(inner(1, kib(32), page).unwrap(), 16 << 10..32 << 10);
+        assert!(matches!(inner(1, kib(31), page), Err(Error::Empty)));
+        assert!(matches!(inner(0, Bytes::ZERO, page), Err(Error::Empty)));
+        assert!(matches!(inner(usize::MAX - 5, Bytes::new(5), page), Err(Error::Empty)));
+        assert!(matches!(inner(8, Bytes::new(u64::MAX), page), Err(Error::Beyond { .. })));
+    }
+}

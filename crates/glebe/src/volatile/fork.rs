@@ -1,0 +1,131 @@
+//! What regions do around fork(2): no lock is held by a thread that the child lacks, and the child
+//! can lose and unmark before other code runs in it.
+//!
+//! The C library's fork runs the step of this file ([`atfork`]). Before: the list of regions is
+//! locked, then each region's lock is taken alone, then its log of unmarks. Nobody holds one of
+//! these and waits for an earlier one, since no call of a region makes, ends or forks one. After:
+//! they are released; in the child each region is armed anew first, with a userfaultfd of its
+//! own. A page that was purged before the fork is a hole in the child as well, so it reports as
+//! purged there. Where arming fails, the region is *unarmed*: what is marked is lost there.
+//!
+//! A child that runs no step takes no lock at all ([`atfork::is_without_steps`]): what it does
+//! with a region needs the bits of the marked pages only.
+//!
+//! # Safety
+//! The guards in the static are of locks that the entries beside them keep alive; they are made
+//! and dropped by the forking thread, and forks go one after the other.
+#![allow(unsafe_code)]
+
+use std::mem::transmute;
+use std::sync::{Arc, PoisonError, Weak};
+
+use super::overlap::{Calls, Log};
+use super::State;
+use crate::error::OsError;
+use crate::sync::{write, MutexGuard, RwLock, RwLockWriteGuard, StaticMutex};
+use crate::sys::atfork;
+
+/// The locks of one region.
+#[derive(Debug)]
+pub(super) struct Locks {
+    pub(super) state: Arc<RwLock<State>>,
+    pub(super) calls: Arc<Calls>,
+}
+
+#[derive(Debug)]
+struct Listed {
+    state: Weak<RwLock<State>>,
+    calls: Weak<Calls>,
+}
+
+type List = Vec<Listed>;
+
+static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
+
+/// A region's place in the list; it leaves the list when this is dropped.
+#[derive(Debug)]
+pub(super) struct Entry(*const RwLock<State>);
+
+// SAFETY: the pointer is compared and never followed.
+unsafe impl Send for Entry {}
+// SAFETY: as above.
+unsafe impl Sync for Entry {}
+
+/// Lists a region.
+pub(super) fn enter(locks: &Locks) -> Result<Entry, OsError> {
+    static STEP: atfork::Step = atfork::Step { prepare, parent, child };
+    atfork::add(&STEP)?;
+    let listed =
+        Listed { state: Arc::downgrade(&locks.state), calls: Arc::downgrade(&locks.calls) };
+    LIST.lock().unwrap_or_else(PoisonError::into_inner).push(listed);
+    Ok(Entry(Arc::as_ptr(&locks.state)))
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // There the list may be locked for ever; and no fork looks at it any more.
+        if !atfork::is_without_steps() {
+            let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+            list.retain(|listed| listed.state.as_ptr() != self.0);
+        }
+    }
+}
+
+/// A region whose locks are held over a fork; the guards go first.
+struct HeldRegion {
+    log: MutexGuard<'static, Log>,
+    state: RwLockWriteGuard<'static, State>,
+    _locks: Locks,
+}
+
+/// What is held over a fork; the regions' locks go first.
+struct Held {
+    regions: Vec<HeldRegion>,
+    list: Option<MutexGuard<'static, List>>,
+}
+
+// SAFETY: as the file's head says, the guards stay with the forking thread.
+unsafe impl Send for Held {}
+
+static HELD: StaticMutex<Held> = StaticMutex::new(Held { regions: Vec::new(), list: None });
+
+fn prepare() {
+    let list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    for listed in list.iter() {
+        let (Some(state), Some(calls)) = (listed.state.upgrade(), listed.calls.upgrade()) else {
+            continue;
+        };
+        let locks = Locks { state, calls };
+        // SAFETY: the guards borrow from what `locks` keeps alive and are dropped before it.
+        let (state, log) = unsafe {
+            let state: RwLockWriteGuard<'static, State> = transmute(write(&locks.state));
+            let log: MutexGuard<'static, Log> = transmute(locks.calls.hold());
+            (state, log)
+        };
+        held.regions.push(HeldRegion { log, state, _locks: locks });
+    }
+    held.list = Some(list);
+}
+
+fn parent() {
+    release(|_| {});
+}
+
+fn child() {
+    release(|region| {
+        region.log.follow_fork();
+        region.state.follow_fork();
+    });
+}
+
+fn release(first: impl Fn(&mut HeldRegion)) {
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    held.regions.iter_mut().for_each(first);
+    // Whatever ends with a region that was dropped meanwhile ends without the locks of this file.
+    let regions = std::mem::take(&mut held.regions);
+    let list = held.list.take();
+    drop(held);
+    drop(regions);
+    drop(list);
+}

@@ -1,0 +1,307 @@
+//! The caller's own memory: what of it is taken, what is refused, and that it is armed only as
+//! long as it is marked.
+
+use std::ptr;
+
+use glebe::sys::vma;
+use glebe::units::Bytes;
+use glebe::volatile::{Engine, Error, Priority, Region};
+
+use super::children::{child_says, fork, sigbus_at};
+use super::memory::{fill, is_filled, lost, page, pages, purge, whole, with_engines};
+
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// Memory of the test's own.
+struct Mapped {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Mapped {
+    fn new(len: usize, protection: i32, flags: i32) -> Option<Self> {
+        // SAFETY: at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        (at != libc::MAP_FAILED).then_some(Self { at: at.cast(), len })
+    }
+
+    fn of_pages(count: usize) -> Self {
+        Self::new(count * page(), READ_WRITE, PRIVATE).unwrap()
+    }
+
+    /// Puts other memory in the place of a page.
+    fn replace(&self, index: usize, flags: i32) {
+        // SAFETY: one of its own pages, to which nothing refers.
+        unsafe {
+            let at = self.at.byte_add(index * page()).cast();
+            assert_eq!(libc::mmap(at, page(), READ_WRITE, flags | libc::MAP_FIXED, -1, 0), at);
+        }
+    }
+
+    fn adopted(&self) -> Vec<Region> {
+        with_engines(|options| self.adopted_by(options))
+    }
+
+    fn adopted_by(&self, options: glebe::volatile::Options) -> Result<Region, Error> {
+        // SAFETY: the memory outlives the region, and its contents may go while marked.
+        unsafe { options.over(self.at, Bytes::new(self.len as u64)) }
+    }
+
+    /// Pages that a userfaultfd watches.
+    fn armed(&self) -> usize {
+        let range = self.at.addr()..self.at.addr() + self.len;
+        let watched = |vma: &vma::Vma| vma.has("um");
+        let inside = |vma: vma::Vma| vma.end.min(range.end) - vma.start.max(range.start);
+        let all = vma::among(&range).unwrap();
+        all.into_iter().filter(watched).map(inside).sum::<usize>() / page()
+    }
+
+    fn has(&self, flag: &str) -> bool {
+        let range = self.at.addr()..self.at.addr() + self.len;
+        vma::among(&range).unwrap().iter().any(|vma| vma.has(flag))
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: its own, and nothing refers to it.
+        unsafe { libc::munmap(self.at.cast(), self.len) };
+    }
+}
+
+#[test]
+fn the_whole_pages_inside_are_taken() {
+    let mapped = Mapped::of_pages(6);
+    for options in [Region::options(), Region::options().engine(Engine::Tag)] {
+        // SAFETY: as in `adopted`.
+        let region =
+            unsafe { options.over(mapped.at.byte_add(3), Bytes::new(4 * page() as u64)).unwrap() };
+        assert_eq!(region.addr(), mapped.at.addr() + page());
+        assert_eq!(region.len(), pages(0..3).end);
+    }
+    // SAFETY: as above.
+    let none = unsafe {
+        let at = mapped.at.byte_add(1);
+        Region::options().over(at, Bytes::new(2 * page() as u64 - 2))
+    };
+    assert!(matches!(none, Err(Error::Empty)), "{none:?}");
+    // SAFETY: as above; nothing is touched.
+    let beyond = unsafe { Region::options().over(mapped.at, Bytes::new(u64::MAX)) };
+    assert!(matches!(beyond, Err(Error::Beyond { .. })), "{beyond:?}");
+    // SAFETY: as above.
+    let empty = unsafe { Region::options().over(mapped.at, Bytes::ZERO) };
+    assert!(matches!(empty, Err(Error::Empty)), "{empty:?}");
+}
+
+#[test]
+fn a_lost_page_is_reported_and_the_rest_kept() {
+    let mapped = Mapped::of_pages(16);
+    for region in mapped.adopted() {
+        fill(&region, 0..16);
+        region.mark(pages(2..12), Priority::NORMAL).unwrap();
+        purge(&region, 4..6);
+        let mut byte = [0];
+        let read = region.try_read(pages(5..6).start, &mut byte);
+        assert!(matches!(read, Err(Error::Purged { .. })), "{read:?}");
+        assert_eq!(lost(region.unmark(pages(5..16))), [5], "{:?}", region.engine());
+        assert_eq!(lost(region.unmark(whole(&region))), [4], "{:?}", region.engine());
+        assert!(is_filled(&region, 0..4) && is_filled(&region, 6..16));
+        drop(region);
+        // SAFETY: its own memory, which is the caller's again.
+        assert_eq!(unsafe { mapped.at.byte_add(4 * page()).read_volatile() }, 0);
+    }
+}
+
+#[test]
+fn memory_is_armed_while_it_is_marked_and_no_longer() {
+    let mapped = Mapped::of_pages(16);
+    for region in mapped.adopted().into_iter().filter(|it| it.engine() == Engine::Scan) {
+        assert_eq!(mapped.armed(), 0);
+        region.mark(pages(2..12), Priority::NORMAL).unwrap();
+        assert_eq!(mapped.armed(), 10);
+        region.mark(pages(10..14), Priority::NORMAL).unwrap();
+        assert_eq!(mapped.armed(), 12);
+        let _ = region.unmark(pages(4..6)).unwrap();
+        assert_eq!(mapped.armed(), 10);
+        let _ = region.unmark(pages(0..4)).unwrap();
+        assert_eq!(mapped.armed(), 8);
+        // A page that nobody wrote before the mark is zeros, not lost, and no SIGBUS.
+        // SAFETY: its own memory.
+        assert_eq!(unsafe { mapped.at.byte_add(7 * page()).read_volatile() }, 0);
+        drop(region);
+        assert_eq!(mapped.armed(), 0);
+    }
+}
+
+#[test]
+fn a_touch_of_a_lost_page_is_sigbus_while_it_is_marked() {
+    let mapped = Mapped::of_pages(4);
+    for region in mapped.adopted().into_iter().filter(|it| it.engine() == Engine::Scan) {
+        fill(&region, 0..4);
+        region.mark(whole(&region), Priority::NORMAL).unwrap();
+        purge(&region, 1..2);
+        let at = region.addr() + page() + 5;
+        assert!(child_says(fork, || sigbus_at(at) == Some(at)));
+        assert_eq!(lost(region.unmark(whole(&region))), [1]);
+        assert!(child_says(fork, || sigbus_at(at).is_none()));
+    }
+}
+
+#[test]
+fn a_new_mapping_over_marked_memory_is_not_volatile() {
+    for engine in [Engine::Scan, Engine::Tag] {
+        let mapped = Mapped::of_pages(8);
+        let Ok(region) = mapped.adopted_by(Region::options().engine(engine)) else {
+            println!("skipped: no engine {engine:?}");
+            continue;
+        };
+        fill(&region, 0..8);
+        region.mark(pages(0..7), Priority::NORMAL).unwrap();
+        purge(&region, 1..2);
+        mapped.replace(2, PRIVATE);
+        mapped.replace(3, PRIVATE);
+        // SAFETY: its own new page.
+        unsafe { mapped.at.byte_add(3 * page()).write_volatile(9) };
+        let purged = lost(region.unmark(whole(&region)));
+        if engine == Engine::Scan {
+            assert_eq!(purged, [1]);
+            // SAFETY: its own new pages.
+            unsafe {
+                assert_eq!(mapped.at.byte_add(3 * page()).read_volatile(), 9);
+                assert_eq!(mapped.at.byte_add(2 * page()).read_volatile(), 0);
+            }
+        } else {
+            // Zeros where the tag stood look lost; something else looks overwritten.
+            assert_eq!(purged, [1, 2, 3]);
+        }
+        assert!(is_filled(&region, 0..1) && is_filled(&region, 4..8));
+        assert_eq!(mapped.armed(), 0);
+        // And it can be marked, since it is of a kind that can.
+        region.mark(whole(&region), Priority::NORMAL).unwrap();
+        assert!(lost(region.unmark(whole(&region))).is_empty());
+    }
+}
+
+#[test]
+fn memory_that_became_another_kind_is_refused_by_name() {
+    for engine in [Engine::Scan, Engine::Tag] {
+        let mapped = Mapped::of_pages(8);
+        let Ok(region) = mapped.adopted_by(Region::options().engine(engine)) else {
+            println!("skipped: no engine {engine:?}");
+            continue;
+        };
+        fill(&region, 0..8);
+        mapped.replace(5, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        fill(&region, 5..6);
+        let refused = region.mark(whole(&region), Priority::NORMAL).unwrap_err();
+        let at = mapped.at.addr() + 5 * page();
+        assert!(matches!(refused, Error::Shared { addr } if addr == at), "{refused:?}");
+        // It counts as marked, and nothing of it is lost.
+        assert!(lost(region.unmark(whole(&region))).is_empty());
+        assert_eq!(mapped.armed(), 0);
+        assert!(is_filled(&region, 0..8));
+        region.mark(pages(0..5), Priority::NORMAL).unwrap();
+        assert!(lost(region.unmark(whole(&region))).is_empty());
+        assert!(is_filled(&region, 0..8));
+    }
+}
+
+#[test]
+fn what_cannot_be_volatile_is_refused_by_name() {
+    let refused = |mapped: &Mapped| mapped.adopted_by(Region::options()).unwrap_err();
+    let shared = Mapped::new(page(), READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS).unwrap();
+    let at = shared.at.addr();
+    assert!(matches!(refused(&shared), Error::Shared { addr } if addr == at));
+    let read_only = Mapped::new(page(), libc::PROT_READ, PRIVATE).unwrap();
+    let at = read_only.at.addr();
+    assert!(matches!(refused(&read_only), Error::ReadOnly { addr } if addr == at));
+    let part = Mapped::of_pages(4);
+    part.replace(2, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    let at = part.at.addr() + 2 * page();
+    assert!(matches!(refused(&part), Error::Shared { addr } if addr == at));
+    let locked = Mapped::of_pages(2);
+    // SAFETY: its own page.
+    if unsafe { libc::mlock(locked.at.byte_add(page()).cast(), page()) } == 0 {
+        let at = locked.at.addr() + page();
+        assert!(matches!(refused(&locked), Error::Locked { addr } if addr == at));
+    } else {
+        println!("skipped: mlock: {}", std::io::Error::last_os_error());
+    }
+    let flags = PRIVATE | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_NORESERVE;
+    match Mapped::new(2 << 20, READ_WRITE, flags) {
+        Some(huge) => assert!(matches!(refused(&huge), Error::Hugetlb { .. })),
+        None => println!("skipped: no hugetlb mapping of 2 MiB"),
+    }
+    let all = vma::among(&(0..usize::MAX)).unwrap();
+    if let Some(vdso) = all.iter().find(|vma| vma.path == "[vdso]") {
+        let at = ptr::with_exposed_provenance_mut(vdso.start);
+        let len = Bytes::new((vdso.end - vdso.start) as u64);
+        // SAFETY: refused before anything is done with it.
+        let refused = unsafe { Region::options().over(at, len).unwrap_err() };
+        assert!(matches!(refused, Error::Special { .. }), "{refused:?}");
+    }
+}
+
+#[test]
+fn adopted_memory_is_inherited_by_a_child_as_it_is() {
+    let mapped = Mapped::of_pages(8);
+    for region in mapped.adopted() {
+        fill(&region, 0..8);
+        region.mark(pages(1..7), Priority::NORMAL).unwrap();
+        purge(&region, 2..3);
+        let said = child_says(fork, || {
+            let is_armed = mapped.armed() == if region.engine() == Engine::Scan { 6 } else { 0 };
+            purge(&region, 5..6);
+            is_armed
+                && lost(region.unmark(whole(&region))) == [2, 5]
+                && mapped.armed() == 0
+                && region.mark(pages(0..8), Priority::NORMAL).is_ok()
+                && lost(region.unmark(whole(&region))).is_empty()
+        });
+        assert!(said, "{:?}", region.engine());
+        assert_eq!(lost(region.unmark(whole(&region))), [2], "{:?}", region.engine());
+        assert_eq!(mapped.armed(), 0);
+    }
+}
+
+#[test]
+fn arming_stops_before_the_process_has_no_mapping_left() {
+    // In a child, so that no other test meets the end of the budget.
+    assert!(child_says(fork, || {
+        let limit = glebe::sys::map_count::max_map_count().unwrap() / 8;
+        let count = 2 * (limit + 2);
+        let mapped = Mapped::of_pages(count as usize);
+        let Ok(region) = mapped.adopted_by(Region::options().engine(Engine::Scan)) else {
+            println!("skipped: no scan engine");
+            return true;
+        };
+        let refused = (0..=limit).find_map(|i| {
+            region.mark(pages(2 * i..2 * i + 1), Priority::NORMAL).err().map(|error| (i, error))
+        });
+        let Some((at, Error::MapBudget { armed, limit: told })) = refused else { return false };
+        // Other tests may have had some armed when this process was forked.
+        let is_told = at <= limit && armed == limit && told == limit && at + 64 > limit;
+        // What is refused is not marked, and room comes back.
+        let is_free = region.write(pages(2 * at..2 * at + 1).start, &[1]).is_ok();
+        let is_room = lost(region.unmark(pages(0..2))).is_empty()
+            && region.mark(pages(2 * at..2 * at + 1), Priority::NORMAL).is_ok();
+        is_told && is_free && is_room && lost(region.unmark(whole(&region))).is_empty()
+    }));
+}
+
+#[test]
+fn huge_page_advice_comes_back_when_the_memory_is_given_back() {
+    let mapped = Mapped::of_pages(8);
+    // SAFETY: its own memory.
+    if unsafe { libc::madvise(mapped.at.cast(), mapped.len, libc::MADV_HUGEPAGE) } != 0 {
+        println!("skipped: no transparent huge pages");
+        return;
+    }
+    for engine in [Engine::Scan, Engine::Tag] {
+        let Ok(region) = mapped.adopted_by(Region::options().engine(engine)) else { continue };
+        assert!(mapped.has("nh") && !mapped.has("hg"), "{engine:?}");
+        drop(region);
+        assert!(mapped.has("hg") && !mapped.has("nh"), "{engine:?}");
+    }
+}

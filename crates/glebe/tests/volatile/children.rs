@@ -1,0 +1,70 @@
+//! Children by fork and by clone, and what a touch does in one.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::memory::page;
+
+/// Runs `check` in a child that `make` makes; whether it said yes within 30 seconds.
+pub fn child_says(make: fn() -> i32, check: impl FnOnce() -> bool) -> bool {
+    let pid = make();
+    assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the child runs `check` and leaves by _exit; an alarm ends it if it hangs.
+    unsafe {
+        if pid == 0 {
+            libc::alarm(30);
+            let said = catch_unwind(AssertUnwindSafe(check)).unwrap_or(false);
+            libc::_exit(i32::from(!said));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        if libc::WIFSIGNALED(status) {
+            println!("the child ended by signal {}", libc::WTERMSIG(status));
+        }
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+}
+
+/// By the C library.
+pub fn fork() -> i32 {
+    // SAFETY: the child does only what `child_says` has it do.
+    unsafe { libc::fork() }
+}
+
+/// As fork(2), but the C library does not know.
+pub fn raw_clone() -> i32 {
+    let none = ptr::null::<u8>();
+    // SAFETY: no flag but the signal at its end: a copy of the process, on the same stack.
+    unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, none, none, none, none) as i32 }
+}
+
+static ADDRESS: AtomicUsize = AtomicUsize::new(0);
+
+/// Keeps the address and puts a page there, so that the touch ends.
+extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel's `info` of a fault; the page there is lost.
+    unsafe {
+        let at = (*info).si_addr();
+        ADDRESS.store(at.addr(), Ordering::Relaxed);
+        let start = at.byte_sub(at.addr() % page());
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        libc::mmap(start, page(), libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+    }
+}
+
+/// Reads the byte at `at`; the address of the SIGBUS that it raised. Only in a child: it changes
+/// the signal's handler and maps memory there.
+pub fn sigbus_at(at: usize) -> Option<usize> {
+    // SAFETY: a handler of this file; the byte is in a mapping of the caller's.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()), 0);
+        ADDRESS.store(0, Ordering::Relaxed);
+        ptr::with_exposed_provenance::<u8>(at).read_volatile();
+    }
+    Some(ADDRESS.load(Ordering::Relaxed)).filter(|at| *at != 0)
+}

@@ -1,0 +1,8 @@
+//! Volatile memory through the public interface, on both engines.
+#![allow(unsafe_code)] // Safety: each module says what it needs it for.
+
+mod accounting;
+mod adopted;
+mod children;
+mod fork;
+mod memory;
