@@ -104,10 +104,7 @@ pub unsafe extern "C" fn glebe_volatile_address(
 /// # Safety
 /// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_volatile_len(
-    region: glebe_volatile,
-    len_bytes: *mut u64,
-) -> c_int {
+pub unsafe extern "C" fn glebe_volatile_len(region: glebe_volatile, len_bytes: *mut u64) -> c_int {
     call(|| {
         // SAFETY: the caller's duty.
         let out = unsafe { Out::new(len_bytes, "len_bytes")? };
@@ -132,10 +129,7 @@ pub unsafe extern "C" fn glebe_volatile_granule(
 /// # Safety
 /// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_volatile_engine(
-    region: glebe_volatile,
-    engine: *mut u64,
-) -> c_int {
+pub unsafe extern "C" fn glebe_volatile_engine(region: glebe_volatile, engine: *mut u64) -> c_int {
     call(|| {
         // SAFETY: the caller's duty.
         let out = unsafe { Out::new(engine, "engine")? };

@@ -50,6 +50,7 @@ stats! {
     total_pages
     marked_pages
     resident_pages
+    lazy_free_pages
 }
 
 // SAFETY: it is `repr(C)` and consists of words, the first of which is `size`.
