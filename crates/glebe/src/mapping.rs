@@ -212,6 +212,11 @@ impl Mapping {
         self.advise(Bytes::ZERO, self.len, Advice::Free)
     }
 
+    /// Has the kernel reclaim what it can of these pages, now.
+    pub(crate) fn reclaim(&self) -> Result<(), OsError> {
+        self.advise(Bytes::ZERO, self.len, Advice::PageOut)
+    }
+
     /// Lets a forked child find zeros here instead of a copy.
     pub(crate) fn wipe_on_fork(&self) -> Result<(), OsError> {
         self.advise(Bytes::ZERO, self.len, Advice::WipeOnFork)
@@ -226,8 +231,8 @@ impl Mapping {
 
     fn advise(&self, offset: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         let at = self.checked(offset, len.as_usize()).addr();
-        // SAFETY: the range is this mapping's own; DontNeed is reached from `discard` alone,
-        // whose caller has the mapping to itself.
+        // SAFETY: the range is this mapping's own; DontNeed is reached from `discard` alone, and
+        // Free from `offer` alone, whose callers have the mapping to themselves.
         unsafe { advise(at, len, advice) }
     }
 

@@ -25,6 +25,7 @@ pub(crate) mod peek;
 pub mod probe;
 pub mod process;
 pub(crate) mod psi;
+pub(crate) mod release;
 pub mod rseq;
 pub mod sigbus;
 pub(crate) mod socket;

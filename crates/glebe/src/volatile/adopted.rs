@@ -190,7 +190,10 @@ impl State {
     fn arm_again(&mut self) -> Result<(), OsError> {
         let scan = match &mut self.backend {
             Backend::Scan(scan) => scan,
-            Backend::Tag(tag) => return Ok(tag.follow_fork()),
+            Backend::Tag(tag) => {
+                tag.follow_fork();
+                return Ok(());
+            }
         };
         scan.follow_fork()?;
         match &self.adopted {
@@ -226,7 +229,7 @@ impl Options {
         self_test::passed()?;
         let page = page_size();
         let (adopted, len) = Adopted::new(addr.expose_provenance(), len, page)?;
-        let backend = Backend::new(adopted.base, len.pages_down(page).get(), &self)?;
+        let backend = Backend::new(adopted.base, len.pages_down(page).get(), None, &self)?;
         // SAFETY: passed on from the caller.
         let mapping = unsafe { Mapping::borrowed(adopted.base, len) };
         Region::of(&self, mapping, page, backend, Some(adopted))

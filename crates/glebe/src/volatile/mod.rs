@@ -22,6 +22,7 @@ mod budget;
 mod cloned;
 mod error;
 mod fork;
+mod huge;
 mod marks;
 mod options;
 mod overlap;
@@ -379,11 +380,12 @@ impl Region {
         }
         self_test::passed()?;
         let page = page_size();
-        let grain = if options.huge { madvise::transparent_huge_page()? } else { page };
+        let huge = options.huge.then(madvise::transparent_huge_page).transpose()?;
+        let grain = huge.unwrap_or(page);
         let whole = len.pages_up(grain).checked_bytes(grain);
         let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
         let mapping = Mapping::aligned(whole.ok_or(too_long)?, grain, Visibility::ORDINARY)?;
-        let backend = Self::prepared(&mapping, options)?;
+        let backend = Self::prepared(&mapping, huge, options)?;
         Self::of(options, mapping, grain, backend, None)
     }
 
@@ -421,22 +423,26 @@ impl Region {
     }
 
     /// Brings fresh memory into the state that the engine starts from.
-    fn prepared(mapping: &Mapping, options: &Options) -> Result<Backend, Error> {
+    fn prepared(
+        mapping: &Mapping,
+        huge: Option<PageSize>,
+        options: &Options,
+    ) -> Result<Backend, Error> {
         let base = mapping.addr();
         let pages = mapping.len().pages_down(page_size()).get();
-        let backend = Backend::new(base, pages, options)?;
+        let backend = Backend::new(base, pages, huge, options)?;
         // Refused where the process locks its memory; there is nothing to lose yet.
         mapping.offer().map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidInput => Error::Locked { addr: base },
             _ => error.into(),
         })?;
-        if options.huge {
+        if huge.is_some() {
             mapping.prefer_huge_pages()?;
             mapping.populate(Bytes::ZERO, mapping.len())?;
         }
         // A huge page made of marked pages would not be marked. Kernels without them refuse.
         let refused = mapping.refuse_huge_pages();
-        if options.huge {
+        if huge.is_some() {
             refused?;
         }
         if let (Backend::Scan(scan), Some(all)) = (&backend, Extent::new(0, pages)) {
@@ -540,10 +546,15 @@ impl Region {
 
 impl Backend {
     /// The engine that the options ask for, or the one that can be had.
-    fn new(base: usize, pages: u64, options: &Options) -> Result<Self, OsError> {
+    fn new(
+        base: usize,
+        pages: u64,
+        huge: Option<PageSize>,
+        options: &Options,
+    ) -> Result<Self, OsError> {
         let page = page_size();
-        let tag = || Self::Tag(Tag::new(base, pages, page, options.without_scan));
-        let scan = || Scan::new(base, page, options.without_scan).map(Self::Scan);
+        let tag = || Self::Tag(Tag::new(base, pages, page, huge, options.without_scan));
+        let scan = || Scan::new(base, page, huge, options.without_scan).map(Self::Scan);
         Ok(match options.engine {
             Some(Engine::Tag) => tag(),
             Some(Engine::Scan) => scan()?,

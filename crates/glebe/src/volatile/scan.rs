@@ -20,6 +20,7 @@
 
 use std::sync::{Arc, Weak};
 
+use super::huge::rejoin;
 use super::purged::push;
 use super::Error;
 use crate::error::OsError;
@@ -80,15 +81,21 @@ pub(super) struct Scan {
     reading: Reading,
     base: usize,
     page: PageSize,
+    huge: Option<PageSize>,
 }
 
 impl Scan {
-    /// The engine of a region at `base`; `without_scan` reads a word a page also where the kernel
-    /// could tell runs.
-    pub(super) fn new(base: usize, page: PageSize, without_scan: bool) -> Result<Self, OsError> {
+    /// The engine of a region at `base`, in huge pages or not; `without_scan` reads a word a page
+    /// also where the kernel could tell runs.
+    pub(super) fn new(
+        base: usize,
+        page: PageSize,
+        huge: Option<PageSize>,
+        without_scan: bool,
+    ) -> Result<Self, OsError> {
         let kernel = Kernel::of_process()?;
         let reading = if without_scan { Reading::Entries } else { kernel.pagemap.reading() };
-        Ok(Self { kernel, reading, base, page })
+        Ok(Self { kernel, reading, base, page, huge })
     }
 
     /// In a child: the inherited descriptors are the parent's, and nothing is armed. A lost page
@@ -112,14 +119,20 @@ impl Scan {
 
     /// Puts the page of zeros into every hole of armed `pages`.
     pub(super) fn fill_holes(&self, pages: Extent) -> Result<(), OsError> {
-        let (addr, len) = self.place(pages);
-        self.kernel.uffd.fill_holes(addr, len)
+        let runs = self.look(pages)?.into_iter();
+        for run in runs.filter(|run| run.residence == Residence::Hole) {
+            self.kernel.uffd.fill_holes(run.start, Bytes::new((run.end - run.start) as u64))?;
+        }
+        Ok(())
     }
 
     /// Gives the kernel the right to `pages`. What is in swap is brought in before: the kernel
     /// would drop it at once.
     pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         let (addr, len) = self.place(pages);
+        if let Some(huge) = self.huge {
+            rejoin(&self.kernel.pagemap, self.reading, addr, len, huge);
+        }
         // SAFETY: as the file's head says.
         unsafe {
             if swap {
@@ -166,14 +179,19 @@ impl Scan {
     /// that nothing is there to fill: a new mapping, whose holes nobody lost. It says so too of
     /// a run of several mappings, whose parts are tried then.
     fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
-        match self.fill_holes(pages) {
+        let (addr, len) = self.place(pages);
+        match self.kernel.uffd.fill_holes(addr, len) {
             Ok(()) => push(filled, pages),
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                // It may have begun.
+                push(filled, pages);
+                return Err(error);
+            }
             Err(_) => {
                 let half = pages.len() / 2;
                 let first = Extent::new(pages.start(), half);
                 let second = Extent::new(pages.start() + half, pages.len() - half);
-                for part in first.and(second).into_iter().chain(first) {
+                for part in first.into_iter().chain(first.and(second)) {
                     self.fill_lost(part, filled)?;
                 }
             }

@@ -24,6 +24,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ptr;
 
+use super::huge::rejoin;
 use super::marks::Bitmap;
 use super::purged::push;
 use crate::error::OsError;
@@ -51,6 +52,7 @@ pub(super) struct Found {
 pub(super) struct Tag {
     base: usize,
     page: PageSize,
+    huge: Option<PageSize>,
     secret: u64,
     /// First words of tagged pages.
     saved: Box<[MappedWord]>,
@@ -60,11 +62,19 @@ pub(super) struct Tag {
 }
 
 impl Tag {
-    /// The engine of a region of `pages` at `base`; `without_scan` as for the other engine.
-    pub(super) fn new(base: usize, pages: u64, page: PageSize, without_scan: bool) -> Self {
+    /// The engine of a region of `pages` at `base`; `huge` and `without_scan` as for the other
+    /// engine.
+    pub(super) fn new(
+        base: usize,
+        pages: u64,
+        page: PageSize,
+        huge: Option<PageSize>,
+        without_scan: bool,
+    ) -> Self {
         Self {
             base,
             page,
+            huge,
             secret: RandomState::new().build_hasher().finish(),
             saved: (0..pages).map(|_| MappedWord::new(0)).collect(),
             tagged: Bitmap::new(pages),
@@ -80,6 +90,10 @@ impl Tag {
 
     /// Tags what of `pages` holds memory and gives the kernel the right to it.
     pub(super) fn mark(&self, pages: Extent) -> Result<(), OsError> {
+        if let (Some(huge), Some((pagemap, reading))) = (self.huge, &self.pagemap) {
+            let (addr, len) = self.place(pages);
+            rejoin(pagemap, *reading, addr, len, huge);
+        }
         for run in self.holding(pages)? {
             for page in run.start()..run.end() {
                 let word = self.word(page).swap(self.tag(page), Ordering::AcqRel);

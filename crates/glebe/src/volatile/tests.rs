@@ -276,3 +276,40 @@ fn statistics_in_every_form() {
     assert!(two.contains("region=\"a\"") && two.contains("region=\"b\""));
     assert!(Stats::describe().lines().count() == stats.lines().len());
 }
+
+#[test]
+fn huge_pages_are_marked_and_lost_whole_and_made_again() {
+    let Ok(huge) = madvise::transparent_huge_page() else {
+        return println!("skipped: no transparent huge pages");
+    };
+    for engine in [Engine::Scan, Engine::Tag] {
+        let granule = huge.bytes();
+        let in_huge = |region: &Region| {
+            crate::sys::pagemap::Pagemap::open().unwrap().huge_bytes(region.addr(), region.len())
+        };
+        let options = Region::options().engine(engine).huge(true);
+        let region = options.map(granule + granule + Bytes::new(1)).unwrap();
+        assert_eq!((region.len(), region.granule()), (Bytes::new(3 * granule.get()), granule));
+        let each = granule.pages_down(page_size()).get();
+        fill(&region, 0..3 * each);
+        if !in_huge(&region).is_ok_and(|bytes| bytes == region.len()) {
+            return println!(
+                "skipped: memory is too fragmented, or the kernel tells no huge pages"
+            );
+        }
+        let small = Bytes::ZERO..bytes(1);
+        assert!(matches!(region.mark(small, Priority::NORMAL), Err(Error::Unaligned { .. })));
+        region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
+        assert_eq!(in_huge(&region).unwrap(), region.len(), "a mark splits no huge page");
+        purge(&region, each, each);
+        let purged = region.unmark(Bytes::ZERO..region.len()).unwrap();
+        assert_eq!(purged.runs(), [extent(each, each)]);
+        expect(&region, 0..3 * each, &[extent(each, each)]);
+        fill(&region, each..2 * each);
+        assert_eq!(in_huge(&region).unwrap(), granule + granule);
+        region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
+        assert_eq!(in_huge(&region).unwrap(), region.len(), "{engine}: made again");
+        assert!(region.unmark(Bytes::ZERO..region.len()).unwrap().is_empty());
+        expect(&region, 0..3 * each, &[]);
+    }
+}

@@ -114,6 +114,24 @@ fn a_lost_page_is_reported_and_the_rest_kept() {
 }
 
 #[test]
+fn a_run_of_lost_pages_may_reach_over_several_mappings() {
+    let mapped = Mapped::of_pages(8);
+    // Other advice makes another mapping of it.
+    // SAFETY: its own memory.
+    unsafe {
+        libc::madvise(mapped.at.byte_add(4 * page()).cast(), 4 * page(), libc::MADV_DONTDUMP);
+    }
+    for region in mapped.adopted() {
+        fill(&region, 0..8);
+        region.mark(whole(&region), Priority::NORMAL).unwrap();
+        purge(&region, 1..6);
+        let purged = lost(region.unmark(whole(&region)));
+        assert_eq!(purged, [1, 2, 3, 4, 5], "{:?}", region.engine());
+        assert!(is_filled(&region, 0..1) && is_filled(&region, 6..8));
+    }
+}
+
+#[test]
 fn memory_is_armed_while_it_is_marked_and_no_longer() {
     let mapped = Mapped::of_pages(16);
     for region in mapped.adopted().into_iter().filter(|it| it.engine() == Engine::Scan) {
