@@ -78,7 +78,8 @@ enum {
     GLEBE_ERROR_SPECIAL = -30,       /* of a device or the kernel, or another's userfaultfd's */
     GLEBE_ERROR_MAP_BUDGET = -31,    /* more ranges apart than the limit of mappings allows */
     GLEBE_ERROR_SELF_TEST = -32,     /* this kernel loses pages that were written */
-    GLEBE_ERROR_STUCK = -33          /* pages that can be neither kept nor taken (bad memory) */
+    GLEBE_ERROR_STUCK = -33,         /* pages that can be neither kept nor taken (bad memory) */
+    GLEBE_ERROR_ADOPTED = -34        /* memory of which a volatile region was made already */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -377,7 +378,17 @@ typedef struct glebe_volatile_options {
 int glebe_volatile_map(uint64_t len_bytes, const glebe_volatile_options *options,
                        glebe_volatile *region);
 
-/* Ends a region and unmaps its memory, marked or not, which must not be touched any more. */
+/* Makes a region of the caller's memory, whose contents stay: the whole base pages of `len_bytes`
+ * at `address`, private and anonymous. It is to stay mapped until the region ends. What is mapped
+ * over a marked part meanwhile is not volatile, and with GLEBE_ENGINE_SCAN nothing of it is ever
+ * told lost. Its huge pages are not made anew meanwhile. Errors: as glebe_volatile_map without
+ * LOCKED for all memory; UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL,
+ * ADOPTED. */
+int glebe_volatile_over(void *address, uint64_t len_bytes, const glebe_volatile_options *options,
+                        glebe_volatile *region);
+
+/* Ends a region, marked or not. Memory of its own is unmapped and must not be touched any more; the
+ * caller's memory is unmarked, and what was lost of it is not told. */
 int glebe_volatile_unmap(glebe_volatile region);
 
 /* The first byte of a region. */
@@ -395,7 +406,8 @@ int glebe_volatile_engine(glebe_volatile region, uint64_t *engine);
 
 /* Gives the kernel the right to `len_bytes` from `offset_bytes` on, whole granules. What is marked
  * already keeps its age. Errors: UNALIGNED, EMPTY, BEYOND, BAD_ARGUMENT, after which nothing has
- * changed; LOCKED, NO_MEMORY, OS, after which the range counts as marked and is to be unmarked. */
+ * changed; LOCKED, NO_MEMORY, OS, after which the range counts as marked and is to be unmarked; MAP_BUDGET,
+ * of the caller's memory, after which nothing has changed. */
 int glebe_volatile_mark(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
                         uint64_t priority);
 
@@ -481,6 +493,39 @@ typedef struct glebe_volatile_stats {
 /* Fills `stats`. marked_ever is marked_pages and purged and rescued together, while no other call
  * is under way. Looks at the page tables of what is marked. Errors: NULL, BAD_SIZE. */
 int glebe_volatile_region_stats(glebe_volatile region, glebe_volatile_stats *stats);
+
+/* ---- The call of the volatile ranges patches ------------------------------------------------- */
+
+enum {
+    GLEBE_VRANGE_VOLATILE = 0,
+    GLEBE_VRANGE_NONVOLATILE = 1
+};
+
+/* vrange(2) as the tenth posting of the patches has it (Minchan Kim and John Stultz, 2014; from the
+ * eleventh on the modes have each other's number), on private anonymous memory of the caller's.
+ * Makes it volatile: the kernel may take pages, a touch of one that it took is SIGBUS, pages may be
+ * read meanwhile and must not be written. Or makes it non-volatile: pages that were taken are zeros
+ * then.
+ *
+ * Returns how many bytes from `start` on were done, as write(2) does. `length` is rounded down to
+ * whole pages, and further to what an int can hold. Holes are passed over and counted, but for one
+ * that goes to the end of the range, so that a range with nothing mapped gives 0. The call stops,
+ * without an error, in front of memory that cannot be volatile: shared, of a file, locked, of a
+ * hugetlb pool, not writable, special, or a glebe_volatile region. `purged` may be null; otherwise
+ * it is set to 1 if any page that is now non-volatile was taken, and to 0 if none was. Volatility
+ * goes along in a fork, and ends with what was mapped; where it ends so, the call is to be made
+ * nevertheless, since the range counts as one that is kept until then.
+ *
+ * Unlike there: a mode that does not exist is refused, and an error is one of glebe.h: UNALIGNED
+ * (`start`), EMPTY (less than a page), BEYOND, BAD_ARGUMENT, MAP_BUDGET, NO_MEMORY, STUCK, and OS
+ * where userfaultfd is denied. `purged` is of the pages of this call only. Reads the list of
+ * mappings: for ranges of many pages. */
+int glebe_vrange(void *start, size_t length, int mode, int *purged);
+
+/* As glebe_vrange, but all of the range or an error: also UNALIGNED for a length that is no whole
+ * number of pages, UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL and ADOPTED.
+ * Returns 0. After an error nothing has become volatile; what was may be so still. */
+int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
 
 #ifdef __cplusplus
 }

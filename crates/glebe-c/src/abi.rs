@@ -54,6 +54,7 @@ pub const GLEBE_ERROR_SPECIAL: c_int = -30;
 pub const GLEBE_ERROR_MAP_BUDGET: c_int = -31;
 pub const GLEBE_ERROR_SELF_TEST: c_int = -32;
 pub const GLEBE_ERROR_STUCK: c_int = -33;
+pub const GLEBE_ERROR_ADOPTED: c_int = -34;
 
 pub const GLEBE_SOURCE_AUTO: u64 = 0;
 pub const GLEBE_SOURCE_HUGETLB: u64 = 1;
@@ -95,6 +96,9 @@ pub const GLEBE_UNMARK_MORE: c_int = 1;
 
 pub const GLEBE_READ_DONE: c_int = 0;
 pub const GLEBE_READ_LOST: c_int = 1;
+
+pub const GLEBE_VRANGE_VOLATILE: c_int = 0;
+pub const GLEBE_VRANGE_NONVOLATILE: c_int = 1;
 
 pub const GLEBE_PFN_HIDDEN: u64 = u64::MAX;
 

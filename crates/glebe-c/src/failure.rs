@@ -36,6 +36,8 @@ pub(crate) enum Failure {
     TooMany { what: &'static str, most: u32 },
     #[error("{given} bytes for a bitmap of {pages} pages; {needed} are needed")]
     ShortBitmap { given: usize, pages: u64, needed: u64 },
+    #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
+    Adopted { start: usize, end: usize },
     #[error(transparent)]
     Reserve(#[from] Error),
     #[error(transparent)]
@@ -56,6 +58,7 @@ impl Failure {
             }
             Self::Busy { .. } => GLEBE_ERROR_BUSY,
             Self::TooMany { .. } => GLEBE_ERROR_TOO_MANY,
+            Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
             Self::ShortBitmap { .. } => GLEBE_ERROR_BAD_LEN,
             Self::Reserve(error) => code_of(error),
             Self::Volatile(error) => code_of_volatile(error),

@@ -67,6 +67,7 @@ pub extern "C" fn glebe_error_name(code: c_int) -> *const c_char {
         GLEBE_ERROR_MAP_BUDGET => c"GLEBE_ERROR_MAP_BUDGET",
         GLEBE_ERROR_SELF_TEST => c"GLEBE_ERROR_SELF_TEST",
         GLEBE_ERROR_STUCK => c"GLEBE_ERROR_STUCK",
+        GLEBE_ERROR_ADOPTED => c"GLEBE_ERROR_ADOPTED",
         _ => c"unknown",
     };
     name.as_ptr()

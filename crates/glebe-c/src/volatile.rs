@@ -8,6 +8,7 @@
 mod regions;
 mod stats;
 mod unmark;
+mod vrange;
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -19,7 +20,7 @@ use glebe::volatile::{self, Engine, Options, Priority, Region};
 use crate::abi::*;
 use crate::boundary::{call, read, Out, Sized64};
 use crate::failure::Failure;
-use regions::{insert, remove, with};
+use regions::{check_fork, insert, remove, with, Claim};
 
 const _: () = assert!(
     Priority::LOWEST.get() as u64 == GLEBE_PRIORITY_LOWEST
@@ -75,8 +76,40 @@ pub unsafe extern "C" fn glebe_volatile_map(
     call(|| {
         // SAFETY: the caller's duty.
         let (out, options) = unsafe { (Out::new(region, "region")?, self::options(options)?) };
-        Ok(out.set(insert(|| Ok(options.map(Bytes::new(len_bytes))?))?))
+        check_fork()?;
+        Ok(out.set(insert(None, || Ok(options.map(Bytes::new(len_bytes))?))?))
     })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_volatile_over(
+    address: *mut c_void,
+    len_bytes: u64,
+    options: *const glebe_volatile_options,
+    region: *mut glebe_volatile,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let (out, options) = unsafe { (Out::new(region, "region")?, self::options(options)?) };
+        if address.is_null() {
+            return Err(Failure::Null("address"));
+        }
+        check_fork()?;
+        let claim = Claim::new(whole_pages(address.addr(), len_bytes)?)?;
+        // SAFETY: the caller's duty; the claim is the region's alone.
+        let over = || Ok(unsafe { options.over(address.cast(), Bytes::new(len_bytes))? });
+        Ok(out.set(insert(Some(claim), over)?))
+    })
+}
+
+/// The addresses of the whole base pages of `len_bytes` at `addr`.
+fn whole_pages(addr: usize, len_bytes: u64) -> Result<Range<usize>, Failure> {
+    let page = glebe::sys::page_size();
+    let end = range(addr as u64, len_bytes)?.end.pages_down(page).bytes(page).as_usize();
+    let start = addr.checked_next_multiple_of(page.bytes().as_usize()).filter(|at| *at < end);
+    start.map(|start| start..end).ok_or(volatile::Error::Empty.into())
 }
 
 #[no_mangle]

@@ -32,7 +32,7 @@ fn unmark(of: &Volatile, offset_bytes: u64, len_bytes: u64) -> Result<Vec<Extent
 }
 
 /// What of `runs` lies within `asked`, and what does not.
-fn split(runs: &[Extent], asked: Extent) -> (Vec<Extent>, Vec<Extent>) {
+pub(super) fn split(runs: &[Extent], asked: Extent) -> (Vec<Extent>, Vec<Extent>) {
     let within = runs.iter().filter_map(|run| run.intersection(asked)).collect();
     let before = |run: &Extent| between(run.start(), run.end().min(asked.start()));
     let after = |run: &Extent| between(run.start().max(asked.end()), run.end());
@@ -40,12 +40,13 @@ fn split(runs: &[Extent], asked: Extent) -> (Vec<Extent>, Vec<Extent>) {
     (within, without)
 }
 
-fn between(start: u64, end: u64) -> Option<Extent> {
+/// From `start` up to `end`, unless that is nothing.
+pub(super) fn between(start: u64, end: u64) -> Option<Extent> {
     Extent::new(start, end.saturating_sub(start))
 }
 
 /// Runs that overlap or touch become one.
-fn merged(mut runs: Vec<Extent>) -> Vec<Extent> {
+pub(super) fn merged(mut runs: Vec<Extent>) -> Vec<Extent> {
     runs.sort_unstable();
     let mut all: Vec<Extent> = Vec::with_capacity(runs.len());
     for run in runs {
