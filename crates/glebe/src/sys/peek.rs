@@ -10,12 +10,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::FromRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use crate::error::OsError;
 use crate::sync::{MappedByte, Ordering};
 use crate::sys::fault::point;
+use crate::sys::file;
 
 /// Whether process_vm_readv(2) was refused once.
 static REFUSED: MappedByte = MappedByte::new(0);
@@ -65,7 +65,7 @@ fn by_file(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel just made it and nobody else has it.
-    let file = unsafe { File::from_raw_fd(fd) };
+    let file: File = unsafe { OwnedFd::from_raw_fd(fd) }.into();
     let mut done = 0;
     while done < buf.len() {
         let at = std::ptr::with_exposed_provenance(addr + done);
@@ -82,7 +82,7 @@ fn by_file(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
             },
         }
     }
-    file.read_exact_at(&mut buf[..done], 0)?;
+    file::read_at(&file, &mut buf[..done], 0)?;
     Ok(done)
 }
 

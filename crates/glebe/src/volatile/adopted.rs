@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::budget::{Armed, Budget, Exhausted};
-use super::{self_test, Backend, Error, Options, Region, State};
+use super::{fork, self_test, Backend, Error, Options, Region, State};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
@@ -220,12 +220,14 @@ impl Options {
     ///
     /// # Safety
     /// The memory stays mapped, or is mapped anew, and can be read and written as long as the
-    /// region lives; no other region is of it. No reference to a page exists while it is marked, and none to a page that
-    /// the region's calls read or write; the contents of marked pages may vanish.
+    /// region lives; no other region is of it. No reference to a page exists while it is marked,
+    /// and none to a page that the region's calls read or write; the contents of marked pages may
+    /// vanish.
     pub unsafe fn over(self, addr: *mut u8, len: Bytes) -> Result<Region, Error> {
         if self.cap == Some(Bytes::ZERO) {
             return Err(Error::ZeroCap);
         }
+        fork::follow()?;
         self_test::passed()?;
         let page = page_size();
         let (adopted, len) = Adopted::new(addr.expose_provenance(), len, page)?;

@@ -20,7 +20,7 @@ use std::mem::transmute;
 use std::sync::{Arc, PoisonError, Weak};
 
 use super::overlap::{Calls, Log};
-use super::State;
+use super::{self_test, State};
 use crate::error::OsError;
 use crate::sync::{write, MutexGuard, RwLock, RwLockWriteGuard, StaticMutex};
 use crate::sys::atfork;
@@ -51,14 +51,18 @@ unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
 
-/// Lists a region.
-pub(super) fn enter(locks: &Locks) -> Result<Entry, OsError> {
+/// Before the first region of the process is made.
+pub(super) fn follow() -> Result<(), OsError> {
     static STEP: atfork::Step = atfork::Step { prepare, parent, child };
-    atfork::add(&STEP)?;
+    atfork::add(&STEP)
+}
+
+/// Lists a region.
+pub(super) fn enter(locks: &Locks) -> Entry {
     let listed =
         Listed { state: Arc::downgrade(&locks.state), calls: Arc::downgrade(&locks.calls) };
     LIST.lock().unwrap_or_else(PoisonError::into_inner).push(listed);
-    Ok(Entry(Arc::as_ptr(&locks.state)))
+    Entry(Arc::as_ptr(&locks.state))
 }
 
 impl Drop for Entry {
@@ -90,6 +94,8 @@ unsafe impl Send for Held {}
 static HELD: StaticMutex<Held> = StaticMutex::new(Held { regions: Vec::new(), list: None });
 
 fn prepare() {
+    // Not left half done to the child, whose first region would wait for it.
+    let _ = self_test::passed();
     let list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     for listed in list.iter() {

@@ -83,12 +83,15 @@ impl Marks {
         new
     }
 
-    /// Takes the marks off `extent` and returns what was marked there.
-    pub(super) fn remove(&mut self, extent: Extent) -> Vec<Extent> {
-        self.cut(extent).into_iter().fold(Vec::new(), |mut parts, (part, _)| {
-            push(&mut parts, part);
-            parts
-        })
+    /// Takes the marks off `extent`.
+    pub(super) fn remove(&mut self, extent: Extent) {
+        // As a rule what was marked together is unmarked together.
+        let whole = self.ranges.get(&extent.start()).is_some_and(|mark| mark.end == extent.end());
+        if whole {
+            self.take(extent.start());
+        } else {
+            self.cut(extent);
+        }
     }
 
     /// What of `extent` is marked.

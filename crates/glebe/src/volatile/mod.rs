@@ -35,7 +35,7 @@ mod tag;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use error::Error;
 pub use options::Options;
@@ -135,7 +135,28 @@ struct State {
     /// Whether this is a child in which the backend could not be made to work: a write to a lost
     /// page may have gone unseen there, so all that is marked is lost.
     is_unarmed: bool,
+    /// Whether the machine had swap when it was last asked.
+    swap: bool,
+    /// Small marks until it is asked again.
+    swap_known_for: u32,
 }
+
+impl State {
+    /// Learns whether there is swap. A small mark may miss that it was turned on just before:
+    /// then what is in it is lost early, and told.
+    fn look_for_swap(&mut self, pages: u64) {
+        if pages <= SMALL_PAGES && self.swap_known_for > 0 {
+            self.swap_known_for -= 1;
+            return;
+        }
+        self.swap = swap::exists();
+        self.swap_known_for = SWAP_KNOWN_FOR;
+    }
+}
+
+/// Up to so many pages the question for swap would cost more than the mark.
+const SMALL_PAGES: u64 = 16;
+const SWAP_KNOWN_FOR: u32 = 256;
 
 /// Memory whose contents may be given up and taken back.
 #[derive(Debug)]
@@ -210,24 +231,24 @@ impl Region {
     /// longer than the options say, is dropped afterwards.
     ///
     /// # Errors
-    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]: nothing has changed.
-    /// [`Error::Locked`] or [`Error::Os`]: the range counts as marked, and is to be unmarked.
+    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::MapBudget`],
+    /// [`Error::Cloned`]: nothing has changed. [`Error::Locked`], another kind of memory that
+    /// cannot be volatile, or [`Error::Os`]: the range may count as marked, and is to be unmarked.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
-        let now = self.made.elapsed();
         state.arm_adopted(pages)?;
-        let new = state.marks.insert(pages, priority, now);
+        let new = state.marks.insert(pages, priority, self.now());
         if new.is_empty() {
             return Ok(());
         }
-        let swap = swap::exists();
+        state.look_for_swap(pages.len());
         self.counts.add(Counter::Marks, 1);
         self.counts.add(Counter::MarkedEver, new.iter().map(|part| part.len()).sum());
         for part in new {
             self.marked.set(part);
             let marked = match &state.backend {
-                Backend::Scan(scan) => scan.mark(part, swap),
+                Backend::Scan(scan) => scan.mark(part, state.swap),
                 Backend::Tag(tag) => tag.mark(part),
             };
             marked.map_err(|error| self.refused(part, error, &state))?;
@@ -330,8 +351,8 @@ impl Region {
     /// on, and marked still. Returns how much of it had not been dropped by glebe before.
     ///
     /// # Errors
-    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`], and then some of
-    /// it may have been dropped.
+    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::Cloned`]; [`Error::Os`],
+    /// and then some of it may have been dropped.
     pub fn drop_now(&self, range: Range<Bytes>) -> Result<Bytes, Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
@@ -378,6 +399,7 @@ impl Region {
         if len == Bytes::ZERO {
             return Err(Error::Empty);
         }
+        fork::follow()?;
         self_test::passed()?;
         let page = page_size();
         let huge = options.huge.then(madvise::transparent_huge_page).transpose()?;
@@ -403,10 +425,18 @@ impl Region {
             Backend::Tag(_) => Engine::Tag,
         };
         let marks = Marks::default();
-        let state = State { marks, backend, adopted, pages, is_unarmed: false };
+        let state = State {
+            marks,
+            backend,
+            adopted,
+            pages,
+            is_unarmed: false,
+            swap: true,
+            swap_known_for: 0,
+        };
         let state = Arc::new(RwLock::new(state));
         let calls = Arc::new(Calls::new());
-        let entry = fork::enter(&fork::Locks { state: state.clone(), calls: calls.clone() })?;
+        let entry = fork::enter(&fork::Locks { state: state.clone(), calls: calls.clone() });
         Ok(Self {
             page,
             granule: grain.bytes(),
@@ -452,11 +482,16 @@ impl Region {
         Ok(backend)
     }
 
+    /// The time since the region was made, where ages matter.
+    fn now(&self) -> Duration {
+        self.options.max_age.map_or(Duration::ZERO, |_| self.made.elapsed())
+    }
+
     /// Drops what is beyond the cap or too old.
     fn keep_caps(&self, state: &mut State) -> Result<(), Error> {
         let mut dropped = Pages::ZERO;
         if let Some(age) = self.options.max_age {
-            while let Some(old) = state.marks.aged(age, self.made.elapsed()) {
+            while let Some(old) = state.marks.aged(age, self.now()) {
                 dropped = dropped + drop_held(state, old)?;
             }
         }

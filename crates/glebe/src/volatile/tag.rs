@@ -35,6 +35,8 @@ use crate::sys::madvise::{advise, Advice};
 use crate::sys::pagemap::{Pagemap, Reading, Residence};
 use crate::units::{Bytes, PageSize, Pages};
 
+/// Up to so many pages are looked at one by one: no system call where all were written.
+const FEW_PAGES: u64 = 16;
 /// Bytes of a tag.
 const WORD: usize = size_of::<u64>();
 
@@ -94,17 +96,28 @@ impl Tag {
             let (addr, len) = self.place(pages);
             rejoin(pagemap, *reading, addr, len, huge);
         }
-        for run in self.holding(pages)? {
-            for page in run.start()..run.end() {
-                let word = self.word(page).swap(self.tag(page), Ordering::AcqRel);
-                self.saved[page as usize].store(word, Ordering::Release);
-            }
-            self.tagged.set(run);
-            let (addr, len) = self.place(run);
-            // SAFETY: inside the region's mapping; its owner has agreed to lose the contents.
-            unsafe { advise(addr, len, Advice::Free)? };
+        // Of a few pages one look at each tells: what is not zero is there.
+        if pages.len() <= FEW_PAGES && self.all_written(pages) {
+            return self.offer(pages);
         }
-        Ok(())
+        self.holding(pages)?.into_iter().try_for_each(|run| self.offer(run))
+    }
+
+    /// Whether every page's first word is not zero.
+    fn all_written(&self, pages: Extent) -> bool {
+        (pages.start()..pages.end()).all(|page| self.word(page).load(Ordering::Relaxed) != 0)
+    }
+
+    /// Tags pages that hold memory and gives the kernel the right to them.
+    fn offer(&self, pages: Extent) -> Result<(), OsError> {
+        for page in pages.start()..pages.end() {
+            let word = self.word(page).swap(self.tag(page), Ordering::AcqRel);
+            self.saved[page as usize].store(word, Ordering::Release);
+        }
+        self.tagged.set(pages);
+        let (addr, len) = self.place(pages);
+        // SAFETY: inside the region's mapping; its owner has agreed to lose the contents.
+        unsafe { advise(addr, len, Advice::Free) }
     }
 
     /// Takes the right to `parts` back.
@@ -138,7 +151,7 @@ impl Tag {
     pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
         for run in self.tagged.runs_in(pages) {
             let (addr, len) = self.place(run);
-            // SAFETY: as in `mark`.
+            // SAFETY: as in `offer`.
             unsafe { advise(addr, len, Advice::DontNeed)? };
         }
         Ok(())

@@ -101,10 +101,9 @@ fn parts_and_overlaps() {
         }
         assert_eq!(region.unmark(range(0, 12)).unwrap().runs(), [extent(10, 1)]);
         assert!(region.unmark(range(0, 25)).unwrap().is_empty());
-        assert!(
-            matches!(region.write(bytes(24), &vec![1; bytes(1).as_usize() + 1]), Err(Error::Marked { offset })
-            if offset == bytes(25))
-        );
+        let over = vec![1; bytes(1).as_usize() + 1];
+        let refused = region.write(bytes(24), &over).unwrap_err();
+        assert!(matches!(refused, Error::Marked { offset } if offset == bytes(25)));
         assert!(region.is_marked(bytes(49)) && !region.is_marked(bytes(50)));
         assert_eq!(region.stats().marked, Pages::new(25));
         let purged = region.unmark(range(20, 44)).unwrap();

@@ -70,6 +70,7 @@ fn a_touch_of_a_lost_page_is_sigbus_in_the_child_too() {
 #[test]
 fn forks_beside_threads_that_mark_and_unmark_end() {
     for region in regions(64) {
+        fill(&region, 0..64);
         let stop = AtomicBool::new(false);
         let bad = std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -78,14 +79,17 @@ fn forks_beside_threads_that_mark_and_unmark_end() {
                     while !stop.load(Ordering::Relaxed) {
                         let own = pages(thread * 16..thread * 16 + 16);
                         region.mark(own.clone(), Priority::NORMAL).unwrap();
-                        let _ = region.unmark(own).unwrap();
+                        purge(region, thread * 16..thread * 16 + 1);
+                        assert_eq!(lost(region.unmark(own)), [thread * 16]);
+                        fill(region, thread * 16..thread * 16 + 1);
                     }
                 });
             }
             let bad = (0..100).filter(|_| {
                 !child_says(fork, || {
-                    region.unmark(whole(&region)).is_ok_and(|purged| purged.is_empty())
-                        && region.mark(pages(3..9), Priority::NORMAL).is_ok()
+                    // What the parent's threads were about to lose, and to tell, is over.
+                    region.unmark(whole(&region)).is_ok()
+                        && region.mark(whole(&region), Priority::NORMAL).is_ok()
                         && lost(region.unmark(whole(&region))).is_empty()
                 })
             });
@@ -95,6 +99,32 @@ fn forks_beside_threads_that_mark_and_unmark_end() {
         });
         assert_eq!(bad, 0, "of 100 children, {:?}", region.engine());
     }
+}
+
+#[test]
+fn forks_beside_threads_that_make_and_end_regions_end() {
+    let stop = AtomicBool::new(false);
+    let lives = || {
+        regions(4).all(|region| {
+            fill(&region, 0..4);
+            region.mark(whole(&region), Priority::NORMAL).unwrap();
+            purge(&region, 2..3);
+            lost(region.unmark(whole(&region))) == [2]
+        })
+    };
+    let bad = std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    assert!(lives());
+                }
+            });
+        }
+        let bad = (0..100).filter(|_| !child_says(fork, lives)).count();
+        stop.store(true, Ordering::Relaxed);
+        bad
+    });
+    assert_eq!(bad, 0, "of 100 children");
 }
 
 #[test]

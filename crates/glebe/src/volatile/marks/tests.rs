@@ -130,7 +130,8 @@ proptest! {
             prop_assert_eq!(bitmap.runs_in(everything), marked.clone());
             prop_assert_eq!(bitmap.first_in(everything), marked.first().map(|run| run.start()));
             prop_assert_eq!(marks.pages(), pages.iter().flatten().count() as u64);
-            prop_assert_eq!(marks.held_pages(), pages.iter().filter(|page| held(page)).count() as u64);
+            let held = pages.iter().filter(|page| held(page)).count();
+            prop_assert_eq!(marks.held_pages(), held as u64);
         }
     }
 }
