@@ -45,7 +45,7 @@ use std::ptr;
 use libc::{c_int, c_void, siginfo_t};
 
 use crate::error::OsError;
-use crate::sync::{MappedByte, Ordering, StaticMutex};
+use crate::sync::{MappedByte, Ordering};
 use crate::sys::fault::point;
 
 pub use watch::Watch;
@@ -88,15 +88,12 @@ impl Handler {
     /// # Errors
     /// sigaction(2) refuses (a filter denies it).
     pub fn install() -> Result<Self, OsError> {
+        // No lock: a thread that forked while another held it would wait for ever in the child.
         static INSTALLED: MappedByte = MappedByte::new(0);
-        static INSTALLER: StaticMutex<()> = StaticMutex::new(());
         if INSTALLED.load(Ordering::Acquire) == 0 {
-            let _one = INSTALLER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if INSTALLED.load(Ordering::Relaxed) == 0 {
-                let installed = chain::install(on_sigbus);
-                installed.map_err(|source| OsError::new("sigaction", "SIGBUS", source))?;
-                INSTALLED.store(1, Ordering::Release);
-            }
+            let installed = chain::install(on_sigbus);
+            installed.map_err(|source| OsError::new("sigaction", "SIGBUS", source))?;
+            INSTALLED.store(1, Ordering::Release);
         }
         Ok(Self(()))
     }

@@ -13,7 +13,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use crate::error::OsError;
@@ -114,6 +114,11 @@ impl Uffd {
             0 => Ok(api.features),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// The bare number, for a signal handler.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 
     /// Asks for faults on missing pages of `len` bytes at `start`; returns the set of ioctls,

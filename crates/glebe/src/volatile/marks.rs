@@ -101,6 +101,11 @@ impl Marks {
         parts
     }
 
+    /// What of `extent` is marked, with the priority of each part.
+    pub(super) fn priorities_within(&self, extent: Extent) -> Vec<(Extent, Priority)> {
+        self.touching(extent).map(|(part, mark)| (part, mark.priority)).collect()
+    }
+
     /// What of `extent` is marked and not dropped yet; it counts as dropped from now on.
     pub(super) fn drop_within(&mut self, extent: Extent) -> Vec<Extent> {
         let mut parts = Vec::new();

@@ -24,9 +24,11 @@ mod error;
 mod fork;
 mod huge;
 mod marks;
+mod optimistic;
 mod options;
 mod overlap;
 mod purged;
+mod resident;
 mod scan;
 mod self_test;
 mod stats;
@@ -38,8 +40,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use error::Error;
+pub use optimistic::{Optimistic, Refill};
 pub use options::Options;
 pub use purged::Purged;
+pub use resident::Resident;
 pub use stats::Stats;
 
 use crate::error::OsError;
@@ -50,7 +54,9 @@ use crate::sys::{atfork, madvise, page_size, peek, swap, vma};
 use crate::units::{Bytes, PageSize, Pages};
 use adopted::Adopted;
 use marks::{Bitmap, Marks};
+use optimistic::Touches;
 use overlap::Calls;
+use resident::Pins;
 use scan::Scan;
 use stats::{Counter, Counts};
 use tag::Tag;
@@ -127,6 +133,7 @@ enum Backend {
 #[derive(Debug)]
 struct State {
     marks: Marks,
+    pins: Pins,
     backend: Backend,
     /// Where the memory is the caller's.
     adopted: Option<Adopted>,
@@ -161,12 +168,14 @@ const SWAP_KNOWN_FOR: u32 = 256;
 /// Memory whose contents may be given up and taken back.
 #[derive(Debug)]
 pub struct Region {
+    /// Dropped first: a handler may be using what follows.
+    _touches: Option<Touches>,
     mapping: Mapping,
     page: PageSize,
     granule: Bytes,
     engine: Engine,
     /// Where the marks are; changed under the lock, read by signal handlers too.
-    marked: Bitmap,
+    marked: Arc<Bitmap>,
     state: Arc<RwLock<State>>,
     calls: Arc<Calls>,
     counts: Counts,
@@ -237,6 +246,14 @@ impl Region {
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
+        for part in state.pins.keep_back(pages, priority) {
+            self.mark_now(&mut state, part, priority)?;
+        }
+        Ok(())
+    }
+
+    /// Marks pages that no guard covers.
+    fn mark_now(&self, state: &mut State, pages: Extent, priority: Priority) -> Result<(), Error> {
         state.arm_adopted(pages)?;
         let new = state.marks.insert(pages, priority, self.now());
         if new.is_empty() {
@@ -251,9 +268,9 @@ impl Region {
                 Backend::Scan(scan) => scan.mark(part, state.swap),
                 Backend::Tag(tag) => tag.mark(part),
             };
-            marked.map_err(|error| self.refused(part, error, &state))?;
+            marked.map_err(|error| self.refused(part, error, state))?;
         }
-        self.keep_caps(&mut state)
+        self.keep_caps(state)
     }
 
     /// Takes the right to a range of whole granules back; what of it was not marked is left as
@@ -271,6 +288,14 @@ impl Region {
         }
         let call = self.calls.begin();
         let mut state = write(&self.state);
+        let mut lost = self.unmark_now(&mut state, pages)?;
+        state.pins.forget(pages);
+        call.share(pages, &mut lost);
+        Ok(Purged::from_runs(lost))
+    }
+
+    /// Unmarks pages; returns those that were lost.
+    fn unmark_now(&self, state: &mut State, pages: Extent) -> Result<Vec<Extent>, Error> {
         let parts = state.marks.within(pages);
         let mut lost = Vec::new();
         if !parts.is_empty() {
@@ -292,8 +317,7 @@ impl Region {
             state.disarm_adopted(&parts);
             parts.iter().for_each(|part| self.marked.clear(*part));
         }
-        call.share(pages, &mut lost);
-        Ok(Purged::from_runs(lost))
+        Ok(lost)
     }
 
     /// Copies bytes out, marked or not, if all of them are there; leaves the marks as they are.
@@ -424,9 +448,12 @@ impl Region {
             Backend::Scan(_) => Engine::Scan,
             Backend::Tag(_) => Engine::Tag,
         };
+        let marked = Arc::new(Bitmap::new(pages));
+        let touches = Touches::of(&mapping, &marked, &backend, options)?;
         let marks = Marks::default();
         let state = State {
             marks,
+            pins: Pins::default(),
             backend,
             adopted,
             pages,
@@ -441,7 +468,8 @@ impl Region {
             page,
             granule: grain.bytes(),
             engine,
-            marked: Bitmap::new(pages),
+            _touches: touches,
+            marked,
             state,
             calls,
             counts: Counts::new(),
@@ -572,11 +600,6 @@ impl Region {
             None => error.into(),
         }
     }
-
-    /// Whether the page that holds an offset is marked. Takes no lock: for signal handlers.
-    pub(crate) fn is_marked(&self, offset: Bytes) -> bool {
-        offset < self.len() && self.marked.get(offset.pages_down(self.page).get())
-    }
 }
 
 impl Backend {
@@ -621,6 +644,14 @@ fn drop_held(state: &mut State, pages: Extent) -> Result<Pages, OsError> {
         dropped = dropped + Pages::new(part.len());
     }
     Ok(dropped)
+}
+
+#[cfg(test)]
+impl Region {
+    /// Whether the page that holds an offset is marked.
+    fn is_marked(&self, offset: Bytes) -> bool {
+        offset < self.len() && self.marked.get(offset.pages_down(self.page).get())
+    }
 }
 
 #[cfg(test)]

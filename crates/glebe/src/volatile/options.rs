@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::optimistic::OnLost;
 use super::{Engine, Error, Region};
 use crate::units::Bytes;
 
@@ -14,6 +15,7 @@ pub struct Options {
     pub(super) cap: Option<Bytes>,
     pub(super) max_age: Option<Duration>,
     pub(super) without_scan: bool,
+    pub(super) on_lost: Option<OnLost>,
 }
 
 impl Options {

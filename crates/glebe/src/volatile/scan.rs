@@ -25,7 +25,7 @@ use super::purged::push;
 use super::Error;
 use crate::error::OsError;
 use crate::extent::Extent;
-use crate::sync::StaticMutex;
+use crate::sync::{MappedWord, Ordering, StaticMutex};
 use crate::sys::fork::ForkGuard;
 use crate::sys::madvise::{advise, populate_armed, Advice};
 use crate::sys::pagemap::{Pagemap, Reading, Residence, Run};
@@ -78,6 +78,7 @@ impl Kernel {
 #[derive(Debug)]
 pub(super) struct Scan {
     kernel: Arc<Kernel>,
+    number: Arc<MappedWord>,
     reading: Reading,
     base: usize,
     page: PageSize,
@@ -95,14 +96,22 @@ impl Scan {
     ) -> Result<Self, OsError> {
         let kernel = Kernel::of_process()?;
         let reading = if without_scan { Reading::Entries } else { kernel.pagemap.reading() };
-        Ok(Self { kernel, reading, base, page, huge })
+        let number = Arc::new(MappedWord::new(kernel.uffd.descriptor() as u64));
+        Ok(Self { kernel, number, reading, base, page, huge })
     }
 
     /// In a child: the inherited descriptors are the parent's, and nothing is armed. A lost page
     /// is a hole still, as long as no other code has run.
     pub(super) fn follow_fork(&mut self) -> Result<(), OsError> {
         self.kernel = Kernel::of_process()?;
+        self.number.store(self.kernel.uffd.descriptor() as u64, Ordering::Release);
         Ok(())
+    }
+
+    /// The number of the descriptor, for a signal handler while the engine lives; it is another
+    /// one in a child.
+    pub(super) fn number(&self) -> Arc<MappedWord> {
+        Arc::clone(&self.number)
     }
 
     /// The descriptor.

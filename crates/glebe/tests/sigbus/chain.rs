@@ -137,6 +137,25 @@ fn nothing_is_installed_unasked() {
 }
 
 #[test]
+fn threads_install_one_handler() {
+    passes_alone("chain::threads_install_one_handler", || {
+        set(plain as *const () as usize, 0);
+        let begin = std::sync::Barrier::new(6);
+        std::thread::scope(|s| {
+            for _ in 0..6 {
+                s.spawn(|| {
+                    begin.wait();
+                    assert!(Handler::install().unwrap().is_first().unwrap());
+                });
+            }
+        });
+        let file = Truncated::new();
+        file.touch(1);
+        assert_eq!(CALLS.load(SeqCst), 1);
+    });
+}
+
+#[test]
 fn a_plain_handler_has_what_is_not_watched() {
     passes_alone("chain::a_plain_handler_has_what_is_not_watched", || {
         set(plain as *const () as usize, 0);
@@ -187,11 +206,11 @@ fn what_was_sent_is_nobodys_touch() {
         set(full as *const () as usize, libc::SA_SIGINFO);
         let Some(armed) = Armed::empty(1) else { return };
         let _watch = watch(armed.range());
-        // SAFETY: sends to this process, first as anybody may, then with what only the kernel
+        // SAFETY: sends to this thread, first as anybody may, then with what only the kernel
         // says of a memory failure and of a misaligned access.
         unsafe {
-            libc::kill(libc::getpid(), libc::SIGBUS);
-            assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (1, libc::SI_USER));
+            libc::raise(libc::SIGBUS);
+            assert_eq!((CALLS.load(SeqCst), CODE.load(SeqCst)), (1, libc::SI_TKILL));
             let codes = [libc::BUS_MCEERR_AO, libc::BUS_MCEERR_AR, libc::BUS_ADRALN];
             for (calls, code) in (2..).zip(codes) {
                 let mut info: siginfo_t = std::mem::zeroed();
@@ -226,8 +245,8 @@ fn the_default_kills_who_is_sent_it() {
     dies_alone("chain::the_default_kills_who_is_sent_it", || {
         set(libc::SIG_DFL, 0);
         Handler::install().unwrap();
-        // SAFETY: sends to this process.
-        unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+        // SAFETY: sends to this thread.
+        unsafe { libc::raise(libc::SIGBUS) };
     });
 }
 
@@ -246,8 +265,8 @@ fn ignored_is_ignored_when_sent() {
     passes_alone("chain::ignored_is_ignored_when_sent", || {
         set(libc::SIG_IGN, 0);
         Handler::install().unwrap();
-        // SAFETY: sends to this process.
-        unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+        // SAFETY: sends to this thread.
+        unsafe { libc::raise(libc::SIGBUS) };
     });
 }
 

@@ -180,6 +180,37 @@ fn more_watches_than_one_chunk_holds() {
     }
 }
 
+/// Each thread's own watches come and go, and each is asked every time.
+#[test]
+fn threads_watch_at_the_same_time() {
+    unsafe extern "C" fn count(_: usize, _: By, data: *const ()) -> Outcome {
+        // SAFETY: the watch's data.
+        unsafe { (*data.cast::<AtomicU64>()).fetch_add(1, SeqCst) };
+        Outcome::Pass
+    }
+    if Armed::empty(1).is_none() {
+        return;
+    }
+    let handler = Handler::install().unwrap();
+    thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| {
+                let armed = Armed::empty(1).unwrap();
+                let (asked, mut to) = (AtomicU64::new(0), 0);
+                for round in 1..=200 {
+                    let data = ptr::from_ref(&asked).cast();
+                    // SAFETY: the counter outlives the watch; both ends are mapped.
+                    unsafe {
+                        let _watch = handler.watch(armed.range(), count, data).unwrap();
+                        handler.try_copy(&mut to, armed.ptr(0, 1), 1).unwrap_err();
+                    }
+                    assert_eq!(asked.load(SeqCst), round);
+                }
+            });
+        }
+    });
+}
+
 /// The data of a watch is marked as gone right after its removal; a callback that still sees it
 /// then, or enters after, says so.
 #[test]

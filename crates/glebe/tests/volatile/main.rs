@@ -6,3 +6,4 @@ mod adopted;
 mod children;
 mod fork;
 mod memory;
+mod refill;

@@ -44,14 +44,20 @@ pub fn current() -> io::Result<sigaction> {
     }
 }
 
-/// Installs `handler` in front of what is there. Once a process.
+/// Installs `handler` in front of what is there; by several threads at once, with the same result.
 pub fn install(handler: Full) -> io::Result<()> {
     point("sigaction")?;
+    let ours = handler as *const () as usize;
     let before = current()?;
-    keep(before);
+    if before.sa_sigaction == ours {
+        return Ok(());
+    }
+    if EARLIER.load(Ordering::Acquire).is_null() {
+        keep(before);
+    }
     // SAFETY: all zeros is a valid `sigaction`.
     let mut action: sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    action.sa_sigaction = handler as *const () as usize;
+    action.sa_sigaction = ours;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     action.sa_mask = all_sent();
     // A signal that is ignored interrupts no system call.
@@ -65,8 +71,11 @@ pub fn install(handler: Full) -> io::Result<()> {
     }
     // SAFETY: filled by the call that succeeded.
     let replaced = unsafe { replaced.assume_init() };
-    if replaced.sa_sigaction != before.sa_sigaction {
-        keep(replaced); // another thread installed it in between
+    // SAFETY: kept above, by this thread or another, and never freed.
+    let kept = unsafe { &(*EARLIER.load(Ordering::Acquire)).action };
+    // The program may have changed it since it was kept; another thread may have been here.
+    if replaced.sa_sigaction != ours && replaced.sa_sigaction != kept.sa_sigaction {
+        keep(replaced);
     }
     Ok(())
 }

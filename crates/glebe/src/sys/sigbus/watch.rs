@@ -1,10 +1,10 @@
-//! The watched ranges: written under a lock, read by signal handlers without one.
+//! The watched ranges: without a lock, for signal handlers and for whoever forks.
 //!
-//! Invariants: a slot is in use while its `end` is not zero; `end` is stored last when a slot is
-//! filled and cleared first when it is emptied; the rest of a slot is written only when no handler
-//! is in it. A handler enters a slot by counting itself and then looks at `end` again; a removal
-//! clears `end` and then waits until the count is zero. One of the two sees the other, since both
-//! orders are sequentially consistent.
+//! Invariants: a slot is a watch's while it is `taken`, and in use while its `end` is not zero;
+//! `end` is stored last when a slot is filled and cleared first when it is emptied; the rest of a
+//! slot is written only by who took it, when no handler is in it. A handler enters a slot by
+//! counting itself and then looks at `end` again; a removal clears `end` and then waits until the
+//! count is zero. One of the two sees the other, since both orders are sequentially consistent.
 //!
 //! The counts lie on a page that fork wipes: the handlers of the parent's other threads do not
 //! exist in the child, which would wait for them for ever.
@@ -25,7 +25,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::error::OsError;
-use crate::sync::{yield_now, MappedPtr, MappedWord, Ordering, StaticMutex};
+use crate::sync::{yield_now, MappedPtr, MappedWord, Ordering};
 use crate::sys::madvise::{advise, Advice};
 use crate::sys::mmap::{map, munmap, Backing};
 use crate::sys::page_size;
@@ -37,6 +37,8 @@ const SLOTS: usize = 128;
 
 #[derive(Debug)]
 struct Slot {
+    /// One: some watch's.
+    taken: MappedWord,
     start: MappedWord,
     /// Zero: not in use.
     end: MappedWord,
@@ -53,8 +55,6 @@ struct Chunk {
 }
 
 static FIRST: MappedPtr<Chunk> = MappedPtr::new(ptr::null_mut());
-/// Held while slots are filled or emptied, never by a handler.
-static WRITER: StaticMutex<()> = StaticMutex::new(());
 
 /// A watched range; dropping it ends that, once no handler is in it any more.
 #[derive(Debug)]
@@ -72,11 +72,9 @@ fn slots() -> impl Iterator<Item = &'static Slot> {
 
 /// Watches a range that is not empty.
 pub(super) fn add(range: Range<usize>, decide: Decide, data: *const ()) -> Result<Watch, OsError> {
-    let _writer = WRITER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let free = |slot: &&Slot| slot.end.load(Ordering::Relaxed) == 0;
-    let slot = match slots().find(free) {
+    let slot = match slots().find(|slot| slot.take()) {
         Some(slot) => slot,
-        None => &grow()?.slots[0],
+        None => grow()?,
     };
     slot.decide.store(decide as *mut (), Ordering::Relaxed);
     slot.data.store(data.cast_mut(), Ordering::Relaxed);
@@ -85,19 +83,22 @@ pub(super) fn add(range: Range<usize>, decide: Decide, data: *const ()) -> Resul
     Ok(Watch(slot))
 }
 
-/// A new chunk at the end of the list. Under the lock.
-fn grow() -> Result<&'static Chunk, OsError> {
+/// A slot, taken, of a new chunk at the end of the list.
+fn grow() -> Result<&'static Slot, OsError> {
     let counts = wiped_counts()?;
     let chunk = Box::leak(Box::new(Chunk {
         slots: counts.each_ref().map(Slot::new),
         next: MappedPtr::new(ptr::null_mut()),
     }));
-    let mut last = &FIRST;
-    while let Some(before) = chunk_at(last) {
+    chunk.slots[0].take();
+    let (chunk, mut last) = (ptr::from_mut(chunk), &FIRST);
+    let null = ptr::null_mut();
+    while last.compare_exchange(null, chunk, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        let Some(before) = chunk_at(last) else { continue };
         last = &before.next;
     }
-    last.store(chunk, Ordering::Release);
-    Ok(chunk)
+    // SAFETY: leaked above.
+    Ok(unsafe { &(*chunk).slots[0] })
 }
 
 /// Words that are zero in a child.
@@ -129,12 +130,18 @@ pub(super) fn ask(addr: usize, by: By) -> Outcome {
 impl Slot {
     fn new(inside: &'static MappedWord) -> Self {
         Self {
+            taken: MappedWord::new(0),
             start: MappedWord::new(0),
             end: MappedWord::new(0),
             decide: MappedPtr::new(ptr::null_mut()),
             data: MappedPtr::new(ptr::null_mut()),
             inside,
         }
+    }
+
+    /// Whether it was nobody's, and is the caller's now.
+    fn take(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) == 0 && self.taken.swap(1, Ordering::Acquire) == 0
     }
 
     fn holds(&self, addr: usize) -> bool {
@@ -165,7 +172,6 @@ impl Slot {
 impl Drop for Watch {
     fn drop(&mut self) {
         let Self(slot) = self;
-        let _writer = WRITER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         slot.end.store(0, Ordering::SeqCst);
         // A handler that does not run may need this very processor: yield, then sleep.
         let mut turns = 0;
@@ -177,5 +183,6 @@ impl Drop for Watch {
                 thread::sleep(Duration::from_micros(50));
             }
         }
+        slot.taken.store(0, Ordering::Release);
     }
 }

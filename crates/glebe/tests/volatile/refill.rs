@@ -1,0 +1,80 @@
+//! Refills of touched pages and reads by a guard, in children and in the caller's own memory.
+//!
+//! Safety: the callback computes an address; what it points to outlives the regions.
+
+use std::ptr;
+
+use glebe::units::Bytes;
+use glebe::volatile::{Engine, Error, Options, Priority, Region};
+
+use super::children::{child_says, fork};
+use super::memory::{page, pages, purge, whole};
+
+unsafe extern "C" fn same(_: u64, _: usize, data: *const ()) -> *const u8 {
+    data.cast()
+}
+
+/// Options of a region whose lost pages come back full of sevens.
+fn refilled(sevens: &[u8]) -> Options {
+    // SAFETY: the callback returns bytes that outlive the region.
+    unsafe { Region::options().engine(Engine::Scan).on_lost(same, sevens.as_ptr().cast()) }
+}
+
+fn touch(region: &Region, number: usize) -> u8 {
+    let at = region.as_ptr().wrapping_add(number * page() + 5);
+    // SAFETY: a page of the region; its loss is refilled.
+    unsafe { at.read_volatile() }
+}
+
+/// Marks all, loses page 1, and meets that by a read and by a touch.
+fn goes_round(region: &Region) -> bool {
+    region.mark(whole(region), Priority::NORMAL).unwrap();
+    purge(region, 1..2);
+    let guard = region.optimistic(whole(region)).unwrap();
+    let is_told = matches!(
+        guard.read(pages(1..2).start, &mut [0; 9]),
+        Err(Error::Purged { offset }) if offset == pages(1..2).start
+    );
+    is_told && touch(region, 1) == 7 && region.unmark(whole(region)).unwrap().is_empty()
+}
+
+#[test]
+fn pages_are_refilled_in_a_child_and_in_its_child() {
+    let sevens = vec![7; page()];
+    let region = match refilled(&sevens).map(Bytes::new(4 * page() as u64)) {
+        Ok(region) => region,
+        Err(why) => {
+            println!("skipped: {why}");
+            return;
+        }
+    };
+    region.write(Bytes::ZERO, &vec![3; 4 * page()]).unwrap();
+    region.mark(whole(&region), Priority::NORMAL).unwrap();
+    purge(&region, 2..3);
+    assert!(child_says(fork, || {
+        let inherited = touch(&region, 2) == 7 && touch(&region, 3) == 3;
+        inherited && child_says(fork, || goes_round(&region)) && goes_round(&region)
+    }));
+    assert_eq!((touch(&region, 2), touch(&region, 3)), (7, 3));
+    assert!(goes_round(&region));
+}
+
+#[test]
+fn pages_of_the_callers_memory_are_refilled() {
+    let sevens = vec![7; page()];
+    let mut own = vec![3_u8; 6 * page()];
+    let len = Bytes::new(own.len() as u64);
+    // SAFETY: the memory outlives the region and is used by way of it alone.
+    let region = match unsafe { refilled(&sevens).over(own.as_mut_ptr(), len) } {
+        Ok(region) => region,
+        Err(why) => {
+            println!("skipped: {why}");
+            return;
+        }
+    };
+    assert!(goes_round(&region) && goes_round(&region));
+    assert_eq!((touch(&region, 0), touch(&region, 1), touch(&region, 2)), (3, 7, 3));
+    drop(region);
+    // SAFETY: the test's own.
+    assert_eq!(unsafe { ptr::from_ref(&own[0]).read_volatile() }, 3);
+}
