@@ -387,6 +387,24 @@ int glebe_volatile_map(uint64_t len_bytes, const glebe_volatile_options *options
 int glebe_volatile_over(void *address, uint64_t len_bytes, const glebe_volatile_options *options,
                         glebe_volatile *region);
 
+/* Gives the contents of a lost page that was touched: the address of its `len_bytes`, which stay
+ * until the next call on the same thread, or null. `offset_bytes` is the page's, from the region's
+ * start. It runs in a signal handler, on the thread that touched the page: it may do what
+ * signal-safety(7) lists, touches no page of the region, returns, and calls nothing of glebe. */
+typedef const void *(*glebe_refill)(uint64_t offset_bytes, size_t len_bytes, void *data);
+
+/* As glebe_volatile_over, or with an `address` of null as glebe_volatile_map; and whatever touches a
+ * marked page that was lost has it refilled, and goes on. Such a page counts as kept at the next
+ * unmark; an unmark under way meanwhile may tell it lost though it holds what was given. Where
+ * `refill` answers null, the touch is a SIGBUS with its exact address, as in a region without.
+ * `refill` is called with `data` until glebe_volatile_unmap has returned. The first such call
+ * installs a SIGBUS handler, once and for good, which hands what is not its own to the handler that
+ * was there before; one that is installed later stands in front of it and must do likewise. With
+ * GLEBE_ENGINE_TAG `refill` is never called. Errors: as there; NULL also for `refill`. */
+int glebe_volatile_refilled(void *address, uint64_t len_bytes,
+                            const glebe_volatile_options *options, glebe_refill refill, void *data,
+                            glebe_volatile *region);
+
 /* Ends a region, marked or not. Memory of its own is unmapped and must not be touched any more; the
  * caller's memory is unmarked, and what was lost of it is not told. */
 int glebe_volatile_unmap(glebe_volatile region);

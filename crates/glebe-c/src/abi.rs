@@ -110,6 +110,7 @@ pub type glebe_block = u64;
 pub type glebe_promise = u64;
 pub type glebe_pool = u64;
 pub type glebe_volatile = u64;
+pub type glebe_refill = Option<glebe::volatile::Refill>;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

@@ -104,6 +104,34 @@ pub unsafe extern "C" fn glebe_volatile_over(
     })
 }
 
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_volatile_refilled(
+    address: *mut c_void,
+    len_bytes: u64,
+    options: *const glebe_volatile_options,
+    refill: glebe_refill,
+    data: *mut c_void,
+    region: *mut glebe_volatile,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let (out, options) = unsafe { (Out::new(region, "region")?, self::options(options)?) };
+        let refill = refill.ok_or(Failure::Null("refill"))?;
+        // SAFETY: the caller's duty.
+        let options = unsafe { options.on_lost(refill, data.cast_const().cast()) };
+        check_fork()?;
+        if address.is_null() {
+            return Ok(out.set(insert(None, || Ok(options.map(Bytes::new(len_bytes))?))?));
+        }
+        let claim = Claim::new(whole_pages(address.addr(), len_bytes)?)?;
+        // SAFETY: the caller's duty; the claim is the region's alone.
+        let over = || Ok(unsafe { options.over(address.cast(), Bytes::new(len_bytes))? });
+        Ok(out.set(insert(Some(claim), over)?))
+    })
+}
+
 /// The addresses of the whole base pages of `len_bytes` at `addr`.
 fn whole_pages(addr: usize, len_bytes: u64) -> Result<Range<usize>, Failure> {
     let page = glebe::sys::page_size();

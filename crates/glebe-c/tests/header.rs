@@ -96,7 +96,9 @@ fn prototype(rust: &str) -> String {
 
 fn declared() -> BTreeSet<String> {
     let all = declarations();
-    let functions = all.iter().filter(|code| code.contains('(') && !code.starts_with('#'));
+    let is_function = |code: &&String| code.contains('(') && !code.starts_with('#');
+    let is_type = |code: &&String| code.trim_start().starts_with("typedef");
+    let functions = all.iter().filter(is_function).filter(|code| !is_type(code));
     functions.map(|code| normal(code)).collect()
 }
 

@@ -449,6 +449,65 @@ static void on_bus(int signal, siginfo_t *info, void *context) {
     siglongjmp(back, 1);
 }
 
+static sig_atomic_t volatile refills;
+
+/* `data` is what the region held; nothing of it for page 6. */
+static const void *refill(uint64_t offset_bytes, size_t len_bytes, void *data) {
+    refills++;
+    if (len_bytes != page || offset_bytes == 6 * page) return NULL;
+    return (const unsigned char *)data + offset_bytes;
+}
+
+static void touches_are_refilled(int is_over) {
+    unsigned char *copy = malloc(8 * page), *bytes, *own = NULL;
+    glebe_volatile_options options;
+    glebe_volatile region = 77;
+    glebe_lost_run run = {9, 9};
+    struct sigaction action;
+    size_t count = 9;
+
+    CHECK(copy != NULL);
+    fill(copy, 8);
+    if (is_over) own = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.engine = GLEBE_ENGINE_SCAN;
+    REFUSED(glebe_volatile_refilled(own, 8 * page, &options, NULL, copy, &region),
+            GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_refilled(own, 8 * page, &options, refill, copy, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_refilled(own, 0, &options, refill, copy, &region), GLEBE_ERROR_EMPTY);
+    CHECK(region == 77);
+    /* The handler that was there before has what is not refilled. */
+    if (!is_over) {
+        memset(&action, 0, sizeof action);
+        action.sa_sigaction = on_bus;
+        action.sa_flags = SA_SIGINFO;
+        CHECK(sigaction(SIGBUS, &action, NULL) == 0);
+    }
+    OK(glebe_volatile_refilled(own, 8 * page, &options, refill, copy, &region));
+    bytes = address_of(region);
+    CHECK(!is_over || bytes == own);
+    fill(bytes, 8);
+    OK(glebe_volatile_mark(region, 0, 8 * page, 0));
+    drop(region, 2, 2);
+    drop(region, 6, 1);
+    refills = 0;
+    CHECK(has(bytes, 2, 3) && has(bytes, 1, 2) && refills == 1);
+    if (sigsetjmp(back, 1) == 0) {
+        CHECK(((volatile unsigned char *)bytes)[6 * page + 7] != 0);
+        CHECK(0);
+    }
+    CHECK(touched == bytes + 6 * page + 7 && refills == 2);
+    OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
+    CHECK(count == 1 && run.start_pages == 3 && run.len_pages == 1 && has(bytes, 2, 3));
+    OK(glebe_volatile_unmark(region, 0, 8 * page, &run, 1, &count));
+    CHECK(count == 1 && run.start_pages == 6 && run.len_pages == 1 && has(bytes, 6, 0));
+    CHECK(refills == 2);
+    OK(glebe_volatile_unmap(region));
+    if (is_over) CHECK(munmap(own, 8 * page) == 0);
+    free(copy);
+}
+
 /* The call of the patches: what it counts, and where it stops. */
 static void vrange_as_the_patches_have_it(void) {
     int length = (int)(8 * page), purged = 9;
@@ -555,6 +614,14 @@ static void vrange_strictly(void) {
     CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_VOLATILE, NULL) == (int)(2 * page));
     CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_NONVOLATILE, NULL) == (int)(2 * page));
     OK(glebe_volatile_unmap(region));
+    /* Of what had become volatile before the refusal nothing is left so. */
+    OK(glebe_vrange_strict(bytes + page, page, 0, NULL));
+    OK(glebe_volatile_over(bytes + 3 * page, page, NULL, &region));
+    REFUSED(glebe_vrange_strict(bytes, 4 * page, 0, &purged), GLEBE_ERROR_ADOPTED);
+    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_over(bytes, page, NULL, &region));
+    OK(glebe_volatile_unmap(region));
+    OK(glebe_vrange_strict(bytes + page, page, 1, NULL));
     CHECK(mprotect(bytes + 6 * page, page, PROT_READ) == 0);
     REFUSED(glebe_vrange_strict(bytes, 8 * page, 0, &purged), GLEBE_ERROR_READ_ONLY);
     CHECK(munmap(bytes + 4 * page, page) == 0);
@@ -587,6 +654,8 @@ int main(void) {
     }
     handles_are_checked();
     if (has_engine(GLEBE_ENGINE_SCAN)) {
+        touches_are_refilled(0);
+        touches_are_refilled(1);
         vrange_as_the_patches_have_it();
         vrange_strictly();
     }

@@ -199,6 +199,44 @@ void of_the_callers_memory() {
     CHECK(munmap(at, THREADS * PART * page) == 0);
 }
 
+// What every page of a region that is refilled holds: the number of the page + 1.
+extern "C" const void *refill(std::uint64_t offset_bytes, std::size_t, void *data) {
+    return static_cast<unsigned char *>(data) + offset_bytes;
+}
+
+// Lost pages that several threads touch, each another's too, are refilled and nobody is told.
+void refilled_for_many_threads() {
+    const std::size_t page = std::size_t(glebe_page_bytes()), pages = THREADS * PART;
+    const glebe_volatile probe = map(GLEBE_ENGINE_SCAN, 1);
+    if (probe == 0) return;
+    OK(glebe_volatile_unmap(probe));
+    std::vector<unsigned char> held(pages * page);
+    for (std::size_t n = 0; n < pages; n++) std::memset(&held[n * page], int(n + 1), page);
+    glebe_volatile region = 0;
+    void *address = nullptr;
+    OK(glebe_volatile_refilled(nullptr, pages * page, nullptr, refill, held.data(), &region));
+    OK(glebe_volatile_address(region, &address));
+    const volatile unsigned char *bytes = static_cast<unsigned char *>(address);
+    for (int round = 0; round < 20; round++) {
+        OK(glebe_volatile_write(region, 0, held.data(), held.size()));
+        OK(glebe_volatile_mark(region, 0, held.size(), GLEBE_PRIORITY_NORMAL));
+        in_threads([=](int thread) {
+            std::uint64_t dropped = 0;
+            const std::size_t first = std::size_t(thread) * PART;
+            OK(glebe_volatile_drop_now(region, first * page, PART * page, &dropped));
+            for (std::size_t n = 0; n < pages; n++)
+                CHECK(bytes[n * page + first] == n + 1 && bytes[(n + 1) * page - 1] == n + 1);
+        });
+        // Each page was touched after it was dropped; what else is lost the kernel has taken.
+        unsigned char bits[THREADS * PART / 8];
+        std::uint64_t lost = 0;
+        OK(glebe_volatile_unmark_bitmap(region, 0, held.size(), bits, sizeof bits, &lost));
+        for (std::size_t n = 0; n < pages; n++)
+            CHECK(bytes[n * page + 1] == (bits[n / 8] >> n % 8 & 1 ? 0 : n + 1));
+    }
+    OK(glebe_volatile_unmap(region));
+}
+
 } // namespace
 
 int main() {
@@ -208,5 +246,6 @@ int main() {
     }
     ended_while_in_use();
     of_the_callers_memory();
+    refilled_for_many_threads();
     std::puts("volatile.cpp: ok");
 }
