@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -382,6 +383,26 @@ static void fork_takes_regions_along(uint64_t engine) {
     OK(glebe_volatile_unmap(region));
 }
 
+/* A child in which locks may be held for ever, made past the C library, is refused at once. */
+static void cloned_children_are_refused(void) {
+    glebe_volatile region = map(GLEBE_ENGINE_AUTO, 1), other = 77;
+    int status = 0;
+    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        all_refused(region, GLEBE_ERROR_FORKED);
+        REFUSED(glebe_volatile_map(page, NULL, &other), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_volatile_over(&other, page, NULL, &other), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_vrange((void *)(8 * page), page, 1, NULL), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_vrange_strict((void *)(8 * page), page, 0, NULL), GLEBE_ERROR_FORKED);
+        _exit(other == 77 ? 0 : 1);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(glebe_volatile_unmap(region));
+}
+
 static unsigned char *anonymous(size_t pages, int protection, int flags) {
     void *at = mmap(NULL, pages * page, protection, flags | MAP_ANONYMOUS, -1, 0);
     CHECK(at != MAP_FAILED);
@@ -653,6 +674,7 @@ int main(void) {
         memory_of_the_callers(engine);
     }
     handles_are_checked();
+    cloned_children_are_refused();
     if (has_engine(GLEBE_ENGINE_SCAN)) {
         touches_are_refilled(0);
         touches_are_refilled(1);
