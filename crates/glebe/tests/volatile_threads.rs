@@ -206,7 +206,7 @@ fn threads_on_pages_of_their_own() {
                     })
                 })
                 .collect();
-            let panicked = owners.into_iter().map(|owner| owner.join().is_err()).any(|bad| bad);
+            let panicked = owners.into_iter().any(|owner| owner.join().is_err());
             stop.store(true, Ordering::Relaxed);
             assert!(!panicked);
         });
@@ -256,7 +256,7 @@ fn threads_on_the_same_pages() {
                     })
                     .collect();
                 scope.spawn(move || reclaim(region, Random(seed ^ !round), stop));
-                let bad = workers.into_iter().map(|worker| worker.join().is_err()).any(|bad| bad);
+                let bad = workers.into_iter().any(|worker| worker.join().is_err());
                 stop.store(true, Ordering::Relaxed);
                 assert!(!bad);
             });

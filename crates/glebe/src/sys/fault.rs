@@ -109,7 +109,9 @@ mod armed {
 
     /// A signal interrupts a call now and then, never every time.
     fn errors_of(call: &str, lasting: Lasting) -> &'static [i32] {
-        use libc::{EACCES, EAGAIN, EINTR, EINVAL, EIO, EMFILE, ENOLCK, ENOMEM, ENOSPC, EPERM};
+        use libc::{
+            EACCES, EAGAIN, EINTR, EINVAL, EIO, EMFILE, ENOLCK, ENOMEM, ENOSPC, ENOSYS, EPERM,
+        };
         let once = lasting == Lasting::Once;
         match call {
             "mmap" => &[ENOMEM, EPERM, EAGAIN],
@@ -118,6 +120,7 @@ mod armed {
             "madvise" => &[ENOMEM, EINVAL],
             "flock" if once => &[ENOLCK, EINTR],
             "flock" => &[ENOLCK],
+            "userfaultfd" | "process_vm_readv" => &[EPERM, ENOSYS, ENOMEM],
             "membarrier" => &[ENOMEM, EPERM],
             "open" => &[EMFILE, EACCES, ENOMEM],
             "stat" | "fstat" | "readdir" => &[ENOMEM, EACCES, EIO],

@@ -22,7 +22,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use super::overlap::{Calls, Log};
 use super::{self_test, State};
 use crate::error::OsError;
-use crate::sync::{write, MutexGuard, RwLock, RwLockWriteGuard, StaticMutex};
+use crate::sync::{write, MappedWord, MutexGuard, Ordering, RwLock, RwLockWriteGuard, StaticMutex};
 use crate::sys::atfork;
 
 /// The locks of one region.
@@ -41,6 +41,9 @@ struct Listed {
 type List = Vec<Listed>;
 
 static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
+
+/// Whether a thread waits for the locks of regions; guarded by the list's lock.
+static IS_WAITING: MappedWord = MappedWord::new(0);
 
 /// A region's place in the list; it leaves the list when this is dropped.
 #[derive(Debug)]
@@ -93,10 +96,20 @@ unsafe impl Send for Held {}
 
 static HELD: StaticMutex<Held> = StaticMutex::new(Held { regions: Vec::new(), list: None });
 
+/// Lets a thread that is about to fork have its turn: the locks are not fair, and threads that mark
+/// and unmark without a pause would keep it out for long. Before a region's lock is taken.
+#[inline]
+pub(super) fn give_way() {
+    if IS_WAITING.load(Ordering::Relaxed) != 0 {
+        drop(LIST.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
 fn prepare() {
     // Not left half done to the child, whose first region would wait for it.
     let _ = self_test::passed();
     let list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
+    IS_WAITING.store(1, Ordering::Relaxed);
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     for listed in list.iter() {
         let (Some(state), Some(calls)) = (listed.state.upgrade(), listed.calls.upgrade()) else {
@@ -112,6 +125,7 @@ fn prepare() {
         held.regions.push(HeldRegion { log, state, _locks: locks });
     }
     held.list = Some(list);
+    IS_WAITING.store(0, Ordering::Relaxed);
 }
 
 fn parent() {

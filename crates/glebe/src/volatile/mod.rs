@@ -286,6 +286,7 @@ impl Region {
         if atfork::is_without_steps() {
             return self.unmark_cloned(pages);
         }
+        fork::give_way();
         let call = self.calls.begin();
         let mut state = write(&self.state);
         let mut lost = self.unmark_now(&mut state, pages)?;
@@ -542,6 +543,7 @@ impl Region {
         if atfork::is_without_steps() {
             return Err(Error::Cloned);
         }
+        fork::give_way();
         let mut state = write(&self.state);
         state.arm_late()?;
         Ok(state)

@@ -167,6 +167,25 @@ fn a_touch_of_a_lost_page_is_sigbus_while_it_is_marked() {
 }
 
 #[test]
+fn memory_that_is_given_back_marked_does_not_vanish_later() {
+    const PAGES: u64 = 512;
+    let mapped = Mapped::of_pages(PAGES as usize);
+    for region in mapped.adopted() {
+        let engine = region.engine();
+        fill(&region, 0..PAGES);
+        region.mark(whole(&region), Priority::NORMAL).unwrap();
+        drop(region);
+        // SAFETY: its own memory; what is not marked is only written to swap, if there is any.
+        unsafe { libc::madvise(mapped.at.cast(), mapped.len, libc::MADV_PAGEOUT) };
+        assert_eq!(mapped.armed(), 0, "{engine:?}");
+        let again = mapped.adopted_by(Region::options().engine(engine)).unwrap();
+        // Under real pressure some may have gone before the end.
+        let kept = (0..PAGES).filter(|page| is_filled(&again, *page..page + 1)).count();
+        assert!(kept as u64 > PAGES / 2, "{kept} of {PAGES} pages, {engine:?}");
+    }
+}
+
+#[test]
 fn a_new_mapping_over_marked_memory_is_not_volatile() {
     for engine in [Engine::Scan, Engine::Tag] {
         let mapped = Mapped::of_pages(8);
@@ -198,6 +217,32 @@ fn a_new_mapping_over_marked_memory_is_not_volatile() {
         // And it can be marked, since it is of a kind that can.
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         assert!(lost(region.unmark(whole(&region))).is_empty());
+    }
+}
+
+#[test]
+fn what_cannot_be_written_any_more_is_left_alone() {
+    // More than what is unmarked without a look, and as much.
+    for count in [8, 64] {
+        let mapped = Mapped::of_pages(count);
+        let Ok(region) = mapped.adopted_by(Region::options().engine(Engine::Scan)) else {
+            println!("skipped: no scan engine");
+            return;
+        };
+        fill(&region, 0..count as u64);
+        region.mark(whole(&region), Priority::NORMAL).unwrap();
+        purge(&region, 1..2);
+        mapped.replace(3, PRIVATE);
+        // SAFETY: its own pages, to which nothing refers.
+        unsafe {
+            let read_only = mapped.at.byte_add(3 * page());
+            read_only.read_volatile();
+            assert_eq!(libc::mprotect(read_only.cast(), page(), libc::PROT_READ), 0);
+            assert_eq!(libc::munmap(mapped.at.byte_add(5 * page()).cast(), page()), 0);
+        }
+        assert_eq!(lost(region.unmark(whole(&region))), [1]);
+        assert_eq!(mapped.armed(), 0);
+        assert!(is_filled(&region, 0..1) && is_filled(&region, 6..count as u64));
     }
 }
 
