@@ -1,13 +1,14 @@
 /*
  * glebe.h: physically contiguous memory that is set aside once, works as a cache while it is idle,
- * and is taken back without waiting. The C interface of glebe's reserve.
+ * and is taken back without waiting; and volatile memory, which the system may take back, and which
+ * tells exactly what it took. The C interface of glebe's reserve and volatile regions.
  *
  * ANSWERS  A function that returns int returns 0 for done (or the answer that was hoped for), a
  *   positive number for another answer where its description names one, or a negative
  *   GLEBE_ERROR_*. After an error nothing has been changed, no argument has been written, and
  *   glebe_last_error() has the text. No call ends the process, but where there is no memory for
  *   its own book-keeping; no call throws or unwinds.
- * HANDLES  Reserves, blocks, promises and pools are numbers, never 0 and never an address. One that
+ * HANDLES  Reserves, blocks, promises, pools and volatile regions are numbers, never 0 and never an address. One that
  *   is not open, was freed, or is of another kind is GLEBE_ERROR_BAD_HANDLE, whatever its value.
  *   (A handle that was freed is told from later ones until 2^32 others have had its place.)
  * UNITS  Lengths and alignments of first class, and positions in a reserve, count base pages of
@@ -18,7 +19,9 @@
  *   itself, some tens of nanoseconds, and shares no lock with calls on other handles of its kind.
  * FORK  Handles and memory stay with the process that made them. In a forked child every call on
  *   one of them is GLEBE_ERROR_FORKED and touches nothing; the memory of a block is not mapped
- *   there. The child may create reserves of its own.
+ *   there. The child may create reserves of its own. But volatile regions go along: the child has
+ *   its own copy of memory, marks and handles, and both processes go on each for itself. A child
+ *   made by clone(2) and not by the C library's fork gets GLEBE_ERROR_FORKED there too.
  * STRUCTURES  The first member of a structure that may grow is its size in bytes as the caller
  *   knows it: set it to sizeof. A smaller one, of an older header, is served as far as it goes.
  *   Of a larger one the members that the library does not know must be zero where they go in, and
@@ -61,7 +64,22 @@ enum {
     GLEBE_ERROR_NO_SOURCE = -16,     /* this machine has not the kind of pages that was asked for */
     GLEBE_ERROR_NOT_CONTIGUOUS = -17, /* memory, but without the run that was required */
     GLEBE_ERROR_OS = -18,            /* the kernel refused a call; the text names it and why */
-    GLEBE_ERROR_OTHER = -19          /* see the text */
+    GLEBE_ERROR_OTHER = -19,         /* see the text */
+    GLEBE_ERROR_UNALIGNED = -20,     /* a range that does not start and end where granules do */
+    GLEBE_ERROR_EMPTY = -21,         /* a range of no bytes */
+    GLEBE_ERROR_BEYOND = -22,        /* a range that ends beyond its region or overflows */
+    GLEBE_ERROR_MARKED = -23,        /* memory that is marked where only unmarked memory may be */
+    GLEBE_ERROR_UNMAPPED = -24,      /* nothing is mapped there; from here to SPECIAL the text */
+    GLEBE_ERROR_LOCKED = -25,        /* has the first such address: locked memory (mlock) */
+    GLEBE_ERROR_HUGETLB = -26,       /* memory of a hugetlb pool */
+    GLEBE_ERROR_SHARED = -27,        /* shared memory */
+    GLEBE_ERROR_FILE_PRIVATE = -28,  /* a private mapping of a file */
+    GLEBE_ERROR_READ_ONLY = -29,     /* memory that cannot be written */
+    GLEBE_ERROR_SPECIAL = -30,       /* of a device or the kernel, or another's userfaultfd's */
+    GLEBE_ERROR_MAP_BUDGET = -31,    /* more ranges apart than the limit of mappings allows */
+    GLEBE_ERROR_SELF_TEST = -32,     /* this kernel loses pages that were written */
+    GLEBE_ERROR_STUCK = -33,         /* pages that can be neither kept nor taken (bad memory) */
+    GLEBE_ERROR_ADOPTED = -34        /* memory of which a volatile region was made already */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -316,6 +334,216 @@ typedef struct glebe_stats {
 /* Fills `stats`. Exact while no other call is under way. Takes longer the larger the reserve, a few
  * nanoseconds each 2 MiB. Errors: NULL, BAD_SIZE. */
 int glebe_reserve_stats(glebe_reserve reserve, glebe_stats *stats);
+
+/* ---- Volatile memory ------------------------------------------------------------------------- */
+
+/* A region of memory of which parts can be *marked*: the kernel may then take their pages, when it
+ * needs memory, instead of swapping or failing. An *unmark* takes that right back and tells exactly
+ * which pages were lost; these are zeros then, and every other page has all its bytes.
+ *
+ * Marked memory must not be written. Reading it in place is possible with GLEBE_ENGINE_SCAN only,
+ * and a touch of a lost page is SIGBUS with its address. A system call that is given a lost page
+ * answers EFAULT: unmark what it is to be given first. */
+typedef uint64_t glebe_volatile;
+
+/* How lost pages are known. */
+enum {
+    GLEBE_ENGINE_AUTO = 0, /* scan if the machine lets, otherwise tag */
+    GLEBE_ENGINE_SCAN = 1, /* by page tables and a userfaultfd: contents are never altered */
+    GLEBE_ENGINE_TAG = 2   /* by the first 8 bytes of a page, altered while it is marked: works
+                              without userfaultfd, unmarks without a system call; a touch of a lost
+                              page finds zeros */
+};
+
+/* What glebe drops first, where a cap asks for it, 0 to 7: the lowest. The kernel purges in the
+ * order of marking. */
+enum {
+    GLEBE_PRIORITY_LOWEST = 0,
+    GLEBE_PRIORITY_NORMAL = 4,
+    GLEBE_PRIORITY_HIGHEST = 7
+};
+
+/* What region is wanted. Zero is the default of every member but the first. */
+typedef struct glebe_volatile_options {
+    uint64_t size;       /* sizeof(glebe_volatile_options) */
+    uint64_t engine;     /* GLEBE_ENGINE_*: this one or an error */
+    uint64_t huge;       /* 1: transparent huge pages, marked and lost whole, populated at once */
+    uint64_t cap_bytes;  /* what is marked may hold so much; more is dropped after a mark. 0: all */
+    uint64_t max_age_ns; /* what was marked so long ago is dropped at the next mark. 0: never */
+} glebe_volatile_options;
+
+/* Maps a region: `len_bytes`, rounded up to whole granules, all zeros. `options` may be null.
+ * Errors: NULL, BAD_SIZE, BAD_ARGUMENT, EMPTY, BEYOND, LOCKED (the process locks all its memory),
+ * SELF_TEST, NO_MEMORY, OS, TOO_MANY. */
+int glebe_volatile_map(uint64_t len_bytes, const glebe_volatile_options *options,
+                       glebe_volatile *region);
+
+/* Makes a region of the caller's memory, whose contents stay: the whole base pages of `len_bytes`
+ * at `address`, private and anonymous. It is to stay mapped until the region ends. What is mapped
+ * over a marked part meanwhile is not volatile, and with GLEBE_ENGINE_SCAN nothing of it is ever
+ * told lost. Its huge pages are not made anew meanwhile. Errors: as glebe_volatile_map without
+ * LOCKED for all memory; UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL,
+ * ADOPTED. */
+int glebe_volatile_over(void *address, uint64_t len_bytes, const glebe_volatile_options *options,
+                        glebe_volatile *region);
+
+/* Gives the contents of a lost page that was touched: the address of its `len_bytes`, which stay
+ * until the next call on the same thread, or null. `offset_bytes` is the page's, from the region's
+ * start. It runs in a signal handler, on the thread that touched the page: it may do what
+ * signal-safety(7) lists, touches no page of the region, returns, and calls nothing of glebe. */
+typedef const void *(*glebe_refill)(uint64_t offset_bytes, size_t len_bytes, void *data);
+
+/* As glebe_volatile_over, or with an `address` of null as glebe_volatile_map; and whatever touches a
+ * marked page that was lost has it refilled, and goes on. Such a page counts as kept at the next
+ * unmark; an unmark under way meanwhile may tell it lost though it holds what was given. Where
+ * `refill` answers null, the touch is a SIGBUS with its exact address, as in a region without.
+ * `refill` is called with `data` until glebe_volatile_unmap has returned. The first such call
+ * installs a SIGBUS handler, once and for good, which hands what is not its own to the handler that
+ * was there before; one that is installed later stands in front of it and must do likewise. With
+ * GLEBE_ENGINE_TAG `refill` is never called. Errors: as there; NULL also for `refill`. */
+int glebe_volatile_refilled(void *address, uint64_t len_bytes,
+                            const glebe_volatile_options *options, glebe_refill refill, void *data,
+                            glebe_volatile *region);
+
+/* Ends a region, marked or not. Memory of its own is unmapped and must not be touched any more; the
+ * caller's memory is unmarked, and what was lost of it is not told. */
+int glebe_volatile_unmap(glebe_volatile region);
+
+/* The first byte of a region. */
+int glebe_volatile_address(glebe_volatile region, void **address);
+
+/* The bytes in a region. */
+int glebe_volatile_len(glebe_volatile region, uint64_t *len_bytes);
+
+/* What is marked and, as a rule, lost together: a base page or a huge page. Of a huge page that the
+ * kernel split, single base pages may be lost. */
+int glebe_volatile_granule(glebe_volatile region, uint64_t *granule_bytes);
+
+/* The engine at work: GLEBE_ENGINE_SCAN or GLEBE_ENGINE_TAG. */
+int glebe_volatile_engine(glebe_volatile region, uint64_t *engine);
+
+/* Gives the kernel the right to `len_bytes` from `offset_bytes` on, whole granules. What is marked
+ * already keeps its age. Errors: UNALIGNED, EMPTY, BEYOND, BAD_ARGUMENT, after which nothing has
+ * changed; LOCKED, NO_MEMORY, OS, after which the range counts as marked and is to be unmarked; MAP_BUDGET,
+ * of the caller's memory, after which nothing has changed. */
+int glebe_volatile_mark(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
+                        uint64_t priority);
+
+/* A run of lost pages. Never grows. */
+typedef struct glebe_lost_run {
+    uint64_t start_pages; /* base pages from the start of the region */
+    uint64_t len_pages;
+} glebe_lost_run;
+
+enum {
+    GLEBE_UNMARK_TOLD = 0, /* `runs` has all that was lost */
+    GLEBE_UNMARK_MORE = 1  /* `runs` is full, and there are more: call again */
+};
+
+/* Takes the right back to a range of whole granules, marked or not. Writes up to `capacity` runs of
+ * lost pages to `runs`, ascending and with a kept page between any two, and to `count` how many
+ * there are; `runs` may be null if `capacity` is 0. Where there are more than `capacity`, the
+ * answer is GLEBE_UNMARK_MORE: the range is unmarked all the same, and the surplus stays with the
+ * region and is told, once, by the next unmark of a range that holds it, by whichever thread. Half
+ * the pages of a range, rounded up, is always enough. Of unmarks that overlap in time each is told
+ * what the others found. Errors: NULL, UNALIGNED, EMPTY, BEYOND, BAD_HANDLE, FORKED; NO_MEMORY, OS
+ * and STUCK, after which the range is still marked and the next unmark tells what was lost. */
+int glebe_volatile_unmark(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
+                          glebe_lost_run *runs, size_t capacity, size_t *count);
+
+/* As glebe_volatile_unmark, but sets a bit for each lost page of the range and clears the others:
+ * page n of the range is bit n % 8, the lowest being 0, of byte n / 8. Writes as many bytes as that
+ * takes and none behind, and to `lost_pages` how many bits are set. Also GLEBE_ERROR_BAD_LEN, before
+ * anything is unmarked, if `bits_len_bytes` is less than a bit for each page. */
+int glebe_volatile_unmark_bitmap(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
+                                 unsigned char *bits, size_t bits_len_bytes,
+                                 uint64_t *lost_pages);
+
+enum {
+    GLEBE_READ_DONE = 0,
+    GLEBE_READ_LOST = 1 /* some of it is lost: then the buffer may hold anything */
+};
+
+/* Copies out of memory that may be marked, leaving the marks as they are; returns GLEBE_READ_*.
+ * Never raises SIGBUS. If some is lost, `lost_bytes`, unless that is null, is set to the offset of
+ * the first page that was found lost. The buffer, as that of the two below, is no volatile memory,
+ * and may be null for no bytes. Errors: NULL, BEYOND, OS. */
+int glebe_volatile_try_read(glebe_volatile region, uint64_t offset_bytes, void *buffer,
+                            size_t len_bytes, uint64_t *lost_bytes);
+
+/* Copies out of memory that is not marked. Errors: NULL, BEYOND, MARKED. */
+int glebe_volatile_read(glebe_volatile region, uint64_t offset_bytes, void *buffer,
+                        size_t len_bytes);
+
+/* Copies into memory that is not marked. Errors: NULL, BEYOND, and MARKED, after which nothing was
+ * written. */
+int glebe_volatile_write(glebe_volatile region, uint64_t offset_bytes, const void *buffer,
+                         size_t len_bytes);
+
+/* Drops now what is marked in a range of whole granules: it is lost, and marked still. Writes to
+ * `dropped_bytes` how much of it glebe had not dropped before. Errors: NULL, UNALIGNED, EMPTY,
+ * BEYOND; OS, after which some may have been dropped. */
+int glebe_volatile_drop_now(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
+                            uint64_t *dropped_bytes);
+
+/* The meaning of the members of glebe_volatile_stats, as GLEBE_STATS_VERSION. */
+#define GLEBE_VOLATILE_STATS_VERSION 1
+
+typedef struct glebe_volatile_stats {
+    uint64_t size;    /* sizeof(glebe_volatile_stats); set to the bytes that were filled */
+    uint64_t version; /* set to the GLEBE_VOLATILE_STATS_VERSION of the library */
+    uint64_t engine;  /* GLEBE_ENGINE_SCAN or GLEBE_ENGINE_TAG */
+    uint64_t marks; /* calls that marked something */
+    uint64_t unmarks; /* calls that unmarked something */
+    uint64_t marked_ever; /* pages that were marked */
+    uint64_t purged; /* pages that an unmark found lost */
+    uint64_t rescued; /* pages that an unmark kept (v10: pgdiscard_rescued) */
+    uint64_t dropped_by_cap; /* marked pages dropped because of a cap or their age */
+    uint64_t dropped_now; /* marked pages dropped because the program asked for it */
+    uint64_t overwritten; /* lost pages that were written while they were marked */
+    uint64_t reads_lost; /* reads of marked memory that found some of it lost */
+    uint64_t total_pages; /* pages of the region */
+    uint64_t marked_pages; /* pages marked */
+    uint64_t resident_pages; /* marked pages that are in memory still */
+    uint64_t lazy_free_pages; /* pages counted in RSS that the kernel may take (LazyFree) */
+} glebe_volatile_stats;
+
+/* Fills `stats`. marked_ever is marked_pages and purged and rescued together, while no other call
+ * is under way. Looks at the page tables of what is marked. Errors: NULL, BAD_SIZE. */
+int glebe_volatile_region_stats(glebe_volatile region, glebe_volatile_stats *stats);
+
+/* ---- The call of the volatile ranges patches ------------------------------------------------- */
+
+enum {
+    GLEBE_VRANGE_VOLATILE = 0,
+    GLEBE_VRANGE_NONVOLATILE = 1
+};
+
+/* vrange(2) as the tenth posting of the patches has it (Minchan Kim and John Stultz, 2014; from the
+ * eleventh on the modes have each other's number), on private anonymous memory of the caller's.
+ * Makes it volatile: the kernel may take pages, a touch of one that it took is SIGBUS, pages may be
+ * read meanwhile and must not be written. Or makes it non-volatile: pages that were taken are zeros
+ * then.
+ *
+ * Returns how many bytes from `start` on were done, as write(2) does. `length` is rounded down to
+ * whole pages, and further to what an int can hold. Holes are passed over and counted, but for one
+ * that goes to the end of the range, so that a range with nothing mapped gives 0. The call stops,
+ * without an error, in front of memory that cannot be volatile: shared, of a file, locked, of a
+ * hugetlb pool, not writable, special, or a glebe_volatile region. `purged` may be null; otherwise
+ * it is set to 1 if any page that is now non-volatile was taken, and to 0 if none was. Volatility
+ * goes along in a fork, and ends with what was mapped; where it ends so, the call is to be made
+ * nevertheless, since the range counts as one that is kept until then.
+ *
+ * Unlike there: a mode that does not exist is refused, and an error is one of glebe.h: UNALIGNED
+ * (`start`), EMPTY (less than a page), BEYOND, BAD_ARGUMENT, MAP_BUDGET, NO_MEMORY, STUCK, and OS
+ * where userfaultfd is denied. `purged` is of the pages of this call only. Reads the list of
+ * mappings: for ranges of many pages. */
+int glebe_vrange(void *start, size_t length, int mode, int *purged);
+
+/* As glebe_vrange, but all of the range or an error: also UNALIGNED for a length that is no whole
+ * number of pages, UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL and ADOPTED.
+ * Returns 0. After an error nothing has become volatile; what was may be so still. */
+int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
 
 #ifdef __cplusplus
 }

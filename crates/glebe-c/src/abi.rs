@@ -40,6 +40,21 @@ pub const GLEBE_ERROR_NO_SOURCE: c_int = -16;
 pub const GLEBE_ERROR_NOT_CONTIGUOUS: c_int = -17;
 pub const GLEBE_ERROR_OS: c_int = -18;
 pub const GLEBE_ERROR_OTHER: c_int = -19;
+pub const GLEBE_ERROR_UNALIGNED: c_int = -20;
+pub const GLEBE_ERROR_EMPTY: c_int = -21;
+pub const GLEBE_ERROR_BEYOND: c_int = -22;
+pub const GLEBE_ERROR_MARKED: c_int = -23;
+pub const GLEBE_ERROR_UNMAPPED: c_int = -24;
+pub const GLEBE_ERROR_LOCKED: c_int = -25;
+pub const GLEBE_ERROR_HUGETLB: c_int = -26;
+pub const GLEBE_ERROR_SHARED: c_int = -27;
+pub const GLEBE_ERROR_FILE_PRIVATE: c_int = -28;
+pub const GLEBE_ERROR_READ_ONLY: c_int = -29;
+pub const GLEBE_ERROR_SPECIAL: c_int = -30;
+pub const GLEBE_ERROR_MAP_BUDGET: c_int = -31;
+pub const GLEBE_ERROR_SELF_TEST: c_int = -32;
+pub const GLEBE_ERROR_STUCK: c_int = -33;
+pub const GLEBE_ERROR_ADOPTED: c_int = -34;
 
 pub const GLEBE_SOURCE_AUTO: u64 = 0;
 pub const GLEBE_SOURCE_HUGETLB: u64 = 1;
@@ -68,14 +83,34 @@ pub const GLEBE_VIRTUAL_ONLY: c_int = 0;
 pub const GLEBE_WITHIN_GRAIN: c_int = 1;
 pub const GLEBE_PROVED: c_int = 2;
 
+pub const GLEBE_ENGINE_AUTO: u64 = 0;
+pub const GLEBE_ENGINE_SCAN: u64 = 1;
+pub const GLEBE_ENGINE_TAG: u64 = 2;
+
+pub const GLEBE_PRIORITY_LOWEST: u64 = 0;
+pub const GLEBE_PRIORITY_NORMAL: u64 = 4;
+pub const GLEBE_PRIORITY_HIGHEST: u64 = 7;
+
+pub const GLEBE_UNMARK_TOLD: c_int = 0;
+pub const GLEBE_UNMARK_MORE: c_int = 1;
+
+pub const GLEBE_READ_DONE: c_int = 0;
+pub const GLEBE_READ_LOST: c_int = 1;
+
+pub const GLEBE_VRANGE_VOLATILE: c_int = 0;
+pub const GLEBE_VRANGE_NONVOLATILE: c_int = 1;
+
 pub const GLEBE_PFN_HIDDEN: u64 = u64::MAX;
 
 pub const GLEBE_STATS_VERSION: u64 = 1;
+pub const GLEBE_VOLATILE_STATS_VERSION: u64 = 1;
 
 pub type glebe_reserve = u64;
 pub type glebe_block = u64;
 pub type glebe_promise = u64;
 pub type glebe_pool = u64;
+pub type glebe_volatile = u64;
+pub type glebe_refill = Option<glebe::volatile::Refill>;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -111,4 +146,21 @@ pub struct glebe_run {
     pub start_pages: u64,
     pub len_pages: u64,
     pub pfn: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_volatile_options {
+    pub size: u64,
+    pub engine: u64,
+    pub huge: u64,
+    pub cap_bytes: u64,
+    pub max_age_ns: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_lost_run {
+    pub start_pages: u64,
+    pub len_pages: u64,
 }

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use glebe::contig;
 use glebe::reserve::Error;
+use glebe::volatile;
 
 use crate::abi::*;
 
@@ -33,8 +34,14 @@ pub(crate) enum Failure {
     Busy { blocks: usize, promises: usize, pools: usize },
     #[error("no more than {most} {what} at once")]
     TooMany { what: &'static str, most: u32 },
+    #[error("{given} bytes for a bitmap of {pages} pages; {needed} are needed")]
+    ShortBitmap { given: usize, pages: u64, needed: u64 },
+    #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
+    Adopted { start: usize, end: usize },
     #[error(transparent)]
     Reserve(#[from] Error),
+    #[error(transparent)]
+    Volatile(#[from] volatile::Error),
 }
 
 impl Failure {
@@ -51,7 +58,10 @@ impl Failure {
             }
             Self::Busy { .. } => GLEBE_ERROR_BUSY,
             Self::TooMany { .. } => GLEBE_ERROR_TOO_MANY,
+            Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
+            Self::ShortBitmap { .. } => GLEBE_ERROR_BAD_LEN,
             Self::Reserve(error) => code_of(error),
+            Self::Volatile(error) => code_of_volatile(error),
         }
     }
 }
@@ -77,6 +87,32 @@ fn code_of(error: &Error) -> c_int {
             contig::Error::Os(_) => GLEBE_ERROR_OS,
             _ => GLEBE_ERROR_OTHER,
         },
+        Error::Os(_) => GLEBE_ERROR_OS,
+        _ => GLEBE_ERROR_OTHER,
+    }
+}
+
+fn code_of_volatile(error: &volatile::Error) -> c_int {
+    use volatile::Error;
+    match error {
+        Error::Unaligned { .. } => GLEBE_ERROR_UNALIGNED,
+        Error::Empty => GLEBE_ERROR_EMPTY,
+        Error::Beyond { .. } => GLEBE_ERROR_BEYOND,
+        Error::Marked { .. } => GLEBE_ERROR_MARKED,
+        Error::Unmapped { .. } => GLEBE_ERROR_UNMAPPED,
+        Error::Locked { .. } => GLEBE_ERROR_LOCKED,
+        Error::Hugetlb { .. } => GLEBE_ERROR_HUGETLB,
+        Error::Shared { .. } => GLEBE_ERROR_SHARED,
+        Error::FilePrivate { .. } => GLEBE_ERROR_FILE_PRIVATE,
+        Error::ReadOnly { .. } => GLEBE_ERROR_READ_ONLY,
+        Error::Special { .. } => GLEBE_ERROR_SPECIAL,
+        Error::MapBudget { .. } => GLEBE_ERROR_MAP_BUDGET,
+        Error::ZeroCap => GLEBE_ERROR_BAD_ARGUMENT,
+        Error::SelfTest { .. } => GLEBE_ERROR_SELF_TEST,
+        Error::Stuck { .. } => GLEBE_ERROR_STUCK,
+        Error::Os(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
+            GLEBE_ERROR_NO_MEMORY
+        }
         Error::Os(_) => GLEBE_ERROR_OS,
         _ => GLEBE_ERROR_OTHER,
     }

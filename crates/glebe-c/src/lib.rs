@@ -26,3 +26,4 @@ mod cache;
 mod message;
 mod reserve;
 mod stats;
+mod volatile;

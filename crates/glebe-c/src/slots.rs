@@ -46,9 +46,9 @@ impl<S: Default> Slots<S> {
     /// Places there can be.
     pub(crate) const MAX: u32 = 1 << INDEX_BITS;
 
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
-            chunks: std::array::from_fn(|_| OnceLock::new()),
+            chunks: [const { OnceLock::new() }; CHUNKS],
             head: AtomicU64::new(0),
             used: AtomicU32::new(0),
         }

@@ -32,6 +32,7 @@ pub(crate) enum Kind {
     Block,
     Promise,
     Pool,
+    Volatile,
 }
 
 impl Kind {
@@ -41,6 +42,7 @@ impl Kind {
             Self::Block => "block",
             Self::Promise => "promise",
             Self::Pool => "pool",
+            Self::Volatile => "volatile region",
         }
     }
 }
@@ -175,12 +177,12 @@ impl<T> Default for Lane<T> {
     }
 }
 
-/// Objects that many threads use at once: reserves and pools.
+/// Objects that many threads use at once: reserves, pools and volatile regions.
 #[derive(Debug)]
 pub(crate) struct Shared<T>(Slots<[Lane<T>; LANES]>);
 
 impl<T: Clone> Shared<T> {
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(Slots::new())
     }
 
@@ -234,6 +236,11 @@ impl<T: Clone> Shared<T> {
         values.into_iter().next().map(Ok)
     }
 
+    /// Every place, alone: until the answer is dropped no call is under way on any object.
+    pub(crate) fn hold_all(&self) -> AllHeld<'_, T> {
+        AllHeld { _lanes: self.0.iter().flat_map(Self::alone).collect() }
+    }
+
     /// How many objects `is` true of.
     pub(crate) fn count(&self, is: impl Fn(&T) -> bool) -> usize {
         let counted = |place: &&[Lane<T>; LANES]| {
@@ -242,6 +249,12 @@ impl<T: Clone> Shared<T> {
         };
         self.0.iter().filter(counted).count()
     }
+}
+
+/// All places of a table, locked.
+#[derive(Debug)]
+pub(crate) struct AllHeld<'a, T> {
+    _lanes: Vec<RwLockWriteGuard<'a, Entry<T>>>,
 }
 
 #[cfg(test)]
@@ -253,7 +266,7 @@ mod tests {
     #[test]
     fn a_handle_is_taken_apart_as_it_was_put_together() {
         let key = Key { index: (1 << INDEX_BITS) - 1, generation: u32::MAX };
-        for kind in [Kind::Reserve, Kind::Block, Kind::Promise, Kind::Pool] {
+        for kind in [Kind::Reserve, Kind::Block, Kind::Promise, Kind::Pool, Kind::Volatile] {
             let handle = key.handle(kind, PROCESSES - 1);
             assert_eq!(Key::of(handle, kind), Some((key, PROCESSES - 1)));
             assert_ne!(Key { index: 0, generation: 0 }.handle(kind, 0), 0);

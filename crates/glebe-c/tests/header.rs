@@ -13,8 +13,11 @@ fn text(file: &str) -> String {
 }
 
 fn sources() -> Vec<String> {
-    let folder = fs::read_dir(root().join("src")).unwrap();
-    let files = folder.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    let within = |folder: &str| {
+        let folder = fs::read_dir(root().join(folder)).unwrap();
+        folder.map(|entry| entry.unwrap().path()).filter(|path| path.is_file())
+    };
+    let files = within("src").chain(within("src/volatile"));
     files.map(|path| fs::read_to_string(path).unwrap()).collect()
 }
 
@@ -67,6 +70,7 @@ fn c_type(rust: &str) -> String {
         "usize" => "size_t",
         "c_int" => "int",
         "c_char" => "char",
+        "c_uchar" => "unsigned char",
         "c_void" => "void",
         name if name.starts_with("glebe_") => name,
         other => panic!("{other} has no place in a C interface"),
@@ -92,7 +96,9 @@ fn prototype(rust: &str) -> String {
 
 fn declared() -> BTreeSet<String> {
     let all = declarations();
-    let functions = all.iter().filter(|code| code.contains('(') && !code.starts_with('#'));
+    let is_function = |code: &&String| code.contains('(') && !code.starts_with('#');
+    let is_type = |code: &&String| code.trim_start().starts_with("typedef");
+    let functions = all.iter().filter(is_function).filter(|code| !is_type(code));
     functions.map(|code| normal(code)).collect()
 }
 
@@ -111,12 +117,13 @@ fn prototypes_are_those_of_the_source() {
 
 #[test]
 fn the_programs_call_every_function() {
-    for program in ["tests/all.c", "tests/all.cpp"] {
-        let code = text(program);
+    for language in ["c", "cpp"] {
+        let code = ["all", "volatile"].map(|name| text(&format!("tests/{name}.{language}")));
+        let code = code.concat();
         for prototype in declared() {
             let name = prototype.split_once('(').unwrap().0;
             let name = name.rsplit([' ', '*']).next().unwrap();
-            assert!(code.contains(&format!("{name}(")), "{program} does not call {name}");
+            assert!(code.contains(&format!("{name}(")), "no program calls {name} ({language})");
         }
     }
 }
@@ -182,23 +189,36 @@ fn structures_are_those_of_the_source() {
         });
         source.insert(name.trim().to_owned(), members.collect::<Vec<_>>());
     }
-    let stats = text("src/stats.rs");
-    let list = stats.split_once("\nstats! {").unwrap().1.split_once('}').unwrap().0;
-    let members = ["size", "version"].into_iter().chain(list.split_whitespace());
-    source.insert("glebe_stats".to_owned(), members.map(str::to_owned).collect());
+    let tables = [
+        ("glebe_stats", "src/stats.rs", &["size", "version"][..]),
+        ("glebe_volatile_stats", "src/volatile/stats.rs", &["size", "version", "engine"]),
+    ];
+    for (name, file, before) in tables {
+        let stats = text(file);
+        let list = stats.split_once("\nstats! {").unwrap().1.split_once('}').unwrap().0;
+        let members = before.iter().copied().chain(list.split_whitespace());
+        source.insert(name.to_owned(), members.map(str::to_owned).collect());
+    }
     assert_eq!(structures(), source);
 }
 
 #[test]
 fn statistics_are_those_of_the_librarys_table() {
-    let lines = glebe::reserve::Stats::default().lines();
+    are_those_of("glebe_stats", 2, &glebe::reserve::Stats::default().lines());
+    are_those_of("glebe_volatile_stats", 3, &glebe::volatile::Stats::default().lines());
+}
+
+/// Compares the members of a structure but the `first` ones with a table of the library's.
+fn are_those_of(structure: &str, first: usize, lines: &[Line]) {
     let header = text("include/glebe.h");
-    for Line { name, what, .. } in &lines {
+    let rest = header.split_once(&format!("typedef struct {structure} {{")).unwrap().1;
+    let body = rest.split_once('}').unwrap().0;
+    for Line { name, what, .. } in lines {
         let line = format!("    uint64_t {name}; /* {what} */\n");
-        assert!(header.contains(&line), "glebe.h lacks, at the end of glebe_stats:\n{line}");
+        assert!(body.contains(&line), "glebe.h lacks, at the end of {structure}:\n{line}");
     }
     let of_table: BTreeSet<_> = lines.iter().map(|line| line.name.as_str()).collect();
-    let members = &structures()["glebe_stats"][2..];
+    let members = &structures()[structure][first..];
     assert_eq!(members.iter().map(String::as_str).collect::<BTreeSet<_>>(), of_table);
 }
 

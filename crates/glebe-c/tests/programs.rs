@@ -1,4 +1,4 @@
-//! A C and a C++ program that call all of the interface, against the shared and the static library,
+//! C and C++ programs that call all of the interface, against the shared and the static library,
 //! as the caller and, where that is root, as a user without privileges.
 
 mod built;
@@ -70,6 +70,21 @@ fn all_of_it_from_c() {
 fn all_of_it_from_c_with_the_static_library() {
     if has("cc") {
         compile_and_run("cc", "-std=c11", "all.c", true);
+    }
+}
+
+#[test]
+fn volatile_memory_from_c() {
+    if has("cc") {
+        compile_and_run("cc", "-std=c99", "volatile.c", false);
+        compile_and_run("cc", "-std=c11", "volatile.c", true);
+    }
+}
+
+#[test]
+fn volatile_memory_from_cpp() {
+    if has("c++") {
+        compile_and_run("c++", "-std=c++11", "volatile.cpp", false);
     }
 }
 

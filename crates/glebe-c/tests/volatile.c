@@ -1,0 +1,686 @@
+/* Every function of glebe.h on volatile memory from C99: what it does, and what it refuses. A loss
+ * is made by glebe_volatile_drop_now(), or for glebe_vrange() by madvise(). */
+#define _DEFAULT_SOURCE
+#include <setjmp.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "all.h"
+
+#define PAGES 64
+
+static size_t page;
+
+static glebe_volatile map(uint64_t engine, uint64_t pages) {
+    glebe_volatile_options options;
+    glebe_volatile region = 0;
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.engine = engine;
+    OK(glebe_volatile_map(pages * page, &options, &region));
+    CHECK(region != 0);
+    return region;
+}
+
+/* Whether the machine lets the engine be had. */
+static int has_engine(uint64_t engine) {
+    glebe_volatile_options options;
+    glebe_volatile region = 0;
+    int code;
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.engine = engine;
+    code = glebe_volatile_map(page, &options, &region);
+    CHECK(code == GLEBE_OK || code == GLEBE_ERROR_OS);
+    if (code == GLEBE_OK) OK(glebe_volatile_unmap(region));
+    return code == GLEBE_OK;
+}
+
+static unsigned char *address_of(glebe_volatile region) {
+    void *address = NULL;
+    OK(glebe_volatile_address(region, &address));
+    CHECK((uintptr_t)address % page == 0);
+    return address;
+}
+
+/* Each page has its number + 1 in every byte. */
+static void fill(unsigned char *bytes, size_t pages) {
+    size_t n;
+    for (n = 0; n < pages; n++) memset(bytes + n * page, (int)(n + 1), page);
+}
+
+static int has(const unsigned char *bytes, size_t n, int value) {
+    size_t i;
+    for (i = 0; i < page; i++) {
+        if (bytes[n * page + i] != value) return 0;
+    }
+    return 1;
+}
+
+static void drop(glebe_volatile region, uint64_t first, uint64_t pages) {
+    uint64_t dropped = 0;
+    OK(glebe_volatile_drop_now(region, first * page, pages * page, &dropped));
+    CHECK(dropped == pages * page);
+}
+
+static void options_are_checked(void) {
+    glebe_volatile_options options;
+    glebe_volatile region = 77;
+    uint64_t older[2], len_bytes = 0, granule = 0, engine = 0;
+    struct {
+        glebe_volatile_options known;
+        uint64_t later;
+    } newer;
+
+    memset(&options, 0, sizeof options);
+    REFUSED(glebe_volatile_map(page, NULL, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_map(page, &options, &region), GLEBE_ERROR_BAD_SIZE);
+    options.size = sizeof options;
+    REFUSED(glebe_volatile_map(0, &options, &region), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_volatile_map(UINT64_MAX, &options, &region), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_map((uint64_t)1 << 60, &options, &region), GLEBE_ERROR_NO_MEMORY);
+    options.engine = 3;
+    REFUSED(glebe_volatile_map(page, &options, &region), GLEBE_ERROR_BAD_ARGUMENT);
+    options.engine = GLEBE_ENGINE_TAG;
+    options.huge = 2;
+    REFUSED(glebe_volatile_map(page, &options, &region), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(region == 77);
+    memset(&newer, 0, sizeof newer);
+    newer.known.size = sizeof newer;
+    newer.later = 1;
+    REFUSED(glebe_volatile_map(page, &newer.known, &region), GLEBE_ERROR_BAD_ARGUMENT);
+    newer.later = 0;
+    OK(glebe_volatile_map(page, &newer.known, &region));
+    OK(glebe_volatile_unmap(region));
+    older[0] = sizeof older;
+    older[1] = GLEBE_ENGINE_TAG;
+    OK(glebe_volatile_map(page + 1, (const glebe_volatile_options *)older, &region));
+    OK(glebe_volatile_len(region, &len_bytes));
+    OK(glebe_volatile_granule(region, &granule));
+    OK(glebe_volatile_engine(region, &engine));
+    CHECK(len_bytes == 2 * page && granule == page && engine == GLEBE_ENGINE_TAG);
+    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_map(page, NULL, &region));
+    OK(glebe_volatile_unmap(region));
+
+    /* A cap of two pages: of three the one marked first goes. */
+    options.huge = 0;
+    options.engine = GLEBE_ENGINE_AUTO;
+    options.cap_bytes = 2 * page;
+    options.max_age_ns = UINT64_MAX;
+    OK(glebe_volatile_map(4 * page, &options, &region));
+    fill(address_of(region), 4);
+    {
+        glebe_lost_run run;
+        size_t count = 9;
+        uint64_t n;
+        for (n = 0; n < 3; n++)
+            OK(glebe_volatile_mark(region, (2 - n) * page, page, GLEBE_PRIORITY_NORMAL));
+        OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
+        CHECK(count == 1 && run.start_pages == 2 && run.len_pages == 1);
+    }
+    OK(glebe_volatile_unmap(region));
+}
+
+static void huge_granules(void) {
+    glebe_volatile_options options;
+    glebe_volatile region = 0;
+    uint64_t granule = 0, len_bytes = 0;
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.huge = 1;
+    if (glebe_volatile_map(1, &options, &region) == GLEBE_ERROR_OS) return; /* no huge pages */
+    OK(glebe_volatile_granule(region, &granule));
+    OK(glebe_volatile_len(region, &len_bytes));
+    CHECK(granule > page && len_bytes == granule);
+    REFUSED(glebe_volatile_mark(region, 0, page, 0), GLEBE_ERROR_UNALIGNED);
+    OK(glebe_volatile_mark(region, 0, granule, 0));
+    OK(glebe_volatile_unmap(region));
+}
+
+static void losses_are_told(uint64_t engine) {
+    glebe_volatile region = map(engine, PAGES);
+    unsigned char *bytes = address_of(region), *buffer = malloc(2 * page);
+    unsigned char bits[PAGES / 8 + 1];
+    glebe_lost_run runs[4];
+    size_t count = 0;
+    uint64_t lost = 99, n;
+
+    CHECK(buffer != NULL);
+    fill(bytes, PAGES);
+    OK(glebe_volatile_mark(region, 0, PAGES * page, GLEBE_PRIORITY_HIGHEST));
+    OK(glebe_volatile_mark(region, 0, page, GLEBE_PRIORITY_LOWEST)); /* marked already */
+    drop(region, 3, 2);
+    drop(region, 8, 1);
+    drop(region, 40, 8);
+    CHECK(glebe_volatile_try_read(region, 2 * page, buffer, page, &lost) == GLEBE_READ_DONE);
+    CHECK(has(buffer, 0, 3) && lost == 99);
+    CHECK(glebe_volatile_try_read(region, 2 * page, buffer, 2 * page, &lost) == GLEBE_READ_LOST);
+    CHECK(lost == 3 * page);
+    CHECK(glebe_volatile_try_read(region, 3 * page, buffer, 1, NULL) == GLEBE_READ_LOST);
+    REFUSED(glebe_volatile_read(region, 0, buffer, 1), GLEBE_ERROR_MARKED);
+    REFUSED(glebe_volatile_write(region, 0, buffer, 1), GLEBE_ERROR_MARKED);
+
+    OK(glebe_volatile_unmark(region, 0, 16 * page, runs, 4, &count));
+    CHECK(count == 2 && runs[0].start_pages == 3 && runs[0].len_pages == 2);
+    CHECK(runs[1].start_pages == 8 && runs[1].len_pages == 1);
+    for (n = 0; n < 16; n++)
+        CHECK(has(bytes, n, n == 3 || n == 4 || n == 8 ? 0 : (int)n + 1));
+    OK(glebe_volatile_unmark(region, 0, 16 * page, runs, 4, &count));
+    CHECK(count == 0);
+    OK(glebe_volatile_read(region, 5 * page, buffer, 2 * page));
+    CHECK(has(buffer, 0, 6) && has(buffer, 1, 7));
+    memset(buffer, 0xee, page);
+    OK(glebe_volatile_write(region, 15 * page, buffer, page));
+    CHECK(has(bytes, 15, 0xee));
+
+    /* From page 38 on: two kept, eight lost, and the rest kept. */
+    memset(bits, 0xff, sizeof bits);
+    OK(glebe_volatile_unmark_bitmap(region, 38 * page, 17 * page, bits, sizeof bits, &lost));
+    CHECK(lost == 8 && bits[0] == 0xfc && bits[1] == 0x03 && bits[2] == 0 && bits[3] == 0xff);
+    CHECK(has(bytes, 39, 40) && has(bytes, 40, 0) && has(bytes, 47, 0) && has(bytes, 48, 49));
+    OK(glebe_volatile_unmap(region));
+    free(buffer);
+}
+
+/* An array that is too small: nothing of what was lost is forgotten. */
+static void surplus_runs_are_kept(uint64_t engine) {
+    glebe_volatile region = map(engine, PAGES);
+    unsigned char bits[PAGES / 8];
+    glebe_lost_run runs[3] = {{9, 9}, {9, 9}, {9, 9}};
+    size_t count = 0;
+    uint64_t lost = 0, n;
+
+    fill(address_of(region), PAGES);
+    OK(glebe_volatile_mark(region, 0, PAGES * page, GLEBE_PRIORITY_NORMAL));
+    for (n = 1; n < 20; n += 2) drop(region, n, 1); /* 10 runs */
+    CHECK(glebe_volatile_unmark(region, 0, PAGES * page, NULL, 0, &count) == GLEBE_UNMARK_MORE);
+    CHECK(count == 10);
+    CHECK(glebe_volatile_unmark(region, 0, PAGES * page, runs, 2, &count) == GLEBE_UNMARK_MORE);
+    CHECK(count == 10 && runs[0].start_pages == 1 && runs[1].start_pages == 3);
+    CHECK(runs[2].start_pages == 9);
+    /* Of a part: only what lies in it. */
+    OK(glebe_volatile_unmark(region, 8 * page, 4 * page, runs, 3, &count));
+    CHECK(count == 2 && runs[0].start_pages == 9 && runs[1].start_pages == 11);
+    /* What is lost anew next to what was not told becomes one run with it. */
+    OK(glebe_volatile_mark(region, 6 * page, page, GLEBE_PRIORITY_NORMAL));
+    drop(region, 6, 1);
+    OK(glebe_volatile_unmark(region, 4 * page, 4 * page, runs, 1, &count));
+    CHECK(count == 1 && runs[0].start_pages == 5 && runs[0].len_pages == 3);
+    OK(glebe_volatile_unmark_bitmap(region, 0, PAGES * page, bits, sizeof bits, &lost));
+    CHECK(lost == 4 && bits[0] == 0 && bits[1] == 0xa0 && bits[2] == 0x0a);
+    OK(glebe_volatile_unmark(region, 0, PAGES * page, runs, 3, &count));
+    CHECK(count == 0);
+    OK(glebe_volatile_unmap(region));
+}
+
+static void ranges_are_checked(uint64_t engine) {
+    glebe_volatile region = map(engine, 4);
+    uint64_t huge = ~(uint64_t)0 - page + 1, n = 7;
+    unsigned char bits[1] = {5}, byte = 0;
+    glebe_lost_run run = {7, 7};
+    size_t count = 7;
+
+    fill(address_of(region), 4);
+    REFUSED(glebe_volatile_mark(region, 0, 0, 0), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_volatile_mark(region, 1, page, 0), GLEBE_ERROR_UNALIGNED);
+    REFUSED(glebe_volatile_mark(region, 0, page + 1, 0), GLEBE_ERROR_UNALIGNED);
+    REFUSED(glebe_volatile_mark(region, 0, 5 * page, 0), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_mark(region, huge, page, 0), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_mark(region, page, huge, 0), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_mark(region, 0, page, 8), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_volatile_mark(region, 0, page, 256), GLEBE_ERROR_BAD_ARGUMENT);
+    OK(glebe_volatile_mark(region, 0, 4 * page, 0));
+    drop(region, 0, 1);
+    REFUSED(glebe_volatile_unmark(region, 0, 0, &run, 1, &count), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_volatile_unmark(region, page, huge, &run, 1, &count), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_unmark(region, 0, 5 * page, &run, 1, &count), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_unmark(region, 1, page, &run, 1, &count), GLEBE_ERROR_UNALIGNED);
+    REFUSED(glebe_volatile_unmark(region, 0, page, NULL, 1, &count), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_unmark(region, 0, page, &run, 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_unmark_bitmap(region, 0, page, NULL, 1, &n), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_unmark_bitmap(region, 0, page, bits, 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_unmark_bitmap(region, 0, page, bits, 0, &n), GLEBE_ERROR_BAD_LEN);
+    REFUSED(glebe_volatile_unmark_bitmap(region, 0, huge, bits, 1, &n), GLEBE_ERROR_BAD_LEN);
+    REFUSED(glebe_volatile_unmark_bitmap(region, page, huge, bits, 1, &n), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_unmark_bitmap(region, 0, 5 * page, bits, 1, &n), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_drop_now(region, 0, page, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_drop_now(region, 0, 0, &n), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_volatile_drop_now(region, page, huge, &n), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_drop_now(region, 1, page, &n), GLEBE_ERROR_UNALIGNED);
+    REFUSED(glebe_volatile_try_read(region, 0, NULL, 1, &n), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_try_read(region, 4 * page, &byte, 1, &n), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_try_read(region, UINT64_MAX, &byte, 1, &n), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_try_read(region, 0, &byte, SIZE_MAX, &n), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_read(region, 0, NULL, 1), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_read(region, 4 * page, &byte, 1), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_write(region, 0, NULL, 1), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_write(region, 1, &byte, SIZE_MAX), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_address(region, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_len(region, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_granule(region, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_engine(region, NULL), GLEBE_ERROR_NULL);
+    OK(glebe_volatile_read(region, 0, NULL, 0));
+    OK(glebe_volatile_write(region, 4 * page, NULL, 0));
+    CHECK(run.start_pages == 7 && count == 7 && n == 7 && bits[0] == 5);
+    /* What was refused has unmarked nothing. */
+    OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
+    CHECK(count == 1 && run.start_pages == 0 && run.len_pages == 1);
+    OK(glebe_volatile_unmap(region));
+}
+
+/* Handles of something else, used up, and made up: every function. */
+static void all_refused(glebe_volatile region, int code) {
+    glebe_volatile_stats stats;
+    glebe_lost_run run;
+    unsigned char bits[8];
+    void *address = NULL;
+    size_t count = 0;
+    uint64_t n = 0;
+    stats.size = sizeof stats;
+    REFUSED(glebe_volatile_address(region, &address), code);
+    REFUSED(glebe_volatile_len(region, &n), code);
+    REFUSED(glebe_volatile_granule(region, &n), code);
+    REFUSED(glebe_volatile_engine(region, &n), code);
+    REFUSED(glebe_volatile_mark(region, 0, page, 0), code);
+    REFUSED(glebe_volatile_unmark(region, 0, page, &run, 1, &count), code);
+    REFUSED(glebe_volatile_unmark_bitmap(region, 0, page, bits, 8, &n), code);
+    REFUSED(glebe_volatile_try_read(region, 0, bits, 8, &n), code);
+    REFUSED(glebe_volatile_read(region, 0, bits, 8), code);
+    REFUSED(glebe_volatile_write(region, 0, bits, 8), code);
+    REFUSED(glebe_volatile_drop_now(region, 0, page, &n), code);
+    REFUSED(glebe_volatile_region_stats(region, &stats), code);
+    REFUSED(glebe_volatile_unmap(region), code);
+}
+
+static void handles_are_checked(void) {
+    glebe_volatile region = map(GLEBE_ENGINE_AUTO, 1), later;
+    glebe_options options;
+    glebe_reserve reserve = 0;
+    int bit;
+    for (bit = 0; bit < 64; bit++) all_refused(region ^ (uint64_t)1 << bit, GLEBE_ERROR_BAD_HANDLE);
+    all_refused(0, GLEBE_ERROR_BAD_HANDLE);
+    all_refused(UINT64_MAX, GLEBE_ERROR_BAD_HANDLE);
+    CHECK(strstr(glebe_last_error(), "is no volatile region") != NULL);
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.len_bytes = (uint64_t)2 << 20;
+    options.source = GLEBE_SOURCE_PLAIN;
+    OK(glebe_reserve_create(&options, &reserve));
+    all_refused(reserve, GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_reserve_destroy(region), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_volatile_unmap(region));
+    later = map(GLEBE_ENGINE_AUTO, 1);
+    CHECK(later != region);
+    all_refused(region, GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_volatile_unmap(later));
+}
+
+static void statistics(uint64_t engine) {
+    glebe_volatile region = map(engine, 8);
+    glebe_volatile_stats stats;
+    glebe_lost_run run;
+    unsigned char byte;
+    size_t count = 0;
+    uint64_t older[5] = {4 * sizeof(uint64_t), 0, 0, 0, 5};
+
+    fill(address_of(region), 8);
+    OK(glebe_volatile_mark(region, 0, 6 * page, 0));
+    drop(region, 1, 1);
+    CHECK(glebe_volatile_try_read(region, page, &byte, 1, NULL) == GLEBE_READ_LOST);
+    OK(glebe_volatile_unmark(region, 0, 3 * page, &run, 1, &count));
+    stats.size = sizeof stats;
+    OK(glebe_volatile_region_stats(region, &stats));
+    CHECK(stats.size == sizeof stats && stats.version == GLEBE_VOLATILE_STATS_VERSION);
+    CHECK(stats.engine == engine && stats.total_pages == 8 && stats.marked_pages == 3);
+    CHECK(stats.marks == 1 && stats.unmarks == 1 && stats.marked_ever == 6);
+    CHECK(stats.purged + stats.rescued == 3 && stats.purged >= 1 && stats.dropped_now == 1);
+    CHECK(stats.reads_lost == 1 && stats.overwritten == 0 && stats.dropped_by_cap == 0);
+    CHECK(stats.resident_pages <= 3);
+    OK(glebe_volatile_region_stats(region, (glebe_volatile_stats *)older));
+    CHECK(older[0] == 4 * sizeof(uint64_t) && older[3] == 1 && older[4] == 5);
+    REFUSED(glebe_volatile_region_stats(region, NULL), GLEBE_ERROR_NULL);
+    stats.size = 0;
+    REFUSED(glebe_volatile_region_stats(region, &stats), GLEBE_ERROR_BAD_SIZE);
+    OK(glebe_volatile_unmap(region));
+}
+
+/* A child and its parent have each their own copy, marks and losses included. */
+static void fork_takes_regions_along(uint64_t engine) {
+    glebe_volatile region = map(engine, 4);
+    unsigned char *bytes = address_of(region);
+    glebe_lost_run run = {9, 9};
+    size_t count = 0;
+    int status = 0;
+    pid_t child;
+
+    fill(bytes, 4);
+    OK(glebe_volatile_mark(region, 0, 4 * page, 0));
+    drop(region, 1, 1);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        drop(region, 2, 1);
+        OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
+        CHECK(count == 1 && run.start_pages == 1 && run.len_pages == 2);
+        CHECK(has(bytes, 0, 1) && has(bytes, 1, 0) && has(bytes, 2, 0) && has(bytes, 3, 4));
+        OK(glebe_volatile_unmap(map(engine, 1)));
+        OK(glebe_volatile_unmap(region));
+        all_refused(region, GLEBE_ERROR_BAD_HANDLE);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
+    CHECK(count == 1 && run.start_pages == 1 && run.len_pages == 1);
+    CHECK(has(bytes, 0, 1) && has(bytes, 1, 0) && has(bytes, 2, 3) && has(bytes, 3, 4));
+    OK(glebe_volatile_unmap(region));
+}
+
+/* A child in which locks may be held for ever, made past the C library, is refused at once. */
+static void cloned_children_are_refused(void) {
+    glebe_volatile region = map(GLEBE_ENGINE_AUTO, 1), other = 77;
+    int status = 0;
+    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        all_refused(region, GLEBE_ERROR_FORKED);
+        REFUSED(glebe_volatile_map(page, NULL, &other), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_volatile_over(&other, page, NULL, &other), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_vrange((void *)(8 * page), page, 1, NULL), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_vrange_strict((void *)(8 * page), page, 0, NULL), GLEBE_ERROR_FORKED);
+        _exit(other == 77 ? 0 : 1);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(glebe_volatile_unmap(region));
+}
+
+static unsigned char *anonymous(size_t pages, int protection, int flags) {
+    void *at = mmap(NULL, pages * page, protection, flags | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED);
+    return at;
+}
+
+static void memory_of_the_callers(uint64_t engine) {
+    unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE), *other;
+    glebe_volatile_options options;
+    glebe_volatile region = 0, second = 77;
+    glebe_lost_run run = {9, 9};
+    size_t count = 0;
+    uint64_t len_bytes = 0;
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.engine = engine;
+    fill(bytes, 8);
+    OK(glebe_volatile_over(bytes + 1, 7 * page, &options, &region));
+    OK(glebe_volatile_len(region, &len_bytes));
+    CHECK(len_bytes == 6 * page && address_of(region) == bytes + page);
+    REFUSED(glebe_volatile_over(bytes, 8 * page, &options, &second), GLEBE_ERROR_ADOPTED);
+    REFUSED(glebe_volatile_over(bytes + page, page, NULL, &second), GLEBE_ERROR_ADOPTED);
+    OK(glebe_volatile_over(bytes, page, &options, &second));
+    OK(glebe_volatile_unmap(second));
+    OK(glebe_volatile_mark(region, page, 3 * page, 0));
+    drop(region, 2, 1);
+    OK(glebe_volatile_unmark(region, 0, 6 * page, &run, 1, &count));
+    CHECK(count == 1 && run.start_pages == 2 && run.len_pages == 1);
+    CHECK(has(bytes, 2, 3) && has(bytes, 3, 0) && has(bytes, 4, 5));
+    OK(glebe_volatile_mark(region, 0, page, 0));
+    OK(glebe_volatile_unmap(region));
+    fill(bytes, 8); /* the caller's again */
+    OK(glebe_volatile_over(bytes, 8 * page, &options, &region));
+    OK(glebe_volatile_unmap(region));
+
+    second = 77;
+    REFUSED(glebe_volatile_over(bytes, page, &options, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_over(NULL, page, &options, &second), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_over(bytes, 0, &options, &second), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_volatile_over(bytes + 1, 2 * page - 2, &options, &second), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_volatile_over(bytes, UINT64_MAX, &options, &second), GLEBE_ERROR_BEYOND);
+    CHECK(mprotect(bytes, page, PROT_READ) == 0);
+    REFUSED(glebe_volatile_over(bytes, 8 * page, &options, &second), GLEBE_ERROR_READ_ONLY);
+    CHECK(munmap(bytes + page, page) == 0);
+    REFUSED(glebe_volatile_over(bytes + page, page, &options, &second), GLEBE_ERROR_UNMAPPED);
+    CHECK(munmap(bytes, 8 * page) == 0);
+    other = anonymous(2, PROT_READ | PROT_WRITE, MAP_SHARED);
+    REFUSED(glebe_volatile_over(other, 2 * page, &options, &second), GLEBE_ERROR_SHARED);
+    CHECK(munmap(other, 2 * page) == 0);
+    other = anonymous(2, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    if (mlock(other, page) == 0) {
+        REFUSED(glebe_volatile_over(other, 2 * page, &options, &second), GLEBE_ERROR_LOCKED);
+    }
+    CHECK(munmap(other, 2 * page) == 0 && second == 77);
+}
+
+static sigjmp_buf back;
+static void *volatile touched;
+
+static void on_bus(int signal, siginfo_t *info, void *context) {
+    (void)signal;
+    (void)context;
+    touched = info->si_addr;
+    siglongjmp(back, 1);
+}
+
+static sig_atomic_t volatile refills;
+
+/* `data` is what the region held; nothing of it for page 6. */
+static const void *refill(uint64_t offset_bytes, size_t len_bytes, void *data) {
+    refills++;
+    if (len_bytes != page || offset_bytes == 6 * page) return NULL;
+    return (const unsigned char *)data + offset_bytes;
+}
+
+static void touches_are_refilled(int is_over) {
+    unsigned char *copy = malloc(8 * page), *bytes, *own = NULL;
+    glebe_volatile_options options;
+    glebe_volatile region = 77;
+    glebe_lost_run run = {9, 9};
+    struct sigaction action;
+    size_t count = 9;
+
+    CHECK(copy != NULL);
+    fill(copy, 8);
+    if (is_over) own = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.engine = GLEBE_ENGINE_SCAN;
+    REFUSED(glebe_volatile_refilled(own, 8 * page, &options, NULL, copy, &region),
+            GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_refilled(own, 8 * page, &options, refill, copy, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_refilled(own, 0, &options, refill, copy, &region), GLEBE_ERROR_EMPTY);
+    CHECK(region == 77);
+    /* The handler that was there before has what is not refilled. */
+    if (!is_over) {
+        memset(&action, 0, sizeof action);
+        action.sa_sigaction = on_bus;
+        action.sa_flags = SA_SIGINFO;
+        CHECK(sigaction(SIGBUS, &action, NULL) == 0);
+    }
+    OK(glebe_volatile_refilled(own, 8 * page, &options, refill, copy, &region));
+    bytes = address_of(region);
+    CHECK(!is_over || bytes == own);
+    fill(bytes, 8);
+    OK(glebe_volatile_mark(region, 0, 8 * page, 0));
+    drop(region, 2, 2);
+    drop(region, 6, 1);
+    refills = 0;
+    CHECK(has(bytes, 2, 3) && has(bytes, 1, 2) && refills == 1);
+    if (sigsetjmp(back, 1) == 0) {
+        CHECK(((volatile unsigned char *)bytes)[6 * page + 7] != 0);
+        CHECK(0);
+    }
+    CHECK(touched == bytes + 6 * page + 7 && refills == 2);
+    OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
+    CHECK(count == 1 && run.start_pages == 3 && run.len_pages == 1 && has(bytes, 2, 3));
+    OK(glebe_volatile_unmark(region, 0, 8 * page, &run, 1, &count));
+    CHECK(count == 1 && run.start_pages == 6 && run.len_pages == 1 && has(bytes, 6, 0));
+    CHECK(refills == 2);
+    OK(glebe_volatile_unmap(region));
+    if (is_over) CHECK(munmap(own, 8 * page) == 0);
+    free(copy);
+}
+
+/* The call of the patches: what it counts, and where it stops. */
+static void vrange_as_the_patches_have_it(void) {
+    int length = (int)(8 * page), purged = 9;
+    unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    struct sigaction action, before;
+
+    fill(bytes, 8);
+    CHECK(glebe_vrange(bytes, 8 * page + 1, GLEBE_VRANGE_VOLATILE, &purged) == length);
+    CHECK(purged == 0 && has(bytes, 7, 8));
+    CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == length);
+    CHECK(purged == 0 && has(bytes, 0, 1));
+    CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == length);
+
+    CHECK(glebe_vrange(bytes, 4 * page, GLEBE_VRANGE_VOLATILE, NULL) == length / 2);
+    CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_VOLATILE, NULL) == length);
+    CHECK(madvise(bytes + 3 * page, 2 * page, MADV_DONTNEED) == 0);
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = on_bus;
+    action.sa_flags = SA_SIGINFO;
+    CHECK(sigaction(SIGBUS, &action, &before) == 0);
+    if (sigsetjmp(back, 1) == 0) {
+        CHECK(*(volatile unsigned char *)(bytes + 3 * page + 5) != 0);
+        CHECK(0);
+    }
+    CHECK(touched == bytes + 3 * page + 5);
+    CHECK(sigaction(SIGBUS, &before, NULL) == 0);
+    /* An intact part, then what holds the loss in two ranges that were made volatile apart. */
+    CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == (int)(2 * page));
+    CHECK(purged == 0 && has(bytes, 1, 2));
+    CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == length);
+    CHECK(purged == 1 && has(bytes, 2, 3) && has(bytes, 3, 0) && has(bytes, 4, 0));
+    CHECK(has(bytes, 5, 6));
+    CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == length);
+    CHECK(purged == 0);
+
+    /* A hole inside counts, one at the end does not; only holes give 0. */
+    CHECK(munmap(bytes + 2 * page, page) == 0 && munmap(bytes + 6 * page, 2 * page) == 0);
+    fill(bytes, 2);
+    CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_VOLATILE, &purged) == (int)(6 * page));
+    CHECK(glebe_vrange(bytes + 2 * page, 2 * page, GLEBE_VRANGE_NONVOLATILE, &purged) ==
+          (int)(2 * page));
+    CHECK(glebe_vrange(bytes + 6 * page, 2 * page, GLEBE_VRANGE_VOLATILE, &purged) == 0);
+    CHECK(madvise(bytes + page, page, MADV_DONTNEED) == 0);
+    CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == (int)(6 * page));
+    CHECK(purged == 1 && has(bytes, 0, 1) && has(bytes, 1, 0));
+
+    /* In front of what cannot be volatile it stops; that being first, at 0. */
+    CHECK(mprotect(bytes + 4 * page, page, PROT_READ) == 0);
+    CHECK(glebe_vrange(bytes + 3 * page, 3 * page, GLEBE_VRANGE_VOLATILE, NULL) == (int)page);
+    CHECK(glebe_vrange(bytes + 4 * page, 2 * page, GLEBE_VRANGE_VOLATILE, NULL) == 0);
+    CHECK(glebe_vrange(bytes + 3 * page, page, GLEBE_VRANGE_NONVOLATILE, &purged) == (int)page);
+    CHECK(purged == 0);
+
+    /* What is mapped anew is not volatile, and can be made so. */
+    CHECK(glebe_vrange(bytes, page, GLEBE_VRANGE_VOLATILE, NULL) == (int)page);
+    CHECK(mmap(bytes, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+               0) == bytes);
+    CHECK(has(bytes, 0, 0));
+    CHECK(glebe_vrange(bytes, page, GLEBE_VRANGE_VOLATILE, NULL) == (int)page);
+    CHECK(madvise(bytes, page, MADV_DONTNEED) == 0);
+    CHECK(glebe_vrange(bytes, page, GLEBE_VRANGE_NONVOLATILE, &purged) == (int)page);
+    CHECK(purged == 1 && has(bytes, 0, 0));
+
+    purged = 7;
+    REFUSED(glebe_vrange(bytes + 1, page, 0, &purged), GLEBE_ERROR_UNALIGNED);
+    REFUSED(glebe_vrange(bytes, page - 1, 0, &purged), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_vrange(bytes, 0, 1, &purged), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_vrange(bytes, SIZE_MAX, 0, &purged), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_vrange(bytes, page, 2, &purged), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_vrange(bytes, page, -1, &purged), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(purged == 7 && munmap(bytes, 8 * page) == 0);
+}
+
+static void vrange_strictly(void) {
+    unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    glebe_volatile region = 0;
+    int purged = 9, status = 0;
+    pid_t child;
+
+    fill(bytes, 8);
+    OK(glebe_vrange_strict(bytes, 4 * page, GLEBE_VRANGE_VOLATILE, &purged));
+    CHECK(purged == 0);
+    OK(glebe_vrange_strict(bytes + 2 * page, 4 * page, GLEBE_VRANGE_VOLATILE, NULL));
+    CHECK(madvise(bytes + 5 * page, page, MADV_DONTNEED) == 0);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        OK(glebe_vrange_strict(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged));
+        _exit(purged == 1 && has(bytes, 0, 1) && has(bytes, 5, 0) ? 0 : 1);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    REFUSED(glebe_volatile_over(bytes, page, NULL, &region), GLEBE_ERROR_ADOPTED);
+    OK(glebe_vrange_strict(bytes, 5 * page, GLEBE_VRANGE_NONVOLATILE, &purged));
+    CHECK(purged == 0 && has(bytes, 4, 5));
+    OK(glebe_vrange_strict(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged));
+    CHECK(purged == 1 && has(bytes, 5, 0) && has(bytes, 6, 7));
+
+    /* Another's region, a hole, memory that is read only: nothing becomes volatile. */
+    purged = 7;
+    OK(glebe_volatile_over(bytes + 2 * page, page, NULL, &region));
+    REFUSED(glebe_vrange_strict(bytes, 8 * page, 0, &purged), GLEBE_ERROR_ADOPTED);
+    CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_VOLATILE, NULL) == (int)(2 * page));
+    CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_NONVOLATILE, NULL) == (int)(2 * page));
+    OK(glebe_volatile_unmap(region));
+    /* Of what had become volatile before the refusal nothing is left so. */
+    OK(glebe_vrange_strict(bytes + page, page, 0, NULL));
+    OK(glebe_volatile_over(bytes + 3 * page, page, NULL, &region));
+    REFUSED(glebe_vrange_strict(bytes, 4 * page, 0, &purged), GLEBE_ERROR_ADOPTED);
+    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_over(bytes, page, NULL, &region));
+    OK(glebe_volatile_unmap(region));
+    OK(glebe_vrange_strict(bytes + page, page, 1, NULL));
+    CHECK(mprotect(bytes + 6 * page, page, PROT_READ) == 0);
+    REFUSED(glebe_vrange_strict(bytes, 8 * page, 0, &purged), GLEBE_ERROR_READ_ONLY);
+    CHECK(munmap(bytes + 4 * page, page) == 0);
+    REFUSED(glebe_vrange_strict(bytes, 8 * page, 0, &purged), GLEBE_ERROR_UNMAPPED);
+    REFUSED(glebe_vrange_strict(bytes, 8 * page, 1, &purged), GLEBE_ERROR_UNMAPPED);
+    CHECK(madvise(bytes, 4 * page, MADV_DONTNEED) == 0);
+    CHECK(has(bytes, 0, 0)); /* zeros, and no SIGBUS */
+    REFUSED(glebe_vrange_strict(bytes, page + 1, 0, &purged), GLEBE_ERROR_UNALIGNED);
+    REFUSED(glebe_vrange_strict(bytes + 1, page, 0, &purged), GLEBE_ERROR_UNALIGNED);
+    REFUSED(glebe_vrange_strict(bytes, 0, 0, &purged), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_vrange_strict(bytes, SIZE_MAX, 0, &purged), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_vrange_strict(bytes, page, 2, &purged), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(purged == 7 && munmap(bytes, 8 * page) == 0);
+}
+
+int main(void) {
+    uint64_t engine;
+    page = (size_t)glebe_page_bytes();
+    all_refused(1, GLEBE_ERROR_BAD_HANDLE); /* before there is any */
+    options_are_checked();
+    huge_granules();
+    for (engine = GLEBE_ENGINE_SCAN; engine <= GLEBE_ENGINE_TAG; engine++) {
+        if (!has_engine(engine)) continue;
+        losses_are_told(engine);
+        surplus_runs_are_kept(engine);
+        ranges_are_checked(engine);
+        statistics(engine);
+        fork_takes_regions_along(engine);
+        memory_of_the_callers(engine);
+    }
+    handles_are_checked();
+    cloned_children_are_refused();
+    if (has_engine(GLEBE_ENGINE_SCAN)) {
+        touches_are_refilled(0);
+        touches_are_refilled(1);
+        vrange_as_the_patches_have_it();
+        vrange_strictly();
+    }
+    puts("volatile.c: ok");
+    return 0;
+}
