@@ -31,6 +31,7 @@ pub struct Elapsed {
 impl Stopwatch {
     /// Reads both clocks, wall last.
     #[must_use]
+    #[inline(always)] // with `elapsed`: a call between the two readings would be timed too
     pub fn start() -> Self {
         let cpu = thread_cpu();
         Self { wall: wall(), cpu }
@@ -39,6 +40,7 @@ impl Stopwatch {
     /// Time since the start, wall read first. To be called on the thread that started it, else the
     /// CPU time means nothing.
     #[must_use]
+    #[inline(always)]
     pub fn elapsed(&self) -> Elapsed {
         let wall = wall().saturating_sub(self.wall);
         let cpu = thread_cpu().saturating_sub(self.cpu);
@@ -48,6 +50,7 @@ impl Stopwatch {
 
 /// Monotonic time since an unspecified start.
 #[must_use]
+#[inline(always)]
 pub fn wall() -> Duration {
     read(libc::CLOCK_MONOTONIC)
 }
@@ -70,6 +73,9 @@ pub fn utc_now() -> String {
     utc(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
 }
 
+/// One function for all readings: after a sleep the first fetches its code, and the next, which
+/// ends what is timed, finds it.
+#[inline(never)]
 fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a live timespec; both clocks exist on every Linux, so the call cannot fail

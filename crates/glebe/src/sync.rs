@@ -23,7 +23,7 @@ pub(crate) use std::sync::atomic::{
 };
 
 /// A lock in a `static`, where the model checker's own type cannot be.
-pub(crate) use std::sync::Mutex as StaticMutex;
+pub(crate) use std::sync::{Mutex as StaticMutex, MutexGuard as StaticMutexGuard};
 
 /// Locks `mutex`; a panic in an earlier holder is no reason to stop, since no critical section
 /// of this crate runs a caller's code.

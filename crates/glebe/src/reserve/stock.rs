@@ -53,14 +53,15 @@ fn lowest_of(word: u64) -> Option<u64> {
     (free_of(word) != 0).then(|| chunk_of(word) * PAGES + lowest)
 }
 
-/// Takes the lowest page of a word.
+/// Takes the lowest page of a word; that, and whether it was the last.
 #[inline]
-fn take_of(word: &AtomicU64) -> Option<u64> {
+fn take_of(word: &AtomicU64) -> Option<(u64, bool)> {
     let mut old = word.load(Ordering::Relaxed);
     while let Some(page) = lowest_of(old) {
-        let new = word_of(chunk_of(old), free_of(old) & (free_of(old) - 1));
+        let left = free_of(old) & (free_of(old) - 1);
+        let new = word_of(chunk_of(old), left);
         match word.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return Some(page),
+            Ok(_) => return Some((page, left == 0)),
             Err(other) => old = other,
         }
     }
@@ -104,10 +105,16 @@ impl Stock {
         (page / PAGES + 1) * PAGES
     }
 
+    /// The place of the word to look at first.
+    #[inline]
+    fn place(&self) -> usize {
+        self.at.load(Ordering::Relaxed) as usize % WORDS
+    }
+
     /// The word that is looked at first.
     #[inline]
     fn first(&self) -> &AtomicU64 {
-        &self.words[self.at.load(Ordering::Relaxed) as usize % WORDS]
+        &self.words[self.place()]
     }
 
     /// The page that [`Stock::take`] would probably take.
@@ -119,14 +126,20 @@ impl Stock {
     /// Takes a page, the lowest of a chunk.
     #[inline]
     pub(crate) fn take(&self) -> Option<u64> {
-        take_of(self.first()).or_else(|| self.take_elsewhere())
+        let at = self.place();
+        let Some((page, last)) = take_of(&self.words[at]) else { return self.take_elsewhere() };
+        if last {
+            // Who comes next, after a long sleep perhaps, need not search.
+            self.at.store(at as u64 + 1, Ordering::Relaxed);
+        }
+        Some(page)
     }
 
     #[cold]
     fn take_elsewhere(&self) -> Option<u64> {
         self.words.iter().zip(0..).find_map(|(word, at)| {
-            let page = take_of(word)?;
-            self.at.store(at, Ordering::Relaxed);
+            let (page, last) = take_of(word)?;
+            self.at.store(at + u64::from(last), Ordering::Relaxed);
             Some(page)
         })
     }

@@ -51,8 +51,14 @@ impl ForkGuard {
         match self.word {
             // Relaxed: the value changes by fork only, which is no concurrent write.
             Some(word) => word.load(Ordering::Relaxed) != self.born,
-            None => u64::from(std::process::id()) != self.born,
+            None => self.is_another_process(),
         }
+    }
+
+    /// The answer where no word is wiped; out of the way of calls that should be short.
+    #[cold]
+    fn is_another_process(&self) -> bool {
+        u64::from(std::process::id()) != self.born
     }
 }
 

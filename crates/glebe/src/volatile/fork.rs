@@ -22,7 +22,10 @@ use std::sync::{Arc, PoisonError, Weak};
 use super::overlap::{Calls, Log};
 use super::{self_test, State};
 use crate::error::OsError;
-use crate::sync::{write, MappedWord, MutexGuard, Ordering, RwLock, RwLockWriteGuard, StaticMutex};
+use crate::sync::{
+    write, MappedWord, MutexGuard, Ordering, RwLock, RwLockWriteGuard, StaticMutex,
+    StaticMutexGuard,
+};
 use crate::sys::atfork;
 
 /// The locks of one region.
@@ -88,7 +91,7 @@ struct HeldRegion {
 /// What is held over a fork; the regions' locks go first.
 struct Held {
     regions: Vec<HeldRegion>,
-    list: Option<MutexGuard<'static, List>>,
+    list: Option<StaticMutexGuard<'static, List>>,
 }
 
 // SAFETY: as the file's head says, the guards stay with the forking thread.

@@ -2,9 +2,9 @@
 //! [`Bitmap`], a bit a page, which a signal handler can read.
 //!
 //! Pure arithmetic on page positions. Invariants: ranges do not overlap and are not empty; each
-//! range that may still be dropped is in the queue exactly once, by priority and then by age; a
-//! bit is set exactly where a range is (the holder changes both). A call costs O(log n) and
-//! O(log n) for each range that it touches; the bitmap O(words).
+//! range that may still be dropped is in the queue, if there is one, exactly once, by priority and
+//! then by age; a bit is set exactly where a range is (the holder changes both). A call costs
+//! O(log n) and O(log n) for each range that it touches; the bitmap O(words).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,14 +31,19 @@ struct Mark {
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     ranges: BTreeMap<u64, Mark>,
-    /// Priority, order and start of what may be dropped.
-    queue: BTreeSet<(Priority, u64, u64)>,
+    /// Priority, order and start of what may be dropped, where something is by itself.
+    queue: Option<BTreeSet<(Priority, u64, u64)>>,
     last_order: u64,
     pages: u64,
     held_pages: u64,
 }
 
 impl Marks {
+    /// None yet; `queued` where [`Marks::first_to_drop`] and [`Marks::aged`] will be asked.
+    pub(super) fn new(queued: bool) -> Self {
+        Self { queue: queued.then(BTreeSet::new), ..Self::default() }
+    }
+
     /// Pages marked.
     pub(super) fn pages(&self) -> u64 {
         self.pages
@@ -120,7 +125,7 @@ impl Marks {
 
     /// What is to be dropped first: the oldest range of the lowest priority.
     pub(super) fn first_to_drop(&self) -> Option<Extent> {
-        let (_, _, start) = *self.queue.first()?;
+        let (_, _, start) = *self.queue.as_ref()?.first()?;
         between(start, self.ranges.get(&start)?.end)
     }
 
@@ -131,9 +136,10 @@ impl Marks {
 
     /// A range that may be dropped and is at least `age` old at `now`.
     pub(super) fn aged(&self, age: Duration, now: Duration) -> Option<Extent> {
+        let queue = self.queue.as_ref()?;
         // Within a priority the order is that of age.
         Priority::all().find_map(|priority| {
-            let first = self.queue.range((priority, 0, 0)..).next();
+            let first = queue.range((priority, 0, 0)..).next();
             let (_, _, start) = *first.filter(|(of, ..)| *of == priority)?;
             let mark = self.ranges.get(&start)?;
             let old = now.saturating_sub(mark.since) >= age;
@@ -172,7 +178,8 @@ impl Marks {
         self.pages += mark.end - start;
         if !mark.dropped {
             self.held_pages += mark.end - start;
-            self.queue.insert((mark.priority, mark.order, start));
+            let key = (mark.priority, mark.order, start);
+            self.queue.as_mut().map(|queue| queue.insert(key));
         }
         self.ranges.insert(start, mark);
     }
@@ -182,7 +189,8 @@ impl Marks {
         self.pages -= mark.end - start;
         if !mark.dropped {
             self.held_pages -= mark.end - start;
-            self.queue.remove(&(mark.priority, mark.order, start));
+            let key = (mark.priority, mark.order, start);
+            self.queue.as_mut().map(|queue| queue.remove(&key));
         }
     }
 
@@ -195,10 +203,12 @@ impl Marks {
             assert!(*start >= last_end && *start < mark.end, "{self:?}");
             last_end = mark.end;
             let key = (mark.priority, mark.order, *start);
-            assert_eq!(self.queue.contains(&key), !mark.dropped, "{self:?}");
+            let contains =
+                self.queue.as_ref().is_none_or(|queue| queue.contains(&key) != mark.dropped);
+            assert!(contains, "{self:?}");
             queued += usize::from(!mark.dropped);
         }
-        assert_eq!(self.queue.len(), queued);
+        assert!(self.queue.as_ref().is_none_or(|queue| queue.len() == queued));
         let pages = |held: bool| -> u64 {
             let counted = self.ranges.iter().filter(|(_, mark)| !(held && mark.dropped));
             counted.map(|(start, mark)| mark.end - start).sum()

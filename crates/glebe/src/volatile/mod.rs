@@ -19,7 +19,9 @@
 
 mod adopted;
 mod budget;
+mod build;
 mod cloned;
+mod engine;
 mod error;
 mod fork;
 mod huge;
@@ -27,143 +29,40 @@ mod marks;
 mod optimistic;
 mod options;
 mod overlap;
+mod priority;
 mod purged;
 mod resident;
 mod scan;
 mod self_test;
+mod state;
 mod stats;
 mod tag;
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use engine::Engine;
 pub use error::Error;
 pub use optimistic::{Optimistic, Refill};
 pub use options::Options;
+pub use priority::Priority;
 pub use purged::Purged;
 pub use resident::Resident;
 pub use stats::Stats;
 
 use crate::error::OsError;
 use crate::extent::Extent;
-use crate::mapping::{Mapping, Visibility};
+use crate::mapping::Mapping;
 use crate::sync::{read, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::sys::{atfork, madvise, page_size, peek, swap, vma};
+use crate::sys::{atfork, peek, vma};
 use crate::units::{Bytes, PageSize, Pages};
-use adopted::Adopted;
-use marks::{Bitmap, Marks};
+use engine::Backend;
+use marks::Bitmap;
 use optimistic::Touches;
 use overlap::Calls;
-use resident::Pins;
-use scan::Scan;
+use state::State;
 use stats::{Counter, Counts};
-use tag::Tag;
-
-/// How lost pages are known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Engine {
-    /// By the page tables, with a userfaultfd: contents are never altered while marked, and a
-    /// touch of a lost page is SIGBUS with its address.
-    #[default]
-    Scan,
-    /// By a word of each page, exchanged while it is marked: works without userfaultfd, unmarks
-    /// without a system call; a touch of a lost page finds zeros.
-    Tag,
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Scan => "scan",
-            Self::Tag => "tag",
-        })
-    }
-}
-
-/// Which marked ranges glebe drops first, 0 to 7, the lowest first. The kernel knows of none and
-/// purges in the order of marking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Priority(u8);
-
-impl Priority {
-    /// Dropped before all others.
-    pub const LOWEST: Self = Self(0);
-    /// Where there is no reason for another.
-    pub const NORMAL: Self = Self(4);
-    /// Dropped after all others.
-    pub const HIGHEST: Self = Self(7);
-
-    /// A priority; `None` above [`Priority::HIGHEST`].
-    #[must_use]
-    pub const fn new(priority: u8) -> Option<Self> {
-        if priority <= Self::HIGHEST.0 {
-            Some(Self(priority))
-        } else {
-            None
-        }
-    }
-
-    /// The bare number.
-    #[must_use]
-    pub const fn get(self) -> u8 {
-        self.0
-    }
-
-    /// From the lowest to the highest.
-    fn all() -> impl Iterator<Item = Self> {
-        (Self::LOWEST.0..=Self::HIGHEST.0).map(Self)
-    }
-}
-
-impl Default for Priority {
-    fn default() -> Self {
-        Self::NORMAL
-    }
-}
-
-#[derive(Debug)]
-enum Backend {
-    Scan(Scan),
-    Tag(Tag),
-}
-
-/// What the lock guards.
-#[derive(Debug)]
-struct State {
-    marks: Marks,
-    pins: Pins,
-    backend: Backend,
-    /// Where the memory is the caller's.
-    adopted: Option<Adopted>,
-    /// Pages of the region.
-    pages: u64,
-    /// Whether this is a child in which the backend could not be made to work: a write to a lost
-    /// page may have gone unseen there, so all that is marked is lost.
-    is_unarmed: bool,
-    /// Whether the machine had swap when it was last asked.
-    swap: bool,
-    /// Small marks until it is asked again.
-    swap_known_for: u32,
-}
-
-impl State {
-    /// Learns whether there is swap. A small mark may miss that it was turned on just before:
-    /// then what is in it is lost early, and told.
-    fn look_for_swap(&mut self, pages: u64) {
-        if pages <= SMALL_PAGES && self.swap_known_for > 0 {
-            self.swap_known_for -= 1;
-            return;
-        }
-        self.swap = swap::exists();
-        self.swap_known_for = SWAP_KNOWN_FOR;
-    }
-}
-
-/// Up to so many pages the question for swap would cost more than the mark.
-const SMALL_PAGES: u64 = 16;
-const SWAP_KNOWN_FOR: u32 = 256;
 
 /// Memory whose contents may be given up and taken back.
 #[derive(Debug)]
@@ -381,7 +280,7 @@ impl Region {
     pub fn drop_now(&self, range: Range<Bytes>) -> Result<Bytes, Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
-        let dropped = drop_held(&mut state, pages)?;
+        let dropped = state.drop_held(pages)?;
         self.counts.add(Counter::DroppedNow, dropped.get());
         Ok(dropped.bytes(self.page))
     }
@@ -416,101 +315,6 @@ impl Region {
         vma::usage(&range).map_or(Pages::ZERO, |usage| usage.lazy_free.pages_down(self.page))
     }
 
-    /// A region of its own memory.
-    fn with(options: &Options, len: Bytes) -> Result<Self, Error> {
-        if options.cap == Some(Bytes::ZERO) {
-            return Err(Error::ZeroCap);
-        }
-        if len == Bytes::ZERO {
-            return Err(Error::Empty);
-        }
-        fork::follow()?;
-        self_test::passed()?;
-        let page = page_size();
-        let huge = options.huge.then(madvise::transparent_huge_page).transpose()?;
-        let grain = huge.unwrap_or(page);
-        let whole = len.pages_up(grain).checked_bytes(grain);
-        let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
-        let mapping = Mapping::aligned(whole.ok_or(too_long)?, grain, Visibility::ORDINARY)?;
-        let backend = Self::prepared(&mapping, huge, options)?;
-        Self::of(options, mapping, grain, backend, None)
-    }
-
-    fn of(
-        options: &Options,
-        mapping: Mapping,
-        grain: PageSize,
-        backend: Backend,
-        adopted: Option<Adopted>,
-    ) -> Result<Self, Error> {
-        let page = page_size();
-        let pages = mapping.len().pages_down(page).get();
-        let engine = match backend {
-            Backend::Scan(_) => Engine::Scan,
-            Backend::Tag(_) => Engine::Tag,
-        };
-        let marked = Arc::new(Bitmap::new(pages));
-        let touches = Touches::of(&mapping, &marked, &backend, options)?;
-        let marks = Marks::default();
-        let state = State {
-            marks,
-            pins: Pins::default(),
-            backend,
-            adopted,
-            pages,
-            is_unarmed: false,
-            swap: true,
-            swap_known_for: 0,
-        };
-        let state = Arc::new(RwLock::new(state));
-        let calls = Arc::new(Calls::new());
-        let entry = fork::enter(&fork::Locks { state: state.clone(), calls: calls.clone() });
-        Ok(Self {
-            page,
-            granule: grain.bytes(),
-            engine,
-            _touches: touches,
-            marked,
-            state,
-            calls,
-            counts: Counts::new(),
-            made: Instant::now(),
-            options: options.clone(),
-            mapping,
-            _entry: entry,
-        })
-    }
-
-    /// Brings fresh memory into the state that the engine starts from.
-    fn prepared(
-        mapping: &Mapping,
-        huge: Option<PageSize>,
-        options: &Options,
-    ) -> Result<Backend, Error> {
-        let base = mapping.addr();
-        let pages = mapping.len().pages_down(page_size()).get();
-        let backend = Backend::new(base, pages, huge, options)?;
-        // Refused where the process locks its memory; there is nothing to lose yet.
-        mapping.offer().map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidInput => Error::Locked { addr: base },
-            _ => error.into(),
-        })?;
-        if huge.is_some() {
-            mapping.prefer_huge_pages()?;
-            mapping.populate(Bytes::ZERO, mapping.len())?;
-        }
-        // A huge page made of marked pages would not be marked. Kernels without them refuse.
-        let refused = mapping.refuse_huge_pages();
-        if huge.is_some() {
-            refused?;
-        }
-        if let (Backend::Scan(scan), Some(all)) = (&backend, Extent::new(0, pages)) {
-            scan.arm(all)?;
-            scan.fill_holes(all)?;
-        }
-        Ok(backend)
-    }
-
     /// The time since the region was made, where ages matter.
     fn now(&self) -> Duration {
         self.options.max_age.map_or(Duration::ZERO, |_| self.made.elapsed())
@@ -521,7 +325,7 @@ impl Region {
         let mut dropped = Pages::ZERO;
         if let Some(age) = self.options.max_age {
             while let Some(old) = state.marks.aged(age, self.now()) {
-                dropped = dropped + drop_held(state, old)?;
+                dropped = dropped + state.drop_held(old)?;
             }
         }
         if let Some(cap) = self.options.cap {
@@ -531,7 +335,7 @@ impl Region {
                 let excess = (state.marks.held_pages() - cap).next_multiple_of(granule);
                 let Some(first) = state.marks.first_to_drop() else { break };
                 let part = Extent::new(first.start(), excess.min(first.len()));
-                dropped = dropped + drop_held(state, part.unwrap_or(first))?;
+                dropped = dropped + state.drop_held(part.unwrap_or(first))?;
             }
         }
         self.counts.add(Counter::DroppedByCap, dropped.get());
@@ -602,50 +406,6 @@ impl Region {
             None => error.into(),
         }
     }
-}
-
-impl Backend {
-    /// The engine that the options ask for, or the one that can be had.
-    fn new(
-        base: usize,
-        pages: u64,
-        huge: Option<PageSize>,
-        options: &Options,
-    ) -> Result<Self, OsError> {
-        let page = page_size();
-        let tag = || Self::Tag(Tag::new(base, pages, page, huge, options.without_scan));
-        let scan = || Scan::new(base, page, huge, options.without_scan).map(Self::Scan);
-        Ok(match options.engine {
-            Some(Engine::Tag) => tag(),
-            Some(Engine::Scan) => scan()?,
-            None => scan().unwrap_or_else(|_| tag()),
-        })
-    }
-
-    /// Drops the contents of marked pages.
-    fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
-        match self {
-            Self::Scan(scan) => scan.drop_pages(pages),
-            Self::Tag(tag) => tag.drop_pages(pages),
-        }
-    }
-
-    /// Drops the contents of parts and calls them lost.
-    fn lose(&self, parts: &[Extent]) -> Result<Vec<Extent>, OsError> {
-        parts.iter().try_for_each(|part| self.drop_pages(*part))?;
-        Ok(parts.to_vec())
-    }
-}
-
-/// Drops what of `pages` is marked and was not dropped before.
-fn drop_held(state: &mut State, pages: Extent) -> Result<Pages, OsError> {
-    let parts = state.marks.drop_within(pages);
-    let mut dropped = Pages::ZERO;
-    for part in parts {
-        state.backend.drop_pages(part)?;
-        dropped = dropped + Pages::new(part.len());
-    }
-    Ok(dropped)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::sys::madvise::{advise, Advice};
+use crate::sys::{madvise, page_size};
 
 /// Every engine and way; the reasons for those that are not here are printed.
 fn each(body: impl Fn(&dyn Fn(u64) -> Region)) {

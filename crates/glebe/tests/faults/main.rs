@@ -135,7 +135,7 @@ fn walk(
     name: &str,
     (lasting, walks): (Lasting, usize),
     life: impl Fn() -> Outcome,
-) {
+) -> Seen {
     let threads = running();
     for _ in 0..3 {
         life().unwrap_or_else(|error| panic!("{name} without a fault: {error}"));
@@ -176,7 +176,8 @@ fn walk(
         "{name}, {lasting:?}: {} faults, {} errors; made up for by the next: {:?}",
         seen.faults, seen.errors, seen.made_up_for
     );
-    assert!(seen.faults >= 8 && seen.errors > 0, "{name}: hardly a fault was met");
+    assert!(seen.faults >= 8, "{name}: hardly a fault was met");
+    seen
 }
 
 /// One fault and what it left; whether there was no such call any more.
@@ -208,7 +209,8 @@ fn step(
 
 fn walk_all(machine: Option<&Machine>, name: &str, life: impl Fn() -> Outcome) {
     for ways in [(Lasting::Once, 2), (Lasting::ThisCall, 1), (Lasting::EveryCall, 1)] {
-        walk(machine, name, ways, &life);
+        let seen = walk(machine, name, ways, &life);
+        assert!(seen.errors > 0, "{name}: every fault was made up for");
     }
 }
 
@@ -233,7 +235,8 @@ fn populating_by_threads() {
         drop(Reserve::builder().build(contig)?);
         Ok(())
     };
-    walk(None, "populating by threads", (Lasting::Once, 1), life);
+    let seen = walk(None, "populating by threads", (Lasting::Once, 1), life);
+    assert!(seen.errors > 0, "every fault was made up for");
 }
 
 fn a_pool_that_is_grown_for_pages_in_order() {
@@ -256,6 +259,7 @@ fn a_pool_that_is_grown_for_one_page() {
 fn whatever_source_is_best() {
     let machine = Machine::privileged();
     let life = || live(Contig::options(), LEN, ONE);
+    // There is another source for nearly every fault: how many are errors is not said.
     walk(machine.as_ref(), "any source", (Lasting::Once, 1), life);
 }
 

@@ -52,10 +52,18 @@ pub(crate) struct Lent {
 /// Keeps a count of granules of which something holds, as one word changes.
 #[inline]
 fn follow(count: &AtomicU64, before: bool, after: bool) {
-    if before && !after {
-        count.fetch_sub(1, Ordering::Relaxed);
-    } else if !before && after {
+    if before != after {
+        count_change(count, after);
+    }
+}
+
+/// Seldom: one page in a granule's hundreds is the first or the last.
+#[cold]
+fn count_change(count: &AtomicU64, after: bool) {
+    if after {
         count.fetch_add(1, Ordering::Relaxed);
+    } else {
+        count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
