@@ -45,7 +45,8 @@ bench: build
 	$(GLEBE) bench reserve --age
 	$(GLEBE) stress --seconds 600
 	$(GLEBE) bench volatile
-	$(GLEBE) stress volatile --seconds 60
+	$(GLEBE) stress volatile --seconds 60 --engine scan
+	$(GLEBE) stress volatile --seconds 60 --engine tag
 
 fuzz:
 	fuzz/run.sh 60

@@ -149,11 +149,16 @@ fn tell(lines: &[Line], len: Bytes, huge: bool, report: &mut Report) {
     if len < LEN {
         return;
     }
-    let glebe = lines.iter().filter(|line| line.who.starts_with("glebe"));
-    let best = glebe.filter_map(Line::median).min_by(f64::total_cmp);
     let peer = lines.iter().find(|line| line.who == DONT_NEED).and_then(Line::median);
-    let ratio = peer.zip(best).map_or(f64::NAN, |(peer, best)| peer / best);
-    report.ratio(&format!("cycle_vs_dontneed_{grain}"), ratio);
+    let mut worst = f64::NAN;
+    for line in lines {
+        let Some(engine) = line.who.strip_prefix("glebe ") else { continue };
+        let Some((peer, own)) = peer.zip(line.median()) else { continue };
+        report.ratio(&format!("cycle_vs_dontneed_{grain}_{engine}"), peer / own);
+        worst = worst.min(peer / own);
+    }
+    // Of the worse engine.
+    report.ratio(&format!("cycle_vs_dontneed_{grain}"), worst);
 }
 
 /// `4k`, `64k`, `1m`, `256m`.

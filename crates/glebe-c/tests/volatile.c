@@ -3,6 +3,7 @@
 #define _DEFAULT_SOURCE
 #include <setjmp.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -133,7 +134,10 @@ static void huge_granules(void) {
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.huge = 1;
-    if (glebe_volatile_map(1, &options, &region) == GLEBE_ERROR_OS) return; /* no huge pages */
+    if (glebe_volatile_map(1, &options, &region) == GLEBE_ERROR_OS) {
+        printf("skipped: huge granules: %s\n", glebe_last_error());
+        return;
+    }
     OK(glebe_volatile_granule(region, &granule));
     OK(glebe_volatile_len(region, &len_bytes));
     CHECK(granule > page && len_bytes == granule);

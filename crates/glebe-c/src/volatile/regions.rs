@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use glebe::extent::Extent;
@@ -135,14 +136,14 @@ unsafe impl Send for Held {}
 
 static HELD: Mutex<Option<Held>> = Mutex::new(None);
 
-/// Adds the step around fork, once; after the library's, which the first region has added.
+/// Adds the step around fork, if it is not there; after the library's, which the first region has
+/// added. Under no lock: a fork that is under way would leave it locked in the child.
 pub(super) fn follow_forks() -> Result<(), Failure> {
     static STEP: atfork::Step = atfork::Step { prepare, parent: release, child: release };
-    static IS_ADDED: Mutex<bool> = Mutex::new(false);
-    let mut is_added = lock(&IS_ADDED);
-    if !*is_added {
+    static IS_ADDED: AtomicBool = AtomicBool::new(false);
+    if !IS_ADDED.load(Ordering::Acquire) {
         atfork::add(&STEP).map_err(Error::from)?;
-        *is_added = true;
+        IS_ADDED.store(true, Ordering::Release);
     }
     Ok(())
 }

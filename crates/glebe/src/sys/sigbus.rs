@@ -37,6 +37,7 @@ mod copy;
 #[path = "sigbus/x86_64.rs"]
 mod copy;
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -169,21 +170,32 @@ impl Handler {
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &only_sigbus(), before.as_mut_ptr());
             libc::sigismember(before.as_ptr(), libc::SIGBUS) == 1
         };
-        Unblocked { was_blocked, _thread: PhantomData }
+        let (values, to_block) = UNBLOCKED.get();
+        UNBLOCKED.set((values + 1, to_block || was_blocked));
+        Unblocked { _thread: PhantomData }
     }
+}
+
+thread_local! {
+    /// Values of [`Unblocked`] in this thread, and whether the last of them is to block the
+    /// signal again: they may end in any order.
+    static UNBLOCKED: Cell<(u32, bool)> = const { Cell::new((0, false)) };
 }
 
 /// While it lives, SIGBUS is not blocked in the thread that made it.
 #[derive(Debug)]
 pub struct Unblocked {
-    was_blocked: bool,
     /// A mask is of one thread: not to be sent.
     _thread: PhantomData<*mut ()>,
 }
 
 impl Drop for Unblocked {
     fn drop(&mut self) {
-        if self.was_blocked {
+        // A thread that is ending has no more of them, nor use for a mask.
+        let (values, to_block) = UNBLOCKED.try_with(Cell::get).unwrap_or((1, false));
+        let last = values <= 1;
+        let _ = UNBLOCKED.try_with(|all| all.set((values - 1, to_block && !last)));
+        if last && to_block {
             // SAFETY: the set is this function's own.
             unsafe {
                 libc::pthread_sigmask(libc::SIG_BLOCK, &only_sigbus(), ptr::null_mut());

@@ -70,8 +70,13 @@ impl Adopted {
         }
         let (addr, len) = self.place(pages);
         // SAFETY: as the file's head says: the caller is about to have it marked.
-        let made =
-            unsafe { advise(addr, len, Advice::PopulateRead).and_then(|()| uffd.arm(addr, len)) };
+        let made = unsafe {
+            advise(addr, len, Advice::PopulateRead)
+                .and_then(|()| uffd.arm(addr, len))
+                // Changes no page that is there, but gives a mapping that was never written what
+                // fork looks for: else a child would find holes where pages were.
+                .and_then(|()| uffd.fill_holes(addr, self.page.bytes()))
+        };
         made.map_err(|error| {
             self.disarm(pages, uffd);
             self.explain(pages, error)
@@ -82,8 +87,7 @@ impl Adopted {
     /// split one with, they stay armed: then a hole that the caller makes there is SIGBUS at the
     /// next touch, which the budget keeps from happening.
     fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
-        self.armed.remove(pages);
-        self.share.set_beyond(self.armed.count());
+        self.forget(pages);
         let (addr, len) = self.place(pages);
         // SAFETY: as the file's head says; nothing there is marked any more.
         if unsafe { uffd.disarm(addr, len) }.is_ok() {
@@ -94,6 +98,12 @@ impl Adopted {
             // SAFETY: as above.
             let _ = unsafe { uffd.disarm(part.start, Bytes::new((part.end - part.start) as u64)) };
         }
+    }
+
+    /// Counts `pages` as not armed.
+    fn forget(&mut self, pages: Extent) {
+        self.armed.remove(pages);
+        self.share.set_beyond(self.armed.count());
     }
 
     /// Why the kernel refused to have `pages` marked: what they are, where that is why.
@@ -160,8 +170,17 @@ impl State {
 
     /// After `parts` were unmarked.
     pub(super) fn disarm_adopted(&mut self, parts: &[Extent]) {
-        if let Self { backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self {
-            parts.iter().for_each(|part| adopted.disarm(*part, scan.uffd()));
+        let Self { backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
+            return;
+        };
+        for part in parts {
+            // A child that has no descriptor of its own: nothing is armed in it, and the
+            // parent's would be disarmed.
+            if scan.is_inherited() {
+                adopted.forget(*part);
+            } else {
+                adopted.disarm(*part, scan.uffd());
+            }
         }
     }
 
@@ -175,16 +194,34 @@ impl State {
     pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
         if self.is_unarmed {
             self.arm_again()?;
-            // What a write had filled is a hole again, and what an unmark dropped is none.
-            self.backend.lose(&self.marks.all())?;
-            if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
-                let all = Extent::new(0, self.pages);
-                let gaps = all.map_or(Vec::new(), |all| self.marks.outside(all));
-                gaps.into_iter().try_for_each(|gap| scan.fill_holes(gap))?;
+            if let Err(error) = self.fill_again() {
+                // An unmarked hole must not be SIGBUS.
+                self.disarm_again();
+                return Err(error);
             }
             self.is_unarmed = false;
         }
         Ok(())
+    }
+
+    /// Makes a child's memory what an armed region's is.
+    fn fill_again(&self) -> Result<(), OsError> {
+        // What a write had filled is a hole again, and what an unmark dropped is none.
+        self.backend.lose(&self.marks.all())?;
+        if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
+            let all = Extent::new(0, self.pages);
+            let gaps = all.map_or(Vec::new(), |all| self.marks.outside(all));
+            gaps.into_iter().try_for_each(|gap| scan.fill_holes(gap))?;
+        }
+        Ok(())
+    }
+
+    fn disarm_again(&self) {
+        let Backend::Scan(scan) = &self.backend else { return };
+        match &self.adopted {
+            Some(adopted) => adopted.armed().for_each(|run| scan.disarm(run)),
+            None => Extent::new(0, self.pages).into_iter().for_each(|all| scan.disarm(all)),
+        }
     }
 
     fn arm_again(&mut self) -> Result<(), OsError> {

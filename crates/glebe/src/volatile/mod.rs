@@ -14,8 +14,8 @@
 //!
 //! One lock a region: whoever marks, unmarks or drops holds it alone, whoever reads or writes
 //! by the calls here shares it. Beside it, held for a few instructions, the log of unmarks under
-//! way. No callback. Source: "Volatile Ranges v10" (Minchan Kim and John Stultz, linux-mm, January
-//! 2014); madvise(2).
+//! way. The one callback is [`Options::on_lost`]. Source: "Volatile Ranges v10" (Minchan Kim and
+//! John Stultz, linux-mm, January 2014); madvise(2).
 
 mod adopted;
 mod budget;
@@ -69,6 +69,9 @@ use stats::{Counter, Counts};
 pub struct Region {
     /// Dropped first: a handler may be using what follows.
     _touches: Option<Touches>,
+    /// Forks know of the locks by it; gone before the mapping, or a child would arm what lies
+    /// there then.
+    _entry: fork::Entry,
     mapping: Mapping,
     page: PageSize,
     granule: Bytes,
@@ -80,8 +83,6 @@ pub struct Region {
     counts: Counts,
     made: Instant,
     options: Options,
-    /// Forks know of the locks by it.
-    _entry: fork::Entry,
 }
 
 const _: () = {
@@ -161,8 +162,9 @@ impl Region {
         state.look_for_swap(pages.len());
         self.counts.add(Counter::Marks, 1);
         self.counts.add(Counter::MarkedEver, new.iter().map(|part| part.len()).sum());
+        // First of all of them: what fails below leaves a range that counts as marked.
+        new.iter().for_each(|part| self.marked.set(*part));
         for part in new {
-            self.marked.set(part);
             let marked = match &state.backend {
                 Backend::Scan(scan) => scan.mark(part, state.swap),
                 Backend::Tag(tag) => tag.mark(part),
@@ -233,7 +235,9 @@ impl Region {
             self.mapping.read(offset, buf);
             return Ok(());
         }
-        let lost = match state.as_deref().map(|state| &state.backend) {
+        // In a child that could not be armed a lost page would read as zeros.
+        let told = state.as_deref().filter(|state| !state.is_unarmed).map(|state| &state.backend);
+        let lost = match told {
             None => marked,
             Some(Backend::Scan(_)) => {
                 let copied = peek::peek(self.addr() + offset.as_usize(), buf)?;

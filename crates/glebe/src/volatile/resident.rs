@@ -12,6 +12,8 @@ use std::ops::Range;
 
 use super::{Error, Priority, Purged, Region};
 use crate::extent::Extent;
+use crate::sync::write;
+use crate::sys::atfork;
 use crate::units::{Bytes, Pages};
 
 /// The guards of a region and what they keep back.
@@ -100,6 +102,9 @@ impl Region {
     /// As [`Region::unmark`].
     pub fn resident(&self, range: Range<Bytes>) -> Result<Resident<'_>, Error> {
         let pages = self.checked(&range)?;
+        if atfork::is_without_steps() {
+            return Err(Error::Cloned);
+        }
         let call = self.calls.begin();
         let mut state = self.alone()?;
         let parts = state.marks.priorities_within(pages);
@@ -126,8 +131,13 @@ impl Resident<'_> {
 
 impl Drop for Resident<'_> {
     fn drop(&mut self) {
-        // Without the lock, in a child that cannot be followed, the pages stay unmarked.
-        let Ok(mut state) = self.region.alone() else { return };
+        let Ok(mut state) = self.region.alone() else {
+            // In a child that cannot be followed the pages stay unmarked.
+            if !atfork::is_without_steps() {
+                write(&self.region.state).pins.release(self.pages);
+            }
+            return;
+        };
         for (part, priority) in state.pins.release(self.pages) {
             // A mark that is refused counts as marked: the next unmark settles it.
             let _ = self.region.mark_now(&mut state, part, priority);

@@ -114,6 +114,11 @@ impl Scan {
         Arc::clone(&self.number)
     }
 
+    /// Whether the descriptors are those of the parent, whose memory they mean.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.kernel.guard.is_child()
+    }
+
     /// The descriptor.
     pub(super) fn uffd(&self) -> &Uffd {
         &self.kernel.uffd
@@ -124,6 +129,13 @@ impl Scan {
         let (addr, len) = self.place(pages);
         // SAFETY: as the file's head says.
         unsafe { self.kernel.uffd.arm(addr, len) }
+    }
+
+    /// Ends the arming of `pages`; where that is refused, holes there stay SIGBUS.
+    pub(super) fn disarm(&self, pages: Extent) {
+        let (addr, len) = self.place(pages);
+        // SAFETY: as the file's head says.
+        let _ = unsafe { self.kernel.uffd.disarm(addr, len) };
     }
 
     /// Puts the page of zeros into every hole of armed `pages`.
@@ -209,7 +221,7 @@ impl Scan {
     }
 
     /// What of `parts` is armed.
-    fn still_armed(&self, parts: &[Extent]) -> Result<Vec<Extent>, OsError> {
+    pub(super) fn still_armed(&self, parts: &[Extent]) -> Result<Vec<Extent>, OsError> {
         let mut armed = Vec::new();
         for part in parts {
             let (addr, len) = self.place(*part);

@@ -46,7 +46,11 @@ impl State {
 
     /// Drops what of `pages` is marked and was not dropped before.
     pub(super) fn drop_held(&mut self, pages: Extent) -> Result<Pages, OsError> {
-        let parts = self.marks.drop_within(pages);
+        let mut parts = self.marks.drop_within(pages);
+        if let (Backend::Scan(scan), Some(_)) = (&self.backend, &self.adopted) {
+            // What the caller mapped there since is not to go.
+            parts = scan.still_armed(&parts)?;
+        }
         let mut dropped = Pages::ZERO;
         for part in parts {
             self.backend.drop_pages(part)?;

@@ -36,6 +36,24 @@ fn value(families: &[Family], sample: &str) -> f64 {
 }
 
 #[test]
+fn volatile_regions_are_told_apart() {
+    use glebe::volatile::{Engine, Priority, Region};
+    let page = page_size().bytes();
+    let region = Region::options().engine(Engine::Tag).map(Bytes::mib(2)).unwrap();
+    region.write(Bytes::ZERO, &vec![1; page.as_usize()]).unwrap();
+    region.mark(Bytes::ZERO..page, Priority::NORMAL).unwrap();
+    region.drop_now(Bytes::ZERO..page).unwrap();
+    assert_eq!(region.unmark(Bytes::ZERO..page).unwrap().pages(), Pages::new(1));
+    let stats = region.stats();
+    let families = parse(&stats.to_openmetrics()).unwrap();
+    let expected = page.get() as f64;
+    assert!((value(&families, "glebe_volatile_purged_bytes_total") - expected).abs() < 1e-12);
+    let two = glebe::volatile::Stats::openmetrics_of(&[("one", &stats), ("two", &stats)]);
+    let families = parse(&two).unwrap();
+    assert!(families.iter().all(|family| family.samples.len() == 2));
+}
+
+#[test]
 fn every_statistic_is_there_in_base_units() {
     let stats = busy().stats();
     let families = parse(&stats.to_openmetrics()).unwrap();

@@ -8,6 +8,7 @@ use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Priority, Region};
 
 use super::children::{child_says, fork, sigbus_at};
+use super::fork::limit_files;
 use super::memory::{fill, is_filled, lost, page, pages, purge, whole, with_engines};
 
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -366,5 +367,49 @@ fn huge_page_advice_comes_back_when_the_memory_is_given_back() {
         assert!(mapped.has("nh") && !mapped.has("hg"), "{engine:?}");
         drop(region);
         assert!(mapped.has("hg") && !mapped.has("nh"), "{engine:?}");
+    }
+}
+
+#[test]
+fn a_child_without_a_descriptor_leaves_the_parents_memory_armed() {
+    let mapped = Mapped::of_pages(8);
+    for region in mapped.adopted().into_iter().filter(|r| r.engine() == Engine::Scan) {
+        fill(&region, 0..8);
+        region.mark(whole(&region), Priority::NORMAL).unwrap();
+        assert!(child_says(fork, || {
+            assert!(limit_files(0));
+            child_says(fork, || lost(region.unmark(whole(&region))).len() == 8)
+        }));
+        assert_eq!(mapped.armed(), 8);
+        purge(&region, 3..4);
+        assert_eq!(lost(region.unmark(whole(&region))), [3]);
+        assert!(is_filled(&region, 0..3) && is_filled(&region, 4..8));
+    }
+}
+
+#[test]
+fn pages_that_were_never_written_are_there_in_a_child() {
+    let mapped = Mapped::of_pages(4);
+    for region in mapped.adopted() {
+        region.mark(whole(&region), Priority::NORMAL).unwrap();
+        let engine = region.engine();
+        assert!(child_says(fork, || lost(region.unmark(whole(&region))).is_empty()), "{engine:?}");
+        assert!(lost(region.unmark(whole(&region))).is_empty(), "{engine:?}");
+    }
+}
+
+#[test]
+fn what_is_mapped_over_a_marked_part_is_not_dropped() {
+    let mapped = Mapped::of_pages(4);
+    for region in mapped.adopted().into_iter().filter(|r| r.engine() == Engine::Scan) {
+        fill(&region, 0..4);
+        region.mark(whole(&region), Priority::NORMAL).unwrap();
+        mapped.replace(1, PRIVATE);
+        // SAFETY: the page is mapped anew, and nothing refers to it.
+        unsafe { mapped.at.byte_add(page()).write_volatile(7) };
+        assert_eq!(region.drop_now(whole(&region)).unwrap(), pages(0..3).end);
+        assert_eq!(lost(region.unmark(whole(&region))), [0, 2, 3]);
+        // SAFETY: as above.
+        assert_eq!(unsafe { mapped.at.byte_add(page()).read_volatile() }, 7);
     }
 }

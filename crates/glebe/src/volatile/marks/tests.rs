@@ -77,7 +77,7 @@ fn goes_first(pages: &Pages, first: Option<Extent>) -> bool {
 proptest! {
     #[test]
     fn marks_agree_with_a_list_of_pages(steps in proptest::collection::vec(steps(), 1..60)) {
-        let (mut marks, mut pages): (_, Pages) = (Marks::default(), vec![None; PAGES as usize]);
+        let (mut marks, mut pages): (_, Pages) = (Marks::new(true), vec![None; PAGES as usize]);
         let bitmap = Bitmap::new(PAGES);
         let everything = Extent::new(0, PAGES).unwrap();
         for (i, step) in steps.into_iter().enumerate() {

@@ -1,0 +1,100 @@
+//! A scratch arena on volatile memory: what a request allocates is given up all at once when it
+//! ends, not by returning memory but by marking it. The next request finds most of its pages
+//! there still, without a fault; in between the kernel may have any of them.
+
+use glebe::units::{Bytes, Pages};
+use glebe::volatile::{Priority, Region};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+const REQUESTS: u32 = 50;
+const CHUNK: Bytes = Bytes::new(256 << 10);
+
+/// Memory that is handed out from its start to its end.
+struct Arena {
+    region: Region,
+    /// Bytes handed out.
+    used: Bytes,
+    /// Bytes that are safe to use, whole chunks; what follows is marked.
+    safe: Bytes,
+    /// What the kernel had taken of memory that was used again.
+    lost: Pages,
+}
+
+impl Arena {
+    fn new(len: Bytes) -> Outcome<Self> {
+        let region = Region::map(len)?;
+        let safe = region.len();
+        Ok(Self { region, used: Bytes::ZERO, safe, lost: Pages::ZERO })
+    }
+
+    /// Copies `bytes` in; where they are.
+    fn put(&mut self, bytes: &[u8]) -> Outcome<Bytes> {
+        let (at, end) = (self.used, self.used + Bytes::new(bytes.len() as u64));
+        if end > self.region.len() {
+            return Err(format!("the arena of {} is full", self.region.len()).into());
+        }
+        while end > self.safe {
+            let next = (self.safe + CHUNK).min(self.region.len());
+            // Lost or not: a scratch arena takes either. What was kept needs no fault now.
+            self.lost = self.lost + self.region.unmark(self.safe..next)?.pages();
+            self.safe = next;
+        }
+        self.region.write(at, bytes)?;
+        self.used = end;
+        Ok(at)
+    }
+
+    fn get(&self, at: Bytes, bytes: &mut [u8]) -> Outcome<()> {
+        Ok(self.region.read(at, bytes)?)
+    }
+
+    /// Gives up all that was handed out.
+    fn reset(&mut self) -> Outcome<()> {
+        self.region.mark(Bytes::ZERO..self.safe, Priority::NORMAL)?;
+        (self.used, self.safe) = (Bytes::ZERO, Bytes::ZERO);
+        Ok(())
+    }
+}
+
+/// Sorts the words of a text in scratch memory; the number of bytes used.
+fn serve(arena: &mut Arena, text: &str, copies: u32) -> Outcome<Bytes> {
+    let mut places = Vec::new();
+    for _ in 0..copies {
+        for word in text.split_whitespace() {
+            places.push((arena.put(word.as_bytes())?, word.len()));
+        }
+    }
+    let read = |&(at, len): &(Bytes, usize)| {
+        let mut word = vec![0; len];
+        arena.get(at, &mut word).map(|()| word)
+    };
+    let mut words = places.iter().map(read).collect::<Outcome<Vec<_>>>()?;
+    words.sort();
+    let mut expected: Vec<_> = text.split_whitespace().map(str::as_bytes).collect();
+    expected.sort_unstable();
+    let all = expected.iter().flat_map(|word| std::iter::repeat_n(word, copies as usize));
+    assert!(words.iter().map(Vec::as_slice).eq(all.copied()), "scratch memory holds what was put");
+    Ok(arena.used)
+}
+
+fn main() -> Outcome<()> {
+    let text = include_str!("../../../docs/kernel.md");
+    let mut arena = Arena::new(Bytes::mib(8))?;
+    let mut most = Bytes::ZERO;
+    for request in 0..REQUESTS {
+        most = most.max(serve(&mut arena, text, 1 + request % 40)?);
+        arena.reset()?;
+        if request % 10 == 9 {
+            // As the kernel would in need of memory.
+            arena.region.drop_now(Bytes::ZERO..CHUNK)?;
+        }
+    }
+    let stats = arena.region.stats();
+    stats.check()?;
+    println!("{REQUESTS} requests, at most {most} each, engine {}", arena.region.engine());
+    println!("pages found again {}, lost {}", stats.rescued, arena.lost);
+    assert!(arena.lost > Pages::ZERO, "what was dropped is told");
+    assert!(stats.rescued > stats.purged, "most of the memory was there again");
+    Ok(())
+}
