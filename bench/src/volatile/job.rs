@@ -19,11 +19,11 @@ pub const SUBCOMMAND: &str = "inside";
 pub enum Job {
     /// Answers [`stress::Counts`].
     Stress(stress::Plan),
-    /// Answers a list of [`purge::Taken`].
+    /// Answers a list of `purge::Taken`.
     Purge(purge::Plan),
-    /// Answers [`kept::Kept`].
+    /// Answers `kept::Kept`.
     Kept(kept::Plan),
-    /// Answers [`tiles::Served`].
+    /// Answers `tiles::Served`.
     Tiles(tiles::Plan),
 }
 

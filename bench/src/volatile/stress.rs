@@ -5,7 +5,7 @@
 //! and know of each what it must hold: they mark runs of any place and length, unmark others,
 //! write, read and drop. Every page they unmark is either told as lost and empty, or holds their
 //! last version. A *reader* reads any of these pages meanwhile, and tells a state from the next by
-//! its word in the [`oracle`]. *Sharers* mark and unmark overlapping runs of pages that belong to
+//! its word in the `oracle`. *Sharers* mark and unmark overlapping runs of pages that belong to
 //! none of them; now and then one looks at all of them alone, and every page that is empty must
 //! have been told to one of them at least. Meanwhile children are *forked* that unmark what they
 //! inherit.

@@ -87,8 +87,11 @@ pub const GLEBE_ENGINE_AUTO: u64 = 0;
 pub const GLEBE_ENGINE_SCAN: u64 = 1;
 pub const GLEBE_ENGINE_TAG: u64 = 2;
 
+#[allow(dead_code)] // for callers
 pub const GLEBE_PRIORITY_LOWEST: u64 = 0;
+#[allow(dead_code)] // for callers
 pub const GLEBE_PRIORITY_NORMAL: u64 = 4;
+#[allow(dead_code)] // for callers
 pub const GLEBE_PRIORITY_HIGHEST: u64 = 7;
 
 pub const GLEBE_UNMARK_TOLD: c_int = 0;

@@ -19,7 +19,7 @@
 //!
 //! Cost: nothing where no page is lost; a lost one, the signal and one look at each watch.
 //! Source: sigaction(2), signal-safety(7), `UFFD_FEATURE_SIGBUS` of userfaultfd(2), the kernel's
-//! `force_sig_info_to_task`. Does not arm anything: that is [`uffd`](super::uffd).
+//! `force_sig_info_to_task`. Does not arm anything: that is `sys::uffd`.
 //!
 //! # Safety
 //! The handler trusts what the kernel passes to it, and the callbacks and their data for as long as
