@@ -111,6 +111,14 @@ impl Marks {
         self.touching(extent).map(|(part, mark)| (part, mark.priority)).collect()
     }
 
+    /// What of `extent` is marked and not dropped yet.
+    pub(super) fn held_within(&self, extent: Extent) -> Vec<Extent> {
+        let mut parts = Vec::new();
+        let held = self.touching(extent).filter(|(_, mark)| !mark.dropped);
+        held.for_each(|(part, _)| push(&mut parts, part));
+        parts
+    }
+
     /// What of `extent` is marked and not dropped yet; it counts as dropped from now on.
     pub(super) fn drop_within(&mut self, extent: Extent) -> Vec<Extent> {
         let mut parts = Vec::new();

@@ -44,18 +44,26 @@ impl State {
         self.swap_known_for = SWAP_KNOWN_FOR;
     }
 
-    /// Drops what of `pages` is marked and was not dropped before.
+    /// Drops what of `pages` is marked and was not dropped before. What is refused is tried again
+    /// by the next call.
     pub(super) fn drop_held(&mut self, pages: Extent) -> Result<Pages, OsError> {
-        let mut parts = self.marks.drop_within(pages);
-        if let (Backend::Scan(scan), Some(_)) = (&self.backend, &self.adopted) {
-            // What the caller mapped there since is not to go.
-            parts = scan.still_armed(&parts)?;
-        }
         let mut dropped = Pages::ZERO;
-        for part in parts {
-            self.backend.drop_pages(part)?;
-            dropped = dropped + Pages::new(part.len());
+        for part in self.marks.held_within(pages) {
+            for run in self.droppable(part)? {
+                self.backend.drop_pages(run)?;
+                dropped = dropped + Pages::new(run.len());
+            }
+            self.marks.drop_within(part);
         }
         Ok(dropped)
+    }
+
+    /// What of a marked part is this region's still: what the caller mapped there since is not to
+    /// go.
+    fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
+        match (&self.backend, &self.adopted) {
+            (Backend::Scan(scan), Some(_)) => scan.still_armed(&[part]),
+            _ => Ok(vec![part]),
+        }
     }
 }
