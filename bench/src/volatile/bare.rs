@@ -56,6 +56,11 @@ impl Bare {
         Ok(bare)
     }
 
+    /// Its first address.
+    pub(super) fn addr(&self) -> usize {
+        self.start
+    }
+
     /// Makes a call on a part.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ use glebe::volatile::{Engine, Region};
 use footing::{running, Footing};
 use foreign::ForeignPages;
 use pool::Machine;
+use volatile::Memory;
 
 /// Attempts at one fault in a pool that others may change too.
 const ATTEMPTS: u32 = 3;
@@ -271,8 +272,14 @@ fn volatile_regions() {
                 println!("skipped: {engine} engine: {error}");
                 continue;
             }
-            let name = format!("volatile, {engine}, without PAGEMAP_SCAN {without_scan}");
-            walk_all(None, &name, || volatile::live(options.clone()));
+            for memory in Memory::ALL {
+                if let Err(error) = volatile::live(options.clone(), memory) {
+                    println!("skipped: {engine} engine, {memory:?}: {error}");
+                    continue;
+                }
+                let name = format!("volatile, {engine}, {memory:?}, without scan {without_scan}");
+                walk_all(None, &name, || volatile::live(options.clone(), memory));
+            }
         }
     }
 }
