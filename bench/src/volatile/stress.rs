@@ -439,3 +439,6 @@ fn range(first: u64, pages: u64) -> std::ops::Range<Bytes> {
     let at = |page: u64| Pages::new(page).bytes(page_size());
     at(first)..at(first + pages)
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,7 +53,7 @@ impl Sums {
 pub(super) fn measure(bench: &mut Benchmark<'_>) -> Result<(), Error> {
     for (case, reads) in CASES {
         let (rounds, steps) = match (bench.options.quick, reads) {
-            (true, _) => (1, 250),
+            (true, _) => (1, 150),
             (false, 1) => (2, 700),
             (false, _) => (5, 700),
         };

@@ -9,7 +9,7 @@
 //! changed.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use glebe::sys::madvise::transparent_huge_page;
@@ -65,6 +65,8 @@ pub(super) struct Ground {
     pub(super) chunk: u64,
     pub(super) chunks: u64,
     pub(super) owners: u64,
+    /// Readers keep away while it is set.
+    pub(super) left_alone: AtomicBool,
 }
 
 impl Ground {
@@ -99,7 +101,8 @@ impl Ground {
             }
         };
         let oracle = Oracle::new(chunk * chunks, kind == Kind::Refilled);
-        Ok(Self { kind, region, _memory: memory, oracle, grain, chunk, chunks, owners })
+        let left_alone = AtomicBool::new(false);
+        Ok(Self { kind, region, _memory: memory, oracle, grain, chunk, chunks, owners, left_alone })
     }
 
     /// Owned pages.

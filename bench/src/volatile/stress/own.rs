@@ -96,13 +96,15 @@ impl Owner<'_> {
         for &chunk in chunks {
             let _step = shared.step.read();
             if chunk == chunks[0] {
+                self.mark(chunk, pages);
                 self.drop_now(chunk, pages);
                 self.unmark(chunk, pages);
                 self.rewrite_empty(chunk, pages);
             }
             self.mark(chunk, pages);
         }
-        // A read would count as a use.
+        // A read would count as a use, of a huge page as a whole.
+        self.ground.left_alone.store(true, Ordering::Relaxed);
         let resident = || self.ground.region.stats().resident;
         let before = resident();
         for _ in 0..HUGE_LOOKS {
@@ -111,6 +113,7 @@ impl Owner<'_> {
                 break;
             }
         }
+        self.ground.left_alone.store(false, Ordering::Relaxed);
         for &chunk in chunks {
             let _step = shared.step.read();
             self.unmark(chunk, pages);
@@ -293,6 +296,10 @@ pub(super) fn read(shared: &Shared, ground: &Ground) -> Counts {
     let touches = ground.kind == Kind::Refilled && ground.region.engine() == Engine::Scan;
     while !shared.stop.load(Ordering::Relaxed) {
         let page = random.below(ground.own());
+        if ground.left_alone.load(Ordering::Relaxed) {
+            std::thread::sleep(HUGE_REST);
+            continue;
+        }
         if random.below(16) == 0 {
             std::thread::sleep(Duration::from_micros(random.below(REST_US_MAX)));
         }
