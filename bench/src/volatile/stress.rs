@@ -1,20 +1,21 @@
 //! [`run`]: threads that mark, write, read and unmark regions while the kernel takes from them.
 //!
 //! In a memory cgroup, beside a thread that reads a file longer than its limit and one that
-//! allocates and frees. The regions are of every [`Kind`], all at once. *Owners* have pages of their own, in runs that lie between those of others,
-//! and know of each what it must hold: they mark runs of any place and length, unmark others,
-//! write, read and drop. Every page they unmark is either told as lost and empty, or holds their
-//! last version. A *reader* reads any of these pages meanwhile, by every way that there is, and tells
-//! a state from the next by its word in the `oracle`; where touches of lost pages are refilled, a
-//! page holds what it must, or from some byte on what the callback gave. *Sharers* mark and unmark overlapping runs of pages that belong to
+//! allocates and frees. The regions are of every [`Kind`], all at once. *Owners* have pages of their
+//! own, in runs that lie between those of others, and know of each what it must hold: they mark
+//! runs of any place and length, unmark others, write, read and drop. Every page they unmark is
+//! either told as lost and empty, or holds their last version. A *reader* reads any of these pages
+//! meanwhile, by every way that there is, and tells a state from the next by its word in the
+//! `oracle`; where touches of lost pages are refilled, a page holds what it must, or from some byte
+//! on what the callback gave. *Sharers* mark and unmark overlapping runs of pages that belong to
 //! none of them; now and then one looks at all of them alone, and every page that is empty must
 //! have been told to one of them at least. Meanwhile children are *forked* that unmark what they
 //! inherit.
 //!
 //! A run in which the kernel purged nothing of a region, or everything, has shown nothing of it and
 //! fails. No more may be told as lost than the kernel says that it took (`pglazyfreed` of the whole
-//! machine: see [`LEEWAY`]). Seeds are fixed; the
-//! interleaving is not. Units: pages, milliseconds.
+//! machine, with some leeway). Seeds are fixed; the interleaving is not. Units: pages,
+//! milliseconds.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -59,8 +59,7 @@ fn the_worse_engine_is_the_one_that_counts() {
             Benchmark { options: &options, report: Report::new(NAME, "", true), refused };
         bench.worse("r", |which| if which == Which::Scan { scan } else { tag });
         let json: serde_json::Value = serde_json::from_str(&bench.report.json()).unwrap();
-        let ratio = json["ratios"]["r"].as_f64();
-        ratio
+        json["ratios"]["r"].as_f64()
     };
     assert_eq!(of(vec![], 3.0, 2.0), Some(2.0));
     assert_eq!(of(vec![], 1.0, 2.0), Some(1.0));

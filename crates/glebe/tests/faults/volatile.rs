@@ -153,9 +153,10 @@ pub fn live(options: Options, memory: Memory) -> Outcome {
     let region = match &callers {
         // SAFETY: the memory outlives the region, whose calls alone reach it.
         Some(callers) => unsafe { options.over(callers.0.cast(), len) }?,
-        // SAFETY: the callback allocates nothing, takes no lock and touches nothing.
         None if memory == Memory::Refilled => {
-            unsafe { options.on_lost(refill, ptr::null()) }.map(len)?
+            // SAFETY: the callback allocates nothing, takes no lock and touches nothing.
+            let options = unsafe { options.on_lost(refill, ptr::null()) };
+            options.map(len)?
         }
         None => options.huge(memory == Memory::Huge).map(len)?,
     };
