@@ -1,8 +1,8 @@
 //! [`run`]: threads that mark, write, read and unmark regions while the kernel takes from them.
 //!
 //! In a memory cgroup, beside a thread that reads a file longer than its limit and one that
-//! allocates and frees. The regions are of every [`Kind`], all at once. *Owners* have pages of their
-//! own, in runs that lie between those of others, and know of each what it must hold: they mark
+//! allocates and frees. The regions are of every [`Kind`], all at once. *Owners* have pages of
+//! their own, in runs that lie between those of others, and know of each what it must hold: they mark
 //! runs of any place and length, unmark others, write, read and drop. Every page they unmark is
 //! either told as lost and empty, or holds their last version. A *reader* reads any of these pages
 //! meanwhile, by every way that there is, and tells a state from the next by its word in the

@@ -76,9 +76,9 @@ pub(super) fn measure(bench: &mut Benchmark<'_>) -> Result<(), Error> {
     bench.report.note(
         "working_set_refaults: pages of the working set that were not in memory when they were \
          read, a run each; the ratios are (those with nothing beside it + 1) / (those with \
-         volatile memory beside it + 1). A cap that leaves room for the working set is what is recommended \
-         where that matters. In the case _even the working set is read no more often than the \
-         volatile memory is used, so that it is as good a victim.",
+         volatile memory beside it + 1). A cap that leaves room for the working set is what is \
+         recommended where that matters. In the case _even the working set is read no more often \
+         than the volatile memory is used, so that it is as good a victim.",
     );
     Ok(())
 }
