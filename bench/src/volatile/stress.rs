@@ -2,10 +2,10 @@
 //!
 //! In a memory cgroup, beside a thread that reads a file longer than its limit and one that
 //! allocates and frees. The regions are of every [`Kind`], all at once. *Owners* have pages of
-//! their own, in runs that lie between those of others, and know of each what it must hold: they mark
-//! runs of any place and length, unmark others, write, read and drop. Every page they unmark is
-//! either told as lost and empty, or holds their last version. A *reader* reads any of these pages
-//! meanwhile, by every way that there is, and tells a state from the next by its word in the
+//! their own, in runs that lie between those of others, and know of each what it must hold: they
+//! mark runs of any place and length, unmark others, write, read and drop. Every page they unmark
+//! is either told as lost and empty, or holds their last version. A *reader* reads any of these
+//! pages meanwhile, by every way that there is, and tells a state from the next by its word in the
 //! `oracle`; where touches of lost pages are refilled, a page holds what it must, or from some byte
 //! on what the callback gave. *Sharers* mark and unmark overlapping runs of pages that belong to
 //! none of them; now and then one looks at all of them alone, and every page that is empty must
