@@ -146,15 +146,20 @@ impl Region {
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
-        for part in state.pins.keep_back(pages, priority) {
-            self.mark_now(&mut state, part, priority)?;
-        }
-        Ok(())
+        let parts = state.pins.uncovered(pages);
+        // All of them before anything changes: arming may be refused.
+        state.arm_adopted(&parts)?;
+        state.pins.keep_back(pages, &parts, priority);
+        parts.into_iter().try_for_each(|part| self.mark_armed(&mut state, part, priority))
     }
 
-    /// Marks pages that no guard covers.
-    fn mark_now(&self, state: &mut State, pages: Extent, priority: Priority) -> Result<(), Error> {
-        state.arm_adopted(pages)?;
+    /// Marks pages that no guard covers, and that are armed.
+    fn mark_armed(
+        &self,
+        state: &mut State,
+        pages: Extent,
+        priority: Priority,
+    ) -> Result<(), Error> {
         let new = state.marks.insert(pages, priority, self.now());
         if new.is_empty() {
             return Ok(());

@@ -32,14 +32,17 @@ impl Pins {
         self.kept_back.extend(parts);
     }
 
-    /// A mark of `pages`: returns those that no guard covers; the others are kept back, with an
-    /// older priority where they have one.
-    pub(super) fn keep_back(&mut self, pages: Extent, priority: Priority) -> Vec<Extent> {
-        let free = without(vec![pages], &self.held);
+    /// What of `pages` no guard covers.
+    pub(super) fn uncovered(&self, pages: Extent) -> Vec<Extent> {
+        without(vec![pages], &self.held)
+    }
+
+    /// A mark of `pages` but those that are `uncovered`: kept back, with an older priority where
+    /// they have one.
+    pub(super) fn keep_back(&mut self, pages: Extent, uncovered: &[Extent], priority: Priority) {
         let known: Vec<Extent> = self.kept_back.iter().map(|(part, _)| *part).collect();
-        let new = without(without(vec![pages], &free), &known);
+        let new = without(without(vec![pages], uncovered), &known);
         self.kept_back.extend(new.into_iter().map(|part| (part, priority)));
-        free
     }
 
     /// An unmark of `pages`.
@@ -70,7 +73,7 @@ impl Pins {
 }
 
 /// What of `extents` is in none of `others`.
-fn without(extents: Vec<Extent>, others: &[Extent]) -> Vec<Extent> {
+pub(super) fn without(extents: Vec<Extent>, others: &[Extent]) -> Vec<Extent> {
     others.iter().fold(extents, |left, other| {
         let cut = |extent: Extent| {
             let before = Extent::new(
@@ -139,8 +142,11 @@ impl Drop for Resident<'_> {
             return;
         };
         for (part, priority) in state.pins.release(self.pages) {
-            // A mark that is refused counts as marked: the next unmark settles it.
-            let _ = self.region.mark_now(&mut state, part, priority);
+            // Where it cannot be armed it stays unmarked; a mark that is refused counts as marked,
+            // and the next unmark settles it.
+            if state.arm_adopted(&[part]).is_ok() {
+                let _ = self.region.mark_armed(&mut state, part, priority);
+            }
         }
     }
 }

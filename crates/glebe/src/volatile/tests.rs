@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
+use crate::sys::child::in_child;
 use crate::sys::madvise::{advise, Advice};
 use crate::sys::{madvise, page_size};
 
@@ -86,6 +87,42 @@ fn what_was_lost_is_told_page_by_page_and_the_rest_is_kept() {
             assert!(region.unmark(range(0, pages)).unwrap().is_empty());
             expect(&region, 0..pages, &[]);
             region.stats().check().unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_an_unmark_that_a_fork_cut_short_had_found_is_told_in_the_child() {
+    each(|make| {
+        for pages in [12, 300] {
+            let region = make(pages);
+            fill(&region, 0..pages);
+            region.mark(range(0, pages), Priority::NORMAL).unwrap();
+            purge(&region, 3, 3);
+            // As another thread's, up to just before it returns.
+            let call = region.calls.begin();
+            let mut state = write(&region.state);
+            let mut lost = region.unmark_now(&mut state, extent(0, pages)).unwrap();
+            call.share(extent(0, pages), &mut lost);
+            drop(state);
+            assert_eq!(lost, [extent(3, 3)]);
+            let finds = |start, len, found: &[Extent]| {
+                let purged = region.unmark(range(start, len));
+                purged.is_ok_and(|purged| purged.runs() == found)
+            };
+            // SAFETY: the C library and the steps around fork left its locks usable.
+            let told = unsafe {
+                in_child(|| {
+                    finds(6, 4, &[])
+                        && finds(0, 4, &[extent(3, 1)])
+                        && in_child(|| finds(0, pages, &[extent(4, 2)]))
+                        && finds(0, pages, &[extent(4, 2)])
+                        && finds(0, pages, &[])
+                })
+            };
+            assert!(told, "{}", region.engine());
+            drop(call);
+            assert!(finds(0, pages, &[]));
         }
     });
 }
