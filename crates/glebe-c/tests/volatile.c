@@ -1,6 +1,7 @@
 /* Every function of glebe.h on volatile memory from C99: what it does, and what it refuses. A loss
  * is made by glebe_volatile_drop_now(), or for glebe_vrange() by madvise(). */
 #define _DEFAULT_SOURCE
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -662,9 +663,59 @@ static void vrange_strictly(void) {
     CHECK(purged == 7 && munmap(bytes, 8 * page) == 0);
 }
 
+static volatile sig_atomic_t is_going;
+
+static void *vrange_again_and_again(void *bytes) {
+    int n;
+    for (n = 0; n < 10; n++) {
+        glebe_vrange(bytes, 4 * page, GLEBE_VRANGE_VOLATILE, NULL);
+        glebe_vrange(bytes, 4 * page, GLEBE_VRANGE_NONVOLATILE, NULL);
+    }
+    is_going = 0;
+    return NULL;
+}
+
+/* In a process that has no region yet: children made while another thread's first calls are under
+ * way, and later ones, have no lock that is held for ever. What the calls answer is all one. */
+static void first_calls_beside_forks(void) {
+    unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    int round, n, status = 0;
+    for (round = 0; round < 4; round++) {
+        pid_t fresh = fork();
+        CHECK(fresh >= 0);
+        if (fresh == 0) {
+            pthread_t thread;
+            /* Many mappings: the list of them takes long to read. */
+            for (n = 0; n < 1000; n++)
+                anonymous(1, n % 2 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE);
+            alarm(120);
+            is_going = 1;
+            CHECK(pthread_create(&thread, NULL, vrange_again_and_again, bytes) == 0);
+            while (is_going) {
+                pid_t child = fork();
+                CHECK(child >= 0);
+                if (child == 0) {
+                    int done;
+                    alarm(20);
+                    done = glebe_vrange(bytes + 4 * page, 4 * page, GLEBE_VRANGE_VOLATILE, NULL);
+                    _exit(done < 0 && done != GLEBE_ERROR_OS && done != GLEBE_ERROR_FORKED);
+                }
+                CHECK(waitpid(child, &status, 0) == child);
+                CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+            }
+            CHECK(pthread_join(thread, NULL) == 0);
+            exit(0);
+        }
+        CHECK(waitpid(fresh, &status, 0) == fresh);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    CHECK(munmap(bytes, 8 * page) == 0);
+}
+
 int main(void) {
     uint64_t engine;
     page = (size_t)glebe_page_bytes();
+    first_calls_beside_forks();
     all_refused(1, GLEBE_ERROR_BAD_HANDLE); /* before there is any */
     options_are_checked();
     huge_granules();

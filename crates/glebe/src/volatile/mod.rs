@@ -64,6 +64,16 @@ use overlap::Calls;
 use state::State;
 use stats::{Counter, Counts};
 
+/// Adds the step around fork(2) that regions need, as the first region does. For those who have
+/// steps of their own ([`atfork::add`]) and locks that they hold while they call regions: added
+/// afterwards, their steps run first before a fork and last after it.
+///
+/// # Errors
+/// As [`atfork::add`].
+pub fn follow_forks() -> Result<(), Error> {
+    Ok(fork::follow()?)
+}
+
 /// Memory whose contents may be given up and taken back.
 #[derive(Debug)]
 pub struct Region {
@@ -181,7 +191,12 @@ impl Region {
 
     /// Takes the right to a range of whole granules back; what of it was not marked is left as
     /// it is. Returns the pages that were lost, which are zeros now. Of unmarks that overlap
-    /// each is told what another found lost that had not returned when it began.
+    /// each is told what another found lost that had not returned when it began; what one had
+    /// found that had not returned when its process forked is told in the child by the next.
+    ///
+    /// With the *tag* engine a page in whose first word somebody wrote while it was marked is told
+    /// lost as well. It is zeros too, but in a region of the [caller's memory](Options::over): there
+    /// it may be something that was mapped since, and stays as it is.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
@@ -211,7 +226,7 @@ impl Region {
                 Backend::Scan(scan) => scan.unmark(&parts)?,
                 Backend::Tag(tag) => {
                     let found = tag.unmark(&parts);
-                    self.counts.add(Counter::Overwritten, found.overwritten);
+                    self.settle_overwritten(state, &found.overwritten);
                     found.lost
                 }
             };
@@ -225,6 +240,21 @@ impl Region {
             parts.iter().for_each(|part| self.marked.clear(*part));
         }
         Ok(lost)
+    }
+
+    /// Pages that are told lost, but in which somebody wrote: zeros from now on. Of the caller's
+    /// memory they may be a new mapping, which holds what no call of the region is to touch.
+    fn settle_overwritten(&self, state: &State, found: &[Extent]) {
+        if found.is_empty() {
+            return;
+        }
+        self.counts.add(Counter::Overwritten, found.iter().map(|run| run.len()).sum());
+        if state.adopted.is_none() {
+            let zeros = vec![0; self.page.bytes().as_usize()];
+            for page in found.iter().flat_map(|run| run.start()..run.end()) {
+                self.mapping.write(Pages::new(page).bytes(self.page), &zeros);
+            }
+        }
     }
 
     /// Copies bytes out, marked or not, if all of them are there; leaves the marks as they are.

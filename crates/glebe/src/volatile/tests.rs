@@ -291,6 +291,7 @@ fn a_page_written_while_marked_is_told_apart_by_its_word() {
     write(2, 100);
     assert_eq!(region.unmark(range(0, 4)).unwrap().runs(), [extent(1, 1)]);
     assert_eq!(region.stats().overwritten, 1);
+    assert_eq!(page_of(&region, 1), vec![0; bytes(1).as_usize()], "what is told lost is zeros");
     assert_eq!(page_of(&region, 2)[..8], contents(2, 0)[..8]);
     assert_eq!(page_of(&region, 2)[100], 0x77);
 }
