@@ -117,6 +117,12 @@ pub enum Error {
         be refilled is for that one to say"
     )]
     HandlerCovered,
+    /// No guard of exactly this range was left.
+    #[error("no guard that was left keeps a range from {:#x} of this length", offset.get())]
+    NotHeld {
+        /// Where the range begins.
+        offset: Bytes,
+    },
     /// The process was made by clone(2) and not by the C library's fork: no lock can be taken.
     #[error("this process was cloned without the C library: it can unmark, but not mark or drop")]
     Cloned,

@@ -337,21 +337,26 @@ impl Region {
             // What cannot be told is taken to be there.
             resident.map_or(part.len(), Pages::get)
         };
+        let (lazy_free, unreclaimable) = self.in_rss();
         Stats {
             engine: self.engine,
             total: self.len().pages_down(self.page),
             marked: Pages::new(state.marks.pages()),
             resident: Pages::new(state.marks.all().iter().map(held).sum()),
-            lazy_free: self.lazy_free(),
+            lazy_free,
+            unreclaimable,
             ..self.counts.sum()
         }
     }
 
-    /// What the kernel itself counts as reclaimable; none where it does not say. Beyond what is
-    /// marked by no more than what lies beside a region of the caller's memory.
-    fn lazy_free(&self) -> Pages {
+    /// What the kernel itself counts as reclaimable, and what is in memory besides; none where it
+    /// does not say. Beside a region of the caller's memory may lie more that it counts with it.
+    fn in_rss(&self) -> (Pages, Pages) {
         let range = self.addr()..self.addr() + self.len().as_usize();
-        vma::usage(&range).map_or(Pages::ZERO, |usage| usage.lazy_free.pages_down(self.page))
+        let usage = vma::usage(&range).unwrap_or_default();
+        let in_pages = |bytes: Bytes| bytes.pages_down(self.page).get();
+        let (rss, lazy_free) = (in_pages(usage.rss), in_pages(usage.lazy_free));
+        (Pages::new(lazy_free), Pages::new(rss.saturating_sub(lazy_free)))
     }
 
     /// The time since the region was made, where ages matter.

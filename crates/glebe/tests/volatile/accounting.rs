@@ -21,6 +21,14 @@ fn the_kernel_counts_what_is_marked_and_no_more() {
         let (held, counted) = (marked.resident.get(), marked.lazy_free.get());
         assert!(held <= 256 && counted <= 256, "{marked}");
         assert!(counted + BATCH_MAX >= held, "{marked}");
+        // RSS less what is reclaimable: what is not marked, and what waits.
+        let kept = marked.unreclaimable.get();
+        assert!(before.unreclaimable == Pages::new(512), "{before}");
+        assert!((256..=256 + BATCH_MAX).contains(&kept), "{marked}");
+        let names = ["unreclaimable_pages", "glebe_volatile_unreclaimable_bytes"];
+        let bytes = format!("{}{{", names[1]);
+        assert!(marked.to_string().contains(names[0]) && marked.to_json().contains(names[0]));
+        assert!(marked.to_openmetrics().contains(&bytes), "{}", marked.to_openmetrics());
         assert!(lost(region.unmark(whole(&region))).len() as u64 >= 256 - held);
         assert_eq!(region.stats().lazy_free, Pages::ZERO);
         region.stats().check().unwrap();

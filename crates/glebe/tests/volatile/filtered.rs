@@ -70,7 +70,8 @@ fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
         let own = Region::map(pages(0..8).end).unwrap();
         let adopted = mapped.adopted_by(Region::options()).unwrap();
         let refused = Region::options().engine(Engine::Scan).map(pages(0..8).end);
-        let is_refused = matches!(&refused, Err(Error::Os(error)) if error.to_string().contains("userfaultfd"));
+        let is_refused =
+            matches!(&refused, Err(Error::Os(error)) if error.to_string().contains("userfaultfd"));
         let fell_back = own.engine() == Engine::Tag && adopted.engine() == Engine::Tag;
         is_refused && fell_back && goes_round(&own) && goes_round(&adopted)
     }));
@@ -122,7 +123,11 @@ fn the_tag_engine_unmarks_without_a_system_call() {
             // The other engine's system calls are what the test can see.
             let killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
             let fine = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
-            assert_eq!((fine, killed), (is_silent, !is_silent), "{engine:?} {losses:?} {status:#x}");
+            assert_eq!(
+                (fine, killed),
+                (is_silent, !is_silent),
+                "{engine:?} {losses:?} {status:#x}"
+            );
         }
     }
 }
