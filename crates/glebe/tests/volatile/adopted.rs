@@ -31,6 +31,18 @@ impl Mapped {
         Self::new(count * page(), READ_WRITE, PRIVATE).unwrap()
     }
 
+    /// Between pages that cannot be touched: no mapping beside it becomes one with it. These two
+    /// pages of address space are not given back.
+    pub fn apart(count: usize) -> Self {
+        let len = count * page();
+        let whole = Self::new(len + 2 * page(), libc::PROT_NONE, PRIVATE).unwrap();
+        let at = whole.at.wrapping_add(page());
+        std::mem::forget(whole);
+        // SAFETY: its own pages, to which nothing refers.
+        assert_eq!(unsafe { libc::mprotect(at.cast(), len, READ_WRITE) }, 0);
+        Self { at, len }
+    }
+
     /// Puts other memory in the place of a page.
     pub fn replace(&self, index: usize, flags: i32) {
         // SAFETY: one of its own pages, to which nothing refers.
