@@ -7,8 +7,9 @@
 //!
 //! Memory of the caller's belongs to one region at most: a [`Claim`] says so.
 //!
-//! Locks, in their order: that of the steps around fork, which adds a step too; the adopted ranges of
-//! `glebe_vrange`; the claims, held also while a place of the table is added; a place's; the region's.
+//! Locks, in their order: that of the steps around fork, which adds a step too; the adopted ranges
+//! of `glebe_vrange`; the claims, held also while a place of the table is added; a place's; the
+//! region's.
 //!
 //! # Safety
 //! The guards in the static are made and dropped by the forking thread; forks go one after the

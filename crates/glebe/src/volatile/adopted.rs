@@ -234,20 +234,21 @@ impl Options {
     /// contents stay. [`Options::huge`] means nothing here. At its end what is marked is unmarked,
     /// without a word about what was lost.
     ///
-    /// What is mapped over a marked part meanwhile is not volatile, and nothing of it is lost or told
-    /// lost, with the *scan* engine. The *tag* engine cannot see a new mapping: it sees words that it
-    /// did not write, leaves them, and tells these pages lost; [`Region::drop_now`] and caps drop
-    /// them. In a child a new mapping is taken for what was there before.
+    /// What is mapped over a marked part meanwhile is not volatile, and nothing of it is lost or
+    /// told lost, with the *scan* engine. The *tag* engine cannot see a new mapping: it sees
+    /// words that it did not write, leaves them, and tells these pages lost; [`Region::drop_now`]
+    /// and caps drop them. In a child a new mapping is taken for what was there before.
     ///
-    /// The granule is a base page, in huge pages too: a mark of part of a huge page makes the kernel
-    /// split it, and of a whole one that is marked at once all is lost, or kept by a write or an
-    /// unmark of any of it, together. What was lost comes back as base pages.
+    /// The granule is a base page, in huge pages too: a mark of part of a huge page makes the
+    /// kernel split it, and of a whole one that is marked at once all is lost, or kept by a write
+    /// or an unmark of any of it, together. What was lost comes back as base pages.
     ///
     /// # Errors
     /// [`Error::Empty`] where there is no whole page; [`Error::Beyond`]; [`Error::Unmapped`],
     /// [`Error::Locked`], [`Error::Hugetlb`], [`Error::Shared`], [`Error::FilePrivate`],
     /// [`Error::ReadOnly`], [`Error::Special`] for memory that cannot be volatile;
-    /// [`Error::ZeroCap`], [`Error::SelfTest`], [`Error::HandlerCovered`], or what the kernel refuses.
+    /// [`Error::ZeroCap`], [`Error::SelfTest`], [`Error::HandlerCovered`], or what the kernel
+    /// refuses.
     ///
     /// # Safety
     /// The memory stays mapped, or is mapped anew, and can be read and written as long as the

@@ -197,8 +197,8 @@ impl Region {
     /// found that had not returned when its process forked is told in the child by the next.
     ///
     /// With the *tag* engine a page in whose first word somebody wrote while it was marked is told
-    /// lost as well. It is zeros too, but in a region of the [caller's memory](Options::over): there
-    /// it may be something that was mapped since, and stays as it is.
+    /// lost as well. It is zeros too, but in a region of the [caller's memory](Options::over):
+    /// there it may be something that was mapped since, and stays as it is.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
