@@ -140,9 +140,9 @@ impl Options {
     /// The first region with a callback installs the SIGBUS handler, in front of those that the
     /// program has. Where one of the program's was put in front of it since, a region with a
     /// callback is refused ([`Error::HandlerCovered`]): a loss that never reached the callback
-    /// would be the end of the process. One that is installed while regions with callbacks live has to
-    /// pass on what is not its own; nobody asks whether it does. So a program's own handlers are
-    /// best installed first.
+    /// would be the end of the process. One that is installed while regions with callbacks live
+    /// has to pass on what is not its own; nobody asks whether it does. So a program's own
+    /// handlers are best installed first.
     ///
     /// # Safety
     /// While the region lives, and on any thread, `refill` may be called with `data` in a signal

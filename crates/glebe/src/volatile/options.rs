@@ -40,8 +40,8 @@ impl Options {
     }
 
     /// What has been marked so long is dropped at the next mark of new memory in the region.
-    /// Nothing is dropped between marks: a region that marks nothing more keeps what it has marked until it
-    /// is unmarked, or the kernel takes it.
+    /// Nothing is dropped between marks: a region that marks nothing more keeps what it has
+    /// marked until it is unmarked, or the kernel takes it.
     pub fn max_age(mut self, age: Duration) -> Self {
         self.max_age = Some(age);
         self
