@@ -2,7 +2,8 @@
 //! threads that did not come along, and its userfaultfd is the parent's.
 //!
 //! No lock is taken and no descriptor used: the bits of the marked pages are enough to call all of
-//! them lost. Other calls that need more are refused.
+//! them lost. Other calls that need more are refused. What an unmark of another thread had just
+//! found lost, and not returned, is told to nobody: its bits are clear, and the log has a lock.
 //!
 //! # Safety
 //! Only pages inside the region are dropped, which are marked.

@@ -57,10 +57,16 @@ unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
 
-/// Before the first region of the process is made.
+/// Before a region is made. Takes the lock of the steps for the first one only: whoever makes a
+/// later one may hold what a step takes.
 pub(super) fn follow() -> Result<(), OsError> {
     static STEP: atfork::Step = atfork::Step { prepare, parent, child };
-    atfork::add(&STEP)
+    static IS_ADDED: MappedWord = MappedWord::new(0);
+    if IS_ADDED.load(Ordering::Acquire) == 0 || atfork::is_without_steps() {
+        atfork::add(&STEP)?;
+        IS_ADDED.store(1, Ordering::Release);
+    }
+    Ok(())
 }
 
 /// Lists a region.

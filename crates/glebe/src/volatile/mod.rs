@@ -11,6 +11,8 @@
 //! not, by any thread. Marking what is marked changes nothing of it, its age included. While
 //! memory is marked it must not be written: a write may cancel the kernel's right to the page
 //! without a word or, where the page is gone, raise SIGBUS (*scan*) or be reported as lost (*tag*).
+//! What is mapped anew over a marked part is not volatile, but for *tag*, which cannot see it
+//! ([`Options::over`]).
 //!
 //! One lock a region: whoever marks, unmarks or drops holds it alone, whoever reads or writes
 //! by the calls here shares it. Beside it, held for a few instructions, the log of unmarks under
@@ -63,6 +65,16 @@ use optimistic::Touches;
 use overlap::Calls;
 use state::State;
 use stats::{Counter, Counts};
+
+/// Adds the step around fork(2) that regions need, as the first region does. For those who have
+/// steps of their own ([`atfork::add`]) and locks that they hold while they call regions: added
+/// afterwards, their steps run first before a fork and last after it.
+///
+/// # Errors
+/// As [`atfork::add`].
+pub fn follow_forks() -> Result<(), Error> {
+    Ok(fork::follow()?)
+}
 
 /// Memory whose contents may be given up and taken back.
 #[derive(Debug)]
@@ -146,15 +158,20 @@ impl Region {
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
-        for part in state.pins.keep_back(pages, priority) {
-            self.mark_now(&mut state, part, priority)?;
-        }
-        Ok(())
+        let parts = state.pins.uncovered(pages);
+        // All of them before anything changes: arming may be refused.
+        state.arm_adopted(&parts)?;
+        state.pins.keep_back(pages, &parts, priority);
+        parts.into_iter().try_for_each(|part| self.mark_armed(&mut state, part, priority))
     }
 
-    /// Marks pages that no guard covers.
-    fn mark_now(&self, state: &mut State, pages: Extent, priority: Priority) -> Result<(), Error> {
-        state.arm_adopted(pages)?;
+    /// Marks pages that no guard covers, and that are armed.
+    fn mark_armed(
+        &self,
+        state: &mut State,
+        pages: Extent,
+        priority: Priority,
+    ) -> Result<(), Error> {
         let new = state.marks.insert(pages, priority, self.now());
         if new.is_empty() {
             return Ok(());
@@ -176,7 +193,12 @@ impl Region {
 
     /// Takes the right to a range of whole granules back; what of it was not marked is left as
     /// it is. Returns the pages that were lost, which are zeros now. Of unmarks that overlap
-    /// each is told what another found lost that had not returned when it began.
+    /// each is told what another found lost that had not returned when it began; what one had
+    /// found that had not returned when its process forked is told in the child by the next.
+    ///
+    /// With the *tag* engine a page in whose first word somebody wrote while it was marked is told
+    /// lost as well. It is zeros too, but in a region of the [caller's memory](Options::over):
+    /// there it may be something that was mapped since, and stays as it is.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
@@ -206,7 +228,7 @@ impl Region {
                 Backend::Scan(scan) => scan.unmark(&parts)?,
                 Backend::Tag(tag) => {
                     let found = tag.unmark(&parts);
-                    self.counts.add(Counter::Overwritten, found.overwritten);
+                    self.settle_overwritten(state, &found.overwritten);
                     found.lost
                 }
             };
@@ -220,6 +242,21 @@ impl Region {
             parts.iter().for_each(|part| self.marked.clear(*part));
         }
         Ok(lost)
+    }
+
+    /// Pages that are told lost, but in which somebody wrote: zeros from now on. Of the caller's
+    /// memory they may be a new mapping, which holds what no call of the region is to touch.
+    fn settle_overwritten(&self, state: &State, found: &[Extent]) {
+        if found.is_empty() {
+            return;
+        }
+        self.counts.add(Counter::Overwritten, found.iter().map(|run| run.len()).sum());
+        if state.adopted.is_none() {
+            let zeros = vec![0; self.page.bytes().as_usize()];
+            for page in found.iter().flat_map(|run| run.start()..run.end()) {
+                self.mapping.write(Pages::new(page).bytes(self.page), &zeros);
+            }
+        }
     }
 
     /// Copies bytes out, marked or not, if all of them are there; leaves the marks as they are.
@@ -302,21 +339,26 @@ impl Region {
             // What cannot be told is taken to be there.
             resident.map_or(part.len(), Pages::get)
         };
+        let (lazy_free, unreclaimable) = self.in_rss();
         Stats {
             engine: self.engine,
             total: self.len().pages_down(self.page),
             marked: Pages::new(state.marks.pages()),
             resident: Pages::new(state.marks.all().iter().map(held).sum()),
-            lazy_free: self.lazy_free(),
+            lazy_free,
+            unreclaimable,
             ..self.counts.sum()
         }
     }
 
-    /// What the kernel itself counts as reclaimable; none where it does not say. Beyond what is
-    /// marked by no more than what lies beside a region of the caller's memory.
-    fn lazy_free(&self) -> Pages {
+    /// What the kernel itself counts as reclaimable, and what is in memory besides; none where it
+    /// does not say. Beside a region of the caller's memory may lie more that it counts with it.
+    fn in_rss(&self) -> (Pages, Pages) {
         let range = self.addr()..self.addr() + self.len().as_usize();
-        vma::usage(&range).map_or(Pages::ZERO, |usage| usage.lazy_free.pages_down(self.page))
+        let usage = vma::usage(&range).unwrap_or_default();
+        let in_pages = |bytes: Bytes| bytes.pages_down(self.page).get();
+        let (rss, lazy_free) = (in_pages(usage.rss), in_pages(usage.lazy_free));
+        (Pages::new(lazy_free), Pages::new(rss.saturating_sub(lazy_free)))
     }
 
     /// The time since the region was made, where ages matter.

@@ -5,7 +5,11 @@
 //! a lost page, and call them kept. Time is a counter that each call moves on when it begins and
 //! when it returns. A loss is kept while a call is under way that began before its finder
 //! returned. One lock, held for a few instructions; calls are few, so lists do.
+//!
+//! A child has none of the calls under way in its parent: what these found lost, and no call that
+//! has returned was told, is told by the child's next unmark of it.
 
+use super::resident::without;
 use crate::extent::Extent;
 use crate::sync::{lock, Mutex, MutexGuard};
 
@@ -17,6 +21,10 @@ struct Loss {
     /// When its finder returned.
     returned: Option<u64>,
     runs: Vec<Extent>,
+    /// Others that were told of what lies in an extent of theirs: when they began.
+    told: Vec<(u64, Extent)>,
+    /// What of the runs no call that has returned was told of.
+    untold: Vec<Extent>,
 }
 
 #[derive(Debug, Default)]
@@ -25,6 +33,8 @@ pub(super) struct Log {
     /// When the calls under way began.
     under_way: Vec<u64>,
     losses: Vec<Loss>,
+    /// Lost before this process was forked, and told to nobody.
+    untold: Vec<Extent>,
 }
 
 /// The unmarks of one region.
@@ -63,7 +73,9 @@ impl Calls {
 impl Log {
     /// In a child: the calls of the parent's other threads never return here.
     pub(super) fn follow_fork(&mut self) {
-        *self = Self { time: self.time, ..Self::default() };
+        let cut_short = self.losses.drain(..).filter(|loss| loss.returned.is_none());
+        self.untold.extend(cut_short.flat_map(|loss| loss.untold));
+        self.under_way.clear();
     }
 }
 
@@ -72,15 +84,21 @@ impl Call<'_> {
     /// the region's lock, after the pages were looked at.
     pub(super) fn share(&self, extent: Extent, lost: &mut Vec<Extent>) {
         let mut log = lock(&self.calls.log);
+        let log = &mut *log;
+        lost.extend(within(&log.untold, extent));
+        log.untold = without(std::mem::take(&mut log.untold), &[extent]);
         let own = lost.clone();
-        for loss in &log.losses {
+        for loss in &mut log.losses {
             // Returned before this began: its caller knew, and this one may rely on that.
             if loss.returned.is_none_or(|returned| returned > self.began) {
-                lost.extend(loss.runs.iter().filter_map(|run| run.intersection(extent)));
+                lost.extend(within(&loss.runs, extent));
+                loss.told.push((self.began, extent));
             }
         }
         if !own.is_empty() {
-            log.losses.push(Loss { finder: self.began, returned: None, runs: own });
+            let untold = own.clone();
+            let (finder, told) = (self.began, Vec::new());
+            log.losses.push(Loss { finder, returned: None, runs: own, told, untold });
         }
     }
 }
@@ -92,11 +110,21 @@ impl Drop for Call<'_> {
         let now = log.time;
         log.under_way.retain(|began| *began != self.began);
         let oldest = log.under_way.iter().copied().min().unwrap_or(u64::MAX);
-        for loss in log.losses.iter_mut().filter(|loss| loss.finder == self.began) {
-            loss.returned = Some(now);
+        for loss in &mut log.losses {
+            if loss.finder == self.began {
+                loss.returned = Some(now);
+            }
+            for (_, extent) in loss.told.iter().filter(|(caller, _)| *caller == self.began) {
+                loss.untold = without(std::mem::take(&mut loss.untold), &[*extent]);
+            }
         }
         log.losses.retain(|loss| loss.returned.is_none_or(|returned| returned > oldest));
     }
+}
+
+/// What of `runs` lies in `extent`.
+fn within(runs: &[Extent], extent: Extent) -> impl Iterator<Item = Extent> + '_ {
+    runs.iter().filter_map(move |run| run.intersection(extent))
 }
 
 #[cfg(test)]
@@ -124,5 +152,33 @@ mod tests {
         assert!(lock(&calls.log).losses.is_empty());
         drop(fourth);
         assert!(lock(&calls.log).under_way.is_empty());
+    }
+
+    #[test]
+    fn a_child_is_told_what_no_call_that_returned_was() {
+        let calls = Calls::new();
+        let (early, finder, other) = (calls.begin(), calls.begin(), calls.begin());
+        early.share(extent(90, 1), &mut vec![extent(90, 1)]);
+        finder.share(extent(0, 20), &mut vec![extent(2, 4), extent(10, 4)]);
+        let mut told = Vec::new();
+        other.share(extent(12, 8), &mut told);
+        assert_eq!(told, [extent(12, 2)]);
+        drop((early, other));
+        let in_child = || lock(&calls.log).follow_fork();
+        in_child();
+        let (first, second) = (calls.begin(), calls.begin());
+        let mut lost = vec![extent(0, 1)];
+        first.share(extent(0, 4), &mut lost);
+        assert_eq!(lost, [extent(0, 1), extent(2, 2)]);
+        // In a child of the child the first one has not returned either.
+        in_child();
+        let mut lost = Vec::new();
+        second.share(extent(0, 100), &mut lost);
+        lost.sort_unstable();
+        assert_eq!(lost, [extent(0, 1), extent(2, 2), extent(4, 2), extent(10, 2)]);
+        drop((first, second, finder));
+        let mut lost = Vec::new();
+        calls.begin().share(extent(0, 100), &mut lost);
+        assert_eq!(lost, []);
     }
 }

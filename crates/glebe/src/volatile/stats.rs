@@ -69,6 +69,7 @@ statistics! {
         marked "marked_pages" "pages marked";
         resident "resident_pages" "marked pages that are in memory still";
         lazy_free "lazy_free_pages" "pages counted in RSS that the kernel may take (LazyFree)";
+        unreclaimable "unreclaimable_pages" "pages counted in RSS less those the kernel may take";
     }
 }
 

@@ -45,8 +45,8 @@ const WORD: usize = size_of::<u64>();
 pub(super) struct Found {
     /// What is lost.
     pub(super) lost: Vec<Extent>,
-    /// How many of these were written while they were marked.
-    pub(super) overwritten: u64,
+    /// What of that was written while it was marked, so that it holds something.
+    pub(super) overwritten: Vec<Extent>,
 }
 
 /// The engine of one region.
@@ -126,8 +126,12 @@ impl Tag {
         for run in parts.iter().flat_map(|part| self.tagged.runs_in(*part)) {
             for page in run.start()..run.end() {
                 let Err(word) = self.take_back(page) else { continue };
-                found.overwritten += u64::from(word != 0);
-                Extent::new(page, 1).into_iter().for_each(|page| push(&mut found.lost, page));
+                if let Some(page) = Extent::new(page, 1) {
+                    push(&mut found.lost, page);
+                    if word != 0 {
+                        push(&mut found.overwritten, page);
+                    }
+                }
             }
             self.tagged.clear(run);
         }

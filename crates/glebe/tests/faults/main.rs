@@ -300,6 +300,8 @@ fn statistics_that_are_served() {
 #[test]
 fn any_kernel_call_may_fail_and_nothing_is_left() {
     footing::steady_heap();
+    volatile::refused_memory_is_as_it_was();
+    volatile::marks_make_the_calls_they_need();
     volatile_regions(&Memory::ALL);
     base_pages();
     transparent_huge_pages_and_a_thread_that_zeroes();
