@@ -146,8 +146,8 @@ impl Region {
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
-        for part in state.pins.keep_back(pages, priority) {
-            self.mark_now(&mut state, part, priority)?;
+        for part in state.pins.keep_back(pages, priority).iter() {
+            self.mark_now(&mut state, *part, priority)?;
         }
         Ok(())
     }
@@ -160,16 +160,16 @@ impl Region {
             return Ok(());
         }
         state.look_for_swap(pages.len());
-        self.counts.add(Counter::Marks, 1);
-        self.counts.add(Counter::MarkedEver, new.iter().map(|part| part.len()).sum());
+        self.counts.add_alone(Counter::Marks, 1);
+        self.counts.add_alone(Counter::MarkedEver, new.iter().map(|part| part.len()).sum());
         // First of all of them: what fails below leaves a range that counts as marked.
         new.iter().for_each(|part| self.marked.set(*part));
-        for part in new {
+        for part in new.iter() {
             let marked = match &state.backend {
-                Backend::Scan(scan) => scan.mark(part, state.swap),
-                Backend::Tag(tag) => tag.mark(part),
+                Backend::Scan(scan) => scan.mark(*part, state.swap),
+                Backend::Tag(tag) => tag.mark(*part),
             };
-            marked.map_err(|error| self.refused(part, error, state))?;
+            marked.map_err(|error| self.refused(*part, error, state))?;
         }
         self.keep_caps(state)
     }
@@ -205,16 +205,16 @@ impl Region {
                 backend if state.is_unarmed => backend.lose(&parts)?,
                 Backend::Scan(scan) => scan.unmark(&parts)?,
                 Backend::Tag(tag) => {
-                    let found = tag.unmark(&parts);
-                    self.counts.add(Counter::Overwritten, found.overwritten);
+                    let found = tag.unmark(&parts)?;
+                    self.counts.add_alone(Counter::Overwritten, found.overwritten);
                     found.lost
                 }
             };
             let purged: u64 = lost.iter().map(|run| run.len()).sum();
             let all: u64 = parts.iter().map(|part| part.len()).sum();
-            self.counts.add(Counter::Unmarks, 1);
-            self.counts.add(Counter::Purged, purged);
-            self.counts.add(Counter::Rescued, all - purged);
+            self.counts.add_alone(Counter::Unmarks, 1);
+            self.counts.add_alone(Counter::Purged, purged);
+            self.counts.add_alone(Counter::Rescued, all - purged);
             state.marks.remove(pages);
             state.disarm_adopted(&parts);
             parts.iter().for_each(|part| self.marked.clear(*part));
@@ -244,7 +244,7 @@ impl Region {
                 let stopped = offset + Bytes::new(copied as u64);
                 (copied < buf.len()).then(|| stopped.pages_down(self.page).get())
             }
-            Some(Backend::Tag(tag)) => tag.try_read(offset, buf).err(),
+            Some(Backend::Tag(tag)) => tag.try_read(offset, buf)?,
         };
         let Some(page) = lost else { return Ok(()) };
         self.counts.add(Counter::ReadsLost, 1);
@@ -285,7 +285,7 @@ impl Region {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
         let dropped = state.drop_held(pages)?;
-        self.counts.add(Counter::DroppedNow, dropped.get());
+        self.counts.add_alone(Counter::DroppedNow, dropped.get());
         Ok(dropped.bytes(self.page))
     }
 
@@ -326,6 +326,9 @@ impl Region {
 
     /// Drops what is beyond the cap or too old.
     fn keep_caps(&self, state: &mut State) -> Result<(), Error> {
+        if self.options.cap.is_none() && self.options.max_age.is_none() {
+            return Ok(());
+        }
         let mut dropped = Pages::ZERO;
         if let Some(age) = self.options.max_age {
             while let Some(old) = state.marks.aged(age, self.now()) {
@@ -342,7 +345,7 @@ impl Region {
                 dropped = dropped + state.drop_held(part.unwrap_or(first))?;
             }
         }
-        self.counts.add(Counter::DroppedByCap, dropped.get());
+        self.counts.add_alone(Counter::DroppedByCap, dropped.get());
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 //! returned. One lock, held for a few instructions; calls are few, so lists do.
 
 use crate::extent::Extent;
-use crate::sync::{lock, Mutex, MutexGuard};
+use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// What one unmark found lost.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub(super) struct Log {
 #[derive(Debug)]
 pub(super) struct Calls {
     log: Mutex<Log>,
+    /// How many losses the log holds: none, as a rule. Grows under the region's lock only.
+    losses: AtomicU64,
 }
 
 /// An unmark under way; it returns when this is dropped.
@@ -42,7 +44,7 @@ pub(super) struct Call<'a> {
 
 impl Calls {
     pub(super) fn new() -> Self {
-        Self { log: Mutex::new(Log::default()) }
+        Self { log: Mutex::new(Log::default()), losses: AtomicU64::new(0) }
     }
 
     /// An unmark begins; before it waits for the region's lock.
@@ -71,6 +73,10 @@ impl Call<'_> {
     /// Adds to `lost` what others found lost in `extent`, then keeps all of it for others. Under
     /// the region's lock, after the pages were looked at.
     pub(super) fn share(&self, extent: Extent, lost: &mut Vec<Extent>) {
+        // What another found before is seen here: the region's lock lay between.
+        if lost.is_empty() && self.calls.losses.load(Ordering::Acquire) == 0 {
+            return;
+        }
         let mut log = lock(&self.calls.log);
         let own = lost.clone();
         for loss in &log.losses {
@@ -81,6 +87,7 @@ impl Call<'_> {
         }
         if !own.is_empty() {
             log.losses.push(Loss { finder: self.began, returned: None, runs: own });
+            self.calls.losses.store(log.losses.len() as u64, Ordering::Release);
         }
     }
 }
@@ -91,11 +98,15 @@ impl Drop for Call<'_> {
         log.time += 1;
         let now = log.time;
         log.under_way.retain(|began| *began != self.began);
+        if log.losses.is_empty() {
+            return;
+        }
         let oldest = log.under_way.iter().copied().min().unwrap_or(u64::MAX);
         for loss in log.losses.iter_mut().filter(|loss| loss.finder == self.began) {
             loss.returned = Some(now);
         }
         log.losses.retain(|loss| loss.returned.is_none_or(|returned| returned > oldest));
+        self.calls.losses.store(log.losses.len() as u64, Ordering::Release);
     }
 }
 

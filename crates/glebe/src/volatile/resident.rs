@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 
+use super::marks::Parts;
 use super::{Error, Priority, Purged, Region};
 use crate::extent::Extent;
 use crate::sync::write;
@@ -34,16 +35,22 @@ impl Pins {
 
     /// A mark of `pages`: returns those that no guard covers; the others are kept back, with an
     /// older priority where they have one.
-    pub(super) fn keep_back(&mut self, pages: Extent, priority: Priority) -> Vec<Extent> {
+    pub(super) fn keep_back(&mut self, pages: Extent, priority: Priority) -> Parts {
+        if self.held.is_empty() {
+            return Parts::One(pages);
+        }
         let free = without(vec![pages], &self.held);
         let known: Vec<Extent> = self.kept_back.iter().map(|(part, _)| *part).collect();
         let new = without(without(vec![pages], &free), &known);
         self.kept_back.extend(new.into_iter().map(|part| (part, priority)));
-        free
+        Parts::Many(free)
     }
 
     /// An unmark of `pages`.
     pub(super) fn forget(&mut self, pages: Extent) {
+        if self.kept_back.is_empty() {
+            return;
+        }
         let kept_back = std::mem::take(&mut self.kept_back).into_iter();
         self.kept_back = kept_back
             .flat_map(|(part, priority)| {

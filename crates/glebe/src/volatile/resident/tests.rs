@@ -70,7 +70,7 @@ proptest! {
                             if page.guards > 0 { &mut page.kept_back } else { &mut page.marked };
                         place.get_or_insert(priority);
                     }
-                    for i in pins.keep_back(pages, priority).into_iter().flat_map(each) {
+                    for i in pins.keep_back(pages, priority).iter().copied().flat_map(each) {
                         real[i].get_or_insert(priority);
                     }
                 }
