@@ -48,9 +48,13 @@ struct Mark {
     dropped: bool,
 }
 
+/// Where no page is.
+const LAST: u64 = u64::MAX;
+
 /// The marked ranges of a region.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Marks {
+    /// And one of no pages, behind them all: a map that is never empty keeps its node.
     ranges: BTreeMap<u64, Mark>,
     /// Priority, order and start of what may be dropped, where something is by itself.
     queue: Option<BTreeSet<(Priority, u64, u64)>>,
@@ -62,7 +66,15 @@ pub(super) struct Marks {
 impl Marks {
     /// None yet; `queued` where [`Marks::first_to_drop`] and [`Marks::aged`] will be asked.
     pub(super) fn new(queued: bool) -> Self {
-        Self { queue: queued.then(BTreeSet::new), ..Self::default() }
+        let (priority, since) = (Priority::HIGHEST, Duration::ZERO);
+        let last = Mark { end: LAST, priority, since, order: 0, dropped: true };
+        Self {
+            ranges: BTreeMap::from([(LAST, last)]),
+            queue: queued.then(BTreeSet::new),
+            last_order: 0,
+            pages: 0,
+            held_pages: 0,
+        }
     }
 
     /// Pages marked.
@@ -88,6 +100,7 @@ impl Marks {
     }
 
     /// Marks what of `extent` is not marked yet and returns it.
+    #[inline]
     pub(super) fn insert(&mut self, extent: Extent, priority: Priority, now: Duration) -> Parts {
         self.last_order += 1;
         let last = self.ranges.range(..extent.end()).next_back();
@@ -109,6 +122,7 @@ impl Marks {
     }
 
     /// Takes the marks off `extent`.
+    #[inline]
     pub(super) fn remove(&mut self, extent: Extent) {
         // As a rule what was marked together is unmarked together.
         match self.ranges.entry(extent.start()) {
@@ -121,6 +135,7 @@ impl Marks {
     }
 
     /// What of `extent` is marked.
+    #[inline]
     pub(super) fn within(&self, extent: Extent) -> Parts {
         let first = self.ranges.range(..=extent.start()).next_back();
         if first.is_some_and(|(_, mark)| mark.end >= extent.end()) {
@@ -207,6 +222,7 @@ impl Marks {
         parts
     }
 
+    #[inline]
     fn put(&mut self, start: u64, mark: Mark) {
         self.pages += mark.end - start;
         if !mark.dropped {
@@ -224,6 +240,7 @@ impl Marks {
     }
 
     /// After a range was taken out.
+    #[inline]
     fn forget(&mut self, start: u64, mark: Mark) {
         self.pages -= mark.end - start;
         if !mark.dropped {
@@ -238,7 +255,8 @@ impl Marks {
     pub(super) fn check_invariants(&self) {
         let mut last_end = 0;
         let mut queued = 0;
-        for (start, mark) in &self.ranges {
+        let ranges = || self.ranges.range(..LAST);
+        for (start, mark) in ranges() {
             assert!(*start >= last_end && *start < mark.end, "{self:?}");
             last_end = mark.end;
             let key = (mark.priority, mark.order, *start);
@@ -249,7 +267,7 @@ impl Marks {
         }
         assert!(self.queue.as_ref().is_none_or(|queue| queue.len() == queued));
         let pages = |held: bool| -> u64 {
-            let counted = self.ranges.iter().filter(|(_, mark)| !(held && mark.dropped));
+            let counted = ranges().filter(|(_, mark)| !(held && mark.dropped));
             counted.map(|(start, mark)| mark.end - start).sum()
         };
         assert_eq!((self.pages, self.held_pages), (pages(false), pages(true)));

@@ -54,7 +54,7 @@ pub use stats::Stats;
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
-use crate::sync::{read, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{prefetch_at, read, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::sys::{atfork, peek, vma};
 use crate::units::{Bytes, PageSize, Pages};
 use engine::Backend;
@@ -145,6 +145,7 @@ impl Region {
     /// cannot be volatile, or [`Error::Os`]: the range may count as marked, and is to be unmarked.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
+        self.fetch(&range);
         let mut state = self.alone()?;
         for part in state.pins.keep_back(pages, priority).iter() {
             self.mark_now(&mut state, *part, priority)?;
@@ -153,6 +154,7 @@ impl Region {
     }
 
     /// Marks pages that no guard covers.
+    #[inline]
     fn mark_now(&self, state: &mut State, pages: Extent, priority: Priority) -> Result<(), Error> {
         state.arm_adopted(pages)?;
         let new = state.marks.insert(pages, priority, self.now());
@@ -184,6 +186,7 @@ impl Region {
     /// and what was lost is told by the next unmark.
     pub fn unmark(&self, range: Range<Bytes>) -> Result<Purged, Error> {
         let pages = self.checked(&range)?;
+        self.fetch(&range);
         if atfork::is_without_steps() {
             return self.unmark_cloned(pages);
         }
@@ -197,6 +200,7 @@ impl Region {
     }
 
     /// Unmarks pages; returns those that were lost.
+    #[inline]
     fn unmark_now(&self, state: &mut State, pages: Extent) -> Result<Vec<Extent>, Error> {
         let parts = state.marks.within(pages);
         let mut lost = Vec::new();
@@ -319,12 +323,22 @@ impl Region {
         vma::usage(&range).map_or(Pages::ZERO, |usage| usage.lazy_free.pages_down(self.page))
     }
 
+    /// Has the processor look for the first word while the lock is taken. Not with the engine that
+    /// touches no page: the kernel would have to flush what the processor has learnt.
+    #[inline]
+    fn fetch(&self, range: &Range<Bytes>) {
+        if self.engine == Engine::Tag {
+            prefetch_at(self.as_ptr().wrapping_add(range.start.as_usize()));
+        }
+    }
+
     /// The time since the region was made, where ages matter.
     fn now(&self) -> Duration {
         self.options.max_age.map_or(Duration::ZERO, |_| self.made.elapsed())
     }
 
     /// Drops what is beyond the cap or too old.
+    #[inline]
     fn keep_caps(&self, state: &mut State) -> Result<(), Error> {
         if self.options.cap.is_none() && self.options.max_age.is_none() {
             return Ok(());
@@ -350,6 +364,7 @@ impl Region {
     }
 
     /// The lock, held alone, of a region that can mark.
+    #[inline]
     fn alone(&self) -> Result<RwLockWriteGuard<'_, State>, Error> {
         if atfork::is_without_steps() {
             return Err(Error::Cloned);
@@ -366,6 +381,7 @@ impl Region {
     }
 
     /// The pages of a range, which is not empty, aligned, and inside.
+    #[inline]
     fn checked(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
         let granule = self.granule;
         let unaligned =

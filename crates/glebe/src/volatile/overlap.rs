@@ -48,6 +48,7 @@ impl Calls {
     }
 
     /// An unmark begins; before it waits for the region's lock.
+    #[inline]
     pub(super) fn begin(&self) -> Call<'_> {
         let mut log = lock(&self.log);
         log.time += 1;
@@ -72,6 +73,7 @@ impl Log {
 impl Call<'_> {
     /// Adds to `lost` what others found lost in `extent`, then keeps all of it for others. Under
     /// the region's lock, after the pages were looked at.
+    #[inline]
     pub(super) fn share(&self, extent: Extent, lost: &mut Vec<Extent>) {
         // What another found before is seen here: the region's lock lay between.
         if lost.is_empty() && self.calls.losses.load(Ordering::Acquire) == 0 {
@@ -93,6 +95,7 @@ impl Call<'_> {
 }
 
 impl Drop for Call<'_> {
+    #[inline]
     fn drop(&mut self) {
         let mut log = lock(&self.calls.log);
         log.time += 1;

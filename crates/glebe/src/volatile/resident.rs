@@ -35,6 +35,7 @@ impl Pins {
 
     /// A mark of `pages`: returns those that no guard covers; the others are kept back, with an
     /// older priority where they have one.
+    #[inline]
     pub(super) fn keep_back(&mut self, pages: Extent, priority: Priority) -> Parts {
         if self.held.is_empty() {
             return Parts::One(pages);
@@ -47,6 +48,7 @@ impl Pins {
     }
 
     /// An unmark of `pages`.
+    #[inline]
     pub(super) fn forget(&mut self, pages: Extent) {
         if self.kept_back.is_empty() {
             return;

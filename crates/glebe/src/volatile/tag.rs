@@ -98,6 +98,7 @@ impl Tag {
     }
 
     /// Tags what of `pages` holds memory and gives the kernel the right to it.
+    #[inline]
     pub(super) fn mark(&self, pages: Extent) -> Result<(), OsError> {
         if let (Some(huge), Some((pagemap, reading))) = (self.huge, &self.pagemap) {
             let (addr, len) = self.place(pages);
@@ -111,6 +112,7 @@ impl Tag {
     }
 
     /// As [`Tag::mark`], with a tag for each page.
+    #[inline]
     fn mark_pages(&self, pages: Extent) -> Result<(), OsError> {
         // Of a few pages one look at each tells: what is not zero is there.
         if pages.len() <= FEW_PAGES && self.all_written(pages) {
@@ -120,11 +122,13 @@ impl Tag {
     }
 
     /// Whether every page's first word is not zero.
+    #[inline]
     fn all_written(&self, pages: Extent) -> bool {
         (pages.start()..pages.end()).all(|page| self.word(page).load(Ordering::Relaxed) != 0)
     }
 
     /// Tags pages that hold memory and gives the kernel the right to them.
+    #[inline]
     fn offer(&self, pages: Extent) -> Result<(), OsError> {
         for page in pages.start()..pages.end() {
             self.put_tag(page);
@@ -134,6 +138,7 @@ impl Tag {
     }
 
     /// Saves a page's first word and puts the tag there.
+    #[inline]
     fn put_tag(&self, page: u64) {
         let word = self.word(page);
         self.saved[page as usize].store(word.load(Ordering::Acquire), Ordering::Release);
@@ -141,6 +146,7 @@ impl Tag {
     }
 
     /// Gives the kernel the right to tagged pages.
+    #[inline]
     fn free(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = self.place(pages);
         // SAFETY: inside the region's mapping; its owner has agreed to lose the contents.
@@ -149,6 +155,7 @@ impl Tag {
 
     /// Takes the right to `parts` back. On an error, which only huge pages can meet, nothing has
     /// changed but that less of them may be lost later.
+    #[inline]
     pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Found, OsError> {
         let mut found = self.unmark_whole(parts)?;
         let of_whole = !found.lost.is_empty();
@@ -172,6 +179,7 @@ impl Tag {
     }
 
     /// Puts the saved word back where the tag is, else returns the word that is there.
+    #[inline]
     fn take_back(&self, page: u64) -> Result<(), u64> {
         let (word, tag) = (self.word(page), self.tag(page));
         // Looked at first: an exchange would allocate a page for what is lost.
@@ -244,6 +252,7 @@ impl Tag {
     }
 
     /// The tag of a page: not zero, and not the same for two pages.
+    #[inline]
     fn tag(&self, page: u64) -> u64 {
         // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
         let mut mixed = self.secret.wrapping_add(page.wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -253,6 +262,7 @@ impl Tag {
     }
 
     /// The first word of a page.
+    #[inline]
     fn word(&self, page: u64) -> &MappedWord {
         let at = self.base + Pages::new(page).bytes(self.page).as_usize();
         debug_assert!((page as usize) < self.saved.len() && at % WORD == 0);
@@ -262,6 +272,7 @@ impl Tag {
     }
 
     /// Address and length of pages.
+    #[inline]
     fn place(&self, pages: Extent) -> (usize, Bytes) {
         let offset = Pages::new(pages.start()).bytes(self.page).as_usize();
         (self.base + offset, Pages::new(pages.len()).bytes(self.page))
