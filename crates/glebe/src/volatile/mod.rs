@@ -54,7 +54,7 @@ pub use stats::Stats;
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
-use crate::sync::{prefetch_at, read, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{prefetch_at, read, try_write, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::sys::{atfork, peek, vma};
 use crate::units::{Bytes, PageSize, Pages};
 use engine::Backend;
@@ -191,8 +191,10 @@ impl Region {
             return self.unmark_cloned(pages);
         }
         fork::give_way();
-        let call = self.calls.begin();
-        let mut state = write(&self.state);
+        let (mut call, mut state) = match try_write(&self.state) {
+            Some(state) => (self.calls.begin_held(), state),
+            None => (self.calls.begin(), write(&self.state)),
+        };
         let mut lost = self.unmark_now(&mut state, pages)?;
         state.pins.forget(pages);
         call.share(pages, &mut lost);
@@ -384,8 +386,8 @@ impl Region {
     #[inline]
     fn checked(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
         let granule = self.granule;
-        let unaligned =
-            [range.start, range.end].into_iter().find(|end| end.get() % granule.get() != 0);
+        let mask = granule.get() - 1;
+        let unaligned = [range.start, range.end].into_iter().find(|end| end.get() & mask != 0);
         if let Some(offset) = unaligned {
             return Err(Error::Unaligned { offset, granule });
         }

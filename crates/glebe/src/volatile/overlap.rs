@@ -39,7 +39,8 @@ pub(super) struct Calls {
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     calls: &'a Calls,
-    began: u64,
+    /// None while no other call has to know of this one.
+    began: Option<u64>,
 }
 
 impl Calls {
@@ -50,11 +51,24 @@ impl Calls {
     /// An unmark begins; before it waits for the region's lock.
     #[inline]
     pub(super) fn begin(&self) -> Call<'_> {
+        Call { calls: self, began: Some(self.list()) }
+    }
+
+    /// An unmark begins that had not to wait: the caller holds the region's lock alone. Nobody
+    /// adds a loss until it is released, so there is nothing to be told where there is none now.
+    #[inline]
+    pub(super) fn begin_held(&self) -> Call<'_> {
+        let is_told = self.losses.load(Ordering::Acquire) != 0;
+        Call { calls: self, began: is_told.then(|| self.list()) }
+    }
+
+    /// Lists a call; the time.
+    fn list(&self) -> u64 {
         let mut log = lock(&self.log);
         log.time += 1;
         let began = log.time;
         log.under_way.push(began);
-        Call { calls: self, began }
+        began
     }
 
     /// The lock, held over a fork.
@@ -74,21 +88,22 @@ impl Call<'_> {
     /// Adds to `lost` what others found lost in `extent`, then keeps all of it for others. Under
     /// the region's lock, after the pages were looked at.
     #[inline]
-    pub(super) fn share(&self, extent: Extent, lost: &mut Vec<Extent>) {
+    pub(super) fn share(&mut self, extent: Extent, lost: &mut Vec<Extent>) {
         // What another found before is seen here: the region's lock lay between.
         if lost.is_empty() && self.calls.losses.load(Ordering::Acquire) == 0 {
             return;
         }
+        let began = *self.began.get_or_insert_with(|| self.calls.list());
         let mut log = lock(&self.calls.log);
         let own = lost.clone();
         for loss in &log.losses {
             // Returned before this began: its caller knew, and this one may rely on that.
-            if loss.returned.is_none_or(|returned| returned > self.began) {
+            if loss.returned.is_none_or(|returned| returned > began) {
                 lost.extend(loss.runs.iter().filter_map(|run| run.intersection(extent)));
             }
         }
         if !own.is_empty() {
-            log.losses.push(Loss { finder: self.began, returned: None, runs: own });
+            log.losses.push(Loss { finder: began, returned: None, runs: own });
             self.calls.losses.store(log.losses.len() as u64, Ordering::Release);
         }
     }
@@ -97,15 +112,16 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     #[inline]
     fn drop(&mut self) {
+        let Some(began) = self.began else { return };
         let mut log = lock(&self.calls.log);
         log.time += 1;
         let now = log.time;
-        log.under_way.retain(|began| *began != self.began);
+        log.under_way.retain(|other| *other != began);
         if log.losses.is_empty() {
             return;
         }
         let oldest = log.under_way.iter().copied().min().unwrap_or(u64::MAX);
-        for loss in log.losses.iter_mut().filter(|loss| loss.finder == self.began) {
+        for loss in log.losses.iter_mut().filter(|loss| loss.finder == began) {
             loss.returned = Some(now);
         }
         log.losses.retain(|loss| loss.returned.is_none_or(|returned| returned > oldest));
@@ -124,12 +140,12 @@ mod tests {
     #[test]
     fn a_loss_is_told_to_whoever_began_before_its_finder_returned() {
         let calls = Calls::new();
-        let (first, second) = (calls.begin(), calls.begin());
+        let (mut first, mut second) = (calls.begin(), calls.begin());
         first.share(extent(0, 10), &mut vec![extent(3, 4)]);
-        let third = calls.begin();
+        let mut third = calls.begin();
         drop(first);
-        let fourth = calls.begin();
-        for (call, told) in [(&second, true), (&third, true), (&fourth, false)] {
+        let mut fourth = calls.begin();
+        for (call, told) in [(&mut second, true), (&mut third, true), (&mut fourth, false)] {
             let mut lost = Vec::new();
             call.share(extent(5, 10), &mut lost);
             assert_eq!(lost, if told { vec![extent(5, 2)] } else { vec![] });
@@ -138,5 +154,26 @@ mod tests {
         assert!(lock(&calls.log).losses.is_empty());
         drop(fourth);
         assert!(lock(&calls.log).under_way.is_empty());
+    }
+
+    #[test]
+    fn a_call_that_need_not_wait_is_told_and_tells() {
+        let calls = Calls::new();
+        let quiet = calls.begin_held();
+        assert!(quiet.began.is_none());
+        drop(quiet);
+        let waits = calls.begin();
+        let mut finder = calls.begin_held();
+        finder.share(extent(0, 10), &mut vec![extent(3, 4)]);
+        let meanwhile = calls.begin_held();
+        drop(finder);
+        let afterwards = calls.begin_held();
+        for (call, told) in [(waits, true), (meanwhile, true), (afterwards, false)] {
+            let (mut call, mut lost) = (call, Vec::new());
+            call.share(extent(5, 10), &mut lost);
+            assert_eq!(lost, if told { vec![extent(5, 2)] } else { vec![] });
+        }
+        assert_eq!(calls.losses.load(Ordering::Relaxed), 0);
+        assert!(calls.begin_held().began.is_none());
     }
 }

@@ -114,7 +114,7 @@ impl Region {
         if atfork::is_without_steps() {
             return Err(Error::Cloned);
         }
-        let call = self.calls.begin();
+        let mut call = self.calls.begin();
         let mut state = self.alone()?;
         let parts = state.marks.priorities_within(pages);
         let mut lost = self.unmark_now(&mut state, pages)?;

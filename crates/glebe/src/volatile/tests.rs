@@ -313,3 +313,5 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
         expect(&region, 0..3 * each, &[]);
     }
 }
+
+mod whole;
