@@ -10,7 +10,8 @@
 //! Any range of whole granules may be marked and unmarked any number of times, overlapping or
 //! not, by any thread. Marking what is marked changes nothing of it, its age included. While
 //! memory is marked it must not be written: a write may cancel the kernel's right to the page
-//! without a word or, where the page is gone, raise SIGBUS (*scan*) or be reported as lost (*tag*).
+//! without a word or, where the page is gone, raise SIGBUS (*scan*) or be reported as lost (*tag*;
+//! with huge pages it may be taken for what was there).
 //!
 //! One lock a region: whoever marks, unmarks or drops holds it alone, whoever reads or writes
 //! by the calls here shares it. Beside it, held for a few instructions, the log of unmarks under

@@ -4,7 +4,9 @@
 //! Without it the later of two overlapping unmarks would find the zeros that the first left for
 //! a lost page, and call them kept. Time is a counter that each call moves on when it begins and
 //! when it returns. A loss is kept while a call is under way that began before its finder
-//! returned. One lock, held for a few instructions; calls are few, so lists do.
+//! returned. One lock, held for a few instructions, after the region's where both are; calls are
+//! few, so lists do. A call that has not to wait for the region's lock and finds no loss, its own or
+//! another's, leaves the log alone.
 
 use crate::extent::Extent;
 use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
