@@ -34,7 +34,7 @@ pub(super) struct Bare {
     start: usize,
     len: usize,
     /// Whose memory it is, where nothing was mapped for it.
-    _region: Option<Region>,
+    _region: Option<Box<Region>>,
 }
 
 impl Bare {
@@ -63,7 +63,7 @@ impl Bare {
     /// The memory of a region: to the kernel it is what the region's own calls find.
     pub(super) fn of(region: Region) -> Self {
         let (start, len) = (region.as_ptr().expose_provenance(), region.len().as_usize());
-        Self { base: start, mapped: 0, start, len, _region: Some(region) }
+        Self { base: start, mapped: 0, start, len, _region: Some(Box::new(region)) }
     }
 
     /// Makes a call on a part.
