@@ -218,10 +218,11 @@ pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
                 continue;
             }
         };
-        let bare = Bare::new(LEN, None)?;
-        bare.touch(Bytes::ZERO, LEN, page);
+        let other = which.map(LEN)?;
         let block = vec![0x5a; LEN.as_usize()];
         region.write(Bytes::ZERO, &block)?;
+        other.write(Bytes::ZERO, &block)?;
+        let bare = Bare::of(other);
         drop(block);
         let (mut glebe_us, mut bare_us) = (Vec::new(), Vec::new());
         let mut random = Random::new(11);
@@ -253,7 +254,8 @@ pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
     report.ratio("one_page_vs_bare_calls", worst(&ratios));
     report.note(
         "one_page: the bare calls are MADV_FREE and MADV_POPULATE_WRITE (scan), MADV_FREE between \
-         two exchanges of a word (tag), on memory that no userfaultfd watches, and keep no record. \
+         two exchanges of a word (tag), on the memory of another such region, which a userfaultfd \
+         watches or not as the engine has it, and keep no record. \
          The ratio is the median of those of the rounds, and without an engine's name that of the \
          worse engine.",
     );

@@ -143,6 +143,7 @@ impl From<Refusal> for Error {
 
 impl State {
     /// Before `pages` are marked: arms what of them is not marked yet, all or nothing of it.
+    #[inline]
     pub(super) fn arm_adopted(&mut self, pages: &[Extent]) -> Result<(), Error> {
         let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
             return Ok(());
@@ -158,6 +159,7 @@ impl State {
     }
 
     /// After `parts` were unmarked.
+    #[inline]
     pub(super) fn disarm_adopted(&mut self, parts: &[Extent]) {
         let Self { backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
             return;
@@ -180,6 +182,7 @@ impl State {
 
     /// In a child that could not be armed at first, where something is to be marked: what is
     /// marked already is lost.
+    #[inline]
     pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
         if self.is_unarmed {
             self.arm_again()?;

@@ -91,7 +91,7 @@ impl Drop for Entry {
 struct HeldRegion {
     log: MutexGuard<'static, Log>,
     state: RwLockWriteGuard<'static, State>,
-    _locks: Locks,
+    locks: Locks,
 }
 
 /// What is held over a fork; the regions' locks go first.
@@ -131,7 +131,7 @@ fn prepare() {
             let log: MutexGuard<'static, Log> = transmute(locks.calls.hold());
             (state, log)
         };
-        held.regions.push(HeldRegion { log, state, _locks: locks });
+        held.regions.push(HeldRegion { log, state, locks });
     }
     held.list = Some(list);
     IS_WAITING.store(0, Ordering::Relaxed);
@@ -143,7 +143,7 @@ fn parent() {
 
 fn child() {
     release(|region| {
-        region.log.follow_fork();
+        region.locks.calls.follow_fork(&mut region.log);
         region.state.follow_fork();
     });
 }

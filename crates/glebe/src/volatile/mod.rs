@@ -10,9 +10,9 @@
 //! Any range of whole granules may be marked and unmarked any number of times, overlapping or
 //! not, by any thread. Marking what is marked changes nothing of it, its age included. While
 //! memory is marked it must not be written: a write may cancel the kernel's right to the page
-//! without a word or, where the page is gone, raise SIGBUS (*scan*) or be reported as lost (*tag*).
-//! What is mapped anew over a marked part is not volatile, but for *tag*, which cannot see it
-//! ([`Options::over`]).
+//! without a word or, where the page is gone, raise SIGBUS (*scan*) or be reported as lost (*tag*;
+//! with huge pages it may be taken for what was there). What is mapped anew over a marked part is
+//! not volatile, but for *tag*, which cannot see it ([`Options::over`]).
 //!
 //! One lock a region: whoever marks, unmarks or drops holds it alone, whoever reads or writes
 //! by the calls here shares it. Beside it, held for a few instructions, the log of unmarks under
@@ -56,7 +56,7 @@ pub use stats::Stats;
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
-use crate::sync::{read, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{prefetch_at, read, try_write, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::sys::{atfork, peek, vma};
 use crate::units::{Bytes, PageSize, Pages};
 use engine::Backend;
@@ -157,15 +157,17 @@ impl Region {
     /// cannot be volatile, or [`Error::Os`]: the range may count as marked, and is to be unmarked.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
+        self.fetch(&range);
         let mut state = self.alone()?;
         let parts = state.pins.uncovered(pages);
         // All of them before anything changes: arming may be refused.
         state.arm_adopted(&parts)?;
         state.pins.keep_back(pages, &parts, priority);
-        parts.into_iter().try_for_each(|part| self.mark_armed(&mut state, part, priority))
+        parts.iter().try_for_each(|part| self.mark_armed(&mut state, *part, priority))
     }
 
     /// Marks pages that no guard covers, and that are armed.
+    #[inline]
     fn mark_armed(
         &self,
         state: &mut State,
@@ -177,16 +179,16 @@ impl Region {
             return Ok(());
         }
         state.look_for_swap(pages.len());
-        self.counts.add(Counter::Marks, 1);
-        self.counts.add(Counter::MarkedEver, new.iter().map(|part| part.len()).sum());
+        self.counts.add_alone(Counter::Marks, 1);
+        self.counts.add_alone(Counter::MarkedEver, new.iter().map(|part| part.len()).sum());
         // First of all of them: what fails below leaves a range that counts as marked.
         new.iter().for_each(|part| self.marked.set(*part));
-        for part in new {
+        for part in new.iter() {
             let marked = match &state.backend {
-                Backend::Scan(scan) => scan.mark(part, state.swap),
-                Backend::Tag(tag) => tag.mark(part),
+                Backend::Scan(scan) => scan.mark(*part, state.swap),
+                Backend::Tag(tag) => tag.mark(*part),
             };
-            marked.map_err(|error| self.refused(part, error, state))?;
+            marked.map_err(|error| self.refused(*part, error, state))?;
         }
         self.keep_caps(state)
     }
@@ -206,12 +208,15 @@ impl Region {
     /// and what was lost is told by the next unmark.
     pub fn unmark(&self, range: Range<Bytes>) -> Result<Purged, Error> {
         let pages = self.checked(&range)?;
+        self.fetch(&range);
         if atfork::is_without_steps() {
             return self.unmark_cloned(pages);
         }
         fork::give_way();
-        let call = self.calls.begin();
-        let mut state = write(&self.state);
+        let (mut call, mut state) = match try_write(&self.state) {
+            Some(state) => (self.calls.begin_held(), state),
+            None => (self.calls.begin(), write(&self.state)),
+        };
         let mut lost = self.unmark_now(&mut state, pages)?;
         state.pins.forget(pages);
         call.share(pages, &mut lost);
@@ -219,6 +224,7 @@ impl Region {
     }
 
     /// Unmarks pages; returns those that were lost.
+    #[inline]
     fn unmark_now(&self, state: &mut State, pages: Extent) -> Result<Vec<Extent>, Error> {
         let parts = state.marks.within(pages);
         let mut lost = Vec::new();
@@ -227,16 +233,16 @@ impl Region {
                 backend if state.is_unarmed => backend.lose(&parts)?,
                 Backend::Scan(scan) => scan.unmark(&parts)?,
                 Backend::Tag(tag) => {
-                    let found = tag.unmark(&parts);
+                    let found = tag.unmark(&parts)?;
                     self.settle_overwritten(state, &found.overwritten);
                     found.lost
                 }
             };
             let purged: u64 = lost.iter().map(|run| run.len()).sum();
             let all: u64 = parts.iter().map(|part| part.len()).sum();
-            self.counts.add(Counter::Unmarks, 1);
-            self.counts.add(Counter::Purged, purged);
-            self.counts.add(Counter::Rescued, all - purged);
+            self.counts.add_alone(Counter::Unmarks, 1);
+            self.counts.add_alone(Counter::Purged, purged);
+            self.counts.add_alone(Counter::Rescued, all - purged);
             state.marks.remove(pages);
             state.disarm_adopted(&parts);
             parts.iter().for_each(|part| self.marked.clear(*part));
@@ -281,7 +287,7 @@ impl Region {
                 let stopped = offset + Bytes::new(copied as u64);
                 (copied < buf.len()).then(|| stopped.pages_down(self.page).get())
             }
-            Some(Backend::Tag(tag)) => tag.try_read(offset, buf).err(),
+            Some(Backend::Tag(tag)) => tag.try_read(offset, buf)?,
         };
         let Some(page) = lost else { return Ok(()) };
         self.counts.add(Counter::ReadsLost, 1);
@@ -322,7 +328,7 @@ impl Region {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
         let dropped = state.drop_held(pages)?;
-        self.counts.add(Counter::DroppedNow, dropped.get());
+        self.counts.add_alone(Counter::DroppedNow, dropped.get());
         Ok(dropped.bytes(self.page))
     }
 
@@ -361,13 +367,26 @@ impl Region {
         (Pages::new(lazy_free), Pages::new(rss.saturating_sub(lazy_free)))
     }
 
+    /// Has the processor look for the first word while the lock is taken. Not with the engine that
+    /// touches no page: the kernel would have to flush what the processor has learnt.
+    #[inline]
+    fn fetch(&self, range: &Range<Bytes>) {
+        if self.engine == Engine::Tag {
+            prefetch_at(self.as_ptr().wrapping_add(range.start.as_usize()));
+        }
+    }
+
     /// The time since the region was made, where ages matter.
     fn now(&self) -> Duration {
         self.options.max_age.map_or(Duration::ZERO, |_| self.made.elapsed())
     }
 
     /// Drops what is beyond the cap or too old.
+    #[inline]
     fn keep_caps(&self, state: &mut State) -> Result<(), Error> {
+        if self.options.cap.is_none() && self.options.max_age.is_none() {
+            return Ok(());
+        }
         let mut dropped = Pages::ZERO;
         if let Some(age) = self.options.max_age {
             while let Some(old) = state.marks.aged(age, self.now()) {
@@ -384,11 +403,12 @@ impl Region {
                 dropped = dropped + state.drop_held(part.unwrap_or(first))?;
             }
         }
-        self.counts.add(Counter::DroppedByCap, dropped.get());
+        self.counts.add_alone(Counter::DroppedByCap, dropped.get());
         Ok(())
     }
 
     /// The lock, held alone, of a region that can mark.
+    #[inline]
     fn alone(&self) -> Result<RwLockWriteGuard<'_, State>, Error> {
         if atfork::is_without_steps() {
             return Err(Error::Cloned);
@@ -405,10 +425,11 @@ impl Region {
     }
 
     /// The pages of a range, which is not empty, aligned, and inside.
+    #[inline]
     fn checked(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
         let granule = self.granule;
-        let unaligned =
-            [range.start, range.end].into_iter().find(|end| end.get() % granule.get() != 0);
+        let mask = granule.get() - 1;
+        let unaligned = [range.start, range.end].into_iter().find(|end| end.get() & mask != 0);
         if let Some(offset) = unaligned {
             return Err(Error::Unaligned { offset, granule });
         }

@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 
+use super::marks::Parts;
 use super::{fork, Error, Priority, Purged, Region};
 use crate::extent::Extent;
 use crate::sync::write;
@@ -35,20 +36,32 @@ impl Pins {
     }
 
     /// What of `pages` no guard covers.
-    pub(super) fn uncovered(&self, pages: Extent) -> Vec<Extent> {
-        without(vec![pages], &self.held)
+    #[inline]
+    pub(super) fn uncovered(&self, pages: Extent) -> Parts {
+        if self.held.is_empty() {
+            return Parts::One(pages);
+        }
+        Parts::Many(without(vec![pages], &self.held))
     }
 
     /// A mark of `pages` but those that are `uncovered`: kept back, with an older priority where
     /// they have one.
+    #[inline]
     pub(super) fn keep_back(&mut self, pages: Extent, uncovered: &[Extent], priority: Priority) {
+        if uncovered == [pages] {
+            return;
+        }
         let known: Vec<Extent> = self.kept_back.iter().map(|(part, _)| *part).collect();
         let new = without(without(vec![pages], uncovered), &known);
         self.kept_back.extend(new.into_iter().map(|part| (part, priority)));
     }
 
     /// An unmark of `pages`.
+    #[inline]
     pub(super) fn forget(&mut self, pages: Extent) {
+        if self.kept_back.is_empty() {
+            return;
+        }
         let kept_back = std::mem::take(&mut self.kept_back).into_iter();
         self.kept_back = kept_back
             .flat_map(|(part, priority)| {
@@ -116,7 +129,7 @@ impl Region {
         if atfork::is_without_steps() {
             return Err(Error::Cloned);
         }
-        let call = self.calls.begin();
+        let mut call = self.calls.begin();
         let mut state = self.alone()?;
         let parts = state.marks.priorities_within(pages);
         let mut lost = self.unmark_now(&mut state, pages)?;

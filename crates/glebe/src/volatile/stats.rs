@@ -88,6 +88,12 @@ impl Counts {
     pub(super) fn add(&self, counter: Counter, n: u64) {
         self.0.add(counter as usize, n);
     }
+
+    /// As [`Counts::add`], of a counter that changes only under the region's lock, held alone.
+    #[inline]
+    pub(super) fn add_alone(&self, counter: Counter, n: u64) {
+        self.0.add_alone(counter as usize, n);
+    }
 }
 
 impl Stats {

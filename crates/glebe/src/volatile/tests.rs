@@ -100,7 +100,7 @@ fn what_an_unmark_that_a_fork_cut_short_had_found_is_told_in_the_child() {
             region.mark(range(0, pages), Priority::NORMAL).unwrap();
             purge(&region, 3, 3);
             // As another thread's, up to just before it returns.
-            let call = region.calls.begin();
+            let mut call = region.calls.begin();
             let mut state = write(&region.state);
             let mut lost = region.unmark_now(&mut state, extent(0, pages)).unwrap();
             call.share(extent(0, pages), &mut lost);
@@ -362,3 +362,5 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
         expect(&region, 0..3 * each, &[]);
     }
 }
+
+mod whole;

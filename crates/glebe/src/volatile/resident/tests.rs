@@ -72,7 +72,7 @@ proptest! {
                     }
                     let uncovered = pins.uncovered(pages);
                     pins.keep_back(pages, &uncovered, priority);
-                    for i in uncovered.into_iter().flat_map(each) {
+                    for i in uncovered.iter().copied().flat_map(each) {
                         real[i].get_or_insert(priority);
                     }
                 }
