@@ -27,27 +27,34 @@ mod entries;
 mod entry;
 mod error;
 mod evict;
+mod fitted;
 mod frames;
 mod groups;
 mod guard;
 mod handle;
+mod histogram;
 mod memory;
 mod objects;
 mod options;
 mod pages;
 mod pins;
 mod pool;
+mod refit;
 mod size_class;
+mod stats;
 mod words;
 mod zspage;
 
 pub use compact::Compacted;
 pub use error::Error;
+pub use fitted::{Estimate, Metadata};
 pub use guard::Guard;
 pub use handle::Handle;
+pub use histogram::{Counters, Histogram};
 pub use options::{AtLimit, Budget, Compaction, Options, TableChoice};
 pub use pool::Pool;
 pub use size_class::{Rules, RulesError, SizeClass, Table};
+pub use stats::{ClassStats, Stats};
 
 #[cfg(test)]
 mod tests;
