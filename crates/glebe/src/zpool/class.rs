@@ -354,6 +354,7 @@ impl State {
         if memory.pins.is_pinned(place.zspage) {
             self.blocks.set_limbo(ordinal, place.slot);
             self.limbo.push(Limbo { zspage: place.zspage, slot: place.slot });
+            memory.add_waiting();
             return false;
         }
         self.free(memory, ordinal, place.slot)
@@ -412,6 +413,7 @@ impl State {
         let Limbo { zspage, slot } = self.limbo[0];
         if !memory.pins.is_pinned(zspage) {
             self.limbo.swap_remove(0);
+            memory.sub_waiting();
             self.free_unused(memory, Place { zspage, slot });
         }
     }
@@ -425,6 +427,7 @@ impl State {
                 self.limbo.push(limbo);
             } else {
                 let Limbo { zspage, slot } = limbo;
+                memory.sub_waiting();
                 went |= self.free_unused(memory, Place { zspage, slot });
             }
         }
