@@ -466,9 +466,8 @@ impl State {
     /// The zspage to empty and the one to fill.
     fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
         let to = self.groups.fullest()?;
-        let unpinned =
-            |ordinal: &u32| !memory.pins.is_pinned(self.blocks.number(*ordinal));
-        for head in self.groups.from_emptiest() {
+        let unpinned = |ordinal: &u32| !memory.pins.is_pinned(self.blocks.number(*ordinal));
+        for head in self.groups.emptiest_first() {
             let of_list = std::iter::successors(Some(head), |ordinal| {
                 Some(self.blocks.link(*ordinal, NEXT)).filter(|next| *next != NONE)
             });
@@ -550,10 +549,9 @@ impl State {
         self.close_all(memory);
         self.settle(memory);
         let mut found = Vec::new();
-        let full = (0..self.blocks.len()).find(|ordinal| {
-            self.blocks.used(*ordinal) == self.shape.objects
-        });
-        for ordinal in self.groups.from_emptiest().chain(full) {
+        let full =
+            (0..self.blocks.len()).find(|ordinal| self.blocks.used(*ordinal) == self.shape.objects);
+        for ordinal in self.groups.emptiest_first().chain(full) {
             let zspage = self.blocks.number(ordinal);
             for slot in 0..self.blocks.fresh(ordinal) {
                 if let Some((_, entry)) = self.object(memory, ordinal, slot) {

@@ -17,7 +17,7 @@ const SAMPLE: usize = 64;
 /// Zspages found that other threads evict first, or of which nothing can go.
 const LOST_MAX: usize = 32;
 /// Numbers that are passed over at most, where few zspages are left.
-const LOOKED_AT_MAX: u32 = 4096;
+const LOOKED_AT_MAX: u32 = 1 << 12;
 
 impl Pool {
     /// Makes room for something; false if nothing can go. `trimmed` is whether this was called

@@ -30,12 +30,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(
-        entries: Entries,
-        zspages: Zspages,
-        pages: Pages,
-        account: Account,
-    ) -> Self {
+    pub(crate) fn new(entries: Entries, zspages: Zspages, pages: Pages, account: Account) -> Self {
         let ready = std::array::from_fn(|_| AtomicU64::new(0));
         let (freeable, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
         let pins = Pins::new();
