@@ -41,7 +41,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::contig::Contig;
 use crate::stats::Histogram;
-use crate::sync::{lock, Mutex};
+use crate::sync::Mutex;
 use crate::sys::page_size;
 use crate::sys::ticks::Rate;
 use crate::units::{Bytes, Pages};
@@ -232,12 +232,7 @@ impl Reserve {
     /// # Errors
     /// [`Error::Forked`].
     pub fn largest_run(&self) -> Result<Pages, Error> {
-        let inner = self.inner.get()?;
-        let mut positions = lock(&inner.positions);
-        if !inner.stock().is_empty() {
-            inner.drain_stock(&mut positions);
-        }
-        Ok(Pages::new(positions.largest()))
+        Ok(self.inner.get()?.largest_run())
     }
 
     /// Pages in the reserve.

@@ -117,23 +117,26 @@ impl Inner {
         Err(Error::WouldWait)
     }
 
-    /// Takes the positions of a block.
-    fn place(&self, request: Request) -> Result<Extent, Error> {
-        let lent = self.lent();
-        let cost = &|granule: usize| {
-            let word = lent.granule(granule);
+    /// What a granule costs to clear for `request`.
+    fn cost(&self, request: Request) -> impl Fn(usize) -> u64 + '_ {
+        move |granule| {
+            let word = self.lent().granule(granule);
             let zeroing = request.zeroed && !word.is_zero();
             let waste = !request.zeroed && self.zero_target > 0 && word.is_zero();
             word.live()
                 + if word.writers() > 0 { COST_OF_WRITER } else { 0 }
                 + if zeroing { COST_OF_ZEROING } else { 0 }
                 + u64::from(waste)
-        };
-        let mut positions = lock(&self.positions);
+        }
+    }
+
+    /// What a place for `request` must have.
+    fn search(&self, request: Request) -> Search {
+        let lent = self.lent();
         // Where writers are counted a small block too must be able to avoid one.
         let counted = lent.critical().counts_writers();
         let zeros = request.zeroed && lent.zero_granules() > 0;
-        let search = Search {
+        Search {
             len: request.pages.get(),
             align: request.align.get(),
             any: request.any,
@@ -141,8 +144,15 @@ impl Inner {
             top: request.long_lived,
             avoid: if zeros { COST_OF_ZEROING } else { COST_OF_WRITER },
             some_free: lent.unlent_granules() > 0 || counted,
-        };
-        if request.is_any_page() && !counted {
+        }
+    }
+
+    /// Takes the positions of a block.
+    fn place(&self, request: Request) -> Result<Extent, Error> {
+        let cost = &self.cost(request);
+        let mut positions = lock(&self.positions);
+        let search = self.search(request);
+        if request.is_any_page() && !self.lent().critical().counts_writers() {
             if let Some(extent) = self.restock(&mut positions, &search, cost) {
                 return Ok(extent);
             }
@@ -170,9 +180,21 @@ impl Inner {
             return Extent::new(page, 1);
         }
         let first = positions.take_with_next(Stock::chunk_end, search, &cost)?;
-        let mut rest = Extent::new(first.start() + 1, first.len() - 1);
+        let rest = Extent::new(first.start() + 1, first.len() - 1);
+        self.fill_stock(positions, rest, search, cost);
+        Extent::new(first.start(), 1)
+    }
+
+    /// Stocks `first`, pages of one chunk that are taken, and positions that it takes.
+    fn fill_stock(
+        &self,
+        positions: &mut Positions,
+        mut first: Option<Extent>,
+        search: &Search,
+        cost: impl Fn(usize) -> u64,
+    ) {
         for _ in 0..stock::WORDS {
-            let next = rest.take();
+            let next = first.take();
             let next = next.or_else(|| positions.take_with_next(Stock::chunk_end, search, &cost));
             let Some(pages) = next else { break };
             if !self.stock().fill(pages) {
@@ -180,7 +202,19 @@ impl Inner {
                 break;
             }
         }
-        Extent::new(first.start(), 1)
+    }
+
+    /// The longest run that a block could be. A stock that must be drained for it is filled again,
+    /// so that no request pays for the question.
+    pub(super) fn largest_run(&self) -> Pages {
+        let mut positions = lock(&self.positions);
+        let drained = !self.stock().is_empty() && self.drain_stock(&mut positions);
+        let largest = positions.largest();
+        if drained {
+            let request = Request::new(Pages::new(1));
+            self.fill_stock(&mut positions, None, &self.search(request), self.cost(request));
+        }
+        Pages::new(largest)
     }
 
     /// Gives the stock back to the positions; whether there was any.
@@ -272,5 +306,28 @@ impl Inner {
             None => Contiguity::Proved,
             Some(grain) => Contiguity::WithinGrain(Pages::new(grain)),
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::Reserve;
+    use crate::units::{Bytes, Pages};
+
+    #[test]
+    fn asking_for_the_longest_run_leaves_pages_at_hand_and_the_run_to_be_had() {
+        let reserve = Reserve::builder().map(Bytes::mib(4)).unwrap();
+        let inner = reserve.inner.get().unwrap();
+        if inner.lent().critical().counts_writers() {
+            println!("skipped: without restartable sequences nothing is kept at hand");
+            return;
+        }
+        let one = Pages::new(1);
+        let before = reserve.largest_run().unwrap();
+        drop(reserve.alloc(one, one).unwrap());
+        assert!(!inner.stock().is_empty());
+        assert_eq!(reserve.largest_run().unwrap(), before);
+        assert!(!inner.stock().is_empty());
+        assert_eq!(reserve.alloc(before, one).unwrap().pages(), before);
     }
 }
