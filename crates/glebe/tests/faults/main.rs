@@ -1,5 +1,6 @@
 //! The n-th kernel call fails, for every n of a reserve's life: from the build, over blocks,
-//! promises and the page cache, to the drop; and for every n of a volatile region's.
+//! promises and the page cache, to the drop; and for every n of a volatile region's and of a
+//! pool's of objects.
 //!
 //! Whatever fails, a call succeeds or says what was refused, no byte is wrong, and nothing is
 //! left: no mapping, descriptor or thread, no page of the pool, no line in the record of claims.
@@ -17,6 +18,7 @@ mod pool;
 mod footing;
 mod foreign;
 mod volatile;
+mod zpool;
 
 use std::error::Error;
 
@@ -300,6 +302,7 @@ fn statistics_that_are_served() {
 #[test]
 fn any_kernel_call_may_fail_and_nothing_is_left() {
     footing::steady_heap();
+    walk_all(None, "compressed-object pool", zpool::live);
     volatile::refused_memory_is_as_it_was();
     volatile::marks_make_the_calls_they_need();
     volatile_regions(&Memory::ALL);
