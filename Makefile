@@ -13,7 +13,7 @@ PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 
 # The modules without system calls, which Miri can run.
-PURE := error:: extent:: free_tree:: stats:: units::
+PURE := error:: extent:: free_tree:: stats:: units:: zpool::size_class::
 
 .PHONY: help build demo test bench fuzz sanitize miri doc man install install-man
 .PHONY: lint fmt clippy msrv rustdoc layers shape unsafe-list deny aarch64

@@ -29,5 +29,8 @@ pub mod reserve;
 // Volatile memory at work.
 pub mod volatile;
 
+// The compressed-object pool.
+pub mod zpool;
+
 #[cfg(test)]
 mod scratch;

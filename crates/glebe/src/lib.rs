@@ -22,6 +22,7 @@ pub mod mapping;
 // L4: parts usable alone.
 pub mod contig;
 pub mod volatile;
+pub mod zpool;
 
 // L5
 pub mod reserve;

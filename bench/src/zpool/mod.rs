@@ -1,0 +1,5 @@
+//! What is measured and checked of [`glebe::zpool`].
+
+pub mod model;
+pub mod tables;
+pub mod trace;

@@ -1,0 +1,108 @@
+//! What tables of size classes make of the [trace](super::trace): in a [`Model`], and by the
+//! arithmetic of a pool that is compacted at every moment.
+//!
+//! Overheads are in percent of the bytes stored.
+
+use glebe::units::Bytes;
+use glebe::zpool::{Histogram, Metadata, Rules, Table};
+
+use super::model::{Model, Object};
+use super::trace::{Change, Trace, BLOCKS, STEPS};
+
+/// A step of a replay.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Bytes of the objects.
+    pub stored: Bytes,
+    /// Bytes of the zspages.
+    pub held: Bytes,
+    /// The same if it were compacted now.
+    pub compacted: Bytes,
+}
+
+impl Row {
+    /// What is held beyond what is stored, in percent.
+    #[must_use]
+    pub fn percent(&self) -> f64 {
+        percent(self.held, self.stored)
+    }
+
+    /// The same if it were compacted now.
+    #[must_use]
+    pub fn percent_compacted(&self) -> f64 {
+        percent(self.compacted, self.stored)
+    }
+}
+
+/// What `held` is beyond `stored`, in percent of that.
+#[must_use]
+pub fn percent(held: Bytes, stored: Bytes) -> f64 {
+    (held.get() as f64 / stored.get() as f64 - 1.0) * 100.0
+}
+
+/// Replays the trace in a [`Model`] that is not compacted; a row for each step, and how many
+/// objects a compaction after the last one moves.
+#[must_use]
+pub fn replay(trace: &Trace, table: &Table, header: Bytes) -> (Vec<Row>, u64) {
+    let page = table.rules().page;
+    let mut model = Model::new(table.clone(), header);
+    let mut blocks: Vec<Option<Object>> = vec![None; BLOCKS];
+    let mut rows = Vec::new();
+    for step in 0..STEPS.len() {
+        for change in trace.changes(step) {
+            let (block, new) = match change {
+                Change::Store { block, len } => (block, Some(model.store(len))),
+                Change::Drop { block } => (block, None),
+            };
+            if let Some(old) = std::mem::replace(&mut blocks[block], new) {
+                model.drop(old);
+            }
+        }
+        let held = model.pages().bytes(page);
+        let compacted = held - model.freeable().bytes(page);
+        rows.push(Row { stored: stored(trace, step), held, compacted });
+    }
+    let moved = model.compact();
+    assert_eq!(model.pages().bytes(page), rows[STEPS.len() - 1].compacted);
+    (rows, moved)
+}
+
+/// The bytes of all objects after a step.
+#[must_use]
+pub fn stored(trace: &Trace, step: usize) -> Bytes {
+    Bytes::new(trace.lengths(step).sum::<usize>() as u64)
+}
+
+/// The objects after a step.
+///
+/// # Panics
+/// If no table can be made by `rules`.
+#[must_use]
+pub fn histogram(trace: &Trace, step: usize, rules: &Rules) -> Histogram {
+    let mut histogram = Histogram::new(rules).expect("rules of a table");
+    trace.lengths(step).for_each(|len| histogram.add(len, 1));
+    histogram
+}
+
+/// What a pool with `table` holds of a step when it is compacted: its zspages, its metadata.
+#[must_use]
+pub fn compacted(trace: &Trace, step: usize, table: &Table, metadata: &Metadata) -> (Bytes, Bytes) {
+    let mut objects = vec![0_u64; table.classes().len()];
+    for len in trace.lengths(step) {
+        objects[table.class_of(len).expect("1 byte to a page")] += 1;
+    }
+    let (mut held, mut beside) = (0, 0);
+    for (class, n) in table.classes().iter().zip(objects) {
+        let zspages = n.div_ceil(u64::from(class.objects));
+        held += zspages * class.pages.bytes(table.rules().page).get();
+        let slots = zspages * u64::from(class.objects);
+        beside += n * metadata.object.get()
+            + slots * metadata.slot.get()
+            + zspages * metadata.zspage.get()
+            + if n > 0 { metadata.class.get() } else { 0 };
+    }
+    (Bytes::new(held), Bytes::new(beside))
+}
+
+#[cfg(test)]
+mod tests;
