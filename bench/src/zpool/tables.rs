@@ -84,12 +84,25 @@ pub fn histogram(trace: &Trace, step: usize, rules: &Rules) -> Histogram {
     histogram
 }
 
-/// What a pool with `table` holds of a step when it is compacted: its zspages, its metadata.
+/// What a pool with `table` and `header` bytes in front of objects holds of a step when it is
+/// compacted: its zspages, its metadata.
+///
+/// # Panics
+/// If the pages of `table` are smaller than the blocks of the trace.
 #[must_use]
-pub fn compacted(trace: &Trace, step: usize, table: &Table, metadata: &Metadata) -> (Bytes, Bytes) {
+pub fn compacted(
+    trace: &Trace,
+    step: usize,
+    table: &Table,
+    header: usize,
+    metadata: &Metadata,
+) -> (Bytes, Bytes) {
+    let page = table.rules().page.bytes().as_usize();
     let mut objects = vec![0_u64; table.classes().len()];
     for len in trace.lengths(step) {
-        objects[table.class_of(len).expect("1 byte to a page")] += 1;
+        // A page has no room for a header.
+        let len = if len < page { page.min(len + header) } else { len };
+        objects[table.class_of(len).expect("at most a page")] += 1;
     }
     let (mut held, mut beside) = (0, 0);
     for (class, n) in table.classes().iter().zip(objects) {

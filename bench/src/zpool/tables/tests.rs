@@ -103,3 +103,99 @@ fn the_rows_of_the_report() {
         assert!(moved.abs_diff(of.moved) <= of.moved / 20, "{}: {moved} moved", of.name);
     }
 }
+
+/// What a pool is to count: an entry of a handle, a back pointer, a header.
+const METADATA: Metadata = Metadata {
+    object: Bytes::new(8),
+    slot: Bytes::new(4),
+    zspage: Bytes::new(64),
+    class: Bytes::ZERO,
+};
+
+/// What the kernel has beside its zspages: a handle, a `struct zspage`.
+const KERNEL: Metadata = Metadata {
+    object: Bytes::new(8),
+    slot: Bytes::ZERO,
+    zspage: Bytes::new(56),
+    class: Bytes::ZERO,
+};
+
+/// Percent held beyond what is stored, with metadata, of steps that are compacted at once.
+type Percents = Vec<f64>;
+
+/// A step of a pool that has the same table at every step.
+fn with_table(trace: &Trace, table: &Table, header: usize, metadata: &Metadata) -> Percents {
+    (1..STEPS.len()).map(|step| with_all(trace, step, table, header, metadata)).collect()
+}
+
+fn with_all(trace: &Trace, step: usize, table: &Table, header: usize, of: &Metadata) -> f64 {
+    let (held, beside) = compacted(trace, step, table, header, of);
+    percent(held + beside, stored(trace, step))
+}
+
+/// A pool that chooses its table at every step, with `next`, from the one it had.
+fn rechosen(
+    trace: &Trace,
+    rules: &Rules,
+    next: impl Fn(Option<Table>, &Histogram) -> Table,
+) -> Percents {
+    let mut table = None;
+    let mut percents = Vec::new();
+    for step in 1..STEPS.len() {
+        let now = next(table.take(), &histogram(trace, step, rules));
+        percents.push(with_all(trace, step, &now, 0, &METADATA));
+        table = Some(now);
+    }
+    percents
+}
+
+#[test]
+fn fitted_tables_hold_less_than_the_kernel_at_every_step() {
+    let trace = Trace::load().unwrap();
+    let table = Table::by_rules(&rules(8, true)).unwrap();
+    let kernel = with_table(&trace, &table, 8, &KERNEL);
+    println!("kernel: {kernel:.2?}");
+    for chain in [4, 8, 16] {
+        let table = Table::by_rules(&rules(chain, true)).unwrap();
+        let percents = with_table(&trace, &table, 0, &METADATA);
+        println!("rules, chain {chain}: {percents:.2?}");
+        // No table of the kernel's rules is enough.
+        assert!(percents[9] > 7.1);
+    }
+    for (step, chain) in [(16, 8), (16, 16), (8, 8), (8, 16), (4, 8), (4, 16)] {
+        let rules = Rules { step: Bytes::new(step), ..rules(chain, true) };
+        let afresh = |_, now: &Histogram| Table::fitted(now, &METADATA);
+        let kept = |had: Option<Table>, now: &Histogram| {
+            let fitted = Table::fitted(now, &METADATA);
+            let held = |table: &Table| table.expected(now, &METADATA).held;
+            had.filter(|had| held(&fitted) > 0.995 * held(had)).unwrap_or(fitted)
+        };
+        let moved = |had: Option<Table>, now: &Histogram| {
+            let fitted = |had: Table| had.refitted(now, &METADATA, 0.01);
+            had.map_or_else(|| Table::fitted(now, &METADATA), fitted)
+        };
+        let ways = [
+            ("fitted afresh", rechosen(&trace, &rules, afresh)),
+            ("fitted where that saves 0.5 %", rechosen(&trace, &rules, kept)),
+            ("refitted, a byte moved for 0.01", rechosen(&trace, &rules, moved)),
+        ];
+        for (way, percents) in ways {
+            println!("step {step}, chain {chain}, {way}: {percents:.2?}");
+            assert!(percents.iter().zip(&kernel).all(|(mine, kernel)| mine < kernel), "{way}");
+            assert!(percents[9] < 6.5, "{way}");
+        }
+    }
+}
+
+#[test]
+fn compacted_by_arithmetic_is_compacted_by_the_model() {
+    let trace = Trace::load().unwrap();
+    for (header, merge) in [(0, true), (8, true), (8, false)] {
+        let table = Table::by_rules(&rules(8, merge)).unwrap();
+        let (rows, _) = replay(&trace, &table, Bytes::new(header as u64));
+        for (step, row) in rows.iter().enumerate() {
+            let (held, _) = compacted(&trace, step, &table, header, &METADATA);
+            assert_eq!(held, row.compacted, "{}", STEPS[step]);
+        }
+    }
+}

@@ -9,7 +9,8 @@
 //! lies between. Between two classes' numbers of pages the same sum decides.
 //!
 //! Sums are in bytes, as `f64`: exact to far more than what an estimate is worth, and the same on
-//! every machine, since nothing is reordered. Cost: O(sizes in use ^ 2 x kinds of zspage).
+//! every machine, since nothing is reordered. Cost: O(n x k x log n) for n sizes in use
+//! and k kinds of zspage, since a class's cost is linear in its objects.
 
 use super::histogram::Histogram;
 use super::size_class::{Rules, SizeClass, Table};
@@ -80,72 +81,146 @@ impl Cost {
     }
 }
 
+/// What classes are chosen for.
+struct Goal<'a> {
+    histogram: &'a Histogram,
+    metadata: &'a Metadata,
+    /// Classes whose objects need not move.
+    present: &'a [SizeClass],
+    /// What a moved byte costs, in bytes held.
+    move_cost: f64,
+}
+
 /// The kinds of zspage that may be best for objects of up to `size` bytes: each one longer than
-/// those before it, and cheaper an object.
-fn kinds(size: Bytes, rules: &Rules, metadata: &Metadata) -> Vec<Cost> {
+/// those before it, and cheaper an object; then the one that they are in.
+fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
+    let rules = goal.histogram.rules();
     let mut kinds: Vec<Cost> = Vec::new();
     for pages in 1..=rules.chain.get() {
         let class = SizeClass::of(size, Pages::new(pages), rules.page);
-        let cost = Cost::of(class, rules, metadata);
+        let mut cost = Cost::of(class, rules, goal.metadata);
+        if !goal.present.iter().any(|of| of.same_zspages(&class)) {
+            cost.per_object += goal.move_cost * size.get() as f64;
+        }
         if kinds.last().is_none_or(|last| cost.per_object < last.per_object) {
             kinds.push(cost);
         }
     }
+    if let Some(stay) = goal.present.iter().find(|class| class.size >= size) {
+        kinds.push(Cost::of(SizeClass { size, ..*stay }, rules, goal.metadata));
+    }
     kinds
 }
 
-/// The cheapest kind for `objects` objects; of equals the shortest.
-fn cheapest(kinds: &[Cost], objects: u64) -> (f64, SizeClass) {
-    let mut best = (f64::INFINITY, kinds[0].class);
-    for kind in kinds {
-        let held = kind.held(objects);
-        if held < best.0 {
-            best = (held, kind.class);
+/// The best classes for the smallest sizes in use: one of the sums that are built on.
+#[derive(Clone, Copy, Debug)]
+struct Best {
+    /// Objects of these sizes.
+    objects: u64,
+    held: f64,
+    /// The last class, and how many sizes are below it.
+    last: Option<(SizeClass, usize)>,
+}
+
+/// Those that can be the best to put one more class on, for some cost of its objects: the lower
+/// convex hull of what is held over objects, both of which ascend.
+#[derive(Debug, Default)]
+struct Hull(Vec<usize>);
+
+impl Hull {
+    fn push(&mut self, bests: &[Best], index: usize) {
+        while let [.., before, last] = self.0[..] {
+            if slope(&bests[before], &bests[last]) < slope(&bests[last], &bests[index]) {
+                break;
+            }
+            self.0.pop();
         }
+        self.0.push(index);
     }
-    best
+
+    /// The best below a class of all objects above, at `per_object` each.
+    fn least(&self, bests: &[Best], per_object: f64) -> usize {
+        let falls = |two: &[usize]| slope(&bests[two[0]], &bests[two[1]]) < per_object;
+        let (mut low, mut high) = (0, self.0.len() - 1);
+        while low < high {
+            let middle = (low + high) / 2;
+            if falls(&self.0[middle..middle + 2]) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        self.0[low]
+    }
+}
+
+fn slope(from: &Best, to: &Best) -> f64 {
+    (to.held - from.held) / (to.objects - from.objects) as f64
+}
+
+impl Goal<'_> {
+    fn classes(&self) -> Vec<SizeClass> {
+        let rules = self.histogram.rules();
+        let last = rules.grid_len() - 1;
+        let mut bests = vec![Best { objects: 0, held: 0.0, last: None }];
+        let mut hull = Hull::default();
+        for (index, &more) in self.histogram.objects().iter().enumerate() {
+            let below = bests.len() - 1;
+            let size = rules.grid_size(index);
+            if more > 0 {
+                hull.push(&bests, below);
+                let objects = bests[below].objects + more;
+                bests.push(self.best(&bests, &hull, size, objects));
+            } else if index == last {
+                // Nothing is this long, but something may come.
+                let class = SizeClass::of(size, Pages::new(1), rules.page);
+                bests.push(Best { last: Some((class, below)), ..bests[below] });
+            }
+        }
+        let mut classes = Vec::new();
+        let mut at = bests.len() - 1;
+        while let Some((class, below)) = bests[at].last {
+            classes.push(class);
+            at = below;
+        }
+        classes.reverse();
+        widen(&mut classes, rules);
+        classes
+    }
+
+    /// The best classes for `objects` objects of up to `size` bytes.
+    fn best(&self, bests: &[Best], hull: &Hull, size: Bytes, objects: u64) -> Best {
+        let mut least = Best { objects, held: f64::INFINITY, last: None };
+        for kind in kinds(size, self) {
+            let below = hull.least(bests, kind.per_object);
+            let held = bests[below].held + kind.held(objects - bests[below].objects);
+            if held < least.held {
+                least = Best { objects, held, last: Some((kind.class, below)) };
+            }
+        }
+        least
+    }
 }
 
 impl Table {
     /// The classes that are expected to hold the objects of `histogram` in the least memory.
-    /// Lengths that none of them has find a class too. `rules.merge` is not looked at.
+    /// Lengths that no object has find a class too. `merge` of the rules is not looked at.
     #[must_use]
     pub fn fitted(histogram: &Histogram, metadata: &Metadata) -> Self {
-        let rules = histogram.rules();
-        let last = rules.grid_len() - 1;
-        let in_use = |&(index, &objects): &(usize, &u64)| objects > 0 || index == last;
-        let sizes: Vec<(usize, u64)> =
-            histogram.objects().iter().enumerate().filter(in_use).map(|(i, n)| (i, *n)).collect();
-
-        // Of the first `to` sizes: the least that they hold, and where their last class begins.
-        let mut best: Vec<(f64, usize, Option<SizeClass>)> = vec![(0.0, 0, None)];
-        for to in 1..=sizes.len() {
-            let kinds = kinds(rules.grid_size(sizes[to - 1].0), rules, metadata);
-            let mut least = (f64::INFINITY, 0, None);
-            let mut objects = 0;
-            for from in (0..to).rev() {
-                objects += sizes[from].1;
-                let (held, class) = cheapest(&kinds, objects);
-                if best[from].0 + held < least.0 {
-                    least = (best[from].0 + held, from, Some(class));
-                }
-            }
-            best.push(least);
-        }
-
-        let mut classes = Vec::new();
-        let mut to = sizes.len();
-        while let (_, from, Some(class)) = best[to] {
-            classes.push(class);
-            to = from;
-        }
-        classes.reverse();
-        widen(&mut classes, rules);
-        Self::of_classes(rules, classes)
+        let goal = Goal { histogram, metadata, present: &[], move_cost: 0.0 };
+        Self::of_classes(histogram.rules(), goal.classes())
     }
 
-    /// What this table is expected to hold with the objects of `histogram`, which has the same
-    /// grid.
+    /// As [`fitted`](Self::fitted), but classes of this table are kept where that costs less than
+    /// to move their objects: `move_cost` bytes held for each byte moved.
+    #[must_use]
+    pub fn refitted(&self, histogram: &Histogram, metadata: &Metadata, move_cost: f64) -> Self {
+        let goal = Goal { histogram, metadata, present: self.classes(), move_cost };
+        Self::of_classes(histogram.rules(), goal.classes())
+    }
+
+    /// What this table is expected to hold with the objects of `histogram`, whose pages are of
+    /// the same size.
     #[must_use]
     pub fn expected(&self, histogram: &Histogram, metadata: &Metadata) -> Estimate {
         let rules = histogram.rules();
@@ -180,3 +255,6 @@ fn widen(classes: &mut [SizeClass], rules: &Rules) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

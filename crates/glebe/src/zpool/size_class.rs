@@ -172,7 +172,21 @@ impl SizeClass {
         Self { size, pages, objects: objects as u32 }
     }
 
-    /// What the slots of a zspage leave unused at its end.
+    /// Whether both have as many pages and as many objects, and so zspages that are the same:
+    /// those of one class may become the other's with nothing moved.
+    #[must_use]
+    pub fn same_zspages(&self, other: &Self) -> bool {
+        (self.pages, self.objects) == (other.pages, other.objects)
+    }
+
+    /// From the start of one slot to the next: at least `size`, and the same for all classes
+    /// that have the [same zspages](Self::same_zspages).
+    #[must_use]
+    pub fn stride(&self, page: PageSize) -> Bytes {
+        Bytes::new(self.pages.bytes(page).get() / u64::from(self.objects))
+    }
+
+    /// What objects of `size` bytes leave unused of a full zspage.
     #[must_use]
     pub fn tail(&self, page: PageSize) -> Bytes {
         let slots = Bytes::new(self.size.get() * u64::from(self.objects));
@@ -199,9 +213,7 @@ impl Table {
         let mut classes: Vec<SizeClass> = Vec::new();
         for index in (0..rules.grid_len()).rev() {
             let class = rules.class_of_size(rules.grid_size(index));
-            let same = |last: &SizeClass| {
-                rules.merge && (last.pages, last.objects) == (class.pages, class.objects)
-            };
+            let same = |last: &SizeClass| rules.merge && last.same_zspages(&class);
             if !classes.last().is_some_and(same) {
                 classes.push(class);
             }
