@@ -110,6 +110,19 @@ impl Mapping {
             .shown(visibility)
     }
 
+    /// Address space of `len`, rounded up to whole pages: base pages that come when they are
+    /// touched or populated and may be given back one by one. A forked child has copies.
+    pub(crate) fn reserved(len: Bytes) -> Result<Self, OsError> {
+        let page = page_size();
+        let len = len.pages_up(page).checked_bytes(page).unwrap_or(len);
+        let addr = map(len, Backing::Reserved)?;
+        let guard = ForkGuard::new();
+        let mapping = Self { addr, len, page, in_child: true, is_borrowed: false, guard };
+        // Refused by kernels that make no huge pages at all.
+        let _ = mapping.refuse_huge_pages();
+        mapping.shown(Visibility { in_child: true, in_core_dump: false })
+    }
+
     /// Memory of somebody else's, who keeps it mapped as long as this lives; `addr` and `len` are
     /// whole base pages. It is not unmapped here.
     ///
@@ -229,10 +242,19 @@ impl Mapping {
         self.advise(Bytes::new(index as u64 * size.get()), size, Advice::DontNeed)
     }
 
+    /// Gives whole pages back to the kernel; what is read there later is zero.
+    ///
+    /// # Safety
+    /// Nobody has a reference to bytes of these pages, but to atomics.
+    pub(crate) unsafe fn give_back(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
+        self.advise(offset, len, Advice::DontNeed)
+    }
+
     fn advise(&self, offset: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         let at = self.checked(offset, len.as_usize()).addr();
-        // SAFETY: the range is this mapping's own; DontNeed is reached from `discard` alone, and
-        // Free from `offer` alone, whose callers have the mapping to themselves.
+        // SAFETY: the range is this mapping's own; DontNeed is reached from `discard` and
+        // `give_back` alone, and Free from `offer` alone, whose callers have the bytes to
+        // themselves.
         unsafe { advise(at, len, advice) }
     }
 

@@ -60,3 +60,12 @@ pub(crate) fn prefetch_at(address: *const u8) {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
 }
+
+/// Between an exchange of one word and a load of another, all sequentially consistent, where no
+/// two threads may each miss what the other exchanged. The orderings say so already; the model
+/// checker knows it of fences alone.
+#[inline]
+pub(crate) fn after_exchange() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}

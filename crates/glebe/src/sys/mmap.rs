@@ -23,6 +23,8 @@ use crate::units::{Bytes, PageSize};
 pub enum Backing {
     /// Ordinary memory in base pages, or transparent huge pages where advised.
     Ordinary,
+    /// Address space: as ordinary memory, but none is set aside until it is touched.
+    Reserved,
     /// The hugetlb pool of this page size.
     Hugetlb(PageSize),
 }
@@ -33,10 +35,14 @@ pub enum Backing {
 /// What mmap(2) refuses: no such pool, a pool with too few free pages, a limit.
 pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
     let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    if let Backing::Hugetlb(size) = backing {
-        // A shift is below 64.
-        let shift = size.shift() as i32;
-        flags |= libc::MAP_HUGETLB | (shift << libc::MAP_HUGE_SHIFT);
+    match backing {
+        Backing::Ordinary => {}
+        Backing::Reserved => flags |= libc::MAP_NORESERVE,
+        Backing::Hugetlb(size) => {
+            // A shift is below 64.
+            let shift = size.shift() as i32;
+            flags |= libc::MAP_HUGETLB | (shift << libc::MAP_HUGE_SHIFT);
+        }
     }
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let refused = |source| OsError::new("mmap", format!("{len}, {backing:?}"), source);

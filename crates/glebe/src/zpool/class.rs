@@ -1,0 +1,606 @@
+//! [`Class`]: the zspages of one size class, and what may be done with their slots.
+//!
+//! All of it is under the class's lock, held for the time of a search in a list; [`State::pour`]
+//! alone copies bytes under it, of a bounded number of objects. An *entry* of an object in one of
+//! these zspages changes under this lock only. A slot is *free*, *used* (an object's, or being
+//! written by an insert that has not published its entry yet), or in *limbo*: given up while
+//! somebody may be reading there; limbo counts as used until no pin is seen.
+//!
+//! Slack is the number of free slots in zspages; compaction would free `slack / objects` zspages,
+//! which is kept up to date with every slot. Locks of two classes are taken lower number first.
+//!
+//! # Safety
+//! Bytes are copied by a mover from a slot that a published entry names, under the lock that
+//! such an entry changes under, to a slot that was free and is named by no entry yet.
+#![allow(unsafe_code)]
+
+use super::entry::{Entry, Place};
+use super::error::NoRoom;
+use super::groups::{Groups, GROUPS};
+use super::memory::Memory;
+use super::zspage::{Blocks, NEXT, NONE};
+use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
+
+/// Zspages of one list that are looked at for one to empty.
+const CANDIDATES: usize = 8;
+/// Lifetime groups of which a class keeps a zspage open.
+const OPEN_MAX: usize = 4;
+
+/// The geometry of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Bytes of a slot.
+    pub(crate) size: u32,
+    /// Pages of a zspage.
+    pub(crate) pages: u32,
+    /// Slots of a zspage.
+    pub(crate) objects: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Class {
+    /// Bytes of a slot, for readers: constant while the class has a zspage.
+    size: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl Class {
+    /// A class of that number.
+    pub(crate) fn new(number: u32, shape: Shape) -> Self {
+        let state = Mutex::new(State::new(number, shape));
+        Self { size: AtomicU64::new(shape.size.into()), state }
+    }
+
+    /// Bytes of a slot.
+    #[inline]
+    pub(crate) fn size(&self) -> usize {
+        self.size.load(Ordering::Relaxed) as usize
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The lock, if nobody has it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().ok()
+    }
+
+    /// Gives an empty class another shape; the caller has its lock.
+    pub(crate) fn reshape(&self, state: &mut State, shape: Shape) {
+        let counts = state.counts;
+        *state = State::new(state.number, shape);
+        state.counts = counts;
+        self.size.store(shape.size.into(), Ordering::Relaxed);
+    }
+}
+
+/// What is counted in a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Objects there.
+    pub(crate) objects: u64,
+    /// Their stored bytes.
+    pub(crate) bytes: u64,
+    /// Objects that came by insert or replace.
+    pub(crate) came: u64,
+    /// Objects that went by remove or replace.
+    pub(crate) went: u64,
+    /// Objects that were evicted.
+    pub(crate) evicted: u64,
+    /// Objects that compaction moved here, from another class or this.
+    pub(crate) moved_in: u64,
+    /// Objects that compaction moved away, to another class or this.
+    pub(crate) moved_out: u64,
+    /// Zspages that compaction freed.
+    pub(crate) compacted: u64,
+}
+
+/// A slot that an object was given up in while somebody may have been reading it.
+#[derive(Clone, Copy, Debug)]
+struct Limbo {
+    zspage: u32,
+    slot: u32,
+}
+
+/// A slot that is the caller's alone, and where its bytes begin.
+#[derive(Debug)]
+pub(crate) struct Spot {
+    pub(crate) place: Place,
+    pub(crate) at: usize,
+}
+
+/// What compaction may still do, and what it did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    /// Bytes that may be moved.
+    pub(crate) bytes_left: usize,
+    pub(crate) moved: u64,
+    pub(crate) pages: u64,
+}
+
+/// Why compaction of a class stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Nothing is left to free.
+    Done,
+    /// The budget.
+    Spent,
+    /// What is left is pinned or being written.
+    Stuck,
+}
+
+/// What the lock of a class guards.
+#[derive(Debug)]
+pub(crate) struct State {
+    number: u32,
+    shape: Shape,
+    blocks: Blocks,
+    groups: Groups,
+    /// Free slots beyond a multiple of `shape.objects`.
+    slack_rest: u32,
+    /// Zspages that compaction would free.
+    freeable: u32,
+    limbo: Vec<Limbo>,
+    /// Lifetime groups' open zspages, by number; the one used last is last.
+    open: Vec<(u32, u32)>,
+    /// Objects by how much smaller they are than a slot, in steps.
+    pub(crate) below: Vec<u32>,
+    /// It is in no table: nothing new comes in.
+    pub(crate) is_retired: bool,
+    pub(crate) counts: Counts,
+}
+
+impl State {
+    fn new(number: u32, shape: Shape) -> Self {
+        Self {
+            number,
+            shape,
+            blocks: Blocks::new(shape.objects),
+            groups: Groups::new(shape.objects),
+            slack_rest: 0,
+            freeable: 0,
+            limbo: Vec::new(),
+            open: Vec::new(),
+            below: Vec::new(),
+            is_retired: false,
+            counts: Counts::default(),
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    pub(crate) fn zspages(&self) -> u32 {
+        self.blocks.len()
+    }
+
+    /// Zspages that compaction would free.
+    pub(crate) fn freeable(&self) -> u32 {
+        self.freeable
+    }
+
+    /// Slots that wait for readers.
+    pub(crate) fn limbo(&self) -> usize {
+        self.limbo.len()
+    }
+
+    pub(crate) fn group_counts(&self) -> [u64; GROUPS] {
+        self.groups.counts(&self.blocks)
+    }
+
+    /// Bytes that are not charged.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let limbo = self.limbo.capacity() * size_of::<Limbo>();
+        let vecs = limbo + (self.open.capacity() * 2 + self.below.capacity()) * size_of::<u32>();
+        self.blocks.held_bytes() + vecs as u64
+    }
+
+    /// Counts an object that is so many parts of a page smaller than a slot.
+    #[inline]
+    pub(crate) fn came(&mut self, parts: usize) {
+        if self.below.len() <= parts {
+            self.below.resize(parts + 1, 0);
+        }
+        self.below[parts] += 1;
+    }
+
+    /// Counts it off.
+    #[inline]
+    pub(crate) fn went(&mut self, parts: usize) {
+        self.below[parts] -= 1;
+    }
+
+    /// Whether a zspage is one of this class.
+    #[inline]
+    pub(crate) fn has(&self, memory: &Memory, zspage: u32) -> bool {
+        let about = memory.zspages.about(zspage);
+        about.exists && about.class == self.number
+    }
+
+    /// Takes a slot for the object of the entry `index`, in a zspage of its lifetime group.
+    #[inline]
+    pub(crate) fn alloc(
+        &mut self,
+        memory: &Memory,
+        group: Option<u32>,
+        index: u32,
+    ) -> Result<Spot, NoRoom> {
+        if !self.limbo.is_empty() {
+            self.settle_one(memory);
+        }
+        let ordinal = match group {
+            None => match self.groups.fullest() {
+                Some(ordinal) => ordinal,
+                None => self.grow(memory, true)?,
+            },
+            Some(group) => self.open_of(memory, group)?,
+        };
+        Ok(self.take(memory, ordinal, index))
+    }
+
+    #[inline]
+    fn take(&mut self, memory: &Memory, ordinal: u32, index: u32) -> Spot {
+        let used = self.blocks.used(ordinal);
+        let slot = self.blocks.take_slot(ordinal, index);
+        self.regroup(ordinal, used, used + 1);
+        if self.slack_rest == 0 {
+            self.slack_rest = self.shape.objects - 1;
+            self.freeable -= 1;
+            memory.sub_freeable(self.number, self.shape.pages.into(), self.freeable == 0);
+        } else {
+            self.slack_rest -= 1;
+        }
+        let at = self.at(memory, self.blocks.page(ordinal), slot);
+        Spot { place: Place { zspage: self.blocks.number(ordinal), slot }, at }
+    }
+
+    #[inline]
+    fn at(&self, memory: &Memory, page: u32, slot: u32) -> usize {
+        memory.pages.start_of(page) + slot as usize * self.shape.size as usize
+    }
+
+    #[inline]
+    fn regroup(&mut self, ordinal: u32, before: u32, after: u32) {
+        let (from, to) = (self.groups.of(before), self.groups.of(after));
+        if from != to && !self.blocks.is_open(ordinal) {
+            self.groups.unlink(&mut self.blocks, ordinal, from);
+            self.groups.link(&mut self.blocks, ordinal, to);
+        }
+    }
+
+    /// Makes a zspage; its ordinal. Without `listed` it stands in no list.
+    #[cold]
+    fn grow(&mut self, memory: &Memory, listed: bool) -> Result<u32, NoRoom> {
+        if listed && !self.limbo.is_empty() {
+            self.settle(memory);
+            if let Some(ordinal) = self.groups.fullest() {
+                return Ok(ordinal);
+            }
+        }
+        let account = &memory.account;
+        let number = memory.zspages.take(account)?;
+        let page = match memory.pages.alloc(account, self.shape.pages) {
+            Ok(page) => page,
+            Err(error) => {
+                memory.zspages.drop_number(account, number);
+                return Err(error);
+            }
+        };
+        let ordinal = match self.blocks.push(account, number, page) {
+            Ok(ordinal) => ordinal,
+            Err(error) => {
+                memory.pages.free(page, self.shape.pages);
+                memory.zspages.drop_number(account, number);
+                return Err(error);
+            }
+        };
+        memory.zspages.set(number, self.number, page, ordinal);
+        if listed {
+            self.groups.link(&mut self.blocks, ordinal, self.groups.of(0));
+        } else {
+            self.blocks.set_open(ordinal, true);
+        }
+        self.freeable += 1;
+        memory.add_freeable(self.number, self.shape.pages.into(), self.freeable == 1);
+        Ok(ordinal)
+    }
+
+    /// The open zspage of a lifetime group, with room.
+    fn open_of(&mut self, memory: &Memory, group: u32) -> Result<u32, NoRoom> {
+        if let Some(at) = self.open.iter().position(|(of, _)| *of == group) {
+            let (_, zspage) = self.open.remove(at);
+            let ordinal = memory.zspages.ordinal(zspage);
+            if self.blocks.used(ordinal) < self.shape.objects {
+                self.open.push((group, zspage));
+                return Ok(ordinal);
+            }
+            self.close(ordinal);
+        }
+        if self.open.len() >= OPEN_MAX {
+            let (_, zspage) = self.open.remove(0);
+            self.close(memory.zspages.ordinal(zspage));
+        }
+        let ordinal = self.grow(memory, false)?;
+        self.open.push((group, self.blocks.number(ordinal)));
+        Ok(ordinal)
+    }
+
+    /// Lists an open zspage.
+    fn close(&mut self, ordinal: u32) {
+        self.blocks.set_open(ordinal, false);
+        let group = self.groups.of(self.blocks.used(ordinal));
+        self.groups.link(&mut self.blocks, ordinal, group);
+    }
+
+    /// Lists all open zspages.
+    pub(crate) fn close_all(&mut self, memory: &Memory) {
+        while let Some((_, zspage)) = self.open.pop() {
+            self.close(memory.zspages.ordinal(zspage));
+        }
+    }
+
+    /// Gives a slot up whose object's entry was exchanged just now; whether a zspage went with it.
+    #[inline]
+    pub(crate) fn give_up(&mut self, memory: &Memory, place: Place) -> bool {
+        let ordinal = memory.zspages.ordinal(place.zspage);
+        if memory.pins.is_pinned(place.zspage) {
+            self.blocks.set_limbo(ordinal, place.slot);
+            self.limbo.push(Limbo { zspage: place.zspage, slot: place.slot });
+            return false;
+        }
+        self.free(memory, ordinal, place.slot)
+    }
+
+    /// Gives a slot back that nobody ever named; whether a zspage went with it.
+    #[inline]
+    pub(crate) fn free_unused(&mut self, memory: &Memory, place: Place) -> bool {
+        let ordinal = memory.zspages.ordinal(place.zspage);
+        self.free(memory, ordinal, place.slot)
+    }
+
+    #[inline]
+    fn free(&mut self, memory: &Memory, ordinal: u32, slot: u32) -> bool {
+        self.blocks.free_slot(ordinal, slot);
+        self.slack_rest += 1;
+        if self.slack_rest == self.shape.objects {
+            self.slack_rest = 0;
+            self.freeable += 1;
+            memory.add_freeable(self.number, self.shape.pages.into(), self.freeable == 1);
+        }
+        let used = self.blocks.used(ordinal);
+        if used > 0 {
+            self.regroup(ordinal, used + 1, used);
+            return false;
+        }
+        self.shrink(memory, ordinal);
+        true
+    }
+
+    /// Frees a zspage of which the last slot was freed just now.
+    #[cold]
+    fn shrink(&mut self, memory: &Memory, ordinal: u32) {
+        let (number, page) = (self.blocks.number(ordinal), self.blocks.page(ordinal));
+        if self.blocks.is_open(ordinal) {
+            self.open.retain(|(_, zspage)| *zspage != number);
+        } else {
+            // It still stands where it was with one slot in use.
+            self.groups.unlink(&mut self.blocks, ordinal, self.groups.of(1));
+        }
+        if let Some(moved) = self.blocks.remove(&memory.account, ordinal) {
+            self.blocks.tell(&memory.zspages, moved);
+            if !self.blocks.is_open(moved) {
+                let group = self.groups.of(self.blocks.used(moved));
+                self.groups.relink(&mut self.blocks, moved, group);
+            }
+        }
+        memory.zspages.put_back(&memory.account, number);
+        memory.pages.free(page, self.shape.pages);
+        self.freeable -= 1;
+        memory.sub_freeable(self.number, self.shape.pages.into(), self.freeable == 0);
+    }
+
+    /// Frees the slot that is longest in limbo, if nobody reads there any more.
+    fn settle_one(&mut self, memory: &Memory) {
+        let Limbo { zspage, slot } = self.limbo[0];
+        if !memory.pins.is_pinned(zspage) {
+            self.limbo.swap_remove(0);
+            self.free_unused(memory, Place { zspage, slot });
+        }
+    }
+
+    /// Frees the slots in limbo where nobody reads any more; whether a zspage went.
+    pub(crate) fn settle(&mut self, memory: &Memory) -> bool {
+        let waiting = std::mem::take(&mut self.limbo);
+        let mut went = false;
+        for limbo in waiting {
+            if memory.pins.is_pinned(limbo.zspage) {
+                self.limbo.push(limbo);
+            } else {
+                let Limbo { zspage, slot } = limbo;
+                went |= self.free_unused(memory, Place { zspage, slot });
+            }
+        }
+        went
+    }
+
+    /// The object in a slot: its entry's index and the entry. None where the slot is free, or
+    /// still being written.
+    fn object(&self, memory: &Memory, ordinal: u32, slot: u32) -> Option<(u32, Entry)> {
+        let index = self.blocks.back(ordinal, slot)?;
+        let entry = memory.entries.load(index);
+        let place = Place { zspage: self.blocks.number(ordinal), slot };
+        (entry.is_live() && entry.place() == place).then_some((index, entry))
+    }
+
+    /// Frees zspages by moving objects of the emptiest into the fullest, as far as `work` allows.
+    pub(crate) fn compact(&mut self, memory: &Memory, work: &mut Work) -> Stop {
+        if !self.limbo.is_empty() {
+            self.settle(memory);
+        }
+        while self.freeable > 0 {
+            if work.bytes_left == 0 {
+                return Stop::Spent;
+            }
+            if self.pair(memory).is_none() {
+                self.close_all(memory);
+            }
+            let Some((from, to)) = self.pair(memory) else { return Stop::Stuck };
+            if !self.pour(memory, from, to, work) {
+                return Stop::Stuck;
+            }
+        }
+        Stop::Done
+    }
+
+    /// The zspage to empty and the one to fill.
+    fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
+        let to = self.groups.fullest()?;
+        let unpinned =
+            |ordinal: &u32| !memory.pins.is_pinned(self.blocks.number(*ordinal));
+        for head in self.groups.from_emptiest() {
+            let of_list = std::iter::successors(Some(head), |ordinal| {
+                Some(self.blocks.link(*ordinal, NEXT)).filter(|next| *next != NONE)
+            });
+            let candidates = of_list.take(CANDIDATES).filter(|ordinal| *ordinal != to);
+            let emptiest = candidates.filter(unpinned).min_by_key(|from| self.blocks.used(*from));
+            if let Some(from) = emptiest {
+                return Some((from, to));
+            }
+        }
+        None
+    }
+
+    /// Moves objects from one zspage to another until the first is gone, the second full or the
+    /// budget spent; whether any was moved.
+    fn pour(&mut self, memory: &Memory, from: u32, to: u32, work: &mut Work) -> bool {
+        let before = work.moved;
+        let zspage = self.blocks.number(from);
+        for slot in 0..self.blocks.fresh(from) {
+            if work.bytes_left == 0 || self.blocks.used(to) == self.shape.objects {
+                break;
+            }
+            let Some((index, entry)) = self.object(memory, from, slot) else { continue };
+            let spot = self.take(memory, to, index);
+            let at = self.at(memory, self.blocks.page(from), slot);
+            // SAFETY: as the module says.
+            unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
+            memory.entries.exchange(index, entry.moved(spot.place));
+            work.moved += 1;
+            work.bytes_left = work.bytes_left.saturating_sub(entry.len());
+            self.counts.moved_in += 1;
+            self.counts.moved_out += 1;
+            if self.give_up(memory, Place { zspage, slot }) {
+                work.pages += u64::from(self.shape.pages);
+                self.counts.compacted += 1;
+                break;
+            }
+        }
+        work.moved > before
+    }
+
+    /// Moves the object in a slot to another class, both locked; its length, if there was one that
+    /// fits. Lengths of objects are counted by the caller.
+    pub(crate) fn move_to(
+        &mut self,
+        memory: &Memory,
+        other: &mut State,
+        place: Place,
+        work: &mut Work,
+    ) -> Result<Option<usize>, NoRoom> {
+        let ordinal = memory.zspages.ordinal(place.zspage);
+        let object = self.object(memory, ordinal, place.slot);
+        let fits = |entry: &Entry| entry.len() <= other.shape.size as usize;
+        let Some((index, entry)) = object.filter(|(_, entry)| fits(entry)) else {
+            return Ok(None);
+        };
+        let spot = other.alloc(memory, None, index)?;
+        let at = self.at(memory, self.blocks.page(ordinal), place.slot);
+        // SAFETY: as the module says.
+        unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
+        memory.entries.exchange(index, entry.moved(spot.place));
+        work.moved += 1;
+        work.bytes_left = work.bytes_left.saturating_sub(entry.len());
+        let len = entry.len() as u64;
+        self.counts.objects -= 1;
+        self.counts.bytes -= len;
+        self.counts.moved_out += 1;
+        other.counts.objects += 1;
+        other.counts.bytes += len;
+        other.counts.moved_in += 1;
+        if self.give_up(memory, place) {
+            work.pages += u64::from(self.shape.pages);
+            self.counts.compacted += 1;
+        }
+        Ok(Some(entry.len()))
+    }
+
+    /// The first objects of the emptiest zspage, at most so many: where each is and its length.
+    pub(crate) fn some_objects(&mut self, memory: &Memory, most: usize) -> Vec<(Place, usize)> {
+        self.close_all(memory);
+        self.settle(memory);
+        let mut found = Vec::new();
+        let full = (0..self.blocks.len()).find(|ordinal| {
+            self.blocks.used(*ordinal) == self.shape.objects
+        });
+        for ordinal in self.groups.from_emptiest().chain(full) {
+            let zspage = self.blocks.number(ordinal);
+            for slot in 0..self.blocks.fresh(ordinal) {
+                if let Some((_, entry)) = self.object(memory, ordinal, slot) {
+                    found.push((Place { zspage, slot }, entry.len()));
+                }
+                if found.len() == most {
+                    return found;
+                }
+            }
+        }
+        found
+    }
+
+    /// Removes every object of a zspage; the indexes of the entries, which are now free words.
+    pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, usize)> {
+        let mut gone = Vec::new();
+        if !self.has(memory, zspage) {
+            return gone;
+        }
+        let ordinal = memory.zspages.ordinal(zspage);
+        for slot in 0..self.blocks.fresh(ordinal) {
+            let Some((index, entry)) = self.object(memory, ordinal, slot) else { continue };
+            memory.entries.exchange(index, entry.freed());
+            self.counts.objects -= 1;
+            self.counts.bytes -= entry.len() as u64;
+            self.counts.evicted += 1;
+            gone.push((index, entry.len()));
+            if self.give_up(memory, Place { zspage, slot }) {
+                break;
+            }
+        }
+        gone
+    }
+
+    /// Tests what must hold between the parts, for tests.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[cfg(any(test, loom))]
+    pub(crate) fn check(&self, memory: &Memory) {
+        let mut free = 0;
+        for ordinal in 0..self.blocks.len() {
+            let number = self.blocks.number(ordinal);
+            assert_eq!(memory.zspages.ordinal(number), ordinal);
+            assert!(self.has(memory, number));
+            let used = self.blocks.used(ordinal);
+            assert!(used > 0 && used <= self.shape.objects, "{used} slots in use");
+            free += self.shape.objects - used;
+            let fresh = self.blocks.fresh(ordinal);
+            let live = (0..fresh).filter(|slot| self.blocks.back(ordinal, *slot).is_some());
+            let limbo = self.limbo.iter().filter(|limbo| limbo.zspage == number).count();
+            assert_eq!(live.count() + limbo, used as usize, "zspage {number}");
+        }
+        assert_eq!(free, self.freeable * self.shape.objects + self.slack_rest, "slack");
+    }
+}

@@ -1,0 +1,145 @@
+//! Compaction of a pool: by request, and by itself.
+//!
+//! Objects of a class's emptiest zspages go to its fullest, by
+//! [`State::compact`](super::class::State::compact), a bounded number of bytes under one hold of
+//! the class's lock. By itself a pool compacts a little whenever an object goes, as long as more
+//! than a share of its pages would be freed; so nobody does more than a bounded amount.
+
+use std::time::Instant;
+
+use super::class::{Stop, Work};
+use super::error::Error;
+use super::options::{Budget, Compaction};
+use super::pool::Pool;
+use crate::units::{Bytes, Pages};
+
+/// Bytes that are moved under one hold of a lock.
+const STEP_BYTES: usize = 16 << 10;
+/// Bytes that are moved by a thread that removes an object.
+const OWN_STEP_BYTES: usize = 8 << 10;
+/// Of so many pages one may be freeable before a pool compacts by itself.
+const PAGES_PER_FREEABLE: u64 = 100;
+/// Freeable pages that are not worth it.
+const FREEABLE_MIN: u64 = 8;
+/// Objects that a full step of draining moves, times the bytes of each, at most.
+const DRAIN_BYTES: usize = 16 << 10;
+
+/// What a compaction did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Objects that were moved.
+    pub moved: u64,
+    /// Pages that were freed.
+    pub freed: Pages,
+}
+
+impl Pool {
+    /// Pages that [`Pool::compact`] would free now, if nobody reads or writes meanwhile. Exact, but
+    /// for classes that [`Pool::set_table`] took away, whose pages are not counted.
+    #[must_use]
+    pub fn freeable(&self) -> Pages {
+        Pages::new(self.objects.memory.freeable())
+    }
+
+    /// Compacts, as far as the budget allows. Objects that are being read or written meanwhile are
+    /// passed over.
+    ///
+    /// # Errors
+    /// [`Error::NoBudget`] for a budget of zero.
+    pub fn compact(&self, budget: Budget) -> Result<Compacted, Error> {
+        self.alive()?;
+        let until = match budget {
+            Budget::Pages(Pages::ZERO) => return Err(Error::NoBudget),
+            Budget::Time(time) if time.is_zero() => return Err(Error::NoBudget),
+            Budget::Time(time) => Instant::now().checked_add(time),
+            Budget::Pages(_) | Budget::All => None,
+        };
+        let mut work = Work::default();
+        let is_spent = |work: &Work| match budget {
+            Budget::Pages(pages) => work.pages >= pages.get(),
+            Budget::Time(_) => until.is_some_and(|until| Instant::now() >= until),
+            Budget::All => false,
+        };
+        self.compact_until(&mut work, is_spent);
+        let memory = &self.objects.memory;
+        memory.pages.trim(&memory.account);
+        Ok(Compacted { moved: work.moved, freed: Pages::new(work.pages) })
+    }
+
+    fn compact_until(&self, work: &mut Work, is_spent: impl Fn(&Work) -> bool) {
+        let memory = &self.objects.memory;
+        while self.objects.classes.is_draining() && !is_spent(work) {
+            if !matches!(self.objects.drain(work), Ok(true)) {
+                break;
+            }
+        }
+        let (mut from, mut rounds) = (0, 0);
+        while let Some(class) = memory.next_ready(from) {
+            // Once round: what a class has left then is being used.
+            if class < from {
+                rounds += 1;
+            }
+            if rounds > 0 || is_spent(work) {
+                return;
+            }
+            work.bytes_left = STEP_BYTES;
+            if self.objects.compact(class, work, true) != Some(Stop::Spent) {
+                from = class + 1;
+            } else {
+                from = class;
+            }
+            memory.pages.trim(&memory.account);
+        }
+    }
+
+    /// After an object went.
+    #[inline]
+    pub(crate) fn after_gone(&self) {
+        let memory = &self.objects.memory;
+        memory.pages.trim(&memory.account);
+        if self.compaction == Compaction::Automatic {
+            let bound = memory.pages.used() / PAGES_PER_FREEABLE + FREEABLE_MIN;
+            if memory.freeable() > bound {
+                self.compact_some();
+            }
+            if self.objects.classes.is_draining() {
+                self.drain_some();
+            }
+        }
+    }
+
+    #[cold]
+    fn compact_some(&self) {
+        let memory = &self.objects.memory;
+        let mut work = Work { bytes_left: OWN_STEP_BYTES, ..Work::default() };
+        // Where the last one stopped, so that no class is left out for long.
+        let from = self.next_class.load(crate::sync::Ordering::Relaxed) as u32;
+        let Some(class) = memory.next_ready(from) else { return };
+        let stop = self.objects.compact(class, &mut work, false);
+        let next = if stop == Some(Stop::Spent) { class } else { class + 1 };
+        self.next_class.store(next.into(), crate::sync::Ordering::Relaxed);
+        memory.pages.trim(&memory.account);
+    }
+
+    #[cold]
+    pub(crate) fn drain_some(&self) {
+        if self.compaction == Compaction::Automatic {
+            let mut work = Work { bytes_left: DRAIN_BYTES, ..Work::default() };
+            // Without room it goes on when there is some.
+            let _ = self.objects.drain(&mut work);
+        }
+    }
+
+    /// Compacts until some pages are free, or nothing more can be; whether any came.
+    pub(crate) fn compact_for_room(&self) -> bool {
+        let mut work = Work::default();
+        self.compact_until(&mut work, |work| work.pages > 0);
+        work.pages > 0
+    }
+
+    /// Bytes that the pool holds, everything counted.
+    #[must_use]
+    pub fn held(&self) -> Bytes {
+        Bytes::new(self.objects.memory.account.held())
+    }
+}

@@ -1,0 +1,170 @@
+//! [`Entry`]: the word behind a handle, which says where the object's bytes are.
+//!
+//! ```text
+//!  63        38 37    28 27              16 15  13 12         0
+//! +------------+--------+------------------+------+------------+
+//! |   zspage   |  slot  |  stored bytes-1  | kind | generation |    4 KiB pages
+//! |     26     |   10   |        12        |  3   |     13     |
+//! +------------+--------+------------------+------+------------+
+//! ```
+//!
+//! Where pages may be larger, four bits more count bytes and four fewer generations. A word of
+//! zeros is free, of generation zero. The generation of a free word is that of the next handle;
+//! it wraps, so a handle kept over as many uses of its entry as there are generations may name
+//! another object.
+
+/// Bits of a zspage's number.
+pub(crate) const ZSPAGE_BITS: u32 = 26;
+/// Bits of a slot's number.
+const SLOT_BITS: u32 = 10;
+/// Bits of the number of stored bytes, less one.
+const LENGTH_BITS: u32 = if cfg!(target_arch = "x86_64") { 12 } else { 16 };
+const KIND_BITS: u32 = 3;
+/// Bits of a generation.
+pub(crate) const GENERATION_BITS: u32 = 64 - ZSPAGE_BITS - SLOT_BITS - LENGTH_BITS - KIND_BITS;
+
+const KIND_AT: u32 = GENERATION_BITS;
+const LENGTH_AT: u32 = KIND_AT + KIND_BITS;
+const SLOT_AT: u32 = LENGTH_AT + LENGTH_BITS;
+const ZSPAGE_AT: u32 = SLOT_AT + SLOT_BITS;
+
+/// Slots that a zspage may have.
+pub(crate) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
+/// The largest page whose objects' lengths fit.
+pub(crate) const PAGE_MAX: u64 = 1 << LENGTH_BITS;
+
+/// How the bytes of an object are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// There is no object.
+    Free,
+    /// As they were given.
+    Raw,
+}
+
+const FREE: u64 = 0;
+const RAW: u64 = 1;
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry(u64);
+
+/// Where an object's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) zspage: u32,
+    pub(crate) slot: u32,
+}
+
+const fn field(word: u64, at: u32, bits: u32) -> u64 {
+    word >> at & ((1 << bits) - 1)
+}
+
+impl Entry {
+    pub(crate) const fn from_raw(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub(crate) const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// No object; the next handle has `generation`, of which the bits that fit count.
+    pub(crate) const fn free(generation: u32) -> Self {
+        Self(field(generation as u64, 0, GENERATION_BITS))
+    }
+
+    /// An object of `len` stored bytes, at least one.
+    #[inline]
+    pub(crate) fn live(kind: Kind, place: Place, len: usize, generation: u32) -> Self {
+        debug_assert!(place.zspage >> ZSPAGE_BITS == 0 && place.slot < SLOTS_MAX);
+        debug_assert!((1..=PAGE_MAX).contains(&(len as u64)));
+        let kind = match kind {
+            Kind::Free => FREE,
+            Kind::Raw => RAW,
+        };
+        Self(
+            u64::from(place.zspage) << ZSPAGE_AT
+                | u64::from(place.slot) << SLOT_AT
+                | (len as u64 - 1) << LENGTH_AT
+                | kind << KIND_AT
+                | field(u64::from(generation), 0, GENERATION_BITS),
+        )
+    }
+
+    #[inline]
+    pub(crate) fn kind(self) -> Kind {
+        match field(self.0, KIND_AT, KIND_BITS) {
+            RAW => Kind::Raw,
+            _ => Kind::Free,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_live(self) -> bool {
+        self.kind() != Kind::Free
+    }
+
+    #[inline]
+    pub(crate) fn generation(self) -> u32 {
+        field(self.0, 0, GENERATION_BITS) as u32
+    }
+
+    /// Stored bytes of a live object.
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        field(self.0, LENGTH_AT, LENGTH_BITS) as usize + 1
+    }
+
+    #[inline]
+    pub(crate) fn place(self) -> Place {
+        let zspage = field(self.0, ZSPAGE_AT, ZSPAGE_BITS) as u32;
+        Place { zspage, slot: field(self.0, SLOT_AT, SLOT_BITS) as u32 }
+    }
+
+    /// The same object elsewhere.
+    #[inline]
+    pub(crate) fn moved(self, to: Place) -> Self {
+        Self::live(self.kind(), to, self.len(), self.generation())
+    }
+
+    /// What the entry is when the object is gone.
+    #[inline]
+    pub(crate) fn freed(self) -> Self {
+        Self::free(self.generation().wrapping_add(1))
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} {:?} {} g{}", self.kind(), self.place(), self.len(), self.generation())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_do_not_touch() {
+        let (zspages, slots) = ((1 << ZSPAGE_BITS) - 1, SLOTS_MAX - 1);
+        let generations = (1 << GENERATION_BITS) - 1;
+        for zspage in [0, 1, zspages] {
+            for slot in [0, 1, slots] {
+                for len in [1, 2, PAGE_MAX as usize] {
+                    for generation in [0, 1, generations] {
+                        let place = Place { zspage, slot };
+                        let entry = Entry::live(Kind::Raw, place, len, generation);
+                        assert_eq!((entry.place(), entry.len()), (place, len));
+                        assert_eq!((entry.kind(), entry.generation()), (Kind::Raw, generation));
+                        assert_eq!(entry.moved(Place { zspage: 7, slot: 3 }).moved(place), entry);
+                        let freed = entry.freed();
+                        assert!(!freed.is_live());
+                        assert_eq!(freed.generation(), (generation + 1) & generations);
+                    }
+                }
+            }
+        }
+        assert_eq!(Entry::free(0).raw(), 0);
+    }
+}

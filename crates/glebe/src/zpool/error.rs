@@ -1,0 +1,101 @@
+//! What a pool refuses, and why.
+
+use super::size_class::RulesError;
+use crate::error::OsError;
+use crate::units::Bytes;
+
+/// A call on a pool that was refused; nothing was changed, but where that is said.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An object without bytes.
+    #[error("an object of 0 bytes; the least is 1")]
+    Empty,
+    /// An object that is longer than a page.
+    #[error("an object of {len} bytes; the longest is a page of {page}")]
+    TooLong {
+        /// Bytes given.
+        len: usize,
+        /// The page size.
+        page: Bytes,
+    },
+    /// The object is gone: removed, or evicted.
+    #[error("the object of this handle is gone: it was removed or evicted")]
+    Stale,
+    /// The handle is another pool's, or none at all.
+    #[error("the handle is not one of this pool")]
+    Foreign,
+    /// A buffer too small for the object.
+    #[error("a buffer of {given} bytes for an object of {len}")]
+    BufferTooSmall {
+        /// Bytes given.
+        given: usize,
+        /// Bytes of the object.
+        len: usize,
+    },
+    /// The limit leaves no room, and nothing may be evicted or can be.
+    #[error("no room for {len} bytes: the pool holds {held}, its limit is {limit}")]
+    Full {
+        /// Bytes given.
+        len: usize,
+        /// What the pool holds, everything counted.
+        held: Bytes,
+        /// Its limit.
+        limit: Bytes,
+    },
+    /// A limit below what the pool holds and cannot shed, or below what an empty one does.
+    #[error("a limit of {limit} where the pool holds {held} and can shed no more")]
+    LimitBelowHeld {
+        /// The limit asked for.
+        limit: Bytes,
+        /// What the pool holds.
+        held: Bytes,
+    },
+    /// The address space of the pool is used up, which its limit decides when it is made.
+    #[error("the pool's address space is used up; make it with a larger limit")]
+    Space,
+    /// A budget of nothing.
+    #[error("compaction with a budget of nothing")]
+    NoBudget,
+    /// Rules that make no table.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// A table that this pool cannot have.
+    #[error("zspages of {objects} slots, pages of {page}: the most are {objects_max} and the \
+             pages of this machine, {machine_page}")]
+    Table {
+        /// The most slots of a zspage.
+        objects: u32,
+        /// Of the table.
+        page: Bytes,
+        /// The limit.
+        objects_max: u32,
+        /// The page size.
+        machine_page: Bytes,
+    },
+    /// Too many classes, those among them that are still being emptied.
+    #[error("{classes} size classes; a pool has room for {limit}, with those that are emptied")]
+    Classes {
+        /// Classes that there would be.
+        classes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The caller is a forked child: the pool stayed with its parent.
+    #[error("this process was forked from the pool's owner; the pool stayed there")]
+    Forked,
+    /// The kernel refused a call.
+    #[error(transparent)]
+    Os(#[from] OsError),
+}
+
+/// Why memory was not to be had.
+#[derive(Debug)]
+pub(crate) enum NoRoom {
+    /// The limit.
+    Limit,
+    /// Address space, or numbers.
+    Space,
+    /// The kernel.
+    Os(OsError),
+}

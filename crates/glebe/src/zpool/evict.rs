@@ -1,0 +1,94 @@
+//! Room at the limit: pages that are kept, then compaction, then the oldest objects.
+//!
+//! *Oldest* is a zspage's age, counted in zspages made since; a zspage of which something was
+//! read since it was last looked at is passed over once. Candidates are looked at in the order of
+//! their numbers, a bounded number of them for each that goes. Whole zspages go, so what goes
+//! makes room by itself.
+
+use super::error::Error;
+use super::options::AtLimit;
+use super::pool::Pool;
+use crate::stats::lane;
+use crate::sync::Ordering;
+use crate::units::Bytes;
+
+/// Zspages that are looked at for each that goes.
+const SAMPLE: usize = 64;
+/// Numbers that are passed over at most, where few zspages are left.
+const LOOKED_AT_MAX: u32 = 4096;
+
+impl Pool {
+    /// Makes room for something; false if nothing can go.
+    pub(crate) fn make_room(&self) -> bool {
+        let memory = &self.objects.memory;
+        if memory.pages.trim_to(&memory.account, 0) > 0 {
+            return true;
+        }
+        if memory.freeable() > 0 && self.compact_for_room() {
+            return true;
+        }
+        self.at_limit == AtLimit::EvictOldest && self.evict_oldest()
+    }
+
+    /// Removes the objects of one old zspage; whether there was one.
+    fn evict_oldest(&self) -> bool {
+        // Those that were read have their second chance; then they have had it.
+        (0..2).any(|_| self.evict_of_sample()) || self.evict_of_sample()
+    }
+
+    fn evict_of_sample(&self) -> bool {
+        let zspages = &self.objects.memory.zspages;
+        let (made, end) = zspages.made();
+        if end == 0 {
+            return false;
+        }
+        let mut at = self.hand.load(Ordering::Relaxed) as u32 % end;
+        let (mut oldest, mut seen) = (None, 0);
+        for _ in 0..end.min(LOOKED_AT_MAX) {
+            let about = zspages.about(at);
+            if about.exists && about.is_referenced {
+                self.forget(about.class, at);
+            } else if about.exists {
+                let age = zspages.age(at, made);
+                if oldest.is_none_or(|(most, _)| age > most) {
+                    oldest = Some((age, at));
+                }
+            }
+            seen += usize::from(about.exists);
+            at = (at + 1) % end;
+            if seen == SAMPLE {
+                break;
+            }
+        }
+        self.hand.store(at.into(), Ordering::Relaxed);
+        oldest.is_some_and(|(_, zspage)| self.objects.evict(lane(), zspage) > 0)
+    }
+
+    fn forget(&self, class: u32, zspage: u32) {
+        if let Some(class) = self.objects.classes.get(class) {
+            let state = class.lock();
+            if state.has(&self.objects.memory, zspage) {
+                self.objects.memory.zspages.forget(zspage);
+            }
+        }
+    }
+
+    /// Changes the limit. Where the pool holds more, it compacts and, if it may, evicts.
+    ///
+    /// # Errors
+    /// [`Error::LimitBelowHeld`]: it cannot shed enough; the limit stays as it was, what was shed
+    /// is shed.
+    pub fn set_limit(&self, limit: Bytes) -> Result<(), Error> {
+        self.alive()?;
+        let account = &self.objects.memory.account;
+        let before = account.limit();
+        account.set_limit(limit.get());
+        while account.held() > limit.get() {
+            if !self.make_room() {
+                account.set_limit(before);
+                return Err(Error::LimitBelowHeld { limit, held: self.held() });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! [`Handle`]: the name of an object in a pool.
+//!
+//! ```text
+//!  63        45 44         32 31                    0
+//! +------------+-------------+------------------------+
+//! |    pool    | generation  |         index          |     4 KiB pages
+//! |     19     |     13      |           32           |
+//! +------------+-------------+------------------------+
+//! ```
+//!
+//! `index` is the place of the [entry](super::entry), `generation` the one use of it that is
+//! meant. `pool` is a number of the pool, never zero, which wraps.
+
+use std::num::NonZeroU64;
+
+use super::entry::GENERATION_BITS;
+
+const INDEX_BITS: u32 = 32;
+const POOL_AT: u32 = INDEX_BITS + GENERATION_BITS;
+const POOL_BITS: u32 = 64 - POOL_AT;
+
+/// The name of one object in one pool, for as long as that object is there.
+///
+/// It stays the same when the object's bytes are moved or replaced. A handle of an object that is
+/// gone, or of another pool, is an error wherever it is used, but for chance: the handle's
+/// generation comes round after 8192 uses of one entry (fewer where pages are larger than 4 KiB).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(NonZeroU64);
+
+impl Handle {
+    /// `pool` is a number of [`pool_number`].
+    #[inline]
+    pub(crate) fn new(pool: u32, generation: u32, index: u32) -> Self {
+        let word = u64::from(pool) << POOL_AT
+            | u64::from(generation) << INDEX_BITS
+            | u64::from(index);
+        Self(NonZeroU64::new(word).unwrap_or(NonZeroU64::MAX))
+    }
+
+    /// The handle as a number, to be kept where a handle cannot be.
+    #[must_use]
+    pub const fn to_raw(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The handle of a number that [`Handle::to_raw`] gave; any other names no object, or
+    /// whichever it happens to name. `None` for zero.
+    #[must_use]
+    pub const fn from_raw(raw: u64) -> Option<Self> {
+        match NonZeroU64::new(raw) {
+            Some(word) => Some(Self(word)),
+            None => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pool(self) -> u32 {
+        (self.0.get() >> POOL_AT) as u32
+    }
+
+    #[inline]
+    pub(crate) fn generation(self) -> u32 {
+        (self.0.get() >> INDEX_BITS) as u32 & ((1 << GENERATION_BITS) - 1)
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> u32 {
+        self.0.get() as u32
+    }
+}
+
+/// The number of the `nth` pool of a process.
+pub(crate) fn pool_number(nth: u64) -> u32 {
+    (nth % ((1 << POOL_BITS) - 1)) as u32 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_back() {
+        let generation = (1 << GENERATION_BITS) - 1;
+        for pool in [pool_number(0), pool_number((1 << POOL_BITS) - 2)] {
+            let handle = Handle::new(pool, generation, u32::MAX);
+            assert_eq!(Handle::from_raw(handle.to_raw()), Some(handle));
+            assert_eq!((handle.pool(), handle.index()), (pool, u32::MAX));
+            assert_eq!(handle.generation(), generation);
+        }
+        assert_eq!((pool_number((1 << POOL_BITS) - 1), Handle::from_raw(0)), (1, None));
+    }
+}

@@ -1,0 +1,83 @@
+//! [`Memory`]: what the classes of a pool share: entries, zspages' numbers, pages, pins, and the
+//! account of it all. Each part has its own lock, or none; a class's lock is taken before them.
+
+use super::account::Account;
+use super::entries::Entries;
+use super::pages::Pages;
+use super::pins::Pins;
+use super::zspage::Zspages;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Words of a bit a class.
+pub(crate) const CLASS_WORDS: usize = 8;
+/// Classes that a pool may have at a time, those among them that are being emptied.
+pub(crate) const CLASSES_MAX: u32 = CLASS_WORDS as u32 * u64::BITS;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) entries: Entries,
+    pub(crate) zspages: Zspages,
+    pub(crate) pages: Pages,
+    pub(crate) pins: Pins,
+    pub(crate) account: Account,
+    /// Pages that compaction would free.
+    freeable: AtomicU64,
+    /// Classes that have such pages.
+    ready: [AtomicU64; CLASS_WORDS],
+}
+
+impl Memory {
+    pub(crate) fn new(
+        entries: Entries,
+        zspages: Zspages,
+        pages: Pages,
+        account: Account,
+    ) -> Self {
+        let ready = std::array::from_fn(|_| AtomicU64::new(0));
+        let (pins, freeable) = (Pins::new(), AtomicU64::new(0));
+        Self { entries, zspages, pages, pins, account, freeable, ready }
+    }
+
+    /// Pages that compaction would free.
+    #[inline]
+    pub(crate) fn freeable(&self) -> u64 {
+        self.freeable.load(Ordering::Relaxed)
+    }
+
+    /// `zspages` of `pages` each that compaction would free have come.
+    pub(crate) fn add_freeable(&self, class: u32, pages: u64, is_first: bool) {
+        self.freeable.fetch_add(pages, Ordering::Relaxed);
+        if is_first {
+            let (word, bit) = (class / u64::BITS, class % u64::BITS);
+            self.ready[word as usize].fetch_or(1 << bit, Ordering::Relaxed);
+        }
+    }
+
+    /// They have gone.
+    pub(crate) fn sub_freeable(&self, class: u32, pages: u64, was_last: bool) {
+        self.freeable.fetch_sub(pages, Ordering::Relaxed);
+        if was_last {
+            let (word, bit) = (class / u64::BITS, class % u64::BITS);
+            self.ready[word as usize].fetch_and(!(1 << bit), Ordering::Relaxed);
+        }
+    }
+
+    /// The first class from `from` on, going round, that compaction would free pages of.
+    pub(crate) fn next_ready(&self, from: u32) -> Option<u32> {
+        let from = from % CLASSES_MAX;
+        let word_at = |word: u32| self.ready[word as usize].load(Ordering::Relaxed);
+        let (first, bit) = (from / u64::BITS, from % u64::BITS);
+        for step in 0..=CLASS_WORDS as u32 {
+            let word = (first + step) % CLASS_WORDS as u32;
+            let mut bits = word_at(word);
+            if step == 0 {
+                bits &= u64::MAX << bit;
+            }
+            if bits != 0 {
+                return Some(word * u64::BITS + bits.trailing_zeros());
+            }
+        }
+        None
+    }
+}

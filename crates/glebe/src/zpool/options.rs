@@ -1,0 +1,122 @@
+//! What a pool is made with.
+
+use std::time::Duration;
+
+use super::error::Error;
+use super::pool::Pool;
+use super::size_class::{Rules, Table};
+use crate::units::{Bytes, Pages};
+
+/// What happens when a limit leaves no room, after compaction has freed what it could.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum AtLimit {
+    /// The call is refused.
+    #[default]
+    Refuse,
+    /// Objects are removed, a whole zspage of them at a time, until there is room. The zspage that
+    /// goes is the oldest of a sample of those that were not read since they were last looked
+    /// at; of few zspages the sample is all of them.
+    EvictOldest,
+}
+
+/// When zspages are compacted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Compaction {
+    /// A little with each remove or replace, once it would free more than a hundredth of the
+    /// pool's pages; before anything is refused or evicted; and by request.
+    #[default]
+    Automatic,
+    /// Before anything is refused or evicted, and by request.
+    Manual,
+}
+
+/// How size classes are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TableChoice {
+    /// By the kernel's rules with chains that suit the size: 4 pages in a small pool, 8 in one
+    /// that may hold 64 MiB or more.
+    #[default]
+    BySize,
+    /// By these rules.
+    Rules(Rules),
+}
+
+/// The most that one call of [`Pool::compact`] does. It stops at the first object that takes it
+/// over the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Budget {
+    /// Until so many pages were freed.
+    Pages(Pages),
+    /// Until so much time has passed.
+    Time(Duration),
+    /// Until nothing is left to free.
+    All,
+}
+
+/// What a pool is made with.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Options {
+    pub(crate) limit: Option<Bytes>,
+    pub(crate) at_limit: AtLimit,
+    pub(crate) table: TableChoice,
+    pub(crate) compaction: Compaction,
+}
+
+/// From a limit of this on, zspages may be longer.
+const LARGE: Bytes = Bytes::mib(64);
+const CHAIN_SMALL: Pages = Pages::new(4);
+const CHAIN_LARGE: Pages = Pages::new(8);
+/// The least size of a slot, as a part of a page: zspages of one page have so many slots.
+const SLOTS_A_PAGE_SHIFT: u32 = 10;
+
+impl Options {
+    /// The most that the pool may hold, everything counted: objects, rounding, free slots and
+    /// tables. Without one, as much as the machine has available when the pool is made.
+    pub fn limit(mut self, limit: Bytes) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// What happens at the limit.
+    pub fn at_limit(mut self, at_limit: AtLimit) -> Self {
+        self.at_limit = at_limit;
+        self
+    }
+
+    /// How size classes are chosen.
+    pub fn table(mut self, choice: TableChoice) -> Self {
+        self.table = choice;
+        self
+    }
+
+    /// When zspages are compacted.
+    pub fn compaction(mut self, compaction: Compaction) -> Self {
+        self.compaction = compaction;
+        self
+    }
+
+    /// Makes the pool.
+    ///
+    /// # Errors
+    /// Rules that make no table, a limit that an empty pool passes, or what the kernel refuses.
+    pub fn build(self) -> Result<Pool, Error> {
+        Pool::new(&self)
+    }
+
+    /// The table for a pool of up to `limit`.
+    pub(crate) fn first_table(&self, limit: Bytes) -> Result<Table, Error> {
+        let page = crate::sys::page_size();
+        let rules = match self.table {
+            TableChoice::Rules(rules) => rules,
+            TableChoice::BySize => {
+                let chain = if limit < LARGE { CHAIN_SMALL } else { CHAIN_LARGE };
+                let rules = Rules::of_page(page);
+                let least = Bytes::new(page.bytes().get() >> SLOTS_A_PAGE_SHIFT);
+                Rules { chain, min: rules.min.max(least), ..rules }
+            }
+        };
+        Ok(Table::by_rules(&rules)?)
+    }
+}

@@ -1,0 +1,54 @@
+//! [`Words`]: a long table of words in address space of its own, which holds pages only where it
+//! was populated. Words begin as zero, and are zero again once their page was given back.
+//!
+//! Not done here: which pages are populated, and that they are counted.
+//!
+//! # Safety
+//! The mapping lives as long as the table and is lent as atomics only; zeros are such.
+#![allow(unsafe_code)]
+
+use std::ops::Deref;
+
+use crate::error::OsError;
+use crate::mapping::Mapping;
+use crate::sync::MappedWord;
+use crate::units::Bytes;
+
+const WORD: u64 = size_of::<MappedWord>() as u64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Words {
+    mapping: Mapping,
+    len: usize,
+}
+
+impl Words {
+    /// Room for `len` words.
+    pub(crate) fn new(len: usize) -> Result<Self, OsError> {
+        let bytes = (len.max(1) as u64).saturating_mul(WORD);
+        Ok(Self { mapping: Mapping::reserved(Bytes::new(bytes))?, len })
+    }
+
+    /// Makes a page's words present; pages are counted from the start, of `page` bytes.
+    pub(crate) fn populate(&self, index: usize, page: Bytes) -> Result<(), OsError> {
+        self.mapping.populate(Bytes::new(index as u64 * page.get()), page)
+    }
+
+    /// Gives a page back, whose words are zero from now on.
+    pub(crate) fn discard(&self, index: usize, page: Bytes) -> Result<(), OsError> {
+        // SAFETY: the bytes are lent as atomics alone.
+        unsafe { self.mapping.give_back(Bytes::new(index as u64 * page.get()), page) }
+    }
+}
+
+impl Deref for Words {
+    type Target = [MappedWord];
+
+    #[inline]
+    fn deref(&self) -> &[MappedWord] {
+        // SAFETY: `len` words are mapped, readable and writable, aligned to a page; atomics may
+        // be of any bits.
+        unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().cast(), self.len) }
+    }
+}
