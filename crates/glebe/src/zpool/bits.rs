@@ -111,8 +111,7 @@ impl Bits {
         }
         let last = *self.words.last()?;
         let end = self.words.len() as u32 * WORD - last.leading_zeros();
-        let count =
-            (1..=most.min(end)).take_while(|n| self.contains(end - n)).count() as u32;
+        let count = (1..=most.min(end)).take_while(|n| self.contains(end - n)).count() as u32;
         self.remove(end - count, count);
         Some((end - count, count))
     }

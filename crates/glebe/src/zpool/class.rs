@@ -460,8 +460,7 @@ impl State {
     /// The zspage to empty and the one to fill.
     fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
         let to = self.groups.fullest()?;
-        let unpinned =
-            |ordinal: &u32| !memory.pins.is_pinned(self.blocks.number(*ordinal));
+        let unpinned = |ordinal: &u32| !memory.pins.is_pinned(self.blocks.number(*ordinal));
         for head in self.groups.from_emptiest() {
             let of_list = std::iter::successors(Some(head), |ordinal| {
                 Some(self.blocks.link(*ordinal, NEXT)).filter(|next| *next != NONE)
@@ -544,9 +543,8 @@ impl State {
         self.close_all(memory);
         self.settle(memory);
         let mut found = Vec::new();
-        let full = (0..self.blocks.len()).find(|ordinal| {
-            self.blocks.used(*ordinal) == self.shape.objects
-        });
+        let full =
+            (0..self.blocks.len()).find(|ordinal| self.blocks.used(*ordinal) == self.shape.objects);
         for ordinal in self.groups.from_emptiest().chain(full) {
             let zspage = self.blocks.number(ordinal);
             for slot in 0..self.blocks.fresh(ordinal) {

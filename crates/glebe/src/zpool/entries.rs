@@ -64,12 +64,7 @@ struct Page {
 
 impl Entries {
     /// Room for `most` entries, for as many lanes of threads.
-    pub(crate) fn new(
-        words: Words,
-        free: Words,
-        lanes: usize,
-        page: PageSize,
-    ) -> Self {
+    pub(crate) fn new(words: Words, free: Words, lanes: usize, page: PageSize) -> Self {
         let lanes = (0..lanes).map(|_| Lane(AtomicU64::new(NONE))).collect();
         Self { words, free, lanes, state: Mutex::new(State::default()), page }
     }

@@ -61,8 +61,10 @@ pub enum Error {
     #[error(transparent)]
     Rules(#[from] RulesError),
     /// A table that this pool cannot have.
-    #[error("zspages of {objects} slots, pages of {page}: the most are {objects_max} and the \
-             pages of this machine, {machine_page}")]
+    #[error(
+        "zspages of {objects} slots, pages of {page}: the most are {objects_max} and the \
+             pages of this machine, {machine_page}"
+    )]
     Table {
         /// The most slots of a zspage.
         objects: u32,

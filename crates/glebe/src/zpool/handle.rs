@@ -31,9 +31,8 @@ impl Handle {
     /// `pool` is a number of [`pool_number`].
     #[inline]
     pub(crate) fn new(pool: u32, generation: u32, index: u32) -> Self {
-        let word = u64::from(pool) << POOL_AT
-            | u64::from(generation) << INDEX_BITS
-            | u64::from(index);
+        let word =
+            u64::from(pool) << POOL_AT | u64::from(generation) << INDEX_BITS | u64::from(index);
         Self(NonZeroU64::new(word).unwrap_or(NonZeroU64::MAX))
     }
 

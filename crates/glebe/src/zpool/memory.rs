@@ -28,12 +28,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(
-        entries: Entries,
-        zspages: Zspages,
-        pages: Pages,
-        account: Account,
-    ) -> Self {
+    pub(crate) fn new(entries: Entries, zspages: Zspages, pages: Pages, account: Account) -> Self {
         let ready = std::array::from_fn(|_| AtomicU64::new(0));
         let (pins, freeable) = (Pins::new(), AtomicU64::new(0));
         Self { entries, zspages, pages, pins, account, freeable, ready }

@@ -172,12 +172,7 @@ impl Objects {
 
     /// Changes an entry to `to` of it and gives the slot up that it named; what it was.
     #[inline]
-    fn change(
-        &self,
-        index: u32,
-        generation: u32,
-        to: impl Fn(Entry) -> Entry,
-    ) -> Option<Entry> {
+    fn change(&self, index: u32, generation: u32, to: impl Fn(Entry) -> Entry) -> Option<Entry> {
         let memory = &self.memory;
         loop {
             let entry = self.entry(index, generation)?;

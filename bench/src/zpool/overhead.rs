@@ -1,0 +1,286 @@
+//! What each holds beyond what is stored, step by step: the patch's own table for each set of size
+//! classes, the pool as it is by default beside the kernel's, and allocators of programs.
+//!
+//! Percent of the bytes stored. Nothing here is timed.
+
+use std::fmt::Write as _;
+
+use glebe::units::{Bytes, PageSize};
+use glebe::zpool::{Metadata, Table};
+
+use super::apart::{self, Job};
+use super::malloc::Allocator;
+use super::replay::{in_pool, in_zram, Figures, Outcome};
+use super::store::{rules, Classes};
+use super::tables;
+use super::trace::{Trace, STEPS};
+use super::workload::{Step, Workload};
+use super::{zram, Error};
+use crate::report::Report;
+
+const FINAL: &str = "overhead_final_percent";
+const RANDOM: &str = "overhead_random_delete_percent";
+const PERCENT: &str = "percent";
+const ZRAM: &str = "zram";
+const ZRAM_COMPACTED: &str = "zram, compacted";
+
+/// In front of an object in the kernel.
+const HEADER: usize = 8;
+
+/// What the report of the pool's design found of these classes on the trace; the patch had the
+/// first two. By step, percent.
+const REPORTED: [(Classes, [(usize, f64); 4]); 3] = [
+    (Classes::Rules(4, false), [(1, 5.67), (3, 10.68), (7, 22.36), (10, 50.40)]),
+    (Classes::Rules(4, true), [(1, 5.54), (3, 7.52), (7, 11.81), (10, 23.69)]),
+    (Classes::Rules(8, true), [(1, 2.78), (3, 8.34), (7, 21.33), (10, 55.92)]),
+];
+
+/// Points that a row may be off.
+const TOLERANCE: f64 = 1.0;
+
+/// The pool with the patch's and the kernel's classes on all of the trace: it is the pool that
+/// they describe if it holds what they do.
+pub(super) fn reported(trace: &Trace, report: &mut Report) -> Result<(), Error> {
+    let workload = Workload::of_trace(trace, 1);
+    report.check("report_rows_off", 0);
+    for (classes, rows) in REPORTED {
+        let outcome = in_pool(&workload, &workload.directories, classes, HEADER)?;
+        report.check("wrong_bytes", outcome.wrong);
+        for (step, percent) in rows {
+            // The first two of the trace are one here.
+            let is = outcome.figures[step - 1].percent_plain();
+            let case = format!("reported_{}", STEPS[step].trim_start_matches('-'));
+            report.row(&case, &classes.name(), PERCENT, &[is]);
+            report.remark(&format!("{percent} reported"));
+            report.check("report_rows_off", u64::from((is - percent).abs() > TOLERANCE));
+        }
+        patch_table(&classes.name(), &workload.directories, &outcome, report);
+    }
+    report.note(
+        "reported: the whole trace, in a pool without codec that is not compacted, with the \
+         kernel's 8 bytes in front of each object (made part of the object, and counted as \
+         overhead); metadata not counted. A row more than 1 point off is counted.",
+    );
+    Ok(())
+}
+
+/// The five columns of the patch.
+fn patch_table(who: &str, steps: &[Step], outcome: &Outcome, report: &mut Report) {
+    const MIB: f64 = (1 << 20) as f64;
+    let mut table = format!(
+        "{:<15} {:>9} {:>9} {:>9} {:>9} {:>8} {:>15}\n",
+        "", "orig MiB", "compr", "used", "overhead", "ratio %", "with metadata %"
+    );
+    for (step, of) in steps.iter().zip(&outcome.figures) {
+        let Figures { original, stored, pages, .. } = *of;
+        let _ = writeln!(
+            table,
+            "{:<15} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>8.2} {:>15.2}",
+            step.name,
+            original / MIB,
+            stored / MIB,
+            pages / MIB,
+            (pages - stored) / MIB,
+            of.percent_plain(),
+            of.percent(),
+        );
+    }
+    report.section(who, &table);
+}
+
+/// The steps of a workload in the pool and in zram.
+pub(super) fn beside_zram(
+    trace: &Trace,
+    workload: &Workload,
+    report: &mut Report,
+) -> Result<(), Error> {
+    if workload.is_tree() {
+        for (classes, _) in REPORTED {
+            let outcome = in_pool(workload, &workload.directories, classes, 0)?;
+            report.check("wrong_bytes", outcome.wrong);
+            final_row(FINAL, &classes.name(), &outcome, report);
+            patch_table(&classes.name(), &workload.directories, &outcome, report);
+        }
+    }
+    let zspage_pages = zspage_pages(trace);
+    let mut worst = f64::NAN;
+    let mut worst_plain = f64::NAN;
+    for (steps, case) in [(&workload.directories, FINAL), (&workload.halves, RANDOM)] {
+        let ours = in_pool(workload, steps, Classes::Default, 0)?;
+        report.check("wrong_bytes", ours.wrong);
+        tell(case, "glebe", steps, &ours, report);
+        for (who, compact) in [(ZRAM_COMPACTED, true), (ZRAM, false)] {
+            let theirs = match in_zram(workload, steps, compact, zspage_pages) {
+                Ok(theirs) => theirs,
+                Err(zram::Absent::Not(why)) => {
+                    report.absent(case, who, PERCENT, &why);
+                    continue;
+                }
+                Err(zram::Absent::Os(error)) => return Err(error.into()),
+            };
+            tell(case, who, steps, &theirs, report);
+            if compact && case == FINAL {
+                worst = least(&ours, &theirs, Figures::percent);
+                worst_plain = least(&ours, &theirs, Figures::percent_plain);
+            }
+        }
+    }
+    report.ratio("overhead_worst_vs_zram_compacted", worst);
+    report.ratio("overhead_worst_vs_zram_compacted_plain", worst_plain);
+    floor(trace, workload, report);
+    report.note(
+        "overhead: the pages held beyond the bytes stored, and all else that the pool holds. Of \
+         zram that is what it does not count itself, 8 bytes an object and 56 a zspage, of which \
+         there are as many as its size classes give for the trace. _plain: without metadata on \
+         both sides. Both are looked at after the same changes; the pool compacts by itself only.",
+    );
+    Ok(())
+}
+
+/// zram's overhead over the pool's, of the step where that is least.
+fn least(ours: &Outcome, theirs: &Outcome, percent: impl Fn(&Figures) -> f64) -> f64 {
+    let both = ours.figures.iter().zip(&theirs.figures);
+    both.map(|(ours, theirs)| percent(theirs) / percent(ours)).fold(f64::INFINITY, f64::min)
+}
+
+/// A row a step, one for the last, and the table for people.
+fn tell(case: &str, who: &str, steps: &[Step], outcome: &Outcome, report: &mut Report) {
+    for (step, of) in steps.iter().zip(&outcome.figures) {
+        let name: String = step.name.chars().filter(char::is_ascii_alphanumeric).collect();
+        let prefix = if case == FINAL { "overhead" } else { "random_delete" };
+        report.row(&format!("{prefix}_{name}_percent"), who, PERCENT, &[of.percent()]);
+        report.remark(&format!("{:.2} without metadata", of.percent_plain()));
+    }
+    final_row(case, who, outcome, report);
+    patch_table(&format!("{who} ({case})"), steps, outcome, report);
+}
+
+fn final_row(case: &str, who: &str, outcome: &Outcome, report: &mut Report) {
+    if let Some(last) = outcome.figures.last() {
+        report.row(case, who, PERCENT, &[last.percent()]);
+        report.remark(&format!("{:.2} without metadata", last.percent_plain()));
+    }
+}
+
+/// The kernel's classes, as it has them if nobody chose otherwise.
+fn kernel_table() -> Table {
+    let page = PageSize::new(4 << 10).expect("a power of two");
+    Table::by_rules(&rules(page, 8, true)).expect("the kernel's rules")
+}
+
+/// Pages of a zspage of the kernel's in the mean, when the trace is all there.
+fn zspage_pages(trace: &Trace) -> f64 {
+    let none = Bytes::ZERO;
+    let count = Metadata { object: none, slot: none, zspage: Bytes::new(1), class: none };
+    let (held, zspages) = tables::compacted(trace, 1, &kernel_table(), HEADER, &count);
+    held.get() as f64 / super::made::PAGE as f64 / zspages.get() as f64
+}
+
+/// What no table of classes can do better, by the trace's last step.
+fn floor(trace: &Trace, workload: &Workload, report: &mut Report) {
+    if workload.is_tree() || workload.is_sample {
+        return;
+    }
+    let none = Bytes::ZERO;
+    let metadata = Metadata { object: none, slot: none, zspage: none, class: none };
+    let last = STEPS.len() - 1;
+    let (held, _) = tables::compacted(trace, last, &kernel_table(), 0, &metadata);
+    let percent = tables::percent(held, tables::stored(trace, last));
+    report.row(FINAL, "the kernel's classes, compacted", PERCENT, &[percent]);
+    report.remark("by arithmetic: no header, no metadata");
+}
+
+/// Allocators of programs hold the trace, each in a process of its own.
+pub(super) fn allocators(
+    nth: usize,
+    workload: &Workload,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let mut table = format!("{:<15}", "percent");
+    let mut columns = Vec::new();
+    for allocator in Allocator::ALL {
+        let resident = apart::ask(Job { allocator, nth })?;
+        report.check("wrong_bytes", resident.wrong);
+        let of = |held: &[u64], steps: &[Step]| -> Vec<f64> {
+            let percent =
+                |(held, stored): (&u64, u64)| (*held as f64 / stored as f64 - 1.0) * 100.0;
+            held.iter().zip(stored(steps, workload.blocks)).map(percent).collect()
+        };
+        let directories = of(&resident.directories, &workload.directories);
+        let halves = of(&resident.halves, &workload.halves);
+        let cases = [
+            ("overhead_untar_percent", directories.first()),
+            (FINAL, directories.last()),
+            (RANDOM, halves.last()),
+        ];
+        for (case, percent) in cases {
+            report.row(
+                case,
+                allocator.name(),
+                PERCENT,
+                &percent.copied().into_iter().collect::<Vec<_>>(),
+            );
+        }
+        let _ = write!(table, " {:>9}", allocator.name());
+        columns.push([directories, halves].concat());
+    }
+    table.push('\n');
+    let steps = workload.directories.iter().chain(&workload.halves);
+    for (row, step) in steps.enumerate() {
+        let _ = write!(table, "{:<15}", step.name);
+        for column in &columns {
+            let _ = write!(table, " {:>9.2}", column[row]);
+        }
+        table.push('\n');
+    }
+    report.section("allocators on the trace: resident memory beyond the bytes stored", &table);
+    report.note(
+        "allocators: objects of the trace's lengths, whatever the pool's contents were; resident \
+         memory of a process apart, after malloc_trim, a purge of all arenas, mi_collect. They \
+         keep no object in one piece across pages, move none, and need no handle.",
+    );
+    Ok(())
+}
+
+/// The bytes stored after each step.
+fn stored(steps: &[Step], blocks: usize) -> Vec<u64> {
+    use super::trace::Change;
+    let mut lengths = vec![0_u64; blocks];
+    let mut sum = 0;
+    let mut sums = Vec::new();
+    for step in steps {
+        for change in &step.changes {
+            let (block, new) = match *change {
+                Change::Store { block, len } => (block, len as u64),
+                Change::Drop { block } => (block, 0),
+            };
+            sum = sum + new - std::mem::replace(&mut lengths[block], new);
+        }
+        sums.push(sum);
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_is_the_one_of_the_patch_and_of_the_kernel() {
+        let mut report = Report::new("zpool", "", true);
+        reported(&Trace::load().unwrap(), &mut report).unwrap();
+        assert!(report.passed(), "{}", report.text());
+    }
+
+    #[test]
+    fn zspages_of_the_kernel_have_some_pages() {
+        let trace = Trace::load().unwrap();
+        let pages = zspage_pages(&trace);
+        assert!((2.0..8.0).contains(&pages), "{pages}");
+        let workload = Workload::of_trace(&trace, 1);
+        let sums = stored(&workload.directories, workload.blocks);
+        for (step, sum) in sums.iter().enumerate() {
+            assert_eq!(*sum, tables::stored(&trace, step + 1).get(), "{}", STEPS[step + 1]);
+        }
+    }
+}
