@@ -36,13 +36,14 @@ pub(super) struct Job {
     pub(super) allocator: Allocator,
     /// Of the trace, one run of blocks in so many.
     pub(super) nth: usize,
+    /// Random deletion, not that of directories.
+    pub(super) halves: bool,
 }
 
 /// Resident memory after each step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Resident {
-    pub(super) directories: Vec<u64>,
-    pub(super) halves: Vec<u64>,
+    pub(super) bytes: Vec<u64>,
     /// Objects that came back different.
     pub(super) wrong: u64,
 }
@@ -63,10 +64,10 @@ pub fn inside(parent: u32, job: &str, out: &mut dyn Write) -> Result<(), Error> 
     }
     let job: Job = serde_json::from_str(job)?;
     let workload = Workload::of_trace(&Trace::load()?, job.nth);
+    let steps = if job.halves { &workload.halves } else { &workload.directories };
     let mut wrong = 0;
-    let mut hold = |steps| hold(&workload, steps, job.allocator, &mut wrong);
-    let (directories, halves) = (hold(&workload.directories)?, hold(&workload.halves)?);
-    let answer = serde_json::to_string(&Resident { directories, halves, wrong })?;
+    let bytes = hold(&workload, steps, job.allocator, &mut wrong)?;
+    let answer = serde_json::to_string(&Resident { bytes, wrong })?;
     Ok(writeln!(out, "{answer}").and_then(|()| out.flush())?)
 }
 

@@ -10,7 +10,7 @@ use super::malloc::Allocator;
 use super::store::{Classes, Store};
 use super::Error;
 use crate::clock::thread_cpu;
-use crate::interrupt;
+use crate::progress::Progress;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
 use crate::summary::Summary;
@@ -34,8 +34,9 @@ pub(super) fn measure(rounds: usize, report: &mut Report) -> Result<(), Error> {
     let copy = |allocator: Allocator, nth: usize| allocator.copy(object(nth)).expect("memory");
     let mut handles = (0..HELD).map(insert).collect::<Result<Vec<_>, _>>()?;
     let mut blocks = PEERS.map(|peer| (0..HELD).map(|nth| copy(peer, nth)).collect::<Vec<_>>());
+    let mut progress = Progress::new("insert and remove", rounds as u64);
     for round in 0..rounds {
-        interrupt::check();
+        progress.update(round as u64);
         at_once[0].push(ns(|nth| store.remove(insert(nth)?))?);
         for (peer, samples) in PEERS.into_iter().zip(&mut at_once[1..]) {
             samples.push(ns(|nth| {
@@ -59,6 +60,7 @@ pub(super) fn measure(rounds: usize, report: &mut Report) -> Result<(), Error> {
             })?);
         }
     }
+    progress.clear();
     for (case, samples, ratio) in [
         ("insert_remove_1k", &at_once, "insert_remove_vs_best_malloc"),
         ("insert_remove_1k_of_16e3", &held, "insert_remove_vs_best_malloc_of_16e3"),

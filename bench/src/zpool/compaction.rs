@@ -12,7 +12,7 @@ use super::trace::{Change, Trace};
 use super::workload::{Step, Workload};
 use super::Error;
 use crate::clock::Stopwatch;
-use crate::interrupt;
+use crate::progress::Progress;
 use crate::report::Report;
 
 const STEP: Duration = Duration::from_micros(100);
@@ -34,8 +34,9 @@ pub(super) fn measure(
         let (mut whole, mut stepped) = (Vec::new(), Vec::new());
         let (mut cpu_us, mut wall_us) = (Vec::new(), Vec::new());
         let mut freeable = 0;
-        for _ in 0..rounds {
-            interrupt::check();
+        let mut progress = Progress::new("compaction", rounds as u64);
+        for round in 0..rounds {
+            progress.update(round as u64);
             let (store, _) = fragmented(&workload, steps)?;
             freeable = store.pool().freeable().get();
             let watch = Stopwatch::start();
@@ -58,6 +59,7 @@ pub(super) fn measure(
             }
             stepped.push(freed as f64 / cpu * 1e6);
         }
+        progress.clear();
         report.row("compaction_pages_per_s", who, "pages/CPU-s", &whole);
         report.remark(&format!("{freeable} pages at once"));
         report.row("compaction_pages_per_s_in_steps", who, "pages/CPU-s", &stepped);

@@ -45,7 +45,7 @@ struct Plan {
 }
 
 const FULL: Plan = Plan { files: 1, runs: 1, bytes: 128 << 20, rounds: 9, short_rounds: 15 };
-const QUICK: Plan = Plan { files: 32, runs: 16, bytes: 8 << 20, rounds: 2, short_rounds: 3 };
+const QUICK: Plan = Plan { files: 8, runs: 4, bytes: 16 << 20, rounds: 2, short_rounds: 3 };
 
 /// Runs the benchmark.
 ///

@@ -48,7 +48,7 @@ pub(super) fn reported(trace: &Trace, report: &mut Report) -> Result<(), Error> 
         report.check("wrong_bytes", outcome.wrong);
         for (step, percent) in rows {
             // The first two of the trace are one here.
-            let is = outcome.figures[step - 1].percent_plain();
+            let is = outcome.figures[step - 1].percent_used();
             let case = format!("reported_{}", STEPS[step].trim_start_matches('-'));
             report.row(&case, &classes.name(), PERCENT, &[is]);
             report.remark(&format!("{percent} reported"));
@@ -69,19 +69,19 @@ fn patch_table(who: &str, steps: &[Step], outcome: &Outcome, report: &mut Report
     const MIB: f64 = (1 << 20) as f64;
     let mut table = format!(
         "{:<15} {:>9} {:>9} {:>9} {:>9} {:>8} {:>15}\n",
-        "", "orig MiB", "compr", "used", "overhead", "ratio %", "with metadata %"
+        "", "orig MiB", "compr", "used", "overhead", "ratio %", "with all else %"
     );
     for (step, of) in steps.iter().zip(&outcome.figures) {
-        let Figures { original, stored, pages, .. } = *of;
+        let Figures { original, stored, used, .. } = *of;
         let _ = writeln!(
             table,
             "{:<15} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>8.2} {:>15.2}",
             step.name,
             original / MIB,
             stored / MIB,
-            pages / MIB,
-            (pages - stored) / MIB,
-            of.percent_plain(),
+            used / MIB,
+            (used - stored) / MIB,
+            of.percent_used(),
             of.percent(),
         );
     }
@@ -152,7 +152,8 @@ fn tell(case: &str, who: &str, steps: &[Step], outcome: &Outcome, report: &mut R
         report.remark(&format!("{:.2} without metadata", of.percent_plain()));
     }
     final_row(case, who, outcome, report);
-    patch_table(&format!("{who} ({case})"), steps, outcome, report);
+    let how = if case == FINAL { "directories removed" } else { "random deletion" };
+    patch_table(&format!("{who}: {how}"), steps, outcome, report);
 }
 
 fn final_row(case: &str, who: &str, outcome: &Outcome, report: &mut Report) {
@@ -199,30 +200,26 @@ pub(super) fn allocators(
     let mut table = format!("{:<15}", "percent");
     let mut columns = Vec::new();
     for allocator in Allocator::ALL {
-        let resident = apart::ask(Job { allocator, nth })?;
-        report.check("wrong_bytes", resident.wrong);
-        let of = |held: &[u64], steps: &[Step]| -> Vec<f64> {
-            let percent =
-                |(held, stored): (&u64, u64)| (*held as f64 / stored as f64 - 1.0) * 100.0;
-            held.iter().zip(stored(steps, workload.blocks)).map(percent).collect()
-        };
-        let directories = of(&resident.directories, &workload.directories);
-        let halves = of(&resident.halves, &workload.halves);
-        let cases = [
-            ("overhead_untar_percent", directories.first()),
-            (FINAL, directories.last()),
-            (RANDOM, halves.last()),
-        ];
-        for (case, percent) in cases {
-            report.row(
-                case,
-                allocator.name(),
-                PERCENT,
-                &percent.copied().into_iter().collect::<Vec<_>>(),
-            );
+        let mut column = Vec::new();
+        for (halves, steps, case) in
+            [(false, &workload.directories, FINAL), (true, &workload.halves, RANDOM)]
+        {
+            let resident = apart::ask(Job { allocator, nth, halves })?;
+            report.check("wrong_bytes", resident.wrong);
+            let percent: Vec<f64> = resident
+                .bytes
+                .iter()
+                .zip(stored(steps, workload.blocks))
+                .map(|(held, stored)| (*held as f64 / stored as f64 - 1.0) * 100.0)
+                .collect();
+            if !halves {
+                report.row("overhead_untar_percent", allocator.name(), PERCENT, &percent[..1]);
+            }
+            report.row(case, allocator.name(), PERCENT, &percent[percent.len() - 1..]);
+            column.extend(percent);
         }
         let _ = write!(table, " {:>9}", allocator.name());
-        columns.push([directories, halves].concat());
+        columns.push(column);
     }
     table.push('\n');
     let steps = workload.directories.iter().chain(&workload.halves);

@@ -12,14 +12,14 @@ use super::trace::Change;
 use super::workload::{Step, Workload};
 use super::zram::{self, Zram};
 use super::Error;
-use crate::interrupt;
+use crate::progress::Progress;
 
 /// Bytes that the kernel's pool keeps for each object, and for each zspage, uncounted.
 const HANDLE: f64 = 8.0;
 const ZSPAGE: f64 = 56.0;
 
-/// Changes between two looks at whether the run is to end.
-const LOOK_EVERY: usize = 1 << 12;
+/// Changes between two updates of the progress.
+const TELL_EVERY: usize = 1 << 12;
 
 /// Pages written at once, where they lie side by side.
 const BATCH: usize = 64;
@@ -31,21 +31,32 @@ pub(super) struct Figures {
     pub(super) original: f64,
     /// Of the objects as they are stored.
     pub(super) stored: f64,
-    /// Of the pages of the pool.
-    pub(super) pages: f64,
+    /// Of the pages that have room for them.
+    pub(super) used: f64,
+    /// Of pages that wait to be used.
+    pub(super) kept: f64,
     /// Of all else that it takes.
     pub(super) metadata: f64,
 }
 
 impl Figures {
-    /// What the pages are beyond what is stored, in percent of that.
-    pub(super) fn percent_plain(&self) -> f64 {
-        (self.pages / self.stored - 1.0) * 100.0
+    /// What pages in use are beyond what is stored, in percent of that: the patch's figure.
+    pub(super) fn percent_used(&self) -> f64 {
+        self.beyond(self.used)
     }
 
-    /// The same with all else.
+    /// The same with all pages.
+    pub(super) fn percent_plain(&self) -> f64 {
+        self.beyond(self.used + self.kept)
+    }
+
+    /// The same with all that is held.
     pub(super) fn percent(&self) -> f64 {
-        ((self.pages + self.metadata) / self.stored - 1.0) * 100.0
+        self.beyond(self.used + self.kept + self.metadata)
+    }
+
+    fn beyond(&self, held: f64) -> f64 {
+        (held / self.stored - 1.0) * 100.0
     }
 }
 
@@ -55,6 +66,32 @@ pub(super) struct Outcome {
     pub(super) figures: Vec<Figures>,
     /// Bytes that came back different.
     pub(super) wrong: u64,
+}
+
+/// The progress of a replay.
+struct Told {
+    progress: Progress,
+    done: usize,
+}
+
+impl Told {
+    fn new(who: &str, steps: &[Step]) -> Self {
+        let total: usize = steps.iter().map(|step| step.changes.len()).sum();
+        Self { progress: Progress::new(who, total as u64), done: 0 }
+    }
+
+    fn one_more(&mut self) {
+        self.done += 1;
+        if self.done % TELL_EVERY == 0 {
+            self.progress.update(self.done as u64);
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.progress.clear();
+    }
 }
 
 /// An object in the pool.
@@ -76,41 +113,41 @@ pub(super) fn in_pool(
     let mut buffer = vec![0; page_size().bytes().as_usize()];
     let mut back = buffer.clone();
     let mut outcome = Outcome::default();
-    let (mut objects, mut stored) = (0_u64, 0_u64);
+    let (mut objects, mut headers) = (0_u64, 0_u64);
     let longer = |len: usize| (len + header).min(PAGE);
     let mut check = |block: usize, kept: Kept, buffer: &mut [u8]| -> Result<u64, Error> {
         let wanted = workload.object(block, longer(usize::from(kept.len)), buffer)?;
         let len = store.read(kept.handle, &mut back)?;
         Ok(differing(&back[..len], wanted))
     };
+    let mut progress = Told::new(&classes.name(), steps);
     for step in steps {
-        for (nth, change) in step.changes.iter().enumerate() {
-            if nth % LOOK_EVERY == 0 {
-                interrupt::check();
-            }
+        for change in &step.changes {
+            progress.one_more();
             let (block, new) = match *change {
                 Change::Drop { block } => (block, None),
                 Change::Store { block, len } => {
                     let object = workload.object(block, longer(len), &mut buffer)?;
                     let handle = store.insert(object)?;
-                    stored += (store.stored_len(handle)? + len - longer(len)) as u64;
+                    headers += (longer(len) - len) as u64;
                     objects += 1;
                     (block, Some(Kept { handle, len: len as u16 }))
                 }
             };
             if let Some(old) = std::mem::replace(&mut kept[block], new) {
                 outcome.wrong += check(block, old, &mut buffer)?;
-                let len = usize::from(old.len);
-                stored -= (store.stored_len(old.handle)? + len - longer(len)) as u64;
                 store.remove(old.handle)?;
+                let len = usize::from(old.len);
+                headers -= (longer(len) - len) as u64;
                 objects -= 1;
             }
         }
         let held = store.held();
         outcome.figures.push(Figures {
             original: objects as f64 * buffer.len() as f64,
-            stored: stored as f64,
-            pages: held.pages as f64,
+            stored: (held.stored - headers) as f64,
+            used: held.used as f64,
+            kept: held.kept as f64,
             metadata: held.metadata as f64,
         });
     }
@@ -144,11 +181,10 @@ pub(super) fn in_zram(
     let mut batch = Batch::new(&device, page);
     let mut outcome = Outcome::default();
     let unread = |e| glebe::error::OsError::new("read", "contents", e);
+    let mut progress = Told::new("zram", steps);
     for step in steps {
-        for (nth, change) in step.changes.iter().enumerate() {
-            if nth % LOOK_EVERY == 0 {
-                interrupt::check();
-            }
+        for change in &step.changes {
+            progress.one_more();
             match *change {
                 Change::Store { block, len } => {
                     let to = batch.page(block, true)?;
@@ -169,7 +205,8 @@ pub(super) fn in_zram(
         outcome.figures.push(Figures {
             original: stat.original as f64,
             stored: stat.stored as f64,
-            pages: stat.used as f64,
+            used: stat.used as f64,
+            kept: 0.0,
             metadata: objects * HANDLE + zspages * ZSPAGE,
         });
     }

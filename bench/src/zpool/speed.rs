@@ -19,6 +19,7 @@ use super::zram::{Absent, Zram};
 use super::Error;
 use crate::clock::thread_cpu;
 use crate::interrupt;
+use crate::progress::Progress;
 use crate::report::Report;
 use crate::summary::Summary;
 
@@ -73,8 +74,9 @@ pub(super) fn measure(pages: &Pages, rounds: usize, report: &mut Report) -> Resu
     let mut buffer = Aligned::new(BLOCK);
     let (mut ours, mut codec) = (Rates::default(), Rates::default());
     let mut theirs = [(BLOCK, Rates::default()), (pages.page, Rates::default())];
-    for _ in 0..rounds {
-        interrupt::check();
+    let mut progress = Progress::new("store and load", rounds as u64);
+    for round in 0..rounds {
+        progress.update(round as u64);
         bare(pages, buffer.bytes(), &mut codec)?;
         let wrong = in_pool(pages, buffer.bytes(), &mut ours)?;
         report.check("wrong_bytes", wrong);
@@ -85,6 +87,7 @@ pub(super) fn measure(pages: &Pages, rounds: usize, report: &mut Report) -> Resu
             }
         }
     }
+    progress.clear();
     let all = [("glebe", &ours), (CODEC, &codec)];
     for (who, rates) in all {
         report.row("store_4k", who, UNIT, &rates.store);
@@ -257,7 +260,9 @@ pub(super) fn threads(pages: &Pages, rounds: usize, report: &mut Report) -> Resu
         (CODEC, "threads_2_vs_1_cpu_codec_alone", &bare),
     ];
     let mut samples = vec![[Vec::new(), Vec::new()]; contestants.len()];
-    for _ in 0..rounds {
+    let mut progress = Progress::new("threads", rounds as u64);
+    for round in 0..rounds {
+        progress.update(round as u64);
         for ((_, _, work), samples) in contestants.iter().zip(&mut samples) {
             interrupt::check();
             for (threads, samples) in [1, 2].into_iter().zip(samples) {
@@ -265,6 +270,7 @@ pub(super) fn threads(pages: &Pages, rounds: usize, report: &mut Report) -> Resu
             }
         }
     }
+    progress.clear();
     for ((who, ratio, _), [one, two]) in contestants.into_iter().zip(&samples) {
         report.row("threads_1", who, UNIT, one);
         report.row("threads_2", who, UNIT, two);

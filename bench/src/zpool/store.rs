@@ -34,8 +34,12 @@ impl Classes {
 /// What a pool holds, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    /// Pages of zspages, and those that are kept back.
-    pub(super) pages: u64,
+    /// Of objects, as they are stored.
+    pub(super) stored: u64,
+    /// Of pages of zspages.
+    pub(super) used: u64,
+    /// Of pages that are kept for the next zspage.
+    pub(super) kept: u64,
     /// Everything else.
     pub(super) metadata: u64,
 }
@@ -109,13 +113,15 @@ impl Store {
         Ok(self.pool.remove(handle)?)
     }
 
-    /// Bytes of an object as it is stored.
-    pub(super) fn stored_len(&self, handle: Handle) -> Result<usize, Error> {
-        Ok(self.pool.len_of(handle)?)
-    }
-
     /// What it holds now.
     pub(super) fn held(&self) -> Held {
-        Held { pages: self.pool.held().get(), metadata: 0 }
+        let stats = self.pool.stats();
+        let bytes = |pages: u64| Pages::new(pages).bytes(page_size()).get();
+        Held {
+            stored: stats.stored_bytes,
+            used: bytes(stats.used_pages),
+            kept: bytes(stats.kept_pages),
+            metadata: stats.metadata_bytes,
+        }
     }
 }

@@ -154,7 +154,7 @@ fn halves(files: Vec<Run>) -> Vec<Step> {
         }
         let gone = left.split_off(left.len().div_ceil(2));
         let changes = gone.iter().flat_map(drops).collect();
-        steps.push(Step { name: format!("-1/2, {nth}"), changes });
+        steps.push(Step { name: format!("half {nth}"), changes });
     }
     steps
 }
