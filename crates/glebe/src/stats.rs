@@ -194,6 +194,8 @@ pub(crate) enum Unit {
     Count,
     /// Base pages.
     Pages,
+    /// Bytes of memory.
+    Bytes,
 }
 
 /// What a row of a statistics table holds.
@@ -243,7 +245,11 @@ pub(crate) fn lines(rows: &[Row]) -> Vec<Line> {
     for Row { name, value, what } in rows {
         match value {
             Value::Counter(unit, value) | Value::Gauge(unit, value) => {
-                let unit = if *unit == Unit::Pages { "pages" } else { "count" };
+                let unit = match unit {
+                    Unit::Count => "count",
+                    Unit::Pages => "pages",
+                    Unit::Bytes => "bytes",
+                };
                 let (name, what) = ((*name).to_owned(), (*what).to_owned());
                 out.push(Line { name, unit, value: *value, what });
             }

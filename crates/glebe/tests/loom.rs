@@ -7,6 +7,8 @@
 //! part of the protocol out and show that it is needed.
 #![cfg(loom)]
 
+#[path = "loom/objects.rs"]
+mod objects;
 #[path = "loom/order.rs"]
 mod order;
 #[path = "loom/reserve.rs"]
@@ -16,6 +18,12 @@ mod stock;
 #[allow(dead_code)]
 #[path = "loom/sync.rs"]
 mod sync;
+#[path = "loom/zpool.rs"]
+mod zpool;
+
+mod units {
+    pub(crate) use glebe::units::{Bytes, PageSize};
+}
 
 mod extent {
     pub(crate) use glebe::extent::Extent;

@@ -42,6 +42,7 @@ fn family(out: &mut String, prefix: &str, page: Bytes, sets: &[Set], row: usize)
         Value::Durations(family, _) => ("histogram", *family, Some("seconds")),
     };
     let stem = if unit.is_some() { stem.trim_end_matches("_pages") } else { stem };
+    let stem = if unit.is_some() { stem.trim_end_matches("_bytes") } else { stem };
     let mut family = format!("{prefix}{stem}");
     if let Some(unit) = unit {
         let _ = write!(family, "_{unit}");
@@ -70,7 +71,7 @@ fn family(out: &mut String, prefix: &str, page: Bytes, sets: &[Set], row: usize)
 }
 
 fn base(unit: Unit) -> Option<&'static str> {
-    (unit == Unit::Pages).then_some("bytes")
+    (unit != Unit::Count).then_some("bytes")
 }
 
 fn histogram(out: &mut String, family: &str, labels: &[(&str, String)], latency: &Latency) {

@@ -4,7 +4,19 @@
 //! own words; so the limit is never passed. Unit: bytes. Cost: an atomic addition each time that
 //! pages come or go, none an object. No lock.
 
+use crate::error::OsError;
 use crate::sync::{AtomicU64, Ordering};
+
+/// Why memory was not to be had.
+#[derive(Debug)]
+pub(crate) enum NoRoom {
+    /// The limit.
+    Limit,
+    /// Address space, or numbers.
+    Space,
+    /// The kernel.
+    Os(OsError),
+}
 
 /// See the module.
 #[derive(Debug)]

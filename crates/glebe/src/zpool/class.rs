@@ -14,8 +14,8 @@
 //! such an entry changes under, to a slot that was free and is named by no entry yet.
 #![allow(unsafe_code)]
 
+use super::account::NoRoom;
 use super::entry::{Entry, Place};
-use super::error::NoRoom;
 use super::groups::{Groups, GROUPS};
 use super::memory::Memory;
 use super::zspage::{Blocks, NEXT, NONE};
@@ -29,7 +29,7 @@ const OPEN_MAX: usize = 4;
 /// The geometry of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Bytes of a slot.
+    /// Bytes from one slot to the next.
     pub(crate) size: u32,
     /// Pages of a zspage.
     pub(crate) pages: u32,
@@ -149,6 +149,8 @@ pub(crate) struct State {
     open: Vec<(u32, u32)>,
     /// Objects by how much smaller they are than a slot, in steps.
     pub(crate) below: Vec<u32>,
+    /// The longest object that the table sends here.
+    pub(crate) longest: u32,
     /// It is in no table: nothing new comes in.
     pub(crate) is_retired: bool,
     pub(crate) counts: Counts,
@@ -166,6 +168,7 @@ impl State {
             limbo: Vec::new(),
             open: Vec::new(),
             below: Vec::new(),
+            longest: shape.size,
             is_retired: false,
             counts: Counts::default(),
         }

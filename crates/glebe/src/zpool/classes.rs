@@ -17,7 +17,7 @@ use super::memory::CLASSES_MAX;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Parts of a page, as a power of two, that lengths are looked up by.
-const PARTS_SHIFT: u32 = 9;
+const PARTS_SHIFT: u32 = if cfg!(loom) { 1 } else { 9 };
 
 /// See the module.
 #[derive(Debug)]
@@ -94,18 +94,17 @@ impl Classes {
         first.map(|number| number as u32)
     }
 
-    /// Changes the table to `shapes`, which ascend and end with a page. The caller is the only
-    /// one that does so now. False, and nothing changed, if there are too many.
-    pub(crate) fn change(&self, shapes: &[Shape]) -> bool {
+    /// Changes the table to classes of these longest objects, which ascend and end with a page,
+    /// and shapes. The caller is the only one that does so now. False, and nothing changed, if
+    /// there are too many.
+    pub(crate) fn change(&self, table: &[(u32, Shape)]) -> bool {
         let all: Vec<&Class> = self.all().collect();
         let mut kept = vec![false; all.len()];
-        let mut numbers = vec![None; shapes.len()];
-        for (shape, number) in shapes.iter().zip(&mut numbers) {
-            let same = all.iter().position(|class| class.lock().shape() == *shape);
-            if let Some(same) = same {
-                kept[same] = true;
-                *number = Some(same);
-            }
+        let mut numbers = vec![None; table.len()];
+        for ((_, shape), number) in table.iter().zip(&mut numbers) {
+            let same = |at: &usize| !kept[*at] && all[*at].lock().shape() == *shape;
+            *number = (0..all.len()).find(same);
+            number.iter().for_each(|same| kept[*same] = true);
         }
         // Numbers that nobody needs, then new ones.
         let is_empty = |class: &Class| {
@@ -121,28 +120,26 @@ impl Classes {
         if numbers.iter().any(Option::is_none) {
             return false;
         }
-        for (shape, number) in shapes.iter().zip(numbers.iter().flatten()) {
+        for ((longest, shape), number) in table.iter().zip(numbers.iter().flatten()) {
             let fresh = || Box::new(Class::new(*number as u32, *shape));
             let class = self.by_number[*number].get_or_init(fresh);
             let mut state = class.lock();
             if state.shape() != *shape {
                 class.reshape(&mut state, *shape);
             }
+            state.longest = *longest;
             state.is_retired = false;
+            kept.get_mut(*number).into_iter().for_each(|kept| *kept = true);
         }
         for (part, word) in self.by_length.iter().enumerate() {
-            let longest = (part + 1) << self.part_shift;
-            let at = shapes.partition_point(|shape| (shape.size as usize) < longest);
+            let len = (part + 1) << self.part_shift;
+            let at = table.partition_point(|(longest, _)| (*longest as usize) < len);
             let number = numbers.get(at).copied().flatten().unwrap_or(0);
             word.store(number as u64, Ordering::Release);
         }
-        for (class, kept) in all.iter().zip(&kept) {
-            let mut state = class.lock();
-            let in_use = *kept || shapes.contains(&state.shape()) && !state.is_retired;
-            if !in_use {
-                state.is_retired = true;
-                self.draining.store(1, Ordering::Relaxed);
-            }
+        for (class, _) in all.iter().zip(&kept).filter(|(_, kept)| !**kept) {
+            class.lock().is_retired = true;
+            self.draining.store(1, Ordering::Relaxed);
         }
         true
     }

@@ -106,6 +106,7 @@ impl Pool {
                 self.drain_some();
             }
         }
+        self.refit_if_due();
     }
 
     #[cold]

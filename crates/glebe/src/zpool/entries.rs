@@ -10,10 +10,9 @@
 //! Whoever frees an entry has stored its free word before. Lock: its own, taken inside a class's
 //! or alone, about once a segment. Cost: two exchanges for each object's life.
 
-use super::account::Account;
+use super::account::{Account, NoRoom};
 use super::bits::Bits;
 use super::entry::{Entry, GENERATION_BITS};
-use super::error::NoRoom;
 use super::words::Words;
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 use crate::units::{Bytes, PageSize};

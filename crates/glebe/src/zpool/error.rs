@@ -90,14 +90,3 @@ pub enum Error {
     #[error(transparent)]
     Os(#[from] OsError),
 }
-
-/// Why memory was not to be had.
-#[derive(Debug)]
-pub(crate) enum NoRoom {
-    /// The limit.
-    Limit,
-    /// Address space, or numbers.
-    Space,
-    /// The kernel.
-    Os(OsError),
-}

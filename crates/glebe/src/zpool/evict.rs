@@ -18,10 +18,12 @@ const SAMPLE: usize = 64;
 const LOOKED_AT_MAX: u32 = 4096;
 
 impl Pool {
-    /// Makes room for something; false if nothing can go.
-    pub(crate) fn make_room(&self) -> bool {
+    /// Makes room for something; false if nothing can go. `trimmed` is whether this was called
+    /// last for the same thing and gave kept pages back, which was not enough.
+    pub(crate) fn make_room(&self, trimmed: &mut bool) -> bool {
         let memory = &self.objects.memory;
-        if memory.pages.trim_to(&memory.account, 0) > 0 {
+        *trimmed = !*trimmed && memory.pages.trim_to(&memory.account, 0) > 0;
+        if *trimmed {
             return true;
         }
         if memory.freeable() > 0 && self.compact_for_room() {
@@ -32,8 +34,9 @@ impl Pool {
 
     /// Removes the objects of one old zspage; whether there was one.
     fn evict_oldest(&self) -> bool {
-        // Those that were read have their second chance; then they have had it.
-        (0..2).any(|_| self.evict_of_sample()) || self.evict_of_sample()
+        // Twice round: those that were read have had their second chance then.
+        let (_, end) = self.objects.memory.zspages.made();
+        (0..=2 * end as usize / SAMPLE + 1).any(|_| self.evict_of_sample())
     }
 
     fn evict_of_sample(&self) -> bool {
@@ -83,8 +86,9 @@ impl Pool {
         let account = &self.objects.memory.account;
         let before = account.limit();
         account.set_limit(limit.get());
+        let mut trimmed = false;
         while account.held() > limit.get() {
-            if !self.make_room() {
+            if !self.make_room(&mut trimmed) {
                 account.set_limit(before);
                 return Err(Error::LimitBelowHeld { limit, held: self.held() });
             }

@@ -40,7 +40,9 @@ mod options;
 mod pages;
 mod pins;
 mod pool;
+mod refit;
 mod size_class;
+mod stats;
 mod words;
 mod zspage;
 
@@ -54,6 +56,7 @@ pub use histogram::{Counters, Histogram};
 pub use options::{AtLimit, Budget, Compaction, Options, TableChoice};
 pub use pool::Pool;
 pub use size_class::{Rules, RulesError, SizeClass, Table};
+pub use stats::{ClassStats, Stats};
 
 #[cfg(test)]
 mod tests;

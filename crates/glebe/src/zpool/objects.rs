@@ -13,10 +13,10 @@
 //! pinned and the entry was seen unchanged after the pin.
 #![allow(unsafe_code)]
 
+use super::account::NoRoom;
 use super::class::{Stop, Work};
 use super::classes::Classes;
 use super::entry::{Entry, Kind};
-use super::error::NoRoom;
 use super::memory::Memory;
 
 /// Objects of a retired class that are moved at a time.

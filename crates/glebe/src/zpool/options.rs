@@ -38,8 +38,11 @@ pub enum TableChoice {
     /// that may hold 64 MiB or more.
     #[default]
     BySize,
-    /// By these rules.
+    /// By these rules, and never otherwise.
     Rules(Rules),
+    /// As [`TableChoice::BySize`] at first, and then by what the pool holds: whenever its pages have
+    /// doubled or halved, classes are chosen for the lengths there are, if that saves enough.
+    Fitted,
 }
 
 /// The most that one call of [`Pool::compact`] does. It stops at the first object that takes it
@@ -110,7 +113,7 @@ impl Options {
         let page = crate::sys::page_size();
         let rules = match self.table {
             TableChoice::Rules(rules) => rules,
-            TableChoice::BySize => {
+            TableChoice::BySize | TableChoice::Fitted => {
                 let chain = if limit < LARGE { CHAIN_SMALL } else { CHAIN_LARGE };
                 let rules = Rules::of_page(page);
                 let least = Bytes::new(page.bytes().get() >> SLOTS_A_PAGE_SHIFT);

@@ -14,9 +14,8 @@
 //! Pages are discarded while they are in neither set: nobody's.
 #![allow(unsafe_code)]
 
-use super::account::Account;
+use super::account::{Account, NoRoom};
 use super::bits::{Bits, RUN_MAX};
-use super::error::NoRoom;
 use super::frames::Frames;
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 

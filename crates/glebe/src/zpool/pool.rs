@@ -8,20 +8,21 @@
 //! Bytes of an object are lent for the time of a copy, between pin and unpin.
 #![allow(unsafe_code)]
 
-use super::account::Account;
+use super::account::{Account, NoRoom};
 use super::class::Shape;
 use super::classes::Classes;
 use super::entries::Entries;
 use super::entry::{Kind, PAGE_MAX, SLOTS_MAX, ZSPAGE_BITS};
-use super::error::{Error, NoRoom};
+use super::error::Error;
 use super::frames::Frames;
 use super::guard::Guard;
 use super::handle::{pool_number, Handle};
 use super::memory::{Memory, CLASSES_MAX};
 use super::objects::{Objects, Pinned};
-use super::options::{AtLimit, Compaction, Options};
+use super::options::{AtLimit, Compaction, Options, TableChoice};
 use super::pages::Pages as Supply;
-use super::size_class::Table;
+use super::refit::Refit;
+use super::size_class::{SizeClass, Table};
 use super::words::Words;
 use super::zspage::Zspages;
 use crate::stats::{lane, LANES};
@@ -39,6 +40,8 @@ const SPACE_MIN: Bytes = Bytes::mib(1);
 const LIMIT_UNKNOWN: Bytes = Bytes::gib(4);
 /// Entries that are numbered at most: the top bit of a back pointer is not one of an index.
 const ENTRIES_MAX: u64 = 1 << 30;
+/// Slots begin at multiples of this where sizes are such.
+const ALIGN: u64 = 8;
 /// Attempts to make room, against other threads that take it.
 const ROOM_ATTEMPTS: u32 = 256;
 
@@ -58,6 +61,7 @@ pub struct Pool {
     pub(crate) hand: AtomicU64,
     /// The class at which compaction by itself goes on.
     pub(crate) next_class: AtomicU64,
+    pub(crate) refit: Refit,
     guard: ForkGuard,
 }
 
@@ -93,6 +97,7 @@ impl Pool {
             table: Mutex::new(table.clone()),
             hand: AtomicU64::new(0),
             next_class: AtomicU64::new(0),
+            refit: Refit::new(options.table == TableChoice::Fitted),
             guard: ForkGuard::new(),
         };
         pool.use_table(&table)?;
@@ -118,12 +123,14 @@ impl Pool {
             let (page, machine_page) = (page.bytes(), self.page.bytes());
             return Err(Error::Table { objects, page, objects_max: SLOTS_MAX, machine_page });
         }
-        let shape = |class: &super::size_class::SizeClass| Shape {
-            size: class.size.get() as u32,
-            pages: class.pages.get() as u32,
-            objects: class.objects,
+        let shape = |class: &SizeClass| {
+            // Slots as wide as fit, so that classes of the same zspages are one, on words.
+            let (least, widest) = (class.size.get(), class.stride(self.page).get());
+            let size = (widest & !(ALIGN - 1)).max(least) as u32;
+            let (pages, objects) = (class.pages.get() as u32, class.objects);
+            (least as u32, Shape { size, pages, objects })
         };
-        let shapes: Vec<Shape> = table.classes().iter().map(shape).collect();
+        let shapes: Vec<(u32, Shape)> = table.classes().iter().map(shape).collect();
         if !self.objects.classes.change(&shapes) {
             let (classes, limit) = (shapes.len(), CLASSES_MAX as usize);
             return Err(Error::Classes { classes, limit });
@@ -140,6 +147,11 @@ impl Pool {
     pub fn set_table(&self, table: &Table) -> Result<(), Error> {
         self.alive()?;
         let mut now = lock(&self.table);
+        self.change_table(&mut now, table)
+    }
+
+    /// As [`Pool::set_table`], under the lock of the table.
+    pub(crate) fn change_table(&self, now: &mut Table, table: &Table) -> Result<(), Error> {
         let before = self.objects.classes.held_bytes() + now.held().get();
         self.use_table(table)?;
         *now = table.clone();
@@ -217,6 +229,7 @@ impl Pool {
         if self.objects.classes.is_draining() {
             self.drain_some();
         }
+        self.refit_if_due();
         Ok(Handle::new(self.number, generation, index))
     }
 
@@ -228,7 +241,7 @@ impl Pool {
         error: NoRoom,
         again: impl Fn() -> Result<T, NoRoom>,
     ) -> Result<T, Error> {
-        let mut error = error;
+        let (mut error, mut trimmed) = (error, false);
         for _ in 0..ROOM_ATTEMPTS {
             match error {
                 NoRoom::Os(error) => return Err(error.into()),
@@ -237,7 +250,7 @@ impl Pool {
                 }
                 NoRoom::Limit | NoRoom::Space => {}
             }
-            if !self.make_room() {
+            if !self.make_room(&mut trimmed) {
                 break;
             }
             match again() {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::sys::page_size;
+use crate::sys::pagemap::{Entry, Pagemap};
 use crate::units::{Bytes, Pages};
 
 fn page() -> usize {
@@ -166,4 +167,239 @@ fn what_no_pool_takes() {
     let tiny = Pool::options().limit(Bytes::new(1)).build();
     assert!(matches!(tiny, Err(Error::LimitBelowHeld { .. })));
     assert!(matches!(pool.set_limit(Bytes::new(1)), Err(Error::LimitBelowHeld { .. })));
+}
+
+/// Bytes of the pool's pages that are present.
+fn resident(pool: &Pool) -> u64 {
+    let range = pool.objects.memory.pages.frames().range_of_all();
+    let len = Bytes::new(range.len() as u64);
+    let entries = Pagemap::open().unwrap().entries(range.start, len, page_size()).unwrap();
+    let present = entries.iter().filter(|entry| !matches!(entry, Entry::Absent)).count();
+    Pages::new(present as u64).bytes(page_size()).get()
+}
+
+#[test]
+fn what_compaction_frees_leaves_the_process() {
+    let options = Pool::options().limit(Bytes::mib(64));
+    let pool = options.compaction(Compaction::Manual).build().unwrap();
+    let handles: Vec<Handle> =
+        (0..12_000).map(|n| pool.insert(&bytes_of(n, 700 + n as usize % 900)).unwrap()).collect();
+    let full = resident(&pool);
+    assert!(full > 12 << 20, "{full} bytes resident");
+    for (n, handle) in handles.iter().enumerate() {
+        if n % 8 != 0 {
+            pool.remove(*handle).unwrap();
+        }
+    }
+    let stats = pool.stats();
+    stats.check().unwrap();
+    assert!(stats.overhead_of_pages() > 3.0, "{stats}");
+    let done = pool.compact(Budget::All).unwrap();
+    assert!(done.moved > 500 && done.freed.get() > 1000, "{done:?}");
+    let stats = pool.stats();
+    stats.check().unwrap();
+    assert!(stats.overhead_of_pages() < 0.3, "{stats}");
+    let left = resident(&pool);
+    let held = Pages::new(stats.used_pages + stats.kept_pages).bytes(page_size());
+    assert_eq!(left, held.get(), "resident is what is counted");
+    assert!(left < full / 5, "{left} of {full} bytes");
+    for (n, handle) in handles.iter().enumerate().step_by(8) {
+        assert_eq!(*pool.get(*handle).unwrap(), *bytes_of(n as u64, 700 + n % 900));
+    }
+}
+
+#[test]
+fn by_itself_a_pool_keeps_near_what_compaction_would_leave() {
+    let pool = Pool::options().build().unwrap();
+    let handles: Vec<Handle> =
+        (0..12_000).map(|n| pool.insert(&bytes_of(n, 500 + n as usize % 1500)).unwrap()).collect();
+    for (n, handle) in handles.iter().enumerate().filter(|(n, _)| n % 16 != 0) {
+        pool.remove(*handle).unwrap();
+        let (freeable, used) = (pool.freeable().get(), pool.objects.memory.pages.used());
+        assert!(freeable <= used / 50 + 64, "{freeable} of {used} pages after {n}");
+    }
+    let before = pool.stats();
+    pool.compact(Budget::All).unwrap();
+    assert!(before.overhead_of_pages() < pool.stats().overhead_of_pages() + 0.12, "{before}");
+}
+
+#[test]
+fn a_budget_of_pages_is_not_passed_by_a_zspage() {
+    let pool = Pool::options().compaction(Compaction::Manual).build().unwrap();
+    let handles: Vec<Handle> = (0..4000).map(|n| pool.insert(&bytes_of(n, 1400)).unwrap()).collect();
+    handles.iter().step_by(2).for_each(|handle| pool.remove(*handle).unwrap());
+    let chain = pool.table().rules().chain;
+    while pool.freeable() > Pages::ZERO {
+        let before = pool.freeable();
+        let done = pool.compact(Budget::Pages(Pages::new(3))).unwrap();
+        assert!(done.freed.get() < 3 + 16 * chain.get(), "{done:?}");
+        assert_eq!(pool.freeable() + done.freed, before);
+        assert!(done.freed > Pages::ZERO);
+    }
+    assert!(pool.compact(Budget::Time(std::time::Duration::from_micros(100))).is_ok());
+}
+
+#[test]
+fn a_limit_is_never_passed_and_refuses() {
+    let limit = Bytes::mib(4);
+    let pool = Pool::options().limit(limit).build().unwrap();
+    let mut handles = Vec::new();
+    let error = loop {
+        match pool.insert(&bytes_of(handles.len() as u64, 1000)) {
+            Ok(handle) => handles.push(handle),
+            Err(error) => break error,
+        }
+        assert!(pool.held() <= limit);
+    };
+    assert!(matches!(error, Error::Full { len: 1000, .. }), "{error}");
+    let stats = pool.stats();
+    stats.check().unwrap();
+    // Nine tenths are objects: the limit is what is held, and little of that is not used.
+    assert!(stats.stored_bytes > limit.get() / 10 * 9, "{stats}");
+    assert!(stats.held_bytes <= limit.get() + (64 << 10), "{stats}");
+    pool.remove(handles[0]).unwrap();
+    handles[0] = pool.insert(&bytes_of(0, 1000)).unwrap();
+    let below = pool.set_limit(Bytes::mib(3));
+    assert!(matches!(below, Err(Error::LimitBelowHeld { .. })));
+    for handle in handles.drain(..handles.len() / 2) {
+        pool.remove(handle).unwrap();
+    }
+    pool.set_limit(Bytes::mib(3)).unwrap();
+    assert!(pool.held() <= Bytes::mib(3));
+    assert_eq!(handles.iter().filter(|handle| pool.get(**handle).is_err()).count(), 0);
+}
+
+#[test]
+fn at_the_limit_the_oldest_go() {
+    let limit = Bytes::mib(2);
+    let pool = Pool::options().limit(limit).at_limit(AtLimit::EvictOldest).build().unwrap();
+    let mut handles = Vec::new();
+    for n in 0..20_000_u64 {
+        let bytes = bytes_of(n, 300 + (n * 131 % 800) as usize);
+        handles.push((pool.insert(&bytes).unwrap(), bytes));
+        // Read again and again, the first one stays.
+        assert!(pool.get(handles[0].0).is_ok(), "after {n}");
+        assert!(pool.held() <= limit);
+    }
+    let there: Vec<usize> =
+        (0..handles.len()).filter(|n| pool.get(handles[*n].0).is_ok()).collect();
+    for n in &there {
+        assert_eq!(*pool.get(handles[*n].0).unwrap(), *handles[*n].1);
+    }
+    let young = there.iter().filter(|n| **n > 15_000).count();
+    assert!(there.len() > 1500 && young * 10 > there.len() * 9, "{young} of {}", there.len());
+    let stats = pool.stats();
+    stats.check().unwrap();
+    assert_eq!(stats.evicted, 20_000 - there.len() as u64);
+    pool.set_limit(Bytes::mib(1)).unwrap();
+    assert!(pool.held() <= Bytes::mib(1));
+}
+
+#[test]
+fn groups_keep_together_what_goes_together() {
+    let pages_left = |grouped: bool| {
+        let pool = Pool::options().compaction(Compaction::Manual).build().unwrap();
+        let insert = |n: u64| {
+            let bytes = bytes_of(n, 600);
+            let group = n as u32 % 4;
+            if grouped { pool.insert_in(group, &bytes) } else { pool.insert(&bytes) }.unwrap()
+        };
+        let handles: Vec<Handle> = (0..4000).map(insert).collect();
+        let gone = handles.iter().enumerate().filter(|(n, _)| n % 4 != 1);
+        gone.for_each(|(_, handle)| pool.remove(*handle).unwrap());
+        pool.stats().check().unwrap();
+        pool.objects.memory.pages.used()
+    };
+    let (grouped, mixed) = (pages_left(true), pages_left(false));
+    assert!(grouped * 3 < mixed, "{grouped} pages grouped, {mixed} mixed");
+}
+
+#[test]
+fn a_table_is_changed_and_nothing_lost() {
+    let pool = Pool::options().compaction(Compaction::Manual).build().unwrap();
+    let insert = |n: u64| (pool.insert(&bytes_of(n, 40 + (n * 37 % 4000) as usize)).unwrap(), n);
+    let mut all: Vec<(Handle, u64)> = (0..5000).map(insert).collect();
+    let rules = *pool.table().rules();
+    for (chain, merge, step) in [(1, true, 64), (8, false, 16), (16, true, 16), (2, true, 16)] {
+        let rules = Rules { chain: Pages::new(chain), merge, step: Bytes::new(step), ..rules };
+        let table = Table::by_rules(&rules).unwrap();
+        pool.set_table(&table).unwrap();
+        all.extend((all.len() as u64..).take(200).map(insert));
+        pool.compact(Budget::All).unwrap();
+        let stats = pool.stats();
+        stats.check().unwrap();
+        assert_eq!(stats.classes.len(), table.classes().len(), "chain {chain}");
+        assert!(stats.classes.iter().all(|class| !class.is_retired));
+        for (handle, n) in &all {
+            let bytes = bytes_of(*n, 40 + (*n * 37 % 4000) as usize);
+            assert_eq!(*pool.get(*handle).unwrap(), *bytes);
+        }
+        pool.check();
+    }
+    all.iter().for_each(|(handle, _)| pool.remove(*handle).unwrap());
+    assert_eq!(pool.objects.memory.pages.used(), 0);
+}
+
+#[test]
+fn a_fitted_table_follows_the_objects() {
+    // Many lengths and few objects of each: fewer classes hold them in less.
+    let len = |n: u64| 40 + (n * 37 % 4000) as usize;
+    let fill = |choice| {
+        let pool = Pool::options().table(choice).build().unwrap();
+        let insert = |n: u64| pool.insert(&bytes_of(n, len(n))).unwrap();
+        let handles: Vec<Handle> = (0..1500).map(insert).collect();
+        pool.compact(Budget::All).unwrap();
+        let stats = pool.stats();
+        stats.check().unwrap();
+        (pool, handles, stats)
+    };
+    let (fixed, _, by_size) = fill(TableChoice::BySize);
+    let (pool, handles, fitted) = fill(TableChoice::Fitted);
+    assert_ne!(pool.table(), fixed.table());
+    assert!(fitted.overhead() < by_size.overhead() - 0.05, "{by_size}{fitted}");
+    for (n, handle) in handles.iter().enumerate() {
+        assert_eq!(*pool.get(*handle).unwrap(), *bytes_of(n as u64, len(n as u64)));
+        pool.remove(*handle).unwrap();
+    }
+    pool.check();
+}
+
+#[test]
+fn statistics_say_what_there_is() {
+    let pool = Pool::options().build().unwrap();
+    let handles: Vec<Handle> = (0..100).map(|n| pool.insert(&bytes_of(n, 1000)).unwrap()).collect();
+    pool.replace(handles[0], &bytes_of(1, page())).unwrap();
+    pool.remove(handles[1]).unwrap();
+    let stats = pool.stats();
+    stats.check().unwrap();
+    assert_eq!((stats.inserted, stats.removed, stats.objects), (101, 2, 99));
+    assert_eq!(stats.stored_bytes, 98_000 + page() as u64);
+    assert_eq!(stats.page_objects, 1);
+    assert_eq!(stats.mm_stat().split_whitespace().count(), 9);
+    let table = stats.class_table();
+    assert_eq!(table.lines().count(), stats.classes.len() + 1);
+    let columns = table.lines().next().unwrap().split_whitespace().count();
+    assert!(table.lines().all(|line| line.split_whitespace().count() == columns), "{table}");
+    assert!(stats.to_json().contains("\"stored_bytes\": 10"));
+    let metrics = stats.to_openmetrics();
+    assert!(metrics.contains("# TYPE glebe_zpool_stored_bytes gauge\n"), "{metrics}");
+    assert!(metrics.contains("glebe_zpool_inserted_total 101\n"), "{metrics}");
+    let broken = Stats { objects: 1, ..stats };
+    assert!(broken.check().is_err());
+}
+
+#[test]
+fn generations_outlive_the_pages_of_their_entries() {
+    let pool = Pool::options().build().unwrap();
+    let mut gone = Vec::new();
+    for _ in 0..4 {
+        let handles: Vec<Handle> = (0..4000).map(|_| pool.insert(b"x").unwrap()).collect();
+        handles.iter().for_each(|handle| pool.remove(*handle).unwrap());
+        gone.extend(handles);
+    }
+    let present = pool.objects.memory.entries.held().0;
+    assert!(present.get() < 5 * page() as u64, "{present} of entries are left");
+    let now: Vec<Handle> = (0..4000).map(|_| pool.insert(b"y").unwrap()).collect();
+    assert!(gone.iter().all(|handle| matches!(pool.get(*handle), Err(Error::Stale))));
+    assert!(now.iter().all(|handle| *pool.get(*handle).unwrap() == *b"y"));
 }

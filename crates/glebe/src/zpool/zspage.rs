@@ -20,9 +20,8 @@
 //! is read without it is proved by the entry that led there, or checked again under the lock.
 //! Pages of the table that no zspage needs leave. `age` counts zspages made before this one.
 
-use super::account::Account;
+use super::account::{Account, NoRoom};
 use super::bits::Bits;
-use super::error::NoRoom;
 use super::words::Words;
 use crate::sync::{lock, Mutex, Ordering};
 use crate::units::PageSize;

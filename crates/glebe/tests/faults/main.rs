@@ -1,5 +1,6 @@
 //! The n-th kernel call fails, for every n of a reserve's life: from the build, over blocks,
-//! promises and the page cache, to the drop; and for every n of a volatile region's.
+//! promises and the page cache, to the drop; and for every n of a volatile region's and of a
+//! pool's of objects.
 //!
 //! Whatever fails, a call succeeds or says what was refused, no byte is wrong, and nothing is
 //! left: no mapping, descriptor or thread, no page of the pool, no line in the record of claims.
@@ -17,6 +18,7 @@ mod pool;
 mod footing;
 mod foreign;
 mod volatile;
+mod zpool;
 
 use std::error::Error;
 
@@ -294,6 +296,7 @@ fn statistics_that_are_served() {
 fn any_kernel_call_may_fail_and_nothing_is_left() {
     footing::steady_heap();
     volatile_regions();
+    walk_all(None, "compressed-object pool", zpool::live);
     base_pages();
     transparent_huge_pages_and_a_thread_that_zeroes();
     populating_by_threads();

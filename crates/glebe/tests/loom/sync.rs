@@ -20,6 +20,9 @@ pub(crate) struct AtomicU64 {
     accessed: plain::AtomicU64,
 }
 
+/// In models, mapped words are such too.
+pub(crate) type MappedWord = AtomicU64;
+
 impl AtomicU64 {
     pub(crate) fn new(value: u64) -> Self {
         Self { word: plain::AtomicU64::new(value), accessed: plain::AtomicU64::new(0) }
@@ -53,6 +56,10 @@ impl AtomicU64 {
 
     pub(crate) fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
         self.at(|word| word.fetch_sub(value, order))
+    }
+
+    pub(crate) fn fetch_max(&self, value: u64, order: Ordering) -> u64 {
+        self.at(|word| word.fetch_max(value, order))
     }
 
     pub(crate) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {

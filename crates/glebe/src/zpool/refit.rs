@@ -1,0 +1,83 @@
+//! The table of a pool follows its objects, where [`TableChoice::Fitted`] asks for that.
+//!
+//! Looked at when the pages in use have doubled or halved since the last look, and changed if the
+//! estimate for the objects there are says that it saves enough. One thread looks; others go on.
+//! Cost: two loads an operation; a look is a walk over the classes and a fit of some microseconds
+//! to milliseconds.
+//!
+//! [`TableChoice::Fitted`]: super::options::TableChoice::Fitted
+
+use super::fitted::Metadata;
+use super::histogram::Histogram;
+use super::pool::Pool;
+use super::size_class::RulesError;
+use crate::sync::{AtomicU64, Ordering};
+use crate::units::Bytes;
+
+/// Pages below which a table is not worth a look.
+const PAGES_MIN: u64 = 256;
+/// A new table saves at least one byte of so many held.
+const HELD_PER_SAVED: f64 = 200.0;
+/// Held bytes for which one byte is moved.
+const MOVE_COST: f64 = 0.02;
+/// What an object, a slot, a zspage and a class take beside the pages.
+const METADATA: Metadata = Metadata {
+    object: Bytes::new(8),
+    slot: Bytes::new(4),
+    zspage: Bytes::new(40),
+    class: Bytes::new(640),
+};
+
+/// Between which numbers of pages in use nothing is looked at.
+#[derive(Debug)]
+pub(crate) struct Refit {
+    low: AtomicU64,
+    high: AtomicU64,
+}
+
+impl Refit {
+    pub(crate) fn new(wanted: bool) -> Self {
+        let high = if wanted { PAGES_MIN } else { u64::MAX };
+        Self { low: AtomicU64::new(0), high: AtomicU64::new(high) }
+    }
+}
+
+impl Pool {
+    #[inline]
+    pub(crate) fn refit_if_due(&self) {
+        let used = self.objects.memory.pages.used();
+        let Refit { low, high } = &self.refit;
+        if used < low.load(Ordering::Relaxed) || used >= high.load(Ordering::Relaxed) {
+            self.refit(used);
+        }
+    }
+
+    #[cold]
+    fn refit(&self, used: u64) {
+        let Ok(mut table) = self.table.try_lock() else { return };
+        let low = if used / 2 < PAGES_MIN { 0 } else { used / 2 };
+        self.refit.low.store(low, Ordering::Relaxed);
+        self.refit.high.store((used * 2).max(PAGES_MIN), Ordering::Relaxed);
+        let Ok(histogram) = self.histogram_on(table.rules()) else { return };
+        let fitted = table.refitted(&histogram, &METADATA, MOVE_COST);
+        let (now, then) = (table.expected(&histogram, &METADATA), fitted.expected(&histogram, &METADATA));
+        if (now.held - then.held) * HELD_PER_SAVED >= now.held {
+            // What does not fit now, with classes still being emptied, is looked at again later.
+            let _ = self.change_table(&mut table, &fitted);
+        }
+    }
+
+    /// The lengths of the objects that are stored, to a 512th of a page, on the grid of `rules`.
+    fn histogram_on(&self, rules: &super::size_class::Rules) -> Result<Histogram, RulesError> {
+        let mut histogram = Histogram::new(rules)?;
+        let longest = rules.page.bytes().get() as usize;
+        for class in self.objects.classes.all() {
+            let state = class.lock();
+            for (parts, objects) in state.below.iter().enumerate().filter(|(_, n)| **n > 0) {
+                let len = self.objects.classes.len_of(state.shape().size, parts);
+                histogram.add(len.clamp(1, longest), (*objects).into());
+            }
+        }
+        Ok(histogram)
+    }
+}

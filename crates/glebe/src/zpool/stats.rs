@@ -1,0 +1,275 @@
+//! Statistics of a pool: totals from one table, and each class by itself.
+//!
+//! Identities, exact while no call is under way ([`Stats::check`] tests them):
+//!
+//! * `inserted = objects + removed + evicted`, where a replace counts as one of each of the first
+//!   and the second
+//! * `held_bytes = used_pages + kept_pages, in bytes, + metadata_bytes`
+//! * `stored_bytes <= slot_bytes <= used_pages in bytes`
+//! * the sums over the classes are the totals
+
+use std::fmt::Write;
+
+use super::groups::GROUPS;
+use super::pool::Pool;
+use crate::stats::{describe, json, lines, openmetrics, text, Line, Row, Set, Unit, Value};
+use crate::sys::page_size;
+use crate::units::{Bytes, Pages};
+
+macro_rules! statistics {
+    ($($kind:ident { $($name:ident $unit:ident $what:literal;)* })*) => {
+        /// The statistics of a pool at one moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[doc = $what] pub $name: u64,)*)*
+            /// Each class that is in the table or has zspages, by size.
+            pub classes: Vec<ClassStats>,
+        }
+
+        impl Stats {
+            fn rows(&self) -> Vec<Row<'_>> {
+                let row = |name, value, what| Row { name, value, what };
+                vec![$($(
+                    row(stringify!($name), Value::$kind(Unit::$unit, self.$name), $what),
+                )*)*]
+            }
+        }
+    };
+}
+
+statistics! {
+    Counter {
+        inserted Count "objects that were stored, by insert or replace";
+        removed Count "objects that went by remove or replace";
+        evicted Count "objects that were removed for others at the limit";
+        moved Count "objects that compaction moved";
+        compacted_pages Pages "pages that compaction freed (zram: pages_compacted)";
+    }
+    Gauge {
+        objects Count "objects that are stored";
+        stored_bytes Bytes "bytes of them as they are stored (zram: compr_data_size)";
+        slot_bytes Bytes "bytes of their slots: with what rounding adds";
+        limbo_slots Count "slots that wait until nobody reads there";
+        zspages Count "zspages";
+        used_pages Pages "pages of zspages (zram: mem_used_total)";
+        kept_pages Pages "pages that wait for the next zspage";
+        freeable_pages Pages "pages that compaction would free";
+        metadata_bytes Bytes "bytes of everything that is held besides pages";
+        held_bytes Bytes "bytes that are held, everything counted";
+        held_bytes_max Bytes "the most bytes that were ever held";
+        limit_bytes Bytes "the most that may be held; 0 without a limit";
+        page_objects Count "objects that take a page each (zram: huge_pages)";
+    }
+}
+
+/// One class of a pool at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClassStats {
+    /// The longest object that goes there.
+    pub size: Bytes,
+    /// Pages of a zspage.
+    pub pages_per_zspage: Pages,
+    /// Slots of a zspage.
+    pub objects_per_zspage: u64,
+    /// Zspages by fullness: empty, below 10 %, below 20 % ... below 100 %, full.
+    pub groups: [u64; GROUPS],
+    /// Slots of all zspages.
+    pub allocated: u64,
+    /// Objects there.
+    pub used: u64,
+    /// Slots that wait until nobody reads there.
+    pub limbo: u64,
+    /// Bytes of the objects.
+    pub stored: Bytes,
+    /// Zspages.
+    pub zspages: u64,
+    /// Pages of them that compaction would free.
+    pub freeable: Pages,
+    /// Whether the table has it no more: it is being emptied.
+    pub is_retired: bool,
+}
+
+/// What every name in OpenMetrics begins with.
+const PREFIX: &str = "glebe_zpool_";
+
+impl Pool {
+    /// The statistics now: O(zspages).
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let memory = &self.objects.memory;
+        let mut stats = Stats::default();
+        let mut own = memory.pages.held_bytes() + memory.entries.held().1 + memory.zspages.held().1;
+        for class in self.objects.classes.all() {
+            let state = class.lock();
+            let (shape, counts) = (state.shape(), state.counts);
+            own += state.held_bytes();
+            stats.inserted += counts.came;
+            stats.removed += counts.went;
+            stats.evicted += counts.evicted;
+            stats.moved += counts.moved_in;
+            stats.compacted_pages += counts.compacted * u64::from(shape.pages);
+            let zspages = u64::from(state.zspages());
+            if state.is_retired && zspages == 0 {
+                continue;
+            }
+            stats.objects += counts.objects;
+            stats.stored_bytes += counts.bytes;
+            stats.slot_bytes += counts.objects * u64::from(shape.size);
+            stats.limbo_slots += state.limbo() as u64;
+            stats.zspages += zspages;
+            if (shape.objects, shape.pages) == (1, 1) {
+                stats.page_objects += counts.objects;
+            }
+            stats.classes.push(ClassStats {
+                size: Bytes::new(state.longest.into()),
+                pages_per_zspage: Pages::new(shape.pages.into()),
+                objects_per_zspage: shape.objects.into(),
+                groups: state.group_counts(),
+                allocated: zspages * u64::from(shape.objects),
+                used: counts.objects,
+                limbo: state.limbo() as u64,
+                stored: Bytes::new(counts.bytes),
+                zspages,
+                freeable: Pages::new(u64::from(state.freeable() * shape.pages)),
+                is_retired: state.is_retired,
+            });
+        }
+        stats.classes.sort_by_key(|class| class.size);
+        stats.used_pages = memory.pages.used();
+        stats.kept_pages = memory.pages.kept();
+        stats.freeable_pages = memory.freeable();
+        let pages = Pages::new(stats.used_pages + stats.kept_pages).bytes(page_size());
+        stats.metadata_bytes = memory.account.held().saturating_sub(pages.get()) + own;
+        stats.held_bytes = pages.get() + stats.metadata_bytes;
+        stats.held_bytes_max = memory.account.most().max(stats.held_bytes);
+        let limit = memory.account.limit();
+        stats.limit_bytes = if limit == u64::MAX { 0 } else { limit };
+        stats
+    }
+}
+
+impl Stats {
+    /// Bytes of zspages' pages beyond those stored, as a part of those stored: what the kernel
+    /// calls its pool's waste. Zero where nothing is stored.
+    #[must_use]
+    pub fn overhead_of_pages(&self) -> f64 {
+        let pages = Pages::new(self.used_pages).bytes(page_size());
+        self.beyond_stored(pages.get())
+    }
+
+    /// All bytes held beyond those stored, as a part of those stored. Zero where nothing is.
+    #[must_use]
+    pub fn overhead(&self) -> f64 {
+        self.beyond_stored(self.held_bytes)
+    }
+
+    fn beyond_stored(&self, held: u64) -> f64 {
+        if self.stored_bytes == 0 {
+            return 0.0;
+        }
+        (held as f64 - self.stored_bytes as f64) / self.stored_bytes as f64
+    }
+
+    /// The first nine columns of zram's `mm_stat`, without codecs.
+    #[must_use]
+    pub fn mm_stat(&self) -> String {
+        let bytes = |pages| Pages::new(pages).bytes(page_size()).get();
+        format!(
+            "{:8} {:8} {:8} {:8} {:8} {:8} {:8} {:8} {:8}",
+            self.stored_bytes,
+            self.stored_bytes,
+            bytes(self.used_pages),
+            self.limit_bytes,
+            self.held_bytes_max,
+            0,
+            self.compacted_pages,
+            self.page_objects,
+            self.page_objects,
+        )
+    }
+
+    /// The classes in the columns of the kernel's own table.
+    #[must_use]
+    pub fn class_table(&self) -> String {
+        let mut out = String::from(" class  size");
+        for percent in (10..100).step_by(10).chain([99, 100]) {
+            let _ = write!(out, "{:>9}", format!("{percent}%"));
+        }
+        out.push_str(" obj_allocated   obj_used pages_used pages_per_zspage freeable\n");
+        for (number, class) in self.classes.iter().enumerate() {
+            let _ = write!(out, "{number:>6} {:>5}", class.size.get());
+            for zspages in &class.groups[1..] {
+                let _ = write!(out, "{zspages:>9}");
+            }
+            let _ = writeln!(
+                out,
+                " {:>13} {:>10} {:>10} {:>16} {:>8}",
+                class.allocated,
+                class.used,
+                class.zspages * class.pages_per_zspage.get(),
+                class.pages_per_zspage.get(),
+                class.freeable.get(),
+            );
+        }
+        out
+    }
+
+    /// One JSON object of the totals; names end in their unit where it is not a count.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        json(&self.rows())
+    }
+
+    /// OpenMetrics 1.0 text of the totals; pages of memory are bytes there.
+    #[must_use]
+    pub fn to_openmetrics(&self) -> String {
+        let sets = [Set { labels: Vec::new(), rows: self.rows() }];
+        openmetrics(PREFIX, page_size().bytes(), &sets)
+    }
+
+    /// Each total that text and JSON show, in their order.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        lines(&self.rows())
+    }
+
+    /// Name, unit and meaning of each total, one a line.
+    #[must_use]
+    pub fn describe() -> String {
+        describe(&Self::default().rows())
+    }
+
+    /// Tests the identities of the module's head; they hold while no call is under way.
+    ///
+    /// # Errors
+    /// Which one does not hold, with its values.
+    pub fn check(&self) -> Result<(), String> {
+        let page = page_size().bytes().get();
+        let same = |what: &str, a: u64, b: u64| {
+            (a == b).then_some(()).ok_or_else(|| format!("{what}: {a} is not {b}"))
+        };
+        same("inserted", self.inserted, self.objects + self.removed + self.evicted)?;
+        let pages = (self.used_pages + self.kept_pages) * page;
+        same("held", self.held_bytes, pages + self.metadata_bytes)?;
+        let of = |part: fn(&ClassStats) -> u64| self.classes.iter().map(part).sum::<u64>();
+        same("objects", self.objects, of(|class| class.used))?;
+        same("stored", self.stored_bytes, of(|class| class.stored.get()))?;
+        same("freeable", self.freeable_pages, of(|class| class.freeable.get()))?;
+        let pages = of(|class| class.zspages * class.pages_per_zspage.get());
+        same("used pages", self.used_pages, pages)?;
+        same("zspages", self.zspages, of(|class| class.groups.iter().sum()))?;
+        if self.stored_bytes > self.slot_bytes || self.slot_bytes > self.used_pages * page {
+            let (stored, slots) = (self.stored_bytes, self.slot_bytes);
+            return Err(format!("stored {stored}, slots {slots}, pages {}", self.used_pages));
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Stats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&text(&self.rows()))
+    }
+}

@@ -1,0 +1,55 @@
+//! Slots of two model words in place of bytes. Accesses are relaxed, as plain copies are.
+//!
+//! # Safety
+//! The functions are unsafe as those are that they stand for; nothing here is.
+#![allow(unsafe_code)]
+
+use glebe::error::OsError;
+
+use crate::sync::{MappedWord, Ordering};
+
+const WORD: usize = size_of::<u64>();
+/// Bytes of a slot, of which the first words are there.
+const SLOT: usize = 256;
+const SLOT_WORDS: usize = 2;
+
+#[derive(Debug)]
+pub(crate) struct Frames(Box<[MappedWord]>);
+
+impl Frames {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self((0..slots * SLOT_WORDS).map(|_| MappedWord::new(0)).collect())
+    }
+
+    /// The words of an object.
+    pub(crate) fn words(&self, start: usize) -> &[MappedWord] {
+        assert_eq!(start % SLOT, 0);
+        &self.0[start / SLOT * SLOT_WORDS..][..SLOT_WORDS]
+    }
+
+    pub(crate) unsafe fn write(&self, start: usize, bytes: &[u8]) {
+        for (word, bytes) in self.words(start).iter().zip(bytes.chunks_exact(WORD)) {
+            let value = u64::from_ne_bytes(bytes.try_into().expect("a word"));
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) unsafe fn copy(&self, from: usize, to: usize, _len: usize) {
+        for (from, to) in self.words(from).iter().zip(self.words(to)) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) unsafe fn bytes(&self, _start: usize, _len: usize) -> &[u8] {
+        unreachable!("models read words")
+    }
+
+    #[allow(clippy::unnecessary_wraps)]
+    pub(crate) fn populate(&self, _first: u32, _pages: u32) -> Result<(), OsError> {
+        Ok(())
+    }
+
+    pub(crate) unsafe fn discard(&self, _first: u32, _pages: u32) -> Result<(), OsError> {
+        Ok(())
+    }
+}
