@@ -20,6 +20,7 @@ use crate::report::Report;
 
 const FINAL: &str = "overhead_final_percent";
 const RANDOM: &str = "overhead_random_delete_percent";
+const WORST: &str = "overhead_worst_vs_zram_compacted";
 const PERCENT: &str = "percent";
 const ZRAM: &str = "zram";
 const ZRAM_COMPACTED: &str = "zram, compacted";
@@ -103,12 +104,15 @@ pub(super) fn beside_zram(
         }
     }
     let zspage_pages = zspage_pages(trace);
-    let mut worst = f64::NAN;
-    let mut worst_plain = f64::NAN;
+    report.ratio(WORST, f64::NAN);
     for (steps, case) in [(&workload.directories, FINAL), (&workload.halves, RANDOM)] {
-        let ours = in_pool(workload, steps, Classes::Default, 0)?;
-        report.check("wrong_bytes", ours.wrong);
-        tell(case, "glebe", steps, &ours, report);
+        let mut ours = Vec::new();
+        for classes in [Classes::Default, Classes::Fitted] {
+            let outcome = in_pool(workload, steps, classes, 0)?;
+            report.check("wrong_bytes", outcome.wrong);
+            tell(case, &classes.name(), steps, &outcome, report);
+            ours.push(outcome);
+        }
         for (who, compact) in [(ZRAM_COMPACTED, true), (ZRAM, false)] {
             let theirs = match in_zram(workload, steps, compact, zspage_pages) {
                 Ok(theirs) => theirs,
@@ -120,13 +124,16 @@ pub(super) fn beside_zram(
             };
             tell(case, who, steps, &theirs, report);
             if compact && case == FINAL {
-                worst = least(&ours, &theirs, Figures::percent);
-                worst_plain = least(&ours, &theirs, Figures::percent_plain);
+                let names = ["", "_fitted"];
+                for (ours, name) in ours.iter().zip(names) {
+                    let ratio = format!("{WORST}{name}");
+                    report.ratio(&ratio, least(ours, &theirs, Figures::percent));
+                    let plain = least(ours, &theirs, Figures::percent_plain);
+                    report.ratio(&format!("{ratio}_plain"), plain);
+                }
             }
         }
     }
-    report.ratio("overhead_worst_vs_zram_compacted", worst);
-    report.ratio("overhead_worst_vs_zram_compacted_plain", worst_plain);
     floor(trace, workload, report);
     report.note(
         "overhead: the pages held beyond the bytes stored, and all else that the pool holds. Of \
