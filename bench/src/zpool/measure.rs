@@ -1,7 +1,7 @@
 //! [`run`]: the benchmark `zpool`: what the pool holds beyond what is stored, step by step, beside
 //! zram and allocators; pages stored and loaded, compaction, and small objects that come and go.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
@@ -58,13 +58,13 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     let plan = if options.quick { QUICK } else { FULL };
     let trace = Trace::load()?;
     overhead::reported(&trace, &mut report)?;
-    let scratch = options.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let workload = workload(options, plan, &trace, &scratch, &mut report)?;
-    overhead::beside_zram(&trace, &workload, &mut report)?;
-    let sample = Workload::of_trace(&trace, plan.runs);
-    overhead::allocators(plan.runs, &sample, &mut report)?;
-    let pages = pages(&workload, plan, &mut report)?;
-    drop((workload, sample));
+    let traced = Workload::of_trace(&trace, plan.runs);
+    let tree = tree(options, plan, &mut report)?;
+    let workloads: Vec<&Workload> = [Some(&traced), tree.as_ref()].into_iter().flatten().collect();
+    overhead::beside_zram(&trace, &workloads, &mut report)?;
+    overhead::allocators(plan.runs, &traced, &mut report)?;
+    let pages = pages(tree.as_ref(), plan, &mut report)?;
+    drop((traced, tree));
     speed::measure(&pages, plan.rounds, &mut report)?;
     speed::threads(&pages, plan.rounds, &mut report)?;
     drop(pages);
@@ -75,45 +75,41 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// A tree if there is one; a quick run does not unpack one.
-fn workload(
-    options: &Options,
-    plan: Plan,
-    trace: &Trace,
-    scratch: &Path,
-    report: &mut Report,
-) -> Result<Workload, Error> {
+/// The workload of a tree if there is one; a quick run does not unpack one.
+fn tree(options: &Options, plan: Plan, report: &mut Report) -> Result<Option<Workload>, Error> {
+    report.note(
+        "trace: of a device that had a kernel source tree. The pool has random bytes of each \
+         object's length without a codec; zram has pages that LZ4 makes about as long. Random \
+         deletion: files of 1 to 9 pages are made up. A quick run does a part of it.",
+    );
     let place = Place::find(options.dir.as_deref());
     let place = place.filter(|place| !options.quick || matches!(place, Place::Directory(_)));
     let Some(place) = place else {
         report.note(
-            "workload: no kernel source tree was found (in --dir or /usr/src, unpacked or as \
-             linux-*.tar.xz, as from Debian's linux-source; a quick run takes unpacked ones \
-             only), so it is the trace of a device that had one: in the pool, random bytes of \
-             each object's length without a codec; in zram, pages that LZ4 makes about as long. \
-             Random deletion: files of 1 to 9 pages are made up.",
+            "tree: no kernel source tree was found (in --dir or /usr/src, unpacked or as \
+             linux-*.tar.xz, as from Debian's linux-source; a quick run takes unpacked ones only).",
         );
-        return Ok(Workload::of_trace(trace, plan.runs));
+        return Ok(None);
     };
-    let tree = Tree::pack(&place, plan.files, scratch)?;
+    let scratch = options.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let tree = Tree::pack(&place, plan.files, &scratch)?;
     report.note(&format!(
-        "workload: {} in pages of {}, one file in {}; directories removed in the order of the \
-         patch. LZ4 on both sides.",
+        "tree: {} in pages of {}, one file in {}; LZ4 on both sides.",
         place.path().display(),
         page_size().bytes(),
         plan.files
     ));
-    Ok(Workload::of_tree(tree, plan.files > 1))
+    Ok(Some(Workload::of_tree(tree)))
 }
 
 /// Pages to store and load: of the tree, spread over it, or of files that every machine has.
-fn pages(workload: &Workload, plan: Plan, report: &mut Report) -> Result<Pages, Error> {
+fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Result<Pages, Error> {
     /// Pages side by side.
     const RUN: usize = 64;
     let page = page_size().bytes().as_usize();
     let mut bytes = Aligned::new(plan.bytes);
     let mut filled = 0;
-    if workload.is_tree() {
+    if let Some(workload) = tree {
         let wanted = (plan.bytes / page / RUN).max(1);
         let runs = workload.blocks / RUN;
         let mut runs: Vec<usize> = (0..wanted.min(runs)).map(|n| n * runs / wanted).collect();

@@ -25,6 +25,9 @@ const PERCENT: &str = "percent";
 const ZRAM: &str = "zram";
 const ZRAM_COMPACTED: &str = "zram, compacted";
 
+/// The pool as it compacts by itself.
+const OURS: [Classes; 2] = [Classes::Default, Classes::Fitted];
+
 /// In front of an object in the kernel.
 const HEADER: usize = 8;
 
@@ -89,57 +92,64 @@ fn patch_table(who: &str, steps: &[Step], outcome: &Outcome, report: &mut Report
     report.section(who, &table);
 }
 
-/// The steps of a workload in the pool and in zram.
+/// The steps of the trace, and of the tree where there is one, in the pool and in zram.
 pub(super) fn beside_zram(
     trace: &Trace,
-    workload: &Workload,
+    workloads: &[&Workload],
     report: &mut Report,
 ) -> Result<(), Error> {
-    if workload.is_tree() {
-        for (classes, _) in REPORTED {
-            let outcome = in_pool(workload, &workload.directories, classes, 0)?;
-            report.check("wrong_bytes", outcome.wrong);
-            final_row(FINAL, &classes.name(), &outcome, report);
-            patch_table(&classes.name(), &workload.directories, &outcome, report);
-        }
-    }
     let zspage_pages = zspage_pages(trace);
-    report.ratio(WORST, f64::NAN);
-    for (steps, case) in [(&workload.directories, FINAL), (&workload.halves, RANDOM)] {
-        let mut ours = Vec::new();
-        for classes in [Classes::Default, Classes::Fitted] {
-            let outcome = in_pool(workload, steps, classes, 0)?;
-            report.check("wrong_bytes", outcome.wrong);
-            tell(case, &classes.name(), steps, &outcome, report);
-            ours.push(outcome);
+    let mut worst = vec![[f64::NAN; 2]; OURS.len()];
+    for workload in workloads {
+        let suffix = if workload.is_tree() { "_tree" } else { "" };
+        if workload.is_tree() {
+            for (classes, _) in REPORTED {
+                let outcome = in_pool(workload, &workload.directories, classes, 0)?;
+                report.check("wrong_bytes", outcome.wrong);
+                let who = format!("{}: tree", classes.name());
+                patch_table(&who, &workload.directories, &outcome, report);
+            }
         }
-        for (who, compact) in [(ZRAM_COMPACTED, true), (ZRAM, false)] {
-            let theirs = match in_zram(workload, steps, compact, zspage_pages) {
-                Ok(theirs) => theirs,
-                Err(zram::Absent::Not(why)) => {
-                    report.absent(case, who, PERCENT, &why);
-                    continue;
-                }
-                Err(zram::Absent::Os(error)) => return Err(error.into()),
-            };
-            tell(case, who, steps, &theirs, report);
-            if compact && case == FINAL {
-                let names = ["", "_fitted"];
-                for (ours, name) in ours.iter().zip(names) {
-                    let ratio = format!("{WORST}{name}");
-                    report.ratio(&ratio, least(ours, &theirs, Figures::percent));
-                    let plain = least(ours, &theirs, Figures::percent_plain);
-                    report.ratio(&format!("{ratio}_plain"), plain);
+        for (steps, case) in [(&workload.directories, FINAL), (&workload.halves, RANDOM)] {
+            let mut ours = Vec::new();
+            for classes in OURS {
+                let outcome = in_pool(workload, steps, classes, 0)?;
+                report.check("wrong_bytes", outcome.wrong);
+                tell(case, suffix, &classes.name(), steps, &outcome, report);
+                ours.push(outcome);
+            }
+            for (who, compact) in [(ZRAM_COMPACTED, true), (ZRAM, false)] {
+                let theirs = match in_zram(workload, steps, compact, zspage_pages) {
+                    Ok(theirs) => theirs,
+                    Err(zram::Absent::Not(why)) => {
+                        report.absent(&format!("{case}{suffix}"), who, PERCENT, &why);
+                        continue;
+                    }
+                    Err(zram::Absent::Os(error)) => return Err(error.into()),
+                };
+                tell(case, suffix, who, steps, &theirs, report);
+                if compact && case == FINAL {
+                    for (ours, worst) in ours.iter().zip(&mut worst) {
+                        let [all, plain] = worst;
+                        *all = all.min(least(ours, &theirs, Figures::percent));
+                        *plain = plain.min(least(ours, &theirs, Figures::percent_plain));
+                    }
                 }
             }
         }
     }
-    floor(trace, workload, report);
+    for ([all, plain], suffix) in worst.into_iter().zip(["", "_fitted"]) {
+        report.ratio(&format!("{WORST}{suffix}"), all);
+        report.ratio(&format!("{WORST}{suffix}_plain"), plain);
+    }
+    floor(trace, report);
     report.note(
         "overhead: the pages held beyond the bytes stored, and all else that the pool holds. Of \
          zram that is what it does not count itself, 8 bytes an object and 56 a zspage, of which \
          there are as many as its size classes give for the trace. _plain: without metadata on \
-         both sides. Both are looked at after the same changes; the pool compacts by itself only.",
+         both sides; _fitted: with classes chosen for what is stored. The worst step of the \
+         directories counts, of either workload. Both are looked at after the same changes; the \
+         pool compacts by itself only.",
     );
     Ok(())
 }
@@ -151,23 +161,30 @@ fn least(ours: &Outcome, theirs: &Outcome, percent: impl Fn(&Figures) -> f64) ->
 }
 
 /// A row a step, one for the last, and the table for people.
-fn tell(case: &str, who: &str, steps: &[Step], outcome: &Outcome, report: &mut Report) {
+fn tell(
+    case: &str,
+    suffix: &str,
+    who: &str,
+    steps: &[Step],
+    outcome: &Outcome,
+    report: &mut Report,
+) {
+    let (prefix, how) = match case {
+        FINAL => ("overhead", "directories removed"),
+        _ => ("random_delete", "random deletion"),
+    };
     for (step, of) in steps.iter().zip(&outcome.figures) {
         let name: String = step.name.chars().filter(char::is_ascii_alphanumeric).collect();
-        let prefix = if case == FINAL { "overhead" } else { "random_delete" };
-        report.row(&format!("{prefix}_{name}_percent"), who, PERCENT, &[of.percent()]);
+        let case = format!("{prefix}_{name}_percent{suffix}");
+        report.row(&case, who, PERCENT, &[of.percent()]);
         report.remark(&format!("{:.2} without metadata", of.percent_plain()));
     }
-    final_row(case, who, outcome, report);
-    let how = if case == FINAL { "directories removed" } else { "random deletion" };
-    patch_table(&format!("{who}: {how}"), steps, outcome, report);
-}
-
-fn final_row(case: &str, who: &str, outcome: &Outcome, report: &mut Report) {
     if let Some(last) = outcome.figures.last() {
-        report.row(case, who, PERCENT, &[last.percent()]);
+        report.row(&format!("{case}{suffix}"), who, PERCENT, &[last.percent()]);
         report.remark(&format!("{:.2} without metadata", last.percent_plain()));
     }
+    let of = if suffix.is_empty() { "trace" } else { "tree" };
+    patch_table(&format!("{who}: {of}, {how}"), steps, outcome, report);
 }
 
 /// The kernel's classes, as it has them if nobody chose otherwise.
@@ -184,18 +201,28 @@ fn zspage_pages(trace: &Trace) -> f64 {
     held.get() as f64 / super::made::PAGE as f64 / zspages.get() as f64
 }
 
-/// What no table of classes can do better, by the trace's last step.
-fn floor(trace: &Trace, workload: &Workload, report: &mut Report) {
-    if workload.is_tree() || workload.is_sample {
-        return;
-    }
-    let none = Bytes::ZERO;
-    let metadata = Metadata { object: none, slot: none, zspage: none, class: none };
+/// What a pool would hold of the trace's last step by arithmetic, if it were compacted at every
+/// moment.
+fn floor(trace: &Trace, report: &mut Report) {
+    let metadata = Metadata {
+        object: Bytes::new(8),
+        slot: Bytes::new(4),
+        zspage: Bytes::new(56),
+        class: Bytes::ZERO,
+    };
     let last = STEPS.len() - 1;
-    let (held, _) = tables::compacted(trace, last, &kernel_table(), 0, &metadata);
-    let percent = tables::percent(held, tables::stored(trace, last));
-    report.row(FINAL, "the kernel's classes, compacted", PERCENT, &[percent]);
-    report.remark("by arithmetic: no header, no metadata");
+    let stored = tables::stored(trace, last);
+    let rules = *kernel_table().rules();
+    let fitted = Table::fitted(&tables::histogram(trace, last, &rules), &metadata);
+    for (who, table) in
+        [("floor: the kernel's classes", kernel_table()), ("floor: fitted classes", fitted)]
+    {
+        let (held, beside) = tables::compacted(trace, last, &table, 0, &metadata);
+        let percent = tables::percent(held + beside, stored);
+        report.row(FINAL, who, PERCENT, &[percent]);
+        let plain = tables::percent(held, stored);
+        report.remark(&format!("{plain:.2} without metadata; by arithmetic, of all of the trace"));
+    }
 }
 
 /// Allocators of programs hold the trace, each in a process of its own.

@@ -44,16 +44,14 @@ pub(super) struct Workload {
     pub(super) halves: Vec<Step>,
     /// Blocks of a device that has room for all.
     pub(super) blocks: usize,
-    /// Whether parts of it were left out.
-    pub(super) is_sample: bool,
 }
 
 /// First block and blocks.
 type Run = Vec<Change>;
 
 impl Workload {
-    /// That of a tree, from which files were left out or not.
-    pub(super) fn of_tree(tree: Tree, is_sample: bool) -> Self {
+    /// That of a tree.
+    pub(super) fn of_tree(tree: Tree) -> Self {
         // The length stands for the contents, of which a block has only one.
         let stores = |first: usize, pages: usize| {
             (first..first + pages).map(|block| Change::Store { block, len: PAGE })
@@ -70,7 +68,7 @@ impl Workload {
             directories.push(Step { name: format!("-{name}"), changes });
         }
         let halves = halves(files);
-        Self { source: Source::Tree(tree), directories, halves, blocks, is_sample }
+        Self { source: Source::Tree(tree), directories, halves, blocks }
     }
 
     /// That of the trace, or of one run of blocks in `nth` of it.
@@ -98,7 +96,7 @@ impl Workload {
         }
         let halves = halves(files);
         let blocks = super::trace::BLOCKS;
-        Self { source: Source::Trace(Made::new()), directories, halves, blocks, is_sample: nth > 1 }
+        Self { source: Source::Trace(Made::new()), directories, halves, blocks }
     }
 
     /// Whether the contents are a tree's.
