@@ -24,6 +24,11 @@ impl Aligned {
         &mut self.bytes[self.skip..][..self.len]
     }
 
+    /// Keeps the first `len` only.
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
     /// All of them, to be read.
     pub(super) fn as_slice(&self) -> &[u8] {
         &self.bytes[self.skip..][..self.len]

@@ -134,8 +134,6 @@ fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Result<Pag
         let dir = corpus.dir().display();
         report.note(&format!("store, load, threads: pages of files below {dir}."));
     }
-    let whole = Pages::whole(filled);
-    let mut pages = Aligned::new(whole);
-    pages.bytes().copy_from_slice(&bytes.as_slice()[..whole]);
-    Ok(Pages { bytes: pages, page })
+    bytes.truncate(Pages::whole(filled));
+    Ok(Pages { bytes, page })
 }

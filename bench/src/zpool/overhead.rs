@@ -146,10 +146,10 @@ pub(super) fn beside_zram(
     report.note(
         "overhead: the pages held beyond the bytes stored, and all else that the pool holds. Of \
          zram that is what it does not count itself, 8 bytes an object and 56 a zspage, of which \
-         there are as many as its size classes give for the trace. _plain: without metadata on \
-         both sides; _fitted: with classes chosen for what is stored. The worst step of the \
-         directories counts, of either workload. Both are looked at after the same changes; the \
-         pool compacts by itself only.",
+         there are as many as its size classes (of up to 8 pages) give for the trace. _plain: \
+         without metadata on both sides; _fitted: with classes chosen for what is stored. The \
+         worst step of the directories counts, of either workload. Both are looked at after the \
+         same changes; the pool compacts by itself only.",
     );
     Ok(())
 }

@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Barrier;
 use std::time::Duration;
 
-use glebe::zpool::Handle;
-
 use super::aligned::Aligned;
 use super::replay::differing;
 use super::store::{Classes, Store};
@@ -220,8 +218,14 @@ fn decode(coded: &[u8], out: &mut [u8]) {
     let _ = black_box(lzzzz::lz4::decompress(coded, out));
 }
 
-/// What threads do with the pages that are theirs: all of it, over and over.
-type Work<'a> = &'a (dyn Fn(&[u8]) -> Result<(), Error> + Sync);
+/// What a thread works with.
+struct Buffers {
+    coded: Vec<u8>,
+    out: Vec<u8>,
+}
+
+/// What threads do with each page that is theirs.
+type Work<'a> = &'a (dyn Fn(&[u8], &mut Buffers) -> Result<(), Error> + Sync);
 
 /// Two threads beside one: the work that they get done per CPU-second.
 pub(super) fn threads(pages: &Pages, rounds: usize, report: &mut Report) -> Result<(), Error> {
@@ -232,26 +236,16 @@ pub(super) fn threads(pages: &Pages, rounds: usize, report: &mut Report) -> Resu
         coded.insert(page)?;
         plain.insert(page)?;
     }
-    let in_pool = |store: &Store, page: &[u8]| {
-        let mut out = [0; 1 << 16];
-        let handle: Handle = store.insert(page)?;
-        let len = store.read(handle, &mut out[..page.len()])?;
-        black_box(&out[..len]);
+    let in_pool = |store: &Store, page: &[u8], buffers: &mut Buffers| {
+        let handle = store.insert(page)?;
+        black_box(store.read(handle, &mut buffers.out)?);
         store.remove(handle)
     };
-    let (coded, plain) = (|page: &[u8]| in_pool(&coded, page), |page: &[u8]| in_pool(&plain, page));
-    let bare = |page: &[u8]| {
-        thread_local! {
-            static BUFFERS: std::cell::RefCell<(Vec<u8>, Vec<u8>)> = const {
-                std::cell::RefCell::new((Vec::new(), Vec::new()))
-            };
-        }
-        BUFFERS.with_borrow_mut(|(stored, out)| {
-            stored.resize(lzzzz::lz4::max_compressed_size(page.len()), 0);
-            out.resize(page.len(), 0);
-            let len = code(page, stored);
-            decode(&stored[..len], out);
-        });
+    let coded = |page: &[u8], buffers: &mut Buffers| in_pool(&coded, page, buffers);
+    let plain = |page: &[u8], buffers: &mut Buffers| in_pool(&plain, page, buffers);
+    let bare = |page: &[u8], buffers: &mut Buffers| {
+        let len = code(page, &mut buffers.coded);
+        decode(&buffers.coded[..len], &mut buffers.out);
         Ok(())
     };
     let contestants: [(&str, &str, Work<'_>); 3] = [
@@ -295,8 +289,12 @@ fn on_threads(pages: &Pages, threads: usize, work: Work<'_>) -> Result<f64, Erro
             .into_iter()
             .map(|own| {
                 scope.spawn(move || {
+                    let coded = vec![1; lzzzz::lz4::max_compressed_size(pages.page)];
+                    let mut buffers = Buffers { coded, out: vec![1; pages.page] };
                     barrier.wait();
-                    let ((), cpu) = timed(|| own.chunks_exact(pages.page).try_for_each(work))?;
+                    let ((), cpu) = timed(|| {
+                        own.chunks_exact(pages.page).try_for_each(|page| work(page, &mut buffers))
+                    })?;
                     cpu_ns.fetch_add(cpu.as_nanos() as u64, Ordering::Relaxed);
                     Ok(())
                 })

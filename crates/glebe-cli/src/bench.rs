@@ -26,7 +26,7 @@ const BENCHES: [(&str, &str); 3] = [
     ),
     (
         zpool::measure::NAME,
-        "what a pool of a source tree's pages holds beside zram and allocators; store, load, compact",
+        "what a pool holds of a source tree, beside zram and allocators; store, load, compact",
     ),
 ];
 
