@@ -2,8 +2,9 @@
 //!
 //! The JSON has a fixed form, version [`VERSION`]: `bench`, `version`, `date`, `command`, `quick`,
 //! `machine`, `rows`, `ratios`, `checks`. Ratios are named so that larger is better for glebe,
-//! unless their name says `growth` or `cost`; checks are counts that must be 0. A peer that is not
-//! on the machine is a row with a note instead of figures. Caveats ([`Report::note`]) stand under
+//! unless their name says `growth` or `cost`; checks are counts that must be 0, and `null` where
+//! nothing was looked at: that is no 0. A peer that is not on the machine is a row with a note
+//! instead of figures. Caveats ([`Report::note`]) stand under
 //! the table. Figures are kept to [`DIGITS`] significant digits; one that is not a finite number
 //! is `null`. Unit of a row: its own field.
 
@@ -36,7 +37,10 @@ pub struct Report {
     machine: Machine,
     rows: Vec<Row>,
     ratios: BTreeMap<String, Option<f64>>,
-    checks: BTreeMap<String, u64>,
+    checks: BTreeMap<String, Option<u64>>,
+    /// Why checks are not measured.
+    #[serde(skip)]
+    reasons: BTreeMap<String, String>,
     #[serde(skip)]
     sections: Vec<String>,
     #[serde(skip)]
@@ -80,6 +84,7 @@ impl Report {
             rows: Vec::new(),
             ratios: BTreeMap::new(),
             checks: BTreeMap::new(),
+            reasons: BTreeMap::new(),
             sections: Vec::new(),
             notes: Vec::new(),
         }
@@ -126,8 +131,31 @@ impl Report {
 
     /// Adds `count` to a check, which thereby exists: 0 says that it was looked at.
     pub fn check(&mut self, name: &str, count: u64) {
-        let total = self.checks.entry(name.into()).or_insert(0);
-        *total = total.saturating_add(count);
+        let total = self.checks.entry(name.into()).or_insert(None);
+        *total = Some(total.unwrap_or(0).saturating_add(count));
+    }
+
+    /// Names a check that could not be made, and why; what was counted for it before stands.
+    pub fn unmeasured(&mut self, name: &str, why: &str) {
+        self.checks.entry(name.into()).or_insert(None);
+        self.reasons.insert(name.into(), why.into());
+    }
+
+    /// What of `cases`, `ratios` and `checks` the report does not name. A row that says why there
+    /// are no figures names its case, as an empty ratio or a check that was not made do theirs.
+    #[must_use]
+    pub fn missing<'a>(
+        &self,
+        cases: &[&'a str],
+        ratios: &[&'a str],
+        checks: &[&'a str],
+    ) -> Vec<&'a str> {
+        let case = |name: &&&str| !self.rows.iter().any(|row| row.case == **name);
+        let ratio = |name: &&&str| !self.ratios.contains_key(**name);
+        let check = |name: &&&str| !self.checks.contains_key(**name);
+        let cases = cases.iter().filter(case);
+        let ratios = ratios.iter().filter(ratio);
+        cases.chain(ratios).chain(checks.iter().filter(check)).copied().collect()
     }
 
     /// Adds a line under the table: what is simulated, left out, or unfair to either side.
@@ -140,10 +168,10 @@ impl Report {
         self.sections.push(format!("{title}\n{table}"));
     }
 
-    /// Whether every check is 0.
+    /// Whether every check that was made is 0.
     #[must_use]
     pub fn passed(&self) -> bool {
-        self.checks.values().all(|&count| count == 0)
+        self.checks.values().flatten().all(|&count| count == 0)
     }
 
     fn push(
@@ -205,8 +233,16 @@ impl Report {
             out.push_str("\nchecks (must be 0)\n");
             let width = self.checks.keys().map(String::len).max().unwrap_or(0);
             for (name, &count) in &self.checks {
-                let wrong = if count == 0 { "" } else { "  WRONG" };
-                let _ = writeln!(out, "  {name:<width$}  {count:>10}{wrong}");
+                let _ = match (count, self.reasons.get(name)) {
+                    (None, why) => {
+                        let why = why.map_or("no sample", String::as_str);
+                        writeln!(out, "  {name:<width$}  not measured: {why}")
+                    }
+                    (Some(count), _) => {
+                        let wrong = if count == 0 { "" } else { "  WRONG" };
+                        writeln!(out, "  {name:<width$}  {count:>10}{wrong}")
+                    }
+                };
             }
         }
         for note in &self.notes {

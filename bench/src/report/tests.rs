@@ -52,6 +52,28 @@ fn json_has_the_fixed_form() {
 }
 
 #[test]
+fn a_check_that_was_not_made_is_no_zero() {
+    let mut report = sample();
+    report.unmeasured("oom_kills", "no memory cgroup");
+    let json: Value = serde_json::from_str(&report.json()).unwrap();
+    assert_eq!(json["checks"], json!({"wrong_bytes": 0, "oom_kills": null}));
+    let text = report.text();
+    assert!(text.contains("oom_kills    not measured: no memory cgroup\n"), "{text}");
+    assert!(report.passed());
+    report.check("oom_kills", 1);
+    report.unmeasured("oom_kills", "no memory cgroup");
+    assert!(!report.passed() && report.text().contains("oom_kills             1  WRONG\n"));
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let report = sample();
+    let ratios = ["p99_1_vs_best_kernel", "no_ratio"];
+    let missing = report.missing(&["recall_1", "no_case"], &ratios, &["wrong_bytes", "no_check"]);
+    assert_eq!(missing, ["no_case", "no_ratio", "no_check"]);
+}
+
+#[test]
 fn checks_add_up_and_decide() {
     let mut report = sample();
     assert!(report.passed());

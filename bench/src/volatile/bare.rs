@@ -1,7 +1,8 @@
 //! [`Bare`]: anonymous memory and the bare calls on it, for peers and for comparison.
 //!
 //! # Safety
-//! A `Bare` owns its range from mmap to munmap. Bytes are reached as atomics or through copies that
+//! A `Bare` owns its range from mmap to munmap, or by the region whose memory it is, of which
+//! nobody else has the pointer. Bytes are reached as atomics or through copies that
 //! are checked against the length; no reference to a byte ever leaves.
 #![allow(unsafe_code)]
 
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use glebe::error::OsError;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
+use glebe::volatile::Region;
 
 /// What to tell the kernel of a range.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +33,8 @@ pub(super) struct Bare {
     mapped: usize,
     start: usize,
     len: usize,
+    /// Whose memory it is, where nothing was mapped for it.
+    _region: Option<Box<Region>>,
 }
 
 impl Bare {
@@ -50,10 +54,21 @@ impl Bare {
             return Err(OsError::new("mmap", Bytes::new(len as u64).to_string(), error));
         }
         let base = base as usize;
-        let bare = Self { base, mapped, start: base.next_multiple_of(align), len };
+        let bare = Self { base, mapped, start: base.next_multiple_of(align), len, _region: None };
         let advice = if huge.is_some() { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
         bare.advise(Bytes::ZERO, Bytes::new(len as u64), advice)?;
         Ok(bare)
+    }
+
+    /// The memory of a region: to the kernel it is what the region's own calls find.
+    pub(super) fn of(region: Region) -> Self {
+        let (start, len) = (region.as_ptr().expose_provenance(), region.len().as_usize());
+        Self { base: start, mapped: 0, start, len, _region: Some(Box::new(region)) }
+    }
+
+    /// Its first address.
+    pub(super) fn addr(&self) -> usize {
+        self.start
     }
 
     /// Makes a call on a part.
@@ -122,8 +137,10 @@ impl Bare {
 
 impl Drop for Bare {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that mmap gave, of which no reference is left.
-        unsafe { libc::munmap(self.base as *mut libc::c_void, self.mapped) };
+        if self.mapped > 0 {
+            // SAFETY: exactly the range that mmap gave, of which no reference is left.
+            unsafe { libc::munmap(self.base as *mut libc::c_void, self.mapped) };
+        }
     }
 }
 

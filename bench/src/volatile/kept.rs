@@ -1,11 +1,11 @@
 //! Whether a working set is kept: a file of six tenths of the limit that is read at random, over
 //! and over, beside volatile memory that wants the rest and half as much again.
 //!
-//! For each byte that becomes volatile [`READS`] times as many of the working set are read. What
-//! the kernel drops of it is read again, and counted by the kernel as refaults (`memory.stat`).
-//! Beside: the same reads with nothing else, and with as much page cache of another file in the
-//! place of the volatile memory. The files are sparse, so that nobody waits for a device. Unit:
-//! pages.
+//! For each byte that becomes volatile [`Plan::reads`] times as many of the working set are read.
+//! What of it the kernel had dropped by then is looked up before each read, and counted by the
+//! kernel too (`workingset_refault_file` of `memory.stat`, which counts all files). Beside: the
+//! same reads with nothing else, and with as much page cache of another file in the place of the
+//! volatile memory. The files are sparse, so that nobody waits for a device. Unit: pages.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 use serde::{Deserialize, Serialize};
 
+use super::page_cache::Cached;
 use super::{Error, Which};
 use crate::pressure::nameless;
 use crate::reserve::keyed::Random;
@@ -29,8 +30,6 @@ const BESIDE: Bytes = Bytes::mib(80);
 const SLACK: Bytes = Bytes::mib(12);
 /// What becomes volatile in one step.
 const STEP: Bytes = Bytes::mib(1);
-/// Bytes of the working set that are read for each that becomes volatile.
-const READS: u64 = 4;
 /// Read at once.
 const BLOCK: Bytes = Bytes::new(64 << 10);
 /// Passes over the working set before there is anything else.
@@ -41,16 +40,31 @@ const WARM_UP: u64 = 3;
 pub(super) enum Beside {
     /// Nothing.
     Nothing,
-    /// Volatile memory, of this engine, with a cap that leaves room for the working set or without.
-    Volatile(Which, bool),
+    /// Volatile memory, of this engine.
+    Volatile(Which),
+    /// With a cap that leaves room for the working set.
+    Capped(Which),
     /// Pages of another file.
     PageCache,
+}
+
+impl Beside {
+    /// The engine, and whether with a cap.
+    pub(super) fn volatile(self) -> Option<(Which, bool)> {
+        match self {
+            Self::Volatile(which) => Some((which, false)),
+            Self::Capped(which) => Some((which, true)),
+            Self::Nothing | Self::PageCache => None,
+        }
+    }
 }
 
 /// What a child is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub(super) beside: Beside,
+    /// Bytes of the working set that are read for each that becomes volatile.
+    pub(super) reads: u64,
     /// Times that something becomes volatile.
     pub(super) steps: u64,
     pub(super) dir: PathBuf,
@@ -59,13 +73,15 @@ pub struct Plan {
 }
 
 /// What it came to.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
     /// Pages of the working set that were read.
     pub(super) reads: u64,
-    /// Those of them that the kernel had dropped; with page cache beside, its refaults too.
+    /// Those of them that were not in memory.
     pub(super) refaults: u64,
-    /// Pages of volatile memory that were purged.
+    /// As the kernel counts them, of all files.
+    pub(super) kernel_refaults: u64,
+    /// Pages of volatile memory that were lost.
     pub(super) purged: u64,
 }
 
@@ -73,21 +89,15 @@ pub(super) struct Kept {
 pub(super) fn inside(plan: &Plan) -> Result<Kept, Error> {
     let len = Bytes::new(LIMIT.get() / 100 * WORKING_SET_PERCENT / STEP.get() * STEP.get());
     let working_set = nameless(&plan.dir, len)?;
+    let cached = Cached::of(&working_set, len)?;
     let other = nameless(&plan.dir, BESIDE)?;
-    let region = match plan.beside {
-        Beside::Volatile(which, cap) => {
-            let options = Region::options().engine(which.engine());
-            let rest = LIMIT.saturating_sub(len).saturating_sub(SLACK);
-            Some(if cap { options.cap(rest) } else { options }.map(BESIDE)?)
-        }
-        Beside::Nothing | Beside::PageCache => None,
-    };
+    let region = region(plan.beside, len)?;
     let mut bytes = vec![0; STEP.as_usize()];
     for at in (0..len.get() * WARM_UP).step_by(BLOCK.as_usize()) {
         read(&working_set, &mut bytes[..BLOCK.as_usize()], at % len.get())?;
     }
     let mut random = Random::new(5);
-    let mut kept = Kept { reads: 0, refaults: 0, purged: 0 };
+    let mut kept = Kept::default();
     let mut before = 0;
     let mut at = 0;
     // Until all that is beside has been used once, there is nothing to take it from.
@@ -95,10 +105,11 @@ pub(super) fn inside(plan: &Plan) -> Result<Kept, Error> {
     for step in 0..begin + plan.steps {
         if step == begin {
             before = refaults(&plan.stat)?;
-            kept = Kept { reads: 0, refaults: 0, purged: 0 };
+            kept = Kept::default();
         }
-        for _ in 0..STEP.get() * READS / BLOCK.get() {
+        for _ in 0..STEP.get() * plan.reads / BLOCK.get() {
             let from = random.below(len.get() / BLOCK.get()) * BLOCK.get();
+            kept.refaults += cached.absent(Bytes::new(from), BLOCK)?;
             read(&working_set, &mut bytes[..BLOCK.as_usize()], from)?;
             kept.reads += BLOCK.pages_up(page_size()).get();
         }
@@ -113,8 +124,17 @@ pub(super) fn inside(plan: &Plan) -> Result<Kept, Error> {
         }
         at = (at + STEP.get()) % BESIDE.get();
     }
-    kept.refaults = refaults(&plan.stat)? - before;
+    kept.kernel_refaults = refaults(&plan.stat)? - before;
     Ok(kept)
+}
+
+/// The volatile memory beside a working set of `len`.
+fn region(beside: Beside, len: Bytes) -> Result<Option<Region>, Error> {
+    let Some((which, capped)) = beside.volatile() else { return Ok(None) };
+    let options = Region::options().engine(which.engine());
+    let rest = LIMIT.saturating_sub(len).saturating_sub(SLACK);
+    let options = if capped { options.cap(rest) } else { options };
+    Ok(Some(options.map(BESIDE)?))
 }
 
 fn read(file: &std::fs::File, block: &mut [u8], at: u64) -> Result<(), OsError> {

@@ -1,26 +1,65 @@
 //! [`run`]: the benchmark `volatile`: mark and unmark beside giving memory back, single pages
 //! beside the bare calls, and, in a memory cgroup, what the kernel purges, whether a working set is
 //! kept, a cache of tiles, and the stress.
+//!
+//! Where no memory cgroup can be made the checks that need one are not made and say so. A ratio
+//! without an engine's name is that of the worse engine. A run that purged nothing, or kept
+//! nothing, has shown nothing: that is a check of its own.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use glebe::sys::page_size;
 use glebe::units::Bytes;
 
-use super::kept::{self, Beside, Kept};
 use super::purge::{self, Taken};
-use super::tiles::{self, Keeper, Served};
 use super::{cycle, job, refill, stress, Error, Job, Which};
 use crate::interrupt;
-use crate::pressure::{self, Counters, Group};
+use crate::pressure::{self, Group};
 use crate::report::Report;
-use crate::summary::Summary;
+
+mod cache;
+mod working_set;
 
 /// The name on the command line and in the JSON.
 pub const NAME: &str = "volatile";
 
 /// No job here takes as long on a machine that does anything else at all.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+const NOTHING_PURGED: &str = "nothing_purged";
+const NOTHING_KEPT: &str = "nothing_kept";
+/// What every report has, and what of it needs a group.
+const CASES: [&str; 3] = ["one_page", "sigbus_refill", "shared_pin"];
+const CASES_OF_GROUPS: [&str; 5] = [
+    "over_purge_percent",
+    "working_set_refaults",
+    "working_set_refaults_even",
+    "tile",
+    "stress_purged",
+];
+const RATIOS: [&str; 3] =
+    ["cycle_vs_dontneed_4k", "cycle_vs_dontneed_2m", "one_page_vs_bare_calls"];
+const RATIOS_OF_GROUPS: [&str; 6] = [
+    "working_set_kept",
+    "working_set_kept_capped",
+    "working_set_kept_even",
+    "working_set_kept_even_capped",
+    "cache_vs_fixed",
+    "cache_vs_whole_objects",
+];
+const CHECKS: [&str; 1] = ["wrong_refills"];
+const CHECKS_OF_GROUPS: [&str; 9] = [
+    "lost_writes",
+    "stale_reads",
+    "false_intact",
+    "false_purged",
+    "oom_kills",
+    "failures",
+    "wrong_tiles",
+    NOTHING_PURGED,
+    NOTHING_KEPT,
+];
 
 /// What to do.
 #[derive(Clone, Debug, Default)]
@@ -33,189 +72,204 @@ pub struct Options {
     pub command: String,
 }
 
+/// A run under way.
+struct Benchmark<'a> {
+    options: &'a Options,
+    report: Report,
+    /// Why there is no such engine here.
+    refused: Vec<(Which, String)>,
+}
+
 /// Runs the benchmark.
 ///
 /// # Errors
-/// If a region cannot be used or a child fails; a machine without memory cgroups has rows that say
-/// so.
+/// If a region cannot be used or a child fails, or the report has not all that it must; a machine
+/// without memory cgroups has rows and checks that say so.
 pub fn run(options: &Options) -> Result<Report, Error> {
     let mut report = Report::new(NAME, &options.command, options.quick);
-    for check in ["lost_writes", "stale_reads", "false_intact", "false_purged", "oom_kills"] {
-        report.check(check, 0);
-    }
     cycle::measure(options.quick, &mut report)?;
     cycle::one_page(options.quick, &mut report)?;
     refill::measure(options.quick, &mut report)?;
-    report.absent("shared_pin", "glebe", "us", "private memory only in this version");
+    let later = "private memory only: shared volatile memory is not there yet";
+    report.absent("shared_pin", "glebe", "us", later);
+    let refused = Which::ALL.into_iter().filter_map(|which| Some((which, which.refused()?)));
+    let mut bench = Benchmark { options, report, refused: refused.collect() };
     match Group::of(Bytes::mib(1)) {
-        Ok(group) => drop(group),
+        Ok(group) => {
+            drop(group);
+            bench.under_pressure()?;
+        }
         Err(why @ pressure::Error::NoGroup(_)) => {
-            for case in ["over_purge_percent", "working_set_refaults", "tile", "stress_purged"] {
-                report.absent(case, "glebe", "", &why.to_string());
-            }
-            for ratio in ["working_set_kept", "cache_vs_fixed"] {
-                report.ratio(ratio, f64::NAN);
-            }
-            return Ok(report);
+            without_groups(&mut bench.report, &why.to_string())
         }
         Err(error) => return Err(error.into()),
     }
-    purge(options.quick, &mut report)?;
-    working_set(options, &mut report)?;
-    tiles(options.quick, &mut report)?;
-    stress(options, &mut report)?;
-    Ok(report)
-}
-
-/// Does a job in a group of its own; a kill is counted, and gives no answer.
-fn ask<T: serde::de::DeserializeOwned>(
-    limit: Bytes,
-    job: impl FnOnce(&Group) -> Job,
-    report: &mut Report,
-) -> Result<Option<(T, Counters)>, Error> {
-    let group = Group::of(limit)?;
-    let job = job(&group);
-    let (answer, counters) = job::ask(&group, &job, PATIENCE, |_| interrupt::check())?;
-    report.check("oom_kills", counters.oom_kills);
-    Ok(answer.map(|answer| (answer, counters)))
-}
-
-/// How much more than needed is purged, and of what.
-fn purge(quick: bool, report: &mut Report) -> Result<(), Error> {
-    let rounds = if quick { 2 } else { 15 };
-    for which in Which::ALL {
-        let who = format!("glebe {}", which.name());
-        let job =
-            |group: &Group| Job::Purge(purge::Plan { which, rounds, usage: group.usage_file() });
-        let Some((taken, _)) = ask::<Vec<Taken>>(purge::LIMIT, job, report)? else { continue };
-        let mut needs: Vec<u64> = taken.iter().map(|taken| taken.need_pages).collect();
-        needs.dedup();
-        needs.truncate(taken.len() / rounds.max(1));
-        for need in needs {
-            let of_need: Vec<_> = taken.iter().filter(|taken| taken.need_pages == need).collect();
-            let excess = |taken: &&Taken| {
-                let lost: u64 = taken.lost_pages.iter().sum();
-                (lost as f64 - need as f64) / need as f64 * 100.0
-            };
-            let percent: Vec<f64> = of_need.iter().map(excess).collect();
-            report.row("over_purge_percent", &who, "percent", &percent);
-            let shares: Vec<String> = (0..4)
-                .map(|nth| {
-                    let lost: u64 = of_need.iter().map(|taken| taken.lost_pages[nth]).sum();
-                    (lost / of_need.len() as u64).to_string()
-                })
-                .collect();
-            report.remark(&format!(
-                "{need} pages needed; lost of the quarters in the order of marking: {}",
-                shares.join(", ")
-            ));
-        }
+    let report = bench.report;
+    let missing = missing(&report);
+    if missing.is_empty() {
+        return Ok(report);
     }
-    Ok(())
+    Err(Error::Incomplete(missing.join(", ")))
 }
 
-/// Refaults of a working set beside volatile memory, beside nothing, beside page cache.
-fn working_set(options: &Options, report: &mut Report) -> Result<(), Error> {
-    const CASE: &str = "working_set_refaults";
-    let (rounds, steps) = if options.quick { (2, 250) } else { (7, 1000) };
-    let dir = options.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let contestants = [
-        ("glebe scan", Beside::Volatile(Which::Scan, false)),
-        ("glebe tag", Beside::Volatile(Which::Tag, false)),
-        ("glebe scan, capped", Beside::Volatile(Which::Scan, true)),
-        ("nothing beside it", Beside::Nothing),
-        ("page cache beside it", Beside::PageCache),
-    ];
-    let mut percent = vec![Vec::new(); contestants.len()];
-    let mut purged = vec![0; contestants.len()];
-    for _ in 0..rounds {
-        for (nth, (_, beside)) in contestants.into_iter().enumerate() {
-            let job = |group: &Group| {
-                let (dir, stat) = (dir.clone(), group.dir().join("memory.stat"));
-                Job::Kept(kept::Plan { beside, steps, dir, stat })
-            };
-            let Some((kept, _)) = ask::<Kept>(kept::LIMIT, job, report)? else { continue };
-            percent[nth].push(kept.refaults as f64 / kept.reads as f64 * 100.0);
-            purged[nth] += kept.purged;
-        }
+/// Names what needs a group, without a figure.
+fn without_groups(report: &mut Report, why: &str) {
+    CASES_OF_GROUPS.iter().for_each(|case| report.absent(case, "glebe", "", why));
+    for ratio in RATIOS_OF_GROUPS {
+        report.ratio(ratio, f64::NAN);
     }
-    for ((who, beside), (percent, purged)) in contestants.iter().zip(percent.iter().zip(&purged)) {
-        report.row(CASE, who, "percent of reads", percent);
-        if matches!(beside, Beside::Volatile(..)) {
-            report.remark(&format!("{purged} pages purged"));
-        }
-    }
-    // A machine's own noise, so that nothing is not divided by nothing.
-    const FLOOR_PERCENT: f64 = 1.0;
-    let median = |nth: usize| {
-        Summary::of(&percent[nth]).map_or(f64::NAN, |summary| summary.median.max(FLOOR_PERCENT))
-    };
-    report.ratio("working_set_kept", median(3) / median(0).max(median(1)));
-    report.ratio("working_set_kept_capped", median(3) / median(2));
-    report.note(
-        "working_set_kept: refaults with nothing beside the working set over those with volatile \
-         memory beside it, of the worse engine; less than 1 % of the reads counts as 1 %. With \
-         page cache beside it, refaults of both files count.",
-    );
-    Ok(())
+    CHECKS_OF_GROUPS.iter().for_each(|check| report.unmeasured(check, why));
 }
 
-/// A cache of tiles.
-fn tiles(quick: bool, report: &mut Report) -> Result<(), Error> {
-    const CASE: &str = "tile";
-    let (rounds, time_ms) = if quick { (1, 1700) } else { (5, 4000) };
-    let contestants = [
-        ("glebe scan", Keeper::Volatile(Which::Scan)),
-        ("glebe tag", Keeper::Volatile(Which::Tag)),
-        ("fixed size", Keeper::Fixed),
-        ("whole objects", Keeper::WholeObject),
-    ];
-    let mut us = vec![Vec::new(); contestants.len()];
-    let mut pages = vec![(0, 0); contestants.len()];
-    for _ in 0..rounds {
-        for (nth, (_, keeper)) in contestants.into_iter().enumerate() {
-            let job = |_: &Group| Job::Tiles(tiles::Plan { keeper, time_ms });
-            let Some((served, _)) = ask::<Served>(tiles::LIMIT, job, report)? else { continue };
-            // A mean over the run: hits and misses both count, in the share that they had.
-            us[nth].push(served.us.iter().sum::<f64>() / served.us.len() as f64);
-            pages[nth].0 += served.inflated_pages;
-            pages[nth].1 += served.gets * tiles::TILE;
-            if matches!(keeper, Keeper::Volatile(_)) {
-                report.check("false_intact", served.wrong_pages);
+/// What the report should have and has not.
+fn missing(report: &Report) -> Vec<&'static str> {
+    let mut missing = report.missing(&CASES, &RATIOS, &CHECKS);
+    missing.extend(report.missing(&CASES_OF_GROUPS, &RATIOS_OF_GROUPS, &CHECKS_OF_GROUPS));
+    missing
+}
+
+impl Benchmark<'_> {
+    /// Why there is no such engine here, if there is none.
+    fn refused(&self, which: Which) -> Option<String> {
+        self.refused.iter().find(|(of, _)| *of == which).map(|(_, why)| why.clone())
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.options.dir.clone().unwrap_or_else(std::env::temp_dir)
+    }
+
+    /// Does a job in a group of its own; a kill is counted, and gives no answer.
+    fn ask<T: serde::de::DeserializeOwned>(
+        &mut self,
+        limit: Bytes,
+        job: impl FnOnce(&Group) -> Job,
+    ) -> Result<Option<T>, Error> {
+        let group = Group::of(limit)?;
+        let job = job(&group);
+        let (answer, counters) = job::ask(&group, &job, PATIENCE, |_| interrupt::check())?;
+        self.report.check("oom_kills", counters.oom_kills);
+        Ok(answer)
+    }
+
+    /// The ratio of each engine, and without a name that of the worse; none if there is no figure
+    /// of an engine that is here.
+    fn worse(&mut self, name: &str, ratio: impl Fn(Which) -> f64) {
+        let mut own = Vec::new();
+        for which in Which::ALL {
+            let ratio = ratio(which);
+            self.report.ratio(&format!("{name}_{}", which.name()), ratio);
+            if self.refused(which).is_none() {
+                own.push(ratio);
             }
         }
+        self.report.ratio(name, worst(&own));
     }
-    for ((who, _), (us, (inflated, asked))) in contestants.iter().zip(us.iter().zip(pages)) {
-        report.row(CASE, who, "us", us);
-        report.remark(&format!("{:.1} % inflated", inflated as f64 / asked as f64 * 100.0));
+
+    fn under_pressure(&mut self) -> Result<(), Error> {
+        self.purge()?;
+        working_set::measure(self)?;
+        cache::measure(self)?;
+        self.stress()
     }
-    let median = |nth: usize| Summary::of(&us[nth]).map_or(f64::NAN, |summary| summary.median);
-    let best = median(0).min(median(1));
-    report.ratio("cache_vs_fixed", median(2) / best);
-    report.ratio("cache_vs_whole_objects", median(3) / best);
-    report.note(
-        "tile: CPU time, the mean of a run each, hits and misses together; the fixed cache has \
-         what is left when the other part of the program has its memory, and the others have all.",
-    );
-    Ok(())
+
+    /// How much more than needed is purged, and of what.
+    fn purge(&mut self) -> Result<(), Error> {
+        const CASE: &str = "over_purge_percent";
+        let rounds = if self.options.quick { 2 } else { 15 };
+        for which in Which::ALL {
+            let who = format!("glebe {}", which.name());
+            if let Some(why) = self.refused(which) {
+                self.report.absent(CASE, &who, "percent", &why);
+                continue;
+            }
+            let taken = self.ask::<Vec<Taken>>(purge::LIMIT, |group| {
+                Job::Purge(purge::Plan { which, rounds, usage: group.usage_file() })
+            })?;
+            let Some(taken) = taken else {
+                self.report.absent(CASE, &who, "percent", "killed for want of memory");
+                continue;
+            };
+            for need in purge::NEEDS {
+                let need = need.pages_down(page_size()).get();
+                let of_need: Vec<_> = taken.iter().filter(|t| t.need_pages == need).collect();
+                tell_purge(&mut self.report, &who, need, &of_need);
+            }
+        }
+        Ok(())
+    }
+
+    /// The stress, for its checks.
+    fn stress(&mut self) -> Result<(), Error> {
+        const CASE: &str = "stress_purged";
+        if self.refused.len() == Which::ALL.len() {
+            for (which, why) in self.refused.clone() {
+                self.report.absent(CASE, &format!("glebe {}", which.name()), "pages", &why);
+                CHECKS_OF_GROUPS.iter().for_each(|check| self.report.unmeasured(check, &why));
+            }
+            return Ok(());
+        }
+        let engines = (Which::ALL.len() - self.refused.len()) as u64;
+        let time = Duration::from_secs(engines * if self.options.quick { 5 } else { 60 });
+        let dir = self.options.dir.clone();
+        let outcome = stress::run(&stress::Options { time, engine: None, dir })?;
+        for (which, why) in &outcome.refused {
+            let who = format!("glebe {}", which.name());
+            self.report.absent(CASE, &who, "pages", why);
+        }
+        for part in &outcome.parts {
+            self.report.check("oom_kills", part.group.oom_kills);
+            let who = format!("glebe {}", part.which.name());
+            let Some(found) = &part.found else {
+                self.report.absent(CASE, &who, "pages", "killed for want of memory");
+                continue;
+            };
+            for (ground, counts) in found.grounds() {
+                for (name, count) in counts.checks() {
+                    self.report.check(name, count);
+                }
+                self.report.check("failures", counts.errors.len() as u64);
+                self.report.check(NOTHING_PURGED, u64::from(counts.purged_pages == 0));
+                self.report.check(NOTHING_KEPT, u64::from(counts.intact_pages == 0));
+                let who = format!("{who}, {}", ground.name());
+                self.report.row(CASE, &who, "pages", &[counts.purged_pages as f64]);
+                self.report.remark(&format!("{} told as intact", counts.intact_pages));
+            }
+        }
+        Ok(())
+    }
 }
 
-/// The stress, for its checks.
-fn stress(options: &Options, report: &mut Report) -> Result<(), Error> {
-    let time = Duration::from_secs(if options.quick { 4 } else { 60 });
-    let dir = options.dir.clone();
-    let outcome = stress::run(&stress::Options { time, engine: None, dir })?;
-    for part in &outcome.parts {
-        report.check("oom_kills", part.group.oom_kills);
-        let Some(counts) = &part.counts else { continue };
-        for (name, count) in counts.checks() {
-            report.check(name, count);
-        }
-        report.check("failures", counts.errors.len() as u64);
-        report.check("nothing_purged", u64::from(counts.purged_pages == 0));
-        let who = format!("glebe {}", part.which.name());
-        report.row("stress_purged", &who, "pages", &[counts.purged_pages as f64]);
-        report.remark(&format!("{} told as intact", counts.intact_pages));
+/// The least; none where there is none, or one that is no number: `min` passes over these.
+pub(super) fn worst(ratios: &[f64]) -> f64 {
+    let none = ratios.is_empty() || ratios.iter().any(|ratio| ratio.is_nan());
+    if none {
+        f64::NAN
+    } else {
+        ratios.iter().copied().fold(f64::INFINITY, f64::min)
     }
-    Ok(())
 }
+
+fn tell_purge(report: &mut Report, who: &str, need: u64, taken: &[&Taken]) {
+    let lost = |taken: &&Taken| taken.lost_pages.iter().sum::<u64>();
+    let percent = |taken| (lost(taken) as f64 - need as f64) / need as f64 * 100.0;
+    let percent: Vec<f64> = taken.iter().map(percent).collect();
+    report.row("over_purge_percent", who, "percent", &percent);
+    let shares: Vec<String> = (0..purge::ORDER.len())
+        .map(|nth| {
+            let lost: u64 = taken.iter().map(|taken| taken.lost_pages[nth]).sum();
+            (lost / taken.len().max(1) as u64).to_string()
+        })
+        .collect();
+    let (least, most) = (taken.iter().map(lost).min(), taken.iter().map(lost).max());
+    let nothing = if least == Some(0) { "; a round purged nothing" } else { "" };
+    report.remark(&format!(
+        "{need} pages needed; lost of the quarters in the order of marking: {}{nothing}",
+        shares.join(", ")
+    ));
+    report.check(NOTHING_PURGED, u64::from(least == Some(0)));
+    let all = purge::REGION.pages_down(page_size()).get();
+    report.check(NOTHING_KEPT, u64::from(most == Some(all)));
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,15 +6,18 @@
 
 mod bare;
 mod cycle;
+mod huge_pages;
 mod job;
 mod kept;
 pub mod measure;
+mod page_cache;
 mod purge;
 mod refill;
 pub mod stress;
 mod tiles;
 
 use glebe::error::OsError;
+use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{self, Engine, Region};
 use serde::{Deserialize, Serialize};
@@ -36,6 +39,12 @@ pub enum Error {
     /// The kernel refused.
     #[error(transparent)]
     Os(#[from] OsError),
+    /// What the report should have named and has not.
+    #[error("the report has no {0}")]
+    Incomplete(String),
+    /// No engine that could be stressed.
+    #[error("no engine: {0}")]
+    NoEngine(String),
     /// A child was told or answered what is no job and no answer.
     #[error("between the program and its child: {0}")]
     Words(#[from] serde_json::Error),
@@ -69,6 +78,11 @@ impl Which {
             Self::Scan => "scan",
             Self::Tag => "tag",
         }
+    }
+
+    /// Why there is no such engine on this machine, if there is none.
+    pub(crate) fn refused(self) -> Option<String> {
+        self.map(page_size().bytes()).err().map(|why| why.to_string())
     }
 
     fn engine(self) -> Engine {

@@ -15,11 +15,11 @@ use super::bare::Bare;
 use super::{Error, Which};
 
 pub(super) const LIMIT: Bytes = Bytes::mib(96);
-const REGION: Bytes = Bytes::mib(64);
+pub(super) const REGION: Bytes = Bytes::mib(64);
 /// Beyond the limit.
-const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
+pub(super) const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
 /// Quarters of the region in the order in which they are marked.
-const ORDER: [u64; 4] = [2, 0, 3, 1];
+pub(super) const ORDER: [u64; 4] = [2, 0, 3, 1];
 
 /// What a child is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,27 +1,31 @@
-//! [`run`]: threads that mark, write, read and unmark one region while the kernel takes from it.
+//! [`run`]: threads that mark, write, read and unmark regions while the kernel takes from them.
 //!
 //! In a memory cgroup, beside a thread that reads a file longer than its limit and one that
-//! allocates and frees. *Owners* have pages of their own, in runs that lie between those of others,
-//! and know of each what it must hold: they mark runs of any place and length, unmark others,
-//! write, read and drop. Every page they unmark is either told as lost and empty, or holds their
-//! last version. A *reader* reads any of these pages meanwhile, and tells a state from the next by
-//! its word in the `oracle`. *Sharers* mark and unmark overlapping runs of pages that belong to
+//! allocates and frees. The regions are of every [`Kind`], all at once. *Owners* have pages of
+//! their own, in runs that lie between those of others, and know of each what it must hold: they
+//! mark runs of any place and length, unmark others, write, read and drop. Every page they unmark
+//! is either told as lost and empty, or holds their last version. A *reader* reads any of these
+//! pages meanwhile, by every way that there is, and tells a state from the next by its word in the
+//! `oracle`; where touches of lost pages are refilled, a page holds what it must, or from some byte
+//! on what the callback gave. *Sharers* mark and unmark overlapping runs of pages that belong to
 //! none of them; now and then one looks at all of them alone, and every page that is empty must
 //! have been told to one of them at least. Meanwhile children are *forked* that unmark what they
 //! inherit.
 //!
-//! A run in which the kernel purged nothing has shown nothing and fails. Seeds are fixed; the
-//! interleaving is not. Units: pages, milliseconds.
+//! A run in which the kernel purged nothing of a region, or everything, has shown nothing of it and
+//! fails. No more may be told as lost than the kernel says that it took (`pglazyfreed` of the whole
+//! machine, with some leeway). Seeds are fixed; the interleaving is not. Units: pages,
+//! milliseconds.
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
+use glebe::error::OsError;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::volatile::Region;
 use serde::{Deserialize, Serialize};
 
 use super::{job, Error, Job, Which};
@@ -29,25 +33,27 @@ use crate::interrupt::Stop;
 use crate::pressure::{AnonLoad, Counters, FileLoad, Group};
 use crate::progress::Progress;
 
-use oracle::Oracle;
+pub use ground::Kind;
+
+use ground::Ground;
 
 mod forked;
+mod ground;
 mod oracle;
 mod own;
 mod shared;
 
-const LIMIT: Bytes = Bytes::mib(64);
+const LIMIT: Bytes = Bytes::mib(96);
 /// Read over and over: several times the limit.
-const FILE: Bytes = Bytes::mib(256);
-/// Had and given back: with the region all unmarked, copied by a fork, it fits into the limit.
+const FILE: Bytes = Bytes::mib(384);
+/// Had and given back: with the regions all unmarked, copied by a fork, it fits into the limit.
 const ANON: Bytes = Bytes::mib(8);
-const OWNERS: u64 = 3;
 const SHARERS: u64 = 2;
-/// Pages of owners, in chunks of [`CHUNK`] by turns.
-const OWN: u64 = OWNERS * CHUNK * 8;
 /// Pages of sharers, behind those of owners.
 const SHARED: u64 = 1024;
-const CHUNK: u64 = 128;
+/// Told as lost for each page that the kernel counts as taken: a huge page in parts can lose some
+/// of them uncounted.
+const LEEWAY: f64 = 1.25;
 /// Beyond the time of the stress: start, end, a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -87,6 +93,10 @@ pub struct Counts {
     pub purged_pages: u64,
     /// Pages dropped on purpose.
     pub dropped_pages: u64,
+    /// Pages that a callback had refilled.
+    pub refilled_pages: u64,
+    /// Pages that were read by touching them.
+    pub touches: u64,
     /// Children forked.
     pub forks: u64,
     /// Pages without what was written last, though nothing said that it was lost.
@@ -101,13 +111,23 @@ pub struct Counts {
     pub errors: Vec<String>,
 }
 
+/// What a child found, region by region.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Found {
+    grounds: Vec<(Kind, Counts)>,
+    /// Pages of any process that the kernel says it took meanwhile.
+    kernel_purged: u64,
+    /// Pages of the huge region, and the most that were huge.
+    huge_pages: (u64, u64),
+}
+
 /// What one engine came to.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// Which.
     pub which: Which,
     /// `None` if the kernel killed the child.
-    pub counts: Option<Counts>,
+    pub found: Option<Found>,
     /// Of its group.
     pub group: Counters,
 }
@@ -117,21 +137,42 @@ pub struct Part {
 pub struct Outcome {
     /// One for each engine.
     pub parts: Vec<Part>,
+    /// Engines that are not here, and why.
+    pub refused: Vec<(Which, String)>,
 }
 
 /// What the threads of a child share.
 struct Shared {
-    region: Region,
-    /// Of the owners' pages.
-    oracle: Oracle,
+    /// In the order of [`Kind::ALL`]; the first has sharers too.
+    grounds: Vec<Ground>,
+    /// The most pages that were seen huge.
+    huge_pages: AtomicU64,
     /// Held shared for a step of an owner, and alone where a fork wants all of them at rest.
     step: RwLock<()>,
-    common: RwLock<()>,
+    sharing: RwLock<()>,
     /// Of the sharers' pages, those told as lost since all were looked at.
     told: Vec<AtomicBool>,
     /// Version of the sharers' pages.
     versions: Mutex<Vec<u64>>,
     stop: AtomicBool,
+}
+
+impl Shared {
+    /// The ground that has sharers.
+    fn common(&self) -> &Ground {
+        &self.grounds[0]
+    }
+
+    /// Its first page of theirs.
+    fn base(&self) -> u64 {
+        self.common().own()
+    }
+
+    fn look_for_huge_pages(&self) {
+        let huge = self.grounds.iter().filter(|ground| ground.kind == Kind::Huge);
+        let pages = huge.map(Ground::huge_pages).sum();
+        self.huge_pages.fetch_max(pages, Ordering::Relaxed);
+    }
 }
 
 impl Counts {
@@ -143,6 +184,8 @@ impl Counts {
         self.intact_pages += other.intact_pages;
         self.purged_pages += other.purged_pages;
         self.dropped_pages += other.dropped_pages;
+        self.refilled_pages += other.refilled_pages;
+        self.touches += other.touches;
         self.forks += other.forks;
         self.lost_writes += other.lost_writes;
         self.stale_reads += other.stale_reads;
@@ -171,13 +214,45 @@ impl Counts {
     }
 }
 
+impl Found {
+    /// What was found of each region.
+    #[must_use]
+    pub fn grounds(&self) -> &[(Kind, Counts)] {
+        &self.grounds
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn sum(&self) -> Counts {
+        let mut sum = Counts::default();
+        self.grounds.iter().for_each(|(_, counts)| sum.add(counts.clone()));
+        sum
+    }
+}
+
 impl Part {
-    /// Whether nothing was wrong, and the kernel took something.
+    /// Why the region has shown nothing, if so.
+    fn shown_nothing(&self, kind: Kind, counts: &Counts) -> Option<&'static str> {
+        let refills = kind == Kind::Refilled && self.which == Which::Scan;
+        match counts {
+            Counts { purged_pages: 0, .. } => Some("nothing was purged"),
+            Counts { intact_pages: 0, .. } => Some("nothing was kept"),
+            Counts { refilled_pages: 0, .. } if refills => Some("nothing was refilled"),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing was wrong, and the kernel took and left something of each region.
     #[must_use]
     pub fn passed(&self) -> bool {
-        let Some(counts) = &self.counts else { return false };
-        let none = counts.checks().iter().all(|(_, count)| *count == 0);
-        none && counts.errors.is_empty() && counts.purged_pages > 0 && self.group.oom_kills == 0
+        let Some(found) = &self.found else { return false };
+        let good = |(kind, counts): &(Kind, Counts)| {
+            let none = counts.checks().iter().all(|(_, count)| *count == 0);
+            none && counts.errors.is_empty() && self.shown_nothing(*kind, counts).is_none()
+        };
+        found.grounds.len() == Kind::ALL.len()
+            && found.grounds.iter().all(good)
+            && self.group.oom_kills == 0
     }
 }
 
@@ -191,23 +266,46 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (which, why) in &self.refused {
+            writeln!(f, "engine         {}: skipped: {why}", which.name())?;
+        }
         for part in &self.parts {
             writeln!(f, "engine         {}", part.which.name())?;
             writeln!(f, "limit met      {} times", part.group.limit_hits)?;
             line(f, "oom kills", part.group.oom_kills)?;
-            let Some(counts) = &part.counts else {
+            let Some(found) = &part.found else {
                 writeln!(f, "killed for want of memory  WRONG")?;
                 continue;
             };
+            let counts = found.sum();
             writeln!(f, "marked         {} runs", counts.marks)?;
             writeln!(f, "unmarked       {} runs", counts.unmarks)?;
             writeln!(f, "written        {} pages", counts.writes)?;
             writeln!(f, "read           {} pages", counts.reads)?;
             writeln!(f, "intact         {} pages", counts.intact_pages)?;
-            let shown = if counts.purged_pages == 0 { "  WRONG: nothing was shown" } else { "" };
-            writeln!(f, "purged         {} pages, by the kernel{shown}", counts.purged_pages)?;
+            let kernel = found.kernel_purged;
+            writeln!(f, "purged         {} pages, of {kernel} by the kernel", counts.purged_pages)?;
             writeln!(f, "dropped        {} pages, on purpose", counts.dropped_pages)?;
             writeln!(f, "forks          {}", counts.forks)?;
+            for (kind, of) in &found.grounds {
+                let wrong = part
+                    .shown_nothing(*kind, of)
+                    .map_or(String::new(), |why| format!("  WRONG: {why}"));
+                let (intact, purged) = (of.intact_pages, of.purged_pages);
+                let more = match kind {
+                    Kind::Huge => {
+                        let (pages, huge) = found.huge_pages;
+                        let not = if huge * 2 < pages { "not huge: " } else { "" };
+                        format!(", {not}{huge} of {pages} in huge pages")
+                    }
+                    Kind::Refilled => {
+                        format!(", refilled {} in {} touches", of.refilled_pages, of.touches)
+                    }
+                    Kind::Own | Kind::Over => String::new(),
+                };
+                let name = kind.name();
+                writeln!(f, "  {name:12} intact {intact}, purged {purged}{more}{wrong}")?;
+            }
             for (name, count) in counts.checks() {
                 line(f, &name.replace('_', " "), count)?;
             }
@@ -229,12 +327,22 @@ fn line(f: &mut fmt::Formatter<'_>, name: &str, count: u64) -> fmt::Result {
 /// # Errors
 /// If there is no group to be made or a child fails; what goes wrong inside is in the outcome.
 pub fn run(options: &Options) -> Result<Outcome, Error> {
-    let both = Which::ALL;
-    let engines = options.engine.as_ref().map_or(&both[..], std::slice::from_ref);
+    let mut outcome = Outcome::default();
+    let mut engines = options.engine.map_or(Which::ALL.to_vec(), |which| vec![which]);
+    engines.retain(|which| match which.refused() {
+        None => true,
+        Some(why) => {
+            outcome.refused.push((*which, why));
+            false
+        }
+    });
+    if engines.is_empty() {
+        let why: Vec<_> = outcome.refused.iter().map(|(_, why)| why.as_str()).collect();
+        return Err(Error::NoEngine(why.join("; ")));
+    }
     let time = options.time / engines.len() as u32;
     let dir = options.dir.clone().unwrap_or_else(std::env::temp_dir);
     let mut progress = Progress::new("stress", options.time.as_millis() as u64);
-    let mut outcome = Outcome::default();
     for (nth, &which) in engines.iter().enumerate() {
         let before = time * nth as u32;
         let plan = Plan { time_ms: time.as_millis() as u64, which, dir: dir.clone() };
@@ -253,46 +361,78 @@ pub(super) fn part(
 ) -> Result<Part, Error> {
     let group = Group::of(LIMIT)?;
     let which = plan.which;
-    let (counts, group) = job::ask(&group, &Job::Stress(plan), time + PATIENCE, progress)?;
-    Ok(Part { which, counts, group })
+    let (found, group) = job::ask(&group, &Job::Stress(plan), time + PATIENCE, progress)?;
+    Ok(Part { which, found, group })
 }
 
 /// In the child.
-pub(super) fn inside(plan: &Plan) -> Result<Counts, Error> {
-    let len = Pages::new(OWN + SHARED).bytes(page_size());
+pub(super) fn inside(plan: &Plan) -> Result<Found, Error> {
+    let before = lazy_freed()?;
+    let sharers = |kind| if kind == Kind::Own { SHARED } else { 0 };
+    let grounds = Kind::ALL.into_iter().map(|kind| Ground::new(kind, plan.which, sharers(kind)));
     let shared = Shared {
-        region: plan.which.map(len)?,
-        oracle: Oracle::new(OWN),
+        grounds: grounds.collect::<Result<_, _>>()?,
+        huge_pages: AtomicU64::new(0),
         step: RwLock::new(()),
-        common: RwLock::new(()),
+        sharing: RwLock::new(()),
         told: (0..SHARED).map(|_| AtomicBool::new(false)).collect(),
         versions: Mutex::new(vec![0; SHARED as usize]),
         stop: AtomicBool::new(false),
     };
+    let mut found = Found::default();
+    for ground in &shared.grounds {
+        let mut counts = Counts::default();
+        (0..ground.owners).for_each(|id| counts.add(own::begin(&shared, ground, id)));
+        found.grounds.push((ground.kind, counts));
+    }
+    shared.look_for_huge_pages();
     let _file = FileLoad::start(&plan.dir, FILE, Duration::ZERO)?;
     let _anon = AnonLoad::start(ANON);
-    let mut counts = Counts::default();
+    threads(plan, &shared, &mut found);
+    let huge = shared.grounds.iter().find(|ground| ground.kind == Kind::Huge);
+    let most = shared.huge_pages.load(Ordering::Relaxed);
+    found.huge_pages = (huge.map_or(0, Ground::own), most);
+    found.kernel_purged = lazy_freed()?.saturating_sub(before);
+    let told = found.sum().purged_pages;
+    let may = (found.kernel_purged as f64 * LEEWAY) as u64;
+    found.grounds[0].1.false_purged += told.saturating_sub(may);
+    Ok(found)
+}
+
+/// Runs all threads for the time given.
+fn threads(plan: &Plan, shared: &Shared, found: &mut Found) {
     std::thread::scope(|scope| {
-        let shared = &shared;
         let _stop = Stop(&shared.stop);
         let mut threads = Vec::new();
-        for id in 0..OWNERS {
-            threads.push(scope.spawn(move || own::own(shared, id)));
+        for (nth, ground) in shared.grounds.iter().enumerate() {
+            for id in 0..ground.owners {
+                threads.push((nth, scope.spawn(move || own::own(shared, ground, id))));
+            }
+            threads.push((nth, scope.spawn(move || own::read(shared, ground))));
         }
         for id in 0..SHARERS {
-            threads.push(scope.spawn(move || shared::share(shared, id)));
+            threads.push((0, scope.spawn(move || shared::share(shared, id))));
         }
-        threads.push(scope.spawn(move || own::read(shared)));
-        counts.add(forked::fork_until(shared, Duration::from_millis(plan.time_ms)));
+        let forks = forked::fork_until(shared, Duration::from_millis(plan.time_ms));
+        found.grounds[0].1.add(forks);
         shared.stop.store(true, Ordering::Relaxed);
-        for thread in threads {
+        for (nth, thread) in threads {
+            let counts = &mut found.grounds[nth].1;
             match thread.join() {
                 Ok(part) => counts.add(part),
                 Err(_) => counts.error("a thread", "panicked"),
             }
         }
     });
-    Ok(counts)
+}
+
+/// Marked pages that the kernel took so far, of all processes.
+fn lazy_freed() -> Result<u64, OsError> {
+    const PATH: &str = "/proc/vmstat";
+    let refused = |e| OsError::new("read", PATH, e);
+    let text = std::fs::read_to_string(PATH).map_err(refused)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("pglazyfreed ")?.parse().ok());
+    line.ok_or_else(|| refused(std::io::ErrorKind::InvalidData.into()))
 }
 
 /// Bytes from the start of the region to page `first` and to the end of `pages` from there.
@@ -300,3 +440,6 @@ fn range(first: u64, pages: u64) -> std::ops::Range<Bytes> {
     let at = |page: u64| Pages::new(page).bytes(page_size());
     at(first)..at(first + pages)
 }
+
+#[cfg(test)]
+mod tests;

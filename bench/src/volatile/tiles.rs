@@ -68,6 +68,9 @@ pub(super) struct Served {
     pub(super) us: Vec<f64>,
     pub(super) gets: u64,
     pub(super) inflated_pages: u64,
+    /// Of tiles that were in the cache, the pages that were lost and that were not.
+    pub(super) lost_pages: u64,
+    pub(super) kept_pages: u64,
     /// Pages that were not those of the tile.
     pub(super) wrong_pages: u64,
 }
@@ -77,6 +80,14 @@ enum Store {
     Volatile(Box<Region>),
     Fixed(Vec<u8>),
     Whole { bare: Bare, saved: Vec<u64> },
+}
+
+/// What it took to have a tile.
+struct Got {
+    /// Pages.
+    inflated: u64,
+    /// Whether it was in the cache.
+    known: bool,
 }
 
 /// A tile in each slot, and the slot of each tile.
@@ -94,18 +105,27 @@ pub(super) fn inside(plan: &Plan) -> Result<Served, Error> {
     let deflated: Vec<Vec<u8>> = (0..PATTERNS).map(deflated).collect();
     let mut cache = Cache::new(plan.keeper)?;
     let mut served = Served::default();
+    // From the start there is no room left that nobody has used.
+    let mut tile = vec![0; tile_bytes()];
+    for id in 0..cache.used.len() as u64 {
+        let _ = cache.get(id, &deflated, &mut tile)?;
+    }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         scope.spawn(|| other(&stop));
         let mut random = Random::new(3);
-        let mut tile = vec![0; tile_bytes()];
         let end = wall() + Duration::from_millis(plan.time_ms);
         while wall() < end {
             let start = thread_cpu();
             for _ in 0..BATCH {
                 let id = skewed(&mut random);
-                served.inflated_pages += cache.get(id, &deflated, &mut tile)?;
+                let got = cache.get(id, &deflated, &mut tile)?;
+                served.inflated_pages += got.inflated;
+                if got.known {
+                    served.lost_pages += got.inflated;
+                    served.kept_pages += TILE - got.inflated;
+                }
                 served.wrong_pages += wrong_pages(id, &tile);
             }
             served.gets += BATCH;
@@ -151,9 +171,10 @@ impl Cache {
         })
     }
 
-    /// Copies a tile out, after inflating what is not there; how many pages that were.
-    fn get(&mut self, id: u64, deflated: &[Vec<u8>], tile: &mut [u8]) -> Result<u64, Error> {
-        let (slot, lost) = match self.slot_of[id as usize] {
+    /// Copies a tile out, after inflating what is not there.
+    fn get(&mut self, id: u64, deflated: &[Vec<u8>], tile: &mut [u8]) -> Result<Got, Error> {
+        let known = self.slot_of[id as usize];
+        let (slot, lost) = match known {
             Some(slot) => (slot, self.store.pin(slot)?),
             None => {
                 let slot = self.victim();
@@ -175,7 +196,7 @@ impl Cache {
         }
         self.store.read(at(slot, 0), tile)?;
         self.store.unpin(slot)?;
-        Ok(inflated)
+        Ok(Got { inflated, known: known.is_some() })
     }
 
     /// A slot without a tile, or with one that was not used for a turn of the hand.
@@ -332,7 +353,8 @@ mod tests {
                 assert_eq!(wrong_pages(id, &tile), 0, "{keeper:?}");
                 assert_eq!(wrong_pages(id + 1, &tile), TILE);
             }
-            assert_eq!(cache.get(1, &deflated, &mut tile).unwrap(), 0, "{keeper:?}");
+            let got = cache.get(1, &deflated, &mut tile).unwrap();
+            assert!(got.inflated == 0 && got.known, "{keeper:?}");
         }
     }
 

@@ -42,6 +42,9 @@ pub fn percent(held: Bytes, stored: Bytes) -> f64 {
 
 /// Replays the trace in a [`Model`] that is not compacted; a row for each step, and how many
 /// objects a compaction after the last one moves.
+///
+/// # Panics
+/// If the compaction frees other pages than were foretold.
 #[must_use]
 pub fn replay(trace: &Trace, table: &Table, header: Bytes) -> (Vec<Row>, u64) {
     let page = table.rules().page;

@@ -100,7 +100,7 @@ mod tests {
     fn changes_lead_from_each_step_to_the_next() {
         let trace = Trace::load().unwrap();
         let mut blocks = vec![0; BLOCKS];
-        for step in 0..STEPS.len() {
+        for (step, name) in STEPS.iter().enumerate() {
             for change in trace.changes(step) {
                 match change {
                     Change::Store { block, len } => blocks[block] = len,
@@ -108,7 +108,7 @@ mod tests {
                 }
             }
             let stored = blocks.iter().copied().filter(|len| *len > 0);
-            assert!(stored.eq(trace.lengths(step)), "{}", STEPS[step]);
+            assert!(stored.eq(trace.lengths(step)), "{name}");
         }
         assert_eq!(trace.lengths(1).count(), 389_425);
         assert_eq!(trace.lengths(1).sum::<usize>(), 513_512_829);

@@ -79,7 +79,9 @@ enum {
     GLEBE_ERROR_MAP_BUDGET = -31,    /* more ranges apart than the limit of mappings allows */
     GLEBE_ERROR_SELF_TEST = -32,     /* this kernel loses pages that were written */
     GLEBE_ERROR_STUCK = -33,         /* pages that can be neither kept nor taken (bad memory) */
-    GLEBE_ERROR_ADOPTED = -34        /* memory of which a volatile region was made already */
+    GLEBE_ERROR_ADOPTED = -34,       /* memory of which a volatile region was made already */
+    GLEBE_ERROR_HANDLER_COVERED = -35, /* a SIGBUS handler was installed over glebe's */
+    GLEBE_ERROR_NOT_HELD = -36       /* a range that is released and was not kept */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -381,7 +383,9 @@ int glebe_volatile_map(uint64_t len_bytes, const glebe_volatile_options *options
 /* Makes a region of the caller's memory, whose contents stay: the whole base pages of `len_bytes`
  * at `address`, private and anonymous. It is to stay mapped until the region ends. What is mapped
  * over a marked part meanwhile is not volatile, and with GLEBE_ENGINE_SCAN nothing of it is ever
- * told lost. Its huge pages are not made anew meanwhile. Errors: as glebe_volatile_map without
+ * lost or told lost; GLEBE_ENGINE_TAG cannot see it, leaves it as it is, and tells it lost. A page of
+ * which the first word was written while it was marked is left as it is there, too, and told lost.
+ * Its huge pages are not made anew meanwhile. Errors: as glebe_volatile_map without
  * LOCKED for all memory; UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL,
  * ADOPTED. */
 int glebe_volatile_over(void *address, uint64_t len_bytes, const glebe_volatile_options *options,
@@ -399,7 +403,8 @@ typedef const void *(*glebe_refill)(uint64_t offset_bytes, size_t len_bytes, voi
  * `refill` answers null, the touch is a SIGBUS with its exact address, as in a region without.
  * `refill` is called with `data` until glebe_volatile_unmap has returned. The first such call
  * installs a SIGBUS handler, once and for good, which hands what is not its own to the handler that
- * was there before; one that is installed later stands in front of it and must do likewise. With
+ * was there before; one that is installed later stands in front of it and must do likewise. Where one
+ * stands in front of it already, the answer is HANDLER_COVERED: nobody could vouch for a refill. With
  * GLEBE_ENGINE_TAG `refill` is never called. Errors: as there; NULL also for `refill`. */
 int glebe_volatile_refilled(void *address, uint64_t len_bytes,
                             const glebe_volatile_options *options, glebe_refill refill, void *data,
@@ -450,6 +455,17 @@ enum {
  * and STUCK, after which the range is still marked and the next unmark tells what was lost. */
 int glebe_volatile_unmark(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
                           glebe_lost_run *runs, size_t capacity, size_t *count);
+
+/* As glebe_volatile_unmark, and keeps the range in memory until glebe_volatile_release: for system
+ * calls, which answer EFAULT for a lost page, and for devices. A mark meanwhile is kept back until
+ * then, and what of the range was marked is marked again then. Ranges may overlap, and be kept
+ * several times. GLEBE_UNMARK_MORE keeps the range too: the surplus is told by the next unmark. */
+int glebe_volatile_resident(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
+                            glebe_lost_run *runs, size_t capacity, size_t *count);
+
+/* Ends one call of glebe_volatile_resident of exactly this range. Errors: UNALIGNED, EMPTY, BEYOND;
+ * NOT_HELD, where there is none to end. */
+int glebe_volatile_release(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* As glebe_volatile_unmark, but sets a bit for each lost page of the range and clears the others:
  * page n of the range is bit n % 8, the lowest being 0, of byte n / 8. Writes as many bytes as that
@@ -506,6 +522,7 @@ typedef struct glebe_volatile_stats {
     uint64_t marked_pages; /* pages marked */
     uint64_t resident_pages; /* marked pages that are in memory still */
     uint64_t lazy_free_pages; /* pages counted in RSS that the kernel may take (LazyFree) */
+    uint64_t unreclaimable_pages; /* pages counted in RSS less those the kernel may take */
 } glebe_volatile_stats;
 
 /* Fills `stats`. marked_ever is marked_pages and purged and rescued together, while no other call

@@ -55,6 +55,8 @@ pub const GLEBE_ERROR_MAP_BUDGET: c_int = -31;
 pub const GLEBE_ERROR_SELF_TEST: c_int = -32;
 pub const GLEBE_ERROR_STUCK: c_int = -33;
 pub const GLEBE_ERROR_ADOPTED: c_int = -34;
+pub const GLEBE_ERROR_HANDLER_COVERED: c_int = -35;
+pub const GLEBE_ERROR_NOT_HELD: c_int = -36;
 
 pub const GLEBE_SOURCE_AUTO: u64 = 0;
 pub const GLEBE_SOURCE_HUGETLB: u64 = 1;

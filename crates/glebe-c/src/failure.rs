@@ -110,6 +110,8 @@ fn code_of_volatile(error: &volatile::Error) -> c_int {
         Error::ZeroCap => GLEBE_ERROR_BAD_ARGUMENT,
         Error::SelfTest { .. } => GLEBE_ERROR_SELF_TEST,
         Error::Stuck { .. } => GLEBE_ERROR_STUCK,
+        Error::HandlerCovered => GLEBE_ERROR_HANDLER_COVERED,
+        Error::NotHeld { .. } => GLEBE_ERROR_NOT_HELD,
         Error::Os(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
             GLEBE_ERROR_NO_MEMORY
         }

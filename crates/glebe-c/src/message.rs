@@ -68,6 +68,8 @@ pub extern "C" fn glebe_error_name(code: c_int) -> *const c_char {
         GLEBE_ERROR_SELF_TEST => c"GLEBE_ERROR_SELF_TEST",
         GLEBE_ERROR_STUCK => c"GLEBE_ERROR_STUCK",
         GLEBE_ERROR_ADOPTED => c"GLEBE_ERROR_ADOPTED",
+        GLEBE_ERROR_HANDLER_COVERED => c"GLEBE_ERROR_HANDLER_COVERED",
+        GLEBE_ERROR_NOT_HELD => c"GLEBE_ERROR_NOT_HELD",
         _ => c"unknown",
     };
     name.as_ptr()

@@ -20,7 +20,7 @@ use glebe::volatile::{self, Engine, Options, Priority, Region};
 use crate::abi::*;
 use crate::boundary::{call, read, Out, Sized64};
 use crate::failure::Failure;
-use regions::{check_fork, insert, remove, with, Claim};
+use regions::{follow_forks, insert, remove, with, Claim};
 
 const _: () = assert!(
     Priority::LOWEST.get() as u64 == GLEBE_PRIORITY_LOWEST
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn glebe_volatile_map(
     call(|| {
         // SAFETY: the caller's duty.
         let (out, options) = unsafe { (Out::new(region, "region")?, self::options(options)?) };
-        check_fork()?;
+        follow_forks()?;
         Ok(out.set(insert(None, || Ok(options.map(Bytes::new(len_bytes))?))?))
     })
 }
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn glebe_volatile_over(
         if address.is_null() {
             return Err(Failure::Null("address"));
         }
-        check_fork()?;
+        follow_forks()?;
         let claim = Claim::new(whole_pages(address.addr(), len_bytes)?)?;
         // SAFETY: the caller's duty; the claim is the region's alone.
         let over = || Ok(unsafe { options.over(address.cast(), Bytes::new(len_bytes))? });
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn glebe_volatile_refilled(
         let refill = refill.ok_or(Failure::Null("refill"))?;
         // SAFETY: the caller's duty.
         let options = unsafe { options.on_lost(refill, data.cast_const().cast()) };
-        check_fork()?;
+        follow_forks()?;
         if address.is_null() {
             return Ok(out.set(insert(None, || Ok(options.map(Bytes::new(len_bytes))?))?));
         }

@@ -1,10 +1,13 @@
 /* Every function of glebe.h on volatile memory from C99: what it does, and what it refuses. A loss
  * is made by glebe_volatile_drop_now(), or for glebe_vrange() by madvise(). */
 #define _DEFAULT_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -298,6 +301,8 @@ static void all_refused(glebe_volatile region, int code) {
     REFUSED(glebe_volatile_write(region, 0, bits, 8), code);
     REFUSED(glebe_volatile_drop_now(region, 0, page, &n), code);
     REFUSED(glebe_volatile_region_stats(region, &stats), code);
+    REFUSED(glebe_volatile_resident(region, 0, page, &run, 1, &count), code);
+    REFUSED(glebe_volatile_release(region, 0, page), code);
     REFUSED(glebe_volatile_unmap(region), code);
 }
 
@@ -346,11 +351,52 @@ static void statistics(uint64_t engine) {
     CHECK(stats.purged + stats.rescued == 3 && stats.purged >= 1 && stats.dropped_now == 1);
     CHECK(stats.reads_lost == 1 && stats.overwritten == 0 && stats.dropped_by_cap == 0);
     CHECK(stats.resident_pages <= 3);
+    /* Five are not marked, one of them lost before; three are, and may wait to be counted. */
+    CHECK(stats.unreclaimable_pages >= 4 && stats.unreclaimable_pages <= 7);
     OK(glebe_volatile_region_stats(region, (glebe_volatile_stats *)older));
     CHECK(older[0] == 4 * sizeof(uint64_t) && older[3] == 1 && older[4] == 5);
     REFUSED(glebe_volatile_region_stats(region, NULL), GLEBE_ERROR_NULL);
     stats.size = 0;
     REFUSED(glebe_volatile_region_stats(region, &stats), GLEBE_ERROR_BAD_SIZE);
+    OK(glebe_volatile_unmap(region));
+}
+
+/* What is kept for a system call or a device is not lost meanwhile. */
+static void kept_in_memory(uint64_t engine) {
+    glebe_volatile region = map(engine, 8);
+    unsigned char *bytes = address_of(region);
+    glebe_lost_run run = {9, 9};
+    size_t count = 9;
+    uint64_t dropped = 9;
+    int file = open("/dev/null", O_WRONLY);
+
+    CHECK(file >= 0);
+    fill(bytes, 8);
+    OK(glebe_volatile_mark(region, 0, 8 * page, 0));
+    drop(region, 2, 1);
+    REFUSED(glebe_volatile_resident(region, 1, page, &run, 1, &count), GLEBE_ERROR_UNALIGNED);
+    REFUSED(glebe_volatile_resident(region, 0, 0, &run, 1, &count), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_volatile_resident(region, 0, 9 * page, &run, 1, &count), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_resident(region, 0, page, NULL, 1, &count), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_resident(region, 0, page, &run, 1, NULL), GLEBE_ERROR_NULL);
+    CHECK(run.start_pages == 9 && count == 9);
+    OK(glebe_volatile_resident(region, 0, 4 * page, &run, 1, &count));
+    CHECK(count == 1 && run.start_pages == 2 && run.len_pages == 1);
+    OK(glebe_volatile_drop_now(region, 0, 4 * page, &dropped));
+    CHECK(dropped == 0);
+    OK(glebe_volatile_mark(region, 0, 4 * page, 0));
+    OK(glebe_volatile_drop_now(region, 0, 4 * page, &dropped));
+    CHECK(dropped == 0 && has(bytes, 1, 2) && has(bytes, 2, 0));
+    CHECK(write(file, bytes, 4 * page) == (ssize_t)(4 * page));
+    memset(bytes + 2 * page, 3, page); /* memory again: zeros cannot be lost */
+    REFUSED(glebe_volatile_release(region, 0, 3 * page), GLEBE_ERROR_NOT_HELD);
+    REFUSED(glebe_volatile_release(region, 0, 9 * page), GLEBE_ERROR_BEYOND);
+    OK(glebe_volatile_release(region, 0, 4 * page));
+    REFUSED(glebe_volatile_release(region, 0, 4 * page), GLEBE_ERROR_NOT_HELD);
+    drop(region, 0, 4);
+    OK(glebe_volatile_unmark(region, 0, 8 * page, &run, 1, &count));
+    CHECK(count == 1 && run.start_pages == 0 && run.len_pages == 4 && has(bytes, 4, 5));
+    CHECK(close(file) == 0);
     OK(glebe_volatile_unmap(region));
 }
 
@@ -464,6 +510,168 @@ static void memory_of_the_callers(uint64_t engine) {
     CHECK(munmap(other, 2 * page) == 0 && second == 77);
 }
 
+static void *fork_and_find(void *region) {
+    glebe_lost_run run = {9, 9};
+    size_t count = 9;
+    int status = 0;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        OK(glebe_volatile_unmark(*(glebe_volatile *)region, 0, 4 * page, &run, 1, &count));
+        _exit(count == 1 && run.start_pages == 1 && run.len_pages == 1 ? 0 : 1);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    return region;
+}
+
+/* A fork in a thread that glebe does not know is like any other. */
+static void forked_in_anothers_thread(uint64_t engine) {
+    glebe_volatile region = map(engine, 4);
+    pthread_t thread;
+    void *answer = NULL;
+    fill(address_of(region), 4);
+    OK(glebe_volatile_mark(region, 0, 4 * page, 0));
+    drop(region, 1, 1);
+    CHECK(pthread_create(&thread, NULL, fork_and_find, &region) == 0);
+    CHECK(pthread_join(thread, &answer) == 0 && answer == &region);
+    OK(glebe_volatile_unmap(region));
+}
+
+/* A program that is executed has no handle and no descriptor of its parent's. */
+static void executed(const char *handle) {
+    char path[64], target[256];
+    int fd;
+    all_refused(strtoull(handle, NULL, 10), GLEBE_ERROR_BAD_HANDLE);
+    for (fd = 3; fd < 1024; fd++) {
+        ssize_t len;
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        len = readlink(path, target, sizeof target - 1);
+        if (len < 0) continue;
+        target[len] = 0;
+        CHECK(strstr(target, "userfaultfd") == NULL && strstr(target, "pagemap") == NULL);
+    }
+    OK(glebe_volatile_unmap(map(GLEBE_ENGINE_AUTO, 1)));
+}
+
+static void executed_programs_inherit_nothing(void) {
+    glebe_volatile region = map(GLEBE_ENGINE_AUTO, 4);
+    char handle[32];
+    int status = 0;
+    pid_t child;
+    snprintf(handle, sizeof handle, "%llu", (unsigned long long)region);
+    OK(glebe_volatile_mark(region, 0, 4 * page, 0));
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        execl("/proc/self/exe", "volatile", handle, (char *)NULL);
+        _exit(2);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(glebe_volatile_unmap(region));
+}
+
+static void refused_over(void *at, size_t len, const glebe_volatile_options *options, int code) {
+    glebe_volatile region = 77;
+    int purged = 7;
+    REFUSED(glebe_volatile_over(at, len, options, &region), code);
+    CHECK(region == 77);
+    REFUSED(glebe_vrange_strict(at, len, GLEBE_VRANGE_VOLATILE, &purged), code);
+    CHECK(purged == 7);
+}
+
+/* Memory that cannot be volatile, by both calls that take the caller's. */
+static void other_memory_is_refused(uint64_t engine) {
+    glebe_volatile_options options;
+    unsigned char *bytes;
+    unsigned long vdso = getauxval(AT_SYSINFO_EHDR);
+    int file = open("/proc/self/exe", O_RDONLY);
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.engine = engine;
+    CHECK(file >= 0);
+    bytes = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+    CHECK(bytes != MAP_FAILED && close(file) == 0);
+    refused_over(bytes, page, &options, GLEBE_ERROR_FILE_PRIVATE);
+    CHECK(munmap(bytes, page) == 0);
+    bytes = mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0);
+    if (bytes == MAP_FAILED) {
+        puts("skipped: no hugetlb mapping");
+    } else {
+        refused_over(bytes, 2 << 20, &options, GLEBE_ERROR_HUGETLB);
+        CHECK(munmap(bytes, 2 << 20) == 0);
+    }
+    if (vdso != 0) refused_over((void *)vdso, page, &options, GLEBE_ERROR_SPECIAL);
+    /* Partly of another kind, of no kind, and somebody else's. */
+    bytes = anonymous(4, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    CHECK(mmap(bytes + 2 * page, page, PROT_READ | PROT_WRITE,
+               MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == bytes + 2 * page);
+    refused_over(bytes, 4 * page, &options, GLEBE_ERROR_SHARED);
+    CHECK(munmap(bytes + 2 * page, page) == 0);
+    refused_over(bytes, 4 * page, &options, GLEBE_ERROR_UNMAPPED);
+    {
+        glebe_volatile other = 0;
+        OK(glebe_volatile_over(bytes + page, page, &options, &other));
+        refused_over(bytes, 2 * page, &options, GLEBE_ERROR_ADOPTED);
+        OK(glebe_volatile_unmap(other));
+    }
+    CHECK(munmap(bytes, 4 * page) == 0);
+}
+
+/* A cap and an age of zero are none. */
+static void no_cap(uint64_t engine) {
+    glebe_volatile region = map(engine, 4);
+    glebe_volatile_stats stats;
+    fill(address_of(region), 4);
+    OK(glebe_volatile_mark(region, 0, 2 * page, 0));
+    OK(glebe_volatile_mark(region, 2 * page, 2 * page, 0));
+    stats.size = sizeof stats;
+    OK(glebe_volatile_region_stats(region, &stats));
+    CHECK(stats.dropped_by_cap == 0 && stats.marked_pages == 4);
+    OK(glebe_volatile_unmap(region));
+}
+
+/* More ranges apart than may be, in a child of its own. */
+static void the_map_budget_ends(void) {
+    unsigned long limit = 0;
+    int status = 0;
+    pid_t child;
+    FILE *file = fopen("/proc/sys/vm/max_map_count", "r");
+    CHECK(file != NULL && fscanf(file, "%lu", &limit) == 1 && fclose(file) == 0);
+    limit /= 8;
+    if (limit > 20000) {
+        puts("skipped: the map budget: vm.max_map_count is large");
+        return;
+    }
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        unsigned char *bytes = anonymous(2 * limit + 2, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+        glebe_volatile_options options;
+        glebe_volatile region = 0;
+        glebe_lost_run run;
+        size_t count = 0;
+        unsigned long n;
+        alarm(120);
+        memset(&options, 0, sizeof options);
+        options.size = sizeof options;
+        options.engine = GLEBE_ENGINE_SCAN;
+        OK(glebe_volatile_over(bytes, (2 * limit + 2) * page, &options, &region));
+        for (n = 0; n < limit; n++) OK(glebe_volatile_mark(region, 2 * n * page, page, 0));
+        REFUSED(glebe_volatile_mark(region, 2 * n * page, page, 0), GLEBE_ERROR_MAP_BUDGET);
+        CHECK(glebe_volatile_write(region, 2 * n * page, "x", 1) == GLEBE_OK);
+        OK(glebe_volatile_unmark(region, 0, page, &run, 1, &count));
+        OK(glebe_volatile_mark(region, 2 * n * page, page, 0));
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 static sigjmp_buf back;
 static void *volatile touched;
 
@@ -510,6 +718,15 @@ static void touches_are_refilled(int is_over) {
         CHECK(sigaction(SIGBUS, &action, NULL) == 0);
     }
     OK(glebe_volatile_refilled(own, 8 * page, &options, refill, copy, &region));
+    /* One that is put in front of glebe's now may keep everything to itself. */
+    if (!is_over) {
+        struct sigaction glebes;
+        glebe_volatile second = 77;
+        CHECK(sigaction(SIGBUS, &action, &glebes) == 0);
+        REFUSED(glebe_volatile_refilled(NULL, page, &options, refill, copy, &second),
+                GLEBE_ERROR_HANDLER_COVERED);
+        CHECK(second == 77 && sigaction(SIGBUS, &glebes, NULL) == 0);
+    }
     bytes = address_of(region);
     CHECK(!is_over || bytes == own);
     fill(bytes, 8);
@@ -662,9 +879,63 @@ static void vrange_strictly(void) {
     CHECK(purged == 7 && munmap(bytes, 8 * page) == 0);
 }
 
-int main(void) {
+static volatile sig_atomic_t is_going;
+
+static void *vrange_again_and_again(void *bytes) {
+    int n;
+    for (n = 0; n < 10; n++) {
+        glebe_vrange(bytes, 4 * page, GLEBE_VRANGE_VOLATILE, NULL);
+        glebe_vrange(bytes, 4 * page, GLEBE_VRANGE_NONVOLATILE, NULL);
+    }
+    is_going = 0;
+    return NULL;
+}
+
+/* In a process that has no region yet: children made while another thread's first calls are under
+ * way, and later ones, have no lock that is held for ever. What the calls answer is all one. */
+static void first_calls_beside_forks(void) {
+    unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    int round, n, status = 0;
+    for (round = 0; round < 4; round++) {
+        pid_t fresh = fork();
+        CHECK(fresh >= 0);
+        if (fresh == 0) {
+            pthread_t thread;
+            /* Many mappings: the list of them takes long to read. */
+            for (n = 0; n < 1000; n++)
+                anonymous(1, n % 2 ? PROT_READ : PROT_READ | PROT_WRITE, MAP_PRIVATE);
+            alarm(120);
+            is_going = 1;
+            CHECK(pthread_create(&thread, NULL, vrange_again_and_again, bytes) == 0);
+            while (is_going) {
+                pid_t child = fork();
+                CHECK(child >= 0);
+                if (child == 0) {
+                    int done;
+                    alarm(20);
+                    done = glebe_vrange(bytes + 4 * page, 4 * page, GLEBE_VRANGE_VOLATILE, NULL);
+                    _exit(done < 0 && done != GLEBE_ERROR_OS && done != GLEBE_ERROR_FORKED);
+                }
+                CHECK(waitpid(child, &status, 0) == child);
+                CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+            }
+            CHECK(pthread_join(thread, NULL) == 0);
+            exit(0);
+        }
+        CHECK(waitpid(fresh, &status, 0) == fresh);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    CHECK(munmap(bytes, 8 * page) == 0);
+}
+
+int main(int argc, char **argv) {
     uint64_t engine;
     page = (size_t)glebe_page_bytes();
+    if (argc > 1) {
+        executed(argv[1]);
+        return 0;
+    }
+    first_calls_beside_forks();
     all_refused(1, GLEBE_ERROR_BAD_HANDLE); /* before there is any */
     options_are_checked();
     huge_granules();
@@ -675,8 +946,13 @@ int main(void) {
         ranges_are_checked(engine);
         statistics(engine);
         fork_takes_regions_along(engine);
+        forked_in_anothers_thread(engine);
+        kept_in_memory(engine);
         memory_of_the_callers(engine);
+        other_memory_is_refused(engine);
+        no_cap(engine);
     }
+    executed_programs_inherit_nothing();
     handles_are_checked();
     cloned_children_are_refused();
     if (has_engine(GLEBE_ENGINE_SCAN)) {
@@ -684,6 +960,7 @@ int main(void) {
         touches_are_refilled(1);
         vrange_as_the_patches_have_it();
         vrange_strictly();
+        the_map_budget_ends();
     }
     puts("volatile.c: ok");
     return 0;

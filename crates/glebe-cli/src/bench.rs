@@ -22,7 +22,8 @@ const BENCHES: [(&str, &str); 3] = [
     (measure::NAME, "blocks under load, what the load pays, pages in and out, growth; aging"),
     (
         volatile::measure::NAME,
-        "mark and unmark beside giving memory back; purging, a cache and a stress under pressure",
+        "mark and unmark beside giving memory back; purging, a cache and a stress under pressure \
+         (five to eight minutes)",
     ),
     (
         zpool::measure::NAME,
@@ -33,7 +34,7 @@ const BENCHES: [(&str, &str); 3] = [
 /// Options of `glebe bench`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Which benchmark
+    /// Which benchmark; that of volatile memory takes five to eight minutes
     #[arg(required_unless_present = "list")]
     name: Option<String>,
     /// List the benchmarks

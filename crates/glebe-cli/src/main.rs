@@ -14,6 +14,7 @@ mod probe;
 mod size;
 mod stats;
 mod stress;
+mod zpool;
 
 use std::error::Error;
 use std::io::{self, BufWriter, Write};
@@ -51,6 +52,8 @@ enum Command {
     Stats(stats::Args),
     /// Stress a reserve or volatile memory from many threads and look at every byte
     Stress(stress::Args),
+    /// Print the size classes of a pool of compressed objects
+    Zpool(zpool::Args),
     /// Write the manual pages into a directory
     Man(man::Args),
     /// Print the completions of a shell
@@ -73,6 +76,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Bench(args) => bench::run(args, out),
         Command::Stats(args) => stats::run(args, out),
         Command::Stress(args) => stress::run(args, out),
+        Command::Zpool(args) => zpool::run(args, out),
         Command::Man(args) => man::run(args, out),
         Command::Completions(args) => completions::run(args, out),
         Command::Inside(args) => inside::run(args, out),

@@ -34,6 +34,12 @@ fn stress(engine: &str) -> bool {
     }
     assert!(text.contains("lost writes    0\n") && text.contains("oom kills      0\n"), "{text}");
     assert!(!text.contains("purged         0 pages"), "{text}");
+    // Regions of every kind were at work, and the kernel took some of each and left some.
+    for kind in ["own 4k", "own 2m", "over", "on_lost"] {
+        let line = text.lines().find(|line| line.trim_start().starts_with(kind));
+        let line = line.unwrap_or_else(|| panic!("{kind} in {text}"));
+        assert!(!line.contains("intact 0,") && !line.contains("purged 0"), "{line}");
+    }
     true
 }
 

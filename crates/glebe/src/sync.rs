@@ -27,18 +27,27 @@ pub(crate) use std::sync::{Mutex as StaticMutex, MutexGuard as StaticMutexGuard}
 
 /// Locks `mutex`; a panic in an earlier holder is no reason to stop, since no critical section
 /// of this crate runs a caller's code.
+#[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// As [`lock`], with others who only read.
+#[inline]
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// As [`lock`], alone.
+#[inline]
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// As [`write`], if that needs no waiting.
+#[inline]
+pub(crate) fn try_write<T>(lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> {
+    lock.try_write().ok()
 }
 
 /// Starts to fetch the cache line of `word`, without waiting for it.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::ground::Ground;
 use super::own::{lost, offset};
-use super::{range, Counts, Shared, OWN};
+use super::{range, Counts, Shared};
 use crate::clock;
 use crate::reserve::fork::{in_child, End};
 use crate::reserve::page_buffer;
@@ -21,6 +22,7 @@ pub(super) fn fork_until(shared: &Shared, time: Duration) -> Counts {
         }
         std::thread::sleep(FORK_EVERY.min(time - gone));
         fork(shared, counts.forks % 2 == 0, &mut counts);
+        shared.look_for_huge_pages();
     }
     counts
 }
@@ -30,7 +32,9 @@ pub(super) fn fork_until(shared: &Shared, time: Duration) -> Counts {
 fn fork(shared: &Shared, rest: bool, counts: &mut Counts) {
     let mut page = page_buffer();
     let alone = rest.then(|| shared.step.write());
-    let ended = in_child(|| faults(shared, &mut page, rest));
+    let ended = in_child(|| {
+        shared.grounds.iter().fold(0, |bits, ground| bits | faults(ground, &mut page, rest))
+    });
     drop(alone);
     counts.forks += 1;
     match ended {
@@ -59,16 +63,17 @@ const FALSE_PURGED: u8 = 8;
 const FAILED: u8 = 16;
 
 /// In a child: one bit for each kind of fault.
-fn faults(shared: &Shared, bytes: &mut [u8], rest: bool) -> u8 {
-    let Ok(purged) = shared.region.unmark(range(0, OWN)) else { return FAILED };
-    let Ok(lost) = lost(&purged, 0, OWN) else { return FAILED };
+fn faults(ground: &Ground, bytes: &mut [u8], rest: bool) -> u8 {
+    let own = ground.own();
+    let Ok(purged) = ground.region.unmark(range(0, own)) else { return FAILED };
+    let Ok(lost) = lost(&purged, 0, own) else { return FAILED };
     let mut counts = Counts::default();
     let mut failed = false;
-    for (page, lost) in (0..OWN).zip(lost) {
-        failed |= shared.region.read(offset(page), bytes).is_err();
+    for (page, lost) in (0..own).zip(lost) {
+        failed |= ground.region.read(offset(page), bytes).is_err();
         if rest {
-            let was = shared.oracle.state(page);
-            counts.judge_unmarked(was, lost, was.judge(bytes, page));
+            let was = ground.oracle.state(page);
+            counts.judge_unmarked(was, lost, ground.oracle.judge(was, bytes, page));
         }
     }
     let bit = |count: u64, bit: u8| if count > 0 { bit } else { 0 };

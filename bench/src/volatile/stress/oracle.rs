@@ -38,29 +38,58 @@ pub(super) enum Contents {
     Right,
     /// Zeros where there must be something.
     Zeros,
+    /// What a callback gives in the place of what was lost, from some byte on.
+    Refilled,
     /// Something older.
     Stale,
     /// Something else.
     Wrong,
 }
 
+/// Every byte that a callback gives; no page is filled with it.
+pub(super) const REFILL: u8 = 0x77;
+
 /// One word a page.
-pub(super) struct Oracle(Vec<AtomicU64>);
+pub(super) struct Oracle {
+    words: Vec<AtomicU64>,
+    /// Whether lost pages may be refilled.
+    refilled: bool,
+}
 
 impl Oracle {
     /// Pages that are empty and not marked.
-    pub(super) fn new(pages: u64) -> Self {
-        Self((0..pages).map(|_| AtomicU64::new(EMPTY)).collect())
+    pub(super) fn new(pages: u64, refilled: bool) -> Self {
+        Self { words: (0..pages).map(|_| AtomicU64::new(EMPTY)).collect(), refilled }
+    }
+
+    /// What `bytes`, read from `page`, are against its state. A page may be lost, and refilled,
+    /// while it is read: then its beginning is as it was.
+    pub(super) fn judge(&self, state: State, bytes: &[u8], page: u64) -> Contents {
+        match state.judge(bytes, page) {
+            is @ (Contents::Stale | Contents::Wrong) if self.refilled && state.marked => {
+                let mut was = vec![0; bytes.len()];
+                if !state.empty {
+                    fill(&mut was, page, state.version);
+                }
+                let same = bytes.iter().zip(&was).take_while(|(is, was)| is == was).count();
+                let rest = &bytes[same..];
+                match !rest.is_empty() && rest.iter().all(|&byte| byte == REFILL) {
+                    true => Contents::Refilled,
+                    false => is,
+                }
+            }
+            is => is,
+        }
     }
 
     /// The state of a page by its owner.
     pub(super) fn state(&self, page: u64) -> State {
-        State::of(self.0[page as usize].load(Ordering::Relaxed))
+        State::of(self.words[page as usize].load(Ordering::Relaxed))
     }
 
     /// The state of a page and its word, for whoever does not own it; `None` while it changes.
     pub(super) fn stable(&self, page: u64) -> Option<(State, u64)> {
-        let word = self.0[page as usize].load(Ordering::SeqCst);
+        let word = self.words[page as usize].load(Ordering::SeqCst);
         (word & BUSY == 0).then(|| (State::of(word), word))
     }
 
@@ -68,19 +97,19 @@ impl Oracle {
     /// but of marks of itself has a further version, and a mark is only set on an unmarked page.
     pub(super) fn is_still(&self, page: u64, word: u64) -> bool {
         std::sync::atomic::fence(Ordering::SeqCst);
-        self.0[page as usize].load(Ordering::SeqCst) == word
+        self.words[page as usize].load(Ordering::SeqCst) == word
     }
 
     /// The owner begins to change `pages`.
     pub(super) fn begin(&self, first: u64, pages: u64) {
         for page in first..first + pages {
-            self.0[page as usize].fetch_or(BUSY, Ordering::SeqCst);
+            self.words[page as usize].fetch_or(BUSY, Ordering::SeqCst);
         }
     }
 
     /// The owner has changed the page to `state`.
     pub(super) fn end(&self, page: u64, state: State) {
-        self.0[page as usize].store(state.word(), Ordering::SeqCst);
+        self.words[page as usize].store(state.word(), Ordering::SeqCst);
     }
 }
 
@@ -163,8 +192,34 @@ mod tests {
     }
 
     #[test]
+    fn a_refill_is_only_one_of_a_marked_page_and_to_the_end() {
+        let marked = State { version: 5, marked: true, empty: false, dropped: false };
+        let len = 1 << 12;
+        let refilled = Oracle::new(8, true);
+        for same in [0, 8, 1 << 11] {
+            let mut bytes = vec![0; len];
+            fill(&mut bytes, 7, 5);
+            bytes[same..].fill(REFILL);
+            assert_eq!(refilled.judge(marked, &bytes, 7), Contents::Refilled, "{same}");
+            assert_ne!(Oracle::new(8, false).judge(marked, &bytes, 7), Contents::Refilled);
+            let unmarked = State { marked: false, ..marked };
+            assert_ne!(refilled.judge(unmarked, &bytes, 7), Contents::Refilled);
+            if same > 0 {
+                bytes[0] ^= 1;
+                assert_eq!(refilled.judge(marked, &bytes, 7), Contents::Wrong);
+                bytes[0] ^= 1;
+            }
+            bytes[len - 1] = 0;
+            assert_eq!(refilled.judge(marked, &bytes, 7), Contents::Wrong);
+        }
+        let empty = State { empty: true, ..marked };
+        assert_eq!(refilled.judge(empty, &vec![REFILL; len], 7), Contents::Refilled);
+        assert_eq!(refilled.judge(empty, &vec![0; len], 7), Contents::Right);
+    }
+
+    #[test]
     fn what_changes_is_not_stable() {
-        let oracle = Oracle::new(2);
+        let oracle = Oracle::new(2, false);
         let (state, word) = oracle.stable(1).unwrap();
         assert!(state.empty && oracle.is_still(1, word));
         oracle.begin(1, 1);

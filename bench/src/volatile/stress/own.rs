@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::volatile::{Error as VolatileError, Priority, Purged};
+use glebe::volatile::{Engine, Error as VolatileError, Priority, Purged};
 
+use super::ground::{Ground, Kind};
 use super::oracle::{fill, Contents, State};
-use super::{range, Counts, Shared, CHUNK, OWN, OWNERS};
+use super::{range, Counts, Shared};
 use crate::reserve::keyed::Random;
 use crate::reserve::page_buffer;
 
@@ -16,43 +17,67 @@ use crate::reserve::page_buffer;
 const WRITE_MAX: u64 = 16;
 /// Between two steps, so that what is marked stays so for a while.
 const REST_US_MAX: u64 = 1500;
+/// What an unmark kept has been used, and is taken last: of few pages that are long at a step some
+/// must be made anew after so many steps, and left alone until the kernel took any, or for so many
+/// times so long.
+const HUGE_STEPS: u64 = 12;
+const HUGE_LOOKS: u32 = 60;
+const HUGE_REST: Duration = Duration::from_millis(20);
 const PRIORITIES: u64 = 8;
 
 struct Owner<'a> {
     shared: &'a Shared,
+    ground: &'a Ground,
     random: Random,
     counts: Counts,
     page: Vec<u8>,
 }
 
 /// Steps at random on the pages of owner `id` until told to stop; then everything is looked at.
-pub(super) fn own(shared: &Shared, id: u64) -> Counts {
-    let random = Random::new(id << 32 | 1);
-    let mut owner = Owner { shared, random, counts: Counts::default(), page: page_buffer() };
-    let chunks: Vec<u64> = (0..OWN / CHUNK).filter(|chunk| chunk % OWNERS == id).collect();
-    for &chunk in &chunks {
-        let _step = shared.step.read();
-        owner.write(chunk * CHUNK, CHUNK);
-    }
+pub(super) fn own(shared: &Shared, ground: &Ground, id: u64) -> Counts {
+    let random = Random::new(id << 32 | (ground.kind as u64) << 48 | 1);
+    let mut owner =
+        Owner { shared, ground, random, counts: Counts::default(), page: page_buffer() };
+    let chunks = ground.chunks_of(id);
+    let mut steps = 0;
     while !shared.stop.load(Ordering::Relaxed) && owner.counts.errors.is_empty() {
         {
             let _step = shared.step.read();
             let chunk = chunks[owner.random.below(chunks.len() as u64) as usize];
-            owner.step(chunk * CHUNK);
+            owner.step(chunk);
+        }
+        steps += 1;
+        if ground.kind == Kind::Huge && steps % HUGE_STEPS == 0 {
+            owner.leave_alone(&chunks);
         }
         std::thread::sleep(Duration::from_micros(owner.random.below(REST_US_MAX)));
     }
     for chunk in chunks {
         let _step = shared.step.read();
-        owner.unmark(chunk * CHUNK, CHUNK);
+        owner.unmark(chunk, ground.chunk);
+    }
+    owner.counts
+}
+
+/// Before there is any pressure: all pages of an owner are written, and marked and unmarked once.
+pub(super) fn begin(shared: &Shared, ground: &Ground, id: u64) -> Counts {
+    let random = Random::new(1);
+    let mut owner =
+        Owner { shared, ground, random, counts: Counts::default(), page: page_buffer() };
+    for chunk in ground.chunks_of(id) {
+        owner.write(chunk, ground.chunk);
+        owner.mark(chunk, ground.chunk);
+        owner.unmark(chunk, ground.chunk);
+        owner.rewrite_empty(chunk, ground.chunk);
     }
     owner.counts
 }
 
 impl Owner<'_> {
     fn step(&mut self, chunk: u64) {
-        let at = self.random.below(CHUNK);
-        let (first, pages) = (chunk + at, 1 + self.random.below(CHUNK - at));
+        let (grain, grains) = (self.ground.grain, self.ground.chunk / self.ground.grain);
+        let at = self.random.below(grains);
+        let (first, pages) = (chunk + at * grain, (1 + self.random.below(grains - at)) * grain);
         match self.random.below(20) {
             0..=7 => self.mark(first, pages),
             8..=13 => {
@@ -65,8 +90,39 @@ impl Owner<'_> {
         }
     }
 
+    /// Marks all chunks, the first with contents that are new, gives the kernel time, and unmarks.
+    fn leave_alone(&mut self, chunks: &[u64]) {
+        let (shared, pages) = (self.shared, self.ground.chunk);
+        for &chunk in chunks {
+            let _step = shared.step.read();
+            if chunk == chunks[0] {
+                self.mark(chunk, pages);
+                self.drop_now(chunk, pages);
+                self.unmark(chunk, pages);
+                self.rewrite_empty(chunk, pages);
+            }
+            self.mark(chunk, pages);
+        }
+        // A read would count as a use, of a huge page as a whole.
+        self.ground.left_alone.store(true, Ordering::Relaxed);
+        let resident = || self.ground.region.stats().resident;
+        let before = resident();
+        for _ in 0..HUGE_LOOKS {
+            std::thread::sleep(HUGE_REST);
+            if resident() < before || shared.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        self.ground.left_alone.store(false, Ordering::Relaxed);
+        for &chunk in chunks {
+            let _step = shared.step.read();
+            self.unmark(chunk, pages);
+            self.rewrite_empty(chunk, pages);
+        }
+    }
+
     fn mark(&mut self, first: u64, pages: u64) {
-        let (region, oracle) = (&self.shared.region, &self.shared.oracle);
+        let (region, oracle) = (&self.ground.region, &self.ground.oracle);
         let priority = priority(&mut self.random);
         oracle.begin(first, pages);
         if let Err(e) = region.mark(range(first, pages), priority) {
@@ -79,7 +135,7 @@ impl Owner<'_> {
     }
 
     fn drop_now(&mut self, first: u64, pages: u64) {
-        let (region, oracle) = (&self.shared.region, &self.shared.oracle);
+        let (region, oracle) = (&self.ground.region, &self.ground.oracle);
         oracle.begin(first, pages);
         if let Err(e) = region.drop_now(range(first, pages)) {
             self.counts.error("drop_now", e);
@@ -92,7 +148,7 @@ impl Owner<'_> {
     }
 
     fn unmark(&mut self, first: u64, pages: u64) {
-        let (region, oracle) = (&self.shared.region, &self.shared.oracle);
+        let (region, oracle) = (&self.ground.region, &self.ground.oracle);
         oracle.begin(first, pages);
         self.counts.unmarks += 1;
         let lost = match region.unmark(range(first, pages)) {
@@ -108,9 +164,19 @@ impl Owner<'_> {
         };
         for (page, lost) in (first..).zip(lost) {
             let was = oracle.state(page);
-            let is = State { marked: false, dropped: false, empty: was.empty || lost, ..was };
+            let mut is = State { marked: false, dropped: false, empty: was.empty || lost, ..was };
             match region.read(offset(page), &mut self.page) {
-                Ok(()) => self.counts.judge_unmarked(was, lost, was.judge(&self.page, page)),
+                Ok(()) => {
+                    let held = oracle.judge(was, &self.page, page);
+                    self.counts.judge_unmarked(was, lost, held);
+                    if held == Contents::Refilled {
+                        is = State { version: was.version + 1, empty: false, ..is };
+                        fill(&mut self.page, page, is.version);
+                        if let Err(e) = region.write(offset(page), &self.page) {
+                            self.counts.error("write of what was refilled", e);
+                        }
+                    }
+                }
                 Err(e) => self.counts.error("read of what is unmarked", e),
             }
             oracle.end(page, is);
@@ -120,7 +186,7 @@ impl Owner<'_> {
     /// New versions for the pages of the run up to the first that is marked, and a look at whether
     /// that is refused.
     fn write(&mut self, first: u64, pages: u64) {
-        let oracle = &self.shared.oracle;
+        let oracle = &self.ground.oracle;
         let mut at = first;
         while at < first + pages {
             let pages = (first + pages - at).min(1 + self.random.below(WRITE_MAX));
@@ -131,7 +197,7 @@ impl Owner<'_> {
                 fill(bytes, page, oracle.state(page).version + 1);
             }
             oracle.begin(at, pages);
-            let wrote = self.shared.region.write(offset(at), &bytes);
+            let wrote = self.ground.region.write(offset(at), &bytes);
             match wrote {
                 Ok(()) if !marked => self.counts.writes += pages,
                 Err(VolatileError::Marked { .. }) if marked => {}
@@ -153,7 +219,7 @@ impl Owner<'_> {
     /// Gives new contents to what is empty, a page at a time.
     fn rewrite_empty(&mut self, first: u64, pages: u64) {
         for page in first..first + pages {
-            if self.shared.oracle.state(page).empty {
+            if self.ground.oracle.state(page).empty {
                 self.write(page, 1);
             }
         }
@@ -162,9 +228,9 @@ impl Owner<'_> {
     /// Reads without unmarking, as its owner: what is not marked must be there.
     fn look(&mut self, first: u64, pages: u64) {
         for page in first..first + pages {
-            let state = self.shared.oracle.state(page);
-            let read = self.shared.region.try_read(offset(page), &mut self.page);
-            self.counts.judge_read(state, read, &self.page, page);
+            let state = self.ground.oracle.state(page);
+            let read = self.ground.region.try_read(offset(page), &mut self.page);
+            self.counts.judge_read(self.ground, state, read, &self.page, page);
         }
     }
 }
@@ -173,6 +239,8 @@ impl Counts {
     /// Of a page that was in state `was`, was told as lost or not, and then was read.
     pub(super) fn judge_unmarked(&mut self, was: State, lost: bool, is: Contents) {
         match (lost, is) {
+            // Told as lost too, if it was refilled while it was unmarked.
+            (_, Contents::Refilled) if was.marked => self.refilled_pages += 1,
             // Told, and empty: whatever it was.
             (true, Contents::Zeros | Contents::Right) if was.marked => {
                 if !matches!(is, Contents::Zeros) && !was.empty {
@@ -186,13 +254,16 @@ impl Counts {
             (false, Contents::Right) => self.intact_pages += u64::from(was.marked && !was.empty),
             (false, Contents::Zeros) if was.marked => self.false_intact += 1,
             (false, Contents::Stale) => self.stale_reads += 1,
-            (false, Contents::Zeros | Contents::Wrong) => self.lost_writes += 1,
+            (false, Contents::Zeros | Contents::Wrong | Contents::Refilled) => {
+                self.lost_writes += 1
+            }
         }
     }
 
     /// Of a page in one state that was read without unmarking.
     fn judge_read(
         &mut self,
+        ground: &Ground,
         state: State,
         read: Result<(), VolatileError>,
         bytes: &[u8],
@@ -201,9 +272,9 @@ impl Counts {
         match read {
             Ok(()) => {
                 self.reads += 1;
-                match state.judge(bytes, page) {
+                match ground.oracle.judge(state, bytes, page) {
                     Contents::Right if state.dropped && !state.empty => self.false_intact += 1,
-                    Contents::Right => {}
+                    Contents::Right | Contents::Refilled => {}
                     Contents::Zeros if state.marked => self.false_intact += 1,
                     Contents::Stale => self.stale_reads += 1,
                     Contents::Zeros | Contents::Wrong => self.lost_writes += 1,
@@ -215,20 +286,38 @@ impl Counts {
     }
 }
 
-/// Reads pages of any owner until told to stop.
-pub(super) fn read(shared: &Shared) -> Counts {
+/// Reads pages of any owner of a ground until told to stop: through the region, without asking the
+/// kernel first, and, where what is lost is refilled, by touching it.
+pub(super) fn read(shared: &Shared, ground: &Ground) -> Counts {
     let mut counts = Counts::default();
     let mut random = Random::new(!0);
     let mut bytes = page_buffer();
+    // The other engine never calls back: a touch of a lost page is zeros there.
+    let touches = ground.kind == Kind::Refilled && ground.region.engine() == Engine::Scan;
     while !shared.stop.load(Ordering::Relaxed) {
-        let page = random.below(OWN);
+        let page = random.below(ground.own());
+        if ground.left_alone.load(Ordering::Relaxed) {
+            std::thread::sleep(HUGE_REST);
+            continue;
+        }
         if random.below(16) == 0 {
             std::thread::sleep(Duration::from_micros(random.below(REST_US_MAX)));
         }
-        let Some((state, word)) = shared.oracle.stable(page) else { continue };
-        let read = shared.region.try_read(offset(page), &mut bytes);
-        if shared.oracle.is_still(page, word) {
-            counts.judge_read(state, read, &bytes, page);
+        let Some((state, word)) = ground.oracle.stable(page) else { continue };
+        let read = match random.below(4) {
+            0 | 1 if touches => {
+                ground.touch(page, &mut bytes);
+                counts.touches += 1;
+                Ok(())
+            }
+            0 | 2 => ground.region.try_read(offset(page), &mut bytes),
+            _ => {
+                let guard = ground.region.optimistic(range(page, 1));
+                guard.and_then(|guard| guard.read(Bytes::ZERO, &mut bytes))
+            }
+        };
+        if ground.oracle.is_still(page, word) {
+            counts.judge_read(ground, state, read, &bytes, page);
         }
     }
     counts

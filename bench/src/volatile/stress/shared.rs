@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::oracle::{fill, Contents, State};
 use super::own::{lost, offset, priority};
-use super::{range, Counts, Shared, OWN, SHARED};
+use super::{range, Counts, Shared, SHARED};
 use crate::reserve::keyed::Random;
 use crate::reserve::page_buffer;
 
@@ -23,7 +23,7 @@ pub(super) fn share(shared: &Shared, id: u64) -> Counts {
     }
     while !shared.stop.load(Ordering::Relaxed) && counts.errors.is_empty() {
         for _ in 0..LOOK_EVERY {
-            let _common = shared.common.read();
+            let _common = shared.sharing.read();
             let _step = shared.step.read();
             let at = random.below(SHARED);
             let pages = 1 + random.below((SHARED - at).min(256));
@@ -41,7 +41,9 @@ pub(super) fn share(shared: &Shared, id: u64) -> Counts {
 fn step(shared: &Shared, random: &mut Random, at: u64, pages: u64, counts: &mut Counts) {
     if random.below(5) < 3 {
         counts.marks += 1;
-        if let Err(e) = shared.region.mark(range(OWN + at, pages), priority(random)) {
+        if let Err(e) =
+            shared.common().region.mark(range(shared.base() + at, pages), priority(random))
+        {
             counts.error("mark of what others mark", e);
         }
         return;
@@ -52,8 +54,9 @@ fn step(shared: &Shared, random: &mut Random, at: u64, pages: u64, counts: &mut 
 /// Unmarks and notes what is told as lost.
 fn unmark(shared: &Shared, at: u64, pages: u64, counts: &mut Counts) {
     counts.unmarks += 1;
-    let purged = shared.region.unmark(range(OWN + at, pages)).map_err(|e| e.to_string());
-    match purged.and_then(|purged| lost(&purged, OWN + at, pages)) {
+    let purged =
+        shared.common().region.unmark(range(shared.base() + at, pages)).map_err(|e| e.to_string());
+    match purged.and_then(|purged| lost(&purged, shared.base() + at, pages)) {
         Err(e) => counts.error("unmark of what others unmark", e),
         Ok(lost) => {
             for (page, _) in (at..).zip(lost).filter(|(_, lost)| *lost) {
@@ -66,7 +69,7 @@ fn unmark(shared: &Shared, at: u64, pages: u64, counts: &mut Counts) {
 /// Alone: unmarks everything, and compares what was told with what is there; then everything is
 /// written again where it was lost.
 fn look(shared: &Shared, counts: &mut Counts) {
-    let _alone = shared.common.write();
+    let _alone = shared.sharing.write();
     let _step = shared.step.read();
     let mut versions = shared.versions.lock().unwrap_or_else(PoisonError::into_inner);
     unmark(shared, 0, SHARED, counts);
@@ -74,19 +77,19 @@ fn look(shared: &Shared, counts: &mut Counts) {
     for page in 0..SHARED {
         let version = versions[page as usize];
         let told = shared.told[page as usize].swap(false, Ordering::Relaxed);
-        if let Err(e) = shared.region.read(offset(OWN + page), &mut bytes) {
+        if let Err(e) = shared.common().region.read(offset(shared.base() + page), &mut bytes) {
             counts.error("read of what is unmarked", e);
         }
         let was = State { version, marked: true, empty: version == 0, dropped: false };
-        let is = was.judge(&bytes, OWN + page);
+        let is = was.judge(&bytes, shared.base() + page);
         counts.judge_unmarked(was, told, is);
         if is == Contents::Right && !was.empty {
             continue;
         }
         versions[page as usize] += 1;
-        fill(&mut bytes, OWN + page, version + 1);
+        fill(&mut bytes, shared.base() + page, version + 1);
         counts.writes += 1;
-        if let Err(e) = shared.region.write(offset(OWN + page), &bytes) {
+        if let Err(e) = shared.common().region.write(offset(shared.base() + page), &bytes) {
             counts.error("write into what is unmarked", e);
         }
     }

@@ -1,3 +1,5 @@
+//! The trace against the rows of a report; tables against the kernel's on it.
+
 use glebe::units::{PageSize, Pages};
 
 use super::*;

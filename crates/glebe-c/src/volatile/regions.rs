@@ -7,8 +7,9 @@
 //!
 //! Memory of the caller's belongs to one region at most: a [`Claim`] says so.
 //!
-//! Locks, in their order: the adopted ranges of `glebe_vrange`; the claims, held also while a place
-//! of the table is added; a place's; the region's.
+//! Locks, in their order: that of the steps around fork, which adds a step too; the adopted ranges
+//! of `glebe_vrange`; the claims, held also while a place of the table is added; a place's; the
+//! region's.
 //!
 //! # Safety
 //! The guards in the static are made and dropped by the forking thread; forks go one after the
@@ -82,13 +83,28 @@ pub(super) fn check_fork() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The handle of the region that `make` makes, of memory that is claimed or its own.
+/// Before the first lock of a call that may be the process's first: refuses such a child, and adds
+/// the step around fork, behind the library's. A child of a fork that is under way meanwhile has a
+/// lock that is held for ever at most where it is refused.
+pub(super) fn follow_forks() -> Result<(), Failure> {
+    static STEP: atfork::Step = atfork::Step { prepare, parent: release, child: release };
+    static IS_ADDED: AtomicBool = AtomicBool::new(false);
+    check_fork()?;
+    if !IS_ADDED.load(Ordering::Acquire) {
+        glebe::volatile::follow_forks()?;
+        atfork::add(&STEP).map_err(Error::from)?;
+        IS_ADDED.store(true, Ordering::Release);
+    }
+    Ok(())
+}
+
+/// The handle of the region that `make` makes, of memory that is claimed or its own. After
+/// [`follow_forks`].
 pub(super) fn insert(
     claim: Option<Claim>,
     make: impl FnOnce() -> Result<Region, Failure>,
 ) -> Result<u64, Failure> {
     let region = make()?;
-    follow_forks()?;
     let new = Arc::new(Volatile { region, untold: Mutex::default(), _claim: claim });
     let adding = lock(&CLAIMS);
     let key = REGIONS.insert_with("volatile regions", || Ok(new))?;
@@ -135,18 +151,6 @@ struct Held {
 unsafe impl Send for Held {}
 
 static HELD: Mutex<Option<Held>> = Mutex::new(None);
-
-/// Adds the step around fork, if it is not there; after the library's, which the first region has
-/// added. Under no lock: a fork that is under way would leave it locked in the child.
-pub(super) fn follow_forks() -> Result<(), Failure> {
-    static STEP: atfork::Step = atfork::Step { prepare, parent: release, child: release };
-    static IS_ADDED: AtomicBool = AtomicBool::new(false);
-    if !IS_ADDED.load(Ordering::Acquire) {
-        atfork::add(&STEP).map_err(Error::from)?;
-        IS_ADDED.store(true, Ordering::Release);
-    }
-    Ok(())
-}
 
 fn prepare() {
     let (ranges, claims) = (vrange::hold(), lock(&CLAIMS));

@@ -51,6 +51,7 @@ stats! {
     marked_pages
     resident_pages
     lazy_free_pages
+    unreclaimable_pages
 }
 
 // SAFETY: it is `repr(C)` and consists of words, the first of which is `size`.

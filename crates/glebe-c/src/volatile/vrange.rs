@@ -26,7 +26,7 @@ use glebe::sys::vma;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Region};
 
-use super::regions::{check_fork, follow_forks, lock, Claim};
+use super::regions::{follow_forks, lock, Claim};
 use super::unmark::{between, merged, split};
 use crate::abi::*;
 use crate::boundary::{call, Out};
@@ -133,7 +133,6 @@ impl Adopted {
         let options = Region::options().engine(Engine::Scan);
         // SAFETY: the caller's duty, as the header says; the claim is this region's alone.
         let region = unsafe { options.over(std::ptr::with_exposed_provenance_mut(addr), len)? };
-        follow_forks()?;
         Ok(Self { region, pages, volatile: Vec::new(), _claim: claim })
     }
 
@@ -343,7 +342,7 @@ pub unsafe extern "C" fn glebe_vrange(
 ) -> c_int {
     call(|| {
         let (mode, asked) = checked(start.expose_provenance(), length, mode, c_int::MAX as u64)?;
-        check_fork()?;
+        follow_forks()?;
         let (pages, lost) = lock(&TABLE).apply(mode, asked)?;
         tell(purged, lost);
         let bytes = Pages::new(pages).bytes(page_size());
@@ -367,7 +366,7 @@ pub unsafe extern "C" fn glebe_vrange_strict(
             let offset = Bytes::new((addr + length) as u64);
             return Err(Error::Unaligned { offset, granule }.into());
         }
-        check_fork()?;
+        follow_forks()?;
         let lost = lock(&TABLE).apply_strictly(mode, asked)?;
         tell(purged, lost);
         Ok(GLEBE_OK)

@@ -14,9 +14,8 @@
 #![allow(unsafe_code)]
 
 use std::ptr;
-use std::sync::OnceLock;
 
-use crate::sync::{MappedWord, Ordering};
+use crate::sync::{MappedPtr, MappedWord, Ordering};
 use crate::sys::madvise::{advise, Advice};
 use crate::sys::mmap::{map, munmap, Backing};
 use crate::sys::page_size;
@@ -32,7 +31,7 @@ impl ForkGuard {
     /// A guard of the calling process.
     #[must_use]
     pub fn new() -> Self {
-        let word = *WORD.get_or_init(wiped_word);
+        let word = word();
         let born = word.map_or_else(|| u64::from(std::process::id()), generation);
         Self { word, born }
     }
@@ -68,7 +67,10 @@ impl Default for ForkGuard {
     }
 }
 
-static WORD: OnceLock<Option<&'static MappedWord>> = OnceLock::new();
+/// The word in the page that is wiped; [`NO_WORD`] where the kernel cannot wipe; null before the
+/// first guard. No lock: a child of a fork meanwhile would wait for its holder for ever.
+static WORD: MappedPtr<MappedWord> = MappedPtr::new(ptr::null_mut());
+static NO_WORD: MappedWord = MappedWord::new(0);
 /// In ordinary memory: a child goes on counting where its parent was.
 static LAST_GENERATION: MappedWord = MappedWord::new(0);
 
@@ -81,6 +83,33 @@ fn generation(word: &MappedWord) -> u64 {
     match word.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => next,
         Err(other) => other,
+    }
+}
+
+fn word() -> Option<&'static MappedWord> {
+    let mut at = WORD.load(Ordering::Acquire).cast_const();
+    if at.is_null() {
+        at = first_word();
+    }
+    // SAFETY: a static, or a page that is never unmapped.
+    (!ptr::eq(at, &NO_WORD)).then(|| unsafe { &*at })
+}
+
+/// Finds the word of the process; that of another thread where one was faster.
+#[cold]
+fn first_word() -> *const MappedWord {
+    let own = wiped_word();
+    let at = own.map_or(&raw const NO_WORD, ptr::from_ref);
+    let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+    match WORD.compare_exchange(ptr::null_mut(), at.cast_mut(), order, failed) {
+        Ok(_) => at,
+        Err(first) => {
+            if let Some(own) = own {
+                // SAFETY: the page of `wiped_word`, which nobody else has seen.
+                let _ = unsafe { munmap(ptr::from_ref(own).addr(), page_size().bytes()) };
+            }
+            first
+        }
     }
 }
 

@@ -68,6 +68,7 @@ impl Advice {
 ///
 /// # Safety
 /// The range is the caller's own mapping, and the caller expects what the advice does to it.
+#[inline]
 pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance_mut(addr);
     loop {
@@ -80,9 +81,14 @@ pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsEr
         });
         let Err(source) = made else { return Ok(()) };
         if source.kind() != io::ErrorKind::Interrupted {
-            return Err(OsError::new("madvise", format!("{addr:#x}, {len}, {advice:?}"), source));
+            return Err(refused(addr, len, advice, source));
         }
     }
+}
+
+#[cold]
+fn refused(addr: usize, len: Bytes, advice: Advice, source: io::Error) -> OsError {
+    OsError::new("madvise", format!("{addr:#x}, {len}, {advice:?}"), source)
 }
 
 /// Makes the pages of an armed range dirty, as a store to each would; false if one of them is not
@@ -93,6 +99,7 @@ pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsEr
 ///
 /// # Safety
 /// As [`advise`].
+#[inline]
 pub(crate) unsafe fn populate_armed(addr: usize, len: Bytes) -> Result<bool, OsError> {
     // SAFETY: passed on to the caller.
     match unsafe { advise(addr, len, Advice::PopulateWrite) } {

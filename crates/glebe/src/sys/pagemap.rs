@@ -230,20 +230,29 @@ impl Pagemap {
     /// # Errors
     /// Of a kernel before Linux 6.7: ENOTTY.
     pub fn huge_bytes(&self, addr: usize, len: Bytes) -> Result<Bytes, OsError> {
+        let huge = self.huge_runs(addr, len)?;
+        Ok(Bytes::new(huge.iter().map(|run| (run.end - run.start) as u64).sum()))
+    }
+
+    /// What of `len` bytes from `addr` is mapped by huge pages, the one of zeros apart, or is a
+    /// huge page being moved: ascending runs.
+    pub(crate) fn huge_runs(&self, addr: usize, len: Bytes) -> Result<Vec<Range<usize>>, OsError> {
+        const TOLD: u64 = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
         let end = addr as u64 + len.get();
         let mut start = addr as u64;
-        let mut huge = 0;
+        let mut runs = Vec::new();
         let mut regions = [Region::default(); 64];
         while start < end {
-            let (found, walked) = scan(&self.file, start..end, PAGE_IS_HUGE, &mut regions)
+            let (found, walked) = scan_by(&self.file, start..end, PAGE_IS_HUGE, TOLD, &mut regions)
                 .map_err(|source| OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source))?;
-            huge += regions[..found].iter().map(Region::len).sum::<u64>();
+            let huge = regions[..found].iter().filter(|run| run.categories & TOLD == PAGE_IS_HUGE);
+            runs.extend(huge.map(|run| run.start as usize..run.end as usize));
             if walked <= start {
                 break;
             }
             start = walked;
         }
-        Ok(Bytes::new(huge))
+        Ok(runs)
     }
 }
 
@@ -305,12 +314,6 @@ pub(super) struct Region {
     start: u64,
     end: u64,
     categories: u64,
-}
-
-impl Region {
-    fn len(&self) -> u64 {
-        self.end - self.start
-    }
 }
 
 /// `struct pm_scan_arg`.

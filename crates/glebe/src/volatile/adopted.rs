@@ -41,8 +41,7 @@ pub(super) struct Adopted {
     page: PageSize,
     armed: Runs,
     share: Armed,
-    /// Where huge pages may be made again afterwards.
-    huge: Vec<Range<usize>>,
+    _huge: NoHugePages,
 }
 
 impl Adopted {
@@ -50,10 +49,10 @@ impl Adopted {
     pub(super) fn new(addr: usize, len: Bytes, page: PageSize) -> Result<(Self, Bytes), Error> {
         let range = inner(addr, len, page)?;
         classify(&range)?;
-        let huge = without_huge_pages(&range)?;
+        let huge = NoHugePages::new(&range)?;
         let len = Bytes::new((range.end - range.start) as u64);
         let share = Budget::of_process().share();
-        Ok((Self { base: range.start, page, armed: Runs::default(), share, huge }, len))
+        Ok((Self { base: range.start, page, armed: Runs::default(), share, _huge: huge }, len))
     }
 
     /// What is armed, in ascending runs.
@@ -121,16 +120,6 @@ impl Adopted {
     }
 }
 
-impl Drop for Adopted {
-    fn drop(&mut self) {
-        for range in &self.huge {
-            let len = Bytes::new((range.end - range.start) as u64);
-            // SAFETY: no contents change. Where it is refused, huge pages stay away.
-            let _ = unsafe { advise(range.start, len, Advice::HugePage) };
-        }
-    }
-}
-
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         match refusal {
@@ -154,11 +143,12 @@ impl From<Refusal> for Error {
 
 impl State {
     /// Before `pages` are marked: arms what of them is not marked yet, all or nothing of it.
-    pub(super) fn arm_adopted(&mut self, pages: Extent) -> Result<(), Error> {
+    #[inline]
+    pub(super) fn arm_adopted(&mut self, pages: &[Extent]) -> Result<(), Error> {
         let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
             return Ok(());
         };
-        let parts = marks.outside(pages);
+        let parts: Vec<_> = pages.iter().flat_map(|pages| marks.outside(*pages)).collect();
         for (index, part) in parts.iter().enumerate() {
             if let Err(error) = adopted.arm(*part, scan.uffd()) {
                 parts[..index].iter().for_each(|done| adopted.disarm(*done, scan.uffd()));
@@ -169,6 +159,7 @@ impl State {
     }
 
     /// After `parts` were unmarked.
+    #[inline]
     pub(super) fn disarm_adopted(&mut self, parts: &[Extent]) {
         let Self { backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
             return;
@@ -191,6 +182,7 @@ impl State {
 
     /// In a child that could not be armed at first, where something is to be marked: what is
     /// marked already is lost.
+    #[inline]
     pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
         if self.is_unarmed {
             self.arm_again()?;
@@ -245,15 +237,21 @@ impl Options {
     /// contents stay. [`Options::huge`] means nothing here. At its end what is marked is unmarked,
     /// without a word about what was lost.
     ///
-    /// What is mapped over a marked part meanwhile is not volatile, and nothing of it is lost,
-    /// with the *scan* engine; *tag* sees a word that it did not write, and calls it lost. In a
-    /// child it is taken for what was there before.
+    /// What is mapped over a marked part meanwhile is not volatile, and nothing of it is lost or
+    /// told lost, with the *scan* engine. The *tag* engine cannot see a new mapping: it sees
+    /// words that it did not write, leaves them, and tells these pages lost; [`Region::drop_now`]
+    /// and caps drop them. In a child a new mapping is taken for what was there before.
+    ///
+    /// The granule is a base page, in huge pages too: a mark of part of a huge page makes the
+    /// kernel split it, and of a whole one that is marked at once all is lost, or kept by a write
+    /// or an unmark of any of it, together. What was lost comes back as base pages.
     ///
     /// # Errors
     /// [`Error::Empty`] where there is no whole page; [`Error::Beyond`]; [`Error::Unmapped`],
     /// [`Error::Locked`], [`Error::Hugetlb`], [`Error::Shared`], [`Error::FilePrivate`],
     /// [`Error::ReadOnly`], [`Error::Special`] for memory that cannot be volatile;
-    /// [`Error::ZeroCap`], [`Error::SelfTest`], or what the kernel refuses.
+    /// [`Error::ZeroCap`], [`Error::SelfTest`], [`Error::HandlerCovered`], or what the kernel
+    /// refuses.
     ///
     /// # Safety
     /// The memory stays mapped, or is mapped anew, and can be read and written as long as the
@@ -303,19 +301,35 @@ fn inner(addr: usize, len: Bytes, page: PageSize) -> Result<Range<usize>, Error>
     Ok(start..end)
 }
 
-/// Keeps the kernel from making huge pages of a range; where it may again, later.
-fn without_huge_pages(range: &Range<usize>) -> Result<Vec<Range<usize>>, OsError> {
-    let everywhere = transparent_huge_pages_everywhere();
-    let may = |vma: &Vma| vma.has("hg") || (everywhere && !vma.has("nh"));
-    let mut huge = Vec::new();
-    for vma in vma::among(range)?.iter().filter(|vma| may(vma)) {
-        let part = vma.start.max(range.start)..vma.end.min(range.end);
-        let len = Bytes::new((part.end - part.start) as u64);
-        // SAFETY: no contents change.
-        unsafe { advise(part.start, len, Advice::NoHugePage)? };
-        huge.push(part);
+/// Where the kernel makes no huge pages as long as this lives, and may again afterwards.
+#[derive(Debug)]
+struct NoHugePages(Vec<Range<usize>>);
+
+impl NoHugePages {
+    /// All of a range, or nothing of it.
+    fn new(range: &Range<usize>) -> Result<Self, OsError> {
+        let everywhere = transparent_huge_pages_everywhere();
+        let may = |vma: &Vma| vma.has("hg") || (everywhere && !vma.has("nh"));
+        let mut parts = Self(Vec::new());
+        for vma in vma::among(range)?.iter().filter(|vma| may(vma)) {
+            let part = vma.start.max(range.start)..vma.end.min(range.end);
+            let len = Bytes::new((part.end - part.start) as u64);
+            // SAFETY: no contents change.
+            unsafe { advise(part.start, len, Advice::NoHugePage)? };
+            parts.0.push(part);
+        }
+        Ok(parts)
     }
-    Ok(huge)
+}
+
+impl Drop for NoHugePages {
+    fn drop(&mut self) {
+        for range in &self.0 {
+            let len = Bytes::new((range.end - range.start) as u64);
+            // SAFETY: no contents change. Where it is refused, huge pages stay away.
+            let _ = unsafe { advise(range.start, len, Advice::HugePage) };
+        }
+    }
 }
 
 /// The parts of a range that a userfaultfd watches.

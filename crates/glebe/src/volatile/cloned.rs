@@ -2,7 +2,8 @@
 //! threads that did not come along, and its userfaultfd is the parent's.
 //!
 //! No lock is taken and no descriptor used: the bits of the marked pages are enough to call all of
-//! them lost. Other calls that need more are refused.
+//! them lost. Other calls that need more are refused. What an unmark of another thread had just
+//! found lost, and not returned, is told to nobody: its bits are clear, and the log has a lock.
 //!
 //! # Safety
 //! Only pages inside the region are dropped, which are marked.
@@ -21,7 +22,7 @@ impl Region {
             let at = self.addr() + Pages::new(run.start()).bytes(self.page).as_usize();
             // SAFETY: marked pages of the region; a copy of the parent's since the clone.
             unsafe { advise(at, Pages::new(run.len()).bytes(self.page), Advice::DontNeed)? };
-            self.marked.clear(*run);
+            self.marked.clear_shared(*run);
         }
         Ok(Purged::from_runs(lost))
     }

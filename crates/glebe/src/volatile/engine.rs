@@ -17,8 +17,9 @@ pub enum Engine {
     /// touch of a lost page is SIGBUS with its address.
     #[default]
     Scan,
-    /// By a word of each page, exchanged while it is marked: works without userfaultfd, unmarks
-    /// without a system call; a touch of a lost page finds zeros.
+    /// By a word of each page, or of each huge page, exchanged while it is marked: works without
+    /// userfaultfd, unmarks without a system call, or with one for huge pages; a touch of a lost
+    /// page finds zeros.
     Tag,
 }
 

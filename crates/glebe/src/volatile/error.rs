@@ -111,6 +111,18 @@ pub enum Error {
         /// How many were tried at once.
         pages: Pages,
     },
+    /// Another handler of SIGBUS was installed after glebe's, and is asked first.
+    #[error(
+        "another SIGBUS handler was installed over glebe's: whether a touch of a lost page would \
+        be refilled is for that one to say"
+    )]
+    HandlerCovered,
+    /// No guard of exactly this range was left.
+    #[error("no guard that was left keeps a range from {:#x} of this length", offset.get())]
+    NotHeld {
+        /// Where the range begins.
+        offset: Bytes,
+    },
     /// The process was made by clone(2) and not by the C library's fork: no lock can be taken.
     #[error("this process was cloned without the C library: it can unmark, but not mark or drop")]
     Cloned,

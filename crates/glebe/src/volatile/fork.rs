@@ -57,10 +57,16 @@ unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
 
-/// Before the first region of the process is made.
+/// Before a region is made. Takes the lock of the steps for the first one only: whoever makes a
+/// later one may hold what a step takes.
 pub(super) fn follow() -> Result<(), OsError> {
     static STEP: atfork::Step = atfork::Step { prepare, parent, child };
-    atfork::add(&STEP)
+    static IS_ADDED: MappedWord = MappedWord::new(0);
+    if IS_ADDED.load(Ordering::Acquire) == 0 || atfork::is_without_steps() {
+        atfork::add(&STEP)?;
+        IS_ADDED.store(1, Ordering::Release);
+    }
+    Ok(())
 }
 
 /// Lists a region.
@@ -85,7 +91,7 @@ impl Drop for Entry {
 struct HeldRegion {
     log: MutexGuard<'static, Log>,
     state: RwLockWriteGuard<'static, State>,
-    _locks: Locks,
+    locks: Locks,
 }
 
 /// What is held over a fork; the regions' locks go first.
@@ -125,7 +131,7 @@ fn prepare() {
             let log: MutexGuard<'static, Log> = transmute(locks.calls.hold());
             (state, log)
         };
-        held.regions.push(HeldRegion { log, state, _locks: locks });
+        held.regions.push(HeldRegion { log, state, locks });
     }
     held.list = Some(list);
     IS_WAITING.store(0, Ordering::Relaxed);
@@ -137,7 +143,7 @@ fn parent() {
 
 fn child() {
     release(|region| {
-        region.log.follow_fork();
+        region.locks.calls.follow_fork(&mut region.log);
         region.state.follow_fork();
     });
 }

@@ -6,13 +6,34 @@
 //! then by age; a bit is set exactly where a range is (the holder changes both). A call costs
 //! O(log n) and O(log n) for each range that it touches; the bitmap O(words).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::time::Duration;
 
 use super::purged::push;
 use super::Priority;
 use crate::extent::Extent;
 use crate::sync::{MappedWord, Ordering};
+
+/// Ascending extents that do not touch; one of them, as a rule, which takes no allocation.
+#[derive(Debug)]
+pub(super) enum Parts {
+    One(Extent),
+    Many(Vec<Extent>),
+}
+
+impl Deref for Parts {
+    type Target = [Extent];
+
+    #[inline]
+    fn deref(&self) -> &[Extent] {
+        match self {
+            Self::One(part) => std::slice::from_ref(part),
+            Self::Many(parts) => parts,
+        }
+    }
+}
 
 /// A marked range, from its key in the map up to `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +48,13 @@ struct Mark {
     dropped: bool,
 }
 
+/// Where no page is.
+const LAST: u64 = u64::MAX;
+
 /// The marked ranges of a region.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Marks {
+    /// And one of no pages, behind them all: a map that is never empty keeps its node.
     ranges: BTreeMap<u64, Mark>,
     /// Priority, order and start of what may be dropped, where something is by itself.
     queue: Option<BTreeSet<(Priority, u64, u64)>>,
@@ -41,7 +66,15 @@ pub(super) struct Marks {
 impl Marks {
     /// None yet; `queued` where [`Marks::first_to_drop`] and [`Marks::aged`] will be asked.
     pub(super) fn new(queued: bool) -> Self {
-        Self { queue: queued.then(BTreeSet::new), ..Self::default() }
+        let (priority, since) = (Priority::HIGHEST, Duration::ZERO);
+        let last = Mark { end: LAST, priority, since, order: 0, dropped: true };
+        Self {
+            ranges: BTreeMap::from([(LAST, last)]),
+            queue: queued.then(BTreeSet::new),
+            last_order: 0,
+            pages: 0,
+            held_pages: 0,
+        }
     }
 
     /// Pages marked.
@@ -58,7 +91,7 @@ impl Marks {
     pub(super) fn outside(&self, extent: Extent) -> Vec<Extent> {
         let mut gaps = Vec::new();
         let mut at = extent.start();
-        for part in self.within(extent) {
+        for part in self.within(extent).iter() {
             gaps.extend(between(at, part.start()));
             at = part.end();
         }
@@ -67,15 +100,15 @@ impl Marks {
     }
 
     /// Marks what of `extent` is not marked yet and returns it.
-    pub(super) fn insert(
-        &mut self,
-        extent: Extent,
-        priority: Priority,
-        now: Duration,
-    ) -> Vec<Extent> {
+    #[inline]
+    pub(super) fn insert(&mut self, extent: Extent, priority: Priority, now: Duration) -> Parts {
         self.last_order += 1;
-        let new = self.outside(extent);
-        for part in &new {
+        let last = self.ranges.range(..extent.end()).next_back();
+        let new = match last {
+            Some((_, mark)) if mark.end > extent.start() => Parts::Many(self.outside(extent)),
+            _ => Parts::One(extent),
+        };
+        for part in new.iter() {
             let mark = Mark {
                 end: part.end(),
                 priority,
@@ -89,21 +122,28 @@ impl Marks {
     }
 
     /// Takes the marks off `extent`.
+    #[inline]
     pub(super) fn remove(&mut self, extent: Extent) {
         // As a rule what was marked together is unmarked together.
-        let whole = self.ranges.get(&extent.start()).is_some_and(|mark| mark.end == extent.end());
-        if whole {
-            self.take(extent.start());
-        } else {
-            self.cut(extent);
+        match self.ranges.entry(extent.start()) {
+            Entry::Occupied(entry) if entry.get().end == extent.end() => {
+                let mark = entry.remove();
+                self.forget(extent.start(), mark);
+            }
+            _ => drop(self.cut(extent)),
         }
     }
 
     /// What of `extent` is marked.
-    pub(super) fn within(&self, extent: Extent) -> Vec<Extent> {
+    #[inline]
+    pub(super) fn within(&self, extent: Extent) -> Parts {
+        let first = self.ranges.range(..=extent.start()).next_back();
+        if first.is_some_and(|(_, mark)| mark.end >= extent.end()) {
+            return Parts::One(extent);
+        }
         let mut parts = Vec::new();
         self.touching(extent).for_each(|(part, _)| push(&mut parts, part));
-        parts
+        Parts::Many(parts)
     }
 
     /// What of `extent` is marked, with the priority of each part.
@@ -138,8 +178,8 @@ impl Marks {
     }
 
     /// All that is marked.
-    pub(super) fn all(&self) -> Vec<Extent> {
-        Extent::new(0, u64::MAX).map_or_else(Vec::new, |all| self.within(all))
+    pub(super) fn all(&self) -> Parts {
+        Extent::new(0, u64::MAX).map_or(Parts::Many(Vec::new()), |all| self.within(all))
     }
 
     /// A range that may be dropped and is at least `age` old at `now`.
@@ -182,6 +222,7 @@ impl Marks {
         parts
     }
 
+    #[inline]
     fn put(&mut self, start: u64, mark: Mark) {
         self.pages += mark.end - start;
         if !mark.dropped {
@@ -193,7 +234,14 @@ impl Marks {
     }
 
     fn take(&mut self, start: u64) {
-        let Some(mark) = self.ranges.remove(&start) else { return };
+        if let Some(mark) = self.ranges.remove(&start) {
+            self.forget(start, mark);
+        }
+    }
+
+    /// After a range was taken out.
+    #[inline]
+    fn forget(&mut self, start: u64, mark: Mark) {
         self.pages -= mark.end - start;
         if !mark.dropped {
             self.held_pages -= mark.end - start;
@@ -207,7 +255,8 @@ impl Marks {
     pub(super) fn check_invariants(&self) {
         let mut last_end = 0;
         let mut queued = 0;
-        for (start, mark) in &self.ranges {
+        let ranges = || self.ranges.range(..LAST);
+        for (start, mark) in ranges() {
             assert!(*start >= last_end && *start < mark.end, "{self:?}");
             last_end = mark.end;
             let key = (mark.priority, mark.order, *start);
@@ -218,7 +267,7 @@ impl Marks {
         }
         assert!(self.queue.as_ref().is_none_or(|queue| queue.len() == queued));
         let pages = |held: bool| -> u64 {
-            let counted = self.ranges.iter().filter(|(_, mark)| !(held && mark.dropped));
+            let counted = ranges().filter(|(_, mark)| !(held && mark.dropped));
             counted.map(|(start, mark)| mark.end - start).sum()
         };
         assert_eq!((self.pages, self.held_pages), (pages(false), pages(true)));
@@ -231,7 +280,8 @@ fn between(start: u64, end: u64) -> Option<Extent> {
 
 const WORD: u64 = u64::BITS as u64;
 
-/// A bit for each page. Bits are changed under the region's lock and read without it.
+/// A bit for each page. Bits are changed under the region's lock, with plain stores, and read
+/// without it.
 ///
 /// ```text
 /// word i   bit b = page 64 i + b
@@ -262,13 +312,26 @@ impl Bitmap {
         })
     }
 
+    /// Under the region's lock, held alone.
+    #[inline]
     pub(super) fn set(&self, extent: Extent) {
         for (word, mask) in words_of(extent) {
-            self.words[word].fetch_or(mask, Ordering::AcqRel);
+            let bits = self.words[word].load(Ordering::Relaxed);
+            self.words[word].store(bits | mask, Ordering::Release);
         }
     }
 
+    /// Under the region's lock, held alone.
+    #[inline]
     pub(super) fn clear(&self, extent: Extent) {
+        for (word, mask) in words_of(extent) {
+            let bits = self.words[word].load(Ordering::Relaxed);
+            self.words[word].store(bits & !mask, Ordering::Release);
+        }
+    }
+
+    /// As [`Bitmap::clear`], where there is no lock to hold.
+    pub(super) fn clear_shared(&self, extent: Extent) {
         for (word, mask) in words_of(extent) {
             self.words[word].fetch_and(!mask, Ordering::AcqRel);
         }
@@ -277,17 +340,22 @@ impl Bitmap {
     /// The runs of set bits in `extent`.
     pub(super) fn runs_in(&self, extent: Extent) -> Vec<Extent> {
         let mut runs = Vec::new();
-        for (word, mask) in words_of(extent) {
-            let mut bits = self.words[word].load(Ordering::Acquire) & mask;
-            while bits != 0 {
-                let low = bits.trailing_zeros();
-                let len = (bits >> low).trailing_ones();
-                let start = word as u64 * WORD + u64::from(low);
-                Extent::new(start, len.into()).into_iter().for_each(|run| push(&mut runs, run));
-                bits &= u64::MAX.checked_shl(low + len).unwrap_or(0);
-            }
-        }
+        self.runs(extent).for_each(|run| push(&mut runs, run));
         runs
+    }
+
+    /// As [`Bitmap::runs_in`], but runs may touch.
+    #[inline]
+    pub(super) fn runs(&self, extent: Extent) -> impl Iterator<Item = Extent> + '_ {
+        words_of(extent).flat_map(|(word, mask)| {
+            let mut bits = self.words[word].load(Ordering::Acquire) & mask;
+            std::iter::from_fn(move || {
+                let low = bits.trailing_zeros();
+                let len = bits.checked_shr(low)?.trailing_ones();
+                bits &= u64::MAX.checked_shl(low + len).unwrap_or(0);
+                Extent::new(word as u64 * WORD + u64::from(low), len.into())
+            })
+        })
     }
 }
 

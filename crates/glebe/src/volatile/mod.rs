@@ -10,7 +10,9 @@
 //! Any range of whole granules may be marked and unmarked any number of times, overlapping or
 //! not, by any thread. Marking what is marked changes nothing of it, its age included. While
 //! memory is marked it must not be written: a write may cancel the kernel's right to the page
-//! without a word or, where the page is gone, raise SIGBUS (*scan*) or be reported as lost (*tag*).
+//! without a word or, where the page is gone, raise SIGBUS (*scan*) or be reported as lost (*tag*;
+//! with huge pages it may be taken for what was there). What is mapped anew over a marked part is
+//! not volatile, but for *tag*, which cannot see it ([`Options::over`]).
 //!
 //! One lock a region: whoever marks, unmarks or drops holds it alone, whoever reads or writes
 //! by the calls here shares it. Beside it, held for a few instructions, the log of unmarks under
@@ -54,7 +56,7 @@ pub use stats::Stats;
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
-use crate::sync::{read, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{prefetch_at, read, try_write, write, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::sys::{atfork, peek, vma};
 use crate::units::{Bytes, PageSize, Pages};
 use engine::Backend;
@@ -63,6 +65,16 @@ use optimistic::Touches;
 use overlap::Calls;
 use state::State;
 use stats::{Counter, Counts};
+
+/// Adds the step around fork(2) that regions need, as the first region does. For those who have
+/// steps of their own ([`atfork::add`]) and locks that they hold while they call regions: added
+/// afterwards, their steps run first before a fork and last after it.
+///
+/// # Errors
+/// As [`atfork::add`].
+pub fn follow_forks() -> Result<(), Error> {
+    Ok(fork::follow()?)
+}
 
 /// Memory whose contents may be given up and taken back.
 #[derive(Debug)]
@@ -145,38 +157,50 @@ impl Region {
     /// cannot be volatile, or [`Error::Os`]: the range may count as marked, and is to be unmarked.
     pub fn mark(&self, range: Range<Bytes>, priority: Priority) -> Result<(), Error> {
         let pages = self.checked(&range)?;
+        self.fetch(&range);
         let mut state = self.alone()?;
-        for part in state.pins.keep_back(pages, priority) {
-            self.mark_now(&mut state, part, priority)?;
-        }
-        Ok(())
+        let parts = state.pins.uncovered(pages);
+        // All of them before anything changes: arming may be refused.
+        state.arm_adopted(&parts)?;
+        state.pins.keep_back(pages, &parts, priority);
+        parts.iter().try_for_each(|part| self.mark_armed(&mut state, *part, priority))
     }
 
-    /// Marks pages that no guard covers.
-    fn mark_now(&self, state: &mut State, pages: Extent, priority: Priority) -> Result<(), Error> {
-        state.arm_adopted(pages)?;
+    /// Marks pages that no guard covers, and that are armed.
+    #[inline]
+    fn mark_armed(
+        &self,
+        state: &mut State,
+        pages: Extent,
+        priority: Priority,
+    ) -> Result<(), Error> {
         let new = state.marks.insert(pages, priority, self.now());
         if new.is_empty() {
             return Ok(());
         }
         state.look_for_swap(pages.len());
-        self.counts.add(Counter::Marks, 1);
-        self.counts.add(Counter::MarkedEver, new.iter().map(|part| part.len()).sum());
+        self.counts.add_alone(Counter::Marks, 1);
+        self.counts.add_alone(Counter::MarkedEver, new.iter().map(|part| part.len()).sum());
         // First of all of them: what fails below leaves a range that counts as marked.
         new.iter().for_each(|part| self.marked.set(*part));
-        for part in new {
+        for part in new.iter() {
             let marked = match &state.backend {
-                Backend::Scan(scan) => scan.mark(part, state.swap),
-                Backend::Tag(tag) => tag.mark(part),
+                Backend::Scan(scan) => scan.mark(*part, state.swap),
+                Backend::Tag(tag) => tag.mark(*part),
             };
-            marked.map_err(|error| self.refused(part, error, state))?;
+            marked.map_err(|error| self.refused(*part, error, state))?;
         }
         self.keep_caps(state)
     }
 
     /// Takes the right to a range of whole granules back; what of it was not marked is left as
     /// it is. Returns the pages that were lost, which are zeros now. Of unmarks that overlap
-    /// each is told what another found lost that had not returned when it began.
+    /// each is told what another found lost that had not returned when it began; what one had
+    /// found that had not returned when its process forked is told in the child by the next.
+    ///
+    /// With the *tag* engine a page in whose first word somebody wrote while it was marked is told
+    /// lost as well. It is zeros too, but in a region of the [caller's memory](Options::over):
+    /// there it may be something that was mapped since, and stays as it is.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
@@ -184,12 +208,15 @@ impl Region {
     /// and what was lost is told by the next unmark.
     pub fn unmark(&self, range: Range<Bytes>) -> Result<Purged, Error> {
         let pages = self.checked(&range)?;
+        self.fetch(&range);
         if atfork::is_without_steps() {
             return self.unmark_cloned(pages);
         }
         fork::give_way();
-        let call = self.calls.begin();
-        let mut state = write(&self.state);
+        let (mut call, mut state) = match try_write(&self.state) {
+            Some(state) => (self.calls.begin_held(), state),
+            None => (self.calls.begin(), write(&self.state)),
+        };
         let mut lost = self.unmark_now(&mut state, pages)?;
         state.pins.forget(pages);
         call.share(pages, &mut lost);
@@ -197,6 +224,7 @@ impl Region {
     }
 
     /// Unmarks pages; returns those that were lost.
+    #[inline]
     fn unmark_now(&self, state: &mut State, pages: Extent) -> Result<Vec<Extent>, Error> {
         let parts = state.marks.within(pages);
         let mut lost = Vec::new();
@@ -205,21 +233,36 @@ impl Region {
                 backend if state.is_unarmed => backend.lose(&parts)?,
                 Backend::Scan(scan) => scan.unmark(&parts)?,
                 Backend::Tag(tag) => {
-                    let found = tag.unmark(&parts);
-                    self.counts.add(Counter::Overwritten, found.overwritten);
+                    let found = tag.unmark(&parts)?;
+                    self.settle_overwritten(state, &found.overwritten);
                     found.lost
                 }
             };
             let purged: u64 = lost.iter().map(|run| run.len()).sum();
             let all: u64 = parts.iter().map(|part| part.len()).sum();
-            self.counts.add(Counter::Unmarks, 1);
-            self.counts.add(Counter::Purged, purged);
-            self.counts.add(Counter::Rescued, all - purged);
+            self.counts.add_alone(Counter::Unmarks, 1);
+            self.counts.add_alone(Counter::Purged, purged);
+            self.counts.add_alone(Counter::Rescued, all - purged);
             state.marks.remove(pages);
             state.disarm_adopted(&parts);
             parts.iter().for_each(|part| self.marked.clear(*part));
         }
         Ok(lost)
+    }
+
+    /// Pages that are told lost, but in which somebody wrote: zeros from now on. Of the caller's
+    /// memory they may be a new mapping, which holds what no call of the region is to touch.
+    fn settle_overwritten(&self, state: &State, found: &[Extent]) {
+        if found.is_empty() {
+            return;
+        }
+        self.counts.add(Counter::Overwritten, found.iter().map(|run| run.len()).sum());
+        if state.adopted.is_none() {
+            let zeros = vec![0; self.page.bytes().as_usize()];
+            for page in found.iter().flat_map(|run| run.start()..run.end()) {
+                self.mapping.write(Pages::new(page).bytes(self.page), &zeros);
+            }
+        }
     }
 
     /// Copies bytes out, marked or not, if all of them are there; leaves the marks as they are.
@@ -244,7 +287,7 @@ impl Region {
                 let stopped = offset + Bytes::new(copied as u64);
                 (copied < buf.len()).then(|| stopped.pages_down(self.page).get())
             }
-            Some(Backend::Tag(tag)) => tag.try_read(offset, buf).err(),
+            Some(Backend::Tag(tag)) => tag.try_read(offset, buf)?,
         };
         let Some(page) = lost else { return Ok(()) };
         self.counts.add(Counter::ReadsLost, 1);
@@ -285,7 +328,7 @@ impl Region {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
         let dropped = state.drop_held(pages)?;
-        self.counts.add(Counter::DroppedNow, dropped.get());
+        self.counts.add_alone(Counter::DroppedNow, dropped.get());
         Ok(dropped.bytes(self.page))
     }
 
@@ -302,21 +345,35 @@ impl Region {
             // What cannot be told is taken to be there.
             resident.map_or(part.len(), Pages::get)
         };
+        let (lazy_free, unreclaimable) = self.in_rss();
         Stats {
             engine: self.engine,
             total: self.len().pages_down(self.page),
             marked: Pages::new(state.marks.pages()),
             resident: Pages::new(state.marks.all().iter().map(held).sum()),
-            lazy_free: self.lazy_free(),
+            lazy_free,
+            unreclaimable,
             ..self.counts.sum()
         }
     }
 
-    /// What the kernel itself counts as reclaimable; none where it does not say. Beyond what is
-    /// marked by no more than what lies beside a region of the caller's memory.
-    fn lazy_free(&self) -> Pages {
+    /// What the kernel itself counts as reclaimable, and what is in memory besides; none where it
+    /// does not say. Beside a region of the caller's memory may lie more that it counts with it.
+    fn in_rss(&self) -> (Pages, Pages) {
         let range = self.addr()..self.addr() + self.len().as_usize();
-        vma::usage(&range).map_or(Pages::ZERO, |usage| usage.lazy_free.pages_down(self.page))
+        let usage = vma::usage(&range).unwrap_or_default();
+        let in_pages = |bytes: Bytes| bytes.pages_down(self.page).get();
+        let (rss, lazy_free) = (in_pages(usage.rss), in_pages(usage.lazy_free));
+        (Pages::new(lazy_free), Pages::new(rss.saturating_sub(lazy_free)))
+    }
+
+    /// Has the processor look for the first word while the lock is taken. Not with the engine that
+    /// touches no page: the kernel would have to flush what the processor has learnt.
+    #[inline]
+    fn fetch(&self, range: &Range<Bytes>) {
+        if self.engine == Engine::Tag {
+            prefetch_at(self.as_ptr().wrapping_add(range.start.as_usize()));
+        }
     }
 
     /// The time since the region was made, where ages matter.
@@ -325,7 +382,11 @@ impl Region {
     }
 
     /// Drops what is beyond the cap or too old.
+    #[inline]
     fn keep_caps(&self, state: &mut State) -> Result<(), Error> {
+        if self.options.cap.is_none() && self.options.max_age.is_none() {
+            return Ok(());
+        }
         let mut dropped = Pages::ZERO;
         if let Some(age) = self.options.max_age {
             while let Some(old) = state.marks.aged(age, self.now()) {
@@ -342,11 +403,12 @@ impl Region {
                 dropped = dropped + state.drop_held(part.unwrap_or(first))?;
             }
         }
-        self.counts.add(Counter::DroppedByCap, dropped.get());
+        self.counts.add_alone(Counter::DroppedByCap, dropped.get());
         Ok(())
     }
 
     /// The lock, held alone, of a region that can mark.
+    #[inline]
     fn alone(&self) -> Result<RwLockWriteGuard<'_, State>, Error> {
         if atfork::is_without_steps() {
             return Err(Error::Cloned);
@@ -363,10 +425,11 @@ impl Region {
     }
 
     /// The pages of a range, which is not empty, aligned, and inside.
+    #[inline]
     fn checked(&self, range: &Range<Bytes>) -> Result<Extent, Error> {
         let granule = self.granule;
-        let unaligned =
-            [range.start, range.end].into_iter().find(|end| end.get() % granule.get() != 0);
+        let mask = granule.get() - 1;
+        let unaligned = [range.start, range.end].into_iter().find(|end| end.get() & mask != 0);
         if let Some(offset) = unaligned {
             return Err(Error::Unaligned { offset, granule });
         }

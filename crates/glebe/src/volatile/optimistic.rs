@@ -79,10 +79,14 @@ impl Touches {
         marked: &Arc<Bitmap>,
         backend: &Backend,
         options: &Options,
-    ) -> Result<Option<Self>, OsError> {
+    ) -> Result<Option<Self>, Error> {
         let (Backend::Scan(scan), Some(on_lost)) = (backend, options.on_lost) else {
             return Ok(None);
         };
+        let handler = Handler::install()?;
+        if !handler.is_first()? {
+            return Err(Error::HandlerCovered);
+        }
         let base = mapping.addr();
         let page = page_size().bytes().as_usize();
         let descriptor = scan.number();
@@ -92,7 +96,7 @@ impl Touches {
         let data = ptr::from_ref(&*shared).cast();
         // SAFETY: `shared` stays where it is and is freed after the watch. `on_touch` makes system
         // calls and calls what `Options::on_lost` was promised to be fit for it.
-        let watch = unsafe { Handler::install()?.watch(range, on_touch, data) }?;
+        let watch = unsafe { handler.watch(range, on_touch, data) }?;
         Ok(Some(Self { _watch: watch, _shared: shared }))
     }
 }
@@ -132,6 +136,13 @@ impl Options {
     /// is then made again. Such a page counts as kept at the next unmark, and the kernel has no
     /// right to it until it is marked anew. An unmark under way at that time may tell it lost, and
     /// it holds what was given and not zeros. With the *tag* engine the callback is never called.
+    ///
+    /// The first region with a callback installs the SIGBUS handler, in front of those that the
+    /// program has. Where one of the program's was put in front of it since, a region with a
+    /// callback is refused ([`Error::HandlerCovered`]): a loss that never reached the callback
+    /// would be the end of the process. One that is installed while regions with callbacks live
+    /// has to pass on what is not its own; nobody asks whether it does. So a program's own
+    /// handlers are best installed first.
     ///
     /// # Safety
     /// While the region lives, and on any thread, `refill` may be called with `data` in a signal

@@ -39,7 +39,9 @@ impl Options {
         self
     }
 
-    /// What has been marked so long is dropped at the next mark of anything in the region.
+    /// What has been marked so long is dropped at the next mark of new memory in the region.
+    /// Nothing is dropped between marks: a region that marks nothing more keeps what it has
+    /// marked until it is unmarked, or the kernel takes it.
     pub fn max_age(mut self, age: Duration) -> Self {
         self.max_age = Some(age);
         self
@@ -55,8 +57,8 @@ impl Options {
     ///
     /// # Errors
     /// [`Error::Empty`] for a length of zero, [`Error::ZeroCap`], [`Error::Locked`] where the
-    /// process locks all its memory, [`Error::SelfTest`], or what the kernel refuses: memory, or
-    /// the engine that was asked for.
+    /// process locks all its memory, [`Error::SelfTest`], [`Error::HandlerCovered`], or what the
+    /// kernel refuses: memory, or the engine that was asked for.
     pub fn map(self, len: Bytes) -> Result<Region, Error> {
         Region::with(&self, len)
     }

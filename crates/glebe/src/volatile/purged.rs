@@ -12,15 +12,9 @@ pub struct Purged {
 
 impl Purged {
     /// From runs in any order, which may overlap.
-    pub(super) fn from_runs(mut runs: Vec<Extent>) -> Self {
-        if !runs.is_sorted() {
-            runs.sort_unstable();
-        }
-        let mut merged: Vec<Extent> = Vec::with_capacity(runs.len());
-        for run in runs {
-            push(&mut merged, run);
-        }
-        Self { runs: merged }
+    #[inline]
+    pub(super) fn from_runs(runs: Vec<Extent>) -> Self {
+        Self { runs: if runs.is_empty() { runs } else { merged(runs) } }
     }
 
     /// The runs of lost pages, in pages from the region's start.
@@ -56,6 +50,18 @@ impl Purged {
             }
         }
     }
+}
+
+/// Runs in any order, which may overlap, as ascending ones that do not touch.
+pub(super) fn merged(mut runs: Vec<Extent>) -> Vec<Extent> {
+    if !runs.is_sorted() {
+        runs.sort_unstable();
+    }
+    let mut merged = Vec::with_capacity(runs.len());
+    for run in runs {
+        push(&mut merged, run);
+    }
+    merged
 }
 
 /// Adds a run that starts at or after the last one's start.

@@ -10,7 +10,8 @@
 
 use std::ops::Range;
 
-use super::{Error, Priority, Purged, Region};
+use super::marks::Parts;
+use super::{fork, Error, Priority, Purged, Region};
 use crate::extent::Extent;
 use crate::sync::write;
 use crate::sys::atfork;
@@ -23,6 +24,8 @@ pub(super) struct Pins {
     held: Vec<Extent>,
     /// To be marked when no guard covers it any more.
     kept_back: Vec<(Extent, Priority)>,
+    /// Those of `held` whose guard was left.
+    left: Vec<Extent>,
 }
 
 impl Pins {
@@ -32,24 +35,45 @@ impl Pins {
         self.kept_back.extend(parts);
     }
 
-    /// A mark of `pages`: returns those that no guard covers; the others are kept back, with an
-    /// older priority where they have one.
-    pub(super) fn keep_back(&mut self, pages: Extent, priority: Priority) -> Vec<Extent> {
-        let free = without(vec![pages], &self.held);
+    /// What of `pages` no guard covers.
+    #[inline]
+    pub(super) fn uncovered(&self, pages: Extent) -> Parts {
+        if self.held.is_empty() {
+            return Parts::One(pages);
+        }
+        Parts::Many(without(vec![pages], &self.held))
+    }
+
+    /// A mark of `pages` but those that are `uncovered`: kept back, with an older priority where
+    /// they have one.
+    #[inline]
+    pub(super) fn keep_back(&mut self, pages: Extent, uncovered: &[Extent], priority: Priority) {
+        if uncovered == [pages] {
+            return;
+        }
         let known: Vec<Extent> = self.kept_back.iter().map(|(part, _)| *part).collect();
-        let new = without(without(vec![pages], &free), &known);
+        let new = without(without(vec![pages], uncovered), &known);
         self.kept_back.extend(new.into_iter().map(|part| (part, priority)));
-        free
     }
 
     /// An unmark of `pages`.
+    #[inline]
     pub(super) fn forget(&mut self, pages: Extent) {
+        if self.kept_back.is_empty() {
+            return;
+        }
         let kept_back = std::mem::take(&mut self.kept_back).into_iter();
         self.kept_back = kept_back
             .flat_map(|(part, priority)| {
                 without(vec![part], &[pages]).into_iter().map(move |part| (part, priority))
             })
             .collect();
+    }
+
+    /// Takes a guard of exactly `pages` off those that were left; whether there was one.
+    fn take_left(&mut self, pages: Extent) -> bool {
+        let place = self.left.iter().position(|left| *left == pages);
+        place.map(|place| self.left.swap_remove(place)).is_some()
     }
 
     /// The end of a guard of `pages`: what is to be marked now.
@@ -70,7 +94,7 @@ impl Pins {
 }
 
 /// What of `extents` is in none of `others`.
-fn without(extents: Vec<Extent>, others: &[Extent]) -> Vec<Extent> {
+pub(super) fn without(extents: Vec<Extent>, others: &[Extent]) -> Vec<Extent> {
     others.iter().fold(extents, |left, other| {
         let cut = |extent: Extent| {
             let before = Extent::new(
@@ -105,7 +129,7 @@ impl Region {
         if atfork::is_without_steps() {
             return Err(Error::Cloned);
         }
-        let call = self.calls.begin();
+        let mut call = self.calls.begin();
         let mut state = self.alone()?;
         let parts = state.marks.priorities_within(pages);
         let mut lost = self.unmark_now(&mut state, pages)?;
@@ -131,16 +155,58 @@ impl Resident<'_> {
 
 impl Drop for Resident<'_> {
     fn drop(&mut self) {
-        let Ok(mut state) = self.region.alone() else {
+        self.region.release_pages(self.pages);
+    }
+}
+
+impl Resident<'_> {
+    /// Ends the value but not what it does: the range is kept until [`Region::release`], as by an
+    /// owner that cannot hold the value. What had been lost before, and is zeros now.
+    pub fn leave(mut self) -> Purged {
+        let purged = std::mem::take(&mut self.purged);
+        if !atfork::is_without_steps() {
+            fork::give_way();
+            write(&self.region.state).pins.left.push(self.pages);
+        }
+        std::mem::forget(self);
+        purged
+    }
+}
+
+impl Region {
+    /// Ends a guard of exactly this range that was [left](Resident::leave).
+    ///
+    /// # Errors
+    /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`], [`Error::Cloned`]; and
+    /// [`Error::NotHeld`] where there is no such guard.
+    pub fn release(&self, range: Range<Bytes>) -> Result<(), Error> {
+        let pages = self.checked(&range)?;
+        if atfork::is_without_steps() {
+            return Err(Error::Cloned);
+        }
+        fork::give_way();
+        if !write(&self.state).pins.take_left(pages) {
+            return Err(Error::NotHeld { offset: range.start });
+        }
+        self.release_pages(pages);
+        Ok(())
+    }
+
+    /// The end of a guard.
+    fn release_pages(&self, pages: Extent) {
+        let Ok(mut state) = self.alone() else {
             // In a child that cannot be followed the pages stay unmarked.
             if !atfork::is_without_steps() {
-                write(&self.region.state).pins.release(self.pages);
+                write(&self.state).pins.release(pages);
             }
             return;
         };
-        for (part, priority) in state.pins.release(self.pages) {
-            // A mark that is refused counts as marked: the next unmark settles it.
-            let _ = self.region.mark_now(&mut state, part, priority);
+        for (part, priority) in state.pins.release(pages) {
+            // Where it cannot be armed it stays unmarked; a mark that is refused counts as marked,
+            // and the next unmark settles it.
+            if state.arm_adopted(&[part]).is_ok() {
+                let _ = self.mark_armed(&mut state, part, priority);
+            }
         }
     }
 }

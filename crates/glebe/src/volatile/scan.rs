@@ -149,6 +149,7 @@ impl Scan {
 
     /// Gives the kernel the right to `pages`. What is in swap is brought in before: the kernel
     /// would drop it at once.
+    #[inline]
     pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         let (addr, len) = self.place(pages);
         if let Some(huge) = self.huge {
@@ -165,7 +166,18 @@ impl Scan {
 
     /// Takes the right to `parts` back and returns what of them is lost, which is zeros now. On an
     /// error nothing has changed but that less of them may be lost later.
+    #[inline]
     pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
+        match parts {
+            [part] if part.len() <= FEW_PAGES && matches!(self.populate(*part), Ok(true)) => {
+                Ok(Vec::new())
+            }
+            _ => self.unmark_any(parts),
+        }
+    }
+
+    #[cold]
+    fn unmark_any(&self, parts: &[Extent]) -> Result<Vec<Extent>, Error> {
         self.unmark_all(parts).or_else(|error| {
             // Memory of another kind that was mapped there since is no more this region's.
             let ours = self.still_armed(parts)?;
@@ -304,6 +316,7 @@ impl Scan {
     }
 
     /// Makes pages dirty, which cancels their mark; false if one is not there.
+    #[inline]
     fn populate(&self, pages: Extent) -> Result<bool, OsError> {
         let (addr, len) = self.place(pages);
         // SAFETY: contents stay; a page that is not there is an error in an armed range.
@@ -316,6 +329,7 @@ impl Scan {
     }
 
     /// Address and length of pages.
+    #[inline]
     fn place(&self, pages: Extent) -> (usize, Bytes) {
         let offset = Pages::new(pages.start()).bytes(self.page).as_usize();
         (self.base + offset, Pages::new(pages.len()).bytes(self.page))

@@ -118,13 +118,17 @@ mod tests {
 
     #[test]
     fn this_kernel_takes_marked_pages_and_keeps_written_ones() {
-        let seen = look();
-        if seen.is_empty() {
-            return println!("skipped: the kernel refuses MADV_FREE or MADV_PAGEOUT");
-        }
-        assert!(seen.iter().filter(|page| page.written).all(|page| *page == KEPT));
-        let taken = seen.iter().filter(|page| !page.first).count();
-        println!("{taken} of {} offered pages were taken", PAGES / 2);
+        // Pages may wait in the list of a processor that the thread has left.
+        let taken = (0..20).any(|_| {
+            let seen = look();
+            if seen.is_empty() {
+                println!("skipped: the kernel refuses MADV_FREE or MADV_PAGEOUT");
+                return true;
+            }
+            assert!(seen.iter().filter(|page| page.written).all(|page| *page == KEPT));
+            seen.iter().any(|page| !page.written && !page.first)
+        });
+        assert!(taken, "nothing was taken, so nothing is proved");
         passed().unwrap();
     }
 }

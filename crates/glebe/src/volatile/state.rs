@@ -35,6 +35,7 @@ pub(super) struct State {
 impl State {
     /// Learns whether there is swap. A small mark may miss that it was turned on just before:
     /// then what is in it is lost early, and told.
+    #[inline]
     pub(super) fn look_for_swap(&mut self, pages: u64) {
         if pages <= SMALL_PAGES && self.swap_known_for > 0 {
             self.swap_known_for -= 1;

@@ -69,6 +69,7 @@ statistics! {
         marked "marked_pages" "pages marked";
         resident "resident_pages" "marked pages that are in memory still";
         lazy_free "lazy_free_pages" "pages counted in RSS that the kernel may take (LazyFree)";
+        unreclaimable "unreclaimable_pages" "pages counted in RSS less those the kernel may take";
     }
 }
 
@@ -86,6 +87,12 @@ impl Counts {
 
     pub(super) fn add(&self, counter: Counter, n: u64) {
         self.0.add(counter as usize, n);
+    }
+
+    /// As [`Counts::add`], of a counter that changes only under the region's lock, held alone.
+    #[inline]
+    pub(super) fn add_alone(&self, counter: Counter, n: u64) {
+        self.0.add_alone(counter as usize, n);
     }
 }
 

@@ -5,7 +5,7 @@
 //! page reads as zeros. To unmark, the word is compared and exchanged back, which is a store and
 //! so cancels the kernel's right; no system call is made. The kernel takes the page out of the
 //! page table before it looks whether the page is dirty, so the exchange either comes first and
-//! keeps the page, or finds zeros. The idea is Kevin Easton's (linux-mm, April 2014), and found in
+//! keeps the page, or finds zeros. A huge page has one tag for all of it (`whole`). The idea is Kevin Easton's (linux-mm, April 2014), and found in
 //! Chromium's `MadvFreeDiscardableMemoryPosix` and in skeeto's `purgeable`.
 //!
 //! ```text
@@ -13,20 +13,23 @@
 //! ```
 //!
 //! Pages that hold no memory are left as they are: they are zeros, and cannot be lost. Changes
-//! are made under the region's lock held alone. Cost: an exchange a page each way. A touch of a
-//! lost page is no SIGBUS: it finds zeros.
+//! are made under the region's lock held alone, and nobody writes what is about to be marked, so
+//! a store sets a tag. Cost: a store and an exchange a page. A touch of a lost page is no SIGBUS:
+//! it finds zeros.
 //!
 //! # Safety
 //! The words are inside the region's mapping, at multiples of a page, and are only touched as
 //! atomics here while the page is marked.
 #![allow(unsafe_code)]
 
+mod whole;
+
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ptr;
 
 use super::huge::rejoin;
 use super::marks::Bitmap;
-use super::purged::push;
+use super::purged::{merged, push};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::racy;
@@ -45,8 +48,8 @@ const WORD: usize = size_of::<u64>();
 pub(super) struct Found {
     /// What is lost.
     pub(super) lost: Vec<Extent>,
-    /// How many of these were written while they were marked.
-    pub(super) overwritten: u64,
+    /// What of that was written while it was marked, so that it holds something.
+    pub(super) overwritten: Vec<Extent>,
 }
 
 /// The engine of one region.
@@ -58,8 +61,11 @@ pub(super) struct Tag {
     secret: u64,
     /// First words of tagged pages.
     saved: Box<[MappedWord]>,
-    /// Which pages have a tag: the marked ones, less those that held no memory.
+    /// Which pages have a tag: the marked ones, less those that held no memory and all but the
+    /// first of a whole huge page.
     tagged: Bitmap,
+    /// Which huge pages have one tag for all of them, by their number.
+    whole: Bitmap,
     pagemap: Option<(Pagemap, Reading)>,
 }
 
@@ -80,6 +86,7 @@ impl Tag {
             secret: RandomState::new().build_hasher().finish(),
             saved: (0..pages).map(|_| MappedWord::new(0)).collect(),
             tagged: Bitmap::new(pages),
+            whole: Bitmap::new(huge.map_or(0, |huge| pages >> (huge.shift() - page.shift()))),
             pagemap: open_pagemap(without_scan),
         }
     }
@@ -91,11 +98,22 @@ impl Tag {
     }
 
     /// Tags what of `pages` holds memory and gives the kernel the right to it.
+    #[inline]
     pub(super) fn mark(&self, pages: Extent) -> Result<(), OsError> {
         if let (Some(huge), Some((pagemap, reading))) = (self.huge, &self.pagemap) {
             let (addr, len) = self.place(pages);
             rejoin(pagemap, *reading, addr, len, huge);
+            if *reading == Reading::Scan {
+                let rest = self.mark_whole(pages, huge, pagemap)?;
+                return rest.into_iter().try_for_each(|pages| self.mark_pages(pages));
+            }
         }
+        self.mark_pages(pages)
+    }
+
+    /// As [`Tag::mark`], with a tag for each page.
+    #[inline]
+    fn mark_pages(&self, pages: Extent) -> Result<(), OsError> {
         // Of a few pages one look at each tells: what is not zero is there.
         if pages.len() <= FEW_PAGES && self.all_written(pages) {
             return self.offer(pages);
@@ -104,37 +122,66 @@ impl Tag {
     }
 
     /// Whether every page's first word is not zero.
+    #[inline]
     fn all_written(&self, pages: Extent) -> bool {
         (pages.start()..pages.end()).all(|page| self.word(page).load(Ordering::Relaxed) != 0)
     }
 
     /// Tags pages that hold memory and gives the kernel the right to them.
+    #[inline]
     fn offer(&self, pages: Extent) -> Result<(), OsError> {
         for page in pages.start()..pages.end() {
-            let word = self.word(page).swap(self.tag(page), Ordering::AcqRel);
-            self.saved[page as usize].store(word, Ordering::Release);
+            self.put_tag(page);
         }
         self.tagged.set(pages);
+        self.free(pages)
+    }
+
+    /// Saves a page's first word and puts the tag there.
+    #[inline]
+    fn put_tag(&self, page: u64) {
+        let word = self.word(page);
+        self.saved[page as usize].store(word.load(Ordering::Acquire), Ordering::Release);
+        word.store(self.tag(page), Ordering::Release);
+    }
+
+    /// Gives the kernel the right to tagged pages.
+    #[inline]
+    fn free(&self, pages: Extent) -> Result<(), OsError> {
         let (addr, len) = self.place(pages);
         // SAFETY: inside the region's mapping; its owner has agreed to lose the contents.
         unsafe { advise(addr, len, Advice::Free) }
     }
 
-    /// Takes the right to `parts` back.
-    pub(super) fn unmark(&self, parts: &[Extent]) -> Found {
-        let mut found = Found::default();
-        for run in parts.iter().flat_map(|part| self.tagged.runs_in(*part)) {
+    /// Takes the right to `parts` back. On an error, which only huge pages can meet, nothing has
+    /// changed but that less of them may be lost later.
+    #[inline]
+    pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Found, OsError> {
+        let mut found = self.unmark_whole(parts)?;
+        let of_whole = !found.lost.is_empty();
+        for run in parts.iter().flat_map(|part| self.tagged.runs(*part)) {
             for page in run.start()..run.end() {
                 let Err(word) = self.take_back(page) else { continue };
-                found.overwritten += u64::from(word != 0);
-                Extent::new(page, 1).into_iter().for_each(|page| push(&mut found.lost, page));
+                let Some(page) = Extent::new(page, 1) else { continue };
+                if word != 0 {
+                    found.overwritten.push(page);
+                }
+                if of_whole {
+                    found.lost.push(page);
+                } else {
+                    push(&mut found.lost, page);
+                }
             }
             self.tagged.clear(run);
         }
-        found
+        if of_whole {
+            found.lost = merged(found.lost);
+        }
+        Ok(found)
     }
 
     /// Puts the saved word back where the tag is, else returns the word that is there.
+    #[inline]
     fn take_back(&self, page: u64) -> Result<(), u64> {
         let (word, tag) = (self.word(page), self.tag(page));
         // Looked at first: an exchange would allocate a page for what is lost.
@@ -149,16 +196,15 @@ impl Tag {
 
     /// Drops the contents of marked pages.
     pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
-        for run in self.tagged.runs_in(pages) {
-            let (addr, len) = self.place(run);
-            // SAFETY: as in `offer`.
-            unsafe { advise(addr, len, Advice::DontNeed)? };
-        }
-        Ok(())
+        let whole = self.whole_in(pages);
+        whole.iter().try_for_each(|run| self.drop_run(*run))?;
+        let tagged = self.tagged.runs_in(pages).into_iter();
+        let mut others = tagged.filter(|run| !whole.iter().any(|whole| whole.contains(*run)));
+        others.try_for_each(|run| self.drop_run(run))
     }
 
-    /// Copies bytes out of pages that may be marked; the first page that is lost where one is.
-    pub(super) fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), u64> {
+    /// Copies bytes out of pages that may be marked; a page that is lost where one is.
+    pub(super) fn try_read(&self, offset: Bytes, buf: &mut [u8]) -> Result<Option<u64>, OsError> {
         let at = self.base + offset.as_usize();
         // SAFETY: the caller has checked the range against the mapping.
         unsafe {
@@ -171,7 +217,7 @@ impl Tag {
         let (first, last) = (offset.pages_down(self.page), end.pages_up(self.page));
         for page in (first.get()..last.get()).filter(|page| self.tagged.get(*page)) {
             if self.word(page).load(Ordering::Acquire) != self.tag(page) {
-                return Err(page);
+                return Ok(Some(page));
             }
             let saved = self.saved[page as usize].load(Ordering::Acquire).to_ne_bytes();
             let start = Pages::new(page).bytes(self.page).get();
@@ -183,7 +229,8 @@ impl Tag {
                 }
             }
         }
-        Ok(())
+        let read = Extent::new(first.get(), last.get() - first.get());
+        read.map_or(Ok(None), |read| self.lost_of_whole(read))
     }
 
     /// How many of `pages` are in memory.
@@ -197,13 +244,17 @@ impl Tag {
         let (addr, len) = self.place(pages);
         let held = pagemap.runs(addr, len, *reading)?.into_iter();
         let held = held.filter(|run| run.residence == Residence::Page);
+        Ok(held.filter_map(|run| self.pages_of(run.start, run.end)).collect())
+    }
+
+    /// The pages of a run of addresses.
+    fn pages_of(&self, start: usize, end: usize) -> Option<Extent> {
         let pages = |bytes: usize| Bytes::new(bytes as u64).pages_down(self.page).get();
-        Ok(held
-            .filter_map(|run| Extent::new(pages(run.start - self.base), pages(run.end - run.start)))
-            .collect())
+        Extent::new(pages(start - self.base), pages(end - start))
     }
 
     /// The tag of a page: not zero, and not the same for two pages.
+    #[inline]
     fn tag(&self, page: u64) -> u64 {
         // Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
         let mut mixed = self.secret.wrapping_add(page.wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -213,6 +264,7 @@ impl Tag {
     }
 
     /// The first word of a page.
+    #[inline]
     fn word(&self, page: u64) -> &MappedWord {
         let at = self.base + Pages::new(page).bytes(self.page).as_usize();
         debug_assert!((page as usize) < self.saved.len() && at % WORD == 0);
@@ -222,6 +274,7 @@ impl Tag {
     }
 
     /// Address and length of pages.
+    #[inline]
     fn place(&self, pages: Extent) -> (usize, Bytes) {
         let offset = Pages::new(pages.start()).bytes(self.page).as_usize();
         (self.base + offset, Pages::new(pages.len()).bytes(self.page))

@@ -219,8 +219,10 @@ impl Table {
         Self::of_classes(histogram.rules(), goal.classes())
     }
 
-    /// What this table is expected to hold with the objects of `histogram`, whose pages are of
-    /// the same size.
+    /// What this table is expected to hold with the objects of `histogram`.
+    ///
+    /// # Panics
+    /// If the histogram's pages are larger than the table's.
     #[must_use]
     pub fn expected(&self, histogram: &Histogram, metadata: &Metadata) -> Estimate {
         let rules = histogram.rules();

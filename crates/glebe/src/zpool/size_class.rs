@@ -24,7 +24,10 @@ const CLASSES_MAX: u64 = 1 << 12;
 #[non_exhaustive]
 pub enum RulesError {
     /// The step between classes.
-    #[error("a step of {} B between size classes; it is a power of two up to the page's {page}", step.get())]
+    #[error(
+        "a step of {} B between size classes; it is a power of two up to the page's {page}",
+        step.get()
+    )]
     Step {
         /// What was asked for.
         step: Bytes,

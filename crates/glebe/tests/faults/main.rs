@@ -32,6 +32,7 @@ use glebe::volatile::{Engine, Region};
 use footing::{running, Footing};
 use foreign::ForeignPages;
 use pool::Machine;
+use volatile::Memory;
 
 /// Attempts at one fault in a pool that others may change too.
 const ATTEMPTS: u32 = 3;
@@ -265,7 +266,7 @@ fn whatever_source_is_best() {
     walk(machine.as_ref(), "any source", (Lasting::Once, 1), life);
 }
 
-fn volatile_regions() {
+fn volatile_regions(memories: &[Memory]) {
     for engine in [Engine::Scan, Engine::Tag] {
         for without_scan in [false, true] {
             let options = Region::options().engine(engine).without_pagemap_scan(without_scan);
@@ -273,8 +274,14 @@ fn volatile_regions() {
                 println!("skipped: {engine} engine: {error}");
                 continue;
             }
-            let name = format!("volatile, {engine}, without PAGEMAP_SCAN {without_scan}");
-            walk_all(None, &name, || volatile::live(options.clone()));
+            for &memory in memories {
+                if let Err(error) = volatile::live(options.clone(), memory) {
+                    println!("skipped: {engine} engine, {memory:?}: {error}");
+                    continue;
+                }
+                let name = format!("volatile, {engine}, {memory:?}, without scan {without_scan}");
+                walk_all(None, &name, || volatile::live(options.clone(), memory));
+            }
         }
     }
 }
@@ -295,7 +302,9 @@ fn statistics_that_are_served() {
 #[test]
 fn any_kernel_call_may_fail_and_nothing_is_left() {
     footing::steady_heap();
-    volatile_regions();
+    volatile::refused_memory_is_as_it_was();
+    volatile::marks_make_the_calls_they_need();
+    volatile_regions(&Memory::ALL);
     walk_all(None, "compressed-object pool", zpool::live);
     base_pages();
     transparent_huge_pages_and_a_thread_that_zeroes();
@@ -304,5 +313,5 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     a_pool_that_is_grown_for_pages_in_order();
     a_pool_that_is_grown_for_one_page();
     whatever_source_is_best();
-    volatile_regions();
+    volatile_regions(&[Memory::Own]); // after the heap was used for all else
 }

@@ -1,23 +1,95 @@
 //! A life of a volatile region: made, written, marked, purged in part, read, unmarked, dropped.
 //!
 //! Whatever call fails: no page that was not lost holds other bytes, what was lost is told by the
-//! first unmark that succeeds, and zeros are never called kept.
+//! first unmark that succeeds, and zeros are never called kept. The region is of its own memory in
+//! base pages or huge pages, of the caller's, or one with a callback for lost pages; with that,
+//! reads that ask nobody first are among the calls. The callback itself runs in a signal handler,
+//! where a fault is a real SIGBUS: nothing is touched here without asking.
 
 use std::error::Error;
 use std::ops::Range;
+use std::ptr;
 
-use glebe::sys::page_size;
+use glebe::sys::fault::{arm, disarm, Fault, Lasting};
+use glebe::sys::{madvise, page_size, vma};
 use glebe::units::{Bytes, Pages};
-use glebe::volatile::{Error as VolatileError, Options, Priority, Region};
+use glebe::volatile::{Engine, Error as VolatileError, Options, Priority, Region};
 
 use super::{page_of, Outcome};
 
-const PAGES: u64 = 64;
-/// Long and short, as they are unmarked in different ways; both lose pages.
-const MARKED: [Range<u64>; 2] = [0..40, 50..60];
-const LOST: [Range<u64>; 3] = [3..5, 39..40, 52..53];
+/// What the region is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    Own,
+    Huge,
+    Callers,
+    Refilled,
+}
+
+/// Pages and what is done with them.
+struct Shape {
+    pages: u64,
+    /// Long and short, as they are unmarked in different ways; both lose pages.
+    marked: [Range<u64>; 2],
+    lost: [Range<u64>; 3],
+    /// Read while they may be marked, each by a call that may fail: all, or those at the edges.
+    looked_at: Vec<u64>,
+}
+
 /// Attempts at an unmark: a fault that does not last is gone by then.
 const ATTEMPTS: u32 = 3;
+
+impl Memory {
+    pub const ALL: [Self; 4] = [Self::Own, Self::Huge, Self::Callers, Self::Refilled];
+
+    fn shape(self) -> Shape {
+        if self == Self::Huge {
+            let huge = HUGE.pages_down(page_size()).get();
+            return Shape {
+                pages: 4 * huge,
+                marked: [0..2 * huge, 3 * huge..4 * huge],
+                // A huge page, and parts of two.
+                lost: [0..huge, huge + 3..huge + 5, 3 * huge..3 * huge + 1],
+                looked_at: (0..4)
+                    .flat_map(|n| [0, 4, 5, huge - 1].map(|at| n * huge + at))
+                    .collect(),
+            };
+        }
+        Shape {
+            pages: 64,
+            marked: [0..40, 50..60],
+            lost: [3..5, 39..40, 52..53],
+            looked_at: (0..64).collect(),
+        }
+    }
+}
+
+const HUGE: Bytes = Bytes::mib(2);
+
+/// Memory of the caller's own, unmapped when dropped.
+struct Callers(*mut libc::c_void, usize);
+
+impl Callers {
+    fn new(len: Bytes) -> Self {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: without a fixed address the kernel picks a range that nothing else uses.
+        let at = unsafe { libc::mmap(ptr::null_mut(), len.as_usize(), prot, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self(at, len.as_usize())
+    }
+}
+
+impl Drop for Callers {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that mmap gave, of which the region is gone.
+        unsafe { libc::munmap(self.0, self.1) };
+    }
+}
+
+unsafe extern "C" fn refill(_offset: u64, _len: usize, _data: *const ()) -> *const u8 {
+    ptr::null()
+}
 
 fn bytes(pages: &Range<u64>) -> Range<Bytes> {
     let at = |page| Pages::new(page).bytes(page_size());
@@ -41,10 +113,27 @@ fn was_lost(purged: &[Range<u64>], page: u64) -> bool {
 }
 
 /// Every page that can be read holds what it should, and no lost one can while it is marked.
-fn look(region: &Region, purged: &[Range<u64>], marked: &[Range<u64>]) {
+fn look(region: &Region, memory: Memory, purged: &[Range<u64>], marked: &[Range<u64>]) {
     let mut buf = page_of(0);
-    for page in 0..PAGES {
-        match region.try_read(bytes(&(page..page + 1)).start, &mut buf) {
+    let shape = memory.shape();
+    for page in 0..shape.pages {
+        // No call of the kernel's, and none of the region's where it is marked.
+        if region.read(bytes(&(page..page + 1)).start, &mut buf).is_ok() {
+            let zeros = buf.iter().all(|byte| *byte == 0);
+            let lost = was_lost(purged, page);
+            assert!(!lost || !was_lost(marked, page), "page {page} is lost and was read");
+            assert!(if lost { zeros } else { buf == page_of(page) }, "page {page}");
+        }
+    }
+    for &page in &shape.looked_at {
+        let range = bytes(&(page..page + 1));
+        let read = match memory {
+            Memory::Refilled => {
+                region.optimistic(range).and_then(|guard| guard.read(Bytes::ZERO, &mut buf))
+            }
+            _ => region.try_read(range.start, &mut buf),
+        };
+        match read {
             Ok(()) if was_lost(purged, page) => {
                 assert!(!was_lost(marked, page), "page {page} is lost and was read");
                 assert!(buf.iter().all(|byte| *byte == 0), "page {page} is lost");
@@ -57,44 +146,154 @@ fn look(region: &Region, purged: &[Range<u64>], marked: &[Range<u64>]) {
 }
 
 /// One life; the first error is its outcome.
-pub fn live(options: Options) -> Outcome {
-    let region = options.map(bytes(&(0..PAGES)).end)?;
+pub fn live(options: Options, memory: Memory) -> Outcome {
+    let shape = memory.shape();
+    let len = bytes(&(0..shape.pages)).end;
+    // Dropped after the region.
+    let callers = (memory == Memory::Callers).then(|| Callers::new(len));
+    let region = match &callers {
+        // SAFETY: the memory outlives the region, whose calls alone reach it.
+        Some(callers) => unsafe { options.over(callers.0.cast(), len) }?,
+        None if memory == Memory::Refilled => {
+            // SAFETY: the callback allocates nothing, takes no lock and touches nothing.
+            let options = unsafe { options.on_lost(refill, ptr::null()) };
+            options.map(len)?
+        }
+        None => options.huge(memory == Memory::Huge).map(len)?,
+    };
+    let first = use_all(&region, memory, &shape)?;
+    first.map_or(Ok(()), Err)
+}
+
+/// The first error that left the region in use, or one that made it of none.
+fn use_all(
+    region: &Region,
+    memory: Memory,
+    shape: &Shape,
+) -> Result<Option<Box<dyn Error>>, Box<dyn Error>> {
     let mut first: Option<Box<dyn Error>> = None;
-    for page in 0..PAGES {
+    for page in 0..shape.pages {
         region.write(bytes(&(page..page + 1)).start, &page_of(page))?;
     }
     let mut purged = Vec::new();
-    for range in MARKED {
-        match region.mark(bytes(&range), Priority::NORMAL) {
+    for range in &shape.marked {
+        match region.mark(bytes(range), Priority::NORMAL) {
             // The kernel takes no page that it was not given.
-            Ok(()) => purged.extend(LOST.into_iter().filter(|lost| range.contains(&lost.start))),
+            Ok(()) => {
+                let lost = shape.lost.iter().filter(|lost| range.contains(&lost.start));
+                purged.extend(lost.cloned());
+            }
             Err(error) => drop(first.get_or_insert(error.into())),
         }
     }
-    purged.iter().for_each(|lost| purge(&region, lost));
-    let mut marked = MARKED.to_vec();
-    look(&region, &purged, &marked);
-    for range in MARKED {
+    purged.iter().for_each(|lost| purge(region, lost));
+    let mut marked = shape.marked.to_vec();
+    look(region, memory, &purged, &marked);
+    for range in &shape.marked {
         for _ in 0..ATTEMPTS {
-            match region.unmark(bytes(&range)) {
+            match region.unmark(bytes(range)) {
                 Ok(told) => {
                     let told = told.runs().iter().map(|run| run.start()..run.end());
                     let there = purged.iter().filter(|lost| range.contains(&lost.start));
                     assert_eq!(told.collect::<Vec<_>>(), there.cloned().collect::<Vec<_>>());
-                    marked.retain(|other| *other != range);
+                    marked.retain(|other| other != range);
                     break;
                 }
                 Err(error) => drop(first.get_or_insert(error.into())),
             }
-            look(&region, &purged, &marked);
+            look(region, memory, &purged, &marked);
         }
     }
-    look(&region, &purged, &marked);
+    look(region, memory, &purged, &marked);
     if marked.is_empty() {
         region.stats().check()?;
     }
-    if let Err(error) = region.drop_now(bytes(&(0..PAGES))) {
+    if let Err(error) = region.drop_now(bytes(&(0..shape.pages))) {
         first.get_or_insert(error.into());
     }
-    first.map_or(Ok(()), Err)
+    Ok(first)
+}
+
+/// Two mappings side by side for which huge pages were asked, each of so many pages.
+fn hugged(each: u64) -> Option<Range<usize>> {
+    let len = bytes(&(0..each)).end.as_usize();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: memory of the test's own; the advice changes no contents.
+    unsafe {
+        let at = libc::mmap(ptr::null_mut(), 2 * len, protection, flags, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        assert_eq!(libc::madvise(at.byte_add(len), len, libc::MADV_DONTDUMP), 0);
+        let made = libc::madvise(at, 2 * len, libc::MADV_HUGEPAGE) == 0;
+        made.then_some(at.addr()..at.addr() + 2 * len)
+    }
+}
+
+/// Memory that was refused has the advice that it had.
+pub fn refused_memory_is_as_it_was() {
+    let Some(range) = hugged(8).filter(|_| madvise::transparent_huge_page().is_ok()) else {
+        println!("skipped: no transparent huge pages");
+        return;
+    };
+    let len = Bytes::new((range.end - range.start) as u64);
+    let mut refusals = 0;
+    for engine in [Engine::Scan, Engine::Tag] {
+        for nth in 1.. {
+            arm(Fault { nth, choice: 0, lasting: Lasting::Once });
+            let at = ptr::with_exposed_provenance_mut(range.start);
+            // SAFETY: the test's own, which outlives the region.
+            let made = unsafe { Region::options().engine(engine).over(at, len) };
+            let met = disarm();
+            refusals += u32::from(made.is_err());
+            drop(made);
+            let all = vma::among(&range).unwrap();
+            let is_as_before = all.len() == 2 && all.iter().all(|vma| vma.has("hg"));
+            assert!(is_as_before, "{engine} {met:?} {all:?}");
+            if met.refused.is_empty() {
+                break;
+            }
+        }
+    }
+    assert!(refusals > 0, "no fault was met");
+    // SAFETY: its own, and no region is left.
+    unsafe { libc::munmap(ptr::with_exposed_provenance_mut(range.start), len.as_usize()) };
+}
+
+/// Calls made by `of`, of which the first is refused if that is asked for.
+fn calls(refuse_first: bool, of: impl FnOnce()) -> u64 {
+    let nth = if refuse_first { 1 } else { u64::MAX };
+    arm(Fault { nth, choice: 0, lasting: Lasting::Once });
+    of();
+    disarm().calls
+}
+
+/// How many calls marks and unmarks make: what is in swap is brought in first, where there may be
+/// swap; a large range is populated in parts; the tag engine unmarks without any.
+pub fn marks_make_the_calls_they_need() {
+    const LARGE: u64 = 8192;
+    for engine in [Engine::Scan, Engine::Tag] {
+        let Ok(region) = Region::options().engine(engine).map(bytes(&(0..LARGE)).end) else {
+            println!("skipped: {engine} engine");
+            continue;
+        };
+        let range = bytes(&(0..LARGE));
+        for page in 0..LARGE {
+            region.write(bytes(&(page..page + 1)).start, &[1]).unwrap();
+        }
+        let mark = || region.mark(range.clone(), Priority::NORMAL).unwrap();
+        let unmark = || drop(region.unmark(range.clone()).unwrap());
+        let without = calls(false, mark);
+        let to_unmark = calls(false, unmark);
+        // The question for swap comes first; refused, there may be some.
+        let with = calls(true, mark);
+        unmark();
+        match engine {
+            Engine::Scan => {
+                assert!(with > without, "{with} calls with swap, {without} without");
+                let parts = range.end.get() / Bytes::mib(4).get();
+                assert!(to_unmark > parts, "{to_unmark} calls for {parts} parts");
+            }
+            Engine::Tag => assert_eq!(to_unmark, 0),
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! What is marked counts as reclaimable, in the kernel's own count too.
 
 use glebe::units::Pages;
-use glebe::volatile::Priority;
+use glebe::volatile::{Engine, Priority, Region};
 
+use super::adopted::Mapped;
 use super::memory::{fill, lost, pages, regions, whole};
 
 /// Pages that wait in a processor's batch before the kernel counts them.
@@ -24,5 +25,27 @@ fn the_kernel_counts_what_is_marked_and_no_more() {
         assert!(lost(region.unmark(whole(&region))).len() as u64 >= 256 - held);
         assert_eq!(region.stats().lazy_free, Pages::ZERO);
         region.stats().check().unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_reclaimed_is_what_is_in_memory_less_that() {
+    let mapped = Mapped::apart(512);
+    for engine in [Engine::Scan, Engine::Tag] {
+        let Ok(region) = mapped.adopted_by(Region::options().engine(engine)) else {
+            println!("skipped: engine {engine:?}");
+            continue;
+        };
+        fill(&region, 0..512);
+        assert_eq!(region.stats().unreclaimable, Pages::new(512));
+        region.mark(pages(0..256), Priority::NORMAL).unwrap();
+        let marked = region.stats();
+        let kept = marked.unreclaimable.get();
+        assert!((256..=256 + BATCH_MAX).contains(&kept), "{marked}");
+        assert!(marked.to_string().contains("unreclaimable_pages"), "{marked}");
+        assert!(marked.to_json().contains(&format!("\"unreclaimable_pages\": {kept}")));
+        let bytes = format!("glebe_volatile_unreclaimable_bytes{{engine=\"{engine}\"}} ");
+        assert!(marked.to_openmetrics().contains(&bytes), "{}", marked.to_openmetrics());
+        let _ = region.unmark(whole(&region)).unwrap();
     }
 }

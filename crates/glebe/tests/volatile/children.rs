@@ -8,6 +8,15 @@ use super::memory::page;
 
 /// Runs `check` in a child that `make` makes; whether it said yes within 30 seconds.
 pub fn child_says(make: fn() -> i32, check: impl FnOnce() -> bool) -> bool {
+    let status = status_of(make, check);
+    if libc::WIFSIGNALED(status) {
+        println!("the child ended by signal {}", libc::WTERMSIG(status));
+    }
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+/// As [`child_says`]: how the child ended, as waitpid(2) tells it.
+pub fn status_of(make: fn() -> i32, check: impl FnOnce() -> bool) -> i32 {
     let pid = make();
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     // SAFETY: the child runs `check` and leaves by _exit; an alarm ends it if it hangs.
@@ -19,10 +28,7 @@ pub fn child_says(make: fn() -> i32, check: impl FnOnce() -> bool) -> bool {
         }
         let mut status = 0;
         assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
-        if libc::WIFSIGNALED(status) {
-            println!("the child ended by signal {}", libc::WTERMSIG(status));
-        }
-        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        status
     }
 }
 

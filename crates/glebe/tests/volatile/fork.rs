@@ -54,6 +54,48 @@ fn what_is_purged_in_the_child_is_lost_there_only() {
 }
 
 #[test]
+fn huge_pages_that_a_child_shares_are_kept_page_by_page() {
+    for engine in [Engine::Scan, Engine::Tag] {
+        let make = |len| Region::options().engine(engine).huge(true).map(len);
+        let region =
+            match make(glebe::units::Bytes::new(1)).and_then(|one| make(one.len() + one.len())) {
+                Ok(region) => region,
+                Err(error) => {
+                    println!("skipped: {error}");
+                    continue;
+                }
+            };
+        let (all, each) = (region.len().as_usize() / page(), region.len().as_usize() / page() / 2);
+        let (all, each) = (all as u64, each as u64);
+        fill(&region, 0..all);
+        region.mark(whole(&region), Priority::NORMAL).unwrap();
+        let said = child_says(fork, || {
+            purge(&region, each + 2..each + 5);
+            let first = lost(region.unmark(whole(&region)));
+            let kept = is_filled(&region, 0..each + 2) && is_filled(&region, each + 5..all);
+            fill(&region, 0..all);
+            // Now some are the child's own, and the others shared still.
+            region.mark(whole(&region), Priority::NORMAL).unwrap();
+            purge(&region, 1..2);
+            let second = lost(region.unmark(whole(&region)));
+            kept && first == [each + 2, each + 3, each + 4]
+                && second == [1]
+                && is_filled(&region, 0..1)
+                && is_filled(&region, 2..all)
+        });
+        assert!(said, "{engine}");
+        let said = child_says(fork, || {
+            // All of it is the parent's, and nothing was lost.
+            let kept = lost(region.unmark(whole(&region))).is_empty();
+            kept && is_filled(&region, 0..all) && region.stats().check().is_ok()
+        });
+        assert!(said, "{engine}");
+        assert!(lost(region.unmark(whole(&region))).is_empty(), "{engine}");
+        assert!(is_filled(&region, 0..all), "{engine}");
+    }
+}
+
+#[test]
 fn a_touch_of_a_lost_page_is_sigbus_in_the_child_too() {
     for region in regions(4).filter(|region| region.engine() == Engine::Scan) {
         fill(&region, 0..4);

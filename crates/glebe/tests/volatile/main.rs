@@ -4,6 +4,10 @@
 mod accounting;
 mod adopted;
 mod children;
+mod filtered;
 mod fork;
+mod kept;
 mod memory;
 mod refill;
+mod refused;
+mod system_calls;

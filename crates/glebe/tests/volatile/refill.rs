@@ -78,3 +78,34 @@ fn pages_of_the_callers_memory_are_refilled() {
     // SAFETY: the test's own.
     assert_eq!(unsafe { ptr::from_ref(&own[0]).read_volatile() }, 3);
 }
+
+extern "C" fn of_the_programs(_: i32) {}
+
+#[test]
+fn a_handler_in_front_of_glebes_is_an_error_and_not_the_end() {
+    let sevens = vec![7; page()];
+    let make = || refilled(&sevens).map(Bytes::new(4 * page() as u64));
+    if let Err(why) = make() {
+        println!("skipped: {why}");
+        return;
+    }
+    // In a child, whose handler is no other test's.
+    assert!(child_says(fork, || {
+        // SAFETY: all zeros is a `sigaction`; the handlers are this file's and glebe's.
+        let (mut own, mut glebes): (libc::sigaction, libc::sigaction) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        own.sa_sigaction = of_the_programs as *const () as usize;
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &own, &mut glebes) }, 0);
+        let refused = matches!(make(), Err(Error::HandlerCovered));
+        // Reads by a guard do without it.
+        let region = Region::options().engine(Engine::Scan).map(pages(0..4).end).unwrap();
+        region.mark(whole(&region), Priority::NORMAL).unwrap();
+        purge(&region, 1..2);
+        let guard = region.optimistic(whole(&region)).unwrap();
+        let told = guard.read(pages(1..2).start, &mut [0; 9]);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &glebes, ptr::null_mut()) }, 0);
+        refused && matches!(told, Err(Error::Purged { .. })) && goes_round(&make().unwrap())
+    }));
+}

@@ -86,7 +86,7 @@ proptest! {
                 Step::Insert(extent, priority) => {
                     let priority = Priority::new(priority).unwrap();
                     let new = marks.insert(extent, priority, now);
-                    prop_assert_eq!(&new, &runs(&pages, extent, |page| page.is_none()));
+                    prop_assert_eq!(new.to_vec(), runs(&pages, extent, |page| page.is_none()));
                     let order = i as u64;
                     for page in &mut pages[extent.start() as usize..extent.end() as usize] {
                         page.get_or_insert(Page { priority, order, since: now, dropped: false });
@@ -95,7 +95,7 @@ proptest! {
                 }
                 Step::Remove(extent) => {
                     let marked = runs(&pages, extent, |page| page.is_some());
-                    prop_assert_eq!(marks.within(extent), marked.clone());
+                    prop_assert_eq!(marks.within(extent).to_vec(), marked.clone());
                     marks.remove(extent);
                     pages[extent.start() as usize..extent.end() as usize].fill(None);
                     marked.iter().for_each(|part| bitmap.clear(*part));
@@ -126,7 +126,7 @@ proptest! {
             }
             marks.check_invariants();
             let marked = runs(&pages, everything, |page| page.is_some());
-            prop_assert_eq!(marks.all(), marked.clone());
+            prop_assert_eq!(marks.all().to_vec(), marked.clone());
             prop_assert_eq!(bitmap.runs_in(everything), marked.clone());
             prop_assert_eq!(bitmap.first_in(everything), marked.first().map(|run| run.start()));
             prop_assert_eq!(marks.pages(), pages.iter().flatten().count() as u64);

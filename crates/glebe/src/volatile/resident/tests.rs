@@ -70,7 +70,9 @@ proptest! {
                             if page.guards > 0 { &mut page.kept_back } else { &mut page.marked };
                         place.get_or_insert(priority);
                     }
-                    for i in pins.keep_back(pages, priority).into_iter().flat_map(each) {
+                    let uncovered = pins.uncovered(pages);
+                    pins.keep_back(pages, &uncovered, priority);
+                    for i in uncovered.iter().copied().flat_map(each) {
                         real[i].get_or_insert(priority);
                     }
                 }
@@ -150,4 +152,30 @@ fn a_guarded_range_is_not_lost_and_marked_again_at_the_end() {
         let lost = region.unmark(pages(0)..pages(8)).unwrap();
         assert!(lost.is_empty(), "{lost:?}");
     }
+}
+
+#[test]
+fn a_guard_that_is_left_keeps_its_range_until_it_is_released() {
+    let region = Region::map(pages(8)).unwrap();
+    region.write(Bytes::ZERO, &vec![9; pages(8).as_usize()]).unwrap();
+    region.mark(pages(0)..pages(8), Priority::LOWEST).unwrap();
+    region.drop_now(pages(2)..pages(3)).unwrap();
+    let marked = || region.stats().marked.get();
+    assert_eq!(region.resident(pages(2)..pages(5)).unwrap().leave().pages().get(), 1);
+    assert_eq!(marked(), 5);
+    // A guard that lives is not for others to release, nor is part of one that was left.
+    let guard = region.resident(pages(4)..pages(6)).unwrap();
+    for range in [pages(4)..pages(6), pages(2)..pages(4), pages(0)..pages(8)] {
+        let refused = region.release(range.clone());
+        assert!(matches!(refused, Err(Error::NotHeld { offset }) if offset == range.start));
+    }
+    assert!(matches!(region.release(pages(2)..pages(2)), Err(Error::Empty)));
+    assert!(matches!(region.release(pages(2)..pages(9)), Err(Error::Beyond { .. })));
+    assert_eq!(marked(), 4);
+    region.release(pages(2)..pages(5)).unwrap();
+    assert_eq!(marked(), 6);
+    assert!(matches!(region.release(pages(2)..pages(5)), Err(Error::NotHeld { .. })));
+    drop(guard);
+    assert_eq!(marked(), 8);
+    assert!(region.unmark(pages(0)..pages(8)).unwrap().is_empty());
 }

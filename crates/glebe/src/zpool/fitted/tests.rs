@@ -1,3 +1,5 @@
+//! Fitted tables against all tables there are, and against those of the rules.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tables against those of the kernel, which a report lists, and against their definition.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,0 +1,81 @@
+//! `glebe zpool`: the size classes of a pool of compressed objects, for any parameters.
+//!
+//! The columns are named as in the kernel's `zsmalloc/POOL/classes`; a class has the number that
+//! it has there, its place among all sizes.
+
+use std::io::{self, Write};
+
+use glebe::sys::page_size;
+use glebe::units::{Bytes, PageSize, Pages};
+use glebe::zpool::{Rules, Table};
+
+use crate::{size, Outcome};
+
+/// Options of `glebe zpool`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// What to print
+    #[arg(value_enum)]
+    what: What,
+    /// The most pages of a zspage, up to 16
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    chain: u64,
+    /// The size of a page; that of this machine if not given
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    page: Option<Bytes>,
+    /// Between the sizes of two classes, a power of two; a page's 256th part if not given
+    #[arg(long, value_name = "BYTES", value_parser = size::parse)]
+    step: Option<Bytes>,
+    /// The size of the smallest class
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, default_value = "32")]
+    min: Bytes,
+    /// Keep classes apart that have as many pages and as many objects a zspage
+    #[arg(long)]
+    no_merge: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum What {
+    /// The size classes
+    Classes,
+}
+
+/// Prints what was asked for.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    let page = args.page.unwrap_or(page_size().bytes());
+    let page = PageSize::new(page.get())
+        .ok_or_else(|| format!("pages of {} B; a page is a power of two", page.get()))?;
+    let usual = Rules::of_page(page);
+    let rules = Rules {
+        step: args.step.unwrap_or(usual.step),
+        min: args.min,
+        chain: Pages::new(args.chain),
+        merge: !args.no_merge,
+        page,
+    };
+    match args.what {
+        What::Classes => write_classes(&Table::by_rules(&rules)?, out)?,
+    }
+    Ok(())
+}
+
+fn write_classes(table: &Table, out: &mut dyn Write) -> io::Result<()> {
+    let rules = table.rules();
+    writeln!(out, "class  size objs_per_zspage pages_per_zspage  tail tail_percent")?;
+    for class in table.classes() {
+        let number = (class.size - rules.min).get().div_ceil(rules.step.get());
+        let tail = class.tail(rules.page).get();
+        let percent = tail as f64 * 100.0 / class.pages.bytes(rules.page).get() as f64;
+        writeln!(
+            out,
+            "{number:5} {:5} {:15} {:16} {tail:5} {percent:12.2}",
+            class.size.get(),
+            class.objects,
+            class.pages.get(),
+        )?;
+    }
+    let count = table.classes().len();
+    let classes = if count == 1 { "class" } else { "classes" };
+    let mark = table.watermark().get();
+    writeln!(out, "{count} {classes}; objects above {mark} B take a page each")
+}

@@ -1,0 +1,137 @@
+//! Processes that may not make every system call: no userfaultfd, as in a container, and hardly
+//! any at all.
+//!
+//! Safety: filters are set in children only, which end by a call that each filter allows.
+
+use std::mem::offset_of;
+
+use glebe::volatile::{Engine, Error, Priority, Region};
+
+use super::adopted::Mapped;
+use super::children::{child_says, fork, status_of};
+use super::memory::{fill, is_filled, lost, pages, purge, whole};
+
+/// `USERFAULTFD_IOC_NEW` of the device file.
+const NEW_BY_DEVICE: u32 = 0xAA00;
+
+fn load(offset: usize) -> libc::sock_filter {
+    let code = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    libc::sock_filter { code, jt: 0, jf: 0, k: offset as u32 }
+}
+
+/// Passes over `miss` instructions unless the value that was loaded is `k`.
+fn unless(k: u32, miss: u8) -> libc::sock_filter {
+    let code = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    libc::sock_filter { code, jt: 0, jf: miss, k }
+}
+
+fn answer(k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k }
+}
+
+/// As Docker's default profile does: EPERM, here by way of the device file too.
+fn deny_userfaultfd() -> bool {
+    let denied = answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    let number = load(offset_of!(libc::seccomp_data, nr));
+    let request = load(offset_of!(libc::seccomp_data, args) + size_of::<u64>());
+    let mut filter = [
+        number,
+        unless(libc::SYS_userfaultfd as u32, 1),
+        denied,
+        unless(libc::SYS_ioctl as u32, 3),
+        request,
+        unless(NEW_BY_DEVICE, 1),
+        denied,
+        answer(libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the program outlives the call that copies it; the process is a child of the test's.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+    }
+}
+
+#[test]
+fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
+    let mapped = Mapped::of_pages(8);
+    let goes_round = |region: &Region| {
+        fill(region, 0..8);
+        region.mark(whole(region), Priority::NORMAL).unwrap();
+        purge(region, 2..4);
+        let is_told = lost(region.unmark(whole(region))) == [2, 3];
+        is_told && is_filled(region, 0..2) && is_filled(region, 4..8)
+    };
+    let falls_back = || {
+        let own = Region::map(pages(0..8).end).unwrap();
+        let adopted = mapped.adopted_by(Region::options()).unwrap();
+        let refused = Region::options().engine(Engine::Scan).map(pages(0..8).end);
+        let is_refused =
+            matches!(&refused, Err(Error::Os(error)) if error.to_string().contains("userfaultfd"));
+        let fell_back = own.engine() == Engine::Tag && adopted.engine() == Engine::Tag;
+        is_refused && fell_back && goes_round(&own) && goes_round(&adopted)
+    };
+    // The child may have a descriptor already, for the regions of other tests; its child has none.
+    assert!(child_says(fork, || {
+        if !deny_userfaultfd() {
+            println!("skipped: seccomp: {}", std::io::Error::last_os_error());
+            return true;
+        }
+        child_says(fork, falls_back)
+    }));
+}
+
+/// Unmarks in a child that is killed for every system call but read, write and exit, and returns
+/// how the child ended.
+fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
+    status_of(fork, || {
+        let round = || {
+            region.mark(whole(region), Priority::NORMAL).unwrap();
+            losses.iter().for_each(|page| purge(region, *page..*page + 1));
+        };
+        // Once before, so that the heap has room.
+        round();
+        drop(lost(region.unmark(whole(region))));
+        fill(region, 0..64);
+        round();
+        // SAFETY: the child's own; it ends by the plain exit(2), which the strict mode allows.
+        unsafe {
+            if libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) != 0 {
+                libc::_exit(2);
+            }
+            let told = region.unmark(whole(region));
+            let told = told.is_ok_and(|purged| purged.pages().get() >= losses.len() as u64);
+            libc::syscall(libc::SYS_exit, i32::from(!told));
+        }
+        false
+    })
+}
+
+#[test]
+fn the_tag_engine_unmarks_without_a_system_call() {
+    for (engine, is_silent) in [(Engine::Tag, true), (Engine::Scan, false)] {
+        let region = match Region::options().engine(engine).map(pages(0..64).end) {
+            Ok(region) => region,
+            Err(error) => {
+                println!("skipped: engine {engine:?}: {error}");
+                continue;
+            }
+        };
+        fill(&region, 0..64);
+        for losses in [&[][..], &[3, 4, 40]] {
+            let status = unmarks_in_silence(&region, losses);
+            if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 2 {
+                println!("skipped: no strict seccomp");
+                return;
+            }
+            // The other engine's system calls are what the test can see.
+            let killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
+            let fine = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
+            assert_eq!(
+                (fine, killed),
+                (is_silent, !is_silent),
+                "{engine:?} {losses:?} {status:#x}"
+            );
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What memory a region cannot be made of, and whose arguments are wrong: each by its name.
+//!
+//! Safety: memory of the tests' own, or refused before anything is done with it.
+
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use glebe::sys::vma;
+use glebe::units::Bytes;
+use glebe::volatile::{Engine, Error, Priority, Region};
+
+use super::adopted::{Mapped, PRIVATE, READ_WRITE};
+use super::children::{child_says, fork};
+use super::memory::{fill, lost, page, pages, whole};
+
+#[test]
+fn what_cannot_be_volatile_is_refused_by_name() {
+    let refused = |mapped: &Mapped| mapped.adopted_by(Region::options()).unwrap_err();
+    let shared = Mapped::new(page(), READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS).unwrap();
+    let at = shared.at.addr();
+    assert!(matches!(refused(&shared), Error::Shared { addr } if addr == at));
+    let read_only = Mapped::new(page(), libc::PROT_READ, PRIVATE).unwrap();
+    let at = read_only.at.addr();
+    assert!(matches!(refused(&read_only), Error::ReadOnly { addr } if addr == at));
+    let part = Mapped::of_pages(4);
+    part.replace(2, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    let at = part.at.addr() + 2 * page();
+    assert!(matches!(refused(&part), Error::Shared { addr } if addr == at));
+    let locked = Mapped::of_pages(2);
+    // SAFETY: its own page.
+    if unsafe { libc::mlock(locked.at.byte_add(page()).cast(), page()) } == 0 {
+        let at = locked.at.addr() + page();
+        assert!(matches!(refused(&locked), Error::Locked { addr } if addr == at));
+    } else {
+        println!("skipped: mlock: {}", std::io::Error::last_os_error());
+    }
+    let flags = PRIVATE | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_NORESERVE;
+    match Mapped::new(2 << 20, READ_WRITE, flags) {
+        Some(huge) => assert!(matches!(refused(&huge), Error::Hugetlb { .. })),
+        None => println!("skipped: no hugetlb mapping of 2 MiB"),
+    }
+    let all = vma::among(&(0..usize::MAX)).unwrap();
+    if let Some(vdso) = all.iter().find(|vma| vma.path == "[vdso]") {
+        let at = ptr::with_exposed_provenance_mut(vdso.start);
+        let len = Bytes::new((vdso.end - vdso.start) as u64);
+        // SAFETY: refused before anything is done with it.
+        let refused = unsafe { Region::options().over(at, len).unwrap_err() };
+        assert!(matches!(refused, Error::Special { .. }), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_private_mapping_of_a_file_is_refused() {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    for protection in [READ_WRITE, libc::PROT_READ] {
+        // SAFETY: at an address of the kernel's choice; writes stay with the process.
+        let at = unsafe {
+            let fd = file.as_raw_fd();
+            libc::mmap(ptr::null_mut(), page(), protection, libc::MAP_PRIVATE, fd, 0)
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        let mapped = Mapped { at: at.cast(), len: page() };
+        let refused = mapped.adopted_by(Region::options()).unwrap_err();
+        let at = mapped.at.addr();
+        assert!(matches!(refused, Error::FilePrivate { addr } if addr == at), "{refused:?}");
+    }
+}
+
+#[test]
+fn memory_that_is_watched_already_is_refused() {
+    let mapped = Mapped::of_pages(4);
+    let Ok(first) = mapped.adopted_by(Region::options().engine(Engine::Scan)) else {
+        println!("skipped: no scan engine");
+        return;
+    };
+    fill(&first, 0..4);
+    first.mark(pages(2..3), Priority::NORMAL).unwrap();
+    let refused = mapped.adopted_by(Region::options()).unwrap_err();
+    let at = mapped.at.addr() + 2 * page();
+    let is_named = matches!(&refused, Error::Special { addr, what }
+        if *addr == at && what.contains("userfaultfd"));
+    assert!(is_named, "{refused:?}");
+    assert!(lost(first.unmark(whole(&first))).is_empty());
+}
+
+#[test]
+fn memory_that_loses_its_pages_anyhow_is_refused() {
+    const MAP_DROPPABLE: i32 = 0x08;
+    let Some(mapped) = Mapped::new(page(), READ_WRITE, MAP_DROPPABLE | libc::MAP_ANONYMOUS) else {
+        println!("skipped: no MAP_DROPPABLE: {}", std::io::Error::last_os_error());
+        return;
+    };
+    let refused = mapped.adopted_by(Region::options()).unwrap_err();
+    let at = mapped.at.addr();
+    assert!(matches!(refused, Error::Special { addr, .. } if addr == at), "{refused:?}");
+}
+
+#[test]
+fn a_process_that_locks_all_its_memory_has_no_region() {
+    let mapped = Mapped::of_pages(2);
+    for engine in [None, Some(Engine::Scan), Some(Engine::Tag)] {
+        let options = || engine.map_or(Region::options(), |it| Region::options().engine(it));
+        if let Err(error) = options().map(pages(0..2).end) {
+            println!("skipped: engine {engine:?}: {error}");
+            continue;
+        }
+        assert!(child_says(fork, || {
+            // SAFETY: the child's own memory.
+            if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+                println!("skipped: mlockall: {}", std::io::Error::last_os_error());
+                return true;
+            }
+            let refused = matches!(options().map(pages(0..2).end), Err(Error::Locked { .. }));
+            // What was there before is not locked.
+            refused && mapped.adopted_by(options()).is_ok()
+        }));
+    }
+}
