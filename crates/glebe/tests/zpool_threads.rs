@@ -28,7 +28,9 @@ fn bytes_of(whose: u64, version: u64, len: usize, buf: &mut Vec<u8>) {
     let tag = whose << 40 | version;
     buf.clear();
     buf.extend(tag.to_le_bytes());
-    buf.extend((8..len as u64).map(|at| (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8 ^ at as u8));
+    buf.extend(
+        (8..len as u64).map(|at| (tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8 ^ at as u8),
+    );
 }
 
 /// Whose the bytes are, which are one object's and whole.

@@ -5,8 +5,9 @@
 //! page reads as zeros. To unmark, the word is compared and exchanged back, which is a store and
 //! so cancels the kernel's right; no system call is made. The kernel takes the page out of the
 //! page table before it looks whether the page is dirty, so the exchange either comes first and
-//! keeps the page, or finds zeros. A huge page has one tag for all of it (`whole`). The idea is Kevin Easton's (linux-mm, April 2014), and found in
-//! Chromium's `MadvFreeDiscardableMemoryPosix` and in skeeto's `purgeable`.
+//! keeps the page, or finds zeros. A huge page has one tag for all of it (`whole`). The idea is
+//! Kevin Easton's (linux-mm, April 2014), and found in Chromium's `MadvFreeDiscardableMemoryPosix`
+//! and in skeeto's `purgeable`.
 //!
 //! ```text
 //! marked page   word 0 = tag        lost page   word 0 = 0        else: written while marked
@@ -33,13 +34,15 @@ use super::purged::{merged, push};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::racy;
-use crate::sync::{fence, MappedWord, Ordering};
+use crate::sync::{fence, prefetch, MappedWord, Ordering};
 use crate::sys::madvise::{advise, Advice};
 use crate::sys::pagemap::{Pagemap, Reading, Residence};
 use crate::units::{Bytes, PageSize, Pages};
 
 /// Up to so many pages are looked at one by one: no system call where all were written.
 const FEW_PAGES: u64 = 16;
+/// How many pages ahead of the one at hand a word is fetched.
+const AHEAD: u64 = 8;
 /// Bytes of a tag.
 const WORD: usize = size_of::<u64>();
 
@@ -137,6 +140,15 @@ impl Tag {
         self.free(pages)
     }
 
+    /// Starts to fetch the word of a page that comes after `page` in `run`: each page is a miss of
+    /// its own, and an exchange waits for all that is under way.
+    #[inline]
+    fn fetch_ahead(&self, page: u64, run: Extent) {
+        if page + AHEAD < run.end() {
+            prefetch(self.word(page + AHEAD));
+        }
+    }
+
     /// Saves a page's first word and puts the tag there.
     #[inline]
     fn put_tag(&self, page: u64) {
@@ -161,6 +173,7 @@ impl Tag {
         let of_whole = !found.lost.is_empty();
         for run in parts.iter().flat_map(|part| self.tagged.runs(*part)) {
             for page in run.start()..run.end() {
+                self.fetch_ahead(page, run);
                 let Err(word) = self.take_back(page) else { continue };
                 let Some(page) = Extent::new(page, 1) else { continue };
                 if word != 0 {

@@ -354,6 +354,7 @@ impl State {
         if memory.pins.is_pinned(place.zspage) {
             self.blocks.set_limbo(ordinal, place.slot);
             self.limbo.push(Limbo { zspage: place.zspage, slot: place.slot });
+            memory.add_waiting();
             return false;
         }
         self.free(memory, ordinal, place.slot)
@@ -412,6 +413,7 @@ impl State {
         let Limbo { zspage, slot } = self.limbo[0];
         if !memory.pins.is_pinned(zspage) {
             self.limbo.swap_remove(0);
+            memory.sub_waiting();
             self.free_unused(memory, Place { zspage, slot });
         }
     }
@@ -425,6 +427,7 @@ impl State {
                 self.limbo.push(limbo);
             } else {
                 let Limbo { zspage, slot } = limbo;
+                memory.sub_waiting();
                 went |= self.free_unused(memory, Place { zspage, slot });
             }
         }
@@ -464,7 +467,7 @@ impl State {
     fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
         let to = self.groups.fullest()?;
         let unpinned = |ordinal: &u32| !memory.pins.is_pinned(self.blocks.number(*ordinal));
-        for head in self.groups.from_emptiest() {
+        for head in self.groups.emptiest_first() {
             let of_list = std::iter::successors(Some(head), |ordinal| {
                 Some(self.blocks.link(*ordinal, NEXT)).filter(|next| *next != NONE)
             });
@@ -548,7 +551,7 @@ impl State {
         let mut found = Vec::new();
         let full =
             (0..self.blocks.len()).find(|ordinal| self.blocks.used(*ordinal) == self.shape.objects);
-        for ordinal in self.groups.from_emptiest().chain(full) {
+        for ordinal in self.groups.emptiest_first().chain(full) {
             let zspage = self.blocks.number(ordinal);
             for slot in 0..self.blocks.fresh(ordinal) {
                 if let Some((_, entry)) = self.object(memory, ordinal, slot) {

@@ -21,6 +21,8 @@ const OWN_STEP_BYTES: usize = 8 << 10;
 const PAGES_PER_FREEABLE: u64 = 100;
 /// Freeable pages that are not worth it.
 const FREEABLE_MIN: u64 = 8;
+/// Whenever so many more slots wait for readers, it is looked whether these have left.
+const WAITING: u64 = 64;
 /// Objects that a full step of draining moves, times the bytes of each, at most.
 const DRAIN_BYTES: usize = 16 << 10;
 
@@ -68,6 +70,7 @@ impl Pool {
 
     fn compact_until(&self, work: &mut Work, is_spent: impl Fn(&Work) -> bool) {
         let memory = &self.objects.memory;
+        self.objects.settle();
         while self.objects.classes.is_draining() && !is_spent(work) {
             if !matches!(self.objects.drain(work), Ok(true)) {
                 break;
@@ -99,6 +102,10 @@ impl Pool {
         memory.pages.trim(&memory.account);
         if self.compaction == Compaction::Automatic {
             let bound = memory.pages.used() / PAGES_PER_FREEABLE + FREEABLE_MIN;
+            let waiting = memory.waiting();
+            if waiting != 0 && waiting % WAITING == 0 {
+                self.objects.settle();
+            }
             if memory.freeable() > bound {
                 self.compact_some();
             }

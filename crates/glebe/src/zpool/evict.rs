@@ -14,14 +14,17 @@ use crate::units::Bytes;
 
 /// Zspages that are looked at for each that goes.
 const SAMPLE: usize = 64;
+/// Zspages found that other threads evict first, or of which nothing can go.
+const LOST_MAX: usize = 32;
 /// Numbers that are passed over at most, where few zspages are left.
-const LOOKED_AT_MAX: u32 = 4096;
+const LOOKED_AT_MAX: u32 = 1 << 12;
 
 impl Pool {
     /// Makes room for something; false if nothing can go. `trimmed` is whether this was called
     /// last for the same thing and gave kept pages back, which was not enough.
     pub(crate) fn make_room(&self, trimmed: &mut bool) -> bool {
         let memory = &self.objects.memory;
+        self.objects.settle();
         *trimmed = !*trimmed && memory.pages.trim_to(&memory.account, 0) > 0;
         if *trimmed {
             return true;
@@ -34,9 +37,10 @@ impl Pool {
 
     /// Removes the objects of one old zspage; whether there was one.
     fn evict_oldest(&self) -> bool {
-        // Twice round: those that were read have had their second chance then.
+        // Twice round: those that were read have had their second chance then. And some more,
+        // since other threads may be faster to evict what was found.
         let (_, end) = self.objects.memory.zspages.made();
-        (0..=2 * end as usize / SAMPLE + 1).any(|_| self.evict_of_sample())
+        (0..2 * end as usize / SAMPLE + LOST_MAX).any(|_| self.evict_of_sample())
     }
 
     fn evict_of_sample(&self) -> bool {

@@ -36,7 +36,7 @@ impl Groups {
         } else if used == self.objects {
             FULL
         } else {
-            (u64::from(used) * self.tenths >> 32) as usize + 1
+            ((u64::from(used) * self.tenths) >> 32) as usize + 1
         }
     }
 
@@ -48,7 +48,7 @@ impl Groups {
     }
 
     /// The first zspages of each list, emptiest list first, full ones left out.
-    pub(crate) fn from_emptiest(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn emptiest_first(&self) -> impl Iterator<Item = u32> + '_ {
         self.heads[..FULL].iter().copied().filter(|head| *head != NONE)
     }
 

@@ -25,19 +25,38 @@ pub(crate) struct Memory {
     freeable: AtomicU64,
     /// Classes that have such pages.
     ready: [AtomicU64; CLASS_WORDS],
+    /// Slots in limbo.
+    waiting: AtomicU64,
 }
 
 impl Memory {
     pub(crate) fn new(entries: Entries, zspages: Zspages, pages: Pages, account: Account) -> Self {
         let ready = std::array::from_fn(|_| AtomicU64::new(0));
-        let (pins, freeable) = (Pins::new(), AtomicU64::new(0));
-        Self { entries, zspages, pages, pins, account, freeable, ready }
+        let (freeable, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
+        let pins = Pins::new();
+        Self { entries, zspages, pages, pins, account, freeable, ready, waiting }
     }
 
     /// Pages that compaction would free.
     #[inline]
     pub(crate) fn freeable(&self) -> u64 {
         self.freeable.load(Ordering::Relaxed)
+    }
+
+    /// Slots that wait for readers.
+    #[inline]
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// One more waits.
+    pub(crate) fn add_waiting(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One waits no more.
+    pub(crate) fn sub_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// `zspages` of `pages` each that compaction would free have come.

@@ -14,7 +14,7 @@
 #![allow(unsafe_code)]
 
 use super::account::NoRoom;
-use super::class::{Stop, Work};
+use super::class::{Class, State, Stop, Work};
 use super::classes::Classes;
 use super::entry::{Entry, Kind};
 use super::memory::Memory;
@@ -192,7 +192,7 @@ impl Objects {
     }
 
     #[inline]
-    fn count_gone(&self, state: &mut super::class::State, len: usize) {
+    fn count_gone(&self, state: &mut State, len: usize) {
         state.counts.went += 1;
         state.counts.objects -= 1;
         state.counts.bytes -= len as u64;
@@ -235,6 +235,15 @@ impl Objects {
         let class = self.classes.get(number)?;
         let mut state = if wait { class.lock() } else { class.try_lock()? };
         Some(state.compact(&self.memory, work))
+    }
+
+    /// Frees the slots of all classes that waited for readers who have left; whether a zspage went.
+    pub(crate) fn settle(&self) -> bool {
+        let settle = |class: &Class| {
+            let mut state = class.lock();
+            state.limbo() > 0 && state.settle(&self.memory)
+        };
+        self.memory.waiting() > 0 && self.classes.all().filter(|class| settle(class)).count() > 0
     }
 
     /// Moves a few objects out of a retired class; whether any was moved.

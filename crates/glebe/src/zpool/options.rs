@@ -40,7 +40,7 @@ pub enum TableChoice {
     BySize,
     /// By these rules, and never otherwise.
     Rules(Rules),
-    /// As [`TableChoice::BySize`] at first, and then by what the pool holds: whenever its pages have
+    /// As [`TableChoice::BySize`] at first, then by what the pool holds: whenever its pages have
     /// doubled or halved, classes are chosen for the lengths there are, if that saves enough.
     Fitted,
 }

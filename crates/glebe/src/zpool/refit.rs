@@ -60,7 +60,8 @@ impl Pool {
         self.refit.high.store((used * 2).max(PAGES_MIN), Ordering::Relaxed);
         let Ok(histogram) = self.histogram_on(table.rules()) else { return };
         let fitted = table.refitted(&histogram, &METADATA, MOVE_COST);
-        let (now, then) = (table.expected(&histogram, &METADATA), fitted.expected(&histogram, &METADATA));
+        let (now, then) =
+            (table.expected(&histogram, &METADATA), fitted.expected(&histogram, &METADATA));
         if (now.held - then.held) * HELD_PER_SAVED >= now.held {
             // What does not fit now, with classes still being emptied, is looked at again later.
             let _ = self.change_table(&mut table, &fitted);

@@ -226,7 +226,8 @@ fn by_itself_a_pool_keeps_near_what_compaction_would_leave() {
 #[test]
 fn a_budget_of_pages_is_not_passed_by_a_zspage() {
     let pool = Pool::options().compaction(Compaction::Manual).build().unwrap();
-    let handles: Vec<Handle> = (0..4000).map(|n| pool.insert(&bytes_of(n, 1400)).unwrap()).collect();
+    let handles: Vec<Handle> =
+        (0..4000).map(|n| pool.insert(&bytes_of(n, 1400)).unwrap()).collect();
     handles.iter().step_by(2).for_each(|handle| pool.remove(*handle).unwrap());
     let chain = pool.table().rules().chain;
     while pool.freeable() > Pages::ZERO {

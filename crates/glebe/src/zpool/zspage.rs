@@ -263,7 +263,7 @@ impl Blocks {
 
     /// What a chunk takes.
     fn chunk_bytes(&self) -> u64 {
-        (self.stride * size_of::<u32>() << self.shift) as u64 + CHUNK_EXTRA
+        ((self.stride * size_of::<u32>()) << self.shift) as u64 + CHUNK_EXTRA
     }
 
     /// Adds the block of a new zspage; its ordinal.

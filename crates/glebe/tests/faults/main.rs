@@ -302,10 +302,10 @@ fn statistics_that_are_served() {
 #[test]
 fn any_kernel_call_may_fail_and_nothing_is_left() {
     footing::steady_heap();
+    walk_all(None, "compressed-object pool", zpool::live);
     volatile::refused_memory_is_as_it_was();
     volatile::marks_make_the_calls_they_need();
     volatile_regions(&Memory::ALL);
-    walk_all(None, "compressed-object pool", zpool::live);
     base_pages();
     transparent_huge_pages_and_a_thread_that_zeroes();
     populating_by_threads();

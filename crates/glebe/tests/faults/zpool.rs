@@ -35,7 +35,12 @@ pub fn live() -> Outcome {
     for (n, handle) in handles.iter().skip(1).step_by(3) {
         pool.remove(*handle).unwrap_or_else(|error| panic!("object {n}: {error}"));
     }
-    handles = handles.into_iter().enumerate().filter(|(at, _)| at % 3 != 1).map(|(_, kept)| kept).collect();
+    handles = handles
+        .into_iter()
+        .enumerate()
+        .filter(|(at, _)| at % 3 != 1)
+        .map(|(_, kept)| kept)
+        .collect();
     pool.compact(Budget::All)?;
     look(&pool, &handles);
     let rules = Rules { chain: Pages::new(2), ..*pool.table().rules() };

@@ -108,9 +108,8 @@ fn a_reader_follows_an_object_that_is_moved() {
             assert!(pool.remove(0, name.0, name.1).is_some());
         }
         let (one, other) = ([names[0], names[2]], Arc::clone(&pool));
-        let reader = thread::spawn(move || {
-            (read(&other, one[0], &[1]), read(&other, one[1], &[3]))
-        });
+        let reader =
+            thread::spawn(move || (read(&other, one[0], &[1]), read(&other, one[1], &[3])));
         let mut work = Work { bytes_left: 1 << 10, ..Work::default() };
         let stop = pool.compact(0, &mut work, true);
         let five = insert(&pool, 5);

@@ -3,7 +3,9 @@
 //! A page has 512 bytes, a zspage one page with two slots, and an object two words. Models look at
 //! the words that are contended, and not at how pages and entries are supplied.
 
+#[path = "zpool/frames.rs"]
 pub(crate) mod frames;
+#[path = "zpool/words.rs"]
 pub(crate) mod words;
 
 #[allow(dead_code)]
