@@ -60,9 +60,8 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     overhead::reported(&trace, &mut report)?;
     let traced = Workload::of_trace(&trace, plan.runs);
     let tree = tree(options, plan, &mut report)?;
-    let workloads: Vec<&Workload> = [Some(&traced), tree.as_ref()].into_iter().flatten().collect();
-    overhead::beside_zram(&trace, &workloads, &mut report)?;
-    overhead::allocators(plan.runs, &traced, &mut report)?;
+    let columns = overhead::beside_zram(&trace, &traced, tree.as_ref(), &mut report)?;
+    overhead::allocators(plan.runs, &traced, columns, &mut report)?;
     let pages = pages(tree.as_ref(), plan, &mut report)?;
     drop((traced, tree));
     speed::measure(&pages, plan.rounds, &mut report)?;

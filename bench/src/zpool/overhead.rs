@@ -5,10 +5,12 @@
 
 use std::fmt::Write as _;
 
+use glebe::sys::page_size;
 use glebe::units::{Bytes, PageSize};
 use glebe::zpool::{Metadata, Table};
 
 use super::apart::{self, Job};
+use super::made::PAGE;
 use super::malloc::Allocator;
 use super::replay::{in_pool, in_zram, Figures, Outcome};
 use super::store::{rules, Classes};
@@ -45,8 +47,13 @@ const TOLERANCE: f64 = 1.0;
 /// The pool with the patch's and the kernel's classes on all of the trace: it is the pool that
 /// they describe if it holds what they do.
 pub(super) fn reported(trace: &Trace, report: &mut Report) -> Result<(), Error> {
-    let workload = Workload::of_trace(trace, 1);
     report.check("report_rows_off", 0);
+    if page_size().bytes().as_usize() != PAGE {
+        let why = "the trace is of pages of 4 KiB, and this machine has others";
+        report.absent("reported_untar", "glebe", PERCENT, why);
+        return Ok(());
+    }
+    let workload = Workload::of_trace(trace, 1);
     for (classes, rows) in REPORTED {
         let outcome = in_pool(&workload, &workload.directories, classes, HEADER)?;
         report.check("wrong_bytes", outcome.wrong);
@@ -92,51 +99,28 @@ fn patch_table(who: &str, steps: &[Step], outcome: &Outcome, report: &mut Report
     report.section(who, &table);
 }
 
-/// The steps of the trace, and of the tree where there is one, in the pool and in zram.
+/// Whose figures, with all else, after each step of the directories and of the halves.
+pub(super) type Column = (String, Vec<f64>);
+
+/// The steps of the trace, and of the tree where there is one, in the pool and in zram; the
+/// columns of the trace.
 pub(super) fn beside_zram(
     trace: &Trace,
-    workloads: &[&Workload],
+    traced: &Workload,
+    tree: Option<&Workload>,
     report: &mut Report,
-) -> Result<(), Error> {
+) -> Result<Vec<Column>, Error> {
     let zspage_pages = zspage_pages(trace);
-    let mut worst = vec![[f64::NAN; 2]; OURS.len()];
-    for workload in workloads {
-        let suffix = if workload.is_tree() { "_tree" } else { "" };
-        if workload.is_tree() {
-            for (classes, _) in REPORTED {
-                let outcome = in_pool(workload, &workload.directories, classes, 0)?;
-                report.check("wrong_bytes", outcome.wrong);
-                let who = format!("{}: tree", classes.name());
-                patch_table(&who, &workload.directories, &outcome, report);
-            }
+    let mut worst = [[f64::NAN; 2]; OURS.len()];
+    let columns = steps_of(traced, "", zspage_pages, &mut worst, report)?;
+    if let Some(tree) = tree {
+        for (classes, _) in REPORTED {
+            let outcome = in_pool(tree, &tree.directories, classes, 0)?;
+            report.check("wrong_bytes", outcome.wrong);
+            let who = format!("{}: tree", classes.name());
+            patch_table(&who, &tree.directories, &outcome, report);
         }
-        for (steps, case) in [(&workload.directories, FINAL), (&workload.halves, RANDOM)] {
-            let mut ours = Vec::new();
-            for classes in OURS {
-                let outcome = in_pool(workload, steps, classes, 0)?;
-                report.check("wrong_bytes", outcome.wrong);
-                tell(case, suffix, &classes.name(), steps, &outcome, report);
-                ours.push(outcome);
-            }
-            for (who, compact) in [(ZRAM_COMPACTED, true), (ZRAM, false)] {
-                let theirs = match in_zram(workload, steps, compact, zspage_pages) {
-                    Ok(theirs) => theirs,
-                    Err(zram::Absent::Not(why)) => {
-                        report.absent(&format!("{case}{suffix}"), who, PERCENT, &why);
-                        continue;
-                    }
-                    Err(zram::Absent::Os(error)) => return Err(error.into()),
-                };
-                tell(case, suffix, who, steps, &theirs, report);
-                if compact && case == FINAL {
-                    for (ours, worst) in ours.iter().zip(&mut worst) {
-                        let [all, plain] = worst;
-                        *all = all.min(least(ours, &theirs, Figures::percent));
-                        *plain = plain.min(least(ours, &theirs, Figures::percent_plain));
-                    }
-                }
-            }
-        }
+        steps_of(tree, "_tree", zspage_pages, &mut worst, report)?;
     }
     for ([all, plain], suffix) in worst.into_iter().zip(["", "_fitted"]) {
         report.ratio(&format!("{WORST}{suffix}"), all);
@@ -151,7 +135,47 @@ pub(super) fn beside_zram(
          worst step of the directories counts, of either workload. Both are looked at after the \
          same changes; the pool compacts by itself only.",
     );
-    Ok(())
+    Ok(columns)
+}
+
+/// One workload in the pool and in zram; keeps the least of zram's overhead over the pool's.
+fn steps_of(
+    workload: &Workload,
+    suffix: &str,
+    zspage_pages: f64,
+    worst: &mut [[f64; 2]; OURS.len()],
+    report: &mut Report,
+) -> Result<Vec<Column>, Error> {
+    let mut columns: Vec<Column> =
+        OURS.iter().map(|classes| (classes.name(), Vec::new())).collect();
+    for (steps, case) in [(&workload.directories, FINAL), (&workload.halves, RANDOM)] {
+        let mut ours = Vec::new();
+        for (classes, (_, column)) in OURS.into_iter().zip(&mut columns) {
+            let outcome = in_pool(workload, steps, classes, 0)?;
+            report.check("wrong_bytes", outcome.wrong);
+            tell(case, suffix, &classes.name(), steps, &outcome, report);
+            column.extend(outcome.figures.iter().map(Figures::percent));
+            ours.push(outcome);
+        }
+        for (who, compact) in [(ZRAM_COMPACTED, true), (ZRAM, false)] {
+            let theirs = match in_zram(workload, steps, compact, zspage_pages) {
+                Ok(theirs) => theirs,
+                Err(zram::Absent::Not(why)) => {
+                    report.absent(&format!("{case}{suffix}"), who, PERCENT, &why);
+                    continue;
+                }
+                Err(zram::Absent::Os(error)) => return Err(error.into()),
+            };
+            tell(case, suffix, who, steps, &theirs, report);
+            if compact && case == FINAL {
+                for (ours, [all, plain]) in ours.iter().zip(&mut *worst) {
+                    *all = all.min(least(ours, &theirs, Figures::percent));
+                    *plain = plain.min(least(ours, &theirs, Figures::percent_plain));
+                }
+            }
+        }
+    }
+    Ok(columns)
 }
 
 /// zram's overhead over the pool's, of the step where that is least.
@@ -198,7 +222,7 @@ fn zspage_pages(trace: &Trace) -> f64 {
     let none = Bytes::ZERO;
     let count = Metadata { object: none, slot: none, zspage: Bytes::new(1), class: none };
     let (held, zspages) = tables::compacted(trace, 1, &kernel_table(), HEADER, &count);
-    held.get() as f64 / super::made::PAGE as f64 / zspages.get() as f64
+    held.get() as f64 / PAGE as f64 / zspages.get() as f64
 }
 
 /// What a pool would hold of the trace's last step by arithmetic, if it were compacted at every
@@ -225,14 +249,14 @@ fn floor(trace: &Trace, report: &mut Report) {
     }
 }
 
-/// Allocators of programs hold the trace, each in a process of its own.
+/// Allocators of programs hold the trace, each in a process of its own; a table of them after the
+/// pool's `columns`.
 pub(super) fn allocators(
     nth: usize,
     workload: &Workload,
+    mut columns: Vec<Column>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let mut table = format!("{:<15}", "percent");
-    let mut columns = Vec::new();
     for allocator in Allocator::ALL {
         let mut column = Vec::new();
         for (halves, steps, case) in
@@ -240,35 +264,34 @@ pub(super) fn allocators(
         {
             let resident = apart::ask(Job { allocator, nth, halves })?;
             report.check("wrong_bytes", resident.wrong);
-            let percent: Vec<f64> = resident
-                .bytes
-                .iter()
-                .zip(stored(steps, workload.blocks))
-                .map(|(held, stored)| (*held as f64 / stored as f64 - 1.0) * 100.0)
-                .collect();
+            let stored = stored(steps, workload.blocks);
+            let beyond = |(held, stored): (u64, u64)| (held as f64 / stored as f64 - 1.0) * 100.0;
+            let percent: Vec<f64> = resident.bytes.into_iter().zip(stored).map(beyond).collect();
             if !halves {
                 report.row("overhead_untar_percent", allocator.name(), PERCENT, &percent[..1]);
             }
             report.row(case, allocator.name(), PERCENT, &percent[percent.len() - 1..]);
             column.extend(percent);
         }
-        let _ = write!(table, " {:>9}", allocator.name());
-        columns.push(column);
+        columns.push((allocator.name().into(), column));
+    }
+    let mut table = format!("{:<15}", "");
+    for (who, _) in &columns {
+        let _ = write!(table, " {who:>13}");
     }
     table.push('\n');
     let steps = workload.directories.iter().chain(&workload.halves);
     for (row, step) in steps.enumerate() {
         let _ = write!(table, "{:<15}", step.name);
-        for column in &columns {
-            let _ = write!(table, " {:>9.2}", column[row]);
+        for (_, column) in &columns {
+            let _ = write!(table, " {:>13.2}", column[row]);
         }
         table.push('\n');
     }
-    report.section("allocators on the trace: resident memory beyond the bytes stored", &table);
+    report.section("the trace: all that is held beyond the bytes stored, percent", &table);
     report.note(
-        "allocators: objects of the trace's lengths, whatever the pool's contents were; resident \
-         memory of a process apart, after malloc_trim, a purge of all arenas, mi_collect. They \
-         keep no object in one piece across pages, move none, and need no handle.",
+        "allocators: objects of the trace's lengths; resident memory of a process apart, after \
+         malloc_trim, a purge of all arenas, mi_collect. They move no object and need no handle.",
     );
     Ok(())
 }

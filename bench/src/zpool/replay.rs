@@ -144,7 +144,7 @@ pub(super) fn in_pool(
         }
         let held = store.held();
         outcome.figures.push(Figures {
-            original: objects as f64 * buffer.len() as f64,
+            original: objects as f64 * workload.object_bytes() as f64,
             stored: (held.stored - headers) as f64,
             used: held.used as f64,
             kept: held.kept as f64,

@@ -108,7 +108,7 @@ pub(super) fn measure(pages: &Pages, rounds: usize, report: &mut Report) -> Resu
     report.note(
         "store, load: ratios are medians of those of the rounds, against zram's better block \
          size of the round. Each round has a new pool and a discarded device, so pages are new to \
-         both; zram compresses and copies in the kernel, and the pool pays for page faults.",
+         both; zram's figures have the block layer's work in them, the pool's its page faults.",
     );
     match device {
         Err(Absent::Os(error)) => Err(error.into()),

@@ -6,6 +6,8 @@
 
 use std::io;
 
+use glebe::sys::page_size;
+
 use super::made::{Made, PAGE};
 use super::trace::{Change, Trace, STEPS};
 use super::tree::{Tree, DIRECTORIES};
@@ -102,6 +104,14 @@ impl Workload {
     /// Whether the contents are a tree's.
     pub(super) fn is_tree(&self) -> bool {
         matches!(self.source, Source::Tree(_))
+    }
+
+    /// Bytes of an object before it was coded.
+    pub(super) fn object_bytes(&self) -> usize {
+        match self.source {
+            Source::Trace(_) => PAGE,
+            Source::Tree(_) => page_size().bytes().as_usize(),
+        }
     }
 
     /// Bytes of what is stored in a block's place, in `buffer` or elsewhere: a page of the tree,
