@@ -199,5 +199,16 @@ mod tests {
         let left = |step: &Step| step.changes.len() as f64;
         let share = left(&workload.halves[1]) / left(&workload.halves[0]);
         assert!((0.45..0.55).contains(&share), "{share}");
+        // By chance: of the first files as many as of the last.
+        let block = |change: &Change| match *change {
+            Change::Store { block, .. } | Change::Drop { block } => block,
+        };
+        let mut all: Vec<usize> = workload.halves[0].changes.iter().map(block).collect();
+        all.sort_unstable();
+        let middle = all[all.len() / 2];
+        let gone = &workload.halves[1].changes;
+        let first = gone.iter().filter(|change| block(change) < middle).count();
+        let share = first as f64 / gone.len() as f64;
+        assert!((0.4..0.6).contains(&share), "{share}");
     }
 }
