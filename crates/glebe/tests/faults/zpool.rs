@@ -8,8 +8,8 @@ use glebe::zpool::{Budget, Handle, Pool, Rules, Table};
 
 use super::Outcome;
 
-const OBJECTS: usize = 4000;
-const LIMIT: Bytes = Bytes::mib(16);
+const OBJECTS: usize = 600;
+const LIMIT: Bytes = Bytes::mib(4);
 
 fn bytes_of(n: usize) -> Vec<u8> {
     vec![n as u8; 100 + n * 37 % 3000]
