@@ -22,6 +22,7 @@ mod account;
 mod bits;
 mod class;
 mod classes;
+mod codec;
 mod compact;
 mod entries;
 mod entry;
@@ -45,6 +46,7 @@ mod stats;
 mod words;
 mod zspage;
 
+pub use codec::{Codec, CodecError, Dictionary, Zstd};
 pub use compact::Compacted;
 pub use error::Error;
 pub use fitted::{Estimate, Metadata};
