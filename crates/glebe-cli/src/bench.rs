@@ -11,6 +11,7 @@ use glebe_bench::interrupt;
 use glebe_bench::report::Report;
 use glebe_bench::reserve::age;
 use glebe_bench::reserve::measure::{self, Options};
+use glebe_bench::vmap;
 use glebe_bench::volatile;
 use glebe_bench::whole_file;
 use glebe_bench::zpool;
@@ -18,7 +19,7 @@ use glebe_bench::zpool;
 use crate::Outcome;
 
 /// Name and one line on each benchmark.
-const BENCHES: [(&str, &str); 3] = [
+const BENCHES: [(&str, &str); 4] = [
     (measure::NAME, "blocks under load, what the load pays, pages in and out, growth; aging"),
     (
         volatile::measure::NAME,
@@ -29,6 +30,7 @@ const BENCHES: [(&str, &str); 3] = [
         zpool::measure::NAME,
         "what a pool holds of a source tree, beside zram and allocators; store, load, compact",
     ),
+    (vmap::measure::NAME, "the cases of the kernel's vmalloc test over positions: trees and lists"),
 ];
 
 /// Options of `glebe bench`.
@@ -83,6 +85,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     }
     interrupt::install()?;
     let report = match name {
+        vmap::measure::NAME if dir.is_some() => return Err("this benchmark has no files".into()),
+        vmap::measure::NAME => vmap::measure::run(&vmap::measure::Options { quick, command }),
         volatile::measure::NAME => {
             volatile::measure::run(&volatile::measure::Options { quick, dir, command })?
         }
