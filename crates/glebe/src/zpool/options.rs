@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::codec::Codec;
 use super::error::Error;
 use super::pool::Pool;
 use super::size_class::{Rules, Table};
@@ -45,15 +46,15 @@ pub enum TableChoice {
     Fitted,
 }
 
-/// The most that one call of [`Pool::compact`] does. It stops at the first object that takes it
-/// over the budget.
+/// The most that one call of [`Pool::compact`] or [`Pool::recompress`] does. It stops at the first
+/// object that takes it over the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Budget {
-    /// Until so many pages were freed.
+    /// Until so many pages were freed, or their bytes saved.
     Pages(Pages),
     /// Until so much time has passed.
     Time(Duration),
-    /// Until nothing is left to free.
+    /// Until nothing is left to free, or all objects were looked at.
     All,
 }
 
@@ -65,6 +66,7 @@ pub struct Options {
     pub(crate) at_limit: AtLimit,
     pub(crate) table: TableChoice,
     pub(crate) compaction: Compaction,
+    pub(crate) codec: Codec,
 }
 
 /// From a limit of this on, zspages may be longer.
@@ -100,10 +102,17 @@ impl Options {
         self
     }
 
+    /// How objects are made smaller; LZ4 if nothing is said. With [`Codec::None`] everything is
+    /// stored as it is, what one word fills as well.
+    pub fn codec(mut self, codec: Codec) -> Self {
+        self.codec = codec;
+        self
+    }
+
     /// Makes the pool.
     ///
     /// # Errors
-    /// Rules that make no table, a limit that an empty pool passes, or what the kernel refuses.
+    /// Rules that make no table, a codec's bad parameters, a limit that an empty pool passes, or what the kernel refuses.
     pub fn build(self) -> Result<Pool, Error> {
         Pool::new(&self)
     }

@@ -57,6 +57,12 @@ impl Pages {
         &self.frames
     }
 
+    /// Bytes of a page.
+    #[inline]
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
     /// Where a page's bytes begin.
     #[inline]
     pub(crate) fn start_of(&self, page: u32) -> usize {

@@ -7,7 +7,7 @@
 //! +----------+-------+--------------------+      1  first page
 //! |  flags   | class |     first page     |      2  previous in its list
 //! +----------+-------+--------------------+      3  next in its list
-//!  63              32 31                 0       4  used slots 16 | slots ever used 16
+//!  63              32 31                 0       4  tried 1 | used slots 15 | slots ever used 16
 //! +------------------+--------------------+      5  first free slot 16 | flags 16
 //! |       age        |      ordinal       |      6  back pointers, one a slot
 //! +------------------+--------------------+
@@ -33,6 +33,8 @@ const CLASS_BITS: u32 = 12;
 const REFERENCED: u64 = 1 << 44;
 /// The zspage exists.
 const EXISTS: u64 = 1 << 45;
+/// It was looked at for idle objects.
+const LOOKED_AT: u64 = 1 << 46;
 const AGE_AT: u32 = 32;
 
 /// See the module.
@@ -184,6 +186,15 @@ impl Zspages {
         self.table[number as usize * WORDS].fetch_and(!REFERENCED, Ordering::Relaxed);
     }
 
+    /// Whether nothing of it was read since the last call, of which there was one; under its
+    /// class's lock.
+    pub(crate) fn look(&self, number: u32) -> bool {
+        let word = &self.table[number as usize * WORDS];
+        let before = word.fetch_and(!REFERENCED, Ordering::Relaxed);
+        word.fetch_or(LOOKED_AT, Ordering::Relaxed);
+        before & (LOOKED_AT | REFERENCED) == LOOKED_AT
+    }
+
     #[inline]
     pub(crate) fn ordinal(&self, number: u32) -> u32 {
         self.table[number as usize * WORDS + 1].load(Ordering::Relaxed) as u32
@@ -231,6 +242,9 @@ pub(super) const NEXT: usize = 3;
 const COUNTS: usize = 4;
 const HEAD: usize = 5;
 const BACK: usize = 6;
+
+/// Of the counts: all objects were tried with the codec of idle ones; none came since.
+const TRIED: u32 = 1 << 31;
 
 /// Bytes of blocks that are allocated together, or a block where that is longer.
 const CHUNK_BYTES: usize = 512;
@@ -334,7 +348,18 @@ impl Blocks {
     /// Slots in use, those in limbo among them.
     #[inline]
     pub(crate) fn used(&self, ordinal: u32) -> u32 {
-        self.at(ordinal)[COUNTS] >> 16
+        (self.at(ordinal)[COUNTS] & !TRIED) >> 16
+    }
+
+    /// Whether there is nothing to try with the codec of idle objects.
+    pub(crate) fn is_tried(&self, ordinal: u32) -> bool {
+        self.at(ordinal)[COUNTS] & TRIED != 0
+    }
+
+    /// Says whether everything was tried, until an object comes.
+    pub(crate) fn set_tried(&mut self, ordinal: u32, tried: bool) {
+        let counts = &mut self.at_mut(ordinal)[COUNTS];
+        *counts = *counts & !TRIED | if tried { TRIED } else { 0 };
     }
 
     #[inline]
@@ -371,7 +396,7 @@ impl Blocks {
             block[HEAD] = block[HEAD] & !0xffff | next;
             head
         };
-        block[COUNTS] += 1 << 16;
+        block[COUNTS] = (block[COUNTS] & !TRIED) + (1 << 16);
         block[BACK + slot as usize] = index;
         slot
     }

@@ -1,0 +1,135 @@
+//! Every form there and back, limits, damage, dictionaries.
+
+use super::*;
+
+const PAGE: usize = 4096;
+
+/// Text-like bytes that depend on `seed`.
+fn text(len: usize, seed: u64) -> Vec<u8> {
+    let words: [&[u8]; 6] =
+        [b"static int ", b"return ", b"struct page *", b"unsigned ", b"{\n", b");\n"];
+    let mut state = seed.wrapping_mul(2) + 1;
+    let mut out = Vec::new();
+    while out.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        out.extend_from_slice(words[(state >> 33) as usize % words.len()]);
+        out.push(b'a' + (state >> 40) as u8 % 26);
+    }
+    out.truncate(len);
+    out
+}
+
+/// Bytes that no codec makes smaller.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+        (state >> 56) as u8
+    })
+    .take(len)
+    .collect()
+}
+
+fn dictionary() -> Dictionary {
+    let samples: Vec<_> = (0..400).map(|seed| text(1000, seed)).collect();
+    Dictionary::train(&samples, 4096).unwrap()
+}
+
+fn codecs() -> Vec<Codec> {
+    let zstd = Zstd::default();
+    let with = zstd.clone().dictionary(dictionary());
+    vec![Codec::None, Codec::Lz4, Codec::Zstd(zstd), Codec::Zstd(with)]
+}
+
+fn encoded(coder: &Coder, object: &[u8], limit: usize) -> (Form, Vec<u8>) {
+    coder.encode(object, limit, |form, bytes| (form, bytes.to_vec()))
+}
+
+#[test]
+fn what_goes_in_comes_out_of_every_codec_at_every_length() {
+    for codec in codecs() {
+        let coder = Coder::new(codec.clone(), PAGE).unwrap();
+        let mut shorter = 0;
+        for len in (1..80).chain([100, 255, 256, 1000, PAGE - 1, PAGE]) {
+            for object in [text(len, len as u64), noise(len), vec![7; len]] {
+                let (form, stored) = encoded(&coder, &object, PAGE);
+                assert!(stored.len() <= object.len() && (form == Form::Raw) == (stored == object));
+                shorter += usize::from(stored.len() < object.len());
+                let mut out = vec![0xee; PAGE];
+                assert_eq!(coder.len(form, &stored), Ok(len));
+                assert_eq!(coder.decode(form, &stored, &mut out), Ok(len), "{codec:?} {form:?}");
+                assert!(out[..len] == object && out[len..].iter().all(|&byte| byte == 0xee));
+                let short = coder.decode(form, &stored, &mut out[..len - 1]);
+                assert_eq!(short, Err(CodecError::Buffer { given: len - 1, needed: len }));
+            }
+        }
+        assert_eq!(shorter > 50, codec != Codec::None, "{codec:?}: {shorter} became shorter");
+    }
+}
+
+#[test]
+fn what_does_not_pay_is_stored_as_it_is() {
+    for codec in codecs() {
+        let coder = Coder::new(codec, PAGE).unwrap();
+        let object = text(PAGE, 1);
+        let (form, stored) = encoded(&coder, &object, PAGE);
+        if form == Form::Raw {
+            continue;
+        }
+        assert_eq!(encoded(&coder, &object, stored.len()), (form, stored.clone()));
+        assert_eq!(encoded(&coder, &object, stored.len() - 1), (Form::Raw, object));
+        assert_eq!(encoded(&coder, &noise(PAGE), PAGE), (Form::Raw, noise(PAGE)));
+    }
+}
+
+#[test]
+fn a_dictionary_pays_and_only_its_own_reads() {
+    let with = Zstd::default().dictionary(dictionary());
+    let plain = Coder::new(Codec::Zstd(Zstd::default()), PAGE).unwrap();
+    let coder = Coder::new(Codec::Zstd(with), PAGE).unwrap();
+    let object = text(600, 7777);
+    let (form, stored) = encoded(&coder, &object, PAGE);
+    assert!(stored.len() + 20 < encoded(&plain, &object, PAGE).1.len());
+    let mut out = [0; PAGE];
+    let refused = plain.decode(form, &stored, &mut out);
+    assert!(matches!(refused, Err(CodecError::Corrupt { codec: "zstd", .. })), "{refused:?}");
+    let kept = Dictionary::from_bytes(dictionary().as_bytes()).unwrap();
+    let again = Coder::new(Codec::Zstd(Zstd::default().dictionary(kept)), PAGE).unwrap();
+    assert_eq!(again.decode(form, &stored, &mut out), Ok(600));
+    assert_eq!(out[..600], object);
+}
+
+#[test]
+fn damage_is_an_error_or_another_object_of_the_same_length() {
+    for codec in codecs() {
+        let coder = Coder::new(codec, PAGE).unwrap();
+        for len in [300, PAGE] {
+            let (form, stored) = encoded(&coder, &text(len, 3), PAGE);
+            let mut refused = 0;
+            let mut out = [0; PAGE];
+            for at in 0..stored.len() {
+                let mut damaged = stored.clone();
+                damaged[at] = !damaged[at];
+                refused += u32::from(coder.decode(form, &damaged, &mut out).is_err());
+                refused += u32::from(coder.decode(form, &stored[..at], &mut out).is_err());
+            }
+            assert_eq!(refused > stored.len() as u32 / 2, form != Form::Raw, "{form:?} {refused}");
+        }
+    }
+}
+
+#[test]
+fn bad_levels_dictionaries_and_samples_are_named() {
+    let bad = Coder::new(Codec::Zstd(Zstd::new(1000)), PAGE).unwrap_err().to_string();
+    assert!(bad.contains("1000") && bad.contains("22"), "{bad}");
+    for bytes in [&b""[..], b"not a dictionary", &dictionary().as_bytes()[..40]] {
+        let bad = Dictionary::from_bytes(bytes).unwrap_err();
+        assert!(matches!(bad, CodecError::Dictionary { len, .. } if len == bytes.len()), "{bad}");
+    }
+    for (samples, size) in
+        [(vec![], 4096), (vec![vec![0; 3]; 2], 4096), (vec![vec![1; 100]; 50], 1)]
+    {
+        let bad = Dictionary::train(&samples, size).unwrap_err();
+        assert!(matches!(bad, CodecError::Training { size: said, .. } if said == size), "{bad}");
+    }
+}

@@ -1,0 +1,139 @@
+//! Zstandard frames without their first four bytes, length and checksum, in contexts that are
+//! kept: to make one costs more than to code a page. Source: zstd.h.
+
+use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
+
+use super::dictionary::Dictionary;
+use super::CodecError;
+use crate::sync::{lock, Mutex};
+
+/// The level that codes a page four times as small as it was at LZ4's pace divided by three.
+const LEVEL: i32 = 1;
+
+/// How zstd codes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zstd {
+    level: i32,
+    dictionary: Option<Dictionary>,
+}
+
+impl Default for Zstd {
+    fn default() -> Self {
+        Self::new(LEVEL)
+    }
+}
+
+impl Zstd {
+    /// At a level of zstd's own; higher is smaller and slower, below zero quicker.
+    #[must_use]
+    pub fn new(level: i32) -> Self {
+        Self { level, dictionary: None }
+    }
+
+    /// Whether it reads what `other` codes: both have the same dictionary, or none.
+    pub(crate) fn reads(&self, other: &Self) -> bool {
+        self.dictionary == other.dictionary
+    }
+
+    /// With what the objects have in common.
+    #[must_use]
+    pub fn dictionary(self, dictionary: Dictionary) -> Self {
+        Self { dictionary: Some(dictionary), ..self }
+    }
+}
+
+/// Contexts that no thread uses now.
+#[derive(Debug)]
+pub(super) struct Contexts {
+    how: Zstd,
+    coders: Mutex<Vec<Coding>>,
+    decoders: Mutex<Vec<Decoding>>,
+}
+
+struct Coding(CCtx<'static>);
+struct Decoding(DCtx<'static>);
+
+impl std::fmt::Debug for Coding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Coding")
+    }
+}
+
+impl std::fmt::Debug for Decoding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Decoding")
+    }
+}
+
+/// The most bytes that `len` bytes become.
+pub(super) fn bound(len: usize) -> usize {
+    zstd_safe::compress_bound(len)
+}
+
+impl Contexts {
+    pub(super) fn new(how: Zstd) -> Result<Self, CodecError> {
+        let (given, min, max) = (how.level, zstd_safe::min_c_level(), zstd_safe::max_c_level());
+        if !(min..=max).contains(&given) {
+            return Err(CodecError::Level { given, min, max });
+        }
+        Ok(Self { how, coders: Mutex::new(Vec::new()), decoders: Mutex::new(Vec::new()) })
+    }
+
+    fn coding(&self) -> Option<Coding> {
+        let mut context = CCtx::try_create()?;
+        let set = [
+            CParameter::CompressionLevel(self.how.level),
+            CParameter::Format(FrameFormat::Magicless),
+            CParameter::ContentSizeFlag(false),
+            CParameter::ChecksumFlag(false),
+        ];
+        for parameter in set {
+            context.set_parameter(parameter).ok()?;
+        }
+        if let Some(dictionary) = &self.how.dictionary {
+            context.load_dictionary(dictionary.as_bytes()).ok()?;
+        }
+        Some(Coding(context))
+    }
+
+    fn decoding(&self) -> Option<Decoding> {
+        let mut context = DCtx::try_create()?;
+        context.set_parameter(DParameter::Format(FrameFormat::Magicless)).ok()?;
+        if let Some(dictionary) = &self.how.dictionary {
+            context.load_dictionary(dictionary.as_bytes()).ok()?;
+        }
+        Some(Decoding(context))
+    }
+
+    /// Codes into `out`, which has [`bound`] bytes; how many are used. `None` also for want of
+    /// memory: then the object is stored as it is.
+    pub(super) fn encode(&self, object: &[u8], out: &mut [u8]) -> Option<usize> {
+        let idle = lock(&self.coders).pop();
+        let mut context = idle.or_else(|| self.coding())?;
+        let len = context.0.compress2(out, object).ok();
+        lock(&self.coders).push(context);
+        len
+    }
+
+    /// Decodes into `out`; how many bytes that made, or what is wrong.
+    pub(super) fn decode(
+        &self,
+        coded: &[u8],
+        out: &mut [u8],
+    ) -> Result<Result<usize, &'static str>, CodecError> {
+        let idle = lock(&self.decoders).pop();
+        let context = idle.or_else(|| self.decoding());
+        let mut context = context.ok_or(CodecError::NoMemory { what: "decoding context" })?;
+        let made = context.0.decompress(out, coded);
+        lock(&self.decoders).push(context);
+        Ok(made.map_err(zstd_safe::get_error_name))
+    }
+
+    /// Bytes of the contexts that no thread uses now, and of the dictionary.
+    pub(super) fn bytes(&self) -> usize {
+        let coders: usize = lock(&self.coders).iter().map(|context| context.0.sizeof()).sum();
+        let decoders: usize = lock(&self.decoders).iter().map(|context| context.0.sizeof()).sum();
+        let dictionary = self.how.dictionary.as_ref();
+        coders + decoders + dictionary.map_or(0, |dictionary| dictionary.as_bytes().len())
+    }
+}
