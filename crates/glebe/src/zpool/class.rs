@@ -507,21 +507,26 @@ impl State {
         Stop::Done
     }
 
-    /// The zspage to empty and the one to fill.
+    /// The zspage to empty and the one to fill: of those about as full, what leaves has a high
+    /// number and what stays a low one, so that the table of zspages becomes shorter.
     fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
-        let to = self.groups.fullest()?;
+        let number = |ordinal: &u32| self.blocks.number(*ordinal);
+        let to = self.some_of(self.groups.fullest()?).min_by_key(number)?;
         let unpinned = |ordinal: &u32| !memory.pins.is_pinned(self.blocks.number(*ordinal));
         for head in self.groups.emptiest_first() {
-            let of_list = std::iter::successors(Some(head), |ordinal| {
-                Some(self.blocks.link(*ordinal, NEXT)).filter(|next| *next != NONE)
-            });
-            let candidates = of_list.take(CANDIDATES).filter(|ordinal| *ordinal != to);
-            let emptiest = candidates.filter(unpinned).min_by_key(|from| self.blocks.used(*from));
+            let candidates = self.some_of(head).filter(|ordinal| *ordinal != to);
+            let emptiest = candidates.filter(unpinned).max_by_key(number);
             if let Some(from) = emptiest {
                 return Some((from, to));
             }
         }
         None
+    }
+
+    /// The first zspages of a list.
+    fn some_of(&self, head: u32) -> impl Iterator<Item = u32> + '_ {
+        let next = |ordinal: &u32| Some(self.blocks.link(*ordinal, NEXT)).filter(|at| *at != NONE);
+        std::iter::successors(Some(head), next).take(CANDIDATES)
     }
 
     /// Moves objects from one zspage to another until the first is gone, the second full or the
@@ -550,6 +555,27 @@ impl State {
             }
         }
         work.moved > before
+    }
+
+    /// Moves the objects of a zspage to a new one, which has the lowest number; whether any was.
+    pub(crate) fn lower(&mut self, memory: &Memory, zspage: u32) -> bool {
+        if !self.has(memory, zspage) || memory.pins.is_pinned(zspage) {
+            return false;
+        }
+        self.close_all(memory);
+        let Ok(to) = self.grow(memory, false) else { return false };
+        let (number, compacted) = (self.blocks.number(to), self.counts.compacted);
+        let mut work = Work { bytes_left: usize::MAX, ..Work::default() };
+        let moved = self.pour(memory, memory.zspages.ordinal(zspage), to, &mut work);
+        // What was freed here was taken here.
+        self.counts.compacted = compacted;
+        let to = memory.zspages.ordinal(number);
+        if self.blocks.used(to) > 0 {
+            self.close(to);
+        } else {
+            self.shrink(memory, to);
+        }
+        moved
     }
 
     /// Moves the object in a slot to another class, both locked; its length, if there was one that

@@ -137,14 +137,16 @@ impl Pool {
 
     /// Changes the size classes while the pool is in use. Handles stay what they are. Objects of
     /// classes that are no longer there are moved bit by bit, by whoever compacts and, where that
-    /// is automatic, by whoever inserts or removes.
+    /// is automatic, by whoever inserts or removes. From then on the pool chooses none by itself.
     ///
     /// # Errors
     /// [`Error::Table`], [`Error::Classes`]: the pool cannot have this table; nothing was changed.
     pub fn set_table(&self, table: &Table) -> Result<(), Error> {
         self.alive()?;
         let mut now = lock(&self.table);
-        self.change_table(&mut now, table)
+        self.change_table(&mut now, table)?;
+        self.refit.stop();
+        Ok(())
     }
 
     /// As [`Pool::set_table`], under the lock of the table.

@@ -22,9 +22,9 @@ fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (seed.wrapping_mul(0x9e37_79b9) + at * 7 + (at >> 8)) as u8).collect()
 }
 
-/// A pool that stores everything as it is.
+/// A pool that stores everything as it is, in classes that stay.
 fn plain() -> Options {
-    Pool::options().codec(Codec::None)
+    Pool::options().codec(Codec::None).table(TableChoice::BySize)
 }
 
 impl Pool {

@@ -37,6 +37,9 @@ const EXISTS: u64 = 1 << 45;
 const LOOKED_AT: u64 = 1 << 46;
 const AGE_AT: u32 = 32;
 
+/// Of so many numbers in use one may be free before the table counts as sparse.
+const USED_PER_FREE: u32 = 4;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Zspages {
@@ -218,6 +221,19 @@ impl Zspages {
         (numbers.made, numbers.fresh)
     }
 
+    /// The highest number in use, if there are many free ones below.
+    pub(crate) fn sparse(&self) -> Option<u32> {
+        let mut numbers = lock(&self.numbers);
+        while numbers.fresh > 0 && numbers.free.contains(numbers.fresh - 1) {
+            numbers.fresh -= 1;
+            let last = numbers.fresh;
+            numbers.free.remove(last, 1);
+        }
+        let free = numbers.free.len() as u32;
+        let used = numbers.fresh - free;
+        (free > used / USED_PER_FREE + self.per_page()).then(|| numbers.fresh - 1)
+    }
+
     /// Bytes of its tables: those that are charged, and those that are not.
     pub(crate) fn held(&self) -> (u64, u64) {
         let numbers = lock(&self.numbers);
@@ -248,6 +264,8 @@ const TRIED: u32 = 1 << 31;
 
 /// Bytes of blocks that are allocated together, or a block where that is longer.
 const CHUNK_BYTES: usize = 512;
+/// A list of chunks with room for so many times those there are is made anew.
+const SPARE_PARTS: usize = 2;
 /// What the allocator adds to a chunk, about.
 const CHUNK_EXTRA: u64 = 16;
 
@@ -314,11 +332,13 @@ impl Blocks {
             }
         }
         self.len = last;
-        // One chunk more than is needed stays, so that a zspage that comes and goes allocates none.
-        let needed = (last.div_ceil(1 << self.shift) + 1) as usize;
+        let needed = last.div_ceil(1 << self.shift) as usize;
         if self.chunks.len() > needed {
             self.chunks.pop();
             account.release(self.chunk_bytes());
+            if self.chunks.capacity() > SPARE_PARTS * needed {
+                self.chunks.shrink_to(needed);
+            }
         }
         (ordinal != last).then_some(ordinal)
     }

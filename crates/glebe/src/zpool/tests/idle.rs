@@ -4,7 +4,8 @@ use super::coded::{noise, text};
 use super::*;
 
 fn filled_pool(options: Options) -> (Pool, Vec<(Handle, Vec<u8>)>) {
-    let pool = options.build().unwrap();
+    // Classes stay, so that no object is moved to a zspage that nobody has looked at.
+    let pool = options.table(TableChoice::BySize).build().unwrap();
     let object = |n: u64| match n % 8 {
         0 => noise(n, 1500),
         1 => text(n, 700),
