@@ -7,7 +7,7 @@ use std::thread;
 
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::zpool::{AtLimit, Budget, Error, Guard, Handle, Options, Pool, Rules, Table};
+use glebe::zpool::{AtLimit, Budget, Codec, Error, Guard, Handle, Options, Pool, Rules, Table};
 
 const THREADS: u64 = 4;
 const OBJECTS: usize = 600;
@@ -159,12 +159,16 @@ fn run(options: Options, evicts: bool, tables: &[Table]) {
 
 #[test]
 fn nobody_sees_another_objects_bytes() {
-    run(Pool::options(), false, &[]);
+    run(Pool::options().codec(Codec::None), false, &[]);
 }
 
 #[test]
 fn nor_where_objects_are_evicted() {
-    run(Pool::options().limit(Bytes::mib(1)).at_limit(AtLimit::EvictOldest), true, &[]);
+    run(
+        Pool::options().codec(Codec::None).limit(Bytes::mib(1)).at_limit(AtLimit::EvictOldest),
+        true,
+        &[],
+    );
 }
 
 #[test]
@@ -173,5 +177,9 @@ fn nor_while_tables_change() {
         let rules = Rules { chain: Pages::new(chain), merge, ..Rules::of_page(page_size()) };
         Table::by_rules(&rules).unwrap()
     };
-    run(Pool::options(), false, &[table(1, true), table(4, true), table(8, true)]);
+    run(
+        Pool::options().codec(Codec::None),
+        false,
+        &[table(1, true), table(4, true), table(8, true)],
+    );
 }

@@ -7,6 +7,9 @@
 /// The longest run that is asked for.
 pub(crate) const RUN_MAX: u32 = 16;
 
+/// Room for so many times the words there are is given up.
+const SPARE_PARTS: usize = 2;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
@@ -108,6 +111,9 @@ impl Bits {
     pub(crate) fn take_highest(&mut self, most: u32) -> Option<(u32, u32)> {
         while self.words.last() == Some(&0) {
             self.words.pop();
+        }
+        if self.words.capacity() > SPARE_PARTS * self.words.len() {
+            self.words.shrink_to_fit();
         }
         let last = *self.words.last()?;
         let end = self.words.len() as u32 * WORD - last.leading_zeros();

@@ -15,7 +15,7 @@
 #![allow(unsafe_code)]
 
 use super::account::NoRoom;
-use super::entry::{Entry, Place};
+use super::entry::{Entry, Kind, Place};
 use super::groups::{Groups, GROUPS};
 use super::memory::Memory;
 use super::zspage::{Blocks, NEXT, NONE};
@@ -85,6 +85,8 @@ pub(crate) struct Counts {
     pub(crate) objects: u64,
     /// Their stored bytes.
     pub(crate) bytes: u64,
+    /// Their bytes as they were given; modulo 2^64, since that may be damaged.
+    pub(crate) given: u64,
     /// Objects that came by insert or replace.
     pub(crate) came: u64,
     /// Objects that went by remove or replace.
@@ -97,6 +99,8 @@ pub(crate) struct Counts {
     pub(crate) moved_out: u64,
     /// Zspages that compaction freed.
     pub(crate) compacted: u64,
+    /// Of those that came, objects that took a page each.
+    pub(crate) paged: u64,
 }
 
 /// A slot that an object was given up in while somebody may have been reading it.
@@ -440,7 +444,47 @@ impl State {
         let index = self.blocks.back(ordinal, slot)?;
         let entry = memory.entries.load(index);
         let place = Place { zspage: self.blocks.number(ordinal), slot };
-        (entry.is_live() && entry.place() == place).then_some((index, entry))
+        (entry.has_place() && entry.place() == place).then_some((index, entry))
+    }
+
+    /// How long an object here was when it was given.
+    #[inline]
+    pub(crate) fn given(&self, memory: &Memory, entry: Entry) -> u64 {
+        match entry.kind() {
+            Kind::ShortLz4 | Kind::ShortZstd => self.given_short(memory, entry),
+            Kind::Lz4 | Kind::Zstd => memory.pages.page_bytes(),
+            _ => entry.bytes() as u64,
+        }
+    }
+
+    #[cold]
+    fn given_short(&self, memory: &Memory, entry: Entry) -> u64 {
+        let Place { zspage, slot } = entry.place();
+        let ordinal = memory.zspages.ordinal(zspage);
+        let at = self.at(memory, self.blocks.page(ordinal), slot);
+        // SAFETY: the entry names the slot, and nobody writes there under this lock.
+        let stored = unsafe { memory.pages.frames().bytes(at, entry.len()) };
+        let length = stored.last_chunk().map(|two| u16::from_le_bytes(*two));
+        length.unwrap_or(0).into()
+    }
+
+    /// Counts an object that is about to be published, or was taken back.
+    #[inline]
+    pub(crate) fn count_in(&mut self, stored: usize, given: usize) {
+        self.counts.came += 1;
+        self.counts.objects += 1;
+        self.counts.bytes += stored as u64;
+        self.counts.given = self.counts.given.wrapping_add(given as u64);
+        self.counts.paged += u64::from((self.shape.objects, self.shape.pages) == (1, 1));
+    }
+
+    /// Counts an object off that is still in its slot; as gone to `counter`.
+    #[inline]
+    pub(crate) fn count_off(&mut self, memory: &Memory, entry: Entry) {
+        let given = self.given(memory, entry);
+        self.counts.objects -= 1;
+        self.counts.bytes -= entry.len() as u64;
+        self.counts.given = self.counts.given.wrapping_sub(given);
     }
 
     /// Frees zspages by moving objects of the emptiest into the fullest, as far as `work` allows.
@@ -463,21 +507,26 @@ impl State {
         Stop::Done
     }
 
-    /// The zspage to empty and the one to fill.
+    /// The zspage to empty and the one to fill: of those about as full, what leaves has a high
+    /// number and what stays a low one, so that the table of zspages becomes shorter.
     fn pair(&self, memory: &Memory) -> Option<(u32, u32)> {
-        let to = self.groups.fullest()?;
+        let number = |ordinal: &u32| self.blocks.number(*ordinal);
+        let to = self.some_of(self.groups.fullest()?).min_by_key(number)?;
         let unpinned = |ordinal: &u32| !memory.pins.is_pinned(self.blocks.number(*ordinal));
         for head in self.groups.emptiest_first() {
-            let of_list = std::iter::successors(Some(head), |ordinal| {
-                Some(self.blocks.link(*ordinal, NEXT)).filter(|next| *next != NONE)
-            });
-            let candidates = of_list.take(CANDIDATES).filter(|ordinal| *ordinal != to);
-            let emptiest = candidates.filter(unpinned).min_by_key(|from| self.blocks.used(*from));
+            let candidates = self.some_of(head).filter(|ordinal| *ordinal != to);
+            let emptiest = candidates.filter(unpinned).max_by_key(number);
             if let Some(from) = emptiest {
                 return Some((from, to));
             }
         }
         None
+    }
+
+    /// The first zspages of a list.
+    fn some_of(&self, head: u32) -> impl Iterator<Item = u32> + '_ {
+        let next = |ordinal: &u32| Some(self.blocks.link(*ordinal, NEXT)).filter(|at| *at != NONE);
+        std::iter::successors(Some(head), next).take(CANDIDATES)
     }
 
     /// Moves objects from one zspage to another until the first is gone, the second full or the
@@ -508,6 +557,27 @@ impl State {
         work.moved > before
     }
 
+    /// Moves the objects of a zspage to a new one, which has the lowest number; whether any was.
+    pub(crate) fn lower(&mut self, memory: &Memory, zspage: u32) -> bool {
+        if !self.has(memory, zspage) || memory.pins.is_pinned(zspage) {
+            return false;
+        }
+        self.close_all(memory);
+        let Ok(to) = self.grow(memory, false) else { return false };
+        let (number, compacted) = (self.blocks.number(to), self.counts.compacted);
+        let mut work = Work { bytes_left: usize::MAX, ..Work::default() };
+        let moved = self.pour(memory, memory.zspages.ordinal(zspage), to, &mut work);
+        // What was freed here was taken here.
+        self.counts.compacted = compacted;
+        let to = memory.zspages.ordinal(number);
+        if self.blocks.used(to) > 0 {
+            self.close(to);
+        } else {
+            self.shrink(memory, to);
+        }
+        moved
+    }
+
     /// Moves the object in a slot to another class, both locked; its length, if there was one that
     /// fits. Lengths of objects are counted by the caller.
     pub(crate) fn move_to(
@@ -527,15 +597,17 @@ impl State {
         let at = self.at(memory, self.blocks.page(ordinal), place.slot);
         // SAFETY: as the module says.
         unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
+        let (len, given) = (entry.len() as u64, self.given(memory, entry));
         memory.entries.exchange(index, entry.moved(spot.place));
         work.moved += 1;
         work.bytes_left = work.bytes_left.saturating_sub(entry.len());
-        let len = entry.len() as u64;
         self.counts.objects -= 1;
         self.counts.bytes -= len;
+        self.counts.given = self.counts.given.wrapping_sub(given);
         self.counts.moved_out += 1;
         other.counts.objects += 1;
         other.counts.bytes += len;
+        other.counts.given = other.counts.given.wrapping_add(given);
         other.counts.moved_in += 1;
         if self.give_up(memory, place) {
             work.pages += u64::from(self.shape.pages);
@@ -565,6 +637,28 @@ impl State {
         found
     }
 
+    /// The objects of an idle zspage, each with its entry's index and the entry. None if it is not
+    /// idle, or all were given out before and none came since.
+    pub(crate) fn idle_objects(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, Entry)> {
+        if !self.has(memory, zspage) || !memory.zspages.look(zspage) {
+            return Vec::new();
+        }
+        let ordinal = memory.zspages.ordinal(zspage);
+        if self.blocks.is_tried(ordinal) {
+            return Vec::new();
+        }
+        self.blocks.set_tried(ordinal, true);
+        let slots = 0..self.blocks.fresh(ordinal);
+        slots.filter_map(|slot| self.object(memory, ordinal, slot)).collect()
+    }
+
+    /// Lets objects of a zspage be given out again.
+    pub(crate) fn untry(&mut self, memory: &Memory, zspage: u32) {
+        if self.has(memory, zspage) {
+            self.blocks.set_tried(memory.zspages.ordinal(zspage), false);
+        }
+    }
+
     /// Removes every object of a zspage; the indexes of the entries, which are now free words.
     pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, usize)> {
         let mut gone = Vec::new();
@@ -574,9 +668,8 @@ impl State {
         let ordinal = memory.zspages.ordinal(zspage);
         for slot in 0..self.blocks.fresh(ordinal) {
             let Some((index, entry)) = self.object(memory, ordinal, slot) else { continue };
+            self.count_off(memory, entry);
             memory.entries.exchange(index, entry.freed());
-            self.counts.objects -= 1;
-            self.counts.bytes -= entry.len() as u64;
             self.counts.evicted += 1;
             gone.push((index, entry.len()));
             if self.give_up(memory, Place { zspage, slot }) {
@@ -604,7 +697,20 @@ impl State {
             let live = (0..fresh).filter(|slot| self.blocks.back(ordinal, *slot).is_some());
             let limbo = self.limbo.iter().filter(|limbo| limbo.zspage == number).count();
             assert_eq!(live.count() + limbo, used as usize, "zspage {number}");
+            self.check_back_pointers(memory, ordinal);
         }
         assert_eq!(free, self.freeable * self.shape.objects + self.slack_rest, "slack");
+    }
+
+    /// Tests that each back pointer names the entry that names its slot; no call is under way.
+    #[cfg(any(test, loom))]
+    fn check_back_pointers(&self, memory: &Memory, ordinal: u32) {
+        let zspage = self.blocks.number(ordinal);
+        for slot in 0..self.blocks.fresh(ordinal) {
+            let Some(index) = self.blocks.back(ordinal, slot) else { continue };
+            let entry = memory.entries.load(index);
+            let named = entry.has_place().then(|| entry.place());
+            assert_eq!(named, Some(Place { zspage, slot }), "back pointer to entry {index}");
+        }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Objects of a class's emptiest zspages go to its fullest, by
 //! [`State::compact`](super::class::State::compact), a bounded number of bytes under one hold of
-//! the class's lock. By itself a pool compacts a little whenever an object goes, as long as more
+//! the class's lock. Zspages of high numbers are given low ones, so that the table of zspages becomes
+//! shorter when they become few. By itself a pool compacts a little whenever an object goes, as long as more
 //! than a share of its pages would be freed; so nobody does more than a bounded amount.
 
 use std::time::Instant;
@@ -18,7 +19,9 @@ const STEP_BYTES: usize = 16 << 10;
 /// Bytes that are moved by a thread that removes an object.
 const OWN_STEP_BYTES: usize = 8 << 10;
 /// Of so many pages one may be freeable before a pool compacts by itself.
-const PAGES_PER_FREEABLE: u64 = 100;
+const PAGES_PER_FREEABLE: u64 = 400;
+/// Zspages that are given a lower number at a time.
+const LOWERED_MAX: usize = 3;
 /// Freeable pages that are not worth it.
 const FREEABLE_MIN: u64 = 8;
 /// Whenever so many more slots wait for readers, it is looked whether these have left.
@@ -63,6 +66,7 @@ impl Pool {
             Budget::All => false,
         };
         self.compact_until(&mut work, is_spent);
+        while !is_spent(&work) && self.lower_one() {}
         let memory = &self.objects.memory;
         memory.pages.trim(&memory.account);
         Ok(Compacted { moved: work.moved, freed: Pages::new(work.pages) })
@@ -126,7 +130,17 @@ impl Pool {
         let stop = self.objects.compact(class, &mut work, false);
         let next = if stop == Some(Stop::Spent) { class } else { class + 1 };
         self.next_class.store(next.into(), crate::sync::Ordering::Relaxed);
+        let _ = (0..LOWERED_MAX).all(|_| self.lower_one());
         memory.pages.trim(&memory.account);
+    }
+
+    /// Gives a zspage of a high number a low one, where the table of zspages is sparse; whether it
+    /// did.
+    fn lower_one(&self) -> bool {
+        let memory = &self.objects.memory;
+        let Some(zspage) = memory.zspages.sparse() else { return false };
+        let class = self.objects.classes.get(memory.zspages.about(zspage).class);
+        class.is_some_and(|class| class.lock().lower(memory, zspage))
     }
 
     #[cold]

@@ -7,12 +7,16 @@
 //! that is all free is *released*, and a page of nothing but such leaves; lowest first otherwise.
 //! The generations of a page that left are kept as the highest of them.
 //!
+//! When the generations of an entry have come round, its *epoch* counts one more: a byte an entry,
+//! of which a page is present once an entry there needs it. Both together are the *use* that a
+//! handle names. An entry of which the last epoch is over is *retired*: nobody takes it any more.
+//!
 //! Whoever frees an entry has stored its free word before. Lock: its own, taken inside a class's
 //! or alone, about once a segment. Cost: two exchanges for each object's life.
 
 use super::account::{Account, NoRoom};
 use super::bits::Bits;
-use super::entry::{Entry, GENERATION_BITS};
+use super::entry::{Entry, EPOCH_BITS, GENERATION_BITS};
 use super::words::Words;
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 use crate::units::{Bytes, PageSize};
@@ -22,6 +26,9 @@ const SEGMENT: u32 = u64::BITS;
 const ALL: u64 = u64::MAX;
 /// No segment.
 const NONE: u64 = u64::MAX;
+/// Epochs of a word.
+const EPOCHS: u32 = u64::BITS / EPOCH_BITS;
+const EPOCH_LAST: u32 = (1 << EPOCH_BITS) - 1;
 
 /// A lane's current segment, on a cache line of its own.
 #[derive(Debug)]
@@ -34,6 +41,11 @@ pub(crate) struct Entries {
     words: Words,
     /// Free entries, a word a segment.
     free: Words,
+    epochs: Words,
+    /// Whether any epoch is not the first.
+    has_epochs: AtomicU64,
+    /// After this one an entry is retired.
+    pub(crate) epoch_last: u32,
     lanes: Box<[Lane]>,
     state: Mutex<State>,
     page: PageSize,
@@ -48,6 +60,8 @@ struct State {
     pages: Vec<Page>,
     /// Pages of `free` that are present.
     free_pages: u32,
+    /// Pages of `epochs` that are present.
+    epoch_pages: Bits,
     /// A page without segments that is still present.
     spare: Option<u32>,
 }
@@ -56,22 +70,33 @@ struct State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Page {
     segments: u16,
+    /// Entries that are retired.
+    retired: u16,
     is_present: bool,
-    /// What generations begin with.
-    base: u16,
+    /// What uses begin with.
+    base: u32,
 }
 
 impl Entries {
     /// Room for `most` entries, for as many lanes of threads.
-    pub(crate) fn new(words: Words, free: Words, lanes: usize, page: PageSize) -> Self {
+    pub(crate) fn new(
+        words: Words,
+        free: Words,
+        epochs: Words,
+        lanes: usize,
+        page: PageSize,
+    ) -> Self {
         let lanes = (0..lanes).map(|_| Lane(AtomicU64::new(NONE))).collect();
-        Self { words, free, lanes, state: Mutex::new(State::default()), page }
+        let (has_epochs, epoch_last) = (AtomicU64::new(0), EPOCH_LAST);
+        let state = Mutex::new(State::default());
+        Self { words, free, epochs, has_epochs, epoch_last, lanes, state, page }
     }
 
     /// The words that [`Entries::new`] wants for `most` entries.
-    pub(crate) const fn lens(most: usize) -> (usize, usize) {
+    pub(crate) const fn lens(most: usize) -> (usize, usize, usize) {
         let segments = most.div_ceil(SEGMENT as usize);
-        (segments * SEGMENT as usize, segments)
+        let entries = segments * SEGMENT as usize;
+        (entries, segments, entries / EPOCHS as usize)
     }
 
     fn words_per_page(&self) -> u32 {
@@ -83,6 +108,31 @@ impl Entries {
     pub(crate) fn load(&self, index: u32) -> Entry {
         let word = self.words.get(index as usize);
         Entry::from_raw(word.map_or(0, |word| word.load(Ordering::SeqCst)))
+    }
+
+    /// Whether a word that was loaded before is that of the use of its entry that a handle names.
+    #[inline]
+    pub(crate) fn is(&self, index: u32, entry: Entry, named: u32) -> bool {
+        let low = named & ((1 << GENERATION_BITS) - 1);
+        entry.is_live()
+            && entry.generation() == low
+            && self.epoch(index) == named >> GENERATION_BITS
+    }
+
+    #[inline]
+    fn epoch(&self, index: u32) -> u32 {
+        if self.has_epochs.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let word = self.epochs.get((index / EPOCHS) as usize);
+        let word = word.map_or(0, |word| word.load(Ordering::Acquire));
+        (word >> (index % EPOCHS * EPOCH_BITS)) as u32 & EPOCH_LAST
+    }
+
+    /// The use of an entry that its next handle names, or the present one does.
+    #[inline]
+    pub(crate) fn named(&self, index: u32, entry: Entry) -> u32 {
+        self.epoch(index) << GENERATION_BITS | entry.generation()
     }
 
     /// Makes an entry that is still the caller's known: what it wrote before is seen by readers.
@@ -97,7 +147,14 @@ impl Entries {
         self.words[index as usize].swap(entry.raw(), Ordering::SeqCst);
     }
 
-    /// Takes an entry: its index and generation.
+    /// Changes an entry that is still `from`, of an object without a place; whether it was.
+    pub(crate) fn exchange_if(&self, index: u32, from: Entry, to: Entry) -> bool {
+        let word = &self.words[index as usize];
+        let (from, to) = (from.raw(), to.raw());
+        word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes an entry: its index and the use of it that a handle is to name.
     #[inline]
     pub(crate) fn alloc(&self, account: &Account, lane: usize) -> Result<(u32, u32), NoRoom> {
         let lane = &self.lanes[lane];
@@ -105,7 +162,7 @@ impl Entries {
             let segment = lane.0.load(Ordering::Relaxed);
             if segment != NONE {
                 if let Some(index) = self.take_of(segment as u32) {
-                    return Ok((index, self.load(index).generation()));
+                    return Ok((index, self.named(index, self.load(index))));
                 }
             }
             self.refill(account, lane)?;
@@ -165,22 +222,32 @@ impl Entries {
         if !about.is_present {
             self.come(account, &self.words, page)?;
             about.is_present = true;
+            self.rebase(page, about.base);
         }
         about.segments += 1;
-        let base = Entry::free(about.base.into()).raw();
         if state.spare == Some(page) {
             state.spare = None;
         }
-        if base != 0 {
-            let first = (segment * SEGMENT) as usize;
-            for word in &self.words[first..first + SEGMENT as usize] {
-                if word.load(Ordering::Relaxed) == 0 {
-                    word.store(base, Ordering::Relaxed);
-                }
-            }
-        }
         self.free[segment as usize].store(ALL, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes every entry of a page that came begin with a use.
+    fn rebase(&self, page: u32, base: u32) {
+        let (per_page, word) = (self.words_per_page(), Entry::free(base).raw());
+        let (first, end) = ((page * per_page) as usize, ((page + 1) * per_page) as usize);
+        if word != 0 {
+            let words = &self.words[first..end.min(self.words.len())];
+            words.iter().for_each(|at| at.store(word, Ordering::Relaxed));
+        }
+        let epoch = u64::from(base >> GENERATION_BITS);
+        if epoch != 0 {
+            // The page of these is present: `base` was the use of an entry here.
+            let word = epoch * (u64::MAX / u64::from(EPOCH_LAST));
+            let end = end.min(self.words.len()) / EPOCHS as usize;
+            let words = &self.epochs[first / EPOCHS as usize..end];
+            words.iter().for_each(|at| at.store(word, Ordering::Release));
+        }
     }
 
     fn come(&self, account: &Account, words: &Words, page: u32) -> Result<(), NoRoom> {
@@ -194,9 +261,18 @@ impl Entries {
         })
     }
 
-    /// Gives an entry back whose word says already that it is free.
+    /// Gives an entry back whose object is gone and whose word says so.
     #[inline]
     pub(crate) fn free(&self, account: &Account, lane: usize, index: u32) {
+        if self.load(index).generation() == 0 && !self.next_epoch(account, index) {
+            return self.retire(account, index);
+        }
+        self.put_back(account, lane, index);
+    }
+
+    /// Gives an entry back that was never published.
+    #[inline]
+    pub(crate) fn put_back(&self, account: &Account, lane: usize, index: u32) {
         let (segment, bit) = (index / SEGMENT, 1 << (index % SEGMENT));
         let old = self.free[segment as usize].fetch_or(bit, Ordering::AcqRel);
         debug_assert_eq!(old & bit, 0, "entry {index} was free");
@@ -206,6 +282,42 @@ impl Entries {
             && self.lanes[lane].0.load(Ordering::Relaxed) != u64::from(segment)
         {
             self.release(account, segment);
+        }
+    }
+
+    /// Begins an epoch of an entry; false if there is none left, or no memory to count it.
+    #[cold]
+    fn next_epoch(&self, account: &Account, index: u32) -> bool {
+        if self.epoch(index) >= self.epoch_last {
+            return false;
+        }
+        let mut state = lock(&self.state);
+        let page = index / EPOCHS / self.words_per_page();
+        if !state.epoch_pages.contains(page) {
+            if self.come(account, &self.epochs, page).is_err() {
+                return false;
+            }
+            state.epoch_pages.put(page, 1);
+        }
+        let one = 1 << (index % EPOCHS * EPOCH_BITS);
+        self.epochs[(index / EPOCHS) as usize].fetch_add(one, Ordering::AcqRel);
+        self.has_epochs.store(1, Ordering::Release);
+        true
+    }
+
+    /// Takes an entry out of use for good; a page that has no other leaves.
+    #[cold]
+    fn retire(&self, account: &Account, index: u32) {
+        let mut state = lock(&self.state);
+        let per_page = self.words_per_page();
+        let about = &mut state.pages[(index / per_page) as usize];
+        about.retired += 1;
+        let page = index / per_page;
+        let bytes = self.page.bytes();
+        if u32::from(about.retired) == per_page && self.words.discard(page as usize, bytes).is_ok()
+        {
+            about.is_present = false;
+            account.release(bytes.get());
         }
     }
 
@@ -249,15 +361,9 @@ impl Entries {
     fn go(&self, account: &Account, state: &mut State, page: u32) {
         let per_page = self.words_per_page();
         let about = &mut state.pages[page as usize];
-        let first = (page * per_page) as usize;
-        let after = |word: u64| {
-            let ahead = Entry::from_raw(word).generation().wrapping_sub(about.base.into());
-            ahead & ((1 << GENERATION_BITS) - 1)
-        };
-        let words = &self.words[first..first + per_page as usize];
-        let most = words.iter().map(|word| word.load(Ordering::Relaxed)).filter(|word| *word != 0);
-        let most = most.map(after).max().unwrap_or(0);
-        let base = Entry::free(u32::from(about.base) + most).generation() as u16;
+        let first = page * per_page;
+        let uses = (first..first + per_page).map(|index| self.named(index, self.load(index)));
+        let base = uses.max().unwrap_or(0);
         if self.words.discard(page as usize, self.page.bytes()).is_ok() {
             about.base = base;
             about.is_present = false;
@@ -269,9 +375,10 @@ impl Entries {
     pub(crate) fn held(&self) -> (Bytes, u64) {
         let state = lock(&self.state);
         let present = state.pages.iter().filter(|page| page.is_present).count() as u64;
-        let pages = present + u64::from(state.free_pages);
+        let pages = present + u64::from(state.free_pages) + state.epoch_pages.len() as u64;
         let own = state.pages.capacity() * size_of::<Page>() + size_of_val(&*self.lanes);
         let bits = state.available.held_bytes() + state.released.held_bytes();
+        let bits = bits + state.epoch_pages.held_bytes();
         (Bytes::new(pages * self.page.bytes().get()), own as u64 + bits)
     }
 }

@@ -3,15 +3,18 @@
 //! ```text
 //!  63        38 37    28 27              16 15  13 12         0
 //! +------------+--------+------------------+------+------------+
-//! |   zspage   |  slot  |  stored bytes-1  | kind | generation |    4 KiB pages
+//! |   zspage   |  slot  |     bytes-1      | kind | generation |    4 KiB pages
 //! |     26     |   10   |        12        |  3   |     13     |
 //! +------------+--------+------------------+------+------------+
 //! ```
 //!
 //! Where pages may be larger, four bits more count bytes and four fewer generations. A word of
 //! zeros is free, of generation zero. The generation of a free word is that of the next handle;
-//! it wraps, so a handle kept over as many uses of its entry as there are generations may name
-//! another object.
+//! these are its lower bits, [`Entries`](super::entries) has the rest. `bytes` are those stored.
+//!
+//! An object that is one word over and over has kind *filled* where both halves of the word are
+//! the same: half a word is in the place of zspage and slot, `bytes` is the object's length, and
+//! nothing is stored. Otherwise it is *wide*: the word is stored, `bytes` is the object's length.
 
 /// Bits of a zspage's number.
 pub(crate) const ZSPAGE_BITS: u32 = 26;
@@ -22,6 +25,8 @@ const LENGTH_BITS: u32 = if cfg!(target_arch = "x86_64") { 12 } else { 16 };
 const KIND_BITS: u32 = 3;
 /// Bits of a generation.
 pub(crate) const GENERATION_BITS: u32 = 64 - ZSPAGE_BITS - SLOT_BITS - LENGTH_BITS - KIND_BITS;
+/// Bits of an epoch: how often the generations of an entry came round.
+pub(crate) const EPOCH_BITS: u32 = 8;
 
 const KIND_AT: u32 = GENERATION_BITS;
 const LENGTH_AT: u32 = KIND_AT + KIND_BITS;
@@ -40,10 +45,34 @@ pub(crate) enum Kind {
     Free,
     /// As they were given.
     Raw,
+    /// A page, coded by LZ4.
+    Lz4,
+    /// Less than a page, coded by LZ4; the object's length stands in the last two bytes.
+    ShortLz4,
+    /// A page, coded by zstd.
+    Zstd,
+    /// Less than a page, coded by zstd, as [`Kind::ShortLz4`].
+    ShortZstd,
+    /// Not at all: half a word over and over.
+    Filled,
+    /// As the word that is there over and over.
+    Wide,
 }
 
-const FREE: u64 = 0;
-const RAW: u64 = 1;
+/// By number.
+const KINDS: [Kind; 1 << KIND_BITS] = [
+    Kind::Free,
+    Kind::Raw,
+    Kind::Lz4,
+    Kind::ShortLz4,
+    Kind::Zstd,
+    Kind::ShortZstd,
+    Kind::Filled,
+    Kind::Wide,
+];
+
+/// Bytes stored of a [`Kind::Wide`] object.
+pub(crate) const WIDE_LEN: usize = size_of::<u64>();
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,30 +103,36 @@ impl Entry {
         Self(field(generation as u64, 0, GENERATION_BITS))
     }
 
-    /// An object of `len` stored bytes, at least one.
+    /// An object in a slot. `len`, at least one, is that of the stored bytes; of the object where
+    /// the kind is wide.
     #[inline]
     pub(crate) fn live(kind: Kind, place: Place, len: usize, generation: u32) -> Self {
         debug_assert!(place.zspage >> ZSPAGE_BITS == 0 && place.slot < SLOTS_MAX);
+        debug_assert!(!matches!(kind, Kind::Free | Kind::Filled));
+        Self(Self::place_word(place) | Self::rest(kind, len, generation))
+    }
+
+    /// An object of `len` bytes that is `fill` over and over.
+    pub(crate) fn filled(fill: u32, len: usize, generation: u32) -> Self {
+        Self(u64::from(fill) << SLOT_AT | Self::rest(Kind::Filled, len, generation))
+    }
+
+    #[inline]
+    fn place_word(place: Place) -> u64 {
+        u64::from(place.zspage) << ZSPAGE_AT | u64::from(place.slot) << SLOT_AT
+    }
+
+    #[inline]
+    fn rest(kind: Kind, len: usize, generation: u32) -> u64 {
         debug_assert!((1..=PAGE_MAX).contains(&(len as u64)));
-        let kind = match kind {
-            Kind::Free => FREE,
-            Kind::Raw => RAW,
-        };
-        Self(
-            u64::from(place.zspage) << ZSPAGE_AT
-                | u64::from(place.slot) << SLOT_AT
-                | (len as u64 - 1) << LENGTH_AT
-                | kind << KIND_AT
-                | field(u64::from(generation), 0, GENERATION_BITS),
-        )
+        (len as u64 - 1) << LENGTH_AT
+            | (kind as u64) << KIND_AT
+            | field(u64::from(generation), 0, GENERATION_BITS)
     }
 
     #[inline]
     pub(crate) fn kind(self) -> Kind {
-        match field(self.0, KIND_AT, KIND_BITS) {
-            RAW => Kind::Raw,
-            _ => Kind::Free,
-        }
+        KINDS[field(self.0, KIND_AT, KIND_BITS) as usize]
     }
 
     #[inline]
@@ -110,12 +145,34 @@ impl Entry {
         field(self.0, 0, GENERATION_BITS) as u32
     }
 
+    /// Whether there is an object in a slot.
+    #[inline]
+    pub(crate) fn has_place(self) -> bool {
+        !matches!(self.kind(), Kind::Free | Kind::Filled)
+    }
+
     /// Stored bytes of a live object.
     #[inline]
     pub(crate) fn len(self) -> usize {
+        match self.kind() {
+            Kind::Filled => 0,
+            Kind::Wide => WIDE_LEN,
+            _ => self.bytes(),
+        }
+    }
+
+    /// What stands in `bytes`: the object's length, but of what is coded.
+    #[inline]
+    pub(crate) fn bytes(self) -> usize {
         field(self.0, LENGTH_AT, LENGTH_BITS) as usize + 1
     }
 
+    /// What an object is over and over that is filled.
+    pub(crate) fn fill(self) -> u32 {
+        (self.0 >> SLOT_AT) as u32
+    }
+
+    /// Where the bytes are of an object that has a place.
     #[inline]
     pub(crate) fn place(self) -> Place {
         let zspage = field(self.0, ZSPAGE_AT, ZSPAGE_BITS) as u32;
@@ -125,7 +182,7 @@ impl Entry {
     /// The same object elsewhere.
     #[inline]
     pub(crate) fn moved(self, to: Place) -> Self {
-        Self::live(self.kind(), to, self.len(), self.generation())
+        Self(self.0 & ((1 << SLOT_AT) - 1) | Self::place_word(to))
     }
 
     /// What the entry is when the object is gone.
@@ -154,17 +211,34 @@ mod tests {
                 for len in [1, 2, PAGE_MAX as usize] {
                     for generation in [0, 1, generations] {
                         let place = Place { zspage, slot };
-                        let entry = Entry::live(Kind::Raw, place, len, generation);
-                        assert_eq!((entry.place(), entry.len()), (place, len));
-                        assert_eq!((entry.kind(), entry.generation()), (Kind::Raw, generation));
-                        assert_eq!(entry.moved(Place { zspage: 7, slot: 3 }).moved(place), entry);
-                        let freed = entry.freed();
-                        assert!(!freed.is_live());
-                        assert_eq!(freed.generation(), (generation + 1) & generations);
+                        parts(place, len, generation);
                     }
                 }
             }
         }
         assert_eq!(Entry::free(0).raw(), 0);
+    }
+
+    fn parts(place: Place, len: usize, generation: u32) {
+        for (number, kind) in KINDS.into_iter().enumerate() {
+            assert_eq!(kind as usize, number);
+            if matches!(kind, Kind::Free | Kind::Filled) {
+                continue;
+            }
+            let entry = Entry::live(kind, place, len, generation);
+            assert_eq!((entry.place(), entry.bytes()), (place, len));
+            assert_eq!((entry.kind(), entry.generation()), (kind, generation));
+            assert_eq!(entry.len(), if kind == Kind::Wide { WIDE_LEN } else { len });
+            assert_eq!(entry.moved(Place { zspage: 7, slot: 3 }).moved(place), entry);
+            let freed = entry.freed();
+            assert!(!freed.is_live() && entry.has_place());
+            assert_eq!(freed.generation(), (generation + 1) & ((1 << GENERATION_BITS) - 1));
+        }
+        for fill in [0, 1, u32::MAX] {
+            let entry = Entry::filled(fill, len, generation);
+            assert_eq!((entry.fill(), entry.bytes(), entry.len()), (fill, len, 0));
+            assert_eq!((entry.kind(), entry.generation()), (Kind::Filled, generation));
+            assert!(!entry.has_place() && entry.is_live());
+        }
     }
 }

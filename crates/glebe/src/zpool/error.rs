@@ -1,5 +1,6 @@
 //! What a pool refuses, and why.
 
+use super::codec::CodecError;
 use super::size_class::RulesError;
 use crate::error::OsError;
 use crate::units::Bytes;
@@ -55,8 +56,15 @@ pub enum Error {
     #[error("the pool's address space is used up; make it with a larger limit")]
     Space,
     /// A budget of nothing.
-    #[error("compaction with a budget of nothing")]
+    #[error("a budget of nothing")]
     NoBudget,
+    /// What a codec refuses: stored bytes that it did not make, or its own parameters.
+    #[error(transparent)]
+    Codec(CodecError),
+    /// Idle objects of this pool are coded by a zstd of another level or dictionary already, or
+    /// the pool's own codec is one with another dictionary.
+    #[error("the pool has objects of a zstd with another level or dictionary, and can have one")]
+    OtherZstd,
     /// Rules that make no table.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -89,4 +97,13 @@ pub enum Error {
     /// The kernel refused a call.
     #[error(transparent)]
     Os(#[from] OsError),
+}
+
+impl From<CodecError> for Error {
+    fn from(error: CodecError) -> Self {
+        match error {
+            CodecError::Buffer { given, needed } => Self::BufferTooSmall { given, len: needed },
+            other => Self::Codec(other),
+        }
+    }
 }

@@ -8,21 +8,35 @@ use std::ops::Deref;
 
 use super::objects::{Objects, Pinned};
 
-/// The stored bytes of an object, in place.
+/// The bytes of an object: in place where they are stored as they are, otherwise a decoded copy.
 ///
-/// While it is there, the object's place is not used anew, also where the object is removed or
-/// replaced; and some other places are not, since guards are counted in few counters. So keep it
-/// for the time of a look.
+/// While one in place is there, the object's place is not used anew, also where the object is
+/// removed or replaced; and some other places are not, since guards are counted in few counters.
+/// So keep it for the time of a look. A copy keeps nothing.
 #[derive(Debug)]
-pub struct Guard<'a> {
-    objects: &'a Objects,
-    pinned: Pinned,
+pub struct Guard<'a>(Held<'a>);
+
+#[derive(Debug)]
+enum Held<'a> {
+    InPlace { objects: &'a Objects, pinned: Pinned },
+    Copy(Vec<u8>),
 }
 
 impl<'a> Guard<'a> {
     /// Takes a pin over.
-    pub(crate) fn new(objects: &'a Objects, pinned: Pinned) -> Self {
-        Self { objects, pinned }
+    pub(crate) fn in_place(objects: &'a Objects, pinned: Pinned) -> Self {
+        Self(Held::InPlace { objects, pinned })
+    }
+
+    /// Of bytes of its own.
+    pub(crate) fn copy(bytes: Vec<u8>) -> Self {
+        Self(Held::Copy(bytes))
+    }
+
+    /// Whether the bytes are where they are stored.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        matches!(self.0, Held::InPlace { .. })
     }
 }
 
@@ -31,14 +45,19 @@ impl Deref for Guard<'_> {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the slice cannot outlive this guard, whose drop alone unpins.
-        unsafe { self.objects.bytes(&self.pinned) }
+        match &self.0 {
+            // SAFETY: the slice cannot outlive this guard, whose drop alone unpins.
+            Held::InPlace { objects, pinned } => unsafe { objects.bytes(pinned) },
+            Held::Copy(bytes) => bytes,
+        }
     }
 }
 
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.objects.unpin(&self.pinned);
+        if let Held::InPlace { objects, pinned } = &self.0 {
+            objects.unpin(pinned);
+        }
     }
 }

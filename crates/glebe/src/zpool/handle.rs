@@ -1,29 +1,33 @@
 //! [`Handle`]: the name of an object in a pool.
 //!
 //! ```text
-//!  63        45 44         32 31                    0
-//! +------------+-------------+------------------------+
-//! |    pool    | generation  |         index          |     4 KiB pages
-//! |     19     |     13      |           32           |
-//! +------------+-------------+------------------------+
+//!  63     51 50          30 29                       0
+//! +---------+--------------+--------------------------+
+//! |  pool   |  generation  |          index           |     4 KiB pages
+//! |   13    |      21      |            30            |
+//! +---------+--------------+--------------------------+
 //! ```
 //!
 //! `index` is the place of the [entry](super::entry), `generation` the one use of it that is
-//! meant. `pool` is a number of the pool, never zero, which wraps.
+//! meant: its lower bits stand in the entry, the upper ones in the *epoch* of the entry. `pool` is
+//! a number of the pool, never zero, which wraps.
 
 use std::num::NonZeroU64;
 
-use super::entry::GENERATION_BITS;
+use super::entry::{EPOCH_BITS, GENERATION_BITS};
 
-const INDEX_BITS: u32 = 32;
-const POOL_AT: u32 = INDEX_BITS + GENERATION_BITS;
+/// Bits of an entry's index.
+pub(crate) const INDEX_BITS: u32 = 30;
+const USE_BITS: u32 = GENERATION_BITS + EPOCH_BITS;
+const POOL_AT: u32 = INDEX_BITS + USE_BITS;
 const POOL_BITS: u32 = 64 - POOL_AT;
 
 /// The name of one object in one pool, for as long as that object is there.
 ///
 /// It stays the same when the object's bytes are moved or replaced. A handle of an object that is
-/// gone, or of another pool, is an error wherever it is used, but for chance: the handle's
-/// generation comes round after 8192 uses of one entry (fewer where pages are larger than 4 KiB).
+/// gone is an error wherever it is used, however long it is kept: what a handle is made of is
+/// never used twice. So is one of another pool, of 8191 that a process makes one after the other
+/// (more where pages are larger than 4 KiB).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(NonZeroU64);
 
@@ -59,12 +63,12 @@ impl Handle {
 
     #[inline]
     pub(crate) fn generation(self) -> u32 {
-        (self.0.get() >> INDEX_BITS) as u32 & ((1 << GENERATION_BITS) - 1)
+        (self.0.get() >> INDEX_BITS) as u32 & ((1 << USE_BITS) - 1)
     }
 
     #[inline]
     pub(crate) fn index(self) -> u32 {
-        self.0.get() as u32
+        self.0.get() as u32 & ((1 << INDEX_BITS) - 1)
     }
 }
 
@@ -79,11 +83,11 @@ mod tests {
 
     #[test]
     fn parts_come_back() {
-        let generation = (1 << GENERATION_BITS) - 1;
+        let (generation, index) = ((1 << USE_BITS) - 1, (1 << INDEX_BITS) - 1);
         for pool in [pool_number(0), pool_number((1 << POOL_BITS) - 2)] {
-            let handle = Handle::new(pool, generation, u32::MAX);
+            let handle = Handle::new(pool, generation, index);
             assert_eq!(Handle::from_raw(handle.to_raw()), Some(handle));
-            assert_eq!((handle.pool(), handle.index()), (pool, u32::MAX));
+            assert_eq!((handle.pool(), handle.index()), (pool, index));
             assert_eq!(handle.generation(), generation);
         }
         assert_eq!((pool_number((1 << POOL_BITS) - 1), Handle::from_raw(0)), (1, None));

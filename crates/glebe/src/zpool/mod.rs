@@ -2,7 +2,8 @@
 //!
 //! An *object* lies in a *slot* of a *zspage*, a run of 1 to 16 pages. A zspage has slots of one
 //! *size class*; the *table* ([`Table`]) is the set of classes in use. A [`Handle`] stays the same
-//! when objects are moved: *compaction* empties zspages, whose pages go back to the kernel.
+//! when objects are moved: *compaction* empties zspages, whose pages go back to the kernel. A
+//! [`Codec`] makes objects smaller, and a stronger one those that are idle ([`Pool::recompress`]).
 //!
 //! ```
 //! use glebe::zpool::{Error, Pool};
@@ -18,11 +19,13 @@
 //! # Ok::<_, Error>(())
 //! ```
 
+mod access;
 mod account;
 mod bits;
 mod class;
 mod classes;
 mod codec;
+mod coding;
 mod compact;
 mod entries;
 mod entry;
@@ -40,6 +43,7 @@ mod options;
 mod pages;
 mod pins;
 mod pool;
+mod recompress;
 mod refit;
 mod size_class;
 mod stats;
@@ -55,6 +59,7 @@ pub use handle::Handle;
 pub use histogram::{Counters, Histogram};
 pub use options::{AtLimit, Budget, Compaction, Options, TableChoice};
 pub use pool::Pool;
+pub use recompress::Recompressed;
 pub use size_class::{Rules, RulesError, SizeClass, Table};
 pub use stats::{ClassStats, Stats};
 

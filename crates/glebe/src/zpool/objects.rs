@@ -18,6 +18,7 @@ use super::class::{Class, State, Stop, Work};
 use super::classes::Classes;
 use super::entry::{Entry, Kind};
 use super::memory::Memory;
+use crate::sync::{AtomicU64, Ordering};
 
 /// Objects of a retired class that are moved at a time.
 const DRAIN: usize = 8;
@@ -27,6 +28,49 @@ const DRAIN: usize = 8;
 pub(crate) struct Objects {
     pub(crate) memory: Memory,
     pub(crate) classes: Classes,
+    pub(crate) filled: Filled,
+}
+
+/// An object as it is to be stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stored<'a> {
+    /// In a slot: 1 byte to a page, of `kind` already. `len` is the object's own length.
+    Bytes { kind: Kind, bytes: &'a [u8], len: usize },
+    /// In the entry alone.
+    Filled { fill: u32, len: usize },
+}
+
+impl<'a> Stored<'a> {
+    /// As it is.
+    pub(crate) fn raw(bytes: &'a [u8]) -> Self {
+        Self::Bytes { kind: Kind::Raw, bytes, len: bytes.len() }
+    }
+}
+
+/// Objects that stand in their entries alone: no class has them. Relaxed counters.
+#[derive(Debug, Default)]
+pub(crate) struct Filled {
+    came: AtomicU64,
+    went: AtomicU64,
+    given: AtomicU64,
+}
+
+impl Filled {
+    fn came(&self, len: usize) {
+        self.came.fetch_add(1, Ordering::Relaxed);
+        self.given.fetch_add(len as u64, Ordering::Relaxed);
+    }
+
+    fn went(&self, len: usize) {
+        self.went.fetch_add(1, Ordering::Relaxed);
+        self.given.fetch_sub(len as u64, Ordering::Relaxed);
+    }
+
+    /// How many came and went, and the bytes of those that are there.
+    pub(crate) fn counts(&self) -> (u64, u64, u64) {
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        (load(&self.came), load(&self.went), load(&self.given))
+    }
 }
 
 /// An object whose bytes stay where they are until [`Objects::unpin`].
@@ -38,39 +82,45 @@ pub(crate) struct Pinned {
 }
 
 impl Objects {
-    /// Stores bytes, 1 to a page, that are of `kind` already: the entry's index and generation.
+    /// Stores an object: the entry's index and the use of it that a handle is to name.
     #[inline]
     pub(crate) fn insert(
         &self,
         lane: usize,
         group: Option<u32>,
-        kind: Kind,
-        bytes: &[u8],
+        stored: Stored<'_>,
     ) -> Result<(u32, u32), NoRoom> {
         let memory = &self.memory;
-        let (index, generation) = memory.entries.alloc(&memory.account, lane)?;
-        match self.write(group, kind, bytes, index, generation) {
+        let (index, named) = memory.entries.alloc(&memory.account, lane)?;
+        match self.write(group, stored, index, named) {
             Ok(entry) => {
                 memory.entries.publish(index, entry);
-                Ok((index, generation))
+                Ok((index, named))
             }
             Err(error) => {
-                memory.entries.free(&memory.account, lane, index);
+                memory.entries.put_back(&memory.account, lane, index);
                 Err(error)
             }
         }
     }
 
-    /// Writes bytes to a new slot that belongs to an entry; what the entry is to be.
+    /// Writes an object to a new slot that belongs to an entry, if it needs one; what the entry is
+    /// to be.
     #[inline]
     fn write(
         &self,
         group: Option<u32>,
-        kind: Kind,
-        bytes: &[u8],
+        stored: Stored<'_>,
         index: u32,
-        generation: u32,
+        named: u32,
     ) -> Result<Entry, NoRoom> {
+        let (kind, bytes, len) = match stored {
+            Stored::Bytes { kind, bytes, len } => (kind, bytes, len),
+            Stored::Filled { fill, len } => {
+                self.filled.came(len);
+                return Ok(Entry::filled(fill, len, named));
+            }
+        };
         let memory = &self.memory;
         let spot = loop {
             let Some(class) = self.classes.get(self.classes.of(bytes.len())) else {
@@ -81,43 +131,36 @@ impl Objects {
                 continue;
             }
             let spot = state.alloc(memory, group, index)?;
-            state.counts.came += 1;
-            state.counts.objects += 1;
-            state.counts.bytes += bytes.len() as u64;
+            state.count_in(bytes.len(), len);
             let parts = self.classes.parts_below(state.shape().size, bytes.len());
             state.came(parts);
             break spot;
         };
         // SAFETY: the slot is this call's alone until its entry is published.
         unsafe { memory.pages.frames().write(spot.at, bytes) };
-        Ok(Entry::live(kind, spot.place, bytes.len(), generation))
-    }
-
-    /// Whether the entry is the one that the handle means.
-    #[inline]
-    fn is(entry: Entry, generation: u32) -> bool {
-        entry.is_live() && entry.generation() == generation
+        let in_entry = if kind == Kind::Wide { len } else { bytes.len() };
+        Ok(Entry::live(kind, spot.place, in_entry, named))
     }
 
     /// The entry of an object, if it is there.
     #[inline]
-    pub(crate) fn entry(&self, index: u32, generation: u32) -> Option<Entry> {
-        Some(self.memory.entries.load(index)).filter(|entry| Self::is(*entry, generation))
+    pub(crate) fn entry(&self, index: u32, named: u32) -> Option<Entry> {
+        let entry = self.memory.entries.load(index);
+        self.memory.entries.is(index, entry, named).then_some(entry)
     }
 
     /// Pins an object, if it is there.
     #[inline]
-    pub(crate) fn pin(&self, index: u32, generation: u32) -> Option<Pinned> {
+    pub(crate) fn pin(&self, index: u32, named: u32) -> Option<Pinned> {
         let memory = &self.memory;
-        let mut entry = memory.entries.load(index);
         loop {
-            if !Self::is(entry, generation) {
-                return None;
+            let entry = self.entry(index, named)?;
+            if !entry.has_place() {
+                return Some(Pinned { entry, at: 0, is_referenced: true });
             }
             let place = entry.place();
             memory.pins.pin(place.zspage);
-            let now = memory.entries.load(index);
-            if now == entry {
+            if self.entry(index, named) == Some(entry) {
                 // The zspage cannot go while the pin is seen, so what is said of it holds.
                 let about = memory.zspages.about(place.zspage);
                 let size = self.classes.get(about.class).map_or(0, |class| class.size());
@@ -125,7 +168,6 @@ impl Objects {
                 return Some(Pinned { entry, at, is_referenced: about.is_referenced });
             }
             memory.pins.unpin(place.zspage);
-            entry = now;
         }
     }
 
@@ -142,71 +184,122 @@ impl Objects {
     /// Ends a pin.
     #[inline]
     pub(crate) fn unpin(&self, pinned: &Pinned) {
-        self.memory.pins.unpin(pinned.entry.place().zspage);
+        if pinned.entry.has_place() {
+            self.memory.pins.unpin(pinned.entry.place().zspage);
+        }
     }
 
-    /// Removes an object; its kind and stored length, if it was there.
+    /// Removes an object; its stored length, if it was there.
     #[inline]
-    pub(crate) fn remove(&self, lane: usize, index: u32, generation: u32) -> Option<usize> {
+    pub(crate) fn remove(&self, lane: usize, index: u32, named: u32) -> Option<usize> {
         let memory = &self.memory;
-        let entry = self.change(index, generation, Entry::freed)?;
+        let entry = self.change(index, named, Entry::freed)?;
         memory.entries.free(&memory.account, lane, index);
         Some(entry.len())
     }
 
-    /// Stores other bytes under the same entry; false if the object is gone.
+    /// Stores another object under the same entry; false if there is none any more.
     pub(crate) fn replace(
         &self,
         index: u32,
-        generation: u32,
-        kind: Kind,
-        bytes: &[u8],
+        named: u32,
+        stored: Stored<'_>,
     ) -> Result<bool, NoRoom> {
-        let new = self.write(None, kind, bytes, index, generation)?;
-        if self.change(index, generation, |_| new).is_some() {
+        let new = self.write(None, stored, index, named)?;
+        if self.change(index, named, |_| new).is_some() {
             return Ok(true);
         }
         self.take_back(new);
         Ok(false)
     }
 
+    /// Stores a pinned object in another way, unless it is not the same any more or lies
+    /// elsewhere. Ends the pin.
+    pub(crate) fn recode(
+        &self,
+        index: u32,
+        named: u32,
+        pinned: &Pinned,
+        stored: Stored<'_>,
+    ) -> Result<bool, NoRoom> {
+        let new = match self.write(None, stored, index, named) {
+            Ok(new) => new,
+            Err(error) => {
+                self.unpin(pinned);
+                return Err(error);
+            }
+        };
+        // While pinned, the slot is nobody else's: the same word means the same bytes.
+        let unpin = |entry: Entry| entry == pinned.entry;
+        let done = self.change_if(index, named, unpin, |_| new, || self.unpin(pinned));
+        if done.is_none() {
+            self.unpin(pinned);
+            self.take_back(new);
+        }
+        Ok(done.is_some())
+    }
+
     /// Changes an entry to `to` of it and gives the slot up that it named; what it was.
     #[inline]
-    fn change(&self, index: u32, generation: u32, to: impl Fn(Entry) -> Entry) -> Option<Entry> {
+    fn change(&self, index: u32, named: u32, to: impl Fn(Entry) -> Entry) -> Option<Entry> {
+        self.change_if(index, named, |_| true, to, || ())
+    }
+
+    /// As [`Objects::change`], if the entry is one that `is` wants; `then` is done between the
+    /// change and giving up.
+    #[inline]
+    fn change_if(
+        &self,
+        index: u32,
+        named: u32,
+        is: impl Fn(Entry) -> bool,
+        to: impl Fn(Entry) -> Entry,
+        then: impl Fn(),
+    ) -> Option<Entry> {
         let memory = &self.memory;
         loop {
-            let entry = self.entry(index, generation)?;
+            let entry = self.entry(index, named).filter(|entry| is(*entry))?;
+            if !entry.has_place() {
+                if memory.entries.exchange_if(index, entry, to(entry)) {
+                    self.filled.went(entry.bytes());
+                    return Some(entry);
+                }
+                continue;
+            }
             let place = entry.place();
             let about = memory.zspages.about(place.zspage);
             let Some(class) = self.classes.get(about.class) else { continue };
             let mut state = class.lock();
             // Now neither can change.
-            if memory.entries.load(index) != entry || !state.has(memory, place.zspage) {
+            if self.entry(index, named) != Some(entry) || !state.has(memory, place.zspage) {
                 continue;
             }
+            self.count_gone(&mut state, entry);
             memory.entries.exchange(index, to(entry));
-            self.count_gone(&mut state, entry.len());
+            then();
             state.give_up(memory, place);
             return Some(entry);
         }
     }
 
     #[inline]
-    fn count_gone(&self, state: &mut State, len: usize) {
+    fn count_gone(&self, state: &mut State, entry: Entry) {
         state.counts.went += 1;
-        state.counts.objects -= 1;
-        state.counts.bytes -= len as u64;
-        let parts = self.classes.parts_below(state.shape().size, len);
+        state.count_off(&self.memory, entry);
+        let parts = self.classes.parts_below(state.shape().size, entry.len());
         state.went(parts);
     }
 
-    /// Gives back a slot that was written and never published.
+    /// Gives back what was written and never published.
     fn take_back(&self, entry: Entry) {
+        if !entry.has_place() {
+            return self.filled.went(entry.bytes());
+        }
         let memory = &self.memory;
         let about = memory.zspages.about(entry.place().zspage);
         if let Some(class) = self.classes.get(about.class) {
             let mut state = class.lock();
-            self.count_gone(&mut state, entry.len());
+            self.count_gone(&mut state, entry);
             state.free_unused(memory, entry.place());
         }
     }
@@ -277,5 +370,17 @@ impl Objects {
             }
         }
         Ok(work.moved > before)
+    }
+
+    /// Turns a stored byte of an object over, as a fault of the memory would.
+    #[cfg(test)]
+    pub(crate) fn damage(&self, (index, named): (u32, u32), at: usize) {
+        let pinned = self.pin(index, named).expect("an object");
+        // SAFETY: within the object, which the test alone uses.
+        unsafe {
+            let byte = !self.bytes(&pinned)[at];
+            self.memory.pages.frames().write(pinned.at + at, &[byte]);
+        }
+        self.unpin(&pinned);
     }
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use super::codec::Codec;
 use super::error::Error;
 use super::pool::Pool;
 use super::size_class::{Rules, Table};
-use crate::units::{Bytes, Pages};
+use crate::units::{Bytes, PageSize, Pages};
 
 /// What happens when a limit leaves no room, after compaction has freed what it could.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,24 +37,25 @@ pub enum Compaction {
 pub enum TableChoice {
     /// By the kernel's rules with chains that suit the size: 4 pages in a small pool, 8 in one
     /// that may hold 64 MiB or more.
-    #[default]
     BySize,
     /// By these rules, and never otherwise.
     Rules(Rules),
-    /// As [`TableChoice::BySize`] at first, then by what the pool holds: whenever its pages have
-    /// doubled or halved, classes are chosen for the lengths there are, if that saves enough.
+    /// By the kernel's rules for a small pool at first, then by what the pool holds: whenever its
+    /// pages have become a tenth more or fewer, classes are chosen for the lengths there are, if
+    /// that saves more than it costs to move what is there.
+    #[default]
     Fitted,
 }
 
-/// The most that one call of [`Pool::compact`] does. It stops at the first object that takes it
-/// over the budget.
+/// The most that one call of [`Pool::compact`] or [`Pool::recompress`] does. It stops at the first
+/// object that takes it over the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Budget {
-    /// Until so many pages were freed.
+    /// Until so many pages were freed, or their bytes saved.
     Pages(Pages),
     /// Until so much time has passed.
     Time(Duration),
-    /// Until nothing is left to free.
+    /// Until nothing is left to free, or all objects were looked at.
     All,
 }
 
@@ -65,6 +67,7 @@ pub struct Options {
     pub(crate) at_limit: AtLimit,
     pub(crate) table: TableChoice,
     pub(crate) compaction: Compaction,
+    pub(crate) codec: Codec,
 }
 
 /// From a limit of this on, zspages may be longer.
@@ -100,10 +103,17 @@ impl Options {
         self
     }
 
+    /// How objects are made smaller; LZ4 if nothing is said. With [`Codec::None`] everything is
+    /// stored as it is, what one word fills as well.
+    pub fn codec(mut self, codec: Codec) -> Self {
+        self.codec = codec;
+        self
+    }
+
     /// Makes the pool.
     ///
     /// # Errors
-    /// Rules that make no table, a limit that an empty pool passes, or what the kernel refuses.
+    /// Rules that make no table, a codec's bad parameters, a limit that an empty pool passes, or what the kernel refuses.
     pub fn build(self) -> Result<Pool, Error> {
         Pool::new(&self)
     }
@@ -113,13 +123,25 @@ impl Options {
         let page = crate::sys::page_size();
         let rules = match self.table {
             TableChoice::Rules(rules) => rules,
-            TableChoice::BySize | TableChoice::Fitted => {
-                let chain = if limit < LARGE { CHAIN_SMALL } else { CHAIN_LARGE };
-                let rules = Rules::of_page(page);
-                let least = Bytes::new(page.bytes().get() >> SLOTS_A_PAGE_SHIFT);
-                Rules { chain, min: rules.min.max(least), ..rules }
-            }
+            TableChoice::BySize if limit >= LARGE => rules_of(page, CHAIN_LARGE),
+            TableChoice::BySize | TableChoice::Fitted => rules_of(page, CHAIN_SMALL),
         };
         Ok(Table::by_rules(&rules)?)
     }
+}
+
+/// The kernel's rules, with as many slots in a page as a zspage of it may have.
+fn rules_of(page: PageSize, chain: Pages) -> Rules {
+    let rules = Rules::of_page(page);
+    let least = Bytes::new(page.bytes().get() >> SLOTS_A_PAGE_SHIFT);
+    Rules { chain, min: rules.min.max(least), ..rules }
+}
+
+/// What tables are fitted by: lengths to half a step of the kernel's, and no zspage of more slots
+/// than it may have.
+pub(crate) fn fitted_rules(page: PageSize) -> Rules {
+    let rules = Rules::of_page(page);
+    let (step, chain) = (Bytes::new(rules.step.get() / 2), CHAIN_LARGE);
+    let least = Bytes::new(chain.bytes(page).get() >> SLOTS_A_PAGE_SHIFT);
+    Rules { step, chain, min: rules.min.max(least), ..rules }
 }

@@ -45,6 +45,16 @@ struct Supply {
     fresh: u32,
 }
 
+impl Supply {
+    /// Makes absent pages at the end ones that were never used.
+    fn shorten(&mut self) {
+        while self.fresh > 0 && self.absent.contains(self.fresh - 1) {
+            let Some((first, _)) = self.absent.take_highest(self.fresh) else { return };
+            self.fresh = first;
+        }
+    }
+}
+
 impl Pages {
     /// A supply of `end` pages.
     pub(crate) fn new(frames: Frames, page_bytes: u64, end: u32) -> Self {
@@ -55,6 +65,12 @@ impl Pages {
     #[inline]
     pub(crate) fn frames(&self) -> &Frames {
         &self.frames
+    }
+
+    /// Bytes of a page.
+    #[inline]
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.page_bytes
     }
 
     /// Where a page's bytes begin.
@@ -204,6 +220,7 @@ impl Pages {
                 return gone;
             }
             supply.absent.put(first, count);
+            supply.shorten();
             drop(supply);
             account.release(u64::from(count) * self.page_bytes);
             gone += u64::from(count);

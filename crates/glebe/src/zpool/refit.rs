@@ -1,7 +1,8 @@
 //! The table of a pool follows its objects, where [`TableChoice::Fitted`] asks for that.
 //!
-//! Looked at when the pages in use have doubled or halved since the last look, and changed if the
-//! estimate for the objects there are says that it saves enough. One thread looks; others go on.
+//! Looked at when the pages in use have become a tenth more or fewer since the last look, and
+//! changed if the estimate for the objects there are says that it saves enough. A class that is
+//! there stays where that costs less than to move its objects. One thread looks; others go on.
 //! Cost: two loads an operation; a look is a walk over the classes and a fit of some microseconds
 //! to milliseconds.
 //!
@@ -9,6 +10,7 @@
 
 use super::fitted::Metadata;
 use super::histogram::Histogram;
+use super::options::fitted_rules;
 use super::pool::Pool;
 use super::size_class::RulesError;
 use crate::sync::{AtomicU64, Ordering};
@@ -17,9 +19,11 @@ use crate::units::Bytes;
 /// Pages below which a table is not worth a look.
 const PAGES_MIN: u64 = 256;
 /// A new table saves at least one byte of so many held.
-const HELD_PER_SAVED: f64 = 200.0;
+const HELD_PER_SAVED: f64 = 1000.0;
 /// Held bytes for which one byte is moved.
-const MOVE_COST: f64 = 0.02;
+const MOVE_COST: f64 = 0.01;
+/// What part of the pages more or fewer makes it look again.
+const CHANGE_PARTS: u64 = 10;
 /// What an object, a slot, a zspage and a class take beside the pages.
 const METADATA: Metadata = Metadata {
     object: Bytes::new(8),
@@ -40,6 +44,12 @@ impl Refit {
         let high = if wanted { PAGES_MIN } else { u64::MAX };
         Self { low: AtomicU64::new(0), high: AtomicU64::new(high) }
     }
+
+    /// The table stays as it is from now on; the caller has its lock.
+    pub(crate) fn stop(&self) {
+        self.low.store(0, Ordering::Relaxed);
+        self.high.store(u64::MAX, Ordering::Relaxed);
+    }
 }
 
 impl Pool {
@@ -55,10 +65,14 @@ impl Pool {
     #[cold]
     fn refit(&self, used: u64) {
         let Ok(mut table) = self.table.try_lock() else { return };
-        let low = if used / 2 < PAGES_MIN { 0 } else { used / 2 };
+        if self.refit.high.load(Ordering::Relaxed) == u64::MAX {
+            return;
+        }
+        let low = if used < PAGES_MIN { 0 } else { used - used / CHANGE_PARTS };
         self.refit.low.store(low, Ordering::Relaxed);
-        self.refit.high.store((used * 2).max(PAGES_MIN), Ordering::Relaxed);
-        let Ok(histogram) = self.histogram_on(table.rules()) else { return };
+        let high = (used + used / CHANGE_PARTS).max(PAGES_MIN);
+        self.refit.high.store(high, Ordering::Relaxed);
+        let Ok(histogram) = self.histogram_on(&fitted_rules(self.page)) else { return };
         let fitted = table.refitted(&histogram, &METADATA, MOVE_COST);
         let (now, then) =
             (table.expected(&histogram, &METADATA), fitted.expected(&histogram, &METADATA));

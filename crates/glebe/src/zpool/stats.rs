@@ -5,8 +5,10 @@
 //! * `inserted = objects + removed + evicted`, where a replace counts as one of each of the first
 //!   and the second
 //! * `held_bytes = used_pages + kept_pages, in bytes, + metadata_bytes`
+//! * `stored_bytes <= original_bytes`, of which same-filled objects have `same_bytes`
 //! * `stored_bytes <= slot_bytes <= used_pages in bytes`
-//! * the sums over the classes are the totals
+//! * `page_objects <= used_pages`
+//! * the sums over the classes and the same-filled objects, which no class has, are the totals
 
 use std::fmt::Write;
 
@@ -45,10 +47,14 @@ statistics! {
         evicted Count "objects that were removed for others at the limit";
         moved Count "objects that compaction moved";
         compacted_pages Pages "pages that compaction freed (zram: pages_compacted)";
+        page_objects_since Count "objects that came to take a page each (zram: huge_pages_since)";
     }
     Gauge {
         objects Count "objects that are stored";
+        original_bytes Bytes "bytes of them as they were given (zram: orig_data_size)";
         stored_bytes Bytes "bytes of them as they are stored (zram: compr_data_size)";
+        same_objects Count "objects that one word fills, which take no slot (zram: same_pages)";
+        same_bytes Bytes "bytes of these as they were given";
         slot_bytes Bytes "bytes of their slots: with what rounding adds";
         limbo_slots Count "slots that wait until nobody reads there";
         zspages Count "zspages";
@@ -81,8 +87,10 @@ pub struct ClassStats {
     pub used: u64,
     /// Slots that wait until nobody reads there.
     pub limbo: u64,
-    /// Bytes of the objects.
+    /// Bytes of the objects as they are stored.
     pub stored: Bytes,
+    /// Bytes of the objects as they were given.
+    pub original: Bytes,
     /// Zspages.
     pub zspages: u64,
     /// Pages of them that compaction would free.
@@ -101,6 +109,11 @@ impl Pool {
         let memory = &self.objects.memory;
         let mut stats = Stats::default();
         let mut own = memory.pages.held_bytes() + memory.entries.held().1 + memory.zspages.held().1;
+        own += self.coding.held_bytes();
+        let (came, went, given) = self.objects.filled.counts();
+        (stats.inserted, stats.removed) = (came, went);
+        (stats.same_objects, stats.same_bytes) = (came.saturating_sub(went), given);
+        (stats.objects, stats.original_bytes) = (stats.same_objects, given);
         for class in self.objects.classes.all() {
             let state = class.lock();
             let (shape, counts) = (state.shape(), state.counts);
@@ -108,6 +121,7 @@ impl Pool {
             stats.inserted += counts.came;
             stats.removed += counts.went;
             stats.evicted += counts.evicted;
+            stats.page_objects_since += counts.paged;
             stats.moved += counts.moved_in;
             stats.compacted_pages += counts.compacted * u64::from(shape.pages);
             let zspages = u64::from(state.zspages());
@@ -116,6 +130,7 @@ impl Pool {
             }
             stats.objects += counts.objects;
             stats.stored_bytes += counts.bytes;
+            stats.original_bytes = stats.original_bytes.wrapping_add(counts.given);
             stats.slot_bytes += counts.objects * u64::from(shape.size);
             stats.limbo_slots += state.limbo() as u64;
             stats.zspages += zspages;
@@ -131,6 +146,7 @@ impl Pool {
                 used: counts.objects,
                 limbo: state.limbo() as u64,
                 stored: Bytes::new(counts.bytes),
+                original: Bytes::new(counts.given),
                 zspages,
                 freeable: Pages::new(u64::from(state.freeable() * shape.pages)),
                 is_retired: state.is_retired,
@@ -172,21 +188,21 @@ impl Stats {
         (held as f64 - self.stored_bytes as f64) / self.stored_bytes as f64
     }
 
-    /// The first nine columns of zram's `mm_stat`, without codecs.
+    /// Zram's `mm_stat`, its nine columns.
     #[must_use]
     pub fn mm_stat(&self) -> String {
         let bytes = |pages| Pages::new(pages).bytes(page_size()).get();
         format!(
             "{:8} {:8} {:8} {:8} {:8} {:8} {:8} {:8} {:8}",
-            self.stored_bytes,
+            self.original_bytes,
             self.stored_bytes,
             bytes(self.used_pages),
             self.limit_bytes,
             self.held_bytes_max,
-            0,
+            self.same_objects,
             self.compacted_pages,
             self.page_objects,
-            self.page_objects,
+            self.page_objects_since,
         )
     }
 
@@ -254,7 +270,9 @@ impl Stats {
         let pages = (self.used_pages + self.kept_pages) * page;
         same("held", self.held_bytes, pages + self.metadata_bytes)?;
         let of = |part: fn(&ClassStats) -> u64| self.classes.iter().map(part).sum::<u64>();
-        same("objects", self.objects, of(|class| class.used))?;
+        same("objects", self.objects, of(|class| class.used) + self.same_objects)?;
+        let original = of(|class| class.original.get());
+        same("original", self.original_bytes, original + self.same_bytes)?;
         same("stored", self.stored_bytes, of(|class| class.stored.get()))?;
         same("freeable", self.freeable_pages, of(|class| class.freeable.get()))?;
         let pages = of(|class| class.zspages * class.pages_per_zspage.get());
@@ -263,6 +281,11 @@ impl Stats {
         if self.stored_bytes > self.slot_bytes || self.slot_bytes > self.used_pages * page {
             let (stored, slots) = (self.stored_bytes, self.slot_bytes);
             return Err(format!("stored {stored}, slots {slots}, pages {}", self.used_pages));
+        }
+        let (given, paged) = (self.original_bytes, self.page_objects);
+        if self.stored_bytes > given - self.same_bytes || paged > self.used_pages {
+            let (stored, pages) = (self.stored_bytes, self.used_pages);
+            return Err(format!("stored {stored} of {given}, {paged} pages of {pages} by objects"));
         }
         Ok(())
     }

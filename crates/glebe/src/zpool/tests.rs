@@ -4,10 +4,15 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
+use super::entry::Kind;
 use super::*;
 use crate::sys::page_size;
 use crate::sys::pagemap::{Entry, Pagemap};
 use crate::units::{Bytes, Pages};
+
+mod coded;
+mod idle;
+mod stale;
 
 fn page() -> usize {
     page_size().bytes().as_usize()
@@ -15,6 +20,11 @@ fn page() -> usize {
 
 fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (seed.wrapping_mul(0x9e37_79b9) + at * 7 + (at >> 8)) as u8).collect()
+}
+
+/// A pool that stores everything as it is, in classes that stay.
+fn plain() -> Options {
+    Pool::options().codec(Codec::None).table(TableChoice::BySize)
 }
 
 impl Pool {
@@ -136,14 +146,14 @@ proptest! {
     #[test]
     fn as_a_map(ops in prop::collection::vec(op(), 1..400), automatic: bool) {
         let compaction = if automatic { Compaction::Automatic } else { Compaction::Manual };
-        run(&Pool::options().compaction(compaction).build().unwrap(), ops);
+        run(&plain().compaction(compaction).build().unwrap(), ops);
     }
 }
 
 #[test]
 fn what_no_pool_takes() {
-    let pool = Pool::options().limit(Bytes::mib(8)).build().unwrap();
-    let other = Pool::options().limit(Bytes::mib(8)).build().unwrap();
+    let pool = plain().limit(Bytes::mib(8)).build().unwrap();
+    let other = plain().limit(Bytes::mib(8)).build().unwrap();
     assert!(matches!(pool.insert(b""), Err(Error::Empty)));
     assert!(matches!(pool.insert(&vec![0; page() + 1]), Err(Error::TooLong { .. })));
     let handle = pool.insert(b"four").unwrap();
@@ -164,7 +174,7 @@ fn what_no_pool_takes() {
     assert!(matches!(pool.compact(Budget::Time(Default::default())), Err(Error::NoBudget)));
     pool.remove(handle).unwrap();
     assert!(matches!(pool.get(handle), Err(Error::Stale)));
-    let tiny = Pool::options().limit(Bytes::new(1)).build();
+    let tiny = plain().limit(Bytes::new(1)).build();
     assert!(matches!(tiny, Err(Error::LimitBelowHeld { .. })));
     assert!(matches!(pool.set_limit(Bytes::new(1)), Err(Error::LimitBelowHeld { .. })));
 }
@@ -180,7 +190,7 @@ fn resident(pool: &Pool) -> u64 {
 
 #[test]
 fn what_compaction_frees_leaves_the_process() {
-    let options = Pool::options().limit(Bytes::mib(64));
+    let options = plain().limit(Bytes::mib(64));
     let pool = options.compaction(Compaction::Manual).build().unwrap();
     let handles: Vec<Handle> =
         (0..12_000).map(|n| pool.insert(&bytes_of(n, 700 + n as usize % 900)).unwrap()).collect();
@@ -210,7 +220,7 @@ fn what_compaction_frees_leaves_the_process() {
 
 #[test]
 fn by_itself_a_pool_keeps_near_what_compaction_would_leave() {
-    let pool = Pool::options().build().unwrap();
+    let pool = plain().build().unwrap();
     let handles: Vec<Handle> =
         (0..12_000).map(|n| pool.insert(&bytes_of(n, 500 + n as usize % 1500)).unwrap()).collect();
     for (n, handle) in handles.iter().enumerate().filter(|(n, _)| n % 16 != 0) {
@@ -225,7 +235,7 @@ fn by_itself_a_pool_keeps_near_what_compaction_would_leave() {
 
 #[test]
 fn a_budget_of_pages_is_not_passed_by_a_zspage() {
-    let pool = Pool::options().compaction(Compaction::Manual).build().unwrap();
+    let pool = plain().compaction(Compaction::Manual).build().unwrap();
     let handles: Vec<Handle> =
         (0..4000).map(|n| pool.insert(&bytes_of(n, 1400)).unwrap()).collect();
     handles.iter().step_by(2).for_each(|handle| pool.remove(*handle).unwrap());
@@ -243,7 +253,7 @@ fn a_budget_of_pages_is_not_passed_by_a_zspage() {
 #[test]
 fn a_limit_is_never_passed_and_refuses() {
     let limit = Bytes::mib(4);
-    let pool = Pool::options().limit(limit).build().unwrap();
+    let pool = plain().limit(limit).build().unwrap();
     let mut handles = Vec::new();
     let error = loop {
         match pool.insert(&bytes_of(handles.len() as u64, 1000)) {
@@ -273,7 +283,7 @@ fn a_limit_is_never_passed_and_refuses() {
 #[test]
 fn at_the_limit_the_oldest_go() {
     let limit = Bytes::mib(2);
-    let pool = Pool::options().limit(limit).at_limit(AtLimit::EvictOldest).build().unwrap();
+    let pool = plain().limit(limit).at_limit(AtLimit::EvictOldest).build().unwrap();
     let mut handles = Vec::new();
     for n in 0..20_000_u64 {
         let bytes = bytes_of(n, 300 + (n * 131 % 800) as usize);
@@ -299,7 +309,7 @@ fn at_the_limit_the_oldest_go() {
 #[test]
 fn groups_keep_together_what_goes_together() {
     let pages_left = |grouped: bool| {
-        let pool = Pool::options().compaction(Compaction::Manual).build().unwrap();
+        let pool = plain().compaction(Compaction::Manual).build().unwrap();
         let insert = |n: u64| {
             let bytes = bytes_of(n, 600);
             let group = n as u32 % 4;
@@ -317,7 +327,7 @@ fn groups_keep_together_what_goes_together() {
 
 #[test]
 fn a_table_is_changed_and_nothing_lost() {
-    let pool = Pool::options().compaction(Compaction::Manual).build().unwrap();
+    let pool = plain().compaction(Compaction::Manual).build().unwrap();
     let insert = |n: u64| (pool.insert(&bytes_of(n, 40 + (n * 37 % 4000) as usize)).unwrap(), n);
     let mut all: Vec<(Handle, u64)> = (0..5000).map(insert).collect();
     let rules = *pool.table().rules();
@@ -346,7 +356,7 @@ fn a_fitted_table_follows_the_objects() {
     // Many lengths and few objects of each: fewer classes hold them in less.
     let len = |n: u64| 40 + (n * 37 % 4000) as usize;
     let fill = |choice| {
-        let pool = Pool::options().table(choice).build().unwrap();
+        let pool = plain().table(choice).build().unwrap();
         let insert = |n: u64| pool.insert(&bytes_of(n, len(n))).unwrap();
         let handles: Vec<Handle> = (0..1500).map(insert).collect();
         pool.compact(Budget::All).unwrap();
@@ -367,7 +377,7 @@ fn a_fitted_table_follows_the_objects() {
 
 #[test]
 fn statistics_say_what_there_is() {
-    let pool = Pool::options().build().unwrap();
+    let pool = plain().build().unwrap();
     let handles: Vec<Handle> = (0..100).map(|n| pool.insert(&bytes_of(n, 1000)).unwrap()).collect();
     pool.replace(handles[0], &bytes_of(1, page())).unwrap();
     pool.remove(handles[1]).unwrap();
@@ -391,7 +401,7 @@ fn statistics_say_what_there_is() {
 
 #[test]
 fn generations_outlive_the_pages_of_their_entries() {
-    let pool = Pool::options().build().unwrap();
+    let pool = plain().build().unwrap();
     let mut gone = Vec::new();
     for _ in 0..4 {
         let handles: Vec<Handle> = (0..4000).map(|_| pool.insert(b"x").unwrap()).collect();

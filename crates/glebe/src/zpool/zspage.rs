@@ -7,7 +7,7 @@
 //! +----------+-------+--------------------+      1  first page
 //! |  flags   | class |     first page     |      2  previous in its list
 //! +----------+-------+--------------------+      3  next in its list
-//!  63              32 31                 0       4  used slots 16 | slots ever used 16
+//!  63              32 31                 0       4  tried 1 | used slots 15 | slots ever used 16
 //! +------------------+--------------------+      5  first free slot 16 | flags 16
 //! |       age        |      ordinal       |      6  back pointers, one a slot
 //! +------------------+--------------------+
@@ -33,7 +33,12 @@ const CLASS_BITS: u32 = 12;
 const REFERENCED: u64 = 1 << 44;
 /// The zspage exists.
 const EXISTS: u64 = 1 << 45;
+/// It was looked at for idle objects.
+const LOOKED_AT: u64 = 1 << 46;
 const AGE_AT: u32 = 32;
+
+/// Of so many numbers in use one may be free before the table counts as sparse.
+const USED_PER_FREE: u32 = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -184,6 +189,15 @@ impl Zspages {
         self.table[number as usize * WORDS].fetch_and(!REFERENCED, Ordering::Relaxed);
     }
 
+    /// Whether nothing of it was read since the last call, of which there was one; under its
+    /// class's lock.
+    pub(crate) fn look(&self, number: u32) -> bool {
+        let word = &self.table[number as usize * WORDS];
+        let before = word.fetch_and(!REFERENCED, Ordering::Relaxed);
+        word.fetch_or(LOOKED_AT, Ordering::Relaxed);
+        before & (LOOKED_AT | REFERENCED) == LOOKED_AT
+    }
+
     #[inline]
     pub(crate) fn ordinal(&self, number: u32) -> u32 {
         self.table[number as usize * WORDS + 1].load(Ordering::Relaxed) as u32
@@ -205,6 +219,19 @@ impl Zspages {
     pub(crate) fn made(&self) -> (u32, u32) {
         let numbers = lock(&self.numbers);
         (numbers.made, numbers.fresh)
+    }
+
+    /// The highest number in use, if there are many free ones below.
+    pub(crate) fn sparse(&self) -> Option<u32> {
+        let mut numbers = lock(&self.numbers);
+        while numbers.fresh > 0 && numbers.free.contains(numbers.fresh - 1) {
+            numbers.fresh -= 1;
+            let last = numbers.fresh;
+            numbers.free.remove(last, 1);
+        }
+        let free = numbers.free.len() as u32;
+        let used = numbers.fresh - free;
+        (free > used / USED_PER_FREE + self.per_page()).then(|| numbers.fresh - 1)
     }
 
     /// Bytes of its tables: those that are charged, and those that are not.
@@ -232,8 +259,13 @@ const COUNTS: usize = 4;
 const HEAD: usize = 5;
 const BACK: usize = 6;
 
+/// Of the counts: all objects were tried with the codec of idle ones; none came since.
+const TRIED: u32 = 1 << 31;
+
 /// Bytes of blocks that are allocated together, or a block where that is longer.
 const CHUNK_BYTES: usize = 512;
+/// A list of chunks with room for so many times those there are is made anew.
+const SPARE_PARTS: usize = 2;
 /// What the allocator adds to a chunk, about.
 const CHUNK_EXTRA: u64 = 16;
 
@@ -300,11 +332,13 @@ impl Blocks {
             }
         }
         self.len = last;
-        // One chunk more than is needed stays, so that a zspage that comes and goes allocates none.
-        let needed = (last.div_ceil(1 << self.shift) + 1) as usize;
+        let needed = last.div_ceil(1 << self.shift) as usize;
         if self.chunks.len() > needed {
             self.chunks.pop();
             account.release(self.chunk_bytes());
+            if self.chunks.capacity() > SPARE_PARTS * needed {
+                self.chunks.shrink_to(needed);
+            }
         }
         (ordinal != last).then_some(ordinal)
     }
@@ -334,7 +368,18 @@ impl Blocks {
     /// Slots in use, those in limbo among them.
     #[inline]
     pub(crate) fn used(&self, ordinal: u32) -> u32 {
-        self.at(ordinal)[COUNTS] >> 16
+        (self.at(ordinal)[COUNTS] & !TRIED) >> 16
+    }
+
+    /// Whether there is nothing to try with the codec of idle objects.
+    pub(crate) fn is_tried(&self, ordinal: u32) -> bool {
+        self.at(ordinal)[COUNTS] & TRIED != 0
+    }
+
+    /// Says whether everything was tried, until an object comes.
+    pub(crate) fn set_tried(&mut self, ordinal: u32, tried: bool) {
+        let counts = &mut self.at_mut(ordinal)[COUNTS];
+        *counts = *counts & !TRIED | if tried { TRIED } else { 0 };
     }
 
     #[inline]
@@ -371,7 +416,7 @@ impl Blocks {
             block[HEAD] = block[HEAD] & !0xffff | next;
             head
         };
-        block[COUNTS] += 1 << 16;
+        block[COUNTS] = (block[COUNTS] & !TRIED) + (1 << 16);
         block[BACK + slot as usize] = index;
         slot
     }

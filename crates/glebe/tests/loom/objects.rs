@@ -5,10 +5,9 @@ use crate::zpool::account::Account;
 use crate::zpool::class::{Shape, Stop, Work};
 use crate::zpool::classes::Classes;
 use crate::zpool::entries::Entries;
-use crate::zpool::entry::Kind;
 use crate::zpool::frames::Frames;
 use crate::zpool::memory::Memory;
-use crate::zpool::objects::Objects;
+use crate::zpool::objects::{Filled, Objects, Stored};
 use crate::zpool::pages::Pages;
 use crate::zpool::words::Words;
 use crate::zpool::zspage::Zspages;
@@ -24,8 +23,9 @@ type Name = (u32, u32);
 
 fn pool() -> Objects {
     let page = PageSize::new(1 << PAGE_SHIFT).expect("a power of two");
-    let (words, segments) = Entries::lens(ENTRIES);
-    let entries = Entries::new(Words::new(words), Words::new(segments), 1, page);
+    let (words, segments, epochs) = Entries::lens(ENTRIES);
+    let (words, segments) = (Words::new(words), Words::new(segments));
+    let entries = Entries::new(words, segments, Words::new(epochs), 1, page);
     let zspages = Zspages::new(Words::new(Zspages::table_len(PAGES)), page);
     let supply = Pages::new(Frames::new(2 * PAGES), 1 << PAGE_SHIFT, PAGES as u32);
     let memory = Memory::new(entries, zspages, supply, Account::new(u64::MAX));
@@ -33,7 +33,7 @@ fn pool() -> Objects {
     let small = Shape { size: 256, pages: 1, objects: 2 };
     let large = Shape { size: 512, pages: 1, objects: 1 };
     assert!(classes.change(&[(256, small), (512, large)]));
-    Objects { memory, classes }
+    Objects { memory, classes, filled: Filled::default() }
 }
 
 fn bytes_of(key: u64) -> Vec<u8> {
@@ -41,7 +41,7 @@ fn bytes_of(key: u64) -> Vec<u8> {
 }
 
 fn insert(pool: &Objects, key: u64) -> Name {
-    pool.insert(0, None, Kind::Raw, &bytes_of(key)).expect("room")
+    pool.insert(0, None, Stored::raw(&bytes_of(key))).expect("room")
 }
 
 /// Reads an object, which is one of `keys` and whole; which, if it is there.
@@ -148,7 +148,7 @@ fn a_replaced_object_is_the_old_one_or_the_new_one() {
         let one = insert(&pool, 1);
         let other = Arc::clone(&pool);
         let reader = thread::spawn(move || read(&other, one, &[1, 2]));
-        let replaced = pool.replace(one.0, one.1, Kind::Raw, &bytes_of(2));
+        let replaced = pool.replace(one.0, one.1, Stored::raw(&bytes_of(2)));
         assert!(replaced.expect("room"));
         let three = insert(&pool, 3);
         assert!(reader.join().expect("no panic").is_some());

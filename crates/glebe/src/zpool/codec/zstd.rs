@@ -30,6 +30,11 @@ impl Zstd {
         Self { level, dictionary: None }
     }
 
+    /// Whether it reads what `other` codes: both have the same dictionary, or none.
+    pub(crate) fn reads(&self, other: &Self) -> bool {
+        self.dictionary == other.dictionary
+    }
+
     /// With what the objects have in common.
     #[must_use]
     pub fn dictionary(self, dictionary: Dictionary) -> Self {

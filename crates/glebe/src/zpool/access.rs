@@ -1,0 +1,239 @@
+//! What is done with the objects of a [`Pool`]: insert, read, replace, remove.
+//!
+//! Bytes are encoded and decoded here and nowhere below. Cost beside the codec's: an insert, a
+//! remove: one lock that only objects of the same class share, a copy, no allocation; a read: no
+//! lock.
+//!
+//! # Safety
+//! Bytes of an object are lent for the time of a copy, between pin and unpin.
+#![allow(unsafe_code)]
+
+use super::account::NoRoom;
+use super::entry::Kind;
+use super::error::Error;
+use super::guard::Guard;
+use super::handle::Handle;
+use super::objects::{Pinned, Stored};
+use super::pool::Pool;
+use crate::stats::lane;
+use crate::units::Bytes;
+
+/// Attempts to make room, against other threads that take it.
+const ROOM_ATTEMPTS: u32 = 256;
+
+impl Pool {
+    /// The place that a handle means.
+    #[inline]
+    fn of(&self, handle: Handle) -> Result<(u32, u32), Error> {
+        self.alive()?;
+        if handle.pool() != self.number {
+            return Err(Error::Foreign);
+        }
+        Ok((handle.index(), handle.generation()))
+    }
+
+    #[inline]
+    fn checked_len(&self, len: usize) -> Result<(), Error> {
+        self.alive()?;
+        if len == 0 {
+            return Err(Error::Empty);
+        }
+        if len as u64 > self.page.bytes().get() {
+            return Err(Error::TooLong { len, page: self.page.bytes() });
+        }
+        Ok(())
+    }
+
+    /// Stores an object.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] and [`Error::TooLong`] for what no pool takes, [`Error::Full`] at the
+    /// limit, or what the kernel refuses.
+    #[inline]
+    pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
+        self.insert_as(None, bytes)
+    }
+
+    /// As [`Pool::insert`], together with others of `group`: a hint that these will go at about
+    /// the same time.
+    ///
+    /// # Errors
+    /// As [`Pool::insert`].
+    pub fn insert_in(&self, group: u32, bytes: &[u8]) -> Result<Handle, Error> {
+        self.insert_as(Some(group), bytes)
+    }
+
+    #[inline]
+    fn insert_as(&self, group: Option<u32>, bytes: &[u8]) -> Result<Handle, Error> {
+        self.checked_len(bytes.len())?;
+        let (index, named) = if self.coding.is_off() {
+            self.insert_stored(group, Stored::raw(bytes), bytes.len())?
+        } else {
+            let store = |stored: Stored<'_>| self.insert_stored(group, stored, bytes.len());
+            self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store)?
+        };
+        if self.objects.classes.is_draining() {
+            self.drain_some();
+        }
+        self.refit_if_due();
+        Ok(Handle::new(self.number, named, index))
+    }
+
+    #[inline]
+    fn insert_stored(
+        &self,
+        group: Option<u32>,
+        stored: Stored<'_>,
+        len: usize,
+    ) -> Result<(u32, u32), Error> {
+        let lane = lane();
+        let insert = || self.objects.insert(lane, group, stored);
+        insert().or_else(|error| self.with_room(len, error, insert))
+    }
+
+    /// Whether an object of `len` stored bytes goes to a smaller class than one of more, `than`.
+    pub(crate) fn pays(&self, len: usize, than: usize) -> bool {
+        let classes = &self.objects.classes;
+        len < than && classes.of(len) != classes.of(than)
+    }
+
+    /// Does again what met `error`, after there is room.
+    #[cold]
+    fn with_room<T>(
+        &self,
+        len: usize,
+        error: NoRoom,
+        again: impl Fn() -> Result<T, NoRoom>,
+    ) -> Result<T, Error> {
+        let (mut error, mut trimmed) = (error, false);
+        for _ in 0..ROOM_ATTEMPTS {
+            match error {
+                NoRoom::Os(error) => return Err(error.into()),
+                NoRoom::Space if self.objects.memory.account.limit() == u64::MAX => {
+                    return Err(Error::Space)
+                }
+                NoRoom::Limit | NoRoom::Space => {}
+            }
+            if !self.make_room(&mut trimmed) {
+                break;
+            }
+            match again() {
+                Ok(made) => return Ok(made),
+                Err(other) => error = other,
+            }
+        }
+        let account = &self.objects.memory.account;
+        let (held, limit) = (Bytes::new(account.held()), Bytes::new(account.limit()));
+        Err(Error::Full { len, held, limit })
+    }
+
+    #[inline]
+    fn pinned(&self, handle: Handle) -> Result<Pinned, Error> {
+        let (index, named) = self.of(handle)?;
+        let pinned = self.objects.pin(index, named).ok_or(Error::Stale)?;
+        if !pinned.is_referenced {
+            self.objects.memory.zspages.refer(pinned.entry.place().zspage);
+        }
+        Ok(pinned)
+    }
+
+    /// The length of an object, as it was given.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::Foreign`]: it is not there. [`Error::Codec`]: it is damaged.
+    pub fn len_of(&self, handle: Handle) -> Result<usize, Error> {
+        let (index, named) = self.of(handle)?;
+        let entry = self.objects.entry(index, named).ok_or(Error::Stale)?;
+        if !matches!(entry.kind(), Kind::ShortLz4 | Kind::ShortZstd) {
+            return self.coding.len(entry, &[]);
+        }
+        let pinned = self.objects.pin(index, named).ok_or(Error::Stale)?;
+        // SAFETY: not used after the unpin below.
+        let stored = unsafe { self.objects.bytes(&pinned) };
+        let len = self.coding.len(pinned.entry, stored);
+        self.objects.unpin(&pinned);
+        len
+    }
+
+    /// Copies an object to the start of `buf`; its length. After an error `buf` may hold anything.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::Foreign`]: it is not there. [`Error::BufferTooSmall`].
+    /// [`Error::Codec`]: its bytes are damaged.
+    #[inline]
+    pub fn read(&self, handle: Handle, buf: &mut [u8]) -> Result<usize, Error> {
+        let pinned = self.pinned(handle)?;
+        let done = self.copy_out(&pinned, buf);
+        self.objects.unpin(&pinned);
+        done
+    }
+
+    /// Writes a pinned object to the start of `buf`; its length.
+    #[inline]
+    pub(crate) fn copy_out(&self, pinned: &Pinned, buf: &mut [u8]) -> Result<usize, Error> {
+        // SAFETY: used in this call alone, whose caller has the pin.
+        let stored = unsafe { self.objects.bytes(pinned) };
+        if pinned.entry.kind() != Kind::Raw {
+            return self.coding.decode(pinned.entry, stored, buf);
+        }
+        let (given, len) = (buf.len(), stored.len());
+        let buf = buf.get_mut(..len).ok_or(Error::BufferTooSmall { given, len })?;
+        buf.copy_from_slice(stored);
+        Ok(len)
+    }
+
+    /// An object's bytes for a short time: in place where they are stored as they are, which they
+    /// all are without codec; otherwise decoded to memory that the guard allocates.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::Foreign`]: it is not there. [`Error::Codec`]: its bytes are
+    /// damaged.
+    pub fn get(&self, handle: Handle) -> Result<Guard<'_>, Error> {
+        let pinned = self.pinned(handle)?;
+        let guard = Guard::in_place(&self.objects, pinned);
+        if pinned.entry.kind() == Kind::Raw {
+            return Ok(guard);
+        }
+        let mut bytes = vec![0; self.coding.len(pinned.entry, &guard)?];
+        self.copy_out(&pinned, &mut bytes)?;
+        Ok(Guard::copy(bytes))
+    }
+
+    /// Stores other bytes under the same handle. Whoever reads meanwhile has the old ones or the
+    /// new ones.
+    ///
+    /// # Errors
+    /// As [`Pool::insert`] and [`Pool::read`]; the object is as it was, if it still is there.
+    pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
+        self.checked_len(bytes.len())?;
+        let (index, named) = self.of(handle)?;
+        self.objects.entry(index, named).ok_or(Error::Stale)?;
+        let store = |stored: Stored<'_>| {
+            let replace = || self.objects.replace(index, named, stored);
+            replace().or_else(|error| self.with_room(bytes.len(), error, replace))
+        };
+        let done = if self.coding.is_off() {
+            store(Stored::raw(bytes))
+        } else {
+            self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store)
+        }?;
+        self.after_gone();
+        if done {
+            Ok(())
+        } else {
+            Err(Error::Stale)
+        }
+    }
+
+    /// Removes an object.
+    ///
+    /// # Errors
+    /// [`Error::Stale`], [`Error::Foreign`]: it is not there.
+    #[inline]
+    pub fn remove(&self, handle: Handle) -> Result<(), Error> {
+        let (index, named) = self.of(handle)?;
+        self.objects.remove(lane(), index, named).ok_or(Error::Stale)?;
+        self.after_gone();
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! [`Coding`]: the codecs of one pool at work, and what of an object they make.
+//!
+//! Objects that are one word over and over are seen here, before any codec; what does not go to a
+//! smaller class when coded is stored as it is. Without a codec everything is. A pool has one
+//! dictionary at most: objects of the pool's own codec and those that were coded again while they
+//! were idle are read alike.
+
+use std::sync::OnceLock;
+
+use super::codec::{same_filled, Codec, CodecError, Coder, Form, Zstd};
+use super::entry::{Entry, Kind, WIDE_LEN};
+use super::error::Error;
+use super::objects::Stored;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Coding {
+    codec: Codec,
+    main: Coder,
+    /// Of idle objects; made when first asked for.
+    idle: OnceLock<(Zstd, Coder)>,
+    page: usize,
+}
+
+/// The kind of a coded object, which is never free nor filled.
+fn kind_of(form: Form) -> Kind {
+    match form {
+        Form::Raw => Kind::Raw,
+        Form::Lz4 => Kind::Lz4,
+        Form::ShortLz4 => Kind::ShortLz4,
+        Form::Zstd => Kind::Zstd,
+        Form::ShortZstd => Kind::ShortZstd,
+    }
+}
+
+/// Writes `word` over and over.
+fn fill(out: &mut [u8], word: [u8; WIDE_LEN]) {
+    out.chunks_mut(WIDE_LEN).for_each(|chunk| chunk.copy_from_slice(&word[..chunk.len()]));
+}
+
+impl Coding {
+    /// For objects of at most `page` bytes.
+    pub(crate) fn new(codec: &Codec, page: usize) -> Result<Self, CodecError> {
+        let main = Coder::new(codec.clone(), page)?;
+        Ok(Self { codec: codec.clone(), main, idle: OnceLock::new(), page })
+    }
+
+    /// Whether objects are stored as they are.
+    #[inline]
+    pub(crate) fn is_off(&self) -> bool {
+        self.codec == Codec::None
+    }
+
+    /// Whether objects come in coded by zstd.
+    pub(crate) fn is_zstd(&self) -> bool {
+        matches!(self.codec, Codec::Zstd(_))
+    }
+
+    /// Makes of an object what is to be stored. `pays` says of a number of bytes whether they go
+    /// to a smaller class than the object as it is.
+    pub(crate) fn encode<R>(
+        &self,
+        object: &[u8],
+        pays: impl Fn(usize) -> bool,
+        store: impl FnOnce(Stored<'_>) -> R,
+    ) -> R {
+        let len = object.len();
+        if let Some(word) = same_filled(object) {
+            let (low, high) = (word as u32, (word >> u32::BITS) as u32);
+            if low == high {
+                return store(Stored::Filled { fill: low, len });
+            }
+            if pays(WIDE_LEN) {
+                let bytes = word.to_le_bytes();
+                return store(Stored::Bytes { kind: Kind::Wide, bytes: &bytes, len });
+            }
+        }
+        code(&self.main, object, pays, store)
+    }
+
+    /// The coder of idle objects, by `zstd`.
+    pub(crate) fn idle(&self, zstd: &Zstd) -> Result<&Coder, Error> {
+        if let Codec::Zstd(main) = &self.codec {
+            if !main.reads(zstd) {
+                return Err(Error::OtherZstd);
+            }
+        }
+        if self.idle.get().is_none() {
+            let coder = Coder::new(Codec::Zstd(zstd.clone()), self.page)?;
+            // Another thread's is as good, if it is the same.
+            let _ = self.idle.set((zstd.clone(), coder));
+        }
+        match self.idle.get() {
+            Some((with, coder)) if with == zstd => Ok(coder),
+            _ => Err(Error::OtherZstd),
+        }
+    }
+
+    /// How a live object was stored, and by whom it is read; `None` if no codec has to do with it.
+    fn reader(&self, entry: Entry) -> Option<(Form, &Coder)> {
+        let zstd = self.idle.get().map_or(&self.main, |(_, coder)| coder);
+        match entry.kind() {
+            Kind::Lz4 => Some((Form::Lz4, &self.main)),
+            Kind::ShortLz4 => Some((Form::ShortLz4, &self.main)),
+            Kind::Zstd => Some((Form::Zstd, zstd)),
+            Kind::ShortZstd => Some((Form::ShortZstd, zstd)),
+            Kind::Free | Kind::Raw | Kind::Filled | Kind::Wide => None,
+        }
+    }
+
+    /// The length of an object whose stored bytes are `stored`.
+    pub(crate) fn len(&self, entry: Entry, stored: &[u8]) -> Result<usize, Error> {
+        let Some((form, coder)) = self.reader(entry) else { return Ok(entry.bytes()) };
+        Ok(coder.len(form, stored)?)
+    }
+
+    /// Writes an object to the start of `out`; its length.
+    pub(crate) fn decode(
+        &self,
+        entry: Entry,
+        stored: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, Error> {
+        if let Some((form, coder)) = self.reader(entry) {
+            return Ok(coder.decode(form, stored, out)?);
+        }
+        let (given, len) = (out.len(), entry.bytes());
+        let out = out.get_mut(..len).ok_or(Error::BufferTooSmall { given, len })?;
+        match (entry.kind(), stored.first_chunk()) {
+            (Kind::Filled, _) => fill(out, (u64::from(entry.fill()) * FILL_TWICE).to_le_bytes()),
+            (Kind::Wide, Some(word)) => fill(out, *word),
+            _ => out.copy_from_slice(stored),
+        }
+        Ok(len)
+    }
+
+    /// Bytes of the working state.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let idle = self.idle.get().map_or(0, |(_, coder)| coder.bytes());
+        (self.main.bytes() + idle) as u64
+    }
+}
+
+/// Times half a word that is in both halves.
+const FILL_TWICE: u64 = 1 << u32::BITS | 1;
+
+/// Codes an object that is not filled.
+pub(crate) fn code<R>(
+    coder: &Coder,
+    object: &[u8],
+    pays: impl Fn(usize) -> bool,
+    store: impl FnOnce(Stored<'_>) -> R,
+) -> R {
+    coder.encode(object, object.len(), |form, bytes| {
+        if form == Form::Raw || !pays(bytes.len()) {
+            store(Stored::raw(object))
+        } else {
+            store(Stored::Bytes { kind: kind_of(form), bytes, len: object.len() })
+        }
+    })
+}

@@ -1,0 +1,184 @@
+//! Objects of every kind come back as they were given, or as an error.
+
+use super::*;
+
+/// Text-like bytes that depend on `seed`.
+pub(super) fn text(seed: u64, len: usize) -> Vec<u8> {
+    let words: [&[u8]; 6] =
+        [b"static int ", b"return ", b"struct page *", b"unsigned ", b"{\n", b");\n"];
+    let mut state = seed.wrapping_mul(2) + 1;
+    let mut out = Vec::new();
+    while out.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        out.extend_from_slice(words[(state >> 33) as usize % words.len()]);
+        out.push(b'a' + (state >> 40) as u8 % 26);
+    }
+    out.truncate(len);
+    out
+}
+
+/// Bytes that no codec makes smaller.
+pub(super) fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+        (state >> 56) as u8
+    })
+    .take(len)
+    .collect()
+}
+
+fn codecs() -> Vec<Codec> {
+    let samples: Vec<_> = (0..400).map(|seed| text(seed, 1000)).collect();
+    let dictionary = Dictionary::train(&samples, 4096).unwrap();
+    let zstd = Zstd::default();
+    vec![
+        Codec::None,
+        Codec::Lz4,
+        Codec::Zstd(zstd.clone()),
+        Codec::Zstd(zstd.dictionary(dictionary)),
+    ]
+}
+
+fn kind(pool: &Pool, handle: Handle) -> Kind {
+    pool.objects.entry(handle.index(), handle.generation()).unwrap().kind()
+}
+
+#[test]
+fn every_length_of_every_kind_comes_back() {
+    let word = |word: u64, len: usize| word.to_le_bytes().repeat(len / 8);
+    for codec in codecs() {
+        let pool = Pool::options().codec(codec.clone()).build().unwrap();
+        let mut all = Vec::new();
+        let lens = (1..80).chain([100, 255, 256, 1000, page() - 8, page() - 1, page()]);
+        for len in lens {
+            let fills = [word(0, len), word(0x0102_0304_0102_0304, len), word(1 << 40, len)];
+            let whole = fills.into_iter().filter(|object| len % 8 == 0 && object.len() == len);
+            for object in whole.chain([text(len as u64, len), noise(len as u64, len), vec![7; len]])
+            {
+                all.push((pool.insert(&object).unwrap(), object));
+            }
+        }
+        pool.check();
+        let stats = pool.stats();
+        stats.check().unwrap();
+        let given: usize = all.iter().map(|(_, object)| object.len()).sum();
+        assert_eq!((stats.objects, stats.original_bytes), (all.len() as u64, given as u64));
+        assert_eq!(stats.stored_bytes < stats.original_bytes, codec != Codec::None);
+        assert_eq!(stats.same_objects > 0, codec != Codec::None);
+        let mut buf = vec![0xee; page()];
+        for (handle, object) in &all {
+            let len = object.len();
+            assert_eq!(pool.len_of(*handle).unwrap(), len);
+            buf.fill(0xee);
+            assert_eq!(pool.read(*handle, &mut buf).unwrap(), len);
+            assert!(buf[..len] == **object && buf[len..].iter().all(|byte| *byte == 0xee));
+            let small = pool.read(*handle, &mut buf[..len - 1]);
+            let said = matches!(small, Err(Error::BufferTooSmall { given, len: said })
+                if given == len - 1 && said == len);
+            assert!(said, "{small:?} of {len}");
+            let guard = pool.get(*handle).unwrap();
+            assert_eq!(*guard, **object);
+            assert_eq!(guard.is_in_place(), kind(&pool, *handle) == Kind::Raw);
+        }
+        // Each becomes another one, of another kind mostly.
+        for n in 0..all.len() {
+            let object = all[(n * 7 + 3) % all.len()].1.clone();
+            pool.replace(all[n].0, &object).unwrap();
+            all[n].1 = object;
+        }
+        pool.check();
+        pool.stats().check().unwrap();
+        for (handle, object) in &all {
+            assert_eq!(*pool.get(*handle).unwrap(), **object);
+            pool.remove(*handle).unwrap();
+        }
+        let stats = pool.stats();
+        stats.check().unwrap();
+        let left = (stats.objects, stats.original_bytes, stats.stored_bytes, stats.same_objects);
+        assert_eq!(left, (0, 0, 0, 0), "{codec:?}");
+    }
+}
+
+#[test]
+fn what_is_filled_takes_no_slot_and_what_does_not_pay_is_raw() {
+    let pool = Pool::options().build().unwrap();
+    let before = pool.objects.memory.pages.used();
+    let filled: Vec<Handle> =
+        (0..1000_u32).map(|n| pool.insert(&n.to_le_bytes().repeat(page() / 4)).unwrap()).collect();
+    assert_eq!(pool.objects.memory.pages.used(), before);
+    let stats = pool.stats();
+    stats.check().unwrap();
+    assert_eq!((stats.same_objects, stats.stored_bytes), (1000, 0));
+    assert_eq!(stats.original_bytes, 1000 * page() as u64);
+    let columns: Vec<u64> =
+        stats.mm_stat().split_whitespace().map(|n| n.parse().unwrap()).collect();
+    assert_eq!((columns[0], columns[1], columns[5]), (stats.original_bytes, 0, 1000));
+    for (n, handle) in filled.iter().enumerate() {
+        assert_eq!(kind(&pool, *handle), Kind::Filled);
+        assert_eq!(*pool.get(*handle).unwrap(), *(n as u32).to_le_bytes().repeat(page() / 4));
+    }
+    let wide = pool.insert(&(1_u64 << 40).to_le_bytes().repeat(100)).unwrap();
+    assert_eq!((kind(&pool, wide), pool.len_of(wide).unwrap()), (Kind::Wide, 800));
+    let raw = pool.insert(&noise(1, page())).unwrap();
+    // Some bytes fewer, but in the same class.
+    let mut hardly = noise(1, page());
+    hardly[..60].fill(0);
+    let hardly = pool.insert(&hardly).unwrap();
+    assert_eq!((kind(&pool, raw), kind(&pool, hardly)), (Kind::Raw, Kind::Raw));
+    let coded = pool.insert(&text(1, page())).unwrap();
+    assert_eq!(kind(&pool, coded), Kind::Lz4);
+    let stats = pool.stats();
+    stats.check().unwrap();
+    assert_eq!((stats.page_objects, stats.page_objects_since), (2, 2));
+    pool.remove(raw).unwrap();
+    assert_eq!((pool.stats().page_objects, pool.stats().page_objects_since), (1, 2));
+}
+
+#[test]
+fn damaged_bytes_are_an_error_and_nothing_else() {
+    for codec in codecs().into_iter().skip(1) {
+        let pool = Pool::options().codec(codec).build().unwrap();
+        let around: Vec<(Handle, Vec<u8>)> =
+            (0..20).map(|n| (pool.insert(&text(n, 900)).unwrap(), text(n, 900))).collect();
+        let mut buf = vec![0; page()];
+        for len in [300, page()] {
+            let handle = pool.insert(&text(77, len)).unwrap();
+            let name = (handle.index(), handle.generation());
+            let stored = pool.objects.entry(name.0, name.1).unwrap().len();
+            let mut refused = 0;
+            for at in 0..stored {
+                pool.objects.damage(name, at);
+                match pool.read(handle, &mut buf) {
+                    Err(Error::Codec(CodecError::Corrupt { .. })) => refused += 1,
+                    // Without a checksum a letter may have changed; its length has not.
+                    Ok(now) => assert_eq!(now, len),
+                    // The length itself may be damaged.
+                    other => panic!("{other:?}"),
+                }
+                let _ = (pool.get(handle).map(|guard| guard.len()), pool.len_of(handle));
+                pool.objects.damage(name, at);
+            }
+            assert!(refused > stored / 3, "{refused} of {stored}");
+            assert_eq!(*pool.get(handle).unwrap(), *text(77, len));
+            pool.objects.damage(name, stored - 1);
+            pool.remove(handle).unwrap();
+        }
+        assert!(around.iter().all(|(handle, object)| *pool.get(*handle).unwrap() == **object));
+    }
+}
+
+#[test]
+fn a_codec_that_there_is_not_makes_no_pool() {
+    let pool = Pool::options().codec(Codec::Zstd(Zstd::new(1000))).build();
+    assert!(matches!(pool, Err(Error::Codec(CodecError::Level { given: 1000, .. }))));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn as_a_map_with_codecs(ops in prop::collection::vec(op(), 1..300), zstd: bool) {
+        let codec = if zstd { Codec::Zstd(Zstd::default()) } else { Codec::Lz4 };
+        run(&Pool::options().codec(codec).build().unwrap(), ops);
+    }
+}
