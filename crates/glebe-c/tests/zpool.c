@@ -104,32 +104,49 @@ static void options_are_checked(void) {
     OK(glebe_zpool_destroy(pool));
 }
 
-/* More size classes where they are not merged. */
+/* What a pool by the rules of `options` holds with objects of many lengths or of one. */
+static uint64_t held_by(const glebe_zpool_options *options, size_t len) {
+    unsigned char bytes[2000] = {0}, *page = calloc(1, (size_t)glebe_page_bytes());
+    glebe_zpool pool = 0;
+    glebe_zobject object = 0;
+    uint64_t held = 0;
+    size_t n;
+
+    CHECK(page != NULL);
+    OK(glebe_zpool_create(options, &pool));
+    for (n = 0; n < OBJECTS; n++) {
+        if (len > 0) {
+            memcpy(page, &n, sizeof n);
+            OK(glebe_zpool_insert(pool, page, len, &object));
+        } else {
+            OK(glebe_zpool_insert(pool, bytes, bytes_of(n, bytes), &object));
+        }
+    }
+    OK(glebe_zpool_held(pool, &held));
+    OK(glebe_zpool_destroy(pool));
+    free(page);
+    return held;
+}
+
+/* Classes that are not merged leave more zspages half empty, zspages of one page longer tails. */
 static void rules_are_followed(void) {
+    const size_t above_half = (size_t)glebe_page_bytes() / 2 + 100;
     glebe_zpool_options options;
-    uint64_t merge, chain, held[2][2];
+    uint64_t merged, longer;
+
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.limit_bytes = 64 * MIB;
     options.table = GLEBE_TABLE_RULES;
-    for (merge = 0; merge < 2; merge++) {
-        for (chain = 0; chain < 2; chain++) {
-            glebe_zpool pool = 0;
-            glebe_zobject object = 0;
-            unsigned char bytes[2000];
-            size_t n;
-            options.merge = merge ? GLEBE_MERGE_YES : GLEBE_MERGE_NO;
-            options.chain_pages = chain ? 8 : 1;
-            options.step_bytes = 16 * glebe_page_bytes() / 4096;
-            OK(glebe_zpool_create(&options, &pool));
-            for (n = 0; n < OBJECTS; n++)
-                OK(glebe_zpool_insert(pool, bytes, bytes_of(n, bytes), &object));
-            OK(glebe_zpool_held(pool, &held[merge][chain]));
-            OK(glebe_zpool_destroy(pool));
-        }
-    }
-    CHECK(held[0][0] > held[1][0]);
-    CHECK(held[1][0] > held[1][1]);
+    options.step_bytes = glebe_page_bytes() / 256;
+    merged = held_by(&options, 0);
+    options.merge = GLEBE_MERGE_NO;
+    CHECK(held_by(&options, 0) > merged);
+    options.merge = GLEBE_MERGE_YES;
+    options.chain_pages = 8;
+    longer = held_by(&options, above_half);
+    options.chain_pages = 1;
+    CHECK(held_by(&options, above_half) > longer + longer / 3);
 }
 
 static void objects(glebe_zpool pool, glebe_zpool other) {
