@@ -1,8 +1,8 @@
 //! A page cache in a pool of objects: pages of real files, found by file and index, the oldest
 //! evicted at a limit that counts everything. What was evicted is read from its file again.
 //!
-//! `zpool_page_cache [DIR]`; without a directory, the sources of this project's crates. A page
-//! takes what it needs: the last one of a file is mostly shorter.
+//! `zpool_page_cache [DIR]`; without a directory, that of the program itself. A page takes what it
+//! needs: the last one of a file is mostly shorter.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -16,12 +16,14 @@ use glebe::zpool::{AtLimit, Error, Handle, Pool, Stats};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// The limit is such a part of what the files have.
-const FILES_PER_LIMIT: u64 = 4;
+/// Of larger files only so much is read.
+const READ_MAX: Bytes = Bytes::mib(16);
+/// The limit is such a part of what is read.
+const READ_PER_LIMIT: u64 = 4;
 /// Below that the pool's own tables would be most of it.
-const LIMIT_MIN: Bytes = Bytes::new(512 << 10);
-/// Reads for each page there is.
-const READS_PER_PAGE: usize = 40;
+const LIMIT_MIN: Bytes = Bytes::mib(1);
+/// Reads of each page, about.
+const READS_PER_PAGE: usize = 20;
 
 /// A page of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -115,16 +117,16 @@ impl Rng {
 }
 
 fn main() -> Outcome<()> {
-    let dir = std::env::args_os()
-        .nth(1)
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), PathBuf::from);
+    let own = std::env::current_exe()?;
+    let given = std::env::args_os().nth(1).map(PathBuf::from);
+    let dir = given.as_deref().or(own.parent()).ok_or("a program has a directory")?;
     let mut files = Vec::new();
-    files_below(&dir, &mut files)?;
+    files_below(dir, &mut files)?;
     let page = page_size();
-    let (mut keys, mut total) = (Vec::new(), 0);
+    let (mut keys, mut total) = (Vec::new(), Bytes::ZERO);
     for (file, opened) in files.iter().enumerate() {
-        let len = Bytes::new(opened.metadata()?.len());
-        total += len.get();
+        let len = Bytes::new(opened.metadata()?.len()).min(READ_MAX.saturating_sub(total));
+        total = total + len;
         keys.extend((0..len.pages_up(page).get()).map(|index| Key { file, index }));
     }
     if keys.is_empty() {
@@ -134,7 +136,7 @@ fn main() -> Outcome<()> {
     let mut rng = Rng(1);
     (1..keys.len()).for_each(|at| keys.swap(at, rng.below(at + 1)));
 
-    let limit = Bytes::new(total / FILES_PER_LIMIT).max(LIMIT_MIN);
+    let limit = Bytes::new(total.get() / READ_PER_LIMIT).max(LIMIT_MIN);
     let mut cache = Cache::new(limit)?;
     let len = page.bytes().as_usize();
     let (mut found, mut expected) = (vec![0; len], vec![0; len]);
@@ -148,7 +150,7 @@ fn main() -> Outcome<()> {
     let stats = cache.pool.stats();
     stats.check()?;
     report(&cache, &stats, total, limit);
-    if total > limit.get() * 2 {
+    if total.get() >= limit.get() * READ_PER_LIMIT {
         let share = cache.hits as f64 / (cache.hits + cache.misses) as f64;
         assert!(stats.evicted > 0, "not everything has room");
         assert!(share > 0.5, "most reads are of the pages in demand, which stay");
@@ -157,10 +159,10 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-fn report(cache: &Cache, stats: &Stats, total: u64, limit: Bytes) {
+fn report(cache: &Cache, stats: &Stats, total: Bytes, limit: Bytes) {
     let reads = cache.hits + cache.misses;
     let (useful, held) = (cache.useful(), stats.held_bytes);
-    println!("files of {}, a cache of {limit}", Bytes::new(total));
+    println!("files of {total}, a cache of {limit}");
     println!("hits: {:.1} % of {reads} reads", 100.0 * cache.hits as f64 / reads as f64);
     println!("evicted: {} of {} pages that were inserted", stats.evicted, stats.inserted);
     println!("bytes of files for each byte held: {:.2}", useful as f64 / held as f64);

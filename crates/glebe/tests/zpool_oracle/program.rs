@@ -15,6 +15,8 @@ use glebe::zpool::{
 
 /// What a full pool may leave unused: a zspage, and a step of its tables.
 const SLACK: u64 = 1 << 18;
+/// What other tables may take beyond a limit that was reached before them.
+const TABLES: u64 = 1 << 18;
 /// Guards at one time.
 const GUARDS_MAX: usize = 8;
 
@@ -64,8 +66,8 @@ impl Program<'_> {
         Rules { chain, step, min, merge: self.next() % 2 == 0, ..rules }
     }
 
-    /// What the pool is made with, and whether it evicts.
-    fn options(&mut self) -> (Options, bool) {
+    /// What the pool is made with, whether it evicts, whether it changes its table.
+    fn options(&mut self) -> (Options, bool, bool) {
         let limit = Bytes::new([512 << 10, 1 << 20, 3 << 20, 64 << 20][self.below(4)]);
         let evicts = self.next() % 2 == 1;
         let at_limit = if evicts { AtLimit::EvictOldest } else { AtLimit::Refuse };
@@ -76,7 +78,8 @@ impl Program<'_> {
             _ => TableChoice::Rules(self.rules()),
         };
         let options = Pool::options().limit(limit).at_limit(at_limit);
-        (options.compaction(compaction).table(table), evicts)
+        let is_fitted = table == TableChoice::Fitted;
+        (options.compaction(compaction).table(table), evicts, is_fitted)
     }
 }
 
@@ -87,6 +90,8 @@ fn page() -> usize {
 struct Both<'a> {
     pool: &'a Pool,
     evicts: bool,
+    /// Whether its table was changed, or may be at any time.
+    has_other_table: bool,
     limit: Bytes,
     map: HashMap<Handle, Vec<u8>>,
     /// The keys of the map, to choose one by number.
@@ -106,7 +111,7 @@ struct Both<'a> {
 /// At the first difference.
 pub fn run(program: &[u8]) {
     let mut program = Program(program);
-    let (options, evicts) = program.options();
+    let (options, evicts, has_other_table) = program.options();
     let pool = match options.build() {
         Ok(pool) => pool,
         Err(Error::LimitBelowHeld { limit, held }) => {
@@ -119,6 +124,7 @@ pub fn run(program: &[u8]) {
     let mut both = Both {
         pool: &pool,
         evicts,
+        has_other_table,
         limit,
         map: HashMap::new(),
         order: Vec::new(),
@@ -365,7 +371,10 @@ impl<'a> Both<'a> {
     fn set_table(&mut self, program: &mut Program<'_>) {
         let table = Table::by_rules(&program.rules()).unwrap();
         match self.pool.set_table(&table) {
-            Ok(()) => assert_eq!(self.pool.table().classes(), table.classes()),
+            Ok(()) => {
+                assert_eq!(self.pool.table().classes(), table.classes());
+                self.has_other_table = true;
+            }
             // Classes that are still being emptied take the room.
             Err(Error::Classes { .. }) => {}
             Err(error) => panic!("{error}"),
@@ -376,7 +385,9 @@ impl<'a> Both<'a> {
         let stats = self.pool.stats();
         stats.check().unwrap();
         assert_eq!(stats.objects, self.map.len() as u64);
-        assert!(self.pool.held() <= self.limit, "{} of {}", self.pool.held(), self.limit);
+        let table = if self.has_other_table { TABLES } else { 0 };
+        let (held, limit) = (self.pool.held(), self.limit);
+        assert!(held.get() <= limit.get() + table, "{held} of {limit}");
         assert!(self.held.iter().all(|(guard, bytes)| **guard == **bytes), "held bytes changed");
     }
 
