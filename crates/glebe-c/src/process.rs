@@ -1,9 +1,9 @@
 //! [`Process`]: the tables of the process that called, and what its forked children are told.
 //!
 //! The tables are made by the first reserve or object pool that is created and never freed. A child
-//! that creates one of its own gets new tables, so that it never meets a lock that another thread of its
-//! parent held at the fork; those of the parent it does not touch. The number in each handle tells
-//! whose it is. Finding the tables costs two loads and takes no lock.
+//! that creates one of its own gets new tables, so that it never meets a lock that another thread
+//! of its parent held at the fork; those of the parent it does not touch. The number in each handle
+//! tells whose it is. Finding the tables costs two loads and takes no lock.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;

@@ -100,7 +100,8 @@ fn report(when: &str, strings: &Strings) -> Outcome<u64> {
     let (stats, resident) = (strings.pool.stats(), resident()?);
     stats.check()?;
     println!(
-        "{when}: {} strings of {} in {}, {:.1} % beyond them, {:.1} % without metadata; resident {}",
+        "{when}: {} strings of {} in {}, {:.1} % beyond them, {:.1} % without metadata; \
+         resident {}",
         stats.objects,
         Bytes::new(stats.stored_bytes),
         Bytes::new(stats.held_bytes),

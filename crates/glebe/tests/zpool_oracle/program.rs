@@ -49,7 +49,7 @@ impl Program<'_> {
     /// Bytes that look random, are all the same, or repeat.
     fn object(&mut self, seed: u64, len: usize) -> Vec<u8> {
         let kind = self.next();
-        let random = |at: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at * at * 41) >> 5;
+        let random = |at: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (at * at * 41)) >> 5;
         let byte = |at: u64| match kind % 4 {
             0 => kind,
             1 => (at / 32 + seed) as u8,
@@ -330,13 +330,15 @@ impl<'a> Both<'a> {
             1 => Budget::Time(Duration::from_micros(amount.into())),
             _ => Budget::Pages(Pages::new(amount.into())),
         };
+        // Slots that waited for readers make room, and empty zspages, without compaction.
+        let limbo = self.pool.stats().limbo_slots;
         let freeable = self.pool.freeable();
         let done = match self.pool.compact(budget) {
             Ok(done) => done,
             Err(Error::NoBudget) => return assert!(amount == 0 && budget != Budget::All),
             Err(error) => panic!("{error}"),
         };
-        if !self.held.is_empty() {
+        if !self.held.is_empty() || limbo > 0 {
             return;
         }
         let least = match budget {
