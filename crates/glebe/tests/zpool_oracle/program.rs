@@ -46,18 +46,6 @@ impl Program<'_> {
         }
     }
 
-    /// Bytes that look random, are all the same, or repeat.
-    fn object(&mut self, seed: u64, len: usize) -> Vec<u8> {
-        let kind = self.next();
-        let random = |at: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (at * at * 41)) >> 5;
-        let byte = |at: u64| match kind % 4 {
-            0 => kind,
-            1 => (at / 32 + seed) as u8,
-            _ => random(at) as u8,
-        };
-        (0..len as u64).map(byte).collect()
-    }
-
     fn rules(&mut self) -> Rules {
         let rules = Rules::of_page(page_size());
         let chain = Pages::new([1, 4, 8, 16][self.below(4)]);
@@ -83,6 +71,17 @@ impl Program<'_> {
     }
 }
 
+/// Bytes that look random, are all the same, or repeat.
+fn object(kind: u8, seed: u64, len: usize) -> Vec<u8> {
+    let random = |at: u64| (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (at * at * 41)) >> 5;
+    let byte = |at: u64| match kind % 4 {
+        0 => kind,
+        1 => (at / 32 + seed) as u8,
+        _ => random(at) as u8,
+    };
+    (0..len as u64).map(byte).collect()
+}
+
 fn page() -> usize {
     page_size().bytes().as_usize()
 }
@@ -93,6 +92,8 @@ struct Both<'a> {
     /// Whether its table was changed, or may be at any time.
     has_other_table: bool,
     limit: Bytes,
+    /// That which address space was reserved for.
+    first_limit: Bytes,
     map: HashMap<Handle, Vec<u8>>,
     /// The keys of the map, to choose one by number.
     order: Vec<Handle>,
@@ -126,6 +127,7 @@ pub fn run(program: &[u8]) {
         evicts,
         has_other_table,
         limit,
+        first_limit: limit,
         map: HashMap::new(),
         order: Vec::new(),
         gone: HashSet::new(),
@@ -144,12 +146,7 @@ pub fn run(program: &[u8]) {
 impl<'a> Both<'a> {
     fn step(&mut self, program: &mut Program<'_>) {
         match program.next() % 20 {
-            0..=5 => {
-                // Some of a kind, so that short programs fill pools.
-                for _ in 0..1 + program.below(8) {
-                    self.insert(program);
-                }
-            }
+            0..=5 => self.insert_some(program),
             6 | 7 => self.remove(program),
             8 => self.remove_many(program),
             9 | 10 => self.replace(program),
@@ -201,16 +198,26 @@ impl<'a> Both<'a> {
         match error {
             Error::Full { held, limit, .. } => {
                 assert_eq!(*limit, self.limit);
-                assert!(held.get() + SLACK >= limit.get(), "room is left: {error}");
+                let room = self.first_limit.min(*limit);
+                assert!(held.get() + SLACK >= room.get(), "room is left: {error}");
                 true
             }
             _ => false,
         }
     }
 
-    fn insert(&mut self, program: &mut Program<'_>) {
-        let (len, group) = (program.len(), program.next());
-        let bytes = program.object(self.seed, len);
+    /// Some of about the same length, so that short programs fill pools.
+    fn insert_some(&mut self, program: &mut Program<'_>) {
+        let (many, len) = (1 + program.below(32), program.len());
+        let (spread, group, kind) = (1 + program.below(200), program.next(), program.next());
+        for nth in 0..many {
+            self.insert(len.saturating_sub(nth * 7 % spread), group, kind);
+        }
+        self.find_evicted();
+    }
+
+    fn insert(&mut self, len: usize, group: u8, kind: u8) {
+        let bytes = object(kind, self.seed, len);
         self.seed += 1;
         let done = match group {
             0..=99 => self.pool.insert_in(u32::from(group % 5), &bytes),
@@ -227,7 +234,6 @@ impl<'a> Both<'a> {
             Err(Error::TooLong { len: told, .. }) => assert!(told == len && len > page()),
             Err(error) => assert!(self.is_full(&error), "{error}"),
         }
-        self.find_evicted();
     }
 
     fn remove(&mut self, program: &mut Program<'_>) {
@@ -248,7 +254,7 @@ impl<'a> Both<'a> {
     fn replace(&mut self, program: &mut Program<'_>) {
         let Some((_, handle)) = self.nth(program) else { return };
         let len = program.len();
-        let bytes = program.object(self.seed, len);
+        let bytes = object(program.next(), self.seed, len);
         self.seed += 1;
         match self.pool.replace(handle, &bytes) {
             Ok(()) => {
