@@ -6,8 +6,8 @@
  *
  * ANSWERS  A function that returns int returns 0 for done (or the answer that was hoped for), a
  *   positive number for another answer where its description names one, or a negative
- *   GLEBE_ERROR_*. After an error nothing has been changed, no argument has been written (but the
- *   length that was needed, with GLEBE_ERROR_BUFFER_TOO_SMALL), and glebe_last_error() has the text. No call ends the process, but where there is no memory for
+ *   GLEBE_ERROR_*. After an error nothing has been changed, no argument has been written (but a
+ *   buffer where that is said, and the length needed with GLEBE_ERROR_BUFFER_TOO_SMALL), and glebe_last_error() has the text. No call ends the process, but where there is no memory for
  *   its own book-keeping; no call throws or unwinds.
  * HANDLES  Reserves, blocks, promises, pools, volatile regions and object pools are numbers, never 0
  *   and never an address. One that is not open, was freed, or is of another kind is
@@ -91,7 +91,8 @@ enum {
     GLEBE_ERROR_FULL = -41,          /* the pool's limit leaves no room; the text has both */
     GLEBE_ERROR_LIMIT_BELOW_HELD = -42, /* the pool holds more and can shed no more */
     GLEBE_ERROR_NO_BUDGET = -43,     /* a compaction that may do nothing */
-    GLEBE_ERROR_BAD_RULES = -44      /* size classes that cannot be; the text has the limit */
+    GLEBE_ERROR_BAD_RULES = -44,     /* size classes that cannot be; the text has the limit */
+    GLEBE_ERROR_CORRUPT = -45        /* stored bytes of an object are damaged */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -611,6 +612,14 @@ enum {
     GLEBE_MERGE_YES = 2
 };
 
+/* How objects are stored. What does not become shorter is stored as it is, whatever the codec. */
+enum {
+    GLEBE_CODEC_AUTO = 0, /* LZ4 */
+    GLEBE_CODEC_NONE = 1, /* as they are */
+    GLEBE_CODEC_LZ4 = 2,
+    GLEBE_CODEC_ZSTD = 3 /* shorter, and about three times as long to read */
+};
+
 /* What pool is wanted. Zero is the default of every member but the first. */
 typedef struct glebe_zpool_options {
     uint64_t size;        /* sizeof(glebe_zpool_options) */
@@ -621,6 +630,8 @@ typedef struct glebe_zpool_options {
     uint64_t chain_pages; /* the most pages of a zspage, 1 to 16; 0: 8 */
     uint64_t step_bytes;  /* between size classes, a power of two; 0: a 256th of a page */
     uint64_t merge;       /* GLEBE_MERGE_* */
+    uint64_t codec;       /* GLEBE_CODEC_* */
+    uint64_t zstd_level;  /* with GLEBE_CODEC_ZSTD alone: from 1 on, as zstd has it; 0: 1 */
 } glebe_zpool_options;
 
 /* Makes an empty pool. Address space is reserved, memory comes as objects do. `options` may be null.
@@ -645,8 +656,9 @@ int glebe_zpool_insert_in(glebe_zpool pool, uint64_t group, const void *bytes, s
 int glebe_zpool_length(glebe_zpool pool, glebe_zobject object, size_t *len_bytes);
 
 /* Copies an object to the start of `buffer`, which has room for `buffer_len_bytes` and may be null
- * if that is 0, and writes its length to `len_bytes`: also with GLEBE_ERROR_BUFFER_TOO_SMALL, after
- * which the buffer is as it was. A page is always enough. Errors: NULL, STALE, FOREIGN. */
+ * if that is 0, and writes its length to `len_bytes`: also with GLEBE_ERROR_BUFFER_TOO_SMALL. A page
+ * is always enough. After an error the buffer may hold anything. Errors: NULL, STALE, FOREIGN,
+ * CORRUPT. */
 int glebe_zpool_read(glebe_zpool pool, glebe_zobject object, void *buffer,
                      size_t buffer_len_bytes, size_t *len_bytes);
 
@@ -677,6 +689,20 @@ typedef struct glebe_compacted {
  * of 0 where one is needed. */
 int glebe_zpool_compact(glebe_zpool pool, uint64_t budget, uint64_t amount,
                         glebe_compacted *compacted);
+
+/* What was made shorter. Never grows. */
+typedef struct glebe_recompressed {
+    uint64_t objects;
+    uint64_t before_bytes; /* stored bytes of these */
+    uint64_t after_bytes;
+} glebe_recompressed;
+
+/* Stores idle objects anew by zstd, at `zstd_level` or, if that is 0, its own, as far as the budget
+ * allows: those of zspages that an earlier call looked at and nobody has read since; so the first
+ * call finds none. GLEBE_BUDGET_PAGES counts the bytes saved. All calls on a pool have the same
+ * level. `recompressed` may be null. Errors: BAD_ARGUMENT, NO_BUDGET, NO_MEMORY. */
+int glebe_zpool_recompress(glebe_zpool pool, uint64_t zstd_level, uint64_t budget, uint64_t amount,
+                           glebe_recompressed *recompressed);
 
 /* The pages that a compaction would free now. Exact while no other call is under way, but for size
  * classes that are no longer used. Errors: NULL. */
@@ -713,6 +739,10 @@ typedef struct glebe_zpool_stats {
     uint64_t held_bytes_max; /* the most bytes that were ever held */
     uint64_t limit_bytes; /* the most that may be held; 0 without a limit */
     uint64_t page_objects; /* objects that take a page each (zram: huge_pages) */
+    uint64_t page_objects_since; /* objects that came to take a page each (zram: huge_pages_since) */
+    uint64_t original_bytes; /* bytes of them as they were given (zram: orig_data_size) */
+    uint64_t same_objects; /* objects that one word fills, which take no slot (zram: same_pages) */
+    uint64_t same_bytes; /* bytes of these as they were given */
 } glebe_zpool_stats;
 
 /* Fills `stats`. Exact while no other call is under way: held_bytes is the pages that are used and

@@ -65,6 +65,7 @@ pub const GLEBE_ERROR_FULL: c_int = -41;
 pub const GLEBE_ERROR_LIMIT_BELOW_HELD: c_int = -42;
 pub const GLEBE_ERROR_NO_BUDGET: c_int = -43;
 pub const GLEBE_ERROR_BAD_RULES: c_int = -44;
+pub const GLEBE_ERROR_CORRUPT: c_int = -45;
 
 pub const GLEBE_SOURCE_AUTO: u64 = 0;
 pub const GLEBE_SOURCE_HUGETLB: u64 = 1;
@@ -126,6 +127,11 @@ pub const GLEBE_MERGE_YES: u64 = 2;
 
 pub const GLEBE_COMPACTION_AUTOMATIC: u64 = 0;
 pub const GLEBE_COMPACTION_MANUAL: u64 = 1;
+
+pub const GLEBE_CODEC_AUTO: u64 = 0;
+pub const GLEBE_CODEC_NONE: u64 = 1;
+pub const GLEBE_CODEC_LZ4: u64 = 2;
+pub const GLEBE_CODEC_ZSTD: u64 = 3;
 
 pub const GLEBE_BUDGET_ALL: u64 = 0;
 pub const GLEBE_BUDGET_PAGES: u64 = 1;
@@ -216,6 +222,8 @@ pub struct glebe_zpool_options {
     pub chain_pages: u64,
     pub step_bytes: u64,
     pub merge: u64,
+    pub codec: u64,
+    pub zstd_level: u64,
 }
 
 #[repr(C)]
@@ -223,4 +231,12 @@ pub struct glebe_zpool_options {
 pub struct glebe_compacted {
     pub moved: u64,
     pub freed_pages: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_recompressed {
+    pub objects: u64,
+    pub before_bytes: u64,
+    pub after_bytes: u64,
 }

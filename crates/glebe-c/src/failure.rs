@@ -127,7 +127,7 @@ fn code_of_volatile(error: &volatile::Error) -> c_int {
 }
 
 fn code_of_zpool(error: &zpool::Error) -> c_int {
-    use zpool::Error;
+    use zpool::{CodecError, Error};
     match error {
         Error::Empty => GLEBE_ERROR_EMPTY,
         Error::TooLong { .. } => GLEBE_ERROR_TOO_LONG,
@@ -137,6 +137,9 @@ fn code_of_zpool(error: &zpool::Error) -> c_int {
         Error::Full { .. } | Error::Space => GLEBE_ERROR_FULL,
         Error::LimitBelowHeld { .. } => GLEBE_ERROR_LIMIT_BELOW_HELD,
         Error::NoBudget => GLEBE_ERROR_NO_BUDGET,
+        Error::Codec(CodecError::Corrupt { .. }) => GLEBE_ERROR_CORRUPT,
+        Error::Codec(CodecError::NoMemory { .. }) => GLEBE_ERROR_NO_MEMORY,
+        Error::Codec(CodecError::Level { .. }) | Error::OtherZstd => GLEBE_ERROR_BAD_ARGUMENT,
         Error::Rules(_) | Error::Table { .. } | Error::Classes { .. } => GLEBE_ERROR_BAD_RULES,
         Error::Forked => GLEBE_ERROR_FORKED,
         Error::Os(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {

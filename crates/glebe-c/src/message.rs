@@ -78,6 +78,7 @@ pub extern "C" fn glebe_error_name(code: c_int) -> *const c_char {
         GLEBE_ERROR_LIMIT_BELOW_HELD => c"GLEBE_ERROR_LIMIT_BELOW_HELD",
         GLEBE_ERROR_NO_BUDGET => c"GLEBE_ERROR_NO_BUDGET",
         GLEBE_ERROR_BAD_RULES => c"GLEBE_ERROR_BAD_RULES",
+        GLEBE_ERROR_CORRUPT => c"GLEBE_ERROR_CORRUPT",
         _ => c"unknown",
     };
     name.as_ptr()

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::zpool::{AtLimit, Budget, Compaction, Error, Handle, Options, Pool, Rules, TableChoice};
+use glebe::zpool::{
+    AtLimit, Budget, Codec, Compaction, Error, Handle, Options, Pool, Rules, TableChoice, Zstd,
+};
 
 use crate::abi::*;
 use crate::boundary::{bytes_at, call, read, Out, Sized64};
@@ -84,7 +86,29 @@ unsafe fn options(asked: *const glebe_zpool_options) -> Result<Options, Failure>
         }
         (other, _) => return bad("table", other),
     };
-    Ok(options.table(choice))
+    Ok(options.table(choice).codec(codec(&asked)?))
+}
+
+fn codec(asked: &glebe_zpool_options) -> Result<Codec, Failure> {
+    let level = asked.zstd_level;
+    match asked.codec {
+        GLEBE_CODEC_ZSTD => Ok(Codec::Zstd(zstd(level)?)),
+        GLEBE_CODEC_AUTO | GLEBE_CODEC_NONE | GLEBE_CODEC_LZ4 if level != 0 => {
+            bad("zstd_level without GLEBE_CODEC_ZSTD", level)
+        }
+        GLEBE_CODEC_AUTO => Ok(Codec::default()),
+        GLEBE_CODEC_NONE => Ok(Codec::None),
+        GLEBE_CODEC_LZ4 => Ok(Codec::Lz4),
+        other => bad("codec", other),
+    }
+}
+
+fn zstd(level: u64) -> Result<Zstd, Failure> {
+    match i32::try_from(level) {
+        Ok(0) => Ok(Zstd::default()),
+        Ok(level) => Ok(Zstd::new(level)),
+        Err(_) => bad("zstd_level", level),
+    }
 }
 
 /// # Safety
@@ -239,6 +263,42 @@ pub extern "C" fn glebe_zpool_remove(pool: glebe_zpool, object: glebe_zobject) -
     })
 }
 
+fn budget(budget: u64, amount: u64) -> Result<Budget, Failure> {
+    match budget {
+        GLEBE_BUDGET_PAGES => Ok(Budget::Pages(Pages::new(amount))),
+        GLEBE_BUDGET_US => Ok(Budget::Time(Duration::from_micros(amount))),
+        GLEBE_BUDGET_ALL if amount == 0 => Ok(Budget::All),
+        GLEBE_BUDGET_ALL => bad("amount with GLEBE_BUDGET_ALL", amount),
+        other => bad("budget", other),
+    }
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_zpool_recompress(
+    pool: glebe_zpool,
+    zstd_level: u64,
+    budget: u64,
+    amount: u64,
+    recompressed: *mut glebe_recompressed,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty; null is allowed here.
+        let out = unsafe { Out::new(recompressed, "recompressed") };
+        let (zstd, budget) = (zstd(zstd_level)?, self::budget(budget, amount)?);
+        let done = with(pool, |pool| Ok(pool.recompress(&zstd, budget)?))?;
+        if let Ok(out) = out {
+            out.set(glebe_recompressed {
+                objects: done.objects,
+                before_bytes: done.bytes_before.get(),
+                after_bytes: done.bytes_after.get(),
+            });
+        }
+        Ok(GLEBE_OK)
+    })
+}
+
 /// # Safety
 /// As the header says.
 #[no_mangle]
@@ -251,13 +311,7 @@ pub unsafe extern "C" fn glebe_zpool_compact(
     call(|| {
         // SAFETY: the caller's duty; null is allowed here.
         let out = unsafe { Out::new(compacted, "compacted") };
-        let budget = match budget {
-            GLEBE_BUDGET_PAGES => Budget::Pages(Pages::new(amount)),
-            GLEBE_BUDGET_US => Budget::Time(Duration::from_micros(amount)),
-            GLEBE_BUDGET_ALL if amount == 0 => Budget::All,
-            GLEBE_BUDGET_ALL => return bad("amount with GLEBE_BUDGET_ALL", amount),
-            other => return bad("budget", other),
-        };
+        let budget = self::budget(budget, amount)?;
         let done = with(pool, |pool| Ok(pool.compact(budget)?))?;
         if let Ok(out) = out {
             out.set(glebe_compacted { moved: done.moved, freed_pages: done.freed.get() });

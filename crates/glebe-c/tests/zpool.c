@@ -17,6 +17,7 @@ static glebe_zpool create(uint64_t limit_bytes, uint64_t at_limit, uint64_t comp
     options.limit_bytes = limit_bytes;
     options.at_limit = at_limit;
     options.compaction = compaction;
+    options.codec = GLEBE_CODEC_NONE; /* so that lengths say what is held */
     OK(glebe_zpool_create(&options, &pool));
     CHECK(pool != 0);
     return pool;
@@ -82,6 +83,18 @@ static void options_are_checked(void) {
     options.step_bytes = 24;
     REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_RULES);
     options = zero;
+    options.codec = 4;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options.codec = GLEBE_CODEC_LZ4;
+    options.zstd_level = 1;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options.codec = GLEBE_CODEC_ZSTD;
+    options.zstd_level = 1000;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(strstr(glebe_last_error(), "zstd level 1000") != NULL);
+    options.zstd_level = UINT64_MAX;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options = zero;
     options.limit_bytes = 1;
     REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_LIMIT_BELOW_HELD);
     CHECK(pool == 77);
@@ -137,6 +150,7 @@ static void rules_are_followed(void) {
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.limit_bytes = 64 * MIB;
+    options.codec = GLEBE_CODEC_NONE;
     options.table = GLEBE_TABLE_RULES;
     options.step_bytes = glebe_page_bytes() / 256;
     merged = held_by(&options, 0);
@@ -177,10 +191,10 @@ static void objects(glebe_zpool pool, glebe_zpool other) {
     REFUSED(glebe_zpool_insert(object, "x", 1, &again), GLEBE_ERROR_BAD_HANDLE);
     CHECK(again == 55);
 
-    /* A buffer too small is left alone, and the length that is needed told. */
+    /* Of a buffer too small the length that is needed is told. */
     memset(found, 1, page + 1);
     REFUSED(glebe_zpool_read(pool, object, found, 3, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
-    CHECK(len == 4 && found[0] == 1);
+    CHECK(len == 4 && found[3] == 1);
     CHECK(strcmp(glebe_last_error(), "a buffer of 3 bytes for an object of 4") == 0);
     len = 0;
     REFUSED(glebe_zpool_read(pool, object, NULL, 0, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
@@ -313,6 +327,53 @@ static void limits(void) {
     OK(glebe_zpool_destroy(evicts));
 }
 
+/* The same objects by each codec; then the quick one's again by the strong one, once idle. */
+static void codecs(void) {
+    static glebe_zobject all[OBJECTS];
+    unsigned char bytes[2000];
+    uint64_t stored[4] = {0, 0, 0, 0}, codec;
+    size_t n;
+
+    for (codec = GLEBE_CODEC_AUTO; codec <= GLEBE_CODEC_ZSTD; codec++) {
+        glebe_zpool_options options;
+        glebe_zpool_stats stats;
+        glebe_recompressed done = {7, 7, 7};
+        glebe_zpool pool = 0;
+        memset(&options, 0, sizeof options);
+        options.size = sizeof options;
+        options.codec = codec;
+        options.zstd_level = codec == GLEBE_CODEC_ZSTD ? 3 : 0;
+        OK(glebe_zpool_create(&options, &pool));
+        for (n = 0; n < OBJECTS; n++)
+            OK(glebe_zpool_insert(pool, bytes, bytes_of(n, bytes), &all[n]));
+        for (n = 0; n < OBJECTS; n += 7) is_the_object(pool, all[n], n);
+        stats.size = sizeof stats;
+        OK(glebe_zpool_get_stats(pool, &stats));
+        stored[codec] = stats.stored_bytes;
+        CHECK(stats.original_bytes >= stats.stored_bytes && stats.objects == OBJECTS);
+        REFUSED(glebe_zpool_recompress(pool, 0, GLEBE_BUDGET_PAGES, 0, &done),
+                GLEBE_ERROR_NO_BUDGET);
+        REFUSED(glebe_zpool_recompress(pool, 0, GLEBE_BUDGET_US, 0, &done), GLEBE_ERROR_NO_BUDGET);
+        REFUSED(glebe_zpool_recompress(pool, 0, 3, 1, &done), GLEBE_ERROR_BAD_ARGUMENT);
+        REFUSED(glebe_zpool_recompress(pool, 1000, GLEBE_BUDGET_ALL, 0, &done),
+                GLEBE_ERROR_BAD_ARGUMENT);
+        REFUSED(glebe_zpool_recompress(pool, UINT64_MAX, GLEBE_BUDGET_ALL, 0, &done),
+                GLEBE_ERROR_BAD_ARGUMENT);
+        CHECK(done.objects == 7);
+        OK(glebe_zpool_recompress(pool, 5, GLEBE_BUDGET_ALL, 0, NULL));
+        OK(glebe_zpool_recompress(pool, 5, GLEBE_BUDGET_ALL, 0, &done));
+        if (codec == GLEBE_CODEC_NONE) CHECK(done.objects > OBJECTS / 4);
+        CHECK(done.after_bytes <= done.before_bytes);
+        REFUSED(glebe_zpool_recompress(pool, 6, GLEBE_BUDGET_ALL, 0, &done),
+                GLEBE_ERROR_BAD_ARGUMENT);
+        for (n = 0; n < OBJECTS; n++) is_the_object(pool, all[n], n);
+        OK(glebe_zpool_destroy(pool));
+    }
+    CHECK(stored[GLEBE_CODEC_AUTO] == stored[GLEBE_CODEC_LZ4]);
+    CHECK(stored[GLEBE_CODEC_LZ4] < stored[GLEBE_CODEC_NONE]);
+    CHECK(stored[GLEBE_CODEC_ZSTD] < stored[GLEBE_CODEC_NONE]);
+}
+
 static void statistics(void) {
     const glebe_zpool pool = create(8 * MIB, 0, 0);
     static const char *const starts[] = {"inserted", "{", "# ", " class", ""};
@@ -386,6 +447,7 @@ static void all_refuse(glebe_zpool pool, glebe_zobject object, int code) {
     REFUSED(glebe_zpool_replace(pool, object, "x", 1), code);
     REFUSED(glebe_zpool_remove(pool, object), code);
     REFUSED(glebe_zpool_compact(pool, GLEBE_BUDGET_ALL, 0, &done), code);
+    REFUSED(glebe_zpool_recompress(pool, 0, GLEBE_BUDGET_ALL, 0, NULL), code);
     REFUSED(glebe_zpool_freeable(pool, &n), code);
     REFUSED(glebe_zpool_held(pool, &n), code);
     REFUSED(glebe_zpool_set_limit(pool, MIB), code);
@@ -437,6 +499,7 @@ int main(void) {
     objects(pool, other);
     compaction(pool);
     limits();
+    codecs();
     statistics();
     fork_is_noticed(pool);
     OK(glebe_zpool_insert(pool, "last", 4, &object));

@@ -27,11 +27,12 @@ template <typename Body> void in_threads(Body body) {
     for (auto &thread : threads) thread.join();
 }
 
-glebe_zpool create(std::uint64_t limit_bytes, std::uint64_t at_limit) {
+glebe_zpool create(std::uint64_t limit_bytes, std::uint64_t at_limit, std::uint64_t codec) {
     glebe_zpool_options options = {};
     options.size = sizeof options;
     options.limit_bytes = limit_bytes;
     options.at_limit = at_limit;
+    options.codec = codec;
     glebe_zpool pool = 0;
     OK(glebe_zpool_create(&options, &pool));
     return pool;
@@ -81,6 +82,7 @@ void by_many_threads(glebe_zpool pool) {
                 glebe_compacted done = {};
                 OK(glebe_zpool_compact(pool, GLEBE_BUDGET_US, 100, &done));
                 OK(glebe_zpool_compact(pool, GLEBE_BUDGET_PAGES, 4, nullptr));
+                OK(glebe_zpool_recompress(pool, 0, GLEBE_BUDGET_US, 100, nullptr));
             }
         }
         for (auto &each : mine) {
@@ -108,7 +110,7 @@ void by_many_threads(glebe_zpool pool) {
 
 // Threads that fill a pool beyond its limit meet what was evicted as such.
 void evicted_under_others() {
-    const glebe_zpool pool = create(2 * MIB, GLEBE_AT_LIMIT_EVICT_OLDEST);
+    const glebe_zpool pool = create(2 * MIB, GLEBE_AT_LIMIT_EVICT_OLDEST, GLEBE_CODEC_NONE);
     std::atomic<unsigned> evicted{0};
     in_threads([&](int thread) {
         std::vector<glebe_zobject> mine;
@@ -137,7 +139,7 @@ void evicted_under_others() {
 // Of several threads that end a pool exactly one does, and the others' calls are done or refused.
 void ended_while_in_use() {
     for (int round = 0; round < 50; round++) {
-        const glebe_zpool pool = create(MIB, GLEBE_AT_LIMIT_EVICT_OLDEST);
+        const glebe_zpool pool = create(MIB, GLEBE_AT_LIMIT_EVICT_OLDEST, GLEBE_CODEC_AUTO);
         std::atomic<int> ended{0};
         in_threads([&](int thread) {
             for (unsigned n = 0;; n++) {
@@ -173,7 +175,7 @@ void forked_in_the_middle(glebe_zpool pool) {
                 glebe_zpool_insert(pool, "x", 1, &object) == GLEBE_ERROR_FORKED &&
                 glebe_zpool_compact(pool, GLEBE_BUDGET_ALL, 0, nullptr) == GLEBE_ERROR_FORKED &&
                 glebe_zpool_destroy(pool) == GLEBE_ERROR_FORKED;
-            const glebe_zpool own = create(MIB, 0);
+            const glebe_zpool own = create(MIB, 0, 0);
             OK(glebe_zpool_insert(own, "own", 3, &object));
             OK(glebe_zpool_destroy(own));
             _exit(refused ? 0 : 1);
@@ -189,8 +191,12 @@ void forked_in_the_middle(glebe_zpool pool) {
 } // namespace
 
 int main() {
-    const glebe_zpool pool = create(64 * MIB, GLEBE_AT_LIMIT_REFUSE);
-    by_many_threads(pool);
+    for (const std::uint64_t codec : {GLEBE_CODEC_NONE, GLEBE_CODEC_LZ4, GLEBE_CODEC_ZSTD}) {
+        const glebe_zpool pool = create(64 * MIB, GLEBE_AT_LIMIT_REFUSE, codec);
+        by_many_threads(pool);
+        OK(glebe_zpool_destroy(pool));
+    }
+    const glebe_zpool pool = create(64 * MIB, GLEBE_AT_LIMIT_REFUSE, GLEBE_CODEC_AUTO);
     evicted_under_others();
     ended_while_in_use();
     forked_in_the_middle(pool);

@@ -55,6 +55,10 @@ stats! {
     held_bytes_max
     limit_bytes
     page_objects
+    page_objects_since
+    original_bytes
+    same_objects
+    same_bytes
 }
 
 // SAFETY: it is `repr(C)` and consists of words, the first of which is `size`.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{
-    AtLimit, Budget, Compaction, Error, Guard, Handle, Options, Pool, Rules, Table, TableChoice,
+    AtLimit, Budget, Codec, Compaction, Error, Guard, Handle, Options, Pool, Rules, Table,
+    TableChoice, Zstd,
 };
 
 /// What a full pool may leave unused: a zspage, and a step of its tables.
@@ -46,6 +47,17 @@ impl Program<'_> {
         }
     }
 
+    /// A budget, and the number in it.
+    fn budget(&mut self) -> (u8, Budget) {
+        let amount = self.next() / 4;
+        let budget = match self.next() % 4 {
+            0 => Budget::All,
+            1 => Budget::Time(Duration::from_micros(amount.into())),
+            _ => Budget::Pages(Pages::new(amount.into())),
+        };
+        (amount, budget)
+    }
+
     fn rules(&mut self) -> Rules {
         let rules = Rules::of_page(page_size());
         let chain = Pages::new([1, 4, 8, 16][self.below(4)]);
@@ -66,8 +78,9 @@ impl Program<'_> {
             _ => TableChoice::Rules(self.rules()),
         };
         let options = Pool::options().limit(limit).at_limit(at_limit);
+        let codec = [Codec::None, Codec::Lz4, Codec::Zstd(Zstd::default())][self.below(3)].clone();
         let is_fitted = table == TableChoice::Fitted;
-        (options.compaction(compaction).table(table), evicts, is_fitted)
+        (options.compaction(compaction).table(table).codec(codec), evicts, is_fitted)
     }
 }
 
@@ -145,7 +158,7 @@ pub fn run(program: &[u8]) {
 
 impl<'a> Both<'a> {
     fn step(&mut self, program: &mut Program<'_>) {
-        match program.next() % 20 {
+        match program.next() % 21 {
             0..=5 => self.insert_some(program),
             6 | 7 => self.remove(program),
             8 => self.remove_many(program),
@@ -157,6 +170,7 @@ impl<'a> Both<'a> {
             16 => drop(self.held.drain(..self.held.len() / 2 + self.held.len() % 2)),
             17 => self.compact(program),
             18 => self.set_limit(program),
+            19 => self.recompress(program),
             _ => self.set_table(program),
         }
     }
@@ -329,13 +343,18 @@ impl<'a> Both<'a> {
         }
     }
 
+    fn recompress(&mut self, program: &mut Program<'_>) {
+        let (amount, budget) = program.budget();
+        match self.pool.recompress(&Zstd::default(), budget) {
+            Ok(done) => assert!(done.bytes_after <= done.bytes_before, "{done:?}"),
+            Err(Error::NoBudget) => assert!(amount == 0 && budget != Budget::All),
+            Err(error) => panic!("{error}"),
+        }
+        self.find_evicted();
+    }
+
     fn compact(&mut self, program: &mut Program<'_>) {
-        let amount = program.next() / 4;
-        let budget = match program.next() % 4 {
-            0 => Budget::All,
-            1 => Budget::Time(Duration::from_micros(amount.into())),
-            _ => Budget::Pages(Pages::new(amount.into())),
-        };
+        let (amount, budget) = program.budget();
         // Slots that waited for readers make room, and empty zspages, without compaction.
         let limbo = self.pool.stats().limbo_slots;
         let freeable = self.pool.freeable();
