@@ -45,6 +45,8 @@ bench: build
 	$(GLEBE) bench reserve --age
 	$(GLEBE) stress --seconds 600
 	$(GLEBE) bench volatile
+	$(GLEBE) bench vmap
+	$(GLEBE) bench zpool
 	$(GLEBE) stress volatile --seconds 60 --engine scan
 	$(GLEBE) stress volatile --seconds 60 --engine tag
 

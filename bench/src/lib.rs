@@ -29,6 +29,9 @@ pub mod reserve;
 // Volatile memory at work.
 pub mod volatile;
 
+// Free extents at work.
+pub mod vmap;
+
 // The compressed-object pool.
 pub mod zpool;
 

@@ -1,16 +1,18 @@
 /*
  * glebe.h: physically contiguous memory that is set aside once, works as a cache while it is idle,
- * and is taken back without waiting; and volatile memory, which the system may take back, and which
- * tells exactly what it took. The C interface of glebe's reserve and volatile regions.
+ * and is taken back without waiting; volatile memory, which the system may take back, and which
+ * tells exactly what it took; and pools that pack objects of up to a page. The C interface of
+ * glebe's reserve, volatile regions and object pools.
  *
  * ANSWERS  A function that returns int returns 0 for done (or the answer that was hoped for), a
  *   positive number for another answer where its description names one, or a negative
- *   GLEBE_ERROR_*. After an error nothing has been changed, no argument has been written, and
- *   glebe_last_error() has the text. No call ends the process, but where there is no memory for
+ *   GLEBE_ERROR_*. After an error nothing has been changed, no argument has been written (but the
+ *   length that was needed, with GLEBE_ERROR_BUFFER_TOO_SMALL), and glebe_last_error() has the text. No call ends the process, but where there is no memory for
  *   its own book-keeping; no call throws or unwinds.
- * HANDLES  Reserves, blocks, promises, pools and volatile regions are numbers, never 0 and never an address. One that
- *   is not open, was freed, or is of another kind is GLEBE_ERROR_BAD_HANDLE, whatever its value.
- *   (A handle that was freed is told from later ones until 2^32 others have had its place.)
+ * HANDLES  Reserves, blocks, promises, pools, volatile regions and object pools are numbers, never 0
+ *   and never an address. One that is not open, was freed, or is of another kind is
+ *   GLEBE_ERROR_BAD_HANDLE, whatever its value. (A handle that was freed is told from later ones
+ *   until 2^32 others have had its place.) Objects of an object pool have numbers of their own kind.
  * UNITS  Lengths and alignments of first class, and positions in a reserve, count base pages of
  *   glebe_page_bytes() bytes. Names that end in _bytes count bytes, in _ns nanoseconds.
  * THREADS  Every function may be called by any thread at any time, on any handle. Destroying or
@@ -19,7 +21,7 @@
  *   itself, some tens of nanoseconds, and shares no lock with calls on other handles of its kind.
  * FORK  Handles and memory stay with the process that made them. In a forked child every call on
  *   one of them is GLEBE_ERROR_FORKED and touches nothing; the memory of a block is not mapped
- *   there. The child may create reserves of its own. But volatile regions go along: the child has
+ *   there. The child may create reserves and object pools of its own. But volatile regions go along: the child has
  *   its own copy of memory, marks and handles, and both processes go on each for itself. A child
  *   made by clone(2) and not by the C library's fork gets GLEBE_ERROR_FORKED there too.
  * STRUCTURES  The first member of a structure that may grow is its size in bytes as the caller
@@ -66,7 +68,7 @@ enum {
     GLEBE_ERROR_OS = -18,            /* the kernel refused a call; the text names it and why */
     GLEBE_ERROR_OTHER = -19,         /* see the text */
     GLEBE_ERROR_UNALIGNED = -20,     /* a range that does not start and end where granules do */
-    GLEBE_ERROR_EMPTY = -21,         /* a range of no bytes */
+    GLEBE_ERROR_EMPTY = -21,         /* a range or an object of no bytes */
     GLEBE_ERROR_BEYOND = -22,        /* a range that ends beyond its region or overflows */
     GLEBE_ERROR_MARKED = -23,        /* memory that is marked where only unmarked memory may be */
     GLEBE_ERROR_UNMAPPED = -24,      /* nothing is mapped there; from here to SPECIAL the text */
@@ -81,7 +83,15 @@ enum {
     GLEBE_ERROR_STUCK = -33,         /* pages that can be neither kept nor taken (bad memory) */
     GLEBE_ERROR_ADOPTED = -34,       /* memory of which a volatile region was made already */
     GLEBE_ERROR_HANDLER_COVERED = -35, /* a SIGBUS handler was installed over glebe's */
-    GLEBE_ERROR_NOT_HELD = -36       /* a range that is released and was not kept */
+    GLEBE_ERROR_NOT_HELD = -36,      /* a range that is released and was not kept */
+    GLEBE_ERROR_STALE = -37,         /* the object is gone: removed or evicted */
+    GLEBE_ERROR_FOREIGN = -38,       /* an object of another pool, or none at all */
+    GLEBE_ERROR_TOO_LONG = -39,      /* an object longer than a page */
+    GLEBE_ERROR_BUFFER_TOO_SMALL = -40, /* the length that is needed was written */
+    GLEBE_ERROR_FULL = -41,          /* the pool's limit leaves no room; the text has both */
+    GLEBE_ERROR_LIMIT_BELOW_HELD = -42, /* the pool holds more and can shed no more */
+    GLEBE_ERROR_NO_BUDGET = -43,     /* a compaction that may do nothing */
+    GLEBE_ERROR_BAD_RULES = -44      /* size classes that cannot be; the text has the limit */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -561,6 +571,168 @@ int glebe_vrange(void *start, size_t length, int mode, int *purged);
  * number of pages, UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL and ADOPTED.
  * Returns 0. After an error nothing has become volatile; what was may be so still. */
 int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
+
+/* ---- Object pools ---------------------------------------------------------------------------- */
+
+/* A pool of objects of 1 byte to a page, packed across page borders into zspages, runs of a few
+ * pages whose slots have one size. Compaction moves objects and gives whole pages back to the
+ * system; an object keeps its number. Calls on different size classes share no lock, and a read
+ * takes none of the pool's. */
+typedef uint64_t glebe_zpool;
+
+/* The number of an object in its pool, never 0. One of an object that is gone is GLEBE_ERROR_STALE,
+ * one of another pool, or of none, GLEBE_ERROR_FOREIGN: never another object's bytes. (The number
+ * of a place comes round after 8192 objects there, with pages of 4 KiB; fewer with larger ones.) */
+typedef uint64_t glebe_zobject;
+
+/* What happens at the limit, after compaction has freed what it could. */
+enum {
+    GLEBE_AT_LIMIT_REFUSE = 0,      /* the call is GLEBE_ERROR_FULL */
+    GLEBE_AT_LIMIT_EVICT_OLDEST = 1 /* objects that are old and unread go, a zspage at a time */
+};
+
+/* When zspages are compacted, besides by request and before anything is refused or evicted. */
+enum {
+    GLEBE_COMPACTION_AUTOMATIC = 0, /* a little with each remove and replace, once it is worth it */
+    GLEBE_COMPACTION_MANUAL = 1
+};
+
+/* How size classes are chosen. */
+enum {
+    GLEBE_TABLE_BY_SIZE = 0, /* by the kernel's rules, with longer zspages in a larger pool */
+    GLEBE_TABLE_RULES = 1,   /* by the members below, and never otherwise */
+    GLEBE_TABLE_FITTED = 2   /* for the objects at hand, and again when these have changed much */
+};
+
+/* Whether classes with as many pages and as many objects a zspage are one. */
+enum {
+    GLEBE_MERGE_AUTO = 0, /* they are */
+    GLEBE_MERGE_NO = 1,
+    GLEBE_MERGE_YES = 2
+};
+
+/* What pool is wanted. Zero is the default of every member but the first. */
+typedef struct glebe_zpool_options {
+    uint64_t size;        /* sizeof(glebe_zpool_options) */
+    uint64_t limit_bytes; /* the most it may hold, everything counted; 0: what the machine has */
+    uint64_t at_limit;    /* GLEBE_AT_LIMIT_* */
+    uint64_t compaction;  /* GLEBE_COMPACTION_* */
+    uint64_t table;       /* GLEBE_TABLE_*; the members below need GLEBE_TABLE_RULES */
+    uint64_t chain_pages; /* the most pages of a zspage, 1 to 16; 0: 8 */
+    uint64_t step_bytes;  /* between size classes, a power of two; 0: a 256th of a page */
+    uint64_t merge;       /* GLEBE_MERGE_* */
+} glebe_zpool_options;
+
+/* Makes an empty pool. Address space is reserved, memory comes as objects do. `options` may be null.
+ * Errors: NULL, BAD_SIZE, BAD_ARGUMENT, BAD_RULES, LIMIT_BELOW_HELD (an empty pool holds some tables),
+ * NO_MEMORY, OS, TOO_MANY. */
+int glebe_zpool_create(const glebe_zpool_options *options, glebe_zpool *pool);
+
+/* Ends a pool and all its objects; its memory goes back to the system. */
+int glebe_zpool_destroy(glebe_zpool pool);
+
+/* Stores a copy of `len_bytes` at `bytes` and writes its number to `object`. Errors: NULL, EMPTY,
+ * TOO_LONG, FULL, NO_MEMORY, OS. */
+int glebe_zpool_insert(glebe_zpool pool, const void *bytes, size_t len_bytes,
+                       glebe_zobject *object);
+
+/* As glebe_zpool_insert, together with others of `group`, below 2^32: a hint that these will go at
+ * about the same time. Also GLEBE_ERROR_BAD_ARGUMENT. */
+int glebe_zpool_insert_in(glebe_zpool pool, uint64_t group, const void *bytes, size_t len_bytes,
+                          glebe_zobject *object);
+
+/* The bytes in an object. Errors: NULL, STALE, FOREIGN. */
+int glebe_zpool_length(glebe_zpool pool, glebe_zobject object, size_t *len_bytes);
+
+/* Copies an object to the start of `buffer`, which has room for `buffer_len_bytes` and may be null
+ * if that is 0, and writes its length to `len_bytes`: also with GLEBE_ERROR_BUFFER_TOO_SMALL, after
+ * which the buffer is as it was. A page is always enough. Errors: NULL, STALE, FOREIGN. */
+int glebe_zpool_read(glebe_zpool pool, glebe_zobject object, void *buffer,
+                     size_t buffer_len_bytes, size_t *len_bytes);
+
+/* Stores other bytes under the same number; who reads meanwhile has the old ones or the new ones.
+ * After an error the object is as it was. Errors: NULL, EMPTY, TOO_LONG, STALE, FOREIGN, FULL,
+ * NO_MEMORY, OS. */
+int glebe_zpool_replace(glebe_zpool pool, glebe_zobject object, const void *bytes,
+                        size_t len_bytes);
+
+/* Removes an object. Errors: STALE, FOREIGN. */
+int glebe_zpool_remove(glebe_zpool pool, glebe_zobject object);
+
+/* The most that a compaction does: it stops at the first object that takes it over that. */
+enum {
+    GLEBE_BUDGET_ALL = 0,   /* until nothing is left to free; `amount` is 0 */
+    GLEBE_BUDGET_PAGES = 1, /* until `amount` pages were freed */
+    GLEBE_BUDGET_US = 2     /* until `amount` microseconds have passed */
+};
+
+/* What a compaction did. Never grows. */
+typedef struct glebe_compacted {
+    uint64_t moved; /* objects */
+    uint64_t freed_pages;
+} glebe_compacted;
+
+/* Moves objects together and frees the pages that are left, as far as the budget allows; what is
+ * being read meanwhile stays. `compacted` may be null. Errors: BAD_ARGUMENT; NO_BUDGET for an amount
+ * of 0 where one is needed. */
+int glebe_zpool_compact(glebe_zpool pool, uint64_t budget, uint64_t amount,
+                        glebe_compacted *compacted);
+
+/* The pages that a compaction would free now. Exact while no other call is under way, but for size
+ * classes that are no longer used. Errors: NULL. */
+int glebe_zpool_freeable(glebe_zpool pool, uint64_t *pages);
+
+/* The bytes that the pool holds, everything counted. Errors: NULL. */
+int glebe_zpool_held(glebe_zpool pool, uint64_t *held_bytes);
+
+/* Changes the limit. Where the pool holds more, it compacts and, if it may, evicts. Errors:
+ * LIMIT_BELOW_HELD, after which the limit is as it was, and what was shed is shed. */
+int glebe_zpool_set_limit(glebe_zpool pool, uint64_t limit_bytes);
+
+/* The meaning of the members of glebe_zpool_stats, as GLEBE_STATS_VERSION. */
+#define GLEBE_ZPOOL_STATS_VERSION 1
+
+typedef struct glebe_zpool_stats {
+    uint64_t size;    /* sizeof(glebe_zpool_stats); set to the bytes that were filled */
+    uint64_t version; /* set to the GLEBE_ZPOOL_STATS_VERSION of the library */
+    uint64_t inserted; /* objects that were stored, by insert or replace */
+    uint64_t removed; /* objects that went by remove or replace */
+    uint64_t evicted; /* objects that were removed for others at the limit */
+    uint64_t moved; /* objects that compaction moved */
+    uint64_t compacted_pages; /* pages that compaction freed (zram: pages_compacted) */
+    uint64_t objects; /* objects that are stored */
+    uint64_t stored_bytes; /* bytes of them as they are stored (zram: compr_data_size) */
+    uint64_t slot_bytes; /* bytes of their slots: with what rounding adds */
+    uint64_t limbo_slots; /* slots that wait until nobody reads there */
+    uint64_t zspages; /* zspages */
+    uint64_t used_pages; /* pages of zspages (zram: mem_used_total) */
+    uint64_t kept_pages; /* pages that wait for the next zspage */
+    uint64_t freeable_pages; /* pages that compaction would free */
+    uint64_t metadata_bytes; /* bytes of everything that is held besides pages */
+    uint64_t held_bytes; /* bytes that are held, everything counted */
+    uint64_t held_bytes_max; /* the most bytes that were ever held */
+    uint64_t limit_bytes; /* the most that may be held; 0 without a limit */
+    uint64_t page_objects; /* objects that take a page each (zram: huge_pages) */
+} glebe_zpool_stats;
+
+/* Fills `stats`. Exact while no other call is under way: held_bytes is the pages that are used and
+ * kept, and metadata_bytes; inserted is objects, removed and evicted. Errors: NULL, BAD_SIZE. */
+int glebe_zpool_get_stats(glebe_zpool pool, glebe_zpool_stats *stats);
+
+/* Forms of all statistics. */
+enum {
+    GLEBE_FORMAT_TEXT = 0,        /* a line a total */
+    GLEBE_FORMAT_JSON = 1,        /* one object of the totals */
+    GLEBE_FORMAT_OPENMETRICS = 2, /* version 1.0; names begin with glebe_zpool_ */
+    GLEBE_FORMAT_CLASSES = 3,     /* each size class, in the columns of the kernel's own table */
+    GLEBE_FORMAT_MM_STAT = 4      /* the columns of zram's mm_stat */
+};
+
+/* Writes the statistics as text, with a zero byte at its end, to `text`, which has room for
+ * `text_len_bytes` and may be null if that is 0; and to `needed_bytes` the room it took, or takes
+ * now where the answer is GLEBE_ERROR_BUFFER_TOO_SMALL. Errors: NULL, BAD_ARGUMENT. */
+int glebe_zpool_format_stats(glebe_zpool pool, uint64_t format, char *text, size_t text_len_bytes,
+                             size_t *needed_bytes);
 
 #ifdef __cplusplus
 }

@@ -57,6 +57,14 @@ pub const GLEBE_ERROR_STUCK: c_int = -33;
 pub const GLEBE_ERROR_ADOPTED: c_int = -34;
 pub const GLEBE_ERROR_HANDLER_COVERED: c_int = -35;
 pub const GLEBE_ERROR_NOT_HELD: c_int = -36;
+pub const GLEBE_ERROR_STALE: c_int = -37;
+pub const GLEBE_ERROR_FOREIGN: c_int = -38;
+pub const GLEBE_ERROR_TOO_LONG: c_int = -39;
+pub const GLEBE_ERROR_BUFFER_TOO_SMALL: c_int = -40;
+pub const GLEBE_ERROR_FULL: c_int = -41;
+pub const GLEBE_ERROR_LIMIT_BELOW_HELD: c_int = -42;
+pub const GLEBE_ERROR_NO_BUDGET: c_int = -43;
+pub const GLEBE_ERROR_BAD_RULES: c_int = -44;
 
 pub const GLEBE_SOURCE_AUTO: u64 = 0;
 pub const GLEBE_SOURCE_HUGETLB: u64 = 1;
@@ -105,16 +113,43 @@ pub const GLEBE_READ_LOST: c_int = 1;
 pub const GLEBE_VRANGE_VOLATILE: c_int = 0;
 pub const GLEBE_VRANGE_NONVOLATILE: c_int = 1;
 
+pub const GLEBE_AT_LIMIT_REFUSE: u64 = 0;
+pub const GLEBE_AT_LIMIT_EVICT_OLDEST: u64 = 1;
+
+pub const GLEBE_TABLE_BY_SIZE: u64 = 0;
+pub const GLEBE_TABLE_RULES: u64 = 1;
+pub const GLEBE_TABLE_FITTED: u64 = 2;
+
+pub const GLEBE_MERGE_AUTO: u64 = 0;
+pub const GLEBE_MERGE_NO: u64 = 1;
+pub const GLEBE_MERGE_YES: u64 = 2;
+
+pub const GLEBE_COMPACTION_AUTOMATIC: u64 = 0;
+pub const GLEBE_COMPACTION_MANUAL: u64 = 1;
+
+pub const GLEBE_BUDGET_ALL: u64 = 0;
+pub const GLEBE_BUDGET_PAGES: u64 = 1;
+pub const GLEBE_BUDGET_US: u64 = 2;
+
+pub const GLEBE_FORMAT_TEXT: u64 = 0;
+pub const GLEBE_FORMAT_JSON: u64 = 1;
+pub const GLEBE_FORMAT_OPENMETRICS: u64 = 2;
+pub const GLEBE_FORMAT_CLASSES: u64 = 3;
+pub const GLEBE_FORMAT_MM_STAT: u64 = 4;
+
 pub const GLEBE_PFN_HIDDEN: u64 = u64::MAX;
 
 pub const GLEBE_STATS_VERSION: u64 = 1;
 pub const GLEBE_VOLATILE_STATS_VERSION: u64 = 1;
+pub const GLEBE_ZPOOL_STATS_VERSION: u64 = 1;
 
 pub type glebe_reserve = u64;
 pub type glebe_block = u64;
 pub type glebe_promise = u64;
 pub type glebe_pool = u64;
 pub type glebe_volatile = u64;
+pub type glebe_zpool = u64;
+pub type glebe_zobject = u64;
 pub type glebe_refill = Option<glebe::volatile::Refill>;
 
 #[repr(C)]
@@ -168,4 +203,24 @@ pub struct glebe_volatile_options {
 pub struct glebe_lost_run {
     pub start_pages: u64,
     pub len_pages: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_zpool_options {
+    pub size: u64,
+    pub limit_bytes: u64,
+    pub at_limit: u64,
+    pub compaction: u64,
+    pub table: u64,
+    pub chain_pages: u64,
+    pub step_bytes: u64,
+    pub merge: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_compacted {
+    pub moved: u64,
+    pub freed_pages: u64,
 }

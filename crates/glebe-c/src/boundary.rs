@@ -10,7 +10,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, CString};
+use std::ffi::{c_char, c_int, c_void, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
 use crate::abi::GLEBE_OK;
@@ -89,6 +89,27 @@ impl<T> Out<T> {
         unsafe { self.0.write_unaligned(value) };
         GLEBE_OK
     }
+}
+
+/// Bytes of the caller's, which may be null if there are none.
+///
+/// # Safety
+/// `bytes` is null or has `len_bytes`, at most `isize::MAX`, that nobody else uses until the answer
+/// is dropped.
+pub(crate) unsafe fn bytes_at<'a>(
+    bytes: *mut c_void,
+    len_bytes: usize,
+    name: &'static str,
+) -> Result<&'a mut [u8], Failure> {
+    if len_bytes == 0 {
+        return Ok(&mut []);
+    }
+    if bytes.is_null() {
+        return Err(Failure::Null(name));
+    }
+    // SAFETY: the caller's duty. Bytes that C has not set are bytes to Rust: they come from a call
+    // that the compiler cannot see into.
+    Ok(unsafe { std::slice::from_raw_parts_mut(bytes.cast(), len_bytes) })
 }
 
 /// A structure of the header: `repr(C)`, 64-bit words only, the first its size in bytes.

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use glebe::contig;
 use glebe::reserve::Error;
-use glebe::volatile;
+use glebe::{volatile, zpool};
 
 use crate::abi::*;
 
@@ -36,12 +36,16 @@ pub(crate) enum Failure {
     TooMany { what: &'static str, most: u32 },
     #[error("{given} bytes for a bitmap of {pages} pages; {needed} are needed")]
     ShortBitmap { given: usize, pages: u64, needed: u64 },
+    #[error("room for {given} bytes of text; {needed} are needed")]
+    ShortText { given: usize, needed: usize },
     #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
     Adopted { start: usize, end: usize },
     #[error(transparent)]
     Reserve(#[from] Error),
     #[error(transparent)]
     Volatile(#[from] volatile::Error),
+    #[error(transparent)]
+    Zpool(#[from] zpool::Error),
 }
 
 impl Failure {
@@ -60,8 +64,10 @@ impl Failure {
             Self::TooMany { .. } => GLEBE_ERROR_TOO_MANY,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
             Self::ShortBitmap { .. } => GLEBE_ERROR_BAD_LEN,
+            Self::ShortText { .. } => GLEBE_ERROR_BUFFER_TOO_SMALL,
             Self::Reserve(error) => code_of(error),
             Self::Volatile(error) => code_of_volatile(error),
+            Self::Zpool(error) => code_of_zpool(error),
         }
     }
 }
@@ -112,6 +118,27 @@ fn code_of_volatile(error: &volatile::Error) -> c_int {
         Error::Stuck { .. } => GLEBE_ERROR_STUCK,
         Error::HandlerCovered => GLEBE_ERROR_HANDLER_COVERED,
         Error::NotHeld { .. } => GLEBE_ERROR_NOT_HELD,
+        Error::Os(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
+            GLEBE_ERROR_NO_MEMORY
+        }
+        Error::Os(_) => GLEBE_ERROR_OS,
+        _ => GLEBE_ERROR_OTHER,
+    }
+}
+
+fn code_of_zpool(error: &zpool::Error) -> c_int {
+    use zpool::Error;
+    match error {
+        Error::Empty => GLEBE_ERROR_EMPTY,
+        Error::TooLong { .. } => GLEBE_ERROR_TOO_LONG,
+        Error::Stale => GLEBE_ERROR_STALE,
+        Error::Foreign => GLEBE_ERROR_FOREIGN,
+        Error::BufferTooSmall { .. } => GLEBE_ERROR_BUFFER_TOO_SMALL,
+        Error::Full { .. } | Error::Space => GLEBE_ERROR_FULL,
+        Error::LimitBelowHeld { .. } => GLEBE_ERROR_LIMIT_BELOW_HELD,
+        Error::NoBudget => GLEBE_ERROR_NO_BUDGET,
+        Error::Rules(_) | Error::Table { .. } | Error::Classes { .. } => GLEBE_ERROR_BAD_RULES,
+        Error::Forked => GLEBE_ERROR_FORKED,
         Error::Os(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
             GLEBE_ERROR_NO_MEMORY
         }

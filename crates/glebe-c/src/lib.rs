@@ -27,3 +27,4 @@ mod message;
 mod reserve;
 mod stats;
 mod volatile;
+mod zpool;

@@ -1,11 +1,12 @@
 //! [`Process`]: the tables of the process that called, and what its forked children are told.
 //!
-//! The tables are made by the first reserve that is created and never freed. A child that creates
-//! a reserve of its own gets new tables, so that it never meets a lock that another thread of its
-//! parent held at the fork; those of the parent it does not touch. The number in each handle tells
-//! whose it is. Finding the tables costs two loads and takes no lock.
+//! The tables are made by the first reserve or object pool that is created and never freed. A child
+//! that creates one of its own gets new tables, so that it never meets a lock that another thread
+//! of its parent held at the fork; those of the parent it does not touch. The number in each handle
+//! tells whose it is. Finding the tables costs two loads and takes no lock.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::Arc;
 
 use glebe::reserve::{Block, Pool, Promise, Reserve};
 use glebe::sys::fork::ForkGuard;
@@ -29,6 +30,7 @@ pub(crate) struct Process {
     pub(crate) blocks: Owned<Of<Block>>,
     pub(crate) promises: Owned<Of<Promise>>,
     pub(crate) pools: Shared<Of<Pool>>,
+    pub(crate) zpools: Shared<Arc<glebe::zpool::Pool>>,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -50,7 +52,7 @@ impl Process {
             None => 0,
         };
         if number >= PROCESSES {
-            let what = "generations of processes with reserves";
+            let what = "generations of processes with reserves or object pools";
             return Err(Failure::TooMany { what, most: PROCESSES });
         }
         let new = Box::leak(Box::new(Self {
@@ -60,6 +62,7 @@ impl Process {
             blocks: Owned::new(),
             promises: Owned::new(),
             pools: Shared::new(),
+            zpools: Shared::new(),
         }));
         let old = last.map_or(std::ptr::null_mut(), |last| std::ptr::from_ref(last).cast_mut());
         let (ok, failed) = (Ordering::AcqRel, Ordering::Acquire);

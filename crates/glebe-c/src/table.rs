@@ -33,6 +33,7 @@ pub(crate) enum Kind {
     Promise,
     Pool,
     Volatile,
+    Zpool,
 }
 
 impl Kind {
@@ -43,6 +44,7 @@ impl Kind {
             Self::Promise => "promise",
             Self::Pool => "pool",
             Self::Volatile => "volatile region",
+            Self::Zpool => "object pool",
         }
     }
 }
@@ -177,7 +179,7 @@ impl<T> Default for Lane<T> {
     }
 }
 
-/// Objects that many threads use at once: reserves, pools and volatile regions.
+/// Objects that many threads use at once: reserves, pools, volatile regions and object pools.
 #[derive(Debug)]
 pub(crate) struct Shared<T>(Slots<[Lane<T>; LANES]>);
 
@@ -266,7 +268,8 @@ mod tests {
     #[test]
     fn a_handle_is_taken_apart_as_it_was_put_together() {
         let key = Key { index: (1 << INDEX_BITS) - 1, generation: u32::MAX };
-        for kind in [Kind::Reserve, Kind::Block, Kind::Promise, Kind::Pool, Kind::Volatile] {
+        let all = [Kind::Reserve, Kind::Block, Kind::Promise, Kind::Pool, Kind::Volatile];
+        for kind in all.into_iter().chain([Kind::Zpool]) {
             let handle = key.handle(kind, PROCESSES - 1);
             assert_eq!(Key::of(handle, kind), Some((key, PROCESSES - 1)));
             assert_ne!(Key { index: 0, generation: 0 }.handle(kind, 0), 0);

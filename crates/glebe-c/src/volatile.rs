@@ -18,7 +18,7 @@ use glebe::units::Bytes;
 use glebe::volatile::{self, Engine, Options, Priority, Region};
 
 use crate::abi::*;
-use crate::boundary::{call, read, Out, Sized64};
+use crate::boundary::{bytes_at, call, read, Out, Sized64};
 use crate::failure::Failure;
 use regions::{follow_forks, insert, remove, with, Claim};
 
@@ -253,20 +253,13 @@ pub unsafe extern "C" fn glebe_volatile_drop_now(
 ///
 /// # Safety
 /// `buffer` is null or has `len_bytes` that nobody else uses meanwhile.
-unsafe fn bytes_at<'a>(buffer: *mut c_void, len_bytes: usize) -> Result<&'a mut [u8], Failure> {
-    if len_bytes == 0 {
-        return Ok(&mut []);
-    }
-    if buffer.is_null() {
-        return Err(Failure::Null("buffer"));
-    }
-    if isize::try_from(len_bytes).is_err() {
+unsafe fn buffer_at<'a>(buffer: *mut c_void, len_bytes: usize) -> Result<&'a mut [u8], Failure> {
+    if isize::try_from(len_bytes).is_err() && !buffer.is_null() {
         let (end, limit) = (Bytes::new(len_bytes as u64), Bytes::new(isize::MAX as u64));
         return Err(volatile::Error::Beyond { end, limit }.into());
     }
-    // SAFETY: the caller's duty. Bytes that C has not set are bytes to Rust: they come from a call
-    // that the compiler cannot see into.
-    Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), len_bytes) })
+    // SAFETY: the caller's duty.
+    unsafe { bytes_at(buffer, len_bytes, "buffer") }
 }
 
 /// # Safety
@@ -282,7 +275,7 @@ pub unsafe extern "C" fn glebe_volatile_try_read(
     call(|| {
         // SAFETY: the caller's duty; null is allowed for the second.
         let (to, lost) =
-            unsafe { (bytes_at(buffer, len_bytes)?, Out::new(lost_bytes, "lost_bytes")) };
+            unsafe { (buffer_at(buffer, len_bytes)?, Out::new(lost_bytes, "lost_bytes")) };
         with(region, |of| match of.region.try_read(Bytes::new(offset_bytes), to) {
             Ok(()) => Ok(GLEBE_READ_DONE),
             Err(volatile::Error::Purged { offset }) => {
@@ -307,7 +300,7 @@ pub unsafe extern "C" fn glebe_volatile_read(
 ) -> c_int {
     call(|| {
         // SAFETY: the caller's duty.
-        let to = unsafe { bytes_at(buffer, len_bytes)? };
+        let to = unsafe { buffer_at(buffer, len_bytes)? };
         with(region, |of| Ok(of.region.read(Bytes::new(offset_bytes), to)?))?;
         Ok(GLEBE_OK)
     })
@@ -324,7 +317,7 @@ pub unsafe extern "C" fn glebe_volatile_write(
 ) -> c_int {
     call(|| {
         // SAFETY: the caller's duty; it is read only.
-        let from: &[u8] = unsafe { bytes_at(buffer.cast_mut(), len_bytes)? };
+        let from: &[u8] = unsafe { buffer_at(buffer.cast_mut(), len_bytes)? };
         with(region, |of| Ok(of.region.write(Bytes::new(offset_bytes), from)?))?;
         Ok(GLEBE_OK)
     })

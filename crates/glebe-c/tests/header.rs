@@ -17,7 +17,8 @@ fn sources() -> Vec<String> {
         let folder = fs::read_dir(root().join(folder)).unwrap();
         folder.map(|entry| entry.unwrap().path()).filter(|path| path.is_file())
     };
-    let files = within("src").chain(within("src/volatile"));
+    let folders = ["src", "src/volatile", "src/zpool"];
+    let files = folders.into_iter().flat_map(within);
     files.map(|path| fs::read_to_string(path).unwrap()).collect()
 }
 
@@ -118,7 +119,8 @@ fn prototypes_are_those_of_the_source() {
 #[test]
 fn the_programs_call_every_function() {
     for language in ["c", "cpp"] {
-        let code = ["all", "volatile"].map(|name| text(&format!("tests/{name}.{language}")));
+        let code =
+            ["all", "volatile", "zpool"].map(|name| text(&format!("tests/{name}.{language}")));
         let code = code.concat();
         for prototype in declared() {
             let name = prototype.split_once('(').unwrap().0;
@@ -192,6 +194,7 @@ fn structures_are_those_of_the_source() {
     let tables = [
         ("glebe_stats", "src/stats.rs", &["size", "version"][..]),
         ("glebe_volatile_stats", "src/volatile/stats.rs", &["size", "version", "engine"]),
+        ("glebe_zpool_stats", "src/zpool/stats.rs", &["size", "version"]),
     ];
     for (name, file, before) in tables {
         let stats = text(file);
@@ -206,6 +209,7 @@ fn structures_are_those_of_the_source() {
 fn statistics_are_those_of_the_librarys_table() {
     are_those_of("glebe_stats", 2, &glebe::reserve::Stats::default().lines());
     are_those_of("glebe_volatile_stats", 3, &glebe::volatile::Stats::default().lines());
+    are_those_of("glebe_zpool_stats", 2, &glebe::zpool::Stats::default().lines());
 }
 
 /// Compares the members of a structure but the `first` ones with a table of the library's.

@@ -89,6 +89,21 @@ fn volatile_memory_from_cpp() {
 }
 
 #[test]
+fn object_pools_from_c() {
+    if has("cc") {
+        compile_and_run("cc", "-std=c99", "zpool.c", false);
+        compile_and_run("cc", "-std=c11", "zpool.c", true);
+    }
+}
+
+#[test]
+fn object_pools_from_cpp() {
+    if has("c++") {
+        compile_and_run("c++", "-std=c++11", "zpool.cpp", false);
+    }
+}
+
+#[test]
 fn all_of_it_from_cpp() {
     if has("c++") {
         compile_and_run("c++", "-std=c++11", "all.cpp", false);

@@ -11,19 +11,26 @@ use glebe_bench::interrupt;
 use glebe_bench::report::Report;
 use glebe_bench::reserve::age;
 use glebe_bench::reserve::measure::{self, Options};
+use glebe_bench::vmap;
 use glebe_bench::volatile;
 use glebe_bench::whole_file;
+use glebe_bench::zpool;
 
 use crate::Outcome;
 
 /// Name and one line on each benchmark.
-const BENCHES: [(&str, &str); 2] = [
+const BENCHES: [(&str, &str); 4] = [
     (measure::NAME, "blocks under load, what the load pays, pages in and out, growth; aging"),
     (
         volatile::measure::NAME,
         "mark and unmark beside giving memory back; purging, a cache and a stress under pressure \
          (five to eight minutes)",
     ),
+    (
+        zpool::measure::NAME,
+        "what a pool holds of a source tree, beside zram and allocators; store, load, compact",
+    ),
+    (vmap::measure::NAME, "the cases of the kernel's vmalloc test over positions: trees and lists"),
 ];
 
 /// Options of `glebe bench`.
@@ -50,7 +57,8 @@ pub struct Args {
     /// With --age: draw runs, failures and recalls over time here
     #[arg(long, value_name = "FILE", requires = "age")]
     svg: Option<PathBuf>,
-    /// Where scratch files go, those of the background command too
+    /// Where scratch files go, those of the background command too; zpool: where a kernel source
+    /// tree is looked for first
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Reserve: a shell command that ends, as background load instead of a build
@@ -72,15 +80,20 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let dir = args.dir.as_deref().map(scratch_dir).transpose()?;
     let words: Vec<String> = env::args_os().map(|w| w.to_string_lossy().into_owned()).collect();
     let (quick, command) = (args.quick, words.join(" "));
-    let report = if name == volatile::measure::NAME {
-        if args.age || args.background.is_some() {
-            return Err("--age and --background are for the benchmark of the reserve".into());
+    if name != measure::NAME && (args.age || args.background.is_some()) {
+        return Err("--age and --background are for the benchmark of the reserve".into());
+    }
+    interrupt::install()?;
+    let report = match name {
+        vmap::measure::NAME if dir.is_some() => return Err("this benchmark has no files".into()),
+        vmap::measure::NAME => vmap::measure::run(&vmap::measure::Options { quick, command }),
+        volatile::measure::NAME => {
+            volatile::measure::run(&volatile::measure::Options { quick, dir, command })?
         }
-        interrupt::install()?;
-        volatile::measure::run(&volatile::measure::Options { quick, dir, command })?
-    } else {
-        interrupt::install()?;
-        reserve(args, dir, command)?
+        zpool::measure::NAME => {
+            zpool::measure::run(&zpool::measure::Options { quick, dir, command })?
+        }
+        _ => reserve(args, dir, command)?,
     };
     write!(out, "{}", report.text())?;
     if let Some(path) = &args.json {

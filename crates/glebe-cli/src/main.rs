@@ -4,6 +4,7 @@
 //! one, add its `mod`, its variant of [`Command`] and its arm in [`dispatch`]. It writes to the
 //! given output only, so that a closed pipe ends every one of them quietly.
 
+mod apart;
 mod bench;
 mod completions;
 mod demo;
@@ -60,6 +61,9 @@ enum Command {
     /// Do in a memory cgroup what the parent says
     #[command(hide = true)]
     Inside(inside::Args),
+    /// Do in a process apart what the parent says
+    #[command(hide = true)]
+    Apart(apart::Args),
 }
 
 /// What a subcommand ends with; an [`io::Error`] is one of its output.
@@ -76,6 +80,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Man(args) => man::run(args, out),
         Command::Completions(args) => completions::run(args, out),
         Command::Inside(args) => inside::run(args, out),
+        Command::Apart(args) => apart::run(args, out),
     }
 }
 

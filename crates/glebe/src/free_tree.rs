@@ -4,6 +4,27 @@
 //! position is the caller's (the reserve counts pages). No lock: a caller that shares a tree brings
 //! its own.
 //!
+//! # Structure
+//!
+//! A B+tree of the free extents, wide and flat, whose nodes are the lanes of a few cache lines and
+//! are named by index in storage that is bounded when the tree is made. Each inner node knows, for
+//! each child and each [class](Classes) of alignments, the most that one extent below has:
+//!
+//! ```text
+//!                 +----------------------------------------+
+//!  keys           |   0    |  900   |  4000  |      |      |      which child has a position
+//!  align 1        |   16   |   300  |   80   |      |      |      which child has a fit: the first
+//!  align 2        |   15   |   300  |   80   |      |      |      that is no less than the need,
+//!  ..             |   ..   |   ..   |   ..   |      |      |      found in one pass over a row
+//!                 +---|--------|--------|------------------+
+//!            +--------+        +-----------------+-- ..
+//!  start     |   3    |   64   |  128   | ..     | ..
+//!  length    |   2    |   16   |    1   | ..     | ..
+//! ```
+//!
+//! Positions are kept in 32 bits where the span allows it, from the multiple of 2^32 below its
+//! start: a span of less than 2^32 positions is 16 TiB of 4 KiB pages. Others are kept in 64 bits.
+//!
 //! # Invariants
 //!
 //! Free extents lie in the span, in order, and never touch: two that would are one. A call that
@@ -11,27 +32,34 @@
 //!
 //! # Cost
 //!
-//! Every call but [`FreeTree::iter`], [`FreeTree::find_best`] and
-//! [`FreeTree::check_invariants`] takes O(log n) levels of a
-//! balanced tree for n free extents, whatever the alignment and the window, and allocates nothing:
-//! [`FreeTree::new`] allocates once, `32 + 8 * classes` bytes for each extent, where there is a
-//! class for each power of two up to the span's end. A change also computes the maxima of the
-//! levels above it again, O(levels x classes) words at worst.
+//! Every call but [`FreeTree::iter`], [`FreeTree::find_best`], [`FreeTree::move_into`] and
+//! [`FreeTree::check_invariants`] looks at O(log n) nodes for n free extents, whatever the window,
+//! and whatever the alignment if it is one of the tree's [`Classes`], as all are unless told
+//! otherwise. No call allocates: [`FreeTree::new`] does once. A change writes one leaf and the
+//! maxima that it moves, classes x levels at worst.
 //!
 //! Source: the idea is "improve vmap allocation" (Linux 2019): free blocks in a tree that is
 //! augmented by the size of the largest block below, split by where the taken part lies. Its search
 //! can pass the size test of a subtree in which an aligned request fits nowhere; with a maximum for
 //! each alignment this one cannot.
 
-mod nodes;
+mod classes;
+mod lanes;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod oracle;
 #[cfg(test)]
 mod tests;
+mod tree;
+
+pub use classes::Classes;
 
 use crate::extent::Extent;
-use nodes::{between, usable, Index, Nodes, NIL};
+use lanes::Lane;
+use tree::{Entry, Need, Path, Refused, Tree};
+
+/// Lanes of a node: two cache lines of 32-bit positions.
+const FAN_OUT: usize = 32;
 
 /// Why a free tree refused a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,6 +104,12 @@ pub enum Error {
         /// The most free extents that this tree can hold.
         limit: usize,
     },
+    /// Storage that cannot be moved into.
+    #[error("not an empty tree of {span} with the same classes and storage for as many extents")]
+    Unlike {
+        /// What the tree manages.
+        span: Extent,
+    },
 }
 
 /// The free extents of a span.
@@ -97,13 +131,44 @@ pub enum Error {
 #[derive(Debug)]
 pub struct FreeTree {
     span: Extent,
+    /// What the tree counts from.
+    base: u64,
     free_len: u64,
-    nodes: Nodes,
+    tree: Width,
+    /// The way to what was changed last.
+    path: Path,
+}
+
+/// The tree, by the bits of a position and by fan-out.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // a tree has one of them for life
+enum Width {
+    Narrow(Tree<u32, FAN_OUT>),
+    Wide(Tree<u64, FAN_OUT>),
+    /// Few lanes make a deep tree of few extents.
+    #[cfg(any(test, fuzzing))]
+    DeepNarrow(Tree<u32, 4>),
+    #[cfg(any(test, fuzzing))]
+    DeepWide(Tree<u64, 4>),
+}
+
+/// Calls the same of each.
+macro_rules! on {
+    ($width:expr, $tree:ident => $call:expr) => {
+        match $width {
+            Width::Narrow($tree) => $call,
+            Width::Wide($tree) => $call,
+            #[cfg(any(test, fuzzing))]
+            Width::DeepNarrow($tree) => $call,
+            #[cfg(any(test, fuzzing))]
+            Width::DeepWide($tree) => $call,
+        }
+    };
 }
 
 impl FreeTree {
     /// A tree that manages `span`, of which nothing is free yet, and can hold `max_extents` free
-    /// extents.
+    /// extents, with a class for every alignment.
     ///
     /// Storage for them is allocated here and nowhere else, and touched when first used. Where the
     /// span is too short for so many that do not touch, there is storage for as many as can be.
@@ -113,8 +178,41 @@ impl FreeTree {
     /// cannot be had aborts.
     #[must_use]
     pub fn new(span: Extent, max_extents: usize) -> Self {
+        Self::with_classes(span, max_extents, Classes::ALL)
+    }
+
+    /// As [`Self::new`], but only requests of the given classes of alignments are sure to take
+    /// O(log n).
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    #[must_use]
+    pub fn with_classes(span: Extent, max_extents: usize, classes: Classes) -> Self {
         let most = usize::try_from(span.len().div_ceil(2)).unwrap_or(usize::MAX);
-        Self { span, free_len: 0, nodes: Nodes::new(span.end(), max_extents.min(most)) }
+        let limit = max_extents.min(most);
+        let base = span.start() & !u64::from(u32::MAX);
+        let tree = if span.end() - base <= u64::from(u32::MAX) {
+            Width::Narrow(Tree::new(span.end() - base, limit, classes.logs()))
+        } else {
+            Width::Wide(Tree::new(span.end(), limit, classes.logs()))
+        };
+        let base = if matches!(tree, Width::Narrow(_)) { base } else { 0 };
+        Self { span, base, free_len: 0, tree, path: Path::new() }
+    }
+
+    /// A tree of the smallest fan-out, which few extents make deep.
+    #[cfg(any(test, fuzzing))]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn deep(span: Extent, max_extents: usize, classes: Classes) -> Self {
+        let mut all = Self::with_classes(span, 0, classes);
+        let most = usize::try_from(span.len().div_ceil(2)).unwrap_or(usize::MAX);
+        let (end, limit, logs) = (span.end() - all.base, max_extents.min(most), classes.logs());
+        all.tree = match all.tree {
+            Width::Narrow(_) => Width::DeepNarrow(Tree::new(end, limit, logs)),
+            _ => Width::DeepWide(Tree::new(end, limit, logs)),
+        };
+        all
     }
 
     /// Takes the lowest `len` positions that start at a multiple of `align` and lie in one free
@@ -123,15 +221,25 @@ impl FreeTree {
     /// # Errors
     /// [`Error::ZeroLen`], [`Error::BadAlign`]; [`Error::OutOfNodes`] if the lowest place would
     /// split an extent and there is no storage for the second part.
+    #[inline]
     pub fn alloc(
         &mut self,
         len: u64,
         align: u64,
         within: Option<Extent>,
     ) -> Result<Option<Extent>, Error> {
-        let Some((n, found)) = self.find_node(len, align, within)? else { return Ok(None) };
-        self.carve(n, found)?;
-        Ok(Some(found))
+        let Some(request) = self.request(len, align, within)? else { return Ok(None) };
+        let start = on!(&mut self.tree, tree => {
+            let need = request.need();
+            let path = &mut self.path;
+            tree.refresh_class(need.log);
+            let Some((spot, at)) = tree.find(&need, path) else { return Ok(None) };
+            let carved = tree.carve(path, spot, at, need.len);
+            carved.map_err(|_| Error::OutOfNodes { limit: tree.limit() })?;
+            at.get()
+        });
+        self.free_len -= len;
+        Ok(Extent::new(self.base + start, len))
     }
 
     /// What [`Self::alloc`] would take, taking nothing.
@@ -144,7 +252,11 @@ impl FreeTree {
         align: u64,
         within: Option<Extent>,
     ) -> Result<Option<Extent>, Error> {
-        Ok(self.find_node(len, align, within)?.map(|(_, found)| found))
+        let Some(request) = self.request(len, align, within)? else { return Ok(None) };
+        let place = on!(&self.tree, tree => {
+            tree.find(&request.need(), &mut Path::new()).map(|(_, at)| at.get())
+        });
+        Ok(place.and_then(|start| Extent::new(self.base + start, len)))
     }
 
     /// As [`Self::find`], but the highest such place; `within` nothing.
@@ -152,14 +264,11 @@ impl FreeTree {
     /// # Errors
     /// [`Error::ZeroLen`], [`Error::BadAlign`].
     pub fn find_last(&self, len: u64, align: u64) -> Result<Option<Extent>, Error> {
-        check_request(len, align)?;
-        let class = self.nodes.class(align);
-        let root = self.nodes.root();
-        if self.nodes.max(root, class) < len {
-            return Ok(None);
-        }
-        let end = self.nodes.get(self.nodes.last_fit(root, len, class)).end;
-        Ok(Extent::new((end - len) & !(align - 1), len))
+        let Some(request) = self.request(len, align, None)? else { return Ok(None) };
+        let found = on!(&self.tree, tree => {
+            tree.last_fit(&request.need()).map(|entry| self.extent(entry))
+        });
+        Ok(found.and_then(|free| Extent::new((free.end() - len) & !(align - 1), len)))
     }
 
     /// The lowest place in the shortest free extent in which one is; of equals, the lowest.
@@ -169,13 +278,12 @@ impl FreeTree {
     /// # Errors
     /// [`Error::ZeroLen`], [`Error::BadAlign`].
     pub fn find_best(&self, len: u64, align: u64) -> Result<Option<Extent>, Error> {
-        check_request(len, align)?;
-        let n = self.nodes.best_fit(len, self.nodes.class(align));
-        let place = |n| {
-            let start: u64 = self.nodes.get(n).start;
-            Extent::new(start + (start.wrapping_neg() & (align - 1)), len)
-        };
-        Ok(if n == NIL { None } else { place(n) })
+        let Some(request) = self.request(len, align, None)? else { return Ok(None) };
+        let found = on!(&self.tree, tree => {
+            tree.best_fit(&request.need()).map(|entry| self.extent(entry))
+        });
+        let place = |free: Extent| free.start() + (free.start().wrapping_neg() & (align - 1));
+        Ok(found.and_then(|free| Extent::new(place(free), len)))
     }
 
     /// Takes `extent`, all of which must be free.
@@ -185,18 +293,27 @@ impl FreeTree {
     /// extent and there is no storage for the second part.
     pub fn take(&mut self, extent: Extent) -> Result<(), Error> {
         self.check_span(extent)?;
-        let (before, after, _) = self.nodes.around(extent.start());
-        let (mut held, mut held_end) = (extent.start(), extent.end());
-        if before != NIL {
-            let end = self.nodes.get(before).end;
-            if extent.end() <= end {
-                return self.carve(before, extent);
+        let at = extent.start() - self.base;
+        let (before, after) = on!(&mut self.tree, tree => {
+            let path = &mut self.path;
+            let spot = tree.descend(Lane::of(at), path);
+            let mut way = path.clone();
+            let before = tree.before(&mut way, spot).map(|spot| (spot, tree.entry(spot)));
+            let before = before.map(|(spot, (start, len))| (spot, start.get() + len.get()));
+            if let Some((spot, end)) = before {
+                if at + extent.len() <= end {
+                    *path = way;
+                    let carved = tree.carve(path, spot, Lane::of(at), Lane::of(extent.len()));
+                    carved.map_err(|_| Error::OutOfNodes { limit: tree.limit() })?;
+                    self.free_len -= extent.len();
+                    return Ok(());
+                }
             }
-            held = held.max(end);
-        }
-        if after != NIL {
-            held_end = held_end.min(self.nodes.get(after).start);
-        }
+            let after = tree.after(path, spot).map(|spot| tree.entry(spot).0.get());
+            (before.map(|(_, end)| end), after)
+        });
+        let held = extent.start().max(before.map_or(0, |end| self.base + end));
+        let held_end = extent.end().min(after.map_or(u64::MAX, |start| self.base + start));
         Err(Error::NotFree { given: extent, held: between(held, held_end) })
     }
 
@@ -205,39 +322,21 @@ impl FreeTree {
     /// # Errors
     /// [`Error::OutsideSpan`]; [`Error::AlreadyFree`] if any of it is free; [`Error::OutOfNodes`]
     /// if it touches no free extent and there is no storage for one more.
+    #[inline]
     pub fn free(&mut self, extent: Extent) -> Result<(), Error> {
         self.check_span(extent)?;
-        let (before, after, after_is_lower) = self.nodes.around(extent.start());
-        let (mut joins_before, mut joins_after) = (false, false);
-        if before != NIL {
-            let node = self.nodes.get(before);
-            if node.end > extent.start() {
-                return Err(Error::AlreadyFree { given: extent, overlaps: node.extent() });
+        let at = extent.start() - self.base;
+        on!(&mut self.tree, tree => {
+            match tree.add(&mut self.path, Lane::of(at), Lane::of(extent.len())) {
+                Ok(()) => {}
+                Err(Refused::Full) => return Err(Error::OutOfNodes { limit: tree.limit() }),
+                Err(Refused::Overlaps((start, len))) => {
+                    let start = self.base + start.get();
+                    let overlaps = between(start, start + len.get());
+                    return Err(Error::AlreadyFree { given: extent, overlaps });
+                }
             }
-            joins_before = node.end == extent.start();
-        }
-        if after != NIL {
-            let node = self.nodes.get(after);
-            if node.start < extent.end() {
-                return Err(Error::AlreadyFree { given: extent, overlaps: node.extent() });
-            }
-            joins_after = node.start == extent.end();
-        }
-        match (joins_before, joins_after) {
-            (true, true) => self.nodes.join(before, after, after_is_lower),
-            (true, false) => {
-                let start = self.nodes.get(before).start;
-                self.nodes.resize(before, start, extent.end());
-            }
-            (false, true) => {
-                let end = self.nodes.get(after).end;
-                self.nodes.resize(after, extent.start(), end);
-            }
-            (false, false) => {
-                self.check_spare_node()?;
-                self.nodes.insert(extent, before, after, after_is_lower);
-            }
-        }
+        });
         self.free_len += extent.len();
         Ok(())
     }
@@ -245,30 +344,36 @@ impl FreeTree {
     /// Length of the largest free extent, 0 if nothing is free; O(1).
     #[must_use]
     pub fn largest(&self) -> u64 {
-        self.nodes.max(self.nodes.root(), 0)
+        on!(&self.tree, tree => tree.largest().get())
     }
 
     /// The lowest free extent, whole, that ends after `from` and has at least `min_len` positions.
     #[must_use]
     pub fn next_fit(&self, from: u64, min_len: u64) -> Option<Extent> {
-        let min_len = min_len.max(1);
-        let (before, rest) = self.search_from(from, min_len, 0);
-        if before != NIL {
-            let extent = self.nodes.get(before).extent();
-            if extent.end() > from && extent.len() >= min_len {
-                return Some(extent);
-            }
+        if let Some(extent) = self.containing(from).filter(|extent| extent.len() >= min_len) {
+            return Some(extent);
         }
-        let n = self.resolve(rest, min_len, 0);
-        (n != NIL).then(|| self.nodes.get(n).extent())
+        if min_len > self.span.len() {
+            return None;
+        }
+        let low = from.saturating_sub(self.base);
+        let request = Request { len: min_len.max(1), mask: 0, log: 0, low, high: u64::MAX };
+        on!(&self.tree, tree => {
+            let found = tree.find(&request.need(), &mut Path::new());
+            found.map(|(spot, _)| self.extent(tree.entry(spot)))
+        })
     }
 
     /// The free extent, whole, that `position` lies in.
     #[must_use]
     pub fn containing(&self, position: u64) -> Option<Extent> {
-        let (before, ..) = self.nodes.around(position);
-        let node = self.nodes.get(before);
-        (before != NIL && position < node.end).then(|| node.extent())
+        let at = position.checked_sub(self.base)?;
+        let before = on!(&self.tree, tree => {
+            let mut path = Path::new();
+            let spot = tree.descend(Lane::of(at), &mut path);
+            tree.before(&mut path, spot).map(|spot| self.extent(tree.entry(spot)))
+        });
+        before.filter(|extent| position < extent.end())
     }
 
     /// Free positions in all.
@@ -280,15 +385,51 @@ impl FreeTree {
     /// Number of free extents.
     #[must_use]
     pub fn extents(&self) -> usize {
-        self.nodes.len()
+        on!(&self.tree, tree => tree.len())
     }
 
     /// The free extents in address order; O(1) for each on average.
     pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
-        let some = |n: Index| (n != NIL).then_some(n);
-        let first = some(self.nodes.leftmost(self.nodes.root()));
-        std::iter::successors(first, move |&n| some(self.nodes.next(n)))
-            .map(|n| self.nodes.get(n).extent())
+        let (mut path, mut spot) = on!(&self.tree, tree => tree.first());
+        std::iter::from_fn(move || {
+            let path = &mut path;
+            on!(&self.tree, tree => {
+                tree.next(path, &mut spot).map(|entry| self.extent(entry))
+            })
+        })
+    }
+
+    /// Moves everything into the storage of `larger`, an empty tree of the same span and classes
+    /// that holds at least as many extents, and leaves it the storage that this tree had.
+    ///
+    /// So a tree that others use grows without an allocation while they wait: make the larger one
+    /// beforehand, drop the smaller one afterwards. O(n).
+    ///
+    /// # Errors
+    /// [`Error::Unlike`]; both are as they were.
+    pub fn move_into(&mut self, larger: &mut Self) -> Result<(), Error> {
+        let moved = self.span == larger.span
+            && match (&mut self.tree, &mut larger.tree) {
+                (Width::Narrow(tree), Width::Narrow(larger)) => tree.move_into(larger),
+                (Width::Wide(tree), Width::Wide(larger)) => tree.move_into(larger),
+                #[cfg(any(test, fuzzing))]
+                (Width::DeepNarrow(tree), Width::DeepNarrow(larger)) => tree.move_into(larger),
+                #[cfg(any(test, fuzzing))]
+                (Width::DeepWide(tree), Width::DeepWide(larger)) => tree.move_into(larger),
+                _ => false,
+            };
+        if !moved {
+            return Err(Error::Unlike { span: self.span });
+        }
+        larger.free_len = 0;
+        larger.path = Path::new();
+        Ok(())
+    }
+
+    /// Bytes of storage that hold the free extents now, spare nodes left out.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        on!(&self.tree, tree => tree.used_bytes())
     }
 
     /// Checks all of the structure in O(n x classes); for tests.
@@ -296,7 +437,7 @@ impl FreeTree {
     /// # Panics
     /// With the broken state, if an invariant does not hold.
     pub fn check_invariants(&self) {
-        self.nodes.check();
+        on!(&self.tree, tree => tree.check());
         let mut free_len = 0;
         for extent in self.iter() {
             assert!(self.span.contains(extent), "{extent} is not in the span {}", self.span);
@@ -307,116 +448,80 @@ impl FreeTree {
         assert_eq!(self.largest(), largest, "largest free extent by the maxima, by looking");
     }
 
-    /// The node and the place in it that [`Self::alloc`] takes.
-    fn find_node(
+    /// What the storage has room for, which no call may change.
+    #[cfg(test)]
+    fn capacity(&self) -> [usize; 5] {
+        on!(&self.tree, tree => tree.capacity())
+    }
+
+    /// A request in the tree's positions; `None` if no place can be as it asks.
+    #[inline]
+    fn request(
         &self,
         len: u64,
         align: u64,
         within: Option<Extent>,
-    ) -> Result<Option<(Index, Extent)>, Error> {
-        check_request(len, align)?;
-        let (low, high) = within.map_or((0, u64::MAX), |w| (w.start(), w.end()));
-        let Some((n, start)) = self.lowest_place(low, len, align) else { return Ok(None) };
-        // No place that the window's start allows is lower, so if this one ends past the window's
-        // end, all do.
-        let found = Extent::new(start, len).filter(|found| found.end() <= high);
-        Ok(found.map(|found| (n, found)))
-    }
-
-    /// The lowest place for `len` positions at `low` or above, and the node that it lies in.
-    fn lowest_place(&self, low: u64, len: u64, align: u64) -> Option<(Index, u64)> {
-        let class = self.nodes.class(align);
-        let root = self.nodes.root();
-        if self.nodes.max(root, class) < len {
-            return None;
+    ) -> Result<Option<Request>, Error> {
+        if len == 0 {
+            return Err(Error::ZeroLen);
         }
-        let aligned = |start: u64| start + (start.wrapping_neg() & (align - 1));
-        if low <= self.span.start() {
-            let n = self.nodes.first_fit(root, len, class);
-            return Some((n, aligned(self.nodes.get(n).start)));
+        if !align.is_power_of_two() {
+            return Err(Error::BadAlign { align });
         }
-        let (before, rest) = self.search_from(low, len, class);
-        if before != NIL {
-            let end = self.nodes.get(before).end;
-            if end > low && usable(low, end, align - 1) >= len {
-                return Some((before, aligned(low)));
+        let mask = align - 1;
+        // The base is a multiple of all alignments that a narrow tree can tell apart, so that for a
+        // larger one, only the base itself could be aligned.
+        if len > self.span.len() || self.base & mask != 0 {
+            return Ok(None);
+        }
+        let (mut low, mut high) = (0, u64::MAX);
+        if let Some(within) = within {
+            if within.start() > self.span.start() {
+                low = within.start() - self.base;
             }
+            let Some(end) = within.end().checked_sub(self.base) else { return Ok(None) };
+            high = end;
         }
-        let n = self.resolve(rest, len, class);
-        (n != NIL).then(|| (n, aligned(self.nodes.get(n).start)))
+        Ok(Some(Request { len, mask, log: align.trailing_zeros(), low, high }))
     }
 
-    /// Splits the search for the first extent with `len` in `class` at `low`: the last extent that
-    /// starts before `low`, which the caller must clip, and the lowest node that starts at or after
-    /// it of which itself or the right subtree fits. Either may be [`NIL`].
-    fn search_from(&self, low: u64, len: u64, class: usize) -> (Index, Index) {
-        let (mut before, mut rest) = (NIL, NIL);
-        let mut n = self.nodes.root();
-        while n != NIL {
-            let node = self.nodes.get(n);
-            if node.start < low {
-                before = n;
-                n = node.right;
-                continue;
-            }
-            let own = usable(node.start, node.end, (1 << class) - 1);
-            if own.max(self.nodes.max(node.right, class)) >= len {
-                rest = n;
-            }
-            n = node.left;
-        }
-        (before, rest)
+    /// An entry of the tree as the caller counts.
+    #[inline]
+    fn extent<L: Lane>(&self, (start, len): Entry<L>) -> Extent {
+        let start = self.base + start.get();
+        between(start, start + len.get())
     }
 
-    /// The first fit at or to the right of `rest`, as [`Self::search_from`] left it.
-    fn resolve(&self, rest: Index, len: u64, class: usize) -> Index {
-        if rest == NIL {
-            return NIL;
-        }
-        let node = self.nodes.get(rest);
-        if usable(node.start, node.end, (1 << class) - 1) >= len {
-            return rest;
-        }
-        self.nodes.first_fit(node.right, len, class)
-    }
-
-    /// Takes `taken` out of the extent of node `n`, which holds all of it.
-    fn carve(&mut self, n: Index, taken: Extent) -> Result<(), Error> {
-        let (start, end) = (self.nodes.get(n).start, self.nodes.get(n).end);
-        match (start == taken.start(), end == taken.end()) {
-            (true, true) => self.nodes.remove(n),
-            (true, false) => self.nodes.resize(n, taken.end(), end),
-            (false, true) => self.nodes.resize(n, start, taken.start()),
-            (false, false) => {
-                self.check_spare_node()?;
-                self.nodes.split(n, taken.start(), between(taken.end(), end));
-            }
-        }
-        self.free_len -= taken.len();
-        Ok(())
-    }
-
+    #[inline]
     fn check_span(&self, given: Extent) -> Result<(), Error> {
         if self.span.contains(given) {
             return Ok(());
         }
         Err(Error::OutsideSpan { given, span: self.span })
     }
+}
 
-    fn check_spare_node(&self) -> Result<(), Error> {
-        if self.nodes.is_full() {
-            return Err(Error::OutOfNodes { limit: self.nodes.limit() });
-        }
-        Ok(())
+/// What a place must have, in positions of the tree: see [`Need`].
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    len: u64,
+    mask: u64,
+    log: u32,
+    low: u64,
+    high: u64,
+}
+
+impl Request {
+    #[inline]
+    fn need<L: Lane>(&self) -> Need<L> {
+        let [len, mask, low, high] = [self.len, self.mask, self.low, self.high].map(L::of);
+        Need { len, mask, log: self.log, low, high }
     }
 }
 
-fn check_request(len: u64, align: u64) -> Result<(), Error> {
-    if len == 0 {
-        return Err(Error::ZeroLen);
-    }
-    if !align.is_power_of_two() {
-        return Err(Error::BadAlign { align });
-    }
-    Ok(())
+/// The extent `start..end`, of bounds whose order an invariant gives.
+#[inline]
+fn between(start: u64, end: u64) -> Extent {
+    let extent = end.checked_sub(start).and_then(|len| Extent::new(start, len));
+    extent.unwrap_or_else(|| panic!("bounds {start:#x}..{end:#x} of a free extent"))
 }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Error, FreeTree};
+use super::{Classes, Error, FreeTree};
 use crate::extent::Extent;
 
 /// What a free tree should answer.
@@ -188,8 +188,17 @@ pub fn run(program: &[u8]) {
     let limit = [usize::MAX, 1, 2, 3, 5, 8, 40, 200][usize::from(bytes.next() % 8)];
     // Storage is allocated at once; no program here is long enough to need more.
     let limit = limit.min(4096);
-    let mut both =
-        Both { tree: FreeTree::new(span, limit), oracle: Oracle::new(span, limit), span };
+    let kind = bytes.next();
+    let classes = match kind / 2 % 3 {
+        0 => Classes::ALL,
+        1 => Classes::NONE,
+        _ => Classes::of(&[8, 1 << 20]).unwrap(),
+    };
+    let tree = match kind % 2 {
+        0 => FreeTree::deep(span, limit, classes),
+        _ => FreeTree::with_classes(span, limit, classes),
+    };
+    let mut both = Both { tree, oracle: Oracle::new(span, limit), span };
     if bytes.next() % 4 != 0 {
         both.free(span);
     }

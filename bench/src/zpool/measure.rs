@@ -1,0 +1,138 @@
+//! [`run`]: the benchmark `zpool`: what the pool holds beyond what is stored, step by step, beside
+//! zram and allocators; pages stored and loaded, compaction, and small objects that come and go.
+
+use std::path::PathBuf;
+
+use glebe::sys::page_size;
+use glebe::units::Bytes;
+
+use super::aligned::Aligned;
+use super::speed::Pages;
+use super::trace::Trace;
+use super::tree::{Place, Tree};
+use super::workload::Workload;
+use super::{churn, compaction, overhead, speed, Error};
+use crate::corpus::{Corpus, ReadPath};
+use crate::report::Report;
+
+/// The name on the command line and in the JSON.
+pub const NAME: &str = "zpool";
+
+/// What to do.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Few samples, of a part of the workload.
+    pub quick: bool,
+    /// Where a kernel source tree is looked for first, and scratch files go; the temporary
+    /// directory without.
+    pub dir: Option<PathBuf>,
+    /// The command line, for the report.
+    pub command: String,
+}
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// One file of the tree in so many.
+    files: usize,
+    /// One run of blocks of the trace in so many.
+    runs: usize,
+    /// Bytes of pages that are stored and loaded.
+    bytes: usize,
+    rounds: usize,
+    /// Of what is over in a moment.
+    short_rounds: usize,
+}
+
+const FULL: Plan = Plan { files: 1, runs: 1, bytes: 128 << 20, rounds: 9, short_rounds: 15 };
+const QUICK: Plan = Plan { files: 8, runs: 4, bytes: 16 << 20, rounds: 2, short_rounds: 3 };
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// If the pool or the kernel refuses what they usually do; a machine without zram has rows that
+/// say so.
+pub fn run(options: &Options) -> Result<Report, Error> {
+    let mut report = Report::new(NAME, &options.command, options.quick);
+    report.check("wrong_bytes", 0);
+    let plan = if options.quick { QUICK } else { FULL };
+    let trace = Trace::load()?;
+    overhead::reported(&trace, &mut report)?;
+    let traced = Workload::of_trace(&trace, plan.runs);
+    let tree = tree(options, plan, &mut report)?;
+    let columns = overhead::beside_zram(&trace, &traced, tree.as_ref(), &mut report)?;
+    overhead::allocators(plan.runs, &traced, columns, &mut report)?;
+    let pages = pages(tree.as_ref(), plan, &mut report)?;
+    drop((traced, tree));
+    speed::measure(&pages, plan.rounds, &mut report)?;
+    speed::threads(&pages, plan.rounds, &mut report)?;
+    drop(pages);
+    compaction::measure(&trace, plan.runs, plan.rounds.min(3), &mut report)?;
+    churn::measure(plan.short_rounds, &mut report)?;
+    report.absent("callback_32000", "glebe", "us", "no pages lent by a reserve in this version");
+    report.ratio("callback_32000_vs_clean", f64::NAN);
+    Ok(report)
+}
+
+/// The workload of a tree if there is one; a quick run does not unpack one.
+fn tree(options: &Options, plan: Plan, report: &mut Report) -> Result<Option<Workload>, Error> {
+    report.note(
+        "trace: of a device that had a kernel source tree. The pool has random bytes of each \
+         object's length without a codec; zram has pages that LZ4 makes about as long. Random \
+         deletion: files of 1 to 9 pages are made up. A quick run does a part of it.",
+    );
+    let place = Place::find(options.dir.as_deref());
+    let place = place.filter(|place| !options.quick || matches!(place, Place::Directory(_)));
+    let Some(place) = place else {
+        report.note(
+            "tree: no kernel source tree was found (in --dir or /usr/src, unpacked or as \
+             linux-*.tar.xz, as from Debian's linux-source; a quick run takes unpacked ones only).",
+        );
+        return Ok(None);
+    };
+    let scratch = options.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let tree = Tree::pack(&place, plan.files, &scratch)?;
+    report.note(&format!(
+        "tree: {} in pages of {}, one file in {}; LZ4 on both sides.",
+        place.path().display(),
+        page_size().bytes(),
+        plan.files
+    ));
+    Ok(Some(Workload::of_tree(tree)))
+}
+
+/// Pages to store and load: of the tree, spread over it, or of files that every machine has.
+fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Result<Pages, Error> {
+    /// Pages side by side.
+    const RUN: usize = 64;
+    let page = page_size().bytes().as_usize();
+    let mut bytes = Aligned::new(plan.bytes);
+    let mut filled = 0;
+    if let Some(workload) = tree {
+        let wanted = (plan.bytes / page / RUN).max(1);
+        let runs = workload.blocks / RUN;
+        let mut runs: Vec<usize> = (0..wanted.min(runs)).map(|n| n * runs / wanted).collect();
+        runs.dedup();
+        let places = runs.iter().flat_map(|run| run * RUN..(run + 1) * RUN);
+        for (to, block) in bytes.bytes().chunks_exact_mut(page).zip(places) {
+            workload.page(block, page, to)?;
+            filled += page;
+        }
+        report.note("store, load, threads: pages of the tree, in runs of 64 spread over it.");
+    } else if let Ok(corpus) = Corpus::open(None, ReadPath::Auto, Bytes::new(plan.bytes as u64)) {
+        let mut to = bytes.bytes().chunks_exact_mut(page);
+        for (file, entry) in corpus.files().iter().enumerate() {
+            for index in 0..entry.pages().get() {
+                let Some(to) = to.next() else { break };
+                if corpus.read_page(file, index, to).is_err() {
+                    to.fill(0x5a);
+                }
+                filled += page;
+            }
+        }
+        let dir = corpus.dir().display();
+        report.note(&format!("store, load, threads: pages of files below {dir}."));
+    }
+    bytes.truncate(Pages::whole(filled));
+    Ok(Pages { bytes, page })
+}

@@ -1,0 +1,449 @@
+/* Every function of glebe.h on object pools from C99: what it does, and what it refuses. */
+#define _POSIX_C_SOURCE 200809L
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "all.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define OBJECTS 4000
+
+static glebe_zpool create(uint64_t limit_bytes, uint64_t at_limit, uint64_t compaction) {
+    glebe_zpool_options options;
+    glebe_zpool pool = 0;
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.limit_bytes = limit_bytes;
+    options.at_limit = at_limit;
+    options.compaction = compaction;
+    OK(glebe_zpool_create(&options, &pool));
+    CHECK(pool != 0);
+    return pool;
+}
+
+/* The bytes of the object numbered `n`, and how many there are. */
+static size_t bytes_of(size_t n, unsigned char *bytes) {
+    size_t len = 1 + n * 131 % 2000, i;
+    for (i = 0; i < len; i++) bytes[i] = (unsigned char)(n * 31 + i * 7 + (i >> 8));
+    return len;
+}
+
+static void is_the_object(glebe_zpool pool, glebe_zobject object, size_t n) {
+    unsigned char expected[2000], found[2000];
+    size_t len = bytes_of(n, expected), found_len = 0;
+    OK(glebe_zpool_read(pool, object, found, sizeof found, &found_len));
+    CHECK(found_len == len && memcmp(found, expected, len) == 0);
+    OK(glebe_zpool_length(pool, object, &found_len));
+    CHECK(found_len == len);
+}
+
+/* Before there is any pool. */
+static void nothing_there(void) {
+    REFUSED(glebe_zpool_destroy(0), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_zpool_destroy(UINT64_MAX), GLEBE_ERROR_BAD_HANDLE);
+    CHECK(strstr(glebe_last_error(), "is no object pool") != NULL);
+}
+
+static void options_are_checked(void) {
+    glebe_zpool_options options, zero;
+    glebe_zpool pool = 77;
+    uint64_t older[2] = {sizeof older, 0};
+    struct {
+        glebe_zpool_options known;
+        uint64_t later;
+    } newer;
+
+    memset(&options, 0, sizeof options);
+    REFUSED(glebe_zpool_create(NULL, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_SIZE);
+    options.size = sizeof options;
+    zero = options;
+    options.at_limit = 2;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(strcmp(glebe_last_error(), "0x2 is no value of at_limit") == 0);
+    options = zero;
+    options.compaction = 2;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options = zero;
+    options.table = 3;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options = zero;
+    options.chain_pages = 4; /* without GLEBE_TABLE_RULES */
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options.table = GLEBE_TABLE_RULES;
+    options.merge = 3;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options.merge = GLEBE_MERGE_NO;
+    options.chain_pages = 17;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_RULES);
+    CHECK(strstr(glebe_last_error(), "1 to 16") != NULL);
+    options.chain_pages = 4;
+    options.step_bytes = 24;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_BAD_RULES);
+    options = zero;
+    options.limit_bytes = 1;
+    REFUSED(glebe_zpool_create(&options, &pool), GLEBE_ERROR_LIMIT_BELOW_HELD);
+    CHECK(pool == 77);
+
+    options.limit_bytes = 0;
+    for (options.table = 0; options.table <= GLEBE_TABLE_FITTED; options.table++) {
+        OK(glebe_zpool_create(&options, &pool));
+        OK(glebe_zpool_destroy(pool));
+    }
+    memset(&newer, 0, sizeof newer);
+    newer.known.size = sizeof newer;
+    OK(glebe_zpool_create(&newer.known, &pool));
+    OK(glebe_zpool_destroy(pool));
+    newer.later = 1;
+    REFUSED(glebe_zpool_create(&newer.known, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    OK(glebe_zpool_create((const glebe_zpool_options *)older, &pool));
+    OK(glebe_zpool_destroy(pool));
+    REFUSED(glebe_zpool_destroy(pool), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_zpool_create(NULL, &pool));
+    OK(glebe_zpool_destroy(pool));
+}
+
+/* What a pool by the rules of `options` holds with objects of many lengths or of one. */
+static uint64_t held_by(const glebe_zpool_options *options, size_t len) {
+    unsigned char bytes[2000] = {0}, *page = calloc(1, (size_t)glebe_page_bytes());
+    glebe_zpool pool = 0;
+    glebe_zobject object = 0;
+    uint64_t held = 0;
+    size_t n;
+
+    CHECK(page != NULL);
+    OK(glebe_zpool_create(options, &pool));
+    for (n = 0; n < OBJECTS; n++) {
+        if (len > 0) {
+            memcpy(page, &n, sizeof n);
+            OK(glebe_zpool_insert(pool, page, len, &object));
+        } else {
+            OK(glebe_zpool_insert(pool, bytes, bytes_of(n, bytes), &object));
+        }
+    }
+    OK(glebe_zpool_held(pool, &held));
+    OK(glebe_zpool_destroy(pool));
+    free(page);
+    return held;
+}
+
+/* Classes that are not merged leave more zspages half empty, zspages of one page longer tails. */
+static void rules_are_followed(void) {
+    const size_t above_half = (size_t)glebe_page_bytes() / 2 + 100;
+    glebe_zpool_options options;
+    uint64_t merged, longer;
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.limit_bytes = 64 * MIB;
+    options.table = GLEBE_TABLE_RULES;
+    options.step_bytes = glebe_page_bytes() / 256;
+    merged = held_by(&options, 0);
+    options.merge = GLEBE_MERGE_NO;
+    CHECK(held_by(&options, 0) > merged);
+    options.merge = GLEBE_MERGE_YES;
+    options.chain_pages = 8;
+    longer = held_by(&options, above_half);
+    options.chain_pages = 1;
+    CHECK(held_by(&options, above_half) > longer + longer / 3);
+}
+
+static void objects(glebe_zpool pool, glebe_zpool other) {
+    size_t page = (size_t)glebe_page_bytes(), len = 99, n;
+    unsigned char *whole = malloc(page + 1), *found = malloc(page + 1);
+    glebe_zobject object = 0, twin = 0, full = 0, again = 55;
+
+    CHECK(whole != NULL && found != NULL);
+    memset(whole, 0x5a, page + 1);
+    OK(glebe_zpool_insert(pool, "four", 4, &object));
+    OK(glebe_zpool_insert_in(pool, UINT32_MAX, whole, page, &full));
+    OK(glebe_zpool_insert(other, "else", 4, &twin));
+    CHECK(object != 0 && full != object && twin != object);
+
+    /* What no pool takes. */
+    REFUSED(glebe_zpool_insert(pool, "", 0, &again), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_zpool_insert(pool, NULL, 0, &again), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_zpool_insert(pool, NULL, 1, &again), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_insert(pool, "x", 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_insert(pool, whole, page + 1, &again), GLEBE_ERROR_TOO_LONG);
+    REFUSED(glebe_zpool_insert(pool, whole, SIZE_MAX, &again), GLEBE_ERROR_TOO_LONG);
+    REFUSED(glebe_zpool_insert_in(pool, (uint64_t)1 << 32, "x", 1, &again),
+            GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_zpool_insert_in(pool, 0, "x", 0, &again), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_zpool_insert_in(pool, 0, NULL, 1, &again), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_insert_in(pool, 0, "x", 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_insert_in(pool, 0, whole, page + 1, &again), GLEBE_ERROR_TOO_LONG);
+    REFUSED(glebe_zpool_insert(object, "x", 1, &again), GLEBE_ERROR_BAD_HANDLE);
+    CHECK(again == 55);
+
+    /* A buffer too small is left alone, and the length that is needed told. */
+    memset(found, 1, page + 1);
+    REFUSED(glebe_zpool_read(pool, object, found, 3, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
+    CHECK(len == 4 && found[0] == 1);
+    CHECK(strcmp(glebe_last_error(), "a buffer of 3 bytes for an object of 4") == 0);
+    len = 0;
+    REFUSED(glebe_zpool_read(pool, object, NULL, 0, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
+    CHECK(len == 4);
+    REFUSED(glebe_zpool_read(pool, object, NULL, 4, &len), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_read(pool, object, found, 4, NULL), GLEBE_ERROR_NULL);
+    OK(glebe_zpool_read(pool, object, found, 4, &len));
+    CHECK(len == 4 && memcmp(found, "four", 4) == 0 && found[4] == 1);
+    OK(glebe_zpool_read(pool, full, found, page + 1, &len));
+    CHECK(len == page && memcmp(found, whole, page) == 0 && found[page] == 1);
+    OK(glebe_zpool_length(pool, full, &len));
+    CHECK(len == page);
+    REFUSED(glebe_zpool_length(pool, full, NULL), GLEBE_ERROR_NULL);
+
+    REFUSED(glebe_zpool_replace(pool, object, "", 0), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_zpool_replace(pool, object, NULL, 1), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_replace(pool, object, whole, page + 1), GLEBE_ERROR_TOO_LONG);
+    OK(glebe_zpool_replace(pool, object, "longer", 6));
+    OK(glebe_zpool_read(pool, object, found, page, &len));
+    CHECK(len == 6 && memcmp(found, "longer", 6) == 0);
+
+    /* Another pool's, none's, forged, and gone. */
+    REFUSED(glebe_zpool_read(pool, twin, found, page, &len), GLEBE_ERROR_FOREIGN);
+    REFUSED(glebe_zpool_length(pool, twin, &len), GLEBE_ERROR_FOREIGN);
+    REFUSED(glebe_zpool_replace(pool, twin, "x", 1), GLEBE_ERROR_FOREIGN);
+    REFUSED(glebe_zpool_remove(pool, twin), GLEBE_ERROR_FOREIGN);
+    REFUSED(glebe_zpool_remove(pool, 0), GLEBE_ERROR_FOREIGN);
+    REFUSED(glebe_zpool_remove(pool, pool), GLEBE_ERROR_FOREIGN);
+    for (n = 0; n < 64; n++) {
+        const int code = glebe_zpool_length(pool, object ^ (uint64_t)1 << n, &len);
+        CHECK(code == GLEBE_ERROR_STALE || code == GLEBE_ERROR_FOREIGN || len == page);
+    }
+    OK(glebe_zpool_remove(pool, object));
+    len = 99;
+    REFUSED(glebe_zpool_remove(pool, object), GLEBE_ERROR_STALE);
+    CHECK(strstr(glebe_last_error(), "gone") != NULL);
+    REFUSED(glebe_zpool_read(pool, object, found, page, &len), GLEBE_ERROR_STALE);
+    REFUSED(glebe_zpool_length(pool, object, &len), GLEBE_ERROR_STALE);
+    REFUSED(glebe_zpool_replace(pool, object, "x", 1), GLEBE_ERROR_STALE);
+    OK(glebe_zpool_insert(pool, "next", 4, &again));
+    REFUSED(glebe_zpool_read(pool, object, found, page, &len), GLEBE_ERROR_STALE);
+    CHECK(len == 99);
+    OK(glebe_zpool_remove(pool, again));
+    OK(glebe_zpool_remove(pool, full));
+    OK(glebe_zpool_remove(other, twin));
+    free(whole);
+    free(found);
+}
+
+static void compaction(glebe_zpool pool) {
+    static glebe_zobject all[OBJECTS];
+    unsigned char bytes[2000];
+    glebe_compacted done = {7, 7};
+    uint64_t before = 0, after = 0, pages = 0, left = 0;
+    size_t n;
+
+    for (n = 0; n < OBJECTS; n++)
+        OK(glebe_zpool_insert(pool, bytes, bytes_of(n, bytes), &all[n]));
+    for (n = 0; n < OBJECTS; n++)
+        if (n % 5 != 0) OK(glebe_zpool_remove(pool, all[n]));
+    OK(glebe_zpool_held(pool, &before));
+    OK(glebe_zpool_freeable(pool, &pages));
+    CHECK(pages > 100);
+    REFUSED(glebe_zpool_held(pool, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_freeable(pool, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_compact(pool, 3, 1, &done), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_zpool_compact(pool, GLEBE_BUDGET_ALL, 1, &done), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_zpool_compact(pool, GLEBE_BUDGET_PAGES, 0, &done), GLEBE_ERROR_NO_BUDGET);
+    REFUSED(glebe_zpool_compact(pool, GLEBE_BUDGET_US, 0, &done), GLEBE_ERROR_NO_BUDGET);
+    CHECK(done.moved == 7 && done.freed_pages == 7);
+    OK(glebe_zpool_freeable(pool, &left));
+    CHECK(left == pages);
+
+    OK(glebe_zpool_compact(pool, GLEBE_BUDGET_PAGES, 10, &done));
+    /* A zspage at a time. */
+    CHECK(done.freed_pages >= 10 && done.freed_pages < 10 + 16 && done.moved > 0);
+    OK(glebe_zpool_freeable(pool, &left));
+    CHECK(left == pages - done.freed_pages);
+    OK(glebe_zpool_compact(pool, GLEBE_BUDGET_US, 1, NULL));
+    OK(glebe_zpool_compact(pool, GLEBE_BUDGET_US, UINT64_MAX, &done));
+    OK(glebe_zpool_compact(pool, GLEBE_BUDGET_ALL, 0, &done));
+    CHECK(done.freed_pages == 0);
+    OK(glebe_zpool_freeable(pool, &left));
+    CHECK(left == 0);
+    OK(glebe_zpool_held(pool, &after));
+    CHECK(after + pages * glebe_page_bytes() / 2 < before);
+    for (n = 0; n < OBJECTS; n += 5) {
+        is_the_object(pool, all[n], n);
+        OK(glebe_zpool_remove(pool, all[n]));
+        REFUSED(glebe_zpool_remove(pool, all[n]), GLEBE_ERROR_STALE);
+    }
+}
+
+static void limits(void) {
+    const glebe_zpool refuses = create(4 * MIB, GLEBE_AT_LIMIT_REFUSE, 0);
+    const glebe_zpool evicts = create(4 * MIB, GLEBE_AT_LIMIT_EVICT_OLDEST, 0);
+    static glebe_zobject all[3 * OBJECTS];
+    unsigned char bytes[2000];
+    glebe_zobject object = 0;
+    uint64_t held = 0;
+    size_t n, len = 0, gone = 0;
+    int code = GLEBE_OK;
+
+    for (n = 0; code == GLEBE_OK && n < 3 * OBJECTS; n++)
+        code = glebe_zpool_insert(refuses, bytes, bytes_of(n, bytes), &object);
+    REFUSED(code, GLEBE_ERROR_FULL);
+    CHECK(strstr(glebe_last_error(), "its limit is 4 MiB") != NULL);
+    CHECK(n > 2 * MIB / 1000 && n < 3 * OBJECTS);
+    OK(glebe_zpool_held(refuses, &held));
+    CHECK(held <= 4 * MIB);
+    is_the_object(refuses, object, n - 2);
+    REFUSED(glebe_zpool_set_limit(refuses, MIB), GLEBE_ERROR_LIMIT_BELOW_HELD);
+    REFUSED(glebe_zpool_set_limit(refuses, 0), GLEBE_ERROR_LIMIT_BELOW_HELD);
+    OK(glebe_zpool_set_limit(refuses, held));
+    is_the_object(refuses, object, n - 2);
+
+    for (n = 0; n < 3 * OBJECTS; n++)
+        OK(glebe_zpool_insert(evicts, bytes, bytes_of(n, bytes), &all[n]));
+    OK(glebe_zpool_set_limit(evicts, 2 * MIB));
+    OK(glebe_zpool_held(evicts, &held));
+    CHECK(held <= 2 * MIB);
+    for (n = 0; n < 3 * OBJECTS; n++) {
+        code = glebe_zpool_length(evicts, all[n], &len);
+        gone += code == GLEBE_ERROR_STALE;
+        if (code != GLEBE_ERROR_STALE) is_the_object(evicts, all[n], n);
+    }
+    CHECK(gone > OBJECTS && gone < 3 * OBJECTS);
+    REFUSED(glebe_zpool_set_limit(evicts, 1), GLEBE_ERROR_LIMIT_BELOW_HELD);
+    OK(glebe_zpool_destroy(refuses));
+    OK(glebe_zpool_destroy(evicts));
+}
+
+static void statistics(void) {
+    const glebe_zpool pool = create(8 * MIB, 0, 0);
+    static const char *const starts[] = {"inserted", "{", "# ", " class", ""};
+    glebe_zpool_stats stats;
+    struct {
+        glebe_zpool_stats known;
+        uint64_t later;
+    } newer;
+    uint64_t older[4] = {3 * sizeof(uint64_t), 0, 0, 5}, format, held = 0;
+    glebe_zobject object = 0;
+    size_t needed = 0, again = 0, n;
+    char *text;
+
+    for (n = 0; n < 10; n++) OK(glebe_zpool_insert(pool, "0123456789", 10, &object));
+    OK(glebe_zpool_replace(pool, object, "twenty bytes of text", 20));
+    stats.size = sizeof stats;
+    OK(glebe_zpool_get_stats(pool, &stats));
+    OK(glebe_zpool_held(pool, &held));
+    CHECK(stats.size == sizeof stats && stats.version == GLEBE_ZPOOL_STATS_VERSION);
+    CHECK(stats.inserted == 11 && stats.removed == 1 && stats.evicted == 0);
+    CHECK(stats.objects == 10 && stats.stored_bytes == 110 && stats.limit_bytes == 8 * MIB);
+    CHECK(stats.held_bytes == stats.metadata_bytes +
+                                  (stats.used_pages + stats.kept_pages) * glebe_page_bytes());
+    CHECK(stats.held_bytes_max >= stats.held_bytes && held <= 8 * MIB);
+    newer.known.size = sizeof newer;
+    newer.later = 9;
+    OK(glebe_zpool_get_stats(pool, &newer.known));
+    CHECK(newer.known.size == sizeof stats && newer.later == 0);
+    OK(glebe_zpool_get_stats(pool, (glebe_zpool_stats *)older));
+    CHECK(older[0] == 3 * sizeof(uint64_t) && older[2] == stats.inserted && older[3] == 5);
+    REFUSED(glebe_zpool_get_stats(pool, NULL), GLEBE_ERROR_NULL);
+    stats.size = 0;
+    REFUSED(glebe_zpool_get_stats(pool, &stats), GLEBE_ERROR_BAD_SIZE);
+
+    for (format = 0; format <= GLEBE_FORMAT_MM_STAT; format++) {
+        REFUSED(glebe_zpool_format_stats(pool, format, NULL, 0, &needed),
+                GLEBE_ERROR_BUFFER_TOO_SMALL);
+        text = calloc(1, needed + 1);
+        CHECK(text != NULL && needed > 2);
+        text[needed] = 'e';
+        REFUSED(glebe_zpool_format_stats(pool, format, text, needed - 1, &again),
+                GLEBE_ERROR_BUFFER_TOO_SMALL);
+        CHECK(again == needed && text[0] == 0);
+        OK(glebe_zpool_format_stats(pool, format, text, SIZE_MAX, &again));
+        CHECK(again == needed && strlen(text) == needed - 1 && text[needed] == 'e');
+        CHECK(strncmp(text, starts[format], strlen(starts[format])) == 0);
+        if (format == GLEBE_FORMAT_OPENMETRICS)
+            CHECK(strstr(text, "\nglebe_zpool_inserted_total 11\n") != NULL);
+        free(text);
+    }
+    REFUSED(glebe_zpool_format_stats(pool, 5, NULL, 0, &needed), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_zpool_format_stats(pool, 0, NULL, 1, &needed), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_format_stats(pool, 0, NULL, 0, NULL), GLEBE_ERROR_NULL);
+    OK(glebe_zpool_destroy(pool));
+}
+
+/* Every call on `pool` answers `code` and writes nothing. */
+static void all_refuse(glebe_zpool pool, glebe_zobject object, int code) {
+    glebe_zpool_stats stats;
+    glebe_compacted done = {7, 7};
+    glebe_zobject made = 7;
+    uint64_t n = 7;
+    size_t len = 7;
+    char buffer[8] = "";
+
+    stats.size = sizeof stats;
+    REFUSED(glebe_zpool_insert(pool, "x", 1, &made), code);
+    REFUSED(glebe_zpool_insert_in(pool, 1, "x", 1, &made), code);
+    REFUSED(glebe_zpool_length(pool, object, &len), code);
+    REFUSED(glebe_zpool_read(pool, object, buffer, sizeof buffer, &len), code);
+    REFUSED(glebe_zpool_replace(pool, object, "x", 1), code);
+    REFUSED(glebe_zpool_remove(pool, object), code);
+    REFUSED(glebe_zpool_compact(pool, GLEBE_BUDGET_ALL, 0, &done), code);
+    REFUSED(glebe_zpool_freeable(pool, &n), code);
+    REFUSED(glebe_zpool_held(pool, &n), code);
+    REFUSED(glebe_zpool_set_limit(pool, MIB), code);
+    REFUSED(glebe_zpool_get_stats(pool, &stats), code);
+    REFUSED(glebe_zpool_format_stats(pool, 0, buffer, sizeof buffer, &len), code);
+    REFUSED(glebe_zpool_destroy(pool), code);
+    CHECK(made == 7 && n == 7 && len == 7 && buffer[0] == 0 && done.moved == 7);
+}
+
+/* All that a child inherits says so, and changes nothing here. */
+static void fork_is_noticed(glebe_zpool pool) {
+    glebe_zobject object = 0;
+    size_t len = 0;
+    char buffer[8];
+    int status = 0;
+    pid_t child;
+
+    OK(glebe_zpool_insert(pool, "parent", 6, &object));
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        glebe_zpool own;
+        alarm(20);
+        all_refuse(pool, object, GLEBE_ERROR_FORKED);
+        CHECK(strstr(glebe_last_error(), "forked") != NULL);
+        /* Once more with a pool of its own. */
+        own = create(MIB, 0, 0);
+        all_refuse(pool, object, GLEBE_ERROR_FORKED);
+        OK(glebe_zpool_insert(own, "child", 5, &object));
+        OK(glebe_zpool_destroy(own));
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(glebe_zpool_read(pool, object, buffer, sizeof buffer, &len));
+    CHECK(len == 6 && memcmp(buffer, "parent", 6) == 0);
+    OK(glebe_zpool_remove(pool, object));
+}
+
+int main(void) {
+    glebe_zpool pool, other;
+    glebe_zobject object = 0;
+    nothing_there();
+    options_are_checked();
+    rules_are_followed();
+    pool = create(64 * MIB, 0, GLEBE_COMPACTION_MANUAL);
+    other = create(0, 0, 0);
+    all_refuse(pool ^ (uint64_t)1 << 40, 1, GLEBE_ERROR_BAD_HANDLE);
+    objects(pool, other);
+    compaction(pool);
+    limits();
+    statistics();
+    fork_is_noticed(pool);
+    OK(glebe_zpool_insert(pool, "last", 4, &object));
+    OK(glebe_zpool_destroy(pool));
+    all_refuse(pool, object, GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_zpool_remove(other, object), GLEBE_ERROR_FOREIGN);
+    OK(glebe_zpool_destroy(other));
+    puts("zpool.c: ok");
+    return 0;
+}

@@ -1,0 +1,199 @@
+// Every function of glebe.h on object pools from C++11, by several threads: objects that come,
+// change and go while all of it is compacted, pools that end while they are used, and forks in the
+// middle of it.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "all.h"
+
+namespace {
+
+constexpr int THREADS = 4;
+constexpr unsigned ROUNDS = 4000;
+constexpr std::uint64_t MIB = 1 << 20;
+
+// Runs `body(thread)` in each of THREADS threads.
+template <typename Body> void in_threads(Body body) {
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < THREADS; thread++) threads.emplace_back(body, thread);
+    for (auto &thread : threads) thread.join();
+}
+
+glebe_zpool create(std::uint64_t limit_bytes, std::uint64_t at_limit) {
+    glebe_zpool_options options = {};
+    options.size = sizeof options;
+    options.limit_bytes = limit_bytes;
+    options.at_limit = at_limit;
+    glebe_zpool pool = 0;
+    OK(glebe_zpool_create(&options, &pool));
+    return pool;
+}
+
+std::string bytes_of(int thread, unsigned n) {
+    return std::string(1 + n * 97 % 1500, char('a' + (n + unsigned(thread) * 7) % 26));
+}
+
+std::string read(glebe_zpool pool, glebe_zobject object) {
+    std::size_t len = 0, room = 0;
+    // First without a buffer: the length is told.
+    REFUSED(glebe_zpool_read(pool, object, nullptr, 0, &room), GLEBE_ERROR_BUFFER_TOO_SMALL);
+    std::string bytes(room, '?');
+    OK(glebe_zpool_read(pool, object, &bytes[0], room, &len));
+    CHECK(len == room);
+    OK(glebe_zpool_length(pool, object, &len));
+    CHECK(len == room);
+    return bytes;
+}
+
+void by_many_threads(glebe_zpool pool) {
+    in_threads([=](int thread) {
+        std::vector<std::pair<glebe_zobject, std::string>> mine;
+        for (unsigned n = 0; n < ROUNDS; n++) {
+            const std::string bytes = bytes_of(thread, n);
+            glebe_zobject object = 0;
+            if (n % 3 == 0)
+                OK(glebe_zpool_insert_in(pool, n % 5, bytes.data(), bytes.size(), &object));
+            else
+                OK(glebe_zpool_insert(pool, bytes.data(), bytes.size(), &object));
+            mine.emplace_back(object, bytes);
+            auto &other = mine[n * 31 % mine.size()];
+            CHECK(read(pool, other.first) == other.second);
+            if (n % 4 == 0) {
+                other.second = bytes_of(thread, n + 1);
+                OK(glebe_zpool_replace(pool, other.first, other.second.data(),
+                                       other.second.size()));
+            }
+            if (n % 2 == 0) {
+                OK(glebe_zpool_remove(pool, other.first));
+                REFUSED(glebe_zpool_remove(pool, other.first), GLEBE_ERROR_STALE);
+                std::swap(other, mine.back());
+                mine.pop_back();
+            }
+            if (n % 64 == 0) {
+                glebe_compacted done = {};
+                OK(glebe_zpool_compact(pool, GLEBE_BUDGET_US, 100, &done));
+                OK(glebe_zpool_compact(pool, GLEBE_BUDGET_PAGES, 4, nullptr));
+            }
+        }
+        for (auto &each : mine) {
+            CHECK(read(pool, each.first) == each.second);
+            OK(glebe_zpool_remove(pool, each.first));
+        }
+    });
+    std::uint64_t held = 0, pages = 1;
+    glebe_compacted done = {};
+    OK(glebe_zpool_compact(pool, GLEBE_BUDGET_ALL, 0, &done));
+    OK(glebe_zpool_freeable(pool, &pages));
+    OK(glebe_zpool_held(pool, &held));
+    CHECK(pages == 0 && held > 0);
+    glebe_zpool_stats stats = {};
+    stats.size = sizeof stats;
+    OK(glebe_zpool_get_stats(pool, &stats));
+    CHECK(stats.objects == 0 && stats.used_pages == 0 && stats.inserted == stats.removed);
+    std::size_t needed = 0;
+    REFUSED(glebe_zpool_format_stats(pool, GLEBE_FORMAT_JSON, nullptr, 0, &needed),
+            GLEBE_ERROR_BUFFER_TOO_SMALL);
+    std::string text(needed, 0);
+    OK(glebe_zpool_format_stats(pool, GLEBE_FORMAT_JSON, &text[0], text.size(), &needed));
+    CHECK(text.find("\"objects\"") != std::string::npos);
+}
+
+// Threads that fill a pool beyond its limit meet what was evicted as such.
+void evicted_under_others() {
+    const glebe_zpool pool = create(2 * MIB, GLEBE_AT_LIMIT_EVICT_OLDEST);
+    std::atomic<unsigned> evicted{0};
+    in_threads([&](int thread) {
+        std::vector<glebe_zobject> mine;
+        char bytes[1500];
+        for (unsigned n = 0; n < ROUNDS; n++) {
+            const std::string expected = bytes_of(thread, n);
+            glebe_zobject object = 0;
+            OK(glebe_zpool_insert(pool, expected.data(), expected.size(), &object));
+            mine.push_back(object);
+            const unsigned at = n * 13 % unsigned(mine.size());
+            std::size_t len = 0;
+            const int code = glebe_zpool_read(pool, mine[at], bytes, sizeof bytes, &len);
+            CHECK(code == GLEBE_OK || code == GLEBE_ERROR_STALE);
+            if (code == GLEBE_OK) CHECK(std::string(bytes, len) == bytes_of(thread, at));
+            evicted += code == GLEBE_ERROR_STALE;
+        }
+    });
+    CHECK(evicted > 0);
+    OK(glebe_zpool_set_limit(pool, MIB));
+    std::uint64_t held = 0;
+    OK(glebe_zpool_held(pool, &held));
+    CHECK(held <= MIB);
+    OK(glebe_zpool_destroy(pool));
+}
+
+// Of several threads that end a pool exactly one does, and the others' calls are done or refused.
+void ended_while_in_use() {
+    for (int round = 0; round < 50; round++) {
+        const glebe_zpool pool = create(MIB, GLEBE_AT_LIMIT_EVICT_OLDEST);
+        std::atomic<int> ended{0};
+        in_threads([&](int thread) {
+            for (unsigned n = 0;; n++) {
+                glebe_zobject object = 0;
+                const int code = glebe_zpool_insert(pool, "used", 4, &object);
+                if (code == GLEBE_ERROR_BAD_HANDLE) return;
+                OK(code);
+                if (n == unsigned(10 * thread)) ended += glebe_zpool_destroy(pool) == GLEBE_OK;
+            }
+        });
+        CHECK(ended == 1);
+        REFUSED(glebe_zpool_destroy(pool), GLEBE_ERROR_BAD_HANDLE);
+    }
+}
+
+// Children of a process whose threads hold locks at the fork are refused and never hang.
+void forked_in_the_middle(glebe_zpool pool) {
+    std::atomic<bool> stop{false};
+    std::thread busy([&] {
+        while (!stop) {
+            glebe_zobject object = 0;
+            OK(glebe_zpool_insert(pool, "busy", 4, &object));
+            OK(glebe_zpool_remove(pool, object));
+        }
+    });
+    for (int round = 0; round < 50; round++) {
+        const pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            alarm(20);
+            glebe_zobject object = 0;
+            const bool refused =
+                glebe_zpool_insert(pool, "x", 1, &object) == GLEBE_ERROR_FORKED &&
+                glebe_zpool_compact(pool, GLEBE_BUDGET_ALL, 0, nullptr) == GLEBE_ERROR_FORKED &&
+                glebe_zpool_destroy(pool) == GLEBE_ERROR_FORKED;
+            const glebe_zpool own = create(MIB, 0);
+            OK(glebe_zpool_insert(own, "own", 3, &object));
+            OK(glebe_zpool_destroy(own));
+            _exit(refused ? 0 : 1);
+        }
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    stop = true;
+    busy.join();
+}
+
+} // namespace
+
+int main() {
+    const glebe_zpool pool = create(64 * MIB, GLEBE_AT_LIMIT_REFUSE);
+    by_many_threads(pool);
+    evicted_under_others();
+    ended_while_in_use();
+    forked_in_the_middle(pool);
+    OK(glebe_zpool_destroy(pool));
+    std::puts("zpool.cpp: ok");
+}

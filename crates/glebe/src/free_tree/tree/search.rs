@@ -1,0 +1,147 @@
+//! The searches: the lowest, the highest and the best fit.
+//!
+//! Owns nothing. A search reads one row of maxima and one child at each level, and then a leaf. It
+//! goes up again only where a row promised what the leaf does not hold: for an alignment that is no
+//! class, and at the one leaf whose maxima may be too large.
+
+use super::super::lanes::{usable, Lane};
+use super::{Entry, Path, Spot, Tree, NOWHERE};
+
+/// What a place must have: `len` positions from a multiple of `mask + 1`, in `low..high`.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::free_tree) struct Need<L> {
+    pub(in crate::free_tree) len: L,
+    pub(in crate::free_tree) mask: L,
+    /// The logarithm of `mask + 1`.
+    pub(in crate::free_tree) log: u32,
+    pub(in crate::free_tree) low: L,
+    pub(in crate::free_tree) high: L,
+}
+
+impl<L: Lane, const B: usize> Tree<L, B> {
+    /// The lowest place that is as `need` says, and where the extent is that it lies in.
+    #[inline]
+    pub(in crate::free_tree) fn find(&self, need: &Need<L>, path: &mut Path) -> Option<(Spot, L)> {
+        let found = if need.low > L::ZERO {
+            let spot = self.descend(need.low, path);
+            if let Some(found) = self.find_in_before(need, path, spot) {
+                return (found.1 + need.len <= need.high).then_some(found);
+            }
+            self.first_fit(path, self.height, spot.leaf, spot.lane, need)
+        } else {
+            self.first_fit(path, 0, self.root as usize, 0, need)
+        };
+        let spot = found?;
+        let (start, _) = self.entry(spot);
+        let place = start + start.pad(need.mask);
+        // All others are higher.
+        (place + need.len <= need.high).then_some((spot, place))
+    }
+
+    /// A place at the start of the window, in the extent before `spot`.
+    #[inline]
+    fn find_in_before(&self, need: &Need<L>, path: &mut Path, spot: Spot) -> Option<(Spot, L)> {
+        let fits = |(start, len): Entry<L>| {
+            let rest = (start + len).minus(need.low);
+            usable(need.low, rest, need.mask) >= need.len
+        };
+        let place = need.low + need.low.pad(need.mask).min(L::MAX - need.low);
+        if spot.lane > 0 {
+            let before = Spot { lane: spot.lane - 1, ..spot };
+            return fits(self.entry(before)).then_some((before, place));
+        }
+        let mut way = path.clone();
+        let before = self.retreat(&mut way)?;
+        if !fits(self.entry(before)) {
+            return None;
+        }
+        *path = way;
+        Some((before, place))
+    }
+
+    /// The first extent that fits, beginning at lane `from` of node `n` at `level`, unless the
+    /// window ends before it; and the way there.
+    #[inline]
+    fn first_fit(
+        &self,
+        path: &mut Path,
+        mut level: usize,
+        mut n: usize,
+        mut from: usize,
+        need: &Need<L>,
+    ) -> Option<Spot> {
+        let class = self.class(need.log);
+        path.leaf = NOWHERE;
+        loop {
+            let later = (u64::from(u32::MAX) << from) as u32;
+            if level == self.height {
+                let fits = self.leaf_fits(n, need.len, need.mask) & later;
+                if fits != 0 {
+                    path.leaf = n as u32;
+                    return Some(Spot { leaf: n, lane: fits.trailing_zeros() as usize });
+                }
+                if self.leaves[n].start[0] >= need.high {
+                    return None;
+                }
+            } else {
+                let row = self.row(n, class);
+                let lane = match row[0] >= need.len && from == 0 {
+                    true => 0,
+                    false => (L::at_least(row, need.len) & later).trailing_zeros() as usize,
+                };
+                if lane < B {
+                    (path.node[level], path.lane[level]) = (n as u32, lane as u8);
+                    n = self.inners[n].child[lane] as usize;
+                    (level, from) = (level + 1, 0);
+                    continue;
+                }
+            }
+            level = level.checked_sub(1)?;
+            (n, from) = (path.node(level), path.lane(level) + 1);
+        }
+    }
+
+    /// The last extent in which a place is as `need` says, which has no window.
+    pub(in crate::free_tree) fn last_fit(&self, need: &Need<L>) -> Option<Entry<L>> {
+        let &Need { len, mask, log, .. } = need;
+        let class = self.class(log);
+        let mut path = Path::new();
+        let (mut level, mut n, mut end) = (0, self.root as usize, B as u32);
+        loop {
+            let earlier = ((1_u64 << end) - 1) as u32;
+            let fits = match level == self.height {
+                true => self.leaf_fits(n, len, mask) & earlier,
+                false => L::at_least(self.row(n, class), len) & earlier,
+            };
+            if fits == 0 {
+                level = level.checked_sub(1)?;
+                (n, end) = (path.node(level), u32::from(path.lane[level]));
+                continue;
+            }
+            let lane = fits.ilog2() as usize;
+            if level == self.height {
+                return Some(self.entry(Spot { leaf: n, lane }));
+            }
+            (path.node[level], path.lane[level]) = (n as u32, lane as u8);
+            n = self.inners[n].child[lane] as usize;
+            (level, end) = (level + 1, B as u32);
+        }
+    }
+
+    /// The first of the shortest extents in which a place is as `need` says.
+    pub(in crate::free_tree) fn best_fit(&self, need: &Need<L>) -> Option<Entry<L>> {
+        let mut path = Path::new();
+        let mut best: Option<Entry<L>> = None;
+        let (mut level, mut n, mut from) = (0, self.root as usize, 0);
+        // Nothing is shorter than an exact fit.
+        while best.is_none_or(|best| best.1 > need.len) {
+            let Some(spot) = self.first_fit(&mut path, level, n, from, need) else { break };
+            let entry = self.entry(spot);
+            if best.is_none_or(|best| entry.1 < best.1) {
+                best = Some(entry);
+            }
+            (level, n, from) = (self.height, spot.leaf, spot.lane + 1);
+        }
+        best
+    }
+}

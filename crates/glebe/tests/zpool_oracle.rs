@@ -1,0 +1,15 @@
+//! Random byte strings as programs of calls on a pool of objects, compared with a plain map. The
+//! fuzz target runs the same programs.
+
+#[path = "zpool_oracle/program.rs"]
+mod program;
+
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_pool_is_as_a_map(program in prop::collection::vec(any::<u8>(), 0..2000)) {
+        program::run(&program);
+    }
+}
