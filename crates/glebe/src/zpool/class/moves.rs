@@ -2,6 +2,10 @@
 //!
 //! A moved object keeps its handle: its bytes are copied, then its entry is exchanged, and the old
 //! slot is given up, which readers may hold back. All of it is done under the class's lock.
+//!
+//! # Safety
+//! Under that lock the object's slot holds bytes and the new slot is nobody's.
+#![allow(unsafe_code)]
 
 use super::super::account::NoRoom;
 use super::super::entry::{Entry, Place};
