@@ -1,5 +1,5 @@
-//! A compressed page cache in a pool of objects: pages of real files, found by file and index, the oldest
-//! evicted at a limit that counts everything. What was evicted is read from its file again.
+//! A compressed page cache in a pool of objects: pages of real files, found by file and index, the
+//! oldest evicted at a limit that counts everything. What was evicted is read from its file again.
 //!
 //! `zpool_page_cache [DIR]`; without a directory, that of the program itself. A page takes what LZ4
 //! makes of it.
