@@ -116,6 +116,12 @@ else
     export RUSTC=$compiler
 fi
 
+# The C sources of dependencies are not what is checked here, and nothing is linked: where there is
+# no cross compiler, the machine's own stands in for it.
+if ! command -v aarch64-linux-gnu-gcc >/dev/null; then
+    export CC_aarch64_unknown_linux_gnu=cc AR_aarch64_unknown_linux_gnu=ar
+fi
+
 # Dead code kept and optimisation off: functions that would be inlined are compiled and assembled
 # too, not left to the crates that call them. (Generic functions still are.)
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS

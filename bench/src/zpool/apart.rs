@@ -1,4 +1,4 @@
-//! What a process holds whose objects come from an [`Allocator`], found in a process apart: this
+//! What a process holds whose objects come from an `Allocator`, found in a process apart: this
 //! program started again, in which nothing else happens.
 //!
 //! Units: bytes of resident memory, beyond what was resident before the first object.

@@ -2,7 +2,7 @@
 
 use glebe::sys::page_size;
 use glebe::units::{PageSize, Pages};
-use glebe::zpool::{Compaction, Handle, Pool, Rules, TableChoice};
+use glebe::zpool::{Codec, Compaction, Handle, Pool, Rules, TableChoice};
 
 use super::Error;
 
@@ -69,6 +69,7 @@ impl Store {
                 .table(TableChoice::Rules(rules(page_size(), chain, merge)))
                 .compaction(Compaction::Manual),
         };
+        let options = options.codec(Codec::None);
         Ok(Self { pool: options.build()?, page: page_size().bytes().as_usize(), coded })
     }
 

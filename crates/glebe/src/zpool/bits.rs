@@ -166,7 +166,7 @@ mod tests {
                         let taken = bits.take_highest(count);
                         prop_assert_eq!(taken.is_some(), !model.is_empty());
                         if let Some((first, count)) = taken {
-                            prop_assert_eq!(model.last(), Some(&(first + count - 1)));
+                            prop_assert_eq!(model.last().copied(), Some(first + count - 1));
                             prop_assert!((first..first + count).all(|n| model.remove(&n)));
                         }
                     }

@@ -2,6 +2,7 @@
 
 use super::coded::{noise, text};
 use super::*;
+use crate::zpool::objects::Stored;
 
 fn filled_pool(options: Options) -> (Pool, Vec<(Handle, Vec<u8>)>) {
     // Classes stay, so that no object is moved to a zspage that nobody has looked at.
@@ -99,6 +100,34 @@ fn one_dictionary_a_pool() {
     pool.recompress(&with, Budget::All).unwrap();
     assert!(pool.recompress(&with, Budget::All).unwrap().objects > 800);
     all_there(&pool, &all);
+}
+
+#[test]
+fn what_was_replaced_or_removed_meanwhile_is_not_undone() {
+    let pool = Pool::options().build().unwrap();
+    let handle = pool.insert(&text(1, 900)).unwrap();
+    let (index, named) = (handle.index(), handle.generation());
+    let pin = || pool.objects.pin(index, named).unwrap();
+    let recode =
+        |pinned| pool.objects.recode(index, named, &pinned, Stored::raw(b"what it was")).unwrap();
+    let pinned = pin();
+    pool.replace(handle, &text(2, 900)).unwrap();
+    assert!(!recode(pinned));
+    assert_eq!(*pool.get(handle).unwrap(), *text(2, 900));
+    // There and back: the same length, but not in a slot that is pinned.
+    let pinned = pin();
+    (0..40).for_each(|n| pool.replace(handle, &text(n, 900)).unwrap());
+    assert!(!recode(pinned));
+    assert_eq!(*pool.get(handle).unwrap(), *text(39, 900));
+    let pinned = pin();
+    pool.remove(handle).unwrap();
+    assert!(!recode(pinned));
+    let handle = pool.insert(&text(3, 900)).unwrap();
+    assert_eq!(*pool.get(handle).unwrap(), *text(3, 900));
+    assert!(pool.objects.settle() || pool.objects.memory.waiting() == 0);
+    pool.check();
+    pool.stats().check().unwrap();
+    assert_eq!(pool.stats().limbo_slots, 0, "a pin was left");
 }
 
 #[test]
