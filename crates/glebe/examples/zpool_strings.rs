@@ -143,7 +143,8 @@ fn main() -> Outcome<()> {
     println!("{} strings moved, {} freed in {:.1?}", done.moved, done.freed, start.elapsed());
     let after = report("compacted", &strings)?;
 
-    assert_eq!(done.freed, freeable, "what it would free was known");
+    // Size classes that fitted the full pool better are emptied too, and are not in the estimate.
+    assert!(done.freed >= freeable, "as much as was said before is freed");
     let freed = done.freed.bytes(page_size()).get();
     assert!(before.saturating_sub(after) > freed / 2, "the memory is the system's again");
     let tight = strings.pool.stats().overhead_of_pages();
