@@ -2,9 +2,10 @@
 //!
 //! Objects of a class's emptiest zspages go to its fullest, by
 //! [`State::compact`](super::class::State::compact), a bounded number of bytes under one hold of
-//! the class's lock. Zspages of high numbers are given low ones, so that the table of zspages becomes
-//! shorter when they become few. By itself a pool compacts a little whenever an object goes, as long as more
-//! than a share of its pages would be freed; so nobody does more than a bounded amount.
+//! the class's lock. Zspages of high numbers are given low ones, so that the table of zspages
+//! becomes shorter when they become few. By itself a pool compacts a little whenever an object
+//! goes, as long as more than a share of its pages would be freed; so nobody does more than a
+//! bounded amount.
 
 use std::time::Instant;
 

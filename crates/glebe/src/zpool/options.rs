@@ -113,7 +113,8 @@ impl Options {
     /// Makes the pool.
     ///
     /// # Errors
-    /// Rules that make no table, a codec's bad parameters, a limit that an empty pool passes, or what the kernel refuses.
+    /// Rules that make no table, a codec's bad parameters, a limit that an empty pool passes, or
+    /// what the kernel refuses.
     pub fn build(self) -> Result<Pool, Error> {
         Pool::new(&self)
     }
