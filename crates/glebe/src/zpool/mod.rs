@@ -27,6 +27,7 @@ mod classes;
 mod codec;
 mod coding;
 mod compact;
+mod counts;
 mod entries;
 mod entry;
 mod error;

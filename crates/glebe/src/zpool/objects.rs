@@ -48,7 +48,7 @@ impl<'a> Stored<'a> {
 }
 
 /// Objects that stand in their entries alone: no class has them. Relaxed counters.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Filled {
     came: AtomicU64,
     went: AtomicU64,
@@ -56,6 +56,11 @@ pub(crate) struct Filled {
 }
 
 impl Filled {
+    pub(crate) fn new() -> Self {
+        let word = || AtomicU64::new(0);
+        Self { came: word(), went: word(), given: word() }
+    }
+
     fn came(&self, len: usize) {
         self.came.fetch_add(1, Ordering::Relaxed);
         self.given.fetch_add(len as u64, Ordering::Relaxed);

@@ -84,7 +84,7 @@ impl Pool {
         let memory = Memory::new(entries, zspages, supply, account);
         let classes = Classes::new(page.shift());
         let pool = Self {
-            objects: Objects { memory, classes, filled: Filled::default() },
+            objects: Objects { memory, classes, filled: Filled::new() },
             coding: Coding::new(&options.codec, page.bytes().as_usize())?,
             number: pool_number(POOLS.fetch_add(1, Ordering::Relaxed)),
             page,

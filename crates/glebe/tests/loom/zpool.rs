@@ -21,6 +21,9 @@ pub(crate) mod class;
 #[path = "../../src/zpool/classes.rs"]
 pub(crate) mod classes;
 #[allow(dead_code)]
+#[path = "../../src/zpool/counts.rs"]
+pub(crate) mod counts;
+#[allow(dead_code)]
 #[path = "../../src/zpool/entries.rs"]
 pub(crate) mod entries;
 #[allow(dead_code)]
