@@ -1,7 +1,8 @@
 //! [`Account`]: the bytes that a pool holds, against its limit.
 //!
 //! Everything is charged before it is taken: pages of objects, pages of tables, chunks of zspages'
-//! own words; so the limit is never passed. Unit: bytes. Cost: an atomic addition each time that
+//! own words; so the limit is not passed, but by the classes of a new table, some tens of KiB at
+//! most, until objects go or are evicted for the next insert. Unit: bytes. Cost: an atomic addition each time that
 //! pages come or go, none an object. No lock.
 
 use crate::error::OsError;
