@@ -14,6 +14,27 @@ use crate::sync::{prefetch, MappedWord as Word, Ordering};
 
 pub(crate) use openmetrics::{openmetrics, Set};
 
+/// The lists of numbers of a part's `Stats`, which has `rows`.
+macro_rules! listed {
+    ($stats:ty) => {
+        impl $stats {
+            /// Each number that text and JSON show, in their order.
+            #[must_use]
+            pub fn lines(&self) -> Vec<$crate::stats::Line> {
+                $crate::stats::lines(&self.rows())
+            }
+
+            /// Name, unit and meaning of each number in text and JSON, one a line.
+            #[must_use]
+            pub fn describe() -> String {
+                $crate::stats::describe(&Self::default().rows())
+            }
+        }
+    };
+}
+
+pub(crate) use listed;
+
 /// Lanes of every striped counter: a power of two, more than threads usually run at once.
 pub const LANES: usize = 16;
 

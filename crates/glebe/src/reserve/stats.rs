@@ -5,9 +5,7 @@
 //! * `stored + rejected_recalled = live + evicted + replaced + invalidated_pages + recalled`
 //! * `total = live + held + free`
 
-use crate::stats::{
-    describe, json, lines, openmetrics, text, Counters, Latency, Line, Row, Set, Unit, Value,
-};
+use crate::stats::{json, listed, openmetrics, text, Counters, Latency, Row, Set, Unit, Value};
 use crate::sys::page_size;
 use crate::units::Pages;
 
@@ -140,18 +138,6 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &[Set { labels, rows: self.rows() }])
     }
 
-    /// Each number that text and JSON show, in their order.
-    #[must_use]
-    pub fn lines(&self) -> Vec<Line> {
-        lines(&self.rows())
-    }
-
-    /// Name, unit and meaning of each number in text and JSON, one a line.
-    #[must_use]
-    pub fn describe() -> String {
-        describe(&Self::default().rows())
-    }
-
     /// Tests the identities of the module's head; they hold while no call is under way.
     ///
     /// # Errors
@@ -174,6 +160,8 @@ impl Stats {
         Ok(())
     }
 }
+
+listed!(Stats);
 
 impl std::fmt::Display for Stats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

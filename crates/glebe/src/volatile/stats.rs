@@ -4,9 +4,7 @@
 //! and those that were purged or rescued by an unmark ([`Stats::check`] tests it).
 
 use super::Engine;
-use crate::stats::{
-    describe, json, lines, openmetrics, text, Counters, Line, Row, Set, Unit, Value,
-};
+use crate::stats::{json, listed, openmetrics, text, Counters, Row, Set, Unit, Value};
 use crate::sys::page_size;
 use crate::units::Pages;
 
@@ -125,18 +123,6 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &sets)
     }
 
-    /// Each number that text and JSON show, in their order.
-    #[must_use]
-    pub fn lines(&self) -> Vec<Line> {
-        lines(&self.rows())
-    }
-
-    /// Name, unit and meaning of each number in text and JSON, one a line.
-    #[must_use]
-    pub fn describe() -> String {
-        describe(&Self::default().rows())
-    }
-
     /// Tests the identity of the module's head; it holds while no call is under way.
     ///
     /// # Errors
@@ -154,6 +140,8 @@ impl Stats {
         ))
     }
 }
+
+listed!(Stats);
 
 impl std::fmt::Display for Stats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -14,7 +14,7 @@ use std::fmt::Write;
 
 use super::groups::GROUPS;
 use super::pool::Pool;
-use crate::stats::{describe, json, lines, openmetrics, text, Line, Row, Set, Unit, Value};
+use crate::stats::{json, listed, openmetrics, text, Row, Set, Unit, Value};
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
@@ -245,18 +245,6 @@ impl Stats {
         openmetrics(PREFIX, page_size().bytes(), &sets)
     }
 
-    /// Each total that text and JSON show, in their order.
-    #[must_use]
-    pub fn lines(&self) -> Vec<Line> {
-        lines(&self.rows())
-    }
-
-    /// Name, unit and meaning of each total, one a line.
-    #[must_use]
-    pub fn describe() -> String {
-        describe(&Self::default().rows())
-    }
-
     /// Tests the identities of the module's head; they hold while no call is under way.
     ///
     /// # Errors
@@ -290,6 +278,8 @@ impl Stats {
         Ok(())
     }
 }
+
+listed!(Stats);
 
 impl std::fmt::Display for Stats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

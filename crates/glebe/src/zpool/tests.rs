@@ -12,6 +12,7 @@ use crate::units::{Bytes, Pages};
 
 mod coded;
 mod idle;
+pub(super) mod samples;
 mod stale;
 
 fn page() -> usize {

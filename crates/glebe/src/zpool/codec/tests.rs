@@ -1,37 +1,12 @@
 //! Every form there and back, limits, damage, dictionaries.
 
+use super::super::tests::samples::{noise, text};
 use super::*;
 
 const PAGE: usize = 4096;
 
-/// Text-like bytes that depend on `seed`.
-fn text(len: usize, seed: u64) -> Vec<u8> {
-    let words: [&[u8]; 6] =
-        [b"static int ", b"return ", b"struct page *", b"unsigned ", b"{\n", b");\n"];
-    let mut state = seed.wrapping_mul(2) + 1;
-    let mut out = Vec::new();
-    while out.len() < len {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        out.extend_from_slice(words[(state >> 33) as usize % words.len()]);
-        out.push(b'a' + (state >> 40) as u8 % 26);
-    }
-    out.truncate(len);
-    out
-}
-
-/// Bytes that no codec makes smaller.
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 1_u64;
-    std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
-        (state >> 56) as u8
-    })
-    .take(len)
-    .collect()
-}
-
 fn dictionary() -> Dictionary {
-    let samples: Vec<_> = (0..400).map(|seed| text(1000, seed)).collect();
+    let samples: Vec<_> = (0..400).map(|seed| text(seed, 1000)).collect();
     Dictionary::train(&samples, 4096).unwrap()
 }
 
@@ -51,7 +26,7 @@ fn what_goes_in_comes_out_of_every_codec_at_every_length() {
         let coder = Coder::new(codec.clone(), PAGE).unwrap();
         let mut shorter = 0;
         for len in (1..80).chain([100, 255, 256, 1000, PAGE - 1, PAGE]) {
-            for object in [text(len, len as u64), noise(len), vec![7; len]] {
+            for object in [text(len as u64, len), noise(1, len), vec![7; len]] {
                 let (form, stored) = encoded(&coder, &object, PAGE);
                 assert!(stored.len() <= object.len() && (form == Form::Raw) == (stored == object));
                 shorter += usize::from(stored.len() < object.len());
@@ -71,14 +46,14 @@ fn what_goes_in_comes_out_of_every_codec_at_every_length() {
 fn what_does_not_pay_is_stored_as_it_is() {
     for codec in codecs() {
         let coder = Coder::new(codec, PAGE).unwrap();
-        let object = text(PAGE, 1);
+        let object = text(1, PAGE);
         let (form, stored) = encoded(&coder, &object, PAGE);
         if form == Form::Raw {
             continue;
         }
         assert_eq!(encoded(&coder, &object, stored.len()), (form, stored.clone()));
         assert_eq!(encoded(&coder, &object, stored.len() - 1), (Form::Raw, object));
-        assert_eq!(encoded(&coder, &noise(PAGE), PAGE), (Form::Raw, noise(PAGE)));
+        assert_eq!(encoded(&coder, &noise(1, PAGE), PAGE), (Form::Raw, noise(1, PAGE)));
     }
 }
 
@@ -87,7 +62,7 @@ fn a_dictionary_pays_and_only_its_own_reads() {
     let with = Zstd::default().dictionary(dictionary());
     let plain = Coder::new(Codec::Zstd(Zstd::default()), PAGE).unwrap();
     let coder = Coder::new(Codec::Zstd(with), PAGE).unwrap();
-    let object = text(600, 7777);
+    let object = text(7777, 600);
     let (form, stored) = encoded(&coder, &object, PAGE);
     assert!(stored.len() + 20 < encoded(&plain, &object, PAGE).1.len());
     let mut out = [0; PAGE];
@@ -104,7 +79,7 @@ fn damage_is_an_error_or_another_object_of_the_same_length() {
     for codec in codecs() {
         let coder = Coder::new(codec, PAGE).unwrap();
         for len in [300, PAGE] {
-            let (form, stored) = encoded(&coder, &text(len, 3), PAGE);
+            let (form, stored) = encoded(&coder, &text(3, len), PAGE);
             let mut refused = 0;
             let mut out = [0; PAGE];
             for at in 0..stored.len() {

@@ -1,6 +1,6 @@
 //! Idle objects become smaller, others stay, and nobody has other bytes.
 
-use super::coded::{noise, text};
+use super::samples::{noise, text};
 use super::*;
 use crate::zpool::objects::Stored;
 
