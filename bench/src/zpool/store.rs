@@ -51,12 +51,6 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Store {
     pool: Pool,
-    page: usize,
-    coded: bool,
-}
-
-thread_local! {
-    static CODED: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 impl Store {
@@ -69,8 +63,8 @@ impl Store {
                 .table(TableChoice::Rules(rules(page_size(), chain, merge)))
                 .compaction(Compaction::Manual),
         };
-        let options = options.codec(Codec::None);
-        Ok(Self { pool: options.build()?, page: page_size().bytes().as_usize(), coded })
+        let codec = if coded { Codec::Lz4 } else { Codec::None };
+        Ok(Self { pool: options.codec(codec).build()? })
     }
 
     /// The pool.
@@ -81,35 +75,13 @@ impl Store {
     /// Stores an object.
     #[inline]
     pub(super) fn insert(&self, object: &[u8]) -> Result<Handle, Error> {
-        if !self.coded {
-            return Ok(self.pool.insert(object)?);
-        }
-        CODED.with_borrow_mut(|coded| {
-            coded.resize(lzzzz::lz4::max_compressed_size(self.page), 0);
-            let len = lzzzz::lz4::compress(object, coded, lzzzz::lz4::ACC_LEVEL_DEFAULT);
-            Ok(match len {
-                Ok(len) if len < object.len() => self.pool.insert(&coded[..len])?,
-                _ => self.pool.insert(object)?,
-            })
-        })
+        Ok(self.pool.insert(object)?)
     }
 
     /// Copies an object out; its length.
     #[inline]
     pub(super) fn read(&self, handle: Handle, out: &mut [u8]) -> Result<usize, Error> {
-        if !self.coded {
-            return Ok(self.pool.read(handle, out)?);
-        }
-        let stored = self.pool.get(handle)?;
-        let out = &mut out[..self.page];
-        match stored.len() {
-            len if len == self.page => out.copy_from_slice(&stored),
-            _ => {
-                let len = lzzzz::lz4::decompress(&stored, out);
-                len.map_err(|e| std::io::Error::other(e.to_string()))?;
-            }
-        }
-        Ok(self.page)
+        Ok(self.pool.read(handle, out)?)
     }
 
     /// Drops an object.
