@@ -28,7 +28,7 @@ const ZRAM: &str = "zram";
 const ZRAM_COMPACTED: &str = "zram, compacted";
 
 /// The pool as it compacts by itself.
-const OURS: [Classes; 2] = [Classes::Default, Classes::Fitted];
+const OURS: [Classes; 1] = [Classes::Default];
 
 /// In front of an object in the kernel.
 const HEADER: usize = 8;
@@ -122,18 +122,17 @@ pub(super) fn beside_zram(
         }
         steps_of(tree, "_tree", zspage_pages, &mut worst, report)?;
     }
-    for ([all, plain], suffix) in worst.into_iter().zip(["", "_fitted"]) {
-        report.ratio(&format!("{WORST}{suffix}"), all);
-        report.ratio(&format!("{WORST}{suffix}_plain"), plain);
+    for [all, plain] in worst {
+        report.ratio(WORST, all);
+        report.ratio(&format!("{WORST}_plain"), plain);
     }
     floor(trace, report);
     report.note(
         "overhead: the pages held beyond the bytes stored, and all else that the pool holds. Of \
          zram that is what it does not count itself, 8 bytes an object and 56 a zspage, of which \
          there are as many as its size classes (of up to 8 pages) give for the trace. _plain: \
-         without metadata on both sides; _fitted: with classes chosen for what is stored. The \
-         worst step of the directories counts, of either workload. Both are looked at after the \
-         same changes; the pool compacts by itself only.",
+         without metadata on both sides. The worst step of the directories counts, of either \
+         workload. Both are looked at after the same changes; the pool compacts by itself only.",
     );
     Ok(columns)
 }

@@ -12,10 +12,8 @@ pub(super) enum Classes {
     /// As the patch and the kernel do, and nothing is compacted: the longest zspage in pages, and
     /// whether classes are merged.
     Rules(u64, bool),
-    /// As the pool does if it is not told.
+    /// As the pool does if it is not told: chosen again and again for what is stored.
     Default,
-    /// Chosen again and again for what is stored.
-    Fitted,
 }
 
 /// The kernel's rules, with zspages of up to `chain` pages.
@@ -29,7 +27,6 @@ impl Classes {
             Self::Rules(chain, true) => format!("glebe, chain {chain}, merge"),
             Self::Rules(chain, false) => format!("glebe, chain {chain}, no merge"),
             Self::Default => "glebe".into(),
-            Self::Fitted => "glebe, fitted".into(),
         }
     }
 }
@@ -58,7 +55,6 @@ impl Store {
     pub(super) fn new(classes: Classes, coded: bool) -> Result<Self, Error> {
         let options = match classes {
             Classes::Default => Pool::options(),
-            Classes::Fitted => Pool::options().table(TableChoice::Fitted),
             Classes::Rules(chain, merge) => Pool::options()
                 .table(TableChoice::Rules(rules(page_size(), chain, merge)))
                 .compaction(Compaction::Manual),
