@@ -47,6 +47,8 @@ bench: build
 	$(GLEBE) bench volatile
 	$(GLEBE) bench vmap
 	$(GLEBE) bench zpool
+	$(GLEBE) bench contig
+	$(GLEBE) bench gpu
 	$(GLEBE) stress volatile --seconds 60 --engine scan
 	$(GLEBE) stress volatile --seconds 60 --engine tag
 

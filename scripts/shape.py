@@ -198,7 +198,7 @@ FILE_CALL = re.compile(
 )
 # The probe's attempts need none: each has an answer for every outcome. A signal handler's fills may
 # have none: a point takes a lock.
-POINTLESS = ("sys/probe", "sys/io_uring.rs", "sys/uffd.rs", "sys/file.rs", "sys/sigbus/fill.rs")
+POINTLESS = ("sys/probe", "sys/uffd.rs", "sys/file.rs", "sys/sigbus/fill.rs")
 
 
 def fault_points(path, code, line_of, tested):

@@ -2,7 +2,7 @@
 # Every test, in each of the circumstances that change what the library does:
 #   1. the whole workspace, documentation examples included;
 #   2. the stress tests where the C library registers no restartable sequences (rseq);
-#   3. the life of a reserve with its n-th kernel call failing, for every n;
+#   3. the life of a reserve with its n-th kernel call failing, for every n; a pool changed beside;
 #   4. the concurrency models under loom;
 #   5. the library's tests as a user without privileges, where the caller is root.
 # Ends with the reasons for which tests were skipped and their number. Runs all five whatever
@@ -77,7 +77,7 @@ else
 fi
 
 stage "faults in kernel calls" \
-    cargo test -p glebe --features faults --test faults -- --show-output
+    cargo test -p glebe --features faults --test pool_stress --test faults -- --show-output
 
 if [ -f crates/glebe/tests/loom.rs ]; then
     stage "loom models" env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \

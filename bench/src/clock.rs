@@ -61,6 +61,12 @@ pub fn thread_cpu() -> Duration {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// CPU time all threads of this process have used, ended ones too.
+#[must_use]
+pub fn process_cpu() -> Duration {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 /// A duration as a sample in microseconds.
 #[must_use]
 pub fn micros(time: Duration) -> f64 {
@@ -78,7 +84,7 @@ pub fn utc_now() -> String {
 #[inline(never)]
 fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a live timespec; both clocks exist on every Linux, so the call cannot fail
+    // SAFETY: `time` is a live timespec; these clocks exist on every Linux, so the call cannot fail
     // and leave it unwritten (and it is initialised in any case).
     unsafe { libc::clock_gettime(clock, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

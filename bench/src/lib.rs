@@ -35,5 +35,11 @@ pub mod vmap;
 // The compressed-object pool.
 pub mod zpool;
 
+// Contiguous memory, used and had.
+pub mod contig;
+
+// Host memory beside a GPU.
+pub mod gpu;
+
 #[cfg(test)]
 mod scratch;

@@ -21,6 +21,7 @@
 mod frames;
 mod map;
 mod pool;
+mod raises;
 mod standing;
 
 use std::fmt;
@@ -31,7 +32,7 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use crate::clock::{Elapsed, Stopwatch};
-pub(crate) use frames::longest_run;
+pub(crate) use frames::{frames_of, longest_run};
 use map::Map;
 use pool::Overcommit;
 pub use standing::StandingPool;
@@ -198,6 +199,11 @@ impl PeerBlock {
     #[must_use]
     pub fn obtained(&self) -> Elapsed {
         self.obtained
+    }
+
+    /// The first address.
+    pub(crate) fn address(&self) -> usize {
+        self.map.address()
     }
 
     /// The longest run of adjacent page frames in address order, read from `/proc/self/pagemap`;

@@ -7,11 +7,13 @@
 //! Units: pages in the map, microseconds in the plot. Numbers that are not finite are not drawn.
 
 mod canvas;
+mod frames;
 mod lines;
 mod map;
 mod plot;
 
-use glebe::units::PageSize;
+use glebe::sys::kpage::Use;
+use glebe::units::{Bytes, PageSize};
 
 use canvas::Canvas;
 
@@ -100,6 +102,27 @@ pub struct LinePlot {
     pub y_title: String,
     /// The contestants.
     pub series: Vec<Line>,
+}
+
+/// Physical memory and what it is used for, block by block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameMap {
+    /// Heading; long ones are broken into lines.
+    pub title: String,
+    /// What the picture shows, under the heading.
+    pub subtitle: String,
+    /// Bytes of a block.
+    pub block: Bytes,
+    /// The blocks, by frame number. Where there are more than fit, neighbours share a place.
+    pub uses: Vec<Use>,
+}
+
+/// Draws physical memory.
+#[must_use]
+pub fn frames(map: &FrameMap) -> String {
+    let mut canvas = Canvas::new(&map.title);
+    frames::draw(&mut canvas, map);
+    canvas.finish()
 }
 
 /// Draws what changes over time, one plot below another; the first one's title is the picture's.

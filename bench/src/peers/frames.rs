@@ -15,6 +15,17 @@ const PRESENT: u64 = 1 << 63;
 
 /// The longest run of adjacent frames among `pages` from `address`; `None` if frames are hidden.
 pub(crate) fn longest_run(address: usize, pages: Pages) -> Option<Pages> {
+    longest(read(address, pages)?.into_iter())
+}
+
+/// The frame of each of `pages` from `address`, nothing for one that is not there; `None` if frames
+/// are hidden.
+pub(crate) fn frames_of(address: usize, pages: Pages) -> Option<Vec<Option<u64>>> {
+    read(address, pages).filter(|frames| !frames.contains(&Some(0)))
+}
+
+/// A hidden frame reads as zero.
+fn read(address: usize, pages: Pages) -> Option<Vec<Option<u64>>> {
     let first = address as u64 >> page_size().shift();
     let mut entries = vec![0; pages.as_usize() * ENTRY_BYTES];
     let pagemap = File::open("/proc/self/pagemap").ok()?;
@@ -23,7 +34,7 @@ pub(crate) fn longest_run(address: usize, pages: Pages) -> Option<Pages> {
         let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
         (entry & PRESENT != 0).then_some(entry & FRAME)
     });
-    longest(frames)
+    Some(frames.collect())
 }
 
 /// `None` if a present page shows no frame; a page that is not present breaks a run.

@@ -1,43 +1,30 @@
 //! The hugetlb pool's overcommit limit, raised and put back by differences.
 //!
 //! [`Overcommit`] adds what a block needs to `nr_overcommit_hugepages` and takes the same away when
-//! dropped, each time under the project's lock file, so that owners that come and go in any order
-//! end where they began. A process that is killed outright leaves the limit raised by what its
-//! blocks held; the limit alone takes no memory.
+//! dropped, each time under the lock of the pools, so that owners that come and go in any order end
+//! where they began. What a process had raised it by that was killed outright is taken off by the
+//! next that raises or lowers it ([`raises`]).
 //!
-//! Unit: hugepages. Lock: an exclusive flock(2) on [`LOCK_NAME`], held for one read
-//! and one write.
+//! Unit: hugepages. Lock: that of [`with_pools_locked`], held for one read and one write.
 //! Source: Documentation/admin-guide/mm/hugetlbpage.rst.
-//!
-//! # Safety
-//! One call, on a descriptor that its file keeps open.
-#![allow(unsafe_code)]
 
-use std::env;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use glebe::contig::with_pools_locked;
 use glebe::error::OsError;
+use glebe::sys::process::Process;
 use glebe::units::Bytes;
 
+use super::raises::{self, Raise};
 use super::PeerError;
-
-const LOCK_NAME: &str = "glebe-hugetlb.lock";
 
 /// The limit raised by a number of hugepages, for as long as this lives.
 #[derive(Debug)]
 pub(super) struct Overcommit {
-    limit: PathBuf,
-    raised: u64,
+    raise: Raise,
     idle_before: u64,
-}
-
-/// The project's lock on changes of the hugetlb pool, held until dropped.
-struct PoolLock {
-    _file: File,
 }
 
 /// The size of hugepage that one page-table leaf maps, as far as the machine has a pool of it.
@@ -65,11 +52,19 @@ impl Overcommit {
     /// The same for the pool with its files in directory `pool`.
     fn raise_in(pool: &Path, pages: u64) -> Result<Self, PeerError> {
         let limit = pool.join("nr_overcommit_hugepages");
-        let _lock = lock()?;
-        let idle =
-            read(&pool.join("free_hugepages"))?.saturating_sub(read(&pool.join("resv_hugepages"))?);
-        write(&limit, read(&limit)?.saturating_add(pages))?;
-        Ok(Self { limit, raised: pages, idle_before: idle.min(pages) })
+        let [free, promised] = ["free_hugepages", "resv_hugepages"].map(|name| pool.join(name));
+        let raise = Raise { process: Process::this()?, pages, limit };
+        let idle = with_pools_locked(|| {
+            let idle = read(&free)?.saturating_sub(read(&promised)?);
+            let mut raises = without_ended()?;
+            write(&raise.limit, read(&raise.limit)?.saturating_add(pages))?;
+            raises.push(raise.clone());
+            raises::write(&raises).inspect_err(|_| {
+                let _ = lower(&raise);
+            })?;
+            Ok::<_, OsError>(idle)
+        })??;
+        Ok(Self { raise, idle_before: idle.min(pages) })
     }
 
     /// Hugepages, of those needed, that lay idle in the pool.
@@ -80,51 +75,36 @@ impl Overcommit {
 
 impl Drop for Overcommit {
     fn drop(&mut self) {
-        let lowered = lock()
-            .and_then(|_lock| write(&self.limit, read(&self.limit)?.saturating_sub(self.raised)));
-        if let Err(error) = lowered {
-            eprintln!(
-                "glebe-bench: {} stays raised by {}: {error}",
-                self.limit.display(),
-                self.raised
-            );
+        // Also gives back what others could not, as long as these pages were in use.
+        let lowered = with_pools_locked(|| {
+            let mut raises = without_ended()?;
+            if let Some(at) = raises.iter().position(|raise| *raise == self.raise) {
+                raises.swap_remove(at);
+            }
+            raises::write(&raises)?;
+            lower(&self.raise)
+        });
+        if let Err(error) = lowered.and_then(|lowered| lowered) {
+            let Raise { limit, pages, .. } = &self.raise;
+            eprintln!("glebe-bench: {} stays raised by {pages}: {error}", limit.display());
         }
     }
 }
 
-/// Takes the lock that every change of the pool is made under: the one place that knows how.
-fn lock() -> Result<PoolLock, OsError> {
-    let (path, file) = open_lock()?;
-    loop {
-        // SAFETY: the descriptor is open for as long as `file` lives; flock takes no pointer.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
-            return Ok(PoolLock { _file: file });
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(OsError::new("flock", path.display().to_string(), error));
-        }
-    }
+fn lower(raise: &Raise) -> Result<(), OsError> {
+    write(&raise.limit, read(&raise.limit)?.saturating_sub(raise.pages))
 }
 
-/// Opens the file that glebe's processes agree on: the first of its places that can hold one.
-fn open_lock() -> Result<(PathBuf, File), OsError> {
-    let places = [Path::new("/run/lock"), &env::temp_dir()].map(|dir| dir.join(LOCK_NAME));
-    let mut refused = None;
-    for path in places {
-        let opened = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(&path);
-        match opened {
-            Ok(file) => return Ok((path, file)),
-            Err(e) => refused = Some(OsError::new("open", path.display().to_string(), e)),
-        }
+/// Takes off what processes that have ended had raised limits by; what the others did.
+fn without_ended() -> Result<Vec<Raise>, OsError> {
+    let (ended, alive): (Vec<_>, Vec<_>) =
+        raises::read()?.into_iter().partition(|raise| raise.process.has_ended());
+    if !ended.is_empty() {
+        raises::write(&alive)?;
+        // A limit that cannot be read is a test's, which has gone.
+        ended.iter().for_each(|raise| drop(lower(raise)));
     }
-    Err(refused.unwrap_or_else(|| OsError::new("open", LOCK_NAME, io::ErrorKind::NotFound.into())))
+    Ok(alive)
 }
 
 fn read(path: &Path) -> Result<u64, OsError> {
@@ -155,7 +135,7 @@ mod tests {
         }
         let limit = || read(&dir.path().join("nr_overcommit_hugepages")).unwrap();
         let one = match Overcommit::raise_in(dir.path(), 3) {
-            Err(PeerError::Os(e)) if e.subject().ends_with(LOCK_NAME) => {
+            Err(PeerError::Os(e)) if e.subject().ends_with(".lock") => {
                 println!("skipped: {e}");
                 return;
             }
@@ -168,5 +148,33 @@ mod tests {
         assert_eq!(limit(), 12);
         drop(two);
         assert_eq!(limit(), 7);
+    }
+
+    #[test]
+    fn what_a_process_that_was_killed_had_raised_is_taken_off_by_the_next() {
+        let dir = Scratch::new("ended");
+        let path = dir.path().join("nr_overcommit_hugepages");
+        for (name, value) in
+            [("nr_overcommit_hugepages", 12), ("free_hugepages", 0), ("resv_hugepages", 0)]
+        {
+            write(&dir.path().join(name), value).unwrap();
+        }
+        let ended = Raise { process: Process::this().unwrap().none(), pages: 5, limit: path };
+        let recorded = with_pools_locked(|| {
+            let mut raises = raises::read()?;
+            raises.push(ended.clone());
+            raises::write(&raises)
+        });
+        if let Err(why) = recorded.and_then(|recorded| recorded) {
+            println!("skipped: {why}");
+            return;
+        }
+        // Any other may be the next, of this machine's limit too.
+        let next = Overcommit::raise_in(dir.path(), 3).unwrap();
+        assert_eq!(read(&ended.limit).unwrap(), 10);
+        drop(next);
+        assert_eq!(read(&ended.limit).unwrap(), 7);
+        let left = with_pools_locked(|| raises::read().unwrap()).unwrap();
+        assert!(left.iter().all(|raise| raise.limit != ended.limit), "{left:?}");
     }
 }

@@ -1,5 +1,8 @@
 //! On the machine as it is: without root or hugepages the parts that need them skip.
 
+use glebe::contig::{with_pools_locked, SetAside, Source};
+use glebe::sys::hugetlb;
+
 use super::*;
 
 fn check(peer: Peer, pages: u64) {
@@ -73,4 +76,54 @@ fn a_window_of_the_standing_pool_is_the_same_pages_each_time() {
     assert_eq!(pool.measure(pages).longest_run, first.longest_run);
     let beyond = Pages::new(1 << 20);
     assert!(pool.measure(beyond).failed.is_some(), "a window beyond the file");
+}
+
+#[test]
+fn what_is_set_aside_beside_surplus_pages_goes_back_without_them() {
+    let Source::Hugetlb(size) = Source::HUGETLB_2M else { unreachable!() };
+    let Some(pool) = hugetlb::Pool::of(size) else {
+        println!("skipped: no pool of 2 MiB pages");
+        return;
+    };
+    // Others change the pool too; what they have claimed is theirs, and they come and go.
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        let before = unclaimed(&pool);
+        // More than lies idle.
+        let huge = Pages::new(pool.counts().unwrap().available() + 8);
+        let surplus = match Peer::SurplusHugetlb.alloc(huge.bytes(size).pages_up(page_size())) {
+            Ok(block) => block,
+            Err(e) => {
+                println!("skipped: {e}");
+                return;
+            }
+        };
+        let aside = SetAside::new(size, 4).unwrap();
+        assert_eq!(aside.pages(), 4);
+        drop(surplus);
+        drop(aside);
+        seen.push((before, unclaimed(&pool)));
+        if seen.last().is_some_and(|(before, after)| before == after) {
+            return;
+        }
+    }
+    panic!("persistent pages that nobody claims, before and after: {seen:?}");
+}
+
+/// Persistent pages less those in the record of claims.
+fn unclaimed(pool: &hugetlb::Pool) -> i128 {
+    with_pools_locked(|| {
+        let text = std::fs::read_to_string("/run/lock/glebe-hugetlb.claims").unwrap_or_default();
+        let size = pool.size().bytes().get().to_string();
+        let pages = text.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            (fields.get(3) == Some(&&*size)).then(|| fields[4].parse::<i128>().unwrap())
+        });
+        let [all, surplus] = ["nr_hugepages", "surplus_hugepages"].map(|name| -> i128 {
+            let text = std::fs::read_to_string(pool.path().with_file_name(name)).unwrap();
+            text.trim().parse().unwrap()
+        });
+        all - surplus - pages.sum::<i128>()
+    })
+    .unwrap()
 }

@@ -37,10 +37,11 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
     report.ratio(&ratio, f64::NAN); // there in any case
     let reserve =
         map(affordable(RESERVE, 4)?, Reserve::builder().zero_ahead(Pages::new(LARGEST + SLACK)))?;
-    let longest = reserve.contig().longest_run().get();
-    if longest < LARGEST || reserve.len().get() < 3 * LARGEST {
+    // Two are held at once.
+    let fit: u64 = reserve.contig().runs().iter().map(|run| run.pages.len() / LARGEST).sum();
+    if fit < 2 || reserve.len().get() < 3 * LARGEST {
         let why = format!(
-            "{} pages with a run of {longest} are too few; free memory, or be root",
+            "{} pages with room for {fit} runs of {LARGEST} are too few; free memory, or be root",
             reserve.len().get()
         );
         report.absent(&name, "glebe", "us", &why);

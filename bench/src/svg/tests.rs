@@ -179,3 +179,22 @@ fn lines_have_a_mark_for_each_point_that_is_a_number() {
     assert_eq!((counts["path.w s0"], counts.get("path.w s1")), (1, None));
     assert!(read(&lines(&[])).is_ok());
 }
+
+#[test]
+fn physical_memory_has_a_bar_for_each_run() {
+    use Use::{Absent, Free, Other, PoolIdle, PoolInUse, Thp};
+    let map = |uses: Vec<Use>| FrameMap {
+        title: "Frames".into(),
+        subtitle: "a < b".into(),
+        block: Bytes::mib(2),
+        uses,
+    };
+    let mut uses = vec![PoolIdle, PoolIdle, PoolInUse, Absent, Thp, Other, PoolIdle];
+    uses.extend(vec![Absent; 1024]);
+    uses.extend([Free; 3]);
+    let counts = read(&frames(&map(uses))).expect("well-formed");
+    // One for the legend, and one for each run.
+    assert_eq!((counts["rect.tenant"], counts["rect.first"], counts["rect.free"]), (3, 2, 2));
+    assert!(read(&frames(&map(Vec::new()))).is_ok());
+    assert!(read(&frames(&map(vec![Other; 1 << 17]))).is_ok());
+}

@@ -7,11 +7,14 @@ use glebe::extent::Extent;
 
 use crate::reserve::keyed::Random;
 
-use super::space::Space;
+use super::space::{Place, Space};
 use super::state::State;
 
 /// Logarithm of the bytes of a page, by which the kernel's test asks for alignments.
-const PAGE_LOG: u64 = 12;
+pub(super) const PAGE_LOG: u64 = 12;
+
+/// Requests of which the blocks are looked up together.
+const AHEAD: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Case {
@@ -39,12 +42,42 @@ pub(super) enum Case {
     Adversary,
 }
 
+/// What is asked for, in few bytes, since thousands lie in a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    len: u64,
     align: u64,
-    within: Option<Extent>,
-    victim: usize,
+    len: u32,
+    victim: u32,
+    window_start: u32,
+    /// 0: no window.
+    window_len: u32,
+}
+
+impl Request {
+    #[inline]
+    pub(super) fn len(&self) -> u64 {
+        self.len.into()
+    }
+
+    #[inline]
+    pub(super) fn within(&self) -> Option<Extent> {
+        Extent::new(self.window_start.into(), self.window_len.into())
+    }
+}
+
+/// A block, or none if its length is 0.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub(super) place: Place,
+    pub(super) len: u32,
+}
+
+impl Held {
+    /// The held blocks of `state`, which are at `places`.
+    pub(super) fn all(state: &State, places: &[Place]) -> Vec<Self> {
+        let blocks = state.held.iter().zip(places);
+        blocks.map(|(held, &place)| Self { place, len: held.len() as u32 }).collect()
+    }
 }
 
 impl Case {
@@ -81,31 +114,36 @@ impl Case {
     /// So many requests, the same ones for the same state.
     pub(super) fn requests(self, state: &State, count: usize) -> Vec<Request> {
         let mut random = Random::new(count as u64);
-        let window = (state.used_end / 64).max(200);
+        let window = (state.used_end / 64).max(200) as u32;
         let mut nth = 0;
         let one = || {
             nth += 1;
-            let victim = random.below(state.held.len() as u64) as usize;
-            let mut within = None;
-            let (len, align) = match self {
-                Self::FixSize | Self::FullFit => (1, 1),
-                Self::LongBusyList | Self::BusyFrag => (if nth % 2 == 1 { 100 } else { 1 }, 1),
-                Self::RandomSize | Self::Churn => (1 + random.below(100), 1),
-                Self::FixAlign => (5, 8),
-                Self::RandomSizeAlign => {
-                    let byte = random.below(256);
-                    (byte % 10 + 1, 1 << (byte % 23).saturating_sub(PAGE_LOG))
-                }
-                Self::AlignShift => (1, 1 << (nth % 64_u64).saturating_sub(PAGE_LOG)),
-                Self::Window => {
-                    within = Extent::new(random.below(state.used_end), window);
-                    (1 + random.below(100), 1)
-                }
-                Self::Adversary => (8, 8),
-            };
-            Request { len, align, within, victim }
+            let victim = random.below(state.held.len() as u64) as u32;
+            let (mut window_start, mut window_len) = (0, 0);
+            let (len, align) = self.draw(nth, &mut random);
+            if self == Self::Window {
+                window_start = random.below(state.used_end) as u32;
+                window_len = window;
+            }
+            Request { align, len: len as u32, victim, window_start, window_len }
         };
         std::iter::repeat_with(one).take(count).collect()
+    }
+
+    /// Length and alignment of the request of that number, from 1.
+    pub(super) fn draw(self, nth: u64, random: &mut Random) -> (u64, u64) {
+        match self {
+            Self::FixSize | Self::FullFit => (1, 1),
+            Self::LongBusyList | Self::BusyFrag => (if nth % 2 == 1 { 100 } else { 1 }, 1),
+            Self::RandomSize | Self::Churn | Self::Window => (1 + random.below(100), 1),
+            Self::FixAlign => (5, 8),
+            Self::RandomSizeAlign => {
+                let byte = random.below(256);
+                (byte % 10 + 1, 1 << (byte % 23).saturating_sub(PAGE_LOG))
+            }
+            Self::AlignShift => (1, 1 << (nth % 64).saturating_sub(PAGE_LOG)),
+            Self::Adversary => (8, 8),
+        }
     }
 
     /// Requests that are answered before any of their blocks is freed.
@@ -121,18 +159,27 @@ impl Case {
     pub(super) fn serve(
         self,
         space: &mut dyn Space,
-        held: &mut [Option<Extent>],
+        held: &mut [Held],
         requests: &[Request],
-        mut tell: impl FnMut(Option<u64>),
+        mut tell: impl FnMut(Option<Place>),
     ) {
         if self == Self::Churn {
-            for request in requests {
-                let place = &mut held[request.victim];
-                if let Some(old) = place.take() {
-                    space.free(old.start(), old.len());
+            for (nth, request) in requests.iter().enumerate() {
+                if nth % AHEAD == 0 {
+                    // The caller's own table: no contestant is to wait for it.
+                    for request in requests[nth..].iter().take(AHEAD) {
+                        std::hint::black_box(held[request.victim as usize].len);
+                    }
                 }
-                let answer = space.alloc(request.len, request.align, request.within);
-                *place = answer.and_then(|start| Extent::new(start, request.len));
+                let block = &mut held[request.victim as usize];
+                if block.len > 0 {
+                    space.free(block.place, block.len.into());
+                    block.len = 0;
+                }
+                let answer = space.alloc(request.len(), request.align, request.within());
+                if let Some(place) = answer {
+                    *block = Held { place, len: request.len };
+                }
                 tell(answer);
             }
             return;
@@ -140,12 +187,12 @@ impl Case {
         for group in requests.chunks(self.at_once()) {
             let mut answers = [None; 2];
             for (request, answer) in group.iter().zip(&mut answers) {
-                *answer = space.alloc(request.len, request.align, request.within);
+                *answer = space.alloc(request.len(), request.align, request.within());
                 tell(*answer);
             }
             for (request, answer) in group.iter().zip(answers) {
-                if let Some(start) = answer {
-                    space.free(start, request.len);
+                if let Some(place) = answer {
+                    space.free(place, request.len());
                 }
             }
         }

@@ -14,8 +14,9 @@
 //! red-black trees after Guibas and Sedgewick 1978.
 
 use glebe::extent::Extent;
+use glebe::sys::madvise::prefer_huge;
 
-use super::space::Space;
+use super::space::{Place, Space};
 
 const NIL: u32 = 0;
 
@@ -44,8 +45,13 @@ pub(super) struct RbTree {
 }
 
 impl RbTree {
-    pub(super) fn new(padded: bool) -> Self {
-        let (nodes, links) = (vec![ABSENT], vec![[NIL, NIL]]);
+    /// With room for `most` extents, on huge pages, as the free tree's nodes are and the kernel's.
+    pub(super) fn new(most: usize, padded: bool) -> Self {
+        let (mut nodes, mut links) = (Vec::with_capacity(most + 1), Vec::with_capacity(most + 1));
+        prefer_huge(nodes.spare_capacity_mut());
+        prefer_huge(links.spare_capacity_mut());
+        nodes.push(ABSENT);
+        links.push([NIL, NIL]);
         Self { nodes, links, root: NIL, spare: Vec::new(), padded }
     }
 
@@ -318,7 +324,7 @@ fn place(node: &Node, len: u64, align: u64, low: u64) -> Option<u64> {
 }
 
 impl Space for RbTree {
-    fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<u64> {
+    fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<Place> {
         let (low, high) = within.map_or((0, u64::MAX), |within| (within.start(), within.end()));
         let (n, taken) = self.find(len, align, low, high)?;
         let Node { start, len: old, child, .. } = *self.at(n);
@@ -337,10 +343,11 @@ impl Space for RbTree {
                 self.insert(start, taken - start, parent, side);
             }
         }
-        Some(taken)
+        Some(Place::at(taken))
     }
 
-    fn free(&mut self, start: u64, len: u64) {
+    fn free(&mut self, place: Place, len: u64) {
+        let start = u64::from(place.start);
         let (mut parent, mut side, mut n) = (NIL, 0, self.root);
         while n != NIL {
             parent = n;

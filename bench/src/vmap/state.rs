@@ -24,7 +24,8 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn of(case: Case, n: usize) -> Self {
+    /// What `case` begins with; `aged` is [`State::aged`] of n, which most do.
+    pub(super) fn of(case: Case, n: usize, aged: &Self) -> Self {
         match case {
             Case::FixSize | Case::LongBusyList => Self::packed((0..n).map(|_| (1, true))),
             Case::FullFit => Self::packed((0..2 * n).map(|i| (1, i % 2 == 0))),
@@ -37,7 +38,7 @@ impl State {
                 let blocks = (0..n).map(|i| (8, i % 2 == 1));
                 Self::packed([(1, true)].into_iter().chain(blocks))
             }
-            _ => Self::aged(n),
+            _ => aged.clone(),
         }
     }
 
@@ -61,7 +62,7 @@ impl State {
 
     /// Blocks of 1 to 100 pages, of which four times as many as there are were freed and allocated
     /// again.
-    fn aged(n: usize) -> Self {
+    pub(super) fn aged(n: usize) -> Self {
         let mut random = Random::new(n as u64);
         let span = Extent::new(0, END).expect("not empty");
         let mut tree = FreeTree::with_classes(span, 2 * n + 2, Classes::NONE);

@@ -12,10 +12,10 @@
 //! have been told to one of them at least. Meanwhile children are *forked* that unmark what they
 //! inherit.
 //!
-//! A run in which the kernel purged nothing of a region, or everything, has shown nothing of it and
-//! fails. No more may be told as lost than the kernel says that it took (`pglazyfreed` of the whole
-//! machine, with some leeway). Seeds are fixed; the interleaving is not. Units: pages,
-//! milliseconds.
+//! A run in which the kernel purged nothing of a region, or everything, has shown nothing of it: it
+//! goes on for a while, and fails if nothing comes of that. No more may be told as lost than the
+//! kernel says that it took (`pglazyfreed` of the whole machine, with some leeway). Seeds are
+//! fixed; the interleaving is not. Units: pages, milliseconds.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -54,7 +54,9 @@ const SHARED: u64 = 1024;
 /// Told as lost for each page that the kernel counts as taken: a huge page in parts can lose some
 /// of them uncounted.
 const LEEWAY: f64 = 1.25;
-/// Beyond the time of the stress: start, end, a machine that is busy.
+/// Beyond the time of the stress, while a region has shown nothing.
+const GRACE: Duration = Duration::from_secs(40);
+/// Beyond that: start, end, a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What to do.
@@ -176,6 +178,17 @@ impl Shared {
 }
 
 impl Counts {
+    /// Why a region with these counts has shown nothing, if so.
+    fn shown_nothing(&self, kind: Kind, which: Which) -> Option<&'static str> {
+        let refills = kind == Kind::Refilled && which == Which::Scan;
+        match self {
+            Self { purged_pages: 0, .. } => Some("nothing was purged"),
+            Self { intact_pages: 0, .. } => Some("nothing was kept"),
+            Self { refilled_pages: 0, .. } if refills => Some("nothing was refilled"),
+            _ => None,
+        }
+    }
+
     fn add(&mut self, other: Self) {
         self.marks += other.marks;
         self.unmarks += other.unmarks;
@@ -231,24 +244,13 @@ impl Found {
 }
 
 impl Part {
-    /// Why the region has shown nothing, if so.
-    fn shown_nothing(&self, kind: Kind, counts: &Counts) -> Option<&'static str> {
-        let refills = kind == Kind::Refilled && self.which == Which::Scan;
-        match counts {
-            Counts { purged_pages: 0, .. } => Some("nothing was purged"),
-            Counts { intact_pages: 0, .. } => Some("nothing was kept"),
-            Counts { refilled_pages: 0, .. } if refills => Some("nothing was refilled"),
-            _ => None,
-        }
-    }
-
     /// Whether nothing was wrong, and the kernel took and left something of each region.
     #[must_use]
     pub fn passed(&self) -> bool {
         let Some(found) = &self.found else { return false };
         let good = |(kind, counts): &(Kind, Counts)| {
             let none = counts.checks().iter().all(|(_, count)| *count == 0);
-            none && counts.errors.is_empty() && self.shown_nothing(*kind, counts).is_none()
+            none && counts.errors.is_empty() && counts.shown_nothing(*kind, self.which).is_none()
         };
         found.grounds.len() == Kind::ALL.len()
             && found.grounds.iter().all(good)
@@ -288,8 +290,8 @@ impl fmt::Display for Outcome {
             writeln!(f, "dropped        {} pages, on purpose", counts.dropped_pages)?;
             writeln!(f, "forks          {}", counts.forks)?;
             for (kind, of) in &found.grounds {
-                let wrong = part
-                    .shown_nothing(*kind, of)
+                let wrong = of
+                    .shown_nothing(*kind, part.which)
                     .map_or(String::new(), |why| format!("  WRONG: {why}"));
                 let (intact, purged) = (of.intact_pages, of.purged_pages);
                 let more = match kind {
@@ -361,7 +363,7 @@ pub(super) fn part(
 ) -> Result<Part, Error> {
     let group = Group::of(LIMIT)?;
     let which = plan.which;
-    let (found, group) = job::ask(&group, &Job::Stress(plan), time + PATIENCE, progress)?;
+    let (found, group) = job::ask(&group, &Job::Stress(plan), time + GRACE + PATIENCE, progress)?;
     Ok(Part { which, found, group })
 }
 

@@ -1,8 +1,9 @@
 //! [`run`]: the benchmark `zpool`: what the pool holds beyond what is stored, step by step, beside
 //! zram and allocators; pages stored and loaded, compaction, and small objects that come and go.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use glebe::error::OsError;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
@@ -11,7 +12,7 @@ use super::speed::Pages;
 use super::trace::Trace;
 use super::tree::{Place, Tree};
 use super::workload::Workload;
-use super::{churn, compaction, overhead, speed, Error};
+use super::{callback, churn, compaction, overhead, reported, speed, Error};
 use crate::corpus::{Corpus, ReadPath};
 use crate::report::Report;
 
@@ -26,6 +27,8 @@ pub struct Options {
     /// Where a kernel source tree is looked for first, and scratch files go; the temporary
     /// directory without.
     pub dir: Option<PathBuf>,
+    /// A directory, or a tarball as of kernel sources, that is stored whatever is in it.
+    pub tree: Option<PathBuf>,
     /// The command line, for the report.
     pub command: String,
 }
@@ -57,7 +60,7 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     report.check("wrong_bytes", 0);
     let plan = if options.quick { QUICK } else { FULL };
     let trace = Trace::load()?;
-    overhead::reported(&trace, &mut report)?;
+    reported::on_trace(&trace, &mut report)?;
     let traced = Workload::of_trace(&trace, plan.runs);
     let tree = tree(options, plan, &mut report)?;
     let columns = overhead::beside_zram(&trace, &traced, tree.as_ref(), &mut report)?;
@@ -66,11 +69,10 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     drop((traced, tree));
     speed::measure(&pages, plan.rounds, &mut report)?;
     speed::threads(&pages, plan.rounds, &mut report)?;
+    callback::measure(&pages, plan.rounds, &mut report)?;
     drop(pages);
     compaction::measure(&trace, plan.runs, plan.rounds.min(3), &mut report)?;
     churn::measure(plan.short_rounds, &mut report)?;
-    report.absent("callback_32000", "glebe", "us", "no pages lent by a reserve in this version");
-    report.ratio("callback_32000_vs_clean", f64::NAN);
     Ok(report)
 }
 
@@ -81,19 +83,26 @@ fn tree(options: &Options, plan: Plan, report: &mut Report) -> Result<Option<Wor
          object's length without a codec; zram has pages that LZ4 makes about as long. Random \
          deletion: files of 1 to 9 pages are made up. A quick run does a part of it.",
     );
-    let place = Place::find(options.dir.as_deref());
-    let place = place.filter(|place| !options.quick || matches!(place, Place::Directory(_)));
-    let Some(place) = place else {
+    let found = || {
+        let place = Place::find(options.dir.as_deref());
+        place.filter(|place| !options.quick || matches!(place, Place::Directory(_)))
+    };
+    let failed = |path: &Path, e| OsError::new("stat", path.display().to_string(), e);
+    let named = |path: &PathBuf| Place::named(path).map_err(|e| failed(path, e));
+    let named = options.tree.as_ref().map(named).transpose()?;
+    let Some(place) = named.or_else(found) else {
         report.note(
             "tree: no kernel source tree was found (in --dir or /usr/src, unpacked or as \
-             linux-*.tar.xz, as from Debian's linux-source; a quick run takes unpacked ones only).",
+             linux-*.tar.xz, as from Debian's linux-source; a quick run takes unpacked ones only); \
+             --tree names any directory.",
         );
         return Ok(None);
     };
     let scratch = options.dir.clone().unwrap_or_else(std::env::temp_dir);
     let tree = Tree::pack(&place, plan.files, &scratch)?;
     report.note(&format!(
-        "tree: {} in pages of {}, one file in {}; LZ4 on both sides.",
+        "tree: {} in pages of {}, one file in {}; LZ4 on both sides. Of a tree that is no \
+         kernel's ten equal parts are made, in the order of names, of which nine go.",
         place.path().display(),
         page_size().bytes(),
         plan.files
@@ -101,14 +110,15 @@ fn tree(options: &Options, plan: Plan, report: &mut Report) -> Result<Option<Wor
     Ok(Some(Workload::of_tree(tree)))
 }
 
-/// Pages to store and load: of the tree, spread over it, or of files that every machine has.
+/// Pages to store and load: of the tree, spread over it, or of files that every machine has if
+/// there is none or a small one.
 fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Result<Pages, Error> {
     /// Pages side by side.
     const RUN: usize = 64;
     let page = page_size().bytes().as_usize();
     let mut bytes = Aligned::new(plan.bytes);
     let mut filled = 0;
-    if let Some(workload) = tree {
+    if let Some(workload) = tree.filter(|tree| tree.blocks * page >= plan.bytes) {
         let wanted = (plan.bytes / page / RUN).max(1);
         let runs = workload.blocks / RUN;
         let mut runs: Vec<usize> = (0..wanted.min(runs)).map(|n| n * runs / wanted).collect();

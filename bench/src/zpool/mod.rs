@@ -2,6 +2,7 @@
 
 mod aligned;
 pub mod apart;
+mod callback;
 mod churn;
 mod compaction;
 mod made;
@@ -10,6 +11,7 @@ pub mod measure;
 pub mod model;
 mod overhead;
 mod replay;
+mod reported;
 mod speed;
 mod store;
 pub mod tables;
@@ -29,6 +31,9 @@ pub enum Error {
     /// The pool refused.
     #[error(transparent)]
     Pool(#[from] glebe::zpool::Error),
+    /// The reserve refused.
+    #[error(transparent)]
+    Reserve(#[from] glebe::reserve::Error),
     /// The kernel refused.
     #[error(transparent)]
     Os(#[from] OsError),

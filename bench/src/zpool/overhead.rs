@@ -5,7 +5,6 @@
 
 use std::fmt::Write as _;
 
-use glebe::sys::page_size;
 use glebe::units::{Bytes, PageSize};
 use glebe::zpool::{Metadata, Table};
 
@@ -13,70 +12,26 @@ use super::apart::{self, Job};
 use super::made::PAGE;
 use super::malloc::Allocator;
 use super::replay::{in_pool, in_zram, Figures, Outcome};
+use super::reported::HEADER;
 use super::store::{rules, Classes};
 use super::tables;
 use super::trace::{Trace, STEPS};
 use super::workload::{Step, Workload};
-use super::{zram, Error};
+use super::{reported, zram, Error};
 use crate::report::Report;
 
 const FINAL: &str = "overhead_final_percent";
 const RANDOM: &str = "overhead_random_delete_percent";
 const WORST: &str = "overhead_worst_vs_zram_compacted";
-const PERCENT: &str = "percent";
+pub(super) const PERCENT: &str = "percent";
 const ZRAM: &str = "zram";
 const ZRAM_COMPACTED: &str = "zram, compacted";
 
 /// The pool as it compacts by itself.
 const OURS: [Classes; 1] = [Classes::Default];
 
-/// In front of an object in the kernel.
-const HEADER: usize = 8;
-
-/// What the report of the pool's design found of these classes on the trace; the patch had the
-/// first two. By step, percent.
-const REPORTED: [(Classes, [(usize, f64); 4]); 3] = [
-    (Classes::Rules(4, false), [(1, 5.67), (3, 10.68), (7, 22.36), (10, 50.40)]),
-    (Classes::Rules(4, true), [(1, 5.54), (3, 7.52), (7, 11.81), (10, 23.69)]),
-    (Classes::Rules(8, true), [(1, 2.78), (3, 8.34), (7, 21.33), (10, 55.92)]),
-];
-
-/// Points that a row may be off.
-const TOLERANCE: f64 = 1.0;
-
-/// The pool with the patch's and the kernel's classes on all of the trace: it is the pool that
-/// they describe if it holds what they do.
-pub(super) fn reported(trace: &Trace, report: &mut Report) -> Result<(), Error> {
-    report.check("report_rows_off", 0);
-    if page_size().bytes().as_usize() != PAGE {
-        let why = "the trace is of pages of 4 KiB, and this machine has others";
-        report.absent("reported_untar", "glebe", PERCENT, why);
-        return Ok(());
-    }
-    let workload = Workload::of_trace(trace, 1);
-    for (classes, rows) in REPORTED {
-        let outcome = in_pool(&workload, &workload.directories, classes, HEADER)?;
-        report.check("wrong_bytes", outcome.wrong);
-        for (step, percent) in rows {
-            // The first two of the trace are one here.
-            let is = outcome.figures[step - 1].percent_used();
-            let case = format!("reported_{}", STEPS[step].trim_start_matches('-'));
-            report.row(&case, &classes.name(), PERCENT, &[is]);
-            report.remark(&format!("{percent} reported"));
-            report.check("report_rows_off", u64::from((is - percent).abs() > TOLERANCE));
-        }
-        patch_table(&classes.name(), &workload.directories, &outcome, report);
-    }
-    report.note(
-        "reported: the whole trace, in a pool without codec that is not compacted, with the \
-         kernel's 8 bytes in front of each object (made part of the object, and counted as \
-         overhead); metadata not counted. A row more than 1 point off is counted.",
-    );
-    Ok(())
-}
-
 /// The five columns of the patch.
-fn patch_table(who: &str, steps: &[Step], outcome: &Outcome, report: &mut Report) {
+pub(super) fn patch_table(who: &str, steps: &[Step], outcome: &Outcome, report: &mut Report) {
     const MIB: f64 = (1 << 20) as f64;
     let mut table = format!(
         "{:<15} {:>9} {:>9} {:>9} {:>9} {:>8} {:>15}\n",
@@ -112,21 +67,18 @@ pub(super) fn beside_zram(
 ) -> Result<Vec<Column>, Error> {
     let zspage_pages = zspage_pages(trace);
     let mut worst = [[f64::NAN; 2]; OURS.len()];
-    let columns = steps_of(traced, "", zspage_pages, &mut worst, report)?;
+    let (columns, _) = steps_of(traced, "", zspage_pages, &mut worst, report)?;
     if let Some(tree) = tree {
-        for (classes, _) in REPORTED {
-            let outcome = in_pool(tree, &tree.directories, classes, 0)?;
-            report.check("wrong_bytes", outcome.wrong);
-            let who = format!("{}: tree", classes.name());
-            patch_table(&who, &tree.directories, &outcome, report);
-        }
-        steps_of(tree, "_tree", zspage_pages, &mut worst, report)?;
+        let of_kernel = reported::on_tree(tree, report)?;
+        let (_, zram) = steps_of(tree, "_tree", zspage_pages, &mut worst, report)?;
+        reported::beside_zram(&of_kernel, &zram, report);
     }
     for [all, plain] in worst {
         report.ratio(WORST, all);
         report.ratio(&format!("{WORST}_plain"), plain);
     }
-    floor(trace, report);
+    let last = columns.first().and_then(|(_, column)| column.get(traced.directories.len() - 1));
+    floor(trace, last.copied().unwrap_or(f64::NAN), report);
     report.note(
         "overhead: the pages held beyond the bytes stored, and all else that the pool holds. Of \
          zram that is what it does not count itself, 8 bytes an object and 56 a zspage, of which \
@@ -137,16 +89,18 @@ pub(super) fn beside_zram(
     Ok(columns)
 }
 
-/// One workload in the pool and in zram; keeps the least of zram's overhead over the pool's.
+/// One workload in the pool and in zram; keeps the least of zram's overhead over the pool's. The
+/// pool's columns, and of the directories zram's, not compacted and without metadata.
 fn steps_of(
     workload: &Workload,
     suffix: &str,
     zspage_pages: f64,
     worst: &mut [[f64; 2]; OURS.len()],
     report: &mut Report,
-) -> Result<Vec<Column>, Error> {
+) -> Result<(Vec<Column>, Vec<f64>), Error> {
     let mut columns: Vec<Column> =
         OURS.iter().map(|classes| (classes.name(), Vec::new())).collect();
+    let mut of_zram = Vec::new();
     for (steps, case) in [(&workload.directories, FINAL), (&workload.halves, RANDOM)] {
         let mut ours = Vec::new();
         for (classes, (_, column)) in OURS.into_iter().zip(&mut columns) {
@@ -166,6 +120,9 @@ fn steps_of(
                 Err(zram::Absent::Os(error)) => return Err(error.into()),
             };
             tell(case, suffix, who, steps, &theirs, report);
+            if !compact && case == FINAL {
+                of_zram = theirs.figures.iter().map(Figures::percent_used).collect();
+            }
             if compact && case == FINAL {
                 for (ours, [all, plain]) in ours.iter().zip(&mut *worst) {
                     *all = all.min(least(ours, &theirs, Figures::percent));
@@ -174,7 +131,7 @@ fn steps_of(
             }
         }
     }
-    Ok(columns)
+    Ok((columns, of_zram))
 }
 
 /// zram's overhead over the pool's, of the step where that is least.
@@ -219,19 +176,26 @@ fn kernel_table() -> Table {
 /// Pages of a zspage of the kernel's in the mean, when the trace is all there.
 fn zspage_pages(trace: &Trace) -> f64 {
     let none = Bytes::ZERO;
-    let count = Metadata { object: none, slot: none, zspage: Bytes::new(1), class: none };
+    let count = Metadata {
+        object: none,
+        slot: none,
+        zspage: Bytes::new(1),
+        class: none,
+        left_percent: 100,
+    };
     let (held, zspages) = tables::compacted(trace, 1, &kernel_table(), HEADER, &count);
     held.get() as f64 / PAGE as f64 / zspages.get() as f64
 }
 
 /// What a pool would hold of the trace's last step by arithmetic, if it were compacted at every
-/// moment.
-fn floor(trace: &Trace, report: &mut Report) {
+/// moment; and how far `glebe` is from the least of it.
+fn floor(trace: &Trace, glebe: f64, report: &mut Report) {
     let metadata = Metadata {
         object: Bytes::new(8),
         slot: Bytes::new(4),
         zspage: Bytes::new(56),
         class: Bytes::ZERO,
+        left_percent: 100,
     };
     let last = STEPS.len() - 1;
     let stored = tables::stored(trace, last);
@@ -246,6 +210,14 @@ fn floor(trace: &Trace, report: &mut Report) {
         let plain = tables::percent(held, stored);
         report.remark(&format!("{plain:.2} without metadata; by arithmetic, of all of the trace"));
     }
+    // As many classes as save anything, if each ends with a full zspage.
+    let metadata = Metadata { left_percent: 0, ..metadata };
+    let histogram = tables::histogram(trace, last, &rules);
+    let least = Table::fitted(&histogram, &metadata).expected(&histogram, &metadata);
+    let percent = least.overhead() * 100.0;
+    report.row(FINAL, "floor: nothing left over", PERCENT, &[percent]);
+    report.remark("fitted classes of full zspages; by arithmetic, of all of the trace");
+    report.row("overhead_final_above_floor", "glebe", "points", &[glebe - percent]);
 }
 
 /// Allocators of programs hold the trace, each in a process of its own; a table of them after the
@@ -317,13 +289,6 @@ fn stored(steps: &[Step], blocks: usize) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_pool_is_the_one_of_the_patch_and_of_the_kernel() {
-        let mut report = Report::new("zpool", "", true);
-        reported(&Trace::load().unwrap(), &mut report).unwrap();
-        assert!(report.passed(), "{}", report.text());
-    }
 
     #[test]
     fn zspages_of_the_kernel_have_some_pages() {

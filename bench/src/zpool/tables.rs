@@ -47,26 +47,43 @@ pub fn percent(held: Bytes, stored: Bytes) -> f64 {
 /// If the compaction frees other pages than were foretold.
 #[must_use]
 pub fn replay(trace: &Trace, table: &Table, header: Bytes) -> (Vec<Row>, u64) {
+    replay_steps((0..STEPS.len()).map(|step| trace.changes(step)), BLOCKS, table, header)
+}
+
+/// As [`replay`], of any steps on so many blocks.
+///
+/// # Panics
+/// As [`replay`].
+#[must_use]
+pub fn replay_steps(
+    steps: impl Iterator<Item = impl Iterator<Item = Change>>,
+    blocks: usize,
+    table: &Table,
+    header: Bytes,
+) -> (Vec<Row>, u64) {
     let page = table.rules().page;
     let mut model = Model::new(table.clone(), header);
-    let mut blocks: Vec<Option<Object>> = vec![None; BLOCKS];
-    let mut rows = Vec::new();
-    for step in 0..STEPS.len() {
-        for change in trace.changes(step) {
+    let mut blocks: Vec<Option<(Object, usize)>> = vec![None; blocks];
+    let (mut rows, mut stored) = (Vec::new(), 0);
+    for step in steps {
+        for change in step {
             let (block, new) = match change {
-                Change::Store { block, len } => (block, Some(model.store(len))),
+                Change::Store { block, len } => (block, Some((model.store(len), len))),
                 Change::Drop { block } => (block, None),
             };
-            if let Some(old) = std::mem::replace(&mut blocks[block], new) {
+            stored += new.map_or(0, |(_, len)| len as u64);
+            if let Some((old, len)) = std::mem::replace(&mut blocks[block], new) {
                 model.drop(old);
+                stored -= len as u64;
             }
         }
         let held = model.pages().bytes(page);
         let compacted = held - model.freeable().bytes(page);
-        rows.push(Row { stored: stored(trace, step), held, compacted });
+        rows.push(Row { stored: Bytes::new(stored), held, compacted });
     }
     let moved = model.compact();
-    assert_eq!(model.pages().bytes(page), rows[STEPS.len() - 1].compacted);
+    let last = rows.last().map_or(Bytes::ZERO, |row| row.compacted);
+    assert_eq!(model.pages().bytes(page), last);
     (rows, moved)
 }
 

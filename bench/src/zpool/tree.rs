@@ -1,8 +1,9 @@
-//! [`Tree`]: the files of a kernel source tree as pages, one file after the other.
+//! [`Tree`]: the files of a kernel source tree, or of any other, as pages, one file after the
+//! other.
 //!
 //! From a directory or from a tarball (`linux-*.tar.xz`, as Debian's `linux-source` packages have
-//! it), where one is found. The pages are packed into a nameless file, so that a run reads them by
-//! number and holds none. The last page of a file ends with zeros. Unit: base pages.
+//! it), where one is found or named. The pages are packed into a nameless file, so that a run reads
+//! them by number and holds none. The last page of a file ends with zeros. Unit: base pages.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -18,7 +19,7 @@ use crate::interrupt;
 use crate::pressure::nameless;
 
 /// Removed in this order, as in the patch that merged size classes.
-pub(super) const DIRECTORIES: [&str; 9] =
+const DIRECTORIES: [&str; 9] =
     ["drivers", "arch", "fs", "sound", "include", "net", "Documentation", "kernel", "tools"];
 
 /// Looked through without being told.
@@ -27,7 +28,10 @@ const USUAL: &str = "/usr/src";
 /// What only whole sources have.
 const MARK: &str = "kernel/fork.c";
 
-/// Where sources are.
+/// Of a tree that is no kernel's so many equal parts go, and one more stays.
+const PARTS: usize = DIRECTORIES.len();
+
+/// Where files are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// Unpacked.
@@ -43,8 +47,8 @@ pub(super) struct Entry {
     pub(super) first: usize,
     /// How many it has, never 0.
     pub(super) pages: usize,
-    /// Which of [`DIRECTORIES`] it is in.
-    pub(super) directory: Option<usize>,
+    /// Which of those that go it goes with.
+    pub(super) goes: Option<usize>,
 }
 
 /// All files.
@@ -52,9 +56,19 @@ pub(super) struct Entry {
 pub(super) struct Tree {
     pages: File,
     entries: Vec<Entry>,
+    is_kernel: bool,
 }
 
 impl Place {
+    /// The directory or tarball of that name, whatever is in it.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn named(path: &Path) -> io::Result<Self> {
+        let is_dir = fs::metadata(path)?.is_dir();
+        Ok(if is_dir { Self::Directory(path.into()) } else { Self::Tarball(path.into()) })
+    }
+
     /// The first place below `dir`, or else below the usual one, that has sources; directories
     /// before tarballs, the last name first.
     pub(super) fn find(dir: Option<&Path>) -> Option<Self> {
@@ -105,6 +119,15 @@ impl Tree {
         &self.entries
     }
 
+    /// What goes, one after the other: the patch's directories of a kernel, of any other tree what
+    /// lies side by side.
+    pub(super) fn removals(&self) -> Vec<String> {
+        match self.is_kernel {
+            true => DIRECTORIES.map(str::to_owned).into(),
+            false => (1..=PARTS).map(|part| format!("part {part}")).collect(),
+        }
+    }
+
     /// Reads a page.
     pub(super) fn read(&self, nth: usize, page: &mut [u8]) -> io::Result<()> {
         self.pages.read_exact_at(page, nth as u64 * page.len() as u64)
@@ -117,17 +140,20 @@ struct Packer {
     seen: usize,
     pages: usize,
     entries: Vec<Entry>,
+    is_kernel: bool,
 }
 
 impl Packer {
     fn new(file: File, nth: usize) -> Self {
-        Self { out: BufWriter::new(file), nth, seen: 0, pages: 0, entries: Vec::new() }
+        let (out, entries) = (BufWriter::new(file), Vec::new());
+        Self { out, nth, seen: 0, pages: 0, entries, is_kernel: false }
     }
 
     /// Adds a file if it is one of those to take.
     fn add(&mut self, name: &Path, contents: &mut dyn Read) -> io::Result<()> {
         interrupt::check();
         self.seen += 1;
+        self.is_kernel |= name == Path::new(MARK);
         if self.seen % self.nth != 0 {
             return Ok(());
         }
@@ -137,7 +163,7 @@ impl Packer {
         self.out.write_all(&vec![0; pages * page - len])?;
         if pages > 0 {
             let first = self.pages;
-            self.entries.push(Entry { first, pages, directory: directory(name) });
+            self.entries.push(Entry { first, pages, goes: directory(name) });
             self.pages += pages;
         }
         Ok(())
@@ -175,16 +201,22 @@ impl Packer {
         Ok(())
     }
 
-    fn finish(self) -> io::Result<Tree> {
+    fn finish(mut self) -> io::Result<Tree> {
         if self.entries.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        if !self.is_kernel {
+            for entry in &mut self.entries {
+                let part = entry.first * (PARTS + 1) / self.pages;
+                entry.goes = Some(part).filter(|part| *part < PARTS);
+            }
+        }
         let pages = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        Ok(Tree { pages, entries: self.entries })
+        Ok(Tree { pages, entries: self.entries, is_kernel: self.is_kernel })
     }
 }
 
-/// Which of the directories that are removed a file is in.
+/// Which of the patch's directories a file is in.
 fn directory(name: &Path) -> Option<usize> {
     let Component::Normal(top) = name.components().next()? else { return None };
     DIRECTORIES.iter().position(|dir| *dir == top)
@@ -213,13 +245,15 @@ mod tests {
         assert_eq!(Place::find(Some(&root)), Some(place.clone()));
 
         let tree = Tree::pack(&place, 1, dir.path()).unwrap();
-        let entry = |first, pages, directory| Entry { first, pages, directory };
+        let entry = |first, pages, goes| Entry { first, pages, goes };
         let expected = [entry(0, 1, None), entry(1, 1, Some(1)), entry(2, 2, Some(7))];
         assert_eq!(tree.entries(), expected);
         let mut bytes = vec![9; page];
         tree.read(3, &mut bytes).unwrap();
         assert_eq!((bytes[0], bytes[1]), ("kernel/fork.c".len() as u8, 0));
         assert!(tree.read(4, &mut bytes).is_err());
+
+        assert_eq!(tree.removals(), DIRECTORIES);
 
         fs::remove_file(root.join(MARK)).unwrap();
         let packed = Place::find(Some(dir.path())).unwrap();
@@ -230,7 +264,7 @@ mod tests {
     #[test]
     fn a_tarball_is_read_below_its_one_directory() {
         let mut archive = tar::Builder::new(Vec::new());
-        for name in ["linux-9/drivers/a.c", "linux-9/Makefile"] {
+        for name in ["linux-9/drivers/a.c", "linux-9/kernel/fork.c", "linux-9/Makefile"] {
             let mut header = tar::Header::new_gnu();
             header.set_size(3);
             header.set_cksum();
@@ -242,7 +276,34 @@ mod tests {
         let mut packer = Packer::new(nameless(dir.path(), Bytes::ZERO).unwrap(), 1);
         packer.add_all(&mut &bytes[..]).unwrap();
         let tree = packer.finish().unwrap();
-        let directories: Vec<_> = tree.entries().iter().map(|entry| entry.directory).collect();
-        assert_eq!(directories, [Some(0), None]);
+        let goes: Vec<_> = tree.entries().iter().map(|entry| entry.goes).collect();
+        assert_eq!(goes, [Some(0), Some(7), None]);
+    }
+
+    #[test]
+    fn any_directory_is_a_tree_of_which_a_tenth_stays() {
+        let dir = Scratch::new("tree");
+        write_files(dir.path(), 40);
+        let root = dir.path().join("any");
+        let place = Place::named(&root).unwrap();
+        let tree = Tree::pack(&place, 1, dir.path()).unwrap();
+        assert_eq!((tree.entries().len(), tree.removals().len()), (40, PARTS));
+        for part in 0..PARTS {
+            let goes = tree.entries().iter().filter(|entry| entry.goes == Some(part));
+            assert_eq!(goes.map(|entry| entry.pages).sum::<usize>(), 4, "part {part}");
+        }
+        assert_eq!(tree.entries().iter().filter(|entry| entry.goes.is_none()).count(), 4);
+        let file = Place::named(&root.join("d0/0"));
+        assert!(matches!(file, Ok(Place::Tarball(_))), "{file:?}");
+        assert!(Place::named(&root.join("none")).is_err());
+    }
+
+    /// Makes so many files of a page, some to a directory.
+    fn write_files(dir: &Path, files: usize) {
+        for file in 0..files {
+            let dir = dir.join(format!("any/d{}", file / 7));
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join(file.to_string()), [file as u8]).unwrap();
+        }
     }
 }

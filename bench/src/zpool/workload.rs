@@ -10,7 +10,7 @@ use glebe::sys::page_size;
 
 use super::made::{Made, PAGE};
 use super::trace::{Change, Trace, STEPS};
-use super::tree::{Tree, DIRECTORIES};
+use super::tree::Tree;
 use crate::reserve::keyed::Random;
 
 /// How often half of the files go.
@@ -21,6 +21,10 @@ const RUN: usize = 64;
 
 /// Pages of a file of the tree, in the middle; the trace does not tell where files end.
 const FILE_PAGES: u64 = 5;
+
+/// Of pages that LZ4 makes no shorter than this zram keeps all bytes: with 8 bytes in front they
+/// go to no class but that of a page.
+const AS_IT_IS: usize = 3625;
 
 /// What is done before the pool is looked at.
 #[derive(Debug)]
@@ -64,8 +68,8 @@ impl Workload {
         let blocks = entries.iter().map(|entry| entry.pages).sum();
         let mut directories =
             vec![Step { name: STEPS[1].into(), changes: stores(0, blocks).collect() }];
-        for (nth, name) in DIRECTORIES.iter().enumerate() {
-            let gone = entries.iter().zip(&files).filter(|(e, _)| e.directory == Some(nth));
+        for (nth, name) in tree.removals().iter().enumerate() {
+            let gone = entries.iter().zip(&files).filter(|(e, _)| e.goes == Some(nth));
             let changes = gone.flat_map(|(_, file)| drops(file)).collect();
             directories.push(Step { name: format!("-{name}"), changes });
         }
@@ -99,6 +103,38 @@ impl Workload {
         let halves = halves(files);
         let blocks = super::trace::BLOCKS;
         Self { source: Source::Trace(Made::new()), directories, halves, blocks }
+    }
+
+    /// The same steps with contents [made](Made) to the lengths that LZ4 makes of a tree's pages,
+    /// as the trace has them: one that hardly shrinks stays a page, and one that a word fills over
+    /// and over is not stored.
+    ///
+    /// # Errors
+    /// If a page cannot be read.
+    pub(super) fn coded(&self) -> io::Result<Self> {
+        let mut page = vec![0; page_size().bytes().as_usize()];
+        let mut coded = vec![0; lzzzz::lz4::max_compressed_size(page.len())];
+        let mut lengths = vec![None; self.blocks];
+        for (block, length) in lengths.iter_mut().enumerate() {
+            self.page(block, PAGE, &mut page)?;
+            if !is_filled(&page) {
+                let len = lzzzz::lz4::compress(&page, &mut coded, lzzzz::lz4::ACC_LEVEL_DEFAULT);
+                let shrunk = len.ok().filter(|len| *len < AS_IT_IS);
+                *length = Some(shrunk.unwrap_or(PAGE));
+            }
+        }
+        let change = |change: &Change| match *change {
+            Change::Store { block, .. } => lengths[block].map(|len| Change::Store { block, len }),
+            Change::Drop { block } => lengths[block].map(|_| Change::Drop { block }),
+        };
+        let same = |step: &Step| Step {
+            name: step.name.clone(),
+            changes: step.changes.iter().filter_map(change).collect(),
+        };
+        let directories = self.directories.iter().map(same).collect();
+        let halves = self.halves.iter().map(same).collect();
+        let (source, blocks) = (Source::Trace(Made::new()), self.blocks);
+        Ok(Self { source, directories, halves, blocks })
     }
 
     /// Whether the contents are a tree's.
@@ -141,6 +177,12 @@ impl Workload {
             Source::Tree(tree) => tree.read(block, page),
         }
     }
+}
+
+/// Whether a page is one word over and over.
+fn is_filled(page: &[u8]) -> bool {
+    let (first, rest) = page.split_at(size_of::<u64>());
+    rest.chunks_exact(first.len()).all(|word| word == first)
 }
 
 fn drops(file: &Run) -> impl Iterator<Item = Change> + '_ {

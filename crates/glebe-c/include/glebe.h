@@ -9,8 +9,8 @@
  *   GLEBE_ERROR_*. After an error nothing has been changed, no argument has been written (but a
  *   buffer where that is said, and the length needed with GLEBE_ERROR_BUFFER_TOO_SMALL), and glebe_last_error() has the text. No call ends the process, but where there is no memory for
  *   its own book-keeping; no call throws or unwinds.
- * HANDLES  Reserves, blocks, promises, pools, volatile regions and object pools are numbers, never 0
- *   and never an address. One that is not open, was freed, or is of another kind is
+ * HANDLES  Reserves, blocks, views, promises, pools, volatile regions and object pools are numbers,
+ *   never 0 and never an address. One that is not open, was freed, or is of another kind is
  *   GLEBE_ERROR_BAD_HANDLE, whatever its value. (A handle that was freed is told from later ones
  *   until 2^32 others have had its place.) Objects of an object pool have numbers of their own kind.
  * UNITS  Lengths and alignments of first class, and positions in a reserve, count base pages of
@@ -62,7 +62,7 @@ enum {
     GLEBE_ERROR_WOULD_WAIT = -12,    /* only by waiting for a tenant's copy, which was not wanted */
     GLEBE_ERROR_BAD_PAGE_LEN = -13,  /* a buffer that is not exactly one page */
     GLEBE_ERROR_BAD_LEN = -14,       /* a reserve of no bytes, or of no whole number of 2 MiB */
-    GLEBE_ERROR_NO_MEMORY = -15,     /* more than machine, cgroup or hugetlb pool has to give */
+    GLEBE_ERROR_NO_MEMORY = -15,     /* more than machine, cgroup, pool or the kernel has to give */
     GLEBE_ERROR_NO_SOURCE = -16,     /* this machine has not the kind of pages that was asked for */
     GLEBE_ERROR_NOT_CONTIGUOUS = -17, /* memory, but without the run that was required */
     GLEBE_ERROR_OS = -18,            /* the kernel refused a call; the text names it and why */
@@ -78,7 +78,7 @@ enum {
     GLEBE_ERROR_FILE_PRIVATE = -28,  /* a private mapping of a file */
     GLEBE_ERROR_READ_ONLY = -29,     /* memory that cannot be written */
     GLEBE_ERROR_SPECIAL = -30,       /* of a device or the kernel, or another's userfaultfd's */
-    GLEBE_ERROR_MAP_BUDGET = -31,    /* more ranges apart than the limit of mappings allows */
+    GLEBE_ERROR_MAP_BUDGET = -31,    /* more ranges or extents apart than mappings are allowed */
     GLEBE_ERROR_SELF_TEST = -32,     /* this kernel loses pages that were written */
     GLEBE_ERROR_STUCK = -33,         /* pages that can be neither kept nor taken (bad memory) */
     GLEBE_ERROR_ADOPTED = -34,       /* memory of which a volatile region was made already */
@@ -92,7 +92,10 @@ enum {
     GLEBE_ERROR_LIMIT_BELOW_HELD = -42, /* the pool holds more and can shed no more */
     GLEBE_ERROR_NO_BUDGET = -43,     /* a compaction that may do nothing */
     GLEBE_ERROR_BAD_RULES = -44,     /* size classes that cannot be; the text has the limit */
-    GLEBE_ERROR_CORRUPT = -45        /* stored bytes of an object are damaged */
+    GLEBE_ERROR_CORRUPT = -45,       /* stored bytes of an object are damaged */
+    GLEBE_ERROR_BAD_DICTIONARY = -46, /* bytes that are none, or samples that make none */
+    GLEBE_ERROR_NOT_ENOUGH = -47,    /* fewer pages are free than asked for, in whatever runs */
+    GLEBE_ERROR_NOT_MAPPABLE = -48   /* several runs would do, but the reserve has no views */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -112,6 +115,7 @@ uint64_t glebe_page_bytes(void);
 
 typedef uint64_t glebe_reserve;
 typedef uint64_t glebe_block;
+typedef uint64_t glebe_view;
 typedef uint64_t glebe_promise;
 typedef uint64_t glebe_pool;
 
@@ -145,6 +149,21 @@ enum {
     GLEBE_PLACEMENT_BY_SIZE = 3         /* 2 MiB and more from the top, less from the bottom */
 };
 
+/* Whether scattered pages can be mapped side by side: then the memory is a file's, for which there
+ * are transparent huge pages only where the machine says so (shmem_enabled). */
+enum {
+    GLEBE_VIEWS_NO = 0,
+    GLEBE_VIEWS_YES = 1
+};
+
+/* How the page cache stores pages. */
+enum {
+    GLEBE_CACHE_AUTO = 0, /* as it pays: compressed once that saves more time than it costs */
+    GLEBE_CACHE_PLAIN = 1,
+    GLEBE_CACHE_LZ4 = 2, /* compressed where that makes them smaller by a quarter or more */
+    GLEBE_CACHE_ZSTD = 3
+};
+
 /* What reserve is wanted. Zero is the default of every member but the first two. */
 typedef struct glebe_options {
     uint64_t size;                /* sizeof(glebe_options) */
@@ -158,13 +177,29 @@ typedef struct glebe_options {
     uint64_t writers;             /* GLEBE_WRITERS_AUTO or GLEBE_WRITERS_COUNTED */
     uint64_t zero_ahead_pages;    /* keep so many pages zeroed, by a thread in the background */
     uint64_t placement;           /* GLEBE_PLACEMENT_* */
+    uint64_t views;               /* GLEBE_VIEWS_*: for glebe_alloc_virtual */
+    uint64_t page_cache;          /* GLEBE_CACHE_* */
+    uint64_t miss_cost_ns;        /* what a miss costs, for GLEBE_CACHE_AUTO; 0: measured */
 } glebe_options;
 
 /* Sets memory aside: maps and populates it, which takes about as long as zeroing it. Errors:
  * BAD_LEN, NO_MEMORY, NO_SOURCE, NOT_CONTIGUOUS, OS, BAD_SIZE, BAD_ARGUMENT, NULL, TOO_MANY. */
 int glebe_reserve_create(const glebe_options *options, glebe_reserve *reserve);
 
-/* Gives the memory back to the system. Every block must have been freed, every promise taken or
+/* What compressed pages would gain and cost, as the page cache saw it last; with a mode other than
+ * GLEBE_CACHE_AUTO the first member alone. */
+typedef struct glebe_cache_decision {
+    uint64_t size;             /* sizeof(glebe_cache_decision); set to the bytes that were filled */
+    uint64_t compressing;      /* 1 if pages are stored compressed, otherwise 0 */
+    uint64_t room_thousandths; /* pages that would be held in the place of one, times 1000 */
+    uint64_t gain_ns;          /* time saved by misses that are none, a get */
+    uint64_t cost_ns;          /* time for coding and decoding, a get */
+} glebe_cache_decision;
+
+/* Fills `decision`. Errors: NULL, BAD_SIZE. */
+int glebe_reserve_cache_decision(glebe_reserve reserve, glebe_cache_decision *decision);
+
+/* Gives the memory back to the system. Every block and view must have been freed, every promise taken or
  * dropped and every pool closed: otherwise GLEBE_ERROR_BUSY, with their numbers in the text, and
  * the reserve lives on unchanged. Looks at every handle that there is. */
 int glebe_reserve_destroy(glebe_reserve reserve);
@@ -259,6 +294,46 @@ int glebe_promise_take(glebe_promise promise, glebe_block *block);
 /* Ends a promise without a block. */
 int glebe_promise_drop(glebe_promise promise);
 
+/* ---- Views: pages side by side ---------------------------------------------------------------- */
+
+/* Memory of `pages` that is contiguous in virtual addresses, physically or not: one free extent, or
+ * else the lowest of several, mapped side by side, all or none. Several are whole pages of the
+ * memory's source (2 MiB or 1 GiB of a hugetlb pool): glebe_view_len() is then more than was asked
+ * for. Counts as a block in every other way. Errors: ZERO_PAGES; NOT_ENOUGH, with what is free in
+ * the text; NOT_MAPPABLE without GLEBE_VIEWS_YES; MAP_BUDGET, NO_MEMORY, OS, NULL, TOO_MANY. */
+int glebe_alloc_virtual(glebe_reserve reserve, uint64_t pages, glebe_view *view);
+
+/* Pages side by side. Never grows. */
+typedef struct glebe_extent {
+    uint64_t start_pages; /* pages from the start of the reserve, or of the file */
+    uint64_t len_pages;
+} glebe_extent;
+
+/* Pages of a file of the caller's, a memfd or a file on tmpfs or hugetlbfs that is open for reading
+ * and writing: the `count` extents, base pages, mapped side by side in that order, with
+ * `guard_pages` pages of the file's size behind them of which a touch is SIGSEGV. A page may be in
+ * several views, or twice in one. The descriptor stays the caller's and may be closed. What others
+ * take out of the file is SIGBUS to touch. Errors: BAD_ARGUMENT for another descriptor or more
+ * guard pages than addresses; EMPTY for no extents or one of no pages; BEYOND the end of the file;
+ * UNALIGNED for parts of a huge page; MAP_BUDGET, with the limit in the text; NO_MEMORY, OS, NULL,
+ * TOO_MANY. */
+int glebe_view_of_file(int fd, const glebe_extent *extents, size_t count, uint64_t guard_pages,
+                       glebe_view *view);
+
+/* Ends a view: its memory must not be touched any more, and that of a reserve goes back to it. */
+int glebe_view_free(glebe_view view);
+
+/* The first byte of a view. The memory is the caller's alone until the view is freed, if it is a
+ * reserve's. */
+int glebe_view_address(glebe_view view, void **address);
+
+/* The bytes in a view. */
+int glebe_view_len(glebe_view view, uint64_t *len_bytes);
+
+/* Writes the first `capacity` extents of a view, in the order of its bytes, to `extents`, and how
+ * many there are to `count`. `extents` may be null if `capacity` is 0. */
+int glebe_view_extents(glebe_view view, glebe_extent *extents, size_t capacity, size_t *count);
+
 /* ---- Second class: the page cache ------------------------------------------------------------ */
 
 /* Opens the pool of this name (UTF-8), made if there is none: a name space of objects and page
@@ -342,6 +417,11 @@ typedef struct glebe_stats {
     uint64_t alloc_p99_ns; /* first-class requests that were granted: 99 of 100 took no longer */
     uint64_t alloc_p999_ns; /* first-class requests that were granted: 999 of 1000 took no longer */
     uint64_t alloc_max_ns; /* first-class requests that were granted: the longest */
+    uint64_t packed_stored; /* pages that were put compressed */
+    uint64_t packed_loaded; /* gets that hit a compressed page */
+    uint64_t packed_dropped; /* compressed pages dropped: replaced, invalid, displaced */
+    uint64_t packed_lost; /* compressed pages found lost with the lent pages they were in */
+    uint64_t packed_pages; /* pages in the page cache that are stored compressed */
 } glebe_stats;
 
 /* Fills `stats`. Exact while no other call is under way. Takes longer the larger the reserve, a few
@@ -573,6 +653,60 @@ int glebe_vrange(void *start, size_t length, int mode, int *purged);
  * Returns 0. After an error nothing has become volatile; what was may be so still. */
 int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
 
+/* ---- Contiguous memory ----------------------------------------------------------------------- */
+
+/* mmap(2) with the flag that the MAP_CONTIG patches (2017) proposed: `len` bytes, rounded up to
+ * base pages, that are physically contiguous, or none. The memory is populated, filled with zeros
+ * and held in its page frames, cannot be grown in its place (do not have mremap move it), is in
+ * no core dump, and is gone in a forked child: a touch of it there is SIGSEGV. Contiguity is
+ * proved, not supposed: who may not see page frames gets what one huge page holds.
+ *
+ * `flags` are MAP_PRIVATE and MAP_ANONYMOUS with -1 as `fd`, or MAP_PRIVATE and a descriptor of
+ * /dev/zero; with them may go MAP_HUGETLB, alone or with a size, for that pool or none,
+ * MAP_FIXED_NOREPLACE, which wants the memory at `addr` and needs room there, and MAP_POPULATE,
+ * MAP_LOCKED and MAP_NORESERVE, which change nothing. Without MAP_FIXED_NOREPLACE `addr` is not
+ * looked at. `off` is a multiple of a page and changes nothing.
+ *
+ * The address, or MAP_FAILED with errno: ENOMEM if it cannot be had contiguous, EINVAL for a
+ * length of 0, a flag, protection or offset that cannot be, EPERM if nothing would hold the pages
+ * (a pool of huge pages, or RLIMIT_MEMLOCK for a pin), EBADF and ENODEV for a descriptor that is
+ * not open or of something else, EACCES for one that is not open for reading and for a protection
+ * that this process cannot have (PROT_EXEC where PR_SET_MDWE or a security module denies it),
+ * EEXIST if something is mapped at `addr`. glebe_last_error() has the text, with the longest run
+ * that could be had. */
+void *glebe_mmap_contig(void *addr, size_t len, int prot, int flags, int fd, int64_t off);
+
+/* Unmaps what glebe_mmap_contig gave, as a whole: `len` is what was asked for or what is mapped.
+ * The hugetlb pool shrinks by what it was grown. munmap(2) takes the addresses alone: the pool
+ * shrinks, and pages that a pin holds go, at the end of the process, and the mapping must not be
+ * named here any more.
+ * Errors: UNMAPPED, BAD_LEN, FORKED. */
+int glebe_munmap_contig(void *addr, size_t len);
+
+/* What keeps pages in their frames. */
+enum {
+    GLEBE_HELD_BY_NOTHING = 0, /* the kernel may move them */
+    GLEBE_HELD_BY_HUGETLB_POOL = 1,
+    GLEBE_HELD_BY_LONG_TERM_PIN = 2 /* a registered buffer of an io_uring */
+};
+
+/* Where a byte lies. */
+typedef struct glebe_contig {
+    uint64_t size;               /* sizeof(glebe_contig); set to the bytes that were filled */
+    uint64_t offset_bytes;       /* of its run, in front of it */
+    uint64_t contiguous_bytes;   /* that follow, itself included */
+    uint64_t run_bytes;          /* of the whole run */
+    uint64_t pfn;                /* the frame of its page, or GLEBE_PFN_HIDDEN */
+    uint64_t held_by;            /* GLEBE_HELD_BY_* */
+    uint64_t source;             /* GLEBE_SOURCE_* */
+    uint64_t hugetlb_page_bytes; /* for GLEBE_SOURCE_HUGETLB, otherwise 0 */
+    uint64_t mapped_bytes;       /* of the whole mapping */
+} glebe_contig;
+
+/* Fills `contig` for the byte at `addr` of a mapping of glebe_mmap_contig, much as posix_mem_offset(3)
+ * does. Errors: UNMAPPED, FORKED, NULL, BAD_SIZE. */
+int glebe_contig_query(const void *addr, glebe_contig *contig);
+
 /* ---- Object pools ---------------------------------------------------------------------------- */
 
 /* A pool of objects of 1 byte to a page, packed across page borders into zspages, runs of a few
@@ -639,6 +773,20 @@ typedef struct glebe_zpool_options {
  * NO_MEMORY, OS, TOO_MANY. */
 int glebe_zpool_create(const glebe_zpool_options *options, glebe_zpool *pool);
 
+/* Makes a dictionary of zstd, what objects have in common, from `samples_count` samples that lie one
+ * after the other at `samples`, as long as `lens_bytes` says: some hundred times as much as its own
+ * size, for a good one. Takes seconds for megabytes. `*len_bytes` is the room at `dictionary`, then
+ * the length that was made; keep the bytes as long as objects that were stored with them are kept
+ * elsewhere. Errors: NULL, BAD_ARGUMENT, BAD_DICTIONARY (too few or too short samples, too little
+ * room; the text says what). */
+int glebe_dictionary_train(const void *samples, const size_t *lens_bytes, size_t samples_count,
+                           void *dictionary, size_t *len_bytes);
+
+/* As glebe_zpool_create, with a dictionary, which is copied; `options` say GLEBE_CODEC_ZSTD. Errors
+ * as there, and BAD_DICTIONARY. */
+int glebe_zpool_create_with_dictionary(const glebe_zpool_options *options, const void *dictionary,
+                                       size_t len_bytes, glebe_zpool *pool);
+
 /* Ends a pool and all its objects; its memory goes back to the system. */
 int glebe_zpool_destroy(glebe_zpool pool);
 
@@ -700,9 +848,17 @@ typedef struct glebe_recompressed {
 /* Stores idle objects anew by zstd, at `zstd_level` or, if that is 0, its own, as far as the budget
  * allows: those of zspages that an earlier call looked at and nobody has read since; so the first
  * call finds none. GLEBE_BUDGET_PAGES counts the bytes saved. All calls on a pool have the same
- * level. `recompressed` may be null. Errors: BAD_ARGUMENT, NO_BUDGET, NO_MEMORY. */
+ * level. `recompressed` may be null. Errors: BAD_ARGUMENT, NO_BUDGET, NO_MEMORY; FULL where the limit
+ * leaves no room for what zstd needs at work. */
 int glebe_zpool_recompress(glebe_zpool pool, uint64_t zstd_level, uint64_t budget, uint64_t amount,
                            glebe_recompressed *recompressed);
+
+/* As glebe_zpool_recompress, with a dictionary, which must be that of the pool if it has one, and
+ * the same in all calls on a pool. Errors as there, and BAD_DICTIONARY. */
+int glebe_zpool_recompress_with_dictionary(glebe_zpool pool, uint64_t zstd_level,
+                                           const void *dictionary, size_t len_bytes,
+                                           uint64_t budget, uint64_t amount,
+                                           glebe_recompressed *recompressed);
 
 /* The pages that a compaction would free now. Exact while no other call is under way, but for size
  * classes that are no longer used. Errors: NULL. */
@@ -723,7 +879,7 @@ typedef struct glebe_zpool_stats {
     uint64_t version; /* set to the GLEBE_ZPOOL_STATS_VERSION of the library */
     uint64_t inserted; /* objects that were stored, by insert or replace */
     uint64_t removed; /* objects that went by remove or replace */
-    uint64_t evicted; /* objects that were removed for others at the limit */
+    uint64_t evicted; /* objects that were removed for others at the limit, or were recalled */
     uint64_t moved; /* objects that compaction moved */
     uint64_t compacted_pages; /* pages that compaction freed (zram: pages_compacted) */
     uint64_t objects; /* objects that are stored */
@@ -743,6 +899,7 @@ typedef struct glebe_zpool_stats {
     uint64_t original_bytes; /* bytes of them as they were given (zram: orig_data_size) */
     uint64_t same_objects; /* objects that one word fills, which take no slot (zram: same_pages) */
     uint64_t same_bytes; /* bytes of these as they were given */
+    uint64_t sealed_pages; /* pages of zspages that are lent by a reserve */
 } glebe_zpool_stats;
 
 /* Fills `stats`. Exact while no other call is under way: held_bytes is the pages that are used and
@@ -752,8 +909,8 @@ int glebe_zpool_get_stats(glebe_zpool pool, glebe_zpool_stats *stats);
 /* Forms of all statistics. */
 enum {
     GLEBE_FORMAT_TEXT = 0,        /* a line a total */
-    GLEBE_FORMAT_JSON = 1,        /* one object of the totals */
-    GLEBE_FORMAT_OPENMETRICS = 2, /* version 1.0; names begin with glebe_zpool_ */
+    GLEBE_FORMAT_JSON = 1,        /* one object: the totals, and a list of the size classes in use */
+    GLEBE_FORMAT_OPENMETRICS = 2, /* version 1.0; glebe_zpool_ totals, glebe_zpool_class_ by size */
     GLEBE_FORMAT_CLASSES = 3,     /* each size class, in the columns of the kernel's own table */
     GLEBE_FORMAT_MM_STAT = 4      /* the columns of zram's mm_stat */
 };
@@ -763,6 +920,92 @@ enum {
  * now where the answer is GLEBE_ERROR_BUFFER_TOO_SMALL. Errors: NULL, BAD_ARGUMENT. */
 int glebe_zpool_format_stats(glebe_zpool pool, uint64_t format, char *text, size_t text_len_bytes,
                              size_t *needed_bytes);
+
+/* ---- Object pools on a reserve ---------------------------------------------------------------- */
+
+/* A pool of objects of 1 byte to a page, compressed and packed, that lives in what first class does
+ * not hold of a reserve. Objects come into ordinary memory, the staging; when that is full they go
+ * to lent pages. There they are second class: what first class takes, or other tenants evict, is
+ * lost. Who asks for a lost object first is told so, later its number is GLEBE_ERROR_STALE; nobody
+ * is given another object's bytes. */
+typedef uint64_t glebe_lent_zpool;
+
+/* What happens to pages of the pool that first class takes. */
+enum {
+    GLEBE_ON_RECALL_DISCARD = 0, /* they are lost, at once, and cost first class nothing */
+    GLEBE_ON_RECALL_MOVE = 1     /* they are copied to other lent pages first, as far as there are */
+};
+
+/* What pool is wanted. Zero is the default of every member but the first. */
+typedef struct glebe_lent_zpool_options {
+    uint64_t size;          /* sizeof(glebe_lent_zpool_options) */
+    uint64_t on_recall;     /* GLEBE_ON_RECALL_* */
+    uint64_t codec;         /* GLEBE_CODEC_* */
+    uint64_t zstd_level;    /* with GLEBE_CODEC_ZSTD alone: from 1 on, as zstd has it; 0: 1 */
+    uint64_t staging_bytes; /* ordinary memory, at least 64 pages; 0: a 64th of the reserve */
+} glebe_lent_zpool_options;
+
+/* Makes an empty pool on a reserve, which cannot be destroyed while it is there. `options` may be
+ * null. Errors: NULL, BAD_SIZE, BAD_ARGUMENT, NO_MEMORY, OS, TOO_MANY. */
+int glebe_lent_zpool_create(glebe_reserve reserve, const glebe_lent_zpool_options *options,
+                            glebe_lent_zpool *pool);
+
+/* Ends a pool and all its objects; its lent pages are free. */
+int glebe_lent_zpool_destroy(glebe_lent_zpool pool);
+
+/* As glebe_zpool_insert. GLEBE_ERROR_FULL where the staging is full and no pages can be lent. */
+int glebe_lent_zpool_insert(glebe_lent_zpool pool, const void *bytes, size_t len_bytes,
+                            glebe_zobject *object);
+
+/* As glebe_zpool_length; GLEBE_GET_MISS, and nothing written, if the object was lost. */
+int glebe_lent_zpool_length(glebe_lent_zpool pool, glebe_zobject object, size_t *len_bytes);
+
+/* As glebe_zpool_read; GLEBE_GET_HIT, or GLEBE_GET_MISS if the object was lost: then `buffer` may
+ * hold anything, and `len_bytes` is as it was. */
+int glebe_lent_zpool_read(glebe_lent_zpool pool, glebe_zobject object, void *buffer,
+                          size_t buffer_len_bytes, size_t *len_bytes);
+
+/* As glebe_zpool_replace, also of an object that was lost and that nobody has asked for since. */
+int glebe_lent_zpool_replace(glebe_lent_zpool pool, glebe_zobject object, const void *bytes,
+                             size_t len_bytes);
+
+/* Removes an object, whether or not it was lost unnoticed. Errors: STALE, FOREIGN. */
+int glebe_lent_zpool_remove(glebe_lent_zpool pool, glebe_zobject object);
+
+/* As glebe_zpool_compact: first what is staged, then lent zspages that are sparse. */
+int glebe_lent_zpool_compact(glebe_lent_zpool pool, uint64_t budget, uint64_t amount,
+                             glebe_compacted *compacted);
+
+/* Looks at the pages of so many zspages, going on where the last call ended, and ends the objects
+ * whose pages are lost. Inserts do that too, bit by bit. */
+int glebe_lent_zpool_sweep(glebe_lent_zpool pool, uint64_t zspages);
+
+/* The meaning of the members of glebe_lent_zpool_stats, as GLEBE_STATS_VERSION. */
+#define GLEBE_LENT_ZPOOL_STATS_VERSION 1
+
+typedef struct glebe_lent_zpool_stats {
+    uint64_t size;    /* sizeof(glebe_lent_zpool_stats); set to the bytes that were filled */
+    uint64_t version; /* set to the GLEBE_LENT_ZPOOL_STATS_VERSION of the library */
+    uint64_t lost; /* objects found lost with their pages */
+    uint64_t refused; /* inserts for which no page could be lent */
+    uint64_t sealed; /* zspages that went to lent pages */
+    uint64_t moved_pages; /* pages that were moved before first class took them */
+    uint64_t taken_out; /* objects that came back from sparse zspages */
+    uint64_t lent_pages; /* lent pages of zspages */
+    uint64_t staged_pages; /* pages of zspages in ordinary memory */
+    uint64_t staging_pages; /* the most of these that there may be */
+    uint64_t places_bytes; /* bytes of tables that say where lent pages are */
+} glebe_lent_zpool_stats;
+
+/* Fills `stats` and, unless it is null, `objects`, whose `evicted` are `lost` here. Errors: NULL,
+ * BAD_SIZE. */
+int glebe_lent_zpool_get_stats(glebe_lent_zpool pool, glebe_lent_zpool_stats *stats,
+                               glebe_zpool_stats *objects);
+
+/* As glebe_zpool_format_stats; names of what is beside the objects' statistics begin with
+ * glebe_object_pool_ in OpenMetrics. */
+int glebe_lent_zpool_format_stats(glebe_lent_zpool pool, uint64_t format, char *text,
+                                  size_t text_len_bytes, size_t *needed_bytes);
 
 #ifdef __cplusplus
 }

@@ -66,6 +66,9 @@ pub const GLEBE_ERROR_LIMIT_BELOW_HELD: c_int = -42;
 pub const GLEBE_ERROR_NO_BUDGET: c_int = -43;
 pub const GLEBE_ERROR_BAD_RULES: c_int = -44;
 pub const GLEBE_ERROR_CORRUPT: c_int = -45;
+pub const GLEBE_ERROR_BAD_DICTIONARY: c_int = -46;
+pub const GLEBE_ERROR_NOT_ENOUGH: c_int = -47;
+pub const GLEBE_ERROR_NOT_MAPPABLE: c_int = -48;
 
 pub const GLEBE_SOURCE_AUTO: u64 = 0;
 pub const GLEBE_SOURCE_HUGETLB: u64 = 1;
@@ -89,6 +92,9 @@ pub const GLEBE_PLACEMENT_LOWEST: u64 = 0;
 pub const GLEBE_PLACEMENT_BEST_FIT: u64 = 1;
 pub const GLEBE_PLACEMENT_LEAST_TO_CLEAR: u64 = 2;
 pub const GLEBE_PLACEMENT_BY_SIZE: u64 = 3;
+
+pub const GLEBE_VIEWS_NO: u64 = 0;
+pub const GLEBE_VIEWS_YES: u64 = 1;
 
 pub const GLEBE_VIRTUAL_ONLY: c_int = 0;
 pub const GLEBE_WITHIN_GRAIN: c_int = 1;
@@ -143,11 +149,25 @@ pub const GLEBE_FORMAT_OPENMETRICS: u64 = 2;
 pub const GLEBE_FORMAT_CLASSES: u64 = 3;
 pub const GLEBE_FORMAT_MM_STAT: u64 = 4;
 
+pub const GLEBE_HELD_BY_NOTHING: u64 = 0;
+pub const GLEBE_HELD_BY_HUGETLB_POOL: u64 = 1;
+pub const GLEBE_HELD_BY_LONG_TERM_PIN: u64 = 2;
+
 pub const GLEBE_PFN_HIDDEN: u64 = u64::MAX;
 
 pub const GLEBE_STATS_VERSION: u64 = 1;
 pub const GLEBE_VOLATILE_STATS_VERSION: u64 = 1;
 pub const GLEBE_ZPOOL_STATS_VERSION: u64 = 1;
+
+pub const GLEBE_CACHE_AUTO: u64 = 0;
+pub const GLEBE_CACHE_PLAIN: u64 = 1;
+pub const GLEBE_CACHE_LZ4: u64 = 2;
+pub const GLEBE_CACHE_ZSTD: u64 = 3;
+
+pub const GLEBE_ON_RECALL_DISCARD: u64 = 0;
+pub const GLEBE_ON_RECALL_MOVE: u64 = 1;
+
+pub const GLEBE_LENT_ZPOOL_STATS_VERSION: u64 = 1;
 
 pub type glebe_reserve = u64;
 pub type glebe_block = u64;
@@ -155,7 +175,9 @@ pub type glebe_promise = u64;
 pub type glebe_pool = u64;
 pub type glebe_volatile = u64;
 pub type glebe_zpool = u64;
+pub type glebe_lent_zpool = u64;
 pub type glebe_zobject = u64;
+pub type glebe_view = u64;
 pub type glebe_refill = Option<glebe::volatile::Refill>;
 
 #[repr(C)]
@@ -172,6 +194,52 @@ pub struct glebe_options {
     pub writers: u64,
     pub zero_ahead_pages: u64,
     pub placement: u64,
+    pub views: u64,
+    pub page_cache: u64,
+    pub miss_cost_ns: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_cache_decision {
+    pub size: u64,
+    pub compressing: u64,
+    pub room_thousandths: u64,
+    pub gain_ns: u64,
+    pub cost_ns: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_lent_zpool_options {
+    pub size: u64,
+    pub on_recall: u64,
+    pub codec: u64,
+    pub zstd_level: u64,
+    pub staging_bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_lent_zpool_stats {
+    pub size: u64,
+    pub version: u64,
+    pub lost: u64,
+    pub refused: u64,
+    pub sealed: u64,
+    pub moved_pages: u64,
+    pub taken_out: u64,
+    pub lent_pages: u64,
+    pub staged_pages: u64,
+    pub staging_pages: u64,
+    pub places_bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_extent {
+    pub start_pages: u64,
+    pub len_pages: u64,
 }
 
 #[repr(C)]
@@ -192,6 +260,20 @@ pub struct glebe_run {
     pub start_pages: u64,
     pub len_pages: u64,
     pub pfn: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_contig {
+    pub size: u64,
+    pub offset_bytes: u64,
+    pub contiguous_bytes: u64,
+    pub run_bytes: u64,
+    pub pfn: u64,
+    pub held_by: u64,
+    pub source: u64,
+    pub hugetlb_page_bytes: u64,
+    pub mapped_bytes: u64,
 }
 
 #[repr(C)]

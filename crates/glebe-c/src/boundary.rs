@@ -13,6 +13,8 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+use glebe::sys::errno;
+
 use crate::abi::GLEBE_OK;
 use crate::failure::Failure;
 
@@ -37,6 +39,21 @@ pub(crate) fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
         Ok(Err(failure)) => fail(failure),
         Err(panic) => fail(Failure::Panic(text_of(&*panic))),
     }
+}
+
+/// Runs `body`, which answers as mmap(2) does: an address, or `MAP_FAILED` and the thread's error
+/// number.
+pub(crate) fn call_for_address(body: impl FnOnce() -> Result<*mut c_void, Failure>) -> *mut c_void {
+    let answer = catch_unwind(AssertUnwindSafe(body));
+    let failure = match answer {
+        Ok(Ok(address)) => return address,
+        Ok(Err(failure)) => failure,
+        Err(panic) => Failure::Panic(text_of(&*panic)),
+    };
+    let number = failure.errno();
+    fail(failure);
+    errno::set(number);
+    std::ptr::without_provenance_mut(usize::MAX)
 }
 
 #[cold]

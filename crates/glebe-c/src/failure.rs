@@ -1,10 +1,13 @@
 //! [`Failure`]: what a call refuses, its code and its text.
 
 use std::ffi::c_int;
+use std::io::ErrorKind;
 
 use glebe::contig;
+use glebe::error::OsError;
 use glebe::reserve::Error;
-use glebe::{volatile, zpool};
+use glebe::sys::errno;
+use glebe::{vmap, volatile, zpool};
 
 use crate::abi::*;
 
@@ -40,8 +43,22 @@ pub(crate) enum Failure {
     ShortText { given: usize, needed: usize },
     #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
     Adopted { start: usize, end: usize },
+    #[error("{0:#x} is no address of a contiguous mapping")]
+    Unmapped(usize),
+    #[error("a length of {given}; the mapping has {mapped}")]
+    OtherLength { given: u64, mapped: u64 },
+    #[error("the descriptor {fd}: {why}")]
+    BadDescriptor { fd: c_int, errno: c_int, why: &'static str },
+    #[error("nothing would hold the pages in their frames: {0}")]
+    NotHeld(String),
+    #[error(transparent)]
+    Contig(#[from] contig::Error),
     #[error(transparent)]
     Reserve(#[from] Error),
+    #[error(transparent)]
+    View(#[from] vmap::Error),
+    #[error("an extent of {len} pages at page {start}: no such pages can be")]
+    BadExtent { start: u64, len: u64 },
     #[error(transparent)]
     Volatile(#[from] volatile::Error),
     #[error(transparent)]
@@ -49,6 +66,22 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// The error number, for a call that tells failures as mmap(2) does.
+    pub(crate) fn errno(&self) -> c_int {
+        match self {
+            Self::BadDescriptor { errno, .. } => *errno,
+            Self::NotHeld(_) => errno::EPERM,
+            Self::Contig(error) => match error {
+                contig::Error::ZeroLength | contig::Error::BadAlign { .. } => errno::EINVAL,
+                contig::Error::Os(error) => error.errno().unwrap_or(errno::EIO),
+                _ => errno::ENOMEM,
+            },
+            Self::BadArgument { .. } => errno::EINVAL,
+            Self::TooMany { .. } => errno::ENOMEM,
+            _ => errno::EIO,
+        }
+    }
+
     /// The negative number that C gets.
     pub(crate) fn code(&self) -> c_int {
         match self {
@@ -65,10 +98,26 @@ impl Failure {
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
             Self::ShortBitmap { .. } => GLEBE_ERROR_BAD_LEN,
             Self::ShortText { .. } => GLEBE_ERROR_BUFFER_TOO_SMALL,
+            Self::Unmapped(_) => GLEBE_ERROR_UNMAPPED,
+            Self::OtherLength { .. } => GLEBE_ERROR_BAD_LEN,
+            Self::BadDescriptor { .. } => GLEBE_ERROR_BAD_ARGUMENT,
+            Self::NotHeld(_) => GLEBE_ERROR_NO_SOURCE,
+            Self::Contig(error) => code_of_contig(error),
             Self::Reserve(error) => code_of(error),
+            Self::View(error) => code_of_view(error),
+            Self::BadExtent { len: 0, .. } => GLEBE_ERROR_EMPTY,
+            Self::BadExtent { .. } => GLEBE_ERROR_BEYOND,
             Self::Volatile(error) => code_of_volatile(error),
             Self::Zpool(error) => code_of_zpool(error),
         }
+    }
+}
+
+/// The code of what the kernel refused, in whichever part.
+fn code_of_os(error: &OsError) -> c_int {
+    match error.kind() {
+        ErrorKind::OutOfMemory => GLEBE_ERROR_NO_MEMORY,
+        _ => GLEBE_ERROR_OS,
     }
 }
 
@@ -81,19 +130,40 @@ fn code_of(error: &Error) -> c_int {
         Error::Forked => GLEBE_ERROR_FORKED,
         Error::BadPageLen { .. } => GLEBE_ERROR_BAD_PAGE_LEN,
         Error::BadLen { .. } => GLEBE_ERROR_BAD_LEN,
-        Error::Contig(error) => match error {
-            contig::Error::ZeroLength => GLEBE_ERROR_BAD_LEN,
-            contig::Error::TooLarge { .. }
-            | contig::Error::CgroupLimit { .. }
-            | contig::Error::PoolShort { .. } => GLEBE_ERROR_NO_MEMORY,
-            contig::Error::NoSuchSize { .. } | contig::Error::NotHuge { .. } => {
-                GLEBE_ERROR_NO_SOURCE
-            }
-            contig::Error::NotContiguous { .. } => GLEBE_ERROR_NOT_CONTIGUOUS,
-            contig::Error::Os(_) => GLEBE_ERROR_OS,
-            _ => GLEBE_ERROR_OTHER,
-        },
-        Error::Os(_) => GLEBE_ERROR_OS,
+        Error::Contig(error) => code_of_contig(error),
+        Error::NotEnough { .. } => GLEBE_ERROR_NOT_ENOUGH,
+        Error::NotMappable { .. } => GLEBE_ERROR_NOT_MAPPABLE,
+        Error::View(error) => code_of_view(error),
+        Error::Os(error) => code_of_os(error),
+        _ => GLEBE_ERROR_OTHER,
+    }
+}
+
+fn code_of_view(error: &vmap::Error) -> c_int {
+    use vmap::Error;
+    match error {
+        Error::Empty => GLEBE_ERROR_EMPTY,
+        Error::Unaligned { .. } => GLEBE_ERROR_UNALIGNED,
+        Error::BeyondEnd { .. } => GLEBE_ERROR_BEYOND,
+        Error::ViewLimit { .. } | Error::MapCount { .. } => GLEBE_ERROR_MAP_BUDGET,
+        Error::NoAddresses { .. } => GLEBE_ERROR_NO_MEMORY,
+        Error::Forked => GLEBE_ERROR_FORKED,
+        Error::Os(error) => code_of_os(error),
+        _ => GLEBE_ERROR_OTHER,
+    }
+}
+
+fn code_of_contig(error: &contig::Error) -> c_int {
+    use contig::Error;
+    match error {
+        Error::ZeroLength => GLEBE_ERROR_BAD_LEN,
+        Error::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
+        Error::TooLarge { .. } | Error::CgroupLimit { .. } | Error::PoolShort { .. } => {
+            GLEBE_ERROR_NO_MEMORY
+        }
+        Error::NoSuchSize { .. } | Error::NotHuge { .. } => GLEBE_ERROR_NO_SOURCE,
+        Error::NotContiguous { .. } => GLEBE_ERROR_NOT_CONTIGUOUS,
+        Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
 }
@@ -118,10 +188,7 @@ fn code_of_volatile(error: &volatile::Error) -> c_int {
         Error::Stuck { .. } => GLEBE_ERROR_STUCK,
         Error::HandlerCovered => GLEBE_ERROR_HANDLER_COVERED,
         Error::NotHeld { .. } => GLEBE_ERROR_NOT_HELD,
-        Error::Os(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
-            GLEBE_ERROR_NO_MEMORY
-        }
-        Error::Os(_) => GLEBE_ERROR_OS,
+        Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
 }
@@ -139,13 +206,38 @@ fn code_of_zpool(error: &zpool::Error) -> c_int {
         Error::NoBudget => GLEBE_ERROR_NO_BUDGET,
         Error::Codec(CodecError::Corrupt { .. }) => GLEBE_ERROR_CORRUPT,
         Error::Codec(CodecError::NoMemory { .. }) => GLEBE_ERROR_NO_MEMORY,
+        Error::Codec(CodecError::Dictionary { .. } | CodecError::Training { .. }) => {
+            GLEBE_ERROR_BAD_DICTIONARY
+        }
         Error::Codec(CodecError::Level { .. }) | Error::OtherZstd => GLEBE_ERROR_BAD_ARGUMENT,
         Error::Rules(_) | Error::Table { .. } | Error::Classes { .. } => GLEBE_ERROR_BAD_RULES,
         Error::Forked => GLEBE_ERROR_FORKED,
-        Error::Os(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
-            GLEBE_ERROR_NO_MEMORY
-        }
-        Error::Os(_) => GLEBE_ERROR_OS,
+        Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_memory_has_one_code_in_every_part() {
+        for (number, code) in
+            [(errno::ENOMEM, GLEBE_ERROR_NO_MEMORY), (errno::EPERM, GLEBE_ERROR_OS)]
+        {
+            let os = || OsError::new("mmap", "a page", std::io::Error::from_raw_os_error(number));
+            let all: [Failure; 6] = [
+                contig::Error::from(os()).into(),
+                Error::from(os()).into(),
+                Error::from(contig::Error::from(os())).into(),
+                vmap::Error::from(os()).into(),
+                volatile::Error::from(os()).into(),
+                zpool::Error::from(os()).into(),
+            ];
+            for failure in all {
+                assert_eq!(failure.code(), code, "{failure:?}");
+            }
+        }
     }
 }

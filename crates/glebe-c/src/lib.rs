@@ -13,6 +13,8 @@
 mod abi;
 mod failure;
 
+mod mapped;
+
 mod slots;
 
 mod table;
@@ -23,8 +25,10 @@ mod boundary;
 
 mod block;
 mod cache;
+mod contig;
 mod message;
 mod reserve;
 mod stats;
+mod view;
 mod volatile;
 mod zpool;

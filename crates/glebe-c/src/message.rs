@@ -79,6 +79,9 @@ pub extern "C" fn glebe_error_name(code: c_int) -> *const c_char {
         GLEBE_ERROR_NO_BUDGET => c"GLEBE_ERROR_NO_BUDGET",
         GLEBE_ERROR_BAD_RULES => c"GLEBE_ERROR_BAD_RULES",
         GLEBE_ERROR_CORRUPT => c"GLEBE_ERROR_CORRUPT",
+        GLEBE_ERROR_BAD_DICTIONARY => c"GLEBE_ERROR_BAD_DICTIONARY",
+        GLEBE_ERROR_NOT_ENOUGH => c"GLEBE_ERROR_NOT_ENOUGH",
+        GLEBE_ERROR_NOT_MAPPABLE => c"GLEBE_ERROR_NOT_MAPPABLE",
         _ => c"unknown",
     };
     name.as_ptr()

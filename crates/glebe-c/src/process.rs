@@ -1,17 +1,20 @@
 //! [`Process`]: the tables of the process that called, and what its forked children are told.
 //!
-//! The tables are made by the first reserve or object pool that is created and never freed. A child
-//! that creates one of its own gets new tables, so that it never meets a lock that another thread
-//! of its parent held at the fork; those of the parent it does not touch. The number in each handle
-//! tells whose it is. Finding the tables costs two loads and takes no lock.
+//! The tables are made by the first reserve, view or object pool that is created and never freed. A
+//! child that creates one of its own gets new tables, so that it never meets a lock that another
+//! thread of its parent held at the fork; those of the parent it does not touch. The number in each
+//! handle tells whose it is. Finding the tables costs two loads and takes no lock.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
-use glebe::reserve::{Block, Pool, Promise, Reserve};
+use glebe::extent::Extent;
+use glebe::reserve::{Block, ObjectPool, Pool, Promise, Reserve, VirtualBlock};
 use glebe::sys::fork::ForkGuard;
+use glebe::vmap::View;
 
 use crate::failure::Failure;
+use crate::mapped::Contigs;
 use crate::table::{Key, Kind, Owned, Shared, PROCESSES};
 
 /// An object of a reserve, with the handle of that.
@@ -21,6 +24,21 @@ pub(crate) struct Of<T> {
     pub(crate) object: T,
 }
 
+/// What a view shows.
+#[derive(Debug)]
+pub(crate) enum Viewed {
+    /// Pages of a reserve.
+    Reserve(Of<VirtualBlock>),
+    /// Pages of a file of the caller's, and which.
+    File(View, Vec<Extent>),
+}
+
+impl Viewed {
+    pub(crate) fn is_of(&self, reserve: u64) -> bool {
+        matches!(self, Self::Reserve(of) if of.reserve == reserve)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Process {
     guard: ForkGuard,
@@ -28,9 +46,12 @@ pub(crate) struct Process {
     number: u32,
     pub(crate) reserves: Shared<Reserve>,
     pub(crate) blocks: Owned<Of<Block>>,
+    pub(crate) views: Owned<Viewed>,
     pub(crate) promises: Owned<Of<Promise>>,
     pub(crate) pools: Shared<Of<Pool>>,
+    pub(crate) lent_zpools: Shared<Of<ObjectPool>>,
     pub(crate) zpools: Shared<Arc<glebe::zpool::Pool>>,
+    pub(crate) contigs: Contigs,
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -60,9 +81,12 @@ impl Process {
             number,
             reserves: Shared::new(),
             blocks: Owned::new(),
+            views: Owned::new(),
             promises: Owned::new(),
             pools: Shared::new(),
+            lent_zpools: Shared::new(),
             zpools: Shared::new(),
+            contigs: Contigs::default(),
         }));
         let old = last.map_or(std::ptr::null_mut(), |last| std::ptr::from_ref(last).cast_mut());
         let (ok, failed) = (Ordering::AcqRel, Ordering::Acquire);
@@ -70,6 +94,14 @@ impl Process {
             Ok(_) => Ok(new),
             // Another thread was first; what this one made is empty and small.
             Err(_) => Self::create(),
+        }
+    }
+
+    /// The tables of the calling process, if it has any.
+    pub(crate) fn own() -> Result<Option<&'static Self>, Failure> {
+        match last() {
+            Some(process) if process.guard.is_child() => Err(Failure::Forked),
+            other => Ok(other),
         }
     }
 

@@ -6,10 +6,12 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::time::Duration;
 
 use glebe::contig::{Contig, Options, Source, SourceChoice};
-use glebe::reserve::{Builder, Placement, Reserve, Writers};
+use glebe::reserve::{Builder, CacheMode, Placement, Reserve, Writers};
 use glebe::units::{Bytes, PageSize, Pages};
+use glebe::zpool::{Codec, Zstd};
 
 use crate::abi::*;
 use crate::boundary::{call, read, Fill, Out, Sized64};
@@ -17,9 +19,15 @@ use crate::failure::Failure;
 use crate::process::Process;
 use crate::table::Kind;
 
-// SAFETY: both are `repr(C)` and consist of words, the first of which is `size`.
+// SAFETY: all are `repr(C)` and consist of words, the first of which is `size`.
 unsafe impl Sized64 for glebe_options {
     const NAME: &'static str = "glebe_options";
+    const LEAST: u64 = 16;
+}
+
+// SAFETY: as above.
+unsafe impl Sized64 for glebe_cache_decision {
+    const NAME: &'static str = "glebe_cache_decision";
     const LEAST: u64 = 16;
 }
 
@@ -79,6 +87,23 @@ fn builder(asked: &glebe_options) -> Result<Builder, Failure> {
     };
     let zero_ahead = Pages::new(asked.zero_ahead_pages);
     let builder = Reserve::builder().placement(placement).zero_ahead(zero_ahead);
+    let builder = match asked.views {
+        GLEBE_VIEWS_NO => builder,
+        GLEBE_VIEWS_YES => builder.views(),
+        other => return bad("views", other),
+    };
+    let builder = match asked.page_cache {
+        GLEBE_CACHE_AUTO => builder,
+        GLEBE_CACHE_PLAIN => builder.page_cache(CacheMode::Plain),
+        GLEBE_CACHE_LZ4 => builder.page_cache(CacheMode::Compressed(Codec::Lz4)),
+        GLEBE_CACHE_ZSTD => builder.page_cache(CacheMode::Compressed(Codec::Zstd(Zstd::default()))),
+        other => return bad("page_cache", other),
+    };
+    let builder = match (asked.miss_cost_ns, asked.page_cache) {
+        (0, _) => builder,
+        (cost, GLEBE_CACHE_AUTO) => builder.miss_cost(Duration::from_nanos(cost)),
+        (cost, _) => return bad("miss_cost_ns without GLEBE_CACHE_AUTO", cost),
+    };
     match asked.writers {
         GLEBE_WRITERS_AUTO => Ok(builder),
         GLEBE_WRITERS_COUNTED => Ok(builder.writers(Writers::Counted)),
@@ -112,8 +137,10 @@ pub extern "C" fn glebe_reserve_destroy(reserve: glebe_reserve) -> c_int {
         let unused = || {
             // Promises first: one that is taken meanwhile is found as a block.
             let promises = process.promises.count(|of| of.reserve == reserve);
-            let blocks = process.blocks.count(|of| of.reserve == reserve);
-            let pools = process.pools.count(|of| of.reserve == reserve);
+            let blocks = process.blocks.count(|of| of.reserve == reserve)
+                + process.views.count(|viewed| viewed.is_of(reserve));
+            let pools = process.pools.count(|of| of.reserve == reserve)
+                + process.lent_zpools.count(|of| of.reserve == reserve);
             if (promises, blocks, pools) == (0, 0, 0) {
                 return Ok(());
             }
@@ -139,8 +166,9 @@ pub unsafe extern "C" fn glebe_reserve_memory(
             let contig = reserve.contig();
             let (source, hugetlb_page_bytes) = match contig.source() {
                 Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
-                Source::Thp => (GLEBE_SOURCE_THP, 0),
-                Source::Plain => (GLEBE_SOURCE_PLAIN, 0),
+                Source::Thp | Source::Mthp(_) => (GLEBE_SOURCE_THP, 0),
+                // No others can be asked for here.
+                Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),
             };
             glebe_memory {
                 size: 0,
@@ -203,5 +231,26 @@ pub unsafe extern "C" fn glebe_reserve_runs(
             Ok(all.len())
         })?;
         Ok(out.set(there))
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_reserve_cache_decision(
+    reserve: glebe_reserve,
+    decision: *mut glebe_cache_decision,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let out = unsafe { Fill::new(decision)? };
+        let now = Process::with_reserve(reserve, |_, of| Ok(of.page_cache().decision()?))?;
+        Ok(out.set(&glebe_cache_decision {
+            size: 0,
+            compressing: now.is_compressing.into(),
+            room_thousandths: (now.room * 1000.0) as u64,
+            gain_ns: now.gain_ns as u64,
+            cost_ns: now.cost_ns as u64,
+        }))
     })
 }

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 /// Places in the first chunk.
 const FIRST: u32 = 4;
 /// log2 of the places there can be.
-pub(crate) const INDEX_BITS: u32 = 24;
+pub(crate) const INDEX_BITS: u32 = 23;
 const CHUNKS: usize = (INDEX_BITS - FIRST.ilog2() + 1) as usize;
 
 /// Kept apart from its neighbours, which other threads use.

@@ -63,6 +63,11 @@ stats! {
     alloc_p99_ns
     alloc_p999_ns
     alloc_max_ns
+    packed_stored
+    packed_loaded
+    packed_dropped
+    packed_lost
+    packed_pages
 }
 
 // SAFETY: it is `repr(C)` and consists of words, the first of which is `size`.

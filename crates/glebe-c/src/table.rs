@@ -1,7 +1,7 @@
 //! Handles, and the tables that know which are open.
 //!
 //! ```text
-//! handle   kind, 3 bits | process, 5 bits | index, 24 bits | generation, 32 bits
+//! handle   kind, 4 bits | process, 5 bits | index, 23 bits | generation, 32 bits
 //! ```
 //!
 //! The kind is never 0, so no handle is. The generation of a place goes up when its object goes, so
@@ -9,7 +9,8 @@
 //!
 //! Locks: each place of [`Owned`] has one, so only calls on the same handle wait for each other;
 //! each place of [`Shared`] has one a lane of threads, held shared by a call for its length, and
-//! all of them alone by the call that closes. Their order: a reserve, a pool, a promise, a block.
+//! all of them alone by the call that closes. Their order: a reserve, a pool, a promise, a block,
+//! a view.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
@@ -34,6 +35,8 @@ pub(crate) enum Kind {
     Pool,
     Volatile,
     Zpool,
+    View,
+    LentZpool,
 }
 
 impl Kind {
@@ -45,6 +48,8 @@ impl Kind {
             Self::Pool => "pool",
             Self::Volatile => "volatile region",
             Self::Zpool => "object pool",
+            Self::View => "view",
+            Self::LentZpool => "lent object pool",
         }
     }
 }
@@ -269,7 +274,7 @@ mod tests {
     fn a_handle_is_taken_apart_as_it_was_put_together() {
         let key = Key { index: (1 << INDEX_BITS) - 1, generation: u32::MAX };
         let all = [Kind::Reserve, Kind::Block, Kind::Promise, Kind::Pool, Kind::Volatile];
-        for kind in all.into_iter().chain([Kind::Zpool]) {
+        for kind in all.into_iter().chain([Kind::Zpool, Kind::View, Kind::LentZpool]) {
             let handle = key.handle(kind, PROCESSES - 1);
             assert_eq!(Key::of(handle, kind), Some((key, PROCESSES - 1)));
             assert_ne!(Key { index: 0, generation: 0 }.handle(kind, 0), 0);

@@ -5,6 +5,8 @@
 //! buffers are as long as the number beside them says.
 #![allow(unsafe_code)]
 
+mod dictionary;
+mod lent;
 mod stats;
 
 use std::ffi::{c_int, c_void};
@@ -55,10 +57,10 @@ fn rules(asked: &glebe_zpool_options) -> Result<Option<Rules>, Failure> {
 ///
 /// # Safety
 /// `asked` is null, or its first word is the number of bytes there.
-unsafe fn options(asked: *const glebe_zpool_options) -> Result<Options, Failure> {
+unsafe fn options(asked: *const glebe_zpool_options) -> Result<(Options, Codec), Failure> {
     let mut options = Pool::options();
     if asked.is_null() {
-        return Ok(options);
+        return Ok((options, Codec::default()));
     }
     // SAFETY: the caller's duty.
     let asked = unsafe { read(asked)? };
@@ -86,12 +88,15 @@ unsafe fn options(asked: *const glebe_zpool_options) -> Result<Options, Failure>
         }
         (other, _) => return bad("table", other),
     };
-    Ok(options.table(choice).codec(codec(&asked)?))
+    Ok((options.table(choice), codec(&asked)?))
 }
 
 fn codec(asked: &glebe_zpool_options) -> Result<Codec, Failure> {
-    let level = asked.zstd_level;
-    match asked.codec {
+    codec_of(asked.codec, asked.zstd_level)
+}
+
+fn codec_of(codec: u64, level: u64) -> Result<Codec, Failure> {
+    match codec {
         GLEBE_CODEC_ZSTD => Ok(Codec::Zstd(zstd(level)?)),
         GLEBE_CODEC_AUTO | GLEBE_CODEC_NONE | GLEBE_CODEC_LZ4 if level != 0 => {
             bad("zstd_level without GLEBE_CODEC_ZSTD", level)
@@ -121,11 +126,16 @@ pub unsafe extern "C" fn glebe_zpool_create(
     call(|| {
         // SAFETY: the caller's duty.
         let (out, options) = unsafe { (Out::new(pool, "pool")?, self::options(options)?) };
-        let process = Process::create()?;
-        let make = || Ok(Arc::new(options.build()?));
-        let key = process.zpools.insert_with("object pools", make)?;
-        Ok(out.set(process.handle(key, Kind::Zpool)))
+        let (options, codec) = options;
+        create(options.codec(codec), out)
     })
+}
+
+fn create(options: Options, out: Out<glebe_zpool>) -> Result<c_int, Failure> {
+    let process = Process::create()?;
+    let make = || Ok(Arc::new(options.build()?));
+    let key = process.zpools.insert_with("object pools", make)?;
+    Ok(out.set(process.handle(key, Kind::Zpool)))
 }
 
 #[no_mangle]
@@ -286,17 +296,25 @@ pub unsafe extern "C" fn glebe_zpool_recompress(
     call(|| {
         // SAFETY: the caller's duty; null is allowed here.
         let out = unsafe { Out::new(recompressed, "recompressed") };
-        let (zstd, budget) = (zstd(zstd_level)?, self::budget(budget, amount)?);
-        let done = with(pool, |pool| Ok(pool.recompress(&zstd, budget)?))?;
-        if let Ok(out) = out {
-            out.set(glebe_recompressed {
-                objects: done.objects,
-                before_bytes: done.bytes_before.get(),
-                after_bytes: done.bytes_after.get(),
-            });
-        }
-        Ok(GLEBE_OK)
+        recompress(pool, &zstd(zstd_level)?, self::budget(budget, amount)?, out.ok())
     })
+}
+
+fn recompress(
+    pool: glebe_zpool,
+    zstd: &Zstd,
+    budget: Budget,
+    out: Option<Out<glebe_recompressed>>,
+) -> Result<c_int, Failure> {
+    let done = with(pool, |pool| Ok(pool.recompress(zstd, budget)?))?;
+    if let Some(out) = out {
+        out.set(glebe_recompressed {
+            objects: done.objects,
+            before_bytes: done.bytes_before.get(),
+            after_bytes: done.bytes_after.get(),
+        });
+    }
+    Ok(GLEBE_OK)
 }
 
 /// # Safety

@@ -68,6 +68,7 @@ fn c_type(rust: &str) -> String {
     }
     match rust {
         "u64" => "uint64_t",
+        "i64" => "int64_t",
         "usize" => "size_t",
         "c_int" => "int",
         "c_char" => "char",
@@ -119,9 +120,12 @@ fn prototypes_are_those_of_the_source() {
 #[test]
 fn the_programs_call_every_function() {
     for language in ["c", "cpp"] {
-        let code =
-            ["all", "volatile", "zpool"].map(|name| text(&format!("tests/{name}.{language}")));
-        let code = code.concat();
+        let mut code = ["all", "contig", "volatile", "zpool", "lent"]
+            .map(|name| text(&format!("tests/{name}.{language}")))
+            .concat();
+        if language == "c" {
+            code += &text("tests/view.c");
+        }
         for prototype in declared() {
             let name = prototype.split_once('(').unwrap().0;
             let name = name.rsplit([' ', '*']).next().unwrap();
@@ -210,6 +214,8 @@ fn statistics_are_those_of_the_librarys_table() {
     are_those_of("glebe_stats", 2, &glebe::reserve::Stats::default().lines());
     are_those_of("glebe_volatile_stats", 3, &glebe::volatile::Stats::default().lines());
     are_those_of("glebe_zpool_stats", 2, &glebe::zpool::Stats::default().lines());
+    let lent = glebe::reserve::ObjectPoolStats::default();
+    are_those_of("glebe_lent_zpool_stats", 2, &lent.lines());
 }
 
 /// Compares the members of a structure but the `first` ones with a table of the library's.

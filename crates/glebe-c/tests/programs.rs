@@ -89,6 +89,29 @@ fn volatile_memory_from_cpp() {
 }
 
 #[test]
+fn contiguous_memory_from_c() {
+    if has("cc") {
+        compile_and_run("cc", "-std=c99", "contig.c", false);
+        compile_and_run("cc", "-std=c11", "contig.c", true);
+    }
+}
+
+#[test]
+fn contiguous_memory_from_cpp() {
+    if has("c++") {
+        compile_and_run("c++", "-std=c++11", "contig.cpp", false);
+    }
+}
+
+#[test]
+fn views_of_files_from_c() {
+    if has("cc") {
+        compile_and_run("cc", "-std=c99", "view.c", false);
+        compile_and_run("cc", "-std=c11", "view.c", true);
+    }
+}
+
+#[test]
 fn object_pools_from_c() {
     if has("cc") {
         compile_and_run("cc", "-std=c99", "zpool.c", false);
@@ -100,6 +123,20 @@ fn object_pools_from_c() {
 fn object_pools_from_cpp() {
     if has("c++") {
         compile_and_run("c++", "-std=c++11", "zpool.cpp", false);
+    }
+}
+
+#[test]
+fn object_pools_on_a_reserve_from_c() {
+    if has("cc") {
+        compile_and_run("cc", "-std=c99", "lent.c", false);
+    }
+}
+
+#[test]
+fn object_pools_on_a_reserve_from_cpp() {
+    if has("c++") {
+        compile_and_run("c++", "-std=c++11", "lent.cpp", false);
     }
 }
 

@@ -374,6 +374,77 @@ static void codecs(void) {
     CHECK(stored[GLEBE_CODEC_ZSTD] < stored[GLEBE_CODEC_NONE]);
 }
 
+/* Small objects that have much in common are shorter with a dictionary; each pool has its own. */
+static void dictionaries(void) {
+    static char samples[OBJECTS][64];
+    static size_t lens[OBJECTS];
+    static glebe_zobject all[OBJECTS];
+    static char bytes[OBJECTS * 64];
+    unsigned char dictionary[4096], other[4096];
+    size_t n, at = 0, len = sizeof dictionary, other_len = sizeof other;
+    uint64_t stored[2] = {0, 0};
+    glebe_zpool_options options;
+    glebe_zpool_stats stats;
+    glebe_zpool pool = 77;
+    int with;
+
+    for (n = 0; n < OBJECTS; n++) {
+        lens[n] = (size_t)snprintf(samples[n], sizeof samples[n],
+                                   "{\"name\":\"user-%lu\",\"shard\":%lu,\"state\":\"idle\"}",
+                                   (unsigned long)(n * 7919 % 100000), (unsigned long)(n % 64));
+        memcpy(bytes + at, samples[n], lens[n]);
+        at += lens[n];
+    }
+    REFUSED(glebe_dictionary_train(bytes, lens, OBJECTS, NULL, &len), GLEBE_ERROR_NULL);
+    REFUSED(glebe_dictionary_train(NULL, lens, OBJECTS, dictionary, &len), GLEBE_ERROR_NULL);
+    REFUSED(glebe_dictionary_train(bytes, NULL, OBJECTS, dictionary, &len), GLEBE_ERROR_NULL);
+    REFUSED(glebe_dictionary_train(bytes, lens, OBJECTS, dictionary, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_dictionary_train(bytes, lens, 0, dictionary, &len), GLEBE_ERROR_BAD_DICTIONARY);
+    REFUSED(glebe_dictionary_train(bytes, lens, 1, dictionary, &len), GLEBE_ERROR_BAD_DICTIONARY);
+    CHECK(len == sizeof dictionary);
+    OK(glebe_dictionary_train(bytes, lens, OBJECTS, dictionary, &len));
+    OK(glebe_dictionary_train(bytes, lens, OBJECTS / 2, other, &other_len));
+    CHECK(len > 8 && len <= sizeof dictionary);
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    REFUSED(glebe_zpool_create_with_dictionary(&options, dictionary, len, &pool),
+            GLEBE_ERROR_BAD_ARGUMENT);
+    options.codec = GLEBE_CODEC_ZSTD;
+    REFUSED(glebe_zpool_create_with_dictionary(&options, dictionary, 7, &pool),
+            GLEBE_ERROR_BAD_DICTIONARY);
+    REFUSED(glebe_zpool_create_with_dictionary(&options, samples, len, &pool),
+            GLEBE_ERROR_BAD_DICTIONARY);
+    REFUSED(glebe_zpool_create_with_dictionary(&options, NULL, len, &pool), GLEBE_ERROR_NULL);
+    CHECK(pool == 77);
+    for (with = 0; with < 2; with++) {
+        if (with) OK(glebe_zpool_create_with_dictionary(&options, dictionary, len, &pool));
+        else OK(glebe_zpool_create(&options, &pool));
+        for (n = 0; n < OBJECTS; n++)
+            OK(glebe_zpool_insert(pool, samples[n], lens[n], &all[n]));
+        for (n = 0; n < OBJECTS; n++) {
+            char back[64];
+            size_t got = sizeof back;
+            OK(glebe_zpool_read(pool, all[n], back, sizeof back, &got));
+            CHECK(got == lens[n] && memcmp(back, samples[n], got) == 0);
+        }
+        stats.size = sizeof stats;
+        OK(glebe_zpool_get_stats(pool, &stats));
+        stored[with] = stats.stored_bytes;
+        if (with) {
+            REFUSED(glebe_zpool_recompress(pool, 5, GLEBE_BUDGET_ALL, 0, NULL),
+                    GLEBE_ERROR_BAD_ARGUMENT);
+            REFUSED(glebe_zpool_recompress_with_dictionary(pool, 5, other, other_len,
+                                                           GLEBE_BUDGET_ALL, 0, NULL),
+                    GLEBE_ERROR_BAD_ARGUMENT);
+            OK(glebe_zpool_recompress_with_dictionary(pool, 5, dictionary, len, GLEBE_BUDGET_ALL,
+                                                      0, NULL));
+        }
+        OK(glebe_zpool_destroy(pool));
+    }
+    CHECK(stored[1] * 3 < stored[0] * 2);
+}
+
 static void statistics(void) {
     const glebe_zpool pool = create(8 * MIB, 0, 0);
     static const char *const starts[] = {"inserted", "{", "# ", " class", ""};
@@ -500,6 +571,7 @@ int main(void) {
     compaction(pool);
     limits();
     codecs();
+    dictionaries();
     statistics();
     fork_is_noticed(pool);
     OK(glebe_zpool_insert(pool, "last", 4, &object));

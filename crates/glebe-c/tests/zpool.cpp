@@ -54,7 +54,7 @@ std::string read(glebe_zpool pool, glebe_zobject object) {
     return bytes;
 }
 
-void by_many_threads(glebe_zpool pool) {
+void by_many_threads(glebe_zpool pool, bool by_dictionary = false) {
     in_threads([=](int thread) {
         std::vector<std::pair<glebe_zobject, std::string>> mine;
         for (unsigned n = 0; n < ROUNDS; n++) {
@@ -82,7 +82,8 @@ void by_many_threads(glebe_zpool pool) {
                 glebe_compacted done = {};
                 OK(glebe_zpool_compact(pool, GLEBE_BUDGET_US, 100, &done));
                 OK(glebe_zpool_compact(pool, GLEBE_BUDGET_PAGES, 4, nullptr));
-                OK(glebe_zpool_recompress(pool, 0, GLEBE_BUDGET_US, 100, nullptr));
+                const int code = glebe_zpool_recompress(pool, 0, GLEBE_BUDGET_US, 100, nullptr);
+                CHECK(code == (by_dictionary ? GLEBE_ERROR_BAD_ARGUMENT : GLEBE_OK));
             }
         }
         for (auto &each : mine) {
@@ -188,6 +189,30 @@ void forked_in_the_middle(glebe_zpool pool) {
     busy.join();
 }
 
+// Threads on one pool with a dictionary, which may go once the pool is made.
+void by_many_threads_with_a_dictionary() {
+    std::string samples;
+    std::vector<std::size_t> lens;
+    for (unsigned n = 0; n < ROUNDS; n++) {
+        const std::string sample = "GET /users/" + std::to_string(n * 7919 % 10007) + " HTTP/1.1";
+        samples += sample;
+        lens.push_back(sample.size());
+    }
+    std::vector<unsigned char> dictionary(4096);
+    std::size_t len = dictionary.size();
+    OK(glebe_dictionary_train(samples.data(), lens.data(), lens.size(), dictionary.data(), &len));
+    glebe_zpool_options options = {};
+    options.size = sizeof options;
+    options.codec = GLEBE_CODEC_ZSTD;
+    glebe_zpool pool = 0;
+    OK(glebe_zpool_create_with_dictionary(&options, dictionary.data(), len, &pool));
+    OK(glebe_zpool_recompress_with_dictionary(pool, 3, dictionary.data(), len, GLEBE_BUDGET_ALL, 0,
+                                              nullptr));
+    dictionary.assign(dictionary.size(), 0);
+    by_many_threads(pool, true);
+    OK(glebe_zpool_destroy(pool));
+}
+
 } // namespace
 
 int main() {
@@ -197,6 +222,7 @@ int main() {
         OK(glebe_zpool_destroy(pool));
     }
     const glebe_zpool pool = create(64 * MIB, GLEBE_AT_LIMIT_REFUSE, GLEBE_CODEC_AUTO);
+    by_many_threads_with_a_dictionary();
     evicted_under_others();
     ended_while_in_use();
     forked_in_the_middle(pool);

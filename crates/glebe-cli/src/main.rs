@@ -7,7 +7,9 @@
 mod apart;
 mod bench;
 mod completions;
+mod contig;
 mod demo;
+mod fragment;
 mod inside;
 mod man;
 mod probe;
@@ -40,6 +42,8 @@ struct Cli {
 enum Command {
     /// List every kernel mechanism glebe can use: whether it is here, and how to turn it on
     Probe(probe::Args),
+    /// Contiguous memory: what there is, whether it could be had, setting it aside, a picture
+    Contig(contig::Args),
     /// Show a reserve at work: files cached in it, blocks called back, the kernel beside it
     Demo(demo::Args),
     /// Measure, beside what the kernel offers
@@ -64,6 +68,9 @@ enum Command {
     /// Do in a process apart what the parent says
     #[command(hide = true)]
     Apart(apart::Args),
+    /// Leave the machine's free memory in single pages for as long as the parent wants
+    #[command(hide = true)]
+    Fragment(fragment::Args),
 }
 
 /// What a subcommand ends with; an [`io::Error`] is one of its output.
@@ -72,6 +79,7 @@ type Outcome = Result<(), Box<dyn Error>>;
 fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
     match command {
         Command::Probe(args) => probe::run(args, out),
+        Command::Contig(args) => contig::run(args, out),
         Command::Demo(args) => demo::run(args, out),
         Command::Bench(args) => bench::run(args, out),
         Command::Stats(args) => stats::run(args, out),
@@ -81,6 +89,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Completions(args) => completions::run(args, out),
         Command::Inside(args) => inside::run(args, out),
         Command::Apart(args) => apart::run(args, out),
+        Command::Fragment(args) => fragment::run(args, out),
     }
 }
 

@@ -29,8 +29,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     // `help` repeats what --help says.
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
-    let shown = command.get_subcommands().filter(|page| !page.is_hide_set());
-    for page in [&command].into_iter().chain(shown) {
+    for page in all(&command) {
         let man = man(page.clone());
         let mut text = Vec::new();
         man.render(&mut text)?;
@@ -40,6 +39,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         writeln!(out, "{}", path.display())?;
     }
     Ok(())
+}
+
+/// A command and those below it, but for hidden ones and `help`.
+fn all(command: &Command) -> Vec<&Command> {
+    let shown = |page: &&Command| !page.is_hide_set() && page.get_name() != "help";
+    let below = command.get_subcommands().filter(shown).flat_map(all);
+    [command].into_iter().chain(below).collect()
 }
 
 fn man(page: Command) -> Man {

@@ -1,13 +1,13 @@
 //! `glebe zpool`: the size classes of a pool of compressed objects, for any parameters.
 //!
-//! The columns are named as in the kernel's `zsmalloc/POOL/classes`; a class has the number that
-//! it has there, its place among all sizes.
+//! The columns are those of the kernel's `zsmalloc/POOL/classes`, of a pool that has one full
+//! zspage of each class; a class has the number that it has there, its place among all sizes.
 
 use std::io::{self, Write};
 
 use glebe::sys::page_size;
 use glebe::units::{Bytes, PageSize, Pages};
-use glebe::zpool::{Rules, Table};
+use glebe::zpool::{ClassStats, Rules, SizeClass, Table};
 
 use crate::{size, Outcome};
 
@@ -32,6 +32,9 @@ pub struct Args {
     /// Keep classes apart that have as many pages and as many objects a zspage
     #[arg(long)]
     no_merge: bool,
+    /// Fewer columns: those that a zspage's shape decides, and what its objects leave unused
+    #[arg(long)]
+    short: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -54,28 +57,43 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         page,
     };
     match args.what {
-        What::Classes => write_classes(&Table::by_rules(&rules)?, out)?,
+        What::Classes => write_classes(&Table::by_rules(&rules)?, args.short, out)?,
     }
     Ok(())
 }
 
-fn write_classes(table: &Table, out: &mut dyn Write) -> io::Result<()> {
+fn write_classes(table: &Table, short: bool, out: &mut dyn Write) -> io::Result<()> {
     let rules = table.rules();
-    writeln!(out, "class  size objs_per_zspage pages_per_zspage  tail tail_percent")?;
+    if short {
+        writeln!(out, "class  size objs_per_zspage pages_per_zspage  tail tail_percent")?;
+    } else {
+        write!(out, "{}", ClassStats::table_head())?;
+    }
     for class in table.classes() {
         let number = (class.size - rules.min).get().div_ceil(rules.step.get());
-        let tail = class.tail(rules.page).get();
-        let percent = tail as f64 * 100.0 / class.pages.bytes(rules.page).get() as f64;
-        writeln!(
-            out,
-            "{number:5} {:5} {:15} {:16} {tail:5} {percent:12.2}",
-            class.size.get(),
-            class.objects,
-            class.pages.get(),
-        )?;
+        if short {
+            writeln!(out, "{number:5} {}", shape(class, rules))?;
+        } else {
+            write!(out, "{}", one_full_zspage(class).table_row(number))?;
+        }
     }
     let count = table.classes().len();
     let classes = if count == 1 { "class" } else { "classes" };
     let mark = table.watermark().get();
     writeln!(out, "{count} {classes}; objects above {mark} B take a page each")
+}
+
+fn shape(class: &SizeClass, rules: &Rules) -> String {
+    let tail = class.tail(rules.page).get();
+    let percent = tail as f64 * 100.0 / class.pages.bytes(rules.page).get() as f64;
+    let (size, pages) = (class.size.get(), class.pages.get());
+    format!("{size:5} {:15} {pages:16} {tail:5} {percent:12.2}", class.objects)
+}
+
+fn one_full_zspage(class: &SizeClass) -> ClassStats {
+    let mut stats = ClassStats::default();
+    (stats.size, stats.pages_per_zspage) = (class.size, class.pages);
+    (stats.allocated, stats.used, stats.zspages) = (class.objects.into(), class.objects.into(), 1);
+    stats.groups[stats.groups.len() - 1] = 1;
+    stats
 }

@@ -25,7 +25,15 @@ fn ok(args: &[&str]) -> String {
 
 /// The subcommands, as the help lists them.
 fn subcommands() -> Vec<String> {
-    let help = ok(&["--help"]);
+    below(&[])
+}
+
+/// Those below a subcommand.
+fn below(path: &[&str]) -> Vec<String> {
+    let help = ok(&[path, &["--help"]].concat());
+    if !help.contains("Commands:\n") {
+        return Vec::new();
+    }
     let list = help.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next());
     let names = list.expect("a list").lines().filter(|line| !line.starts_with("   "));
     let names = names.filter_map(|line| line.split_whitespace().next().map(str::to_owned));
@@ -48,6 +56,11 @@ fn every_subcommand_has_a_page_and_those_kept_are_in_step() {
     let names = subcommands();
     assert!(names.len() >= 7 && names.contains(&"stats".to_owned()), "{names:?}");
     let mut expected: Vec<String> = names.iter().map(|name| format!("glebe-{name}.1")).collect();
+    for name in &names {
+        let nested = below(&[name]).into_iter();
+        expected.extend(nested.map(|sub| format!("glebe-{name}-{sub}.1")));
+    }
+    assert!(expected.contains(&"glebe-contig-reserve.1".to_owned()), "{expected:?}");
     expected.push("glebe.1".into());
     expected.sort_unstable();
     assert_eq!(made.keys().cloned().collect::<Vec<_>>(), expected);

@@ -13,7 +13,11 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Names in the JSON that the targets are told by.
-const ROWS: [&str; 4] = [
+const ROWS: [&str; 8] = [
+    "reported_untar",
+    "reported_part9_tree",
+    "overhead_final_percent_tree",
+    "overhead_random_delete_percent_tree",
     "overhead_final_percent",
     "overhead_random_delete_percent",
     "compaction_pages_per_s",
@@ -28,7 +32,7 @@ const RATIOS: [&str; 7] = [
     "insert_remove_vs_best_malloc",
     "threads_2_vs_1_cpu",
 ];
-const CHECKS: [&str; 2] = ["wrong_bytes", "report_rows_off"];
+const CHECKS: [&str; 3] = ["wrong_bytes", "report_rows_off", "tree_rows_off"];
 
 /// A device that is gone may come again as another run's.
 static ONE_RUN: Mutex<()> = Mutex::new(());
@@ -69,6 +73,8 @@ fn a_quick_run_has_every_key_and_all_bytes_right() {
     let output = Command::new(env!("CARGO_BIN_EXE_glebe"))
         .args(["bench", "zpool", "--quick", "--json"])
         .arg(&json)
+        // No kernel's sources: any files.
+        .args(["--tree", concat!(env!("CARGO_MANIFEST_DIR"), "/..")])
         .output()
         .expect("the program starts");
     let text = fs::read_to_string(&json).unwrap_or_default();
@@ -121,6 +127,20 @@ fn a_run_that_is_told_to_end_takes_its_device_with_it() {
     assert_eq!(running.0.wait().unwrap().signal(), Some(15));
     let left: Vec<_> = own.intersection(&devices()).cloned().collect();
     assert!(left.is_empty(), "left behind: {left:?}");
+}
+
+#[test]
+fn a_tree_that_is_not_there_is_named() {
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+        let output = command.arg("bench").args(args).output().expect("the program starts");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let none = scratch("none").display().to_string();
+    let said = run(&["zpool", "--quick", "--tree", &none]);
+    assert!(said.contains(&none), "{said}");
+    assert!(run(&["vmap", "--quick", "--tree", "/"]).contains("--tree is for"));
 }
 
 #[test]

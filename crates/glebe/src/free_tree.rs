@@ -2,7 +2,7 @@
 //!
 //! Owns which positions of a span are free, and nothing else: no memory, no pointer. The unit of a
 //! position is the caller's (the reserve counts pages). No lock: a caller that shares a tree brings
-//! its own.
+//! its own, or takes a [`Sharded`] one, which is for many threads and gives up the lowest place.
 //!
 //! # Structure
 //!
@@ -48,15 +48,21 @@ mod lanes;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod oracle;
+mod sharded;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod vectors;
 
 pub use classes::Classes;
+pub use sharded::Sharded;
 
+use std::io::ErrorKind;
+
+use crate::error::OsError;
 use crate::extent::Extent;
 use lanes::Lane;
-use tree::{Entry, Need, Path, Refused, Tree};
+use tree::{Entry, Need, NoRoom, Path, Paths, Refused, Tree};
 
 /// Lanes of a node: two cache lines of 32-bit positions.
 const FAN_OUT: usize = 32;
@@ -135,8 +141,8 @@ pub struct FreeTree {
     base: u64,
     free_len: u64,
     tree: Width,
-    /// The way to what was changed last.
-    path: Path,
+    /// The ways to what was changed last.
+    paths: Paths,
 }
 
 /// The tree, by the bits of a position and by fan-out.
@@ -174,8 +180,7 @@ impl FreeTree {
     /// span is too short for so many that do not touch, there is storage for as many as can be.
     ///
     /// # Panics
-    /// If the storage is larger than the address space. As with every collection, memory that
-    /// cannot be had aborts.
+    /// If memory for the storage cannot be had; [`Self::try_with_classes`] says so instead.
     #[must_use]
     pub fn new(span: Extent, max_extents: usize) -> Self {
         Self::with_classes(span, max_extents, Classes::ALL)
@@ -188,16 +193,44 @@ impl FreeTree {
     /// As [`Self::new`].
     #[must_use]
     pub fn with_classes(span: Extent, max_extents: usize, classes: Classes) -> Self {
+        let mut all = Self::without_storage(span, max_extents, classes);
+        all.make_storage().unwrap_or_else(|why| panic!("{why}"));
+        all
+    }
+
+    /// As [`Self::with_classes`], where memory may be short.
+    ///
+    /// # Errors
+    /// If memory for the storage cannot be had, with how much that is.
+    pub fn try_with_classes(
+        span: Extent,
+        max_extents: usize,
+        classes: Classes,
+    ) -> Result<Self, OsError> {
+        let mut all = Self::without_storage(span, max_extents, classes);
+        all.make_storage()?;
+        Ok(all)
+    }
+
+    fn without_storage(span: Extent, max_extents: usize, classes: Classes) -> Self {
         let most = usize::try_from(span.len().div_ceil(2)).unwrap_or(usize::MAX);
         let limit = max_extents.min(most);
         let base = span.start() & !u64::from(u32::MAX);
-        let tree = if span.end() - base <= u64::from(u32::MAX) {
-            Width::Narrow(Tree::new(span.end() - base, limit, classes.logs()))
+        let (base, tree) = if span.end() - base <= u64::from(u32::MAX) {
+            let end = span.end() - base;
+            (base, Width::Narrow(Tree::without_storage(end, limit, classes.logs())))
         } else {
-            Width::Wide(Tree::new(span.end(), limit, classes.logs()))
+            (0, Width::Wide(Tree::without_storage(span.end(), limit, classes.logs())))
         };
-        let base = if matches!(tree, Width::Narrow(_)) { base } else { 0 };
-        Self { span, base, free_len: 0, tree, path: Path::new() }
+        Self { span, base, free_len: 0, tree, paths: Paths::new() }
+    }
+
+    fn make_storage(&mut self) -> Result<(), OsError> {
+        let (made, limit) = on!(&mut self.tree, tree => (tree.make_storage(), tree.limit()));
+        made.map_err(|NoRoom { bytes }| {
+            let what = format!("{bytes} bytes for {limit} free extents");
+            OsError::new("malloc", what, ErrorKind::OutOfMemory.into())
+        })
     }
 
     /// A tree of the smallest fan-out, which few extents make deep.
@@ -209,9 +242,10 @@ impl FreeTree {
         let most = usize::try_from(span.len().div_ceil(2)).unwrap_or(usize::MAX);
         let (end, limit, logs) = (span.end() - all.base, max_extents.min(most), classes.logs());
         all.tree = match all.tree {
-            Width::Narrow(_) => Width::DeepNarrow(Tree::new(end, limit, logs)),
-            _ => Width::DeepWide(Tree::new(end, limit, logs)),
+            Width::Narrow(_) => Width::DeepNarrow(Tree::without_storage(end, limit, logs)),
+            _ => Width::DeepWide(Tree::without_storage(end, limit, logs)),
         };
+        all.make_storage().expect("memory");
         all
     }
 
@@ -229,17 +263,25 @@ impl FreeTree {
         within: Option<Extent>,
     ) -> Result<Option<Extent>, Error> {
         let Some(request) = self.request(len, align, within)? else { return Ok(None) };
-        let start = on!(&mut self.tree, tree => {
-            let need = request.need();
-            let path = &mut self.path;
-            tree.refresh_class(need.log);
-            let Some((spot, at)) = tree.find(&need, path) else { return Ok(None) };
-            let carved = tree.carve(path, spot, at, need.len);
-            carved.map_err(|_| Error::OutOfNodes { limit: tree.limit() })?;
-            at.get()
-        });
+        let few = on!(&mut self.tree, tree => tree.take_of_few(&request.need()).map(Lane::get));
+        let start = match few {
+            Some(start) => start,
+            None => match self.alloc_of_many(&request)? {
+                Some(start) => start,
+                None => return Ok(None),
+            },
+        };
         self.free_len -= len;
         Ok(Extent::new(self.base + start, len))
+    }
+
+    /// Takes what [`Self::alloc`] is asked for from a tree of any size; where it lies.
+    #[inline(never)] // so that little is to be kept while a tree of few extents is looked at
+    fn alloc_of_many(&mut self, request: &Request) -> Result<Option<u64>, Error> {
+        on!(&mut self.tree, tree => match tree.take_lowest(&mut self.paths, &request.need()) {
+            Ok(place) => Ok(place.map(Lane::get)),
+            Err(_) => Err(Error::OutOfNodes { limit: tree.limit() }),
+        })
     }
 
     /// What [`Self::alloc`] would take, taking nothing.
@@ -295,8 +337,7 @@ impl FreeTree {
         self.check_span(extent)?;
         let at = extent.start() - self.base;
         let (before, after) = on!(&mut self.tree, tree => {
-            let path = &mut self.path;
-            let spot = tree.descend(Lane::of(at), path);
+            let (spot, path) = tree.locate(Lane::of(at), &mut self.paths);
             let mut way = path.clone();
             let before = tree.before(&mut way, spot).map(|spot| (spot, tree.entry(spot)));
             let before = before.map(|(spot, (start, len))| (spot, start.get() + len.get()));
@@ -326,19 +367,31 @@ impl FreeTree {
     pub fn free(&mut self, extent: Extent) -> Result<(), Error> {
         self.check_span(extent)?;
         let at = extent.start() - self.base;
+        let few = on!(&mut self.tree, tree => {
+            tree.add_to_few(Lane::of(at), Lane::of(extent.len()))
+        });
+        if !few {
+            self.add_to_many(extent)?;
+        }
+        self.free_len += extent.len();
+        Ok(())
+    }
+
+    /// Adds what [`Self::free`] is given to a tree of any size.
+    #[inline(never)] // as `alloc_of_many`
+    fn add_to_many(&mut self, extent: Extent) -> Result<(), Error> {
+        let at = extent.start() - self.base;
         on!(&mut self.tree, tree => {
-            match tree.add(&mut self.path, Lane::of(at), Lane::of(extent.len())) {
-                Ok(()) => {}
-                Err(Refused::Full) => return Err(Error::OutOfNodes { limit: tree.limit() }),
+            match tree.add(&mut self.paths, Lane::of(at), Lane::of(extent.len())) {
+                Ok(()) => Ok(()),
+                Err(Refused::Full) => Err(Error::OutOfNodes { limit: tree.limit() }),
                 Err(Refused::Overlaps((start, len))) => {
                     let start = self.base + start.get();
                     let overlaps = between(start, start + len.get());
-                    return Err(Error::AlreadyFree { given: extent, overlaps });
+                    Err(Error::AlreadyFree { given: extent, overlaps })
                 }
             }
-        });
-        self.free_len += extent.len();
-        Ok(())
+        })
     }
 
     /// Length of the largest free extent, 0 if nothing is free; O(1).
@@ -422,7 +475,7 @@ impl FreeTree {
             return Err(Error::Unlike { span: self.span });
         }
         larger.free_len = 0;
-        larger.path = Path::new();
+        larger.paths = Paths::new();
         Ok(())
     }
 
@@ -446,6 +499,12 @@ impl FreeTree {
         assert_eq!(self.free_len, free_len, "free positions counted, free positions in extents");
         let largest = self.iter().map(Extent::len).max().unwrap_or(0);
         assert_eq!(self.largest(), largest, "largest free extent by the maxima, by looking");
+    }
+
+    /// As on a processor that has none but those that all have.
+    #[cfg(test)]
+    fn use_plain_vectors(&mut self) {
+        on!(&mut self.tree, tree => tree.use_plain_vectors());
     }
 
     /// What the storage has room for, which no call may change.

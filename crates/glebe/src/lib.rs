@@ -21,6 +21,7 @@ pub mod mapping;
 
 // L4: parts usable alone.
 pub mod contig;
+pub mod vmap;
 pub mod volatile;
 pub mod zpool;
 

@@ -13,14 +13,24 @@
 //! in a child, where the same addresses may be somebody else's.
 #![allow(unsafe_code)]
 
+mod addresses;
+mod gathered;
+mod shaped;
+
 use std::ptr;
+use std::sync::Arc;
 
 use crate::error::OsError;
 use crate::sys::fork::ForkGuard;
-use crate::sys::madvise::{advise, transparent_huge_page, Advice};
+pub(crate) use crate::sys::madvise::DISCARD_MAX;
+use crate::sys::madvise::{advise, discard_all, transparent_huge_page, Advice};
+use crate::sys::memfd::MemFile;
 use crate::sys::mmap::{map, map_aligned, unmap, Backing};
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize};
+
+pub(crate) use addresses::{Addresses, Piece};
+pub(crate) use gathered::Stretch;
 
 /// Where else the bytes of a mapping may turn up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +58,10 @@ pub struct Mapping {
     in_child: bool,
     /// Whether the bytes are the caller's, who unmaps them.
     is_borrowed: bool,
+    /// Where the pages can be mapped from once more.
+    file: Option<Arc<MemFile>>,
+    /// Where another mapping of the kernel's begins, ascending: none of most.
+    seams: Vec<Bytes>,
     guard: ForkGuard,
 }
 
@@ -94,8 +108,7 @@ impl Mapping {
         let len = len.pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
         let addr =
             if align <= page { map(len, Backing::Ordinary)? } else { map_aligned(len, align)? };
-        Self { addr, len, page, in_child: true, is_borrowed: false, guard: ForkGuard::new() }
-            .shown(visibility)
+        Self::owned(addr, len, page, None).shown(visibility)
     }
 
     /// Memory of the hugetlb pool of `page`; `len` is a multiple of it. Its pages are set aside
@@ -106,8 +119,22 @@ impl Mapping {
         visibility: Visibility,
     ) -> Result<Self, OsError> {
         let addr = map(len, Backing::Hugetlb(page))?;
-        Self { addr, len, page, in_child: true, is_borrowed: false, guard: ForkGuard::new() }
-            .shown(visibility)
+        Self::owned(addr, len, page, None).shown(visibility)
+    }
+
+    /// All of a file, at a multiple of `align`.
+    pub(crate) fn shared(
+        file: Arc<MemFile>,
+        align: PageSize,
+        visibility: Visibility,
+    ) -> Result<Self, OsError> {
+        let (addr, len, page) = (file.map(align)?, file.len()?, file.page());
+        Self::owned(addr, len, page, Some(file)).shown(visibility)
+    }
+
+    /// The file whose pages these are, if they can be mapped elsewhere too.
+    pub(crate) fn file(&self) -> Option<&Arc<MemFile>> {
+        self.file.as_ref()
     }
 
     /// Address space of `len`, rounded up to whole pages: base pages that come when they are
@@ -116,8 +143,7 @@ impl Mapping {
         let page = page_size();
         let len = len.pages_up(page).checked_bytes(page).unwrap_or(len);
         let addr = map(len, Backing::Reserved)?;
-        let guard = ForkGuard::new();
-        let mapping = Self { addr, len, page, in_child: true, is_borrowed: false, guard };
+        let mapping = Self::owned(addr, len, page, None);
         // Refused by kernels that make no huge pages at all.
         let _ = mapping.refuse_huge_pages();
         mapping.shown(Visibility { in_child: true, in_core_dump: false })
@@ -129,8 +155,16 @@ impl Mapping {
     /// # Safety
     /// The bytes may be read and written, and nobody holds a reference to them meanwhile.
     pub(crate) unsafe fn borrowed(addr: usize, len: Bytes) -> Self {
-        let guard = ForkGuard::new();
-        Self { addr, len, page: page_size(), in_child: true, is_borrowed: true, guard }
+        let mut mapping = Self::owned(addr, len, page_size(), None);
+        mapping.is_borrowed = true;
+        mapping
+    }
+
+    /// What was mapped just now, which everybody sees; dropping it unmaps it.
+    fn owned(addr: usize, len: Bytes, page: PageSize, file: Option<Arc<MemFile>>) -> Self {
+        let (in_child, is_borrowed) = (true, false);
+        let (seams, guard) = (Vec::new(), ForkGuard::new());
+        Self { addr, len, page, in_child, is_borrowed, file, seams, guard }
     }
 
     fn shown(mut self, visibility: Visibility) -> Result<Self, OsError> {
@@ -239,7 +273,11 @@ impl Mapping {
     /// touched again may not be had, which is SIGBUS.
     pub(crate) fn discard(&mut self, index: usize) -> Result<(), OsError> {
         let size = self.page.bytes();
-        self.advise(Bytes::new(index as u64 * size.get()), size, Advice::DontNeed)
+        let offset = Bytes::new(index as u64 * size.get());
+        match &self.file {
+            Some(file) => file.punch(offset, size),
+            None => self.advise(offset, size, Advice::DontNeed),
+        }
     }
 
     /// Gives whole pages back to the kernel; what is read there later is zero.
@@ -248,6 +286,19 @@ impl Mapping {
     /// Nobody has a reference to bytes of these pages, but to atomics.
     pub(crate) unsafe fn give_back(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         self.advise(offset, len, Advice::DontNeed)
+    }
+
+    /// As [`Mapping::give_back`], ranges by offset and length, [`DISCARD_MAX`] at most; of how
+    /// many, from the first on, the pages are gone.
+    ///
+    /// # Safety
+    /// As [`Mapping::give_back`].
+    pub(crate) unsafe fn give_back_all(&self, ranges: &mut [(usize, Bytes)]) -> usize {
+        for (at, len) in &mut *ranges {
+            *at = self.checked(Bytes::new(*at as u64), len.as_usize()).addr();
+        }
+        // SAFETY: the ranges are this mapping's own, and the caller has their bytes.
+        unsafe { discard_all(ranges) }
     }
 
     fn advise(&self, offset: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {

@@ -12,7 +12,7 @@ use std::fmt::Write;
 
 use crate::sync::{prefetch, MappedWord as Word, Ordering};
 
-pub(crate) use openmetrics::{openmetrics, Set};
+pub(crate) use openmetrics::{families, openmetrics, Set};
 
 /// The lists of numbers of a part's `Stats`, which has `rows`.
 macro_rules! listed {

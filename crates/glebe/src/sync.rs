@@ -17,6 +17,8 @@ pub(crate) use std::sync::{
 #[cfg(not(loom))]
 pub(crate) use std::thread::yield_now;
 
+pub(crate) use std::sync::TryLockError;
+
 /// A word in mapped memory or in a `static`, where the model checker's own type cannot be.
 pub(crate) use std::sync::atomic::{
     AtomicPtr as MappedPtr, AtomicU64 as MappedWord, AtomicU8 as MappedByte,
@@ -68,6 +70,17 @@ pub(crate) fn prefetch_at(address: *const u8) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
+}
+
+/// Between a store and a load of another word, where whoever stores the second and then loads the
+/// first passes a barrier in between that all running threads pass with it: one of the two sees
+/// what the other stored. The processor does nothing here.
+#[inline]
+pub(crate) fn light_barrier() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+    #[cfg(not(loom))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
 }
 
 /// Between an exchange of one word and a load of another, all sequentially consistent, where no

@@ -48,7 +48,7 @@ impl Taken {
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
         // SAFETY: a new mapping at a place of the kernel's choice.
         let at = unsafe { libc::mmap(ptr::null_mut(), Self::LEN, libc::PROT_NONE, flags, -1, 0) };
-        (at != libc::MAP_FAILED).then_some(Self(at))
+        (at != libc::MAP_FAILED).then(|| Self(at))
     }
 }
 

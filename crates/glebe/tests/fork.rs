@@ -10,10 +10,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use glebe::contig::{Contig, Source};
 use glebe::reserve::served::{self, Form};
 use glebe::reserve::{
-    Block, Contiguity, Error, Pool, Promise, Put, Request, Reserve, Stats, Writers,
+    Block, Contiguity, Error, ObjectPool, ObjectPoolStats, Pool, Promise, Put, Request, Reserve,
+    Stats, Writers,
 };
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+use glebe::zpool::{self, Budget, Codec, Handle};
 
 const ONE: Pages = Pages::new(1);
 const LEN: Bytes = Bytes::mib(4);
@@ -25,6 +27,10 @@ fn alone() -> MutexGuard<'static, ()> {
 
 fn refused<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Forked))
+}
+
+fn no_objects<T>(result: Result<T, zpool::Error>) -> bool {
+    matches!(result, Err(zpool::Error::Forked))
 }
 
 /// Runs `body` in a child; the number that it returned.
@@ -51,6 +57,8 @@ struct Handles {
     pool: Pool,
     block: Block,
     promise: Promise,
+    objects: ObjectPool,
+    object: Handle,
 }
 
 impl Handles {
@@ -63,12 +71,16 @@ impl Handles {
         block.bytes_mut().unwrap().fill(0xa5);
         let promise = reserve.promise(ONE, ONE).unwrap();
         assert_eq!(pool.put(1, 1, &page(7)).unwrap(), Put::Stored);
-        Self { reserve, pool, block, promise }
+        // More than is staged: some of it is lent.
+        let objects = reserve.object_pool().staging(Bytes::new(1)).codec(Codec::None);
+        let objects = objects.build().unwrap();
+        let handles: Vec<Handle> = (0..300).map(|_| objects.insert(&[9; 1500]).unwrap()).collect();
+        Self { reserve, pool, block, promise, objects, object: handles[0] }
     }
 
     /// Calls everything and drops everything; 0, or the number of the call that was not refused.
     fn number_not_refused(self) -> u8 {
-        let Self { reserve, pool, mut block, promise } = self;
+        let Self { reserve, pool, mut block, promise, objects, object } = self;
         let mut buf = page(0);
         let again = reserve.clone();
         let calls = [
@@ -86,12 +98,21 @@ impl Handles {
             refused(pool.invalidate_all()),
             refused(block.bytes().map(|_| ())),
             refused(block.bytes_mut().map(|_| ())),
+            no_objects(objects.insert(&[1])),
+            no_objects(objects.read(object, &mut buf)),
+            no_objects(objects.len_of(object)),
+            no_objects(objects.replace(object, &[1])),
+            no_objects(objects.remove(object)),
+            no_objects(objects.compact(Budget::All)),
+            no_objects(objects.sweep(1)),
+            no_objects(reserve.object_pool().build()),
+            objects.stats() == ObjectPoolStats::default(),
             block.contiguity() == Contiguity::VirtualOnly,
             refused(promise.take()),
             reserve.stats() == Stats::default() && reserve.usage().is_empty(),
             reserve.len().bytes(page_size()) == LEN && reserve.contig().len() == LEN,
         ];
-        drop((block, pool, reserve, again));
+        drop((block, pool, reserve, again, objects));
         calls.iter().position(|refused| !refused).map_or(0, |at| at as u8 + 1)
     }
 
@@ -102,7 +123,12 @@ impl Handles {
         assert!(self.pool.get(1, 1, &mut buf).unwrap());
         assert_eq!(buf, page(7));
         let stats = self.reserve.stats();
-        assert_eq!((stats.live, stats.held), (ONE, self.block.pages()), "{stats}");
+        assert!(stats.live > ONE && stats.held == self.block.pages(), "{stats}");
+        assert_eq!(self.objects.read(self.object, &mut buf).unwrap(), Some(1500));
+        assert!(buf[..1500] == [9; 1500]);
+        self.objects.stats().check().unwrap();
+        drop(self.objects);
+        assert_eq!(self.reserve.stats().live, ONE);
         stats.check().unwrap();
         let taken = self.promise.take().unwrap();
         assert!(!taken.extent().overlaps(self.block.extent()));

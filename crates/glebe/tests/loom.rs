@@ -13,6 +13,8 @@ mod objects;
 mod order;
 #[path = "loom/reserve.rs"]
 mod reserve;
+#[path = "loom/sharded.rs"]
+mod sharded;
 #[path = "loom/stock.rs"]
 mod stock;
 #[allow(dead_code)]
@@ -33,8 +35,24 @@ mod error {
     pub(crate) use glebe::error::OsError;
 }
 
+mod stats {
+    /// Models name the shard themselves.
+    pub(crate) fn lane() -> usize {
+        0
+    }
+}
+
 /// What the protocol takes from the kernel's side.
 mod sys {
+    pub(crate) mod membarrier {
+        /// A barrier on both sides is as good as one that all threads pass.
+        #[allow(clippy::unnecessary_wraps)]
+        pub(crate) fn barrier() -> Result<(), glebe::error::OsError> {
+            crate::sync::fence(crate::sync::Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
     pub(crate) mod rseq {
         pub(crate) const META_WORDS: usize = 1;
     }
@@ -123,6 +141,20 @@ fn hit(lent: &Lent, page: usize, key: u64) -> bool {
     let mut buf = [0; PAGE_BYTES];
     let at = lent.holds(page, |_| true).map(|(word, _, _)| word.use_of(page));
     let hit = at.is_some_and(|at| lent.read(at, &[key], &mut buf));
+    assert!(!hit || buf == bytes_of(words_of(key)), "a hit of other bytes: {buf:?}");
+    hit
+}
+
+/// As [`hit`], of a page that is read in parts.
+fn hit_in_parts(lent: &Lent, page: usize, key: u64) -> bool {
+    const PART: usize = size_of::<u64>();
+    let mut buf = [0; PAGE_BYTES];
+    let at = lent.holds(page, |_| true).map(|(word, _, _)| word.use_of(page));
+    let mut read = |at, nth: usize| {
+        let part = nth * PART..(nth + 1) * PART;
+        lent.read_part(at, &[key], part.start, &mut buf[part])
+    };
+    let hit = at.is_some_and(|at| (0..WORDS).all(|nth| read(at, nth)));
     assert!(!hit || buf == bytes_of(words_of(key)), "a hit of other bytes: {buf:?}");
     hit
 }
@@ -397,6 +429,15 @@ fn two_blocks_share_a_granule() {
 
 /// A reader of a page that is put again, and then taken by first class.
 fn read_against(critical: Critical, run: Range<usize>, zeroed: bool) {
+    read_by(hit, critical, run, zeroed);
+}
+
+fn read_by(
+    hit: fn(&Lent, usize, u64) -> bool,
+    critical: Critical,
+    run: Range<usize>,
+    zeroed: bool,
+) {
     let lent = lent(1, critical);
     put(&lent, 0, 1);
     let reader = {
@@ -430,6 +471,16 @@ fn hit_is_one_version_while_an_edge_is_taken() {
 fn hit_is_one_version_where_writers_are_counted() {
     for zeroed in [false, true] {
         explore(3, move || read_against(Critical::counted(Fault::None), EDGE, zeroed));
+    }
+}
+
+#[test]
+fn hit_in_parts_is_one_version() {
+    for run in [WHOLE, EDGE] {
+        explore(2, move || {
+            let critical = Critical::restartable(1, Fault::None);
+            read_by(hit_in_parts, critical, run.clone(), false);
+        });
     }
 }
 

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Block, Error, Pool, Put, Request, Reserve, Writers};
+use glebe::reserve::{Block, CacheMode, Error, Pool, Put, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
@@ -116,7 +116,8 @@ impl Drop for Trap {
 fn reserve(writers: Option<Writers>) -> Reserve {
     let len = Bytes::new(GRANULES * Bytes::mib(2).get());
     let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
-    let builder = Reserve::builder();
+    // A cache that chooses by itself would read some sources before it copies them.
+    let builder = Reserve::builder().page_cache(CacheMode::Plain);
     let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
     builder.build(contig).expect("whole granules")
 }

@@ -4,23 +4,24 @@ use std::time::Duration;
 
 use super::ground::Ground;
 use super::own::{lost, offset};
-use super::{range, Counts, Shared};
+use super::{range, Counts, Shared, GRACE};
 use crate::clock;
 use crate::reserve::fork::{in_child, End};
 use crate::reserve::page_buffer;
 
 const FORK_EVERY: Duration = Duration::from_millis(200);
 
-/// Forks now and then until the time is over.
+/// Forks now and then until the time is over, and a while longer if regions have shown nothing.
 pub(super) fn fork_until(shared: &Shared, time: Duration) -> Counts {
     let mut counts = Counts::default();
     let start = clock::wall();
     loop {
         let gone = clock::wall().saturating_sub(start);
-        if gone >= time {
+        let shown = || shared.grounds.iter().all(Ground::has_shown);
+        if gone >= time && (gone >= time + GRACE || shown()) {
             break;
         }
-        std::thread::sleep(FORK_EVERY.min(time - gone));
+        std::thread::sleep(FORK_EVERY);
         fork(shared, counts.forks % 2 == 0, &mut counts);
         shared.look_for_huge_pages();
     }

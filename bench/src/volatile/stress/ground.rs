@@ -15,10 +15,11 @@ use std::sync::OnceLock;
 use glebe::sys::madvise::transparent_huge_page;
 use glebe::sys::page_size;
 use glebe::units::Pages;
-use glebe::volatile::Region;
+use glebe::volatile::{Engine, Region};
 use serde::{Deserialize, Serialize};
 
 use super::oracle::{Oracle, REFILL};
+use super::Counts;
 use crate::volatile::bare::Bare;
 use crate::volatile::huge_pages::huge_bytes;
 use crate::volatile::{Error, Which};
@@ -67,6 +68,7 @@ pub(super) struct Ground {
     pub(super) owners: u64,
     /// Readers keep away while it is set.
     pub(super) left_alone: AtomicBool,
+    shown: AtomicBool,
 }
 
 impl Ground {
@@ -102,7 +104,32 @@ impl Ground {
         };
         let oracle = Oracle::new(chunk * chunks, kind == Kind::Refilled);
         let left_alone = AtomicBool::new(false);
-        Ok(Self { kind, region, _memory: memory, oracle, grain, chunk, chunks, owners, left_alone })
+        let shown = AtomicBool::new(false);
+        Ok(Self {
+            kind,
+            region,
+            _memory: memory,
+            oracle,
+            grain,
+            chunk,
+            chunks,
+            owners,
+            left_alone,
+            shown,
+        })
+    }
+
+    /// Takes note of what an owner has counted so far.
+    pub(super) fn show(&self, counts: &Counts) {
+        let which = if self.region.engine() == Engine::Scan { Which::Scan } else { Which::Tag };
+        if counts.shown_nothing(self.kind, which).is_none() {
+            self.shown.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the kernel is known to have taken and left something of it.
+    pub(super) fn has_shown(&self) -> bool {
+        self.shown.load(Ordering::Relaxed)
     }
 
     /// Owned pages.

@@ -47,6 +47,7 @@ pub(super) fn own(shared: &Shared, ground: &Ground, id: u64) -> Counts {
             owner.step(chunk);
         }
         steps += 1;
+        ground.show(&owner.counts);
         if ground.kind == Kind::Huge && steps % HUGE_STEPS == 0 {
             owner.leave_alone(&chunks);
         }

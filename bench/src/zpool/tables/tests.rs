@@ -112,6 +112,7 @@ const METADATA: Metadata = Metadata {
     slot: Bytes::new(4),
     zspage: Bytes::new(64),
     class: Bytes::ZERO,
+    left_percent: 100,
 };
 
 /// What the kernel has beside its zspages: a handle, a `struct zspage`.
@@ -120,6 +121,7 @@ const KERNEL: Metadata = Metadata {
     slot: Bytes::ZERO,
     zspage: Bytes::new(56),
     class: Bytes::ZERO,
+    left_percent: 100,
 };
 
 /// Percent held beyond what is stored, with metadata, of steps that are compacted at once.

@@ -59,6 +59,18 @@ stats! {
     original_bytes
     same_objects
     same_bytes
+    sealed_pages
+}
+
+impl glebe_zpool_stats {
+    pub(super) fn of(now: &glebe::zpool::Stats) -> Self {
+        let version = GLEBE_ZPOOL_STATS_VERSION;
+        let mut all = Self { version, ..Default::default() };
+        for line in now.lines() {
+            all.set(&line.name, line.value);
+        }
+        all
+    }
 }
 
 // SAFETY: it is `repr(C)` and consists of words, the first of which is `size`.
@@ -77,13 +89,7 @@ pub unsafe extern "C" fn glebe_zpool_get_stats(
     call(|| {
         // SAFETY: the caller's duty.
         let out = unsafe { Fill::new(stats)? };
-        let now = with(pool, |pool| Ok(pool.stats()))?;
-        let version = GLEBE_ZPOOL_STATS_VERSION;
-        let mut all = glebe_zpool_stats { version, ..Default::default() };
-        for line in now.lines() {
-            all.set(&line.name, line.value);
-        }
-        Ok(out.set(&all))
+        Ok(out.set(&glebe_zpool_stats::of(&with(pool, |pool| Ok(pool.stats()))?)))
     })
 }
 
@@ -108,18 +114,33 @@ pub unsafe extern "C" fn glebe_zpool_format_stats(
             GLEBE_FORMAT_MM_STAT => glebe::zpool::Stats::mm_stat,
             value => return Err(Failure::BadArgument { name: "format", value }),
         };
-        if text.is_null() && text_len_bytes > 0 {
-            return Err(Failure::Null("text"));
-        }
-        let mut all = of(&with(pool, |pool| Ok(pool.stats()))?).into_bytes();
-        all.push(0);
-        let needed = all.len();
-        if text_len_bytes < needed {
-            out.set(needed);
-            return Err(Failure::ShortText { given: text_len_bytes, needed });
-        }
-        // SAFETY: the caller's duty; as much is there.
-        unsafe { bytes_at(text.cast(), needed, "text")? }.copy_from_slice(&all);
-        Ok(out.set(needed))
+        let all = || Ok(of(&with(pool, |pool| Ok(pool.stats()))?));
+        // SAFETY: the caller's duty.
+        unsafe { self::format(text, text_len_bytes, out, all) }
     })
+}
+
+/// Writes what `all` gives to the caller's text, with a zero byte at its end, and the room for it.
+///
+/// # Safety
+/// `text` is null or has room for so many bytes.
+pub(super) unsafe fn format(
+    text: *mut c_char,
+    text_len_bytes: usize,
+    out: Out<usize>,
+    all: impl FnOnce() -> Result<String, Failure>,
+) -> Result<c_int, Failure> {
+    if text.is_null() && text_len_bytes > 0 {
+        return Err(Failure::Null("text"));
+    }
+    let mut all = all()?.into_bytes();
+    all.push(0);
+    let needed = all.len();
+    if text_len_bytes < needed {
+        out.set(needed);
+        return Err(Failure::ShortText { given: text_len_bytes, needed });
+    }
+    // SAFETY: the caller's duty; as much is there.
+    unsafe { bytes_at(text.cast(), needed, "text")? }.copy_from_slice(&all);
+    Ok(out.set(needed))
 }

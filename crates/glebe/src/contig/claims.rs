@@ -1,11 +1,11 @@
 //! The record of pages added to hugetlb pools, for whom, so that what a killed process added is
 //! given back by the next that takes the lock. Pure: text in, text out.
 //!
-//! One line for each process and size, numbers in decimal:
+//! One line for each claim, numbers in decimal; its last tells claims of a process apart:
 //!
 //! ```text
-//! glebe-hugetlb-claims 1 BOOT_ID
-//! PID START_TICKS PID_NAMESPACE SIZE_BYTES PAGES BEFORE CHANGE
+//! glebe-hugetlb-claims 2 BOOT_ID
+//! PID START_TICKS PID_NAMESPACE SIZE_BYTES PAGES BEFORE CHANGE NUMBER
 //! ```
 //!
 //! A change of the pool is written down before it is made (`BEFORE` the persistent pages at that
@@ -15,13 +15,21 @@
 use crate::sys::process::Process;
 use crate::units::PageSize;
 
-const HEADER: &str = "glebe-hugetlb-claims 1";
+const HEADER: &str = "glebe-hugetlb-claims 2";
+
+/// Whose pages of which size a line is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub process: Process,
+    pub size: PageSize,
+    /// One of the process's claims.
+    pub number: u64,
+}
 
 /// Pages of one size that a process added to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
-    pub process: Process,
-    pub size: PageSize,
+    pub key: Key,
     /// Pages added and not yet given back.
     pub pages: u64,
     /// Persistent pages of the pool before the change under way.
@@ -31,8 +39,8 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    pub fn new(process: Process, size: PageSize) -> Self {
-        Self { process, size, pages: 0, before: 0, change: 0 }
+    pub fn new(key: Key) -> Self {
+        Self { key, pages: 0, before: 0, change: 0 }
     }
 
     /// Writes down a change that is about to be made, once what was under way is settled.
@@ -55,15 +63,17 @@ impl Claim {
 
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split(' ').collect();
-        let [pid, start, namespace, size, pages, before, change] = fields[..] else { return None };
+        let [pid, start, namespace, size, pages, before, change, number] = fields[..] else {
+            return None;
+        };
         let process = Process {
             pid: pid.parse().ok()?,
             start_ticks: start.parse().ok()?,
             namespace: namespace.parse().ok()?,
         };
+        let size = PageSize::new(size.parse().ok()?)?;
         Some(Self {
-            process,
-            size: PageSize::new(size.parse().ok()?)?,
+            key: Key { process, size, number: number.parse().ok()? },
             pages: pages.parse().ok()?,
             before: before.parse().ok()?,
             change: change.parse().ok()?,
@@ -100,10 +110,10 @@ pub(super) fn parse(text: &[u8], boot_id: &str) -> (Vec<Claim>, Vec<String>) {
 pub(super) fn format(claims: &[Claim], boot_id: &str) -> String {
     let mut text = format!("{HEADER} {boot_id}\n");
     for claim in claims.iter().filter(|claim| claim.pages > 0 || claim.change != 0) {
-        let Process { pid, start_ticks, namespace } = claim.process;
+        let Key { process: Process { pid, start_ticks, namespace }, size, number } = claim.key;
         text += &format!(
-            "{pid} {start_ticks} {namespace} {} {} {} {}\n",
-            claim.size.bytes().get(),
+            "{pid} {start_ticks} {namespace} {} {} {} {} {number}\n",
+            size.bytes().get(),
             claim.pages,
             claim.before,
             claim.change
@@ -120,7 +130,7 @@ mod tests {
     fn claim(pages: u64, before: u64, change: i64) -> Claim {
         let process = Process { pid: 7, start_ticks: 8, namespace: 9 };
         let size = PageSize::new(2 << 20).unwrap();
-        Claim { process, size, pages, before, change }
+        Claim { key: Key { process, size, number: 1 }, pages, before, change }
     }
 
     #[test]
@@ -155,7 +165,8 @@ mod tests {
     #[test]
     fn garbled_lines_are_named_and_passed_over() {
         let good = format(&[claim(3, 1, 0)], "boot");
-        let text = format!("{good}7 8 9 2097151 3 0 0\n7 8 9 2097152 -3 0 0\n\n7 8\n\u{1b}[2J\n");
+        let text =
+            format!("{good}7 8 9 2097151 3 0 0 1\n7 8 9 2097152 -3 0 0 1\n\n7 8\n\u{1b}[2J\n");
         let (claims, ignored) = parse(text.as_bytes(), "boot");
         assert_eq!((claims.len(), ignored.len()), (1, 5));
         assert!(!ignored[4].contains('\u{1b}'));

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use super::Source;
 use crate::error::OsError;
+use crate::sys::numa::Node;
 use crate::units::{Bytes, PageSize};
 
 /// Why contiguous memory cannot be had.
@@ -73,7 +75,59 @@ pub enum Error {
         /// The longest that could be had.
         longest: Bytes,
     },
+    /// An alignment that is no power of two, or that the address asked for has not.
+    #[error("an alignment of {align}: a power of two is needed, and an address that has it")]
+    BadAlign {
+        /// The alignment asked for.
+        align: Bytes,
+    },
+    /// The machine has no such NUMA node.
+    #[error("{node} is not online; those that are: {}", shown(online))]
+    NoSuchNode {
+        /// The node asked for.
+        node: Node,
+        /// The nodes there are.
+        online: Vec<Node>,
+    },
+    /// Transparent huge pages of this size are switched off.
+    #[error("transparent huge pages of {size} are off: {path} is {mode:?}; write madvise to it")]
+    MthpOff {
+        /// The size asked for.
+        size: Bytes,
+        /// The file that switches them.
+        path: String,
+        /// What it says.
+        mode: String,
+    },
+    /// A dma-heap was asked for by no path.
+    #[error("no dma-heap named; those of this machine: {heaps:?}")]
+    NoHeap {
+        /// The heaps there are.
+        heaps: Vec<PathBuf>,
+    },
+    /// A standing pool is of hugetlb pages, and another source was asked for.
+    #[error("a standing pool is of hugetlb pages; {asked} was asked for")]
+    NotHugetlb {
+        /// The source asked for.
+        asked: Source,
+    },
+    /// Page frames are needed for this and hidden from the caller.
+    #[error("page frames are hidden from this process; CAP_SYS_ADMIN is needed")]
+    FramesHidden,
+    /// The hugetlb pool must be changed for this, and the caller may not.
+    #[error("the hugetlb pool of {size} pages cannot be changed by this process")]
+    PoolFixed {
+        /// The size of a page.
+        size: Bytes,
+    },
+    /// A long-term pin is required and was refused.
+    #[error("a long-term pin is required: {0}; a larger RLIMIT_MEMLOCK, CAP_IPC_LOCK or io_uring")]
+    NotPinned(OsError),
     /// The kernel refused a call.
     #[error(transparent)]
     Os(#[from] OsError),
+}
+
+fn shown(nodes: &[Node]) -> String {
+    nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -16,42 +16,62 @@
 //! Lengths are bytes, positions and runs are base pages from the start of the mapping, frames are
 //! those of `/proc/self/pagemap` (in a virtual machine, the guest's). Every page is present when
 //! [`Options::map`] returns; no later touch is a SIGBUS. Making is dominated by the kernel's
-//! zeroing, 0.3 to 3 ms for 2 MiB; the rest is 10 to 20 µs a huge page.
+//! zeroing, 0.1 to 0.6 ms for 2 MiB, 3 ms of memory that a virtual machine's host has yet to give;
+//! the rest is 2 to 30 µs a huge page.
 //!
-//! How long runs are had from a pool of single huge pages: more are taken than needed, their
-//! frames read, the fewest runs that suffice chosen, and all given back to the pool in descending
-//! frame order; the pool hands out what came last first, so that the next mapping, touched from
-//! its start on, has them ascending. Where those runs are more than pages of the next larger size
-//! would make, the pool is grown by splitting such pages first, if they can be had. What came out
-//! is checked, never assumed; what was not needed goes back.
+//! How long runs are had from a pool of single huge pages: their frames are read, and the pages
+//! moved side by side in ascending order. Where a run is asked for ([`Options::require_run`],
+//! [`Options::prefer_run`]), or a length to look at ([`Options::search`]), more are taken than
+//! needed, the fewest runs that suffice are kept and the rest given back; and where those runs are
+//! more than pages of the next larger size would make, such pages are split, if they can be had.
+//! What came out is checked, never assumed.
 //!
 //! What is *guaranteed* is what [`Contig::runs`] lists; how long they are is best effort, unless
-//! [`Options::require_run`] makes a shortage an error. Hugetlb pages stay in their frames
-//! ([`Contig::pinned`]); transparent huge pages and small pages may be moved at any time, and
-//! [`Contig::verify`] tells whether they were.
+//! [`Options::require_run`] makes a shortage an error. Hugetlb pages stay in their frames; other
+//! pages are pinned where the kernel allows that. [`Contig::held_by`] says what keeps the pages
+//! still; where it is nothing they may be moved at any time, and [`Contig::verify`] tells whether
+//! they were. [`Contig::query`] and [`Contig::certificate`] pass on what is known.
 //!
 //! Locks: the lock file of the hugetlb pools, while the number of pages is changed or their order
 //! made; it is held by no caller of this module. Sources: admin-guide/mm/hugetlbpage,
 //! admin-guide/mm/pagemap, admin-guide/mm/transhuge.
 
+mod aside;
+mod assemble;
+mod certificate;
+mod choose;
 mod claims;
 mod error;
+mod hint;
+mod hold;
 mod hugetlb;
+mod machine;
 mod options;
 mod order;
 mod ordinary;
 mod pool;
 mod populate;
 mod runs;
+mod standing;
+
+use std::sync::Arc;
 
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
+use crate::sys::memfd::MemFile;
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages, Pfn};
 
+pub use crate::sys::numa::Node;
+pub use aside::{grow_pool, with_pools_locked, Growth, SetAside};
+pub use certificate::Certificate;
 pub use error::Error;
-pub use options::{Options, Progress, SourceChoice};
+pub use hint::{hint, Hint};
+pub use hold::HeldBy;
+pub use machine::{boot_parameter, explain, Outlook, Verdict};
+pub use options::{Options, Plan, Progress, SourceChoice};
+pub use standing::{Compaction, Piece, StandingPool, Window};
 
 /// Where memory comes from, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,8 +80,15 @@ pub enum Source {
     Hugetlb(PageSize),
     /// Transparent huge pages. May be moved or split by the kernel.
     Thp,
+    /// Transparent huge pages of this size, smaller than the largest (mTHP, Linux 6.8). The kernel
+    /// tells of none of them whether it is one: frames must be read to know.
+    Mthp(PageSize),
     /// Base pages, as the kernel gives them.
     Plain,
+    /// A buffer of the dma-heap that [`Options::dma_heap`] named.
+    DmaHeap,
+    /// Several sources, largest blocks first ([`Plan::Divide`]): see [`Contig::parts`].
+    Divided,
 }
 
 impl Source {
@@ -83,9 +110,34 @@ impl std::fmt::Display for Source {
         match self {
             Source::Hugetlb(size) => write!(f, "hugetlb {}", size.bytes()),
             Source::Thp => f.write_str("transparent huge pages"),
+            Source::Mthp(size) => write!(f, "transparent huge pages of {}", size.bytes()),
             Source::Plain => f.write_str("base pages"),
+            Source::DmaHeap => f.write_str("dma-heap"),
+            Source::Divided => f.write_str("several sources"),
         }
     }
+}
+
+/// Positions that came from one source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Positions in the mapping, in base pages.
+    pub pages: Extent,
+    /// Where they came from; never [`Source::Divided`].
+    pub source: Source,
+}
+
+/// Where a byte lies, as far as that is proved: the answer of [`Contig::query`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Bytes of the run in front of it.
+    pub offset_in_run: Bytes,
+    /// Bytes from it on that are contiguous.
+    pub contiguous: Bytes,
+    /// Bytes of the whole run.
+    pub run_len: Bytes,
+    /// The frame of its page, where the caller may see it.
+    pub pfn: Option<Pfn>,
 }
 
 /// Positions that are physically contiguous.
@@ -106,6 +158,17 @@ pub enum Proof {
     Within(Pages),
 }
 
+impl std::fmt::Display for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Proof::Frames => f.write_str("proved by page frame numbers"),
+            Proof::Within(pages) => {
+                write!(f, "contiguity proved only within {}", pages.bytes(page_size()))
+            }
+        }
+    }
+}
+
 /// A run that is no longer where it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drift {
@@ -122,15 +185,27 @@ pub struct Drift {
 #[derive(Debug)]
 pub struct Contig {
     // Dropped in this order: pages are free before the pool is shrunk by them.
+    pin: Option<hold::Pin>,
     mapping: Mapping,
-    claim: Option<pool::PoolClaim>,
-    source: Source,
+    claims: Vec<pool::PoolClaim>,
+    /// Bytes that were asked for.
+    asked: Bytes,
+    parts: Vec<Part>,
     runs: Vec<Run>,
     proof: Proof,
     why_not_better: Vec<String>,
+    why_not_pinned: Option<String>,
 }
 
 impl Contig {
+    /// At least `len` bytes from the best source that can be had, kept in place where possible.
+    ///
+    /// # Errors
+    /// Why none could be had.
+    pub fn map(len: Bytes) -> Result<Self, Error> {
+        Self::options().map(len)
+    }
+
     /// How memory is to be had; [`Options::map`] has it.
     pub fn options<'a>() -> Options<'a> {
         Options::new()
@@ -142,17 +217,39 @@ impl Contig {
         &self.mapping
     }
 
-    /// Bytes mapped: what was asked for, rounded up to the source's pages.
+    /// The file that the pages are of, where [`Options::mappable`] was asked for.
+    #[must_use]
+    pub fn file(&self) -> Option<&Arc<MemFile>> {
+        self.mapping.file()
+    }
+
+    /// Bytes mapped: what was asked for, rounded up as the plan says.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> Bytes {
         self.mapping.len()
     }
 
+    /// Bytes mapped beyond those asked for: the end of the last page, which a hugetlb pool does
+    /// not take back alone.
+    #[must_use]
+    pub fn spare(&self) -> Bytes {
+        self.len().saturating_sub(self.asked)
+    }
+
     /// Where the memory came from.
     #[must_use]
     pub fn source(&self) -> Source {
-        self.source
+        match self.parts[..] {
+            [part] => part.source,
+            _ => Source::Divided,
+        }
+    }
+
+    /// Which positions came from which source, in order of position.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
     }
 
     /// The runs, in order of position, none longer than proved. Adjacent positions with adjacent
@@ -175,16 +272,51 @@ impl Contig {
         runs::longest(&self.runs)
     }
 
+    /// What is known of the byte at `addr`, as `posix_mem_offset` would answer: where in its run
+    /// it lies, and how many contiguous bytes follow. `None` outside of the mapping. O(log runs).
+    #[must_use]
+    pub fn query(&self, addr: usize) -> Option<Location> {
+        let offset = addr.checked_sub(self.mapping.addr())?;
+        certificate::locate(&self.runs, self.len(), Bytes::new(offset as u64))
+    }
+
+    /// All that is known, to keep or to pass on.
+    #[must_use]
+    pub fn certificate(&self) -> Certificate {
+        let (source, held_by, len) = (self.source(), self.held_by(), self.len());
+        Certificate { source, held_by, len, runs: self.runs.clone(), proof: self.proof }
+    }
+
+    /// What keeps the pages in their frames, for as long as this lives.
+    #[must_use]
+    pub fn held_by(&self) -> HeldBy {
+        if self.pin.is_some() {
+            return HeldBy::LongTermPin;
+        }
+        match self.source() {
+            Source::Hugetlb(_) => HeldBy::HugetlbPool,
+            Source::DmaHeap => HeldBy::DmaBuffer,
+            Source::Divided if self.parts.iter().all(Part::is_hugetlb) => HeldBy::HugetlbPool,
+            _ => HeldBy::Nothing,
+        }
+    }
+
     /// Whether the frames stay the same for as long as this lives.
     #[must_use]
     pub fn pinned(&self) -> bool {
-        matches!(self.source, Source::Hugetlb(_))
+        self.held_by() != HeldBy::Nothing
     }
 
-    /// Pages by which the hugetlb pool was grown for this, of the source's size.
+    /// Why there is no long-term pin, where one was tried.
+    #[must_use]
+    pub fn why_not_pinned(&self) -> Option<&str> {
+        self.why_not_pinned.as_deref()
+    }
+
+    /// Pages by which hugetlb pools were grown for this.
     #[must_use]
     pub fn grown_by(&self) -> u64 {
-        self.claim.as_ref().map_or(0, pool::PoolClaim::pages)
+        self.claims.iter().map(pool::PoolClaim::pages).sum()
     }
 
     /// For every better source that was refused: what, the value, the limit, and how to get it.
@@ -199,11 +331,23 @@ impl Contig {
     /// # Errors
     /// If the frames cannot be read, or this is a forked child, which has no such memory.
     pub fn verify(&self) -> Result<Vec<Drift>, OsError> {
-        let grain = match self.source {
+        runs::drift(&self.mapping, &self.runs, self.source().grain())
+    }
+}
+
+impl Part {
+    fn is_hugetlb(&self) -> bool {
+        matches!(self.source, Source::Hugetlb(_))
+    }
+}
+
+impl Source {
+    /// The page within which frames need not be looked at one by one.
+    fn grain(self) -> PageSize {
+        match self {
             Source::Hugetlb(size) => size,
-            Source::Thp | Source::Plain => page_size(),
-        };
-        runs::drift(&self.mapping, &self.runs, grain)
+            _ => page_size(),
+        }
     }
 }
 

@@ -1,11 +1,9 @@
-//! [`Options`]: what memory is wanted, and the choice of the source that has it.
+//! [`Options`]: what memory is wanted.
 
-use super::populate::Reporter;
-use super::{hugetlb, ordinary, pool, runs, Contig, Error, Proof, Run, Source};
-use crate::mapping::Mapping;
-use crate::sys::madvise::transparent_huge_page;
-use crate::sys::{hugetlb as pools, page_size};
-use crate::units::{Bytes, PageSize};
+use std::path::PathBuf;
+
+use super::{pool, Contig, Error, Node, Source};
+use crate::units::Bytes;
 
 /// How far populating is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,35 +32,40 @@ impl From<Source> for SourceChoice {
     }
 }
 
+/// What to do with a length that is no whole number of a source's pages. No plan rounds to a power
+/// of two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Plan {
+    /// Whole pages of one source; what is beyond the length is the caller's too.
+    #[default]
+    Whole,
+    /// The same, and what is beyond the length is given back, as far as the source takes part of a
+    /// page back: transparent huge pages do, a hugetlb pool does not ([`Contig::spare`]).
+    RoundUp,
+    /// The largest blocks first, then smaller ones for the remainder, side by side in the mapping:
+    /// hugetlb pages of each size, largest first, then small pages.
+    Divide,
+}
+
 /// What memory is wanted. Made by [`Contig::options`].
 #[must_use]
 pub struct Options<'a> {
-    source: SourceChoice,
-    required: Option<Bytes>,
-    preferred: Option<Bytes>,
-    threads: usize,
-    grow_pool: Option<bool>,
-    progress: Option<&'a mut dyn FnMut(Progress)>,
-}
-
-/// What a source is asked for.
-pub(super) struct Request {
-    pub len: Bytes,
-    /// The run to try for.
-    pub run: Option<Bytes>,
-    pub threads: usize,
-    pub grow_pool: Option<bool>,
-    pub place: pool::Place,
-}
-
-/// What a source gave.
-pub(super) struct Built {
-    // In this order, as in `Contig`.
-    pub mapping: Mapping,
-    pub claim: Option<pool::PoolClaim>,
-    pub runs: Vec<Run>,
-    pub proof: Proof,
-    pub notes: Vec<String>,
+    pub(super) source: SourceChoice,
+    pub(super) plan: Plan,
+    pub(super) required: Option<Bytes>,
+    pub(super) preferred: Option<Bytes>,
+    pub(super) align: Bytes,
+    pub(super) at: Option<usize>,
+    pub(super) search: Bytes,
+    pub(super) in_order: bool,
+    pub(super) for_runs: bool,
+    pub(super) node: Option<Node>,
+    pub(super) pin: Option<bool>,
+    pub(super) dma_heap: Option<PathBuf>,
+    pub(super) threads: usize,
+    pub(super) grow_pool: Option<bool>,
+    pub(super) mappable: bool,
+    pub(super) progress: Option<&'a mut dyn FnMut(Progress)>,
 }
 
 impl<'a> Options<'a> {
@@ -70,10 +73,20 @@ impl<'a> Options<'a> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
         Self {
             source: SourceChoice::Auto,
+            plan: Plan::Whole,
             required: None,
             preferred: None,
+            align: Bytes::ZERO,
+            at: None,
+            search: Bytes::ZERO,
+            in_order: true,
+            for_runs: false,
+            node: None,
+            pin: None,
+            dma_heap: None,
             threads,
             grow_pool: None,
+            mappable: false,
             progress: None,
         }
     }
@@ -81,6 +94,70 @@ impl<'a> Options<'a> {
     /// Which sources may be used; any by default.
     pub fn source(mut self, source: impl Into<SourceChoice>) -> Self {
         self.source = source.into();
+        self
+    }
+
+    /// What to do with a length that is no whole number of pages.
+    pub fn plan(mut self, plan: Plan) -> Self {
+        self.plan = plan;
+        self
+    }
+
+    /// The address of the first byte is a multiple of `align`, a power of two; it is one of the
+    /// source's page in any case, and of a huge page so is the frame's.
+    pub fn align(mut self, align: Bytes) -> Self {
+        self.align = align;
+        self
+    }
+
+    /// Wants the memory at this address, where nothing may be mapped.
+    pub fn at(mut self, addr: usize) -> Self {
+        self.at = Some(addr);
+        self
+    }
+
+    /// Pages of this NUMA node alone. A pool is grown for a node only where it is the only one.
+    pub fn node(mut self, node: Node) -> Self {
+        self.node = Some(node);
+        self
+    }
+
+    /// Whether pages of a hugetlb pool are put in physical order; by default they are. That costs
+    /// some 8 µs for each stretch of pages that did not come so, and of a file's pages
+    /// ([`Options::mappable`]) their zeroing once more. Without it runs are as the pool hands them
+    /// out.
+    pub fn in_order(mut self, order: bool) -> Self {
+        self.in_order = order;
+        self
+    }
+
+    /// Looks at up to `len` of a pool's pages for the longest runs, and keeps the best of them.
+    /// By default no more are looked at than needed, and where a run is asked for
+    /// ([`Options::require_run`], [`Options::prefer_run`]) a quarter more at first. Looking costs
+    /// their zeroing. Where larger pages can be split to make fewer runs, that is done too.
+    pub fn search(mut self, len: Bytes) -> Self {
+        self.search = len;
+        self
+    }
+
+    /// For memory that is set aside once, for its runs: looks for them as if one was asked for.
+    pub(crate) fn chosen_for_runs(mut self) -> Self {
+        self.for_runs = true;
+        self
+    }
+
+    /// Whether pages are held in their frames by a long-term pin, on a hugetlb pool's too: `true`
+    /// requires it, `false` does without. By default it is tried where nothing else holds them and
+    /// they are no file's.
+    pub fn pin(mut self, pin: bool) -> Self {
+        self.pin = Some(pin);
+        self
+    }
+
+    /// Takes a buffer of the dma-heap at `path` and nothing else.
+    pub fn dma_heap(mut self, path: impl Into<PathBuf>) -> Self {
+        self.source = SourceChoice::Only(Source::DmaHeap);
+        self.dma_heap = Some(path.into());
         self
     }
 
@@ -102,9 +179,10 @@ impl<'a> Options<'a> {
         self
     }
 
-    /// Calls `callback` as populating goes on, from the calling thread. A source that puts pages
-    /// in order counts its two rounds from zero each, and has the pool locked meanwhile: the
-    /// callback must neither map nor drop a [`Contig`] then, which would wait for ever.
+    /// Calls `callback` as populating goes on, from the calling thread. A source that takes pages
+    /// several times to put them in order, or to look for longer runs, counts each round from zero,
+    /// and has the pool locked meanwhile: the callback must neither map nor drop a [`Contig`] then,
+    /// which would wait for ever.
     pub fn progress(mut self, callback: &'a mut dyn FnMut(Progress)) -> Self {
         self.progress = Some(callback);
         self
@@ -117,123 +195,20 @@ impl<'a> Options<'a> {
         self
     }
 
+    /// Draws the pages from a file in memory, so that they can be mapped elsewhere once more
+    /// ([`Contig::file`], [`vmap`](crate::vmap)). Transparent huge pages are had for files only
+    /// where the machine allows it (`shmem_enabled`), which few do by default.
+    pub fn mappable(mut self) -> Self {
+        self.mappable = true;
+        self
+    }
+
     /// Maps and populates at least `len` bytes.
     ///
     /// # Errors
     /// Why the source refused; with [`SourceChoice::Auto`], why the last of them did. Whatever
     /// had been taken is given back.
     pub fn map(self, len: Bytes) -> Result<Contig, Error> {
-        if len == Bytes::ZERO {
-            return Err(Error::ZeroLength);
-        }
-        let run = self.required.max(self.preferred);
-        let (required, preferred) = (self.required, self.preferred);
-        let request = Request {
-            len,
-            run,
-            threads: self.threads,
-            grow_pool: self.grow_pool,
-            place: pool::Place::machine(),
-        };
-        let mut reporter = Reporter(self.progress);
-        let mut notes = Vec::new();
-        let sources = match self.source {
-            SourceChoice::Auto => candidates(len, &mut notes),
-            SourceChoice::Only(source) => vec![source],
-        };
-        let mut last = None;
-        for source in sources {
-            let built = build(source, &request, &mut reporter).and_then(|built| {
-                let longest = runs::longest(&built.runs).bytes(page_size());
-                match required.filter(|wanted| *wanted > longest) {
-                    Some(wanted) => Err(Error::NotContiguous { wanted, longest }),
-                    None => Ok((built, longest)),
-                }
-            });
-            match built {
-                Ok((built, longest)) => {
-                    notes.extend(built.notes);
-                    if let Some(wanted) = preferred.filter(|wanted| *wanted > longest) {
-                        notes.push(format!("{source}: run of {wanted} preferred, {longest} had"));
-                    }
-                    let Built { mapping, claim, runs, proof, .. } = built;
-                    return Ok(Contig {
-                        mapping,
-                        claim,
-                        source,
-                        runs,
-                        proof,
-                        why_not_better: notes,
-                    });
-                }
-                Err(error) => {
-                    notes.push(format!("{source}: {error}"));
-                    last = Some(better_word(last, error));
-                }
-            }
-        }
-        Err(last.unwrap_or(Error::ZeroLength)) // at least one source was tried
-    }
-}
-
-/// Of two refusals the one to return: the later, but never a shorter run than was had before.
-fn better_word(before: Option<Error>, error: Error) -> Error {
-    match (before, error) {
-        (
-            Some(Error::NotContiguous { wanted, longest }),
-            Error::NotContiguous { longest: later, .. },
-        ) => Error::NotContiguous { wanted, longest: longest.max(later) },
-        (_, error) => error,
-    }
-}
-
-fn build(source: Source, request: &Request, report: &mut Reporter<'_>) -> Result<Built, Error> {
-    let page = match source {
-        Source::Hugetlb(size) => size,
-        Source::Thp => transparent_huge_page()?,
-        Source::Plain => page_size(),
-    };
-    let asked = request.len;
-    let too_large =
-        || Error::TooLarge { asked, available: Bytes::new(isize::MAX.unsigned_abs() as u64) };
-    let len = asked.pages_up(page).checked_bytes(page).ok_or_else(too_large)?;
-    if isize::try_from(len.get()).is_err() {
-        return Err(too_large());
-    }
-    match source {
-        Source::Hugetlb(size) => hugetlb::build(request, len, size, report),
-        Source::Thp => ordinary::transparent(request, len, page, report),
-        Source::Plain => ordinary::plain(request, len, report),
-    }
-}
-
-/// The sources to try for `len`, best first; what is not tried is noted.
-fn candidates(len: Bytes, notes: &mut Vec<String>) -> Vec<Source> {
-    let huge = transparent_huge_page().map_or(Source::HUGETLB_2M.page(), Some);
-    let least = huge.map_or(Bytes::mib(2), PageSize::bytes);
-    let sizes: Vec<PageSize> =
-        pools::sizes().into_iter().filter(|size| size.bytes() >= least).collect();
-    let mut sources = Vec::new();
-    for size in &sizes {
-        if len.get() % size.bytes().get() == 0 || Some(size) == sizes.last() {
-            sources.push(Source::Hugetlb(*size));
-        } else {
-            let size = size.bytes();
-            notes.push(format!("hugetlb {size}: {len} is no multiple of {size}; ask for one"));
-        }
-    }
-    if sizes.is_empty() {
-        notes.push(format!("hugetlb: {} lists no pool; CONFIG_HUGETLBFS", pools::ROOT));
-    }
-    sources.extend([Source::Thp, Source::Plain]);
-    sources
-}
-
-impl Source {
-    fn page(self) -> Option<PageSize> {
-        match self {
-            Source::Hugetlb(size) => Some(size),
-            Source::Thp | Source::Plain => None,
-        }
+        super::choose::map(self, len, pool::Place::machine())
     }
 }

@@ -6,6 +6,10 @@
 //! Only free pages are given back: the kernel turns the rest into surplus, which would count
 //! against others. What is in use by others stays in the record until it is free.
 //!
+//! The record is what counts: a claim looks at its line each time it holds the lock, since a change
+//! of which it did not see the end may have been settled by anybody meanwhile. Before a change all
+//! others of that size are settled.
+//!
 //! A give-back that fails is made up for: the claim is kept, and the next of this process that
 //! takes the lock gives it back; once the process has ended anybody does. Nobody is told, since it
 //! happens in a drop; the record shows it.
@@ -17,9 +21,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::claims::{self, Claim};
+use super::claims::{self, Claim, Key};
 use crate::error::OsError;
-use crate::sync::{lock, MappedWord, Mutex, Ordering, StaticMutex};
+use crate::sync::{MappedWord, Ordering, StaticMutex};
 use crate::sys::fork::ForkGuard;
 use crate::sys::hugetlb::{Counts, Pool, ROOT};
 use crate::sys::lock_file::{read_private, replace_private, LockFile};
@@ -28,6 +32,7 @@ use crate::units::PageSize;
 
 const LOCK_NAME: &str = "glebe-hugetlb.lock";
 const LOCK_DIR: &str = "/run/lock";
+/// Some 10 000 claims; a pool is not grown for more.
 const RECORD_BYTES_MAX: u64 = 1 << 20;
 
 /// Where the pools and the lock are.
@@ -57,16 +62,13 @@ pub(super) struct PoolLock {
     this: Process,
     boot_id: String,
     notes: Vec<String>,
-    /// Tells one holding of the lock from another.
-    number: u64,
-    /// What changes of this process came to that were settled when the lock was taken.
-    settled: Mutex<Vec<(PageSize, i64)>>,
 }
 
 /// Claims of this process that could not be given back: the next that takes the lock tries again.
 /// Never waited for, since a thread that forked meanwhile would wait for ever in the child.
 static LEFT: StaticMutex<Vec<PoolClaim>> = StaticMutex::new(Vec::new());
-static HOLDINGS: MappedWord = MappedWord::new(0);
+/// The number of the next claim, from 1 on: 0 is of claims that are nobody's.
+static NUMBERS: MappedWord = MappedWord::new(1);
 
 impl PoolLock {
     /// Waits for the lock, settles what was cut short, then gives back what processes that have
@@ -78,9 +80,7 @@ impl PoolLock {
     pub fn acquire(place: &Place) -> Result<Self, OsError> {
         let file = lock_first(&place.locks)?;
         let (this, boot_id) = (Process::this()?, boot_id()?);
-        let number = HOLDINGS.fetch_add(1, Ordering::Relaxed);
-        let (notes, settled) = (Vec::new(), Mutex::new(Vec::new()));
-        let mut lock = Self { file, this, boot_id, notes, number, settled };
+        let mut lock = Self { file, this, boot_id, notes: Vec::new() };
         lock.give_back_for_ended(place)?;
         lock.give_back_left();
         Ok(lock)
@@ -101,38 +101,54 @@ impl PoolLock {
     }
 
     fn write(&self, claims: &[Claim]) -> Result<(), OsError> {
-        replace_private(&self.record_path(), claims::format(claims, &self.boot_id).as_bytes())
+        let (path, text) = (self.record_path(), claims::format(claims, &self.boot_id));
+        if text.len() as u64 > RECORD_BYTES_MAX {
+            let full = io::Error::new(io::ErrorKind::FileTooLarge, "too many claims");
+            return Err(OsError::new("write", path.display().to_string(), full));
+        }
+        replace_private(&path, text.as_bytes())
     }
 
-    /// Changes the record of this process for `size`.
-    fn record(&self, size: PageSize, change: impl FnOnce(&mut Claim)) -> Result<(), OsError> {
-        let (mut claims, _) = self.read()?;
-        change(own(&mut claims, self.this, size));
-        self.write(&claims)
-    }
-
-    /// Changes two records of this process in one write.
-    fn record_both(
+    /// Writes down that pools are about to be changed, and which pages they have now: all that is
+    /// unsettled of their sizes is settled first. What the claims had before is the answer.
+    fn begin<const N: usize>(
         &self,
-        sizes: [PageSize; 2],
-        change: [&mut dyn FnMut(&mut Claim); 2],
-    ) -> Result<(), OsError> {
+        changes: [(&mut PoolClaim, u64, i64); N],
+    ) -> Result<[u64; N], OsError> {
         let (mut claims, _) = self.read()?;
-        for (size, change) in sizes.into_iter().zip(change) {
-            change(own(&mut claims, self.this, size));
+        let had = changes.map(|(of, persistent, change)| {
+            settle(&mut claims, of.pool.size(), persistent);
+            let line = self.line(of, &mut claims);
+            line.begin(persistent, change);
+            line.pages
+        });
+        self.write(&claims)?;
+        Ok(had)
+    }
+
+    /// Writes down what came of changes, by the pages that the pools have now.
+    fn end<const N: usize>(&self, changed: [(&mut PoolClaim, u64); N]) -> Result<(), OsError> {
+        let (mut claims, _) = self.read()?;
+        for (of, persistent) in changed {
+            settle(&mut claims, of.pool.size(), persistent);
+            let line = self.line(of, &mut claims);
+            of.learn(line);
         }
         self.write(&claims)
     }
 
+    /// The line of a claim, made if there is none.
+    fn line<'a>(&self, of: &PoolClaim, claims: &'a mut Vec<Claim>) -> &'a mut Claim {
+        line(claims, Key { process: self.this, size: of.pool.size(), number: of.number })
+    }
+
     /// Settles changes that were cut short, before the pool is changed by anybody else.
-    fn settle(&self, claims: &mut [Claim], place: &Place) -> Result<(), OsError> {
-        for claim in claims.iter_mut().filter(|claim| claim.change != 0) {
-            let Some(pool) = place.pool(claim.size) else { continue };
-            let had = claim.pages;
-            claim.settle(pool.counts()?.persistent());
-            if claim.process == self.this {
-                let came = i64::try_from(i128::from(claim.pages) - i128::from(had));
-                lock(&self.settled).push((claim.size, came.unwrap_or_default()));
+    fn settle_all(&self, claims: &mut [Claim], place: &Place) -> Result<(), OsError> {
+        let cut_short: Vec<PageSize> =
+            claims.iter().filter(|claim| claim.change != 0).map(|claim| claim.key.size).collect();
+        for size in cut_short {
+            if let Some(pool) = Pool::find(&place.pools, size)? {
+                settle(claims, size, pool.counts()?.persistent());
             }
         }
         Ok(())
@@ -153,14 +169,14 @@ impl PoolLock {
 
     fn give_back_for_ended(&mut self, place: &Place) -> Result<(), OsError> {
         let (mut claims, ignored) = self.read()?;
-        self.settle(&mut claims, place)?;
+        self.settle_all(&mut claims, place)?;
         let path = self.record_path();
         self.notes.extend(ignored.into_iter().map(|what| format!("{}: {what}", path.display())));
         for at in 0..claims.len() {
-            if !claims[at].process.has_ended() {
+            if !claims[at].key.process.has_ended() {
                 continue;
             }
-            let size = claims[at].size;
+            let size = claims[at].key.size;
             let Some(pool) = place.pool(size) else { continue };
             let counts = pool.counts()?;
             if claims[at].pages > counts.total {
@@ -188,14 +204,19 @@ impl PoolLock {
     }
 }
 
-/// The claim of `process` to pages of `size`, made if there is none.
-fn own(claims: &mut Vec<Claim>, process: Process, size: PageSize) -> &mut Claim {
-    let found = claims.iter().position(|claim| claim.process == process && claim.size == size);
-    let at = found.unwrap_or_else(|| {
-        claims.push(Claim::new(process, size));
+/// The line of that key, made if there is none.
+fn line(claims: &mut Vec<Claim>, key: Key) -> &mut Claim {
+    let at = claims.iter().position(|claim| claim.key == key).unwrap_or_else(|| {
+        claims.push(Claim::new(key));
         claims.len() - 1
     });
     &mut claims[at]
+}
+
+/// Settles what is unsettled of one size.
+fn settle(claims: &mut [Claim], size: PageSize, persistent: u64) {
+    let unsettled = |claim: &&mut Claim| claim.key.size == size && claim.change != 0;
+    claims.iter_mut().filter(unsettled).for_each(|claim| claim.settle(persistent));
 }
 
 /// Pages that can be taken from a pool without hurting anybody.
@@ -223,23 +244,17 @@ fn elsewhere(error: &OsError) -> bool {
     matches!(error.kind(), NotFound | NotADirectory | ReadOnlyFilesystem)
 }
 
-/// A change that was begun.
-#[derive(Clone, Copy, Debug)]
-struct Unsettled {
-    /// The number of the lock's holding in which that was.
-    holding: u64,
-    before: u64,
-    change: i64,
-}
-
 /// Pages added to a pool, given back when this is dropped; not by a forked child.
 #[derive(Debug)]
 pub(super) struct PoolClaim {
     pool: Pool,
     place: Place,
+    /// Tells it from others of this process.
+    number: u64,
+    /// Pages that the record has for it, as last seen.
     pages: u64,
-    /// A change of which it is not known yet how far it got.
-    unsettled: Option<Unsettled>,
+    /// Whether the record may have a line of it.
+    is_recorded: bool,
     /// Whether this process may change the pool at all.
     may_change: bool,
     guard: ForkGuard,
@@ -249,7 +264,9 @@ impl PoolClaim {
     /// A claim to nothing yet.
     pub fn new(pool: Pool, place: Place) -> Self {
         let may_change = pool.is_writable();
-        Self { pool, place, pages: 0, unsettled: None, may_change, guard: ForkGuard::new() }
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let (pages, is_recorded, guard) = (0, false, ForkGuard::new());
+        Self { pool, place, number, pages, is_recorded, may_change, guard }
     }
 
     /// Whether this process may change the pool at all.
@@ -260,6 +277,11 @@ impl PoolClaim {
     /// Pages added and still here.
     pub fn pages(&self) -> u64 {
         self.pages
+    }
+
+    /// Pages of the pool that are free and set aside for nobody.
+    pub fn idle(&self) -> Result<u64, OsError> {
+        Ok(self.pool.counts()?.available())
     }
 
     /// Asks the kernel for up to `wanted` more pages; returns how many came.
@@ -273,7 +295,7 @@ impl PoolClaim {
     /// Gives back up to `wanted` pages, those that are free; returns how many.
     pub fn shrink(&mut self, lock: &PoolLock, wanted: u64) -> Result<u64, OsError> {
         let counts = self.pool.counts()?;
-        self.catch_up(lock, counts.persistent());
+        self.look_up(lock, counts.persistent())?;
         let give = wanted.min(self.pages).min(spare(&counts));
         if give == 0 {
             return Ok(0);
@@ -312,29 +334,27 @@ impl PoolClaim {
         let change = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
         let changes = [-change(pages), change(pages.saturating_mul(each))];
         let before = [large.pool.counts()?.persistent(), self.pool.counts()?.persistent()];
-        let mut begin =
-            [0, 1].map(|at| move |claim: &mut Claim| claim.begin(before[at], changes[at]));
-        let [first, second] = &mut begin;
-        lock.record_both(sizes, [first, second])?;
-        let holding = lock.number;
-        let begun = |at: usize| Unsettled { holding, before: before[at], change: changes[at] };
-        (large.unsettled, self.unsettled) = (Some(begun(0)), Some(begun(1)));
+        (large.is_recorded, self.is_recorded) = (true, true);
+        let begun = [(&mut *large, before[0], changes[0]), (&mut *self, before[1], changes[1])];
+        let [_, had] = lock.begin(begun)?;
         let written = large.pool.demote(pages);
         let now = [large.pool.counts()?.persistent(), self.pool.counts()?.persistent()];
-        let mut settle = now.map(|now| move |claim: &mut Claim| claim.settle(now));
-        let had = self.pages;
-        large.catch_up(lock, now[0]);
-        self.catch_up(lock, now[1]);
-        let [first, second] = &mut settle;
-        lock.record_both(sizes, [first, second])?;
-        written.map(|()| self.pages - had)
+        lock.end([(large, now[0]), (&mut *self, now[1])])?;
+        written.map(|()| self.pages.saturating_sub(had))
+    }
+
+    /// Leaves what was added in the pool, as nobody's.
+    pub fn disown(&mut self, lock: &PoolLock) -> Result<(), OsError> {
+        self.reassign(lock, |_, _| {})
     }
 
     /// Ends the claim while the lock is held.
-    fn release(&mut self, lock: &PoolLock) {
-        let _ = self.shrink(lock, u64::MAX);
-        if self.unsettled.is_some() || (self.pages > 0 && self.leave(lock).is_err()) {
-            self.keep();
+    pub fn release(&mut self, lock: &PoolLock) {
+        if self.is_recorded {
+            let _ = self.shrink(lock, u64::MAX);
+            if self.leave(lock).is_err() {
+                self.keep();
+            }
         }
         self.may_change = false;
     }
@@ -343,30 +363,26 @@ impl PoolClaim {
     /// the record gives it to anybody.
     fn keep(&mut self) {
         if let Ok(mut left) = LEFT.try_lock() {
-            let (pages, unsettled) = (std::mem::take(&mut self.pages), self.unsettled.take());
+            let Self { number, pages, guard, .. } = *self;
             let (pool, place) = (self.pool.clone(), self.place.clone());
-            left.push(Self { pool, place, pages, unsettled, may_change: true, guard: self.guard });
+            let (is_recorded, may_change) = (true, true);
+            left.push(Self { pool, place, number, pages, is_recorded, may_change, guard });
         }
         self.may_change = false;
     }
 
-    /// Learns how far a change got, where that is not known yet, from the pages in the pool now.
-    fn catch_up(&mut self, holder: &PoolLock, persistent: u64) {
-        let Some(Unsettled { holding, before, change }) = self.unsettled.take() else { return };
-        let size = self.pool.size();
-        if holding == holder.number {
-            let mut own = Claim { pages: self.pages, ..Claim::new(holder.this, size) };
-            own.begin(before, change);
-            own.settle(persistent);
-            self.pages = own.pages;
-            return;
-        }
-        // The record was settled when the lock was taken, by this process or by another, and
-        // only if by this one it is told what came of the change.
-        let mut settled = lock(&holder.settled);
-        if let Some(at) = settled.iter().position(|(of, _)| *of == size) {
-            self.pages = self.pages.saturating_add_signed(settled.swap_remove(at).1);
-        }
+    /// Takes over what its settled line says.
+    fn learn(&mut self, line: &Claim) {
+        self.pages = line.pages;
+        self.is_recorded = line.pages > 0;
+    }
+
+    /// Looks at the record, with the pages that the pool has now.
+    fn look_up(&mut self, lock: &PoolLock, persistent: u64) -> Result<(), OsError> {
+        let (mut claims, _) = lock.read()?;
+        settle(&mut claims, self.pool.size(), persistent);
+        self.learn(lock.line(self, &mut claims));
+        Ok(())
     }
 
     fn change(
@@ -376,27 +392,37 @@ impl PoolClaim {
         target: u64,
         change: i64,
     ) -> Result<u64, OsError> {
-        let size = self.pool.size();
-        lock.record(size, |claim| claim.begin(before, change))?;
-        self.unsettled = Some(Unsettled { holding: lock.number, before, change });
+        self.is_recorded = true;
+        let [had] = lock.begin([(&mut *self, before, change)])?;
         // A failed write is settled like one that did nothing.
         let written = self.pool.set_persistent(target);
         let now = self.pool.counts()?.persistent();
-        let had = self.pages;
-        self.catch_up(lock, now);
-        lock.record(size, |claim| claim.settle(now))?;
+        lock.end([(&mut *self, now)])?;
         written.map(|()| self.pages.abs_diff(had))
     }
 
     /// Leaves what cannot be given back now to whoever next takes the lock.
     fn leave(&mut self, lock: &PoolLock) -> Result<(), OsError> {
-        let (pages, size) = (self.pages, self.pool.size());
+        let nobodys = Key { process: lock.this.none(), size: self.pool.size(), number: 0 };
+        self.reassign(lock, |claims, pages| line(claims, nobodys).pages += pages)
+    }
+
+    /// Takes the pages off its line, and has `give` put them elsewhere.
+    fn reassign(
+        &mut self,
+        lock: &PoolLock,
+        give: impl FnOnce(&mut Vec<Claim>, u64),
+    ) -> Result<(), OsError> {
+        if !self.is_recorded {
+            return Ok(());
+        }
+        let persistent = self.pool.counts()?.persistent();
         let (mut claims, _) = lock.read()?;
-        let of_this = own(&mut claims, lock.this, size);
-        of_this.pages = of_this.pages.saturating_sub(pages);
-        own(&mut claims, lock.this.none(), size).pages += pages;
+        settle(&mut claims, self.pool.size(), persistent);
+        let pages = std::mem::take(&mut lock.line(self, &mut claims).pages);
+        give(&mut claims, pages);
         lock.write(&claims)?;
-        self.pages = 0;
+        (self.pages, self.is_recorded) = (0, false);
         Ok(())
     }
 }
@@ -410,7 +436,7 @@ impl Drop for PoolClaim {
         // used them are free now, and taking the lock gives them back.
         match PoolLock::acquire(&self.place) {
             Ok(lock) => self.release(&lock),
-            Err(_) if self.pages > 0 || self.unsettled.is_some() => self.keep(),
+            Err(_) if self.is_recorded => self.keep(),
             Err(_) => {}
         }
     }

@@ -5,18 +5,76 @@
 
 use std::io;
 
-use super::{Drift, Proof, Run};
+use super::{Drift, Part, Proof, Run};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
 use crate::sys::page_size;
 use crate::sys::pagemap::{Entry, Pagemap};
-use crate::units::{PageSize, Pages, Pfn};
+use crate::units::{Bytes, PageSize, Pages, Pfn};
 
 /// The runs of `mapping`, whose pages are contiguous within `grain`.
 pub(super) fn read(mapping: &Mapping, grain: PageSize) -> Result<(Vec<Run>, Proof), OsError> {
-    let entries = Pagemap::open()?.entries(mapping.addr(), mapping.len(), grain)?;
+    read_at(mapping.addr(), mapping.len(), grain)
+}
+
+/// The same, by a map that was opened before.
+pub(super) fn read_by(
+    map: &Pagemap,
+    mapping: &Mapping,
+    grain: PageSize,
+) -> Result<(Vec<Run>, Proof), OsError> {
+    let entries = map.entries(mapping.addr(), mapping.len(), grain)?;
     Ok(join(&entries, grain.bytes().pages_down(page_size())))
+}
+
+/// The same of `len` bytes from `addr`, whatever they are.
+pub(super) fn read_at(
+    addr: usize,
+    len: Bytes,
+    grain: PageSize,
+) -> Result<(Vec<Run>, Proof), OsError> {
+    let entries = Pagemap::open()?.entries(addr, len, grain)?;
+    Ok(join(&entries, grain.bytes().pages_down(page_size())))
+}
+
+/// The runs of a mapping whose parts have pages of different sizes.
+pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>, Proof), OsError> {
+    if let [part] = parts {
+        return read(mapping, part.source.grain());
+    }
+    let (page, map) = (page_size(), Pagemap::open()?);
+    let (mut all, mut proof) = (Vec::<Run>::new(), Proof::Frames);
+    for part in parts {
+        let grain = part.source.grain();
+        let [start, len] =
+            [part.pages.start(), part.pages.len()].map(|n| Pages::new(n).bytes(page));
+        let entries = map.entries(mapping.addr() + start.as_usize(), len, grain)?;
+        let (runs, rests_on) = join(&entries, grain.bytes().pages_down(page));
+        // What holds everywhere is what holds within the smallest page.
+        proof = match (proof, rests_on) {
+            (Proof::Within(a), Proof::Within(b)) => Proof::Within(a.min(b)),
+            (Proof::Frames, rests_on) | (rests_on, Proof::Frames) => rests_on,
+        };
+        for run in runs {
+            let pages = extent(run.pages.start() + part.pages.start(), run.pages.len());
+            push_run(&mut all, Run { pages, ..run });
+        }
+    }
+    Ok((all, proof))
+}
+
+/// Adds a run, to the last one where it goes on.
+fn push_run(runs: &mut Vec<Run>, run: Run) {
+    if let (Some(last), Some(pfn)) = (runs.last_mut(), run.pfn) {
+        let follows = last.pages.end() == run.pages.start()
+            && last.pfn.map(|first| first.plus(Pages::new(last.pages.len()))) == Some(pfn);
+        if follows {
+            last.pages = extent(last.pages.start(), last.pages.len() + run.pages.len());
+            return;
+        }
+    }
+    runs.push(run);
 }
 
 /// The longest of `runs`; one page where none is proved.
@@ -37,15 +95,7 @@ pub(super) fn join(entries: &[Entry], grain: Pages) -> (Vec<Run>, Proof) {
             Entry::Absent => continue,
             entry => entry.frame(),
         };
-        if let (Some(last), Some(pfn)) = (runs.last_mut(), pfn) {
-            let follows = last.pages.end() == start
-                && last.pfn.map(|first| first.plus(Pages::new(last.pages.len()))) == Some(pfn);
-            if follows {
-                last.pages = extent(last.pages.start(), last.pages.len() + grain.get());
-                continue;
-            }
-        }
-        runs.push(Run { pages: extent(start, grain.get()), pfn });
+        push_run(&mut runs, Run { pages: extent(start, grain.get()), pfn });
     }
     (runs, if hidden { Proof::Within(grain) } else { Proof::Frames })
 }

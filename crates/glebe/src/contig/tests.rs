@@ -39,7 +39,8 @@ fn a_size_that_no_machine_has_is_named() {
 
 #[test]
 fn plain_memory_is_populated_and_claims_no_more_than_it_shows() {
-    let memory = Contig::options().source(Source::Plain).map(Bytes::new(100_001)).unwrap();
+    let memory =
+        Contig::options().source(Source::Plain).pin(false).map(Bytes::new(100_001)).unwrap();
     assert_eq!(memory.len().get() % page_size().bytes().get(), 0);
     assert!(memory.len().get() >= 100_001 && !memory.pinned());
     memory.mapping().write(Bytes::new(100_000), &[9]);
@@ -81,6 +82,46 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
         memory.runs().is_sorted_by_key(|run| run.pfn)
     };
     assert!((0..10).any(ascends), "never in the order of frames");
+}
+
+/// Faults of this thread so far; a page that populating makes present is one.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    // The fields behind the name begin with the third.
+    let field = stat.rsplit_once(") ").unwrap().1.split(' ').nth(10 - 3).unwrap();
+    field.parse().unwrap()
+}
+
+#[test]
+fn order_costs_no_second_zeroing() {
+    if !privileged() {
+        return;
+    }
+    const PAGES: u64 = 64;
+    let len = Bytes::mib(2 * PAGES);
+    let cost = |options: Options<'_>| {
+        let before = faults();
+        match options.map(len) {
+            Ok(memory) => {
+                assert!(memory.verify().unwrap().is_empty());
+                Some(faults() - before)
+            }
+            Err(error) => {
+                println!("skipped: {error}");
+                None
+            }
+        }
+    };
+    // Few faults are the heap's, but where other tests had it trimmed; a search looks at a quarter
+    // more.
+    let least = |options: fn() -> Options<'static>| (0..16).filter_map(|_| cost(options())).min();
+    let small = || Contig::options().source(Source::HUGETLB_2M).threads(1);
+    let Some(order) = least(small) else { return };
+    assert!((PAGES..PAGES + PAGES / 2).contains(&order), "{order}");
+    let search =
+        || Contig::options().source(Source::HUGETLB_2M).threads(1).prefer_run(Bytes::mib(2));
+    let Some(run) = least(search) else { return };
+    assert!((PAGES..2 * PAGES).contains(&run), "{run}");
 }
 
 #[test]
@@ -139,4 +180,44 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
         Ok(status) => assert!(status.success()),
         Err(error) => println!("skipped: nobody cannot run this program: {error}"),
     }
+}
+
+#[test]
+fn physical_memory_shows_pages_of_the_pool() {
+    use crate::sys::kpage::{pool_runs, uses, Use};
+    if !privileged() {
+        return;
+    }
+    let size = known_size(2 << 20);
+    let block = size.bytes().pages_down(page_size());
+    let memory = match Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(8)) {
+        Ok(memory) => memory,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    let shown = uses(block).unwrap();
+    for run in memory.runs() {
+        let first = run.pfn.unwrap().get() / block.get();
+        for at in first..first + run.pages.len() / block.get() {
+            assert_eq!(shown[at as usize], Use::PoolInUse);
+        }
+        let whole = |(pfn, len): &(Pfn, Pages)| {
+            *pfn <= run.pfn.unwrap()
+                && run.pfn.unwrap().plus(memory.longest_run()) <= pfn.plus(*len)
+        };
+        assert!(
+            run.pages.len() < memory.longest_run().get()
+                || pool_runs(&shown, block).iter().any(whole)
+        );
+    }
+    let place = pool::Place::machine();
+    let mut claim = pool::PoolClaim::new(place.pool(size).unwrap(), place.clone());
+    let lock = pool::PoolLock::acquire(&place).unwrap();
+    let grown = claim.grow(&lock, 4).unwrap();
+    let idle = uses(block).unwrap().iter().filter(|of| **of == Use::PoolIdle).count() as u64;
+    claim.shrink(&lock, 4).unwrap();
+    drop(lock);
+    assert!(idle >= grown, "{idle} {grown}");
 }

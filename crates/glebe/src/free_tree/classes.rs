@@ -11,8 +11,9 @@ use super::Error;
 /// are long enough and lie badly. 1 is always in the set.
 ///
 /// Each class costs one length for each child of an inner node: with all of them and 32-bit
-/// positions, some 9 bytes an extent. A change also has to look at each class of which the changed
-/// extent has a multiple inside, which is those up to its length and seldom more.
+/// positions, some 8 bytes an extent. They come by fours, so that another one may cost nothing. A
+/// change also has to look at each class of which the changed extent has a multiple inside, which
+/// is those up to its length and seldom more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classes {
     logs: u64,

@@ -143,16 +143,6 @@ pub(super) fn largest<L: Lane, const B: usize>(lanes: &[L; B]) -> L {
     max[0]
 }
 
-/// The largest value but for that of one lane.
-#[inline(always)]
-pub(super) fn largest_but<L: Lane, const B: usize>(lanes: &[L; B], but: usize) -> L {
-    let mut all = *lanes;
-    for i in 0..B {
-        all[i] = if i as u32 == but as u32 { L::ZERO } else { lanes[i] };
-    }
-    largest(&all)
-}
-
 /// The most that one of the extents has for an alignment.
 #[inline(always)]
 pub(super) fn most_usable<L: Lane, const B: usize>(start: &[L; B], len: &[L; B], mask: L) -> L {

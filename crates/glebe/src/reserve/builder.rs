@@ -2,15 +2,17 @@
 //! background thread does.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use super::critical::Critical;
 use super::frames::Frames;
 use super::lent::Lent;
-use super::page_cache::Tenant;
+use super::page_cache::CacheMode;
 use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
-use super::{zero_ahead, Busy, Error, Inner, Placement, Reserve, Writers, GRANULE};
+use super::tenant::Tenant;
+use super::{scattered, zero_ahead, Busy, Error, Inner, Placement, Reserve, Writers, GRANULE};
 use crate::contig::{Contig, Options};
 use crate::error::OsError;
 use crate::sync::Mutex;
@@ -27,6 +29,9 @@ pub struct Builder {
     counted: bool,
     zero_ahead: Pages,
     placement: Placement,
+    cache: CacheMode,
+    miss_cost: Option<Duration>,
+    views: bool,
 }
 
 impl Builder {
@@ -40,11 +45,28 @@ impl Builder {
         Self { placement, ..self }
     }
 
+    /// Chooses how the page cache stores pages.
+    pub fn page_cache(self, cache: CacheMode) -> Self {
+        Self { cache, ..self }
+    }
+
+    /// States what a miss of the page cache costs, for [`CacheMode::Auto`]; measured otherwise.
+    pub fn miss_cost(self, cost: Duration) -> Self {
+        Self { miss_cost: Some(cost), ..self }
+    }
+
     /// Keeps about so many pages zeroed by a background thread, in whole granules, which tenants
     /// then leave alone: a zeroed block that finds its place there costs no more than another.
     /// Without this no thread is started; memory that nobody has used is zero either way.
     pub fn zero_ahead(self, pages: Pages) -> Self {
         Self { zero_ahead: pages, ..self }
+    }
+
+    /// Draws the memory from a file, so that scattered pages of it can be mapped side by side:
+    /// [`Reserve::alloc_virtual`](super::Reserve::alloc_virtual) then needs no free run, and
+    /// [`Reserve::view`](super::Reserve::view) works. See [`Options::mappable`] for the price.
+    pub fn views(self) -> Self {
+        Self { views: true, ..self }
     }
 
     /// A reserve over new memory of `len`, rounded up to granules, from the best source.
@@ -55,7 +77,8 @@ impl Builder {
         self.map_with(Contig::options(), len)
     }
 
-    /// As [`Builder::map`], from the memory that `options` describe.
+    /// As [`Builder::map`], from the memory that `options` describe; of a hugetlb pool more than
+    /// `len` is looked at, for longer runs ([`Options::search`]).
     ///
     /// # Errors
     /// [`Error::Contig`] where the memory cannot be had, [`Error::BadLen`] where the source's
@@ -63,6 +86,8 @@ impl Builder {
     pub fn map_with(self, options: Options<'_>, len: Bytes) -> Result<Reserve, Error> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
+        let options = options.chosen_for_runs();
+        let options = if self.views { options.mappable() } else { options };
         self.build(options.map(len)?)
     }
 
@@ -86,7 +111,7 @@ impl Builder {
         };
         let pages = len.pages_down(page);
         let granule_pages = GRANULE.pages_down(page).get();
-        let positions = Positions::new(&contig, pages.get(), granule_pages);
+        let positions = Positions::new(&contig, pages.get(), granule_pages)?;
         let contig = Arc::new(contig);
         let frames = Frames::new(Arc::clone(&contig), page);
         let mut tables = Tables::new(Bytes::new(TABLE_BYTES_A_PAGE * pages.get()))?;
@@ -94,8 +119,14 @@ impl Builder {
         let shift = granule_pages.ilog2();
         let lent = Lent::new(&mut tables, frames, pages.as_usize(), shift, critical)?;
         let zero_target = self.zero_ahead.get().div_ceil(granule_pages);
-        let tenant = Tenant::new(&mut tables, lent.pages(), zero_target)?;
+        let mut tenant = Tenant::new(&mut tables, lent.pages(), page, zero_target)?;
+        match &self.cache {
+            CacheMode::Plain => {}
+            CacheMode::Compressed(codec) => tenant.compress(codec)?,
+            CacheMode::Auto => tenant.choose_by_itself(&mut tables, self.miss_cost)?,
+        }
         let inner = Inner {
+            views: scattered::space_for(&contig)?,
             positions: Mutex::new(positions),
             tenant,
             lent,

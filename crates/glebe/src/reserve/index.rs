@@ -37,9 +37,13 @@
 //!   look live, and now. That is 2^-32.
 //!
 //! Publication ends the entry in either case: what is found after the put is what was put.
+//!
+//! # Safety
+//! Buckets are words, and begin as zeros.
+#![allow(unsafe_code)]
 
 use super::page_word::PageUse;
-use super::table::{Table, Tables};
+use super::table::{Table, Tables, Zeros};
 use crate::error::OsError;
 use crate::sync::{prefetch, AtomicU64, Ordering};
 
@@ -62,6 +66,17 @@ struct Bucket {
 }
 
 const _: () = assert!(cfg!(loom) || size_of::<Bucket>() == 128);
+
+// SAFETY: made of atomic words alone; the models' own tables make their buckets.
+unsafe impl Zeros for Bucket {}
+
+#[cfg(loom)]
+impl Default for Bucket {
+    fn default() -> Self {
+        let word = || AtomicU64::new(0);
+        Self { header: word(), slots: std::array::from_fn(|_| word()) }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -124,11 +139,7 @@ impl Index {
     /// For at most `pages` entries.
     pub(crate) fn new(tables: &mut Tables, pages: usize) -> Result<Self, OsError> {
         let buckets = (pages / LOAD).next_power_of_two();
-        let bucket = |_| Bucket {
-            header: AtomicU64::new(0),
-            slots: std::array::from_fn(|_| AtomicU64::new(0)),
-        };
-        Ok(Self { buckets: tables.table(buckets, bucket)? })
+        Ok(Self { buckets: tables.zeros(buckets)? })
     }
 
     fn bucket(&self, hash: u64) -> &Bucket {

@@ -2,9 +2,9 @@
 //!
 //! A [`Reserve`] owns one populated mapping. *First class* takes [`Block`]s of physically
 //! contiguous pages from it, in microseconds and without ever failing while a free run is long
-//! enough. What first class does not hold is lent to *tenants* (the [`PageCache`]), whose pages
-//! are dropped at once when first class wants their place. Positions are base pages from the
-//! start of the mapping; the unit of bookkeeping is a granule of 2 MiB.
+//! enough. What first class does not hold is lent to *tenants* (the [`PageCache`] and each
+//! [`ObjectPool`]), whose pages are dropped at once when first class wants their place. Positions
+//! are base pages from the start of the mapping; the unit of bookkeeping is a granule of 2 MiB.
 //!
 //! Everything is shared by reference between threads. Locks: `positions`, among first-class
 //! callers only; `pools`, when a pool is made. Tenants and first class share no lock: see `lent`.
@@ -13,6 +13,7 @@
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
+mod auto;
 mod block;
 mod builder;
 mod clock;
@@ -22,46 +23,57 @@ mod frames;
 mod granule;
 mod index;
 mod lent;
+mod object_pool;
 mod owner;
+mod packed;
+mod packed_cache;
 mod page_cache;
 mod page_word;
 mod placement;
 mod positions;
 mod request;
+mod scattered;
 mod serve;
 pub mod served;
 mod shared;
 mod stats;
 mod stock;
 mod table;
+mod tenant;
+mod virtual_block;
 mod zero_ahead;
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use crate::contig::Contig;
 use crate::stats::Histogram;
-use crate::sync::Mutex;
+use crate::sync::{MappedWord, Mutex, Ordering};
 use crate::sys::page_size;
 use crate::sys::ticks::Rate;
 use crate::units::{Bytes, Pages};
+use crate::vmap::Space;
 
 use self::stats::Counts;
 use lent::Lent;
-use page_cache::Tenant;
 use positions::Positions;
 use serve::Serving;
 use shared::Shared;
 use stock::Stock;
+use tenant::Tenant;
 
 pub use self::stats::Stats;
+pub use auto::Decision;
 pub use block::{Block, Contiguity, Promise};
 pub use builder::Builder;
 pub use error::Error;
 
-pub use page_cache::{PageCache, Pool, Put, Rejected};
+pub use object_pool::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall};
+pub use page_cache::{CacheMode, PageCache, Pool, Put, Rejected};
 pub use placement::Placement;
 pub use request::Request;
+pub use virtual_block::{NotViewed, VirtualBlock};
 
 /// Bytes in a granule, on every page size.
 const GRANULE: Bytes = Bytes::mib(2);
@@ -82,6 +94,8 @@ pub enum Writers {
 struct Busy {
     stock: Stock,
     clock: Rate,
+    /// Whether pages of some pool are moved before they are taken. Never taken back.
+    moves: MappedWord,
     alloc_ns: Histogram,
     counts: Counts,
 }
@@ -91,6 +105,7 @@ impl Busy {
         Self {
             stock: Stock::new(),
             clock: Rate::measured(),
+            moves: MappedWord::new(0),
             alloc_ns: Histogram::new(),
             counts: Counts::new(),
         }
@@ -99,6 +114,8 @@ impl Busy {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
+    /// Where scattered pages are mapped side by side. Dropped before the memory.
+    views: Option<Space>,
     positions: Mutex<Positions>,
     lent: Lent,
     tenant: Tenant,
@@ -130,6 +147,19 @@ impl Inner {
         &self.busy.alloc_ns
     }
 
+    /// From now on pages of some pools are moved before first class takes them.
+    fn want_moves(&self) {
+        self.busy.moves.store(1, Ordering::Relaxed);
+    }
+
+    /// Moves what is to be moved out of a run that is about to be taken.
+    #[inline]
+    fn move_out(&self, run: &Range<usize>) {
+        if self.busy.moves.load(Ordering::Relaxed) != 0 {
+            self.tenant.move_out(self.ground(), run);
+        }
+    }
+
     fn clock(&self) -> &Rate {
         &self.busy.clock
     }
@@ -156,6 +186,8 @@ impl Inner {
             stats.held = stats.held + granule.first_class;
             stats.live = stats.live + granule.tenant;
         }
+        stats.packed = self.tenant.packed_pages();
+        stats.packed_lost = self.tenant.packed_lost();
         stats.total = Pages::new(self.lent.pages() as u64);
         stats.recalled += self.stock().recalled();
         stats.alloc_ns = self.alloc_ns().snapshot();
@@ -217,6 +249,34 @@ impl Reserve {
     #[inline]
     pub fn alloc_with(&self, request: Request) -> Result<Block, Error> {
         Inner::alloc(&self.inner, request)
+    }
+
+    /// Memory of `pages` that is contiguous in virtual addresses, physically or not: the lowest
+    /// free extent that is long enough, or else several, mapped side by side. Contents
+    /// unspecified. As with every block, tenants never make it fail.
+    ///
+    /// Several extents are whole pages of the memory's source, 2 MiB or 1 GiB where that is a
+    /// hugetlb pool: [`VirtualBlock::pages`] is then more than was asked for. They are the lowest
+    /// ones, so that short holes are used up before long runs; where those are very many, the
+    /// longest ones.
+    ///
+    /// # Errors
+    /// [`Error::NotEnough`] with what is free; [`Error::NotMappable`] where no one extent is long
+    /// enough and the reserve was not built with [`Builder::views`]; [`Error::View`] for more
+    /// mappings than the process may have; [`Error::ZeroPages`], [`Error::Forked`], and
+    /// [`Error::Os`] as in [`Reserve::alloc`]. Nothing is taken then.
+    pub fn alloc_virtual(&self, pages: Pages) -> Result<VirtualBlock, Error> {
+        Inner::alloc_virtual(&self.inner, pages)
+    }
+
+    /// Maps blocks of this reserve side by side, in the order given. They are whole pages of the
+    /// memory's source: base pages, or 2 MiB or 1 GiB where that is a hugetlb pool.
+    ///
+    /// # Errors
+    /// The blocks, and why: [`Error::ZeroPages`], [`Error::OtherReserve`],
+    /// [`Error::NotMappable`], [`Error::View`], [`Error::Forked`].
+    pub fn view(&self, blocks: Vec<Block>) -> Result<VirtualBlock, NotViewed> {
+        Inner::view(&self.inner, blocks)
     }
 
     /// Sets a run aside for later: until it is taken tenants use it, and no other block gets it.

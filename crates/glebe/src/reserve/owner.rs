@@ -80,6 +80,7 @@ impl Inner {
         }
         self.alloc_ns().prefetch();
         let page = self.stock().take()?;
+        self.move_out(&(page as usize..page as usize + 1));
         match self.lent().recall_page(page as usize) {
             Some(live) => self.stock().count_recalled(live),
             None if self.recall_busy(page) => {}
@@ -232,6 +233,7 @@ impl Inner {
     /// set.
     pub(super) fn recall(&self, extent: Extent, zeroed: bool, wait: bool) -> Result<bool, Error> {
         let counts = self.counts();
+        self.move_out(&pages_of(extent));
         let recalled = match self.lent().recall(&pages_of(extent), zeroed, wait) {
             Ok(recalled) => recalled,
             Err(NotTaken::Busy) => return Ok(false),

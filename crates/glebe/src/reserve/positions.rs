@@ -14,8 +14,9 @@ use std::ops::Range;
 
 use super::placement::Placement;
 use crate::contig::{Contig, Proof};
+use crate::error::OsError;
 use crate::extent::Extent;
-use crate::free_tree::FreeTree;
+use crate::free_tree::{Classes, FreeTree};
 
 /// Positions of a run are congruent to its frames modulo this: 1 GiB of base pages of 4 KiB.
 const ALIGN_PAGES: u64 = 1 << 18;
@@ -43,6 +44,19 @@ pub(crate) struct Search {
     pub(crate) some_free: bool,
 }
 
+/// Why no scattered pages were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scattered {
+    /// There are only so many, in whole grains.
+    Free(u64),
+    /// The list must be longer.
+    NoRoom,
+}
+
+/// From so many on the lowest extents are passed over for the longest: a mapping costs
+/// microseconds.
+const MANY_EXTENTS: usize = 1024;
+
 #[derive(Debug)]
 pub(crate) struct Positions {
     tree: FreeTree,
@@ -56,7 +70,9 @@ pub(crate) struct Positions {
 }
 
 impl Positions {
-    pub(crate) fn new(contig: &Contig, pages: u64, granule_pages: u64) -> Self {
+    /// # Errors
+    /// If memory to keep account of them cannot be had.
+    pub(crate) fn new(contig: &Contig, pages: u64, granule_pages: u64) -> Result<Self, OsError> {
         let all = Extent::new(0, pages).expect("a reserve is not empty");
         let mut runs = Vec::new();
         let mut next = 0;
@@ -74,18 +90,19 @@ impl Positions {
         }
         let nodes = usize::try_from(pages).unwrap_or(usize::MAX);
         let span = Extent::new(0, next).expect("not empty");
-        let mut tree = FreeTree::new(span, nodes);
+        let mut tree = FreeTree::try_with_classes(span, nodes, Classes::ALL)?;
         for run in &runs {
             let extent = Extent::new(run.base, run.pages.len()).expect("a run is not empty");
             tree.free(extent).expect("runs do not overlap");
         }
-        let flat = (runs.len() > 1).then(|| {
-            let mut flat = FreeTree::new(all, nodes);
-            flat.free(all).expect("all of it is free");
-            flat
-        });
+        let mut flat = None;
+        if runs.len() > 1 {
+            let mut tree = FreeTree::try_with_classes(all, nodes, Classes::ALL)?;
+            tree.free(all).expect("all of it is free");
+            flat = Some(tree);
+        }
         let sums = Vec::with_capacity((pages / granule_pages) as usize + 1);
-        Self { tree, runs, flat, single, granule_pages, sums }
+        Ok(Self { tree, runs, flat, single, granule_pages, sums })
     }
 
     /// The longest free run that is known to be contiguous.
@@ -144,6 +161,61 @@ impl Positions {
         let pages = Extent::new(page, (end(page) - page).min(free.end() - place.start()))?;
         self.claim(pages);
         Some(pages)
+    }
+
+    /// Free extents, contiguous or not.
+    pub(crate) fn extents(&self) -> usize {
+        self.searched(true).extents()
+    }
+
+    /// Takes `len` pages, contiguous or not, in whole grains, from the lowest ones up; puts them
+    /// into `found`, which is empty, and takes none where that would have to grow.
+    pub(crate) fn take_scattered(
+        &mut self,
+        len: u64,
+        grain: u64,
+        found: &mut Vec<Extent>,
+    ) -> Result<(), Scattered> {
+        let flat = self.flat.is_some();
+        let (mut missing, mut from) = (len, 0);
+        while missing > 0 {
+            let tree = self.searched(flat);
+            let rest = Extent::new(from, u64::MAX - from);
+            let Some(place) = tree.find(grain, grain, rest).ok().flatten() else {
+                return Err(Scattered::Free(len - missing));
+            };
+            if found.len() == found.capacity() {
+                return Err(Scattered::NoRoom);
+            }
+            let end = tree.containing(place.start()).map_or(place.end(), Extent::end);
+            let whole = (end - place.start()) / grain * grain;
+            let pages = self.pages_of(place, flat).start;
+            found.extend(Extent::new(pages, whole.min(missing)));
+            missing -= whole.min(missing);
+            from = end;
+        }
+        if grain == 1 && found.len() > MANY_EXTENTS {
+            found.clear();
+            self.take_longest(len, found);
+            return Ok(());
+        }
+        found.iter().for_each(|pages| self.claim(*pages));
+        Ok(())
+    }
+
+    /// Takes `len` pages that are free, from the longest extents down.
+    fn take_longest(&mut self, mut missing: u64, found: &mut Vec<Extent>) {
+        let flat = self.flat.is_some();
+        while missing > 0 {
+            let tree = self.searched(flat);
+            let len = tree.largest().min(missing);
+            let place = tree.find(len, 1, None).ok().flatten().expect("enough is free");
+            let start = self.pages_of(place, flat).start;
+            let pages = Extent::new(start, len).expect("not empty");
+            self.claim(pages);
+            found.push(pages);
+            missing -= len;
+        }
     }
 
     fn searched(&self, flat: bool) -> &FreeTree {

@@ -22,7 +22,8 @@ impl Request {
         Self { pages, align, zeroed: false, any: false, no_wait: false, long_lived: false }
     }
 
-    /// At a multiple of `align` pages, a power of two: of the page frames where they are known.
+    /// At a multiple of `align` pages, a power of two: of the page frames where they are known, and
+    /// with [`Request::any`], if the reserve is of several physical runs, of its own pages.
     pub fn align(self, align: Pages) -> Self {
         Self { align, ..self }
     }

@@ -4,6 +4,7 @@
 //!
 //! * `stored + rejected_recalled = live + evicted + replaced + invalidated_pages + recalled`
 //! * `total = live + held + free`
+//! * `packed_stored = packed + packed_dropped + packed_lost`
 
 use crate::stats::{json, listed, openmetrics, text, Counters, Latency, Row, Set, Unit, Value};
 use crate::sys::page_size;
@@ -78,12 +79,17 @@ statistics! {
         Barriers barriers Count "recalls that interrupted tenants by a barrier";
         WaitedForWriter waited_for_writer Count
             "first-class requests that waited for a tenant's copy";
+        PackedStored packed_stored Count "pages that were put compressed";
+        PackedLoaded packed_loaded Count "gets that hit a compressed page";
+        PackedDropped packed_dropped Count "compressed pages dropped: replaced, invalid, displaced";
+        PackedLost packed_lost Count "compressed pages found lost with the lent pages they were in";
     }
     gauges {
         total "total_pages" "pages in the reserve";
         live "live_pages" "pages that tenants use";
         held "held_pages" "pages that first class holds";
         free "free_pages" "pages that nobody uses";
+        packed "packed_pages" "pages in the page cache that are stored compressed";
     }
     durations {
         alloc_ns "alloc" "grant" "first-class requests that were granted";
@@ -156,6 +162,14 @@ impl Stats {
         let all = self.live + self.held + self.free;
         if all != self.total {
             return Err(format!("live, held and free are {all}, the reserve has {}", self.total));
+        }
+        let gone = self.packed_dropped + self.packed_lost;
+        if self.packed_stored != self.packed.get() + gone {
+            return Err(format!(
+                "packed_stored {} is not packed {} + gone {gone}",
+                self.packed_stored,
+                self.packed.get()
+            ));
         }
         Ok(())
     }

@@ -6,8 +6,8 @@
 //! it what it is. Either way every call in a child is refused before it looks.
 //!
 //! # Safety
-//! A [`Table`] keeps its mapping alive, its elements were all written when it was made and have
-//! no destructor, and no two tables overlap.
+//! A [`Table`] keeps its mapping alive, its elements were all written when it was made, or may be
+//! zero, and have no destructor, and no two tables overlap.
 #![allow(unsafe_code)]
 
 use std::ops::Deref;
@@ -88,7 +88,21 @@ impl Tables {
         }
         Ok(Table { start, len, _mapping: Arc::clone(&self.mapping) })
     }
+
+    /// A table of `len` elements that are zero. Nothing is written: pages come as they are used.
+    pub(crate) fn zeros<T: Zeros>(&mut self, len: usize) -> Result<Table<T>, OsError> {
+        const { assert!(!std::mem::needs_drop::<T>() && align_of::<T>() <= ALIGN_BYTES) };
+        // New memory is zero, and each part of it is given out once.
+        let start = self.start_of::<T>(len)?;
+        Ok(Table { start, len, _mapping: Arc::clone(&self.mapping) })
+    }
 }
+
+/// What may be zero.
+///
+/// # Safety
+/// Bytes that are all zero are a value of the type.
+pub(crate) unsafe trait Zeros {}
 
 /// Room for one value.
 #[derive(Debug)]

@@ -25,11 +25,15 @@ const POWERS: RangeInclusive<u32> = 7..=34;
 
 /// `sets`, all of one table, with `prefix` before each name and pages of `page` bytes.
 pub(crate) fn openmetrics(prefix: &str, page: Bytes, sets: &[Set]) -> String {
+    families(prefix, page, sets) + "# EOF\n"
+}
+
+/// The same without what ends a text, so that others can follow.
+pub(crate) fn families(prefix: &str, page: Bytes, sets: &[Set]) -> String {
     let mut out = String::new();
     for row in 0..sets.first().map_or(0, |set| set.rows.len()) {
         family(&mut out, prefix, page, sets, row);
     }
-    out.push_str("# EOF\n");
     out
 }
 

@@ -115,13 +115,16 @@ mod armed {
         let once = lasting == Lasting::Once;
         match call {
             "mmap" => &[ENOMEM, EPERM, EAGAIN],
-            "munmap" => &[ENOMEM],
+            "munmap" | "mprotect" => &[ENOMEM],
             "madvise" if once => &[ENOMEM, EINTR, EAGAIN],
             "madvise" => &[ENOMEM, EINVAL],
             "flock" if once => &[ENOLCK, EINTR],
             "flock" => &[ENOLCK],
-            "userfaultfd" | "process_vm_readv" => &[EPERM, ENOSYS, ENOMEM],
+            "userfaultfd" | "process_vm_readv" | "process_vm_writev" => &[EPERM, ENOSYS, ENOMEM],
+            "process_madvise" => &[EPERM, ENOSYS, EINVAL],
             "membarrier" => &[ENOMEM, EPERM],
+            // As a filter refuses it: what else the kernel may say leaves its target in doubt.
+            "mremap" => &[EPERM, ENOSYS],
             "open" => &[EMFILE, EACCES, ENOMEM],
             "stat" | "fstat" | "readdir" => &[ENOMEM, EACCES, EIO],
             "write" => &[EIO, ENOSPC, ENOMEM],
@@ -130,6 +133,8 @@ mod armed {
             "mkdir" | "bind" => &[ENOSPC, EACCES, ENOMEM],
             "chmod" => &[EIO, EPERM],
             "dup" | "accept" => &[EMFILE],
+            "memfd_create" => &[EMFILE, ENOMEM],
+            "ftruncate" | "fcntl" => &[EINVAL, EPERM],
             _ => &[EIO, ENOMEM],
         }
     }

@@ -54,6 +54,21 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()
     file.read_exact_at(buf, offset)
 }
 
+/// Up to as many bytes as `buf` has, from an offset; fewer at the end alone.
+pub(crate) fn read_some_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        point("pread")?;
+        match file.read_at(&mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
 /// Writes all of `bytes`, in one call where the kernel takes them.
 pub(crate) fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     point("write")?;

@@ -77,9 +77,20 @@ impl Pool {
     /// The pool below `root`, which is sysfs but for fixtures.
     #[must_use]
     pub fn below(root: &Path, size: PageSize) -> Option<Self> {
+        Self::find(root, size).ok().flatten()
+    }
+
+    /// As [`Pool::below`], where it matters whether there is none.
+    ///
+    /// # Errors
+    /// If it cannot be told.
+    pub fn find(root: &Path, size: PageSize) -> Result<Option<Self>, OsError> {
         let dir = root.join(format!("hugepages-{}kB", size.bytes().get() >> 10));
-        let is_dir = file::metadata_of(&dir).is_ok_and(|meta| meta.is_dir());
-        is_dir.then_some(Self { size, dir })
+        match file::metadata_of(&dir) {
+            Ok(meta) => Ok(meta.is_dir().then_some(Self { size, dir })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(OsError::new("stat", dir.display().to_string(), source)),
+        }
     }
 
     /// The size of its pages.

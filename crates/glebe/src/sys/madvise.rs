@@ -1,17 +1,21 @@
 //! `madvise`: one advice on one range, and what the kernel says of transparent huge pages.
 //!
 //! Needs Linux 5.14 for [`Advice::PopulateWrite`], which reports as an error what a touch would
-//! report as SIGBUS. Source: madvise(2), admin-guide/mm/transhuge.
+//! report as SIGBUS. `discard_all` makes one call of many where process_madvise(2) takes any
+//! advice for the caller itself, from Linux 6.15 on. Source: madvise(2), process_madvise(2),
+//! admin-guide/mm/transhuge.
 //!
 //! # Safety
 //! Advice changes or removes the memory of whoever owns the range, so [`advise`] is unsafe.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::path::Path;
 use std::ptr;
 
 use crate::error::OsError;
+use crate::sync::{MappedWord, Ordering};
 use crate::sys::fault::point;
 use crate::sys::file;
 use crate::units::{Bytes, PageSize};
@@ -91,6 +95,67 @@ fn refused(addr: usize, len: Bytes, advice: Advice, source: io::Error) -> OsErro
     OsError::new("madvise", format!("{addr:#x}, {len}, {advice:?}"), source)
 }
 
+/// Ranges of one call.
+pub(crate) const DISCARD_MAX: usize = 32;
+/// The calling process, in the place of a descriptor of it.
+const PIDFD_SELF: libc::c_int = -10_001;
+/// Whether the kernel refused a call for many ranges, as it then always does.
+static ONE_BY_ONE: MappedWord = MappedWord::new(0);
+
+/// Drops the pages of ranges, each an address and a length, [`DISCARD_MAX`] at most; of how many
+/// ranges, from the first on, they are gone: all, but where the kernel refuses.
+///
+/// # Safety
+/// As [`advise`].
+pub(crate) unsafe fn discard_all(ranges: &[(usize, Bytes)]) -> usize {
+    let mut gone = 0;
+    if ranges.len() > 1 && ONE_BY_ONE.load(Ordering::Relaxed) == 0 {
+        // SAFETY: passed on to the caller.
+        match unsafe { discard_many(ranges) } {
+            Ok(bytes) => gone = whole(ranges, bytes),
+            Err(error) if is_never(&error) => ONE_BY_ONE.store(1, Ordering::Relaxed),
+            Err(_) => {} // these ranges; what is wrong with them is found below
+        }
+    }
+    // SAFETY: passed on to the caller.
+    let discard = |(at, len): &(usize, Bytes)| unsafe { advise(*at, *len, Advice::DontNeed) };
+    gone + ranges[gone..].iter().take_while(|range| discard(range).is_ok()).count()
+}
+
+/// Whether the kernel takes no such call at all.
+fn is_never(error: &io::Error) -> bool {
+    let number = error.raw_os_error();
+    matches!(number, Some(libc::EPERM | libc::ENOSYS | libc::EINVAL | libc::EBADF))
+}
+
+/// How many ranges the first so many bytes are.
+fn whole(ranges: &[(usize, Bytes)], bytes: u64) -> usize {
+    let ends = ranges.iter().scan(0, |end, (_, len)| {
+        *end += len.get();
+        Some(*end)
+    });
+    ends.take_while(|end| *end <= bytes).count()
+}
+
+/// One call; the bytes of which it says that they are gone.
+unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
+    point("process_madvise")?;
+    let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+    let mut iovecs = [none; DISCARD_MAX];
+    for (iovec, (at, len)) in iovecs.iter_mut().zip(ranges) {
+        let iov_base = ptr::with_exposed_provenance_mut(*at);
+        *iovec = libc::iovec { iov_base, iov_len: len.as_usize() };
+    }
+    let count = ranges.len().min(DISCARD_MAX);
+    let advice = Advice::DontNeed.number();
+    // SAFETY: `count` iovecs are there for the length of the call; the ranges are the caller's.
+    let done = unsafe {
+        let call = libc::SYS_process_madvise;
+        libc::syscall(call, PIDFD_SELF, iovecs.as_ptr(), count, advice, 0)
+    };
+    u64::try_from(done).map_err(|_| io::Error::last_os_error())
+}
+
 /// Makes the pages of an armed range dirty, as a store to each would; false if one of them is not
 /// there, and then some may be dirty and some not.
 ///
@@ -107,6 +172,21 @@ pub(crate) unsafe fn populate_armed(addr: usize, len: Bytes) -> Result<bool, OsE
         Err(error) if error.errno() == Some(libc::EFAULT) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Asks for transparent huge pages for whole ones of what is the caller's and holds nothing yet, if
+/// there are any. To be refused changes nothing but speed, and is no error.
+pub fn prefer_huge<T>(memory: &mut [MaybeUninit<T>]) {
+    let Ok(huge) = transparent_huge_page() else { return };
+    let huge = huge.bytes().as_usize();
+    let bytes = memory.as_mut_ptr_range();
+    let start = bytes.start.expose_provenance().next_multiple_of(huge);
+    let Some(len) = (bytes.end.addr() & !(huge - 1)).checked_sub(start).filter(|&len| len > 0)
+    else {
+        return;
+    };
+    // SAFETY: it is in the caller's memory, whose contents the advice leaves as they are.
+    let _ = unsafe { advise(start, Bytes::new(len as u64), Advice::HugePage) };
 }
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -135,4 +215,60 @@ pub fn transparent_huge_page() -> Result<PageSize, OsError> {
 pub fn transparent_huge_pages_everywhere() -> bool {
     let enabled = file::read_text(Path::new(&format!("{THP}/enabled")));
     enabled.is_ok_and(|text| text.contains("[always]"))
+}
+
+/// The file that switches transparent huge pages of `size`.
+#[must_use]
+pub fn mthp_path(size: PageSize) -> String {
+    format!("{THP}/hugepages-{}kB/enabled", size.bytes().get() >> 10)
+}
+
+/// What the file of [`mthp_path`] has selected: `never`, `madvise`, `always` or `inherit`.
+///
+/// # Errors
+/// If there is no such file: a size that the kernel has not.
+pub fn mthp_mode(size: PageSize) -> Result<String, OsError> {
+    let path = mthp_path(size);
+    let text = file::read_text(Path::new(&path))
+        .map_err(|source| OsError::new("read", path.clone(), source))?;
+    let selected = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    Ok(selected.map_or(text.trim(), |(mode, _)| mode).to_owned())
+}
+
+/// Sizes of transparent huge pages below the largest that memory gets which asks for them.
+#[must_use]
+pub fn mthp_sizes() -> Vec<PageSize> {
+    let largest = transparent_huge_page().ok();
+    let names = file::names(Path::new(THP)).unwrap_or_default();
+    let size = |name: &String| {
+        let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        PageSize::new(kib.checked_mul(1 << 10)?)
+    };
+    let on = |size: &PageSize| mthp_mode(*size).is_ok_and(|mode| mode != "never");
+    let mut sizes: Vec<PageSize> = names.iter().filter_map(size).collect();
+    sizes.retain(|size| Some(*size) < largest && on(size));
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_went_in_part_are_not_counted() {
+        let ranges = [3, 1, 4].map(|len| (0, Bytes::new(len)));
+        for (bytes, expected) in [(0, 0), (2, 0), (3, 1), (4, 2), (7, 2), (8, 3)] {
+            assert_eq!(whole(&ranges, bytes), expected, "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn a_range_that_is_not_mapped_ends_it() {
+        let page = crate::sys::page_size().bytes();
+        // The first page is nobody's.
+        let ranges = [(page.as_usize() * 16, page); 2];
+        // SAFETY: nothing is there.
+        assert_eq!(unsafe { discard_all(&ranges) }, 0);
+    }
 }

@@ -1,7 +1,9 @@
-//! `vm.max_map_count`: how many mappings a process may have.
+//! How many mappings a process may have, `vm.max_map_count`, and how many it has.
 //!
-//! Beyond it every mmap of the process fails, whoever calls. Source: admin-guide/sysctl/vm.
+//! Beyond the limit every mmap of the process fails, whoever calls. To count what there is costs a
+//! read of a line for each. Source: admin-guide/sysctl/vm, proc_pid_maps(5).
 
+use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 
@@ -9,6 +11,9 @@ use crate::error::OsError;
 use crate::sys::file;
 
 const PATH: &str = "/proc/sys/vm/max_map_count";
+const MAPS: &str = "/proc/self/maps";
+/// Bytes read at a time: a buffer for which no mapping has to be made.
+const PART: usize = 16 << 10;
 
 /// The limit, as the kernel has it now.
 ///
@@ -20,9 +25,34 @@ pub fn max_map_count() -> Result<u64, OsError> {
     text.trim().parse().map_err(|_| refused(io::Error::other(format!("{text:?}"))))
 }
 
+/// Mappings of the calling process.
+///
+/// # Errors
+/// If they cannot be listed.
+pub fn map_count() -> Result<u64, OsError> {
+    let count = || {
+        let mut maps = file::open(Path::new(MAPS), OpenOptions::new().read(true))?;
+        let mut part = vec![0; PART];
+        let mut lines = 0;
+        loop {
+            match file::read_part(&mut maps, &mut part)? {
+                0 => return Ok(lines),
+                len => lines += part[..len].iter().filter(|byte| **byte == b'\n').count() as u64,
+            }
+        }
+    };
+    count().map_err(|source| OsError::new("read", MAPS, source))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_are_mappings_within_the_limit() {
+        let count = map_count().unwrap();
+        assert!(count > 0 && count <= max_map_count().unwrap(), "{count}");
+    }
 
     #[test]
     fn there_is_a_limit() {

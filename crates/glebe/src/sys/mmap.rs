@@ -1,4 +1,4 @@
-//! `mmap` and `munmap`: private anonymous memory, ordinary or of the hugetlb pool.
+//! `mmap` and `munmap`: private anonymous memory, ordinary or of the hugetlb pool, and addresses.
 //!
 //! Lengths are in bytes. A hugetlb mapping is made without `MAP_NORESERVE`, so its pages are set
 //! aside by the call or the call fails. Source: mmap(2).
@@ -12,7 +12,7 @@ use std::io;
 use std::ptr;
 
 use crate::error::OsError;
-use crate::sync::StaticMutex;
+use crate::sync::{yield_now, StaticMutex};
 use crate::sys::fault::point;
 use crate::sys::fork::ForkGuard;
 use crate::sys::madvise::{advise, Advice};
@@ -25,6 +25,8 @@ pub enum Backing {
     Ordinary,
     /// Address space: as ordinary memory, but none is set aside until it is touched.
     Reserved,
+    /// Addresses alone: a touch is SIGSEGV until something is mapped over them.
+    Addresses,
     /// The hugetlb pool of this page size.
     Hugetlb(PageSize),
 }
@@ -37,14 +39,17 @@ pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
     let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     match backing {
         Backing::Ordinary => {}
-        Backing::Reserved => flags |= libc::MAP_NORESERVE,
+        Backing::Reserved | Backing::Addresses => flags |= libc::MAP_NORESERVE,
         Backing::Hugetlb(size) => {
             // A shift is below 64.
             let shift = size.shift() as i32;
             flags |= libc::MAP_HUGETLB | (shift << libc::MAP_HUGE_SHIFT);
         }
     }
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let protection = match backing {
+        Backing::Addresses => libc::PROT_NONE,
+        _ => libc::PROT_READ | libc::PROT_WRITE,
+    };
     let refused = |source| OsError::new("mmap", format!("{len}, {backing:?}"), source);
     let bytes = usize::try_from(len.get())
         .map_err(|_| refused(io::Error::from_raw_os_error(libc::ENOMEM)))?;
@@ -56,6 +61,46 @@ pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
         return Err(refused(io::Error::last_os_error()));
     }
     Ok(at.expose_provenance())
+}
+
+/// Makes a mapped range addresses alone again. Where that is refused, what was there still is.
+///
+/// # Errors
+/// What mmap(2) refuses: too many mappings.
+///
+/// # Safety
+/// As [`unmap`].
+pub(crate) unsafe fn clear(addr: usize, len: Bytes) -> Result<(), OsError> {
+    let at = ptr::with_exposed_provenance_mut(addr);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let made = point("mmap").and_then(|()| {
+        // SAFETY: passed on to the caller.
+        match unsafe { libc::mmap(at, len.as_usize(), libc::PROT_NONE, flags, -1, 0) } {
+            libc::MAP_FAILED => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    });
+    made.map_err(|source| OsError::new("mmap", format!("{addr:#x}, {len}, to clear it"), source))
+}
+
+/// Makes addresses readable, so that they are a mapping of their own, or addresses alone again.
+///
+/// # Errors
+/// What mprotect(2) refuses: too many mappings, never where two become one.
+///
+/// # Safety
+/// The range is the caller's own, of addresses alone.
+pub(crate) unsafe fn make_readable(addr: usize, len: Bytes, readable: bool) -> Result<(), OsError> {
+    let at = ptr::with_exposed_provenance_mut(addr);
+    let access = if readable { libc::PROT_READ } else { libc::PROT_NONE };
+    let made = point("mprotect").and_then(|()| {
+        // SAFETY: passed on to the caller.
+        match unsafe { libc::mprotect(at, len.as_usize(), access) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    });
+    made.map_err(|source| OsError::new("mprotect", format!("{addr:#x}, {len}"), source))
 }
 
 /// Maps `len` bytes of ordinary memory at a multiple of `align`.
@@ -130,11 +175,17 @@ struct Left {
 
 static LEFT: StaticMutex<Vec<Left>> = StaticMutex::new(Vec::new());
 
-/// Keeps a range for the next attempt. Never waits, since a thread that forked while another
-/// stood here would wait for ever in the child: then the range stays mapped.
+/// How often [`leave`] tries: others hold the lock for a system call or a few.
+const LEAVE_TRIES: u32 = 1000;
+
+/// Keeps a range for the next attempt. Never waits for ever, as a thread would in a child if
+/// another stood here at the fork: then the range stays mapped.
 fn leave(left: Left) {
-    if let Ok(mut all) = LEFT.try_lock() {
-        all.push(left);
+    for _ in 0..LEAVE_TRIES {
+        if let Ok(mut all) = LEFT.try_lock() {
+            return all.push(left);
+        }
+        yield_now();
     }
 }
 

@@ -2,9 +2,12 @@
 //! [`OsError`](crate::error::OsError) out.
 
 pub mod atfork;
+pub mod buddyinfo;
 pub mod cgroup;
 #[cfg(test)]
 pub(crate) mod child;
+pub mod dma_heap;
+pub mod errno;
 #[cfg(feature = "faults")]
 pub mod fault;
 #[cfg(not(feature = "faults"))]
@@ -13,15 +16,20 @@ pub(crate) mod file;
 pub mod fork;
 pub mod hugetlb;
 pub(crate) mod io_uring;
+pub mod kpage;
 pub mod lock_file;
 pub mod madvise;
+pub(crate) mod map_budget;
 pub mod map_count;
 pub mod membarrier;
+pub mod memfd;
 pub mod meminfo;
 pub mod mmap;
+pub mod numa;
 mod page;
 pub mod pagemap;
 pub(crate) mod peek;
+pub mod place;
 pub mod probe;
 pub mod process;
 pub(crate) mod psi;

@@ -35,7 +35,7 @@ const BATCH: usize = 1 << 13;
 /// What one entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// No page behind the address.
+    /// No page behind the address, or one that is swapped out or just being moved.
     Absent,
     /// A page whose frame the caller may not see.
     Hidden,

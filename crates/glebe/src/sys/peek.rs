@@ -1,23 +1,46 @@
-//! Reading memory of the own process that may not be there: a count, never a signal.
+//! Reading and writing memory of the own process that may not be there: a count, never a signal.
 //!
-//! By process_vm_readv(2) on itself; where a filter refuses that, by a write to a memfd, which
-//! reads the memory on the process's behalf as well. Both stop at the first page that a touch
-//! would make SIGBUS. Cost: one system call, or four. Source: process_vm_readv(2), memfd_create(2).
+//! By process_vm_readv(2) and process_vm_writev(2) on itself; where a filter refuses them, by a
+//! write to or a read from a memfd, which touch the memory on the process's behalf as well. Each
+//! stops at the first page that a touch would make SIGBUS. Cost: one system call, or four.
+//! Source: process_vm_readv(2), memfd_create(2).
 //!
 //! # Safety
-//! The kernel checks the source; the destination is a slice.
+//! The kernel checks the memory that may not be there; the other side is a slice. What is written
+//! to is the caller's word.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::error::OsError;
 use crate::sync::{MappedByte, Ordering};
 use crate::sys::fault::point;
 use crate::sys::file;
 
-/// Whether process_vm_readv(2) was refused once.
+/// Copies from `buf` to `addr` as far as memory is there; how many bytes.
+///
+/// # Safety
+/// Nothing in the program holds a reference to what is written, which is the caller's to write.
+pub(crate) unsafe fn poke(addr: usize, buf: &[u8]) -> Result<usize, OsError> {
+    if REFUSED.load(Ordering::Relaxed) == 0 {
+        // SAFETY: passed on to the caller.
+        match unsafe { to_process(addr, buf) } {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
+                REFUSED.store(1, Ordering::Relaxed);
+            }
+            other => {
+                return other.map_err(|source| OsError::new("process_vm_writev", "self", source));
+            }
+        }
+    }
+    // SAFETY: passed on to the caller.
+    let copied = unsafe { from_file(addr, buf) };
+    copied.map_err(|source| OsError::new("memfd_create", "a copy", source))
+}
+
+/// Whether process_vm_readv(2) or its counterpart was refused once.
 static REFUSED: MappedByte = MappedByte::new(0);
 
 /// Copies from `addr` to `buf` as far as memory is there; how many bytes.
@@ -35,46 +58,13 @@ pub(crate) fn peek(addr: usize, buf: &mut [u8]) -> Result<usize, OsError> {
     by_file(addr, buf).map_err(|source| OsError::new("memfd_create", "a copy", source))
 }
 
-fn by_process(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
+/// Repeats `copy`, which is told what was copied before, until `len` bytes are or memory ends.
+fn repeat(len: usize, mut copy: impl FnMut(usize) -> io::Result<isize>) -> io::Result<usize> {
     let mut done = 0;
-    while done < buf.len() {
-        let rest = &mut buf[done..];
-        let to = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
-        let at = std::ptr::with_exposed_provenance_mut(addr + done);
-        let from = libc::iovec { iov_base: at, iov_len: rest.len() };
-        point("process_vm_readv")?;
-        // SAFETY: `to` is a slice of this length; `from` is checked by the kernel.
-        let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
-        match usize::try_from(copied) {
+    while done < len {
+        match usize::try_from(copy(done)?) {
             Ok(0) => break,
             Ok(copied) => done += copied,
-            Err(_) => match io::Error::last_os_error() {
-                error if error.raw_os_error() == Some(libc::EFAULT) => break,
-                error => return Err(error),
-            },
-        }
-    }
-    Ok(done)
-}
-
-fn by_file(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
-    point("memfd_create")?;
-    // SAFETY: takes a name and flags, returns a descriptor or -1.
-    let fd = unsafe { libc::memfd_create(c"glebe-peek".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made it and nobody else has it.
-    let file: File = unsafe { OwnedFd::from_raw_fd(fd) }.into();
-    let mut done = 0;
-    while done < buf.len() {
-        let at = std::ptr::with_exposed_provenance(addr + done);
-        point("write")?;
-        // SAFETY: the kernel reads at `at` and checks that itself.
-        let written = unsafe { libc::write(fd, at, buf.len() - done) };
-        match usize::try_from(written) {
-            Ok(0) => break,
-            Ok(written) => done += written,
             Err(_) => match io::Error::last_os_error() {
                 error if error.raw_os_error() == Some(libc::EFAULT) => break,
                 error if error.kind() == io::ErrorKind::Interrupted => {}
@@ -82,6 +72,68 @@ fn by_file(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
             },
         }
     }
+    Ok(done)
+}
+
+fn by_process(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
+    repeat(buf.len(), |done| {
+        let rest = &mut buf[done..];
+        let to = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+        let at = std::ptr::with_exposed_provenance_mut(addr + done);
+        let from = libc::iovec { iov_base: at, iov_len: rest.len() };
+        point("process_vm_readv")?;
+        // SAFETY: `to` is a slice of this length; `from` is checked by the kernel.
+        Ok(unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) })
+    })
+}
+
+/// # Safety
+/// As [`poke`].
+unsafe fn to_process(addr: usize, buf: &[u8]) -> io::Result<usize> {
+    repeat(buf.len(), |done| {
+        let rest = &buf[done..];
+        let from = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
+        let at = std::ptr::with_exposed_provenance_mut(addr + done);
+        let to = libc::iovec { iov_base: at, iov_len: rest.len() };
+        point("process_vm_writev")?;
+        // SAFETY: `from` is a slice that is only read; for `to` the caller vouches.
+        Ok(unsafe { libc::process_vm_writev(libc::getpid(), &from, 1, &to, 1, 0) })
+    })
+}
+
+fn scratch() -> io::Result<File> {
+    point("memfd_create")?;
+    // SAFETY: takes a name and flags, returns a descriptor or -1.
+    let fd = unsafe { libc::memfd_create(c"glebe-peek".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made it and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+}
+
+/// # Safety
+/// As [`poke`].
+unsafe fn from_file(addr: usize, buf: &[u8]) -> io::Result<usize> {
+    let mut file = scratch()?;
+    file::write(&mut file, buf)?;
+    repeat(buf.len(), |done| {
+        let at = std::ptr::with_exposed_provenance_mut(addr + done);
+        point("pread")?;
+        let rest = buf.len() - done;
+        // SAFETY: the kernel writes at `at` and checks it; for the rest the caller vouches.
+        Ok(unsafe { libc::pread(file.as_raw_fd(), at, rest, done as libc::off_t) })
+    })
+}
+
+fn by_file(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
+    let file = scratch()?;
+    let done = repeat(buf.len(), |done| {
+        let at = std::ptr::with_exposed_provenance(addr + done);
+        point("write")?;
+        // SAFETY: the kernel reads at `at` and checks that itself.
+        Ok(unsafe { libc::write(file.as_raw_fd(), at, buf.len() - done) })
+    })?;
     file::read_at(&file, &mut buf[..done], 0)?;
     Ok(done)
 }
@@ -105,6 +157,15 @@ mod tests {
         }
         // SAFETY: the third page is this test's; nothing refers to it.
         unsafe { munmap(addr + 2 * page, page_size().bytes()).unwrap() };
+        let bytes: Vec<u8> = (7..4 * page).map(|i| (i % 251) as u8).collect();
+        type Way = unsafe fn(usize, &[u8]) -> io::Result<usize>;
+        for way in [to_process as Way, from_file as Way] {
+            // SAFETY: this test's own mapping, to which nothing refers, and its hole.
+            unsafe {
+                assert_eq!(way(addr + 7, &bytes).unwrap(), 2 * page - 7);
+                assert_eq!(way(addr + 2 * page, &bytes[..1]).unwrap(), 0);
+            }
+        }
         for way in [by_process, by_file] {
             let mut buf = vec![0xFF; 4 * page - 7];
             assert_eq!(way(addr + 7, &mut buf).unwrap(), 2 * page - 7);

@@ -22,17 +22,20 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::budget::{Armed, Budget, Exhausted};
 use super::{fork, self_test, Backend, Error, Options, Region, State};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
 use crate::sync::{read, write};
 use crate::sys::madvise::{advise, transparent_huge_pages_everywhere, Advice};
+use crate::sys::map_budget::{Budget, Counted, Exhausted};
 use crate::sys::uffd::Uffd;
 use crate::sys::vma::{self, classify, classify_watched, Refusal, Vma};
 use crate::sys::{atfork, page_size};
 use crate::units::{Bytes, PageSize, Pages};
+
+/// Armed ranges: one armed in the middle of a mapping makes three of it.
+static RANGES: Budget = Budget::one_in(8);
 
 /// Memory that is not glebe's, as long as a region is made of it.
 #[derive(Debug)]
@@ -40,7 +43,7 @@ pub(super) struct Adopted {
     base: usize,
     page: PageSize,
     armed: Runs,
-    share: Armed,
+    share: Counted,
     _huge: NoHugePages,
 }
 
@@ -51,7 +54,7 @@ impl Adopted {
         classify(&range)?;
         let huge = NoHugePages::new(&range)?;
         let len = Bytes::new((range.end - range.start) as u64);
-        let share = Budget::of_process().share();
+        let share = RANGES.share();
         Ok((Self { base: range.start, page, armed: Runs::default(), share, _huge: huge }, len))
     }
 
@@ -63,7 +66,7 @@ impl Adopted {
     /// Arms `pages`, of which none is, and fills their holes with zeros before.
     fn arm(&mut self, pages: Extent, uffd: &Uffd) -> Result<(), Error> {
         self.armed.insert(pages);
-        if let Err(Exhausted { armed, limit }) = self.share.set(self.armed.count()) {
+        if let Err(Exhausted { used: armed, limit }) = self.share.set(self.armed.count()) {
             self.armed.remove(pages);
             return Err(Error::MapBudget { armed, limit });
         }

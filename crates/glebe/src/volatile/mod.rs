@@ -20,7 +20,6 @@
 //! John Stultz, linux-mm, January 2014); madvise(2).
 
 mod adopted;
-mod budget;
 mod build;
 mod cloned;
 mod engine;

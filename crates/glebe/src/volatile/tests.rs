@@ -326,12 +326,9 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
         return println!("skipped: no transparent huge pages");
     };
     for engine in [Engine::Scan, Engine::Tag] {
+        let options = || Region::options().engine(engine).huge(true);
         let granule = huge.bytes();
-        let in_huge = |region: &Region| {
-            crate::sys::pagemap::Pagemap::open().unwrap().huge_bytes(region.addr(), region.len())
-        };
-        let options = Region::options().engine(engine).huge(true);
-        let region = match options.map(granule + granule + Bytes::new(1)) {
+        let region = match options().map(granule + granule + Bytes::new(1)) {
             Ok(region) => region,
             Err(error) => {
                 println!("skipped: {engine} engine: {error}");
@@ -339,28 +336,54 @@ fn huge_pages_are_marked_and_lost_whole_and_made_again() {
             }
         };
         assert_eq!((region.len(), region.granule()), (Bytes::new(3 * granule.get()), granule));
-        let each = granule.pages_down(page_size()).get();
-        fill(&region, 0..3 * each);
-        if !in_huge(&region).is_ok_and(|bytes| bytes == region.len()) {
+        let small = Bytes::ZERO..bytes(1);
+        assert!(matches!(region.mark(small, Priority::NORMAL), Err(Error::Unaligned { .. })));
+        drop(region);
+        // The kernel splits what is written while a child of another test's shares it, and may
+        // have no huge page for a while.
+        let mut was_huge = false;
+        let stays_huge = (0..100).any(|_| {
+            let region = options().map(Bytes::new(3 * granule.get())).unwrap();
+            let round = huge_round(&region, granule);
+            was_huge |= round.is_some();
+            round.unwrap_or_else(|| {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                false
+            })
+        });
+        if !was_huge {
             return println!(
                 "skipped: memory is too fragmented, or the kernel tells no huge pages"
             );
         }
-        let small = Bytes::ZERO..bytes(1);
-        assert!(matches!(region.mark(small, Priority::NORMAL), Err(Error::Unaligned { .. })));
-        region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
-        assert_eq!(in_huge(&region).unwrap(), region.len(), "a mark splits no huge page");
-        purge(&region, each, each);
-        let purged = region.unmark(Bytes::ZERO..region.len()).unwrap();
-        assert_eq!(purged.runs(), [extent(each, each)]);
-        expect(&region, 0..3 * each, &[extent(each, each)]);
-        fill(&region, each..2 * each);
-        assert_eq!(in_huge(&region).unwrap(), granule + granule);
-        region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
-        assert_eq!(in_huge(&region).unwrap(), region.len(), "{engine}: made again");
-        assert!(region.unmark(Bytes::ZERO..region.len()).unwrap().is_empty());
-        expect(&region, 0..3 * each, &[]);
+        assert!(stays_huge, "{engine}");
     }
+}
+
+/// Fills, marks, loses and fills again; whether all was in huge pages that should be, `None` if it
+/// was not from the first on.
+fn huge_round(region: &Region, granule: Bytes) -> Option<bool> {
+    let all = || Bytes::ZERO..region.len();
+    let in_huge = || {
+        let pagemap = crate::sys::pagemap::Pagemap::open().unwrap();
+        pagemap.huge_bytes(region.addr(), region.len()).unwrap_or(Bytes::ZERO)
+    };
+    let each = granule.pages_down(page_size()).get();
+    fill(region, 0..3 * each);
+    let at_first = in_huge() == region.len();
+    region.mark(all(), Priority::NORMAL).unwrap();
+    let marked = in_huge() == region.len();
+    purge(region, each, each);
+    let purged = region.unmark(all()).unwrap();
+    assert_eq!(purged.runs(), [extent(each, each)]);
+    expect(region, 0..3 * each, &[extent(each, each)]);
+    fill(region, each..2 * each);
+    let filled = in_huge() == granule + granule;
+    region.mark(all(), Priority::NORMAL).unwrap();
+    let made_again = in_huge() == region.len();
+    assert!(region.unmark(all()).unwrap().is_empty());
+    expect(region, 0..3 * each, &[]);
+    at_first.then_some(marked && filled && made_again)
 }
 
 mod whole;

@@ -1,8 +1,8 @@
 //! What is done with the objects of a [`Pool`]: insert, read, replace, remove.
 //!
 //! Bytes are encoded and decoded here and nowhere below. Cost beside the codec's: an insert, a
-//! remove: one lock that only objects of the same class share, a copy, no allocation; a read: no
-//! lock.
+//! remove: one lock that only objects of the same class share, or none where a thread puts an
+//! object to where it just removed one, a copy, no allocation; a read: no lock.
 //!
 //! # Safety
 //! Bytes of an object are lent for the time of a copy, between pin and unpin.
@@ -14,8 +14,9 @@ use super::error::Error;
 use super::guard::Guard;
 use super::handle::Handle;
 use super::objects::{Pinned, Stored};
+use super::parked::Removed;
 use super::pool::Pool;
-use crate::stats::lane;
+use super::threads::thread_number;
 use crate::units::Bytes;
 
 /// Attempts to make room, against other threads that take it.
@@ -51,7 +52,38 @@ impl Pool {
     /// limit, or what the kernel refuses.
     #[inline]
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
-        self.insert_as(None, bytes)
+        match self.insert_quick(bytes) {
+            Some(handle) => Ok(handle),
+            None => self.insert_as(None, bytes),
+        }
+    }
+
+    /// Stores an object as it is where something else was just removed, if all of that may be.
+    #[inline]
+    fn insert_quick(&self, bytes: &[u8]) -> Option<Handle> {
+        let (len, classes) = (bytes.len(), &self.objects.classes);
+        let fits = (1..=self.page.bytes().get()).contains(&(len as u64));
+        if !fits || !self.coding.is_off() || classes.is_draining() || self.alive().is_err() {
+            return None;
+        }
+        let (index, named) =
+            self.objects.insert_parked(thread_number(), (Kind::Raw, bytes, len), true)?;
+        Some(Handle::new(self.number, named, index))
+    }
+
+    /// Writes an object to the start of `buf` whose stored bytes are `stored`; its length.
+    pub(crate) fn decode(
+        &self,
+        pinned: &Pinned,
+        stored: &[u8],
+        buf: &mut [u8],
+    ) -> Result<usize, Error> {
+        self.coding.decode(pinned.entry, stored, buf)
+    }
+
+    /// The length of an object whose stored bytes are `stored`.
+    pub(crate) fn len_of_stored(&self, pinned: &Pinned, stored: &[u8]) -> Result<usize, Error> {
+        self.coding.len(pinned.entry, stored)
     }
 
     /// As [`Pool::insert`], together with others of `group`: a hint that these will go at about
@@ -63,19 +95,20 @@ impl Pool {
         self.insert_as(Some(group), bytes)
     }
 
-    #[inline]
     fn insert_as(&self, group: Option<u32>, bytes: &[u8]) -> Result<Handle, Error> {
         self.checked_len(bytes.len())?;
         let (index, named) = if self.coding.is_off() {
             self.insert_stored(group, Stored::raw(bytes), bytes.len())?
         } else {
             let store = |stored: Stored<'_>| self.insert_stored(group, stored, bytes.len());
-            self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store)?
+            let stored = self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store);
+            self.count_codec();
+            stored?
         };
         if self.objects.classes.is_draining() {
             self.drain_some();
         }
-        self.refit_if_due();
+        self.look_if_due();
         Ok(Handle::new(self.number, named, index))
     }
 
@@ -86,8 +119,8 @@ impl Pool {
         stored: Stored<'_>,
         len: usize,
     ) -> Result<(u32, u32), Error> {
-        let lane = lane();
-        let insert = || self.objects.insert(lane, group, stored);
+        let thread = thread_number();
+        let insert = || self.objects.insert(thread, group, stored);
         insert().or_else(|error| self.with_room(len, error, insert))
     }
 
@@ -127,10 +160,12 @@ impl Pool {
         Err(Error::Full { len, held, limit })
     }
 
+    /// Pins the object of a handle, which counts as read.
     #[inline]
-    fn pinned(&self, handle: Handle) -> Result<Pinned, Error> {
+    pub(crate) fn pinned(&self, handle: Handle) -> Result<Pinned, Error> {
         let (index, named) = self.of(handle)?;
-        let pinned = self.objects.pin(index, named).ok_or(Error::Stale)?;
+        // No error is made that is not wanted: it would have to be dropped.
+        let Some(pinned) = self.objects.pin(index, named) else { return Err(Error::Stale) };
         if !pinned.is_referenced {
             self.objects.memory.zspages.refer(pinned.entry.place().zspage);
         }
@@ -165,6 +200,9 @@ impl Pool {
         let pinned = self.pinned(handle)?;
         let done = self.copy_out(&pinned, buf);
         self.objects.unpin(&pinned);
+        if pinned.entry.kind() != Kind::Raw {
+            self.count_codec();
+        }
         done
     }
 
@@ -195,7 +233,10 @@ impl Pool {
             return Ok(guard);
         }
         let mut bytes = vec![0; self.coding.len(pinned.entry, &guard)?];
-        self.copy_out(&pinned, &mut bytes)?;
+        let done = self.copy_out(&pinned, &mut bytes);
+        drop(guard);
+        self.count_codec();
+        done?;
         Ok(Guard::copy(bytes))
     }
 
@@ -215,7 +256,9 @@ impl Pool {
         let done = if self.coding.is_off() {
             store(Stored::raw(bytes))
         } else {
-            self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store)
+            let stored = self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store);
+            self.count_codec();
+            stored
         }?;
         self.after_gone();
         if done {
@@ -232,8 +275,23 @@ impl Pool {
     #[inline]
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let (index, named) = self.of(handle)?;
-        self.objects.remove(lane(), index, named).ok_or(Error::Stale)?;
-        self.after_gone();
+        let thread = thread_number();
+        let is_draining = self.objects.classes.is_draining();
+        if !is_draining && self.objects.remove_owned(thread, index, named) {
+            return Ok(());
+        }
+        self.remove_by(thread, index, named)
+    }
+
+    /// As [`Pool::remove`], of any object; apart, so that the way before it saves no registers.
+    #[inline(never)]
+    fn remove_by(&self, thread: usize, index: u32, named: u32) -> Result<(), Error> {
+        match self.objects.remove(thread, index, named) {
+            None => return Err(Error::Stale),
+            // Nothing is free that was not.
+            Some(Removed::Parked) if !self.objects.classes.is_draining() => {}
+            Some(Removed::Parked | Removed::GivenUp) => self.after_gone(),
+        }
         Ok(())
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! All of it is under the class's lock, held for the time of a search in a list; [`State::pour`]
 //! alone copies bytes under it, of a bounded number of objects. An *entry* of an object in one of
-//! these zspages changes under this lock only. A slot is *free*, *used* (an object's, or being
+//! these zspages is changed by whoever holds this lock, or to remove it: see
+//! [`parked`](super::parked). A slot is *free*, *used* (an object's, or being
 //! written by an insert that has not published its entry yet), or in *limbo*: given up while
 //! somebody may be reading there; limbo counts as used until no pin is seen.
 //!
@@ -16,14 +17,21 @@
 
 #[path = "class/moves.rs"] // this file may be a module under another name
 mod moves;
+#[path = "class/seal.rs"]
+mod seal;
+
+use std::time::Instant;
 
 use super::account::NoRoom;
 use super::counts::Counts;
 use super::entry::{Entry, Kind, Place};
 use super::groups::{Groups, GROUPS};
+use super::lanes::Counted;
 use super::memory::Memory;
 use super::zspage::Blocks;
-use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError};
+
+pub(crate) use seal::{Begun, Fullness};
 
 /// Lifetime groups of which a class keeps a zspage open.
 const OPEN_MAX: usize = 4;
@@ -68,7 +76,11 @@ impl Class {
 
     /// The lock, if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        self.state.try_lock().ok()
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Gives an empty class another shape; the caller has its lock.
@@ -79,6 +91,9 @@ impl Class {
         self.size.store(shape.size.into(), Ordering::Relaxed);
     }
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Class>() <= 320, "a pool makes a hundred of them");
 
 /// A slot that an object was given up in while somebody may have been reading it.
 #[derive(Clone, Copy, Debug)]
@@ -99,8 +114,24 @@ pub(crate) struct Spot {
 pub(crate) struct Work {
     /// Bytes that may be moved.
     pub(crate) bytes_left: usize,
+    /// When it is to stop; looked at after each object.
+    pub(crate) until: Option<Instant>,
     pub(crate) moved: u64,
     pub(crate) pages: u64,
+}
+
+impl Work {
+    /// Whether nothing more is to be moved.
+    #[inline]
+    pub(crate) fn is_spent(&self) -> bool {
+        self.bytes_left == 0 || self.is_late()
+    }
+
+    /// Whether its time is over.
+    #[inline]
+    pub(crate) fn is_late(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
 }
 
 /// Why compaction of a class stopped.
@@ -112,6 +143,24 @@ pub(crate) enum Stop {
     Spent,
     /// What is left is pinned or being written.
     Stuck,
+}
+
+/// How long an object was when it was given, whose stored bytes are `at` there.
+#[inline]
+pub(crate) fn given(memory: &Memory, entry: Entry, at: impl FnOnce() -> usize) -> u64 {
+    match entry.kind() {
+        Kind::ShortLz4 | Kind::ShortZstd => given_short(memory, entry, at()),
+        Kind::Lz4 | Kind::Zstd => memory.pages.page_bytes(),
+        _ => entry.bytes() as u64,
+    }
+}
+
+#[cold]
+fn given_short(memory: &Memory, entry: Entry, at: usize) -> u64 {
+    // SAFETY: the slot is in use and its bytes were published.
+    let stored = unsafe { memory.pages.frames().bytes(at, entry.len()) };
+    let length = stored.last_chunk().map(|two| u16::from_le_bytes(*two));
+    length.unwrap_or(0).into()
 }
 
 /// What the lock of a class guards.
@@ -126,14 +175,19 @@ pub(crate) struct State {
     /// Zspages that compaction would free.
     freeable: u32,
     limbo: Vec<Limbo>,
+    /// Sealed zspages whose own pages wait for readers to leave, and the first of these pages.
+    leaving: Vec<(u32, u32)>,
     /// Lifetime groups' open zspages, by number; the one used last is last.
     open: Vec<(u32, u32)>,
-    /// Objects by how much smaller they are than a slot, in steps.
+    /// Objects by how much smaller they are than a slot, in steps; modulo 2^32, since what lanes
+    /// count is not in it.
     pub(crate) below: Vec<u32>,
     /// The longest object that the table sends here.
     pub(crate) longest: u32,
     /// It is in no table: nothing new comes in.
     pub(crate) is_retired: bool,
+    /// It has been retired since, and no lane parks anything of it: it may change its shape.
+    pub(crate) is_let_go: bool,
     pub(crate) counts: Counts,
 }
 
@@ -147,10 +201,12 @@ impl State {
             slack_rest: 0,
             freeable: 0,
             limbo: Vec::new(),
+            leaving: Vec::new(),
             open: Vec::new(),
             below: Vec::new(),
             longest: shape.size,
             is_retired: false,
+            is_let_go: false,
             counts: Counts::default(),
         }
     }
@@ -173,13 +229,18 @@ impl State {
         self.limbo.len()
     }
 
+    /// Whether anything waits for readers.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.limbo.is_empty() || !self.leaving.is_empty()
+    }
+
     pub(crate) fn group_counts(&self) -> [u64; GROUPS] {
         self.groups.counts(&self.blocks)
     }
 
     /// Bytes that are not charged.
     pub(crate) fn held_bytes(&self) -> u64 {
-        let limbo = self.limbo.capacity() * size_of::<Limbo>();
+        let limbo = (self.limbo.capacity() + self.leaving.capacity()) * size_of::<Limbo>();
         let vecs = limbo + (self.open.capacity() * 2 + self.below.capacity()) * size_of::<u32>();
         self.blocks.held_bytes() + vecs as u64
     }
@@ -187,16 +248,23 @@ impl State {
     /// Counts an object that is so many parts of a page smaller than a slot.
     #[inline]
     pub(crate) fn came(&mut self, parts: usize) {
-        if self.below.len() <= parts {
-            self.below.resize(parts + 1, 0);
-        }
-        self.below[parts] += 1;
+        let below = self.below_at(parts);
+        *below = below.wrapping_add(1);
     }
 
     /// Counts it off.
     #[inline]
     pub(crate) fn went(&mut self, parts: usize) {
-        self.below[parts] -= 1;
+        let below = self.below_at(parts);
+        *below = below.wrapping_sub(1);
+    }
+
+    #[inline]
+    fn below_at(&mut self, parts: usize) -> &mut u32 {
+        if self.below.len() <= parts {
+            self.below.resize(parts + 1, 0);
+        }
+        &mut self.below[parts]
     }
 
     /// Whether a zspage is one of this class.
@@ -251,7 +319,7 @@ impl State {
     #[inline]
     fn regroup(&mut self, ordinal: u32, before: u32, after: u32) {
         let (from, to) = (self.groups.of(before), self.groups.of(after));
-        if from != to && !self.blocks.is_open(ordinal) {
+        if from != to && self.blocks.is_listed(ordinal) {
             self.groups.unlink(&mut self.blocks, ordinal, from);
             self.groups.link(&mut self.blocks, ordinal, to);
         }
@@ -351,11 +419,8 @@ impl State {
     #[inline]
     fn free(&mut self, memory: &Memory, ordinal: u32, slot: u32) -> bool {
         self.blocks.free_slot(ordinal, slot);
-        self.slack_rest += 1;
-        if self.slack_rest == self.shape.objects {
-            self.slack_rest = 0;
-            self.freeable += 1;
-            memory.add_freeable(self.number, self.shape.pages.into(), self.freeable == 1);
+        if !self.blocks.is_sealed(ordinal) {
+            self.add_slack(memory);
         }
         let used = self.blocks.used(ordinal);
         if used > 0 {
@@ -366,27 +431,54 @@ impl State {
         true
     }
 
+    /// Gives back a slot that was taken just now and is named by no entry; its zspage stays, also
+    /// without one in use.
+    fn untake(&mut self, memory: &Memory, ordinal: u32, slot: u32) {
+        self.blocks.free_slot(ordinal, slot);
+        self.add_slack(memory);
+        let used = self.blocks.used(ordinal);
+        self.regroup(ordinal, used + 1, used);
+    }
+
+    #[inline]
+    fn add_slack(&mut self, memory: &Memory) {
+        self.slack_rest += 1;
+        if self.slack_rest == self.shape.objects {
+            self.slack_rest = 0;
+            self.freeable += 1;
+            memory.add_freeable(self.number, self.shape.pages.into(), self.freeable == 1);
+        }
+    }
+
     /// Frees a zspage of which the last slot was freed just now.
     #[cold]
     fn shrink(&mut self, memory: &Memory, ordinal: u32) {
+        if self.blocks.is_sealed(ordinal) {
+            return self.end_sealed(memory, ordinal);
+        }
         let (number, page) = (self.blocks.number(ordinal), self.blocks.page(ordinal));
-        if self.blocks.is_open(ordinal) {
-            self.open.retain(|(_, zspage)| *zspage != number);
-        } else {
+        if self.blocks.is_listed(ordinal) {
             // It still stands where it was with one slot in use.
             self.groups.unlink(&mut self.blocks, ordinal, self.groups.of(1));
+        } else {
+            self.open.retain(|(_, zspage)| *zspage != number);
         }
-        if let Some(moved) = self.blocks.remove(&memory.account, ordinal) {
-            self.blocks.tell(&memory.zspages, moved);
-            if !self.blocks.is_open(moved) {
-                let group = self.groups.of(self.blocks.used(moved));
-                self.groups.relink(&mut self.blocks, moved, group);
-            }
-        }
+        self.drop_block(memory, ordinal);
         memory.zspages.put_back(&memory.account, number);
         memory.pages.free(page, self.shape.pages);
         self.freeable -= 1;
         memory.sub_freeable(self.number, self.shape.pages.into(), self.freeable == 0);
+    }
+
+    /// Takes the block of a zspage away that stands in no list.
+    fn drop_block(&mut self, memory: &Memory, ordinal: u32) {
+        if let Some(moved) = self.blocks.remove(&memory.account, ordinal) {
+            self.blocks.tell(&memory.zspages, moved);
+            if self.blocks.is_listed(moved) {
+                let group = self.groups.of(self.blocks.used(moved));
+                self.groups.relink(&mut self.blocks, moved, group);
+            }
+        }
     }
 
     /// Frees the slot that is longest in limbo, if nobody reads there any more.
@@ -403,6 +495,9 @@ impl State {
     pub(crate) fn settle(&mut self, memory: &Memory) -> bool {
         let waiting = std::mem::take(&mut self.limbo);
         let mut went = false;
+        if !self.leaving.is_empty() {
+            went = self.settle_leaving(memory);
+        }
         for limbo in waiting {
             if memory.pins.is_pinned(limbo.zspage) {
                 self.limbo.push(limbo);
@@ -427,40 +522,52 @@ impl State {
     /// How long an object here was when it was given.
     #[inline]
     pub(crate) fn given(&self, memory: &Memory, entry: Entry) -> u64 {
-        match entry.kind() {
-            Kind::ShortLz4 | Kind::ShortZstd => self.given_short(memory, entry),
-            Kind::Lz4 | Kind::Zstd => memory.pages.page_bytes(),
-            _ => entry.bytes() as u64,
+        let is_short = matches!(entry.kind(), Kind::ShortLz4 | Kind::ShortZstd);
+        if is_short && self.blocks.is_sealed(memory.zspages.ordinal(entry.place().zspage)) {
+            // Of these the stored length is counted, since the bytes may be gone.
+            return entry.len() as u64;
         }
-    }
-
-    #[cold]
-    fn given_short(&self, memory: &Memory, entry: Entry) -> u64 {
-        let Place { zspage, slot } = entry.place();
-        let ordinal = memory.zspages.ordinal(zspage);
-        let at = self.at(memory, self.blocks.page(ordinal), slot);
-        // SAFETY: the entry names the slot, and nobody writes there under this lock.
-        let stored = unsafe { memory.pages.frames().bytes(at, entry.len()) };
-        let length = stored.last_chunk().map(|two| u16::from_le_bytes(*two));
-        length.unwrap_or(0).into()
+        given(memory, entry, || {
+            let Place { zspage, slot } = entry.place();
+            let ordinal = memory.zspages.ordinal(zspage);
+            self.at(memory, self.blocks.page(ordinal), slot)
+        })
     }
 
     /// Counts an object that is about to be published, or was taken back.
     #[inline]
     pub(crate) fn count_in(&mut self, stored: usize, given: usize) {
         self.counts.came += 1;
-        self.counts.objects += 1;
-        self.counts.bytes += stored as u64;
+        self.counts.objects = self.counts.objects.wrapping_add(1);
+        self.counts.bytes = self.counts.bytes.wrapping_add(stored as u64);
         self.counts.given = self.counts.given.wrapping_add(given as u64);
-        self.counts.paged += u64::from((self.shape.objects, self.shape.pages) == (1, 1));
+        self.counts.paged += u64::from(self.is_paged());
+    }
+
+    /// Whether an object here takes a page.
+    fn is_paged(&self) -> bool {
+        (self.shape.objects, self.shape.pages) == (1, 1)
+    }
+
+    /// Counts what a thread did without the lock.
+    pub(crate) fn count_lane(&mut self, lane: Counted) {
+        let Counted { came, went, bytes, extra } = lane;
+        let paged = came * u64::from(self.is_paged());
+        let counts = &mut self.counts;
+        counts.paged += paged;
+        counts.came += came;
+        counts.went += went;
+        counts.objects = counts.objects.wrapping_add(came).wrapping_sub(went);
+        counts.bytes = counts.bytes.wrapping_add(bytes);
+        counts.given = counts.given.wrapping_add(bytes).wrapping_add(extra);
     }
 
     /// Counts an object off that is still in its slot; as gone to `counter`.
     #[inline]
     pub(crate) fn count_off(&mut self, memory: &Memory, entry: Entry) {
         let given = self.given(memory, entry);
-        self.counts.objects -= 1;
-        self.counts.bytes -= entry.len() as u64;
+        self.counts.objects = self.counts.objects.wrapping_sub(1);
+        self.counts.bytes = self.counts.bytes.wrapping_sub(entry.len() as u64);
         self.counts.given = self.counts.given.wrapping_sub(given);
     }
 
@@ -477,7 +584,9 @@ impl State {
             assert!(self.has(memory, number));
             let used = self.blocks.used(ordinal);
             assert!(used > 0 && used <= self.shape.objects, "{used} slots in use");
-            free += self.shape.objects - used;
+            if !self.blocks.is_sealed(ordinal) {
+                free += self.shape.objects - used;
+            }
             let fresh = self.blocks.fresh(ordinal);
             let live = (0..fresh).filter(|slot| self.blocks.back(ordinal, *slot).is_some());
             let limbo = self.limbo.iter().filter(|limbo| limbo.zspage == number).count();

@@ -124,12 +124,14 @@ thread_local! {
 
 /// A buffer of `len` bytes, kept by the thread; contents unspecified.
 fn with_scratch<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
-    SCRATCH.with_borrow_mut(|buffer| {
-        if buffer.len() < len {
-            buffer.resize(len, 0);
-        }
-        work(&mut buffer[..len])
-    })
+    // In a destructor of the thread's there is none any more.
+    let mut buffer = SCRATCH.try_with(RefCell::take).unwrap_or_default();
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    let done = work(&mut buffer[..len]);
+    let _ = SCRATCH.try_with(|kept| kept.replace(buffer));
+    done
 }
 
 impl Coder {
@@ -138,10 +140,10 @@ impl Coder {
     /// # Errors
     /// [`CodecError::Level`], [`CodecError::NoMemory`].
     pub(crate) fn new(codec: Codec, page: usize) -> Result<Self, CodecError> {
-        let zstd = zstd::Contexts::new(match &codec {
-            Codec::Zstd(zstd) => zstd.clone(),
-            _ => Zstd::default(),
-        })?;
+        let zstd = match &codec {
+            Codec::Zstd(zstd) => zstd::Contexts::ready(zstd.clone(), page)?,
+            _ => zstd::Contexts::new(Zstd::default())?,
+        };
         Ok(Self { codec, page, zstd })
     }
 
@@ -155,6 +157,8 @@ impl Coder {
         let short = object.len() < self.page;
         let bound = match self.codec {
             Codec::None => return store(Form::Raw, object),
+            // LZ4's own state went before that.
+            _ if SCRATCH.try_with(|_| ()).is_err() => return store(Form::Raw, object),
             Codec::Lz4 => lz4::bound(object.len()),
             Codec::Zstd(_) => zstd::bound(object.len()),
         };
@@ -228,7 +232,8 @@ impl Coder {
     }
 
     /// Bytes of the working state, for the pool's account.
-    pub(crate) fn bytes(&self) -> usize {
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
         self.zstd.bytes()
     }
 }

@@ -11,6 +11,7 @@ use super::codec::{same_filled, Codec, CodecError, Coder, Form, Zstd};
 use super::entry::{Entry, Kind, WIDE_LEN};
 use super::error::Error;
 use super::objects::Stored;
+use crate::sync::{AtomicU64, Ordering};
 
 /// See the module.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct Coding {
     /// Of idle objects; made when first asked for.
     idle: OnceLock<(Zstd, Coder)>,
     page: usize,
+    /// Bytes of the working state when they were counted last.
+    counted: AtomicU64,
 }
 
 /// The kind of a coded object, which is never free nor filled.
@@ -42,7 +45,8 @@ impl Coding {
     /// For objects of at most `page` bytes.
     pub(crate) fn new(codec: &Codec, page: usize) -> Result<Self, CodecError> {
         let main = Coder::new(codec.clone(), page)?;
-        Ok(Self { codec: codec.clone(), main, idle: OnceLock::new(), page })
+        let (idle, counted) = (OnceLock::new(), AtomicU64::new(0));
+        Ok(Self { codec: codec.clone(), main, idle, page, counted })
     }
 
     /// Whether objects are stored as they are.
@@ -78,22 +82,33 @@ impl Coding {
         code(&self.main, object, pays, store)
     }
 
-    /// The coder of idle objects, by `zstd`.
-    pub(crate) fn idle(&self, zstd: &Zstd) -> Result<&Coder, Error> {
+    /// The coder of idle objects, by `zstd`, if there is one.
+    pub(crate) fn idle(&self, zstd: &Zstd) -> Result<Option<&Coder>, Error> {
         if let Codec::Zstd(main) = &self.codec {
             if !main.reads(zstd) {
                 return Err(Error::OtherZstd);
             }
         }
-        if self.idle.get().is_none() {
-            let coder = Coder::new(Codec::Zstd(zstd.clone()), self.page)?;
-            // Another thread's is as good, if it is the same.
-            let _ = self.idle.set((zstd.clone(), coder));
-        }
         match self.idle.get() {
-            Some((with, coder)) if with == zstd => Ok(coder),
-            _ => Err(Error::OtherZstd),
+            None => Ok(None),
+            Some((with, coder)) if with == zstd => Ok(Some(coder)),
+            Some(_) => Err(Error::OtherZstd),
         }
+    }
+
+    /// Makes the coder of idle objects, which is not yet kept.
+    pub(crate) fn make_idle(&self, zstd: &Zstd) -> Result<Coder, Error> {
+        Ok(Coder::new(Codec::Zstd(zstd.clone()), self.page)?)
+    }
+
+    /// Keeps the coder of idle objects, whose bytes are charged; false if there is one.
+    pub(crate) fn keep_idle(&self, zstd: &Zstd, coder: Coder) -> bool {
+        let bytes = coder.bytes();
+        let is_kept = self.idle.set((zstd.clone(), coder)).is_ok();
+        if is_kept {
+            self.counted.fetch_add(bytes, Ordering::Relaxed);
+        }
+        is_kept
     }
 
     /// How a live object was stored, and by whom it is read; `None` if no codec has to do with it.
@@ -135,9 +150,21 @@ impl Coding {
     }
 
     /// Bytes of the working state.
-    pub(crate) fn held_bytes(&self) -> u64 {
-        let idle = self.idle.get().map_or(0, |(_, coder)| coder.bytes());
-        (self.main.bytes() + idle) as u64
+    #[inline]
+    fn held_bytes(&self) -> u64 {
+        self.main.bytes() + self.idle.get().map_or(0, |(_, coder)| coder.bytes())
+    }
+
+    /// Whether the working state is not what was counted.
+    #[inline]
+    pub(crate) fn has_grown(&self) -> bool {
+        self.held_bytes() != self.counted.load(Ordering::Relaxed)
+    }
+
+    /// Counts the bytes of the working state: those that were counted before, and those of now.
+    pub(crate) fn count(&self) -> (u64, u64) {
+        let now = self.held_bytes();
+        (self.counted.swap(now, Ordering::Relaxed), now)
     }
 }
 

@@ -13,18 +13,25 @@ use super::class::{Stop, Work};
 use super::error::Error;
 use super::options::{Budget, Compaction};
 use super::pool::Pool;
+use super::threads::thread_number;
 use crate::units::{Bytes, Pages};
 
-/// Bytes that are moved under one hold of a lock.
-const STEP_BYTES: usize = 16 << 10;
+/// Bytes that are moved under one hold of a lock, and between two looks at the clock: of zspages
+/// that are nearly empty they free dozens of pages, which leave by a call each.
+const STEP_BYTES: usize = 4 << 10;
 /// Bytes that are moved by a thread that removes an object.
 const OWN_STEP_BYTES: usize = 8 << 10;
 /// Of so many pages one may be freeable before a pool compacts by itself.
-const PAGES_PER_FREEABLE: u64 = 400;
+const PAGES_PER_FREEABLE: u64 = 2000;
+/// Pages beyond those that may be kept which are gathered before they leave together.
+const GATHERED: u64 = 32;
 /// Zspages that are given a lower number at a time.
 const LOWERED_MAX: usize = 3;
+/// Of so many pages freed one zspage is given a lower number, and some besides.
+const PAGES_PER_LOWERED: u64 = 8;
+const LOWERED_MIN: u64 = 16;
 /// Freeable pages that are not worth it.
-const FREEABLE_MIN: u64 = 8;
+const FREEABLE_MIN: u64 = 3;
 /// Whenever so many more slots wait for readers, it is looked whether these have left.
 const WAITING: u64 = 64;
 /// Objects that a full step of draining moves, times the bytes of each, at most.
@@ -40,10 +47,15 @@ pub struct Compacted {
 }
 
 impl Pool {
-    /// Pages that [`Pool::compact`] would free now, if nobody reads or writes meanwhile. Exact, but
-    /// for classes that [`Pool::set_table`] took away, whose pages are not counted.
+    /// Pages that [`Pool::compact`] would free now, if nobody reads or writes meanwhile. Exact, as
+    /// long as no class is retired, as [`Pool::set_table`] and the pool itself do: pages of such
+    /// are not counted, and their objects will go to slots of others that are. Slots that threads
+    /// keep for their next objects are given up, so a call may cost some microseconds.
     #[must_use]
     pub fn freeable(&self) -> Pages {
+        if self.alive().is_ok() && self.objects.unpark(thread_number()) {
+            self.after_gone();
+        }
         Pages::new(self.objects.memory.freeable())
     }
 
@@ -60,14 +72,15 @@ impl Pool {
             Budget::Time(time) => Instant::now().checked_add(time),
             Budget::Pages(_) | Budget::All => None,
         };
-        let mut work = Work::default();
+        let mut work = Work { until, ..Work::default() };
         let is_spent = |work: &Work| match budget {
             Budget::Pages(pages) => work.pages >= pages.get(),
-            Budget::Time(_) => until.is_some_and(|until| Instant::now() >= until),
+            Budget::Time(_) => work.is_late(),
             Budget::All => false,
         };
         self.compact_until(&mut work, is_spent);
-        while !is_spent(&work) && self.lower_one() {}
+        let lowered = work.pages / PAGES_PER_LOWERED + LOWERED_MIN;
+        let _ = (0..lowered).all(|_| !is_spent(&work) && self.lower_one());
         let memory = &self.objects.memory;
         memory.pages.trim(&memory.account);
         Ok(Compacted { moved: work.moved, freed: Pages::new(work.pages) })
@@ -75,6 +88,7 @@ impl Pool {
 
     fn compact_until(&self, work: &mut Work, is_spent: impl Fn(&Work) -> bool) {
         let memory = &self.objects.memory;
+        self.objects.unpark(thread_number());
         self.objects.settle();
         while self.objects.classes.is_draining() && !is_spent(work) {
             if !matches!(self.objects.drain(work), Ok(true)) {
@@ -96,7 +110,7 @@ impl Pool {
             } else {
                 from = class;
             }
-            memory.pages.trim(&memory.account);
+            memory.pages.trim_above(&memory.account, GATHERED);
         }
     }
 
@@ -113,12 +127,14 @@ impl Pool {
             }
             if memory.freeable() > bound {
                 self.compact_some();
+            } else {
+                self.spill_if_due();
             }
             if self.objects.classes.is_draining() {
                 self.drain_some();
             }
         }
-        self.refit_if_due();
+        self.look_if_due();
     }
 
     #[cold]
@@ -129,6 +145,9 @@ impl Pool {
         let from = self.next_class.load(crate::sync::Ordering::Relaxed) as u32;
         let Some(class) = memory.next_ready(from) else { return };
         let stop = self.objects.compact(class, &mut work, false);
+        if stop == Some(Stop::Stuck) {
+            self.objects.unpark(thread_number());
+        }
         let next = if stop == Some(Stop::Spent) { class } else { class + 1 };
         self.next_class.store(next.into(), crate::sync::Ordering::Relaxed);
         let _ = (0..LOWERED_MAX).all(|_| self.lower_one());
@@ -137,7 +156,7 @@ impl Pool {
 
     /// Gives a zspage of a high number a low one, where the table of zspages is sparse; whether it
     /// did.
-    fn lower_one(&self) -> bool {
+    pub(crate) fn lower_one(&self) -> bool {
         let memory = &self.objects.memory;
         let Some(zspage) = memory.zspages.sparse() else { return false };
         let class = self.objects.classes.get(memory.zspages.about(zspage).class);
@@ -160,7 +179,7 @@ impl Pool {
         work.pages > 0
     }
 
-    /// Bytes that the pool holds, everything counted.
+    /// Bytes that the pool holds, everything counted; of small tables some KiB more than there are.
     #[must_use]
     pub fn held(&self) -> Bytes {
         Bytes::new(self.objects.memory.account.held())

@@ -19,7 +19,7 @@ pub(crate) struct Counts {
     pub(crate) moved_in: u64,
     /// Objects that compaction moved away, to another class or this.
     pub(crate) moved_out: u64,
-    /// Zspages that compaction freed.
+    /// Pages that compaction freed.
     pub(crate) compacted: u64,
     /// Of those that came, objects that took a page each.
     pub(crate) paged: u64,

@@ -1,25 +1,39 @@
-//! [`Entries`]: the entries of a pool, which never move, so that they are read without a lock.
+//! [`Entries`]: the entries of a pool by index, which are read without a lock.
 //!
 //! Entries lie in *segments* of 64, each with a word of bits that says which are free. A lane of
 //! threads takes entries of its own current segment, by one exchange; what is born at one time
 //! lies together, whatever its class, and so mostly dies together. A segment without a free entry
 //! is nobody's current one; the first entry that is freed in it makes it *available*. A segment
 //! that is all free is *released*, and a page of nothing but such leaves; lowest first otherwise.
-//! The generations of a page that left are kept as the highest of them.
+//! A page of which most entries are free is *packed*: its live ones lie close together in another
+//! table, which the *directory* says ([`packed`]). The generations of free entries of a page that
+//! left are kept as the highest of them.
 //!
 //! When the generations of an entry have come round, its *epoch* counts one more: a byte an entry,
 //! of which a page is present once an entry there needs it. Both together are the *use* that a
 //! handle names. An entry of which the last epoch is over is *retired*: nobody takes it any more.
 //!
+//! An entry that goes on with the highest use of its page may pass over an epoch, and come to look
+//! as it did. So before a page goes on with a later epoch whoever wants it waits until nobody
+//! works with what was loaded before; nothing of the page was live meanwhile.
+//!
 //! Whoever frees an entry has stored its free word before. Lock: its own, taken inside a class's
-//! or alone, about once a segment. Cost: two exchanges for each object's life.
+//! or alone, a few times a segment. Cost: two exchanges for each object's life.
+
+#[path = "entries/packed.rs"] // this file may be a module under another name
+mod packed;
+#[path = "entries/segments.rs"] // as above
+mod segments;
+#[path = "entries/store.rs"] // as above
+mod store;
 
 use super::account::{Account, NoRoom};
-use super::bits::Bits;
 use super::entry::{Entry, EPOCH_BITS, GENERATION_BITS};
+use super::lanes::Owner;
 use super::words::Words;
-use crate::sync::{lock, AtomicU64, Mutex, Ordering};
-use crate::units::{Bytes, PageSize};
+use crate::sync::{lock, AtomicU64, MappedWord, Mutex, Ordering};
+use crate::units::PageSize;
+use segments::State;
 
 /// Entries of a segment: the bits of a word.
 const SEGMENT: u32 = u64::BITS;
@@ -29,94 +43,159 @@ const NONE: u64 = u64::MAX;
 /// Epochs of a word.
 const EPOCHS: u32 = u64::BITS / EPOCH_BITS;
 const EPOCH_LAST: u32 = (1 << EPOCH_BITS) - 1;
+/// Whenever so many more entries of a segment are free, it is looked whether the page is sparse.
+const LOOK_EVERY: u32 = 8;
 
 /// A lane's current segment, on a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Lane(AtomicU64);
 
+/// What entries lie in.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    words: Words,
+    /// Free entries, a word a segment. Of a packed page: entries that died since it was packed.
+    free: Words,
+    epochs: Words,
+    /// Where each page of entries is.
+    directory: Words,
+    /// Entries of packed pages.
+    packed: Words,
+}
+
+impl Tables {
+    /// Room for `most` entries at least, in words that `make` gives.
+    pub(crate) fn new<E>(
+        most: usize,
+        page: PageSize,
+        make: impl Fn(usize) -> Result<Words, E>,
+    ) -> Result<Self, E> {
+        let per_page = words_per_page(page) as usize;
+        let pages = most.div_ceil(per_page);
+        let entries = pages * per_page;
+        Ok(Self {
+            words: make(entries)?,
+            free: make(entries / SEGMENT as usize)?,
+            epochs: make(entries / EPOCHS as usize)?,
+            directory: make(pages)?,
+            // What is packed takes half of its page at most.
+            packed: make(entries / 2)?,
+        })
+    }
+}
+
+const fn words_per_page(page: PageSize) -> u32 {
+    (page.bytes().get() / size_of::<u64>() as u64) as u32
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Entries {
-    words: Words,
-    /// Free entries, a word a segment.
-    free: Words,
-    epochs: Words,
+    tables: Tables,
     /// Whether any epoch is not the first.
     has_epochs: AtomicU64,
     /// After this one an entry is retired.
     pub(crate) epoch_last: u32,
+    /// Live entries of a page that is packed, at most.
+    pub(crate) packed_max: u32,
     lanes: Box<[Lane]>,
     state: Mutex<State>,
     page: PageSize,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    available: Bits,
-    released: Bits,
-    /// From here on no segment was ever used.
-    fresh: u32,
-    pages: Vec<Page>,
-    /// Pages of `free` that are present.
-    free_pages: u32,
-    /// Pages of `epochs` that are present.
-    epoch_pages: Bits,
-    /// A page without segments that is still present.
-    spare: Option<u32>,
-}
-
-/// A page of entries.
-#[derive(Clone, Copy, Debug, Default)]
-struct Page {
-    segments: u16,
-    /// Entries that are retired.
-    retired: u16,
-    is_present: bool,
-    /// What uses begin with.
-    base: u32,
+    /// Entries of a page, as a power of two.
+    page_shift: u32,
 }
 
 impl Entries {
-    /// Room for `most` entries, for as many lanes of threads.
-    pub(crate) fn new(
-        words: Words,
-        free: Words,
-        epochs: Words,
-        lanes: usize,
-        page: PageSize,
-    ) -> Self {
+    /// For as many lanes of threads.
+    pub(crate) fn new(tables: Tables, lanes: usize, page: PageSize) -> Self {
         let lanes = (0..lanes).map(|_| Lane(AtomicU64::new(NONE))).collect();
-        let (has_epochs, epoch_last) = (AtomicU64::new(0), EPOCH_LAST);
-        let state = Mutex::new(State::default());
-        Self { words, free, epochs, has_epochs, epoch_last, lanes, state, page }
-    }
-
-    /// The words that [`Entries::new`] wants for `most` entries.
-    pub(crate) const fn lens(most: usize) -> (usize, usize, usize) {
-        let segments = most.div_ceil(SEGMENT as usize);
-        let entries = segments * SEGMENT as usize;
-        (entries, segments, entries / EPOCHS as usize)
+        let per_page = words_per_page(page);
+        Self {
+            tables,
+            has_epochs: AtomicU64::new(0),
+            epoch_last: EPOCH_LAST,
+            packed_max: packed::most_live(per_page),
+            lanes,
+            state: Mutex::new(State::default()),
+            page,
+            page_shift: per_page.ilog2(),
+        }
     }
 
     fn words_per_page(&self) -> u32 {
-        (self.page.bytes().get() / size_of::<u64>() as u64) as u32
+        1 << self.page_shift
     }
 
     /// What an entry says; a free one where there is none.
     #[inline]
     pub(crate) fn load(&self, index: u32) -> Entry {
-        let word = self.words.get(index as usize);
-        Entry::from_raw(word.map_or(0, |word| word.load(Ordering::SeqCst)))
+        let page = (index >> self.page_shift) as usize;
+        let Some(place) = self.tables.directory.get(page) else { return Entry::free(0) };
+        loop {
+            let seen = place.load(Ordering::SeqCst);
+            if !packed::is_packed(seen) {
+                let word = self.tables.words[index as usize].load(Ordering::SeqCst);
+                let entry = Entry::from_raw(word);
+                // What lives and is not held lies where it belongs.
+                if entry.is_live() && !entry.is_held() || place.load(Ordering::SeqCst) == seen {
+                    return entry.let_go();
+                }
+            } else {
+                let entry = self.load_packed(seen, index);
+                if place.load(Ordering::SeqCst) == seen {
+                    return entry.let_go();
+                }
+            }
+        }
+    }
+
+    /// The word of an entry that is live in its own place and not being moved, and what it says.
+    #[inline]
+    pub(crate) fn at_home(&self, index: u32) -> Option<(&MappedWord, Entry)> {
+        if !self.is_dense(index) {
+            return None;
+        }
+        let word = self.tables.words.get(index as usize)?;
+        let entry = Entry::from_raw(word.load(Ordering::SeqCst));
+        (entry.is_live() && !entry.is_held()).then_some((word, entry))
+    }
+
+    /// The word of an entry whose object a lane owns, and where that has it.
+    #[inline]
+    pub(crate) fn owner(&self, index: u32) -> Option<(&MappedWord, Owner)> {
+        let (word, entry) = self.own_word(index)?;
+        Some((word, Owner::from_raw(entry.owner()?)))
+    }
+
+    /// The word of an entry in its own place, and what it says.
+    #[inline]
+    pub(crate) fn own_word(&self, index: u32) -> Option<(&MappedWord, Entry)> {
+        let word = self.tables.words.get(index as usize)?;
+        Some((word, Entry::from_raw(word.load(Ordering::Acquire))))
     }
 
     /// Whether a word that was loaded before is that of the use of its entry that a handle names.
     #[inline]
     pub(crate) fn is(&self, index: u32, entry: Entry, named: u32) -> bool {
+        entry.is_live() && self.is_of_use(index, entry, named)
+    }
+
+    /// Whether it is that of an object which a lane owns, and of the use that a handle names.
+    pub(crate) fn is_owned(&self, index: u32, entry: Entry, named: u32) -> bool {
+        entry.owner().is_some() && self.is_of_use(index, entry, named)
+    }
+
+    #[inline]
+    fn is_of_use(&self, index: u32, entry: Entry, named: u32) -> bool {
         let low = named & ((1 << GENERATION_BITS) - 1);
-        entry.is_live()
-            && entry.generation() == low
-            && self.epoch(index) == named >> GENERATION_BITS
+        entry.generation() == low && self.is_of_epoch(index, named)
+    }
+
+    /// Whether a use of an entry is of its present epoch.
+    #[inline]
+    pub(crate) fn is_of_epoch(&self, index: u32, named: u32) -> bool {
+        self.epoch(index) == named >> GENERATION_BITS
     }
 
     #[inline]
@@ -124,7 +203,7 @@ impl Entries {
         if self.has_epochs.load(Ordering::Acquire) == 0 {
             return 0;
         }
-        let word = self.epochs.get((index / EPOCHS) as usize);
+        let word = self.tables.epochs.get((index / EPOCHS) as usize);
         let word = word.map_or(0, |word| word.load(Ordering::Acquire));
         (word >> (index % EPOCHS * EPOCH_BITS)) as u32 & EPOCH_LAST
     }
@@ -138,127 +217,111 @@ impl Entries {
     /// Makes an entry that is still the caller's known: what it wrote before is seen by readers.
     #[inline]
     pub(crate) fn publish(&self, index: u32, entry: Entry) {
-        self.words[index as usize].store(entry.raw(), Ordering::Release);
+        // A page is not packed while one of its entries is neither free nor live.
+        self.tables.words[index as usize].store(entry.raw(), Ordering::Release);
     }
 
-    /// Changes a live entry; under the lock of the class in which its object lies.
+    /// Changes an entry that is still `from`, of an object in a slot; whether it was. Who changed
+    /// it has what it named.
     #[inline]
-    pub(crate) fn exchange(&self, index: u32, entry: Entry) {
-        self.words[index as usize].swap(entry.raw(), Ordering::SeqCst);
+    pub(crate) fn exchange(&self, index: u32, from: Entry, to: Entry) -> bool {
+        if self.exchange_own(index, from, to) {
+            return true;
+        }
+        // It is another one, or packed, or being moved by whoever has the lock.
+        let _state = lock(&self.state);
+        self.try_exchange(index, from, to)
     }
 
-    /// Changes an entry that is still `from`, of an object without a place; whether it was.
-    pub(crate) fn exchange_if(&self, index: u32, from: Entry, to: Entry) -> bool {
-        let word = &self.words[index as usize];
-        let (from, to) = (from.raw(), to.raw());
-        word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    /// Changes an entry that is `from`, wherever it lies; with the lock, so that it stays there.
+    fn try_exchange(&self, index: u32, from: Entry, to: Entry) -> bool {
+        let seen = self.place_of(index);
+        let at = if packed::is_packed(seen) {
+            self.packed_at(seen, index)
+        } else {
+            self.tables.words.get(index as usize)
+        };
+        at.is_some_and(|at| swapped(at, from, to))
     }
 
-    /// Takes an entry: its index and the use of it that a handle is to name.
+    /// As [`Entries::exchange`] without any lock, if the entry lies in its own place: there no
+    /// other one ever lies. Whether it was changed.
     #[inline]
-    pub(crate) fn alloc(&self, account: &Account, lane: usize) -> Result<(u32, u32), NoRoom> {
-        let lane = &self.lanes[lane];
+    pub(crate) fn exchange_own(&self, index: u32, from: Entry, to: Entry) -> bool {
+        let word = self.tables.words.get(index as usize);
+        self.is_dense(index) && word.is_some_and(|word| swapped(word, from, to))
+    }
+
+    /// Whether an entry lies where it may be published: what is the caller's stays where it is.
+    #[inline]
+    pub(crate) fn is_dense(&self, index: u32) -> bool {
+        !packed::is_packed(self.place_of(index))
+    }
+
+    #[inline]
+    fn place_of(&self, index: u32) -> u64 {
+        let place = self.tables.directory.get((index >> self.page_shift) as usize);
+        place.map_or(0, |place| place.load(Ordering::Acquire))
+    }
+
+    /// Changes an entry that is still `from` and what a handle names, of an object without a
+    /// place; whether it was.
+    pub(crate) fn exchange_if(&self, index: u32, named: u32, from: Entry, to: Entry) -> bool {
+        // Others may look the same: those of other entries where pages are packed, and those of
+        // this one in other epochs, which begin with the lock.
+        let _state = lock(&self.state);
+        self.is_of_epoch(index, named) && self.try_exchange(index, from, to)
+    }
+
+    /// Takes an entry: its index and the use of it that a handle is to name. Before uses of an
+    /// entry are passed over `wait` is called, without any lock: when it says yes nobody works any
+    /// more with a word that was loaded before the call.
+    #[inline]
+    pub(crate) fn alloc(
+        &self,
+        account: &Account,
+        lane: usize,
+        wait: impl Fn() -> bool,
+    ) -> Result<(u32, u32), NoRoom> {
+        let lane = self.lane(lane);
         loop {
             let segment = lane.0.load(Ordering::Relaxed);
             if segment != NONE {
                 if let Some(index) = self.take_of(segment as u32) {
-                    return Ok((index, self.named(index, self.load(index))));
+                    let word = self.tables.words[index as usize].load(Ordering::Relaxed);
+                    return Ok((index, self.named(index, Entry::from_raw(word))));
                 }
             }
-            self.refill(account, lane)?;
+            self.refill(account, lane, segment, &wait)?;
         }
+    }
+
+    /// The lane of a thread's number.
+    #[inline]
+    fn lane(&self, thread: usize) -> &Lane {
+        &self.lanes[thread % self.lanes.len()]
     }
 
     #[inline]
     fn take_of(&self, segment: u32) -> Option<u32> {
-        let free = &self.free[segment as usize];
+        let free = &self.tables.free[segment as usize];
         let mut old = free.load(Ordering::Relaxed);
         while old != 0 {
             let left = old & (old - 1);
             match free.compare_exchange_weak(old, left, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Some(segment * SEGMENT + old.trailing_zeros()),
+                Ok(_) => {
+                    let index = segment * SEGMENT + old.trailing_zeros();
+                    if packed::is_packed(self.place_of(index)) {
+                        // The segment is the lane's no more: what died there is nobody's to take.
+                        free.fetch_or(old ^ left, Ordering::AcqRel);
+                        return None;
+                    }
+                    return Some(index);
+                }
                 Err(other) => old = other,
             }
         }
         None
-    }
-
-    /// Gives a lane a segment with free entries.
-    #[cold]
-    fn refill(&self, account: &Account, lane: &Lane) -> Result<(), NoRoom> {
-        let mut state = lock(&self.state);
-        while let Some(segment) = state.available.take(1) {
-            if self.free[segment as usize].load(Ordering::Relaxed) != 0 {
-                lane.0.store(segment.into(), Ordering::Relaxed);
-                return Ok(());
-            }
-        }
-        let released = state.released.take(1);
-        let segment = released.unwrap_or(state.fresh);
-        if let Err(error) = self.begin(account, &mut state, segment) {
-            released.into_iter().for_each(|segment| state.released.put(segment, 1));
-            return Err(error);
-        }
-        state.fresh = state.fresh.max(segment + 1);
-        lane.0.store(segment.into(), Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Makes a segment usable.
-    fn begin(&self, account: &Account, state: &mut State, segment: u32) -> Result<(), NoRoom> {
-        if segment as usize >= self.free.len() {
-            return Err(NoRoom::Space);
-        }
-        let per_page = self.words_per_page();
-        if segment / per_page >= state.free_pages {
-            self.come(account, &self.free, segment / per_page)?;
-            state.free_pages = segment / per_page + 1;
-        }
-        let page = segment * SEGMENT / per_page;
-        if state.pages.len() <= page as usize {
-            state.pages.resize(page as usize + 1, Page::default());
-        }
-        let about = &mut state.pages[page as usize];
-        if !about.is_present {
-            self.come(account, &self.words, page)?;
-            about.is_present = true;
-            self.rebase(page, about.base);
-        }
-        about.segments += 1;
-        if state.spare == Some(page) {
-            state.spare = None;
-        }
-        self.free[segment as usize].store(ALL, Ordering::Release);
-        Ok(())
-    }
-
-    /// Makes every entry of a page that came begin with a use.
-    fn rebase(&self, page: u32, base: u32) {
-        let (per_page, word) = (self.words_per_page(), Entry::free(base).raw());
-        let (first, end) = ((page * per_page) as usize, ((page + 1) * per_page) as usize);
-        if word != 0 {
-            let words = &self.words[first..end.min(self.words.len())];
-            words.iter().for_each(|at| at.store(word, Ordering::Relaxed));
-        }
-        let epoch = u64::from(base >> GENERATION_BITS);
-        if epoch != 0 {
-            // The page of these is present: `base` was the use of an entry here.
-            let word = epoch * (u64::MAX / u64::from(EPOCH_LAST));
-            let end = end.min(self.words.len()) / EPOCHS as usize;
-            let words = &self.epochs[first / EPOCHS as usize..end];
-            words.iter().for_each(|at| at.store(word, Ordering::Release));
-        }
-    }
-
-    fn come(&self, account: &Account, words: &Words, page: u32) -> Result<(), NoRoom> {
-        let bytes = self.page.bytes();
-        if !account.charge(bytes.get()) {
-            return Err(NoRoom::Limit);
-        }
-        words.populate(page as usize, bytes).map_err(|error| {
-            account.release(bytes.get());
-            NoRoom::Os(error)
-        })
     }
 
     /// Gives an entry back whose object is gone and whose word says so.
@@ -274,111 +337,33 @@ impl Entries {
     #[inline]
     pub(crate) fn put_back(&self, account: &Account, lane: usize, index: u32) {
         let (segment, bit) = (index / SEGMENT, 1 << (index % SEGMENT));
-        let old = self.free[segment as usize].fetch_or(bit, Ordering::AcqRel);
+        let old = self.tables.free[segment as usize].fetch_or(bit, Ordering::AcqRel);
         debug_assert_eq!(old & bit, 0, "entry {index} was free");
-        if old == 0 {
-            self.make_available(segment);
-        } else if old | bit == ALL
-            && self.lanes[lane].0.load(Ordering::Relaxed) != u64::from(segment)
-        {
-            self.release(account, segment);
-        }
-    }
-
-    /// Begins an epoch of an entry; false if there is none left, or no memory to count it.
-    #[cold]
-    fn next_epoch(&self, account: &Account, index: u32) -> bool {
-        if self.epoch(index) >= self.epoch_last {
-            return false;
-        }
-        let mut state = lock(&self.state);
-        let page = index / EPOCHS / self.words_per_page();
-        if !state.epoch_pages.contains(page) {
-            if self.come(account, &self.epochs, page).is_err() {
-                return false;
+        let seen = self.place_of(index);
+        if packed::is_packed(seen) {
+            if self.is_worth_a_look(seen, segment, old | bit) {
+                self.look_at(account, index >> self.page_shift);
             }
-            state.epoch_pages.put(page, 1);
-        }
-        let one = 1 << (index % EPOCHS * EPOCH_BITS);
-        self.epochs[(index / EPOCHS) as usize].fetch_add(one, Ordering::AcqRel);
-        self.has_epochs.store(1, Ordering::Release);
-        true
-    }
-
-    /// Takes an entry out of use for good; a page that has no other leaves.
-    #[cold]
-    fn retire(&self, account: &Account, index: u32) {
-        let mut state = lock(&self.state);
-        let per_page = self.words_per_page();
-        let about = &mut state.pages[(index / per_page) as usize];
-        about.retired += 1;
-        let page = index / per_page;
-        let bytes = self.page.bytes();
-        if u32::from(about.retired) == per_page && self.words.discard(page as usize, bytes).is_ok()
-        {
-            about.is_present = false;
-            account.release(bytes.get());
-        }
-    }
-
-    #[cold]
-    fn make_available(&self, segment: u32) {
-        let mut state = lock(&self.state);
-        if !state.available.contains(segment) && !state.released.contains(segment) {
-            state.available.put(segment, 1);
-        }
-    }
-
-    /// Releases a segment that is all free and no lane's.
-    #[cold]
-    fn release(&self, account: &Account, segment: u32) {
-        let mut state = lock(&self.state);
-        let current = |lane: &Lane| lane.0.load(Ordering::Relaxed) == u64::from(segment);
-        if self.lanes.iter().any(current) {
-            return;
-        }
-        let free = &self.free[segment as usize];
-        if free.compare_exchange(ALL, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return;
-        }
-        if state.available.contains(segment) {
-            state.available.remove(segment, 1);
-        }
-        state.released.put(segment, 1);
-        let page = segment * SEGMENT / self.words_per_page();
-        state.pages[page as usize].segments -= 1;
-        if state.pages[page as usize].segments == 0 {
-            // The lower of two pages without segments stays, for who comes next.
-            let spare = state.spare.replace(page);
-            if let Some(other) = spare {
-                state.spare = Some(page.min(other));
-                self.go(account, &mut state, page.max(other));
+        } else if old == 0 {
+            self.make_available(account, segment);
+        } else if old | bit == ALL {
+            if self.lane(lane).0.load(Ordering::Relaxed) != u64::from(segment) {
+                self.release(account, segment);
             }
+        } else if (old | bit).count_ones() % LOOK_EVERY == 0 {
+            self.pack_if_sparse(account, index >> self.page_shift);
         }
-    }
-
-    /// Gives a page back.
-    fn go(&self, account: &Account, state: &mut State, page: u32) {
-        let per_page = self.words_per_page();
-        let about = &mut state.pages[page as usize];
-        let first = page * per_page;
-        let uses = (first..first + per_page).map(|index| self.named(index, self.load(index)));
-        let base = uses.max().unwrap_or(0);
-        if self.words.discard(page as usize, self.page.bytes()).is_ok() {
-            about.base = base;
-            about.is_present = false;
-            account.release(self.page.bytes().get());
-        }
-    }
-
-    /// Bytes of its tables: those that are charged, and those that are not.
-    pub(crate) fn held(&self) -> (Bytes, u64) {
-        let state = lock(&self.state);
-        let present = state.pages.iter().filter(|page| page.is_present).count() as u64;
-        let pages = present + u64::from(state.free_pages) + state.epoch_pages.len() as u64;
-        let own = state.pages.capacity() * size_of::<Page>() + size_of_val(&*self.lanes);
-        let bits = state.available.held_bytes() + state.released.held_bytes();
-        let bits = bits + state.epoch_pages.held_bytes();
-        (Bytes::new(pages * self.page.bytes().get()), own as u64 + bits)
     }
 }
+
+/// Changes a word that is `from`; whether it was.
+#[inline]
+pub(crate) fn swapped(at: &MappedWord, from: Entry, to: Entry) -> bool {
+    // Without a write where it is another: its page may be nobody's.
+    let (from, to) = (from.raw(), to.raw());
+    at.load(Ordering::Relaxed) == from
+        && at.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,16 +1,20 @@
 //! [`Entry`]: the word behind a handle, which says where the object's bytes are.
 //!
 //! ```text
-//!  63        38 37    28 27              16 15  13 12         0
-//! +------------+--------+------------------+------+------------+
-//! |   zspage   |  slot  |     bytes-1      | kind | generation |    4 KiB pages
-//! |     26     |   10   |        12        |  3   |     13     |
-//! +------------+--------+------------------+------+------------+
+//!  63        38 37    28 27              16 15  13   12   11        0
+//! +------------+--------+------------------+------+------+------------+
+//! |   zspage   |  slot  |     bytes-1      | kind | held | generation |    4 KiB pages
+//! |     26     |   10   |        12        |  3   |  1   |     12     |
+//! +------------+--------+------------------+------+------+------------+
 //! ```
 //!
 //! Where pages may be larger, four bits more count bytes and four fewer generations. A word of
 //! zeros is free, of generation zero. The generation of a free word is that of the next handle;
 //! these are its lower bits, [`Entries`](super::entries) has the rest. `bytes` are those stored.
+//! A word that is *held* is being moved to another place of the table, and says what it said.
+//!
+//! A word that is held and of no kind is that of an object which a thread's lane owns
+//! ([`lanes`](super::lanes)): where the lane has it stands in the place of zspage and slot.
 //!
 //! An object that is one word over and over has kind *filled* where both halves of the word are
 //! the same: half a word is in the place of zspage and slot, `bytes` is the object's length, and
@@ -24,14 +28,15 @@ const SLOT_BITS: u32 = 10;
 const LENGTH_BITS: u32 = if cfg!(target_arch = "x86_64") { 12 } else { 16 };
 const KIND_BITS: u32 = 3;
 /// Bits of a generation.
-pub(crate) const GENERATION_BITS: u32 = 64 - ZSPAGE_BITS - SLOT_BITS - LENGTH_BITS - KIND_BITS;
+pub(crate) const GENERATION_BITS: u32 = HELD_AT;
 /// Bits of an epoch: how often the generations of an entry came round.
 pub(crate) const EPOCH_BITS: u32 = 8;
 
-const KIND_AT: u32 = GENERATION_BITS;
-const LENGTH_AT: u32 = KIND_AT + KIND_BITS;
-const SLOT_AT: u32 = LENGTH_AT + LENGTH_BITS;
-const ZSPAGE_AT: u32 = SLOT_AT + SLOT_BITS;
+const HELD_AT: u32 = KIND_AT - 1;
+const KIND_AT: u32 = LENGTH_AT - KIND_BITS;
+const LENGTH_AT: u32 = SLOT_AT - LENGTH_BITS;
+const SLOT_AT: u32 = ZSPAGE_AT - SLOT_BITS;
+const ZSPAGE_AT: u32 = u64::BITS - ZSPAGE_BITS;
 
 /// Slots that a zspage may have.
 pub(crate) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
@@ -70,6 +75,10 @@ const KINDS: [Kind; 1 << KIND_BITS] = [
     Kind::Filled,
     Kind::Wide,
 ];
+
+const FREE: u64 = Kind::Free as u64;
+const FILLED: u64 = Kind::Filled as u64;
+const WIDE: u64 = Kind::Wide as u64;
 
 /// Bytes stored of a [`Kind::Wide`] object.
 pub(crate) const WIDE_LEN: usize = size_of::<u64>();
@@ -117,6 +126,20 @@ impl Entry {
         Self(u64::from(fill) << SLOT_AT | Self::rest(Kind::Filled, len, generation))
     }
 
+    /// An object that a lane owns; where the lane has it.
+    #[inline]
+    pub(crate) fn owned(owner: u32, generation: u32) -> Self {
+        let free = Self::free(generation).held();
+        Self(u64::from(owner) << SLOT_AT | free.0)
+    }
+
+    /// Where a lane has the object, if one owns it.
+    #[inline]
+    pub(crate) fn owner(self) -> Option<u32> {
+        let bits = ((1 << KIND_BITS) - 1) << KIND_AT | 1 << HELD_AT;
+        (self.0 & bits == 1 << HELD_AT).then_some((self.0 >> SLOT_AT) as u32)
+    }
+
     #[inline]
     fn place_word(place: Place) -> u64 {
         u64::from(place.zspage) << ZSPAGE_AT | u64::from(place.slot) << SLOT_AT
@@ -137,7 +160,7 @@ impl Entry {
 
     #[inline]
     pub(crate) fn is_live(self) -> bool {
-        self.kind() != Kind::Free
+        field(self.0, KIND_AT, KIND_BITS) != FREE
     }
 
     #[inline]
@@ -148,15 +171,22 @@ impl Entry {
     /// Whether there is an object in a slot.
     #[inline]
     pub(crate) fn has_place(self) -> bool {
-        !matches!(self.kind(), Kind::Free | Kind::Filled)
+        let kind = field(self.0, KIND_AT, KIND_BITS);
+        kind != FREE && kind != FILLED
+    }
+
+    /// Whether another object in the same slot is stored alike, and as long.
+    #[inline]
+    pub(crate) fn is_like(self, other: Self) -> bool {
+        (self.0 ^ other.0) >> KIND_AT == 0
     }
 
     /// Stored bytes of a live object.
     #[inline]
     pub(crate) fn len(self) -> usize {
-        match self.kind() {
-            Kind::Filled => 0,
-            Kind::Wide => WIDE_LEN,
+        match field(self.0, KIND_AT, KIND_BITS) {
+            FILLED => 0,
+            WIDE => WIDE_LEN,
             _ => self.bytes(),
         }
     }
@@ -183,6 +213,26 @@ impl Entry {
     #[inline]
     pub(crate) fn moved(self, to: Place) -> Self {
         Self(self.0 & ((1 << SLOT_AT) - 1) | Self::place_word(to))
+    }
+
+    /// Whether the word is being moved, if it is live.
+    #[inline]
+    pub(crate) fn is_held(self) -> bool {
+        field(self.0, HELD_AT, 1) != 0
+    }
+
+    /// The word while it is being moved.
+    pub(crate) const fn held(self) -> Self {
+        Self(self.0 | 1 << HELD_AT)
+    }
+
+    /// The word when it is not.
+    #[inline]
+    pub(crate) const fn let_go(self) -> Self {
+        if field(self.0, KIND_AT, KIND_BITS) == FREE {
+            return self;
+        }
+        Self(self.0 & !(1 << HELD_AT))
     }
 
     /// What the entry is when the object is gone.
@@ -230,8 +280,12 @@ mod tests {
             assert_eq!((entry.kind(), entry.generation()), (kind, generation));
             assert_eq!(entry.len(), if kind == Kind::Wide { WIDE_LEN } else { len });
             assert_eq!(entry.moved(Place { zspage: 7, slot: 3 }).moved(place), entry);
+            let held = entry.held();
+            assert!(held.is_held() && !entry.is_held() && held.let_go() == entry);
+            assert_eq!((held.place(), held.bytes()), (place, len));
+            assert_eq!((held.kind(), held.generation()), (kind, generation));
             let freed = entry.freed();
-            assert!(!freed.is_live() && entry.has_place());
+            assert!(!freed.is_live() && !freed.has_place() && entry.has_place());
             assert_eq!(freed.generation(), (generation + 1) & ((1 << GENERATION_BITS) - 1));
         }
         for fill in [0, 1, u32::MAX] {

@@ -1,20 +1,21 @@
 //! Room at the limit: pages that are kept, then compaction, then the oldest objects.
 //!
 //! *Oldest* is a zspage's age, counted in zspages made since; a zspage of which something was
-//! read since it was last looked at is passed over once. Candidates are looked at in the order of
-//! their numbers, a bounded number of them for each that goes. Whole zspages go, so what goes
-//! makes room by itself.
+//! read since it was last looked at is passed over, and as young as one that is made then, so that
+//! it is not met again as the oldest however much one object takes. Candidates are looked at in the
+//! order of their numbers, a bounded number of them for each that goes. Whole zspages go, so what
+//! goes makes room by itself.
 
 use super::error::Error;
 use super::options::AtLimit;
 use super::pool::Pool;
-use crate::stats::lane;
+use super::threads::thread_number;
 use crate::sync::Ordering;
 use crate::units::Bytes;
 
 /// Zspages that are looked at for each that goes.
 const SAMPLE: usize = 64;
-/// Zspages found that other threads evict first, or of which nothing can go.
+/// Samples of which other threads evict everything first.
 const LOST_MAX: usize = 32;
 /// Numbers that are passed over at most, where few zspages are left.
 const LOOKED_AT_MAX: u32 = 1 << 12;
@@ -24,6 +25,7 @@ impl Pool {
     /// last for the same thing and gave kept pages back, which was not enough.
     pub(crate) fn make_room(&self, trimmed: &mut bool) -> bool {
         let memory = &self.objects.memory;
+        self.objects.unpark(thread_number());
         self.objects.settle();
         *trimmed = !*trimmed && memory.pages.trim_to(&memory.account, 0) > 0;
         if *trimmed {
@@ -50,16 +52,13 @@ impl Pool {
             return false;
         }
         let mut at = self.hand.load(Ordering::Relaxed) as u32 % end;
-        let (mut oldest, mut seen) = (None, 0);
+        let (mut found, mut seen) = (Vec::with_capacity(SAMPLE), 0);
         for _ in 0..end.min(LOOKED_AT_MAX) {
             let about = zspages.about(at);
             if about.exists && about.is_referenced {
-                self.forget(about.class, at);
+                self.forget(about.class, at, made);
             } else if about.exists {
-                let age = zspages.age(at, made);
-                if oldest.is_none_or(|(most, _)| age > most) {
-                    oldest = Some((age, at));
-                }
+                found.push((zspages.age(at, made), at));
             }
             seen += usize::from(about.exists);
             at = (at + 1) % end;
@@ -68,14 +67,26 @@ impl Pool {
             }
         }
         self.hand.store(at.into(), Ordering::Relaxed);
-        oldest.is_some_and(|(_, zspage)| self.objects.evict(lane(), zspage) > 0)
+        self.evict_oldest_of(&mut found)
     }
 
-    fn forget(&self, class: u32, zspage: u32) {
+    /// Evicts the oldest of the zspages found of which something can go: what is gone but still
+    /// read, or not yet there, keeps a zspage and cannot.
+    fn evict_oldest_of(&self, found: &mut Vec<(u32, u32)>) -> bool {
+        while let Some(nth) = (0..found.len()).max_by_key(|nth| found[*nth].0) {
+            let (_, zspage) = found.swap_remove(nth);
+            if self.objects.evict(thread_number(), zspage) > 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn forget(&self, class: u32, zspage: u32, made: u32) {
         if let Some(class) = self.objects.classes.get(class) {
             let state = class.lock();
             if state.has(&self.objects.memory, zspage) {
-                self.objects.memory.zspages.forget(zspage);
+                self.objects.memory.zspages.forget(zspage, made);
             }
         }
     }

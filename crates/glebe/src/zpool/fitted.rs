@@ -1,12 +1,12 @@
 //! [`Table::fitted`]: the classes that hold given objects in the least memory.
 //!
 //! A class of `n` objects, `k` of them in each zspage of `z` bytes, is expected to hold
-//! `n / k` zspages and, of the last one, what is left to fill: `(k - 1) / 2` slots. Held besides
-//! is what an object, a slot, a zspage and a class cost ([`Metadata`]). Few classes round lengths
-//! up by much; many have many zspages that are not full; long zspages have short tails, but more
-//! that is not full. A table is chosen by dynamic programming over the sizes that are in use:
-//! the best classes up to a size are the best up to some smaller one, and one class for what
-//! lies between. Between two classes' numbers of pages the same sum decides.
+//! `n / k` zspages and, of the last one, what is left to fill: `(k - 1) / 2` slots, or a part of
+//! that. Held besides is what an object, a slot, a zspage and a class cost ([`Metadata`]). Few
+//! classes round lengths up by much; many have many zspages that are not full; long zspages have
+//! short tails, but more that is not full. A table is chosen by dynamic programming over the sizes
+//! that are in use: the best classes up to a size are the best up to some smaller one, and one
+//! class for what lies between. Between two classes' numbers of pages the same sum decides.
 //!
 //! Sums are in bytes, as `f64`: exact to far more than what an estimate is worth, and the same on
 //! every machine, since nothing is reordered. Cost: O(n x k x log n) for n sizes in use
@@ -27,6 +27,9 @@ pub struct Metadata {
     pub zspage: Bytes,
     /// For each class.
     pub class: Bytes,
+    /// Of what is left to fill in a zspage that was used to a random part: 100, or fewer where
+    /// something fills it.
+    pub left_percent: u64,
 }
 
 /// What a table is expected to hold.
@@ -65,7 +68,7 @@ impl Cost {
         let objects = f64::from(class.objects);
         let slots = Bytes::new(metadata.slot.get() * u64::from(class.objects));
         let zspage = (class.pages.bytes(rules.page) + metadata.zspage + slots).get() as f64;
-        let left = (objects - 1.0) / (2.0 * objects);
+        let left = (objects - 1.0) / (2.0 * objects) * metadata.left_percent as f64 / 100.0;
         Self {
             class,
             per_object: zspage / objects + metadata.object.get() as f64,

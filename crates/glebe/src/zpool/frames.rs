@@ -14,6 +14,7 @@ use std::slice;
 
 use crate::error::OsError;
 use crate::mapping::Mapping;
+pub(crate) use crate::mapping::DISCARD_MAX;
 use crate::units::{Bytes, PageSize, Pages};
 
 /// See the module.
@@ -84,6 +85,21 @@ impl Frames {
         let (at, len) = self.range(first, pages);
         // SAFETY: passed on.
         unsafe { self.mapping.give_back(at, len) }
+    }
+
+    /// As [`Frames::discard`], runs by first page and count, [`DISCARD_MAX`] at most; how many,
+    /// from the first on, are gone.
+    ///
+    /// # Safety
+    /// As [`Frames::discard`].
+    pub(crate) unsafe fn discard_all(&self, runs: &[(u32, u32)]) -> usize {
+        let mut ranges = [(0, Bytes::ZERO); DISCARD_MAX];
+        for (range, (first, pages)) in ranges.iter_mut().zip(runs) {
+            let (at, len) = self.range(*first, *pages);
+            *range = (at.as_usize(), len);
+        }
+        // SAFETY: passed on.
+        unsafe { self.mapping.give_back_all(&mut ranges[..runs.len()]) }
     }
 
     fn range(&self, first: u32, pages: u32) -> (Bytes, Bytes) {

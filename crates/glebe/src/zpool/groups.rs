@@ -47,6 +47,11 @@ impl Groups {
         (with_room != 0).then(|| self.heads[with_room.ilog2() as usize])
     }
 
+    /// The first full zspage.
+    pub(crate) fn full(&self) -> Option<u32> {
+        Some(self.heads[FULL]).filter(|head| *head != NONE)
+    }
+
     /// The first zspages of each list, emptiest list first, full ones left out.
     pub(crate) fn emptiest_first(&self) -> impl Iterator<Item = u32> + '_ {
         self.heads[..FULL].iter().copied().filter(|head| *head != NONE)

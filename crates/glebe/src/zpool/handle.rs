@@ -1,16 +1,18 @@
 //! [`Handle`]: the name of an object in a pool.
 //!
 //! ```text
-//!  63     51 50          30 29                       0
+//!  63     50 49          30 29                       0
 //! +---------+--------------+--------------------------+
 //! |  pool   |  generation  |          index           |     4 KiB pages
-//! |   13    |      21      |            30            |
+//! |   14    |      20      |            30            |
 //! +---------+--------------+--------------------------+
 //! ```
 //!
 //! `index` is the place of the [entry](super::entry), `generation` the one use of it that is
 //! meant: its lower bits stand in the entry, the upper ones in the *epoch* of the entry. `pool` is
-//! a number of the pool, never zero, which wraps.
+//! a number of the pool, never zero, which wraps. The class is not in it, since compaction and a
+//! new table may move the object to another one: the entry, one load away, names the zspage, and
+//! that its class, so that no lock of the whole pool is taken for a removal either.
 
 use std::num::NonZeroU64;
 
@@ -26,7 +28,7 @@ const POOL_BITS: u32 = 64 - POOL_AT;
 ///
 /// It stays the same when the object's bytes are moved or replaced. A handle of an object that is
 /// gone is an error wherever it is used, however long it is kept: what a handle is made of is
-/// never used twice. So is one of another pool, of 8191 that a process makes one after the other
+/// never used twice. So is one of another pool, of 16383 that a process makes one after the other
 /// (more where pages are larger than 4 KiB).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(NonZeroU64);

@@ -6,7 +6,7 @@ use super::entries::Entries;
 use super::pages::Pages;
 use super::pins::Pins;
 use super::zspage::Zspages;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 
 /// Words of a bit a class.
 pub(crate) const CLASS_WORDS: usize = 8;
@@ -27,14 +27,36 @@ pub(crate) struct Memory {
     ready: [AtomicU64; CLASS_WORDS],
     /// Slots in limbo.
     waiting: AtomicU64,
+    /// Sealed zspages that ended, whose numbers are still taken.
+    ended: Mutex<Vec<u32>>,
+    any_ended: AtomicU64,
 }
 
 impl Memory {
     pub(crate) fn new(entries: Entries, zspages: Zspages, pages: Pages, account: Account) -> Self {
         let ready = std::array::from_fn(|_| AtomicU64::new(0));
         let (freeable, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (ended, any_ended) = (Mutex::new(Vec::new()), AtomicU64::new(0));
         let pins = Pins::new();
-        Self { entries, zspages, pages, pins, account, freeable, ready, waiting }
+        Self { entries, zspages, pages, pins, account, freeable, ready, waiting, ended, any_ended }
+    }
+
+    /// A sealed zspage has ended; who copied its bytes is told by [`Memory::take_ended`].
+    pub(crate) fn add_ended(&self, zspage: u32) {
+        lock(&self.ended).push(zspage);
+        self.any_ended.store(1, Ordering::Relaxed);
+    }
+
+    /// Sealed zspages that have ended since. Their numbers are given back by
+    /// [`Zspages::drop_number`].
+    #[inline]
+    pub(crate) fn take_ended(&self) -> Vec<u32> {
+        if self.any_ended.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let mut ended = lock(&self.ended);
+        self.any_ended.store(0, Ordering::Relaxed);
+        std::mem::take(&mut ended)
     }
 
     /// Pages that compaction would free.

@@ -21,6 +21,7 @@
 
 mod access;
 mod account;
+mod apart;
 mod bits;
 mod class;
 mod classes;
@@ -38,16 +39,21 @@ mod groups;
 mod guard;
 mod handle;
 mod histogram;
+mod lanes;
 mod memory;
 mod objects;
 mod options;
 mod pages;
+mod parked;
 mod pins;
 mod pool;
 mod recompress;
 mod refit;
+mod seal;
 mod size_class;
+mod spill;
 mod stats;
+mod threads;
 mod words;
 mod zspage;
 
@@ -63,6 +69,13 @@ pub use pool::Pool;
 pub use recompress::Recompressed;
 pub use size_class::{Rules, RulesError, SizeClass, Table};
 pub use stats::{ClassStats, Stats};
+
+pub(crate) use class::Fullness;
+pub(crate) use codec::{same_filled, Coder, Form};
+pub(crate) use memory::CLASSES_MAX;
+pub(crate) use objects::Pinned;
+pub(crate) use seal::Sealing;
+pub(crate) use words::Words;
 
 #[cfg(test)]
 mod tests;

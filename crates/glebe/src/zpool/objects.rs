@@ -5,8 +5,9 @@
 //! slot up. A replace writes a new slot, changes the entry, then gives the old slot up. A reader
 //! holds no lock and waits for nobody: see [`pins`](super::pins).
 //!
-//! The entry of a live object changes only under the lock of the class that its zspage belongs
-//! to. That class is read without a lock and checked again under it.
+//! The entry of a live object changes by compare and exchange, and only under the lock of the
+//! class that its zspage belongs to, but by a remove ([`parked`](super::parked)). That class is
+//! read without a lock and checked again under it.
 //!
 //! # Safety
 //! Bytes are written to a slot that was allocated and not published, and lent while they are
@@ -17,8 +18,9 @@ use super::account::NoRoom;
 use super::class::{Class, State, Stop, Work};
 use super::classes::Classes;
 use super::entry::{Entry, Kind};
+use super::lanes::Lanes;
 use super::memory::Memory;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, MutexGuard, Ordering};
 
 /// Objects of a retired class that are moved at a time.
 const DRAIN: usize = 8;
@@ -29,6 +31,7 @@ pub(crate) struct Objects {
     pub(crate) memory: Memory,
     pub(crate) classes: Classes,
     pub(crate) filled: Filled,
+    pub(crate) lanes: Lanes,
 }
 
 /// An object as it is to be stored.
@@ -82,8 +85,25 @@ impl Filled {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pinned {
     pub(crate) entry: Entry,
+    /// Where they begin; of a sealed zspage's, counted from its first byte.
     at: usize,
     pub(crate) is_referenced: bool,
+    pub(crate) is_sealed: bool,
+}
+
+impl Pinned {
+    /// Where the bytes begin, for models.
+    #[cfg(loom)]
+    #[allow(dead_code)] // the library itself has none
+    pub(crate) fn start(&self) -> usize {
+        self.at
+    }
+
+    /// Where the bytes begin, counted from the first of its sealed zspage.
+    pub(crate) fn offset(&self) -> usize {
+        debug_assert!(self.is_sealed);
+        self.at
+    }
 }
 
 impl Objects {
@@ -91,19 +111,35 @@ impl Objects {
     #[inline]
     pub(crate) fn insert(
         &self,
-        lane: usize,
+        thread: usize,
+        group: Option<u32>,
+        stored: Stored<'_>,
+    ) -> Result<(u32, u32), NoRoom> {
+        if let (None, Stored::Bytes { kind, bytes, len }) = (group, stored) {
+            if let Some(done) = self.insert_parked(thread, (kind, bytes, len), false) {
+                return Ok(done);
+            }
+        }
+        self.insert_locked(thread, group, stored)
+    }
+
+    /// As [`Objects::insert`], under the class's lock.
+    fn insert_locked(
+        &self,
+        thread: usize,
         group: Option<u32>,
         stored: Stored<'_>,
     ) -> Result<(u32, u32), NoRoom> {
         let memory = &self.memory;
-        let (index, named) = memory.entries.alloc(&memory.account, lane)?;
+        let (index, named) =
+            memory.entries.alloc(&memory.account, thread, || self.lanes.wait_out(thread))?;
         match self.write(group, stored, index, named) {
             Ok(entry) => {
                 memory.entries.publish(index, entry);
                 Ok((index, named))
             }
             Err(error) => {
-                memory.entries.put_back(&memory.account, lane, index);
+                memory.entries.put_back(&memory.account, thread, index);
                 Err(error)
             }
         }
@@ -147,11 +183,18 @@ impl Objects {
         Ok(Entry::live(kind, spot.place, in_entry, named))
     }
 
-    /// The entry of an object, if it is there.
+    /// The entry of an object, if it is there. Who has the lock of a class has seen it before, so
+    /// that no lane owns it.
     #[inline]
     pub(crate) fn entry(&self, index: u32, named: u32) -> Option<Entry> {
         let entry = self.memory.entries.load(index);
-        self.memory.entries.is(index, entry, named).then_some(entry)
+        if self.memory.entries.is(index, entry, named) {
+            return Some(entry);
+        }
+        if entry.owner().is_some() {
+            return self.entry_of_owned(index, named);
+        }
+        None
     }
 
     /// Pins an object, if it is there.
@@ -161,7 +204,7 @@ impl Objects {
         loop {
             let entry = self.entry(index, named)?;
             if !entry.has_place() {
-                return Some(Pinned { entry, at: 0, is_referenced: true });
+                return Some(Pinned { entry, at: 0, is_referenced: true, is_sealed: false });
             }
             let place = entry.place();
             memory.pins.pin(place.zspage);
@@ -169,21 +212,32 @@ impl Objects {
                 // The zspage cannot go while the pin is seen, so what is said of it holds.
                 let about = memory.zspages.about(place.zspage);
                 let size = self.classes.get(about.class).map_or(0, |class| class.size());
-                let at = memory.pages.start_of(about.page) + place.slot as usize * size;
-                return Some(Pinned { entry, at, is_referenced: about.is_referenced });
+                let first = if about.is_sealed { 0 } else { memory.pages.start_of(about.page) };
+                let at = first + place.slot as usize * size;
+                let (is_referenced, is_sealed) = (about.is_referenced, about.is_sealed);
+                return Some(Pinned { entry, at, is_referenced, is_sealed });
             }
             memory.pins.unpin(place.zspage);
         }
     }
 
-    /// The stored bytes of a pinned object.
+    /// The stored bytes of a pinned object that is not sealed.
     ///
     /// # Safety
     /// They are not used after the [`Objects::unpin`].
     #[inline]
     pub(crate) unsafe fn bytes(&self, pinned: &Pinned) -> &[u8] {
+        assert!(!pinned.is_sealed, "{:?} is sealed", pinned.entry);
         // SAFETY: while the pin stands, the slot is neither written nor given back.
         unsafe { self.memory.pages.frames().bytes(pinned.at, pinned.entry.len()) }
+    }
+
+    /// Lends the stored bytes of a pinned object that is not sealed for the time of a call; the
+    /// pin is still there.
+    #[inline]
+    pub(crate) fn with_bytes<R>(&self, pinned: &Pinned, then: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: the caller has the pin, and no bytes leave `then`.
+        then(unsafe { self.bytes(pinned) })
     }
 
     /// Ends a pin.
@@ -194,13 +248,14 @@ impl Objects {
         }
     }
 
-    /// Removes an object; its stored length, if it was there.
-    #[inline]
-    pub(crate) fn remove(&self, lane: usize, index: u32, named: u32) -> Option<usize> {
-        let memory = &self.memory;
-        let entry = self.change(index, named, Entry::freed)?;
-        memory.entries.free(&memory.account, lane, index);
-        Some(entry.len())
+    /// Removes an object under its class's lock; whether it was there.
+    pub(crate) fn remove_locked(&self, thread: usize, index: u32, named: u32) -> bool {
+        let gone = self.change(index, named, Entry::freed).is_some();
+        if gone {
+            self.free_entry(thread, index);
+            self.make_lane(thread);
+        }
+        gone
     }
 
     /// Stores another object under the same entry; false if there is none any more.
@@ -265,7 +320,7 @@ impl Objects {
         loop {
             let entry = self.entry(index, named).filter(|entry| is(*entry))?;
             if !entry.has_place() {
-                if memory.entries.exchange_if(index, entry, to(entry)) {
+                if memory.entries.exchange_if(index, named, entry, to(entry)) {
                     self.filled.went(entry.bytes());
                     return Some(entry);
                 }
@@ -275,12 +330,14 @@ impl Objects {
             let about = memory.zspages.about(place.zspage);
             let Some(class) = self.classes.get(about.class) else { continue };
             let mut state = class.lock();
-            // Now neither can change.
-            if self.entry(index, named) != Some(entry) || !state.has(memory, place.zspage) {
+            // Now it can only be removed.
+            if self.entry(index, named) != Some(entry)
+                || !state.has(memory, place.zspage)
+                || !memory.entries.exchange(index, entry, to(entry))
+            {
                 continue;
             }
             self.count_gone(&mut state, entry);
-            memory.entries.exchange(index, to(entry));
             then();
             state.give_up(memory, place);
             return Some(entry);
@@ -288,7 +345,7 @@ impl Objects {
     }
 
     #[inline]
-    fn count_gone(&self, state: &mut State, entry: Entry) {
+    pub(crate) fn count_gone(&self, state: &mut State, entry: Entry) {
         state.counts.went += 1;
         state.count_off(&self.memory, entry);
         let parts = self.classes.parts_below(state.shape().size, entry.len());
@@ -310,11 +367,21 @@ impl Objects {
     }
 
     /// Removes the objects of a zspage; how many.
-    pub(crate) fn evict(&self, lane: usize, zspage: u32) -> usize {
+    pub(crate) fn evict(&self, thread: usize, zspage: u32) -> usize {
+        self.evict_by(thread, zspage, |state| state.evict(&self.memory, zspage))
+    }
+
+    /// Removes the objects of a zspage that `evict` removes; how many.
+    pub(crate) fn evict_by(
+        &self,
+        thread: usize,
+        zspage: u32,
+        evict: impl FnOnce(&mut State) -> Vec<(u32, usize)>,
+    ) -> usize {
         let memory = &self.memory;
         let Some(class) = self.classes.get(memory.zspages.about(zspage).class) else { return 0 };
         let mut state = class.lock();
-        let gone = state.evict(memory, zspage);
+        let gone = evict(&mut state);
         let size = state.shape().size;
         for (_, len) in &gone {
             let parts = self.classes.parts_below(size, *len);
@@ -322,7 +389,7 @@ impl Objects {
         }
         drop(state);
         for (index, _) in &gone {
-            memory.entries.free(&memory.account, lane, *index);
+            self.free_entry(thread, *index);
         }
         gone.len()
     }
@@ -339,9 +406,27 @@ impl Objects {
     pub(crate) fn settle(&self) -> bool {
         let settle = |class: &Class| {
             let mut state = class.lock();
-            state.limbo() > 0 && state.settle(&self.memory)
+            state.is_waiting() && state.settle(&self.memory)
         };
         self.memory.waiting() > 0 && self.classes.all().filter(|class| settle(class)).count() > 0
+    }
+
+    /// Two classes, locked, in the order of numbers.
+    pub(crate) fn both(
+        &self,
+        one: u32,
+        other: u32,
+    ) -> Option<(MutexGuard<'_, State>, MutexGuard<'_, State>)> {
+        let (first, second) = (self.classes.get(one)?, self.classes.get(other)?);
+        if one == other {
+            return None;
+        }
+        if one < other {
+            let first = first.lock();
+            return Some((first, second.lock()));
+        }
+        let second = second.lock();
+        Some((first.lock(), second))
     }
 
     /// Moves a few objects out of a retired class; whether any was moved.
@@ -352,18 +437,10 @@ impl Objects {
         let before = work.moved;
         for (place, len) in found {
             let target = self.classes.of(len);
-            let Some(other) = self.classes.get(target).filter(|_| target != number) else {
-                continue;
-            };
-            let (mut from, mut to);
-            if number < target {
-                from = class.lock();
-                to = other.lock();
-            } else {
-                to = other.lock();
-                from = class.lock();
-            }
-            let still = from.has(&self.memory, place.zspage) && from.is_retired;
+            let Some((mut from, mut to)) = self.both(number, target) else { continue };
+            let still = from.has(&self.memory, place.zspage)
+                && place.slot < from.shape().objects
+                && from.is_retired;
             if !still || !Classes::fits(&to, len) {
                 continue;
             }

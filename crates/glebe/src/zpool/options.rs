@@ -23,8 +23,9 @@ pub enum AtLimit {
 /// When zspages are compacted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compaction {
-    /// A little with each remove or replace, once it would free more than a hundredth of the
-    /// pool's pages; before anything is refused or evicted; and by request.
+    /// A little with each remove or replace, once it would free more than a two-thousandth of
+    /// the pool's pages; before anything is refused or evicted; and by request. As a pool
+    /// shrinks, what is left over of a size class goes to larger ones.
     #[default]
     Automatic,
     /// Before anything is refused or evicted, and by request.
@@ -41,8 +42,8 @@ pub enum TableChoice {
     /// By these rules, and never otherwise.
     Rules(Rules),
     /// By the kernel's rules for a small pool at first, then by what the pool holds: whenever its
-    /// pages have become a tenth more or fewer, classes are chosen for the lengths there are, if
-    /// that saves more than it costs to move what is there.
+    /// pages have become a sixteenth more or fewer, classes are chosen for the lengths there are,
+    /// if that saves more than it costs to move what is there.
     #[default]
     Fitted,
 }
@@ -68,18 +69,29 @@ pub struct Options {
     pub(crate) table: TableChoice,
     pub(crate) compaction: Compaction,
     pub(crate) codec: Codec,
+    /// No thread keeps slots of what it removed.
+    pub(crate) unparked: bool,
+    /// Whether zspages are sealed: then so many pages wait for the next ones.
+    pub(crate) lends: Option<Pages>,
 }
 
 /// From a limit of this on, zspages may be longer.
 const LARGE: Bytes = Bytes::mib(64);
 const CHAIN_SMALL: Pages = Pages::new(4);
 const CHAIN_LARGE: Pages = Pages::new(8);
+/// Where classes are chosen for what there is.
+const CHAIN_FITTED: Pages = Pages::new(10);
 /// The least size of a slot, as a part of a page: zspages of one page have so many slots.
 const SLOTS_A_PAGE_SHIFT: u32 = 10;
 
 impl Options {
-    /// The most that the pool may hold, everything counted: objects, rounding, free slots and
-    /// tables. Without one, as much as the machine has available when the pool is made.
+    /// The most that the pool may hold, everything counted: objects, rounding, free slots, tables
+    /// and the state of codecs. Without one, as much as the machine has available when the pool is
+    /// made.
+    ///
+    /// With zstd each thread that codes or decodes at the same time as others takes a state of its
+    /// own, of a few hundred KiB: where objects may not be evicted for it, the limit is passed by
+    /// that until some go.
     pub fn limit(mut self, limit: Bytes) -> Self {
         self.limit = Some(limit);
         self
@@ -107,6 +119,21 @@ impl Options {
     /// stored as it is, what one word fills as well.
     pub fn codec(mut self, codec: Codec) -> Self {
         self.codec = codec;
+        self
+    }
+
+    /// Whether a thread keeps a few slots of what it removed for its next objects of the same
+    /// classes, which then need no lock; it does if nothing is said. Otherwise every object goes to
+    /// the fullest zspage that has room, as in the kernel's pool.
+    pub fn parking(mut self, parking: bool) -> Self {
+        self.unparked = !parking;
+        self
+    }
+
+    /// Lets zspages be sealed, and keeps so many of their pages for the next ones. No slot is
+    /// parked then: every object comes and goes under its class's lock.
+    pub(crate) fn lend(mut self, keep: Pages) -> Self {
+        self.lends = Some(keep);
         self
     }
 
@@ -142,7 +169,7 @@ fn rules_of(page: PageSize, chain: Pages) -> Rules {
 /// than it may have.
 pub(crate) fn fitted_rules(page: PageSize) -> Rules {
     let rules = Rules::of_page(page);
-    let (step, chain) = (Bytes::new(rules.step.get() / 2), CHAIN_LARGE);
+    let (step, chain) = (Bytes::new(rules.step.get() / 2), CHAIN_FITTED);
     let least = Bytes::new(chain.bytes(page).get() >> SLOTS_A_PAGE_SHIFT);
     Rules { step, chain, min: rules.min.max(least), ..rules }
 }

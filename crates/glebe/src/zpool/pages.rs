@@ -16,15 +16,16 @@
 
 use super::account::{Account, NoRoom};
 use super::bits::{Bits, RUN_MAX};
-use super::frames::Frames;
+use super::frames::{Frames, DISCARD_MAX};
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 
 /// For each page kept there are so many in use.
-const USED_PER_KEPT: u64 = 256;
-const KEPT_MIN: u64 = 16;
-const KEPT_MAX: u64 = 1024;
-/// Pages of one call at most that gives pages back.
-const TRIM_RUN_MAX: u32 = 256;
+const USED_PER_KEPT: u64 = 2048;
+const KEPT_MIN: u64 = 6;
+const KEPT_MAX: u64 = 64;
+/// Pages of one call at most that gives pages back, and runs of them.
+const TRIM_PAGES_MAX: u32 = 64;
+const TRIM_RUNS_MAX: usize = DISCARD_MAX;
 
 /// See the module.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) struct Pages {
     frames: Frames,
     page_bytes: u64,
     end: u32,
+    /// The least that may be kept.
+    keep: u64,
     supply: Mutex<Supply>,
     used: AtomicU64,
     kept: AtomicU64,
@@ -59,7 +62,13 @@ impl Pages {
     /// A supply of `end` pages.
     pub(crate) fn new(frames: Frames, page_bytes: u64, end: u32) -> Self {
         let (used, kept) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { frames, page_bytes, end, supply: Mutex::new(Supply::default()), used, kept }
+        let supply = Mutex::new(Supply::default());
+        Self { frames, page_bytes, end, keep: KEPT_MIN, supply, used, kept }
+    }
+
+    /// Keeps so many pages at least, if it has them.
+    pub(crate) fn keeping(self, pages: u64) -> Self {
+        Self { keep: self.keep.max(pages), ..self }
     }
 
     #[inline]
@@ -94,7 +103,7 @@ impl Pages {
     /// How many pages may be kept.
     #[inline]
     fn kept_bound(&self) -> u64 {
-        (self.used() / USED_PER_KEPT).clamp(KEPT_MIN, KEPT_MAX)
+        (self.used() / USED_PER_KEPT).clamp(self.keep, self.keep.max(KEPT_MAX))
     }
 
     /// A run of present pages.
@@ -191,8 +200,14 @@ impl Pages {
     /// Gives pages back to the kernel if more are kept than may be. A load where not.
     #[inline]
     pub(crate) fn trim(&self, account: &Account) {
+        self.trim_above(account, 0);
+    }
+
+    /// As [`Pages::trim`], if they are `more` than may be.
+    #[inline]
+    pub(crate) fn trim_above(&self, account: &Account, more: u64) {
         let bound = self.kept_bound();
-        if self.kept() > bound {
+        if self.kept() > bound + more {
             self.trim_to(account, bound / 2);
         }
     }
@@ -202,28 +217,39 @@ impl Pages {
     pub(crate) fn trim_to(&self, account: &Account, left: u64) -> u64 {
         let mut gone = 0;
         loop {
+            let (mut runs, mut count) = ([(0, 0); TRIM_RUNS_MAX], 0);
             let mut supply = lock(&self.supply);
             let most = (supply.kept.len() as u64).saturating_sub(left);
-            let most = most.min(TRIM_RUN_MAX.into()) as u32;
-            let Some((first, count)) = (most > 0).then(|| supply.kept.take_highest(most)).flatten()
-            else {
+            let mut most = most.min(TRIM_PAGES_MAX.into()) as u32;
+            while let Some(run) = (most > 0 && count < TRIM_RUNS_MAX)
+                .then(|| supply.kept.take_highest(most))
+                .flatten()
+            {
+                runs[count] = run;
+                (most, count) = (most - run.1, count + 1);
+            }
+            if count == 0 {
                 return gone;
-            };
+            }
             self.kept.store(supply.kept.len() as u64, Ordering::Relaxed);
             drop(supply);
             // SAFETY: taken out of the kept ones just now, and not yet anybody's.
-            let went = unsafe { self.frames.discard(first, count) }.is_ok();
+            let went = unsafe { self.frames.discard_all(&runs[..count]) };
             let mut supply = lock(&self.supply);
-            if !went {
-                supply.kept.put(first, count);
-                self.kept.store(supply.kept.len() as u64, Ordering::Relaxed);
-                return gone;
+            let mut pages = 0;
+            for (first, count) in &runs[..went] {
+                supply.absent.put(*first, *count);
+                pages += u64::from(*count);
             }
-            supply.absent.put(first, count);
+            runs[went..count].iter().for_each(|(first, count)| supply.kept.put(*first, *count));
+            self.kept.store(supply.kept.len() as u64, Ordering::Relaxed);
             supply.shorten();
             drop(supply);
-            account.release(u64::from(count) * self.page_bytes);
-            gone += u64::from(count);
+            account.release(pages * self.page_bytes);
+            gone += pages;
+            if went < count {
+                return gone;
+            }
         }
     }
 

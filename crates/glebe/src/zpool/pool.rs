@@ -3,26 +3,30 @@
 //! Every call asks first whether this is a forked child ([`Pool::alive`]).
 
 use super::account::Account;
+use super::apart::Apart;
 use super::class::Shape;
 use super::classes::Classes;
 use super::coding::Coding;
-use super::entries::Entries;
+use super::entries::{Entries, Tables};
 use super::entry::{PAGE_MAX, SLOTS_MAX, ZSPAGE_BITS};
 use super::error::Error;
 use super::frames::Frames;
 use super::handle::{pool_number, INDEX_BITS};
+use super::lanes::Lanes;
 use super::memory::{Memory, CLASSES_MAX};
 use super::objects::{Filled, Objects};
 use super::options::{AtLimit, Compaction, Options, TableChoice};
 use super::pages::Pages as Supply;
 use super::refit::Refit;
 use super::size_class::{SizeClass, Table};
+use super::spill::Spill;
+use super::threads::thread_number;
 use super::words::Words;
 use super::zspage::Zspages;
 use crate::stats::LANES;
 use crate::sync::{lock, AtomicU64, MappedWord, Mutex, Ordering};
 use crate::sys::fork::ForkGuard;
-use crate::sys::{meminfo, page_size};
+use crate::sys::{membarrier, meminfo, page_size};
 use crate::units::{Bytes, PageSize, Pages};
 
 /// Address space for each page of the limit: runs of pages are taken where they fit, so that
@@ -56,6 +60,8 @@ pub struct Pool {
     /// The class at which compaction by itself goes on.
     pub(crate) next_class: AtomicU64,
     pub(crate) refit: Refit,
+    pub(crate) apart: Apart,
+    pub(crate) spill: Spill,
     guard: ForkGuard,
 }
 
@@ -75,16 +81,20 @@ impl Pool {
         let frames = Frames::new(Pages::new(pages as u64), page)?;
         let smallest = table.classes().first().map_or(1, |class| class.size.get());
         let entries = (space * page.bytes().get() / smallest).clamp(1, ENTRIES_MAX) as usize;
-        let (words, segments, epochs) = Entries::lens(entries);
-        let (words, segments) = (Words::new(words)?, Words::new(segments)?);
-        let entries = Entries::new(words, segments, Words::new(epochs)?, LANES, page);
+        let entries = Entries::new(Tables::new(entries, page, Words::new)?, LANES, page);
         let zspages = Zspages::new(Words::new(Zspages::table_len(pages))?, page);
         let supply = Supply::new(frames, page.bytes().get(), pages as u32);
+        let supply = supply.keeping(options.lends.map_or(0, Pages::get));
         let account = Account::new(options.limit.map_or(u64::MAX, Bytes::get));
         let memory = Memory::new(entries, zspages, supply, account);
         let classes = Classes::new(page.shift());
+        // Without the barrier nobody could look into another thread's lane, and a zspage of which
+        // a slot is parked could not be sealed.
+        let may_park = options.lends.is_none() && !options.unparked;
+        let has_lanes = may_park && membarrier::register().is_ok();
+        let lanes = Lanes::new(if has_lanes { classes.part_lens().len() } else { 0 });
         let pool = Self {
-            objects: Objects { memory, classes, filled: Filled::new() },
+            objects: Objects { memory, classes, filled: Filled::new(), lanes },
             coding: Coding::new(&options.codec, page.bytes().as_usize())?,
             number: pool_number(POOLS.fetch_add(1, Ordering::Relaxed)),
             page,
@@ -95,14 +105,18 @@ impl Pool {
             idle_hand: AtomicU64::new(0),
             next_class: AtomicU64::new(0),
             refit: Refit::new(options.table == TableChoice::Fitted),
+            apart: Apart::new(),
+            spill: Spill::new(),
             guard: ForkGuard::new(),
         };
         pool.use_table(&table)?;
-        let fixed = pool.fixed_bytes();
+        let (_, codec) = pool.coding.count();
+        let fixed = pool.fixed_bytes() + codec;
         if !pool.objects.memory.account.charge(fixed) {
             let limit = Bytes::new(pool.objects.memory.account.limit());
             return Err(Error::LimitBelowHeld { limit, held: Bytes::new(fixed) });
         }
+        pool.look_if_due();
         Ok(pool)
     }
 
@@ -153,6 +167,9 @@ impl Pool {
     pub(crate) fn change_table(&self, now: &mut Table, table: &Table) -> Result<(), Error> {
         let before = self.objects.classes.held_bytes() + now.held().get();
         self.use_table(table)?;
+        if self.objects.settle_lanes(thread_number()) {
+            self.objects.classes.let_change();
+        }
         *now = table.clone();
         let after = self.objects.classes.held_bytes() + table.held().get();
         let account = &self.objects.memory.account;

@@ -18,6 +18,7 @@ use super::error::Error;
 use super::objects::Stored;
 use super::options::Budget;
 use super::pool::Pool;
+use super::threads::thread_number;
 use crate::sync::Ordering;
 use crate::units::{Bytes, Pages};
 
@@ -63,8 +64,9 @@ impl Pool {
     /// to store what became smaller.
     ///
     /// # Errors
-    /// [`Error::NoBudget`] for a budget of zero, [`Error::OtherZstd`], or [`Error::Codec`] for a
-    /// level that there is not.
+    /// [`Error::NoBudget`] for a budget of zero, [`Error::OtherZstd`], [`Error::Codec`] for a level
+    /// that there is not, or [`Error::Full`] where the limit leaves no room for what `zstd` needs
+    /// at work.
     pub fn recompress(&self, zstd: &Zstd, budget: Budget) -> Result<Recompressed, Error> {
         self.alive()?;
         let until = match budget {
@@ -73,7 +75,8 @@ impl Pool {
             Budget::Time(time) => Instant::now().checked_add(time),
             Budget::Pages(_) | Budget::All => None,
         };
-        let (coder, done) = (self.coding.idle(zstd)?, Recompressed::default());
+        let (coder, done) = (self.idle_coder(zstd)?, Recompressed::default());
+        self.objects.disown_all(thread_number());
         let object = vec![0; self.page.bytes().as_usize()];
         let mut call = Call { coder, budget, until, done, object };
         let (_, end) = self.objects.memory.zspages.made();
@@ -84,7 +87,29 @@ impl Pool {
             }
             self.idle_hand.store((zspage + 1).into(), Ordering::Relaxed);
         }
+        self.count_codec();
         Ok(call.done)
+    }
+
+    /// The coder of idle objects. The first time there must be room for it.
+    fn idle_coder(&self, zstd: &Zstd) -> Result<&Coder, Error> {
+        if let Some(coder) = self.coding.idle(zstd)? {
+            return Ok(coder);
+        }
+        let coder = self.coding.make_idle(zstd)?;
+        let (account, bytes) = (&self.objects.memory.account, coder.bytes());
+        let mut trimmed = false;
+        while !account.charge(bytes) {
+            if !self.make_room(&mut trimmed) {
+                let (held, limit) = (Bytes::new(account.held()), Bytes::new(account.limit()));
+                return Err(Error::Full { len: bytes as usize, held, limit });
+            }
+        }
+        if !self.coding.keep_idle(zstd, coder) {
+            account.release(bytes);
+        }
+        // That of another thread is as good, if it is the same.
+        self.coding.idle(zstd)?.ok_or(Error::OtherZstd)
     }
 
     /// Codes the objects of a zspage again, if it is idle; whether it may go on.

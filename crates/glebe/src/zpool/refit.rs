@@ -1,9 +1,9 @@
 //! The table of a pool follows its objects, where [`TableChoice::Fitted`] asks for that.
 //!
-//! Looked at when the pages in use have become a tenth more or fewer since the last look, and
+//! Looked at when the pages in use have become a sixteenth more or fewer since the last look, and
 //! changed if the estimate for the objects there are says that it saves enough. A class that is
 //! there stays where that costs less than to move its objects. One thread looks; others go on.
-//! Cost: two loads an operation; a look is a walk over the classes and a fit of some microseconds
+//! Cost: a look is a walk over the classes and a fit of some microseconds
 //! to milliseconds.
 //!
 //! [`TableChoice::Fitted`]: super::options::TableChoice::Fitted
@@ -21,15 +21,17 @@ const PAGES_MIN: u64 = 256;
 /// A new table saves at least one byte of so many held.
 const HELD_PER_SAVED: f64 = 1000.0;
 /// Held bytes for which one byte is moved.
-const MOVE_COST: f64 = 0.01;
+const MOVE_COST: f64 = 0.005;
 /// What part of the pages more or fewer makes it look again.
-const CHANGE_PARTS: u64 = 10;
-/// What an object, a slot, a zspage and a class take beside the pages.
+const CHANGE_PARTS: u64 = 16;
+/// What an object, a slot, a zspage and a class take beside the pages. What is left over of a
+/// class goes to others in part.
 const METADATA: Metadata = Metadata {
     object: Bytes::new(8),
     slot: Bytes::new(4),
     zspage: Bytes::new(40),
     class: Bytes::new(640),
+    left_percent: 80,
 };
 
 /// Between which numbers of pages in use nothing is looked at.
@@ -45,6 +47,11 @@ impl Refit {
         Self { low: AtomicU64::new(0), high: AtomicU64::new(high) }
     }
 
+    /// From which number of pages in use on, and below which, nothing is looked at.
+    pub(crate) fn bounds(&self) -> (u64, u64) {
+        (self.low.load(Ordering::Relaxed), self.high.load(Ordering::Relaxed))
+    }
+
     /// The table stays as it is from now on; the caller has its lock.
     pub(crate) fn stop(&self) {
         self.low.store(0, Ordering::Relaxed);
@@ -53,11 +60,9 @@ impl Refit {
 }
 
 impl Pool {
-    #[inline]
-    pub(crate) fn refit_if_due(&self) {
-        let used = self.objects.memory.pages.used();
-        let Refit { low, high } = &self.refit;
-        if used < low.load(Ordering::Relaxed) || used >= high.load(Ordering::Relaxed) {
+    pub(crate) fn refit_if_due(&self, used: u64) {
+        let (low, high) = self.refit.bounds();
+        if used < low || used >= high {
             self.refit(used);
         }
     }
@@ -86,11 +91,23 @@ impl Pool {
     fn histogram_on(&self, rules: &super::size_class::Rules) -> Result<Histogram, RulesError> {
         let mut histogram = Histogram::new(rules)?;
         let longest = rules.page.bytes().get() as usize;
-        for class in self.objects.classes.all() {
+        let classes = &self.objects.classes;
+        let mut sums = vec![0_u64; classes.part_lens().len()];
+        classes.add_strays(&mut sums);
+        self.objects.lanes.add_lengths(&mut sums);
+        for class in classes.all() {
             let state = class.lock();
-            for (parts, objects) in state.below.iter().enumerate().filter(|(_, n)| **n > 0) {
-                let len = self.objects.classes.len_of(state.shape().size, parts);
-                histogram.add(len.clamp(1, longest), (*objects).into());
+            for (parts, objects) in state.below.iter().enumerate().filter(|(_, n)| **n != 0) {
+                let len = classes.len_of(state.shape().size, parts);
+                let sum = &mut sums[classes.part_of_len(len)];
+                *sum = sum.wrapping_add(i64::from(*objects as i32) as u64);
+            }
+        }
+        for (len, sum) in classes.part_lens().zip(sums) {
+            // Less than none: an object that another thread removes just now.
+            let objects = (sum as i64).max(0) as u64;
+            if objects > 0 {
+                histogram.add(len.clamp(1, longest), objects);
             }
         }
         Ok(histogram)

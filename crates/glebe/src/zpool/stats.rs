@@ -6,15 +6,16 @@
 //!   and the second
 //! * `held_bytes = used_pages + kept_pages, in bytes, + metadata_bytes`
 //! * `stored_bytes <= original_bytes`, of which same-filled objects have `same_bytes`
-//! * `stored_bytes <= slot_bytes <= used_pages in bytes`
-//! * `page_objects <= used_pages`
+//! * `stored_bytes <= slot_bytes <= used_pages + sealed_pages, in bytes`
+//! * `page_objects <= used_pages + sealed_pages`
 //! * the sums over the classes and the same-filled objects, which no class has, are the totals
 
 use std::fmt::Write;
 
 use super::groups::GROUPS;
 use super::pool::Pool;
-use crate::stats::{json, listed, openmetrics, text, Row, Set, Unit, Value};
+use super::threads::thread_number;
+use crate::stats::{families, json, listed, openmetrics, text, Row, Set, Unit, Value};
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 
@@ -44,7 +45,7 @@ statistics! {
     Counter {
         inserted Count "objects that were stored, by insert or replace";
         removed Count "objects that went by remove or replace";
-        evicted Count "objects that were removed for others at the limit";
+        evicted Count "objects that were removed for others at the limit, or were recalled";
         moved Count "objects that compaction moved";
         compacted_pages Pages "pages that compaction freed (zram: pages_compacted)";
         page_objects_since Count "objects that came to take a page each (zram: huge_pages_since)";
@@ -59,6 +60,7 @@ statistics! {
         limbo_slots Count "slots that wait until nobody reads there";
         zspages Count "zspages";
         used_pages Pages "pages of zspages (zram: mem_used_total)";
+        sealed_pages Pages "pages of zspages that are lent by a reserve";
         kept_pages Pages "pages that wait for the next zspage";
         freeable_pages Pages "pages that compaction would free";
         metadata_bytes Bytes "bytes of everything that is held besides pages";
@@ -93,23 +95,102 @@ pub struct ClassStats {
     pub original: Bytes,
     /// Zspages.
     pub zspages: u64,
+    /// Those among them whose pages are lent by a reserve.
+    pub sealed: u64,
     /// Pages of them that compaction would free.
     pub freeable: Pages,
     /// Whether the table has it no more: it is being emptied.
     pub is_retired: bool,
 }
 
-/// What every name in OpenMetrics begins with.
+/// What every name in OpenMetrics begins with, and that of a class.
 const PREFIX: &str = "glebe_zpool_";
+const CLASS_PREFIX: &str = "glebe_zpool_class_";
+
+/// The groups as the kernel's columns name them, from the emptiest to the full.
+const FULLNESS: [&str; GROUPS] =
+    ["0%", "10%", "20%", "30%", "40%", "50%", "60%", "70%", "80%", "90%", "99%", "100%"];
+
+impl ClassStats {
+    /// What goes up and down; the rest tells the class from others.
+    fn rows(&self) -> Vec<Row<'_>> {
+        let row = |name, unit, value, what| Row { name, value: Value::Gauge(unit, value), what };
+        vec![
+            row("allocated", Unit::Count, self.allocated, "slots of all zspages"),
+            row("used", Unit::Count, self.used, "objects there"),
+            row("limbo", Unit::Count, self.limbo, "slots that wait until nobody reads there"),
+            row("stored_bytes", Unit::Bytes, self.stored.get(), "bytes of the objects as stored"),
+            row("original_bytes", Unit::Bytes, self.original.get(), "bytes as they were given"),
+            row("zspages", Unit::Count, self.zspages, "zspages"),
+            row("sealed", Unit::Count, self.sealed, "zspages that are lent by a reserve"),
+            row("freeable_pages", Unit::Pages, self.freeable.get(), "that compaction would free"),
+        ]
+    }
+
+    /// No two classes have all of them in common.
+    fn labels(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("size", self.size.get().to_string()),
+            ("pages_per_zspage", self.pages_per_zspage.get().to_string()),
+            ("objects_per_zspage", self.objects_per_zspage.to_string()),
+        ]
+    }
+
+    /// The names of the columns of the kernel's own table of a pool's classes, a line.
+    #[must_use]
+    pub fn table_head() -> String {
+        let mut out = String::from(" class  size");
+        for name in &FULLNESS[1..] {
+            let _ = write!(out, "{name:>9}");
+        }
+        out.push_str(" obj_allocated   obj_used pages_used pages_per_zspage freeable\n");
+        out
+    }
+
+    /// A line of that table, of the class with `number`.
+    #[must_use]
+    pub fn table_row(&self, number: u64) -> String {
+        let mut out = format!("{number:>6} {:>5}", self.size.get());
+        for zspages in &self.groups[1..] {
+            let _ = write!(out, "{zspages:>9}");
+        }
+        let _ = writeln!(
+            out,
+            " {:>13} {:>10} {:>10} {:>16} {:>8}",
+            self.allocated,
+            self.used,
+            self.zspages * self.pages_per_zspage.get(),
+            self.pages_per_zspage.get(),
+            self.freeable.get(),
+        );
+        out
+    }
+
+    fn to_json(&self) -> String {
+        let shape = self.labels().into_iter().map(|(name, value)| format!("\"{name}\": {value}"));
+        let shape: Vec<String> = shape.collect();
+        let rows = json(&self.rows());
+        let rows = rows.trim_matches(['{', '}', ' ']);
+        format!("{{ {}, {rows}, \"groups\": {:?} }}", shape.join(", "), self.groups)
+    }
+}
+
+/// A count modulo 2^64 that may be less than nothing.
+fn above_zero(count: u64) -> u64 {
+    (count as i64).max(0) as u64
+}
 
 impl Pool {
     /// The statistics now: O(zspages).
     #[must_use]
     pub fn stats(&self) -> Stats {
         let memory = &self.objects.memory;
+        if self.alive().is_ok() {
+            self.objects.settle_lanes(thread_number());
+            self.after_gone();
+        }
         let mut stats = Stats::default();
-        let mut own = memory.pages.held_bytes() + memory.entries.held().1 + memory.zspages.held().1;
-        own += self.coding.held_bytes();
+        let (vectors, charged) = self.vectors();
         let (came, went, given) = self.objects.filled.counts();
         (stats.inserted, stats.removed) = (came, went);
         (stats.same_objects, stats.same_bytes) = (came.saturating_sub(went), given);
@@ -117,25 +198,29 @@ impl Pool {
         for class in self.objects.classes.all() {
             let state = class.lock();
             let (shape, counts) = (state.shape(), state.counts);
-            own += state.held_bytes();
             stats.inserted += counts.came;
             stats.removed += counts.went;
             stats.evicted += counts.evicted;
             stats.page_objects_since += counts.paged;
             stats.moved += counts.moved_in;
-            stats.compacted_pages += counts.compacted * u64::from(shape.pages);
+            stats.compacted_pages += counts.compacted;
             let zspages = u64::from(state.zspages());
             if state.is_retired && zspages == 0 {
                 continue;
             }
-            stats.objects += counts.objects;
-            stats.stored_bytes += counts.bytes;
+            // What lanes have counted since is not in it: a class may seem to have lost more than
+            // it had.
+            let (objects, bytes) = (above_zero(counts.objects), above_zero(counts.bytes));
+            stats.objects = stats.objects.wrapping_add(counts.objects);
+            stats.stored_bytes = stats.stored_bytes.wrapping_add(counts.bytes);
             stats.original_bytes = stats.original_bytes.wrapping_add(counts.given);
-            stats.slot_bytes += counts.objects * u64::from(shape.size);
+            stats.slot_bytes += objects * u64::from(shape.size);
             stats.limbo_slots += state.limbo() as u64;
             stats.zspages += zspages;
+            let sealed = state.sealed();
+            stats.sealed_pages += sealed * u64::from(shape.pages);
             if (shape.objects, shape.pages) == (1, 1) {
-                stats.page_objects += counts.objects;
+                stats.page_objects += objects;
             }
             stats.classes.push(ClassStats {
                 size: Bytes::new(state.longest.into()),
@@ -143,11 +228,12 @@ impl Pool {
                 objects_per_zspage: shape.objects.into(),
                 groups: state.group_counts(),
                 allocated: zspages * u64::from(shape.objects),
-                used: counts.objects,
+                used: objects,
                 limbo: state.limbo() as u64,
-                stored: Bytes::new(counts.bytes),
-                original: Bytes::new(counts.given),
+                stored: Bytes::new(bytes),
+                original: Bytes::new(above_zero(counts.given)),
                 zspages,
+                sealed,
                 freeable: Pages::new(u64::from(state.freeable() * shape.pages)),
                 is_retired: state.is_retired,
             });
@@ -157,7 +243,8 @@ impl Pool {
         stats.kept_pages = memory.pages.kept();
         stats.freeable_pages = memory.freeable();
         let pages = Pages::new(stats.used_pages + stats.kept_pages).bytes(page_size());
-        stats.metadata_bytes = memory.account.held().saturating_sub(pages.get()) + own;
+        stats.metadata_bytes =
+            (memory.account.held() + vectors).saturating_sub(pages.get() + charged);
         stats.held_bytes = pages.get() + stats.metadata_bytes;
         stats.held_bytes_max = memory.account.most().max(stats.held_bytes);
         let limit = memory.account.limit();
@@ -209,40 +296,48 @@ impl Stats {
     /// The classes in the columns of the kernel's own table.
     #[must_use]
     pub fn class_table(&self) -> String {
-        let mut out = String::from(" class  size");
-        for percent in (10..100).step_by(10).chain([99, 100]) {
-            let _ = write!(out, "{:>9}", format!("{percent}%"));
-        }
-        out.push_str(" obj_allocated   obj_used pages_used pages_per_zspage freeable\n");
-        for (number, class) in self.classes.iter().enumerate() {
-            let _ = write!(out, "{number:>6} {:>5}", class.size.get());
-            for zspages in &class.groups[1..] {
-                let _ = write!(out, "{zspages:>9}");
-            }
-            let _ = writeln!(
-                out,
-                " {:>13} {:>10} {:>10} {:>16} {:>8}",
-                class.allocated,
-                class.used,
-                class.zspages * class.pages_per_zspage.get(),
-                class.pages_per_zspage.get(),
-                class.freeable.get(),
-            );
-        }
-        out
+        let rows = self.classes.iter().enumerate();
+        let rows: String = rows.map(|(number, class)| class.table_row(number as u64)).collect();
+        ClassStats::table_head() + &rows
     }
 
-    /// One JSON object of the totals; names end in their unit where it is not a count.
+    fn classes_in_use(&self) -> impl Iterator<Item = &ClassStats> {
+        self.classes.iter().filter(|class| class.zspages > 0)
+    }
+
+    /// One JSON object of the totals and, in `classes`, of each class that has zspages; names end
+    /// in their unit where it is not a count. `groups` are zspages by fullness, as in
+    /// [`ClassStats::groups`].
     #[must_use]
     pub fn to_json(&self) -> String {
-        json(&self.rows())
+        let classes: Vec<String> = self.classes_in_use().map(ClassStats::to_json).collect();
+        let totals = json(&self.rows());
+        let totals = totals.trim_end_matches(['}', ' ']);
+        format!("{totals}, \"classes\": [{}] }}", classes.join(", "))
     }
 
-    /// OpenMetrics 1.0 text of the totals; pages of memory are bytes there.
+    /// OpenMetrics 1.0 text of the totals, and of each class that has zspages by size and shape;
+    /// pages of memory are bytes there.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
-        let sets = [Set { labels: Vec::new(), rows: self.rows() }];
-        openmetrics(PREFIX, page_size().bytes(), &sets)
+        let page = page_size().bytes();
+        let classes = self.classes_in_use();
+        let classes = classes.map(|class| Set { labels: class.labels(), rows: class.rows() });
+        let classes: Vec<Set> = classes.collect();
+        let groups = self.classes_in_use().flat_map(|class| {
+            let groups = FULLNESS.into_iter().zip(class.groups);
+            groups.filter(|(_, zspages)| *zspages > 0).map(|(fullness, zspages)| {
+                let labels = class.labels().into_iter().chain([("fullness", fullness.into())]);
+                let (name, value) = ("fullness_zspages", Value::Gauge(Unit::Count, zspages));
+                let rows = vec![Row { name, value, what: "zspages that are no fuller than that" }];
+                Set { labels: labels.collect(), rows }
+            })
+        });
+        let groups: Vec<Set> = groups.collect();
+        let totals = [Set { labels: Vec::new(), rows: self.rows() }];
+        families(CLASS_PREFIX, page, &classes)
+            + &families(CLASS_PREFIX, page, &groups)
+            + &openmetrics(PREFIX, page, &totals)
     }
 
     /// Tests the identities of the module's head; they hold while no call is under way.
@@ -263,17 +358,20 @@ impl Stats {
         same("original", self.original_bytes, original + self.same_bytes)?;
         same("stored", self.stored_bytes, of(|class| class.stored.get()))?;
         same("freeable", self.freeable_pages, of(|class| class.freeable.get()))?;
-        let pages = of(|class| class.zspages * class.pages_per_zspage.get());
+        let pages = of(|class| (class.zspages - class.sealed) * class.pages_per_zspage.get());
         same("used pages", self.used_pages, pages)?;
+        let sealed = of(|class| class.sealed * class.pages_per_zspage.get());
+        same("sealed pages", self.sealed_pages, sealed)?;
         same("zspages", self.zspages, of(|class| class.groups.iter().sum()))?;
-        if self.stored_bytes > self.slot_bytes || self.slot_bytes > self.used_pages * page {
+        let all_pages = self.used_pages + self.sealed_pages;
+        if self.stored_bytes > self.slot_bytes || self.slot_bytes > all_pages * page {
             let (stored, slots) = (self.stored_bytes, self.slot_bytes);
-            return Err(format!("stored {stored}, slots {slots}, pages {}", self.used_pages));
+            return Err(format!("stored {stored}, slots {slots}, pages {all_pages}"));
         }
         let (given, paged) = (self.original_bytes, self.page_objects);
-        if self.stored_bytes > given - self.same_bytes || paged > self.used_pages {
-            let (stored, pages) = (self.stored_bytes, self.used_pages);
-            return Err(format!("stored {stored} of {given}, {paged} pages of {pages} by objects"));
+        if self.stored_bytes > given - self.same_bytes || paged > all_pages {
+            let stored = self.stored_bytes;
+            return Err(format!("stored {stored} of {given}, {paged} pages of {all_pages}"));
         }
         Ok(())
     }

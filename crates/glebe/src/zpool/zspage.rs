@@ -18,7 +18,8 @@
 //! block that leaves is replaced by the last, so blocks take no more memory than zspages are
 //! there. Words of the table change under the lock of the class that the zspage belongs to; what
 //! is read without it is proved by the entry that led there, or checked again under the lock.
-//! Pages of the table that no zspage needs leave. `age` counts zspages made before this one.
+//! Pages of the table that no zspage needs leave. `age` counts zspages made before this one, or
+//! before it was found to be read.
 
 use super::account::{Account, NoRoom};
 use super::bits::Bits;
@@ -35,10 +36,16 @@ const REFERENCED: u64 = 1 << 44;
 const EXISTS: u64 = 1 << 45;
 /// It was looked at for idle objects.
 const LOOKED_AT: u64 = 1 << 46;
+/// Its bytes are elsewhere: it has no pages of its own.
+const SEALED: u64 = 1 << 47;
+/// No object has been parked of it since all were tried with the codec of idle ones.
+const UNPARKED: u64 = 1 << 48;
 const AGE_AT: u32 = 32;
 
-/// Of so many numbers in use one may be free before the table counts as sparse.
-const USED_PER_FREE: u32 = 4;
+/// Of so many numbers in use one may be free before the table counts as sparse, and of a page of
+/// them one in so many.
+const USED_PER_FREE: u32 = 8;
+const PAGE_PER_FREE: u32 = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -66,6 +73,9 @@ pub(crate) struct About {
     pub(crate) page: u32,
     pub(crate) exists: bool,
     pub(crate) is_referenced: bool,
+    pub(crate) is_sealed: bool,
+    /// Nothing was parked of it since [`Zspages::set_unparked`].
+    pub(crate) is_unparked: bool,
 }
 
 impl Zspages {
@@ -76,6 +86,11 @@ impl Zspages {
     /// The words that [`Zspages::new`] wants for `most` zspages.
     pub(crate) const fn table_len(most: usize) -> usize {
         most * WORDS
+    }
+
+    /// How many zspages there may be.
+    pub(crate) fn most(&self) -> usize {
+        self.table.len() / WORDS
     }
 
     fn per_page(&self) -> u32 {
@@ -134,8 +149,7 @@ impl Zspages {
             numbers.made
         };
         let at = number as usize * WORDS;
-        let age = u64::from(made) << AGE_AT | u64::from(ordinal);
-        self.table[at + 1].store(age, Ordering::Relaxed);
+        self.set_age(number, made, ordinal);
         let word = u64::from(class) << CLASS_AT | u64::from(page) | EXISTS;
         self.table[at].store(word, Ordering::Release);
     }
@@ -146,7 +160,7 @@ impl Zspages {
         self.drop_number(account, number);
     }
 
-    /// Gives a number back that was never set.
+    /// Gives a number back that was never set, or was ended.
     pub(crate) fn drop_number(&self, account: &Account, number: u32) {
         let page = number / self.per_page();
         let mut numbers = lock(&self.numbers);
@@ -169,13 +183,37 @@ impl Zspages {
     }
 
     /// What the table says of a zspage; nothing sensible where there is none.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn about(&self, number: u32) -> About {
         let word = self.table.get(number as usize * WORDS);
-        let word = word.map_or(0, |word| word.load(Ordering::Acquire));
+        let word = word.map_or(0, |word| word.load(Ordering::SeqCst));
         let class = (word >> CLASS_AT) as u32 & ((1 << CLASS_BITS) - 1);
         let (exists, is_referenced) = (word & EXISTS != 0, word & REFERENCED != 0);
-        About { class, page: word as u32, exists, is_referenced }
+        let (is_sealed, is_unparked) = (word & SEALED != 0, word & UNPARKED != 0);
+        About { class, page: word as u32, exists, is_referenced, is_sealed, is_unparked }
+    }
+
+    /// Says that the bytes are elsewhere, under its class's lock. The caller looks at the pins
+    /// after it.
+    pub(crate) fn set_sealed(&self, number: u32) {
+        self.table[number as usize * WORDS].fetch_or(SEALED, Ordering::SeqCst);
+    }
+
+    /// Ends a sealed zspage, whose number is still taken, under its class's lock.
+    pub(crate) fn end(&self, number: u32) {
+        self.table[number as usize * WORDS].store(0, Ordering::Relaxed);
+    }
+
+    /// Begins to watch for what is parked, under its class's lock. The caller looks at the entries
+    /// after it.
+    pub(crate) fn set_unparked(&self, number: u32) {
+        self.table[number as usize * WORDS].fetch_or(UNPARKED, Ordering::SeqCst);
+    }
+
+    /// Something is about to be parked: its entry was exchanged before.
+    #[cold]
+    pub(crate) fn set_parked(&self, number: u32) {
+        self.table[number as usize * WORDS].fetch_and(!UNPARKED, Ordering::SeqCst);
     }
 
     /// Remembers that an object was read; the caller has the zspage pinned.
@@ -184,9 +222,17 @@ impl Zspages {
         self.table[number as usize * WORDS].fetch_or(REFERENCED, Ordering::Relaxed);
     }
 
-    /// Forgets it; under its class's lock.
-    pub(crate) fn forget(&self, number: u32) {
-        self.table[number as usize * WORDS].fetch_and(!REFERENCED, Ordering::Relaxed);
+    /// Forgets it, and counts the zspage as made just now, when `made` were; under its class's
+    /// lock.
+    pub(crate) fn forget(&self, number: u32, made: u32) {
+        let at = number as usize * WORDS;
+        self.table[at].fetch_and(!REFERENCED, Ordering::Relaxed);
+        self.set_age(number, made, self.ordinal(number));
+    }
+
+    fn set_age(&self, number: u32, made: u32, ordinal: u32) {
+        let word = u64::from(made) << AGE_AT | u64::from(ordinal);
+        self.table[number as usize * WORDS + 1].store(word, Ordering::Relaxed);
     }
 
     /// Whether nothing of it was read since the last call, of which there was one; under its
@@ -209,7 +255,7 @@ impl Zspages {
         word.store(age | u64::from(ordinal), Ordering::Relaxed);
     }
 
-    /// How many zspages were made since this one.
+    /// How many zspages were made since this one, or since it was found to be read.
     pub(crate) fn age(&self, number: u32, made: u32) -> u32 {
         let word = self.table[number as usize * WORDS + 1].load(Ordering::Relaxed);
         made.wrapping_sub((word >> AGE_AT) as u32)
@@ -231,7 +277,7 @@ impl Zspages {
         }
         let free = numbers.free.len() as u32;
         let used = numbers.fresh - free;
-        (free > used / USED_PER_FREE + self.per_page()).then(|| numbers.fresh - 1)
+        (free > used / USED_PER_FREE + self.per_page() / PAGE_PER_FREE).then(|| numbers.fresh - 1)
     }
 
     /// Bytes of its tables: those that are charged, and those that are not.
@@ -246,6 +292,10 @@ impl Zspages {
 /// No block or slot.
 pub(crate) const NONE: u32 = u32::MAX;
 const NO_SLOT: u32 = 0xffff;
+/// Of the flags beside the first free slot: an open zspage of a lifetime group.
+const OPEN: u32 = 1 << 16;
+/// It is sealed, or about to be: no slot of it is given out.
+const IS_SEALED: u32 = 1 << 17;
 /// Of a back pointer: the slot holds no object.
 const FREE: u32 = 1 << 31;
 /// Of a back pointer: the slot waits for readers to leave.
@@ -274,9 +324,10 @@ const CHUNK_EXTRA: u64 = 16;
 pub(crate) struct Blocks {
     chunks: Vec<Box<[u32]>>,
     len: u32,
-    stride: usize,
+    /// Words of a block.
+    stride: u16,
     /// Blocks of a chunk, as a power of two.
-    shift: u32,
+    shift: u8,
 }
 
 impl Blocks {
@@ -284,7 +335,12 @@ impl Blocks {
     pub(crate) fn new(objects: u32) -> Self {
         let stride = BACK + objects as usize;
         let fit = (CHUNK_BYTES / (stride * size_of::<u32>())).max(1);
-        Self { chunks: Vec::new(), len: 0, stride, shift: fit.ilog2() }
+        Self { chunks: Vec::new(), len: 0, stride: stride as u16, shift: fit.ilog2() as u8 }
+    }
+
+    #[inline]
+    fn stride(&self) -> usize {
+        self.stride.into()
     }
 
     /// How many there are.
@@ -295,7 +351,7 @@ impl Blocks {
 
     /// What a chunk takes.
     fn chunk_bytes(&self) -> u64 {
-        ((self.stride * size_of::<u32>()) << self.shift) as u64 + CHUNK_EXTRA
+        ((self.stride() * size_of::<u32>()) << self.shift) as u64 + CHUNK_EXTRA
     }
 
     /// Adds the block of a new zspage; its ordinal.
@@ -310,7 +366,7 @@ impl Blocks {
             if !account.charge(self.chunk_bytes()) {
                 return Err(NoRoom::Limit);
             }
-            self.chunks.push(vec![0; self.stride << self.shift].into_boxed_slice());
+            self.chunks.push(vec![0; self.stride() << self.shift].into_boxed_slice());
         }
         self.len += 1;
         let block = self.at_mut(ordinal);
@@ -326,7 +382,7 @@ impl Blocks {
     pub(crate) fn remove(&mut self, account: &Account, ordinal: u32) -> Option<u32> {
         let last = self.len - 1;
         if ordinal != last {
-            for word in 0..self.stride {
+            for word in 0..self.stride() {
                 let moved = self.at(last)[word];
                 self.at_mut(ordinal)[word] = moved;
             }
@@ -345,14 +401,15 @@ impl Blocks {
 
     #[inline]
     fn at(&self, ordinal: u32) -> &[u32] {
-        let first = (ordinal & ((1 << self.shift) - 1)) as usize * self.stride;
-        &self.chunks[(ordinal >> self.shift) as usize][first..first + self.stride]
+        let first = (ordinal & ((1 << self.shift) - 1)) as usize * self.stride();
+        &self.chunks[(ordinal >> self.shift) as usize][first..first + self.stride()]
     }
 
     #[inline]
     fn at_mut(&mut self, ordinal: u32) -> &mut [u32] {
-        let first = (ordinal & ((1 << self.shift) - 1)) as usize * self.stride;
-        &mut self.chunks[(ordinal >> self.shift) as usize][first..first + self.stride]
+        let first = (ordinal & ((1 << self.shift) - 1)) as usize * self.stride();
+        let end = first + self.stride();
+        &mut self.chunks[(ordinal >> self.shift) as usize][first..end]
     }
 
     #[inline]
@@ -392,14 +449,28 @@ impl Blocks {
         self.at_mut(ordinal)[which] = to;
     }
 
-    /// Whether it stands in no list although it has room.
-    pub(crate) fn is_open(&self, ordinal: u32) -> bool {
-        self.at(ordinal)[HEAD] >> 16 != 0
+    /// Whether it stands in a list: it is neither a lifetime group's nor sealed.
+    pub(crate) fn is_listed(&self, ordinal: u32) -> bool {
+        self.at(ordinal)[HEAD] >> 16 == 0
     }
 
     pub(crate) fn set_open(&mut self, ordinal: u32, open: bool) {
+        self.set_flag(ordinal, OPEN, open);
+    }
+
+    /// Whether it is sealed, or about to be.
+    #[inline]
+    pub(crate) fn is_sealed(&self, ordinal: u32) -> bool {
+        self.at(ordinal)[HEAD] & IS_SEALED != 0
+    }
+
+    pub(crate) fn set_sealed(&mut self, ordinal: u32, sealed: bool) {
+        self.set_flag(ordinal, IS_SEALED, sealed);
+    }
+
+    fn set_flag(&mut self, ordinal: u32, flag: u32, value: bool) {
         let head = &mut self.at_mut(ordinal)[HEAD];
-        *head = *head & 0xffff | u32::from(open) << 16;
+        *head = *head & !flag | if value { flag } else { 0 };
     }
 
     /// Takes a free slot, of which there is one, for the entry of `index`.

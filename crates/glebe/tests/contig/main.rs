@@ -9,7 +9,9 @@
 //! fork and waitpid only, in a process that runs one test.
 #![allow(unsafe_code)]
 
+mod certificate;
 mod child;
+mod plans;
 mod pool;
 mod reserve;
 mod use_all;

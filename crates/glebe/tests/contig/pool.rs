@@ -7,7 +7,7 @@ use glebe::contig::{Contig, Source};
 use glebe::sys::lock_file::LockFile;
 use glebe::units::Bytes;
 
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const LOCK: &str = "/run/lock/glebe-hugetlb.lock";
 const RECORD: &str = "/run/lock/glebe-hugetlb.claims";
 const SIZE: u64 = 2 << 20;
@@ -55,6 +55,7 @@ impl Machine {
             if before == after {
                 return Ok(());
             }
+            println!("base {before} before, {after} after");
             seen.push((before, after));
         }
         Err(format!("pages of the pool less those claimed, before and after: {seen:?}"))
@@ -63,8 +64,11 @@ impl Machine {
 
 fn base() -> i128 {
     let _lock = LockFile::acquire(Path::new(LOCK)).unwrap();
-    let pages: i128 = fs::read_to_string(POOL).unwrap().trim().parse().unwrap();
-    pages - record().into_iter().map(|(_, pages)| i128::from(pages)).sum::<i128>()
+    // Surplus pages come and go with who uses them.
+    let [all, surplus] = ["nr_hugepages", "surplus_hugepages"].map(|name| -> i128 {
+        fs::read_to_string(Path::new(POOL).join(name)).unwrap().trim().parse().unwrap()
+    });
+    all - surplus - record().into_iter().map(|(_, pages)| i128::from(pages)).sum::<i128>()
 }
 
 /// Process and pages of every claim to 2 MiB pages.

@@ -1,56 +1,68 @@
 //! Free pages in the pool that are somebody else's: who gives back too much takes these.
+//!
+//! They are set aside by a child, this program once more, for as long as the pipe to it is open:
+//! they go back also where a test panics with faults still armed, and where it is killed.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::process::{Child, Command};
+use std::env;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
-use glebe::contig::{Contig, Source};
-use glebe::sys::lock_file::{read_private, replace_private, LockFile};
-use glebe::units::Bytes;
+use glebe::contig::{with_pools_locked, SetAside, Source};
 
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-const LOCK: &str = "/run/lock/glebe-hugetlb.lock";
-const RECORD: &str = "/run/lock/glebe-hugetlb.claims";
-const SIZE: u64 = 2 << 20;
+const MARK: &str = "GLEBE_FAULTS_FOREIGN_PAGES";
+const SET_ASIDE: &str = "set aside: ";
+const ALL: &str = "all";
 
-/// Pages in the record of claims under a child's name: they go with it, even if this process is
-/// killed.
-pub struct ForeignPages(Child);
+/// Pages that a child has set aside.
+pub struct ForeignPages {
+    child: Child,
+    // Open for as long as the child may write to it.
+    _said: BufReader<ChildStdout>,
+}
 
 impl ForeignPages {
-    /// Adds up to `pages`.
-    pub fn add(pages: u64) -> Self {
-        let child = Command::new("sleep").arg("900").spawn().unwrap();
-        let lock = LockFile::acquire(Path::new(LOCK)).unwrap();
-        let has = || fs::read_to_string(POOL).unwrap().trim().parse::<u64>().unwrap();
-        let before = has();
-        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-        // The fields behind the name begin with the third.
-        let start = stat.rsplit_once(") ").unwrap().1.split(' ').nth(22 - 3).unwrap();
-        let namespace = fs::metadata("/proc/self/ns/pid").unwrap().ino();
-        let text = String::from_utf8(read_private(Path::new(RECORD), 1 << 20).unwrap()).unwrap();
-        let id = child.id();
-        // Unsettled: the next holder of the lock sees how many came.
-        let line = format!("{id} {start} {namespace} {SIZE} 0 {before} {pages}\n");
-        replace_private(Path::new(RECORD), (text + &line).as_bytes()).unwrap();
-        fs::write(POOL, (before + pages).to_string()).unwrap();
-        drop(lock);
-        settle();
-        Self(child)
+    /// Adds `pages`, all or none; why not is printed.
+    pub fn add(pages: u64) -> Option<Self> {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--nocapture", "--test-threads=1"]).env(MARK, pages.to_string());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        // The harness prints the test's name on the same line.
+        let what = said.by_ref().lines().find_map(|line| {
+            let line = line.expect("what the child says");
+            line.split_once(SET_ASIDE).map(|(_, what)| what.to_owned())
+        });
+        let foreign = Self { child, _said: said };
+        let what = what.expect("a child that says what it has");
+        if what == ALL {
+            return Some(foreign);
+        }
+        println!("skipped: {what}");
+        None
+    }
+
+    /// The number of the process that has them.
+    pub fn holder(&self) -> u32 {
+        self.child.id()
     }
 }
 
 impl Drop for ForeignPages {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-        settle();
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+        // What this process could not give back while faults were armed.
+        let _ = with_pools_locked(|| ());
     }
 }
 
-/// Takes the lock as every reserve does: what is unsettled is settled, what an ended process had
-/// is given back.
-fn settle() {
-    let _ = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(2));
+/// Whether this process is such a child; then it has been one, and is to end.
+pub fn was_child() -> bool {
+    let Some(pages) = env::var_os(MARK) else { return false };
+    let pages = pages.to_str().unwrap().parse().unwrap();
+    let Source::Hugetlb(size) = Source::HUGETLB_2M else { unreachable!() };
+    let aside = SetAside::new(size, pages);
+    println!("{SET_ASIDE}{}", aside.as_ref().err().map_or(ALL.to_owned(), ToString::to_string));
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    true
 }

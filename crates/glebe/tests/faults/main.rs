@@ -1,6 +1,6 @@
 //! The n-th kernel call fails, for every n of a reserve's life: from the build, over blocks,
-//! promises and the page cache, to the drop; and for every n of a volatile region's and of a
-//! pool's of objects.
+//! promises and the page cache, to the drop; and for every n of a volatile region's, of views' and
+//! of a pool's of objects.
 //!
 //! Whatever fails, a call succeeds or says what was refused, no byte is wrong, and nothing is
 //! left: no mapping, descriptor or thread, no page of the pool, no line in the record of claims.
@@ -15,8 +15,12 @@
 #[path = "../contig/pool.rs"]
 mod pool;
 
+mod cut_short;
 mod footing;
 mod foreign;
+mod lent;
+mod standing;
+mod views;
 mod volatile;
 mod zpool;
 
@@ -119,7 +123,14 @@ fn live(options: Options<'_>, len: Bytes, zero_ahead: Pages) -> Outcome {
 
 /// One life with a fault in it; what was met, and how it ended.
 fn with_fault(life: &impl Fn() -> Outcome, fault: Fault) -> (Met, Outcome) {
+    struct Armed;
+    impl Drop for Armed {
+        fn drop(&mut self) {
+            disarm(); // where a life panics
+        }
+    }
     arm(fault);
+    let _armed = Armed;
     let outcome = life();
     (disarm(), outcome)
 }
@@ -244,7 +255,7 @@ fn populating_by_threads() {
 
 fn a_pool_that_is_grown_for_pages_in_order() {
     let Some(machine) = Machine::privileged() else { return };
-    let _foreign = ForeignPages::add(2);
+    let Some(_foreign) = ForeignPages::add(2) else { return };
     let life = || live(Contig::options().source(Source::HUGETLB_2M), LEN, Pages::ZERO);
     walk_all(Some(&machine), "hugetlb, required", life);
 }
@@ -257,6 +268,39 @@ fn a_pool_that_is_grown_for_one_page() {
         Ok(())
     };
     walk_all(Some(&machine), "hugetlb, one page", life);
+}
+
+fn a_pool_of_pages_that_are_moved() {
+    let Some(machine) = Machine::privileged() else { return };
+    let pages = standing::PAGES as u64;
+    let Some(_foreign) = ForeignPages::add(pages) else { return };
+    let life = || {
+        standing::scramble();
+        let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
+        let contig = options.map(Bytes::mib(pages))?;
+        drop(Reserve::builder().build(contig)?);
+        Ok(())
+    };
+    walk_all(Some(&machine), "hugetlb, moved", life);
+}
+
+fn a_standing_pool_that_is_compacted() {
+    let Some(machine) = Machine::privileged() else { return };
+    // As many as it takes for some of them to lie side by side.
+    let mut foreign = None;
+    let enough = [standing::PAGES, 256, 512].into_iter().find(|pages| {
+        drop(foreign.take());
+        foreign = ForeignPages::add(*pages as u64);
+        standing::longest_first(*pages);
+        foreign.is_some() && standing::has_work()
+    });
+    if enough.is_none() {
+        println!("skipped: no frames of the pool lie side by side");
+        return;
+    }
+    walk_all(Some(&machine), "standing pool, compacted", standing::live);
+    let more = standing::live_with_more;
+    walk(Some(&machine), "standing pool, compacted with more", (Lasting::Once, 1), more);
 }
 
 fn whatever_source_is_best() {
@@ -301,8 +345,14 @@ fn statistics_that_are_served() {
 
 #[test]
 fn any_kernel_call_may_fail_and_nothing_is_left() {
+    if foreign::was_child() || cut_short::was_child() {
+        return;
+    }
+    cut_short::a_walk_that_is_cut_short_leaves_nothing();
     footing::steady_heap();
+    walk_all(None, "views", views::live);
     walk_all(None, "compressed-object pool", zpool::live);
+    walk_all(None, "pool on lent pages", lent::live);
     volatile::refused_memory_is_as_it_was();
     volatile::marks_make_the_calls_they_need();
     volatile_regions(&Memory::ALL);
@@ -312,6 +362,8 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     statistics_that_are_served();
     a_pool_that_is_grown_for_pages_in_order();
     a_pool_that_is_grown_for_one_page();
+    a_pool_of_pages_that_are_moved();
+    a_standing_pool_that_is_compacted();
     whatever_source_is_best();
     volatile_regions(&[Memory::Own]); // after the heap was used for all else
 }

@@ -36,6 +36,13 @@ impl Frames {
         }
     }
 
+    pub(crate) fn read_part(&self, page: usize, offset: usize, buf: &mut [u8]) {
+        let words = &self.at(page)[offset / WORD_BYTES..];
+        for (to, word) in buf.chunks_exact_mut(WORD_BYTES).zip(words) {
+            to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+    }
+
     pub(crate) fn zero(&self, page: usize, count: usize) {
         for word in &self.words[page * WORDS..][..count * WORDS] {
             word.store(0, Ordering::Relaxed);

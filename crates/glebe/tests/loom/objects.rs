@@ -1,14 +1,18 @@
 //! The pool: a reader has the bytes of the object it asked for, whatever others do meanwhile.
 
 use super::*;
+use crate::sync::MappedWord;
 use crate::zpool::account::Account;
-use crate::zpool::class::{Shape, Stop, Work};
+use crate::zpool::class::{Fullness, Shape, Stop, Work};
 use crate::zpool::classes::Classes;
-use crate::zpool::entries::Entries;
+use crate::zpool::entries::{Entries, Tables};
+use crate::zpool::entry::{Kind, GENERATION_BITS};
 use crate::zpool::frames::Frames;
+use crate::zpool::lanes::Lanes;
 use crate::zpool::memory::Memory;
 use crate::zpool::objects::{Filled, Objects, Stored};
 use crate::zpool::pages::Pages;
+use crate::zpool::parked::Removed;
 use crate::zpool::words::Words;
 use crate::zpool::zspage::Zspages;
 use glebe::units::PageSize;
@@ -16,16 +20,40 @@ use glebe::units::PageSize;
 /// The page of the models: a segment of entries fills it.
 const PAGE_SHIFT: u32 = 9;
 const PAGES: usize = 4;
-const ENTRIES: usize = 64;
+const ENTRIES: usize = 2 * SEGMENT;
+/// Entries of a page.
+const SEGMENT: usize = 64;
 const PREEMPTIONS: usize = 2;
 
 type Name = (u32, u32);
 
 fn pool() -> Objects {
+    pool_of(0)
+}
+
+/// A pool in which two threads have lanes that park slots.
+fn laned() -> Objects {
+    let pool = pool_of(2);
+    for thread in [0, 1] {
+        // A lane, a magazine, and then there is something in it.
+        for _ in 0..3 {
+            let (index, named) = insert(&pool, 1);
+            assert!(pool.remove(thread, index, named).is_some());
+        }
+        assert!(pool.unpark(thread));
+    }
+    pool
+}
+
+fn insert_by(pool: &Objects, thread: usize, key: u64) -> Name {
+    pool.insert(thread, None, Stored::raw(&bytes_of(key))).expect("room")
+}
+
+/// With lanes where lengths are counted by so many parts.
+fn pool_of(lengths: usize) -> Objects {
     let page = PageSize::new(1 << PAGE_SHIFT).expect("a power of two");
-    let (words, segments, epochs) = Entries::lens(ENTRIES);
-    let (words, segments) = (Words::new(words), Words::new(segments));
-    let entries = Entries::new(words, segments, Words::new(epochs), 1, page);
+    let tables = Tables::new(ENTRIES, page, |len| Ok::<_, ()>(Words::new(len)));
+    let entries = Entries::new(tables.expect("model memory"), 2, page);
     let zspages = Zspages::new(Words::new(Zspages::table_len(PAGES)), page);
     let supply = Pages::new(Frames::new(2 * PAGES), 1 << PAGE_SHIFT, PAGES as u32);
     let memory = Memory::new(entries, zspages, supply, Account::new(u64::MAX));
@@ -33,7 +61,7 @@ fn pool() -> Objects {
     let small = Shape { size: 256, pages: 1, objects: 2 };
     let large = Shape { size: 512, pages: 1, objects: 1 };
     assert!(classes.change(&[(256, small), (512, large)]));
-    Objects { memory, classes, filled: Filled::new() }
+    Objects { memory, classes, filled: Filled::new(), lanes: Lanes::new(lengths) }
 }
 
 fn bytes_of(key: u64) -> Vec<u8> {
@@ -57,7 +85,51 @@ fn read(pool: &Objects, (index, generation): Name, keys: &[u64]) -> Option<u64> 
     Some(*key.unwrap_or_else(|| panic!("{found:?} is none of {keys:?}")))
 }
 
+/// Where the words of a sealed zspage of two objects are.
+type Elsewhere = Arc<[MappedWord; 4]>;
+
+fn elsewhere() -> Elsewhere {
+    Arc::new(std::array::from_fn(|_| MappedWord::new(0)))
+}
+
+/// As [`read`], of an object that may be sealed.
+fn read_sealed(
+    pool: &Objects,
+    elsewhere: &Elsewhere,
+    (index, generation): Name,
+    key: u64,
+) -> Option<bool> {
+    let pinned = pool.pin(index, generation)?;
+    let place = pinned.entry.place();
+    let found: Vec<u64> = if pinned.is_sealed {
+        let words = &elsewhere[2 * place.slot as usize..][..2];
+        words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    } else {
+        let words = pool.memory.pages.frames().words(pinned.start());
+        words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    };
+    pool.unpin(&pinned);
+    assert_eq!(found, [key, key + 100], "sealed: {}", pinned.is_sealed);
+    Some(pinned.is_sealed)
+}
+
+/// Seals the full zspage of the first class, if there is one without a writer.
+fn seal(pool: &Objects, elsewhere: &Elsewhere) -> bool {
+    let class = pool.classes.get(0).expect("a class");
+    let Some(begun) = class.lock().begin_seal(&pool.memory, Fullness::Full) else { return false };
+    for slot in 0..2 {
+        let from = pool.memory.pages.start_of(begun.page) + slot * 256;
+        let words = pool.memory.pages.frames().words(from);
+        for (to, word) in elsewhere[2 * slot..].iter().zip(words) {
+            to.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+    class.lock().finish_seal(&pool.memory, begun);
+    true
+}
+
 fn check(pool: &Objects) {
+    pool.settle_lanes(0);
     for class in pool.classes.all() {
         let mut state = class.lock();
         state.settle(&pool.memory);
@@ -189,6 +261,344 @@ fn compaction_passes_over_what_is_being_written() {
         assert_eq!((seen, read(&pool, four, &[4])), (Some(4), Some(4)));
         assert_eq!(read(&pool, names[1], &[2]), Some(2));
         assert_eq!(read(&pool, names[2], &[3]), Some(3));
+        check(&pool);
+    });
+}
+
+/// Leaves the page of the entries that are there, so that it may be packed.
+fn leave(pool: &Objects) {
+    pool.memory.entries.leave();
+}
+
+fn pack(pool: &Objects) -> bool {
+    pool.memory.entries.pack(&pool.memory.account, 0);
+    pool.memory.entries.is_packed(0)
+}
+
+fn unpack(pool: &Objects) -> bool {
+    pool.memory.entries.unpack_first(&pool.memory.account)
+}
+
+#[test]
+fn a_reader_follows_an_entry_that_is_packed_and_unpacked() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(pool());
+        let one = insert(&pool, 1);
+        leave(&pool);
+        let other = Arc::clone(&pool);
+        let reader = thread::spawn(move || (read(&other, one, &[1]), read(&other, one, &[1])));
+        assert!(pack(&pool) && unpack(&pool) && pack(&pool));
+        assert_eq!(reader.join().expect("no panic"), (Some(1), Some(1)));
+        assert_eq!(read(&pool, one, &[1]), Some(1));
+        check(&pool);
+    });
+}
+
+/// The entry is packed, its object removed, its slot used again: all while somebody reads it.
+#[test]
+fn a_slot_is_not_used_anew_while_somebody_reads_it_by_an_entry_that_was_moved() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(pool());
+        let (one, _) = (insert(&pool, 1), insert(&pool, 2));
+        leave(&pool);
+        let other = Arc::clone(&pool);
+        let reader = thread::spawn(move || read(&other, one, &[1]));
+        assert!(pack(&pool));
+        assert!(pool.remove(0, one.0, one.1).is_some());
+        let three = insert(&pool, 3);
+        reader.join().expect("no panic");
+        assert_eq!(read(&pool, one, &[1]), None);
+        assert_eq!(read(&pool, three, &[3]), Some(3));
+        check(&pool);
+    });
+}
+
+#[test]
+fn what_is_changed_while_its_entry_is_packed_is_not_lost() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(pool());
+        let one = insert(&pool, 1);
+        leave(&pool);
+        let other = Arc::clone(&pool);
+        let writer = thread::spawn(move || {
+            assert!(other.replace(one.0, one.1, Stored::raw(&bytes_of(3))).expect("room"));
+        });
+        pack(&pool);
+        unpack(&pool);
+        writer.join().expect("no panic");
+        assert_eq!(read(&pool, one, &[3]), Some(3));
+        check(&pool);
+    });
+}
+
+#[test]
+fn an_object_is_removed_while_its_entry_is_packed() {
+    explore(1, || {
+        let pool = Arc::new(pool());
+        let (one, two) = (insert(&pool, 1), insert(&pool, 2));
+        leave(&pool);
+        let other = Arc::clone(&pool);
+        let remover = thread::spawn(move || other.remove(0, two.0, two.1).is_some());
+        pack(&pool);
+        assert!(remover.join().expect("no panic"));
+        assert_eq!(read(&pool, one, &[1]), Some(1));
+        assert_eq!(read(&pool, two, &[2]), None);
+        check(&pool);
+    });
+}
+
+/// A filled object has no lock of a class, and others look the same.
+#[test]
+fn a_filled_object_is_removed_once_while_its_entry_is_packed() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(pool());
+        let fill = |pool: &Objects| pool.insert(0, None, Stored::Filled { fill: 7, len: 9 });
+        let (one, two) = (fill(&pool).expect("room"), fill(&pool).expect("room"));
+        leave(&pool);
+        let other = Arc::clone(&pool);
+        let remover = thread::spawn(move || other.remove(0, one.0, one.1).is_some());
+        pack(&pool);
+        unpack(&pool);
+        let here = pool.remove(1, one.0, one.1).is_some();
+        assert_ne!(remover.join().expect("no panic"), here);
+        assert!(pool.entry(two.0, two.1).is_some());
+    });
+}
+
+/// The other thread is about to change a word that comes again meanwhile, in the next epoch, of an
+/// entry that goes on with the use of another one of its page.
+#[test]
+fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(laned());
+        let (one, _) = (insert(&pool, 1), insert(&pool, 2));
+        pool.memory.entries.begin_at(5, 1 << GENERATION_BITS | one.1);
+        leave(&pool);
+        let other = Arc::clone(&pool);
+        let remover = thread::spawn(move || other.remove(1, one.0, one.1).is_some());
+        let here = pool.remove_locked(0, one.0, one.1);
+        let three = (here && pack(&pool)).then(|| insert(&pool, 3));
+        if let Some(three) = three {
+            assert_eq!(three, (one.0, 1 << GENERATION_BITS | one.1));
+            assert!(pool.entry(three.0, three.1).is_some(), "a handle of what is there is stale");
+        }
+        assert_ne!(remover.join().expect("no panic"), here);
+        let found = three.map(|three| read(&pool, three, &[3]));
+        assert!(found.is_none_or(|found| found == Some(3)));
+        check(&pool);
+    });
+}
+
+#[test]
+fn a_parked_slot_is_not_used_anew_while_somebody_reads_it() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(laned());
+        let (one, _) = (insert(&pool, 1), insert(&pool, 2));
+        let other = Arc::clone(&pool);
+        let reader = thread::spawn(move || read(&other, one, &[1]));
+        assert_eq!(pool.remove(0, one.0, one.1), Some(Removed::Parked));
+        let three = insert(&pool, 3);
+        reader.join().expect("no panic");
+        assert_eq!(read(&pool, one, &[1]), None);
+        assert_eq!(read(&pool, three, &[3]), Some(3));
+        check(&pool);
+    });
+}
+
+#[test]
+fn an_object_is_parked_once() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(laned());
+        let (one, two) = (insert(&pool, 1), insert(&pool, 2));
+        let other = Arc::clone(&pool);
+        let remover = thread::spawn(move || {
+            let gone = other.remove(1, one.0, one.1).is_some();
+            (gone, insert_by(&other, 1, 3))
+        });
+        let here = pool.remove(0, one.0, one.1).is_some();
+        let four = insert(&pool, 4);
+        let (there, three) = remover.join().expect("no panic");
+        assert_ne!(there, here);
+        let found = [(two, 2), (three, 3), (four, 4)].map(|(name, key)| read(&pool, name, &[key]));
+        assert_eq!((found, read(&pool, one, &[])), ([Some(2), Some(3), Some(4)], None));
+        check(&pool);
+    });
+}
+
+/// The other thread removes an object that is just being moved, and writes another one to where
+/// it was.
+#[test]
+fn an_object_is_moved_or_parked() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(laned());
+        let names: Vec<Name> = (1..=4).map(|key| insert(&pool, key)).collect();
+        for name in [names[1], names[3]] {
+            assert!(pool.remove(0, name.0, name.1).is_some());
+        }
+        pool.unpark(0);
+        let (one, other) = ([names[0], names[2]], Arc::clone(&pool));
+        let remover = thread::spawn(move || {
+            let gone = one.map(|name| other.remove(1, name.0, name.1).is_some());
+            (gone, insert_by(&other, 1, 5))
+        });
+        let mut work = Work { bytes_left: 1 << 10, ..Work::default() };
+        pool.compact(0, &mut work, true);
+        let (gone, five) = remover.join().expect("no panic");
+        assert_eq!(gone, [true, true]);
+        let found = [names[0], names[2]].map(|name| read(&pool, name, &[]));
+        assert_eq!((found, read(&pool, five, &[5])), ([None, None], Some(5)));
+        check(&pool);
+    });
+}
+
+#[test]
+fn a_lane_is_emptied_while_its_thread_uses_it() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(laned());
+        let (one, two) = (insert(&pool, 1), insert(&pool, 2));
+        let other = Arc::clone(&pool);
+        let owner = thread::spawn(move || {
+            assert!(other.remove(1, one.0, one.1).is_some());
+            let three = insert_by(&other, 1, 3);
+            assert!(other.remove(1, two.0, two.1).is_some());
+            three
+        });
+        pool.unpark(0);
+        let four = insert(&pool, 4);
+        let three = owner.join().expect("no panic");
+        assert_eq!(read(&pool, three, &[3]), Some(3));
+        assert_eq!(read(&pool, four, &[4]), Some(4));
+        check(&pool);
+    });
+}
+
+/// Stores an object that the lane of a thread owns.
+fn insert_owned(pool: &Objects, thread: usize, key: u64) -> Name {
+    let bytes = bytes_of(key);
+    let parked = pool.insert_parked(thread, (Kind::Raw, &bytes, bytes.len()), true);
+    parked.expect("something is parked")
+}
+
+/// A pool in which the first thread's lane has something parked.
+fn parking() -> Objects {
+    let pool = laned();
+    for _ in 0..2 {
+        let (index, named) = insert(&pool, 9);
+        assert!(pool.remove(0, index, named).is_some());
+    }
+    pool
+}
+
+/// What thread 0 owns, another one reads, while it goes and another object comes to its slot.
+#[test]
+fn an_object_that_a_lane_owns_is_read_whole_or_not_at_all() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(parking());
+        let one = insert_owned(&pool, 0, 1);
+        let other = Arc::clone(&pool);
+        let reader = thread::spawn(move || read(&other, one, &[1]));
+        let is_quick = pool.remove_owned(0, one.0, one.1);
+        assert!(is_quick || pool.remove(0, one.0, one.1).is_some());
+        let two = insert(&pool, 2);
+        let seen = reader.join().expect("no panic");
+        assert!(!is_quick || seen.is_none());
+        assert_eq!((read(&pool, one, &[]), read(&pool, two, &[2])), (None, Some(2)));
+        check(&pool);
+    });
+}
+
+#[test]
+fn an_object_that_a_lane_owns_is_removed_once() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(parking());
+        let one = insert_owned(&pool, 0, 1);
+        let other = Arc::clone(&pool);
+        let remover = thread::spawn(move || {
+            let gone = other.remove(1, one.0, one.1).is_some();
+            (gone, insert_by(&other, 1, 2))
+        });
+        let here = pool.remove_owned(0, one.0, one.1) || pool.remove(0, one.0, one.1).is_some();
+        let three = insert(&pool, 3);
+        let (there, two) = remover.join().expect("no panic");
+        assert_ne!(there, here);
+        let found = [(two, 2), (three, 3)].map(|(name, key)| read(&pool, name, &[key]));
+        assert_eq!((found, read(&pool, one, &[])), ([Some(2), Some(3)], None));
+        check(&pool);
+    });
+}
+
+/// The lane is emptied, and what is there moved, while its thread inserts and removes.
+#[test]
+fn a_lane_is_emptied_while_its_thread_comes_to_own() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(parking());
+        let other = Arc::clone(&pool);
+        let owner = thread::spawn(move || {
+            let bytes = bytes_of(1);
+            let parked = other.insert_parked(0, (Kind::Raw, &bytes, bytes.len()), true);
+            let one = parked.unwrap_or_else(|| insert_by(&other, 0, 1));
+            let seen = read(&other, one, &[1]);
+            (one, seen)
+        });
+        pool.unpark(1);
+        let mut work = Work { bytes_left: 1 << 10, ..Work::default() };
+        pool.compact(0, &mut work, true);
+        let two = insert_by(&pool, 1, 2);
+        let (one, seen) = owner.join().expect("no panic");
+        assert_eq!((seen, read(&pool, one, &[1]), read(&pool, two, &[2])), {
+            (Some(1), Some(1), Some(2))
+        });
+        assert!(pool.remove(0, one.0, one.1).is_some());
+        check(&pool);
+    });
+}
+
+/// The page of a zspage that is sealed serves the next objects, but not while somebody reads there.
+#[test]
+fn a_reader_of_an_object_that_is_sealed_has_its_bytes() {
+    explore(PREEMPTIONS, || {
+        let (pool, elsewhere) = (Arc::new(pool()), elsewhere());
+        let (one, _) = (insert(&pool, 1), insert(&pool, 2));
+        let (other, words) = (Arc::clone(&pool), Arc::clone(&elsewhere));
+        let reader = thread::spawn(move || read_sealed(&other, &words, one, 1));
+        assert!(seal(&pool, &elsewhere));
+        let three = insert(&pool, 3);
+        assert!(reader.join().expect("no panic").is_some());
+        assert_eq!(read_sealed(&pool, &elsewhere, one, 1), Some(true));
+        assert_eq!(read_sealed(&pool, &elsewhere, three, 3), Some(false));
+        check(&pool);
+    });
+}
+
+#[test]
+fn an_object_is_removed_while_it_is_sealed() {
+    explore(PREEMPTIONS, || {
+        let (pool, elsewhere) = (Arc::new(pool()), elsewhere());
+        let (one, two) = (insert(&pool, 1), insert(&pool, 2));
+        let other = Arc::clone(&pool);
+        let remover = thread::spawn(move || other.remove(0, one.0, one.1).is_some());
+        let sealed = seal(&pool, &elsewhere);
+        assert!(remover.join().expect("no panic"));
+        assert_eq!(read_sealed(&pool, &elsewhere, one, 1), None);
+        assert_eq!(read_sealed(&pool, &elsewhere, two, 2), Some(sealed));
+        assert!(pool.remove(0, two.0, two.1).is_some());
+        check(&pool);
+        assert_eq!(pool.memory.take_ended().len(), usize::from(sealed));
+    });
+}
+
+/// What an insert is still writing is not copied.
+#[test]
+fn a_zspage_with_a_writer_is_not_sealed() {
+    explore(PREEMPTIONS, || {
+        let (pool, elsewhere) = (Arc::new(pool()), elsewhere());
+        let one = insert(&pool, 1);
+        let other = Arc::clone(&pool);
+        let writer = thread::spawn(move || insert(&other, 2));
+        let sealed = seal(&pool, &elsewhere);
+        let two = writer.join().expect("no panic");
+        assert_eq!(read_sealed(&pool, &elsewhere, one, 1), Some(sealed));
+        assert_eq!(read_sealed(&pool, &elsewhere, two, 2), Some(sealed));
         check(&pool);
     });
 }

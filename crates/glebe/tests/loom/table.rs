@@ -1,4 +1,8 @@
 //! Tables of model words, which must lie in ordinary memory.
+//!
+//! # Safety
+//! Only the name of what is unsafe elsewhere.
+#![allow(unsafe_code)]
 
 use std::ops::Deref;
 
@@ -14,7 +18,17 @@ impl Tables {
     ) -> Result<Table<T>, OsError> {
         Ok(Table((0..len).map(element).collect()))
     }
+
+    pub(crate) fn zeros<T: Zeros + Default>(&mut self, len: usize) -> Result<Table<T>, OsError> {
+        Ok(Table((0..len).map(|_| T::default()).collect()))
+    }
 }
+
+/// As in the library; nothing here relies on it.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe trait Zeros {}
 
 #[derive(Debug)]
 pub(crate) struct Table<T>(Box<[T]>);

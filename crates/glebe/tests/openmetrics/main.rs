@@ -54,6 +54,38 @@ fn volatile_regions_are_told_apart() {
 }
 
 #[test]
+fn classes_of_a_pool_are_told_apart_and_add_up() {
+    use glebe::zpool::{Codec, Compaction, Pool};
+    let options = Pool::options().codec(Codec::None).compaction(Compaction::Manual);
+    let pool = options.build().unwrap();
+    let object = |n: usize| vec![n as u8; 40 + n * 37 % 2000];
+    let handles: Vec<_> = (0..3000).map(|n| pool.insert(&object(n)).unwrap()).collect();
+    handles.iter().step_by(3).for_each(|handle| pool.remove(*handle).unwrap());
+    let stats = pool.stats();
+    stats.check().unwrap();
+    let families = parse(&stats.to_openmetrics()).unwrap();
+    let sum = |name: &str| -> f64 {
+        let family = families.iter().find(|family| family.name == name);
+        let family = family.unwrap_or_else(|| panic!("no {name}"));
+        assert!(family.samples.iter().all(|sample| sample.labels.contains_key("size")));
+        family.samples.iter().map(|sample| sample.value).sum()
+    };
+    let total = |name| value(&families, name);
+    for (of_classes, of_all) in [
+        ("glebe_zpool_class_used", total("glebe_zpool_objects")),
+        ("glebe_zpool_class_zspages", total("glebe_zpool_zspages")),
+        ("glebe_zpool_class_fullness_zspages", total("glebe_zpool_zspages")),
+        ("glebe_zpool_class_stored_bytes", total("glebe_zpool_stored_bytes")),
+        ("glebe_zpool_class_freeable_bytes", total("glebe_zpool_freeable_bytes")),
+    ] {
+        assert!(of_all > 0.0 && sum(of_classes) == of_all, "{of_classes}: not {of_all}");
+    }
+    let classes = stats.classes.iter().filter(|class| class.zspages > 0).count();
+    let used = families.iter().find(|family| family.name == "glebe_zpool_class_used").unwrap();
+    assert!(classes > 10 && used.samples.len() == classes);
+}
+
+#[test]
 fn every_statistic_is_there_in_base_units() {
     let stats = busy().stats();
     let families = parse(&stats.to_openmetrics()).unwrap();

@@ -5,15 +5,15 @@
 //! again for these two lanes of the parent only.
 
 use super::super::lanes::{insert, remove, Counts, Lane};
-use super::{Inner, Leaf, Path, Spot, Tree, NOWHERE};
+use super::maxima::Stale;
+use super::{Inner, Leaf, Path, Spot, Tree};
 
 impl<L: Lane, const B: usize> Tree<L, B> {
     /// Makes room in a full leaf, to which `path` leads; says where `at` belongs then.
     #[cold]
     pub(super) fn make_room(&mut self, path: &mut Path, leaf: usize, at: L) -> Spot {
-        if self.stale != 0 {
-            self.refresh();
-        }
+        self.refresh_all();
+        self.shape += 1;
         let mut spot = Spot { leaf, lane: 0 };
         while self.count(spot.leaf) == B {
             // A node splits only below a parent with room.
@@ -24,7 +24,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
                 level if level == self.height => self.split(path, level, spot.leaf),
                 level => self.split(path, level, path.node(level)),
             }
-            path.leaf = NOWHERE;
             spot = self.descend(at, path);
         }
         spot
@@ -65,16 +64,14 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     /// Joins what has too few lanes, from the leaf that `path` leads to upward, with a neighbour,
     /// or gives it some of the neighbour's.
     #[cold]
-    pub(super) fn even_out(&mut self, path: &mut Path, leaf: usize) {
-        if self.stale != 0 {
-            self.refresh();
-        }
+    pub(super) fn even_out(&mut self, path: &Path, leaf: usize) {
+        self.refresh_all();
+        self.shape += 1;
         let mut n = leaf;
         for level in (1..=self.height).rev() {
             if self.used(level, n) >= Self::MIN {
                 return;
             }
-            path.leaf = NOWHERE;
             let parent = path.node(level - 1);
             let left_lane = path.lane(level - 1).saturating_sub(1);
             let [left, right] = [0, 1].map(|i| self.inners[parent].child[left_lane + i] as usize);
@@ -104,6 +101,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         if !same || larger.len > 0 || larger.limit < self.limit {
             return false;
         }
+        self.refresh_all();
         larger.copy_from(self);
         std::mem::swap(self, larger);
         larger.clear();
@@ -120,12 +118,11 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.spare_inners.extend_from_slice(&other.spare_inners);
         self.maxima.extend_from_slice(&other.maxima);
         (self.root, self.height, self.len) = (other.root, other.height, other.len);
-        (self.stale, self.stale_leaf) = (other.stale, other.stale_leaf);
     }
 
     fn clear(&mut self) {
         self.clear_storage();
-        (self.height, self.len, self.stale) = (0, 0, 0);
+        (self.height, self.len, self.stale) = (0, 0, Stale::none());
         self.root = self.acquire_leaf();
     }
 
@@ -243,7 +240,9 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         debug_assert!(self.inners.len() < self.inners.capacity());
         self.inners.push(empty);
         self.inner_counts.push(0);
-        self.maxima.resize(self.maxima.len() + self.classes, [L::ZERO; B]);
+        for _ in 0..self.classes {
+            self.maxima.push([L::ZERO; B]);
+        }
         (self.inners.len() - 1) as u32
     }
 }

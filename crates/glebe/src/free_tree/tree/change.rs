@@ -4,15 +4,8 @@
 //! the maxima above; even out what has become too small. Making room and evening out move lanes
 //! between neighbours below one parent, so that they change no maximum above that parent.
 
-use super::super::lanes::{insert, largest_but, remove, usable, Lane};
-use super::{Entry, Path, Spot, Tree, LEVELS};
-
-/// The longest extents beside the one that changes, as far as they were looked for.
-struct Others<L> {
-    /// A bit for each level.
-    known: u32,
-    max: [L; LEVELS],
-}
+use super::super::lanes::{insert, remove, Lane};
+use super::{Entry, Path, Paths, Spot, Tree};
 
 /// Why a change was refused.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +24,7 @@ const fn none<L: Lane>() -> Entry<L> {
 impl<L: Lane, const B: usize> Tree<L, B> {
     /// Takes `len` positions from `at` out of the extent at `spot`, which has them; refuses if that
     /// leaves two extents and there may be no more.
-    #[inline]
+    #[inline(always)]
     pub(in crate::free_tree) fn carve(
         &mut self,
         path: &mut Path,
@@ -39,20 +32,12 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         at: L,
         len: L,
     ) -> Result<(), Refused<L>> {
-        let old @ (start, old_len) = self.entry(spot);
+        let (start, old_len) = self.entry(spot);
         let (left, right) = (at - start, old_len - (at - start) - len);
-        match (left > L::ZERO, right > L::ZERO) {
-            (false, false) => self.take_out(path, spot, true),
-            (false, true) => {
-                let rest = (at + len, right);
-                self.write(spot, rest);
-                self.settle(path, spot, old, rest, none());
-                self.raise_next_key(path, spot);
-            }
-            (true, false) => {
-                self.write(spot, (start, left));
-                self.settle(path, spot, old, (start, left), none());
-            }
+        let (first, second) = match (left > L::ZERO, right > L::ZERO) {
+            (false, false) => (none(), none()),
+            (false, true) => ((at + len, right), none()),
+            (true, false) => ((start, left), none()),
             (true, true) => {
                 if self.len == self.limit {
                     return Err(Refused::Full);
@@ -61,27 +46,36 @@ impl<L: Lane, const B: usize> Tree<L, B> {
                     spot = self.make_room(path, spot.leaf, start);
                     spot.lane -= 1;
                 }
-                let rest = (at + len, right);
-                self.write(spot, (start, left));
-                spot.lane += 1;
-                self.put_in(spot, rest);
-                self.settle(path, spot, old, (start, left), rest);
-                self.raise_next_key(path, spot);
+                ((start, left), (at + len, right))
             }
+        };
+        let old = self.entry(spot);
+        if first.1 == L::ZERO {
+            self.take_out(path, spot, true);
+            return Ok(());
+        }
+        self.write(spot, first);
+        if second.1 > L::ZERO {
+            spot.lane += 1;
+            self.put_in(spot, second);
+        }
+        self.settle_shrunk(path, old, first, second);
+        if right > L::ZERO {
+            self.raise_next_key(path, spot);
         }
         Ok(())
     }
 
     /// Adds an extent, as one with those that it touches; refuses if any of it is there already, or
     /// if it touches none and there may be no more.
-    #[inline]
-    pub(in crate::free_tree) fn add(
+    #[inline(always)]
+    pub(super) fn add_with(
         &mut self,
-        path: &mut Path,
+        paths: &mut Paths,
         start: L,
         len: L,
     ) -> Result<(), Refused<L>> {
-        let spot = self.descend(start, path);
+        let (spot, path) = self.locate(start, paths);
         let count = self.count(spot.leaf);
         let (in_before, in_after) = (spot.lane > 0, spot.lane < count);
         let before = match in_before {
@@ -106,22 +100,25 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             }
             joins.1 = (after.0 == start + len).then_some(after);
         }
-        match joins {
-            (Some(before), Some(after)) => self.join(path, spot, before, len, after),
+        let (old, new) = match joins {
+            (Some(before), Some(after)) => {
+                self.join(path, spot, before, len, after);
+                return Ok(());
+            }
             (Some(before), None) => {
                 let spot = self.before(path, spot).expect("found before");
                 let new = (before.0, before.1 + len);
                 self.write(spot, new);
-                self.settle(path, spot, before, new, none());
+                (before, new)
             }
             (None, Some(after)) => {
                 let spot = self.after(path, spot).expect("found before");
                 let new = (start, len + after.1);
                 self.write(spot, new);
-                self.settle(path, spot, after, new, none());
                 if !in_after {
                     self.set_key(path, start);
                 }
+                (after, new)
             }
             (None, None) => {
                 if self.len == self.limit {
@@ -132,39 +129,54 @@ impl<L: Lane, const B: usize> Tree<L, B> {
                     false => spot,
                 };
                 self.put_in(spot, (start, len));
-                self.settle(path, spot, none(), (start, len), none());
+                (none(), (start, len))
             }
-        }
+        };
+        self.settle_grown(path, old, new);
         Ok(())
     }
 
     /// Makes one of `before`, which lies before `spot`, `len` positions after it, and `after`,
     /// which lies at `spot` or after it.
+    #[inline(always)]
     fn join(&mut self, path: &mut Path, spot: Spot, before: Entry<L>, len: L, after: Entry<L>) {
-        let whole = (before.0, before.1 + len + after.1);
-        // The whole has no less of any alignment than its parts had: maxima only grow.
-        if spot.lane == 0 {
-            let mut way = path.clone();
-            let to_before = self.retreat(&mut way).expect("found before");
-            self.write(to_before, whole);
-            self.settle(&way, to_before, before, whole, none());
-            return self.take_out(path, spot, true);
+        if spot.lane == 0 || spot.lane == self.count(spot.leaf) {
+            return self.join_apart(path, spot, before, len, after);
         }
+        // The whole has no less of any alignment than its parts had: maxima only grow.
+        let whole = (before.0, before.1 + len + after.1);
         self.write(Spot { lane: spot.lane - 1, ..spot }, whole);
-        self.settle(path, spot, before, whole, none());
-        let same_leaf = spot.lane < self.count(spot.leaf);
-        let to_after = self.after(path, spot).expect("found before");
-        self.take_out(path, to_after, !same_leaf);
+        self.settle_grown(path, before, whole);
+        self.take_out(path, spot, false);
     }
 
-    #[inline]
+    /// The same where the two are in two leaves.
+    #[cold]
+    fn join_apart(
+        &mut self,
+        path: &mut Path,
+        spot: Spot,
+        before: Entry<L>,
+        len: L,
+        after: Entry<L>,
+    ) {
+        let whole = (before.0, before.1 + len + after.1);
+        let mut way = path.clone();
+        let to_before = self.before(&mut way, spot).expect("found before");
+        self.write(to_before, whole);
+        self.settle_grown(&way, before, whole);
+        let to_after = self.after(path, spot).expect("found before");
+        self.take_out(path, to_after, true);
+    }
+
+    #[inline(always)]
     fn write(&mut self, spot: Spot, entry: Entry<L>) {
         let leaf = &mut self.leaves[spot.leaf];
         (leaf.start[spot.lane], leaf.len[spot.lane]) = entry;
     }
 
     /// Puts an extent into a leaf that has room.
-    #[inline]
+    #[inline(always)]
     fn put_in(&mut self, spot: Spot, (start, len): Entry<L>) {
         let count = self.count(spot.leaf);
         let leaf = &mut self.leaves[spot.leaf];
@@ -175,7 +187,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     }
 
     /// Takes an extent out of its leaf, and settles the maxima if asked.
-    #[inline]
+    #[inline(always)]
     fn take_out(&mut self, path: &mut Path, spot: Spot, settle: bool) {
         let old = self.entry(spot);
         let count = self.count(spot.leaf);
@@ -190,141 +202,16 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             self.set_key(path, first);
         }
         if settle {
-            // It is in no lane any more.
-            self.settle(path, Spot { lane: B, ..spot }, old, none(), none());
+            self.settle_shrunk(path, old, none(), none());
         }
         if count <= Self::MIN && self.height > 0 {
             self.even_out(path, spot.leaf);
         }
     }
 
-    /// Makes the maxima above a leaf right again, in which `old` has become `new`, which is at
-    /// `spot` if it is not nothing, and `rest`.
-    #[inline]
-    fn settle(&mut self, path: &Path, spot: Spot, old: Entry<L>, new: Entry<L>, rest: Entry<L>) {
-        if self.height == 0 {
-            return;
-        }
-        if self.stale != 0 && self.stale_leaf != spot.leaf && new.1 < old.1 {
-            self.refresh();
-        }
-        let mut others = Others { known: 0, max: [L::ZERO; LEVELS] };
-        let (first_row, lane) =
-            (path.node(self.height - 1) * self.classes, path.lane(self.height - 1));
-        for class in 0..self.classes {
-            let mask = self.masks[class];
-            let had = usable(old.0, old.1, mask);
-            let has = usable(new.0, new.1, mask).max(usable(rest.0, rest.1, mask));
-            if had.max(has) == L::ZERO {
-                // Nor for larger alignments.
-                return;
-            }
-            if had == has {
-                continue;
-            }
-            let max = self.maxima[first_row + class][lane];
-            if has >= max && self.stale_leaf == spot.leaf {
-                self.stale &= !(1 << class);
-            }
-            // An extent that stays the longest by far needs no look at the others.
-            let longest = others.known >> self.height & 1 == 1 && has >= others.max[self.height];
-            if class == 0 || has > max || longest {
-                self.climb(path, spot, class, had, has, &mut others);
-            } else if has < max && had == max {
-                // What was taken is often given back first: until another leaf shrinks, too much is
-                // expected here, and a search for it may look at one leaf in vain.
-                self.stale |= 1 << class;
-                self.stale_leaf = spot.leaf;
-            }
-        }
-    }
-
-    /// Makes the maxima right again that were left as they were.
-    #[cold]
-    pub(in crate::free_tree) fn refresh(&mut self) {
-        let mut path = Path::new();
-        let leaf = self.stale_leaf;
-        let found = self.descend(self.leaves[leaf].start[0], &mut path);
-        debug_assert_eq!(found.leaf, leaf);
-        let spot = Spot { leaf, lane: B };
-        let mut others = Others { known: 0, max: [L::ZERO; LEVELS] };
-        let (first_row, lane) =
-            (path.node(self.height - 1) * self.classes, path.lane(self.height - 1));
-        while self.stale != 0 {
-            let class = self.stale.trailing_zeros() as usize;
-            self.stale &= self.stale - 1;
-            let had = self.maxima[first_row + class][lane];
-            self.climb(&path, spot, class, had, L::ZERO, &mut others);
-        }
-    }
-
-    /// Makes the maxima of a class right, so that no search goes down in vain.
-    #[inline]
-    pub(in crate::free_tree) fn refresh_class(&mut self, log: u32) {
-        if self.stale >> self.class(log) & 1 == 1 {
-            self.refresh();
-        }
-    }
-
-    /// Makes the maxima of one class right again, where one below has gone from `had` to `has`.
-    #[inline]
-    fn climb(
-        &mut self,
-        path: &Path,
-        spot: Spot,
-        class: usize,
-        mut had: L,
-        mut has: L,
-        others: &mut Others<L>,
-    ) {
-        let mut n = spot.leaf;
-        for level in (0..self.height).rev() {
-            super::count_visit();
-            let parent = path.node(level);
-            let (index, lane) = (parent * self.classes + class, path.lane(level));
-            let max = self.maxima[index][lane];
-            if has <= max {
-                if had < max {
-                    return;
-                }
-                // The largest is less than it was, or there is another one.
-                let longest = self.others(path, spot, level + 1, others);
-                if has < longest {
-                    has = match class {
-                        0 => longest,
-                        _ => self.max_below(level + 1, n, class),
-                    };
-                    if has == max {
-                        return;
-                    }
-                }
-            }
-            self.maxima[index][lane] = has;
-            (had, n) = (max, parent);
-        }
-    }
-
-    /// The longest extent below the node at `level`, but for what lies below the lane that was
-    /// changed: no other has more than this of any alignment.
-    #[inline]
-    fn others(&self, path: &Path, spot: Spot, level: usize, others: &mut Others<L>) -> L {
-        if others.known >> level & 1 == 0 {
-            super::count_visit();
-            others.known |= 1 << level;
-            others.max[level] = match level == self.height {
-                true => largest_but(&self.leaves[spot.leaf].len, spot.lane),
-                false => {
-                    let row = path.node(level) * self.classes;
-                    largest_but(&self.maxima[row], path.lane(level))
-                }
-            };
-        }
-        others.max[level]
-    }
-
     /// Makes the next leaf's key no less than its extents need it, after the extent at `spot` has
     /// been cut to start later.
-    #[inline]
+    #[inline(always)]
     fn raise_next_key(&mut self, path: &mut Path, spot: Spot) {
         if self.height == 0 || spot.lane + 1 < self.count(spot.leaf) {
             return;
@@ -340,6 +227,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     }
 
     /// Sets the key of the leaf that `path` leads to, and of the nodes that begin with it.
+    #[inline(always)]
     fn set_key(&mut self, path: &Path, key: L) {
         let Some(level) = (0..self.height).rev().find(|&level| path.lane[level] > 0) else {
             // The first leaf's key is never read.

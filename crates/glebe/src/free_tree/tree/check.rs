@@ -19,7 +19,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     pub(in crate::free_tree) fn check(&self) {
         let mut seen = Seen { leaves: 0, inners: 0, extents: 0, last_start: None, last_end: None };
         self.check_below(0, self.root as usize, None, &mut seen);
-        assert!(self.stale & 1 == 0 && (self.stale == 0 || self.height > 0), "{:#x}", self.stale);
+        assert!(!self.stale.is_any() || self.height > 0, "{:?}", self.stale);
         assert_eq!(seen.extents, self.len, "extents in the tree, extents counted");
         assert!(self.len <= self.limit, "{} extents, {} allowed", self.len, self.limit);
         let leaves = seen.leaves + self.spare_leaves.len();
@@ -58,9 +58,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             let below = self.check_below(level + 1, inner.child[lane] as usize, key, seen);
             for (class, (max, below)) in maxima.iter_mut().zip(below).enumerate() {
                 let child = inner.child[lane] as usize;
-                let is_stale = level + 1 == self.height
-                    && child == self.stale_leaf
-                    && self.stale >> class & 1 == 1;
+                let is_stale = class > 0 && level + 1 == self.height && self.stale.is(child, class);
                 let right = row(class) == below || is_stale && row(class) > below;
                 assert!(
                     right,

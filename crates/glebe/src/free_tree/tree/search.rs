@@ -2,10 +2,10 @@
 //!
 //! Owns nothing. A search reads one row of maxima and one child at each level, and then a leaf. It
 //! goes up again only where a row promised what the leaf does not hold: for an alignment that is no
-//! class, and at the one leaf whose maxima may be too large.
+//! class, and at the few leaves of which the maxima may be too large.
 
-use super::super::lanes::{usable, Lane};
-use super::{Entry, Path, Spot, Tree, NOWHERE};
+use super::super::lanes::{rank, usable, Lane};
+use super::{Entry, Path, Spot, Tree, HIGH, NOWHERE};
 
 /// What a place must have: `len` positions from a multiple of `mask + 1`, in `low..high`.
 #[derive(Clone, Copy, Debug)]
@@ -20,10 +20,11 @@ pub(in crate::free_tree) struct Need<L> {
 
 impl<L: Lane, const B: usize> Tree<L, B> {
     /// The lowest place that is as `need` says, and where the extent is that it lies in.
-    #[inline]
+    #[inline(always)]
     pub(in crate::free_tree) fn find(&self, need: &Need<L>, path: &mut Path) -> Option<(Spot, L)> {
         let found = if need.low > L::ZERO {
             let spot = self.descend(need.low, path);
+            self.ask_for_next_fit(need, path);
             if let Some(found) = self.find_in_before(need, path, spot) {
                 return (found.1 + need.len <= need.high).then_some(found);
             }
@@ -38,8 +39,23 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (place + need.len <= need.high).then_some((spot, place))
     }
 
+    /// Has the leaf fetched in which the fit is, if it is not in that which `path` leads to, while
+    /// that one is on its way.
+    #[inline(always)]
+    fn ask_for_next_fit(&self, need: &Need<L>, path: &Path) {
+        if self.height < HIGH {
+            return;
+        }
+        let (n, lane) = (path.node(self.height - 1), path.lane(self.height - 1));
+        let later = ((u64::from(u32::MAX) << lane) << 1) as u32;
+        let fits = L::at_least(self.row(n, self.class(need.log)), need.len) & later;
+        if fits != 0 {
+            self.ask_for_leaf(self.inners[n].child[fits.trailing_zeros() as usize] as usize);
+        }
+    }
+
     /// A place at the start of the window, in the extent before `spot`.
-    #[inline]
+    #[inline(always)]
     fn find_in_before(&self, need: &Need<L>, path: &mut Path, spot: Spot) -> Option<(Spot, L)> {
         let fits = |(start, len): Entry<L>| {
             let rest = (start + len).minus(need.low);
@@ -61,7 +77,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
 
     /// The first extent that fits, beginning at lane `from` of node `n` at `level`, unless the
     /// window ends before it; and the way there.
-    #[inline]
+    #[inline(always)]
     fn first_fit(
         &self,
         path: &mut Path,
@@ -72,24 +88,43 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     ) -> Option<Spot> {
         let class = self.class(need.log);
         path.leaf = NOWHERE;
+        // All places are here or later, if it is not 0.
+        let mut next = L::ZERO;
         loop {
+            if next > L::ZERO && level < self.height {
+                // What lies in the child before may reach past the key, and nothing further back.
+                from = from.max(rank(&self.inners[n].key, next).saturating_sub(2));
+            }
             let later = (u64::from(u32::MAX) << from) as u32;
             if level == self.height {
                 let fits = self.leaf_fits(n, need.len, need.mask) & later;
                 if fits != 0 {
-                    path.leaf = n as u32;
+                    (path.leaf, path.shape) = (n as u32, self.shape);
                     return Some(Spot { leaf: n, lane: fits.trailing_zeros() as usize });
                 }
                 if self.leaves[n].start[0] >= need.high {
                     return None;
                 }
+                // A place after a whole leaf: what lies before it is passed by.
+                if need.mask > self.masks[class] {
+                    let (start, len) = self.entry(Spot { leaf: n, lane: self.count(n) - 1 });
+                    if need.mask >= start - self.leaves[n].start[0] {
+                        let pad = (start + len).pad(need.mask);
+                        if pad >= L::MAX - (start + len) {
+                            return None;
+                        }
+                        next = start + len + pad;
+                    }
+                }
             } else {
+                self.ask_for_children(n);
                 let row = self.row(n, class);
                 let lane = match row[0] >= need.len && from == 0 {
                     true => 0,
                     false => (L::at_least(row, need.len) & later).trailing_zeros() as usize,
                 };
                 if lane < B {
+                    self.ask_for_rows(level, n, lane);
                     (path.node[level], path.lane[level]) = (n as u32, lane as u8);
                     n = self.inners[n].child[lane] as usize;
                     (level, from) = (level + 1, 0);

@@ -73,7 +73,7 @@ impl Lent {
     /// In the epoch of `seen` and while the granule is open: stands for a live page as `adds`
     /// says, and for a writer where those are counted.
     #[inline]
-    fn enter(&self, granule: usize, seen: GranuleWord, adds: Adds) -> bool {
+    pub(super) fn enter(&self, granule: usize, seen: GranuleWord, adds: Adds) -> bool {
         let counted = self.critical.counts_writers();
         if adds == Adds::Nothing && !counted {
             return true;
@@ -283,6 +283,14 @@ impl Lent {
     pub(crate) fn read(&self, at: PageUse, key: &Meta, buf: &mut [u8]) -> bool {
         let Some((word, seen, _)) = self.holds_use(at, |meta| meta == key) else { return false };
         self.frames.read(at.page, buf);
+        self.unchanged(at.page, word, seen)
+    }
+
+    /// Copies bytes of a page out, from `offset` on, as [`Lent::read`] does all of them.
+    #[inline]
+    pub(crate) fn read_part(&self, at: PageUse, key: &Meta, offset: usize, buf: &mut [u8]) -> bool {
+        let Some((word, seen, _)) = self.holds_use(at, |meta| meta == key) else { return false };
+        self.frames.read_part(at.page, offset, buf);
         self.unchanged(at.page, word, seen)
     }
 

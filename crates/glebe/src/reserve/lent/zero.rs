@@ -1,7 +1,9 @@
 //! Zeroing ahead of time: a tenant whose pages are all zeros.
 //!
 //! A granule is *tracked* while its pages are made zero one by one; whoever else begins to use a
-//! page of it ends that, so a granule still tracked after its last page holds nothing but zeros.
+//! page of it ends that, and who began before is live until its page's word says what it did. So a
+//! granule still tracked after its last page, without live pages and with no word that says other
+//! than zero, holds nothing but zeros.
 //! First class takes the granule at any moment, as from any tenant.
 
 use std::cmp::Reverse;
@@ -42,10 +44,23 @@ impl Lent {
                 return zeroed;
             }
         }
-        let tracked =
-            self.update(granule, |now| now.is_tracking().then(|| now.with_zero(ZeroState::Zero)));
-        zeroed.complete = tracked.is_ok();
+        zeroed.complete = self.is_made_zero(granule);
         zeroed
+    }
+
+    /// Says that a granule is zero, if it is tracked and so are all of its pages. A tenant that
+    /// stood for a page before the granule was tracked may take it only now: as long as it may it
+    /// is live, and what it did before is seen in the page's word.
+    fn is_made_zero(&self, granule: usize) -> bool {
+        let seen = self.granule(granule);
+        let first = granule << self.shift;
+        let is_zero = |page| self.word(page).state(seen.epoch()) == State::Zero;
+        seen.is_tracking()
+            && seen.live() == 0
+            && (first..first + self.granule_pages()).all(is_zero)
+            && self
+                .update(granule, |now| (now == seen).then(|| now.with_zero(ZeroState::Zero)))
+                .is_ok()
     }
 
     /// Makes one page zero; false if somebody else is at it.
@@ -90,5 +105,34 @@ impl Lent {
     /// Whether tenants should leave a zero granule alone to keep `target` of them.
     pub(crate) fn keeps_zero(&self, target: u64) -> bool {
         target > 0 && self.zero_granules.load(Ordering::Relaxed) <= target
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::reserve::{Reserve, Writers};
+    use crate::sys::page_size;
+    use crate::units::Bytes;
+
+    /// A tenant stands for a page, and takes it after it was looked at.
+    #[test]
+    fn a_page_that_is_about_to_be_claimed_is_not_called_zero() {
+        for writers in [Writers::Restartable, Writers::Counted] {
+            let reserve = Reserve::builder().writers(writers).map(Bytes::mib(2)).unwrap();
+            let lent = reserve.inner.get().unwrap().lent();
+            let zeros = vec![0; page_size().bytes().as_usize()];
+            // All pages are known to be zero, the granule no more.
+            lent.change(0, |now| now.with_zero(ZeroState::Unknown));
+            assert!(lent.zero_granule(0, &zeros).complete);
+            let seen = lent.granule(0);
+            assert!(lent.enter(0, seen, Adds::Page));
+            assert!(!lent.zero_granule(0, &zeros).complete);
+            assert!(!lent.granule(0).is_zero());
+            // It came too late for one, and the next may.
+            lent.change(0, |now| if now.writers() > 0 { now.unpinned() } else { now });
+            assert!(lent.uncount(0, seen));
+            assert!(lent.zero_granule(0, &zeros).complete && lent.granule(0).is_zero());
+        }
     }
 }

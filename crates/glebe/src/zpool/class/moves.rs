@@ -1,11 +1,16 @@
 //! What moves or ends the objects of a class: compaction, lower pages, another class, eviction.
 //!
 //! A moved object keeps its handle: its bytes are copied, then its entry is exchanged, and the old
-//! slot is given up, which readers may hold back. All of it is done under the class's lock.
+//! slot is given up, which readers may hold back. All of it is done under the class's lock. An
+//! object may be removed meanwhile by who holds no lock: the entry is not what it was then, and
+//! the new slot is given back. The pin keeps the old one from being used anew while it is copied.
 //!
 //! # Safety
-//! Under that lock the object's slot holds bytes and the new slot is nobody's.
+//! The object's slot holds bytes while its entry names it or the pin stands that was taken before
+//! the entry was loaded; the new slot is nobody's.
 #![allow(unsafe_code)]
+
+use std::ops::Range;
 
 use super::super::account::NoRoom;
 use super::super::entry::{Entry, Place};
@@ -23,7 +28,7 @@ impl State {
             self.settle(memory);
         }
         while self.freeable > 0 {
-            if work.bytes_left == 0 {
+            if work.is_spent() {
                 return Stop::Spent;
             }
             if self.pair(memory).is_none() {
@@ -31,7 +36,7 @@ impl State {
             }
             let Some((from, to)) = self.pair(memory) else { return Stop::Stuck };
             if !self.pour(memory, from, to, work) {
-                return Stop::Stuck;
+                return if work.is_spent() { Stop::Spent } else { Stop::Stuck };
             }
         }
         Stop::Done
@@ -63,26 +68,40 @@ impl State {
     /// budget spent; whether any was moved.
     fn pour(&mut self, memory: &Memory, from: u32, to: u32, work: &mut Work) -> bool {
         let before = work.moved;
-        let zspage = self.blocks.number(from);
+        let (zspage, target) = (self.blocks.number(from), self.blocks.number(to));
+        let is_referenced = memory.zspages.about(zspage).is_referenced;
         for slot in 0..self.blocks.fresh(from) {
-            if work.bytes_left == 0 || self.blocks.used(to) == self.shape.objects {
+            if self.blocks.used(to) == self.shape.objects || work.is_spent() {
                 break;
             }
-            let Some((index, entry)) = self.object(memory, from, slot) else { continue };
+            memory.pins.pin(zspage);
+            let Some((index, entry)) = self.object(memory, from, slot) else {
+                memory.pins.unpin(zspage);
+                continue;
+            };
             let spot = self.take(memory, to, index);
             let at = self.at(memory, self.blocks.page(from), slot);
             // SAFETY: as the module says.
             unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
-            memory.entries.exchange(index, entry.moved(spot.place));
-            work.moved += 1;
             work.bytes_left = work.bytes_left.saturating_sub(entry.len());
+            let is_moved = memory.entries.exchange(index, entry, entry.moved(spot.place));
+            memory.pins.unpin(zspage);
+            if !is_moved {
+                // It was removed meanwhile, and its slot is the remover's.
+                self.untake(memory, to, spot.place.slot);
+                continue;
+            }
+            work.moved += 1;
             self.counts.moved_in += 1;
             self.counts.moved_out += 1;
             if self.give_up(memory, Place { zspage, slot }) {
                 work.pages += u64::from(self.shape.pages);
-                self.counts.compacted += 1;
+                self.counts.compacted += u64::from(self.shape.pages);
                 break;
             }
+        }
+        if is_referenced && work.moved > before {
+            memory.zspages.refer(target);
         }
         work.moved > before
     }
@@ -90,6 +109,9 @@ impl State {
     /// Moves the objects of a zspage to a new one, which has the lowest number; whether any was.
     pub(crate) fn lower(&mut self, memory: &Memory, zspage: u32) -> bool {
         if !self.has(memory, zspage) || memory.pins.is_pinned(zspage) {
+            return false;
+        }
+        if self.blocks.is_sealed(memory.zspages.ordinal(zspage)) {
             return false;
         }
         self.close_all(memory);
@@ -117,9 +139,40 @@ impl State {
         place: Place,
         work: &mut Work,
     ) -> Result<Option<usize>, NoRoom> {
+        memory.pins.pin(place.zspage);
+        let copied = self.copy_to(memory, other, place);
+        memory.pins.unpin(place.zspage);
+        let Some((entry, given)) = copied? else { return Ok(None) };
+        let len = entry.len() as u64;
+        work.moved += 1;
+        work.bytes_left = work.bytes_left.saturating_sub(entry.len());
+        self.counts.objects = self.counts.objects.wrapping_sub(1);
+        self.counts.bytes = self.counts.bytes.wrapping_sub(len);
+        self.counts.given = self.counts.given.wrapping_sub(given);
+        self.counts.moved_out += 1;
+        other.counts.objects = other.counts.objects.wrapping_add(1);
+        other.counts.bytes = other.counts.bytes.wrapping_add(len);
+        other.counts.given = other.counts.given.wrapping_add(given);
+        other.counts.moved_in += 1;
+        if self.give_up(memory, place) {
+            work.pages += u64::from(self.shape.pages);
+            self.counts.compacted += u64::from(self.shape.pages);
+        }
+        Ok(Some(entry.len()))
+    }
+
+    /// Copies the pinned object in a slot to another class and changes its entry; the entry as it
+    /// was and the object's length as it was given, if there was one that fits.
+    fn copy_to(
+        &self,
+        memory: &Memory,
+        other: &mut State,
+        place: Place,
+    ) -> Result<Option<(Entry, u64)>, NoRoom> {
         let ordinal = memory.zspages.ordinal(place.zspage);
         let object = self.object(memory, ordinal, place.slot);
-        let fits = |entry: &Entry| entry.len() <= other.shape.size as usize;
+        let is_sealed = self.blocks.is_sealed(ordinal);
+        let fits = |entry: &Entry| !is_sealed && entry.len() <= other.shape.size as usize;
         let Some((index, entry)) = object.filter(|(_, entry)| fits(entry)) else {
             return Ok(None);
         };
@@ -127,23 +180,48 @@ impl State {
         let at = self.at(memory, self.blocks.page(ordinal), place.slot);
         // SAFETY: as the module says.
         unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
-        let (len, given) = (entry.len() as u64, self.given(memory, entry));
-        memory.entries.exchange(index, entry.moved(spot.place));
-        work.moved += 1;
-        work.bytes_left = work.bytes_left.saturating_sub(entry.len());
-        self.counts.objects -= 1;
-        self.counts.bytes -= len;
-        self.counts.given = self.counts.given.wrapping_sub(given);
-        self.counts.moved_out += 1;
-        other.counts.objects += 1;
-        other.counts.bytes += len;
-        other.counts.given = other.counts.given.wrapping_add(given);
-        other.counts.moved_in += 1;
-        if self.give_up(memory, place) {
-            work.pages += u64::from(self.shape.pages);
-            self.counts.compacted += 1;
+        let given = self.given(memory, entry);
+        if !memory.entries.exchange(index, entry, entry.moved(spot.place)) {
+            // It was removed meanwhile, and its slot is the remover's.
+            other.free_unused(memory, spot.place);
+            return Ok(None);
         }
-        Ok(Some(entry.len()))
+        Ok(Some((entry, given)))
+    }
+
+    /// The objects of the emptiest zspage, where each is and its length, if it can be emptied for
+    /// less than it holds: three quarters of it are used at most, and by nothing else. None if the
+    /// class is retired, or still to be compacted.
+    pub(crate) fn remainder(&mut self, memory: &Memory) -> Vec<(Place, usize)> {
+        if self.is_retired || self.freeable > 0 {
+            return Vec::new();
+        }
+        let used = |ordinal: &u32| self.blocks.used(*ordinal);
+        let head = self.groups.emptiest_first().next();
+        let emptiest = head.and_then(|head| self.some_of(head).min_by_key(used));
+        let Some(ordinal) = emptiest.filter(|at| 4 * used(at) <= 3 * self.shape.objects) else {
+            return Vec::new();
+        };
+        let zspage = self.blocks.number(ordinal);
+        let object = |slot: u32| {
+            let (_, entry) = self.object(memory, ordinal, slot)?;
+            Some((Place { zspage, slot }, entry.len()))
+        };
+        let places: Vec<_> = (0..self.blocks.fresh(ordinal)).filter_map(object).collect();
+        if places.len() < used(&ordinal) as usize || memory.pins.is_pinned(zspage) {
+            return Vec::new();
+        }
+        places
+    }
+
+    /// Whether a new object finds a slot in a zspage that is there.
+    pub(crate) fn has_room(&self) -> bool {
+        self.groups.fullest().is_some()
+    }
+
+    /// Slots that no object has.
+    pub(crate) fn free_slots(&self) -> usize {
+        (self.freeable * self.shape.objects + self.slack_rest) as usize
     }
 
     /// The first objects of the emptiest zspage, at most so many: where each is and its length.
@@ -151,8 +229,7 @@ impl State {
         self.close_all(memory);
         self.settle(memory);
         let mut found = Vec::new();
-        let full =
-            (0..self.blocks.len()).find(|ordinal| self.blocks.used(*ordinal) == self.shape.objects);
+        let full = self.groups.full();
         for ordinal in self.groups.emptiest_first().chain(full) {
             let zspage = self.blocks.number(ordinal);
             for slot in 0..self.blocks.fresh(ordinal) {
@@ -174,12 +251,15 @@ impl State {
             return Vec::new();
         }
         let ordinal = memory.zspages.ordinal(zspage);
-        if self.blocks.is_tried(ordinal) {
+        if self.blocks.is_tried(ordinal) && memory.zspages.about(zspage).is_unparked {
             return Vec::new();
         }
-        self.blocks.set_tried(ordinal, true);
+        memory.zspages.set_unparked(zspage);
         let slots = 0..self.blocks.fresh(ordinal);
-        slots.filter_map(|slot| self.object(memory, ordinal, slot)).collect()
+        let found: Vec<_> = slots.filter_map(|slot| self.object(memory, ordinal, slot)).collect();
+        // What is parked or being written is an object later, without this class's lock.
+        self.blocks.set_tried(ordinal, found.len() == self.blocks.used(ordinal) as usize);
+        found
     }
 
     /// Lets objects of a zspage be given out again.
@@ -191,6 +271,17 @@ impl State {
 
     /// Removes every object of a zspage; the indexes of the entries, which are now free words.
     pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, usize)> {
+        self.evict_where(memory, zspage, |_| true)
+    }
+
+    /// As [`State::evict`], of objects for whose bytes, counted from the zspage's first, `is`
+    /// says yes.
+    pub(super) fn evict_where(
+        &mut self,
+        memory: &Memory,
+        zspage: u32,
+        is: impl Fn(Range<usize>) -> bool,
+    ) -> Vec<(u32, usize)> {
         let mut gone = Vec::new();
         if !self.has(memory, zspage) {
             return gone;
@@ -198,8 +289,12 @@ impl State {
         let ordinal = memory.zspages.ordinal(zspage);
         for slot in 0..self.blocks.fresh(ordinal) {
             let Some((index, entry)) = self.object(memory, ordinal, slot) else { continue };
+            let start = slot as usize * self.shape.size as usize;
+            let is = is(start..start + entry.len());
+            if !is || !memory.entries.exchange(index, entry, entry.freed()) {
+                continue;
+            }
             self.count_off(memory, entry);
-            memory.entries.exchange(index, entry.freed());
             self.counts.evicted += 1;
             gone.push((index, entry.len()));
             if self.give_up(memory, Place { zspage, slot }) {

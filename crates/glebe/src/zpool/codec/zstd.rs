@@ -5,7 +5,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
 use super::dictionary::Dictionary;
 use super::CodecError;
-use crate::sync::{lock, Mutex};
+use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 
 /// The level that codes a page four times as small as it was at LZ4's pace divided by three.
 const LEVEL: i32 = 1;
@@ -48,10 +48,13 @@ pub(super) struct Contexts {
     how: Zstd,
     coders: Mutex<Vec<Coding>>,
     decoders: Mutex<Vec<Decoding>>,
+    /// Of all contexts that were made, and of the dictionary.
+    bytes: AtomicU64,
 }
 
-struct Coding(CCtx<'static>);
-struct Decoding(DCtx<'static>);
+/// A context, and its bytes when it was looked at last.
+struct Coding(CCtx<'static>, usize);
+struct Decoding(DCtx<'static>, usize);
 
 impl std::fmt::Debug for Coding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -76,7 +79,31 @@ impl Contexts {
         if !(min..=max).contains(&given) {
             return Err(CodecError::Level { given, min, max });
         }
-        Ok(Self { how, coders: Mutex::new(Vec::new()), decoders: Mutex::new(Vec::new()) })
+        let dictionary = how.dictionary.as_ref().map_or(0, |of| of.as_bytes().len() as u64);
+        let (coders, decoders) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        Ok(Self { how, coders, decoders, bytes: AtomicU64::new(dictionary) })
+    }
+
+    /// With what one thread needs for objects of up to `page` bytes, so that there is memory for
+    /// it.
+    pub(super) fn ready(how: Zstd, page: usize) -> Result<Self, CodecError> {
+        let contexts = Self::new(how)?;
+        let (object, mut coded) = (vec![0; page], vec![0; bound(page)]);
+        let len = contexts.encode(&object, &mut coded);
+        let len = len.ok_or(CodecError::NoMemory { what: "coding context" })?;
+        let mut back = object;
+        // What it says of these bytes is all the same: the context is there.
+        let _ = contexts.decode(&coded[..len], &mut back)?;
+        Ok(contexts)
+    }
+
+    /// A context that was of so many bytes is of so many now.
+    fn count(&self, was: &mut usize, is: usize) {
+        if *was != is {
+            let more = (is as u64).wrapping_sub(*was as u64);
+            self.bytes.fetch_add(more, Ordering::Relaxed);
+            *was = is;
+        }
     }
 
     fn coding(&self) -> Option<Coding> {
@@ -93,7 +120,7 @@ impl Contexts {
         if let Some(dictionary) = &self.how.dictionary {
             context.load_dictionary(dictionary.as_bytes()).ok()?;
         }
-        Some(Coding(context))
+        Some(Coding(context, 0))
     }
 
     fn decoding(&self) -> Option<Decoding> {
@@ -102,7 +129,7 @@ impl Contexts {
         if let Some(dictionary) = &self.how.dictionary {
             context.load_dictionary(dictionary.as_bytes()).ok()?;
         }
-        Some(Decoding(context))
+        Some(Decoding(context, 0))
     }
 
     /// Codes into `out`, which has [`bound`] bytes; how many are used. `None` also for want of
@@ -111,6 +138,8 @@ impl Contexts {
         let idle = lock(&self.coders).pop();
         let mut context = idle.or_else(|| self.coding())?;
         let len = context.0.compress2(out, object).ok();
+        let is = context.0.sizeof();
+        self.count(&mut context.1, is);
         lock(&self.coders).push(context);
         len
     }
@@ -125,15 +154,15 @@ impl Contexts {
         let context = idle.or_else(|| self.decoding());
         let mut context = context.ok_or(CodecError::NoMemory { what: "decoding context" })?;
         let made = context.0.decompress(out, coded);
+        let is = context.0.sizeof();
+        self.count(&mut context.1, is);
         lock(&self.decoders).push(context);
         Ok(made.map_err(zstd_safe::get_error_name))
     }
 
-    /// Bytes of the contexts that no thread uses now, and of the dictionary.
-    pub(super) fn bytes(&self) -> usize {
-        let coders: usize = lock(&self.coders).iter().map(|context| context.0.sizeof()).sum();
-        let decoders: usize = lock(&self.decoders).iter().map(|context| context.0.sizeof()).sum();
-        let dictionary = self.how.dictionary.as_ref();
-        coders + decoders + dictionary.map_or(0, |dictionary| dictionary.as_bytes().len())
+    /// Bytes of all contexts, and of the dictionary.
+    #[inline]
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 }

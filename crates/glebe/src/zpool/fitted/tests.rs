@@ -10,6 +10,7 @@ const METADATA: Metadata = Metadata {
     slot: Bytes::new(4),
     zspage: Bytes::new(64),
     class: Bytes::new(100),
+    left_percent: 100,
 };
 
 fn rules(step: u64, chain: u64) -> Rules {

@@ -3,7 +3,7 @@
 use super::samples::{noise, text};
 use super::*;
 
-fn codecs() -> Vec<Codec> {
+pub(super) fn codecs() -> Vec<Codec> {
     let samples: Vec<_> = (0..400).map(|seed| text(seed, 1000)).collect();
     let dictionary = Dictionary::train(&samples, 4096).unwrap();
     let zstd = Zstd::default();
@@ -152,8 +152,37 @@ fn a_codec_that_there_is_not_makes_no_pool() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn as_a_map_with_codecs(ops in prop::collection::vec(op(), 1..300), zstd: bool) {
+    fn as_a_map_with_codecs(
+        ops in prop::collection::vec(op(), 1..300), zstd: bool, parking: bool,
+    ) {
         let codec = if zstd { Codec::Zstd(Zstd::default()) } else { Codec::Lz4 };
-        run(&Pool::options().codec(codec).build().unwrap(), ops);
+        run(&Pool::options().codec(codec).parking(parking).build().unwrap(), ops);
+    }
+}
+
+/// A thread's own memory ends before what the thread made earlier.
+#[test]
+fn a_destructor_of_a_thread_may_store_and_read() {
+    struct AtEnd(std::sync::Arc<Pool>, std::sync::mpsc::Sender<bool>);
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            let (object, mut buf) = (text(1, 900), vec![0; page()]);
+            let handle = self.0.insert(&object).unwrap();
+            let len = self.0.read(handle, &mut buf).unwrap();
+            self.1.send(buf[..len] == object).unwrap();
+        }
+    }
+    thread_local!(static AT_END: std::cell::OnceCell<AtEnd> = const { std::cell::OnceCell::new() });
+    for codec in codecs() {
+        let pool = std::sync::Arc::new(Pool::options().codec(codec).build().unwrap());
+        let (said, hears) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let other = std::sync::Arc::clone(&pool);
+            AT_END.with(|at_end| assert!(at_end.set(AtEnd(other, said)).is_ok()));
+            let handle = pool.insert(&text(2, 900)).unwrap();
+            assert_eq!(*pool.get(handle).unwrap(), *text(2, 900));
+        });
+        thread.join().unwrap();
+        assert!(hears.recv().unwrap());
     }
 }

@@ -82,6 +82,12 @@ fn a_budget_ends_it_and_the_next_call_goes_on() {
 #[test]
 fn without_room_nothing_is_lost() {
     let (pool, all) = filled_pool(Pool::options());
+    let limit = pool.held();
+    pool.set_limit(limit).unwrap();
+    let refused = pool.recompress(&Zstd::default(), Budget::All);
+    let state = matches!(refused, Err(Error::Full { len, .. }) if len > 100 << 10);
+    assert!(state && pool.held() <= limit, "{refused:?} of {limit}");
+    pool.set_limit(Bytes::gib(1)).unwrap();
     pool.recompress(&Zstd::default(), Budget::All).unwrap();
     pool.set_limit(pool.held()).unwrap();
     let done = pool.recompress(&Zstd::default(), Budget::All).unwrap();
@@ -152,4 +158,34 @@ fn others_replace_and_remove_meanwhile() {
         assert!(idle.join().unwrap() < 6 * 1200);
         all_there(pool, &now);
     });
+}
+
+/// Bytes that LZ4 does not make shorter, and zstd does.
+fn digits(seed: u64, len: usize) -> Vec<u8> {
+    noise(seed, len).into_iter().map(|byte| b"0123456789abcdef"[usize::from(byte >> 4)]).collect()
+}
+
+#[test]
+fn what_comes_to_a_parked_slot_is_tried_though_all_else_was() {
+    let pool = Pool::options().table(TableChoice::BySize).build().unwrap();
+    let mut all: Vec<Handle> = (0..40).map(|n| pool.insert(&noise(n, 1500)).unwrap()).collect();
+    // The lane, and its magazine.
+    for n in 40..43 {
+        pool.remove(all.swap_remove(n as usize % 7)).unwrap();
+        all.push(pool.insert(&noise(n, 1500)).unwrap());
+    }
+    pool.objects.unpark(crate::zpool::threads::thread_number());
+    let zstd = Zstd::new(3);
+    (0..3).for_each(|_| assert_eq!(pool.recompress(&zstd, Budget::All).unwrap().objects, 0));
+    pool.remove(all.swap_remove(5)).unwrap();
+    if !pool.objects.lanes.has_parked() {
+        println!("skipped: no lanes");
+        return;
+    }
+    let new = pool.insert(&digits(1, 1500)).unwrap();
+    assert!(!pool.objects.lanes.has_parked(), "it came to the parked slot");
+    let done = pool.recompress(&zstd, Budget::All).unwrap();
+    assert_eq!(done.objects, 1, "{done:?}");
+    assert_eq!(*pool.get(new).unwrap(), *digits(1, 1500));
+    pool.check();
 }

@@ -13,6 +13,9 @@ const WORD: usize = size_of::<u64>();
 const SLOT: usize = 256;
 const SLOT_WORDS: usize = 2;
 
+/// Runs of one call.
+pub(crate) const DISCARD_MAX: usize = 2;
+
 #[derive(Debug)]
 pub(crate) struct Frames(Box<[MappedWord]>);
 
@@ -51,5 +54,9 @@ impl Frames {
 
     pub(crate) unsafe fn discard(&self, _first: u32, _pages: u32) -> Result<(), OsError> {
         Ok(())
+    }
+
+    pub(crate) unsafe fn discard_all(&self, runs: &[(u32, u32)]) -> usize {
+        runs.len()
     }
 }

@@ -5,7 +5,10 @@ use std::ops::Deref;
 use glebe::error::OsError;
 use glebe::units::Bytes;
 
-use crate::sync::MappedWord;
+use crate::sync::{MappedWord, Ordering};
+
+/// Words of a page that models use.
+const USED: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct Words(Box<[MappedWord]>);
@@ -20,8 +23,12 @@ impl Words {
         Ok(())
     }
 
-    pub(crate) fn discard(&self, _index: usize, _page: Bytes) -> Result<(), OsError> {
-        unreachable!("no model gives a page of a table back")
+    /// The first words of a page: models use no others.
+    #[allow(clippy::unnecessary_wraps)]
+    pub(crate) fn discard(&self, index: usize, page: Bytes) -> Result<(), OsError> {
+        let first = index * page.get() as usize / size_of::<u64>();
+        self.0[first..][..USED].iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        Ok(())
     }
 }
 

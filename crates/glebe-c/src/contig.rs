@@ -1,0 +1,204 @@
+//! `glebe_mmap_contig`: the flag `MAP_CONTIG` that the kernel never had, as a call.
+//!
+//! Mappings are kept by their first address, in the table of the process that made them. Source:
+//! "[RFC PATCH 0/3] Add mmap(MAP_CONTIG) support" (Mike Kravetz, linux-mm, October 2017), mmap(2),
+//! posix_mem_offset(3p).
+//!
+//! # Safety
+//! Pointers are what the header says of them. A mapping's protection is changed before anybody has
+//! its address, and its bytes are never used here.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::{MutexGuard, PoisonError};
+
+use glebe::contig::{Contig, Error, HeldBy, Source};
+use glebe::sys::place::{is_readable, protect, Flags, Protection};
+use glebe::sys::{errno, hugetlb, page_size};
+use glebe::units::Bytes;
+
+use crate::abi::*;
+use crate::boundary::{call, call_for_address, Fill, Sized64};
+use crate::failure::Failure;
+use crate::mapped::{Contigs, Mapped};
+use crate::process::Process;
+
+// SAFETY: it is `repr(C)` and consists of words, the first of which is `size`.
+unsafe impl Sized64 for glebe_contig {
+    const NAME: &'static str = "glebe_contig";
+    const LEAST: u64 = 32;
+}
+
+/// `/dev/zero`: major 1, minor 5.
+const ZERO_DEVICE: u64 = 1 << 8 | 5;
+
+fn locked(contigs: &Contigs) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {
+    contigs.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bad(name: &'static str, value: i64) -> Failure {
+    Failure::BadArgument { name, value: value as u64 }
+}
+
+/// Looks at a descriptor that is to stand for memory of no file.
+fn check_descriptor(fd: c_int, anonymous: bool) -> Result<(), Failure> {
+    let refused = |errno, why| Failure::BadDescriptor { fd, errno, why };
+    match (fd, anonymous) {
+        (-1, true) => return Ok(()),
+        (-1, false) => return Err(refused(errno::EBADF, "-1 goes with MAP_ANONYMOUS only")),
+        (..-1, _) => return Err(refused(errno::EBADF, "not open")),
+        _ => {}
+    }
+    // SAFETY: not -1, and used for one copy, which fails where nothing is open.
+    let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+    let copy = copy.map_err(|error| match error.raw_os_error() {
+        Some(errno::EMFILE) => refused(errno::EMFILE, "no descriptor is free to look at it"),
+        _ => refused(errno::EBADF, "not open"),
+    })?;
+    let file = std::fs::File::from(copy);
+    let zero = file
+        .metadata()
+        .is_ok_and(|meta| meta.file_type().is_char_device() && meta.rdev() == ZERO_DEVICE);
+    match (is_readable(&file), zero) {
+        (Err(_), _) => Err(refused(errno::EBADF, "open for its path alone")),
+        (_, false) => Err(refused(errno::ENODEV, "only /dev/zero can be contiguous")),
+        (Ok(false), true) => Err(refused(errno::EACCES, "not open for reading")),
+        (Ok(true), true) => Ok(()),
+    }
+}
+
+fn map(
+    addr: usize,
+    len: u64,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    off: i64,
+) -> Result<*mut c_void, Failure> {
+    let page = page_size();
+    let protection = Protection::of_bits(prot).ok_or_else(|| bad("prot", prot.into()))?;
+    let asked = Flags::of_bits(flags).map_err(|bits| bad("flags", bits.into()))?;
+    check_descriptor(fd, asked.anonymous)?;
+    if off < 0 || off as u64 % page.bytes().get() != 0 {
+        return Err(bad("off", off));
+    }
+    let too_long = || Error::TooLarge {
+        asked: Bytes::new(len),
+        available: Bytes::new(isize::MAX.unsigned_abs() as u64),
+    };
+    let whole = Bytes::new(len).pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
+    let mut options = Contig::options().require_run(whole);
+    if let Some(size) = asked.hugetlb {
+        let size = size.or_else(|| hugetlb::sizes().pop()).unwrap_or(page);
+        options = options.source(Source::Hugetlb(size));
+    }
+    if asked.at_address {
+        options = options.at(addr);
+    }
+    let process = Process::create()?;
+    let contig = options.map(whole)?;
+    if contig.held_by() == HeldBy::Nothing {
+        let why = contig.why_not_pinned().unwrap_or("no pin was tried");
+        return Err(Failure::NotHeld(why.to_owned()));
+    }
+    let (start, mapped) = (contig.mapping().addr(), contig.len());
+    if !matches!(protection, Protection { read: true, write: true, execute: false }) {
+        // SAFETY: all of the mapping just made, whose address nobody has; its bytes are the
+        // caller's alone from here on.
+        unsafe { protect(start, mapped, protection) }.map_err(Error::from)?;
+    }
+    let address = contig.mapping().as_ptr().cast();
+    let mapping = Mapped::new(contig);
+    // Whoever unmapped earlier ones by munmap has left them here: their places are the new one's,
+    // and what they claimed of a pool is given back when this process ends.
+    let mut all = locked(&process.contigs);
+    let below = all.range(..start + mapped.as_usize());
+    let over = below.filter(|(at, other)| **at + other.contig.len().as_usize() > start);
+    let stale: Vec<usize> = over.map(|(at, _)| *at).collect();
+    stale.into_iter().for_each(|at| std::mem::forget(all.remove(&at)));
+    all.insert(start, mapping);
+    Ok(address)
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_mmap_contig(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    off: i64,
+) -> *mut c_void {
+    call_for_address(|| map(addr.addr(), len as u64, prot, flags, fd, off))
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_munmap_contig(addr: *mut c_void, len: usize) -> c_int {
+    call(|| {
+        let unknown = || Failure::Unmapped(addr.addr());
+        let process = Process::own()?.ok_or_else(unknown)?;
+        let mut contigs = locked(&process.contigs);
+        let contig = &contigs.get(&addr.addr()).ok_or_else(unknown)?.contig;
+        let (given, mapped, spare) = (len as u64, contig.len().get(), contig.spare().get());
+        let page = page_size();
+        let rounded = Bytes::new(given).pages_up(page).checked_bytes(page).map(Bytes::get);
+        if rounded != Some(mapped) && rounded != Some(mapped - spare) {
+            return Err(Failure::OtherLength { given, mapped });
+        }
+        let gone = contigs.remove(&addr.addr());
+        // Unmapping may wait for the pools' lock: not under this one.
+        drop(contigs);
+        drop(gone);
+        Ok(GLEBE_OK)
+    })
+}
+
+fn query(addr: usize) -> Result<glebe_contig, Failure> {
+    let unknown = || Failure::Unmapped(addr);
+    let process = Process::own()?.ok_or_else(unknown)?;
+    let contigs = locked(&process.contigs);
+    let (_, Mapped { contig, .. }) = contigs.range(..=addr).next_back().ok_or_else(unknown)?;
+    let place = contig.query(addr).ok_or_else(unknown)?;
+    let (source, hugetlb_page_bytes) = match contig.source() {
+        Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
+        Source::Thp | Source::Mthp(_) => (GLEBE_SOURCE_THP, 0),
+        // No others are asked for here.
+        Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),
+    };
+    Ok(glebe_contig {
+        size: 0,
+        offset_bytes: place.offset_in_run.get(),
+        contiguous_bytes: place.contiguous.get(),
+        run_bytes: place.run_len.get(),
+        pfn: place.pfn.map_or(GLEBE_PFN_HIDDEN, glebe::units::Pfn::get),
+        held_by: match contig.held_by() {
+            HeldBy::HugetlbPool => GLEBE_HELD_BY_HUGETLB_POOL,
+            HeldBy::LongTermPin => GLEBE_HELD_BY_LONG_TERM_PIN,
+            HeldBy::DmaBuffer | HeldBy::Nothing => GLEBE_HELD_BY_NOTHING,
+        },
+        source,
+        hugetlb_page_bytes,
+        mapped_bytes: contig.len().get(),
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_contig_query(
+    addr: *const c_void,
+    contig: *mut glebe_contig,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let out = unsafe { Fill::new(contig)? };
+        Ok(out.set(&query(addr.addr())?))
+    })
+}

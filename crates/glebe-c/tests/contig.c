@@ -1,0 +1,253 @@
+/* Contiguous memory from C: what it is, what it refuses, and what becomes of it in a child. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "all.h"
+
+#ifndef PR_SET_MDWE
+#define PR_SET_MDWE 65
+#define PR_MDWE_REFUSE_EXEC_GAIN 1
+#endif
+#define ANONYMOUS (MAP_PRIVATE | MAP_ANONYMOUS)
+#define BOTH (PROT_READ | PROT_WRITE)
+#define FAILS(call, number)                                                                     \
+    do {                                                                                        \
+        errno = 0;                                                                              \
+        CHECK((call) == MAP_FAILED);                                                            \
+        if (errno != (number)) fprintf(stderr, "errno %d\n", errno);                            \
+        CHECK(errno == (number) && glebe_last_error()[0] != '\0');                              \
+    } while (0)
+
+static size_t page;
+
+/* The memory, or null where this user cannot have it: no pool, no pin. */
+static unsigned char *have(size_t len, int prot, int flags, int fd) {
+    void *at = glebe_mmap_contig(NULL, len, prot, flags, fd, 0);
+    if (at != MAP_FAILED) return at;
+    CHECK(errno == ENOMEM || errno == EPERM);
+    fprintf(stderr, "skipped: %s\n", glebe_last_error());
+    return NULL;
+}
+
+static glebe_contig query(const void *at) {
+    glebe_contig contig = {0};
+    contig.size = sizeof contig;
+    OK(glebe_contig_query(at, &contig));
+    CHECK(contig.size == sizeof contig);
+    return contig;
+}
+
+/* Whether a child of this process ends as it should. */
+static int child_ends(int (*body)(unsigned char *), unsigned char *at, int signal) {
+    int status = 0;
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) _exit(body(at));
+    CHECK(waitpid(pid, &status, 0) == pid);
+    if (signal) return WIFSIGNALED(status) && WTERMSIG(status) == signal;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static int touch(unsigned char *at) {
+    return *(volatile unsigned char *)at == 7 ? 0 : 1;
+}
+
+static int call(unsigned char *at) {
+    glebe_contig contig = {0};
+    contig.size = sizeof contig;
+    if (glebe_contig_query(at, &contig) != GLEBE_ERROR_FORKED) return 1;
+    return glebe_munmap_contig(at, page) == GLEBE_ERROR_FORKED ? 0 : 2;
+}
+
+static void memory_is_whole(size_t len, int flags, int fd) {
+    unsigned char *at = have(len, BOTH, flags, fd);
+    if (!at) return;
+    for (size_t n = 0; n < len; n++) CHECK(at[n] == 0);
+    memset(at, 7, len);
+    glebe_contig first = query(at), inside = query(at + len - 1);
+    CHECK(first.contiguous_bytes >= len && first.held_by != GLEBE_HELD_BY_NOTHING);
+    CHECK(first.mapped_bytes >= len && first.run_bytes >= len);
+    CHECK(inside.offset_bytes == first.offset_bytes + len - 1);
+    CHECK(inside.contiguous_bytes == first.contiguous_bytes - (len - 1));
+    if (first.pfn != GLEBE_PFN_HIDDEN) CHECK(inside.pfn == first.pfn + (len - 1) / page);
+    CHECK(mremap(at, first.mapped_bytes, first.mapped_bytes * 2, 0) == MAP_FAILED);
+    CHECK(child_ends(touch, at, SIGSEGV) && child_ends(call, at, 0));
+    CHECK(at[0] == 7 && at[len - 1] == 7);
+    REFUSED(glebe_munmap_contig(at, first.mapped_bytes + page), GLEBE_ERROR_BAD_LEN);
+    REFUSED(glebe_munmap_contig(at + page, len), GLEBE_ERROR_UNMAPPED);
+    OK(glebe_munmap_contig(at, len));
+    REFUSED(glebe_munmap_contig(at, len), GLEBE_ERROR_UNMAPPED);
+    REFUSED(glebe_contig_query(at, &first), GLEBE_ERROR_UNMAPPED);
+}
+
+static void what_cannot_be_is_refused(int zero) {
+    int other = open("/dev/null", O_RDWR);
+    CHECK(other >= 0);
+    FAILS(glebe_mmap_contig(NULL, 0, BOTH, ANONYMOUS, -1, 0), EINVAL);
+    FAILS(glebe_mmap_contig(NULL, SIZE_MAX, BOTH, ANONYMOUS, -1, 0), ENOMEM);
+    FAILS(glebe_mmap_contig(NULL, (size_t)1 << 46, BOTH, ANONYMOUS, -1, 0), ENOMEM);
+    FAILS(glebe_mmap_contig(NULL, page, 1 << 20, ANONYMOUS, -1, 0), EINVAL);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, MAP_SHARED | MAP_ANONYMOUS, -1, 0), EINVAL);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, MAP_ANONYMOUS, -1, 0), EINVAL);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, ANONYMOUS | MAP_FIXED, -1, 0), EINVAL);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, ANONYMOUS | MAP_GROWSDOWN, -1, 0), EINVAL);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, MAP_PRIVATE, -1, 0), EBADF);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, ANONYMOUS, -2, 0), EBADF);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, ANONYMOUS, 9999, 0), EBADF);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, MAP_PRIVATE, other, 0), ENODEV);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, MAP_PRIVATE, zero, 1), EINVAL);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, MAP_PRIVATE, zero, -(int64_t)page), EINVAL);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, ANONYMOUS | MAP_HUGETLB | 45 << 26, -1, 0), ENOMEM);
+    CHECK(close(other) == 0);
+    glebe_contig contig = {0};
+    REFUSED(glebe_contig_query(&page, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_contig_query(&page, &contig), GLEBE_ERROR_BAD_SIZE);
+    contig.size = sizeof contig;
+    REFUSED(glebe_contig_query(&page, &contig), GLEBE_ERROR_UNMAPPED);
+    REFUSED(glebe_contig_query(NULL, &contig), GLEBE_ERROR_UNMAPPED);
+    REFUSED(glebe_munmap_contig(NULL, page), GLEBE_ERROR_UNMAPPED);
+}
+
+static int store(unsigned char *at) {
+    *(volatile unsigned char *)at = 1;
+    return 1;
+}
+
+static void protections_hold(void) {
+    unsigned char *at = have(page, PROT_READ, ANONYMOUS, -1);
+    if (!at) return;
+    CHECK(at[page - 1] == 0);
+    /* The child has no such memory; this process may not store to it. */
+    pid_t pid = vfork();
+    if (pid == 0) _exit(store(at));
+    int status = 0;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    OK(glebe_munmap_contig(at, page));
+    at = have(page, PROT_NONE, ANONYMOUS, -1);
+    if (at) OK(glebe_munmap_contig(at, page));
+}
+
+/* Lines of a file that begin with `head`; 0 where there is no file. */
+static int lines_of(const char *path, const char *head) {
+    char line[4096];
+    int lines = 0;
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    while (fgets(line, sizeof line, file)) lines += !strncmp(line, head, strlen(head));
+    fclose(file);
+    return lines;
+}
+
+/* Bytes of all mappings of this process but the heap, which grows as the allocator likes. */
+static size_t mapped(void) {
+    char line[4096];
+    size_t bytes = 0;
+    uintptr_t start, end;
+    FILE *file = fopen("/proc/self/maps", "r");
+    CHECK(file);
+    while (fgets(line, sizeof line, file))
+        if (!strstr(line, "[heap]") &&
+            sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &start, &end) == 2)
+            bytes += end - start;
+    fclose(file);
+    return bytes;
+}
+
+/* Others' huge pages come and go: where there is none that is said first. */
+static void execution_fails(int with_huge) {
+    const int prots[] = {PROT_EXEC, PROT_READ | PROT_EXEC, BOTH | PROT_EXEC};
+    for (size_t n = 0; n < sizeof prots / sizeof prots[0]; n++) {
+        if (with_huge) {
+            CHECK(glebe_mmap_contig(NULL, page, prots[n], ANONYMOUS | MAP_HUGETLB, -1, 0) ==
+                  MAP_FAILED);
+            if (errno == ENOMEM) fprintf(stderr, "disturbed: %s\n", glebe_last_error());
+            else CHECK(errno == EACCES);
+        }
+        FAILS(glebe_mmap_contig(NULL, page, prots[n], ANONYMOUS, -1, 0), EACCES);
+        CHECK(strstr(glebe_last_error(), prots[n] & PROT_WRITE ? "write: true, execute: true"
+                                                               : "write: false, execute: true"));
+    }
+}
+
+/* This process may have no instructions that it could have written: what is refused is not kept. */
+static int execution_is_refused(unsigned char *huge) {
+    char own[32];
+    snprintf(own, sizeof own, "%d ", (int)getpid());
+    if (prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)) return 77;
+    execution_fails(huge != NULL);
+    /* What the first calls made for all that follow is there now. */
+    size_t before = mapped();
+    execution_fails(huge != NULL);
+    CHECK(mapped() == before);
+    CHECK(lines_of("/run/lock/glebe-hugetlb.claims", own) == 0);
+    unsigned char *at = have(page, BOTH, ANONYMOUS, -1);
+    CHECK(at);
+    OK(glebe_munmap_contig(at, query(at).mapped_bytes));
+    return 0;
+}
+
+static void protections_that_cannot_be_are_refused(void) {
+    unsigned char *at = have(page, PROT_READ | PROT_EXEC, ANONYMOUS, -1);
+    if (!at) return;
+    OK(glebe_munmap_contig(at, query(at).mapped_bytes));
+    unsigned char *huge = have(page, BOTH | PROT_EXEC, ANONYMOUS | MAP_HUGETLB, -1);
+    if (huge) OK(glebe_munmap_contig(huge, query(huge).mapped_bytes));
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) _exit(execution_is_refused(huge));
+    int status = 0;
+    CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) fprintf(stderr, "skipped: no PR_SET_MDWE before Linux 6.3\n");
+    else CHECK(WEXITSTATUS(status) == 0);
+}
+
+static void descriptors_are_looked_at_as_by_mmap(void) {
+    int store_only = open("/dev/zero", O_WRONLY), load_only = open("/dev/zero", O_RDONLY);
+    int path = open("/dev/zero", O_PATH);
+    CHECK(store_only >= 0 && load_only >= 0 && path >= 0);
+    FAILS(glebe_mmap_contig(NULL, page, PROT_NONE, MAP_PRIVATE, store_only, 0), EACCES);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, MAP_PRIVATE, store_only, 0), EACCES);
+    FAILS(glebe_mmap_contig(NULL, page, BOTH, MAP_PRIVATE, path, 0), EBADF);
+    /* Private memory of what can only be read may be written. */
+    memory_is_whole(page, MAP_PRIVATE, load_only);
+    CHECK(close(store_only) == 0 && close(load_only) == 0 && close(path) == 0);
+}
+
+static void an_address_is_kept_or_refused(void) {
+    unsigned char *at = have(page, BOTH, ANONYMOUS, -1);
+    if (!at) return;
+    size_t len = query(at).mapped_bytes;
+    FAILS(glebe_mmap_contig(at, page, BOTH, ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0), EEXIST);
+    OK(glebe_munmap_contig(at, len));
+    void *again = glebe_mmap_contig(at, page, BOTH, ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    CHECK(again == at || (again == MAP_FAILED && errno != EEXIST));
+    if (again == at) OK(glebe_munmap_contig(at, page));
+}
+
+int main(void) {
+    page = glebe_page_bytes();
+    int zero = open("/dev/zero", O_RDWR);
+    CHECK(zero >= 0);
+    what_cannot_be_is_refused(zero);
+    memory_is_whole(page, ANONYMOUS, -1);
+    memory_is_whole(page, MAP_PRIVATE, zero);
+    memory_is_whole(16 * page, ANONYMOUS | MAP_POPULATE | MAP_LOCKED, zero);
+    memory_is_whole((size_t)3072 << 10, ANONYMOUS, -1); /* the talk's request */
+    memory_is_whole((size_t)4 << 20, ANONYMOUS | MAP_HUGETLB, -1);
+    protections_hold();
+    protections_that_cannot_be_are_refused();
+    descriptors_are_looked_at_as_by_mmap();
+    an_address_is_kept_or_refused();
+    CHECK(close(zero) == 0);
+    printf("contig.c: ok\n");
+    return 0;
+}

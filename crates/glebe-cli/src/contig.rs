@@ -1,0 +1,62 @@
+//! `glebe contig`: what contiguous memory the machine has, could have, and is to set aside.
+
+mod explain;
+mod map;
+mod reserve;
+mod status;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use glebe::units::Bytes;
+
+use crate::size::parse;
+use crate::Outcome;
+
+/// Options of `glebe contig`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Show the pools of huge pages, free memory in large blocks, and what holds pages in place
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Say whether LEN could be had now, of which source; if not, why, and what would help
+    Explain {
+        /// How much, such as 64M or 1G
+        #[arg(value_parser = parse)]
+        len: Bytes,
+        /// Take it for a moment and tell what came
+        #[arg(long = "try")]
+        attempt: bool,
+        /// With --try: write the certificate here, readable by its owner alone
+        #[arg(long, value_name = "FILE", requires = "attempt")]
+        certificate: Option<PathBuf>,
+    },
+    /// Add LEN to the machine's pool of huge pages, for every program, until the next boot
+    Reserve(reserve::Args),
+    /// Draw the machine's physical memory: the runs of its pools, and what lies between (root)
+    Map {
+        /// The SVG file
+        file: PathBuf,
+    },
+}
+
+/// Does what was asked.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    match &args.command {
+        Command::Status { json } => status::run(*json, out),
+        Command::Explain { len, attempt, certificate } => {
+            explain::run(*len, *attempt, certificate.as_deref(), out)
+        }
+        Command::Reserve(args) => reserve::run(args, out),
+        Command::Map { file } => map::run(file, out),
+    }
+}

@@ -1,0 +1,85 @@
+//! `glebe contig reserve`: the machine's pool grown now, or what grows it at boot.
+
+use std::io::Write;
+
+use glebe::contig::{boot_parameter, grow_pool, Growth};
+use glebe::sys::hugetlb::Pool;
+use glebe::units::{Bytes, PageSize};
+
+use super::status::block;
+use crate::size::parse;
+use crate::Outcome;
+
+/// Options of `glebe contig reserve`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How much, rounded up to whole pages
+    #[arg(value_parser = parse)]
+    len: Bytes,
+    /// The size of a page, such as 2M or 1G; the smallest that the machine has unless given
+    #[arg(long, value_parser = parse, value_name = "SIZE")]
+    page: Option<Bytes>,
+    /// Print each file that would be written, and write none
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the kernel parameter and a systemd unit that do it at every boot, and write nothing
+    #[arg(long, conflicts_with = "dry_run")]
+    at_boot: bool,
+}
+
+/// Grows the pool and prints what was written.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    let size = match args.page {
+        None => block(),
+        Some(bytes) => {
+            PageSize::new(bytes.get()).ok_or_else(|| format!("{bytes} is no power of two"))?
+        }
+    };
+    let pages = args.len.pages_up(size).get();
+    if args.at_boot {
+        return at_boot(size, pages, out);
+    }
+    let Growth { before, added, write: (path, number) } = grow_pool(size, pages, args.dry_run)?;
+    let verb = if args.dry_run { "would write" } else { "wrote" };
+    writeln!(out, "{verb} {number} to {}", path.display())?;
+    if !args.dry_run {
+        let of = size.bytes();
+        writeln!(
+            out,
+            "{before} pages of {of} before, {added} added; they stay until the next boot"
+        )?;
+    }
+    Ok(())
+}
+
+fn at_boot(size: PageSize, pages: u64, out: &mut dyn Write) -> Outcome {
+    let kib = size.bytes().get() >> 10;
+    let path = match Pool::of(size) {
+        Some(pool) => pool.path().display().to_string(),
+        None => format!("/sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages"),
+    };
+    let of = size.bytes();
+    writeln!(out, "# On the kernel's command line, before anything is fragmented:")?;
+    writeln!(out, "#     {}", boot_parameter(size, pages))?;
+    writeln!(
+        out,
+        "# Or, as /etc/systemd/system/glebe-contig.service, enabled by systemctl enable:"
+    )?;
+    write!(
+        out,
+        "[Unit]\n\
+         Description=Huge pages for contiguous memory: {pages} of {of}\n\
+         DefaultDependencies=no\n\
+         After=local-fs.target\n\
+         Before=sysinit.target\n\
+         \n\
+         [Service]\n\
+         Type=oneshot\n\
+         RemainAfterExit=yes\n\
+         ExecStart=/bin/sh -c 'n=$$(cat {path}) && echo $$((n + {pages})) > {path}'\n\
+         \n\
+         [Install]\n\
+         WantedBy=sysinit.target\n"
+    )?;
+    Ok(())
+}

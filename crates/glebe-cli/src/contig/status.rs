@@ -1,0 +1,94 @@
+//! `glebe contig status`: pools, free memory and runs at this moment.
+
+use std::io::{self, Write};
+
+use glebe::error::OsError;
+use glebe::sys::hugetlb::{sizes, Counts, Pool};
+use glebe::sys::kpage::{pool_runs, uses};
+use glebe::sys::probe::{State, Support};
+use glebe::sys::{buddyinfo, dma_heap, meminfo, numa, page_size};
+use glebe::units::{Bytes, PageSize, Pages};
+use serde_json::json;
+
+use crate::Outcome;
+
+/// The smallest page of a pool, by which physical memory is looked at.
+pub fn block() -> PageSize {
+    sizes().pop().unwrap_or_else(page_size)
+}
+
+/// Runs of pool pages, longest first; none where frames are hidden.
+fn runs() -> Result<Vec<Bytes>, OsError> {
+    let page = page_size();
+    let block = block().bytes().pages_down(page);
+    let mut runs: Vec<Bytes> =
+        pool_runs(&uses(block)?, block).iter().map(|(_, len)| len.bytes(page)).collect();
+    runs.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(runs)
+}
+
+/// Prints what there is.
+pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
+    let mut pools: Vec<(PageSize, Counts)> = Vec::new();
+    for size in sizes() {
+        if let Some(pool) = Pool::of(size) {
+            pools.push((size, pool.counts()?));
+        }
+    }
+    let (available, largest) = (meminfo::available()?, buddyinfo::longest_free_block()?);
+    let runs = runs();
+    let support = Support::probe();
+    let state = |key: &str| {
+        let row = support.mechanisms().iter().find(|row| row.key == key);
+        row.map_or(State::No, |row| row.state)
+    };
+    let pin = state("io_uring.buffers");
+    let nodes: Vec<u32> = numa::online().iter().map(|node| node.0).collect();
+    if as_json {
+        let pool = |(size, counts): &(PageSize, Counts)| {
+            json!({
+                "page_bytes": size.bytes().get(),
+                "total": counts.total,
+                "free": counts.free,
+                "reserved": counts.reserved,
+                "surplus": counts.surplus,
+            })
+        };
+        let value = json!({
+            "pools": pools.iter().map(pool).collect::<Vec<_>>(),
+            "available_bytes": available.get(),
+            "largest_free_block_bytes": largest.get(),
+            "pool_runs_bytes": runs.as_ref().ok().map(|runs| {
+                runs.iter().map(|len| len.get()).collect::<Vec<_>>()
+            }),
+            "long_term_pin": pin.as_str(),
+            "dma_heaps": dma_heap::heaps(),
+            "nodes": nodes,
+        });
+        serde_json::to_writer_pretty(&mut *out, &value).map_err(io::Error::from)?;
+        return Ok(writeln!(out)?);
+    }
+    for (size, counts) in &pools {
+        let Counts { total, free, reserved, surplus } = counts;
+        let of = |pages: u64| Pages::new(pages).checked_bytes(*size).unwrap_or_default();
+        writeln!(
+            out,
+            "hugetlb {:<8} {total} pages ({}), {free} free, {reserved} promised, {surplus} surplus",
+            size.bytes().to_string(),
+            of(*total),
+        )?;
+    }
+    match &runs {
+        Ok(runs) if runs.is_empty() => writeln!(out, "runs of pools    none")?,
+        Ok(runs) => writeln!(out, "runs of pools    {}, longest {}", runs.len(), runs[0])?,
+        Err(error) => writeln!(out, "runs of pools    hidden: {error}")?,
+    }
+    writeln!(out, "memory           {available} available, longest free block {largest}")?;
+    writeln!(out, "long-term pin    {pin}")?;
+    match dma_heap::heaps()[..] {
+        [] => writeln!(out, "dma-heaps        none")?,
+        ref heaps => writeln!(out, "dma-heaps        {heaps:?}")?,
+    }
+    writeln!(out, "NUMA nodes       {nodes:?}")?;
+    Ok(())
+}

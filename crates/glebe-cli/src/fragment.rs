@@ -1,0 +1,22 @@
+//! `glebe fragment`, which no help lists: what a benchmark has a child of its own do to the
+//! machine's memory.
+
+use std::io::Write;
+
+use glebe_bench::contig::fragment;
+
+use crate::Outcome;
+
+/// What the parent tells its child.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Process that started this one
+    parent: u32,
+    /// Bytes to take at most
+    most: u64,
+}
+
+/// Takes and gives back.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    Ok(fragment::inside(args.parent, args.most, out)?)
+}

@@ -1,0 +1,195 @@
+//! `glebe contig` as a user meets it, and as one without privileges does.
+
+#[path = "../../glebe/tests/scratch/mod.rs"]
+mod scratch;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use glebe::sys::hugetlb::{sizes, Pool};
+use glebe::sys::lock_file::LockFile;
+use glebe::sys::process::effective_user;
+use serde_json::Value;
+
+use scratch::Scratch;
+
+const NOBODY: u32 = 65534;
+const LOCK: &str = "/run/lock/glebe-hugetlb.lock";
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    command.arg("contig").args(args).current_dir("/");
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    command(args).output().expect("the program starts")
+}
+
+fn ok(args: &[&str]) -> String {
+    let output = run(args);
+    assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What is said on failure.
+fn refusal(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr.clone()).unwrap();
+    assert!(said.starts_with("glebe: ") && said.lines().count() == 1, "{said}");
+    said
+}
+
+fn pool() -> Option<Pool> {
+    Pool::of(*sizes().last()?)
+}
+
+#[test]
+fn status_is_the_same_in_both_forms() {
+    let text = ok(&["status"]);
+    let value: Value = serde_json::from_str(&ok(&["status", "--json"])).unwrap();
+    let pools = value["pools"].as_array().unwrap();
+    assert_eq!(pools.len(), sizes().len());
+    assert_eq!(text.lines().filter(|line| line.starts_with("hugetlb ")).count(), pools.len());
+    assert!(value["available_bytes"].as_u64().unwrap() > 0);
+    assert!(
+        text.contains(&format!("long-term pin    {}", value["long_term_pin"].as_str().unwrap()))
+    );
+}
+
+#[test]
+fn explain_takes_nothing_and_says_why_not() {
+    let text = ok(&["explain", "4M"]);
+    assert!(
+        text.contains("transparent huge pages: ") && text.contains("base pages: now"),
+        "{text}"
+    );
+    let output = run(&["explain", "999999G"]);
+    assert!(refusal(&output).contains("cannot be had now"));
+    let why = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(
+        why.lines().filter(|line| line.ends_with(": no")).count(),
+        sizes().len() + 2,
+        "{why}"
+    );
+    for bad in ["0", "-1", "x", "1T"] {
+        assert_eq!(run(&["explain", bad]).status.code(), Some(2), "{bad}");
+    }
+    assert_eq!(run(&["explain", "1M", "--certificate", "x"]).status.code(), Some(2));
+}
+
+#[test]
+fn what_is_tried_has_a_certificate_for_its_owner() {
+    let scratch = Scratch::new("contig-try");
+    let file = scratch.0.join("certificate.json");
+    let text = ok(&["explain", "3072K", "--try", "--certificate", file.to_str().unwrap()]);
+    assert!(text.contains("tried: ") && text.contains("held by "), "{text}");
+    let value: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert!(value["len_bytes"].as_u64().unwrap() >= 3072 << 10);
+    let covered: u64 = value["runs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| run["len_bytes"].as_u64().unwrap())
+        .sum();
+    assert!(covered <= value["len_bytes"].as_u64().unwrap());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_dry_run_and_a_boot_line_write_nothing() {
+    let Some(pool) = pool() else {
+        println!("skipped: no pool");
+        return;
+    };
+    let text = ok(&["reserve", "64M", "--dry-run"]);
+    let path = pool.path().display().to_string();
+    assert!(text.starts_with("would write ") && text.contains(&path), "{text}");
+    let text = ok(&["reserve", "2G", "--page", "1G", "--at-boot"]);
+    assert!(text.contains("hugepagesz=1G hugepages=2") && text.contains("[Install]"), "{text}");
+    let text = ok(&["reserve", "64M", "--page", "2M", "--at-boot"]);
+    assert!(text.contains("hugepagesz=2M hugepages=32"), "{text}");
+    assert!(refusal(&run(&["reserve", "1M", "--page", "3M"])).contains("power of two"));
+    assert!(refusal(&run(&["reserve", "1M", "--page", "16G"])).contains("no hugetlb pages of"));
+    assert_eq!(run(&["reserve", "1M", "--dry-run", "--at-boot"]).status.code(), Some(2));
+}
+
+#[test]
+fn what_is_reserved_is_there_for_everybody() {
+    let (Some(pool), true) = (pool(), Path::new(LOCK).exists()) else {
+        println!("skipped: no pool, or no lock at {LOCK}");
+        return;
+    };
+    if !pool.is_writable() {
+        assert!(refusal(&run(&["reserve", "4M"])).contains("cannot be changed"));
+        return;
+    }
+    let pages = 2;
+    let len = (pool.size().bytes().get() * pages).to_string();
+    let output = run(&["reserve", &len]);
+    if !output.status.success() {
+        println!("skipped: {}", refusal(&output));
+        return;
+    }
+    // What was added is taken away at once, by a difference and under the lock.
+    let taken = {
+        let _lock = LockFile::acquire(Path::new(LOCK)).unwrap();
+        let counts = pool.counts().unwrap();
+        pool.set_persistent(counts.persistent().saturating_sub(pages)).map(|()| counts)
+    };
+    assert!(taken.unwrap().persistent() >= pages);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("wrote ") && text.contains("2 added"), "{text}");
+    let too_much = run(&["reserve", "999999G"]);
+    assert!(refusal(&too_much).contains("available"));
+}
+
+#[test]
+fn the_map_is_a_picture_or_a_reason() {
+    let scratch = Scratch::new("contig-map");
+    let file = scratch.0.join("map.svg");
+    let output = run(&["map", file.to_str().unwrap()]);
+    if output.status.success() {
+        let svg = fs::read_to_string(&file).unwrap();
+        assert!(svg.starts_with("<svg ") && svg.contains("Physical memory"));
+    } else {
+        assert!(refusal(&output).contains("/proc/kpage"));
+        println!("skipped: frames are hidden");
+    }
+    assert_eq!(run(&["map", "/dev/null/x.svg"]).status.code(), Some(1));
+}
+
+#[test]
+fn nobody_is_told_what_can_be_known() {
+    if effective_user() != 0 {
+        println!("skipped: only root can become nobody");
+        return;
+    }
+    // Nobody may not enter the directory that the program is in.
+    let scratch = Scratch::new("contig-nobody");
+    let program = scratch.0.join("glebe");
+    fs::copy(env!("CARGO_BIN_EXE_glebe"), &program).unwrap();
+    for dir in [&scratch.0, &program] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let as_nobody = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("contig").args(args).current_dir("/").uid(NOBODY).gid(NOBODY).output()
+    };
+    let Ok(status) = as_nobody(&["status"]) else {
+        println!("skipped: nobody cannot run this program");
+        return;
+    };
+    assert!(status.status.success(), "{status:?}");
+    assert!(String::from_utf8_lossy(&status.stdout).contains("runs of pools    hidden"));
+    let tried = as_nobody(&["explain", "64K", "--try"]).unwrap();
+    let text = String::from_utf8_lossy(&tried.stdout).into_owned();
+    assert!(tried.status.success(), "{tried:?}");
+    assert!(text.contains("contiguity proved only within"), "{text}");
+    assert!(refusal(&as_nobody(&["reserve", "4M"]).unwrap()).contains("cannot be changed"));
+    let file = scratch.0.join("map.svg");
+    assert!(refusal(&as_nobody(&["map", file.to_str().unwrap()]).unwrap()).contains("/proc/kpage"));
+}

@@ -1,0 +1,133 @@
+//! `glebe bench contig` as a user meets it: every key is there for root and for others, and the
+//! child that fragments memory keeps to what it was told.
+
+mod reachable;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use reachable::{Reachable, NOBODY};
+
+/// Names in the JSON that the targets are told by.
+const RATIOS: [&str; 8] = [
+    "random_read_vs_memalign",
+    "dependent_read_vs_memalign",
+    "stream_vs_memalign",
+    "populate_vs_zeroing_cpu",
+    "populate_in_order_vs_zeroing_cpu",
+    "grow_populate_vs_zeroing_cpu",
+    "populate_threads_2_vs_1_cpu",
+    "longest_run_vs_optimum",
+];
+const CASES: [&str; 9] = [
+    "random_read_64m",
+    "stride_4160_64m",
+    "message_2",
+    "message_8388608",
+    "register_4m",
+    "map_2m",
+    "map_128m",
+    "mapped_longest",
+    "required_8m",
+];
+const CHECKS: [&str; 3] = ["verify_disagreements", "required_failures", "wrong_bytes"];
+
+fn quick(program: &Path, json: &Path, uid: Option<u32>) -> serde_json::Value {
+    let mut command = Command::new(program);
+    command.args(["bench", "contig", "--quick", "--json"]).arg(json);
+    if let Some(uid) = uid {
+        command.uid(uid).gid(uid).current_dir("/");
+    }
+    let output = command.output().expect("the program starts");
+    let text = fs::read_to_string(json).unwrap_or_default();
+    let _ = fs::remove_file(json);
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for ratio in RATIOS {
+        assert!(report["ratios"].get(ratio).is_some(), "no ratio {ratio}");
+    }
+    let rows = report["rows"].as_array().unwrap();
+    for case in CASES {
+        // Of some nothing can be had: then a row says why.
+        assert!(rows.iter().any(|row| row["case"] == case), "no row {case}: {rows:?}");
+    }
+    for check in CHECKS {
+        let count = &report["checks"][check];
+        assert!(*count == 0 || count.is_null(), "{check}: {count}");
+    }
+    for what in ["random_read_vs_memalign", "stream_vs_memalign"] {
+        assert!(report["ratios"][what].as_f64().is_some_and(|ratio| ratio > 0.0), "{what}");
+    }
+    report
+}
+
+#[test]
+fn a_quick_run_has_every_key_for_root_and_for_others() {
+    let json = std::env::temp_dir().join(format!("glebe-contig-{}.json", std::process::id()));
+    quick(Path::new(env!("CARGO_BIN_EXE_glebe")), &json, None);
+    let reachable = match Reachable::new("contig") {
+        Ok(reachable) => reachable,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let able = Command::new("true").uid(NOBODY).gid(NOBODY).status();
+    if let Err(why) = able {
+        return println!("skipped: no other user can be had: {why}");
+    }
+    let json = std::env::temp_dir().join(format!("glebe-contig-{}-other.json", std::process::id()));
+    let report = quick(&reachable.program(), &json, Some(NOBODY));
+    // Frames are hidden from others: nothing was compared, which is no 0.
+    assert!(report["checks"]["verify_disagreements"].is_null(), "{report}");
+}
+
+#[test]
+fn the_fragmenter_takes_what_it_was_told_holds_half_and_ends_with_its_parents_interest() {
+    let most = 8 << 20;
+    let pid = std::process::id().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    command.args(["fragment", &pid, &most.to_string()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (mut taken, mut held) = (0, None);
+    while held.is_none() {
+        let Some(Ok(line)) = lines.next() else { break };
+        match line.split_once(' ') {
+            Some(("taken", bytes)) => taken = bytes.parse().unwrap(),
+            Some(("held", bytes)) => held = Some(bytes.parse::<u64>().unwrap()),
+            _ => panic!("{line}"),
+        }
+    }
+    let resident = fs::read_to_string(format!("/proc/{}/statm", child.id())).unwrap();
+    let resident: u64 = resident.split(' ').nth(1).unwrap().parse().unwrap();
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    if taken == 0 {
+        return println!("skipped: the machine has too little left");
+    }
+    assert_eq!((taken, held), (most, Some(most / 2)));
+    let page = glebe::sys::page_size().bytes().get();
+    assert!(resident * page >= most / 2 && resident * page < most + (16 << 20), "{resident} pages");
+}
+
+#[test]
+fn a_fragmenter_of_nobody_takes_nothing() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    let output = command.args(["fragment", "1", "8388608"]).output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(said.contains("the parent is gone"), "{said}");
+}
+
+#[test]
+fn a_largest_memory_is_kept_to_and_is_of_two_benchmarks_alone() {
+    let run =
+        |args: &[&str]| Command::new(env!("CARGO_BIN_EXE_glebe")).args(args).output().unwrap();
+    let output = run(&["bench", "contig", "--quick", "--largest", "2M"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.contains("left out: --largest allows 2 MiB"), "{text}");
+    assert!(!run(&["bench", "vmap", "--quick", "--largest", "2M"]).status.success());
+}

@@ -1,0 +1,288 @@
+//! [`StandingPool`]: huge pages set aside once, in physical order, of which runs are mapped in
+//! microseconds.
+//!
+//! The pages lie in one file without a name, which is mapped whole. A [`Piece`] is a run of base
+//! pages of that mapping, had without a system call; a [`Window`] is one with a mapping of its own.
+//! Both are physically contiguous as far as frames can be seen, else within one huge page. What was
+//! not asked for is never taken: a piece of 3 MiB leaves the fourth MiB of its page to others.
+//!
+//! Positions and lengths are base pages of the file. Free positions are kept in a tree with a gap
+//! wherever frames are not adjacent. A request is O(log n); a window costs the system calls that
+//! map it, some 3 µs, and 0.5 µs a huge page. Contents are unspecified: zeros, or what was there.
+//!
+//! [`StandingPool::compact`] lengthens the longest run by exchanging free pages for better ones.
+//!
+//! Lock: the state's, held over a search and over a compaction; taken after the lock file of the
+//! hugetlb pools. In a forked child every call is an error.
+
+mod compact;
+mod state;
+
+use std::sync::Arc;
+
+use super::choose::{self, Built};
+use super::options::{Options, SourceChoice};
+use super::pool::PoolClaim;
+use super::{Error, HeldBy, Location, Proof, Run, Source};
+use crate::error::OsError;
+use crate::extent::Extent;
+use crate::mapping::Mapping;
+use crate::sync::{lock, Mutex};
+use crate::sys::memfd::MemFile;
+use crate::sys::page_size;
+use crate::units::{Bytes, PageSize, Pages};
+
+pub use compact::Compaction;
+use state::State;
+
+/// Huge pages set aside, of which runs are had. Clones share it.
+#[derive(Clone, Debug)]
+pub struct StandingPool(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    // Dropped in this order: pages are free before the hugetlb pool is shrunk by them.
+    mapping: Mapping,
+    file: Arc<MemFile>,
+    claim: Mutex<Option<PoolClaim>>,
+    size: PageSize,
+    state: Mutex<State>,
+    notes: Vec<String>,
+}
+
+impl StandingPool {
+    /// Sets aside `len`, rounded up to huge pages, as `options` say: a source of hugetlb, a node,
+    /// a run, how much to look at for it ([`Options::search`]).
+    ///
+    /// # Errors
+    /// As [`Options::map`]; [`Error::NotHugetlb`] for another source.
+    pub fn new(options: Options<'_>, len: Bytes) -> Result<Self, Error> {
+        let size = match options.source {
+            SourceChoice::Auto => choose::smallest_hugetlb().unwrap_or(super::known_size(2 << 20)),
+            SourceChoice::Only(Source::Hugetlb(size)) => size,
+            SourceChoice::Only(asked) => return Err(Error::NotHugetlb { asked }),
+        };
+        let built = choose::in_file(options, len, size)?;
+        let Built { mapping, mut claims, runs, proof, notes, .. } = built;
+        // The builder was told to make one.
+        let file = mapping.file().map(Arc::clone).ok_or(Error::ZeroLength)?;
+        let state = State::new(runs, proof, size.bytes().pages_down(page_size()))?;
+        let (claim, state) = (Mutex::new(claims.pop()), Mutex::new(state));
+        Ok(Self(Arc::new(Inner { mapping, file, claim, size, state, notes })))
+    }
+
+    /// Bytes set aside.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> Bytes {
+        self.0.mapping.len()
+    }
+
+    /// The size of its pages.
+    #[must_use]
+    pub fn page(&self) -> PageSize {
+        self.0.size
+    }
+
+    /// What keeps the pages in their frames.
+    #[must_use]
+    pub fn held_by(&self) -> HeldBy {
+        HeldBy::HugetlbPool
+    }
+
+    /// What could not be done as well as was asked for.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.0.notes
+    }
+
+    /// The runs of all pages, held or not.
+    ///
+    /// # Errors
+    /// In a forked child.
+    pub fn runs(&self) -> Result<Vec<Run>, Error> {
+        Ok(self.0.state()?.runs().to_vec())
+    }
+
+    /// What the runs rest on.
+    ///
+    /// # Errors
+    /// In a forked child.
+    pub fn proof(&self) -> Result<Proof, Error> {
+        Ok(self.0.state()?.proof())
+    }
+
+    /// The longest run that can be had now.
+    ///
+    /// # Errors
+    /// In a forked child.
+    pub fn largest_free_run(&self) -> Result<Pages, Error> {
+        Ok(self.0.state()?.largest())
+    }
+
+    /// Pages that nobody holds.
+    ///
+    /// # Errors
+    /// In a forked child.
+    pub fn free(&self) -> Result<Pages, Error> {
+        Ok(self.0.state()?.free_pages())
+    }
+
+    /// A contiguous run of `len`, rounded up to base pages, of the mapping that is there already.
+    ///
+    /// # Errors
+    /// [`Error::NotContiguous`] with the longest run there is, [`Error::ZeroLength`]; in a forked
+    /// child.
+    pub fn take(&self, len: Bytes) -> Result<Piece, Error> {
+        let pages = len.pages_up(page_size());
+        self.piece(pages, Pages::new(1), len)
+    }
+
+    /// A contiguous run of `len`, rounded up to huge pages, in a mapping of its own.
+    ///
+    /// # Errors
+    /// As [`StandingPool::take`], and what mmap(2) refuses.
+    pub fn map(&self, len: Bytes) -> Result<Window, Error> {
+        let inner = &self.0;
+        let grain = inner.size.bytes().pages_down(page_size());
+        let pages = Pages::new(len.pages_up(inner.size).get().saturating_mul(grain.get()));
+        let piece = self.piece(pages, grain, len)?;
+        let offset = piece.offset();
+        let mapping = Mapping::window(inner.file.as_file(), offset, piece.len(), inner.size)?;
+        Ok(Window { mapping, piece })
+    }
+
+    fn piece(&self, pages: Pages, align: Pages, len: Bytes) -> Result<Piece, Error> {
+        if len == Bytes::ZERO {
+            return Err(Error::ZeroLength);
+        }
+        let mut state = self.0.state()?;
+        match state.take(pages, align) {
+            Some(pages) => Ok(Piece { pool: Arc::clone(&self.0), pages }),
+            None => {
+                let longest = state.largest().bytes(page_size());
+                Err(Error::NotContiguous { wanted: len, longest })
+            }
+        }
+    }
+
+    /// What is known of the byte at `addr` of the pool's own mapping.
+    ///
+    /// # Errors
+    /// In a forked child.
+    pub fn query(&self, addr: usize) -> Result<Option<Location>, Error> {
+        let state = self.0.state()?;
+        let offset = addr.checked_sub(self.0.mapping.addr()).map(|at| Bytes::new(at as u64));
+        Ok(offset.and_then(|at| super::certificate::locate(state.runs(), self.len(), at)))
+    }
+}
+
+impl Inner {
+    /// The state, locked; a child of a fork may find the lock held for ever, and does not look.
+    fn state(&self) -> Result<crate::sync::MutexGuard<'_, State>, Error> {
+        if self.mapping.is_lost_by_fork() {
+            let gone = "not inherited by a forked child";
+            let source = std::io::Error::new(std::io::ErrorKind::NotFound, gone);
+            let subject = format!("{:#x}", self.mapping.addr());
+            return Err(OsError::new("standing pool", subject, source).into());
+        }
+        Ok(lock(&self.state))
+    }
+}
+
+/// A run of a standing pool, given back when this is dropped. Contents are unspecified.
+#[derive(Debug)]
+pub struct Piece {
+    pool: Arc<Inner>,
+    pages: Extent,
+}
+
+impl Piece {
+    fn offset(&self) -> Bytes {
+        Pages::new(self.pages.start()).bytes(page_size())
+    }
+
+    /// Bytes: what was asked for, rounded up to pages.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> Bytes {
+        Pages::new(self.pages.len()).bytes(page_size())
+    }
+
+    /// The first address, in the mapping that all pieces share.
+    #[must_use]
+    pub fn addr(&self) -> usize {
+        self.pool.mapping.addr() + self.offset().as_usize()
+    }
+
+    /// The first byte. What is done through the pointer is the caller's to order and to bound.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.pool.mapping.as_ptr().wrapping_add(self.offset().as_usize())
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If `offset + buf.len()` is beyond the end, or in a forked child.
+    pub fn read(&self, offset: Bytes, buf: &mut [u8]) {
+        self.pool.mapping.read(self.checked(offset, buf.len()), buf);
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If `offset + bytes.len()` is beyond the end, or in a forked child.
+    pub fn write(&self, offset: Bytes, bytes: &[u8]) {
+        self.pool.mapping.write(self.checked(offset, bytes.len()), bytes);
+    }
+
+    /// Sets all bytes to zero.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn zero(&self) {
+        self.pool.mapping.zero(self.offset(), self.len());
+    }
+
+    fn checked(&self, offset: Bytes, count: usize) -> Bytes {
+        let end = offset.checked_add(Bytes::new(count as u64));
+        let (from, len) = (offset.get(), self.len());
+        assert!(end.is_some_and(|end| end <= len), "{count} bytes at {from:#x} of {len}");
+        self.offset() + offset
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // In a child the lock may be held for ever, and the positions are the parent's.
+        if let Ok(mut state) = self.pool.state() {
+            state.give_back(self.pages);
+        }
+    }
+}
+
+/// A run of a standing pool in a mapping of its own, which goes when this is dropped.
+#[derive(Debug)]
+pub struct Window {
+    // Unmapped before the run is given back.
+    mapping: Mapping,
+    piece: Piece,
+}
+
+impl Window {
+    /// The bytes. They are not in a forked child.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// The same bytes in the mapping that all pieces share.
+    #[must_use]
+    pub fn piece(&self) -> &Piece {
+        &self.piece
+    }
+}
+
+#[cfg(test)]
+mod tests;

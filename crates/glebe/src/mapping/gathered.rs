@@ -1,0 +1,256 @@
+//! Mappings made of stretches of others, moved side by side: pages keep their frames and bytes
+//! while their addresses change.
+//!
+//! A stretch is a mapping of its own to the kernel from then on, which has a limit on their number
+//! (`vm.max_map_count`). A move costs some 8 µs. Offsets and lengths are bytes, whole pages of the
+//! mapping. Source: mremap(2).
+//!
+//! # Safety
+//! As the parent module: whoever owns mappings gives them up whole, so that nobody refers to their
+//! bytes by address.
+#![allow(unsafe_code)]
+
+use super::Mapping;
+use crate::error::OsError;
+use crate::sys::fork::ForkGuard;
+use crate::sys::mmap::unmap;
+use crate::sys::place;
+use crate::units::{Bytes, PageSize, Pages};
+
+/// Part of one of several mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stretch {
+    /// Which of them.
+    pub part: usize,
+    /// From where on.
+    pub offset: Bytes,
+    /// How much.
+    pub len: Bytes,
+}
+
+impl Stretch {
+    fn end(&self) -> Bytes {
+        self.offset + self.len
+    }
+
+    /// The fewest stretches that are `pages` in their order: of which mapping, and which of its
+    /// pages.
+    pub(crate) fn of_pages(pages: impl Iterator<Item = (usize, u64)>, page: PageSize) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for (part, index) in pages {
+            let (offset, len) = (Pages::new(index).bytes(page), page.bytes());
+            match all.last_mut() {
+                Some(last) if last.part == part && last.end() == offset => {
+                    last.len = last.len + len
+                }
+                _ => all.push(Self { part, offset, len }),
+            }
+        }
+        all
+    }
+}
+
+impl Mapping {
+    /// The mappings that it is to the kernel, each a stretch of `part`.
+    fn as_stretches(&self, part: usize) -> Vec<Stretch> {
+        let starts = std::iter::once(Bytes::ZERO).chain(self.seams.iter().copied());
+        let ends = self.seams.iter().copied().chain([self.len]);
+        starts.zip(ends).map(|(offset, end)| Stretch { part, offset, len: end - offset }).collect()
+    }
+
+    /// One mapping of `stretches` of `parts`, side by side in their order, the first at a multiple
+    /// of `align`; what of the parts is in none goes. The parts are private memory in pages of one
+    /// size, each one mapping to the kernel, and none is passed on by fork. On failure all goes.
+    pub(crate) fn gathered(
+        parts: Vec<Self>,
+        stretches: &[Stretch],
+        align: PageSize,
+    ) -> Result<Self, OsError> {
+        let page = parts.first().map_or(align, |part| part.page);
+        Self::side_by_side(parts, stretches, page, align)
+    }
+
+    /// One mapping of several, side by side in their order, the first at a multiple of `align`.
+    /// None is passed on by fork. The length of each leaves the next aligned to its pages.
+    pub(crate) fn joined(parts: Vec<Self>, align: PageSize) -> Result<Self, OsError> {
+        let stretches: Vec<Stretch> =
+            parts.iter().enumerate().flat_map(|(n, part)| part.as_stretches(n)).collect();
+        Self::side_by_side(parts, &stretches, crate::sys::page_size(), align)
+    }
+
+    fn side_by_side(
+        parts: Vec<Self>,
+        stretches: &[Stretch],
+        page: PageSize,
+        align: PageSize,
+    ) -> Result<Self, OsError> {
+        let len = stretches.iter().fold(Bytes::ZERO, |sum, stretch| sum + stretch.len);
+        let addr = place::set_aside(len, align)?;
+        move_all(parts, stretches, addr)?;
+        let (in_child, is_borrowed, file, guard) = (false, false, None, ForkGuard::new());
+        let mut seams = Vec::with_capacity(stretches.len().saturating_sub(1));
+        let mut at = Bytes::ZERO;
+        for stretch in stretches {
+            at = at + stretch.len;
+            seams.push(at);
+        }
+        seams.pop(); // the end
+        Ok(Self { addr, len, page, in_child, is_borrowed, file, seams, guard })
+    }
+
+    /// Moves it over address space that was set aside for it. On failure it goes.
+    pub(super) fn moved_to(mut self, addr: usize) -> Result<Self, OsError> {
+        let (len, page, in_child, is_borrowed) =
+            (self.len, self.page, self.in_child, self.is_borrowed);
+        let (file, seams, guard) = (self.file.take(), self.seams.clone(), self.guard);
+        let stretches = self.as_stretches(0);
+        move_all(vec![self], &stretches, addr)?;
+        Ok(Self { addr, len, page, in_child, is_borrowed, file, seams, guard })
+    }
+
+    /// Unmaps what is in none of `moved`, which are ascending, and forgets the rest.
+    fn unmap_but(mut self, moved: &[Stretch]) {
+        let starts = std::iter::once(Bytes::ZERO).chain(moved.iter().map(Stretch::end));
+        let ends = moved.iter().map(|stretch| stretch.offset).chain([self.len]);
+        for (from, to) in starts.zip(ends) {
+            // SAFETY: of this mapping, which is given up; what was moved may be another's by now,
+            // and is left out.
+            unsafe { unmap_between(self.addr + from.as_usize(), self.addr + to.as_usize()) };
+        }
+        (self.file, self.seams) = (None, Vec::new());
+        std::mem::forget(self);
+    }
+}
+
+/// Moves `stretches` over address space from `to` on that was set aside for them, and unmaps what
+/// of `parts` is in none. On failure nothing of either is left but, where the kernel tried, the
+/// addresses that the move which failed was to go to: it may have cleared them before, and others
+/// may have what is there now.
+fn move_all(parts: Vec<Mapping>, stretches: &[Stretch], to: usize) -> Result<(), OsError> {
+    let mut at = to;
+    let mut outcome = Ok(());
+    let mut moved = Vec::with_capacity(stretches.len());
+    for stretch in stretches {
+        let from = parts[stretch.part].addr + stretch.offset.as_usize();
+        // SAFETY: a part is the caller's, who gives it up; the target was set aside and is empty.
+        outcome = unsafe { place::move_to(from, stretch.len, at) };
+        if outcome.is_err() {
+            break;
+        }
+        at += stretch.len.as_usize();
+        moved.push(*stretch);
+    }
+    if let (Err(error), Some(failed)) = (&outcome, stretches.get(moved.len())) {
+        let end = stretches.iter().fold(to, |end, stretch| end + stretch.len.as_usize());
+        let doubtful = if place::was_tried(error) { failed.len.as_usize() } else { 0 };
+        // SAFETY: set aside for these moves, and nobody knows of it.
+        unsafe {
+            unmap_between(to, at);
+            unmap_between(at + doubtful, end);
+        }
+    }
+    moved.sort_unstable_by_key(|stretch| (stretch.part, stretch.offset));
+    let mut rest = &moved[..];
+    for (n, part) in parts.into_iter().enumerate() {
+        let (own, others) = rest.split_at(rest.partition_point(|stretch| stretch.part == n));
+        rest = others;
+        part.unmap_but(own);
+    }
+    outcome
+}
+
+/// # Safety
+/// As `unmap`; what cannot be unmapped now is tried again by a later mapping.
+unsafe fn unmap_between(from: usize, to: usize) {
+    if from < to {
+        // SAFETY: passed on to the caller.
+        let _ = unsafe { unmap(from, Bytes::new((to - from) as u64)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::Visibility;
+    use crate::sys::page_size;
+    use crate::sys::pagemap::{frames_visible, Entry, Pagemap};
+
+    fn numbered(pages: u64) -> Mapping {
+        let len = Pages::new(pages).bytes(page_size());
+        let mapping = Mapping::aligned(len, page_size(), Visibility::PRIVATE).unwrap();
+        for n in 0..pages {
+            mapping.write(Pages::new(n).bytes(page_size()), &[n as u8 + 1]);
+        }
+        mapping
+    }
+
+    fn frames(addr: usize, len: Bytes) -> Vec<Entry> {
+        Pagemap::open().unwrap().entries(addr, len, page_size()).unwrap()
+    }
+
+    fn first_bytes(mapping: &Mapping) -> Vec<u8> {
+        let read = |n| {
+            let mut byte = [0];
+            mapping.read(Pages::new(n).bytes(page_size()), &mut byte);
+            byte[0]
+        };
+        (0..mapping.len().pages_up(page_size()).get()).map(read).collect()
+    }
+
+    #[test]
+    fn pages_side_by_side_are_one_stretch() {
+        let pages = [(0, 3), (0, 4), (1, 5), (1, 7), (1, 8), (0, 9)];
+        let page = page_size();
+        let all = Stretch::of_pages(pages.into_iter(), page);
+        let stretch = |part, index, len| Stretch {
+            part,
+            offset: Pages::new(index).bytes(page),
+            len: Pages::new(len).bytes(page),
+        };
+        assert_eq!(all, [stretch(0, 3, 2), stretch(1, 5, 1), stretch(1, 7, 2), stretch(0, 9, 1)]);
+    }
+
+    #[test]
+    fn pages_keep_bytes_and_frames_and_may_be_moved_again() {
+        let frames = |mapping: &Mapping| frames(mapping.addr(), mapping.len());
+        let parts = vec![numbered(6), numbered(4)];
+        let had: Vec<_> = parts.iter().map(&frames).collect();
+        let order = [(1, 3), (0, 0), (0, 1), (1, 0), (0, 5)];
+        let stretches = Stretch::of_pages(order.into_iter(), page_size());
+        let align = PageSize::new(1 << 20).unwrap();
+        let one = Mapping::gathered(parts, &stretches, align).unwrap();
+        assert_eq!(one.addr() % align.bytes().as_usize(), 0);
+        assert_eq!(first_bytes(&one), [4, 1, 2, 1, 6]);
+        if frames_visible() {
+            let expected: Vec<_> = order.iter().map(|(part, n)| had[*part][*n as usize]).collect();
+            assert_eq!(frames(&one), expected);
+        }
+        // Of several mappings to the kernel, as one.
+        let two = Mapping::joined(vec![one, numbered(2)], page_size()).unwrap();
+        assert_eq!(first_bytes(&two), [4, 1, 2, 1, 6, 1, 2]);
+        let to = place::set_aside(two.len(), align).unwrap();
+        let three = two.moved_to(to).unwrap();
+        assert_eq!((three.addr(), first_bytes(&three)), (to, vec![4, 1, 2, 1, 6, 1, 2]));
+    }
+
+    #[test]
+    fn what_is_in_no_stretch_goes_and_what_moved_out_is_left_alone() {
+        let part = numbered(5);
+        let (base, page) = (part.addr(), page_size().bytes().as_usize());
+        let had = frames(base, part.len());
+        let order = [(0, 1), (0, 3)];
+        let stretches = Stretch::of_pages(order.into_iter(), page_size());
+        let one = Mapping::gathered(vec![part], &stretches, page_size()).unwrap();
+        assert_eq!(first_bytes(&one), [2, 4]);
+        // What is mapped there now, if anything, somebody else has mapped since.
+        for (n, had) in had.into_iter().enumerate() {
+            let at = base + n * page;
+            if place::set_aside_at(at, page_size().bytes()).is_ok() {
+                // SAFETY: set aside just now.
+                unsafe { unmap(at, page_size().bytes()).unwrap() };
+            } else if frames_visible() {
+                assert_ne!(frames(at, page_size().bytes())[0], had, "page {n} is still there");
+            }
+        }
+    }
+}

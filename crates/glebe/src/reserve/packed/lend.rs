@@ -1,0 +1,170 @@
+//! Zspages to lent pages: sealed, and moved out of what first class is about to take.
+//!
+//! All pages of a zspage are claimed in one granule, wherever the clock is; where it goes on to
+//! another granule it begins there anew, a few times. Cost: a claim and a copy a page.
+
+use std::ops::Range;
+
+use super::{is_packed, with_buffer, Ground, Packed, PAGES_MAX, ZSPAGE_AT};
+use crate::reserve::lent::{Claim, Meta, NotFilled};
+use crate::reserve::page_word::PageUse;
+use crate::reserve::stats::Counter;
+use crate::sync::Ordering;
+use crate::zpool::Sealing;
+
+/// Granules in which a zspage is tried to be sealed.
+const TRIES: usize = 4;
+/// Zspages that are swept for each that is sealed.
+const SWEPT: u64 = 4;
+
+/// How lending the pages of a zspage ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lending {
+    All,
+    /// First class came in between.
+    Again,
+    None,
+}
+
+/// The bytes of a zspage.
+struct Copied<'a> {
+    zspage: u32,
+    seal: u64,
+    pages: Vec<&'a [u8]>,
+}
+
+/// Pages that are looked at for a place to move one to, while first class waits.
+const LOOKED_AT_MAX: u64 = 2048;
+
+impl Packed {
+    /// Copies a zspage to lent pages; false, and it stays, if these cannot be had.
+    pub(super) fn seal(&self, ground: Ground<'_>, sealing: Sealing<'_>) -> bool {
+        let zspage = sealing.zspage();
+        if self.refs.prepare(zspage).is_err() {
+            return false;
+        }
+        let seal = self.seals.fetch_add(1, Ordering::Relaxed);
+        let pages = (0..sealing.pages()).map(|nth| sealing.page(nth)).collect();
+        let bytes = Copied { zspage, seal, pages };
+        let claim = || ground.tenant.claim(ground.lent, ground.counts);
+        let Some(uses) = self.lend(ground, &bytes, claim) else { return false };
+        self.refs.set(zspage, seal, &uses);
+        sealing.finish();
+        self.counters.sealed.fetch_add(1, Ordering::Relaxed);
+        self.sweep(ground, SWEPT);
+        true
+    }
+
+    /// Copies the pages of a zspage to as many of one granule that `claim` gives.
+    fn lend(
+        &self,
+        ground: Ground<'_>,
+        bytes: &Copied<'_>,
+        claim: impl Fn() -> Option<Claim>,
+    ) -> Option<Vec<PageUse>> {
+        let mut uses = Vec::with_capacity(bytes.pages.len());
+        for _ in 0..TRIES {
+            let ended = self.try_lend(ground, bytes, &claim, &mut uses);
+            if ended == Lending::All {
+                return Some(uses);
+            }
+            self.drop_uses(ground, &mut uses);
+            if ended == Lending::None {
+                break;
+            }
+        }
+        None
+    }
+
+    fn drop_uses(&self, ground: Ground<'_>, uses: &mut Vec<PageUse>) {
+        for at in uses.drain(..) {
+            self.drop_page(ground, at);
+        }
+    }
+
+    fn try_lend(
+        &self,
+        ground: Ground<'_>,
+        bytes: &Copied<'_>,
+        claim: &impl Fn() -> Option<Claim>,
+        uses: &mut Vec<PageUse>,
+    ) -> Lending {
+        let Ground { lent, counts, .. } = ground;
+        let (mut granule, mut others) = (None, 0);
+        while let Some(page) = bytes.pages.get(uses.len()) {
+            let Some(claim) = claim() else { return Lending::None };
+            let here = lent.granule_of(claim.page);
+            if granule.is_some_and(|granule| granule != here) {
+                self.drop_uses(ground, uses);
+                others += 1;
+            }
+            granule = Some(here);
+            // What was lent in another granule is copied again.
+            let page = if uses.is_empty() { bytes.pages.first() } else { Some(page) };
+            let Some(page) = page else { return Lending::None };
+            match lent.fill(claim, self.meta(bytes.zspage, uses.len(), bytes.seal), page) {
+                Ok(at) => {
+                    counts.add(Counter::Stored, 1);
+                    ground.tenant.lent.fetch_add(1, Ordering::Relaxed);
+                    uses.push(at);
+                }
+                Err(NotFilled::Recalled) => {
+                    counts.add(Counter::RejectedRecalled, 1);
+                    return Lending::Again;
+                }
+                Err(NotFilled::Interrupted) => return Lending::None,
+            }
+            if others > TRIES {
+                return Lending::None;
+            }
+        }
+        Lending::All
+    }
+
+    /// Whether a page with these key words is one of this pool.
+    pub(in crate::reserve) fn is_of(&self, meta: &Meta) -> bool {
+        meta[0] == self.name
+    }
+
+    /// Moves a zspage, of which first class is about to take a page with these key words, out of
+    /// the run that it takes, to pages that are free or hold no objects. False if no such page
+    /// can be had.
+    pub(in crate::reserve) fn move_out(
+        &self,
+        ground: Ground<'_>,
+        meta: &Meta,
+        run: &Range<usize>,
+    ) -> bool {
+        let Ground { lent, tenant, counts } = ground;
+        let page_bytes = self.pool.page.bytes().as_usize();
+        let (zspage, seal) = ((meta[1] >> ZSPAGE_AT) as u32, meta[2]);
+        if self.refs.seal(zspage) != seal {
+            return true;
+        }
+        let uses: Vec<PageUse> =
+            (0..PAGES_MAX).map_while(|nth| self.refs.at(zspage, nth)).collect();
+        let moved = with_buffer(uses.len() * page_bytes, |buf| {
+            for (nth, (at, page)) in uses.iter().zip(buf.chunks_exact_mut(page_bytes)).enumerate() {
+                if !lent.read(*at, &self.meta(zspage, nth, seal), page) {
+                    // What is left is found lost by whoever reads or sweeps.
+                    return Some(Vec::new());
+                }
+            }
+            let bytes = Copied { zspage, seal, pages: buf.chunks_exact(page_bytes).collect() };
+            let may = |page: usize, meta: Option<&Meta>| {
+                !run.contains(&page) && !meta.is_some_and(is_packed)
+            };
+            self.lend(ground, &bytes, || tenant.claim_where(lent, counts, LOOKED_AT_MAX, may))
+        });
+        let Some(moved) = moved else { return false };
+        for (nth, (from, to)) in uses.into_iter().zip(moved).enumerate() {
+            if self.refs.exchange(zspage, nth, from, to) {
+                self.counters.moved_pages.fetch_add(1, Ordering::Relaxed);
+                self.drop_page(ground, from);
+            } else {
+                self.drop_page(ground, to);
+            }
+        }
+        true
+    }
+}

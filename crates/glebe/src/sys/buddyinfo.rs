@@ -1,0 +1,66 @@
+//! `/proc/buddyinfo`: how much of the machine's free memory lies in large blocks.
+//!
+//! Counts are blocks of a power of two of base pages, aligned to their length, over all nodes and
+//! zones. Source: proc_buddyinfo(5).
+
+use std::path::Path;
+
+use crate::error::OsError;
+use crate::sys::{file, page_size};
+use crate::units::{Bytes, PageSize};
+
+const PATH: &str = "/proc/buddyinfo";
+
+/// How many free blocks of `size` there are in blocks of at least that length.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn free_blocks(size: PageSize) -> Result<u64, OsError> {
+    let text =
+        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
+    Ok(blocks(&text, size.shift().saturating_sub(page_size().shift())))
+}
+
+/// The longest free block that the kernel keeps as one.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn longest_free_block() -> Result<Bytes, OsError> {
+    let text =
+        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
+    let order = text.lines().filter_map(|line| counts(line).rposition(|count| count > 0)).max();
+    Ok(order.map_or(Bytes::ZERO, |order| Bytes::new(page_size().bytes().get() << order)))
+}
+
+/// The counts of a line, by order from 0 on.
+fn counts(line: &str) -> impl ExactSizeIterator<Item = u64> + DoubleEndedIterator {
+    // "Node 0, zone  Normal  11 3149 ...": the first four words are no counts.
+    let words: Vec<u64> =
+        line.split_whitespace().skip(4).map(|word| word.parse().unwrap_or(0)).collect();
+    words.into_iter()
+}
+
+fn blocks(text: &str, order: u32) -> u64 {
+    let order = order as usize;
+    let of_line = |line: &str| -> u64 {
+        let at_least = counts(line).enumerate().skip(order);
+        at_least.map(|(n, count)| count << (n - order)).sum()
+    };
+    text.lines().map(of_line).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_blocks_count_for_as_many_as_they_hold() {
+        let text = "Node 0, zone      DMA      0      1      2      3\n\
+                    Node 0, zone   Normal      9      0      1      0\n";
+        assert_eq!(blocks(text, 0), 2 + 8 + 24 + 9 + 4);
+        assert_eq!(blocks(text, 2), 2 + 6 + 1);
+        assert_eq!(blocks(text, 3), 3);
+        assert_eq!(blocks(text, 9), 0);
+        assert_eq!(blocks("", 0), 0);
+    }
+}

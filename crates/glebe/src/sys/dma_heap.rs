@@ -1,0 +1,79 @@
+//! dma-heaps: buffers that a device file allocates.
+//!
+//! Which heap gives contiguous buffers is not told by the interface: what came is looked at.
+//! Source: `Documentation/userspace-api/dma-buf-heaps.rst`, `linux/dma-heap.h`.
+//!
+//! # Safety
+//! The ioctl writes only to the structure it is given; the descriptor it returns is new.
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use crate::error::OsError;
+use crate::sys::fault::point;
+use crate::sys::file;
+use crate::units::Bytes;
+
+/// Where the heaps are.
+pub const ROOT: &str = "/dev/dma_heap";
+
+/// The heaps of this machine.
+#[must_use]
+pub fn heaps() -> Vec<PathBuf> {
+    let mut names = file::names(Path::new(ROOT)).unwrap_or_default();
+    names.sort_unstable();
+    names.into_iter().map(|name| Path::new(ROOT).join(name)).collect()
+}
+
+/// `struct dma_heap_allocation_data`.
+#[repr(C)]
+struct Allocation {
+    len: u64,
+    fd: u32,
+    fd_flags: u32,
+    heap_flags: u64,
+}
+
+/// `_IOWR('H', 0, struct dma_heap_allocation_data)`
+const ALLOCATE: libc::Ioctl =
+    ((3 << 30) | ((size_of::<Allocation>() as u32) << 16) | ((b'H' as u32) << 8)) as libc::Ioctl;
+
+const _: () = assert!(size_of::<Allocation>() == 24);
+
+/// A buffer of `len` bytes, whole pages, of the heap at `path`.
+///
+/// # Errors
+/// If there is no such heap, it may not be opened, or it has no such buffer.
+pub(crate) fn allocate(path: &Path, len: Bytes) -> Result<File, OsError> {
+    let refused = |call, source| OsError::new(call, path.display().to_string(), source);
+    let heap = file::open(path, OpenOptions::new().read(true).write(true))
+        .map_err(|source| refused("open", source))?;
+    let fd_flags = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
+    let mut asked = Allocation { len: len.get(), fd: 0, fd_flags, heap_flags: 0 };
+    point("ioctl").map_err(|source| refused("ioctl(DMA_HEAP_IOCTL_ALLOC)", source))?;
+    // SAFETY: the kernel reads and writes one structure of the size that the number says.
+    let rc = unsafe { libc::ioctl(heap.as_raw_fd(), ALLOCATE, &raw mut asked) };
+    if rc < 0 {
+        let source = io::Error::last_os_error();
+        return Err(refused("ioctl(DMA_HEAP_IOCTL_ALLOC)", source));
+    }
+    // SAFETY: the kernel just made it and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(asked.fd as libc::c_int) }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_heap_is_an_error_with_its_path() {
+        let none = Path::new(ROOT).join("no-such-heap");
+        let error = allocate(&none, Bytes::mib(1)).unwrap_err();
+        assert!(error.subject().ends_with("no-such-heap") && error.call() == "open", "{error}");
+        let error = allocate(Path::new("/dev/null"), Bytes::mib(1)).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ENOTTY), "{error}");
+    }
+}

@@ -1,0 +1,285 @@
+//! [`MemFile`]: a file in memory, whose pages can be mapped at several places at once.
+//!
+//! Lengths and offsets are bytes, whole pages of the file: base pages, or those of a hugetlb pool.
+//! A file made here is sealed against a change of its length and its descriptor goes to nobody, so
+//! that a mapped page of it stays. One that is *adopted* may be punched or cut by whoever else has
+//! it: a touch of what is gone is SIGBUS, or finds zeros.
+//!
+//! Source: memfd_create(2) (Linux 3.17; hugetlb 4.14, its seals 4.16), F_ADD_SEALS in fcntl(2).
+//!
+//! # Safety
+//! Descriptors are open for as long as their `File`. Mapping at an address of the kernel's choice
+//! touches nobody's memory; mapping over something does, and is an `unsafe fn`.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use crate::error::OsError;
+use crate::sys::fault::point;
+use crate::sys::mmap::{map, unmap, Backing};
+use crate::sys::{file, page_size};
+use crate::units::{Bytes, PageSize};
+
+/// A file in memory.
+#[derive(Debug)]
+pub struct MemFile {
+    file: File,
+    page: PageSize,
+    /// Where nobody can change it.
+    len: Option<Bytes>,
+}
+
+fn done(answer: libc::c_int) -> io::Result<libc::c_int> {
+    match answer {
+        -1 => Err(io::Error::last_os_error()),
+        answer => Ok(answer),
+    }
+}
+
+fn refused(
+    source: impl Into<io::Error>,
+    call: &'static str,
+    subject: impl Into<String>,
+) -> OsError {
+    OsError::new(call, subject, source.into())
+}
+
+impl MemFile {
+    /// A file of `len` zero bytes in base pages, rounded up to whole ones; none is there yet.
+    ///
+    /// # Errors
+    /// What memfd_create(2), ftruncate(2) or fcntl(2) refuses; EINVAL for a length of zero, EFBIG
+    /// beyond the process's limit on files (`RLIMIT_FSIZE`), which would be a signal.
+    pub fn new(len: Bytes) -> Result<Self, OsError> {
+        Self::create(len, None)
+    }
+
+    /// As [`MemFile::new`], in pages of the hugetlb pool of `page`; they are set aside when the
+    /// file is mapped.
+    ///
+    /// # Errors
+    /// As there; ENOENT or ENODEV where there is no such pool.
+    pub fn hugetlb(len: Bytes, page: PageSize) -> Result<Self, OsError> {
+        Self::create(len, Some(page))
+    }
+
+    fn create(len: Bytes, huge: Option<PageSize>) -> Result<Self, OsError> {
+        let page = huge.unwrap_or_else(page_size);
+        let errno = io::Error::from_raw_os_error;
+        let whole = len.pages_up(page).checked_bytes(page);
+        let size = whole.and_then(|len| i64::try_from(len.get()).ok()).filter(|size| *size > 0);
+        let (Some(whole), Some(size)) = (whole, size) else {
+            return Err(refused(errno(libc::EINVAL), "ftruncate", len.to_string()));
+        };
+        if size_limit().is_some_and(|limit| whole > limit) {
+            return Err(refused(errno(libc::EFBIG), "ftruncate", len.to_string()));
+        }
+        let file = make(huge).map_err(|e| refused(e, "memfd_create", page.bytes().to_string()))?;
+        let sized = point("ftruncate").and_then(|()| {
+            // SAFETY: the descriptor is open.
+            done(unsafe { libc::ftruncate(file.as_raw_fd(), size) })
+        });
+        sized.map_err(|e| refused(e, "ftruncate", len.to_string()))?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        let sealed = point("fcntl").and_then(|()| {
+            // SAFETY: as above.
+            done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })
+        });
+        sealed.map_err(|e| refused(e, "fcntl", "F_ADD_SEALS"))?;
+        Ok(Self { file, page, len: Some(whole) })
+    }
+
+    /// A file of somebody else's making: a memfd, or a file on tmpfs or hugetlbfs.
+    ///
+    /// # Errors
+    /// What fstatfs(2) refuses; EINVAL for a file of any other kind.
+    pub fn adopt(descriptor: OwnedFd) -> Result<Self, OsError> {
+        let file: File = descriptor.into();
+        let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+        let told = point("fstatfs").and_then(|()| {
+            // SAFETY: the descriptor is open, and the kernel fills the local.
+            done(unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) })
+        });
+        told.map_err(|e| refused(e, "fstatfs", "a descriptor"))?;
+        // SAFETY: zeroed is a value of it, and the kernel has filled it.
+        let stat = unsafe { stat.assume_init() };
+        let page = match stat.f_type {
+            libc::TMPFS_MAGIC => Some(page_size()),
+            libc::HUGETLBFS_MAGIC => u64::try_from(stat.f_bsize).ok().and_then(PageSize::new),
+            _ => None,
+        };
+        let Some(page) = page else {
+            let what = format!("a file system of type {:#x}, not memory", stat.f_type);
+            let source = io::Error::from_raw_os_error(libc::EINVAL);
+            return Err(refused(source, "fstatfs", what));
+        };
+        Ok(Self { file, page, len: None })
+    }
+
+    /// The page in which it can be mapped.
+    #[must_use]
+    pub fn page(&self) -> PageSize {
+        self.page
+    }
+
+    /// Whether others may change its pages or its length.
+    #[must_use]
+    pub fn is_adopted(&self) -> bool {
+        self.len.is_none()
+    }
+
+    /// Bytes in it now, in whole pages: of an adopted one, the last part of a page is left out.
+    ///
+    /// # Errors
+    /// What fstat(2) refuses, of an adopted one.
+    pub fn len(&self) -> Result<Bytes, OsError> {
+        if let Some(len) = self.len {
+            return Ok(len);
+        }
+        let told = file::metadata(&self.file).map_err(|e| refused(e, "fstat", "a descriptor"))?;
+        Ok(Bytes::new(told.len()).pages_down(self.page).bytes(self.page))
+    }
+
+    /// Whether there is nothing in it.
+    ///
+    /// # Errors
+    /// As [`MemFile::len`].
+    pub fn is_empty(&self) -> Result<bool, OsError> {
+        Ok(self.len()? == Bytes::ZERO)
+    }
+
+    /// The file, for a mapping of part of it.
+    pub(crate) fn as_file(&self) -> &File {
+        &self.file
+    }
+
+    /// Maps all of it, shared, at a multiple of `align`.
+    pub(crate) fn map(&self, align: PageSize) -> Result<usize, OsError> {
+        let len = self.len()?;
+        let step = align.bytes().max(self.page.bytes());
+        let Some(room) = len.checked_add(step) else {
+            let source = io::Error::from_raw_os_error(libc::ENOMEM);
+            return Err(refused(source, "mmap", len.to_string()));
+        };
+        let room_at = map(room, Backing::Addresses)?;
+        let at = room_at.next_multiple_of(step.as_usize());
+        let (end, room_end) = (at + len.as_usize(), room_at + room.as_usize());
+        // SAFETY: all three lie inside the addresses just reserved, of which nobody else knows.
+        unsafe {
+            let mapped = self.map_over(at, Bytes::ZERO, len);
+            if let Err(error) = mapped {
+                let _ = unmap(room_at, room);
+                return Err(error);
+            }
+            if at > room_at {
+                let _ = unmap(room_at, Bytes::new((at - room_at) as u64));
+            }
+            if room_end > end {
+                let _ = unmap(end, Bytes::new((room_end - end) as u64));
+            }
+        }
+        Ok(at)
+    }
+
+    /// Maps `len` bytes from `offset`, shared, over whatever is at `addr`.
+    ///
+    /// # Safety
+    /// `addr..addr + len` is the caller's own, whole pages, and nothing refers to it.
+    #[inline]
+    pub(crate) unsafe fn map_over(
+        &self,
+        addr: usize,
+        offset: Bytes,
+        len: Bytes,
+    ) -> Result<(), OsError> {
+        let at = ptr::with_exposed_provenance_mut(addr);
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        let (bytes, from) = (len.as_usize(), offset.get() as i64);
+        let made = point("mmap").and_then(|()| {
+            // SAFETY: passed on to the caller.
+            match unsafe { libc::mmap(at, bytes, access, flags, self.file.as_raw_fd(), from) } {
+                libc::MAP_FAILED => Err(io::Error::last_os_error()),
+                _ => Ok(()),
+            }
+        });
+        made.map_err(|e| refused(e, "mmap", format!("{addr:#x}, {len}, a memfd at {:#x}", from)))
+    }
+
+    /// Takes pages out of the file: what is mapped of them reads as zero.
+    pub(crate) fn punch(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (from, bytes) = (offset.get() as i64, len.get() as i64);
+        let made = point("fallocate").and_then(|()| {
+            // SAFETY: the descriptor is open.
+            done(unsafe { libc::fallocate(self.file.as_raw_fd(), mode, from, bytes) })
+        });
+        made.map(drop).map_err(|e| refused(e, "fallocate", format!("{:#x}, {len}", offset.get())))
+    }
+}
+
+/// A descriptor of a new file.
+fn make(huge: Option<PageSize>) -> io::Result<File> {
+    let huge = huge.map_or(0, |page| libc::MFD_HUGETLB | (page.shift() << libc::MFD_HUGE_SHIFT));
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | huge;
+    let make = |flags| {
+        point("memfd_create")?;
+        // SAFETY: a constant name; returns a descriptor or -1.
+        done(unsafe { libc::memfd_create(c"glebe".as_ptr(), flags) })
+    };
+    // Where the sysctl vm.memfd_noexec asks for it; unknown before Linux 6.3.
+    let fd = match make(flags | libc::MFD_NOEXEC_SEAL) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => make(flags)?,
+        other => other?,
+    };
+    // SAFETY: the kernel just made it and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+}
+
+/// The longest file that the process may make; `None` is no limit.
+fn size_limit() -> Option<Bytes> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills the local.
+    let told = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    (told == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then(|| Bytes::new(limit.rlim_cur))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::mmap::munmap;
+
+    #[test]
+    fn two_mappings_of_a_file_are_the_same_bytes() {
+        let page = page_size().bytes();
+        let file = MemFile::new(Bytes::new(page.get() * 3 + 1)).unwrap();
+        let len = file.len().unwrap();
+        assert_eq!(len, Bytes::new(page.get() * 4));
+        assert!(!file.is_adopted() && !file.is_empty().unwrap());
+        let (one, two) = (file.map(page_size()).unwrap(), file.map(page_size()).unwrap());
+        let at = |addr| ptr::with_exposed_provenance_mut::<u8>(addr);
+        // SAFETY: inside the mappings just made, which are this test's own.
+        unsafe {
+            at(one + 5).write_volatile(7);
+            assert_eq!(at(two + 5).read_volatile(), 7);
+            file.punch(Bytes::ZERO, page).unwrap();
+            assert_eq!(at(two + 5).read_volatile(), 0);
+            munmap(one, len).unwrap();
+            munmap(two, len).unwrap();
+        }
+    }
+
+    #[test]
+    fn nothing_too_long_and_other_files_are_refused() {
+        for len in [Bytes::ZERO, Bytes::new(u64::MAX), Bytes::new(i64::MAX.unsigned_abs())] {
+            assert_eq!(MemFile::new(len).unwrap_err().errno(), Some(libc::EINVAL), "{len}");
+        }
+        let other = File::open("/proc/self/status").unwrap();
+        let error = MemFile::adopt(other.into()).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EINVAL), "{error}");
+    }
+}

@@ -1,0 +1,430 @@
+//! [`Space`]: addresses that a free tree manages, and the list of views that are still to be
+//! unmapped.
+//!
+//! Every position of a space is at any time free in the tree, or a view's (its guard pages
+//! included), or on one of two lists: views that were dropped, and those that a flush is clearing.
+//! Mappings are counted for all but the first: one for each piece, and one for what separates a
+//! view from the next.
+
+use std::mem;
+use std::sync::Arc;
+
+use super::{Error, MemFile, View};
+use crate::error::OsError;
+use crate::extent::Extent;
+use crate::free_tree::{Classes, FreeTree};
+use crate::mapping::{Addresses, Piece};
+use crate::sync::{lock, Mutex, MutexGuard};
+use crate::sys::map_budget::{Budget, Counted, Exhausted};
+use crate::sys::map_count::{map_count, max_map_count};
+use crate::sys::page_size;
+use crate::units::{Bytes, PageSize, Pages};
+
+/// Half of what the process may have.
+static VIEWS: Budget = Budget::one_in(2);
+const OF_PROCESS: &str = "half of vm.max_map_count";
+const OF_SPACE: &str = "Options::max_mappings";
+
+/// Dropped views on the list, at most: it is allocated when the space is made.
+const LAZY_VIEWS: usize = 256;
+/// Mappings of dropped views, at most: a flush of so many takes some milliseconds.
+const LAZY_MAPPINGS: u64 = 4000;
+/// Bytes of dropped views, at most, unless the space was told otherwise.
+const LAZY_BYTES: Bytes = Bytes::mib(64);
+/// Mappings of the views of a space, at most, for which its tree has storage.
+const MAPPINGS_MAX: u64 = 1 << 20;
+
+/// How a space is made.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Options {
+    page: PageSize,
+    guard: Pages,
+    lazy: Bytes,
+    max_mappings: u64,
+    in_core_dumps: bool,
+}
+
+impl Options {
+    /// For files of pages of this size; base pages by default.
+    pub fn page(self, page: PageSize) -> Self {
+        Self { page, ..self }
+    }
+
+    /// Leaves so many pages of the file's size behind each view without memory: a touch of them is
+    /// SIGSEGV. None by default.
+    pub fn guard_pages(self, guard: Pages) -> Self {
+        Self { guard, ..self }
+    }
+
+    /// Unmaps dropped views together when their bytes pass this; at once with zero.
+    pub fn lazy_max(self, lazy: Bytes) -> Self {
+        Self { lazy, ..self }
+    }
+
+    /// Whether core dumps have views, as by default they have all shared memory. To keep them out
+    /// is one more system call a view, which goes over all of its mappings.
+    pub fn in_core_dumps(self, in_core_dumps: bool) -> Self {
+        Self { in_core_dumps, ..self }
+    }
+
+    /// The most mappings that views of this space may have, those not yet unmapped included; a
+    /// million in any case.
+    pub fn max_mappings(self, max_mappings: u64) -> Self {
+        Self { max_mappings, ..self }
+    }
+
+    /// Reserves `len` of addresses, rounded up to whole pages. They are no memory.
+    ///
+    /// # Errors
+    /// [`Error::Empty`]; [`Error::Os`] where there are not so many addresses, or the process may
+    /// not have them (`RLIMIT_AS`), or memory to keep account of them.
+    pub fn reserve(self, len: Bytes) -> Result<Space, Error> {
+        let pages = len.pages_up(self.page);
+        let len = pages.checked_bytes(self.page).unwrap_or(len);
+        let span = Extent::new(0, pages.get()).ok_or(Error::Empty)?;
+        let addresses = Addresses::reserve(len, self.page, self.in_core_dumps)?;
+        // Views are fewer than their mappings, and free extents one more than views at most.
+        let limit = self.max_mappings.min(MAPPINGS_MAX);
+        let tree = all_free(span, limit as usize + 1)?;
+        let state = State { tree, lazy: Lazy::new(), used: VIEWS.share(), limit, views: 0 };
+        Ok(Space(Arc::new(Inner {
+            addresses,
+            page: self.page,
+            guard: self.guard.get(),
+            lazy_pages: self.lazy.pages_down(self.page).get(),
+            state: Mutex::new(state),
+            flushing: Mutex::new(Lazy::new()),
+        })))
+    }
+}
+
+fn all_free(span: Extent, extents: usize) -> Result<FreeTree, OsError> {
+    let mut tree = FreeTree::try_with_classes(span, extents, Classes::NONE)?;
+    tree.free(span).expect("nothing of it is free yet");
+    Ok(tree)
+}
+
+/// Addresses for views: a cheap handle, which views keep alive too.
+#[derive(Clone, Debug)]
+pub struct Space(Arc<Inner>);
+
+/// What a space is used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Views that live.
+    pub views: u64,
+    /// Mappings of views, those not yet unmapped included.
+    pub mappings: u64,
+    /// Bytes of views that were dropped and are not yet unmapped.
+    pub lazy: Bytes,
+    /// Bytes of addresses that nobody has.
+    pub free: Bytes,
+}
+
+/// A range of positions that is a view's or was, guard pages included, and its mappings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) at: Extent,
+    pub(super) mappings: u64,
+}
+
+/// Views that are to be unmapped.
+#[derive(Debug)]
+struct Lazy {
+    views: Vec<Taken>,
+    pages: u64,
+    mappings: u64,
+}
+
+impl Lazy {
+    fn new() -> Self {
+        Self { views: Vec::with_capacity(LAZY_VIEWS), pages: 0, mappings: 0 }
+    }
+
+    fn push(&mut self, taken: Taken) {
+        self.views.push(taken);
+        self.pages += taken.at.len();
+        self.mappings += taken.mappings;
+    }
+
+    /// Empties it, and keeps its storage.
+    fn clear(&mut self) {
+        self.views.clear();
+        (self.pages, self.mappings) = (0, 0);
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    tree: FreeTree,
+    lazy: Lazy,
+    /// Mappings of views, dropped ones included.
+    used: Counted,
+    limit: u64,
+    views: u64,
+}
+
+impl State {
+    /// Takes `len` positions for a view.
+    fn take(&mut self, len: u64, mappings: u64) -> Result<Taken, NotTaken> {
+        let used = self.used.get();
+        let sum = used.saturating_add(mappings);
+        if sum > self.limit {
+            let limit = self.limit;
+            return Err(NotTaken::Limit { exhausted: Exhausted { used, limit }, of: OF_SPACE });
+        }
+        let place = self.tree.find(len, 1, None).map_err(|_| NotTaken::Addresses)?;
+        let Some(at) = place else { return Err(NotTaken::Addresses) };
+        let counted = self.used.set(sum);
+        counted.map_err(|exhausted| NotTaken::Limit { exhausted, of: OF_PROCESS })?;
+        self.tree.take(at).expect("found free, at the start of what is free");
+        self.views += 1;
+        Ok(Taken { at, mappings })
+    }
+}
+
+/// Why a view got no addresses.
+enum NotTaken {
+    Addresses,
+    Limit { exhausted: Exhausted, of: &'static str },
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    addresses: Addresses,
+    page: PageSize,
+    guard: u64,
+    /// Pages of dropped views that are not worth a flush.
+    lazy_pages: u64,
+    state: Mutex<State>,
+    /// What a flush is clearing; held all the while.
+    flushing: Mutex<Lazy>,
+}
+
+impl Space {
+    /// How a space is to be made.
+    pub fn options() -> Options {
+        let (guard, max_mappings) = (Pages::ZERO, u64::MAX);
+        let (page, lazy, in_core_dumps) = (page_size(), LAZY_BYTES, true);
+        Options { page, guard, lazy, max_mappings, in_core_dumps }
+    }
+
+    /// `len` of addresses for pages of base size, without guard pages.
+    ///
+    /// # Errors
+    /// As [`Options::reserve`].
+    pub fn reserve(len: Bytes) -> Result<Self, Error> {
+        Self::options().reserve(len)
+    }
+
+    /// Maps `extents` of `file`, base pages, side by side in the order given.
+    ///
+    /// # Errors
+    /// [`Error::Empty`], [`Error::OtherPage`], [`Error::Unaligned`], [`Error::BeyondEnd`];
+    /// [`Error::ViewLimit`] and [`Error::MapCount`] for too many mappings, [`Error::NoAddresses`];
+    /// [`Error::Forked`]; [`Error::Os`] for what mmap(2) or madvise(2) refuses beside.
+    pub fn view(&self, file: &Arc<MemFile>, extents: &[Extent]) -> Result<View, Error> {
+        let inner = &self.0;
+        if inner.addresses.is_lost_by_fork() {
+            return Err(Error::Forked);
+        }
+        let (pieces, len) = inner.pieces(file, extents)?;
+        let taken = inner.take(len, pieces.len() as u64 + 1)?;
+        if let Err(why) = inner.addresses.place(inner.offset(taken.at), file, &pieces) {
+            return Err(inner.undo(taken, why));
+        }
+        Ok(View::new(Arc::clone(inner), taken, len))
+    }
+
+    /// Unmaps every view that was dropped.
+    ///
+    /// # Errors
+    /// [`Error::Os`] for what mmap(2) refuses, with the rest still to be unmapped;
+    /// [`Error::Forked`].
+    pub fn flush(&self) -> Result<(), Error> {
+        if self.0.addresses.is_lost_by_fork() {
+            return Err(Error::Forked);
+        }
+        self.0.flush().map_err(Error::Os)
+    }
+
+    /// What it is used for now; nothing in a forked child.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let inner = &self.0;
+        if inner.addresses.is_lost_by_fork() {
+            return Usage::default();
+        }
+        let flushing = lock(&inner.flushing).pages;
+        let state = lock(&inner.state);
+        Usage {
+            views: state.views,
+            mappings: state.used.get(),
+            lazy: inner.bytes(state.lazy.pages + flushing),
+            free: inner.bytes(state.tree.free_len()),
+        }
+    }
+
+    /// The page of the files that can be mapped here.
+    #[must_use]
+    pub fn page(&self) -> PageSize {
+        self.0.page
+    }
+}
+
+impl Inner {
+    /// What is to be mapped for `extents`, and pages of the file in all.
+    fn pieces(&self, file: &MemFile, extents: &[Extent]) -> Result<(Vec<Piece>, u64), Error> {
+        if file.page() != self.page {
+            let (given, page) = (file.page().bytes(), self.page.bytes());
+            return Err(Error::OtherPage { given, page });
+        }
+        let base = page_size();
+        let grain = self.page.bytes().pages_down(base);
+        let len = file.len()?.pages_down(base);
+        let mut pieces: Vec<Piece> = Vec::with_capacity(extents.len());
+        let mut pages = 0_u64;
+        for given in extents.iter().copied() {
+            if given.start() % grain.get() != 0 || given.len() % grain.get() != 0 {
+                return Err(Error::Unaligned { given, grain });
+            }
+            if given.end() > len.get() {
+                return Err(Error::BeyondEnd { given, len });
+            }
+            let piece = Piece {
+                offset: Pages::new(given.start()).bytes(base),
+                len: Pages::new(given.len()).bytes(base),
+            };
+            match pieces.last_mut() {
+                Some(last) if last.offset + last.len == piece.offset => {
+                    last.len = last.len + piece.len;
+                }
+                _ => pieces.push(piece),
+            }
+            pages = pages.saturating_add(given.len() / grain.get());
+        }
+        if pages == 0 {
+            return Err(Error::Empty);
+        }
+        Ok((pieces, pages))
+    }
+
+    /// Takes addresses for a view of `pages`; where there are none, those of dropped views too.
+    fn take(&self, pages: u64, mappings: u64) -> Result<Taken, Error> {
+        let len = pages.saturating_add(self.guard);
+        let mut taken = lock(&self.state).take(len, mappings);
+        if taken.is_err() {
+            // What cannot be unmapped now is not to be had, which the second attempt says.
+            let _ = self.flush();
+            taken = lock(&self.state).take(len, mappings);
+        }
+        taken.map_err(|why| match why {
+            NotTaken::Limit { exhausted: Exhausted { used, limit }, of } => {
+                Error::ViewLimit { asked: mappings, used, limit, of }
+            }
+            NotTaken::Addresses => Error::NoAddresses {
+                asked: Pages::new(len).checked_bytes(self.page).unwrap_or(Bytes::new(u64::MAX)),
+                largest: self.bytes(lock(&self.state).tree.largest()),
+                all: self.addresses.len(),
+            },
+        })
+    }
+
+    /// Takes a view away that could be mapped in part only, and says why.
+    fn undo(&self, taken: Taken, why: OsError) -> Error {
+        let mappings = taken.mappings;
+        drop(self.end(taken));
+        // First of all, since to count needs memory, which may need a mapping.
+        let _ = self.flush();
+        if why.kind() == std::io::ErrorKind::OutOfMemory {
+            if let (Ok(used), Ok(limit)) = (map_count(), max_map_count()) {
+                if used.saturating_add(mappings) > limit {
+                    return Error::MapCount { asked: mappings, used, limit, why };
+                }
+            }
+        }
+        Error::Os(why)
+    }
+
+    /// Puts a view on the list of those to be unmapped.
+    fn end(&self, taken: Taken) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        state.views -= 1;
+        state.lazy.push(taken);
+        state
+    }
+
+    /// Ends a view, and unmaps those on the list if they are many.
+    pub(super) fn drop_view(&self, taken: Taken) {
+        let state = self.end(taken);
+        let lazy = &state.lazy;
+        let many = lazy.pages > self.lazy_pages
+            || lazy.mappings > LAZY_MAPPINGS
+            || lazy.views.len() >= LAZY_VIEWS;
+        drop(state);
+        if many {
+            // What is refused stays on the list, and the next flush tries again.
+            let _ = self.flush();
+        }
+    }
+
+    /// Unmaps every view on the list. What cannot be is put back on it.
+    fn flush(&self) -> Result<(), OsError> {
+        let mut flushing = lock(&self.flushing);
+        mem::swap(&mut *flushing, &mut lock(&self.state).lazy);
+        flushing.views.sort_unstable_by_key(|taken| taken.at);
+        let mut refused = None;
+        let mut from = 0;
+        while from < flushing.views.len() {
+            let rest = &flushing.views[from..];
+            let beside = |pair: &[Taken]| pair[0].at.end() == pair[1].at.start();
+            let len = 1 + rest.windows(2).take_while(|pair| beside(pair)).count();
+            let run = &rest[..len];
+            let pages = run[len - 1].at.end() - run[0].at.start();
+            let cleared = self.addresses.clear(self.offset(run[0].at), self.bytes(pages));
+            let mut state = lock(&self.state);
+            match cleared {
+                Ok(()) => state.give_back(run, pages),
+                Err(why) => {
+                    run.iter().for_each(|taken| state.lazy.push(*taken));
+                    refused = Some(why);
+                }
+            }
+            from += len;
+        }
+        flushing.clear();
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn offset(&self, at: Extent) -> Bytes {
+        self.bytes(at.start())
+    }
+
+    /// Bytes of pages within the space.
+    fn bytes(&self, pages: u64) -> Bytes {
+        Pages::new(pages).bytes(self.page)
+    }
+
+    pub(super) fn addr(&self, taken: &Taken) -> usize {
+        self.addresses.at(self.offset(taken.at))
+    }
+
+    pub(super) fn page(&self) -> PageSize {
+        self.page
+    }
+
+    pub(super) fn is_lost_by_fork(&self) -> bool {
+        self.addresses.is_lost_by_fork()
+    }
+}
+
+impl State {
+    /// Makes the addresses of views free that lay side by side and were unmapped.
+    fn give_back(&mut self, run: &[Taken], pages: u64) {
+        let mappings: u64 = run.iter().map(|taken| taken.mappings).sum();
+        self.used.set(self.used.get() - mappings).expect("fewer than before");
+        let at = Extent::new(run[0].at.start(), pages).expect("views are not empty");
+        self.tree.free(at).expect("was taken, and there are fewer views than extents");
+    }
+}

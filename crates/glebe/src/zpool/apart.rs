@@ -1,0 +1,104 @@
+//! What a pool holds and cannot charge where it takes it: the state of codecs, small vectors of
+//! classes and tables.
+//!
+//! A codec's state is charged by whoever coded or decoded when it grew: that of one thread when the
+//! pool is made, later that of each thread more that codes at the same time, past the limit if need
+//! be, and then something is shed. Vectors are counted whenever the pages in use have become a
+//! sixteenth more or fewer, and charged somewhat ahead, so that in between no more is there than is
+//! charged. Unit: bytes. Cost: two loads an operation, two more one that has to do with a codec; a
+//! count is a walk over the classes.
+
+use super::pool::Pool;
+use crate::sync::{lock, AtomicU64, Mutex, Ordering};
+
+/// What part of the pages in use more or fewer makes it count again, and how many at least.
+const CHANGE_PARTS: u64 = 16;
+const CHANGE_MIN: u64 = 64;
+/// Charged ahead: so much, and a part of what there is.
+const AHEAD: u64 = 4 << 10;
+const AHEAD_PARTS: u64 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Apart {
+    /// Between which numbers of pages in use nothing is looked at.
+    low: AtomicU64,
+    high: AtomicU64,
+    /// Bytes of vectors that are charged.
+    charged: Mutex<u64>,
+}
+
+impl Apart {
+    pub(crate) fn new() -> Self {
+        let word = AtomicU64::new;
+        Self { low: word(0), high: word(0), charged: Mutex::new(0) }
+    }
+}
+
+impl Pool {
+    /// Looks after what follows the number of pages in use: this account, and the table.
+    #[inline]
+    pub(crate) fn look_if_due(&self) {
+        let used = self.objects.memory.pages.used();
+        let Apart { low, high, .. } = &self.apart;
+        if used < low.load(Ordering::Relaxed) || used >= high.load(Ordering::Relaxed) {
+            self.look(used);
+        }
+    }
+
+    #[cold]
+    fn look(&self, used: u64) {
+        self.refit_if_due(used);
+        let change = (used / CHANGE_PARTS).max(CHANGE_MIN);
+        let (low, high) = self.refit.bounds();
+        self.apart.low.store(low.max(used.saturating_sub(change)), Ordering::Relaxed);
+        self.apart.high.store(high.min(used + change), Ordering::Relaxed);
+        self.count_apart();
+    }
+
+    /// Charges vectors for what they are now and soon will be. Where there is no room that waits
+    /// until the next count: what was charged ahead before lasts until then.
+    fn count_apart(&self) {
+        let Ok(mut charged) = self.apart.charged.try_lock() else { return };
+        let account = &self.objects.memory.account;
+        let is = self.vector_bytes();
+        let wanted = is + is / AHEAD_PARTS + AHEAD;
+        if wanted <= *charged || account.charge(wanted - *charged) {
+            account.release(charged.saturating_sub(wanted));
+            *charged = wanted;
+        }
+    }
+
+    /// Charges the state of codecs where it grew, and sheds what is too much then. The caller pins
+    /// nothing.
+    #[inline]
+    pub(crate) fn count_codec(&self) {
+        if self.coding.has_grown() {
+            self.charge_codec();
+        }
+    }
+
+    #[cold]
+    fn charge_codec(&self) {
+        let account = &self.objects.memory.account;
+        let (before, now) = self.coding.count();
+        account.charge_past(now.saturating_sub(before));
+        account.release(before.saturating_sub(now));
+        let mut trimmed = false;
+        while account.held() > account.limit() && self.make_room(&mut trimmed) {}
+    }
+
+    /// Bytes of small vectors that are there, and that are charged.
+    pub(crate) fn vectors(&self) -> (u64, u64) {
+        let charged = lock(&self.apart.charged);
+        (self.vector_bytes(), *charged)
+    }
+
+    /// Bytes of small vectors now.
+    fn vector_bytes(&self) -> u64 {
+        let memory = &self.objects.memory;
+        let tables = memory.pages.held_bytes() + memory.entries.held().1 + memory.zspages.held().1;
+        let classes = self.objects.classes.all().map(|class| class.lock().held_bytes());
+        tables + classes.sum::<u64>()
+    }
+}

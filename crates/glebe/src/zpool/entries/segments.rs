@@ -1,0 +1,366 @@
+//! Under the lock of [`Entries`]: which segments may be taken from, and which pages are present.
+//!
+//! Cost: O(1) a call, but a page's entries where one comes or goes.
+
+use super::super::account::{Account, NoRoom};
+use super::super::bits::Bits;
+use super::super::entry::{Entry, GENERATION_BITS};
+use super::super::words::Words;
+use super::store::Store;
+use super::{Entries, Lane, ALL, EPOCHS, EPOCH_BITS, EPOCH_LAST, SEGMENT};
+use crate::sync::{lock, Ordering};
+use crate::units::Bytes;
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) available: Bits,
+    pub(super) released: Bits,
+    /// From here on no segment was ever used.
+    pub(super) fresh: u32,
+    pub(super) pages: Vec<Page>,
+    /// Pages of `free` that are present: those of segments of pages that are present or packed.
+    pub(super) free_pages: Bits,
+    /// Pages of `epochs` that are present.
+    pub(super) epoch_pages: Bits,
+    /// Pages of `directory` that are present.
+    pub(super) directory_pages: Bits,
+    /// A page without segments that is still present.
+    pub(super) spare: Option<u32>,
+    /// Packed pages that may be unpacked.
+    pub(super) packed: Bits,
+    pub(super) store: Store,
+    /// A page that would be taken from, had somebody waited; and the number of that wait.
+    pub(super) wanted: Option<(u32, u32)>,
+    /// The last number of a wait.
+    waits: u32,
+}
+
+/// Somebody has waited since the page's base was set.
+const WAITED: u32 = u32::MAX;
+/// For a base: an entry of the page is retired, so that none of it begins anew.
+pub(super) const USED_UP: u32 = u32::MAX;
+
+/// A page of entries.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Page {
+    pub(super) segments: u16,
+    /// Entries that are retired.
+    pub(super) retired: u16,
+    pub(super) is_present: bool,
+    pub(super) is_packed: bool,
+    /// What uses begin with.
+    pub(super) base: u32,
+    /// Since the base was set: zero, the number of a wait, or [`WAITED`].
+    pub(super) wait: u32,
+    /// It is present and has words of before.
+    pub(super) is_stale: bool,
+}
+
+impl Page {
+    /// Sets what the uses of entries begin with of which nothing else is known.
+    pub(super) fn set_base(&mut self, base: u32) {
+        (self.base, self.wait) = (base, 0);
+    }
+}
+
+impl Entries {
+    /// Gives a lane a segment with free entries, if it still has the one that has none. `wait` is
+    /// called without the lock.
+    #[cold]
+    pub(super) fn refill(
+        &self,
+        account: &Account,
+        lane: &Lane,
+        had: u64,
+        wait: impl Fn() -> bool,
+    ) -> Result<(), NoRoom> {
+        while let Some((page, number)) = self.refill_or_want(account, lane, had)? {
+            let is_over = wait();
+            self.waited(page, number, is_over);
+        }
+        Ok(())
+    }
+
+    /// As [`Entries::refill`]; or the page that is to be waited for, and the number of that wait.
+    fn refill_or_want(
+        &self,
+        account: &Account,
+        lane: &Lane,
+        had: u64,
+    ) -> Result<Option<(u32, u32)>, NoRoom> {
+        let mut state = lock(&self.state);
+        if lane.0.load(Ordering::Relaxed) != had {
+            return Ok(None);
+        }
+        loop {
+            while let Some(segment) = state.available.take(1) {
+                if self.tables.free[segment as usize].load(Ordering::Relaxed) != 0 {
+                    lane.0.store(segment.into(), Ordering::Relaxed);
+                    return Ok(None);
+                }
+            }
+            if state.released.len() > 0 || !self.unpack_one(account, &mut state)? {
+                break;
+            }
+        }
+        if let Some(wanted) = state.wanted.take() {
+            return Ok(Some(wanted));
+        }
+        let released = state.released.take(1);
+        let segment = released.unwrap_or(state.fresh);
+        let begun = self.begin(account, &mut state, segment);
+        if !matches!(begun, Ok(true)) {
+            released.into_iter().for_each(|segment| state.released.put(segment, 1));
+            return begun.map(|_| state.wanted.take());
+        }
+        state.fresh = state.fresh.max(segment + 1);
+        lane.0.store(segment.into(), Ordering::Relaxed);
+        Ok(None)
+    }
+
+    /// Whether entries of a page would pass over uses of later epochs before anybody has waited;
+    /// then it is wanted.
+    pub(super) fn wants(state: &mut State, page: u32) -> bool {
+        let about = &mut state.pages[page as usize];
+        if about.base >> GENERATION_BITS == 0 || about.wait == WAITED {
+            return false;
+        }
+        if about.wait == 0 {
+            state.waits = state.waits % (WAITED - 1) + 1;
+            about.wait = state.waits;
+        }
+        state.wanted = Some((page, about.wait));
+        true
+    }
+
+    /// The wait of a number for a page is over; without success the page is used no more.
+    pub(super) fn waited(&self, page: u32, number: u32, is_over: bool) {
+        let mut state = lock(&self.state);
+        let about = &mut state.pages[page as usize];
+        if about.wait != number {
+            // It was used since, or another waited too.
+            return;
+        }
+        if is_over {
+            about.wait = WAITED;
+            return;
+        }
+        about.set_base(USED_UP);
+        if state.packed.contains(page) {
+            state.packed.remove(page, 1);
+        }
+        for segment in page * self.unit()..(page + 1) * self.unit() {
+            if state.released.contains(segment) {
+                state.released.remove(segment, 1);
+            }
+        }
+    }
+
+    /// Makes a segment usable; false if its page is wanted, and has to be waited for.
+    fn begin(&self, account: &Account, state: &mut State, segment: u32) -> Result<bool, NoRoom> {
+        if segment as usize >= self.tables.free.len() {
+            return Err(NoRoom::Space);
+        }
+        let per_page = self.words_per_page();
+        if !state.free_pages.contains(segment / per_page) {
+            self.come(account, &self.tables.free, segment / per_page)?;
+            state.free_pages.put(segment / per_page, 1);
+        }
+        let page = self.page_of(segment);
+        if state.pages.len() <= page as usize {
+            state.pages.resize(page as usize + 1, Page::default());
+        }
+        let Page { is_present, is_stale, base, .. } = state.pages[page as usize];
+        if !is_present || is_stale {
+            if Self::wants(state, page) {
+                return Ok(false);
+            }
+            if !is_present {
+                self.come(account, &self.tables.words, page)?;
+            }
+            self.rebase(page, base);
+        }
+        let about = &mut state.pages[page as usize];
+        (about.is_present, about.is_stale) = (true, false);
+        about.segments += 1;
+        if state.spare == Some(page) {
+            state.spare = None;
+        }
+        self.tables.free[segment as usize].store(ALL, Ordering::Release);
+        Ok(true)
+    }
+
+    /// Makes every entry of a page of which none is used begin with a use.
+    pub(super) fn rebase(&self, page: u32, base: u32) {
+        let (per_page, word) = (self.words_per_page() as usize, Entry::free(base).raw());
+        let first = page as usize * per_page;
+        for at in &self.tables.words[first..first + per_page] {
+            // Most are that already, since the page came just now.
+            if at.load(Ordering::Relaxed) != word {
+                at.store(word, Ordering::Relaxed);
+            }
+        }
+        let epoch = u64::from(base >> GENERATION_BITS);
+        if epoch != 0 {
+            // The page of these is present: `base` was the use of an entry here.
+            let word = epoch * (u64::MAX / u64::from(EPOCH_LAST));
+            let words =
+                &self.tables.epochs[first / EPOCHS as usize..][..per_page / EPOCHS as usize];
+            words.iter().for_each(|at| at.store(word, Ordering::Release));
+        }
+    }
+
+    pub(super) fn come(&self, account: &Account, words: &Words, page: u32) -> Result<(), NoRoom> {
+        let bytes = self.page.bytes();
+        if !account.charge(bytes.get()) {
+            return Err(NoRoom::Limit);
+        }
+        words.populate(page as usize, bytes).map_err(|error| {
+            account.release(bytes.get());
+            NoRoom::Os(error)
+        })
+    }
+
+    /// Begins an epoch of an entry; false if there is none left, or no memory to count it.
+    #[cold]
+    pub(super) fn next_epoch(&self, account: &Account, index: u32) -> bool {
+        if self.epoch(index) >= self.epoch_last {
+            return false;
+        }
+        let mut state = lock(&self.state);
+        let page = index / EPOCHS / self.words_per_page();
+        if !state.epoch_pages.contains(page) {
+            if self.come(account, &self.tables.epochs, page).is_err() {
+                return false;
+            }
+            state.epoch_pages.put(page, 1);
+        }
+        let one = 1 << (index % EPOCHS * EPOCH_BITS);
+        self.tables.epochs[(index / EPOCHS) as usize].fetch_add(one, Ordering::AcqRel);
+        self.has_epochs.store(1, Ordering::Release);
+        true
+    }
+
+    /// Takes an entry out of use for good; a page that has no other leaves.
+    #[cold]
+    pub(in super::super) fn retire(&self, account: &Account, index: u32) {
+        let mut state = lock(&self.state);
+        let (per_page, page) = (self.words_per_page(), index >> self.page_shift);
+        let about = &mut state.pages[page as usize];
+        if about.is_packed {
+            about.set_base(USED_UP);
+            if state.packed.contains(page) {
+                state.packed.remove(page, 1);
+            }
+            let bit = 1 << (index % SEGMENT);
+            self.tables.free[(index / SEGMENT) as usize].fetch_or(bit, Ordering::AcqRel);
+            return self.look_under(account, &mut state, page);
+        }
+        about.retired += 1;
+        let bytes = self.page.bytes();
+        if u32::from(about.retired) == per_page
+            && self.tables.words.discard(page as usize, bytes).is_ok()
+        {
+            about.is_present = false;
+            account.release(bytes.get());
+            self.let_free_go(account, &mut state, page);
+        }
+    }
+
+    /// A page is neither present nor packed any more: the page of words of free entries goes, all
+    /// zero, that it shares with others, if these are not either.
+    pub(super) fn let_free_go(&self, account: &Account, state: &mut State, page: u32) {
+        let shared = self.words_per_page() / self.unit();
+        let (nth, first) = (page / shared, page / shared * shared);
+        let pages = state.pages[first as usize..].iter().take(shared as usize);
+        let is_needed = pages.into_iter().any(|page| page.is_present || page.is_packed);
+        if is_needed || !state.free_pages.contains(nth) {
+            return;
+        }
+        if self.tables.free.discard(nth as usize, self.page.bytes()).is_ok() {
+            state.free_pages.remove(nth, 1);
+            account.release(self.page.bytes().get());
+        }
+    }
+
+    #[cold]
+    pub(super) fn make_available(&self, account: &Account, segment: u32) {
+        let mut state = lock(&self.state);
+        if state.pages[self.page_of(segment) as usize].is_packed {
+            return self.look_under(account, &mut state, self.page_of(segment));
+        }
+        if !state.available.contains(segment) && !state.released.contains(segment) {
+            state.available.put(segment, 1);
+        }
+    }
+
+    /// Releases a segment that is all free and no lane's.
+    #[cold]
+    pub(super) fn release(&self, account: &Account, segment: u32) {
+        let mut state = lock(&self.state);
+        let current = |lane: &Lane| lane.0.load(Ordering::Relaxed) == u64::from(segment);
+        if self.lanes.iter().any(current) {
+            return;
+        }
+        let page = self.page_of(segment);
+        if state.pages[page as usize].is_packed {
+            return self.look_under(account, &mut state, page);
+        }
+        let free = &self.tables.free[segment as usize];
+        if free.compare_exchange(ALL, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        if state.available.contains(segment) {
+            state.available.remove(segment, 1);
+        }
+        state.released.put(segment, 1);
+        state.pages[page as usize].segments -= 1;
+        if state.pages[page as usize].segments == 0 {
+            // The lower of two pages without segments stays, for who comes next.
+            let spare = state.spare.replace(page);
+            if let Some(other) = spare {
+                state.spare = Some(page.min(other));
+                self.go(account, &mut state, page.max(other));
+            }
+        }
+    }
+
+    /// Gives a page back.
+    fn go(&self, account: &Account, state: &mut State, page: u32) {
+        let per_page = self.words_per_page();
+        let about = &mut state.pages[page as usize];
+        let first = page * per_page;
+        let uses = (first..first + per_page).map(|index| self.named(index, self.word_of(index)));
+        let base = uses.max().unwrap_or(0);
+        if self.tables.words.discard(page as usize, self.page.bytes()).is_ok() {
+            about.set_base(base);
+            about.is_present = false;
+            account.release(self.page.bytes().get());
+            self.let_free_go(account, state, page);
+        }
+    }
+
+    /// The page in which a segment lies that is not packed.
+    fn page_of(&self, segment: u32) -> u32 {
+        (segment * SEGMENT) >> self.page_shift
+    }
+
+    /// What stands in the entry's own place.
+    pub(super) fn word_of(&self, index: u32) -> Entry {
+        Entry::from_raw(self.tables.words[index as usize].load(Ordering::Acquire))
+    }
+
+    /// Bytes of its tables: those that are charged, and those that are not.
+    pub(crate) fn held(&self) -> (Bytes, u64) {
+        let state = lock(&self.state);
+        let present = state.pages.iter().filter(|page| page.is_present).count() as u64;
+        let pages = present + (state.free_pages.len() + state.epoch_pages.len()) as u64;
+        let pages = pages + state.directory_pages.len() as u64 + state.store.pages();
+        let own = state.pages.capacity() * size_of::<Page>() + size_of_val(&*self.lanes);
+        let bits = state.available.held_bytes() + state.released.held_bytes();
+        let bits = bits + state.epoch_pages.held_bytes() + state.directory_pages.held_bytes();
+        let bits = bits + state.packed.held_bytes() + state.store.held_bytes();
+        let bits = bits + state.free_pages.held_bytes();
+        (Bytes::new(pages * self.page.bytes().get()), own as u64 + bits)
+    }
+}

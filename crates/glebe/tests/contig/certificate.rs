@@ -1,0 +1,129 @@
+//! What is proved of memory, beside frames read by a way of this test's own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+use glebe::contig::{Contig, HeldBy, Proof, Source};
+use glebe::sys::page_size;
+use glebe::sys::process::effective_user;
+use glebe::units::Bytes;
+
+use super::child::{child_of, is_child};
+use super::pool::Machine;
+use super::{frames, NOBODY};
+
+#[test]
+fn a_query_agrees_with_frames_read_by_other_means() {
+    let Some(_machine) = Machine::privileged() else { return };
+    let page = page_size().bytes().get();
+    for source in [Source::HUGETLB_2M, Source::Thp, Source::Plain] {
+        let memory = match Contig::options().source(source).map(Bytes::mib(6)) {
+            Ok(memory) if memory.pinned() => memory,
+            Ok(_) => {
+                println!("skipped: {source} cannot be pinned");
+                continue;
+            }
+            Err(error) => {
+                println!("skipped: {error}");
+                continue;
+            }
+        };
+        let (start, len) = (memory.mapping().addr(), memory.len().get());
+        let frames = frames(start, len);
+        for (position, frame) in frames.iter().enumerate() {
+            let place = memory.query(start + position * page as usize + 5).unwrap();
+            assert_eq!(place.pfn.unwrap().get(), *frame, "{source} {position}");
+            let after = frames[position..].windows(2).take_while(|two| two[0] + 1 == two[1]);
+            let follow = (after.count() as u64 + 1) * page - 5;
+            assert_eq!(place.contiguous.get(), follow, "{source} {position}");
+            assert!(place.offset_in_run.get() % page == 5);
+            assert_eq!(place.run_len, place.offset_in_run + place.contiguous);
+        }
+        assert_eq!(memory.query(start + len as usize), None);
+        assert_eq!(memory.query(start - 1), None);
+        assert_eq!(memory.verify().unwrap(), []);
+    }
+}
+
+#[test]
+fn a_certificate_with_frames_is_its_owners_alone() {
+    let Some(_machine) = Machine::privileged() else { return };
+    let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(4)).unwrap();
+    let certificate = memory.certificate();
+    assert_eq!((certificate.held_by, certificate.proof), (HeldBy::HugetlbPool, Proof::Frames));
+    let path = std::env::temp_dir().join(format!("glebe-certificate-{}", std::process::id()));
+    certificate.write(&path).unwrap();
+    let (text, mode) = (fs::read_to_string(&path), fs::metadata(&path).unwrap().permissions());
+    fs::remove_file(&path).unwrap();
+    let text = text.unwrap();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    for run in memory.runs() {
+        assert!(text.contains(&format!("\"pfn\":{}", run.pfn.unwrap().get())), "{text}");
+    }
+    assert!(!certificate.without_frames().to_json().contains("pfn"));
+}
+
+/// What the kernel counts as pinned of this process.
+fn pinned() -> Bytes {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();
+    let kib: u64 = line.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    Bytes::new(kib << 10)
+}
+
+#[test]
+fn what_is_pinned_stays_when_memory_is_compacted() {
+    let Some(_machine) = Machine::privileged() else { return };
+    for source in [Source::Plain, Source::Thp] {
+        match Contig::options().source(source).pin(true).map(Bytes::mib(16)) {
+            Ok(memory) => {
+                assert_eq!(memory.held_by(), HeldBy::LongTermPin);
+                assert!(pinned() >= memory.len(), "{source}");
+                let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+                assert_eq!(memory.verify().unwrap(), [], "{source}");
+            }
+            Err(error) => println!("skipped: {error}"),
+        }
+    }
+    let free = Contig::options().source(Source::Plain).pin(false).map(Bytes::mib(1)).unwrap();
+    assert_eq!((free.held_by(), free.why_not_pinned()), (HeldBy::Nothing, None));
+    let both = Contig::options().source(Source::HUGETLB_2M).pin(true).map(Bytes::mib(2)).unwrap();
+    assert_eq!(both.held_by(), HeldBy::LongTermPin);
+}
+
+#[test]
+fn nobody_is_told_lengths_and_no_frame() {
+    if is_child() {
+        for source in [Source::Plain, Source::Thp] {
+            let memory = match Contig::options().source(source).map(Bytes::mib(4)) {
+                Ok(memory) => memory,
+                Err(error) => {
+                    println!("skipped: {error}");
+                    continue;
+                }
+            };
+            let Proof::Within(grain) = memory.proof() else { panic!("frames are hidden") };
+            let within = grain.bytes(page_size());
+            assert_eq!(
+                memory.proof().to_string(),
+                format!("contiguity proved only within {within}")
+            );
+            let place = memory.query(memory.mapping().addr()).unwrap();
+            assert_eq!((place.pfn, place.contiguous), (None, within));
+            let json = memory.certificate().to_json();
+            assert!(!json.contains("pfn") && json.contains("\"proved\":\"within\""), "{json}");
+            assert!(memory.pinned() || memory.why_not_pinned().is_some());
+        }
+        return;
+    }
+    if effective_user() != 0 {
+        println!("skipped: only root can become nobody");
+        return;
+    }
+    let mut child = child_of("certificate::nobody_is_told_lengths_and_no_frame");
+    match child.uid(NOBODY).gid(NOBODY).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => println!("skipped: nobody cannot run this program: {error}"),
+    }
+}

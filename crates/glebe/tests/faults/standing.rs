@@ -1,0 +1,130 @@
+//! A standing pool whose runs are short, and its compaction: whatever fails, what the pool says of
+//! its frames is what page frames read here say, and what it gives is there.
+//!
+//! # Safety
+//! A mapping of this file's own, whose pages nobody refers to.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+
+use glebe::contig::{Contig, Source, StandingPool};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+use super::Outcome;
+
+const HUGE: usize = 2 << 20;
+/// Huge pages of the pool.
+pub const PAGES: usize = 24;
+const PRESENT: u64 = 1 << 63;
+const FRAME: u64 = (1 << 55) - 1;
+
+/// The frame behind an address; `None` if no page is there.
+fn frame(addr: usize) -> Option<u64> {
+    let page = page_len() as usize;
+    let mut word = [0; 8];
+    let map = File::open("/proc/self/pagemap").unwrap();
+    map.read_exact_at(&mut word, (addr / page * 8) as u64).unwrap();
+    let word = u64::from_ne_bytes(word);
+    (word & PRESENT != 0).then_some(word & FRAME)
+}
+
+/// Takes `count` huge pages of the hugetlb pool, as far as it has them free, and gives them back in
+/// the order of `arrange`, which has their frames: those given back last are handed out first.
+fn give_back(count: usize, arrange: impl Fn(&[u64]) -> Vec<usize>) {
+    let len = count * HUGE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let base = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return;
+    }
+    let at = |page: usize| base.wrapping_byte_add(page * HUGE);
+    // SAFETY: the mapping of above; a populated one has every page.
+    if unsafe { libc::madvise(base, len, libc::MADV_POPULATE_WRITE) } == 0 {
+        let huge = |page| frame(at(page).addr()).unwrap() / (HUGE as u64 / page_len());
+        for page in arrange(&(0..count).map(huge).collect::<Vec<_>>()) {
+            // SAFETY: as above.
+            unsafe { libc::madvise(at(page), HUGE, libc::MADV_DONTNEED) };
+        }
+    }
+    // SAFETY: as above, unmapped once.
+    unsafe { libc::munmap(base, len) };
+}
+
+fn page_len() -> u64 {
+    page_size().bytes().get()
+}
+
+fn ascending(frames: &[u64]) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..frames.len()).collect();
+    all.sort_unstable_by_key(|n| frames[*n]);
+    all
+}
+
+/// Has the pool hand out those of `count` pages next that lie in the longest runs.
+pub fn longest_first(count: usize) {
+    give_back(count, |frames| {
+        let all = ascending(frames);
+        let mut runs: Vec<_> = all.chunk_by(|a, b| frames[*b] == frames[*a] + 1).collect();
+        runs.sort_by_key(|run| run.len());
+        runs.concat()
+    });
+}
+
+/// Has it hand out next no two pages that lie side by side.
+pub fn scramble() {
+    give_back(PAGES, |frames| {
+        let all = ascending(frames);
+        let odd = all.iter().skip(1).step_by(2);
+        all.iter().step_by(2).chain(odd).copied().collect()
+    });
+}
+
+/// Every huge page that the pool gives is there, and in the frame that the pool names.
+fn check(pool: &StandingPool) {
+    let mut pieces = Vec::new();
+    while let Ok(piece) = pool.take(Bytes::new(HUGE as u64)) {
+        let named = pool.query(piece.addr()).unwrap().expect("an address of the pool");
+        assert_eq!(frame(piece.addr()), named.pfn.map(|pfn| pfn.get()), "{named:?}");
+        piece.write(Bytes::ZERO, b"there");
+        pieces.push(piece);
+    }
+}
+
+/// Makes a pool of short runs and lengthens them; whether anything was exchanged.
+fn compacted(more: Bytes) -> Result<bool, Box<dyn std::error::Error>> {
+    scramble();
+    let options = Contig::options().source(Source::HUGETLB_2M).in_order(false).threads(1);
+    let pool = StandingPool::new(options, Bytes::new((PAGES * HUGE) as u64))?;
+    let held = pool.take(Bytes::new(1))?;
+    held.write(Bytes::ZERO, b"held");
+    let before = frame(held.addr());
+    let done = pool.compact(more);
+    assert_eq!(frame(held.addr()), before, "a page that is held moved");
+    check(&pool);
+    let mut there = [0; 4];
+    held.read(Bytes::ZERO, &mut there);
+    assert_eq!(&there, b"held");
+    drop(held);
+    let done = done?;
+    assert!(done.after >= done.before);
+    assert_eq!(pool.free()?.bytes(page_size()) + done.lost, pool.len());
+    assert!(pool.largest_free_run()? >= Pages::new(1));
+    Ok(done.exchanged > Bytes::ZERO)
+}
+
+/// Whether the machine's frames let a pool be made that compaction has something to do for.
+pub fn has_work() -> bool {
+    compacted(Bytes::ZERO).unwrap()
+}
+
+pub fn live() -> Outcome {
+    compacted(Bytes::ZERO).map(drop)
+}
+
+pub fn live_with_more() -> Outcome {
+    compacted(Bytes::mib(4)).map(drop)
+}

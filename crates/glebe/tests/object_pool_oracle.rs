@@ -1,0 +1,15 @@
+//! Random byte strings as programs of calls on a pool on lent pages, with call-backs in between,
+//! compared with a plain map. The fuzz target runs the same programs.
+
+#[path = "object_pool_oracle/program.rs"]
+mod program;
+
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn a_pool_on_lent_pages_is_as_a_map(program in prop::collection::vec(any::<u8>(), 0..1500)) {
+        program::run(&program);
+    }
+}

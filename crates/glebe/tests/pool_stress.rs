@@ -1,0 +1,138 @@
+//! Processes that grow and shrink the pool beside each other, are refused calls at random, and are
+//! killed in the middle: the pool ends with the pages that it had and nothing is claimed.
+//!
+//! Calls are refused only where the feature `faults` is on. Each child prints nothing and follows
+//! from its seed, which is the test's own process number and the child's place. It is a program of
+//! its own: who shares a pool with these may find pages in use that it would give back.
+
+#[allow(dead_code)]
+#[path = "contig/child.rs"]
+mod child;
+#[allow(dead_code)]
+#[path = "contig/pool.rs"]
+mod pool;
+
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use glebe::contig::{with_pools_locked, Contig, SetAside, Source, StandingPool};
+use glebe::units::Bytes;
+
+use child::{child_of, is_child};
+use pool::Machine;
+
+const TEST: &str = "processes_beside_each_other_leave_the_pool_as_it_was";
+const SEED: &str = "GLEBE_TEST_SEED";
+const CHILDREN: u64 = 2;
+const KILLS: u64 = 12;
+
+/// xorshift64*, of which the upper bits are good.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % n
+    }
+}
+
+#[allow(dead_code)] // held to be dropped
+enum Held {
+    Memory(Contig),
+    Pages(SetAside),
+    Pool(StandingPool),
+}
+
+/// Makes one of the things that grow the pool, as far as that is not refused.
+fn make(random: &mut Random) -> Option<Held> {
+    let Source::Hugetlb(size) = Source::HUGETLB_2M else { unreachable!() };
+    let len = Bytes::mib(2 * (1 + random.below(8)));
+    let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
+    let options = options.in_order(random.below(2) == 0);
+    match random.below(3) {
+        0 => options.map(len).ok().map(Held::Memory),
+        1 => StandingPool::new(options, len).ok().map(Held::Pool),
+        _ => SetAside::new(size, len.pages_up(size).get()).ok().map(Held::Pages),
+    }
+}
+
+/// Until the process is killed.
+fn grow_and_shrink(seed: u64) -> ! {
+    let mut random = Random(seed);
+    let mut held = Vec::new();
+    loop {
+        #[cfg(feature = "faults")]
+        refuse_one(&mut random);
+        if held.len() < 4 && random.below(2) == 0 {
+            held.extend(make(&mut random));
+        } else if !held.is_empty() {
+            let at = random.below(held.len() as u64) as usize;
+            held.swap_remove(at);
+        }
+    }
+}
+
+/// Has one of the next calls of this process fail, now and then.
+#[cfg(feature = "faults")]
+fn refuse_one(random: &mut Random) {
+    use glebe::sys::fault::{arm, disarm, Fault, Lasting};
+    disarm();
+    if random.below(3) > 0 {
+        let lasting = [Lasting::Once, Lasting::ThisCall, Lasting::EveryCall];
+        let lasting = lasting[random.below(3) as usize];
+        arm(Fault { nth: 1 + random.below(120), choice: random.below(3) as usize, lasting });
+    }
+}
+
+/// A child, killed by panic too.
+struct Running(Child);
+
+impl Running {
+    fn start(seed: u64) -> Self {
+        let mut command = child_of(TEST);
+        Self(command.env(SEED, seed.to_string()).stdout(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn processes_beside_each_other_leave_the_pool_as_it_was() {
+    if is_child() {
+        let seed = std::env::var(SEED).unwrap().parse().unwrap();
+        grow_and_shrink(seed);
+    }
+    let Some(machine) = Machine::privileged() else { return };
+    let first = u64::from(std::process::id()) << 20;
+    println!("seed {first}");
+    let mut random = Random(first + 1);
+    let mut pids = Vec::new();
+    machine.base_is_kept(|| {
+        let mut seeds = first..;
+        let mut start = || Running::start(seeds.next().unwrap());
+        let mut children: Vec<Running> = (0..CHILDREN).map(|_| start()).collect();
+        for _ in 0..KILLS {
+            thread::sleep(Duration::from_millis(random.below(150)));
+            let at = random.below(CHILDREN) as usize;
+            let ended = std::mem::replace(&mut children[at], start());
+            pids.push(ended.0.id());
+        }
+        pids.extend(children.iter().map(|child| child.0.id()));
+        drop(children);
+        let begin = Instant::now();
+        with_pools_locked(|| ()).unwrap();
+        // Pages that somebody else uses are given back once they are free.
+        while pids.iter().any(|pid| machine.claimed_by(*pid) > 0) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "claims of {pids:?} are left");
+            with_pools_locked(|| ()).unwrap();
+        }
+    });
+}

@@ -1,0 +1,58 @@
+//! A process that may have hardly more memory: a free tree that would be too large is an error that
+//! says how large, and nothing of it is kept.
+//!
+//! # Safety
+//! A limit of this process is changed, in a child that runs one test.
+#![allow(unsafe_code)]
+
+use std::io::ErrorKind;
+use std::process::Command;
+
+use glebe::extent::Extent;
+use glebe::free_tree::{Classes, FreeTree};
+use glebe::sys::page_size;
+
+const MARK: &str = "GLEBE_TEST_CHILD";
+const TEST: &str = "a_tree_for_which_there_is_no_memory_is_an_error";
+/// Extents of a tree that is larger than what malloc may have in hand.
+const EXTENTS: usize = 1 << 24;
+/// Less than its storage, and enough for all else.
+const ROOM: u64 = 64 << 20;
+
+fn mapped_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = text.split(' ').next().unwrap().parse().unwrap();
+    pages * page_size().bytes().get()
+}
+
+/// Runs `body` with no more addresses than so many beyond those there are.
+fn within<T>(more: u64, body: impl FnOnce() -> T) -> T {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: reads into a local.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut before) }, 0);
+    let limit = libc::rlimit { rlim_cur: mapped_bytes() + more, ..before };
+    // SAFETY: reads a local, as below.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
+    let result = body();
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const before) }, 0);
+    result
+}
+
+#[test]
+fn a_tree_for_which_there_is_no_memory_is_an_error() {
+    if std::env::var_os(MARK).is_some() {
+        let span = Extent::new(0, 1 << 31).unwrap();
+        let tree = || FreeTree::try_with_classes(span, EXTENTS, Classes::ALL);
+        let before = mapped_bytes();
+        let refused = within(ROOM, tree).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::OutOfMemory, "{refused}");
+        assert!(refused.subject().contains("16777216 free extents"), "{refused}");
+        assert!(mapped_bytes() <= before + ROOM, "storage is kept");
+        tree().unwrap().free(span).unwrap();
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let child = child.args(["--exact", TEST, "--test-threads=1"]).env(MARK, "1");
+    assert!(child.status().unwrap().success());
+}

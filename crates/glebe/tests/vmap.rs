@@ -1,0 +1,194 @@
+//! Views and what is process-wide: the limit on mappings, forks, and many threads.
+//!
+//! One test, since the first part leaves no room for anybody else's mapping.
+#![allow(unsafe_code)] // Safety: fork; the child only asks and leaves by _exit.
+
+use std::sync::Arc;
+use std::thread;
+
+use glebe::extent::Extent;
+use glebe::sys::map_count::{map_count, max_map_count};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use glebe::vmap::{Error, MemFile, Space, View};
+
+/// A machine whose limit is higher than this is passed over: the test would take too long.
+const LIMIT_MAX: u64 = 1 << 17;
+
+fn bytes(pages: u64) -> Bytes {
+    Pages::new(pages).bytes(page_size())
+}
+
+/// Every second page, from the end on: as many mappings as pages.
+fn scattered(pages: u64) -> Vec<Extent> {
+    (0..pages).rev().map(|n| Extent::new(2 * n, 1).unwrap()).collect()
+}
+
+#[test]
+fn process_wide() {
+    at_the_kernels_limit_a_view_is_refused_and_nothing_is_lost();
+    more_than_half_of_the_limit_is_no_views();
+    a_child_has_no_view_and_is_told_so();
+    threads_make_and_drop_views_of_the_same_pages();
+}
+
+fn at_the_kernels_limit_a_view_is_refused_and_nothing_is_lost() {
+    let limit = max_map_count().unwrap();
+    if limit > LIMIT_MAX {
+        return println!("skipped: vm.max_map_count is {limit}");
+    }
+    let file = Arc::new(MemFile::new(bytes(2 * limit)).unwrap());
+    let space = Space::reserve(bytes(4 * limit)).unwrap();
+    let before = map_count().unwrap();
+    // Another part of the program has half of all mappings, and some.
+    let others = Fillers::new(limit / 2 + 4 - before);
+    let half = scattered(limit / 2 - 1);
+    let error = space.view(&file, &half).unwrap_err();
+    let text = error.to_string();
+    match error {
+        Error::MapCount { asked, used, limit: told, why } => {
+            assert_eq!((asked, told), (half.len() as u64 + 1, limit));
+            assert!(used <= limit && used + asked > limit, "{text}");
+            assert_eq!(why.kind(), std::io::ErrorKind::OutOfMemory);
+        }
+        other => panic!("{other}"),
+    }
+    assert!(text.contains("vm.max_map_count"), "{text}");
+    assert_eq!((space.usage().mappings, space.usage().free), (0, bytes(4 * limit)));
+    // The next works, at once and when the others are gone.
+    let small = space.view(&file, &scattered(8)).unwrap();
+    assert_eq!(small.len(), bytes(8));
+    drop(others);
+    drop(space.view(&file, &half[..half.len() - 16]).unwrap());
+    space.flush().unwrap();
+    drop(small);
+    drop(space);
+    assert!(map_count().unwrap() <= before);
+}
+
+/// Mappings that do not join: every second page of a range is readable.
+struct Fillers {
+    addr: usize,
+    len: usize,
+}
+
+impl Fillers {
+    fn new(mappings: u64) -> Self {
+        let page = page_size().bytes().as_usize();
+        let len = mappings as usize * page;
+        // SAFETY: a new mapping of this test's own, nothing of which is touched.
+        unsafe {
+            let none = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let at = libc::mmap(std::ptr::null_mut(), len, none.0, none.1, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            for n in (0..mappings as usize).step_by(2) {
+                let odd = at.byte_add(n * page);
+                assert_eq!(libc::mprotect(odd, page, libc::PROT_READ), 0, "{n}");
+            }
+            Self { addr: at.expose_provenance(), len }
+        }
+    }
+}
+
+impl Drop for Fillers {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, to which nothing refers.
+        unsafe {
+            let at = std::ptr::with_exposed_provenance_mut(self.addr);
+            assert_eq!(libc::munmap(at, self.len), 0);
+        }
+    }
+}
+
+fn more_than_half_of_the_limit_is_no_views() {
+    let limit = max_map_count().unwrap();
+    if limit > LIMIT_MAX {
+        return println!("skipped: vm.max_map_count is {limit}");
+    }
+    let file = Arc::new(MemFile::new(bytes(2 * limit)).unwrap());
+    let (one, two) = (bytes(limit), bytes(limit));
+    let [one, two] = [one, two].map(|len| Space::reserve(len).unwrap());
+    let first = one.view(&file, &scattered(limit / 2 - 100)).unwrap();
+    let error = two.view(&file, &scattered(200)).unwrap_err();
+    assert!(matches!(error, Error::ViewLimit { limit: of, .. } if of == limit / 2), "{error}");
+    drop(first);
+    one.flush().unwrap();
+    two.view(&file, &scattered(200)).unwrap();
+}
+
+fn in_child(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `body`, which takes no lock, and leaves by _exit.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0);
+        if pid == 0 {
+            libc::_exit(i32::from(!body()));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+    }
+}
+
+fn a_child_has_no_view_and_is_told_so() {
+    let file = Arc::new(MemFile::new(bytes(8)).unwrap());
+    let space = Space::reserve(bytes(64)).unwrap();
+    let view = space.view(&file, &scattered(4)).unwrap();
+    view.write(Bytes::ZERO, b"parent").unwrap();
+    let (mut other, free) = (Some(space.view(&file, &scattered(2)).unwrap()), space.usage().free);
+    let lost = in_child(|| {
+        let mut buf = [0; 6];
+        let refused = [
+            view.read(Bytes::ZERO, &mut buf),
+            view.write(Bytes::ZERO, b"child!"),
+            space.flush(),
+            space.view(&file, &[]).map(drop),
+        ];
+        // Nothing is mapped there, for whoever goes past the checks.
+        let at = view.as_ptr().cast();
+        // SAFETY: asks the kernel about addresses.
+        let unmapped =
+            unsafe { libc::madvise(at, page_size().bytes().as_usize(), libc::MADV_NORMAL) } == -1;
+        drop(other.take());
+        unmapped && refused.iter().all(|result| matches!(result, Err(Error::Forked)))
+    });
+    assert!(lost);
+    let mut buf = [0; 6];
+    view.read(Bytes::ZERO, &mut buf).unwrap();
+    assert_eq!((&buf, space.usage().free), (b"parent", free));
+}
+
+fn threads_make_and_drop_views_of_the_same_pages() {
+    const THREADS: u64 = 4;
+    let file = Arc::new(MemFile::new(bytes(64)).unwrap());
+    let space = Space::options().lazy_max(bytes(20)).reserve(bytes(48)).unwrap();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (space, file) = (space.clone(), Arc::clone(&file));
+            scope.spawn(move || {
+                for round in 0..500_u64 {
+                    // Pages that no other thread writes.
+                    let page = |n: u64| Extent::new(16 * thread + (round + 5 * n) % 16, 1).unwrap();
+                    let pages: Vec<Extent> = (0..1 + round % 3).map(page).collect();
+                    let view = space.view(&file, &pages).unwrap();
+                    check(&view, &pages, thread << 32 | round);
+                }
+            });
+        }
+    });
+    space.flush().unwrap();
+    assert_eq!((space.usage().mappings, space.usage().free), (0, bytes(48)));
+}
+
+/// Writes each page of a view, and sees in all that each was written where it lies.
+fn check(view: &View, pages: &[Extent], value: u64) {
+    let word = |n: usize| value.rotate_left(8) ^ pages[n].start();
+    for n in 0..pages.len() {
+        view.write(bytes(n as u64), &word(n).to_le_bytes()).unwrap();
+    }
+    for n in 0..pages.len() {
+        let mut seen = [0; 8];
+        view.read(bytes(n as u64), &mut seen).unwrap();
+        assert_eq!(u64::from_le_bytes(seen), word(n));
+    }
+}

@@ -1,0 +1,7 @@
+//! A byte string as a program of calls on a pool on lent pages, compared with a plain map.
+#![no_main]
+
+#[path = "../../crates/glebe/tests/object_pool_oracle/program.rs"]
+mod program;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| program::run(bytes));
