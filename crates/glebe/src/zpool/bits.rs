@@ -10,6 +10,15 @@ pub(crate) const RUN_MAX: u32 = 32;
 /// Room for so many times the words there are is given up.
 const SPARE_PARTS: usize = 2;
 
+/// Makes a vector longer, with room for an eighth more at most: many are as large as the pool is,
+/// and count as held.
+pub(crate) fn resize_close<T: Clone>(all: &mut Vec<T>, len: usize, value: T) {
+    if all.capacity() < len {
+        all.reserve_exact(len + len / 8 - all.len());
+    }
+    all.resize(len, value);
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Bits {
@@ -37,7 +46,7 @@ impl Bits {
     pub(crate) fn put(&mut self, first: u32, count: u32) {
         let words = (first + count).div_ceil(WORD) as usize;
         if self.words.len() < words {
-            self.words.resize(words, 0);
+            resize_close(&mut self.words, words, 0);
         }
         self.len += count as usize;
         self.each_word(first, count, |word, mask| {
@@ -109,17 +118,22 @@ impl Bits {
 
     /// The highest numbers, as one run of `most` at most, which is taken out: first and count.
     pub(crate) fn take_highest(&mut self, most: u32) -> Option<(u32, u32)> {
+        self.shrink();
+        let last = *self.words.last()?;
+        let end = self.words.len() as u32 * WORD - last.leading_zeros();
+        let count = (1..=most.min(end)).take_while(|n| self.contains(end - n)).count() as u32;
+        self.remove(end - count, count);
+        Some((end - count, count))
+    }
+
+    /// Gives up room behind the highest number.
+    pub(crate) fn shrink(&mut self) {
         while self.words.last() == Some(&0) {
             self.words.pop();
         }
         if self.words.capacity() > SPARE_PARTS * self.words.len() {
             self.words.shrink_to_fit();
         }
-        let last = *self.words.last()?;
-        let end = self.words.len() as u32 * WORD - last.leading_zeros();
-        let count = (1..=most.min(end)).take_while(|n| self.contains(end - n)).count() as u32;
-        self.remove(end - count, count);
-        Some((end - count, count))
     }
 
     /// Bytes that it takes.

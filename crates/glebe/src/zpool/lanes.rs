@@ -13,6 +13,10 @@
 //! What is owned is written by its thread after it left the lane, so as long as the word is that
 //! of a free entry nobody takes it from the lane.
 //!
+//! A lane has places for a class, a [`Magazine`], once its thread both stored and removed objects
+//! of it under the class's lock. All are given back when the table changes: a thread that removes
+//! what it stored long ago needs none.
+//!
 //! A lane is its thread's own, who marks it *busy* while there, by plain stores. Whoever else
 //! wants it stores *locked*, makes all threads of the process pass a barrier (membarrier(2)), and
 //! waits until it is not busy: either the owner has seen `locked` and stays out, or it is seen to
@@ -21,8 +25,14 @@
 //!
 //! Lock: `turn`, of those who lock others' lanes; taken before a class's, and never while one is
 //! held. A lane is entered under a class's lock, which waits for nobody.
+//!
+//! # Safety
+//! What is unsafe here is so because of the caller alone.
+#![allow(unsafe_code)]
 
-#[path = "lanes/magazine.rs"] // this file may be a module under another name
+#[path = "lanes/chunks.rs"] // this file may be a module under another name
+mod chunks;
+#[path = "lanes/magazine.rs"] // as above
 mod magazine;
 
 use std::sync::OnceLock;
@@ -33,14 +43,15 @@ use super::entry::Entry;
 use super::memory::CLASSES_MAX;
 use crate::sync::{light_barrier, lock, yield_now, AtomicU64, Mutex, Ordering};
 use crate::sys::membarrier;
+use chunks::Chunks;
 
 pub(crate) use magazine::{Counted, Kept, Magazine, Owner, Wanted, PLACES};
 
 /// Threads that have a lane.
 pub(crate) const THREADS: usize = if cfg!(loom) { 2 } else { 64 };
-/// Magazines that are made together.
-const CHUNK: usize = if cfg!(loom) { 2 } else { 16 };
-const CHUNKS: usize = CLASSES_MAX as usize / CHUNK;
+/// Classes of a word of bits.
+const WORD: u32 = u64::BITS;
+const WORDS: usize = CLASSES_MAX.div_ceil(WORD) as usize;
 /// Parked bytes of a lane: of so many bytes in use one, within bounds.
 const USED_PER_PARKED: u64 = 1024;
 const PARKED_BYTES_MIN: u64 = 16 << 10;
@@ -70,8 +81,9 @@ pub(crate) struct Lane {
     owns: AtomicU64,
     /// Objects by length, those more than the classes know of; modulo 2^64.
     lengths: Box<[AtomicU64]>,
-    /// By class.
-    magazines: [OnceLock<Box<[Magazine; CHUNK]>>; CHUNKS],
+    /// A bit for each class that an object came to under its lock since magazines were given back.
+    stored: [AtomicU64; WORDS],
+    magazines: Chunks,
 }
 
 /// A lane that its own thread is in.
@@ -147,11 +159,24 @@ impl Lanes {
             bound: word(),
             owns: word(),
             lengths: (0..self.lengths).map(|_| word()).collect(),
-            magazines: [const { OnceLock::new() }; CHUNKS],
+            stored: std::array::from_fn(|_| word()),
+            magazines: Chunks::new(),
         };
         lane.set_bound(used);
         // This thread alone has the number.
         let _ = place.set(Box::new(lane));
+    }
+
+    /// Remembers that the calling thread stored an object under the lock of a class.
+    #[inline]
+    pub(crate) fn note_stored(&self, thread: usize, class: u32) {
+        let Some(lane) = self.of(thread) else { return };
+        let Some(word) = lane.stored.get((class / WORD) as usize) else { return };
+        let (bits, bit) = (load(word), 1 << (class % WORD));
+        // Who has the lane locked may clear it meanwhile: then the next one is remembered.
+        if bits & bit == 0 {
+            word.store(bits | bit, Ordering::Relaxed);
+        }
     }
 
     /// Does `work` with each lane while its owner is kept out: with those where something is
@@ -237,11 +262,11 @@ impl Drop for Inside<'_> {
     }
 }
 
-impl<'a> Inside<'a> {
+impl Inside<'_> {
     /// The magazine of a class, if there is one.
     #[inline]
-    pub(crate) fn magazine(&self, class: u32) -> Option<&'a Magazine> {
-        self.0.magazine(class)
+    pub(crate) fn magazine(&self, class: u32) -> Option<&Magazine> {
+        self.0.magazines.magazine(class)
     }
 
     /// Whose the lane is, by number.
@@ -251,15 +276,17 @@ impl<'a> Inside<'a> {
     }
 
     /// Makes the magazine of a class take what is parked, under the lock of that class, which is
-    /// not retired.
+    /// not retired. A class that the thread takes objects from only has none.
     #[cold]
     pub(crate) fn open(&self, account: &Account, class: u32, slot_bytes: u32) {
-        let Some(chunk) = self.0.magazines.get(class as usize / CHUNK) else { return };
-        if chunk.get().is_none() {
-            if !account.charge((CHUNK * size_of::<Magazine>()) as u64) {
+        if !self.0.has_stored(class) {
+            return;
+        }
+        if self.magazine(class).is_none() {
+            if !account.charge(Chunks::BYTES) {
                 return;
             }
-            let _ = chunk.set(Box::new(std::array::from_fn(|_| Magazine::new())));
+            self.0.magazines.make(class);
         }
         if let Some(magazine) = self.magazine(class).filter(|magazine| magazine.is_closed()) {
             magazine.open(slot_bytes);
@@ -340,16 +367,26 @@ impl Lane {
         self.bound.store(bound, Ordering::Relaxed);
     }
 
-    #[inline]
-    fn magazine(&self, class: u32) -> Option<&Magazine> {
-        self.magazines.get(class as usize / CHUNK)?.get()?.get(class as usize % CHUNK)
+    fn has_stored(&self, class: u32) -> bool {
+        let word = self.stored.get((class / WORD) as usize);
+        word.is_some_and(|word| load(word) >> (class % WORD) & 1 == 1)
     }
 
     /// All magazines by class; the lane is locked.
     pub(crate) fn magazines(&self) -> impl Iterator<Item = (u32, &Magazine)> {
-        let made = self.magazines.iter().enumerate();
-        let made = made.filter_map(|(chunk, made)| Some((chunk * CHUNK, made.get()?)));
-        made.flat_map(|(first, magazines)| (first as u32..).zip(magazines.iter()))
+        self.magazines.all()
+    }
+
+    /// Gives the magazines back, unless anything is parked or owned.
+    ///
+    /// # Safety
+    /// The lane is locked, and the caller has none of them.
+    pub(crate) unsafe fn give_back(&self, account: &Account) {
+        if !self.has_any() {
+            // SAFETY: whoever is in a lane, or has it locked, is there alone.
+            account.release(unsafe { self.magazines.give_back() });
+            self.stored.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
     }
 
     /// Says that nothing is parked any more, and whether anything is owned; the lane is locked.

@@ -136,6 +136,9 @@ impl Objects {
         match self.write(group, stored, index, named) {
             Ok(entry) => {
                 memory.entries.publish(index, entry);
+                if let Stored::Bytes { bytes, .. } = stored {
+                    self.lanes.note_stored(thread, self.classes.of(bytes.len()));
+                }
                 Ok((index, named))
             }
             Err(error) => {

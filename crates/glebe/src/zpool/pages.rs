@@ -244,6 +244,7 @@ impl Pages {
             runs[went..count].iter().for_each(|(first, count)| supply.kept.put(*first, *count));
             self.kept.store(supply.kept.len() as u64, Ordering::Relaxed);
             supply.shorten();
+            supply.kept.shrink();
             drop(supply);
             account.release(pages * self.page_bytes);
             gone += pages;

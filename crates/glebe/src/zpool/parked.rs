@@ -292,6 +292,15 @@ impl Objects {
         self.lanes.each_locked(thread, true, |lane| self.empty(thread, lane))
     }
 
+    /// As [`Objects::settle_lanes`], and gives back what the lanes have for the classes.
+    pub(crate) fn clear_lanes(&self, thread: usize) -> bool {
+        self.lanes.each_locked(thread, true, |lane| {
+            self.empty(thread, lane);
+            // SAFETY: the lane is locked, and emptying it has left none of its magazines here.
+            unsafe { lane.give_back(&self.memory.account) };
+        })
+    }
+
     fn empty(&self, thread: usize, lane: &Lane) {
         let mut owns = false;
         for (number, magazine) in lane.magazines() {

@@ -167,7 +167,7 @@ impl Pool {
     pub(crate) fn change_table(&self, now: &mut Table, table: &Table) -> Result<(), Error> {
         let before = self.objects.classes.held_bytes() + now.held().get();
         self.use_table(table)?;
-        if self.objects.settle_lanes(thread_number()) {
+        if self.objects.clear_lanes(thread_number()) {
             self.objects.classes.let_change();
         }
         *now = table.clone();

@@ -5,6 +5,8 @@
 //! so has a thread in its last moments. A child of fork keeps the numbers of threads that it
 //! does not have; they are lost to it. Cost: a load; a compare and exchange a thread.
 
+use std::cell::Cell;
+
 use crate::sync::{MappedWord, Ordering};
 
 /// Numbers that there are.
@@ -16,6 +18,16 @@ pub(crate) const NO_NUMBER: usize = usize::MAX;
 /// Numbers in use, a bit each.
 static TAKEN: MappedWord = MappedWord::new(0);
 
+/// What a thread has that has not asked yet.
+const UNASKED: usize = NO_NUMBER - 1;
+
+thread_local! {
+    /// Read without a look at whether it is still there.
+    static NUMBER: Cell<usize> = const { Cell::new(UNASKED) };
+    static TAKEN_HERE: Number = Number::take();
+}
+
+/// A number that is given back when its thread ends.
 struct Number(usize);
 
 impl Number {
@@ -36,22 +48,33 @@ impl Number {
 
 impl Drop for Number {
     fn drop(&mut self) {
+        NUMBER.set(NO_NUMBER);
         if self.0 != NO_NUMBER {
             TAKEN.fetch_and(!(1 << self.0), Ordering::Release);
         }
     }
 }
 
-thread_local!(static NUMBER: Number = Number::take());
-
 /// The calling thread's number, below the bits of a word, or [`NO_NUMBER`].
 #[inline]
 pub(crate) fn thread_number() -> usize {
-    NUMBER.try_with(|number| number.0).unwrap_or(NO_NUMBER)
+    match NUMBER.get() {
+        UNASKED => ask(),
+        number => number,
+    }
+}
+
+#[cold]
+fn ask() -> usize {
+    let number = TAKEN_HERE.try_with(|number| number.0).unwrap_or(NO_NUMBER);
+    NUMBER.set(number);
+    number
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::OnceCell;
+    use std::sync::mpsc::{channel, Sender};
     use std::sync::Barrier;
 
     use super::*;
@@ -74,6 +97,29 @@ mod tests {
         let all = numbers.len();
         numbers.dedup();
         assert!(numbers.len() == all && numbers.iter().all(|number| *number < NUMBERS));
+    }
+
+    /// Asks for a number when its thread has given up its own.
+    struct Late(Sender<usize>);
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let _ = self.0.send(thread_number());
+        }
+    }
+
+    #[test]
+    fn a_thread_that_ends_has_none() {
+        thread_local!(static LATE: OnceCell<Late> = const { OnceCell::new() });
+        let (told, hears) = channel();
+        let ends = move || {
+            // Dropped last, since it came first.
+            LATE.with(|late| drop(late.set(Late(told))));
+            thread_number()
+        };
+        let number = std::thread::spawn(ends).join().unwrap();
+        let late = hears.recv().unwrap();
+        assert!(late == NO_NUMBER || number == NO_NUMBER, "{late} after {number}");
     }
 
     #[test]

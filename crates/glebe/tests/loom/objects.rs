@@ -37,7 +37,7 @@ fn laned() -> Objects {
     for thread in [0, 1] {
         // A lane, a magazine, and then there is something in it.
         for _ in 0..3 {
-            let (index, named) = insert(&pool, 1);
+            let (index, named) = insert_by(&pool, thread, 1);
             assert!(pool.remove(thread, index, named).is_some());
         }
         assert!(pool.unpark(thread));
@@ -468,6 +468,24 @@ fn a_lane_is_emptied_while_its_thread_uses_it() {
         let three = owner.join().expect("no panic");
         assert_eq!(read(&pool, three, &[3]), Some(3));
         assert_eq!(read(&pool, four, &[4]), Some(4));
+        check(&pool);
+    });
+}
+
+#[test]
+fn a_lane_gives_its_magazines_back_while_its_thread_uses_it() {
+    explore(PREEMPTIONS, || {
+        let pool = Arc::new(laned());
+        let one = insert_by(&pool, 1, 1);
+        let other = Arc::clone(&pool);
+        let owner = thread::spawn(move || {
+            assert!(other.remove(1, one.0, one.1).is_some());
+            insert_by(&other, 1, 2)
+        });
+        assert!(pool.clear_lanes(0));
+        let two = owner.join().expect("no panic");
+        assert_eq!(read(&pool, two, &[2]), Some(2));
+        assert!(pool.remove(1, two.0, two.1).is_some());
         check(&pool);
     });
 }

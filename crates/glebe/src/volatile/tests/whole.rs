@@ -53,7 +53,7 @@ fn mark_in_huge(region: &Region) -> bool {
         if in_huge(region) {
             return true;
         }
-        unmark(region);
+        let _ = unmark(region);
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     println!("skipped: the kernel makes no huge page of small ones now");

@@ -3,7 +3,7 @@
 //! Cost: O(1) a call, but a page's entries where one comes or goes.
 
 use super::super::account::{Account, NoRoom};
-use super::super::bits::Bits;
+use super::super::bits::{resize_close, Bits};
 use super::super::entry::{Entry, GENERATION_BITS};
 use super::super::words::Words;
 use super::store::Store;
@@ -168,7 +168,7 @@ impl Entries {
         }
         let page = self.page_of(segment);
         if state.pages.len() <= page as usize {
-            state.pages.resize(page as usize + 1, Page::default());
+            resize_close(&mut state.pages, page as usize + 1, Page::default());
         }
         let Page { is_present, is_stale, base, .. } = state.pages[page as usize];
         if !is_present || is_stale {

@@ -5,6 +5,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use super::*;
+use crate::zpool::lanes::{Lane, Magazine};
 use crate::zpool::threads::{thread_number, NO_NUMBER};
 
 /// A pool, whether this thread parks slots there, and an object beside the one to come, so that
@@ -177,6 +178,48 @@ fn a_new_table_leaves_nothing_parked() {
     let stats = pool.stats();
     assert!(stats.used_pages == 0 && stats.classes.iter().all(|class| !class.is_retired));
     pool.check();
+}
+
+/// Magazines of all lanes, and what the pool holds beside pages.
+fn magazines(pool: &Pool) -> (usize, u64) {
+    let count = AtomicU64::new(0);
+    let add = |lane: &Lane| {
+        count.fetch_add(lane.magazines().count() as u64, Ordering::Relaxed);
+    };
+    assert!(pool.objects.lanes.each_locked(thread_number(), true, add));
+    (count.into_inner() as usize, pool.stats().metadata_bytes)
+}
+
+#[test]
+fn a_new_table_gives_back_what_lanes_have_for_classes() {
+    let Some((pool, _)) = parking() else { return };
+    let (many, before) = magazines(&pool);
+    assert!(many > 0);
+    pool.set_table(&pool.table()).unwrap();
+    let (none, after) = magazines(&pool);
+    assert_eq!((none, before - after), (0, (many * size_of::<Magazine>()) as u64));
+    warm(&pool);
+    pool.remove(pool.insert(&bytes_of(1, 1000)).unwrap()).unwrap();
+    assert!(pool.objects.lanes.has_parked());
+    // What is owned stays where it is said to be.
+    let owned = pool.insert(&bytes_of(2, 1000)).unwrap();
+    assert!(is_owned(&pool, owned));
+    pool.set_table(&pool.table()).unwrap();
+    assert_eq!(*pool.get(owned).unwrap(), *bytes_of(2, 1000));
+    pool.stats().check().unwrap();
+    pool.check();
+}
+
+#[test]
+fn a_thread_that_only_removes_parks_nothing() {
+    let Some((pool, _)) = parking() else { return };
+    let handles: Vec<Handle> =
+        (0..1000).map(|n| pool.insert(&bytes_of(n, 1000)).unwrap()).collect();
+    assert!(pool.objects.unpark(thread_number()) || !pool.objects.lanes.has_parked());
+    let remove = || handles.iter().for_each(|handle| pool.remove(*handle).unwrap());
+    thread::scope(|scope| scope.spawn(remove).join().unwrap());
+    assert!(!pool.objects.lanes.has_parked());
+    assert_eq!(pool.stats().used_pages, 1);
 }
 
 #[test]
