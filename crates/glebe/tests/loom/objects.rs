@@ -545,7 +545,8 @@ fn an_object_that_a_lane_owns_is_removed_once() {
     });
 }
 
-/// The lane is emptied, and what is there moved, while its thread inserts and removes.
+/// The lane is emptied and its magazines are given back, but with what is being written, and what
+/// is there is moved, while its thread inserts and removes.
 #[test]
 fn a_lane_is_emptied_while_its_thread_comes_to_own() {
     explore(PREEMPTIONS, || {
@@ -558,7 +559,7 @@ fn a_lane_is_emptied_while_its_thread_comes_to_own() {
             let seen = read(&other, one, &[1]);
             (one, seen)
         });
-        pool.unpark(1);
+        assert!(pool.clear_lanes(1));
         let mut work = Work { bytes_left: 1 << 10, ..Work::default() };
         pool.compact(0, &mut work, true);
         let two = insert_by(&pool, 1, 2);

@@ -29,6 +29,7 @@ impl Chunks {
         Self(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))
     }
 
+    #[inline]
     fn get(&self, nth: usize) -> Option<&Chunk> {
         let at = self.0.get(nth)?.load(Ordering::Acquire);
         // SAFETY: null, or from a box, whole before it was stored; as long as the caller has what
