@@ -131,20 +131,9 @@ fn wiped_word() -> Option<&'static MappedWord> {
 mod tests {
     use super::*;
 
-    /// Runs `body` in a forked child and says whether it returned true.
     fn in_child(body: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child only runs `body`, which calls nothing that needs another thread, and
-        // leaves by _exit.
-        unsafe {
-            let pid = libc::fork();
-            assert!(pid >= 0);
-            if pid == 0 {
-                libc::_exit(i32::from(!body()));
-            }
-            let mut status = 0;
-            assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
-            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-        }
+        // SAFETY: the children below only make and ask guards, which needs no other thread.
+        unsafe { crate::sys::child::in_child(body) }
     }
 
     #[test]

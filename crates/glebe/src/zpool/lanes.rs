@@ -27,7 +27,8 @@
 //! held. A lane is entered under a class's lock, which waits for nobody.
 //!
 //! # Safety
-//! What is unsafe here is so because of the caller alone.
+//! Magazines are freed by [`Lane::give_back`], whose caller has the lane locked. All others reach
+//! one through [`Inside`] or a locked lane, and cannot keep it longer than that.
 #![allow(unsafe_code)]
 
 #[path = "lanes/chunks.rs"] // this file may be a module under another name

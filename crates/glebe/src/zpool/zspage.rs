@@ -22,7 +22,7 @@
 //! before it was found to be read.
 
 use super::account::{Account, NoRoom};
-use super::bits::Bits;
+use super::bits::{resize_close, Bits};
 use super::words::Words;
 use crate::sync::{lock, Mutex, Ordering};
 use crate::units::PageSize;
@@ -122,7 +122,7 @@ impl Zspages {
             return Err(NoRoom::Space);
         }
         if numbers.pages.len() <= page as usize {
-            numbers.pages.resize(page as usize + 1, None);
+            resize_close(&mut numbers.pages, page as usize + 1, None);
         }
         if numbers.pages[page as usize].is_none() {
             let bytes = self.page.bytes();

@@ -56,8 +56,19 @@ fn mark_in_huge(region: &Region) -> bool {
         let _ = unmark(region);
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
+    write_all(region);
+    assert!(!join(region), "the kernel joins the pages that the region left as they were");
     println!("skipped: the kernel makes no huge page of small ones now");
     false
+}
+
+/// Asks the kernel to make huge pages of an unmarked region's pages; whether it did.
+fn join(region: &Region) -> bool {
+    for advice in [Advice::HugePage, Advice::Collapse, Advice::NoHugePage] {
+        // SAFETY: the region's own memory; contents stay as they are.
+        let _ = unsafe { advise(region.addr(), region.len(), advice) };
+    }
+    in_huge(region)
 }
 
 fn unmark(region: &Region) -> Purged {

@@ -4,7 +4,7 @@
 //! a search of bits, and a call where a page comes or goes.
 
 use super::super::account::Account;
-use super::super::bits::Bits;
+use super::super::bits::{resize_close, Bits};
 use super::segments::State;
 use super::{Entries, SEGMENT};
 
@@ -69,7 +69,7 @@ impl Entries {
         for at in first..first + units {
             let page = (at / UNITS) as usize;
             if state.store.used.len() <= page {
-                state.store.used.resize(page + 1, 0);
+                resize_close(&mut state.store.used, page + 1, 0);
             }
             if state.store.used[page] == 0
                 && self.come(account, &self.tables.packed, page as u32).is_err()
