@@ -43,3 +43,4 @@ pub mod gpu;
 
 #[cfg(test)]
 mod scratch;
+mod set_aside;

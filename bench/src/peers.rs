@@ -21,7 +21,6 @@
 mod frames;
 mod map;
 mod pool;
-mod raises;
 mod standing;
 
 use std::fmt;
@@ -34,7 +33,6 @@ use glebe::units::{Bytes, Pages};
 use crate::clock::{Elapsed, Stopwatch};
 pub(crate) use frames::{frames_of, longest_run};
 use map::Map;
-use pool::Overcommit;
 pub use standing::StandingPool;
 
 /// A way to ask the kernel for memory on demand.
@@ -74,12 +72,11 @@ pub enum PeerError {
     Os(#[from] OsError),
 }
 
-/// Populated memory from a peer; unmapped when dropped, and the pool's limit put back.
+/// Populated memory from a peer; unmapped when dropped.
 #[derive(Debug)]
 pub struct PeerBlock {
-    // In this order: the limit goes down after the pages are back.
     map: Map,
-    overcommit: Option<Overcommit>,
+    idle_before: u64,
     pages: Pages,
     obtained: Elapsed,
 }
@@ -137,13 +134,11 @@ impl Peer {
             Self::Plain => None,
             Self::Thp | Self::SurplusHugetlb => Some(pool::hugepage_bytes()?),
         };
-        let overcommit = match (self, huge) {
-            (Self::SurplusHugetlb, Some(huge)) => {
-                Some(Overcommit::raise(huge, len.get().div_ceil(huge.get()))?)
-            }
-            _ => None,
+        let idle_before = match (self, huge) {
+            (Self::SurplusHugetlb, Some(huge)) => pool::idle(huge, len)?,
+            _ => 0,
         };
-        Ok(Request { peer: self, pages, len, huge, overcommit })
+        Ok(Request { peer: self, pages, len, huge, idle_before })
     }
 }
 
@@ -153,18 +148,28 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A request with its size checked and the pool's limit raised.
+/// A request with its size checked.
 struct Request {
     peer: Peer,
     pages: Pages,
     len: Bytes,
     huge: Option<Bytes>,
-    overcommit: Option<Overcommit>,
+    idle_before: u64,
 }
 
 impl Request {
-    /// The timed part; a failure tells how long it took to come.
+    /// Obtains the memory; a failure tells how long it took to come.
     fn obtain(self) -> Result<PeerBlock, (PeerError, Elapsed)> {
+        match (self.peer, self.huge) {
+            (Peer::SurplusHugetlb, Some(huge)) => {
+                pool::with_surplus(huge, self.len, || self.timed())
+                    .unwrap_or_else(|e| Err((e, Elapsed::default())))
+            }
+            _ => self.timed(),
+        }
+    }
+
+    fn timed(&self) -> Result<PeerBlock, (PeerError, Elapsed)> {
         let watch = Stopwatch::start();
         let map = match (self.peer, self.huge) {
             (Peer::SurplusHugetlb, Some(huge)) => Map::hugetlb(self.len, huge),
@@ -179,10 +184,9 @@ impl Request {
             Ok(map)
         });
         let obtained = watch.elapsed();
+        let (pages, idle_before) = (self.pages, self.idle_before);
         match populated {
-            Ok(map) => {
-                Ok(PeerBlock { map, overcommit: self.overcommit, pages: self.pages, obtained })
-            }
+            Ok(map) => Ok(PeerBlock { map, idle_before, pages, obtained }),
             Err(e) => Err((e.into(), obtained)),
         }
     }
@@ -223,7 +227,7 @@ impl PeerBlock {
     /// for them: non-zero makes the sample too good. An upper bound: others use the pool as well.
     #[must_use]
     pub fn from_idle_pool(&self) -> u64 {
-        self.overcommit.as_ref().map_or(0, Overcommit::idle_before)
+        self.idle_before
     }
 }
 

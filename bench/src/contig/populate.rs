@@ -14,7 +14,7 @@
 //! nothing of: 2 to 20 µs a page. Each is populated once before it counts: pages that the host of a
 //! virtual machine has not given yet are its matter.
 
-use glebe::contig::{Contig, SetAside, Source};
+use glebe::contig::{Contig, Source};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, PageSize};
 
@@ -25,6 +25,7 @@ use crate::clock;
 use crate::peers::StandingPool;
 use crate::progress::Progress;
 use crate::report::Report;
+use crate::set_aside::SetAside;
 
 const LEN: Bytes = Bytes::gib(4);
 const LEN_QUICK: Bytes = Bytes::mib(128);

@@ -15,16 +15,14 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use super::map::{hugetlb_file, Map};
-use super::pool::{self, Overcommit};
+use super::pool;
 use super::{available, frames, PeerError, PeerSample};
 use crate::clock::Stopwatch;
 
 /// A file of hugetlb pages, all resident.
 #[derive(Debug)]
 pub struct StandingPool {
-    // In this order: the limit goes down after the pages are back.
     file: File,
-    _overcommit: Overcommit,
     len: Bytes,
 }
 
@@ -46,10 +44,12 @@ impl StandingPool {
         }
         let count = len.get().div_ceil(huge.get());
         let len = Bytes::new(count * huge.get());
-        let overcommit = Overcommit::raise(huge, count)?;
-        let file = hugetlb_file(len, huge)?;
-        Map::of_file(&file, len, huge)?.populate()?;
-        Ok(Self { file, _overcommit: overcommit, len })
+        let file = pool::with_surplus(huge, len, || {
+            let file = hugetlb_file(len, huge)?;
+            Map::of_file(&file, len, huge)?.populate()?;
+            Ok::<_, PeerError>(file)
+        })??;
+        Ok(Self { file, len })
     }
 
     /// Bytes that nobody uses while nothing is mapped.

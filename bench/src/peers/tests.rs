@@ -1,9 +1,10 @@
 //! On the machine as it is: without root or hugepages the parts that need them skip.
 
-use glebe::contig::{with_pools_locked, SetAside, Source};
+use glebe::contig::{PoolLock, Source};
 use glebe::sys::hugetlb;
 
 use super::*;
+use crate::set_aside::SetAside;
 
 fn check(peer: Peer, pages: u64) {
     let pages = Pages::new(pages);
@@ -85,10 +86,10 @@ fn what_is_set_aside_beside_surplus_pages_goes_back_without_them() {
         println!("skipped: no pool of 2 MiB pages");
         return;
     };
-    // Others change the pool too; what they have claimed is theirs, and they come and go.
+    // Others may change the pool too.
     let mut seen = Vec::new();
     for _ in 0..8 {
-        let before = unclaimed(&pool);
+        let before = persistent(&pool);
         // More than lies idle.
         let huge = Pages::new(pool.counts().unwrap().available() + 8);
         let surplus = match Peer::SurplusHugetlb.alloc(huge.bytes(size).pages_up(page_size())) {
@@ -99,31 +100,17 @@ fn what_is_set_aside_beside_surplus_pages_goes_back_without_them() {
             }
         };
         let aside = SetAside::new(size, 4).unwrap();
-        assert_eq!(aside.pages(), 4);
         drop(surplus);
         drop(aside);
-        seen.push((before, unclaimed(&pool)));
+        seen.push((before, persistent(&pool)));
         if seen.last().is_some_and(|(before, after)| before == after) {
             return;
         }
     }
-    panic!("persistent pages that nobody claims, before and after: {seen:?}");
+    panic!("persistent pages before and after: {seen:?}");
 }
 
-/// Persistent pages less those in the record of claims.
-fn unclaimed(pool: &hugetlb::Pool) -> i128 {
-    with_pools_locked(|| {
-        let text = std::fs::read_to_string("/run/lock/glebe-hugetlb.claims").unwrap_or_default();
-        let size = pool.size().bytes().get().to_string();
-        let pages = text.lines().filter_map(|line| {
-            let fields: Vec<&str> = line.split(' ').collect();
-            (fields.get(3) == Some(&&*size)).then(|| fields[4].parse::<i128>().unwrap())
-        });
-        let [all, surplus] = ["nr_hugepages", "surplus_hugepages"].map(|name| -> i128 {
-            let text = std::fs::read_to_string(pool.path().with_file_name(name)).unwrap();
-            text.trim().parse().unwrap()
-        });
-        all - surplus - pages.sum::<i128>()
-    })
-    .unwrap()
+fn persistent(pool: &hugetlb::Pool) -> u64 {
+    let _lock = PoolLock::acquire().unwrap();
+    pool.counts().unwrap().persistent()
 }

@@ -1,7 +1,6 @@
 //! What this process holds of the machine between two reserves: nothing may be left of the first.
 //!
-//! Unit: bytes of resident memory; descriptors, threads, and lines of the record of claims to huge
-//! pages by number. Threads that have been told to end are waited for. Source: proc_pid_status(5).
+//! Unit: bytes of resident memory; descriptors and threads by number. Threads that have been told to end are waited for. Source: proc_pid_status(5).
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +13,6 @@ use crate::clock;
 const RSS_SLACK: Bytes = Bytes::mib(32);
 /// How long threads may take to end on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
-const RECORD: &str = "/run/lock/glebe-hugetlb.claims";
 
 /// What is held at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +20,6 @@ pub(super) struct Footing {
     rss: Bytes,
     descriptors: usize,
     threads: usize,
-    claims: usize,
 }
 
 impl Footing {
@@ -31,13 +28,10 @@ impl Footing {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = rss.and_then(|text| text.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-        let record = fs::read_to_string(RECORD).unwrap_or_default();
-        let own = format!("{} ", std::process::id());
         Self {
             rss: Bytes::new(kib.unwrap_or_default() << 10),
             descriptors: count("/proc/self/fd"),
             threads: count("/proc/self/task"),
-            claims: record.lines().filter(|line| line.starts_with(&own)).count(),
         }
     }
 
@@ -48,7 +42,6 @@ impl Footing {
             let now = Self::now();
             let more = now.descriptors > self.descriptors
                 || now.threads > self.threads
-                || now.claims > self.claims
                 || now.rss > self.rss.checked_add(RSS_SLACK).unwrap_or(self.rss);
             if !more {
                 return None;

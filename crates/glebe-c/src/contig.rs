@@ -112,8 +112,8 @@ fn map(
     }
     let address = contig.mapping().as_ptr().cast();
     let mapping = Mapped::new(contig);
-    // Whoever unmapped earlier ones by munmap has left them here: their places are the new one's,
-    // and what they claimed of a pool is given back when this process ends.
+    // Earlier ones that the caller unmapped by munmap are left here: their places are the new
+    // one's.
     let mut all = locked(&process.contigs);
     let below = all.range(..start + mapped.as_usize());
     let over = below.filter(|(at, other)| **at + other.contig.len().as_usize() > start);

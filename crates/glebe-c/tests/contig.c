@@ -136,17 +136,6 @@ static void protections_hold(void) {
     if (at) OK(glebe_munmap_contig(at, page));
 }
 
-/* Lines of a file that begin with `head`; 0 where there is no file. */
-static int lines_of(const char *path, const char *head) {
-    char line[4096];
-    int lines = 0;
-    FILE *file = fopen(path, "r");
-    if (!file) return 0;
-    while (fgets(line, sizeof line, file)) lines += !strncmp(line, head, strlen(head));
-    fclose(file);
-    return lines;
-}
-
 /* Bytes of all mappings of this process but the heap, which grows as the allocator likes. */
 static size_t mapped(void) {
     char line[4096];
@@ -180,15 +169,12 @@ static void execution_fails(int with_huge) {
 
 /* This process may have no instructions that it could have written: what is refused is not kept. */
 static int execution_is_refused(unsigned char *huge) {
-    char own[32];
-    snprintf(own, sizeof own, "%d ", (int)getpid());
     if (prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0)) return 77;
     execution_fails(huge != NULL);
     /* What the first calls made for all that follow is there now. */
     size_t before = mapped();
     execution_fails(huge != NULL);
     CHECK(mapped() == before);
-    CHECK(lines_of("/run/lock/glebe-hugetlb.claims", own) == 0);
     unsigned char *at = have(page, BOTH, ANONYMOUS, -1);
     CHECK(at);
     OK(glebe_munmap_contig(at, query(at).mapped_bytes));

@@ -39,7 +39,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     if args.at_boot {
         return at_boot(size, pages, out);
     }
-    let Growth { before, added, write: (path, number) } = grow_pool(size, pages, args.dry_run)?;
+    let growth = grow_pool(size, pages, args.dry_run)?;
+    let Growth { before, added, absorbed, write: (path, number) } = growth;
     let verb = if args.dry_run { "would write" } else { "wrote" };
     writeln!(out, "{verb} {number} to {}", path.display())?;
     if !args.dry_run {
@@ -48,6 +49,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
             out,
             "{before} pages of {of} before, {added} added; they stay until the next boot"
         )?;
+        if absorbed > 0 {
+            writeln!(out, "{absorbed} more that programs use now stay too when these end")?;
+        }
     }
     Ok(())
 }

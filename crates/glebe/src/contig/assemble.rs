@@ -81,7 +81,7 @@ fn copy<'a>(request: &Request<'a>) -> Request<'a> {
 /// Puts the blocks side by side and lists what lies in which.
 fn join(blocks: Vec<Built>, mut notes: Vec<String>) -> Result<Built, Error> {
     let (page, mut at) = (page_size(), 0);
-    let (mut mappings, mut claims, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut mappings, mut grown_by, mut parts) = (Vec::new(), 0, Vec::new());
     let mut align = page;
     for block in blocks {
         let pages = block.mapping.len().pages_up(page).get();
@@ -91,7 +91,7 @@ fn join(blocks: Vec<Built>, mut notes: Vec<String>) -> Result<Built, Error> {
         align = align.max(unit_of(source));
         at = place.end();
         mappings.push(block.mapping);
-        claims.extend(block.claims);
+        grown_by += block.grown_by;
         notes.extend(block.notes);
     }
     let mapping = match <[Mapping; 1]>::try_from(mappings) {
@@ -99,7 +99,7 @@ fn join(blocks: Vec<Built>, mut notes: Vec<String>) -> Result<Built, Error> {
         Err(mappings) => Mapping::joined(mappings, align)?,
     };
     let (runs, proof) = runs::read_parts(&mapping, &parts)?;
-    Ok(Built { mapping, claims, parts, runs, proof, notes })
+    Ok(Built { mapping, grown_by, parts, runs, proof, notes })
 }
 
 fn unit_of(source: Source) -> PageSize {

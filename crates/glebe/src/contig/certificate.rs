@@ -17,8 +17,8 @@ use std::path::Path;
 
 use super::{runs, HeldBy, Location, Proof, Run, Source};
 use crate::error::OsError;
-use crate::sys::lock_file::replace_private;
 use crate::sys::page_size;
+use crate::sys::private;
 use crate::units::{Bytes, Pages};
 
 /// Runs and what they rest on, apart from the memory that they describe.
@@ -87,7 +87,7 @@ impl Certificate {
     /// # Errors
     /// If the file cannot be made or written, is a symbolic link, or is somebody else's.
     pub fn write(&self, path: &Path) -> Result<(), OsError> {
-        replace_private(path, format!("{}\n", self.to_json()).as_bytes())
+        private::replace(path, format!("{}\n", self.to_json()).as_bytes())
     }
 }
 

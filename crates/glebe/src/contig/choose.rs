@@ -1,5 +1,7 @@
 //! From what is wanted to what is had: the sources tried, the plan, the place and the hold.
 
+use std::time::Duration;
+
 use super::hold::{HeldBy, Pin};
 use super::options::{Options, Plan, SourceChoice};
 use super::populate::Reporter;
@@ -27,6 +29,7 @@ pub(super) struct Request<'a> {
     pub dma_heap: Option<&'a std::path::Path>,
     pub threads: usize,
     pub grow_pool: Option<bool>,
+    pub lock_patience: Duration,
     /// Whether the pages are a file's.
     pub mappable: bool,
     pub place: pool::Place,
@@ -34,9 +37,9 @@ pub(super) struct Request<'a> {
 
 /// What a source gave.
 pub(super) struct Built {
-    // In this order, as in `Contig`.
     pub mapping: Mapping,
-    pub claims: Vec<pool::PoolClaim>,
+    /// Pages that hugetlb pools had not.
+    pub grown_by: u64,
     pub parts: Vec<Part>,
     pub runs: Vec<Run>,
     pub proof: Proof,
@@ -47,8 +50,8 @@ impl Built {
     /// All of one source.
     pub fn of(source: Source, mapping: Mapping, runs: (Vec<Run>, Proof)) -> Self {
         let parts = vec![Part { pages: all_of(&mapping), source }];
-        let ((runs, proof), claims, notes) = (runs, Vec::new(), Vec::new());
-        Self { mapping, claims, parts, runs, proof, notes }
+        let ((runs, proof), grown_by, notes) = (runs, 0, Vec::new());
+        Self { mapping, grown_by, parts, runs, proof, notes }
     }
 
     fn longest(&self) -> Bytes {
@@ -92,12 +95,12 @@ pub(super) fn map(options: Options<'_>, len: Bytes, place: pool::Place) -> Resul
                 if let Some(wanted) = preferred.filter(|wanted| *wanted > longest) {
                     notes.push(format!("{source}: run of {wanted} preferred, {longest} had"));
                 }
-                let Built { mapping, claims, parts, runs, proof, .. } = built;
+                let Built { mapping, grown_by, parts, runs, proof, .. } = built;
                 let (asked, why_not_better) = (len, notes);
                 return Ok(Contig {
                     pin,
                     mapping,
-                    claims,
+                    grown_by,
                     asked,
                     parts,
                     runs,
@@ -126,6 +129,7 @@ fn request<'a>(options: &'a Options<'_>, len: Bytes, place: pool::Place) -> Requ
         dma_heap: options.dma_heap.as_deref(),
         threads: options.threads,
         grow_pool: options.grow_pool,
+        lock_patience: options.lock_patience,
         mappable: options.mappable,
         place,
     }

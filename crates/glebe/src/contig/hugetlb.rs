@@ -1,5 +1,8 @@
 //! Memory of a hugetlb pool, in physical order where that can be made.
 //!
+//! The pages that lie idle in the pool are used first, and what is missing is had as surplus, which
+//! ends with its user ([`pool`](super::pool)). Pages are zeroed when no lock is held.
+//!
 //! Counts and frames are huge pages here. How the order is made: [`ordered`].
 
 mod ordered;
@@ -8,7 +11,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use super::choose::{Built, Request};
-use super::pool::{PoolClaim, PoolLock};
+use super::pool::PoolLock;
 use super::populate::{machine_available, populate, Gate, Order, Reporter};
 use super::{runs, Error, Source};
 use crate::error::OsError;
@@ -31,21 +34,16 @@ pub(super) fn build(
     let pool = request.place.pool(size).ok_or_else(no_such)?;
     let gate = Gate::new(Resource::Hugetlb(size))?;
     gate.check(len)?;
-    let mut builder = Builder {
-        request,
-        len,
-        pages: len.pages_up(size).get(),
-        had_before: pool.counts()?.available(),
-        claim: PoolClaim::new(pool.clone(), request.place.clone()),
-        pool,
-        gate,
-        notes: Vec::new(),
-    };
-    // The lock is taken and left inside: the claim is dropped after that, on failure too.
+    let pages = len.pages_up(size).get();
+    let idle_before = pool.counts()?.available();
+    let may_change = pool.is_writable();
+    let mut builder =
+        Builder { request, len, pages, pool, may_change, gate, grew: false, notes: Vec::new() };
     let mapping = builder.map(reporter)?;
     let runs = runs::read(&mapping, size)?;
-    let Builder { claim, notes, .. } = builder;
-    Ok(Built { claims: vec![claim], notes, ..Built::of(Source::Hugetlb(size), mapping, runs) })
+    let grown_by = if builder.grew { pages.saturating_sub(idle_before) } else { 0 };
+    let notes = builder.notes;
+    Ok(Built { grown_by, notes, ..Built::of(Source::Hugetlb(size), mapping, runs) })
 }
 
 struct Builder<'a> {
@@ -53,117 +51,115 @@ struct Builder<'a> {
     len: Bytes,
     pages: u64,
     pool: Pool,
-    /// Pages that the pool had before it was grown.
-    had_before: u64,
-    claim: PoolClaim,
+    /// Whether this process may change the pool at all.
+    may_change: bool,
     gate: Gate,
+    /// Whether some pages are not of those that the pool had.
+    grew: bool,
     notes: Vec<String>,
 }
 
 impl Builder<'_> {
     fn map(&mut self, reporter: &mut Reporter<'_>) -> Result<Mapping, Error> {
-        if !self.claim.may_change() {
-            self.require_pages(None)?;
-            let mapping = self.take()?;
-            self.fill(&mapping, Order::Any, reporter)?;
-            return Ok(mapping);
-        }
-        let lock = PoolLock::acquire(&self.request.place)?;
-        self.had_before = self.pool.counts()?.available();
-        self.notes.extend(lock.notes().iter().cloned());
         if self.request.in_order && self.pages > 1 && frames_visible() {
-            let mapping = self.map_in_order(&lock, reporter);
-            return self.settle(&lock, mapping);
+            return self.map_in_order(reporter);
         }
-        let mapping = self.require_pages(Some(&lock)).and_then(|()| self.take());
-        let mapping = self.settle(&lock, mapping)?;
-        // The pages are set aside for the mapping now; zeroing them holds nobody up.
-        drop(lock);
+        let mapping = self.take(self.pages)?;
         self.fill(&mapping, Order::Any, reporter)?;
         Ok(mapping)
     }
 
-    /// Gives back what the pool was grown by and is not needed, before others see it as free.
-    fn settle(
-        &mut self,
-        lock: &PoolLock,
-        mapping: Result<Mapping, Error>,
-    ) -> Result<Mapping, Error> {
-        // Pages that the claim must keep: those that the pool did not have before.
-        let needed = self.pages.saturating_sub(self.had_before);
-        let keep = if mapping.is_ok() { needed } else { 0 };
-        // Where that fails the claim's drop tries again.
-        let _ = self.claim.shrink(lock, self.claim.pages().saturating_sub(keep));
+    /// Maps `pages`, which are set aside for it but not populated.
+    fn take(&mut self, pages: u64) -> Result<Mapping, Error> {
+        let have = self.pool.counts()?.available();
+        if have >= pages {
+            match self.mapped(pages) {
+                // Somebody else was quicker.
+                Err(Error::Os(error)) if error.kind() == ErrorKind::OutOfMemory => {}
+                other => return other,
+            }
+        }
+        let have = self.pool.counts()?.available();
+        if !self.may_grow() {
+            return Err(self.pool_short(pages, have));
+        }
+        let (missing, available) = (pages.saturating_sub(have), machine_available()?);
+        let size = self.pool.size();
+        if Pages::new(missing).checked_bytes(size).is_none_or(|missing| missing > available) {
+            let had = Pages::new(have).checked_bytes(size).unwrap_or_default();
+            let available = available.checked_add(had).unwrap_or(available);
+            return Err(Error::TooLarge { asked: self.len, available });
+        }
+        let lock = self.lock()?;
+        let mapping = self.grown(&lock, pages);
+        self.grew |= mapping.is_ok();
         mapping
     }
-}
 
-impl Builder<'_> {
-    /// Sees to it that the pool has pages for the whole length.
-    fn require_pages(&mut self, lock: Option<&PoolLock>) -> Result<(), Error> {
-        let (page, pages) = (self.pool.size(), self.pages);
-        let mut have = self.pool.counts()?.available();
-        if let Some(lock) = lock.filter(|_| self.may_grow()) {
-            let available = machine_available()?;
-            let missing = Pages::new(pages.saturating_sub(have));
-            if missing.checked_bytes(page).is_none_or(|missing| missing > available) {
-                let had = Pages::new(have).checked_bytes(page).unwrap_or_default();
-                let available = available.checked_add(had).unwrap_or(available);
-                return Err(Error::TooLarge { asked: self.len, available });
-            }
-            // Surplus pages become persistent ones first, so that one call may add too few.
-            while have < pages && self.claim.grow(lock, pages - have)? > 0 {
-                have = self.pool.counts()?.available();
-            }
+    /// As [`Builder::take`], of pages that the pool has not.
+    fn grown(&self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
+        let missing = || Ok::<_, OsError>(pages.saturating_sub(self.pool.counts()?.available()));
+        match lock.with_surplus(self.pool.size(), missing()?, || self.mapped(pages)) {
+            // None to be had, or none of this size as surplus.
+            Err(Error::Os(error))
+                if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::InvalidInput) => {}
+            other => return other,
         }
-        if have < pages {
-            return Err(self.pool_short(have));
-        }
-        Ok(())
+        lock.with_pages(&self.pool, missing()?, |_| match self.pool.counts()?.available() {
+            have if have < pages => Err(self.pool_short(pages, have)),
+            _ => self.mapped(pages).map_err(|error| self.short(pages, error)),
+        })
     }
 
-    /// Pages that can be had beside those in hand, up to `wanted`: from what the pool has, then
-    /// from half of the machine's free memory.
-    fn obtainable(&mut self, lock: &PoolLock, wanted: u64) -> Result<u64, Error> {
-        let mut have = self.pool.counts()?.available();
-        if have < wanted && self.may_grow() {
-            let free = machine_available()?.pages_down(self.pool.size()).get() / 2;
-            let more = (wanted - have).min(free);
-            if more > 0 {
-                self.claim.grow(lock, more)?;
-                have = self.pool.counts()?.available();
-            }
+    /// Up to `most` pages, at least one; `None` where none can be had. Of the machine's free memory
+    /// half is left alone.
+    fn take_some(&mut self, most: u64) -> Result<Option<Mapping>, Error> {
+        let have = self.pool.counts()?.available();
+        let more = match self.may_grow() {
+            true => machine_available()?.pages_down(self.pool.size()).get() / 2,
+            false => 0,
+        };
+        let pages = most.min(have.saturating_add(more));
+        let len = Pages::new(pages).checked_bytes(self.pool.size());
+        if pages == 0 || len.is_none_or(|len| self.gate.check(len).is_err()) {
+            return Ok(None);
         }
-        let pages = have.min(wanted);
-        let allowed =
-            Pages::new(pages).checked_bytes(self.pool.size()).map(|len| self.gate.check(len));
-        Ok(if matches!(allowed, Some(Ok(()))) { pages } else { 0 })
+        match self.take(pages) {
+            Err(Error::PoolShort { got: 0, .. }) => Ok(None),
+            Err(Error::PoolShort { got, .. }) if got < pages => self.take(got).map(Some),
+            taken => taken.map(Some),
+        }
+        .or_else(|error| match error {
+            Error::PoolShort { .. } | Error::TooLarge { .. } => Ok(None),
+            other => Err(other),
+        })
+    }
+
+    fn lock(&mut self) -> Result<PoolLock, Error> {
+        let lock = PoolLock::of(&self.request.place, self.request.lock_patience)?;
+        self.notes.extend(lock.notes().iter().cloned());
+        Ok(lock)
     }
 
     /// Growth spreads over all nodes, so that it helps one of them only where it is alone.
     fn may_grow(&self) -> bool {
         let elsewhere = self.request.node.is_some() && numa::online().len() > 1;
-        self.claim.may_change() && self.request.grow_pool.unwrap_or(true) && !elsewhere
+        self.may_change && self.request.grow_pool.unwrap_or(true) && !elsewhere
     }
 
-    fn take(&self) -> Result<Mapping, Error> {
-        self.mapped(self.len)
-    }
-
-    fn mapped(&self, len: Bytes) -> Result<Mapping, Error> {
-        let mapping = self.map_pages(len).map_err(|error| self.short(error))?;
+    /// Pages that the pool has, or may have for this mapping.
+    fn mapped(&self, pages: u64) -> Result<Mapping, Error> {
+        let (len, size) = (Pages::new(pages).bytes(self.pool.size()), self.pool.size());
+        let mapping = match self.request.mappable {
+            false => Mapping::hugetlb(len, size, Visibility::PRIVATE)?,
+            true => {
+                Mapping::shared(Arc::new(MemFile::hugetlb(len, size)?), size, Visibility::PRIVATE)?
+            }
+        };
         if let Some(node) = self.request.node {
             mapping.bind(node)?;
         }
         Ok(mapping)
-    }
-
-    fn map_pages(&self, len: Bytes) -> Result<Mapping, OsError> {
-        let size = self.pool.size();
-        if !self.request.mappable {
-            return Mapping::hugetlb(len, size, Visibility::PRIVATE);
-        }
-        Mapping::shared(Arc::new(MemFile::hugetlb(len, size)?), size, Visibility::PRIVATE)
     }
 
     fn fill(
@@ -177,19 +173,19 @@ impl Builder<'_> {
     }
 
     /// What a refused mapping means: mostly that somebody else was quicker.
-    fn short(&self, error: OsError) -> Error {
-        match self.pool.counts() {
-            Ok(counts) if error.kind() == ErrorKind::OutOfMemory => {
-                self.pool_short(counts.available())
+    fn short(&self, pages: u64, error: Error) -> Error {
+        match (error, self.pool.counts()) {
+            (Error::Os(error), Ok(counts)) if error.kind() == ErrorKind::OutOfMemory => {
+                self.pool_short(pages, counts.available())
             }
-            _ => error.into(),
+            (error, _) => error,
         }
     }
 
-    fn pool_short(&self, got: u64) -> Error {
+    fn pool_short(&self, wanted: u64, got: u64) -> Error {
         let path = self.pool.path();
-        let (missing, shown) = (self.pages.saturating_sub(got), path.display());
-        let how_to = if !self.claim.may_change() {
+        let (missing, shown) = (wanted.saturating_sub(got), path.display());
+        let how_to = if !self.may_change {
             format!("as root, add {missing} to {shown}, or run with write access to it")
         } else if !self.may_grow() {
             format!("allow the pool to grow, or add {missing} to {shown}")
@@ -200,10 +196,6 @@ impl Builder<'_> {
                  or reserve at boot with hugepagesz= and hugepages="
             )
         };
-        Error::PoolShort { size: self.size(), wanted: self.pages, got, path, how_to }
-    }
-
-    fn size(&self) -> Bytes {
-        self.pool.size().bytes()
+        Error::PoolShort { size: self.pool.size().bytes(), wanted, got, path, how_to }
     }
 }

@@ -32,15 +32,14 @@
 //! still; where it is nothing they may be moved at any time, and [`Contig::verify`] tells whether
 //! they were. [`Contig::query`] and [`Contig::certificate`] pass on what is known.
 //!
-//! Locks: the lock file of the hugetlb pools, while the number of pages is changed or their order
-//! made; it is held by no caller of this module. Sources: admin-guide/mm/hugetlbpage,
+//! Lock: that of the hugetlb pools ([`PoolLock`]), while pages are found or freed in order; no page
+//! is zeroed meanwhile. [`Options::lock_patience`] bounds the wait for it. Sources: admin-guide/mm/hugetlbpage,
 //! admin-guide/mm/pagemap, admin-guide/mm/transhuge.
 
 mod aside;
 mod assemble;
 mod certificate;
 mod choose;
-mod claims;
 mod error;
 mod hint;
 mod hold;
@@ -53,6 +52,7 @@ mod pool;
 mod populate;
 mod runs;
 mod standing;
+mod window;
 
 use std::sync::Arc;
 
@@ -64,13 +64,14 @@ use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages, Pfn};
 
 pub use crate::sys::numa::Node;
-pub use aside::{grow_pool, with_pools_locked, Growth, SetAside};
+pub use aside::{grow_pool, shrink_pool, Growth};
 pub use certificate::Certificate;
 pub use error::Error;
 pub use hint::{hint, Hint};
 pub use hold::HeldBy;
 pub use machine::{boot_parameter, explain, Outlook, Verdict};
 pub use options::{Options, Plan, Progress, SourceChoice};
+pub use pool::PoolLock;
 pub use standing::{Compaction, Piece, StandingPool, Window};
 
 /// Where memory comes from, best first.
@@ -180,14 +181,14 @@ pub struct Drift {
     pub now: Option<Pfn>,
 }
 
-/// Physically contiguous memory. Dropping it gives back what was taken, the growth of a hugetlb
-/// pool too.
+/// Physically contiguous memory. The kernel has it back, what a hugetlb pool was given for it too,
+/// when this is dropped or the process ends.
 #[derive(Debug)]
 pub struct Contig {
-    // Dropped in this order: pages are free before the pool is shrunk by them.
+    // Dropped before what it pins.
     pin: Option<hold::Pin>,
     mapping: Mapping,
-    claims: Vec<pool::PoolClaim>,
+    grown_by: u64,
     /// Bytes that were asked for.
     asked: Bytes,
     parts: Vec<Part>,
@@ -313,10 +314,11 @@ impl Contig {
         self.why_not_pinned.as_deref()
     }
 
-    /// Pages by which hugetlb pools were grown for this.
+    /// Pages that hugetlb pools did not have and were given for this. The kernel takes them back
+    /// when this is dropped or the process ends, however.
     #[must_use]
     pub fn grown_by(&self) -> u64 {
-        self.claims.iter().map(pool::PoolClaim::pages).sum()
+        self.grown_by
     }
 
     /// For every better source that was refused: what, the value, the limit, and how to get it.

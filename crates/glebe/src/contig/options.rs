@@ -1,6 +1,7 @@
 //! [`Options`]: what memory is wanted.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::{pool, Contig, Error, Node, Source};
 use crate::units::Bytes;
@@ -64,6 +65,7 @@ pub struct Options<'a> {
     pub(super) dma_heap: Option<PathBuf>,
     pub(super) threads: usize,
     pub(super) grow_pool: Option<bool>,
+    pub(super) lock_patience: Duration,
     pub(super) mappable: bool,
     pub(super) progress: Option<&'a mut dyn FnMut(Progress)>,
 }
@@ -86,6 +88,7 @@ impl<'a> Options<'a> {
             dma_heap: None,
             threads,
             grow_pool: None,
+            lock_patience: pool::PoolLock::PATIENCE,
             mappable: false,
             progress: None,
         }
@@ -179,19 +182,27 @@ impl<'a> Options<'a> {
         self
     }
 
-    /// Calls `callback` as populating goes on, from the calling thread. A source that takes pages
-    /// several times to put them in order, or to look for longer runs, counts each round from zero,
-    /// and has the pool locked meanwhile: the callback must neither map nor drop a [`Contig`] then,
-    /// which would wait for ever.
+    /// Calls `callback` as populating goes on, from the calling thread, while no lock is held. A
+    /// source that takes pages several times to put them in order, or to look for longer runs,
+    /// counts each round from zero.
     pub fn progress(mut self, callback: &'a mut dyn FnMut(Progress)) -> Self {
         self.progress = Some(callback);
         self
     }
 
-    /// Whether a hugetlb pool may be grown for this; by default if the caller may. What was
-    /// added is given back on drop, or, of a killed process, by the next that grows a pool.
+    /// Whether a hugetlb pool may be given pages for this that it has not; by default if the caller
+    /// may. The kernel has them back when this is dropped or the process ends, also by SIGKILL.
     pub fn grow_pool(mut self, grow: bool) -> Self {
         self.grow_pool = Some(grow);
+        self
+    }
+
+    /// How long to wait for other programs that change the hugetlb pools at the moment
+    /// ([`pool::PoolLock::PATIENCE`](super::PoolLock::PATIENCE) by default); then that source is
+    /// refused with the process that was waited for. No wait is needed where the pool has the
+    /// pages.
+    pub fn lock_patience(mut self, patience: Duration) -> Self {
+        self.lock_patience = patience;
         self
     }
 

@@ -1,53 +1,59 @@
-//! [`PoolLock`] and [`PoolClaim`]: who adds pages to a hugetlb pool, and gives back just those.
+//! [`PoolLock`]: the right to change the machine's hugetlb pools, and the changes made under it.
 //!
-//! The pool is the whole machine's, so it is changed by differences only, never set to a number
-//! read earlier, and only while [`PoolLock`] is held. What was added is written down before
-//! ([`claims`](super::claims)), so that the next holder gives back what a killed process added.
-//! Only free pages are given back: the kernel turns the rest into surplus, which would count
-//! against others. What is in use by others stays in the record until it is free.
+//! Memory is had as *surplus* pages, which the kernel takes back when they are freed, whoever ended
+//! and however: the pool keeps no page longer than its owner lives. A counter of the pool is raised
+//! for the moment of a mapping and lowered again by the same difference; the record of that
+//! ([`window`](super::window)) is mended by the next holder where a process was killed in between.
 //!
-//! The record is what counts: a claim looks at its line each time it holds the lock, since a change
-//! of which it did not see the end may have been settled by anybody meanwhile. Before a change all
-//! others of that size are settled.
+//! - [`PoolLock::with_surplus`] raises the limit on surplus pages. A kill leaves no page behind.
+//! - [`PoolLock::with_pages`] raises the persistent pages, for sizes of which the kernel makes no
+//!   surplus, and where pages are freed and taken again in an order of choice: while there is
+//!   surplus every freed page leaves the pool. Lowering them turns what is in use, or promised to a
+//!   mapping, into surplus.
 //!
-//! A give-back that fails is made up for: the claim is kept, and the next of this process that
-//! takes the lock gives it back; once the process has ended anybody does. Nobody is told, since it
-//! happens in a drop; the record shows it.
-//!
-//! Counts are huge pages. A change costs a few 10 µs and 50 µs for each 2 MiB page added.
-//!
-//! Order: a claim is dropped when its thread holds no `PoolLock`, since the drop takes it.
+//! Counts are huge pages. A change costs some 50 µs and 2 to 50 µs for each 2 MiB page added.
+//! No memory is zeroed while the lock is held. Source: admin-guide/mm/hugetlbpage, mm/hugetlb.c.
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use super::claims::{self, Claim, Key};
+use super::window::{self, Counter, Window};
 use crate::error::OsError;
-use crate::sync::{MappedWord, Ordering, StaticMutex};
-use crate::sys::fork::ForkGuard;
-use crate::sys::hugetlb::{Counts, Pool, ROOT};
-use crate::sys::lock_file::{read_private, replace_private, LockFile};
-use crate::sys::process::{boot_id, Process};
+use crate::sys::hugetlb::{Pool, ROOT};
+use crate::sys::lock_file::{LockFile, Locked};
+use crate::sys::private;
+use crate::sys::process::{boot_id, effective_user};
 use crate::units::PageSize;
 
-const LOCK_NAME: &str = "glebe-hugetlb.lock";
-const LOCK_DIR: &str = "/run/lock";
-/// Some 10 000 claims; a pool is not grown for more.
-const RECORD_BYTES_MAX: u64 = 1 << 20;
+const LOCK_NAME: &str = "hugetlb.lock";
+/// A directory that only root can make or write in.
+const ROOTS_DIR: &str = "/run/glebe";
 
 /// Where the pools and the lock are.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub pools: PathBuf,
-    /// The lock file, and where else if that directory is not there or is read-only.
+    /// The lock file, and where else if that directory cannot be.
     pub locks: Vec<PathBuf>,
 }
 
 impl Place {
     /// This machine's.
     pub fn machine() -> Self {
-        let locks = [PathBuf::from(LOCK_DIR), std::env::temp_dir()];
-        Self { pools: ROOT.into(), locks: locks.map(|dir| dir.join(LOCK_NAME)).into() }
+        let user = effective_user();
+        let mut dirs = match user {
+            0 => vec![PathBuf::from(ROOTS_DIR)],
+            _ => Vec::new(),
+        };
+        if user != 0 {
+            dirs.extend(
+                std::env::var_os("XDG_RUNTIME_DIR").map(|d| PathBuf::from(d).join("glebe")),
+            );
+        }
+        dirs.push(std::env::temp_dir().join(format!("glebe-{user}")));
+        let locks = dirs.into_iter().map(|dir| dir.join(LOCK_NAME)).collect();
+        Self { pools: ROOT.into(), locks }
     }
 
     pub fn pool(&self, size: PageSize) -> Option<Pool> {
@@ -55,179 +61,256 @@ impl Place {
     }
 }
 
-/// The right to change the pools, among all who use this lock file.
+/// The right to change the machine's hugetlb pools, among all that use this lock. Dropping it gives
+/// it up. A thread that has it and asks for it again is refused when its patience ends.
 #[derive(Debug)]
-pub(super) struct PoolLock {
-    file: LockFile,
-    this: Process,
+pub struct PoolLock {
+    locked: Locked,
+    place: Place,
     boot_id: String,
     notes: Vec<String>,
 }
 
-/// Claims of this process that could not be given back: the next that takes the lock tries again.
-/// Never waited for, since a thread that forked meanwhile would wait for ever in the child.
-static LEFT: StaticMutex<Vec<PoolClaim>> = StaticMutex::new(Vec::new());
-/// The number of the next claim, from 1 on: 0 is of claims that are nobody's.
-static NUMBERS: MappedWord = MappedWord::new(1);
-
 impl PoolLock {
-    /// Waits for the lock, settles what was cut short, then gives back what processes that have
-    /// ended had added, and what this process could not give back before.
+    /// How long [`PoolLock::acquire`] waits. Others hold the lock for as long as the kernel needs
+    /// to find pages.
+    pub const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Waits for the lock, [`PoolLock::PATIENCE`] at most, then lowers what a killed process had
+    /// raised.
     ///
     /// # Errors
-    /// If the lock file cannot be opened or is somebody else's, its record cannot be read, or it
-    /// cannot be told who this process is.
-    pub fn acquire(place: &Place) -> Result<Self, OsError> {
-        let file = lock_first(&place.locks)?;
-        let (this, boot_id) = (Process::this()?, boot_id()?);
-        let mut lock = Self { file, this, boot_id, notes: Vec::new() };
-        lock.give_back_for_ended(place)?;
-        lock.give_back_left();
+    /// As [`PoolLock::within`].
+    pub fn acquire() -> Result<Self, OsError> {
+        Self::within(Self::PATIENCE)
+    }
+
+    /// As [`PoolLock::acquire`], with a patience of the caller's.
+    ///
+    /// # Errors
+    /// [`TimedOut`](io::ErrorKind::TimedOut) with the process that holds it; if the lock file
+    /// cannot be opened or is somebody else's.
+    pub fn within(patience: Duration) -> Result<Self, OsError> {
+        Self::of(&Place::machine(), patience)
+    }
+
+    pub(super) fn of(place: &Place, patience: Duration) -> Result<Self, OsError> {
+        let locked = lock_first(&place.locks, patience)?;
+        let boot_id = boot_id()?;
+        let mut lock = Self { locked, place: place.clone(), boot_id, notes: Vec::new() };
+        lock.mend()?;
         Ok(lock)
     }
 
-    /// What was wrong with the record, if anything.
+    /// What was wrong with the record, and what was mended, if anything.
+    #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    fn record_path(&self) -> PathBuf {
-        self.file.path().with_extension("claims")
-    }
-
-    fn read(&self) -> Result<(Vec<Claim>, Vec<String>), OsError> {
-        let text = read_private(&self.record_path(), RECORD_BYTES_MAX)?;
-        Ok(claims::parse(&text, &self.boot_id))
-    }
-
-    fn write(&self, claims: &[Claim]) -> Result<(), OsError> {
-        let (path, text) = (self.record_path(), claims::format(claims, &self.boot_id));
-        if text.len() as u64 > RECORD_BYTES_MAX {
-            let full = io::Error::new(io::ErrorKind::FileTooLarge, "too many claims");
-            return Err(OsError::new("write", path.display().to_string(), full));
-        }
-        replace_private(&path, text.as_bytes())
-    }
-
-    /// Writes down that pools are about to be changed, and which pages they have now: all that is
-    /// unsettled of their sizes is settled first. What the claims had before is the answer.
-    fn begin<const N: usize>(
+    /// Runs `map` while mappings may be given `missing` more surplus pages than there are. They are
+    /// set aside for the mapping when it is made, and populated by the caller later.
+    ///
+    /// # Errors
+    /// EINVAL of the counter where the kernel makes no surplus pages of this size; if it cannot be
+    /// changed; what `map` returns.
+    pub fn with_surplus<T, E: From<OsError>>(
         &self,
-        changes: [(&mut PoolClaim, u64, i64); N],
-    ) -> Result<[u64; N], OsError> {
-        let (mut claims, _) = self.read()?;
-        let had = changes.map(|(of, persistent, change)| {
-            settle(&mut claims, of.pool.size(), persistent);
-            let line = self.line(of, &mut claims);
-            line.begin(persistent, change);
-            line.pages
-        });
-        self.write(&claims)?;
-        Ok(had)
+        size: PageSize,
+        missing: u64,
+        map: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let pool = self.pool(size)?;
+        let before = pool.overcommit()?;
+        let by = pool.counts()?.surplus.saturating_add(missing).saturating_sub(before);
+        let window = Window { size, counter: Counter::Overcommit, before, by };
+        self.open(window, |_| pool.set_overcommit(before + by), |_| map())
     }
 
-    /// Writes down what came of changes, by the pages that the pools have now.
-    fn end<const N: usize>(&self, changed: [(&mut PoolClaim, u64); N]) -> Result<(), OsError> {
-        let (mut claims, _) = self.read()?;
-        for (of, persistent) in changed {
-            settle(&mut claims, of.pool.size(), persistent);
-            let line = self.line(of, &mut claims);
-            of.learn(line);
+    /// Runs `body` while no page of the pool is surplus and up to `more` pages are added; it is
+    /// told how many came. What it leaves in use or promised is surplus afterwards.
+    pub(super) fn with_pages<T, E: From<OsError>>(
+        &self,
+        pool: &Pool,
+        more: u64,
+        body: impl FnOnce(u64) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let counts = pool.counts()?;
+        let by = counts.surplus.saturating_add(more);
+        let window =
+            Window { size: pool.size(), counter: Counter::Pages, before: counts.persistent(), by };
+        let raise = |before: u64| pool.set_persistent(before.saturating_add(by));
+        self.open(window, raise, |made| body(made.saturating_sub(counts.surplus)))
+    }
+
+    /// As [`PoolLock::with_pages`], where what is added comes of splitting up to `pages` of
+    /// `larger`: what comes of one of them is contiguous, and handed out next.
+    pub(super) fn with_split<T, E: From<OsError>>(
+        &self,
+        pool: &Pool,
+        larger: &Pool,
+        pages: u64,
+        body: impl FnOnce(u64) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let each = larger.size().bytes().get() / pool.size().bytes().get();
+        self.with_pages(larger, pages, |had| {
+            self.with_pages(pool, 0, |_| {
+                let counts = pool.counts()?;
+                let (size, before) = (pool.size(), counts.persistent());
+                let by = had.saturating_mul(each);
+                let window = Window { size, counter: Counter::Pages, before, by };
+                self.open(window, |_| larger.demote(had), body)
+            })
+        })
+    }
+
+    /// Adds up to `more` pages; how many came. They stay if all did, and else none does.
+    pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<u64, OsError> {
+        let counts = pool.counts()?;
+        let (size, before) = (pool.size(), counts.persistent());
+        let by = counts.surplus.saturating_add(more);
+        let open = self.begin(Window { size, counter: Counter::Pages, before, by })?;
+        pool.set_persistent(before.saturating_add(by))?;
+        let came = open.made()?.saturating_sub(counts.surplus);
+        if came >= more {
+            open.keep()?;
         }
-        self.write(&claims)
+        Ok(came)
     }
 
-    /// The line of a claim, made if there is none.
-    fn line<'a>(&self, of: &PoolClaim, claims: &'a mut Vec<Claim>) -> &'a mut Claim {
-        line(claims, Key { process: self.this, size: of.pool.size(), number: of.number })
-    }
-
-    /// Settles changes that were cut short, before the pool is changed by anybody else.
-    fn settle_all(&self, claims: &mut [Claim], place: &Place) -> Result<(), OsError> {
-        let cut_short: Vec<PageSize> =
-            claims.iter().filter(|claim| claim.change != 0).map(|claim| claim.key.size).collect();
-        for size in cut_short {
-            if let Some(pool) = Pool::find(&place.pools, size)? {
-                settle(claims, size, pool.counts()?.persistent());
-            }
+    /// Makes the change of `window` and runs `body` with how far it came; then takes as much off
+    /// again.
+    fn open<T, E: From<OsError>>(
+        &self,
+        window: Window,
+        change: impl FnOnce(u64) -> Result<(), OsError>,
+        body: impl FnOnce(u64) -> Result<T, E>,
+    ) -> Result<T, E> {
+        if window.by == 0 {
+            return body(0);
         }
+        let open = self.begin(window)?;
+        let made = change(window.before).and_then(|()| open.made())?;
+        body(made)
+    }
+
+    /// Writes down a change that is about to be made.
+    fn begin(&self, window: Window) -> Result<Open<'_>, OsError> {
+        let mut windows = self.read()?.0;
+        windows.push(window);
+        self.write(&windows)?;
+        Ok(Open { lock: self, window })
+    }
+
+    /// Strikes a window out of the record.
+    fn end(&self, window: Window) -> Result<(), OsError> {
+        let mut windows = self.read()?.0;
+        windows.retain(|other| *other != window);
+        self.write(&windows)
+    }
+
+    fn mend(&mut self) -> Result<(), OsError> {
+        let (windows, ignored) = self.read()?;
+        let shown = self.locked.path().display().to_string();
+        self.notes.extend(ignored.iter().map(|what| format!("{shown}: {what}")));
+        // The last was opened inside those before it.
+        for window in windows.iter().rev() {
+            let Some(pool) = Pool::find(&self.place.pools, window.size)? else { continue };
+            let made = lower(&pool, *window)?;
+            let (size, what) = (window.size.bytes(), window.counter.as_str());
+            self.notes.push(format!(
+                "{shown}: a process ended while it had {what} of {size} raised by {}; {made} were \
+                 taken off",
+                window.by
+            ));
+        }
+        match windows.is_empty() && ignored.is_empty() {
+            true => Ok(()),
+            false => self.write(&[]),
+        }
+    }
+
+    fn pool(&self, size: PageSize) -> Result<Pool, OsError> {
+        let none = || {
+            let subject = self.place.pools.display().to_string();
+            let what = format!("no pool of {} pages", size.bytes());
+            OsError::new("open", subject, io::Error::new(io::ErrorKind::NotFound, what))
+        };
+        Pool::find(&self.place.pools, size)?.ok_or_else(none)
+    }
+
+    fn read(&self) -> Result<(Vec<Window>, Vec<String>), OsError> {
+        Ok(window::parse(&self.locked.record()?, &self.boot_id))
+    }
+
+    fn write(&self, windows: &[Window]) -> Result<(), OsError> {
+        self.locked.set_record(window::format(windows, &self.boot_id).as_bytes())
+    }
+}
+
+/// A window that is closed when this is dropped. Where that fails it stays in the record, and the
+/// next that takes the lock closes it.
+struct Open<'a> {
+    lock: &'a PoolLock,
+    window: Window,
+}
+
+impl Open<'_> {
+    /// How far the change came.
+    fn made(&self) -> Result<u64, OsError> {
+        Ok(self.window.made(count(&self.lock.pool(self.window.size)?, self.window.counter)?))
+    }
+
+    /// Leaves the counter as it is.
+    fn keep(self) -> Result<(), OsError> {
+        self.lock.end(self.window)?;
+        std::mem::forget(self);
         Ok(())
     }
+}
 
-    fn give_back_left(&self) {
-        let Ok(mut left) = LEFT.try_lock() else { return };
-        let claims = std::mem::take(&mut *left);
-        drop(left);
-        for mut claim in claims {
-            if claim.place.locks.iter().any(|path| path == self.file.path()) {
-                claim.release(self);
-            } else {
-                claim.keep();
-            }
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let lowered = self.lock.pool(self.window.size).and_then(|pool| lower(&pool, self.window));
+        if lowered.is_ok() {
+            let _ = self.lock.end(self.window);
         }
     }
+}
 
-    fn give_back_for_ended(&mut self, place: &Place) -> Result<(), OsError> {
-        let (mut claims, ignored) = self.read()?;
-        self.settle_all(&mut claims, place)?;
-        let path = self.record_path();
-        self.notes.extend(ignored.into_iter().map(|what| format!("{}: {what}", path.display())));
-        for at in 0..claims.len() {
-            if !claims[at].key.process.has_ended() {
-                continue;
-            }
-            let size = claims[at].key.size;
-            let Some(pool) = place.pool(size) else { continue };
-            let counts = pool.counts()?;
-            if claims[at].pages > counts.total {
-                self.notes.push(format!(
-                    "{}: {} pages of {} claimed, the pool has {}: ignored",
-                    path.display(),
-                    claims[at].pages,
-                    size.bytes(),
-                    counts.total
-                ));
-                claims[at].pages = 0;
-                continue;
-            }
-            let give = claims[at].pages.min(spare(&counts));
-            if give == 0 {
-                continue;
-            }
-            claims[at].before = counts.persistent();
-            claims[at].change = -i64::try_from(give).unwrap_or(i64::MAX);
-            self.write(&claims)?;
-            pool.set_persistent(counts.persistent() - give)?;
-            claims[at].settle(pool.counts()?.persistent());
+impl Counter {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Pages => "the pages of the pool",
+            Self::Overcommit => "the limit on surplus pages",
         }
-        self.write(&claims)
+    }
+}
+
+fn count(pool: &Pool, counter: Counter) -> Result<u64, OsError> {
+    match counter {
+        Counter::Pages => Ok(pool.counts()?.persistent()),
+        Counter::Overcommit => pool.overcommit(),
     }
 }
 
-/// The line of that key, made if there is none.
-fn line(claims: &mut Vec<Claim>, key: Key) -> &mut Claim {
-    let at = claims.iter().position(|claim| claim.key == key).unwrap_or_else(|| {
-        claims.push(Claim::new(key));
-        claims.len() - 1
-    });
-    &mut claims[at]
+/// Takes off what is made of a window; how much that was.
+fn lower(pool: &Pool, window: Window) -> Result<u64, OsError> {
+    let now = count(pool, window.counter)?;
+    let made = window.made(now);
+    match (made, window.counter) {
+        (0, _) => {}
+        (_, Counter::Pages) => pool.set_persistent(now - made)?,
+        (_, Counter::Overcommit) => pool.set_overcommit(now - made)?,
+    }
+    Ok(made)
 }
 
-/// Settles what is unsettled of one size.
-fn settle(claims: &mut [Claim], size: PageSize, persistent: u64) {
-    let unsettled = |claim: &&mut Claim| claim.key.size == size && claim.change != 0;
-    claims.iter_mut().filter(unsettled).for_each(|claim| claim.settle(persistent));
-}
-
-/// Pages that can be taken from a pool without hurting anybody.
-fn spare(counts: &Counts) -> u64 {
-    counts.available().min(counts.persistent())
-}
-
-fn lock_first(paths: &[PathBuf]) -> Result<LockFile, OsError> {
+fn lock_first(paths: &[PathBuf], patience: Duration) -> Result<Locked, OsError> {
     let mut last = None;
     for path in paths {
-        match LockFile::acquire(path) {
+        let made = path.parent().map_or(Ok(()), private::make_dir);
+        match made.and_then(|()| LockFile::at(path).lock(patience)) {
             Err(error) if elsewhere(&error) => last = Some(error),
             other => return other,
         }
@@ -242,204 +325,6 @@ fn lock_first(paths: &[PathBuf]) -> Result<LockFile, OsError> {
 fn elsewhere(error: &OsError) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound, ReadOnlyFilesystem};
     matches!(error.kind(), NotFound | NotADirectory | ReadOnlyFilesystem)
-}
-
-/// Pages added to a pool, given back when this is dropped; not by a forked child.
-#[derive(Debug)]
-pub(super) struct PoolClaim {
-    pool: Pool,
-    place: Place,
-    /// Tells it from others of this process.
-    number: u64,
-    /// Pages that the record has for it, as last seen.
-    pages: u64,
-    /// Whether the record may have a line of it.
-    is_recorded: bool,
-    /// Whether this process may change the pool at all.
-    may_change: bool,
-    guard: ForkGuard,
-}
-
-impl PoolClaim {
-    /// A claim to nothing yet.
-    pub fn new(pool: Pool, place: Place) -> Self {
-        let may_change = pool.is_writable();
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let (pages, is_recorded, guard) = (0, false, ForkGuard::new());
-        Self { pool, place, number, pages, is_recorded, may_change, guard }
-    }
-
-    /// Whether this process may change the pool at all.
-    pub fn may_change(&self) -> bool {
-        self.may_change
-    }
-
-    /// Pages added and still here.
-    pub fn pages(&self) -> u64 {
-        self.pages
-    }
-
-    /// Pages of the pool that are free and set aside for nobody.
-    pub fn idle(&self) -> Result<u64, OsError> {
-        Ok(self.pool.counts()?.available())
-    }
-
-    /// Asks the kernel for up to `wanted` more pages; returns how many came.
-    pub fn grow(&mut self, lock: &PoolLock, wanted: u64) -> Result<u64, OsError> {
-        let before = self.pool.counts()?.persistent();
-        let change = i64::try_from(wanted).unwrap_or(i64::MAX);
-        let target = before.saturating_add(change.unsigned_abs());
-        self.change(lock, before, target, change)
-    }
-
-    /// Gives back up to `wanted` pages, those that are free; returns how many.
-    pub fn shrink(&mut self, lock: &PoolLock, wanted: u64) -> Result<u64, OsError> {
-        let counts = self.pool.counts()?;
-        self.look_up(lock, counts.persistent())?;
-        let give = wanted.min(self.pages).min(spare(&counts));
-        if give == 0 {
-            return Ok(0);
-        }
-        let before = counts.persistent();
-        self.change(lock, before, before - give, -i64::try_from(give).unwrap_or(i64::MAX))
-    }
-
-    /// Adds pages by splitting up to `wanted` pages of `larger`, which is grown for that: what
-    /// comes of one of them is contiguous, and handed out next. Returns how many came.
-    pub fn grow_by_demotion(
-        &mut self,
-        lock: &PoolLock,
-        larger: Pool,
-        wanted: u64,
-    ) -> Result<u64, OsError> {
-        let mut large = PoolClaim::new(larger, self.place.clone());
-        let split = match large.grow(lock, wanted) {
-            Ok(0) => Ok(0),
-            Ok(had) => self.demote(lock, &mut large, had),
-            Err(error) => Err(error),
-        };
-        // Its drop would wait for the lock that is held here.
-        large.release(lock);
-        split
-    }
-
-    fn demote(
-        &mut self,
-        lock: &PoolLock,
-        large: &mut PoolClaim,
-        pages: u64,
-    ) -> Result<u64, OsError> {
-        let sizes = [large.pool.size(), self.pool.size()];
-        let each = sizes[0].bytes().get() / sizes[1].bytes().get();
-        let change = |pages: u64| i64::try_from(pages).unwrap_or(i64::MAX);
-        let changes = [-change(pages), change(pages.saturating_mul(each))];
-        let before = [large.pool.counts()?.persistent(), self.pool.counts()?.persistent()];
-        (large.is_recorded, self.is_recorded) = (true, true);
-        let begun = [(&mut *large, before[0], changes[0]), (&mut *self, before[1], changes[1])];
-        let [_, had] = lock.begin(begun)?;
-        let written = large.pool.demote(pages);
-        let now = [large.pool.counts()?.persistent(), self.pool.counts()?.persistent()];
-        lock.end([(large, now[0]), (&mut *self, now[1])])?;
-        written.map(|()| self.pages.saturating_sub(had))
-    }
-
-    /// Leaves what was added in the pool, as nobody's.
-    pub fn disown(&mut self, lock: &PoolLock) -> Result<(), OsError> {
-        self.reassign(lock, |_, _| {})
-    }
-
-    /// Ends the claim while the lock is held.
-    pub fn release(&mut self, lock: &PoolLock) {
-        if self.is_recorded {
-            let _ = self.shrink(lock, u64::MAX);
-            if self.leave(lock).is_err() {
-                self.keep();
-            }
-        }
-        self.may_change = false;
-    }
-
-    /// Keeps the claim for the next that takes the lock, of this process; once that has ended,
-    /// the record gives it to anybody.
-    fn keep(&mut self) {
-        if let Ok(mut left) = LEFT.try_lock() {
-            let Self { number, pages, guard, .. } = *self;
-            let (pool, place) = (self.pool.clone(), self.place.clone());
-            let (is_recorded, may_change) = (true, true);
-            left.push(Self { pool, place, number, pages, is_recorded, may_change, guard });
-        }
-        self.may_change = false;
-    }
-
-    /// Takes over what its settled line says.
-    fn learn(&mut self, line: &Claim) {
-        self.pages = line.pages;
-        self.is_recorded = line.pages > 0;
-    }
-
-    /// Looks at the record, with the pages that the pool has now.
-    fn look_up(&mut self, lock: &PoolLock, persistent: u64) -> Result<(), OsError> {
-        let (mut claims, _) = lock.read()?;
-        settle(&mut claims, self.pool.size(), persistent);
-        self.learn(lock.line(self, &mut claims));
-        Ok(())
-    }
-
-    fn change(
-        &mut self,
-        lock: &PoolLock,
-        before: u64,
-        target: u64,
-        change: i64,
-    ) -> Result<u64, OsError> {
-        self.is_recorded = true;
-        let [had] = lock.begin([(&mut *self, before, change)])?;
-        // A failed write is settled like one that did nothing.
-        let written = self.pool.set_persistent(target);
-        let now = self.pool.counts()?.persistent();
-        lock.end([(&mut *self, now)])?;
-        written.map(|()| self.pages.abs_diff(had))
-    }
-
-    /// Leaves what cannot be given back now to whoever next takes the lock.
-    fn leave(&mut self, lock: &PoolLock) -> Result<(), OsError> {
-        let nobodys = Key { process: lock.this.none(), size: self.pool.size(), number: 0 };
-        self.reassign(lock, |claims, pages| line(claims, nobodys).pages += pages)
-    }
-
-    /// Takes the pages off its line, and has `give` put them elsewhere.
-    fn reassign(
-        &mut self,
-        lock: &PoolLock,
-        give: impl FnOnce(&mut Vec<Claim>, u64),
-    ) -> Result<(), OsError> {
-        if !self.is_recorded {
-            return Ok(());
-        }
-        let persistent = self.pool.counts()?.persistent();
-        let (mut claims, _) = lock.read()?;
-        settle(&mut claims, self.pool.size(), persistent);
-        let pages = std::mem::take(&mut lock.line(self, &mut claims).pages);
-        give(&mut claims, pages);
-        lock.write(&claims)?;
-        (self.pages, self.is_recorded) = (0, false);
-        Ok(())
-    }
-}
-
-impl Drop for PoolClaim {
-    fn drop(&mut self) {
-        if !self.may_change || self.guard.is_child() {
-            return;
-        }
-        // Also of a claim to nothing: pages that others left in the record because this holder
-        // used them are free now, and taking the lock gives them back.
-        match PoolLock::acquire(&self.place) {
-            Ok(lock) => self.release(&lock),
-            Err(_) if self.is_recorded => self.keep(),
-            Err(_) => {}
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@
 //!
 //! [`StandingPool::compact`] lengthens the longest run by exchanging free pages for better ones.
 //!
-//! Lock: the state's, held over a search and over a compaction; taken after the lock file of the
-//! hugetlb pools. In a forked child every call is an error.
+//! Lock: the state's, held over a search and over a compaction; taken before that of the hugetlb
+//! pools. In a forked child every call is an error.
 
 mod compact;
 mod state;
@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 use super::choose::{self, Built};
 use super::options::{Options, SourceChoice};
-use super::pool::PoolClaim;
 use super::{Error, HeldBy, Location, Proof, Run, Source};
 use crate::error::OsError;
 use crate::extent::Extent;
@@ -41,10 +40,8 @@ pub struct StandingPool(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    // Dropped in this order: pages are free before the hugetlb pool is shrunk by them.
     mapping: Mapping,
     file: Arc<MemFile>,
-    claim: Mutex<Option<PoolClaim>>,
     size: PageSize,
     state: Mutex<State>,
     notes: Vec<String>,
@@ -63,12 +60,12 @@ impl StandingPool {
             SourceChoice::Only(asked) => return Err(Error::NotHugetlb { asked }),
         };
         let built = choose::in_file(options, len, size)?;
-        let Built { mapping, mut claims, runs, proof, notes, .. } = built;
+        let Built { mapping, runs, proof, notes, .. } = built;
         // The builder was told to make one.
         let file = mapping.file().map(Arc::clone).ok_or(Error::ZeroLength)?;
         let state = State::new(runs, proof, size.bytes().pages_down(page_size()))?;
-        let (claim, state) = (Mutex::new(claims.pop()), Mutex::new(state));
-        Ok(Self(Arc::new(Inner { mapping, file, claim, size, state, notes })))
+        let state = Mutex::new(state);
+        Ok(Self(Arc::new(Inner { mapping, file, size, state, notes })))
     }
 
     /// Bytes set aside.

@@ -98,16 +98,21 @@ fn order_costs_no_second_zeroing() {
         return;
     }
     const PAGES: u64 = 64;
-    let len = Bytes::mib(2 * PAGES);
-    // From pages that are there: a pool that may grow is grown by what a larger page splits into,
-    // and that is looked at too.
-    let _aside = match SetAside::new(known_size(2 << 20), 2 * PAGES) {
-        Ok(aside) => aside,
-        Err(error) => {
-            println!("skipped: {error}");
-            return;
+    // From pages that are there: a pool that may grow is given what a larger page splits into, and
+    // that is looked at too.
+    let (lock, pool) = (PoolLock::acquire().unwrap(), Pool::of(known_size(2 << 20)).unwrap());
+    let measured = lock.with_pages(&pool, 2 * PAGES, |came| {
+        match came {
+            came if came < 2 * PAGES => println!("skipped: {came} pages could be had"),
+            _ => costs_no_second_zeroing(PAGES),
         }
-    };
+        Ok::<_, OsError>(())
+    });
+    measured.unwrap();
+}
+
+fn costs_no_second_zeroing(pages: u64) {
+    let len = Bytes::mib(2 * pages);
     let standing = || Contig::options().source(Source::HUGETLB_2M).grow_pool(false).threads(1);
     let cost = |options: Options<'_>| {
         let before = faults();
@@ -127,9 +132,9 @@ fn order_costs_no_second_zeroing() {
     let least =
         |options: &dyn Fn() -> Options<'static>| (0..16).filter_map(|_| cost(options())).min();
     let Some(order) = least(&standing) else { return };
-    assert!((PAGES..PAGES + PAGES / 2).contains(&order), "{order}");
+    assert!((pages..pages + pages / 2).contains(&order), "{order}");
     let Some(run) = least(&|| standing().prefer_run(Bytes::mib(2))) else { return };
-    assert!((PAGES..2 * PAGES).contains(&run), "{run}");
+    assert!((pages..2 * pages).contains(&run), "{run}");
 }
 
 #[test]
@@ -171,19 +176,15 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
         println!("skipped: only root can become nobody");
         return;
     }
-    let place = pool::Place::machine();
-    let mut claim = pool::PoolClaim::new(place.pool(known_size(2 << 20)).unwrap(), place.clone());
-    let status = {
-        // Held while the child runs: else another test takes its pages.
-        let lock = pool::PoolLock::acquire(&place).unwrap();
-        claim.grow(&lock, 4).unwrap();
+    let pool = Pool::of(known_size(2 << 20)).unwrap();
+    // Held while the child runs: else another test takes its pages.
+    let status = PoolLock::acquire().unwrap().with_pages(&pool, 4, |_| {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         let test = "contig::tests::nobody_may_use_pages_that_are_free_in_the_pool";
-        let status =
-            child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").uid(65534).status();
-        claim.shrink(&lock, 4).unwrap();
-        status
-    };
+        let child = child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").uid(65534);
+        Ok::<_, OsError>(child.status())
+    });
+    let status = status.unwrap();
     match status {
         Ok(status) => assert!(status.success()),
         Err(error) => println!("skipped: nobody cannot run this program: {error}"),
@@ -220,12 +221,12 @@ fn physical_memory_shows_pages_of_the_pool() {
                 || pool_runs(&shown, block).iter().any(whole)
         );
     }
-    let place = pool::Place::machine();
-    let mut claim = pool::PoolClaim::new(place.pool(size).unwrap(), place.clone());
-    let lock = pool::PoolLock::acquire(&place).unwrap();
-    let grown = claim.grow(&lock, 4).unwrap();
-    let idle = uses(block).unwrap().iter().filter(|of| **of == Use::PoolIdle).count() as u64;
-    claim.shrink(&lock, 4).unwrap();
-    drop(lock);
+    let lock = PoolLock::acquire().unwrap();
+    let pool = Pool::of(size).unwrap();
+    let seen = lock.with_pages(&pool, 4, |grown| {
+        let idle = uses(block)?.iter().filter(|of| **of == Use::PoolIdle).count() as u64;
+        Ok::<_, OsError>((idle, grown))
+    });
+    let (idle, grown) = seen.unwrap();
     assert!(idle >= grown, "{idle} {grown}");
 }

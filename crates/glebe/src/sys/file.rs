@@ -30,14 +30,6 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     fs::read_to_string(path)
 }
 
-/// At most `limit` bytes of an open file, from where it stands.
-pub(crate) fn read_some(file: File, limit: u64) -> io::Result<Vec<u8>> {
-    point("read")?;
-    let mut bytes = Vec::new();
-    file.take(limit).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
 /// Some bytes of an open file, from where it stands; none at its end.
 pub(crate) fn read_part(file: &mut File, buf: &mut [u8]) -> io::Result<usize> {
     loop {
@@ -73,6 +65,12 @@ pub(crate) fn read_some_at(file: &File, buf: &mut [u8], offset: u64) -> io::Resu
 pub(crate) fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     point("write")?;
     file.write_all(bytes)
+}
+
+/// Writes all of `bytes` at an offset, in one call where the kernel takes them.
+pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    point("pwrite")?;
+    file.write_all_at(bytes, offset)
 }
 
 /// What an open file is.

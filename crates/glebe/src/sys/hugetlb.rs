@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
-use crate::sys::file;
+use crate::sys::{file, signals};
 use crate::units::PageSize;
 
 /// Where the pools are.
@@ -148,11 +148,30 @@ impl Pool {
     }
 
     /// Asks for `pages` persistent pages. The kernel does what it can: read the counters after.
+    /// A signal would end that early, so that signals wait.
     ///
     /// # Errors
     /// If the file cannot be written.
     pub fn set_persistent(&self, pages: u64) -> Result<(), OsError> {
+        let _later = signals::Blocked::new();
         self.write("nr_hugepages", pages)
+    }
+
+    /// How many surplus pages mappings may be given beyond the persistent ones.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn overcommit(&self) -> Result<u64, OsError> {
+        self.read("nr_overcommit_hugepages")
+    }
+
+    /// Sets [`Pool::overcommit`].
+    ///
+    /// # Errors
+    /// If the file cannot be written; EINVAL of pages that the kernel has only from
+    /// `nr_hugepages`, as those of 1 GiB.
+    pub fn set_overcommit(&self, pages: u64) -> Result<(), OsError> {
+        self.write("nr_overcommit_hugepages", pages)
     }
 
     fn write(&self, name: &str, pages: u64) -> Result<(), OsError> {

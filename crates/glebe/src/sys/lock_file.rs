@@ -1,121 +1,291 @@
-//! A file that one holder at a time has locked, and private files beside it.
+//! [`LockFile`]: a file that one thread of the machine at a time has locked, and a short record
+//! in it.
 //!
-//! `flock` belongs to the open file, which a forked child shares: the lock is taken off by name
-//! when it is dropped, so a child that was forked meanwhile does not prolong it, and a child that
-//! drops its copy does not take it off. Files are made with mode 0600, never through a symbolic
-//! link, and refused if somebody else owns them. Source: flock(2), open(2).
+//! The lock is the process's (`F_SETLK`), so that a forked child does not keep it and the kernel
+//! drops it when the process ends. It would also be dropped when the process closed *any*
+//! descriptor of the file: a process opens the file once and never closes it, and nothing else
+//! opens it. Between threads a word decides, which names the holder and is stale in a forked child.
+//!
+//! ```text
+//! word   generation of the process, 32 bits | thread, 32 bits     0 = nobody
+//! ```
+//!
+//! Waiting is by asking again, up to 20 ms apart, until the caller's patience ends; the refusal
+//! names the holder. Source: fcntl(2), "Advisory record locking".
 //!
 //! # Safety
-//! The calls take a descriptor that is open for their length.
+//! Entries of the list are never freed. The calls take a descriptor and a local.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::ptr;
+use std::time::{Duration, Instant};
 
 use crate::error::OsError;
+use crate::sync::{MappedPtr, MappedWord, Ordering};
 use crate::sys::fault::point;
-use crate::sys::file;
 use crate::sys::fork::ForkGuard;
-use crate::sys::process::effective_user;
+use crate::sys::{file, private};
 
-/// An exclusive lock on a file.
+/// The record's longest text.
+pub const RECORD_MAX: usize = 1024;
+const PAUSE_MIN: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// No descriptor yet.
+const NONE: u64 = u64::MAX;
+
+/// A file to lock: one a path in each process, for as long as the process lives.
 #[derive(Debug)]
 pub struct LockFile {
-    file: File,
     path: PathBuf,
-    guard: ForkGuard,
+    descriptor: MappedWord,
+    holder: MappedWord,
+    next: *const LockFile,
 }
 
+// SAFETY: `next` is set before the entry is shared and points to one that is never freed.
+unsafe impl Sync for LockFile {}
+// SAFETY: as above.
+unsafe impl Send for LockFile {}
+
+/// The last that was made. No lock: a child of a fork meanwhile would wait for ever.
+static FIRST: MappedPtr<LockFile> = MappedPtr::new(ptr::null_mut());
+
 impl LockFile {
-    /// Waits for the lock on `path`, which is made if it is not there.
-    ///
-    /// # Errors
-    /// If the file cannot be opened, is a symbolic link, or is somebody else's.
-    pub fn acquire(path: &Path) -> Result<Self, OsError> {
-        let file = open_private(path, OpenOptions::new().read(true).write(true).create(true))?;
+    /// The process's lock file at `path`, which is opened when it is first locked.
+    pub fn at(path: &Path) -> &'static Self {
+        let mut first = FIRST.load(Ordering::Acquire).cast_const();
+        let mut own: Option<Box<Self>> = None;
         loop {
-            // SAFETY: the descriptor is open.
-            let taken = point("flock").and_then(|()| unsafe {
-                match libc::flock(file.as_raw_fd(), libc::LOCK_EX) {
-                    0 => Ok(()),
-                    _ => Err(io::Error::last_os_error()),
+            let mut next = first;
+            // SAFETY: null or an entry, which lives for ever.
+            while let Some(entry) = unsafe { next.as_ref() } {
+                if entry.path == path {
+                    return entry;
                 }
+                next = entry.next;
+            }
+            let mut entry = own.take().unwrap_or_else(|| {
+                let (descriptor, holder) = (MappedWord::new(NONE), MappedWord::new(0));
+                Box::new(Self { path: path.to_owned(), descriptor, holder, next: first })
             });
-            let Err(source) = taken else { break };
-            if source.kind() != io::ErrorKind::Interrupted {
-                return Err(OsError::new("flock", path.display().to_string(), source));
+            entry.next = first;
+            let entry = Box::into_raw(entry);
+            let (set, failed) = (Ordering::AcqRel, Ordering::Acquire);
+            match FIRST.compare_exchange(first.cast_mut(), entry, set, failed) {
+                // SAFETY: just made, and never freed from now on.
+                Ok(_) => return unsafe { &*entry },
+                Err(now) => {
+                    // SAFETY: nobody else has seen it.
+                    own = Some(unsafe { Box::from_raw(entry) });
+                    first = now.cast_const();
+                }
             }
         }
-        Ok(Self { file, path: path.to_owned(), guard: ForkGuard::new() })
     }
 
-    /// The file.
+    /// The path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Waits for the lock, `patience` at most. The file is made if it is not there.
+    ///
+    /// # Errors
+    /// [`TimedOut`](io::ErrorKind::TimedOut) with the holder; if the file cannot be opened, is a
+    /// symbolic link, or is somebody else's.
+    pub fn lock(&'static self, patience: Duration) -> Result<Locked, OsError> {
+        let begin = Instant::now();
+        let mut pause = PAUSE_MIN;
+        loop {
+            let holder = match self.try_lock()? {
+                Ok(locked) => return Ok(locked),
+                Err(holder) => holder,
+            };
+            let left = patience.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                let what = format!("held by {holder}, waited for {patience:?}");
+                return Err(self.refused("lock", io::Error::new(io::ErrorKind::TimedOut, what)));
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// The lock, or who has it.
+    fn try_lock(&'static self) -> Result<Result<Locked, String>, OsError> {
+        let guard = ForkGuard::new();
+        let own = guard.generation() << 32 | u64::from(thread());
+        let now = self.holder.load(Ordering::Relaxed);
+        // What a forked child finds of its parent's threads is no holder.
+        if now != 0 && now >> 32 == own >> 32 {
+            return Ok(Err(format!("thread {} of this process", now as u32)));
+        }
+        if self.holder.compare_exchange(now, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return Ok(Err("another thread of this process".to_owned()));
+        }
+        let inside = Inside { file: self, own };
+        let file = self.opened()?;
+        match point("lock").and_then(|()| set_lock(&file, libc::F_WRLCK)) {
+            Ok(()) => Ok(Ok(Locked { inside, file, guard })),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+                Ok(Err(holder(&file)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                Ok(Err("nobody, a signal came".to_owned()))
+            }
+            Err(source) => Err(self.refused("fcntl", source)),
+        }
+    }
+
+    /// The one descriptor of the file. It is opened anew where it is no longer that: a program may
+    /// close all descriptors when it becomes a daemon, and the file may have been replaced.
+    fn opened(&self) -> Result<ManuallyDrop<File>, OsError> {
+        let known = self.descriptor.load(Ordering::Acquire);
+        if let Ok(descriptor) = i32::try_from(known) {
+            // SAFETY: whatever it is now is only looked at, and never closed.
+            let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+            if self.is_that(&file) {
+                return Ok(file);
+            }
+        }
+        let mut options = OpenOptions::new();
+        let file = private::open(&self.path, options.read(true).write(true).create(true))?;
+        let descriptor = file.into_raw_fd();
+        // Only the holder of the word comes here.
+        self.descriptor.store(u64::from(descriptor.unsigned_abs()), Ordering::Release);
+        // SAFETY: just opened, and never closed.
+        Ok(ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) }))
+    }
+
+    fn is_that(&self, file: &File) -> bool {
+        match (file::metadata(file), file::metadata_of(&self.path)) {
+            (Ok(open), Ok(named)) => open.dev() == named.dev() && open.ino() == named.ino(),
+            _ => false,
+        }
+    }
+
+    fn refused(&self, call: &'static str, source: io::Error) -> OsError {
+        OsError::new(call, self.path.display().to_string(), source)
+    }
 }
 
-impl Drop for LockFile {
+/// The word of the threads, freed when this is dropped.
+#[derive(Debug)]
+struct Inside {
+    file: &'static LockFile,
+    own: u64,
+}
+
+impl Drop for Inside {
     fn drop(&mut self) {
+        // Not where a forked child drops its parent's: the child may have taken it for itself.
+        let (free, failed) = (Ordering::Release, Ordering::Relaxed);
+        let _ = self.file.holder.compare_exchange(self.own, 0, free, failed);
+    }
+}
+
+/// The lock, until this is dropped.
+#[derive(Debug)]
+pub struct Locked {
+    inside: Inside,
+    file: ManuallyDrop<File>,
+    guard: ForkGuard,
+}
+
+impl Locked {
+    /// The file's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.inside.file.path()
+    }
+
+    /// The record; empty if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn record(&self) -> Result<Vec<u8>, OsError> {
+        let mut bytes = vec![0; RECORD_MAX];
+        let read = file::read_some_at(&self.file, &mut bytes, 0);
+        let len = read.map_err(|source| self.inside.file.refused("pread", source))?;
+        bytes.truncate(len);
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        bytes.truncate(end);
+        Ok(bytes)
+    }
+
+    /// Replaces the record, as a whole even where the process is killed meanwhile: the kernel
+    /// copies less than a page in one step.
+    ///
+    /// # Errors
+    /// If `text` is longer than [`RECORD_MAX`], or cannot be written.
+    pub fn set_record(&self, text: &[u8]) -> Result<(), OsError> {
+        let mut bytes = [0; RECORD_MAX];
+        let refused = |source| self.inside.file.refused("pwrite", source);
+        let Some(place) = bytes.get_mut(..text.len()) else {
+            let what = format!("{} bytes, {RECORD_MAX} at most", text.len());
+            return Err(refused(io::Error::new(io::ErrorKind::FileTooLarge, what)));
+        };
+        place.copy_from_slice(text);
+        file::write_at(&self.file, &bytes, 0).map_err(refused)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // A forked child has not inherited it, and may have taken it for itself.
         if !self.guard.is_child() {
-            // SAFETY: the descriptor is open. Closing takes the lock off too if this fails.
-            let _ = point("flock")
-                .map(|()| unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) });
+            // It does not fail for the whole of a file that is open.
+            let _ = set_lock(&self.file, libc::F_UNLCK);
         }
     }
 }
 
-fn open_private(path: &Path, options: &mut OpenOptions) -> Result<File, OsError> {
-    let refused = |call, source| OsError::new(call, path.display().to_string(), source);
-    let options =
-        options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
-    let file = file::open(path, options).map_err(|source| refused("open", source))?;
-    let meta = file::metadata(&file).map_err(|source| refused("fstat", source))?;
-    let user = effective_user();
-    if !meta.is_file() || meta.uid() != user || meta.nlink() > 1 {
-        let what = format!(
-            "not a plain file of user {user}: owner {}, mode {:o}, {} links",
-            meta.uid(),
-            meta.mode(),
-            meta.nlink()
-        );
-        return Err(refused("open", io::Error::new(io::ErrorKind::PermissionDenied, what)));
-    }
-    Ok(file)
+fn request(kind: libc::c_int) -> libc::flock {
+    // SAFETY: all zeros is a value: the whole file, from its start.
+    let mut request: libc::flock = unsafe { std::mem::zeroed() };
+    request.l_type = kind as libc::c_short;
+    request.l_whence = libc::SEEK_SET as libc::c_short;
+    request
 }
 
-/// Reads at most `limit` bytes of a private file; empty where there is none.
-///
-/// # Errors
-/// If it cannot be opened or read, is a symbolic link, or is somebody else's.
-pub fn read_private(path: &Path, limit: u64) -> Result<Vec<u8>, OsError> {
-    let opened = match open_private(path, OpenOptions::new().read(true)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        other => other?,
-    };
-    file::read_some(opened, limit)
-        .map_err(|source| OsError::new("read", path.display().to_string(), source))
+fn set_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
+    let request = request(kind);
+    // SAFETY: the kernel reads the local.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const request) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
-/// Replaces a private file as a whole: a reader sees the old bytes or the new ones.
-///
-/// # Errors
-/// If the new file cannot be made, written or put in the old one's place.
-pub fn replace_private(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
-    let new = path.with_extension("new");
-    let refused = |call, source| OsError::new(call, new.display().to_string(), source);
-    file::remove(&new).map_err(|source| refused("unlink", source))?;
-    let mut opened = open_private(&new, OpenOptions::new().write(true).create_new(true))?;
-    let written = file::write(&mut opened, bytes)
-        .map_err(|source| refused("write", source))
-        .and_then(|()| file::rename(&new, path).map_err(|source| refused("rename", source)));
-    if written.is_err() {
-        // Where that fails too the next replacement removes it.
-        let _ = file::remove(&new);
+/// Who has the lock, in words.
+fn holder(file: &File) -> String {
+    let mut request = request(libc::F_WRLCK);
+    // SAFETY: the kernel fills the local.
+    let told = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut request) };
+    if told == -1 || libc::c_int::from(request.l_type) == libc::F_UNLCK {
+        return "a process that has just freed it".to_owned();
     }
-    written
+    match request.l_pid {
+        0 => "a process of another namespace".to_owned(),
+        pid => {
+            let name = file::read_text(Path::new(&format!("/proc/{pid}/comm")));
+            let name = name.map_or_else(|_| String::new(), |name| format!(" ({})", name.trim()));
+            format!("process {pid}{name}")
+        }
+    }
 }
+
+fn thread() -> u32 {
+    // SAFETY: always succeeds, takes nothing.
+    unsafe { libc::gettid() }.unsigned_abs()
+}
+
+#[cfg(test)]
+mod tests;

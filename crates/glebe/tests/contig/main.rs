@@ -1,9 +1,8 @@
 //! Contiguous memory through its public face: as root, as nobody, in a small cgroup, killed.
 //!
 //! Other processes may use the hugetlb pools at the same time. What is asserted of a pool is its
-//! *base*: the pages it has less those in the record of claims, read under the lock file; whoever
-//! keeps to the lock leaves that alone. Others may not, so a base that moved is read again after
-//! doing the same once more.
+//! *base*: its persistent pages, read under the lock, which all that keep to the lock leave alone.
+//! Others may not, so a base that moved is read again after doing the same once more.
 //!
 //! # Safety
 //! fork and waitpid only, in a process that runs one test.
@@ -15,9 +14,6 @@ mod plans;
 mod pool;
 mod reserve;
 mod use_all;
-
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 
 use glebe::contig::{Contig, Error, Proof, Source};
 use glebe::sys::page_size;
@@ -107,55 +103,9 @@ fn the_pool_is_as_before_after_a_drop_and_after_a_failure() {
 }
 
 #[test]
-fn a_process_that_dropped_all_has_no_claim_left() {
-    if is_child() {
-        let machine = Machine::privileged().unwrap();
-        let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(16)).unwrap();
-        assert_eq!(machine.claimed_by(std::process::id()), memory.grown_by());
-        drop(memory);
-        assert_eq!(machine.claimed_by(std::process::id()), 0);
-        return;
-    }
-    if Machine::privileged().is_some() {
-        assert!(passes(&mut child_of("a_process_that_dropped_all_has_no_claim_left")));
-    }
-}
-
-#[test]
-fn what_a_killed_process_added_is_given_back_by_the_next() {
-    if is_child() {
-        let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(16)).unwrap();
-        println!("grown by {}", memory.grown_by());
-        loop {
-            std::thread::park();
-        }
-    }
-    let Some(machine) = Machine::privileged() else { return };
-    machine.base_is_kept(|| {
-        let mut child = child_of("what_a_killed_process_added_is_given_back_by_the_next")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let grown = lines.find_map(|line| {
-            // The harness prints the test's name on the same line.
-            line.unwrap().rsplit_once("grown by ")?.1.parse::<u64>().ok()
-        });
-        let claimed = machine.claimed_by(child.id());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(Some(claimed), grown);
-        drop(Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(2)).unwrap());
-        assert_eq!(machine.claimed_by(child.id()), 0);
-    });
-}
-
-#[test]
 fn a_forked_child_neither_gives_back_nor_unmaps() {
     if is_child() {
-        let machine = Machine::privileged().unwrap();
         let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(4)).unwrap();
-        let claimed = machine.claimed_by(std::process::id());
         // SAFETY: no other thread of this process holds a lock that the child would need: the
         // test runs alone in it.
         let pid = unsafe { libc::fork() };
@@ -169,7 +119,6 @@ fn a_forked_child_neither_gives_back_nor_unmaps() {
         // SAFETY: writes to a local.
         unsafe { libc::waitpid(pid, &mut status, 0) };
         assert_eq!(status, 0);
-        assert_eq!(machine.claimed_by(std::process::id()), claimed);
         memory.mapping().write(Bytes::ZERO, &[1]);
         assert_eq!(memory.verify().unwrap(), []);
         return;
@@ -180,7 +129,7 @@ fn a_forked_child_neither_gives_back_nor_unmaps() {
 }
 
 #[test]
-fn nobody_gets_what_can_be_had_and_no_more_is_claimed() {
+fn nobody_gets_what_can_be_had_and_no_more_is_told() {
     use std::os::unix::process::CommandExt;
     if is_child() {
         assert_eq!(effective_user(), NOBODY);
@@ -209,7 +158,7 @@ fn nobody_gets_what_can_be_had_and_no_more_is_claimed() {
         println!("skipped: only root can become nobody");
         return;
     }
-    let mut child = child_of("nobody_gets_what_can_be_had_and_no_more_is_claimed");
+    let mut child = child_of("nobody_gets_what_can_be_had_and_no_more_is_told");
     child.uid(NOBODY).gid(NOBODY);
     match child.status() {
         Ok(status) => assert!(status.success()),

@@ -1,4 +1,4 @@
-//! What a process holds: mappings, descriptors, threads, pages claimed of the pool.
+//! What a process holds: mappings, descriptors, threads, huge pages.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ pub struct Footing {
     mappings: usize,
     descriptors: usize,
     threads: usize,
-    /// Pages that the record of claims has for this process.
-    claimed: u64,
+    /// KiB of hugetlb pages.
+    hugetlb: u64,
 }
 
 /// Keeps allocations in one heap and out of mappings of their own, which come and go.
@@ -51,7 +51,7 @@ impl Footing {
             mappings: ours.count(),
             descriptors: count("/proc/self/fd"),
             threads: running(),
-            claimed: claimed(),
+            hugetlb: hugetlb(),
         }
     }
 
@@ -73,17 +73,8 @@ pub fn running() -> usize {
     fs::read_dir("/proc/self/task").unwrap().count()
 }
 
-/// The record is replaced as a whole, so that it can be read without the lock.
-fn claimed() -> u64 {
-    let text = fs::read_to_string("/run/lock/glebe-hugetlb.claims").unwrap_or_default();
-    let own = format!("{} ", std::process::id());
-    let of_this = text.lines().filter(|line| line.starts_with(&own));
-    let pages = |line: &str| {
-        let mut fields = line.split(' ').skip(4);
-        let pages: u64 = fields.next()?.parse().ok()?;
-        // A change that is not settled yet is held too.
-        let change: i64 = fields.nth(1)?.parse().ok()?;
-        Some(pages + change.unsigned_abs())
-    };
-    of_this.filter_map(pages).sum()
+fn hugetlb() -> u64 {
+    let text = fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("HugetlbPages:"));
+    line.unwrap().trim().strip_suffix(" kB").unwrap().trim().parse().unwrap()
 }

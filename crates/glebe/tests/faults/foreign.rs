@@ -7,7 +7,7 @@ use std::env;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use glebe::contig::{with_pools_locked, SetAside, Source};
+use glebe::contig::{grow_pool, shrink_pool, PoolLock, Source};
 
 const MARK: &str = "GLEBE_FAULTS_FOREIGN_PAGES";
 const SET_ASIDE: &str = "set aside: ";
@@ -40,19 +40,14 @@ impl ForeignPages {
         println!("skipped: {what}");
         None
     }
-
-    /// The number of the process that has them.
-    pub fn holder(&self) -> u32 {
-        self.child.id()
-    }
 }
 
 impl Drop for ForeignPages {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
-        // What this process could not give back while faults were armed.
-        let _ = with_pools_locked(|| ());
+        // Closes what this process could not close while faults were armed.
+        let _ = PoolLock::acquire();
     }
 }
 
@@ -61,8 +56,11 @@ pub fn was_child() -> bool {
     let Some(pages) = env::var_os(MARK) else { return false };
     let pages = pages.to_str().unwrap().parse().unwrap();
     let Source::Hugetlb(size) = Source::HUGETLB_2M else { unreachable!() };
-    let aside = SetAside::new(size, pages);
-    println!("{SET_ASIDE}{}", aside.as_ref().err().map_or(ALL.to_owned(), ToString::to_string));
+    let grown = grow_pool(size, pages, false);
+    println!("{SET_ASIDE}{}", grown.as_ref().err().map_or(ALL.to_owned(), ToString::to_string));
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    if let Ok(grown) = grown {
+        shrink_pool(size, grown.added + grown.absorbed).unwrap();
+    }
     true
 }

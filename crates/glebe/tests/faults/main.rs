@@ -3,7 +3,7 @@
 //! of a pool's of objects.
 //!
 //! Whatever fails, a call succeeds or says what was refused, no byte is wrong, and nothing is
-//! left: no mapping, descriptor or thread, no page of the pool, no line in the record of claims.
+//! left: no mapping, descriptor or thread, no page of the pool.
 //! Where it was the give-back itself that failed, the next reserve makes up for it, and the test
 //! makes one to see that. One fault at a time, and then faults that last: of the one call, as
 //! where a filter denies it, and of every call.

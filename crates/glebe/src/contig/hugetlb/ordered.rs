@@ -13,7 +13,7 @@
 //!
 //! Counts and frames are huge pages.
 
-use super::{machine_available, Builder, Order, PoolLock, Reporter};
+use super::{machine_available, Builder, Order, Reporter};
 use crate::contig::order::{fewest_runs, Plan};
 use crate::contig::{runs, Error, Run};
 use crate::error::OsError;
@@ -53,13 +53,9 @@ struct Held {
 
 impl Builder<'_> {
     /// As few runs as the pages that were looked at allow, ascending.
-    pub(super) fn map_in_order(
-        &mut self,
-        lock: &PoolLock,
-        reporter: &mut Reporter<'_>,
-    ) -> Result<Mapping, Error> {
+    pub(super) fn map_in_order(&mut self, reporter: &mut Reporter<'_>) -> Result<Mapping, Error> {
         for attempt in 1.. {
-            let mut held = self.search(lock, reporter)?;
+            let mut held = self.search(reporter)?;
             let plan = self.plan(&held);
             let planned = plan.runs;
             if held.came_so(self.pages) {
@@ -67,10 +63,9 @@ impl Builder<'_> {
             }
             let stretches = held.stretches(&plan, self.pages, self.pool.size());
             if !self.request.mappable && stretches.len() <= STRETCHES_MAX {
-                return self.moved(held, &stretches, lock, reporter);
+                return self.moved(held, &stretches, reporter);
             }
-            held.give_back(&plan)?;
-            let mapping = self.take()?;
+            let mapping = self.taken_again(held, &plan)?;
             self.fill(&mapping, Order::Strict, reporter)?;
             let (runs, _) = runs::read(&mapping, self.pool.size())?;
             let ascend = runs.is_sorted_by_key(|run| run.pfn);
@@ -83,8 +78,7 @@ impl Builder<'_> {
     }
 
     /// Takes pages, and more where longer runs are wanted than those make.
-    fn search(&mut self, lock: &PoolLock, reporter: &mut Reporter<'_>) -> Result<Held, Error> {
-        self.require_pages(Some(lock))?;
+    fn search(&mut self, reporter: &mut Reporter<'_>) -> Result<Held, Error> {
         let size = self.pool.size();
         let wanted = self.request.run.map_or(0, |run| run.pages_up(size).get()).min(self.pages);
         let share = (self.pages / SPARE_SHARE).max(SPARE_MIN);
@@ -92,25 +86,26 @@ impl Builder<'_> {
         let is_search = wanted > 0 || searched > 0 || self.request.for_runs;
         let mut spare = if is_search && size.bytes() < SPARE_BELOW { share } else { 0 };
         spare = spare.max(searched);
-        let first = self.obtainable(lock, self.pages.saturating_add(spare))?.max(self.pages);
         let mut held = Held::default();
-        self.extend(&mut held, first, reporter)?;
+        let needed = self.take(self.pages)?;
+        self.extend(&mut held, needed, reporter)?;
+        if let Some(more) = self.take_some(spare)? {
+            self.extend(&mut held, more, reporter)?;
+        }
         let mut larger = if is_search { self.larger_pool() } else { None };
         for _ in 1..ATTEMPTS {
             let plan = self.plan(&held);
             let is_better = |larger: &Larger| plan.runs as u64 > larger.pages;
             let mut more = match larger.take().filter(is_better) {
-                Some(larger) => self.split_larger(lock, larger)?.min(self.pages),
-                None => 0,
+                Some(larger) => self.take_split(&larger)?,
+                None => None,
             };
-            if more == 0 && (plan.longest as u64) < wanted {
+            if more.is_none() && (plan.longest as u64) < wanted {
                 let next = spare.max(share).saturating_mul(4);
-                more = self.obtainable(lock, next - spare)?;
+                more = self.take_some(next - spare)?;
                 spare = next;
             }
-            if more == 0 {
-                break;
-            }
+            let Some(more) = more else { break };
             self.extend(&mut held, more, reporter)?;
         }
         Ok(held)
@@ -120,18 +115,16 @@ impl Builder<'_> {
         fewest_runs(&held.frames, usize::try_from(self.pages).unwrap_or(usize::MAX))
     }
 
-    /// Takes `pages` more in hand.
+    /// Populates `mapping` and takes its pages in hand.
     fn extend(
         &self,
         held: &mut Held,
-        pages: u64,
+        mapping: Mapping,
         reporter: &mut Reporter<'_>,
     ) -> Result<(), Error> {
-        let size = self.pool.size();
-        let len = Pages::new(pages).bytes(size);
-        let mapping = self.mapped(len)?;
+        let (size, len) = (self.pool.size(), mapping.len());
         // Threads that draw from the pool in turn leave no two pages side by side as they were.
-        let few = usize::try_from(pages).is_ok_and(|pages| pages <= STRETCHES_MAX);
+        let few = len.pages_up(size).get() <= STRETCHES_MAX as u64;
         let order = if few || self.request.mappable { Order::Any } else { Order::Strict };
         self.fill(&mapping, order, reporter)?;
         let entries = Pagemap::open()?.entries(mapping.addr(), len, size)?;
@@ -150,19 +143,49 @@ impl Builder<'_> {
         &mut self,
         held: Held,
         stretches: &[Stretch],
-        lock: &PoolLock,
         reporter: &mut Reporter<'_>,
     ) -> Result<Mapping, Error> {
         match Mapping::gathered(held.parts, stretches, self.pool.size()) {
             Ok(mapping) => return Ok(mapping),
             Err(error) => {
-                self.notes.push(format!("hugetlb {}: not put in order: {error}", self.size()));
+                let size = self.pool.size().bytes();
+                self.notes.push(format!("hugetlb {size}: not put in order: {error}"));
             }
         }
-        self.require_pages(Some(lock))?;
-        let mapping = self.take()?;
+        let mapping = self.take(self.pages)?;
         self.fill(&mapping, Order::Strict, reporter)?;
         Ok(mapping)
+    }
+
+    /// Frees the pages in hand and maps those that are kept once more, to be populated in order.
+    /// Where the pool cannot be locked, they are mapped as they come.
+    fn taken_again(&mut self, mut held: Held, plan: &Plan) -> Result<Mapping, Error> {
+        let pages = self.pages;
+        let kept = held.frames.len().saturating_sub(usize::try_from(pages).unwrap_or(usize::MAX));
+        let (others, kept) = plan.give_back.split_at(kept);
+        let lock = match self.may_change.then(|| self.lock()) {
+            Some(Ok(lock)) => lock,
+            refused => {
+                let why = refused.and_then(Result::err).map_or(String::new(), |e| format!(": {e}"));
+                let size = self.pool.size().bytes();
+                self.notes.push(format!("hugetlb {size}: not put in order{why}"));
+                held.give_back(others)?;
+                held.give_back(kept)?;
+                return self.take(pages);
+            }
+        };
+        // While some pages are surplus, those that are not wanted leave the pool.
+        held.give_back(others)?;
+        let taken = lock.with_pages(&self.pool, 0, |_| {
+            held.give_back(kept)?;
+            self.mapped(pages).map_err(|error| self.short(pages, error))
+        });
+        drop(lock);
+        match taken {
+            // Somebody else was quicker.
+            Err(Error::PoolShort { .. }) => self.take(pages),
+            taken => taken,
+        }
     }
 
     /// The pool whose pages split into pages of this size, if it may be grown.
@@ -175,14 +198,23 @@ impl Builder<'_> {
         Some(Larger { pages: self.len.pages_up(pool.size()).get(), pool })
     }
 
-    /// Grows the pool by contiguous pages, where the machine's memory is enough; by how many.
-    fn split_larger(&mut self, lock: &PoolLock, larger: Larger) -> Result<u64, Error> {
+    /// Pages that come of splitting larger ones, where the machine's memory is enough for those.
+    fn take_split(&mut self, larger: &Larger) -> Result<Option<Mapping>, Error> {
         let needed = Pages::new(larger.pages).checked_bytes(larger.pool.size());
         let free = machine_available()?;
         if needed.is_none_or(|needed| needed > free) || self.gate.check(self.len).is_err() {
-            return Ok(0);
+            return Ok(None);
         }
-        Ok(self.claim.grow_by_demotion(lock, larger.pool, larger.pages)?)
+        let lock = self.lock()?;
+        let pages = self.pages;
+        let mapping = lock.with_split(&self.pool, &larger.pool, larger.pages, |came| match came
+            .min(pages)
+        {
+            0 => Ok(None),
+            pages => self.mapped(pages).map(Some),
+        })?;
+        self.grew |= mapping.is_some();
+        Ok(mapping)
     }
 
     fn note_order(&mut self, runs: &[Run], planned: usize) {
@@ -190,7 +222,7 @@ impl Builder<'_> {
             self.notes.push(format!(
                 "hugetlb {}: {} runs where {planned} were possible; somebody else drew from the \
                  pool during {ATTEMPTS} attempts",
-                self.size(),
+                self.pool.size().bytes(),
                 runs.len()
             ));
         }
@@ -211,9 +243,9 @@ impl Held {
         Stretch::of_pages(kept.map(|n| self.places[*n]), size)
     }
 
-    /// Gives the pages back so that the pool hands out those kept first and ascending.
-    fn give_back(mut self, plan: &Plan) -> Result<(), OsError> {
-        for n in &plan.give_back {
+    /// Gives pages back, by index, in that order.
+    fn give_back(&mut self, pages: &[usize]) -> Result<(), OsError> {
+        for n in pages {
             let (part, index) = self.places[*n];
             self.parts[part].discard(usize::try_from(index).unwrap_or(usize::MAX))?;
         }

@@ -1,15 +1,9 @@
 //! The protocol on a fixture: pools that are plain files, so that the machine's are left alone.
-//! A fixture never grows by itself; `Counts` are what a test wrote or the claim asked for.
-//!
-//! # Safety
-//! fork and waitpid only; the child does what is tested and leaves by _exit.
-#![allow(unsafe_code)]
+//! A fixture never grows by itself; its counters are what a test or the lock's holder wrote.
 
 use std::fs;
 
 use super::*;
-use crate::sys::child::in_child;
-use crate::units::Bytes;
 
 struct Fixture {
     root: PathBuf,
@@ -25,12 +19,13 @@ impl Fixture {
         let root = std::env::temp_dir().join(format!("glebe-pool-{}-{name}", std::process::id()));
         let pools = root.join("pools");
         fs::create_dir_all(pools.join("hugepages-2048kB")).unwrap();
-        let place = Place { pools, locks: vec![root.join("missing/lock"), root.join("lock")] };
-        let fixture = Self { root, place };
+        let locks = vec![root.join("not/there/lock"), root.join("own/lock")];
+        let fixture = Self { root, place: Place { pools, locks } };
         fixture.set("nr_hugepages", total);
         fixture.set("free_hugepages", free);
         fixture.set("resv_hugepages", 0);
         fixture.set("surplus_hugepages", 0);
+        fixture.set("nr_overcommit_hugepages", 0);
         fixture
     }
 
@@ -39,22 +34,21 @@ impl Fixture {
         fs::write(path, format!("{value}\n")).unwrap();
     }
 
-    fn total(&self) -> u64 {
-        self.place.pool(size()).unwrap().counts().unwrap().total
+    fn get(&self, name: &str) -> u64 {
+        let path = self.place.pools.join("hugepages-2048kB").join(name);
+        fs::read_to_string(path).unwrap().trim().parse().unwrap()
     }
 
-    fn claim(&self) -> PoolClaim {
-        PoolClaim::new(self.place.pool(size()).unwrap(), self.place.clone())
+    fn pool(&self) -> Pool {
+        self.place.pool(size()).unwrap()
     }
 
-    fn record(&self) -> Vec<Claim> {
-        let text = fs::read(self.root.join("lock.claims")).unwrap();
-        claims::parse(&text, &boot_id().unwrap()).0
+    fn lock(&self) -> PoolLock {
+        self.try_lock().unwrap()
     }
 
-    fn write_record(&self, claims: &[Claim]) {
-        let text = claims::format(claims, &boot_id().unwrap());
-        replace_private(&self.root.join("lock.claims"), text.as_bytes()).unwrap();
+    fn try_lock(&self) -> Result<PoolLock, OsError> {
+        PoolLock::of(&self.place, Duration::from_secs(20))
     }
 }
 
@@ -64,140 +58,101 @@ impl Drop for Fixture {
     }
 }
 
-fn key(process: Process, number: u64) -> Key {
-    Key { process, size: size(), number }
-}
-
-fn ended(pages: u64) -> Claim {
-    Claim { pages, ..Claim::new(key(Process::this().unwrap().none(), 0)) }
+fn window(counter: Counter, before: u64, by: u64) -> Window {
+    Window { size: size(), counter, before, by }
 }
 
 #[test]
-fn two_claims_give_back_what_each_added() {
-    let pool = Fixture::new("two", 10, 100);
-    let (mut a, mut b) = (pool.claim(), pool.claim());
-    {
-        let lock = PoolLock::acquire(&pool.place).unwrap();
-        assert_eq!(a.grow(&lock, 32).unwrap(), 32);
-        assert_eq!(b.grow(&lock, 5).unwrap(), 5);
-        assert_eq!(b.shrink(&lock, 2).unwrap(), 2);
-    }
-    let recorded = || pool.record().iter().map(|claim| claim.pages).sum::<u64>();
-    assert_eq!((pool.total(), recorded()), (45, 35));
-    drop(a);
-    assert_eq!((pool.total(), recorded()), (13, 3));
-    drop(b);
-    assert_eq!((pool.total(), pool.record().len()), (10, 0));
-}
-
-#[test]
-fn only_free_pages_are_given_back_and_the_rest_when_it_is_free() {
-    let pool = Fixture::new("busy", 0, 100);
-    let mut claim = pool.claim();
-    claim.grow(&PoolLock::acquire(&pool.place).unwrap(), 10).unwrap();
-    pool.set("free_hugepages", 7);
-    pool.set("resv_hugepages", 3);
-    drop(claim);
-    assert_eq!(pool.total(), 6, "four were free and promised to nobody");
-    assert_eq!(pool.record()[0].pages, 6);
-    pool.set("free_hugepages", 9);
-    drop(PoolLock::acquire(&pool.place).unwrap());
-    assert_eq!((pool.total(), pool.record().len()), (0, 0));
-}
-
-#[test]
-fn a_forked_child_gives_nothing_back() {
-    let pool = Fixture::new("forked", 0, 100);
-    let mut claim = pool.claim();
-    claim.grow(&PoolLock::acquire(&pool.place).unwrap(), 10).unwrap();
-    let recorded = pool.record();
-    let mut claim = Some(claim);
-    // SAFETY: see the head of the file.
-    let left = unsafe {
-        in_child(|| {
-            drop(claim.take());
-            true
-        })
-    };
-    assert!(left);
-    assert_eq!((pool.total(), pool.record()), (10, recorded));
-    drop(claim);
-    assert_eq!((pool.total(), pool.record().len()), (0, 0));
-}
-
-#[test]
-fn a_pool_that_somebody_emptied_is_left_at_zero() {
-    let pool = Fixture::new("emptied", 0, 100);
-    let mut claim = pool.claim();
-    claim.grow(&PoolLock::acquire(&pool.place).unwrap(), 10).unwrap();
-    pool.set("nr_hugepages", 0);
-    pool.set("free_hugepages", 0);
-    drop(claim);
-    assert_eq!(pool.total(), 0);
-    drop(PoolLock::acquire(&pool.place).unwrap());
-    assert_eq!(pool.total(), 0);
-}
-
-#[test]
-fn surplus_pages_are_not_counted_as_added() {
-    let pool = Fixture::new("surplus", 10, 100);
+fn the_limit_is_raised_for_the_moment_of_a_mapping() {
+    let pool = Fixture::new("surplus", 10, 10);
     pool.set("surplus_hugepages", 4);
-    let mut claim = pool.claim();
-    claim.grow(&PoolLock::acquire(&pool.place).unwrap(), 3).unwrap();
-    // The kernel would lower the surplus; the file of the fixture stays: 9 - 4 persistent.
-    assert_eq!(pool.total(), 9);
-    assert_eq!(claim.pages(), 0);
+    for (had, during) in [(0, 7), (5, 7), (100, 100)] {
+        pool.set("nr_overcommit_hugepages", had);
+        let seen = pool
+            .lock()
+            .with_surplus(size(), 3, || Ok::<_, OsError>(pool.get("nr_overcommit_hugepages")));
+        assert_eq!((seen.unwrap(), pool.get("nr_overcommit_hugepages")), (during, had));
+    }
 }
 
 #[test]
-fn what_an_ended_process_added_is_given_back_once() {
-    let pool = Fixture::new("ended", 20, 100);
-    let alive = Claim { pages: 4, ..Claim::new(key(Process::this().unwrap(), u64::MAX)) };
-    pool.write_record(&[ended(5), alive]);
-    drop(PoolLock::acquire(&pool.place).unwrap());
-    assert_eq!((pool.total(), pool.record()), (15, vec![alive]));
-    drop(PoolLock::acquire(&pool.place).unwrap());
-    assert_eq!(pool.total(), 15);
+fn pages_are_added_and_taken_off_by_the_same_difference() {
+    let pool = Fixture::new("pages", 10, 100);
+    let lock = pool.lock();
+    let came = lock.with_pages(&pool.pool(), 3, |came| {
+        assert_eq!(pool.get("nr_hugepages"), 13);
+        pool.set("nr_hugepages", 18); // somebody else adds five
+        Ok::<_, OsError>(came)
+    });
+    assert_eq!((came.unwrap(), pool.get("nr_hugepages")), (3, 15));
+    let kept = lock.keep_pages(&pool.pool(), 2).unwrap();
+    assert_eq!((kept, pool.get("nr_hugepages")), (2, 17));
+    assert_eq!(lock.read().unwrap().0, []);
 }
 
 #[test]
-fn an_ended_change_is_settled_before_it_is_given_back() {
-    let pool = Fixture::new("unsettled", 20, 100);
-    // Killed between the growth by 6 and the note of it.
-    pool.write_record(&[Claim { before: 14, change: 6, ..ended(0) }]);
-    drop(PoolLock::acquire(&pool.place).unwrap());
-    assert_eq!(pool.total(), 14);
-    // Killed between the note of a growth by 6 and the growth.
-    pool.write_record(&[Claim { before: 14, change: 6, ..ended(0) }]);
-    drop(PoolLock::acquire(&pool.place).unwrap());
-    assert_eq!(pool.total(), 14);
+fn a_body_that_panics_or_fails_leaves_the_pool_as_it_was() {
+    let pool = Fixture::new("panic", 10, 100);
+    let lock = pool.lock();
+    let body = || lock.with_pages(&pool.pool(), 3, |_| -> Result<(), OsError> { panic!("here") });
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err());
+    assert_eq!(pool.get("nr_hugepages"), 10);
+    let refused = lock.with_surplus(size(), 3, || lock.with_surplus(size(), 8, || lock.read()));
+    assert_eq!(refused.unwrap().0.len(), 2, "one inside the other");
+    assert_eq!((pool.get("nr_overcommit_hugepages"), lock.read().unwrap().0.len()), (0, 0));
+}
+
+#[test]
+fn a_window_of_a_killed_process_is_closed_by_the_next() {
+    let pool = Fixture::new("killed", 20, 100);
+    pool.set("nr_overcommit_hugepages", 9);
+    let windows = [
+        window(Counter::Overcommit, 5, 4),
+        window(Counter::Pages, 12, 3), // before the one that was opened inside it
+        window(Counter::Pages, 15, 6), // one of six had not come
+    ];
+    pool.lock().write(&windows).unwrap();
+    let lock = pool.lock();
+    assert_eq!(lock.notes().len(), 3, "{:?}", lock.notes());
+    assert_eq!((pool.get("nr_hugepages"), pool.get("nr_overcommit_hugepages")), (12, 5));
+    drop(lock);
+    assert!(pool.lock().notes().is_empty());
+    assert_eq!(pool.get("nr_hugepages"), 12);
 }
 
 #[test]
 fn a_garbled_record_takes_nothing_and_is_told() {
     let pool = Fixture::new("garbled", 20, 20);
-    let mut text = claims::format(&[ended(21)], &boot_id().unwrap()).into_bytes();
-    text.extend(b"1 2 3\n\xff\xfe\n");
-    replace_private(&pool.root.join("lock.claims"), &text).unwrap();
-    let lock = PoolLock::acquire(&pool.place).unwrap();
-    assert_eq!(pool.total(), 20);
-    assert_eq!(lock.notes().len(), 3, "{:?}", lock.notes());
+    let mut text = window::format(&[window(Counter::Pages, 20, 5)], &boot_id().unwrap());
+    text += "1 2 3\n?\n";
+    pool.lock().locked.set_record(text.as_bytes()).unwrap();
+    let lock = pool.lock();
+    assert_eq!((pool.get("nr_hugepages"), lock.notes().len()), (20, 3), "{:?}", lock.notes());
     drop(lock);
-    assert!(PoolLock::acquire(&pool.place).unwrap().notes().is_empty());
+    assert!(pool.lock().notes().is_empty());
 }
 
 #[test]
-fn a_lock_through_a_link_or_with_two_names_is_refused() {
+fn a_lock_that_somebody_else_could_have_made_is_refused() {
     let pool = Fixture::new("links", 20, 20);
-    let (lock, other) = (pool.root.join("lock"), pool.root.join("other"));
+    let (lock, other) = (pool.root.join("own/lock"), pool.root.join("other"));
+    fs::create_dir(pool.root.join("own")).unwrap();
     fs::write(&other, "").unwrap();
     std::os::unix::fs::symlink(&other, &lock).unwrap();
-    assert!(PoolLock::acquire(&pool.place).is_err());
+    assert!(pool.try_lock().is_err());
     fs::remove_file(&lock).unwrap();
     fs::hard_link(&other, &lock).unwrap();
-    assert!(PoolLock::acquire(&pool.place).is_err());
-    fs::remove_file(&other).unwrap();
-    assert!(PoolLock::acquire(&pool.place).is_ok());
+    assert!(pool.try_lock().is_err());
+    fs::remove_file(&lock).unwrap();
+    let mode = |mode| {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(pool.root.join("own"), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(0o777);
+    let error = pool.try_lock().unwrap_err();
+    assert!(error.to_string().contains("mode 40777"), "{error}");
+    mode(0o755);
+    assert!(pool.try_lock().is_ok());
 }
 
 #[test]
@@ -207,19 +162,17 @@ fn holders_exclude_each_other() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..10 {
-                    let mut claim = pool.claim();
-                    claim.grow(&PoolLock::acquire(&pool.place).unwrap(), 3).unwrap();
-                    assert_eq!(claim.pages(), 3);
+                    let came = pool.lock().with_pages(&pool.pool(), 3, Ok::<_, OsError>);
+                    assert_eq!(came.unwrap(), 3);
                 }
             });
         }
     });
-    assert_eq!((pool.total(), pool.record().len()), (0, 0));
-    assert_eq!(size().bytes(), Bytes::mib(2));
+    assert_eq!(pool.get("nr_hugepages"), 0);
 }
 
 #[test]
-fn a_demotion_that_the_kernel_does_not_make_leaves_both_pools_as_they_were() {
+fn a_split_that_the_kernel_does_not_make_leaves_both_pools_as_they_were() {
     let pool = Fixture::new("demote", 3, 100);
     let large = pool.place.pools.join("hugepages-1048576kB");
     fs::create_dir(&large).unwrap();
@@ -235,17 +188,13 @@ fn a_demotion_that_the_kernel_does_not_make_leaves_both_pools_as_they_were() {
     }
     let larger = pool.place.pool(PageSize::new(1 << 30).unwrap()).unwrap();
     assert_eq!(larger.demote_size(), Some(size()));
-    let mut claim = pool.claim();
-    {
-        let lock = PoolLock::acquire(&pool.place).unwrap();
-        assert_eq!(claim.grow_by_demotion(&lock, larger.clone(), 4).unwrap(), 0);
-    }
-    assert_eq!((pool.total(), larger.counts().unwrap().total), (3, 2));
-    assert_eq!((pool.record().len(), claim.pages()), (0, 0));
+    let came = pool.lock().with_split(&pool.pool(), &larger, 4, Ok::<_, OsError>);
+    assert_eq!(came.unwrap(), 0);
+    assert_eq!((pool.get("nr_hugepages"), larger.counts().unwrap().total), (3, 2));
 }
 
 #[test]
-fn a_demotion_gives_contiguous_pages_and_all_are_given_back() {
+fn a_split_gives_contiguous_pages_and_all_are_given_back() {
     let place = Place::machine();
     let (Some(small), Some(large)) =
         (place.pool(size()), place.pool(PageSize::new(1 << 30).unwrap()))
@@ -257,18 +206,19 @@ fn a_demotion_gives_contiguous_pages_and_all_are_given_back() {
         println!("skipped: the pools cannot be changed, or 1 GiB pages not split");
         return;
     }
-    let mut claim = PoolClaim::new(small.clone(), place.clone());
-    let lock = PoolLock::acquire(&place).unwrap();
-    let before = (small.counts().unwrap().persistent(), large.counts().unwrap().persistent());
-    let added = claim.grow_by_demotion(&lock, large.clone(), 1).unwrap();
-    let between = (small.counts().unwrap().persistent(), large.counts().unwrap().persistent());
-    let back = claim.shrink(&lock, added).unwrap();
-    let after = (small.counts().unwrap().persistent(), large.counts().unwrap().persistent());
-    drop(lock);
-    if added == 0 {
-        println!("skipped: no page of 1 GiB could be had");
-        return;
-    }
-    println!("pages before {before:?}, between {between:?}, after {after:?}");
-    assert_eq!((added, back, claim.pages()), (512, 512, 0));
+    let persistent = || [&small, &large].map(|pool| pool.counts().unwrap().persistent());
+    // Who does not keep to the lock may change the pools meanwhile; mostly nobody does.
+    let is_kept = |_| {
+        let lock = PoolLock::acquire().unwrap();
+        let before = persistent();
+        let came = lock.with_split(&small, &large, 1, Ok::<_, OsError>).unwrap();
+        let after = persistent();
+        println!("{before:?} before, {after:?} after");
+        assert!(came % 512 == 0);
+        if came == 0 {
+            println!("skipped: no page of 1 GiB could be had");
+        }
+        before == after
+    };
+    assert!((0..8).any(is_kept));
 }

@@ -3,18 +3,21 @@
 //! Held pages stay where they are; the free ones between them are *stretches* of the file. More
 //! pages are taken from the machine, and of them and the free ones the longest runs are laid into
 //! the longest stretches: all are given back to the hugetlb pool, those wanted last and in
-//! descending order, and taken again stretch by stretch, since the pool hands out what came last
-//! first. What came out is read, never assumed. It costs the zeroing of every page looked at.
+//! descending order, set aside for the file under the pool's lock and populated stretch by stretch
+//! after, since the pool hands out what came last first. What came out is read, never assumed. It
+//! costs the zeroing of every page looked at.
 //!
 //! Counts and frames are huge pages.
 
+use super::state::State;
 use super::{Inner, StandingPool};
-use crate::contig::pool::{Place, PoolClaim, PoolLock};
+use crate::contig::pool::{Place, PoolLock};
 use crate::contig::populate::machine_available;
-use crate::contig::{runs, Error, Run};
+use crate::contig::{runs, Contig, Error, Run, Source};
+use crate::error::OsError;
 use crate::extent::Extent;
-use crate::mapping::{Mapping, Visibility};
-use crate::sync::lock;
+use crate::mapping::Mapping;
+use crate::sys::hugetlb::Pool;
 use crate::sys::page_size;
 use crate::sys::pagemap::{frames_visible, Entry, Pagemap};
 use crate::units::{Bytes, Pages};
@@ -58,30 +61,18 @@ impl StandingPool {
     /// If memory to keep account of the runs cannot be had.
     pub fn compact(&self, more: Bytes) -> Result<Compaction, Error> {
         let inner = &*self.0;
-        drop(inner.state()?);
+        let mut state = inner.state()?;
         if !frames_visible() {
             return Err(Error::FramesHidden);
         }
-        let holder = PoolLock::acquire(&Place::machine())?;
-        let mut claim = lock(&inner.claim);
         let fixed = || Error::PoolFixed { size: inner.size.bytes() };
-        let claim = claim.as_mut().filter(|claim| claim.may_change()).ok_or_else(fixed)?;
-        let had = claim.pages();
-        let done = inner.exchange(&holder, claim, more);
-        // What was taken for the occasion goes; where that fails the claim's drop tries again.
-        let _ = claim.shrink(&holder, claim.pages().saturating_sub(had));
-        done
+        let pool = Place::machine().pool(inner.size).filter(Pool::is_writable).ok_or_else(fixed)?;
+        inner.exchange(&mut state, &pool, more)
     }
 }
 
 impl Inner {
-    fn exchange(
-        &self,
-        holder: &PoolLock,
-        claim: &mut PoolClaim,
-        more: Bytes,
-    ) -> Result<Compaction, Error> {
-        let mut state = self.state()?;
+    fn exchange(&self, state: &mut State, pool: &Pool, more: Bytes) -> Result<Compaction, Error> {
         // What this needs is had before anything is changed.
         let map = Pagemap::open()?;
         let (runs, proof) = runs::read_by(&map, &self.mapping, self.size)?;
@@ -102,7 +93,7 @@ impl Inner {
         if free == 0 {
             return Ok(nothing);
         }
-        let mut scratch = self.scratch(holder, claim, more)?;
+        let mut scratch = self.scratch(more)?;
         let pages = self.candidates(&map, &stretches, scratch.as_ref())?;
         let frames: Vec<u64> = pages.iter().map(|(frame, _)| *frame).collect();
         let lens: Vec<usize> = stretches.iter().map(|s| s.len() as usize).collect();
@@ -110,10 +101,12 @@ impl Inner {
         if longest_laid(&frames, &lens, &plan) * self.grain() <= longest.get() {
             return Ok(nothing);
         }
-        let given_back = self.give_back(&pages, &plan, scratch.as_mut());
+        let lock = PoolLock::acquire()?;
+        let aside = self.free_and_set_aside(&lock, pool, &pages, &plan, &stretches, &mut scratch);
+        drop(lock);
         let mut filled = Ok(());
         for stretch in &stretches {
-            filled = filled.and(self.fill(&map, *stretch, holder, claim));
+            filled = filled.and(self.fill(&map, *stretch, pool));
         }
         drop(scratch);
         // Also after a failure: what is not there any more, or cannot be seen, is nobody's to take.
@@ -126,10 +119,43 @@ impl Inner {
         let lost = there(state.runs()).saturating_sub(there(&runs));
         let (after, runs_after) = (runs::longest(&runs), runs.len());
         state.renew(runs, proof);
-        given_back.and(filled)?;
+        drop(aside?);
+        filled?;
         let exchanged = Pages::new(free).bytes(self.size);
         let lost = Pages::new(lost).bytes(page_size());
         Ok(Compaction { after, runs_after, exchanged, lost, ..nothing })
+    }
+
+    /// Gives every page back, so that the hugetlb pool hands out those of `plan` in its order, and
+    /// sets as many aside for the stretches: mappings that keep them so.
+    fn free_and_set_aside(
+        &self,
+        lock: &PoolLock,
+        pool: &Pool,
+        pages: &[(u64, At)],
+        plan: &[usize],
+        stretches: &[Extent],
+        scratch: &mut Option<Contig>,
+    ) -> Result<Vec<Mapping>, Error> {
+        let mut wanted = vec![false; pages.len()];
+        plan.iter().for_each(|n| wanted[*n] = true);
+        // While some pages are surplus, those that are not wanted leave the pool.
+        for n in (0..pages.len()).filter(|n| !wanted[*n]) {
+            self.give_back(pages[n].1, scratch)?;
+        }
+        lock.with_pages(pool, 0, |_| {
+            for n in plan.iter().rev() {
+                self.give_back(pages[*n].1, scratch)?;
+            }
+            // Where one is refused somebody else was quicker, and populating finds what is left.
+            Ok(stretches.iter().filter_map(|stretch| self.aside(*stretch).ok()).collect())
+        })
+    }
+
+    /// A mapping of a stretch, for which what is absent is set aside.
+    fn aside(&self, stretch: Extent) -> Result<Mapping, Error> {
+        let [start, len] = [stretch.start(), stretch.len()].map(|n| Pages::new(n).bytes(self.size));
+        Ok(Mapping::window(self.file.as_file(), start, len, self.size)?)
     }
 
     /// Base pages in a huge page.
@@ -138,22 +164,25 @@ impl Inner {
     }
 
     /// Up to `more` bytes of other pages, populated; none where none is to be had.
-    fn scratch(
-        &self,
-        holder: &PoolLock,
-        claim: &mut PoolClaim,
-        more: Bytes,
-    ) -> Result<Option<Mapping>, Error> {
+    fn scratch(&self, more: Bytes) -> Result<Option<Contig>, Error> {
         let half = Bytes::new(machine_available()?.get() / 2);
         let wanted = more.min(half).pages_down(self.size).get();
-        let had = if wanted > 0 { claim.grow(holder, wanted)? } else { 0 };
-        if had == 0 {
+        if wanted == 0 {
             return Ok(None);
         }
-        let len = Pages::new(had).bytes(self.size);
-        let mapping = Mapping::hugetlb(len, self.size, Visibility::PRIVATE)?;
-        mapping.populate(Bytes::ZERO, len)?;
-        Ok(Some(mapping))
+        let source = Source::Hugetlb(self.size);
+        let take = |pages: u64| {
+            let options = Contig::options().source(source).in_order(false);
+            options.map(Pages::new(pages).bytes(self.size))
+        };
+        let taken = match take(wanted) {
+            Err(Error::PoolShort { got, .. }) if got > 0 => take(got.min(wanted)),
+            taken => taken,
+        };
+        match taken {
+            Err(Error::PoolShort { .. } | Error::TooLarge { .. }) => Ok(None),
+            taken => taken.map(Some),
+        }
     }
 
     /// Frame and place of every page that may be laid into the file.
@@ -161,7 +190,7 @@ impl Inner {
         &self,
         map: &Pagemap,
         stretches: &[Extent],
-        scratch: Option<&Mapping>,
+        scratch: Option<&Contig>,
     ) -> Result<Vec<(u64, At)>, Error> {
         let grain = self.grain();
         let mut pages = Vec::new();
@@ -171,7 +200,7 @@ impl Inner {
             let frame = entry.and_then(|entry| entry.frame()).ok_or(Error::FramesHidden)?;
             pages.push((frame.get() / grain, At::File(at)));
         }
-        if let Some(mapping) = scratch {
+        if let Some(Contig { mapping, .. }) = scratch {
             let entries = map.entries(mapping.addr(), mapping.len(), self.size)?;
             for (n, entry) in entries.iter().enumerate() {
                 let frame = entry.frame().ok_or(Error::FramesHidden)?;
@@ -181,50 +210,30 @@ impl Inner {
         Ok(pages)
     }
 
-    /// Gives every page back, so that the hugetlb pool hands out those of `plan` in its order.
-    fn give_back(
-        &self,
-        pages: &[(u64, At)],
-        plan: &[usize],
-        mut scratch: Option<&mut Mapping>,
-    ) -> Result<(), Error> {
-        let mut wanted = vec![false; pages.len()];
-        plan.iter().for_each(|n| wanted[*n] = true);
-        let others = (0..pages.len()).filter(|n| !wanted[*n]);
-        for n in others.chain(plan.iter().rev().copied()) {
-            match (pages[n].1, &mut scratch) {
-                (At::File(at), _) => {
-                    let offset = Pages::new(at).bytes(self.size);
-                    // Nobody holds it while the state is locked, and it is populated by then.
-                    self.file.punch(offset, self.size.bytes())?;
-                }
-                (At::Scratch(at), Some(mapping)) => mapping.discard(at)?,
-                (At::Scratch(_), None) => {}
+    fn give_back(&self, at: At, scratch: &mut Option<Contig>) -> Result<(), OsError> {
+        match (at, scratch) {
+            // Nobody holds it while the state is locked, and it is populated again.
+            (At::File(at), _) => {
+                self.file.punch(Pages::new(at).bytes(self.size), self.size.bytes())
             }
+            (At::Scratch(at), Some(scratch)) => scratch.mapping.discard(at),
+            (At::Scratch(_), None) => Ok(()),
         }
-        Ok(())
     }
 
-    /// Takes pages for a stretch, from its start on; once more where somebody else had drawn from
-    /// the pool, which is grown by what is still absent, as far as the machine has that.
-    pub(super) fn fill(
-        &self,
-        map: &Pagemap,
-        stretch: Extent,
-        holder: &PoolLock,
-        claim: &mut PoolClaim,
-    ) -> Result<(), Error> {
+    /// Populates a stretch, from its start on; once more where somebody else had drawn from the
+    /// pool, which is given what is still absent.
+    pub(super) fn fill(&self, map: &Pagemap, stretch: Extent, pool: &Pool) -> Result<(), Error> {
         let [start, len] = [stretch.start(), stretch.len()].map(|n| Pages::new(n).bytes(self.size));
         if self.mapping.populate(start, len).is_ok() {
             return Ok(());
         }
         let entries = map.entries(self.mapping.addr() + start.as_usize(), len, self.size)?;
         let absent = entries.iter().filter(|entry| **entry == Entry::Absent).count() as u64;
-        let missing = absent.saturating_sub(claim.idle()?);
-        let most = machine_available()?.pages_down(self.size).get();
-        if missing.min(most) > 0 {
-            claim.grow(holder, missing.min(most))?;
-        }
+        let missing = absent.saturating_sub(pool.counts()?.available());
+        let lock = PoolLock::acquire()?;
+        let _aside = lock.with_surplus(self.size, missing, || self.aside(stretch))?;
+        drop(lock);
         Ok(self.mapping.populate(start, len)?)
     }
 }

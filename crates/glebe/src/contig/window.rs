@@ -1,0 +1,151 @@
+//! [`Window`]: a counter of a hugetlb pool that is raised for a moment, written down so that the
+//! next that takes the lock lowers it where the process was killed meanwhile. Pure: text in, text
+//! out.
+//!
+//! One line for each, numbers in decimal, kept in the lock file itself:
+//!
+//! ```text
+//! glebe-hugetlb-windows 1 BOOT_ID
+//! SIZE_BYTES COUNTER BEFORE BY
+//! ```
+//!
+//! `COUNTER` is `pages` or `overcommit`; `BEFORE` its value before, `BY` what was to be added. Only
+//! the holder of the lock has windows: those that are found by the next are nobody's. How far the
+//! change got is told by the counter. Text of another boot, and lines that make no sense, are
+//! passed over.
+
+use crate::units::PageSize;
+
+const HEADER: &str = "glebe-hugetlb-windows 1";
+
+/// What is raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counter {
+    /// The persistent pages, by `nr_hugepages`.
+    Pages,
+    /// The limit on surplus pages, `nr_overcommit_hugepages`.
+    Overcommit,
+}
+
+/// A counter that is raised for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    pub size: PageSize,
+    pub counter: Counter,
+    pub before: u64,
+    pub by: u64,
+}
+
+impl Window {
+    /// What of the change was made, if the counter is `now`: that is to be taken off again.
+    pub fn made(&self, now: u64) -> u64 {
+        now.saturating_sub(self.before).min(self.by)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [size, counter, before, by] = fields[..] else { return None };
+        let counter = match counter {
+            "pages" => Counter::Pages,
+            "overcommit" => Counter::Overcommit,
+            _ => return None,
+        };
+        let size = PageSize::new(size.parse().ok()?)?;
+        Some(Self { size, counter, before: before.parse().ok()?, by: by.parse().ok()? })
+    }
+}
+
+/// Reads the record; the second part says what was passed over.
+pub(super) fn parse(text: &[u8], boot_id: &str) -> (Vec<Window>, Vec<String>) {
+    if text.is_empty() {
+        return (Vec::new(), Vec::new());
+    }
+    let text = String::from_utf8_lossy(text);
+    let mut lines = text.lines();
+    let header = lines.next().unwrap_or_default();
+    let Some(boot) = header.strip_prefix(HEADER).and_then(|rest| rest.strip_prefix(' ')) else {
+        return (Vec::new(), vec![format!("header {header:.60?} is not {HEADER:?}: ignored")]);
+    };
+    if boot != boot_id {
+        return (Vec::new(), Vec::new()); // the pools are new since
+    }
+    let (mut windows, mut ignored) = (Vec::new(), Vec::new());
+    for line in lines {
+        match Window::parse(line) {
+            Some(window) => windows.push(window),
+            None => ignored.push(format!("line {line:.60?} is no window: ignored")),
+        }
+    }
+    (windows, ignored)
+}
+
+/// Writes the record; nothing where there is no window.
+pub(super) fn format(windows: &[Window], boot_id: &str) -> String {
+    if windows.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("{HEADER} {boot_id}\n");
+    for Window { size, counter, before, by } in windows {
+        let counter = match counter {
+            Counter::Pages => "pages",
+            Counter::Overcommit => "overcommit",
+        };
+        text += &format!("{} {counter} {before} {by}\n", size.bytes().get());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn window(counter: Counter, before: u64, by: u64) -> Window {
+        Window { size: PageSize::new(2 << 20).unwrap(), counter, before, by }
+    }
+
+    #[test]
+    fn how_far_a_change_got_is_told_by_the_counter() {
+        for (before, by, now, made) in [
+            (10, 5, 10, 0), // killed before it was made
+            (10, 5, 13, 3), // made in part
+            (10, 5, 15, 5), // made
+            (10, 5, 99, 5), // somebody else added too
+            (10, 5, 2, 0),  // somebody else took
+            (u64::MAX, u64::MAX, 0, 0),
+            (0, u64::MAX, u64::MAX, u64::MAX),
+        ] {
+            assert_eq!(window(Counter::Pages, before, by).made(now), made, "{before} {by} {now}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let windows = [window(Counter::Pages, 3, 1), window(Counter::Overcommit, 0, 4)];
+        let text = format(&windows, "boot");
+        assert_eq!(parse(text.as_bytes(), "boot"), (windows.to_vec(), vec![]));
+        assert_eq!(parse(text.as_bytes(), "later boot").0, []);
+        assert_eq!(parse(b"", "boot"), (vec![], vec![]));
+        assert_eq!(format(&[], "boot"), "");
+    }
+
+    #[test]
+    fn garbled_lines_are_named_and_passed_over() {
+        let good = format(&[window(Counter::Pages, 3, 1)], "boot");
+        let text = format!("{good}2097151 pages 3 0\n2097152 pages -3 0\n\n7 8\n\u{1b}[2J\n");
+        let (windows, ignored) = parse(text.as_bytes(), "boot");
+        assert_eq!((windows.len(), ignored.len()), (1, 5));
+        assert!(!ignored[4].contains('\u{1b}'));
+        assert_eq!(parse(b"\xff\xfe\n1 2 3 4", "boot").0, []);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes, "boot");
+            let mut text = format(&[window(Counter::Pages, 1, 1)], "boot").into_bytes();
+            text.extend(bytes);
+            let _ = parse(&text, "boot");
+        }
+    }
+}

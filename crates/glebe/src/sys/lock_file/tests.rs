@@ -1,0 +1,151 @@
+//! Holders in threads, in forked children and in processes that end.
+//!
+//! # Safety
+//! fork, waitpid and kill only; children do what is tested and leave by _exit or are killed.
+#![allow(unsafe_code)]
+
+use super::*;
+use crate::sys::child::in_child;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("glebe-lock-{}-{name}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn lock(&self) -> &'static LockFile {
+        LockFile::at(&self.0.join("lock"))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// A child that does `body` and then waits to be killed.
+fn child_that(body: impl FnOnce()) -> libc::pid_t {
+    let mut pipe = [0; 2];
+    // SAFETY: see the head of the file.
+    unsafe {
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        let pid = libc::fork();
+        if pid == 0 {
+            body();
+            libc::write(pipe[1], b"1".as_ptr().cast(), 1);
+            loop {
+                libc::pause();
+            }
+        }
+        let mut byte = 0_u8;
+        assert_eq!(libc::read(pipe[0], (&raw mut byte).cast(), 1), 1);
+        libc::close(pipe[0]);
+        libc::close(pipe[1]);
+        pid
+    }
+}
+
+fn kill(pid: libc::pid_t) {
+    // SAFETY: see the head of the file.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, ptr::null_mut(), 0);
+    }
+}
+
+#[test]
+fn one_thread_at_a_time_has_it_and_a_wait_ends_and_names_the_holder() {
+    let scratch = Scratch::new("threads");
+    let held = scratch.lock().lock(PATIENCE).unwrap();
+    let error = scratch.lock().lock(Duration::from_millis(30)).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    let own = format!("thread {} of this process", thread());
+    assert!(error.to_string().contains(&own), "{error}");
+    let other = std::thread::spawn(|| scratch_lock("threads").lock(PATIENCE).map(drop));
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!other.is_finished());
+    drop(held);
+    other.join().unwrap().unwrap();
+}
+
+fn scratch_lock(name: &str) -> &'static LockFile {
+    let dir = std::env::temp_dir().join(format!("glebe-lock-{}-{name}", std::process::id()));
+    LockFile::at(&dir.join("lock"))
+}
+
+#[test]
+fn a_forked_child_neither_keeps_it_nor_waits_for_its_parents_threads() {
+    let scratch = Scratch::new("fork");
+    let held = scratch.lock().lock(PATIENCE).unwrap();
+    let lives_on = child_that(|| {});
+    drop(held);
+    // Were the child a holder, this would wait for it.
+    drop(scratch.lock().lock(PATIENCE).unwrap());
+    // A child that takes it is a holder of its own, whatever its parent's threads had.
+    let mut held = Some(scratch.lock().lock(PATIENCE).unwrap());
+    // SAFETY: see the head of the file.
+    let waited = unsafe {
+        in_child(|| {
+            drop(held.take()); // the parent's, which stays the parent's
+            let error = scratch.lock().lock(Duration::from_millis(20)).err();
+            let parent = format!("process {}", libc::getppid());
+            error.is_some_and(|error| error.to_string().contains(&parent))
+        })
+    };
+    assert!(waited, "the child has the lock while its parent has it");
+    drop(held);
+    // SAFETY: see the head of the file.
+    assert!(unsafe { in_child(|| scratch.lock().lock(PATIENCE).is_ok()) });
+    kill(lives_on);
+}
+
+#[test]
+fn a_killed_holder_leaves_it_free_also_where_its_child_lives_on() {
+    let scratch = Scratch::new("killed");
+    let lock = scratch.lock();
+    let (mut pipe, mut grandchild) = ([0; 2], 0);
+    // SAFETY: see the head of the file.
+    unsafe { assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0) };
+    let holder = child_that(|| {
+        std::mem::forget(lock.lock(PATIENCE).unwrap());
+        let pid = child_that(|| {});
+        // SAFETY: the local is as long as it is.
+        unsafe { libc::write(pipe[1], (&raw const pid).cast(), size_of_val(&pid)) };
+    });
+    // SAFETY: as above.
+    unsafe {
+        let read = libc::read(pipe[0], (&raw mut grandchild).cast(), size_of_val(&grandchild));
+        assert_eq!(read, size_of_val(&grandchild) as isize);
+        libc::close(pipe[0]);
+        libc::close(pipe[1]);
+    }
+    let error = lock.lock(Duration::from_millis(20)).unwrap_err();
+    assert!(error.to_string().contains(&format!("process {holder}")), "{error}");
+    kill(holder);
+    assert!(lock.lock(PATIENCE).is_ok());
+    // SAFETY: a process of this test.
+    unsafe { libc::kill(grandchild, libc::SIGKILL) };
+}
+
+#[test]
+fn the_descriptor_may_be_closed_or_the_file_replaced_by_others() {
+    let scratch = Scratch::new("closed");
+    let lock = scratch.lock();
+    let descriptor = lock.lock(PATIENCE).unwrap().file.as_raw_fd();
+    // SAFETY: what a program does that becomes a daemon.
+    unsafe { libc::close(descriptor) };
+    drop(lock.lock(PATIENCE).unwrap());
+    std::fs::remove_file(lock.path()).unwrap();
+    let held = lock.lock(PATIENCE).unwrap();
+    held.set_record(b"here").unwrap();
+    assert_eq!(held.record().unwrap(), b"here");
+    held.set_record(b"").unwrap();
+    assert_eq!(held.record().unwrap(), b"");
+    assert!(held.set_record(&[1; RECORD_MAX + 1]).is_err());
+}

@@ -1,0 +1,208 @@
+//! Pages of the hugetlb pools end with the process that had them: within a second of its kill, and
+//! with nobody calling the library.
+//!
+//! What is looked at is the machine's pool: its persistent pages and those of them that are idle.
+//! Another program may change both meanwhile; then the same is done once more. These tests are a
+//! program of their own and run one by one, since any call of the library would mend what a killed
+//! process left.
+
+#[allow(dead_code)]
+#[path = "contig/child.rs"]
+mod child;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use glebe::contig::{Contig, PoolLock, Source, StandingPool};
+use glebe::sys::hugetlb::Pool;
+use glebe::units::{PageSize, Pages};
+
+use child::{child_of, is_child};
+
+const KIND: &str = "GLEBE_TEST_KIND";
+const PAGES: &str = "GLEBE_TEST_PAGES";
+/// Pages that a holder has beyond those that lie idle.
+const BEYOND: u64 = 32;
+const KILLS: u64 = 100;
+const GIVEN_BACK: Duration = Duration::from_secs(1);
+const ATTEMPTS: u32 = 8;
+
+/// Held by the test that runs.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn size() -> PageSize {
+    PageSize::new(2 << 20).unwrap()
+}
+
+/// The pool, where it can be changed, and the turn of a test.
+fn pool() -> Option<(Pool, MutexGuard<'static, ()>)> {
+    let pool = Pool::of(size()).filter(Pool::is_writable);
+    if pool.is_none() {
+        println!("skipped: the 2 MiB pool cannot be changed");
+    }
+    Some((pool?, TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
+}
+
+/// Persistent pages, and pages that are idle.
+fn now(pool: &Pool) -> (u64, u64) {
+    let counts = pool.counts().unwrap();
+    (counts.persistent(), counts.available())
+}
+
+/// A process that holds memory of one kind, killed when this is dropped.
+struct Holder(Child);
+
+impl Holder {
+    /// Starts it in front of its call.
+    fn start(mut command: Command, kind: &str) -> (Self, impl Iterator<Item = String>) {
+        let pages = Pool::of(size()).unwrap().counts().unwrap().available() + BEYOND;
+        let command = command.env(KIND, kind).env(PAGES, pages.to_string());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = lines.map_while(Result::ok);
+        // The harness prints the test's name on the same line.
+        assert!(lines.any(|line| line.ends_with("ready")), "a child that gets ready");
+        (Self(child), lines)
+    }
+
+    /// Starts it and waits until it has its memory.
+    fn with_memory(command: Command, kind: &str) -> Self {
+        let (holder, mut lines) = Self::start(command, kind);
+        assert!(lines.any(|line| line.ends_with("had")), "a child that has its memory");
+        holder
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a holder does, until it is killed.
+fn hold() -> ! {
+    println!("ready");
+    let pages: u64 = std::env::var(PAGES).unwrap().parse().unwrap();
+    let len = Pages::new(pages).bytes(size());
+    let options = || Contig::options().source(Source::HUGETLB_2M).threads(1);
+    let memory = match &*std::env::var(KIND).unwrap() {
+        "private" => options().map(len).map(drop_never),
+        "run" => options().prefer_run(len).map(len).map(drop_never),
+        "file" => options().mappable().map(len).map(drop_never),
+        "standing" => StandingPool::new(options(), len).map(drop_never),
+        kind => panic!("{kind}"),
+    };
+    memory.unwrap();
+    println!("had");
+    loop {
+        thread::park();
+    }
+}
+
+fn drop_never<T>(memory: T) {
+    std::mem::forget(memory);
+}
+
+/// Asserts that the pool is what it was within a second of each end of `life`.
+fn is_given_back(pool: &Pool, mut life: impl FnMut()) {
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        drop(PoolLock::acquire().unwrap());
+        let before = now(pool);
+        life();
+        let begin = Instant::now();
+        while now(pool) != before && begin.elapsed() < GIVEN_BACK {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let after = now(pool);
+        if after == before {
+            return;
+        }
+        seen.push((before, after));
+        thread::sleep(GIVEN_BACK);
+    }
+    panic!("persistent and idle pages before and after: {seen:?}");
+}
+
+#[test]
+fn kills_at_any_moment_of_a_call_leave_nothing() {
+    if is_child() {
+        hold();
+    }
+    let Some((pool, _turn)) = pool() else { return };
+    let child = || child_of("kills_at_any_moment_of_a_call_leave_nothing");
+    let begin = Instant::now();
+    let _ = Holder::with_memory(child(), "private");
+    let call = begin.elapsed();
+    for n in 0..KILLS {
+        is_given_back(&pool, || {
+            let (holder, _lines) = Holder::start(child(), "private");
+            thread::sleep(call * u32::try_from(n).unwrap() / 64);
+            drop(holder);
+        });
+    }
+}
+
+#[test]
+fn what_a_killed_process_had_is_given_back_of_every_kind() {
+    if is_child() {
+        hold();
+    }
+    let Some((pool, _turn)) = pool() else { return };
+    let child = || child_of("what_a_killed_process_had_is_given_back_of_every_kind");
+    for kind in ["private", "run", "file", "standing"].repeat(3) {
+        is_given_back(&pool, || drop(Holder::with_memory(child(), kind)));
+    }
+}
+
+#[test]
+fn of_two_holders_each_gives_back_its_own() {
+    if is_child() {
+        hold();
+    }
+    let Some((pool, _turn)) = pool() else { return };
+    let child = || child_of("of_two_holders_each_gives_back_its_own");
+    for kinds in [["private", "private"], ["file", "private"], ["private", "file"]] {
+        is_given_back(&pool, || {
+            let [first, second] = kinds.map(|kind| Holder::with_memory(child(), kind));
+            let both = pool.counts().unwrap().total;
+            drop(first);
+            let begin = Instant::now();
+            while pool.counts().unwrap().total + BEYOND > both {
+                assert!(begin.elapsed() < GIVEN_BACK, "{kinds:?}: pages of the first stay");
+                thread::sleep(Duration::from_millis(1));
+            }
+            drop(second);
+        });
+    }
+}
+
+#[test]
+fn a_killed_process_of_another_namespace_gives_back_too() {
+    if is_child() {
+        hold();
+    }
+    let Some((pool, _turn)) = pool() else { return };
+    let unshare = |args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).args(args);
+        command
+    };
+    if !unshare(&["true"]).status().is_ok_and(|status| status.success()) {
+        println!("skipped: no PID namespace can be made");
+        return;
+    }
+    let program = std::env::current_exe().unwrap();
+    is_given_back(&pool, || {
+        let test = "a_killed_process_of_another_namespace_gives_back_too";
+        let plain = child_of(test);
+        let mut command = unshare(&[program.to_str().unwrap()]);
+        command.args(plain.get_args());
+        command.envs(plain.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        drop(Holder::with_memory(command, "private"));
+    });
+}
