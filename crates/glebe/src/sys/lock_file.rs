@@ -151,7 +151,7 @@ impl LockFile {
         if let Ok(descriptor) = i32::try_from(known) {
             // SAFETY: whatever it is now is only looked at, and never closed.
             let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
-            if self.is_that(&file) {
+            if self.is_that(&file)? {
                 return Ok(file);
             }
         }
@@ -164,10 +164,15 @@ impl LockFile {
         Ok(ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) }))
     }
 
-    fn is_that(&self, file: &File) -> bool {
-        match (file::metadata(file), file::metadata_of(&self.path)) {
-            (Ok(open), Ok(named)) => open.dev() == named.dev() && open.ino() == named.ino(),
-            _ => false,
+    fn is_that(&self, file: &File) -> Result<bool, OsError> {
+        let open = match file::metadata(file) {
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => return Ok(false),
+            open => open.map_err(|source| self.refused("fstat", source))?,
+        };
+        match file::metadata_of(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(self.refused("stat", source)),
+            Ok(named) => Ok(open.dev() == named.dev() && open.ino() == named.ino()),
         }
     }
 
