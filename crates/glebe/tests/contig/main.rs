@@ -5,7 +5,7 @@
 //! Others may not, so a base that moved is read again after doing the same once more.
 //!
 //! # Safety
-//! fork and waitpid only, in a process that runs one test.
+//! fork, waitpid and a timer whose handler does nothing, in processes that run one test.
 #![allow(unsafe_code)]
 
 mod certificate;
@@ -13,6 +13,7 @@ mod child;
 mod plans;
 mod pool;
 mod reserve;
+mod signals;
 mod use_all;
 
 use glebe::contig::{Contig, Error, Proof, Source};

@@ -1,0 +1,72 @@
+//! A program whose timer rings ten thousand times a second gets its memory all the same: a signal
+//! ends the kernel's search for pages early, and that is no want of them.
+
+use std::ptr;
+
+use glebe::contig::{grow_pool, shrink_pool, Contig, Error, Growth, Source, StandingPool};
+use glebe::sys::hugetlb::Pool;
+use glebe::units::{Bytes, PageSize, Pages};
+
+use super::child::{child_of, is_child, passes};
+use super::pool::Machine;
+
+/// Pages beyond those that lie idle.
+const BEYOND: u64 = 64;
+const TRIES: usize = 12;
+
+extern "C" fn ring(_: libc::c_int) {}
+
+/// Rings for this thread until the process ends; calls are not restarted.
+fn ring_ten_thousand_times_a_second() {
+    let every = libc::timespec { tv_sec: 0, tv_nsec: 100_000 };
+    let times = libc::itimerspec { it_interval: every, it_value: every };
+    // SAFETY: the handler does nothing, and the kernel reads and fills locals.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ring as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut()), 0);
+        let mut event: libc::sigevent = std::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_THREAD_ID;
+        event.sigev_signo = libc::SIGALRM;
+        event.sigev_notify_thread_id = libc::gettid();
+        let mut timer: libc::timer_t = ptr::null_mut();
+        let made = libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer);
+        assert_eq!(made, 0);
+        assert_eq!(libc::timer_settime(timer, 0, &raw const times, ptr::null_mut()), 0);
+    }
+}
+
+#[test]
+fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
+    if is_child() {
+        ring_ten_thousand_times_a_second();
+        let pool = Pool::of(PageSize::new(2 << 20).unwrap()).unwrap();
+        let mut refused = Vec::new();
+        for _ in 0..TRIES {
+            let pages = Pages::new(pool.counts().unwrap().available() + BEYOND);
+            let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
+            refused.extend(options.in_order(false).map(pages.bytes(pool.size())).err());
+            let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
+            refused.extend(StandingPool::new(options, Bytes::mib(16)).err());
+            match grow_pool(pool.size(), 2 * BEYOND, false) {
+                Ok(Growth { added, absorbed, .. }) => {
+                    shrink_pool(pool.size(), added + absorbed).unwrap();
+                }
+                Err(error) => refused.push(error),
+            }
+        }
+        assert!(refused.is_empty(), "{} refused: {}", refused.len(), refused[0]);
+        return;
+    }
+    let Some(_machine) = Machine::privileged() else { return };
+    // Where there is not the memory without signals it tells nothing of them.
+    match Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(512)) {
+        Err(error @ (Error::PoolShort { .. } | Error::TooLarge { .. })) => {
+            println!("skipped: {error}");
+            return;
+        }
+        had => drop(had.unwrap()),
+    }
+    let test = "signals::a_signal_while_pages_are_found_is_not_told_as_a_want_of_them";
+    assert!(passes(&mut child_of(test)));
+}
