@@ -127,7 +127,10 @@ enum {
     GLEBE_SOURCE_PLAIN = 3    /* base pages */
 };
 
-/* Whether a hugetlb pool may be grown; what was added is given back at the end. */
+/* Whether a hugetlb pool may be given pages that it has not. The kernel has them back when they are
+ * freed or the process ends, by SIGKILL too. One process of the machine at a time looks for such
+ * pages, under a lock: a call waits for that, up to lock_wait_ms, and is then refused with the
+ * process that it waited for. No call waits where the pool has the pages. */
 enum {
     GLEBE_GROW_AUTO = 0, /* if the caller may */
     GLEBE_GROW_NO = 1,

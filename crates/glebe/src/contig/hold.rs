@@ -15,7 +15,10 @@ use crate::sys::io_uring::Ring;
 /// What keeps the pages in their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldBy {
-    /// They are of a hugetlb pool, whose pages the kernel leaves in place while they are in use.
+    /// They are of a hugetlb pool. The kernel neither swaps nor compacts such pages. Newer kernels
+    /// may move those of 2 MiB for a contiguous allocation of their own, and taking memory off line
+    /// moves them: where that may happen, ask for a pin too, or look with
+    /// [`Contig::verify`](super::Contig::verify).
     HugetlbPool,
     /// A long-term pin: they are a registered buffer of an io_uring.
     LongTermPin,

@@ -302,7 +302,7 @@ impl Contig {
         }
     }
 
-    /// Whether the frames stay the same for as long as this lives.
+    /// Whether something holds the frames where they are, as [`HeldBy`] says of each.
     #[must_use]
     pub fn pinned(&self) -> bool {
         self.held_by() != HeldBy::Nothing
