@@ -15,6 +15,10 @@
  *   until 2^32 others have had its place.) Objects of an object pool have numbers of their own kind.
  * UNITS  Lengths and alignments of first class, and positions in a reserve, count base pages of
  *   glebe_page_bytes() bytes. Names that end in _bytes count bytes, in _ns nanoseconds.
+ * MEMORY  What is given as `const void *` is only read: it may be where nobody can write, and several
+ *   calls may be given it at once. Until the call returns nobody may write it, no other thread and,
+ *   of shared memory, no other process. What is given to be filled nobody else may use until then.
+ *   More than PTRDIFF_MAX bytes are GLEBE_ERROR_BAD_ARGUMENT, or what the call says of its lengths.
  * THREADS  Every function may be called by any thread at any time, on any handle. Destroying or
  *   closing waits for the calls under way on that handle. No function may be called from a signal
  *   handler, and no thread be cancelled (pthread_cancel) inside one. A call costs, beside the work
@@ -169,7 +173,7 @@ typedef struct glebe_options {
     uint64_t size;                /* sizeof(glebe_options) */
     uint64_t len_bytes;           /* rounded up to whole 2 MiB */
     uint64_t source;              /* GLEBE_SOURCE_*: this one or none */
-    uint64_t hugetlb_page_bytes;  /* for GLEBE_SOURCE_HUGETLB: the size of a page */
+    uint64_t hugetlb_page_bytes;  /* for GLEBE_SOURCE_HUGETLB: of a page; 0: the smallest there is */
     uint64_t required_run_bytes;  /* a physically contiguous run without which the call fails */
     uint64_t preferred_run_bytes; /* a run to try for; glebe_reserve_memory() says what came */
     uint64_t grow_pool;           /* GLEBE_GROW_* */
@@ -662,7 +666,8 @@ int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
  * proved, not supposed: who may not see page frames gets what one huge page holds.
  *
  * `flags` are MAP_PRIVATE and MAP_ANONYMOUS with -1 as `fd`, or MAP_PRIVATE and a descriptor of
- * /dev/zero; with them may go MAP_HUGETLB, alone or with a size, for that pool or none,
+ * /dev/zero; with them may go MAP_HUGETLB, with a size for that pool or none, without one for the
+ * pool of the smallest size,
  * MAP_FIXED_NOREPLACE, which wants the memory at `addr` and needs room there, and MAP_POPULATE,
  * MAP_LOCKED and MAP_NORESERVE, which change nothing. Without MAP_FIXED_NOREPLACE `addr` is not
  * looked at. `off` is a multiple of a page and changes nothing.
@@ -775,8 +780,8 @@ int glebe_zpool_create(const glebe_zpool_options *options, glebe_zpool *pool);
 
 /* Makes a dictionary of zstd, what objects have in common, from `samples_count` samples that lie one
  * after the other at `samples`, as long as `lens_bytes` says: some hundred times as much as its own
- * size, for a good one. Takes seconds for megabytes. `*len_bytes` is the room at `dictionary`, then
- * the length that was made; keep the bytes as long as objects that were stored with them are kept
+ * size, for a good one. Takes seconds for megabytes. `*len_bytes` is the room at `dictionary`, which
+ * may be where the samples are, then the length that was made; keep the bytes as long as objects that were stored with them are kept
  * elsewhere. Errors: NULL, BAD_ARGUMENT, BAD_DICTIONARY (too few or too short samples, too little
  * room; the text says what). */
 int glebe_dictionary_train(const void *samples, const size_t *lens_bytes, size_t samples_count,

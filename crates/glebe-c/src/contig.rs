@@ -92,7 +92,7 @@ fn map(
     let whole = Bytes::new(len).pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
     let mut options = Contig::options().require_run(whole);
     if let Some(size) = asked.hugetlb {
-        let size = size.or_else(|| hugetlb::sizes().pop()).unwrap_or(page);
+        let size = size.unwrap_or_else(hugetlb::smallest);
         options = options.source(Source::Hugetlb(size));
     }
     if asked.at_address {

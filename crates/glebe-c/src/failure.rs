@@ -39,6 +39,8 @@ pub(crate) enum Failure {
     TooMany { what: &'static str, most: u32 },
     #[error("{given} bytes for a bitmap of {pages} pages; {needed} are needed")]
     ShortBitmap { given: usize, pages: u64, needed: u64 },
+    #[error("{given} bytes at {name}; there can be {}", isize::MAX)]
+    TooManyBytes { name: &'static str, given: usize },
     #[error("room for {given} bytes of text; {needed} are needed")]
     ShortText { given: usize, needed: usize },
     #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
@@ -90,9 +92,10 @@ impl Failure {
             Self::BadHandle { .. } => GLEBE_ERROR_BAD_HANDLE,
             Self::Null(_) => GLEBE_ERROR_NULL,
             Self::BadSize { .. } => GLEBE_ERROR_BAD_SIZE,
-            Self::Unknown { .. } | Self::BadArgument { .. } | Self::BadName => {
-                GLEBE_ERROR_BAD_ARGUMENT
-            }
+            Self::Unknown { .. }
+            | Self::BadArgument { .. }
+            | Self::TooManyBytes { .. }
+            | Self::BadName => GLEBE_ERROR_BAD_ARGUMENT,
             Self::Busy { .. } => GLEBE_ERROR_BUSY,
             Self::TooMany { .. } => GLEBE_ERROR_TOO_MANY,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,

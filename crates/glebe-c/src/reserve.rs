@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use glebe::contig::{Contig, Options, Source, SourceChoice};
 use glebe::reserve::{Builder, CacheMode, Placement, Reserve, Writers};
+use glebe::sys::hugetlb;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{Codec, Zstd};
 
@@ -44,10 +45,13 @@ fn bad<T>(name: &'static str, value: u64) -> Result<T, Failure> {
 fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
     let source = match asked.source {
         GLEBE_SOURCE_AUTO => SourceChoice::Auto,
-        GLEBE_SOURCE_HUGETLB => match PageSize::new(asked.hugetlb_page_bytes) {
-            Some(size) => Source::Hugetlb(size).into(),
-            None => return bad("hugetlb_page_bytes", asked.hugetlb_page_bytes),
-        },
+        GLEBE_SOURCE_HUGETLB => {
+            match (asked.hugetlb_page_bytes, PageSize::new(asked.hugetlb_page_bytes)) {
+                (0, _) => Source::Hugetlb(hugetlb::smallest()).into(),
+                (_, Some(size)) => Source::Hugetlb(size).into(),
+                (bytes, None) => return bad("hugetlb_page_bytes", bytes),
+            }
+        }
         GLEBE_SOURCE_THP => Source::Thp.into(),
         GLEBE_SOURCE_PLAIN => Source::Plain.into(),
         other => return bad("source", other),
