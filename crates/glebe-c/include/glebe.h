@@ -33,6 +33,9 @@
  *   Of a larger one the members that the library does not know must be zero where they go in, and
  *   are set to zero where they come out.
  * LINKING  The soname is libglebe.so.0; within it functions, constants and members are only added.
+ *   Both libraries show the functions below and nothing else: a zstd, an LZ4 or a Rust library of
+ *   the program's own stays apart. A program without shared libraries (-static) finds no restartable
+ *   sequences in its C library: its reserves have GLEBE_WRITERS_COUNTED.
  */
 #ifndef GLEBE_H
 #define GLEBE_H

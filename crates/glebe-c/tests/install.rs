@@ -73,6 +73,28 @@ fn pkg_config_finds_it() {
 }
 
 #[test]
+fn a_program_without_shared_libraries_links_and_works() {
+    let Some(prefix) = installed() else { return };
+    if !has("cc") || !has("pkg-config") {
+        return;
+    }
+    let scratch = Scratch::new();
+    for (compiler, source) in [("cc", "all.c"), ("c++", "all.cpp"), ("clang", "all.c")] {
+        if !has(compiler) {
+            continue;
+        }
+        let program = scratch.path().join(compiler);
+        run(Command::new(compiler)
+            .args(["-static", "-o"])
+            .arg(&program)
+            .arg(root().join("tests").join(source))
+            .args(pkg_config(prefix, &["--static", "--cflags", "--libs"])));
+        let said = run(&mut Command::new(&program)).stdout;
+        assert_eq!(String::from_utf8_lossy(&said), format!("{source}: ok\n"), "{compiler}");
+    }
+}
+
+#[test]
 fn cmake_finds_it() {
     let Some(prefix) = installed() else { return };
     if !has("cc") || !has("cmake") {
