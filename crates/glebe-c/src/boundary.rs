@@ -156,6 +156,47 @@ pub(crate) unsafe fn bytes_at<'a>(
     Ok(unsafe { std::slice::from_raw_parts_mut(bytes.cast(), len_bytes) })
 }
 
+/// An array of the caller's for the first of several answers, and where their number is told.
+pub(crate) struct Array<T> {
+    to: *mut T,
+    capacity: usize,
+    count: Out<usize>,
+}
+
+impl<T> Array<T> {
+    /// Looks at both pointers before anything is done.
+    ///
+    /// # Safety
+    /// `to` is null or has room for `capacity`, and both may be written until the answer is
+    /// dropped.
+    pub(crate) unsafe fn new(
+        to: *mut T,
+        capacity: usize,
+        count: *mut usize,
+        name: &'static str,
+    ) -> Result<Self, Failure> {
+        // SAFETY: passed on to the caller.
+        let count = unsafe { Out::new(count, "count")? };
+        if to.is_null() && capacity > 0 {
+            return Err(Failure::Null(name));
+        }
+        Ok(Self { to, capacity, count })
+    }
+
+    /// Writes as many of `all` as there is room for, and how many they are.
+    pub(crate) fn set(self, all: impl Iterator<Item = T>) -> c_int {
+        let mut there = 0;
+        for one in all {
+            if there < self.capacity {
+                // SAFETY: below `capacity`, for which `new`'s caller vouches.
+                unsafe { self.to.add(there).write_unaligned(one) };
+            }
+            there += 1;
+        }
+        self.count.set(there)
+    }
+}
+
 /// Room of the caller's for a text, and where its need is told.
 pub(crate) struct Text {
     to: *mut c_char,
@@ -183,8 +224,8 @@ impl Text {
     }
 
     /// Writes `text` up to its first zero byte, then one, and the room for both.
-    pub(crate) fn set(self, text: &str) -> Result<c_int, Failure> {
-        let bytes = text.split('\0').next().unwrap_or_default().as_bytes();
+    pub(crate) fn set(self, text: impl AsRef<[u8]>) -> Result<c_int, Failure> {
+        let bytes = text.as_ref().split(|byte| *byte == 0).next().unwrap_or_default();
         let needed = bytes.len() + 1;
         if self.room < needed {
             self.needed.set(needed);

@@ -45,6 +45,8 @@ pub(crate) enum Failure {
     ShortText { given: usize, needed: usize },
     #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
     Adopted { start: usize, end: usize },
+    #[error("the {what} has {len}; {at} is beyond that")]
+    Beyond { what: &'static str, at: u64, len: u64 },
     #[error("{0:#x} is no address of a contiguous mapping")]
     Unmapped(usize),
     #[error("a length of {given}; the mapping has {mapped}")]
@@ -109,7 +111,7 @@ impl Failure {
             Self::Reserve(error) => code_of(error),
             Self::View(error) => code_of_view(error),
             Self::BadExtent { len: 0, .. } => GLEBE_ERROR_EMPTY,
-            Self::BadExtent { .. } => GLEBE_ERROR_BEYOND,
+            Self::BadExtent { .. } | Self::Beyond { .. } => GLEBE_ERROR_BEYOND,
             Self::Volatile(error) => code_of_volatile(error),
             Self::Zpool(error) => code_of_zpool(error),
         }

@@ -103,6 +103,21 @@ fn contiguous_memory_from_cpp() {
 }
 
 #[test]
+fn places_from_c() {
+    if has("cc") {
+        compile_and_run("cc", "-std=c99", "place.c", false);
+        compile_and_run("cc", "-std=c11", "place.c", true);
+    }
+}
+
+#[test]
+fn places_from_cpp() {
+    if has("c++") {
+        compile_and_run("c++", "-std=c++11", "place.cpp", false);
+    }
+}
+
+#[test]
 fn views_of_files_from_c() {
     if has("cc") {
         compile_and_run("cc", "-std=c99", "view.c", false);

@@ -274,6 +274,6 @@ pub unsafe extern "C" fn glebe_lent_zpool_format_stats(
             GLEBE_FORMAT_MM_STAT => |now: &ObjectPoolStats| now.objects.mm_stat(),
             value => return bad("format", value),
         };
-        text.set(&of(&with(pool, |pool| Ok(pool.stats()))?))
+        text.set(of(&with(pool, |pool| Ok(pool.stats()))?))
     })
 }

@@ -114,6 +114,6 @@ pub unsafe extern "C" fn glebe_zpool_format_stats(
             GLEBE_FORMAT_MM_STAT => glebe::zpool::Stats::mm_stat,
             value => return Err(Failure::BadArgument { name: "format", value }),
         };
-        text.set(&of(&with(pool, |pool| Ok(pool.stats()))?))
+        text.set(of(&with(pool, |pool| Ok(pool.stats()))?))
     })
 }
