@@ -18,12 +18,13 @@
  * MEMORY  What is given as `const void *` is only read: it may be where nobody can write, and several
  *   calls may be given it at once. Until the call returns nobody may write it, no other thread and,
  *   of shared memory, no other process. What is given to be filled nobody else may use until then.
- *   More than PTRDIFF_MAX bytes are GLEBE_ERROR_BAD_ARGUMENT, or what the call says of its lengths.
+ *   A length above PTRDIFF_MAX is GLEBE_ERROR_BAD_ARGUMENT, unless the call names another error for
+ *   one that is too long.
  * FRAMES  A page frame number times glebe_page_bytes() is the physical address of the page: in a
  *   virtual machine that of the guest, and behind an IOMMU not the address that a device uses. The
  *   kernel tells frames to CAP_SYS_ADMIN alone. Who makes memory without it finds GLEBE_PFN_HIDDEN
  *   wherever a frame would stand, and contiguity is proved within one page of the memory's source.
- *   What a process without it must not learn is not passed on either: see GLEBE_FRAMES_LEFT_OUT.
+ *   Do not pass frames on to a process that may not see them: GLEBE_FRAMES_LEFT_OUT.
  * TEXTS  A function that gives a text writes it, with a zero byte at its end, to `text`, which has
  *   room for `text_len_bytes` and may be null if that is 0; and to `needed_bytes` the room it took,
  *   or takes now where the answer is GLEBE_ERROR_BUFFER_TOO_SMALL.
@@ -262,7 +263,7 @@ enum {
     GLEBE_HELD_BY_LONG_TERM_PIN = 2 /* a registered buffer of an io_uring */
 };
 
-/* Where a byte lies, and what is proved of that. A byte that no run is known of has its page alone. */
+/* Where a byte lies, as far as that is proved: at least its page is one run. */
 typedef struct glebe_contig {
     uint64_t size;               /* sizeof(glebe_contig); set to the bytes that were filled */
     uint64_t offset_bytes;       /* of its run, in front of it */
@@ -276,10 +277,10 @@ typedef struct glebe_contig {
     uint64_t position_pages;     /* of its page, from the start of the mapping or of the reserve */
 } glebe_contig;
 
-/* Fills `contig` for the page at `position_pages` from the start of the reserve, such as that of an
- * extent of a view (glebe_view_extents), for a list of segments: `pfn`, `contiguous_bytes`, and on
- * behind these. Frames are as they were when the reserve was made. Errors: NULL, BAD_SIZE; BEYOND
- * the end of the reserve. */
+/* Fills `contig` for the page at `position_pages` from the start of the reserve. For the segments of
+ * a view, ask for the first page of each extent (glebe_view_extents), and again behind
+ * `contiguous_bytes` as long as that ends within the extent. Frames are as they were when the
+ * reserve was made. Errors: NULL, BAD_SIZE; BEYOND the end of the reserve. */
 int glebe_reserve_query(glebe_reserve reserve, uint64_t position_pages, glebe_contig *contig);
 
 /* The frame of a page that is not in memory any more. */
@@ -373,8 +374,8 @@ int glebe_block_contiguity(glebe_block block, int *contiguity, uint64_t *grain_p
 
 /* Fills `contig` for the byte `offset_bytes` into a block, what a device needs: `pfn` is the frame
  * of its page, and `contiguous_bytes` follow it, of this block, in one piece. A block whose
- * contiguity is GLEBE_PROVED is one piece from offset 0 on; of one of GLEBE_ANY each next piece is
- * found behind the last. Frames are as they were when the reserve was made. Errors: NULL, BAD_SIZE;
+ * contiguity is GLEBE_PROVED is one piece; of another one, ask again behind `contiguous_bytes` for
+ * the next piece. Frames are as they were when the reserve was made. Errors: NULL, BAD_SIZE;
  * BEYOND the end of the block. */
 int glebe_block_query(glebe_block block, uint64_t offset_bytes, glebe_contig *contig);
 
@@ -545,9 +546,9 @@ int glebe_reserve_format_stats(glebe_reserve reserve, uint64_t format, char *tex
  * thread is started, which sleeps until it is asked and ends with the reserve. `directory` is made
  * if it is missing, and nobody else's to enter; null is $XDG_RUNTIME_DIR/glebe if that is the
  * user's, or else /run/glebe for root and /run/user/UID/glebe for others. A reserve is served once:
- * a later call gives the socket of the first. The path of the socket is given as text; `socket` may
- * be null, if `socket_len_bytes` is 0, and is that GLEBE_OK too. With GLEBE_ERROR_BUFFER_TOO_SMALL
- * the reserve is served, and the next call gives the path.
+ * a later call gives the socket of the first. Gives the path of the socket as a text; if `socket` is
+ * null and `socket_len_bytes` 0, only its length. With GLEBE_ERROR_BUFFER_TOO_SMALL the statistics are
+ * served all the same, and the next call gives the path.
  * Errors: NULL; OS; OTHER where no directory is known, or others own it or can enter. */
 int glebe_reserve_serve_stats(glebe_reserve reserve, const char *directory, char *socket,
                               size_t socket_len_bytes, size_t *needed_bytes);
@@ -891,8 +892,8 @@ int glebe_zpool_create(const glebe_zpool_options *options, glebe_zpool *pool);
  * after the other at `samples`, as long as `lens_bytes` says: some hundred times as much as its own
  * size, for a good one. Takes seconds for megabytes. `*len_bytes` is the room at `dictionary`, which
  * may be where the samples are, then the length that was made; keep the bytes as long as objects
- * that were stored with them are kept elsewhere. Errors: NULL, BAD_ARGUMENT, BAD_DICTIONARY (too few or too short samples, too little
- * room; the text says what). */
+ * that were stored with them are kept elsewhere. Errors: NULL, BAD_ARGUMENT, BAD_DICTIONARY (too few
+ * or too short samples, too little room; the text says what). */
 int glebe_dictionary_train(const void *samples, const size_t *lens_bytes, size_t samples_count,
                            void *dictionary, size_t *len_bytes);
 

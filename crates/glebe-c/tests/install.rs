@@ -1,5 +1,5 @@
-//! `make install`: what lands where, that pkg-config and CMake find it, that it builds nothing which
-//! is built, and that `make uninstall` takes it away.
+//! `make install`: what lands where, that pkg-config and CMake find it, that it builds nothing
+//! which is built, and that `make uninstall` takes it away.
 
 mod built;
 
@@ -226,7 +226,7 @@ fn what_is_built_is_copied_without_cargo_and_taken_away_again() {
     fs::write(&own, "").unwrap();
     for _ in 0..2 {
         run(make("uninstall", &variables).env("PATH", &path));
-        assert_eq!(files(&destination), [own.clone()]);
+        assert_eq!(files(&destination), std::slice::from_ref(&own));
         assert!(!destination.join("opt/glebe/lib/cmake/glebe").exists());
     }
 }
