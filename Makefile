@@ -1,21 +1,25 @@
 # Every command of the project. Needs Rust, Python 3 and a C compiler.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-GLEBE := $(TARGET)/release/glebe
-
-# Where `make install` puts the C library and `make install-man` the manual; DESTDIR goes before
-# it for the copying alone.
-PREFIX ?= /usr/local
-export PREFIX
-DATADIR = $(DESTDIR)$(PREFIX)/share
-# The profile that the C library is built with, and the folder of that.
+# The profile that the command and the C library are built with, and the folder of that.
 PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+GLEBE := $(BUILT)/glebe
+
+# Where `make install` puts things; DESTDIR goes before it for the copying alone.
+PREFIX ?= /usr/local
+export PREFIX DESTDIR
+
+# Made once everything that is installed is built, and again where a source is newer: so a user
+# builds, and root, who may have no cargo, only copies. Folders are looked at for files that went.
+READY := $(BUILT)/.ready-to-install
+SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src \
+    bench/Cargo.toml bench/src)
 
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units:: zpool::size_class::
 
-.PHONY: help build demo test bench fuzz sanitize miri doc man install install-man
+.PHONY: help build demo test bench fuzz sanitize miri doc man install uninstall
 .PHONY: lint fmt clippy msrv rustdoc layers shape unsafe-list deny aarch64
 
 help:
@@ -27,12 +31,20 @@ help:
 	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
 	@echo "make doc      the documentation, in $(TARGET)/doc"
-	@echo "make man      manual pages and shell completions, in $(TARGET)/man; man/ follows"
-	@echo "make install-man   installs these below PREFIX ($(PREFIX)), under DESTDIR if set"
-	@echo "make install  the C library, in PREFIX ($(PREFIX)), for pkg-config and CMake"
+	@echo "make man      brings the manual pages in man/ in step with the command"
+	@echo "make build    the command and the C library, as they are installed"
+	@echo "make install  these, manual pages and shell completions, in PREFIX ($(PREFIX)), under"
+	@echo "              DESTDIR if set; builds nothing that is built; make uninstall takes them away"
 
-build:
-	cargo build --release -p glebe-cli
+build: $(READY)
+
+$(READY): $(SOURCES)
+	cargo build --profile $(PROFILE) -p glebe-c -p glebe-cli
+	mkdir -p $(BUILT)/completions
+	for shell in bash zsh fish; do \
+	    $(GLEBE) completions $$shell >$(BUILT)/completions/$$shell || exit; \
+	done
+	touch $@
 
 demo: build
 	$(GLEBE) demo
@@ -70,27 +82,14 @@ miri:
 doc:
 	cargo doc --workspace --exclude glebe-c --lib --no-deps
 
-install:
-	cargo build --profile $(PROFILE) -p glebe-c
-	DESTDIR="$(DESTDIR)" scripts/install.sh $(BUILT)
+install: $(READY)
+	scripts/install.sh $(BUILT)
+
+uninstall:
+	scripts/install.sh --uninstall
 
 man: build
-	mkdir -p $(TARGET)/man
-	$(GLEBE) man $(TARGET)/man
 	$(GLEBE) man man >/dev/null
-	$(GLEBE) completions bash >$(TARGET)/man/glebe.bash
-	$(GLEBE) completions zsh >$(TARGET)/man/_glebe
-	$(GLEBE) completions fish >$(TARGET)/man/glebe.fish
-
-# Builds nothing that is there already, so that root need not.
-install-man:
-	test -f $(TARGET)/man/glebe.fish || $(MAKE) man
-	install -d $(DATADIR)/man/man1 $(DATADIR)/bash-completion/completions
-	install -d $(DATADIR)/zsh/site-functions $(DATADIR)/fish/vendor_completions.d
-	install -m 644 $(TARGET)/man/*.1 $(DATADIR)/man/man1
-	install -m 644 $(TARGET)/man/glebe.bash $(DATADIR)/bash-completion/completions/glebe
-	install -m 644 $(TARGET)/man/_glebe $(DATADIR)/zsh/site-functions/_glebe
-	install -m 644 $(TARGET)/man/glebe.fish $(DATADIR)/fish/vendor_completions.d/glebe.fish
 
 lint: fmt clippy msrv rustdoc layers shape unsafe-list deny aarch64
 

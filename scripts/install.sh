@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Puts the C library, which is built already, where compilers, pkg-config and CMake find it.
+# Puts what is built already, the C library and the command, where compilers, pkg-config, CMake,
+# shells and man find it; or takes the same files away.
 #
 # Usage: install.sh FOLDER-OF-THE-BUILD
-# PREFIX (/usr/local), LIBDIR and INCLUDEDIR are where it is to be used; DESTDIR is put before them
-# for the copying alone, as packages want it.
+#        install.sh --uninstall
+# PREFIX (/usr/local), LIBDIR and INCLUDEDIR are where it is used; DESTDIR is put before them for
+# the copying alone, as packages want it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,12 +17,25 @@ soname=libglebe.so.0
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 
 for folder in "$prefix" "$libdir" "$includedir"; do
-    [ "${folder#/}" != "$folder" ] || { echo "error: $folder is not an absolute path"; exit 1; }
+    [ "${folder#/}" != "$folder" ] || { echo "error: $folder is not an absolute path" >&2; exit 1; }
 done
 include_from_cmake=$(realpath -m -s --relative-to="$libdir/cmake/glebe" "$includedir")
 libs=${DESTDIR:-}$libdir
+share=${DESTDIR:-}$prefix/share
 
-# Fills in the template crates/glebe-c/$1.in and installs it in folder $2.
+# Every file goes through `place`, so that what is taken away is what was put there.
+# Places a file at $2, made by the command that follows, with mode $1.
+place() {
+    local mode=$1 at=$2
+    shift 2
+    rm -f "$at"
+    [ "$built" != --uninstall ] || return 0
+    mkdir -p "$(dirname "$at")"
+    "$@" "$at"
+    [ "$mode" = link ] || chmod "$mode" "$at"
+}
+
+# Fills in the template crates/glebe-c/$1.in.
 template() {
     local text
     text=$(<"crates/glebe-c/$1.in")
@@ -30,18 +45,32 @@ template() {
     text=${text//@INCLUDE_FROM_HERE@/"$include_from_cmake"}
     text=${text//@SONAME@/"$soname"}
     text=${text//@VERSION@/"$version"}
-    install -d "$2"
-    printf '%s\n' "$text" >"$2/$1"
-    chmod 644 "$2/$1"
+    printf '%s\n' "$text" >"$2"
 }
 
-install -d "$libs" "${DESTDIR:-}$includedir"
-install -m 755 "$built/libglebe.so" "$libs/libglebe.so.$version"
-ln -sf "libglebe.so.$version" "$libs/$soname"
-ln -sf "$soname" "$libs/libglebe.so"
-install -m 644 "$built/libglebe.a" "$libs/"
-install -m 644 crates/glebe-c/include/glebe.h "${DESTDIR:-}$includedir/"
-template glebe.pc "$libs/pkgconfig"
-template glebeConfig.cmake "$libs/cmake/glebe"
-template glebeConfigVersion.cmake "$libs/cmake/glebe"
-echo "glebe $version installed in ${DESTDIR:-}$prefix"
+place 755 "$libs/libglebe.so.$version" cp "$built/libglebe.so"
+place link "$libs/$soname" ln -s "libglebe.so.$version"
+place link "$libs/libglebe.so" ln -s "$soname"
+place 644 "$libs/libglebe.a" scripts/static_library.sh "$built"
+place 644 "${DESTDIR:-}$includedir/glebe.h" cp crates/glebe-c/include/glebe.h
+place 644 "$libs/pkgconfig/glebe.pc" template glebe.pc
+place 644 "$libs/cmake/glebe/glebeConfig.cmake" template glebeConfig.cmake
+place 644 "$libs/cmake/glebe/glebeConfigVersion.cmake" template glebeConfigVersion.cmake
+
+place 755 "${DESTDIR:-}$prefix/bin/glebe" cp "$built/glebe"
+for page in man/*.1; do
+    place 644 "$share/man/man1/${page#man/}" cp "$page"
+done
+place 644 "$share/bash-completion/completions/glebe" cp "$built/completions/bash"
+place 644 "$share/zsh/site-functions/_glebe" cp "$built/completions/zsh"
+place 644 "$share/fish/vendor_completions.d/glebe.fish" cp "$built/completions/fish"
+
+if [ "$built" = --uninstall ]; then
+    if [ -d "$libs/cmake/glebe" ]; then
+        rmdir --ignore-fail-on-non-empty "$libs/cmake/glebe"
+    fi
+    echo "glebe $version removed from ${DESTDIR:-}$prefix"
+else
+    echo "glebe $version installed in ${DESTDIR:-}$prefix"
+    echo "(once, where $libdir is a folder of the loader's: ldconfig)"
+fi

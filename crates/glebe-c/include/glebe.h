@@ -15,6 +15,19 @@
  *   until 2^32 others have had its place.) Objects of an object pool have numbers of their own kind.
  * UNITS  Lengths and alignments of first class, and positions in a reserve, count base pages of
  *   glebe_page_bytes() bytes. Names that end in _bytes count bytes, in _ns nanoseconds.
+ * MEMORY  What is given as `const void *` is only read: it may be where nobody can write, and several
+ *   calls may be given it at once. Until the call returns nobody may write it, no other thread and,
+ *   of shared memory, no other process. What is given to be filled nobody else may use until then.
+ *   A length above PTRDIFF_MAX is GLEBE_ERROR_BAD_ARGUMENT, unless the call names another error for
+ *   one that is too long.
+ * FRAMES  A page frame number times glebe_page_bytes() is the physical address of the page: in a
+ *   virtual machine that of the guest, and behind an IOMMU not the address that a device uses. The
+ *   kernel tells frames to CAP_SYS_ADMIN alone. Who makes memory without it finds GLEBE_PFN_HIDDEN
+ *   wherever a frame would stand, and contiguity is proved within one page of the memory's source.
+ *   Do not pass frames on to a process that may not see them: GLEBE_FRAMES_LEFT_OUT.
+ * TEXTS  A function that gives a text writes it, with a zero byte at its end, to `text`, which has
+ *   room for `text_len_bytes` and may be null if that is 0; and to `needed_bytes` the room it took,
+ *   or takes now where the answer is GLEBE_ERROR_BUFFER_TOO_SMALL.
  * THREADS  Every function may be called by any thread at any time, on any handle. Destroying or
  *   closing waits for the calls under way on that handle. No function may be called from a signal
  *   handler, and no thread be cancelled (pthread_cancel) inside one. A call costs, beside the work
@@ -29,6 +42,9 @@
  *   Of a larger one the members that the library does not know must be zero where they go in, and
  *   are set to zero where they come out.
  * LINKING  The soname is libglebe.so.0; within it functions, constants and members are only added.
+ *   Both libraries show the functions below and nothing else: a zstd, an LZ4 or a Rust library of
+ *   the program's own stays apart. A program without shared libraries (-static) finds no restartable
+ *   sequences in its C library: its reserves have GLEBE_WRITERS_COUNTED.
  */
 #ifndef GLEBE_H
 #define GLEBE_H
@@ -172,7 +188,7 @@ typedef struct glebe_options {
     uint64_t size;                /* sizeof(glebe_options) */
     uint64_t len_bytes;           /* rounded up to whole 2 MiB */
     uint64_t source;              /* GLEBE_SOURCE_*: this one or none */
-    uint64_t hugetlb_page_bytes;  /* for GLEBE_SOURCE_HUGETLB: the size of a page */
+    uint64_t hugetlb_page_bytes;  /* for GLEBE_SOURCE_HUGETLB: of a page; 0: the smallest there is */
     uint64_t required_run_bytes;  /* a physically contiguous run without which the call fails */
     uint64_t preferred_run_bytes; /* a run to try for; glebe_reserve_memory() says what came */
     uint64_t grow_pool;           /* GLEBE_GROW_* */
@@ -183,6 +199,8 @@ typedef struct glebe_options {
     uint64_t views;               /* GLEBE_VIEWS_*: for glebe_alloc_virtual */
     uint64_t page_cache;          /* GLEBE_CACHE_* */
     uint64_t miss_cost_ns;        /* what a miss costs, for GLEBE_CACHE_AUTO; 0: measured */
+    uint64_t search_bytes;        /* look at so much of a pool for the longest runs, and keep the
+                                     best; 0: at what is needed, and a quarter more for a run */
 } glebe_options;
 
 /* Sets memory aside: maps and populates it, which takes about as long as zeroing it. Errors:
@@ -214,7 +232,7 @@ typedef struct glebe_memory {
     uint64_t longest_run_pages;  /* the longest contiguity that is proved, in use or not */
     uint64_t source;             /* GLEBE_SOURCE_* */
     uint64_t hugetlb_page_bytes; /* for GLEBE_SOURCE_HUGETLB, otherwise 0 */
-    uint64_t pinned;             /* 1 if no page frame changes, otherwise 0 */
+    uint64_t pinned;             /* 1 if something holds the pages in their frames: GLEBE_HELD_BY_* */
     uint64_t writers;            /* GLEBE_WRITERS_COUNTED or GLEBE_WRITERS_RESTARTABLE */
 } glebe_memory;
 
@@ -239,6 +257,78 @@ typedef struct glebe_run {
  * many there are to `count`. `runs` may be null if `capacity` is 0. There is none if not even one
  * huge page is proved contiguous. The runs of a reserve do not change. */
 int glebe_reserve_runs(glebe_reserve reserve, glebe_run *runs, size_t capacity, size_t *count);
+
+/* What keeps pages in their frames. */
+enum {
+    GLEBE_HELD_BY_NOTHING = 0, /* the kernel may move them */
+    GLEBE_HELD_BY_HUGETLB_POOL = 1, /* but newer kernels may move pages of 2 MiB to make room for a
+                                       contiguous allocation of their own: verify tells */
+    GLEBE_HELD_BY_LONG_TERM_PIN = 2 /* a registered buffer of an io_uring */
+};
+
+/* Where a byte lies, as far as that is proved: at least its page is one run. */
+typedef struct glebe_contig {
+    uint64_t size;               /* sizeof(glebe_contig); set to the bytes that were filled */
+    uint64_t offset_bytes;       /* of its run, in front of it */
+    uint64_t contiguous_bytes;   /* that follow, itself included */
+    uint64_t run_bytes;          /* of the whole run */
+    uint64_t pfn;                /* the frame of its page, or GLEBE_PFN_HIDDEN */
+    uint64_t held_by;            /* GLEBE_HELD_BY_* */
+    uint64_t source;             /* GLEBE_SOURCE_* */
+    uint64_t hugetlb_page_bytes; /* for GLEBE_SOURCE_HUGETLB, otherwise 0 */
+    uint64_t mapped_bytes;       /* of the whole mapping, or of the whole reserve */
+    uint64_t position_pages;     /* of its page, from the start of the mapping or of the reserve */
+} glebe_contig;
+
+/* Fills `contig` for the page at `position_pages` from the start of the reserve. For the segments of
+ * a view, ask for the first page of each extent (glebe_view_extents), and again behind
+ * `contiguous_bytes` as long as that ends within the extent. Frames are as they were when the
+ * reserve was made. Errors: NULL, BAD_SIZE; BEYOND the end of the reserve. */
+int glebe_reserve_query(glebe_reserve reserve, uint64_t position_pages, glebe_contig *contig);
+
+/* The frame of a page that is not in memory any more. */
+#define GLEBE_PFN_GONE 0xfffffffffffffffe
+
+/* Pages that are not in the frames in which they were. Never grows. */
+typedef struct glebe_drift {
+    uint64_t start_pages; /* from the start of the reserve, or of the mapping */
+    uint64_t len_pages;
+    uint64_t was_pfn; /* the frame that the first had, or GLEBE_PFN_HIDDEN */
+    uint64_t now_pfn; /* the frame that it has now, or GLEBE_PFN_GONE */
+} glebe_drift;
+
+/* Reads the frames again and writes the first `capacity` runs of pages that were moved since the
+ * reserve was made, in the order of positions, to `drifts`, and how many there are to `count`: 0 if
+ * all are where glebe_reserve_runs says. `drifts` may be null if `capacity` is 0. Where frames are
+ * hidden from the caller only a page that has gone is found, of sources with huge pages. Takes time in
+ * proportion to the pages of the source. Errors: NULL, OS. */
+int glebe_reserve_verify(glebe_reserve reserve, glebe_drift *drifts, size_t capacity,
+                         size_t *count);
+
+/* Whether a certificate has frame numbers. */
+enum {
+    GLEBE_FRAMES_SHOWN = 0,   /* where they were not hidden */
+    GLEBE_FRAMES_LEFT_OUT = 1 /* to be passed on to those who may not see them */
+};
+
+/* What is known of the reserve's physical memory, as one line of JSON: `source`, `held_by`, lengths
+ * in bytes, what is `proved` (by "frames", or "within" so many bytes), and the `runs`, each with
+ * its `offset_bytes`, `len_bytes` and, where it is shown, `pfn`. Errors: NULL, BAD_ARGUMENT. */
+int glebe_reserve_certificate(glebe_reserve reserve, uint64_t frames, char *text,
+                              size_t text_len_bytes, size_t *needed_bytes);
+
+/* For glebe_reserve_why_not. */
+enum {
+    GLEBE_WHY_NOT_BETTER = 0, /* each better source that was refused, and a shorter run than asked
+                                 for: what, the value, the limit, how to get it; one a line */
+    GLEBE_WHY_NOT_PINNED = 1, /* why there is no long-term pin, where one was tried */
+    GLEBE_WHY_COUNTED = 2     /* why the reserve has GLEBE_WRITERS_COUNTED, where it has */
+};
+
+/* Gives the reasons for what a reserve is not, as text; empty if there are none. Errors: NULL,
+ * BAD_ARGUMENT. */
+int glebe_reserve_why_not(glebe_reserve reserve, uint64_t what, char *text, size_t text_len_bytes,
+                          size_t *needed_bytes);
 
 /* ---- First class: blocks and promises -------------------------------------------------------- */
 
@@ -284,6 +374,13 @@ enum {
 /* Writes GLEBE_VIRTUAL_ONLY, GLEBE_WITHIN_GRAIN or GLEBE_PROVED to `contiguity`, and to
  * `grain_pages`, unless that is null, the pages within which it holds. */
 int glebe_block_contiguity(glebe_block block, int *contiguity, uint64_t *grain_pages);
+
+/* Fills `contig` for the byte `offset_bytes` into a block, what a device needs: `pfn` is the frame
+ * of its page, and `contiguous_bytes` follow it, of this block, in one piece. A block whose
+ * contiguity is GLEBE_PROVED is one piece; of another one, ask again behind `contiguous_bytes` for
+ * the next piece. Frames are as they were when the reserve was made. Errors: NULL, BAD_SIZE;
+ * BEYOND the end of the block. */
+int glebe_block_query(glebe_block block, uint64_t offset_bytes, glebe_contig *contig);
 
 /* Sets a run aside for a block that is wanted later: until it is taken tenants use it, and no other
  * block gets it. Errors: as glebe_alloc. */
@@ -430,6 +527,34 @@ typedef struct glebe_stats {
 /* Fills `stats`. Exact while no other call is under way. Takes longer the larger the reserve, a few
  * nanoseconds each 2 MiB. Errors: NULL, BAD_SIZE. */
 int glebe_reserve_stats(glebe_reserve reserve, glebe_stats *stats);
+
+/* Forms of all statistics. */
+enum {
+    GLEBE_FORMAT_TEXT = 0,        /* a line a total */
+    GLEBE_FORMAT_JSON = 1,        /* one object: the totals; of an object pool also a list of the
+                                     size classes in use */
+    GLEBE_FORMAT_OPENMETRICS = 2, /* version 1.0; names begin with glebe_reserve_, or glebe_zpool_
+                                     for totals and glebe_zpool_class_ for size classes */
+    /* For object pools only. */
+    GLEBE_FORMAT_CLASSES = 3,     /* each size class, in the columns of the kernel's own table */
+    GLEBE_FORMAT_MM_STAT = 4      /* the columns of zram's mm_stat */
+};
+
+/* Gives the statistics as text. Errors: NULL; BAD_ARGUMENT for a form that does not exist or is an
+ * object pool's. */
+int glebe_reserve_format_stats(glebe_reserve reserve, uint64_t format, char *text,
+                               size_t text_len_bytes, size_t *needed_bytes);
+
+/* Lets other processes of this user, and root, read the statistics: `glebe stats` shows them. One
+ * thread is started, which sleeps until it is asked and ends with the reserve. `directory` is made
+ * if it is missing, and nobody else's to enter; null is $XDG_RUNTIME_DIR/glebe if that is the
+ * user's, or else /run/glebe for root and /run/user/UID/glebe for others. A reserve is served once:
+ * a later call gives the socket of the first. Gives the path of the socket as a text; if `socket` is
+ * null and `socket_len_bytes` 0, only its length. With GLEBE_ERROR_BUFFER_TOO_SMALL the statistics are
+ * served all the same, and the next call gives the path.
+ * Errors: NULL; OS; OTHER where no directory is known, or others own it or can enter. */
+int glebe_reserve_serve_stats(glebe_reserve reserve, const char *directory, char *socket,
+                              size_t socket_len_bytes, size_t *needed_bytes);
 
 /* ---- Volatile memory ------------------------------------------------------------------------- */
 
@@ -665,7 +790,8 @@ int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
  * proved, not supposed: who may not see page frames gets what one huge page holds.
  *
  * `flags` are MAP_PRIVATE and MAP_ANONYMOUS with -1 as `fd`, or MAP_PRIVATE and a descriptor of
- * /dev/zero; with them may go MAP_HUGETLB, alone or with a size, for that pool or none,
+ * /dev/zero; with them may go MAP_HUGETLB, with a size for that pool or none, without one for the
+ * pool of the smallest size,
  * MAP_FIXED_NOREPLACE, which wants the memory at `addr` and needs room there, and MAP_POPULATE,
  * MAP_LOCKED and MAP_NORESERVE, which change nothing. Without MAP_FIXED_NOREPLACE `addr` is not
  * looked at. `off` is a multiple of a page and changes nothing.
@@ -686,29 +812,18 @@ void *glebe_mmap_contig(void *addr, size_t len, int prot, int flags, int fd, int
  * Errors: UNMAPPED, BAD_LEN, FORKED. */
 int glebe_munmap_contig(void *addr, size_t len);
 
-/* What keeps pages in their frames. */
-enum {
-    GLEBE_HELD_BY_NOTHING = 0, /* the kernel may move them */
-    GLEBE_HELD_BY_HUGETLB_POOL = 1,
-    GLEBE_HELD_BY_LONG_TERM_PIN = 2 /* a registered buffer of an io_uring */
-};
-
-/* Where a byte lies. */
-typedef struct glebe_contig {
-    uint64_t size;               /* sizeof(glebe_contig); set to the bytes that were filled */
-    uint64_t offset_bytes;       /* of its run, in front of it */
-    uint64_t contiguous_bytes;   /* that follow, itself included */
-    uint64_t run_bytes;          /* of the whole run */
-    uint64_t pfn;                /* the frame of its page, or GLEBE_PFN_HIDDEN */
-    uint64_t held_by;            /* GLEBE_HELD_BY_* */
-    uint64_t source;             /* GLEBE_SOURCE_* */
-    uint64_t hugetlb_page_bytes; /* for GLEBE_SOURCE_HUGETLB, otherwise 0 */
-    uint64_t mapped_bytes;       /* of the whole mapping */
-} glebe_contig;
-
 /* Fills `contig` for the byte at `addr` of a mapping of glebe_mmap_contig, much as posix_mem_offset(3)
  * does. Errors: UNMAPPED, FORKED, NULL, BAD_SIZE. */
 int glebe_contig_query(const void *addr, glebe_contig *contig);
+
+/* As glebe_reserve_verify, for the mapping of glebe_mmap_contig that has the byte at `addr`. Errors:
+ * UNMAPPED, FORKED, NULL, OS. */
+int glebe_contig_verify(const void *addr, glebe_drift *drifts, size_t capacity, size_t *count);
+
+/* As glebe_reserve_certificate, for the mapping of glebe_mmap_contig that has the byte at `addr`.
+ * Errors: UNMAPPED, FORKED, NULL, BAD_ARGUMENT. */
+int glebe_contig_certificate(const void *addr, uint64_t frames, char *text, size_t text_len_bytes,
+                             size_t *needed_bytes);
 
 /* ---- Object pools ---------------------------------------------------------------------------- */
 
@@ -778,10 +893,10 @@ int glebe_zpool_create(const glebe_zpool_options *options, glebe_zpool *pool);
 
 /* Makes a dictionary of zstd, what objects have in common, from `samples_count` samples that lie one
  * after the other at `samples`, as long as `lens_bytes` says: some hundred times as much as its own
- * size, for a good one. Takes seconds for megabytes. `*len_bytes` is the room at `dictionary`, then
- * the length that was made; keep the bytes as long as objects that were stored with them are kept
- * elsewhere. Errors: NULL, BAD_ARGUMENT, BAD_DICTIONARY (too few or too short samples, too little
- * room; the text says what). */
+ * size, for a good one. Takes seconds for megabytes. `*len_bytes` is the room at `dictionary`, which
+ * may be where the samples are, then the length that was made; keep the bytes as long as objects
+ * that were stored with them are kept elsewhere. Errors: NULL, BAD_ARGUMENT, BAD_DICTIONARY (too few
+ * or too short samples, too little room; the text says what). */
 int glebe_dictionary_train(const void *samples, const size_t *lens_bytes, size_t samples_count,
                            void *dictionary, size_t *len_bytes);
 
@@ -909,18 +1024,7 @@ typedef struct glebe_zpool_stats {
  * kept, and metadata_bytes; inserted is objects, removed and evicted. Errors: NULL, BAD_SIZE. */
 int glebe_zpool_get_stats(glebe_zpool pool, glebe_zpool_stats *stats);
 
-/* Forms of all statistics. */
-enum {
-    GLEBE_FORMAT_TEXT = 0,        /* a line a total */
-    GLEBE_FORMAT_JSON = 1,        /* one object: the totals, and a list of the size classes in use */
-    GLEBE_FORMAT_OPENMETRICS = 2, /* version 1.0; glebe_zpool_ totals, glebe_zpool_class_ by size */
-    GLEBE_FORMAT_CLASSES = 3,     /* each size class, in the columns of the kernel's own table */
-    GLEBE_FORMAT_MM_STAT = 4      /* the columns of zram's mm_stat */
-};
-
-/* Writes the statistics as text, with a zero byte at its end, to `text`, which has room for
- * `text_len_bytes` and may be null if that is 0; and to `needed_bytes` the room it took, or takes
- * now where the answer is GLEBE_ERROR_BUFFER_TOO_SMALL. Errors: NULL, BAD_ARGUMENT. */
+/* Gives the statistics as text, in one of GLEBE_FORMAT_*. Errors: NULL, BAD_ARGUMENT. */
 int glebe_zpool_format_stats(glebe_zpool pool, uint64_t format, char *text, size_t text_len_bytes,
                              size_t *needed_bytes);
 

@@ -154,6 +154,14 @@ pub const GLEBE_HELD_BY_HUGETLB_POOL: u64 = 1;
 pub const GLEBE_HELD_BY_LONG_TERM_PIN: u64 = 2;
 
 pub const GLEBE_PFN_HIDDEN: u64 = u64::MAX;
+pub const GLEBE_PFN_GONE: u64 = 0xffff_ffff_ffff_fffe;
+
+pub const GLEBE_FRAMES_SHOWN: u64 = 0;
+pub const GLEBE_FRAMES_LEFT_OUT: u64 = 1;
+
+pub const GLEBE_WHY_NOT_BETTER: u64 = 0;
+pub const GLEBE_WHY_NOT_PINNED: u64 = 1;
+pub const GLEBE_WHY_COUNTED: u64 = 2;
 
 pub const GLEBE_STATS_VERSION: u64 = 1;
 pub const GLEBE_VOLATILE_STATS_VERSION: u64 = 1;
@@ -197,6 +205,7 @@ pub struct glebe_options {
     pub views: u64,
     pub page_cache: u64,
     pub miss_cost_ns: u64,
+    pub search_bytes: u64,
 }
 
 #[repr(C)]
@@ -274,6 +283,16 @@ pub struct glebe_contig {
     pub source: u64,
     pub hugetlb_page_bytes: u64,
     pub mapped_bytes: u64,
+    pub position_pages: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct glebe_drift {
+    pub start_pages: u64,
+    pub len_pages: u64,
+    pub was_pfn: u64,
+    pub now_pfn: u64,
 }
 
 #[repr(C)]

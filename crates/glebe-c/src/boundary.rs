@@ -108,25 +108,136 @@ impl<T> Out<T> {
     }
 }
 
-/// Bytes of the caller's, which may be null if there are none.
+/// Refuses a null pointer to bytes, and more of them than memory can have. With none of them the
+/// pointer is not looked at.
+fn check_bytes(is_null: bool, len_bytes: usize, name: &'static str) -> Result<(), Failure> {
+    if is_null && len_bytes > 0 {
+        return Err(Failure::Null(name));
+    }
+    if isize::try_from(len_bytes).is_err() {
+        return Err(Failure::TooManyBytes { name, given: len_bytes });
+    }
+    Ok(())
+}
+
+/// Bytes of the caller's to read, which may be null if there are none. Other calls may read them
+/// meanwhile, and they may be where nobody can write.
 ///
 /// # Safety
-/// `bytes` is null or has `len_bytes`, at most `isize::MAX`, that nobody else uses until the answer
-/// is dropped.
+/// `bytes` is null or has `len_bytes` that nobody writes until the answer is dropped.
+pub(crate) unsafe fn bytes_from<'a>(
+    bytes: *const c_void,
+    len_bytes: usize,
+    name: &'static str,
+) -> Result<&'a [u8], Failure> {
+    check_bytes(bytes.is_null(), len_bytes, name)?;
+    if len_bytes == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: the caller's duty. Bytes that C has not set are bytes to Rust: they come from a call
+    // that the compiler cannot see into.
+    Ok(unsafe { std::slice::from_raw_parts(bytes.cast(), len_bytes) })
+}
+
+/// Bytes of the caller's to fill, which may be null if there are none.
+///
+/// # Safety
+/// `bytes` is null or has `len_bytes` that nobody else uses until the answer is dropped.
 pub(crate) unsafe fn bytes_at<'a>(
     bytes: *mut c_void,
     len_bytes: usize,
     name: &'static str,
 ) -> Result<&'a mut [u8], Failure> {
+    check_bytes(bytes.is_null(), len_bytes, name)?;
     if len_bytes == 0 {
         return Ok(&mut []);
     }
-    if bytes.is_null() {
-        return Err(Failure::Null(name));
-    }
-    // SAFETY: the caller's duty. Bytes that C has not set are bytes to Rust: they come from a call
-    // that the compiler cannot see into.
+    // SAFETY: as in `bytes_from`.
     Ok(unsafe { std::slice::from_raw_parts_mut(bytes.cast(), len_bytes) })
+}
+
+/// An array of the caller's for the first of several answers, and where their number is told.
+pub(crate) struct Array<T> {
+    to: *mut T,
+    capacity: usize,
+    count: Out<usize>,
+}
+
+impl<T> Array<T> {
+    /// Looks at both pointers before anything is done.
+    ///
+    /// # Safety
+    /// `to` is null or has room for `capacity`, and both may be written until the answer is
+    /// dropped.
+    pub(crate) unsafe fn new(
+        to: *mut T,
+        capacity: usize,
+        count: *mut usize,
+        name: &'static str,
+    ) -> Result<Self, Failure> {
+        // SAFETY: passed on to the caller.
+        let count = unsafe { Out::new(count, "count")? };
+        if to.is_null() && capacity > 0 {
+            return Err(Failure::Null(name));
+        }
+        Ok(Self { to, capacity, count })
+    }
+
+    /// Writes as many of `all` as there is room for, and how many they are.
+    pub(crate) fn set(self, all: impl Iterator<Item = T>) -> c_int {
+        let mut there = 0;
+        for one in all {
+            if there < self.capacity {
+                // SAFETY: below `capacity`, for which `new`'s caller vouches.
+                unsafe { self.to.add(there).write_unaligned(one) };
+            }
+            there += 1;
+        }
+        self.count.set(there)
+    }
+}
+
+/// Room of the caller's for a text, and where its need is told.
+pub(crate) struct Text {
+    to: *mut c_char,
+    room: usize,
+    needed: Out<usize>,
+}
+
+impl Text {
+    /// Looks at both pointers before anything is done.
+    ///
+    /// # Safety
+    /// `to` is null or has room for so many bytes, and both may be written until the answer is
+    /// dropped.
+    pub(crate) unsafe fn new(
+        to: *mut c_char,
+        room: usize,
+        needed_bytes: *mut usize,
+    ) -> Result<Self, Failure> {
+        // SAFETY: passed on to the caller.
+        let needed = unsafe { Out::new(needed_bytes, "needed_bytes")? };
+        if to.is_null() && room > 0 {
+            return Err(Failure::Null("text"));
+        }
+        Ok(Self { to, room, needed })
+    }
+
+    /// Writes `text` up to its first zero byte, then one, and the room for both.
+    pub(crate) fn set(self, text: impl AsRef<[u8]>) -> Result<c_int, Failure> {
+        let bytes = text.as_ref().split(|byte| *byte == 0).next().unwrap_or_default();
+        let needed = bytes.len() + 1;
+        if self.room < needed {
+            self.needed.set(needed);
+            return Err(Failure::ShortText { given: self.room, needed });
+        }
+        // SAFETY: `new`'s caller vouches for the room, which is not null since it is more than 0.
+        unsafe {
+            self.to.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            self.to.add(bytes.len()).write(0);
+        }
+        Ok(self.needed.set(needed))
+    }
 }
 
 /// A structure of the header: `repr(C)`, 64-bit words only, the first its size in bytes.

@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::{MutexGuard, PoisonError};
@@ -21,16 +21,11 @@ use glebe::sys::{errno, hugetlb, page_size};
 use glebe::units::Bytes;
 
 use crate::abi::*;
-use crate::boundary::{call, call_for_address, Fill, Sized64};
+use crate::boundary::{call, call_for_address, Array, Fill, Text};
 use crate::failure::Failure;
 use crate::mapped::{Contigs, Mapped};
+use crate::place::{certificate, place_of, verify};
 use crate::process::Process;
-
-// SAFETY: it is `repr(C)` and consists of words, the first of which is `size`.
-unsafe impl Sized64 for glebe_contig {
-    const NAME: &'static str = "glebe_contig";
-    const LEAST: u64 = 32;
-}
 
 /// `/dev/zero`: major 1, minor 5.
 const ZERO_DEVICE: u64 = 1 << 8 | 5;
@@ -92,7 +87,7 @@ fn map(
     let whole = Bytes::new(len).pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
     let mut options = Contig::options().require_run(whole);
     if let Some(size) = asked.hugetlb {
-        let size = size.or_else(|| hugetlb::sizes().pop()).unwrap_or(page);
+        let size = size.unwrap_or_else(hugetlb::smallest);
         options = options.source(Source::Hugetlb(size));
     }
     if asked.at_address {
@@ -160,33 +155,20 @@ pub unsafe extern "C" fn glebe_munmap_contig(addr: *mut c_void, len: usize) -> c
     })
 }
 
-fn query(addr: usize) -> Result<glebe_contig, Failure> {
+/// Calls `look` on the mapping that has `addr`, and with how far in that is.
+fn look<R>(
+    addr: usize,
+    look: impl FnOnce(&Contig, Bytes) -> Result<R, Failure>,
+) -> Result<R, Failure> {
     let unknown = || Failure::Unmapped(addr);
     let process = Process::own()?.ok_or_else(unknown)?;
     let contigs = locked(&process.contigs);
-    let (_, Mapped { contig, .. }) = contigs.range(..=addr).next_back().ok_or_else(unknown)?;
-    let place = contig.query(addr).ok_or_else(unknown)?;
-    let (source, hugetlb_page_bytes) = match contig.source() {
-        Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
-        Source::Thp | Source::Mthp(_) => (GLEBE_SOURCE_THP, 0),
-        // No others are asked for here.
-        Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),
-    };
-    Ok(glebe_contig {
-        size: 0,
-        offset_bytes: place.offset_in_run.get(),
-        contiguous_bytes: place.contiguous.get(),
-        run_bytes: place.run_len.get(),
-        pfn: place.pfn.map_or(GLEBE_PFN_HIDDEN, glebe::units::Pfn::get),
-        held_by: match contig.held_by() {
-            HeldBy::HugetlbPool => GLEBE_HELD_BY_HUGETLB_POOL,
-            HeldBy::LongTermPin => GLEBE_HELD_BY_LONG_TERM_PIN,
-            HeldBy::DmaBuffer | HeldBy::Nothing => GLEBE_HELD_BY_NOTHING,
-        },
-        source,
-        hugetlb_page_bytes,
-        mapped_bytes: contig.len().get(),
-    })
+    let (start, Mapped { contig, .. }) = contigs.range(..=addr).next_back().ok_or_else(unknown)?;
+    let offset = Bytes::new((addr - start) as u64);
+    if offset >= contig.len() {
+        return Err(unknown());
+    }
+    look(contig, offset)
 }
 
 /// # Safety
@@ -199,6 +181,41 @@ pub unsafe extern "C" fn glebe_contig_query(
     call(|| {
         // SAFETY: the caller's duty.
         let out = unsafe { Fill::new(contig)? };
-        Ok(out.set(&query(addr.addr())?))
+        let unknown = || Failure::Unmapped(addr.addr());
+        let place = |contig: &Contig, offset| place_of(contig, offset).ok_or_else(unknown);
+        Ok(out.set(&look(addr.addr(), place)?))
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_contig_verify(
+    addr: *const c_void,
+    drifts: *mut glebe_drift,
+    capacity: usize,
+    count: *mut usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let out = unsafe { Array::new(drifts, capacity, count, "drifts")? };
+        Ok(out.set(look(addr.addr(), |contig, _| verify(contig))?.into_iter()))
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_contig_certificate(
+    addr: *const c_void,
+    frames: u64,
+    text: *mut c_char,
+    text_len_bytes: usize,
+    needed_bytes: *mut usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let text = unsafe { Text::new(text, text_len_bytes, needed_bytes)? };
+        text.set(look(addr.addr(), |contig, _| certificate(contig, frames))?)
     })
 }

@@ -39,10 +39,14 @@ pub(crate) enum Failure {
     TooMany { what: &'static str, most: u32 },
     #[error("{given} bytes for a bitmap of {pages} pages; {needed} are needed")]
     ShortBitmap { given: usize, pages: u64, needed: u64 },
+    #[error("{given} bytes at {name}; there can be {}", isize::MAX)]
+    TooManyBytes { name: &'static str, given: usize },
     #[error("room for {given} bytes of text; {needed} are needed")]
     ShortText { given: usize, needed: usize },
     #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
     Adopted { start: usize, end: usize },
+    #[error("the {what} has {len}; {at} is beyond that")]
+    Beyond { what: &'static str, at: u64, len: u64 },
     #[error("{0:#x} is no address of a contiguous mapping")]
     Unmapped(usize),
     #[error("a length of {given}; the mapping has {mapped}")]
@@ -90,9 +94,10 @@ impl Failure {
             Self::BadHandle { .. } => GLEBE_ERROR_BAD_HANDLE,
             Self::Null(_) => GLEBE_ERROR_NULL,
             Self::BadSize { .. } => GLEBE_ERROR_BAD_SIZE,
-            Self::Unknown { .. } | Self::BadArgument { .. } | Self::BadName => {
-                GLEBE_ERROR_BAD_ARGUMENT
-            }
+            Self::Unknown { .. }
+            | Self::BadArgument { .. }
+            | Self::TooManyBytes { .. }
+            | Self::BadName => GLEBE_ERROR_BAD_ARGUMENT,
             Self::Busy { .. } => GLEBE_ERROR_BUSY,
             Self::TooMany { .. } => GLEBE_ERROR_TOO_MANY,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
@@ -106,7 +111,7 @@ impl Failure {
             Self::Reserve(error) => code_of(error),
             Self::View(error) => code_of_view(error),
             Self::BadExtent { len: 0, .. } => GLEBE_ERROR_EMPTY,
-            Self::BadExtent { .. } => GLEBE_ERROR_BEYOND,
+            Self::BadExtent { .. } | Self::Beyond { .. } => GLEBE_ERROR_BEYOND,
             Self::Volatile(error) => code_of_volatile(error),
             Self::Zpool(error) => code_of_zpool(error),
         }

@@ -23,6 +23,8 @@ mod process;
 
 mod boundary;
 
+mod place;
+
 mod block;
 mod cache;
 mod contig;

@@ -1,21 +1,22 @@
 //! Creating and destroying a reserve, and what is to be known of it.
 //!
 //! # Safety
-//! Pointers are what the header says of them; they go through [`crate::boundary`] but for the
-//! array of runs, which is written here.
+//! Pointers are what the header says of them, and go through [`crate::boundary`].
 #![allow(unsafe_code)]
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use glebe::contig::{Contig, Options, Source, SourceChoice};
 use glebe::reserve::{Builder, CacheMode, Placement, Reserve, Writers};
+use glebe::sys::hugetlb;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{Codec, Zstd};
 
 use crate::abi::*;
-use crate::boundary::{call, read, Fill, Out, Sized64};
+use crate::boundary::{call, read, Array, Fill, Out, Sized64, Text};
 use crate::failure::Failure;
+use crate::place::source_of;
 use crate::process::Process;
 use crate::table::Kind;
 
@@ -44,10 +45,13 @@ fn bad<T>(name: &'static str, value: u64) -> Result<T, Failure> {
 fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
     let source = match asked.source {
         GLEBE_SOURCE_AUTO => SourceChoice::Auto,
-        GLEBE_SOURCE_HUGETLB => match PageSize::new(asked.hugetlb_page_bytes) {
-            Some(size) => Source::Hugetlb(size).into(),
-            None => return bad("hugetlb_page_bytes", asked.hugetlb_page_bytes),
-        },
+        GLEBE_SOURCE_HUGETLB => {
+            match (asked.hugetlb_page_bytes, PageSize::new(asked.hugetlb_page_bytes)) {
+                (0, _) => Source::Hugetlb(hugetlb::smallest()).into(),
+                (_, Some(size)) => Source::Hugetlb(size).into(),
+                (bytes, None) => return bad("hugetlb_page_bytes", bytes),
+            }
+        }
         GLEBE_SOURCE_THP => Source::Thp.into(),
         GLEBE_SOURCE_PLAIN => Source::Plain.into(),
         other => return bad("source", other),
@@ -67,6 +71,9 @@ fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
     }
     if asked.preferred_run_bytes > 0 {
         options = options.prefer_run(Bytes::new(asked.preferred_run_bytes));
+    }
+    if asked.search_bytes > 0 {
+        options = options.search(Bytes::new(asked.search_bytes));
     }
     if asked.threads > 0 {
         let Ok(threads) = usize::try_from(asked.threads) else {
@@ -164,12 +171,7 @@ pub unsafe extern "C" fn glebe_reserve_memory(
         let out = unsafe { Fill::new(memory)? };
         let of = |reserve: &Reserve| {
             let contig = reserve.contig();
-            let (source, hugetlb_page_bytes) = match contig.source() {
-                Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
-                Source::Thp | Source::Mthp(_) => (GLEBE_SOURCE_THP, 0),
-                // No others can be asked for here.
-                Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),
-            };
+            let (source, hugetlb_page_bytes) = source_of(contig);
             glebe_memory {
                 size: 0,
                 len_pages: reserve.len().get(),
@@ -213,24 +215,37 @@ pub unsafe extern "C" fn glebe_reserve_runs(
 ) -> c_int {
     call(|| {
         // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(count, "count")? };
-        if runs.is_null() && capacity > 0 {
-            return Err(Failure::Null("runs"));
-        }
-        let there = Process::with_reserve(reserve, |_, reserve| {
-            let all = reserve.contig().runs();
-            for (index, run) in all.iter().take(capacity).enumerate() {
-                let run = glebe_run {
-                    start_pages: run.pages.start(),
-                    len_pages: run.pages.len(),
-                    pfn: run.pfn.map_or(GLEBE_PFN_HIDDEN, |pfn| pfn.get()),
-                };
-                // SAFETY: below `capacity`, for which the caller vouches.
-                unsafe { runs.add(index).write_unaligned(run) };
-            }
-            Ok(all.len())
+        let out = unsafe { Array::new(runs, capacity, count, "runs")? };
+        Process::with_reserve(reserve, |_, reserve| {
+            Ok(out.set(reserve.contig().runs().iter().map(|run| glebe_run {
+                start_pages: run.pages.start(),
+                len_pages: run.pages.len(),
+                pfn: run.pfn.map_or(GLEBE_PFN_HIDDEN, |pfn| pfn.get()),
+            })))
+        })
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_reserve_why_not(
+    reserve: glebe_reserve,
+    what: u64,
+    text: *mut c_char,
+    text_len_bytes: usize,
+    needed_bytes: *mut usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let text = unsafe { Text::new(text, text_len_bytes, needed_bytes)? };
+        let why = Process::with_reserve(reserve, |_, reserve| match what {
+            GLEBE_WHY_NOT_BETTER => Ok(reserve.contig().why_not_better().join("\n")),
+            GLEBE_WHY_NOT_PINNED => Ok(reserve.contig().why_not_pinned().unwrap_or("").to_owned()),
+            GLEBE_WHY_COUNTED => Ok(reserve.why_counted().unwrap_or("").to_owned()),
+            other => bad("what", other),
         })?;
-        Ok(out.set(there))
+        text.set(&why)
     })
 }
 

@@ -1,4 +1,5 @@
-//! `glebe_stats`: the statistics of a reserve, member by member as the library's table has them.
+//! `glebe_stats`: the statistics of a reserve, member by member as the library's table has them,
+//! as text, and for other processes.
 //!
 //! The order of the list is that of the structure, so it grows at its end only; a test compares
 //! it with the library's table and with the header.
@@ -7,10 +8,13 @@
 //! Pointers are what the header says of them, and go through [`crate::boundary`].
 #![allow(unsafe_code, non_camel_case_types)]
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int, CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::abi::*;
-use crate::boundary::{call, Fill, Sized64};
+use crate::boundary::{call, Fill, Sized64, Text};
+use crate::failure::Failure;
 use crate::process::Process;
 
 macro_rules! stats {
@@ -92,5 +96,62 @@ pub unsafe extern "C" fn glebe_reserve_stats(
             all.set(&line.name, line.value);
         }
         Ok(out.set(&all))
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_reserve_format_stats(
+    reserve: glebe_reserve,
+    format: u64,
+    text: *mut c_char,
+    text_len_bytes: usize,
+    needed_bytes: *mut usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let text = unsafe { Text::new(text, text_len_bytes, needed_bytes)? };
+        let of = match format {
+            GLEBE_FORMAT_TEXT => ToString::to_string,
+            GLEBE_FORMAT_JSON => glebe::reserve::Stats::to_json,
+            GLEBE_FORMAT_OPENMETRICS => glebe::reserve::Stats::to_openmetrics,
+            value => return Err(Failure::BadArgument { name: "format", value }),
+        };
+        text.set(Process::with_reserve(reserve, |_, reserve| Ok(of(&reserve.stats())))?)
+    })
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_reserve_serve_stats(
+    reserve: glebe_reserve,
+    directory: *const c_char,
+    socket: *mut c_char,
+    socket_len_bytes: usize,
+    needed_bytes: *mut usize,
+) -> c_int {
+    call(|| {
+        // SAFETY: the caller's duty.
+        let text = unsafe { Text::new(socket, socket_len_bytes, needed_bytes)? };
+        let is_unwanted = socket.is_null();
+        let directory = match directory.is_null() {
+            true => None,
+            // SAFETY: the caller's duty: it ends with a zero byte.
+            false => Some(unsafe { CStr::from_ptr(directory) }),
+        };
+        let socket = Process::with_reserve(reserve, |_, reserve| {
+            let socket = match directory.map(|name| OsStr::from_bytes(name.to_bytes())) {
+                None => reserve.serve_stats()?,
+                Some(directory) => reserve.serve_stats_in(Path::new(directory))?,
+            };
+            Ok(socket.to_owned())
+        })?;
+        match text.set(socket.as_os_str().as_bytes()) {
+            // The path is not wanted.
+            Err(Failure::ShortText { .. }) if is_unwanted => Ok(GLEBE_OK),
+            other => other,
+        }
     })
 }

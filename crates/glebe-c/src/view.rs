@@ -4,7 +4,7 @@
 //!
 //! # Safety
 //! Pointers are what the header says of them, and go through [`crate::boundary`], but for the
-//! arrays of runs, which are read and written here.
+//! array of a file's extents, which is read here.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -17,7 +17,7 @@ use glebe::units::{Bytes, Pages};
 use glebe::vmap::{MemFile, Space};
 
 use crate::abi::*;
-use crate::boundary::{call, Out};
+use crate::boundary::{call, Array, Out};
 use crate::failure::Failure;
 use crate::process::{Of, Process, Viewed};
 use crate::table::{Held, Kind};
@@ -172,40 +172,12 @@ pub unsafe extern "C" fn glebe_view_extents(
 ) -> c_int {
     call(|| {
         // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(count, "count")? };
-        if extents.is_null() && capacity > 0 {
-            return Err(Failure::Null("extents"));
-        }
-        let there = look(view, |viewed| {
-            // SAFETY: the caller's duty.
-            let give =
-                |all: &mut dyn Iterator<Item = Extent>| unsafe { give(all, extents, capacity) };
-            match viewed {
-                Viewed::Reserve(of) => give(&mut of.object.extents()),
-                Viewed::File(_, extents) => give(&mut extents.iter().copied()),
-            }
-        })?;
-        Ok(out.set(there))
+        let out = unsafe { Array::new(extents, capacity, count, "extents")? };
+        let of =
+            |extent: Extent| glebe_extent { start_pages: extent.start(), len_pages: extent.len() };
+        look(view, |viewed| match viewed {
+            Viewed::Reserve(object) => out.set(object.object.extents().map(of)),
+            Viewed::File(_, extents) => out.set(extents.iter().copied().map(of)),
+        })
     })
-}
-
-/// Writes the first of `all` to the caller's array; how many there are.
-///
-/// # Safety
-/// The array has room for `capacity`.
-unsafe fn give(
-    all: &mut dyn Iterator<Item = Extent>,
-    extents: *mut glebe_extent,
-    capacity: usize,
-) -> usize {
-    let mut count = 0;
-    for extent in all {
-        if count < capacity {
-            let extent = glebe_extent { start_pages: extent.start(), len_pages: extent.len() };
-            // SAFETY: below `capacity`, for which the caller vouches.
-            unsafe { extents.add(count).write_unaligned(extent) };
-        }
-        count += 1;
-    }
-    count
 }

@@ -18,7 +18,7 @@ use glebe::units::Bytes;
 use glebe::volatile::{self, Engine, Options, Priority, Region};
 
 use crate::abi::*;
-use crate::boundary::{bytes_at, call, read, Out, Sized64};
+use crate::boundary::{bytes_at, bytes_from, call, read, Out, Sized64};
 use crate::failure::Failure;
 use regions::{follow_forks, insert, remove, with, Claim};
 
@@ -249,15 +249,21 @@ pub unsafe extern "C" fn glebe_volatile_drop_now(
     })
 }
 
-/// The caller's buffer, which may be null if it has no bytes.
-///
-/// # Safety
-/// `buffer` is null or has `len_bytes` that nobody else uses meanwhile.
-unsafe fn buffer_at<'a>(buffer: *mut c_void, len_bytes: usize) -> Result<&'a mut [u8], Failure> {
-    if isize::try_from(len_bytes).is_err() && !buffer.is_null() {
+/// Refuses a buffer of more bytes than memory can have.
+fn check_len(len_bytes: usize, is_null: bool) -> Result<(), Failure> {
+    if isize::try_from(len_bytes).is_err() && !is_null {
         let (end, limit) = (Bytes::new(len_bytes as u64), Bytes::new(isize::MAX as u64));
         return Err(volatile::Error::Beyond { end, limit }.into());
     }
+    Ok(())
+}
+
+/// The caller's buffer to fill, which may be null if it has no bytes.
+///
+/// # Safety
+/// As [`bytes_at`].
+unsafe fn buffer_at<'a>(buffer: *mut c_void, len_bytes: usize) -> Result<&'a mut [u8], Failure> {
+    check_len(len_bytes, buffer.is_null())?;
     // SAFETY: the caller's duty.
     unsafe { bytes_at(buffer, len_bytes, "buffer") }
 }
@@ -316,8 +322,9 @@ pub unsafe extern "C" fn glebe_volatile_write(
     len_bytes: usize,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty; it is read only.
-        let from: &[u8] = unsafe { buffer_at(buffer.cast_mut(), len_bytes)? };
+        check_len(len_bytes, buffer.is_null())?;
+        // SAFETY: the caller's duty.
+        let from = unsafe { bytes_from(buffer, len_bytes, "buffer")? };
         with(region, |of| Ok(of.region.write(Bytes::new(offset_bytes), from)?))?;
         Ok(GLEBE_OK)
     })

@@ -20,7 +20,7 @@ use glebe::zpool::{
 };
 
 use crate::abi::*;
-use crate::boundary::{bytes_at, call, read, Out, Sized64};
+use crate::boundary::{bytes_at, bytes_from, call, read, Out, Sized64};
 use crate::failure::Failure;
 use crate::process::Process;
 use crate::table::Kind;
@@ -168,8 +168,8 @@ unsafe fn given<'a>(bytes: *const c_void, len_bytes: usize) -> Result<&'a [u8], 
     if len_bytes as u64 > page.get() {
         return Err(Error::TooLong { len: len_bytes, page }.into());
     }
-    // SAFETY: the caller's duty; it is read only.
-    Ok(unsafe { bytes_at(bytes.cast_mut(), len_bytes, "bytes")? })
+    // SAFETY: the caller's duty.
+    unsafe { bytes_from(bytes, len_bytes, "bytes") }
 }
 
 /// # Safety

@@ -59,6 +59,7 @@ static void options_are_checked(void) {
     options.source = 4;
     REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
     options.source = GLEBE_SOURCE_HUGETLB;
+    options.hugetlb_page_bytes = 3;
     REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
     options.hugetlb_page_bytes = 1;
     REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_NO_SOURCE);
@@ -92,6 +93,32 @@ static void options_are_checked(void) {
     OK(glebe_reserve_create((const glebe_options *)older, &reserve));
     OK(glebe_reserve_destroy(reserve));
     REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BAD_HANDLE);
+}
+
+/* Zero is the default of the page size too: the smallest pool's, if that has or gives pages. */
+static void a_pool_of_the_default_page_size(void) {
+    glebe_options options;
+    glebe_memory memory;
+    glebe_reserve reserve = 77;
+    int answer;
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.len_bytes = 2 * MIB;
+    options.source = GLEBE_SOURCE_HUGETLB;
+    answer = glebe_reserve_create(&options, &reserve);
+    if (answer != GLEBE_OK) {
+        CHECK(answer == GLEBE_ERROR_NO_MEMORY || answer == GLEBE_ERROR_NO_SOURCE ||
+              answer == GLEBE_ERROR_OS);
+        CHECK(reserve == 77);
+        fprintf(stderr, "skipped: %s\n", glebe_last_error());
+        return;
+    }
+    memory.size = sizeof memory;
+    OK(glebe_reserve_memory(reserve, &memory));
+    CHECK(memory.source == GLEBE_SOURCE_HUGETLB);
+    CHECK(memory.hugetlb_page_bytes >= 2 * glebe_page_bytes());
+    OK(glebe_reserve_destroy(reserve));
 }
 
 static void what_it_is_made_of(glebe_reserve reserve, uint64_t len_bytes) {
@@ -459,6 +486,7 @@ int main(void) {
     messages();
     nothing_there();
     options_are_checked();
+    a_pool_of_the_default_page_size();
     reserve = create(GLEBE_SOURCE_AUTO, 4 * MIB);
     other = create(GLEBE_SOURCE_PLAIN, 2 * MIB);
     what_it_is_made_of(reserve, 4 * MIB);

@@ -1,11 +1,13 @@
-//! `make install`: what lands where, and that pkg-config and CMake find it.
+//! `make install`: what lands where, that pkg-config and CMake find it, that it builds nothing
+//! which is built, and that `make uninstall` takes it away.
 
 mod built;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use built::{has, root, run, target, Scratch};
 
@@ -13,14 +15,35 @@ const PROGRAM: &str = "all.c";
 const SAID: &[u8] = b"all.c: ok\n";
 
 fn make_install(variables: &[(&str, &Path)]) {
+    // Two at once might both build, and one copy what the other has half written.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock();
+    run(&mut make("install", variables));
+}
+
+fn make(what: &str, variables: &[(&str, &Path)]) -> Command {
     let mut make = Command::new("make");
-    make.args(["-C", "../..", "install", "PROFILE=dev"]).current_dir(root());
+    make.args(["-C", "../..", what, "PROFILE=dev"]).current_dir(root());
     make.env("CARGO_TARGET_DIR", target()).env("CARGO", env!("CARGO"));
     for unset in ["DESTDIR", "PREFIX", "LIBDIR", "INCLUDEDIR", "MAKEFLAGS", "MAKELEVEL"] {
         make.env_remove(unset);
     }
     make.args(variables.iter().map(|(name, path)| format!("{name}={}", path.display())));
-    run(&mut make);
+    make
+}
+
+/// Every file and link below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.is_symlink() {
+            all.extend(files(&path));
+        } else {
+            all.push(path);
+        }
+    }
+    all
 }
 
 /// Installed for use in place, once for all tests of this program; `None` without make.
@@ -70,6 +93,28 @@ fn pkg_config_finds_it() {
     let words = words.iter().map(|word| if word == "-lglebe" { "-l:libglebe.a" } else { word });
     run(Command::new("cc").arg("-o").arg(&program).arg(&source).args(words));
     assert_eq!(run(&mut Command::new(&program)).stdout, SAID);
+}
+
+#[test]
+fn a_program_without_shared_libraries_links_and_works() {
+    let Some(prefix) = installed() else { return };
+    if !has("cc") || !has("pkg-config") {
+        return;
+    }
+    let scratch = Scratch::new();
+    for (compiler, source) in [("cc", "all.c"), ("c++", "all.cpp"), ("clang", "all.c")] {
+        if !has(compiler) {
+            continue;
+        }
+        let program = scratch.path().join(compiler);
+        run(Command::new(compiler)
+            .args(["-static", "-o"])
+            .arg(&program)
+            .arg(root().join("tests").join(source))
+            .args(pkg_config(prefix, &["--static", "--cflags", "--libs"])));
+        let said = run(&mut Command::new(&program)).stdout;
+        assert_eq!(String::from_utf8_lossy(&said), format!("{source}: ok\n"), "{compiler}");
+    }
 }
 
 #[test]
@@ -131,4 +176,57 @@ fn destdir_is_where_files_land_and_not_what_they_say() {
     assert!(pc.contains("prefix=/opt/glebe\n") && !pc.contains("a b") && !pc.contains('@'));
     let cmake = fs::read_to_string(lib.join("cmake/glebe/glebeConfig.cmake")).unwrap();
     assert!(cmake.contains("/../../../include\"") && !cmake.contains('@'), "{cmake}");
+}
+
+#[test]
+fn the_command_comes_with_its_manual_and_completions() {
+    let Some(prefix) = installed() else { return };
+    let output = run(Command::new(prefix.join("bin/glebe")).arg("--version"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(env!("CARGO_PKG_VERSION")));
+    let kept = fs::read_dir(root().join("../../man")).unwrap();
+    let mut pages = 0;
+    for page in kept.map(|entry| entry.unwrap().path()) {
+        let installed = prefix.join("share/man/man1").join(page.file_name().unwrap());
+        assert_eq!(fs::read(&installed).unwrap(), fs::read(&page).unwrap(), "{installed:?}");
+        pages += 1;
+    }
+    assert!(pages > 1);
+    for file in [
+        "bash-completion/completions/glebe",
+        "zsh/site-functions/_glebe",
+        "fish/vendor_completions.d/glebe.fish",
+    ] {
+        let text = fs::read_to_string(prefix.join("share").join(file)).unwrap();
+        assert!(text.contains("glebe"), "{file}");
+    }
+}
+
+#[test]
+fn what_is_built_is_copied_without_cargo_and_taken_away_again() {
+    if installed().is_none() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let shims = scratch.path().join("shims");
+    fs::create_dir(&shims).unwrap();
+    for tool in ["cargo", "rustc", "rustup"] {
+        fs::write(shims.join(tool), "#!/bin/sh\necho \"$0 was called\" >&2\nexit 9\n").unwrap();
+        fs::set_permissions(shims.join(tool), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut path = shims.into_os_string();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap());
+    let destination = scratch.path().join("root");
+    let variables = [("PREFIX", Path::new("/opt/glebe")), ("DESTDIR", &destination)];
+    run(make("install", &variables).env("PATH", &path));
+    let there = files(&destination);
+    assert!(there.len() > 20, "{there:?}");
+
+    let own = destination.join("opt/glebe/lib/libother.so");
+    fs::write(&own, "").unwrap();
+    for _ in 0..2 {
+        run(make("uninstall", &variables).env("PATH", &path));
+        assert_eq!(files(&destination), std::slice::from_ref(&own));
+        assert!(!destination.join("opt/glebe/lib/cmake/glebe").exists());
+    }
 }

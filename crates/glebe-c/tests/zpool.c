@@ -1,6 +1,7 @@
 /* Every function of glebe.h on object pools from C99: what it does, and what it refuses. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -443,6 +444,35 @@ static void dictionaries(void) {
         OK(glebe_zpool_destroy(pool));
     }
     CHECK(stored[1] * 3 < stored[0] * 2);
+
+    /* More bytes than memory can have, more room than there is memory, and one place for both. */
+    REFUSED(glebe_zpool_create_with_dictionary(&options, dictionary, SIZE_MAX, &pool),
+            GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(strstr(glebe_last_error(), "18446744073709551615 bytes at dictionary") != NULL);
+    len = SIZE_MAX / 4;
+    OK(glebe_dictionary_train(bytes, lens, OBJECTS, bytes, &len));
+    OK(glebe_zpool_create_with_dictionary(&options, bytes, len, &pool));
+    OK(glebe_zpool_destroy(pool));
+}
+
+/* What is only read may be where nobody can write. */
+static void objects_from_memory_that_is_read_only(void) {
+    size_t page = (size_t)glebe_page_bytes(), len = 0;
+    unsigned char *at = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *back = malloc(page);
+    glebe_zpool pool = 0;
+    glebe_zobject object = 0;
+    CHECK(at != MAP_FAILED && back != NULL);
+    memset(at, 9, page);
+    CHECK(mprotect(at, page, PROT_READ) == 0);
+    OK(glebe_zpool_create(NULL, &pool));
+    OK(glebe_zpool_insert(pool, at, page, &object));
+    OK(glebe_zpool_replace(pool, object, at, page - 1));
+    OK(glebe_zpool_read(pool, object, back, page, &len));
+    CHECK(len == page - 1 && memcmp(at, back, len) == 0);
+    OK(glebe_zpool_destroy(pool));
+    free(back);
+    CHECK(munmap(at, page) == 0);
 }
 
 static void statistics(void) {
@@ -572,6 +602,7 @@ int main(void) {
     limits();
     codecs();
     dictionaries();
+    objects_from_memory_that_is_read_only();
     statistics();
     fork_is_noticed(pool);
     OK(glebe_zpool_insert(pool, "last", 4, &object));

@@ -11,16 +11,16 @@ use glebe::zpool::{Codec, Dictionary, Error};
 
 use super::{create, recompress, Failure};
 use crate::abi::*;
-use crate::boundary::{bytes_at, call, Out};
+use crate::boundary::{bytes_from, call, Out};
 
 /// The bytes of a dictionary of the caller's.
 ///
 /// # Safety
-/// As [`bytes_at`].
+/// As [`bytes_from`].
 unsafe fn dictionary(at: *const c_void, len_bytes: usize) -> Result<Dictionary, Failure> {
-    // SAFETY: the caller's duty; only read.
-    let bytes = unsafe { bytes_at(at.cast_mut(), len_bytes, "dictionary")? };
-    Ok(Dictionary::from_bytes(Arc::<[u8]>::from(&*bytes)).map_err(Error::from)?)
+    // SAFETY: the caller's duty.
+    let bytes = unsafe { bytes_from(at, len_bytes, "dictionary")? };
+    Ok(Dictionary::from_bytes(Arc::<[u8]>::from(bytes)).map_err(Error::from)?)
 }
 
 /// # Safety
@@ -48,19 +48,22 @@ pub unsafe extern "C" fn glebe_dictionary_train(
         let Some(all) = all.filter(|all| isize::try_from(*all).is_ok()) else {
             return super::bad("the sum of lens_bytes", u64::MAX);
         };
-        // SAFETY: the caller's duty: the sum of the lengths is there; only read.
-        let mut rest: &[u8] = unsafe { bytes_at(samples.cast_mut(), all, "samples")? };
+        if dictionary.is_null() && room > 0 {
+            return Err(Failure::Null("dictionary"));
+        }
+        // SAFETY: the caller's duty: the sum of the lengths is there.
+        let mut rest = unsafe { bytes_from(samples, all, "samples")? };
         let mut parts = Vec::with_capacity(lens.len());
         for len in lens {
             let (sample, after) = rest.split_at(len);
             parts.push(sample);
             rest = after;
         }
-        // SAFETY: the caller's duty.
-        let to = unsafe { bytes_at(dictionary, room, "dictionary")? };
         let made = Dictionary::train(&parts, room).map_err(Error::from)?;
         let made = made.as_bytes();
-        to[..made.len()].copy_from_slice(made);
+        // SAFETY: the caller vouches for `room`, and no more was made. It may be where the samples
+        // are, of which nothing is read any more.
+        unsafe { dictionary.cast::<u8>().copy_from_nonoverlapping(made.as_ptr(), made.len()) };
         Ok(out.set(made.len()))
     })
 }

@@ -11,10 +11,10 @@ use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::zpool::Error;
 
-use super::stats::{format, glebe_zpool_stats};
+use super::stats::glebe_zpool_stats;
 use super::{bad, budget, codec_of, given, object};
 use crate::abi::*;
-use crate::boundary::{bytes_at, call, read, Fill, Out, Sized64};
+use crate::boundary::{bytes_at, call, read, Fill, Out, Sized64, Text};
 use crate::failure::Failure;
 use crate::process::{Of, Process};
 use crate::table::Kind;
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn glebe_lent_zpool_format_stats(
 ) -> c_int {
     call(|| {
         // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(needed_bytes, "needed_bytes")? };
+        let text = unsafe { Text::new(text, text_len_bytes, needed_bytes)? };
         let of = match format {
             GLEBE_FORMAT_TEXT => ToString::to_string,
             GLEBE_FORMAT_JSON => ObjectPoolStats::to_json,
@@ -274,8 +274,6 @@ pub unsafe extern "C" fn glebe_lent_zpool_format_stats(
             GLEBE_FORMAT_MM_STAT => |now: &ObjectPoolStats| now.objects.mm_stat(),
             value => return bad("format", value),
         };
-        let all = || Ok(of(&with(pool, |pool| Ok(pool.stats()))?));
-        // SAFETY: the caller's duty.
-        unsafe { self::format(text, text_len_bytes, out, all) }
+        text.set(of(&with(pool, |pool| Ok(pool.stats()))?))
     })
 }

@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int};
 
 use super::with;
 use crate::abi::*;
-use crate::boundary::{bytes_at, call, Fill, Out, Sized64};
+use crate::boundary::{call, Fill, Sized64, Text};
 use crate::failure::Failure;
 
 macro_rules! stats {
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn glebe_zpool_format_stats(
 ) -> c_int {
     call(|| {
         // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(needed_bytes, "needed_bytes")? };
+        let text = unsafe { Text::new(text, text_len_bytes, needed_bytes)? };
         let of = match format {
             GLEBE_FORMAT_TEXT => ToString::to_string,
             GLEBE_FORMAT_JSON => glebe::zpool::Stats::to_json,
@@ -114,33 +114,6 @@ pub unsafe extern "C" fn glebe_zpool_format_stats(
             GLEBE_FORMAT_MM_STAT => glebe::zpool::Stats::mm_stat,
             value => return Err(Failure::BadArgument { name: "format", value }),
         };
-        let all = || Ok(of(&with(pool, |pool| Ok(pool.stats()))?));
-        // SAFETY: the caller's duty.
-        unsafe { self::format(text, text_len_bytes, out, all) }
+        text.set(of(&with(pool, |pool| Ok(pool.stats()))?))
     })
-}
-
-/// Writes what `all` gives to the caller's text, with a zero byte at its end, and the room for it.
-///
-/// # Safety
-/// `text` is null or has room for so many bytes.
-pub(super) unsafe fn format(
-    text: *mut c_char,
-    text_len_bytes: usize,
-    out: Out<usize>,
-    all: impl FnOnce() -> Result<String, Failure>,
-) -> Result<c_int, Failure> {
-    if text.is_null() && text_len_bytes > 0 {
-        return Err(Failure::Null("text"));
-    }
-    let mut all = all()?.into_bytes();
-    all.push(0);
-    let needed = all.len();
-    if text_len_bytes < needed {
-        out.set(needed);
-        return Err(Failure::ShortText { given: text_len_bytes, needed });
-    }
-    // SAFETY: the caller's duty; as much is there.
-    unsafe { bytes_at(text.cast(), needed, "text")? }.copy_from_slice(&all);
-    Ok(out.set(needed))
 }

@@ -1,6 +1,7 @@
 //! The two libraries, built once a test program, and tools that a machine may lack.
 #![allow(dead_code)] // Each test program uses a part.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,19 @@ impl Drop for Scratch {
     }
 }
 
+/// The names of the functions that `glebe.h` declares: those that a declaration, which is no
+/// comment and no type, begins with or goes on with at the start of a line.
+pub fn functions() -> BTreeSet<String> {
+    let header = fs::read_to_string(root().join("include/glebe.h")).expect("the header");
+    let mut code = String::new();
+    for (n, part) in header.split("/*").enumerate() {
+        code += if n == 0 { part } else { part.split_once("*/").expect("a comment that ends").1 };
+    }
+    let starts = code.lines().filter(|line| !line.starts_with(['#', ' ', 't']));
+    let names = starts.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
+    names.filter(|name| name.starts_with("glebe_")).map(str::to_owned).collect()
+}
+
 /// Whether a tool is there; says that a test is skipped where it is not.
 pub fn has(tool: &str) -> bool {
     let found = Command::new(tool)
@@ -77,12 +91,13 @@ pub fn libraries(folder: &Path) {
         .arg(target())
         .current_dir(root()));
     let messages = String::from_utf8(output.stdout).expect("JSON");
-    for (file, name) in [("libglebe.so", "libglebe.so.0"), ("libglebe.a", "libglebe.a")] {
-        let built = messages
-            .split('"')
-            .rfind(|text| text.starts_with('/') && text.ends_with(&format!("/{file}")))
-            .unwrap_or_else(|| panic!("cargo did not say where {file} is"));
-        fs::copy(built, folder.join(name)).unwrap();
-    }
+    let shared = messages
+        .split('"')
+        .rfind(|text| text.starts_with('/') && text.ends_with("/libglebe.so"))
+        .expect("cargo says where the library is");
+    fs::copy(shared, folder.join("libglebe.so.0")).unwrap();
     symlink("libglebe.so.0", folder.join("libglebe.so")).unwrap();
+    run(Command::new(root().join("../../scripts/static_library.sh"))
+        .arg(Path::new(shared).parent().expect("a folder"))
+        .arg(folder.join("libglebe.a")));
 }

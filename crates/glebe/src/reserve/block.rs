@@ -3,6 +3,7 @@
 use super::error::Error;
 use super::shared::Shared;
 use super::Inner;
+use crate::contig::Contig;
 use crate::extent::Extent;
 use crate::units::Pages;
 
@@ -81,6 +82,23 @@ impl Block {
     #[must_use]
     pub fn extent(&self) -> Extent {
         self.extent
+    }
+
+    /// The memory of its reserve, which tells where each byte of the block lies.
+    ///
+    /// ```
+    /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+    /// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
+    /// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+    /// let place = block.contig()?.query(block.as_ptr().addr()).expect("a byte of the reserve");
+    /// println!("frame {:?}, then {} in one piece", place.pfn, place.contiguous);
+    /// # Ok::<(), glebe::reserve::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn contig(&self) -> Result<&Contig, Error> {
+        Ok(self.inner.get()?.lent().frames().contig())
     }
 
     /// How far it is known to be physically contiguous; in a forked child, not at all.

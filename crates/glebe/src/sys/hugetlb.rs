@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
-use crate::sys::{file, signals};
+use crate::sys::{file, page_size, signals};
 use crate::units::PageSize;
 
 /// Where the pools are.
@@ -28,6 +28,13 @@ pub fn sizes() -> Vec<PageSize> {
         .collect();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     sizes
+}
+
+/// The smallest size that this machine lists; a base page, of which there is no pool, where it
+/// lists none.
+#[must_use]
+pub fn smallest() -> PageSize {
+    sizes().pop().unwrap_or_else(page_size)
 }
 
 /// The counters of a pool at one moment.

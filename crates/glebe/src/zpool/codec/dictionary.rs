@@ -11,6 +11,8 @@ use super::CodecError;
 /// The first bytes of a dictionary: a fixed word, then its number.
 const MAGIC: [u8; 4] = 0xec30_a437_u32.to_le_bytes();
 const HEAD: usize = 8;
+/// More bytes than the coding tables in a dictionary take.
+const TABLES: usize = 1 << 10;
 
 /// What objects have in common, made from samples of them. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,7 +36,8 @@ impl Dictionary {
         if samples.is_empty() {
             return Err(refused("nothing to learn from"));
         }
-        let mut bytes = vec![0; size];
+        // No longer than what it is learnt from, whatever the caller has room for.
+        let mut bytes = vec![0; size.min(all.len().saturating_add(TABLES))];
         let made = zstd_safe::train_from_buffer(&mut bytes[..], &all, &sizes);
         let len = made.map_err(|code| refused(zstd_safe::get_error_name(code)))?;
         bytes.truncate(len);

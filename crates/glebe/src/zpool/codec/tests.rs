@@ -107,4 +107,7 @@ fn bad_levels_dictionaries_and_samples_are_named() {
         let bad = Dictionary::train(&samples, size).unwrap_err();
         assert!(matches!(bad, CodecError::Training { size: said, .. } if said == size), "{bad}");
     }
+    // Room without end is no memory without end.
+    let samples: Vec<_> = (0..400).map(|seed| text(seed, 1000)).collect();
+    assert!(Dictionary::train(&samples, usize::MAX / 2).is_ok_and(|all| all.as_bytes().len() > 8));
 }

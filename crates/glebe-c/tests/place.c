@@ -1,0 +1,410 @@
+/* Where memory lies, from C99: positions and frames, beside what the kernel says of them; what is
+ * proved, what moved, and what a reserve is not; and statistics that others read. */
+#define _DEFAULT_SOURCE
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "all.h"
+
+#define MIB ((uint64_t)1 << 20)
+#define TEXT_MAX 65536
+
+static uint64_t page;
+
+static glebe_options options_of(uint64_t source, uint64_t len_bytes) {
+    glebe_options options;
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.len_bytes = len_bytes;
+    options.source = source;
+    options.threads = 1;
+    return options;
+}
+
+static glebe_reserve create(const glebe_options *options) {
+    glebe_reserve reserve = 0;
+    OK(glebe_reserve_create(options, &reserve));
+    return reserve;
+}
+
+/* The frame of a page that is there, from the kernel itself; 0 where it hides frames. */
+static uint64_t kernel_pfn(const void *address) {
+    uint64_t entry = 0;
+    const off_t at = (off_t)((uintptr_t)address / page * sizeof entry);
+    int pagemap = open("/proc/self/pagemap", O_RDONLY);
+    CHECK(pagemap >= 0 && pread(pagemap, &entry, sizeof entry, at) == (ssize_t)sizeof entry);
+    CHECK(entry >> 63 == 1 && close(pagemap) == 0);
+    return entry & (((uint64_t)1 << 55) - 1);
+}
+
+static void is_frame_of(uint64_t pfn, const void *address) {
+    const uint64_t there = kernel_pfn(address);
+    CHECK(pfn == (there == 0 ? GLEBE_PFN_HIDDEN : there));
+}
+
+static glebe_contig query(glebe_block block, uint64_t offset_bytes) {
+    glebe_contig contig;
+    memset(&contig, 0xff, sizeof contig);
+    contig.size = sizeof contig;
+    OK(glebe_block_query(block, offset_bytes, &contig));
+    CHECK(contig.size == sizeof contig);
+    return contig;
+}
+
+static void blocks(uint64_t source) {
+    const glebe_options options = options_of(source, 4 * MIB);
+    const glebe_reserve reserve = create(&options);
+    glebe_block low = 0, high = 0, both[2];
+    glebe_contig contig, by_position;
+    glebe_memory memory;
+    uint64_t older[9], len = 16 * page, n;
+    unsigned char *address[2];
+    int contiguity = -1;
+
+    OK(glebe_alloc_with(reserve, 16, 1, GLEBE_ANY, &low));
+    OK(glebe_alloc_with(reserve, 2, 1, GLEBE_ANY | GLEBE_LONG_LIVED, &high));
+    both[0] = low;
+    both[1] = high;
+    for (n = 0; n < 2; n++) {
+        void *at = NULL;
+        OK(glebe_block_address(both[n], &at));
+        address[n] = at;
+    }
+    /* Positions are as far apart as addresses. */
+    CHECK(query(high, 0).position_pages > query(low, 0).position_pages);
+    CHECK((query(high, 0).position_pages - query(low, 0).position_pages) * page ==
+          (uint64_t)(address[1] - address[0]));
+    memory.size = sizeof memory;
+    OK(glebe_reserve_memory(reserve, &memory));
+    OK(glebe_block_contiguity(low, &contiguity, NULL));
+    for (n = 0; n < len; n += page / 2) {
+        contig = query(low, n + 7);
+        CHECK(contig.position_pages == query(low, 0).position_pages + n / page);
+        CHECK(contig.source == memory.source && contig.mapped_bytes == memory.len_pages * page);
+        CHECK(contig.hugetlb_page_bytes == memory.hugetlb_page_bytes);
+        CHECK((contig.held_by != GLEBE_HELD_BY_NOTHING) == (memory.pinned == 1));
+        CHECK(contig.contiguous_bytes >= 1 && contig.contiguous_bytes <= len - (n + 7));
+        CHECK(contig.offset_bytes + contig.contiguous_bytes <= contig.run_bytes);
+        if (contiguity == GLEBE_PROVED) CHECK(contig.contiguous_bytes == len - (n + 7));
+        is_frame_of(contig.pfn, address[0] + n);
+        by_position.size = sizeof by_position;
+        OK(glebe_reserve_query(reserve, contig.position_pages, &by_position));
+        CHECK(by_position.pfn == contig.pfn && by_position.position_pages == contig.position_pages);
+        CHECK(by_position.run_bytes == contig.run_bytes);
+    }
+
+    contig.size = sizeof contig;
+    REFUSED(glebe_block_query(low, len, &contig), GLEBE_ERROR_BEYOND);
+    CHECK(strstr(glebe_last_error(), "is beyond that") != NULL);
+    REFUSED(glebe_block_query(low, UINT64_MAX, &contig), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_block_query(low, 0, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_block_query(reserve, 0, &contig), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_reserve_query(reserve, memory.len_pages, &contig), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_reserve_query(reserve, UINT64_MAX, &contig), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_reserve_query(reserve, 0, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_query(low, 0, &contig), GLEBE_ERROR_BAD_HANDLE);
+    contig.size = 8;
+    REFUSED(glebe_block_query(low, 0, &contig), GLEBE_ERROR_BAD_SIZE);
+    REFUSED(glebe_reserve_query(reserve, 0, &contig), GLEBE_ERROR_BAD_SIZE);
+    /* A program of before positions were told. */
+    memset(older, 0xff, sizeof older);
+    older[0] = 8 * sizeof older[0];
+    OK(glebe_block_query(low, 0, (glebe_contig *)older));
+    CHECK(older[0] == 8 * sizeof older[0] && older[4] == query(low, 0).pfn);
+    CHECK(older[8] == UINT64_MAX);
+
+    OK(glebe_free(low));
+    contig.size = sizeof contig;
+    REFUSED(glebe_block_query(low, 0, &contig), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_free(high));
+    OK(glebe_reserve_destroy(reserve));
+}
+
+/* The segments of a view, page by page as the kernel has them. */
+static void views(void) {
+    glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
+    glebe_block *held;
+    glebe_extent extents[16];
+    glebe_view view = 0;
+    glebe_reserve reserve;
+    unsigned char *bytes;
+    void *address = NULL;
+    const size_t pages = (size_t)(options.len_bytes / page);
+    size_t count = 0, n;
+    uint64_t at = 0, in;
+
+    options.views = GLEBE_VIEWS_YES;
+    reserve = create(&options);
+    held = calloc(pages, sizeof *held);
+    CHECK(held != NULL);
+    for (n = 0; n < pages; n++) OK(glebe_alloc_with(reserve, 1, 1, GLEBE_ANY, &held[n]));
+    for (n = 0; n < pages; n++) {
+        if (query(held[n], 0).position_pages % 2 == 0) {
+            OK(glebe_free(held[n]));
+            held[n] = 0;
+        }
+    }
+    OK(glebe_alloc_virtual(reserve, 4, &view));
+    OK(glebe_view_address(view, &address));
+    OK(glebe_view_extents(view, extents, 16, &count));
+    CHECK(count == 4);
+    bytes = address;
+    memset(bytes, 1, (size_t)(4 * page));
+    for (n = 0; n < count; n++) {
+        for (in = 0; in < extents[n].len_pages; in++, at++) {
+            glebe_contig contig;
+            contig.size = sizeof contig;
+            OK(glebe_reserve_query(reserve, extents[n].start_pages + in, &contig));
+            is_frame_of(contig.pfn, bytes + at * page);
+        }
+    }
+    OK(glebe_view_free(view));
+    for (n = 0; n < pages; n++)
+        if (held[n] != 0) OK(glebe_free(held[n]));
+    free(held);
+    OK(glebe_reserve_destroy(reserve));
+}
+
+static void what_has_gone_is_told(void) {
+    const glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
+    const glebe_reserve reserve = create(&options);
+    glebe_drift drifts[3];
+    glebe_contig before;
+    glebe_block block = 0;
+    size_t count = 77;
+    void *address = NULL;
+
+    OK(glebe_reserve_verify(reserve, NULL, 0, &count));
+    OK(glebe_alloc_with(reserve, 4, 1, GLEBE_ANY, &block));
+    CHECK(count == 0 || query(block, 0).held_by == GLEBE_HELD_BY_NOTHING);
+    OK(glebe_block_address(block, &address));
+    before = query(block, page);
+    CHECK(madvise((unsigned char *)address + page, (size_t)(2 * page), MADV_DONTNEED) == 0);
+    memset(drifts, 0xee, sizeof drifts);
+    OK(glebe_reserve_verify(reserve, drifts, 2, &count));
+    if (before.pfn == GLEBE_PFN_HIDDEN) {
+        fprintf(stderr, "skipped: frames are hidden, so of base pages nothing is known\n");
+    } else if (before.held_by != GLEBE_HELD_BY_NOTHING) {
+        CHECK(count >= 1 && drifts[0].start_pages == before.position_pages);
+        CHECK(drifts[0].was_pfn == before.pfn && drifts[0].now_pfn == GLEBE_PFN_GONE);
+        CHECK(drifts[0].len_pages >= 1 && drifts[2].start_pages == 0xeeeeeeeeeeeeeeee);
+    }
+    REFUSED(glebe_reserve_verify(reserve, NULL, 1, &count), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_verify(reserve, drifts, 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_verify(block, drifts, 1, &count), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_free(block));
+    OK(glebe_reserve_destroy(reserve));
+}
+
+static char text[TEXT_MAX];
+
+static void certificates(void) {
+    const glebe_options options = options_of(GLEBE_SOURCE_AUTO, 4 * MIB);
+    const glebe_reserve reserve = create(&options);
+    glebe_run run;
+    size_t needed = 0, again = 0, count = 0;
+
+    OK(glebe_reserve_runs(reserve, &run, 1, &count));
+    OK(glebe_reserve_certificate(reserve, GLEBE_FRAMES_SHOWN, text, sizeof text, &needed));
+    CHECK(strlen(text) + 1 == needed);
+    CHECK(strncmp(text, "{\"certificate\":\"glebe contig\"", 29) == 0);
+    CHECK(strstr(text, "\"len_bytes\":4194304") != NULL && text[needed - 2] == '}');
+    CHECK((strstr(text, "\"pfn\":") != NULL) == (count > 0 && run.pfn != GLEBE_PFN_HIDDEN));
+    OK(glebe_reserve_certificate(reserve, GLEBE_FRAMES_LEFT_OUT, text, sizeof text, &again));
+    CHECK(strstr(text, "pfn") == NULL && again <= needed);
+    memset(text, 'x', sizeof text);
+    REFUSED(glebe_reserve_certificate(reserve, GLEBE_FRAMES_LEFT_OUT, text, again - 1, &needed),
+            GLEBE_ERROR_BUFFER_TOO_SMALL);
+    CHECK(needed == again && text[0] == 'x');
+    OK(glebe_reserve_certificate(reserve, GLEBE_FRAMES_LEFT_OUT, text, again, &needed));
+    CHECK(text[again - 1] == '\0' && text[again] == 'x');
+    REFUSED(glebe_reserve_certificate(reserve, 2, text, sizeof text, &needed),
+            GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_reserve_certificate(reserve, 0, NULL, 1, &needed), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_certificate(reserve, 0, text, 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_certificate(0, 0, text, 1, &needed), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_reserve_destroy(reserve));
+}
+
+static void reasons(void) {
+    glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
+    glebe_reserve reserve;
+    glebe_memory memory;
+    size_t needed = 0;
+
+    options.preferred_run_bytes = 1024 * MIB;
+    options.search_bytes = 4 * MIB; /* of a pool's pages: of no use here, and no error */
+    options.writers = GLEBE_WRITERS_COUNTED;
+    reserve = create(&options);
+    memory.size = sizeof memory;
+    OK(glebe_reserve_memory(reserve, &memory));
+    OK(glebe_reserve_why_not(reserve, GLEBE_WHY_NOT_BETTER, text, sizeof text, &needed));
+    CHECK(strstr(text, "preferred") != NULL && strlen(text) + 1 == needed);
+    OK(glebe_reserve_why_not(reserve, GLEBE_WHY_COUNTED, text, sizeof text, &needed));
+    CHECK(memory.writers == GLEBE_WRITERS_COUNTED && needed > 1);
+    OK(glebe_reserve_why_not(reserve, GLEBE_WHY_NOT_PINNED, text, sizeof text, &needed));
+    CHECK(strlen(text) + 1 == needed && (needed > 1) == (memory.pinned == 0));
+    REFUSED(glebe_reserve_why_not(reserve, 3, text, sizeof text, &needed),
+            GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_reserve_why_not(reserve, 0, text, 3, &needed), GLEBE_ERROR_BUFFER_TOO_SMALL);
+    REFUSED(glebe_reserve_why_not(reserve, 0, NULL, 3, &needed), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_why_not(reserve, 0, text, 3, NULL), GLEBE_ERROR_NULL);
+    OK(glebe_reserve_destroy(reserve));
+    REFUSED(glebe_reserve_why_not(reserve, 0, text, 3, &needed), GLEBE_ERROR_BAD_HANDLE);
+}
+
+static void statistics_as_text(void) {
+    const glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
+    const glebe_reserve reserve = create(&options);
+    static const char *const holds[] = {"total_pages", "\"total_pages\":", "# TYPE glebe_reserve_"};
+    size_t needed = 0, again = 0;
+    uint64_t form;
+
+    for (form = GLEBE_FORMAT_TEXT; form <= GLEBE_FORMAT_OPENMETRICS; form++) {
+        REFUSED(glebe_reserve_format_stats(reserve, form, NULL, 0, &needed),
+                GLEBE_ERROR_BUFFER_TOO_SMALL);
+        OK(glebe_reserve_format_stats(reserve, form, text, sizeof text, &again));
+        CHECK(again == needed && strlen(text) + 1 == needed);
+        CHECK(strstr(text, holds[form]) != NULL);
+    }
+    REFUSED(glebe_reserve_format_stats(reserve, GLEBE_FORMAT_CLASSES, text, sizeof text, &needed),
+            GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_reserve_format_stats(reserve, 0, NULL, 1, &needed), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_format_stats(reserve, 0, text, 1, NULL), GLEBE_ERROR_NULL);
+    OK(glebe_reserve_destroy(reserve));
+    REFUSED(glebe_reserve_format_stats(reserve, 0, text, 1, &needed), GLEBE_ERROR_BAD_HANDLE);
+}
+
+/* What the process that serves at `path` answers. */
+static void ask(const char *path) {
+    struct sockaddr_un at;
+    size_t have = 0;
+    ssize_t got;
+    int asker = socket(AF_UNIX, SOCK_STREAM, 0);
+    memset(&at, 0, sizeof at);
+    at.sun_family = AF_UNIX;
+    CHECK(asker >= 0 && strlen(path) < sizeof at.sun_path);
+    memcpy(at.sun_path, path, strlen(path));
+    CHECK(connect(asker, (struct sockaddr *)&at, sizeof at) == 0);
+    CHECK(write(asker, "json\n", 5) == 5);
+    while ((got = read(asker, text + have, sizeof text - 1 - have)) > 0) have += (size_t)got;
+    text[have] = '\0';
+    CHECK(strncmp(text, "glebe-stats/1 ok ", 17) == 0 && strchr(text, '{') != NULL);
+    CHECK(close(asker) == 0);
+}
+
+static void statistics_are_served(void) {
+    const glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
+    glebe_reserve reserve = create(&options), other = create(&options);
+    char directory[] = "/tmp/glebe-place-XXXXXX", path[128], again[128];
+    size_t needed = 0, same = 0;
+
+    CHECK(mkdtemp(directory) != NULL);
+    CHECK(chmod(directory, 0777) == 0);
+    REFUSED(glebe_reserve_serve_stats(reserve, directory, path, sizeof path, &needed),
+            GLEBE_ERROR_OTHER);
+    CHECK(strstr(glebe_last_error(), directory) != NULL && chmod(directory, 0700) == 0);
+    REFUSED(glebe_reserve_serve_stats(reserve, directory, NULL, 1, &needed), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_serve_stats(reserve, directory, path, 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_serve_stats(reserve, directory, path, 1, &needed),
+            GLEBE_ERROR_BUFFER_TOO_SMALL);
+    OK(glebe_reserve_serve_stats(reserve, NULL, path, sizeof path, &same));
+    CHECK(same == needed && strlen(path) + 1 == needed);
+    CHECK(strncmp(path, directory, strlen(directory)) == 0);
+    ask(path);
+    OK(glebe_reserve_serve_stats(other, directory, NULL, 0, &needed));
+    OK(glebe_reserve_serve_stats(other, NULL, again, sizeof again, &same));
+    CHECK(same == needed && strcmp(again, path) != 0);
+    OK(glebe_reserve_destroy(reserve));
+    CHECK(access(path, F_OK) == -1);
+    REFUSED(glebe_reserve_serve_stats(reserve, directory, path, sizeof path, &needed),
+            GLEBE_ERROR_BAD_HANDLE);
+    ask(again);
+    OK(glebe_reserve_destroy(other));
+    CHECK(rmdir(directory) == 0);
+}
+
+static void mappings(void) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    const size_t len = (size_t)(4 * page);
+    glebe_contig contig;
+    glebe_drift drift;
+    size_t needed = 0, count = 77;
+    unsigned char *at = glebe_mmap_contig(NULL, len, PROT_READ | PROT_WRITE, flags, -1, 0);
+
+    REFUSED(glebe_contig_verify(&page, &drift, 1, &count), GLEBE_ERROR_UNMAPPED);
+    REFUSED(glebe_contig_certificate(&page, 0, text, sizeof text, &needed), GLEBE_ERROR_UNMAPPED);
+    if (at == MAP_FAILED) {
+        fprintf(stderr, "skipped: %s\n", glebe_last_error());
+        return;
+    }
+    contig.size = sizeof contig;
+    OK(glebe_contig_query(at + 2 * page + 9, &contig));
+    CHECK(contig.position_pages == 2);
+    is_frame_of(contig.pfn, at + 2 * page);
+    OK(glebe_contig_verify(at + len - 1, &drift, 1, &count));
+    CHECK(count == 0);
+    OK(glebe_contig_certificate(at + 1, GLEBE_FRAMES_SHOWN, text, sizeof text, &needed));
+    CHECK(strlen(text) + 1 == needed && strstr(text, "\"certificate\"") != NULL);
+    CHECK((strstr(text, "\"pfn\":") != NULL) == (contig.pfn != GLEBE_PFN_HIDDEN));
+    REFUSED(glebe_contig_certificate(at, 2, text, sizeof text, &needed), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_contig_certificate(at, 0, text, sizeof text, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_contig_verify(at, NULL, 1, &count), GLEBE_ERROR_NULL);
+    OK(glebe_munmap_contig(at, len));
+    REFUSED(glebe_contig_verify(at, &drift, 1, &count), GLEBE_ERROR_UNMAPPED);
+}
+
+static void fork_is_noticed(void) {
+    const glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
+    const glebe_reserve reserve = create(&options);
+    glebe_block block = 0;
+    int status = 0;
+    pid_t child;
+
+    OK(glebe_alloc_with(reserve, 1, 1, GLEBE_ANY, &block));
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        glebe_contig contig;
+        glebe_drift drift;
+        size_t n = 0;
+        contig.size = sizeof contig;
+        alarm(20);
+        REFUSED(glebe_block_query(block, 0, &contig), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_reserve_query(reserve, 0, &contig), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_reserve_verify(reserve, &drift, 1, &n), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_reserve_certificate(reserve, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_reserve_why_not(reserve, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_reserve_format_stats(reserve, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_reserve_serve_stats(reserve, NULL, NULL, 0, &n), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_contig_verify(&page, &drift, 1, &n), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_contig_certificate(&page, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(glebe_free(block));
+    OK(glebe_reserve_destroy(reserve));
+}
+
+int main(void) {
+    page = glebe_page_bytes();
+    blocks(GLEBE_SOURCE_AUTO);
+    blocks(GLEBE_SOURCE_PLAIN);
+    views();
+    what_has_gone_is_told();
+    certificates();
+    reasons();
+    statistics_as_text();
+    statistics_are_served();
+    mappings();
+    fork_is_noticed();
+    puts("place.c: ok");
+    return 0;
+}
