@@ -201,6 +201,8 @@ typedef struct glebe_options {
     uint64_t miss_cost_ns;        /* what a miss costs, for GLEBE_CACHE_AUTO; 0: measured */
     uint64_t search_bytes;        /* look at so much of a pool for the longest runs, and keep the
                                      best; 0: at what is needed, and a quarter more for a run */
+    uint64_t lock_wait_ms;        /* wait so long at most for others that change the hugetlb pools;
+                                     0: a minute */
 } glebe_options;
 
 /* Sets memory aside: maps and populates it, which takes about as long as zeroing it. Errors:
@@ -801,14 +803,19 @@ int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
  * (a pool of huge pages, or RLIMIT_MEMLOCK for a pin), EBADF and ENODEV for a descriptor that is
  * not open or of something else, EACCES for one that is not open for reading and for a protection
  * that this process cannot have (PROT_EXEC where PR_SET_MDWE or a security module denies it),
- * EEXIST if something is mapped at `addr`. glebe_last_error() has the text, with the longest run
- * that could be had. */
+ * EEXIST if something is mapped at `addr`, ETIMEDOUT if another process changed the hugetlb pools
+ * for longer than glebe_mmap_contig_wait allows. glebe_last_error() has the text, with the longest
+ * run that could be had, or the process that was waited for. */
 void *glebe_mmap_contig(void *addr, size_t len, int prot, int flags, int fd, int64_t off);
 
+/* How long each later call of glebe_mmap_contig in this process may wait for others that change the
+ * hugetlb pools, in milliseconds; a minute where this was not called. Returns 0. */
+int glebe_mmap_contig_wait(uint64_t milliseconds);
+
 /* Unmaps what glebe_mmap_contig gave, as a whole: `len` is what was asked for or what is mapped.
- * The hugetlb pool shrinks by what it was grown. munmap(2) takes the addresses alone: the pool
- * shrinks, and pages that a pin holds go, at the end of the process, and the mapping must not be
- * named here any more.
+ * The kernel has back what a hugetlb pool was given for it. munmap(2) takes the addresses alone:
+ * pages that a pin holds go at the end of the process, and the mapping must not be named here any
+ * more.
  * Errors: UNMAPPED, BAD_LEN, FORKED. */
 int glebe_munmap_contig(void *addr, size_t len);
 

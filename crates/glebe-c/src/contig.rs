@@ -13,9 +13,11 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
 
-use glebe::contig::{Contig, Error, HeldBy, Source};
+use glebe::contig::{Contig, Error, HeldBy, PoolLock, Source};
 use glebe::sys::place::{is_readable, protect, Flags, Protection};
 use glebe::sys::{errno, hugetlb, page_size};
 use glebe::units::Bytes;
@@ -29,6 +31,9 @@ use crate::process::Process;
 
 /// `/dev/zero`: major 1, minor 5.
 const ZERO_DEVICE: u64 = 1 << 8 | 5;
+
+/// How long a call may wait for others that change the pools.
+static LOCK_WAIT_MS: AtomicU64 = AtomicU64::new(PoolLock::PATIENCE.as_millis() as u64);
 
 fn locked(contigs: &Contigs) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {
     contigs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -85,7 +90,8 @@ fn map(
         available: Bytes::new(isize::MAX.unsigned_abs() as u64),
     };
     let whole = Bytes::new(len).pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
-    let mut options = Contig::options().require_run(whole);
+    let patience = Duration::from_millis(LOCK_WAIT_MS.load(Ordering::Relaxed));
+    let mut options = Contig::options().require_run(whole).lock_patience(patience);
     if let Some(size) = asked.hugetlb {
         let size = size.unwrap_or_else(hugetlb::smallest);
         options = options.source(Source::Hugetlb(size));
@@ -130,6 +136,12 @@ pub unsafe extern "C" fn glebe_mmap_contig(
     off: i64,
 ) -> *mut c_void {
     call_for_address(|| map(addr.addr(), len as u64, prot, flags, fd, off))
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_mmap_contig_wait(milliseconds: u64) -> c_int {
+    LOCK_WAIT_MS.store(milliseconds, Ordering::Relaxed);
+    0
 }
 
 /// # Safety

@@ -1,6 +1,7 @@
 //! [`Failure`]: what a call refuses, its code and its text.
 
 use std::ffi::c_int;
+use std::io;
 use std::io::ErrorKind;
 
 use glebe::contig;
@@ -77,6 +78,9 @@ impl Failure {
             Self::NotHeld(_) => errno::EPERM,
             Self::Contig(error) => match error {
                 contig::Error::ZeroLength | contig::Error::BadAlign { .. } => errno::EINVAL,
+                contig::Error::Os(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    errno::ETIMEDOUT
+                }
                 contig::Error::Os(error) => error.errno().unwrap_or(errno::EIO),
                 _ => errno::ENOMEM,
             },

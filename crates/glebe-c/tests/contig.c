@@ -219,6 +219,37 @@ static void an_address_is_kept_or_refused(void) {
     if (again == at) OK(glebe_munmap_contig(at, page));
 }
 
+/* While a child changes the hugetlb pools, or seems to, a call waits as long as it may. */
+static void a_wait_for_the_pools_ends(void) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    size_t len = (size_t)4 << 30; /* more than lies idle */
+    char holder[32], byte = 1;
+    int ready[2];
+    if (geteuid() != 0 || access("/run/glebe/hugetlb.lock", W_OK)) {
+        fprintf(stderr, "skipped: no lock of root's\n");
+        return;
+    }
+    CHECK(pipe(ready) == 0);
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        int file = open("/run/glebe/hugetlb.lock", O_RDWR);
+        if (file < 0 || fcntl(file, F_SETLKW, &lock) || write(ready[1], &byte, 1) != 1) _exit(1);
+        for (;;) pause();
+    }
+    CHECK(read(ready[0], &byte, 1) == 1);
+    OK(glebe_mmap_contig_wait(20));
+    errno = 0;
+    void *at = glebe_mmap_contig(NULL, len, BOTH, ANONYMOUS | MAP_HUGETLB, -1, 0);
+    CHECK(at == MAP_FAILED);
+    snprintf(holder, sizeof holder, "process %d", (int)pid);
+    if (errno == ENOMEM) fprintf(stderr, "skipped: %s\n", glebe_last_error());
+    else CHECK(errno == ETIMEDOUT && strstr(glebe_last_error(), holder));
+    OK(glebe_mmap_contig_wait(60000));
+    CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+    CHECK(close(ready[0]) == 0 && close(ready[1]) == 0);
+}
+
 int main(void) {
     page = glebe_page_bytes();
     int zero = open("/dev/zero", O_RDWR);
@@ -233,6 +264,7 @@ int main(void) {
     protections_that_cannot_be_are_refused();
     descriptors_are_looked_at_as_by_mmap();
     an_address_is_kept_or_refused();
+    a_wait_for_the_pools_ends();
     CHECK(close(zero) == 0);
     printf("contig.c: ok\n");
     return 0;

@@ -36,6 +36,7 @@ void map_and_ask(int thread) {
 }  // namespace
 
 int main() {
+    OK(glebe_mmap_contig_wait(60000));
     std::vector<std::thread> threads;
     for (int thread = 0; thread < THREADS; thread++) threads.emplace_back(map_and_ask, thread);
     for (auto &thread : threads) thread.join();

@@ -6,7 +6,6 @@ mod scratch;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Output};
 
 use glebe::contig::PoolLock;

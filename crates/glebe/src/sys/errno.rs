@@ -8,6 +8,7 @@
 
 pub use libc::{
     EACCES, EBADF, EEXIST, EINVAL, EIO, EMFILE, ENODEV, ENOMEM, EOPNOTSUPP, EOVERFLOW, EPERM,
+    ETIMEDOUT,
 };
 
 /// Sets it.
