@@ -21,7 +21,7 @@ use std::ptr;
 use crate::error::OsError;
 use crate::sys::fault::point;
 use crate::sys::mmap::{map, unmap, Backing};
-use crate::sys::{file, page_size};
+use crate::sys::{file, limits, page_size};
 use crate::units::{Bytes, PageSize};
 
 /// A file in memory.
@@ -75,7 +75,7 @@ impl MemFile {
         let (Some(whole), Some(size)) = (whole, size) else {
             return Err(refused(errno(libc::EINVAL), "ftruncate", len.to_string()));
         };
-        if size_limit().is_some_and(|limit| whole > limit) {
+        if limits::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| whole > limit) {
             return Err(refused(errno(libc::EFBIG), "ftruncate", len.to_string()));
         }
         let file = make(huge).map_err(|e| refused(e, "memfd_create", page.bytes().to_string()))?;
@@ -238,14 +238,6 @@ fn make(huge: Option<PageSize>) -> io::Result<File> {
     };
     // SAFETY: the kernel just made it and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
-}
-
-/// The longest file that the process may make; `None` is no limit.
-fn size_limit() -> Option<Bytes> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel fills the local.
-    let told = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
-    (told == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then(|| Bytes::new(limit.rlim_cur))
 }
 
 #[cfg(test)]

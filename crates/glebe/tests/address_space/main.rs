@@ -1,0 +1,37 @@
+//! Address space that a part reserves is no memory: under `mlockall`, under limits of the process,
+//! and for the largest numbers that a caller can give.
+//!
+//! Each test runs as a process of its own, because it changes that process's limits.
+#![allow(unsafe_code)] // Safety: mlockall and setrlimit read plain numbers, in a child of one test.
+
+#[path = "../contig/child.rs"]
+mod child;
+mod limits;
+mod locked;
+mod numbers;
+
+use glebe::units::Bytes;
+
+/// A line of `/proc/self/status`.
+fn status(key: &str) -> Bytes {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap();
+    let kib: u64 = line.trim().strip_suffix("kB").unwrap().trim().parse().unwrap();
+    Bytes::new(kib << 10)
+}
+
+/// Sets a limit of this process.
+fn limit(resource: libc::__rlimit_resource_t, bytes: Bytes) {
+    let limit = libc::rlimit { rlim_cur: bytes.get(), rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: reads a local.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+}
+
+/// Runs `body` in a process that runs `test` alone.
+fn alone(test: &str, body: impl FnOnce()) {
+    if child::is_child() {
+        body();
+    } else {
+        assert!(child::passes(&mut child::child_of(test)));
+    }
+}
