@@ -3,7 +3,7 @@
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::Space;
 use glebe::volatile::Region;
-use glebe::zpool::{Error, Pool};
+use glebe::zpool::{AtLimit, Error, Pool};
 
 use crate::{alone, limit, status};
 
@@ -38,6 +38,16 @@ fn a_default_pool_takes_the_addresses_that_there_are() {
             assert!(left.get() >= more.get() / 4, "{left} of {more} left for others");
             holds(&pool, Bytes::new(more.get().min(256 << 20) / 16));
         }
+    });
+}
+
+#[test]
+fn a_default_pool_that_may_evict_goes_on() {
+    alone("limits::a_default_pool_that_may_evict_goes_on", || {
+        leave(Bytes::mib(64));
+        let pool = Pool::options().at_limit(AtLimit::EvictOldest).build().unwrap();
+        holds(&pool, Bytes::mib(128));
+        assert!(pool.held() < Bytes::mib(64) && pool.stats().evicted > 0);
     });
 }
 

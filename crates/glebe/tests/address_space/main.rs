@@ -20,11 +20,15 @@ fn status(key: &str) -> Bytes {
     Bytes::new(kib << 10)
 }
 
-/// Sets a limit of this process.
-fn limit(resource: libc::__rlimit_resource_t, bytes: Bytes) {
-    let limit = libc::rlimit { rlim_cur: bytes.get(), rlim_max: libc::RLIM_INFINITY };
+/// Sets a limit of this process, as far as it may have it; the limit.
+fn limit(resource: libc::__rlimit_resource_t, bytes: Bytes) -> Bytes {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes a local.
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut limit) }, 0);
+    limit.rlim_cur = bytes.get().min(limit.rlim_max);
     // SAFETY: reads a local.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+    Bytes::new(limit.rlim_cur)
 }
 
 /// Runs `body` in a process that runs `test` alone.
