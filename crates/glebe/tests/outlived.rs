@@ -58,9 +58,11 @@ impl Sleeper {
     fn of(make: impl FnOnce() -> libc::pid_t) -> Self {
         let pid = make();
         assert!(pid >= 0, "{}", std::io::Error::last_os_error());
-        while pid == 0 {
-            // SAFETY: the child waits to be killed.
-            unsafe { libc::pause() };
+        if pid == 0 {
+            loop {
+                // SAFETY: the child waits to be killed.
+                unsafe { libc::pause() };
+            }
         }
         Self(pid)
     }

@@ -41,7 +41,8 @@ pub(crate) fn reserve(len: Bytes, readable: bool) -> Result<Addresses, OsError> 
     unsafe {
         let locks = is_locked(addr);
         let made = if locks { unlock(addr, len) } else { Ok(()) };
-        let made = made.and_then(|()| if readable { make_readable(addr, len, true) } else { Ok(()) });
+        let made =
+            made.and_then(|()| if readable { make_readable(addr, len, true) } else { Ok(()) });
         if let Err(error) = made {
             let _ = unmap(addr, len);
             return Err(error);

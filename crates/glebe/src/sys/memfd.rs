@@ -211,7 +211,8 @@ impl MemFile {
                 _ => Ok(()),
             }
         });
-        made.map_err(|e| refused(e, "mmap", format!("{addr:#x}, {len}, a memfd at {:#x}", from)))
+        let subject = || format!("{addr:#x}, {len}, a memfd at {from:#x}");
+        made.map_err(|source| limits::refused("mmap", subject(), source))
     }
 
     /// Takes pages out of the file: what is mapped of them reads as zero.

@@ -30,12 +30,7 @@ pub struct View {
 }
 
 impl View {
-    pub(super) fn new(
-        space: Arc<Inner>,
-        file: Arc<MemFile>,
-        taken: Taken,
-        pages: u64,
-    ) -> Self {
+    pub(super) fn new(space: Arc<Inner>, file: Arc<MemFile>, taken: Taken, pages: u64) -> Self {
         let (addr, len) = (space.addr(&taken), Pages::new(pages).bytes(space.page()));
         Self { space, _file: file, taken, addr, len }
     }

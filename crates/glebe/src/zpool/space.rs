@@ -41,7 +41,11 @@ impl Space {
     ///
     /// # Errors
     /// What mmap(2) refuses: a limit of the process.
-    pub(super) fn for_limit(limit: Bytes, smallest: Bytes, page: PageSize) -> Result<Self, OsError> {
+    pub(super) fn for_limit(
+        limit: Bytes,
+        smallest: Bytes,
+        page: PageSize,
+    ) -> Result<Self, OsError> {
         let made = Self::reserve(limit, PER_LIMIT, smallest, page);
         made.or_else(|_| Self::reserve(limit, PER_LIMIT_MIN, smallest, page))
     }
