@@ -6,6 +6,7 @@ use std::sync::Arc;
 use glebe::contig::{Contig, Source};
 use glebe::extent::Extent;
 use glebe::reserve::Reserve;
+use glebe::sys::map_count::map_count;
 use glebe::units::{Bytes, PageSize};
 use glebe::vmap::{MemFile, Space};
 use glebe::volatile::Region;
@@ -87,9 +88,13 @@ enum Locked {
 /// The pool's pages are locked while it has them, and go when it has them no more.
 fn stores_and_gives_back(pool: &Pool, how: Locked) {
     let empty = (status("VmRSS"), pool.held());
+    let mappings = map_count().unwrap();
     let objects = 0..5000;
     let (present, locked, handles) =
         taken(|| objects.clone().map(|nth| pool.insert(&object(nth)).unwrap()).collect::<Vec<_>>());
+    // What is committed step by step is one mapping, beside what is not committed yet.
+    let more = map_count().unwrap().saturating_sub(mappings);
+    assert!(more <= 32, "{more} mappings more");
     let held = pool.held() - empty.1;
     println!("5000 objects: {held} held, {present} present, {locked} locked");
     assert!(held > Bytes::mib(16));
