@@ -19,7 +19,7 @@ use crate::error::OsError;
 use crate::sys::fault::point;
 use crate::sys::limits::refused;
 use crate::sys::madvise::{advise, Advice};
-use crate::sys::mmap::{make_readable, map, munmap, unmap, Backing};
+use crate::sys::mmap::{make_readable, map, unmap, Backing};
 use crate::sys::page_size;
 use crate::units::Bytes;
 
@@ -84,7 +84,7 @@ pub(crate) fn locked_page() -> Result<Option<usize>, OsError> {
     // SAFETY: mapped just now, and nobody else knows of it.
     unsafe {
         let locks = is_locked(addr);
-        let _ = munmap(addr, page);
+        let _ = unmap(addr, page);
         Ok(locks.then_some(addr))
     }
 }
