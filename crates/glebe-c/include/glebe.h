@@ -36,7 +36,8 @@
  *   one of them is GLEBE_ERROR_FORKED and touches nothing; the memory of a block is not mapped
  *   there. The child may create reserves and object pools of its own. But volatile regions go along: the child has
  *   its own copy of memory, marks and handles, and both processes go on each for itself. A child
- *   made by clone(2) and not by the C library's fork gets GLEBE_ERROR_FORKED there too.
+ *   made by clone(2) and not by the C library's fork gets GLEBE_ERROR_FORKED there too. What the
+ *   parent gives back goes back to the system although a child lives.
  * STRUCTURES  The first member of a structure that may grow is its size in bytes as the caller
  *   knows it: set it to sizeof. A smaller one, of an older header, is served as far as it goes.
  *   Of a larger one the members that the library does not know must be zero where they go in, and
@@ -882,7 +883,8 @@ enum {
 /* What pool is wanted. Zero is the default of every member but the first. */
 typedef struct glebe_zpool_options {
     uint64_t size;        /* sizeof(glebe_zpool_options) */
-    uint64_t limit_bytes; /* the most it may hold, everything counted; 0: what the machine has */
+    uint64_t limit_bytes; /* the most it may hold, everything counted; 0 or UINT64_MAX: what the
+                             machine has */
     uint64_t at_limit;    /* GLEBE_AT_LIMIT_* */
     uint64_t compaction;  /* GLEBE_COMPACTION_* */
     uint64_t table;       /* GLEBE_TABLE_*; the members below need GLEBE_TABLE_RULES */
@@ -893,7 +895,8 @@ typedef struct glebe_zpool_options {
     uint64_t zstd_level;  /* with GLEBE_CODEC_ZSTD alone: from 1 on, as zstd has it; 0: 1 */
 } glebe_zpool_options;
 
-/* Makes an empty pool. Address space is reserved, memory comes as objects do. `options` may be null.
+/* Makes an empty pool. Address space is reserved, memory comes as objects do. Without a limit it
+ * reserves at most half of what the process may still have (ulimit -v). `options` may be null.
  * Errors: NULL, BAD_SIZE, BAD_ARGUMENT, BAD_RULES, LIMIT_BELOW_HELD (an empty pool holds some tables),
  * NO_MEMORY, OS, TOO_MANY. */
 int glebe_zpool_create(const glebe_zpool_options *options, glebe_zpool *pool);

@@ -15,6 +15,7 @@
 
 mod addresses;
 mod gathered;
+mod reserved;
 mod shaped;
 
 use std::ptr;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use crate::error::OsError;
 use crate::sys::fork::ForkGuard;
 pub(crate) use crate::sys::madvise::DISCARD_MAX;
-use crate::sys::madvise::{advise, discard_all, transparent_huge_page, Advice};
+use crate::sys::madvise::{advise, discard, discard_all, transparent_huge_page, Advice};
 use crate::sys::memfd::MemFile;
 use crate::sys::mmap::{map, map_aligned, unmap, Backing};
 use crate::sys::page_size;
@@ -31,6 +32,7 @@ use crate::units::{Bytes, PageSize};
 
 pub(crate) use addresses::{Addresses, Piece};
 pub(crate) use gathered::Stretch;
+pub(crate) use reserved::Reserved;
 
 /// Where else the bytes of a mapping may turn up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,18 +137,6 @@ impl Mapping {
     /// The file whose pages these are, if they can be mapped elsewhere too.
     pub(crate) fn file(&self) -> Option<&Arc<MemFile>> {
         self.file.as_ref()
-    }
-
-    /// Address space of `len`, rounded up to whole pages: base pages that come when they are
-    /// touched or populated and may be given back one by one. A forked child has copies.
-    pub(crate) fn reserved(len: Bytes) -> Result<Self, OsError> {
-        let page = page_size();
-        let len = len.pages_up(page).checked_bytes(page).unwrap_or(len);
-        let addr = map(len, Backing::Reserved)?;
-        let mapping = Self::owned(addr, len, page, None);
-        // Refused by kernels that make no huge pages at all.
-        let _ = mapping.refuse_huge_pages();
-        mapping.shown(Visibility { in_child: true, in_core_dump: false })
     }
 
     /// Memory of somebody else's, who keeps it mapped as long as this lives; `addr` and `len` are
@@ -276,7 +266,8 @@ impl Mapping {
         let offset = Bytes::new(index as u64 * size.get());
         match &self.file {
             Some(file) => file.punch(offset, size),
-            None => self.advise(offset, size, Advice::DontNeed),
+            // SAFETY: exclusive access: nobody refers to the bytes.
+            None => unsafe { self.give_back(offset, size) },
         }
     }
 
@@ -285,7 +276,9 @@ impl Mapping {
     /// # Safety
     /// Nobody has a reference to bytes of these pages, but to atomics.
     pub(crate) unsafe fn give_back(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
-        self.advise(offset, len, Advice::DontNeed)
+        let at = self.checked(offset, len.as_usize()).addr();
+        // SAFETY: the range is this mapping's own, and the caller has its bytes.
+        unsafe { discard(at, len) }
     }
 
     /// As [`Mapping::give_back`], ranges by offset and length, [`DISCARD_MAX`] at most; of how
@@ -303,9 +296,8 @@ impl Mapping {
 
     fn advise(&self, offset: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         let at = self.checked(offset, len.as_usize()).addr();
-        // SAFETY: the range is this mapping's own; DontNeed is reached from `discard` and
-        // `give_back` alone, and Free from `offer` alone, whose callers have the bytes to
-        // themselves.
+        // SAFETY: the range is this mapping's own; of the advice that changes contents, Free is
+        // given by `offer` alone, whose callers have the bytes to themselves.
         unsafe { advise(at, len, advice) }
     }
 

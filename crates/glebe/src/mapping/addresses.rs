@@ -19,10 +19,11 @@ use std::io::ErrorKind;
 
 use crate::error::OsError;
 use crate::sync::{MappedByte, Ordering};
+use crate::sys::commit;
 use crate::sys::fork::ForkGuard;
 use crate::sys::madvise::{advise, Advice};
 use crate::sys::memfd::MemFile;
-use crate::sys::mmap::{clear, make_readable, map, unmap, Backing};
+use crate::sys::mmap::{clear, make_readable, unmap};
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages};
 
@@ -47,6 +48,8 @@ pub(crate) struct Addresses {
     /// Whether the spare is a mapping of its own.
     has_spare: MappedByte,
     in_core_dump: bool,
+    /// Whether the process locks what it maps.
+    locks: bool,
     guard: ForkGuard,
 }
 
@@ -61,11 +64,11 @@ impl Addresses {
     pub(crate) fn reserve(len: Bytes, page: PageSize, in_core_dump: bool) -> Result<Self, OsError> {
         let behind = page.bytes() + Pages::new(SPARE_PAGES).bytes(page_size());
         let room = len.checked_add(behind).unwrap_or(len);
-        let at = map(room, Backing::Addresses)?;
+        let commit::Addresses { addr: at, locks } = commit::reserve(room, false)?;
         let addr = at.next_multiple_of(page.bytes().as_usize());
         let (whole, has_spare) = ((at, room), MappedByte::new(0));
         let guard = ForkGuard::new();
-        let addresses = Self { addr, len, whole, has_spare, in_core_dump, guard };
+        let addresses = Self { addr, len, whole, has_spare, in_core_dump, locks, guard };
         addresses.keep_spare(true);
         Ok(addresses)
     }
@@ -124,6 +127,10 @@ impl Addresses {
         {
             self.keep_spare(false);
             cleared = clear();
+        }
+        if self.locks && cleared.is_ok() {
+            // SAFETY: as above: addresses alone. What is refused stays locked, without a page.
+            let _ = unsafe { commit::unlock(at, len) };
         }
         if cleared.is_ok() && self.has_spare.load(Ordering::Relaxed) == 0 {
             self.keep_spare(true);

@@ -149,11 +149,11 @@ fn threads_may_race() {
 fn ranges_given_back_at_once_are_zero_and_their_neighbours_are_as_before() {
     let page = page_size().bytes();
     let at = |nth: u64| Bytes::new(nth * page.get());
-    let mapping = Mapping::reserved(at(64)).unwrap();
+    let mapping = Reserved::new(at(64), false).unwrap();
     let mark = [7; 3];
     for count in [0, 1, 3, 20] {
         mapping.populate(Bytes::ZERO, at(64)).unwrap();
-        (0..64).for_each(|nth| mapping.write(at(nth), &mark));
+        (0..64).for_each(|nth| mapping.mapping().write(at(nth), &mark));
         // Of three pages each the first and second.
         let mut ranges: Vec<_> =
             (0..count as u64).map(|nth| (at(3 * nth).as_usize(), at(2))).collect();
@@ -162,7 +162,7 @@ fn ranges_given_back_at_once_are_zero_and_their_neighbours_are_as_before() {
         assert_eq!(gone, count);
         for nth in 0..64 {
             let mut bytes = [1; 3];
-            mapping.read(at(nth), &mut bytes);
+            mapping.mapping().read(at(nth), &mut bytes);
             let is_gone = nth < 3 * count as u64 && nth % 3 < 2;
             assert_eq!(bytes, if is_gone { [0; 3] } else { mark }, "page {nth} of {count} ranges");
         }

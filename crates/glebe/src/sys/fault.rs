@@ -115,7 +115,7 @@ mod armed {
         let once = lasting == Lasting::Once;
         match call {
             "mmap" => &[ENOMEM, EPERM, EAGAIN],
-            "munmap" | "mprotect" => &[ENOMEM],
+            "munmap" | "mprotect" | "munlock" | "mlock2" => &[ENOMEM],
             "madvise" if once => &[ENOMEM, EINTR, EAGAIN],
             "madvise" => &[ENOMEM, EINVAL],
             "lock" if once => &[ENOLCK, EINTR],

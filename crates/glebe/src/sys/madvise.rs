@@ -35,6 +35,8 @@ pub enum Advice {
     PopulateWrite,
     /// Drop the pages and their contents.
     DontNeed,
+    /// As [`Advice::DontNeed`], of locked memory too (Linux 5.18).
+    DontNeedLocked,
     /// Let the kernel drop the pages when it needs memory, unless they are written before.
     Free,
     /// Make every page present as it is, a hole as a page of zeros that may be shared.
@@ -56,6 +58,7 @@ impl Advice {
             Advice::DontDump => libc::MADV_DONTDUMP,
             Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
             Advice::DontNeed => libc::MADV_DONTNEED,
+            Advice::DontNeedLocked => libc::MADV_DONTNEED_LOCKED,
             Advice::Free => libc::MADV_FREE,
             Advice::PopulateRead => libc::MADV_POPULATE_READ,
             Advice::NoHugePage => libc::MADV_NOHUGEPAGE,
@@ -95,6 +98,25 @@ fn refused(addr: usize, len: Bytes, advice: Advice, source: io::Error) -> OsErro
     OsError::new("madvise", format!("{addr:#x}, {len}, {advice:?}"), source)
 }
 
+/// Drops the pages of a range, locked ones too.
+///
+/// # Errors
+/// What madvise(2) refuses.
+///
+/// # Safety
+/// As [`advise`].
+#[inline]
+pub(crate) unsafe fn discard(addr: usize, len: Bytes) -> Result<(), OsError> {
+    // SAFETY: passed on to the caller, as below.
+    let Err(error) = (unsafe { advise(addr, len, Advice::DontNeed) }) else { return Ok(()) };
+    if error.errno() != Some(libc::EINVAL) {
+        return Err(error);
+    }
+    // Locked by mlockall(2), or no mapping of such pages at all.
+    // SAFETY: as above.
+    unsafe { advise(addr, len, Advice::DontNeedLocked) }.map_err(|_| error)
+}
+
 /// Ranges of one call.
 pub(crate) const DISCARD_MAX: usize = 32;
 /// The calling process, in the place of a descriptor of it.
@@ -118,8 +140,8 @@ pub(crate) unsafe fn discard_all(ranges: &[(usize, Bytes)]) -> usize {
         }
     }
     // SAFETY: passed on to the caller.
-    let discard = |(at, len): &(usize, Bytes)| unsafe { advise(*at, *len, Advice::DontNeed) };
-    gone + ranges[gone..].iter().take_while(|range| discard(range).is_ok()).count()
+    let is_gone = |(at, len): &(usize, Bytes)| unsafe { discard(*at, *len).is_ok() };
+    gone + ranges[gone..].iter().take_while(|range| is_gone(range)).count()
 }
 
 /// Whether the kernel takes no such call at all.

@@ -20,17 +20,20 @@ use std::ptr;
 
 use crate::error::OsError;
 use crate::sys::fault::point;
+use crate::sys::fork::ForkGuard;
 use crate::sys::mmap::{map, unmap, Backing};
-use crate::sys::{file, page_size};
+use crate::sys::{file, limits, page_size};
 use crate::units::{Bytes, PageSize};
 
-/// A file in memory.
+/// A file in memory. The process that made it gives its pages back when it drops it, although a
+/// forked child still has the descriptor.
 #[derive(Debug)]
 pub struct MemFile {
     file: File,
     page: PageSize,
     /// Where nobody can change it.
     len: Option<Bytes>,
+    guard: ForkGuard,
 }
 
 fn done(answer: libc::c_int) -> io::Result<libc::c_int> {
@@ -75,7 +78,7 @@ impl MemFile {
         let (Some(whole), Some(size)) = (whole, size) else {
             return Err(refused(errno(libc::EINVAL), "ftruncate", len.to_string()));
         };
-        if size_limit().is_some_and(|limit| whole > limit) {
+        if limits::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| whole > limit) {
             return Err(refused(errno(libc::EFBIG), "ftruncate", len.to_string()));
         }
         let file = make(huge).map_err(|e| refused(e, "memfd_create", page.bytes().to_string()))?;
@@ -90,10 +93,11 @@ impl MemFile {
             done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })
         });
         sealed.map_err(|e| refused(e, "fcntl", "F_ADD_SEALS"))?;
-        Ok(Self { file, page, len: Some(whole) })
+        Ok(Self { file, page, len: Some(whole), guard: ForkGuard::new() })
     }
 
-    /// A file of somebody else's making: a memfd, or a file on tmpfs or hugetlbfs.
+    /// A file of somebody else's making: a memfd, or a file on tmpfs or hugetlbfs. Its pages stay
+    /// when this is dropped.
     ///
     /// # Errors
     /// What fstatfs(2) refuses; EINVAL for a file of any other kind.
@@ -117,7 +121,7 @@ impl MemFile {
             let source = io::Error::from_raw_os_error(libc::EINVAL);
             return Err(refused(source, "fstatfs", what));
         };
-        Ok(Self { file, page, len: None })
+        Ok(Self { file, page, len: None, guard: ForkGuard::new() })
     }
 
     /// The page in which it can be mapped.
@@ -207,7 +211,8 @@ impl MemFile {
                 _ => Ok(()),
             }
         });
-        made.map_err(|e| refused(e, "mmap", format!("{addr:#x}, {len}, a memfd at {:#x}", from)))
+        let subject = || format!("{addr:#x}, {len}, a memfd at {from:#x}");
+        made.map_err(|source| limits::refused("mmap", subject(), source))
     }
 
     /// Takes pages out of the file: what is mapped of them reads as zero.
@@ -219,6 +224,16 @@ impl MemFile {
             done(unsafe { libc::fallocate(self.file.as_raw_fd(), mode, from, bytes) })
         });
         made.map(drop).map_err(|e| refused(e, "fallocate", format!("{:#x}, {len}", offset.get())))
+    }
+}
+
+impl Drop for MemFile {
+    fn drop(&mut self) {
+        // A descriptor goes along in every fork, and would keep the pages. What the kernel refuses
+        // here goes with the last of the descriptors.
+        if let Some(len) = self.len.filter(|_| !self.guard.is_child()) {
+            let _ = self.punch(Bytes::ZERO, len);
+        }
     }
 }
 
@@ -238,14 +253,6 @@ fn make(huge: Option<PageSize>) -> io::Result<File> {
     };
     // SAFETY: the kernel just made it and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
-}
-
-/// The longest file that the process may make; `None` is no limit.
-fn size_limit() -> Option<Bytes> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel fills the local.
-    let told = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
-    (told == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then(|| Bytes::new(limit.rlim_cur))
 }
 
 #[cfg(test)]

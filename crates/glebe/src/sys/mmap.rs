@@ -15,6 +15,7 @@ use crate::error::OsError;
 use crate::sync::{yield_now, StaticMutex};
 use crate::sys::fault::point;
 use crate::sys::fork::ForkGuard;
+use crate::sys::limits::refused;
 use crate::sys::madvise::{advise, Advice};
 use crate::units::{Bytes, PageSize};
 
@@ -23,8 +24,6 @@ use crate::units::{Bytes, PageSize};
 pub enum Backing {
     /// Ordinary memory in base pages, or transparent huge pages where advised.
     Ordinary,
-    /// Address space: as ordinary memory, but none is set aside until it is touched.
-    Reserved,
     /// Addresses alone: a touch is SIGSEGV until something is mapped over them.
     Addresses,
     /// The hugetlb pool of this page size.
@@ -39,7 +38,7 @@ pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
     let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     match backing {
         Backing::Ordinary => {}
-        Backing::Reserved | Backing::Addresses => flags |= libc::MAP_NORESERVE,
+        Backing::Addresses => flags |= libc::MAP_NORESERVE,
         Backing::Hugetlb(size) => {
             // A shift is below 64.
             let shift = size.shift() as i32;
@@ -50,7 +49,7 @@ pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
         Backing::Addresses => libc::PROT_NONE,
         _ => libc::PROT_READ | libc::PROT_WRITE,
     };
-    let refused = |source| OsError::new("mmap", format!("{len}, {backing:?}"), source);
+    let refused = |source| refused("mmap", format!("{len}, {backing:?}"), source);
     let bytes = usize::try_from(len.get())
         .map_err(|_| refused(io::Error::from_raw_os_error(libc::ENOMEM)))?;
     unmap_left();
@@ -103,17 +102,18 @@ pub(crate) unsafe fn make_readable(addr: usize, len: Bytes, readable: bool) -> R
     made.map_err(|source| OsError::new("mprotect", format!("{addr:#x}, {len}"), source))
 }
 
-/// Maps `len` bytes of ordinary memory at a multiple of `align`.
+/// Maps `len` bytes of ordinary memory at a multiple of `align`. More addresses than `len` are
+/// taken for a moment, but no more memory, which a process may be locking.
 ///
 /// # Errors
-/// As [`map`]; more address space than `len` is asked for and the rest given back.
+/// As [`map`].
 pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     let step = align.bytes();
     let Some(whole) = len.checked_add(step) else {
         let source = io::Error::from_raw_os_error(libc::ENOMEM);
         return Err(OsError::new("mmap", len.to_string(), source));
     };
-    let at = map(whole, Backing::Ordinary)?;
+    let at = map(whole, Backing::Addresses)?;
     let start = at.next_multiple_of(step.as_usize());
     let (end, whole_end) = (start + len.as_usize(), at + whole.as_usize());
     // SAFETY: both ends lie inside the mapping just made, of which nobody else knows. What cannot
@@ -125,8 +125,30 @@ pub fn map_aligned(len: Bytes, align: PageSize) -> Result<usize, OsError> {
         if whole_end > end {
             let _ = unmap(end, Bytes::new((whole_end - end) as u64));
         }
+        let made = map_over(start, len);
+        if made.is_err() {
+            let _ = unmap(start, len);
+        }
+        made.map(|()| start)
     }
-    Ok(start)
+}
+
+/// Maps `len` bytes of ordinary memory over addresses.
+///
+/// # Safety
+/// The range is the caller's own, of addresses alone.
+unsafe fn map_over(addr: usize, len: Bytes) -> Result<(), OsError> {
+    let at = ptr::with_exposed_provenance_mut(addr);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let made = point("mmap").and_then(|()| {
+        // SAFETY: passed on to the caller.
+        match unsafe { libc::mmap(at, len.as_usize(), access, flags, -1, 0) } {
+            libc::MAP_FAILED => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    });
+    made.map_err(|source| refused("mmap", format!("{len}, {:?}", Backing::Ordinary), source))
 }
 
 /// Unmaps a range. Where the kernel refuses that, its pages are given back at least, and the next

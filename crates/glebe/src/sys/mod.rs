@@ -6,6 +6,7 @@ pub mod buddyinfo;
 pub mod cgroup;
 #[cfg(test)]
 pub(crate) mod child;
+pub(crate) mod commit;
 pub mod dma_heap;
 pub mod errno;
 #[cfg(feature = "faults")]
@@ -17,6 +18,7 @@ pub mod fork;
 pub mod hugetlb;
 pub(crate) mod io_uring;
 pub mod kpage;
+pub(crate) mod limits;
 pub mod lock_file;
 pub mod madvise;
 pub(crate) mod map_budget;

@@ -16,6 +16,7 @@ use std::ptr;
 
 use crate::error::OsError;
 use crate::sys::fault::point;
+use crate::sys::limits;
 use crate::sys::mmap::unmap;
 use crate::units::{Bytes, PageSize};
 
@@ -58,7 +59,7 @@ fn aside(at: Option<usize>, len: Bytes) -> Result<usize, OsError> {
         Some(at) => format!("{at:#x}, {len}, PROT_NONE"),
         None => format!("{len}, PROT_NONE"),
     };
-    let refused = |source| OsError::new("mmap", shown(), source);
+    let refused = |source| limits::refused("mmap", shown(), source);
     let bytes = usize::try_from(len.get())
         .map_err(|_| refused(io::Error::from_raw_os_error(libc::ENOMEM)))?;
     point("mmap").map_err(refused)?;
@@ -114,7 +115,7 @@ pub fn was_tried(error: &OsError) -> bool {
 /// # Errors
 /// What mmap(2) refuses.
 pub fn window(file: &File, offset: Bytes, len: Bytes) -> Result<usize, OsError> {
-    let refused = |source| OsError::new("mmap", format!("{len} of a file at {offset}"), source);
+    let refused = |source| limits::refused("mmap", format!("{len} of a file at {offset}"), source);
     let (Ok(bytes), Ok(at)) = (usize::try_from(len.get()), libc::off_t::try_from(offset.get()))
     else {
         return Err(refused(io::Error::from_raw_os_error(libc::EOVERFLOW)));

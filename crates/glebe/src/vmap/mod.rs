@@ -24,8 +24,10 @@
 //! A view that is dropped is unmapped *lazily*: it goes to a list, its addresses are used for
 //! nothing else, and no safe code reaches what is still mapped there. The list is flushed when its
 //! pages or mappings pass a bound, when addresses or mappings run out, and by [`Space::flush`]:
-//! what lies side by side in it is cleared by one system call. Until then the kernel keeps the
-//! pages of a file that was dropped, or punched, as it does of any that is mapped.
+//! what lies side by side in it is cleared by one system call.
+//!
+//! A view keeps its file. The pages of a file that [`MemFile::new`] made are given back when its
+//! maker has dropped it and its views, although a forked child still has the descriptor.
 //!
 //! The kernel's limit on mappings (`vm.max_map_count`) is on the whole process: views have at most
 //! half of it, or what [`Options::max_mappings`] says, and a view beyond that is an error. Pages

@@ -234,7 +234,7 @@ impl Space {
         if let Err(why) = inner.addresses.place(inner.offset(taken.at), file, &pieces) {
             return Err(inner.undo(taken, why));
         }
-        Ok(View::new(Arc::clone(inner), taken, len))
+        Ok(View::new(Arc::clone(inner), Arc::clone(file), taken, len))
     }
 
     /// Unmaps every view that was dropped.

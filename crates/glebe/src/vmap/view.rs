@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::space::{Inner, Taken};
-use super::Error;
+use super::{Error, MemFile};
 use crate::sys::peek::{peek, poke};
 use crate::units::{Bytes, PageSize, Pages};
 
@@ -22,15 +22,17 @@ use crate::units::{Bytes, PageSize, Pages};
 #[derive(Debug)]
 pub struct View {
     space: Arc<Inner>,
+    /// Its pages would go with the last owner of the file.
+    _file: Arc<MemFile>,
     taken: Taken,
     addr: usize,
     len: Bytes,
 }
 
 impl View {
-    pub(super) fn new(space: Arc<Inner>, taken: Taken, pages: u64) -> Self {
+    pub(super) fn new(space: Arc<Inner>, file: Arc<MemFile>, taken: Taken, pages: u64) -> Self {
         let (addr, len) = (space.addr(&taken), Pages::new(pages).bytes(space.page()));
-        Self { space, taken, addr, len }
+        Self { space, _file: file, taken, addr, len }
     }
 
     /// Bytes in it.

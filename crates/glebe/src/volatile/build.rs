@@ -17,7 +17,7 @@ use super::{fork, self_test, Region};
 use crate::extent::Extent;
 use crate::mapping::{Mapping, Visibility};
 use crate::sync::RwLock;
-use crate::sys::{madvise, page_size};
+use crate::sys::{commit, madvise, page_size};
 use crate::units::{Bytes, PageSize};
 
 impl Region {
@@ -36,7 +36,12 @@ impl Region {
         let grain = huge.unwrap_or(page);
         let whole = len.pages_up(grain).checked_bytes(grain);
         let too_long = Error::Beyond { end: len, limit: Bytes::new(usize::MAX as u64) };
-        let mapping = Mapping::aligned(whole.ok_or(too_long)?, grain, Visibility::ORDINARY)?;
+        let whole = whole.ok_or(too_long)?;
+        // All of the region would be populated before the kernel refuses to take pages of it.
+        if let Some(addr) = commit::locked_page()? {
+            return Err(Error::Locked { addr });
+        }
+        let mapping = Mapping::aligned(whole, grain, Visibility::ORDINARY)?;
         let backend = Self::prepared(&mapping, huge, options)?;
         Self::of(options, mapping, grain, backend, None)
     }

@@ -140,12 +140,8 @@ impl Pool {
     ) -> Result<T, Error> {
         let (mut error, mut trimmed) = (error, false);
         for _ in 0..ROOM_ATTEMPTS {
-            match error {
-                NoRoom::Os(error) => return Err(error.into()),
-                NoRoom::Space if self.objects.memory.account.limit() == u64::MAX => {
-                    return Err(Error::Space)
-                }
-                NoRoom::Limit | NoRoom::Space => {}
+            if let NoRoom::Os(error) = error {
+                return Err(error.into());
             }
             if !self.make_room(&mut trimmed) {
                 break;
@@ -157,7 +153,11 @@ impl Pool {
         }
         let account = &self.objects.memory.account;
         let (held, limit) = (Bytes::new(account.held()), Bytes::new(account.limit()));
-        Err(Error::Full { len, held, limit })
+        match error {
+            NoRoom::Os(error) => Err(error.into()),
+            NoRoom::Space if limit.get() == u64::MAX => Err(Error::Space),
+            NoRoom::Limit | NoRoom::Space => Err(Error::Full { len, held, limit }),
+        }
     }
 
     /// Pins the object of a handle, which counts as read.

@@ -52,8 +52,12 @@ pub enum Error {
         /// What the pool holds.
         held: Bytes,
     },
-    /// The address space of the pool is used up, which its limit decides when it is made.
-    #[error("the pool's address space is used up; make it with a larger limit")]
+    /// The address space of the pool is used up. Its limit decides when the pool is made how much
+    /// there is; without one, the machine's memory and what the process may have.
+    #[error(
+        "the pool's address space is used up; make it with a larger limit, in a process that may \
+             have the addresses (RLIMIT_AS, or RLIMIT_MEMLOCK where it locks its memory)"
+    )]
     Space,
     /// A budget of nothing.
     #[error("a budget of nothing")]

@@ -66,8 +66,9 @@ struct Cost {
 impl Cost {
     fn of(class: SizeClass, rules: &Rules, metadata: &Metadata) -> Self {
         let objects = f64::from(class.objects);
-        let slots = Bytes::new(metadata.slot.get() * u64::from(class.objects));
-        let zspage = (class.pages.bytes(rules.page) + metadata.zspage + slots).get() as f64;
+        let pages = class.pages.bytes(rules.page).get() as f64;
+        let slots = metadata.slot.get() as f64 * objects;
+        let zspage = pages + metadata.zspage.get() as f64 + slots;
         let left = (objects - 1.0) / (2.0 * objects) * metadata.left_percent as f64 / 100.0;
         Self {
             class,

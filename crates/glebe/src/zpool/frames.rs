@@ -13,14 +13,14 @@ use std::ptr;
 use std::slice;
 
 use crate::error::OsError;
-use crate::mapping::Mapping;
+use crate::mapping::Reserved;
 pub(crate) use crate::mapping::DISCARD_MAX;
 use crate::units::{Bytes, PageSize, Pages};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    mapping: Mapping,
+    mapping: Reserved,
     page: PageSize,
 }
 
@@ -28,7 +28,7 @@ impl Frames {
     /// Address space for `pages` pages.
     pub(crate) fn new(pages: Pages, page: PageSize) -> Result<Self, OsError> {
         let len = pages.checked_bytes(page).unwrap_or(Bytes::new(u64::MAX));
-        Ok(Self { mapping: Mapping::reserved(len)?, page })
+        Ok(Self { mapping: Reserved::new(len, false)?, page })
     }
 
     #[inline]
@@ -110,6 +110,7 @@ impl Frames {
     /// The first address and the length, for tests that look at what is resident.
     #[cfg(test)]
     pub(crate) fn range_of_all(&self) -> std::ops::Range<usize> {
-        self.mapping.addr()..self.mapping.addr() + self.mapping.len().as_usize()
+        let start = self.mapping.as_ptr().addr();
+        start..start + self.mapping.len().as_usize()
     }
 }

@@ -10,6 +10,10 @@ use super::size_class::{Rules, RulesError};
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::Bytes;
 
+/// Objects of one length that are counted: more than any machine holds, and so few that no sum over
+/// all lengths overflows.
+const OBJECTS_MAX: u64 = 1 << 48;
+
 /// Objects by length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
@@ -29,14 +33,16 @@ impl Histogram {
         Ok(Self { rules: *rules, objects: vec![0; rules.grid_len()], stored: Bytes::ZERO })
     }
 
-    /// Adds `objects` of `len` bytes each.
+    /// Adds `objects` of `len` bytes each. It counts no more than 2^48 of a length.
     ///
     /// # Panics
     /// If no object can have that length: if it is zero or longer than a page.
     pub fn add(&mut self, len: usize, objects: u64) {
         let index = self.rules.grid_index(len).expect("1 byte to a page");
-        self.objects[index] += objects;
-        self.stored = self.stored + Bytes::new(len as u64 * objects);
+        let more = objects.min(OBJECTS_MAX.saturating_sub(self.objects[index]));
+        self.objects[index] += more;
+        let bytes = (len as u64).saturating_mul(more);
+        self.stored = Bytes::new(self.stored.get().saturating_add(bytes));
     }
 
     /// Objects, by place on the grid.

@@ -51,6 +51,7 @@ mod recompress;
 mod refit;
 mod seal;
 mod size_class;
+mod space;
 mod spill;
 mod stats;
 mod threads;

@@ -86,8 +86,10 @@ const SLOTS_A_PAGE_SHIFT: u32 = 10;
 
 impl Options {
     /// The most that the pool may hold, everything counted: objects, rounding, free slots, tables
-    /// and the state of codecs. Without one, as much as the machine has available when the pool is
-    /// made.
+    /// and the state of codecs. Without one, or with `u64::MAX`, as much as the machine has
+    /// available when the pool is made. A pool reserves addresses for one to two times its limit
+    /// and for its tables. They are no memory. Without a limit it reserves no more than half of
+    /// what the process may still have (`RLIMIT_AS`).
     ///
     /// With zstd each thread that codes or decodes at the same time as others takes a state of its
     /// own, of a few hundred KiB: where objects may not be evicted for it, the limit is passed by
@@ -141,7 +143,7 @@ impl Options {
     ///
     /// # Errors
     /// Rules that make no table, a codec's bad parameters, a limit that an empty pool passes, or
-    /// what the kernel refuses.
+    /// what the kernel refuses: addresses for the limit, in a process with a limit on those.
     pub fn build(self) -> Result<Pool, Error> {
         Pool::new(&self)
     }

@@ -7,11 +7,10 @@ use super::apart::Apart;
 use super::class::Shape;
 use super::classes::Classes;
 use super::coding::Coding;
-use super::entries::{Entries, Tables};
-use super::entry::{PAGE_MAX, SLOTS_MAX, ZSPAGE_BITS};
+use super::entries::Entries;
+use super::entry::{PAGE_MAX, SLOTS_MAX};
 use super::error::Error;
-use super::frames::Frames;
-use super::handle::{pool_number, INDEX_BITS};
+use super::handle::pool_number;
 use super::lanes::Lanes;
 use super::memory::{Memory, CLASSES_MAX};
 use super::objects::{Filled, Objects};
@@ -19,9 +18,9 @@ use super::options::{AtLimit, Compaction, Options, TableChoice};
 use super::pages::Pages as Supply;
 use super::refit::Refit;
 use super::size_class::{SizeClass, Table};
+use super::space::Space;
 use super::spill::Spill;
 use super::threads::thread_number;
-use super::words::Words;
 use super::zspage::Zspages;
 use crate::stats::LANES;
 use crate::sync::{lock, AtomicU64, MappedWord, Mutex, Ordering};
@@ -29,15 +28,8 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::{membarrier, meminfo, page_size};
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Address space for each page of the limit: runs of pages are taken where they fit, so that
-/// what is free may lie in pieces.
-const SPACE_PER_LIMIT: u64 = 2;
-/// The least limit that address space is reserved for.
-const SPACE_MIN: Bytes = Bytes::mib(1);
 /// Where the machine does not say what it has.
 const LIMIT_UNKNOWN: Bytes = Bytes::gib(4);
-/// Entries that are numbered at most.
-const ENTRIES_MAX: u64 = 1 << INDEX_BITS;
 /// Slots begin at multiples of this where sizes are such.
 const ALIGN: u64 = 8;
 static POOLS: MappedWord = MappedWord::new(0);
@@ -73,19 +65,19 @@ impl Pool {
 
     pub(crate) fn new(options: &Options) -> Result<Self, Error> {
         let page = page_size();
+        let limit = options.limit.filter(|limit| limit.get() < u64::MAX);
         let all = || meminfo::available().unwrap_or(LIMIT_UNKNOWN);
-        let limit = options.limit.unwrap_or_else(all);
-        let table = options.first_table(limit)?;
-        let space = limit.max(SPACE_MIN).pages_up(page).get();
-        let pages = (space * SPACE_PER_LIMIT).min(1 << ZSPAGE_BITS) as usize;
-        let frames = Frames::new(Pages::new(pages as u64), page)?;
-        let smallest = table.classes().first().map_or(1, |class| class.size.get());
-        let entries = (space * page.bytes().get() / smallest).clamp(1, ENTRIES_MAX) as usize;
-        let entries = Entries::new(Tables::new(entries, page, Words::new)?, LANES, page);
-        let zspages = Zspages::new(Words::new(Zspages::table_len(pages))?, page);
-        let supply = Supply::new(frames, page.bytes().get(), pages as u32);
+        let table = options.first_table(limit.unwrap_or_else(all))?;
+        let smallest = table.classes().first().map_or(Bytes::new(1), |class| class.size);
+        let space = match limit {
+            Some(limit) => Space::for_limit(limit, smallest, page)?,
+            None => Space::for_all(all(), smallest, page)?,
+        };
+        let entries = Entries::new(space.entries, LANES, page);
+        let zspages = Zspages::new(space.zspages, page);
+        let supply = Supply::new(space.frames, page.bytes().get(), space.pages);
         let supply = supply.keeping(options.lends.map_or(0, Pages::get));
-        let account = Account::new(options.limit.map_or(u64::MAX, Bytes::get));
+        let account = Account::new(limit.map_or(u64::MAX, Bytes::get));
         let memory = Memory::new(entries, zspages, supply, account);
         let classes = Classes::new(page.shift());
         // Without the barrier nobody could look into another thread's lane, and a zspage of which

@@ -10,7 +10,7 @@
 use std::ops::Deref;
 
 use crate::error::OsError;
-use crate::mapping::Mapping;
+use crate::mapping::Reserved;
 use crate::sync::MappedWord;
 use crate::units::Bytes;
 
@@ -19,7 +19,7 @@ const WORD: u64 = size_of::<MappedWord>() as u64;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Words {
-    mapping: Mapping,
+    mapping: Reserved,
     len: usize,
 }
 
@@ -27,7 +27,7 @@ impl Words {
     /// Room for `len` words.
     pub(crate) fn new(len: usize) -> Result<Self, OsError> {
         let bytes = (len.max(1) as u64).saturating_mul(WORD);
-        Ok(Self { mapping: Mapping::reserved(Bytes::new(bytes))?, len })
+        Ok(Self { mapping: Reserved::new(Bytes::new(bytes), true)?, len })
     }
 
     /// Makes a page's words present; pages are counted from the start, of `page` bytes.
@@ -47,8 +47,8 @@ impl Deref for Words {
 
     #[inline]
     fn deref(&self) -> &[MappedWord] {
-        // SAFETY: `len` words are mapped, readable and writable, aligned to a page; atomics may
-        // be of any bits.
+        // SAFETY: `len` words are mapped and readable, aligned to a page; atomics may be of any
+        // bits. Callers write where they populated alone.
         unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().cast(), self.len) }
     }
 }

@@ -1,0 +1,78 @@
+//! The limits that refuse memory, and their place in the text of an error.
+//!
+//! Which limit refused a call the kernel does not say. So the text names all limits that are set
+//! and that the error number may stand for. Cost: a few system calls, after a refusal only.
+//! Source: getrlimit(2), mmap(2), proc_meminfo(5).
+//!
+//! # Safety
+//! The kernel fills a local.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::path::Path;
+
+use crate::error::OsError;
+use crate::sys::file;
+use crate::units::Bytes;
+
+/// An error of `call` on `subject` that names the limits which may be its cause.
+#[cold]
+pub(crate) fn refused(call: &'static str, mut subject: String, source: io::Error) -> OsError {
+    for limit in causes(&source) {
+        subject.push_str("; ");
+        subject.push_str(&limit);
+    }
+    OsError::new(call, subject, source)
+}
+
+fn causes(error: &io::Error) -> Vec<String> {
+    let set = |name: &str, resource| Some(format!("{name} is {}", limit(resource)?));
+    let found = match error.raw_os_error() {
+        Some(libc::ENOMEM) => vec![
+            set("RLIMIT_AS (ulimit -v)", libc::RLIMIT_AS),
+            set("RLIMIT_DATA (ulimit -d)", libc::RLIMIT_DATA),
+            overcommit(),
+        ],
+        // The process locks all that it maps.
+        Some(libc::EAGAIN) => vec![set("RLIMIT_MEMLOCK (ulimit -l)", libc::RLIMIT_MEMLOCK)],
+        _ => Vec::new(),
+    };
+    found.into_iter().flatten().collect()
+}
+
+/// A limit of the process; `None` is no limit.
+pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<Bytes> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills the local.
+    let told = unsafe { libc::getrlimit(resource, &raw mut limit) };
+    (told == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then(|| Bytes::new(limit.rlim_cur))
+}
+
+/// What the machine may promise, where it promises no more than it has.
+fn overcommit() -> Option<String> {
+    let mode = file::read_text(Path::new("/proc/sys/vm/overcommit_memory")).ok()?;
+    if mode.trim() != "2" {
+        return None;
+    }
+    let text = file::read_text(Path::new("/proc/meminfo")).ok()?;
+    let line = |key| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    let (all, used) = (line("CommitLimit:")?, line("Committed_AS:")?);
+    Some(format!("vm.overcommit_memory is 2: CommitLimit {all}, Committed_AS {used}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_limits_that_may_be_the_cause() {
+        let text = |errno| {
+            let source = io::Error::from_raw_os_error(errno);
+            refused("mmap", "1 GiB".to_owned(), source).to_string()
+        };
+        let has = |resource| limit(resource).is_some();
+        assert_eq!(text(libc::ENOMEM).contains("RLIMIT_AS"), has(libc::RLIMIT_AS));
+        assert_eq!(text(libc::EAGAIN).contains("RLIMIT_MEMLOCK"), has(libc::RLIMIT_MEMLOCK));
+        assert!(!text(libc::EPERM).contains("RLIMIT"));
+    }
+}

@@ -1,0 +1,222 @@
+//! A process that locks its memory (`mlockall`): what it reserves is neither populated nor locked,
+//! and what objects take is.
+
+use std::sync::Arc;
+
+use glebe::contig::{Contig, Source};
+use glebe::extent::Extent;
+use glebe::reserve::Reserve;
+use glebe::sys::map_count::map_count;
+use glebe::units::{Bytes, PageSize};
+use glebe::vmap::{MemFile, Space};
+use glebe::volatile::Region;
+use glebe::zpool::{Budget, Pool};
+
+use crate::{alone, limit, status};
+
+/// What a part may take beside the memory that it is asked for.
+const LITTLE: Bytes = Bytes::mib(8);
+/// More addresses than this a faulty part does not get, so that it does not fill the machine.
+const GUARD: Bytes = Bytes::gib(4);
+
+/// Locks the memory of this process; false where that is refused.
+fn lock_memory(flags: libc::c_int) -> bool {
+    // SAFETY: the memory of this process.
+    let locked = unsafe { libc::mlockall(flags) } == 0;
+    if !locked {
+        println!("skipped: mlockall: {}", std::io::Error::last_os_error());
+    }
+    locked
+}
+
+/// Runs `body` in a process that locks its memory.
+fn locked(test: &str, body: impl FnOnce()) {
+    alone(test, || {
+        limit(libc::RLIMIT_AS, GUARD);
+        if lock_memory(libc::MCL_CURRENT | libc::MCL_FUTURE) {
+            body();
+        }
+    });
+}
+
+/// How much more memory is present, and locked, after `body`; and what it made.
+fn taken<T>(body: impl FnOnce() -> T) -> (Bytes, Bytes, T) {
+    let (present, locked) = (status("VmRSS"), status("VmLck"));
+    let made = body();
+    (status("VmRSS").saturating_sub(present), status("VmLck").saturating_sub(locked), made)
+}
+
+fn is_little(what: &str, (present, locked): (Bytes, Bytes)) {
+    println!("{what}: {present} present, {locked} locked");
+    assert!(present <= LITTLE, "{what}: {present} present");
+    assert!(locked <= LITTLE, "{what}: {locked} locked");
+}
+
+#[test]
+fn a_pool_of_objects_takes_what_it_holds() {
+    locked("locked::a_pool_of_objects_takes_what_it_holds", || {
+        let limited = taken(|| Pool::options().limit(Bytes::mib(64)).build().unwrap());
+        is_little("a pool of 64 MiB", (limited.0, limited.1));
+        let default = taken(|| Pool::options().build().unwrap());
+        is_little("a pool without a limit", (default.0, default.1));
+        for pool in [limited.2, default.2] {
+            stores_and_gives_back(&pool, Locked::AsItComes);
+        }
+    });
+}
+
+/// Bytes that no codec makes fewer.
+fn object(nth: u64) -> Vec<u8> {
+    let mut words = [0_u64; 500];
+    let mut state = nth;
+    words.iter_mut().for_each(|word| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *word = state ^ state >> 29;
+    });
+    words.map(u64::to_ne_bytes).concat()
+}
+
+/// When the pool's addresses were locked.
+#[derive(Clone, Copy, PartialEq)]
+enum Locked {
+    /// With each page.
+    AsItComes,
+    /// All of them, by `mlockall` after the pool was made.
+    Already,
+}
+
+/// The pool's pages are locked while it has them, and go when it has them no more.
+fn stores_and_gives_back(pool: &Pool, how: Locked) {
+    let empty = (status("VmRSS"), pool.held());
+    let mappings = map_count().unwrap();
+    let objects = 0..5000;
+    let (present, locked, handles) =
+        taken(|| objects.clone().map(|nth| pool.insert(&object(nth)).unwrap()).collect::<Vec<_>>());
+    // What is committed step by step is one mapping, beside what is not committed yet.
+    let more = map_count().unwrap().saturating_sub(mappings);
+    assert!(more <= 32, "{more} mappings more");
+    let held = pool.held() - empty.1;
+    println!("5000 objects: {held} held, {present} present, {locked} locked");
+    assert!(held > Bytes::mib(16));
+    assert!(present <= held + LITTLE, "{present} present");
+    assert!(how == Locked::Already || locked >= held.saturating_sub(LITTLE), "{locked} locked");
+    assert!(locked.get() <= held.get() + held.get() / 4 + LITTLE.get(), "{locked} locked");
+    for (nth, handle) in objects.zip(handles) {
+        assert_eq!(pool.get(handle).unwrap().to_vec(), object(nth));
+        pool.remove(handle).unwrap();
+    }
+    pool.compact(Budget::All).unwrap();
+    assert!(pool.held() <= empty.1 + LITTLE, "{} held", pool.held());
+    let left = status("VmRSS").saturating_sub(empty.0);
+    assert!(left <= LITTLE, "{left} still present");
+}
+
+#[test]
+fn a_pool_that_was_there_before_gives_back_too() {
+    alone("locked::a_pool_that_was_there_before_gives_back_too", || {
+        let pool = Pool::options().limit(Bytes::mib(64)).build().unwrap();
+        let before = status("VmRSS");
+        if !lock_memory(libc::MCL_CURRENT) {
+            return;
+        }
+        let own = status("VmRSS").saturating_sub(before);
+        println!("{own} present after mlockall");
+        assert!(own <= Bytes::mib(32), "{own} came with mlockall");
+        stores_and_gives_back(&pool, Locked::Already);
+    });
+}
+
+#[test]
+fn a_process_that_may_lock_little_has_a_small_pool() {
+    alone("locked::a_process_that_may_lock_little_has_a_small_pool", || {
+        let all = limit(libc::RLIMIT_MEMLOCK, Bytes::mib(128));
+        // SAFETY: gives up rights of this process; refused to one that has none.
+        unsafe { libc::setresuid(65534, 65534, 65534) };
+        if !lock_memory(libc::MCL_FUTURE) {
+            return;
+        }
+        let pool = Pool::options().build().unwrap();
+        is_little("a pool", (Bytes::ZERO, status("VmLck")));
+        let refused = loop {
+            let nth = pool.held().get();
+            if let Err(error) = pool.insert(&object(nth)) {
+                break error;
+            }
+            assert!(status("VmLck") <= all);
+        };
+        println!("{} held: {refused}", pool.held());
+        assert!(pool.held().get() >= all.get() / 8);
+        let is_named = refused.to_string().contains("RLIMIT_MEMLOCK");
+        assert!(is_named, "{refused}");
+    });
+}
+
+#[test]
+fn a_reserve_takes_its_pages_and_little_more() {
+    locked("locked::a_reserve_takes_its_pages_and_little_more", || {
+        let len = Bytes::mib(64);
+        let (present, _, _made) = taken(|| {
+            let reserve = {
+                let options = Contig::options().source(Source::Plain);
+                Reserve::builder().map_with(options, len).unwrap()
+            };
+            let pool = reserve.object_pool().build().unwrap();
+            let cache = reserve.page_cache();
+            (reserve, pool, cache)
+        });
+        println!("a reserve of {len} with pools: {present} present");
+        assert!(present <= len + Bytes::mib(16), "{present} present");
+    });
+}
+
+#[test]
+fn addresses_for_views_are_not_locked() {
+    locked("locked::addresses_for_views_are_not_locked", || {
+        let file = Arc::new(MemFile::new(Bytes::mib(1)).unwrap());
+        let (present, locked, space) = taken(|| Space::reserve(Bytes::gib(1)).unwrap());
+        is_little("addresses", (present, locked));
+        let (present, locked, ()) = taken(|| {
+            for nth in 0..2000 {
+                drop(space.view(&file, &[Extent::new(nth % 200, 8).unwrap()]).unwrap());
+            }
+            space.flush().unwrap();
+        });
+        is_little("addresses after views", (present, locked));
+    });
+}
+
+#[test]
+fn volatile_memory_is_refused_before_it_is_there() {
+    alone("locked::volatile_memory_is_refused_before_it_is_there", || {
+        // The kernel has passed its test.
+        let page = Bytes::new(1);
+        if let Err(error) = Region::options().map(page) {
+            return println!("skipped: {error}");
+        }
+        if !lock_memory(libc::MCL_FUTURE) {
+            return;
+        }
+        let before = status("VmHWM");
+        assert!(Region::options().map(Bytes::mib(256)).is_err());
+        let came = status("VmHWM").saturating_sub(before);
+        assert!(came <= LITTLE, "{came} came and went");
+    });
+}
+
+#[test]
+fn memory_at_a_multiple_takes_no_more_than_its_length() {
+    locked("locked::memory_at_a_multiple_takes_no_more_than_its_length", || {
+        // What is present now is as much as ever was.
+        let fill = vec![1_u8; Bytes::mib(16).as_usize()];
+        let before = status("VmHWM");
+        let huge = PageSize::new(2 << 20).unwrap();
+        let len = huge.bytes();
+        match Contig::options().source(Source::Thp).map(len) {
+            Ok(contig) => assert_eq!(contig.len(), len),
+            Err(error) => println!("{error}"),
+        }
+        let came = status("VmHWM").saturating_sub(before);
+        println!("{came} came beside {}", Bytes::new(fill.len() as u64));
+        assert!(came.get() < len.get() * 3 / 2, "{came} came for {len}");
+    });
+}

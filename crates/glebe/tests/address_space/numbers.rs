@@ -1,0 +1,201 @@
+//! The largest numbers that a caller can give, the least, and those beside a limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use glebe::contig::{explain, Contig, Source};
+use glebe::extent::Extent;
+use glebe::reserve::{Request, Reserve};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use glebe::vmap::{MemFile, Space};
+use glebe::volatile::{Priority, Region};
+use glebe::zpool::{Budget, Histogram, Metadata, Pool, Rules, Table, TableChoice};
+
+use crate::{alone, limit, status};
+
+#[test]
+fn a_large_limit_makes_a_large_pool() {
+    alone("numbers::a_large_limit_makes_a_large_pool", || {
+        let mib = 1 << 20;
+        for limit in [8 * mib - 1, 8 * mib, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX] {
+            let pool = Pool::options().limit(Bytes::new(limit)).build();
+            let pool = pool.unwrap_or_else(|error| panic!("{limit:#x}: {error}"));
+            for nth in 0_u64..2000 {
+                pool.insert(&nth.to_ne_bytes()).unwrap_or_else(|e| panic!("{limit:#x}: {e}"));
+            }
+        }
+    });
+}
+
+/// Numbers beside which sums and roundings go wrong.
+const NUMBERS: [u64; 13] = [
+    0,
+    1,
+    2,
+    (1 << 31) - 1,
+    1 << 40,
+    (1 << 51) + 1,
+    (1 << 52) - 1,
+    1 << 52,
+    (1 << 63) - 1,
+    1 << 63,
+    u64::MAX - 4096,
+    u64::MAX - 1,
+    u64::MAX,
+];
+
+fn pages_and_bytes() -> impl Iterator<Item = (Pages, Bytes)> {
+    NUMBERS.into_iter().map(|number| (Pages::new(number), Bytes::new(number)))
+}
+
+/// No such number ends in a panic, and what is made works.
+#[test]
+fn no_number_is_too_large_to_be_refused() {
+    alone("numbers::no_number_is_too_large_to_be_refused", || {
+        // What is not refused at once is refused by this.
+        limit(libc::RLIMIT_AS, status("VmSize") + Bytes::gib(1));
+        zpool();
+        reserve();
+        contig();
+        views();
+        volatile();
+    });
+}
+
+fn zpool() {
+    let pool = Pool::options().build().unwrap();
+    let handle = pool.insert(b"an object").unwrap();
+    for (pages, bytes) in pages_and_bytes() {
+        let _ = pool.compact(Budget::Pages(pages));
+        let _ = pool.compact(Budget::Time(Duration::from_nanos(bytes.get())));
+        if pool.set_limit(bytes).is_ok() {
+            assert!(pool.held() <= bytes);
+            let _ = pool.insert(&[7; 100]);
+        }
+        for limit in [bytes, Bytes::new(bytes.get().saturating_add(pool.held().get()))] {
+            if let Ok(small) = Pool::options().limit(limit).build() {
+                let _ = small.insert(b"an object");
+            }
+        }
+        for rules in [
+            Rules { step: bytes, ..Rules::of_page(page_size()) },
+            Rules { min: bytes, ..Rules::of_page(page_size()) },
+            Rules { chain: pages, ..Rules::of_page(page_size()) },
+        ] {
+            let _ = Pool::options().limit(Bytes::mib(8)).table(TableChoice::Rules(rules)).build();
+        }
+    }
+    assert_eq!(pool.get(handle).unwrap().to_vec(), b"an object");
+    let mut histogram = Histogram::new(&Rules::of_page(page_size())).unwrap();
+    for len in [1, 100, 4000] {
+        NUMBERS.into_iter().for_each(|objects| histogram.add(len, objects));
+    }
+    for (_, bytes) in pages_and_bytes() {
+        let (object, slot, zspage, class, left_percent) = (bytes, bytes, bytes, bytes, bytes.get());
+        let metadata = Metadata { object, slot, zspage, class, left_percent };
+        let fitted = Table::fitted(&histogram, &metadata);
+        assert!(fitted.expected(&histogram, &metadata).held > 0.0);
+    }
+}
+
+fn reserve() {
+    let options = || Contig::options().source(Source::Plain);
+    let made = Reserve::builder().views().map_with(options(), Bytes::mib(2)).unwrap();
+    let all = made.len();
+    for (pages, bytes) in pages_and_bytes() {
+        for align in NUMBERS.into_iter().map(Pages::new).chain([Pages::new(4)]) {
+            let _ = made.alloc(pages, align);
+            let _ = made.alloc(Pages::new(3), align);
+            let _ = made.try_alloc(pages, align);
+            let _ = made.promise(pages, align);
+            let _ = made.alloc_with(Request::new(pages).align(align).any().long_lived());
+            let _ = made.alloc_with(Request::new(Pages::new(1)).align(align).zeroed());
+        }
+        let _ = made.alloc_virtual(pages);
+        let _ = made.object_pool().staging(bytes).build().map(|pool| pool.insert(b"an object"));
+        if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
+            assert!(Reserve::builder().map_with(options(), bytes).is_err(), "{bytes}");
+        }
+        let ahead = Reserve::builder().zero_ahead(pages).map_with(options(), Bytes::mib(2));
+        drop(ahead.unwrap().alloc(Pages::new(1), Pages::new(1)).unwrap());
+    }
+    for pages in [all - Pages::new(1), all, all + Pages::new(1)] {
+        assert_eq!(made.alloc_virtual(pages).is_ok(), pages <= all, "{pages}");
+    }
+    made.stats().check().unwrap();
+}
+
+fn contig() {
+    let few = Bytes::new(3 * page_size().bytes().get());
+    let plain = || Contig::options().source(Source::Plain).pin(false);
+    for (_, bytes) in pages_and_bytes() {
+        let _ = plain().align(bytes).map(few);
+        let _ = plain().require_run(bytes).map(few);
+        let _ = plain().prefer_run(bytes).map(few);
+        let _ = plain().search(bytes).map(few);
+        let _ = plain().at(bytes.get() as usize).map(few);
+        let _ = explain(bytes);
+        if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
+            assert!(plain().map(bytes).is_err(), "{bytes}");
+            assert!(plain().mappable().map(bytes).is_err(), "{bytes}");
+            assert!(Contig::options().source(Source::Thp).map(bytes).is_err(), "{bytes}");
+            let huge = Contig::options().source(Source::HUGETLB_2M).grow_pool(false);
+            assert!(huge.map(bytes).is_err(), "{bytes}");
+        }
+    }
+}
+
+fn views() {
+    let file = Arc::new(MemFile::new(Bytes::mib(1)).unwrap());
+    let end = file.len().unwrap().pages_down(page_size()).get();
+    for (pages, bytes) in pages_and_bytes() {
+        let _ = MemFile::new(bytes);
+        if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
+            assert!(Space::reserve(bytes).is_err(), "{bytes}");
+        }
+        let options = Space::options().guard_pages(pages).lazy_max(bytes);
+        let space = options.max_mappings(pages.get()).reserve(Bytes::mib(2)).unwrap();
+        let _ = space.view(&file, &[Extent::new(0, 1).unwrap()]);
+        for extent in [Extent::new(pages.get(), 1), Extent::new(1, pages.get())] {
+            let Some(extent) = extent else { continue };
+            let viewed = space.view(&file, &[extent, extent]);
+            assert!(viewed.is_err() || extent.end() <= end, "{extent:?}");
+        }
+    }
+    let space = Space::reserve(Bytes::mib(2)).unwrap();
+    let view = space.view(&file, &[Extent::new(0, end).unwrap()]).unwrap();
+    for (_, bytes) in pages_and_bytes() {
+        let fits = bytes < view.len();
+        assert_eq!(view.read(bytes, &mut [0]).is_ok(), fits, "{bytes}");
+        assert_eq!(view.write(bytes, &[1]).is_ok(), fits, "{bytes}");
+    }
+    assert!(space.view(&file, &[Extent::new(0, end + 1).unwrap()]).is_err());
+}
+
+fn volatile() {
+    let page = page_size().bytes();
+    let len = Bytes::new(16 * page.get());
+    let region = match Region::options().map(len) {
+        Ok(region) => region,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    for (_, bytes) in pages_and_bytes() {
+        if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
+            assert!(Region::options().map(bytes).is_err(), "{bytes}");
+        }
+        for range in [bytes..len, Bytes::ZERO..bytes, bytes..Bytes::new(u64::MAX), len..bytes] {
+            let fits = range.start < range.end && range.end <= len;
+            let _ = region.mark(range.clone(), Priority::NORMAL).map(|()| assert!(fits));
+            let _ = region.drop_now(range.clone()).map(|_| assert!(fits));
+            let _ = region.unmark(range).map(|_| assert!(fits));
+        }
+        assert_eq!(region.read(bytes, &mut [0]).is_ok(), bytes < len, "{bytes}");
+        assert_eq!(region.write(bytes, &[1]).is_ok(), bytes < len, "{bytes}");
+        let options = Region::options().cap(bytes).max_age(Duration::from_nanos(bytes.get()));
+        if let Ok(capped) = options.map(len) {
+            capped.mark(Bytes::ZERO..len, Priority::NORMAL).unwrap();
+            let _ = capped.unmark(Bytes::ZERO..len).unwrap();
+        }
+    }
+}

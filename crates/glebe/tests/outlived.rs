@@ -1,0 +1,188 @@
+//! A forked child inherits the descriptors of its parent's files in memory. It never calls glebe,
+//! and lives on: what the parent drops is given back all the same.
+//!
+//! # Safety
+//! fork, a raw clone, waitpid, kill; the children sleep, or drop what they inherited.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use glebe::contig::{Contig, Source, StandingPool};
+use glebe::extent::Extent;
+use glebe::reserve::Reserve;
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use glebe::vmap::{MemFile, Space};
+
+/// Tests find the file of what they made among all of the process: one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The process's files in memory, by inode.
+fn files() -> BTreeMap<u64, File> {
+    let paths = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let is_ours = |path: &std::path::PathBuf| {
+        fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:glebe"))
+    };
+    let files = paths.filter(is_ours).filter_map(|path| File::open(path).ok());
+    files.map(|file| (file.metadata().unwrap().ino(), file)).collect()
+}
+
+/// Bytes that a file has pages for.
+fn present(file: &File) -> Bytes {
+    Bytes::new(file.metadata().unwrap().blocks() * 512)
+}
+
+/// A child that sleeps until this is dropped.
+struct Sleeper(libc::pid_t);
+
+impl Sleeper {
+    fn forked() -> Self {
+        // SAFETY: the child sleeps.
+        Self::of(|| unsafe { libc::fork() })
+    }
+
+    /// A child for which the C library's steps around fork were not run.
+    fn cloned() -> Self {
+        // SAFETY: as a fork; the child sleeps.
+        Self::of(|| unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 })
+    }
+
+    fn of(make: impl FnOnce() -> libc::pid_t) -> Self {
+        let pid = make();
+        assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+        if pid == 0 {
+            loop {
+                // SAFETY: the child waits to be killed.
+                unsafe { libc::pause() };
+            }
+        }
+        Self(pid)
+    }
+
+    fn lives(&self) -> bool {
+        // SAFETY: asks only.
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::WNOHANG) == 0 }
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // SAFETY: the child made above.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// What `make` made has pages of one file, and none once it was dropped while children live.
+fn goes<T, E: std::fmt::Display>(make: impl FnOnce() -> Result<T, E>) {
+    let _alone = alone();
+    let before = files();
+    let made = match make() {
+        Ok(made) => made,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let mut new = files();
+    new.retain(|inode, _| !before.contains_key(inode));
+    let files: Vec<File> = new.into_values().collect();
+    let [file] = &files[..] else { panic!("{} files", files.len()) };
+    let children = [Sleeper::forked(), Sleeper::cloned()];
+    assert!(present(file) > Bytes::ZERO);
+    drop(made);
+    assert!(children.iter().all(Sleeper::lives));
+    assert_eq!(present(file), Bytes::ZERO, "still there while children live");
+}
+
+#[test]
+fn contiguous_memory_that_can_be_mapped_goes() {
+    for source in [Source::Plain, Source::Thp, Source::HUGETLB_2M] {
+        goes(|| Contig::options().source(source).mappable().map(Bytes::mib(4)));
+    }
+}
+
+#[test]
+fn a_standing_pool_goes_with_its_windows() {
+    goes(|| {
+        let pool = StandingPool::new(Contig::options().source(Source::HUGETLB_2M), Bytes::mib(4))?;
+        let window = pool.map(Bytes::mib(2))?;
+        Ok::<_, glebe::contig::Error>((pool, window))
+    });
+}
+
+#[test]
+fn a_reserve_with_views_goes() {
+    goes(|| {
+        let options = Contig::options().source(Source::Plain);
+        let reserve = Reserve::builder().views().map_with(options, Bytes::mib(2))?;
+        let block = reserve.alloc_virtual(Pages::new(5))?;
+        Ok::<_, glebe::reserve::Error>((block, reserve))
+    });
+}
+
+#[test]
+fn a_file_goes_with_its_last_view() {
+    let space = Space::reserve(Bytes::mib(16)).unwrap();
+    goes(|| {
+        let file = Arc::new(MemFile::new(Bytes::mib(1))?);
+        let view = space.view(&file, &[Extent::new(3, 4).unwrap()])?;
+        view.write(Bytes::ZERO, b"kept")?;
+        drop(file);
+        let mut seen = [0; 4];
+        view.read(Bytes::ZERO, &mut seen)?;
+        assert_eq!(&seen, b"kept", "lost with the file's own handle");
+        Ok::<_, glebe::vmap::Error>(view)
+    });
+}
+
+#[test]
+fn a_child_that_drops_what_it_inherited_takes_nothing_away() {
+    let _alone = alone();
+    let space = Space::reserve(Bytes::mib(16)).unwrap();
+    let file = Arc::new(MemFile::new(Bytes::mib(1)).unwrap());
+    let view = space.view(&file, &[Extent::new(0, 1).unwrap()]).unwrap();
+    view.write(Bytes::ZERO, b"kept").unwrap();
+    let mut inherited = Some((view, file));
+    // SAFETY: the child drops what it inherited, and ends.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(inherited.take());
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: the child made above.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+    assert_eq!(status, 0);
+    let (view, _file) = inherited.unwrap();
+    let mut seen = [0; 4];
+    view.read(Bytes::ZERO, &mut seen).unwrap();
+    assert_eq!(&seen, b"kept");
+}
+
+#[test]
+fn an_adopted_file_stays_the_callers() {
+    let _alone = alone();
+    // SAFETY: a constant name; the descriptor is checked and owned here.
+    let owned: OwnedFd = unsafe {
+        let fd = libc::memfd_create(c"adopted".as_ptr(), libc::MFD_CLOEXEC);
+        assert!(fd >= 0);
+        std::os::fd::FromRawFd::from_raw_fd(fd)
+    };
+    let file = File::from(owned);
+    std::os::unix::fs::FileExt::write_all_at(&file, b"kept", 0).unwrap();
+    file.set_len(page_size().bytes().get()).unwrap();
+    drop(MemFile::adopt(file.as_fd().try_clone_to_owned().unwrap()).unwrap());
+    assert!(present(&file) > Bytes::ZERO);
+    let mut seen = [0; 4];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut seen, 0).unwrap();
+    assert_eq!(&seen, b"kept");
+}
