@@ -105,7 +105,7 @@ pub fn inside(parent: u32, most: u64, out: &mut dyn Write) -> Result<(), OsError
     if len == Bytes::ZERO {
         return tell(out, "held", Bytes::ZERO);
     }
-    let at = map(len, Backing::Reserved)?;
+    let at = map(len, Backing::Ordinary)?;
     // SAFETY: this function's own mapping, of which nobody has a pointer; so below.
     let advised = unsafe { advise(at, len, Advice::NoHugePage) };
     if let Err(error) = advised {
