@@ -490,7 +490,9 @@ typedef const void *(*glebe_refill)(uint64_t offset_bytes, size_t len_bytes, voi
 
 /* As glebe_volatile_over, or with an `address` of null as glebe_volatile_map; and whatever touches a
  * marked page that was lost has it refilled, and goes on. Such a page counts as kept at the next
- * unmark; an unmark under way meanwhile may tell it lost though it holds what was given. Where
+ * unmark; an unmark under way meanwhile may tell it lost though it holds what was given. The kernel
+ * may not take it, and caps do not count it, until the region's next glebe_volatile_mark or
+ * glebe_volatile_drop_now, of whatever range: then it counts as marked just then. Where
  * `refill` answers null, the touch is a SIGBUS with its exact address, as in a region without.
  * `refill` is called with `data` until glebe_volatile_unmap has returned. The first such call
  * installs a SIGBUS handler, once and for good, which hands what is not its own to the handler that
