@@ -41,6 +41,11 @@ pub(crate) enum Failure {
     ShortBitmap { given: usize, pages: u64, needed: u64 },
     #[error("room for {given} bytes of text; {needed} are needed")]
     ShortText { given: usize, needed: usize },
+    #[error(
+        "this thread is inside another call on volatile memory, or inside a fork, and would wait \
+        for itself; a handler can map a page there instead, or glebe_volatile_refilled() refill it"
+    )]
+    Inside,
     #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
     Adopted { start: usize, end: usize },
     #[error("{0:#x} is no address of a contiguous mapping")]
@@ -95,6 +100,7 @@ impl Failure {
             }
             Self::Busy { .. } => GLEBE_ERROR_BUSY,
             Self::TooMany { .. } => GLEBE_ERROR_TOO_MANY,
+            Self::Inside => GLEBE_ERROR_WOULD_WAIT,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
             Self::ShortBitmap { .. } => GLEBE_ERROR_BAD_LEN,
             Self::ShortText { .. } => GLEBE_ERROR_BUFFER_TOO_SMALL,

@@ -6,10 +6,10 @@
 //! these two calls and by nothing else.
 //!
 //! The handler reads two things of a region without its lock: the bits of the marked pages, and
-//! the descriptor that fills holes; and it notes what it has [`refilled`](super::refilled). A hole that is not marked is on its way to zeros (an unmark
-//! tells it lost) and gets them from whoever is first. A system call that is given a lost page
-//! answers EFAULT, asks nobody, and may have done part of its work; what it is to be given is
-//! unmarked first, or held by [`Region::resident`].
+//! the descriptor that fills holes; and it notes what it has [`refilled`](super::refilled). A hole
+//! that is not marked is on its way to zeros (an unmark tells it lost) and gets them from whoever
+//! is first. A system call that is given a lost page answers EFAULT, asks nobody, and may have done
+//! part of its work; what it is to be given is unmarked first, or held by [`Region::resident`].
 //!
 //! Cost: a read is a copy and the region's lock, shared; a touch that is refilled, a signal and an
 //! ioctl. With the *tag* engine no touch raises a signal and reads are those of
