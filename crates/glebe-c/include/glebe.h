@@ -59,7 +59,8 @@ enum {
     GLEBE_ERROR_TOO_MANY = -8,       /* as many handles as there can be (2^24 of a kind) */
     GLEBE_ERROR_ZERO_PAGES = -9,     /* a block of no pages */
     GLEBE_ERROR_BAD_ALIGN = -10,     /* an alignment that is not a power of two */
-    GLEBE_ERROR_NO_RUN = -11,        /* no free run is long enough; the text has the longest */
+    GLEBE_ERROR_NO_RUN = -11,        /* no free run is long enough, or none that is so aligned; the
+                                        text has the longest */
     GLEBE_ERROR_WOULD_WAIT = -12,    /* only by waiting: for a tenant's copy, which was not wanted, or
                                         in a signal handler for a call that it interrupted */
     GLEBE_ERROR_BAD_PAGE_LEN = -13,  /* a buffer that is not exactly one page */

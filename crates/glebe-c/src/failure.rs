@@ -131,7 +131,7 @@ fn code_of(error: &Error) -> c_int {
     match error {
         Error::ZeroPages => GLEBE_ERROR_ZERO_PAGES,
         Error::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
-        Error::NoRun { .. } => GLEBE_ERROR_NO_RUN,
+        Error::NoRun { .. } | Error::NoAlignedRun { .. } => GLEBE_ERROR_NO_RUN,
         Error::WouldWait => GLEBE_ERROR_WOULD_WAIT,
         Error::Forked => GLEBE_ERROR_FORKED,
         Error::BadPageLen { .. } => GLEBE_ERROR_BAD_PAGE_LEN,
@@ -164,11 +164,12 @@ fn code_of_contig(error: &contig::Error) -> c_int {
     match error {
         Error::ZeroLength => GLEBE_ERROR_BAD_LEN,
         Error::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
+        Error::NoAddresses { .. } => GLEBE_ERROR_NO_MEMORY,
         Error::TooLarge { .. } | Error::CgroupLimit { .. } | Error::PoolShort { .. } => {
             GLEBE_ERROR_NO_MEMORY
         }
         Error::NoSuchSize { .. } | Error::NotHuge { .. } => GLEBE_ERROR_NO_SOURCE,
-        Error::NotContiguous { .. } => GLEBE_ERROR_NOT_CONTIGUOUS,
+        Error::NotContiguous { .. } | Error::NotAligned { .. } => GLEBE_ERROR_NOT_CONTIGUOUS,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }

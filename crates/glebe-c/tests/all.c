@@ -169,6 +169,22 @@ static void blocks(glebe_reserve reserve, glebe_reserve other) {
     REFUSED(glebe_alloc(reserve, largest + 1, 1, &third), GLEBE_ERROR_NO_RUN);
     CHECK(strstr(glebe_last_error(), "the longest has") != NULL);
     REFUSED(glebe_alloc(reserve, UINT64_MAX, 1, &third), GLEBE_ERROR_NO_RUN);
+    /* Alignments that few frames or none have: none is passed off as aligned. */
+    {
+        glebe_block far = 0;
+        int log;
+        for (log = 19; log < 64; log++) {
+            int code = glebe_alloc(reserve, 1, (uint64_t)1 << log, &far);
+            CHECK(code == GLEBE_OK || code == GLEBE_ERROR_NO_RUN);
+            if (code == GLEBE_OK) {
+                OK(glebe_free(far));
+            } else {
+                char number[32];
+                sprintf(number, "multiple of %llu pages", 1ULL << log);
+                CHECK(strstr(glebe_last_error(), number) != NULL);
+            }
+        }
+    }
     REFUSED(glebe_alloc(reserve, 0, 1, &third), GLEBE_ERROR_ZERO_PAGES);
     REFUSED(glebe_try_alloc(reserve, 1, 3, &third), GLEBE_ERROR_BAD_ALIGN);
     REFUSED(glebe_alloc(reserve, 1, 0, &third), GLEBE_ERROR_BAD_ALIGN);
