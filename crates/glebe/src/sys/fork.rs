@@ -106,7 +106,9 @@ fn first_word() -> *const MappedWord {
     match WORD.compare_exchange(ptr::null_mut(), at.cast_mut(), order, failed) {
         Ok(_) => {
             // Of a page that is never unmapped: for good.
-            own.map(|own| std::mem::forget(Own::note(page_of(own))));
+            if let Some(own) = own {
+                std::mem::forget(Own::note(page_of(own)));
+            }
             at
         }
         Err(first) => {
