@@ -166,7 +166,7 @@ impl Inner {
             self.counts().add(Counter::AllocFailures, 1);
             let largest = if request.any { positions.largest_any() } else { positions.largest() };
             let (asked, align, largest) = (request.pages, request.align, Pages::new(largest));
-            match asked <= largest {
+            match asked <= largest && align > Pages::new(1) {
                 true => Error::NoAlignedRun { asked, align, largest },
                 false => Error::NoRun { asked, largest },
             }
