@@ -179,7 +179,7 @@ static void blocks(glebe_reserve reserve, glebe_reserve other) {
             if (code == GLEBE_OK) {
                 OK(glebe_free(far));
             } else {
-                char number[32];
+                char number[64];
                 sprintf(number, "multiple of %llu pages", 1ULL << log);
                 CHECK(strstr(glebe_last_error(), number) != NULL);
             }
