@@ -22,6 +22,25 @@ static glebe_reserve create(uint64_t source, uint64_t len_bytes) {
     return reserve;
 }
 
+/* Alignments that few frames or none have: none is passed off as aligned. */
+static void far_alignments(void) {
+    glebe_reserve reserve = create(GLEBE_SOURCE_PLAIN, 4 * MIB);
+    glebe_block block = 0;
+    char number[64];
+    int log, code;
+    for (log = 19; log < 64; log++) {
+        code = glebe_alloc(reserve, 1, (uint64_t)1 << log, &block);
+        CHECK(code == GLEBE_OK || code == GLEBE_ERROR_NO_RUN);
+        if (code == GLEBE_OK) {
+            OK(glebe_free(block));
+        } else {
+            sprintf(number, "multiple of %llu pages", 1ULL << log);
+            CHECK(strstr(glebe_last_error(), number) != NULL);
+        }
+    }
+    OK(glebe_reserve_destroy(reserve));
+}
+
 static void messages(void) {
     CHECK(strcmp(glebe_version(), GLEBE_VERSION) == 0);
     CHECK(strcmp(glebe_error_name(GLEBE_ERROR_BUSY), "GLEBE_ERROR_BUSY") == 0);
@@ -169,22 +188,6 @@ static void blocks(glebe_reserve reserve, glebe_reserve other) {
     REFUSED(glebe_alloc(reserve, largest + 1, 1, &third), GLEBE_ERROR_NO_RUN);
     CHECK(strstr(glebe_last_error(), "the longest has") != NULL);
     REFUSED(glebe_alloc(reserve, UINT64_MAX, 1, &third), GLEBE_ERROR_NO_RUN);
-    /* Alignments that few frames or none have: none is passed off as aligned. */
-    {
-        glebe_block far = 0;
-        int log;
-        for (log = 19; log < 64; log++) {
-            int code = glebe_alloc(reserve, 1, (uint64_t)1 << log, &far);
-            CHECK(code == GLEBE_OK || code == GLEBE_ERROR_NO_RUN);
-            if (code == GLEBE_OK) {
-                OK(glebe_free(far));
-            } else {
-                char number[64];
-                sprintf(number, "multiple of %llu pages", 1ULL << log);
-                CHECK(strstr(glebe_last_error(), number) != NULL);
-            }
-        }
-    }
     REFUSED(glebe_alloc(reserve, 0, 1, &third), GLEBE_ERROR_ZERO_PAGES);
     REFUSED(glebe_try_alloc(reserve, 1, 3, &third), GLEBE_ERROR_BAD_ALIGN);
     REFUSED(glebe_alloc(reserve, 1, 0, &third), GLEBE_ERROR_BAD_ALIGN);
@@ -488,6 +491,7 @@ int main(void) {
     OK(glebe_reserve_destroy(reserve));
     OK(glebe_reserve_destroy(other));
     REFUSED(glebe_alloc(other, 1, 1, &reserve), GLEBE_ERROR_BAD_HANDLE);
+    far_alignments();
     puts("all.c: ok");
     return 0;
 }
