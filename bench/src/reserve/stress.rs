@@ -372,7 +372,9 @@ fn hold_blocks(shared: &Shared, id: u64) -> Outcome {
                 out.faults.add(held.check(Marking::Whole));
             }
             // Others hold blocks, so that a run of this length need not be there.
-            Err(ReserveError::NoRun { .. }) => out.no_run += 1,
+            Err(ReserveError::NoRun { .. } | ReserveError::NoAlignedRun { .. }) => {
+                out.no_run += 1;
+            }
             Err(e) => {
                 out.errors.push(format!("alloc: {e}"));
                 break;

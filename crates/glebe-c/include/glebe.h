@@ -30,7 +30,8 @@
  *   or takes now where the answer is GLEBE_ERROR_BUFFER_TOO_SMALL.
  * THREADS  Every function may be called by any thread at any time, on any handle. Destroying or
  *   closing waits for the calls under way on that handle. No function may be called from a signal
- *   handler, and no thread be cancelled (pthread_cancel) inside one. A call costs, beside the work
+ *   handler, but for glebe_vrange and glebe_vrange_strict as is said there, and no thread be
+ *   cancelled (pthread_cancel) inside one. A call costs, beside the work
  *   itself, some tens of nanoseconds, and shares no lock with calls on other handles of its kind.
  * FORK  Handles and memory stay with the process that made them. In a forked child every call on
  *   one of them is GLEBE_ERROR_FORKED and touches nothing; the memory of a block is not mapped
@@ -75,8 +76,10 @@ enum {
     GLEBE_ERROR_TOO_MANY = -8,       /* as many handles as there can be (2^24 of a kind) */
     GLEBE_ERROR_ZERO_PAGES = -9,     /* a block of no pages */
     GLEBE_ERROR_BAD_ALIGN = -10,     /* an alignment that is not a power of two */
-    GLEBE_ERROR_NO_RUN = -11,        /* no free run is long enough; the text has the longest */
-    GLEBE_ERROR_WOULD_WAIT = -12,    /* only by waiting for a tenant's copy, which was not wanted */
+    GLEBE_ERROR_NO_RUN = -11,        /* no free run is long enough, or none that is so aligned; the
+                                        text has the longest */
+    GLEBE_ERROR_WOULD_WAIT = -12,    /* only by waiting: for a tenant's copy, which was not wanted, or
+                                        in a signal handler for a call that it interrupted */
     GLEBE_ERROR_BAD_PAGE_LEN = -13,  /* a buffer that is not exactly one page */
     GLEBE_ERROR_BAD_LEN = -14,       /* a reserve of no bytes, or of no whole number of 2 MiB */
     GLEBE_ERROR_NO_MEMORY = -15,     /* more than machine, cgroup, pool or the kernel has to give */
@@ -621,7 +624,9 @@ typedef const void *(*glebe_refill)(uint64_t offset_bytes, size_t len_bytes, voi
 
 /* As glebe_volatile_over, or with an `address` of null as glebe_volatile_map; and whatever touches a
  * marked page that was lost has it refilled, and goes on. Such a page counts as kept at the next
- * unmark; an unmark under way meanwhile may tell it lost though it holds what was given. Where
+ * unmark; an unmark under way meanwhile may tell it lost though it holds what was given. The kernel
+ * may not take it, and caps do not count it, until the region's next glebe_volatile_mark or
+ * glebe_volatile_drop_now, of whatever range: then it counts as marked just then. Where
  * `refill` answers null, the touch is a SIGBUS with its exact address, as in a region without.
  * `refill` is called with `data` until glebe_volatile_unmap has returned. The first such call
  * installs a SIGBUS handler, once and for good, which hands what is not its own to the handler that
@@ -768,7 +773,9 @@ enum {
  * whole pages, and further to what an int can hold. Holes are passed over and counted, but for one
  * that goes to the end of the range, so that a range with nothing mapped gives 0. The call stops,
  * without an error, in front of memory that cannot be volatile: shared, of a file, locked, of a
- * hugetlb pool, not writable, special, or a glebe_volatile region. `purged` may be null; otherwise
+ * hugetlb pool, not writable, special, a glebe_volatile region, or glebe's own, as the memory of a
+ * reserve and its tables are. What lies in the heap is not known to be glebe's: a range should not
+ * go on past memory of the caller's. `purged` may be null; otherwise
  * it is set to 1 if any page that is now non-volatile was taken, and to 0 if none was. Volatility
  * goes along in a fork, and ends with what was mapped; where it ends so, the call is to be made
  * nevertheless, since the range counts as one that is kept until then.
@@ -776,11 +783,20 @@ enum {
  * Unlike there: a mode that does not exist is refused, and an error is one of glebe.h: UNALIGNED
  * (`start`), EMPTY (less than a page), BEYOND, BAD_ARGUMENT, MAP_BUDGET, NO_MEMORY, STUCK, and OS
  * where userfaultfd is denied. `purged` is of the pages of this call only. Reads the list of
- * mappings: for ranges of many pages. */
+ * mappings: for ranges of many pages.
+ *
+ * A SIGBUS handler may call it for a touch of a lost page (si_code BUS_ADRERR) that the program's own
+ * code made, to make the page non-volatile and write it again; not where the touch was made inside
+ * malloc(), since the call allocates. Where the handler interrupted a call of glebe on volatile
+ * memory, whose buffer was lost, or a fork, the answer is WOULD_WAIT, and nothing has changed: the
+ * handler can map a page there (mmap with MAP_FIXED), which is not volatile. In a handler for a SIGBUS
+ * that somebody sent it must not be called. glebe_volatile_refilled needs no handler of the
+ * program's. */
 int glebe_vrange(void *start, size_t length, int mode, int *purged);
 
 /* As glebe_vrange, but all of the range or an error: also UNALIGNED for a length that is no whole
- * number of pages, UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL and ADOPTED.
+ * number of pages, UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL (glebe's own
+ * memory too) and ADOPTED.
  * Returns 0. After an error nothing has become volatile; what was may be so still. */
 int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
 

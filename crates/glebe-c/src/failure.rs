@@ -44,6 +44,11 @@ pub(crate) enum Failure {
     TooManyBytes { name: &'static str, given: usize },
     #[error("room for {given} bytes of text; {needed} are needed")]
     ShortText { given: usize, needed: usize },
+    #[error(
+        "this thread is inside another call on volatile memory, or inside a fork, and would wait \
+        for itself; a handler can map a page there instead, or glebe_volatile_refilled() refill it"
+    )]
+    Inside,
     #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
     Adopted { start: usize, end: usize },
     #[error("the {what} has {len}; {at} is beyond that")]
@@ -104,6 +109,7 @@ impl Failure {
             | Self::BadName => GLEBE_ERROR_BAD_ARGUMENT,
             Self::Busy { .. } => GLEBE_ERROR_BUSY,
             Self::TooMany { .. } => GLEBE_ERROR_TOO_MANY,
+            Self::Inside => GLEBE_ERROR_WOULD_WAIT,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
             Self::ShortBitmap { .. } => GLEBE_ERROR_BAD_LEN,
             Self::ShortText { .. } => GLEBE_ERROR_BUFFER_TOO_SMALL,
@@ -134,7 +140,7 @@ fn code_of(error: &Error) -> c_int {
     match error {
         Error::ZeroPages => GLEBE_ERROR_ZERO_PAGES,
         Error::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
-        Error::NoRun { .. } => GLEBE_ERROR_NO_RUN,
+        Error::NoRun { .. } | Error::NoAlignedRun { .. } => GLEBE_ERROR_NO_RUN,
         Error::WouldWait => GLEBE_ERROR_WOULD_WAIT,
         Error::Forked => GLEBE_ERROR_FORKED,
         Error::BadPageLen { .. } => GLEBE_ERROR_BAD_PAGE_LEN,
@@ -167,11 +173,12 @@ fn code_of_contig(error: &contig::Error) -> c_int {
     match error {
         Error::ZeroLength => GLEBE_ERROR_BAD_LEN,
         Error::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
+        Error::NoAddresses { .. } => GLEBE_ERROR_NO_MEMORY,
         Error::TooLarge { .. } | Error::CgroupLimit { .. } | Error::PoolShort { .. } => {
             GLEBE_ERROR_NO_MEMORY
         }
         Error::NoSuchSize { .. } | Error::NotHuge { .. } => GLEBE_ERROR_NO_SOURCE,
-        Error::NotContiguous { .. } => GLEBE_ERROR_NOT_CONTIGUOUS,
+        Error::NotContiguous { .. } | Error::NotAligned { .. } => GLEBE_ERROR_NOT_CONTIGUOUS,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }

@@ -22,6 +22,25 @@ static glebe_reserve create(uint64_t source, uint64_t len_bytes) {
     return reserve;
 }
 
+/* Alignments that few frames or none have: none is passed off as aligned. */
+static void far_alignments(void) {
+    glebe_reserve reserve = create(GLEBE_SOURCE_PLAIN, 4 * MIB);
+    glebe_block block = 0;
+    char number[64];
+    int log, code;
+    for (log = 19; log < 64; log++) {
+        code = glebe_alloc(reserve, 1, (uint64_t)1 << log, &block);
+        CHECK(code == GLEBE_OK || code == GLEBE_ERROR_NO_RUN);
+        if (code == GLEBE_OK) {
+            OK(glebe_free(block));
+        } else {
+            sprintf(number, "multiple of %llu pages", 1ULL << log);
+            CHECK(strstr(glebe_last_error(), number) != NULL);
+        }
+    }
+    OK(glebe_reserve_destroy(reserve));
+}
+
 static void messages(void) {
     CHECK(strcmp(glebe_version(), GLEBE_VERSION) == 0);
     CHECK(strcmp(glebe_error_name(GLEBE_ERROR_BUSY), "GLEBE_ERROR_BUSY") == 0);
@@ -500,6 +519,7 @@ int main(void) {
     OK(glebe_reserve_destroy(reserve));
     OK(glebe_reserve_destroy(other));
     REFUSED(glebe_alloc(other, 1, 1, &reserve), GLEBE_ERROR_BAD_HANDLE);
+    far_alignments();
     puts("all.c: ok");
     return 0;
 }

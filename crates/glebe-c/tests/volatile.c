@@ -622,6 +622,46 @@ static void other_memory_is_refused(uint64_t engine) {
     CHECK(munmap(bytes, 4 * page) == 0);
 }
 
+/* A call of the patches, and one that makes a region, on memory of glebe's own. */
+static void glebes_own_memory(uint64_t engine) {
+    glebe_volatile region = map(engine, 2), other = 77;
+    glebe_options options;
+    glebe_reserve reserve = 0;
+    glebe_block block = 0;
+    unsigned char *own = address_of(region), *before;
+    void *first = NULL;
+    int purged = 7;
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.len_bytes = 4 << 20;
+    options.source = GLEBE_SOURCE_PLAIN;
+    OK(glebe_reserve_create(&options, &reserve));
+    OK(glebe_alloc(reserve, 1, 1, &block));
+    OK(glebe_block_address(block, &first));
+    REFUSED(glebe_volatile_over(own, page, NULL, &other), GLEBE_ERROR_SPECIAL);
+    REFUSED(glebe_volatile_over(first, page, NULL, &other), GLEBE_ERROR_SPECIAL);
+    REFUSED(glebe_vrange_strict(own, page, GLEBE_VRANGE_VOLATILE, &purged), GLEBE_ERROR_SPECIAL);
+    REFUSED(glebe_vrange_strict(first, page, GLEBE_VRANGE_VOLATILE, &purged),
+            GLEBE_ERROR_SPECIAL);
+    CHECK(strstr(glebe_last_error(), "glebe's own") != NULL);
+    CHECK(glebe_vrange(own, page, GLEBE_VRANGE_VOLATILE, &purged) == 0);
+    CHECK(glebe_vrange(first, page, GLEBE_VRANGE_VOLATILE, &purged) == 0);
+    /* A call that goes on past the caller's mapping stops there. */
+    before = mmap(own - page, page, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (before == own - page) {
+        CHECK(glebe_vrange(before, 3 * page, GLEBE_VRANGE_VOLATILE, NULL) == (int)page);
+        REFUSED(glebe_vrange_strict(before, 3 * page, 0, &purged), GLEBE_ERROR_SPECIAL);
+        CHECK(glebe_vrange(before, page, GLEBE_VRANGE_NONVOLATILE, NULL) == (int)page);
+        CHECK(munmap(before, page) == 0);
+    }
+    CHECK(other == 77);
+    OK(glebe_free(block));
+    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_volatile_unmap(region));
+}
+
 /* A cap and an age of zero are none. */
 static void no_cap(uint64_t engine) {
     glebe_volatile region = map(engine, 4);
@@ -879,6 +919,112 @@ static void vrange_strictly(void) {
     CHECK(purged == 7 && munmap(bytes, 8 * page) == 0);
 }
 
+static volatile sig_atomic_t answered, said_purged;
+
+/* What a program of the patches does at a touch of a lost page, and what it can do instead. */
+static void make_good(int signal, siginfo_t *info, void *context) {
+    unsigned char *at = info->si_addr;
+    int purged = 9;
+    (void)signal;
+    (void)context;
+    at -= (uintptr_t)at % page;
+    answered = glebe_vrange(at, page, GLEBE_VRANGE_NONVOLATILE, &purged);
+    said_purged = purged;
+    if (answered != (int)page)
+        mmap(at, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    memset(at, 7, page);
+}
+
+/* Makes and loses pages, has the handler make them good, and looks. */
+static void *lose_and_make_good(void *unused) {
+    unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    int round, n, purged = 9, length = (int)(8 * page);
+    (void)unused;
+    for (round = 0; round < 20; round++) {
+        fill(bytes, 8);
+        CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_VOLATILE, NULL) == length);
+        CHECK(madvise(bytes + 2 * page, 3 * page, MADV_DONTNEED) == 0);
+        for (n = 0; n < 8; n++) CHECK(*(volatile unsigned char *)(bytes + n * page) != 0);
+        CHECK(has(bytes, 1, 2) && has(bytes, 2, 7) && has(bytes, 4, 7) && has(bytes, 5, 6));
+        CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged) == length);
+        CHECK(purged == 0 && has(bytes, 3, 7));
+    }
+    CHECK(munmap(bytes, 8 * page) == 0);
+    return NULL;
+}
+
+static unsigned char *volatile touched_in_fork;
+
+/* Registered before glebe has steps around fork: runs after them, while they hold its locks. */
+static void touch_in_fork(void) {
+    if (touched_in_fork != NULL) CHECK(*(volatile unsigned char *)touched_in_fork == 7);
+}
+
+/* In a handler the call works where the program's own code made the touch; inside another call
+ * and inside a fork it is refused, since it would wait for itself. */
+static void vrange_in_a_handler(void) {
+    struct sigaction action;
+    int status = 0;
+    pid_t process = fork();
+    CHECK(process >= 0);
+    if (process == 0) {
+        pthread_t threads[2];
+        unsigned char *bytes = anonymous(2, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+        glebe_volatile region;
+        pid_t child;
+        int n, purged = 9;
+        alarm(60);
+        memset(&action, 0, sizeof action);
+        action.sa_sigaction = make_good;
+        action.sa_flags = SA_SIGINFO;
+        CHECK(sigaction(SIGBUS, &action, NULL) == 0);
+        lose_and_make_good(NULL);
+        CHECK(answered == (int)page && said_purged == 1);
+        for (n = 0; n < 2; n++)
+            CHECK(pthread_create(&threads[n], NULL, lose_and_make_good, NULL) == 0);
+        for (n = 0; n < 10; n++) {
+            child = fork();
+            CHECK(child >= 0);
+            if (child == 0) {
+                alarm(20);
+                lose_and_make_good(NULL);
+                _exit(0);
+            }
+            CHECK(waitpid(child, &status, 0) == child);
+            CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        }
+        for (n = 0; n < 2; n++) CHECK(pthread_join(threads[n], NULL) == 0);
+
+        /* In a fork. */
+        CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_VOLATILE, NULL) == (int)(2 * page));
+        CHECK(madvise(bytes, 2 * page, MADV_DONTNEED) == 0);
+        touched_in_fork = bytes;
+        child = fork();
+        touched_in_fork = NULL;
+        CHECK(child >= 0);
+        if (child == 0) _exit(has(bytes, 0, 7) ? 0 : 1);
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        CHECK(answered == GLEBE_ERROR_WOULD_WAIT && said_purged == 9 && has(bytes, 0, 7));
+        CHECK(strstr(glebe_last_error(), "glebe_volatile_refilled") != NULL);
+
+        /* In a call: its buffer is lost. */
+        region = map(GLEBE_ENGINE_SCAN, 1);
+        answered = 0;
+        OK(glebe_volatile_write(region, 0, bytes + page, page));
+        CHECK(answered == GLEBE_ERROR_WOULD_WAIT && has(address_of(region), 0, 7));
+        /* Afterwards it works again. */
+        CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_NONVOLATILE, &purged) ==
+              (int)(2 * page));
+        CHECK(purged == 0 && has(bytes, 0, 7) && has(bytes, 1, 7));
+        lose_and_make_good(NULL);
+        CHECK(answered == (int)page && said_purged == 1);
+        exit(0);
+    }
+    CHECK(waitpid(process, &status, 0) == process);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 static volatile sig_atomic_t is_going;
 
 static void *vrange_again_and_again(void *bytes) {
@@ -935,6 +1081,7 @@ int main(int argc, char **argv) {
         executed(argv[1]);
         return 0;
     }
+    CHECK(pthread_atfork(touch_in_fork, NULL, NULL) == 0);
     first_calls_beside_forks();
     all_refused(1, GLEBE_ERROR_BAD_HANDLE); /* before there is any */
     options_are_checked();
@@ -951,6 +1098,7 @@ int main(int argc, char **argv) {
         memory_of_the_callers(engine);
         other_memory_is_refused(engine);
         no_cap(engine);
+        glebes_own_memory(engine);
     }
     executed_programs_inherit_nothing();
     handles_are_checked();
@@ -960,6 +1108,7 @@ int main(int argc, char **argv) {
         touches_are_refilled(1);
         vrange_as_the_patches_have_it();
         vrange_strictly();
+        vrange_in_a_handler();
         the_map_budget_ends();
     }
     puts("volatile.c: ok");

@@ -475,7 +475,6 @@ impl FreeTree {
             return Err(Error::Unlike { span: self.span });
         }
         larger.free_len = 0;
-        larger.paths = Paths::new();
         Ok(())
     }
 

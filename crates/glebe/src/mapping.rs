@@ -27,6 +27,7 @@ pub(crate) use crate::sys::madvise::DISCARD_MAX;
 use crate::sys::madvise::{advise, discard, discard_all, transparent_huge_page, Advice};
 use crate::sys::memfd::MemFile;
 use crate::sys::mmap::{map, map_aligned, unmap, Backing};
+use crate::sys::own::Own;
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize};
 
@@ -65,6 +66,8 @@ pub struct Mapping {
     /// Where another mapping of the kernel's begins, ascending: none of most.
     seams: Vec<Bytes>,
     guard: ForkGuard,
+    /// Says that the memory is not the program's; of files and huge pages the kernel says it.
+    own: Option<Own>,
 }
 
 const _: () = {
@@ -110,7 +113,7 @@ impl Mapping {
         let len = len.pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
         let addr =
             if align <= page { map(len, Backing::Ordinary)? } else { map_aligned(len, align)? };
-        Self::owned(addr, len, page, None).shown(visibility)
+        Self::owned(addr, len, page, None).noted().shown(visibility)
     }
 
     /// Memory of the hugetlb pool of `page`; `len` is a multiple of it. Its pages are set aside
@@ -154,13 +157,28 @@ impl Mapping {
     fn owned(addr: usize, len: Bytes, page: PageSize, file: Option<Arc<MemFile>>) -> Self {
         let (in_child, is_borrowed) = (true, false);
         let (seams, guard) = (Vec::new(), ForkGuard::new());
-        Self { addr, len, page, in_child, is_borrowed, file, seams, guard }
+        Self { addr, len, page, in_child, is_borrowed, file, seams, guard, own: None }
+    }
+
+    /// Ordinary memory, which looks like the program's.
+    fn noted(mut self) -> Self {
+        self.own = Some(self.note());
+        self
+    }
+
+    fn note(&self) -> Own {
+        let own = Own::note(self.addr..self.addr + self.len.as_usize());
+        if !self.in_child {
+            own.is_lost_by_fork(&self.guard);
+        }
+        own
     }
 
     fn shown(mut self, visibility: Visibility) -> Result<Self, OsError> {
         if !visibility.in_child {
             self.advise(Bytes::ZERO, self.len, Advice::DontFork)?;
             self.in_child = false;
+            self.own.iter().for_each(|own| own.is_lost_by_fork(&self.guard));
         }
         if !visibility.in_core_dump {
             self.advise(Bytes::ZERO, self.len, Advice::DontDump)?;
@@ -319,6 +337,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if !self.is_borrowed && !self.is_lost_by_fork() {
+            // Before the addresses can be somebody else's.
+            self.own = None;
             // SAFETY: nothing refers to the mapping once its owner is dropped. What the kernel
             // refuses (too many mappings after a split) is made up for by the next mapping.
             let _ = unsafe { unmap(self.addr, self.len) };

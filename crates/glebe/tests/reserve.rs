@@ -271,6 +271,23 @@ fn bad_requests_are_refused_with_their_values() {
         let refused = reserve.promise(Pages::new(pages), ONE);
         assert!(matches!(refused, Err(Error::NoRun { .. })), "{refused:?}");
     }
+    // One page is free, but none at a multiple of so many.
+    for align in [1 << 45, 1 << 63] {
+        let align = Pages::new(align);
+        let refused = [
+            reserve.alloc(ONE, align).map(drop),
+            reserve.try_alloc(ONE, align).map(drop),
+            reserve.promise(ONE, align).map(drop),
+        ];
+        for refused in refused {
+            // Where frames are hidden the first page is a multiple of everything.
+            let Err(refused) = refused else { continue };
+            let is_told = matches!(refused, Error::NoAlignedRun { asked, align: a, largest }
+                if asked == ONE && a == align && largest >= ONE);
+            let text = refused.to_string();
+            assert!(is_told && text.contains(&align.get().to_string()), "{text}");
+        }
+    }
     let held = any(&reserve, all.get() / 2).unwrap();
     let promised = reserve.promise(ONE, ONE).unwrap();
     let refused = reserve.promise(all - held.pages(), ONE);

@@ -7,6 +7,10 @@
 //!
 //! Memory of the caller's belongs to one region at most: a [`Claim`] says so.
 //!
+//! A touch of a lost page inside a call, of a buffer of the caller's, or in somebody's step of a
+//! fork runs the program's SIGBUS handler, whose own calls would wait for locks of the same thread.
+//! So each thread knows whether it is inside ([`Inside`]), and is refused there.
+//!
 //! Locks, in their order: that of the steps around fork, which adds a step too; the adopted ranges
 //! of `glebe_vrange`; the claims, held also while a place of the table is added; a place's; the
 //! region's.
@@ -16,6 +20,7 @@
 //! other.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,6 +72,28 @@ impl Drop for Claim {
     }
 }
 
+thread_local!(static IS_INSIDE: Cell<bool> = const { Cell::new(false) });
+
+/// That the thread is inside a call on volatile memory, until this is dropped.
+pub(super) struct Inside(());
+
+impl Inside {
+    /// Refuses a thread that is inside one already, as a signal handler may be.
+    pub(super) fn enter() -> Result<Self, Failure> {
+        // Of a thread that is ending: it has no value to keep.
+        match IS_INSIDE.try_with(|inside| inside.replace(true)) {
+            Ok(true) => Err(Failure::Inside),
+            _ => Ok(Self(())),
+        }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = IS_INSIDE.try_with(|inside| inside.set(false));
+    }
+}
+
 /// A region's handle has no process: it means the same in every child.
 const PROCESS: u32 = 0;
 
@@ -104,6 +131,7 @@ pub(super) fn insert(
     claim: Option<Claim>,
     make: impl FnOnce() -> Result<Region, Failure>,
 ) -> Result<u64, Failure> {
+    let _inside = Inside::enter()?;
     let region = make()?;
     let new = Arc::new(Volatile { region, untold: Mutex::default(), _claim: claim });
     let adding = lock(&CLAIMS);
@@ -129,13 +157,13 @@ pub(super) fn with<R>(
     handle: u64,
     call: impl FnOnce(&Volatile) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
-    let key = find(handle)?;
+    let (key, _inside) = (find(handle)?, Inside::enter()?);
     REGIONS.with(key, |of| call(of)).unwrap_or(Err(unknown(handle)))
 }
 
 /// Ends a handle, once the calls under way on it have ended.
 pub(super) fn remove(handle: u64) -> Result<Arc<Volatile>, Failure> {
-    let key = find(handle)?;
+    let (key, _inside) = (find(handle)?, Inside::enter()?);
     REGIONS.remove_if(key, || Ok(())).unwrap_or(Err(unknown(handle)))
 }
 
@@ -153,6 +181,8 @@ unsafe impl Send for Held {}
 static HELD: Mutex<Option<Held>> = Mutex::new(None);
 
 fn prepare() {
+    // A fork in a handler that interrupted a call waits for itself, as atfork(3) has it.
+    let _ = IS_INSIDE.try_with(|inside| inside.set(true));
     let (ranges, claims) = (vrange::hold(), lock(&CLAIMS));
     *lock(&HELD) = Some(Held { _all: REGIONS.hold_all(), _claims: claims, _ranges: ranges });
 }
@@ -160,4 +190,5 @@ fn prepare() {
 fn release() {
     let held = lock(&HELD).take();
     drop(held);
+    let _ = IS_INSIDE.try_with(|inside| inside.set(false));
 }

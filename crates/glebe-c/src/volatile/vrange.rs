@@ -6,7 +6,9 @@
 //! patches leave contents as they are. The patches' man page and code differ; their code is
 //! followed where it counts bytes, their man page where it refuses arguments.
 //!
-//! Lock: the table's, held over a call and over a fork. Cost: a call reads the list of mappings, so
+//! Lock: the table's, held over a call and over a fork. A SIGBUS handler may call here for a touch
+//! that the program's own code made; where it interrupted a call that holds such locks, or a fork,
+//! it is refused. Cost: a call reads the list of mappings, so
 //! it is for ranges of many pages. Source: "vrange: Add vrange support to mm_structs" and "vrange:
 //! Add basic functions to purge volatile pages" (Minchan Kim and John Stultz, linux-mm, January
 //! 2014).
@@ -26,7 +28,7 @@ use glebe::sys::vma;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Region};
 
-use super::regions::{follow_forks, lock, Claim};
+use super::regions::{follow_forks, lock, Claim, Inside};
 use super::unmark::{between, merged, split};
 use crate::abi::*;
 use crate::boundary::{call, Out};
@@ -324,6 +326,12 @@ fn checked(addr: usize, length: usize, mode: c_int, most: u64) -> Result<(Mode, 
     Ok((mode, asked))
 }
 
+/// Calls `call` with the table, unless the thread has it or another lock of these already.
+fn with_table<R>(call: impl FnOnce(&mut Table) -> Result<R, Failure>) -> Result<R, Failure> {
+    let _inside = Inside::enter()?;
+    call(&mut lock(&TABLE))
+}
+
 fn tell(purged: *mut c_int, lost: bool) {
     // SAFETY: the caller's duty; null is allowed.
     if let Ok(out) = unsafe { Out::new(purged, "purged") } {
@@ -343,7 +351,7 @@ pub unsafe extern "C" fn glebe_vrange(
     call(|| {
         let (mode, asked) = checked(start.expose_provenance(), length, mode, c_int::MAX as u64)?;
         follow_forks()?;
-        let (pages, lost) = lock(&TABLE).apply(mode, asked)?;
+        let (pages, lost) = with_table(|table| table.apply(mode, asked))?;
         tell(purged, lost);
         let bytes = Pages::new(pages).bytes(page_size());
         Ok(c_int::try_from(bytes.get()).unwrap_or(c_int::MAX))
@@ -367,7 +375,7 @@ pub unsafe extern "C" fn glebe_vrange_strict(
             return Err(Error::Unaligned { offset, granule }.into());
         }
         follow_forks()?;
-        let lost = lock(&TABLE).apply_strictly(mode, asked)?;
+        let lost = with_table(|table| table.apply_strictly(mode, asked))?;
         tell(purged, lost);
         Ok(GLEBE_OK)
     })

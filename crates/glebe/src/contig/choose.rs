@@ -11,7 +11,7 @@ use super::{
 use crate::extent::Extent;
 use crate::mapping::Mapping;
 use crate::sys::madvise::transparent_huge_page;
-use crate::sys::{hugetlb as pools, numa, page_size};
+use crate::sys::{hugetlb as pools, numa, page_size, place};
 use crate::units::{Bytes, PageSize};
 
 /// What a source is asked for.
@@ -59,6 +59,9 @@ impl Built {
     }
 }
 
+/// Address space at such an alignment can be had in any process that has room for the memory.
+const LIKELY_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
+
 /// Every position of a mapping.
 pub(super) fn all_of(mapping: &Mapping) -> Extent {
     let pages = mapping.len().pages_up(page_size()).get();
@@ -71,6 +74,11 @@ pub(super) fn map(options: Options<'_>, len: Bytes, place: pool::Place) -> Resul
         return Err(Error::ZeroLength);
     }
     let align = checked_align(options.align)?;
+    if align > LIKELY_ALIGN && options.at.is_none() {
+        // Seen before memory is had.
+        let refused = |why| Error::NoAddresses { len, align: align.bytes(), why };
+        place::check_room(len.pages_up(page_size()).bytes(page_size()), align).map_err(refused)?;
+    }
     check_node(options.node)?;
     let mut options = options;
     let mut reporter = Reporter(options.progress.take());

@@ -75,6 +75,29 @@ pub enum Error {
         /// The longest that could be had.
         longest: Bytes,
     },
+    /// A free run is long enough, but none where the alignment puts it.
+    #[error(
+        "no free run of {wanted} starts at a multiple of {align}; the longest run, of whatever \
+        alignment, has {longest}"
+    )]
+    NotAligned {
+        /// The run required.
+        wanted: Bytes,
+        /// What it has to start at a multiple of.
+        align: Bytes,
+        /// The longest that is free.
+        longest: Bytes,
+    },
+    /// The address space has no room at such an alignment.
+    #[error("no room in the address space for {len} at a multiple of {align}: {why}")]
+    NoAddresses {
+        /// What was asked for.
+        len: Bytes,
+        /// The alignment asked for.
+        align: Bytes,
+        /// What the kernel said.
+        why: OsError,
+    },
     /// An alignment that is no power of two, or that the address asked for has not.
     #[error("an alignment of {align}: a power of two is needed, and an address that has it")]
     BadAlign {

@@ -138,7 +138,8 @@ impl StandingPool {
     /// A contiguous run of `len`, rounded up to huge pages, in a mapping of its own.
     ///
     /// # Errors
-    /// As [`StandingPool::take`], and what mmap(2) refuses.
+    /// As [`StandingPool::take`]; [`Error::NotAligned`] where a run is long enough but no huge page
+    /// of it is whole; and what mmap(2) refuses.
     pub fn map(&self, len: Bytes) -> Result<Window, Error> {
         let inner = &self.0;
         let grain = inner.size.bytes().pages_down(page_size());
@@ -157,8 +158,13 @@ impl StandingPool {
         match state.take(pages, align) {
             Some(pages) => Ok(Piece { pool: Arc::clone(&self.0), pages }),
             None => {
-                let longest = state.largest().bytes(page_size());
-                Err(Error::NotContiguous { wanted: len, longest })
+                let (longest, align) =
+                    (state.largest().bytes(page_size()), align.bytes(page_size()));
+                let wanted = len;
+                Err(match pages <= state.largest() {
+                    true => Error::NotAligned { wanted, align, longest },
+                    false => Error::NotContiguous { wanted, longest },
+                })
             }
         }
     }

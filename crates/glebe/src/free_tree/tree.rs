@@ -187,7 +187,9 @@ pub(super) struct Tree<L, const B: usize> {
     class_of: [u8; LOGS],
     stale: Stale<L>,
     vectors: Vectors,
-    /// Goes up when lanes move between nodes: paths from before are wrong.
+    /// Goes up when lanes move between nodes, and when the tree moves: paths from before are wrong.
+    /// It never goes down. It goes up by one a change, so it cannot come round: 2^64 changes of a
+    /// nanosecond each take 584 years.
     shape: u64,
     root: u32,
     /// Levels of inner nodes.

@@ -86,6 +86,7 @@ impl Mapping {
     ) -> Result<Self, OsError> {
         let len = stretches.iter().fold(Bytes::ZERO, |sum, stretch| sum + stretch.len);
         let addr = place::set_aside(len, align)?;
+        let is_noted = parts.iter().any(|part| part.own.is_some());
         move_all(parts, stretches, addr)?;
         let (in_child, is_borrowed, file, guard) = (false, false, None, ForkGuard::new());
         let mut seams = Vec::with_capacity(stretches.len().saturating_sub(1));
@@ -95,7 +96,9 @@ impl Mapping {
             seams.push(at);
         }
         seams.pop(); // the end
-        Ok(Self { addr, len, page, in_child, is_borrowed, file, seams, guard })
+        let own = None;
+        let all = Self { addr, len, page, in_child, is_borrowed, file, seams, guard, own };
+        Ok(if is_noted { all.noted() } else { all })
     }
 
     /// Moves it over address space that was set aside for it. On failure it goes.
@@ -103,9 +106,11 @@ impl Mapping {
         let (len, page, in_child, is_borrowed) =
             (self.len, self.page, self.in_child, self.is_borrowed);
         let (file, seams, guard) = (self.file.take(), self.seams.clone(), self.guard);
-        let stretches = self.as_stretches(0);
+        let (stretches, is_noted) = (self.as_stretches(0), self.own.is_some());
         move_all(vec![self], &stretches, addr)?;
-        Ok(Self { addr, len, page, in_child, is_borrowed, file, seams, guard })
+        let own = None;
+        let all = Self { addr, len, page, in_child, is_borrowed, file, seams, guard, own };
+        Ok(if is_noted { all.noted() } else { all })
     }
 
     /// Unmaps what is in none of `moved`, which are ascending, and forgets the rest.
@@ -117,7 +122,7 @@ impl Mapping {
             // and is left out.
             unsafe { unmap_between(self.addr + from.as_usize(), self.addr + to.as_usize()) };
         }
-        (self.file, self.seams) = (None, Vec::new());
+        (self.file, self.seams, self.own) = (None, Vec::new(), None);
         std::mem::forget(self);
     }
 }

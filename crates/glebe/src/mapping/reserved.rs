@@ -41,7 +41,7 @@ impl Reserved {
         let page = page_size();
         let len = len.pages_up(page).checked_bytes(page).unwrap_or(len);
         let commit::Addresses { addr, locks } = commit::reserve(len, readable)?;
-        let mapping = Mapping::owned(addr, len, page, None);
+        let mapping = Mapping::owned(addr, len, page, None).noted();
         // Refused by kernels that make no huge pages at all.
         let _ = mapping.refuse_huge_pages();
         let mapping = mapping.shown(Visibility { in_child: true, in_core_dump: false })?;

@@ -49,6 +49,9 @@ impl Mapping {
         // length.
         unsafe { unmap(self.addr + len.as_usize(), self.len - len)? };
         self.len = len;
+        if self.own.take().is_some() {
+            self.own = Some(self.note());
+        }
         Ok(())
     }
 

@@ -26,7 +26,20 @@ pub enum Error {
     NoRun {
         /// Pages asked for.
         asked: Pages,
-        /// The longest run free now; a request up to it can still fail for its alignment.
+        /// The longest run free now.
+        largest: Pages,
+    },
+    /// A free run is long enough, but none where the alignment asked for puts it.
+    #[error(
+        "no {} free pages in a run start at a multiple of {} pages; the longest run, of whatever \
+         alignment, has {}", .asked.get(), .align.get(), .largest.get()
+    )]
+    NoAlignedRun {
+        /// Pages asked for.
+        asked: Pages,
+        /// The alignment asked for.
+        align: Pages,
+        /// The longest run free now.
         largest: Pages,
     },
     /// Fewer pages are free than were asked for, in whatever runs.

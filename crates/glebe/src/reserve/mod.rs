@@ -225,9 +225,10 @@ impl Reserve {
     /// unspecified. Never fails because of tenants.
     ///
     /// # Errors
-    /// [`Error::NoRun`] with the longest free run; [`Error::ZeroPages`], [`Error::BadAlign`],
-    /// [`Error::Forked`]; [`Error::Os`] where the kernel refuses the barrier that it granted when
-    /// the reserve was built (a filter set up since; its own memory used up).
+    /// [`Error::NoRun`] with the longest free run; [`Error::NoAlignedRun`] where that is long
+    /// enough; [`Error::ZeroPages`], [`Error::BadAlign`], [`Error::Forked`]; [`Error::Os`] where
+    /// the kernel refuses the barrier that it granted when the reserve was built (a filter set up
+    /// since; its own memory used up).
     #[inline]
     pub fn alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
         self.alloc_with(Request::new(pages).align(align))

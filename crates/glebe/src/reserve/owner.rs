@@ -165,7 +165,11 @@ impl Inner {
         taken.ok_or_else(|| {
             self.counts().add(Counter::AllocFailures, 1);
             let largest = if request.any { positions.largest_any() } else { positions.largest() };
-            Error::NoRun { asked: request.pages, largest: Pages::new(largest) }
+            let (asked, align, largest) = (request.pages, request.align, Pages::new(largest));
+            match asked <= largest && align > Pages::new(1) {
+                true => Error::NoAlignedRun { asked, align, largest },
+                false => Error::NoRun { asked, largest },
+            }
         })
     }
 

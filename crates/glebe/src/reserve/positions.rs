@@ -2,7 +2,9 @@
 //!
 //! Two free trees. In the *physical* tree every run of adjacent page frames starts at a position
 //! congruent to its first frame modulo [`ALIGN_PAGES`], with a hole before it: an extent there is
-//! one physical run, and its alignment is that of the frames. The *flat* tree counts pages from
+//! one physical run, and its alignment is that of the frames, up to this modulus. Of larger
+//! alignments each place that has the modulus is looked at: of a gibibyte there is one. The *flat*
+//! tree counts pages from
 //! the start of the mapping and serves requests that need not be physically contiguous; it is
 //! kept only where the two differ. Where frames are hidden, each grain within which the kernel
 //! guarantees contiguity is a run of its own.
@@ -13,7 +15,7 @@
 use std::ops::Range;
 
 use super::placement::Placement;
-use crate::contig::{Contig, Proof};
+use crate::contig::{self, Contig, Proof};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::free_tree::{Classes, FreeTree};
@@ -26,6 +28,8 @@ const ALIGN_PAGES: u64 = 1 << 18;
 struct Run {
     base: u64,
     pages: Extent,
+    /// The first frame or, where frames are hidden, the first page: what alignments are counted by.
+    first: u64,
 }
 
 /// What a place must have, and how to choose among those that do.
@@ -73,19 +77,23 @@ impl Positions {
     /// # Errors
     /// If memory to keep account of them cannot be had.
     pub(crate) fn new(contig: &Contig, pages: u64, granule_pages: u64) -> Result<Self, OsError> {
+        Self::of_runs(contig.runs(), pages, granule_pages)
+    }
+
+    fn of_runs(known: &[contig::Run], pages: u64, granule_pages: u64) -> Result<Self, OsError> {
         let all = Extent::new(0, pages).expect("a reserve is not empty");
         let mut runs = Vec::new();
         let mut next = 0;
-        for run in contig.runs() {
-            let phase = run.pfn.map_or(run.pages.start(), |pfn| pfn.get()) % ALIGN_PAGES;
-            let base = next / ALIGN_PAGES * ALIGN_PAGES + phase;
+        for run in known {
+            let first = run.pfn.map_or(run.pages.start(), |pfn| pfn.get());
+            let base = next / ALIGN_PAGES * ALIGN_PAGES + first % ALIGN_PAGES;
             let base = if base < next { base + ALIGN_PAGES } else { base };
-            runs.push(Run { base, pages: run.pages });
+            runs.push(Run { base, pages: run.pages, first });
             next = base + run.pages.len() + 1;
         }
         let single = runs.is_empty();
         if single {
-            runs.push(Run { base: 0, pages: all });
+            runs.push(Run { base: 0, pages: all, first: 0 });
             next = pages + 1;
         }
         let nodes = usize::try_from(pages).unwrap_or(usize::MAX);
@@ -129,8 +137,13 @@ impl Positions {
     }
 
     fn page_at(&self, position: u64) -> u64 {
-        let run = self.runs[self.runs.partition_point(|run| run.base <= position) - 1];
+        let run = self.run_at(position);
         run.pages.start() + (position - run.base)
+    }
+
+    /// The run that a position of the physical tree lies in.
+    fn run_at(&self, position: u64) -> Run {
+        self.runs[self.runs.partition_point(|run| run.base <= position) - 1]
     }
 
     /// Takes the run of pages that `search` describes, `cost` saying what each granule does to
@@ -230,6 +243,9 @@ impl Positions {
         cost: &impl Fn(usize) -> u64,
     ) -> Option<Extent> {
         let (len, align, tree) = (search.len, search.align, self.searched(flat));
+        if align > ALIGN_PAGES && !flat {
+            return self.choose_far_aligned(search, cost);
+        }
         let large = len >= self.granule_pages;
         let found = match search.placement {
             _ if search.top => tree.find_last(len, align),
@@ -248,6 +264,32 @@ impl Positions {
             (false, true) => self.cheap_small(lowest, align, flat, cost),
             (false, false) => lowest,
         })
+    }
+
+    /// As [`Positions::choose`] in the physical tree, for an alignment that positions do not show.
+    /// A best fit is not looked for.
+    fn choose_far_aligned(&self, search: &Search, cost: &impl Fn(usize) -> u64) -> Option<Extent> {
+        let by_cost = search.placement == Placement::LeastToClear && !search.top;
+        let by_size = search.placement == Placement::BySize && search.len >= self.granule_pages;
+        let mut best: Option<(u64, Extent)> = None;
+        let mut from = 0;
+        while let Some(rest) = Extent::new(from, u64::MAX - from) {
+            let Ok(Some(place)) = self.tree.find(search.len, ALIGN_PAGES, Some(rest)) else {
+                break;
+            };
+            from = place.start() + ALIGN_PAGES;
+            let run = self.run_at(place.start());
+            if (run.first + (place.start() - run.base)) % search.align != 0 {
+                continue;
+            }
+            let price = self.price(place, false, cost);
+            let rank = if by_cost { price } else { u64::from(price >= search.avoid) };
+            let is_better = |best: u64| rank < best || rank == best && (search.top || by_size);
+            if best.is_none_or(|(best, _)| is_better(best)) {
+                best = Some((rank, place));
+            }
+        }
+        best.map(|(_, place)| place)
     }
 
     /// What the granules of a place cost.

@@ -23,7 +23,9 @@ impl Request {
     }
 
     /// At a multiple of `align` pages, a power of two: of the page frames where they are known, and
-    /// with [`Request::any`], if the reserve is of several physical runs, of its own pages.
+    /// with [`Request::any`], if the reserve is of several physical runs, of its own pages. Above
+    /// 1 GiB, where few places are aligned, [`Placement::BestFit`](super::Placement::BestFit) takes
+    /// the lowest.
     pub fn align(self, align: Pages) -> Self {
         Self { align, ..self }
     }

@@ -13,11 +13,13 @@
 //! The page is never unmapped, so the word in it lives as long as the process.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::ptr;
 
 use crate::sync::{MappedPtr, MappedWord, Ordering};
 use crate::sys::madvise::{advise, Advice};
 use crate::sys::mmap::{map, munmap, Backing};
+use crate::sys::own::Own;
 use crate::sys::page_size;
 
 /// Knows the process that made it from every process forked from it.
@@ -102,7 +104,13 @@ fn first_word() -> *const MappedWord {
     let at = own.map_or(&raw const NO_WORD, ptr::from_ref);
     let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
     match WORD.compare_exchange(ptr::null_mut(), at.cast_mut(), order, failed) {
-        Ok(_) => at,
+        Ok(_) => {
+            // Of a page that is never unmapped: for good.
+            if let Some(own) = own {
+                std::mem::forget(Own::note(page_of(own)));
+            }
+            at
+        }
         Err(first) => {
             if let Some(own) = own {
                 // SAFETY: the page of `wiped_word`, which nobody else has seen.
@@ -111,6 +119,12 @@ fn first_word() -> *const MappedWord {
             first
         }
     }
+}
+
+/// The addresses of the page of a word.
+fn page_of(word: &MappedWord) -> Range<usize> {
+    let start = ptr::from_ref(word).addr();
+    start..start + page_size().bytes().as_usize()
 }
 
 fn wiped_word() -> Option<&'static MappedWord> {

@@ -28,6 +28,7 @@ pub mod memfd;
 pub mod meminfo;
 pub mod mmap;
 pub mod numa;
+pub(crate) mod own;
 mod page;
 pub mod pagemap;
 pub(crate) mod peek;

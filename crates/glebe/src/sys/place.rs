@@ -42,6 +42,17 @@ pub fn set_aside(len: Bytes, align: PageSize) -> Result<usize, OsError> {
     Ok(start)
 }
 
+/// Whether [`set_aside`] would be granted now.
+///
+/// # Errors
+/// As there.
+pub fn check_room(len: Bytes, align: PageSize) -> Result<(), OsError> {
+    let start = set_aside(len, align)?;
+    // SAFETY: set aside above, and nobody else knows of it.
+    let _ = unsafe { unmap(start, len) };
+    Ok(())
+}
+
 /// Sets address space aside at `addr`, if nothing is mapped there.
 ///
 /// # Errors

@@ -14,9 +14,7 @@
 //! thread: its address is the thread pointer plus a process-wide constant.
 #![allow(unsafe_code)]
 
-use std::sync::OnceLock;
-
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, First};
 
 /// Proof that the C library registered restartable sequences for every thread of the process.
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +81,8 @@ impl Rseq {
     /// The reason why there is none: another architecture, a C library older than glibc 2.35 or
     /// another one, or registration switched off (`GLIBC_TUNABLES=glibc.pthread.rseq=0`).
     pub fn find() -> Result<Self, &'static str> {
-        static FOUND: OnceLock<Result<Rseq, &'static str>> = OnceLock::new();
-        *FOUND.get_or_init(|| {
+        static FOUND: First<Result<Rseq, &'static str>> = First::new();
+        *FOUND.get_or_compute(|| {
             if cfg!(any(loom, not(any(target_arch = "x86_64", target_arch = "aarch64")))) {
                 return Err("no restartable sequence is written for this architecture");
             }

@@ -6,10 +6,11 @@
 //! counter (x86-64, CPUID 8000_0007h EDX bit 8), CNTVCT_EL0 (aarch64), prctl(2) PR_GET_TSC.
 #![allow(unsafe_code)] // Safety: reading a counter touches no memory.
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long the rate is measured, once in a process.
+use crate::sync::First;
+
+/// How long the rate is measured, once in a process, or by each thread that is among the first.
 const MEASURED: Duration = Duration::from_millis(2);
 const SHIFT: u32 = 24;
 
@@ -60,8 +61,8 @@ fn counter() -> u64 {
 }
 
 fn kernel_nanos() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let start = START.get_or_init(Instant::now);
+    static START: First<Instant> = First::new();
+    let start = START.get_or_compute(Instant::now);
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -76,8 +77,8 @@ impl Rate {
     /// The rate on this machine, measured against the kernel's clock once in a process.
     #[must_use]
     pub fn measured() -> Self {
-        static RATE: OnceLock<Rate> = OnceLock::new();
-        *RATE.get_or_init(|| {
+        static RATE: First<Rate> = First::new();
+        *RATE.get_or_compute(|| {
             if !find_even() {
                 return Self { nanos_fixed: 0 };
             }

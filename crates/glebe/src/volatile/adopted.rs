@@ -135,6 +135,9 @@ impl From<Refusal> for Error {
             Refusal::Special { at: addr, flag, name } => {
                 Error::Special { addr, what: format!("VmFlags {flag} {name}").trim().to_owned() }
             }
+            Refusal::Own { at: addr } => {
+                Error::Special { addr, what: "glebe's own memory".to_owned() }
+            }
             Refusal::Watched { at: addr, flag } => {
                 let what = format!("VmFlags {flag}: a userfaultfd watches it already");
                 Error::Special { addr, what }

@@ -10,6 +10,7 @@ use super::marks::{Bitmap, Marks};
 use super::optimistic::Touches;
 use super::options::Options;
 use super::overlap::Calls;
+use super::refilled::Refilled;
 use super::resident::Pins;
 use super::state::State;
 use super::stats::Counts;
@@ -57,11 +58,13 @@ impl Region {
         let pages = mapping.len().pages_down(page).get();
         let engine = backend.engine();
         let marked = Arc::new(Bitmap::new(pages));
-        let touches = Touches::of(&mapping, &marked, &backend, options)?;
+        let refilled = Arc::new(Refilled::new(options.on_lost.map_or(0, |_| pages)));
+        let touches = Touches::of(&mapping, &marked, &refilled, &backend, options)?;
         let marks = Marks::new(options.cap.is_some() || options.max_age.is_some());
         let state = State {
             marks,
             pins: Pins::default(),
+            refilled,
             backend,
             adopted,
             pages,

@@ -171,6 +171,16 @@ impl Marks {
         parts
     }
 
+    /// What of `extent` is marked holds something again, as if it had been marked at `now`.
+    pub(super) fn renew(&mut self, extent: Extent, now: Duration) {
+        self.last_order += 1;
+        let (since, order) = (now, self.last_order);
+        for (part, mark) in self.cut(extent) {
+            let renewed = Mark { end: part.end(), since, order, dropped: false, ..mark };
+            self.put(part.start(), renewed);
+        }
+    }
+
     /// What is to be dropped first: the oldest range of the lowest priority.
     pub(super) fn first_to_drop(&self) -> Option<Extent> {
         let (_, _, start) = *self.queue.as_ref()?.first()?;
@@ -328,6 +338,11 @@ impl Bitmap {
             let bits = self.words[word].load(Ordering::Relaxed);
             self.words[word].store(bits & !mask, Ordering::Release);
         }
+    }
+
+    /// As [`Bitmap::set`] of one page, where there is no lock to hold: in a signal handler too.
+    pub(super) fn set_shared(&self, page: u64) {
+        self.words[(page / WORD) as usize].fetch_or(1 << (page % WORD), Ordering::AcqRel);
     }
 
     /// As [`Bitmap::clear`], where there is no lock to hold.

@@ -8,11 +8,12 @@
 //!
 //! Offsets and lengths are bytes from the region's start; runs of lost pages are in base pages.
 //! Any range of whole granules may be marked and unmarked any number of times, overlapping or
-//! not, by any thread. Marking what is marked changes nothing of it, its age included. While
-//! memory is marked it must not be written: a write may cancel the kernel's right to the page
-//! without a word or, where the page is gone, raise SIGBUS (*scan*) or be reported as lost (*tag*;
-//! with huge pages it may be taken for what was there). What is mapped anew over a marked part is
-//! not volatile, but for *tag*, which cannot see it ([`Options::over`]).
+//! not, by any thread. Marking what is marked changes nothing of it, its age included, but for what
+//! a callback refilled ([`Options::on_lost`]). While memory is marked it must not be written: a
+//! write may cancel the kernel's right to the page without a word or, where the page is gone, raise
+//! SIGBUS (*scan*) or be reported as lost (*tag*; with huge pages it may be taken for what was
+//! there). What is mapped anew over a marked part is not volatile, but for *tag*, which cannot see
+//! it ([`Options::over`]).
 //!
 //! One lock a region: whoever marks, unmarks or drops holds it alone, whoever reads or writes
 //! by the calls here shares it. Beside it, held for a few instructions, the log of unmarks under
@@ -32,6 +33,7 @@ mod options;
 mod overlap;
 mod priority;
 mod purged;
+mod refilled;
 mod resident;
 mod scan;
 mod self_test;
@@ -158,11 +160,16 @@ impl Region {
         let pages = self.checked(&range)?;
         self.fetch(&range);
         let mut state = self.alone()?;
+        let refilled = self.settle_refilled(&mut state)?;
         let parts = state.pins.uncovered(pages);
         // All of them before anything changes: arming may be refused.
         state.arm_adopted(&parts)?;
         state.pins.keep_back(pages, &parts, priority);
-        parts.iter().try_for_each(|part| self.mark_armed(&mut state, *part, priority))
+        parts.iter().try_for_each(|part| self.mark_armed(&mut state, *part, priority))?;
+        match refilled {
+            true => self.keep_caps(&mut state),
+            false => Ok(()),
+        }
     }
 
     /// Marks pages that no guard covers, and that are armed.
@@ -243,6 +250,7 @@ impl Region {
             self.counts.add_alone(Counter::Purged, purged);
             self.counts.add_alone(Counter::Rescued, all - purged);
             state.marks.remove(pages);
+            state.refilled.forget(pages);
             state.disarm_adopted(&parts);
             parts.iter().for_each(|part| self.marked.clear(*part));
         }
@@ -326,6 +334,7 @@ impl Region {
     pub fn drop_now(&self, range: Range<Bytes>) -> Result<Bytes, Error> {
         let pages = self.checked(&range)?;
         let mut state = self.alone()?;
+        self.settle_refilled(&mut state)?;
         let dropped = state.drop_held(pages)?;
         self.counts.add_alone(Counter::DroppedNow, dropped.get());
         Ok(dropped.bytes(self.page))

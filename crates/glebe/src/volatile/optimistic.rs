@@ -6,10 +6,10 @@
 //! these two calls and by nothing else.
 //!
 //! The handler reads two things of a region without its lock: the bits of the marked pages, and
-//! the descriptor that fills holes. A hole that is not marked is on its way to zeros (an unmark
-//! tells it lost) and gets them from whoever is first. A system call that is given a lost page
-//! answers EFAULT, asks nobody, and may have done part of its work; what it is to be given is
-//! unmarked first, or held by [`Region::resident`].
+//! the descriptor that fills holes; and it notes what it has [`refilled`](super::refilled). A hole
+//! that is not marked is on its way to zeros (an unmark tells it lost) and gets them from whoever
+//! is first. A system call that is given a lost page answers EFAULT, asks nobody, and may have done
+//! part of its work; what it is to be given is unmarked first, or held by [`Region::resident`].
 //!
 //! Cost: a read is a copy and the region's lock, shared; a touch that is refilled, a signal and an
 //! ioctl. With the *tag* engine no touch raises a signal and reads are those of
@@ -26,6 +26,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::marks::Bitmap;
+use super::refilled::Refilled;
 use super::stats::Counter;
 use super::{Backend, Error, Options, Region};
 use crate::error::OsError;
@@ -59,6 +60,7 @@ struct Shared {
     base: usize,
     page: usize,
     marked: Arc<Bitmap>,
+    refilled: Arc<Refilled>,
     /// The userfaultfd; another one in a child.
     descriptor: Arc<MappedWord>,
     on_lost: OnLost,
@@ -77,6 +79,7 @@ impl Touches {
     pub(super) fn of(
         mapping: &Mapping,
         marked: &Arc<Bitmap>,
+        refilled: &Arc<Refilled>,
         backend: &Backend,
         options: &Options,
     ) -> Result<Option<Self>, Error> {
@@ -90,8 +93,8 @@ impl Touches {
         let base = mapping.addr();
         let page = page_size().bytes().as_usize();
         let descriptor = scan.number();
-        let marked = Arc::clone(marked);
-        let shared = Box::new(Shared { base, page, marked, descriptor, on_lost });
+        let (marked, refilled) = (Arc::clone(marked), Arc::clone(refilled));
+        let shared = Box::new(Shared { base, page, marked, refilled, descriptor, on_lost });
         let range = base..base + mapping.len().as_usize();
         let data = ptr::from_ref(&*shared).cast();
         // SAFETY: `shared` stays where it is and is freed after the watch. `on_touch` makes system
@@ -122,7 +125,11 @@ unsafe extern "C" fn on_touch(addr: usize, by: By, data: *const ()) -> Outcome {
             return Outcome::Pass;
         }
         // SAFETY: as for zeros; the kernel checks the source.
-        unsafe { fill::copy(descriptor, at, from, page, page) }
+        let filled = unsafe { fill::copy(descriptor, at, from, page, page) };
+        if filled.is_ok() {
+            shared.refilled.note(number as u64);
+        }
+        filled
     };
     if filled.is_ok() {
         Outcome::Resume
@@ -133,8 +140,10 @@ unsafe extern "C" fn on_touch(addr: usize, by: By, data: *const ()) -> Outcome {
 
 impl Options {
     /// Has `refill` give the contents of a marked page that is touched after it was lost; the touch
-    /// is then made again. Such a page counts as kept at the next unmark, and the kernel has no
-    /// right to it until it is marked anew. An unmark under way at that time may tell it lost, and
+    /// is then made again. Such a page counts as kept at the next unmark. The kernel has no right
+    /// to it, and caps do not count it, until the region's next [`Region::mark`] or
+    /// [`Region::drop_now`], of whatever range: then it counts as marked just then. An unmark
+    /// under way at that time may tell it lost, and
     /// it holds what was given and not zeros. With the *tag* engine the callback is never called.
     ///
     /// The first region with a callback installs the SIGBUS handler, in front of those that the

@@ -164,6 +164,19 @@ impl Scan {
         }
     }
 
+    /// Gives the kernel the right again to marked pages that were refilled. They stay base pages.
+    pub(super) fn mark_again(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
+        let (addr, len) = self.place(pages);
+        // SAFETY: as the file's head says.
+        unsafe {
+            if swap {
+                // A page of them that was lost again is an error here, and no matter.
+                let _ = advise(addr, len, Advice::PopulateRead);
+            }
+            advise(addr, len, Advice::Free)
+        }
+    }
+
     /// Takes the right to `parts` back and returns what of them is lost, which is zeros now. On an
     /// error nothing has changed but that less of them may be lost later.
     #[inline]

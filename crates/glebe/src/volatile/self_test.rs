@@ -8,11 +8,10 @@
 //! cannot rule out. Where the kernel refuses one of these calls nothing is proved and nothing
 //! refused: a mark will meet the same. Cost: some 20 system calls.
 
-use std::sync::OnceLock;
-
 use super::Error;
 use crate::error::OsError;
 use crate::mapping::{Mapping, Visibility};
+use crate::sync::First;
 use crate::sys::{page_size, release};
 use crate::units::{Bytes, Pages};
 
@@ -32,8 +31,8 @@ struct Failure {
 
 /// What the self-test of this process found.
 pub(super) fn passed() -> Result<(), Error> {
-    static FOUND: OnceLock<Result<(), Failure>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| {
+    static FOUND: First<Result<(), Failure>> = First::new();
+    let found = FOUND.get_or_compute(|| {
         let release = release::release();
         verdict(&release, &look()).map_err(|what| Failure { release, what })
     });

@@ -1,8 +1,11 @@
 //! What a region's lock guards.
 
+use std::sync::Arc;
+
 use super::adopted::Adopted;
 use super::engine::Backend;
 use super::marks::Marks;
+use super::refilled::Refilled;
 use super::resident::Pins;
 use crate::error::OsError;
 use crate::extent::Extent;
@@ -18,6 +21,7 @@ const SWAP_KNOWN_FOR: u32 = 256;
 pub(super) struct State {
     pub(super) marks: Marks,
     pub(super) pins: Pins,
+    pub(super) refilled: Arc<Refilled>,
     pub(super) backend: Backend,
     /// Where the memory is the caller's.
     pub(super) adopted: Option<Adopted>,
@@ -61,7 +65,7 @@ impl State {
 
     /// What of a marked part is this region's still: what the caller mapped there since is not to
     /// go.
-    fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
+    pub(super) fn droppable(&self, part: Extent) -> Result<Vec<Extent>, OsError> {
         match (&self.backend, &self.adopted) {
             (Backend::Scan(scan), Some(_)) => scan.still_armed(&[part]),
             _ => Ok(vec![part]),

@@ -99,6 +99,19 @@ fn memory_lies_where_it_is_wanted() {
     }
     let odd = Contig::options().source(Source::Plain).align(Bytes::new(3)).map(page);
     assert!(matches!(odd, Err(Error::BadAlign { .. })), "{odd:?}");
+    // Any alignment that the address space has, and none is passed off as had.
+    for log in [31, 40, 48, 63] {
+        let align = Bytes::new(1 << log);
+        match Contig::options().source(Source::Plain).align(align).map(page) {
+            Ok(memory) => assert_eq!(memory.mapping().addr() as u64 % align.get(), 0),
+            Err(error) => {
+                let is_told = matches!(&error, Error::NoAddresses { len, align: a, .. }
+                    if *len == page && *a == align);
+                assert!(is_told && log >= 40, "{error}");
+                assert!(error.to_string().contains(&align.to_string()), "{error}");
+            }
+        }
+    }
     let nowhere = Contig::options().source(Source::Plain).at(1).map(page);
     assert!(matches!(nowhere, Err(Error::Os(_))), "{nowhere:?}");
 }

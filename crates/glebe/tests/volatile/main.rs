@@ -9,5 +9,6 @@ mod fork;
 mod kept;
 mod memory;
 mod refill;
+mod refilled;
 mod refused;
 mod system_calls;

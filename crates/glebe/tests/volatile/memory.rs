@@ -71,6 +71,19 @@ pub fn purge(region: &Region, range: Range<u64>) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// Has the kernel take what it may of a region; which pages are lost then.
+pub fn reclaim(region: &Region, count: u64) -> Vec<u64> {
+    let at = ptr::with_exposed_provenance_mut(region.addr());
+    // SAFETY: pages of the region; no contents change but of those that may vanish.
+    let done = unsafe { libc::madvise(at, region.len().as_usize(), libc::MADV_PAGEOUT) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    let is_lost = |index: &u64| {
+        let read = region.try_read(pages(*index..*index).start, &mut [0; 8]);
+        matches!(read, Err(Error::Purged { .. }))
+    };
+    (0..count).filter(is_lost).collect()
+}
+
 /// The pages that an unmark found lost.
 pub fn lost(purged: Result<Purged, Error>) -> Vec<u64> {
     purged.unwrap().runs().iter().flat_map(|run| run.start()..run.end()).collect()

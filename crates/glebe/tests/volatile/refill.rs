@@ -15,12 +15,12 @@ unsafe extern "C" fn same(_: u64, _: usize, data: *const ()) -> *const u8 {
 }
 
 /// Options of a region whose lost pages come back full of sevens.
-fn refilled(sevens: &[u8]) -> Options {
+pub fn refilled(sevens: &[u8]) -> Options {
     // SAFETY: the callback returns bytes that outlive the region.
     unsafe { Region::options().engine(Engine::Scan).on_lost(same, sevens.as_ptr().cast()) }
 }
 
-fn touch(region: &Region, number: usize) -> u8 {
+pub fn touch(region: &Region, number: usize) -> u8 {
     let at = region.as_ptr().wrapping_add(number * page() + 5);
     // SAFETY: a page of the region; its loss is refilled.
     unsafe { at.read_volatile() }

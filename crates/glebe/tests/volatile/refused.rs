@@ -5,6 +5,8 @@
 use std::os::fd::AsRawFd;
 use std::ptr;
 
+use glebe::contig::{Contig, Source};
+use glebe::reserve::Reserve;
 use glebe::sys::vma;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Priority, Region};
@@ -46,6 +48,69 @@ fn what_cannot_be_volatile_is_refused_by_name() {
         // SAFETY: refused before anything is done with it.
         let refused = unsafe { Region::options().over(at, len).unwrap_err() };
         assert!(matches!(refused, Error::Special { .. }), "{refused:?}");
+    }
+}
+
+/// What makes volatile of memory at an address; not to be used but where it is refused.
+fn refused_at(engine: Engine, at: usize, len: u64) -> Option<Error> {
+    let at = ptr::with_exposed_provenance_mut(at);
+    // SAFETY: refused before anything is done with it, which is what is tested.
+    unsafe { Region::options().engine(engine).over(at, Bytes::new(len)) }.err()
+}
+
+#[test]
+fn glebes_own_memory_is_refused() {
+    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(4)).unwrap();
+    let reserve = Reserve::builder().build(contig).unwrap();
+    let regions: Vec<Region> = super::memory::regions(4).collect();
+    let mut own: Vec<usize> = regions.iter().map(Region::addr).collect();
+    own.push(reserve.contig().mapping().addr());
+    own.push(reserve.contig().mapping().addr() + (1 << 20));
+    // The words by which a forked child is known.
+    let all = vma::among(&(0..usize::MAX)).unwrap();
+    let wiped: Vec<_> = all.iter().filter(|vma| vma.has("wf")).map(|vma| vma.start).collect();
+    if wiped.is_empty() {
+        println!("skipped: the kernel wipes nothing on fork");
+    }
+    for at in own.into_iter().chain(wiped) {
+        for engine in [Engine::Scan, Engine::Tag] {
+            let refused = refused_at(engine, at, page() as u64);
+            let is_named = matches!(&refused, Some(Error::Special { addr, what })
+                if *addr == at && what.contains("glebe's own"));
+            assert!(is_named, "{at:#x}, {engine:?}: {refused:?}");
+        }
+    }
+    // Memory of the program's in front of it is no reason to take it.
+    let region = &regions[0];
+    let before = region.addr() - page();
+    let flags = PRIVATE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: NOREPLACE keeps what is mapped already.
+    let at = unsafe {
+        let at = ptr::with_exposed_provenance_mut(before);
+        libc::mmap(at, page(), READ_WRITE, flags, -1, 0)
+    };
+    if at.addr() == before {
+        let mapped = Mapped { at: at.cast(), len: page() };
+        let refused = refused_at(Engine::Tag, before, 2 * page() as u64);
+        let addr_of_region = region.addr();
+        let is_named = matches!(refused, Some(Error::Special { addr, .. })
+            if addr == addr_of_region);
+        assert!(is_named, "{refused:?}");
+        assert!(mapped.adopted_by(Region::options().engine(Engine::Tag)).is_ok());
+    } else {
+        println!("skipped: something lies in front of the region");
+    }
+    let (was, len) = (region.addr(), region.len());
+    drop(regions);
+    // What is the program's by now can be taken.
+    // SAFETY: as above.
+    let at = unsafe {
+        let at = ptr::with_exposed_provenance_mut(was);
+        libc::mmap(at, len.as_usize(), READ_WRITE, flags, -1, 0)
+    };
+    if at.addr() == was {
+        let mapped = Mapped { at: at.cast(), len: len.as_usize() };
+        assert!(mapped.adopted_by(Region::options().engine(Engine::Tag)).is_ok());
     }
 }
 

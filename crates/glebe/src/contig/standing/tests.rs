@@ -55,6 +55,33 @@ fn the_longest_run_is_the_physical_optimum_and_can_be_had() {
 }
 
 #[test]
+fn a_run_that_is_long_enough_and_not_aligned_is_told_apart() {
+    let Some(pool) = pool(Bytes::mib(4), Bytes::mib(64)) else { return };
+    if pool.0.size.bytes() != Bytes::mib(2) || bytes(pool.largest_free_run().unwrap()) != pool.len()
+    {
+        println!("skipped: not one run of two huge pages");
+        return;
+    }
+    // All but the first and the last page is free: no huge page is.
+    let page = page_size().bytes();
+    let first = pool.take(page).unwrap();
+    let middle = pool.take(pool.len() - page - page).unwrap();
+    let last = pool.take(page).unwrap();
+    let longest = middle.len();
+    drop(middle);
+    let huge = Bytes::mib(2);
+    let refused = pool.map(huge).map(drop).unwrap_err();
+    let is_told = matches!(refused, Error::NotAligned { wanted, align, longest: l }
+        if wanted == huge && align == huge && l == longest);
+    assert!(is_told, "{refused}");
+    drop(last);
+    assert!(pool.map(huge).is_ok());
+    let refused = pool.map(pool.len()).map(drop).unwrap_err();
+    assert!(matches!(refused, Error::NotContiguous { .. }), "{refused}");
+    drop(first);
+}
+
+#[test]
 fn the_talks_request_leaves_the_spare_to_others() {
     let Some(pool) = pool(Bytes::mib(8), Bytes::ZERO) else { return };
     let talk = Bytes::new(3072 << 10);

@@ -103,8 +103,12 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
         self.refresh_all();
         larger.copy_from(self);
+        // Both change places, and neither may come to a shape again that it has had: the paths that
+        // are kept beside each tree stay where they are.
+        let shape = self.shape.max(larger.shape) + 1;
         std::mem::swap(self, larger);
         larger.clear();
+        (self.shape, larger.shape) = (shape, shape);
         true
     }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::contig::Source;
-use crate::units::Pages;
+use crate::units::{Pages, Pfn};
 
 const GRANULE_PAGES: u64 = 16;
 const COSTS: u64 = 5;
@@ -168,4 +168,79 @@ fn pages_that_follow_end_with_the_chunk_or_the_free_run() {
     let best = search(1, 1, Placement::BestFit);
     positions.free(Extent::new(0, 1).unwrap());
     assert_eq!(positions.take_with_next(chunk_end, &best, cost), Extent::new(0, 1));
+}
+
+/// Frames of three runs: one over the first gibibyte that is counted, one that ends in front of
+/// 16 GiB, and one that begins at 8 GiB; in the order of the mapping.
+const RUNS: [(u64, u64); 3] = [(0x3_fff0, 0x4_0020), (0x3f_ff00, 0x100), (0x20_0000, 0x4_0001)];
+
+fn runs_of_frames(are_known: bool) -> (Vec<contig::Run>, u64) {
+    let mut pages = 0;
+    let runs = RUNS.map(|(frame, len)| {
+        let run = contig::Run {
+            pages: Extent::new(pages, len).unwrap(),
+            pfn: are_known.then_some(Pfn::new(frame)),
+        };
+        pages += len;
+        run
+    });
+    (runs.into(), pages)
+}
+
+#[test]
+fn alignments_beyond_a_gibibyte_are_those_of_the_frames() {
+    let placements =
+        [Placement::Lowest, Placement::BestFit, Placement::LeastToClear, Placement::BySize];
+    for are_known in [true, false] {
+        let (runs, pages) = runs_of_frames(are_known);
+        let mut positions = Positions::of_runs(&runs, pages, GRANULE_PAGES).unwrap();
+        let number_of = |page: u64| {
+            let run = runs.iter().find(|run| run.pages.contains(Extent::new(page, 1).unwrap()));
+            let run = run.expect("a page of a run");
+            run.pfn.map_or(page, |pfn| pfn.get() + (page - run.pages.start()))
+        };
+        for (log, len, placement) in (16..64).flat_map(|log| {
+            [1, GRANULE_PAGES, 0x101, 0x3_0000]
+                .into_iter()
+                .flat_map(move |len| placements.map(|placement| (log, len, placement)))
+        }) {
+            let align = 1_u64 << log;
+            let is_aligned = |run: &contig::Run| {
+                let first = number_of(run.pages.start());
+                let place = first.checked_next_multiple_of(align);
+                place.is_some_and(|place| place + len <= first + run.pages.len())
+            };
+            let expected = runs.iter().any(is_aligned);
+            for top in [false, true] {
+                let search = Search { any: false, top, ..search(len, align, placement) };
+                let found = positions.take(&search, |_| 1);
+                assert_eq!(found.is_some(), expected, "{search:?}, {are_known}");
+                let Some(found) = found else { continue };
+                assert_eq!(number_of(found.start()) % align, 0, "{search:?}: {found}");
+                assert!(positions.is_contiguous(found));
+                positions.free(found);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_places_aligned_beyond_a_gibibyte_the_cheapest_is_taken() {
+    // Two gibibytes and more from 4 GiB on: two places at a multiple of 1 GiB, of 2 GiB the second.
+    let len = 0xc_0000;
+    let run = contig::Run { pages: Extent::new(0, len).unwrap(), pfn: Some(Pfn::new(0x10_0000)) };
+    let mut positions = Positions::of_runs(&[run], len, GRANULE_PAGES).unwrap();
+    let align = 1 << 19;
+    let dear_below = |granule: usize| u64::from((granule as u64) < 0x8_0000 / GRANULE_PAGES);
+    let mut take = |placement, top, cost: &dyn Fn(usize) -> u64, avoid| {
+        let search = Search { any: false, top, avoid, ..search(1, align, placement) };
+        let found = positions.take(&search, cost)?;
+        positions.free(found);
+        Some(found.start())
+    };
+    assert_eq!(take(Placement::Lowest, false, &|_| 0, u64::MAX), Some(0));
+    assert_eq!(take(Placement::Lowest, true, &|_| 0, u64::MAX), Some(0x8_0000));
+    assert_eq!(take(Placement::LeastToClear, false, &dear_below, u64::MAX), Some(0x8_0000));
+    assert_eq!(take(Placement::Lowest, false, &dear_below, u64::MAX), Some(0));
+    assert_eq!(take(Placement::Lowest, false, &dear_below, 1), Some(0x8_0000));
 }

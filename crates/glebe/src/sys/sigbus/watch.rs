@@ -28,6 +28,7 @@ use crate::error::OsError;
 use crate::sync::{yield_now, MappedPtr, MappedWord, Ordering};
 use crate::sys::madvise::{advise, Advice};
 use crate::sys::mmap::{map, munmap, Backing};
+use crate::sys::own::Own;
 use crate::sys::page_size;
 
 use super::{By, Decide, Outcome};
@@ -113,6 +114,7 @@ fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
             let _ = munmap(addr, len);
             return Err(refused);
         }
+        std::mem::forget(Own::note(addr..addr + len.as_usize()));
         Ok(&*ptr::with_exposed_provenance(addr))
     }
 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::{among, Vma};
 use crate::error::OsError;
+use crate::sys::own;
 use crate::units::Bytes;
 
 /// Why memory cannot be volatile. Addresses are the first to which it applies.
@@ -70,6 +71,12 @@ pub enum Refusal {
         /// As `/proc/self/maps` shows them.
         permissions: String,
     },
+    /// This library's own: a reserve, a table, a word that it keeps.
+    #[error("the memory at {at:#x} is glebe's own")]
+    Own {
+        /// First address.
+        at: usize,
+    },
     /// Registered with a userfaultfd that is not this library's to use.
     #[error("a userfaultfd watches the memory at {at:#x} (VmFlags {flag})")]
     Watched {
@@ -102,7 +109,7 @@ const WATCHED: [&str; 3] = ["um", "uw", "ui"];
 /// # Errors
 /// What the first memory is that cannot be.
 pub fn classify(range: &Range<usize>) -> Result<(), Refusal> {
-    check(&among(range)?, range, &WATCHED)
+    check_all(range, &WATCHED)
 }
 
 /// As [`classify`], of memory that a userfaultfd of the caller's may watch.
@@ -110,7 +117,16 @@ pub fn classify(range: &Range<usize>) -> Result<(), Refusal> {
 /// # Errors
 /// As there, less [`Refusal::Watched`].
 pub fn classify_watched(range: &Range<usize>) -> Result<(), Refusal> {
-    check(&among(range)?, range, &[])
+    check_all(range, &[])
+}
+
+fn check_all(range: &Range<usize>, watched: &[&'static str]) -> Result<(), Refusal> {
+    let own = own::first_in(range);
+    let others = range.start..own.unwrap_or(range.end);
+    if !others.is_empty() {
+        check(&among(&others)?, &others, watched)?;
+    }
+    own.map_or(Ok(()), |at| Err(Refusal::Own { at }))
 }
 
 /// [`classify`] of mappings that were read.

@@ -20,6 +20,7 @@ enum Step {
     Insert(Extent, u8),
     Remove(Extent),
     Drop(Extent),
+    Renew(Extent),
     DropFirst,
     DropAged(u64),
 }
@@ -34,6 +35,7 @@ fn steps() -> impl Strategy<Value = Step> {
         4 => (extents(), 0..=7_u8).prop_map(|(extent, priority)| Step::Insert(extent, priority)),
         3 => extents().prop_map(Step::Remove),
         1 => extents().prop_map(Step::Drop),
+        1 => extents().prop_map(Step::Renew),
         1 => Just(Step::DropFirst),
         1 => (0..20_u64).prop_map(Step::DropAged),
     ]
@@ -103,6 +105,13 @@ proptest! {
                 Step::Drop(extent) => {
                     prop_assert_eq!(marks.drop_within(extent), runs(&pages, extent, held));
                     drop_in(&mut pages, extent);
+                }
+                Step::Renew(extent) => {
+                    marks.renew(extent, now);
+                    let own = &mut pages[extent.start() as usize..extent.end() as usize];
+                    for page in own.iter_mut().flatten() {
+                        *page = Page { order: i as u64, since: now, dropped: false, ..*page };
+                    }
                 }
                 Step::DropFirst => {
                     let first = marks.first_to_drop();

@@ -1,0 +1,125 @@
+//! [`First`]: a value that is computed at its first use and kept, for which nobody waits.
+//!
+//! Every thread that finds none computes one; the first to be done stores it, and the others throw
+//! theirs away. So a child never waits for a thread of its parent that was computing at the fork,
+//! as it would with `std::sync::OnceLock`. For what is cheap to compute twice and has no side
+//! effect.
+//!
+//! ```text
+//! word   null = none yet, else a box that is freed with this
+//! ```
+//!
+//! # Safety
+//! The pointer changes once, from null to a box of this file, which lives as long as this.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+
+use super::{MappedPtr, Ordering};
+
+/// See the module.
+pub(crate) struct First<T> {
+    value: MappedPtr<T>,
+    /// Shared and sent as the box that it holds is.
+    _owned: PhantomData<Box<T>>,
+}
+
+impl<T: Send + Sync> First<T> {
+    /// Without a value.
+    pub(crate) const fn new() -> Self {
+        Self { value: MappedPtr::new(ptr::null_mut()), _owned: PhantomData }
+    }
+
+    /// Returns the value, which `compute` makes if there is none.
+    #[inline]
+    pub(crate) fn get_or_compute(&self, compute: impl FnOnce() -> T) -> &T {
+        // SAFETY: null, or a box that lives as long as `self`.
+        let known = unsafe { self.value.load(Ordering::Acquire).as_ref() };
+        known.unwrap_or_else(|| self.store(compute()))
+    }
+
+    #[cold]
+    fn store(&self, value: T) -> &T {
+        let own = Box::into_raw(Box::new(value));
+        let (ok, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        match self.value.compare_exchange(ptr::null_mut(), own, ok, failed) {
+            // SAFETY: it lives as long as `self` now.
+            Ok(_) => unsafe { &*own },
+            // SAFETY: nobody else has seen `own`; the other is what `self` keeps.
+            Err(first) => unsafe {
+                drop(Box::from_raw(own));
+                &*first
+            },
+        }
+    }
+}
+
+impl<T> Drop for First<T> {
+    fn drop(&mut self) {
+        let value = self.value.load(Ordering::Acquire);
+        if !value.is_null() {
+            // SAFETY: the box of `store`, to which nobody has a reference any more.
+            drop(unsafe { Box::from_raw(value) });
+        }
+    }
+}
+
+impl<T> fmt::Debug for First<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("First").field("value", &self.value).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::{Arc, Barrier};
+
+    use super::*;
+
+    #[test]
+    fn the_first_value_stays() {
+        let first = First::new();
+        let computed = Cell::new(0);
+        let compute = |value: u32| {
+            *first.get_or_compute(|| {
+                computed.set(computed.get() + 1);
+                value
+            })
+        };
+        assert_eq!((compute(7), compute(8), computed.get()), (7, 7, 1));
+    }
+
+    #[test]
+    fn a_second_one_that_is_computed_meanwhile_is_thrown_away() {
+        let (first, alive) = (First::new(), Arc::new(()));
+        let value = |number: u32| (number, Arc::clone(&alive));
+        let outer = first.get_or_compute(|| {
+            assert_eq!(first.get_or_compute(|| value(1)).0, 1);
+            value(2)
+        });
+        assert_eq!((outer.0, Arc::strong_count(&alive)), (1, 2));
+        drop(first);
+        assert_eq!(Arc::strong_count(&alive), 1);
+    }
+
+    #[test]
+    fn threads_that_compute_at_once_get_the_same() {
+        const THREADS: u32 = 4;
+        let (first, together) = (First::new(), Barrier::new(THREADS as usize));
+        let values: Vec<usize> = std::thread::scope(|scope| {
+            let (first, together) = (&first, &together);
+            let get = |number: u32| {
+                move || {
+                    together.wait();
+                    ptr::from_ref(first.get_or_compute(|| number)).addr()
+                }
+            };
+            let threads: Vec<_> = (0..THREADS).map(|number| scope.spawn(get(number))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(values.iter().all(|value| *value == values[0]));
+    }
+}

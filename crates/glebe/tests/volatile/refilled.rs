@@ -1,0 +1,183 @@
+//! Pages that were lost and filled again can be lost again: filled by the program after an unmark,
+//! or by the callback in the signal handler, in single pages and in huge ones, on both engines.
+//!
+//! Safety: the callback returns bytes that outlive the regions.
+
+use glebe::units::Bytes;
+use glebe::volatile::{Priority, Region};
+
+use super::adopted::Mapped;
+use super::children::{child_says, fork};
+use super::memory::{fill, is_filled, lost, page, pages, purge, reclaim, whole, with_engines};
+use super::refill::{refilled, touch};
+
+const COUNT: u64 = 256;
+const CAP: u64 = 16;
+/// Pages that wait in a processor's batch, out of reach of a reclaim: some of each processor that
+/// the thread has run on.
+const MISSED_MAX: u64 = 64;
+
+/// Regions without a callback: of each engine, in base pages and in huge ones.
+fn without_callback() -> Vec<Region> {
+    let small = with_engines(|options| options.map(pages(0..COUNT).end));
+    let len = Bytes::mib(4);
+    let huge = match Region::options().huge(true).map(len) {
+        Ok(_) => with_engines(|options| options.huge(true).map(len)),
+        Err(why) => {
+            println!("skipped: huge pages: {why}");
+            Vec::new()
+        }
+    };
+    small.into_iter().chain(huge).collect()
+}
+
+/// Regions with the callback, of glebe's memory and of `mapped`.
+fn with_callback(sevens: &[u8], mapped: &Mapped, cap: Option<u64>) -> Vec<Region> {
+    let options = || {
+        let options = refilled(sevens);
+        cap.map_or(options.clone(), |cap| options.cap(pages(0..cap).end))
+    };
+    let made = [
+        options().map(pages(0..COUNT).end),
+        options().huge(true).map(Bytes::mib(4)),
+        mapped.adopted_by(options()),
+    ];
+    let made = made.into_iter().map(|made| made.map_err(|why| println!("skipped: {why}")));
+    made.flatten().collect()
+}
+
+fn count(region: &Region) -> u64 {
+    region.len().get() / page() as u64
+}
+
+fn mark(region: &Region) {
+    region.mark(whole(region), Priority::NORMAL).unwrap();
+}
+
+/// Runs a test in a child, where no other test forks meanwhile: what a child shares is not taken.
+fn alone(test: impl FnOnce()) {
+    assert!(child_says(fork, || {
+        test();
+        true
+    }));
+}
+
+/// Whether the kernel takes nearly all of a region.
+fn is_reclaimed(region: &Region) -> bool {
+    let count = count(region);
+    (0..20).any(|_| reclaim(region, count).len() as u64 + MISSED_MAX >= count)
+}
+
+/// Touches every page, which holds sevens then.
+fn touch_all(region: &Region) {
+    (0..count(region)).for_each(|number| assert_eq!(touch(region, number as usize), 7));
+}
+
+#[test]
+fn what_the_program_filled_after_an_unmark_is_taken_again() {
+    alone(|| {
+        for region in without_callback() {
+            let count = count(&region);
+            for _ in 0..3 {
+                fill(&region, 0..count);
+                mark(&region);
+                purge(&region, 0..count);
+                assert_eq!(lost(region.unmark(whole(&region))).len() as u64, count);
+                fill(&region, 0..count);
+                mark(&region);
+                assert!(is_reclaimed(&region), "{}", region.stats());
+                assert!(lost(region.unmark(whole(&region))).len() as u64 + MISSED_MAX >= count);
+                fill(&region, 0..count);
+                mark(&region);
+                assert_eq!(region.drop_now(whole(&region)).unwrap(), region.len());
+                assert_eq!(lost(region.unmark(whole(&region))).len() as u64, count);
+            }
+            fill(&region, 0..count);
+            assert!(is_filled(&region, 0..count));
+        }
+    });
+}
+
+/// Loses and refills again and again what is marked all the time.
+fn goes_round(region: &Region) {
+    let count = count(region);
+    fill(region, 0..count);
+    mark(region);
+    purge(region, 0..count);
+    for _ in 0..3 {
+        touch_all(region);
+        mark(region);
+        assert!(is_reclaimed(region), "{}", region.stats());
+    }
+    touch_all(region);
+    assert!(region.unmark(whole(region)).unwrap().is_empty());
+    assert!(reclaim(region, count).is_empty());
+    region.stats().check().unwrap();
+}
+
+#[test]
+fn what_the_callback_filled_is_taken_again_once_it_is_marked() {
+    alone(|| {
+        let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
+        for region in with_callback(&sevens, &mapped, None) {
+            goes_round(&region);
+            assert!(child_says(fork, || {
+                goes_round(&region);
+                true
+            }));
+            goes_round(&region);
+        }
+    });
+}
+
+#[test]
+fn a_mark_of_anything_gives_the_kernel_what_the_callback_filled() {
+    alone(|| {
+        let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
+        for region in with_callback(&sevens, &mapped, None) {
+            let (count, granule) = (count(&region), region.granule().get() / page() as u64);
+            fill(&region, 0..count);
+            region.mark(pages(granule..count), Priority::NORMAL).unwrap();
+            purge(&region, granule..count);
+            (granule..count).for_each(|number| assert_eq!(touch(&region, number as usize), 7));
+            region.mark(pages(0..granule), Priority::NORMAL).unwrap();
+            assert!(is_reclaimed(&region), "{}", region.stats());
+        }
+    });
+}
+
+#[test]
+fn what_the_callback_filled_is_dropped_on_request() {
+    alone(|| {
+        let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
+        for region in with_callback(&sevens, &mapped, None) {
+            fill(&region, 0..count(&region));
+            mark(&region);
+            for _ in 0..3 {
+                assert_eq!(region.drop_now(whole(&region)).unwrap(), region.len());
+                assert_eq!(region.drop_now(whole(&region)).unwrap(), Bytes::ZERO);
+                touch_all(&region);
+            }
+            assert!(region.unmark(whole(&region)).unwrap().is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_cap_counts_what_the_callback_filled() {
+    alone(|| {
+        let (sevens, mapped) = (vec![7; page()], Mapped::of_pages(COUNT as usize));
+        for region in with_callback(&sevens, &mapped, Some(CAP)) {
+            fill(&region, 0..count(&region));
+            mark(&region);
+            for _ in 0..3 {
+                assert!(region.stats().resident.get() <= CAP, "{}", region.stats());
+                // A few were never dropped.
+                let sevens = (0..count(&region)).filter(|page| touch(&region, *page as usize) == 7);
+                assert!(sevens.count() as u64 + CAP >= count(&region));
+                mark(&region);
+            }
+            assert!(region.stats().resident.get() <= CAP, "{}", region.stats());
+        }
+    });
+}
