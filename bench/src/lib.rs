@@ -7,6 +7,7 @@
 pub mod clock;
 pub mod interrupt;
 pub mod machine;
+pub mod signals;
 pub mod summary;
 
 // What a run works on, and against whom.

@@ -17,6 +17,7 @@ use std::time::Duration;
 use glebe::error::OsError;
 
 use crate::clock;
+use crate::signals;
 
 /// How long a child may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,6 +43,7 @@ pub(crate) fn in_child(body: impl FnOnce() -> u8) -> Result<End, OsError> {
     match pid {
         -1 => Err(OsError::new("fork", "", io::Error::last_os_error())),
         0 => {
+            signals::in_child();
             let status = body();
             // SAFETY: ends the child at once; it never returns.
             unsafe { libc::_exit(libc::c_int::from(status)) }
