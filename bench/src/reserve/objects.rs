@@ -8,8 +8,8 @@
 //! blocks of the reserve meanwhile and looks for stray writes. Now and then a child is forked: one
 //! calls and must be refused everything, the next lives a while and calls nothing. After some
 //! seconds everything is dropped and made anew; by then the statistics must add up, and the process
-//! must hold no more than before. Seeds are fixed; the interleaving is not. Unit: seconds in, counts
-//! out.
+//! must hold no more than before. Seeds are fixed; the interleaving is not.
+//! Unit: seconds in, counts out.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -207,7 +207,7 @@ enum Kind {
 }
 
 enum Store {
-    Own(Pool),
+    Own(Box<Pool>),
     Lent(ObjectPool),
 }
 
@@ -251,8 +251,8 @@ impl Store {
         };
         let evicting = Pool::options().limit(LIMITS[1]).at_limit(AtLimit::EvictOldest);
         match kind {
-            Kind::Own => Ok(Self::Own(Pool::options().limit(Bytes::mib(64)).build()?)),
-            Kind::Evicting => Ok(Self::Own(evicting.build()?)),
+            Kind::Own => Ok(Self::Own(Box::new(Pool::options().limit(Bytes::mib(64)).build()?))),
+            Kind::Evicting => Ok(Self::Own(Box::new(evicting.build()?))),
             Kind::Lost => lent(OnRecall::Discard),
             Kind::Moved => lent(OnRecall::Move),
         }
