@@ -2,7 +2,8 @@
 //!
 //! Version 1: the mount of the memory controller, or this process's own group ([`Place::own`]).
 //! Version 2: the nearest group from this process's own upwards that passes the memory controller
-//! on to its children; nothing is switched on for it, since that would change the machine. Source: cgroups(7), proc_pid_mountinfo(5).
+//! on to its children; nothing is switched on for it, since that would change the machine.
+//! Source: cgroups(7), proc_pid_mountinfo(5).
 
 use std::fs;
 use std::path::{Path, PathBuf};

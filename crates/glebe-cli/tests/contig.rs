@@ -72,9 +72,12 @@ fn explain_takes_nothing_and_says_why_not() {
     let why = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(
         why.lines().filter(|line| line.ends_with(": no")).count(),
-        sizes().len() + 2,
+        sizes().len() + 3,
         "{why}"
     );
+    assert!(why.starts_with("one run of 976.6 TiB: no\n"), "{why}");
+    // A run is the question: what one page holds is one anywhere.
+    assert!(ok(&["explain", "1"]).starts_with("one run of 1 B: now\n    within one page"));
     for bad in ["0", "-1", "x", "1T"] {
         assert_eq!(run(&["explain", bad]).status.code(), Some(2), "{bad}");
     }
@@ -185,6 +188,13 @@ fn nobody_is_told_what_can_be_known() {
     };
     assert!(status.status.success(), "{status:?}");
     assert!(String::from_utf8_lossy(&status.stdout).contains("runs of pools    hidden"));
+    let hidden = as_nobody(&["explain", "64M"]).unwrap();
+    let text = String::from_utf8_lossy(&hidden.stdout).into_owned();
+    // Where pools have that much idle only the frames could tell.
+    match hidden.status.success() {
+        true => assert!(text.contains("64 MiB: unknown\n") || text.contains(": now\n"), "{text}"),
+        false => assert!(text.contains("64 MiB: no\n") && text.contains("as root: "), "{text}"),
+    }
     let tried = as_nobody(&["explain", "64K", "--try"]).unwrap();
     let text = String::from_utf8_lossy(&tried.stdout).into_owned();
     assert!(tried.status.success(), "{tried:?}");
