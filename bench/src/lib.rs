@@ -17,6 +17,7 @@ pub mod peers;
 // What it tells people.
 pub mod progress;
 pub mod svg;
+pub mod terminal;
 pub mod whole_file;
 
 pub mod report;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use glebe_bench::interrupt;
 use glebe_bench::{reserve, volatile};
 
-use crate::Outcome;
+use crate::{usage, Outcome};
 
 /// Options of `glebe stress`.
 #[derive(clap::Args)]
@@ -53,10 +53,10 @@ enum Engine {
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let (time, signal_hz) = (Duration::from_secs(args.seconds), args.signal_hz);
     if args.what != What::Volatile && (args.engine.is_some() || args.dir.is_some()) {
-        return Err("--engine and --dir are for volatile memory".into());
+        return usage("--engine and --dir are for volatile memory");
     }
     if args.what != What::Reserve && args.counted {
-        return Err("--counted is for a reserve".into());
+        return usage("--counted is for a reserve");
     }
     interrupt::install()?;
     match args.what {

@@ -52,6 +52,7 @@ mod order;
 mod ordinary;
 mod pool;
 mod populate;
+mod release;
 mod runs;
 mod standing;
 
@@ -73,6 +74,7 @@ pub use hold::HeldBy;
 pub use longest::{explain_run, RunOutlook};
 pub use machine::{boot_parameter, explain, Outlook, Verdict};
 pub use options::{Options, Plan, Progress, SourceChoice};
+pub use release::{release_from_pool, Release};
 pub use standing::{Compaction, Piece, StandingPool, Window};
 
 /// Where memory comes from, best first.

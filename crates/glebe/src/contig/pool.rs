@@ -91,6 +91,15 @@ impl PoolLock {
         &self.notes
     }
 
+    /// Pages of `size` that processes have claimed.
+    ///
+    /// # Errors
+    /// If the record cannot be read.
+    pub fn claimed(&self, size: PageSize) -> Result<u64, OsError> {
+        let (claims, _) = self.read()?;
+        Ok(claims.iter().filter(|claim| claim.key.size == size).map(|claim| claim.pages).sum())
+    }
+
     fn record_path(&self) -> PathBuf {
         self.file.path().with_extension("claims")
     }
