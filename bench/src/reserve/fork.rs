@@ -10,6 +10,7 @@
 //! has no other thread. No call is given a pointer but to a live stack variable.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::io;
 use std::process::Child;
 use std::time::Duration;
@@ -31,6 +32,16 @@ pub(crate) enum End {
     Signal(i32),
     /// Not in time, so that it was killed.
     Hung,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exit(status) => write!(f, "status {status:#x}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Hung => f.write_str("no end in time"),
+        }
+    }
 }
 
 /// Runs `body` in a forked child, whose exit status is what it returns.

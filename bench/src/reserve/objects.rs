@@ -617,7 +617,7 @@ fn fork_until(shared: &Shared, time: Duration, mut progress: impl FnMut(Duration
             Ok(End::Exit(0)) => {}
             Ok(end) => {
                 out.wrong_children += 1;
-                out.error("a child", format!("ended with {end:?}"));
+                out.error("a child", format!("ended with {end}"));
             }
             Err(e) => out.error("fork", e),
         }

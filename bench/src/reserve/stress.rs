@@ -284,8 +284,8 @@ fn promise(shared: &Shared) -> Outcome {
 pub(super) fn writers(reserve: &Reserve) -> String {
     let writers = reserve.writers();
     match reserve.why_counted() {
-        Some(why) => format!("{writers:?} ({why})"),
-        None => format!("{writers:?}"),
+        Some(why) => format!("{writers} ({why})"),
+        None => writers.to_string(),
     }
 }
 
@@ -409,7 +409,7 @@ fn fork_until(shared: &Shared, time: Duration, mut progress: impl FnMut(Duration
             Ok(End::Exit(0)) => {}
             Ok(end) => {
                 out.wrong_children += 1;
-                out.errors.push(format!("a child ended with {end:?}"));
+                out.errors.push(format!("a child ended with {end}"));
             }
             Err(e) => out.errors.push(e.to_string()),
         }

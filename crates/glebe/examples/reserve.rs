@@ -9,7 +9,7 @@ use glebe::units::{Bytes, Pages};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout();
     let reserve = Reserve::builder().map(Bytes::mib(64))?;
-    writeln!(out, "{} from {:?}", reserve.contig().len(), reserve.contig().source())?;
+    writeln!(out, "{} from {}", reserve.contig().len(), reserve.contig().source())?;
     for why in reserve.contig().why_not_better() {
         writeln!(out, "  {why}")?;
     }
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pages = Pages::new(8000);
     let mut block = reserve.alloc_with(Request::new(pages).any())?;
     block.bytes_mut()?.fill(0xa5);
-    writeln!(out, "{} pages, contiguous: {:?}", block.pages().get(), block.contiguity())?;
+    writeln!(out, "{} pages, contiguous: {}", block.pages().get(), block.contiguity())?;
 
     let mut buf = page.clone();
     let hits = (0..reserve.len().get()).filter(|i| pool.get(1, *i, &mut buf).unwrap_or(false));

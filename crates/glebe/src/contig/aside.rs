@@ -169,6 +169,9 @@ mod tests {
         fs::write(dir.join("nr_hugepages"), "10").unwrap();
         let none = PageSize::new(1 << 30).unwrap();
         assert!(matches!(grow_in(&place, none, 1, false), Err(Error::NoSuchSize { .. })));
+        let listed = vec![size, none];
+        let said = Error::NoSuchSize { size: none, listed }.to_string();
+        assert_eq!(said, "no hugetlb pages of 1 GiB; sizes of this machine: 2 MiB, 1 GiB");
         let too_much = grow_in(&place, size, 1 << 40, false);
         assert!(matches!(too_much, Err(Error::TooLarge { .. })), "{too_much:?}");
         assert_eq!(total().trim(), "10");

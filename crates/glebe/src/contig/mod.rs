@@ -6,7 +6,7 @@
 //!
 //! let memory = Contig::options().map(Bytes::mib(4))?;
 //! memory.mapping().write(Bytes::ZERO, b"here");
-//! println!("{:?}, longest run {}", memory.source(), memory.longest_run());
+//! println!("{}, longest run {}", memory.source(), memory.longest_run());
 //! for reason in memory.why_not_better() {
 //!     println!("{reason}");
 //! }
