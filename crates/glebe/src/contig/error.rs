@@ -49,7 +49,11 @@ pub enum Error {
         how_to: String,
     },
     /// The machine has no hugetlb pool of this size.
-    #[error("no hugetlb pages of {}; sizes of this machine: {}", size.bytes(), list(listed.iter().map(|size| size.bytes())))]
+    #[error(
+        "no hugetlb pages of {}; sizes of this machine: {}",
+        size.bytes(),
+        list(listed.iter().map(|size| size.bytes()))
+    )]
     NoSuchSize {
         /// The size asked for.
         size: PageSize,
@@ -100,7 +104,10 @@ pub enum Error {
         mode: String,
     },
     /// A dma-heap was asked for by no path.
-    #[error("no dma-heap named; those of this machine: {}", list(heaps.iter().map(|heap| heap.display())))]
+    #[error(
+        "no dma-heap named; those of this machine: {}",
+        list(heaps.iter().map(|heap| heap.display()))
+    )]
     NoHeap {
         /// The heaps there are.
         heaps: Vec<PathBuf>,
