@@ -158,8 +158,8 @@ fn pages_beside(page: &str, tree: &Command, beside: &mut Vec<String>) {
     if let Some(above) = above {
         beside.push(above.to_owned());
         let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
-        let path = above.split('-').skip(1);
-        let parent = path.fold(Some(tree), |at, name| at.and_then(|at| at.find_subcommand(name)));
+        let mut path = above.split('-').skip(1);
+        let parent = path.try_fold(tree, |at, name| at.find_subcommand(name));
         let names = parent.into_iter().flat_map(Command::get_subcommands).filter(shown);
         let names = names.map(|command| format!("{above}-{}", command.get_name()));
         beside.extend(names.filter(|name| name != page));
