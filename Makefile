@@ -26,7 +26,7 @@ help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, licences, aarch64"
-	@echo "make bench    the benchmarks, ten minutes of stress of a reserve, one of volatile memory"
+	@echo "make bench    the benchmarks, ten minutes of stress of a reserve, one of objects and of volatile"
 	@echo "make fuzz     a minute of each fuzz target"
 	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
@@ -61,6 +61,7 @@ bench: build
 	$(GLEBE) bench zpool
 	$(GLEBE) bench contig
 	$(GLEBE) bench gpu
+	$(GLEBE) stress objects --seconds 60
 	$(GLEBE) stress volatile --seconds 60 --engine scan
 	$(GLEBE) stress volatile --seconds 60 --engine tag
 

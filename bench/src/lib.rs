@@ -7,6 +7,7 @@
 pub mod clock;
 pub mod interrupt;
 pub mod machine;
+pub mod signals;
 pub mod summary;
 
 // What a run works on, and against whom.
@@ -16,6 +17,7 @@ pub mod peers;
 // What it tells people.
 pub mod progress;
 pub mod svg;
+pub mod terminal;
 pub mod whole_file;
 
 pub mod report;

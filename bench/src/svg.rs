@@ -8,6 +8,7 @@
 
 mod canvas;
 mod frames;
+mod frames_text;
 mod lines;
 mod map;
 mod plot;
@@ -115,6 +116,12 @@ pub struct FrameMap {
     pub block: Bytes,
     /// The blocks, by frame number. Where there are more than fit, neighbours share a place.
     pub uses: Vec<Use>,
+}
+
+/// Physical memory as lines of text of at most `columns` characters.
+#[must_use]
+pub fn frames_text(map: &FrameMap, columns: usize) -> String {
+    frames_text::draw(map, columns)
 }
 
 /// Draws physical memory.

@@ -5,10 +5,10 @@
 //! pipe, a terminal, `/dev/stdout`) is written in place: it must not be replaced by a file.
 
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use glebe::error::OsError;
 
@@ -26,20 +26,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
             .map_err(|e| failed("write", path, e));
     }
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let Some(name) = path.file_name() else {
-        return Err(failed("create", path, io::ErrorKind::InvalidInput.into()));
-    };
-    let mut beside = OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}", std::process::id()));
-    let beside = path.with_file_name(beside);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(&beside)
-        .map_err(|e| failed("create", &beside, e))?;
+    let (beside, mut file) = beside(path)?;
     let written = file
         .write_all(bytes)
         .and_then(|()| file.sync_all())
@@ -49,6 +36,38 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
         let _ = fs::remove_file(&beside);
     }
     written
+}
+
+/// Whether [`write`] could write `path`; nothing is left there.
+///
+/// # Errors
+/// What the file system would refuse.
+pub fn check(path: &Path) -> Result<(), OsError> {
+    let failed = |call, at: &Path, e| OsError::new(call, at.display().to_string(), e);
+    if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        let opened = OpenOptions::new().write(true).open(path);
+        return opened.map(drop).map_err(|e| failed("open", path, e));
+    }
+    let (beside, _) = beside(&fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()))?;
+    fs::remove_file(&beside).map_err(|e| failed("unlink", &beside, e))
+}
+
+/// A new file beside `path`, under another name.
+fn beside(path: &Path) -> Result<(PathBuf, File), OsError> {
+    let failed = |at: &Path, e| OsError::new("create", at.display().to_string(), e);
+    let Some(name) = path.file_name() else {
+        return Err(failed(path, io::ErrorKind::InvalidInput.into()));
+    };
+    let mut beside = OsString::from(".");
+    beside.push(name);
+    beside.push(format!(".{}", std::process::id()));
+    let beside = path.with_file_name(beside);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW);
+    match options.open(&beside) {
+        Ok(file) => Ok((beside, file)),
+        Err(e) => Err(failed(&beside, e)),
+    }
 }
 
 #[cfg(test)]
@@ -79,6 +98,10 @@ mod tests {
     #[test]
     fn failures_leave_nothing_behind() {
         let dir = Scratch::new("whole");
+        for bad in [&dir.path().join("missing/out"), dir.path(), Path::new(""), Path::new("/")] {
+            assert!(check(bad).is_err(), "{}", bad.display());
+        }
+        assert!(check(&dir.path().join("out")).is_ok());
         assert!(write(&dir.path().join("missing/out"), b"x").is_err());
         assert!(write(dir.path(), b"x").is_err());
         assert!(write(Path::new(""), b"x").is_err());

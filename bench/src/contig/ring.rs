@@ -10,6 +10,7 @@
 //! request under way (a batch that failed) leaves the pages to the kernel, which holds them itself.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -33,6 +34,15 @@ pub(super) enum Way {
     Read,
     /// To the file.
     Write,
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read into",
+            Self::Write => "write out of",
+        })
+    }
 }
 
 /// A place in the memory and one in the file.
@@ -139,7 +149,7 @@ impl Drop for Direct {
 }
 
 fn failed(way: Way, source: io::Error) -> OsError {
-    OsError::new("io_uring_enter", format!("{way:?} of a registered buffer"), source)
+    OsError::new("io_uring_enter", format!("{way} a registered buffer"), source)
 }
 
 /// Has reads and writes of `file` pass the page cache by.

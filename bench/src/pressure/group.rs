@@ -84,12 +84,17 @@ impl Group {
         Ok(group)
     }
 
-    /// A group where this machine lets one be made.
+    /// A group where this machine lets one be made; below this process's own if not at the top.
     ///
     /// # Errors
     /// As [`Place::find`] and [`Group::new`].
     pub fn of(limit: Bytes) -> Result<Self, Error> {
-        Self::new(&Place::find(Path::new("/"))?, limit)
+        let root = Path::new("/");
+        let place = Place::find(root)?;
+        Self::new(&place, limit).or_else(|error| match place.own(root) {
+            Some(own) => Self::new(&own, limit),
+            None => Err(error),
+        })
     }
 
     /// Its directory.

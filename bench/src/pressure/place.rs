@@ -1,8 +1,9 @@
 //! [`Place`]: the directory below which memory cgroups may be made.
 //!
-//! Version 1: the mount of the memory controller. Version 2: the nearest group from this process's
-//! own upwards that passes the memory controller on to its children; nothing is switched on for
-//! it, since that would change the machine. Source: cgroups(7), proc_pid_mountinfo(5).
+//! Version 1: the mount of the memory controller, or this process's own group ([`Place::own`]).
+//! Version 2: the nearest group from this process's own upwards that passes the memory controller
+//! on to its children; nothing is switched on for it, since that would change the machine.
+//! Source: cgroups(7), proc_pid_mountinfo(5).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,20 @@ impl Place {
                 mount.point.display()
             ))),
         }
+    }
+}
+
+impl Place {
+    /// Below this process's own group, where groups of version 1 are not made at the top: somebody
+    /// may have given it to an unprivileged user.
+    pub(super) fn own(&self, root: &Path) -> Option<Self> {
+        let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+        let own = groups.lines().find_map(|line| {
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            controllers.split(',').any(|name| name == "memory").then_some(path)
+        })?;
+        let parent = self.parent.join(own.trim_start_matches('/'));
+        (self.version == Version::V1).then_some(Self { version: self.version, parent })
     }
 }
 

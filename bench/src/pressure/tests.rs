@@ -37,6 +37,8 @@ fn version_1_is_made_below_its_mount() {
     let place = Place::find(root.path()).unwrap();
     assert_eq!(place.version, Version::V1);
     assert_eq!(place.parent, root.path().join("sys/fs/cgroup/memory"));
+    let own = place.own(root.path()).unwrap();
+    assert_eq!(own.parent, root.path().join("sys/fs/cgroup/memory/a"));
 }
 
 #[test]

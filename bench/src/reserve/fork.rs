@@ -10,6 +10,7 @@
 //! has no other thread. No call is given a pointer but to a live stack variable.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::io;
 use std::process::Child;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use glebe::error::OsError;
 
 use crate::clock;
+use crate::signals;
 
 /// How long a child may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -32,6 +34,16 @@ pub(crate) enum End {
     Hung,
 }
 
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exit(status) => write!(f, "status {status:#x}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Hung => f.write_str("no end in time"),
+        }
+    }
+}
+
 /// Runs `body` in a forked child, whose exit status is what it returns.
 ///
 /// # Errors
@@ -42,6 +54,7 @@ pub(crate) fn in_child(body: impl FnOnce() -> u8) -> Result<End, OsError> {
     match pid {
         -1 => Err(OsError::new("fork", "", io::Error::last_os_error())),
         0 => {
+            signals::in_child();
             let status = body();
             // SAFETY: ends the child at once; it never returns.
             unsafe { libc::_exit(libc::c_int::from(status)) }

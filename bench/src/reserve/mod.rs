@@ -8,6 +8,7 @@
 pub mod age;
 pub mod demo;
 pub mod measure;
+pub mod objects;
 pub mod picture;
 pub mod stress;
 
@@ -34,6 +35,7 @@ use glebe::error::OsError;
 use glebe::reserve::{self, Reserve};
 use glebe::sys::{meminfo, page_size};
 use glebe::units::{Bytes, Pages};
+use glebe::zpool;
 
 use crate::corpus::CorpusError;
 
@@ -58,6 +60,9 @@ pub enum Error {
     /// The reserve refused.
     #[error(transparent)]
     Reserve(#[from] reserve::Error),
+    /// A pool of objects refused.
+    #[error(transparent)]
+    Pool(#[from] zpool::Error),
     /// No files to read.
     #[error(transparent)]
     Corpus(#[from] CorpusError),

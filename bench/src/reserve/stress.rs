@@ -25,6 +25,7 @@ use super::{affordable, map, page_buffer, Error};
 use crate::clock;
 use crate::interrupt::Stop;
 use crate::progress::Progress;
+use crate::signals::{self, Signals};
 
 const WRITERS: u64 = 4;
 const READERS: u64 = 2;
@@ -50,6 +51,8 @@ pub struct Options {
     pub time: Duration,
     /// Whether writers are to be counted even where restartable sequences are to be had.
     pub counted: bool,
+    /// Signals to each thread a second.
+    pub signal_hz: Option<u32>,
 }
 
 /// What was done and found.
@@ -73,6 +76,8 @@ pub struct Outcome {
     pub reserves: u64,
     /// Children forked.
     pub forks: u64,
+    /// Signals that came, if any were asked for.
+    pub signals: Option<u64>,
     /// Faults of blocks.
     pub faults: Faults,
     /// Pages of another key or version, or of more than one.
@@ -107,7 +112,8 @@ impl Outcome {
         let none = self.faults == Faults::default()
             && self.wrong_pages + self.stale_pages + self.wrong_children == 0
             && self.errors.is_empty();
-        none && self.hits > 0 && self.blocks > 0 && self.promises > 0 && self.forks > 0
+        let done = [self.hits, self.blocks, self.promises, self.forks];
+        none && done.iter().all(|count| *count > 0) && self.signals != Some(0)
     }
 
     fn add(&mut self, other: Self) {
@@ -139,6 +145,7 @@ impl fmt::Display for Outcome {
         writeln!(f, "promises       {} taken", self.promises)?;
         writeln!(f, "reserves       {} built and dropped", self.reserves)?;
         writeln!(f, "forks          {}", self.forks)?;
+        signals::write(f, self.signals)?;
         let counts = [
             ("stray bytes", self.faults.stray_writes),
             ("not contiguous", self.faults.not_contiguous),
@@ -163,6 +170,7 @@ impl fmt::Display for Outcome {
 /// # Errors
 /// If there is no reserve; what goes wrong later is in the outcome.
 pub fn run(options: Options) -> Result<Outcome, Error> {
+    let signals = Signals::start_if(options.signal_hz)?;
     let mut progress = Progress::new("stress", options.time.as_millis() as u64);
     let start = clock::wall();
     let mut outcome = Outcome::default();
@@ -183,6 +191,7 @@ pub fn run(options: Options) -> Result<Outcome, Error> {
         outcome.errors.extend(footing.left());
     }
     progress.finish();
+    outcome.signals = signals.map(|signals| signals.came());
     Ok(outcome)
 }
 
@@ -275,8 +284,8 @@ fn promise(shared: &Shared) -> Outcome {
 pub(super) fn writers(reserve: &Reserve) -> String {
     let writers = reserve.writers();
     match reserve.why_counted() {
-        Some(why) => format!("{writers:?} ({why})"),
-        None => format!("{writers:?}"),
+        Some(why) => format!("{writers} ({why})"),
+        None => writers.to_string(),
     }
 }
 
@@ -402,7 +411,7 @@ fn fork_until(shared: &Shared, time: Duration, mut progress: impl FnMut(Duration
             Ok(End::Exit(0)) => {}
             Ok(end) => {
                 out.wrong_children += 1;
-                out.errors.push(format!("a child ended with {end:?}"));
+                out.errors.push(format!("a child ended with {end}"));
             }
             Err(e) => out.errors.push(e.to_string()),
         }

@@ -70,7 +70,7 @@ fn legend(canvas: &mut Canvas, map: &FrameMap) {
 }
 
 /// The use of neighbours that share a cell: a pool's if any of them is, else that of most.
-fn most(uses: &[Use]) -> Use {
+pub(super) fn most(uses: &[Use]) -> Use {
     let of = |kind: Use| uses.iter().filter(|of| **of == kind).count();
     for pool in [Use::PoolInUse, Use::PoolIdle] {
         if of(pool) > 0 {

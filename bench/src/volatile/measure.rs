@@ -211,7 +211,7 @@ impl Benchmark<'_> {
         let engines = (Which::ALL.len() - self.refused.len()) as u64;
         let time = Duration::from_secs(engines * if self.options.quick { 5 } else { 60 });
         let dir = self.options.dir.clone();
-        let outcome = stress::run(&stress::Options { time, engine: None, dir })?;
+        let outcome = stress::run(&stress::Options { time, engine: None, dir, signal_hz: None })?;
         for (which, why) in &outcome.refused {
             let who = format!("glebe {}", which.name());
             self.report.absent(CASE, &who, "pages", why);

@@ -32,6 +32,7 @@ use super::{job, Error, Job, Which};
 use crate::interrupt::Stop;
 use crate::pressure::{AnonLoad, Counters, FileLoad, Group};
 use crate::progress::Progress;
+use crate::signals::{self, Signals};
 
 pub use ground::Kind;
 
@@ -68,6 +69,8 @@ pub struct Options {
     pub engine: Option<Which>,
     /// Where the file that is read lies; the temporary directory without.
     pub dir: Option<PathBuf>,
+    /// Signals to each thread a second.
+    pub signal_hz: Option<u32>,
 }
 
 /// What a child is told.
@@ -76,6 +79,7 @@ pub struct Plan {
     time_ms: u64,
     which: Which,
     dir: PathBuf,
+    signal_hz: Option<u32>,
 }
 
 /// What a child did and found.
@@ -121,6 +125,8 @@ pub struct Found {
     kernel_purged: u64,
     /// Pages of the huge region, and the most that were huge.
     huge_pages: (u64, u64),
+    /// Signals that came, if any were asked for.
+    signals: Option<u64>,
 }
 
 /// What one engine came to.
@@ -255,6 +261,7 @@ impl Part {
         found.grounds.len() == Kind::ALL.len()
             && found.grounds.iter().all(good)
             && self.group.oom_kills == 0
+            && found.signals != Some(0)
     }
 }
 
@@ -289,6 +296,7 @@ impl fmt::Display for Outcome {
             writeln!(f, "purged         {} pages, of {kernel} by the kernel", counts.purged_pages)?;
             writeln!(f, "dropped        {} pages, on purpose", counts.dropped_pages)?;
             writeln!(f, "forks          {}", counts.forks)?;
+            signals::write(f, found.signals)?;
             for (kind, of) in &found.grounds {
                 let wrong = of
                     .shown_nothing(*kind, part.which)
@@ -347,7 +355,12 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
     let mut progress = Progress::new("stress", options.time.as_millis() as u64);
     for (nth, &which) in engines.iter().enumerate() {
         let before = time * nth as u32;
-        let plan = Plan { time_ms: time.as_millis() as u64, which, dir: dir.clone() };
+        let plan = Plan {
+            time_ms: time.as_millis() as u64,
+            which,
+            dir: dir.clone(),
+            signal_hz: options.signal_hz,
+        };
         let update = |gone: Duration| progress.update((before + gone.min(time)).as_millis() as u64);
         outcome.parts.push(part(plan, time, update)?);
     }
@@ -369,6 +382,7 @@ pub(super) fn part(
 
 /// In the child.
 pub(super) fn inside(plan: &Plan) -> Result<Found, Error> {
+    let signals = Signals::start_if(plan.signal_hz)?;
     let before = lazy_freed()?;
     let sharers = |kind| if kind == Kind::Own { SHARED } else { 0 };
     let grounds = Kind::ALL.into_iter().map(|kind| Ground::new(kind, plan.which, sharers(kind)));
@@ -394,6 +408,7 @@ pub(super) fn inside(plan: &Plan) -> Result<Found, Error> {
     let huge = shared.grounds.iter().find(|ground| ground.kind == Kind::Huge);
     let most = shared.huge_pages.load(Ordering::Relaxed);
     found.huge_pages = (huge.map_or(0, Ground::own), most);
+    found.signals = signals.map(|signals| signals.came());
     found.kernel_purged = lazy_freed()?.saturating_sub(before);
     let told = found.sum().purged_pages;
     let may = (found.kernel_purged as f64 * LEEWAY) as u64;

@@ -20,7 +20,7 @@ use glebe_bench::volatile;
 use glebe_bench::whole_file;
 use glebe_bench::zpool;
 
-use crate::{size, Outcome};
+use crate::{size, usage, Outcome};
 
 /// Name and one line on each benchmark.
 const BENCHES: [(&str, &str); 6] = [
@@ -138,27 +138,27 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         return Ok(());
     };
     if !BENCHES.iter().any(|(known, _)| *known == name) {
-        return Err(format!("no benchmark {name:?}; --list names those there are").into());
+        return usage(format!("no benchmark {name}; --list names those there are"));
     }
     let dir = args.dir.as_deref().map(scratch_dir).transpose()?;
     let words: Vec<String> = env::args_os().map(|w| w.to_string_lossy().into_owned()).collect();
     let (quick, command) = (args.quick, words.join(" "));
     if name != measure::NAME && (args.age || args.background.is_some()) {
-        return Err("--age and --background are for the benchmark of the reserve".into());
+        return usage("--age and --background are for the benchmark of the reserve");
     }
     if name != vmap::measure::NAME && args.vmap.mode.is_some() {
-        return Err("--mode is for the benchmark vmap".into());
+        return usage("--mode is for the benchmark vmap");
     }
     let sized = [contig::measure::NAME, gpu::measure::NAME].contains(&name);
     if !sized && args.largest.is_some() {
-        return Err("--largest is for the benchmarks of contiguous memory and of a GPU".into());
+        return usage("--largest is for the benchmarks of contiguous memory and of a GPU");
     }
     if name != zpool::measure::NAME && args.tree.is_some() {
-        return Err("--tree is for the benchmark zpool".into());
+        return usage("--tree is for the benchmark zpool");
     }
     let has_files = ![vmap::measure::NAME, gpu::measure::NAME].contains(&name);
     if !has_files && dir.is_some() {
-        return Err("this benchmark has no files".into());
+        return usage("this benchmark has no files");
     }
     interrupt::install()?;
     let report = match name {

@@ -2,6 +2,7 @@
 
 mod explain;
 mod map;
+mod release;
 mod reserve;
 mod status;
 
@@ -28,7 +29,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Say whether LEN could be had now, of which source; if not, why, and what would help
+    /// Say whether one run of LEN could be had now, by which means; if not, what would help
     Explain {
         /// How much, such as 64M or 1G
         #[arg(value_parser = parse)]
@@ -42,10 +43,12 @@ enum Command {
     },
     /// Add LEN to the machine's pool of huge pages, for every program, until the next boot
     Reserve(reserve::Args),
+    /// Give pages of the machine's pool back to the system, as many as are free
+    Release(release::Args),
     /// Draw the machine's physical memory: the runs of its pools, and what lies between (root)
     Map {
-        /// The SVG file
-        file: PathBuf,
+        /// An SVG file to write; without one the map is text, as wide as the terminal
+        file: Option<PathBuf>,
     },
 }
 
@@ -57,6 +60,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
             explain::run(*len, *attempt, certificate.as_deref(), out)
         }
         Command::Reserve(args) => reserve::run(args, out),
-        Command::Map { file } => map::run(file, out),
+        Command::Release(args) => release::run(args, out),
+        Command::Map { file } => map::run(file.as_deref(), out),
     }
 }

@@ -10,6 +10,8 @@ use glebe_bench::whole_file;
 
 use crate::{size, Outcome};
 
+const PICTURE: &str = "demo.svg";
+
 /// Options of `glebe demo`.
 #[derive(clap::Args)]
 pub struct Args {
@@ -18,9 +20,9 @@ pub struct Args {
     /// A small reserve and few requests: some 20 seconds
     #[arg(long)]
     quick: bool,
-    /// Where to write the picture
-    #[arg(long, value_name = "FILE", default_value = "demo.svg")]
-    svg: PathBuf,
+    /// Where to write the picture; demo.svg unless given, if that can be written
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Bytes of the reserve, with K, M or G for powers of 1024
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     size: Option<Bytes>,
@@ -28,6 +30,17 @@ pub struct Args {
 
 /// Runs the demo; an error if anything failed or a check did not hold.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    let svg = args.svg.clone().unwrap_or_else(|| PICTURE.into());
+    let refused = whole_file::check(&svg).err();
+    let svg = match refused {
+        None => Some(svg),
+        // Who named a file wants it; better told now than when the demo is over.
+        Some(error) if args.svg.is_some() => return Err(error.into()),
+        Some(error) => {
+            writeln!(out, "no picture: {error}; --svg FILE names another place")?;
+            None
+        }
+    };
     interrupt::install()?;
     let options = Options { dir: args.dir.clone(), quick: args.quick, size: args.size };
     let demo = Demo::set_up(&options)?;
@@ -35,8 +48,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     out.flush()?;
     let outcome = demo.run()?;
     write!(out, "{outcome}")?;
-    whole_file::write(&args.svg, outcome.svg().as_bytes())?;
-    writeln!(out, "picture   {}", args.svg.display())?;
+    if let Some(svg) = svg {
+        whole_file::write(&svg, outcome.svg().as_bytes())?;
+        writeln!(out, "picture   {}", svg.display())?;
+    }
     match outcome.passed() {
         true => Ok(()),
         false => Err("the demo failed: see the checks".into()),

@@ -76,6 +76,26 @@ enum Command {
 /// What a subcommand ends with; an [`io::Error`] is one of its output.
 type Outcome = Result<(), Box<dyn Error>>;
 
+/// What ends with the exit status of a wrong command line.
+const USAGE: u8 = 2;
+
+/// The command line is wrong, in a way that its definition does not say.
+#[derive(Debug)]
+struct Usage(String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Usage {}
+
+/// A wrong command line, as an outcome.
+fn usage<T>(why: impl Into<String>) -> Result<T, Box<dyn Error>> {
+    Err(Box::new(Usage(why.into())))
+}
+
 fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
     match command {
         Command::Probe(args) => probe::run(args, out),
@@ -94,7 +114,10 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(said) => return other_than_run(&said),
+    };
     let mut out = BufWriter::new(io::stdout().lock());
     let run = || match dispatch(&cli.command, &mut out) {
         Err(error) if error.is::<io::Error>() => Err(error),
@@ -115,12 +138,30 @@ fn main() -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     // What is still buffered met the same error; dropping the buffer would write it once more.
     drop(out.into_parts());
-    if is_closed_pipe(&*error) {
+    failed(&*error)
+}
+
+/// Tells the error, unless it is only that nobody reads any more.
+fn failed(error: &(dyn Error + 'static)) -> ExitCode {
+    if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
     // Standard error may be closed too; then the status alone must do.
     let _ = writeln!(io::stderr(), "glebe: {error}");
-    ExitCode::FAILURE
+    match error.is::<Usage>() {
+        true => ExitCode::from(USAGE),
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Help and version go to standard output, what is wrong with the command line to standard error.
+fn other_than_run(said: &clap::Error) -> ExitCode {
+    let printed = said.print().and_then(|()| io::stdout().flush());
+    match printed {
+        _ if said.use_stderr() => ExitCode::from(USAGE),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
 }
 
 /// Whether the reader has had enough (`| head`), which is no failure of ours.

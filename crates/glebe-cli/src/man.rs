@@ -2,6 +2,8 @@
 //!
 //! Made from the definition of the command line, so that they say what it does.
 
+mod sections;
+
 use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
@@ -34,7 +36,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         let mut text = Vec::new();
         man.render(&mut text)?;
         let text = String::from_utf8(text)?.replace(".SH EXTRA\n", ".SH \"EXIT STATUS\"\n");
-        let path = dir.join(man.get_filename());
+        // An empty line with breaks around it is one break too many for some formatters.
+        let text = text.replace("\n.br\n\n.br\n", "\n.sp\n");
+        let file = man.get_filename();
+        let text = text + &sections::of(file.trim_end_matches(".1"), &command);
+        let path = dir.join(file);
         whole_file::write(&path, text.as_bytes())?;
         writeln!(out, "{}", path.display())?;
     }
@@ -52,4 +58,28 @@ fn man(page: Command) -> Man {
     let release = format!("glebe {}", env!("CARGO_PKG_VERSION"));
     // What stands after the help becomes a section of its own.
     Man::new(page.after_help(EXIT_STATUS)).date(DATE).source(release).manual("User Commands")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn every_example_is_a_command_line_of_its_page() {
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        for page in all(&command) {
+            let name = man(page.clone()).get_filename();
+            let name = name.trim_end_matches(".1");
+            let examples = sections::examples(name);
+            assert!(!examples.is_empty(), "{name}");
+            for (line, _) in examples {
+                let own = line.split(['|', '>']).next().unwrap_or_default();
+                let parsed = Cli::try_parse_from(own.split_whitespace());
+                assert!(parsed.is_ok(), "{line}: {:?}", parsed.err());
+                assert!(own.replace(' ', "-").starts_with(name), "{line} in {name}");
+            }
+        }
+    }
 }

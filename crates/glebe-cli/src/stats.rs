@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use glebe::reserve::served::{self, Form, Served};
 use glebe::reserve::Stats;
@@ -33,10 +34,46 @@ pub struct Args {
     /// List every statistic: name, unit, meaning
     #[arg(long, group = "form")]
     describe: bool,
+    /// Print them again every SECONDS, 2 unless given, until the output is closed or a signal comes
+    #[arg(long, value_name = "SECONDS", value_parser = every, num_args = 0..=1)]
+    #[arg(default_missing_value = "2", conflicts_with_all = ["describe", "openmetrics"])]
+    watch: Option<Duration>,
+}
+
+/// Homes the cursor of a terminal and clears what is below.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Parses the time between two prints.
+fn every(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    Ok(Duration::from_secs_f64(seconds.ok_or("give from 0.1 to 86400 seconds")?))
+}
+
+/// Prints what is served, once or again and again.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    let Some(every) = args.watch else { return once(args, out) };
+    let terminal = io::stdout().is_terminal();
+    for nth in 0_u64.. {
+        match (terminal, args.json || nth == 0) {
+            (true, _) => write!(out, "{CLEAR}")?,
+            (false, true) => {}
+            (false, false) => writeln!(out)?,
+        }
+        match once(args, out) {
+            Err(error) if error.is::<io::Error>() => return Err(error),
+            // Processes come and go.
+            Err(error) if args.json => drop(writeln!(io::stderr(), "glebe: {error}")),
+            Err(error) => writeln!(out, "{error}")?,
+            Ok(()) => {}
+        }
+        out.flush()?;
+        std::thread::sleep(every);
+    }
+    Ok(())
 }
 
 /// Prints what is served; an error if that is nothing, or if anything went wrong on the way.
-pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+fn once(args: &Args, out: &mut dyn Write) -> Outcome {
     if args.describe {
         return Ok(out.write_all(Stats::describe().as_bytes())?);
     }

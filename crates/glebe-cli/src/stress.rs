@@ -8,7 +8,7 @@ use std::time::Duration;
 use glebe_bench::interrupt;
 use glebe_bench::{reserve, volatile};
 
-use crate::Outcome;
+use crate::{usage, Outcome};
 
 /// Options of `glebe stress`.
 #[derive(clap::Args)]
@@ -19,6 +19,9 @@ pub struct Args {
     /// How long
     #[arg(long, value_name = "N", default_value_t = 10)]
     seconds: u64,
+    /// Send each thread N signals a second; half of the time the kernel restarts interrupted calls
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    signal_hz: Option<u32>,
     /// Reserve: count writers even where restartable sequences are to be had
     #[arg(long)]
     counted: bool,
@@ -36,6 +39,8 @@ enum What {
     Reserve,
     /// Marks, writes, reads and forks in a memory cgroup under pressure
     Volatile,
+    /// Pools of compressed objects, of their own and lent by a reserve, with forks
+    Objects,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -46,24 +51,31 @@ enum Engine {
 
 /// Runs the stress; an error if a byte was wrong.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
-    let time = Duration::from_secs(args.seconds);
-    let of_volatile = args.engine.is_some() || args.dir.is_some();
+    let (time, signal_hz) = (Duration::from_secs(args.seconds), args.signal_hz);
+    if args.what != What::Volatile && (args.engine.is_some() || args.dir.is_some()) {
+        return usage("--engine and --dir are for volatile memory");
+    }
+    if args.what != What::Reserve && args.counted {
+        return usage("--counted is for a reserve");
+    }
+    interrupt::install()?;
     match args.what {
-        What::Reserve if of_volatile => Err("--engine and --dir are for volatile memory".into()),
-        What::Volatile if args.counted => Err("--counted is for a reserve".into()),
         What::Reserve => {
-            interrupt::install()?;
-            let options = reserve::stress::Options { time, counted: args.counted };
+            let options = reserve::stress::Options { time, counted: args.counted, signal_hz };
             let outcome = reserve::stress::run(options)?;
             verdict(&outcome, outcome.passed(), out)
         }
+        What::Objects => {
+            let outcome = reserve::objects::run(reserve::objects::Options { time, signal_hz })?;
+            verdict(&outcome, outcome.passed(), out)
+        }
         What::Volatile => {
-            interrupt::install()?;
             let engine = args.engine.map(|engine| match engine {
                 Engine::Scan => volatile::Which::Scan,
                 Engine::Tag => volatile::Which::Tag,
             });
-            let options = volatile::stress::Options { time, engine, dir: args.dir.clone() };
+            let dir = args.dir.clone();
+            let options = volatile::stress::Options { time, engine, dir, signal_hz };
             match volatile::stress::run(&options) {
                 Err(why) if why.is_skip() => Ok(writeln!(out, "skipped: {why}")?),
                 Err(error) => Err(error.into()),

@@ -9,7 +9,7 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{ClassStats, Rules, SizeClass, Table};
 
-use crate::{size, Outcome};
+use crate::{size, usage, Outcome};
 
 /// Options of `glebe zpool`.
 #[derive(clap::Args)]
@@ -45,9 +45,10 @@ enum What {
 
 /// Prints what was asked for.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
-    let page = args.page.unwrap_or(page_size().bytes());
-    let page = PageSize::new(page.get())
-        .ok_or_else(|| format!("pages of {} B; a page is a power of two", page.get()))?;
+    let bytes = args.page.unwrap_or(page_size().bytes());
+    let Some(page) = PageSize::new(bytes.get()) else {
+        return usage(format!("pages of {} B; a page is a power of two", bytes.get()));
+    };
     let usual = Rules::of_page(page);
     let rules = Rules {
         step: args.step.unwrap_or(usual.step),
@@ -57,9 +58,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         page,
     };
     match args.what {
-        What::Classes => write_classes(&Table::by_rules(&rules)?, args.short, out)?,
+        What::Classes => match Table::by_rules(&rules) {
+            Ok(table) => Ok(write_classes(&table, args.short, out)?),
+            // The rules are the command line's.
+            Err(error) => usage(error.to_string()),
+        },
     }
-    Ok(())
 }
 
 fn write_classes(table: &Table, short: bool, out: &mut dyn Write) -> io::Result<()> {

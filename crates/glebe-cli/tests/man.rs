@@ -75,6 +75,10 @@ fn every_subcommand_has_a_page_and_those_kept_are_in_step() {
     );
     for (name, text) in &made {
         assert!(kept[name] == *text, "man/{name} is out of step; `make man` brings it back");
+        let files = ["glebe.1", "glebe-contig-reserve.1", "glebe-stats.1", "glebe-demo.1"];
+        assert!(!files.contains(&name.as_str()) || text.contains(".SH FILES\n"), "{name}");
+        assert!(text.contains(".SH EXAMPLES\n"), "{name} has no examples");
+        assert!(text.contains(".SH \"SEE ALSO\"\n") && text.contains("(1)"), "{name}");
         for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "\"EXIT STATUS\""] {
             assert!(text.contains(&format!(".SH {section}\n")), "{name} has no {section}");
         }
@@ -110,7 +114,11 @@ fn complaints(page: &Path) -> String {
 
 #[test]
 fn formatters_find_nothing_wrong_with_a_page_and_something_with_a_broken_one() {
-    let tools = [has("groff", &["--version"]), has("man", &["--version"]), has("mandoc", &["-V"])];
+    let tools = [
+        has("groff", &["--version"]),
+        has("man", &["--version"]),
+        has("mandoc", &["-Tlint", "-Wfatal", "/dev/null"]),
+    ];
     if !tools.contains(&true) {
         return;
     }

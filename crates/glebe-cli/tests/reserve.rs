@@ -18,6 +18,18 @@ fn a_second_of_stress_finds_nothing_wrong_in_either_way_of_keeping_writers_out()
 }
 
 #[test]
+fn a_second_of_stress_of_objects_and_of_a_reserve_holds_under_signals() {
+    for what in ["objects", "reserve"] {
+        let output = glebe(&["stress", what, "--seconds", "1", "--signal-hz", "1000"]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && !text.contains("WRONG"), "{output:?}");
+        let signals =
+            text.lines().find_map(|line| line.strip_prefix("signals")?.trim().parse().ok());
+        assert!(signals.is_some_and(|came: u64| came > 100), "{text}");
+    }
+}
+
+#[test]
 fn benchmarks_are_listed_and_others_refused() {
     let list = glebe(&["bench", "--list"]);
     assert!(list.status.success() && list.stdout.starts_with(b"reserve  "), "{list:?}");

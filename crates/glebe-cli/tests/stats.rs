@@ -7,12 +7,12 @@ mod reachable;
 mod scratch;
 
 use std::fs::{self, Permissions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use glebe::contig::{Contig, Source};
 use glebe::reserve::{Request, Reserve, Stats};
@@ -187,4 +187,27 @@ fn every_statistic_is_described() {
     names.sort_unstable();
     expected.sort_unstable();
     assert_eq!(names, expected);
+}
+
+#[test]
+fn a_watch_prints_again_what_it_found_and_ends_with_its_reader() {
+    let scratch = Scratch::new("watch");
+    let reserve = reserve();
+    reserve.serve_stats_in(&scratch.0).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    command.args(["stats", "--watch", "0.1", "--dir"]).arg(&scratch.0);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let header = lines.next().unwrap().unwrap();
+    assert!(lines.any(|line| line.unwrap() == header), "the same process once more");
+    drop(lines);
+    assert!(child.wait().unwrap().success(), "a closed pipe is no failure");
+    let none = Scratch::new("watch-none");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    command.args(["stats", "--json", "--watch", "0.1", "--dir"]).arg(&none.0);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(child.stderr.take().unwrap()).lines().next().unwrap().unwrap();
+    assert!(said.contains("serves statistics"), "{said}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

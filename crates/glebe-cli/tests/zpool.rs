@@ -91,7 +91,7 @@ fn what_makes_no_table_is_refused_with_value_and_limit() {
     for (args, value, limit) in refused {
         let output = glebe(&[&["classes"], &args[..]].concat());
         let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(output.stdout.is_empty(), "{args:?}");
         assert!(text.contains(value) && text.contains(limit), "{args:?}: {text}");
     }

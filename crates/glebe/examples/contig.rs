@@ -1,6 +1,8 @@
 //! A buffer for a device without an IOMMU: contiguous memory, and the list of transfers that
 //! reaches all of it, each with the frame it begins in.
 
+use std::io::Write;
+
 use glebe::contig::{Contig, Proof};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
@@ -9,11 +11,18 @@ use glebe::units::Bytes;
 const TRANSFER_MAX: Bytes = Bytes::mib(4);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut out = std::io::stdout();
     let buffer = Contig::options().prefer_run(Bytes::mib(8)).map(Bytes::mib(16))?;
-    println!("{} of {}, held by {}", buffer.len(), buffer.source(), buffer.held_by().as_str());
-    println!("{} runs, {}", buffer.runs().len(), buffer.proof());
+    writeln!(
+        out,
+        "{} of {}, held by {}",
+        buffer.len(),
+        buffer.source(),
+        buffer.held_by().as_str()
+    )?;
+    writeln!(out, "{} runs, {}", buffer.runs().len(), buffer.proof())?;
     for reason in buffer.why_not_better() {
-        println!("not better: {reason}");
+        writeln!(out, "not better: {reason}")?;
     }
 
     // One transfer ends where the run does, or where the device can take no more.
@@ -23,16 +32,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let contiguous = place.map_or(page_size().bytes(), |place| place.contiguous);
         let len = contiguous.min(TRANSFER_MAX).min(buffer.len() - at);
         if let Some(frame) = place.and_then(|place| place.pfn) {
-            println!("transfer {transfers}: {len} from frame {frame}");
+            writeln!(out, "transfer {transfers}: {len} from frame {frame}")?;
         }
         (at, transfers) = (at + len, transfers + 1);
     }
     if buffer.proof() != Proof::Frames {
-        println!("{transfers} transfers; frames are seen with CAP_SYS_ADMIN only");
+        writeln!(out, "{transfers} transfers; frames are seen with CAP_SYS_ADMIN only")?;
     }
 
     // Before each use that matters: is everything where the list says?
     let moved = buffer.verify()?;
-    println!("{} runs were moved since", moved.len());
+    writeln!(out, "{} runs were moved since", moved.len())?;
     Ok(())
 }

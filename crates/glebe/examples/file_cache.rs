@@ -4,7 +4,7 @@
 //! The key of a page is its file's device and inode, and its index in the file.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
@@ -53,6 +53,7 @@ impl CachedFile {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut out = io::stdout();
     let reserve = Reserve::builder().map(Bytes::mib(64))?;
     let path = std::env::current_exe()?;
     let cached = CachedFile::open(&path, &reserve)?;
@@ -66,7 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for index in 0..pages {
             hits += u64::from(cached.read(index, &mut page)?);
         }
-        println!("{round}: {hits} of {pages} pages from the cache");
+        writeln!(out, "{round}: {hits} of {pages} pages from the cache")?;
         let expected = if round == "second" { pages } else { 0 };
         if hits.abs_diff(expected) > pages / 100 {
             return Err(format!("expected {expected} hits").into());

@@ -1,14 +1,17 @@
 //! A promise: memory set aside for a device, lent to a cache until the device needs it.
 
+use std::io::Write;
+
 use glebe::reserve::Reserve;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut out = std::io::stdout();
     let reserve = Reserve::builder().map(Bytes::mib(64))?;
     let run = reserve.largest_run()?;
     let promise = reserve.promise(Pages::new((run.get() / 2).max(1)), Pages::new(1))?;
-    println!("promised {} of {} pages", promise.pages().get(), run.get());
+    writeln!(out, "promised {} of {} pages", promise.pages().get(), run.get())?;
 
     // The cache fills everything, the promised run too.
     let pool = reserve.page_cache().pool("example")?;
@@ -16,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for index in 0..reserve.len().get() {
         pool.put(1, index, &page)?;
     }
-    println!("{} pages lent to the cache", reserve.stats().live.get());
+    writeln!(out, "{} pages lent to the cache", reserve.stats().live.get())?;
 
     // Others take all they can get: not the promised run.
     let mut others = Vec::new();
@@ -24,12 +27,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         others.push(block);
     }
     let block = promise.take()?;
-    println!(
+    writeln!(
+        out,
         "taken: {} pages at {}, {:?}",
         block.pages().get(),
         block.extent(),
         block.contiguity()
-    );
+    )?;
     if others.iter().any(|other| other.extent().overlaps(block.extent())) {
         return Err("the promised run was given to somebody else".into());
     }

@@ -1,14 +1,17 @@
 //! A reserve in 30 lines: fill it with cache, then take contiguous memory out of it.
 
+use std::io::Write;
+
 use glebe::reserve::{Request, Reserve};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut out = std::io::stdout();
     let reserve = Reserve::builder().map(Bytes::mib(64))?;
-    println!("{} from {:?}", reserve.contig().len(), reserve.contig().source());
+    writeln!(out, "{} from {}", reserve.contig().len(), reserve.contig().source())?;
     for why in reserve.contig().why_not_better() {
-        println!("  {why}");
+        writeln!(out, "  {why}")?;
     }
 
     let pool = reserve.page_cache().pool("example")?;
@@ -21,11 +24,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pages = Pages::new(8000);
     let mut block = reserve.alloc_with(Request::new(pages).any())?;
     block.bytes_mut()?.fill(0xa5);
-    println!("{} pages, contiguous: {:?}", block.pages().get(), block.contiguity());
+    writeln!(out, "{} pages, contiguous: {}", block.pages().get(), block.contiguity())?;
 
     let mut buf = page.clone();
     let hits = (0..reserve.len().get()).filter(|i| pool.get(1, *i, &mut buf).unwrap_or(false));
-    println!("{} of {} pages are still cached", hits.count(), reserve.len().get());
+    writeln!(out, "{} of {} pages are still cached", hits.count(), reserve.len().get())?;
     drop(block);
     print!("{}", reserve.stats());
     Ok(())

@@ -2,6 +2,8 @@
 //! ends, not by returning memory but by marking it. The next request finds most of its pages
 //! there still, without a fault; in between the kernel may have any of them.
 
+use std::io::Write;
+
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Priority, Region};
 
@@ -79,6 +81,7 @@ fn serve(arena: &mut Arena, text: &str, copies: u32) -> Outcome<Bytes> {
 }
 
 fn main() -> Outcome<()> {
+    let mut out = std::io::stdout();
     let text = include_str!("../../../docs/kernel.md");
     let mut arena = Arena::new(Bytes::mib(8))?;
     let mut most = Bytes::ZERO;
@@ -92,8 +95,8 @@ fn main() -> Outcome<()> {
     }
     let stats = arena.region.stats();
     stats.check()?;
-    println!("{REQUESTS} requests, at most {most} each, engine {}", arena.region.engine());
-    println!("pages found again {}, lost {}", stats.rescued, arena.lost);
+    writeln!(out, "{REQUESTS} requests, at most {most} each, engine {}", arena.region.engine())?;
+    writeln!(out, "pages found again {}, lost {}", stats.rescued, arena.lost)?;
     assert!(arena.lost > Pages::ZERO, "what was dropped is told");
     assert!(stats.rescued > stats.purged, "most of the memory was there again");
     Ok(())

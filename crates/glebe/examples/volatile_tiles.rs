@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -125,6 +125,7 @@ fn files_below(dir: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
 }
 
 fn main() -> Outcome<()> {
+    let mut out = io::stdout();
     let dir = std::env::args_os()
         .nth(1)
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), PathBuf::from);
@@ -142,7 +143,13 @@ fn main() -> Outcome<()> {
         return Err(format!("no files below {}", dir.display()).into());
     }
     let pages = keys.len() as u64 * TILE.get();
-    println!("{} tiles below {}, engine {}", keys.len(), dir.display(), tiles.region.engine());
+    writeln!(
+        out,
+        "{} tiles below {}, engine {}",
+        keys.len(),
+        dir.display(),
+        tiles.region.engine()
+    )?;
 
     let mut pixels = vec![0; tile_bytes(0).end.as_usize()];
     for round in ["first", "second", "after a quarter was dropped"] {
@@ -150,7 +157,7 @@ fn main() -> Outcome<()> {
         if round.starts_with("after") {
             let quarter = tile_bytes((keys.len() as u64).div_ceil(4) - 1).end;
             dropped = tiles.region.drop_now(Bytes::ZERO..quarter)?;
-            println!("dropped {dropped}, as the kernel does when memory is short");
+            writeln!(out, "dropped {dropped}, as the kernel does when memory is short")?;
         }
         let mut made = 0;
         for &key in &keys {
@@ -163,7 +170,7 @@ fn main() -> Outcome<()> {
                 }
             }
         }
-        println!("{round}: {made} of {pages} pages made");
+        writeln!(out, "{round}: {made} of {pages} pages made")?;
         let of_dropped = dropped.pages_down(page_size()).get();
         match round {
             "first" if made != pages => {
@@ -177,6 +184,6 @@ fn main() -> Outcome<()> {
         }
     }
     let stats = tiles.region.stats();
-    println!("{stats}");
+    writeln!(out, "{stats}")?;
     Ok(())
 }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -149,7 +149,7 @@ fn main() -> Outcome<()> {
     }
     let stats = cache.pool.stats();
     stats.check()?;
-    let ratio = report(&cache, &stats, total, limit);
+    let ratio = report(&cache, &stats, total, limit)?;
     if total.get() >= limit.get() * READ_PER_LIMIT {
         let share = cache.hits as f64 / (cache.hits + cache.misses) as f64;
         assert!(stats.evicted > 0, "not everything has room");
@@ -160,17 +160,19 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-fn report(cache: &Cache, stats: &Stats, total: Bytes, limit: Bytes) -> f64 {
+fn report(cache: &Cache, stats: &Stats, total: Bytes, limit: Bytes) -> io::Result<f64> {
+    let mut out = io::stdout();
     let reads = cache.hits + cache.misses;
     let ratio = cache.useful() as f64 / stats.held_bytes as f64;
-    println!("files of {total}, a cache of {limit}");
-    println!("hits: {:.1} % of {reads} reads", 100.0 * cache.hits as f64 / reads as f64);
-    println!("evicted: {} of {} pages that were inserted", stats.evicted, stats.inserted);
-    println!("bytes of files for each byte held: {ratio:.2}");
-    println!(
+    writeln!(out, "files of {total}, a cache of {limit}")?;
+    writeln!(out, "hits: {:.1} % of {reads} reads", 100.0 * cache.hits as f64 / reads as f64)?;
+    writeln!(out, "evicted: {} of {} pages that were inserted", stats.evicted, stats.inserted)?;
+    writeln!(out, "bytes of files for each byte held: {ratio:.2}")?;
+    writeln!(
+        out,
         "held beyond what is stored: {:.1} %, {:.1} % without metadata",
         100.0 * stats.overhead(),
         100.0 * stats.overhead_of_pages()
-    );
-    ratio
+    )?;
+    Ok(ratio)
 }

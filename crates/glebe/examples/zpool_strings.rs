@@ -5,6 +5,7 @@
 use std::collections::hash_map::{DefaultHasher, Entry, HashMap};
 use std::fs;
 use std::hash::{Hash, Hasher};
+use std::io::Write;
 use std::time::Instant;
 
 use glebe::sys::page_size;
@@ -98,9 +99,11 @@ fn resident() -> Outcome<u64> {
 }
 
 fn report(when: &str, strings: &Strings) -> Outcome<u64> {
+    let mut out = std::io::stdout();
     let (stats, resident) = (strings.pool.stats(), resident()?);
     stats.check()?;
-    println!(
+    writeln!(
+        out,
         "{when}: {} strings of {} in {}, {:.1} % beyond them, {:.1} % without metadata; \
          resident {}",
         stats.objects,
@@ -109,11 +112,12 @@ fn report(when: &str, strings: &Strings) -> Outcome<u64> {
         100.0 * stats.overhead(),
         100.0 * stats.overhead_of_pages(),
         Bytes::new(resident),
-    );
+    )?;
     Ok(resident)
 }
 
 fn main() -> Outcome<()> {
+    let mut out = std::io::stdout();
     let mut strings = Strings::new()?;
     let mut handles = Vec::with_capacity(STRINGS as usize);
     for nth in 0..STRINGS {
@@ -140,7 +144,7 @@ fn main() -> Outcome<()> {
 
     let (freeable, start) = (strings.pool.freeable(), Instant::now());
     let done = strings.pool.compact(Budget::All)?;
-    println!("{} strings moved, {} freed in {:.1?}", done.moved, done.freed, start.elapsed());
+    writeln!(out, "{} strings moved, {} freed in {:.1?}", done.moved, done.freed, start.elapsed())?;
     let after = report("compacted", &strings)?;
 
     // Size classes that fitted the full pool better are emptied too, and are not in the estimate.

@@ -184,7 +184,9 @@ impl PageSize {
 impl fmt::Display for Bytes {
     /// Binary units where they divide evenly or the amount is large: `2 MiB`, `1.5 GiB`, `512 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (shift, name) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        for (shift, name) in
+            [(60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")]
+        {
             let unit = 1u64 << shift;
             if self.0 >= unit {
                 return if self.0 % unit == 0 {
@@ -229,5 +231,7 @@ mod tests {
         assert_eq!(Bytes::mib(2).to_string(), "2 MiB");
         assert_eq!(Bytes::mib(1536).to_string(), "1.5 GiB");
         assert_eq!(Bytes::new(100).to_string(), "100 B");
+        assert_eq!(Bytes::new(1 << 63).to_string(), "8 EiB");
+        assert_eq!(Bytes::new(u64::MAX).to_string(), "16.0 EiB");
     }
 }

@@ -52,7 +52,7 @@ fn fork(shared: &Shared, rest: bool, counts: &mut Counts) {
                 counts.error("a forked child", "a call failed");
             }
         }
-        Ok(end) => counts.error("a forked child", format!("{end:?}")),
+        Ok(end) => counts.error("a forked child", end),
         Err(e) => counts.error("fork", e),
     }
 }

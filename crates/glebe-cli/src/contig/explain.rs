@@ -1,19 +1,25 @@
-//! `glebe contig explain`: what could be had now, why not, and what would help.
+//! `glebe contig explain`: whether one run could be had now, what each source could give, and what
+//! would help.
 
 use std::io::Write;
 use std::path::Path;
 
-use glebe::contig::{explain, Contig, Verdict};
+use glebe::contig::{explain, explain_run, Contig, Verdict};
 use glebe::sys::page_size;
 use glebe::sys::pagemap::frames_visible;
 use glebe::units::Bytes;
 
 use crate::Outcome;
 
-/// Prints the outlook, and with `attempt` what came.
+/// Prints the answer and the outlook of each source, and with `attempt` what came.
 pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) -> Outcome {
-    let all = explain(len)?;
-    for outlook in &all {
+    let run = explain_run(len)?;
+    writeln!(out, "one run of {len}: {}", run.verdict.map_or("unknown", Verdict::as_str))?;
+    for line in std::iter::once(&run.why).chain(&run.helps) {
+        writeln!(out, "    {line}")?;
+    }
+    writeln!(out, "\n{len} in as many runs as it takes")?;
+    for outlook in &explain(len)? {
         writeln!(out, "{}: {}", outlook.source, outlook.verdict.as_str())?;
         writeln!(out, "    {}", outlook.why)?;
         for help in &outlook.helps {
@@ -26,9 +32,9 @@ pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) 
         writeln!(out, "{hidden}")?;
     }
     if !attempt {
-        return match all.iter().any(|outlook| outlook.verdict != Verdict::No) {
-            true => Ok(()),
-            false => Err(format!("{len} cannot be had now").into()),
+        return match run.verdict {
+            Some(Verdict::No) => Err(format!("one run of {len} cannot be had now").into()),
+            _ => Ok(()),
         };
     }
     let memory = Contig::options().prefer_run(len).map(len)?;

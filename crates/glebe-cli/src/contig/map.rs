@@ -1,4 +1,4 @@
-//! `glebe contig map`: a picture of physical memory.
+//! `glebe contig map`: a picture of physical memory, as text or in a file.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,14 +6,15 @@ use std::path::Path;
 use glebe::sys::kpage::{pool_runs, uses, Use};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
-use glebe_bench::svg::{frames, FrameMap};
+use glebe_bench::svg::{frames, frames_text, FrameMap};
+use glebe_bench::terminal;
 use glebe_bench::whole_file;
 
 use super::status::block;
 use crate::Outcome;
 
 /// Draws it.
-pub fn run(file: &Path, out: &mut dyn Write) -> Outcome {
+pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     let (page, size) = (page_size(), block());
     let pages = size.bytes().pages_down(page);
     let uses = uses(pages)?;
@@ -27,6 +28,9 @@ pub fn run(file: &Path, out: &mut dyn Write) -> Outcome {
         subtitle: format!("{told}. In a virtual machine the frames are the guest's."),
         block: size.bytes(),
         uses,
+    };
+    let Some(file) = file else {
+        return Ok(out.write_all(frames_text(&map, terminal::columns()).as_bytes())?);
     };
     whole_file::write(file, frames(&map).as_bytes())?;
     writeln!(out, "{told}: {}", file.display())?;

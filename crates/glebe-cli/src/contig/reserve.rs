@@ -1,5 +1,6 @@
 //! `glebe contig reserve`: the machine's pool grown now, or what grows it at boot.
 
+use std::error::Error;
 use std::io::Write;
 
 use glebe::contig::{boot_parameter, grow_pool, Growth};
@@ -8,7 +9,7 @@ use glebe::units::{Bytes, PageSize};
 
 use super::status::block;
 use crate::size::parse;
-use crate::Outcome;
+use crate::{usage, Outcome};
 
 /// Options of `glebe contig reserve`.
 #[derive(clap::Args)]
@@ -29,12 +30,7 @@ pub struct Args {
 
 /// Grows the pool and prints what was written.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
-    let size = match args.page {
-        None => block(),
-        Some(bytes) => {
-            PageSize::new(bytes.get()).ok_or_else(|| format!("{bytes} is no power of two"))?
-        }
-    };
+    let size = page_of(args.page)?;
     let pages = args.len.pages_up(size).get();
     if args.at_boot {
         return at_boot(size, pages, out);
@@ -54,6 +50,15 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// The page size that was named; the smallest of a pool if none was.
+pub fn page_of(named: Option<Bytes>) -> Result<PageSize, Box<dyn Error>> {
+    match named.map(|bytes| (bytes, PageSize::new(bytes.get()))) {
+        None => Ok(block()),
+        Some((_, Some(size))) => Ok(size),
+        Some((bytes, None)) => usage(format!("--page {bytes}: that is no power of two")),
+    }
 }
 
 fn at_boot(size: PageSize, pages: u64, out: &mut dyn Write) -> Outcome {

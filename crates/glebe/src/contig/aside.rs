@@ -1,4 +1,4 @@
-//! [`grow_pool`] and [`shrink_pool`]: pages of the machine's pool that everybody may have, for good.
+//! [`grow_pool`]: pages of the machine's pool that everybody may have, for good.
 //!
 //! They lie idle in the pool until somebody takes them, and nothing ties them to a process. Memory
 //! for the caller's own use is better had by [`Contig::map`](super::Contig::map), which ends with
@@ -81,26 +81,6 @@ fn grow_in(place: &Place, size: PageSize, pages: u64, dry_run: bool) -> Result<G
     Ok(growth)
 }
 
-/// Takes up to `pages` of `size` off the machine's pool; how many. Those that are in use leave it
-/// when they are freed.
-///
-/// # Errors
-/// [`Error::NoSuchSize`], [`Error::PoolFixed`]; what the kernel refuses.
-pub fn shrink_pool(size: PageSize, pages: u64) -> Result<u64, Error> {
-    shrink_in(&Place::machine(), size, pages)
-}
-
-fn shrink_in(place: &Place, size: PageSize, pages: u64) -> Result<u64, Error> {
-    let pool = pool_of(place, size)?;
-    if !pool.is_writable() {
-        return Err(Error::PoolFixed { size: size.bytes() });
-    }
-    let _lock = PoolLock::of(place, PoolLock::PATIENCE)?;
-    let persistent = pool.counts()?.persistent();
-    pool.set_persistent(persistent.saturating_sub(pages))?;
-    Ok(pages.min(persistent))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,11 +106,6 @@ mod tests {
         assert_eq!((dry.before, dry.write.1, total().trim()), (7, 10, "7"));
         let grown = grow_in(&place, size, 3, false).unwrap();
         assert_eq!((grown.before, grown.added, total().trim()), (7, 3, "10"));
-        fs::write(dir.join("nr_hugepages"), "12").unwrap(); // somebody else adds two
-        assert_eq!(shrink_in(&place, size, 3).unwrap(), 3);
-        assert_eq!(total().trim(), "9");
-        assert_eq!(shrink_in(&place, size, u64::MAX).unwrap(), 9);
-        assert_eq!(total().trim(), "0");
         fs::write(dir.join("surplus_hugepages"), "4").unwrap();
         fs::write(dir.join("nr_hugepages"), "6").unwrap();
         let grown = grow_in(&place, size, 3, true).unwrap();
@@ -139,6 +114,9 @@ mod tests {
         fs::write(dir.join("nr_hugepages"), "10").unwrap();
         let none = PageSize::new(1 << 30).unwrap();
         assert!(matches!(grow_in(&place, none, 1, false), Err(Error::NoSuchSize { .. })));
+        let listed = vec![size, none];
+        let said = Error::NoSuchSize { size: none, listed }.to_string();
+        assert_eq!(said, "no hugetlb pages of 1 GiB; sizes of this machine: 2 MiB, 1 GiB");
         let too_much = grow_in(&place, size, 1 << 40, false);
         assert!(matches!(too_much, Err(Error::TooLarge { .. })), "{too_much:?}");
         assert_eq!(total().trim(), "10");

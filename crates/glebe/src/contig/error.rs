@@ -49,7 +49,11 @@ pub enum Error {
         how_to: String,
     },
     /// The machine has no hugetlb pool of this size.
-    #[error("no hugetlb pages of {}; sizes of this machine: {listed:?}", size.bytes())]
+    #[error(
+        "no hugetlb pages of {}; sizes of this machine: {}",
+        size.bytes(),
+        list(listed.iter().map(|size| size.bytes()))
+    )]
     NoSuchSize {
         /// The size asked for.
         size: PageSize,
@@ -123,7 +127,10 @@ pub enum Error {
         mode: String,
     },
     /// A dma-heap was asked for by no path.
-    #[error("no dma-heap named; those of this machine: {heaps:?}")]
+    #[error(
+        "no dma-heap named; those of this machine: {}",
+        list(heaps.iter().map(|heap| heap.display()))
+    )]
     NoHeap {
         /// The heaps there are.
         heaps: Vec<PathBuf>,
@@ -153,4 +160,13 @@ pub enum Error {
 
 fn shown(nodes: &[Node]) -> String {
     nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Things side by side; "none" if there are none.
+fn list(things: impl Iterator<Item = impl std::fmt::Display>) -> String {
+    let words: Vec<String> = things.map(|thing| thing.to_string()).collect();
+    if words.is_empty() {
+        return "none".to_owned();
+    }
+    words.join(", ")
 }

@@ -6,7 +6,7 @@
 //!
 //! let memory = Contig::options().map(Bytes::mib(4))?;
 //! memory.mapping().write(Bytes::ZERO, b"here");
-//! println!("{:?}, longest run {}", memory.source(), memory.longest_run());
+//! println!("{}, longest run {}", memory.source(), memory.longest_run());
 //! for reason in memory.why_not_better() {
 //!     println!("{reason}");
 //! }
@@ -44,12 +44,14 @@ mod error;
 mod hint;
 mod hold;
 mod hugetlb;
+mod longest;
 mod machine;
 mod options;
 mod order;
 mod ordinary;
 mod pool;
 mod populate;
+mod release;
 mod runs;
 mod standing;
 mod window;
@@ -64,14 +66,16 @@ use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages, Pfn};
 
 pub use crate::sys::numa::Node;
-pub use aside::{grow_pool, shrink_pool, Growth};
+pub use aside::{grow_pool, Growth};
 pub use certificate::Certificate;
 pub use error::Error;
 pub use hint::{hint, Hint};
 pub use hold::HeldBy;
+pub use longest::{explain_run, RunOutlook};
 pub use machine::{boot_parameter, explain, Outlook, Verdict};
 pub use options::{Options, Plan, Progress, SourceChoice};
 pub use pool::PoolLock;
+pub use release::{release_from_pool, Release};
 pub use standing::{Compaction, Piece, StandingPool, Window};
 
 /// Where memory comes from, best first.

@@ -1,5 +1,7 @@
 //! What first class holds: blocks, and promises of blocks. Their ends give back what they hold.
 
+use std::fmt;
+
 use super::error::Error;
 use super::shared::Shared;
 use super::Inner;
@@ -17,6 +19,16 @@ pub enum Contiguity {
     WithinGrain(Pages),
     /// In virtual addresses only.
     VirtualOnly,
+}
+
+impl fmt::Display for Contiguity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proved => f.write_str("proved"),
+            Self::WithinGrain(pages) => write!(f, "within {pages}"),
+            Self::VirtualOnly => f.write_str("in virtual addresses only"),
+        }
+    }
 }
 
 /// A first-class block: the caller's alone until it is dropped, then back with the tenants.

@@ -43,6 +43,7 @@ mod tenant;
 mod virtual_block;
 mod zero_ahead;
 
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -86,6 +87,15 @@ pub enum Writers {
     /// By counting the copies in each granule: first class takes another run, or waits for a copy
     /// to end where there is none.
     Counted,
+}
+
+impl fmt::Display for Writers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Restartable => "restartable",
+            Self::Counted => "counted",
+        })
+    }
 }
 
 /// What every call touches, beside the tables.

@@ -9,6 +9,7 @@
 //! Advice changes or removes the memory of whoever owns the range, so [`advise`] is unsafe.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -47,6 +48,26 @@ pub enum Advice {
     Collapse,
     /// Reclaim the pages now.
     PageOut,
+}
+
+impl fmt::Display for Advice {
+    /// As madvise(2) names it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Advice::HugePage => "MADV_HUGEPAGE",
+            Advice::DontFork => "MADV_DONTFORK",
+            Advice::WipeOnFork => "MADV_WIPEONFORK",
+            Advice::DontDump => "MADV_DONTDUMP",
+            Advice::PopulateWrite => "MADV_POPULATE_WRITE",
+            Advice::DontNeed => "MADV_DONTNEED",
+            Advice::DontNeedLocked => "MADV_DONTNEED_LOCKED",
+            Advice::Free => "MADV_FREE",
+            Advice::PopulateRead => "MADV_POPULATE_READ",
+            Advice::NoHugePage => "MADV_NOHUGEPAGE",
+            Advice::Collapse => "MADV_COLLAPSE",
+            Advice::PageOut => "MADV_PAGEOUT",
+        })
+    }
 }
 
 impl Advice {
@@ -95,7 +116,7 @@ pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsEr
 
 #[cold]
 fn refused(addr: usize, len: Bytes, advice: Advice, source: io::Error) -> OsError {
-    OsError::new("madvise", format!("{addr:#x}, {len}, {advice:?}"), source)
+    OsError::new("madvise", format!("{addr:#x}, {len}, {advice}"), source)
 }
 
 /// Drops the pages of a range, locked ones too.
@@ -283,6 +304,13 @@ mod tests {
         for (bytes, expected) in [(0, 0), (2, 0), (3, 1), (4, 2), (7, 2), (8, 3)] {
             assert_eq!(whole(&ranges, bytes), expected, "{bytes} bytes");
         }
+    }
+
+    #[test]
+    fn a_refusal_names_the_advice_as_the_manual_does() {
+        let source = io::Error::from_raw_os_error(libc::EINVAL);
+        let said = refused(0x1000, Bytes::mib(2), Advice::DontNeed, source).to_string();
+        assert!(said.starts_with("madvise(0x1000, 2 MiB, MADV_DONTNEED): "), "{said}");
     }
 
     #[test]

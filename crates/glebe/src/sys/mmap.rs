@@ -8,6 +8,7 @@
 //! an `unsafe fn`.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::io;
 use std::ptr;
 
@@ -30,6 +31,16 @@ pub enum Backing {
     Hugetlb(PageSize),
 }
 
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Backing::Ordinary => f.write_str("ordinary memory"),
+            Backing::Addresses => f.write_str("addresses alone"),
+            Backing::Hugetlb(size) => write!(f, "huge pages of {}", size.bytes()),
+        }
+    }
+}
+
 /// Maps `len` bytes, readable, writable, private and anonymous; returns the address.
 ///
 /// # Errors
@@ -49,7 +60,7 @@ pub fn map(len: Bytes, backing: Backing) -> Result<usize, OsError> {
         Backing::Addresses => libc::PROT_NONE,
         _ => libc::PROT_READ | libc::PROT_WRITE,
     };
-    let refused = |source| refused("mmap", format!("{len}, {backing:?}"), source);
+    let refused = |source| refused("mmap", format!("{len}, {backing}"), source);
     let bytes = usize::try_from(len.get())
         .map_err(|_| refused(io::Error::from_raw_os_error(libc::ENOMEM)))?;
     unmap_left();

@@ -9,6 +9,7 @@
 //! mapping is for its owner alone, and unsafe.
 #![allow(unsafe_code)]
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -168,6 +169,15 @@ pub struct Protection {
     pub execute: bool,
 }
 
+impl fmt::Display for Protection {
+    /// As in a line of `/proc/PID/maps`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letters = [(self.read, 'r'), (self.write, 'w'), (self.execute, 'x')];
+        let shown = letters.map(|(is, letter)| if is { letter } else { '-' });
+        f.write_str(&String::from_iter(shown))
+    }
+}
+
 impl Protection {
     /// That of the bits `PROT_*`; `None` where one of them is no other.
     #[must_use]
@@ -235,7 +245,7 @@ pub unsafe fn protect(addr: usize, len: Bytes, to: Protection) -> Result<(), OsE
     let bits = [(to.read, libc::PROT_READ), (to.write, libc::PROT_WRITE)];
     let bits = bits.into_iter().chain([(to.execute, libc::PROT_EXEC)]);
     let protection = bits.filter(|(is, _)| *is).fold(libc::PROT_NONE, |all, (_, bit)| all | bit);
-    let refused = |source| OsError::new("mprotect", format!("{addr:#x}, {len}, {to:?}"), source);
+    let refused = |source| OsError::new("mprotect", format!("{addr:#x}, {len}, {to}"), source);
     point("mprotect").map_err(refused)?;
     let at = ptr::with_exposed_provenance_mut(addr);
     // SAFETY: passed on to the caller.

@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use glebe::contig::{grow_pool, shrink_pool, Contig, Error, Growth, Source, StandingPool};
+use glebe::contig::{grow_pool, Contig, Error, Growth, PoolLock, Source, StandingPool};
 use glebe::sys::hugetlb::Pool;
 use glebe::units::{Bytes, PageSize, Pages};
 
@@ -50,7 +50,9 @@ fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
             refused.extend(StandingPool::new(options, Bytes::mib(16)).err());
             match grow_pool(pool.size(), 2 * BEYOND, false) {
                 Ok(Growth { added, absorbed, .. }) => {
-                    shrink_pool(pool.size(), added + absorbed).unwrap();
+                    let _lock = PoolLock::acquire().unwrap();
+                    let persistent = pool.counts().unwrap().persistent();
+                    pool.set_persistent(persistent.saturating_sub(added + absorbed)).unwrap();
                 }
                 Err(error) => refused.push(error),
             }

@@ -7,7 +7,8 @@ use std::env;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use glebe::contig::{grow_pool, shrink_pool, PoolLock, Source};
+use glebe::contig::{grow_pool, PoolLock, Source};
+use glebe::sys::hugetlb::Pool;
 
 const MARK: &str = "GLEBE_FAULTS_FOREIGN_PAGES";
 const SET_ASIDE: &str = "set aside: ";
@@ -60,7 +61,9 @@ pub fn was_child() -> bool {
     println!("{SET_ASIDE}{}", grown.as_ref().err().map_or(ALL.to_owned(), ToString::to_string));
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     if let Ok(grown) = grown {
-        shrink_pool(size, grown.added + grown.absorbed).unwrap();
+        let (_lock, pool) = (PoolLock::acquire().unwrap(), Pool::of(size).unwrap());
+        let persistent = pool.counts().unwrap().persistent();
+        pool.set_persistent(persistent.saturating_sub(grown.added + grown.absorbed)).unwrap();
     }
     true
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::call::Scratch;
 use super::mechanism::{Mechanism, State};
-use super::roots::{number, page_sizes, text, why, why_path, Roots};
+use super::roots::{number, page_sizes, remedy, text, why, why_path, Roots};
 use crate::units::Bytes;
 
 /// The kernel's default of `vm.max_map_count`.
@@ -25,7 +25,7 @@ pub(super) fn rows(roots: &Roots, out: &mut Vec<Mechanism>) {
             "numa.policy",
             name,
             why("mbind(2)", &error),
-            "a kernel with CONFIG_NUMA=y, allowed by the seccomp profile (docker: CAP_SYS_NICE)",
+            remedy("mbind", &error, "a kernel with CONFIG_NUMA=y"),
         ),
     });
     out.push(map_count_row(roots));

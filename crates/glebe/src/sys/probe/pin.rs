@@ -6,10 +6,12 @@
 use super::call::{self, Scratch};
 use super::capability::Effective;
 use super::mechanism::{Mechanism, State};
-use super::roots::{why, Roots};
+use super::roots::{allow, is_filtered, remedy, why, Roots};
 use crate::sys::io_uring::Ring;
 use crate::units::Bytes;
 
+/// What a seccomp profile must allow.
+const CALLS: &str = "io_uring_setup and io_uring_register";
 /// A ring and its buffers count as locked memory.
 const MEMLOCK_REMEDY: &str = "a larger RLIMIT_MEMLOCK (ulimit -l), or CAP_IPC_LOCK";
 
@@ -59,13 +61,17 @@ fn ring_row(roots: &Roots, ring: &std::io::Result<Ring>) -> Mechanism {
         Ok(_) => return Mechanism::yes("io_uring", NAME, detail),
         Err(error) => error,
     };
+    let asks = |sysctl: &str| match is_filtered(roots) {
+        true => format!("{sysctl}; and {}", allow(CALLS)),
+        false => sysctl.to_owned(),
+    };
     let remedy = match disabled.as_deref() {
-        _ if error.raw_os_error() == Some(libc::ENOMEM) => MEMLOCK_REMEDY,
+        _ if error.raw_os_error() == Some(libc::ENOMEM) => MEMLOCK_REMEDY.to_owned(),
         Ok("1") => {
-            "sysctl -w kernel.io_uring_disabled=0, or CAP_SYS_ADMIN, or kernel.io_uring_group"
+            asks("sysctl -w kernel.io_uring_disabled=0, or CAP_SYS_ADMIN, or kernel.io_uring_group")
         }
-        Ok("2") => "sysctl -w kernel.io_uring_disabled=0",
-        _ => "Linux 5.1 with CONFIG_IO_URING=y, allowed by the seccomp profile",
+        Ok("2") => asks("sysctl -w kernel.io_uring_disabled=0"),
+        _ => remedy(CALLS, error, "Linux 5.1 with CONFIG_IO_URING=y"),
     };
     Mechanism::no("io_uring", NAME, why("io_uring_setup(2)", error), remedy).with_detail(detail)
 }
@@ -88,6 +94,9 @@ fn buffers_row(ring: std::io::Result<Ring>) -> Mechanism {
         Ok(()) => {
             Mechanism::yes(KEY, NAME, "at most 1 GiB a buffer, counted against mlock's limit")
         }
-        Err(error) => Mechanism::no(KEY, NAME, why("io_uring_register(2)", &error), MEMLOCK_REMEDY),
+        Err(error) => {
+            let remedy = remedy("io_uring_register", &error, MEMLOCK_REMEDY);
+            Mechanism::no(KEY, NAME, why("io_uring_register(2)", &error), remedy)
+        }
     }
 }

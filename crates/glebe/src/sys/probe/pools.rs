@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::call;
 use super::mechanism::{Mechanism, State};
-use super::roots::{number, page_sizes, text, why, why_path, writable, Roots};
+use super::roots::{number, page_sizes, remedy, text, why, why_path, writable, Roots};
 use crate::units::Bytes;
 
 /// The five counts of one pool.
@@ -66,7 +66,7 @@ pub(super) fn rows(roots: &Roots, out: &mut Vec<Mechanism>) {
                 "memfd.hugetlb",
                 name,
                 why("memfd_create(2)", &error),
-                "Linux 4.14 with CONFIG_HUGETLBFS=y, allowed by the seccomp profile",
+                remedy("memfd_create", &error, "Linux 4.14 with CONFIG_HUGETLBFS=y"),
             ),
         });
     }
@@ -125,7 +125,7 @@ fn memfd_row() -> Mechanism {
             "memfd",
             NAME,
             why("memfd_create(2)", &error),
-            "Linux 3.17, allowed by the seccomp profile",
+            remedy("memfd_create", &error, "Linux 3.17"),
         ),
     }
 }

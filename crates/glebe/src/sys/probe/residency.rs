@@ -7,7 +7,7 @@ use std::io;
 
 use super::call::{self, Scratch};
 use super::mechanism::{Mechanism, State};
-use super::roots::{why, why_path, Roots};
+use super::roots::{remedy, why, why_path, Roots};
 
 /// Bits of a pagemap entry that hold the page frame number.
 const PFN_MASK: u64 = (1 << 55) - 1;
@@ -63,7 +63,12 @@ const FREE_MAPS: &str = "unmap something, or sysctl -w vm.max_map_count=N with a
 fn advice_row(key: &str, name: &str, since: &str, tried: io::Result<()>) -> Mechanism {
     match tried {
         Ok(()) => Mechanism::yes(key, name, ""),
-        Err(error) => Mechanism::no(key, name, why("madvise(2)", &error), format!("Linux {since}")),
+        Err(error) => Mechanism::no(
+            key,
+            name,
+            why("madvise(2)", &error),
+            remedy("madvise", &error, format!("Linux {since}")),
+        ),
     }
 }
 

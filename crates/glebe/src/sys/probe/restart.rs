@@ -4,7 +4,7 @@
 
 use super::call;
 use super::mechanism::{Mechanism, State};
-use super::roots::why;
+use super::roots::{remedy, why};
 
 /// Command bit, registration bit, key, name, first version of Linux.
 const BARRIERS: [(u32, u32, &str, &str, &str); 2] = [
@@ -28,21 +28,24 @@ pub(super) fn rows(out: &mut Vec<Mechanism>) {
             "rseq.kernel",
             name,
             why("rseq(2)", &error),
-            "Linux 4.18 with CONFIG_RSEQ=y, allowed by the seccomp profile",
+            remedy("rseq", &error, "Linux 4.18 with CONFIG_RSEQ=y"),
         ),
     });
     out.push(libc_row(has));
     let commands = call::membarrier_commands();
     for (command, register, key, name, since) in BARRIERS {
-        let remedy = format!("Linux {since} with CONFIG_MEMBARRIER=y and CONFIG_RSEQ=y");
+        let needed = format!("Linux {since} with CONFIG_MEMBARRIER=y and CONFIG_RSEQ=y");
         let wanted = 1u64 << command | 1 << register;
         out.push(match &commands {
             Ok(mask) if mask & wanted == wanted => Mechanism::yes(key, name, ""),
             Ok(mask) => {
                 let reason = format!("not among the commands of membarrier(2) ({mask:#x})");
-                Mechanism::no(key, name, reason, remedy)
+                Mechanism::no(key, name, reason, needed)
             }
-            Err(error) => Mechanism::no(key, name, why("membarrier(2)", error), remedy),
+            Err(error) => {
+                let needed = remedy("membarrier", error, needed);
+                Mechanism::no(key, name, why("membarrier(2)", error), needed)
+            }
         });
     }
 }
@@ -53,6 +56,9 @@ fn libc_row(in_kernel: bool) -> Mechanism {
     let (reason, remedy) = match call::rseq_size_of_libc() {
         Some(size) if size > 0 => {
             return Mechanism::yes(KEY, NAME, format!("__rseq_size {size}"));
+        }
+        Some(_) if !in_kernel => {
+            ("the C library could not register any", "what rseq.kernel asks for")
         }
         Some(_) => (
             "__rseq_size is 0: the C library was told not to, or the kernel refused",

@@ -132,6 +132,27 @@ pub(super) fn why(subject: impl std::fmt::Display, error: &io::Error) -> String 
     format!("{subject}: {name} ({text})")
 }
 
+/// What gives a system call that was refused: a seccomp profile, where the kernel has no reason of
+/// its own to refuse with that number; both where it may be either; else what is needed otherwise.
+pub(super) fn remedy(call: &str, error: &io::Error, otherwise: impl Into<String>) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => allow(call),
+        Some(libc::ENOSYS) => format!("{}; or {}", otherwise.into(), allow(call)),
+        _ => otherwise.into(),
+    }
+}
+
+/// How a seccomp profile is changed.
+pub(super) fn allow(call: &str) -> String {
+    format!("allow {call} in the seccomp profile (docker run --security-opt seccomp=PROFILE.json)")
+}
+
+/// Whether a seccomp filter decides on system calls of this thread.
+pub(super) fn is_filtered(roots: &Roots) -> bool {
+    let status = text(&roots.proc.join("thread-self/status")).unwrap_or_default();
+    status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]))
+}
+
 /// [`why`] of a path.
 pub(super) fn why_path(path: &Path, error: &io::Error) -> String {
     why(path.display(), error)

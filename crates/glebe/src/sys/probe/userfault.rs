@@ -6,7 +6,7 @@ use std::io;
 
 use super::call::Scratch;
 use super::mechanism::{Mechanism, State};
-use super::roots::{open_device, why, why_path, Roots};
+use super::roots::{open_device, remedy, why, why_path, Roots};
 use crate::sys::uffd::{Faults, Uffd};
 
 /// Bit of UFFDIO_API, key, name, first version of Linux.
@@ -67,14 +67,11 @@ fn user_row(tried: &io::Result<Uffd>) -> Mechanism {
         Ok(_) => return Mechanism::yes(KEY, NAME, "by system call, no privilege needed"),
         Err(error) => error,
     };
-    let remedy = match error.raw_os_error() {
-        Some(libc::ENOSYS) => "a kernel with CONFIG_USERFAULTFD=y",
+    let otherwise = match error.raw_os_error() {
         Some(libc::EINVAL) => "Linux 5.11, or what uffd.kernel asks for",
-        _ => {
-            "allow userfaultfd in the seccomp profile (docker run --security-opt \
-             seccomp=PROFILE.json)"
-        }
+        _ => "a kernel with CONFIG_USERFAULTFD=y",
     };
+    let remedy = remedy("userfaultfd", error, otherwise);
     Mechanism::no(KEY, NAME, why("userfaultfd(UFFD_USER_MODE_ONLY)", error), remedy)
 }
 

@@ -1,0 +1,64 @@
+//! `glebe contig release`: pages of the machine's pool given back to the system.
+
+use std::io::Write;
+
+use glebe::contig::{release_from_pool, Release};
+use glebe::units::{Bytes, Pages};
+
+use super::reserve::page_of;
+use crate::size::parse;
+use crate::Outcome;
+
+/// Options of `glebe contig release`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How much, rounded up to whole pages, or `all`
+    #[arg(value_parser = amount)]
+    len: Amount,
+    /// The size of a page, such as 2M or 1G; the smallest that the machine has unless given
+    #[arg(long, value_parser = parse, value_name = "SIZE")]
+    page: Option<Bytes>,
+    /// Print the file that would be written, and write none
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Amount {
+    All,
+    Len(Bytes),
+}
+
+fn amount(text: &str) -> Result<Amount, String> {
+    match text {
+        "all" => Ok(Amount::All),
+        _ => parse(text).map(Amount::Len).map_err(|error| format!("{error}; or all")),
+    }
+}
+
+/// Shrinks the pool and prints what was written; an error if fewer pages went than were asked for.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    let size = page_of(args.page)?;
+    let wanted = match args.len {
+        Amount::All => None,
+        Amount::Len(len) => Some(len.pages_up(size).get()),
+    };
+    let released = release_from_pool(size, wanted.unwrap_or(u64::MAX), args.dry_run)?;
+    let Release { before, given, write: (path, number) } = released;
+    let (of, verb) = (size.bytes(), if args.dry_run { "would write" } else { "wrote" });
+    match given {
+        0 => writeln!(out, "wrote nothing: none of {before} pages of {of} is free to go")?,
+        _ => writeln!(out, "{verb} {number} to {}", path.display())?,
+    }
+    if given > 0 && !args.dry_run {
+        let back = Pages::new(given).checked_bytes(size).unwrap_or_default();
+        writeln!(out, "{before} pages of {of} before, {given} given back ({back})")?;
+    }
+    match wanted {
+        Some(wanted) if given < wanted => Err(format!(
+            "{given} of {wanted} pages of {of} could go; the rest is in use or promised"
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}

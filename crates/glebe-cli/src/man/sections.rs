@@ -1,0 +1,174 @@
+//! What a manual page says beyond the command line's definition: examples, files, and pages beside
+//! it. Source: man-pages(7), groff_man(7).
+
+use std::fmt::Write;
+
+use clap::Command;
+
+/// A command line or a file, and what it does or is.
+type Entry = (&'static str, &'static str);
+
+const LOCK: Entry = (
+    "/run/lock/glebe-hugetlb.lock",
+    "Held while the number of pages of a pool is changed; beside it the record of pages that \
+     processes have added.",
+);
+const POOLS: Entry =
+    ("/sys/kernel/mm/hugepages/", "The pools of huge pages, a directory for each size of page.");
+const FRAMES: Entry = (
+    "/proc/kpageflags, /proc/kpagecount",
+    "What each page frame is used for; readable with CAP_SYS_ADMIN.",
+);
+const SERVED: Entry = (
+    "$XDG_RUNTIME_DIR/glebe, /run/glebe, /run/user/UID/glebe",
+    "Where processes serve the statistics of their reserves, each by a socket.",
+);
+const PICTURE: Entry =
+    ("demo.svg", "The picture, in the current folder unless --svg names a file.");
+
+/// Examples of a page.
+pub(super) fn examples(page: &str) -> &'static [Entry] {
+    match page {
+        "glebe" => &[
+            ("glebe probe", "What of the kernel can be used here."),
+            ("glebe demo --quick", "A reserve at work, in some 20 seconds."),
+            ("glebe contig explain 1G", "Whether one run of 1 GiB could be had now."),
+        ],
+        "glebe-probe" => &[
+            ("glebe probe", "Every mechanism; where one is missing, why, and how it is had."),
+            (
+                "glebe probe --json | jq '.mechanisms[] | select(.state != \"yes\") | .remedy'",
+                "What would turn the missing ones on.",
+            ),
+        ],
+        "glebe-contig" => &[
+            ("glebe contig status", "The pools, free memory in large blocks, and pins."),
+            ("glebe contig map", "The machine's physical memory as text (root)."),
+        ],
+        "glebe-contig-status" => &[("glebe contig status --json", "The same for a program.")],
+        "glebe-contig-explain" => &[
+            ("glebe contig explain 64M", "Whether one run of 64 MiB could be had now, and how."),
+            (
+                "glebe contig explain 1.5G --try --certificate run.json",
+                "Take it for a moment, and keep the proof of the frames.",
+            ),
+        ],
+        "glebe-contig-reserve" => &[
+            ("glebe contig reserve 256M --dry-run", "The file and the number; nothing is written."),
+            (
+                "glebe contig reserve 2G --page 1G --at-boot",
+                "What the kernel's command line needs, and a systemd unit.",
+            ),
+        ],
+        "glebe-contig-release" => &[
+            ("glebe contig release 256M", "Take back what glebe contig reserve 256M added."),
+            ("glebe contig release all --page 1G", "Every free page of 1 GiB."),
+        ],
+        "glebe-contig-map" => &[
+            ("glebe contig map", "A character for each so many MiB, as wide as the terminal."),
+            ("glebe contig map memory.svg", "The same as a picture."),
+        ],
+        "glebe-demo" => &[
+            ("glebe demo --quick", "Some 20 seconds; the picture in demo.svg."),
+            ("glebe demo --size 1.5G --svg /tmp/demo.svg ~/src", "Files of ~/src in 1.5 GiB."),
+        ],
+        "glebe-bench" => &[
+            ("glebe bench --list", "What can be measured."),
+            ("glebe bench reserve --json reserve.json", "The table, and the figures in a file."),
+            ("glebe bench vmap --mode smoke --threads 2", "The kernel test's cases, shortened."),
+        ],
+        "glebe-stats" => &[
+            ("glebe stats --watch", "Every 2 seconds, until it is interrupted."),
+            ("glebe stats --openmetrics --pid 4711", "For Prometheus, of one process."),
+        ],
+        "glebe-stress" => &[
+            ("glebe stress --seconds 600", "Ten minutes of a reserve."),
+            ("glebe stress volatile --engine scan --dir /var/tmp", "One engine, file on a disk."),
+            ("glebe stress objects --signal-hz 1000", "Pools of objects under signals."),
+        ],
+        "glebe-zpool" => {
+            &[("glebe zpool classes --page 4K --chain 4", "The classes of the kernel's zsmalloc.")]
+        }
+        "glebe-man" => &[("glebe man ~/.local/share/man/man1", "Where man looks for a user.")],
+        "glebe-completions" => &[(
+            "glebe completions bash > ~/.local/share/bash-completion/completions/glebe",
+            "For bash, from the next shell on.",
+        )],
+        _ => &[],
+    }
+}
+
+/// Files of a page; every page names some that it reads or writes, where there are any.
+fn files(page: &str) -> &'static [Entry] {
+    match page {
+        "glebe" => &[LOCK, SERVED],
+        "glebe-contig" | "glebe-contig-reserve" | "glebe-contig-release" => &[POOLS, LOCK],
+        "glebe-contig-status" | "glebe-contig-explain" => &[POOLS, LOCK, FRAMES],
+        "glebe-contig-map" => &[FRAMES],
+        "glebe-demo" => &[PICTURE, SERVED],
+        "glebe-stats" => &[SERVED],
+        "glebe-probe" => &[POOLS],
+        _ => &[],
+    }
+}
+
+/// Pages of others that a page names.
+fn others(page: &str) -> &'static [&'static str] {
+    match page {
+        "glebe-contig" | "glebe-contig-reserve" | "glebe-contig-release" => &["proc(5)", "mmap(2)"],
+        "glebe-contig-status" | "glebe-contig-explain" | "glebe-contig-map" => &["proc(5)"],
+        "glebe-stress" => &["cgroups(7)", "timer_create(2)"],
+        "glebe-probe" => &["capabilities(7)", "seccomp(2)", "userfaultfd(2)"],
+        _ => &[],
+    }
+}
+
+/// The sections of a page, in roff. `tree` is the whole command.
+pub(super) fn of(page: &str, tree: &Command) -> String {
+    let mut text = String::new();
+    for (heading, entries) in [("EXAMPLES", examples(page)), ("FILES", files(page))] {
+        if entries.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, ".SH {heading}");
+        for (what, about) in entries {
+            let _ = writeln!(text, ".TP\n\\fB{}\\fR\n{}", escaped(what), escaped(about));
+        }
+    }
+    let mut beside = vec![];
+    pages_beside(page, tree, &mut beside);
+    let named = beside.iter().map(|name| format!("{name}(1)"));
+    let all = named.chain(others(page).iter().map(|name| (*name).to_owned()));
+    let shown: Vec<String> = all
+        .map(|name| {
+            let (name, section) = name.split_at(name.len() - "(1)".len());
+            format!("\\fB{}\\fR{section}", escaped(name))
+        })
+        .collect();
+    if !shown.is_empty() {
+        let _ = writeln!(text, ".SH \"SEE ALSO\"\n{}", shown.join(",\n"));
+    }
+    text
+}
+
+/// Pages of the command above and of those that stand with it: below `glebe` none, since its own
+/// section lists them.
+fn pages_beside(page: &str, tree: &Command, beside: &mut Vec<String>) {
+    let above = page.rsplit_once('-').map(|(above, _)| above);
+    if let Some(above) = above {
+        beside.push(above.to_owned());
+        let shown = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
+        let mut path = above.split('-').skip(1);
+        let parent = path.try_fold(tree, |at, name| at.find_subcommand(name));
+        let names = parent.into_iter().flat_map(Command::get_subcommands).filter(shown);
+        let names = names.map(|command| format!("{above}-{}", command.get_name()));
+        beside.extend(names.filter(|name| name != page));
+    } else {
+        beside.extend(["glebe-probe", "glebe-contig", "glebe-demo"].map(str::to_owned));
+    }
+}
+
+/// Text that roff takes as it is.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq").replace('~', "\\(ti")
+}

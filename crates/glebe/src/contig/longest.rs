@@ -1,0 +1,220 @@
+//! Whether one physically contiguous run could be had: [`explain_run`] says so without taking
+//! anything.
+//!
+//! It reads the use of every frame, if the kernel shows frames to the caller, and looks for the
+//! longest run of huge pages that are idle in a pool, or free for a pool to grow by. Frames are
+//! looked at in blocks of the smallest huge page, since that is how pools give memory. Others take
+//! and give meanwhile, and the kernel may move what lies between two runs, so the answer is of the
+//! moment. Cost: half a second for 24 GiB.
+
+use super::machine::{boot_parameter, Verdict};
+use super::populate::{machine_available, Gate};
+use super::Error;
+use crate::sys::cgroup::Resource;
+use crate::sys::hugetlb::{sizes, Pool};
+use crate::sys::kpage::{longest_run, uses, Use};
+use crate::sys::madvise::transparent_huge_page;
+use crate::sys::{buddyinfo, page_size};
+use crate::units::{Bytes, PageSize, Pages};
+
+/// Whether one run of a length could be had.
+#[derive(Clone, Debug)]
+pub struct RunOutlook {
+    /// `None`: it cannot be known, since frames are hidden from this process.
+    pub verdict: Option<Verdict>,
+    /// What that rests on.
+    pub why: String,
+    /// What to do to have it, or to know.
+    pub helps: Vec<String>,
+}
+
+/// Whether one physically contiguous run of `len` could be had now, and by which means. Nothing is
+/// taken or changed.
+///
+/// # Errors
+/// [`Error::ZeroLength`], or what cannot be read.
+pub fn explain_run(len: Bytes) -> Result<RunOutlook, Error> {
+    if len == Bytes::ZERO {
+        return Err(Error::ZeroLength);
+    }
+    if let Some(why) = within_a_page(len)? {
+        return Ok(RunOutlook { verdict: Some(Verdict::Now), why, helps: Vec::new() });
+    }
+    let available = machine_available()?;
+    let Some(pool) = sizes().last().and_then(|size| Pool::of(*size)) else {
+        let why = "the kernel has no pools of huge pages, and other memory is contiguous by luck \
+            alone beyond a page"
+            .to_owned();
+        return Ok(RunOutlook { verdict: Some(Verdict::No), why, helps: Vec::new() });
+    };
+    let size = pool.size();
+    let rounded = len.pages_up(size).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
+    if let Err(refused) = Gate::new(Resource::Hugetlb(size))?.check(rounded) {
+        let (verdict, why) = (Some(Verdict::No), refused.to_string());
+        return Ok(RunOutlook { verdict, why, helps: Vec::new() });
+    }
+    let mut idle = Bytes::ZERO;
+    for pool in sizes().into_iter().filter_map(Pool::of) {
+        let pages = Pages::new(pool.counts()?.available());
+        let bytes = pages.checked_bytes(pool.size()).unwrap_or_default();
+        idle = idle.checked_add(bytes).unwrap_or(bytes);
+    }
+    Ok(judge(&Seen {
+        len,
+        size,
+        idle,
+        available,
+        may_grow: pool.is_writable(),
+        runs: longest_runs(size),
+    }))
+}
+
+/// The page that the whole length fits into, in words, if one is there.
+fn within_a_page(len: Bytes) -> Result<Option<String>, Error> {
+    if len <= page_size().bytes() {
+        return Ok(Some(format!("within one page of {}", page_size().bytes())));
+    }
+    for size in sizes().into_iter().rev().filter(|size| size.bytes() >= len) {
+        if let Some(pool) = Pool::of(size) {
+            let idle = pool.counts()?.available();
+            let fits = Gate::new(Resource::Hugetlb(size))?.check(size.bytes()).is_ok();
+            if idle > 0 && fits {
+                let of = size.bytes();
+                return Ok(Some(format!("within one of {idle} idle huge pages of {of}")));
+            }
+        }
+    }
+    let thp = transparent_huge_page().ok().filter(|size| size.bytes() >= len);
+    let free = |size: &PageSize| buddyinfo::free_blocks(*size).is_ok_and(|blocks| blocks > 0);
+    Ok(thp.filter(free).map(|size| {
+        let of = size.bytes();
+        format!("within one transparent huge page of {of}; it stays in place with a pin only")
+    }))
+}
+
+/// What is known of the machine.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    len: Bytes,
+    /// The smallest huge page.
+    size: PageSize,
+    /// Pages that the pools can give.
+    idle: Bytes,
+    /// Memory that a pool could grow by.
+    available: Bytes,
+    may_grow: bool,
+    /// The longest run idle in the pools, and of that with free memory; none if frames are hidden.
+    runs: Option<(Bytes, Bytes)>,
+}
+
+fn longest_runs(size: PageSize) -> Option<(Bytes, Bytes)> {
+    let page = page_size();
+    let block = size.bytes().pages_down(page);
+    let uses = uses(block).ok()?;
+    let longest = |counts: fn(Use) -> bool| longest_run(&uses, block, counts).bytes(page);
+    let idle = longest(|of| of == Use::PoolIdle);
+    Some((idle, longest(|of| matches!(of, Use::PoolIdle | Use::Free))))
+}
+
+fn judge(seen: &Seen) -> RunOutlook {
+    let Seen { len, size, idle, available, may_grow, runs } = *seen;
+    let as_root = || format!("as root: glebe contig explain {} --try", len.get());
+    let at_boot = || format!("at boot: {}", boot_parameter(size, len.pages_up(size).get()));
+    let said = |verdict, why: String, helps| RunOutlook { verdict, why, helps };
+    let most = if may_grow { idle.checked_add(available).unwrap_or(idle) } else { idle };
+    if most < len {
+        let helps = match may_grow {
+            true => vec![at_boot()],
+            false => vec![as_root(), at_boot()],
+        };
+        let and = if may_grow { format!(", {available} available") } else { String::new() };
+        let why = format!("{idle} idle in the pools of huge pages{and}");
+        let only = if may_grow { "" } else { "; this process may not grow them" };
+        return said(Some(Verdict::No), why + only, helps);
+    }
+    let Some((in_pools, with_free)) = runs else {
+        let why = format!(
+            "{idle} idle in the pools of huge pages, but page frames are hidden from this process"
+        );
+        let helps = vec![format!("{}; or with CAP_SYS_ADMIN", as_root())];
+        return said(None, why, helps);
+    };
+    let why = format!(
+        "the longest run idle in the pools is {in_pools}, and with free memory beside {with_free}"
+    );
+    if in_pools >= len && idle >= len {
+        return said(Some(Verdict::Now), why, Vec::new());
+    }
+    if with_free >= len && may_grow {
+        let helps = vec![
+            "by growing the pool, whose pages are then chosen for their frames; --try tells"
+                .to_owned(),
+            "for the time to come: a standing pool, made early".to_owned(),
+        ];
+        return said(Some(Verdict::ByGrowth), why, helps);
+    }
+    let mut helps = Vec::new();
+    if with_free >= len {
+        helps.push(as_root());
+    } else {
+        if may_grow {
+            let tries = "--try grows the pool, for which the kernel moves and drops what it can";
+            helps.push(tries.to_owned());
+        }
+        let moves = "echo 1 > /proc/sys/vm/compact_memory, as root, then look again";
+        helps.push(format!("{moves}; glebe contig map shows what lies between"));
+    }
+    helps.push(at_boot());
+    said(Some(Verdict::No), why, helps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(len: u64) -> Seen {
+        let size = PageSize::new(2 << 20).unwrap();
+        Seen {
+            len: Bytes::mib(len),
+            size,
+            idle: Bytes::mib(64),
+            available: Bytes::gib(1),
+            may_grow: true,
+            runs: Some((Bytes::mib(32), Bytes::mib(256))),
+        }
+    }
+
+    #[test]
+    fn the_longest_run_answers_and_not_the_sum() {
+        let verdict = |seen: &Seen| judge(seen).verdict;
+        assert_eq!(verdict(&seen(32)), Some(Verdict::Now));
+        assert_eq!(verdict(&seen(64)), Some(Verdict::ByGrowth), "64 MiB idle, in pieces");
+        assert_eq!(verdict(&seen(512)), Some(Verdict::No), "1 GiB available, in pieces");
+        assert_eq!(verdict(&seen(4096)), Some(Verdict::No));
+        let fixed = Seen { may_grow: false, ..seen(64) };
+        let told = judge(&fixed);
+        assert_eq!(told.verdict, Some(Verdict::No));
+        assert!(told.helps[0].starts_with("as root: "), "{told:?}");
+        assert_eq!(verdict(&Seen { len: Bytes::mib(32), ..fixed }), Some(Verdict::Now));
+    }
+
+    #[test]
+    fn hidden_frames_are_unknown_unless_there_is_too_little_at_all() {
+        let hidden = |len| Seen { runs: None, ..seen(len) };
+        let told = judge(&hidden(32));
+        assert!(told.verdict.is_none() && told.why.contains("hidden"), "{told:?}");
+        assert_eq!(judge(&hidden(4096)).verdict, Some(Verdict::No));
+        let fixed = Seen { may_grow: false, ..hidden(128) };
+        assert_eq!(judge(&fixed).verdict, Some(Verdict::No));
+    }
+
+    #[test]
+    fn every_length_has_an_answer() {
+        let page = page_size().bytes();
+        assert_eq!(explain_run(page).unwrap().verdict, Some(Verdict::Now));
+        for len in [Bytes::gib(1 << 20), Bytes::new(u64::MAX)] {
+            assert_eq!(explain_run(len).unwrap().verdict, Some(Verdict::No));
+        }
+        assert!(matches!(explain_run(Bytes::ZERO), Err(Error::ZeroLength)));
+    }
+}
