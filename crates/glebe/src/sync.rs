@@ -4,14 +4,14 @@
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    atomic::{fence, AtomicPtr, AtomicU64, Ordering},
+    atomic::{fence, AtomicU64, Ordering},
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 #[cfg(loom)]
 pub(crate) use loom::thread::yield_now;
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    atomic::{fence, AtomicPtr, AtomicU64, Ordering},
+    atomic::{fence, AtomicU64, Ordering},
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 #[cfg(not(loom))]
@@ -70,17 +70,6 @@ pub(crate) fn prefetch_at(address: *const u8) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
-}
-
-/// Between a store and a load of another word, where whoever stores the second and then loads the
-/// first passes a barrier in between that all running threads pass with it: one of the two sees
-/// what the other stored. The processor does nothing here.
-#[inline]
-pub(crate) fn light_barrier() {
-    #[cfg(loom)]
-    fence(Ordering::SeqCst);
-    #[cfg(not(loom))]
-    std::sync::atomic::compiler_fence(Ordering::SeqCst);
 }
 
 /// Between an exchange of one word and a load of another, all sequentially consistent, where no

@@ -1,9 +1,8 @@
 //! [`Class`]: the zspages of one size class, and what may be done with their slots.
 //!
 //! All of it is under the class's lock, held for the time of a search in a list; [`State::pour`]
-//! alone copies bytes under it, of a bounded number of objects. An *entry* of an object in one of
-//! these zspages is changed by whoever holds this lock, or to remove it: see
-//! [`parked`](super::parked). A slot is *free*, *used* (an object's, or being
+//! alone copies bytes under it, of a bounded number of objects. Only the holder of this lock changes
+//! the *entry* of an object in one of these zspages. A slot is *free*, *used* (an object's, or being
 //! written by an insert that has not published its entry yet), or in *limbo*: given up while
 //! somebody may be reading there; limbo counts as used until no pin is seen.
 //!
@@ -26,7 +25,6 @@ use super::account::NoRoom;
 use super::counts::Counts;
 use super::entry::{Entry, Kind, Place};
 use super::groups::{Groups, GROUPS};
-use super::lanes::Counted;
 use super::memory::Memory;
 use super::zspage::Blocks;
 use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError};
@@ -179,15 +177,12 @@ pub(crate) struct State {
     leaving: Vec<(u32, u32)>,
     /// Lifetime groups' open zspages, by number; the one used last is last.
     open: Vec<(u32, u32)>,
-    /// Objects by how much smaller they are than a slot, in steps; modulo 2^32, since what lanes
-    /// count is not in it.
+    /// Objects by how much smaller they are than a slot, in steps.
     pub(crate) below: Vec<u32>,
     /// The longest object that the table sends here.
     pub(crate) longest: u32,
     /// It is in no table: nothing new comes in.
     pub(crate) is_retired: bool,
-    /// It has been retired since, and no lane parks anything of it: it may change its shape.
-    pub(crate) is_let_go: bool,
     pub(crate) counts: Counts,
 }
 
@@ -206,7 +201,6 @@ impl State {
             below: Vec::new(),
             longest: shape.size,
             is_retired: false,
-            is_let_go: false,
             counts: Counts::default(),
         }
     }
@@ -248,15 +242,13 @@ impl State {
     /// Counts an object that is so many parts of a page smaller than a slot.
     #[inline]
     pub(crate) fn came(&mut self, parts: usize) {
-        let below = self.below_at(parts);
-        *below = below.wrapping_add(1);
+        *self.below_at(parts) += 1;
     }
 
     /// Counts it off.
     #[inline]
     pub(crate) fn went(&mut self, parts: usize) {
-        let below = self.below_at(parts);
-        *below = below.wrapping_sub(1);
+        *self.below_at(parts) -= 1;
     }
 
     #[inline]
@@ -431,15 +423,6 @@ impl State {
         true
     }
 
-    /// Gives back a slot that was taken just now and is named by no entry; its zspage stays, also
-    /// without one in use.
-    fn untake(&mut self, memory: &Memory, ordinal: u32, slot: u32) {
-        self.blocks.free_slot(ordinal, slot);
-        self.add_slack(memory);
-        let used = self.blocks.used(ordinal);
-        self.regroup(ordinal, used + 1, used);
-    }
-
     #[inline]
     fn add_slack(&mut self, memory: &Memory) {
         self.slack_rest += 1;
@@ -538,8 +521,8 @@ impl State {
     #[inline]
     pub(crate) fn count_in(&mut self, stored: usize, given: usize) {
         self.counts.came += 1;
-        self.counts.objects = self.counts.objects.wrapping_add(1);
-        self.counts.bytes = self.counts.bytes.wrapping_add(stored as u64);
+        self.counts.objects += 1;
+        self.counts.bytes += stored as u64;
         self.counts.given = self.counts.given.wrapping_add(given as u64);
         self.counts.paged += u64::from(self.is_paged());
     }
@@ -549,25 +532,12 @@ impl State {
         (self.shape.objects, self.shape.pages) == (1, 1)
     }
 
-    /// Counts what a thread did without the lock.
-    pub(crate) fn count_lane(&mut self, lane: Counted) {
-        let Counted { came, went, bytes, extra } = lane;
-        let paged = came * u64::from(self.is_paged());
-        let counts = &mut self.counts;
-        counts.paged += paged;
-        counts.came += came;
-        counts.went += went;
-        counts.objects = counts.objects.wrapping_add(came).wrapping_sub(went);
-        counts.bytes = counts.bytes.wrapping_add(bytes);
-        counts.given = counts.given.wrapping_add(bytes).wrapping_add(extra);
-    }
-
     /// Counts an object off that is still in its slot; as gone to `counter`.
     #[inline]
     pub(crate) fn count_off(&mut self, memory: &Memory, entry: Entry) {
         let given = self.given(memory, entry);
-        self.counts.objects = self.counts.objects.wrapping_sub(1);
-        self.counts.bytes = self.counts.bytes.wrapping_sub(entry.len() as u64);
+        self.counts.objects -= 1;
+        self.counts.bytes -= entry.len() as u64;
         self.counts.given = self.counts.given.wrapping_sub(given);
     }
 

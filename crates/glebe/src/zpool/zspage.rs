@@ -38,8 +38,6 @@ const EXISTS: u64 = 1 << 45;
 const LOOKED_AT: u64 = 1 << 46;
 /// Its bytes are elsewhere: it has no pages of its own.
 const SEALED: u64 = 1 << 47;
-/// No object has been parked of it since all were tried with the codec of idle ones.
-const UNPARKED: u64 = 1 << 48;
 const AGE_AT: u32 = 32;
 
 /// Of so many numbers in use one may be free before the table counts as sparse, and of a page of
@@ -74,8 +72,6 @@ pub(crate) struct About {
     pub(crate) exists: bool,
     pub(crate) is_referenced: bool,
     pub(crate) is_sealed: bool,
-    /// Nothing was parked of it since [`Zspages::set_unparked`].
-    pub(crate) is_unparked: bool,
 }
 
 impl Zspages {
@@ -189,8 +185,8 @@ impl Zspages {
         let word = word.map_or(0, |word| word.load(Ordering::SeqCst));
         let class = (word >> CLASS_AT) as u32 & ((1 << CLASS_BITS) - 1);
         let (exists, is_referenced) = (word & EXISTS != 0, word & REFERENCED != 0);
-        let (is_sealed, is_unparked) = (word & SEALED != 0, word & UNPARKED != 0);
-        About { class, page: word as u32, exists, is_referenced, is_sealed, is_unparked }
+        let is_sealed = word & SEALED != 0;
+        About { class, page: word as u32, exists, is_referenced, is_sealed }
     }
 
     /// Says that the bytes are elsewhere, under its class's lock. The caller looks at the pins
@@ -202,18 +198,6 @@ impl Zspages {
     /// Ends a sealed zspage, whose number is still taken, under its class's lock.
     pub(crate) fn end(&self, number: u32) {
         self.table[number as usize * WORDS].store(0, Ordering::Relaxed);
-    }
-
-    /// Begins to watch for what is parked, under its class's lock. The caller looks at the entries
-    /// after it.
-    pub(crate) fn set_unparked(&self, number: u32) {
-        self.table[number as usize * WORDS].fetch_or(UNPARKED, Ordering::SeqCst);
-    }
-
-    /// Something is about to be parked: its entry was exchanged before.
-    #[cold]
-    pub(crate) fn set_parked(&self, number: u32) {
-        self.table[number as usize * WORDS].fetch_and(!UNPARKED, Ordering::SeqCst);
     }
 
     /// Remembers that an object was read; the caller has the zspage pinned.

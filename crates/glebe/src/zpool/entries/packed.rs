@@ -240,7 +240,7 @@ impl Entries {
     fn let_page_go(&self, state: &mut State, page: u32, base: u32) {
         let about = &mut state.pages[page as usize];
         (about.is_packed, about.is_stale) = (false, about.is_present);
-        about.set_base(base);
+        about.base = base;
         if state.packed.contains(page) {
             state.packed.remove(page, 1);
         }
@@ -249,13 +249,9 @@ impl Entries {
         }
     }
 
-    /// Unpacks a page, if there is one that may be; whether it did. If not, one may be wanted.
+    /// Unpacks a page, if there is one that may be; whether it did.
     pub(super) fn unpack_one(&self, account: &Account, state: &mut State) -> Result<bool, NoRoom> {
         let Some(page) = state.packed.take(1) else { return Ok(false) };
-        if Self::wants(state, page) {
-            state.packed.put(page, 1);
-            return Ok(false);
-        }
         let done = self.unpack(account, state, page);
         if !matches!(done, Ok(true)) {
             state.packed.put(page, 1);
@@ -281,7 +277,7 @@ impl Entries {
             let live = is_in(&taken.bits).then(|| words.next()).flatten();
             let word = match live {
                 Some(word) => word.held(),
-                // What died since goes on as it is: nobody has waited for it.
+                // What died since goes on as it is.
                 None if is_in(&taken.free) => self.load_packed(seen, index),
                 None => {
                     if base >> GENERATION_BITS != 0 {
@@ -300,7 +296,7 @@ impl Entries {
         self.change_place(page, 0);
         let about = &mut state.pages[page as usize];
         about.is_packed = false;
-        about.set_base(0);
+        about.base = 0;
         for (segment, bits) in (page * unit..).zip(&taken.bits) {
             if *bits == 0 {
                 state.released.put(segment, 1);
@@ -447,7 +443,7 @@ impl Entries {
         }
         self.change_place(page, u64::from(first) << UNIT_AT | PACKED);
         self.let_all_go(page, &taken);
-        state.pages[page as usize].set_base(taken.base);
+        state.pages[page as usize].base = taken.base;
         true
     }
 
