@@ -7,15 +7,11 @@ pub(crate) use loom::sync::{
     atomic::{fence, AtomicU64, Ordering},
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
-#[cfg(loom)]
-pub(crate) use loom::thread::yield_now;
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     atomic::{fence, AtomicU64, Ordering},
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
-#[cfg(not(loom))]
-pub(crate) use std::thread::yield_now;
 
 pub(crate) use std::sync::TryLockError;
 
@@ -50,6 +46,41 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 #[inline]
 pub(crate) fn try_write<T>(lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> {
     lock.try_write().ok()
+}
+
+/// Waits for another thread where no lock can be waited for: call [`Backoff::wait`] until it is
+/// over. The first turns spin, some microseconds in all; each later one sleeps, up to a
+/// millisecond.
+///
+/// Nothing here yields: sched_yield(2) of a real-time thread lets no ordinary one run on its
+/// processor, which may be the one that is waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    turns: u32,
+}
+
+impl Backoff {
+    /// Turns that spin, each twice as long as the one before.
+    #[cfg(not(loom))]
+    const SPINS: u32 = 8;
+    /// The first sleep is a millisecond divided by two to this power; the next is twice as long.
+    #[cfg(not(loom))]
+    const HALVINGS: u32 = 6;
+
+    /// Waits a little, longer than the last time.
+    #[cold]
+    pub(crate) fn wait(&mut self) {
+        #[cfg(loom)]
+        loom::thread::yield_now();
+        #[cfg(not(loom))]
+        if self.turns < Self::SPINS {
+            (0..1 << self.turns).for_each(|_| std::hint::spin_loop());
+        } else {
+            let halvings = (Self::SPINS + Self::HALVINGS).saturating_sub(self.turns);
+            std::thread::sleep(std::time::Duration::from_millis(1) / (1 << halvings));
+        }
+        self.turns = self.turns.saturating_add(1);
+    }
 }
 
 /// Starts to fetch the cache line of `word`, without waiting for it.

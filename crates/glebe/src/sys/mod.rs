@@ -33,6 +33,8 @@ pub mod place;
 pub mod probe;
 pub mod process;
 pub(crate) mod psi;
+#[cfg(test)]
+pub(crate) mod real_time;
 pub(crate) mod release;
 pub mod rseq;
 pub mod sigbus;

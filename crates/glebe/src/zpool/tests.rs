@@ -16,6 +16,7 @@ mod room;
 pub(super) mod samples;
 mod seal;
 mod stale;
+mod threads;
 
 fn page() -> usize {
     page_size().bytes().as_usize()
