@@ -1,10 +1,10 @@
 //! [`Class`]: the zspages of one size class, and what may be done with their slots.
 //!
 //! All of it is under the class's lock, held for the time of a search in a list; [`State::pour`]
-//! alone copies bytes under it, of a bounded number of objects. Only the holder of this lock changes
-//! the *entry* of an object in one of these zspages. A slot is *free*, *used* (an object's, or being
-//! written by an insert that has not published its entry yet), or in *limbo*: given up while
-//! somebody may be reading there; limbo counts as used until no pin is seen.
+//! alone copies bytes under it, of a bounded number of objects. Only the holder of this lock
+//! changes the *entry* of an object in one of these zspages. A slot is *free*, *used* (an object's,
+//! or being written by an insert that has not published its entry yet), or in *limbo*: given up
+//! while somebody may be reading there; limbo counts as used until no pin is seen.
 //!
 //! Slack is the number of free slots in zspages; compaction would free `slack / objects` zspages,
 //! which is kept up to date with every slot. Locks of two classes are taken lower number first.
@@ -292,7 +292,10 @@ impl State {
         let used = self.blocks.used(ordinal);
         let slot = self.blocks.take_slot(ordinal, index);
         self.regroup(ordinal, used, used + 1);
-        if self.slack_rest == 0 {
+        if used == 0 {
+            // It is new: nothing of it was counted before.
+            self.add_slacks(memory, self.shape.objects - 1);
+        } else if self.slack_rest == 0 {
             self.slack_rest = self.shape.objects - 1;
             self.freeable -= 1;
             memory.sub_freeable(self.number, self.shape.pages.into(), self.freeable == 0);
@@ -317,7 +320,8 @@ impl State {
         }
     }
 
-    /// Makes a zspage; its ordinal. Without `listed` it stands in no list.
+    /// Makes a zspage; its ordinal. Without `listed` it stands in no list. Its slots are no slack
+    /// before one of them is in use.
     #[cold]
     fn grow(&mut self, memory: &Memory, listed: bool) -> Result<u32, NoRoom> {
         if listed && !self.limbo.is_empty() {
@@ -327,7 +331,7 @@ impl State {
             }
         }
         let account = &memory.account;
-        let number = memory.zspages.take(account)?;
+        let (number, made) = memory.zspages.take(account)?;
         let page = match memory.pages.alloc(account, self.shape.pages) {
             Ok(page) => page,
             Err(error) => {
@@ -343,14 +347,12 @@ impl State {
                 return Err(error);
             }
         };
-        memory.zspages.set(number, self.number, page, ordinal);
+        memory.zspages.set((number, made), self.number, page, ordinal);
         if listed {
             self.groups.link(&mut self.blocks, ordinal, self.groups.of(0));
         } else {
             self.blocks.set_open(ordinal, true);
         }
-        self.freeable += 1;
-        memory.add_freeable(self.number, self.shape.pages.into(), self.freeable == 1);
         Ok(ordinal)
     }
 
@@ -411,13 +413,16 @@ impl State {
     #[inline]
     fn free(&mut self, memory: &Memory, ordinal: u32, slot: u32) -> bool {
         self.blocks.free_slot(ordinal, slot);
-        if !self.blocks.is_sealed(ordinal) {
-            self.add_slack(memory);
-        }
-        let used = self.blocks.used(ordinal);
+        let (used, is_sealed) = (self.blocks.used(ordinal), self.blocks.is_sealed(ordinal));
         if used > 0 {
+            if !is_sealed {
+                self.add_slack(memory);
+            }
             self.regroup(ordinal, used + 1, used);
             return false;
+        }
+        if !is_sealed {
+            self.sub_slacks(memory, self.shape.objects - 1);
         }
         self.shrink(memory, ordinal);
         true
@@ -433,7 +438,7 @@ impl State {
         }
     }
 
-    /// Frees a zspage of which the last slot was freed just now.
+    /// Frees a zspage of which no slot is in use, nor counted as slack.
     #[cold]
     fn shrink(&mut self, memory: &Memory, ordinal: u32) {
         if self.blocks.is_sealed(ordinal) {
@@ -449,8 +454,6 @@ impl State {
         self.drop_block(memory, ordinal);
         memory.zspages.put_back(&memory.account, number);
         memory.pages.free(page, self.shape.pages);
-        self.freeable -= 1;
-        memory.sub_freeable(self.number, self.shape.pages.into(), self.freeable == 0);
     }
 
     /// Takes the block of a zspage away that stands in no list.

@@ -93,8 +93,8 @@ impl Zspages {
         (self.page.bytes().get() / size_of::<[u64; WORDS]>() as u64) as u32
     }
 
-    /// A number for a new zspage.
-    pub(crate) fn take(&self, account: &Account) -> Result<u32, NoRoom> {
+    /// A number for a new zspage, and how many were made with it.
+    pub(crate) fn take(&self, account: &Account) -> Result<(u32, u32), NoRoom> {
         let mut numbers = lock(&self.numbers);
         let free = numbers.free.take(1);
         let number = free.unwrap_or(numbers.fresh);
@@ -104,7 +104,8 @@ impl Zspages {
             return Err(error);
         }
         numbers.fresh = numbers.fresh.max(number + 1);
-        Ok(number)
+        numbers.made = numbers.made.wrapping_add(1);
+        Ok((number, numbers.made))
     }
 
     fn begin(
@@ -138,12 +139,7 @@ impl Zspages {
     }
 
     /// Writes what there is to know of a new zspage, under its class's lock.
-    pub(crate) fn set(&self, number: u32, class: u32, page: u32, ordinal: u32) {
-        let made = {
-            let mut numbers = lock(&self.numbers);
-            numbers.made = numbers.made.wrapping_add(1);
-            numbers.made
-        };
+    pub(crate) fn set(&self, (number, made): (u32, u32), class: u32, page: u32, ordinal: u32) {
         let at = number as usize * WORDS;
         self.set_age(number, made, ordinal);
         let word = u64::from(class) << CLASS_AT | u64::from(page) | EXISTS;
@@ -300,6 +296,8 @@ const TRIED: u32 = 1 << 31;
 const CHUNK_BYTES: usize = 512;
 /// A list of chunks with room for so many times those there are is made anew.
 const SPARE_PARTS: usize = 2;
+/// For so many chunks one is kept that no block needs.
+const CHUNKS_PER_SPARE: usize = 16;
 /// What the allocator adds to a chunk, about.
 const CHUNK_EXTRA: u64 = 16;
 
@@ -373,7 +371,8 @@ impl Blocks {
         }
         self.len = last;
         let needed = last.div_ceil(1 << self.shift) as usize;
-        if self.chunks.len() > needed {
+        // Of many chunks some stay, so that a zspage which comes and goes allocates nothing.
+        while self.chunks.len() > needed + needed / CHUNKS_PER_SPARE {
             self.chunks.pop();
             account.release(self.chunk_bytes());
             if self.chunks.capacity() > SPARE_PARTS * needed {

@@ -169,12 +169,12 @@ impl State {
         (0..fresh).filter_map(|slot| self.object(memory, ordinal, slot)).collect()
     }
 
-    fn sub_slacks(&mut self, memory: &Memory, slots: u32) {
+    pub(super) fn sub_slacks(&mut self, memory: &Memory, slots: u32) {
         let slack = self.freeable * self.shape.objects + self.slack_rest - slots;
         self.set_slack(memory, slack);
     }
 
-    fn add_slacks(&mut self, memory: &Memory, slots: u32) {
+    pub(super) fn add_slacks(&mut self, memory: &Memory, slots: u32) {
         let slack = self.freeable * self.shape.objects + self.slack_rest + slots;
         self.set_slack(memory, slack);
     }

@@ -86,17 +86,23 @@ impl Entries {
         self.tables.packed.get(at as usize).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
+    /// Where the words of a segment begin in the chunk of its page.
+    fn packed_start(&self, seen: u64, segment: u32) -> u32 {
+        let unit = self.unit();
+        let first = segment - segment % unit;
+        let before = (first..segment).map(|at| self.bits_of(seen, at).count_ones()).sum::<u32>();
+        (first_unit(seen) + 1) * unit + before
+    }
+
     /// Where the word of an entry is in the chunk of its page, if it is there.
     pub(super) fn packed_at(&self, seen: u64, index: u32) -> Option<&MappedWord> {
-        let (segment, unit) = (index / SEGMENT, self.unit());
+        let segment = index / SEGMENT;
         let (bits, bit) = (self.bits_of(seen, segment), 1 << (index % SEGMENT));
         if bits & bit == 0 {
             return None;
         }
-        let first = segment - segment % unit;
-        let before = (first..segment).map(|at| self.bits_of(seen, at).count_ones()).sum::<u32>();
-        let nth = before + (bits & (bit - 1)).count_ones();
-        self.tables.packed.get(((first_unit(seen) + 1) * unit + nth) as usize)
+        let at = self.packed_start(seen, segment) + (bits & (bit - 1)).count_ones();
+        self.tables.packed.get(at as usize)
     }
 
     /// What an entry of a packed page says; anything, if the page changes meanwhile.
@@ -369,11 +375,23 @@ impl Entries {
                 Some(bit)
             })
         };
-        let indexes = (first..).step_by(SEGMENT as usize).zip(bits);
-        let indexes = indexes.flat_map(move |(first, bits)| ones(*bits).map(move |at| first + at));
-        indexes.filter_map(move |index| {
-            let own = self.tables.words.get(index as usize);
-            Some((index, if is_packed(seen) { self.packed_at(seen, index) } else { own }?))
+        let segments = (first..).step_by(SEGMENT as usize).zip(bits);
+        segments.flat_map(move |(first, bits)| {
+            let chunk = is_packed(seen).then(|| {
+                let segment = first / SEGMENT;
+                (self.bits_of(seen, segment), self.packed_start(seen, segment))
+            });
+            ones(*bits).filter_map(move |bit| {
+                let word = match chunk {
+                    Some((all, _)) if all >> bit & 1 == 0 => None,
+                    Some((all, start)) => {
+                        let at = start + (all & ((1 << bit) - 1)).count_ones();
+                        self.tables.packed.get(at as usize)
+                    }
+                    None => self.tables.words.get((first + bit) as usize),
+                };
+                Some((first + bit, word?))
+            })
         })
     }
 
