@@ -56,7 +56,6 @@ impl Store {
         let options = match classes {
             Classes::Default => Pool::options(),
             Classes::Rules(chain, merge) => Pool::options()
-                .parking(false)
                 .table(TableChoice::Rules(rules(page_size(), chain, merge)))
                 .compaction(Compaction::Manual),
         };

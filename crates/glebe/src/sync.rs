@@ -11,18 +11,14 @@ pub(crate) use first::First;
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    atomic::{fence, AtomicPtr, AtomicU64, Ordering},
+    atomic::{fence, AtomicU64, Ordering},
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
-#[cfg(loom)]
-pub(crate) use loom::thread::yield_now;
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    atomic::{fence, AtomicPtr, AtomicU64, Ordering},
+    atomic::{fence, AtomicU64, Ordering},
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
-#[cfg(not(loom))]
-pub(crate) use std::thread::yield_now;
 
 pub(crate) use std::sync::TryLockError;
 
@@ -59,6 +55,41 @@ pub(crate) fn try_write<T>(lock: &RwLock<T>) -> Option<RwLockWriteGuard<'_, T>> 
     lock.try_write().ok()
 }
 
+/// Waits for another thread where no lock can be waited for: call [`Backoff::wait`] until it is
+/// over. The first turns spin, some microseconds in all; each later one sleeps, up to a
+/// millisecond.
+///
+/// Nothing here yields: sched_yield(2) of a real-time thread lets no ordinary one run on its
+/// processor, which may be the one that is waited for.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    turns: u32,
+}
+
+impl Backoff {
+    /// Turns that spin, each twice as long as the one before.
+    #[cfg(not(loom))]
+    const SPINS: u32 = 8;
+    /// The first sleep is a millisecond divided by two to this power; the next is twice as long.
+    #[cfg(not(loom))]
+    const HALVINGS: u32 = 6;
+
+    /// Waits a little, longer than the last time.
+    #[cold]
+    pub(crate) fn wait(&mut self) {
+        #[cfg(loom)]
+        loom::thread::yield_now();
+        #[cfg(not(loom))]
+        if self.turns < Self::SPINS {
+            (0..1 << self.turns).for_each(|_| std::hint::spin_loop());
+        } else {
+            let halvings = (Self::SPINS + Self::HALVINGS).saturating_sub(self.turns);
+            std::thread::sleep(std::time::Duration::from_millis(1) / (1 << halvings));
+        }
+        self.turns = self.turns.saturating_add(1);
+    }
+}
+
 /// Starts to fetch the cache line of `word`, without waiting for it.
 #[inline]
 pub(crate) fn prefetch<T>(word: &T) {
@@ -77,17 +108,6 @@ pub(crate) fn prefetch_at(address: *const u8) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
-}
-
-/// Between a store and a load of another word, where whoever stores the second and then loads the
-/// first passes a barrier in between that all running threads pass with it: one of the two sees
-/// what the other stored. The processor does nothing here.
-#[inline]
-pub(crate) fn light_barrier() {
-    #[cfg(loom)]
-    fence(Ordering::SeqCst);
-    #[cfg(not(loom))]
-    std::sync::atomic::compiler_fence(Ordering::SeqCst);
 }
 
 /// Between an exchange of one word and a load of another, all sequentially consistent, where no

@@ -44,15 +44,6 @@ mod stats {
 
 /// What the protocol takes from the kernel's side.
 mod sys {
-    pub(crate) mod membarrier {
-        /// A barrier on both sides is as good as one that all threads pass.
-        #[allow(clippy::unnecessary_wraps)]
-        pub(crate) fn barrier() -> Result<(), glebe::error::OsError> {
-            crate::sync::fence(crate::sync::Ordering::SeqCst);
-            Ok(())
-        }
-    }
-
     pub(crate) mod rseq {
         pub(crate) const META_WORDS: usize = 1;
     }

@@ -10,7 +10,7 @@
 use std::io::ErrorKind;
 
 use crate::error::OsError;
-use crate::sync::{fence, yield_now, AtomicU64, Ordering};
+use crate::sync::{fence, AtomicU64, Backoff, Ordering};
 use crate::sys::{membarrier, rseq};
 pub(crate) use rseq::{Fill, Guard, Outcome};
 
@@ -47,12 +47,12 @@ impl Critical {
     /// tenant write into a block.
     pub(crate) fn barrier(&self) -> Result<(), OsError> {
         if let Self::Restartable(_) = self {
-            let mut made = membarrier::rseq_barrier();
+            let (mut made, mut backoff) = (membarrier::rseq_barrier(), Backoff::default());
             for _ in 1..BARRIER_TRIES {
                 if !made.as_ref().is_err_and(|why| why.kind() == ErrorKind::OutOfMemory) {
                     break;
                 }
-                yield_now();
+                backoff.wait();
                 made = membarrier::rseq_barrier();
             }
             made?;

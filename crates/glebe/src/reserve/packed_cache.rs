@@ -259,7 +259,7 @@ impl PackedCache {
         let Some((pinned, index, named)) = self.pin(at) else { return };
         let objects = &self.packed.pool.objects;
         objects.unpin(&pinned);
-        if objects.remove(lane(), index, named).is_some() {
+        if objects.remove(lane(), index, named) {
             ground.counts.add(Counter::PackedDropped, 1);
         }
         self.packed.pool.after_gone();

@@ -24,7 +24,7 @@ use std::io;
 use std::ptr;
 
 use crate::error::OsError;
-use crate::sync::{yield_now, MappedPtr, MappedWord, Ordering};
+use crate::sync::{Backoff, MappedPtr, MappedWord, Ordering};
 use crate::sys::fault::point;
 use crate::sys::fork::ForkGuard;
 
@@ -53,6 +53,7 @@ static IS_RUNNING: MappedWord = MappedWord::new(0);
 
 fn acquire() {
     let own = ForkGuard::new().generation();
+    let mut backoff = Backoff::default();
     loop {
         let holder = HOLDER.load(Ordering::Relaxed);
         let is_free = holder != own;
@@ -60,7 +61,7 @@ fn acquire() {
         if is_free && taken().is_ok() {
             return;
         }
-        yield_now();
+        backoff.wait();
     }
 }
 

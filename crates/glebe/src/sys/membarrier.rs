@@ -1,8 +1,6 @@
-//! membarrier(2): makes every running thread of the process pass a memory barrier, or restart its
-//! restartable sequence.
+//! membarrier(2): makes every running thread of the process restart its restartable sequence.
 //!
-//! Source: membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED` (Linux 4.14) and
-//! `MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ` (Linux 5.10). Cost: one
+//! Source: membarrier(2), `MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ` (Linux 5.10). Cost: one
 //! interrupt to each processor that runs a thread of this process, none to the others.
 //!
 //! # Safety
@@ -14,8 +12,6 @@ use std::io;
 use crate::error::OsError;
 use crate::sys::fault::point;
 
-const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
-const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 const REGISTER_PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 8;
 const PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
 
@@ -26,22 +22,6 @@ fn membarrier(command: libc::c_int, name: &'static str) -> Result<(), OsError> {
         _ => Err(io::Error::last_os_error()),
     };
     point("membarrier").and_then(|()| call()).map_err(|e| OsError::new("membarrier", name, e))
-}
-
-/// Announces that this process will call [`barrier`]; any number of times, kept over fork.
-///
-/// # Errors
-/// The kernel lacks the command (before 4.14) or a filter denies the call.
-pub fn register() -> Result<(), OsError> {
-    membarrier(REGISTER_PRIVATE_EXPEDITED, "REGISTER_PRIVATE_EXPEDITED")
-}
-
-/// When this returns, each thread of the process has passed a full memory barrier since the call.
-///
-/// # Errors
-/// The process is not registered.
-pub fn barrier() -> Result<(), OsError> {
-    membarrier(PRIVATE_EXPEDITED, "PRIVATE_EXPEDITED")
 }
 
 /// Announces that this process will call [`rseq_barrier`]; any number of times, kept over fork.
@@ -72,7 +52,5 @@ mod tests {
             return;
         }
         rseq_barrier().unwrap();
-        register().unwrap();
-        barrier().unwrap();
     }
 }

@@ -13,7 +13,7 @@ use std::io;
 use std::ptr;
 
 use crate::error::OsError;
-use crate::sync::{yield_now, StaticMutex};
+use crate::sync::{Backoff, StaticMutex};
 use crate::sys::fault::point;
 use crate::sys::fork::ForkGuard;
 use crate::sys::limits::refused;
@@ -208,17 +208,19 @@ struct Left {
 
 static LEFT: StaticMutex<Vec<Left>> = StaticMutex::new(Vec::new());
 
-/// How often [`leave`] tries: others hold the lock for a system call or a few.
-const LEAVE_TRIES: u32 = 1000;
+/// How often [`leave`] tries, in about a tenth of a second: others hold the lock for a system call
+/// or a few.
+const LEAVE_TRIES: u32 = 100;
 
 /// Keeps a range for the next attempt. Never waits for ever, as a thread would in a child if
 /// another stood here at the fork: then the range stays mapped.
 fn leave(left: Left) {
+    let mut backoff = Backoff::default();
     for _ in 0..LEAVE_TRIES {
         if let Ok(mut all) = LEFT.try_lock() {
             return all.push(left);
         }
-        yield_now();
+        backoff.wait();
     }
 }
 
@@ -228,4 +230,29 @@ fn unmap_left() {
     let Ok(mut all) = LEFT.try_lock() else { return };
     // SAFETY: an entry is a range whose owner gave it up and which was never unmapped since.
     all.retain(|left| !left.guard.is_child() && unsafe { munmap(left.addr, left.len) }.is_err());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::lock;
+    use crate::sys::{page_size, real_time};
+
+    #[test]
+    fn a_real_time_thread_leaves_a_range_while_another_has_the_lock() {
+        let len = page_size().bytes();
+        let hold = |inside: &dyn Fn()| {
+            let _all = lock(&LEFT);
+            inside();
+        };
+        let leaves = || {
+            let addr = map(len, Backing::Ordinary).unwrap();
+            leave(Left { addr, len, guard: ForkGuard::new() });
+            assert_eq!(lock(&LEFT).len(), 1, "the range is lost");
+            unmap_left();
+            assert_eq!(lock(&LEFT).len(), 0, "the range stays mapped");
+        };
+        let name = "sys::mmap::tests::a_real_time_thread_leaves_a_range_while_another_has_the_lock";
+        real_time::waits(name, hold, leaves);
+    }
 }

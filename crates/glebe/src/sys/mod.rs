@@ -37,6 +37,8 @@ pub(crate) mod private;
 pub mod probe;
 pub mod process;
 pub(crate) mod psi;
+#[cfg(test)]
+pub(crate) mod real_time;
 pub(crate) mod release;
 pub mod rseq;
 pub mod sigbus;

@@ -1,8 +1,8 @@
 //! What is done with the objects of a [`Pool`]: insert, read, replace, remove.
 //!
 //! Bytes are encoded and decoded here and nowhere below. Cost beside the codec's: an insert, a
-//! remove: one lock that only objects of the same class share, or none where a thread puts an
-//! object to where it just removed one, a copy, no allocation; a read: no lock.
+//! remove: one lock that only objects of the same class share, a copy, no allocation; a read: no
+//! lock.
 //!
 //! # Safety
 //! Bytes of an object are lent for the time of a copy, between pin and unpin.
@@ -14,9 +14,8 @@ use super::error::Error;
 use super::guard::Guard;
 use super::handle::Handle;
 use super::objects::{Pinned, Stored};
-use super::parked::Removed;
 use super::pool::Pool;
-use super::threads::thread_number;
+use crate::stats::lane;
 use crate::units::Bytes;
 
 /// Attempts to make room, against other threads that take it.
@@ -52,23 +51,7 @@ impl Pool {
     /// limit, or what the kernel refuses.
     #[inline]
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
-        match self.insert_quick(bytes) {
-            Some(handle) => Ok(handle),
-            None => self.insert_as(None, bytes),
-        }
-    }
-
-    /// Stores an object as it is where something else was just removed, if all of that may be.
-    #[inline]
-    fn insert_quick(&self, bytes: &[u8]) -> Option<Handle> {
-        let (len, classes) = (bytes.len(), &self.objects.classes);
-        let fits = (1..=self.page.bytes().get()).contains(&(len as u64));
-        if !fits || !self.coding.is_off() || classes.is_draining() || self.alive().is_err() {
-            return None;
-        }
-        let (index, named) =
-            self.objects.insert_parked(thread_number(), (Kind::Raw, bytes, len), true)?;
-        Some(Handle::new(self.number, named, index))
+        self.insert_as(None, bytes)
     }
 
     /// Writes an object to the start of `buf` whose stored bytes are `stored`; its length.
@@ -119,8 +102,7 @@ impl Pool {
         stored: Stored<'_>,
         len: usize,
     ) -> Result<(u32, u32), Error> {
-        let thread = thread_number();
-        let insert = || self.objects.insert(thread, group, stored);
+        let insert = || self.objects.insert(lane(), group, stored);
         insert().or_else(|error| self.with_room(len, error, insert))
     }
 
@@ -275,23 +257,10 @@ impl Pool {
     #[inline]
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let (index, named) = self.of(handle)?;
-        let thread = thread_number();
-        let is_draining = self.objects.classes.is_draining();
-        if !is_draining && self.objects.remove_owned(thread, index, named) {
-            return Ok(());
+        if !self.objects.remove(lane(), index, named) {
+            return Err(Error::Stale);
         }
-        self.remove_by(thread, index, named)
-    }
-
-    /// As [`Pool::remove`], of any object; apart, so that the way before it saves no registers.
-    #[inline(never)]
-    fn remove_by(&self, thread: usize, index: u32, named: u32) -> Result<(), Error> {
-        match self.objects.remove(thread, index, named) {
-            None => return Err(Error::Stale),
-            // Nothing is free that was not.
-            Some(Removed::Parked) if !self.objects.classes.is_draining() => {}
-            Some(Removed::Parked | Removed::GivenUp) => self.after_gone(),
-        }
+        self.after_gone();
         Ok(())
     }
 }

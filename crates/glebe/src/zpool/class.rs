@@ -1,11 +1,10 @@
 //! [`Class`]: the zspages of one size class, and what may be done with their slots.
 //!
 //! All of it is under the class's lock, held for the time of a search in a list; [`State::pour`]
-//! alone copies bytes under it, of a bounded number of objects. An *entry* of an object in one of
-//! these zspages is changed by whoever holds this lock, or to remove it: see
-//! [`parked`](super::parked). A slot is *free*, *used* (an object's, or being
-//! written by an insert that has not published its entry yet), or in *limbo*: given up while
-//! somebody may be reading there; limbo counts as used until no pin is seen.
+//! alone copies bytes under it, of a bounded number of objects. Only the holder of this lock
+//! changes the *entry* of an object in one of these zspages. A slot is *free*, *used* (an object's,
+//! or being written by an insert that has not published its entry yet), or in *limbo*: given up
+//! while somebody may be reading there; limbo counts as used until no pin is seen.
 //!
 //! Slack is the number of free slots in zspages; compaction would free `slack / objects` zspages,
 //! which is kept up to date with every slot. Locks of two classes are taken lower number first.
@@ -26,7 +25,6 @@ use super::account::NoRoom;
 use super::counts::Counts;
 use super::entry::{Entry, Kind, Place};
 use super::groups::{Groups, GROUPS};
-use super::lanes::Counted;
 use super::memory::Memory;
 use super::zspage::Blocks;
 use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError};
@@ -179,15 +177,12 @@ pub(crate) struct State {
     leaving: Vec<(u32, u32)>,
     /// Lifetime groups' open zspages, by number; the one used last is last.
     open: Vec<(u32, u32)>,
-    /// Objects by how much smaller they are than a slot, in steps; modulo 2^32, since what lanes
-    /// count is not in it.
+    /// Objects by how much smaller they are than a slot, in steps.
     pub(crate) below: Vec<u32>,
     /// The longest object that the table sends here.
     pub(crate) longest: u32,
     /// It is in no table: nothing new comes in.
     pub(crate) is_retired: bool,
-    /// It has been retired since, and no lane parks anything of it: it may change its shape.
-    pub(crate) is_let_go: bool,
     pub(crate) counts: Counts,
 }
 
@@ -206,7 +201,6 @@ impl State {
             below: Vec::new(),
             longest: shape.size,
             is_retired: false,
-            is_let_go: false,
             counts: Counts::default(),
         }
     }
@@ -248,15 +242,13 @@ impl State {
     /// Counts an object that is so many parts of a page smaller than a slot.
     #[inline]
     pub(crate) fn came(&mut self, parts: usize) {
-        let below = self.below_at(parts);
-        *below = below.wrapping_add(1);
+        *self.below_at(parts) += 1;
     }
 
     /// Counts it off.
     #[inline]
     pub(crate) fn went(&mut self, parts: usize) {
-        let below = self.below_at(parts);
-        *below = below.wrapping_sub(1);
+        *self.below_at(parts) -= 1;
     }
 
     #[inline]
@@ -300,7 +292,10 @@ impl State {
         let used = self.blocks.used(ordinal);
         let slot = self.blocks.take_slot(ordinal, index);
         self.regroup(ordinal, used, used + 1);
-        if self.slack_rest == 0 {
+        if used == 0 {
+            // It is new: nothing of it was counted before.
+            self.add_slacks(memory, self.shape.objects - 1);
+        } else if self.slack_rest == 0 {
             self.slack_rest = self.shape.objects - 1;
             self.freeable -= 1;
             memory.sub_freeable(self.number, self.shape.pages.into(), self.freeable == 0);
@@ -325,7 +320,8 @@ impl State {
         }
     }
 
-    /// Makes a zspage; its ordinal. Without `listed` it stands in no list.
+    /// Makes a zspage; its ordinal. Without `listed` it stands in no list. Its slots are no slack
+    /// before one of them is in use.
     #[cold]
     fn grow(&mut self, memory: &Memory, listed: bool) -> Result<u32, NoRoom> {
         if listed && !self.limbo.is_empty() {
@@ -335,7 +331,7 @@ impl State {
             }
         }
         let account = &memory.account;
-        let number = memory.zspages.take(account)?;
+        let (number, made) = memory.zspages.take(account)?;
         let page = match memory.pages.alloc(account, self.shape.pages) {
             Ok(page) => page,
             Err(error) => {
@@ -351,14 +347,12 @@ impl State {
                 return Err(error);
             }
         };
-        memory.zspages.set(number, self.number, page, ordinal);
+        memory.zspages.set((number, made), self.number, page, ordinal);
         if listed {
             self.groups.link(&mut self.blocks, ordinal, self.groups.of(0));
         } else {
             self.blocks.set_open(ordinal, true);
         }
-        self.freeable += 1;
-        memory.add_freeable(self.number, self.shape.pages.into(), self.freeable == 1);
         Ok(ordinal)
     }
 
@@ -419,25 +413,19 @@ impl State {
     #[inline]
     fn free(&mut self, memory: &Memory, ordinal: u32, slot: u32) -> bool {
         self.blocks.free_slot(ordinal, slot);
-        if !self.blocks.is_sealed(ordinal) {
-            self.add_slack(memory);
-        }
-        let used = self.blocks.used(ordinal);
+        let (used, is_sealed) = (self.blocks.used(ordinal), self.blocks.is_sealed(ordinal));
         if used > 0 {
+            if !is_sealed {
+                self.add_slack(memory);
+            }
             self.regroup(ordinal, used + 1, used);
             return false;
         }
+        if !is_sealed {
+            self.sub_slacks(memory, self.shape.objects - 1);
+        }
         self.shrink(memory, ordinal);
         true
-    }
-
-    /// Gives back a slot that was taken just now and is named by no entry; its zspage stays, also
-    /// without one in use.
-    fn untake(&mut self, memory: &Memory, ordinal: u32, slot: u32) {
-        self.blocks.free_slot(ordinal, slot);
-        self.add_slack(memory);
-        let used = self.blocks.used(ordinal);
-        self.regroup(ordinal, used + 1, used);
     }
 
     #[inline]
@@ -450,7 +438,7 @@ impl State {
         }
     }
 
-    /// Frees a zspage of which the last slot was freed just now.
+    /// Frees a zspage of which no slot is in use, nor counted as slack.
     #[cold]
     fn shrink(&mut self, memory: &Memory, ordinal: u32) {
         if self.blocks.is_sealed(ordinal) {
@@ -466,8 +454,6 @@ impl State {
         self.drop_block(memory, ordinal);
         memory.zspages.put_back(&memory.account, number);
         memory.pages.free(page, self.shape.pages);
-        self.freeable -= 1;
-        memory.sub_freeable(self.number, self.shape.pages.into(), self.freeable == 0);
     }
 
     /// Takes the block of a zspage away that stands in no list.
@@ -538,8 +524,8 @@ impl State {
     #[inline]
     pub(crate) fn count_in(&mut self, stored: usize, given: usize) {
         self.counts.came += 1;
-        self.counts.objects = self.counts.objects.wrapping_add(1);
-        self.counts.bytes = self.counts.bytes.wrapping_add(stored as u64);
+        self.counts.objects += 1;
+        self.counts.bytes += stored as u64;
         self.counts.given = self.counts.given.wrapping_add(given as u64);
         self.counts.paged += u64::from(self.is_paged());
     }
@@ -549,25 +535,12 @@ impl State {
         (self.shape.objects, self.shape.pages) == (1, 1)
     }
 
-    /// Counts what a thread did without the lock.
-    pub(crate) fn count_lane(&mut self, lane: Counted) {
-        let Counted { came, went, bytes, extra } = lane;
-        let paged = came * u64::from(self.is_paged());
-        let counts = &mut self.counts;
-        counts.paged += paged;
-        counts.came += came;
-        counts.went += went;
-        counts.objects = counts.objects.wrapping_add(came).wrapping_sub(went);
-        counts.bytes = counts.bytes.wrapping_add(bytes);
-        counts.given = counts.given.wrapping_add(bytes).wrapping_add(extra);
-    }
-
     /// Counts an object off that is still in its slot; as gone to `counter`.
     #[inline]
     pub(crate) fn count_off(&mut self, memory: &Memory, entry: Entry) {
         let given = self.given(memory, entry);
-        self.counts.objects = self.counts.objects.wrapping_sub(1);
-        self.counts.bytes = self.counts.bytes.wrapping_sub(entry.len() as u64);
+        self.counts.objects -= 1;
+        self.counts.bytes -= entry.len() as u64;
         self.counts.given = self.counts.given.wrapping_sub(given);
     }
 

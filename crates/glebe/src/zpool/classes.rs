@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 use super::class::{Class, Shape, State};
 use super::memory::CLASSES_MAX;
-use crate::sync::{lock, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// Parts of a page, as a power of two, that lengths are looked up by.
 const PARTS_SHIFT: u32 = if cfg!(loom) { 1 } else { 9 };
@@ -28,7 +28,6 @@ pub(crate) struct Classes {
     part_shift: u32,
     /// Retired classes that may have zspages.
     draining: AtomicU64,
-    strays: Mutex<Vec<u64>>,
 }
 
 impl Classes {
@@ -41,7 +40,6 @@ impl Classes {
             by_length: (0..parts).map(|_| AtomicU64::new(0)).collect(),
             part_shift,
             draining: AtomicU64::new(0),
-            strays: Mutex::default(),
         }
     }
 
@@ -74,12 +72,6 @@ impl Classes {
         (size as usize - len) >> self.part_shift
     }
 
-    /// Which part of a page a length counts as, in a class of slots of `size`.
-    #[inline]
-    pub(crate) fn part_of(&self, size: u32, len: usize) -> usize {
-        self.part_of_len(self.len_of(size, self.parts_below(size, len)))
-    }
-
     /// Which part of a page a length is in.
     #[inline]
     pub(crate) fn part_of_len(&self, len: usize) -> usize {
@@ -89,23 +81,6 @@ impl Classes {
     /// How many parts there are, and the longest length of each.
     pub(crate) fn part_lens(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
         (0..self.by_length.len()).map(|part| (part + 1) << self.part_shift)
-    }
-
-    /// Objects of classes that are no more, by part; modulo 2^64, for what lanes count.
-    pub(crate) fn add_strays(&self, sums: &mut [u64]) {
-        for (sum, n) in sums.iter_mut().zip(lock(&self.strays).iter()) {
-            *sum = sum.wrapping_add(*n);
-        }
-    }
-
-    /// Keeps what an empty class counts that is about to get another shape.
-    fn keep_strays(&self, state: &State) {
-        let mut strays = lock(&self.strays);
-        for (parts, n) in state.below.iter().enumerate().filter(|(_, n)| **n != 0) {
-            strays.resize(self.by_length.len(), 0);
-            let part = self.part_of_len(self.len_of(state.shape().size, parts));
-            strays[part] = strays[part].wrapping_add(i64::from(*n as i32) as u64);
-        }
     }
 
     /// The longest length of such a part.
@@ -145,7 +120,7 @@ impl Classes {
         // Numbers that nobody needs, then new ones.
         let is_empty = |class: &Class| {
             let state = class.lock();
-            state.is_let_go && state.zspages() == 0
+            state.is_retired && state.zspages() == 0
         };
         let spare = (0..all.len()).filter(|at| !kept[*at] && is_empty(all[*at]));
         let mut free: Vec<usize> = spare.chain(all.len()..self.by_number.len()).collect();
@@ -161,11 +136,10 @@ impl Classes {
             let class = self.by_number[*number].get_or_init(fresh);
             let mut state = class.lock();
             if state.shape() != *shape {
-                self.keep_strays(&state);
                 class.reshape(&mut state, *shape);
             }
             state.longest = *longest;
-            (state.is_retired, state.is_let_go) = (false, false);
+            state.is_retired = false;
             kept.get_mut(*number).into_iter().for_each(|kept| *kept = true);
         }
         for (part, word) in self.by_length.iter().enumerate() {
@@ -179,14 +153,6 @@ impl Classes {
             self.draining.store(1, Ordering::Relaxed);
         }
         true
-    }
-
-    /// Retired classes may change their shape from now on: no lane has anything to do with them.
-    pub(crate) fn let_change(&self) {
-        for class in self.all() {
-            let mut state = class.lock();
-            state.is_let_go = state.is_retired;
-        }
     }
 
     /// Bytes of tables and classes.

@@ -13,7 +13,6 @@ use super::class::{Stop, Work};
 use super::error::Error;
 use super::options::{Budget, Compaction};
 use super::pool::Pool;
-use super::threads::thread_number;
 use crate::units::{Bytes, Pages};
 
 /// Bytes that are moved under one hold of a lock, and between two looks at the clock: of zspages
@@ -49,13 +48,9 @@ pub struct Compacted {
 impl Pool {
     /// Pages that [`Pool::compact`] would free now, if nobody reads or writes meanwhile. Exact, as
     /// long as no class is retired, as [`Pool::set_table`] and the pool itself do: pages of such
-    /// are not counted, and their objects will go to slots of others that are. Slots that threads
-    /// keep for their next objects are given up, so a call may cost some microseconds.
+    /// are not counted, and their objects will go to slots of others that are.
     #[must_use]
     pub fn freeable(&self) -> Pages {
-        if self.alive().is_ok() && self.objects.unpark(thread_number()) {
-            self.after_gone();
-        }
         Pages::new(self.objects.memory.freeable())
     }
 
@@ -88,7 +83,6 @@ impl Pool {
 
     fn compact_until(&self, work: &mut Work, is_spent: impl Fn(&Work) -> bool) {
         let memory = &self.objects.memory;
-        self.objects.unpark(thread_number());
         self.objects.settle();
         while self.objects.classes.is_draining() && !is_spent(work) {
             if !matches!(self.objects.drain(work), Ok(true)) {
@@ -145,9 +139,6 @@ impl Pool {
         let from = self.next_class.load(crate::sync::Ordering::Relaxed) as u32;
         let Some(class) = memory.next_ready(from) else { return };
         let stop = self.objects.compact(class, &mut work, false);
-        if stop == Some(Stop::Stuck) {
-            self.objects.unpark(thread_number());
-        }
         let next = if stop == Some(Stop::Spent) { class } else { class + 1 };
         self.next_class.store(next.into(), crate::sync::Ordering::Relaxed);
         let _ = (0..LOWERED_MAX).all(|_| self.lower_one());

@@ -13,10 +13,6 @@
 //! of which a page is present once an entry there needs it. Both together are the *use* that a
 //! handle names. An entry of which the last epoch is over is *retired*: nobody takes it any more.
 //!
-//! An entry that goes on with the highest use of its page may pass over an epoch, and come to look
-//! as it did. So before a page goes on with a later epoch whoever wants it waits until nobody
-//! works with what was loaded before; nothing of the page was live meanwhile.
-//!
 //! Whoever frees an entry has stored its free word before. Lock: its own, taken inside a class's
 //! or alone, a few times a segment. Cost: two exchanges for each object's life.
 
@@ -29,7 +25,6 @@ mod store;
 
 use super::account::{Account, NoRoom};
 use super::entry::{Entry, EPOCH_BITS, GENERATION_BITS};
-use super::lanes::Owner;
 use super::words::Words;
 use crate::sync::{lock, AtomicU64, MappedWord, Mutex, Ordering};
 use crate::units::PageSize;
@@ -107,8 +102,9 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// For as many lanes of threads.
+    /// For as many lanes of threads, a power of two.
     pub(crate) fn new(tables: Tables, lanes: usize, page: PageSize) -> Self {
+        assert!(lanes.is_power_of_two(), "{lanes} lanes");
         let lanes = (0..lanes).map(|_| Lane(AtomicU64::new(NONE))).collect();
         let per_page = words_per_page(page);
         Self {
@@ -150,51 +146,16 @@ impl Entries {
         }
     }
 
-    /// The word of an entry that is live in its own place and not being moved, and what it says.
-    #[inline]
-    pub(crate) fn at_home(&self, index: u32) -> Option<(&MappedWord, Entry)> {
-        if !self.is_dense(index) {
-            return None;
-        }
-        let word = self.tables.words.get(index as usize)?;
-        let entry = Entry::from_raw(word.load(Ordering::SeqCst));
-        (entry.is_live() && !entry.is_held()).then_some((word, entry))
-    }
-
-    /// The word of an entry whose object a lane owns, and where that has it.
-    #[inline]
-    pub(crate) fn owner(&self, index: u32) -> Option<(&MappedWord, Owner)> {
-        let (word, entry) = self.own_word(index)?;
-        Some((word, Owner::from_raw(entry.owner()?)))
-    }
-
-    /// The word of an entry in its own place, and what it says.
-    #[inline]
-    pub(crate) fn own_word(&self, index: u32) -> Option<(&MappedWord, Entry)> {
-        let word = self.tables.words.get(index as usize)?;
-        Some((word, Entry::from_raw(word.load(Ordering::Acquire))))
-    }
-
     /// Whether a word that was loaded before is that of the use of its entry that a handle names.
     #[inline]
     pub(crate) fn is(&self, index: u32, entry: Entry, named: u32) -> bool {
-        entry.is_live() && self.is_of_use(index, entry, named)
-    }
-
-    /// Whether it is that of an object which a lane owns, and of the use that a handle names.
-    pub(crate) fn is_owned(&self, index: u32, entry: Entry, named: u32) -> bool {
-        entry.owner().is_some() && self.is_of_use(index, entry, named)
-    }
-
-    #[inline]
-    fn is_of_use(&self, index: u32, entry: Entry, named: u32) -> bool {
         let low = named & ((1 << GENERATION_BITS) - 1);
-        entry.generation() == low && self.is_of_epoch(index, named)
+        entry.is_live() && entry.generation() == low && self.is_of_epoch(index, named)
     }
 
     /// Whether a use of an entry is of its present epoch.
     #[inline]
-    pub(crate) fn is_of_epoch(&self, index: u32, named: u32) -> bool {
+    fn is_of_epoch(&self, index: u32, named: u32) -> bool {
         self.epoch(index) == named >> GENERATION_BITS
     }
 
@@ -247,14 +208,14 @@ impl Entries {
     /// As [`Entries::exchange`] without any lock, if the entry lies in its own place: there no
     /// other one ever lies. Whether it was changed.
     #[inline]
-    pub(crate) fn exchange_own(&self, index: u32, from: Entry, to: Entry) -> bool {
+    fn exchange_own(&self, index: u32, from: Entry, to: Entry) -> bool {
         let word = self.tables.words.get(index as usize);
         self.is_dense(index) && word.is_some_and(|word| swapped(word, from, to))
     }
 
     /// Whether an entry lies where it may be published: what is the caller's stays where it is.
     #[inline]
-    pub(crate) fn is_dense(&self, index: u32) -> bool {
+    fn is_dense(&self, index: u32) -> bool {
         !packed::is_packed(self.place_of(index))
     }
 
@@ -273,16 +234,9 @@ impl Entries {
         self.is_of_epoch(index, named) && self.try_exchange(index, from, to)
     }
 
-    /// Takes an entry: its index and the use of it that a handle is to name. Before uses of an
-    /// entry are passed over `wait` is called, without any lock: when it says yes nobody works any
-    /// more with a word that was loaded before the call.
+    /// Takes an entry: its index and the use of it that a handle is to name.
     #[inline]
-    pub(crate) fn alloc(
-        &self,
-        account: &Account,
-        lane: usize,
-        wait: impl Fn() -> bool,
-    ) -> Result<(u32, u32), NoRoom> {
+    pub(crate) fn alloc(&self, account: &Account, lane: usize) -> Result<(u32, u32), NoRoom> {
         let lane = self.lane(lane);
         loop {
             let segment = lane.0.load(Ordering::Relaxed);
@@ -292,14 +246,14 @@ impl Entries {
                     return Ok((index, self.named(index, Entry::from_raw(word))));
                 }
             }
-            self.refill(account, lane, segment, &wait)?;
+            self.refill(account, lane, segment)?;
         }
     }
 
-    /// The lane of a thread's number.
+    /// The lane of a number. No remainder: a division takes as long as an exchange.
     #[inline]
-    fn lane(&self, thread: usize) -> &Lane {
-        &self.lanes[thread % self.lanes.len()]
+    fn lane(&self, lane: usize) -> &Lane {
+        &self.lanes[lane & (self.lanes.len() - 1)]
     }
 
     #[inline]
@@ -358,7 +312,7 @@ impl Entries {
 
 /// Changes a word that is `from`; whether it was.
 #[inline]
-pub(crate) fn swapped(at: &MappedWord, from: Entry, to: Entry) -> bool {
+fn swapped(at: &MappedWord, from: Entry, to: Entry) -> bool {
     // Without a write where it is another: its page may be nobody's.
     let (from, to) = (from.raw(), to.raw());
     at.load(Ordering::Relaxed) == from

@@ -13,9 +13,6 @@
 //! these are its lower bits, [`Entries`](super::entries) has the rest. `bytes` are those stored.
 //! A word that is *held* is being moved to another place of the table, and says what it said.
 //!
-//! A word that is held and of no kind is that of an object which a thread's lane owns
-//! ([`lanes`](super::lanes)): where the lane has it stands in the place of zspage and slot.
-//!
 //! An object that is one word over and over has kind *filled* where both halves of the word are
 //! the same: half a word is in the place of zspage and slot, `bytes` is the object's length, and
 //! nothing is stored. Otherwise it is *wide*: the word is stored, `bytes` is the object's length.
@@ -126,20 +123,6 @@ impl Entry {
         Self(u64::from(fill) << SLOT_AT | Self::rest(Kind::Filled, len, generation))
     }
 
-    /// An object that a lane owns; where the lane has it.
-    #[inline]
-    pub(crate) fn owned(owner: u32, generation: u32) -> Self {
-        let free = Self::free(generation).held();
-        Self(u64::from(owner) << SLOT_AT | free.0)
-    }
-
-    /// Where a lane has the object, if one owns it.
-    #[inline]
-    pub(crate) fn owner(self) -> Option<u32> {
-        let bits = ((1 << KIND_BITS) - 1) << KIND_AT | 1 << HELD_AT;
-        (self.0 & bits == 1 << HELD_AT).then_some((self.0 >> SLOT_AT) as u32)
-    }
-
     #[inline]
     fn place_word(place: Place) -> u64 {
         u64::from(place.zspage) << ZSPAGE_AT | u64::from(place.slot) << SLOT_AT
@@ -173,12 +156,6 @@ impl Entry {
     pub(crate) fn has_place(self) -> bool {
         let kind = field(self.0, KIND_AT, KIND_BITS);
         kind != FREE && kind != FILLED
-    }
-
-    /// Whether another object in the same slot is stored alike, and as long.
-    #[inline]
-    pub(crate) fn is_like(self, other: Self) -> bool {
-        (self.0 ^ other.0) >> KIND_AT == 0
     }
 
     /// Stored bytes of a live object.
@@ -229,9 +206,6 @@ impl Entry {
     /// The word when it is not.
     #[inline]
     pub(crate) const fn let_go(self) -> Self {
-        if field(self.0, KIND_AT, KIND_BITS) == FREE {
-            return self;
-        }
         Self(self.0 & !(1 << HELD_AT))
     }
 

@@ -9,7 +9,7 @@
 use super::error::Error;
 use super::options::AtLimit;
 use super::pool::Pool;
-use super::threads::thread_number;
+use crate::stats::lane;
 use crate::sync::Ordering;
 use crate::units::Bytes;
 
@@ -25,7 +25,6 @@ impl Pool {
     /// last for the same thing and gave kept pages back, which was not enough.
     pub(crate) fn make_room(&self, trimmed: &mut bool) -> bool {
         let memory = &self.objects.memory;
-        self.objects.unpark(thread_number());
         self.objects.settle();
         *trimmed = !*trimmed && memory.pages.trim_to(&memory.account, 0) > 0;
         if *trimmed {
@@ -75,7 +74,7 @@ impl Pool {
     fn evict_oldest_of(&self, found: &mut Vec<(u32, u32)>) -> bool {
         while let Some(nth) = (0..found.len()).max_by_key(|nth| found[*nth].0) {
             let (_, zspage) = found.swap_remove(nth);
-            if self.objects.evict(thread_number(), zspage) > 0 {
+            if self.objects.evict(lane(), zspage) > 0 {
                 return true;
             }
         }

@@ -5,9 +5,9 @@
 //! slot up. A replace writes a new slot, changes the entry, then gives the old slot up. A reader
 //! holds no lock and waits for nobody: see [`pins`](super::pins).
 //!
-//! The entry of a live object changes by compare and exchange, and only under the lock of the
-//! class that its zspage belongs to, but by a remove ([`parked`](super::parked)). That class is
-//! read without a lock and checked again under it.
+//! The entry of an object in a slot changes only under the lock of the class that its zspage
+//! belongs to. That class is read without a lock and checked again under it. It changes by compare
+//! and exchange, since its page of entries may be packed meanwhile.
 //!
 //! # Safety
 //! Bytes are written to a slot that was allocated and not published, and lent while they are
@@ -18,7 +18,6 @@ use super::account::NoRoom;
 use super::class::{Class, State, Stop, Work};
 use super::classes::Classes;
 use super::entry::{Entry, Kind};
-use super::lanes::Lanes;
 use super::memory::Memory;
 use crate::sync::{AtomicU64, MutexGuard, Ordering};
 
@@ -31,7 +30,6 @@ pub(crate) struct Objects {
     pub(crate) memory: Memory,
     pub(crate) classes: Classes,
     pub(crate) filled: Filled,
-    pub(crate) lanes: Lanes,
 }
 
 /// An object as it is to be stored.
@@ -111,38 +109,19 @@ impl Objects {
     #[inline]
     pub(crate) fn insert(
         &self,
-        thread: usize,
-        group: Option<u32>,
-        stored: Stored<'_>,
-    ) -> Result<(u32, u32), NoRoom> {
-        if let (None, Stored::Bytes { kind, bytes, len }) = (group, stored) {
-            if let Some(done) = self.insert_parked(thread, (kind, bytes, len), false) {
-                return Ok(done);
-            }
-        }
-        self.insert_locked(thread, group, stored)
-    }
-
-    /// As [`Objects::insert`], under the class's lock.
-    fn insert_locked(
-        &self,
-        thread: usize,
+        lane: usize,
         group: Option<u32>,
         stored: Stored<'_>,
     ) -> Result<(u32, u32), NoRoom> {
         let memory = &self.memory;
-        let (index, named) =
-            memory.entries.alloc(&memory.account, thread, || self.lanes.wait_out(thread))?;
+        let (index, named) = memory.entries.alloc(&memory.account, lane)?;
         match self.write(group, stored, index, named) {
             Ok(entry) => {
                 memory.entries.publish(index, entry);
-                if let Stored::Bytes { bytes, .. } = stored {
-                    self.lanes.note_stored(thread, self.classes.of(bytes.len()));
-                }
                 Ok((index, named))
             }
             Err(error) => {
-                memory.entries.put_back(&memory.account, thread, index);
+                memory.entries.put_back(&memory.account, lane, index);
                 Err(error)
             }
         }
@@ -186,18 +165,11 @@ impl Objects {
         Ok(Entry::live(kind, spot.place, in_entry, named))
     }
 
-    /// The entry of an object, if it is there. Who has the lock of a class has seen it before, so
-    /// that no lane owns it.
+    /// The entry of an object, if it is there.
     #[inline]
     pub(crate) fn entry(&self, index: u32, named: u32) -> Option<Entry> {
         let entry = self.memory.entries.load(index);
-        if self.memory.entries.is(index, entry, named) {
-            return Some(entry);
-        }
-        if entry.owner().is_some() {
-            return self.entry_of_owned(index, named);
-        }
-        None
+        self.memory.entries.is(index, entry, named).then_some(entry)
     }
 
     /// Pins an object, if it is there.
@@ -251,12 +223,12 @@ impl Objects {
         }
     }
 
-    /// Removes an object under its class's lock; whether it was there.
-    pub(crate) fn remove_locked(&self, thread: usize, index: u32, named: u32) -> bool {
+    /// Removes an object; whether it was there.
+    #[inline]
+    pub(crate) fn remove(&self, lane: usize, index: u32, named: u32) -> bool {
         let gone = self.change(index, named, Entry::freed).is_some();
         if gone {
-            self.free_entry(thread, index);
-            self.make_lane(thread);
+            self.memory.entries.free(&self.memory.account, lane, index);
         }
         gone
     }
@@ -333,7 +305,7 @@ impl Objects {
             let about = memory.zspages.about(place.zspage);
             let Some(class) = self.classes.get(about.class) else { continue };
             let mut state = class.lock();
-            // Now it can only be removed.
+            // Now nobody else changes it.
             if self.entry(index, named) != Some(entry)
                 || !state.has(memory, place.zspage)
                 || !memory.entries.exchange(index, entry, to(entry))
@@ -348,7 +320,7 @@ impl Objects {
     }
 
     #[inline]
-    pub(crate) fn count_gone(&self, state: &mut State, entry: Entry) {
+    fn count_gone(&self, state: &mut State, entry: Entry) {
         state.counts.went += 1;
         state.count_off(&self.memory, entry);
         let parts = self.classes.parts_below(state.shape().size, entry.len());
@@ -370,14 +342,14 @@ impl Objects {
     }
 
     /// Removes the objects of a zspage; how many.
-    pub(crate) fn evict(&self, thread: usize, zspage: u32) -> usize {
-        self.evict_by(thread, zspage, |state| state.evict(&self.memory, zspage))
+    pub(crate) fn evict(&self, lane: usize, zspage: u32) -> usize {
+        self.evict_by(lane, zspage, |state| state.evict(&self.memory, zspage))
     }
 
     /// Removes the objects of a zspage that `evict` removes; how many.
     pub(crate) fn evict_by(
         &self,
-        thread: usize,
+        lane: usize,
         zspage: u32,
         evict: impl FnOnce(&mut State) -> Vec<(u32, usize)>,
     ) -> usize {
@@ -392,7 +364,7 @@ impl Objects {
         }
         drop(state);
         for (index, _) in &gone {
-            self.free_entry(thread, *index);
+            memory.entries.free(&memory.account, lane, *index);
         }
         gone.len()
     }

@@ -69,8 +69,6 @@ pub struct Options {
     pub(crate) table: TableChoice,
     pub(crate) compaction: Compaction,
     pub(crate) codec: Codec,
-    /// No thread keeps slots of what it removed.
-    pub(crate) unparked: bool,
     /// Whether zspages are sealed: then so many pages wait for the next ones.
     pub(crate) lends: Option<Pages>,
 }
@@ -124,16 +122,7 @@ impl Options {
         self
     }
 
-    /// Whether a thread keeps a few slots of what it removed for its next objects of the same
-    /// classes, which then need no lock; it does if nothing is said. Otherwise every object goes to
-    /// the fullest zspage that has room, as in the kernel's pool.
-    pub fn parking(mut self, parking: bool) -> Self {
-        self.unparked = !parking;
-        self
-    }
-
-    /// Lets zspages be sealed, and keeps so many of their pages for the next ones. No slot is
-    /// parked then: every object comes and goes under its class's lock.
+    /// Lets zspages be sealed, and keeps so many of their pages for the next ones.
     pub(crate) fn lend(mut self, keep: Pages) -> Self {
         self.lends = Some(keep);
         self

@@ -36,6 +36,7 @@ pub(crate) struct Pages {
     /// The least that may be kept.
     keep: u64,
     supply: Mutex<Supply>,
+    /// Both are stored with the lock, and loaded without.
     used: AtomicU64,
     kept: AtomicU64,
 }
@@ -113,7 +114,7 @@ impl Pages {
         if supply.kept.len() >= count as usize {
             if let Some(first) = supply.kept.take(count) {
                 self.kept.store(supply.kept.len() as u64, Ordering::Relaxed);
-                self.used.fetch_add(count.into(), Ordering::Relaxed);
+                self.used.store(self.used() + u64::from(count), Ordering::Relaxed);
                 return Ok(first);
             }
         }
@@ -147,7 +148,7 @@ impl Pages {
         if ahead > kept {
             supply.absent.put(behind + kept, ahead - kept);
         }
-        self.used.fetch_add(count.into(), Ordering::Relaxed);
+        self.used.store(self.used() + u64::from(count), Ordering::Relaxed);
         Ok(first)
     }
 
@@ -194,7 +195,7 @@ impl Pages {
         let mut supply = lock(&self.supply);
         supply.kept.put(first, count);
         self.kept.store(supply.kept.len() as u64, Ordering::Relaxed);
-        self.used.fetch_sub(count.into(), Ordering::Relaxed);
+        self.used.store(self.used() - u64::from(count), Ordering::Relaxed);
     }
 
     /// Gives pages back to the kernel if more are kept than may be. A load where not.

@@ -11,7 +11,6 @@ use super::entries::Entries;
 use super::entry::{PAGE_MAX, SLOTS_MAX};
 use super::error::Error;
 use super::handle::pool_number;
-use super::lanes::Lanes;
 use super::memory::{Memory, CLASSES_MAX};
 use super::objects::{Filled, Objects};
 use super::options::{AtLimit, Compaction, Options, TableChoice};
@@ -20,12 +19,11 @@ use super::refit::Refit;
 use super::size_class::{SizeClass, Table};
 use super::space::Space;
 use super::spill::Spill;
-use super::threads::thread_number;
 use super::zspage::Zspages;
 use crate::stats::LANES;
 use crate::sync::{lock, AtomicU64, MappedWord, Mutex, Ordering};
 use crate::sys::fork::ForkGuard;
-use crate::sys::{membarrier, meminfo, page_size};
+use crate::sys::{meminfo, page_size};
 use crate::units::{Bytes, PageSize, Pages};
 
 /// Where the machine does not say what it has.
@@ -80,13 +78,8 @@ impl Pool {
         let account = Account::new(limit.map_or(u64::MAX, Bytes::get));
         let memory = Memory::new(entries, zspages, supply, account);
         let classes = Classes::new(page.shift());
-        // Without the barrier nobody could look into another thread's lane, and a zspage of which
-        // a slot is parked could not be sealed.
-        let may_park = options.lends.is_none() && !options.unparked;
-        let has_lanes = may_park && membarrier::register().is_ok();
-        let lanes = Lanes::new(if has_lanes { classes.part_lens().len() } else { 0 });
         let pool = Self {
-            objects: Objects { memory, classes, filled: Filled::new(), lanes },
+            objects: Objects { memory, classes, filled: Filled::new() },
             coding: Coding::new(&options.codec, page.bytes().as_usize())?,
             number: pool_number(POOLS.fetch_add(1, Ordering::Relaxed)),
             page,
@@ -159,9 +152,6 @@ impl Pool {
     pub(crate) fn change_table(&self, now: &mut Table, table: &Table) -> Result<(), Error> {
         let before = self.objects.classes.held_bytes() + now.held().get();
         self.use_table(table)?;
-        if self.objects.clear_lanes(thread_number()) {
-            self.objects.classes.let_change();
-        }
         *now = table.clone();
         let after = self.objects.classes.held_bytes() + table.held().get();
         let account = &self.objects.memory.account;

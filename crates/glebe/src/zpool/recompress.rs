@@ -18,7 +18,6 @@ use super::error::Error;
 use super::objects::Stored;
 use super::options::Budget;
 use super::pool::Pool;
-use super::threads::thread_number;
 use crate::sync::Ordering;
 use crate::units::{Bytes, Pages};
 
@@ -76,7 +75,6 @@ impl Pool {
             Budget::Pages(_) | Budget::All => None,
         };
         let (coder, done) = (self.idle_coder(zstd)?, Recompressed::default());
-        self.objects.disown_all(thread_number());
         let object = vec![0; self.page.bytes().as_usize()];
         let mut call = Call { coder, budget, until, done, object };
         let (_, end) = self.objects.memory.zspages.made();

@@ -93,22 +93,15 @@ impl Pool {
         let longest = rules.page.bytes().get() as usize;
         let classes = &self.objects.classes;
         let mut sums = vec![0_u64; classes.part_lens().len()];
-        classes.add_strays(&mut sums);
-        self.objects.lanes.add_lengths(&mut sums);
         for class in classes.all() {
             let state = class.lock();
             for (parts, objects) in state.below.iter().enumerate().filter(|(_, n)| **n != 0) {
                 let len = classes.len_of(state.shape().size, parts);
-                let sum = &mut sums[classes.part_of_len(len)];
-                *sum = sum.wrapping_add(i64::from(*objects as i32) as u64);
+                sums[classes.part_of_len(len)] += u64::from(*objects);
             }
         }
-        for (len, sum) in classes.part_lens().zip(sums) {
-            // Less than none: an object that another thread removes just now.
-            let objects = (sum as i64).max(0) as u64;
-            if objects > 0 {
-                histogram.add(len.clamp(1, longest), objects);
-            }
+        for (len, objects) in classes.part_lens().zip(sums).filter(|(_, objects)| *objects > 0) {
+            histogram.add(len.clamp(1, longest), objects);
         }
         Ok(histogram)
     }

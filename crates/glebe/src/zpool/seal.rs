@@ -27,7 +27,6 @@ pub(crate) struct Sealing<'a> {
 impl Objects {
     /// Begins to seal a zspage of the class of a number, if there is one.
     pub(crate) fn begin_seal(&self, class: u32, fullness: Fullness) -> Option<Sealing<'_>> {
-        assert!(self.lanes.are_off(), "a parked slot would be written after it was copied");
         let begun = self.classes.get(class)?.lock().begin_seal(&self.memory, fullness)?;
         Some(Sealing { objects: self, class, begun, is_over: false })
     }

@@ -14,7 +14,6 @@ use std::fmt::Write;
 
 use super::groups::GROUPS;
 use super::pool::Pool;
-use super::threads::thread_number;
 use crate::stats::{families, json, listed, openmetrics, text, Row, Set, Unit, Value};
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
@@ -175,18 +174,12 @@ impl ClassStats {
     }
 }
 
-/// A count modulo 2^64 that may be less than nothing.
-fn above_zero(count: u64) -> u64 {
-    (count as i64).max(0) as u64
-}
-
 impl Pool {
     /// The statistics now: O(zspages).
     #[must_use]
     pub fn stats(&self) -> Stats {
         let memory = &self.objects.memory;
         if self.alive().is_ok() {
-            self.objects.settle_lanes(thread_number());
             self.after_gone();
         }
         let mut stats = Stats::default();
@@ -208,19 +201,16 @@ impl Pool {
             if state.is_retired && zspages == 0 {
                 continue;
             }
-            // What lanes have counted since is not in it: a class may seem to have lost more than
-            // it had.
-            let (objects, bytes) = (above_zero(counts.objects), above_zero(counts.bytes));
-            stats.objects = stats.objects.wrapping_add(counts.objects);
-            stats.stored_bytes = stats.stored_bytes.wrapping_add(counts.bytes);
+            stats.objects += counts.objects;
+            stats.stored_bytes += counts.bytes;
             stats.original_bytes = stats.original_bytes.wrapping_add(counts.given);
-            stats.slot_bytes += objects * u64::from(shape.size);
+            stats.slot_bytes += counts.objects * u64::from(shape.size);
             stats.limbo_slots += state.limbo() as u64;
             stats.zspages += zspages;
             let sealed = state.sealed();
             stats.sealed_pages += sealed * u64::from(shape.pages);
             if (shape.objects, shape.pages) == (1, 1) {
-                stats.page_objects += objects;
+                stats.page_objects += counts.objects;
             }
             stats.classes.push(ClassStats {
                 size: Bytes::new(state.longest.into()),
@@ -228,10 +218,10 @@ impl Pool {
                 objects_per_zspage: shape.objects.into(),
                 groups: state.group_counts(),
                 allocated: zspages * u64::from(shape.objects),
-                used: objects,
+                used: counts.objects,
                 limbo: state.limbo() as u64,
-                stored: Bytes::new(bytes),
-                original: Bytes::new(above_zero(counts.given)),
+                stored: Bytes::new(counts.bytes),
+                original: Bytes::new(counts.given),
                 zspages,
                 sealed,
                 freeable: Pages::new(u64::from(state.freeable() * shape.pages)),

@@ -12,11 +12,11 @@ use crate::units::{Bytes, Pages};
 
 mod coded;
 mod idle;
-mod lanes;
 mod room;
 pub(super) mod samples;
 mod seal;
 mod stale;
+mod threads;
 
 fn page() -> usize {
     page_size().bytes().as_usize()
@@ -34,7 +34,6 @@ fn plain() -> Options {
 impl Pool {
     fn check(&self) {
         let memory = &self.objects.memory;
-        self.objects.settle_lanes(super::threads::thread_number());
         self.objects.classes.all().for_each(|class| class.lock().check(memory));
         let freeable = |class: &super::class::Class| {
             let state = class.lock();
@@ -118,10 +117,7 @@ fn run(pool: &Pool, ops: Vec<Op>) {
             }
             Op::LetGo => held.clear(),
         }
-        // It leaves nothing parked: not each time where something may be.
-        if pool.objects.lanes.are_off() || seed % 8 == 7 {
-            pool.check();
-        }
+        pool.check();
         assert!(held.iter().all(|(guard, bytes)| **guard == **bytes), "held bytes changed");
     }
     drop(held);
@@ -152,9 +148,9 @@ fn run(pool: &Pool, ops: Vec<Op>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn as_a_map(ops in prop::collection::vec(op(), 1..400), automatic: bool, parking: bool) {
+    fn as_a_map(ops in prop::collection::vec(op(), 1..400), automatic: bool) {
         let compaction = if automatic { Compaction::Automatic } else { Compaction::Manual };
-        run(&plain().compaction(compaction).parking(parking).build().unwrap(), ops);
+        run(&plain().compaction(compaction).build().unwrap(), ops);
     }
 }
 
@@ -317,21 +313,6 @@ fn at_the_limit_the_oldest_go() {
 }
 
 #[test]
-fn a_thread_keeps_no_slots_where_it_is_told_not_to() {
-    let parked = |parking: bool| {
-        let pool = plain().parking(parking).build().unwrap();
-        // A lane, then a magazine, then something in it.
-        for n in 0..8 {
-            let handle = pool.insert(&bytes_of(n, 500)).unwrap();
-            pool.remove(handle).unwrap();
-        }
-        pool.objects.lanes.has_parked()
-    };
-    assert!(!parked(false));
-    assert!(parked(true) || crate::sys::membarrier::register().is_err());
-}
-
-#[test]
 fn what_is_gone_but_still_read_does_not_stand_in_the_way_of_eviction() {
     let limit = Bytes::mib(1);
     let pool = plain().limit(limit).at_limit(AtLimit::EvictOldest).build().unwrap();
@@ -459,7 +440,7 @@ fn generations_outlive_the_pages_of_their_entries() {
 
 #[test]
 fn pages_that_compaction_freed_stay_counted_when_a_class_gets_another_shape() {
-    let pool = plain().parking(false).compaction(Compaction::Manual).build().unwrap();
+    let pool = plain().compaction(Compaction::Manual).build().unwrap();
     let rules = |chain: u64| Rules { chain: Pages::new(chain), ..*pool.table().rules() };
     pool.set_table(&Table::by_rules(&rules(8)).unwrap()).unwrap();
     let all: Vec<_> = (0..4000).map(|n| pool.insert(&bytes_of(n, 1300)).unwrap()).collect();

@@ -38,8 +38,6 @@ const EXISTS: u64 = 1 << 45;
 const LOOKED_AT: u64 = 1 << 46;
 /// Its bytes are elsewhere: it has no pages of its own.
 const SEALED: u64 = 1 << 47;
-/// No object has been parked of it since all were tried with the codec of idle ones.
-const UNPARKED: u64 = 1 << 48;
 const AGE_AT: u32 = 32;
 
 /// Of so many numbers in use one may be free before the table counts as sparse, and of a page of
@@ -74,8 +72,6 @@ pub(crate) struct About {
     pub(crate) exists: bool,
     pub(crate) is_referenced: bool,
     pub(crate) is_sealed: bool,
-    /// Nothing was parked of it since [`Zspages::set_unparked`].
-    pub(crate) is_unparked: bool,
 }
 
 impl Zspages {
@@ -97,8 +93,8 @@ impl Zspages {
         (self.page.bytes().get() / size_of::<[u64; WORDS]>() as u64) as u32
     }
 
-    /// A number for a new zspage.
-    pub(crate) fn take(&self, account: &Account) -> Result<u32, NoRoom> {
+    /// A number for a new zspage, and how many were made with it.
+    pub(crate) fn take(&self, account: &Account) -> Result<(u32, u32), NoRoom> {
         let mut numbers = lock(&self.numbers);
         let free = numbers.free.take(1);
         let number = free.unwrap_or(numbers.fresh);
@@ -108,7 +104,8 @@ impl Zspages {
             return Err(error);
         }
         numbers.fresh = numbers.fresh.max(number + 1);
-        Ok(number)
+        numbers.made = numbers.made.wrapping_add(1);
+        Ok((number, numbers.made))
     }
 
     fn begin(
@@ -142,12 +139,7 @@ impl Zspages {
     }
 
     /// Writes what there is to know of a new zspage, under its class's lock.
-    pub(crate) fn set(&self, number: u32, class: u32, page: u32, ordinal: u32) {
-        let made = {
-            let mut numbers = lock(&self.numbers);
-            numbers.made = numbers.made.wrapping_add(1);
-            numbers.made
-        };
+    pub(crate) fn set(&self, (number, made): (u32, u32), class: u32, page: u32, ordinal: u32) {
         let at = number as usize * WORDS;
         self.set_age(number, made, ordinal);
         let word = u64::from(class) << CLASS_AT | u64::from(page) | EXISTS;
@@ -189,8 +181,8 @@ impl Zspages {
         let word = word.map_or(0, |word| word.load(Ordering::SeqCst));
         let class = (word >> CLASS_AT) as u32 & ((1 << CLASS_BITS) - 1);
         let (exists, is_referenced) = (word & EXISTS != 0, word & REFERENCED != 0);
-        let (is_sealed, is_unparked) = (word & SEALED != 0, word & UNPARKED != 0);
-        About { class, page: word as u32, exists, is_referenced, is_sealed, is_unparked }
+        let is_sealed = word & SEALED != 0;
+        About { class, page: word as u32, exists, is_referenced, is_sealed }
     }
 
     /// Says that the bytes are elsewhere, under its class's lock. The caller looks at the pins
@@ -202,18 +194,6 @@ impl Zspages {
     /// Ends a sealed zspage, whose number is still taken, under its class's lock.
     pub(crate) fn end(&self, number: u32) {
         self.table[number as usize * WORDS].store(0, Ordering::Relaxed);
-    }
-
-    /// Begins to watch for what is parked, under its class's lock. The caller looks at the entries
-    /// after it.
-    pub(crate) fn set_unparked(&self, number: u32) {
-        self.table[number as usize * WORDS].fetch_or(UNPARKED, Ordering::SeqCst);
-    }
-
-    /// Something is about to be parked: its entry was exchanged before.
-    #[cold]
-    pub(crate) fn set_parked(&self, number: u32) {
-        self.table[number as usize * WORDS].fetch_and(!UNPARKED, Ordering::SeqCst);
     }
 
     /// Remembers that an object was read; the caller has the zspage pinned.
@@ -316,6 +296,8 @@ const TRIED: u32 = 1 << 31;
 const CHUNK_BYTES: usize = 512;
 /// A list of chunks with room for so many times those there are is made anew.
 const SPARE_PARTS: usize = 2;
+/// For so many chunks one is kept that no block needs.
+const CHUNKS_PER_SPARE: usize = 16;
 /// What the allocator adds to a chunk, about.
 const CHUNK_EXTRA: u64 = 16;
 
@@ -389,7 +371,8 @@ impl Blocks {
         }
         self.len = last;
         let needed = last.div_ceil(1 << self.shift) as usize;
-        if self.chunks.len() > needed {
+        // Of many chunks some stay, so that a zspage which comes and goes allocates nothing.
+        while self.chunks.len() > needed + needed / CHUNKS_PER_SPARE {
             self.chunks.pop();
             account.release(self.chunk_bytes());
             if self.chunks.capacity() > SPARE_PARTS * needed {

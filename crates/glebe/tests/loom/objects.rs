@@ -6,13 +6,11 @@ use crate::zpool::account::Account;
 use crate::zpool::class::{Fullness, Shape, Stop, Work};
 use crate::zpool::classes::Classes;
 use crate::zpool::entries::{Entries, Tables};
-use crate::zpool::entry::{Kind, GENERATION_BITS};
+use crate::zpool::entry::GENERATION_BITS;
 use crate::zpool::frames::Frames;
-use crate::zpool::lanes::Lanes;
 use crate::zpool::memory::Memory;
 use crate::zpool::objects::{Filled, Objects, Stored};
 use crate::zpool::pages::Pages;
-use crate::zpool::parked::Removed;
 use crate::zpool::words::Words;
 use crate::zpool::zspage::Zspages;
 use glebe::units::PageSize;
@@ -27,30 +25,11 @@ const PREEMPTIONS: usize = 2;
 
 type Name = (u32, u32);
 
-fn pool() -> Objects {
-    pool_of(0)
-}
-
-/// A pool in which two threads have lanes that park slots.
-fn laned() -> Objects {
-    let pool = pool_of(2);
-    for thread in [0, 1] {
-        // A lane, a magazine, and then there is something in it.
-        for _ in 0..3 {
-            let (index, named) = insert_by(&pool, thread, 1);
-            assert!(pool.remove(thread, index, named).is_some());
-        }
-        assert!(pool.unpark(thread));
-    }
-    pool
-}
-
 fn insert_by(pool: &Objects, thread: usize, key: u64) -> Name {
     pool.insert(thread, None, Stored::raw(&bytes_of(key))).expect("room")
 }
 
-/// With lanes where lengths are counted by so many parts.
-fn pool_of(lengths: usize) -> Objects {
+fn pool() -> Objects {
     let page = PageSize::new(1 << PAGE_SHIFT).expect("a power of two");
     let tables = Tables::new(ENTRIES, page, |len| Ok::<_, ()>(Words::new(len)));
     let entries = Entries::new(tables.expect("model memory"), 2, page);
@@ -61,7 +40,7 @@ fn pool_of(lengths: usize) -> Objects {
     let small = Shape { size: 256, pages: 1, objects: 2 };
     let large = Shape { size: 512, pages: 1, objects: 1 };
     assert!(classes.change(&[(256, small), (512, large)]));
-    Objects { memory, classes, filled: Filled::new(), lanes: Lanes::new(lengths) }
+    Objects { memory, classes, filled: Filled::new() }
 }
 
 fn bytes_of(key: u64) -> Vec<u8> {
@@ -129,7 +108,6 @@ fn seal(pool: &Objects, elsewhere: &Elsewhere) -> bool {
 }
 
 fn check(pool: &Objects) {
-    pool.settle_lanes(0);
     for class in pool.classes.all() {
         let mut state = class.lock();
         state.settle(&pool.memory);
@@ -145,7 +123,7 @@ fn a_slot_is_not_used_anew_while_somebody_reads_it() {
         let (one, _) = (insert(&pool, 1), insert(&pool, 2));
         let other = Arc::clone(&pool);
         let reader = thread::spawn(move || read(&other, one, &[1]));
-        assert!(pool.remove(0, one.0, one.1).is_some());
+        assert!(pool.remove(0, one.0, one.1));
         let three = insert(&pool, 3);
         reader.join().expect("no panic");
         assert_eq!(read(&pool, one, &[1]), None);
@@ -161,7 +139,7 @@ fn a_page_is_not_used_anew_while_somebody_reads_it() {
         let one = insert(&pool, 1);
         let other = Arc::clone(&pool);
         let reader = thread::spawn(move || read(&other, one, &[1]));
-        assert!(pool.remove(0, one.0, one.1).is_some());
+        assert!(pool.remove(0, one.0, one.1));
         let three = insert(&pool, 3);
         reader.join().expect("no panic");
         assert_eq!(read(&pool, three, &[3]), Some(3));
@@ -177,7 +155,7 @@ fn a_reader_follows_an_object_that_is_moved() {
         let pool = Arc::new(pool());
         let names: Vec<Name> = (1..=4).map(|key| insert(&pool, key)).collect();
         for name in [names[1], names[3]] {
-            assert!(pool.remove(0, name.0, name.1).is_some());
+            assert!(pool.remove(0, name.0, name.1));
         }
         let (one, other) = ([names[0], names[2]], Arc::clone(&pool));
         let reader =
@@ -200,10 +178,10 @@ fn a_remove_finds_an_object_that_is_moved() {
         let pool = Arc::new(pool());
         let names: Vec<Name> = (1..=4).map(|key| insert(&pool, key)).collect();
         for name in [names[1], names[3]] {
-            assert!(pool.remove(0, name.0, name.1).is_some());
+            assert!(pool.remove(0, name.0, name.1));
         }
         let (one, other) = (names[0], Arc::clone(&pool));
-        let remover = thread::spawn(move || other.remove(0, one.0, one.1).is_some());
+        let remover = thread::spawn(move || other.remove(0, one.0, one.1));
         let mut work = Work { bytes_left: 1 << 10, ..Work::default() };
         pool.compact(0, &mut work, true);
         assert!(remover.join().expect("no panic"));
@@ -236,8 +214,8 @@ fn an_object_is_removed_once() {
         let pool = Arc::new(pool());
         let (one, two) = (insert(&pool, 1), insert(&pool, 2));
         let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(0, one.0, one.1).is_some());
-        let here = pool.remove(0, one.0, one.1).is_some();
+        let remover = thread::spawn(move || other.remove(0, one.0, one.1));
+        let here = pool.remove(0, one.0, one.1);
         assert_ne!(remover.join().expect("no panic"), here);
         assert_eq!(read(&pool, two, &[2]), Some(2));
         check(&pool);
@@ -249,7 +227,7 @@ fn compaction_passes_over_what_is_being_written() {
     explore(PREEMPTIONS, || {
         let pool = Arc::new(pool());
         let names: Vec<Name> = (1..=3).map(|key| insert(&pool, key)).collect();
-        assert!(pool.remove(0, names[0].0, names[0].1).is_some());
+        assert!(pool.remove(0, names[0].0, names[0].1));
         let other = Arc::clone(&pool);
         let writer = thread::spawn(move || {
             let four = insert(&other, 4);
@@ -304,7 +282,7 @@ fn a_slot_is_not_used_anew_while_somebody_reads_it_by_an_entry_that_was_moved() 
         let other = Arc::clone(&pool);
         let reader = thread::spawn(move || read(&other, one, &[1]));
         assert!(pack(&pool));
-        assert!(pool.remove(0, one.0, one.1).is_some());
+        assert!(pool.remove(0, one.0, one.1));
         let three = insert(&pool, 3);
         reader.join().expect("no panic");
         assert_eq!(read(&pool, one, &[1]), None);
@@ -338,7 +316,7 @@ fn an_object_is_removed_while_its_entry_is_packed() {
         let (one, two) = (insert(&pool, 1), insert(&pool, 2));
         leave(&pool);
         let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(0, two.0, two.1).is_some());
+        let remover = thread::spawn(move || other.remove(0, two.0, two.1));
         pack(&pool);
         assert!(remover.join().expect("no panic"));
         assert_eq!(read(&pool, one, &[1]), Some(1));
@@ -356,10 +334,10 @@ fn a_filled_object_is_removed_once_while_its_entry_is_packed() {
         let (one, two) = (fill(&pool).expect("room"), fill(&pool).expect("room"));
         leave(&pool);
         let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(0, one.0, one.1).is_some());
+        let remover = thread::spawn(move || other.remove(0, one.0, one.1));
         pack(&pool);
         unpack(&pool);
-        let here = pool.remove(1, one.0, one.1).is_some();
+        let here = pool.remove(1, one.0, one.1);
         assert_ne!(remover.join().expect("no panic"), here);
         assert!(pool.entry(two.0, two.1).is_some());
     });
@@ -370,13 +348,13 @@ fn a_filled_object_is_removed_once_while_its_entry_is_packed() {
 #[test]
 fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
     explore(PREEMPTIONS, || {
-        let pool = Arc::new(laned());
+        let pool = Arc::new(pool());
         let (one, _) = (insert(&pool, 1), insert(&pool, 2));
         pool.memory.entries.begin_at(5, 1 << GENERATION_BITS | one.1);
         leave(&pool);
         let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(1, one.0, one.1).is_some());
-        let here = pool.remove_locked(0, one.0, one.1);
+        let remover = thread::spawn(move || other.remove(1, one.0, one.1));
+        let here = pool.remove(0, one.0, one.1);
         let three = (here && pack(&pool)).then(|| insert(&pool, 3));
         if let Some(three) = three {
             assert_eq!(three, (one.0, 1 << GENERATION_BITS | one.1));
@@ -390,32 +368,16 @@ fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
 }
 
 #[test]
-fn a_parked_slot_is_not_used_anew_while_somebody_reads_it() {
+fn a_slot_is_given_up_once() {
     explore(PREEMPTIONS, || {
-        let pool = Arc::new(laned());
-        let (one, _) = (insert(&pool, 1), insert(&pool, 2));
-        let other = Arc::clone(&pool);
-        let reader = thread::spawn(move || read(&other, one, &[1]));
-        assert_eq!(pool.remove(0, one.0, one.1), Some(Removed::Parked));
-        let three = insert(&pool, 3);
-        reader.join().expect("no panic");
-        assert_eq!(read(&pool, one, &[1]), None);
-        assert_eq!(read(&pool, three, &[3]), Some(3));
-        check(&pool);
-    });
-}
-
-#[test]
-fn an_object_is_parked_once() {
-    explore(PREEMPTIONS, || {
-        let pool = Arc::new(laned());
+        let pool = Arc::new(pool());
         let (one, two) = (insert(&pool, 1), insert(&pool, 2));
         let other = Arc::clone(&pool);
         let remover = thread::spawn(move || {
-            let gone = other.remove(1, one.0, one.1).is_some();
+            let gone = other.remove(1, one.0, one.1);
             (gone, insert_by(&other, 1, 3))
         });
-        let here = pool.remove(0, one.0, one.1).is_some();
+        let here = pool.remove(0, one.0, one.1);
         let four = insert(&pool, 4);
         let (there, three) = remover.join().expect("no panic");
         assert_ne!(there, here);
@@ -428,17 +390,16 @@ fn an_object_is_parked_once() {
 /// The other thread removes an object that is just being moved, and writes another one to where
 /// it was.
 #[test]
-fn an_object_is_moved_or_parked() {
+fn an_object_is_moved_or_removed() {
     explore(PREEMPTIONS, || {
-        let pool = Arc::new(laned());
+        let pool = Arc::new(pool());
         let names: Vec<Name> = (1..=4).map(|key| insert(&pool, key)).collect();
         for name in [names[1], names[3]] {
-            assert!(pool.remove(0, name.0, name.1).is_some());
+            assert!(pool.remove(0, name.0, name.1));
         }
-        pool.unpark(0);
         let (one, other) = ([names[0], names[2]], Arc::clone(&pool));
         let remover = thread::spawn(move || {
-            let gone = one.map(|name| other.remove(1, name.0, name.1).is_some());
+            let gone = one.map(|name| other.remove(1, name.0, name.1));
             (gone, insert_by(&other, 1, 5))
         });
         let mut work = Work { bytes_left: 1 << 10, ..Work::default() };
@@ -447,127 +408,6 @@ fn an_object_is_moved_or_parked() {
         assert_eq!(gone, [true, true]);
         let found = [names[0], names[2]].map(|name| read(&pool, name, &[]));
         assert_eq!((found, read(&pool, five, &[5])), ([None, None], Some(5)));
-        check(&pool);
-    });
-}
-
-#[test]
-fn a_lane_is_emptied_while_its_thread_uses_it() {
-    explore(PREEMPTIONS, || {
-        let pool = Arc::new(laned());
-        let (one, two) = (insert(&pool, 1), insert(&pool, 2));
-        let other = Arc::clone(&pool);
-        let owner = thread::spawn(move || {
-            assert!(other.remove(1, one.0, one.1).is_some());
-            let three = insert_by(&other, 1, 3);
-            assert!(other.remove(1, two.0, two.1).is_some());
-            three
-        });
-        pool.unpark(0);
-        let four = insert(&pool, 4);
-        let three = owner.join().expect("no panic");
-        assert_eq!(read(&pool, three, &[3]), Some(3));
-        assert_eq!(read(&pool, four, &[4]), Some(4));
-        check(&pool);
-    });
-}
-
-#[test]
-fn a_lane_gives_its_magazines_back_while_its_thread_uses_it() {
-    explore(PREEMPTIONS, || {
-        let pool = Arc::new(laned());
-        let one = insert_by(&pool, 1, 1);
-        let other = Arc::clone(&pool);
-        let owner = thread::spawn(move || {
-            assert!(other.remove(1, one.0, one.1).is_some());
-            insert_by(&other, 1, 2)
-        });
-        assert!(pool.clear_lanes(0));
-        let two = owner.join().expect("no panic");
-        assert_eq!(read(&pool, two, &[2]), Some(2));
-        assert!(pool.remove(1, two.0, two.1).is_some());
-        check(&pool);
-    });
-}
-
-/// Stores an object that the lane of a thread owns.
-fn insert_owned(pool: &Objects, thread: usize, key: u64) -> Name {
-    let bytes = bytes_of(key);
-    let parked = pool.insert_parked(thread, (Kind::Raw, &bytes, bytes.len()), true);
-    parked.expect("something is parked")
-}
-
-/// A pool in which the first thread's lane has something parked.
-fn parking() -> Objects {
-    let pool = laned();
-    for _ in 0..2 {
-        let (index, named) = insert(&pool, 9);
-        assert!(pool.remove(0, index, named).is_some());
-    }
-    pool
-}
-
-/// What thread 0 owns, another one reads, while it goes and another object comes to its slot.
-#[test]
-fn an_object_that_a_lane_owns_is_read_whole_or_not_at_all() {
-    explore(PREEMPTIONS, || {
-        let pool = Arc::new(parking());
-        let one = insert_owned(&pool, 0, 1);
-        let other = Arc::clone(&pool);
-        let reader = thread::spawn(move || read(&other, one, &[1]));
-        let is_quick = pool.remove_owned(0, one.0, one.1);
-        assert!(is_quick || pool.remove(0, one.0, one.1).is_some());
-        let two = insert(&pool, 2);
-        let seen = reader.join().expect("no panic");
-        assert!(!is_quick || seen.is_none());
-        assert_eq!((read(&pool, one, &[]), read(&pool, two, &[2])), (None, Some(2)));
-        check(&pool);
-    });
-}
-
-#[test]
-fn an_object_that_a_lane_owns_is_removed_once() {
-    explore(PREEMPTIONS, || {
-        let pool = Arc::new(parking());
-        let one = insert_owned(&pool, 0, 1);
-        let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || {
-            let gone = other.remove(1, one.0, one.1).is_some();
-            (gone, insert_by(&other, 1, 2))
-        });
-        let here = pool.remove_owned(0, one.0, one.1) || pool.remove(0, one.0, one.1).is_some();
-        let three = insert(&pool, 3);
-        let (there, two) = remover.join().expect("no panic");
-        assert_ne!(there, here);
-        let found = [(two, 2), (three, 3)].map(|(name, key)| read(&pool, name, &[key]));
-        assert_eq!((found, read(&pool, one, &[])), ([Some(2), Some(3)], None));
-        check(&pool);
-    });
-}
-
-/// The lane is emptied and its magazines are given back, but with what is being written, and what
-/// is there is moved, while its thread inserts and removes.
-#[test]
-fn a_lane_is_emptied_while_its_thread_comes_to_own() {
-    explore(PREEMPTIONS, || {
-        let pool = Arc::new(parking());
-        let other = Arc::clone(&pool);
-        let owner = thread::spawn(move || {
-            let bytes = bytes_of(1);
-            let parked = other.insert_parked(0, (Kind::Raw, &bytes, bytes.len()), true);
-            let one = parked.unwrap_or_else(|| insert_by(&other, 0, 1));
-            let seen = read(&other, one, &[1]);
-            (one, seen)
-        });
-        assert!(pool.clear_lanes(1));
-        let mut work = Work { bytes_left: 1 << 10, ..Work::default() };
-        pool.compact(0, &mut work, true);
-        let two = insert_by(&pool, 1, 2);
-        let (one, seen) = owner.join().expect("no panic");
-        assert_eq!((seen, read(&pool, one, &[1]), read(&pool, two, &[2])), {
-            (Some(1), Some(1), Some(2))
-        });
-        assert!(pool.remove(0, one.0, one.1).is_some());
         check(&pool);
     });
 }
@@ -595,12 +435,12 @@ fn an_object_is_removed_while_it_is_sealed() {
         let (pool, elsewhere) = (Arc::new(pool()), elsewhere());
         let (one, two) = (insert(&pool, 1), insert(&pool, 2));
         let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(0, one.0, one.1).is_some());
+        let remover = thread::spawn(move || other.remove(0, one.0, one.1));
         let sealed = seal(&pool, &elsewhere);
         assert!(remover.join().expect("no panic"));
         assert_eq!(read_sealed(&pool, &elsewhere, one, 1), None);
         assert_eq!(read_sealed(&pool, &elsewhere, two, 2), Some(sealed));
-        assert!(pool.remove(0, two.0, two.1).is_some());
+        assert!(pool.remove(0, two.0, two.1));
         check(&pool);
         assert_eq!(pool.memory.take_ended().len(), usize::from(sealed));
     });

@@ -33,9 +33,6 @@ pub(crate) mod entry;
 #[path = "../../src/zpool/groups.rs"]
 pub(crate) mod groups;
 #[allow(dead_code)]
-#[path = "../../src/zpool/lanes.rs"]
-pub(crate) mod lanes;
-#[allow(dead_code)]
 #[path = "../../src/zpool/memory.rs"]
 pub(crate) mod memory;
 #[allow(dead_code)]
@@ -45,17 +42,8 @@ pub(crate) mod objects;
 #[path = "../../src/zpool/pages.rs"]
 pub(crate) mod pages;
 #[allow(dead_code)]
-#[path = "../../src/zpool/parked.rs"]
-pub(crate) mod parked;
-#[allow(dead_code)]
 #[path = "../../src/zpool/pins.rs"]
 pub(crate) mod pins;
-pub(crate) mod threads {
-    /// Every thread of a model does as one without a lane, where it asks for itself.
-    pub(crate) fn thread_number() -> usize {
-        usize::MAX
-    }
-}
 #[allow(dead_code)]
 #[path = "../../src/zpool/zspage.rs"]
 pub(crate) mod zspage;

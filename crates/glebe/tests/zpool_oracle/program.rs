@@ -58,12 +58,10 @@ impl Program<'_> {
         Rules { chain, step, min, merge: self.next() % 2 == 0, ..rules }
     }
 
-    /// What the pool is made with, whether it evicts, whether it changes its table, whether threads
-    /// park slots.
-    fn options(&mut self) -> (Options, bool, bool, bool) {
+    /// What the pool is made with, whether it evicts, whether it changes its table.
+    fn options(&mut self) -> (Options, bool, bool) {
         let limit = Bytes::new([512 << 10, 1 << 20, 3 << 20, 64 << 20][self.below(4)]);
-        let bits = self.next();
-        let (evicts, parks) = (bits % 2 == 1, bits / 2 % 2 == 1);
+        let evicts = self.next() % 2 == 1;
         let at_limit = if evicts { AtLimit::EvictOldest } else { AtLimit::Refuse };
         let compaction = [Compaction::Automatic, Compaction::Manual][self.below(2)];
         let table = match self.next() % 3 {
@@ -71,10 +69,10 @@ impl Program<'_> {
             1 => TableChoice::Fitted,
             _ => TableChoice::Rules(self.rules()),
         };
-        let options = Pool::options().limit(limit).at_limit(at_limit).parking(parks);
+        let options = Pool::options().limit(limit).at_limit(at_limit);
         let codec = [Codec::None, Codec::Lz4, Codec::Zstd(Zstd::default())][self.below(3)].clone();
         let is_fitted = table == TableChoice::Fitted;
-        (options.compaction(compaction).table(table).codec(codec), evicts, is_fitted, parks)
+        (options.compaction(compaction).table(table).codec(codec), evicts, is_fitted)
     }
 }
 
@@ -108,7 +106,7 @@ struct Both<'a> {
 /// At the first difference.
 pub fn run(program: &[u8]) {
     let mut program = Program(program);
-    let (options, evicts, has_other_table, parks) = program.options();
+    let (options, evicts, has_other_table) = program.options();
     let pool = match options.build() {
         Ok(pool) => pool,
         Err(Error::LimitBelowHeld { limit, held }) => {
@@ -132,14 +130,9 @@ pub fn run(program: &[u8]) {
         evicted: 0,
         seed: 0,
     };
-    let mut steps = 0;
     while !program.0.is_empty() {
         both.step(&mut program);
-        // Looking at the statistics leaves nothing parked: not each time where something may be.
-        steps += 1;
-        if !parks || steps % 4 == 0 {
-            both.check();
-        }
+        both.check();
     }
     both.check();
     both.end();

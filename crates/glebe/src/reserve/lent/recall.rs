@@ -10,7 +10,7 @@ use super::Lent;
 use crate::error::OsError;
 use crate::reserve::granule::GranuleWord;
 use crate::reserve::page_word::{PageWord, State};
-use crate::sync::{fence, prefetch, yield_now, Ordering};
+use crate::sync::{fence, prefetch, Backoff, Ordering};
 
 /// What a recall did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,9 +210,10 @@ impl Lent {
         let counted = self.critical.counts_writers();
         let mut waited = false;
         for part in self.parts(run) {
+            let mut backoff = Backoff::default();
             // Full only if as many first-class calls as the field counts are in this granule now.
             while self.update(part.granule, GranuleWord::closed).is_err() {
-                yield_now();
+                backoff.wait();
             }
             while counted && self.granule(part.granule).writers() > 0 {
                 if !wait {
@@ -221,7 +222,7 @@ impl Lent {
                     return Err(NotTaken::Busy);
                 }
                 waited = true;
-                yield_now();
+                backoff.wait();
             }
         }
         Ok(waited)
@@ -333,5 +334,29 @@ impl Lent {
             }
             self.change(part.granule, |now| now.with_held_removed(pages));
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::contig::{Contig, Source};
+    use crate::reserve::granule::GranuleWord;
+    use crate::reserve::{Reserve, Writers};
+    use crate::sys::real_time;
+    use crate::units::Bytes;
+
+    #[test]
+    fn a_real_time_thread_waits_for_a_writer() {
+        let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
+        let reserve = Reserve::builder().writers(Writers::Counted).build(contig).unwrap();
+        let lent = &reserve.inner.get().unwrap().lent;
+        let write = |inside: &dyn Fn()| {
+            lent.update(0, GranuleWord::pinned).unwrap();
+            inside();
+            lent.update(0, |now| Some(now.unpinned())).unwrap();
+        };
+        let recall = || assert!(lent.recall(&(0..1), false, true).unwrap().waited);
+        let name = "reserve::lent::recall::tests::a_real_time_thread_waits_for_a_writer";
+        real_time::waits(name, write, recall);
     }
 }

@@ -22,7 +22,7 @@ mod sweep;
 use std::cell::RefCell;
 
 use crate::stats::lane;
-use crate::sync::{yield_now, MappedWord, Ordering};
+use crate::sync::{Backoff, MappedWord, Ordering};
 use crate::units::{PageSize, Pages};
 use crate::zpool::{self, Fullness, Pinned, CLASSES_MAX};
 
@@ -331,12 +331,13 @@ impl Packed {
             }
         }
         self.let_go(ground);
+        let mut backoff = Backoff::default();
         for _ in 0..DROPS_MAX {
             if self.counters.left_pages.swap(0, Ordering::Relaxed) == 0 {
                 return;
             }
             self.drop_left(ground);
-            yield_now();
+            backoff.wait();
         }
     }
 

@@ -158,3 +158,16 @@ fn children_that_share_the_memory_differ_in_nothing() {
     assert!(status.success());
     assert!(!is_without_steps());
 }
+
+#[test]
+fn a_real_time_thread_waits_for_the_fork_of_another() {
+    let hold = |inside: &dyn Fn()| {
+        acquire();
+        inside();
+        release();
+    };
+    let forks = || assert!(child_says(fork, || true));
+    added();
+    let name = "sys::atfork::tests::a_real_time_thread_waits_for_the_fork_of_another";
+    crate::sys::real_time::waits(name, hold, forks);
+}

@@ -6,11 +6,8 @@ use super::call;
 use super::mechanism::{Mechanism, State};
 use super::roots::{remedy, why};
 
-/// Command bit, registration bit, key, name, first version of Linux.
-const BARRIERS: [(u32, u32, &str, &str, &str); 2] = [
-    (3, 4, "membarrier.expedited", "barrier on every running thread of the process", "4.14"),
-    (7, 8, "membarrier.rseq", "the same, and restartable sequences restart", "5.10"),
-];
+/// Command bit and registration bit of the barrier that restarts sequences.
+const BARRIER: (u32, u32) = (7, 8);
 
 /// Bytes of `struct rseq` that every kernel with rseq fills.
 const RSEQ_ORIGINAL_BYTES: u64 = 20;
@@ -32,21 +29,25 @@ pub(super) fn rows(out: &mut Vec<Mechanism>) {
         ),
     });
     out.push(libc_row(has));
-    let commands = call::membarrier_commands();
-    for (command, register, key, name, since) in BARRIERS {
-        let needed = format!("Linux {since} with CONFIG_MEMBARRIER=y and CONFIG_RSEQ=y");
-        let wanted = 1u64 << command | 1 << register;
-        out.push(match &commands {
-            Ok(mask) if mask & wanted == wanted => Mechanism::yes(key, name, ""),
-            Ok(mask) => {
-                let reason = format!("not among the commands of membarrier(2) ({mask:#x})");
-                Mechanism::no(key, name, reason, needed)
-            }
-            Err(error) => {
-                let needed = remedy("membarrier", error, needed);
-                Mechanism::no(key, name, why("membarrier(2)", error), needed)
-            }
-        });
+    out.push(barrier_row());
+}
+
+fn barrier_row() -> Mechanism {
+    const KEY: &str = "membarrier.rseq";
+    const NAME: &str = "a barrier that restarts every restartable sequence of the process";
+    let needed = "Linux 5.10 with CONFIG_MEMBARRIER=y and CONFIG_RSEQ=y";
+    let (command, register) = BARRIER;
+    let wanted = 1u64 << command | 1 << register;
+    match call::membarrier_commands() {
+        Ok(mask) if mask & wanted == wanted => Mechanism::yes(KEY, NAME, ""),
+        Ok(mask) => {
+            let reason = format!("not among the commands of membarrier(2) ({mask:#x})");
+            Mechanism::no(KEY, NAME, reason, needed)
+        }
+        Err(error) => {
+            let needed = remedy("membarrier", &error, needed);
+            Mechanism::no(KEY, NAME, why("membarrier(2)", &error), needed)
+        }
     }
 }
 

@@ -21,11 +21,9 @@ use std::iter;
 use std::mem::transmute;
 use std::ops::Range;
 use std::ptr;
-use std::thread;
-use std::time::Duration;
 
 use crate::error::OsError;
-use crate::sync::{yield_now, MappedPtr, MappedWord, Ordering};
+use crate::sync::{Backoff, MappedPtr, MappedWord, Ordering};
 use crate::sys::madvise::{advise, Advice};
 use crate::sys::mmap::{map, munmap, Backing};
 use crate::sys::own::Own;
@@ -175,15 +173,9 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let Self(slot) = self;
         slot.end.store(0, Ordering::SeqCst);
-        // A handler that does not run may need this very processor: yield, then sleep.
-        let mut turns = 0;
+        let mut backoff = Backoff::default();
         while slot.inside.load(Ordering::SeqCst) != 0 {
-            turns += 1;
-            if turns < 32 {
-                yield_now();
-            } else {
-                thread::sleep(Duration::from_micros(50));
-            }
+            backoff.wait();
         }
         slot.taken.store(0, Ordering::Release);
     }

@@ -1,13 +1,12 @@
 //! What moves or ends the objects of a class: compaction, lower pages, another class, eviction.
 //!
 //! A moved object keeps its handle: its bytes are copied, then its entry is exchanged, and the old
-//! slot is given up, which readers may hold back. All of it is done under the class's lock. An
-//! object may be removed meanwhile by who holds no lock: the entry is not what it was then, and
-//! the new slot is given back. The pin keeps the old one from being used anew while it is copied.
+//! slot is given up, which readers may hold back. All of it is done under the class's lock, under
+//! which alone an object goes.
 //!
 //! # Safety
-//! The object's slot holds bytes while its entry names it or the pin stands that was taken before
-//! the entry was loaded; the new slot is nobody's.
+//! The object's slot holds bytes while its entry names it, which the lock keeps it to; the new slot
+//! is nobody's.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -74,23 +73,14 @@ impl State {
             if self.blocks.used(to) == self.shape.objects || work.is_spent() {
                 break;
             }
-            memory.pins.pin(zspage);
-            let Some((index, entry)) = self.object(memory, from, slot) else {
-                memory.pins.unpin(zspage);
-                continue;
-            };
+            let Some((index, entry)) = self.object(memory, from, slot) else { continue };
             let spot = self.take(memory, to, index);
             let at = self.at(memory, self.blocks.page(from), slot);
             // SAFETY: as the module says.
             unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
             work.bytes_left = work.bytes_left.saturating_sub(entry.len());
             let is_moved = memory.entries.exchange(index, entry, entry.moved(spot.place));
-            memory.pins.unpin(zspage);
-            if !is_moved {
-                // It was removed meanwhile, and its slot is the remover's.
-                self.untake(memory, to, spot.place.slot);
-                continue;
-            }
+            assert!(is_moved, "{entry:?} of entry {index} changed under its class's lock");
             work.moved += 1;
             self.counts.moved_in += 1;
             self.counts.moved_out += 1;
@@ -139,19 +129,16 @@ impl State {
         place: Place,
         work: &mut Work,
     ) -> Result<Option<usize>, NoRoom> {
-        memory.pins.pin(place.zspage);
-        let copied = self.copy_to(memory, other, place);
-        memory.pins.unpin(place.zspage);
-        let Some((entry, given)) = copied? else { return Ok(None) };
+        let Some((entry, given)) = self.copy_to(memory, other, place)? else { return Ok(None) };
         let len = entry.len() as u64;
         work.moved += 1;
         work.bytes_left = work.bytes_left.saturating_sub(entry.len());
-        self.counts.objects = self.counts.objects.wrapping_sub(1);
-        self.counts.bytes = self.counts.bytes.wrapping_sub(len);
+        self.counts.objects -= 1;
+        self.counts.bytes -= len;
         self.counts.given = self.counts.given.wrapping_sub(given);
         self.counts.moved_out += 1;
-        other.counts.objects = other.counts.objects.wrapping_add(1);
-        other.counts.bytes = other.counts.bytes.wrapping_add(len);
+        other.counts.objects += 1;
+        other.counts.bytes += len;
         other.counts.given = other.counts.given.wrapping_add(given);
         other.counts.moved_in += 1;
         if self.give_up(memory, place) {
@@ -161,7 +148,7 @@ impl State {
         Ok(Some(entry.len()))
     }
 
-    /// Copies the pinned object in a slot to another class and changes its entry; the entry as it
+    /// Copies the object in a slot to another class and changes its entry; the entry as it
     /// was and the object's length as it was given, if there was one that fits.
     fn copy_to(
         &self,
@@ -181,11 +168,8 @@ impl State {
         // SAFETY: as the module says.
         unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
         let given = self.given(memory, entry);
-        if !memory.entries.exchange(index, entry, entry.moved(spot.place)) {
-            // It was removed meanwhile, and its slot is the remover's.
-            other.free_unused(memory, spot.place);
-            return Ok(None);
-        }
+        let is_moved = memory.entries.exchange(index, entry, entry.moved(spot.place));
+        assert!(is_moved, "{entry:?} of entry {index} changed under its class's lock");
         Ok(Some((entry, given)))
     }
 
@@ -251,13 +235,12 @@ impl State {
             return Vec::new();
         }
         let ordinal = memory.zspages.ordinal(zspage);
-        if self.blocks.is_tried(ordinal) && memory.zspages.about(zspage).is_unparked {
+        if self.blocks.is_tried(ordinal) {
             return Vec::new();
         }
-        memory.zspages.set_unparked(zspage);
         let slots = 0..self.blocks.fresh(ordinal);
         let found: Vec<_> = slots.filter_map(|slot| self.object(memory, ordinal, slot)).collect();
-        // What is parked or being written is an object later, without this class's lock.
+        // What is being written is an object later, without this class's lock.
         self.blocks.set_tried(ordinal, found.len() == self.blocks.used(ordinal) as usize);
         found
     }

@@ -14,9 +14,6 @@
 //! end. Readers of own pages are seen by their pins after the header says *sealed*; the pages
 //! wait for them. Free slots of it are no slack: compaction frees nothing by them.
 //!
-//! Pools whose zspages are sealed park no slots ([`lanes`](super::super::lanes)): a parked one
-//! looks like one that is being written, and would be written without the lock.
-//!
 //! An ended zspage keeps its number until who has its bytes has let go of them.
 
 use super::super::entry::{Entry, Kind};
@@ -172,12 +169,12 @@ impl State {
         (0..fresh).filter_map(|slot| self.object(memory, ordinal, slot)).collect()
     }
 
-    fn sub_slacks(&mut self, memory: &Memory, slots: u32) {
+    pub(super) fn sub_slacks(&mut self, memory: &Memory, slots: u32) {
         let slack = self.freeable * self.shape.objects + self.slack_rest - slots;
         self.set_slack(memory, slack);
     }
 
-    fn add_slacks(&mut self, memory: &Memory, slots: u32) {
+    pub(super) fn add_slacks(&mut self, memory: &Memory, slots: u32) {
         let slack = self.freeable * self.shape.objects + self.slack_rest + slots;
         self.set_slack(memory, slack);
     }

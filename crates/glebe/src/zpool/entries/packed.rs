@@ -86,17 +86,23 @@ impl Entries {
         self.tables.packed.get(at as usize).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
+    /// Where the words of a segment begin in the chunk of its page.
+    fn packed_start(&self, seen: u64, segment: u32) -> u32 {
+        let unit = self.unit();
+        let first = segment - segment % unit;
+        let before = (first..segment).map(|at| self.bits_of(seen, at).count_ones()).sum::<u32>();
+        (first_unit(seen) + 1) * unit + before
+    }
+
     /// Where the word of an entry is in the chunk of its page, if it is there.
     pub(super) fn packed_at(&self, seen: u64, index: u32) -> Option<&MappedWord> {
-        let (segment, unit) = (index / SEGMENT, self.unit());
+        let segment = index / SEGMENT;
         let (bits, bit) = (self.bits_of(seen, segment), 1 << (index % SEGMENT));
         if bits & bit == 0 {
             return None;
         }
-        let first = segment - segment % unit;
-        let before = (first..segment).map(|at| self.bits_of(seen, at).count_ones()).sum::<u32>();
-        let nth = before + (bits & (bit - 1)).count_ones();
-        self.tables.packed.get(((first_unit(seen) + 1) * unit + nth) as usize)
+        let at = self.packed_start(seen, segment) + (bits & (bit - 1)).count_ones();
+        self.tables.packed.get(at as usize)
     }
 
     /// What an entry of a packed page says; anything, if the page changes meanwhile.
@@ -240,7 +246,7 @@ impl Entries {
     fn let_page_go(&self, state: &mut State, page: u32, base: u32) {
         let about = &mut state.pages[page as usize];
         (about.is_packed, about.is_stale) = (false, about.is_present);
-        about.set_base(base);
+        about.base = base;
         if state.packed.contains(page) {
             state.packed.remove(page, 1);
         }
@@ -249,13 +255,9 @@ impl Entries {
         }
     }
 
-    /// Unpacks a page, if there is one that may be; whether it did. If not, one may be wanted.
+    /// Unpacks a page, if there is one that may be; whether it did.
     pub(super) fn unpack_one(&self, account: &Account, state: &mut State) -> Result<bool, NoRoom> {
         let Some(page) = state.packed.take(1) else { return Ok(false) };
-        if Self::wants(state, page) {
-            state.packed.put(page, 1);
-            return Ok(false);
-        }
         let done = self.unpack(account, state, page);
         if !matches!(done, Ok(true)) {
             state.packed.put(page, 1);
@@ -281,7 +283,7 @@ impl Entries {
             let live = is_in(&taken.bits).then(|| words.next()).flatten();
             let word = match live {
                 Some(word) => word.held(),
-                // What died since goes on as it is: nobody has waited for it.
+                // What died since goes on as it is.
                 None if is_in(&taken.free) => self.load_packed(seen, index),
                 None => {
                     if base >> GENERATION_BITS != 0 {
@@ -300,7 +302,7 @@ impl Entries {
         self.change_place(page, 0);
         let about = &mut state.pages[page as usize];
         about.is_packed = false;
-        about.set_base(0);
+        about.base = 0;
         for (segment, bits) in (page * unit..).zip(&taken.bits) {
             if *bits == 0 {
                 state.released.put(segment, 1);
@@ -373,11 +375,23 @@ impl Entries {
                 Some(bit)
             })
         };
-        let indexes = (first..).step_by(SEGMENT as usize).zip(bits);
-        let indexes = indexes.flat_map(move |(first, bits)| ones(*bits).map(move |at| first + at));
-        indexes.filter_map(move |index| {
-            let own = self.tables.words.get(index as usize);
-            Some((index, if is_packed(seen) { self.packed_at(seen, index) } else { own }?))
+        let segments = (first..).step_by(SEGMENT as usize).zip(bits);
+        segments.flat_map(move |(first, bits)| {
+            let chunk = is_packed(seen).then(|| {
+                let segment = first / SEGMENT;
+                (self.bits_of(seen, segment), self.packed_start(seen, segment))
+            });
+            ones(*bits).filter_map(move |bit| {
+                let word = match chunk {
+                    Some((all, _)) if all >> bit & 1 == 0 => None,
+                    Some((all, start)) => {
+                        let at = start + (all & ((1 << bit) - 1)).count_ones();
+                        self.tables.packed.get(at as usize)
+                    }
+                    None => self.tables.words.get((first + bit) as usize),
+                };
+                Some((first + bit, word?))
+            })
         })
     }
 
@@ -447,7 +461,7 @@ impl Entries {
         }
         self.change_place(page, u64::from(first) << UNIT_AT | PACKED);
         self.let_all_go(page, &taken);
-        state.pages[page as usize].set_base(taken.base);
+        state.pages[page as usize].base = taken.base;
         true
     }
 

@@ -29,14 +29,8 @@ pub(super) struct State {
     /// Packed pages that may be unpacked.
     pub(super) packed: Bits,
     pub(super) store: Store,
-    /// A page that would be taken from, had somebody waited; and the number of that wait.
-    pub(super) wanted: Option<(u32, u32)>,
-    /// The last number of a wait.
-    waits: u32,
 }
 
-/// Somebody has waited since the page's base was set.
-const WAITED: u32 = u32::MAX;
 /// For a base: an entry of the page is retired, so that none of it begins anew.
 pub(super) const USED_UP: u32 = u32::MAX;
 
@@ -50,114 +44,42 @@ pub(super) struct Page {
     pub(super) is_packed: bool,
     /// What uses begin with.
     pub(super) base: u32,
-    /// Since the base was set: zero, the number of a wait, or [`WAITED`].
-    pub(super) wait: u32,
     /// It is present and has words of before.
     pub(super) is_stale: bool,
 }
 
-impl Page {
-    /// Sets what the uses of entries begin with of which nothing else is known.
-    pub(super) fn set_base(&mut self, base: u32) {
-        (self.base, self.wait) = (base, 0);
-    }
-}
-
 impl Entries {
-    /// Gives a lane a segment with free entries, if it still has the one that has none. `wait` is
-    /// called without the lock.
+    /// Gives a lane a segment with free entries, if it still has the one that has none.
     #[cold]
-    pub(super) fn refill(
-        &self,
-        account: &Account,
-        lane: &Lane,
-        had: u64,
-        wait: impl Fn() -> bool,
-    ) -> Result<(), NoRoom> {
-        while let Some((page, number)) = self.refill_or_want(account, lane, had)? {
-            let is_over = wait();
-            self.waited(page, number, is_over);
-        }
-        Ok(())
-    }
-
-    /// As [`Entries::refill`]; or the page that is to be waited for, and the number of that wait.
-    fn refill_or_want(
-        &self,
-        account: &Account,
-        lane: &Lane,
-        had: u64,
-    ) -> Result<Option<(u32, u32)>, NoRoom> {
+    pub(super) fn refill(&self, account: &Account, lane: &Lane, had: u64) -> Result<(), NoRoom> {
         let mut state = lock(&self.state);
         if lane.0.load(Ordering::Relaxed) != had {
-            return Ok(None);
+            return Ok(());
         }
         loop {
             while let Some(segment) = state.available.take(1) {
                 if self.tables.free[segment as usize].load(Ordering::Relaxed) != 0 {
                     lane.0.store(segment.into(), Ordering::Relaxed);
-                    return Ok(None);
+                    return Ok(());
                 }
             }
             if state.released.len() > 0 || !self.unpack_one(account, &mut state)? {
                 break;
             }
         }
-        if let Some(wanted) = state.wanted.take() {
-            return Ok(Some(wanted));
-        }
         let released = state.released.take(1);
         let segment = released.unwrap_or(state.fresh);
-        let begun = self.begin(account, &mut state, segment);
-        if !matches!(begun, Ok(true)) {
+        if let Err(error) = self.begin(account, &mut state, segment) {
             released.into_iter().for_each(|segment| state.released.put(segment, 1));
-            return begun.map(|_| state.wanted.take());
+            return Err(error);
         }
         state.fresh = state.fresh.max(segment + 1);
         lane.0.store(segment.into(), Ordering::Relaxed);
-        Ok(None)
+        Ok(())
     }
 
-    /// Whether entries of a page would pass over uses of later epochs before anybody has waited;
-    /// then it is wanted.
-    pub(super) fn wants(state: &mut State, page: u32) -> bool {
-        let about = &mut state.pages[page as usize];
-        if about.base >> GENERATION_BITS == 0 || about.wait == WAITED {
-            return false;
-        }
-        if about.wait == 0 {
-            state.waits = state.waits % (WAITED - 1) + 1;
-            about.wait = state.waits;
-        }
-        state.wanted = Some((page, about.wait));
-        true
-    }
-
-    /// The wait of a number for a page is over; without success the page is used no more.
-    pub(super) fn waited(&self, page: u32, number: u32, is_over: bool) {
-        let mut state = lock(&self.state);
-        let about = &mut state.pages[page as usize];
-        if about.wait != number {
-            // It was used since, or another waited too.
-            return;
-        }
-        if is_over {
-            about.wait = WAITED;
-            return;
-        }
-        about.set_base(USED_UP);
-        if state.packed.contains(page) {
-            state.packed.remove(page, 1);
-        }
-        for segment in page * self.unit()..(page + 1) * self.unit() {
-            if state.released.contains(segment) {
-                state.released.remove(segment, 1);
-            }
-        }
-    }
-
-    /// Makes a segment usable; false if its page is wanted, and has to be waited for.
-    fn begin(&self, account: &Account, state: &mut State, segment: u32) -> Result<bool, NoRoom> {
+    /// Makes a segment usable.
+    fn begin(&self, account: &Account, state: &mut State, segment: u32) -> Result<(), NoRoom> {
         if segment as usize >= self.tables.free.len() {
             return Err(NoRoom::Space);
         }
@@ -172,9 +94,6 @@ impl Entries {
         }
         let Page { is_present, is_stale, base, .. } = state.pages[page as usize];
         if !is_present || is_stale {
-            if Self::wants(state, page) {
-                return Ok(false);
-            }
             if !is_present {
                 self.come(account, &self.tables.words, page)?;
             }
@@ -187,7 +106,7 @@ impl Entries {
             state.spare = None;
         }
         self.tables.free[segment as usize].store(ALL, Ordering::Release);
-        Ok(true)
+        Ok(())
     }
 
     /// Makes every entry of a page of which none is used begin with a use.
@@ -243,12 +162,12 @@ impl Entries {
 
     /// Takes an entry out of use for good; a page that has no other leaves.
     #[cold]
-    pub(in super::super) fn retire(&self, account: &Account, index: u32) {
+    pub(super) fn retire(&self, account: &Account, index: u32) {
         let mut state = lock(&self.state);
         let (per_page, page) = (self.words_per_page(), index >> self.page_shift);
         let about = &mut state.pages[page as usize];
         if about.is_packed {
-            about.set_base(USED_UP);
+            about.base = USED_UP;
             if state.packed.contains(page) {
                 state.packed.remove(page, 1);
             }
@@ -333,7 +252,7 @@ impl Entries {
         let uses = (first..first + per_page).map(|index| self.named(index, self.word_of(index)));
         let base = uses.max().unwrap_or(0);
         if self.tables.words.discard(page as usize, self.page.bytes()).is_ok() {
-            about.set_base(base);
+            about.base = base;
             about.is_present = false;
             account.release(self.page.bytes().get());
             self.let_free_go(account, state, page);

@@ -49,7 +49,7 @@ impl Both {
     }
 
     fn add(&mut self, lane: usize) {
-        let (index, named) = self.entries.alloc(&self.account, lane, || true).unwrap();
+        let (index, named) = self.entries.alloc(&self.account, lane).unwrap();
         let entry = self.some_entry(named);
         self.entries.publish(index, entry);
         assert!(self.live.insert(index, (named, entry)).is_none(), "an entry twice");
@@ -98,21 +98,10 @@ impl Both {
         assert_eq!(self.entries.held().0.get(), self.account.held(), "what is charged");
     }
 
-    /// Unpacks a page; whether one was, and whether somebody had to wait first.
-    fn unpack(&self) -> (bool, bool) {
-        let unpack = || {
-            let mut state = lock(&self.entries.state);
-            let done = self.entries.unpack_one(&self.account, &mut state).unwrap();
-            (done, state.wanted.take())
-        };
-        match unpack() {
-            (done, None) => (done, false),
-            (done, Some((page, number))) => {
-                assert!(!done);
-                self.entries.waited(page, number, true);
-                (unpack().0, true)
-            }
-        }
+    /// Unpacks a page; whether one was.
+    fn unpack(&self) -> bool {
+        let mut state = lock(&self.entries.state);
+        self.entries.unpack_one(&self.account, &mut state).unwrap()
     }
 
     fn packed_pages(&self) -> usize {
@@ -236,7 +225,7 @@ fn uses_outlive_packing() {
     });
     assert!(!both.live.contains_key(&7) && both.packed_pages() == 1);
     both.check();
-    assert_eq!(both.unpack(), (true, true));
+    assert!(both.unpack());
     both.check();
     while !both.live.contains_key(&7) {
         both.add(1);
@@ -261,7 +250,7 @@ fn what_is_used_up_in_a_packed_page_stays_so() {
     both.remove(0, 7);
     both.check();
     // Nothing of that page is taken again.
-    assert_eq!(both.unpack(), (false, false));
+    assert!(!both.unpack());
     (0..2 * per_page).for_each(|_| both.add(0));
     assert!((0..per_page).filter(|at| at % 8 != 7).all(|at| !both.live.contains_key(&at)));
     (8..per_page).filter(|at| at % 8 == 7).for_each(|at| both.remove(0, at));
@@ -314,37 +303,12 @@ fn in_a_later_epoch(few: bool) -> Both {
 }
 
 #[test]
-fn whoever_wants_a_page_that_goes_on_with_a_later_epoch_waits_once() {
+fn entries_of_a_page_that_comes_again_go_on_with_its_latest_epoch() {
     for few in [false, true] {
-        let both = in_a_later_epoch(few);
-        let waits = std::cell::Cell::new(0);
-        let wait = || {
-            // The lock is free meanwhile.
-            drop(both.entries.state.try_lock().unwrap());
-            waits.set(waits.get() + 1);
-            true
-        };
-        let mut later = 0;
-        for _ in 0..3 * words_per_page(page_size()) {
-            let (index, named) = both.entries.alloc(&both.account, 1, wait).unwrap();
-            later += u32::from(named >> GENERATION_BITS > 0);
-            if index > 7 && named >> GENERATION_BITS > 0 {
-                assert!(waits.get() > 0, "entry {index} has passed over an epoch");
-            }
-        }
-        assert_eq!(waits.get(), 1, "few: {few}");
-        assert!(later > 400, "{later} entries go on with the page's use");
-    }
-}
-
-#[test]
-fn a_page_for_which_nobody_can_wait_is_not_used() {
-    for few in [false, true] {
-        let both = in_a_later_epoch(few);
-        for _ in 0..4 * words_per_page(page_size()) {
-            let (_, named) = both.entries.alloc(&both.account, 1, || false).unwrap();
-            assert_eq!(named >> GENERATION_BITS, 0, "few: {few}");
-        }
+        let mut both = in_a_later_epoch(few);
+        (0..3 * words_per_page(page_size())).for_each(|_| both.add(1));
+        let later = both.live.values().filter(|(named, _)| named >> GENERATION_BITS > 0).count();
+        assert!(later > 400, "{later} entries go on with the page's use; few: {few}");
         both.check();
     }
 }
@@ -366,7 +330,7 @@ fn what_died_in_a_packed_page_goes_on_with_its_own_use() {
     assert_eq!(both.packed_pages(), 1);
     both.remove(0, 7);
     assert_eq!(both.packed_pages(), 1);
-    assert_eq!(both.unpack(), (true, false));
+    assert!(both.unpack());
     while !both.live.contains_key(&7) {
         both.add(1);
     }

@@ -153,10 +153,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn as_a_map_with_codecs(
-        ops in prop::collection::vec(op(), 1..300), zstd: bool, parking: bool,
+        ops in prop::collection::vec(op(), 1..300), zstd: bool,
     ) {
         let codec = if zstd { Codec::Zstd(Zstd::default()) } else { Codec::Lz4 };
-        run(&Pool::options().codec(codec).parking(parking).build().unwrap(), ops);
+        run(&Pool::options().codec(codec).build().unwrap(), ops);
     }
 }
 

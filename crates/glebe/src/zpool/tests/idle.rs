@@ -166,26 +166,16 @@ fn digits(seed: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_comes_to_a_parked_slot_is_tried_though_all_else_was() {
+fn what_comes_to_a_slot_is_tried_though_all_else_was() {
     let pool = Pool::options().table(TableChoice::BySize).build().unwrap();
     let mut all: Vec<Handle> = (0..40).map(|n| pool.insert(&noise(n, 1500)).unwrap()).collect();
-    // The lane, and its magazine.
-    for n in 40..43 {
-        pool.remove(all.swap_remove(n as usize % 7)).unwrap();
-        all.push(pool.insert(&noise(n, 1500)).unwrap());
-    }
-    pool.objects.unpark(crate::zpool::threads::thread_number());
     let zstd = Zstd::new(3);
     (0..3).for_each(|_| assert_eq!(pool.recompress(&zstd, Budget::All).unwrap().objects, 0));
     pool.remove(all.swap_remove(5)).unwrap();
-    if !pool.objects.lanes.has_parked() {
-        println!("skipped: no lanes");
-        return;
-    }
     let new = pool.insert(&digits(1, 1500)).unwrap();
-    assert!(!pool.objects.lanes.has_parked(), "it came to the parked slot");
-    let done = pool.recompress(&zstd, Budget::All).unwrap();
-    assert_eq!(done.objects, 1, "{done:?}");
+    // A zspage to which something came is not idle at the first look.
+    let tried = (0..2).map(|_| pool.recompress(&zstd, Budget::All).unwrap().objects);
+    assert_eq!(tried.sum::<u64>(), 1);
     assert_eq!(*pool.get(new).unwrap(), *digits(1, 1500));
     pool.check();
 }

@@ -63,7 +63,7 @@ fn what_spans_pages_is_read_in_place() {
 /// Whoever has one class's lock stands in the way of no other class.
 #[test]
 fn objects_of_one_class_come_and_go_while_another_is_locked() {
-    let options = plain().parking(false).compaction(Compaction::Manual);
+    let options = plain().compaction(Compaction::Manual);
     let pool = std::sync::Arc::new(options.build().unwrap());
     let [small, large] = [100, 2000].map(|len| pool.insert(&bytes_of(1, len)).unwrap());
     let place = pool.objects.entry(large.index(), large.generation()).unwrap().place();

@@ -1,0 +1,114 @@
+//! For unit tests of other modules: a real-time thread that waits for an ordinary one which needs
+//! the same processor.
+//!
+//! Each test runs in a process of its own, whose real-time thread may compute for [`RUN_MICROS`]
+//! without sleeping: a wait that spins or yields for longer is killed. Source: sched(7),
+//! setrlimit(2) RLIMIT_RTTIME, which sched_yield(2) does not reset.
+#![allow(unsafe_code)] // Safety: calls that change this process, or read and write one structure.
+
+use std::io;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MARK: &str = "GLEBE_REAL_TIME_TEST";
+/// Less than after which the kernel itself lets others run.
+const RUN_MICROS: libc::rlim_t = 200_000;
+/// How long the ordinary thread works while the other one waits.
+const WORK: Duration = Duration::from_millis(3);
+/// A test that hangs in another way ends by then.
+const SECONDS_MAX: u32 = 60;
+
+/// Runs the test of this name in a process of its own, where an ordinary thread runs `hold`, which
+/// calls the function it is given while it has what the real-time thread's `wait` waits for.
+///
+/// # Panics
+/// If that process fails, or the real-time thread runs for too long. Prints why it was skipped.
+pub(crate) fn waits(test: &str, hold: impl FnOnce(&dyn Fn()) + Send, wait: impl FnOnce() + Send) {
+    if std::env::var_os(MARK).is_some() {
+        return run(hold, wait);
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(MARK, "1");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().filter(|line| line.contains("skipped:")).for_each(|line| println!("{line}"));
+    assert!(text.contains("1 passed"), "{}: {text}", output.status);
+}
+
+fn run(hold: impl FnOnce(&dyn Fn()) + Send, wait: impl FnOnce() + Send) {
+    limit();
+    let (is_held, waits) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (is_held, waits) = (&is_held, &waits);
+    let cpu = first_cpu();
+    let meanwhile = move || {
+        is_held.store(true, Ordering::SeqCst);
+        while !waits.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+        let begin = Instant::now();
+        while begin.elapsed() < WORK {
+            std::hint::spin_loop();
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            stay_on(&cpu);
+            hold(&meanwhile);
+        });
+        scope.spawn(move || {
+            stay_on(&cpu);
+            if let Err(why) = become_real_time() {
+                println!("skipped: sched_setscheduler: {why}");
+                return waits.store(true, Ordering::SeqCst);
+            }
+            while !is_held.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            // From here on the ordinary thread runs only while this one sleeps.
+            waits.store(true, Ordering::SeqCst);
+            wait();
+        });
+    });
+}
+
+fn limit() {
+    let limit = |what, most| {
+        let most = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: reads the structure.
+        assert_eq!(unsafe { libc::setrlimit(what, &most) }, 0, "{}", io::Error::last_os_error());
+    };
+    limit(libc::RLIMIT_CORE, 0);
+    limit(libc::RLIMIT_RTTIME, RUN_MICROS);
+    // SAFETY: ends this process, which runs one test.
+    unsafe { libc::alarm(SECONDS_MAX) };
+}
+
+/// A set of one processor that this process may use.
+fn first_cpu() -> libc::cpu_set_t {
+    let len = size_of::<libc::cpu_set_t>();
+    // SAFETY: sets of bits, which zeros are; written and read within their length.
+    unsafe {
+        let (mut all, mut one): (libc::cpu_set_t, libc::cpu_set_t) = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, len, &mut all), 0);
+        let first = (0..len * 8).find(|cpu| libc::CPU_ISSET(*cpu, &all));
+        libc::CPU_SET(first.expect("a processor"), &mut one);
+        one
+    }
+}
+
+fn stay_on(cpu: &libc::cpu_set_t) {
+    // SAFETY: reads the set; changes the calling thread alone.
+    let rc = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpu) };
+    assert_eq!(rc, 0, "{}", io::Error::last_os_error());
+}
+
+fn become_real_time() -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 1 };
+    // SAFETY: reads the structure; changes the calling thread alone.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
