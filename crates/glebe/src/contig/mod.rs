@@ -33,7 +33,8 @@
 //! they were. [`Contig::query`] and [`Contig::certificate`] pass on what is known.
 //!
 //! Lock: that of the hugetlb pools ([`PoolLock`]), while pages are found or freed in order; no page
-//! is zeroed meanwhile. [`Options::lock_patience`] bounds the wait for it. Sources: admin-guide/mm/hugetlbpage,
+//! is zeroed meanwhile. [`Options::lock_patience`] bounds the wait for it. Sources:
+//! admin-guide/mm/hugetlbpage,
 //! admin-guide/mm/pagemap, admin-guide/mm/transhuge.
 
 mod aside;

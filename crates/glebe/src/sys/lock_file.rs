@@ -20,7 +20,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -150,18 +150,16 @@ impl LockFile {
         let known = self.descriptor.load(Ordering::Acquire);
         if let Ok(descriptor) = i32::try_from(known) {
             // SAFETY: whatever it is now is only looked at, and never closed.
-            let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+            let file = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(descriptor) }.into());
             if self.is_that(&file)? {
                 return Ok(file);
             }
         }
         let mut options = OpenOptions::new();
         let file = private::open(&self.path, options.read(true).write(true).create(true))?;
-        let descriptor = file.into_raw_fd();
         // Only the holder of the word comes here.
-        self.descriptor.store(u64::from(descriptor.unsigned_abs()), Ordering::Release);
-        // SAFETY: just opened, and never closed.
-        Ok(ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) }))
+        self.descriptor.store(u64::from(file.as_raw_fd().unsigned_abs()), Ordering::Release);
+        Ok(ManuallyDrop::new(file)) // never closed
     }
 
     fn is_that(&self, file: &File) -> Result<bool, OsError> {
