@@ -1,7 +1,7 @@
 //! What this process holds of the machine between two reserves: nothing may be left of the first.
 //!
-//! Unit: bytes of resident memory; descriptors and threads by number. Threads that have been told to
-//! end are waited for. Source: proc_pid_status(5).
+//! Unit: bytes of resident memory; descriptors and threads by number. Threads that have been told
+//! to end are waited for. Source: proc_pid_status(5).
 
 use std::fs;
 use std::time::Duration;

@@ -34,8 +34,7 @@
 //!
 //! Lock: that of the hugetlb pools ([`PoolLock`]), while pages are found or freed in order; no page
 //! is zeroed meanwhile. [`Options::lock_patience`] bounds the wait for it. Sources:
-//! admin-guide/mm/hugetlbpage,
-//! admin-guide/mm/pagemap, admin-guide/mm/transhuge.
+//! admin-guide/mm/hugetlbpage, admin-guide/mm/pagemap, admin-guide/mm/transhuge.
 
 mod aside;
 mod assemble;

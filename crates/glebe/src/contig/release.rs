@@ -22,8 +22,8 @@ pub struct Release {
     pub write: (PathBuf, u64),
 }
 
-/// Takes `pages` of `size` out of the machine's pool, or as many as are idle. With `dry_run` nothing
-/// is written.
+/// Takes `pages` of `size` out of the machine's pool, or as many as are idle. With `dry_run`
+/// nothing is written.
 ///
 /// # Errors
 /// [`Error::NoSuchSize`], [`Error::PoolFixed`]; what the kernel refuses.
