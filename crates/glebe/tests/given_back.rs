@@ -5,6 +5,10 @@
 //! Another program may change both meanwhile; then the same is done once more. These tests are a
 //! program of their own and run one by one, since any call of the library would mend what a killed
 //! process left.
+//!
+//! # Safety
+//! fork, in a process that runs one test; the child sleeps.
+#![allow(unsafe_code)]
 
 #[allow(dead_code)]
 #[path = "contig/child.rs"]
@@ -94,12 +98,28 @@ fn hold() -> ! {
         "run" => options().prefer_run(len).map(len).map(drop_never),
         "file" => options().mappable().map(len).map(drop_never),
         "standing" => StandingPool::new(options(), len).map(drop_never),
+        "file and child" => options().mappable().map(len).map(drop_never),
         kind => panic!("{kind}"),
     };
     memory.unwrap();
+    if std::env::var(KIND).unwrap() == "file and child" {
+        live_on_in_a_child();
+    }
     println!("had");
     loop {
         thread::park();
+    }
+}
+
+/// A child that never calls the library and lives longer than any of these tests waits.
+fn live_on_in_a_child() {
+    // SAFETY: the child only sleeps.
+    unsafe {
+        if libc::fork() == 0 {
+            libc::close(1); // else its parent's reader waits for it
+            libc::sleep(5);
+            libc::_exit(0);
+        }
     }
 }
 
@@ -154,7 +174,7 @@ fn what_a_killed_process_had_is_given_back_of_every_kind() {
     }
     let Some((pool, _turn)) = pool() else { return };
     let child = || child_of("what_a_killed_process_had_is_given_back_of_every_kind");
-    for kind in ["private", "run", "file", "standing"].repeat(3) {
+    for kind in ["private", "run", "file", "standing", "file and child"].repeat(3) {
         is_given_back(&pool, || drop(Holder::with_memory(child(), kind)));
     }
 }

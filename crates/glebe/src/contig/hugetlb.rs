@@ -153,7 +153,8 @@ impl Builder<'_> {
         let mapping = match self.request.mappable {
             false => Mapping::hugetlb(len, size, Visibility::PRIVATE)?,
             true => {
-                Mapping::shared(Arc::new(MemFile::hugetlb(len, size)?), size, Visibility::PRIVATE)?
+                let file = MemFile::hugetlb(len, size)?.not_for_children()?;
+                Mapping::shared(Arc::new(file), size, Visibility::PRIVATE)?
             }
         };
         if let Some(node) = self.request.node {

@@ -107,7 +107,11 @@ fn filled(
     let gate = Gate::new(Resource::Memory)?;
     gate.check(len)?;
     let mapping = if request.mappable {
-        Mapping::shared(Arc::new(MemFile::new(len)?), align, Visibility::PRIVATE)?
+        Mapping::shared(
+            Arc::new(MemFile::new(len)?.not_for_children()?),
+            align,
+            Visibility::PRIVATE,
+        )?
     } else {
         Mapping::aligned(len, align, Visibility::PRIVATE)?
     };

@@ -45,13 +45,8 @@ pub struct LockFile {
     path: PathBuf,
     descriptor: MappedWord,
     holder: MappedWord,
-    next: *const LockFile,
+    next: MappedPtr<LockFile>,
 }
-
-// SAFETY: `next` is set before the entry is shared and points to one that is never freed.
-unsafe impl Sync for LockFile {}
-// SAFETY: as above.
-unsafe impl Send for LockFile {}
 
 /// The last that was made. No lock: a child of a fork meanwhile would wait for ever.
 static FIRST: MappedPtr<LockFile> = MappedPtr::new(ptr::null_mut());
@@ -59,8 +54,8 @@ static FIRST: MappedPtr<LockFile> = MappedPtr::new(ptr::null_mut());
 impl LockFile {
     /// The process's lock file at `path`, which is opened when it is first locked.
     pub fn at(path: &Path) -> &'static Self {
-        let mut first = FIRST.load(Ordering::Acquire).cast_const();
-        let mut own: Option<Box<Self>> = None;
+        let mut first = FIRST.load(Ordering::Acquire);
+        let mut own: Option<&'static Self> = None;
         loop {
             let mut next = first;
             // SAFETY: null or an entry, which lives for ever.
@@ -68,23 +63,19 @@ impl LockFile {
                 if entry.path == path {
                     return entry;
                 }
-                next = entry.next;
+                next = entry.next.load(Ordering::Relaxed);
             }
-            let mut entry = own.take().unwrap_or_else(|| {
+            // One that another thread was faster to make is left as it is.
+            let entry = *own.get_or_insert_with(|| {
                 let (descriptor, holder) = (MappedWord::new(NONE), MappedWord::new(0));
-                Box::new(Self { path: path.to_owned(), descriptor, holder, next: first })
+                let (path, next) = (path.to_owned(), MappedPtr::new(ptr::null_mut()));
+                Box::leak(Box::new(Self { path, descriptor, holder, next }))
             });
-            entry.next = first;
-            let entry = Box::into_raw(entry);
-            let (set, failed) = (Ordering::AcqRel, Ordering::Acquire);
-            match FIRST.compare_exchange(first.cast_mut(), entry, set, failed) {
-                // SAFETY: just made, and never freed from now on.
-                Ok(_) => return unsafe { &*entry },
-                Err(now) => {
-                    // SAFETY: nobody else has seen it.
-                    own = Some(unsafe { Box::from_raw(entry) });
-                    first = now.cast_const();
-                }
+            entry.next.store(first, Ordering::Relaxed);
+            let (at, set) = (ptr::from_ref(entry).cast_mut(), Ordering::AcqRel);
+            match FIRST.compare_exchange(first, at, set, Ordering::Acquire) {
+                Ok(_) => return entry,
+                Err(now) => first = now,
             }
         }
     }

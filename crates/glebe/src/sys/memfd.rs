@@ -12,6 +12,8 @@
 //! touches nobody's memory; mapping over something does, and is an `unsafe fn`.
 #![allow(unsafe_code)]
 
+mod parents;
+
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
@@ -24,11 +26,14 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::mmap::{map, unmap, Backing};
 use crate::sys::{file, limits, page_size};
 use crate::units::{Bytes, PageSize};
+use parents::Parents;
 
 /// A file in memory. The process that made it gives its pages back when it drops it, although a
 /// forked child still has the descriptor.
 #[derive(Debug)]
 pub struct MemFile {
+    // Before the descriptor, which is closed then.
+    parents: Option<Parents>,
     file: File,
     page: PageSize,
     /// Where nobody can change it.
@@ -93,7 +98,16 @@ impl MemFile {
             done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })
         });
         sealed.map_err(|e| refused(e, "fcntl", "F_ADD_SEALS"))?;
-        Ok(Self { file, page, len: Some(whole), guard: ForkGuard::new() })
+        Ok(Self { parents: None, file, page, len: Some(whole), guard: ForkGuard::new() })
+    }
+
+    /// Sees to it that a forked child does not have it, nor its pages when this process is killed.
+    ///
+    /// # Errors
+    /// As [`atfork::add`](crate::sys::atfork::add).
+    pub(crate) fn not_for_children(mut self) -> Result<Self, OsError> {
+        self.parents = Some(Parents::note(self.file.as_raw_fd())?);
+        Ok(self)
     }
 
     /// A file of somebody else's making: a memfd, or a file on tmpfs or hugetlbfs. Its pages stay
@@ -121,7 +135,7 @@ impl MemFile {
             let source = io::Error::from_raw_os_error(libc::EINVAL);
             return Err(refused(source, "fstatfs", what));
         };
-        Ok(Self { file, page, len: None, guard: ForkGuard::new() })
+        Ok(Self { parents: None, file, page, len: None, guard: ForkGuard::new() })
     }
 
     /// The page in which it can be mapped.
