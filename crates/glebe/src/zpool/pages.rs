@@ -21,7 +21,8 @@ use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 
 /// For each page kept there are so many in use.
 const USED_PER_KEPT: u64 = 2048;
-const KEPT_MIN: u64 = 6;
+/// Half of it is what a trim leaves: a zspage of four pages that comes and goes costs no call.
+const KEPT_MIN: u64 = 8;
 const KEPT_MAX: u64 = 64;
 /// Pages of one call at most that gives pages back, and runs of them.
 const TRIM_PAGES_MAX: u32 = 64;
@@ -122,8 +123,10 @@ impl Pages {
             Some(first) => first,
             None => self.beyond(&mut supply, count)?,
         };
-        // What follows comes along, as far as it may be kept.
-        let room = self.kept_bound().saturating_sub(supply.kept.len() as u64) as u32;
+        // What follows comes along, as far as it may be kept even when this run is given back: no
+        // zspage that comes and goes has pages trimmed each time.
+        let kept = supply.kept.len() as u64 + u64::from(count);
+        let room = self.kept_bound().saturating_sub(kept) as u32;
         let mut ahead = supply.absent.take_at(first + count, room);
         if first + count + ahead == supply.fresh {
             let more = (room - ahead).min(self.end - supply.fresh);
