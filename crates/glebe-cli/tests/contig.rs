@@ -4,11 +4,14 @@
 mod scratch;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use glebe::contig::PoolLock;
+use glebe::error::OsError;
 use glebe::sys::hugetlb::{sizes, Pool};
 use glebe::sys::process::effective_user;
 use serde_json::Value;
@@ -124,6 +127,45 @@ fn ok_or_short(args: &[&str]) -> String {
         assert!(refusal(&output).contains("in use or promised"));
     }
     String::from_utf8(output.stdout).unwrap()
+}
+
+const INSIDE: &str = "GLEBE_TEST_INSIDE_A_CHANGE";
+
+#[test]
+fn a_change_that_a_kill_cut_short_is_mended_and_told() {
+    let Some(pool) = pool().filter(Pool::is_writable) else {
+        println!("skipped: no pool that can be changed");
+        return;
+    };
+    if std::env::var_os(INSIDE).is_some() {
+        let lock = PoolLock::acquire().unwrap();
+        lock.with_surplus(pool.size(), 1000, || -> Result<(), OsError> {
+            println!("inside");
+            loop {
+                std::thread::park();
+            }
+        })
+        .unwrap();
+    }
+    let limit = || {
+        let _lock = PoolLock::acquire().unwrap();
+        pool.overcommit().unwrap()
+    };
+    let before = limit();
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "a_change_that_a_kill_cut_short_is_mended_and_told", "--nocapture"]);
+    let mut child = child.env(INSIDE, "1").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let is_inside = lines.any(|line| line.unwrap().ends_with("inside"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(is_inside);
+    // Any other program of ours may be the next, and mend it first.
+    let text = ok(&["status"]);
+    if !text.contains("a process ended while it had the limit on surplus pages") {
+        println!("skipped: another took the lock first: {text}");
+    }
+    assert_eq!(limit(), before);
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! `glebe contig status`: pools, free memory and runs at this moment.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
+use glebe::contig::PoolLock;
 use glebe::error::OsError;
 use glebe::sys::hugetlb::{sizes, Counts, Pool};
 use glebe::sys::kpage::{pool_runs, uses};
@@ -11,6 +13,9 @@ use glebe::units::{Bytes, PageSize, Pages};
 use serde_json::json;
 
 use crate::Outcome;
+
+/// How long to wait for who changes the pools; this changes them where something must be mended.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The smallest page of a pool, by which physical memory is looked at.
 pub fn block() -> PageSize {
@@ -27,8 +32,22 @@ fn runs() -> Result<Vec<Bytes>, OsError> {
     Ok(runs)
 }
 
+/// Takes off what a process had raised a pool by that was killed meanwhile; what was done, or why
+/// it cannot be told. Nothing where no pool can be changed.
+fn mend() -> Vec<String> {
+    let is_changeable = |size: PageSize| Pool::of(size).is_some_and(|pool| pool.is_writable());
+    if !sizes().into_iter().any(is_changeable) {
+        return Vec::new();
+    }
+    match PoolLock::within(PATIENCE) {
+        Ok(lock) => lock.notes().to_vec(),
+        Err(error) => vec![error.to_string()],
+    }
+}
+
 /// Prints what there is.
 pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
+    let mended = mend();
     let mut pools: Vec<(PageSize, Counts)> = Vec::new();
     for size in sizes() {
         if let Some(pool) = Pool::of(size) {
@@ -64,6 +83,7 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
             "long_term_pin": pin.as_str(),
             "dma_heaps": dma_heap::heaps(),
             "nodes": nodes,
+            "mended": mended,
         });
         serde_json::to_writer_pretty(&mut *out, &value).map_err(io::Error::from)?;
         return Ok(writeln!(out)?);
@@ -85,10 +105,17 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
     }
     writeln!(out, "memory           {available} available, longest free block {largest}")?;
     writeln!(out, "long-term pin    {pin}")?;
+    for note in &mended {
+        writeln!(out, "pools            {note}")?;
+    }
     match dma_heap::heaps()[..] {
         [] => writeln!(out, "dma-heaps        none")?,
-        ref heaps => writeln!(out, "dma-heaps        {heaps:?}")?,
+        ref heaps => {
+            let heaps: Vec<_> = heaps.iter().map(|heap| heap.display().to_string()).collect();
+            writeln!(out, "dma-heaps        {}", heaps.join(", "))?;
+        }
     }
-    writeln!(out, "NUMA nodes       {nodes:?}")?;
+    let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
+    writeln!(out, "NUMA nodes       {}", nodes.join(", "))?;
     Ok(())
 }
