@@ -9,10 +9,9 @@ use std::thread;
 use glebe::sys::probe::{Mechanism, State, Support};
 
 /// Calls that containers refuse, and the row that names each.
-const REFUSED: [(libc::c_long, &str, &str); 7] = [
+const REFUSED: [(libc::c_long, &str, &str); 6] = [
     (libc::SYS_userfaultfd, "uffd.user", "userfaultfd"),
     (libc::SYS_io_uring_setup, "io_uring", "io_uring_setup"),
-    (libc::SYS_membarrier, "membarrier.expedited", "membarrier"),
     (libc::SYS_membarrier, "membarrier.rseq", "membarrier"),
     (libc::SYS_rseq, "rseq.kernel", "rseq"),
     (libc::SYS_mbind, "numa.policy", "mbind"),

@@ -191,6 +191,47 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
     }
 }
 
+/// Root's lock lies where nobody else can make it. Where it cannot be had all the same, what lies
+/// idle in the pool can.
+#[test]
+fn idle_pages_are_had_though_the_lock_cannot_be() {
+    use std::os::unix::fs::PermissionsExt;
+    if !privileged() {
+        return;
+    }
+    let root = std::env::temp_dir().join(format!("glebe-no-lock-{}", std::process::id()));
+    std::fs::create_dir_all(&root).unwrap();
+    std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let place = pool::Place { locks: vec![root.join("lock")], ..pool::Place::machine() };
+    let map = |options: Options<'_>, pages: u64| {
+        let options = options.source(Source::HUGETLB_2M);
+        choose::map(options, Bytes::mib(2 * pages), place.clone())
+    };
+    let pool = Pool::of(known_size(2 << 20)).unwrap();
+    let lock = PoolLock::acquire().unwrap();
+    let had = lock.with_pages(&pool, 8, |came| {
+        if came < 8 {
+            println!("skipped: {came} pages could be had");
+            return Ok(());
+        }
+        for options in [Contig::options(), Contig::options().mappable()] {
+            match map(options, 4) {
+                Ok(memory) => assert_eq!(memory.grown_by(), 0),
+                // Who does not keep to the lock may have taken them.
+                Err(error @ (Error::PoolShort { .. } | Error::Os(_))) => println!("{error}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let more = pool.counts()?.available() + 64;
+        let error = map(Contig::options(), more).unwrap_err().to_string();
+        assert!(error.contains("mode 40777") || error.contains("available"), "{error}");
+        Ok::<_, OsError>(())
+    });
+    drop(lock);
+    std::fs::remove_dir_all(&root).unwrap();
+    had.unwrap();
+}
+
 #[test]
 fn physical_memory_shows_pages_of_the_pool() {
     use crate::sys::kpage::{pool_runs, uses, Use};
