@@ -4,7 +4,7 @@
 //! A thread of its own looks for threads every few milliseconds and gives each a timer of the
 //! kernel, so that signals come wherever a thread stands, also within a system call. Half of the
 //! time the kernel restarts interrupted calls (`SA_RESTART`), half of the time they end with
-//! EINTR. The handler only counts. A forked child has no timers; [`in_child`] starts one.
+//! EINTR. The handler only counts. A forked child has no timers; `in_child` starts one.
 //! Source: timer_create(2), setitimer(2), signal(7), signal-safety(7).
 //!
 //! # Safety

@@ -38,7 +38,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), OsError> {
     written
 }
 
-/// Whether [`write`] could write `path`; nothing is left there.
+/// Whether [`write()`] could write `path`; nothing is left there.
 ///
 /// # Errors
 /// What the file system would refuse.

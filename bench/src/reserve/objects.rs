@@ -1,6 +1,6 @@
 //! [`run`]: pools of compressed objects from many threads at once, and every byte looked at.
 //!
-//! Pools of every [`Kind`] live side by side: two of ordinary memory, one of which evicts at its
+//! Pools of every `Kind` live side by side: two of ordinary memory, one of which evicts at its
 //! limit, and two on pages lent by a reserve, one of which moves what first class takes. Each has
 //! two *owners*, which insert, read, replace and remove objects of their own, and know what each
 //! must hold; they also read each other's objects, and handles of removed ones, which must name

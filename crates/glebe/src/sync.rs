@@ -1,7 +1,7 @@
 //! Atomics and locks, from the standard library or, under `--cfg loom`, from the model checker.
 //!
 //! Nothing else in the crate names `std::sync::atomic` or `std::sync::Mutex`. What is computed once
-//! for the whole process is a [`First`]: a forked child waits for nobody's `OnceLock`.
+//! for the whole process is a `First`: a forked child waits for nobody's `OnceLock`.
 
 // By its path, since the tests of the model checker take this file by its own.
 #[path = "sync/first.rs"]

@@ -1,5 +1,6 @@
 //! `glebe contig status`: pools, free memory and runs at this moment.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -89,14 +90,7 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
         return Ok(writeln!(out)?);
     }
     for (size, counts) in &pools {
-        let Counts { total, free, reserved, surplus } = counts;
-        let of = |pages: u64| Pages::new(pages).checked_bytes(*size).unwrap_or_default();
-        writeln!(
-            out,
-            "hugetlb {:<8} {total} pages ({}), {free} free, {reserved} promised, {surplus} surplus",
-            size.bytes().to_string(),
-            of(*total),
-        )?;
+        print_pool(*size, counts, out)?;
     }
     match &runs {
         Ok(runs) if runs.is_empty() => writeln!(out, "runs of pools    none")?,
@@ -110,12 +104,22 @@ pub fn run(as_json: bool, out: &mut dyn Write) -> Outcome {
     }
     match dma_heap::heaps()[..] {
         [] => writeln!(out, "dma-heaps        none")?,
-        ref heaps => {
-            let heaps: Vec<_> = heaps.iter().map(|heap| heap.display().to_string()).collect();
-            writeln!(out, "dma-heaps        {}", heaps.join(", "))?;
-        }
+        ref heaps => writeln!(out, "dma-heaps        {}", listed(heaps, |path| path.display()))?,
     }
-    let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
-    writeln!(out, "NUMA nodes       {}", nodes.join(", "))?;
+    writeln!(out, "NUMA nodes       {}", listed(&nodes, |node| *node))?;
     Ok(())
+}
+
+fn print_pool(size: PageSize, counts: &Counts, out: &mut dyn Write) -> io::Result<()> {
+    let Counts { total, free, reserved, surplus } = counts;
+    let all = Pages::new(*total).checked_bytes(size).unwrap_or_default();
+    writeln!(
+        out,
+        "hugetlb {:<8} {total} pages ({all}), {free} free, {reserved} promised, {surplus} surplus",
+        size.bytes().to_string(),
+    )
+}
+
+fn listed<'a, T, D: Display>(all: &'a [T], shown: impl Fn(&'a T) -> D) -> String {
+    all.iter().map(|one| shown(one).to_string()).collect::<Vec<_>>().join(", ")
 }
