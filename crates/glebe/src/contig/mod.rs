@@ -36,11 +36,11 @@
 //! is zeroed meanwhile. [`Options::lock_patience`] bounds the wait for it. Sources:
 //! admin-guide/mm/hugetlbpage, admin-guide/mm/pagemap, admin-guide/mm/transhuge.
 
-mod aside;
 mod assemble;
 mod certificate;
 mod choose;
 mod error;
+mod grow;
 mod hint;
 mod hold;
 mod hugetlb;
@@ -66,9 +66,9 @@ use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages, Pfn};
 
 pub use crate::sys::numa::Node;
-pub use aside::{grow_pool, Growth};
 pub use certificate::Certificate;
 pub use error::Error;
+pub use grow::{grow_pool, Growth};
 pub use hint::{hint, Hint};
 pub use hold::HeldBy;
 pub use longest::{explain_run, RunOutlook};

@@ -1,9 +1,10 @@
 //! [`PoolLock`]: the right to change the machine's hugetlb pools, and the changes made under it.
 //!
-//! Memory is had as *surplus* pages, which the kernel takes back when they are freed, whoever ended
-//! and however: the pool keeps no page longer than its owner lives. A counter of the pool is raised
-//! for the moment of a mapping and lowered again by the same difference; the record of that
-//! ([`window`](super::window)) is mended by the next holder where a process was killed in between.
+//! Memory comes as *surplus* pages. The kernel takes these back when they are freed, also by
+//! SIGKILL, so that the pool keeps no page longer than its owner lives. To get them, a counter of
+//! the pool is raised while the memory is mapped, and lowered by the same difference. Each raise
+//! is recorded ([`window`](super::window)): if the process is killed in between, the next holder
+//! of the lock lowers the counter.
 //!
 //! - [`PoolLock::with_surplus`] raises the limit on surplus pages. A kill leaves no page behind.
 //! - [`PoolLock::with_pages`] raises the persistent pages, for sizes of which the kernel makes no
@@ -108,8 +109,8 @@ impl PoolLock {
         &self.notes
     }
 
-    /// Runs `map` while mappings may be given `missing` more surplus pages than there are. They are
-    /// set aside for the mapping when it is made, and populated by the caller later.
+    /// Runs `map` while a mapping can get `missing` more surplus pages than there are. The kernel
+    /// sets them aside when the mapping is made; the caller populates them later, without the lock.
     ///
     /// # Errors
     /// EINVAL of the counter where the kernel makes no surplus pages of this size; if it cannot be
@@ -127,8 +128,8 @@ impl PoolLock {
         self.open(window, |_| pool.set_overcommit(before + by), |_| map())
     }
 
-    /// Runs `body` while no page of the pool is surplus and up to `more` pages are added; it is
-    /// told how many came. What it leaves in use or promised is surplus afterwards.
+    /// Adds up to `more` pages, makes all surplus pages persistent, and runs `body` with the number
+    /// that came. Pages that are in use or promised after it are surplus again.
     pub(super) fn with_pages<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -143,8 +144,8 @@ impl PoolLock {
         self.open(window, raise, |made| body(made.saturating_sub(counts.surplus)))
     }
 
-    /// As [`PoolLock::with_pages`], where what is added comes of splitting up to `pages` of
-    /// `larger`: what comes of one of them is contiguous, and handed out next.
+    /// As [`PoolLock::with_pages`], but splits up to `pages` of `larger` for the pages it adds. The
+    /// pages of one larger page are contiguous, and the pool hands them out next.
     pub(super) fn with_split<T, E: From<OsError>>(
         &self,
         pool: &Pool,
@@ -164,7 +165,7 @@ impl PoolLock {
         })
     }
 
-    /// Adds up to `more` pages; how many came. They stay if all did, and else none does.
+    /// Adds `more` pages for good, or none if fewer came. Returns how many came.
     pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<u64, OsError> {
         let counts = pool.counts()?;
         let (size, before) = (pool.size(), counts.persistent());
@@ -178,8 +179,7 @@ impl PoolLock {
         Ok(came)
     }
 
-    /// Makes the change of `window` and runs `body` with how far it came; then takes as much off
-    /// again.
+    /// Makes the change of `window`, runs `body` with how far the change came, and undoes it.
     fn open<T, E: From<OsError>>(
         &self,
         window: Window,

@@ -9,10 +9,10 @@
 //! SIZE_BYTES COUNTER BEFORE BY
 //! ```
 //!
-//! `COUNTER` is `pages` or `overcommit`; `BEFORE` its value before, `BY` what was to be added. Only
-//! the holder of the lock has windows: those that are found by the next are nobody's. How far the
-//! change got is told by the counter. Text of another boot, and lines that make no sense, are
-//! passed over.
+//! `COUNTER` is `pages` or `overcommit`, `BEFORE` its value before the change, `BY` how much the
+//! process wanted to add. Only the holder of the lock has windows, so that the next holder knows: a
+//! window it finds belongs to a process that has ended. The counter tells how far the change came.
+//! Text of another boot and lines that make no sense are passed over.
 
 use crate::units::PageSize;
 
@@ -37,7 +37,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// What of the change was made, if the counter is `now`: that is to be taken off again.
+    /// Returns how much of the change was made if the counter is `now`. As much must be taken off.
     pub fn made(&self, now: u64) -> u64 {
         now.saturating_sub(self.before).min(self.by)
     }

@@ -10,8 +10,8 @@
 //! word   generation of the process, 32 bits | thread, 32 bits     0 = nobody
 //! ```
 //!
-//! Waiting is by asking again, up to 20 ms apart, until the caller's patience ends; the refusal
-//! names the holder. Source: fcntl(2), "Advisory record locking".
+//! A waiter asks again and again, at most 20 ms apart, until its patience ends. The refusal names
+//! the holder. Source: fcntl(2), "Advisory record locking".
 //!
 //! # Safety
 //! Entries of the list are never freed. The calls take a descriptor and a local.

@@ -1,12 +1,11 @@
 //! [`grow_pool`]: pages of the machine's pool that everybody may have, for good.
 //!
-//! They lie idle in the pool until somebody takes them, and nothing ties them to a process. Memory
-//! for the caller's own use is better had by [`Contig::map`](super::Contig::map), which ends with
-//! the caller.
+//! They lie idle in the pool until a program takes them, and no process owns them. For memory of
+//! its own a program calls [`Contig::map`](super::Contig::map), whose pages end with it.
 //!
-//! While programs hold surplus pages of a pool it cannot have idle ones: the kernel counts what is
-//! in use first. Growing makes such pages persistent, so that they stay in the pool when their
-//! programs end.
+//! A pool of which programs hold surplus pages cannot have idle pages: the kernel counts the pages
+//! in use first. Growing it makes those surplus pages persistent, so that they stay in the pool
+//! when their programs end.
 //!
 //! Counts are pages of the size in question, and persistent ones.
 
