@@ -100,9 +100,8 @@ impl Builder<'_> {
     fn grown(&self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
         let missing = || Ok::<_, OsError>(pages.saturating_sub(self.pool.counts()?.available()));
         match lock.with_surplus(self.pool.size(), missing()?, || self.mapped(pages)) {
-            // None to be had, or none of this size as surplus.
-            Err(Error::Os(error))
-                if matches!(error.kind(), ErrorKind::OutOfMemory | ErrorKind::InvalidInput) => {}
+            // None to be had, none of this size as surplus, or that limit is not ours to change.
+            Err(Error::Os(error)) if is_no_surplus(&error) => {}
             other => return other,
         }
         lock.with_pages(&self.pool, missing()?, |_| match self.pool.counts()?.available() {
@@ -199,4 +198,9 @@ impl Builder<'_> {
         };
         Error::PoolShort { size: self.pool.size().bytes(), wanted, got, path, how_to }
     }
+}
+
+fn is_no_surplus(error: &OsError) -> bool {
+    use ErrorKind::{InvalidInput, OutOfMemory, PermissionDenied};
+    matches!(error.kind(), InvalidInput | OutOfMemory | PermissionDenied)
 }
