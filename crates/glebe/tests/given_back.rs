@@ -1,13 +1,13 @@
 //! Pages of the hugetlb pools end with the process that had them: within a second of its kill, and
 //! with nobody calling the library.
 //!
-//! What is looked at is the machine's pool: its persistent pages and those of them that are idle.
-//! Another program may change both meanwhile; then the same is done once more. These tests are a
+//! What is looked at is the machine's pool: its persistent pages, those that are idle, and all.
+//! Another program may change them meanwhile; then the same is done once more. These tests are a
 //! program of their own and run one by one, since any call of the library would mend what a killed
 //! process left.
 //!
 //! # Safety
-//! fork, in a process that runs one test; the child sleeps.
+//! fork, in a process that runs one test; the child waits.
 #![allow(unsafe_code)]
 
 #[allow(dead_code)]
@@ -15,7 +15,7 @@
 mod child;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,6 +34,8 @@ const KILLS: u64 = 100;
 const GIVEN_BACK: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 8;
 
+/// Open until the tests end.
+static STDINS: Mutex<Vec<ChildStdin>> = Mutex::new(Vec::new());
 /// Held by the test that runs.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -50,10 +52,10 @@ fn pool() -> Option<(Pool, MutexGuard<'static, ()>)> {
     Some((pool?, TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())))
 }
 
-/// Persistent pages, and pages that are idle.
-fn now(pool: &Pool) -> (u64, u64) {
+/// Persistent pages, pages that are idle, and all pages.
+fn now(pool: &Pool) -> (u64, u64, u64) {
     let counts = pool.counts().unwrap();
-    (counts.persistent(), counts.available())
+    (counts.persistent(), counts.available(), counts.total)
 }
 
 /// A process that holds memory of one kind, killed when this is dropped.
@@ -64,7 +66,8 @@ impl Holder {
     fn start(mut command: Command, kind: &str) -> (Self, impl Iterator<Item = String>) {
         let pages = Pool::of(size()).unwrap().counts().unwrap().available() + BEYOND;
         let command = command.env(KIND, kind).env(PAGES, pages.to_string());
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        STDINS.lock().unwrap().extend(child.stdin.take());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = lines.map_while(Result::ok);
         // The harness prints the test's name on the same line.
@@ -111,13 +114,14 @@ fn hold() -> ! {
     }
 }
 
-/// A child that never calls the library and lives longer than any of these tests waits.
+/// A child that never calls the library and lives until the tests end, by its standard input.
 fn live_on_in_a_child() {
-    // SAFETY: the child only sleeps.
+    let mut byte = 0_u8;
+    // SAFETY: the child only waits, and reads into a local.
     unsafe {
         if libc::fork() == 0 {
             libc::close(1); // else its parent's reader waits for it
-            libc::sleep(5);
+            libc::read(0, (&raw mut byte).cast(), 1);
             libc::_exit(0);
         }
     }
@@ -145,7 +149,7 @@ fn is_given_back(pool: &Pool, mut life: impl FnMut()) {
         seen.push((before, after));
         thread::sleep(GIVEN_BACK);
     }
-    panic!("persistent and idle pages before and after: {seen:?}");
+    panic!("persistent, idle and all pages before and after: {seen:?}");
 }
 
 #[test]
