@@ -17,7 +17,8 @@ use super::shared::Weak;
 use super::{Error, Inner};
 use crate::error::OsError;
 use crate::sync::{MappedWord, Ordering};
-use crate::sys::socket::{own_dir, send_all, Bound, DirRefused, Listener};
+use crate::sys::private::{own_dir, DirRefused};
+use crate::sys::socket::{send_all, Bound, Listener};
 use crate::sys::thread::start as start_thread;
 
 /// How long one who asks may keep the thread from others, at each step.
@@ -38,8 +39,8 @@ impl Serving {
 /// Starts to serve the statistics in `dir`, which is made if its parent is there.
 pub(super) fn start(weak: Weak<Inner>, dir: &Path) -> Result<Serving, Error> {
     own_dir(dir).map_err(|refused| match refused {
-        DirRefused::Shared { owner, mode, user } => {
-            Error::SharedDir { path: dir.into(), owner, mode, user }
+        DirRefused::Shared { path, owner, mode, user } => {
+            Error::SharedDir { path, owner, mode, user }
         }
         DirRefused::Os(e) => Error::Os(e),
     })?;

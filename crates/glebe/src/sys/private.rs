@@ -1,10 +1,10 @@
 //! Private files: made with mode 0600, never opened through a symbolic link, refused if another
-//! user owns them or they have a second name. Source: open(2).
+//! user owns them or they have a second name; and private directories. Source: open(2), mkdir(2).
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
 use crate::sys::file;
@@ -33,27 +33,48 @@ pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> Result<File, OsErr
     Ok(file)
 }
 
-/// Makes a directory that only this user can use, or accepts the one that is there.
-///
-/// # Errors
-/// If it cannot be made, or what is there is no directory of this user's that others cannot write.
-pub(crate) fn make_dir(path: &Path) -> Result<(), OsError> {
-    let refused = |call, source| OsError::new(call, path.display().to_string(), source);
-    match file::make_dir(path, 0o700) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => return made.map_err(|source| refused("mkdir", source)),
+/// The only mode of a private directory.
+const DIR_MODE: u32 = 0o700;
+
+/// Why a directory will not do.
+#[derive(Debug)]
+pub(crate) enum DirRefused {
+    /// Others may enter it, or it is somebody else's.
+    Shared { path: PathBuf, owner: u32, mode: u32, user: u32 },
+    /// It could not be made or looked at.
+    Os(OsError),
+}
+
+/// Makes `dir`, or sees that nobody else can enter it: nobody else can make a file in it, nor reach
+/// one whose mode is not set yet.
+pub(crate) fn own_dir(dir: &Path) -> Result<(), DirRefused> {
+    let os = |call, e| DirRefused::Os(OsError::new(call, dir.display().to_string(), e));
+    match file::make_dir(dir, DIR_MODE) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(os("mkdir", e)),
+        _ => {}
     }
-    let meta = file::link_metadata(path).map_err(|source| refused("stat", source))?;
-    let user = effective_user();
-    if !meta.is_dir() || meta.uid() != user || meta.mode() & 0o022 != 0 {
-        let what = format!(
-            "not a directory of user {user} alone: owner {}, mode {:o}",
-            meta.uid(),
-            meta.mode()
-        );
-        return Err(refused("mkdir", io::Error::new(io::ErrorKind::PermissionDenied, what)));
+    let meta = file::link_metadata(dir).map_err(|e| os("lstat", e))?;
+    let (user, owner, mode) = (effective_user(), meta.uid(), meta.mode());
+    if !meta.is_dir() || owner != user || mode & 0o077 != 0 {
+        let path = dir.to_owned();
+        return Err(DirRefused::Shared { path, owner, mode, user });
     }
     Ok(())
+}
+
+impl DirRefused {
+    /// The same as one kind of error.
+    pub(crate) fn into_os(self) -> OsError {
+        match self {
+            Self::Os(error) => error,
+            Self::Shared { path, owner, mode, user } => {
+                let what =
+                    format!("not a directory of user {user} alone: owner {owner}, mode {mode:o}");
+                let source = io::Error::new(io::ErrorKind::PermissionDenied, what);
+                OsError::new("mkdir", path.display().to_string(), source)
+            }
+        }
+    }
 }
 
 /// Replaces a private file as a whole: a reader sees the old bytes or the new ones.

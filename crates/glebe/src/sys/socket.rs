@@ -10,43 +10,14 @@
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use super::fault::point;
 use super::file;
-use super::process::effective_user;
 use crate::error::OsError;
 
-/// The only mode of a directory of sockets.
-const DIR_MODE: u32 = 0o700;
 const SOCKET_MODE: u32 = 0o600;
-
-/// Why a directory will not do.
-#[derive(Debug)]
-pub(crate) enum DirRefused {
-    /// Others may enter it, or it is somebody else's.
-    Shared { owner: u32, mode: u32, user: u32 },
-    /// It could not be made or looked at.
-    Os(OsError),
-}
-
-/// Makes `dir`, or sees that nobody else can enter it: so none can connect to a new socket
-/// before its mode is set.
-pub(crate) fn own_dir(dir: &Path) -> Result<(), DirRefused> {
-    let os = |call, e| DirRefused::Os(OsError::new(call, dir.display().to_string(), e));
-    match file::make_dir(dir, DIR_MODE) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(os("mkdir", e)),
-        _ => {}
-    }
-    let meta = file::link_metadata(dir).map_err(|e| os("lstat", e))?;
-    let (user, owner, mode) = (effective_user(), meta.uid(), meta.mode());
-    if !meta.is_dir() || owner != user || mode & 0o077 != 0 {
-        return Err(DirRefused::Shared { owner, mode, user });
-    }
-    Ok(())
-}
 
 /// A socket that listens, at a path.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 //! A fixture never grows by itself; its counters are what a test or the lock's holder wrote.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 
 use super::*;
 
@@ -136,7 +137,7 @@ fn a_garbled_record_takes_nothing_and_is_told() {
 fn a_lock_that_somebody_else_could_have_made_is_refused() {
     let pool = Fixture::new("links", 20, 20);
     let (lock, other) = (pool.root.join("own/lock"), pool.root.join("other"));
-    fs::create_dir(pool.root.join("own")).unwrap();
+    fs::DirBuilder::new().mode(0o700).create(pool.root.join("own")).unwrap();
     fs::write(&other, "").unwrap();
     std::os::unix::fs::symlink(&other, &lock).unwrap();
     assert!(pool.try_lock().is_err());
@@ -151,7 +152,7 @@ fn a_lock_that_somebody_else_could_have_made_is_refused() {
     mode(0o777);
     let error = pool.try_lock().unwrap_err();
     assert!(error.to_string().contains("mode 40777"), "{error}");
-    mode(0o755);
+    mode(0o700);
     assert!(pool.try_lock().is_ok());
 }
 
