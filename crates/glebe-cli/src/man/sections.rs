@@ -10,8 +10,8 @@ type Entry = (&'static str, &'static str);
 
 const LOCK: Entry = (
     "/run/glebe/hugetlb.lock",
-    "Held while pages of a pool are found or freed in order; in it, what is raised for that moment. \
-     Of a user other than root it is $XDG_RUNTIME_DIR/glebe/hugetlb.lock.",
+    "Held while pages of a pool are found or freed in order; in it, what is raised for that \
+     moment. Of a user other than root it is $XDG_RUNTIME_DIR/glebe/hugetlb.lock.",
 );
 const POOLS: Entry =
     ("/sys/kernel/mm/hugepages/", "The pools of huge pages, a directory for each size of page.");
