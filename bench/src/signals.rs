@@ -53,7 +53,7 @@ impl Signals {
     /// If the kernel refuses the handler or a first timer.
     pub fn start(hz: u32) -> Result<Self, OsError> {
         handle(libc::SA_RESTART)?;
-        // Whether timers are to be had is told here, and not by a thread.
+        // Fails here, in the caller, if the machine has no such timers.
         let own = Timer::of(own_thread(), hz)?;
         RATE.store(hz, Ordering::Relaxed);
         let stop = Arc::new(AtomicBool::new(false));

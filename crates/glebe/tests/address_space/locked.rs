@@ -92,7 +92,7 @@ fn stores_and_gives_back(pool: &Pool, how: Locked) {
     let objects = 0..5000;
     let (present, locked, handles) =
         taken(|| objects.clone().map(|nth| pool.insert(&object(nth)).unwrap()).collect::<Vec<_>>());
-    // What is committed step by step is one mapping, beside what is not committed yet.
+    // The committed part is one mapping, however many steps it took; the rest is another.
     let more = map_count().unwrap().saturating_sub(mappings);
     assert!(more <= 32, "{more} mappings more");
     let held = pool.held() - empty.1;

@@ -53,7 +53,7 @@ fn pages_and_bytes() -> impl Iterator<Item = (Pages, Bytes)> {
 #[test]
 fn no_number_is_too_large_to_be_refused() {
     alone("numbers::no_number_is_too_large_to_be_refused", || {
-        // What is not refused at once is refused by this.
+        // A number that is accepted at first is refused by this call.
         limit(libc::RLIMIT_AS, status("VmSize") + Bytes::gib(1));
         zpool();
         reserve();
