@@ -237,7 +237,15 @@ fn zeros_are_kept_ready_and_tenants_leave_them_alone() {
 fn a_promise_is_lent_until_it_is_taken_and_cannot_fail() {
     let reserve = reserve(Bytes::mib(8), None);
     let promise = reserve.promise(ONE, ONE).unwrap();
-    fill(&reserve);
+    let pool = fill(&reserve);
+    // A page whose bucket of the index is full takes the place of another one, so that a page of
+    // the reserve may be idle yet.
+    for index in reserve.len().get()..2 * reserve.len().get() {
+        if reserve.stats().live == reserve.len() {
+            break;
+        }
+        pool.put(1, index, &page_of(index)).unwrap();
+    }
     assert_eq!(reserve.stats().live, reserve.len(), "the promised page is lent");
     let mut blocks = Vec::new();
     while let Ok(block) = any(&reserve, 1) {
