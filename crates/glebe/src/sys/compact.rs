@@ -1,4 +1,5 @@
-//! `/proc/sys/vm/compact_memory`: has the kernel move what it can, so that free memory lies together.
+//! `/proc/sys/vm/compact_memory`: has the kernel move what it can, so that free memory lies
+//! together.
 //!
 //! Moves pages of all programs and drops none of the page cache: 70 ms for 24 GiB of which half is
 //! free, seconds on large machines. Needs write access to the file. Source:
