@@ -44,14 +44,15 @@ pub(super) struct Draw<'a, 'r> {
 }
 
 impl Builder<'_> {
-    /// Takes in hand the free pages that make the longest runs with those in hand, and some that
-    /// came with them.
+    /// Takes in hand the free pages that make the longest runs with those in hand, the longest run
+    /// first, and some that came with them.
     pub(super) fn draw(
         &mut self,
         draw: &mut Draw<'_, '_>,
         effort: &mut Effort,
     ) -> Result<(), Error> {
-        let mut wanted = self.wanted(draw, Some(effort))?;
+        let (mut wanted, longest) = self.wanted(draw)?;
+        effort.note(format!("a run of {} was seen free", longest.bytes(self.pool.size())));
         while !wanted.is_empty() && !effort.is_over() {
             let before = draw.held.pages();
             let lock = self.lock()?;
@@ -59,35 +60,36 @@ impl Builder<'_> {
             let most = effort.may_grow(&pool)?;
             let turn = |growing: &mut Growing<'_>| self.draw_a_turn(growing, draw, &mut wanted);
             lock.with_growth(&pool, most, turn)?;
+            drop(lock);
             if draw.held.pages() == before {
                 break;
             }
             self.grew = true;
+            if wanted.is_empty() {
+                (wanted, _) = self.wanted(draw)?;
+            }
         }
         Ok(())
     }
 
-    /// The free pages to draw; none where nothing is gained by them.
-    fn wanted(
-        &self,
-        draw: &Draw<'_, '_>,
-        effort: Option<&mut Effort>,
-    ) -> Result<BTreeSet<u64>, Error> {
+    /// The free pages to draw next, none where nothing is gained by them, and the longest run that
+    /// could be had. A run that is longer than what is in hand comes before all others.
+    fn wanted(&self, draw: &Draw<'_, '_>) -> Result<(BTreeSet<u64>, Pages), Error> {
         let (size, held) = (self.pool.size(), &*draw.held);
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
         let mut all = held.frames.clone();
         all.extend(free_pages(draw.flags, size, draw.run as u64, self.pages)?);
         let (best, had) = (fewest_runs(&all, keep), held.plan(self.pages));
-        if let Some(effort) = effort {
-            let longest = Pages::new(best.longest as u64).bytes(size);
-            effort.note(format!("a run of {longest} was seen free"));
+        let longest = Pages::new(best.longest as u64);
+        let mut kept: Vec<u64> = best.give_back.iter().rev().take(keep).map(|n| all[*n]).collect();
+        if best.longest > had.longest {
+            let runs = kept.chunk_by(|a, b| a + 1 == *b);
+            kept = runs.max_by_key(|run| run.len()).map_or(Vec::new(), <[u64]>::to_vec);
+        } else if held.pages() >= self.pages {
+            kept.clear();
         }
-        if best.longest <= had.longest && held.pages() >= self.pages {
-            return Ok(BTreeSet::new());
-        }
-        let kept = best.give_back.iter().rev().take(keep);
-        let of_others = kept.filter(|index| **index >= held.frames.len());
-        Ok(of_others.map(|index| all[*index]).collect())
+        let in_hand: BTreeSet<u64> = held.frames.iter().copied().collect();
+        Ok((kept.into_iter().filter(|number| !in_hand.contains(number)).collect(), longest))
     }
 
     fn draw_a_turn(
@@ -115,7 +117,7 @@ impl Builder<'_> {
             }
             if missed > 0 {
                 // Others took some: what is free now makes other runs.
-                *wanted = self.wanted(draw, None)?;
+                (*wanted, _) = self.wanted(draw)?;
             }
         }
         Ok(())
