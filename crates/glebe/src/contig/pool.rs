@@ -16,7 +16,7 @@
 //! No memory is zeroed while the lock is held. Source: admin-guide/mm/hugetlbpage, mm/hugetlb.c.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::window::{self, Counter, Window};
@@ -142,6 +142,31 @@ impl PoolLock {
             Window { size: pool.size(), counter: Counter::Pages, before: counts.persistent(), by };
         let raise = |before: u64| pool.set_persistent(before.saturating_add(by));
         self.open(window, raise, |made| body(made.saturating_sub(counts.surplus)))
+    }
+
+    /// As [`PoolLock::with_pages`], but adds none: `body` adds up to `most` by itself.
+    pub(super) fn with_steps<T, E: From<OsError>>(
+        &self,
+        pool: &Pool,
+        most: u64,
+        body: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let counts = pool.counts()?;
+        let (size, before) = (pool.size(), counts.persistent());
+        let by = counts.surplus.saturating_add(most);
+        let window = Window { size, counter: Counter::Pages, before, by };
+        let raise = |before: u64| pool.set_persistent(before.saturating_add(counts.surplus));
+        self.open(window, raise, |_| body())
+    }
+
+    /// The lock's file; others of the same owner may lie beside it.
+    pub(super) fn path(&self) -> &Path {
+        self.locked.path()
+    }
+
+    /// The kernel's name of this boot.
+    pub(super) fn boot_id(&self) -> &str {
+        &self.boot_id
     }
 
     /// As [`PoolLock::with_pages`], but splits up to `pages` of `larger` for the pages it adds. The

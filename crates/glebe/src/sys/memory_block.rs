@@ -103,9 +103,9 @@ impl MemoryBlocks {
         let refused = |source| OsError::new("read", path.display().to_string(), source);
         let text = file::read_text(&path).map_err(refused)?;
         let strange = || refused(io::Error::new(io::ErrorKind::InvalidData, format!("{text:?}")));
-        let size = u64::from_str_radix(text.trim(), 16).ok().filter(|size| {
-            size.is_power_of_two() && *size >= page_size().bytes().get()
-        });
+        let size = u64::from_str_radix(text.trim(), 16)
+            .ok()
+            .filter(|size| size.is_power_of_two() && *size >= page_size().bytes().get());
         Ok(Self { root: root.to_owned(), size: Bytes::new(size.ok_or_else(strange)?) })
     }
 

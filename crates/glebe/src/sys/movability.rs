@@ -139,7 +139,8 @@ impl Frames {
         let read = file::read_some_at(&self.0, &mut bytes, first.get() * WORD as u64)
             .map_err(|source| OsError::new("pread", PATH, source))?;
         bytes.truncate(read / WORD * WORD);
-        let word = |n: usize| bytes[n * WORD..][..WORD].try_into().map_or(NOPAGE, u64::from_ne_bytes);
+        let word =
+            |n: usize| bytes[n * WORD..][..WORD].try_into().map_or(NOPAGE, u64::from_ne_bytes);
         Ok((0..bytes.len() / WORD).map(word).collect::<Vec<_>>().into_iter())
     }
 }
