@@ -67,7 +67,8 @@ use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages, Pfn};
 
 pub use crate::sys::numa::Node;
-pub use blocks::mend_blocks;
+pub use blocks::{bank_add, bank_drop, bank_status, mend_blocks};
+pub use blocks::{BankBlock, BankChange, BankStatus};
 pub use certificate::Certificate;
 pub use error::Error;
 pub use grow::{grow_pool, Growth};

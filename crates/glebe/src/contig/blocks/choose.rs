@@ -10,10 +10,6 @@ use std::collections::BTreeMap;
 use crate::sys::movability::Occupancy;
 use crate::sys::numa::Node;
 
-/// The most unmarked frames of a block that is tried although it may have the kernel's pages: as
-/// many as may lie in the lists of processors.
-const UNMARKED_MAX: u64 = 64;
-
 /// How much is disturbed by taking a block, least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Disturbs {
@@ -44,6 +40,8 @@ pub(super) struct Obstacles {
     pub fixed: u64,
     /// Blocks with pages of a hugetlb pool.
     pub pool: u64,
+    /// Whether one has frames without a flag and nothing else in the way.
+    pub unmarked: bool,
 }
 
 /// What was found.
@@ -68,19 +66,12 @@ impl<'a, E> Search<'a, E> {
         Self { candidates, look, seen: BTreeMap::new() }
     }
 
-    /// Leaves a block out from now on: it was tried in vain.
-    pub fn leave_out(&mut self, number: u64) {
-        self.candidates.retain(|candidate| candidate.number != number);
-    }
-
     /// The best stretch of `len` blocks without those of `but`.
     pub fn stretch(&mut self, len: u64, but: &[u64]) -> Result<Found, E> {
-        for unmarked_max in [0, UNMARKED_MAX] {
-            for window in self.windows(len, but) {
-                if self.all_fit(&window, unmarked_max)? {
-                    let occupied = window.iter().map(|number| self.seen[number].movable).sum();
-                    return Ok(Found::Stretch { blocks: window, occupied });
-                }
+        for window in self.windows(len, but) {
+            if self.all_fit(&window)? {
+                let occupied = window.iter().map(|number| self.seen[number].movable).sum();
+                return Ok(Found::Stretch { blocks: window, occupied });
             }
         }
         let longest = self.longest()?;
@@ -109,10 +100,9 @@ impl<'a, E> Search<'a, E> {
         windows.into_iter().map(|(_, numbers)| numbers).collect()
     }
 
-    fn all_fit(&mut self, window: &[u64], unmarked_max: u64) -> Result<bool, E> {
+    fn all_fit(&mut self, window: &[u64]) -> Result<bool, E> {
         for number in window {
-            let seen = self.seen(*number)?;
-            if seen.fixed > 0 || seen.pool > 0 || seen.unmarked > unmarked_max {
+            if !fits(self.seen(*number)?) {
                 return Ok(false);
             }
         }
@@ -133,8 +123,7 @@ impl<'a, E> Search<'a, E> {
         let (mut longest, mut at) = (0, 0_u64);
         let mut before: Option<Candidate> = None;
         for candidate in self.candidates.clone() {
-            let seen = self.seen(candidate.number)?;
-            let fits = seen.is_movable() && seen.pool == 0;
+            let fits = fits(self.seen(candidate.number)?);
             let joins = before.is_some_and(|before| follows(&before, &candidate));
             at = if !fits {
                 0
@@ -149,12 +138,31 @@ impl<'a, E> Search<'a, E> {
         Ok(longest)
     }
 
+    /// Of the blocks seen, and of one kind, the one with the fewest pages to move.
+    pub fn emptiest(&self, disturbs: Disturbs) -> Option<u64> {
+        let good = self.candidates.iter().filter_map(|candidate| {
+            let seen = self.seen.get(&candidate.number).filter(|seen| fits(**seen))?;
+            (candidate.disturbs == disturbs).then_some((seen.movable, candidate.number))
+        });
+        good.min().map(|(_, number)| number)
+    }
+
     fn obstacles(&self) -> Obstacles {
         let of = |is: &dyn Fn(&Occupancy) -> bool| {
             self.seen.values().filter(|seen| is(seen)).count() as u64
         };
-        Obstacles { fixed: of(&|seen| !seen.is_movable()), pool: of(&|seen| seen.pool > 0) }
+        let unmarked = |seen: &Occupancy| seen.unmarked > 0 && seen.fixed == 0 && seen.pool == 0;
+        Obstacles {
+            fixed: of(&|seen| !seen.is_movable()),
+            pool: of(&|seen| seen.pool > 0),
+            unmarked: self.seen.values().any(unmarked),
+        }
     }
+}
+
+/// Whether a block may be taken.
+fn fits(seen: Occupancy) -> bool {
+    seen.is_movable() && seen.pool == 0
 }
 
 fn follows(a: &Candidate, b: &Candidate) -> bool {
@@ -201,7 +209,7 @@ mod tests {
         assert_eq!(blocks(find(&all, 3, &[])), [1, 2, 3]);
         assert_eq!(blocks(find(&all, 2, &[7])), [2, 3], "what the samples did not show");
         let found = find(&all, 5, &[2, 7]);
-        let obstacles = Obstacles { fixed: 2, pool: 0 };
+        let obstacles = Obstacles { fixed: 2, ..Obstacles::default() };
         assert_eq!(found, Found::TooShort { longest: 2, obstacles });
         assert_eq!(
             find(&[], 1, &[]),
@@ -233,19 +241,20 @@ mod tests {
     }
 
     #[test]
-    fn unmarked_frames_are_tried_when_nothing_else_is_left() {
+    fn an_unmarked_frame_may_be_the_kernels() {
         let all = kernels(&[(1, 0), (3, 9)]);
-        let marks = |of_1: u64, of_3: u64| {
-            let look = move |number: u64| {
-                let unmarked = if number == 1 { of_1 } else { of_3 };
-                Ok::<_, ()>(Occupancy { unmarked, ..Occupancy::default() })
-            };
-            Search::new(all.clone(), &look).stretch(1, &[]).unwrap()
+        let look = |number: u64| {
+            let unmarked = u64::from(number == 1);
+            Ok::<_, ()>(Occupancy { unmarked, ..Occupancy::default() })
         };
-        assert_eq!(blocks(marks(1, 0)), [3]);
-        assert_eq!(blocks(marks(1, 1)), [1]);
-        assert_eq!(blocks(marks(65, 64)), [3]);
-        assert_eq!(blocks(marks(65, 65)), [] as [u64; 0]);
+        let mut search = Search::new(all, &look);
+        assert_eq!(blocks(search.stretch(1, &[]).unwrap()), [3]);
+        let Found::TooShort { obstacles, .. } = search.stretch(2, &[]).unwrap() else {
+            panic!("blocks 1 and 3 are not side by side")
+        };
+        assert_eq!((obstacles.fixed, obstacles.unmarked), (1, true));
+        assert_eq!(search.emptiest(Disturbs::Kernel), Some(3));
+        assert_eq!(search.emptiest(Disturbs::Bank), None);
     }
 
     #[test]

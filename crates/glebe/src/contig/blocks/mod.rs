@@ -16,9 +16,11 @@
 //! blocks are moved and pages are taken, not while pages are zeroed. Source:
 //! admin-guide/mm/memory-hotplug.
 
+mod bank;
 mod choose;
 mod draw;
 mod owner;
+mod plan;
 mod record;
 mod work;
 
@@ -26,7 +28,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use self::choose::{Found, Obstacles, Search};
+pub use self::bank::{bank_add, bank_drop, bank_status, BankBlock, BankChange, BankStatus};
+use self::plan::{Plan, Wanted};
 use self::record::Owner;
 use self::work::{BlockWork, Stuck};
 use super::choose::{smallest_hugetlb, Built, Request};
@@ -38,9 +41,9 @@ use crate::sys::cgroup::Resource;
 use crate::sys::file;
 use crate::sys::fork::ForkGuard;
 use crate::sys::hugetlb::{sizes, Pool};
-use crate::sys::memory_block::{MemoryBlock, State, Zone};
-use crate::sys::{meminfo, page_size};
-use crate::units::{Bytes, Pages};
+use crate::sys::memory_block::Zone;
+use crate::sys::page_size;
+use crate::units::Bytes;
 
 /// How long the kernel may try to empty one block, unless told otherwise.
 pub(super) const BLOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -50,14 +53,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const STUCK_MAX: usize = 3;
 /// Attempts to have the pages of blocks that were evacuated.
 const ATTEMPTS: u32 = 8;
-/// Left free when blocks are evacuated: a share of what is available, and at least so much.
-const MARGIN_SHARE: u64 = 10;
-const MARGIN_MIN: Bytes = Bytes::gib(1);
-/// The share of memory that may be movable.
-const MOVABLE_SHARE: u64 = 4;
-/// What the kernel keeps free of movable memory: at most a share of it, and so much more.
-const KEPT_SHARE: u64 = 256;
-const KEPT_MIN: Bytes = Bytes::mib(4);
+/// What is told of an attempt that is made again.
+const TAKEN: &str = "others took pages of evacuated memory blocks first; they were evacuated again";
 
 /// Why a long-term pin is not to be had.
 pub(super) const WHY_NOT_PINNED: &str = "memory blocks are movable memory: a long-term pin would \
@@ -101,8 +98,13 @@ impl Drop for Held {
         }
         let work = BlockWork::begin(&self.place, LOCK_PATIENCE, BLOCK_PATIENCE);
         let Ok(mut work) = work else { return };
+        let this = work.book.this_process().ok();
         for block in &self.blocks {
-            let _ = work.give_back(*block);
+            let owner = work.book.of(*block).map(|line| line.owner);
+            // Not one that was mended meanwhile, and is another's now.
+            if owner == Some(Owner::Nobody) || owner == this {
+                let _ = work.give_back(*block);
+            }
         }
     }
 }
@@ -146,7 +148,10 @@ pub(super) fn build(
         let draw::Promised { mapping, others } = promised;
         let kept = draw::keep_run(mapping, size, &within, pages)?;
         drop(others);
-        let Some((mapping, runs)) = kept else { continue };
+        let Some((mapping, runs)) = kept else {
+            call.notes.push(TAKEN.to_owned());
+            continue;
+        };
         drop(call.held.split_off(&blocks));
         let built = Built::of(Source::Blocks, mapping, runs);
         let (blocks, notes) = (Some(call.held), call.notes);
@@ -161,7 +166,15 @@ impl Call<'_> {
         let patience = self.request.block_patience;
         let mut work = BlockWork::begin(&self.request.place, self.request.lock_patience, patience)?;
         self.notes.append(&mut work.notes);
-        let (blocks, slack) = self.choose(&work)?;
+        let stuck: Vec<u64> = self.stuck.iter().map(|stuck| stuck.block).collect();
+        let wanted = Wanted {
+            len: self.len,
+            node: self.request.node,
+            own: &self.held.blocks,
+            stuck: &stuck,
+            for_bank: false,
+        };
+        let Plan { blocks, slack } = plan::plan(&mut work, &wanted)?;
         let all: Vec<u64> = blocks.iter().chain(&slack).copied().collect();
         let owner = work.book.this_process()?;
         match work.evacuate(&all, owner) {
@@ -182,54 +195,10 @@ impl Call<'_> {
         let most = free + pages;
         let within = self.within(&blocks);
         let promised = draw::promise(&work, &self.pool, &within, pages, most)?;
-        Ok(promised.map(|promised| (blocks, promised)))
-    }
-
-    /// The blocks to take, and one more where the kernel would keep some of their pages.
-    fn choose(&self, work: &BlockWork) -> Result<(Vec<u64>, Option<u64>), Error> {
-        let size = self.block;
-        let count = self.len.get().div_ceil(size.get());
-        let candidates = work.candidates(&self.held.blocks, self.request.node)?;
-        let total = work.blocks.list()?;
-        let look = |number| work.look(number);
-        let mut search = Search::new(candidates, &look);
-        self.stuck.iter().for_each(|stuck| search.leave_out(stuck.block));
-        let (blocks, mut occupied) = match search.stretch(count, &[])? {
-            Found::Stretch { blocks, occupied } => (blocks, occupied),
-            Found::TooShort { longest, obstacles } => {
-                let longest = Bytes::new(longest.saturating_mul(size.get()));
-                let all = total.len() as u64;
-                let Obstacles { fixed, pool } = obstacles;
-                let wanted = self.len;
-                return Err(Error::BlocksShort { wanted, longest, size, all, fixed, pool });
-            }
-        };
-        let whole = Bytes::new(count * size.get());
-        let mut slack = None;
-        if self.needs_slack(whole)? {
-            if let Found::Stretch { blocks: more, occupied: of_it } = search.stretch(1, &blocks)? {
-                slack = more.first().copied();
-                occupied += of_it;
-            }
+        if promised.is_none() {
+            self.notes.push(TAKEN.to_owned());
         }
-        let new: u64 = blocks
-            .iter()
-            .chain(&slack)
-            .filter(|number| {
-                let zone = total.iter().find(|block| block.number == **number).and_then(|b| b.zone);
-                zone != Some(Zone::Movable)
-            })
-            .count() as u64;
-        check_share(&total, new, size)?;
-        check_room(whole, Pages::new(occupied).bytes(page_size()))?;
-        Ok((blocks, slack))
-    }
-
-    /// Whether movable memory would have too little free behind the pages that are wanted.
-    fn needs_slack(&self, blocks: Bytes) -> Result<bool, Error> {
-        let free = free_in_zones(Zone::Movable.as_str())?;
-        let kept = KEPT_MIN + Bytes::new((free.get() + blocks.get()) / KEPT_SHARE);
-        Ok(free + blocks < self.len + kept + kept)
+        Ok(promised.map(|promised| (blocks, promised)))
     }
 
     /// The huge pages of blocks side by side.
@@ -245,32 +214,6 @@ impl Call<'_> {
             Some(Stuck { error, .. }) => Error::BlocksStuck { tried, why: error },
             None => Error::BlocksTaken { attempts: ATTEMPTS },
         }
-    }
-}
-
-/// Refuses where too much memory would be movable.
-fn check_share(all: &[MemoryBlock], new: u64, size: Bytes) -> Result<(), Error> {
-    let bytes = |blocks: u64| Bytes::new(blocks.saturating_mul(size.get()));
-    let online = all.iter().filter(|block| block.state == State::Online).count() as u64;
-    let movable = all.iter().filter(|block| block.zone == Some(Zone::Movable)).count() as u64;
-    let limit = online / MOVABLE_SHARE;
-    match new == 0 || movable + new <= limit {
-        true => Ok(()),
-        false => Err(Error::TooMuchMovable {
-            more: bytes(new),
-            movable: bytes(movable),
-            limit: bytes(limit),
-        }),
-    }
-}
-
-/// Refuses where too little memory would be left.
-fn check_room(taken: Bytes, occupied: Bytes) -> Result<(), Error> {
-    let available = meminfo::available()?;
-    let margin = MARGIN_MIN.max(Bytes::new(available.get() / MARGIN_SHARE));
-    match taken.checked_add(margin).is_some_and(|needed| needed <= available) {
-        true => Ok(()),
-        false => Err(Error::NoRoomToEvacuate { taken, occupied, available, margin }),
     }
 }
 

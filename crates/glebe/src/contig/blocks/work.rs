@@ -60,9 +60,13 @@ impl BlockWork {
         Ok(work)
     }
 
-    /// The blocks that may be taken by one that has `own` already, in order of number.
-    pub fn candidates(&self, own: &[u64], node: Option<Node>) -> Result<Vec<Candidate>, Error> {
-        let all = self.blocks.list()?;
+    /// Of `all`, the blocks that may be taken by one that has `own` already, in order of number.
+    pub fn candidates(
+        &self,
+        all: &[MemoryBlock],
+        own: &[u64],
+        node: Option<Node>,
+    ) -> Result<Vec<Candidate>, Error> {
         let mut candidates = Vec::new();
         for (at, block) in all.iter().enumerate() {
             let line = self.book.of(block.number);
@@ -70,7 +74,7 @@ impl BlockWork {
             let (true, Some(zone), State::Online) = (is_free, block.zone, block.state) else {
                 continue;
             };
-            if node.is_some() && node != block.node || is_border(&all, at) {
+            if node.is_some() && node != block.node || is_border(all, at) {
                 continue;
             }
             let disturbs = match (line.map(|line| line.owner), zone) {
@@ -86,38 +90,69 @@ impl BlockWork {
         Ok(candidates)
     }
 
-    /// What all pages of a block are.
+    /// What the pages of a block are, up to the first that cannot be moved.
     pub fn look(&self, number: u64) -> Result<Occupancy, Error> {
         Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), false)?)
+    }
+
+    /// What all pages of a block are.
+    pub fn look_at_all(&self, number: u64) -> Result<Occupancy, Error> {
+        Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), true)?)
     }
 
     /// Empties `numbers` and puts them back as movable memory of `owner`; blocks of the bank stay
     /// the bank's. All of them or none.
     pub fn evacuate(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
+        let is_new = |number: &&u64| self.book.of(**number).is_none();
+        let new: Vec<u64> = numbers.iter().filter(is_new).copied().collect();
         for number in numbers {
             self.note_down(*number, owner).map_err(Err)?;
         }
-        let mut stuck = None;
-        for number in numbers {
-            if let Err(error) = self.blocks.take_off_line(*number, self.patience) {
-                stuck = Some(Stuck { block: *number, error });
-                break;
+        let stuck = self.turn_over(numbers);
+        for number in numbers.iter().filter(|_| stuck.is_some()) {
+            // What fails stays on record, and is mended by the next that takes the lock.
+            if new.contains(number) {
+                let _ = self.disown(*number);
             }
-        }
-        if stuck.is_none() {
-            for number in numbers {
-                if let Err(error) = self.blocks.put_on_line(*number, true) {
-                    stuck = Some(Stuck { block: *number, error });
-                    break;
-                }
-            }
-        }
-        let Some(stuck) = stuck else { return Ok(()) };
-        for number in numbers {
-            // What fails stays on record.
             let _ = self.give_back(*number);
         }
-        Err(Ok(stuck))
+        stuck.map_or(Ok(()), |stuck| Err(Ok(stuck)))
+    }
+
+    /// Takes blocks off line, all of them, and then puts all back as movable memory: each that is
+    /// back is somebody's at once. Returns the first that fails.
+    fn turn_over(&self, numbers: &[u64]) -> Option<Stuck> {
+        let off = |number: &u64| self.blocks.take_off_line(*number, self.patience);
+        let on = |number: &u64| self.blocks.put_on_line(*number, true);
+        for number in numbers {
+            if let Err(error) = off(number) {
+                return Some(Stuck { block: *number, error });
+            }
+        }
+        for number in numbers {
+            if let Err(error) = on(number) {
+                return Some(Stuck { block: *number, error });
+            }
+        }
+        None
+    }
+
+    /// Makes a block nobody's.
+    fn disown(&mut self, number: u64) -> Result<(), Error> {
+        match self.book.of(number) {
+            Some(line) => Ok(self.book.set(Line { owner: Owner::Nobody, ..line })?),
+            None => Ok(()),
+        }
+    }
+
+    /// Empties a block and puts it back as it was. The kernel empties the lists of single
+    /// processors on the way, where free pages have no flag.
+    pub fn cycle(&mut self, number: u64) -> Result<(), Error> {
+        let owner = self.book.this_process()?;
+        self.note_down(number, owner)?;
+        let emptied = self.blocks.take_off_line(number, self.patience);
+        self.give_back(number)?;
+        Ok(emptied?)
     }
 
     /// Writes down that a block is about to be touched.
@@ -153,13 +188,21 @@ impl BlockWork {
         Ok(())
     }
 
+    /// As [`BlockWork::give_back`] of a block of the bank, which stays the bank's where that fails.
+    pub fn drop_from_bank(&mut self, number: u64) -> Result<(), Error> {
+        let Some(line) = self.book.of(number) else { return Ok(()) };
+        let block = self.blocks.read(number)?;
+        self.back_to(line.zone, block)?;
+        Ok(self.book.strike(number)?)
+    }
+
     /// Puts a block into `zone`, if it is not there.
-    pub fn back_to(&mut self, zone: Zone, block: MemoryBlock) -> Result<(), Error> {
+    fn back_to(&mut self, zone: Zone, block: MemoryBlock) -> Result<(), Error> {
         let (number, movable) = (block.number, zone == Zone::Movable);
         match block.state {
             State::Online if block.zone != Some(Zone::Movable) || movable => return Ok(()),
             State::Online => {
-                let pool = self.pool_pages(number)?;
+                let pool = self.look_at_all(number)?.pool;
                 if pool > 0 {
                     return Err(Error::BlockInUse { block: number, pages: pool });
                 }
@@ -180,12 +223,6 @@ impl BlockWork {
             self.notes.push(format!("memory block {number} was in zone {zone}, is in {now} now"));
         }
         Ok(())
-    }
-
-    /// Frames of a block that are of a hugetlb pool.
-    fn pool_pages(&self, number: u64) -> Result<u64, Error> {
-        let first = self.blocks.first_frame(number);
-        Ok(self.frames.occupancy(first, self.blocks.pages(), true)?.pool)
     }
 
     /// Ends what others left: blocks off line come back, blocks of nobody go back to the kernel.
