@@ -16,7 +16,7 @@
 //! No memory is zeroed while the lock is held. Source: admin-guide/mm/hugetlbpage, mm/hugetlb.c.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::window::{self, Counter, Window};
@@ -159,9 +159,9 @@ impl PoolLock {
         self.open(window, raise, |_| body())
     }
 
-    /// The lock's file; others of the same owner may lie beside it.
-    pub(super) fn path(&self) -> &Path {
-        self.locked.path()
+    /// The lock, beside whose file others of the same owner may lie.
+    pub(super) fn locked(&self) -> &Locked {
+        &self.locked
     }
 
     /// The kernel's name of this boot.

@@ -125,7 +125,7 @@ impl LockFile {
         }
         let inside = Inside { file: self, own };
         let file = self.opened()?;
-        match point("lock").and_then(|()| set_lock(&file, libc::F_WRLCK, WHOLE)) {
+        match point("lock").and_then(|()| set_lock(&file, libc::F_WRLCK, LOCK)) {
             Ok(()) => Ok(Ok(Locked { inside, file, guard })),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
                 Ok(Err(holder(&file)))
@@ -237,8 +237,8 @@ impl Drop for Locked {
     fn drop(&mut self) {
         // A forked child has not inherited it, and may have taken it for itself.
         if !self.guard.is_child() {
-            // It does not fail for the whole of a file that is open.
-            let _ = set_lock(&self.file, libc::F_UNLCK, WHOLE);
+            // It does not fail for a file that is open.
+            let _ = set_lock(&self.file, libc::F_UNLCK, LOCK);
         }
     }
 }
@@ -247,11 +247,11 @@ impl Drop for Locked {
 #[derive(Clone, Copy)]
 struct Span {
     start: i64,
-    /// 0 is all to the end, wherever that will be.
     len: i64,
 }
 
-const WHOLE: Span = Span { start: 0, len: 0 };
+/// The bytes of the lock; behind them are those of claims.
+const LOCK: Span = Span { start: 0, len: claims::FIRST };
 
 fn request(kind: libc::c_int, span: Span) -> libc::flock {
     // SAFETY: all zeros is a value.
@@ -284,7 +284,7 @@ fn get_lock(file: &File, span: Span) -> io::Result<Option<libc::pid_t>> {
 
 /// Who has the lock, in words.
 fn holder(file: &File) -> String {
-    match get_lock(file, WHOLE) {
+    match get_lock(file, LOCK) {
         Err(_) | Ok(None) => "a process that has just freed it".to_owned(),
         Ok(Some(0)) => "a process of another namespace".to_owned(),
         Ok(Some(pid)) => {

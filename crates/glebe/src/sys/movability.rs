@@ -106,12 +106,12 @@ impl Frames {
         Ok(Kind::of(self.words(frame, 1)?.next().unwrap_or(NOPAGE)))
     }
 
-    /// What the `len` frames from `first` on are. Stops at the first batch that has one that cannot
-    /// be moved where `all` is false: the counts are those of a part then.
+    /// What the `len` frames from `first` on are. Stops behind the first batch with one that is
+    /// fixed where `all` is false: the counts are those of a part then.
     pub fn occupancy(&self, first: Pfn, len: Pages, all: bool) -> Result<Occupancy, OsError> {
         let mut seen = Occupancy::default();
         let mut at = 0;
-        while at < len.get() && (all || seen.is_movable()) {
+        while at < len.get() && (all || seen.fixed == 0) {
             let part = BATCH.min(len.get() - at);
             let mut read = 0;
             for word in self.words(first.plus(Pages::new(at)), part)? {

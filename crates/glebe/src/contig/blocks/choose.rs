@@ -113,7 +113,17 @@ impl<'a, E> Search<'a, E> {
         if let Some(seen) = self.seen.get(&number) {
             return Ok(*seen);
         }
-        let seen = (self.look)(number)?;
+        let mut seen = (self.look)(number)?;
+        let of_this = |candidate: &Candidate| candidate.number == number;
+        if self
+            .candidates
+            .iter()
+            .find(|c| of_this(c))
+            .is_some_and(|c| c.disturbs < Disturbs::Kernel)
+        {
+            // The kernel has no pages of its own in movable memory.
+            seen.movable += std::mem::take(&mut seen.unmarked);
+        }
         self.seen.insert(number, seen);
         Ok(seen)
     }

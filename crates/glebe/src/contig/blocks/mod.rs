@@ -98,7 +98,7 @@ impl Drop for Held {
         }
         let work = BlockWork::begin(&self.place, LOCK_PATIENCE, BLOCK_PATIENCE);
         let Ok(mut work) = work else { return };
-        let this = work.book.this_process().ok();
+        let this = work.book.this_process(&work.lock).ok();
         for block in &self.blocks {
             let owner = work.book.of(*block).map(|line| line.owner);
             // Not one that was mended meanwhile, and is another's now.
@@ -176,7 +176,7 @@ impl Call<'_> {
         };
         let Plan { blocks, slack } = plan::plan(&mut work, &wanted)?;
         let all: Vec<u64> = blocks.iter().chain(&slack).copied().collect();
-        let owner = work.book.this_process()?;
+        let owner = work.book.this_process(&work.lock)?;
         match work.evacuate(&all, owner) {
             Ok(()) => {}
             Err(Err(error)) => return Err(error),

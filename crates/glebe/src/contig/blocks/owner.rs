@@ -29,7 +29,7 @@ pub(super) struct Book {
 impl Book {
     /// Reads the record; the second part says what in it made no sense.
     pub fn open(lock: &PoolLock) -> Result<(Self, Vec<String>), OsError> {
-        let file = LockFile::at(&lock.path().with_file_name(NAME));
+        let file = LockFile::at(&lock.locked().path().with_file_name(NAME));
         let boot_id = lock.boot_id().to_owned();
         let text = file.text()?;
         let (record, ignored) = Record::parse(&text, &boot_id);
@@ -42,7 +42,7 @@ impl Book {
         let book = Self { file, boot_id, record, begun };
         if let Some(own) = own_claim() {
             // A program that closed all its files has lost it.
-            file.claim(own)?;
+            lock.locked().claim(own)?;
         }
         Ok((book, ignored))
     }
@@ -76,22 +76,22 @@ impl Book {
     }
 
     /// Whether the owner of a line lives.
-    pub fn lives(&self, owner: Owner) -> Result<bool, OsError> {
+    pub fn lives(&self, lock: &PoolLock, owner: Owner) -> Result<bool, OsError> {
         match owner {
             Owner::Bank => Ok(true),
             Owner::Nobody => Ok(false),
             Owner::Process(number) if own_claim() == Some(number) => Ok(true),
-            Owner::Process(number) => self.file.is_claimed_by_another(number),
+            Owner::Process(number) => lock.locked().is_claimed_by_another(number),
         }
     }
 
     /// This process as an owner.
-    pub fn this_process(&self) -> Result<Owner, OsError> {
+    pub fn this_process(&self, lock: &PoolLock) -> Result<Owner, OsError> {
         if let Some(own) = own_claim() {
             return Ok(Owner::Process(own));
         }
         let mut number = 1;
-        while self.is_named(number) || !self.file.claim(number)? {
+        while self.is_named(number) || !lock.locked().claim(number)? {
             number += 1;
         }
         let word = ForkGuard::new().generation() << 32 | u64::from(number);

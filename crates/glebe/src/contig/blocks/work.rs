@@ -148,7 +148,7 @@ impl BlockWork {
     /// Empties a block and puts it back as it was. The kernel empties the lists of single
     /// processors on the way, where free pages have no flag.
     pub fn cycle(&mut self, number: u64) -> Result<(), Error> {
-        let owner = self.book.this_process()?;
+        let owner = self.book.this_process(&self.lock)?;
         self.note_down(number, owner)?;
         let emptied = self.blocks.take_off_line(number, self.patience);
         self.give_back(number)?;
@@ -244,7 +244,7 @@ impl BlockWork {
 
     fn mend_one(&mut self, line: Line, block: MemoryBlock) -> Result<(), Error> {
         let number = line.block;
-        let lives = self.book.lives(line.owner)?;
+        let lives = self.book.lives(&self.lock, line.owner)?;
         let is_movable = block.zone == Some(Zone::Movable);
         match (line.owner, block.state) {
             (Owner::Bank, State::Offline) => {
