@@ -31,7 +31,9 @@ pub(crate) fn source_of(contig: &Contig) -> (u64, u64) {
         Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
         Source::Thp | Source::Mthp(_) => (GLEBE_SOURCE_THP, 0),
         // No others can be asked for here.
-        Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),
+        Source::Plain | Source::DmaHeap | Source::Blocks | Source::Divided => {
+            (GLEBE_SOURCE_PLAIN, 0)
+        }
     }
 }
 
@@ -46,7 +48,7 @@ pub(crate) fn place_of(contig: &Contig, offset: Bytes) -> Option<glebe_contig> {
         run_bytes: place.run_len.get(),
         pfn: place.pfn.map_or(GLEBE_PFN_HIDDEN, Pfn::get),
         held_by: match contig.held_by() {
-            HeldBy::HugetlbPool => GLEBE_HELD_BY_HUGETLB_POOL,
+            HeldBy::HugetlbPool | HeldBy::MovablePool => GLEBE_HELD_BY_HUGETLB_POOL,
             HeldBy::LongTermPin => GLEBE_HELD_BY_LONG_TERM_PIN,
             HeldBy::DmaBuffer | HeldBy::Nothing => GLEBE_HELD_BY_NOTHING,
         },

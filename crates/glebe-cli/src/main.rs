@@ -5,6 +5,7 @@
 //! given output only, so that a closed pipe ends every one of them quietly.
 
 mod apart;
+mod bank;
 mod bench;
 mod completions;
 mod contig;
@@ -18,11 +19,13 @@ mod stats;
 mod stress;
 mod zpool;
 
-use std::error::Error;
+use std::error::Error as Failure;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use glebe::contig::{mend_blocks, Error};
 use glebe_bench::interrupt;
 
 /// For the help and the manual pages.
@@ -44,6 +47,12 @@ enum Command {
     Probe(probe::Args),
     /// Contiguous memory: what there is, whether it could be had, setting it aside, a picture
     Contig(contig::Args),
+    /// Memory that everybody uses until contiguous memory is drawn from it (root)
+    ///
+    /// The bank is memory blocks that are kept movable: programs and page cache use them, and the
+    /// source `blocks` evacuates them within a fraction of a second, whatever lies there. The
+    /// kernel cannot use movable memory for itself: at most a quarter of memory may be so.
+    Bank(bank::Args),
     /// Show a reserve at work: files cached in it, blocks called back, the kernel beside it
     Demo(demo::Args),
     /// Measure, beside what the kernel offers
@@ -74,7 +83,30 @@ enum Command {
 }
 
 /// What a subcommand ends with; an [`io::Error`] is one of its output.
-type Outcome = Result<(), Box<dyn Error>>;
+type Outcome = Result<(), Box<dyn Failure>>;
+
+/// How long a command waits to mend what a killed one left of memory blocks.
+const MEND_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Ends what killed processes left of memory blocks, and tells of it; the command itself goes on
+/// in any case. Costs one look at a file where there is nothing to do.
+fn mend(command: &Command) {
+    // The bank mends by itself; the hidden ones are parts of a command that did.
+    let is_part = matches!(command, Command::Inside(_) | Command::Apart(_) | Command::Fragment(_));
+    if is_part || matches!(command, Command::Bank(_)) {
+        return;
+    }
+    let told = match mend_blocks(MEND_PATIENCE) {
+        Ok(notes) => notes,
+        // Whoever has the lock has mended when it took it.
+        Err(Error::Os(error)) if error.kind() == io::ErrorKind::TimedOut => Vec::new(),
+        Err(error) => vec![error.to_string()],
+    };
+    for note in told {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "glebe: {note}");
+    }
+}
 
 /// What ends with the exit status of a wrong command line.
 const USAGE: u8 = 2;
@@ -89,10 +121,10 @@ impl std::fmt::Display for Usage {
     }
 }
 
-impl Error for Usage {}
+impl Failure for Usage {}
 
 /// A wrong command line, as an outcome.
-fn usage<T>(why: impl Into<String>) -> Result<T, Box<dyn Error>> {
+fn usage<T>(why: impl Into<String>) -> Result<T, Box<dyn Failure>> {
     Err(Box::new(Usage(why.into())))
 }
 
@@ -100,6 +132,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
     match command {
         Command::Probe(args) => probe::run(args, out),
         Command::Contig(args) => contig::run(args, out),
+        Command::Bank(args) => bank::run(args, out),
         Command::Demo(args) => demo::run(args, out),
         Command::Bench(args) => bench::run(args, out),
         Command::Stats(args) => stats::run(args, out),
@@ -118,6 +151,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(said) => return other_than_run(&said),
     };
+    mend(&cli.command);
     let mut out = BufWriter::new(io::stdout().lock());
     let run = || match dispatch(&cli.command, &mut out) {
         Err(error) if error.is::<io::Error>() => Err(error),
@@ -142,7 +176,7 @@ fn main() -> ExitCode {
 }
 
 /// Tells the error, unless it is only that nobody reads any more.
-fn failed(error: &(dyn Error + 'static)) -> ExitCode {
+fn failed(error: &(dyn Failure + 'static)) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
@@ -165,6 +199,6 @@ fn other_than_run(said: &clap::Error) -> ExitCode {
 }
 
 /// Whether the reader has had enough (`| head`), which is no failure of ours.
-fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
+fn is_closed_pipe(error: &(dyn Failure + 'static)) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -26,6 +26,16 @@ const SERVED: Entry = (
 const PICTURE: Entry =
     ("demo.svg", "The picture, in the current folder unless --svg names a file.");
 
+const BLOCKS: Entry = (
+    "/sys/devices/system/memory/memory*/state",
+    "Takes memory blocks off line and puts them back.",
+);
+const RECORD: Entry = (
+    "/run/glebe/blocks",
+    "The blocks that are movable because of glebe, with their owners. Every glebe command of root \
+     gives back those whose owner has ended.",
+);
+
 /// Examples of a page.
 pub(super) fn examples(page: &str) -> &'static [Entry] {
     match page {
@@ -68,6 +78,22 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             ("glebe contig map", "A character for each so many MiB, as wide as the terminal."),
             ("glebe contig map memory.svg", "The same as a picture."),
         ],
+        "glebe-bank" => &[
+            ("glebe bank add 4G", "Some 4 GiB that serve programs until a run is drawn from them."),
+            ("glebe bank status", "How much of it is free, in use and drawn."),
+        ],
+        "glebe-bank-add" => &[
+            ("glebe bank add 4G --dry-run", "Which memory blocks would be taken."),
+            ("glebe bank add 1G", "Eight blocks of 128 MiB, side by side where that can be."),
+        ],
+        "glebe-bank-status" => &[
+            ("glebe bank status --json | jq .bank.free_bytes", "For programs."),
+            ("glebe bank status", "The bank, and blocks that processes have for themselves."),
+        ],
+        "glebe-bank-drop" => &[
+            ("glebe bank drop 1G", "The blocks with the fewest pages in use first."),
+            ("glebe bank drop", "All of it."),
+        ],
         "glebe-demo" => &[
             ("glebe demo --quick", "Some 20 seconds; the picture in demo.svg."),
             ("glebe demo --size 1.5G --svg /tmp/demo.svg ~/src", "Files of ~/src in 1.5 GiB."),
@@ -105,6 +131,9 @@ fn files(page: &str) -> &'static [Entry] {
         "glebe-contig" | "glebe-contig-reserve" | "glebe-contig-release" => &[POOLS, LOCK],
         "glebe-contig-status" | "glebe-contig-explain" => &[POOLS, LOCK, FRAMES],
         "glebe-contig-map" => &[FRAMES],
+        "glebe-bank" | "glebe-bank-add" | "glebe-bank-status" | "glebe-bank-drop" => {
+            &[BLOCKS, RECORD, LOCK]
+        }
         "glebe-demo" => &[PICTURE, SERVED],
         "glebe-stats" => &[SERVED],
         "glebe-probe" => &[POOLS],

@@ -100,13 +100,13 @@ fn join(blocks: Vec<Built>, mut notes: Vec<String>) -> Result<Built, Error> {
         Err(mappings) => Mapping::joined(mappings, align)?,
     };
     let (runs, proof) = runs::read_parts(&mapping, &parts)?;
-    Ok(Built { mapping, grown_by, parts, runs, proof, tried, notes })
+    Ok(Built { mapping, blocks: None, grown_by, parts, runs, proof, tried, notes })
 }
 
 fn unit_of(source: Source) -> PageSize {
     match source {
         Source::Hugetlb(size) | Source::Mthp(size) => size,
         Source::Thp => transparent_huge_page().unwrap_or(page_size()),
-        Source::Plain | Source::DmaHeap | Source::Divided => page_size(),
+        Source::Plain | Source::DmaHeap | Source::Blocks | Source::Divided => page_size(),
     }
 }

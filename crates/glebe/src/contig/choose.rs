@@ -6,7 +6,7 @@ use super::hold::{HeldBy, Pin};
 use super::options::{Options, Plan, SourceChoice};
 use super::populate::Reporter;
 use super::{
-    assemble, hugetlb, ordinary, pool, runs, Contig, Error, Node, Part, Proof, Run, Source,
+    assemble, blocks, hugetlb, ordinary, pool, runs, Contig, Error, Node, Part, Proof, Run, Source,
 };
 use crate::extent::Extent;
 use crate::mapping::Mapping;
@@ -30,6 +30,8 @@ pub(super) struct Request<'a> {
     pub threads: usize,
     pub grow_pool: Option<bool>,
     pub lock_patience: Duration,
+    /// How long the kernel may try to empty one memory block.
+    pub block_patience: Duration,
     /// Whether the pages are a file's.
     pub mappable: bool,
     pub place: pool::Place,
@@ -38,6 +40,8 @@ pub(super) struct Request<'a> {
 /// What a source gave.
 pub(super) struct Built {
     pub mapping: Mapping,
+    /// Blocks that are movable for it.
+    pub blocks: Option<blocks::Held>,
     /// Pages that hugetlb pools had not.
     pub grown_by: u64,
     pub parts: Vec<Part>,
@@ -53,7 +57,7 @@ impl Built {
     pub fn of(source: Source, mapping: Mapping, runs: (Vec<Run>, Proof)) -> Self {
         let parts = vec![Part { pages: all_of(&mapping), source }];
         let ((runs, proof), grown_by, tried, notes) = (runs, 0, None, Vec::new());
-        Self { mapping, grown_by, parts, runs, proof, tried, notes }
+        Self { mapping, blocks: None, grown_by, parts, runs, proof, tried, notes }
     }
 
     fn longest(&self) -> Bytes {
@@ -88,6 +92,9 @@ pub(super) fn map(options: Options<'_>, len: Bytes, place: pool::Place) -> Resul
     let Options { required, plan, pin, at, .. } = options;
     let preferred = options.preferred.or(options.for_runs.then_some(len));
     let mut notes = Vec::new();
+    if options.source == SourceChoice::Only(Source::Blocks) && pin == Some(true) {
+        return Err(Error::NeverPinned(blocks::WHY_NOT_PINNED));
+    }
     let sources = match (plan, options.source) {
         (Plan::Divide, SourceChoice::Auto) => vec![Source::Divided],
         (_, SourceChoice::Auto) => candidates(len, &mut notes),
@@ -108,11 +115,12 @@ pub(super) fn map(options: Options<'_>, len: Bytes, place: pool::Place) -> Resul
                         built.tried.take().map_or(String::new(), |tried| format!("; {tried}"));
                     notes.push(format!("{source}: run of {wanted} sought, {longest} had{tried}"));
                 }
-                let Built { mapping, grown_by, parts, runs, proof, .. } = built;
+                let Built { mapping, blocks, grown_by, parts, runs, proof, .. } = built;
                 let (asked, why_not_better) = (len, notes);
                 return Ok(Contig {
                     pin,
                     mapping,
+                    blocks,
                     grown_by,
                     asked,
                     parts,
@@ -143,6 +151,7 @@ fn request<'a>(options: &'a Options<'_>, len: Bytes, place: pool::Place) -> Requ
         threads: options.threads,
         grow_pool: options.grow_pool,
         lock_patience: options.lock_patience,
+        block_patience: options.block_patience,
         mappable: options.mappable,
         place,
     }
@@ -219,6 +228,9 @@ type Held = (Built, Option<Pin>, Option<String>);
 
 /// Has the pages held where they are, and looks again where that may have moved them.
 fn held(mut built: Built, pin: Option<bool>) -> Result<Held, Error> {
+    if let [Part { source: Source::Blocks, .. }] = built.parts[..] {
+        return Ok((built, None, Some(blocks::WHY_NOT_PINNED.to_owned())));
+    }
     let by_source = match built.parts[..] {
         [Part { source: Source::DmaHeap, .. }] => HeldBy::DmaBuffer,
         _ if built.parts.iter().all(Part::is_hugetlb) => HeldBy::HugetlbPool,
@@ -270,7 +282,7 @@ pub(super) fn build(
     let page = match source {
         Source::Hugetlb(size) | Source::Mthp(size) => size,
         Source::Thp => transparent_huge_page()?,
-        Source::Plain | Source::DmaHeap | Source::Divided => page_size(),
+        Source::Plain | Source::DmaHeap | Source::Blocks | Source::Divided => page_size(),
     };
     let asked = request.len;
     let too_large =
@@ -285,6 +297,7 @@ pub(super) fn build(
         Source::Mthp(size) => ordinary::small_transparent(request, len, size, report),
         Source::Plain => ordinary::plain(request, len, report),
         Source::DmaHeap => ordinary::dma_heap(request, len),
+        Source::Blocks => blocks::build(request, len, report),
         Source::Divided => assemble::build(request, len, report),
     }
 }

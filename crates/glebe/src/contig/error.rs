@@ -161,6 +161,91 @@ pub enum Error {
     /// The kernel refused a call.
     #[error(transparent)]
     Os(#[from] OsError),
+    /// Memory blocks cannot be taken off line here.
+    #[error("memory blocks cannot be taken off line: {why}")]
+    NoBlocks {
+        /// What stands in the way.
+        why: String,
+    },
+    /// No memory blocks side by side that can be evacuated are long enough.
+    #[error(
+        "{wanted} wanted in one run; of {all} memory blocks of {size}, {fixed} hold memory that \
+        cannot be moved and {pool} pages of hugetlb pools; the longest stretch of others is \
+        {longest}"
+    )]
+    BlocksShort {
+        /// What was asked for.
+        wanted: Bytes,
+        /// The longest stretch that could be evacuated.
+        longest: Bytes,
+        /// The length of a block.
+        size: Bytes,
+        /// All blocks.
+        all: u64,
+        /// Blocks that hold something that cannot be moved.
+        fixed: u64,
+        /// Blocks that hold pages of a hugetlb pool: somebody counts on their place.
+        pool: u64,
+    },
+    /// Evacuating would leave the machine too little memory.
+    #[error(
+        "{taken} of memory blocks would be taken, {occupied} of them in use; {available} are \
+        available, and {margin} must be left"
+    )]
+    NoRoomToEvacuate {
+        /// The blocks to take.
+        taken: Bytes,
+        /// What is in use in them.
+        occupied: Bytes,
+        /// What the machine has available.
+        available: Bytes,
+        /// What must be left of that.
+        margin: Bytes,
+    },
+    /// Too much memory would be movable, which the kernel cannot use for itself.
+    #[error(
+        "{more} more would be movable memory, {movable} are already, and {limit} may be: the \
+        kernel itself needs the rest"
+    )]
+    TooMuchMovable {
+        /// What was to become movable.
+        more: Bytes,
+        /// What is movable already.
+        movable: Bytes,
+        /// What may be.
+        limit: Bytes,
+    },
+    /// Memory blocks could not be emptied, although nothing in them showed why.
+    #[error("memory blocks {} could not be emptied, the last: {why}", list(tried.iter()))]
+    BlocksStuck {
+        /// Those that were tried.
+        tried: Vec<u64>,
+        /// What the kernel said of the last.
+        why: OsError,
+    },
+    /// Others took pages of evacuated blocks each time, before they were had.
+    #[error("memory blocks were evacuated {attempts} times, and others took pages of them first")]
+    BlocksTaken {
+        /// How often.
+        attempts: u32,
+    },
+    /// A memory block holds pages of a hugetlb pool and stays as it is.
+    #[error("memory block {block} holds {pages} pages of hugetlb pools")]
+    BlockInUse {
+        /// The block's number.
+        block: u64,
+        /// Base pages.
+        pages: u64,
+    },
+    /// Another program takes a memory block off line at this moment.
+    #[error("memory block {block} is just going off line, by somebody else")]
+    BlockBusy {
+        /// The block's number.
+        block: u64,
+    },
+    /// A long-term pin is not to be had of memory blocks.
+    #[error("a long-term pin is required: {0}")]
+    NeverPinned(&'static str),
 }
 
 fn shown(nodes: &[Node]) -> String {

@@ -20,6 +20,9 @@ pub enum HeldBy {
     /// moves them: where that may happen, ask for a pin too, or look with
     /// [`Contig::verify`](super::Contig::verify).
     HugetlbPool,
+    /// As [`HeldBy::HugetlbPool`], in movable memory ([`Source::Blocks`](super::Source::Blocks)): a
+    /// long-term pin, also one by a driver, moves them out of it and ends the run.
+    MovablePool,
     /// A long-term pin: they are a registered buffer of an io_uring.
     LongTermPin,
     /// They are a buffer of a dma-heap, allocated for devices.
@@ -34,6 +37,7 @@ impl HeldBy {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::HugetlbPool => "hugetlb_pool",
+            Self::MovablePool => "movable_hugetlb_pool",
             Self::LongTermPin => "long_term_pin",
             Self::DmaBuffer => "dma_buffer",
             Self::Nothing => "nothing",
@@ -45,6 +49,7 @@ impl fmt::Display for HeldBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::HugetlbPool => "the hugetlb pool",
+            Self::MovablePool => "the hugetlb pool, in movable memory: a long-term pin moves them",
             Self::LongTermPin => "a long-term pin (an io_uring registered buffer)",
             Self::DmaBuffer => "the dma-heap's buffer",
             Self::Nothing => "nothing: the kernel may move the pages",

@@ -37,6 +37,7 @@
 //! admin-guide/mm/hugetlbpage, admin-guide/mm/pagemap, admin-guide/mm/transhuge.
 
 mod assemble;
+mod blocks;
 mod certificate;
 mod choose;
 mod error;
@@ -66,6 +67,8 @@ use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages, Pfn};
 
 pub use crate::sys::numa::Node;
+pub use blocks::{bank_add, bank_drop, bank_status, mend_blocks};
+pub use blocks::{BankBlock, BankChange, BankStatus};
 pub use certificate::Certificate;
 pub use error::Error;
 pub use grow::{grow_pool, Growth};
@@ -92,6 +95,10 @@ pub enum Source {
     Plain,
     /// A buffer of the dma-heap that [`Options::dma_heap`] named.
     DmaHeap,
+    /// Memory blocks that are evacuated for it (`CONFIG_MEMORY_HOTREMOVE`, root): one run of any
+    /// length that blocks side by side have without memory of the kernel's own. Never tried unless
+    /// asked for, and never pinned.
+    Blocks,
     /// Several sources, largest blocks first ([`Plan::Divide`]): see [`Contig::parts`].
     Divided,
 }
@@ -118,6 +125,7 @@ impl std::fmt::Display for Source {
             Source::Mthp(size) => write!(f, "transparent huge pages of {}", size.bytes()),
             Source::Plain => f.write_str("base pages"),
             Source::DmaHeap => f.write_str("dma-heap"),
+            Source::Blocks => f.write_str("memory blocks"),
             Source::Divided => f.write_str("several sources"),
         }
     }
@@ -192,6 +200,8 @@ pub struct Contig {
     // Dropped before what it pins.
     pin: Option<hold::Pin>,
     mapping: Mapping,
+    // Given back behind the mapping, which has their pages.
+    blocks: Option<blocks::Held>,
     grown_by: u64,
     /// Bytes that were asked for.
     asked: Bytes,
@@ -298,6 +308,9 @@ impl Contig {
         if self.pin.is_some() {
             return HeldBy::LongTermPin;
         }
+        if self.blocks.is_some() {
+            return HeldBy::MovablePool;
+        }
         match self.source() {
             Source::Hugetlb(_) => HeldBy::HugetlbPool,
             Source::DmaHeap => HeldBy::DmaBuffer,
@@ -312,7 +325,7 @@ impl Contig {
         self.held_by() != HeldBy::Nothing
     }
 
-    /// Why there is no long-term pin, where one was tried.
+    /// Why there is no long-term pin, where one was tried or never can be.
     #[must_use]
     pub fn why_not_pinned(&self) -> Option<&str> {
         self.why_not_pinned.as_deref()
@@ -352,6 +365,7 @@ impl Source {
     fn grain(self) -> PageSize {
         match self {
             Source::Hugetlb(size) => size,
+            Source::Blocks => choose::smallest_hugetlb().unwrap_or(page_size()),
             _ => page_size(),
         }
     }

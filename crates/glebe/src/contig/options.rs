@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{pool, Contig, Error, Node, Source};
+use super::{blocks, pool, Contig, Error, Node, Source};
 use crate::units::Bytes;
 
 /// How far populating is.
@@ -67,6 +67,7 @@ pub struct Options<'a> {
     pub(super) threads: usize,
     pub(super) grow_pool: Option<bool>,
     pub(super) lock_patience: Duration,
+    pub(super) block_patience: Duration,
     pub(super) mappable: bool,
     pub(super) progress: Option<&'a mut dyn FnMut(Progress)>,
 }
@@ -91,6 +92,7 @@ impl<'a> Options<'a> {
             threads,
             grow_pool: None,
             lock_patience: pool::PoolLock::PATIENCE,
+            block_patience: blocks::BLOCK_PATIENCE,
             mappable: false,
             progress: None,
         }
@@ -215,6 +217,13 @@ impl<'a> Options<'a> {
     /// pages.
     pub fn lock_patience(mut self, patience: Duration) -> Self {
         self.lock_patience = patience;
+        self
+    }
+
+    /// How long the kernel may try to empty one memory block, 1 s by default; then the next choice
+    /// is tried ([`Source::Blocks`]).
+    pub fn block_patience(mut self, patience: Duration) -> Self {
+        self.block_patience = patience;
         self
     }
 

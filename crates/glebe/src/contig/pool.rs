@@ -162,6 +162,16 @@ impl PoolLock {
         done
     }
 
+    /// The lock, beside whose file others of the same owner may lie.
+    pub(super) fn locked(&self) -> &Locked {
+        &self.locked
+    }
+
+    /// The kernel's name of this boot.
+    pub(super) fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
     /// As [`PoolLock::with_pages`], but splits up to `pages` of `larger` for the pages it adds. The
     /// pages of one larger page are contiguous, and the pool hands them out next.
     pub(super) fn with_split<T, E: From<OsError>>(

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::error::OsError;
 use crate::sys::{file, page_size};
-use crate::units::{Bytes, PageSize};
+use crate::units::{Bytes, PageSize, Pages};
 
 const PATH: &str = "/proc/buddyinfo";
 
@@ -30,6 +30,17 @@ pub fn longest_free_block() -> Result<Bytes, OsError> {
         file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
     let order = text.lines().filter_map(|line| counts(line).rposition(|count| count > 0)).max();
     Ok(order.map_or(Bytes::ZERO, |order| Bytes::new(page_size().bytes().get() << order)))
+}
+
+/// How much is free in all zones of that name.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn free_in_zones(name: &str) -> Result<Bytes, OsError> {
+    let text =
+        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
+    let lines = text.lines().filter(|line| line.split_whitespace().nth(3) == Some(name));
+    Ok(Pages::new(lines.map(|line| blocks(line, 0)).sum()).bytes(page_size()))
 }
 
 /// The counts of a line, by order from 0 on.

@@ -73,6 +73,12 @@ pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()>
     file.write_all_at(bytes, offset)
 }
 
+/// Sets a file's length.
+pub(crate) fn set_len(file: &File, len: u64) -> io::Result<()> {
+    point("ftruncate")?;
+    file.set_len(len)
+}
+
 /// What an open file is.
 pub(crate) fn metadata(file: &File) -> io::Result<Metadata> {
     point("fstat")?;

@@ -17,6 +17,8 @@
 //! Entries of the list are never freed. The calls take a descriptor and a local.
 #![allow(unsafe_code)]
 
+mod claims;
+
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::ManuallyDrop;
@@ -123,7 +125,7 @@ impl LockFile {
         }
         let inside = Inside { file: self, own };
         let file = self.opened()?;
-        match point("lock").and_then(|()| set_lock(&file, libc::F_WRLCK)) {
+        match point("lock").and_then(|()| set_lock(&file, libc::F_WRLCK, LOCK)) {
             Ok(()) => Ok(Ok(Locked { inside, file, guard })),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
                 Ok(Err(holder(&file)))
@@ -235,22 +237,33 @@ impl Drop for Locked {
     fn drop(&mut self) {
         // A forked child has not inherited it, and may have taken it for itself.
         if !self.guard.is_child() {
-            // It does not fail for the whole of a file that is open.
-            let _ = set_lock(&self.file, libc::F_UNLCK);
+            // It does not fail for a file that is open.
+            let _ = set_lock(&self.file, libc::F_UNLCK, LOCK);
         }
     }
 }
 
-fn request(kind: libc::c_int) -> libc::flock {
-    // SAFETY: all zeros is a value: the whole file, from its start.
+/// Some bytes of a file.
+#[derive(Clone, Copy)]
+struct Span {
+    start: i64,
+    len: i64,
+}
+
+/// The bytes of the lock; behind them are those of claims.
+const LOCK: Span = Span { start: 0, len: claims::FIRST };
+
+fn request(kind: libc::c_int, span: Span) -> libc::flock {
+    // SAFETY: all zeros is a value.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
     request.l_type = kind as libc::c_short;
     request.l_whence = libc::SEEK_SET as libc::c_short;
+    (request.l_start, request.l_len) = (span.start as libc::off_t, span.len as libc::off_t);
     request
 }
 
-fn set_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
-    let request = request(kind);
+fn set_lock(file: &File, kind: libc::c_int, span: Span) -> io::Result<()> {
+    let request = request(kind, span);
     // SAFETY: the kernel reads the local.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const request) } {
         -1 => Err(io::Error::last_os_error()),
@@ -258,17 +271,23 @@ fn set_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
     }
 }
 
+/// The process that has a lock of other processes there; 0 where its number cannot be told.
+fn get_lock(file: &File, span: Span) -> io::Result<Option<libc::pid_t>> {
+    let mut request = request(libc::F_WRLCK, span);
+    // SAFETY: the kernel fills the local.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut request) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ if libc::c_int::from(request.l_type) == libc::F_UNLCK => Ok(None),
+        _ => Ok(Some(request.l_pid)),
+    }
+}
+
 /// Who has the lock, in words.
 fn holder(file: &File) -> String {
-    let mut request = request(libc::F_WRLCK);
-    // SAFETY: the kernel fills the local.
-    let told = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut request) };
-    if told == -1 || libc::c_int::from(request.l_type) == libc::F_UNLCK {
-        return "a process that has just freed it".to_owned();
-    }
-    match request.l_pid {
-        0 => "a process of another namespace".to_owned(),
-        pid => {
+    match get_lock(file, LOCK) {
+        Err(_) | Ok(None) => "a process that has just freed it".to_owned(),
+        Ok(Some(0)) => "a process of another namespace".to_owned(),
+        Ok(Some(pid)) => {
             let name = file::read_text(Path::new(&format!("/proc/{pid}/comm")));
             let name = name.map_or_else(|_| String::new(), |name| format!(" ({})", name.trim()));
             format!("process {pid}{name}")

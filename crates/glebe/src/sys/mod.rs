@@ -2,6 +2,7 @@
 //! [`OsError`](crate::error::OsError) out.
 
 pub mod atfork;
+pub(crate) mod bounded_write;
 pub mod buddyinfo;
 pub mod cgroup;
 #[cfg(test)]
@@ -27,7 +28,9 @@ pub mod map_count;
 pub mod membarrier;
 pub mod memfd;
 pub mod meminfo;
+pub mod memory_block;
 pub mod mmap;
+pub(crate) mod movability;
 pub mod numa;
 pub(crate) mod own;
 mod page;

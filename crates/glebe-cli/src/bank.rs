@@ -1,0 +1,152 @@
+//! `glebe bank`: memory blocks that everybody uses until contiguous memory is drawn from them.
+
+use std::io::{self, Write};
+
+use glebe::contig::{bank_add, bank_drop, bank_status, BankBlock, BankChange, BankStatus};
+use glebe::units::Bytes;
+use serde_json::{json, Value};
+
+use crate::size::parse;
+use crate::Outcome;
+
+/// Options of `glebe bank`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Make LEN of memory movable and keep it so: programs and page cache use it meanwhile (root)
+    Add {
+        /// How much, rounded up to whole memory blocks
+        #[arg(value_parser = parse)]
+        len: Bytes,
+        /// Print the blocks that would be taken, and touch none
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Show what the bank has, who uses it, and what is on record without an owner (root)
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Give LEN of the bank back to the kernel, or all of it; blocks that are drawn on stay (root)
+    Drop {
+        /// How much, rounded up to whole memory blocks; all unless given
+        #[arg(value_parser = parse)]
+        len: Option<Bytes>,
+    },
+}
+
+/// Does what was asked.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    match &args.command {
+        Command::Add { len, dry_run } => add(*len, *dry_run, out),
+        Command::Status { json } => status(*json, out),
+        Command::Drop { len } => drop_some(*len, out),
+    }
+}
+
+fn add(len: Bytes, dry_run: bool, out: &mut dyn Write) -> Outcome {
+    let BankChange { blocks, len, notes } = bank_add(len, dry_run)?;
+    print_notes(&notes, out)?;
+    let verb = if dry_run { "would add" } else { "added" };
+    writeln!(out, "{verb} {len}: memory blocks {}", ranges(blocks))?;
+    if !dry_run {
+        writeln!(out, "they are movable memory until `glebe bank drop` or the next boot")?;
+    }
+    Ok(())
+}
+
+fn drop_some(wanted: Option<Bytes>, out: &mut dyn Write) -> Outcome {
+    let BankChange { blocks, len, notes } = bank_drop(wanted)?;
+    print_notes(&notes, out)?;
+    match blocks.is_empty() {
+        true => writeln!(out, "dropped nothing")?,
+        false => writeln!(out, "dropped {len}: memory blocks {}", ranges(blocks))?,
+    }
+    match wanted {
+        Some(wanted) if len < wanted => Err(format!("{len} of {wanted} could go").into()),
+        None if !bank_status()?.blocks.is_empty() => Err("some blocks could not go".into()),
+        _ => Ok(()),
+    }
+}
+
+fn status(as_json: bool, out: &mut dyn Write) -> Outcome {
+    let status = bank_status()?;
+    let BankStatus { block, blocks, processes, ownerless, movable, memory, notes } = &status;
+    if as_json {
+        let value = json!({
+            "block_bytes": block.get(),
+            "bank": sums(blocks, *block),
+            "processes": sums(processes, *block),
+            "ownerless": sums(ownerless, *block),
+            "movable_bytes": movable.get(),
+            "memory_bytes": memory.get(),
+            "mended": notes,
+        });
+        serde_json::to_writer_pretty(&mut *out, &value).map_err(io::Error::from)?;
+        return Ok(writeln!(out)?);
+    }
+    print_notes(notes, out)?;
+    let rows = [("bank", blocks), ("of processes", processes), ("without owner", ownerless)];
+    for (name, blocks) in rows {
+        let len = Bytes::new(blocks.len() as u64 * block.get());
+        let [free, used, drawn] = parts(blocks);
+        let which = if blocks.is_empty() {
+            String::new()
+        } else {
+            let numbers = ranges(blocks.iter().map(|block| block.number).collect());
+            format!("; memory blocks {numbers}")
+        };
+        writeln!(out, "{name:<14} {len}: {free} free, {used} in use, {drawn} drawn{which}")?;
+    }
+    writeln!(out, "movable        {movable} of {memory}, in blocks of {block}")?;
+    Ok(())
+}
+
+fn print_notes(notes: &[String], out: &mut dyn Write) -> io::Result<()> {
+    notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))
+}
+
+/// What is free, in use and drawn of all together.
+fn parts(blocks: &[BankBlock]) -> [Bytes; 3] {
+    let sum = |of: fn(&BankBlock) -> Bytes| blocks.iter().fold(Bytes::ZERO, |sum, b| sum + of(b));
+    [sum(|block| block.free), sum(|block| block.used), sum(|block| block.drawn)]
+}
+
+fn sums(blocks: &[BankBlock], block: Bytes) -> Value {
+    let [free, used, drawn] = parts(blocks);
+    json!({
+        "bytes": blocks.len() as u64 * block.get(),
+        "free_bytes": free.get(),
+        "used_bytes": used.get(),
+        "drawn_bytes": drawn.get(),
+        "blocks": blocks.iter().map(|block| block.number).collect::<Vec<_>>(),
+    })
+}
+
+/// Numbers in words: `3, 7-9`.
+fn ranges(mut numbers: Vec<u64>) -> String {
+    numbers.sort_unstable();
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b).filter_map(|run| match run {
+        [] => None,
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+    });
+    runs.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_side_by_side_are_one_range() {
+        assert_eq!(ranges(vec![9, 3, 8, 7, 20]), "3, 7-9, 20");
+        assert_eq!(ranges(vec![]), "");
+    }
+}

@@ -1,0 +1,236 @@
+//! The source [`Blocks`](super::Source::Blocks): one run out of evacuated memory blocks.
+//!
+//! The fewest blocks side by side that hold the length and nothing that cannot be moved are taken
+//! off line, which moves what is in them elsewhere, and put back as movable memory; then the huge
+//! pages of exactly those frames are taken, and the frames read. One more block is evacuated for
+//! the time of it where movable memory has nothing else free: the kernel keeps the last pages of a
+//! zone. When the memory is dropped its blocks go back to the zone where they were.
+//!
+//! Nothing is touched where too little memory would be left to evacuate into, or where too much
+//! would be movable: the kernel cannot use movable memory for itself. What is under way, and which
+//! blocks are movable because of us, is on record ([`record`]) with an owner that shows that it
+//! lives ([`owner`]); whoever takes the lock next ends what a killed process left.
+//!
+//! Lengths are bytes, blocks have numbers. Evacuating costs some 12 ms for the first block, 1 ms
+//! for each further one, and 12 µs for every page in use. Lock: that of the hugetlb pools, while
+//! blocks are moved and pages are taken, not while pages are zeroed. Source:
+//! admin-guide/mm/memory-hotplug.
+
+mod bank;
+mod choose;
+mod draw;
+mod owner;
+mod plan;
+mod record;
+mod work;
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+pub use self::bank::{bank_add, bank_drop, bank_status, BankBlock, BankChange, BankStatus};
+use self::plan::{Plan, Wanted};
+use self::record::Owner;
+use self::work::{BlockWork, Stuck};
+use super::choose::{smallest_hugetlb, Built, Request};
+use super::pool::Place;
+use super::populate::{populate, Gate, Order, Reporter};
+use super::{Error, Source};
+use crate::sys::buddyinfo::free_in_zones;
+use crate::sys::cgroup::Resource;
+use crate::sys::file;
+use crate::sys::fork::ForkGuard;
+use crate::sys::hugetlb::{sizes, Pool};
+use crate::sys::memory_block::Zone;
+use crate::sys::page_size;
+use crate::units::Bytes;
+
+/// How long the kernel may try to empty one block, unless told otherwise.
+pub(super) const BLOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait for the lock when blocks are given back.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// Blocks that may resist before the call is given up: the kernel logs each.
+const STUCK_MAX: usize = 3;
+/// Attempts to have the pages of blocks that were evacuated.
+const ATTEMPTS: u32 = 8;
+/// What is told of an attempt that is made again.
+const TAKEN: &str = "others took pages of evacuated memory blocks first; they were evacuated again";
+
+/// Why a long-term pin is not to be had.
+pub(super) const WHY_NOT_PINNED: &str = "memory blocks are movable memory: a long-term pin would \
+    move the pages out of it, and the run would be gone";
+
+/// Blocks that are movable for one [`Contig`](super::Contig). They go back when this is dropped;
+/// what cannot go stays on record, and the next that takes the lock tries again.
+#[derive(Debug)]
+pub(super) struct Held {
+    blocks: Vec<u64>,
+    place: Place,
+    guard: ForkGuard,
+}
+
+impl Held {
+    fn new(place: &Place) -> Self {
+        Self { blocks: Vec::new(), place: place.clone(), guard: ForkGuard::new() }
+    }
+
+    fn add(&mut self, blocks: &[u64], work: &BlockWork) {
+        for block in blocks {
+            let is_banks = work.book.of(*block).is_some_and(|line| line.owner == Owner::Bank);
+            if !is_banks && !self.blocks.contains(block) {
+                self.blocks.push(*block);
+            }
+        }
+    }
+
+    /// Splits off the blocks that are not in `kept`.
+    fn split_off(&mut self, kept: &[u64]) -> Self {
+        let (own, rest) = self.blocks.iter().partition(|block| kept.contains(block));
+        self.blocks = own;
+        Self { blocks: rest, place: self.place.clone(), guard: self.guard }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.blocks.is_empty() || self.guard.is_child() {
+            return;
+        }
+        let work = BlockWork::begin(&self.place, LOCK_PATIENCE, BLOCK_PATIENCE);
+        let Ok(mut work) = work else { return };
+        let this = work.book.this_process(&work.lock).ok();
+        for block in &self.blocks {
+            let owner = work.book.of(*block).map(|line| line.owner);
+            // Not one that was mended meanwhile, and is another's now.
+            if owner == Some(Owner::Nobody) || owner == this {
+                let _ = work.give_back(*block);
+            }
+        }
+    }
+}
+
+/// What one call wants, and what it has learnt.
+struct Call<'a> {
+    request: &'a Request<'a>,
+    len: Bytes,
+    pool: Pool,
+    /// The length of a block.
+    block: Bytes,
+    held: Held,
+    stuck: Vec<Stuck>,
+    notes: Vec<String>,
+}
+
+/// Maps `len` bytes, whole base pages, in one run.
+pub(super) fn build(
+    request: &Request<'_>,
+    len: Bytes,
+    reporter: &mut Reporter<'_>,
+) -> Result<Built, Error> {
+    let none = || Error::NoSuchSize { size: page_size(), listed: sizes() };
+    let size = smallest_hugetlb().ok_or_else(none)?;
+    let pool = request.place.pool(size).ok_or_else(none)?;
+    let len = len.pages_up(size).checked_bytes(size).unwrap_or(len);
+    if request.mappable {
+        let why = "their pages are private memory, not a file's; ask for no mappable memory";
+        return Err(Error::NoBlocks { why: why.to_owned() });
+    }
+    let gate = Gate::new(Resource::Hugetlb(size))?;
+    gate.check(len)?;
+    let held = Held::new(&request.place);
+    let (stuck, notes) = (Vec::new(), Vec::new());
+    let block = work::machine_blocks()?.size();
+    let mut call = Call { request, len, pool, block, held, stuck, notes };
+    for _ in 0..ATTEMPTS {
+        let Some((blocks, promised)) = call.evacuate()? else { continue };
+        populate(&promised.mapping, size, Order::Any, request.threads, &gate, reporter)?;
+        let (within, pages) = (call.within(&blocks), len.pages_up(size).get());
+        let draw::Promised { mapping, others } = promised;
+        let kept = draw::keep_run(mapping, size, &within, pages)?;
+        drop(others);
+        let Some((mapping, runs)) = kept else {
+            call.notes.push(TAKEN.to_owned());
+            continue;
+        };
+        drop(call.held.split_off(&blocks));
+        let built = Built::of(Source::Blocks, mapping, runs);
+        let (blocks, notes) = (Some(call.held), call.notes);
+        return Ok(Built { grown_by: pages, blocks, notes, ..built });
+    }
+    Err(Error::BlocksTaken { attempts: ATTEMPTS })
+}
+
+impl Call<'_> {
+    /// Evacuates blocks and has their pages promised; `None` where that is to be tried again.
+    fn evacuate(&mut self) -> Result<Option<(Vec<u64>, draw::Promised)>, Error> {
+        let patience = self.request.block_patience;
+        let mut work = BlockWork::begin(&self.request.place, self.request.lock_patience, patience)?;
+        self.notes.append(&mut work.notes);
+        let stuck: Vec<u64> = self.stuck.iter().map(|stuck| stuck.block).collect();
+        let wanted = Wanted {
+            len: self.len,
+            node: self.request.node,
+            own: &self.held.blocks,
+            stuck: &stuck,
+            for_bank: false,
+        };
+        let Plan { blocks, slack } = plan::plan(&mut work, &wanted)?;
+        let all: Vec<u64> = blocks.iter().chain(&slack).copied().collect();
+        let owner = work.book.this_process(&work.lock)?;
+        match work.evacuate(&all, owner) {
+            Ok(()) => {}
+            Err(Err(error)) => return Err(error),
+            Err(Ok(stuck)) => {
+                self.notes.push(format!("memory block {}: {}", stuck.block, stuck.error));
+                self.stuck.push(stuck);
+                return match self.stuck.len() > STUCK_MAX {
+                    true => Err(self.all_stuck()),
+                    false => Ok(None),
+                };
+            }
+        }
+        self.held.add(&all, &work);
+        let pages = self.len.pages_up(self.pool.size()).get();
+        let free = free_in_zones(Zone::Movable.as_str())?.pages_up(self.pool.size()).get();
+        let most = free + pages;
+        let within = self.within(&blocks);
+        let promised = draw::promise(&work, &self.pool, &within, pages, most)?;
+        if promised.is_none() {
+            self.notes.push(TAKEN.to_owned());
+        }
+        Ok(promised.map(|promised| (blocks, promised)))
+    }
+
+    /// The huge pages of blocks side by side.
+    fn within(&self, blocks: &[u64]) -> Range<u64> {
+        let each = self.block.get() / self.pool.size().bytes().get();
+        let first = blocks.first().copied().unwrap_or(0);
+        first * each..(first + blocks.len() as u64) * each
+    }
+
+    fn all_stuck(&mut self) -> Error {
+        let tried = self.stuck.iter().map(|stuck| stuck.block).collect();
+        match self.stuck.pop() {
+            Some(Stuck { error, .. }) => Error::BlocksStuck { tried, why: error },
+            None => Error::BlocksTaken { attempts: ATTEMPTS },
+        }
+    }
+}
+
+/// Ends what killed processes left of memory blocks: puts back on line what is off line, and gives
+/// movable blocks without an owner back to the kernel. Returns what was done. Costs one look at a
+/// file where there is nothing to do, or the caller is not root.
+///
+/// # Errors
+/// If the lock cannot be had within `patience`, or the record cannot be read.
+pub fn mend_blocks(patience: Duration) -> Result<Vec<String>, Error> {
+    let place = Place::machine();
+    if !place.locks.iter().any(|lock| has_record(&lock.with_file_name(owner::NAME))) {
+        return Ok(Vec::new());
+    }
+    Ok(BlockWork::begin(&place, patience, BLOCK_PATIENCE)?.notes)
+}
+
+fn has_record(path: &Path) -> bool {
+    file::link_metadata(path).is_ok_and(|meta| meta.len() > 0)
+}

@@ -1,0 +1,112 @@
+//! The record of blocks on the machine, and the claims by which processes show that they live.
+//!
+//! It lies beside the lock of the hugetlb pools, and is read and written under that lock alone. It
+//! is empty where no block is on it.
+
+use super::record::{header, Line, Owner, Record};
+use crate::contig::pool::PoolLock;
+use crate::error::OsError;
+use crate::sync::{MappedWord, Ordering};
+use crate::sys::fork::ForkGuard;
+use crate::sys::lock_file::LockFile;
+
+pub(super) const NAME: &str = "blocks";
+
+/// The claim of this process: its generation in the upper half, the number in the lower one. A
+/// forked child finds its parent's and has none.
+static CLAIM: MappedWord = MappedWord::new(0);
+
+/// The record, as long as the lock is held.
+#[derive(Debug)]
+pub(super) struct Book {
+    file: &'static LockFile,
+    boot_id: String,
+    record: Record,
+    /// Whether the file has a header of this boot.
+    begun: bool,
+}
+
+impl Book {
+    /// Reads the record; the second part says what in it made no sense.
+    pub fn open(lock: &PoolLock) -> Result<(Self, Vec<String>), OsError> {
+        let file = LockFile::at(&lock.locked().path().with_file_name(NAME));
+        let boot_id = lock.boot_id().to_owned();
+        let text = file.text()?;
+        let (record, ignored) = Record::parse(&text, &boot_id);
+        let begun = !record.slots.is_empty();
+        let shown = file.path().display().to_string();
+        let ignored = ignored.into_iter().map(|what| format!("{shown}: {what}")).collect();
+        if !begun && !text.is_empty() {
+            file.cut_text(0)?;
+        }
+        let book = Self { file, boot_id, record, begun };
+        if let Some(own) = own_claim() {
+            // A program that closed all its files has lost it.
+            lock.locked().claim(own)?;
+        }
+        Ok((book, ignored))
+    }
+
+    pub fn lines(&self) -> Vec<Line> {
+        self.record.lines().collect()
+    }
+
+    pub fn of(&self, block: u64) -> Option<Line> {
+        self.record.of(block)
+    }
+
+    pub fn set(&mut self, line: Line) -> Result<(), OsError> {
+        if !self.begun {
+            self.file.set_text(0, &header(&self.boot_id))?;
+            self.begun = true;
+        }
+        let (at, text) = self.record.set(line);
+        self.file.set_text(at, &text)
+    }
+
+    pub fn strike(&mut self, block: u64) -> Result<(), OsError> {
+        if let Some((at, text)) = self.record.strike(block) {
+            self.file.set_text(at, &text)?;
+        }
+        if self.record.lines().next().is_none() {
+            self.file.cut_text(0)?;
+            (self.record, self.begun) = (Record::default(), false);
+        }
+        Ok(())
+    }
+
+    /// Whether the owner of a line lives.
+    pub fn lives(&self, lock: &PoolLock, owner: Owner) -> Result<bool, OsError> {
+        match owner {
+            Owner::Bank => Ok(true),
+            Owner::Nobody => Ok(false),
+            Owner::Process(number) if own_claim() == Some(number) => Ok(true),
+            Owner::Process(number) => lock.locked().is_claimed_by_another(number),
+        }
+    }
+
+    /// This process as an owner.
+    pub fn this_process(&self, lock: &PoolLock) -> Result<Owner, OsError> {
+        if let Some(own) = own_claim() {
+            return Ok(Owner::Process(own));
+        }
+        let mut number = 1;
+        while self.is_named(number) || !lock.locked().claim(number)? {
+            number += 1;
+        }
+        let word = ForkGuard::new().generation() << 32 | u64::from(number);
+        CLAIM.store(word, Ordering::Release);
+        Ok(Owner::Process(number))
+    }
+
+    fn is_named(&self, number: u32) -> bool {
+        self.record.lines().any(|line| line.owner == Owner::Process(number))
+    }
+}
+
+/// The claim that this process has made.
+fn own_claim() -> Option<u32> {
+    let word = CLAIM.load(Ordering::Acquire);
+    let is_own = word != 0 && word >> 32 == ForkGuard::new().generation() & u64::from(u32::MAX);
+    is_own.then_some(word as u32)
+}

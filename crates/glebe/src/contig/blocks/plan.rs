@@ -1,0 +1,193 @@
+//! Which blocks a call takes, and whether it may.
+//!
+//! Frames without a flag are the kernel's, or free in the list of one processor. Where these stand
+//! in the way, one good block goes off line and comes back as it was: that empties those lists, and
+//! the blocks are looked at anew. Lengths are bytes.
+
+use super::choose::{Disturbs, Found, Obstacles, Search};
+use super::work::BlockWork;
+use crate::contig::Error;
+use crate::sys::buddyinfo::free_in_zones;
+use crate::sys::memory_block::{MemoryBlock, State, Zone};
+use crate::sys::numa::Node;
+use crate::sys::{meminfo, page_size};
+use crate::units::{Bytes, Pages};
+
+/// Left free when blocks are evacuated: a share of what is available, and at least so much.
+const MARGIN_SHARE: u64 = 10;
+const MARGIN_MIN: Bytes = Bytes::gib(1);
+/// The share of memory that may be movable.
+const MOVABLE_SHARE: u64 = 4;
+/// What the kernel keeps free of movable memory: at most a share of it, and so much more.
+const KEPT_SHARE: u64 = 256;
+const KEPT_MIN: Bytes = Bytes::mib(8);
+
+/// What a call wants.
+pub(super) struct Wanted<'a> {
+    pub len: Bytes,
+    pub node: Option<Node>,
+    /// Blocks that it has already.
+    pub own: &'a [u64],
+    /// Blocks that it tried in vain.
+    pub stuck: &'a [u64],
+    /// Whether they are for the bank: of the kernel's then, and fewer than wanted will do.
+    pub for_bank: bool,
+}
+
+/// What it takes.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Side by side, in order of number.
+    pub blocks: Vec<u64>,
+    /// One more, where the kernel would keep the last pages of `blocks`.
+    pub slack: Option<u64>,
+}
+
+/// Chooses, and refuses what may not be.
+///
+/// # Errors
+/// [`Error::BlocksShort`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`].
+pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Error> {
+    let first = plan_once(work, wanted)?;
+    let short = match first {
+        Ok(plan) => return Ok(plan),
+        Err(short) => short,
+    };
+    if short.unmarked && short.good.is_some_and(|good| work.cycle(good).is_ok()) {
+        return plan_once(work, wanted)?.map_err(|short| short.error);
+    }
+    Err(short.error)
+}
+
+/// Refuses where `more` blocks cannot become movable, whichever they are.
+pub(super) fn check(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error> {
+    check_share(all, more, size)?;
+    check_room(Bytes::new(more.saturating_mul(size.get())), Bytes::ZERO)
+}
+
+/// Why there is no plan, and what may help.
+struct Short {
+    error: Error,
+    /// Whether frames without a flag stand in the way of some block.
+    unmarked: bool,
+    /// A block of the kernel's that can be emptied.
+    good: Option<u64>,
+}
+
+fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short>, Error> {
+    let (size, all) = (work.blocks.size(), work.blocks.list()?);
+    let count = wanted.len.get().div_ceil(size.get());
+    let mut candidates = work.candidates(&all, wanted.own, wanted.node)?;
+    candidates.retain(|candidate| {
+        let is_kernels = candidate.disturbs == Disturbs::Kernel;
+        (is_kernels || !wanted.for_bank) && !wanted.stuck.contains(&candidate.number)
+    });
+    let look = |number| work.look(number);
+    let mut search = Search::new(candidates, &look);
+    let mut found = search.stretch(count, &[])?;
+    if let (true, Found::TooShort { longest: longest @ 1.., .. }) = (wanted.for_bank, &found) {
+        found = search.stretch(*longest, &[])?;
+    }
+    let (blocks, mut occupied) = match found {
+        Found::Stretch { blocks, occupied } => (blocks, occupied),
+        Found::TooShort { longest, obstacles } => {
+            let longest = Bytes::new(longest.saturating_mul(size.get()));
+            let Obstacles { fixed, pool, unmarked } = obstacles;
+            let (wanted, all) = (wanted.len, all.len() as u64);
+            let error = Error::BlocksShort { wanted, longest, size, all, fixed, pool };
+            let good = search.emptiest(Disturbs::Kernel);
+            return Ok(Err(Short { error, unmarked, good }));
+        }
+    };
+    let whole = Bytes::new(blocks.len() as u64 * size.get());
+    let mut slack = None;
+    if !wanted.for_bank && needs_slack(whole, wanted.len)? {
+        if let Found::Stretch { blocks: more, occupied: of_it } = search.stretch(1, &blocks)? {
+            slack = more.first().copied();
+            occupied += of_it;
+        }
+    }
+    let becomes_movable = |number: &&u64| {
+        all.iter().any(|block| block.number == **number && block.zone != Some(Zone::Movable))
+    };
+    let more = blocks.iter().chain(&slack).filter(becomes_movable).count() as u64;
+    check_share(&all, more, size)?;
+    check_room(whole, Pages::new(occupied).bytes(page_size()))?;
+    Ok(Ok(Plan { blocks, slack }))
+}
+
+/// Whether movable memory would have too little free behind the `len` bytes that are taken.
+fn needs_slack(blocks: Bytes, len: Bytes) -> Result<bool, Error> {
+    let free = free_in_zones(Zone::Movable.as_str())?;
+    let kept = KEPT_MIN + Bytes::new((free.get() + blocks.get()) / KEPT_SHARE);
+    Ok(free + blocks < len + kept)
+}
+
+/// Refuses where too much memory would be movable.
+fn check_share(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error> {
+    let online = all.iter().filter(|block| block.state == State::Online).count() as u64;
+    let movable = all.iter().filter(|block| block.zone == Some(Zone::Movable)).count() as u64;
+    let limit = online / MOVABLE_SHARE;
+    if more == 0 || movable + more <= limit {
+        return Ok(());
+    }
+    let bytes = |blocks: u64| Bytes::new(blocks.saturating_mul(size.get()));
+    let (more, movable, limit) = (bytes(more), bytes(movable), bytes(limit));
+    Err(Error::TooMuchMovable { more, movable, limit })
+}
+
+/// Refuses where too little memory would be left.
+fn check_room(taken: Bytes, occupied: Bytes) -> Result<(), Error> {
+    room_in(meminfo::available()?, taken, occupied)
+}
+
+fn room_in(available: Bytes, taken: Bytes, occupied: Bytes) -> Result<(), Error> {
+    let margin = MARGIN_MIN.max(Bytes::new(available.get() / MARGIN_SHARE));
+    match taken.checked_add(margin).is_some_and(|needed| needed <= available) {
+        true => Ok(()),
+        false => Err(Error::NoRoomToEvacuate { taken, occupied, available, margin }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(online: u64, movable: u64) -> Vec<MemoryBlock> {
+        let zone = |number| if number < movable { Zone::Movable } else { Zone::Normal };
+        let block = |number| MemoryBlock {
+            number,
+            state: State::Online,
+            zone: Some(zone(number)),
+            node: Some(Node(0)),
+        };
+        (0..online).map(block).collect()
+    }
+
+    #[test]
+    fn a_quarter_of_memory_may_be_movable() {
+        let size = Bytes::gib(2); // as large as blocks are
+        assert!(check_share(&blocks(16, 2), 2, size).is_ok());
+        let refused = check_share(&blocks(16, 2), 3, size).unwrap_err().to_string();
+        let figures = ["6 GiB", "4 GiB", "8 GiB"];
+        assert!(figures.iter().all(|figure| refused.contains(figure)), "{refused}");
+        assert!(check_share(&blocks(16, 9), 0, size).is_ok(), "what is movable already is no more");
+        assert!(check_share(&blocks(3, 0), 1, size).is_err());
+        let off = |block| MemoryBlock { state: State::Offline, zone: None, ..block };
+        let half_off: Vec<MemoryBlock> =
+            blocks(16, 0).into_iter().map(|b| if b.number < 8 { off(b) } else { b }).collect();
+        assert!(check_share(&half_off, 3, size).is_err());
+    }
+
+    #[test]
+    fn a_tenth_and_at_least_a_gib_is_left() {
+        let gib = Bytes::gib;
+        assert!(room_in(gib(3), gib(2), Bytes::ZERO).is_ok());
+        assert!(room_in(gib(3), gib(2) + Bytes::new(1), Bytes::ZERO).is_err());
+        assert!(room_in(gib(100), gib(90), gib(1)).is_ok());
+        let refused = room_in(gib(100), gib(91), gib(5)).unwrap_err().to_string();
+        let figures = ["91 GiB", "5 GiB", "100 GiB", "10 GiB"];
+        assert!(figures.iter().all(|figure| refused.contains(figure)), "{refused}");
+        assert!(room_in(Bytes::ZERO, Bytes::new(u64::MAX), Bytes::ZERO).is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! What is written down of memory blocks before they are touched. Pure: text in, text out.
+//!
+//! Lines of equal length, so that one is replaced in one write within a page, which a kill does not
+//! cut; numbers in decimal, filled up with spaces:
+//!
+//! ```text
+//! glebe-blocks 1 BOOT_ID
+//! BLOCK ZONE OWNER
+//! ```
+//!
+//! `BLOCK` is the block's number, `ZONE` where it was before, `OWNER` one of `bank`, `nobody` and
+//! the claim of a process as `process N`. Free lines are spaces. Text of another boot says nothing
+//! of this one; lines that make no sense are passed over.
+
+use crate::sys::memory_block::Zone;
+
+const HEADER: &str = "glebe-blocks 1";
+/// Bytes of a line, its end included.
+pub(super) const LINE: usize = 64;
+
+/// For whom a block is movable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The bank, for good.
+    Bank,
+    /// The process that has this claim.
+    Process(u32),
+    /// Nobody any more: it could not be given back yet.
+    Nobody,
+}
+
+/// A block that is touched, or movable because of us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub block: u64,
+    pub zone: Zone,
+    pub owner: Owner,
+}
+
+impl Line {
+    fn parse(text: &str) -> Option<Self> {
+        let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+        let owner = match fields.get(2..)? {
+            ["bank"] => Owner::Bank,
+            ["nobody"] => Owner::Nobody,
+            ["process", number] => Owner::Process(number.parse().ok()?),
+            _ => return None,
+        };
+        let (block, zone) = (fields[0].parse().ok()?, Zone::named(fields[1])?);
+        Some(Self { block, zone, owner })
+    }
+}
+
+/// The lines of a record, `None` where one is free.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    pub slots: Vec<Option<Line>>,
+}
+
+impl Record {
+    /// Reads a record; the second part says what was passed over.
+    pub fn parse(text: &[u8], boot_id: &str) -> (Self, Vec<String>) {
+        let mut lines = text.chunks(LINE).map(String::from_utf8_lossy);
+        let header = lines.next().unwrap_or_default();
+        if header.trim_end() != format!("{HEADER} {boot_id}") {
+            let foreign = !header.is_empty() && !header.starts_with(HEADER);
+            let ignored = format!("header {:.60?} is not {HEADER:?}: ignored", header.trim_end());
+            return (Self::default(), foreign.then_some(ignored).into_iter().collect());
+        }
+        let (mut slots, mut ignored) = (Vec::new(), Vec::new());
+        for line in lines {
+            let line = line.trim();
+            let read = Line::parse(line);
+            if read.is_none() && !line.is_empty() {
+                ignored.push(format!("line {line:.60?} names no block: ignored"));
+            }
+            slots.push(read);
+        }
+        (Self { slots }, ignored)
+    }
+
+    /// The lines that are not free.
+    pub fn lines(&self) -> impl Iterator<Item = Line> + '_ {
+        self.slots.iter().filter_map(|slot| *slot)
+    }
+
+    pub fn of(&self, block: u64) -> Option<Line> {
+        self.lines().find(|line| line.block == block)
+    }
+
+    /// Sets the line of a block. Returns where in the text, and what is to be written there.
+    pub fn set(&mut self, line: Line) -> (u64, Vec<u8>) {
+        let own = self.slots.iter().position(|slot| slot.is_some_and(|s| s.block == line.block));
+        let free = || self.slots.iter().position(Option::is_none);
+        let slot = own.or_else(free).unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[slot] = Some(line);
+        self.text(slot)
+    }
+
+    /// Frees the line of a block, if it has one.
+    pub fn strike(&mut self, block: u64) -> Option<(u64, Vec<u8>)> {
+        let of = |slot: &Option<Line>| slot.is_some_and(|line| line.block == block);
+        let slot = self.slots.iter().position(of)?;
+        self.slots[slot] = None;
+        Some(self.text(slot))
+    }
+
+    fn text(&self, slot: usize) -> (u64, Vec<u8>) {
+        let text = self.slots[slot].map_or_else(String::new, |line| {
+            let owner = match line.owner {
+                Owner::Bank => "bank".to_owned(),
+                Owner::Nobody => "nobody".to_owned(),
+                Owner::Process(number) => format!("process {number}"),
+            };
+            format!("{} {} {owner}", line.block, line.zone.as_str())
+        });
+        (((slot + 1) * LINE) as u64, filled(&text))
+    }
+}
+
+/// The first line.
+pub(super) fn header(boot_id: &str) -> Vec<u8> {
+    filled(&format!("{HEADER} {boot_id}"))
+}
+
+fn filled(text: &str) -> Vec<u8> {
+    let mut line = text.as_bytes().to_vec();
+    line.resize(LINE - 1, b' ');
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BOOT: &str = "0f1c2d3e-0000-4000-8000-0123456789ab";
+
+    fn line(block: u64, owner: Owner) -> Line {
+        Line { block, zone: Zone::Normal, owner }
+    }
+
+    fn apply(text: &mut Vec<u8>, (at, bytes): (u64, Vec<u8>)) {
+        let at = at as usize;
+        text.resize(text.len().max(at + bytes.len()), b' ');
+        text[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_and_free_lines_are_used_again() {
+        let (mut text, mut record) = (header(BOOT), Record::default());
+        assert_eq!(text.len(), LINE);
+        let owners = [Owner::Bank, Owner::Process(u32::MAX), Owner::Nobody];
+        for (n, owner) in owners.into_iter().enumerate() {
+            let change = record.set(line(n as u64, owner));
+            apply(&mut text, change);
+        }
+        let change = record.strike(1).unwrap();
+        apply(&mut text, change);
+        let change = record.set(line(u64::MAX, Owner::Process(0)));
+        apply(&mut text, change);
+        let change = record.set(Line { zone: Zone::Dma32, ..line(0, Owner::Nobody) });
+        apply(&mut text, change);
+        assert_eq!(text.len(), 4 * LINE);
+        assert_eq!(Record::parse(&text, BOOT), (record.clone(), vec![]));
+        assert_eq!(record.lines().map(|l| l.block).collect::<Vec<_>>(), [0, u64::MAX, 2]);
+        assert_eq!(record.of(0).unwrap().zone, Zone::Dma32);
+        assert_eq!((record.of(1), record.strike(1)), (None, None));
+    }
+
+    #[test]
+    fn another_boot_and_garbled_lines_say_nothing() {
+        let (mut text, mut record) = (header(BOOT), Record::default());
+        let change = record.set(line(7, Owner::Bank));
+        apply(&mut text, change);
+        assert_eq!(Record::parse(&text, "another"), (Record::default(), vec![]));
+        assert_eq!(Record::parse(b"", BOOT), (Record::default(), vec![]));
+        for bad in ["8 Normal", "8 Norm bank", "x Normal bank", "8 Normal process -1", "\x1b[2J"] {
+            apply(&mut text, (2 * LINE as u64, filled(bad)));
+            let (read, ignored) = Record::parse(&text, BOOT);
+            assert_eq!((read.lines().count(), ignored.len()), (1, 1), "{bad}");
+            assert!(!ignored[0].contains('\x1b'));
+        }
+        assert_eq!(Record::parse(b"something else", BOOT).1.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Record::parse(&bytes, BOOT);
+            let mut text = header(BOOT);
+            text.extend(bytes);
+            let _ = Record::parse(&text, BOOT);
+        }
+    }
+}

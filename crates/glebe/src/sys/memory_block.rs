@@ -1,0 +1,295 @@
+//! Memory blocks: the pieces in which memory goes off line and on line, by
+//! `/sys/devices/system/memory`.
+//!
+//! A block is `block_size_bytes` long and begins at its number times that. Off line, its pages are
+//! moved elsewhere first, and it belongs to nobody; on line, it belongs to a *zone*: memory of
+//! [`Zone::Movable`] is given to nothing that cannot be moved. The state is written by root.
+//! Source: admin-guide/mm/memory-hotplug.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::bounded_write::write_within;
+use super::numa::Node;
+use super::{file, numa, page_size};
+use crate::error::OsError;
+use crate::units::{Bytes, Pages, Pfn};
+
+/// Where the blocks are.
+const ROOT: &str = "/sys/devices/system/memory";
+
+/// Whether the system uses a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It does.
+    Online,
+    /// It does not.
+    Offline,
+    /// Somebody is taking it off line.
+    GoingOffline,
+}
+
+/// What a block on line is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Zone {
+    /// Memory that devices with short addresses need.
+    Dma,
+    /// The same, of 32 bits.
+    Dma32,
+    /// Anything.
+    Normal,
+    /// Only what can be moved.
+    Movable,
+}
+
+impl Zone {
+    /// The kernel's name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dma => "DMA",
+            Self::Dma32 => "DMA32",
+            Self::Normal => "Normal",
+            Self::Movable => "Movable",
+        }
+    }
+
+    /// The zone of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Dma, Self::Dma32, Self::Normal, Self::Movable]
+            .into_iter()
+            .find(|zone| zone.as_str() == name)
+    }
+}
+
+/// A block as it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryBlock {
+    /// Its number.
+    pub number: u64,
+    /// Whether the system uses it.
+    pub state: State,
+    /// Its zone; `None` off line, and for a block that lies in several or has a hole.
+    pub zone: Option<Zone>,
+    /// Its node, where that can be told.
+    pub node: Option<Node>,
+}
+
+/// The memory blocks of a machine.
+#[derive(Clone, Debug)]
+pub struct MemoryBlocks {
+    root: PathBuf,
+    size: Bytes,
+}
+
+impl MemoryBlocks {
+    /// This machine's.
+    ///
+    /// # Errors
+    /// [`NotFound`](io::ErrorKind::NotFound) where the kernel cannot take memory off line.
+    pub fn machine() -> Result<Self, OsError> {
+        Self::below(Path::new(ROOT))
+    }
+
+    /// Those below `root`, which is sysfs but for fixtures.
+    ///
+    /// # Errors
+    /// As [`MemoryBlocks::machine`].
+    pub fn below(root: &Path) -> Result<Self, OsError> {
+        let path = root.join("block_size_bytes");
+        let refused = |source| OsError::new("read", path.display().to_string(), source);
+        let text = file::read_text(&path).map_err(refused)?;
+        let strange = || refused(io::Error::new(io::ErrorKind::InvalidData, format!("{text:?}")));
+        let size = u64::from_str_radix(text.trim(), 16)
+            .ok()
+            .filter(|size| size.is_power_of_two() && *size >= page_size().bytes().get());
+        Ok(Self { root: root.to_owned(), size: Bytes::new(size.ok_or_else(strange)?) })
+    }
+
+    /// The length of a block.
+    #[must_use]
+    pub fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// Base pages of a block.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        self.size.pages_down(page_size())
+    }
+
+    /// The first frame of a block.
+    #[must_use]
+    pub fn first_frame(&self, number: u64) -> Pfn {
+        Pfn::new(number.saturating_mul(self.pages().get()))
+    }
+
+    /// Whether the caller may take blocks off line.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        let Ok(numbers) = self.numbers() else { return false };
+        let writable = |path: &Path| file::open(path, OpenOptions::new().write(true)).is_ok();
+        numbers.first().is_some_and(|number| writable(&self.state_path(*number)))
+    }
+
+    /// All blocks, in order of their numbers. A block that goes meanwhile is left out.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    pub fn list(&self) -> Result<Vec<MemoryBlock>, OsError> {
+        let nodes = numa::online();
+        let numbers = self.numbers()?.into_iter();
+        Ok(numbers.filter_map(|number| self.read_block(number, &nodes).ok()).collect())
+    }
+
+    /// One block as it is now.
+    ///
+    /// # Errors
+    /// If there is none of that number, or it cannot be read.
+    pub fn read(&self, number: u64) -> Result<MemoryBlock, OsError> {
+        self.read_block(number, &numa::online())
+    }
+
+    /// Takes a block off line: moves what is in it elsewhere. Where a page can never be moved the
+    /// kernel tries until `deadline`, and writes what it knows of the page into its log.
+    ///
+    /// # Errors
+    /// [`TimedOut`](io::ErrorKind::TimedOut), EBUSY; if the caller may not.
+    pub fn take_off_line(&self, number: u64, deadline: Duration) -> Result<(), OsError> {
+        let path = self.state_path(number);
+        let refused = |source| OsError::new("write", path.display().to_string(), source);
+        write_within(&path, b"offline", deadline).map_err(refused)
+    }
+
+    /// Puts a block back on line: into [`Zone::Movable`] where `movable`, else where it was.
+    ///
+    /// # Errors
+    /// If the kernel refuses, as for a block that is on line.
+    pub fn put_on_line(&self, number: u64, movable: bool) -> Result<(), OsError> {
+        let path = self.state_path(number);
+        let refused = |call, source| OsError::new(call, path.display().to_string(), source);
+        let mut file = file::open(&path, OpenOptions::new().write(true).truncate(true))
+            .map_err(|source| refused("open", source))?;
+        let word: &[u8] = if movable { b"online_movable" } else { b"online_kernel" };
+        file::write(&mut file, word).map_err(|source| refused("write", source))
+    }
+
+    fn state_path(&self, number: u64) -> PathBuf {
+        self.dir(number).join("state")
+    }
+
+    fn dir(&self, number: u64) -> PathBuf {
+        self.root.join(format!("memory{number}"))
+    }
+
+    fn numbers(&self) -> Result<Vec<u64>, OsError> {
+        let refused = |source| OsError::new("readdir", self.root.display().to_string(), source);
+        let names = file::names(&self.root).map_err(refused)?;
+        let number = |name: &String| name.strip_prefix("memory")?.parse().ok();
+        let mut numbers: Vec<u64> = names.iter().filter_map(number).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn read_block(&self, number: u64, nodes: &[Node]) -> Result<MemoryBlock, OsError> {
+        let path = self.state_path(number);
+        let refused = |source| OsError::new("read", path.display().to_string(), source);
+        let text = file::read_text(&path).map_err(refused)?;
+        let state = match text.trim() {
+            "online" => State::Online,
+            "offline" => State::Offline,
+            _ => State::GoingOffline,
+        };
+        // Off line, the file lists the zones that it may be put into.
+        let zones = file::read_text(&self.dir(number).join("valid_zones")).unwrap_or_default();
+        let zone = Zone::named(zones.trim()).filter(|_| state == State::Online);
+        Ok(MemoryBlock { number, state, zone, node: self.node(number, nodes) })
+    }
+
+    fn node(&self, number: u64, nodes: &[Node]) -> Option<Node> {
+        if let [only] = nodes {
+            return Some(*only);
+        }
+        let is_of = |node: &&Node| {
+            file::exists(&self.dir(number).join(format!("node{}", node.0))).unwrap_or(false)
+        };
+        nodes.iter().find(is_of).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    struct Fixture(PathBuf);
+
+    impl Fixture {
+        fn new(name: &str, block_size: &str) -> Self {
+            let name = format!("glebe-blocks-{name}-{}", std::process::id());
+            let root = std::env::temp_dir().join(name);
+            fs::create_dir_all(&root).unwrap();
+            fs::write(root.join("block_size_bytes"), block_size).unwrap();
+            Self(root)
+        }
+
+        fn block(&self, number: u64, state: &str, zones: &str) {
+            let dir = self.0.join(format!("memory{number}"));
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("state"), state).unwrap();
+            fs::write(dir.join("valid_zones"), zones).unwrap();
+        }
+    }
+
+    impl Drop for Fixture {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn blocks_are_read_in_order_with_state_and_zone() {
+        let fixture = Fixture::new("read", "80000000\n");
+        fixture.block(10, "online\n", "Normal\n");
+        fixture.block(9, "online\n", "none\n");
+        fixture.block(2, "offline\n", "Normal Movable\n");
+        fixture.block(3, "going-offline\n", "Movable\n");
+        fs::create_dir_all(fixture.0.join("memory4")).unwrap(); // one that just goes
+        let blocks = MemoryBlocks::below(&fixture.0).unwrap();
+        assert_eq!(blocks.size(), Bytes::gib(2));
+        assert_eq!(blocks.first_frame(3).get(), 3 * blocks.pages().get());
+        let all = blocks.list().unwrap();
+        let seen: Vec<_> = all.iter().map(|b| (b.number, b.state, b.zone)).collect();
+        assert_eq!(
+            seen,
+            [
+                (2, State::Offline, None),
+                (3, State::GoingOffline, None),
+                (9, State::Online, None),
+                (10, State::Online, Some(Zone::Normal)),
+            ]
+        );
+        assert!(blocks.read(4).is_err() && blocks.is_writable());
+        blocks.take_off_line(10, Duration::from_secs(5)).unwrap();
+        assert_eq!(blocks.read(10).unwrap().state, State::Offline);
+        blocks.put_on_line(10, true).unwrap();
+        let wrote = fs::read_to_string(fixture.0.join("memory10/state")).unwrap();
+        assert_eq!(wrote, "online_movable");
+    }
+
+    #[test]
+    fn no_hot_unplug_and_strange_sizes_are_errors() {
+        let fixture = Fixture::new("none", "8000000");
+        let missing = MemoryBlocks::below(&fixture.0.join("no"));
+        assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!MemoryBlocks::below(&fixture.0).unwrap().is_writable(), "no block at all");
+        for strange in ["", "0", "7ffffff", "1", "-1", "ffffffffffffffffff"] {
+            fs::write(fixture.0.join("block_size_bytes"), strange).unwrap();
+            let error = MemoryBlocks::below(&fixture.0).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{strange:?}");
+        }
+    }
+}

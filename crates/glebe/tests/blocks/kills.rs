@@ -1,0 +1,101 @@
+//! kill -9 at random moments: whoever comes next finds nothing off line, and nobody's block movable.
+//!
+//! `GLEBE_TEST_KILLS` sets how many, 20 unless given.
+
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use glebe::contig::{bank_drop, bank_status, mend_blocks, Contig, Source};
+use glebe::units::Bytes;
+
+use super::child::{child_of, is_child};
+use super::machine::{assert_as_before, blocks, persistent, record, turn};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Kills its child also where a test fails.
+struct Victim(Child);
+
+impl Victim {
+    fn start(test: &str) -> Self {
+        let mut child = child_of(test);
+        Self(child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_nothing_after_the_next_command() {
+    const TEST: &str = "kills::a_kill_at_any_moment_leaves_nothing_after_the_next_command";
+    if is_child() {
+        loop {
+            // A machine that has no blocks now may have some in the next moment.
+            let _ = Contig::options().source(Source::Blocks).map(Bytes::mib(64));
+        }
+    }
+    let Some(_turn) = turn() else { return };
+    if !bank_status().unwrap().blocks.is_empty() {
+        println!("skipped: the machine has a bank, which is not the test's");
+        return;
+    }
+    let kills = std::env::var("GLEBE_TEST_KILLS").map_or(20, |kills| kills.parse().unwrap());
+    let (before, pool) = (blocks(), persistent());
+    let (mut mended, mut random) = (0, 0x2545_f491_4f6c_dd1d_u64 ^ u64::from(std::process::id()));
+    println!("seed {random}");
+    for kill in 0..kills {
+        let victim = Victim::start(TEST);
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        thread::sleep(Duration::from_micros(random % 150_000));
+        drop(victim);
+        let notes = mend_blocks(PATIENCE).unwrap();
+        mended += u64::from(!notes.is_empty());
+        assert_eq!(record(), "", "kill {kill}: {notes:?}");
+        assert_as_before(&before);
+        // Surplus pages end with their process, a moment after it.
+        let begin = Instant::now();
+        while persistent() != pool {
+            assert!(begin.elapsed() < PATIENCE, "{} of {pool} pages", persistent());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    println!("{kills} kills, {mended} of them left something to mend");
+}
+
+#[test]
+fn a_kill_of_one_that_adds_to_the_bank_leaves_a_bank_or_nothing() {
+    const TEST: &str = "kills::a_kill_of_one_that_adds_to_the_bank_leaves_a_bank_or_nothing";
+    if is_child() {
+        loop {
+            let _ = glebe::contig::bank_add(Bytes::mib(256), false);
+            let _ = bank_drop(None);
+        }
+    }
+    let Some(_turn) = turn() else { return };
+    if !bank_status().unwrap().blocks.is_empty() {
+        println!("skipped: the machine has a bank, which is not the test's");
+        return;
+    }
+    let before = blocks();
+    for kill in 0..5 {
+        let victim = Victim::start(TEST);
+        thread::sleep(Duration::from_millis(20 + 37 * kill));
+        drop(victim);
+        mend_blocks(PATIENCE).unwrap();
+        let bank: Vec<u64> = bank_status().unwrap().blocks.iter().map(|b| b.number).collect();
+        for (number, (state, zone)) in blocks() {
+            assert_eq!(state, "online", "memory block {number}");
+            assert_eq!(zone == "Movable", bank.contains(&number), "memory block {number}");
+        }
+        bank_drop(None).unwrap();
+        assert_as_before(&before);
+    }
+}

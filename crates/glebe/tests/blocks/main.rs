@@ -1,0 +1,182 @@
+//! Memory blocks on the machine itself: evacuated, drawn from, given back, mended; as root. What
+//! the tests change they put back; they run one by one, since blocks are the whole machine's.
+//!
+//! # Safety
+//! fork, in a process that runs one test; the parent waits.
+#![allow(unsafe_code)]
+
+mod bank;
+mod busy;
+#[allow(dead_code)]
+#[path = "../contig/child.rs"]
+mod child;
+mod kills;
+mod machine;
+
+use std::time::Instant;
+
+use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
+use glebe::sys::page_size;
+use glebe::sys::process::effective_user;
+use glebe::units::Bytes;
+
+use child::{child_of, is_child, passes};
+use machine::{assert_as_before, block_of, block_size, blocks, frames, movable, persistent, turn};
+
+/// Why a machine cannot serve a test at this moment, if it cannot; other errors fail the test.
+pub fn cannot(error: &Error) -> bool {
+    let short = matches!(
+        error,
+        Error::BlocksShort { .. }
+            | Error::NoRoomToEvacuate { .. }
+            | Error::TooMuchMovable { .. }
+            | Error::BlocksStuck { .. }
+            | Error::CgroupLimit { .. }
+    );
+    if short {
+        println!("skipped: {error}");
+    }
+    short
+}
+
+/// `len` of evacuated blocks; `None` where the machine has none now.
+pub fn drawn(len: Bytes) -> Option<Contig> {
+    match Contig::options().source(Source::Blocks).map(len) {
+        Ok(memory) => Some(memory),
+        Err(error) if cannot(&error) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Asserts that all frames are side by side, by a way of this test's own.
+pub fn assert_one_run(memory: &Contig) {
+    let frames = frames(std::process::id(), memory.mapping().addr(), memory.len().get());
+    assert!(frames.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{:?}", memory.runs());
+    assert_eq!((memory.runs().len(), memory.proof()), (1, Proof::Frames));
+    assert_eq!(memory.runs()[0].pfn.unwrap().get(), frames[0]);
+}
+
+#[test]
+fn memory_of_blocks_is_one_run_and_goes_back_where_it_was() {
+    let Some(_turn) = turn() else { return };
+    let (before, pool) = (blocks(), persistent());
+    for len in [Bytes::new(1), Bytes::mib(100), Bytes::new(block_size())] {
+        let begin = Instant::now();
+        let Some(memory) = drawn(len) else { return };
+        println!("{len}: {:?}, {:?}", begin.elapsed(), memory.why_not_better());
+        assert_one_run(&memory);
+        memory.mapping().write(Bytes::ZERO, &[1]);
+        assert_eq!((memory.source(), memory.held_by()), (Source::Blocks, HeldBy::MovablePool));
+        assert!(memory.why_not_pinned().unwrap().contains("movable"));
+        assert_eq!(memory.certificate().held_by, HeldBy::MovablePool);
+        let first = memory.runs()[0].pfn.unwrap().get();
+        assert!(movable().contains(&block_of(first)));
+        assert_eq!(memory.verify().unwrap(), []);
+        let begin = Instant::now();
+        drop(memory);
+        println!("given back in {:?}", begin.elapsed());
+        assert_as_before(&before);
+        assert_eq!(persistent(), pool);
+    }
+}
+
+#[test]
+fn several_blocks_are_side_by_side() {
+    let Some(_turn) = turn() else { return };
+    let before = blocks();
+    let Some(memory) = drawn(Bytes::new(2 * block_size())) else { return };
+    assert_one_run(&memory);
+    drop(memory);
+    assert_as_before(&before);
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_before_anything_is_done() {
+    let Some(_turn) = turn() else { return };
+    let before = blocks();
+    let pinned = Contig::options().source(Source::Blocks).pin(true).map(Bytes::mib(2));
+    assert!(matches!(pinned, Err(Error::NeverPinned(_))), "{pinned:?}");
+    let file = Contig::options().source(Source::Blocks).mappable().map(Bytes::mib(2));
+    assert!(matches!(file, Err(Error::NoBlocks { .. })), "{file:?}");
+    for len in [Bytes::gib(1 << 10), Bytes::new(u64::MAX)] {
+        let error = Contig::options().source(Source::Blocks).map(len).unwrap_err();
+        let shown = error.to_string();
+        assert!(cannot(&error) || matches!(error, Error::TooLarge { .. }), "{shown}");
+    }
+    assert_as_before(&before);
+}
+
+#[test]
+fn a_forked_child_gives_nothing_back() {
+    if is_child() {
+        let Some(memory) = drawn(Bytes::mib(2)) else { return };
+        let while_held = movable();
+        // SAFETY: no other thread of this process holds a lock that the child would need: the
+        // test runs alone in it.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            drop(memory);
+            // SAFETY: ends the child without running what belongs to the parent.
+            unsafe { libc::_exit(0) };
+        }
+        // SAFETY: writes nothing.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        assert_eq!(movable(), while_held);
+        assert_eq!(memory.verify().unwrap(), []);
+        return;
+    }
+    let Some(_turn) = turn() else { return };
+    let before = blocks();
+    assert!(passes(&mut child_of("a_forked_child_gives_nothing_back")));
+    assert_as_before(&before);
+}
+
+#[test]
+fn nobody_is_told_that_root_is_needed() {
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65534;
+    if is_child() {
+        let refused = Contig::options().source(Source::Blocks).map(Bytes::mib(2)).unwrap_err();
+        assert!(matches!(refused, Error::NoBlocks { .. }), "{refused}");
+        assert_eq!(glebe::contig::mend_blocks(std::time::Duration::ZERO).unwrap(), [""; 0]);
+        return;
+    }
+    if effective_user() != 0 {
+        println!("skipped: only root can become nobody");
+        return;
+    }
+    let mut child = child_of("nobody_is_told_that_root_is_needed");
+    match child.uid(NOBODY).gid(NOBODY).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => println!("skipped: nobody cannot run this program: {error}"),
+    }
+}
+
+#[test]
+fn several_processes_draw_at_once() {
+    if is_child() {
+        for _ in 0..4 {
+            match Contig::options().source(Source::Blocks).map(Bytes::mib(64)) {
+                Ok(memory) => {
+                    assert_one_run(&memory);
+                    memory.mapping().write(Bytes::mib(63), &[7]);
+                    assert_eq!(memory.verify().unwrap(), []);
+                }
+                Err(error @ Error::BlocksTaken { .. }) => println!("{error}"),
+                Err(error) => assert!(cannot(&error), "{error}"),
+            }
+        }
+        return;
+    }
+    let Some(_turn) = turn() else { return };
+    let (before, pool) = (blocks(), persistent());
+    let children: Vec<_> =
+        (0..3).map(|_| child_of("several_processes_draw_at_once").spawn().unwrap()).collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let page = page_size();
+    println!("{page:?}");
+    assert_as_before(&before);
+    assert_eq!(persistent(), pool);
+}
