@@ -83,7 +83,7 @@ fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send +
 fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
     let pages = granules * GRANULE_PAGES;
     let (frames, shift) = (Frames::new(pages), GRANULE_PAGES.ilog2());
-    Arc::new(Lent::new(&mut Tables, frames, pages, shift, critical).expect("model memory"))
+    Arc::new(Lent::new(&mut Tables, frames, (pages, pages), shift, critical).expect("model memory"))
 }
 
 /// The words that are stored under `key`.

@@ -52,6 +52,7 @@ mod ordinary;
 mod pool;
 mod populate;
 mod release;
+mod resident;
 mod runs;
 mod standing;
 mod window;
@@ -76,6 +77,7 @@ pub use machine::{boot_parameter, explain, Outlook, Verdict};
 pub use options::{Options, Plan, Progress, SourceChoice};
 pub use pool::PoolLock;
 pub use release::{release_from_pool, Release};
+pub(crate) use resident::{locate, Wishes};
 pub use standing::{Compaction, Piece, StandingPool, Window};
 
 /// Where memory comes from, best first.

@@ -23,6 +23,7 @@ mod frames;
 mod granule;
 mod index;
 mod lent;
+mod memory;
 mod object_pool;
 mod owner;
 mod packed;
@@ -32,6 +33,7 @@ mod page_word;
 mod placement;
 mod positions;
 mod request;
+mod resize;
 mod scattered;
 mod serve;
 pub mod served;
@@ -48,7 +50,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use crate::contig::Contig;
+use crate::contig::{Certificate, Contig, Drift, Location};
+use crate::error::OsError;
 use crate::stats::Histogram;
 use crate::sync::{MappedWord, Mutex, Ordering};
 use crate::sys::page_size;
@@ -58,6 +61,7 @@ use crate::vmap::Space;
 
 use self::stats::Counts;
 use lent::Lent;
+use memory::Memory;
 use positions::Positions;
 use serve::Serving;
 use shared::Shared;
@@ -74,6 +78,7 @@ pub use object_pool::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall};
 pub use page_cache::{CacheMode, PageCache, Pool, Put, Rejected};
 pub use placement::Placement;
 pub use request::Request;
+pub use resize::Resized;
 pub use virtual_block::{NotViewed, VirtualBlock};
 
 /// Bytes in a granule, on every page size.
@@ -134,6 +139,8 @@ pub(crate) struct Inner {
     /// Granules to keep zeroed.
     zero_target: u64,
     serving: OnceLock<Serving>,
+    /// Where there is room for more. Dropped after all that lies in it.
+    memory: Option<Memory>,
 }
 
 impl Inner {
@@ -155,6 +162,13 @@ impl Inner {
 
     pub(crate) fn alloc_ns(&self) -> &Histogram {
         &self.busy.alloc_ns
+    }
+
+    /// See [`Reserve::locate`].
+    fn locate(&self, offset: Bytes) -> Option<Location> {
+        let contig = self.lent.frames().contig();
+        let fixed = || contig.query(contig.mapping().addr().checked_add(offset.as_usize())?);
+        self.memory.as_ref().map_or_else(fixed, |memory| memory.locate(offset))
     }
 
     /// From now on pages of some pools are moved before first class takes them.
@@ -180,6 +194,7 @@ impl Inner {
         let of = |granule| {
             let word = lent.granule(granule);
             let (held, live) = (word.held(), word.live());
+            let pages = if word.is_absent() { 0 } else { pages };
             GranuleUse {
                 free: Pages::new(pages.saturating_sub(held + live)),
                 first_class: Pages::new(held),
@@ -198,7 +213,11 @@ impl Inner {
         }
         stats.packed = self.tenant.packed_pages();
         stats.packed_lost = self.tenant.packed_lost();
-        stats.total = Pages::new(self.lent.pages() as u64);
+        stats.total = match &self.memory {
+            None => Pages::new(self.lent.pages() as u64),
+            // A granule that comes or goes meanwhile is in both or in neither.
+            Some(_) => stats.free + stats.held + stats.live,
+        };
         stats.recalled += self.stock().recalled();
         stats.alloc_ns = self.alloc_ns().snapshot();
         stats.allocs = stats.alloc_ns.count();
@@ -206,7 +225,7 @@ impl Inner {
     }
 }
 
-/// What the pages of one granule are used for.
+/// What the pages of one granule are used for; all zero where it has no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GranuleUse {
     /// By nobody.
@@ -306,11 +325,92 @@ impl Reserve {
         Ok(self.inner.get()?.largest_run())
     }
 
-    /// Pages in the reserve.
+    /// Adds `len` of memory, rounded up to granules, had as the reserve was made: from its source
+    /// and by its other [options](crate::contig::Options), a run of the whole length sought. Blocks,
+    /// promises and tenants stay where they are. Takes about as long as zeroing it; other calls on
+    /// the reserve go on meanwhile, but those that resize it wait.
+    ///
+    /// The new memory lies wherever the room is, in one piece of addresses where one is long enough.
+    /// In a block it may follow other memory only where the frames are adjacent.
+    ///
+    /// # Errors
+    /// [`Error::FixedLen`] of a reserve built without [`Builder::room`]; [`Error::NoRoom`];
+    /// [`Error::BadLen`] for nothing, or for what is no whole number of the source's pages;
+    /// [`Error::Contig`] and [`Error::Os`] where the memory cannot be had; [`Error::Forked`].
+    /// Nothing has come then.
+    pub fn grow(&self, len: Bytes) -> Result<Resized, Error> {
+        self.inner.get()?.grow(len)
+    }
+
+    /// Gives `len` of memory back to the system, rounded up to granules and whole pages of the
+    /// source: in the fewest pieces, of these the highest. Tenants lose what they have there, as to
+    /// a block; no block and no promise is touched. Takes as long as recalling and unmapping it.
+    ///
+    /// ```
+    /// # use glebe::{contig::{Contig, Source}, reserve::{Error, Reserve}, units::Bytes};
+    /// # fn main() -> Result<(), Error> {
+    /// # let options = Contig::options().source(Source::Plain);
+    /// let builder = Reserve::builder().room(Bytes::mib(8));
+    /// let reserve = builder.map_with(options, Bytes::mib(2))?;
+    /// let came = reserve.grow(Bytes::mib(4))?;
+    /// println!("{} more, longest run {}", came.len, came.longest_run);
+    /// reserve.shrink(came.len)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::FixedLen`] of a reserve built without [`Builder::room`]; [`Error::NotGiven`] with
+    /// how much can be given now; [`Error::BadLen`] for nothing; [`Error::Forked`]; [`Error::Os`]
+    /// as in [`Reserve::alloc`], and for more mappings than the process may have, or a pin that
+    /// the kernel does not end in parts (before Linux 5.13). Pieces that were given before an
+    /// [`Error::Os`] are gone; [`Reserve::len`] says what is left.
+    pub fn shrink(&self, len: Bytes) -> Result<Resized, Error> {
+        self.inner.get()?.shrink(len)
+    }
+
+    /// Pages in the reserve now; in a forked child, those with which it was made.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> Pages {
-        self.contig.len().pages_down(page_size())
+        let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
+        let made = || self.contig.len().pages_down(page_size());
+        memory.map_or_else(made, Memory::present)
+    }
+
+    /// The most that the reserve may be: its length, unless it was built with [`Builder::room`].
+    #[must_use]
+    pub fn room(&self) -> Bytes {
+        let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
+        memory.map_or(self.contig.len(), Memory::room)
+    }
+
+    /// All that is known of the memory as it is now: its runs, by position.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn certificate(&self) -> Result<Certificate, Error> {
+        let memory = self.inner.get()?.memory.as_ref();
+        Ok(memory.map_or_else(|| self.contig.certificate(), Memory::certificate))
+    }
+
+    /// What is known of the byte at `offset` from the start of the reserve; `None` where no memory
+    /// is.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn locate(&self, offset: Bytes) -> Result<Option<Location>, Error> {
+        Ok(self.inner.get()?.locate(offset))
+    }
+
+    /// Reads the frames of the memory as it is now again; see [`Contig::verify`].
+    ///
+    /// # Errors
+    /// [`Error::Forked`], and [`Error::Os`] where the frames cannot be read.
+    pub fn verify(&self) -> Result<Vec<Drift>, Error> {
+        let memory = self.inner.get()?.memory.as_ref();
+        let all: Result<_, OsError> = memory.map_or_else(|| self.contig.verify(), Memory::verify);
+        Ok(all?)
     }
 
     /// The cache that lives in what first class does not hold.
@@ -319,7 +419,9 @@ impl Reserve {
         PageCache::new(self.inner.clone())
     }
 
-    /// The memory.
+    /// The memory that the reserve was made of. Of a reserve with [room](Builder::room) some of it
+    /// may have gone, and more have come: [`Reserve::certificate`], [`Reserve::locate`] and
+    /// [`Reserve::verify`] are of what there is now.
     #[must_use]
     pub fn contig(&self) -> &Contig {
         &self.contig
