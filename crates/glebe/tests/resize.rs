@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glebe::contig::{Contig, Options, Source};
+use glebe::contig::{Contig, HeldBy, Options, Source};
 use glebe::reserve::{Block, CacheMode, Error, Put, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
@@ -176,6 +176,81 @@ fn the_system_has_back_what_goes() {
     let again = resident();
     assert!(again < rest + Bytes::mib(8).get(), "{rest} after the first, {again} after the fifth");
     drop(reserve);
+}
+
+/// Bytes of pages that are pinned for this process.
+fn pinned() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("VmPin");
+    line.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
+}
+
+#[test]
+fn a_pin_ends_for_what_goes_and_stays_for_the_rest() {
+    let _alone = alone();
+    let options = plain().pin(true);
+    let builder = Reserve::builder().room(Bytes::mib(32));
+    let reserve = match builder.map_with(options, Bytes::mib(16)) {
+        Ok(reserve) => reserve,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let before = pinned();
+    match reserve.shrink(Bytes::mib(6)) {
+        Err(Error::Os(why)) => return println!("skipped: {why}"),
+        went => drop(went.unwrap()),
+    }
+    assert_eq!(before - pinned(), Bytes::mib(6).get());
+    reserve.grow(Bytes::mib(10)).unwrap();
+    assert_eq!(pinned() - before, Bytes::mib(4).get());
+    reserve.shrink(Bytes::mib(18)).unwrap();
+    assert_eq!(before - pinned(), Bytes::mib(14).get());
+    assert_eq!(reserve.certificate().unwrap().held_by, HeldBy::LongTermPin);
+    drop(reserve);
+    assert_eq!(before - pinned(), Bytes::mib(16).get());
+}
+
+/// A number of the pool of 2 MiB pages.
+fn of_pool(name: &str) -> u64 {
+    let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
+    fs::read_to_string(path).expect("a pool").trim().parse().expect("a number")
+}
+
+/// KiB of pool pages that this process has.
+fn huge() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("HugetlbPages:")).expect("a line");
+    line.trim().strip_suffix(" kB").and_then(|kib| kib.parse().ok()).expect("a number")
+}
+
+#[test]
+fn pages_of_a_pool_come_for_it_and_go_with_it() {
+    let _alone = alone();
+    let options = Contig::options().source(Source::HUGETLB_2M);
+    let builder = Reserve::builder().page_cache(CacheMode::Plain).room(Bytes::mib(64));
+    let reserve = match builder.map_with(options, Bytes::mib(4)) {
+        Ok(reserve) => reserve,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let mib = |kib: u64| Bytes::mib(kib >> 10);
+    let made = huge();
+    for _ in 0..3 {
+        reserve.grow(Bytes::mib(40)).unwrap();
+        assert_eq!(mib(huge() - made), Bytes::mib(40));
+        fill(&reserve);
+        let used = |name| i128::from(of_pool(name));
+        let before = used("nr_hugepages") - used("free_hugepages");
+        reserve.shrink(Bytes::mib(42)).unwrap();
+        // Others may use the pool meanwhile; what this process has is exact.
+        println!("{before} pages in use, then {}", used("nr_hugepages") - used("free_hugepages"));
+        assert_eq!(mib(made - huge()), GRANULE);
+        assert_eq!(reserve.len().get(), pages(GRANULE));
+        reserve.grow(GRANULE).unwrap();
+        assert_eq!(huge(), made);
+        assert!(fill(&reserve) > 0);
+    }
+    reserve.stats().check().unwrap();
+    drop(reserve);
+    assert_eq!(huge() + 4096, made);
 }
 
 #[test]
