@@ -5,7 +5,7 @@ use std::fmt;
 use super::error::Error;
 use super::shared::Shared;
 use super::Inner;
-use crate::contig::{Contig, Location};
+use crate::contig::{Contig, HeldBy, Location, Source};
 use crate::extent::Extent;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
@@ -116,6 +116,14 @@ impl Block {
         let start = Pages::new(self.extent.start()).bytes(page);
         let inside = (offset.get() < len).then(|| start + offset);
         Ok(inside.and_then(|offset| inner.locate(offset)))
+    }
+
+    /// See [`Reserve::source`](super::Reserve::source).
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn source(&self) -> Result<(Source, HeldBy), Error> {
+        Ok(self.inner.get()?.source())
     }
 
     /// The memory that its reserve was made of; [`Block::locate`] tells where a byte lies also

@@ -108,6 +108,16 @@ fn proof_of(parts: &[Part]) -> Proof {
     parts.iter().map(|part| part.contig.proof()).fold(Proof::Frames, weaker)
 }
 
+/// The source of all parts, and what holds the least of them in their frames.
+fn kind_of(parts: &[Part]) -> (Source, HeldBy) {
+    let kinds = parts.iter().map(|part| (part.contig.source(), part.contig.held_by()));
+    let common = kinds.reduce(|(source, held_by), other| {
+        let source = if source == other.0 { source } else { Source::Divided };
+        (source, if held_by == other.1 { held_by } else { HeldBy::Nothing })
+    });
+    common.unwrap_or((Source::Plain, HeldBy::Nothing))
+}
+
 impl Memory {
     /// A window with room for `room`, at the start of which `contig` lies from now on.
     pub(super) fn new(
@@ -263,26 +273,20 @@ impl Memory {
     /// What is known of the memory now.
     pub(super) fn certificate(&self) -> Certificate {
         let parts = lock(&self.parts);
-        let first = |of: &dyn Fn(&Contig) -> Source| {
-            let mut all = parts.iter().map(|part| of(&part.contig));
-            let first = all.next().unwrap_or(Source::Plain);
-            if all.all(|other| other == first) {
-                first
-            } else {
-                Source::Divided
-            }
-        };
-        let mut held = parts.iter().map(|part| part.contig.held_by());
-        let weakest = held.next().unwrap_or(HeldBy::Nothing);
-        let held_by = if held.all(|by| by == weakest) { weakest } else { HeldBy::Nothing };
+        let (source, held_by) = kind_of(&parts);
         let len = parts.iter().flat_map(|part| &part.left).map(|left| left.len()).sum();
         Certificate {
-            source: first(&Contig::source),
+            source,
             held_by,
             len: bytes(len),
             runs: runs_of(&parts),
             proof: proof_of(&parts),
         }
+    }
+
+    /// See [`Reserve::source`](super::Reserve::source).
+    pub(super) fn kind(&self) -> (Source, HeldBy) {
+        kind_of(&lock(&self.parts))
     }
 
     /// What is known of the byte at `offset`; `None` where no memory is.

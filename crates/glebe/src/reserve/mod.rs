@@ -50,7 +50,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use crate::contig::{Certificate, Contig, Drift, Location};
+use crate::contig::{Certificate, Contig, Drift, HeldBy, Location, Source};
 use crate::error::OsError;
 use crate::stats::Histogram;
 use crate::sync::{MappedWord, Mutex, Ordering};
@@ -169,6 +169,13 @@ impl Inner {
         let contig = self.lent.frames().contig();
         let fixed = || contig.query(contig.mapping().addr().checked_add(offset.as_usize())?);
         self.memory.as_ref().map_or_else(fixed, |memory| memory.locate(offset))
+    }
+
+    /// See [`Reserve::source`].
+    fn source(&self) -> (Source, HeldBy) {
+        let contig = self.lent.frames().contig();
+        let fixed = || (contig.source(), contig.held_by());
+        self.memory.as_ref().map_or_else(fixed, Memory::kind)
     }
 
     /// From now on pages of some pools are moved before first class takes them.
@@ -392,6 +399,15 @@ impl Reserve {
     pub fn certificate(&self) -> Result<Certificate, Error> {
         let memory = self.inner.get()?.memory.as_ref();
         Ok(memory.map_or_else(|| self.contig.certificate(), Memory::certificate))
+    }
+
+    /// Where all of the memory came from, [`Source::Divided`](crate::contig::Source::Divided) if not
+    /// from one source, and what holds it in its frames, which is nothing if not one thing does.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn source(&self) -> Result<(Source, HeldBy), Error> {
+        Ok(self.inner.get()?.source())
     }
 
     /// What is known of the byte at `offset` from the start of the reserve; `None` where no memory
