@@ -10,7 +10,7 @@
 use std::ffi::{c_char, c_int};
 
 use glebe::contig::{Certificate, Contig, Drift, HeldBy, Location, Proof, Source};
-use glebe::reserve::Reserve;
+use glebe::reserve::{Footing, Reserve};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages, Pfn};
 
@@ -39,16 +39,12 @@ pub(crate) fn source_of(source: Source) -> (u64, u64) {
 /// What is known of the byte at `offset` of a mapping; `None` beyond its end.
 pub(crate) fn place_of(contig: &Contig, offset: Bytes) -> Option<glebe_contig> {
     let place = contig.query(contig.mapping().addr().checked_add(offset.as_usize())?)?;
-    Some(told(&place, contig.source(), contig.held_by(), contig.len(), offset))
+    let (source, held_by, len) = (contig.source(), contig.held_by(), contig.len());
+    Some(told(&place, Footing { source, held_by, len }, offset))
 }
 
-fn told(
-    place: &Location,
-    source: Source,
-    held_by: HeldBy,
-    len: Bytes,
-    offset: Bytes,
-) -> glebe_contig {
+fn told(place: &Location, on: Footing, offset: Bytes) -> glebe_contig {
+    let Footing { source, held_by, len } = on;
     let (source, hugetlb_page_bytes) = source_of(source);
     glebe_contig {
         size: 0,
@@ -119,8 +115,7 @@ pub unsafe extern "C" fn glebe_block_query(
         let rest = rest.ok_or_else(beyond)?;
         let start = Pages::new(of.extent().start()).bytes(page);
         let found = of.locate(Bytes::new(offset_bytes))?.ok_or_else(beyond)?;
-        let ((source, held_by), len) = (of.source()?, of.contig()?.len());
-        let mut place = told(&found, source, held_by, len, start + Bytes::new(offset_bytes));
+        let mut place = told(&found, of.footing()?, start + Bytes::new(offset_bytes));
         // What follows the block is not the caller's.
         place.contiguous_bytes = place.contiguous_bytes.min(rest);
         Ok(out.set(&place))
@@ -144,8 +139,7 @@ pub unsafe extern "C" fn glebe_reserve_query(
             let beyond = || Failure::Beyond { what: "reserve in pages", at: position_pages, len };
             let offset = offset.ok_or_else(beyond)?;
             let found = reserve.locate(offset)?.ok_or_else(beyond)?;
-            let (source, held_by) = reserve.source()?;
-            Ok(told(&found, source, held_by, reserve.len().bytes(page_size()), offset))
+            Ok(told(&found, reserve.footing()?, offset))
         })?;
         Ok(out.set(&place))
     })

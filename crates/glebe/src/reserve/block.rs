@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::error::Error;
 use super::shared::Shared;
-use super::Inner;
-use crate::contig::{Contig, HeldBy, Location, Source};
+use super::{Footing, Inner};
+use crate::contig::{Contig, Location};
 use crate::extent::Extent;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
@@ -118,12 +118,12 @@ impl Block {
         Ok(inside.and_then(|offset| inner.locate(offset)))
     }
 
-    /// See [`Reserve::source`](super::Reserve::source).
+    /// What its reserve stands on now.
     ///
     /// # Errors
     /// [`Error::Forked`].
-    pub fn source(&self) -> Result<(Source, HeldBy), Error> {
-        Ok(self.inner.get()?.source())
+    pub fn footing(&self) -> Result<Footing, Error> {
+        Ok(self.inner.get()?.footing())
     }
 
     /// The memory that its reserve was made of; [`Block::locate`] tells where a byte lies also

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::positions::resize::filled;
+use super::Footing;
 use crate::contig::{
     self, Certificate, Contig, Drift, HeldBy, Location, Proof, Run, Source, Wishes,
 };
@@ -108,14 +109,19 @@ fn proof_of(parts: &[Part]) -> Proof {
     parts.iter().map(|part| part.contig.proof()).fold(Proof::Frames, weaker)
 }
 
-/// The source of all parts, and what holds the least of them in their frames.
-fn kind_of(parts: &[Part]) -> (Source, HeldBy) {
-    let kinds = parts.iter().map(|part| (part.contig.source(), part.contig.held_by()));
-    let common = kinds.reduce(|(source, held_by), other| {
-        let source = if source == other.0 { source } else { Source::Divided };
-        (source, if held_by == other.1 { held_by } else { HeldBy::Nothing })
+/// What all parts have in common, and how much is left of them.
+fn footing_of(parts: &[Part]) -> Footing {
+    let of = |part: &Part| Footing {
+        source: part.contig.source(),
+        held_by: part.contig.held_by(),
+        len: bytes(part.left.iter().map(|left| left.len()).sum()),
+    };
+    let common = parts.iter().map(of).reduce(|all, next| Footing {
+        source: if all.source == next.source { all.source } else { Source::Divided },
+        held_by: if all.held_by == next.held_by { all.held_by } else { HeldBy::Nothing },
+        len: all.len + next.len,
     });
-    common.unwrap_or((Source::Plain, HeldBy::Nothing))
+    common.expect("the last granule stays")
 }
 
 impl Memory {
@@ -148,8 +154,7 @@ impl Memory {
 
     /// What there is.
     pub(super) fn present(&self) -> Pages {
-        let parts = lock(&self.parts);
-        Pages::new(parts.iter().flat_map(|part| &part.left).map(|extent| extent.len()).sum())
+        self.footing().len.pages_down(page_size())
     }
 
     /// The end of the highest page that there is.
@@ -273,20 +278,14 @@ impl Memory {
     /// What is known of the memory now.
     pub(super) fn certificate(&self) -> Certificate {
         let parts = lock(&self.parts);
-        let (source, held_by) = kind_of(&parts);
-        let len = parts.iter().flat_map(|part| &part.left).map(|left| left.len()).sum();
-        Certificate {
-            source,
-            held_by,
-            len: bytes(len),
-            runs: runs_of(&parts),
-            proof: proof_of(&parts),
-        }
+        let Footing { source, held_by, len } = footing_of(&parts);
+        let (runs, proof) = (runs_of(&parts), proof_of(&parts));
+        Certificate { source, held_by, len, runs, proof }
     }
 
-    /// See [`Reserve::source`](super::Reserve::source).
-    pub(super) fn kind(&self) -> (Source, HeldBy) {
-        kind_of(&lock(&self.parts))
+    /// What there is, all in all.
+    pub(super) fn footing(&self) -> Footing {
+        footing_of(&lock(&self.parts))
     }
 
     /// What is known of the byte at `offset`; `None` where no memory is.

@@ -171,11 +171,11 @@ impl Inner {
         self.memory.as_ref().map_or_else(fixed, |memory| memory.locate(offset))
     }
 
-    /// See [`Reserve::source`].
-    fn source(&self) -> (Source, HeldBy) {
+    /// See [`Reserve::footing`].
+    fn footing(&self) -> Footing {
         let contig = self.lent.frames().contig();
-        let fixed = || (contig.source(), contig.held_by());
-        self.memory.as_ref().map_or_else(fixed, Memory::kind)
+        let (source, held_by, len) = (contig.source(), contig.held_by(), contig.len());
+        self.memory.as_ref().map_or(Footing { source, held_by, len }, Memory::footing)
     }
 
     /// From now on pages of some pools are moved before first class takes them.
@@ -230,6 +230,17 @@ impl Inner {
         stats.allocs = stats.alloc_ns.count();
         stats
     }
+}
+
+/// What a reserve stands on, all in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footing {
+    /// Where the memory came from: [`Source::Divided`] if not all from one source.
+    pub source: Source,
+    /// What holds it in its frames: [`HeldBy::Nothing`] if not one thing holds all of it.
+    pub held_by: HeldBy,
+    /// How much there is.
+    pub len: Bytes,
 }
 
 /// What the pages of one granule are used for; all zero where it has no memory.
@@ -401,13 +412,12 @@ impl Reserve {
         Ok(memory.map_or_else(|| self.contig.certificate(), Memory::certificate))
     }
 
-    /// Where all of the memory came from, [`Source::Divided`](crate::contig::Source::Divided) if not
-    /// from one source, and what holds it in its frames, which is nothing if not one thing does.
+    /// What the reserve stands on now, in few words.
     ///
     /// # Errors
     /// [`Error::Forked`].
-    pub fn source(&self) -> Result<(Source, HeldBy), Error> {
-        Ok(self.inner.get()?.source())
+    pub fn footing(&self) -> Result<Footing, Error> {
+        Ok(self.inner.get()?.footing())
     }
 
     /// What is known of the byte at `offset` from the start of the reserve; `None` where no memory
