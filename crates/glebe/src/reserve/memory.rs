@@ -171,24 +171,20 @@ impl Memory {
         parts.iter().flat_map(|part| &part.left).fold(all, |rest, left| without(&rest, *left))
     }
 
-    /// Where `len` pages could come in whole units: one extent, the lowest of the shortest that
-    /// do, or else several. How many pages there is room for if that is too few.
-    pub(super) fn places(&self, len: u64, unit: u64) -> Result<Vec<Extent>, u64> {
-        let whole = |absent: &Extent| {
-            let start = absent.start().next_multiple_of(unit);
-            Extent::new(start, (absent.end() / unit * unit).checked_sub(start)?)
+    /// Where `len` pages could come at multiples of `align`: one extent, the lowest of the shortest
+    /// that do, or else several. How many pages there is room for if that is too few.
+    pub(super) fn places(&self, len: u64, align: u64) -> Result<Vec<Extent>, u64> {
+        let aligned = |absent: &Extent| {
+            let start = absent.start().next_multiple_of(align);
+            Extent::new(start, absent.end().checked_sub(start)?)
         };
-        let mut free: Vec<Extent> = self.absent().iter().filter_map(whole).collect();
-        let all = free.iter().map(|extent| extent.len()).sum();
-        if all < len {
-            return Err(all);
-        }
+        let mut free: Vec<Extent> = self.absent().iter().filter_map(aligned).collect();
         free.sort_by_key(|extent| extent.len());
         let (mut found, mut missing) = (Vec::new(), len);
         while missing > 0 {
             let enough = free.iter().find(|extent| extent.len() >= missing).copied();
-            let Some(from) = enough.or_else(|| free.pop()) else { break };
-            let part = from.len().min(missing);
+            let Some(from) = enough.or_else(|| free.pop()) else { return Err(len - missing) };
+            let part = if from.len() < missing { from.len() / align * align } else { missing };
             found.extend(Extent::new(from.start(), part));
             missing -= part;
         }

@@ -86,11 +86,11 @@ impl Inner {
 
     /// Where memory of so many pages is to come: in as few places as can be.
     fn places(&self, memory: &Memory, pages: u64) -> Result<Vec<Extent>, Error> {
-        let unit = memory.unit().unwrap_or(page_size()).bytes();
-        let units = [LARGEST_PAGE, unit, GRANULE].map(|unit| unit.max(GRANULE));
-        let units = units.map(|unit| unit.pages_down(page_size()).get());
-        let tried = units.into_iter().filter(|unit| pages % unit == 0);
-        let found = tried.map(|unit| memory.places(pages, unit));
+        let unit = memory.unit().unwrap_or(page_size()).bytes().max(GRANULE);
+        let aligns = [LARGEST_PAGE, unit, GRANULE].map(|align| align.pages_down(page_size()).get());
+        // Of a larger page nothing comes unless the length is a multiple: then no gap is left.
+        let aligns = aligns.into_iter().filter(|align| pages % align == 0);
+        let found = aligns.map(|align| memory.places(pages, align));
         let best = found.reduce(|best, next| match (&best, &next) {
             (Ok(one), Ok(other)) if one.len() <= other.len() => best,
             (Ok(_), Err(_)) => best,
