@@ -43,14 +43,31 @@ fn any(pages: u64) -> Request {
     Request::new(Pages::new(pages)).any()
 }
 
-/// Bytes of the memory of this process that is resident, huge pages of pools among it.
-fn resident() -> u64 {
-    let rollup = fs::read_to_string("/proc/self/smaps_rollup").expect("smaps_rollup");
-    let kib = |name: &str| {
-        let line = rollup.lines().find(|line| line.starts_with(name)).expect("a line");
-        line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number")
-    };
-    (kib("Rss:") + kib("Private_Hugetlb:")) << 10
+/// Bytes of memory that lie in the room of a reserve, as the kernel counts them, those of pools too.
+fn resident(reserve: &Reserve) -> Bytes {
+    let base = reserve.contig().mapping().addr();
+    let room = base..base + reserve.room().as_usize();
+    let smaps = fs::read_to_string("/proc/self/smaps").expect("smaps");
+    let (mut kib, mut inside) = (0, false);
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next().and_then(|word| word.parse::<u64>().ok())) {
+            (Some("Rss:" | "Private_Hugetlb:"), Some(more)) if inside => kib += more,
+            (Some(range), _) if !range.ends_with(':') => {
+                let start = range
+                    .split_once('-')
+                    .and_then(|(start, _)| usize::from_str_radix(start, 16).ok());
+                inside = start.is_some_and(|start| room.contains(&start));
+            }
+            _ => {}
+        }
+    }
+    Bytes::new(kib << 10)
+}
+
+/// The reserve has the memory that it says it has, and no other.
+fn assert_kept(reserve: &Reserve) {
+    assert_eq!(resident(reserve), reserve.len().bytes(page_size()));
 }
 
 /// Fills the reserve with pages of the cache; how many keys are found.
@@ -163,19 +180,16 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
 fn the_system_has_back_what_goes() {
     let _alone = alone();
     let reserve = reserve(Bytes::mib(256), Bytes::mib(2));
-    reserve.grow(Bytes::mib(128)).unwrap();
-    fill(&reserve);
-    let full = resident();
-    reserve.shrink(Bytes::mib(120)).unwrap();
-    let rest = resident();
-    assert!(full - rest > Bytes::mib(112).get(), "{full} before, {rest} after");
-    for _ in 0..4 {
-        reserve.grow(Bytes::mib(120)).unwrap();
-        reserve.shrink(Bytes::mib(120)).unwrap();
+    for (grow, shrink) in [(128, 120), (120, 100), (200, 228)] {
+        reserve.grow(Bytes::mib(grow)).unwrap();
+        assert_kept(&reserve);
+        fill(&reserve);
+        reserve.shrink(Bytes::mib(shrink)).unwrap();
+        assert_kept(&reserve);
+        found(&reserve, 2 * pages(reserve.room()));
+        assert_kept(&reserve);
     }
-    let again = resident();
-    assert!(again < rest + Bytes::mib(8).get(), "{rest} after the first, {again} after the fifth");
-    drop(reserve);
+    assert_eq!(resident(&reserve), GRANULE);
 }
 
 /// Bytes of pages that are pinned for this process.
@@ -236,6 +250,7 @@ fn pages_of_a_pool_come_for_it_and_go_with_it() {
     for _ in 0..3 {
         reserve.grow(Bytes::mib(40)).unwrap();
         assert_eq!(mib(huge() - made), Bytes::mib(40));
+        assert_kept(&reserve);
         fill(&reserve);
         let used = |name| i128::from(of_pool(name));
         let before = used("nr_hugepages") - used("free_hugepages");
@@ -243,6 +258,7 @@ fn pages_of_a_pool_come_for_it_and_go_with_it() {
         // Others may use the pool meanwhile; what this process has is exact.
         println!("{before} pages in use, then {}", used("nr_hugepages") - used("free_hugepages"));
         assert_eq!(mib(made - huge()), GRANULE);
+        assert_kept(&reserve);
         assert_eq!(reserve.len().get(), pages(GRANULE));
         reserve.grow(GRANULE).unwrap();
         assert_eq!(huge(), made);
@@ -383,6 +399,7 @@ fn stress(writers: Writers) {
     }
     stats.check().unwrap();
     assert_eq!((stats.total, stats.held), (reserve.len(), Pages::ZERO));
+    assert_kept(&reserve);
     // Nothing of it is lost: all but a granule goes, and all comes.
     reserve.shrink(reserve.len().bytes(page_size()) - GRANULE).unwrap();
     reserve.grow(room - GRANULE).unwrap();
