@@ -309,7 +309,8 @@ fn whole_granule_needs_the_closers_in_the_guard() {
     explore_put_against_block(None, Fault::Closers, case);
 }
 
-/// The memory of a granule goes under a put: nobody stores where it was, until other memory is there.
+/// The memory of a granule goes under a put: nobody stores where it was, until other memory is
+/// there.
 fn memory_goes_under_a_put(fault: Fault) {
     let lent = lent(1, Critical::restartable(1, fault));
     let writer = {

@@ -43,7 +43,7 @@ fn any(pages: u64) -> Request {
     Request::new(Pages::new(pages)).any()
 }
 
-/// Bytes of memory that lie in the room of a reserve, as the kernel counts them, those of pools too.
+/// Bytes of memory in the room of a reserve, as the kernel counts them, those of pools too.
 fn resident(reserve: &Reserve) -> Bytes {
     let base = reserve.contig().mapping().addr();
     let room = base..base + reserve.room().as_usize();

@@ -73,8 +73,8 @@ impl Builder {
 
     /// Lets the reserve [grow](super::Reserve::grow) up to `room`, rounded up to granules, and
     /// [shrink](super::Reserve::shrink); without this its length is fixed. The room costs addresses
-    /// and, once it is used, what the tables have for each page (96 bytes of 4096); up front some
-    /// 10 bytes a page. No memory of a file has room: not that of [`Builder::views`].
+    /// and, once it is used, what the tables have for each page, about a hundred bytes; up front
+    /// some ten. No memory of a file has room: not that of [`Builder::views`].
     pub fn room(self, room: Bytes) -> Self {
         Self { room, ..self }
     }

@@ -29,8 +29,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Room for `pages`, of which `contig` has the first: more of its addresses, at the end of which
-    /// whatever lies there can be read.
+    /// Room for `pages`, of which `contig` has the first. Of the rest the addresses follow, and can
+    /// be read.
     pub(crate) fn new(contig: Arc<Contig>, pages: usize, page: PageSize) -> Self {
         let base = contig.mapping().as_ptr().expose_provenance();
         Self { base, pages, page, contig }

@@ -19,6 +19,7 @@ mod builder;
 mod clock;
 mod critical;
 mod error;
+mod footing;
 mod frames;
 mod granule;
 mod index;
@@ -50,11 +51,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use crate::contig::{Certificate, Contig, Drift, HeldBy, Location, Source};
-use crate::error::OsError;
+use crate::contig::Contig;
 use crate::stats::Histogram;
 use crate::sync::{MappedWord, Mutex, Ordering};
-use crate::sys::page_size;
 use crate::sys::ticks::Rate;
 use crate::units::{Bytes, Pages};
 use crate::vmap::Space;
@@ -73,6 +72,7 @@ pub use auto::Decision;
 pub use block::{Block, Contiguity, Promise};
 pub use builder::Builder;
 pub use error::Error;
+pub use footing::Footing;
 
 pub use object_pool::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall};
 pub use page_cache::{CacheMode, PageCache, Pool, Put, Rejected};
@@ -164,20 +164,6 @@ impl Inner {
         &self.busy.alloc_ns
     }
 
-    /// See [`Reserve::locate`].
-    fn locate(&self, offset: Bytes) -> Option<Location> {
-        let contig = self.lent.frames().contig();
-        let fixed = || contig.query(contig.mapping().addr().checked_add(offset.as_usize())?);
-        self.memory.as_ref().map_or_else(fixed, |memory| memory.locate(offset))
-    }
-
-    /// See [`Reserve::footing`].
-    fn footing(&self) -> Footing {
-        let contig = self.lent.frames().contig();
-        let (source, held_by, len) = (contig.source(), contig.held_by(), contig.len());
-        self.memory.as_ref().map_or(Footing { source, held_by, len }, Memory::footing)
-    }
-
     /// From now on pages of some pools are moved before first class takes them.
     fn want_moves(&self) {
         self.busy.moves.store(1, Ordering::Relaxed);
@@ -230,17 +216,6 @@ impl Inner {
         stats.allocs = stats.alloc_ns.count();
         stats
     }
-}
-
-/// What a reserve stands on, all in all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Footing {
-    /// Where the memory came from: [`Source::Divided`] if not all from one source.
-    pub source: Source,
-    /// What holds it in its frames: [`HeldBy::Nothing`] if not one thing holds all of it.
-    pub held_by: HeldBy,
-    /// How much there is.
-    pub len: Bytes,
 }
 
 /// What the pages of one granule are used for; all zero where it has no memory.
@@ -341,102 +316,6 @@ impl Reserve {
     /// [`Error::Forked`].
     pub fn largest_run(&self) -> Result<Pages, Error> {
         Ok(self.inner.get()?.largest_run())
-    }
-
-    /// Adds `len` of memory, rounded up to granules, had as the reserve was made: from its source
-    /// and by its other [options](crate::contig::Options), a run of the whole length sought. Blocks,
-    /// promises and tenants stay where they are. Takes about as long as zeroing it; other calls on
-    /// the reserve go on meanwhile, but those that resize it wait.
-    ///
-    /// The new memory lies wherever the room is, in one piece of addresses where one is long enough.
-    /// In a block it may follow other memory only where the frames are adjacent.
-    ///
-    /// # Errors
-    /// [`Error::FixedLen`] of a reserve built without [`Builder::room`]; [`Error::NoRoom`];
-    /// [`Error::BadLen`] for nothing, or for what is no whole number of the source's pages;
-    /// [`Error::Contig`] and [`Error::Os`] where the memory cannot be had; [`Error::Forked`].
-    /// Nothing has come then.
-    pub fn grow(&self, len: Bytes) -> Result<Resized, Error> {
-        self.inner.get()?.grow(len)
-    }
-
-    /// Gives `len` of memory back to the system, rounded up to granules and whole pages of the
-    /// source: in the fewest pieces, of these the highest. Tenants lose what they have there, as to
-    /// a block; no block and no promise is touched. Takes as long as recalling and unmapping it.
-    ///
-    /// ```
-    /// # use glebe::{contig::{Contig, Source}, reserve::{Error, Reserve}, units::Bytes};
-    /// # fn main() -> Result<(), Error> {
-    /// # let options = Contig::options().source(Source::Plain);
-    /// let builder = Reserve::builder().room(Bytes::mib(8));
-    /// let reserve = builder.map_with(options, Bytes::mib(2))?;
-    /// let came = reserve.grow(Bytes::mib(4))?;
-    /// println!("{} more, longest run {}", came.len, came.longest_run);
-    /// reserve.shrink(came.len)?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::FixedLen`] of a reserve built without [`Builder::room`]; [`Error::NotGiven`] with
-    /// how much can be given now; [`Error::BadLen`] for nothing; [`Error::Forked`]; [`Error::Os`]
-    /// as in [`Reserve::alloc`], and for more mappings than the process may have, or a pin that
-    /// the kernel does not end in parts (before Linux 5.13). Pieces that were given before an
-    /// [`Error::Os`] are gone; [`Reserve::len`] says what is left.
-    pub fn shrink(&self, len: Bytes) -> Result<Resized, Error> {
-        self.inner.get()?.shrink(len)
-    }
-
-    /// Pages in the reserve now; in a forked child, those with which it was made.
-    #[must_use]
-    #[allow(clippy::len_without_is_empty)] // never empty
-    pub fn len(&self) -> Pages {
-        let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
-        let made = || self.contig.len().pages_down(page_size());
-        memory.map_or_else(made, Memory::present)
-    }
-
-    /// The most that the reserve may be: its length, unless it was built with [`Builder::room`].
-    #[must_use]
-    pub fn room(&self) -> Bytes {
-        let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
-        memory.map_or(self.contig.len(), Memory::room)
-    }
-
-    /// All that is known of the memory as it is now: its runs, by position.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn certificate(&self) -> Result<Certificate, Error> {
-        let memory = self.inner.get()?.memory.as_ref();
-        Ok(memory.map_or_else(|| self.contig.certificate(), Memory::certificate))
-    }
-
-    /// What the reserve stands on now, in few words.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn footing(&self) -> Result<Footing, Error> {
-        Ok(self.inner.get()?.footing())
-    }
-
-    /// What is known of the byte at `offset` from the start of the reserve; `None` where no memory
-    /// is.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn locate(&self, offset: Bytes) -> Result<Option<Location>, Error> {
-        Ok(self.inner.get()?.locate(offset))
-    }
-
-    /// Reads the frames of the memory as it is now again; see [`Contig::verify`].
-    ///
-    /// # Errors
-    /// [`Error::Forked`], and [`Error::Os`] where the frames cannot be read.
-    pub fn verify(&self) -> Result<Vec<Drift>, Error> {
-        let memory = self.inner.get()?.memory.as_ref();
-        let all: Result<_, OsError> = memory.map_or_else(|| self.contig.verify(), Memory::verify);
-        Ok(all?)
     }
 
     /// The cache that lives in what first class does not hold.

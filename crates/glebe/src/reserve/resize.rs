@@ -11,7 +11,7 @@ use super::error::Error;
 use super::memory::{Memory, Part};
 use super::owner::pages_of;
 use super::positions::Positions;
-use super::{Inner, GRANULE};
+use super::{Inner, Reserve, GRANULE};
 use crate::extent::Extent;
 use crate::sync::lock;
 use crate::sys::page_size;
@@ -150,5 +150,54 @@ impl Inner {
         let pages = self.lent().granule_pages();
         self.lent().depart(run.start / pages..run.end / pages);
         Ok(())
+    }
+}
+
+impl Reserve {
+    /// Adds `len` of memory, rounded up to granules, had as the reserve was made: from its source
+    /// and by its other [options](crate::contig::Options), a run of the whole length sought.
+    /// Blocks, promises and tenants stay where they are. Takes about as long as zeroing it; other
+    /// calls on the reserve go on meanwhile, but those that resize it wait.
+    ///
+    /// The new memory lies wherever the room is, in one piece of addresses where one is long
+    /// enough.
+    /// In a block it may follow other memory only where the frames are adjacent.
+    ///
+    /// # Errors
+    /// [`Error::FixedLen`] of a reserve built without [room](super::Builder::room);
+    /// [`Error::NoRoom`]; [`Error::BadLen`] for nothing, or for what is no whole number of the
+    /// source's pages;
+    /// [`Error::Contig`] and [`Error::Os`] where the memory cannot be had; [`Error::Forked`].
+    /// Nothing has come then.
+    pub fn grow(&self, len: Bytes) -> Result<Resized, Error> {
+        self.inner.get()?.grow(len)
+    }
+
+    /// Gives `len` of memory back to the system, rounded up to granules and whole pages of the
+    /// source: in the fewest pieces, of these the highest. Tenants lose what they have there, as to
+    /// a block; no block and no promise is touched. Takes as long as recalling and unmapping it.
+    ///
+    /// ```
+    /// # use glebe::{contig::{Contig, Source}, reserve::{Error, Reserve}, units::Bytes};
+    /// # fn main() -> Result<(), Error> {
+    /// # let options = Contig::options().source(Source::Plain);
+    /// let builder = Reserve::builder().room(Bytes::mib(8));
+    /// let reserve = builder.map_with(options, Bytes::mib(2))?;
+    /// let came = reserve.grow(Bytes::mib(4))?;
+    /// println!("{} more, longest run {}", came.len, came.longest_run);
+    /// reserve.shrink(came.len)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::FixedLen`] of a reserve built without [room](super::Builder::room);
+    /// [`Error::NotGiven`] with
+    /// how much can be given now; [`Error::BadLen`] for nothing; [`Error::Forked`]; [`Error::Os`]
+    /// as in [`Reserve::alloc`], and for more mappings than the process may have, or a pin that
+    /// the kernel does not end in parts (before Linux 5.13). Pieces that were given before an
+    /// [`Error::Os`] are gone; [`Reserve::len`] says what is left.
+    pub fn shrink(&self, len: Bytes) -> Result<Resized, Error> {
+        self.inner.get()?.shrink(len)
     }
 }

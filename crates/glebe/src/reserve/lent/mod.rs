@@ -69,8 +69,8 @@ fn count_change(count: &AtomicU64, after: bool) {
 }
 
 impl Lent {
-    /// The first `present` of `frames`, free and zero, and room for the rest of `pages`, in granules
-    /// of `1 << shift` pages. Both are multiples of that.
+    /// The first `present` of `frames`, free and zero, and room for the rest of `pages`, in
+    /// granules of `1 << shift` pages. Both are multiples of that.
     pub(crate) fn new(
         tables: &mut Tables,
         frames: Frames,
