@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::plan::Plan;
 use super::work::BlockWork;
 use crate::contig::{runs, Error, Proof, Run};
 use crate::error::OsError;
@@ -33,22 +34,40 @@ pub(super) struct Promised {
     pub others: Option<Mapping>,
 }
 
-/// Grows the pool until `pages` frames side by side of `within` are in it, and promises them to a
-/// mapping; `None` where they do not come.
-pub(super) fn promise(
-    work: &BlockWork,
-    pool: &Pool,
-    within: &Range<u64>,
-    pages: u64,
-    most: u64,
-) -> Result<Option<Promised>, Error> {
-    work.lock.with_growth(pool, most, |growing| {
-        let (mut others, mut fresh, mut vain) = (0, 0, 0);
+/// What is wanted of the pool.
+pub(super) struct Draw<'a> {
+    pub pool: &'a Pool,
+    /// The blocks, off line, and one more to put back behind them.
+    pub plan: &'a Plan,
+    /// Their frames.
+    pub within: Range<u64>,
+    /// How many side by side.
+    pub pages: u64,
+    /// The most that may be added to the pool for a moment.
+    pub most: u64,
+}
+
+/// Puts the blocks back as movable memory and has the pool take each at once, before others do;
+/// grows the pool until the wanted pages are in it, and promises them to a mapping. `None` where
+/// they do not come.
+pub(super) fn promise(work: &BlockWork, draw: &Draw<'_>) -> Result<Option<Promised>, Error> {
+    let Draw { pool, plan, within, pages, most } = draw;
+    work.lock.with_growth(pool, *most, |growing| {
+        let each = (within.end - within.start) / plan.blocks.len().max(1) as u64;
+        let mut came = 0;
+        for block in &plan.blocks {
+            work.blocks.put_on_line(*block, true)?;
+            came += growing.by(each.min(*pages - came))?;
+        }
+        for slack in plan.slack {
+            work.blocks.put_on_line(slack, true)?;
+        }
         let mut here = in_pool(work, pool.size(), within)?;
-        while longest(&here, within) < pages {
-            let wanted = (pages - longest(&here, within)).max(1);
-            let step = if here.is_empty() && others > 0 { STEP } else { wanted };
-            if others + fresh + step > most || vain > VAIN_MAX {
+        let (mut others, mut fresh) = if here.is_empty() { (came, 0) } else { (0, came) };
+        let mut vain = 0;
+        while longest(&here) < *pages {
+            let step = if here.is_empty() { STEP } else { pages - longest(&here) };
+            if others + fresh + step > *most || vain > VAIN_MAX {
                 return Ok(None);
             }
             let came = growing.by(step)?;
@@ -82,9 +101,9 @@ fn in_pool(work: &BlockWork, size: PageSize, within: &Range<u64>) -> Result<Vec<
     Ok(here)
 }
 
-fn longest(frames: &[u64], within: &Range<u64>) -> u64 {
-    let inside = frames.iter().filter(|frame| within.contains(frame)).copied().collect::<Vec<_>>();
-    inside.chunk_by(|a, b| a + 1 == *b).map(<[u64]>::len).max().unwrap_or(0) as u64
+/// The most frames side by side.
+fn longest(frames: &[u64]) -> u64 {
+    frames.chunk_by(|a, b| a + 1 == *b).map(<[u64]>::len).max().unwrap_or(0) as u64
 }
 
 /// Keeps of a populated mapping `pages` pages with frames side by side of `within`, in order, and

@@ -29,7 +29,8 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use self::bank::{bank_add, bank_drop, bank_status, BankBlock, BankChange, BankStatus};
-use self::plan::{Plan, Wanted};
+use self::draw::Draw;
+use self::plan::Wanted;
 use self::record::Owner;
 use self::work::{BlockWork, Stuck};
 use super::choose::{smallest_hugetlb, Built, Request};
@@ -174,10 +175,10 @@ impl Call<'_> {
             stuck: &stuck,
             for_bank: false,
         };
-        let Plan { blocks, slack } = plan::plan(&mut work, &wanted)?;
-        let all: Vec<u64> = blocks.iter().chain(&slack).copied().collect();
+        let plan = plan::plan(&mut work, &wanted)?;
+        let all: Vec<u64> = plan.blocks.iter().chain(&plan.slack).copied().collect();
         let owner = work.book.this_process(&work.lock)?;
-        match work.evacuate(&all, owner) {
+        match work.empty(&all, owner) {
             Ok(()) => {}
             Err(Err(error)) => return Err(error),
             Err(Ok(stuck)) => {
@@ -190,15 +191,17 @@ impl Call<'_> {
             }
         }
         self.held.add(&all, &work);
-        let pages = self.len.pages_up(self.pool.size()).get();
-        let free = free_in_zones(Zone::Movable.as_str())?.pages_up(self.pool.size()).get();
-        let most = free + pages;
-        let within = self.within(&blocks);
-        let promised = draw::promise(&work, &self.pool, &within, pages, most)?;
+        let size = self.pool.size();
+        let (pages, each) = (self.len.pages_up(size).get(), self.block.pages_up(size).get());
+        let free = free_in_zones(Zone::Movable.as_str())?.pages_up(size).get();
+        let most = free + (all.len() as u64 + 1) * each;
+        let within = self.within(&plan.blocks);
+        let draw = Draw { pool: &self.pool, plan: &plan, within, pages, most };
+        let promised = draw::promise(&work, &draw).inspect_err(|_| work.bring_back(&all, false))?;
         if promised.is_none() {
             self.notes.push(TAKEN.to_owned());
         }
-        Ok(promised.map(|promised| (blocks, promised)))
+        Ok(promised.map(|promised| (plan.blocks, promised)))
     }
 
     /// The huge pages of blocks side by side.

@@ -26,7 +26,7 @@ const KEPT_MIN: Bytes = Bytes::mib(8);
 pub(super) struct Wanted<'a> {
     pub len: Bytes,
     pub node: Option<Node>,
-    /// Blocks that it has already.
+    /// Blocks that it has already, of attempts that others foiled, oldest first.
     pub own: &'a [u64],
     /// Blocks that it tried in vain.
     pub stuck: &'a [u64],
@@ -39,7 +39,7 @@ pub(super) struct Wanted<'a> {
 pub(super) struct Plan {
     /// Side by side, in order of number.
     pub blocks: Vec<u64>,
-    /// One more, where the kernel would keep the last pages of `blocks`.
+    /// One more to put back behind them, where the kernel would keep the last pages of `blocks`.
     pub slack: Option<u64>,
 }
 
@@ -100,9 +100,14 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
         }
     };
     let whole = Bytes::new(blocks.len() as u64 * size.get());
-    let mut slack = None;
-    if !wanted.for_bank && needs_slack(whole, wanted.len)? {
-        if let Found::Stretch { blocks: more, occupied: of_it } = search.stretch(1, &blocks)? {
+    // Of blocks that an attempt before this left, one stays as it is: what others want of movable
+    // memory they take from there first.
+    let left: Vec<u64> = wanted.own.iter().filter(|own| !blocks.contains(own)).copied().collect();
+    let is_again = !wanted.own.is_empty();
+    let mut slack = left.first().copied().filter(|_| left.len() > 1);
+    if slack.is_none() && !wanted.for_bank && (is_again || needs_slack(whole, wanted.len)?) {
+        let taken: Vec<u64> = blocks.iter().chain(wanted.own).copied().collect();
+        if let Found::Stretch { blocks: more, occupied: of_it } = search.stretch(1, &taken)? {
             slack = more.first().copied();
             occupied += of_it;
         }

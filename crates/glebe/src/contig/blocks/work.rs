@@ -103,45 +103,41 @@ impl BlockWork {
     /// Empties `numbers` and puts them back as movable memory of `owner`; blocks of the bank stay
     /// the bank's. All of them or none.
     pub fn evacuate(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
+        self.empty(numbers, owner)?;
+        for number in numbers {
+            if let Err(error) = self.blocks.put_on_line(*number, true) {
+                self.bring_back(numbers, owner == Owner::Bank);
+                return Err(Ok(Stuck { block: *number, error }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes blocks off line for `owner`, all of them or none.
+    pub fn empty(&mut self, numbers: &[u64], owner: Owner) -> Result<(), Result<Stuck, Error>> {
         let is_new = |number: &&u64| self.book.of(**number).is_none();
         let new: Vec<u64> = numbers.iter().filter(is_new).copied().collect();
         for number in numbers {
             self.note_down(*number, owner).map_err(Err)?;
         }
-        let stuck = self.turn_over(numbers);
-        for number in numbers.iter().filter(|_| stuck.is_some()) {
-            // What fails stays on record, and is mended by the next that takes the lock.
-            if new.contains(number) {
-                let _ = self.disown(*number);
+        for number in numbers {
+            if let Err(error) = self.blocks.take_off_line(*number, self.patience) {
+                self.bring_back(&new, true);
+                self.bring_back(numbers, false);
+                return Err(Ok(Stuck { block: *number, error }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives blocks back of which one could not be had, those of the bank too where `disown`. What
+    /// fails stays on record, and is mended by the next that takes the lock.
+    pub fn bring_back(&mut self, numbers: &[u64], disown: bool) {
+        for number in numbers {
+            if let (true, Some(line)) = (disown, self.book.of(*number)) {
+                let _ = self.book.set(Line { owner: Owner::Nobody, ..line });
             }
             let _ = self.give_back(*number);
-        }
-        stuck.map_or(Ok(()), |stuck| Err(Ok(stuck)))
-    }
-
-    /// Takes blocks off line, all of them, and then puts all back as movable memory: each that is
-    /// back is somebody's at once. Returns the first that fails.
-    fn turn_over(&self, numbers: &[u64]) -> Option<Stuck> {
-        let off = |number: &u64| self.blocks.take_off_line(*number, self.patience);
-        let on = |number: &u64| self.blocks.put_on_line(*number, true);
-        for number in numbers {
-            if let Err(error) = off(number) {
-                return Some(Stuck { block: *number, error });
-            }
-        }
-        for number in numbers {
-            if let Err(error) = on(number) {
-                return Some(Stuck { block: *number, error });
-            }
-        }
-        None
-    }
-
-    /// Makes a block nobody's.
-    fn disown(&mut self, number: u64) -> Result<(), Error> {
-        match self.book.of(number) {
-            Some(line) => Ok(self.book.set(Line { owner: Owner::Nobody, ..line })?),
-            None => Ok(()),
         }
     }
 
