@@ -157,7 +157,7 @@ impl PoolLock {
         let open = self.begin(Window { size, counter: Counter::Pages, before, by })?;
         let base = before.saturating_add(counts.surplus);
         pool.set_persistent(base)?;
-        let done = body(&mut Growing { pool, base, most, had: 0 });
+        let done = body(&mut Growing { pool, base, most, had: 0, taken: 0 });
         drop(open);
         done
     }
@@ -283,9 +283,21 @@ pub(super) struct Growing<'a> {
     base: u64,
     most: u64,
     had: u64,
+    /// Of these, those that the caller uses.
+    taken: u64,
 }
 
 impl Growing<'_> {
+    /// Those that nobody has taken.
+    pub fn free(&self) -> u64 {
+        self.had.saturating_sub(self.taken)
+    }
+
+    /// Notes that the caller uses `pages` of them.
+    pub fn take(&mut self, pages: u64) {
+        self.taken += pages;
+    }
+
     /// Adds up to `pages`. Returns how many came.
     pub fn by(&mut self, pages: u64) -> Result<u64, OsError> {
         let target = self.had.saturating_add(pages).min(self.most);

@@ -1,24 +1,23 @@
 //! Drawing chosen pages into a pool: huge pages that are free now, of the longest runs.
 //!
-//! The kernel does not let a caller choose what a pool grows by. So the pool grows step by step,
-//! until /proc/kpageflags shows the wanted pages in it; what came and is not wanted stays in the
-//! pool meanwhile, unzeroed, so that the next step brings others. What came last is handed out
-//! first, and goes first: where few pages of a step are wanted, the step is taken back and made
-//! once more page by page, and each wanted page is mapped when it is the last that came. At the end
-//! the pool shrinks by all that nobody mapped. What others take meanwhile is seen, and the choice
-//! made anew.
+//! The kernel does not let a caller choose what a pool grows by. So the pool grows, without a page
+//! zeroed, until /proc/kpageflags shows the wanted pages in it; from then on nobody else can take
+//! them. What others took before is seen, and the choice made anew of what came. Then the pool
+//! shrinks, the page that came last first; a wanted page that went is brought back, since it is
+//! the next that the pool gets, and mapped. At the end all is gone that nobody mapped.
 //!
-//! 6 µs for each page that the pool grows by, and the zeroing of those mapped, 0.1 to 0.6 ms each,
-//! 3 ms of memory that a virtual machine's host has yet to give. Only chosen pages are zeroed under
-//! the lock of the pools: another that grows them would take them. It is held for [`TURN`] at a
-//! time; who waits for it comes in between. Frames are counted in huge pages.
+//! 6 µs for each page that the pool grows by, 10 for each by which it shrinks, and the zeroing of
+//! those mapped, 0.1 to 0.6 ms each, 3 ms of memory that a virtual machine's host has yet to give.
+//! These are zeroed under the lock of the pools: another that grows them would take them. It is
+//! held for [`TURN`] at a time; who waits for it comes in between. Frames are counted in huge
+//! pages.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::effort::Effort;
 use super::held::Held;
-use super::survey::{frame, free_pages};
+use super::survey::{frame, free_pages, in_pool};
 use super::{Builder, Reporter};
 use crate::contig::order::fewest_runs;
 use crate::contig::pool::Growing;
@@ -31,9 +30,11 @@ use crate::sys::zones;
 use crate::units::{Bytes, Pages};
 
 /// How long the lock is held, but for the end of a step.
-const TURN: Duration = Duration::from_millis(250);
-/// Pages that the pool grows by in one step.
-const STEP: u64 = 32;
+const TURN: Duration = Duration::from_millis(500);
+/// Pages that the pool grows or shrinks by in one step.
+const STEP: u64 = 64;
+/// Turns that bring nothing, at most.
+const VAIN_MAX: u32 = 2;
 
 /// What is drawn, for which run.
 pub(super) struct Draw<'a, 'r> {
@@ -52,36 +53,38 @@ impl Builder<'_> {
         effort: &mut Effort,
     ) -> Result<(), Error> {
         zones::empty_processor_lists();
-        let (mut wanted, longest) = self.wanted(draw)?;
+        let (mut wanted, longest) = self.wanted_of_free(draw)?;
         effort.note(format!("a run of {} was seen free", longest.bytes(self.pool.size())));
-        while !wanted.is_empty() && !effort.is_over() {
+        let mut vain = 0;
+        while !wanted.is_empty() && vain < VAIN_MAX && !effort.is_over() {
             let before = draw.held.pages();
             let lock = self.lock()?;
             let pool = self.pool.clone();
             let most = effort.may_grow(&pool)?;
-            let turn = |growing: &mut Growing<'_>| self.draw_a_turn(growing, draw, &mut wanted);
-            lock.with_growth(&pool, most, turn)?;
+            lock.with_growth(&pool, most, |growing| self.draw_a_turn(growing, draw, wanted))?;
             drop(lock);
-            if draw.held.pages() == before {
-                break;
-            }
-            self.grew = true;
-            // The pages that went back now are free for everybody only so.
+            vain = if draw.held.pages() == before { vain + 1 } else { 0 };
+            self.grew |= vain == 0;
+            // What went back is free for everybody only so.
             zones::empty_processor_lists();
-            if wanted.is_empty() {
-                (wanted, _) = self.wanted(draw)?;
-            }
+            (wanted, _) = self.wanted_of_free(draw)?;
         }
         Ok(())
     }
 
-    /// The free pages to draw next, none where nothing is gained by them, and the longest run that
-    /// could be had. A run that is longer than what is in hand comes before all others.
-    fn wanted(&self, draw: &Draw<'_, '_>) -> Result<(BTreeSet<u64>, Pages), Error> {
-        let (size, held) = (self.pool.size(), &*draw.held);
+    /// The free pages to draw next, and the longest run that could be had.
+    fn wanted_of_free(&self, draw: &Draw<'_, '_>) -> Result<(BTreeSet<u64>, Pages), Error> {
+        let free = free_pages(draw.frames, self.pool.size(), draw.run as u64, self.pages)?;
+        Ok(self.wanted(draw, free))
+    }
+
+    /// Which of `pages` to draw next, none where nothing is gained by them, and the longest run
+    /// that could be had. A run that is longer than what is in hand comes before all others.
+    fn wanted(&self, draw: &Draw<'_, '_>, pages: Vec<u64>) -> (BTreeSet<u64>, Pages) {
+        let held = &*draw.held;
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
         let mut all = held.frames.clone();
-        all.extend(free_pages(draw.frames, size, draw.run as u64, self.pages)?);
+        all.extend(pages);
         let (best, had) = (fewest_runs(&all, keep), held.plan(self.pages));
         let longest = Pages::new(best.longest as u64);
         let mut kept: Vec<u64> = best.give_back.iter().rev().take(keep).map(|n| all[*n]).collect();
@@ -92,101 +95,72 @@ impl Builder<'_> {
             kept.clear();
         }
         let in_hand: BTreeSet<u64> = held.frames.iter().copied().collect();
-        Ok((kept.into_iter().filter(|number| !in_hand.contains(number)).collect(), longest))
+        (kept.into_iter().filter(|number| !in_hand.contains(number)).collect(), longest)
     }
 
     fn draw_a_turn(
         &self,
         growing: &mut Growing<'_>,
         draw: &mut Draw<'_, '_>,
-        wanted: &mut BTreeSet<u64>,
+        mut wanted: BTreeSet<u64>,
     ) -> Result<(), Error> {
-        let began = Instant::now();
-        while began.elapsed() < TURN && !wanted.is_empty() {
+        let (began, size) = (Instant::now(), self.pool.size());
+        let of_others = in_pool(draw.frames, size)?;
+        while self.first_not_in_pool(&wanted, draw.frames)?.is_some() {
             // More than there are would have the kernel reclaim and compact for them.
-            let came = growing.by(STEP.min(zones::obtainable(self.pool.size())?))?;
-            if came == 0 {
-                wanted.clear();
+            if growing.by(STEP.min(zones::obtainable(size)?))? == 0 {
+                let came = in_pool(draw.frames, size)?.difference(&of_others).copied().collect();
+                (wanted, _) = self.wanted(draw, came);
                 break;
             }
-            let before = wanted.len();
-            let arrived = self.arrived(wanted, draw.frames)?;
-            let mut missed = before - wanted.len();
-            if !arrived.is_empty() {
-                missed -= self.take_from_top(growing, came, arrived, draw)?;
-                let pages = draw.held.pages().min(self.pages);
-                draw.reporter.report(Pages::new(pages).bytes(self.pool.size()), self.len);
+        }
+        while !wanted.is_empty() && began.elapsed() < TURN {
+            let top = STEP.min(growing.free());
+            if top == 0 {
+                break;
             }
-            if missed > 0 {
-                // Others took some: what is free now makes other runs.
-                (*wanted, _) = self.wanted(draw)?;
+            growing.less(top)?;
+            let mut gone = self.gone(&wanted, draw.frames)?;
+            if !gone.is_empty() {
+                wanted.retain(|number| !gone.contains(number));
+                growing.by(top)?;
+                self.take_from_top(growing, top, &mut gone, draw)?;
+                let pages = draw.held.pages().min(self.pages);
+                draw.reporter.report(Pages::new(pages).bytes(size), self.len);
             }
         }
         Ok(())
     }
 
-    /// Moves those that are in the pool out of `wanted`; what is neither there nor free any more
-    /// goes.
-    fn arrived(
-        &self,
-        wanted: &mut BTreeSet<u64>,
-        frames: &Frames,
-    ) -> Result<BTreeSet<u64>, OsError> {
-        let mut arrived = BTreeSet::new();
-        let mut still = BTreeSet::new();
-        for number in std::mem::take(wanted) {
-            match frames.kind(frame(number, self.pool.size()))? {
-                Kind::Pool => arrived.insert(number),
-                // The kernel moves some to a list of the processor's before it hands them out.
-                Kind::Free | Kind::Unmarked => still.insert(number),
-                _ => false,
-            };
-        }
-        *wanted = still;
-        Ok(arrived)
-    }
-
-    /// Maps those of the `top` pages that came last which have `arrived`. Returns how many of them
-    /// were had.
+    /// Maps those of the `top` pages that came last which are in `these`.
     fn take_from_top(
         &self,
         growing: &mut Growing<'_>,
         top: u64,
-        mut arrived: BTreeSet<u64>,
+        these: &mut BTreeSet<u64>,
         draw: &mut Draw<'_, '_>,
-    ) -> Result<usize, Error> {
-        let all = arrived.len();
-        if (all as u64) * 2 > top {
-            self.take_one_by_one(top, &mut arrived, draw.held)?;
-            return Ok(all - arrived.len());
+    ) -> Result<(), Error> {
+        if these.len() as u64 * 2 > top {
+            return self.take_one_by_one(growing, top, these, draw.held);
         }
-        // Few of many: they go back, and come one by one once more, the last first.
-        growing.less(top)?;
         for _ in 0..top {
-            if growing.by(1)? == 0 || arrived.is_empty() {
+            if these.is_empty() {
                 break;
             }
-            if self.is_any_there(&arrived, draw.frames)? {
-                self.take_one_by_one(1, &mut arrived, draw.held)?;
+            growing.less(1)?;
+            if !self.gone(these, draw.frames)?.is_empty() && growing.by(1)? == 1 {
+                self.take_one_by_one(growing, 1, these, draw.held)?;
             }
         }
-        Ok(all - arrived.len())
+        Ok(())
     }
 
-    fn is_any_there(&self, numbers: &BTreeSet<u64>, frames: &Frames) -> Result<bool, OsError> {
-        for number in numbers {
-            if frames.kind(frame(*number, self.pool.size()))? == Kind::Pool {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Maps up to `top` pages, the last that came first, until all of `arrived` are had.
+    /// Maps up to `top` pages, the last that came first, until all of `these` are had.
     fn take_one_by_one(
         &self,
+        growing: &mut Growing<'_>,
         top: u64,
-        arrived: &mut BTreeSet<u64>,
+        these: &mut BTreeSet<u64>,
         held: &mut Held,
     ) -> Result<(), Error> {
         let size = self.pool.size();
@@ -197,13 +171,38 @@ impl Builder<'_> {
         };
         self.gate.check(mapping.len())?;
         let mut len = Bytes::ZERO;
-        while len < mapping.len() && !arrived.is_empty() {
+        while len < mapping.len() && !these.is_empty() {
             mapping.populate(len, size.bytes())?;
-            arrived.remove(&self.number_at(&mapping, len)?);
+            growing.take(1);
+            these.remove(&self.number_at(&mapping, len)?);
             len = len + size.bytes();
         }
         mapping.shorten(len)?;
         Ok(held.add(mapping, size)?)
+    }
+
+    /// Those that are not in the pool.
+    fn gone(&self, numbers: &BTreeSet<u64>, frames: &Frames) -> Result<BTreeSet<u64>, OsError> {
+        let mut gone = BTreeSet::new();
+        for number in numbers {
+            if frames.kind(frame(*number, self.pool.size()))? != Kind::Pool {
+                gone.insert(*number);
+            }
+        }
+        Ok(gone)
+    }
+
+    fn first_not_in_pool(
+        &self,
+        numbers: &BTreeSet<u64>,
+        frames: &Frames,
+    ) -> Result<Option<u64>, OsError> {
+        for number in numbers {
+            if frames.kind(frame(*number, self.pool.size()))? != Kind::Pool {
+                return Ok(Some(*number));
+            }
+        }
+        Ok(None)
     }
 
     fn number_at(&self, mapping: &Mapping, offset: Bytes) -> Result<u64, OsError> {

@@ -6,6 +6,7 @@
 //!
 //! Counts and frames are huge pages.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::error::OsError;
@@ -36,6 +37,12 @@ pub(super) fn free_pages(
         Ok(page.free == base_pages(size).get())
     };
     confirm(candidates(&firsts), run, pages, is_free)
+}
+
+/// All that are in the pool, whoever uses them.
+pub(super) fn in_pool(frames: &Frames, size: PageSize) -> Result<BTreeSet<u64>, OsError> {
+    let firsts = (0..).zip(frames.firsts(base_pages(size))?);
+    Ok(firsts.filter(|(_, kind)| *kind == Kind::Pool).map(|(number, _)| number).collect())
 }
 
 /// Whether some page of `size` holds nothing but what is free or can be moved: without one the
