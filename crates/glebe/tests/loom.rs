@@ -342,7 +342,7 @@ fn memory_that_goes_needs_the_barrier() {
 
 #[test]
 fn who_reads_while_memory_goes_and_other_memory_comes_finds_nothing_of_it() {
-    explore(None, || {
+    explore(3, || {
         let lent = lent(1, Critical::restartable(1, Fault::None));
         assert_eq!(put(&lent, 0, 1).0, Put::Stored);
         let reader = {

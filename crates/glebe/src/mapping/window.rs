@@ -27,8 +27,6 @@ use crate::units::{Bytes, PageSize};
 pub(crate) struct Window {
     addr: usize,
     len: Bytes,
-    /// What was reserved to have it aligned.
-    whole: (usize, Bytes),
     /// Whether the process locks what it maps.
     locks: bool,
     guard: ForkGuard,
@@ -45,12 +43,20 @@ impl Window {
         let whole = len.checked_add(align.bytes()).unwrap_or(len);
         let commit::Addresses { addr: at, locks } = commit::reserve(whole, true)?;
         let addr = at.next_multiple_of(align.bytes().as_usize());
+        let (end, whole_end) = (addr + len.as_usize(), at + whole.as_usize());
+        for (from, to) in [(at, addr), (end, whole_end)] {
+            if to > from {
+                // SAFETY: reserved just now, and nobody knows of it. What is refused now is tried
+                // again by a later mapping.
+                let _ = unsafe { unmap(from, Bytes::new((to - from) as u64)) };
+            }
+        }
         let guard = ForkGuard::new();
-        let own = Own::note(at..at + whole.as_usize());
+        let own = Own::note(addr..end);
         own.is_lost_by_fork(&guard);
-        let window = Self { addr, len, whole: (at, whole), locks, guard, own: Some(own) };
+        let window = Self { addr, len, locks, guard, own: Some(own) };
         // SAFETY: reserved just now; it says who else sees the bytes and changes none.
-        unsafe { advise(at, whole, Advice::DontFork)? };
+        unsafe { advise(addr, len, Advice::DontFork)? };
         Ok(window)
     }
 
@@ -128,10 +134,9 @@ impl Drop for Window {
     fn drop(&mut self) {
         if !self.guard.is_child() {
             self.own = None;
-            let (at, len) = self.whole;
             // SAFETY: nothing refers to what is mapped there once its owner is dropped. What the
             // kernel refuses is made up for by the next mapping.
-            let _ = unsafe { unmap(at, len) };
+            let _ = unsafe { unmap(self.addr, self.len) };
         }
     }
 }

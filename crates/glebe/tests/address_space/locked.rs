@@ -220,3 +220,25 @@ fn memory_at_a_multiple_takes_no_more_than_its_length() {
         assert!(came.get() < len.get() * 3 / 2, "{came} came for {len}");
     });
 }
+
+#[test]
+fn a_reserve_with_room_locks_what_it_has() {
+    locked("locked::a_reserve_with_room_locks_what_it_has", || {
+        let (room, len) = (Bytes::mib(512), Bytes::mib(4));
+        let contig = Contig::options().source(Source::Plain).map(len).unwrap();
+        let made = taken(|| Reserve::builder().room(room).build(contig).unwrap());
+        let (present, _, reserve) = made;
+        println!("room for {room}: {present} present");
+        // The tables, which the kernel populates at once where all is locked.
+        assert!(present <= LITTLE + Bytes::new(room.get() / 16), "{present} present");
+        let more = Bytes::mib(64);
+        let (present, locked, _) = taken(|| reserve.grow(more).unwrap());
+        println!("{more} came: {present} present, {locked} locked");
+        assert!(locked >= more && locked <= more + more);
+        let before = (status("VmRSS"), status("VmLck"));
+        reserve.shrink(more).unwrap();
+        let gone = (before.0 - status("VmRSS"), before.1 - status("VmLck"));
+        println!("{more} went: {} present, {} locked", gone.0, gone.1);
+        assert!(gone.0 >= more.saturating_sub(LITTLE) && gone.1 >= more.saturating_sub(LITTLE));
+    });
+}

@@ -153,6 +153,119 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// Memory comes and goes in whole units while blocks are held, in whatever runs it comes.
+    #[test]
+    fn what_is_free_stays_so_and_what_goes_was_free_in_whole_units(
+        steps in prop::collection::vec(any::<(u8, u8, u64)>(), 1..60),
+    ) {
+        const PAGES: u64 = 16 * GRANULE_PAGES;
+        let run = |start: u64, len: u64, pfn: u64| contig::Run {
+            pages: Extent::new(start, len).unwrap(),
+            pfn: Some(Pfn::new(pfn)),
+        };
+        let none_free = |known: &[contig::Run]| {
+            Positions::none_free(known, Proof::Frames, PAGES, GRANULE_PAGES).unwrap()
+        };
+        let first = run(0, 4 * GRANULE_PAGES, 7);
+        let mut positions = none_free(&[first]);
+        positions.free(first.pages);
+        let mut present = vec![first.pages];
+        let mut free = vec![false; PAGES as usize];
+        let set = |free: &mut Vec<bool>, extent: Extent, to: bool| {
+            (extent.start()..extent.end()).for_each(|page| free[page as usize] = to);
+        };
+        set(&mut free, first.pages, true);
+        let mut held: Vec<Extent> = Vec::new();
+        for (what, size, salt) in steps {
+            match what % 4 {
+                0 if !held.is_empty() => {
+                    let block = held.swap_remove(usize::from(size) % held.len());
+                    positions.free(block);
+                    set(&mut free, block, true);
+                }
+                1 => {
+                    // Runs of other memory come into the lowest granule that has none.
+                    let is_absent = |granule: &u64| {
+                        let all = Extent::new(granule * GRANULE_PAGES, GRANULE_PAGES).unwrap();
+                        !present.iter().any(|other| other.overlaps(all))
+                    };
+                    let Some(granule) = (0..16).find(is_absent) else { continue };
+                    let start = granule * GRANULE_PAGES;
+                    let cut = 1 + salt % (GRANULE_PAGES - 1);
+                    present.extend([
+                        Extent::new(start, cut).unwrap(),
+                        Extent::new(start + cut, GRANULE_PAGES - cut).unwrap(),
+                    ]);
+                    present.sort_by_key(|extent| extent.start());
+                    let known: Vec<_> = present
+                        .iter()
+                        .map(|extent| run(extent.start(), extent.len(), extent.start() * 3))
+                        .collect();
+                    positions.replace(none_free(&known));
+                    let all = Extent::new(start, GRANULE_PAGES).unwrap();
+                    positions.free(all);
+                    set(&mut free, all, true);
+                }
+                2 => {
+                    let len = (1 + u64::from(size) % 4) * GRANULE_PAGES;
+                    let granules = free.chunks(GRANULE_PAGES as usize);
+                    let whole = granules.filter(|pages| pages.iter().all(|free| *free)).count();
+                    let whole = whole as u64 * GRANULE_PAGES;
+                    prop_assert_eq!(positions.units(GRANULE_PAGES), whole);
+                    match positions.take_units(len, GRANULE_PAGES) {
+                        Err(few) => prop_assert!(few == whole && whole < len),
+                        Ok(gone) => {
+                            prop_assert_eq!(gone.iter().map(|gone| gone.len()).sum::<u64>(), len);
+                            for gone in gone {
+                                prop_assert_eq!(gone.start() % GRANULE_PAGES, 0);
+                                let mut pages = gone.start()..gone.end();
+                                prop_assert!(pages.all(|page| free[page as usize]));
+                                set(&mut free, gone, false);
+                                let inside = |left: &Extent| !gone.overlaps(*left);
+                                let cut: Vec<Extent> = present
+                                    .iter()
+                                    .filter(|left| gone.overlaps(**left))
+                                    .flat_map(|left| {
+                                        let before = gone.start().checked_sub(left.start());
+                                        let behind = left.end().checked_sub(gone.end());
+                                        [
+                                            before.and_then(|len| Extent::new(left.start(), len)),
+                                            behind.and_then(|len| Extent::new(gone.end(), len)),
+                                        ]
+                                    })
+                                    .flatten()
+                                    .collect();
+                                present.retain(inside);
+                                present.extend(cut);
+                                present.sort_by_key(|extent| extent.start());
+                            }
+                        }
+                    }
+                }
+                _ => {
+                    let len = 1 + u64::from(size) % 20;
+                    let found = positions.take(&search(len, 1, Placement::Lowest), |_| 0);
+                    let lowest = (0..=PAGES - len).find(|start| {
+                        (*start..start + len).all(|page| free[page as usize])
+                    });
+                    prop_assert_eq!(found.map(Extent::start), lowest);
+                    if let Some(block) = found {
+                        set(&mut free, block, false);
+                        held.push(block);
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn pages_that_follow_end_with_the_chunk_or_the_free_run() {
     let contig = contig(64);
