@@ -9,8 +9,10 @@ pub mod fragment;
 pub mod measure;
 
 mod direct;
+pub(crate) mod frames;
 pub(crate) mod memory;
 pub(crate) mod messages;
+mod on_demand;
 mod populate;
 mod proof;
 mod reads;

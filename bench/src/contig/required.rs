@@ -13,7 +13,7 @@ use glebe::units::{Bytes, Pages};
 
 use super::fragment::Fragmenter;
 use super::samples::Samples;
-use super::{memory, name, proof, Error};
+use super::{memory, name, on_demand, proof, Error};
 use crate::clock::Stopwatch;
 use crate::interrupt;
 use crate::peers::{longest_run, Peer, StandingPool as HugePageFile};
@@ -21,6 +21,7 @@ use crate::report::Report;
 
 /// The run that is required.
 const RUN: Bytes = Bytes::mib(64);
+const RUN_QUICK: Bytes = Bytes::mib(8);
 /// Sizes that are mapped out of a pool.
 const SIZES: [Bytes; 2] = [Bytes::mib(2), Bytes::mib(128)];
 
@@ -30,8 +31,7 @@ struct Effort {
     search: Bytes,
     run: Bytes,
     tries: u64,
-    /// Tries on demand, each of which may make the kernel compact for seconds.
-    on_demand: u64,
+    on_demand: on_demand::Effort,
     maps: u64,
     fragmented: Bytes,
 }
@@ -41,16 +41,16 @@ const EFFORT: Effort = Effort {
     search: Bytes::gib(8),
     run: RUN,
     tries: 20,
-    on_demand: 5,
+    on_demand: on_demand::Effort { run: RUN, tries: 10, reserve: Bytes::gib(1) },
     maps: 1000,
     fragmented: Bytes::new(u64::MAX),
 };
 const EFFORT_QUICK: Effort = Effort {
     pool: Bytes::mib(192),
     search: Bytes::mib(192),
-    run: Bytes::mib(8),
+    run: RUN_QUICK,
     tries: 20,
-    on_demand: 1,
+    on_demand: on_demand::Effort { run: RUN_QUICK, tries: 1, reserve: Bytes::mib(64) },
     maps: 50,
     fragmented: Bytes::mib(128),
 };
@@ -65,12 +65,12 @@ pub(super) fn measure(quick: bool, largest: Bytes, report: &mut Report) -> Resul
     prove(contig, report)?;
     kernel_run(len, report);
     let options = Contig::options().prefer_run(effort.run).search(effort.search.min(most));
-    match StandingPool::new(options, len) {
+    let pool = StandingPool::new(options, len);
+    match &pool {
         Ok(pool) => {
-            windows(Some(&pool), &effort, &mut samples);
-            mapped(&pool, &effort, &mut samples);
-            longest(&pool, report)?;
-            tries(&pool, &effort, report, &mut samples)?;
+            windows(Some(pool), &effort, &mut samples);
+            mapped(pool, &effort, &mut samples);
+            longest(pool, report)?;
         }
         Err(why) => {
             windows(None, &effort, &mut samples);
@@ -82,6 +82,15 @@ pub(super) fn measure(quick: bool, largest: Bytes, report: &mut Report) -> Resul
             report.unmeasured("required_failures", &why.to_string());
         }
     }
+    let fragmenter = Fragmenter::start(effort.fragmented)?;
+    report.note(&format!(
+        "Runs were required while {} were held in single base pages, as many free between them.",
+        fragmenter.held
+    ));
+    if let Ok(pool) = &pool {
+        tries(pool, &effort, report, &mut samples)?;
+    }
+    on_demand::measure(fragmenter, &effort.on_demand, report, &mut samples);
     samples.report(report);
     Ok(())
 }
@@ -191,7 +200,7 @@ fn mapped(pool: &StandingPool, effort: &Effort, samples: &mut Samples) {
     }
 }
 
-/// The required run, from the pool and on demand, while what else is free lies in single pages.
+/// The required run, from the pool, while what else is free lies in single pages.
 fn tries(
     pool: &StandingPool,
     effort: &Effort,
@@ -205,11 +214,6 @@ fn tries(
         report.unmeasured("required_failures", &why);
         return Ok(());
     }
-    let fragmenter = Fragmenter::start(effort.fragmented)?;
-    report.note(&format!(
-        "Runs were required while {} were held in single base pages, as many free between them.",
-        fragmenter.held
-    ));
     let mut failures = 0;
     for _ in 0..effort.tries {
         match required(pool, effort.run) {
@@ -218,18 +222,6 @@ fn tries(
         }
     }
     report.check("required_failures", failures);
-    for _ in 0..effort.on_demand {
-        for who in ["glebe_on_demand", "surplus_hugetlb", "thp"] {
-            interrupt::check();
-            let watch = Stopwatch::start();
-            let got = on_demand(who, effort.run);
-            let took = watch.elapsed().wall_us;
-            match got {
-                Ok(()) => samples.add(&case, who, "us", took),
-                Err(why) => samples.note(&case, who, "us", &format!("not every time: {why}")),
-            }
-        }
-    }
     Ok(())
 }
 
@@ -243,23 +235,6 @@ fn required(pool: &StandingPool, run: Bytes) -> Option<f64> {
     let seen = longest_run(piece.addr(), pages);
     // Where frames are hidden the pool's word stands.
     seen.is_none_or(|seen| seen == pages).then_some(took)
-}
-
-fn on_demand(who: &str, run: Bytes) -> Result<(), String> {
-    let pages = run.pages_up(page_size());
-    let peer = match who {
-        "surplus_hugetlb" => Peer::SurplusHugetlb,
-        "thp" => Peer::Thp,
-        _ => {
-            let contig = Contig::options().require_run(run).map(run);
-            return contig.map(|_| ()).map_err(|why| why.to_string());
-        }
-    };
-    let block = peer.alloc(pages).map_err(|why| why.to_string())?;
-    match block.longest_run() {
-        Some(seen) if seen < pages => Err(format!("longest run {}", seen.bytes(page_size()))),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -203,10 +203,12 @@ typedef struct glebe_options {
     uint64_t views;               /* GLEBE_VIEWS_*: for glebe_alloc_virtual */
     uint64_t page_cache;          /* GLEBE_CACHE_* */
     uint64_t miss_cost_ns;        /* what a miss costs, for GLEBE_CACHE_AUTO; 0: measured */
-    uint64_t search_bytes;        /* look at so much of a pool for the longest runs, and keep the
-                                     best; 0: at what is needed, and a quarter more for a run */
+    uint64_t search_bytes;        /* look at so much of the machine's memory for long runs; 0: at
+                                     all but a tenth of what is available, 1 GiB at least */
     uint64_t lock_wait_ms;        /* wait so long at most for others that change the hugetlb pools;
                                      0: a minute */
+    uint64_t search_ms;           /* look for runs so long at most; 0: 2 s, and for more than a GiB
+                                     2 s a GiB */
 } glebe_options;
 
 /* Sets memory aside: maps and populates it, which takes about as long as zeroing it. Errors:
@@ -828,6 +830,10 @@ void *glebe_mmap_contig(void *addr, size_t len, int prot, int flags, int fd, int
 /* How long each later call of glebe_mmap_contig in this process may wait for others that change the
  * hugetlb pools, in milliseconds; a minute where this was not called. Returns 0. */
 int glebe_mmap_contig_wait(uint64_t milliseconds);
+
+/* How much of the machine's memory each later call of glebe_mmap_contig in this process may look at
+ * for a run, and for how long; 0 for either is as in glebe_options. Returns 0. */
+int glebe_mmap_contig_search(uint64_t bytes, uint64_t milliseconds);
 
 /* Unmaps what glebe_mmap_contig gave, as a whole: `len` is what was asked for or what is mapped.
  * The kernel has back what a hugetlb pool was given for it. munmap(2) takes the addresses alone:

@@ -207,6 +207,7 @@ pub struct glebe_options {
     pub miss_cost_ns: u64,
     pub search_bytes: u64,
     pub lock_wait_ms: u64,
+    pub search_ms: u64,
 }
 
 #[repr(C)]

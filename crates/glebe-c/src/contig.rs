@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use glebe::contig::{Contig, Error, HeldBy, PoolLock, Source};
+use glebe::contig::{Contig, Error, HeldBy, Options, PoolLock, Source};
 use glebe::sys::place::{is_readable, protect, Flags, Protection};
 use glebe::sys::{errno, hugetlb, page_size};
 use glebe::units::Bytes;
@@ -34,6 +34,24 @@ const ZERO_DEVICE: u64 = 1 << 8 | 5;
 
 /// How long a call may wait for others that change the pools.
 static LOCK_WAIT_MS: AtomicU64 = AtomicU64::new(PoolLock::PATIENCE.as_millis() as u64);
+
+/// How much a call may look at for a run, in bytes, and how long, in ms; 0 for the library's own.
+static SEARCH_BYTES: AtomicU64 = AtomicU64::new(0);
+static SEARCH_MS: AtomicU64 = AtomicU64::new(0);
+
+/// What the caller allows each call.
+fn within_bounds(options: Options<'_>) -> Options<'_> {
+    let [wait, bytes, time] =
+        [&LOCK_WAIT_MS, &SEARCH_BYTES, &SEARCH_MS].map(|bound| bound.load(Ordering::Relaxed));
+    let mut options = options.lock_patience(Duration::from_millis(wait));
+    if bytes > 0 {
+        options = options.search(Bytes::new(bytes));
+    }
+    if time > 0 {
+        options = options.search_time(Duration::from_millis(time));
+    }
+    options
+}
 
 fn locked(contigs: &Contigs) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {
     contigs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -90,8 +108,7 @@ fn map(
         available: Bytes::new(isize::MAX.unsigned_abs() as u64),
     };
     let whole = Bytes::new(len).pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
-    let patience = Duration::from_millis(LOCK_WAIT_MS.load(Ordering::Relaxed));
-    let mut options = Contig::options().require_run(whole).lock_patience(patience);
+    let mut options = within_bounds(Contig::options().require_run(whole));
     if let Some(size) = asked.hugetlb {
         let size = size.unwrap_or_else(hugetlb::smallest);
         options = options.source(Source::Hugetlb(size));
@@ -141,6 +158,13 @@ pub unsafe extern "C" fn glebe_mmap_contig(
 #[no_mangle]
 pub extern "C" fn glebe_mmap_contig_wait(milliseconds: u64) -> c_int {
     LOCK_WAIT_MS.store(milliseconds, Ordering::Relaxed);
+    0
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_mmap_contig_search(bytes: u64, milliseconds: u64) -> c_int {
+    SEARCH_BYTES.store(bytes, Ordering::Relaxed);
+    SEARCH_MS.store(milliseconds, Ordering::Relaxed);
     0
 }
 

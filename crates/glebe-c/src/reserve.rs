@@ -75,6 +75,9 @@ fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
     if asked.search_bytes > 0 {
         options = options.search(Bytes::new(asked.search_bytes));
     }
+    if asked.search_ms > 0 {
+        options = options.search_time(Duration::from_millis(asked.search_ms));
+    }
     if asked.lock_wait_ms > 0 {
         options = options.lock_patience(Duration::from_millis(asked.lock_wait_ms));
     }

@@ -249,6 +249,17 @@ static void a_wait_for_the_pools_ends(void) {
     CHECK(close(ready[0]) == 0 && close(ready[1]) == 0);
 }
 
+/* A search that may look at nothing and for no time is over at once, and says so. */
+static void a_search_keeps_to_its_bounds(void) {
+    size_t len = (size_t)256 << 20;
+    OK(glebe_mmap_contig_search(1, 1));
+    void *at = glebe_mmap_contig(NULL, len, BOTH, ANONYMOUS | MAP_HUGETLB, -1, 0);
+    if (at != MAP_FAILED) OK(glebe_munmap_contig(at, len)); /* the first pages were one run */
+    else if (geteuid() != 0) CHECK(errno == ENOMEM);
+    else CHECK(errno == ENOMEM && strstr(glebe_last_error(), "256 MiB"));
+    OK(glebe_mmap_contig_search(0, 0));
+}
+
 int main(void) {
     page = glebe_page_bytes();
     int zero = open("/dev/zero", O_RDWR);
@@ -264,6 +275,7 @@ int main(void) {
     descriptors_are_looked_at_as_by_mmap();
     an_address_is_kept_or_refused();
     a_wait_for_the_pools_ends();
+    a_search_keeps_to_its_bounds();
     CHECK(close(zero) == 0);
     printf("contig.c: ok\n");
     return 0;

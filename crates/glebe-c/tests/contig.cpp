@@ -37,6 +37,7 @@ void map_and_ask(int thread) {
 
 int main() {
     OK(glebe_mmap_contig_wait(60000));
+    OK(glebe_mmap_contig_search(0, 0));
     std::vector<std::thread> threads;
     for (int thread = 0; thread < THREADS; thread++) threads.emplace_back(map_and_ask, thread);
     for (auto &thread : threads) thread.join();

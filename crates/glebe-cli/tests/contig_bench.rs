@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use reachable::{Reachable, NOBODY};
 
 /// Names in the JSON that the targets are told by.
-const RATIOS: [&str; 8] = [
+const RATIOS: [&str; 10] = [
     "random_read_vs_memalign",
     "dependent_read_vs_memalign",
     "stream_vs_memalign",
@@ -21,8 +21,10 @@ const RATIOS: [&str; 8] = [
     "grow_populate_vs_zeroing_cpu",
     "populate_threads_2_vs_1_cpu",
     "longest_run_vs_optimum",
+    "required_on_demand",
+    "default_run_vs_longest",
 ];
-const CASES: [&str; 9] = [
+const CASES: [&str; 11] = [
     "random_read_64m",
     "stride_4160_64m",
     "message_2",
@@ -32,6 +34,8 @@ const CASES: [&str; 9] = [
     "map_128m",
     "mapped_longest",
     "required_8m",
+    "page_cache_lost",
+    "given_back_ms",
 ];
 const CHECKS: [&str; 3] = ["verify_disagreements", "required_failures", "wrong_bytes"];
 

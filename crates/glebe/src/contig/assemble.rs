@@ -82,7 +82,7 @@ fn copy<'a>(request: &Request<'a>) -> Request<'a> {
 fn join(blocks: Vec<Built>, mut notes: Vec<String>) -> Result<Built, Error> {
     let (page, mut at) = (page_size(), 0);
     let (mut mappings, mut grown_by, mut parts) = (Vec::new(), 0, Vec::new());
-    let mut align = page;
+    let (mut align, mut tried) = (page, None);
     for block in blocks {
         let pages = block.mapping.len().pages_up(page).get();
         let Some(place) = Extent::new(at, pages) else { continue };
@@ -93,13 +93,14 @@ fn join(blocks: Vec<Built>, mut notes: Vec<String>) -> Result<Built, Error> {
         mappings.push(block.mapping);
         grown_by += block.grown_by;
         notes.extend(block.notes);
+        tried = tried.or(block.tried);
     }
     let mapping = match <[Mapping; 1]>::try_from(mappings) {
         Ok([only]) => only,
         Err(mappings) => Mapping::joined(mappings, align)?,
     };
     let (runs, proof) = runs::read_parts(&mapping, &parts)?;
-    Ok(Built { mapping, blocks: None, grown_by, parts, runs, proof, notes })
+    Ok(Built { mapping, blocks: None, grown_by, parts, runs, proof, tried, notes })
 }
 
 fn unit_of(source: Source) -> PageSize {

@@ -19,12 +19,12 @@ pub(super) struct Request<'a> {
     pub len: Bytes,
     /// The run to try for.
     pub run: Option<Bytes>,
-    /// How much to look at for it.
-    pub search: Bytes,
+    /// How much to look at for it; where no run is asked for, for the longest.
+    pub search: Option<Bytes>,
+    /// How long to look.
+    pub search_time: Option<Duration>,
     /// Whether a pool's pages are put in physical order.
     pub in_order: bool,
-    /// Whether more pages are looked at than needed even if no run is asked for.
-    pub for_runs: bool,
     pub node: Option<Node>,
     pub dma_heap: Option<&'a std::path::Path>,
     pub threads: usize,
@@ -47,6 +47,8 @@ pub(super) struct Built {
     pub parts: Vec<Part>,
     pub runs: Vec<Run>,
     pub proof: Proof,
+    /// What was tried for a run that was not had.
+    pub tried: Option<String>,
     pub notes: Vec<String>,
 }
 
@@ -54,8 +56,8 @@ impl Built {
     /// All of one source.
     pub fn of(source: Source, mapping: Mapping, runs: (Vec<Run>, Proof)) -> Self {
         let parts = vec![Part { pages: all_of(&mapping), source }];
-        let ((runs, proof), grown_by, notes) = (runs, 0, Vec::new());
-        Self { mapping, blocks: None, grown_by, parts, runs, proof, notes }
+        let ((runs, proof), grown_by, tried, notes) = (runs, 0, None, Vec::new());
+        Self { mapping, blocks: None, grown_by, parts, runs, proof, tried, notes }
     }
 
     fn longest(&self) -> Bytes {
@@ -87,7 +89,8 @@ pub(super) fn map(options: Options<'_>, len: Bytes, place: pool::Place) -> Resul
     let mut options = options;
     let mut reporter = Reporter(options.progress.take());
     let request = request(&options, len, place);
-    let Options { required, preferred, plan, pin, at, .. } = options;
+    let Options { required, plan, pin, at, .. } = options;
+    let preferred = options.preferred.or(options.for_runs.then_some(len));
     let mut notes = Vec::new();
     if options.source == SourceChoice::Only(Source::Blocks) && pin == Some(true) {
         return Err(Error::NeverPinned(blocks::WHY_NOT_PINNED));
@@ -108,7 +111,9 @@ pub(super) fn map(options: Options<'_>, len: Bytes, place: pool::Place) -> Resul
                 let longest = built.longest();
                 notes.append(&mut built.notes);
                 if let Some(wanted) = preferred.filter(|wanted| *wanted > longest) {
-                    notes.push(format!("{source}: run of {wanted} preferred, {longest} had"));
+                    let tried =
+                        built.tried.take().map_or(String::new(), |tried| format!("; {tried}"));
+                    notes.push(format!("{source}: run of {wanted} sought, {longest} had{tried}"));
                 }
                 let Built { mapping, blocks, grown_by, parts, runs, proof, .. } = built;
                 let (asked, why_not_better) = (len, notes);
@@ -137,10 +142,10 @@ pub(super) fn map(options: Options<'_>, len: Bytes, place: pool::Place) -> Resul
 fn request<'a>(options: &'a Options<'_>, len: Bytes, place: pool::Place) -> Request<'a> {
     Request {
         len,
-        run: options.required.max(options.preferred),
+        run: options.required.max(options.preferred).or(options.for_runs.then_some(len)),
         search: options.search,
+        search_time: options.search_time,
         in_order: options.in_order,
-        for_runs: options.for_runs,
         node: options.node,
         dma_heap: options.dma_heap.as_deref(),
         threads: options.threads,
@@ -162,11 +167,7 @@ pub(super) fn in_file(options: Options<'_>, len: Bytes, size: PageSize) -> Resul
     let options = options.chosen_for_runs();
     let request = Request { mappable: true, ..request(&options, len, place) };
     let built = build(Source::Hugetlb(size), &request, &mut Reporter(None))?;
-    let longest = built.longest();
-    match options.required.filter(|wanted| *wanted > longest) {
-        Some(wanted) => Err(Error::NotContiguous { wanted, longest }),
-        None => Ok(built),
-    }
+    long_enough((built, None, None), options.required).map(|(built, ..)| built)
 }
 
 /// The smallest size of the machine's hugetlb pools that is not below a transparent huge page.
@@ -253,7 +254,7 @@ fn held(mut built: Built, pin: Option<bool>) -> Result<Held, Error> {
 fn long_enough(held: Held, required: Option<Bytes>) -> Result<Held, Error> {
     let longest = held.0.longest();
     match required.filter(|wanted| *wanted > longest) {
-        Some(wanted) => Err(Error::NotContiguous { wanted, longest }),
+        Some(wanted) => Err(Error::NotContiguous { wanted, longest, tried: held.0.tried }),
         None => Ok(held),
     }
 }
@@ -262,9 +263,12 @@ fn long_enough(held: Held, required: Option<Bytes>) -> Result<Held, Error> {
 fn better_word(before: Option<Error>, error: Error) -> Error {
     match (before, error) {
         (
-            Some(Error::NotContiguous { wanted, longest }),
-            Error::NotContiguous { longest: later, .. },
-        ) => Error::NotContiguous { wanted, longest: longest.max(later) },
+            Some(Error::NotContiguous { wanted, longest, tried }),
+            Error::NotContiguous { longest: later, tried: of_later, .. },
+        ) => {
+            let tried = tried.or(of_later);
+            Error::NotContiguous { wanted, longest: longest.max(later), tried }
+        }
         (_, error) => error,
     }
 }

@@ -72,12 +72,17 @@ pub enum Error {
         len: Bytes,
     },
     /// The memory could be had, but not as contiguous as required.
-    #[error("a run of {wanted} is required, the longest to be had and proved is {longest}")]
+    #[error(
+        "a run of {wanted} is required, the longest that was had and proved is {longest}{}",
+        after(tried.as_deref())
+    )]
     NotContiguous {
         /// The run required.
         wanted: Bytes,
-        /// The longest that could be had.
+        /// The longest that was had.
         longest: Bytes,
+        /// What was tried for a longer one, in words.
+        tried: Option<String>,
     },
     /// A free run is long enough, but none where the alignment puts it.
     #[error(
@@ -245,6 +250,11 @@ pub enum Error {
 
 fn shown(nodes: &[Node]) -> String {
     nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// What was tried, behind what came of it.
+fn after(tried: Option<&str>) -> String {
+    tried.map_or(String::new(), |tried| format!("; {tried}"))
 }
 
 /// Things side by side; "none" if there are none.

@@ -5,7 +5,12 @@
 //!
 //! Counts and frames are huge pages here. How the order is made: [`ordered`].
 
+mod draw;
+mod effort;
+mod held;
 mod ordered;
+mod search;
+mod survey;
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -37,14 +42,18 @@ pub(super) fn build(
     let pages = len.pages_up(size).get();
     let idle_before = pool.counts()?.available();
     let may_change = pool.is_writable();
-    let mut builder =
-        Builder { request, len, pages, pool, may_change, gate, grew: false, notes: Vec::new() };
+    let (grew, tried, notes) = (false, None, Vec::new());
+    let mut builder = Builder { request, len, pages, pool, may_change, gate, grew, tried, notes };
     let mapping = builder.map(reporter)?;
     let runs = runs::read(&mapping, size)?;
     let grown_by = if builder.grew { pages.saturating_sub(idle_before) } else { 0 };
-    let notes = builder.notes;
-    Ok(Built { grown_by, notes, ..Built::of(Source::Hugetlb(size), mapping, runs) })
+    let (tried, notes) = (builder.tried, builder.notes);
+    Ok(Built { grown_by, tried, notes, ..Built::of(Source::Hugetlb(size), mapping, runs) })
 }
+
+/// Stretches of which a mapping is made, at most: an eighth of the kernel's own default limit on
+/// the mappings of a process.
+const STRETCHES_MAX: usize = 1 << 13;
 
 struct Builder<'a> {
     request: &'a Request<'a>,
@@ -56,6 +65,8 @@ struct Builder<'a> {
     gate: Gate,
     /// Whether some pages are not of those that the pool had.
     grew: bool,
+    /// What was tried for a run that was not had.
+    tried: Option<String>,
     notes: Vec<String>,
 }
 
@@ -110,30 +121,6 @@ impl Builder<'_> {
         })
     }
 
-    /// Up to `most` pages, at least one; `None` where none can be had. Of the machine's free memory
-    /// half is left alone.
-    fn take_some(&mut self, most: u64) -> Result<Option<Mapping>, Error> {
-        let have = self.pool.counts()?.available();
-        let more = match self.may_grow() {
-            true => machine_available()?.pages_down(self.pool.size()).get() / 2,
-            false => 0,
-        };
-        let pages = most.min(have.saturating_add(more));
-        let len = Pages::new(pages).checked_bytes(self.pool.size());
-        if pages == 0 || len.is_none_or(|len| self.gate.check(len).is_err()) {
-            return Ok(None);
-        }
-        match self.take(pages) {
-            Err(Error::PoolShort { got: 0, .. }) => Ok(None),
-            Err(Error::PoolShort { got, .. }) if got < pages => self.take(got).map(Some),
-            taken => taken.map(Some),
-        }
-        .or_else(|error| match error {
-            Error::PoolShort { .. } | Error::TooLarge { .. } => Ok(None),
-            other => Err(other),
-        })
-    }
-
     fn lock(&mut self) -> Result<PoolLock, Error> {
         let lock = PoolLock::of(&self.request.place, self.request.lock_patience)?;
         self.notes.extend(lock.notes().iter().cloned());
@@ -148,14 +135,21 @@ impl Builder<'_> {
 
     /// Pages that the pool has, or may have for this mapping.
     fn mapped(&self, pages: u64) -> Result<Mapping, Error> {
+        if !self.request.mappable {
+            return self.private(pages);
+        }
         let (len, size) = (Pages::new(pages).bytes(self.pool.size()), self.pool.size());
-        let mapping = match self.request.mappable {
-            false => Mapping::hugetlb(len, size, Visibility::PRIVATE)?,
-            true => {
-                let file = MemFile::hugetlb(len, size)?.not_for_children()?;
-                Mapping::shared(Arc::new(file), size, Visibility::PRIVATE)?
-            }
-        };
+        let file = MemFile::hugetlb(len, size)?.not_for_children()?;
+        self.bound(Mapping::shared(Arc::new(file), size, Visibility::PRIVATE)?)
+    }
+
+    /// The same, of no file.
+    fn private(&self, pages: u64) -> Result<Mapping, Error> {
+        let (len, size) = (Pages::new(pages).bytes(self.pool.size()), self.pool.size());
+        self.bound(Mapping::hugetlb(len, size, Visibility::PRIVATE)?)
+    }
+
+    fn bound(&self, mapping: Mapping) -> Result<Mapping, Error> {
         if let Some(node) = self.request.node {
             mapping.bind(node)?;
         }

@@ -21,10 +21,10 @@
 //!
 //! How long runs are had from a pool of single huge pages: their frames are read, and the pages
 //! moved side by side in ascending order. Where a run is asked for ([`Options::require_run`],
-//! [`Options::prefer_run`]), or a length to look at ([`Options::search`]), more are taken than
-//! needed, the fewest runs that suffice are kept and the rest given back; and where those runs are
-//! more than pages of the next larger size would make, such pages are split, if they can be had.
-//! What came out is checked, never assumed.
+//! [`Options::prefer_run`]), or a length to look at ([`Options::search`]), the longest runs of free
+//! memory are looked for in `/proc/kpageflags` and drawn into the pool, at first as they are, then
+//! after a compaction of the machine's memory, then by splitting pages of the next larger size, as
+//! far as [`Options::search_time`] allows. What came out is checked, never assumed.
 //!
 //! What is *guaranteed* is what [`Contig::runs`] lists; how long they are is best effort, unless
 //! [`Options::require_run`] makes a shortage an error. Hugetlb pages stay in their frames; other

@@ -57,7 +57,8 @@ pub struct Options<'a> {
     pub(super) preferred: Option<Bytes>,
     pub(super) align: Bytes,
     pub(super) at: Option<usize>,
-    pub(super) search: Bytes,
+    pub(super) search: Option<Bytes>,
+    pub(super) search_time: Option<Duration>,
     pub(super) in_order: bool,
     pub(super) for_runs: bool,
     pub(super) node: Option<Node>,
@@ -81,7 +82,8 @@ impl<'a> Options<'a> {
             preferred: None,
             align: Bytes::ZERO,
             at: None,
-            search: Bytes::ZERO,
+            search: None,
+            search_time: None,
             in_order: true,
             for_runs: false,
             node: None,
@@ -136,12 +138,22 @@ impl<'a> Options<'a> {
         self
     }
 
-    /// Looks at up to `len` of a pool's pages for the longest runs, and keeps the best of them.
-    /// By default no more are looked at than needed, and where a run is asked for
-    /// ([`Options::require_run`], [`Options::prefer_run`]) a quarter more at first. Looking costs
-    /// their zeroing. Where larger pages can be split to make fewer runs, that is done too.
+    /// Looks at up to `len` of the machine's memory for a run, and without one asked for
+    /// ([`Options::require_run`], [`Options::prefer_run`]) for the longest runs there are. By
+    /// default no more is looked at than needed where no run is asked for, and else all that can
+    /// be spared: what is available but for a tenth, and at least 1 GiB. Of what is looked at only
+    /// what is kept is zeroed where `/proc/kpageflags` can be read, else all of it. With 0 pages
+    /// are had as the pool hands them out.
     pub fn search(mut self, len: Bytes) -> Self {
-        self.search = len;
+        self.search = Some(len);
+        self
+    }
+
+    /// How long a search for runs may go on: by default 2 s, and for more than a GiB 2 s a GiB. The
+    /// step that is being done is finished: some 0.1 s, a compaction of the machine's memory or the
+    /// making of a larger page, seconds on large machines.
+    pub fn search_time(mut self, time: Duration) -> Self {
+        self.search_time = Some(time);
         self
     }
 

@@ -144,19 +144,22 @@ impl PoolLock {
         self.open(window, raise, |made| body(made.saturating_sub(counts.surplus)))
     }
 
-    /// As [`PoolLock::with_pages`], but adds none: `body` adds up to `most` by itself.
-    pub(super) fn with_steps<T, E: From<OsError>>(
+    /// As [`PoolLock::with_pages`], but `body` adds the pages step by step, up to `most` in all.
+    pub(super) fn with_growth<T, E: From<OsError>>(
         &self,
         pool: &Pool,
         most: u64,
-        body: impl FnOnce() -> Result<T, E>,
+        body: impl FnOnce(&mut Growing<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
         let counts = pool.counts()?;
         let (size, before) = (pool.size(), counts.persistent());
         let by = counts.surplus.saturating_add(most);
-        let window = Window { size, counter: Counter::Pages, before, by };
-        let raise = |before: u64| pool.set_persistent(before.saturating_add(counts.surplus));
-        self.open(window, raise, |_| body())
+        let open = self.begin(Window { size, counter: Counter::Pages, before, by })?;
+        let base = before.saturating_add(counts.surplus);
+        pool.set_persistent(base)?;
+        let done = body(&mut Growing { pool, base, most, had: 0 });
+        drop(open);
+        done
     }
 
     /// The lock, beside whose file others of the same owner may lie.
@@ -270,6 +273,33 @@ impl PoolLock {
 
     fn write(&self, windows: &[Window]) -> Result<(), OsError> {
         self.locked.set_record(window::format(windows, &self.boot_id).as_bytes())
+    }
+}
+
+/// A pool that grows step by step. What came last is handed out first, and goes first.
+pub(super) struct Growing<'a> {
+    pool: &'a Pool,
+    /// Persistent pages before the first step.
+    base: u64,
+    most: u64,
+    had: u64,
+}
+
+impl Growing<'_> {
+    /// Adds up to `pages`. Returns how many came.
+    pub fn by(&mut self, pages: u64) -> Result<u64, OsError> {
+        let target = self.had.saturating_add(pages).min(self.most);
+        self.pool.set_persistent(self.base.saturating_add(target))?;
+        let had = self.pool.total()?.saturating_sub(self.base);
+        let came = had.saturating_sub(self.had);
+        self.had = had;
+        Ok(came)
+    }
+
+    /// Takes `pages` off again.
+    pub fn less(&mut self, pages: u64) -> Result<(), OsError> {
+        self.had = self.had.saturating_sub(pages);
+        self.pool.set_persistent(self.base.saturating_add(self.had))
     }
 }
 

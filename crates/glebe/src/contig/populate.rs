@@ -37,7 +37,7 @@ pub(super) fn machine_available() -> Result<Bytes, Error> {
 pub(super) struct Reporter<'a>(pub Option<&'a mut dyn FnMut(Progress)>);
 
 impl Reporter<'_> {
-    fn report(&mut self, done: Bytes, total: Bytes) {
+    pub fn report(&mut self, done: Bytes, total: Bytes) {
         if let Some(callback) = &mut self.0 {
             callback(Progress { done, total });
         }

@@ -163,7 +163,7 @@ impl StandingPool {
                 let wanted = len;
                 Err(match pages <= state.largest() {
                     true => Error::NotAligned { wanted, align, longest },
-                    false => Error::NotContiguous { wanted, longest },
+                    false => Error::NotContiguous { wanted, longest, tried: None },
                 })
             }
         }

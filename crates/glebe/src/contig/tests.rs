@@ -1,5 +1,7 @@
 //! What the machine's own memory shows; the pools only by what these tests take and give back.
 
+use std::time::Duration;
+
 use super::*;
 use crate::sys::hugetlb::Pool;
 use crate::sys::pagemap::frames_visible;
@@ -55,7 +57,7 @@ fn plain_memory_is_populated_and_claims_no_more_than_it_shows() {
 fn a_run_that_cannot_be_had_is_an_error_with_the_longest() {
     let (len, wanted) = (Bytes::mib(1), Bytes::gib(1 << 10));
     let error = Contig::options().source(Source::Plain).require_run(wanted).map(len).unwrap_err();
-    let Error::NotContiguous { wanted: told, longest } = error else { panic!("{error}") };
+    let Error::NotContiguous { wanted: told, longest, .. } = error else { panic!("{error}") };
     assert_eq!(told, wanted);
     assert!(longest >= page_size().bytes() && longest <= len);
     let memory = Contig::options().source(Source::Plain).prefer_run(wanted).map(len).unwrap();
@@ -82,6 +84,60 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
         memory.runs().is_sorted_by_key(|run| run.pfn)
     };
     assert!((0..10).any(ascends), "never in the order of frames");
+}
+
+/// The longest run of huge pages that are free whole, in bytes; none where frames are hidden.
+fn longest_free() -> Option<Bytes> {
+    let block = Pages::new(512);
+    let uses = crate::sys::kpage::uses(block).ok()?;
+    let is_free = |of| of == crate::sys::kpage::Use::Free;
+    Some(crate::sys::kpage::longest_run(&uses, block, is_free).bytes(page_size()))
+}
+
+#[test]
+fn a_run_that_is_free_is_had() {
+    if !privileged() {
+        return;
+    }
+    let len = Bytes::mib(64);
+    let mut refused = None;
+    for _ in 0..4 {
+        match longest_free() {
+            Some(free) if free >= Bytes::new(2 * len.get()) => {}
+            free => return println!("skipped: the longest free run is {free:?}"),
+        }
+        match Contig::options().source(Source::HUGETLB_2M).require_run(len).map(len) {
+            Ok(memory) => {
+                assert_eq!(
+                    (memory.longest_run().bytes(page_size()), memory.runs().len()),
+                    (len, 1)
+                );
+                return assert!(memory.verify().unwrap().is_empty());
+            }
+            // Others took of it meanwhile.
+            Err(error @ Error::NotContiguous { .. }) => refused = Some(error),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let refused = refused.unwrap();
+    let Error::NotContiguous { ref tried, .. } = refused else { panic!("{refused}") };
+    assert!(tried.is_some(), "{refused}");
+    panic!("never had: {refused}");
+}
+
+#[test]
+fn a_search_ends_with_its_time_and_says_what_it_tried() {
+    if !privileged() {
+        return;
+    }
+    let options = || Contig::options().source(Source::HUGETLB_2M).search_time(Duration::ZERO);
+    match options().require_run(Bytes::mib(64)).map(Bytes::mib(64)) {
+        Ok(memory) => println!("the first pages were one run: {:?}", memory.runs()),
+        Err(error) => {
+            let text = error.to_string();
+            assert!(text.contains("limit of 0ns") || text.contains("to be had in"), "{text}");
+        }
+    }
 }
 
 /// Faults of this thread so far; a page that populating makes present is one.

@@ -137,6 +137,14 @@ impl Pool {
         Ok(Counts { total, free, reserved, surplus })
     }
 
+    /// All pages, surplus ones too: [`Counts::total`] alone.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn total(&self) -> Result<u64, OsError> {
+        self.read("nr_hugepages")
+    }
+
     /// The size into which a page of this pool can be split, if any (Linux 5.16).
     #[must_use]
     pub fn demote_size(&self) -> Option<PageSize> {

@@ -8,6 +8,7 @@ pub mod cgroup;
 #[cfg(test)]
 pub(crate) mod child;
 pub(crate) mod commit;
+pub(crate) mod compact;
 pub mod dma_heap;
 pub mod errno;
 #[cfg(feature = "faults")]

@@ -52,26 +52,24 @@ pub(super) struct Draw<'a> {
 /// they do not come.
 pub(super) fn promise(work: &BlockWork, draw: &Draw<'_>) -> Result<Option<Promised>, Error> {
     let Draw { pool, plan, within, pages, most } = draw;
-    work.lock.with_steps(pool, *most, || {
+    work.lock.with_growth(pool, *most, |growing| {
         let each = (within.end - within.start) / plan.blocks.len().max(1) as u64;
-        let begin = pool.counts()?.persistent();
-        for (block, count) in plan.blocks.iter().zip(1..) {
+        let (mut came, mut vain) = (0, 0);
+        for block in &plan.blocks {
             work.blocks.put_on_line(*block, true)?;
-            pool.set_persistent(begin.saturating_add((count * each).min(*pages)))?;
+            came += growing.by(each.min(pages.saturating_sub(came)))?;
         }
-        for slack in plan.slack {
+        if let Some(slack) = plan.slack {
             work.blocks.put_on_line(slack, true)?;
         }
         let mut here = in_pool(work, pool.size(), within)?;
-        let came = pool.counts()?.persistent().saturating_sub(begin);
         let (mut others, mut fresh) = if here.is_empty() { (came, 0) } else { (0, came) };
-        let mut vain = 0;
         while longest(&here) < *pages {
             let step = if here.is_empty() { STEP } else { pages - longest(&here) };
             if others + fresh + step > *most || vain > VAIN_MAX {
                 return Ok(None);
             }
-            let came = grow(pool, step)?;
+            let came = growing.by(step)?;
             let before = std::mem::replace(&mut here, in_pool(work, pool.size(), within)?);
             if came == 0 {
                 return Ok(None);
@@ -88,13 +86,6 @@ pub(super) fn promise(work: &BlockWork, draw: &Draw<'_>) -> Result<Option<Promis
         let others = if others > 0 { Some(map(others)?) } else { None };
         Ok(Some(Promised { mapping: map(fresh)?, others }))
     })
-}
-
-/// Adds pages; how many came.
-fn grow(pool: &Pool, pages: u64) -> Result<u64, OsError> {
-    let before = pool.counts()?.persistent();
-    pool.set_persistent(before.saturating_add(pages))?;
-    Ok(pool.counts()?.persistent().saturating_sub(before))
 }
 
 /// The frames of `within` that are in the pool.

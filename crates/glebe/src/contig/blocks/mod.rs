@@ -237,3 +237,6 @@ pub fn mend_blocks(patience: Duration) -> Result<Vec<String>, Error> {
 fn has_record(path: &Path) -> bool {
     file::link_metadata(path).is_ok_and(|meta| meta.len() > 0)
 }
+
+#[cfg(test)]
+mod tests;

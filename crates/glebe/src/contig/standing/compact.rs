@@ -67,12 +67,38 @@ impl StandingPool {
         }
         let fixed = || Error::PoolFixed { size: inner.size.bytes() };
         let pool = Place::machine().pool(inner.size).filter(Pool::is_writable).ok_or_else(fixed)?;
-        inner.exchange(&mut state, &pool, more)
+        let mut all = inner.exchange(&mut state, &pool, more)?;
+        for _ in 1..ATTEMPTS {
+            if all.as_planned {
+                break;
+            }
+            let again = inner.exchange(&mut state, &pool, more)?;
+            all = all.followed_by(again);
+        }
+        Ok(all.done)
+    }
+}
+
+/// Attempts to have the pages as planned: others draw from the pool meanwhile.
+const ATTEMPTS: u32 = 4;
+
+struct Exchange {
+    done: Compaction,
+    as_planned: bool,
+}
+
+impl Exchange {
+    fn followed_by(self, next: Self) -> Self {
+        let (first, last) = (self.done, next.done);
+        let (before, runs_before) = (first.before, first.runs_before);
+        let (exchanged, lost) = (first.exchanged + last.exchanged, first.lost + last.lost);
+        let done = Compaction { before, runs_before, exchanged, lost, ..last };
+        Self { done, as_planned: next.as_planned }
     }
 }
 
 impl Inner {
-    fn exchange(&self, state: &mut State, pool: &Pool, more: Bytes) -> Result<Compaction, Error> {
+    fn exchange(&self, state: &mut State, pool: &Pool, more: Bytes) -> Result<Exchange, Error> {
         // What this needs is had before anything is changed.
         let map = Pagemap::open()?;
         let (runs, proof) = runs::read_by(&map, &self.mapping, self.size)?;
@@ -90,16 +116,18 @@ impl Inner {
             exchanged: Bytes::ZERO,
             lost: Bytes::ZERO,
         };
+        let as_it_is = Exchange { done: nothing, as_planned: true };
         if free == 0 {
-            return Ok(nothing);
+            return Ok(as_it_is);
         }
         let mut scratch = self.scratch(more)?;
         let pages = self.candidates(&map, &stretches, scratch.as_ref())?;
         let frames: Vec<u64> = pages.iter().map(|(frame, _)| *frame).collect();
         let lens: Vec<usize> = stretches.iter().map(|s| s.len() as usize).collect();
         let plan = lay(&frames, &lens);
-        if longest_laid(&frames, &lens, &plan) * self.grain() <= longest.get() {
-            return Ok(nothing);
+        let planned = longest_laid(&frames, &lens, &plan) * self.grain();
+        if planned <= longest.get() {
+            return Ok(as_it_is);
         }
         let lock = PoolLock::acquire()?;
         let aside = self.free_and_set_aside(&lock, pool, &pages, &plan, &stretches, &mut scratch);
@@ -123,7 +151,8 @@ impl Inner {
         filled?;
         let exchanged = Pages::new(free).bytes(self.size);
         let lost = Pages::new(lost).bytes(page_size());
-        Ok(Compaction { after, runs_after, exchanged, lost, ..nothing })
+        let done = Compaction { after, runs_after, exchanged, lost, ..nothing };
+        Ok(Exchange { done, as_planned: after.get() >= planned })
     }
 
     /// Gives every page back, so that the hugetlb pool hands out those of `plan` in its order, and

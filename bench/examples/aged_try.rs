@@ -1,0 +1,83 @@
+//! One try to have contiguous memory, for `scripts/aged/accept.py`, which judges what came.
+//!
+//! `aged_try run|search|reserve LEN`: a run of LEN bytes required of `Contig`, the same with all
+//! spare memory searched, or a reserve of LEN as it is by default. Prints one line of JSON, holds
+//! what it has until its standard input ends, gives it back and prints how long that took.
+
+use std::io::{Read, Write};
+use std::time::Instant;
+
+use glebe::contig::Contig;
+use glebe::reserve::Reserve;
+use glebe::sys::{meminfo, page_size};
+use glebe::units::Bytes;
+use serde_json::json;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// What is held until the caller has looked at it.
+enum Had {
+    Contig(Contig),
+    Reserve(Reserve),
+}
+
+impl Had {
+    fn contig(&self) -> &Contig {
+        match self {
+            Self::Contig(contig) => contig,
+            Self::Reserve(reserve) => reserve.contig(),
+        }
+    }
+}
+
+/// What a search may look at: all but the larger of 1 GiB and a tenth.
+fn spare() -> Result<Bytes, Failure> {
+    let available = meminfo::available()?;
+    Ok(available.saturating_sub(Bytes::gib(1).max(Bytes::new(available.get() / 10))))
+}
+
+fn attempt(what: &str, len: Bytes) -> Result<Had, Failure> {
+    let options = Contig::options().require_run(len);
+    Ok(match what {
+        "run" => Had::Contig(options.map(len)?),
+        "search" => Had::Contig(options.search(spare()?).map(len)?),
+        "reserve" => Had::Reserve(Reserve::builder().map(len)?),
+        other => return Err(format!("{other}: run, search or reserve").into()),
+    })
+}
+
+fn main() -> Result<(), Failure> {
+    let mut args = std::env::args().skip(1);
+    let (Some(what), Some(len)) = (args.next(), args.next()) else {
+        return Err("usage: aged_try run|search|reserve LEN".into());
+    };
+    let len = Bytes::new(len.parse()?);
+    let mut out = std::io::stdout();
+    let start = Instant::now();
+    let had = attempt(&what, len);
+    let ms = start.elapsed().as_secs_f64() * 1e3;
+    let had = match had {
+        Ok(had) => had,
+        Err(why) => {
+            writeln!(out, "{}", json!({ "had": false, "ms": ms, "why": why.to_string() }))?;
+            return Ok(());
+        }
+    };
+    let contig = had.contig();
+    let line = json!({
+        "had": true,
+        "ms": ms,
+        "address": contig.mapping().addr(),
+        "len": contig.len().get(),
+        "longest": contig.longest_run().bytes(page_size()).get(),
+        "source": contig.source().to_string(),
+        "why": contig.why_not_better().join("; "),
+    });
+    writeln!(out, "{line}")?;
+    out.flush()?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    let start = Instant::now();
+    drop(had);
+    writeln!(out, "{}", json!({ "given_back_ms": start.elapsed().as_secs_f64() * 1e3 }))?;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! [`Held`]: huge pages in hand, in an order that is not theirs to keep.
+//!
+//! Counts and frames are huge pages.
+
+use crate::contig::order::{fewest_runs, Plan};
+use crate::error::OsError;
+use crate::mapping::{Mapping, Stretch};
+use crate::sys::page_size;
+use crate::sys::pagemap::Pagemap;
+use crate::units::PageSize;
+
+/// Pages in hand: the mappings they are in, and where they lie.
+#[derive(Default)]
+pub(super) struct Held {
+    pub parts: Vec<Mapping>,
+    /// Of each page its part, and its number there.
+    places: Vec<(usize, u64)>,
+    pub frames: Vec<u64>,
+}
+
+impl Held {
+    /// How many.
+    pub fn pages(&self) -> u64 {
+        self.frames.len() as u64
+    }
+
+    /// Takes the pages of `mapping`, which are present, in hand.
+    pub fn add(&mut self, mapping: Mapping, size: PageSize) -> Result<(), OsError> {
+        let entries = Pagemap::open()?.entries(mapping.addr(), mapping.len(), size)?;
+        let per_page = size.bytes().pages_down(page_size());
+        let part = self.parts.len();
+        for (n, entry) in entries.iter().enumerate() {
+            self.places.push((part, n as u64));
+            self.frames.push(entry.frame().unwrap_or_default().get() / per_page.get());
+        }
+        self.parts.push(mapping);
+        Ok(())
+    }
+
+    /// Which `keep` pages make the fewest runs.
+    pub fn plan(&self, keep: u64) -> Plan {
+        fewest_runs(&self.frames, usize::try_from(keep).unwrap_or(usize::MAX))
+    }
+
+    /// Whether they are one mapping of `pages` in ascending order already. As few runs as planned
+    /// are not enough: each may ascend, and the next begin below it.
+    pub fn came_so(&self, pages: u64) -> bool {
+        self.parts.len() == 1 && self.pages() == pages && self.frames.is_sorted()
+    }
+
+    /// Where those are that `plan` keeps, ascending.
+    pub fn stretches(&self, plan: &Plan, keep: u64, size: PageSize) -> Vec<Stretch> {
+        let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+        let kept = plan.give_back.iter().rev().take(keep);
+        Stretch::of_pages(kept.map(|n| self.places[*n]), size)
+    }
+
+    /// Gives pages back, by index, in that order.
+    pub fn give_back(&mut self, pages: &[usize]) -> Result<(), OsError> {
+        for n in pages {
+            let (part, index) = self.places[*n];
+            self.parts[part].discard(usize::try_from(index).unwrap_or(usize::MAX))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::Visibility;
+    use crate::units::Bytes;
+
+    #[test]
+    fn runs_that_do_not_ascend_are_put_in_order() {
+        let part = || Mapping::aligned(Bytes::mib(1), page_size(), Visibility::PRIVATE).unwrap();
+        let held = |parts: usize, frames: &[u64]| Held {
+            parts: (0..parts).map(|_| part()).collect(),
+            frames: frames.to_vec(),
+            ..Held::default()
+        };
+        assert!(held(1, &[3, 4, 8]).came_so(3));
+        assert!(!held(1, &[8, 9, 3, 4]).came_so(4), "two runs, and two are the fewest");
+        assert!(!held(1, &[3, 4, 8]).came_so(2), "one too many");
+        assert!(!held(2, &[3, 4]).came_so(2), "in two places");
+    }
+}

@@ -1,0 +1,234 @@
+//! The search for the longest runs of huge pages.
+//!
+//! What costs least comes first, and the search ends when a run is long enough:
+//!
+//! 1. pages that lie idle in the pool, which are there to be used;
+//! 2. pages that are free, of the longest runs ([`survey`](super::survey)), drawn into the pool
+//!    ([`draw`](super::draw));
+//! 3. after a compaction of the machine's memory, once more;
+//! 4. pages of the next larger size, split;
+//! 5. where frames are hidden, or no page may be chosen, pages as the pool hands them out, ever
+//!    more of them.
+//!
+//! What is missing in number at the end is had as it comes. No step has the kernel drop more of
+//! the page cache than the pages taken need, but the fourth: to make one larger page it moves or
+//! drops what stands there.
+//!
+//! Counts and frames are huge pages.
+
+use super::draw::Draw;
+use super::effort::{spare, Effort};
+use super::held::Held;
+use super::{machine_available, Builder, Order, Reporter};
+use crate::contig::Error;
+use crate::mapping::Mapping;
+use crate::sys::compact::compact_memory;
+use crate::sys::hugetlb::{sizes, Pool};
+use crate::sys::kpage::Flags;
+use crate::units::{Bytes, Pages};
+
+/// Of pages from this size on no more than needed are taken to choose from, unless a run is asked
+/// for: each is long, and zeroing it costs seconds.
+const LARGE: Bytes = Bytes::gib(1);
+
+/// A pool of larger pages, and how many of them hold the whole length.
+struct Larger {
+    pool: Pool,
+    pages: u64,
+}
+
+impl Builder<'_> {
+    /// Takes pages, and more where longer runs are wanted than those make.
+    pub(super) fn search(&mut self, reporter: &mut Reporter<'_>) -> Result<Held, Error> {
+        let mut held = Held::default();
+        let Some(run) = self.run_sought() else {
+            let needed = self.take(self.pages)?;
+            self.extend(&mut held, needed, reporter)?;
+            return Ok(held);
+        };
+        let request = self.request;
+        let mut effort = Effort::new(self.len, request.search, request.search_time);
+        self.take_idle(self.pages, &mut held, reporter)?;
+        let flags = Flags::open().ok().filter(|_| self.pool.size().bytes() < LARGE);
+        if let Some(flags) = &flags {
+            self.choose(run, flags, &mut held, &mut effort, reporter)?;
+        }
+        let missing = self.pages.saturating_sub(held.pages());
+        if missing > 0 {
+            let rest = self.take(missing)?;
+            self.extend(&mut held, rest, reporter)?;
+        }
+        let blindly = flags.is_none() || self.pool.counts()?.available() > 0;
+        if blindly && held.plan(self.pages).longest < run {
+            self.widen(run, flags.is_none(), &mut held, &mut effort, reporter)?;
+        }
+        if held.plan(self.pages).longest < run {
+            self.tried = Some(effort.to_string());
+        }
+        Ok(held)
+    }
+
+    /// The run to look for, if any.
+    fn run_sought(&self) -> Option<usize> {
+        let size = self.pool.size();
+        let run = match (self.request.run, self.request.search) {
+            (_, Some(Bytes::ZERO)) | (None, None) => return None,
+            (Some(run), _) => run.pages_up(size).get(),
+            (None, Some(_)) => self.pages,
+        };
+        // A longer one than all of the pages cannot be.
+        Some(usize::try_from(run.min(self.pages)).unwrap_or(usize::MAX))
+    }
+
+    /// Has the longest runs that are free, or can be made so.
+    fn choose(
+        &mut self,
+        run: usize,
+        flags: &Flags,
+        held: &mut Held,
+        effort: &mut Effort,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<(), Error> {
+        if !self.may_grow() {
+            return Ok(());
+        }
+        let mut draw = Draw { run, flags, held, reporter };
+        self.draw(&mut draw, effort)?;
+        if held.plan(self.pages).longest >= run || effort.is_over() {
+            return Ok(());
+        }
+        match compact_memory() {
+            Ok(()) => {
+                effort.note("memory was compacted".to_owned());
+                let mut draw = Draw { run, flags, held, reporter };
+                self.draw(&mut draw, effort)?;
+            }
+            Err(refused) => effort.note(format!("no compaction: {refused}")),
+        }
+        if held.plan(self.pages).longest >= run || effort.is_over() {
+            return Ok(());
+        }
+        match self.take_split()? {
+            Some(more) => self.extend(held, more, reporter)?,
+            None => effort.note("no larger page could be had to be split".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Takes ever more of what the pool hands out, until a run is long enough or nothing is left.
+    fn widen(
+        &mut self,
+        run: usize,
+        may_grow: bool,
+        held: &mut Held,
+        effort: &mut Effort,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<(), Error> {
+        let size = self.pool.size();
+        let mut more = (self.pages / 4).max(8);
+        while held.plan(self.pages).longest < run && !effort.is_over() {
+            let left = effort.looks_at(size).saturating_sub(held.pages());
+            let before = held.pages();
+            match may_grow {
+                false => self.take_idle(more.min(left), held, reporter)?,
+                true => {
+                    if let Some(taken) = self.take_some(more.min(left))? {
+                        self.extend(held, taken, reporter)?;
+                    }
+                }
+            }
+            if held.pages() == before {
+                break;
+            }
+            more = more.saturating_mul(2);
+        }
+        effort.note(format!("{} were looked at", Pages::new(held.pages()).bytes(size)));
+        Ok(())
+    }
+
+    /// Takes up to `most` of the pages that lie idle in the pool.
+    fn take_idle(
+        &mut self,
+        most: u64,
+        held: &mut Held,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<(), Error> {
+        let pages = most.min(self.pool.counts()?.available());
+        let len = Pages::new(pages).checked_bytes(self.pool.size());
+        if pages == 0 || len.is_none_or(|len| self.gate.check(len).is_err()) {
+            return Ok(());
+        }
+        match self.mapped(pages) {
+            // Somebody else was quicker.
+            Err(Error::Os(_)) => Ok(()),
+            mapped => self.extend(held, mapped?, reporter),
+        }
+    }
+
+    /// Up to `most` pages, at least one; `None` where none can be had.
+    fn take_some(&mut self, most: u64) -> Result<Option<Mapping>, Error> {
+        let have = self.pool.counts()?.available();
+        let more = match self.may_grow() {
+            true => spare()?.pages_down(self.pool.size()).get(),
+            false => 0,
+        };
+        let pages = most.min(have.saturating_add(more));
+        let len = Pages::new(pages).checked_bytes(self.pool.size());
+        if pages == 0 || len.is_none_or(|len| self.gate.check(len).is_err()) {
+            return Ok(None);
+        }
+        match self.take(pages) {
+            Err(Error::PoolShort { got: 0, .. }) => Ok(None),
+            Err(Error::PoolShort { got, .. }) if got < pages => self.take(got).map(Some),
+            taken => taken.map(Some),
+        }
+        .or_else(|error| match error {
+            Error::PoolShort { .. } | Error::TooLarge { .. } => Ok(None),
+            other => Err(other),
+        })
+    }
+
+    /// Populates `mapping` and takes its pages in hand.
+    fn extend(
+        &self,
+        held: &mut Held,
+        mapping: Mapping,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<(), Error> {
+        // Threads that draw from the pool in turn leave no two pages side by side as they were.
+        let few = mapping.len().pages_up(self.pool.size()).get() <= super::STRETCHES_MAX as u64;
+        let order = if few || self.request.mappable { Order::Any } else { Order::Strict };
+        self.fill(&mapping, order, reporter)?;
+        Ok(held.add(mapping, self.pool.size())?)
+    }
+
+    /// The pool whose pages split into pages of this size, if it may be grown.
+    fn larger_pool(&self) -> Option<Larger> {
+        let size = self.pool.size();
+        let pools = sizes().into_iter().filter_map(|larger| self.request.place.pool(larger));
+        let pool = pools
+            .filter(|_| self.may_grow())
+            .find(|pool| pool.is_writable() && pool.demote_size() == Some(size))?;
+        Some(Larger { pages: self.len.pages_up(pool.size()).get(), pool })
+    }
+
+    /// Pages that come of splitting larger ones, where the machine's memory is enough for those.
+    fn take_split(&mut self) -> Result<Option<Mapping>, Error> {
+        let Some(larger) = self.larger_pool() else { return Ok(None) };
+        let needed = Pages::new(larger.pages).checked_bytes(larger.pool.size());
+        let free = machine_available()?;
+        if needed.is_none_or(|needed| needed > free) || self.gate.check(self.len).is_err() {
+            return Ok(None);
+        }
+        let lock = self.lock()?;
+        let pages = self.pages;
+        let mapping = lock.with_split(&self.pool, &larger.pool, larger.pages, |came| match came
+            .min(pages)
+        {
+            0 => Ok(None),
+            pages => self.mapped(pages).map(Some),
+        })?;
+        self.grew |= mapping.is_some();
+        Ok(mapping)
+    }
+}

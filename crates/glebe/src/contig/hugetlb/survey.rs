@@ -1,0 +1,113 @@
+//! Which huge pages are free whole, and so can be had by growing a pool, without a page moved.
+//!
+//! One frame of each huge page is looked at, and all frames only of those runs that are long enough
+//! to matter, longest first. 24 GiB: 17 ms, and 33 µs for each huge page looked at whole. What is
+//! told is of the moment.
+//!
+//! Counts and frames are huge pages.
+
+use std::ops::Range;
+
+use crate::error::OsError;
+use crate::sys::kpage::{Flags, Standing};
+use crate::sys::page_size;
+use crate::units::{PageSize, Pages, Pfn};
+
+/// The frame of a huge page, in base pages.
+pub(super) fn frame(number: u64, size: PageSize) -> Pfn {
+    Pfn::new(number * base_pages(size).get())
+}
+
+fn base_pages(size: PageSize) -> Pages {
+    size.bytes().pages_down(page_size())
+}
+
+/// Free huge pages, ascending: those of the longest runs, until one of them holds `run` and all
+/// together hold `pages`.
+pub(super) fn free_pages(
+    flags: &Flags,
+    size: PageSize,
+    run: u64,
+    pages: u64,
+) -> Result<Vec<u64>, OsError> {
+    let firsts = flags.firsts(base_pages(size))?;
+    let is_free = |number: u64| flags.are_free(frame(number, size), base_pages(size));
+    confirm(candidates(&firsts), run, pages, is_free)
+}
+
+/// Runs of huge pages whose first frames are free.
+fn candidates(firsts: &[Standing]) -> Vec<Range<u64>> {
+    let mut at = 0;
+    let mut runs = Vec::new();
+    for run in firsts.chunk_by(|a, b| a == b) {
+        let end = at + run.len() as u64;
+        if run[0] == Standing::Free {
+            runs.push(at..end);
+        }
+        at = end;
+    }
+    runs
+}
+
+/// Looks at the longest candidates first. A run that was seen whole needs no other beside it that
+/// is not longer.
+fn confirm(
+    mut runs: Vec<Range<u64>>,
+    run: u64,
+    pages: u64,
+    is_free: impl Fn(u64) -> Result<bool, OsError>,
+) -> Result<Vec<u64>, OsError> {
+    runs.sort_unstable_by_key(|run| run.end - run.start);
+    let (mut all, mut longest) = (Vec::new(), 0);
+    while let Some(next) = runs.pop() {
+        let could_be = next.end - next.start;
+        if all.len() as u64 >= pages && (longest >= run || longest >= could_be) {
+            break;
+        }
+        let mut len = 0;
+        for number in next {
+            len = if is_free(number)? { len + 1 } else { 0 };
+            longest = longest.max(len);
+            if len > 0 {
+                all.push(number);
+            }
+        }
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn the_longest_runs_are_looked_at_until_they_suffice() {
+        let firsts: Vec<Standing> = "..ff.ffffff.fff.P"
+            .chars()
+            .map(|c| match c {
+                'f' => Standing::Free,
+                'P' => Standing::InPool,
+                _ => Standing::Taken,
+            })
+            .collect();
+        assert_eq!(candidates(&firsts), [2..4, 5..11, 12..15]);
+        let looked = RefCell::new(Vec::new());
+        let seen = |run, pages, taken: u64| {
+            looked.borrow_mut().clear();
+            let is_free = |number| {
+                looked.borrow_mut().push(number);
+                Ok(number != taken)
+            };
+            confirm(candidates(&firsts), run, pages, is_free).unwrap()
+        };
+        assert_eq!(seen(6, 6, 99), [5, 6, 7, 8, 9, 10]);
+        assert_eq!(looked.borrow().len(), 6);
+        // The longest is broken in the middle: what was the second is the longest now.
+        assert_eq!(seen(3, 3, 8), [5, 6, 7, 9, 10]);
+        assert_eq!(seen(4, 4, 8), [5, 6, 7, 9, 10], "none can be longer than 3");
+        assert_eq!(seen(4, 6, 8), [5, 6, 7, 9, 10, 12, 13, 14]);
+        assert_eq!(seen(9, 99, 8).len(), 10, "all that there is");
+    }
+}

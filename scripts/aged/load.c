@@ -1,0 +1,205 @@
+/* A program that ages memory: it takes what it is told to, says so, and ends when its standard
+ * input does, or with its parent. It is the first that the kernel would kill.
+ *
+ * usage: load PARENT every-second BYTES LEFT    every second base page is held, the others freed
+ *        load PARENT busy BYTES LEFT            base pages, written at random and checked
+ *        load PARENT processes COUNT KEPT       short processes; KEPT of them stay
+ * Takes no more where less than LEFT bytes would be available. Prints `ready BYTES` (bytes held;
+ * processes that stay). `busy` answers each line with `writes N wrong N worst_us N` since the
+ * last; worst is the longest that 64 writes took. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE 4096ull
+#define STEP (64ull << 20)
+/* Of a short process: address space, and the stretch of it that one page table maps. */
+#define SPARSE (256ull << 20)
+#define TABLE (2ull << 20)
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void die_with(pid_t parent)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent) {
+		fprintf(stderr, "load: the parent %d is gone\n", parent);
+		exit(1);
+	}
+	FILE *score = fopen("/proc/self/oom_score_adj", "w");
+	if (!score || fputs("1000", score) < 0 || fclose(score))
+		fail("/proc/self/oom_score_adj");
+}
+
+static uint64_t available(void)
+{
+	char line[128];
+	unsigned long long kib = 0;
+	FILE *file = fopen("/proc/meminfo", "r");
+	while (file && fgets(line, sizeof line, file))
+		if (sscanf(line, "MemAvailable: %llu", &kib) == 1)
+			break;
+	if (file)
+		fclose(file);
+	return kib << 10;
+}
+
+/* Base pages, populated as far as `left` allows; their length is at `len`. */
+static char *take(uint64_t *len, uint64_t left)
+{
+	char *at = mmap(0, *len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+			-1, 0);
+	if (at == MAP_FAILED)
+		fail("mmap");
+	madvise(at, *len, MADV_NOHUGEPAGE);
+	uint64_t taken = 0;
+	while (taken + STEP <= *len && available() >= left + STEP) {
+		for (uint64_t n = 0; n < STEP; n += PAGE)
+			*(volatile uint64_t *)(at + taken + n) = (taken + n) / PAGE;
+		taken += STEP;
+	}
+	*len = taken;
+	return at;
+}
+
+static void ready(uint64_t figure)
+{
+	printf("ready %llu\n", (unsigned long long)figure);
+	fflush(stdout);
+}
+
+static void wait_for_end(void)
+{
+	char buffer[64];
+	while (read(0, buffer, sizeof buffer) > 0)
+		;
+}
+
+static void every_second(uint64_t len, uint64_t left)
+{
+	char *at = take(&len, left);
+	for (uint64_t n = 0; n < len; n += 2 * PAGE)
+		if (madvise(at + n, PAGE, MADV_DONTNEED))
+			fail("madvise");
+	ready(len / 2);
+	wait_for_end();
+}
+
+static atomic_int asked, ended;
+
+static void *listen_to(void *none)
+{
+	char byte;
+	while (read(0, &byte, 1) > 0)
+		if (byte == '\n')
+			atomic_fetch_add(&asked, 1);
+	atomic_store(&ended, 1);
+	return none;
+}
+
+static double now_us(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
+}
+
+/* A word of each page says its number and how often it was written. */
+static void busy(uint64_t len, uint64_t left)
+{
+	uint64_t *at = (uint64_t *)take(&len, left), pages = len / PAGE, random = 1;
+	uint32_t *times = calloc(pages + 1, sizeof *times);
+	uint64_t writes = 0, wrong = 0;
+	double worst = 0;
+	pthread_t listener;
+	if (!times || pthread_create(&listener, 0, listen_to, 0))
+		fail("busy");
+	ready(len);
+	while (pages && !atomic_load(&ended)) {
+		double begin = now_us();
+		for (int n = 0; n < 64; n++, writes++) {
+			random = random * 6364136223846793005ull + 1442695040888963407ull;
+			uint64_t page = (random >> 20) % pages;
+			uint64_t *word = at + page * (PAGE / sizeof *at);
+			wrong += *word != (page | (uint64_t)times[page] << 32);
+			*word = page | (uint64_t)++times[page] << 32;
+		}
+		double took = now_us() - begin;
+		worst = took > worst ? took : worst;
+		if (atomic_load(&asked)) {
+			atomic_fetch_sub(&asked, 1);
+			printf("writes %llu wrong %llu worst_us %.0f\n", (unsigned long long)writes,
+			       (unsigned long long)wrong, worst);
+			fflush(stdout);
+			writes = wrong = 0;
+			worst = 0;
+		}
+	}
+	if (!pages)
+		pthread_join(listener, 0);
+}
+
+/* A page in each of many page tables, then a moment of work. */
+static void one_process(int stays)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	char *at = mmap(0, SPARSE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (at == MAP_FAILED)
+		_exit(1);
+	madvise(at, SPARSE, MADV_NOHUGEPAGE);
+	for (uint64_t n = 0; n < SPARSE; n += stays ? TABLE : TABLE / 8)
+		at[n] = 1;
+	while (stays)
+		pause();
+	_exit(0);
+}
+
+static void processes(uint64_t count, uint64_t kept)
+{
+	for (uint64_t n = 0; n < count; n++) {
+		int stays = n * kept / count != (n + 1) * kept / count;
+		pid_t child = fork();
+		if (child < 0)
+			fail("fork");
+		if (!child)
+			one_process(stays);
+		if (!stays)
+			waitpid(child, 0, 0);
+	}
+	ready(kept);
+	wait_for_end();
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 5) {
+		fprintf(stderr, "usage: load PARENT every-second|busy|processes A B\n");
+		return 2;
+	}
+	die_with(atoi(argv[1]));
+	uint64_t a = strtoull(argv[3], 0, 10), b = strtoull(argv[4], 0, 10);
+	if (!strcmp(argv[2], "every-second"))
+		every_second(a, b);
+	else if (!strcmp(argv[2], "busy"))
+		busy(a, b);
+	else if (!strcmp(argv[2], "processes"))
+		processes(a, b);
+	else
+		return 2;
+	return 0;
+}
