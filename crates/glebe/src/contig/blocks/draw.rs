@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::plan::Plan;
 use super::work::BlockWork;
-use crate::contig::{runs, Error, Proof, Run};
+use crate::contig::Error;
 use crate::error::OsError;
 use crate::mapping::{Mapping, Stretch, Visibility};
 use crate::sys::hugetlb::Pool;
@@ -112,7 +112,7 @@ pub(super) fn keep_run(
     size: PageSize,
     within: &Range<u64>,
     pages: u64,
-) -> Result<Option<(Mapping, (Vec<Run>, Proof))>, Error> {
+) -> Result<Option<Mapping>, Error> {
     let each = size.bytes().pages_down(page_size()).get();
     let entries = Pagemap::open()?.entries(mapping.addr(), mapping.len(), size)?;
     let frames = entries.iter().map(|entry| entry.frame().unwrap_or_default().get() / each);
@@ -128,6 +128,5 @@ pub(super) fn keep_run(
         true => mapping,
         false => Mapping::gathered(vec![mapping], &stretches, size)?,
     };
-    let runs = runs::read(&mapping, size)?;
-    Ok((runs.0.len() == 1).then_some((mapping, runs)))
+    Ok(Some(mapping))
 }
