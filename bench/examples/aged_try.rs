@@ -5,13 +5,16 @@
 //! what it has until its standard input ends, gives it back and prints how long that took.
 
 use std::io::{Read, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use glebe::contig::Contig;
 use glebe::reserve::Reserve;
 use glebe::sys::{meminfo, page_size};
 use glebe::units::Bytes;
 use serde_json::json;
+
+/// Of a search over all spare memory.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -40,7 +43,7 @@ fn attempt(what: &str, len: Bytes) -> Result<Had, Failure> {
     let options = Contig::options().require_run(len);
     Ok(match what {
         "run" => Had::Contig(options.map(len)?),
-        "search" => Had::Contig(options.search(spare()?).map(len)?),
+        "search" => Had::Contig(options.search(spare()?).search_time(PATIENCE).map(len)?),
         "reserve" => Had::Reserve(Reserve::builder().map(len)?),
         other => return Err(format!("{other}: run, search or reserve").into()),
     })

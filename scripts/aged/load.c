@@ -155,9 +155,11 @@ static void busy(uint64_t len, uint64_t left)
 }
 
 /* A page in each of many page tables, then a moment of work. */
-static void one_process(int stays)
+static void one_process(int stays, pid_t parent)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(1); /* it ended before the call */
 	char *at = mmap(0, SPARSE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED)
 		_exit(1);
@@ -171,13 +173,14 @@ static void one_process(int stays)
 
 static void processes(uint64_t count, uint64_t kept)
 {
+	pid_t parent = getpid();
 	for (uint64_t n = 0; n < count; n++) {
 		int stays = n * kept / count != (n + 1) * kept / count;
 		pid_t child = fork();
 		if (child < 0)
 			fail("fork");
 		if (!child)
-			one_process(stays);
+			one_process(stays, parent);
 		if (!stays)
 			waitpid(child, 0, 0);
 	}

@@ -115,7 +115,10 @@ enum {
     GLEBE_ERROR_CORRUPT = -45,       /* stored bytes of an object are damaged */
     GLEBE_ERROR_BAD_DICTIONARY = -46, /* bytes that are none, or samples that make none */
     GLEBE_ERROR_NOT_ENOUGH = -47,    /* fewer pages are free than asked for, in whatever runs */
-    GLEBE_ERROR_NOT_MAPPABLE = -48   /* several runs would do, but the reserve has no views */
+    GLEBE_ERROR_NOT_MAPPABLE = -48,  /* several runs would do, but the reserve has no views */
+    GLEBE_ERROR_FIXED_LEN = -49,     /* the reserve was made to keep its length; the text says why */
+    GLEBE_ERROR_NO_ROOM = -50,       /* more than the reserve has room for; the text has what is left */
+    GLEBE_ERROR_NOT_GIVEN = -51      /* more than can be given back; the text has how much can */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -209,11 +212,28 @@ typedef struct glebe_options {
                                      0: a minute */
     uint64_t search_ms;           /* look for runs so long at most; 0: 2 s, and for more than a GiB
                                      2 s a GiB */
+    uint64_t room_bytes;          /* the most that the reserve may be, for glebe_reserve_grow() and
+                                     glebe_reserve_shrink(); 0: its length is fixed. Not with
+                                     GLEBE_VIEWS_YES */
 } glebe_options;
 
 /* Sets memory aside: maps and populates it, which takes about as long as zeroing it. Errors:
- * BAD_LEN, NO_MEMORY, NO_SOURCE, NOT_CONTIGUOUS, OS, BAD_SIZE, BAD_ARGUMENT, NULL, TOO_MANY. */
+ * BAD_LEN, NO_MEMORY, NO_SOURCE, NOT_CONTIGUOUS, OS, BAD_SIZE, BAD_ARGUMENT, NULL, TOO_MANY,
+ * FIXED_LEN. */
 int glebe_reserve_create(const glebe_options *options, glebe_reserve *reserve);
+
+/* Adds memory to the reserve, `len_bytes` rounded up to whole 2 MiB, had as the reserve was made; how
+ * much came goes to `came_bytes`, which may be null. Blocks, promises and cached pages stay where
+ * they are, and other calls on the reserve go on meanwhile. On an error nothing came. Errors:
+ * FIXED_LEN without room_bytes; NO_ROOM, BAD_LEN, NO_MEMORY, NO_SOURCE, NOT_CONTIGUOUS, OS. */
+int glebe_reserve_grow(glebe_reserve reserve, uint64_t len_bytes, uint64_t *came_bytes);
+
+/* Gives memory of the reserve back to the system, `len_bytes` rounded up to whole 2 MiB and whole pages
+ * of its pool; how much went goes to `went_bytes`, which may be null. Cached pages there are dropped,
+ * as for a block; no block and no promise is touched. Errors: FIXED_LEN without room_bytes;
+ * NOT_GIVEN with how much can be given now; BAD_LEN, NO_MEMORY, OS: glebe_reserve_memory() says what
+ * is left then. */
+int glebe_reserve_shrink(glebe_reserve reserve, uint64_t len_bytes, uint64_t *went_bytes);
 
 /* What compressed pages would gain and cost, as the page cache saw it last; with a mode other than
  * GLEBE_CACHE_AUTO the first member alone. */
@@ -236,7 +256,7 @@ int glebe_reserve_destroy(glebe_reserve reserve);
 /* What a reserve is made of. */
 typedef struct glebe_memory {
     uint64_t size;               /* sizeof(glebe_memory); set to the bytes that were filled */
-    uint64_t len_pages;          /* pages in the reserve */
+    uint64_t len_pages;          /* pages in the reserve now */
     uint64_t longest_run_pages;  /* the longest contiguity that is proved, in use or not */
     uint64_t source;             /* GLEBE_SOURCE_* */
     uint64_t hugetlb_page_bytes; /* for GLEBE_SOURCE_HUGETLB, otherwise 0 */
@@ -263,7 +283,7 @@ typedef struct glebe_run {
 
 /* Writes the first `capacity` runs of the reserve, in the order of positions, to `runs`, and how
  * many there are to `count`. `runs` may be null if `capacity` is 0. There is none if not even one
- * huge page is proved contiguous. The runs of a reserve do not change. */
+ * huge page is proved contiguous. The runs of a reserve change where it grows or shrinks alone. */
 int glebe_reserve_runs(glebe_reserve reserve, glebe_run *runs, size_t capacity, size_t *count);
 
 /* What keeps pages in their frames. */

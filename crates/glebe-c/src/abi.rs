@@ -69,6 +69,9 @@ pub const GLEBE_ERROR_CORRUPT: c_int = -45;
 pub const GLEBE_ERROR_BAD_DICTIONARY: c_int = -46;
 pub const GLEBE_ERROR_NOT_ENOUGH: c_int = -47;
 pub const GLEBE_ERROR_NOT_MAPPABLE: c_int = -48;
+pub const GLEBE_ERROR_FIXED_LEN: c_int = -49;
+pub const GLEBE_ERROR_NO_ROOM: c_int = -50;
+pub const GLEBE_ERROR_NOT_GIVEN: c_int = -51;
 
 pub const GLEBE_SOURCE_AUTO: u64 = 0;
 pub const GLEBE_SOURCE_HUGETLB: u64 = 1;
@@ -208,6 +211,7 @@ pub struct glebe_options {
     pub search_bytes: u64,
     pub lock_wait_ms: u64,
     pub search_ms: u64,
+    pub room_bytes: u64,
 }
 
 #[repr(C)]

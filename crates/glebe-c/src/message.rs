@@ -82,6 +82,9 @@ pub extern "C" fn glebe_error_name(code: c_int) -> *const c_char {
         GLEBE_ERROR_BAD_DICTIONARY => c"GLEBE_ERROR_BAD_DICTIONARY",
         GLEBE_ERROR_NOT_ENOUGH => c"GLEBE_ERROR_NOT_ENOUGH",
         GLEBE_ERROR_NOT_MAPPABLE => c"GLEBE_ERROR_NOT_MAPPABLE",
+        GLEBE_ERROR_FIXED_LEN => c"GLEBE_ERROR_FIXED_LEN",
+        GLEBE_ERROR_NO_ROOM => c"GLEBE_ERROR_NO_ROOM",
+        GLEBE_ERROR_NOT_GIVEN => c"GLEBE_ERROR_NOT_GIVEN",
         _ => c"unknown",
     };
     name.as_ptr()

@@ -9,7 +9,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use glebe::contig::{Contig, Drift, HeldBy, Proof, Source};
+use glebe::contig::{Certificate, Contig, Drift, HeldBy, Location, Proof, Source};
+use glebe::reserve::{Footing, Reserve};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages, Pfn};
 
@@ -26,8 +27,8 @@ unsafe impl Sized64 for glebe_contig {
 }
 
 /// The number of a source, and the bytes of its page where that is a hugetlb pool's.
-pub(crate) fn source_of(contig: &Contig) -> (u64, u64) {
-    match contig.source() {
+pub(crate) fn source_of(source: Source) -> (u64, u64) {
+    match source {
         Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
         Source::Thp | Source::Mthp(_) => (GLEBE_SOURCE_THP, 0),
         // No others can be asked for here.
@@ -40,41 +41,53 @@ pub(crate) fn source_of(contig: &Contig) -> (u64, u64) {
 /// What is known of the byte at `offset` of a mapping; `None` beyond its end.
 pub(crate) fn place_of(contig: &Contig, offset: Bytes) -> Option<glebe_contig> {
     let place = contig.query(contig.mapping().addr().checked_add(offset.as_usize())?)?;
-    let (source, hugetlb_page_bytes) = source_of(contig);
-    Some(glebe_contig {
+    let (source, held_by, len) = (contig.source(), contig.held_by(), contig.len());
+    Some(told(&place, Footing { source, held_by, len }, offset))
+}
+
+fn told(place: &Location, on: Footing, offset: Bytes) -> glebe_contig {
+    let Footing { source, held_by, len } = on;
+    let (source, hugetlb_page_bytes) = source_of(source);
+    glebe_contig {
         size: 0,
         offset_bytes: place.offset_in_run.get(),
         contiguous_bytes: place.contiguous.get(),
         run_bytes: place.run_len.get(),
         pfn: place.pfn.map_or(GLEBE_PFN_HIDDEN, Pfn::get),
-        held_by: match contig.held_by() {
+        held_by: match held_by {
             HeldBy::HugetlbPool | HeldBy::MovablePool => GLEBE_HELD_BY_HUGETLB_POOL,
             HeldBy::LongTermPin => GLEBE_HELD_BY_LONG_TERM_PIN,
             HeldBy::DmaBuffer | HeldBy::Nothing => GLEBE_HELD_BY_NOTHING,
         },
         source,
         hugetlb_page_bytes,
-        mapped_bytes: contig.len().get(),
+        mapped_bytes: len.get(),
         position_pages: offset.pages_down(page_size()).get(),
-    })
+    }
 }
 
 /// What is no longer in the frames in which it was.
 pub(crate) fn verify(contig: &Contig) -> Result<Vec<glebe_drift>, Failure> {
-    let were_hidden = contig.proof() != Proof::Frames;
+    Ok(drifts_of(&contig.verify().map_err(glebe::contig::Error::from)?, contig.proof()))
+}
+
+fn drifts_of(drifts: &[Drift], proof: Proof) -> Vec<glebe_drift> {
+    let were_hidden = proof != Proof::Frames;
     let drift = |drift: &Drift| glebe_drift {
         start_pages: drift.pages.start(),
         len_pages: drift.pages.len(),
         was_pfn: if were_hidden { GLEBE_PFN_HIDDEN } else { drift.was.get() },
         now_pfn: drift.now.map_or(GLEBE_PFN_GONE, Pfn::get),
     };
-    let drifts = contig.verify().map_err(glebe::contig::Error::from)?;
-    Ok(drifts.iter().map(drift).collect())
+    drifts.iter().map(drift).collect()
 }
 
 /// The certificate of a mapping, as JSON.
 pub(crate) fn certificate(contig: &Contig, frames: u64) -> Result<String, Failure> {
-    let all = contig.certificate();
+    json_of(contig.certificate(), frames)
+}
+
+fn json_of(all: Certificate, frames: u64) -> Result<String, Failure> {
     match frames {
         GLEBE_FRAMES_SHOWN => Ok(all.to_json()),
         GLEBE_FRAMES_LEFT_OUT => Ok(all.without_frames().to_json()),
@@ -103,8 +116,8 @@ pub unsafe extern "C" fn glebe_block_query(
         let beyond = || Failure::Beyond { what: "block in bytes", at: offset_bytes, len };
         let rest = rest.ok_or_else(beyond)?;
         let start = Pages::new(of.extent().start()).bytes(page);
-        let place = place_of(of.contig()?, start + Bytes::new(offset_bytes));
-        let mut place = place.ok_or_else(beyond)?;
+        let found = of.locate(Bytes::new(offset_bytes))?.ok_or_else(beyond)?;
+        let mut place = told(&found, of.footing()?, start + Bytes::new(offset_bytes));
         // What follows the block is not the caller's.
         place.contiguous_bytes = place.contiguous_bytes.min(rest);
         Ok(out.set(&place))
@@ -125,8 +138,10 @@ pub unsafe extern "C" fn glebe_reserve_query(
         let place = Process::with_reserve(reserve, |_, reserve| {
             let len = reserve.len().get();
             let offset = Pages::new(position_pages).checked_bytes(page_size());
-            let place = offset.and_then(|offset| place_of(reserve.contig(), offset));
-            place.ok_or(Failure::Beyond { what: "reserve in pages", at: position_pages, len })
+            let beyond = || Failure::Beyond { what: "reserve in pages", at: position_pages, len };
+            let offset = offset.ok_or_else(beyond)?;
+            let found = reserve.locate(offset)?.ok_or_else(beyond)?;
+            Ok(told(&found, reserve.footing()?, offset))
         })?;
         Ok(out.set(&place))
     })
@@ -144,7 +159,9 @@ pub unsafe extern "C" fn glebe_reserve_verify(
     call(|| {
         // SAFETY: the caller's duty.
         let out = unsafe { Array::new(drifts, capacity, count, "drifts")? };
-        let all = Process::with_reserve(reserve, |_, reserve| verify(reserve.contig()))?;
+        let all = Process::with_reserve(reserve, |_, reserve| {
+            Ok(drifts_of(&reserve.verify()?, reserve.contig().proof()))
+        })?;
         Ok(out.set(all.into_iter()))
     })
 }
@@ -162,7 +179,7 @@ pub unsafe extern "C" fn glebe_reserve_certificate(
     call(|| {
         // SAFETY: the caller's duty.
         let text = unsafe { Text::new(text, text_len_bytes, needed_bytes)? };
-        let json = |reserve: &glebe::reserve::Reserve| certificate(reserve.contig(), frames);
+        let json = |reserve: &Reserve| json_of(reserve.certificate()?, frames);
         text.set(Process::with_reserve(reserve, |_, reserve| json(reserve))?)
     })
 }

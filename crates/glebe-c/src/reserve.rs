@@ -7,8 +7,8 @@
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
-use glebe::contig::{Contig, Options, Source, SourceChoice};
-use glebe::reserve::{Builder, CacheMode, Placement, Reserve, Writers};
+use glebe::contig::{Contig, HeldBy, Options, Source, SourceChoice};
+use glebe::reserve::{Builder, CacheMode, Error, Placement, Reserve, Resized, Writers};
 use glebe::sys::hugetlb;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{Codec, Zstd};
@@ -99,7 +99,8 @@ fn builder(asked: &glebe_options) -> Result<Builder, Failure> {
         other => return bad("placement", other),
     };
     let zero_ahead = Pages::new(asked.zero_ahead_pages);
-    let builder = Reserve::builder().placement(placement).zero_ahead(zero_ahead);
+    let room = Bytes::new(asked.room_bytes);
+    let builder = Reserve::builder().placement(placement).zero_ahead(zero_ahead).room(room);
     let builder = match asked.views {
         GLEBE_VIEWS_NO => builder,
         GLEBE_VIEWS_YES => builder.views(),
@@ -143,6 +144,45 @@ pub unsafe extern "C" fn glebe_reserve_create(
     })
 }
 
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_reserve_grow(
+    reserve: glebe_reserve,
+    len_bytes: u64,
+    came_bytes: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { resize(reserve, came_bytes, |of| of.grow(Bytes::new(len_bytes))) }
+}
+
+/// # Safety
+/// As the header says.
+#[no_mangle]
+pub unsafe extern "C" fn glebe_reserve_shrink(
+    reserve: glebe_reserve,
+    len_bytes: u64,
+    went_bytes: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's duty.
+    unsafe { resize(reserve, went_bytes, |of| of.shrink(Bytes::new(len_bytes))) }
+}
+
+/// # Safety
+/// `done` is null, or a word that the caller may write.
+unsafe fn resize(
+    reserve: glebe_reserve,
+    done: *mut u64,
+    change: impl FnOnce(&Reserve) -> Result<Resized, Error>,
+) -> c_int {
+    call(|| {
+        // SAFETY: passed on to the caller.
+        let out = (!done.is_null()).then(|| unsafe { Out::new(done, "bytes") }).transpose()?;
+        let len = Process::with_reserve(reserve, |_, of| Ok(change(of)?))?.len;
+        Ok(out.map_or(GLEBE_OK, |out| out.set(len.get())))
+    })
+}
+
 #[no_mangle]
 pub extern "C" fn glebe_reserve_destroy(reserve: glebe_reserve) -> c_int {
     call(|| {
@@ -175,23 +215,24 @@ pub unsafe extern "C" fn glebe_reserve_memory(
     call(|| {
         // SAFETY: the caller's duty.
         let out = unsafe { Fill::new(memory)? };
-        let of = |reserve: &Reserve| {
-            let contig = reserve.contig();
-            let (source, hugetlb_page_bytes) = source_of(contig);
-            glebe_memory {
+        let of = |reserve: &Reserve| -> Result<glebe_memory, Failure> {
+            let all = reserve.certificate()?;
+            let (source, hugetlb_page_bytes) = source_of(all.source);
+            let longest = all.runs.iter().map(|run| run.pages.len()).max();
+            Ok(glebe_memory {
                 size: 0,
                 len_pages: reserve.len().get(),
-                longest_run_pages: contig.longest_run().get(),
+                longest_run_pages: longest.unwrap_or(1),
                 source,
                 hugetlb_page_bytes,
-                pinned: contig.pinned().into(),
+                pinned: (all.held_by != HeldBy::Nothing).into(),
                 writers: match reserve.writers() {
                     Writers::Restartable => GLEBE_WRITERS_RESTARTABLE,
                     Writers::Counted => GLEBE_WRITERS_COUNTED,
                 },
-            }
+            })
         };
-        Ok(out.set(&Process::with_reserve(reserve, |_, reserve| Ok(of(reserve)))?))
+        Ok(out.set(&Process::with_reserve(reserve, |_, reserve| of(reserve))?))
     })
 }
 
@@ -223,7 +264,7 @@ pub unsafe extern "C" fn glebe_reserve_runs(
         // SAFETY: the caller's duty.
         let out = unsafe { Array::new(runs, capacity, count, "runs")? };
         Process::with_reserve(reserve, |_, reserve| {
-            Ok(out.set(reserve.contig().runs().iter().map(|run| glebe_run {
+            Ok(out.set(reserve.certificate()?.runs.iter().map(|run| glebe_run {
                 start_pages: run.pages.start(),
                 len_pages: run.pages.len(),
                 pfn: run.pfn.map_or(GLEBE_PFN_HIDDEN, |pfn| pfn.get()),

@@ -171,6 +171,60 @@ static void views(void) {
     OK(glebe_reserve_destroy(reserve));
 }
 
+/* A reserve that grows and shrinks: what it says of itself, before and after. */
+static void resized(void) {
+    glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
+    glebe_reserve reserve;
+    glebe_memory memory;
+    glebe_contig contig;
+    glebe_stats stats;
+    glebe_block block = 0;
+    glebe_run run;
+    uint64_t bytes = 77;
+    size_t count = 0;
+    void *address = NULL;
+
+    reserve = create(&options);
+    REFUSED(glebe_reserve_grow(reserve, 2 * MIB, &bytes), GLEBE_ERROR_FIXED_LEN);
+    REFUSED(glebe_reserve_shrink(reserve, 2 * MIB, NULL), GLEBE_ERROR_FIXED_LEN);
+    OK(glebe_reserve_destroy(reserve));
+    options.room_bytes = 8 * MIB;
+    options.views = GLEBE_VIEWS_YES;
+    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_FIXED_LEN);
+    options.views = GLEBE_VIEWS_NO;
+    reserve = create(&options);
+    OK(glebe_alloc_with(reserve, 3, 1, GLEBE_ANY, &block));
+    OK(glebe_block_address(block, &address));
+    memset(address, 7, (size_t)(3 * page));
+
+    REFUSED(glebe_reserve_grow(reserve, 8 * MIB, &bytes), GLEBE_ERROR_NO_ROOM);
+    REFUSED(glebe_reserve_grow(reserve, 0, &bytes), GLEBE_ERROR_BAD_LEN);
+    REFUSED(glebe_reserve_grow(block, 2 * MIB, &bytes), GLEBE_ERROR_BAD_HANDLE);
+    CHECK(bytes == 77);
+    OK(glebe_reserve_grow(reserve, 5 * MIB, &bytes));
+    CHECK(bytes == 6 * MIB);
+    memory.size = sizeof memory;
+    OK(glebe_reserve_memory(reserve, &memory));
+    CHECK(memory.len_pages * page == 8 * MIB);
+    CHECK(query(block, 0).mapped_bytes == 8 * MIB);
+    is_frame_of(query(block, page).pfn, (unsigned char *)address + page);
+    contig.size = sizeof contig;
+    OK(glebe_reserve_query(reserve, memory.len_pages - 1, &contig));
+
+    REFUSED(glebe_reserve_shrink(reserve, 8 * MIB, &bytes), GLEBE_ERROR_NOT_GIVEN);
+    CHECK(strstr(glebe_last_error(), "6 MiB can be given") != NULL);
+    OK(glebe_reserve_shrink(reserve, 6 * MIB, NULL));
+    stats.size = sizeof stats;
+    OK(glebe_reserve_stats(reserve, &stats));
+    CHECK(stats.total_pages * page == 2 * MIB);
+    REFUSED(glebe_reserve_query(reserve, memory.len_pages - 1, &contig), GLEBE_ERROR_BEYOND);
+    OK(glebe_reserve_runs(reserve, &run, 1, &count));
+    CHECK(count == 0 || run.start_pages + run.len_pages <= 2 * MIB / page);
+    CHECK(((unsigned char *)address)[3 * page - 1] == 7);
+    OK(glebe_free(block));
+    OK(glebe_reserve_destroy(reserve));
+}
+
 static void what_has_gone_is_told(void) {
     const glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
     const glebe_reserve reserve = create(&options);
@@ -378,6 +432,8 @@ static void fork_is_noticed(void) {
         alarm(20);
         REFUSED(glebe_block_query(block, 0, &contig), GLEBE_ERROR_FORKED);
         REFUSED(glebe_reserve_query(reserve, 0, &contig), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_reserve_grow(reserve, MIB, NULL), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_reserve_shrink(reserve, MIB, NULL), GLEBE_ERROR_FORKED);
         REFUSED(glebe_reserve_verify(reserve, &drift, 1, &n), GLEBE_ERROR_FORKED);
         REFUSED(glebe_reserve_certificate(reserve, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
         REFUSED(glebe_reserve_why_not(reserve, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
@@ -398,6 +454,7 @@ int main(void) {
     blocks(GLEBE_SOURCE_AUTO);
     blocks(GLEBE_SOURCE_PLAIN);
     views();
+    resized();
     what_has_gone_is_told();
     certificates();
     reasons();

@@ -72,6 +72,16 @@ void questions(glebe_reserve reserve, std::uint64_t pages) {
     }
 }
 
+// The reserve grows and shrinks while others use it; what it had at first stays.
+void resized(glebe_reserve reserve) {
+    for (int round = 0; round < ROUNDS / 25; round++) {
+        std::uint64_t came = 0, went = 0;
+        OK(glebe_reserve_grow(reserve, 4 * MIB, &came));
+        OK(glebe_reserve_shrink(reserve, came, &went));
+        CHECK(came == 4 * MIB && went == came);
+    }
+}
+
 void served(glebe_reserve reserve) {
     char directory[] = "/tmp/glebe-place-XXXXXX";
     CHECK(mkdtemp(directory) != nullptr);
@@ -113,6 +123,7 @@ int main() {
     options.size = sizeof options;
     options.len_bytes = 4 * MIB;
     options.source = GLEBE_SOURCE_PLAIN;
+    options.room_bytes = 8 * MIB;
     glebe_reserve reserve = 0;
     OK(glebe_reserve_create(&options, &reserve));
     const std::uint64_t pages = options.len_bytes / glebe_page_bytes();
@@ -127,6 +138,7 @@ int main() {
                 questions(reserve, pages);
         });
     }
+    resized(reserve);
     for (auto &thread : threads) thread.join();
     served(reserve);
     mapping();

@@ -17,6 +17,7 @@ mod addresses;
 mod gathered;
 mod reserved;
 mod shaped;
+mod window;
 
 use std::ptr;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use crate::units::{Bytes, PageSize};
 pub(crate) use addresses::{Addresses, Piece};
 pub(crate) use gathered::Stretch;
 pub(crate) use reserved::Reserved;
+pub(crate) use window::Window;
 
 /// Where else the bytes of a mapping may turn up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +63,8 @@ pub struct Mapping {
     in_child: bool,
     /// Whether the bytes are the caller's, who unmaps them.
     is_borrowed: bool,
+    /// Whether the addresses are a [`Window`]'s, who may take pages away: nothing is written here.
+    in_window: bool,
     /// Where the pages can be mapped from once more.
     file: Option<Arc<MemFile>>,
     /// Where another mapping of the kernel's begins, ascending: none of most.
@@ -155,9 +159,9 @@ impl Mapping {
 
     /// What was mapped just now, which everybody sees; dropping it unmaps it.
     fn owned(addr: usize, len: Bytes, page: PageSize, file: Option<Arc<MemFile>>) -> Self {
-        let (in_child, is_borrowed) = (true, false);
+        let (in_child, is_borrowed, in_window) = (true, false, false);
         let (seams, guard) = (Vec::new(), ForkGuard::new());
-        Self { addr, len, page, in_child, is_borrowed, file, seams, guard, own: None }
+        Self { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own: None }
     }
 
     /// Ordinary memory, which looks like the program's.
@@ -226,10 +230,11 @@ impl Mapping {
     /// Copies bytes in; another thread may be reading or changing them.
     ///
     /// # Panics
-    /// If `offset + bytes.len()` is beyond the end, or the mapping was lost by fork.
+    /// If `offset + bytes.len()` is beyond the end, the mapping was lost by fork, or it is of a
+    /// reserve that may shrink.
     #[inline]
     pub fn write(&self, offset: Bytes, bytes: &[u8]) {
-        let at = self.checked(offset, bytes.len());
+        let at = self.writable(offset, bytes.len());
         // SAFETY: `checked` says that the target is mapped; `bytes` is a slice.
         unsafe { racy::copy(at, bytes.as_ptr(), bytes.len()) }
     }
@@ -237,11 +242,11 @@ impl Mapping {
     /// Sets bytes to zero; another thread may be reading or changing them.
     ///
     /// # Panics
-    /// If `offset + len` is beyond the end, or the mapping was lost by fork.
+    /// As [`Mapping::write`].
     #[inline]
     pub fn zero(&self, offset: Bytes, len: Bytes) {
         let count = usize::try_from(len.get()).unwrap_or(usize::MAX);
-        let at = self.checked(offset, count);
+        let at = self.writable(offset, count);
         // SAFETY: `checked` says that the target is mapped.
         unsafe { racy::zero(at, count) }
     }
@@ -317,6 +322,13 @@ impl Mapping {
         // SAFETY: the range is this mapping's own; of the advice that changes contents, Free is
         // given by `offer` alone, whose callers have the bytes to themselves.
         unsafe { advise(at, len, advice) }
+    }
+
+    /// As [`Mapping::checked`], where nobody may have taken the pages away.
+    #[inline]
+    fn writable(&self, offset: Bytes, count: usize) -> *mut u8 {
+        assert!(!self.in_window, "memory of a reserve that may shrink, written outside of a block");
+        self.checked(offset, count)
     }
 
     /// The address of `offset`, where `count` bytes from it are mapped in this process.

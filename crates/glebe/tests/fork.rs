@@ -223,3 +223,29 @@ fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
     assert!(pool_pages().is_some_and(|all| all >= pages), "{:?} pages", pool_pages());
     inherited.take().unwrap().assert_whole();
 }
+
+#[test]
+fn what_may_grow_and_shrink_stays_with_the_parent() {
+    let _alone = alone();
+    let options = Contig::options().source(Source::Plain);
+    let reserve = Reserve::builder().room(LEN + LEN).map_with(options, LEN).unwrap();
+    reserve.grow(LEN).unwrap();
+    reserve.shrink(LEN).unwrap();
+    let code = in_child(|| {
+        let all = [
+            refused(reserve.grow(LEN)),
+            refused(reserve.shrink(LEN)),
+            refused(reserve.certificate()),
+            refused(reserve.verify()),
+            refused(reserve.locate(Bytes::ZERO)),
+            reserve.len().bytes(page_size()) == LEN,
+        ];
+        drop(reserve.clone());
+        all.iter().position(|is| !is).map_or(0, |at| at as u8 + 1)
+    });
+    assert_eq!(code, 0);
+    let block = reserve.alloc_with(Request::new(reserve.len()).any()).unwrap();
+    reserve.grow(LEN).unwrap();
+    drop(block);
+    reserve.stats().check().unwrap();
+}

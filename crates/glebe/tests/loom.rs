@@ -83,7 +83,7 @@ fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send +
 fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
     let pages = granules * GRANULE_PAGES;
     let (frames, shift) = (Frames::new(pages), GRANULE_PAGES.ilog2());
-    Arc::new(Lent::new(&mut Tables, frames, pages, shift, critical).expect("model memory"))
+    Arc::new(Lent::new(&mut Tables, frames, (pages, pages), shift, critical).expect("model memory"))
 }
 
 /// The words that are stored under `key`.
@@ -307,6 +307,55 @@ fn edge_needs_the_closers_in_the_guard() {
 fn whole_granule_needs_the_closers_in_the_guard() {
     let case = Case { run: WHOLE, before: &[], page: 0, zeroed: false };
     explore_put_against_block(None, Fault::Closers, case);
+}
+
+/// The memory of a granule goes under a put: nobody stores where it was, until other memory is
+/// there.
+fn memory_goes_under_a_put(fault: Fault) {
+    let lent = lent(1, Critical::restartable(1, fault));
+    let writer = {
+        let lent = Arc::clone(&lent);
+        thread::spawn(move || put(&lent, 0, 2))
+    };
+    let recalled = lent.recall(&WHOLE, false, true).expect("waits").pages;
+    poison(&lent, &WHOLE); // what may be there from now on is not the reserve's
+    lent.depart(0..1);
+    let (end, added) = writer.join().unwrap();
+    assert_all(&lent, &WHOLE, POISON);
+    assert!(lent.holds(0, |_| true).is_none(), "{end:?} where there is no memory");
+    assert!(lent.claim(1).is_err() && lent.unlent_granules() == 0);
+    lent.arrive(0..1);
+    assert_eq!(added, recalled + settled(&lent));
+    assert_usable(&lent);
+}
+
+#[test]
+fn memory_that_goes_is_stored_to_by_nobody() {
+    explore(None, || memory_goes_under_a_put(Fault::None));
+}
+
+#[test]
+#[should_panic(expected = "a stray store")]
+fn memory_that_goes_needs_the_barrier() {
+    explore(None, || memory_goes_under_a_put(Fault::Barrier));
+}
+
+#[test]
+fn who_reads_while_memory_goes_and_other_memory_comes_finds_nothing_of_it() {
+    explore(None, || {
+        let lent = lent(1, Critical::restartable(1, Fault::None));
+        assert_eq!(put(&lent, 0, 1).0, Put::Stored);
+        let reader = {
+            let lent = Arc::clone(&lent);
+            thread::spawn(move || hit(&lent, 0, 1))
+        };
+        lent.recall(&WHOLE, false, true).expect("waits");
+        poison(&lent, &WHOLE);
+        lent.depart(0..1);
+        lent.arrive(0..1);
+        reader.join().unwrap(); // a hit has the words of its key: see `hit`
+        assert!(!hit(&lent, 0, 1));
+    });
 }
 
 /// A put that began before a whole granule was taken and given back, and another's after it.

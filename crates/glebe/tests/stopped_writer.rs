@@ -207,6 +207,38 @@ fn the_whole_reserve_is_taken_from_under_a_stopped_writer() {
 }
 
 #[test]
+fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
+    let granule = Bytes::mib(2);
+    for comes_again in [false, true] {
+        let options = Contig::options().source(Source::Plain);
+        let builder = Reserve::builder().page_cache(CacheMode::Plain).room(granule + granule);
+        let reserve = builder.map_with(options, granule + granule).expect("ordinary memory");
+        if let Some(why) = reserve.why_counted() {
+            println!("skipped: {why}");
+            return;
+        }
+        let pool = reserve.page_cache().pool("stopped").unwrap();
+        // Tenants begin at the top, from which the memory goes.
+        let (put, block) = while_held(&pool, || {
+            assert_eq!(reserve.shrink(granule).unwrap().len, granule);
+            assert_writer_is_held();
+            comes_again.then(|| {
+                reserve.grow(granule).unwrap();
+                assert_writer_is_held();
+                poisoned(reserve.alloc_with(any(reserve.len().get())).unwrap())
+            })
+        });
+        assert_eq!(reserve.stats().recalled, 1, "the writer was elsewhere");
+        assert_untouched(&block);
+        // Without a block the put goes to the page below.
+        assert_eq!(put == Put::Stored, !comes_again, "{put:?}");
+        assert_found(&pool, put);
+        drop(block);
+        reserve.stats().check().unwrap();
+    }
+}
+
+#[test]
 fn small_blocks_are_taken_from_under_a_stopped_writer() {
     let Some(reserve) = restartable() else { return };
     let pool = reserve.page_cache().pool("stopped").unwrap();

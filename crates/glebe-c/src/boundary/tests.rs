@@ -42,10 +42,10 @@ fn read_words(words: &[u64]) -> Result<glebe_options, Failure> {
 #[test]
 fn an_older_caller_leaves_out_members_and_a_newer_one_may_not_set_them() {
     let old = read_words(&[16, 5]).unwrap();
-    assert_eq!((old.len_bytes, old.source, old.lock_wait_ms), (5, 0, 0));
+    assert_eq!((old.len_bytes, old.source, old.room_bytes), (5, 0, 0));
     let mut new = [0; KNOWN + 2];
     (new[0], new[KNOWN - 1]) = ((KNOWN as u64 + 2) * 8, 9);
-    assert_eq!(read_words(&new).unwrap().lock_wait_ms, 9);
+    assert_eq!(read_words(&new).unwrap().room_bytes, 9);
     new[KNOWN + 1] = 1;
     assert!(matches!(read_words(&new), Err(Failure::Unknown { .. })));
     for size in [0, 8, 17, SIZE_MAX + 8, u64::MAX] {
@@ -55,7 +55,7 @@ fn an_older_caller_leaves_out_members_and_a_newer_one_may_not_set_them() {
 
 #[test]
 fn as_much_is_filled_as_both_sides_know() {
-    let value = glebe_options { len_bytes: 5, source: 6, lock_wait_ms: 7, ..Default::default() };
+    let value = glebe_options { len_bytes: 5, source: 6, room_bytes: 7, ..Default::default() };
     let fill = |words: &mut [u64]| {
         words[0] = words.len() as u64 * 8;
         // SAFETY: the first word is the size of the slice.

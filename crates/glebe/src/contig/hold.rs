@@ -60,7 +60,7 @@ impl fmt::Display for HeldBy {
 /// A long-term pin on all of a mapping, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Pin {
-    ring: Ring,
+    pub(super) ring: Ring,
     guard: ForkGuard,
 }
 

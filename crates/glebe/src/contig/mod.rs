@@ -53,6 +53,7 @@ mod ordinary;
 mod pool;
 mod populate;
 mod release;
+mod resident;
 mod runs;
 mod standing;
 mod window;
@@ -79,6 +80,7 @@ pub use machine::{boot_parameter, explain, Outlook, Verdict};
 pub use options::{Options, Plan, Progress, SourceChoice};
 pub use pool::PoolLock;
 pub use release::{release_from_pool, Release};
+pub(crate) use resident::{locate, Wishes};
 pub use standing::{Compaction, Piece, StandingPool, Window};
 
 /// Where memory comes from, best first.

@@ -52,7 +52,7 @@ impl Stretch {
 
 impl Mapping {
     /// The mappings that it is to the kernel, each a stretch of `part`.
-    fn as_stretches(&self, part: usize) -> Vec<Stretch> {
+    pub(super) fn as_stretches(&self, part: usize) -> Vec<Stretch> {
         let starts = std::iter::once(Bytes::ZERO).chain(self.seams.iter().copied());
         let ends = self.seams.iter().copied().chain([self.len]);
         starts.zip(ends).map(|(offset, end)| Stretch { part, offset, len: end - offset }).collect()
@@ -96,8 +96,9 @@ impl Mapping {
             seams.push(at);
         }
         seams.pop(); // the end
-        let own = None;
-        let all = Self { addr, len, page, in_child, is_borrowed, file, seams, guard, own };
+        let (own, in_window) = (None, false);
+        let all =
+            Self { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own };
         Ok(if is_noted { all.noted() } else { all })
     }
 
@@ -108,13 +109,14 @@ impl Mapping {
         let (file, seams, guard) = (self.file.take(), self.seams.clone(), self.guard);
         let (stretches, is_noted) = (self.as_stretches(0), self.own.is_some());
         move_all(vec![self], &stretches, addr)?;
-        let own = None;
-        let all = Self { addr, len, page, in_child, is_borrowed, file, seams, guard, own };
+        let (own, in_window) = (None, false);
+        let all =
+            Self { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own };
         Ok(if is_noted { all.noted() } else { all })
     }
 
     /// Unmaps what is in none of `moved`, which are ascending, and forgets the rest.
-    fn unmap_but(mut self, moved: &[Stretch]) {
+    pub(super) fn unmap_but(mut self, moved: &[Stretch]) {
         let starts = std::iter::once(Bytes::ZERO).chain(moved.iter().map(Stretch::end));
         let ends = moved.iter().map(|stretch| stretch.offset).chain([self.len]);
         for (from, to) in starts.zip(ends) {

@@ -4,10 +4,11 @@ use std::fmt;
 
 use super::error::Error;
 use super::shared::Shared;
-use super::Inner;
-use crate::contig::Contig;
+use super::{Footing, Inner};
+use crate::contig::{Contig, Location};
 use crate::extent::Extent;
-use crate::units::Pages;
+use crate::sys::page_size;
+use crate::units::{Bytes, Pages};
 
 /// How far a block is known to be physically contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,16 +97,37 @@ impl Block {
         self.extent
     }
 
-    /// The memory of its reserve, which tells where each byte of the block lies.
+    /// Where the byte at `offset` of it lies, as far as that is proved; `None` beyond its end.
     ///
     /// ```
     /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
     /// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
     /// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
-    /// let place = block.contig()?.query(block.as_ptr().addr()).expect("a byte of the reserve");
+    /// let place = block.locate(Bytes::ZERO)?.expect("its first byte");
     /// println!("frame {:?}, then {} in one piece", place.pfn, place.contiguous);
     /// # Ok::<(), glebe::reserve::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn locate(&self, offset: Bytes) -> Result<Option<Location>, Error> {
+        let inner = self.inner.get()?;
+        let (page, len) = (page_size(), inner.len_bytes(self.extent) as u64);
+        let start = Pages::new(self.extent.start()).bytes(page);
+        let inside = (offset.get() < len).then(|| start + offset);
+        Ok(inside.and_then(|offset| inner.locate(offset)))
+    }
+
+    /// What its reserve stands on now.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn footing(&self) -> Result<Footing, Error> {
+        Ok(self.inner.get()?.footing())
+    }
+
+    /// The memory that its reserve was made of; [`Block::locate`] tells where a byte lies also
+    /// where the reserve has grown since.
     ///
     /// # Errors
     /// [`Error::Forked`].

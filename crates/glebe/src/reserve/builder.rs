@@ -7,13 +7,14 @@ use std::time::Duration;
 use super::critical::Critical;
 use super::frames::Frames;
 use super::lent::Lent;
+use super::memory::Memory;
 use super::page_cache::CacheMode;
 use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
 use super::tenant::Tenant;
 use super::{scattered, zero_ahead, Busy, Error, Inner, Placement, Reserve, Writers, GRANULE};
-use crate::contig::{Contig, Options};
+use crate::contig::{Contig, Options, Plan, Source, Wishes};
 use crate::error::OsError;
 use crate::sync::Mutex;
 use crate::sys::page_size;
@@ -32,6 +33,7 @@ pub struct Builder {
     cache: CacheMode,
     miss_cost: Option<Duration>,
     views: bool,
+    room: Bytes,
 }
 
 impl Builder {
@@ -69,6 +71,14 @@ impl Builder {
         Self { views: true, ..self }
     }
 
+    /// Lets the reserve [grow](super::Reserve::grow) up to `room`, rounded up to granules, and
+    /// [shrink](super::Reserve::shrink); without this its length is fixed. The room costs addresses
+    /// and, once it is used, what the tables have for each page, about a hundred bytes; up front
+    /// some ten. No memory of a file has room: not that of [`Builder::views`].
+    pub fn room(self, room: Bytes) -> Self {
+        Self { room, ..self }
+    }
+
     /// A reserve over new memory of `len`, rounded up to granules, from the best source.
     ///
     /// # Errors
@@ -88,14 +98,25 @@ impl Builder {
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
         let options = options.chosen_for_runs();
         let options = if self.views { options.mappable() } else { options };
-        self.build(options.map(len)?)
+        let again = options.wishes();
+        self.build_with(again, options.map(len)?)
     }
 
-    /// A reserve over `contig`.
+    /// A reserve over `contig`. More memory, where there is room, is had from its source.
     ///
     /// # Errors
-    /// [`Error::BadLen`] where that is no whole number of granules.
+    /// [`Error::BadLen`] where that is no whole number of granules, [`Error::FixedLen`] where there
+    /// is to be room and its pages are a file's.
     pub fn build(self, contig: Contig) -> Result<Reserve, Error> {
+        let options = Contig::options().chosen_for_runs();
+        let options = match contig.source() {
+            Source::Divided => options.plan(Plan::Divide),
+            source => options.source(source),
+        };
+        self.build_with(options.wishes(), contig)
+    }
+
+    fn build_with(self, again: Wishes, contig: Contig) -> Result<Reserve, Error> {
         let page = page_size();
         let len = contig.len();
         if len == Bytes::ZERO || len.get() % GRANULE.get() != 0 || page.bytes() > GRANULE {
@@ -109,15 +130,17 @@ impl Builder {
                 Err(why) => (Critical::Counted, Some(why)),
             }
         };
-        let pages = len.pages_down(page);
+        let (memory, contig) = self.stood_on(again, contig)?;
+        let room = memory.as_ref().map_or(len, Memory::room);
+        let (present, pages) = (len.pages_down(page), room.pages_down(page));
         let granule_pages = GRANULE.pages_down(page).get();
         let positions = Positions::new(&contig, pages.get(), granule_pages)?;
-        let contig = Arc::new(contig);
-        let frames = Frames::new(Arc::clone(&contig), page);
+        let frames = Frames::new(Arc::clone(&contig), pages.as_usize(), page);
         let mut tables = Tables::new(Bytes::new(TABLE_BYTES_A_PAGE * pages.get()))?;
         let root = tables.slot()?;
         let shift = granule_pages.ilog2();
-        let lent = Lent::new(&mut tables, frames, pages.as_usize(), shift, critical)?;
+        let sizes = (pages.as_usize(), present.as_usize());
+        let lent = Lent::new(&mut tables, frames, sizes, shift, critical)?;
         let zero_target = self.zero_ahead.get().div_ceil(granule_pages);
         let mut tenant = Tenant::new(&mut tables, lent.pages(), page, zero_target)?;
         match &self.cache {
@@ -125,6 +148,7 @@ impl Builder {
             CacheMode::Compressed(codec) => tenant.compress(codec)?,
             CacheMode::Auto => tenant.choose_by_itself(&mut tables, self.miss_cost)?,
         }
+        tenant.set_end(present.get());
         let inner = Inner {
             views: scattered::space_for(&contig)?,
             positions: Mutex::new(positions),
@@ -134,6 +158,7 @@ impl Builder {
             placement: self.placement,
             zero_target,
             serving: OnceLock::new(),
+            memory,
         };
         let inner = Shared::new(root, inner);
         if zero_target > 0 {
@@ -141,5 +166,20 @@ impl Builder {
                 .map_err(|e| Error::Os(OsError::new("clone", "a thread that zeroes", e)))?;
         }
         Ok(Reserve { inner, contig, why_counted: why_counted.map(Arc::from) })
+    }
+
+    /// Moves the memory to where there is room for more, if there is to be any.
+    fn stood_on(
+        &self,
+        again: Wishes,
+        contig: Contig,
+    ) -> Result<(Option<Memory>, Arc<Contig>), Error> {
+        if self.room == Bytes::ZERO {
+            return Ok((None, Arc::new(contig)));
+        }
+        let (granule, len) = (GRANULE.get(), contig.len());
+        let room = self.room.get().div_ceil(granule).checked_mul(granule).map_or(len, Bytes::new);
+        let (memory, contig) = Memory::new(contig, room.max(len), again)?;
+        Ok((Some(memory), contig))
     }
 }

@@ -22,7 +22,8 @@ struct Padded(Word);
 
 #[derive(Debug)]
 pub(super) struct Clock {
-    pages: u64,
+    /// The end of the highest page that there is.
+    end: Word,
     hand: Padded,
     /// Each thread's place in its chunk; a multiple of [`CHUNK`] when that is used up.
     lanes: Box<[Padded]>,
@@ -37,13 +38,19 @@ impl Clock {
     pub(super) fn new(pages: usize) -> Self {
         let padded = || Padded(Word::new(0));
         Self {
-            pages: pages as u64,
+            end: Word::new(pages as u64),
             hand: padded(),
             lanes: (0..LANES).map(|_| padded()).collect(),
             slots: std::array::from_fn(|_| Word::new(0)),
             next_slot: Word::new(0),
             filled: padded(),
         }
+    }
+
+    /// Memory has come or gone: the highest page that there is is the one before `end`, above zero.
+    /// What the hand and the lanes say means other pages from now on.
+    pub(super) fn set_end(&self, end: u64) {
+        self.end.store(end, Ordering::Relaxed);
     }
 
     /// The next page for this thread to look at, and whether to take it only if it is free.
@@ -56,7 +63,8 @@ impl Clock {
             lane.store(at + 1, Ordering::Relaxed);
         }
         let only_free = at & ONLY_FREE != 0;
-        ((self.pages - 1 - (at & !ONLY_FREE) % self.pages) as usize, only_free)
+        let end = self.end.load(Ordering::Relaxed);
+        ((end - 1 - (at & !ONLY_FREE) % end) as usize, only_free)
     }
 
     /// Ends this thread's chunk.
@@ -89,7 +97,9 @@ impl Clock {
             if new == 0 {
                 self.filled.0.fetch_sub(1, Ordering::Relaxed);
             }
-            Some((self.pages - (first + left + 1) * CHUNK) | ONLY_FREE)
+            // Beyond the end is what was given back before the memory went.
+            let end = self.end.load(Ordering::Relaxed);
+            Some(end.checked_sub((first + left + 1) * CHUNK)? | ONLY_FREE)
         })
     }
 }
@@ -111,6 +121,19 @@ mod tests {
         assert_eq!(pages, (64..160).collect::<Vec<_>>());
         let (page, only_free) = clock.next();
         assert!(!only_free && page < 1024 - CHUNK as usize, "{page}");
+    }
+
+    #[test]
+    fn what_was_given_back_beyond_the_end_is_forgotten() {
+        let clock = Clock::new(1024);
+        clock.give_back(&(960..1024));
+        clock.give_back(&(64..96));
+        clock.set_end(512);
+        let pages: Vec<_> = (0..8 * CHUNK).map(|_| clock.next().0).collect();
+        assert!(pages.iter().all(|page| *page < 512), "{pages:?}");
+        assert!((64..96).all(|page| pages.contains(&page)));
+        clock.set_end(1024);
+        assert!((0..64 * CHUNK).any(|_| clock.next().0 >= 512));
     }
 
     #[test]

@@ -98,6 +98,39 @@ pub enum Error {
         /// The granule.
         granule: Bytes,
     },
+    /// The reserve was built to keep its length.
+    #[error("the reserve can neither grow nor shrink: {why}")]
+    FixedLen {
+        /// What it was built with, or without.
+        why: &'static str,
+    },
+    /// More than the reserve has room for.
+    #[error(
+        "{asked} more asked for; {left} are left in whole pages of {unit}, of a room of {room}"
+    )]
+    NoRoom {
+        /// Bytes asked for.
+        asked: Bytes,
+        /// Bytes of the room without memory.
+        left: Bytes,
+        /// The page of the memory.
+        unit: Bytes,
+        /// The most that the reserve may be.
+        room: Bytes,
+    },
+    /// More than can be given back now.
+    #[error(
+        "{asked} asked back; {free} can be given in whole pages of {unit}: the rest is held by \
+         blocks and promises, or is the last of the reserve"
+    )]
+    NotGiven {
+        /// Bytes asked for.
+        asked: Bytes,
+        /// Bytes that could be given.
+        free: Bytes,
+        /// The page of the memory.
+        unit: Bytes,
+    },
     /// There is no directory to serve statistics in.
     #[error(
         "no directory for the socket of statistics: XDG_RUNTIME_DIR names none that user {user} \

@@ -1,7 +1,9 @@
 //! The reserve's bytes by page: the one place where a page position becomes an address.
 //!
 //! # Safety
-//! The addresses of pages are those of the memory that is kept here, checked against its end.
+//! The addresses of pages are those of the memory that is kept here, checked against its end; where
+//! the reserve may grow, also those of the window in which it lies, which can always be read. Only
+//! who holds a page writes there, and pages without memory are held by nobody.
 //! What leaves here is for a block's owner and for the guarded fill, which say who may use them.
 //! Nothing here is called in a forked child, where nothing is mapped.
 #![allow(unsafe_code)]
@@ -27,9 +29,10 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    pub(crate) fn new(contig: Arc<Contig>, page: PageSize) -> Self {
+    /// Room for `pages`, of which `contig` has the first. Of the rest the addresses follow, and can
+    /// be read.
+    pub(crate) fn new(contig: Arc<Contig>, pages: usize, page: PageSize) -> Self {
         let base = contig.mapping().as_ptr().expose_provenance();
-        let pages = contig.mapping().len().pages_down(page).as_usize();
         Self { base, pages, page, contig }
     }
 
@@ -48,7 +51,7 @@ impl Frames {
         std::ptr::with_exposed_provenance_mut(self.base.wrapping_add(page << self.page.shift()))
     }
 
-    /// The address of `len` bytes from the start of `page`, all of them mapped.
+    /// The address of `len` bytes from the start of `page`, all of them mapped to be read.
     #[inline]
     fn checked(&self, page: usize, len: usize) -> *mut u8 {
         let pages = len.div_ceil(1 << self.page.shift());
@@ -85,7 +88,8 @@ impl Frames {
     pub(crate) fn zero(&self, page: usize, count: usize) {
         let len = count << self.page.shift();
         let at = self.checked(page, len);
-        // SAFETY: `checked` says that the target is mapped.
+        // SAFETY: `checked` says that the target is mapped, and first class, which holds it, that
+        // there is memory.
         unsafe { racy::zero(at, len) }
     }
 }

@@ -16,6 +16,7 @@
 //!   only in the epoch it saw, so a recall that takes the count takes each page exactly once.
 //! * held: pages that first class holds.
 //! * zero: whether every page is known to hold zeros. Cleared by a tenant that adds to `live`.
+//!   Its fourth value says that the granule has no memory; it is closed then, and nobody's.
 //! * epoch: bumped when first class takes the whole granule. A page word of another epoch means
 //!   "free", which is how 512 pages are recalled by one store.
 
@@ -30,6 +31,8 @@ pub(crate) enum ZeroState {
     Tracking = 1,
     /// Every page holds zeros.
     Zero = 2,
+    /// There is no page.
+    Absent = 3,
 }
 
 /// One granule word, by value.
@@ -83,6 +86,27 @@ impl GranuleWord {
         Self(0).with_zero(ZeroState::Zero)
     }
 
+    /// Without memory, closed to everybody.
+    pub(crate) fn absent() -> Self {
+        Self(0).with_zero(ZeroState::Absent).with_closer()
+    }
+
+    /// First class, which holds all `pages` of the granule, has given its memory away.
+    pub(crate) fn departed(self, pages: u64) -> Self {
+        debug_assert!(self.held() == pages && self.closers() > 0, "{self:?} of {pages}");
+        self.with_held_removed(pages).with_zero(ZeroState::Absent)
+    }
+
+    /// Memory of zeros has come to an absent granule, which is open from now on.
+    pub(crate) fn arrived(self) -> Self {
+        debug_assert!(self.is_absent(), "{self:?}");
+        self.with_zero(ZeroState::Zero).reopened()
+    }
+
+    pub(crate) fn is_absent(self) -> bool {
+        ZERO.get(self.0) == ZeroState::Absent as u64
+    }
+
     pub(crate) fn closers(self) -> u64 {
         CLOSERS.get(self.0)
     }
@@ -131,7 +155,11 @@ impl GranuleWord {
 
     /// One more closer; `None` when the field is full.
     pub(crate) fn closed(self) -> Option<Self> {
-        (self.closers() < CLOSERS.max()).then(|| Self(self.0 + (1 << CLOSERS.shift)))
+        (self.closers() < CLOSERS.max()).then(|| self.with_closer())
+    }
+
+    fn with_closer(self) -> Self {
+        Self(self.0 + (1 << CLOSERS.shift))
     }
 
     /// One closer less.
@@ -218,6 +246,17 @@ mod tests {
         assert_eq!(taken.closers(), 1);
         let back = taken.with_held_removed(512).reopened();
         assert_eq!((back.held(), back.closers(), back.epoch()), (0, 0, 1));
+    }
+
+    #[test]
+    fn a_granule_without_memory_is_nobodys() {
+        let w = GranuleWord::absent();
+        assert!(w.is_absent() && !w.is_open() && !w.is_zero() && !w.is_unlent());
+        let came = w.arrived();
+        assert_eq!(came, GranuleWord::fresh());
+        let went = came.closed().unwrap().taken_whole(512).departed(512);
+        assert_eq!((went.is_absent(), went.closers(), went.held(), went.epoch()), (true, 1, 0, 1));
+        assert!(went.arrived().is_open() && went.arrived().epoch() == 1);
     }
 
     #[test]

@@ -19,10 +19,12 @@ mod builder;
 mod clock;
 mod critical;
 mod error;
+mod footing;
 mod frames;
 mod granule;
 mod index;
 mod lent;
+mod memory;
 mod object_pool;
 mod owner;
 mod packed;
@@ -32,6 +34,7 @@ mod page_word;
 mod placement;
 mod positions;
 mod request;
+mod resize;
 mod scattered;
 mod serve;
 pub mod served;
@@ -51,13 +54,13 @@ use std::sync::{Arc, OnceLock};
 use crate::contig::Contig;
 use crate::stats::Histogram;
 use crate::sync::{MappedWord, Mutex, Ordering};
-use crate::sys::page_size;
 use crate::sys::ticks::Rate;
 use crate::units::{Bytes, Pages};
 use crate::vmap::Space;
 
 use self::stats::Counts;
 use lent::Lent;
+use memory::Memory;
 use positions::Positions;
 use serve::Serving;
 use shared::Shared;
@@ -69,11 +72,13 @@ pub use auto::Decision;
 pub use block::{Block, Contiguity, Promise};
 pub use builder::Builder;
 pub use error::Error;
+pub use footing::Footing;
 
 pub use object_pool::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall};
 pub use page_cache::{CacheMode, PageCache, Pool, Put, Rejected};
 pub use placement::Placement;
 pub use request::Request;
+pub use resize::Resized;
 pub use virtual_block::{NotViewed, VirtualBlock};
 
 /// Bytes in a granule, on every page size.
@@ -134,6 +139,8 @@ pub(crate) struct Inner {
     /// Granules to keep zeroed.
     zero_target: u64,
     serving: OnceLock<Serving>,
+    /// Where there is room for more. Dropped after all that lies in it.
+    memory: Option<Memory>,
 }
 
 impl Inner {
@@ -180,6 +187,7 @@ impl Inner {
         let of = |granule| {
             let word = lent.granule(granule);
             let (held, live) = (word.held(), word.live());
+            let pages = if word.is_absent() { 0 } else { pages };
             GranuleUse {
                 free: Pages::new(pages.saturating_sub(held + live)),
                 first_class: Pages::new(held),
@@ -198,7 +206,11 @@ impl Inner {
         }
         stats.packed = self.tenant.packed_pages();
         stats.packed_lost = self.tenant.packed_lost();
-        stats.total = Pages::new(self.lent.pages() as u64);
+        stats.total = match &self.memory {
+            None => Pages::new(self.lent.pages() as u64),
+            // A granule that comes or goes meanwhile is in both or in neither.
+            Some(_) => stats.free + stats.held + stats.live,
+        };
         stats.recalled += self.stock().recalled();
         stats.alloc_ns = self.alloc_ns().snapshot();
         stats.allocs = stats.alloc_ns.count();
@@ -206,7 +218,7 @@ impl Inner {
     }
 }
 
-/// What the pages of one granule are used for.
+/// What the pages of one granule are used for; all zero where it has no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GranuleUse {
     /// By nobody.
@@ -306,20 +318,15 @@ impl Reserve {
         Ok(self.inner.get()?.largest_run())
     }
 
-    /// Pages in the reserve.
-    #[must_use]
-    #[allow(clippy::len_without_is_empty)] // never empty
-    pub fn len(&self) -> Pages {
-        self.contig.len().pages_down(page_size())
-    }
-
     /// The cache that lives in what first class does not hold.
     #[must_use]
     pub fn page_cache(&self) -> PageCache {
         PageCache::new(self.inner.clone())
     }
 
-    /// The memory.
+    /// The memory that the reserve was made of. Of a reserve with [room](Builder::room) some of it
+    /// may have gone, and more have come: [`Reserve::certificate`], [`Reserve::locate`] and
+    /// [`Reserve::verify`] are of what there is now.
     #[must_use]
     pub fn contig(&self) -> &Contig {
         &self.contig

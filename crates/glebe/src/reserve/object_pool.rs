@@ -75,14 +75,14 @@ impl ObjectPoolOptions {
         let held = inner.get().map_err(|_| Error::Forked)?;
         let ground = held.ground();
         let page = ground.lent.frames().page();
-        let len = self.reserve.contig().len();
+        let (len, room) = (self.reserve.len().bytes(page), self.reserve.room());
         let staged = Bytes::new(len.get() / RESERVE_PER_STAGED);
         let staging = self.staging.unwrap_or(staged).min(len);
         let options = Pool::options()
             .codec(self.codec)
             .table(TableChoice::BySize)
             .at_limit(AtLimit::Refuse)
-            .limit(len + staging + TABLES);
+            .limit(room + staging + TABLES);
         let (number, staging) = (ground.tenant.pool_number(), staging.pages_up(page));
         let packed = Arc::new(Packed::new(number, options, staging, page, Rest::Stays)?);
         if self.on_recall == OnRecall::Move {

@@ -27,7 +27,7 @@ const COST_OF_WRITER: u64 = 1 << 32;
 /// The cost of a granule that must be zeroed before it is given: more than any eviction.
 const COST_OF_ZEROING: u64 = 1 << 12;
 
-fn pages_of(extent: Extent) -> Range<usize> {
+pub(super) fn pages_of(extent: Extent) -> Range<usize> {
     extent.start() as usize..extent.end() as usize
 }
 
@@ -124,8 +124,10 @@ impl Inner {
             let word = self.lent().granule(granule);
             let zeroing = request.zeroed && !word.is_zero();
             let waste = !request.zeroed && self.zero_target > 0 && word.is_zero();
+            // An absent granule is no place for anything.
+            let avoided = word.writers() > 0 || word.is_absent();
             word.live()
-                + if word.writers() > 0 { COST_OF_WRITER } else { 0 }
+                + if avoided { COST_OF_WRITER } else { 0 }
                 + if zeroing { COST_OF_ZEROING } else { 0 }
                 + u64::from(waste)
         }
@@ -305,10 +307,11 @@ impl Inner {
     }
 
     pub(super) fn contiguity(&self, extent: Extent) -> Contiguity {
-        if !lock(&self.positions).is_contiguous(extent) {
+        let positions = lock(&self.positions);
+        if !positions.is_contiguous(extent) {
             return Contiguity::VirtualOnly;
         }
-        match Positions::proof_grain(self.lent().frames().contig()) {
+        match positions.grain() {
             None => Contiguity::Proved,
             Some(grain) => Contiguity::WithinGrain(Pages::new(grain)),
         }

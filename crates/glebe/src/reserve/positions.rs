@@ -12,6 +12,8 @@
 //! Cost: O(log n) a call and what the [`Placement`] asks; one step a granule that a block covers,
 //! or for each of the reserve where the place is the one that costs least to clear.
 
+pub(crate) mod resize;
+
 use std::ops::Range;
 
 use super::placement::Placement;
@@ -19,6 +21,7 @@ use crate::contig::{self, Contig, Proof};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::free_tree::{Classes, FreeTree};
+use crate::sys::page_size;
 
 /// Positions of a run are congruent to its frames modulo this: 1 GiB of base pages of 4 KiB.
 const ALIGN_PAGES: u64 = 1 << 18;
@@ -68,6 +71,8 @@ pub(crate) struct Positions {
     flat: Option<FreeTree>,
     /// No block of more than one page is known to be contiguous.
     single: bool,
+    /// Where frames are hidden: pages that the kernel keeps together.
+    grain: Option<u64>,
     granule_pages: u64,
     /// Cost to clear all granules before each one.
     sums: Vec<u64>,
@@ -77,10 +82,32 @@ impl Positions {
     /// # Errors
     /// If memory to keep account of them cannot be had.
     pub(crate) fn new(contig: &Contig, pages: u64, granule_pages: u64) -> Result<Self, OsError> {
-        Self::of_runs(contig.runs(), pages, granule_pages)
+        let present = Extent::new(0, contig.len().pages_down(page_size()).get());
+        let present = present.expect("memory is not empty");
+        let known = resize::filled(contig.runs(), &[present]);
+        let mut made = Self::none_free(&known, contig.proof(), pages, granule_pages)?;
+        made.free(present);
+        Ok(made)
     }
 
+    #[cfg(test)]
     fn of_runs(known: &[contig::Run], pages: u64, granule_pages: u64) -> Result<Self, OsError> {
+        let mut made = Self::none_free(known, Proof::Frames, pages, granule_pages)?;
+        made.free(Extent::new(0, pages).expect("not empty"));
+        Ok(made)
+    }
+
+    /// Of `pages` places for pages, those in `known` runs; none is free. Where nothing is known to
+    /// be a run, any place may have a page.
+    ///
+    /// # Errors
+    /// As [`Positions::new`].
+    pub(crate) fn none_free(
+        known: &[contig::Run],
+        proof: Proof,
+        pages: u64,
+        granule_pages: u64,
+    ) -> Result<Self, OsError> {
         let all = Extent::new(0, pages).expect("a reserve is not empty");
         let mut runs = Vec::new();
         let mut next = 0;
@@ -98,19 +125,15 @@ impl Positions {
         }
         let nodes = usize::try_from(pages).unwrap_or(usize::MAX);
         let span = Extent::new(0, next).expect("not empty");
-        let mut tree = FreeTree::try_with_classes(span, nodes, Classes::ALL)?;
-        for run in &runs {
-            let extent = Extent::new(run.base, run.pages.len()).expect("a run is not empty");
-            tree.free(extent).expect("runs do not overlap");
-        }
-        let mut flat = None;
-        if runs.len() > 1 {
-            let mut tree = FreeTree::try_with_classes(all, nodes, Classes::ALL)?;
-            tree.free(all).expect("all of it is free");
-            flat = Some(tree);
-        }
+        let tree = FreeTree::try_with_classes(span, nodes, Classes::ALL)?;
+        let differ = runs.len() > 1;
+        let flat = differ.then(|| FreeTree::try_with_classes(all, nodes, Classes::ALL));
+        let grain = match proof {
+            Proof::Frames => None,
+            Proof::Within(grain) => Some(grain.get()),
+        };
         let sums = Vec::with_capacity((pages / granule_pages) as usize + 1);
-        Ok(Self { tree, runs, flat, single, granule_pages, sums })
+        Ok(Self { tree, runs, flat: flat.transpose()?, single, grain, granule_pages, sums })
     }
 
     /// The longest free run that is known to be contiguous.
@@ -409,11 +432,9 @@ impl Positions {
         }
     }
 
-    pub(crate) fn proof_grain(contig: &Contig) -> Option<u64> {
-        match contig.proof() {
-            Proof::Frames => None,
-            Proof::Within(grain) => Some(grain.get()),
-        }
+    /// Pages that the kernel keeps together, where runs rest on that and not on frames.
+    pub(crate) fn grain(&self) -> Option<u64> {
+        self.grain
     }
 }
 

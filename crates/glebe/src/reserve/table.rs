@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use crate::error::OsError;
 use crate::mapping::{Mapping, Visibility};
+use crate::sync::AtomicU64;
 use crate::sys::fork::ForkGuard;
 use crate::units::Bytes;
 
@@ -103,6 +104,11 @@ impl Tables {
 /// # Safety
 /// Bytes that are all zero are a value of the type.
 pub(crate) unsafe trait Zeros {}
+
+// SAFETY: zero is a value of a word, and the models' own tables make theirs.
+unsafe impl Zeros for AtomicU64 {}
+// SAFETY: as of each word.
+unsafe impl<const N: usize> Zeros for [AtomicU64; N] {}
 
 /// Room for one value.
 #[derive(Debug)]

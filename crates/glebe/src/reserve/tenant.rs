@@ -123,6 +123,11 @@ impl Tenant {
         self.clock.give_back(run);
     }
 
+    /// Memory has come or gone: the highest page that there is is the one before `end`.
+    pub(super) fn set_end(&self, end: u64) {
+        self.clock.set_end(end);
+    }
+
     /// Claims a page: a free one, or one that was not used since the hand last came by.
     pub(super) fn claim(&self, lent: &Lent, counts: &Counts) -> Option<Claim> {
         self.claim_where(lent, counts, u64::MAX, |_, _| true)

@@ -32,6 +32,21 @@ pub fn longest_free_block() -> Result<Bytes, OsError> {
     Ok(order.map_or(Bytes::ZERO, |order| Bytes::new(page_size().bytes().get() << order)))
 }
 
+/// The same of each zone, as "node zone".
+///
+/// # Errors
+/// If the file cannot be read.
+pub(crate) fn free_blocks_of_zones(size: PageSize) -> Result<Vec<(String, u64)>, OsError> {
+    let text =
+        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
+    let order = size.shift().saturating_sub(page_size().shift());
+    let of_line = |line: &str| {
+        let name: Vec<&str> = line.split_whitespace().skip(1).take(3).collect();
+        (name.join(" "), blocks(line, order))
+    };
+    Ok(text.lines().map(of_line).collect())
+}
+
 /// How much is free in all zones of that name.
 ///
 /// # Errors

@@ -74,6 +74,32 @@ pub(crate) unsafe fn commit(addr: usize, len: Bytes, locks: bool) -> Result<(), 
     Ok(())
 }
 
+/// Puts addresses that read as zero in the place of what is mapped in a range, whose pages the
+/// kernel has back. Every reader finds the one or the other.
+///
+/// # Errors
+/// What mmap(2) refuses: too many mappings. Then what was there still is.
+///
+/// # Safety
+/// The range is the caller's own, and nobody writes there or relies on its bytes.
+pub(crate) unsafe fn vacate(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError> {
+    let at = ptr::with_exposed_provenance_mut(addr);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let made = point("mmap").and_then(|()| {
+        // SAFETY: passed on to the caller.
+        match unsafe { libc::mmap(at, len.as_usize(), libc::PROT_READ, flags, -1, 0) } {
+            libc::MAP_FAILED => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    });
+    made.map_err(|source| refused("mmap", format!("{addr:#x}, {len}, to vacate it"), source))?;
+    if locks {
+        // SAFETY: as above. What is refused stays locked, without memory.
+        let _ = unsafe { unlock(addr, len) };
+    }
+    Ok(())
+}
+
 /// Tells whether the process locks what it maps, by the address of a page that came locked.
 ///
 /// # Errors

@@ -17,11 +17,33 @@ use crate::units::Bytes;
 
 const REGISTER_BUFFERS: libc::c_uint = 0;
 const UNREGISTER_BUFFERS: libc::c_uint = 1;
+const UPDATE_BUFFERS: libc::c_uint = 16;
 
 /// The most that one buffer may have.
 const BUFFER_MAX: Bytes = Bytes::gib(1);
+/// The least that a buffer has: what is pinned by parts is given up by whole buffers.
+const BUFFER_MIN: Bytes = Bytes::mib(2);
+/// Buffers that every kernel takes at once.
+const BUFFERS_EVERYWHERE: u64 = 1 << 10;
 /// The most buffers that a ring may have.
 const BUFFERS_MAX: usize = 1 << 14;
+
+/// Bytes of each buffer, but the last, that [`Ring::pin_all`] makes of `len`.
+pub(crate) fn buffer_len(len: Bytes) -> Bytes {
+    let least = len.get().div_ceil(BUFFERS_EVERYWHERE).checked_next_power_of_two();
+    Bytes::new(least.unwrap_or(u64::MAX)).max(BUFFER_MIN).min(BUFFER_MAX)
+}
+
+/// `struct io_uring_rsrc_update2`.
+#[repr(C)]
+struct Update {
+    first: u32,
+    reserved: u32,
+    iovecs: u64,
+    tags: u64,
+    count: u32,
+    reserved_too: u32,
+}
 
 /// `struct io_uring_params` in words; all zero asks for the defaults.
 type Params = [u32; 30];
@@ -53,7 +75,7 @@ impl Ring {
 
     /// Pins `len` bytes at `start`, in as many buffers as that takes, populating them.
     pub(crate) fn pin_all(&self, start: *mut u8, len: Bytes) -> io::Result<()> {
-        let (most, len) = (BUFFER_MAX.as_usize(), len.as_usize());
+        let (most, len) = (buffer_len(len).as_usize(), len.as_usize());
         let buffers = len.div_ceil(most);
         if buffers > BUFFERS_MAX {
             let what = format!("{buffers} buffers of {BUFFER_MAX}; at most {BUFFERS_MAX} are had");
@@ -65,6 +87,47 @@ impl Ring {
         };
         let iovecs: Vec<libc::iovec> = (0..len).step_by(most).map(iovec).collect();
         self.register(REGISTER_BUFFERS, iovecs.as_ptr(), iovecs.len() as u32)
+    }
+
+    /// Gives up the pin of whole buffers, by their numbers, or, where `at` says at which address
+    /// the first begins, pins them again, of `each` so many bytes and of `len` in all. Linux 5.13.
+    pub(crate) fn change(
+        &self,
+        buffers: std::ops::Range<usize>,
+        at: Option<*mut u8>,
+        (each, len): (Bytes, Bytes),
+    ) -> io::Result<()> {
+        let each = each.as_usize();
+        let iovec = |nth: usize| match at {
+            Some(at) => libc::iovec {
+                iov_base: at.wrapping_add(nth * each).cast(),
+                iov_len: each.min(len.as_usize() - nth * each),
+            },
+            None => libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 },
+        };
+        let iovecs: Vec<libc::iovec> = (0..buffers.len()).map(iovec).collect();
+        let update = Update {
+            first: buffers.start as u32,
+            reserved: 0,
+            iovecs: iovecs.as_ptr().expose_provenance() as u64,
+            tags: 0,
+            count: iovecs.len() as u32,
+            reserved_too: 0,
+        };
+        point("io_uring_register")?;
+        let (at, size) = (&raw const update, size_of::<Update>());
+        // SAFETY: `update` names `count` iovecs, which live as long as the call; a bad range is
+        // EFAULT.
+        let rc = unsafe {
+            libc::syscall(libc::SYS_io_uring_register, self.0.as_raw_fd(), UPDATE_BUFFERS, at, size)
+        };
+        match usize::try_from(rc) {
+            Err(_) => Err(io::Error::last_os_error()),
+            Ok(done) if done < buffers.len() => {
+                Err(io::Error::other(format!("{done} of {} buffers were changed", buffers.len())))
+            }
+            Ok(_) => Ok(()),
+        }
     }
 
     /// Gives up the pin at once.

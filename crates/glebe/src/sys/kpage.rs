@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::error::OsError;
 use crate::sys::file;
-use crate::units::{Bytes, Pages, Pfn};
+use crate::units::{Pages, Pfn};
 
 const FLAGS: &str = "/proc/kpageflags";
 const COUNTS: &str = "/proc/kpagecount";
@@ -23,80 +23,6 @@ const THP: u64 = 1 << 22;
 const WORD: usize = size_of::<u64>();
 /// Frames read at a time.
 const BATCH: usize = 1 << 14;
-
-/// What one frame is used for, as far as a search for free memory asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Free, in the hands of the kernel's page allocator.
-    Free,
-    /// Of a hugetlb pool, in use or not.
-    InPool,
-    /// Without any flag: free in the list of one processor, or the kernel's.
-    Unmarked,
-    /// Anything else, or no memory.
-    Taken,
-}
-
-/// The flags of all frames, open for reading one by one: 1.4 µs for one frame, 33 µs for 512 side
-/// by side.
-#[derive(Debug)]
-pub struct Flags(File);
-
-impl Flags {
-    /// # Errors
-    /// If the caller may not see them.
-    pub fn open() -> Result<Self, OsError> {
-        open(FLAGS).map(Self)
-    }
-
-    /// The first frame of each block of `block` frames, from frame 0 to the last of the machine.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub fn firsts(&self, block: Pages) -> Result<Vec<Standing>, OsError> {
-        let mut all = Vec::new();
-        while let Some(standing) = self.at(Pfn::new(all.len() as u64 * block.get()))? {
-            all.push(standing);
-        }
-        Ok(all)
-    }
-
-    /// One frame; `None` behind the last.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub fn at(&self, frame: Pfn) -> Result<Option<Standing>, OsError> {
-        let mut bytes = [0; WORD];
-        let read = file::read_some_at(&self.0, &mut bytes, frame.get() * WORD as u64)
-            .map_err(|source| OsError::new("pread", FLAGS, source))?;
-        Ok((read == WORD).then(|| standing(u64::from_ne_bytes(bytes))))
-    }
-
-    /// Whether all of `len` frames from `first` on are free.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub fn are_free(&self, first: Pfn, len: Pages) -> Result<bool, OsError> {
-        let words = words_at(&self.0, Bytes::new(first.get()).as_usize(), len.as_usize())?;
-        let free = words.iter().filter(|word| standing(**word) == Standing::Free).count();
-        Ok(free == len.as_usize())
-    }
-}
-
-fn standing(word: u64) -> Standing {
-    match word {
-        _ if word & (NOPAGE | HWPOISON) != 0 => Standing::Taken,
-        _ if word & HUGE != 0 => Standing::InPool,
-        _ if word & BUDDY != 0 => Standing::Free,
-        0 => Standing::Unmarked,
-        _ => Standing::Taken,
-    }
-}
-
-fn open(path: &'static str) -> Result<File, OsError> {
-    file::open(Path::new(path), OpenOptions::new().read(true))
-        .map_err(|source| OsError::new("open", path, source))
-}
 
 /// What frames side by side are used for, aligned to the length of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,12 +46,16 @@ pub enum Use {
 /// # Errors
 /// If the files cannot be read.
 pub fn uses(block: Pages) -> Result<Vec<Use>, OsError> {
+    let open = |path: &'static str| {
+        file::open(Path::new(path), OpenOptions::new().read(true))
+            .map_err(|source| OsError::new("open", path, source))
+    };
     let (flags, counts) = (open(FLAGS)?, open(COUNTS)?);
     let block = block.as_usize().max(1);
     let (mut uses, mut left) = (Vec::new(), Vec::new());
     let mut pool_head = None;
     loop {
-        let words = words_at(&flags, uses.len() * block + left.len(), BATCH)?;
+        let words = words_at(&flags, uses.len() * block + left.len())?;
         if words.is_empty() {
             return Ok(uses);
         }
@@ -191,9 +121,9 @@ fn classify(words: &[u64], first: usize, pool_head: &mut Option<usize>) -> Use {
     }
 }
 
-/// Up to `count` words from that of frame `first` on; none behind the last.
-fn words_at(file: &File, first: usize, count: usize) -> Result<Vec<u64>, OsError> {
-    let mut bytes = vec![0; count * WORD];
+/// Some words from that of frame `first` on; none behind the last.
+fn words_at(file: &File, first: usize) -> Result<Vec<u64>, OsError> {
+    let mut bytes = vec![0; BATCH * WORD];
     let offset = (first * WORD) as u64;
     let read = file::read_some_at(file, &mut bytes, offset)
         .map_err(|source| OsError::new("pread", FLAGS, source))?;
@@ -224,30 +154,6 @@ mod tests {
         assert_eq!(of(&[1 << 5, 0, 0, 0], 24), Use::Other);
         assert_eq!(of(&[0; 4], 28), Use::Other);
         assert_eq!(of(&[HUGE | HWPOISON; 4], 32), Use::Other);
-    }
-
-    #[test]
-    fn a_frame_is_free_in_the_pool_or_taken() {
-        assert_eq!(standing(BUDDY), Standing::Free);
-        assert_eq!(standing(HUGE | COMPOUND_HEAD), Standing::InPool);
-        assert_eq!(standing(0), Standing::Unmarked);
-        for taken in [1 << 5, NOPAGE, BUDDY | HWPOISON, HUGE | HWPOISON] {
-            assert_eq!(standing(taken), Standing::Taken, "{taken:#x}");
-        }
-    }
-
-    #[test]
-    fn frames_one_by_one_are_as_all_at_once() {
-        let Ok(flags) = Flags::open() else {
-            println!("skipped: frames are hidden");
-            return;
-        };
-        let block = Pages::new(512);
-        let firsts = flags.firsts(block).unwrap();
-        assert_eq!(firsts.len(), uses(block).unwrap().len());
-        let end = Pfn::new(firsts.len() as u64 * block.get());
-        assert_eq!(flags.at(end).unwrap(), None);
-        assert!(!flags.are_free(end, block).unwrap(), "there is no memory");
     }
 
     #[test]

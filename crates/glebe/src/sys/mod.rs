@@ -53,5 +53,6 @@ pub(crate) mod thread;
 pub mod ticks;
 pub(crate) mod uffd;
 pub mod vma;
+pub(crate) mod zones;
 
 pub use page::page_size;

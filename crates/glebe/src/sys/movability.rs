@@ -101,6 +101,18 @@ impl Frames {
         file.map(Self).map_err(|source| OsError::new("open", PATH, source))
     }
 
+    /// What the first frame of each block of `block` frames is, of all frames of the machine.
+    pub fn firsts(&self, block: Pages) -> Result<Vec<Kind>, OsError> {
+        let mut all = Vec::new();
+        loop {
+            let frame = Pfn::new(all.len() as u64 * block.get());
+            match self.words(frame, 1)?.next() {
+                Some(word) => all.push(Kind::of(word)),
+                None => return Ok(all),
+            }
+        }
+    }
+
     /// What a frame is; [`Kind::Fixed`] behind the last.
     pub fn kind(&self, frame: Pfn) -> Result<Kind, OsError> {
         Ok(Kind::of(self.words(frame, 1)?.next().unwrap_or(NOPAGE)))
@@ -186,5 +198,10 @@ mod tests {
         let behind = Pfn::new(1 << 45);
         assert_eq!(frames.occupancy(behind, len, true).unwrap().fixed, len.get());
         assert_eq!(frames.kind(behind).unwrap(), Kind::Fixed);
+        let block = Pages::new(512);
+        assert_eq!(
+            frames.firsts(block).unwrap().len(),
+            crate::sys::kpage::uses(block).unwrap().len()
+        );
     }
 }

@@ -19,6 +19,7 @@ mod cut_short;
 mod footing;
 mod foreign;
 mod lent;
+mod resized;
 mod standing;
 mod views;
 mod volatile;
@@ -242,6 +243,13 @@ fn transparent_huge_pages_and_a_thread_that_zeroes() {
     walk_all(None, "transparent huge pages", life);
 }
 
+fn reserves_that_grow_and_shrink() {
+    walk_all(None, "grows and shrinks", || resized::live(Contig::options().source(Source::Plain)));
+    let Some(machine) = Machine::privileged() else { return };
+    let life = || resized::live(Contig::options().source(Source::HUGETLB_2M));
+    walk_all(Some(&machine), "grows and shrinks, hugetlb", life);
+}
+
 fn populating_by_threads() {
     let len = Bytes::mib(66); // two slices
     let life = || {
@@ -357,6 +365,7 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     volatile::marks_make_the_calls_they_need();
     volatile_regions(&Memory::ALL);
     base_pages();
+    reserves_that_grow_and_shrink();
     transparent_huge_pages_and_a_thread_that_zeroes();
     populating_by_threads();
     statistics_that_are_served();

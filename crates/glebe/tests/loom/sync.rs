@@ -23,6 +23,12 @@ pub(crate) struct AtomicU64 {
 /// In models, mapped words are such too.
 pub(crate) type MappedWord = AtomicU64;
 
+impl Default for AtomicU64 {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
 impl AtomicU64 {
     pub(crate) fn new(value: u64) -> Self {
         Self { word: plain::AtomicU64::new(value), accessed: plain::AtomicU64::new(0) }

@@ -8,6 +8,8 @@ use std::ops::Deref;
 
 use glebe::error::OsError;
 
+use crate::sync::AtomicU64;
+
 pub(crate) struct Tables;
 
 impl Tables {
@@ -29,6 +31,11 @@ impl Tables {
 /// # Safety
 /// None.
 pub(crate) unsafe trait Zeros {}
+
+// SAFETY: the trait asks for nothing.
+unsafe impl Zeros for AtomicU64 {}
+// SAFETY: likewise.
+unsafe impl<const N: usize> Zeros for [AtomicU64; N] {}
 
 #[derive(Debug)]
 pub(crate) struct Table<T>(Box<[T]>);

@@ -1,6 +1,6 @@
 //! What is mended of memory blocks, and what a pinned page does, on the machine itself; as root.
 
-use super::plan::{plan, Wanted};
+use super::plan::{plan, Wanted, Whose};
 use super::record::Line;
 use super::*;
 use crate::contig::{Contig, SourceChoice};
@@ -34,7 +34,7 @@ impl Good {
             begun => begun.unwrap(),
         };
         let len = Bytes::new(1);
-        let wanted = Wanted { len, node: None, own: &[], stuck: &[], for_bank: true };
+        let wanted = Wanted { len, node: None, own: &[], stuck: &[], of: Whose::Kernels };
         let block = match plan(&mut work, &wanted) {
             Ok(plan) => plan.blocks[0],
             Err(error) => {

@@ -25,9 +25,9 @@ use crate::contig::pool::Growing;
 use crate::contig::Error;
 use crate::error::OsError;
 use crate::mapping::Mapping;
-use crate::sys::buddyinfo;
-use crate::sys::kpage::{Flags, Standing};
+use crate::sys::movability::{Frames, Kind};
 use crate::sys::pagemap::Pagemap;
+use crate::sys::zones;
 use crate::units::{Bytes, Pages};
 
 /// How long the lock is held, but for the end of a step.
@@ -38,7 +38,7 @@ const STEP: u64 = 32;
 /// What is drawn, for which run.
 pub(super) struct Draw<'a, 'r> {
     pub run: usize,
-    pub flags: &'a Flags,
+    pub frames: &'a Frames,
     pub held: &'a mut Held,
     pub reporter: &'a mut Reporter<'r>,
 }
@@ -51,6 +51,7 @@ impl Builder<'_> {
         draw: &mut Draw<'_, '_>,
         effort: &mut Effort,
     ) -> Result<(), Error> {
+        zones::empty_processor_lists();
         let (mut wanted, longest) = self.wanted(draw)?;
         effort.note(format!("a run of {} was seen free", longest.bytes(self.pool.size())));
         while !wanted.is_empty() && !effort.is_over() {
@@ -65,6 +66,8 @@ impl Builder<'_> {
                 break;
             }
             self.grew = true;
+            // The pages that went back now are free for everybody only so.
+            zones::empty_processor_lists();
             if wanted.is_empty() {
                 (wanted, _) = self.wanted(draw)?;
             }
@@ -78,7 +81,7 @@ impl Builder<'_> {
         let (size, held) = (self.pool.size(), &*draw.held);
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
         let mut all = held.frames.clone();
-        all.extend(free_pages(draw.flags, size, draw.run as u64, self.pages)?);
+        all.extend(free_pages(draw.frames, size, draw.run as u64, self.pages)?);
         let (best, had) = (fewest_runs(&all, keep), held.plan(self.pages));
         let longest = Pages::new(best.longest as u64);
         let mut kept: Vec<u64> = best.give_back.iter().rev().take(keep).map(|n| all[*n]).collect();
@@ -101,14 +104,13 @@ impl Builder<'_> {
         let began = Instant::now();
         while began.elapsed() < TURN && !wanted.is_empty() {
             // More than there are would have the kernel reclaim and compact for them.
-            let ready = buddyinfo::free_blocks(self.pool.size())?;
-            let came = growing.by(STEP.min(ready))?;
+            let came = growing.by(STEP.min(zones::obtainable(self.pool.size())?))?;
             if came == 0 {
                 wanted.clear();
                 break;
             }
             let before = wanted.len();
-            let arrived = self.arrived(wanted, draw.flags)?;
+            let arrived = self.arrived(wanted, draw.frames)?;
             let mut missed = before - wanted.len();
             if !arrived.is_empty() {
                 missed -= self.take_from_top(growing, came, arrived, draw)?;
@@ -125,14 +127,18 @@ impl Builder<'_> {
 
     /// Moves those that are in the pool out of `wanted`; what is neither there nor free any more
     /// goes.
-    fn arrived(&self, wanted: &mut BTreeSet<u64>, flags: &Flags) -> Result<BTreeSet<u64>, OsError> {
+    fn arrived(
+        &self,
+        wanted: &mut BTreeSet<u64>,
+        frames: &Frames,
+    ) -> Result<BTreeSet<u64>, OsError> {
         let mut arrived = BTreeSet::new();
         let mut still = BTreeSet::new();
         for number in std::mem::take(wanted) {
-            match flags.at(frame(number, self.pool.size()))? {
-                Some(Standing::InPool) => arrived.insert(number),
+            match frames.kind(frame(number, self.pool.size()))? {
+                Kind::Pool => arrived.insert(number),
                 // The kernel moves some to a list of the processor's before it hands them out.
-                Some(Standing::Free | Standing::Unmarked) => still.insert(number),
+                Kind::Free | Kind::Unmarked => still.insert(number),
                 _ => false,
             };
         }
@@ -160,16 +166,16 @@ impl Builder<'_> {
             if growing.by(1)? == 0 || arrived.is_empty() {
                 break;
             }
-            if self.is_any_there(&arrived, draw.flags)? {
+            if self.is_any_there(&arrived, draw.frames)? {
                 self.take_one_by_one(1, &mut arrived, draw.held)?;
             }
         }
         Ok(all - arrived.len())
     }
 
-    fn is_any_there(&self, numbers: &BTreeSet<u64>, flags: &Flags) -> Result<bool, OsError> {
+    fn is_any_there(&self, numbers: &BTreeSet<u64>, frames: &Frames) -> Result<bool, OsError> {
         for number in numbers {
-            if flags.at(frame(*number, self.pool.size()))? == Some(Standing::InPool) {
+            if frames.kind(frame(*number, self.pool.size()))? == Kind::Pool {
                 return Ok(true);
             }
         }

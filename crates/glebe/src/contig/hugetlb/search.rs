@@ -19,12 +19,13 @@
 use super::draw::Draw;
 use super::effort::{spare, Effort};
 use super::held::Held;
+use super::survey::has_movable;
 use super::{machine_available, Builder, Order, Reporter};
 use crate::contig::Error;
 use crate::mapping::Mapping;
 use crate::sys::compact::compact_memory;
 use crate::sys::hugetlb::{sizes, Pool};
-use crate::sys::kpage::Flags;
+use crate::sys::movability::Frames;
 use crate::units::{Bytes, Pages};
 
 /// Of pages from this size on no more than needed are taken to choose from, unless a run is asked
@@ -49,18 +50,18 @@ impl Builder<'_> {
         let request = self.request;
         let mut effort = Effort::new(self.len, request.search, request.search_time);
         self.take_idle(self.pages, &mut held, reporter)?;
-        let flags = Flags::open().ok().filter(|_| self.pool.size().bytes() < LARGE);
-        if let Some(flags) = &flags {
-            self.choose(run, flags, &mut held, &mut effort, reporter)?;
+        let frames = Frames::open().ok().filter(|_| self.pool.size().bytes() < LARGE);
+        if let Some(frames) = &frames {
+            self.choose(run, frames, &mut held, &mut effort, reporter)?;
         }
         let missing = self.pages.saturating_sub(held.pages());
         if missing > 0 {
             let rest = self.take(missing)?;
             self.extend(&mut held, rest, reporter)?;
         }
-        let blindly = flags.is_none() || self.pool.counts()?.available() > 0;
+        let blindly = frames.is_none() || self.pool.counts()?.available() > 0;
         if blindly && held.plan(self.pages).longest < run {
-            self.widen(run, flags.is_none(), &mut held, &mut effort, reporter)?;
+            self.widen(run, frames.is_none(), &mut held, &mut effort, reporter)?;
         }
         if held.plan(self.pages).longest < run {
             self.tried = Some(effort.to_string());
@@ -84,7 +85,7 @@ impl Builder<'_> {
     fn choose(
         &mut self,
         run: usize,
-        flags: &Flags,
+        frames: &Frames,
         held: &mut Held,
         effort: &mut Effort,
         reporter: &mut Reporter<'_>,
@@ -92,7 +93,7 @@ impl Builder<'_> {
         if !self.may_grow() {
             return Ok(());
         }
-        let mut draw = Draw { run, flags, held, reporter };
+        let mut draw = Draw { run, frames, held, reporter };
         self.draw(&mut draw, effort)?;
         if held.plan(self.pages).longest >= run || effort.is_over() {
             return Ok(());
@@ -100,7 +101,7 @@ impl Builder<'_> {
         match compact_memory() {
             Ok(()) => {
                 effort.note("memory was compacted".to_owned());
-                let mut draw = Draw { run, flags, held, reporter };
+                let mut draw = Draw { run, frames, held, reporter };
                 self.draw(&mut draw, effort)?;
             }
             Err(refused) => effort.note(format!("no compaction: {refused}")),
@@ -108,9 +109,15 @@ impl Builder<'_> {
         if held.plan(self.pages).longest >= run || effort.is_over() {
             return Ok(());
         }
-        match self.take_split()? {
+        let Some(larger) = self.larger_pool() else { return Ok(()) };
+        let of = larger.pool.size();
+        if !has_movable(frames, of)? {
+            effort.note(format!("no {} are free or movable as a whole, to be split", of.bytes()));
+            return Ok(());
+        }
+        match self.take_split(&larger)? {
             Some(more) => self.extend(held, more, reporter)?,
-            None => effort.note("no larger page could be had to be split".to_owned()),
+            None => effort.note(format!("no page of {} could be had to be split", of.bytes())),
         }
         Ok(())
     }
@@ -213,8 +220,7 @@ impl Builder<'_> {
     }
 
     /// Pages that come of splitting larger ones, where the machine's memory is enough for those.
-    fn take_split(&mut self) -> Result<Option<Mapping>, Error> {
-        let Some(larger) = self.larger_pool() else { return Ok(None) };
+    fn take_split(&mut self, larger: &Larger) -> Result<Option<Mapping>, Error> {
         let needed = Pages::new(larger.pages).checked_bytes(larger.pool.size());
         let free = machine_available()?;
         if needed.is_none_or(|needed| needed > free) || self.gate.check(self.len).is_err() {

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use crate::error::OsError;
-use crate::sys::kpage::{Flags, Standing};
+use crate::sys::movability::{Frames, Kind};
 use crate::sys::page_size;
 use crate::units::{PageSize, Pages, Pfn};
 
@@ -25,23 +25,38 @@ fn base_pages(size: PageSize) -> Pages {
 /// Free huge pages, ascending: those of the longest runs, until one of them holds `run` and all
 /// together hold `pages`.
 pub(super) fn free_pages(
-    flags: &Flags,
+    frames: &Frames,
     size: PageSize,
     run: u64,
     pages: u64,
 ) -> Result<Vec<u64>, OsError> {
-    let firsts = flags.firsts(base_pages(size))?;
-    let is_free = |number: u64| flags.are_free(frame(number, size), base_pages(size));
+    let firsts = frames.firsts(base_pages(size))?;
+    let is_free = |number: u64| {
+        let page = frames.occupancy(frame(number, size), base_pages(size), false)?;
+        Ok(page.free == base_pages(size).get())
+    };
     confirm(candidates(&firsts), run, pages, is_free)
 }
 
+/// Whether some page of `size` holds nothing but what is free or can be moved: without one the
+/// kernel cannot make a page of that size.
+pub(super) fn has_movable(frames: &Frames, size: PageSize) -> Result<bool, OsError> {
+    for (number, first) in (0..).zip(frames.firsts(base_pages(size))?) {
+        let may_be = matches!(first, Kind::Free | Kind::Movable | Kind::Unmarked);
+        if may_be && frames.occupancy(frame(number, size), base_pages(size), false)?.fixed == 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Runs of huge pages whose first frames are free.
-fn candidates(firsts: &[Standing]) -> Vec<Range<u64>> {
+fn candidates(firsts: &[Kind]) -> Vec<Range<u64>> {
     let mut at = 0;
     let mut runs = Vec::new();
     for run in firsts.chunk_by(|a, b| a == b) {
         let end = at + run.len() as u64;
-        if run[0] == Standing::Free {
+        if run[0] == Kind::Free {
             runs.push(at..end);
         }
         at = end;
@@ -84,12 +99,12 @@ mod tests {
 
     #[test]
     fn the_longest_runs_are_looked_at_until_they_suffice() {
-        let firsts: Vec<Standing> = "..ff.ffffff.fff.P"
+        let firsts: Vec<Kind> = "..ff.ffffff.fff.P"
             .chars()
             .map(|c| match c {
-                'f' => Standing::Free,
-                'P' => Standing::InPool,
-                _ => Standing::Taken,
+                'f' => Kind::Free,
+                'P' => Kind::Pool,
+                _ => Kind::Movable,
             })
             .collect();
         assert_eq!(candidates(&firsts), [2..4, 5..11, 12..15]);

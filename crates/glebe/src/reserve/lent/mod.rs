@@ -15,6 +15,7 @@
 //! two exchanges a granule, one barrier, and one store a page in the at most two granules that it
 //! shares with others.
 
+mod presence;
 mod recall;
 mod tenant;
 mod zero;
@@ -68,26 +69,35 @@ fn count_change(count: &AtomicU64, after: bool) {
 }
 
 impl Lent {
-    /// All of `frames`, free and zero, in granules of `1 << shift` pages. `pages` is a multiple
-    /// of that.
+    /// The first `present` of `frames`, free and zero, and room for the rest of `pages`, in
+    /// granules of `1 << shift` pages. Both are multiples of that.
     pub(crate) fn new(
         tables: &mut Tables,
         frames: Frames,
-        pages: usize,
+        (pages, present): (usize, usize),
         shift: u32,
         critical: Critical,
     ) -> Result<Self, OsError> {
-        assert!(1 << shift <= PAGES_MAX && pages % (1 << shift) == 0, "{pages} by 2^{shift}");
-        let granules = pages >> shift;
+        let whole = pages % (1 << shift) == 0 && present % (1 << shift) == 0;
+        assert!(1 << shift <= PAGES_MAX && whole && present <= pages, "{pages} by 2^{shift}");
+        let has_memory = present >> shift;
+        let granule = |n| if n < has_memory { GranuleWord::fresh() } else { GranuleWord::absent() };
+        let words: Table<AtomicU64> = tables.zeros(pages)?;
+        let meta: Table<[AtomicU64; META_WORDS]> = tables.zeros(pages)?;
+        // Written where there is memory, so that no first put waits for the kernel.
+        for (word, meta) in words.iter().zip(meta.iter()).take(present) {
+            word.store(PageWord::fresh().0, Ordering::Relaxed);
+            meta.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
         Ok(Self {
-            granules: tables.table(granules, |_| AtomicU64::new(GranuleWord::fresh().0))?,
-            words: tables.table(pages, |_| AtomicU64::new(PageWord::fresh().0))?,
-            meta: tables.table(pages, |_| std::array::from_fn(|_| AtomicU64::new(0)))?,
+            granules: tables.table(pages >> shift, |n| AtomicU64::new(granule(n).0))?,
+            words,
+            meta,
             frames,
             critical,
             shift,
-            zero_granules: AtomicU64::new(granules as u64),
-            unlent_granules: AtomicU64::new(granules as u64),
+            zero_granules: AtomicU64::new(has_memory as u64),
+            unlent_granules: AtomicU64::new(has_memory as u64),
         })
     }
 

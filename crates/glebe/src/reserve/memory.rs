@@ -1,0 +1,338 @@
+//! [`Memory`]: what a reserve with room stands on: a window of addresses, and the parts of memory
+//! that lie in it now.
+//!
+//! A part is what was had at once; pages of it that went are in none of its extents any more, and
+//! with the last of them the part goes. Positions and lengths are base pages from the start of the
+//! window, but where they are [`Bytes`]. Locks: `turn`, held by a call that changes the memory for
+//! as long as it takes; `parts`, by whoever looks, for a moment. Cost: one step for each run.
+
+use std::sync::Arc;
+
+use super::error::Error;
+use super::positions::resize::filled;
+use super::Footing;
+use crate::contig::{
+    self, Certificate, Contig, Drift, HeldBy, Location, Proof, Run, Source, Wishes,
+};
+use crate::error::OsError;
+use crate::extent::Extent;
+use crate::mapping::Window;
+use crate::sync::{lock, Mutex, MutexGuard};
+use crate::sys::page_size;
+use crate::units::{Bytes, PageSize, Pages};
+
+/// Positions are multiples of this, so that pages of every size can lie there.
+const WINDOW_ALIGN: PageSize = PageSize::new(1 << 30).unwrap();
+
+/// Memory that was had at once.
+#[derive(Debug)]
+pub(super) struct Part {
+    start: u64,
+    /// What is left of it, ascending.
+    left: Vec<Extent>,
+    contig: Arc<Contig>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Memory {
+    window: Window,
+    /// How more is had.
+    wishes: Wishes,
+    turn: Mutex<()>,
+    parts: Mutex<Vec<Part>>,
+}
+
+fn bytes(pages: u64) -> Bytes {
+    Pages::new(pages).bytes(page_size())
+}
+
+/// What of `extents` is not in `gone`.
+fn without(extents: &[Extent], gone: Extent) -> Vec<Extent> {
+    let between = |from: u64, to: u64| Extent::new(from, to.checked_sub(from)?);
+    let rest = |extent: &Extent| {
+        let before = between(extent.start(), extent.end().min(gone.start()));
+        [before, between(extent.start().max(gone.end()), extent.end())]
+    };
+    extents.iter().flat_map(rest).flatten().collect()
+}
+
+impl Part {
+    fn extent(&self) -> Extent {
+        let pages = self.contig.len().pages_down(page_size()).get();
+        Extent::new(self.start, pages).expect("memory is not empty")
+    }
+
+    /// The runs of what is left.
+    fn runs(&self) -> impl Iterator<Item = Run> + '_ {
+        let cut = move |run: &Run| {
+            let start = self.start + run.pages.start();
+            let whole = Extent::new(start, run.pages.len()).expect("not empty");
+            let pfn = run.pfn;
+            self.left.iter().filter_map(move |left| left.intersection(whole)).map(move |pages| {
+                let behind = Pages::new(pages.start() - start);
+                Run { pages, pfn: pfn.map(|pfn| pfn.plus(behind)) }
+            })
+        };
+        self.contig.runs().iter().flat_map(cut)
+    }
+}
+
+/// The runs of all parts, ascending, those joined whose frames are adjacent.
+fn runs_of(parts: &[Part]) -> Vec<Run> {
+    let mut all: Vec<Run> = parts.iter().flat_map(Part::runs).collect();
+    all.sort_unstable_by_key(|run| run.pages.start());
+    let mut present: Vec<Extent> = parts.iter().flat_map(|part| part.left.clone()).collect();
+    present.sort_unstable_by_key(|extent| extent.start());
+    let mut joined: Vec<Run> = Vec::with_capacity(all.len());
+    for run in filled(&all, &present) {
+        if let (Some(last), Some(pfn)) = (joined.last_mut(), run.pfn) {
+            let (end, pages) = (last.pages.end(), Pages::new(last.pages.len()));
+            let follows = last.pfn.map(|first| first.plus(pages)) == Some(pfn);
+            if follows && end == run.pages.start() {
+                let len = last.pages.len() + run.pages.len();
+                last.pages = Extent::new(last.pages.start(), len).expect("not empty");
+                continue;
+            }
+        }
+        joined.push(run);
+    }
+    joined
+}
+
+/// What holds of all parts.
+fn proof_of(parts: &[Part]) -> Proof {
+    let weaker = |one, other| match (one, other) {
+        (Proof::Within(a), Proof::Within(b)) => Proof::Within(a.min(b)),
+        (Proof::Frames, other) | (other, Proof::Frames) => other,
+    };
+    parts.iter().map(|part| part.contig.proof()).fold(Proof::Frames, weaker)
+}
+
+/// What all parts have in common, and how much is left of them.
+fn footing_of(parts: &[Part]) -> Footing {
+    let of = |part: &Part| Footing {
+        source: part.contig.source(),
+        held_by: part.contig.held_by(),
+        len: bytes(part.left.iter().map(|left| left.len()).sum()),
+    };
+    let common = parts.iter().map(of).reduce(|all, next| Footing {
+        source: if all.source == next.source { all.source } else { Source::Divided },
+        held_by: if all.held_by == next.held_by { all.held_by } else { HeldBy::Nothing },
+        len: all.len + next.len,
+    });
+    common.expect("the last granule stays")
+}
+
+impl Memory {
+    /// A window with room for `room`, at the start of which `contig` lies from now on.
+    pub(super) fn new(
+        contig: Contig,
+        room: Bytes,
+        wishes: Wishes,
+    ) -> Result<(Self, Arc<Contig>), Error> {
+        if contig.file().is_some() {
+            let why = "its pages are a file's, which Builder::views() and Options::mappable() need";
+            return Err(Error::FixedLen { why });
+        }
+        let window = Window::reserve(room, WINDOW_ALIGN)?;
+        let contig = Arc::new(contig.moved_into(&window, Bytes::ZERO)?);
+        let part = Part::new(Arc::clone(&contig), 0);
+        let (turn, parts) = (Mutex::new(()), Mutex::new(vec![part]));
+        Ok((Self { window, wishes, turn, parts }, contig))
+    }
+
+    /// Waits until no other call changes the memory, and keeps them off.
+    pub(super) fn turn(&self) -> MutexGuard<'_, ()> {
+        lock(&self.turn)
+    }
+
+    /// The most that there may be.
+    pub(super) fn room(&self) -> Bytes {
+        self.window.len()
+    }
+
+    /// What there is.
+    pub(super) fn present(&self) -> Pages {
+        self.footing().len.pages_down(page_size())
+    }
+
+    /// The end of the highest page that there is.
+    pub(super) fn end(&self) -> u64 {
+        let parts = lock(&self.parts);
+        parts.iter().flat_map(|part| &part.left).map(|extent| extent.end()).max().unwrap_or(0)
+    }
+
+    /// What there is not, ascending.
+    fn absent(&self) -> Vec<Extent> {
+        let room = self.room().pages_down(page_size()).get();
+        let all: Vec<Extent> = Extent::new(0, room).into_iter().collect();
+        let parts = lock(&self.parts);
+        parts.iter().flat_map(|part| &part.left).fold(all, |rest, left| without(&rest, *left))
+    }
+
+    /// Where `len` pages could come at multiples of `align`: one extent, the lowest of the shortest
+    /// that do, or else several. How many pages there is room for if that is too few.
+    pub(super) fn places(&self, len: u64, align: u64) -> Result<Vec<Extent>, u64> {
+        let aligned = |absent: &Extent| {
+            let start = absent.start().next_multiple_of(align);
+            Extent::new(start, absent.end().checked_sub(start)?)
+        };
+        let mut free: Vec<Extent> = self.absent().iter().filter_map(aligned).collect();
+        free.sort_by_key(|extent| extent.len());
+        let (mut found, mut missing) = (Vec::new(), len);
+        while missing > 0 {
+            let enough = free.iter().find(|extent| extent.len() >= missing).copied();
+            let Some(from) = enough.or_else(|| free.pop()) else { return Err(len - missing) };
+            let part = if from.len() < missing { from.len() / align * align } else { missing };
+            found.extend(Extent::new(from.start(), part));
+            missing -= part;
+        }
+        Ok(found)
+    }
+
+    /// Has memory for a place, of exactly its length.
+    pub(super) fn had(&self, place: Extent) -> Result<Part, Error> {
+        let len = bytes(place.len());
+        let contig = self.wishes.options(len).map(len)?;
+        let unit = contig.unit().unwrap_or(page_size());
+        if contig.len() != len || place.start() % unit.bytes().pages_down(page_size()).get() != 0 {
+            return Err(Error::BadLen { given: len, granule: unit.bytes() });
+        }
+        let contig = contig.moved_into(&self.window, bytes(place.start()))?;
+        Ok(Part::new(Arc::new(contig), place.start()))
+    }
+
+    /// Gives back memory that was had and is not yet of the reserve.
+    pub(super) fn give_up(&self, parts: Vec<Part>) {
+        for part in parts {
+            let extent = part.extent();
+            // What is refused stays until other memory comes there, or the reserve ends.
+            let _ = self.window.vacate(bytes(extent.start()), bytes(extent.len()));
+        }
+    }
+
+    /// The runs with `more` parts, and what they rest on.
+    pub(super) fn runs_with(&self, more: &mut Vec<Part>) -> (Vec<Run>, Proof) {
+        let mut parts = lock(&self.parts);
+        let had = parts.len();
+        parts.append(more);
+        let all = (runs_of(&parts), proof_of(&parts));
+        more.extend(parts.drain(had..));
+        all
+    }
+
+    /// The longest run in `extents` that are there.
+    pub(super) fn longest_in(&self, extents: &[Extent]) -> Pages {
+        let runs = runs_of(&lock(&self.parts));
+        let within = |run: &Run| {
+            let parts = extents.iter().filter_map(|extent| extent.intersection(run.pages));
+            parts.map(|part| part.len()).max().unwrap_or(0)
+        };
+        Pages::new(runs.iter().map(within).max().unwrap_or(0).max(1))
+    }
+
+    /// Makes parts the reserve's.
+    pub(super) fn add(&self, parts: Vec<Part>) {
+        lock(&self.parts).extend(parts);
+    }
+
+    /// The pages in which memory is given back.
+    pub(super) fn unit(&self) -> Result<PageSize, Error> {
+        let parts = lock(&self.parts);
+        let mut units = parts.iter().map(|part| part.contig.unit());
+        let most = units.try_fold(page_size(), |most, unit| Some(most.max(unit?)));
+        most.ok_or(Error::FixedLen { why: "a buffer of a dma-heap is given back whole" })
+    }
+
+    /// Gives the memory of an extent back, in whole units, which nobody uses and none but readers
+    /// of the past can reach. On an error it is as it was.
+    pub(super) fn vacate(&self, gone: Extent) -> Result<(), OsError> {
+        let mut parts = lock(&self.parts);
+        let pinned = |part: &Part, gone: Extent| {
+            part.left.iter().filter_map(|left| left.intersection(gone)).collect::<Vec<_>>()
+        };
+        let again = |parts: &[Part]| {
+            for part in parts {
+                for gone in pinned(part, gone) {
+                    let _ = part.pin_again(gone);
+                }
+            }
+        };
+        for (nth, part) in parts.iter().enumerate() {
+            for piece in pinned(part, gone) {
+                part.unpin(piece).inspect_err(|_| again(&parts[..=nth]))?;
+            }
+        }
+        let vacated = self.window.vacate(bytes(gone.start()), bytes(gone.len()));
+        vacated.inspect_err(|_| again(&parts))?;
+        parts.iter_mut().for_each(|part| part.left = without(&part.left, gone));
+        parts.retain(|part| !part.left.is_empty());
+        Ok(())
+    }
+
+    /// What is known of the memory now.
+    pub(super) fn certificate(&self) -> Certificate {
+        let parts = lock(&self.parts);
+        let Footing { source, held_by, len } = footing_of(&parts);
+        let (runs, proof) = (runs_of(&parts), proof_of(&parts));
+        Certificate { source, held_by, len, runs, proof }
+    }
+
+    /// What there is, all in all.
+    pub(super) fn footing(&self) -> Footing {
+        footing_of(&lock(&self.parts))
+    }
+
+    /// What is known of the byte at `offset`; `None` where no memory is.
+    pub(super) fn locate(&self, offset: Bytes) -> Option<Location> {
+        let parts = lock(&self.parts);
+        let position = offset.pages_down(page_size()).get();
+        let here = Extent::new(position, 1)?;
+        parts.iter().flat_map(|part| &part.left).find(|left| left.contains(here))?;
+        contig::locate(&runs_of(&parts), self.room(), offset)
+    }
+
+    /// Reads the frames again; see [`Contig::verify`].
+    pub(super) fn verify(&self) -> Result<Vec<Drift>, OsError> {
+        let parts = lock(&self.parts);
+        let mut all = Vec::new();
+        for part in parts.iter() {
+            let moved = |pages: Extent| Extent::new(pages.start() - part.start, pages.len());
+            let left = part.runs().filter_map(|run| Some(Run { pages: moved(run.pages)?, ..run }));
+            let drifts = part.contig.verify_runs(&left.collect::<Vec<_>>())?;
+            all.extend(drifts.into_iter().filter_map(|drift| {
+                let pages = Extent::new(drift.pages.start() + part.start, drift.pages.len())?;
+                Some(Drift { pages, ..drift })
+            }));
+        }
+        Ok(all)
+    }
+}
+
+impl Part {
+    fn new(contig: Arc<Contig>, start: u64) -> Self {
+        let mut part = Self { start, left: Vec::new(), contig };
+        part.left = vec![part.extent()];
+        part
+    }
+
+    /// The granules of it, of so many pages each.
+    pub(super) fn granules(&self, granule_pages: u64) -> std::ops::Range<usize> {
+        let extent = self.extent();
+        (extent.start() / granule_pages) as usize..(extent.end() / granule_pages) as usize
+    }
+
+    /// What is there of it.
+    pub(super) fn left(&self) -> &[Extent] {
+        &self.left
+    }
+
+    fn unpin(&self, gone: Extent) -> Result<(), OsError> {
+        self.contig.unpin(bytes(gone.start() - self.start), bytes(gone.len()))
+    }
+
+    fn pin_again(&self, kept: Extent) -> Result<(), OsError> {
+        self.contig.pin_again(bytes(kept.start() - self.start), bytes(kept.len()))
+    }
+}

@@ -1,0 +1,81 @@
+//! Positions of a reserve that grows and shrinks: other runs, and free pages in whole units.
+//!
+//! Positions without memory are in no run, and taken for good until there are other runs. Cost: one
+//! step for each free extent, O(n log n) where they are chosen from.
+
+use super::Positions;
+use crate::contig::Run;
+use crate::extent::Extent;
+
+/// The runs of `present` pages, of which those in no known run are one each; none where nothing is
+/// known of any. Both are ascending.
+pub(crate) fn filled(known: &[Run], present: &[Extent]) -> Vec<Run> {
+    let mut all = Vec::with_capacity(known.len());
+    if known.is_empty() {
+        return all;
+    }
+    let alone = |page| Extent::new(page, 1).map(|pages| Run { pages, pfn: None });
+    for extent in present {
+        let mut at = extent.start();
+        let first = known.partition_point(|run| run.pages.end() <= extent.start());
+        for run in known[first..].iter().take_while(|run| run.pages.start() < extent.end()) {
+            all.extend((at..run.pages.start()).filter_map(alone));
+            all.push(*run);
+            at = run.pages.end();
+        }
+        all.extend((at..extent.end()).filter_map(alone));
+    }
+    all
+}
+
+impl Positions {
+    /// Replaces the runs by those of `next`, of which nothing is free yet; what is free stays so.
+    /// Gives what was replaced.
+    pub(crate) fn replace(&mut self, mut next: Self) -> Self {
+        self.free_pages().for_each(|pages| next.free(pages));
+        std::mem::replace(self, next)
+    }
+
+    /// Free extents of pages, contiguous or not, in ascending order.
+    fn free_pages(&self) -> impl Iterator<Item = Extent> + '_ {
+        let flat = self.flat.is_some();
+        let pages = move |place| Extent::new(self.pages_of(place, flat).start, place.len());
+        self.searched(flat).iter().filter_map(pages)
+    }
+
+    /// What of each free extent is in whole units of `unit` pages.
+    fn whole_units(&self, unit: u64) -> impl Iterator<Item = Extent> + '_ {
+        self.free_pages().filter_map(move |free| {
+            let start = free.start().next_multiple_of(unit);
+            Extent::new(start, (free.end() / unit * unit).checked_sub(start)?)
+        })
+    }
+
+    /// Pages that are free in whole units of `unit` pages.
+    pub(crate) fn units(&self, unit: u64) -> u64 {
+        self.whole_units(unit).map(Extent::len).sum()
+    }
+
+    /// Takes `len` pages in whole units of `unit` pages, the fewest extents and of these the
+    /// highest; how many are free in whole units if those are too few. Both are multiples.
+    pub(crate) fn take_units(&mut self, len: u64, unit: u64) -> Result<Vec<Extent>, u64> {
+        let mut free: Vec<Extent> = self.whole_units(unit).collect();
+        let all = free.iter().map(|pages| pages.len()).sum();
+        if all < len {
+            return Err(all);
+        }
+        // The longest last, of equals the highest.
+        free.sort_by_key(|pages| (pages.len(), pages.start()));
+        let (mut found, mut missing) = (Vec::new(), len);
+        while missing > 0 {
+            let enough = free.iter().filter(|pages| pages.len() >= missing);
+            let from = enough.max_by_key(|pages| pages.start()).copied().or_else(|| free.pop());
+            let Some(from) = from else { break };
+            let part = from.len().min(missing);
+            found.extend(Extent::new(from.end() - part, part));
+            missing -= part;
+        }
+        found.iter().for_each(|pages| self.claim(*pages));
+        Ok(found)
+    }
+}

@@ -1,0 +1,121 @@
+//! `/proc/zoneinfo`: how much of each zone's free memory may be had without the kernel reclaiming
+//! other memory for it; and the lists of free pages of single processors.
+//!
+//! Below its low watermark a zone has the kernel drop page cache; a zone for devices with short
+//! addresses keeps some more from those who can do with another (`protection`). Source:
+//! proc_zoneinfo(5), admin-guide/sysctl/vm (`lowmem_reserve_ratio`, `stat_refresh`), mm/page_alloc.c.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+
+use crate::error::OsError;
+use crate::sys::{buddyinfo, file, page_size};
+use crate::units::{PageSize, Pages};
+
+const PATH: &str = "/proc/zoneinfo";
+const REFRESH: &str = "/proc/sys/vm/stat_refresh";
+/// Writes to [`REFRESH`] between two looks at what is free, and looks at most.
+const WRITES: u32 = 32;
+const LOOKS_MAX: u32 = 16;
+
+/// Free pages of `size` that can be had while every zone stays above its high watermark.
+///
+/// # Errors
+/// If the files cannot be read.
+pub(crate) fn obtainable(size: PageSize) -> Result<u64, OsError> {
+    let text =
+        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
+    let blocks = buddyinfo::free_blocks_of_zones(size)?;
+    let pages_each = size.bytes().pages_down(page_size());
+    Ok(sum(&spare_of_zones(&text), &blocks, pages_each))
+}
+
+/// Of each zone the least of its free blocks and of what it can spare.
+fn sum(spare: &[(String, Pages)], blocks: &[(String, u64)], each: Pages) -> u64 {
+    let of_zone = |(name, blocks): &(String, u64)| {
+        let spare = spare.iter().find(|(zone, _)| zone == name).map_or(0, |(_, pages)| pages.get());
+        (spare / each.get().max(1)).min(*blocks)
+    };
+    blocks.iter().map(of_zone).sum()
+}
+
+/// Of each zone, as "node zone", the free pages above its high watermark and its protection.
+fn spare_of_zones(text: &str) -> Vec<(String, Pages)> {
+    let mut zones = Vec::new();
+    for zone in text.split("Node ").skip(1) {
+        let Some((name, rest)) = zone.split_once('\n') else { continue };
+        let field = |name: &str| {
+            let mut lines = rest.lines().map(str::trim);
+            let line = lines.find(|line| line.starts_with(name))?;
+            line[name.len()..].trim().parse::<u64>().ok()
+        };
+        let numbers = |line: &str| -> u64 {
+            let digits = line.split(|c: char| !c.is_ascii_digit());
+            digits.filter_map(|number| number.parse().ok()).max().unwrap_or(0)
+        };
+        let protection = rest.lines().find(|line| line.trim().starts_with("protection:"));
+        let (Some(free), Some(high)) = (field("pages free"), field("high ")) else { continue };
+        let kept = high.saturating_add(protection.map_or(0, numbers));
+        zones.push((plain(name), Pages::new(free.saturating_sub(kept))));
+    }
+    zones
+}
+
+/// A zone's name without the spaces around it.
+fn plain(name: &str) -> String {
+    name.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Has the kernel give the free pages that lie in lists of single processors, up to GiBs of huge
+/// pages after many were freed, back to all: a flush of its statistics takes some off each list.
+/// 4 ms where there is a lot; where the file may not be written nothing happens.
+pub(crate) fn empty_processor_lists() {
+    let huge = PageSize::new(2 << 20);
+    let free = || huge.and_then(|size| buddyinfo::free_blocks(size).ok()).unwrap_or(0);
+    let mut before = free();
+    for _ in 0..LOOKS_MAX {
+        for _ in 0..WRITES {
+            let opened = file::open(Path::new(REFRESH), OpenOptions::new().write(true));
+            if opened.and_then(|mut file| file.write_all(b"1")).is_err() {
+                return;
+            }
+        }
+        let now = free();
+        if now <= before {
+            return;
+        }
+        before = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str =
+        "Node 0, zone      DMA\n  per-node stats\n      nr_free 5\n  pages free     3840\n\
+        \x20       boost    0\n        min      10\n        low      13\n        high     16\n\
+        \x20       protection: (0, 2975, 23000, 23000, 23000)\n      nr_free_pages 3840\n\
+        Node 0, zone   Normal\n  pages free     5000\n        high     900\n\
+        \x20       protection: (0, 0, 0, 0, 0)\n";
+
+    #[test]
+    fn a_zone_keeps_its_watermark_and_its_protection() {
+        let spare = spare_of_zones(TEXT);
+        let named = |zone: &str, pages| (format!("0, zone {zone}"), Pages::new(pages));
+        assert_eq!(spare, [named("DMA", 0), named("Normal", 4100)]);
+        let blocks = |dma, normal| [(0, dma), (1, normal)].map(|(n, b)| (spare[n].0.clone(), b));
+        assert_eq!(sum(&spare, &blocks(6, 20), Pages::new(512)), 8, "8 are 4096 pages");
+        assert_eq!(sum(&spare, &blocks(6, 3), Pages::new(512)), 3);
+    }
+
+    #[test]
+    fn no_more_can_be_had_than_is_free() {
+        let size = PageSize::new(2 << 20).unwrap();
+        empty_processor_lists();
+        let (some, all) = (obtainable(size).unwrap(), buddyinfo::free_blocks(size).unwrap());
+        // Others take and give meanwhile.
+        assert!(some <= all + all / 2 + 64, "{some} of {all}");
+    }
+}

@@ -1,0 +1,44 @@
+//! A reserve that grows and shrinks, whole lives of it.
+
+use glebe::contig::Options;
+use glebe::reserve::{CacheMode, Error, Request, Reserve};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+use super::{look_at_all, page_of, Errors, Outcome, GRANULE};
+
+const ROOM: Bytes = Bytes::mib(8);
+
+/// One life; the first error is its outcome.
+pub fn live(options: Options<'_>) -> Outcome {
+    let builder = Reserve::builder().page_cache(CacheMode::Plain).room(ROOM);
+    let reserve = builder.map_with(options, GRANULE)?;
+    let pool = reserve.page_cache().pool("faults")?;
+    let most = ROOM.pages_down(page_size()).get();
+    let fill = || (0..most).try_for_each(|key| pool.put(1, key, &page_of(key)).map(drop));
+    let mut errors = Errors::default();
+    let mut len = GRANULE;
+    for mib in [4, 2] {
+        let more = Bytes::mib(mib);
+        let grown = errors.keep(reserve.grow(more));
+        len = len + grown.map_or(Bytes::ZERO, |came| came.len);
+        assert_eq!(reserve.len().bytes(page_size()), len, "all or nothing");
+        fill()?;
+        look_at_all(&pool, most)?;
+        let mut block = reserve.alloc_with(Request::new(Pages::new(3)).any())?;
+        block.bytes_mut()?.fill(0xa5);
+        let gone = reserve.shrink(GRANULE);
+        if !matches!(gone, Err(Error::NotGiven { .. })) {
+            let gone = errors.keep(gone);
+            len = len - gone.map_or(Bytes::ZERO, |gone| gone.len);
+        }
+        assert_eq!(reserve.len().bytes(page_size()), len, "all or nothing");
+        fill()?;
+        look_at_all(&pool, most)?;
+        assert!(block.bytes()?.iter().all(|byte| *byte == 0xa5), "a block beside what goes");
+    }
+    drop(reserve.alloc_with(Request::new(reserve.len()).any()));
+    reserve.stats().check()?;
+    assert_eq!(reserve.stats().total.bytes(page_size()), len);
+    errors.0.map_or(Ok(()), |error| Err(error.into()))
+}

@@ -1,0 +1,454 @@
+//! A reserve that grows and shrinks: what comes, what goes, what is refused, and what the system
+//! has back. Some tests measure the whole process; each such test makes its reserve alone.
+use std::collections::HashMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use glebe::contig::{Contig, HeldBy, Options, Source};
+use glebe::reserve::{Block, CacheMode, Error, Put, Request, Reserve, Writers};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+const GRANULE: Bytes = Bytes::mib(2);
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// One test at a time: some count what the process has.
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn plain() -> Options<'static> {
+    Contig::options().source(Source::Plain)
+}
+
+fn pages(len: Bytes) -> u64 {
+    len.pages_down(page_size()).get()
+}
+
+fn page_of(key: u64) -> Vec<u8> {
+    let words = page_size().bytes().as_usize() / 8;
+    (0..words as u64).flat_map(|at| (key.wrapping_mul(0x9e37_79b9) ^ at).to_ne_bytes()).collect()
+}
+
+fn reserve(room: Bytes, len: Bytes) -> Reserve {
+    let builder = Reserve::builder().page_cache(CacheMode::Plain).room(room);
+    builder.map_with(plain(), len).expect("ordinary memory")
+}
+
+fn any(pages: u64) -> Request {
+    Request::new(Pages::new(pages)).any()
+}
+
+/// Bytes of memory in the room of a reserve, as the kernel counts them, those of pools too.
+fn resident(reserve: &Reserve) -> Bytes {
+    let base = reserve.contig().mapping().addr();
+    let room = base..base + reserve.room().as_usize();
+    let smaps = fs::read_to_string("/proc/self/smaps").expect("smaps");
+    let (mut kib, mut inside) = (0, false);
+    for line in smaps.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next().and_then(|word| word.parse::<u64>().ok())) {
+            (Some("Rss:" | "Private_Hugetlb:"), Some(more)) if inside => kib += more,
+            (Some(range), _) if !range.ends_with(':') => {
+                let start = range
+                    .split_once('-')
+                    .and_then(|(start, _)| usize::from_str_radix(start, 16).ok());
+                inside = start.is_some_and(|start| room.contains(&start));
+            }
+            _ => {}
+        }
+    }
+    Bytes::new(kib << 10)
+}
+
+/// The reserve has the memory that it says it has, and no other.
+fn assert_kept(reserve: &Reserve) {
+    assert_eq!(resident(reserve), reserve.len().bytes(page_size()));
+}
+
+/// Fills the reserve with pages of the cache; how many keys are found.
+fn fill(reserve: &Reserve) -> u64 {
+    let pool = reserve.page_cache().pool("fill").unwrap();
+    let all = reserve.len().get();
+    for key in 0..2 * all {
+        pool.put(1, key, &page_of(key)).unwrap();
+    }
+    found(reserve, 2 * all)
+}
+
+fn found(reserve: &Reserve, keys: u64) -> u64 {
+    let pool = reserve.page_cache().pool("fill").unwrap();
+    let mut buf = page_of(0);
+    let is_found = |key: &u64| {
+        let found = pool.get(1, *key, &mut buf).unwrap();
+        assert!(!found || buf == page_of(*key), "page {key}");
+        found
+    };
+    (0..keys).filter(is_found).count() as u64
+}
+
+#[test]
+fn it_grows_is_used_and_shrinks_to_a_granule_and_grows_again() {
+    let _alone = alone();
+    let (room, first) = (Bytes::mib(32), Bytes::mib(4));
+    for writers in [Writers::Restartable, Writers::Counted] {
+        let builder = Reserve::builder().page_cache(CacheMode::Plain).writers(writers);
+        let reserve = builder.room(room).map_with(plain(), first).unwrap();
+        assert_eq!((reserve.len().get(), reserve.room()), (pages(first), room));
+        let before = fill(&reserve);
+        let came = reserve.grow(Bytes::mib(24)).unwrap();
+        assert_eq!(came.len, Bytes::mib(24));
+        assert_eq!(found(&reserve, 2 * pages(first)), before, "growing drops nothing");
+        assert_eq!(reserve.len().get(), pages(Bytes::mib(28)));
+        assert!(fill(&reserve) > pages(Bytes::mib(20)), "tenants use what came");
+        let block = reserve.alloc_with(any(pages(Bytes::mib(26)))).unwrap();
+        drop(block);
+        fill(&reserve);
+        reserve.shrink(Bytes::mib(26)).unwrap();
+        assert_eq!(reserve.len().get(), pages(GRANULE));
+        found(&reserve, 2 * pages(room));
+        let refused = reserve.shrink(GRANULE).unwrap_err();
+        assert!(matches!(refused, Error::NotGiven { .. }), "{refused}");
+        let zero = reserve.alloc_with(any(pages(GRANULE))).unwrap();
+        reserve.grow(Bytes::mib(30)).unwrap();
+        assert_eq!(reserve.len().get(), pages(room));
+        drop(zero);
+        let all = reserve.alloc_with(any(pages(room)).zeroed()).unwrap();
+        assert!(all.bytes().unwrap().iter().all(|byte| *byte == 0));
+        drop(all);
+        assert!(fill(&reserve) > pages(Bytes::mib(24)));
+        let stats = reserve.stats();
+        assert_eq!(stats.total.get(), pages(room));
+        stats.check().unwrap();
+    }
+}
+
+#[test]
+fn blocks_and_promises_stay_and_the_figures_say_what_can_be_given() {
+    let _alone = alone();
+    let reserve = reserve(Bytes::mib(16), Bytes::mib(8));
+    reserve.grow(Bytes::mib(8)).unwrap();
+    let granule = pages(GRANULE);
+    let mut block = reserve.alloc_with(any(granule + 1).long_lived()).unwrap();
+    block.bytes_mut().unwrap().fill(0x5a);
+    let promise = reserve.promise(Pages::new(1), Pages::new(1)).unwrap();
+    fill(&reserve);
+    let refused = reserve.shrink(Bytes::mib(14)).unwrap_err();
+    let Error::NotGiven { asked, free, unit } = refused else { panic!("{refused}") };
+    // The block has one granule and a page of another, the promise a page of a third.
+    let expected = (Bytes::mib(14), Bytes::mib(10), GRANULE);
+    assert_eq!((asked, free, unit), expected);
+    let went = reserve.shrink(free).unwrap();
+    assert_eq!((went.len, reserve.len().get()), (free, pages(Bytes::mib(6))));
+    assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0x5a));
+    let mut taken = promise.take().unwrap();
+    taken.bytes_mut().unwrap().fill(0xa5);
+    assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0x5a));
+    drop((block, taken));
+    fill(&reserve);
+    reserve.stats().check().unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_nothing_changes() {
+    let _alone = alone();
+    let fixed = Reserve::builder().map_with(plain(), GRANULE).unwrap();
+    for refused in [fixed.grow(GRANULE), fixed.shrink(GRANULE)] {
+        assert!(matches!(refused, Err(Error::FixedLen { .. })), "{refused:?}");
+    }
+    let views = Reserve::builder().views().room(Bytes::mib(8)).map_with(plain(), GRANULE);
+    assert!(matches!(views, Err(Error::FixedLen { .. })));
+    let reserve = reserve(Bytes::mib(6), Bytes::mib(4));
+    let refused = reserve.grow(Bytes::mib(4)).unwrap_err();
+    assert!(matches!(refused, Error::NoRoom { left: GRANULE, .. }), "{refused}");
+    for zero in [reserve.grow(Bytes::ZERO), reserve.shrink(Bytes::ZERO)] {
+        assert!(matches!(zero, Err(Error::BadLen { .. })));
+    }
+    assert!(
+        reserve.grow(Bytes::new(u64::MAX)).is_err()
+            && reserve.shrink(Bytes::new(u64::MAX)).is_err()
+    );
+    assert_eq!(reserve.len().get(), pages(Bytes::mib(4)));
+    reserve.stats().check().unwrap();
+}
+
+#[test]
+fn the_system_has_back_what_goes() {
+    let _alone = alone();
+    let reserve = reserve(Bytes::mib(256), Bytes::mib(2));
+    for (grow, shrink) in [(128, 120), (120, 100), (200, 228)] {
+        reserve.grow(Bytes::mib(grow)).unwrap();
+        assert_kept(&reserve);
+        fill(&reserve);
+        reserve.shrink(Bytes::mib(shrink)).unwrap();
+        assert_kept(&reserve);
+        found(&reserve, 2 * pages(reserve.room()));
+        assert_kept(&reserve);
+    }
+    assert_eq!(resident(&reserve), GRANULE);
+}
+
+/// Bytes of pages that are pinned for this process.
+fn pinned() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).expect("VmPin");
+    line.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
+}
+
+#[test]
+fn a_pin_ends_for_what_goes_and_stays_for_the_rest() {
+    let _alone = alone();
+    let options = plain().pin(true);
+    let builder = Reserve::builder().room(Bytes::mib(32));
+    let reserve = match builder.map_with(options, Bytes::mib(16)) {
+        Ok(reserve) => reserve,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let before = pinned();
+    match reserve.shrink(Bytes::mib(6)) {
+        Err(Error::Os(why)) => return println!("skipped: {why}"),
+        went => drop(went.unwrap()),
+    }
+    assert_eq!(before - pinned(), Bytes::mib(6).get());
+    reserve.grow(Bytes::mib(10)).unwrap();
+    assert_eq!(pinned() - before, Bytes::mib(4).get());
+    reserve.shrink(Bytes::mib(18)).unwrap();
+    assert_eq!(before - pinned(), Bytes::mib(14).get());
+    assert_eq!(reserve.certificate().unwrap().held_by, HeldBy::LongTermPin);
+    drop(reserve);
+    assert_eq!(before - pinned(), Bytes::mib(16).get());
+}
+
+/// A number of the pool of 2 MiB pages.
+fn of_pool(name: &str) -> u64 {
+    let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");
+    fs::read_to_string(path).expect("a pool").trim().parse().expect("a number")
+}
+
+/// KiB of pool pages that this process has.
+fn huge() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("HugetlbPages:")).expect("a line");
+    line.trim().strip_suffix(" kB").and_then(|kib| kib.parse().ok()).expect("a number")
+}
+
+#[test]
+fn pages_of_a_pool_come_for_it_and_go_with_it() {
+    let _alone = alone();
+    let options = Contig::options().source(Source::HUGETLB_2M);
+    let builder = Reserve::builder().page_cache(CacheMode::Plain).room(Bytes::mib(64));
+    let reserve = match builder.map_with(options, Bytes::mib(4)) {
+        Ok(reserve) => reserve,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let mib = |kib: u64| Bytes::mib(kib >> 10);
+    let made = huge();
+    for _ in 0..3 {
+        reserve.grow(Bytes::mib(40)).unwrap();
+        assert_eq!(mib(huge() - made), Bytes::mib(40));
+        assert_kept(&reserve);
+        fill(&reserve);
+        let used = |name| i128::from(of_pool(name));
+        let before = used("nr_hugepages") - used("free_hugepages");
+        reserve.shrink(Bytes::mib(42)).unwrap();
+        // Others may use the pool meanwhile; what this process has is exact.
+        println!("{before} pages in use, then {}", used("nr_hugepages") - used("free_hugepages"));
+        assert_eq!(mib(made - huge()), GRANULE);
+        assert_kept(&reserve);
+        assert_eq!(reserve.len().get(), pages(GRANULE));
+        reserve.grow(GRANULE).unwrap();
+        assert_eq!(huge(), made);
+        assert!(fill(&reserve) > 0);
+    }
+    reserve.stats().check().unwrap();
+    drop(reserve);
+    assert_eq!(huge() + 4096, made);
+}
+
+#[test]
+fn runs_are_those_of_the_memory_that_is_there() {
+    let _alone = alone();
+    let reserve = reserve(Bytes::mib(16), Bytes::mib(4));
+    reserve.grow(Bytes::mib(8)).unwrap();
+    reserve.shrink(Bytes::mib(4)).unwrap();
+    reserve.grow(Bytes::mib(6)).unwrap();
+    let certificate = reserve.certificate().unwrap();
+    assert_eq!(certificate.len, Bytes::mib(14));
+    if certificate.runs.is_empty() {
+        println!("skipped: frames are hidden");
+        return;
+    }
+    let known: u64 = certificate.runs.iter().map(|run| run.pages.len()).sum();
+    assert_eq!(known, reserve.len().get());
+    assert_eq!(reserve.verify().unwrap(), []);
+    let longest = certificate.runs.iter().map(|run| run.pages.len()).max();
+    assert_eq!(reserve.largest_run().unwrap().get(), longest.unwrap());
+    // A block's bytes lie where the frames say.
+    let block = reserve.alloc_with(Request::new(reserve.largest_run().unwrap())).unwrap();
+    let place = block.locate(Bytes::ZERO).unwrap().unwrap();
+    let run = certificate.runs.iter().find(|run| run.pages.contains(block.extent())).unwrap();
+    let inside = Pages::new(block.extent().start() - run.pages.start());
+    assert_eq!(place.pfn, run.pfn.map(|pfn| pfn.plus(inside)));
+    assert!(place.contiguous >= block.pages().bytes(page_size()));
+    assert_eq!(block.locate(block.pages().bytes(page_size())).unwrap(), None);
+}
+
+/// Two sets of frames, or the same: no page of one block is another's.
+fn poison(block: &mut Block, seed: u64) {
+    for (at, word) in block.bytes_mut().unwrap().chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&(seed ^ at as u64).to_ne_bytes());
+    }
+}
+
+fn assert_poisoned(block: &Block, seed: u64) {
+    let words = block.bytes().unwrap().chunks_exact(8).enumerate();
+    let stray = words.filter(|(at, word)| **word != (seed ^ *at as u64).to_ne_bytes()).count();
+    assert_eq!(stray, 0, "stray words in {:?}", block.extent());
+}
+
+/// Ends the other threads' loops, however the test ends.
+struct Stopped<'a>(&'a AtomicBool);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn stress(writers: Writers) {
+    let (room, len) = (Bytes::mib(64), Bytes::mib(16));
+    let builder = Reserve::builder().page_cache(CacheMode::Plain).writers(writers);
+    let reserve = builder.room(room).zero_ahead(Pages::new(512)).map_with(plain(), len).unwrap();
+    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|s| s.parse().ok());
+    let end = Instant::now() + Duration::from_secs_f64(seconds.unwrap_or(1.0));
+    let (stop, hits, resized) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let tenant = |seed: u64| {
+        let pool = reserve.page_cache().pool("stress").unwrap();
+        let (mut random, mut buf) = (seed, page_of(0));
+        while !stop.load(Ordering::Relaxed) {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let key = (random >> 33) % (2 * pages(room));
+            if random >> 63 == 0 {
+                pool.put(1, key, &page_of(key)).unwrap();
+            } else if pool.get(1, key, &mut buf).unwrap() {
+                assert!(buf == page_of(key), "another's bytes for {key}");
+                hits.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    let owner = |seed: u64| {
+        let mut held: HashMap<u64, Block> = HashMap::new();
+        for n in 0.. {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let number = seed << 40 | n;
+            let request = any([1, 3, 40, 700][n as usize % 4]);
+            let made = match n % 5 {
+                0 => reserve.promise(Pages::new(1), Pages::new(1)).and_then(|of| of.take()),
+                1 => reserve.alloc_with(request.long_lived()),
+                _ => reserve.alloc_with(request),
+            };
+            if let Ok(mut block) = made {
+                poison(&mut block, number);
+                held.insert(number, block);
+            }
+            if held.len() > 6 {
+                let oldest = *held.keys().min().unwrap();
+                assert_poisoned(&held.remove(&oldest).unwrap(), oldest);
+            }
+        }
+        held.iter().for_each(|(number, block)| assert_poisoned(block, *number));
+    };
+    let (tenant, owner) = (&tenant, &owner);
+    thread::scope(|scope| {
+        let _stopped = Stopped(&stop);
+        (1..4).for_each(|seed| drop(scope.spawn(move || tenant(seed))));
+        (1..3).for_each(|seed| drop(scope.spawn(move || owner(seed))));
+        for (n, mib) in [2, 8, 30, 4, 16].into_iter().cycle().enumerate() {
+            if Instant::now() > end {
+                break;
+            }
+            let len = Bytes::mib(mib);
+            let done = if n % 2 == 0 { reserve.grow(len) } else { reserve.shrink(len) };
+            match done {
+                Ok(done) => {
+                    assert_eq!(done.len, len);
+                    resized.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(Error::NoRoom { .. } | Error::NotGiven { .. }) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+    });
+    let (hits, resized) = (hits.into_inner(), resized.into_inner());
+    println!("{writers}: {resized} changes, {hits} hits, {} pages at the end", reserve.len());
+    assert!(hits > 100 && resized > 4);
+    let mut stats = reserve.stats();
+    for _ in 0..50 {
+        // The thread that zeroes may be at work.
+        if stats.check().is_ok() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+        stats = reserve.stats();
+    }
+    stats.check().unwrap();
+    assert_eq!((stats.total, stats.held), (reserve.len(), Pages::ZERO));
+    assert_kept(&reserve);
+    // Nothing of it is lost: all but a granule goes, and all comes.
+    reserve.shrink(reserve.len().bytes(page_size()) - GRANULE).unwrap();
+    reserve.grow(room - GRANULE).unwrap();
+    let all = reserve.alloc_with(any(pages(room))).unwrap();
+    assert_eq!(all.pages().get(), pages(room));
+}
+
+#[test]
+fn under_load_no_byte_is_wrong_with_restartable_writers() {
+    let _alone = alone();
+    stress(Writers::Restartable);
+}
+
+#[test]
+fn under_load_no_byte_is_wrong_with_counted_writers() {
+    let _alone = alone();
+    stress(Writers::Counted);
+}
+
+/// A reader copies from pages that go and come; it must never die, nor see another's bytes.
+#[test]
+fn readers_live_while_the_memory_under_them_goes() {
+    let _alone = alone();
+    let reserve = reserve(Bytes::mib(8), Bytes::mib(2));
+    let stop = AtomicBool::new(false);
+    let pool = reserve.page_cache().pool("readers").unwrap();
+    let end = Instant::now() + Duration::from_millis(700);
+    let keys = pages(Bytes::mib(8));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut buf = page_of(0);
+                while !stop.load(Ordering::Relaxed) {
+                    for key in 0..keys {
+                        if pool.get(1, key, &mut buf).unwrap() {
+                            assert!(buf == page_of(key), "page {key}");
+                        }
+                    }
+                }
+            });
+        }
+        let _stopped = Stopped(&stop);
+        while Instant::now() < end {
+            reserve.grow(Bytes::mib(6)).unwrap();
+            for key in 0..keys {
+                assert_eq!(pool.put(1, key, &page_of(key)).unwrap(), Put::Stored);
+            }
+            reserve.shrink(Bytes::mib(6)).unwrap();
+        }
+    });
+    reserve.stats().check().unwrap();
+}
