@@ -48,6 +48,24 @@ template() {
     printf '%s\n' "$text" >"$2"
 }
 
+# The unit that gives back, when it begins and when it ends, the memory blocks that ended programs
+# left. It is installed and not enabled.
+unit() {
+    printf '%s\n' \
+        "[Unit]" \
+        "Description=Memory blocks that ended programs left movable or off line are given back" \
+        "ConditionPathExists=/sys/devices/system/memory/block_size_bytes" \
+        "" \
+        "[Service]" \
+        "Type=oneshot" \
+        "RemainAfterExit=yes" \
+        "ExecStart=$prefix/bin/glebe bank status" \
+        "ExecStop=$prefix/bin/glebe bank status" \
+        "" \
+        "[Install]" \
+        "WantedBy=multi-user.target" >"$1"
+}
+
 place 755 "$libs/libglebe.so.$version" cp "$built/libglebe.so"
 place link "$libs/$soname" ln -s "libglebe.so.$version"
 place link "$libs/libglebe.so" ln -s "$soname"
@@ -64,6 +82,8 @@ done
 place 644 "$share/bash-completion/completions/glebe" cp "$built/completions/bash"
 place 644 "$share/zsh/site-functions/_glebe" cp "$built/completions/zsh"
 place 644 "$share/fish/vendor_completions.d/glebe.fish" cp "$built/completions/fish"
+
+place 644 "${DESTDIR:-}$prefix/lib/systemd/system/glebe-blocks.service" unit
 
 if [ "$built" = --uninstall ]; then
     if [ -d "$libs/cmake/glebe" ]; then

@@ -36,6 +36,29 @@ const RECORD: Entry = (
      gives back those whose owner has ended.",
 );
 
+/// Examples of the pages of the bank.
+fn examples_of_bank(page: &str) -> &'static [Entry] {
+    match page {
+        "glebe-bank" => &[
+            ("glebe bank add 4G", "Some 4 GiB that serve programs until a run is drawn from them."),
+            ("glebe bank status", "How much of it is free, in use and drawn."),
+        ],
+        "glebe-bank-add" => &[
+            ("glebe bank add 4G --dry-run", "Which memory blocks would be taken."),
+            ("glebe bank add 1G", "Eight blocks of 128 MiB, side by side where that can be."),
+        ],
+        "glebe-bank-status" => &[
+            ("glebe bank status --json | jq .bank.free_bytes", "For programs."),
+            ("glebe bank status", "The bank, and blocks that processes have for themselves."),
+        ],
+        "glebe-bank-drop" => &[
+            ("glebe bank drop 1G", "The blocks with the fewest pages in use first."),
+            ("glebe bank drop", "All of it."),
+        ],
+        _ => &[],
+    }
+}
+
 /// Examples of a page.
 pub(super) fn examples(page: &str) -> &'static [Entry] {
     match page {
@@ -78,22 +101,6 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             ("glebe contig map", "A character for each so many MiB, as wide as the terminal."),
             ("glebe contig map memory.svg", "The same as a picture."),
         ],
-        "glebe-bank" => &[
-            ("glebe bank add 4G", "Some 4 GiB that serve programs until a run is drawn from them."),
-            ("glebe bank status", "How much of it is free, in use and drawn."),
-        ],
-        "glebe-bank-add" => &[
-            ("glebe bank add 4G --dry-run", "Which memory blocks would be taken."),
-            ("glebe bank add 1G", "Eight blocks of 128 MiB, side by side where that can be."),
-        ],
-        "glebe-bank-status" => &[
-            ("glebe bank status --json | jq .bank.free_bytes", "For programs."),
-            ("glebe bank status", "The bank, and blocks that processes have for themselves."),
-        ],
-        "glebe-bank-drop" => &[
-            ("glebe bank drop 1G", "The blocks with the fewest pages in use first."),
-            ("glebe bank drop", "All of it."),
-        ],
         "glebe-demo" => &[
             ("glebe demo --quick", "Some 20 seconds; the picture in demo.svg."),
             ("glebe demo --size 1.5G --svg /tmp/demo.svg ~/src", "Files of ~/src in 1.5 GiB."),
@@ -120,7 +127,7 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             "glebe completions bash > ~/.local/share/bash-completion/completions/glebe",
             "For bash, from the next shell on.",
         )],
-        _ => &[],
+        _ => examples_of_bank(page),
     }
 }
 

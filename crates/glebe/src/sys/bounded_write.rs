@@ -1,11 +1,12 @@
-//! A write to a file of `/sys` that ends at a deadline, even where the kernel goes on until a signal
-//! kills the writer.
+//! A write to a file of `/sys` that ends at a deadline, even where the kernel goes on until a
+//! signal kills the writer.
 //!
 //! A process of its own makes the write, in the caller's memory and with its open files, while the
 //! calling thread waits. Its own timer kills it at the deadline, and the kernel kills it when the
 //! caller's thread ends. Since it shares the open files, the record locks of the caller's process
 //! last until it has ended too: whoever takes a lock after a kill finds no such write under way.
-//! Signals of the calling thread wait meanwhile. Costs some 50 µs. Source: clone(2), fcntl_locking(2).
+//! Signals of the calling thread wait meanwhile. Costs some 50 µs. Source: clone(2),
+//! fcntl_locking(2).
 //!
 //! # Safety
 //! The process runs on a stack of its own and calls the kernel alone; what it reads and writes

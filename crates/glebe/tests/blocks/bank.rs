@@ -45,7 +45,7 @@ fn memory_is_drawn_from_under_a_busy_program() {
     let before = blocks();
     let Some(bank) = Bank::of_one_block() else { return };
     let len = block_size();
-    let busy = Busy::start(TEST, 4 * len >> 20);
+    let busy = Busy::start(TEST, (4 * len) >> 20);
     let in_bank = |busy: &Busy| {
         let frames = frames(busy.pid(), busy.addr & !0xfff, 4 * len);
         frames.iter().filter(|frame| bank.0.contains(&block_of(**frame))).count()

@@ -1,4 +1,5 @@
-//! kill -9 at random moments: whoever comes next finds nothing off line, and nobody's block movable.
+//! kill -9 at random moments: whoever comes next finds nothing off line, and no movable block
+//! without an owner.
 //!
 //! `GLEBE_TEST_KILLS` sets how many, 20 unless given.
 

@@ -16,7 +16,6 @@ mod machine;
 use std::time::Instant;
 
 use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
-use glebe::sys::page_size;
 use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
 
@@ -24,7 +23,7 @@ use child::{child_of, is_child, passes};
 use machine::{assert_as_before, block_of, block_size, blocks, frames, movable, persistent, turn};
 
 /// Why a machine cannot serve a test at this moment, if it cannot; other errors fail the test.
-pub fn cannot(error: &Error) -> bool {
+fn cannot(error: &Error) -> bool {
     let short = matches!(
         error,
         Error::BlocksShort { .. }
@@ -40,7 +39,7 @@ pub fn cannot(error: &Error) -> bool {
 }
 
 /// `len` of evacuated blocks; `None` where the machine has none now.
-pub fn drawn(len: Bytes) -> Option<Contig> {
+fn drawn(len: Bytes) -> Option<Contig> {
     match Contig::options().source(Source::Blocks).map(len) {
         Ok(memory) => Some(memory),
         Err(error) if cannot(&error) => None,
@@ -49,7 +48,7 @@ pub fn drawn(len: Bytes) -> Option<Contig> {
 }
 
 /// Asserts that all frames are side by side, by a way of this test's own.
-pub fn assert_one_run(memory: &Contig) {
+fn assert_one_run(memory: &Contig) {
     let frames = frames(std::process::id(), memory.mapping().addr(), memory.len().get());
     assert!(frames.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{:?}", memory.runs());
     assert_eq!((memory.runs().len(), memory.proof()), (1, Proof::Frames));
@@ -175,8 +174,6 @@ fn several_processes_draw_at_once() {
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
-    let page = page_size();
-    println!("{page:?}");
     assert_as_before(&before);
     assert_eq!(persistent(), pool);
 }

@@ -148,13 +148,19 @@ impl<'a, E> Search<'a, E> {
         Ok(longest)
     }
 
-    /// Of the blocks seen, and of one kind, the one with the fewest pages to move.
-    pub fn emptiest(&self, disturbs: Disturbs) -> Option<u64> {
-        let good = self.candidates.iter().filter_map(|candidate| {
-            let seen = self.seen.get(&candidate.number).filter(|seen| fits(**seen))?;
-            (candidate.disturbs == disturbs).then_some((seen.movable, candidate.number))
+    /// Of the kernel's blocks seen, one with nothing but unmarked frames in the way: the fewest, or
+    /// none, and then the fewest pages to move.
+    pub fn most_likely(&self) -> Option<u64> {
+        let likely = self.candidates.iter().filter_map(|candidate| {
+            let seen = self.seen.get(&candidate.number)?;
+            let may_fit = fits(Occupancy { unmarked: 0, ..*seen });
+            (candidate.disturbs == Disturbs::Kernel && may_fit).then_some((
+                seen.unmarked,
+                seen.movable,
+                candidate.number,
+            ))
         });
-        good.min().map(|(_, number)| number)
+        likely.min().map(|(_, _, number)| number)
     }
 
     fn obstacles(&self) -> Obstacles {
@@ -263,8 +269,7 @@ mod tests {
             panic!("blocks 1 and 3 are not side by side")
         };
         assert_eq!((obstacles.fixed, obstacles.unmarked), (1, true));
-        assert_eq!(search.emptiest(Disturbs::Kernel), Some(3));
-        assert_eq!(search.emptiest(Disturbs::Bank), None);
+        assert_eq!(search.most_likely(), Some(3));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::plan::Plan;
 use super::work::BlockWork;
-use crate::contig::{runs, Error, Proof, Run};
+use crate::contig::Error;
 use crate::error::OsError;
 use crate::mapping::{Mapping, Stretch, Visibility};
 use crate::sys::hugetlb::Pool;
@@ -54,17 +54,16 @@ pub(super) fn promise(work: &BlockWork, draw: &Draw<'_>) -> Result<Option<Promis
     let Draw { pool, plan, within, pages, most } = draw;
     work.lock.with_growth(pool, *most, |growing| {
         let each = (within.end - within.start) / plan.blocks.len().max(1) as u64;
-        let mut came = 0;
+        let (mut came, mut vain) = (0, 0);
         for block in &plan.blocks {
             work.blocks.put_on_line(*block, true)?;
-            came += growing.by(each.min(*pages - came))?;
+            came += growing.by(each.min(pages.saturating_sub(came)))?;
         }
         if let Some(slack) = plan.slack {
             work.blocks.put_on_line(slack, true)?;
         }
         let mut here = in_pool(work, pool.size(), within)?;
         let (mut others, mut fresh) = if here.is_empty() { (came, 0) } else { (0, came) };
-        let mut vain = 0;
         while longest(&here) < *pages {
             let step = if here.is_empty() { STEP } else { pages - longest(&here) };
             if others + fresh + step > *most || vain > VAIN_MAX {
@@ -113,7 +112,7 @@ pub(super) fn keep_run(
     size: PageSize,
     within: &Range<u64>,
     pages: u64,
-) -> Result<Option<(Mapping, (Vec<Run>, Proof))>, Error> {
+) -> Result<Option<Mapping>, Error> {
     let each = size.bytes().pages_down(page_size()).get();
     let entries = Pagemap::open()?.entries(mapping.addr(), mapping.len(), size)?;
     let frames = entries.iter().map(|entry| entry.frame().unwrap_or_default().get() / each);
@@ -129,6 +128,5 @@ pub(super) fn keep_run(
         true => mapping,
         false => Mapping::gathered(vec![mapping], &stretches, size)?,
     };
-    let runs = runs::read(&mapping, size)?;
-    Ok((runs.0.len() == 1).then_some((mapping, runs)))
+    Ok(Some(mapping))
 }

@@ -37,7 +37,7 @@ use self::work::{BlockWork, Stuck};
 use super::choose::{smallest_hugetlb, Built, Request};
 use super::pool::Place;
 use super::populate::{populate, Gate, Order, Reporter};
-use super::{Error, Source};
+use super::{runs, Error, Source};
 use crate::sys::buddyinfo::free_in_zones;
 use crate::sys::cgroup::Resource;
 use crate::sys::file;
@@ -150,10 +150,11 @@ pub(super) fn build(
         let draw::Promised { mapping, others } = promised;
         let kept = draw::keep_run(mapping, size, &within, pages)?;
         drop(others);
-        let Some((mapping, runs)) = kept else {
+        let Some(mapping) = kept else {
             call.notes.push(TAKEN.to_owned());
             continue;
         };
+        let runs = runs::read(&mapping, size)?;
         drop(call.held.split_off(&blocks));
         let built = Built::of(Source::Blocks, mapping, runs);
         let (blocks, notes) = (Some(call.held), call.notes);
@@ -258,3 +259,6 @@ pub fn mend_blocks(patience: Duration) -> Result<Vec<String>, Error> {
 fn has_record(path: &Path) -> bool {
     file::link_metadata(path).is_ok_and(|meta| meta.len() > 0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! Which blocks a call takes, and whether it may.
 //!
 //! Frames without a flag are the kernel's, or free in the list of one processor. Where these stand
-//! in the way, one good block goes off line and comes back as it was: that empties those lists, and
-//! the blocks are looked at anew. Lengths are bytes.
+//! in the way, the block most likely to be emptied goes off line and comes back as it was: the
+//! attempt alone empties those lists, and the blocks are looked at anew. Lengths are bytes.
 
 use super::choose::{Disturbs, Found, Obstacles, Search};
 use super::work::BlockWork;
@@ -64,10 +64,11 @@ pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Er
         Ok(plan) => return Ok(plan),
         Err(short) => short,
     };
-    if short.unmarked && short.good.is_some_and(|good| work.cycle(good).is_ok()) {
-        return plan_once(work, wanted)?.map_err(|short| short.error);
+    let (true, Some(likely)) = (short.unmarked, short.likely) else { return Err(short.error) };
+    if let Err(error) = work.cycle(likely) {
+        work.notes.push(format!("memory block {likely}: {error}"));
     }
-    Err(short.error)
+    plan_once(work, wanted)?.map_err(|short| short.error)
 }
 
 /// Whether there is a plan, as things are. Nothing is touched.
@@ -86,8 +87,8 @@ struct Short {
     error: Error,
     /// Whether frames without a flag stand in the way of some block.
     unmarked: bool,
-    /// A block of the kernel's that can be emptied.
-    good: Option<u64>,
+    /// A block of the kernel's that can be emptied, or the one most like it.
+    likely: Option<u64>,
 }
 
 fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short>, Error> {
@@ -116,8 +117,8 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
             let Obstacles { fixed, pool, unmarked } = obstacles;
             let (wanted, all) = (wanted.len, all.len() as u64);
             let error = Error::BlocksShort { wanted, longest, size, all, fixed, pool };
-            let good = search.emptiest(Disturbs::Kernel);
-            return Ok(Err(Short { error, unmarked, good }));
+            let likely = search.most_likely();
+            return Ok(Err(Short { error, unmarked, likely }));
         }
     };
     let whole = Bytes::new(blocks.len() as u64 * size.get());

@@ -152,7 +152,7 @@ impl BlockWork {
     }
 
     /// Writes down that a block is about to be touched.
-    fn note_down(&mut self, number: u64, owner: Owner) -> Result<(), Error> {
+    pub fn note_down(&mut self, number: u64, owner: Owner) -> Result<(), Error> {
         let line = match self.book.of(number) {
             Some(line) if line.owner == Owner::Bank => return Ok(()),
             Some(line) => Line { owner, ..line },

@@ -64,3 +64,6 @@ impl Locked {
             .map_err(|source| self.inside.file.refused("fcntl", source))
     }
 }
+
+#[cfg(test)]
+mod tests;
