@@ -35,6 +35,8 @@ pub(super) struct Request<'a> {
     /// Whether the pages are a file's.
     pub mappable: bool,
     pub place: pool::Place,
+    /// Whose memory blocks may be evacuated.
+    pub blocks_of: blocks::Whose,
 }
 
 /// What a source gave.
@@ -97,7 +99,13 @@ pub(super) fn map(options: Options<'_>, len: Bytes, place: pool::Place) -> Resul
     }
     let sources = match (plan, options.source) {
         (Plan::Divide, SourceChoice::Auto) => vec![Source::Divided],
-        (_, SourceChoice::Auto) => candidates(len, &mut notes),
+        (_, SourceChoice::Auto) => {
+            let mut sources = candidates(len, &mut notes);
+            if may_draw_on_the_bank(&request, pin) {
+                sources.insert(0, Source::Blocks);
+            }
+            sources
+        }
         (_, SourceChoice::Only(source)) => vec![source],
     };
     let mut last = None;
@@ -139,6 +147,12 @@ pub(super) fn map(options: Options<'_>, len: Bytes, place: pool::Place) -> Resul
     Err(last.unwrap_or(Error::ZeroLength)) // at least one source was tried
 }
 
+/// Whether an administrator has made a bank that may hold the run asked for.
+fn may_draw_on_the_bank(request: &Request<'_>, pin: Option<bool>) -> bool {
+    let is_for_it = request.run.is_some() && !request.mappable && pin != Some(true);
+    is_for_it && blocks::bank_len(&request.place) >= request.len
+}
+
 fn request<'a>(options: &'a Options<'_>, len: Bytes, place: pool::Place) -> Request<'a> {
     Request {
         len,
@@ -154,6 +168,10 @@ fn request<'a>(options: &'a Options<'_>, len: Bytes, place: pool::Place) -> Requ
         block_patience: options.block_patience,
         mappable: options.mappable,
         place,
+        blocks_of: match options.source {
+            SourceChoice::Only(_) => blocks::Whose::Anybodys,
+            SourceChoice::Auto => blocks::Whose::Banks,
+        },
     }
 }
 

@@ -7,6 +7,7 @@
 //! and give meanwhile, and the kernel may move what lies between two runs, so the answer is of the
 //! moment. Cost: half a second for 24 GiB.
 
+use super::blocks;
 use super::machine::{boot_parameter, Verdict};
 use super::populate::{machine_available, Gate};
 use super::Error;
@@ -59,14 +60,37 @@ pub fn explain_run(len: Bytes) -> Result<RunOutlook, Error> {
         let bytes = pages.checked_bytes(pool.size()).unwrap_or_default();
         idle = idle.checked_add(bytes).unwrap_or(bytes);
     }
-    Ok(judge(&Seen {
+    let said = judge(&Seen {
         len,
         size,
         idle,
         available,
         may_grow: pool.is_writable(),
         runs: longest_runs(size),
-    }))
+    });
+    Ok(with_blocks(said, blocks::outlook(rounded)))
+}
+
+/// Adds what memory blocks could do where nothing else has the run.
+fn with_blocks(mut said: RunOutlook, blocks: Result<[Result<(), Error>; 2], Error>) -> RunOutlook {
+    if matches!(said.verdict, Some(Verdict::Now | Verdict::ByGrowth)) {
+        return said;
+    }
+    match blocks {
+        Ok([Ok(()), _]) => {
+            said.verdict = Some(Verdict::ByGrowth);
+            said.why += "; the bank has it, and is evacuated when a run is asked for";
+            said.helps.clear();
+        }
+        Ok([_, Ok(())]) => {
+            let could =
+                "memory blocks side by side could be evacuated for it, as root: the source \
+                blocks; or a bank for the time to come: glebe bank add";
+            said.helps.insert(0, could.to_owned());
+        }
+        Ok([_, Err(why)]) | Err(why) => said.helps.push(format!("no memory blocks: {why}")),
+    }
+    said
 }
 
 /// The page that the whole length fits into, in words, if one is there.
@@ -206,6 +230,21 @@ mod tests {
         assert_eq!(judge(&hidden(4096)).verdict, Some(Verdict::No));
         let fixed = Seen { may_grow: false, ..hidden(128) };
         assert_eq!(judge(&fixed).verdict, Some(Verdict::No));
+    }
+
+    #[test]
+    fn memory_blocks_answer_where_nothing_else_does() {
+        let no = || judge(&seen(512));
+        let short = || Err(Error::NoBlocks { why: "said so".to_owned() });
+        let told = with_blocks(no(), Ok([Ok(()), Ok(())]));
+        assert_eq!((told.verdict, told.helps.len()), (Some(Verdict::ByGrowth), 0));
+        let told = with_blocks(no(), Ok([short(), Ok(())]));
+        assert_eq!(told.verdict, Some(Verdict::No));
+        assert!(told.helps[0].contains("glebe bank add"), "{told:?}");
+        let told = with_blocks(no(), Ok([short(), short()]));
+        assert!(told.helps.last().unwrap().contains("said so"), "{told:?}");
+        let told = with_blocks(judge(&seen(32)), Err(Error::ZeroLength));
+        assert_eq!((told.verdict, told.helps.len()), (Some(Verdict::Now), 0));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use glebe::contig::{bank_add, bank_drop, bank_status, Error};
+use glebe::contig::{bank_add, bank_drop, bank_status, Error, Source};
+use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 
 use super::busy::{be_busy, Busy};
@@ -110,4 +111,27 @@ fn a_bank_grows_and_shrinks_by_blocks_and_says_so() {
     assert!(matches!(none, Err(Error::ZeroLength)), "{none:?}");
     let much = bank_add(Bytes::gib(1 << 20), false);
     assert!(matches!(much, Err(Error::TooMuchMovable { .. })), "{much:?}");
+}
+
+#[test]
+fn a_reserve_seeks_its_run_in_the_bank_where_there_is_one() {
+    let Some(_turn) = turn() else { return };
+    let before = blocks();
+    let Some(bank) = Bank::of_one_block() else { return };
+    let reserve = Reserve::builder().map(Bytes::new(block_size())).unwrap();
+    let contig = reserve.contig();
+    match contig.source() {
+        Source::Blocks => {
+            let first = contig.runs()[0].pfn.unwrap().get();
+            assert_eq!((contig.runs().len(), block_of(first)), (1, bank.0[0]));
+        }
+        // Others hold pages of the block that cannot be moved just now.
+        other => {
+            let why = contig.why_not_better();
+            assert!(why.iter().any(|why| why.starts_with("memory blocks")), "{other}: {why:?}");
+        }
+    }
+    drop(reserve);
+    drop(bank);
+    assert_as_before(&before);
 }

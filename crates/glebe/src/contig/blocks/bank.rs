@@ -5,7 +5,7 @@
 //! Lengths are bytes, rounded up to blocks. Each call takes the lock of the hugetlb pools; adding
 //! and dropping evacuate each block, some 12 ms to 0.4 s.
 
-use super::plan::{check, plan, Wanted};
+use super::plan::{check, plan, Wanted, Whose};
 use super::record::{Line, Owner};
 use super::work::{BlockWork, Stuck};
 use super::{BLOCK_PATIENCE, STUCK_MAX};
@@ -102,7 +102,7 @@ fn add_stretch(
 ) -> Result<Vec<u64>, Error> {
     // What a dry run adds must be left out too.
     let out: Vec<u64> = added.iter().chain(&*stuck).copied().collect();
-    let want = Wanted { len: missing, node: None, own: &[], stuck: &out, for_bank: true };
+    let want = Wanted { len: missing, node: None, own: &[], stuck: &out, of: Whose::Kernels };
     let stretch = plan(work, &want)?.blocks;
     if dry_run {
         return Ok(stretch);

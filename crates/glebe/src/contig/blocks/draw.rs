@@ -59,7 +59,7 @@ pub(super) fn promise(work: &BlockWork, draw: &Draw<'_>) -> Result<Option<Promis
             work.blocks.put_on_line(*block, true)?;
             came += growing.by(each.min(*pages - came))?;
         }
-        for slack in plan.slack {
+        if let Some(slack) = plan.slack {
             work.blocks.put_on_line(slack, true)?;
         }
         let mut here = in_pool(work, pool.size(), within)?;

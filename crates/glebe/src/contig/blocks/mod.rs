@@ -31,6 +31,7 @@ use std::time::Duration;
 pub use self::bank::{bank_add, bank_drop, bank_status, BankBlock, BankChange, BankStatus};
 use self::draw::Draw;
 use self::plan::Wanted;
+pub(super) use self::plan::Whose;
 use self::record::Owner;
 use self::work::{BlockWork, Stuck};
 use super::choose::{smallest_hugetlb, Built, Request};
@@ -173,7 +174,7 @@ impl Call<'_> {
             node: self.request.node,
             own: &self.held.blocks,
             stuck: &stuck,
-            for_bank: false,
+            of: self.request.blocks_of,
         };
         let plan = plan::plan(&mut work, &wanted)?;
         let all: Vec<u64> = plan.blocks.iter().chain(&plan.slack).copied().collect();
@@ -218,6 +219,26 @@ impl Call<'_> {
             None => Error::BlocksTaken { attempts: ATTEMPTS },
         }
     }
+}
+
+/// The length of the bank, as far as the record can be read; none where there is no bank.
+pub(super) fn bank_len(place: &Place) -> Bytes {
+    let lines = place.locks.iter().map(|lock| owner::lines_of(&lock.with_file_name(owner::NAME)));
+    let of_bank = lines.flatten().filter(|line| line.owner == Owner::Bank).count() as u64;
+    let block = work::machine_blocks().map_or(0, |blocks| blocks.size().get());
+    Bytes::new(of_bank.saturating_mul(block))
+}
+
+/// Whether blocks for `len` could be evacuated now: of the bank, and of anybody. Mends what killed
+/// processes left, and touches nothing else.
+///
+/// # Errors
+/// [`Error::NoBlocks`]; if the lock cannot be had.
+pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
+    let work = BlockWork::begin(&Place::machine(), BLOCK_PATIENCE, BLOCK_PATIENCE)?;
+    Ok([Whose::Banks, Whose::Anybodys].map(|of| {
+        plan::outlook(&work, &Wanted { len, node: None, own: &[], stuck: &[], of }).map(|_| ())
+    }))
 }
 
 /// Ends what killed processes left of memory blocks: puts back on line what is off line, and gives

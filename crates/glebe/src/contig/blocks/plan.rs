@@ -30,8 +30,19 @@ pub(super) struct Wanted<'a> {
     pub own: &'a [u64],
     /// Blocks that it tried in vain.
     pub stuck: &'a [u64],
-    /// Whether they are for the bank: of the kernel's then, and fewer than wanted will do.
-    pub for_bank: bool,
+    /// Of whom.
+    pub of: Whose,
+}
+
+/// Whose blocks may be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::contig) enum Whose {
+    /// The bank's, others that are movable, the kernel's.
+    Anybodys,
+    /// The bank's alone: an administrator has said that they may.
+    Banks,
+    /// The kernel's, for the bank; fewer than wanted will do.
+    Kernels,
 }
 
 /// What it takes.
@@ -59,6 +70,11 @@ pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Er
     Err(short.error)
 }
 
+/// Whether there is a plan, as things are. Nothing is touched.
+pub(super) fn outlook(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Error> {
+    plan_once(work, wanted)?.map_err(|short| short.error)
+}
+
 /// Refuses where `more` blocks cannot become movable, whichever they are.
 pub(super) fn check(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error> {
     check_share(all, more, size)?;
@@ -79,13 +95,18 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
     let count = wanted.len.get().div_ceil(size.get());
     let mut candidates = work.candidates(&all, wanted.own, wanted.node)?;
     candidates.retain(|candidate| {
-        let is_kernels = candidate.disturbs == Disturbs::Kernel;
-        (is_kernels || !wanted.for_bank) && !wanted.stuck.contains(&candidate.number)
+        let may = match wanted.of {
+            Whose::Anybodys => true,
+            Whose::Banks => candidate.disturbs == Disturbs::Bank,
+            Whose::Kernels => candidate.disturbs == Disturbs::Kernel,
+        };
+        may && !wanted.stuck.contains(&candidate.number)
     });
     let look = |number| work.look(number);
     let mut search = Search::new(candidates, &look);
     let mut found = search.stretch(count, &[])?;
-    if let (true, Found::TooShort { longest: longest @ 1.., .. }) = (wanted.for_bank, &found) {
+    let for_bank = wanted.of == Whose::Kernels;
+    if let (true, Found::TooShort { longest: longest @ 1.., .. }) = (for_bank, &found) {
         found = search.stretch(*longest, &[])?;
     }
     let (blocks, mut occupied) = match found {
@@ -105,7 +126,7 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
     let left: Vec<u64> = wanted.own.iter().filter(|own| !blocks.contains(own)).copied().collect();
     let is_again = !wanted.own.is_empty();
     let mut slack = left.first().copied().filter(|_| left.len() > 1);
-    if slack.is_none() && !wanted.for_bank && (is_again || needs_slack(whole, wanted.len)?) {
+    if slack.is_none() && !for_bank && (is_again || needs_slack(whole, wanted.len)?) {
         let taken: Vec<u64> = blocks.iter().chain(wanted.own).copied().collect();
         if let Found::Stretch { blocks: more, occupied: of_it } = search.stretch(1, &taken)? {
             slack = more.first().copied();
