@@ -1,13 +1,14 @@
 //! One try to have contiguous memory, for `scripts/aged/accept.py`, which judges what came.
 //!
-//! `aged_try run|search|reserve LEN`: a run of LEN bytes required of `Contig`, the same with all
-//! spare memory searched, or a reserve of LEN as it is by default. Prints one line of JSON, holds
+//! `aged_try run|search|reserve|blocks LEN`: a run of LEN bytes required of `Contig`, the same with
+//! all spare memory searched, a reserve of LEN as it is by default, or the run out of evacuated
+//! memory blocks. Prints one line of JSON, holds
 //! what it has until its standard input ends, gives it back and prints how long that took.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use glebe::contig::Contig;
+use glebe::contig::{Contig, Source};
 use glebe::reserve::Reserve;
 use glebe::sys::{meminfo, page_size};
 use glebe::units::Bytes;
@@ -20,7 +21,7 @@ type Failure = Box<dyn std::error::Error>;
 
 /// What is held until the caller has looked at it.
 enum Had {
-    Contig(Contig),
+    Contig(Box<Contig>),
     Reserve(Reserve),
 }
 
@@ -42,17 +43,18 @@ fn spare() -> Result<Bytes, Failure> {
 fn attempt(what: &str, len: Bytes) -> Result<Had, Failure> {
     let options = Contig::options().require_run(len);
     Ok(match what {
-        "run" => Had::Contig(options.map(len)?),
-        "search" => Had::Contig(options.search(spare()?).search_time(PATIENCE).map(len)?),
+        "run" => Had::Contig(options.map(len)?.into()),
+        "search" => Had::Contig(options.search(spare()?).search_time(PATIENCE).map(len)?.into()),
         "reserve" => Had::Reserve(Reserve::builder().map(len)?),
-        other => return Err(format!("{other}: run, search or reserve").into()),
+        "blocks" => Had::Contig(options.source(Source::Blocks).map(len)?.into()),
+        other => return Err(format!("{other}: run, search, reserve or blocks").into()),
     })
 }
 
 fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
     let (Some(what), Some(len)) = (args.next(), args.next()) else {
-        return Err("usage: aged_try run|search|reserve LEN".into());
+        return Err("usage: aged_try run|search|reserve|blocks LEN".into());
     };
     let len = Bytes::new(len.parse()?);
     let mut out = std::io::stdout();

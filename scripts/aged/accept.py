@@ -8,7 +8,9 @@ round), then runs of each length are required, in turn, N times. Before each try
 twice the length that begins on a huge page, and as one *beside a whole GiB* where it saw an aligned
 GiB all free or movable. What came is looked at through /proc/PID/pagemap. A refusal is followed by
 a search over all spare memory, which must find nothing either. Page cache lost is by /proc/meminfo.
-Then reserves of 1 GiB are made as they are by default.
+Then reserves of 1 GiB are made as they are by default, and runs are had out of evacuated memory
+blocks: 128 MiB, and 1 GiB or the longest stretch of blocks that hold nothing stuck. What a busy
+program saw meanwhile and what the kernel logged is told.
 Exits 1 if a bar of BARS is missed; every miss is in the JSON with what the reader saw.
 """
 
@@ -27,6 +29,7 @@ ROOT = ager.HERE.parent.parent
 MIB, GIB = 1 << 20, 1 << 30
 LENGTHS = [2 * MIB, 8 * MIB, 64 * MIB, 256 * MIB]
 RESERVE = GIB
+BLOCKS = 128 * MIB
 PAGE = os.sysconf("SC_PAGESIZE")
 PRESENT, FRAME = 1 << 63, (1 << 55) - 1
 KPAGE = ["/proc/kpageflags", "/proc/kpagecount", "/sys/devices/system/memory"]
@@ -35,8 +38,12 @@ BARS = {
     "gib": 0.95,  # of tries beside a whole GiB
     "p99_64m_ms": 2000,
     "cache_lost": 2.0,  # page cache lost over the length
+    "blocks": 1.0,  # of tries while BLOCKS_SHARE of all blocks hold nothing stuck
+    "blocks_ms": 1000,
+    "failed_trials": 0.1,  # that the kernel logged, over blocks evacuated
     "reserve": 0.7,  # longest run over the lesser of the length and the longest free run
 }
+BLOCKS_SHARE = 0.05
 
 
 def judged(tools):
@@ -80,6 +87,26 @@ class Attempt:
             self.answer.update(json.loads(out))
         self.answer["status"] = self.process.returncode
         return self.answer
+
+
+def zones():
+    """The state and the zone of every memory block."""
+    blocks = pathlib.Path(KPAGE[2]).glob("memory*")
+    def read(path):
+        return path.read_text().split()[0]
+    return {block.name: (read(block / "state"), read(block / "valid_zones")) for block in blocks}
+
+
+def kernel_log(after=0.0):
+    """Time of the last line of the kernel's log, failed trials and warnings after a time."""
+    log = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace").stdout
+    lines = [line[1:].split("]", 1) for line in log.splitlines() if line.startswith("[")]
+    lines = [(float(at), text) for at, text in lines]
+    new = [text for at, text in lines if at > after]
+    failed = sum("page dumped because" in text for text in new)
+    words = ("WARNING:", "BUG:", "Oops", "Call Trace", "Out of memory")
+    bad = [text for text in new if any(word in text for word in words)]
+    return lines[-1][0] if lines else 0.0, failed, bad
 
 
 def one_try(tools, options, what, length):
@@ -142,6 +169,69 @@ def reserve_row_of(mixture, tries):
     return row
 
 
+def try_blocks(tools, options, aged):
+    """Runs out of memory blocks, what a busy program saw, and what the kernel logged."""
+    before, (at, _, _) = zones(), kernel_log()
+    if aged.busy:
+        aged.busy.report()
+    tries = [one_try(tools, options, "blocks", BLOCKS) for _ in range(options.blocks)]
+    for _ in range(min(options.blocks, 3)):
+        stretch = judged(tools)["stretch"]
+        if stretch:
+            tries.append(one_try(tools, options, "blocks", min(GIB, stretch)))
+    _, failed, bad = kernel_log(at)
+    here = {"tries": tries, "failed_trials": failed, "warnings": bad}
+    here["changed"] = sorted(set(zones().items()) ^ set(before.items()))
+    here["busy"] = aged.busy.report() if aged.busy else None
+    return here
+
+
+def blocks_row_of(mixture, rounds):
+    """The figures of runs out of blocks on one mixture."""
+    tries = [one for here in rounds for one in here["tries"]]
+    row = {"mixture": mixture, "lengths": []}
+    for what, those in (
+        ("128 MiB", [one for one in tries if one["length"] == BLOCKS]),
+        ("1 GiB or all", [one for one in tries if one["length"] != BLOCKS]),
+    ):
+        could = [one for one in those if one["before"]["blocks_movable"]
+                 >= BLOCKS_SHARE * one["before"]["blocks"]]
+        had = [one for one in those if one["had"]]
+        row["lengths"].append({
+            "what": what, "tries": len(those), "had": len(had), "could": len(could),
+            "had_of_could": sum(one["had"] for one in could),
+            "not_contiguous": sum(one["seen"] < one["length"] for one in had),
+            **{f"p{percent}_ms": percentile([one["ms"] for one in had], percent)
+               for percent in (50, 100)},
+            "given_back_p100_ms": percentile([one["given_back_ms"] for one in had], 100),
+        })
+    row["failed_trials"] = sum(here["failed_trials"] for here in rounds)
+    row["evacuated"] = sum(one["length"] // BLOCKS for one in tries if one["had"])
+    row["warnings"] = [line for here in rounds for line in here["warnings"]]
+    row["changed"] = [change for here in rounds for change in here["changed"]]
+    row["busy"] = [here["busy"] for here in rounds if here["busy"]]
+    return row
+
+
+def blocks_misses_of(row):
+    """What is below its bar, in words."""
+    name, said = row["mixture"], []
+    for part in row["lengths"]:
+        got = share(part["had_of_could"], part["could"])
+        if got is not None and got < BARS["blocks"]:
+            said.append(f"{name}: blocks, {part['what']}: {got:.0%} had")
+        if part["what"] == "128 MiB" and (part["p100_ms"] or 0) > BARS["blocks_ms"]:
+            said.append(f"{name}: blocks, {part['what']}: {part['p100_ms']:.0f} ms")
+        if part["not_contiguous"]:
+            said.append(f"{name}: blocks, {part['what']}: not contiguous")
+    if row["failed_trials"] > BARS["failed_trials"] * max(1, row["evacuated"]):
+        said.append(f"{name}: {row['failed_trials']} failed trials of {row['evacuated']} blocks")
+    said += [f"{name}: the kernel logged {line}" for line in row["warnings"]]
+    said += [f"{name}: a block changed: {change}" for change in row["changed"]]
+    said += [f"{name}: wrong words: {busy}" for busy in row["busy"] if busy["wrong"]]
+    return said
+
+
 def misses_of(row, tries):
     """What is below its bar, in words, and the tries that show it."""
     name, length = row["mixture"], row["length"]
@@ -169,7 +259,7 @@ def misses_of(row, tries):
 def on_mixture(tools, options, mixture, result):
     """Ages the machine in one way, and tries."""
     runs = {length: [] for length in options.lengths}
-    reserves = []
+    reserves, blocks = [], []
     for number in range(options.rounds):
         with ager.Aged(tools, mixture, options.most, options.dir, seed=number + 1) as aged:
             now = judged(tools)
@@ -185,8 +275,8 @@ def on_mixture(tools, options, mixture, result):
                     runs[length].append(one_try(tools, options, "run", length))
             for _ in range(options.reserves):
                 reserves.append(one_try(tools, options, "reserve", options.reserve))
-            if aged.busy:
-                result["busy"] = aged.busy.report()
+            if options.blocks:
+                blocks.append(try_blocks(tools, options, aged))
     for length, tries in runs.items():
         row = row_of(mixture, length, tries)
         said, shown = misses_of(row, tries)
@@ -198,6 +288,13 @@ def on_mixture(tools, options, mixture, result):
     if row["share_min"] is not None and row["share_min"] < BARS["reserve"]:
         result["missed"].append(f"{mixture}: a reserve's longest run {row['share_min']:.2f}")
         result["shown"] += [one for one in reserves if one["had"]]
+    if blocks:
+        row = blocks_row_of(mixture, blocks)
+        result["blocks"].append(row)
+        result["missed"] += blocks_misses_of(row)
+        tries = [one for here in blocks for one in here["tries"]]
+        result["shown"] += [one for one in tries if not one["had"]]
+    row = result["reserves"][-1]
     result["missed"] += [f"{mixture}: a reserve was refused"] * (row["tries"] - row["had"])
     result["shown"] += [one for one in reserves if not one["had"]]
 
@@ -222,6 +319,14 @@ def table(result):
         print(f"{row['mixture']:8}", *(f"{a >> 20}/{b >> 20}" for a, b in pairs),
               f"of {row['tries']}; {ms(row['p100_ms'])} ms at most, cache lost "
               f"{row['cache_lost_max'] >> 20} MiB")
+    for row in result["blocks"]:
+        for part in row["lengths"]:
+            print(f"{row['mixture']:8} blocks, {part['what']}: {part['had']}/{part['tries']} had, "
+                  f"{part['had_of_could']}/{part['could']} where 5 % of blocks could go; "
+                  f"p50/max {ms(part['p50_ms'])}/{ms(part['p100_ms'])} ms, "
+                  f"given back in {ms(part['given_back_p100_ms'])} ms at most")
+        print(f"{row['mixture']:8} failed trials {row['failed_trials']} of {row['evacuated']} "
+              f"blocks; a busy program: {row['busy'] or 'none'}")
     for miss in result["missed"]:
         print("missed:", miss)
 
@@ -245,6 +350,7 @@ def options_of(arguments):
     parser.add_argument("--tries", type=int, default=25, help="of each length, each round")
     parser.add_argument("--rounds", type=int, default=1, help="of aging")
     parser.add_argument("--reserves", type=int, default=3, help="tries of a reserve, each round")
+    parser.add_argument("--blocks", type=int, default=0, help="tries of 128 MiB, each round")
     parser.add_argument("--quick", action="store_true", help="few tries, 1 GiB aged")
     parser.add_argument("--no-search", dest="search", action="store_false")
     parser.add_argument("--most", type=int, help="bytes to age at most")
@@ -272,7 +378,7 @@ def main():
         "command": " ".join(["scripts/aged/accept.py", *sys.argv[1:]]),
         "machine": {"kernel": platform.release(), "cpus": os.cpu_count(),
                     "memory_bytes": ager.meminfo()["MemTotal"]},
-        "bars": BARS, "rows": [], "reserves": [], "missed": [], "shown": [],
+        "bars": BARS, "rows": [], "reserves": [], "blocks": [], "missed": [], "shown": [],
     }
     with ager.Tools() as tools:
         for mixture in options.mixtures:

@@ -1,20 +1,24 @@
-//! `Fragmenter`: a child of this program that takes the machine's memory in small pages and gives
-//! every other one back, so that what is free lies in single pages, until it is dropped.
+//! A child of this program that takes the machine's memory in small pages: `Fragmenter` gives every
+//! other one back, so that what is free lies in single pages; `Busy` writes to them at random,
+//! checks what it wrote, and tells how long it was kept waiting. Both last until dropped.
 //!
-//! It ends before anybody is killed for it: it stops taking where `LEFT`
+//! The child ends before anybody is killed for it: it stops taking where `LEFT`
 //! would no longer be available to the machine or to its memory cgroup, is the first that the
 //! kernel would kill, and dies with its parent. What it holds the kernel may move: a machine that
 //! compacts has long runs again after some time, which is what on-demand requests then pay for.
-//! Units: bytes. Source: proc_pid_oom_score_adj(5), prctl(2).
+//! Units: bytes, microseconds. Source: proc_pid_oom_score_adj(5), prctl(2).
 //!
 //! # Safety
-//! prctl and getppid take no pointer; the memory is mapped here and nobody refers to it.
+//! prctl and getppid take no pointer; the memory is mapped here and nobody else refers to it.
 #![allow(unsafe_code)]
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
 
 use glebe::error::OsError;
 use glebe::sys::cgroup::{Limits, Resource};
@@ -24,18 +28,68 @@ use glebe::sys::{meminfo, page_size};
 use glebe::units::Bytes;
 
 use super::memory::LEFT;
-use crate::interrupt;
+use crate::reserve::keyed::Random;
+use crate::{clock, interrupt};
 
-/// The hidden subcommand that is the child: its parent's number, and bytes to take at most.
+/// The hidden subcommand that is the child: its parent's number, bytes to take at most, and
+/// [`BUSY`] if it shall write to them.
 pub const SUBCOMMAND: &str = "fragment";
+const BUSY: &str = "--busy";
+
+/// Writes between two looks at the clock.
+const WRITES: u64 = 64;
 
 /// Bytes taken between two looks at what is left.
 const STEP: Bytes = Bytes::mib(64);
 
+/// The child, until it is dropped.
+#[derive(Debug)]
+struct Taking(Child);
+
+impl Taking {
+    /// Starts it and waits until it has taken up to `most` bytes; how much it holds then.
+    fn start(most: Bytes, mode: Option<&str>) -> Result<(Self, Bytes, Answers), OsError> {
+        let mut command = Command::new("/proc/self/exe");
+        let (pid, most) = (std::process::id().to_string(), most.get().to_string());
+        command.arg0("glebe").args([SUBCOMMAND, &pid, &most]).args(mode);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut started = Self(command.spawn().map_err(failed)?);
+        let Some(answers) = started.0.stdout.take() else {
+            return Err(failed(io::ErrorKind::BrokenPipe.into()));
+        };
+        let mut answers = BufReader::new(answers).lines();
+        for line in answers.by_ref() {
+            interrupt::check();
+            match line.map_err(failed)?.split_once(' ') {
+                Some(("held", bytes)) => {
+                    let bytes = bytes.parse().map_err(|e| failed(io::Error::other(e)))?;
+                    return Ok((started, Bytes::new(bytes), answers));
+                }
+                Some(("taken", _)) => {}
+                _ => break,
+            }
+        }
+        Err(failed(io::Error::other("it ended early")))
+    }
+}
+
+type Answers = io::Lines<BufReader<ChildStdout>>;
+
+fn failed(error: io::Error) -> OsError {
+    OsError::new("execve", "/proc/self/exe", error)
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Memory in single pages for as long as this lives.
 #[derive(Debug)]
 pub(super) struct Fragmenter {
-    child: Child,
+    _child: Taking,
     /// Bytes of small pages that are held, as many again being free between them.
     pub(super) held: Bytes,
 }
@@ -46,44 +100,64 @@ impl Fragmenter {
     /// # Errors
     /// If it cannot be started, or ends early.
     pub(super) fn start(most: Bytes) -> Result<Self, OsError> {
-        let failed = |e| OsError::new("execve", "/proc/self/exe", e);
-        let mut command = Command::new("/proc/self/exe");
-        let (pid, most) = (std::process::id().to_string(), most.get().to_string());
-        command.arg0("glebe").args([SUBCOMMAND, &pid, &most]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let child = command.spawn().map_err(failed)?;
-        let mut started = Self { child, held: Bytes::ZERO };
-        let Some(answers) = started.child.stdout.take() else {
-            return Err(failed(io::ErrorKind::BrokenPipe.into()));
-        };
-        for line in BufReader::new(answers).lines() {
-            interrupt::check();
-            match line.map_err(failed)?.split_once(' ') {
-                Some(("held", bytes)) => {
-                    let bytes = bytes.parse().map_err(|e| failed(io::Error::other(e)))?;
-                    started.held = Bytes::new(bytes);
-                    return Ok(started);
-                }
-                Some(("taken", _)) => {}
-                _ => break,
+        let (child, held, _) = Taking::start(most, None)?;
+        Ok(Self { _child: child, held })
+    }
+}
+
+/// A program that writes to its memory at random, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Busy {
+    child: Taking,
+    answers: Answers,
+    pub(crate) held: Bytes,
+}
+
+/// What a busy program did since it was asked last.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Told {
+    /// Words that were not as written.
+    pub(crate) wrong: u64,
+    /// The longest that some writes took.
+    pub(crate) worst_us: f64,
+}
+
+impl Busy {
+    /// Starts the child and waits until it has taken up to `most` bytes.
+    ///
+    /// # Errors
+    /// If it cannot be started, or ends early.
+    pub(crate) fn start(most: Bytes) -> Result<Self, OsError> {
+        let (child, held, answers) = Taking::start(most, Some(BUSY))?;
+        Ok(Self { child, answers, held })
+    }
+
+    /// What it did since this was called last.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub(crate) fn told(&mut self) -> Result<Told, OsError> {
+        let asked = self.child.0.stdin.as_mut().map(|stdin| stdin.write_all(b"\n"));
+        asked.transpose().map_err(failed)?;
+        let line = self.answers.next().transpose().map_err(failed)?.unwrap_or_default();
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["wrong", wrong, "worst_us", worst] => {
+                let (wrong, worst_us) = (wrong.parse().ok(), worst.parse().ok());
+                wrong.zip(worst_us).map(|(wrong, worst_us)| Told { wrong, worst_us })
             }
+            _ => None,
         }
-        Err(failed(io::Error::other("it ended early")))
+        .ok_or_else(|| failed(io::Error::other(format!("it ended early: {line}"))))
     }
 }
 
-impl Drop for Fragmenter {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// In the child: takes, gives back, says so, and waits to be ended.
+/// In the child: takes, gives every other page back unless it is `busy` with them, says so, and
+/// goes on until it is ended.
 ///
 /// # Errors
 /// What the kernel refuses, or that the parent is gone.
-pub fn inside(parent: u32, most: u64, out: &mut dyn Write) -> Result<(), OsError> {
+pub fn inside(parent: u32, most: u64, busy: bool, out: &mut dyn Write) -> Result<(), OsError> {
     // SAFETY: no pointers.
     let is = unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -126,6 +200,10 @@ pub fn inside(parent: u32, most: u64, out: &mut dyn Write) -> Result<(), OsError
         taken = taken + step;
         tell(out, "taken", taken)?;
     }
+    if busy {
+        tell(out, "held", taken)?;
+        return write_at_random(at, taken, out);
+    }
     let page = page_size().bytes();
     let mut given = Bytes::ZERO;
     for offset in (0..taken.get()).step_by(2 * page.as_usize()) {
@@ -136,6 +214,48 @@ pub fn inside(parent: u32, most: u64, out: &mut dyn Write) -> Result<(), OsError
     tell(out, "held", taken - given)?;
     // Until the parent closes its end, or kills.
     let _ = io::stdin().read_to_end(&mut Vec::new());
+    Ok(())
+}
+
+/// Writes a word of each page at random: its number, and how often it was written. Tells what it
+/// saw for each line that comes in, until no more can.
+fn write_at_random(at: usize, len: Bytes, out: &mut dyn Write) -> Result<(), OsError> {
+    let pages = len.pages_down(page_size());
+    let (asked, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (asks, ends) = (Arc::clone(&asked), Arc::clone(&ended));
+    let listener = std::thread::spawn(move || {
+        for _ in io::stdin().lines() {
+            asks.fetch_add(1, Ordering::Relaxed);
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    let mut times = vec![0_u32; pages.as_usize()];
+    let mut random = Random::new(1);
+    let (mut wrong, mut worst, mut answered) = (0, Duration::ZERO, 0);
+    while !times.is_empty() && !ended.load(Ordering::Relaxed) {
+        let begin = clock::wall();
+        for _ in 0..WRITES {
+            let page = random.below(pages.get());
+            let count = &mut times[page as usize];
+            let word = (at + page as usize * page_size().bytes().as_usize()) as *mut u64;
+            let value = |count: u32| (u64::from(count) << 32) + u64::from(count > 0) * page;
+            // SAFETY: the first word of a page of the caller's mapping, which is writable, and
+            // which nobody else has a pointer to.
+            wrong += u64::from(unsafe { word.read_volatile() } != value(*count));
+            *count += 1;
+            // SAFETY: as above.
+            unsafe { word.write_volatile(value(*count)) };
+        }
+        worst = worst.max(clock::wall() - begin);
+        if asked.load(Ordering::Relaxed) > answered {
+            answered += 1;
+            let told = writeln!(out, "wrong {wrong} worst_us {}", worst.as_micros());
+            told.and_then(|()| out.flush())
+                .map_err(|e| OsError::new("write", "standard output", e))?;
+            (wrong, worst) = (0, Duration::ZERO);
+        }
+    }
+    let _ = listener.join();
     Ok(())
 }
 
@@ -162,7 +282,7 @@ mod tests {
     #[test]
     fn a_child_of_nobody_takes_nothing() {
         let mut out = Vec::new();
-        assert!(inside(std::process::id(), 1 << 20, &mut out).is_err());
+        assert!(inside(std::process::id(), 1 << 20, false, &mut out).is_err());
         assert!(out.is_empty());
     }
 }

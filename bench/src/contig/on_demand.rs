@@ -1,11 +1,12 @@
 //! Runs that are required on demand of a machine whose memory a program has fragmented, while that
-//! holds it and after it has ended; and a reserve as it is by default.
+//! holds it and after it has ended; a reserve as it is by default; and a run out of evacuated memory
+//! blocks, in the same state.
 //!
 //! Before each try a reader of page frames that shares no code with the library looks for the
 //! longest free run ([`frames`]): a try in which it saw twice the run should succeed. Units:
 //! microseconds to have a run, milliseconds to give it back, MiB.
 
-use glebe::contig::Contig;
+use glebe::contig::{Contig, Source};
 use glebe::reserve::Reserve;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
@@ -24,6 +25,8 @@ const SHARE: &str = "required_on_demand";
 const DEFAULT: &str = "default_run_vs_longest";
 const LOST: &str = "page_cache_lost";
 const GIVEN_BACK: &str = "given_back_ms";
+const EVACUATE: &str = "evacuate_128m";
+const BLOCKS: &str = "blocks";
 
 /// How much is asked for.
 pub(super) struct Effort {
@@ -31,6 +34,8 @@ pub(super) struct Effort {
     /// In each state, each of which may make the kernel compact for seconds.
     pub(super) tries: u64,
     pub(super) reserve: Bytes,
+    /// Out of memory blocks; in a quick run none: they are the machine's.
+    pub(super) evacuations: u64,
 }
 
 /// Measures while `fragmenter` holds what it took, and after it has ended.
@@ -52,6 +57,7 @@ pub(super) fn measure(
         tries.seen, tries.had
     ));
     report.ratio(SHARE, if tries.seen > 0 { share } else { f64::NAN });
+    evacuate(effort.evacuations, samples);
     report.ratio(DEFAULT, of_default(effort.reserve, samples).unwrap_or(f64::NAN));
 }
 
@@ -144,6 +150,28 @@ fn of_default(len: Bytes, samples: &mut Samples) -> Option<f64> {
     let run = run.bytes(page_size());
     samples.note(&case, who, "us", &format!("longest run {run}; free was one of {best} or more"));
     (best > Bytes::ZERO).then(|| run.get() as f64 / best.get() as f64)
+}
+
+/// Runs of 128 MiB out of memory blocks, zeroing included.
+fn evacuate(times: u64, samples: &mut Samples) {
+    if times == 0 {
+        return samples.note(EVACUATE, BLOCKS, "us", "not in a quick run");
+    }
+    for _ in 0..times {
+        interrupt::check();
+        let watch = Stopwatch::start();
+        let contig = Contig::options().source(Source::Blocks).map(Bytes::mib(128));
+        let took = watch.elapsed().wall_us;
+        match contig {
+            Ok(contig) => {
+                samples.add(EVACUATE, BLOCKS, "us", took);
+                let watch = Stopwatch::start();
+                drop(contig);
+                samples.add(GIVEN_BACK, BLOCKS, "ms", watch.elapsed().wall_us / 1e3);
+            }
+            Err(why) => samples.note(EVACUATE, BLOCKS, "us", &format!("not every time: {why}")),
+        }
+    }
 }
 
 fn mib(bytes: Bytes) -> f64 {

@@ -41,7 +41,7 @@ const EFFORT: Effort = Effort {
     search: Bytes::gib(8),
     run: RUN,
     tries: 20,
-    on_demand: on_demand::Effort { run: RUN, tries: 10, reserve: Bytes::gib(1) },
+    on_demand: on_demand::Effort { run: RUN, tries: 10, reserve: Bytes::gib(1), evacuations: 10 },
     maps: 1000,
     fragmented: Bytes::new(u64::MAX),
 };
@@ -50,7 +50,12 @@ const EFFORT_QUICK: Effort = Effort {
     search: Bytes::mib(192),
     run: RUN_QUICK,
     tries: 20,
-    on_demand: on_demand::Effort { run: RUN_QUICK, tries: 1, reserve: Bytes::mib(64) },
+    on_demand: on_demand::Effort {
+        run: RUN_QUICK,
+        tries: 1,
+        reserve: Bytes::mib(64),
+        evacuations: 0,
+    },
     maps: 50,
     fragmented: Bytes::mib(128),
 };

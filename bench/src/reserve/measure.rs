@@ -1,7 +1,7 @@
 //! [`run`]: the benchmark `reserve`: pages in and out, threads, blocks under load, what the load
 //! pays for them, growth.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use glebe::reserve::Reserve;
@@ -11,7 +11,9 @@ use glebe::units::Bytes;
 use super::background::Background;
 use super::load::Load;
 use super::tenant::Tenant;
-use super::{affordable, ahead, asleep, growth, map, page_ops, recall, stress, system, Error};
+use super::{
+    affordable, ahead, asleep, evacuation, growth, map, page_ops, recall, stress, system, Error,
+};
 use crate::report::Report;
 
 /// The name on the command line and in the JSON.
@@ -101,6 +103,8 @@ fn requests(options: &Options, report: &mut Report) -> Result<(), Error> {
     ahead::measure(quick, report)?;
     drop(load);
     system::measure(&background, &reserve, &mut tenant, quick, report)?;
+    let dir = dir.map_or_else(std::env::temp_dir, Path::to_path_buf);
+    evacuation::measure(&reserve, &mut tenant, &dir, quick, report)?;
     count(&tenant, report);
     Ok(())
 }

@@ -15,6 +15,7 @@ pub mod stress;
 mod ahead;
 mod asleep;
 mod background;
+mod evacuation;
 mod footing;
 pub(crate) mod fork;
 mod growth;

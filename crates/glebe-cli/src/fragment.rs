@@ -14,9 +14,12 @@ pub struct Args {
     parent: u32,
     /// Bytes to take at most
     most: u64,
+    /// Write to them at random instead of giving every other page back
+    #[arg(long)]
+    busy: bool,
 }
 
-/// Takes and gives back.
+/// Takes, and gives back or writes.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
-    Ok(fragment::inside(args.parent, args.most, out)?)
+    Ok(fragment::inside(args.parent, args.most, args.busy, out)?)
 }

@@ -4,7 +4,7 @@
 mod reachable;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -24,7 +24,7 @@ const RATIOS: [&str; 10] = [
     "required_on_demand",
     "default_run_vs_longest",
 ];
-const CASES: [&str; 11] = [
+const CASES: [&str; 12] = [
     "random_read_64m",
     "stride_4160_64m",
     "message_2",
@@ -36,6 +36,7 @@ const CASES: [&str; 11] = [
     "required_8m",
     "page_cache_lost",
     "given_back_ms",
+    "evacuate_128m",
 ];
 const CHECKS: [&str; 3] = ["verify_disagreements", "required_failures", "wrong_bytes"];
 
@@ -114,6 +115,34 @@ fn the_fragmenter_takes_what_it_was_told_holds_half_and_ends_with_its_parents_in
     assert_eq!((taken, held), (most, Some(most / 2)));
     let page = glebe::sys::page_size().bytes().get();
     assert!(resident * page >= most / 2 && resident * page < most + (16 << 20), "{resident} pages");
+}
+
+#[test]
+fn a_busy_child_tells_what_it_saw_since_it_was_asked_last() {
+    let (most, pid) = (8 << 20, std::process::id().to_string());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe"));
+    command.args(["fragment", &pid, &most.to_string(), "--busy"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let held = lines.by_ref().find_map(|line| line.strip_prefix("held ")?.parse::<u64>().ok());
+    let mut asks = child.stdin.take().unwrap();
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        if held != Some(0) {
+            asks.write_all(b"\n").unwrap();
+            told.extend(lines.next());
+        }
+    }
+    drop(asks);
+    assert!(child.wait().unwrap().success());
+    if held == Some(0) {
+        return println!("skipped: the machine has too little left");
+    }
+    assert_eq!((held, told.len()), (Some(most), 2), "{told:?}");
+    let worst = |line: &String| line.strip_prefix("wrong 0 worst_us ")?.parse::<u64>().ok();
+    assert!(told.iter().all(|line| worst(line).is_some()), "{told:?}");
 }
 
 #[test]
