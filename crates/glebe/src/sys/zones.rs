@@ -3,10 +3,10 @@
 //!
 //! Below its low watermark a zone has the kernel drop page cache; a zone for devices with short
 //! addresses keeps some more from those who can do with another (`protection`). Source:
-//! proc_zoneinfo(5), admin-guide/sysctl/vm (`lowmem_reserve_ratio`, `stat_refresh`), mm/page_alloc.c.
+//! proc_zoneinfo(5), admin-guide/sysctl/vm (`lowmem_reserve_ratio`, `stat_refresh`),
+//! mm/page_alloc.c.
 
 use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::Path;
 
 use crate::error::OsError;
@@ -77,7 +77,7 @@ pub(crate) fn empty_processor_lists() {
     for _ in 0..LOOKS_MAX {
         for _ in 0..WRITES {
             let opened = file::open(Path::new(REFRESH), OpenOptions::new().write(true));
-            if opened.and_then(|mut file| file.write_all(b"1")).is_err() {
+            if opened.and_then(|mut refresh| file::write(&mut refresh, b"1")).is_err() {
                 return;
             }
         }
