@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use super::effort::Effort;
 use super::held::Held;
 use super::survey::{frame, free_pages, in_pool};
-use super::{Builder, Reporter};
+use super::{Builder, Order, Reporter};
 use crate::contig::order::fewest_runs;
 use crate::contig::pool::Growing;
 use crate::contig::Error;
@@ -170,6 +170,13 @@ impl Builder<'_> {
             mapped => mapped?,
         };
         self.gate.check(mapping.len())?;
+        if these.len() as u64 == top {
+            // All are wanted, in whatever order they come.
+            growing.take(top);
+            self.fill(&mapping, Order::Any, &mut Reporter(None))?;
+            these.clear();
+            return Ok(held.add(mapping, size)?);
+        }
         let mut len = Bytes::ZERO;
         while len < mapping.len() && !these.is_empty() {
             mapping.populate(len, size.bytes())?;
