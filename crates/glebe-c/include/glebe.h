@@ -147,7 +147,8 @@ enum {
     GLEBE_SOURCE_AUTO = 0,    /* the best that can be had */
     GLEBE_SOURCE_HUGETLB = 1, /* the hugetlb pool of hugetlb_page_bytes; such pages stay in place */
     GLEBE_SOURCE_THP = 2,     /* transparent huge pages; the kernel may move them */
-    GLEBE_SOURCE_PLAIN = 3    /* base pages */
+    GLEBE_SOURCE_PLAIN = 3,   /* base pages */
+    GLEBE_SOURCE_BLOCKS = 4   /* one run out of memory blocks that are evacuated for it: root */
 };
 
 /* Whether a hugetlb pool may be given pages that it has not. The kernel has them back when they are
@@ -291,7 +292,9 @@ enum {
     GLEBE_HELD_BY_NOTHING = 0, /* the kernel may move them */
     GLEBE_HELD_BY_HUGETLB_POOL = 1, /* but newer kernels may move pages of 2 MiB to make room for a
                                        contiguous allocation of their own: verify tells */
-    GLEBE_HELD_BY_LONG_TERM_PIN = 2 /* a registered buffer of an io_uring */
+    GLEBE_HELD_BY_LONG_TERM_PIN = 2, /* a registered buffer of an io_uring */
+    GLEBE_HELD_BY_MOVABLE_POOL = 3 /* as the pool, in movable memory, out of which a long-term pin
+                                      of a device moves the pages */
 };
 
 /* Where a byte lies, as far as that is proved: at least its page is one run. */

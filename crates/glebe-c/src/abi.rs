@@ -77,6 +77,7 @@ pub const GLEBE_SOURCE_AUTO: u64 = 0;
 pub const GLEBE_SOURCE_HUGETLB: u64 = 1;
 pub const GLEBE_SOURCE_THP: u64 = 2;
 pub const GLEBE_SOURCE_PLAIN: u64 = 3;
+pub const GLEBE_SOURCE_BLOCKS: u64 = 4;
 
 pub const GLEBE_GROW_AUTO: u64 = 0;
 pub const GLEBE_GROW_NO: u64 = 1;
@@ -155,6 +156,7 @@ pub const GLEBE_FORMAT_MM_STAT: u64 = 4;
 pub const GLEBE_HELD_BY_NOTHING: u64 = 0;
 pub const GLEBE_HELD_BY_HUGETLB_POOL: u64 = 1;
 pub const GLEBE_HELD_BY_LONG_TERM_PIN: u64 = 2;
+pub const GLEBE_HELD_BY_MOVABLE_POOL: u64 = 3;
 
 pub const GLEBE_PFN_HIDDEN: u64 = u64::MAX;
 pub const GLEBE_PFN_GONE: u64 = 0xffff_ffff_ffff_fffe;

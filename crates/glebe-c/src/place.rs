@@ -31,10 +31,9 @@ pub(crate) fn source_of(source: Source) -> (u64, u64) {
     match source {
         Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
         Source::Thp | Source::Mthp(_) => (GLEBE_SOURCE_THP, 0),
+        Source::Blocks => (GLEBE_SOURCE_BLOCKS, 0),
         // No others can be asked for here.
-        Source::Plain | Source::DmaHeap | Source::Blocks | Source::Divided => {
-            (GLEBE_SOURCE_PLAIN, 0)
-        }
+        Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),
     }
 }
 
@@ -55,7 +54,8 @@ fn told(place: &Location, on: Footing, offset: Bytes) -> glebe_contig {
         run_bytes: place.run_len.get(),
         pfn: place.pfn.map_or(GLEBE_PFN_HIDDEN, Pfn::get),
         held_by: match held_by {
-            HeldBy::HugetlbPool | HeldBy::MovablePool => GLEBE_HELD_BY_HUGETLB_POOL,
+            HeldBy::HugetlbPool => GLEBE_HELD_BY_HUGETLB_POOL,
+            HeldBy::MovablePool => GLEBE_HELD_BY_MOVABLE_POOL,
             HeldBy::LongTermPin => GLEBE_HELD_BY_LONG_TERM_PIN,
             HeldBy::DmaBuffer | HeldBy::Nothing => GLEBE_HELD_BY_NOTHING,
         },

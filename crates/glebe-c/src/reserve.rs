@@ -54,6 +54,7 @@ fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
         }
         GLEBE_SOURCE_THP => Source::Thp.into(),
         GLEBE_SOURCE_PLAIN => Source::Plain.into(),
+        GLEBE_SOURCE_BLOCKS => Source::Blocks.into(),
         other => return bad("source", other),
     };
     if asked.source != GLEBE_SOURCE_HUGETLB && asked.hugetlb_page_bytes != 0 {

@@ -75,7 +75,7 @@ static void options_are_checked(void) {
     options.len_bytes = UINT64_MAX;
     REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_NO_MEMORY);
     options.len_bytes = 4 * MIB;
-    options.source = 4;
+    options.source = 5;
     REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
     options.source = GLEBE_SOURCE_HUGETLB;
     options.hugetlb_page_bytes = 3;
@@ -150,7 +150,7 @@ static void what_it_is_made_of(glebe_reserve reserve, uint64_t len_bytes) {
     OK(glebe_reserve_memory(reserve, &memory));
     CHECK(memory.size == sizeof memory);
     CHECK(memory.len_pages == len_bytes / glebe_page_bytes());
-    CHECK(memory.source >= GLEBE_SOURCE_HUGETLB && memory.source <= GLEBE_SOURCE_PLAIN);
+    CHECK(memory.source >= GLEBE_SOURCE_HUGETLB && memory.source <= GLEBE_SOURCE_BLOCKS);
     CHECK(memory.source != GLEBE_SOURCE_HUGETLB || memory.pinned == 1);
     CHECK((memory.hugetlb_page_bytes != 0) == (memory.source == GLEBE_SOURCE_HUGETLB));
     CHECK(memory.writers == GLEBE_WRITERS_COUNTED || memory.writers == GLEBE_WRITERS_RESTARTABLE);

@@ -33,6 +33,9 @@ use crate::units::{Bytes, Pages};
 const TURN: Duration = Duration::from_millis(500);
 /// Pages that the pool grows or shrinks by in one step.
 const STEP: u64 = 64;
+/// Pages after which what came is looked at, since it may do as well as what is wanted; then after
+/// twice as many, and so on.
+const LOOK_FIRST: u64 = 256;
 /// Turns that bring nothing, at most.
 const VAIN_MAX: u32 = 2;
 
@@ -105,15 +108,7 @@ impl Builder<'_> {
         mut wanted: BTreeSet<u64>,
     ) -> Result<(), Error> {
         let (began, size) = (Instant::now(), self.pool.size());
-        let of_others = in_pool(draw.frames, size)?;
-        while self.first_not_in_pool(&wanted, draw.frames)?.is_some() {
-            // More than there are would have the kernel reclaim and compact for them.
-            if growing.by(STEP.min(zones::obtainable(size)?))? == 0 {
-                let came = in_pool(draw.frames, size)?.difference(&of_others).copied().collect();
-                (wanted, _) = self.wanted(draw, came);
-                break;
-            }
-        }
+        self.grow_until(growing, draw, &mut wanted)?;
         while !wanted.is_empty() && began.elapsed() < TURN {
             let top = STEP.min(growing.free());
             if top == 0 {
@@ -127,6 +122,34 @@ impl Builder<'_> {
                 self.take_from_top(growing, top, &mut gone, draw)?;
                 let pages = draw.held.pages().min(self.pages);
                 draw.reporter.report(Pages::new(pages).bytes(size), self.len);
+            }
+        }
+        Ok(())
+    }
+
+    /// Grows the pool until `wanted` is in it, or something as good, or no more can be had; then
+    /// `wanted` is the best of what came.
+    fn grow_until(
+        &self,
+        growing: &mut Growing<'_>,
+        draw: &Draw<'_, '_>,
+        wanted: &mut BTreeSet<u64>,
+    ) -> Result<(), Error> {
+        let size = self.pool.size();
+        let of_others = in_pool(draw.frames, size)?;
+        let mut look_at = LOOK_FIRST;
+        while !self.are_in_pool(wanted, draw.frames)? {
+            // More than there are would have the kernel reclaim and compact for them.
+            let came = growing.by(STEP.min(zones::obtainable(size)?))?;
+            if came > 0 && growing.free() < look_at {
+                continue;
+            }
+            look_at = look_at.saturating_mul(2);
+            let all = in_pool(draw.frames, size)?.difference(&of_others).copied().collect();
+            let (best, longest) = self.wanted(draw, all);
+            if came == 0 || longest.get() >= draw.run as u64 {
+                *wanted = best;
+                break;
             }
         }
         Ok(())
@@ -199,17 +222,13 @@ impl Builder<'_> {
         Ok(gone)
     }
 
-    fn first_not_in_pool(
-        &self,
-        numbers: &BTreeSet<u64>,
-        frames: &Frames,
-    ) -> Result<Option<u64>, OsError> {
+    fn are_in_pool(&self, numbers: &BTreeSet<u64>, frames: &Frames) -> Result<bool, OsError> {
         for number in numbers {
             if frames.kind(frame(*number, self.pool.size()))? != Kind::Pool {
-                return Ok(Some(*number));
+                return Ok(false);
             }
         }
-        Ok(None)
+        Ok(true)
     }
 
     fn number_at(&self, mapping: &Mapping, offset: Bytes) -> Result<u64, OsError> {
