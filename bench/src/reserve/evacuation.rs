@@ -65,10 +65,11 @@ impl CacheFile {
         Ok(cache)
     }
 
-    /// Reads on until little memory is free, as much as the machine has at most.
+    /// Reads on until little memory is free, as much as was free at most.
     fn fill(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK.as_usize()];
-        for _ in 0..self.len.get() / MEMORIES / CHUNK.get() {
+        // The kernel frees more as this is read: what was free is enough.
+        for _ in 0..free()?.get() / CHUNK.get() {
             interrupt::check();
             if free()? < SCARCE {
                 break;
