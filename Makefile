@@ -19,7 +19,7 @@ SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units:: zpool::size_class::
 
-.PHONY: help build demo test bench fuzz sanitize miri doc man install uninstall
+.PHONY: help build demo test bench aged fuzz sanitize miri doc man install uninstall
 .PHONY: lint fmt clippy msrv rustdoc layers shape unsafe-list deny aarch64
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, licences, aarch64"
 	@echo "make bench    the benchmarks, ten minutes of stress of a reserve, one of objects and of volatile"
+	@echo "make aged     age this machine, and judge what contiguous memory is had of it (root, minutes)"
 	@echo "make fuzz     a minute of each fuzz target"
 	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
@@ -64,6 +65,11 @@ bench: build
 	$(GLEBE) stress objects --seconds 60
 	$(GLEBE) stress volatile --seconds 60 --engine scan
 	$(GLEBE) stress volatile --seconds 60 --engine tag
+
+# Fills memory, and takes memory blocks off line and back.
+aged:
+	scripts/aged/test_aged.py
+	scripts/aged/accept.py --blocks 10 --json $(TARGET)/aged.json
 
 fuzz:
 	fuzz/run.sh 60

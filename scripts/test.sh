@@ -4,8 +4,9 @@
 #   2. the stress tests where the C library registers no restartable sequences (rseq);
 #   3. the life of a reserve with its n-th kernel call failing, for every n; a pool changed beside;
 #   4. the concurrency models under loom;
-#   5. the library's tests as a user without privileges, where the caller is root.
-# Ends with the reasons for which tests were skipped and their number. Runs all five whatever
+#   5. the programs that age a machine and judge it, on little memory;
+#   6. the library's tests as a user without privileges, where the caller is root.
+# Ends with the reasons for which tests were skipped and their number. Runs all six whatever
 # fails, then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -85,6 +86,8 @@ if [ -f crates/glebe/tests/loom.rs ]; then
 else
     say "skipped: loom models (there are none)"
 fi
+
+stage "the aged machine and its judge" scripts/aged/test_aged.py
 
 if [ "$(id -u)" = 0 ]; then
     stage "the library's tests as a user without privileges" unprivileged

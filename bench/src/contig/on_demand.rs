@@ -1,6 +1,6 @@
 //! Runs that are required on demand of a machine whose memory a program has fragmented, while that
-//! holds it and after it has ended; a reserve as it is by default; and a run out of evacuated memory
-//! blocks, in the same state.
+//! holds it and after it has ended; a reserve as it is by default; and a run out of evacuated
+//! memory blocks.
 //!
 //! Before each try a reader of page frames that shares no code with the library looks for the
 //! longest free run ([`frames`]): a try in which it saw twice the run should succeed. Units:

@@ -1,5 +1,6 @@
-//! *CMA as a stock kernel can have it*: requests served by evacuating memory blocks that are full of
-//! page cache and of a busy program's memory, beside the reserve's recall and huge pages on demand.
+//! *CMA as a stock kernel can have it*: requests served by evacuating memory blocks that are full
+//! of page cache and of a busy program's memory, beside the reserve's recall and huge pages on
+//! demand.
 //!
 //! The page cache is filled with a file of holes until little is free, beside a program that writes
 //! at random to memory of its own; after each evacuation it is filled again, so that the next finds
@@ -37,7 +38,9 @@ const ROUNDS: u64 = 8;
 const LARGEST: u64 = REQUEST_PAGES[REQUEST_PAGES.len() - 1];
 const BUSY: Bytes = Bytes::gib(4);
 /// Free memory at which the page cache counts as full.
-const SCARCE: Bytes = Bytes::gib(1);
+const SCARCE: Bytes = Bytes::mib(400);
+/// So that what is read is never there yet: the file, in memories of the machine.
+const MEMORIES: u64 = 3;
 const CHUNK: Bytes = Bytes::mib(1);
 
 /// A file of holes, read until memory is full of it.
@@ -45,6 +48,7 @@ struct CacheFile {
     path: PathBuf,
     file: File,
     len: Bytes,
+    /// A multiple of [`CHUNK`].
     at: u64,
 }
 
@@ -54,15 +58,18 @@ impl CacheFile {
         let failed = |e| OsError::new("create", path.display().to_string(), e);
         let options = File::options().read(true).write(true).create_new(true).open(&path);
         let file = options.map_err(failed)?;
-        let cache = Self { path: path.clone(), file, len: meminfo::available()?, at: 0 };
+        let len = meminfo::available()?.get() * MEMORIES;
+        let len = Bytes::new(len.next_multiple_of(CHUNK.get()));
+        let cache = Self { path: path.clone(), file, len, at: 0 };
         cache.file.set_len(cache.len.get()).map_err(failed)?;
         Ok(cache)
     }
 
-    /// Reads on until little memory is free, once round at most.
+    /// Reads on until little memory is free, as much as was free at most.
     fn fill(&mut self) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK.as_usize()];
-        for _ in 0..self.len.get() / CHUNK.get() {
+        // The kernel frees more as this is read: what was free is enough.
+        for _ in 0..free()?.get() / CHUNK.get() {
             interrupt::check();
             if free()? < SCARCE {
                 break;
@@ -102,7 +109,7 @@ pub(super) fn measure(
         report.absent(&case, BLOCKS, "us", "not in a quick run: blocks of the machine go off line");
         return Ok(());
     }
-    // Looked at before memory is filled: without the privilege, or the means, all that is for nothing.
+    // Before memory is filled: without the privilege or the means that is for nothing.
     if let Err(why) = Contig::options().source(Source::Blocks).map(Bytes::mib(2)) {
         report.absent(&case, BLOCKS, "us", &why.to_string());
         return Ok(());
