@@ -299,7 +299,7 @@ static void reasons(void) {
     memory.size = sizeof memory;
     OK(glebe_reserve_memory(reserve, &memory));
     OK(glebe_reserve_why_not(reserve, GLEBE_WHY_NOT_BETTER, text, sizeof text, &needed));
-    CHECK(strstr(text, "preferred") != NULL && strlen(text) + 1 == needed);
+    CHECK(strstr(text, "sought") != NULL && strlen(text) + 1 == needed);
     OK(glebe_reserve_why_not(reserve, GLEBE_WHY_COUNTED, text, sizeof text, &needed));
     CHECK(memory.writers == GLEBE_WRITERS_COUNTED && needed > 1);
     OK(glebe_reserve_why_not(reserve, GLEBE_WHY_NOT_PINNED, text, sizeof text, &needed));
