@@ -9,6 +9,7 @@ mod draw;
 mod effort;
 mod held;
 mod ordered;
+mod promised;
 mod search;
 mod survey;
 

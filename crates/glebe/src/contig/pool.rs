@@ -157,7 +157,7 @@ impl PoolLock {
         let open = self.begin(Window { size, counter: Counter::Pages, before, by })?;
         let base = before.saturating_add(counts.surplus);
         pool.set_persistent(base)?;
-        let done = body(&mut Growing { pool, base, most, had: 0, taken: 0 });
+        let done = body(&mut Growing { pool, base, most, had: 0 });
         drop(open);
         done
     }
@@ -276,28 +276,16 @@ impl PoolLock {
     }
 }
 
-/// A pool that grows step by step. What came last is handed out first, and goes first.
+/// A pool that grows step by step. What came last is handed out first.
 pub(super) struct Growing<'a> {
     pool: &'a Pool,
     /// Persistent pages before the first step.
     base: u64,
     most: u64,
     had: u64,
-    /// Of these, those that the caller uses.
-    taken: u64,
 }
 
 impl Growing<'_> {
-    /// Those that nobody has taken.
-    pub fn free(&self) -> u64 {
-        self.had.saturating_sub(self.taken)
-    }
-
-    /// Notes that the caller uses `pages` of them.
-    pub fn take(&mut self, pages: u64) {
-        self.taken += pages;
-    }
-
     /// Adds up to `pages`. Returns how many came.
     pub fn by(&mut self, pages: u64) -> Result<u64, OsError> {
         let target = self.had.saturating_add(pages).min(self.most);
@@ -306,12 +294,6 @@ impl Growing<'_> {
         let came = had.saturating_sub(self.had);
         self.had = had;
         Ok(came)
-    }
-
-    /// Takes `pages` off again.
-    pub fn less(&mut self, pages: u64) -> Result<(), OsError> {
-        self.had = self.had.saturating_sub(pages);
-        self.pool.set_persistent(self.base.saturating_add(self.had))
     }
 }
 

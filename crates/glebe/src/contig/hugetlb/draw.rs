@@ -1,15 +1,17 @@
 //! Drawing chosen pages into a pool: huge pages that are free now, of the longest runs.
 //!
-//! The kernel does not let a caller choose what a pool grows by. So the pool grows, without a page
-//! zeroed, until /proc/kpageflags shows the wanted pages in it; from then on nobody else can take
-//! them. What others took before is seen, and the choice made anew of what came. Then the pool
-//! shrinks, the page that came last first; a wanted page that went is brought back, since it is
-//! the next that the pool gets, and mapped. At the end all is gone that nobody mapped.
+//! The kernel does not let a caller choose what a pool grows by. So the pool grows, by promises to
+//! mappings of ours and without a page zeroed ([`promised`](super::promised)), until
+//! /proc/kpageflags shows the wanted pages in it; from then on nobody else can take them. What
+//! others took before is seen, and the choice made anew of what came. Then the promises are given
+//! back, the page that came last first; a wanted page that went is brought back, since it is the
+//! next that the pool gets, and touched. A process that is killed meanwhile leaves nothing but a
+//! limit on surplus pages that is raised.
 //!
-//! 6 µs for each page that the pool grows by, 10 for each by which it shrinks, and the zeroing of
-//! those mapped, 0.1 to 0.6 ms each, 3 ms of memory that a virtual machine's host has yet to give.
-//! These are zeroed under the lock of the pools: another that grows them would take them. It is
-//! held for [`TURN`] at a time; who waits for it comes in between. Frames are counted in huge
+//! 6 µs for each page that the pool grows by, as many for each by which it shrinks, and the zeroing
+//! of those touched, 0.1 to 0.6 ms each, 3 ms of memory that a virtual machine's host has yet to
+//! give. These are zeroed under the lock of the pools: another that grows them would take them. It
+//! is held for [`TURN`] at a time; who waits for it comes in between. Frames are counted in huge
 //! pages.
 
 use std::collections::BTreeSet;
@@ -17,10 +19,10 @@ use std::time::{Duration, Instant};
 
 use super::effort::Effort;
 use super::held::Held;
+use super::promised::Promised;
 use super::survey::{frame, free_pages, in_pool};
 use super::{Builder, Order, Reporter};
 use crate::contig::order::fewest_runs;
-use crate::contig::pool::Growing;
 use crate::contig::Error;
 use crate::error::OsError;
 use crate::mapping::Mapping;
@@ -62,9 +64,8 @@ impl Builder<'_> {
         while !wanted.is_empty() && vain < VAIN_MAX && !effort.is_over() {
             let before = draw.held.pages();
             let lock = self.lock()?;
-            let pool = self.pool.clone();
-            let most = effort.may_grow(&pool)?;
-            lock.with_growth(&pool, most, |growing| self.draw_a_turn(growing, draw, wanted))?;
+            let most = effort.may_grow(&self.pool)?;
+            lock.with_surplus(self.pool.size(), most, || self.draw_a_turn(most, draw, wanted))?;
             drop(lock);
             vain = if draw.held.pages() == before { vain + 1 } else { 0 };
             self.grew |= vain == 0;
@@ -103,23 +104,28 @@ impl Builder<'_> {
 
     fn draw_a_turn(
         &self,
-        growing: &mut Growing<'_>,
+        most: u64,
         draw: &mut Draw<'_, '_>,
         mut wanted: BTreeSet<u64>,
     ) -> Result<(), Error> {
         let (began, size) = (Instant::now(), self.pool.size());
-        self.grow_until(growing, draw, &mut wanted)?;
+        let mut promised = Promised::new(size);
+        // Idle pages would be promised before the pool grows.
+        promised.more(self, self.pool.counts()?.available())?;
+        let most = most.saturating_add(promised.pages());
+        self.grow_until(&mut promised, most, draw, &mut wanted)?;
         while !wanted.is_empty() && began.elapsed() < TURN {
-            let top = STEP.min(growing.free());
+            let top = STEP.min(promised.pages());
             if top == 0 {
                 break;
             }
-            growing.less(top)?;
+            promised.less(top)?;
             let mut gone = self.gone(&wanted, draw.frames)?;
             if !gone.is_empty() {
                 wanted.retain(|number| !gone.contains(number));
-                growing.by(top)?;
-                self.take_from_top(growing, top, &mut gone, draw)?;
+                if promised.more(self, top)? == top {
+                    self.take_from_top(&mut promised, top, &mut gone, draw)?;
+                }
                 let pages = draw.held.pages().min(self.pages);
                 draw.reporter.report(Pages::new(pages).bytes(size), self.len);
             }
@@ -127,11 +133,12 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Grows the pool until `wanted` is in it, or something as good, or no more can be had; then
+    /// Grows the pool, to `most` promised pages, until `wanted` is in it, or something as good, or no more can be had; then
     /// `wanted` is the best of what came.
     fn grow_until(
         &self,
-        growing: &mut Growing<'_>,
+        promised: &mut Promised,
+        most: u64,
         draw: &Draw<'_, '_>,
         wanted: &mut BTreeSet<u64>,
     ) -> Result<(), Error> {
@@ -140,8 +147,9 @@ impl Builder<'_> {
         let mut look_at = LOOK_FIRST;
         while !self.are_in_pool(wanted, draw.frames)? {
             // More than there are would have the kernel reclaim and compact for them.
-            let came = growing.by(STEP.min(zones::obtainable(size)?))?;
-            if came > 0 && growing.free() < look_at {
+            let step = STEP.min(zones::obtainable(size)?).min(most - promised.pages().min(most));
+            let came = promised.more(self, step)?;
+            if came > 0 && promised.pages() < look_at {
                 continue;
             }
             look_at = look_at.saturating_mul(2);
@@ -155,47 +163,42 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Maps those of the `top` pages that came last which are in `these`.
+    /// Takes those of the `top` pages that came last, in one mapping, which are in `these`.
     fn take_from_top(
         &self,
-        growing: &mut Growing<'_>,
+        promised: &mut Promised,
         top: u64,
         these: &mut BTreeSet<u64>,
         draw: &mut Draw<'_, '_>,
     ) -> Result<(), Error> {
         if these.len() as u64 * 2 > top {
-            return self.take_one_by_one(growing, top, these, draw.held);
+            return self.touch(promised.take(), these, draw.held);
         }
         for _ in 0..top {
             if these.is_empty() {
                 break;
             }
-            growing.less(1)?;
-            if !self.gone(these, draw.frames)?.is_empty() && growing.by(1)? == 1 {
-                self.take_one_by_one(growing, 1, these, draw.held)?;
+            promised.less(1)?;
+            if !self.gone(these, draw.frames)?.is_empty() && promised.more(self, 1)? == 1 {
+                self.touch(promised.take(), these, draw.held)?;
             }
         }
         Ok(())
     }
 
-    /// Maps up to `top` pages, the last that came first, until all of `these` are had.
-    fn take_one_by_one(
+    /// Touches the pages of a mapping, the last that came first, until all of `these` are had, and
+    /// takes them in hand.
+    fn touch(
         &self,
-        growing: &mut Growing<'_>,
-        top: u64,
+        mapping: Option<Mapping>,
         these: &mut BTreeSet<u64>,
         held: &mut Held,
     ) -> Result<(), Error> {
         let size = self.pool.size();
-        let mut mapping = match self.private(top) {
-            // Somebody took some of them.
-            Err(Error::Os(_)) => return Ok(()),
-            mapped => mapped?,
-        };
+        let Some(mut mapping) = mapping else { return Ok(()) };
         self.gate.check(mapping.len())?;
-        if these.len() as u64 == top {
+        if these.len() as u64 == mapping.len().pages_up(size).get() {
             // All are wanted, in whatever order they come.
-            growing.take(top);
             self.fill(&mapping, Order::Any, &mut Reporter(None))?;
             these.clear();
             return Ok(held.add(mapping, size)?);
@@ -203,7 +206,6 @@ impl Builder<'_> {
         let mut len = Bytes::ZERO;
         while len < mapping.len() && !these.is_empty() {
             mapping.populate(len, size.bytes())?;
-            growing.take(1);
             these.remove(&self.number_at(&mapping, len)?);
             len = len + size.bytes();
         }
