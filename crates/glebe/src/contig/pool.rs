@@ -13,7 +13,8 @@
 //!   mapping, into surplus.
 //!
 //! Counts are huge pages. A change costs some 50 µs and 2 to 50 µs for each 2 MiB page added.
-//! No memory is zeroed while the lock is held. Source: admin-guide/mm/hugetlbpage, mm/hugetlb.c.
+//! No memory is zeroed while the lock is held, but what a search chose
+//! ([`draw`](super::hugetlb)). Source: admin-guide/mm/hugetlbpage, mm/hugetlb.c.
 
 use std::io;
 use std::path::PathBuf;
