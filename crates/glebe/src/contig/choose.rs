@@ -19,6 +19,8 @@ pub(super) struct Request<'a> {
     pub len: Bytes,
     /// The run to try for.
     pub run: Option<Bytes>,
+    /// Whether nobody asked for it by its length: as long a run as can be had then.
+    pub by_default: bool,
     /// How much to look at for it; where no run is asked for, for the longest.
     pub search: Option<Bytes>,
     /// How long to look.
@@ -157,6 +159,7 @@ fn request<'a>(options: &'a Options<'_>, len: Bytes, place: pool::Place) -> Requ
     Request {
         len,
         run: options.required.max(options.preferred).or(options.for_runs.then_some(len)),
+        by_default: options.required.max(options.preferred).is_none(),
         search: options.search,
         search_time: options.search_time,
         in_order: options.in_order,

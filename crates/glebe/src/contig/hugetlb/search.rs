@@ -74,6 +74,7 @@ impl Builder<'_> {
         let size = self.pool.size();
         let run = match (self.request.run, self.request.search) {
             (_, Some(Bytes::ZERO)) | (None, None) => return None,
+            (Some(_), None) if size.bytes() >= LARGE && self.request.by_default => return None,
             (Some(run), _) => run.pages_up(size).get(),
             (None, Some(_)) => self.pages,
         };
