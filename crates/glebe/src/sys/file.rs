@@ -46,6 +46,22 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()
     file.read_exact_at(buf, offset)
 }
 
+/// The word at every `stride`-th byte, up to the end. One call in the eyes of a test that has calls
+/// fail: there are thousands, and all are alike.
+pub(crate) fn read_words_apart(file: &File, stride: u64) -> io::Result<Vec<u64>> {
+    point("pread")?;
+    let mut words = Vec::new();
+    loop {
+        let mut word = [0; size_of::<u64>()];
+        match file.read_at(&mut word, words.len() as u64 * stride) {
+            Ok(read) if read == word.len() => words.push(u64::from_ne_bytes(word)),
+            Ok(_) => return Ok(words),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Up to as many bytes as `buf` has, from an offset; fewer at the end alone.
 pub(crate) fn read_some_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;

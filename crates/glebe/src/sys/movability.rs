@@ -103,14 +103,9 @@ impl Frames {
 
     /// What the first frame of each block of `block` frames is, of all frames of the machine.
     pub fn firsts(&self, block: Pages) -> Result<Vec<Kind>, OsError> {
-        let mut all = Vec::new();
-        loop {
-            let frame = Pfn::new(all.len() as u64 * block.get());
-            match self.words(frame, 1)?.next() {
-                Some(word) => all.push(Kind::of(word)),
-                None => return Ok(all),
-            }
-        }
+        let words = file::read_words_apart(&self.0, block.get() * WORD as u64)
+            .map_err(|source| OsError::new("pread", PATH, source))?;
+        Ok(words.into_iter().map(Kind::of).collect())
     }
 
     /// What a frame is; [`Kind::Fixed`] behind the last.

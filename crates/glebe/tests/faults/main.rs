@@ -246,7 +246,8 @@ fn transparent_huge_pages_and_a_thread_that_zeroes() {
 fn reserves_that_grow_and_shrink() {
     walk_all(None, "grows and shrinks", || resized::live(Contig::options().source(Source::Plain)));
     let Some(machine) = Machine::privileged() else { return };
-    let life = || resized::live(Contig::options().source(Source::HUGETLB_2M));
+    let options = || Contig::options().source(Source::HUGETLB_2M).search(Bytes::ZERO);
+    let life = || resized::live(options());
     walk_all(Some(&machine), "grows and shrinks, hugetlb", life);
 }
 
@@ -266,6 +267,17 @@ fn a_pool_that_is_grown_for_pages_in_order() {
     let Some(_foreign) = ForeignPages::add(2) else { return };
     let life = || live(Contig::options().source(Source::HUGETLB_2M), LEN, Pages::ZERO);
     walk_all(Some(&machine), "hugetlb, required", life);
+}
+
+fn a_run_that_is_searched_for() {
+    let Some(machine) = Machine::privileged() else { return };
+    // Of few pages, so that the walk ends: each of a thousand calls fails once.
+    let options = || Contig::options().source(Source::HUGETLB_2M).search(Bytes::mib(64)).threads(1);
+    let life = || {
+        drop(options().prefer_run(Bytes::mib(4)).map(Bytes::mib(4))?);
+        Ok(())
+    };
+    walk(Some(&machine), "hugetlb, a run searched for", (Lasting::Once, 1), life);
 }
 
 fn a_pool_that_is_grown_for_one_page() {
@@ -371,6 +383,7 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     statistics_that_are_served();
     a_pool_that_is_grown_for_pages_in_order();
     a_pool_that_is_grown_for_one_page();
+    a_run_that_is_searched_for();
     a_pool_of_pages_that_are_moved();
     a_standing_pool_that_is_compacted();
     whatever_source_is_best();
