@@ -32,7 +32,7 @@ use crate::reserve::keyed::Random;
 use crate::{clock, interrupt};
 
 /// The hidden subcommand that is the child: its parent's number, bytes to take at most, and
-/// [`BUSY`] if it shall write to them.
+/// `--busy` if it shall write to them.
 pub const SUBCOMMAND: &str = "fragment";
 const BUSY: &str = "--busy";
 

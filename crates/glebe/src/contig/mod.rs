@@ -32,9 +32,10 @@
 //! still; where it is nothing they may be moved at any time, and [`Contig::verify`] tells whether
 //! they were. [`Contig::query`] and [`Contig::certificate`] pass on what is known.
 //!
-//! Lock: that of the hugetlb pools ([`PoolLock`]), while pages are found or freed in order. Of these
-//! only those that a search has chosen are zeroed meanwhile, for half a second at a time. [`Options::lock_patience`] bounds the wait for it. Sources:
-//! admin-guide/mm/hugetlbpage, admin-guide/mm/pagemap, admin-guide/mm/transhuge.
+//! Lock: that of the hugetlb pools ([`PoolLock`]), while pages are found or freed in order. Of
+//! these only those that a search has chosen are zeroed meanwhile, for half a second at a time.
+//! [`Options::lock_patience`] bounds the wait for it. Sources: admin-guide/mm/hugetlbpage,
+//! admin-guide/mm/pagemap, admin-guide/mm/transhuge.
 
 mod assemble;
 mod blocks;

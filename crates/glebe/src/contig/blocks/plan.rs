@@ -1,8 +1,9 @@
 //! Which blocks a call takes, and whether it may.
 //!
 //! Frames without a flag are the kernel's, or free in the list of one processor. Where these stand
-//! in the way, the block most likely to be emptied goes off line and comes back as it was: the
-//! attempt alone empties those lists, and the blocks are looked at anew. Lengths are bytes.
+//! in the way, those lists are emptied and the blocks looked at anew. Where that does not help, the
+//! block most likely to be emptied goes off line and comes back as it was: the attempt alone
+//! empties them all. Lengths are bytes.
 
 use super::choose::{Disturbs, Found, Obstacles, Search};
 use super::work::BlockWork;
@@ -10,7 +11,7 @@ use crate::contig::Error;
 use crate::sys::buddyinfo::free_in_zones;
 use crate::sys::memory_block::{MemoryBlock, State, Zone};
 use crate::sys::numa::Node;
-use crate::sys::{meminfo, page_size};
+use crate::sys::{meminfo, page_size, zones};
 use crate::units::{Bytes, Pages};
 
 /// Left free when blocks are evacuated: a share of what is available, and at least so much.
@@ -59,8 +60,12 @@ pub(super) struct Plan {
 /// # Errors
 /// [`Error::BlocksShort`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`].
 pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Error> {
-    let first = plan_once(work, wanted)?;
-    let short = match first {
+    let mut planned = plan_once(work, wanted)?;
+    if planned.as_ref().is_err_and(|short| short.unmarked) {
+        zones::empty_processor_lists();
+        planned = plan_once(work, wanted)?;
+    }
+    let short = match planned {
         Ok(plan) => return Ok(plan),
         Err(short) => short,
     };

@@ -133,8 +133,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Grows the pool, to `most` promised pages, until `wanted` is in it, or something as good, or no more can be had; then
-    /// `wanted` is the best of what came.
+    /// Grows the pool, to `most` promised pages, until `wanted` is in it, or something as good, or
+    /// no more can be had; then `wanted` is the best of what came.
     fn grow_until(
         &self,
         promised: &mut Promised,
