@@ -27,6 +27,9 @@ const LARGEST: u64 = REQUEST_PAGES[REQUEST_PAGES.len() - 1];
 const OBJECT: u64 = 1;
 const LOOKED_AT: u64 = 64;
 
+/// Pages of a run that small blocks may lie in.
+const BETWEEN: u64 = 1024;
+
 /// How much is asked for.
 #[derive(Clone, Copy)]
 struct Plan {
@@ -136,12 +139,9 @@ fn run(reserve: &Reserve, tenant: &mut Tenant, plan: Plan) -> Result<Outcome, Er
 impl Plan {
     /// Large blocks in a round; one less than would fit, for small ones lie between them.
     fn large_in(&self, reserve: &Reserve) -> u64 {
-        let fits = self.large <= reserve.contig().longest_run().get();
-        if fits {
-            (reserve.len().get() / self.large).saturating_sub(1)
-        } else {
-            0
-        }
+        let runs = reserve.contig().runs().iter();
+        let fit: u64 = runs.map(|run| run.pages.len().saturating_sub(BETWEEN) / self.large).sum();
+        fit.saturating_sub(1).max(fit.min(1))
     }
 }
 
