@@ -98,7 +98,7 @@ fn mend(command: &Command) {
     }
     let told = match mend_blocks(MEND_PATIENCE) {
         Ok(notes) => notes,
-        // Whoever has the lock has mended when it took it.
+        // The holder of the lock mended when it took it.
         Err(Error::Os(error)) if error.kind() == io::ErrorKind::TimedOut => Vec::new(),
         Err(error) => vec![error.to_string()],
     };

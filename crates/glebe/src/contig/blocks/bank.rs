@@ -39,7 +39,7 @@ pub struct BankStatus {
     pub processes: Vec<BankBlock>,
     /// Blocks that nobody owns and that could not be given back yet.
     pub ownerless: Vec<BankBlock>,
-    /// All memory that is movable, whoever made it so.
+    /// All memory that is movable, by the bank or by others.
     pub movable: Bytes,
     /// All memory on line.
     pub memory: Bytes,

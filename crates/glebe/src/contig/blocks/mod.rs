@@ -164,7 +164,7 @@ pub(super) fn build(
 }
 
 impl Call<'_> {
-    /// Evacuates blocks and has their pages promised; `None` where that is to be tried again.
+    /// Evacuates blocks and has their pages promised; `None`: try again.
     fn evacuate(&mut self) -> Result<Option<(Vec<u64>, draw::Promised)>, Error> {
         let patience = self.request.block_patience;
         let mut work = BlockWork::begin(&self.request.place, self.request.lock_patience, patience)?;

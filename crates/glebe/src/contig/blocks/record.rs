@@ -88,7 +88,7 @@ impl Record {
         self.lines().find(|line| line.block == block)
     }
 
-    /// Sets the line of a block. Returns where in the text, and what is to be written there.
+    /// Sets the line of a block. Returns the place in the text and the bytes to write there.
     pub fn set(&mut self, line: Line) -> (u64, Vec<u8>) {
         let own = self.slots.iter().position(|slot| slot.is_some_and(|s| s.block == line.block));
         let free = || self.slots.iter().position(Option::is_none);
