@@ -105,8 +105,8 @@ impl Builder {
     /// A reserve over `contig`. More memory, where there is room, is had from its source.
     ///
     /// # Errors
-    /// [`Error::BadLen`] where that is no whole number of granules, [`Error::FixedLen`] where there
-    /// is to be room and its pages are a file's.
+    /// [`Error::BadLen`] where that is no whole number of granules, [`Error::FixedLen`] where
+    /// room is asked for and its pages are a file's.
     pub fn build(self, contig: Contig) -> Result<Reserve, Error> {
         let options = Contig::options().chosen_for_runs();
         let options = match contig.source() {
@@ -168,7 +168,7 @@ impl Builder {
         Ok(Reserve { inner, contig, why_counted: why_counted.map(Arc::from) })
     }
 
-    /// Moves the memory to where there is room for more, if there is to be any.
+    /// Moves the memory to where there is room for more, if room was asked for.
     fn stood_on(
         &self,
         again: Wishes,

@@ -9,7 +9,7 @@
 //! Nothing is touched where too little memory would be left to evacuate into, or where too much
 //! would be movable: the kernel cannot use movable memory for itself. What is under way, and which
 //! blocks are movable because of us, is on record ([`record`]) with an owner that shows that it
-//! lives ([`owner`]); whoever takes the lock next ends what a killed process left.
+//! lives ([`owner`]); the next holder of the lock ends what a killed process left.
 //!
 //! Lengths are bytes, blocks have numbers. Evacuating costs some 12 ms for the first block, 1 ms
 //! for each further one, and 12 µs for every page in use. Lock: that of the hugetlb pools, while

@@ -1,6 +1,6 @@
 //! [`BlockWork`]: the acts on memory blocks, under the lock of the hugetlb pools.
 //!
-//! Each act is written down first, so that whoever takes the lock next can end it. A block goes off
+//! Each act is written down first, so that the next holder of the lock can end it. A block goes off
 //! line and comes back at once: off line it is memory that the system lacks. One that holds pages
 //! of a hugetlb pool is left alone, since taking it off line would move or take somebody's pages.
 

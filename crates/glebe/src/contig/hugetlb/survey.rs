@@ -39,7 +39,7 @@ pub(super) fn free_pages(
     confirm(candidates(&firsts), run, pages, is_free)
 }
 
-/// All that are in the pool, whoever uses them.
+/// All huge pages that are in the pool, in use or not.
 pub(super) fn in_pool(frames: &Frames, size: PageSize) -> Result<BTreeSet<u64>, OsError> {
     let firsts = (0..).zip(frames.firsts(base_pages(size))?);
     Ok(firsts.filter(|(_, kind)| *kind == Kind::Pool).map(|(number, _)| number).collect())
