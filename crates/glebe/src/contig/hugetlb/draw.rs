@@ -78,7 +78,8 @@ impl Builder<'_> {
 
     /// The free pages to draw next, and the longest run that could be had.
     fn wanted_of_free(&self, draw: &Draw<'_, '_>) -> Result<(BTreeSet<u64>, Pages), Error> {
-        let free = free_pages(draw.frames, self.pool.size(), draw.run as u64, self.pages)?;
+        let (size, in_hand) = (self.pool.size(), draw.held.numbers());
+        let free = free_pages(draw.frames, size, &in_hand, draw.run as u64, self.pages)?;
         Ok(self.wanted(draw, free))
     }
 
@@ -98,7 +99,7 @@ impl Builder<'_> {
         } else if held.pages() >= self.pages {
             kept.clear();
         }
-        let in_hand: BTreeSet<u64> = held.frames.iter().copied().collect();
+        let in_hand = held.numbers();
         (kept.into_iter().filter(|number| !in_hand.contains(number)).collect(), longest)
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Counts and frames are huge pages.
 
+use std::collections::BTreeSet;
+
 use crate::contig::order::{fewest_runs, Plan};
 use crate::error::OsError;
 use crate::mapping::{Mapping, Stretch};
@@ -22,6 +24,11 @@ impl Held {
     /// How many.
     pub fn pages(&self) -> u64 {
         self.frames.len() as u64
+    }
+
+    /// Which they are.
+    pub fn numbers(&self) -> BTreeSet<u64> {
+        self.frames.iter().copied().collect()
     }
 
     /// Takes the pages of `mapping`, which are present, in hand.

@@ -23,20 +23,26 @@ fn base_pages(size: PageSize) -> Pages {
     size.bytes().pages_down(page_size())
 }
 
-/// Free huge pages, ascending: those of the longest runs, until one of them holds `run` and all
-/// together hold `pages`.
+/// Free huge pages, ascending: those of the longest runs that they make with those `in_hand`, until
+/// one of them holds `run` and all together hold `pages`.
 pub(super) fn free_pages(
     frames: &Frames,
     size: PageSize,
+    in_hand: &BTreeSet<u64>,
     run: u64,
     pages: u64,
 ) -> Result<Vec<u64>, OsError> {
     let firsts = frames.firsts(base_pages(size))?;
     let is_free = |number: u64| {
+        if in_hand.contains(&number) {
+            return Ok(true);
+        }
         let page = frames.occupancy(frame(number, size), base_pages(size), false)?;
         Ok(page.free == base_pages(size).get())
     };
-    confirm(candidates(&firsts), run, pages, is_free)
+    let mut found = confirm(candidates(&firsts, in_hand), run, pages, is_free)?;
+    found.retain(|number| !in_hand.contains(number));
+    Ok(found)
 }
 
 /// All huge pages that are in the pool, in use or not.
@@ -57,16 +63,17 @@ pub(super) fn has_movable(frames: &Frames, size: PageSize) -> Result<bool, OsErr
     Ok(false)
 }
 
-/// Runs of huge pages whose first frames are free.
-fn candidates(firsts: &[Kind]) -> Vec<Range<u64>> {
-    let mut at = 0;
-    let mut runs = Vec::new();
-    for run in firsts.chunk_by(|a, b| a == b) {
-        let end = at + run.len() as u64;
-        if run[0] == Kind::Free {
-            runs.push(at..end);
+/// Runs of huge pages whose first frames are free, or that are in hand.
+fn candidates(firsts: &[Kind], in_hand: &BTreeSet<u64>) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for (number, kind) in (0..).zip(firsts) {
+        if *kind != Kind::Free && !in_hand.contains(&number) {
+            continue;
         }
-        at = end;
+        match runs.last_mut() {
+            Some(run) if run.end == number => run.end = number + 1,
+            _ => runs.push(number..number + 1),
+        }
     }
     runs
 }
@@ -114,7 +121,10 @@ mod tests {
                 _ => Kind::Movable,
             })
             .collect();
-        assert_eq!(candidates(&firsts), [2..4, 5..11, 12..15]);
+        let none = BTreeSet::new();
+        assert_eq!(candidates(&firsts, &none), [2..4, 5..11, 12..15]);
+        // A single free page is worth most where it joins two runs in hand.
+        assert_eq!(candidates(&firsts, &BTreeSet::from([4, 16])), [2..11, 12..15, 16..17]);
         let looked = RefCell::new(Vec::new());
         let seen = |run, pages, taken: u64| {
             looked.borrow_mut().clear();
@@ -122,7 +132,7 @@ mod tests {
                 looked.borrow_mut().push(number);
                 Ok(number != taken)
             };
-            confirm(candidates(&firsts), run, pages, is_free).unwrap()
+            confirm(candidates(&firsts, &none), run, pages, is_free).unwrap()
         };
         assert_eq!(seen(6, 6, 99), [5, 6, 7, 8, 9, 10]);
         assert_eq!(looked.borrow().len(), 6);
