@@ -5,6 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 GLEBE := $(BUILT)/glebe
+BENCH := $(BUILT)/glebe-bench
 
 # Where `make install` puts things; DESTDIR goes before it for the copying alone.
 PREFIX ?= /usr/local
@@ -13,8 +14,7 @@ export PREFIX DESTDIR
 # Made once everything that is installed is built, and again where a source is newer: so a user
 # builds, and root, who may have no cargo, only copies. Folders are looked at for files that went.
 READY := $(BUILT)/.ready-to-install
-SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src \
-    bench/Cargo.toml bench/src)
+SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src)
 
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units:: zpool::size_class::
@@ -48,23 +48,25 @@ $(READY): $(SOURCES)
 	touch $@
 
 demo: build
-	$(GLEBE) demo
+	$(GLEBE) demo --json $(BUILT)/demo.json
+	bench/plot.py $(BUILT)/demo.json >$(BUILT)/demo.svg
+	@echo "picture   $(BUILT)/demo.svg"
 
 test:
 	scripts/test.sh
 
-bench: build
-	$(GLEBE) bench reserve
-	$(GLEBE) bench reserve --age
-	$(GLEBE) stress --seconds 600
-	$(GLEBE) bench volatile
-	$(GLEBE) bench vmap
-	$(GLEBE) bench zpool
-	$(GLEBE) bench contig
-	$(GLEBE) bench gpu
-	$(GLEBE) stress objects --seconds 60
-	$(GLEBE) stress volatile --seconds 60 --engine scan
-	$(GLEBE) stress volatile --seconds 60 --engine tag
+bench:
+	cargo build --profile $(PROFILE) -p glebe-bench
+	$(BENCH) reserve
+	$(BENCH) stress --seconds 600
+	$(BENCH) volatile
+	$(BENCH) vmap
+	$(BENCH) zpool
+	$(BENCH) contig
+	$(BENCH) gpu
+	$(BENCH) stress objects --seconds 60
+	$(BENCH) stress volatile --seconds 60 --engine scan
+	$(BENCH) stress volatile --seconds 60 --engine tag
 
 # Fills memory, and takes memory blocks off line and back.
 aged:
