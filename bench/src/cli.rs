@@ -1,15 +1,13 @@
-//! The command line of `glebe-bench`: one subcommand a benchmark, the stress programs, and what a
-//! child of this program is told to do.
+//! The command line of `glebe-bench`: one subcommand a benchmark, and what a child of this program
+//! is told to do.
 //!
 //! To add a benchmark, add its variant of [`Command`] and its arm in [`bench`].
 
 use std::error::Error;
-use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use glebe::units::Bytes;
@@ -75,8 +73,6 @@ enum Command {
     },
     /// Print the names of the benchmarks
     List,
-    /// Work from many threads at once and look at every byte
-    Stress(Stress),
     /// Do what the parent, which is process PARENT, says
     #[command(hide = true)]
     Child { parent: u32, task: String, words: Vec<String> },
@@ -109,43 +105,6 @@ impl Largest {
     }
 }
 
-#[derive(clap::Args)]
-struct Stress {
-    #[arg(value_enum, default_value_t = What::Reserve)]
-    what: What,
-    /// How long
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    seconds: u64,
-    /// Send each thread N signals a second; half of the time the kernel restarts interrupted calls
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    signal_hz: Option<u32>,
-    /// Reserve: count writers even where restartable sequences are to be had
-    #[arg(long)]
-    counted: bool,
-    /// Volatile: one engine only, instead of half of the time with each
-    #[arg(long, value_enum)]
-    engine: Option<Engine>,
-    /// Volatile: where the file lies that is read to make memory short; no tmpfs
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum What {
-    /// Tenants, first class and forks on one reserve
-    Reserve,
-    /// Marks, writes, reads and forks in a memory cgroup under pressure
-    Volatile,
-    /// Pools of compressed objects, of their own and lent by a reserve, with forks
-    Objects,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Engine {
-    Scan,
-    Tag,
-}
-
 /// Runs the program.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -173,12 +132,11 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::List => {
             let program = Cli::command();
             let all = program.get_subcommands().map(clap::Command::get_name);
-            for name in all.filter(|name| !["list", "stress", "child"].contains(name)) {
+            for name in all.filter(|name| !["list", "child"].contains(name)) {
                 writeln!(out, "{name}")?;
             }
             Ok(())
         }
-        Command::Stress(args) => stress(args, out),
         Command::Child { parent, task, words } => {
             child::attach(*parent)?;
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -257,41 +215,4 @@ fn in_child(task: &str, words: &[&str], out: &mut dyn Write) -> Outcome {
         _ => return Err(format!("{task}: no task of a child").into()),
     }
     Ok(())
-}
-
-fn stress(args: &Stress, out: &mut dyn Write) -> Outcome {
-    let (time, signal_hz) = (Duration::from_secs(args.seconds), args.signal_hz);
-    interrupt::install()?;
-    match args.what {
-        What::Reserve => {
-            let options = reserve::stress::Options { time, counted: args.counted, signal_hz };
-            let outcome = reserve::stress::run(options)?;
-            verdict(&outcome, outcome.passed(), out)
-        }
-        What::Objects => {
-            let outcome = reserve::objects::run(reserve::objects::Options { time, signal_hz })?;
-            verdict(&outcome, outcome.passed(), out)
-        }
-        What::Volatile => {
-            let engine = args.engine.map(|engine| match engine {
-                Engine::Scan => volatile::Which::Scan,
-                Engine::Tag => volatile::Which::Tag,
-            });
-            let dir = args.dir.clone();
-            let options = volatile::stress::Options { time, engine, dir, signal_hz };
-            match volatile::stress::run(&options) {
-                Err(why) if why.is_skip() => Ok(writeln!(out, "skipped: {why}")?),
-                Err(error) => Err(error.into()),
-                Ok(outcome) => verdict(&outcome, outcome.passed(), out),
-            }
-        }
-    }
-}
-
-fn verdict(outcome: &dyn Display, passed: bool, out: &mut dyn Write) -> Outcome {
-    write!(out, "{outcome}")?;
-    match passed {
-        true => Ok(()),
-        false => Err("the stress failed: see the counts".into()),
-    }
 }
