@@ -7,10 +7,10 @@
 //! waits for no device. On file systems without a page cache of their own (tmpfs) it pushes
 //! nothing, which shows in [`super::Counters::limit_hits`].
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::hint::black_box;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -95,20 +95,11 @@ impl FileLoad {
     }
 }
 
-/// A sparse file of `len` that ends with its last descriptor.
+/// A sparse file of `len` without a name.
 pub(crate) fn nameless(dir: &Path, len: Bytes) -> Result<File, OsError> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let nth = NEXT.fetch_add(1, Ordering::Relaxed);
-    let path: PathBuf = dir.join(format!(".glebe-pressure-{}-{nth}", std::process::id()));
-    let refused = |call| {
-        let subject = path.display().to_string();
-        move |source| OsError::new(call, subject, source)
-    };
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(0o600);
-    let file = options.open(&path).map_err(refused("open"))?;
-    std::fs::remove_file(&path).map_err(refused("unlink"))?;
-    file.set_len(len.get()).map_err(refused("ftruncate"))?;
+    let refused = |source| OsError::new("open", dir.display().to_string(), source);
+    let file = tempfile::tempfile_in(dir).map_err(refused)?;
+    file.set_len(len.get()).map_err(refused)?;
     Ok(file)
 }
 

@@ -1,15 +1,12 @@
-//! What is measured and checked of [`glebe::reserve`]: the demo, the benchmark, the stress.
+//! What is measured and checked of [`glebe::reserve`]: the benchmark, the stress.
 //!
 //! Each asks for blocks as first-class code does (`requests`) while tenants keep pages in the
 //! page cache of the same reserve; every block and every page is written with bytes that say whose
 //! they are, and looked at again, so that a lost or stray write is counted and not guessed.
 //! Units: base pages, microseconds.
 
-pub mod age;
-pub mod demo;
 pub mod measure;
 pub mod objects;
-pub mod picture;
 pub mod stress;
 
 mod ahead;
@@ -22,7 +19,6 @@ mod growth;
 pub(crate) mod keyed;
 mod load;
 mod page_ops;
-mod reader;
 mod recall;
 mod requests;
 mod samples;
@@ -37,8 +33,6 @@ use glebe::reserve::{self, Reserve};
 use glebe::sys::{meminfo, page_size};
 use glebe::units::{Bytes, Pages};
 use glebe::zpool;
-
-use crate::corpus::CorpusError;
 
 /// Requests the tables are made of, in base pages; the last is not a power of two.
 pub const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, 32000];
@@ -64,9 +58,6 @@ pub enum Error {
     /// A pool of objects refused.
     #[error(transparent)]
     Pool(#[from] zpool::Error),
-    /// No files to read.
-    #[error(transparent)]
-    Corpus(#[from] CorpusError),
     /// The kernel refused.
     #[error(transparent)]
     Os(#[from] OsError),

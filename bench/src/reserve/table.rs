@@ -28,24 +28,6 @@ impl Line {
     pub(super) fn new(pages: u64, who: &'static str) -> Self {
         Self { pages, who, wall_us: Vec::new(), failures: 0, longest_run: None, note: None }
     }
-
-    /// Adds a request that gave memory.
-    pub(super) fn sample(&mut self, wall_us: f64, run: Option<Pages>) {
-        let first = self.wall_us.is_empty();
-        self.longest_run = if first { run } else { self.longest_run.min(run) };
-        self.wall_us.push(wall_us);
-    }
-
-    /// Pages of all requests that gave memory.
-    pub(super) fn pages_given(&self) -> u64 {
-        self.pages * self.wall_us.len() as u64
-    }
-
-    /// Adds a request that gave none.
-    pub(super) fn failed(&mut self, why: String) {
-        self.failures += 1;
-        self.note = Some(why);
-    }
 }
 
 /// Writes the lines in groups of one size.

@@ -9,10 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{kept, purge, stress, tiles, Error};
-use crate::pressure::{enter, Counters, Group, Inside};
-
-/// The hidden subcommand that does a job: the group's directory, the parent's number, the job.
-pub const SUBCOMMAND: &str = "inside";
+use crate::pressure::{enter, Counters, Group};
 
 /// What to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,8 +28,8 @@ pub enum Job {
 ///
 /// # Errors
 /// If it does not come into the group, the words are no job, or it cannot be done.
-pub fn inside(dir: &Path, parent: u32, job: &str, out: &mut dyn Write) -> Result<(), Error> {
-    enter(dir, parent)?;
+pub fn inside(dir: &Path, job: &str, out: &mut dyn Write) -> Result<(), Error> {
+    enter(dir)?;
     let answer = match serde_json::from_str(job)? {
         Job::Stress(plan) => serde_json::to_string(&stress::inside(&plan)?)?,
         Job::Purge(plan) => serde_json::to_string(&purge::inside(&plan)?)?,
@@ -50,10 +47,7 @@ pub(super) fn ask<T: DeserializeOwned>(
     patience: Duration,
     progress: impl FnMut(Duration),
 ) -> Result<(Option<T>, Counters), Error> {
-    let dir = group.dir().display().to_string();
-    let (pid, job) = (std::process::id().to_string(), serde_json::to_string(job)?);
-    let child = Inside::start(group, &[SUBCOMMAND, &dir, &pid, &job])?;
-    let ended = child.wait(patience, progress)?;
-    let answer = ended.answer.map(|text| serde_json::from_str(&text)).transpose()?;
-    Ok((answer, ended.counters))
+    let (answer, counters) =
+        group.ask("inside", &[&serde_json::to_string(job)?], patience, progress)?;
+    Ok((answer.map(|text| serde_json::from_str(&text)).transpose()?, counters))
 }

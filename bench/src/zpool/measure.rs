@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use glebe::error::OsError;
 use glebe::sys::page_size;
-use glebe::units::Bytes;
 
 use super::aligned::Aligned;
 use super::speed::Pages;
@@ -13,7 +12,7 @@ use super::trace::Trace;
 use super::tree::{Place, Tree};
 use super::workload::Workload;
 use super::{callback, churn, compaction, overhead, reported, speed, Error};
-use crate::corpus::{Corpus, ReadPath};
+use crate::corpus;
 use crate::report::Report;
 
 /// The name on the command line and in the JSON.
@@ -129,18 +128,9 @@ fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Result<Pag
             filled += page;
         }
         report.note("store, load, threads: pages of the tree, in runs of 64 spread over it.");
-    } else if let Ok(corpus) = Corpus::open(None, ReadPath::Auto, Bytes::new(plan.bytes as u64)) {
-        let mut to = bytes.bytes().chunks_exact_mut(page);
-        for (file, entry) in corpus.files().iter().enumerate() {
-            for index in 0..entry.pages().get() {
-                let Some(to) = to.next() else { break };
-                if corpus.read_page(file, index, to).is_err() {
-                    to.fill(0x5a);
-                }
-                filled += page;
-            }
-        }
-        let dir = corpus.dir().display();
+    } else {
+        let dir;
+        (filled, dir) = corpus::fill(bytes.bytes(), page);
         report.note(&format!("store, load, threads: pages of files below {dir}."));
     }
     bytes.truncate(Pages::whole(filled));

@@ -225,11 +225,11 @@ fn directory(name: &Path) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
+    use tempfile::tempdir;
 
     #[test]
     fn files_become_pages_in_the_order_of_their_names() {
-        let dir = Scratch::new("tree");
+        let dir = tempdir().unwrap();
         let page = page_size().bytes().as_usize();
         let root = dir.path().join("linux-9");
         for (name, len) in
@@ -272,7 +272,7 @@ mod tests {
         }
         // Uncompressed, as what an xz reader gives.
         let bytes = archive.into_inner().unwrap();
-        let dir = Scratch::new("tree");
+        let dir = tempdir().unwrap();
         let mut packer = Packer::new(nameless(dir.path(), Bytes::ZERO).unwrap(), 1);
         packer.add_all(&mut &bytes[..]).unwrap();
         let tree = packer.finish().unwrap();
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn any_directory_is_a_tree_of_which_a_tenth_stays() {
-        let dir = Scratch::new("tree");
+        let dir = tempdir().unwrap();
         write_files(dir.path(), 40);
         let root = dir.path().join("any");
         let place = Place::named(&root).unwrap();
