@@ -3,9 +3,9 @@
 //! What costs least comes first, and the search ends when a run is long enough:
 //!
 //! 1. pages that lie idle in the pool, which are there to be used;
-//! 2. pages that are free, of the longest runs ([`survey`](super::survey)), drawn into the pool
-//!    ([`draw`](super::draw));
-//! 3. after a compaction of the machine's memory, once more;
+//! 2. where no free run is long enough, a compaction of the machine's memory;
+//! 3. pages that are free, of the longest runs ([`survey`](super::survey)), drawn into the pool
+//!    ([`draw`](super::draw)); if others were quicker, a compaction and once more;
 //! 4. pages of the next larger size, split;
 //! 5. where frames are hidden, or no page may be chosen, pages as the pool hands them out, ever
 //!    more of them.
