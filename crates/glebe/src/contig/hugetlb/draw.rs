@@ -33,7 +33,7 @@ use crate::sys::zones;
 use crate::units::Pages;
 
 /// How long the lock is held, but for the end of a step.
-pub(super) const TURN: Duration = Duration::from_millis(500);
+const TURN: Duration = Duration::from_millis(500);
 /// Pages that the pool grows or shrinks by in one step.
 const STEP: u64 = 64;
 /// Pages after which what came is looked at, since it may do as well as what is wanted; then after

@@ -16,7 +16,7 @@
 //!
 //! Counts and frames are huge pages.
 
-use super::draw::{Draw, TURN};
+use super::draw::Draw;
 use super::effort::{spare, Effort};
 use super::held::Held;
 use super::survey::has_movable;
@@ -124,9 +124,8 @@ impl Builder<'_> {
 
     /// Compacts the machine's memory, where that is allowed.
     fn compact(&self, effort: &mut Effort) -> bool {
-        let compacted = compact_memory();
-        // It may have taken all the time, and is for nothing if what it made is not drawn.
-        effort.leave(TURN);
+        // It may take longer than the search has, and is for nothing if what it made is not drawn.
+        let compacted = effort.apart(compact_memory);
         effort.note(match &compacted {
             Ok(()) => "memory was compacted".to_owned(),
             Err(refused) => format!("no compaction: {refused}"),
