@@ -185,10 +185,9 @@ enum {
 
 /* How the page cache stores pages. */
 enum {
-    GLEBE_CACHE_AUTO = 0, /* as it pays: compressed once that saves more time than it costs */
-    GLEBE_CACHE_PLAIN = 1,
-    GLEBE_CACHE_LZ4 = 2, /* compressed where that makes them smaller by a quarter or more */
-    GLEBE_CACHE_ZSTD = 3
+    GLEBE_CACHE_PLAIN = 0,
+    GLEBE_CACHE_LZ4 = 1, /* compressed where that makes them smaller by a quarter or more */
+    GLEBE_CACHE_ZSTD = 2
 };
 
 /* What reserve is wanted. Zero is the default of every member but the first two. */
@@ -206,7 +205,6 @@ typedef struct glebe_options {
     uint64_t placement;           /* GLEBE_PLACEMENT_* */
     uint64_t views;               /* GLEBE_VIEWS_*: for glebe_alloc_virtual */
     uint64_t page_cache;          /* GLEBE_CACHE_* */
-    uint64_t miss_cost_ns;        /* what a miss costs, for GLEBE_CACHE_AUTO; 0: measured */
     uint64_t search_bytes;        /* look at so much of the machine's memory for long runs; 0: at
                                      all but a tenth of what is available, 1 GiB at least */
     uint64_t lock_wait_ms;        /* wait so long at most for others that change the hugetlb pools;
@@ -235,19 +233,6 @@ int glebe_reserve_grow(glebe_reserve reserve, uint64_t len_bytes, uint64_t *came
  * NOT_GIVEN with how much can be given now; BAD_LEN, NO_MEMORY, OS: glebe_reserve_memory() says what
  * is left then. */
 int glebe_reserve_shrink(glebe_reserve reserve, uint64_t len_bytes, uint64_t *went_bytes);
-
-/* What compressed pages would gain and cost, as the page cache saw it last; with a mode other than
- * GLEBE_CACHE_AUTO the first member alone. */
-typedef struct glebe_cache_decision {
-    uint64_t size;             /* sizeof(glebe_cache_decision); set to the bytes that were filled */
-    uint64_t compressing;      /* 1 if pages are stored compressed, otherwise 0 */
-    uint64_t room_thousandths; /* pages that would be held in the place of one, times 1000 */
-    uint64_t gain_ns;          /* time saved by misses that are none, a get */
-    uint64_t cost_ns;          /* time for coding and decoding, a get */
-} glebe_cache_decision;
-
-/* Fills `decision`. Errors: NULL, BAD_SIZE. */
-int glebe_reserve_cache_decision(glebe_reserve reserve, glebe_cache_decision *decision);
 
 /* Gives the memory back to the system. Every block and view must have been freed, every promise taken or
  * dropped and every pool closed: otherwise GLEBE_ERROR_BUSY, with their numbers in the text, and

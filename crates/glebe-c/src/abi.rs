@@ -172,10 +172,9 @@ pub const GLEBE_STATS_VERSION: u64 = 1;
 pub const GLEBE_VOLATILE_STATS_VERSION: u64 = 1;
 pub const GLEBE_ZPOOL_STATS_VERSION: u64 = 1;
 
-pub const GLEBE_CACHE_AUTO: u64 = 0;
-pub const GLEBE_CACHE_PLAIN: u64 = 1;
-pub const GLEBE_CACHE_LZ4: u64 = 2;
-pub const GLEBE_CACHE_ZSTD: u64 = 3;
+pub const GLEBE_CACHE_PLAIN: u64 = 0;
+pub const GLEBE_CACHE_LZ4: u64 = 1;
+pub const GLEBE_CACHE_ZSTD: u64 = 2;
 
 pub const GLEBE_ON_RECALL_DISCARD: u64 = 0;
 pub const GLEBE_ON_RECALL_MOVE: u64 = 1;
@@ -209,21 +208,10 @@ pub struct glebe_options {
     pub placement: u64,
     pub views: u64,
     pub page_cache: u64,
-    pub miss_cost_ns: u64,
     pub search_bytes: u64,
     pub lock_wait_ms: u64,
     pub search_ms: u64,
     pub room_bytes: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct glebe_cache_decision {
-    pub size: u64,
-    pub compressing: u64,
-    pub room_thousandths: u64,
-    pub gain_ns: u64,
-    pub cost_ns: u64,
 }
 
 #[repr(C)]

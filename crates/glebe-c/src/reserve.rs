@@ -27,12 +27,6 @@ unsafe impl Sized64 for glebe_options {
 }
 
 // SAFETY: as above.
-unsafe impl Sized64 for glebe_cache_decision {
-    const NAME: &'static str = "glebe_cache_decision";
-    const LEAST: u64 = 16;
-}
-
-// SAFETY: as above.
 unsafe impl Sized64 for glebe_memory {
     const NAME: &'static str = "glebe_memory";
     const LEAST: u64 = 16;
@@ -108,16 +102,10 @@ fn builder(asked: &glebe_options) -> Result<Builder, Failure> {
         other => return bad("views", other),
     };
     let builder = match asked.page_cache {
-        GLEBE_CACHE_AUTO => builder,
-        GLEBE_CACHE_PLAIN => builder.page_cache(CacheMode::Plain),
+        GLEBE_CACHE_PLAIN => builder,
         GLEBE_CACHE_LZ4 => builder.page_cache(CacheMode::Compressed(Codec::Lz4)),
         GLEBE_CACHE_ZSTD => builder.page_cache(CacheMode::Compressed(Codec::Zstd(Zstd::default()))),
         other => return bad("page_cache", other),
-    };
-    let builder = match (asked.miss_cost_ns, asked.page_cache) {
-        (0, _) => builder,
-        (cost, GLEBE_CACHE_AUTO) => builder.miss_cost(Duration::from_nanos(cost)),
-        (cost, _) => return bad("miss_cost_ns without GLEBE_CACHE_AUTO", cost),
     };
     match asked.writers {
         GLEBE_WRITERS_AUTO => Ok(builder),
@@ -294,26 +282,5 @@ pub unsafe extern "C" fn glebe_reserve_why_not(
             other => bad("what", other),
         })?;
         text.set(&why)
-    })
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_reserve_cache_decision(
-    reserve: glebe_reserve,
-    decision: *mut glebe_cache_decision,
-) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Fill::new(decision)? };
-        let now = Process::with_reserve(reserve, |_, of| Ok(of.page_cache().decision()?))?;
-        Ok(out.set(&glebe_cache_decision {
-            size: 0,
-            compressing: now.is_compressing.into(),
-            room_thousandths: (now.room * 1000.0) as u64,
-            gain_ns: now.gain_ns as u64,
-            cost_ns: now.cost_ns as u64,
-        }))
     })
 }

@@ -2,7 +2,6 @@
 //! background thread does.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use super::critical::Critical;
 use super::frames::Frames;
@@ -31,7 +30,6 @@ pub struct Builder {
     zero_ahead: Pages,
     placement: Placement,
     cache: CacheMode,
-    miss_cost: Option<Duration>,
     views: bool,
     room: Bytes,
 }
@@ -47,14 +45,9 @@ impl Builder {
         Self { placement, ..self }
     }
 
-    /// Chooses how the page cache stores pages.
+    /// Chooses how the page cache stores pages; plain if nothing is said.
     pub fn page_cache(self, cache: CacheMode) -> Self {
         Self { cache, ..self }
-    }
-
-    /// States what a miss of the page cache costs, for [`CacheMode::Auto`]; measured otherwise.
-    pub fn miss_cost(self, cost: Duration) -> Self {
-        Self { miss_cost: Some(cost), ..self }
     }
 
     /// Keeps about so many pages zeroed by a background thread, in whole granules, which tenants
@@ -142,11 +135,10 @@ impl Builder {
         let sizes = (pages.as_usize(), present.as_usize());
         let lent = Lent::new(&mut tables, frames, sizes, shift, critical)?;
         let zero_target = self.zero_ahead.get().div_ceil(granule_pages);
-        let mut tenant = Tenant::new(&mut tables, lent.pages(), page, zero_target)?;
+        let tenant = Tenant::new(&mut tables, lent.pages(), page, zero_target)?;
         match &self.cache {
             CacheMode::Plain => {}
             CacheMode::Compressed(codec) => tenant.compress(codec)?,
-            CacheMode::Auto => tenant.choose_by_itself(&mut tables, self.miss_cost)?,
         }
         tenant.set_end(present.get());
         let inner = Inner {

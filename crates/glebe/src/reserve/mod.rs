@@ -13,7 +13,6 @@
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
-mod auto;
 mod block;
 mod builder;
 mod clock;
@@ -68,7 +67,6 @@ use stock::Stock;
 use tenant::Tenant;
 
 pub use self::stats::Stats;
-pub use auto::Decision;
 pub use block::{Block, Contiguity, Promise};
 pub use builder::Builder;
 pub use error::Error;

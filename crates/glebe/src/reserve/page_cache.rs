@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use super::auto::Decision;
 use super::error::Error;
 use super::lent::Meta;
 use super::shared::Shared;
@@ -21,14 +20,8 @@ use crate::zpool::Codec;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheMode {
-    /// As it pays: plain until the cache has seen, by samples of its own puts, gets and misses,
-    /// that more pages in the same room would save more time than it takes to code and decode
-    /// them ([`PageCache::decision`]). The cost of a miss is measured, from the miss to the put
-    /// that follows it in the same thread, or is as
-    /// [`Builder::miss_cost`](super::Builder::miss_cost) says.
-    #[default]
-    Auto,
     /// As they are: a put and a get is one copy each.
+    #[default]
     Plain,
     /// Coded and packed where that makes them smaller by a quarter or more: more pages, at the
     /// cost of coding and decoding. A 64th of the reserve is staged in ordinary memory, and the
@@ -66,15 +59,6 @@ pub struct PageCache {
 impl PageCache {
     pub(crate) fn new(inner: Shared<Inner>) -> Self {
         Self { inner }
-    }
-
-    /// Whether pages are stored compressed, and what is known of whether that pays: of
-    /// [`CacheMode::Auto`] the last decision, of others the mode alone.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn decision(&self) -> Result<Decision, Error> {
-        Ok(self.inner.get()?.tenant().decision())
     }
 
     /// The pool of this name, made if there is none: a name space for objects, which can be

@@ -11,9 +11,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
 
-use super::auto::{Auto, Decision, Totals};
 use super::clock::{Clock, CHUNK};
 use super::error::Error;
 use super::index::{Held, Index};
@@ -25,7 +23,7 @@ use super::page_word::PageUse;
 use super::stats::{Counter, Counts};
 use super::table::{Table, Tables};
 use crate::error::OsError;
-use crate::sync::{lock, prefetch, write, MappedByte, MappedWord, Mutex, Ordering, RwLock};
+use crate::sync::{prefetch, write, MappedByte, MappedWord, Mutex, Ordering, RwLock};
 use crate::units::{PageSize, Pages};
 use crate::zpool::Codec;
 
@@ -44,13 +42,7 @@ pub(crate) struct Tenant {
     index: Index,
     /// Pages that are stored compressed.
     cache: OnceLock<PackedCache>,
-    /// Whether they are to be, where that is found out.
-    auto: Option<Auto>,
-    /// What they are stored in then: made before, so that no put waits for it.
-    prepared: Mutex<Option<PackedCache>>,
     page: PageSize,
-    /// Pages that were stored for pools of objects, compressed pages among them.
-    pub(super) lent: MappedWord,
     /// Zeroed granules to leave alone.
     zero_target: u64,
     hot: Table<MappedByte>,
@@ -78,11 +70,8 @@ impl Tenant {
         zero_target: u64,
     ) -> Result<Self, OsError> {
         Ok(Self {
-            lent: MappedWord::new(0),
             zero_target,
             cache: OnceLock::new(),
-            auto: None,
-            prepared: Mutex::new(None),
             page,
             index: Index::new(tables, pages)?,
             hot: tables.table(pages, |_| MappedByte::new(0))?,
@@ -205,11 +194,7 @@ impl Tenant {
         let mut dead = false;
         if let Some((at, meta)) = held.filter(|(_, meta)| !packed::is_packed(meta)) {
             dead = self.is_dead(&meta);
-            let hash = self.hash(&meta);
-            self.index.remove(hash, |other| other == at);
-            if let Some(auto) = self.auto.as_ref().filter(|_| !dead) {
-                auto.evicted(hash);
-            }
+            self.index.remove(self.hash(&meta), |other| other == at);
         }
         counts.add(if dead { Counter::InvalidatedPages } else { Counter::Evicted }, 1);
     }
@@ -238,48 +223,18 @@ impl Tenant {
 
     /// Stores a page under `key`, in place of what the key held.
     pub(super) fn put(&self, ground: Ground<'_>, key: &Meta, bytes: &[u8]) -> Put {
-        if let Some(auto) = &self.auto {
-            if auto.put(self.hash(key), bytes) {
-                self.decide(auto, ground.counts);
-            }
-        }
         let hash = self.hash(key);
-        let Some(cache) = self.cache.get() else {
-            let put = self.put_plain(ground, key, bytes);
-            // Another thread may have begun to compress, and have stored this key so.
-            if let Some(cache) = self.cache.get() {
-                cache.remove(ground, hash, key);
-            }
-            return put;
-        };
-        let wanted = self.auto.as_ref().is_none_or(Auto::is_compressing);
-        if wanted {
-            // Before, so that it is not found again when what is stored now is gone; and after,
-            // for who has stored it plain meanwhile.
+        let Some(cache) = self.cache.get() else { return self.put_plain(ground, key, bytes) };
+        // Before, so that it is not found again when what is stored now is gone; and after, for
+        // who has stored it plain meanwhile.
+        self.remove_plain(ground, key);
+        if cache.put(ground, hash, key, bytes).is_ok() {
             self.remove_plain(ground, key);
-            if cache.put(ground, hash, key, bytes).is_ok() {
-                self.remove_plain(ground, key);
-                return Put::Stored;
-            }
+            return Put::Stored;
         }
         let put = self.put_plain(ground, key, bytes);
         cache.remove(ground, hash, key);
         put
-    }
-
-    #[cold]
-    fn decide(&self, auto: &Auto, counts: &Counts) {
-        let sum = counts.sum();
-        // Pages that were lent to pools count as stored too, and are no puts.
-        let plain = sum.stored.saturating_sub(self.lent.load(Ordering::Relaxed));
-        let (packed_hits, puts) = (sum.packed_loaded, plain + sum.packed_stored);
-        let totals = Totals { hits: sum.loaded, misses: sum.missed, packed_hits, puts };
-        if auto.decide(totals, self.page.bytes().as_usize()) {
-            // Another thread may have it in its hands.
-            if let Some(cache) = lock(&self.prepared).take() {
-                let _ = self.cache.set(cache);
-            }
-        }
     }
 
     fn put_plain(&self, ground: Ground<'_>, key: &Meta, bytes: &[u8]) -> Put {
@@ -351,12 +306,7 @@ impl Tenant {
                 self.touch(at.page);
                 true
             }
-            None => {
-                if let Some(auto) = &self.auto {
-                    auto.missed(hash);
-                }
-                false
-            }
+            None => false,
         }
     }
 
@@ -378,37 +328,10 @@ impl Tenant {
 
     /// Stores pages compressed from now on where that makes them smaller.
     pub(super) fn compress(&self, codec: &Codec) -> Result<(), Error> {
+        let cache = PackedCache::new(self.pool_number(), self.hot.len(), self.page, codec)?;
         // The reserve is just being made.
-        let _ = self.cache.set(self.packed_cache(codec)?);
+        let _ = self.cache.set(cache);
         Ok(())
-    }
-
-    /// Costs hardly any memory before it is used.
-    fn packed_cache(&self, codec: &Codec) -> Result<PackedCache, Error> {
-        PackedCache::new(self.pool_number(), self.hot.len(), self.page, codec)
-    }
-
-    /// Stores pages as it pays from now on; a miss costs what is stated, or what is measured.
-    pub(super) fn choose_by_itself(
-        &mut self,
-        tables: &mut Tables,
-        stated: Option<Duration>,
-    ) -> Result<(), OsError> {
-        let page_bytes = self.page.bytes().as_usize();
-        self.auto = Some(Auto::new(tables, self.hot.len(), page_bytes, stated)?);
-        // Without memory for it pages stay as they are.
-        *lock(&self.prepared) = self.packed_cache(&Codec::Lz4).ok();
-        Ok(())
-    }
-
-    /// See [`PageCache::decision`](super::page_cache::PageCache::decision).
-    pub(super) fn decision(&self) -> Decision {
-        let is_compressing = self.cache.get().is_some();
-        let fixed = Decision { is_compressing, ..Decision::default() };
-        self.auto.as_ref().map_or(fixed, |auto| {
-            let decision = auto.decision();
-            Decision { is_compressing: is_compressing && decision.is_compressing, ..decision }
-        })
     }
 
     /// Has pages of a pool moved before first class takes them, as long as it lives.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::reserve::{Block, Put, Request, Writers};
+use crate::reserve::{Block, Request, Writers};
 use crate::zpool::Zstd;
 
 fn page() -> usize {
@@ -459,20 +459,4 @@ fn handles_of_others_are_errors() {
     let handles: HashMap<Handle, usize> =
         (0..9).map(|n| (one.insert(&[1; 9]).unwrap(), n)).collect();
     assert_eq!(handles.len(), 9);
-}
-
-#[test]
-fn pages_lent_to_pools_are_no_puts_of_the_page_cache() {
-    let reserve = reserve(4, Writers::Counted);
-    let pool = small(&reserve);
-    let handles: Vec<_> =
-        (0..2000).map(|seed| pool.insert(&bytes_of(seed, page())).unwrap()).collect();
-    let inner = reserve.inner.get().unwrap();
-    let lent = inner.tenant().lent.load(Ordering::Relaxed);
-    assert!(lent > 300 && handles.len() == 2000, "{lent} pages lent");
-    assert_eq!(reserve.stats().stored, lent);
-    let cache = reserve.page_cache().pool("plain").unwrap();
-    (0..50)
-        .for_each(|index| assert_eq!(cache.put(1, index, &vec![1; page()]).unwrap(), Put::Stored));
-    assert_eq!(reserve.stats().stored, inner.tenant().lent.load(Ordering::Relaxed) + 50);
 }

@@ -105,7 +105,6 @@ impl Packed {
             match lent.fill(claim, self.meta(bytes.zspage, uses.len(), bytes.seal), page) {
                 Ok(at) => {
                     counts.add(Counter::Stored, 1);
-                    ground.tenant.lent.fetch_add(1, Ordering::Relaxed);
                     uses.push(at);
                 }
                 Err(NotFilled::Recalled) => {
