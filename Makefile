@@ -55,7 +55,6 @@ test:
 
 bench: build
 	$(GLEBE) bench reserve
-	$(GLEBE) bench reserve --age
 	$(GLEBE) stress --seconds 600
 	$(GLEBE) bench volatile
 	$(GLEBE) bench vmap

@@ -5,7 +5,6 @@
 //! they are, and looked at again, so that a lost or stray write is counted and not guessed.
 //! Units: base pages, microseconds.
 
-pub mod age;
 pub mod demo;
 pub mod measure;
 pub mod objects;

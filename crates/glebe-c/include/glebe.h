@@ -168,14 +168,6 @@ enum {
     GLEBE_WRITERS_RESTARTABLE = 2 /* only as an answer: by restartable sequences, without waiting */
 };
 
-/* How the place of a block is chosen among those that fit. */
-enum {
-    GLEBE_PLACEMENT_LOWEST = 0,         /* the lowest: keeps long runs best */
-    GLEBE_PLACEMENT_BEST_FIT = 1,       /* the lowest of the shortest free extent that fits */
-    GLEBE_PLACEMENT_LEAST_TO_CLEAR = 2, /* that with the fewest lent pages: costs long runs */
-    GLEBE_PLACEMENT_BY_SIZE = 3         /* 2 MiB and more from the top, less from the bottom */
-};
-
 /* Whether scattered pages can be mapped side by side: then the memory is a file's, for which there
  * are transparent huge pages only where the machine says so (shmem_enabled). */
 enum {
@@ -202,7 +194,6 @@ typedef struct glebe_options {
     uint64_t threads;             /* that populate; 0: one a processor, at most 8 */
     uint64_t writers;             /* GLEBE_WRITERS_AUTO or GLEBE_WRITERS_COUNTED */
     uint64_t zero_ahead_pages;    /* keep so many pages zeroed, by a thread in the background */
-    uint64_t placement;           /* GLEBE_PLACEMENT_* */
     uint64_t views;               /* GLEBE_VIEWS_*: for glebe_alloc_virtual */
     uint64_t page_cache;          /* GLEBE_CACHE_* */
     uint64_t search_bytes;        /* look at so much of the machine's memory for long runs; 0: at
@@ -352,8 +343,7 @@ int glebe_reserve_why_not(glebe_reserve reserve, uint64_t what, char *text, size
 enum {
     GLEBE_ZEROED = 1,    /* filled with zeros */
     GLEBE_ANY = 2,       /* contiguous in virtual addresses only, if need be */
-    GLEBE_NO_WAIT = 4,   /* rather GLEBE_ERROR_WOULD_WAIT than waiting for a tenant's copy */
-    GLEBE_LONG_LIVED = 8 /* from the top, away from blocks that come and go */
+    GLEBE_NO_WAIT = 4    /* rather GLEBE_ERROR_WOULD_WAIT than waiting for a tenant's copy */
 };
 
 /* A physically contiguous block of `pages` at a multiple of `align_pages`, a power of two, of page

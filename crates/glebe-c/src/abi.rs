@@ -90,12 +90,6 @@ pub const GLEBE_WRITERS_RESTARTABLE: u64 = 2;
 pub const GLEBE_ZEROED: u64 = 1;
 pub const GLEBE_ANY: u64 = 2;
 pub const GLEBE_NO_WAIT: u64 = 4;
-pub const GLEBE_LONG_LIVED: u64 = 8;
-
-pub const GLEBE_PLACEMENT_LOWEST: u64 = 0;
-pub const GLEBE_PLACEMENT_BEST_FIT: u64 = 1;
-pub const GLEBE_PLACEMENT_LEAST_TO_CLEAR: u64 = 2;
-pub const GLEBE_PLACEMENT_BY_SIZE: u64 = 3;
 
 pub const GLEBE_VIEWS_NO: u64 = 0;
 pub const GLEBE_VIEWS_YES: u64 = 1;
@@ -205,7 +199,6 @@ pub struct glebe_options {
     pub threads: u64,
     pub writers: u64,
     pub zero_ahead_pages: u64,
-    pub placement: u64,
     pub views: u64,
     pub page_cache: u64,
     pub search_bytes: u64,

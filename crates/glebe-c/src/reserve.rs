@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use glebe::contig::{Contig, HeldBy, Options, Source, SourceChoice};
-use glebe::reserve::{Builder, CacheMode, Error, Placement, Reserve, Resized, Writers};
+use glebe::reserve::{Builder, CacheMode, Error, Reserve, Resized, Writers};
 use glebe::sys::hugetlb;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{Codec, Zstd};
@@ -86,16 +86,9 @@ fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
 }
 
 fn builder(asked: &glebe_options) -> Result<Builder, Failure> {
-    let placement = match asked.placement {
-        GLEBE_PLACEMENT_LOWEST => Placement::Lowest,
-        GLEBE_PLACEMENT_BEST_FIT => Placement::BestFit,
-        GLEBE_PLACEMENT_LEAST_TO_CLEAR => Placement::LeastToClear,
-        GLEBE_PLACEMENT_BY_SIZE => Placement::BySize,
-        other => return bad("placement", other),
-    };
     let zero_ahead = Pages::new(asked.zero_ahead_pages);
     let room = Bytes::new(asked.room_bytes);
-    let builder = Reserve::builder().placement(placement).zero_ahead(zero_ahead).room(room);
+    let builder = Reserve::builder().zero_ahead(zero_ahead).room(room);
     let builder = match asked.views {
         GLEBE_VIEWS_NO => builder,
         GLEBE_VIEWS_YES => builder.views(),

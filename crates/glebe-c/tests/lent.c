@@ -130,7 +130,7 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
     glebe_lent_zpool_stats stats;
     glebe_zpool_stats of_objects;
     glebe_compacted compacted;
-    glebe_block block = 0;
+    glebe_block block = 0, below = 0, last = 0;
     unsigned char *bytes = malloc(page);
     static char text[1 << 16];
     size_t n, left, needed = 0;
@@ -156,7 +156,12 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
     if (on_recall == GLEBE_ON_RECALL_MOVE) {
         OK(glebe_alloc_with(reserve, 4 * MIB / page, 1, GLEBE_ANY, &block));
         OK(glebe_free(block));
-        OK(glebe_alloc_with(reserve, 4 * MIB / page, 1, GLEBE_ANY | GLEBE_LONG_LIVED, &block));
+        /* Two pages of the lower half are held, so that only the upper has room. */
+        OK(glebe_alloc_with(reserve, 4 * MIB / page - 2, 1, GLEBE_ANY, &below));
+        OK(glebe_alloc_with(reserve, 2, 1, GLEBE_ANY, &last));
+        OK(glebe_free(below));
+        OK(glebe_alloc_with(reserve, 4 * MIB / page, 1, GLEBE_ANY, &block));
+        OK(glebe_free(last));
     } else {
         OK(glebe_alloc_with(reserve, 8 * MIB / page, 1, GLEBE_ANY, &block));
     }

@@ -13,11 +13,9 @@ use glebe_bench::contig;
 use glebe_bench::gpu;
 use glebe_bench::interrupt;
 use glebe_bench::report::Report;
-use glebe_bench::reserve::age;
 use glebe_bench::reserve::measure::{self, Options};
 use glebe_bench::vmap::{self, kernel_test};
 use glebe_bench::volatile;
-use glebe_bench::whole_file;
 use glebe_bench::zpool;
 
 use crate::{size, usage, Outcome};
@@ -57,15 +55,6 @@ pub struct Args {
     /// Write the JSON here too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Reserve: compare placements over hours of service, compressed, instead
-    #[arg(long, conflicts_with_all = ["background", "dir"])]
-    age: bool,
-    /// With --age: the first seed
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "age")]
-    seed: u64,
-    /// With --age: draw runs, failures and recalls over time here
-    #[arg(long, value_name = "FILE", requires = "age")]
-    svg: Option<PathBuf>,
     /// Where scratch files go, those of the background command too; zpool: where a kernel source
     /// tree is looked for first
     #[arg(long, value_name = "DIR")]
@@ -143,8 +132,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     let dir = args.dir.as_deref().map(scratch_dir).transpose()?;
     let words: Vec<String> = env::args_os().map(|w| w.to_string_lossy().into_owned()).collect();
     let (quick, command) = (args.quick, words.join(" "));
-    if name != measure::NAME && (args.age || args.background.is_some()) {
-        return usage("--age and --background are for the benchmark of the reserve");
+    if name != measure::NAME && args.background.is_some() {
+        return usage("--background is for the benchmark of the reserve");
     }
     if name != vmap::measure::NAME && args.vmap.mode.is_some() {
         return usage("--mode is for the benchmark vmap");
@@ -207,16 +196,8 @@ fn free_extents(args: &VmapArgs, quick: bool, command: String) -> Report {
 }
 
 fn reserve(args: &Args, dir: Option<PathBuf>, command: String) -> Result<Report, Box<dyn Error>> {
-    let quick = args.quick;
-    if !args.age {
-        let background = args.background.clone();
-        return Ok(measure::run(&Options { quick, background, dir, command })?);
-    }
-    let aged = age::run(&age::Options { quick, seed: args.seed, command })?;
-    if let Some(path) = &args.svg {
-        whole_file::write(path, aged.svg.as_bytes())?;
-    }
-    Ok(aged.report)
+    let (quick, background) = (args.quick, args.background.clone());
+    Ok(measure::run(&Options { quick, background, dir, command })?)
 }
 
 /// The directory as an absolute path, if it is one that can be written to.

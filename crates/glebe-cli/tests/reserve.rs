@@ -44,17 +44,3 @@ fn a_demo_without_files_or_with_no_size_is_refused() {
     let output = glebe(&["demo", "--size", "0"]);
     assert!(!output.status.success() && !output.stderr.is_empty(), "{output:?}");
 }
-
-#[test]
-fn minutes_of_service_are_aged_and_drawn() {
-    let svg = std::env::temp_dir().join(format!("glebe-age-{}.svg", std::process::id()));
-    let path = svg.to_str().expect("a name in UTF-8");
-    let output = glebe(&["bench", "reserve", "--age", "--quick", "--seed", "5", "--svg", path]);
-    let picture = std::fs::read_to_string(&svg);
-    std::fs::remove_file(&svg).ok();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && !text.contains("WRONG"), "{output:?}");
-    assert!(text.contains("age_50_largest_run ") && text.contains("seeds 5 to 5"), "{text}");
-    assert!(picture.expect("drawn").starts_with("<svg "));
-    assert!(!glebe(&["bench", "reserve", "--seed", "5"]).status.success());
-}

@@ -12,7 +12,7 @@ use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
 use super::tenant::Tenant;
-use super::{scattered, zero_ahead, Busy, Error, Inner, Placement, Reserve, Writers, GRANULE};
+use super::{scattered, zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
 use crate::contig::{Contig, Options, Plan, Source, Wishes};
 use crate::error::OsError;
 use crate::sync::Mutex;
@@ -28,7 +28,6 @@ const TABLE_BYTES_A_PAGE: u64 = 96;
 pub struct Builder {
     counted: bool,
     zero_ahead: Pages,
-    placement: Placement,
     cache: CacheMode,
     views: bool,
     room: Bytes,
@@ -38,11 +37,6 @@ impl Builder {
     /// Chooses how tenants are kept out; without this the best that the machine has.
     pub fn writers(self, writers: Writers) -> Self {
         Self { counted: writers == Writers::Counted, ..self }
-    }
-
-    /// Chooses how the places of blocks are found.
-    pub fn placement(self, placement: Placement) -> Self {
-        Self { placement, ..self }
     }
 
     /// Chooses how the page cache stores pages; plain if nothing is said.
@@ -147,7 +141,6 @@ impl Builder {
             tenant,
             lent,
             busy: Busy::new(),
-            placement: self.placement,
             zero_target,
             serving: OnceLock::new(),
             memory,

@@ -115,11 +115,6 @@ impl GranuleWord {
         self.closers() == 0
     }
 
-    /// Open, and no tenant has a page here.
-    pub(crate) fn is_unlent(self) -> bool {
-        self.is_open() && self.live() == 0
-    }
-
     pub(crate) fn writers(self) -> u64 {
         WRITERS.get(self.0)
     }
@@ -251,7 +246,7 @@ mod tests {
     #[test]
     fn a_granule_without_memory_is_nobodys() {
         let w = GranuleWord::absent();
-        assert!(w.is_absent() && !w.is_open() && !w.is_zero() && !w.is_unlent());
+        assert!(w.is_absent() && !w.is_open() && !w.is_zero());
         let came = w.arrived();
         assert_eq!(came, GranuleWord::fresh());
         let went = came.closed().unwrap().taken_whole(512).departed(512);

@@ -30,7 +30,6 @@ mod packed;
 mod packed_cache;
 mod page_cache;
 mod page_word;
-mod placement;
 mod positions;
 mod request;
 mod resize;
@@ -74,7 +73,6 @@ pub use footing::Footing;
 
 pub use object_pool::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall};
 pub use page_cache::{CacheMode, PageCache, Pool, Put, Rejected};
-pub use placement::Placement;
 pub use request::Request;
 pub use resize::Resized;
 pub use virtual_block::{NotViewed, VirtualBlock};
@@ -133,7 +131,6 @@ pub(crate) struct Inner {
     lent: Lent,
     tenant: Tenant,
     busy: Busy,
-    placement: Placement,
     /// Granules to keep zeroed.
     zero_target: u64,
     serving: OnceLock<Serving>,

@@ -12,20 +12,17 @@ pub struct Request {
     pub(super) zeroed: bool,
     pub(super) any: bool,
     pub(super) no_wait: bool,
-    pub(super) long_lived: bool,
 }
 
 impl Request {
     /// A physically contiguous block of `pages`, contents unspecified.
     pub fn new(pages: Pages) -> Self {
         let align = Pages::new(1);
-        Self { pages, align, zeroed: false, any: false, no_wait: false, long_lived: false }
+        Self { pages, align, zeroed: false, any: false, no_wait: false }
     }
 
     /// At a multiple of `align` pages, a power of two: of the page frames where they are known, and
-    /// with [`Request::any`], if the reserve is of several physical runs, of its own pages. Above
-    /// 1 GiB, where few places are aligned, [`Placement::BestFit`](super::Placement::BestFit) takes
-    /// the lowest.
+    /// with [`Request::any`], if the reserve is of several physical runs, of its own pages.
     pub fn align(self, align: Pages) -> Self {
         Self { align, ..self }
     }
@@ -47,17 +44,10 @@ impl Request {
         Self { no_wait: true, ..self }
     }
 
-    /// To be held for much longer than most: from the top of the reserve, where it does not pin
-    /// space between blocks that come and go.
-    pub fn long_lived(self) -> Self {
-        Self { long_lived: true, ..self }
-    }
-
     /// Whether any page will do.
     #[inline]
     pub(super) fn is_any_page(&self) -> bool {
-        let plain = !self.zeroed && !self.long_lived;
-        self.pages == Pages::new(1) && self.align == Pages::new(1) && plain
+        self.pages == Pages::new(1) && self.align == Pages::new(1) && !self.zeroed
     }
 
     #[inline]

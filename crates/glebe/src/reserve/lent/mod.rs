@@ -46,8 +46,6 @@ pub(crate) struct Lent {
     shift: u32,
     /// Granules whose word says zero.
     zero_granules: AtomicU64,
-    /// Granules whose word says unlent.
-    unlent_granules: AtomicU64,
 }
 
 /// Keeps a count of granules of which something holds, as one word changes.
@@ -97,7 +95,6 @@ impl Lent {
             critical,
             shift,
             zero_granules: AtomicU64::new(has_memory as u64),
-            unlent_granules: AtomicU64::new(has_memory as u64),
         })
     }
 
@@ -153,7 +150,6 @@ impl Lent {
                 Ok(_) => {
                     let now = GranuleWord(now);
                     follow(&self.zero_granules, now.is_zero(), next.is_zero());
-                    follow(&self.unlent_granules, now.is_unlent(), next.is_unlent());
                     return Ok(now);
                 }
                 Err(other) => now = other,
@@ -165,11 +161,6 @@ impl Lent {
     fn change(&self, granule: usize, change: impl Fn(GranuleWord) -> GranuleWord) -> GranuleWord {
         let (Ok(before) | Err(before)) = self.update(granule, |now| Some(change(now)));
         before
-    }
-
-    /// Granules that are open and in which no page is live.
-    pub(crate) fn unlent_granules(&self) -> u64 {
-        self.unlent_granules.load(Ordering::Relaxed)
     }
 
     /// Granules that are known to hold nothing but zeros.

@@ -167,15 +167,23 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
     assert!(lent > Pages::new(500), "{lent}");
     // Every page of the reserve is taken once, and then some one by one.
     let half = Pages::new(reserve.len().get() / 2);
-    let (low, high) = (Request::new(half).any(), Request::new(half).any().long_lived());
-    for request in [low, high] {
-        let block = reserve.alloc_with(request).unwrap();
+    let take = |pages| reserve.alloc_with(Request::new(pages).any()).unwrap();
+    let check_while = |block: Block| {
         for (n, handle) in handles.iter().enumerate() {
             assert!(is_there(&pool, *handle, &bytes_of(n as u64, page())), "{n}");
         }
         check(&reserve, &pool);
         drop(block);
-    }
+    };
+    check_while(take(half));
+    // The end of the lower half is held, so that only the upper has room.
+    let two = Pages::new(2);
+    let (below, end) = (take(half - two), take(two));
+    drop(below);
+    let upper = take(half);
+    assert_eq!(upper.extent().start(), half.get());
+    drop(end);
+    check_while(upper);
     let one = Pages::new(1);
     let blocks: Vec<Block> = (0..600).map(|_| reserve.alloc(one, one).unwrap()).collect();
     for (n, handle) in handles.iter().enumerate() {
