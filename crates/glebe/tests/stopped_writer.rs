@@ -292,8 +292,7 @@ fn counted_writers_are_passed_by_or_reported() {
     let reserve = reserve_of(3, Some(Writers::Counted));
     let pool = reserve.page_cache().pool("stopped").unwrap();
     let granule = reserve.len().get() / 3;
-    let mut held: Vec<_> =
-        (0..3).map(|_| reserve.alloc_with(any(granule)).unwrap()).collect();
+    let mut held: Vec<_> = (0..3).map(|_| reserve.alloc_with(any(granule)).unwrap()).collect();
     // The writer has no other place than this, the lowest that will be free.
     drop(held.remove(1));
     let (put, block) = while_held(&pool, || {

@@ -5,13 +5,14 @@ use std::sync::{Arc, OnceLock};
 
 use super::critical::Critical;
 use super::frames::Frames;
+use super::lender::Lender;
 use super::lent::Lent;
 use super::memory::Memory;
-use super::page_cache::CacheMode;
+use super::packed::Movers;
+use super::page_cache::{Cache, CacheMode};
 use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
-use super::tenant::Tenant;
 use super::{scattered, zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
 use crate::contig::{Contig, Options, Plan, Source, Wishes};
 use crate::error::OsError;
@@ -129,19 +130,15 @@ impl Builder {
         let sizes = (pages.as_usize(), present.as_usize());
         let lent = Lent::new(&mut tables, frames, sizes, shift, critical)?;
         let zero_target = self.zero_ahead.get().div_ceil(granule_pages);
-        let tenant = Tenant::new(&mut tables, lent.pages(), page, zero_target)?;
-        match &self.cache {
-            CacheMode::Plain => {}
-            CacheMode::Compressed(codec) => tenant.compress(codec)?,
-        }
-        tenant.set_end(present.get());
+        let lender = Lender::new(&mut tables, lent, present.get(), zero_target)?;
+        let cache = Cache::new(&mut tables, &lender, &self.cache)?;
         let inner = Inner {
             views: scattered::space_for(&contig)?,
             positions: Mutex::new(positions),
-            tenant,
-            lent,
+            lender,
+            cache,
+            movers: Movers::default(),
             busy: Busy::new(),
-            zero_target,
             serving: OnceLock::new(),
             memory,
         };

@@ -42,6 +42,7 @@
 //! Buckets are words, and begin as zeros.
 #![allow(unsafe_code)]
 
+use super::lent::Meta;
 use super::page_word::PageUse;
 use super::table::{Table, Tables, Zeros};
 use crate::error::OsError;
@@ -76,6 +77,13 @@ impl Default for Bucket {
         let word = || AtomicU64::new(0);
         Self { header: word(), slots: std::array::from_fn(|_| word()) }
     }
+}
+
+/// A key, and its hash: what stands beside the page and by what its entry is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key {
+    pub(crate) meta: Meta,
+    pub(crate) hash: u64,
 }
 
 #[derive(Debug)]

@@ -6,15 +6,14 @@
 
 use std::ops::Range;
 
-use super::block::{Block, Contiguity, Promise};
+use super::block::{Block, Contiguity, Promise, Request};
 use super::error::Error;
 use super::lent::NotTaken;
 use super::positions::Search;
-use super::request::Request;
 use super::shared::Shared;
 use super::stats::Counter;
 use super::stock::{self, Stock};
-use super::{Inner, Positions};
+use super::{Inner, Positions, Reserve};
 use crate::extent::Extent;
 use crate::sync::lock;
 use crate::units::Pages;
@@ -28,6 +27,55 @@ const COST_OF_WRITER: u64 = 1 << 32;
 
 pub(super) fn pages_of(extent: Extent) -> Range<usize> {
     extent.start() as usize..extent.end() as usize
+}
+
+impl Reserve {
+    /// A physically contiguous block of `pages` at a multiple of `align` pages, contents
+    /// unspecified. Never fails because of tenants.
+    ///
+    /// # Errors
+    /// [`Error::NoRun`] with the longest free run; [`Error::NoAlignedRun`] where that is long
+    /// enough; [`Error::ZeroPages`], [`Error::BadAlign`], [`Error::Forked`]; [`Error::Os`] where
+    /// the kernel refuses the barrier that it granted when the reserve was built (a filter set up
+    /// since; its own memory used up).
+    #[inline]
+    pub fn alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
+        self.alloc_with(Request::new(pages).align(align))
+    }
+
+    /// As [`Reserve::alloc`], but never waits for a tenant's copy.
+    ///
+    /// # Errors
+    /// Also [`Error::WouldWait`], only where writers are counted.
+    #[inline]
+    pub fn try_alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
+        self.alloc_with(Request::new(pages).align(align).no_wait())
+    }
+
+    /// The block that `request` describes.
+    ///
+    /// # Errors
+    /// As [`Reserve::alloc`] and [`Reserve::try_alloc`].
+    #[inline]
+    pub fn alloc_with(&self, request: Request) -> Result<Block, Error> {
+        Inner::alloc(&self.inner, request)
+    }
+
+    /// Sets a run aside for later: until it is taken tenants use it, and no other block gets it.
+    ///
+    /// # Errors
+    /// As [`Reserve::alloc`].
+    pub fn promise(&self, pages: Pages, align: Pages) -> Result<Promise, Error> {
+        Inner::promise(&self.inner, pages, align)
+    }
+
+    /// The longest block that could be had now.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn largest_run(&self) -> Result<Pages, Error> {
+        Ok(self.inner.get()?.largest_run())
+    }
 }
 
 impl Inner {
@@ -198,7 +246,7 @@ impl Inner {
     pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
         let mut any = false;
         for run in self.stock().drain() {
-            self.tenant().give_back(&pages_of(run)); // what is free of it is used first
+            self.lender().give_back(&pages_of(run)); // what is free of it is used first
             positions.free(run);
             any = true;
         }
@@ -263,7 +311,7 @@ impl Inner {
 
     #[cold]
     pub(super) fn free_positions(&self, extent: Extent) {
-        self.tenant().give_back(&pages_of(extent));
+        self.lender().give_back(&pages_of(extent));
         lock(&self.positions).free(extent);
     }
 

@@ -180,13 +180,25 @@ impl Positions {
 
     /// Takes the place that `search` describes; `None` where no free run fits.
     pub(crate) fn take(&mut self, search: &Search) -> Option<Extent> {
-        let flat = search.any && self.flat.is_some();
-        if !search.any && search.len > self.largest() {
+        let Search { len, align, any, by_cost } = *search;
+        let flat = any && self.flat.is_some();
+        if !any && len > self.largest() {
             return None;
         }
-        let place = self.choose(search, flat)?;
-        let pages = Extent::new(self.pages_of(place, flat).start, place.len())?;
-        self.claim(pages);
+        if by_cost || align > ALIGN_PAGES && !flat {
+            let place = self.choose(search, flat)?;
+            let pages = Extent::new(self.pages_of(place, flat).start, len)?;
+            self.claim(pages);
+            return Some(pages);
+        }
+        // One walk of the tree finds and takes it.
+        let tree = self.flat.as_mut().filter(|_| flat).unwrap_or(&mut self.tree);
+        let place = tree.alloc(len, align, None).ok()??;
+        let pages = Extent::new(self.pages_of(place, flat).start, len)?;
+        match flat {
+            true => self.claim_physical(pages),
+            false => self.claim_flat(pages),
+        }
         Some(pages)
     }
 
@@ -263,14 +275,14 @@ impl Positions {
         self.flat.as_ref().filter(|_| flat).unwrap_or(&self.tree)
     }
 
-    /// A place for `search`, in the tree that `flat` says.
+    /// A place for `search` in the tree that `flat` says: the lowest of the cheapest.
     fn choose(&mut self, search: &Search, flat: bool) -> Option<Extent> {
         let (len, align) = (search.len, search.align);
         if align > ALIGN_PAGES && !flat {
             return self.choose_far_aligned(search);
         }
         let lowest = self.searched(flat).find(len, align, None).ok()??;
-        if !search.by_cost || self.price(lowest, flat) == 0 {
+        if self.price(lowest, flat) == 0 {
             return Some(lowest);
         }
         Some(match len < self.granule_pages {
@@ -317,9 +329,17 @@ impl Positions {
 
     /// Takes exactly these pages, which are free.
     fn claim(&mut self, pages: Extent) {
-        self.each_run(pages, |tree, part| tree.take(part).expect("found free"));
+        self.claim_physical(pages);
+        self.claim_flat(pages);
+    }
+
+    fn claim_physical(&mut self, pages: Extent) {
+        self.each_run(pages, |tree, part| tree.take(part).expect("free in both trees"));
+    }
+
+    fn claim_flat(&mut self, pages: Extent) {
         if let Some(flat) = &mut self.flat {
-            flat.take(pages).expect("free in the physical tree");
+            flat.take(pages).expect("free in both trees");
         }
     }
 

@@ -349,7 +349,7 @@ mod tests {
     fn a_real_time_thread_waits_for_a_writer() {
         let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
         let reserve = Reserve::builder().writers(Writers::Counted).build(contig).unwrap();
-        let lent = &reserve.inner.get().unwrap().lent;
+        let lent = reserve.inner.get().unwrap().lent();
         let write = |inside: &dyn Fn()| {
             lent.update(0, GranuleWord::pinned).unwrap();
             inside();

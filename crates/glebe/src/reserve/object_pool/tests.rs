@@ -208,8 +208,8 @@ fn a_sealed_zspage_lies_in_one_granule() {
         let pool = options.on_recall(on_recall).build().unwrap();
         let cache = reserve.page_cache().pool("others").unwrap();
         let check_all = |least: usize| {
-            let lent = reserve.inner.get().unwrap().ground().lent;
-            let granules = pool.owned.packed.granules(lent);
+            let lender = reserve.inner.get().unwrap().lender();
+            let granules = pool.owned.packed.granules(lender);
             let several = granules.iter().filter(|of| of.len() > 1).count();
             assert!(several >= least, "{several} zspages of several pages");
             assert!(granules.iter().all(|of| of.iter().all(|n| *n == of[0])), "{granules:?}");
