@@ -33,8 +33,9 @@
 //! # Cost
 //!
 //! Every call but [`FreeTree::iter`], [`FreeTree::move_into`] and [`FreeTree::check_invariants`]
-//! looks at O(log n) nodes for n free extents, whatever the window, and whatever the alignment if it
-//! is one of the tree's [`Classes`], as all are unless told otherwise. No call allocates: [`FreeTree::new`] does once. A change writes one leaf and the
+//! looks at O(log n) nodes for n free extents, whatever the window, and whatever the alignment if
+//! it is one of the tree's [`Classes`], as all are unless told otherwise. No call allocates:
+//! [`FreeTree::new`] does once. A change writes one leaf and the
 //! maxima that it moves, classes x levels at worst.
 //!
 //! Source: the idea is "improve vmap allocation" (Linux 2019): free blocks in a tree that is

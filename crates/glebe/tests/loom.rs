@@ -59,9 +59,9 @@ use reserve::critical::{run_on, Critical, Fault};
 use reserve::frames::{Frames, PAGE_BYTES, WORDS};
 use reserve::index::{Held, Index};
 use reserve::lent::{Claim, Lent, NoClaim, NotFilled};
-use reserve::page_word::PageUse;
 use reserve::stock::Stock;
 use reserve::table::Tables;
+use reserve::words::PageUse;
 use sync::Ordering;
 
 const GRANULE_PAGES: usize = 2;

@@ -14,9 +14,9 @@
 use std::ops::Range;
 
 use super::lent::{Claim, Lent, Meta, NoClaim, NotFilled};
-use super::page_word::PageUse;
 use super::stats::{Counter, Counts};
 use super::table::{Table, Tables};
+use super::words::PageUse;
 use crate::error::OsError;
 use crate::stats::{lane, LANES};
 use crate::sync::{MappedByte, MappedWord as Word, Ordering};

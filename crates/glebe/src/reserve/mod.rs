@@ -7,12 +7,12 @@
 //! are base pages from the start of the mapping; the unit of bookkeeping is a granule of 2 MiB.
 //!
 //! From below: `lent` is the protocol between the two classes; `lender` chooses the pages that
-//! tenants use; `page_cache` and `packed` (pools of objects) stand on it beside each other, and
-//! `owner` (first class) on `positions` and `lent`.
+//! tenants use; `page_cache` and `packed` (pools of objects) stand on it beside each other; first
+//! class (`owner`) stands on `positions` and `lent`.
 //!
-//! Everything is shared by reference between threads. Locks: `positions`, among first-class
-//! callers only; the names of pools, when one is asked for. Tenants and first class share no lock: see `lent`.
-//! After fork the reserve stays with the parent, and every call in the child is
+//! Everything is shared by reference between threads. Locks: `positions`, among first-class callers
+//! only; the names of pools, when one is asked for. Tenants and first class share no lock: see
+//! `lent`. After fork the reserve stays with the parent, and every call in the child is
 //! [`Error::Forked`].
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
@@ -23,7 +23,6 @@ mod critical;
 mod error;
 mod footing;
 mod frames;
-mod granule;
 mod index;
 mod lender;
 mod lent;
@@ -33,7 +32,6 @@ mod owner;
 mod packed;
 mod packed_cache;
 mod page_cache;
-mod page_word;
 mod positions;
 mod resize;
 mod scattered;
@@ -44,6 +42,7 @@ mod stats;
 mod stock;
 mod table;
 mod virtual_block;
+mod words;
 mod zero_ahead;
 
 use std::fmt;

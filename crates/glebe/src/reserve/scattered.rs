@@ -6,7 +6,7 @@
 
 use super::block::{Block, Request};
 use super::error::Error;
-use super::positions::Scattered;
+use super::positions::scattered::Scattered;
 use super::shared::Shared;
 use super::virtual_block::{NotViewed, VirtualBlock};
 use super::Inner;

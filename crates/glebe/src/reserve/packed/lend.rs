@@ -8,8 +8,8 @@ use std::ops::Range;
 use super::{is_packed, with_buffer, Packed, PAGES_MAX, ZSPAGE_AT};
 use crate::reserve::lender::{Claimed, Lender};
 use crate::reserve::lent::{Meta, NotFilled};
-use crate::reserve::page_word::PageUse;
 use crate::reserve::stats::Counter;
+use crate::reserve::words::PageUse;
 use crate::sync::Ordering;
 use crate::zpool::Sealing;
 

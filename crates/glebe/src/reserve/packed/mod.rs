@@ -28,8 +28,8 @@ use crate::zpool::{self, Pinned, Pool, Staging};
 
 use super::lender::Lender;
 use super::lent::Meta;
-use super::page_word::PageUse;
 use super::stats::Counter;
+use super::words::PageUse;
 pub(super) use movers::Movers;
 use refs::{Refs, PAGES_MAX};
 
