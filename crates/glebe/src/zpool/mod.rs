@@ -51,6 +51,7 @@ mod seal;
 mod size_class;
 mod space;
 mod spill;
+mod staging;
 mod stats;
 mod words;
 mod zspage;
@@ -68,11 +69,10 @@ pub use recompress::Recompressed;
 pub use size_class::{Rules, RulesError, SizeClass, Table};
 pub use stats::{ClassStats, Stats};
 
-pub(crate) use class::Fullness;
 pub(crate) use codec::{same_filled, Coder, Form};
-pub(crate) use memory::CLASSES_MAX;
 pub(crate) use objects::Pinned;
 pub(crate) use seal::Sealing;
+pub(crate) use staging::Staging;
 pub(crate) use words::Words;
 
 #[cfg(test)]
