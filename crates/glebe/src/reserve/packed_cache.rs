@@ -29,7 +29,6 @@ use super::packed::{Ground, Packed, Rest};
 use super::page_word::PageUse;
 use super::stats::Counter;
 use super::table::Tables;
-use crate::stats::lane;
 use crate::units::{Bytes, PageSize, Pages};
 use crate::zpool::{same_filled, AtLimit, Codec, Coder, Compaction, Form, Handle};
 use crate::zpool::{Pinned, Pool, TableChoice};
@@ -259,7 +258,7 @@ impl PackedCache {
         let Some((pinned, index, named)) = self.pin(at) else { return };
         let objects = &self.packed.pool.objects;
         objects.unpin(&pinned);
-        if objects.remove(lane(), index, named) {
+        if objects.remove(index, named) {
             ground.counts.add(Counter::PackedDropped, 1);
         }
         self.packed.pool.after_gone();

@@ -15,7 +15,6 @@ use super::guard::Guard;
 use super::handle::Handle;
 use super::objects::{Pinned, Stored};
 use super::pool::Pool;
-use crate::stats::lane;
 use crate::units::Bytes;
 
 /// Attempts to make room, against other threads that take it.
@@ -51,7 +50,7 @@ impl Pool {
     /// limit, or what the kernel refuses.
     #[inline]
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
-        self.insert_as(None, bytes)
+        self.insert_as(bytes)
     }
 
     /// Writes an object to the start of `buf` whose stored bytes are `stored`; its length.
@@ -69,21 +68,12 @@ impl Pool {
         self.coding.len(pinned.entry, stored)
     }
 
-    /// As [`Pool::insert`], together with others of `group`: a hint that these will go at about
-    /// the same time.
-    ///
-    /// # Errors
-    /// As [`Pool::insert`].
-    pub fn insert_in(&self, group: u32, bytes: &[u8]) -> Result<Handle, Error> {
-        self.insert_as(Some(group), bytes)
-    }
-
-    fn insert_as(&self, group: Option<u32>, bytes: &[u8]) -> Result<Handle, Error> {
+    fn insert_as(&self, bytes: &[u8]) -> Result<Handle, Error> {
         self.checked_len(bytes.len())?;
         let (index, named) = if self.coding.is_off() {
-            self.insert_stored(group, Stored::raw(bytes), bytes.len())?
+            self.insert_stored(Stored::raw(bytes), bytes.len())?
         } else {
-            let store = |stored: Stored<'_>| self.insert_stored(group, stored, bytes.len());
+            let store = |stored: Stored<'_>| self.insert_stored(stored, bytes.len());
             let stored = self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store);
             self.count_codec();
             stored?
@@ -96,13 +86,8 @@ impl Pool {
     }
 
     #[inline]
-    fn insert_stored(
-        &self,
-        group: Option<u32>,
-        stored: Stored<'_>,
-        len: usize,
-    ) -> Result<(u32, u32), Error> {
-        let insert = || self.objects.insert(lane(), group, stored);
+    fn insert_stored(&self, stored: Stored<'_>, len: usize) -> Result<(u32, u32), Error> {
+        let insert = || self.objects.insert(stored);
         insert().or_else(|error| self.with_room(len, error, insert))
     }
 
@@ -257,7 +242,7 @@ impl Pool {
     #[inline]
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let (index, named) = self.of(handle)?;
-        if !self.objects.remove(lane(), index, named) {
+        if !self.objects.remove(index, named) {
             return Err(Error::Stale);
         }
         self.after_gone();

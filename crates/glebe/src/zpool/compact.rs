@@ -29,8 +29,8 @@ const LOWERED_MAX: usize = 3;
 /// Of so many pages freed one zspage is given a lower number, and some besides.
 const PAGES_PER_LOWERED: u64 = 8;
 const LOWERED_MIN: u64 = 16;
-/// Freeable pages that are not worth it.
-const FREEABLE_MIN: u64 = 3;
+/// Freeable pages that are not worth it: a zspage that comes and goes stays, however long it is.
+const FREEABLE_MIN: u64 = 10;
 /// Whenever so many more slots wait for readers, it is looked whether these have left.
 const WAITING: u64 = 64;
 /// Objects that a full step of draining moves, times the bytes of each, at most.

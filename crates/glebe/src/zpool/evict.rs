@@ -9,7 +9,6 @@
 use super::error::Error;
 use super::options::AtLimit;
 use super::pool::Pool;
-use crate::stats::lane;
 use crate::sync::Ordering;
 use crate::units::Bytes;
 
@@ -74,7 +73,7 @@ impl Pool {
     fn evict_oldest_of(&self, found: &mut Vec<(u32, u32)>) -> bool {
         while let Some(nth) = (0..found.len()).max_by_key(|nth| found[*nth].0) {
             let (_, zspage) = found.swap_remove(nth);
-            if self.objects.evict(lane(), zspage) > 0 {
+            if self.objects.evict(zspage) > 0 {
                 return true;
             }
         }

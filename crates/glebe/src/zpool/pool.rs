@@ -20,7 +20,6 @@ use super::size_class::{SizeClass, Table};
 use super::space::Space;
 use super::spill::Spill;
 use super::zspage::Zspages;
-use crate::stats::LANES;
 use crate::sync::{lock, AtomicU64, MappedWord, Mutex, Ordering};
 use crate::sys::fork::ForkGuard;
 use crate::sys::{meminfo, page_size};
@@ -71,12 +70,12 @@ impl Pool {
             Some(limit) => Space::for_limit(limit, smallest, page)?,
             None => Space::for_all(all(), smallest, page)?,
         };
-        let entries = Entries::new(space.entries, LANES, page);
+        let entries = Entries::new(space.entries, page);
         let zspages = Zspages::new(space.zspages, page);
         let supply = Supply::new(space.frames, page.bytes().get(), space.pages);
         let supply = supply.keeping(options.lends.map_or(0, Pages::get));
         let account = Account::new(limit.map_or(u64::MAX, Bytes::get));
-        let memory = Memory::new(entries, zspages, supply, account);
+        let memory = Memory::new(entries, zspages, supply, account, options.lends.is_some());
         let classes = Classes::new(page.shift());
         let pool = Self {
             objects: Objects { memory, classes, filled: Filled::new() },

@@ -46,14 +46,8 @@ impl Objects {
     /// Removes the objects of a sealed zspage that have bytes in one of `pages`, a bit each; how
     /// many.
     /// Nothing if `is_same` says no under the class's lock.
-    pub(crate) fn lose(
-        &self,
-        lane: usize,
-        zspage: u32,
-        pages: u32,
-        is_same: impl Fn() -> bool,
-    ) -> usize {
-        self.evict_by(lane, zspage, |state| {
+    pub(crate) fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
+        self.evict_by(zspage, |state| {
             if is_same() {
                 state.lose(&self.memory, zspage, pages)
             } else {

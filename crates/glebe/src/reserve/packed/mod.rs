@@ -21,7 +21,6 @@ mod sweep;
 
 use std::cell::RefCell;
 
-use crate::stats::lane;
 use crate::sync::{Backoff, MappedWord, Ordering};
 use crate::units::{PageSize, Pages};
 use crate::zpool::{self, Fullness, Pinned, CLASSES_MAX};
@@ -265,7 +264,7 @@ impl Packed {
     fn lose(&self, zspage: u32, seal: u64, lost: &LostPages) {
         let is_same = || self.refs.seal(zspage) == seal;
         let lost = if self.rest == Rest::Goes { u32::MAX } else { lost.0 };
-        let objects = self.pool.objects.lose(lane(), zspage, lost, is_same);
+        let objects = self.pool.objects.lose(zspage, lost, is_same);
         self.counters.lost.fetch_add(objects as u64, Ordering::Relaxed);
     }
 

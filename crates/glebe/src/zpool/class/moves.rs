@@ -15,7 +15,7 @@ use super::super::account::NoRoom;
 use super::super::entry::{Entry, Place};
 use super::super::memory::Memory;
 use super::super::zspage::{NEXT, NONE};
-use super::{State, Stop, Work};
+use super::{Empty, State, Stop, Work};
 
 /// Zspages of one list that are looked at for one to empty.
 const CANDIDATES: usize = 8;
@@ -26,18 +26,19 @@ impl State {
         if !self.limbo.is_empty() {
             self.settle(memory);
         }
+        let went = u64::from(self.free_empty(memory) * self.shape.pages);
+        work.pages += went;
+        self.counts.compacted += went;
         while self.freeable > 0 {
             if work.is_spent() {
                 return Stop::Spent;
-            }
-            if self.pair(memory).is_none() {
-                self.close_all(memory);
             }
             let Some((from, to)) = self.pair(memory) else { return Stop::Stuck };
             if !self.pour(memory, from, to, work) {
                 return if work.is_spent() { Stop::Spent } else { Stop::Stuck };
             }
         }
+        memory.not_ready(self.number);
         Stop::Done
     }
 
@@ -84,7 +85,7 @@ impl State {
             work.moved += 1;
             self.counts.moved_in += 1;
             self.counts.moved_out += 1;
-            if self.give_up(memory, Place { zspage, slot }) {
+            if self.give_up(memory, Place { zspage, slot }, Empty::Goes) {
                 work.pages += u64::from(self.shape.pages);
                 self.counts.compacted += u64::from(self.shape.pages);
                 break;
@@ -104,17 +105,14 @@ impl State {
         if self.blocks.is_sealed(memory.zspages.ordinal(zspage)) {
             return false;
         }
-        self.close_all(memory);
-        let Ok(to) = self.grow(memory, false) else { return false };
+        let Ok(to) = self.grow(memory) else { return false };
         let (number, compacted) = (self.blocks.number(to), self.counts.compacted);
         let mut work = Work { bytes_left: usize::MAX, ..Work::default() };
         let moved = self.pour(memory, memory.zspages.ordinal(zspage), to, &mut work);
         // What was freed here was taken here.
         self.counts.compacted = compacted;
         let to = memory.zspages.ordinal(number);
-        if self.blocks.used(to) > 0 {
-            self.close(to);
-        } else {
+        if self.blocks.used(to) == 0 {
             self.shrink(memory, to);
         }
         moved
@@ -141,7 +139,7 @@ impl State {
         other.counts.bytes += len;
         other.counts.given = other.counts.given.wrapping_add(given);
         other.counts.moved_in += 1;
-        if self.give_up(memory, place) {
+        if self.give_up(memory, place, Empty::Goes) {
             work.pages += u64::from(self.shape.pages);
             self.counts.compacted += u64::from(self.shape.pages);
         }
@@ -163,7 +161,7 @@ impl State {
         let Some((index, entry)) = object.filter(|(_, entry)| fits(entry)) else {
             return Ok(None);
         };
-        let spot = other.alloc(memory, None, index)?;
+        let spot = other.alloc(memory, index)?;
         let at = self.at(memory, self.blocks.page(ordinal), place.slot);
         // SAFETY: as the module says.
         unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
@@ -210,7 +208,6 @@ impl State {
 
     /// The first objects of the emptiest zspage, at most so many: where each is and its length.
     pub(crate) fn some_objects(&mut self, memory: &Memory, most: usize) -> Vec<(Place, usize)> {
-        self.close_all(memory);
         self.settle(memory);
         let mut found = Vec::new();
         let full = self.groups.full();
@@ -280,7 +277,7 @@ impl State {
             self.count_off(memory, entry);
             self.counts.evicted += 1;
             gone.push((index, entry.len()));
-            if self.give_up(memory, Place { zspage, slot }) {
+            if self.give_up(memory, Place { zspage, slot }, Empty::Goes) {
                 break;
             }
         }
