@@ -74,14 +74,13 @@ impl Pool {
             self.insert_stored(Stored::raw(bytes), bytes.len())?
         } else {
             let store = |stored: Stored<'_>| self.insert_stored(stored, bytes.len());
-            let stored = self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store);
+            let stored =
+                self.coding.encode(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
             self.count_codec();
             stored?
         };
-        if self.objects.classes.is_draining() {
-            self.drain_some();
-        }
-        self.look_if_due();
+        self.compactor.drain_if_due(&self.objects);
+        self.apart.look_if_due(&self.objects, &self.refit);
         Ok(Handle::new(self.number, named, index))
     }
 
@@ -89,12 +88,6 @@ impl Pool {
     fn insert_stored(&self, stored: Stored<'_>, len: usize) -> Result<(u32, u32), Error> {
         let insert = || self.objects.insert(stored);
         insert().or_else(|error| self.with_room(len, error, insert))
-    }
-
-    /// Whether an object of `len` stored bytes goes to a smaller class than one of more, `than`.
-    pub(crate) fn pays(&self, len: usize, than: usize) -> bool {
-        let classes = &self.objects.classes;
-        len < than && classes.of(len) != classes.of(than)
     }
 
     /// Does again what met `error`, after there is room.
@@ -110,7 +103,7 @@ impl Pool {
             if let NoRoom::Os(error) = error {
                 return Err(error.into());
             }
-            if !self.make_room(&mut trimmed) {
+            if !self.evictor.make_room(&self.objects, &mut trimmed) {
                 break;
             }
             match again() {
@@ -223,7 +216,8 @@ impl Pool {
         let done = if self.coding.is_off() {
             store(Stored::raw(bytes))
         } else {
-            let stored = self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store);
+            let stored =
+                self.coding.encode(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
             self.count_codec();
             stored
         }?;
@@ -247,5 +241,21 @@ impl Pool {
         }
         self.after_gone();
         Ok(())
+    }
+
+    /// Stores a pinned object anew whose stored bytes are `stored`, unless it is not the same any
+    /// more. Ends the pin.
+    pub(crate) fn restore(
+        &self,
+        (index, named): (u32, u32),
+        pinned: &Pinned,
+        stored: &[u8],
+    ) -> bool {
+        let Ok(len) = self.coding.len(pinned.entry, stored) else {
+            self.objects.unpin(pinned);
+            return false;
+        };
+        let stored = Stored::Bytes { kind: pinned.entry.kind(), bytes: stored, len };
+        self.objects.recode(index, named, pinned, stored).unwrap_or(false)
     }
 }

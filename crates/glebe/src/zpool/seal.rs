@@ -11,8 +11,7 @@
 #![allow(unsafe_code)]
 
 use super::class::{Begun, Fullness};
-use super::objects::{Objects, Pinned, Stored};
-use super::pool::Pool;
+use super::objects::Objects;
 
 /// See the module. Dropped before [`Sealing::finish`], it leaves the zspage as it was.
 #[derive(Debug)]
@@ -54,24 +53,6 @@ impl Objects {
                 Vec::new()
             }
         })
-    }
-}
-
-impl Pool {
-    /// Stores a pinned object anew whose stored bytes are `stored`, unless it is not the same any
-    /// more. Ends the pin.
-    pub(crate) fn restore(
-        &self,
-        (index, named): (u32, u32),
-        pinned: &Pinned,
-        stored: &[u8],
-    ) -> bool {
-        let Ok(len) = self.coding.len(pinned.entry, stored) else {
-            self.objects.unpin(pinned);
-            return false;
-        };
-        let stored = Stored::Bytes { kind: pinned.entry.kind(), bytes: stored, len };
-        self.objects.recode(index, named, pinned, stored).unwrap_or(false)
     }
 }
 

@@ -171,41 +171,6 @@ impl State {
         Ok(Some((entry, given)))
     }
 
-    /// The objects of the emptiest zspage, where each is and its length, if it can be emptied for
-    /// less than it holds: three quarters of it are used at most, and by nothing else. None if the
-    /// class is retired, or still to be compacted.
-    pub(crate) fn remainder(&mut self, memory: &Memory) -> Vec<(Place, usize)> {
-        if self.is_retired || self.freeable > 0 {
-            return Vec::new();
-        }
-        let used = |ordinal: &u32| self.blocks.used(*ordinal);
-        let head = self.groups.emptiest_first().next();
-        let emptiest = head.and_then(|head| self.some_of(head).min_by_key(used));
-        let Some(ordinal) = emptiest.filter(|at| 4 * used(at) <= 3 * self.shape.objects) else {
-            return Vec::new();
-        };
-        let zspage = self.blocks.number(ordinal);
-        let object = |slot: u32| {
-            let (_, entry) = self.object(memory, ordinal, slot)?;
-            Some((Place { zspage, slot }, entry.len()))
-        };
-        let places: Vec<_> = (0..self.blocks.fresh(ordinal)).filter_map(object).collect();
-        if places.len() < used(&ordinal) as usize || memory.pins.is_pinned(zspage) {
-            return Vec::new();
-        }
-        places
-    }
-
-    /// Whether a new object finds a slot in a zspage that is there.
-    pub(crate) fn has_room(&self) -> bool {
-        self.groups.fullest().is_some()
-    }
-
-    /// Slots that no object has.
-    pub(crate) fn free_slots(&self) -> usize {
-        (self.freeable * self.shape.objects + self.slack_rest) as usize
-    }
-
     /// The first objects of the emptiest zspage, at most so many: where each is and its length.
     pub(crate) fn some_objects(&mut self, memory: &Memory, most: usize) -> Vec<(Place, usize)> {
         self.settle(memory);
