@@ -943,11 +943,6 @@ int glebe_zpool_destroy(glebe_zpool pool);
 int glebe_zpool_insert(glebe_zpool pool, const void *bytes, size_t len_bytes,
                        glebe_zobject *object);
 
-/* As glebe_zpool_insert, together with others of `group`, below 2^32: a hint that these will go at
- * about the same time. Also GLEBE_ERROR_BAD_ARGUMENT. */
-int glebe_zpool_insert_in(glebe_zpool pool, uint64_t group, const void *bytes, size_t len_bytes,
-                          glebe_zobject *object);
-
 /* The bytes in an object. Errors: NULL, STALE, FOREIGN. */
 int glebe_zpool_length(glebe_zpool pool, glebe_zobject object, size_t *len_bytes);
 

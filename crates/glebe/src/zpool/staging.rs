@@ -16,7 +16,6 @@ use super::objects::Pinned;
 use super::options::Options;
 use super::pool::Pool;
 use super::seal::Sealing;
-use crate::stats::lane;
 use crate::sync::{MappedWord, Ordering};
 
 /// See the module.
@@ -138,7 +137,7 @@ impl Staging {
     /// Ends the objects of a sealed zspage that have bytes in one of `pages`, a bit each; how many.
     /// None if `is_same` says no under the class's lock.
     pub(crate) fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
-        self.pool.objects.lose(lane(), zspage, pages, is_same)
+        self.pool.objects.lose(zspage, pages, is_same)
     }
 
     /// The objects of a sealed zspage, each by the index of its entry and what a handle names, if
@@ -179,7 +178,7 @@ impl Staging {
 
     /// Removes an object; whether it was there.
     pub(crate) fn remove(&self, index: u32, named: u32) -> bool {
-        let gone = self.pool.objects.remove(lane(), index, named);
+        let gone = self.pool.objects.remove(index, named);
         self.pool.after_gone();
         gone
     }
