@@ -10,8 +10,11 @@ mod busy;
 #[allow(dead_code)]
 #[path = "../contig/child.rs"]
 mod child;
+#[path = "../contig/group.rs"]
+mod group;
 mod kills;
 mod machine;
+mod others;
 
 use std::time::Instant;
 
