@@ -1,7 +1,8 @@
-//! The machine's memory blocks, read as an outsider would.
+//! The machine's memory blocks, read as an outsider would; the turn of who may touch them.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
@@ -11,15 +12,32 @@ const ROOT: &str = "/sys/devices/system/memory";
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const RECORD: &str = "/run/glebe/blocks";
 
-/// Held by the test that runs: blocks are the whole machine's.
+/// Held by the test that runs, with a lock of this file: blocks are the whole machine's.
 static TURN: Mutex<()> = Mutex::new(());
+const LOCK: &str = "glebe-test-blocks.lock";
+
+/// A test's turn, among the threads of this process and among processes.
+pub struct Turn {
+    _file: File,
+    _thread: MutexGuard<'static, ()>,
+}
+
+impl Turn {
+    fn take() -> Self {
+        let thread = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let file = File::create(std::env::temp_dir().join(LOCK)).unwrap();
+        // SAFETY: takes a descriptor that is open.
+        let rc = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+        assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+        Self { _file: file, _thread: thread }
+    }
+}
 
 /// State and zones of every block.
 pub type Blocks = BTreeMap<u64, (String, String)>;
 
 /// The turn of a test, on a machine whose blocks this process may take off line.
-pub fn turn() -> Option<MutexGuard<'static, ()>> {
-    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+pub fn turn() -> Option<Turn> {
     match bank_status() {
         Err(error @ Error::NoBlocks { .. }) => {
             println!("skipped: {error}");
@@ -30,7 +48,7 @@ pub fn turn() -> Option<MutexGuard<'static, ()>> {
             println!("skipped: no hugetlb pool of 2 MiB pages");
             None
         }
-        Ok(_) => Some(turn),
+        Ok(_) => Some(Turn::take()),
     }
 }
 
