@@ -1,0 +1,186 @@
+//! [`Ground`]: one region of the stress, and what each of its owned pages must hold.
+//!
+//! All grounds of a run live in one child, under one limit, so that a fork finds every kind of
+//! region at once. Unit: pages.
+//!
+//! # Safety
+//! Adopted memory lives as long as the process, and only the region's calls reach it. The refill
+//! returns bytes of a page that is set before the region is made and never changed.
+
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+use glebe::sys::madvise::transparent_huge_page;
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use glebe::volatile::{Engine, Region};
+
+use super::oracle::{Oracle, REFILL};
+use crate::Counts;
+
+/// Which kind of region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Its own memory, in base pages; sharers too.
+    Own,
+    /// Its own memory, in huge pages.
+    Huge,
+    /// The caller's memory.
+    Over,
+    /// Its own memory, with a callback that refills what is touched.
+    Refilled,
+}
+
+impl Kind {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Own, Self::Huge, Self::Over, Self::Refilled];
+}
+
+/// A region, and its owned pages from the start on.
+pub(super) struct Ground {
+    pub(super) kind: Kind,
+    pub(super) region: Region,
+    pub(super) oracle: Oracle,
+    /// Pages that are marked together.
+    pub(super) grain: u64,
+    /// Pages of a chunk, which has one owner.
+    pub(super) chunk: u64,
+    pub(super) chunks: u64,
+    pub(super) owners: u64,
+    /// Readers keep away while it is set.
+    pub(super) left_alone: AtomicBool,
+    shown: AtomicBool,
+    /// The most pages that were seen huge.
+    huge_pages: AtomicU64,
+}
+
+impl Ground {
+    /// A region of `kind` with `extra` pages behind the owned ones.
+    pub(super) fn new(kind: Kind, engine: Engine, extra: u64) -> Self {
+        let page = page_size();
+        let grain = match kind {
+            Kind::Huge => transparent_huge_page().unwrap().bytes().pages_down(page).get(),
+            _ => 1,
+        };
+        let (chunk, chunks, owners) = match kind {
+            Kind::Own => (128, 24, 3),
+            Kind::Huge => (2 * grain, 2, 1),
+            Kind::Over | Kind::Refilled => (128, 8, 1),
+        };
+        let len = Pages::new(chunk * chunks + extra).bytes(page);
+        let options = Region::options().engine(engine).huge(kind == Kind::Huge);
+        let region = match kind {
+            Kind::Own | Kind::Huge => options.map(len),
+            Kind::Over => {
+                // SAFETY: new memory, which lives as long as the process and nothing else uses.
+                unsafe {
+                    let (access, kind) = (
+                        libc::PROT_READ | libc::PROT_WRITE,
+                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    );
+                    let at = libc::mmap(ptr::null_mut(), len.as_usize(), access, kind, -1, 0);
+                    assert_ne!(at, libc::MAP_FAILED);
+                    options.over(at.cast(), len)
+                }
+            }
+            Kind::Refilled => {
+                PAGE.get_or_init(|| vec![REFILL; page.bytes().as_usize()]);
+                // SAFETY: `refill` allocates nothing, takes no lock, and its bytes stay.
+                unsafe { options.on_lost(refill, ptr::null()) }.map(len)
+            }
+        };
+        let oracle = Oracle::new(chunk * chunks, kind == Kind::Refilled);
+        Self {
+            kind,
+            region: region.unwrap(),
+            oracle,
+            grain,
+            chunk,
+            chunks,
+            owners,
+            left_alone: AtomicBool::new(false),
+            shown: AtomicBool::new(false),
+            huge_pages: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes note of what an owner has counted so far.
+    pub(super) fn show(&self, counts: &Counts) {
+        if counts.shown_nothing(self.kind, self.region.engine()).is_none() {
+            self.shown.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the kernel is known to have taken and left something of it.
+    pub(super) fn has_shown(&self) -> bool {
+        self.shown.load(Ordering::Relaxed)
+    }
+
+    /// Owned pages.
+    pub(super) fn own(&self) -> u64 {
+        self.chunk * self.chunks
+    }
+
+    /// The first pages of the chunks of an owner.
+    pub(super) fn chunks_of(&self, owner: u64) -> Vec<u64> {
+        let chunks = 0..self.chunks;
+        chunks
+            .filter(|chunk| chunk % self.owners == owner)
+            .map(|chunk| chunk * self.chunk)
+            .collect()
+    }
+
+    /// Looks at how many pages are in huge pages now (proc_pid_smaps(5), `AnonHugePages`).
+    pub(super) fn look_for_huge_pages(&self) {
+        let from = self.region.addr();
+        let to = from + self.region.len().as_usize();
+        let number = |hex| usize::from_str_radix(hex, 16).ok();
+        let (mut is_inside, mut kib) = (false, 0);
+        for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+            let bounds = line.split_once(' ').and_then(|(bounds, _)| bounds.split_once('-'));
+            let bounds = bounds.and_then(|(start, end)| Some((number(start)?, number(end)?)));
+            if let Some((start, end)) = bounds {
+                is_inside = start < to && end > from;
+            } else if let Some(rest) = line.strip_prefix("AnonHugePages:").filter(|_| is_inside) {
+                kib += rest.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+            }
+        }
+        let pages = Bytes::new(kib << 10).pages_down(page_size()).get();
+        self.huge_pages.fetch_max(pages, Ordering::Relaxed);
+    }
+
+    /// Copies a page out by touching it, word by word, as a program does that asks nobody. For
+    /// regions that refill what is lost.
+    pub(super) fn touch(&self, page: u64, bytes: &mut [u8]) {
+        const WORD: usize = size_of::<u64>();
+        assert!(self.kind == Kind::Refilled && page < self.own() && bytes.len() == whole());
+        let at = self.region.addr() + Pages::new(page).bytes(page_size()).as_usize();
+        for (nth, word) in bytes.chunks_exact_mut(WORD).enumerate() {
+            // SAFETY: inside the region, aligned as a page is, only read, and as an atomic; a lost
+            // page is refilled.
+            let value = unsafe { AtomicU64::from_ptr((at + nth * WORD) as *mut u64) };
+            word.copy_from_slice(&value.load(Ordering::Relaxed).to_ne_bytes());
+        }
+    }
+}
+
+impl fmt::Display for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, own, huge) = (self.kind, self.own(), self.huge_pages.load(Ordering::Relaxed));
+        write!(f, "{kind:?} of {own} pages, {huge} of them huge")
+    }
+}
+
+fn whole() -> usize {
+    page_size().bytes().as_usize()
+}
+
+/// What a refill gives.
+static PAGE: OnceLock<Vec<u8>> = OnceLock::new();
+
+unsafe extern "C" fn refill(_offset: u64, len: usize, _data: *const ()) -> *const u8 {
+    // Set before the region is made; no allocation, no lock.
+    PAGE.get().filter(|page| page.len() >= len).map_or(ptr::null(), |page| page.as_ptr())
+}
