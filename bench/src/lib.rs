@@ -7,7 +7,6 @@
 pub mod clock;
 pub mod interrupt;
 pub mod machine;
-pub mod signals;
 pub mod summary;
 
 // What a run works on, and against whom.
@@ -21,6 +20,8 @@ pub mod terminal;
 pub mod whole_file;
 
 pub mod report;
+
+pub(crate) mod turns;
 
 // Memory that runs short.
 pub mod pressure;

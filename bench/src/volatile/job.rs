@@ -5,21 +5,24 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use glebe::units::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{kept, purge, stress, tiles, Error};
+use super::{kept, purge, tiles, Error};
+use crate::interrupt;
 use crate::pressure::{enter, Counters, Group, Inside};
 
 /// The hidden subcommand that does a job: the group's directory, the parent's number, the job.
 pub const SUBCOMMAND: &str = "inside";
 
+/// No job takes as long on a machine that does anything else at all.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// What to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
-    /// Answers [`stress::Counts`].
-    Stress(stress::Plan),
-    /// Answers a list of `purge::Taken`.
+    /// Answers `purge::Answer`.
     Purge(purge::Plan),
     /// Answers `kept::Kept`.
     Kept(kept::Plan),
@@ -34,7 +37,6 @@ pub enum Job {
 pub fn inside(dir: &Path, parent: u32, job: &str, out: &mut dyn Write) -> Result<(), Error> {
     enter(dir, parent)?;
     let answer = match serde_json::from_str(job)? {
-        Job::Stress(plan) => serde_json::to_string(&stress::inside(&plan)?)?,
         Job::Purge(plan) => serde_json::to_string(&purge::inside(&plan)?)?,
         Job::Kept(plan) => serde_json::to_string(&kept::inside(&plan)?)?,
         Job::Tiles(plan) => serde_json::to_string(&tiles::inside(&plan)?)?,
@@ -43,17 +45,17 @@ pub fn inside(dir: &Path, parent: u32, job: &str, out: &mut dyn Write) -> Result
     Ok(said.map_err(|e| glebe::error::OsError::new("write", "standard output", e))?)
 }
 
-/// Has a child do `job` in `group`; `None` if the kernel killed it because memory ran out.
+/// Has a child do a job in a group of its own; `None` if the kernel killed it because memory ran
+/// out.
 pub(super) fn ask<T: DeserializeOwned>(
-    group: &Group,
-    job: &Job,
-    patience: Duration,
-    progress: impl FnMut(Duration),
+    limit: Bytes,
+    job: impl FnOnce(&Group) -> Job,
 ) -> Result<(Option<T>, Counters), Error> {
+    let group = Group::of(limit)?;
     let dir = group.dir().display().to_string();
-    let (pid, job) = (std::process::id().to_string(), serde_json::to_string(job)?);
-    let child = Inside::start(group, &[SUBCOMMAND, &dir, &pid, &job])?;
-    let ended = child.wait(patience, progress)?;
+    let (pid, job) = (std::process::id().to_string(), serde_json::to_string(&job(&group))?);
+    let child = Inside::start(&group, &[SUBCOMMAND, &dir, &pid, &job])?;
+    let ended = child.wait(PATIENCE, |_| interrupt::check())?;
     let answer = ended.answer.map(|text| serde_json::from_str(&text)).transpose()?;
     Ok((answer, ended.counters))
 }

@@ -1,21 +1,23 @@
 //! Whether a working set is kept: a file of six tenths of the limit that is read at random, over
 //! and over, beside volatile memory that wants the rest and half as much again.
 //!
-//! For each byte that becomes volatile [`Plan::reads`] times as many of the working set are read.
+//! For each byte that becomes volatile [`READS`] of the working set are read.
 //! What of it the kernel had dropped by then is looked up before each read, and counted by the
 //! kernel too (`workingset_refault_file` of `memory.stat`, which counts all files). Beside: the
 //! same reads with nothing else, and with as much page cache of another file in the place of the
 //! volatile memory. The files are sparse, so that nobody waits for a device. Unit: pages.
 
+use std::fmt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use glebe::error::OsError;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
-use glebe::volatile::{Priority, Region};
+use glebe::volatile::Region;
 use serde::{Deserialize, Serialize};
 
+use super::marked::{Judged, Marked};
 use super::page_cache::Cached;
 use super::{Error, Which};
 use crate::pressure::nameless;
@@ -30,6 +32,8 @@ const BESIDE: Bytes = Bytes::mib(80);
 const SLACK: Bytes = Bytes::mib(12);
 /// What becomes volatile in one step.
 const STEP: Bytes = Bytes::mib(1);
+/// In use clearly more than the volatile memory.
+const READS: u64 = 4;
 /// Read at once.
 const BLOCK: Bytes = Bytes::new(64 << 10);
 /// Passes over the working set before there is anything else.
@@ -49,11 +53,10 @@ pub(super) enum Beside {
 }
 
 impl Beside {
-    /// The engine, and whether with a cap.
-    pub(super) fn volatile(self) -> Option<(Which, bool)> {
+    /// The engine, if there is one.
+    pub(super) fn engine(self) -> Option<Which> {
         match self {
-            Self::Volatile(which) => Some((which, false)),
-            Self::Capped(which) => Some((which, true)),
+            Self::Volatile(which) | Self::Capped(which) => Some(which),
             Self::Nothing | Self::PageCache => None,
         }
     }
@@ -63,8 +66,6 @@ impl Beside {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub(super) beside: Beside,
-    /// Bytes of the working set that are read for each that becomes volatile.
-    pub(super) reads: u64,
     /// Times that something becomes volatile.
     pub(super) steps: u64,
     pub(super) dir: PathBuf,
@@ -83,6 +84,16 @@ pub(super) struct Kept {
     pub(super) kernel_refaults: u64,
     /// Pages of volatile memory that were lost.
     pub(super) purged: u64,
+    /// Of all that was volatile.
+    pub(super) judged: Judged,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reads, purged, kernel_refaults, .. } = self;
+        write!(f, "of {reads} read, {purged} purged in the last run; the kernel counts ")?;
+        write!(f, "{kernel_refaults} in all files")
+    }
 }
 
 /// In the child.
@@ -91,7 +102,7 @@ pub(super) fn inside(plan: &Plan) -> Result<Kept, Error> {
     let working_set = nameless(&plan.dir, len)?;
     let cached = Cached::of(&working_set, len)?;
     let other = nameless(&plan.dir, BESIDE)?;
-    let region = region(plan.beside, len)?;
+    let mut region = region(plan.beside, len)?.map(Marked::new);
     let mut bytes = vec![0; STEP.as_usize()];
     for at in (0..len.get() * WARM_UP).step_by(BLOCK.as_usize()) {
         read(&working_set, &mut bytes[..BLOCK.as_usize()], at % len.get())?;
@@ -107,33 +118,33 @@ pub(super) fn inside(plan: &Plan) -> Result<Kept, Error> {
             before = refaults(&plan.stat)?;
             kept = Kept::default();
         }
-        for _ in 0..STEP.get() * plan.reads / BLOCK.get() {
+        for _ in 0..STEP.get() * READS / BLOCK.get() {
             let from = random.below(len.get() / BLOCK.get()) * BLOCK.get();
             kept.refaults += cached.absent(Bytes::new(from), BLOCK)?;
             read(&working_set, &mut bytes[..BLOCK.as_usize()], from)?;
             kept.reads += BLOCK.pages_up(page_size()).get();
         }
-        let range = Bytes::new(at)..Bytes::new(at + STEP.get());
-        if let Some(region) = &region {
-            kept.purged += region.unmark(range.clone())?.pages().get();
-            bytes.fill(0x5a);
-            region.write(range.start, &bytes)?;
-            region.mark(range, Priority::NORMAL)?;
+        if let Some(region) = &mut region {
+            let [first, pages] = [at, STEP.get()].map(|len| len / page_size().bytes().get());
+            kept.purged += region.unmark(first..first + pages)?;
+            region.write(first..first + pages)?;
+            region.mark(first..first + pages)?;
         } else if plan.beside == Beside::PageCache {
             read(&other, &mut bytes, at)?;
         }
         at = (at + STEP.get()) % BESIDE.get();
     }
     kept.kernel_refaults = refaults(&plan.stat)? - before;
+    kept.judged = region.map_or(Judged::default(), |region| region.judged);
     Ok(kept)
 }
 
 /// The volatile memory beside a working set of `len`.
 fn region(beside: Beside, len: Bytes) -> Result<Option<Region>, Error> {
-    let Some((which, capped)) = beside.volatile() else { return Ok(None) };
+    let Some(which) = beside.engine() else { return Ok(None) };
     let options = Region::options().engine(which.engine());
     let rest = LIMIT.saturating_sub(len).saturating_sub(SLACK);
-    let options = if capped { options.cap(rest) } else { options };
+    let options = if beside == Beside::Capped(which) { options.cap(rest) } else { options };
     Ok(Some(options.map(BESIDE)?))
 }
 

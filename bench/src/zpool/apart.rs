@@ -78,23 +78,23 @@ fn hold(
     wrong: &mut u64,
 ) -> Result<Vec<u64>, Error> {
     // Written, so that it is resident before.
-    let mut blocks: Vec<Option<Block>> = (0..workload.blocks).map(|_| None).collect();
+    let mut blocks: Vec<Option<(Block, Change)>> = (0..workload.blocks).map(|_| None).collect();
     // What loading the trace left in the heap that this program uses.
     Allocator::Glibc.trim();
     let before = resident()?;
     let mut after = Vec::with_capacity(steps.len());
     for step in steps {
-        for change in &step.changes {
-            let (block, new) = match *change {
-                Change::Drop { block } => (block, None),
-                Change::Store { block, len } => {
-                    let copy = allocator.copy(workload.object(block, len, &mut [])?);
-                    (block, Some(copy.ok_or(io::Error::from(io::ErrorKind::OutOfMemory))?))
-                }
+        for &change in &step.changes {
+            let new = match change.len {
+                0 => None,
+                _ => allocator.copy(workload.object(change, &mut [])?),
             };
-            if let Some(old) = std::mem::replace(&mut blocks[block], new) {
-                let is = workload.object(block, old.bytes().len(), &mut [])? == old.bytes();
-                *wrong += u64::from(!is);
+            if change.len > 0 && new.is_none() {
+                return Err(io::Error::from(io::ErrorKind::OutOfMemory).into());
+            }
+            let new = new.map(|copy| (copy, change));
+            if let Some((old, change)) = std::mem::replace(&mut blocks[change.block], new) {
+                *wrong += u64::from(workload.object(change, &mut [])? != old.bytes());
             }
         }
         allocator.trim();

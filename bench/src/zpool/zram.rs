@@ -64,9 +64,6 @@ pub(super) struct Zram {
 
 impl Zram {
     /// A device of `pages` with LZ4.
-    ///
-    /// # Errors
-    /// That there is none to be had, or what the kernel refuses.
     pub(super) fn new(pages: usize) -> Result<Self, Absent> {
         let add = Path::new(CONTROL).join("hot_add");
         let number = fs::read_to_string(&add).map_err(|e| match e.kind() {
@@ -115,27 +112,18 @@ impl Zram {
     }
 
     /// Writes whole pages from number `first`.
-    ///
-    /// # Errors
-    /// What the kernel refuses, memory among it.
     pub(super) fn write(&self, first: usize, pages: &[u8]) -> Result<(), OsError> {
         let done = self.file().write_all_at(pages, first as u64 * self.page);
         done.map_err(|e| self.failed("pwrite", e))
     }
 
     /// Reads whole pages from number `first`.
-    ///
-    /// # Errors
-    /// What the kernel refuses.
     pub(super) fn read(&self, first: usize, pages: &mut [u8]) -> Result<(), OsError> {
         let done = self.file().read_exact_at(pages, first as u64 * self.page);
         done.map_err(|e| self.failed("pread", e))
     }
 
     /// Drops pages from number `first`.
-    ///
-    /// # Errors
-    /// What the kernel refuses.
     pub(super) fn discard(&self, first: usize, pages: usize) -> Result<(), OsError> {
         let range = [first as u64 * self.page, pages as u64 * self.page];
         // SAFETY: the ioctl reads two words, which live until it returns, and writes none.
@@ -147,17 +135,11 @@ impl Zram {
     }
 
     /// Compacts by hand, which frees pages until no class can free one.
-    ///
-    /// # Errors
-    /// What the kernel refuses.
     pub(super) fn compact(&self) -> Result<(), OsError> {
         self.set("compact", "1")
     }
 
     /// What the kernel counts.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub(super) fn stat(&self) -> Result<MmStat, OsError> {
         let path = self.sys.join("mm_stat");
         let failed = |e| OsError::new("read", path.display().to_string(), e);
