@@ -5,6 +5,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROFILE ?= release
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 GLEBE := $(BUILT)/glebe
+BENCH := $(BUILT)/glebe-bench
 
 # Where `make install` puts things; DESTDIR goes before it for the copying alone.
 PREFIX ?= /usr/local
@@ -13,8 +14,7 @@ export PREFIX DESTDIR
 # Made once everything that is installed is built, and again where a source is newer: so a user
 # builds, and root, who may have no cargo, only copies. Folders are looked at for files that went.
 READY := $(BUILT)/.ready-to-install
-SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src \
-    bench/Cargo.toml bench/src)
+SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src)
 
 # The modules without system calls, which Miri can run.
 PURE := error:: extent:: free_tree:: stats:: units:: zpool::size_class::
@@ -26,7 +26,7 @@ help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, licences, aarch64"
-	@echo "make bench    the benchmarks, ten minutes of stress of a reserve, one of objects and of volatile"
+	@echo "make bench    the benchmarks; then the stress tests for ten minutes each"
 	@echo "make aged     age this machine, and judge what contiguous memory is had of it (root, minutes)"
 	@echo "make fuzz     a minute of each fuzz target"
 	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
@@ -48,23 +48,23 @@ $(READY): $(SOURCES)
 	touch $@
 
 demo: build
-	$(GLEBE) demo
+	$(GLEBE) demo --json $(BUILT)/demo.json
+	bench/plot.py $(BUILT)/demo.json >$(BUILT)/demo.svg
+	@echo "picture   $(BUILT)/demo.svg"
 
 test:
 	scripts/test.sh
 
-bench: build
-	$(GLEBE) bench reserve
-	$(GLEBE) bench reserve --age
-	$(GLEBE) stress --seconds 600
-	$(GLEBE) bench volatile
-	$(GLEBE) bench vmap
-	$(GLEBE) bench zpool
-	$(GLEBE) bench contig
-	$(GLEBE) bench gpu
-	$(GLEBE) stress objects --seconds 60
-	$(GLEBE) stress volatile --seconds 60 --engine scan
-	$(GLEBE) stress volatile --seconds 60 --engine tag
+bench:
+	cargo build --profile $(PROFILE) -p glebe-bench
+	$(BENCH) reserve
+	$(BENCH) volatile
+	$(BENCH) vmap
+	$(BENCH) zpool
+	$(BENCH) contig
+	$(BENCH) gpu
+	GLEBE_STRESS_SECONDS=600 cargo test --release -p glebe --test stress --test stress_objects \
+	    --test stress_volatile -- --test-threads=1
 
 # Fills memory, and takes memory blocks off line and back.
 aged:

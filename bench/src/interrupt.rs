@@ -3,24 +3,18 @@
 //! SIGINT, SIGTERM and SIGHUP only set a word, unless they are ignored. The run looks at it where
 //! it counts its progress ([`check`]), and unwinds from there: what every part undoes when it is
 //! dropped is undone. [`catch`] is where that ends; [`end_by`] then ends the process as the signal
-//! would have. The second signal of a kind is not caught. Source: sigaction(2), signal-safety(7).
-//!
-//! # Safety
-//! The handler stores one atomic word; the calls take locals of this file.
-#![allow(unsafe_code)]
+//! would have. A second signal ends it at once. Source: signal(7), proc_pid_status(5).
 
 use std::io;
-use std::mem;
 use std::panic::{self, AssertUnwindSafe};
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use glebe::error::OsError;
-
-const CAUGHT: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
 
 /// The last signal that came, or 0.
-static CAME: AtomicI32 = AtomicI32::new(0);
+static CAME: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 
 /// A run was ended by this signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,32 +23,21 @@ pub struct Interrupted {
     pub signal: i32,
 }
 
-extern "C" fn note(signal: libc::c_int) {
-    CAME.store(signal, Ordering::Relaxed);
-}
-
 /// Has signals that end the process noted instead, each once.
 ///
 /// # Errors
 /// If the kernel refuses a handler.
-pub fn install() -> Result<(), OsError> {
-    for signal in CAUGHT {
-        // SAFETY: an all-zero `sigaction` is a valid one, both structures are locals, and `note`
-        // has the signature of a handler and makes no call.
-        let rc = unsafe {
-            let mut action: libc::sigaction = mem::zeroed();
-            let rc = libc::sigaction(signal, ptr::null(), &raw mut action);
-            if rc != 0 || action.sa_sigaction == libc::SIG_IGN {
-                rc
-            } else {
-                action.sa_sigaction = note as *const () as usize;
-                action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
-                libc::sigaction(signal, &raw const action, ptr::null_mut())
-            }
-        };
-        if rc != 0 {
-            let error = io::Error::last_os_error();
-            return Err(OsError::new("sigaction", signal.to_string(), error));
+pub fn install() -> io::Result<()> {
+    let came = CAME.get_or_init(Arc::default);
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let noted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if ignored >> (signal - 1) & 1 == 0 {
+            flag::register_conditional_default(signal, Arc::clone(&noted))?;
+            flag::register(signal, Arc::clone(&noted))?;
+            flag::register_usize(signal, Arc::clone(came), signal as usize)?;
         }
     }
     Ok(())
@@ -63,7 +46,7 @@ pub fn install() -> Result<(), OsError> {
 /// Unwinds to [`catch`] if a signal came; to be called often by whoever runs for long.
 #[inline]
 pub fn check() {
-    let signal = CAME.load(Ordering::Relaxed);
+    let signal = CAME.get().map_or(0, |came| came.load(Ordering::Relaxed)) as i32;
     if signal != 0 {
         panic::resume_unwind(Box::new(Interrupted { signal }));
     }
@@ -85,8 +68,7 @@ pub fn catch<T>(run: impl FnOnce() -> T) -> Result<T, Interrupted> {
 
 /// Ends the process by the signal, so that its parent sees how it ended.
 pub fn end_by(Interrupted { signal }: Interrupted) {
-    // SAFETY: takes no pointer; the handler was for one signal only, so the default is back.
-    unsafe { libc::raise(signal) };
+    let _ = low_level::emulate_default_handler(signal);
 }
 
 /// Tells other threads to stop when it is dropped, so that a scope that unwinds can end.

@@ -1,4 +1,4 @@
-//! Peers, workloads and measurements for glebe.
+//! Peers, workloads and measurements for glebe: the program `glebe-bench`.
 //!
 //! The modules form an ordered list; each uses only those above it in this list.
 #![deny(unsafe_code)]
@@ -6,44 +6,28 @@
 // Measuring.
 pub mod clock;
 pub mod interrupt;
-pub mod machine;
+mod machine;
 pub mod summary;
 
 // What a run works on, and against whom.
-pub mod corpus;
+mod child;
+mod corpus;
+mod frames;
 pub mod peers;
+pub mod pressure;
+mod set_aside;
 
 // What it tells people.
-pub mod progress;
-pub mod svg;
-pub mod terminal;
-pub mod whole_file;
-
+mod progress;
 pub mod report;
+mod samples;
 
-pub(crate) mod turns;
-
-// Memory that runs short.
-pub mod pressure;
-
-// The reserve at work.
+// The benchmarks.
+pub mod contig;
+mod gpu;
 pub mod reserve;
-
-// Volatile memory at work.
+mod vmap;
 pub mod volatile;
-
-// Free extents at work.
-pub mod vmap;
-
-// The compressed-object pool.
 pub mod zpool;
 
-// Contiguous memory, used and had.
-pub mod contig;
-
-// Host memory beside a GPU.
-pub mod gpu;
-
-#[cfg(test)]
-mod scratch;
-mod set_aside;
+pub mod cli;

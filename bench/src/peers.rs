@@ -1,39 +1,32 @@
-//! Kernel peers on demand: what a program gets that asks the kernel for N contiguous base pages
-//! when it needs them, and none of them promises that.
+//! Kernel peers: what a program gets that asks the kernel for N contiguous base pages.
 //!
-//! [`Peer::SurplusHugetlb`] makes the kernel find fresh 2 MiB pages at each request: the overcommit
-//! limit of the pool is raised, for the life of the block, by what the block needs.
-//! [`Peer::Thp`] asks for transparent hugepages on an aligned range, [`Peer::Plain`] for memory as
-//! the machine is set to give it. All three are populated before the time is taken, with
-//! `MADV_POPULATE_WRITE`, which reports a failure instead of raising a signal later.
+//! On demand ([`Peer`]) none of them promises contiguity. [`Peer::SurplusHugetlb`] makes the kernel
+//! find fresh 2 MiB pages at each request: the overcommit limit of the pool is raised, for the life
+//! of the block, by what the block needs. [`Peer::Thp`] asks for transparent hugepages on an
+//! aligned range, [`Peer::Plain`] for memory as the machine is set to give it. All are populated
+//! before the time is taken, with `MADV_POPULATE_WRITE`, which reports a failure instead of raising
+//! a signal later. [`StandingPool`] is what a program has that set memory aside beforehand: no peer
+//! on demand.
 //!
 //! Timed: mmap, advice and population. Not timed: raising the limit, reading page frames and
-//! unmapping. Memory from the kernel is zeroed, and that is in the time: whoever compares says so.
-//!
-//! One base page is contiguous by itself, so for a request of one every peer competes. They do not
-//! give the same thing, though: the kernel may move a page of [`Peer::Plain`] or [`Peer::Thp`] at
-//! any time, and only a hugetlb page stays in its frame, as one of the reserve does.
-//! [`StandingPool`] is what a program has that set memory aside beforehand: no peer on demand.
-//!
-//! Units: base pages; microseconds. Lock: the project's hugetlb lock file, never while timing.
-//! Cost: that of zeroing, and of compaction where the kernel has to make room.
-
-mod frames;
-mod map;
-mod pool;
-mod standing;
+//! unmapping. Memory on demand is zeroed, and that is in the time. The kernel may move a page of
+//! [`Peer::Plain`] or [`Peer::Thp`] at any time. Units: base pages; microseconds. Lock: the
+//! project's hugetlb lock file, never while timing.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 
+use glebe::contig::PoolLock;
 use glebe::error::OsError;
-use glebe::sys::page_size;
-use glebe::units::{Bytes, Pages};
+use glebe::sys::hugetlb::Pool;
+use glebe::sys::{madvise, meminfo, page_size};
+use glebe::units::{Bytes, PageSize, Pages};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use rustix::fs::{memfd_create, MemfdFlags};
 
 use crate::clock::{Elapsed, Stopwatch};
-pub(crate) use frames::{frames_of, longest_run};
-use map::Map;
-pub use standing::StandingPool;
+pub(crate) use crate::frames::longest_run;
 
 /// A way to ask the kernel for memory on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,9 +57,9 @@ pub enum PeerError {
         /// Pages asked for.
         requested: Pages,
     },
-    /// The machine has no hugepages of the size of a page-table leaf.
-    #[error("no hugepages: {0}")]
-    NoHugepages(String),
+    /// The machine has no pool of hugepages of the size of a page-table leaf.
+    #[error("no pool of {0} pages")]
+    NoPool(Bytes),
     /// The kernel refused.
     #[error(transparent)]
     Os(#[from] OsError),
@@ -76,24 +69,32 @@ pub enum PeerError {
 #[derive(Debug)]
 pub struct PeerBlock {
     map: Map,
-    idle_before: u64,
     pages: Pages,
-    obtained: Elapsed,
 }
 
 /// One request to a peer, as [`measure`] saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerSample {
-    /// Wall time to obtain and populate; of a failed request, time until it failed.
+    /// Wall time to obtain and populate; 0 of a failed request.
     pub wall_us: f64,
     /// CPU time of the same, kernel threads not included.
     pub cpu_us: f64,
     /// Longest physical run of the block, where frames can be read.
     pub longest_run: Option<Pages>,
-    /// Hugepages that an idle pool may have given, as [`PeerBlock::from_idle_pool`].
+    /// Hugepages that an idle pool may have given, so that the kernel had not to look for them:
+    /// non-zero makes the sample too good. An upper bound: others use the pool as well.
     pub from_idle_pool: u64,
     /// What the kernel refused; `None` if memory came.
     pub failed: Option<String>,
+}
+
+impl PeerSample {
+    fn of(outcome: Result<(Elapsed, Option<Pages>, u64), PeerError>) -> Self {
+        let failed = outcome.as_ref().err().map(ToString::to_string);
+        let (took, longest_run, from_idle_pool) = outcome.unwrap_or_default();
+        let Elapsed { wall_us, cpu_us } = took;
+        Self { wall_us, cpu_us, longest_run, from_idle_pool, failed }
+    }
 }
 
 impl Peer {
@@ -110,35 +111,25 @@ impl Peer {
         }
     }
 
-    /// Obtains and populates `pages`.
+    /// Obtains and populates `pages`, and tells how long that took.
     ///
     /// # Errors
     /// A size that cannot be or that the machine has not, and whatever the kernel refuses; nothing
     /// stays mapped and no limit stays raised.
-    pub fn alloc(self, pages: Pages) -> Result<PeerBlock, PeerError> {
-        self.prepare(pages)?.obtain().map_err(|(e, _)| e)
-    }
-
-    /// What comes before the clock starts.
-    fn prepare(self, pages: Pages) -> Result<Request, PeerError> {
-        let size = PeerError::Size { requested: pages };
-        let len = match pages.checked_bytes(page_size()) {
-            Some(len) if pages > Pages::ZERO && len.get() < 1 << 46 => len,
-            _ => return Err(size),
+    pub fn alloc(self, pages: Pages) -> Result<(PeerBlock, Elapsed), PeerError> {
+        let len = fitting(pages)?;
+        let (map, took) = match self {
+            Self::SurplusHugetlb => {
+                let pool = pool()?;
+                with_surplus(&pool, len, || timed(|| Map::hugetlb(len, pool.size())))??
+            }
+            Self::Thp => {
+                let huge = madvise::transparent_huge_page()?;
+                timed(|| Map::transparent(len, huge.bytes()))?
+            }
+            Self::Plain => timed(|| Map::new(MmapOptions::new().len(len.as_usize()), len))?,
         };
-        let available = available()?;
-        if len > available {
-            return Err(PeerError::TooLarge { requested: len, available });
-        }
-        let huge = match self {
-            Self::Plain => None,
-            Self::Thp | Self::SurplusHugetlb => Some(pool::hugepage_bytes()?),
-        };
-        let idle_before = match (self, huge) {
-            (Self::SurplusHugetlb, Some(huge)) => pool::idle(huge, len)?,
-            _ => 0,
-        };
-        Ok(Request { peer: self, pages, len, huge, idle_before })
+        Ok((PeerBlock { map, pages }, took))
     }
 }
 
@@ -148,121 +139,246 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A request with its size checked.
-struct Request {
-    peer: Peer,
-    pages: Pages,
-    len: Bytes,
-    huge: Option<Bytes>,
-    idle_before: u64,
-}
-
-impl Request {
-    /// Obtains the memory; a failure tells how long it took to come.
-    fn obtain(self) -> Result<PeerBlock, (PeerError, Elapsed)> {
-        match (self.peer, self.huge) {
-            (Peer::SurplusHugetlb, Some(huge)) => {
-                pool::with_surplus(huge, self.len, || self.timed())
-                    .unwrap_or_else(|e| Err((e, Elapsed::default())))
-            }
-            _ => self.timed(),
-        }
-    }
-
-    fn timed(&self) -> Result<PeerBlock, (PeerError, Elapsed)> {
-        let watch = Stopwatch::start();
-        let map = match (self.peer, self.huge) {
-            (Peer::SurplusHugetlb, Some(huge)) => Map::hugetlb(self.len, huge),
-            (Peer::Thp, Some(huge)) => Map::aligned(self.len, huge).and_then(|map| {
-                map.advise_hugepages()?;
-                Ok(map)
-            }),
-            _ => Map::anonymous(self.len),
-        };
-        let populated = map.and_then(|map| {
-            map.populate()?;
-            Ok(map)
-        });
-        let obtained = watch.elapsed();
-        let (pages, idle_before) = (self.pages, self.idle_before);
-        match populated {
-            Ok(map) => Ok(PeerBlock { map, idle_before, pages, obtained }),
-            Err(e) => Err((e.into(), obtained)),
-        }
-    }
-}
-
 impl PeerBlock {
-    /// Pages asked for; a hugetlb block is rounded up to whole hugepages.
-    #[must_use]
-    pub fn pages(&self) -> Pages {
-        self.pages
-    }
-
-    /// The time it took to obtain and populate.
-    #[must_use]
-    pub fn obtained(&self) -> Elapsed {
-        self.obtained
-    }
-
     /// The first address.
     pub(crate) fn address(&self) -> usize {
         self.map.address()
     }
 
-    /// The longest run of adjacent page frames in address order, read from `/proc/self/pagemap`;
-    /// `None` without the privilege to see frames. It may change at any time unless hugetlb.
+    /// The longest run of adjacent page frames in address order; `None` without the privilege to
+    /// see frames. It may change at any time unless hugetlb.
     #[must_use]
     pub fn longest_run(&self) -> Option<Pages> {
-        frames::longest_run(self.map.address(), self.pages)
-    }
-
-    /// Whether all pages are one physical run; `None` as in [`PeerBlock::longest_run`].
-    #[must_use]
-    pub fn is_one_run(&self) -> Option<bool> {
-        Some(self.longest_run()? == self.pages)
-    }
-
-    /// Hugepages of the block that an idle pool may have given, so that the kernel had not to look
-    /// for them: non-zero makes the sample too good. An upper bound: others use the pool as well.
-    #[must_use]
-    pub fn from_idle_pool(&self) -> u64 {
-        self.idle_before
+        longest_run(self.address(), self.pages)
     }
 }
 
 /// Makes one request, looks at its frames and gives the memory back.
 #[must_use]
 pub fn measure(peer: Peer, pages: Pages) -> PeerSample {
-    let outcome = peer
-        .prepare(pages)
-        .map_err(|e| (e, Elapsed::default()))
-        .and_then(|request| request.obtain());
-    match outcome {
-        Ok(block) => PeerSample {
-            wall_us: block.obtained.wall_us,
-            cpu_us: block.obtained.cpu_us,
-            longest_run: block.longest_run(),
-            from_idle_pool: block.from_idle_pool(),
-            failed: None,
-        },
-        Err((error, until)) => PeerSample {
-            wall_us: until.wall_us,
-            cpu_us: until.cpu_us,
-            longest_run: None,
-            from_idle_pool: 0,
-            failed: Some(error.to_string()),
-        },
+    let idle = match (peer, pool()) {
+        (Peer::SurplusHugetlb, Ok(pool)) => pool.counts().map_or(0, |counts| {
+            counts.available().min(pages.bytes(page_size()).pages_up(pool.size()).get())
+        }),
+        _ => 0,
+    };
+    PeerSample::of(peer.alloc(pages).map(|(block, took)| (took, block.longest_run(), idle)))
+}
+
+/// The bytes of `pages`, if they can be had at all.
+fn fitting(pages: Pages) -> Result<Bytes, PeerError> {
+    let len = pages.checked_bytes(page_size()).filter(|len| len.get() < 1 << 46);
+    let requested = len.filter(|len| *len > Bytes::ZERO);
+    let requested = requested.ok_or(PeerError::Size { requested: pages })?;
+    let available = meminfo::available()?;
+    match requested <= available {
+        true => Ok(requested),
+        false => Err(PeerError::TooLarge { requested, available }),
     }
 }
 
-/// `MemAvailable`.
-fn available() -> Result<Bytes, OsError> {
-    const PATH: &str = "/proc/meminfo";
-    let text = std::fs::read_to_string(PATH).map_err(|e| OsError::new("read", PATH, e))?;
-    crate::machine::meminfo(&text, "MemAvailable")
-        .ok_or_else(|| OsError::new("read", PATH, io::Error::from(io::ErrorKind::InvalidData)))
+/// The pool of the hugepages that one page-table leaf maps.
+fn pool() -> Result<Pool, PeerError> {
+    let size = madvise::transparent_huge_page()?;
+    Pool::of(size).ok_or(PeerError::NoPool(size.bytes()))
 }
 
+/// Runs `ask` while surplus pages for `len` may be had of the pool.
+fn with_surplus<T>(pool: &Pool, len: Bytes, ask: impl FnOnce() -> T) -> Result<T, PeerError> {
+    let pages = len.pages_up(pool.size()).get();
+    let lock = PoolLock::acquire()?;
+    Ok(lock.with_surplus(pool.size(), pages, || Ok::<_, OsError>(ask()))?)
+}
+
+/// Maps and populates.
+fn timed(map: impl FnOnce() -> Result<Map, OsError>) -> Result<(Map, Elapsed), PeerError> {
+    let watch = Stopwatch::start();
+    let map = map()?;
+    map.advise("madvise MADV_POPULATE_WRITE", Advice::PopulateWrite)?;
+    Ok((map, watch.elapsed()))
+}
+
+/// Memory that is only mapped and populated, never read or written through here.
+#[derive(Debug)]
+struct Map {
+    memory: MmapRaw,
+    /// The part in use: aligned where that was asked for.
+    skip: usize,
+    len: usize,
+}
+
+impl Map {
+    fn new(options: &MmapOptions, len: Bytes) -> Result<Self, OsError> {
+        let memory = options.map_anon().map_err(|e| OsError::new("mmap", len.to_string(), e))?;
+        Ok(Self { memory: memory.into(), skip: 0, len: len.as_usize() })
+    }
+
+    /// Pages of the hugetlb pool, rounded up to whole ones. The kernel takes them from the pool,
+    /// surplus included, here: a shortage is seen now.
+    fn hugetlb(len: Bytes, huge: PageSize) -> Result<Self, OsError> {
+        let len = len.pages_up(huge).bytes(huge);
+        Self::new(MmapOptions::new().len(len.as_usize()).huge(Some(huge.shift() as u8)), len)
+    }
+
+    /// Transparent huge pages; up to one of address space goes unused.
+    fn transparent(len: Bytes, huge: Bytes) -> Result<Self, OsError> {
+        let room = (len + huge).as_usize();
+        let mut map = Self::new(MmapOptions::new().len(room).no_reserve_swap(), len)?;
+        map.skip = map.address().next_multiple_of(huge.as_usize()) - map.address();
+        map.advise("madvise MADV_HUGEPAGE", Advice::HugePage)?;
+        Ok(map)
+    }
+
+    fn address(&self) -> usize {
+        self.memory.as_ptr().expose_provenance() + self.skip
+    }
+
+    fn advise(&self, call: &'static str, advice: Advice) -> Result<(), OsError> {
+        let advised = self.memory.advise_range(advice, self.skip, self.len);
+        advised.map_err(|e| OsError::new(call, Bytes::new(self.len as u64).to_string(), e))
+    }
+}
+
+/// Hugetlb pages that were set aside beforehand, mapped when they are wanted: a file of them, all
+/// resident, of which a window is mapped on demand.
+///
+/// It answers as fast as the page table is written, and its bytes lie idle the rest of the time:
+/// that is its price, [`StandingPool::idle`]. The contents of its window are what was there before.
+#[derive(Debug)]
+pub struct StandingPool {
+    file: File,
+    len: Bytes,
+    page: PageSize,
+}
+
+impl StandingPool {
+    /// The name in tables and results.
+    pub const NAME: &'static str = "standing_hugetlb";
+
+    /// Sets `pages` aside, rounded up to whole hugepages: surplus pages of the pool.
+    ///
+    /// # Errors
+    /// As [`Peer::alloc`] of surplus hugetlb pages.
+    pub fn new(pages: Pages) -> Result<Self, PeerError> {
+        let pool = pool()?;
+        let page = pool.size();
+        let len = fitting(pages)?.pages_up(page).bytes(page);
+        let failed = |e: io::Error| OsError::new("memfd_create", "hugetlb", e);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
+        let size = MemfdFlags::from_bits_retain(page.shift() << libc::MFD_HUGE_SHIFT);
+        let fd = memfd_create("glebe-bench", flags | size).map_err(|e| failed(e.into()))?;
+        let this = Self { file: fd.into(), len, page };
+        this.file.set_len(len.get()).map_err(failed)?;
+        with_surplus(&pool, len, || timed(|| this.window(len)))??;
+        Ok(this)
+    }
+
+    /// Bytes that nobody uses while nothing is mapped.
+    #[must_use]
+    pub fn idle(&self) -> Bytes {
+        self.len
+    }
+
+    fn window(&self, len: Bytes) -> Result<Map, OsError> {
+        let len = len.pages_up(self.page).bytes(self.page).as_usize();
+        let memory = MmapOptions::new().len(len).map_raw(&self.file);
+        let memory = memory.map_err(|e| OsError::new("mmap", "a window", e))?;
+        Ok(Map { memory, skip: 0, len })
+    }
+
+    /// Maps a window of `pages`, looks at its frames and unmaps it.
+    #[must_use]
+    pub fn measure(&self, pages: Pages) -> PeerSample {
+        let window = timed(|| self.window(pages.bytes(page_size())));
+        let run = |map: &Map| longest_run(map.address(), pages);
+        PeerSample::of(window.map(|(map, took)| (took, run(&map), 0)))
+    }
+}
+
+/// On the machine as it is: without root or hugepages the parts that need them skip.
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::set_aside::SetAside;
+
+    #[test]
+    fn every_peer_gives_what_was_asked() {
+        for (peer, pages) in
+            Peer::ALL.into_iter().flat_map(|peer| [1, 3, 512, 1025].map(|n| (peer, n)))
+        {
+            let pages = Pages::new(pages);
+            let (block, took) = match peer.alloc(pages) {
+                Ok(had) => had,
+                Err(why) if peer != Peer::Plain => {
+                    println!("skipped: {}: {why}", peer.name());
+                    continue;
+                }
+                Err(why) => panic!("{why}"),
+            };
+            assert!(took.wall_us > 0.0);
+            let Some(run) = block.longest_run() else {
+                println!("skipped: page frames are hidden");
+                continue;
+            };
+            assert!(run > Pages::ZERO && run <= pages, "{peer:?}: {run} of {pages}");
+            if peer == Peer::SurplusHugetlb {
+                let huge = pool().unwrap().size().bytes().pages_down(page_size());
+                assert!(run >= pages.min(huge), "{run} of {pages}");
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_errors() {
+        for peer in Peer::ALL {
+            assert!(matches!(peer.alloc(Pages::ZERO), Err(PeerError::Size { .. })));
+            assert!(matches!(peer.alloc(Pages::new(u64::MAX)), Err(PeerError::Size { .. })));
+            let sample = measure(peer, Pages::new(1 << 33));
+            assert!(sample.failed.is_some_and(|why| why.contains("available")));
+        }
+    }
+
+    #[test]
+    fn a_window_of_the_standing_pool_is_the_same_pages_each_time() {
+        let pages = Pages::new(1025);
+        let pool = match StandingPool::new(pages) {
+            Ok(pool) => pool,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        assert!(pool.idle() >= pages.bytes(page_size()));
+        let first = pool.measure(pages);
+        assert!(first.failed.is_none() && first.wall_us > 0.0, "{first:?}");
+        // Hugetlb pages are not moved, so their runs are as they were.
+        assert_eq!(pool.measure(pages).longest_run, first.longest_run);
+        assert!(pool.measure(Pages::new(1 << 20)).failed.is_some(), "a window beyond the file");
+    }
+
+    #[test]
+    fn what_is_set_aside_beside_surplus_pages_goes_back_without_them() {
+        let Ok(pool) = pool() else { return println!("skipped: no pool") };
+        let persistent = || {
+            let _lock = PoolLock::acquire().unwrap();
+            pool.counts().unwrap().persistent()
+        };
+        // Others may change the pool too.
+        let mut seen = Vec::new();
+        for _ in 0..8 {
+            let before = persistent();
+            // More than lies idle.
+            let huge = Pages::new(pool.counts().unwrap().available() + 8);
+            let pages = huge.bytes(pool.size()).pages_up(page_size());
+            let surplus = match Peer::SurplusHugetlb.alloc(pages) {
+                Ok(block) => block,
+                Err(why) => return println!("skipped: {why}"),
+            };
+            let aside = SetAside::new(pool.size(), 4).unwrap();
+            drop(surplus);
+            drop(aside);
+            seen.push((before, persistent()));
+            if seen.last().is_some_and(|(before, after)| before == after) {
+                return;
+            }
+        }
+        panic!("persistent pages before and after: {seen:?}");
+    }
+}

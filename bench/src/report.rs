@@ -10,15 +10,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::ops::Range;
 
-use glebe::error::OsError;
+use comfy_table::{presets, CellAlignment, Table};
+use glebe::units::Bytes;
 use serde::Serialize;
 
 use crate::clock;
 use crate::machine::Machine;
 use crate::summary::Summary;
-use crate::whole_file;
 
 /// Version of the JSON's form.
 pub const VERSION: u32 = 1;
@@ -27,10 +27,9 @@ pub const VERSION: u32 = 1;
 pub const DIGITS: i32 = 6;
 
 /// The outcome of one run of one benchmark.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Report {
     bench: String,
-    version: u32,
     date: String,
     command: String,
     quick: bool,
@@ -39,11 +38,8 @@ pub struct Report {
     ratios: BTreeMap<String, Option<f64>>,
     checks: BTreeMap<String, Option<u64>>,
     /// Why checks are not measured.
-    #[serde(skip)]
     reasons: BTreeMap<String, String>,
-    #[serde(skip)]
     sections: Vec<String>,
-    #[serde(skip)]
     notes: Vec<String>,
 }
 
@@ -76,7 +72,6 @@ impl Report {
     pub fn new(bench: &str, command: &str, quick: bool) -> Self {
         Self {
             bench: bench.into(),
-            version: VERSION,
             date: clock::utc_now(),
             command: command.into(),
             quick,
@@ -186,64 +181,52 @@ impl Report {
         self.rows.push(Row { case, who, unit, figures: fig, note });
     }
 
-    /// The JSON text, a newline at its end.
+    /// The JSON text: one row a line, one ratio a line.
     #[must_use]
     pub fn json(&self) -> String {
-        // Strings, numbers and maps with string keys: there is nothing here that JSON cannot hold.
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
-        text.push('\n');
-        text
-    }
-
-    /// Writes the JSON to `path`, whole or not at all: see [`whole_file::write`].
-    ///
-    /// # Errors
-    /// What the file system refuses; then no file is left behind and an old one is as it was.
-    pub fn write(&self, path: &Path) -> Result<(), OsError> {
-        whole_file::write(path, self.json().as_bytes())
+        let rows = lines(self.rows.iter().map(json_of));
+        let pair = |name: &String, value: String| format!("{}: {value}", json_of(name));
+        let ratios = lines(self.ratios.iter().map(|(name, value)| pair(name, json_of(value))));
+        let checks = lines(self.checks.iter().map(|(name, count)| pair(name, json_of(count))));
+        let head = [&self.bench, &self.date, &self.command].map(json_of);
+        let [bench, date, command] = head;
+        let (quick, machine) = (self.quick, json_of(&self.machine));
+        format!(
+            "{{\n  \"bench\": {bench},\n  \"version\": {VERSION},\n  \"date\": {date},\n  \
+             \"command\": {command},\n  \"quick\": {quick},\n  \"machine\": {machine},\n  \
+             \"rows\": [{rows}],\n  \"ratios\": {{{ratios}}},\n  \"checks\": {{{checks}}}\n}}\n"
+        )
     }
 
     /// The table for people.
     #[must_use]
     pub fn text(&self) -> String {
         let m = &self.machine;
-        let memory = glebe::units::Bytes::new(m.memory_bytes);
+        let quick = if self.quick { " (quick: too few samples to compare)" } else { "" };
+        let user = if m.privileged { "" } else { ", unprivileged" };
+        let memory = Bytes::new(m.memory_bytes);
         let mut out = format!(
-            "{} {}{}\nLinux {}, {} CPUs, {memory}, THP {}{}\n\n",
+            "{} {}{quick}\nLinux {}, {} CPUs, {memory}, THP {}{user}\n\n{}\n",
             self.bench,
             self.date,
-            if self.quick { " (quick: too few samples to compare)" } else { "" },
             m.kernel,
             m.cpus,
             m.thp,
-            if m.privileged { "" } else { ", unprivileged" },
+            rows(&self.rows)
         );
-        out.push_str(&table(&self.rows));
         for section in &self.sections {
+            // Writing to a string does not fail.
             let _ = writeln!(out, "\n{}", section.trim_end());
         }
         if !self.ratios.is_empty() {
-            out.push_str("\nratios (larger is better for glebe; growth and cost: smaller)\n");
-            let width = self.ratios.keys().map(String::len).max().unwrap_or(0);
-            for (name, &value) in &self.ratios {
-                let _ = writeln!(out, "  {name:<width$}  {:>10}", figure(value));
-            }
+            let ratios = self.ratios.iter().map(|(name, &value)| [name.clone(), figure(value)]);
+            let head = "ratios (larger is better for glebe; growth and cost: smaller)";
+            let _ = writeln!(out, "\n{head}\n{}", pairs(ratios));
         }
         if !self.checks.is_empty() {
-            out.push_str("\nchecks (must be 0)\n");
-            let width = self.checks.keys().map(String::len).max().unwrap_or(0);
-            for (name, &count) in &self.checks {
-                let _ = match (count, self.reasons.get(name)) {
-                    (None, why) => {
-                        let why = why.map_or("no sample", String::as_str);
-                        writeln!(out, "  {name:<width$}  not measured: {why}")
-                    }
-                    (Some(count), _) => {
-                        let wrong = if count == 0 { "" } else { "  WRONG" };
-                        writeln!(out, "  {name:<width$}  {count:>10}{wrong}")
-                    }
-                };
-            }
+            let checks =
+                self.checks.iter().map(|(name, &count)| [name.clone(), self.said(name, count)]);
+            let _ = writeln!(out, "\nchecks (must be 0)\n{}", pairs(checks));
         }
         for note in &self.notes {
             let _ = write!(out, "\n{note}");
@@ -253,43 +236,67 @@ impl Report {
         }
         out
     }
+
+    fn said(&self, check: &str, count: Option<u64>) -> String {
+        match (count, self.reasons.get(check)) {
+            (None, why) => format!("not measured: {}", why.map_or("no sample", String::as_str)),
+            (Some(0), _) => "0".into(),
+            (Some(count), _) => format!("{count}  WRONG"),
+        }
+    }
 }
 
-/// One line a row, figures to the right; spread is the standard deviation.
-fn table(rows: &[Row]) -> String {
-    const HEAD: [&str; 8] = ["case", "who", "unit", "median", "p99", "max", "spread", "runs"];
-    const TEXT_COLUMNS: usize = 3;
-    let cells = |row: &Row| -> Vec<String> {
-        let mut line = vec![row.case.clone(), row.who.clone(), row.unit.clone()];
-        if let Some(f) = row.figures {
-            line.extend([f.median, f.p99, f.max, f.stdev].map(figure));
-            line.push(f.runs.to_string());
+/// Strings, numbers and maps with string keys: there is nothing here that JSON cannot hold.
+fn json_of<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// One a line, between commas.
+fn lines(all: impl Iterator<Item = String>) -> String {
+    let all: Vec<String> = all.map(|line| format!("\n    {line}")).collect();
+    if all.is_empty() {
+        String::new()
+    } else {
+        all.join(",") + "\n  "
+    }
+}
+
+/// A line a row, figures to the right; spread is the standard deviation.
+fn rows(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.set_header(["case", "who", "unit", "median", "p99", "max", "spread", "runs", ""]);
+    for Row { case, who, unit, figures, note } in rows {
+        let mut cells = vec![case.clone(), who.clone(), unit.clone()];
+        match figures {
+            Some(f) => cells.extend([f.median, f.p99, f.max, f.stdev].map(figure)),
+            None => cells.extend([const { String::new() }; 4]),
         }
-        line
-    };
-    let head: Vec<String> = HEAD.iter().map(ToString::to_string).collect();
-    let lines: Vec<_> = rows.iter().map(cells).collect();
-    let mut widths = [0; HEAD.len()];
-    for line in std::iter::once(&head).chain(&lines) {
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = cell.chars().count().max(*width);
+        cells.push(figures.map_or(String::new(), |f| f.runs.to_string()));
+        cells.push(note.clone().unwrap_or_default());
+        table.add_row(cells);
+    }
+    plain(table, 3..8)
+}
+
+/// Names and what is said of each, one a line.
+fn pairs(all: impl Iterator<Item = [String; 2]>) -> String {
+    let mut table = Table::new();
+    for pair in all {
+        table.add_row(pair);
+    }
+    plain(table, 0..0)
+}
+
+/// The table without rules, the `numbers` to the right.
+fn plain(mut table: Table, numbers: Range<usize>) -> String {
+    table.load_preset(presets::NOTHING);
+    for (nth, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if numbers.contains(&nth) {
+            column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let mut out = String::new();
-    let notes = std::iter::once(None).chain(rows.iter().map(|row| row.note.as_deref()));
-    for (line, note) in std::iter::once(&head).chain(&lines).zip(notes) {
-        let mut text = String::new();
-        for (column, (cell, width)) in line.iter().zip(widths).enumerate() {
-            let _ = match column < TEXT_COLUMNS {
-                true => write!(text, "{cell:<width$}  "),
-                false => write!(text, "{cell:>width$}  "),
-            };
-        }
-        text.push_str(note.unwrap_or(""));
-        out.push_str(text.trim_end());
-        out.push('\n');
-    }
-    out
+    table.trim_fmt()
 }
 
 /// A figure for people: four significant digits, thousands whole.

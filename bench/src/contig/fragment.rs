@@ -6,90 +6,52 @@
 //! would no longer be available to the machine or to its memory cgroup, is the first that the
 //! kernel would kill, and dies with its parent. What it holds the kernel may move: a machine that
 //! compacts has long runs again after some time, which is what on-demand requests then pay for.
-//! Units: bytes, microseconds. Source: proc_pid_oom_score_adj(5), prctl(2).
+//! Units: bytes, microseconds. Source: proc_pid_oom_score_adj(5).
 //!
 //! # Safety
-//! prctl and getppid take no pointer; the memory is mapped here and nobody else refers to it.
+//! Memory that is given back is this child's own, and nothing of it is read afterwards.
 #![allow(unsafe_code)]
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::fs;
+use std::io::{self, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
 use glebe::error::OsError;
 use glebe::sys::cgroup::{Limits, Resource};
-use glebe::sys::madvise::{advise, Advice};
-use glebe::sys::mmap::{map, Backing};
 use glebe::sys::{meminfo, page_size};
 use glebe::units::Bytes;
+use memmap2::{Advice, MmapMut, UncheckedAdvice};
 
 use super::memory::LEFT;
+use crate::child::{self, Child};
+use crate::clock;
 use crate::reserve::keyed::Random;
-use crate::{clock, interrupt};
-
-/// The hidden subcommand that is the child: its parent's number, bytes to take at most, and
-/// `--busy` if it shall write to them.
-pub const SUBCOMMAND: &str = "fragment";
-const BUSY: &str = "--busy";
 
 /// Writes between two looks at the clock.
 const WRITES: u64 = 64;
-
 /// Bytes taken between two looks at what is left.
 const STEP: Bytes = Bytes::mib(64);
 
-/// The child, until it is dropped.
-#[derive(Debug)]
-struct Taking(Child);
-
-impl Taking {
-    /// Starts it and waits until it has taken up to `most` bytes; how much it holds then.
-    fn start(most: Bytes, mode: Option<&str>) -> Result<(Self, Bytes, Answers), OsError> {
-        let mut command = Command::new("/proc/self/exe");
-        let (pid, most) = (std::process::id().to_string(), most.get().to_string());
-        command.arg0("glebe").args([SUBCOMMAND, &pid, &most]).args(mode);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut started = Self(command.spawn().map_err(failed)?);
-        let Some(answers) = started.0.stdout.take() else {
-            return Err(failed(io::ErrorKind::BrokenPipe.into()));
-        };
-        let mut answers = BufReader::new(answers).lines();
-        for line in answers.by_ref() {
-            interrupt::check();
-            match line.map_err(failed)?.split_once(' ') {
-                Some(("held", bytes)) => {
-                    let bytes = bytes.parse().map_err(|e| failed(io::Error::other(e)))?;
-                    return Ok((started, Bytes::new(bytes), answers));
-                }
-                Some(("taken", _)) => {}
-                _ => break,
-            }
+/// Starts the child, which does `task`, and waits until it has taken up to `most` bytes; how much
+/// it holds then.
+fn start(task: &str, most: Bytes) -> Result<(Child, Bytes), OsError> {
+    let mut child = Child::start(task, &[&most.get().to_string()])?;
+    while let Some(line) = child.line() {
+        if let Some(held) = line.strip_prefix("held ") {
+            return Ok((child, Bytes::new(held.parse().map_err(child::failed)?)));
         }
-        Err(failed(io::Error::other("it ended early")))
     }
-}
-
-type Answers = io::Lines<BufReader<ChildStdout>>;
-
-fn failed(error: io::Error) -> OsError {
-    OsError::new("execve", "/proc/self/exe", error)
-}
-
-impl Drop for Taking {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    child.wait(Duration::from_secs(1), |_| {})?.answer()?;
+    Err(child::failed("it ended early"))
 }
 
 /// Memory in single pages for as long as this lives.
 #[derive(Debug)]
 pub(super) struct Fragmenter {
-    _child: Taking,
+    _child: Child,
     /// Bytes of small pages that are held, as many again being free between them.
     pub(super) held: Bytes,
 }
@@ -100,7 +62,7 @@ impl Fragmenter {
     /// # Errors
     /// If it cannot be started, or ends early.
     pub(super) fn start(most: Bytes) -> Result<Self, OsError> {
-        let (child, held, _) = Taking::start(most, None)?;
+        let (child, held) = start("fragment", most)?;
         Ok(Self { _child: child, held })
     }
 }
@@ -108,8 +70,7 @@ impl Fragmenter {
 /// A program that writes to its memory at random, for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Busy {
-    child: Taking,
-    answers: Answers,
+    child: Child,
     pub(crate) held: Bytes,
 }
 
@@ -128,8 +89,8 @@ impl Busy {
     /// # Errors
     /// If it cannot be started, or ends early.
     pub(crate) fn start(most: Bytes) -> Result<Self, OsError> {
-        let (child, held, answers) = Taking::start(most, Some(BUSY))?;
-        Ok(Self { child, answers, held })
+        let (child, held) = start("busy", most)?;
+        Ok(Self { child, held })
     }
 
     /// What it did since this was called last.
@@ -137,18 +98,12 @@ impl Busy {
     /// # Errors
     /// If it has ended.
     pub(crate) fn told(&mut self) -> Result<Told, OsError> {
-        let asked = self.child.0.stdin.as_mut().map(|stdin| stdin.write_all(b"\n"));
-        asked.transpose().map_err(failed)?;
-        let line = self.answers.next().transpose().map_err(failed)?.unwrap_or_default();
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
-            ["wrong", wrong, "worst_us", worst] => {
-                let (wrong, worst_us) = (wrong.parse().ok(), worst.parse().ok());
-                wrong.zip(worst_us).map(|(wrong, worst_us)| Told { wrong, worst_us })
-            }
-            _ => None,
-        }
-        .ok_or_else(|| failed(io::Error::other(format!("it ended early: {line}"))))
+        self.child.tell("")?;
+        let line = self.child.line().unwrap_or_default();
+        let told = line.split_once(' ').and_then(|(wrong, worst)| {
+            Some(Told { wrong: wrong.parse().ok()?, worst_us: worst.parse().ok()? })
+        });
+        told.ok_or_else(|| child::failed("it ended early"))
     }
 }
 
@@ -156,71 +111,52 @@ impl Busy {
 /// goes on until it is ended.
 ///
 /// # Errors
-/// What the kernel refuses, or that the parent is gone.
-pub fn inside(parent: u32, most: u64, busy: bool, out: &mut dyn Write) -> Result<(), OsError> {
-    // SAFETY: no pointers.
-    let is = unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::getppid()
-    };
-    if is != parent as libc::pid_t {
-        let gone = io::Error::other("the parent is gone");
-        return Err(OsError::new("getppid", parent.to_string(), gone));
+/// What the kernel refuses.
+pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> io::Result<()> {
+    fs::write("/proc/self/oom_score_adj", "1000")?;
+    let limits = Limits::find(Path::new("/"), Resource::Memory).map_err(io::Error::other)?;
+    let available = || meminfo::available().map_err(io::Error::other);
+    let page = page_size();
+    let len = Bytes::new(most).min(available()?).pages_down(page).bytes(page).as_usize();
+    if len == 0 {
+        return tell(out, "held 0");
     }
-    const SCORE: &str = "/proc/self/oom_score_adj";
-    std::fs::write(SCORE, "1000").map_err(|e| OsError::new("write", SCORE, e))?;
-    let tell = |out: &mut dyn Write, word: &str, bytes: Bytes| {
-        let told = writeln!(out, "{word} {}", bytes.get()).and_then(|()| out.flush());
-        told.map_err(|e| OsError::new("write", "standard output", e))
-    };
-    let limits = Limits::find(Path::new("/"), Resource::Memory)?;
-    let most = Bytes::new(most).min(meminfo::available()?);
-    let len = most.pages_down(page_size()).bytes(page_size());
-    if len == Bytes::ZERO {
-        return tell(out, "held", Bytes::ZERO);
-    }
-    let at = map(len, Backing::Ordinary)?;
-    // SAFETY: this function's own mapping, of which nobody has a pointer; so below.
-    let advised = unsafe { advise(at, len, Advice::NoHugePage) };
-    if let Err(error) = advised {
-        // A kernel without huge pages has none to refuse.
-        writeln!(io::stderr(), "glebe: {error}").ok();
-    }
-    let mut taken = Bytes::ZERO;
+    let mut memory = MmapMut::map_anon(len)?;
+    // A kernel without huge pages has none to refuse.
+    let _ = memory.advise(Advice::NoHugePage);
+    let mut taken = 0;
     while taken < len {
-        let step = STEP.min(len - taken);
-        let in_group = limits.tightest()?.map(|limit| limit.headroom());
-        if !may_take(step, meminfo::available()?, in_group) {
+        let step = STEP.as_usize().min(len - taken);
+        let in_group = limits.tightest().map_err(io::Error::other)?.map(|limit| limit.headroom());
+        if !may_take(Bytes::new(step as u64), available()?, in_group)
+            || memory.advise_range(Advice::PopulateWrite, taken, step).is_err()
+        {
             break;
         }
-        // SAFETY: see above.
-        if unsafe { advise(at + taken.as_usize(), step, Advice::PopulateWrite) }.is_err() {
-            break;
-        }
-        taken = taken + step;
-        tell(out, "taken", taken)?;
+        taken += step;
     }
     if busy {
-        tell(out, "held", taken)?;
-        return write_at_random(at, taken, out);
+        tell(out, &format!("held {taken}"))?;
+        return write_at_random(&mut memory[..taken], out);
     }
-    let page = page_size().bytes();
-    let mut given = Bytes::ZERO;
-    for offset in (0..taken.get()).step_by(2 * page.as_usize()) {
-        // SAFETY: see above.
-        unsafe { advise(at + offset as usize, page, Advice::DontNeed)? };
-        given = given + page;
+    let page = page.bytes().as_usize();
+    for offset in (0..taken).step_by(2 * page) {
+        // SAFETY: nothing was written there, and nothing is read from here on.
+        unsafe { memory.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, page)? };
     }
-    tell(out, "held", taken - given)?;
+    tell(out, &format!("held {}", taken - (taken / page).div_ceil(2) * page))?;
     // Until the parent closes its end, or kills.
-    let _ = io::stdin().read_to_end(&mut Vec::new());
-    Ok(())
+    io::stdin().read_to_end(&mut Vec::new()).map(drop)
+}
+
+fn tell(out: &mut dyn Write, line: &str) -> io::Result<()> {
+    writeln!(out, "{line}").and_then(|()| out.flush())
 }
 
 /// Writes a word of each page at random: its number, and how often it was written. Tells what it
 /// saw for each line that comes in, until no more can.
-fn write_at_random(at: usize, len: Bytes, out: &mut dyn Write) -> Result<(), OsError> {
-    let pages = len.pages_down(page_size());
+fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> io::Result<()> {
+    let page = page_size().bytes().as_usize();
     let (asked, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let (asks, ends) = (Arc::clone(&asked), Arc::clone(&ended));
     let listener = std::thread::spawn(move || {
@@ -229,29 +165,25 @@ fn write_at_random(at: usize, len: Bytes, out: &mut dyn Write) -> Result<(), OsE
         }
         ends.store(true, Ordering::Relaxed);
     });
-    let mut times = vec![0_u32; pages.as_usize()];
+    let mut times = vec![0_u32; memory.len() / page];
     let mut random = Random::new(1);
     let (mut wrong, mut worst, mut answered) = (0, Duration::ZERO, 0);
     while !times.is_empty() && !ended.load(Ordering::Relaxed) {
         let begin = clock::wall();
         for _ in 0..WRITES {
-            let page = random.below(pages.get());
-            let count = &mut times[page as usize];
-            let word = (at + page as usize * page_size().bytes().as_usize()) as *mut u64;
-            let value = |count: u32| (u64::from(count) << 32) + u64::from(count > 0) * page;
-            // SAFETY: the first word of a page of the caller's mapping, which is writable, and
-            // which nobody else has a pointer to.
-            wrong += u64::from(unsafe { word.read_volatile() } != value(*count));
+            let nth = random.below(times.len() as u64);
+            let count = &mut times[nth as usize];
+            let word = &mut memory[nth as usize * page..][..size_of::<u64>()];
+            let value =
+                |count: u32| ((u64::from(count) << 32) + u64::from(count > 0) * nth).to_ne_bytes();
+            wrong += u64::from(*word != value(*count));
             *count += 1;
-            // SAFETY: as above.
-            unsafe { word.write_volatile(value(*count)) };
+            word.copy_from_slice(&value(*count));
         }
         worst = worst.max(clock::wall() - begin);
         if asked.load(Ordering::Relaxed) > answered {
             answered += 1;
-            let told = writeln!(out, "wrong {wrong} worst_us {}", worst.as_micros());
-            told.and_then(|()| out.flush())
-                .map_err(|e| OsError::new("write", "standard output", e))?;
+            tell(out, &format!("{wrong} {}", worst.as_micros()))?;
             (wrong, worst) = (0, Duration::ZERO);
         }
     }
@@ -277,12 +209,5 @@ mod tests {
         assert!(!may_take(STEP, less, None));
         assert!(!may_take(STEP, just, Some(less)) && !may_take(STEP, less, Some(just)));
         assert!(!may_take(STEP, Bytes::ZERO, None));
-    }
-
-    #[test]
-    fn a_child_of_nobody_takes_nothing() {
-        let mut out = Vec::new();
-        assert!(inside(std::process::id(), 1 << 20, false, &mut out).is_err());
-        assert!(out.is_empty());
     }
 }

@@ -1,10 +1,10 @@
 //! [`Gpu`]: the first device of the CUDA driver, by the handful of its calls that are needed here.
 //!
 //! The driver is loaded when it is asked for and nothing is linked: a machine without one is told
-//! apart from one without a device. It stays loaded until the process ends. What a [`Gpu`] hands
-//! out borrows it, so that it is given back before the context is. Units: bytes.
+//! apart from one without a device. What a [`Gpu`] hands out borrows it, so that it is given back
+//! before the context is. Units: bytes.
 //! Source: the CUDA driver API reference (cuda.h), whose names with `_v2` are those that its
-//! header gives the current calls; dlopen(3), dlsym(3).
+//! header gives the current calls.
 //!
 //! # Safety
 //! Each function has the documented signature of the symbol that it is loaded by. Pointers passed
@@ -13,13 +13,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
-use std::mem::transmute_copy;
 use std::ptr;
+
+use libloading::Library;
 
 use crate::contig::memory::Memory;
 
 /// The name that the driver's package installs.
-pub(super) const LIBRARY: &CStr = c"libcuda.so.1";
+pub(super) const LIBRARY: &str = "libcuda.so.1";
 
 const SUCCESS: Status = 0;
 const NAME_MAX: usize = 128;
@@ -64,49 +65,41 @@ macro_rules! api {
 
         impl Api {
             /// # Safety
-            /// `library` is a handle of dlopen's to a library with the driver's signatures.
-            unsafe fn load(library: *mut c_void) -> Result<Self, Error> {
+            /// `library` has the driver's signatures.
+            unsafe fn load(library: Library) -> Result<Self, Error> {
                 // SAFETY: passed on to the caller.
-                Ok(Self { $($field: unsafe { function(library, $symbol)? },)* })
+                $(let $field = unsafe {
+                    *library.get($symbol.as_bytes()).map_err(|_| Error::NoFunction($symbol))?
+                };)*
+                // The driver has threads of its own: it stays until the process ends.
+                std::mem::forget(library);
+                Ok(Self { $($field,)* })
             }
         }
     };
 }
 
 api! {
-    init = c"cuInit" (c_uint);
-    error_name = c"cuGetErrorName" (Status, *mut *const c_char);
-    version = c"cuDriverGetVersion" (*mut c_int);
-    device_count = c"cuDeviceGetCount" (*mut c_int);
-    device = c"cuDeviceGet" (*mut Device, c_int);
-    device_name = c"cuDeviceGetName" (*mut c_char, c_int, Device);
-    retain = c"cuDevicePrimaryCtxRetain" (*mut Context, Device);
-    release = c"cuDevicePrimaryCtxRelease_v2" (Device);
-    set_current = c"cuCtxSetCurrent" (Context);
-    alloc = c"cuMemAlloc_v2" (*mut DevicePtr, usize);
-    free = c"cuMemFree_v2" (DevicePtr);
-    host_alloc = c"cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
-    host_free = c"cuMemFreeHost" (*mut c_void);
-    register = c"cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
-    unregister = c"cuMemHostUnregister" (*mut c_void);
-    to_device = c"cuMemcpyHtoDAsync_v2" (DevicePtr, *const c_void, usize, Stream);
-    to_host = c"cuMemcpyDtoHAsync_v2" (*mut c_void, DevicePtr, usize, Stream);
-    stream = c"cuStreamCreate" (*mut Stream, c_uint);
-    stream_destroy = c"cuStreamDestroy_v2" (Stream);
-    synchronize = c"cuStreamSynchronize" (Stream);
-}
-
-/// # Safety
-/// `F` is a function pointer with the signature of `symbol`.
-unsafe fn function<F>(library: *mut c_void, symbol: &'static CStr) -> Result<F, Error> {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) }
-    // SAFETY: an open handle and a C string.
-    let at = unsafe { libc::dlsym(library, symbol.as_ptr()) };
-    if at.is_null() {
-        return Err(Error::NoFunction(symbol.to_str().unwrap_or("a function")));
-    }
-    // SAFETY: as large, and not null; the signature is the caller's word.
-    Ok(unsafe { transmute_copy(&at) })
+    init = "cuInit" (c_uint);
+    error_name = "cuGetErrorName" (Status, *mut *const c_char);
+    version = "cuDriverGetVersion" (*mut c_int);
+    device_count = "cuDeviceGetCount" (*mut c_int);
+    device = "cuDeviceGet" (*mut Device, c_int);
+    device_name = "cuDeviceGetName" (*mut c_char, c_int, Device);
+    retain = "cuDevicePrimaryCtxRetain" (*mut Context, Device);
+    release = "cuDevicePrimaryCtxRelease_v2" (Device);
+    set_current = "cuCtxSetCurrent" (Context);
+    alloc = "cuMemAlloc_v2" (*mut DevicePtr, usize);
+    free = "cuMemFree_v2" (DevicePtr);
+    host_alloc = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);
+    host_free = "cuMemFreeHost" (*mut c_void);
+    register = "cuMemHostRegister_v2" (*mut c_void, usize, c_uint);
+    unregister = "cuMemHostUnregister" (*mut c_void);
+    to_device = "cuMemcpyHtoDAsync_v2" (DevicePtr, *const c_void, usize, Stream);
+    to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, DevicePtr, usize, Stream);
+    stream = "cuStreamCreate" (*mut Stream, c_uint);
+    stream_destroy = "cuStreamDestroy_v2" (Stream);
+    synchronize = "cuStreamSynchronize" (Stream);
 }
 
 /// The first device and its context, current on this thread.
@@ -123,14 +116,12 @@ impl Gpu {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn open(library: &CStr) -> Result<Self, Error> {
-        // SAFETY: C strings. A driver's constructors are run, which is what loading it means.
-        let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
-            return Err(Error::NoDriver(loader_error()));
-        }
-        // SAFETY: the handle is open, and the name is the driver's alone.
-        let api = unsafe { Api::load(handle)? };
+    pub(super) fn open(library: &str) -> Result<Self, Error> {
+        // SAFETY: a driver's constructors are run, which is what loading it means.
+        let library = unsafe { Library::new(library) };
+        let library = library.map_err(|why| Error::NoDriver(why.to_string()))?;
+        // SAFETY: the name is the driver's alone.
+        let api = unsafe { Api::load(library)? };
         let (mut count, mut version, mut device) = (0, 0, 0);
         let mut words: [c_char; NAME_MAX] = [0; NAME_MAX];
         // SAFETY: pointers to locals; the name's length is told.
@@ -241,18 +232,6 @@ impl Api {
     }
 }
 
-/// What the loader says of its last failure.
-fn loader_error() -> String {
-    // SAFETY: no parameters; the text is valid until the next call of the loader on this thread.
-    unsafe {
-        let text = libc::dlerror();
-        match text.is_null() {
-            true => format!("{} cannot be loaded", LIBRARY.to_string_lossy()),
-            false => CStr::from_ptr(text).to_string_lossy().into_owned(),
-        }
-    }
-}
-
 /// Memory of the device, freed when dropped.
 pub(super) struct OnDevice<'a> {
     gpu: &'a Gpu,
@@ -359,10 +338,10 @@ mod tests {
 
     #[test]
     fn no_driver_and_no_functions_are_told_apart() {
-        let no_driver = Gpu::open(c"libglebe-has-no-such.so.1").err();
+        let no_driver = Gpu::open("libglebe-has-no-such.so.1").err();
         let Some(Error::NoDriver(why)) = no_driver else { panic!("{no_driver:?}") };
         assert!(why.contains("libglebe-has-no-such.so.1"), "{why}");
         // The C library has none of the driver's functions.
-        assert_eq!(Gpu::open(c"libc.so.6").err(), Some(Error::NoFunction("cuInit")));
+        assert_eq!(Gpu::open("libc.so.6").err(), Some(Error::NoFunction("cuInit")));
     }
 }

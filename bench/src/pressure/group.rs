@@ -4,11 +4,6 @@
 //! killed (only children of this run ever enter), what it holds of the page cache is dropped, and
 //! the directory is removed. A run that was killed leaves its directory: the next run on the
 //! machine removes those of processes that are gone. Cost: some file operations of 10 µs each.
-//!
-//! # Safety
-//! kill(2) takes no pointer; the numbers are read from a group that only children of this run
-//! enter.
-#![allow(unsafe_code)]
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,10 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use glebe::error::OsError;
+use glebe::sys::cgroup::value_of;
 use glebe::units::Bytes;
+use rustix::process::{kill_process, Pid, Signal};
 
 use super::place::{Place, Version};
 use super::Error;
+use crate::child::Child;
 use crate::clock;
 
 const PREFIX: &str = "glebe-pressure-";
@@ -47,7 +45,6 @@ pub struct Counters {
 pub struct Group {
     version: Version,
     dir: PathBuf,
-    limit: Bytes,
 }
 
 impl Group {
@@ -55,7 +52,7 @@ impl Group {
     ///
     /// # Errors
     /// [`Error::NoGroup`] if this process may not, or has no room for it.
-    pub fn new(place: &Place, limit: Bytes) -> Result<Self, Error> {
+    pub(super) fn new(place: &Place, limit: Bytes) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         sweep(&place.parent);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -65,7 +62,7 @@ impl Group {
         };
         fs::create_dir(&dir).map_err(|e| refused("mkdir", &dir, e))?;
         // From here on the drop removes it.
-        let group = Self { version: place.version, dir, limit };
+        let group = Self { version: place.version, dir };
         let file = group.dir.join(match place.version {
             Version::V1 => "memory.limit_in_bytes",
             Version::V2 => "memory.max",
@@ -84,17 +81,42 @@ impl Group {
         Ok(group)
     }
 
-    /// A group where this machine lets one be made; below this process's own if not at the top.
+    /// A group where this machine lets one be made.
     ///
     /// # Errors
-    /// As [`Place::find`] and [`Group::new`].
+    /// [`Error::NoGroup`] with the reason.
     pub fn of(limit: Bytes) -> Result<Self, Error> {
-        let root = Path::new("/");
-        let place = Place::find(root)?;
-        Self::new(&place, limit).or_else(|error| match place.own(root) {
-            Some(own) => Self::new(&own, limit),
-            None => Err(error),
-        })
+        let mut refused = Error::NoGroup("no place".into());
+        for place in Place::find(Path::new("/"))? {
+            match Self::new(&place, limit) {
+                Ok(group) => return Ok(group),
+                Err(why) => refused = why,
+            }
+        }
+        Err(refused)
+    }
+
+    /// Has a child of this program do `task` inside, with the group's directory and `words`; the
+    /// child calls [`enter`] first of all. Returns what it wrote, `None` if the kernel killed it
+    /// because memory ran out, and what was counted by then.
+    ///
+    /// # Errors
+    /// If it failed, or took longer than `patience`.
+    pub fn ask(
+        &self,
+        task: &str,
+        words: &[&str],
+        patience: Duration,
+        progress: impl FnMut(Duration),
+    ) -> Result<(Option<String>, Counters), Error> {
+        let dir = self.dir.display().to_string();
+        let child = Child::start(task, &[&[dir.as_str()], words].concat())?;
+        let ended = child.wait(patience, progress)?;
+        let counters = self.counters()?;
+        if ended.was_killed() && counters.oom_kills > 0 {
+            return Ok((None, counters));
+        }
+        Ok((Some(ended.answer()?), counters))
     }
 
     /// Its directory.
@@ -110,12 +132,6 @@ impl Group {
             Version::V1 => "memory.usage_in_bytes",
             Version::V2 => "memory.current",
         })
-    }
-
-    /// The most it may hold.
-    #[must_use]
-    pub fn limit(&self) -> Bytes {
-        self.limit
     }
 
     /// What the kernel has counted so far.
@@ -155,9 +171,10 @@ impl Group {
     }
 
     /// Processes inside.
-    fn members(&self) -> Vec<libc::pid_t> {
+    fn members(&self) -> Vec<Pid> {
         let text = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
-        text.lines().filter_map(|line| line.trim().parse().ok()).filter(|&pid| pid > 1).collect()
+        let pids = text.lines().filter_map(|line| line.trim().parse().ok());
+        pids.filter(|&pid| pid > 1).filter_map(Pid::from_raw).collect()
     }
 
     fn empty(&self) {
@@ -165,8 +182,7 @@ impl Group {
         loop {
             let members = self.members();
             for &pid in &members {
-                // SAFETY: takes no pointer; see the file's header on whose numbers these are.
-                unsafe { libc::kill(pid, libc::SIGKILL) };
+                let _ = kill_process(pid, Signal::KILL);
             }
             if members.is_empty() || clock::wall() > deadline {
                 break;
@@ -174,6 +190,15 @@ impl Group {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// In a child, before it has a second thread: puts it into the group at `dir`.
+///
+/// # Errors
+/// If the kernel does not let it in.
+pub fn enter(dir: &Path) -> Result<(), OsError> {
+    let procs = dir.join("cgroup.procs");
+    fs::write(&procs, "0").map_err(|e| OsError::new("write", procs.display().to_string(), e))
 }
 
 impl Drop for Group {
@@ -201,11 +226,6 @@ impl Drop for Group {
 fn missing(path: &Path, what: &str) -> OsError {
     let source = io::Error::new(io::ErrorKind::InvalidData, format!("no {what}"));
     OsError::new("read", path.display().to_string(), source)
-}
-
-/// The number behind `key` in lines of key and number.
-fn value_of(text: &str, key: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// Removes what killed runs have left; a group with anyone inside cannot be removed.

@@ -6,16 +6,17 @@ use std::path::Path;
 
 use glebe::units::Bytes;
 
+use super::place::{Place, Version};
 use super::*;
-use crate::scratch::Scratch;
+use tempfile::{tempdir, TempDir};
 
 const MOUNT_V1: &str = "41 30 0:33 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory\n";
 const MOUNT_V2: &str = "42 30 0:34 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 const OTHER: &str = "22 1 254:0 / / rw - ext4 /dev/vda rw\n";
 
 /// A tree that looks like a machine with these mounts.
-fn fixture(name: &str, mounts: &str, own: &str) -> Scratch {
-    let root = Scratch::new(name);
+fn fixture(mounts: &str, own: &str) -> TempDir {
+    let root = tempdir().unwrap();
     fs::create_dir_all(root.path().join("proc/self")).unwrap();
     fs::write(root.path().join("proc/self/mountinfo"), format!("{OTHER}{mounts}")).unwrap();
     fs::write(root.path().join("proc/self/cgroup"), own).unwrap();
@@ -23,7 +24,7 @@ fn fixture(name: &str, mounts: &str, own: &str) -> Scratch {
 }
 
 /// Directories below the fixture's root that pass these controllers on.
-fn groups(root: &Scratch, dirs: &[(&str, &str)]) {
+fn groups(root: &TempDir, dirs: &[(&str, &str)]) {
     for (dir, controllers) in dirs {
         let dir = root.path().join("sys/fs/cgroup").join(dir);
         fs::create_dir_all(&dir).unwrap();
@@ -33,31 +34,28 @@ fn groups(root: &Scratch, dirs: &[(&str, &str)]) {
 
 #[test]
 fn version_1_is_made_below_its_mount() {
-    let root = fixture("place-v1", &format!("{MOUNT_V2}{MOUNT_V1}"), "4:memory:/a\n0::/\n");
-    let place = Place::find(root.path()).unwrap();
-    assert_eq!(place.version, Version::V1);
-    assert_eq!(place.parent, root.path().join("sys/fs/cgroup/memory"));
-    let own = place.own(root.path()).unwrap();
-    assert_eq!(own.parent, root.path().join("sys/fs/cgroup/memory/a"));
+    let root = fixture(&format!("{MOUNT_V2}{MOUNT_V1}"), "4:memory:/a\n0::/\n");
+    let parents = ["sys/fs/cgroup/memory", "sys/fs/cgroup/memory/a"];
+    let places = parents.map(|dir| Place { version: Version::V1, parent: root.path().join(dir) });
+    assert_eq!(Place::find(root.path()).unwrap(), places);
 }
 
 #[test]
 fn version_2_is_made_where_memory_is_passed_on() {
-    let root = fixture("place-v2", MOUNT_V2, "0::/user.slice/user-7.slice/session\n");
+    let root = fixture(MOUNT_V2, "0::/user.slice/user-7.slice/session\n");
     groups(
         &root,
         &[("", "cpu memory\n"), ("user.slice", "memory pids\n"), ("user.slice/user-7.slice", "\n")],
     );
-    let place = Place::find(root.path()).unwrap();
-    assert_eq!(place.version, Version::V2);
-    assert_eq!(place.parent, root.path().join("sys/fs/cgroup/user.slice"));
+    let parent = root.path().join("sys/fs/cgroup/user.slice");
+    assert_eq!(Place::find(root.path()).unwrap(), [Place { version: Version::V2, parent }]);
 }
 
 #[test]
 fn a_machine_without_says_why() {
-    let root = fixture("place-none", "", "");
+    let root = fixture("", "");
     assert!(matches!(Place::find(root.path()), Err(Error::NoGroup(why)) if why.contains("none")));
-    let root = fixture("place-not-on", MOUNT_V2, "0::/a\n");
+    let root = fixture(MOUNT_V2, "0::/a\n");
     groups(&root, &[("", "cpu\n"), ("a", "memory_not\n")]);
     let error = Place::find(root.path()).unwrap_err().to_string();
     assert!(error.contains("passes the memory controller on"), "{error}");
@@ -68,9 +66,9 @@ fn a_machine_without_says_why() {
 
 #[test]
 fn version_2_on_a_fixture_tree() {
-    let root = fixture("group-v2", MOUNT_V2, "0::/\n");
+    let root = fixture(MOUNT_V2, "0::/\n");
     groups(&root, &[("", "memory\n")]);
-    let group = Group::new(&Place::find(root.path()).unwrap(), Bytes::mib(64)).unwrap();
+    let group = Group::new(&Place::find(root.path()).unwrap()[0], Bytes::mib(64)).unwrap();
     let dir = group.dir().to_path_buf();
     assert_eq!(fs::read_to_string(dir.join("memory.max")).unwrap(), (64 << 20).to_string());
     assert!(group.counters().is_err(), "a counter that is not there is no 0");

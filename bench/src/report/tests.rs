@@ -4,7 +4,7 @@ use super::*;
 use serde_json::{json, Value};
 
 fn sample() -> Report {
-    let mut report = Report::new("reserve", "glebe bench reserve --quick", true);
+    let mut report = Report::new("reserve", "glebe-bench reserve --quick", true);
     report.row("recall_1", "glebe", "us", &[3.0, 1.0, 2.0]);
     report.remark("2 of 5 failed");
     report.row("recall_1", "thp", "us", &[]);
@@ -34,7 +34,7 @@ fn json_has_the_fixed_form() {
     assert_eq!(keys(&json["machine"]), machine);
     assert_eq!(json["version"], 1);
     assert_eq!(json["quick"], true);
-    assert_eq!(json["command"], "glebe bench reserve --quick");
+    assert_eq!(json["command"], "glebe-bench reserve --quick");
     assert_eq!(
         json["rows"][0],
         json!({"case": "recall_1", "who": "glebe", "unit": "us", "median": 2.0, "p99": 3.0,
@@ -49,6 +49,10 @@ fn json_has_the_fixed_form() {
     assert_eq!(json["checks"], json!({"wrong_bytes": 0}));
     assert!(text.find("\"bench\"") < text.find("\"machine\""), "keys in the order of reading");
     assert!(text.ends_with("}\n"));
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("recall_1")).collect();
+    assert_eq!(lines.len(), 3, "one row a line: {text}");
+    let empty: Value = serde_json::from_str(&Report::new("none", "", false).json()).unwrap();
+    assert_eq!((&empty["rows"], &empty["checks"]), (&json!([]), &json!({})));
 }
 
 #[test]
@@ -62,7 +66,7 @@ fn a_check_that_was_not_made_is_no_zero() {
     assert!(report.passed());
     report.check("oom_kills", 1);
     report.unmeasured("oom_kills", "no memory cgroup");
-    assert!(!report.passed() && report.text().contains("oom_kills             1  WRONG\n"));
+    assert!(!report.passed() && report.text().contains("oom_kills    1  WRONG\n"));
 }
 
 #[test]

@@ -27,7 +27,7 @@ use crate::interrupt;
 use crate::peers::{self, longest_run, Peer};
 use crate::pressure::nameless;
 use crate::report::Report;
-use crate::turns::{rounds, Table, NO_END};
+use crate::samples::{rounds, Samples, NO_END};
 
 const CASE: &str = "evacuate";
 const BLOCKS: &str = "blocks";
@@ -60,9 +60,9 @@ impl CacheFile {
     fn fill(&mut self) -> Result<(), OsError> {
         let mut buffer = vec![0; CHUNK.as_usize()];
         // The kernel frees more as this is read: what was free is enough.
-        for _ in 0..free()?.get() / CHUNK.get() {
+        for _ in 0..meminfo::read("MemFree")?.get() / CHUNK.get() {
             interrupt::check();
-            if free()? < SCARCE {
+            if meminfo::read("MemFree")? < SCARCE {
                 break;
             }
             let read = self.file.read_at(&mut buffer, self.at);
@@ -71,13 +71,6 @@ impl CacheFile {
         }
         Ok(())
     }
-}
-
-/// `MemFree`.
-fn free() -> Result<Bytes, OsError> {
-    const PATH: &str = "/proc/meminfo";
-    let text = std::fs::read_to_string(PATH).map_err(|e| OsError::new("read", PATH, e))?;
-    Ok(crate::machine::meminfo(&text, "MemFree").unwrap_or(Bytes::ZERO))
 }
 
 /// Measures and reports; `reserve` is full of pages of `tenant`. A quick run leaves the machine's
@@ -101,7 +94,7 @@ pub(super) fn measure(
     let mut busy = Busy::start(BUSY.min(Bytes::new(meminfo::available()?.get() / 4)))?;
     let mut cache = CacheFile::new(dir)?;
     cache.fill()?;
-    let (mut table, mut faults) = <(Table, Faults)>::default();
+    let (mut table, mut faults) = <(Samples, Faults)>::default();
     let (mut wrong, stall) = (0, format!("busy_stall_{LARGEST}"));
     let longest = reserve.contig().longest_run().get();
     rounds(CASE, (ROUNDS, NO_END), |_| {
@@ -120,7 +113,7 @@ pub(super) fn measure(
             if let Ok((_, Some(run))) = took {
                 table.add(&format!("{CASE}_longest_run_{pages}"), who, "pages", run.get() as f64);
             }
-            table.tried(&case(pages), who, "us", took.map(|(us, _)| us));
+            table.outcome(&case(pages), who, "us", took.map(|(us, _)| us));
             let told = busy.told()?;
             wrong += told.wrong * size_of::<u64>() as u64;
             if pages == LARGEST {
@@ -132,7 +125,7 @@ pub(super) fn measure(
     })?;
     report.check("wrong_bytes", wrong);
     faults.report(report);
-    table.tell(report);
+    table.report(report);
     let max = |who| table.figure((&case(LARGEST), who, "us"), |summary| summary.max);
     report.ratio(RATIO, max(BLOCKS) / max(GLEBE));
     report.note(&format!(

@@ -13,7 +13,7 @@ use super::requests::{ask, Faults, EVERY};
 use super::tenant::Tenant;
 use super::{map, Error, GLEBE, REQUEST_PAGES};
 use crate::report::Report;
-use crate::turns::{rounds, Table, NO_END};
+use crate::samples::{rounds, Samples, NO_END};
 
 const LARGE_GIB: u64 = 8;
 
@@ -42,7 +42,7 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
     let large = REQUEST_PAGES.into_iter().filter(|&pages| pages <= most).max().unwrap_or(1);
     let names = ["256m", "1g", &format!("{gib}g")];
     let case = |pages: u64, name: &str| format!("recall_{pages}_of_{name}");
-    let (mut table, mut faults) = <(Table, Faults)>::default();
+    let (mut table, mut faults) = <(Samples, Faults)>::default();
     rounds("growth", (if quick { 15 } else { 100 }, NO_END), |_| {
         for ((reserve, tenant), name) in all.iter_mut().zip(names) {
             for pages in [1, large] {
@@ -62,10 +62,9 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
         }
         Ok::<_, Error>(())
     })?;
-    table.tell(report);
+    table.report(report);
     for (what, pages) in [("1_page_", 1), ("", large)] {
-        let [small, big] =
-            [names[0], names[2]].map(|name| table.median(&case(pages, name), GLEBE, "us"));
+        let [small, big] = [names[0], names[2]].map(|name| table.median(&case(pages, name), GLEBE));
         report.ratio(&ratio(what, gib), big / small);
     }
     all.iter().for_each(|(_, tenant)| tenant.report(report));

@@ -16,7 +16,7 @@ use super::{map, page_buffer, Error, GLEBE};
 use crate::clock::{self, Stopwatch};
 use crate::interrupt;
 use crate::report::Report;
-use crate::turns::{rounds, Table, NO_END};
+use crate::samples::{rounds, Samples, NO_END};
 
 const BATCH: u64 = 64;
 const COPY: &str = "copy";
@@ -26,7 +26,7 @@ pub(super) fn measure(reserve: &Reserve, quick: bool, report: &mut Report) -> Re
     let pool = reserve.page_cache().pool("page_ops")?;
     let mut tenant = Tenant::new(pool.clone());
     tenant.fill(reserve);
-    let mut table = Table::default();
+    let mut table = Samples::default();
     let gets = if quick { 20_000 } else { 200_000 };
     rounds("threads", (9, NO_END), |_| {
         for (case, threads) in [("get_4k_1_thread", 1), ("get_4k_2_threads", 2)] {
@@ -82,13 +82,13 @@ pub(super) fn measure(reserve: &Reserve, quick: bool, report: &mut Report) -> Re
     }
     let why = "of new pages, each of which evicts one where the cache chooses";
     table.note("put_4k", GLEBE, "us", why);
-    table.tell(report);
+    table.report(report);
     for (ratio, case) in [("get_vs_copy", "get_4k"), ("put_vs_copy", "put_4k")] {
-        let [copy, own] = [COPY, GLEBE].map(|who| table.median(case, who, "us"));
+        let [copy, own] = [COPY, GLEBE].map(|who| table.median(case, who));
         report.ratio(ratio, copy / own);
     }
     let [one, two] = ["get_4k_1_thread", "get_4k_2_threads"];
-    let cpu = |case| table.median(case, GLEBE, "us cpu");
+    let cpu = |case| table.median(case, GLEBE);
     report.ratio("threads_2_vs_1_cpu", cpu(one) / cpu(two));
     tenant.report(report);
     Ok(())

@@ -22,8 +22,8 @@ use super::{GLEBE, LARGEST, REQUEST_PAGES};
 use crate::clock::{self, Stopwatch};
 use crate::peers::{self, Peer, PeerSample, StandingPool};
 use crate::report::Report;
+use crate::samples::{rounds, Samples};
 use crate::summary::Summary;
-use crate::turns::{rounds, Table};
 
 /// Every so many rounds of a full reserve, zeroed blocks too.
 const ZEROED_EVERY: u64 = 8;
@@ -58,7 +58,7 @@ enum Contents {
 struct Bench<'a> {
     reserve: &'a Reserve,
     tenant: &'a mut Tenant,
-    table: Table,
+    table: Samples,
     faults: Faults,
     held: Vec<Held>,
     held_pages: u64,
@@ -108,7 +108,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, quick: bool, repor
         let why = format!("the longest run is {longest} pages; get larger huge pages");
         bench.table.note(&name(RECALL, pages), GLEBE, "us", &why);
     }
-    bench.table.tell(report);
+    bench.table.report(report);
     ratios(&bench.table, report);
     bench.faults.report(report);
     match &standing {
@@ -149,13 +149,13 @@ pub(super) fn measure_alone(
     let what = "a word of a huge page, read after a sleep: part of every row of `recall_alone`";
     bench.table.note("first_miss", "machine", "us", what);
     bench.give_all_back();
-    bench.table.tell(report);
+    bench.table.report(report);
     bench.faults.report(report);
 }
 
 impl<'a> Bench<'a> {
     fn new(reserve: &'a Reserve, tenant: &'a mut Tenant, lends: bool) -> Self {
-        let (table, faults) = <(Table, Faults)>::default();
+        let (table, faults) = <(Samples, Faults)>::default();
         let (held, singles) = <(Vec<Held>, Vec<Held>)>::default();
         Self { reserve, tenant, table, faults, held, held_pages: 0, singles, lends }
     }
@@ -180,7 +180,7 @@ impl<'a> Bench<'a> {
             Ok(held) => held,
             Err(e) => {
                 self.faults.failures += 1;
-                return self.table.tried(&case, GLEBE, "us", Err(e.to_string()));
+                return self.table.outcome(&case, GLEBE, "us", Err(e.to_string()));
             }
         };
         match contents {
@@ -269,7 +269,7 @@ impl<'a> Bench<'a> {
                 let sample = measure();
                 self.run(pages, who, sample.longest_run);
                 let sample = sample.failed.map_or(Ok(sample.wall_us), Err);
-                self.table.tried(&name(RECALL, pages), who, "us", sample);
+                self.table.outcome(&name(RECALL, pages), who, "us", sample);
             };
             for peer in Peer::ALL {
                 add(peer.name(), &|| peers::measure(peer, count));
@@ -282,7 +282,7 @@ impl<'a> Bench<'a> {
 }
 
 /// A figure that could not be had is null: the name is there either way.
-fn ratios(table: &Table, report: &mut Report) {
+fn ratios(table: &Samples, report: &mut Report) {
     let kernel = |pages, figure: fn(&Summary) -> f64| {
         let case = name(RECALL, pages);
         let peers = Peer::ALL.map(|peer| table.figure((&case, peer.name(), "us"), figure));
@@ -300,6 +300,6 @@ fn ratios(table: &Table, report: &mut Report) {
     report.ratio("p99_1_vs_best_kernel", kernel(1, p99) / own(RECALL, 1, p99));
     // By CPU time: of two pieces of work as long as a time slice the wall time tells which of
     // them the load interrupted.
-    let zeroed = |who| table.median(&name("zeroed", LARGEST), who, CPU);
+    let zeroed = |who| table.figure((&name("zeroed", LARGEST), who, CPU), |s| s.median);
     report.ratio(&format!("zeroed_{LARGEST}_vs_memset"), zeroed(MEMSET) / zeroed(GLEBE));
 }

@@ -27,7 +27,7 @@ use super::{Error, GLEBE, REQUEST_PAGES};
 use crate::clock;
 use crate::peers::{self, Peer};
 use crate::report::Report;
-use crate::turns::{rounds, Table};
+use crate::samples::{rounds, Samples};
 
 /// Time between requests: each size some 32 times while a build of ten seconds runs.
 const EVERY: Duration = Duration::from_millis(40);
@@ -97,15 +97,16 @@ pub(super) fn measure(
     };
     let longest = reserve.contig().longest_run().get();
     let sizes = REQUEST_PAGES.into_iter().filter(|&p| p <= longest).collect();
-    let mut foreground = Foreground { reserve, tenant, sizes, faults: Faults::default(), is_late: false };
-    let mut table = Table::default();
+    let mut foreground =
+        Foreground { reserve, tenant, sizes, faults: Faults::default(), is_late: false };
+    let mut table = Samples::default();
     rounds(CASE, (if quick { 1 } else { 5 }, AT_MOST), |round| {
         let mut arms = Arm::ALL;
         arms.rotate_left(round as usize % Arm::ALL.len());
         arms.into_iter().try_for_each(|arm| run(background, arm, &mut foreground, &mut table))
     })?;
     foreground.faults.report(report);
-    table.tell(report);
+    table.report(report);
     let cpu = |arm: Arm| table.of(CASE, arm.name(), CPU);
     let pairs = cpu(Arm::Alone).iter().zip(cpu(Arm::AloneAgain));
     let apart = pairs.map(|(a, b)| 100.0 * (a - b).abs() / a.min(*b));
@@ -127,7 +128,7 @@ fn run(
     background: &Background,
     arm: Arm,
     foreground: &mut Foreground<'_>,
-    table: &mut Table,
+    table: &mut Samples,
 ) -> Result<(), Error> {
     if foreground.is_late {
         return Ok(());
@@ -173,7 +174,7 @@ fn run(
     for (unit, figure) in figures {
         let why = || format!("it failed, or was not over in {} s", PATIENCE.as_secs());
         let figure = if usage.succeeded { Ok(figure) } else { Err(why()) };
-        table.tried(CASE, arm.name(), unit, figure);
+        table.outcome(CASE, arm.name(), unit, figure);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use glebe::extent::Extent;
 
 use crate::reserve::keyed::Random;
 
-use super::space::{Place, Space};
+use super::space::Space;
 use super::state::State;
 
 /// Logarithm of the bytes of a page, by which the kernel's test asks for alignments.
@@ -68,15 +68,15 @@ impl Request {
 /// A block, or none if its length is 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    pub(super) place: Place,
+    pub(super) place: u32,
     pub(super) len: u32,
 }
 
 impl Held {
-    /// The held blocks of `state`, which are at `places`.
-    pub(super) fn all(state: &State, places: &[Place]) -> Vec<Self> {
-        let blocks = state.held.iter().zip(places);
-        blocks.map(|(held, &place)| Self { place, len: held.len() as u32 }).collect()
+    /// The held blocks of `state`.
+    pub(super) fn all(state: &State) -> Vec<Self> {
+        let block = |held: &Extent| Self { place: held.start() as u32, len: held.len() as u32 };
+        state.held.iter().map(block).collect()
     }
 }
 
@@ -161,7 +161,7 @@ impl Case {
         space: &mut dyn Space,
         held: &mut [Held],
         requests: &[Request],
-        mut tell: impl FnMut(Option<Place>),
+        mut tell: impl FnMut(Option<u32>),
     ) {
         if self == Self::Churn {
             for (nth, request) in requests.iter().enumerate() {

@@ -5,7 +5,7 @@
 
 use glebe::extent::Extent;
 
-use super::space::{Place, Space};
+use super::space::Space;
 
 const NIL: u32 = 0;
 
@@ -55,7 +55,7 @@ impl List {
 }
 
 impl Space for List {
-    fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<Place> {
+    fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<u32> {
         let (low, high) = within.map_or((0, u64::MAX), |within| (within.start(), within.end()));
         let mut before = 0;
         loop {
@@ -81,12 +81,12 @@ impl Space for List {
                     self.insert_after(n, at + len, end);
                 }
             }
-            return Some(Place::at(at));
+            return Some(at as u32);
         }
     }
 
-    fn free(&mut self, place: Place, len: u64) {
-        let start = u64::from(place.start);
+    fn free(&mut self, place: u32, len: u64) {
+        let start = u64::from(place);
         let end = start + len;
         // What is freed after all others is not searched for.
         let mut before = if self.nodes[self.last as usize].start < start { self.last } else { 0 };

@@ -2,12 +2,8 @@
 //!
 //! The peer that stands for the kernel's free areas: one node an extent, sorted by address, in a
 //! red-black tree where each node knows the longest extent below it, and in a list, so that
-//! neighbours are met without a walk. Two searches, as the kernel has them:
-//!
-//! - *exact*: descends by length alone and tests each extent that is long enough; the lowest fit
-//!   always, but an aligned request may look at every extent.
-//! - *padded*: descends by length + alignment - 1, of which any extent fits; O(log n), but passes
-//!   by lower extents that fit, and may find none though there is one.
+//! neighbours are met without a walk. A search descends by length alone and tests each extent that
+//! is long enough: always the lowest fit, but an aligned request may look at every extent.
 //!
 //! Nodes are 40 bytes, side by side and named by index, and freed ones are used again first.
 //! Source: written from the description of the design in "improve vmap allocation" (Linux 2019);
@@ -16,7 +12,7 @@
 use glebe::extent::Extent;
 use glebe::sys::madvise::prefer_huge;
 
-use super::space::{Place, Space};
+use super::space::Space;
 
 const NIL: u32 = 0;
 
@@ -41,18 +37,17 @@ pub(super) struct RbTree {
     links: Vec<[u32; 2]>,
     root: u32,
     spare: Vec<u32>,
-    padded: bool,
 }
 
 impl RbTree {
     /// With room for `most` extents, on huge pages, as the free tree's nodes are and the kernel's.
-    pub(super) fn new(most: usize, padded: bool) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         let (mut nodes, mut links) = (Vec::with_capacity(most + 1), Vec::with_capacity(most + 1));
         prefer_huge(nodes.spare_capacity_mut());
         prefer_huge(links.spare_capacity_mut());
         nodes.push(ABSENT);
         links.push([NIL, NIL]);
-        Self { nodes, links, root: NIL, spare: Vec::new(), padded }
+        Self { nodes, links, root: NIL, spare: Vec::new() }
     }
 
     fn at(&self, n: u32) -> &Node {
@@ -63,23 +58,22 @@ impl RbTree {
         &mut self.nodes[n as usize]
     }
 
-    /// The lowest extent with `length`, of which a place at `low` or above in `high` fits.
+    /// The lowest extent with `len`, of which a place at `low` or above in `high` fits.
     fn find(&self, len: u64, align: u64, low: u64, high: u64) -> Option<(u32, u64)> {
-        let length = if self.padded { len + align - 1 } else { len };
         let mut low = low;
         let mut n = self.root;
         let first = low;
         while n != NIL {
             let node = self.at(n);
             let left = node.child[0];
-            if self.at(left).max >= length && low < node.start {
+            if self.at(left).max >= len && low < node.start {
                 n = left;
                 continue;
             }
             if let Some(place) = place(node, len, align, first) {
                 return (place + len <= high).then_some((n, place));
             }
-            if self.at(node.child[1]).max >= length {
+            if self.at(node.child[1]).max >= len {
                 n = node.child[1];
                 continue;
             }
@@ -101,7 +95,7 @@ impl RbTree {
                 if node.start >= high {
                     return None;
                 }
-                if self.at(node.child[1]).max >= length && low <= node.start {
+                if self.at(node.child[1]).max >= len && low <= node.start {
                     low = node.start + 1;
                     n = node.child[1];
                     break;
@@ -324,7 +318,7 @@ fn place(node: &Node, len: u64, align: u64, low: u64) -> Option<u64> {
 }
 
 impl Space for RbTree {
-    fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<Place> {
+    fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<u32> {
         let (low, high) = within.map_or((0, u64::MAX), |within| (within.start(), within.end()));
         let (n, taken) = self.find(len, align, low, high)?;
         let Node { start, len: old, child, .. } = *self.at(n);
@@ -343,11 +337,11 @@ impl Space for RbTree {
                 self.insert(start, taken - start, parent, side);
             }
         }
-        Some(Place::at(taken))
+        Some(taken as u32)
     }
 
-    fn free(&mut self, place: Place, len: u64) {
-        let start = u64::from(place.start);
+    fn free(&mut self, place: u32, len: u64) {
+        let start = u64::from(place);
         let (mut parent, mut side, mut n) = (NIL, 0, self.root);
         while n != NIL {
             parent = n;

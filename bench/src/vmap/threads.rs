@@ -1,4 +1,4 @@
-//! Threads on one span: a sharded free tree, and an exact one behind a lock.
+//! Threads on one span, kept by a sharded free tree.
 //!
 //! Every thread has blocks of its own and does the same work, alone and beside another. What two
 //! threads do in a second of CPU time, all of theirs together, is set against what one does: a
@@ -18,7 +18,7 @@ use crate::clock::Stopwatch;
 use crate::interrupt;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
-use crate::summary::Summary;
+use crate::samples::{in_turn, Samples};
 
 /// 16 TiB of pages of 4 KiB, but for one.
 const SPAN_PAGES: u64 = (1 << 32) - 1;
@@ -64,8 +64,7 @@ impl Case {
 
 /// What the threads have between them.
 enum Trees {
-    Sharded(Sharded),
-    Exact(Mutex<FreeTree>),
+    Sharded(Box<Sharded>),
     /// A tree for each, in a part of the span of its own.
     Apart(Vec<Lines>),
 }
@@ -77,20 +76,11 @@ struct Lines(Mutex<FreeTree>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Sharded,
-    Exact,
     Apart,
 }
 
 impl Who {
-    const ALL: [Self; 3] = [Self::Sharded, Self::Exact, Self::Apart];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Sharded => "glebe sharded",
-            Self::Exact => "glebe exact, one lock",
-            Self::Apart => "glebe exact, a tree for each thread",
-        }
-    }
+    const ALL: [Self; 2] = [Self::Sharded, Self::Apart];
 
     fn trees(self, most: usize) -> Trees {
         let span = Extent::new(0, SPAN_PAGES).expect("not empty");
@@ -103,9 +93,8 @@ impl Who {
             Self::Sharded => {
                 let tree = Sharded::new(span, most);
                 tree.free(span).expect("all of it is free");
-                Trees::Sharded(tree)
+                Trees::Sharded(Box::new(tree))
             }
-            Self::Exact => Trees::Exact(exact(span)),
             Self::Apart => {
                 let part = SPAN_PAGES / THREADS as u64;
                 let parts = (0..THREADS as u64).filter_map(|n| Extent::new(n * part, part));
@@ -124,7 +113,6 @@ impl Trees {
     fn alloc(&self, thread: usize, len: u64) -> Extent {
         let taken = match self {
             Self::Sharded(tree) => tree.alloc(len, 1),
-            Self::Exact(tree) => locked(tree).alloc(len, 1, None),
             Self::Apart(trees) => locked(&trees[thread].0).alloc(len, 1, None),
         };
         taken.ok().flatten().expect("there is room")
@@ -134,7 +122,6 @@ impl Trees {
     fn free(&self, thread: usize, extent: Extent) {
         let freed = match self {
             Self::Sharded(tree) => tree.free(extent),
-            Self::Exact(tree) => locked(tree).free(extent),
             Self::Apart(trees) => locked(&trees[thread].0).free(extent),
         };
         freed.expect("taken before");
@@ -212,37 +199,36 @@ fn measure(who: Who, case: Case, threads: usize, quick: bool) -> Vec<f64> {
     (0..samples).map(|n| all.iter().map(|of| of[n]).sum::<f64>() / all.len() as f64).collect()
 }
 
-/// Adds the rows of each case, and the ratios `threads_2_vs_1_cpu` of the worst case and of each,
-/// `sharded_vs_exact_1_thread` likewise.
-pub fn run(report: &mut Report, quick: bool) {
+/// Adds the rows of each case, and the ratios `threads_2_vs_1_cpu` and
+/// `apart_threads_2_vs_1_cpu`, each of the case in which it is worst for the sharded tree.
+pub(super) fn run(report: &mut Report, quick: bool) {
     let rounds = if quick { 1 } else { 3 };
-    let (mut worst_two, mut worst_one) = (f64::INFINITY, f64::INFINITY);
+    let mut worst = [f64::INFINITY; Who::ALL.len()];
     for case in Case::ALL {
-        let mut samples = vec![[Vec::new(), Vec::new()]; Who::ALL.len()];
-        for _ in 0..rounds {
-            for (who, [one, two]) in Who::ALL.into_iter().zip(&mut samples) {
+        let mut samples = Samples::default();
+        let name = |who: Who, threads| match (who, threads) {
+            (Who::Sharded, 1) => "glebe sharded, 1 thread",
+            (Who::Sharded, _) => "glebe sharded, 2 threads",
+            (Who::Apart, 1) => "a tree for each thread, 1 thread",
+            (Who::Apart, _) => "a tree for each thread, 2 threads",
+        };
+        for (_, who) in in_turn(rounds, &Who::ALL) {
+            for threads in [1, THREADS] {
                 interrupt::check();
-                one.extend(measure(who, case, 1, quick));
-                two.extend(measure(who, case, THREADS, quick));
+                for ns in measure(who, case, threads, quick) {
+                    samples.add(case.name(), name(who, threads), "ns", ns);
+                }
             }
         }
-        let mut medians = Vec::new();
-        for (who, [one, two]) in Who::ALL.into_iter().zip(&samples) {
-            report.row(case.name(), &format!("{}, 1 thread", who.name()), "ns", one);
-            report.row(case.name(), &format!("{}, {THREADS} threads", who.name()), "ns", two);
-            let median = |of: &[f64]| Summary::of(of).map_or(f64::NAN, |all| all.median);
-            medians.push((median(one), median(two)));
+        let of = |who, threads| samples.median(case.name(), name(who, threads));
+        let ratios = Who::ALL.map(|who| of(who, 1) / of(who, THREADS));
+        if ratios[0] < worst[0] {
+            worst = ratios;
         }
-        let (sharded, exact) = (medians[0], medians[1]);
-        for (who, (one, two)) in ["", "exact_", "apart_"].iter().zip(&medians) {
-            report.ratio(&format!("{who}threads_2_vs_1_cpu_{}", case.name()), one / two);
-        }
-        report.ratio(&format!("sharded_vs_exact_1_{}", case.name()), exact.0 / sharded.0);
-        worst_two = worst_two.min(sharded.0 / sharded.1);
-        worst_one = worst_one.min(exact.0 / sharded.0);
+        samples.report(report);
     }
-    report.ratio("threads_2_vs_1_cpu", worst_two);
-    report.ratio("sharded_vs_exact_1_thread", worst_one);
+    report.ratio("threads_2_vs_1_cpu", worst[0]);
+    report.ratio("apart_threads_2_vs_1_cpu", worst[1]);
 }
 
 #[cfg(test)]
@@ -254,7 +240,7 @@ mod tests {
         let mut report = Report::new("threads", "test", true);
         run(&mut report, true);
         let cases = Case::ALL.map(Case::name);
-        let ratios = ["threads_2_vs_1_cpu", "sharded_vs_exact_1_thread"];
+        let ratios = ["threads_2_vs_1_cpu", "apart_threads_2_vs_1_cpu"];
         assert!(report.missing(&cases, &ratios, &[]).is_empty());
         println!("{}", report.text());
     }

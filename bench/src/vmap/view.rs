@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use glebe::error::OsError;
 use glebe::extent::Extent;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::vmap::{Error, MemFile, Space};
+use glebe::vmap::{MemFile, Space};
+use rustix::fs::{memfd_create, MemfdFlags};
 
 use crate::clock::Stopwatch;
 use crate::report::Report;
@@ -31,80 +32,45 @@ const VIEWS: u32 = 8;
 const SAMPLES: usize = 60;
 const SAMPLES_QUICK: usize = 10;
 
-/// Adds the rows and the ratio `view_cost`, and the kernel test's `vm_map_ram`.
+/// Adds the rows and the ratio `view_cost`.
 ///
 /// # Errors
 /// What the kernel refuses.
-pub fn run(report: &mut Report, quick: bool) -> Result<(), OsError> {
+pub(super) fn run(report: &mut Report, quick: bool) -> Result<(), OsError> {
     let samples = if quick { SAMPLES_QUICK } else { SAMPLES };
-    let (view, bare) = compare(PAGES, VIEWS, false, samples)?;
+    let (view, bare) = compare(samples)?;
     let case = "view_of_1024_scattered_pages";
     report.row(case, "glebe", "us", &view);
     report.row(case, "bare system calls", "us", &bare);
     if let (Some(view), Some(bare)) = (Summary::of(&view), Summary::of(&bare)) {
         report.ratio("view_cost", view.median / bare.median);
     }
-    // As the kernel's test does unless told otherwise: one page, and one byte of it written.
-    let (view, bare) = compare(1, 64 * VIEWS, true, samples)?;
-    report.row("vm_map_ram", "glebe", "us", &view);
-    report.row("vm_map_ram", "bare system calls", "us", &bare);
     Ok(())
 }
 
-/// What the kernel's `vm_map_ram` maps again and again: one page.
-pub(super) struct MapRam {
-    space: Space,
-    file: Arc<MemFile>,
-}
-
-impl MapRam {
-    pub(super) fn new() -> Result<Self, Error> {
-        let file = Arc::new(MemFile::new(Pages::new(1).bytes(page_size()))?);
-        Ok(Self { space: Space::reserve(Bytes::mib(64))?, file })
-    }
-
-    /// Maps it, writes a byte, unmaps it; whether that could be done.
-    pub(super) fn once(&self) -> bool {
-        let Some(page) = Extent::new(0, 1) else { return false };
-        let Ok(view) = self.space.view(&self.file, &[page]) else { return false };
-        // SAFETY: the first byte of a view; all who write it write the same, and nobody reads.
-        unsafe { view.as_ptr().write_volatile(b'a') };
-        true
-    }
-}
-
 /// Samples of views of every other page of a file, from the last one down.
-fn compare(
-    pages: u64,
-    views: u32,
-    touch: bool,
-    samples: usize,
-) -> Result<(Vec<f64>, Vec<f64>), OsError> {
+fn compare(samples: usize) -> Result<(Vec<f64>, Vec<f64>), OsError> {
     let page = page_size();
-    let len = Pages::new(2 * pages).bytes(page);
-    let extents: Vec<Extent> = (0..pages).rev().filter_map(|n| Extent::new(2 * n, 1)).collect();
+    let len = Pages::new(2 * PAGES).bytes(page);
+    let extents: Vec<Extent> = (0..PAGES).rev().filter_map(|n| Extent::new(2 * n, 1)).collect();
     let file = Arc::new(MemFile::new(len)?);
     let refused = |why: glebe::vmap::Error| {
-        OsError::new("view", format!("{pages} pages"), io::Error::other(why.to_string()))
+        OsError::new("view", format!("{PAGES} pages"), io::Error::other(why.to_string()))
     };
-    let room = Pages::new(pages * 16).bytes(page).max(Bytes::mib(64));
+    let room = Pages::new(PAGES * 16).bytes(page).max(Bytes::mib(64));
     let space = Space::reserve(room).map_err(refused)?;
-    let mut bare = Bare::new(len, Pages::new(pages).bytes(page))?;
+    let mut bare = Bare::new(len, Pages::new(PAGES).bytes(page))?;
     let (mut of_views, mut of_bare) = (Vec::new(), Vec::new());
     for round in 0..=samples {
         let watch = Stopwatch::start();
-        for _ in 0..views {
-            let view = space.view(&file, &extents).map_err(refused)?;
-            if touch {
-                // SAFETY: the first byte of a view of a file that nobody else has.
-                unsafe { view.as_ptr().write_volatile(b'a') };
-            }
+        for _ in 0..VIEWS {
+            space.view(&file, &extents).map_err(refused)?;
         }
         space.flush().map_err(refused)?;
-        let view_us = watch.elapsed().cpu_us / f64::from(views);
+        let view_us = watch.elapsed().cpu_us / f64::from(VIEWS);
         let mut bare_us = 0.0;
-        for _ in 0..views {
-            bare_us += bare.sample(&extents, touch)? / f64::from(views);
+        for _ in 0..VIEWS {
+            bare_us += bare.sample(&extents)? / f64::from(VIEWS);
         }
         // The first round brings the pages into the files.
         if round > 0 {
@@ -124,13 +90,8 @@ struct Bare {
 
 impl Bare {
     fn new(file_len: Bytes, len: Bytes) -> Result<Self, OsError> {
-        // SAFETY: the name is a C string.
-        let fd = unsafe { libc::memfd_create(c"glebe-bench".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(OsError::new("memfd_create", "a peer", io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is new and nobody else's.
-        let file = unsafe { File::from_raw_fd(fd) };
+        let refused = |e: rustix::io::Errno| OsError::new("memfd_create", "a peer", e.into());
+        let file: File = memfd_create("glebe-bench", MemfdFlags::CLOEXEC).map_err(refused)?.into();
         file.set_len(file_len.get())
             .map_err(|e| OsError::new("ftruncate", file_len.to_string(), e))?;
         let len = len.as_usize();
@@ -151,7 +112,7 @@ impl Bare {
     }
 
     /// Microseconds to map and unmap; to reserve the addresses anew is not in it.
-    fn sample(&mut self, extents: &[Extent], touch: bool) -> Result<f64, OsError> {
+    fn sample(&mut self, extents: &[Extent]) -> Result<f64, OsError> {
         let page = page_size().bytes();
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let (fd, flags) = (self.file.as_raw_fd(), libc::MAP_SHARED | libc::MAP_FIXED);
@@ -166,10 +127,6 @@ impl Bare {
                 failed |= libc::mmap(at, len, access, flags, fd, from) == libc::MAP_FAILED;
                 at = at.byte_add(len);
             }
-        }
-        if touch && !failed {
-            // SAFETY: mapped just now.
-            unsafe { self.at.cast::<u8>().write_volatile(b'a') };
         }
         // SAFETY: the peer's own range.
         failed |= unsafe { libc::munmap(self.at, self.len) } != 0;
@@ -197,7 +154,7 @@ mod tests {
     fn all_rows_and_the_ratio_are_there() {
         let mut report = Report::new("view", "test", true);
         run(&mut report, true).unwrap();
-        let cases = ["view_of_1024_scattered_pages", "vm_map_ram"];
+        let cases = ["view_of_1024_scattered_pages"];
         assert!(report.missing(&cases, &["view_cost"], &[]).is_empty());
         println!("{}", report.text());
     }

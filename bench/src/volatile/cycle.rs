@@ -21,7 +21,7 @@ use crate::clock::{micros, wall};
 use crate::interrupt;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
-use crate::turns::{by_round, rounds, Table, NO_END};
+use crate::samples::{by_round, rounds, Samples, NO_END};
 
 const LEN: Bytes = Bytes::mib(256);
 const HUGE: Bytes = Bytes::mib(2);
@@ -75,7 +75,7 @@ fn lines(
 ) -> Result<(), Error> {
     let is_huge = grain == "2m";
     let case = format!("cycle_{grain}_of_{}", short(len));
-    let mut table = Table::default();
+    let mut table = Samples::default();
     let mut huge = HugePages::default();
     // As much as makes a sample: all of the memory, or some ranges of it.
     let ranges = (LEN.get() / len.get()).min(BATCH);
@@ -127,12 +127,12 @@ fn lines(
         Ok::<_, Error>(())
     })?;
     huge.tell(|who, text| table.note(&case, who, UNIT, text));
-    table.tell(report);
+    table.report(report);
     if len == LEN {
         // Of small pages there is no ratio of huge ones.
         let ns = |who: &str| match huge.are_small(who) {
             true => f64::NAN,
-            false => table.median(&case, who, UNIT),
+            false => table.median(&case, who),
         };
         let here = regions.iter().filter(|(_, region)| region.is_ok());
         let ratios = here.map(|(which, _)| (*which, ns(DONT_NEED) / ns(which.who())));
@@ -163,7 +163,7 @@ pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
     const LEN: Bytes = Bytes::mib(32);
     let page = page_size().bytes();
     let mut ratios = Vec::new();
-    let mut table = Table::default();
+    let mut table = Samples::default();
     for which in Which::ALL {
         let own = which.who();
         let region = match which.map(LEN) {
@@ -202,7 +202,7 @@ pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
         let ratio = by_round(table.of(CASE, &peer, "us"), table.of(CASE, own, "us"));
         ratios.push((which, ratio));
     }
-    table.tell(report);
+    table.report(report);
     tell_worst("one_page_vs_bare_calls", &ratios, report);
     report.note(
         "one_page: the bare calls are MADV_FREE and MADV_POPULATE_WRITE (scan), MADV_FREE between \

@@ -10,11 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{kept, purge, tiles, Error};
-use crate::interrupt;
-use crate::pressure::{enter, Counters, Group, Inside};
-
-/// The hidden subcommand that does a job: the group's directory, the parent's number, the job.
-pub const SUBCOMMAND: &str = "inside";
+use crate::pressure::{enter, Counters, Group};
 
 /// No job takes as long on a machine that does anything else at all.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -34,8 +30,8 @@ pub enum Job {
 ///
 /// # Errors
 /// If it does not come into the group, the words are no job, or it cannot be done.
-pub fn inside(dir: &Path, parent: u32, job: &str, out: &mut dyn Write) -> Result<(), Error> {
-    enter(dir, parent)?;
+pub fn inside(dir: &Path, job: &str, out: &mut dyn Write) -> Result<(), Error> {
+    enter(dir)?;
     let answer = match serde_json::from_str(job)? {
         Job::Purge(plan) => serde_json::to_string(&purge::inside(&plan)?)?,
         Job::Kept(plan) => serde_json::to_string(&kept::inside(&plan)?)?,
@@ -52,10 +48,7 @@ pub(super) fn ask<T: DeserializeOwned>(
     job: impl FnOnce(&Group) -> Job,
 ) -> Result<(Option<T>, Counters), Error> {
     let group = Group::of(limit)?;
-    let dir = group.dir().display().to_string();
-    let (pid, job) = (std::process::id().to_string(), serde_json::to_string(&job(&group))?);
-    let child = Inside::start(&group, &[SUBCOMMAND, &dir, &pid, &job])?;
-    let ended = child.wait(PATIENCE, |_| interrupt::check())?;
-    let answer = ended.answer.map(|text| serde_json::from_str(&text)).transpose()?;
-    Ok((answer, ended.counters))
+    let job = serde_json::to_string(&job(&group))?;
+    let (answer, counters) = group.ask("inside", &[&job], PATIENCE, |_| {})?;
+    Ok((answer.map(|text| serde_json::from_str(&text)).transpose()?, counters))
 }

@@ -19,7 +19,7 @@ use super::tiles::{self, Keeper, Served};
 use super::{cycle, job, purge, refill, Error, Job, Which};
 use crate::pressure::{self, Group};
 use crate::report::Report;
-use crate::turns::{rounds, Table, NO_END};
+use crate::samples::{rounds, Samples, NO_END};
 
 /// The name on the command line and in the JSON.
 pub const NAME: &str = "volatile";
@@ -149,7 +149,7 @@ impl UnderPressure<'_> {
 
     fn working_set(&mut self, engines: &[Which], (count, steps): (u64, u64)) -> Result<(), Error> {
         let dir = self.options.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let mut table = Table::default();
+        let mut table = Samples::default();
         rounds(REFAULTS, (count, NO_END), |_| {
             for (who, beside) in WORKING_SETS {
                 if beside.engine().is_some_and(|which| !engines.contains(&which)) {
@@ -172,8 +172,8 @@ impl UnderPressure<'_> {
             }
             Ok::<_, Error>(())
         })?;
-        table.tell(self.report);
-        let refaults = |who: &str| table.median(REFAULTS, who, "pages") + 1.0;
+        table.report(self.report);
+        let refaults = |who: &str| table.median(REFAULTS, who) + 1.0;
         for suffix in ["", "_capped"] {
             let capped = suffix.replace('_', ", ");
             let ratio = |which: &Which| {
@@ -193,7 +193,7 @@ impl UnderPressure<'_> {
     }
 
     fn cache(&mut self, engines: &[Which], (count, time_ms): (u64, u64)) -> Result<(), Error> {
-        let mut table = Table::default();
+        let mut table = Samples::default();
         rounds(TILE, (count, NO_END), |_| {
             for (who, keeper) in CACHES {
                 let is_ours = matches!(keeper, Keeper::Volatile(_));
@@ -217,8 +217,8 @@ impl UnderPressure<'_> {
             }
             Ok::<_, Error>(())
         })?;
-        table.tell(self.report);
-        let us = |who: &str| table.median(TILE, who, "us");
+        table.report(self.report);
+        let us = |who: &str| table.median(TILE, who);
         for (name, peer) in
             [("cache_vs_fixed", "fixed size"), ("cache_vs_whole_objects", "whole objects")]
         {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pressure;
 
-pub use job::{inside, Job, SUBCOMMAND};
+pub use job::{inside, Job};
 
 /// Why there is nothing to tell.
 #[derive(Debug, thiserror::Error)]

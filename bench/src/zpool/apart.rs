@@ -2,16 +2,10 @@
 //! program started again, in which nothing else happens.
 //!
 //! Units: bytes of resident memory, beyond what was resident before the first object.
-//! Source: smaps_rollup in proc(5), prctl(2).
-//!
-//! # Safety
-//! prctl and getppid take no pointer here.
-#![allow(unsafe_code)]
+//! Source: smaps_rollup in proc(5).
 
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::io::{self, Write};
 use std::time::Duration;
 
 use glebe::error::OsError;
@@ -21,12 +15,8 @@ use super::malloc::{Allocator, Block};
 use super::trace::{Change, Trace};
 use super::workload::{Step, Workload};
 use super::Error;
-use crate::{clock, interrupt};
+use crate::child::Child;
 
-/// The hidden subcommand that does a job: the parent's number, the job.
-pub const SUBCOMMAND: &str = "apart";
-
-const LOOK_EVERY: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What to hold.
@@ -52,16 +42,7 @@ pub(super) struct Resident {
 ///
 /// # Errors
 /// Words that are no job, or what the kernel refuses.
-pub fn inside(parent: u32, job: &str, out: &mut dyn Write) -> Result<(), Error> {
-    // SAFETY: no pointers.
-    let is = unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        libc::getppid()
-    };
-    if is != parent as libc::pid_t {
-        let gone = io::Error::other("the parent is gone");
-        return Err(OsError::new("getppid", parent.to_string(), gone).into());
-    }
+pub fn inside(job: &str, out: &mut dyn Write) -> Result<(), Error> {
     let job: Job = serde_json::from_str(job)?;
     let workload = Workload::of_trace(&Trace::load()?, job.nth);
     let steps = if job.halves { &workload.halves } else { &workload.directories };
@@ -113,42 +94,9 @@ fn resident() -> Result<u64, OsError> {
     Ok(kib.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))? << 10)
 }
 
-/// Ends with its parent's interest in it.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Has a child do `job`.
 pub(super) fn ask(job: Job) -> Result<Resident, Error> {
-    let failed = |e| OsError::new("execve", "/proc/self/exe", e);
-    let mut command = Command::new("/proc/self/exe");
-    let (pid, words) = (std::process::id().to_string(), serde_json::to_string(&job)?);
-    command.arg0("glebe").args([SUBCOMMAND, &pid, &words]);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let mut running = Running(command.spawn().map_err(failed)?);
-    let start = clock::wall();
-    let status = loop {
-        interrupt::check();
-        match running.0.try_wait().map_err(failed)? {
-            Some(status) => break status,
-            None if clock::wall() - start > PATIENCE => {
-                return Err(failed(io::ErrorKind::TimedOut.into()).into());
-            }
-            None => std::thread::sleep(LOOK_EVERY),
-        }
-    };
-    let mut answer = String::new();
-    // Less than a pipe holds, so that the child never waited for this.
-    if let Some(out) = running.0.stdout.as_mut() {
-        out.read_to_string(&mut answer)?;
-    }
-    match status.success() {
-        true => Ok(serde_json::from_str(&answer)?),
-        false => Err(failed(io::Error::other(format!("it ended with {status}"))).into()),
-    }
+    let child = Child::start("apart", &[&serde_json::to_string(&job)?])?;
+    let answer = child.wait(PATIENCE, |_| {})?.answer()?;
+    Ok(serde_json::from_str(&answer)?)
 }

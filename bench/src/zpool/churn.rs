@@ -11,7 +11,7 @@ use super::{pool, Error};
 use crate::clock::thread_cpu;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
-use crate::turns::{rounds, Table, NO_END};
+use crate::samples::{rounds, Samples, NO_END};
 
 const LEN: usize = 1024;
 /// Objects held.
@@ -34,7 +34,7 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Result<(), Error> {
         (0..HELD).map(|nth| pool.insert(object(nth))).collect::<Result<Vec<_>, _>>()?;
     let mut blocks =
         Allocator::ALL.map(|peer| (0..HELD).map(|nth| copy(peer, nth)).collect::<Vec<_>>());
-    let mut table = Table::default();
+    let mut table = Samples::default();
     let [(at_once, _), (held, _)] = CASES;
     rounds("insert and remove", (count, NO_END), |round| {
         let pair = |nth| Ok(pool.remove(pool.insert(object(nth))?)?);
@@ -57,9 +57,9 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Result<(), Error> {
         }
         Ok::<_, Error>(())
     })?;
-    table.tell(report);
+    table.report(report);
     for (case, ratio) in CASES {
-        let of = |who: &str| table.median(case, who, UNIT);
+        let of = |who: &str| table.median(case, who);
         report.ratio(ratio, of("jemalloc").min(of("mimalloc")) / of("glebe"));
     }
     report.note(

@@ -8,14 +8,14 @@ use super::workload::{Step, Workload};
 use super::Error;
 use crate::clock::Stopwatch;
 use crate::report::Report;
-use crate::turns::{rounds, Table, NO_END};
+use crate::samples::{rounds, Samples, NO_END};
 
 const CASE: &str = "compaction_pages_per_s";
 const UNIT: &str = "pages/CPU-s";
 
 /// Rows of both states of the trace.
 pub(super) fn measure(workload: &Workload, count: u64, report: &mut Report) -> Result<(), Error> {
-    let mut table = Table::default();
+    let mut table = Samples::default();
     rounds("compaction", (count, NO_END), |_| {
         for (who, steps) in [
             ("glebe, directories removed", &workload.directories),
@@ -29,7 +29,7 @@ pub(super) fn measure(workload: &Workload, count: u64, report: &mut Report) -> R
         }
         Ok::<_, Error>(())
     })?;
-    table.tell(report);
+    table.report(report);
     Ok(())
 }
 

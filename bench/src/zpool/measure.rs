@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use glebe::sys::page_size;
-use glebe::units::Bytes;
 
 use super::aligned::Aligned;
 use super::speed::BLOCK;
@@ -12,7 +11,7 @@ use super::trace::{Change, Trace};
 use super::tree::{self, Tree};
 use super::workload::Workload;
 use super::{callback, churn, compaction, overhead, speed, Error};
-use crate::corpus::{Corpus, ReadPath};
+use crate::corpus;
 use crate::report::Report;
 
 /// The name on the command line and in the JSON.
@@ -116,16 +115,9 @@ fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Result<Ali
             }
         }
         report.note("store, load, threads: pages of the tree, in runs of 64 spread over it.");
-    } else if let Ok(corpus) = Corpus::open(None, ReadPath::Auto, Bytes::new(plan.bytes as u64)) {
-        for (file, entry) in corpus.files().iter().enumerate() {
-            for (index, to) in (0..entry.pages().get()).zip(&mut to) {
-                if corpus.read_page(file, index, to).is_err() {
-                    to.fill(0x5a);
-                }
-                filled += page;
-            }
-        }
-        let dir = corpus.dir().display();
+    } else {
+        let dir;
+        (filled, dir) = corpus::fill(bytes.bytes(), page);
         report.note(&format!("store, load, threads: pages of files below {dir}."));
     }
     bytes.truncate((filled / BLOCK).max(1) * BLOCK);

@@ -12,7 +12,7 @@ use super::workload::{Step, Workload};
 use super::zram::{Absent, Zram};
 use super::{pool, Error};
 use crate::interrupt;
-use crate::turns::{rounds, NO_END};
+use crate::samples::{rounds, NO_END};
 
 /// Bytes that the kernel's pool keeps for each object and for each zspage, uncounted.
 const HANDLE: f64 = 8.0;

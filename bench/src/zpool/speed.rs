@@ -20,7 +20,7 @@ use super::{pool, Error};
 use crate::clock::thread_cpu;
 use crate::interrupt;
 use crate::report::Report;
-use crate::turns::{by_round, rounds, Table, NO_END};
+use crate::samples::{by_round, rounds, Samples, NO_END};
 
 const UNIT: &str = "kpages/CPU-s";
 const STORE: &str = "store_4k";
@@ -50,7 +50,7 @@ pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Result<(
     let device = Zram::new(pages.len() / page_bytes());
     let zrams = [BLOCK, page_bytes()].map(|at_once| (at_once, zram_name(at_once)));
     let mut buffer = Aligned::new(BLOCK);
-    let mut table = Table::default();
+    let mut table = Samples::default();
     let mut wrong = 0;
     rounds("store and load", (count, NO_END), |_| {
         let mut add = |who: &str, [store, load]: [f64; 2]| {
@@ -75,7 +75,7 @@ pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Result<(
             zrams.iter().for_each(|(_, who)| table.note(case, who, UNIT, &why.to_string()));
         }
     }
-    table.tell(report);
+    table.report(report);
     for (name, case) in [("store", STORE), ("load", LOAD)] {
         let of = |who: &str| table.of(case, who, UNIT);
         let best = of(&zrams[0].1).iter().zip(of(&zrams[1].1)).map(|(a, b)| a.max(*b));
@@ -216,7 +216,7 @@ pub(super) fn threads(pages: &[u8], count: u64, report: &mut Report) -> Result<(
         ("glebe, no codec", "threads_2_vs_1_cpu_uncoded", &plain),
         (CODEC, "threads_2_vs_1_cpu_codec_alone", &bare),
     ];
-    let mut table = Table::default();
+    let mut table = Samples::default();
     rounds("threads", (count, NO_END), |_| {
         for (who, _, work) in contestants {
             interrupt::check();
@@ -225,7 +225,7 @@ pub(super) fn threads(pages: &[u8], count: u64, report: &mut Report) -> Result<(
         }
         Ok::<_, Error>(())
     })?;
-    table.tell(report);
+    table.report(report);
     for (who, ratio, _) in contestants {
         let [one, two] = ["threads_1", "threads_2"].map(|case| table.of(case, who, UNIT));
         report.ratio(ratio, by_round(two, one));

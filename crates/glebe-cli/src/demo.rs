@@ -1,28 +1,46 @@
-//! `glebe demo`: a reserve at work on this machine, as a table and a picture.
+//! `glebe demo`: a reserve at work on this machine.
+//!
+//! A thread reads files through the page cache of a reserve, page by page, and looks at every byte
+//! of a hit. Meanwhile blocks of each size in [`REQUEST_PAGES`] are asked of the reserve and, in
+//! turn, of the kernel; a block is written whole and read again before it is given back. Units:
+//! base pages, microseconds.
 
+mod files;
+
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use glebe::units::Bytes;
-use glebe_bench::interrupt;
-use glebe_bench::reserve::demo::{Demo, Options};
-use glebe_bench::whole_file;
+use glebe::contig::{Contig, Proof};
+use glebe::reserve::{GranuleUse, Request, Reserve};
+use glebe::sys::{meminfo, page_size};
+use glebe::units::{Bytes, Pages};
+use memmap2::{Advice, MmapMut};
+use serde_json::{json, Value};
 
 use crate::{size, Outcome};
+use files::{Files, Reading};
 
-const PICTURE: &str = "demo.svg";
+/// Sizes that are asked for; the last is no power of two.
+const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, 32000];
+const CONTESTANTS: [&str; 3] = ["glebe", "thp", "plain"];
+const LEN_MIN: Bytes = Bytes::mib(64);
+const GRANULE: Bytes = Bytes::mib(2);
 
 /// Options of `glebe demo`.
 #[derive(clap::Args)]
 pub struct Args {
     /// Directory of files to read through the cache
     dir: Option<PathBuf>,
-    /// A small reserve and few requests: some 20 seconds
+    /// A small reserve and few requests: some 10 seconds
     #[arg(long)]
     quick: bool,
-    /// Where to write the picture; demo.svg unless given, if that can be written
+    /// Write the figures here, as the benchmarks do: bench/plot.py draws them
     #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    json: Option<PathBuf>,
     /// Bytes of the reserve, with K, M or G for powers of 1024
     #[arg(long, value_name = "BYTES", value_parser = size::parse)]
     size: Option<Bytes>,
@@ -30,30 +48,274 @@ pub struct Args {
 
 /// Runs the demo; an error if anything failed or a check did not hold.
 pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
-    let svg = args.svg.clone().unwrap_or_else(|| PICTURE.into());
-    let refused = whole_file::check(&svg).err();
-    let svg = match refused {
-        None => Some(svg),
-        // Who named a file wants it; better told now than when the demo is over.
-        Some(error) if args.svg.is_some() => return Err(error.into()),
-        Some(error) => {
-            writeln!(out, "no picture: {error}; --svg FILE names another place")?;
-            None
-        }
-    };
-    interrupt::install()?;
-    let options = Options { dir: args.dir.clone(), quick: args.quick, size: args.size };
-    let demo = Demo::set_up(&options)?;
-    writeln!(out, "{demo}")?;
+    // Better told now than when the demo is over.
+    let create =
+        |path: &PathBuf| File::create(path).map_err(|e| format!("{}: {e}", path.display()));
+    let mut json = args.json.as_ref().map(create).transpose()?;
+    let reserve = reserve(args)?;
+    let files = Files::below(args.dir.as_deref(), reserve.len().get())?;
+    introduce(&reserve, &files, out)?;
     out.flush()?;
-    let outcome = demo.run()?;
-    write!(out, "{outcome}")?;
-    if let Some(svg) = svg {
-        whole_file::write(&svg, outcome.svg().as_bytes())?;
-        writeln!(out, "picture   {}", svg.display())?;
+    let mut lines: Vec<Line> = REQUEST_PAGES
+        .iter()
+        .flat_map(|&pages| CONTESTANTS.map(|who| Line { pages, who, ..Line::default() }))
+        .collect();
+    let (stop, seen) = (AtomicBool::new(false), AtomicU64::new(0));
+    let pool = reserve.page_cache().pool("demo")?;
+    let (mut stray, mut fullest) = (0, Vec::new());
+    let reading = thread::scope(|scope| {
+        let reader = scope.spawn(|| files.read_through(&pool, &stop, &seen));
+        wait_until(Duration::from_secs(if args.quick { 5 } else { 60 }), || {
+            reader.is_finished() || seen.load(Ordering::Relaxed) >= files.pages()
+        });
+        for _ in 0..if args.quick { 8 } else { 32 } {
+            for line in &mut lines {
+                stray += line.ask(&reserve, &mut fullest);
+                refill(&reserve, line);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        reader.join().unwrap_or_else(|_| Err("the reader panicked".into()))
+    })?;
+    let failed = lines.iter().filter(|line| line.who == CONTESTANTS[0]).map(|l| l.failures).sum();
+    table(&lines, out)?;
+    let checks = [
+        ("requests of the reserve that failed", failed),
+        ("bytes changed in held blocks", stray),
+        ("hits with wrong bytes", reading.wrong),
+        ("statistics that do not add up", u64::from(reserve.stats().check().is_err())),
+    ];
+    conclude(&reserve, &reading, &checks, out)?;
+    if let Some(file) = &mut json {
+        let report = report(args.quick, &reserve, &files, &lines, &fullest);
+        serde_json::to_writer(&mut *file, &report)?;
+        writeln!(file)?;
     }
-    match outcome.passed() {
+    match checks.iter().all(|(_, count)| *count == 0) {
         true => Ok(()),
         false => Err("the demo failed: see the checks".into()),
     }
+}
+
+/// Of a size that cannot be had half is taken, unless it was asked for.
+fn reserve(args: &Args) -> Result<Reserve, Box<dyn std::error::Error>> {
+    let most = if args.quick { Bytes::mib(256) } else { Bytes::gib(1) };
+    let fitting = most.min(Bytes::new(meminfo::available()?.get() / 4)).max(LEN_MIN);
+    let mut len = args.size.unwrap_or(fitting);
+    loop {
+        let whole = Bytes::new(len.get().next_multiple_of(GRANULE.get()));
+        let run = Pages::new(REQUEST_PAGES[REQUEST_PAGES.len() - 1]).bytes(page_size());
+        let run = run.min(Bytes::new(whole.get() / 2));
+        match Contig::options().prefer_run(run).map(whole) {
+            Ok(contig) => return Ok(Reserve::builder().build(contig)?),
+            Err(_) if args.size.is_none() && len > LEN_MIN => {
+                len = Bytes::new(len.get() / 2).max(LEN_MIN);
+            }
+            Err(why) => return Err(format!("a reserve of {whole}: {why}").into()),
+        }
+    }
+}
+
+fn introduce(reserve: &Reserve, files: &Files, out: &mut dyn Write) -> std::io::Result<()> {
+    let contig = reserve.contig();
+    let proof = match contig.proof() {
+        Proof::Frames => "page frames read".to_owned(),
+        Proof::Within(pages) => format!("frames hidden, proved within {pages}"),
+    };
+    writeln!(out, "reserve   {} of {}", contig.len(), contig.source())?;
+    let (runs, longest) = (contig.runs().len(), contig.longest_run());
+    writeln!(out, "runs      {runs}, the longest {longest} ({proof})")?;
+    for reason in contig.why_not_better() {
+        writeln!(out, "          not better: {reason}")?;
+    }
+    let why = reserve.why_counted().map(|why| format!(" ({why})")).unwrap_or_default();
+    writeln!(out, "writers   {}{why}", reserve.writers())?;
+    writeln!(out, "files     {files}")?;
+    // Without it the demo is the same.
+    if reserve.serve_stats().is_ok() {
+        writeln!(out, "meanwhile glebe stats --pid {}", std::process::id())?;
+    }
+    Ok(())
+}
+
+/// What one contestant did with one size.
+#[derive(Default)]
+struct Line {
+    pages: u64,
+    who: &'static str,
+    us: Vec<f64>,
+    failures: u64,
+    note: String,
+}
+
+impl Line {
+    /// Asks once. Returns bytes of a block of the reserve that were not as written, and keeps in
+    /// `fullest` who held what when most pages were in use.
+    fn ask(&mut self, reserve: &Reserve, fullest: &mut Vec<GranuleUse>) -> u64 {
+        let asked = match self.who {
+            "glebe" => return self.ask_reserve(reserve, fullest),
+            who => kernel(Pages::new(self.pages), who == "thp"),
+        };
+        match asked {
+            Ok(took) => self.us.push(took),
+            Err(why) => self.failed(why.to_string()),
+        }
+        0
+    }
+
+    fn failed(&mut self, why: String) {
+        (self.failures, self.note) = (self.failures + 1, why);
+    }
+
+    fn ask_reserve(&mut self, reserve: &Reserve, fullest: &mut Vec<GranuleUse>) -> u64 {
+        let Some(request) = self.request(reserve) else { return 0 };
+        let start = Instant::now();
+        let block = reserve.alloc_with(request);
+        let took = start.elapsed();
+        let mut block = match block {
+            Ok(block) => block,
+            Err(why) => {
+                self.failed(why.to_string());
+                return 0;
+            }
+        };
+        self.us.push(took.as_secs_f64() * 1e6);
+        // The reserve's own process holds it, so these cannot fail.
+        let byte = self.us.len() as u8;
+        block.bytes_mut().map(|bytes| bytes.fill(byte)).unwrap_or_default();
+        let usage = reserve.usage();
+        let weight = |usage: &[GranuleUse]| {
+            let used = usage.iter().map(|of| of.first_class.get() + of.tenant.get()).sum::<u64>();
+            // Of two equally full, the one with more first class shows more.
+            (used, usage.iter().map(|of| of.first_class.get()).sum::<u64>())
+        };
+        if weight(&usage) > weight(fullest) {
+            *fullest = usage;
+        }
+        match block.bytes() {
+            Ok(bytes) => bytes.iter().filter(|&&is| is != byte).count() as u64,
+            Err(_) => block.pages().bytes(page_size()).get(),
+        }
+    }
+
+    /// How the size is asked for; `None`, with the reason on the line, if it cannot be.
+    fn request(&mut self, reserve: &Reserve) -> Option<Request> {
+        let contig = reserve.contig();
+        let (longest, half) = (contig.longest_run().get(), reserve.len().get() / 2);
+        let request = Request::new(Pages::new(self.pages));
+        if self.pages > half {
+            self.note = format!("not asked: more than half the reserve, {half} pages");
+            None
+        } else if self.pages <= longest {
+            Some(request)
+        } else if matches!(contig.proof(), Proof::Within(_)) {
+            self.note = format!("in addresses only: runs proved up to {longest} pages");
+            Some(request.any())
+        } else {
+            self.note = format!("not asked: the longest run is {longest} pages");
+            None
+        }
+    }
+}
+
+/// Microseconds in which the kernel gives `pages` of memory that is there, zeroed.
+fn kernel(pages: Pages, huge: bool) -> std::io::Result<f64> {
+    let start = Instant::now();
+    let memory = MmapMut::map_anon(pages.bytes(page_size()).as_usize())?;
+    if huge {
+        memory.advise(Advice::HugePage)?;
+    }
+    memory.advise(Advice::PopulateWrite)?;
+    Ok(start.elapsed().as_secs_f64() * 1e6)
+}
+
+/// After a request to the reserve, lets the reader fill what came back, within limits.
+fn refill(reserve: &Reserve, line: &Line) {
+    if line.who == CONTESTANTS[0] {
+        let free = || reserve.usage().iter().map(|of| of.free.get()).sum::<u64>();
+        wait_until(Duration::from_millis(150), || free() <= reserve.len().get() / 64);
+    }
+}
+
+fn wait_until(patience: Duration, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() && start.elapsed() < patience {
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The samples in order.
+fn sorted(us: &[f64]) -> Vec<f64> {
+    let mut sorted = us.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+fn table(lines: &[Line], out: &mut dyn Write) -> std::io::Result<()> {
+    let head = ["min us", "median us", "max us"];
+    writeln!(out, "\n{:>6}  {:6}{:>12}{:>12}{:>12}", "pages", "who", head[0], head[1], head[2])?;
+    for line in lines {
+        let mut text = format!("{:>6}  {:6}", line.pages, line.who);
+        let us = sorted(&line.us);
+        if let (Some(first), Some(last)) = (us.first(), us.last()) {
+            let median = us[(us.len() - 1) / 2];
+            text += &format!("{first:>12.2}{median:>12.2}{last:>12.2}");
+        }
+        if line.failures > 0 {
+            text += &format!("  {} failed:", line.failures);
+        }
+        writeln!(out, "{}", format!("{text}  {}", line.note).trim_end())?;
+    }
+    Ok(())
+}
+
+fn conclude(
+    reserve: &Reserve,
+    reading: &Reading,
+    checks: &[(&str, u64)],
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    let stats = reserve.stats();
+    writeln!(out, "\npages     {} recalled, {} evicted", stats.recalled, stats.evicted)?;
+    let Reading { hits, hit_s, misses, read_s, .. } = reading;
+    let us = |seconds: f64, count: u64| seconds * 1e6 / count.max(1) as f64;
+    let (hit, read) = (us(*hit_s, *hits), us(*read_s, *misses));
+    writeln!(out, "cache     {hits} hits of {hit:.2} us, {misses} misses of {read:.2} us to read")?;
+    writeln!(out, "thp, plain: memory that the kernel gives on demand, populated. It is zeroed;")?;
+    writeln!(out, "the reserve's was not asked to be.\n\nchecks (must be 0)")?;
+    for (name, count) in checks {
+        writeln!(out, "  {name:38} {count}{}", if *count == 0 { "" } else { "  WRONG" })?;
+    }
+    Ok(())
+}
+
+/// In the form of the benchmarks' JSON, with the map of the reserve at its fullest: free pages,
+/// first class, tenants, for each granule.
+fn report(
+    quick: bool,
+    reserve: &Reserve,
+    files: &Files,
+    lines: &[Line],
+    fullest: &[GranuleUse],
+) -> Value {
+    let row = |line: &Line| {
+        let us = sorted(&line.us);
+        let (first, last) = (us.first()?, us.last()?);
+        let (median, runs) = (us[(us.len() - 1) / 2], us.len());
+        Some(json!({
+            "case": format!("recall_{}", line.pages), "who": line.who, "unit": "us",
+            "median": median, "max": last, "min": first, "runs": runs,
+        }))
+    };
+    let granule = |of: &GranuleUse| json!([of.free.get(), of.first_class.get(), of.tenant.get()]);
+    json!({
+        "bench": "demo",
+        "version": 1,
+        "quick": quick,
+        "len_bytes": reserve.len().bytes(page_size()).get(),
+        "page_bytes": page_size().bytes().get(),
+        "files": files.to_string(),
+        "rows": lines.iter().filter_map(row).collect::<Vec<_>>(),
+        "map": fullest.iter().map(granule).collect::<Vec<_>>(),
+    })
 }

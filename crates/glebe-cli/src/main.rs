@@ -4,19 +4,14 @@
 //! one, add its `mod`, its variant of [`Command`] and its arm in [`dispatch`]. It writes to the
 //! given output only, so that a closed pipe ends every one of them quietly.
 
-mod apart;
 mod bank;
-mod bench;
 mod completions;
 mod contig;
 mod demo;
-mod fragment;
-mod inside;
 mod man;
 mod probe;
 mod size;
 mod stats;
-mod stress;
 mod zpool;
 
 use std::error::Error as Failure;
@@ -26,7 +21,6 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use glebe::contig::{mend_blocks, Error};
-use glebe_bench::interrupt;
 
 /// For the help and the manual pages.
 const EXIT_STATUS: &str = "0 if all went well, 1 if something failed or a check did not hold, \
@@ -55,31 +49,18 @@ enum Command {
     Bank(bank::Args),
     /// Show a reserve at work: files cached in it, blocks called back, the kernel beside it
     Demo(demo::Args),
-    /// Measure, beside what the kernel offers
-    Bench(bench::Args),
     /// Show the statistics of reserves in running processes that serve them
     ///
-    /// A program serves the statistics of a reserve by calling `serve_stats()`; the demo and the
-    /// benchmark of the reserve do. Looked for in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and
-    /// `/run/user/UID/glebe`; only a process of the same user can be read, or any by root.
+    /// A program serves the statistics of a reserve by calling `serve_stats()`, as the demo does.
+    /// Looked for in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and `/run/user/UID/glebe`; only a
+    /// process of the same user can be read, or any by root.
     Stats(stats::Args),
-    /// Stress a reserve or volatile memory from many threads and look at every byte
-    Stress(stress::Args),
     /// Print the size classes of a pool of compressed objects
     Zpool(zpool::Args),
     /// Write the manual pages into a directory
     Man(man::Args),
     /// Print the completions of a shell
     Completions(completions::Args),
-    /// Do in a memory cgroup what the parent says
-    #[command(hide = true)]
-    Inside(inside::Args),
-    /// Do in a process apart what the parent says
-    #[command(hide = true)]
-    Apart(apart::Args),
-    /// Leave the machine's free memory in single pages for as long as the parent wants
-    #[command(hide = true)]
-    Fragment(fragment::Args),
 }
 
 /// What a subcommand ends with; an [`io::Error`] is one of its output.
@@ -91,9 +72,8 @@ const MEND_PATIENCE: Duration = Duration::from_millis(500);
 /// Ends what killed processes left of memory blocks, and tells of it; the command itself goes on
 /// in any case. Costs one look at a file where there is nothing to do.
 fn mend(command: &Command) {
-    // The bank mends by itself; the hidden ones are parts of a command that did.
-    let is_part = matches!(command, Command::Inside(_) | Command::Apart(_) | Command::Fragment(_));
-    if is_part || matches!(command, Command::Bank(_)) {
+    // The bank mends by itself.
+    if matches!(command, Command::Bank(_)) {
         return;
     }
     let told = match mend_blocks(MEND_PATIENCE) {
@@ -134,15 +114,10 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Contig(args) => contig::run(args, out),
         Command::Bank(args) => bank::run(args, out),
         Command::Demo(args) => demo::run(args, out),
-        Command::Bench(args) => bench::run(args, out),
         Command::Stats(args) => stats::run(args, out),
-        Command::Stress(args) => stress::run(args, out),
         Command::Zpool(args) => zpool::run(args, out),
         Command::Man(args) => man::run(args, out),
         Command::Completions(args) => completions::run(args, out),
-        Command::Inside(args) => inside::run(args, out),
-        Command::Apart(args) => apart::run(args, out),
-        Command::Fragment(args) => fragment::run(args, out),
     }
 }
 
@@ -153,21 +128,10 @@ fn main() -> ExitCode {
     };
     mend(&cli.command);
     let mut out = BufWriter::new(io::stdout().lock());
-    let run = || match dispatch(&cli.command, &mut out) {
-        Err(error) if error.is::<io::Error>() => Err(error),
-        // What a failed check is about is written already, and must be seen.
-        other => {
-            let flushed = out.flush().map_err(Into::into);
-            other.and(flushed)
-        }
-    };
-    let outcome = match interrupt::catch(run) {
-        Ok(outcome) => outcome,
-        Err(interrupted) => {
-            drop(out);
-            interrupt::end_by(interrupted);
-            return ExitCode::FAILURE;
-        }
+    // What a failed check is about is written already, and must be seen.
+    let outcome = match dispatch(&cli.command, &mut out) {
+        Err(error) if !error.is::<io::Error>() => out.flush().map_err(Into::into).and(Err(error)),
+        other => other.and_then(|()| Ok(out.flush()?)),
     };
     let Err(error) = outcome else { return ExitCode::SUCCESS };
     // What is still buffered met the same error; dropping the buffer would write it once more.

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
-use glebe_bench::whole_file;
 
 use crate::{Cli, Outcome, EXIT_STATUS};
 
@@ -41,7 +40,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         let file = man.get_filename();
         let text = text + &sections::of(file.trim_end_matches(".1"), &command);
         let path = dir.join(file);
-        whole_file::write(&path, text.as_bytes())?;
+        fs::write(&path, text).map_err(|e| format!("write({}): {e}", path.display()))?;
         writeln!(out, "{}", path.display())?;
     }
     Ok(())

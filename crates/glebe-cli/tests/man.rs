@@ -158,11 +158,11 @@ fn bash_completes_with_the_script() {
     if !has("bash", &["--version"]) {
         return;
     }
-    let program = "eval \"$1\"; COMP_WORDS=(glebe st); COMP_CWORD=1\n\
-        _glebe glebe st glebe; echo \"${COMPREPLY[@]}\"";
+    let program = "eval \"$1\"; COMP_WORDS=(glebe p); COMP_CWORD=1\n\
+        _glebe glebe p glebe; echo \"${COMPREPLY[@]}\"";
     let script = ok(&["completions", "bash"]);
     let output = Command::new("bash").args(["-c", program, "bash", &script]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "stats stress", "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "probe", "{output:?}");
 }
 
 #[test]

@@ -5,11 +5,9 @@
 mod scratch;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use scratch::Scratch;
 
@@ -24,10 +22,10 @@ fn run(args: &[&str]) -> Output {
 }
 
 /// Commands that end soon and print something.
-const PRINTING: [&[&str]; 13] = [
+const PRINTING: [&[&str]; 12] = [
     &["--version"],
     &["--help"],
-    &["stress", "--help"],
+    &["demo", "--help"],
     &["help", "contig", "explain"],
     &["probe"],
     &["probe", "--json"],
@@ -35,14 +33,13 @@ const PRINTING: [&[&str]; 13] = [
     &["contig", "explain", "4K"],
     &["zpool", "classes"],
     &["stats", "--describe"],
-    &["bench", "--list"],
     &["completions", "bash"],
     &["contig", "reserve", "2G", "--page", "1G", "--at-boot"],
 ];
 
 #[test]
 fn a_wrong_command_line_is_status_2_and_a_reason() {
-    let wrong: [&[&str]; 26] = [
+    let wrong: [&[&str]; 18] = [
         &[],
         &["no-such"],
         &["--no-such"],
@@ -54,16 +51,8 @@ fn a_wrong_command_line_is_status_2_and_a_reason() {
         &["contig", "reserve", "1M", "--page", "3M"],
         &["contig", "release", "some"],
         &["contig", "release", "1M", "--page", "3M"],
-        &["stress", "--engine", "tag"],
-        &["stress", "objects", "--counted"],
-        &["stress", "objects", "--dir", "/"],
-        &["stress", "--signal-hz", "0"],
-        &["bench", "no-such"],
-        &["bench", "volatile", "--age"],
-        &["bench", "reserve", "--mode", "smoke"],
-        &["bench", "reserve", "--tree", "/"],
-        &["bench", "vmap", "--dir", "/"],
-        &["bench", "vmap", "--largest", "1G"],
+        &["bench"],
+        &["stress"],
         &["zpool", "classes", "--page", "5000"],
         &["zpool", "classes", "--chain", "0"],
         &["demo", "--size", "0"],
@@ -113,25 +102,33 @@ fn sizes_have_fractions_and_terabytes() {
 }
 
 #[test]
-fn a_demo_says_first_that_it_can_write_no_picture_and_runs() {
+fn a_demo_shows_a_reserve_at_work_and_keeps_the_figures() {
     let scratch = Scratch::new("demo");
-    // Root may write a folder that is read-only, but none that is a file's.
-    let file = scratch.0.join("file");
-    fs::write(&file, "").unwrap();
-    let named = file.join("demo.svg");
-    let output = run(&["demo", "--quick", "--svg", named.to_str().unwrap()]);
+    for index in 0..8 {
+        fs::write(scratch.0.join(format!("file-{index}")), vec![index as u8; 1 << 20]).unwrap();
+    }
+    let json = scratch.0.join("demo.json");
+    let (dir, path) = (scratch.0.to_str().unwrap(), json.to_str().unwrap());
+    let output = run(&["demo", "--quick", "--size", "64M", "--json", path, dir]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && !text.contains("WRONG"), "{output:?}");
+    let report: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for who in ["glebe", "plain"] {
+        let is = |row: &&serde_json::Value| row["case"] == "recall_1" && row["who"] == who;
+        let row = rows.iter().find(is).unwrap_or_else(|| panic!("{who}: {report}"));
+        assert!(row["runs"] == 8 && row["median"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    assert_eq!(report["map"].as_array().unwrap().len(), 32);
+    let hits = text.lines().find_map(|line| line.strip_prefix("cache     ")?.split(' ').next());
+    assert!(hits.is_some_and(|hits| hits.parse::<u64>().unwrap() > 2048), "{text}");
+}
+
+#[test]
+fn a_demo_that_cannot_do_what_it_is_told_says_so_first() {
+    let output = run(&["demo", "--quick", "--json", "/dev/null/x"]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{output:?}");
+    let output = run(&["demo", "--quick", "--size", "2M", "/nonexistent"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(output.stdout.is_empty(), "it did not begin: {output:?}");
-    // The default lies in the current folder; /proc takes no files.
-    let mut demo = glebe(&["demo", "--quick", "--size", "16M"]);
-    demo.current_dir("/proc").stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut running = demo.spawn().unwrap();
-    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
-    let first = lines.next().unwrap().unwrap();
-    assert!(first.starts_with("no picture: "), "{first}");
-    assert!(!lines.next().unwrap().unwrap().is_empty(), "it runs");
-    // That is enough: told to end, it gives back what it took.
-    let id = running.id().to_string();
-    assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
-    assert_eq!(running.wait().unwrap().signal(), Some(15));
 }

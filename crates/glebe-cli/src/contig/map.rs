@@ -1,17 +1,35 @@
-//! `glebe contig map`: a picture of physical memory, as text or in a file.
+//! `glebe contig map`: physical memory, block by block in the order of frames, as lines of text or
+//! as an SVG file.
 
+use std::fmt::Write as _;
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 
 use glebe::sys::kpage::{pool_runs, uses, Use};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
-use glebe_bench::svg::{frames, frames_text, FrameMap};
-use glebe_bench::terminal;
-use glebe_bench::whole_file;
 
 use super::status::block;
 use crate::Outcome;
+
+/// A picture has no more rows, gaps left out.
+const ROWS_MAX: usize = 24;
+/// Before the characters of a row: where it begins.
+const LABEL: usize = 9;
+/// Columns where the output is no terminal.
+const COLUMNS: usize = 80;
+/// Cells in a row of a file, a power of two.
+const CELLS: usize = 512;
+
+/// Each use that is drawn: its character, its colour, its name.
+const KINDS: [(Use, char, &str, &str); 5] = [
+    (Use::PoolInUse, '#', "#2563eb", "pool, in use"),
+    (Use::PoolIdle, 'o', "#f2b134", "pool, idle"),
+    (Use::Thp, 'T', "#8a5cc2", "transparent huge"),
+    (Use::Other, ':', "#6b7280", "small pages, mixed"),
+    (Use::Free, '.', "#e4e8ec", "free"),
+];
 
 /// Draws it.
 pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
@@ -23,16 +41,146 @@ pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     let there = uses.iter().filter(|of| **of != Use::Absent).count() as u64;
     let all = Bytes::new(there * size.bytes().get());
     let told = format!("{} runs of huge pages, the longest {longest}, in {all}", runs.len());
-    let map = FrameMap {
-        title: "Physical memory".into(),
-        subtitle: format!("{told}. In a virtual machine the frames are the guest's."),
-        block: size.bytes(),
-        uses,
-    };
+    let head = format!("{told}. In a virtual machine the frames are the guest's.");
     let Some(file) = file else {
-        return Ok(out.write_all(frames_text(&map, terminal::columns()).as_bytes())?);
+        let named = || std::env::var("COLUMNS").ok()?.parse().ok();
+        let columns = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+        let columns = columns.or_else(named).unwrap_or(COLUMNS);
+        return Ok(out.write_all(text(&head, size.bytes(), &uses, columns).as_bytes())?);
     };
-    whole_file::write(file, frames(&map).as_bytes())?;
+    let drawn = svg(&head, size.bytes(), &uses);
+    fs::write(file, drawn).map_err(|e| format!("write({}): {e}", file.display()))?;
     writeln!(out, "{told}: {}", file.display())?;
     Ok(())
+}
+
+/// The rows of a map: the bytes of a cell, and for each row where it begins and its cells. Rows
+/// without memory are left out.
+fn rows(block: Bytes, uses: &[Use], cells: usize) -> (Bytes, Vec<(Bytes, Vec<Use>)>) {
+    let share = uses.len().div_ceil(cells * ROWS_MAX).max(1).next_power_of_two();
+    let cell = Bytes::new(block.get().saturating_mul(share as u64));
+    let drawn: Vec<Use> = uses.chunks(share).map(most).collect();
+    let rows = drawn.chunks(cells).enumerate();
+    let rows = rows.filter(|(_, row)| row.iter().any(|of| *of != Use::Absent));
+    let start = |nth: usize| Bytes::new(cell.get() * (nth * cells) as u64);
+    (cell, rows.map(|(nth, row)| (start(nth), row.to_vec())).collect())
+}
+
+/// The use of neighbours that share a cell: a pool's if any of them is, else that of most.
+fn most(uses: &[Use]) -> Use {
+    let of = |kind: Use| uses.iter().filter(|of| **of == kind).count();
+    for pool in [Use::PoolInUse, Use::PoolIdle] {
+        if of(pool) > 0 {
+            return pool;
+        }
+    }
+    let rest = [Use::Free, Use::Thp, Use::Other, Use::Absent];
+    rest.into_iter().max_by_key(|kind| of(*kind)).unwrap_or(Use::Absent)
+}
+
+fn bytes_of(kind: Use, block: Bytes, uses: &[Use]) -> Bytes {
+    Bytes::new(uses.iter().filter(|of| **of == kind).count() as u64 * block.get())
+}
+
+/// Lines of at most `columns` characters; narrower than 20 they do not become.
+fn text(head: &str, block: Bytes, uses: &[Use], columns: usize) -> String {
+    // A power of two, so that rows begin at round numbers.
+    let cells = 1 << (columns.max(20) - LABEL - 2).ilog2();
+    let (cell, rows) = rows(block, uses, cells);
+    let mut text = format!("Physical memory\n{head}\n");
+    for (kind, sign, _, name) in KINDS {
+        let all = bytes_of(kind, block, uses).to_string();
+        text += &format!("  {sign} {name:<20}{all:>10}\n");
+    }
+    text += &format!("  each {cell}, a row {}\n", Bytes::new(cell.get() * cells as u64));
+    for (start, row) in rows {
+        let sign = |of: &Use| KINDS.iter().find(|(kind, ..)| kind == of).map_or(' ', |k| k.1);
+        let line: String = row.iter().map(sign).collect();
+        let start = start.to_string();
+        text += &format!("{start:>LABEL$}  {}\n", line.trim_end());
+    }
+    text
+}
+
+/// The same as a picture, a rectangle for each run of cells of one use.
+fn svg(head: &str, block: Bytes, uses: &[Use]) -> String {
+    const ROW: usize = 16;
+    const LEFT: usize = 80;
+    let (cell, rows) = rows(block, uses, CELLS);
+    let mut body = String::new();
+    // Writing to a string does not fail.
+    let mut line = |x: usize, y: usize, text: &str| {
+        let _ = writeln!(body, "<text x=\"{x}\" y=\"{y}\">{text}</text>");
+    };
+    line(10, 20, &format!("Physical memory: {head}"));
+    line(10, 40, &format!("Each cell is {cell}."));
+    for (nth, (kind, _, _, name)) in KINDS.into_iter().enumerate() {
+        line(LEFT + nth * 180 + 18, 60, &format!("{name} {}", bytes_of(kind, block, uses)));
+    }
+    for (nth, (start, _)) in rows.iter().enumerate() {
+        line(10, 90 + nth * ROW, &start.to_string());
+    }
+    let mut rect = |x: usize, y: usize, width: usize, kind: Use| {
+        if let Some((_, _, colour, _)) = KINDS.iter().find(|(of, ..)| *of == kind) {
+            let place = format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"13\"");
+            let _ = writeln!(body, "<rect {place} fill=\"{colour}\"/>");
+        }
+    };
+    for (nth, (kind, ..)) in KINDS.into_iter().enumerate() {
+        rect(LEFT + nth * 180, 49, 13, kind);
+    }
+    for (nth, (_, row)) in rows.iter().enumerate() {
+        let mut at = 0;
+        for part in row.chunk_by(|a, b| a == b) {
+            rect(LEFT + 2 * at, 79 + nth * ROW, 2 * part.len(), part[0]);
+            at += part.len();
+        }
+    }
+    let (width, height) = (LEFT + 2 * CELLS + 10, 100 + rows.len() * ROW);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<title>Physical memory</title>\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n{body}</svg>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uses() -> Vec<Use> {
+        let mut uses = vec![Use::Free; 3000];
+        uses[0] = Use::PoolIdle;
+        uses[2999] = Use::PoolInUse;
+        uses[1000..1400].fill(Use::Absent);
+        uses
+    }
+
+    #[test]
+    fn every_block_has_a_place_and_no_line_is_too_long() {
+        for columns in [0, 20, 40, 80, 81, 200] {
+            let text = text("of a test", Bytes::mib(2), &uses(), columns);
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest.unwrap() <= columns.max(40), "{columns}\n{text}");
+            let rows: Vec<&str> = text.lines().filter(|line| line.contains('.')).collect();
+            assert!(rows.len() <= ROWS_MAX + 1, "{columns}\n{text}");
+            let first = text.lines().find(|line| line.starts_with("      0 B"));
+            assert!(first.unwrap().starts_with("      0 B  o."), "{text}");
+            assert!(text.trim_end().ends_with('#'), "{text}");
+        }
+        let text = text("", Bytes::mib(2), &uses(), 80);
+        assert!(
+            text.contains("each 2 MiB, a row 128 MiB") || text.contains("each 4 MiB"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_picture_has_a_rectangle_for_each_run() {
+        let svg = svg("of a test", Bytes::mib(2), &uses());
+        let of = |colour: &str| svg.matches(&format!("fill=\"{colour}\"")).count();
+        // The legend has one each; free runs are cut at the ends of rows.
+        assert_eq!((of("#2563eb"), of("#f2b134"), of("#8a5cc2")), (2, 2, 1));
+        assert!(of("#e4e8ec") >= 6, "{svg}");
+    }
 }

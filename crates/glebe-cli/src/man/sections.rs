@@ -23,8 +23,6 @@ const SERVED: Entry = (
     "$XDG_RUNTIME_DIR/glebe, /run/glebe, /run/user/UID/glebe",
     "Where processes serve the statistics of their reserves, each by a socket.",
 );
-const PICTURE: Entry =
-    ("demo.svg", "The picture, in the current folder unless --svg names a file.");
 
 const BLOCKS: Entry = (
     "/sys/devices/system/memory/memory*/state",
@@ -64,7 +62,7 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
     match page {
         "glebe" => &[
             ("glebe probe", "What of the kernel can be used here."),
-            ("glebe demo --quick", "A reserve at work, in some 20 seconds."),
+            ("glebe demo --quick", "A reserve at work, in some 10 seconds."),
             ("glebe contig explain 1G", "Whether one run of 1 GiB could be had now."),
         ],
         "glebe-probe" => &[
@@ -102,22 +100,12 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             ("glebe contig map memory.svg", "The same as a picture."),
         ],
         "glebe-demo" => &[
-            ("glebe demo --quick", "Some 20 seconds; the picture in demo.svg."),
-            ("glebe demo --size 1.5G --svg /tmp/demo.svg ~/src", "Files of ~/src in 1.5 GiB."),
-        ],
-        "glebe-bench" => &[
-            ("glebe bench --list", "What can be measured."),
-            ("glebe bench reserve --json reserve.json", "The table, and the figures in a file."),
-            ("glebe bench vmap --mode smoke --threads 2", "The kernel test's cases, shortened."),
+            ("glebe demo --quick", "Some 10 seconds."),
+            ("glebe demo --size 1.5G --json demo.json ~/src", "Files of ~/src in 1.5 GiB."),
         ],
         "glebe-stats" => &[
             ("glebe stats --watch", "Every 2 seconds, until it is interrupted."),
             ("glebe stats --openmetrics --pid 4711", "For Prometheus, of one process."),
-        ],
-        "glebe-stress" => &[
-            ("glebe stress --seconds 600", "Ten minutes of a reserve."),
-            ("glebe stress volatile --engine scan --dir /var/tmp", "One engine, file on a disk."),
-            ("glebe stress objects --signal-hz 1000", "Pools of objects under signals."),
         ],
         "glebe-zpool" => {
             &[("glebe zpool classes --page 4K --chain 4", "The classes of the kernel's zsmalloc.")]
@@ -141,8 +129,7 @@ fn files(page: &str) -> &'static [Entry] {
         "glebe-bank" | "glebe-bank-add" | "glebe-bank-status" | "glebe-bank-drop" => {
             &[BLOCKS, RECORD, LOCK]
         }
-        "glebe-demo" => &[PICTURE, SERVED],
-        "glebe-stats" => &[SERVED],
+        "glebe-demo" | "glebe-stats" => &[SERVED],
         "glebe-probe" => &[POOLS],
         _ => &[],
     }
@@ -153,7 +140,6 @@ fn others(page: &str) -> &'static [&'static str] {
     match page {
         "glebe-contig" | "glebe-contig-reserve" | "glebe-contig-release" => &["proc(5)", "mmap(2)"],
         "glebe-contig-status" | "glebe-contig-explain" | "glebe-contig-map" => &["proc(5)"],
-        "glebe-stress" => &["cgroups(7)", "timer_create(2)"],
         "glebe-probe" => &["capabilities(7)", "seccomp(2)", "userfaultfd(2)"],
         _ => &[],
     }

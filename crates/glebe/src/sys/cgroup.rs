@@ -65,11 +65,11 @@ impl Limits {
         let mut levels = Vec::new();
         for mount in read("proc/self/mountinfo")?.lines().filter_map(Mount::parse) {
             let (v2, resources) = match resource {
-                Resource::Memory => (mount.kind == "cgroup2", vec![Resource::Memory]),
+                Resource::Memory => (mount.is_v2(), vec![Resource::Memory]),
                 Resource::Hugetlb(_) if mount.has("memory_hugetlb_accounting") => {
                     (true, vec![resource, Resource::Memory])
                 }
-                Resource::Hugetlb(_) => (mount.kind == "cgroup2", vec![resource]),
+                Resource::Hugetlb(_) => (mount.is_v2(), vec![resource]),
             };
             let controller = match resource {
                 Resource::Memory => "memory",
@@ -130,7 +130,8 @@ fn read(path: &Path) -> Result<Option<String>, OsError> {
 }
 
 /// The number behind `key` in lines of key and number.
-fn value_of(text: &str, key: &str) -> Option<u64> {
+#[must_use]
+pub fn value_of(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok())
 }
 
@@ -179,7 +180,8 @@ fn controller_size(size: PageSize) -> String {
 }
 
 /// The group of a version 1 controller, or of version 2, in the text of `/proc/self/cgroup`.
-fn group_of<'a>(groups: &'a str, controller: Option<&str>) -> Option<&'a str> {
+#[must_use]
+pub fn group_of<'a>(groups: &'a str, controller: Option<&str>) -> Option<&'a str> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (id, names, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -191,7 +193,9 @@ fn group_of<'a>(groups: &'a str, controller: Option<&str>) -> Option<&'a str> {
     })
 }
 
-struct Mount<'a> {
+/// A mount of cgroups.
+#[derive(Debug)]
+pub struct Mount<'a> {
     /// The group that the mount shows as its top.
     top: PathBuf,
     point: PathBuf,
@@ -200,8 +204,9 @@ struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// A cgroup mount, from a line of mountinfo.
-    fn parse(line: &'a str) -> Option<Self> {
+    /// Parses a line of mountinfo; `None` if it is no mount of cgroups.
+    #[must_use]
+    pub fn parse(line: &'a str) -> Option<Self> {
         let (left, right) = line.split_once(" - ")?;
         let mut right = right.split(' ');
         let kind = right.next().filter(|kind| matches!(*kind, "cgroup" | "cgroup2"))?;
@@ -212,12 +217,22 @@ impl<'a> Mount<'a> {
         Some(Self { top, point, kind, options })
     }
 
-    fn has(&self, option: &str) -> bool {
+    /// Whether it is of version 2.
+    #[must_use]
+    pub fn is_v2(&self) -> bool {
+        self.kind == "cgroup2"
+    }
+
+    /// Whether it has a controller of version 1, or an option, of that name.
+    #[must_use]
+    pub fn has(&self, option: &str) -> bool {
         self.options.split(',').any(|name| name == option)
     }
 
-    /// The directories of `group` and of those above it, as far as the mount shows them.
-    fn dirs(&self, root: &Path, group: &str) -> Vec<PathBuf> {
+    /// The directories of `group` and of those above it, as far as the mount shows them; `root` is
+    /// `/` but for fixtures.
+    #[must_use]
+    pub fn dirs(&self, root: &Path, group: &str) -> Vec<PathBuf> {
         let seen = Path::new(group).strip_prefix(&self.top).unwrap_or(Path::new(""));
         let plain = seen.components().all(|part| matches!(part, Component::Normal(_)));
         let below = if plain { seen } else { Path::new("") };

@@ -1,4 +1,4 @@
-//! `/proc/meminfo`: how much memory can be had without swapping. Source: proc_meminfo(5).
+//! `/proc/meminfo`: how much memory there is of each kind. Source: proc_meminfo(5).
 
 use std::io;
 use std::path::Path;
@@ -14,13 +14,21 @@ const PATH: &str = "/proc/meminfo";
 /// # Errors
 /// If the file cannot be read or has no such line.
 pub fn available() -> Result<Bytes, OsError> {
-    let text =
-        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
-    parse(&text).ok_or_else(|| OsError::new("read", PATH, io::Error::other("no MemAvailable")))
+    read("MemAvailable")
 }
 
-fn parse(text: &str) -> Option<Bytes> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// The amount on the line `name`.
+///
+/// # Errors
+/// If the file cannot be read or has no such line.
+pub fn read(name: &str) -> Result<Bytes, OsError> {
+    let failed = |source| OsError::new("read", PATH, source);
+    let text = file::read_text(Path::new(PATH)).map_err(failed)?;
+    parse(&text, name).ok_or_else(|| failed(io::Error::other(format!("no {name}"))))
+}
+
+fn parse(text: &str, name: &str) -> Option<Bytes> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1 << 10).map(Bytes::new)
 }
@@ -32,8 +40,9 @@ mod tests {
     #[test]
     fn reads_the_line_and_nothing_else() {
         let text = "MemFree:  9 kB\nMemAvailable:   24346680 kB\nBuffers: 1 kB\n";
-        assert_eq!(parse(text), Some(Bytes::new(24_346_680 << 10)));
-        assert_eq!(parse("MemAvailable: many kB\n"), None);
+        assert_eq!(parse(text, "MemAvailable"), Some(Bytes::new(24_346_680 << 10)));
+        assert_eq!(parse("MemAvailable: many kB\n", "MemAvailable"), None);
+        assert_eq!(parse(text, "Mem"), None);
         assert!(available().is_ok());
     }
 }

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Draws the JSON of `glebe demo` or `glebe-bench reserve` as SVG, to standard output.
+
+Usage: plot.py FILE.json >FILE.svg
+
+Above, if the file has it, the reserve at its fullest, granule by granule: who held its pages.
+Below, for each size of request (rows `recall_PAGES` in us), every contestant's median, and its
+fastest and slowest request, on a logarithmic axis. Colours are told apart by people who do not
+tell red from green; the picture turns dark where the viewer prefers that.
+"""
+
+import html
+import json
+import math
+import sys
+
+WIDTH, MARGIN, AXIS = 900, 32, 70
+COLOURS = ["#2563eb", "#d1570c", "#0f8a6a", "#8a5cc2", "#b03060", "#6b7280"]
+STYLE = """text{font:13px system-ui,sans-serif;fill:#1f2328}.h{font-size:20px;font-weight:600}
+.d{fill:#59636e}.card{fill:#fff;stroke:#d1d9e0}.free{fill:#e4e8ec}.first{fill:#2563eb}
+.tenant{fill:#f2b134}.grid{stroke:#d9dee3}
+@media(prefers-color-scheme:dark){text{fill:#f0f6fc}.d{fill:#9198a1}
+.card{fill:#0d1117;stroke:#3d444d}.free{fill:#2a313a}.grid{stroke:#2a313a}}"""
+
+
+class Canvas:
+    """Elements of a picture, drawn from the top down; `y` is where the next part begins."""
+
+    def __init__(self):
+        self.body, self.y = [], MARGIN
+
+    def add(self, name, text=None, **attributes):
+        words = "".join(
+            f' {key.rstrip("_").replace("_", "-")}="{value:.4g}"' if isinstance(value, float)
+            else f' {key.rstrip("_").replace("_", "-")}="{value}"'
+            for key, value in attributes.items()
+        )
+        end = "/>" if text is None else f">{html.escape(text)}</{name}>"
+        self.body.append(f"<{name}{words}{end}")
+
+    def heading(self, title, subtitle):
+        self.add("text", title, x=MARGIN, y=self.y + 16, class_="h")
+        self.add("text", subtitle, x=MARGIN, y=self.y + 38, class_="d")
+        self.y += 56
+
+    def legend(self, entries):
+        """Squares with a class or a colour, and their names."""
+        x = MARGIN
+        for look, name in entries:
+            self.add("rect", x=x, y=self.y, width=12, height=12, rx=3, **look)
+            self.add("text", name, x=x + 18, y=self.y + 11)
+            x += 40 + 8 * len(name)
+        self.y += 26
+
+    def finish(self):
+        height = self.y + MARGIN
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}">'
+        card = f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="10"/>'
+        return "\n".join([head, f"<style>{STYLE}</style>", card, *self.body, "</svg>"])
+
+
+def granules(canvas, data):
+    """A square for each granule; its parts are as large as the pages of each holder."""
+    size = data["len_bytes"] >> 20
+    subtitle = f"While first class held a block, other pages cached files: {data['files']}."
+    canvas.heading(f"A reserve of {size} MiB at its fullest", subtitle)
+    kinds = ["free", "first", "tenant"]
+    names = ["free", "first class", "cache of file pages"]
+    canvas.legend([({"class_": kind}, name) for kind, name in zip(kinds, names)])
+    columns = 32
+    step = (WIDTH - 2 * MARGIN) / columns
+    rows = math.ceil(len(data["map"]) / columns)
+    high = min(step, 320 / rows)
+    for nth, pages in enumerate(data["map"]):
+        x, top = MARGIN + nth % columns * step, canvas.y + nth // columns * high
+        for kind, count in sorted(zip(kinds, pages), reverse=True):
+            width = (step - 2) * count / sum(pages)
+            if width > 0:
+                canvas.add("rect", class_=kind, x=x, y=top, width=width, height=high - 2)
+            x += width
+    canvas.y = round(canvas.y + rows * high + 36)
+
+
+def latencies(canvas, rows):
+    """A group of marks for each size, a mark for each contestant."""
+    sizes = sorted({int(row["case"].split("_")[1]) for row in rows})
+    who = list(dict.fromkeys(row["who"] for row in rows))
+    subtitle = "Mark at the median, line from the fastest to the slowest. The kernel's comes zeroed."
+    canvas.heading("Time to get pages", subtitle)
+    canvas.legend([({"fill": colour}, name) for colour, name in zip(COLOURS, who)])
+    low = math.floor(math.log10(min(row["min"] for row in rows)))
+    top = math.ceil(math.log10(max(row["max"] for row in rows)))
+    high = 300
+    at = lambda us: canvas.y + high * (top - math.log10(us)) / max(top - low, 1)
+    for decade in range(low, top + 1):
+        unit, value = ("us", 10.0**decade) if decade < 3 else ("ms", 10.0 ** (decade - 3))
+        y = at(10.0**decade)
+        canvas.add("line", class_="grid", x1=AXIS, x2=WIDTH - MARGIN, y1=y, y2=y)
+        canvas.add("text", f"{value:g} {unit}", x=AXIS - 8, y=y + 4, text_anchor="end", class_="d")
+    group = (WIDTH - MARGIN - AXIS) / len(sizes)
+    for row in rows:
+        nth = sizes.index(int(row["case"].split("_")[1]))
+        x = AXIS + group * (nth + (who.index(row["who"]) + 1) / (len(who) + 1))
+        colour = COLOURS[who.index(row["who"]) % len(COLOURS)]
+        line = {"x1": x, "x2": x, "y1": at(row["min"]), "y2": at(row["max"])}
+        canvas.add("line", stroke=colour, stroke_width=2, **line)
+        canvas.add("circle", cx=x, cy=at(row["median"]), r=4, fill=colour)
+    for nth, size in enumerate(sizes):
+        x = AXIS + group * (nth + 0.5)
+        canvas.add("text", str(size), x=x, y=canvas.y + high + 22, text_anchor="middle")
+    canvas.y += high + 44
+    canvas.add("text", "pages per request", x=WIDTH / 2, y=canvas.y, text_anchor="middle", class_="d")
+
+
+def main():
+    with open(sys.argv[1]) as file:
+        data = json.load(file)
+    wanted = lambda row: row["unit"] == "us" and row["case"].startswith("recall_") and "min" in row
+    rows = [row for row in data["rows"] if wanted(row) and row["case"].split("_")[1].isdigit()]
+    canvas = Canvas()
+    if data.get("map"):
+        granules(canvas, data)
+    latencies(canvas, rows)
+    print(canvas.finish())
+
+
+if __name__ == "__main__":
+    main()

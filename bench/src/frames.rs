@@ -1,0 +1,141 @@
+//! Physical memory as a reader sees it that shares no code with the library's: the frames of mapped
+//! pages, the longest run of free frames, and the page cache.
+//!
+//! Frames are those of `/proc/self/pagemap` (8 bytes a base page: frame number in bits 0 to 54,
+//! present in bit 63; the number reads as zero without CAP_SYS_ADMIN). Free is what the buddy
+//! allocator has, or a page of a hugetlb pool that nobody has mapped; a free run counts from a
+//! multiple of a huge page on. Cost: 8 bytes read a page; half a second for 24 GiB.
+//! Source: admin-guide/mm/pagemap, proc_meminfo(5).
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+
+use glebe::sys::{meminfo, page_size};
+use glebe::units::{Bytes, Pages};
+
+const FRAME: u64 = (1 << 55) - 1;
+const PRESENT: u64 = 1 << 63;
+const BUDDY: u64 = 1 << 10;
+const HEAD: u64 = 1 << 15;
+const TAIL: u64 = 1 << 16;
+const HUGE: u64 = 1 << 17;
+const HUGE_PAGE: Bytes = Bytes::mib(2);
+/// Zone DMA of a PC: the kernel gives no huge page from there.
+const BELOW: Bytes = Bytes::mib(16);
+const WORD: usize = size_of::<u64>();
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.chunks_exact(WORD).map(|word| word.try_into().map_or(0, u64::from_ne_bytes))
+}
+
+/// The frame of each of `pages` from `address`, nothing for one that is not there; `None` if frames
+/// are hidden.
+pub(crate) fn of(address: usize, pages: Pages) -> Option<Vec<Option<u64>>> {
+    let first = address as u64 >> page_size().shift();
+    let mut entries = vec![0; pages.as_usize() * WORD];
+    let pagemap = File::open("/proc/self/pagemap").ok()?;
+    pagemap.read_exact_at(&mut entries, first * WORD as u64).ok()?;
+    let frame = |entry: u64| (entry & PRESENT != 0).then_some(entry & FRAME);
+    let frames: Vec<_> = words(&entries).map(frame).collect();
+    (!frames.contains(&Some(0))).then_some(frames)
+}
+
+/// The longest run of ascending frames, in order of address.
+pub(crate) fn longest(frames: &[Option<u64>]) -> Pages {
+    let follows = |a: &Option<u64>, b: &Option<u64>| a.is_some() && a.map(|a| a + 1) == *b;
+    let runs = frames.chunk_by(follows).filter(|run| run[0].is_some());
+    Pages::new(runs.map(<[_]>::len).max().unwrap_or(0) as u64)
+}
+
+/// The longest run among `pages` from `address`; `None` if frames are hidden.
+pub(crate) fn longest_run(address: usize, pages: Pages) -> Option<Pages> {
+    Some(longest(&of(address, pages)?))
+}
+
+/// The longest free run of the machine that begins on a huge page. Root alone may read it.
+///
+/// # Errors
+/// If the files cannot be read.
+pub(crate) fn longest_free_run() -> io::Result<Bytes> {
+    let (mut flags, counts) = (File::open("/proc/kpageflags")?, File::open("/proc/kpagecount")?);
+    let first = BELOW.pages_up(page_size()).get();
+    io::copy(&mut (&mut flags).take(first * WORD as u64), &mut io::sink())?;
+    longest_free_of(flags, first, |frame| {
+        let mut count = [0; WORD];
+        let read = counts.read_exact_at(&mut count, frame * WORD as u64);
+        read.is_err() || u64::from_ne_bytes(count) > 0
+    })
+}
+
+/// Of the words of all frames from `frame` on.
+fn longest_free_of(
+    mut flags: impl Read,
+    mut frame: u64,
+    is_mapped: impl Fn(u64) -> bool,
+) -> io::Result<Bytes> {
+    let align = HUGE_PAGE.pages_up(page_size()).get();
+    let (mut run, mut longest) = (0_u64, 0_u64);
+    let (mut buffer, mut is_free) = (vec![0; 1 << 20], false);
+    loop {
+        let read = flags.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(Pages::new(longest).bytes(page_size()));
+        }
+        for word in words(&buffer[..read]) {
+            // What follows the first page of a larger one is as that is.
+            if word & TAIL == 0 {
+                let pool = word & (HUGE | HEAD) == HUGE | HEAD;
+                is_free = word & BUDDY != 0 || (pool && !is_mapped(frame));
+            }
+            run = if is_free && (run > 0 || frame % align == 0) { run + 1 } else { 0 };
+            longest = longest.max(run);
+            frame += 1;
+        }
+    }
+}
+
+/// Bytes of files in memory, those of tmpfs apart; 0 where that cannot be read.
+pub(crate) fn page_cache() -> Bytes {
+    let of = |name| meminfo::read(name).unwrap_or_default();
+    (of("Cached") + of("Buffers")).saturating_sub(of("Shmem"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_frames_ascend_without_gaps() {
+        let run = |frames: &[Option<u64>]| longest(frames).get();
+        assert_eq!(run(&[7, 8, 9, 4, 5].map(Some)), 3);
+        assert_eq!(run(&[9, 8, 7].map(Some)), 1);
+        assert_eq!(run(&[1, 1, 2, 3].map(Some)), 3);
+        assert_eq!(run(&[Some(7), Some(8), None, Some(9), Some(10), Some(11)]), 3);
+        assert_eq!((run(&[None]), run(&[])), (0, 0));
+    }
+
+    #[test]
+    fn a_free_run_is_free_or_idle_and_begins_on_a_huge_page() {
+        let align = HUGE_PAGE.pages_up(page_size()).as_usize();
+        let pool = |mapped: bool| {
+            let head = HUGE | HEAD | if mapped { 1 } else { 0 };
+            [vec![head], vec![HUGE | TAIL; align - 1]].concat()
+        };
+        let longest = |parts: &[Vec<u64>]| {
+            let words = parts.concat();
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            // The lowest bit, a locked page's, stands for one that is mapped here.
+            let run = longest_free_of(&bytes[..], 0, |frame| words[frame as usize] & 1 != 0);
+            run.unwrap().pages_up(page_size()).as_usize()
+        };
+        let (free, used) = (|pages| vec![BUDDY; pages], |pages| vec![1 << 5; pages]);
+        assert_eq!(longest(&[]), 0);
+        assert_eq!(longest(&[free(align + 3), used(1)]), align + 3);
+        assert_eq!(longest(&[used(1), free(align - 1), pool(false), used(4)]), align);
+        assert_eq!(longest(&[pool(false), free(7), used(1)]), align + 7);
+        assert_eq!(longest(&[pool(true), free(align), pool(false)]), 2 * align);
+        assert_eq!(longest(&[used(1), free(align - 1), used(align)]), 0);
+        assert!(page_cache() > Bytes::mib(1));
+    }
+}

@@ -1,0 +1,170 @@
+//! [`Files`]: files below a directory, read page by page through a cache.
+//!
+//! Regular files with contents; symbolic links are not followed. What cannot be read is passed
+//! over. The hash of each page is kept when it is put into the cache, and a hit must have it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use glebe::reserve::Pool;
+use glebe::sys::page_size;
+use glebe::units::Bytes;
+
+/// Directories that Linux machines have, tried in this order.
+const DEFAULTS: [&str; 3] = ["/usr/lib", "/usr", "/etc"];
+/// Directory entries looked at before the walk ends.
+const ENTRIES_MAX: usize = 1 << 17;
+
+/// Files, and how many pages each has.
+pub struct Files {
+    dir: PathBuf,
+    files: Vec<(PathBuf, u64)>,
+}
+
+/// What the reader found.
+#[derive(Default)]
+pub struct Reading {
+    pub hits: u64,
+    pub misses: u64,
+    /// Seconds in hits, and in reads of files after misses.
+    pub hit_s: f64,
+    pub read_s: f64,
+    /// Hits with other bytes than were put.
+    pub wrong: u64,
+}
+
+impl Files {
+    /// Files below `dir`, or below the first directory of a short list that has any, up to
+    /// `pages_max` pages.
+    pub fn below(dir: Option<&Path>, pages_max: u64) -> Result<Self, String> {
+        let dirs: Vec<&Path> = dir.map_or(DEFAULTS.map(Path::new).to_vec(), |dir| vec![dir]);
+        for dir in &dirs {
+            let files = walk(dir, pages_max);
+            if !files.is_empty() {
+                return Ok(Self { dir: dir.to_path_buf(), files });
+            }
+        }
+        Err(format!("no file with contents that can be read below {}", dirs[0].display()))
+    }
+
+    /// Pages of all files.
+    pub fn pages(&self) -> u64 {
+        self.files.iter().map(|(_, pages)| pages).sum()
+    }
+
+    /// Reads all files through `pool` again and again until `stop`; `seen` counts pages.
+    pub fn read_through(
+        &self,
+        pool: &Pool,
+        stop: &AtomicBool,
+        seen: &AtomicU64,
+    ) -> Result<Reading, String> {
+        let mut reading = Reading::default();
+        let mut hashes = HashMap::new();
+        let mut page = vec![0; page_size().bytes().as_usize()];
+        loop {
+            for (nth, (path, pages)) in self.files.iter().enumerate() {
+                let Ok(file) = File::open(path) else { continue };
+                for index in 0..*pages {
+                    if stop.load(Ordering::Relaxed) {
+                        return Ok(reading);
+                    }
+                    let key = (nth as u64, index);
+                    one(&file, key, pool, &mut page, &mut hashes, &mut reading)?;
+                    seen.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            // No file may be there any more.
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl fmt::Display for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let len = Bytes::new(self.pages() * page_size().bytes().get());
+        write!(f, "{len} in {} files below {}", self.files.len(), self.dir.display())
+    }
+}
+
+/// Gets a page from the cache, or reads it and puts it there.
+fn one(
+    file: &File,
+    (object, index): (u64, u64),
+    pool: &Pool,
+    page: &mut [u8],
+    hashes: &mut HashMap<(u64, u64), u64>,
+    reading: &mut Reading,
+) -> Result<(), String> {
+    let start = Instant::now();
+    if pool.get(object, index, page).map_err(|e| format!("get: {e}"))? {
+        reading.hit_s += start.elapsed().as_secs_f64();
+        reading.hits += 1;
+        reading.wrong += u64::from(hashes.get(&(object, index)) != Some(&hash(page)));
+        return Ok(());
+    }
+    let start = Instant::now();
+    let Ok(len) = file.read_at(page, index * page.len() as u64) else { return Ok(()) };
+    page[len..].fill(0);
+    reading.read_s += start.elapsed().as_secs_f64();
+    reading.misses += 1;
+    hashes.insert((object, index), hash(page));
+    pool.put(object, index, page).map_err(|e| format!("put: {e}"))?;
+    Ok(())
+}
+
+fn hash(page: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    page.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Files below `root` in the order of the walk, the last in part.
+fn walk(root: &Path, pages_max: u64) -> Vec<(PathBuf, u64)> {
+    let (mut found, mut left, mut looks) = (Vec::new(), pages_max, 0);
+    let mut dirs = vec![root.to_path_buf()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            looks += 1;
+            if left == 0 || looks > ENTRIES_MAX {
+                return found;
+            }
+            let Ok(meta) = fs::symlink_metadata(entry.path()) else { continue };
+            if meta.is_dir() {
+                dirs.push(entry.path());
+            } else if meta.is_file() && meta.len() > 0 && File::open(entry.path()).is_ok() {
+                let pages = Bytes::new(meta.len()).pages_up(page_size()).get().min(left);
+                left -= pages;
+                found.push((entry.path(), pages));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_takes_files_up_to_the_limit_and_follows_no_link() {
+        let root = std::env::temp_dir().join(format!("glebe-demo-files-{}", std::process::id()));
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        let page = page_size().bytes().as_usize();
+        fs::write(root.join("a/one"), vec![1; page + 1]).unwrap();
+        fs::write(root.join("a/b/two"), [2]).unwrap();
+        fs::write(root.join("empty"), []).unwrap();
+        std::os::unix::fs::symlink("..", root.join("a/loop")).unwrap();
+        let (all, some) = (walk(&root, u64::MAX), walk(&root, 2));
+        fs::remove_dir_all(&root).unwrap();
+        let sum = |files: &[(PathBuf, u64)]| files.iter().map(|(_, pages)| pages).sum::<u64>();
+        assert_eq!((all.len(), sum(&all), sum(&some)), (2, 3, 2));
+        assert!(Files::below(Some(Path::new("/nonexistent")), 9).is_err());
+    }
+}
