@@ -26,7 +26,7 @@ help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, licences, aarch64"
-	@echo "make bench    the benchmarks; then the stress tests for ten minutes each"
+	@echo "make bench    the benchmarks, then the stress tests for minutes"
 	@echo "make aged     age this machine, and judge what contiguous memory is had of it (root, minutes)"
 	@echo "make fuzz     a minute of each fuzz target"
 	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
@@ -57,14 +57,8 @@ test:
 
 bench:
 	cargo build --profile $(PROFILE) -p glebe-bench
-	$(BENCH) reserve
-	$(BENCH) volatile
-	$(BENCH) vmap
-	$(BENCH) zpool
-	$(BENCH) contig
-	$(BENCH) gpu
-	GLEBE_STRESS_SECONDS=600 cargo test --release -p glebe --test stress --test stress_objects \
-	    --test stress_volatile -- --test-threads=1
+	for name in $$($(BENCH) list); do $(BENCH) $$name || exit; done
+	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe --test 'stress*'
 
 # Fills memory, and takes memory blocks off line and back.
 aged:

@@ -1,5 +1,5 @@
-//! The command line of `glebe-bench`: one subcommand a benchmark, and what a child of
-//! this program is told to do.
+//! The command line of `glebe-bench`: one subcommand a benchmark, and what a child of this program
+//! is told to do.
 //!
 //! To add a benchmark, add its variant of [`Command`] and its arm in [`bench`].
 

@@ -138,16 +138,6 @@ fn a_busy_child_tells_what_it_saw_since_it_was_asked_last() {
 }
 
 #[test]
-fn a_fragmenter_of_nobody_takes_nothing() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe-bench"));
-    let output =
-        command.args(["child", "1", "fragment", "8388608"]).output().expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
-    assert!(said.contains("the parent is gone"), "{said}");
-}
-
-#[test]
 fn a_largest_memory_is_kept_to() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_glebe-bench"));
     let output = command.args(["contig", "--quick", "--largest-mib", "2"]).output().unwrap();

@@ -1,11 +1,13 @@
-//! A benchmark that is told to end, or is killed, gives back what it took of the pools.
+//! A benchmark that is told to end, or is killed, gives back what it took: pages of a pool, memory
+//! cgroups with all inside, devices of zram.
 //!
-//! Pools are the whole machine's: what is asserted is that the persistent pages and the limit on
-//! surplus pages come to be what they were. Who is no program of this project may change them
-//! meanwhile: then the same is done once more.
+//! Pools and devices are the whole machine's. Of a pool it is asserted that the persistent pages and
+//! the limit on surplus pages come to be what they were. Who is no program of this project may
+//! change them meanwhile: then the same is done once more.
 
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,8 +16,8 @@ use glebe::contig::PoolLock;
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const ATTEMPTS: usize = 4;
-/// Far less than either program runs.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Where groups of version 1 are made; of version 2 on a machine with only that.
+const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
 /// Ends the program when the test does, by panic too.
 struct Running(Child);
@@ -36,28 +38,33 @@ impl Running {
         Self(command.spawn().expect("the program starts"))
     }
 
-    /// Whether it has pages of a pool.
-    fn has_pages(&self) -> bool {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("HugetlbPages:"));
-        line.is_some_and(|pages| pages.trim() != "0 kB")
-    }
-
-    fn has_ended(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_some()
-    }
-
-    /// Sends a signal once the process has pages of a pool, or has had the time to get them where
-    /// there are none to be had; which one ended it, if any did.
-    fn end_by(&mut self, signal: &str) -> Option<i32> {
+    /// Waits until `has` says what the process with that number has, or it has ended, or as long as
+    /// it usually takes; what it has.
+    fn until<T>(&mut self, seconds: u64, has: impl Fn(u32) -> Vec<T>) -> Vec<T> {
         let begin = Instant::now();
-        while !self.has_pages() && begin.elapsed() < PATIENCE && !self.has_ended() {
+        loop {
+            let seen = has(self.0.id());
+            let late = begin.elapsed() > Duration::from_secs(seconds);
+            if !seen.is_empty() || late || self.0.try_wait().unwrap().is_some() {
+                return seen;
+            }
             thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Sends a signal; which one ended it, if any did.
+    fn end_by(&mut self, signal: &str) -> Option<i32> {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-s", signal, &pid]).status().unwrap().success());
         self.0.wait().unwrap().signal()
     }
+}
+
+/// The line of the process's huge pages, if it has any.
+fn pages_of(pid: u32) -> Vec<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("HugetlbPages:"));
+    line.filter(|pages| pages.trim() != "0 kB").map(str::to_owned).into_iter().collect()
 }
 
 /// Persistent pages, and the limit on surplus pages.
@@ -69,44 +76,75 @@ fn base() -> (i64, i64) {
     (count("nr_hugepages") - count("surplus_hugepages"), count("nr_overcommit_hugepages"))
 }
 
-fn ends_clean(args: &[&str], signal: &str, number: i32) {
+#[test]
+fn pools_are_what_they_were() {
     if fs::OpenOptions::new().write(true).open(format!("{POOL}/nr_hugepages")).is_err() {
-        println!("skipped: the 2 MiB pool cannot be changed");
-        return;
+        return println!("skipped: the 2 MiB pool cannot be changed");
     }
-    let mut seen = Vec::new();
-    for _ in 0..ATTEMPTS {
-        let before = base();
-        let mut run = Running::start(args);
-        assert_eq!(run.end_by(signal), Some(number), "{args:?}");
-        let after = base();
-        if before == after {
-            return;
-        }
-        seen.push((before, after));
+    for (name, signal, number) in
+        [("reserve", "INT", 2), ("contig", "TERM", 15), ("reserve", "KILL", 9)]
+    {
+        let ends_clean = |_| {
+            let before = base();
+            let mut run = Running::start(&[name, "--quick"]);
+            run.until(3, pages_of);
+            assert_eq!(run.end_by(signal), Some(number), "{name}");
+            before == base()
+        };
+        assert!((0..ATTEMPTS).any(ends_clean), "{name}, {signal}: pages or limit are others");
     }
-    panic!("{args:?}: pages and limit before and after: {seen:?}");
+}
+
+/// Groups that a process made, by its number in their names.
+fn groups_of(pid: u32) -> Vec<PathBuf> {
+    let wanted = format!("glebe-pressure-{pid}-");
+    let entries = MOUNTS.iter().filter_map(|mount| fs::read_dir(mount).ok()).flatten().flatten();
+    let of_it = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&wanted));
+    of_it.map(|entry| entry.path()).collect()
+}
+
+/// Processes in its groups.
+fn members_of(pid: u32) -> Vec<u32> {
+    let read = |group: PathBuf| fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let texts: Vec<String> = groups_of(pid).into_iter().map(read).collect();
+    texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.parse().ok()).collect()
 }
 
 #[test]
-fn a_benchmark_that_is_interrupted_leaves_nothing() {
-    ends_clean(&["reserve", "--quick"], "INT", 2);
+fn groups_are_removed_with_who_is_inside() {
+    let mut run = Running::start(&["volatile", "--quick"]);
+    let (pid, inside) = (run.0.id(), run.until(40, members_of));
+    if inside.is_empty() {
+        return println!("skipped: no group of version 1 can be made");
+    }
+    assert_eq!(run.end_by("INT"), Some(2));
+    assert_eq!(groups_of(pid), Vec::<PathBuf>::new());
+    for member in inside {
+        assert!(!Path::new(&format!("/proc/{member}")).exists(), "{member} is left");
+    }
+}
+
+/// Devices of zram that a process has open.
+fn devices_of(pid: u32) -> Vec<PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let targets = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets.filter(|path| path.to_string_lossy().starts_with("/dev/zram")).collect()
 }
 
 #[test]
-fn a_benchmark_of_contiguous_memory_that_is_terminated_leaves_nothing() {
-    ends_clean(&["contig", "--quick"], "TERM", 15);
-}
-
-#[test]
-fn a_benchmark_that_is_killed_leaves_nothing() {
-    ends_clean(&["reserve", "--quick"], "KILL", 9);
-}
-
-#[test]
-fn scratch_files_go_to_a_directory_that_there_is() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe-bench"));
-    let output = command.args(["reserve", "--dir", "/nonexistent"]).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && error.contains("/nonexistent"), "{output:?}");
+fn a_device_is_taken_away() {
+    if !fs::exists("/sys/class/zram-control/hot_add").unwrap_or(false) {
+        return println!("skipped: no zram here");
+    }
+    let mut run = Running::start(&["zpool", "--quick"]);
+    let devices = run.until(30, devices_of);
+    if devices.is_empty() {
+        return println!("skipped: the run has no device of zram");
+    }
+    assert_eq!(run.end_by("TERM"), Some(15));
+    // The number of one that is gone may be given to another's.
+    let left = |path: &&PathBuf| {
+        path.exists() && Path::new("/sys/block").join(path.file_name().unwrap()).exists()
+    };
+    assert!(!devices.iter().all(|path| left(&path)), "left behind: {devices:?}");
 }

@@ -83,6 +83,12 @@ pub(super) fn measure(reserve: &Reserve, quick: bool, report: &mut Report) -> Re
     let why = "of new pages, each of which evicts one where the cache chooses";
     table.note("put_4k", GLEBE, "us", why);
     table.report(report);
+    ratios(&table, report);
+    tenant.report(report);
+    Ok(())
+}
+
+fn ratios(table: &Samples, report: &mut Report) {
     for (ratio, case) in [("get_vs_copy", "get_4k"), ("put_vs_copy", "put_4k")] {
         let [copy, own] = [COPY, GLEBE].map(|who| table.median(case, who));
         report.ratio(ratio, copy / own);
@@ -90,8 +96,6 @@ pub(super) fn measure(reserve: &Reserve, quick: bool, report: &mut Report) -> Re
     let [one, two] = ["get_4k_1_thread", "get_4k_2_threads"];
     let cpu = |case| table.median(case, GLEBE);
     report.ratio("threads_2_vs_1_cpu", cpu(one) / cpu(two));
-    tenant.report(report);
-    Ok(())
 }
 
 /// Microseconds of one of a batch.

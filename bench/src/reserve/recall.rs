@@ -30,6 +30,9 @@ const ZEROED_EVERY: u64 = 8;
 const LOOKED_AT: u64 = 64;
 const RECALL: &str = "recall";
 const ALONE: &str = "recall_alone";
+/// The largest blocks of as many rounds as the kernel is asked in: the more are made the slower is
+/// the slowest.
+const BESIDE_KERNEL: &str = "recall_beside_kernel";
 const MEMSET: &str = "memset";
 const CPU: &str = "us cpu";
 
@@ -66,6 +69,8 @@ struct Bench<'a> {
     singles: Vec<Held>,
     /// Whether the cache is filled.
     lends: bool,
+    /// Whether the kernel is asked for all sizes in this round.
+    asks_kernel: bool,
 }
 
 /// The name of a case of one size.
@@ -88,7 +93,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, quick: bool, repor
     bench.lends = true;
     bench.fill();
     let Ok(_) = rounds("recall", FULL[nth], |round| {
-        let with_all = round % PEERS_EVERY[nth] == 0;
+        bench.asks_kernel = round % PEERS_EVERY[nth] == 0;
         for pages in sizes() {
             bench.own(RECALL, pages, Contents::Unspecified);
             if round % ZEROED_EVERY == 0 {
@@ -96,11 +101,8 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, quick: bool, repor
                 bench.own(RECALL, pages, Contents::Memset);
             }
         }
-        if with_all && longest >= LARGEST {
-            bench.beside_kernel();
-        }
         bench.release();
-        bench.peers(with_all, standing.as_ref().ok());
+        bench.peers(standing.as_ref().ok());
         Ok::<_, std::convert::Infallible>(())
     });
     bench.give_all_back();
@@ -157,7 +159,17 @@ impl<'a> Bench<'a> {
     fn new(reserve: &'a Reserve, tenant: &'a mut Tenant, lends: bool) -> Self {
         let (table, faults) = <(Samples, Faults)>::default();
         let (held, singles) = <(Vec<Held>, Vec<Held>)>::default();
-        Self { reserve, tenant, table, faults, held, held_pages: 0, singles, lends }
+        Self {
+            reserve,
+            tenant,
+            table,
+            faults,
+            held,
+            held_pages: 0,
+            singles,
+            lends,
+            asks_kernel: false,
+        }
     }
 
     fn own(&mut self, what: &str, pages: u64, contents: Contents) {
@@ -196,6 +208,10 @@ impl<'a> Bench<'a> {
                 if what == RECALL {
                     self.table.add(&name("lent", pages), GLEBE, "pages", held.recalled as f64);
                     self.run(pages, GLEBE, held.longest_run);
+                }
+                if self.asks_kernel && pages == LARGEST {
+                    let case = name(BESIDE_KERNEL, pages);
+                    self.table.add(&case, GLEBE, "us", held.elapsed.wall_us);
                 }
             }
         }
@@ -252,16 +268,8 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Keeps the time of the largest block apart: of as many requests as are made of the kernel,
-    /// for the more are made the slower is the slowest.
-    fn beside_kernel(&mut self) {
-        let last = self.table.of(&name(RECALL, LARGEST), GLEBE, "us").last().copied();
-        let case = name("recall_beside_kernel", LARGEST);
-        last.into_iter().for_each(|us| self.table.add(&case, GLEBE, "us", us));
-    }
-
-    fn peers(&mut self, all: bool, standing: Option<&StandingPool>) {
-        let sizes = if all { &REQUEST_PAGES[..] } else { &REQUEST_PAGES[..1] };
+    fn peers(&mut self, standing: Option<&StandingPool>) {
+        let sizes = if self.asks_kernel { &REQUEST_PAGES[..] } else { &REQUEST_PAGES[..1] };
         for &pages in sizes {
             let count = Pages::new(pages);
             let mut add = |who: &str, measure: &dyn Fn() -> PeerSample| {
@@ -291,7 +299,7 @@ fn ratios(table: &Samples, report: &mut Report) {
     let own = |what, pages, figure| table.figure((&name(what, pages), GLEBE, "us"), figure);
     let max = |summary: &Summary| summary.max;
     let best = kernel(LARGEST, max);
-    let beside = best / own("recall_beside_kernel", LARGEST, max);
+    let beside = best / own(BESIDE_KERNEL, LARGEST, max);
     report.ratio(&format!("max_{LARGEST}_vs_best_kernel"), beside);
     // Of all of glebe's requests, against the fewer ones made of the kernel.
     let of_all = best / own(RECALL, LARGEST, max);

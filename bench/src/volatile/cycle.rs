@@ -114,31 +114,30 @@ fn lines(
         table.add(&case, DONT_NEED, UNIT, ns);
         huge.look(is_huge, DONT_NEED, bare.addr(), LEN);
         if !is_huge {
-            let ns = timed(&mut |_| {
-                let mut memory = Vec::<u8>::with_capacity(len.as_usize());
-                for byte in memory.spare_capacity_mut().iter_mut().step_by(touch.as_usize()) {
-                    byte.write(1);
-                }
-                drop(black_box(memory));
-                Ok(())
-            })?;
+            let ns = timed(&mut |_| Ok(malloc_touch_free(len, touch)))?;
             table.add(&case, MALLOC, UNIT, ns);
         }
         Ok::<_, Error>(())
     })?;
     huge.tell(|who, text| table.note(&case, who, UNIT, text));
     table.report(report);
+    // Of small pages there is no ratio of huge ones.
+    let ns = |who: &str| if huge.are_small(who) { f64::NAN } else { table.median(&case, who) };
+    let here = regions.iter().filter(|(_, region)| region.is_ok());
+    let ratios = here.map(|(which, _)| (*which, ns(DONT_NEED) / ns(which.who())));
     if len == LEN {
-        // Of small pages there is no ratio of huge ones.
-        let ns = |who: &str| match huge.are_small(who) {
-            true => f64::NAN,
-            false => table.median(&case, who),
-        };
-        let here = regions.iter().filter(|(_, region)| region.is_ok());
-        let ratios = here.map(|(which, _)| (*which, ns(DONT_NEED) / ns(which.who())));
         tell_worst(&format!("cycle_vs_dontneed_{grain}"), &ratios.collect::<Vec<_>>(), report);
     }
     Ok(())
+}
+
+/// Has memory of malloc's, writes a byte in each `step`, and frees it.
+fn malloc_touch_free(len: Bytes, step: Bytes) {
+    let mut memory = Vec::<u8>::with_capacity(len.as_usize());
+    for byte in memory.spare_capacity_mut().iter_mut().step_by(step.as_usize()) {
+        byte.write(1);
+    }
+    drop(black_box(memory));
 }
 
 /// The ratio of each engine, and without a name that of the worse.

@@ -100,7 +100,7 @@ impl fmt::Display for Kept {
 pub(super) fn inside(plan: &Plan) -> Result<Kept, Error> {
     let len = Bytes::new(LIMIT.get() / 100 * WORKING_SET_PERCENT / STEP.get() * STEP.get());
     let working_set = nameless(&plan.dir, len)?;
-    let cached = Cached::of(&working_set, len)?;
+    let cached = Cached::of(&working_set)?;
     let other = nameless(&plan.dir, BESIDE)?;
     let mut region = region(plan.beside, len)?.map(Marked::new);
     let mut bytes = vec![0; STEP.as_usize()];

@@ -335,17 +335,4 @@ mod tests {
             assert_eq!((served.inflated_pages, served.kept_pages), (3 * TILE, 2 * TILE));
         }
     }
-
-    #[test]
-    fn the_first_tiles_are_asked_for_most() {
-        let mut random = Random::new(9);
-        let (mut first, mut last) = (0, 0);
-        for _ in 0..10_000 {
-            let id = skewed(&mut random);
-            assert!(id < TILES);
-            first += u64::from(id < 16);
-            last += u64::from(id >= TILES - 16);
-        }
-        assert!(first > 50 * last.max(1), "{first} {last}");
-    }
 }

@@ -89,8 +89,7 @@ pub(super) fn allocators(
         {
             let resident = apart::ask(Job { allocator, nth, halves })?;
             report.check("wrong_bytes", resident.wrong);
-            let Some(&bytes) = resident.bytes.last() else { continue };
-            let beyond = bytes as f64 / stored(steps, workload.blocks) as f64 - 1.0;
+            let beyond = resident.bytes as f64 / stored(steps, workload.blocks) as f64 - 1.0;
             report.row(case, allocator.name(), PERCENT, &[beyond * 100.0]);
         }
     }
