@@ -114,7 +114,7 @@ fn lines(
         table.add(&case, DONT_NEED, UNIT, ns);
         huge.look(is_huge, DONT_NEED, bare.addr(), LEN);
         if !is_huge {
-            let ns = timed(&mut |_| Ok(malloc_touch_free(len, touch)))?;
+            let ns = timed(&mut |_| malloc_touch_free(len, touch))?;
             table.add(&case, MALLOC, UNIT, ns);
         }
         Ok::<_, Error>(())
@@ -132,12 +132,13 @@ fn lines(
 }
 
 /// Has memory of malloc's, writes a byte in each `step`, and frees it.
-fn malloc_touch_free(len: Bytes, step: Bytes) {
+fn malloc_touch_free(len: Bytes, step: Bytes) -> Result<(), Error> {
     let mut memory = Vec::<u8>::with_capacity(len.as_usize());
     for byte in memory.spare_capacity_mut().iter_mut().step_by(step.as_usize()) {
         byte.write(1);
     }
     drop(black_box(memory));
+    Ok(())
 }
 
 /// The ratio of each engine, and without a name that of the worse.

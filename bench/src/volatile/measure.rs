@@ -34,13 +34,12 @@ const RATIOS_OF_GROUPS: [&str; 4] =
     ["working_set_kept", "working_set_kept_capped", "cache_vs_fixed", "cache_vs_whole_objects"];
 const CHECKS_OF_GROUPS: [&str; 4] = ["oom_kills", "wrong_tiles", NOTHING_PURGED, NOTHING_KEPT];
 
-const WORKING_SETS: [(&str, Beside); 6] = [
-    ("glebe scan", Beside::Volatile(Which::Scan)),
-    ("glebe tag", Beside::Volatile(Which::Tag)),
-    ("glebe scan, capped", Beside::Capped(Which::Scan)),
-    ("glebe tag, capped", Beside::Capped(Which::Tag)),
-    ("nothing beside it", Beside::Nothing),
-    ("page cache beside it", Beside::PageCache),
+const WORKING_SETS: [(&str, Beside); 5] = [
+    ("glebe scan", Some((Which::Scan, false))),
+    ("glebe tag", Some((Which::Tag, false))),
+    ("glebe scan, capped", Some((Which::Scan, true))),
+    ("glebe tag, capped", Some((Which::Tag, true))),
+    ("nothing beside it", None),
 ];
 const CACHES: [(&str, Keeper); 4] = [
     ("glebe scan", Keeper::Volatile(Which::Scan)),
@@ -152,21 +151,21 @@ impl UnderPressure<'_> {
         let mut table = Samples::default();
         rounds(REFAULTS, (count, NO_END), |_| {
             for (who, beside) in WORKING_SETS {
-                if beside.engine().is_some_and(|which| !engines.contains(&which)) {
+                if beside.is_some_and(|(which, _)| !engines.contains(&which)) {
                     continue;
                 }
-                let kept: Option<Kept> = self.ask(kept::LIMIT, |group| {
-                    let stat = group.dir().join("memory.stat");
-                    Job::Kept(kept::Plan { beside, steps, dir: dir.clone(), stat })
-                })?;
+                let job = |_: &_| Job::Kept(kept::Plan { beside, steps, dir: dir.clone() });
+                let kept: Option<Kept> = self.ask(kept::LIMIT, job)?;
                 let Some(kept) = kept else {
                     table.note(REFAULTS, who, "pages", KILLED);
                     continue;
                 };
                 table.add(REFAULTS, who, "pages", kept.refaults as f64);
-                table.note(REFAULTS, who, "pages", &kept.to_string());
+                let text =
+                    format!("of {} read, {} purged in the last run", kept.reads, kept.purged);
+                table.note(REFAULTS, who, "pages", &text);
                 kept.judged.report(self.report);
-                if let Beside::Volatile(_) = beside {
+                if let Some((_, false)) = beside {
                     self.report.check(NOTHING_PURGED, u64::from(kept.purged == 0));
                 }
             }
@@ -248,7 +247,7 @@ fn tell_purge(report: &mut Report, who: &str, need: u64, taken: &[&Taken]) {
         "{need} pages needed; lost of the quarters in the order of marking: {}",
         shares.join(", ")
     ));
-    report.check(NOTHING_PURGED, u64::from(taken.iter().any(|taken| lost(&taken) == 0)));
+    report.check(NOTHING_PURGED, u64::from(taken.iter().any(|taken| lost(taken) == 0)));
 }
 
 #[cfg(test)]

@@ -50,9 +50,15 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Result<(), Error> {
         })?;
         table.add(held, "glebe", UNIT, replaced);
         for (peer, blocks) in Allocator::ALL.into_iter().zip(&mut blocks) {
-            let pair = |nth| Ok(drop(black_box(copy(peer, nth))));
+            let pair = |nth| {
+                drop(black_box(copy(peer, nth)));
+                Ok(())
+            };
             table.add(at_once, peer.name(), UNIT, ns(pair)?);
-            let replace = |nth: usize| Ok(blocks[places[nth]] = copy(peer, nth));
+            let replace = |nth: usize| {
+                blocks[places[nth]] = copy(peer, nth);
+                Ok(())
+            };
             table.add(held, peer.name(), UNIT, ns(replace)?);
         }
         Ok::<_, Error>(())
