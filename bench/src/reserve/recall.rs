@@ -42,9 +42,9 @@ const SINGLES_MAX: usize = 200;
 
 /// Rounds, and how long they may take on a busy machine.
 type Plan = (u64, Duration);
-const FULL: [Plan; 2] = [(1000, Duration::from_secs(360)), (16, Duration::from_secs(15))];
+const FULL: [Plan; 2] = [(1000, Duration::from_secs(360)), (16, Duration::from_secs(10))];
 const IDLE: [Plan; 2] = [(100, Duration::from_secs(30)), (3, Duration::from_secs(2))];
-const NO_LOAD: [Plan; 2] = [(1000, Duration::from_secs(150)), (16, Duration::from_secs(15))];
+const NO_LOAD: [Plan; 2] = [(1000, Duration::from_secs(150)), (16, Duration::from_secs(5))];
 /// Every so many full rounds the kernel is asked for all sizes: it takes its time. For one page it
 /// is asked in each.
 const PEERS_EVERY: [u64; 2] = [16, 8];
