@@ -6,8 +6,8 @@
 #   4. the concurrency models under loom;
 #   5. the programs that age a machine and judge it, on little memory;
 #   6. the library's tests as a user without privileges, where the caller is root.
-# Ends with the reasons for which tests were skipped and their number. Runs all six whatever
-# fails, then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
+# Ends with the reasons for which tests were skipped and their number, and with the stages and test
+# programs that took longest. Runs all six whatever fails, then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -23,8 +23,27 @@ say() { echo "$*" | tee -a "$log"; }
 stage() {
     local name=$1
     shift
+    local begin=$SECONDS
     say "== $name"
     "$@" 2>&1 | tee -a "$log" || failed+=("$name")
+    echo "$((SECONDS - begin)) s of all: $name" >>"$scratch/slow"
+}
+
+# Prints the ten stages and test programs that took longest.
+slowest() {
+    python3 - "$log" >>"$scratch/slow" <<'PROGRAM'
+import re, sys
+program, stage = "", ""
+for line in open(sys.argv[1], errors="replace"):
+    if line.startswith("== "):
+        stage = line[3:].strip()
+    elif found := re.match(r"\s*Running .*\((?:.*/)?(.+)-[0-9a-f]+\)|-- (.+)-[0-9a-f]+|\s*Doc-tests (.+)", line):
+        program = next(group for group in found.groups() if group)
+    elif found := re.match(r"test result: .* finished in ([0-9.]+)s", line):
+        print(f"{float(found[1]):.0f} s: {program} ({stage})")
+PROGRAM
+    echo "== the slowest"
+    sort -rn "$scratch/slow" | head -n 10
 }
 
 # Prints the test programs of the library crate, one a line, its unit tests among them.
@@ -98,6 +117,7 @@ fi
 echo "== skipped"
 grep -ohE 'skipped: .*' "$log" | sort | uniq -c
 echo "skips: $(grep -cE 'skipped: ' "$log")"
+slowest
 if [ ${#failed[@]} -gt 0 ]; then
     printf 'failed: %s\n' "${failed[@]}"
     exit 1

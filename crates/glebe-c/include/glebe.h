@@ -168,14 +168,6 @@ enum {
     GLEBE_WRITERS_RESTARTABLE = 2 /* only as an answer: by restartable sequences, without waiting */
 };
 
-/* How the place of a block is chosen among those that fit. */
-enum {
-    GLEBE_PLACEMENT_LOWEST = 0,         /* the lowest: keeps long runs best */
-    GLEBE_PLACEMENT_BEST_FIT = 1,       /* the lowest of the shortest free extent that fits */
-    GLEBE_PLACEMENT_LEAST_TO_CLEAR = 2, /* that with the fewest lent pages: costs long runs */
-    GLEBE_PLACEMENT_BY_SIZE = 3         /* 2 MiB and more from the top, less from the bottom */
-};
-
 /* Whether scattered pages can be mapped side by side: then the memory is a file's, for which there
  * are transparent huge pages only where the machine says so (shmem_enabled). */
 enum {
@@ -185,10 +177,9 @@ enum {
 
 /* How the page cache stores pages. */
 enum {
-    GLEBE_CACHE_AUTO = 0, /* as it pays: compressed once that saves more time than it costs */
-    GLEBE_CACHE_PLAIN = 1,
-    GLEBE_CACHE_LZ4 = 2, /* compressed where that makes them smaller by a quarter or more */
-    GLEBE_CACHE_ZSTD = 3
+    GLEBE_CACHE_PLAIN = 0,
+    GLEBE_CACHE_LZ4 = 1, /* compressed where that makes them smaller by a quarter or more */
+    GLEBE_CACHE_ZSTD = 2
 };
 
 /* What reserve is wanted. Zero is the default of every member but the first two. */
@@ -203,10 +194,8 @@ typedef struct glebe_options {
     uint64_t threads;             /* that populate; 0: one a processor, at most 8 */
     uint64_t writers;             /* GLEBE_WRITERS_AUTO or GLEBE_WRITERS_COUNTED */
     uint64_t zero_ahead_pages;    /* keep so many pages zeroed, by a thread in the background */
-    uint64_t placement;           /* GLEBE_PLACEMENT_* */
     uint64_t views;               /* GLEBE_VIEWS_*: for glebe_alloc_virtual */
     uint64_t page_cache;          /* GLEBE_CACHE_* */
-    uint64_t miss_cost_ns;        /* what a miss costs, for GLEBE_CACHE_AUTO; 0: measured */
     uint64_t search_bytes;        /* look at so much of the machine's memory for long runs; 0: at
                                      all but a tenth of what is available, 1 GiB at least */
     uint64_t lock_wait_ms;        /* wait so long at most for others that change the hugetlb pools;
@@ -235,19 +224,6 @@ int glebe_reserve_grow(glebe_reserve reserve, uint64_t len_bytes, uint64_t *came
  * NOT_GIVEN with how much can be given now; BAD_LEN, NO_MEMORY, OS: glebe_reserve_memory() says what
  * is left then. */
 int glebe_reserve_shrink(glebe_reserve reserve, uint64_t len_bytes, uint64_t *went_bytes);
-
-/* What compressed pages would gain and cost, as the page cache saw it last; with a mode other than
- * GLEBE_CACHE_AUTO the first member alone. */
-typedef struct glebe_cache_decision {
-    uint64_t size;             /* sizeof(glebe_cache_decision); set to the bytes that were filled */
-    uint64_t compressing;      /* 1 if pages are stored compressed, otherwise 0 */
-    uint64_t room_thousandths; /* pages that would be held in the place of one, times 1000 */
-    uint64_t gain_ns;          /* time saved by misses that are none, a get */
-    uint64_t cost_ns;          /* time for coding and decoding, a get */
-} glebe_cache_decision;
-
-/* Fills `decision`. Errors: NULL, BAD_SIZE. */
-int glebe_reserve_cache_decision(glebe_reserve reserve, glebe_cache_decision *decision);
 
 /* Gives the memory back to the system. Every block and view must have been freed, every promise taken or
  * dropped and every pool closed: otherwise GLEBE_ERROR_BUSY, with their numbers in the text, and
@@ -367,8 +343,7 @@ int glebe_reserve_why_not(glebe_reserve reserve, uint64_t what, char *text, size
 enum {
     GLEBE_ZEROED = 1,    /* filled with zeros */
     GLEBE_ANY = 2,       /* contiguous in virtual addresses only, if need be */
-    GLEBE_NO_WAIT = 4,   /* rather GLEBE_ERROR_WOULD_WAIT than waiting for a tenant's copy */
-    GLEBE_LONG_LIVED = 8 /* from the top, away from blocks that come and go */
+    GLEBE_NO_WAIT = 4    /* rather GLEBE_ERROR_WOULD_WAIT than waiting for a tenant's copy */
 };
 
 /* A physically contiguous block of `pages` at a multiple of `align_pages`, a power of two, of page
@@ -967,11 +942,6 @@ int glebe_zpool_destroy(glebe_zpool pool);
  * TOO_LONG, FULL, NO_MEMORY, OS. */
 int glebe_zpool_insert(glebe_zpool pool, const void *bytes, size_t len_bytes,
                        glebe_zobject *object);
-
-/* As glebe_zpool_insert, together with others of `group`, below 2^32: a hint that these will go at
- * about the same time. Also GLEBE_ERROR_BAD_ARGUMENT. */
-int glebe_zpool_insert_in(glebe_zpool pool, uint64_t group, const void *bytes, size_t len_bytes,
-                          glebe_zobject *object);
 
 /* The bytes in an object. Errors: NULL, STALE, FOREIGN. */
 int glebe_zpool_length(glebe_zpool pool, glebe_zobject object, size_t *len_bytes);

@@ -90,12 +90,6 @@ pub const GLEBE_WRITERS_RESTARTABLE: u64 = 2;
 pub const GLEBE_ZEROED: u64 = 1;
 pub const GLEBE_ANY: u64 = 2;
 pub const GLEBE_NO_WAIT: u64 = 4;
-pub const GLEBE_LONG_LIVED: u64 = 8;
-
-pub const GLEBE_PLACEMENT_LOWEST: u64 = 0;
-pub const GLEBE_PLACEMENT_BEST_FIT: u64 = 1;
-pub const GLEBE_PLACEMENT_LEAST_TO_CLEAR: u64 = 2;
-pub const GLEBE_PLACEMENT_BY_SIZE: u64 = 3;
 
 pub const GLEBE_VIEWS_NO: u64 = 0;
 pub const GLEBE_VIEWS_YES: u64 = 1;
@@ -172,10 +166,9 @@ pub const GLEBE_STATS_VERSION: u64 = 1;
 pub const GLEBE_VOLATILE_STATS_VERSION: u64 = 1;
 pub const GLEBE_ZPOOL_STATS_VERSION: u64 = 1;
 
-pub const GLEBE_CACHE_AUTO: u64 = 0;
-pub const GLEBE_CACHE_PLAIN: u64 = 1;
-pub const GLEBE_CACHE_LZ4: u64 = 2;
-pub const GLEBE_CACHE_ZSTD: u64 = 3;
+pub const GLEBE_CACHE_PLAIN: u64 = 0;
+pub const GLEBE_CACHE_LZ4: u64 = 1;
+pub const GLEBE_CACHE_ZSTD: u64 = 2;
 
 pub const GLEBE_ON_RECALL_DISCARD: u64 = 0;
 pub const GLEBE_ON_RECALL_MOVE: u64 = 1;
@@ -206,24 +199,12 @@ pub struct glebe_options {
     pub threads: u64,
     pub writers: u64,
     pub zero_ahead_pages: u64,
-    pub placement: u64,
     pub views: u64,
     pub page_cache: u64,
-    pub miss_cost_ns: u64,
     pub search_bytes: u64,
     pub lock_wait_ms: u64,
     pub search_ms: u64,
     pub room_bytes: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct glebe_cache_decision {
-    pub size: u64,
-    pub compressing: u64,
-    pub room_thousandths: u64,
-    pub gain_ns: u64,
-    pub cost_ns: u64,
 }
 
 #[repr(C)]

@@ -69,7 +69,7 @@ pub unsafe extern "C" fn glebe_alloc_with(
     call(|| {
         // SAFETY: the caller's duty.
         let out = unsafe { Out::new(block, "block")? };
-        if flags & !(GLEBE_ZEROED | GLEBE_ANY | GLEBE_NO_WAIT | GLEBE_LONG_LIVED) != 0 {
+        if flags & !(GLEBE_ZEROED | GLEBE_ANY | GLEBE_NO_WAIT) != 0 {
             return Err(Failure::BadArgument { name: "flags", value: flags });
         }
         let mut request = Request::new(Pages::new(pages)).align(Pages::new(align_pages));
@@ -81,9 +81,6 @@ pub unsafe extern "C" fn glebe_alloc_with(
         }
         if flags & GLEBE_NO_WAIT != 0 {
             request = request.no_wait();
-        }
-        if flags & GLEBE_LONG_LIVED != 0 {
-            request = request.long_lived();
         }
         alloc(reserve, request, out)
     })

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use glebe::contig::{Contig, HeldBy, Options, Source, SourceChoice};
-use glebe::reserve::{Builder, CacheMode, Error, Placement, Reserve, Resized, Writers};
+use glebe::reserve::{Builder, CacheMode, Error, Reserve, Resized, Writers};
 use glebe::sys::hugetlb;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{Codec, Zstd};
@@ -23,12 +23,6 @@ use crate::table::Kind;
 // SAFETY: all are `repr(C)` and consist of words, the first of which is `size`.
 unsafe impl Sized64 for glebe_options {
     const NAME: &'static str = "glebe_options";
-    const LEAST: u64 = 16;
-}
-
-// SAFETY: as above.
-unsafe impl Sized64 for glebe_cache_decision {
-    const NAME: &'static str = "glebe_cache_decision";
     const LEAST: u64 = 16;
 }
 
@@ -92,32 +86,19 @@ fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
 }
 
 fn builder(asked: &glebe_options) -> Result<Builder, Failure> {
-    let placement = match asked.placement {
-        GLEBE_PLACEMENT_LOWEST => Placement::Lowest,
-        GLEBE_PLACEMENT_BEST_FIT => Placement::BestFit,
-        GLEBE_PLACEMENT_LEAST_TO_CLEAR => Placement::LeastToClear,
-        GLEBE_PLACEMENT_BY_SIZE => Placement::BySize,
-        other => return bad("placement", other),
-    };
     let zero_ahead = Pages::new(asked.zero_ahead_pages);
     let room = Bytes::new(asked.room_bytes);
-    let builder = Reserve::builder().placement(placement).zero_ahead(zero_ahead).room(room);
+    let builder = Reserve::builder().zero_ahead(zero_ahead).room(room);
     let builder = match asked.views {
         GLEBE_VIEWS_NO => builder,
         GLEBE_VIEWS_YES => builder.views(),
         other => return bad("views", other),
     };
     let builder = match asked.page_cache {
-        GLEBE_CACHE_AUTO => builder,
-        GLEBE_CACHE_PLAIN => builder.page_cache(CacheMode::Plain),
+        GLEBE_CACHE_PLAIN => builder,
         GLEBE_CACHE_LZ4 => builder.page_cache(CacheMode::Compressed(Codec::Lz4)),
         GLEBE_CACHE_ZSTD => builder.page_cache(CacheMode::Compressed(Codec::Zstd(Zstd::default()))),
         other => return bad("page_cache", other),
-    };
-    let builder = match (asked.miss_cost_ns, asked.page_cache) {
-        (0, _) => builder,
-        (cost, GLEBE_CACHE_AUTO) => builder.miss_cost(Duration::from_nanos(cost)),
-        (cost, _) => return bad("miss_cost_ns without GLEBE_CACHE_AUTO", cost),
     };
     match asked.writers {
         GLEBE_WRITERS_AUTO => Ok(builder),
@@ -294,26 +275,5 @@ pub unsafe extern "C" fn glebe_reserve_why_not(
             other => bad("what", other),
         })?;
         text.set(&why)
-    })
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_reserve_cache_decision(
-    reserve: glebe_reserve,
-    decision: *mut glebe_cache_decision,
-) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Fill::new(decision)? };
-        let now = Process::with_reserve(reserve, |_, of| Ok(of.page_cache().decision()?))?;
-        Ok(out.set(&glebe_cache_decision {
-            size: 0,
-            compressing: now.is_compressing.into(),
-            room_thousandths: (now.room * 1000.0) as u64,
-            gain_ns: now.gain_ns as u64,
-            cost_ns: now.cost_ns as u64,
-        }))
     })
 }

@@ -191,24 +191,6 @@ pub unsafe extern "C" fn glebe_zpool_insert(
 /// # Safety
 /// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_insert_in(
-    pool: glebe_zpool,
-    group: u64,
-    bytes: *const c_void,
-    len_bytes: usize,
-    object: *mut glebe_zobject,
-) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty.
-        let (out, bytes) = unsafe { (Out::new(object, "object")?, given(bytes, len_bytes)?) };
-        let Ok(group) = u32::try_from(group) else { return bad("group", group) };
-        Ok(out.set(with(pool, |pool| Ok(pool.insert_in(group, bytes)?))?.to_raw()))
-    })
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
 pub unsafe extern "C" fn glebe_zpool_length(
     pool: glebe_zpool,
     object: glebe_zobject,

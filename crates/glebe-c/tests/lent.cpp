@@ -56,10 +56,6 @@ int main() {
     options.page_cache = GLEBE_CACHE_LZ4;
     glebe_reserve reserve = 0;
     OK(glebe_reserve_create(&options, &reserve));
-    glebe_cache_decision decision{};
-    decision.size = sizeof decision;
-    OK(glebe_reserve_cache_decision(reserve, &decision));
-    CHECK(decision.compressing == 1);
     const std::size_t page = static_cast<std::size_t>(glebe_page_bytes());
     for (const std::uint64_t on_recall : {GLEBE_ON_RECALL_DISCARD, GLEBE_ON_RECALL_MOVE}) {
         glebe_lent_zpool_options asked{};

@@ -68,7 +68,7 @@ static void blocks(uint64_t source) {
     int contiguity = -1;
 
     OK(glebe_alloc_with(reserve, 16, 1, GLEBE_ANY, &low));
-    OK(glebe_alloc_with(reserve, 2, 1, GLEBE_ANY | GLEBE_LONG_LIVED, &high));
+    OK(glebe_alloc_with(reserve, 2, 1, GLEBE_ANY, &high));
     both[0] = low;
     both[1] = high;
     for (n = 0; n < 2; n++) {

@@ -172,7 +172,7 @@ static void objects(glebe_zpool pool, glebe_zpool other) {
     CHECK(whole != NULL && found != NULL);
     memset(whole, 0x5a, page + 1);
     OK(glebe_zpool_insert(pool, "four", 4, &object));
-    OK(glebe_zpool_insert_in(pool, UINT32_MAX, whole, page, &full));
+    OK(glebe_zpool_insert(pool, whole, page, &full));
     OK(glebe_zpool_insert(other, "else", 4, &twin));
     CHECK(object != 0 && full != object && twin != object);
 
@@ -183,12 +183,6 @@ static void objects(glebe_zpool pool, glebe_zpool other) {
     REFUSED(glebe_zpool_insert(pool, "x", 1, NULL), GLEBE_ERROR_NULL);
     REFUSED(glebe_zpool_insert(pool, whole, page + 1, &again), GLEBE_ERROR_TOO_LONG);
     REFUSED(glebe_zpool_insert(pool, whole, SIZE_MAX, &again), GLEBE_ERROR_TOO_LONG);
-    REFUSED(glebe_zpool_insert_in(pool, (uint64_t)1 << 32, "x", 1, &again),
-            GLEBE_ERROR_BAD_ARGUMENT);
-    REFUSED(glebe_zpool_insert_in(pool, 0, "x", 0, &again), GLEBE_ERROR_EMPTY);
-    REFUSED(glebe_zpool_insert_in(pool, 0, NULL, 1, &again), GLEBE_ERROR_NULL);
-    REFUSED(glebe_zpool_insert_in(pool, 0, "x", 1, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_zpool_insert_in(pool, 0, whole, page + 1, &again), GLEBE_ERROR_TOO_LONG);
     REFUSED(glebe_zpool_insert(object, "x", 1, &again), GLEBE_ERROR_BAD_HANDLE);
     CHECK(again == 55);
 
@@ -542,7 +536,6 @@ static void all_refuse(glebe_zpool pool, glebe_zobject object, int code) {
 
     stats.size = sizeof stats;
     REFUSED(glebe_zpool_insert(pool, "x", 1, &made), code);
-    REFUSED(glebe_zpool_insert_in(pool, 1, "x", 1, &made), code);
     REFUSED(glebe_zpool_length(pool, object, &len), code);
     REFUSED(glebe_zpool_read(pool, object, buffer, sizeof buffer, &len), code);
     REFUSED(glebe_zpool_replace(pool, object, "x", 1), code);

@@ -60,10 +60,7 @@ void by_many_threads(glebe_zpool pool, bool by_dictionary = false) {
         for (unsigned n = 0; n < ROUNDS; n++) {
             const std::string bytes = bytes_of(thread, n);
             glebe_zobject object = 0;
-            if (n % 3 == 0)
-                OK(glebe_zpool_insert_in(pool, n % 5, bytes.data(), bytes.size(), &object));
-            else
-                OK(glebe_zpool_insert(pool, bytes.data(), bytes.size(), &object));
+            OK(glebe_zpool_insert(pool, bytes.data(), bytes.size(), &object));
             mine.emplace_back(object, bytes);
             auto &other = mine[n * 31 % mine.size()];
             CHECK(read(pool, other.first) == other.second);

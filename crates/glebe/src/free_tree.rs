@@ -32,10 +32,10 @@
 //!
 //! # Cost
 //!
-//! Every call but [`FreeTree::iter`], [`FreeTree::find_best`], [`FreeTree::move_into`] and
-//! [`FreeTree::check_invariants`] looks at O(log n) nodes for n free extents, whatever the window,
-//! and whatever the alignment if it is one of the tree's [`Classes`], as all are unless told
-//! otherwise. No call allocates: [`FreeTree::new`] does once. A change writes one leaf and the
+//! Every call but [`FreeTree::iter`], [`FreeTree::move_into`] and [`FreeTree::check_invariants`]
+//! looks at O(log n) nodes for n free extents, whatever the window, and whatever the alignment if
+//! it is one of the tree's [`Classes`], as all are unless told otherwise. No call allocates:
+//! [`FreeTree::new`] does once. A change writes one leaf and the
 //! maxima that it moves, classes x levels at worst.
 //!
 //! Source: the idea is "improve vmap allocation" (Linux 2019): free blocks in a tree that is
@@ -311,21 +311,6 @@ impl FreeTree {
             tree.last_fit(&request.need()).map(|entry| self.extent(entry))
         });
         Ok(found.and_then(|free| Extent::new((free.end() - len) & !(align - 1), len)))
-    }
-
-    /// The lowest place in the shortest free extent in which one is; of equals, the lowest.
-    ///
-    /// Complexity: O(log n) for each extent that fits, up to one that fits exactly.
-    ///
-    /// # Errors
-    /// [`Error::ZeroLen`], [`Error::BadAlign`].
-    pub fn find_best(&self, len: u64, align: u64) -> Result<Option<Extent>, Error> {
-        let Some(request) = self.request(len, align, None)? else { return Ok(None) };
-        let found = on!(&self.tree, tree => {
-            tree.best_fit(&request.need()).map(|entry| self.extent(entry))
-        });
-        let place = |free: Extent| free.start() + (free.start().wrapping_neg() & (align - 1));
-        Ok(found.and_then(|free| Extent::new(place(free), len)))
     }
 
     /// Takes `extent`, all of which must be free.

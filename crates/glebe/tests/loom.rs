@@ -59,9 +59,9 @@ use reserve::critical::{run_on, Critical, Fault};
 use reserve::frames::{Frames, PAGE_BYTES, WORDS};
 use reserve::index::{Held, Index};
 use reserve::lent::{Claim, Lent, NoClaim, NotFilled};
-use reserve::page_word::PageUse;
 use reserve::stock::Stock;
 use reserve::table::Tables;
+use reserve::words::PageUse;
 use sync::Ordering;
 
 const GRANULE_PAGES: usize = 2;
@@ -323,7 +323,7 @@ fn memory_goes_under_a_put(fault: Fault) {
     let (end, added) = writer.join().unwrap();
     assert_all(&lent, &WHOLE, POISON);
     assert!(lent.holds(0, |_| true).is_none(), "{end:?} where there is no memory");
-    assert!(lent.claim(1).is_err() && lent.unlent_granules() == 0);
+    assert!(lent.claim(1).is_err() && lent.granule(0).is_absent());
     lent.arrive(0..1);
     assert_eq!(added, recalled + settled(&lent));
     assert_usable(&lent);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Block, Contiguity, Error, Placement, Request, Reserve, Writers};
+use glebe::reserve::{Block, Contiguity, Error, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::vmap;
@@ -191,11 +191,9 @@ fn a_view_outlives_its_reserves_handle() {
 #[test]
 fn no_tenant_writes_into_a_view() {
     for writers in [Writers::Restartable, Writers::Counted] {
-        for placement in [Placement::Lowest, Placement::LeastToClear] {
-            let options = Contig::options().source(Source::Plain);
-            let builder = Reserve::builder().views().writers(writers).placement(placement);
-            tenants_beside_views(&builder.map_with(options, Bytes::mib(4)).unwrap());
-        }
+        let options = Contig::options().source(Source::Plain);
+        let builder = Reserve::builder().views().writers(writers);
+        tenants_beside_views(&builder.map_with(options, Bytes::mib(4)).unwrap());
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, HeldBy, Options, Source};
-use glebe::reserve::{Block, CacheMode, Error, Put, Request, Reserve, Writers};
+use glebe::reserve::{Block, Error, Put, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
@@ -35,7 +35,7 @@ fn page_of(key: u64) -> Vec<u8> {
 }
 
 fn reserve(room: Bytes, len: Bytes) -> Reserve {
-    let builder = Reserve::builder().page_cache(CacheMode::Plain).room(room);
+    let builder = Reserve::builder().room(room);
     builder.map_with(plain(), len).expect("ordinary memory")
 }
 
@@ -96,7 +96,7 @@ fn it_grows_is_used_and_shrinks_to_a_granule_and_grows_again() {
     let _alone = alone();
     let (room, first) = (Bytes::mib(32), Bytes::mib(4));
     for writers in [Writers::Restartable, Writers::Counted] {
-        let builder = Reserve::builder().page_cache(CacheMode::Plain).writers(writers);
+        let builder = Reserve::builder().writers(writers);
         let reserve = builder.room(room).map_with(plain(), first).unwrap();
         assert_eq!((reserve.len().get(), reserve.room()), (pages(first), room));
         let before = fill(&reserve);
@@ -133,7 +133,9 @@ fn blocks_and_promises_stay_and_the_figures_say_what_can_be_given() {
     let reserve = reserve(Bytes::mib(16), Bytes::mib(8));
     reserve.grow(Bytes::mib(8)).unwrap();
     let granule = pages(GRANULE);
-    let mut block = reserve.alloc_with(any(granule + 1).long_lived()).unwrap();
+    let below = reserve.alloc_with(any(granule)).unwrap();
+    let mut block = reserve.alloc_with(any(granule + 1)).unwrap();
+    drop(below);
     block.bytes_mut().unwrap().fill(0x5a);
     let promise = reserve.promise(Pages::new(1), Pages::new(1)).unwrap();
     fill(&reserve);
@@ -240,7 +242,7 @@ fn huge() -> u64 {
 fn pages_of_a_pool_come_for_it_and_go_with_it() {
     let _alone = alone();
     let options = Contig::options().source(Source::HUGETLB_2M);
-    let builder = Reserve::builder().page_cache(CacheMode::Plain).room(Bytes::mib(64));
+    let builder = Reserve::builder().room(Bytes::mib(64));
     let reserve = match builder.map_with(options, Bytes::mib(4)) {
         Ok(reserve) => reserve,
         Err(why) => return println!("skipped: {why}"),
@@ -321,7 +323,7 @@ impl Drop for Stopped<'_> {
 
 fn stress(writers: Writers) {
     let (room, len) = (Bytes::mib(64), Bytes::mib(16));
-    let builder = Reserve::builder().page_cache(CacheMode::Plain).writers(writers);
+    let builder = Reserve::builder().writers(writers);
     let reserve = builder.room(room).zero_ahead(Pages::new(512)).map_with(plain(), len).unwrap();
     let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|s| s.parse().ok());
     let end = Instant::now() + Duration::from_secs_f64(seconds.unwrap_or(1.0));
@@ -350,7 +352,7 @@ fn stress(writers: Writers) {
             let request = any([1, 3, 40, 700][n as usize % 4]);
             let made = match n % 5 {
                 0 => reserve.promise(Pages::new(1), Pages::new(1)).and_then(|of| of.take()),
-                1 => reserve.alloc_with(request.long_lived()),
+                1 => reserve.alloc_with(request.zeroed()),
                 _ => reserve.alloc_with(request),
             };
             if let Ok(mut block) = made {

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Block, CacheMode, Error, Pool, Put, Request, Reserve, Writers};
+use glebe::reserve::{Block, Error, Pool, Put, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
@@ -114,10 +114,13 @@ impl Drop for Trap {
 }
 
 fn reserve(writers: Option<Writers>) -> Reserve {
-    let len = Bytes::new(GRANULES * Bytes::mib(2).get());
+    reserve_of(GRANULES, writers)
+}
+
+fn reserve_of(granules: u64, writers: Option<Writers>) -> Reserve {
+    let len = Bytes::new(granules * Bytes::mib(2).get());
     let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
-    // A cache that chooses by itself would read some sources before it copies them.
-    let builder = Reserve::builder().page_cache(CacheMode::Plain);
+    let builder = Reserve::builder();
     let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
     builder.build(contig).expect("whole granules")
 }
@@ -211,7 +214,7 @@ fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
     let granule = Bytes::mib(2);
     for comes_again in [false, true] {
         let options = Contig::options().source(Source::Plain);
-        let builder = Reserve::builder().page_cache(CacheMode::Plain).room(granule + granule);
+        let builder = Reserve::builder().room(granule + granule);
         let reserve = builder.map_with(options, granule + granule).expect("ordinary memory");
         if let Some(why) = reserve.why_counted() {
             println!("skipped: {why}");
@@ -286,18 +289,21 @@ fn a_stopped_writer_beside_a_block_puts_its_page_elsewhere() {
 
 #[test]
 fn counted_writers_are_passed_by_or_reported() {
-    let reserve = reserve(Some(Writers::Counted));
+    let reserve = reserve_of(3, Some(Writers::Counted));
     let pool = reserve.page_cache().pool("stopped").unwrap();
-    let all = reserve.len();
+    let granule = reserve.len().get() / 3;
+    let mut held: Vec<_> = (0..3).map(|_| reserve.alloc_with(any(granule)).unwrap()).collect();
+    // The writer has no other place than this, the lowest that will be free.
+    drop(held.remove(1));
     let (put, block) = while_held(&pool, || {
-        let whole = reserve.alloc_with(any(all.get()).no_wait());
-        assert!(matches!(whole, Err(Error::WouldWait)), "{whole:?}");
-        let granule = all.get() / GRANULES;
-        // The writer is where a long-lived block would be.
-        for request in [any(granule).long_lived(), any(3).long_lived(), any(3)] {
+        drop(held.remove(1));
+        let both = reserve.alloc_with(any(2 * granule).no_wait());
+        assert!(matches!(both, Err(Error::WouldWait)), "{both:?}");
+        for request in [any(granule), any(3), any(1)] {
             drop(poisoned(reserve.alloc_with(request.no_wait()).unwrap()));
         }
         let beside = reserve.alloc_with(any(granule)).unwrap();
+        assert_eq!(beside.extent().start(), 2 * granule);
         assert_writer_is_held();
         poisoned(beside)
     });

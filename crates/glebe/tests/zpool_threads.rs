@@ -69,9 +69,8 @@ fn change(shared: &Shared, rng: &mut Rng, at: usize, version: u64, bytes: &mut V
     bytes_of(at as u64, version, len, bytes);
     match handle_at(shared, at) {
         None => {
-            let group = rng.below(8) as u32;
-            let handle = if group < 3 { pool.insert_in(group, bytes) } else { pool.insert(bytes) };
-            shared.handles[at].store(handle.unwrap().to_raw(), Ordering::Release);
+            let handle = pool.insert(bytes).unwrap();
+            shared.handles[at].store(handle.to_raw(), Ordering::Release);
         }
         Some(handle) if rng.below(2) == 0 => match pool.replace(handle, bytes) {
             Ok(()) => {}

@@ -2,18 +2,18 @@
 //! background thread does.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use super::critical::Critical;
 use super::frames::Frames;
+use super::lender::Lender;
 use super::lent::Lent;
 use super::memory::Memory;
-use super::page_cache::CacheMode;
+use super::packed::Movers;
+use super::page_cache::{Cache, CacheMode};
 use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
-use super::tenant::Tenant;
-use super::{scattered, zero_ahead, Busy, Error, Inner, Placement, Reserve, Writers, GRANULE};
+use super::{scattered, zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
 use crate::contig::{Contig, Options, Plan, Source, Wishes};
 use crate::error::OsError;
 use crate::sync::Mutex;
@@ -29,9 +29,7 @@ const TABLE_BYTES_A_PAGE: u64 = 96;
 pub struct Builder {
     counted: bool,
     zero_ahead: Pages,
-    placement: Placement,
     cache: CacheMode,
-    miss_cost: Option<Duration>,
     views: bool,
     room: Bytes,
 }
@@ -42,19 +40,9 @@ impl Builder {
         Self { counted: writers == Writers::Counted, ..self }
     }
 
-    /// Chooses how the places of blocks are found.
-    pub fn placement(self, placement: Placement) -> Self {
-        Self { placement, ..self }
-    }
-
-    /// Chooses how the page cache stores pages.
+    /// Chooses how the page cache stores pages; plain if nothing is said.
     pub fn page_cache(self, cache: CacheMode) -> Self {
         Self { cache, ..self }
-    }
-
-    /// States what a miss of the page cache costs, for [`CacheMode::Auto`]; measured otherwise.
-    pub fn miss_cost(self, cost: Duration) -> Self {
-        Self { miss_cost: Some(cost), ..self }
     }
 
     /// Keeps about so many pages zeroed by a background thread, in whole granules, which tenants
@@ -142,21 +130,15 @@ impl Builder {
         let sizes = (pages.as_usize(), present.as_usize());
         let lent = Lent::new(&mut tables, frames, sizes, shift, critical)?;
         let zero_target = self.zero_ahead.get().div_ceil(granule_pages);
-        let mut tenant = Tenant::new(&mut tables, lent.pages(), page, zero_target)?;
-        match &self.cache {
-            CacheMode::Plain => {}
-            CacheMode::Compressed(codec) => tenant.compress(codec)?,
-            CacheMode::Auto => tenant.choose_by_itself(&mut tables, self.miss_cost)?,
-        }
-        tenant.set_end(present.get());
+        let lender = Lender::new(&mut tables, lent, present.get(), zero_target)?;
+        let cache = Cache::new(&mut tables, &lender, &self.cache)?;
         let inner = Inner {
             views: scattered::space_for(&contig)?,
             positions: Mutex::new(positions),
-            tenant,
-            lent,
+            lender,
+            cache,
+            movers: Movers::default(),
             busy: Busy::new(),
-            placement: self.placement,
-            zero_target,
             serving: OnceLock::new(),
             memory,
         };

@@ -23,14 +23,14 @@ pub struct Footing {
 impl Inner {
     /// See [`Reserve::locate`].
     pub(super) fn locate(&self, offset: Bytes) -> Option<Location> {
-        let contig = self.lent.frames().contig();
+        let contig = self.lent().frames().contig();
         let fixed = || contig.query(contig.mapping().addr().checked_add(offset.as_usize())?);
         self.memory.as_ref().map_or_else(fixed, |memory| memory.locate(offset))
     }
 
     /// See [`Reserve::footing`].
     pub(super) fn footing(&self) -> Footing {
-        let contig = self.lent.frames().contig();
+        let contig = self.lent().frames().contig();
         let (source, held_by, len) = (contig.source(), contig.held_by(), contig.len());
         self.memory.as_ref().map_or(Footing { source, held_by, len }, Memory::footing)
     }

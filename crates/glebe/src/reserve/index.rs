@@ -23,7 +23,7 @@
 //! Tag: bits of the hash that do not choose the bucket. Two keys of one tag are told apart by the
 //! words beside their pages, so a wrong guess, one in 2^16 for each entry met, costs two lines.
 //!
-//! Generation: the low bits of the page word's ([`super::page_word`]). An entry means one use of
+//! Generation: the low bits of the page word's ([`super::words`]). An entry means one use of
 //! its page: once that is over the entry is stale, whatever the page holds later, so that no page
 //! is found before it is published. The bits come round after 2^16 claims and returns of a page.
 //! The chance that a stale entry means the page again is thus 2^-16, each time that its own key
@@ -42,8 +42,9 @@
 //! Buckets are words, and begin as zeros.
 #![allow(unsafe_code)]
 
-use super::page_word::PageUse;
+use super::lent::Meta;
 use super::table::{Table, Tables, Zeros};
+use super::words::PageUse;
 use crate::error::OsError;
 use crate::sync::{prefetch, AtomicU64, Ordering};
 
@@ -76,6 +77,13 @@ impl Default for Bucket {
         let word = || AtomicU64::new(0);
         Self { header: word(), slots: std::array::from_fn(|_| word()) }
     }
+}
+
+/// A key, and its hash: what stands beside the page and by what its entry is found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key {
+    pub(crate) meta: Meta,
+    pub(crate) hash: u64,
 }
 
 #[derive(Debug)]

@@ -6,23 +6,25 @@
 //! [`ObjectPool`]), whose pages are dropped at once when first class wants their place. Positions
 //! are base pages from the start of the mapping; the unit of bookkeeping is a granule of 2 MiB.
 //!
-//! Everything is shared by reference between threads. Locks: `positions`, among first-class
-//! callers only; `pools`, when a pool is made. Tenants and first class share no lock: see `lent`.
-//! After fork the reserve stays with the parent, and every call in the child is
+//! From below: `lent` is the protocol between the two classes; `lender` chooses the pages that
+//! tenants use; `page_cache` and `packed` (pools of objects) stand on it beside each other; first
+//! class (`owner`) stands on `positions` and `lent`.
+//!
+//! Everything is shared by reference between threads. Locks: `positions`, among first-class callers
+//! only; the names of pools, when one is asked for. Tenants and first class share no lock: see
+//! `lent`. After fork the reserve stays with the parent, and every call in the child is
 //! [`Error::Forked`].
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
-mod auto;
 mod block;
 mod builder;
-mod clock;
 mod critical;
 mod error;
 mod footing;
 mod frames;
-mod granule;
 mod index;
+mod lender;
 mod lent;
 mod memory;
 mod object_pool;
@@ -30,10 +32,7 @@ mod owner;
 mod packed;
 mod packed_cache;
 mod page_cache;
-mod page_word;
-mod placement;
 mod positions;
-mod request;
 mod resize;
 mod scattered;
 mod serve;
@@ -42,8 +41,8 @@ mod shared;
 mod stats;
 mod stock;
 mod table;
-mod tenant;
 mod virtual_block;
+mod words;
 mod zero_ahead;
 
 use std::fmt;
@@ -59,25 +58,24 @@ use crate::units::{Bytes, Pages};
 use crate::vmap::Space;
 
 use self::stats::Counts;
+use lender::Lender;
 use lent::Lent;
 use memory::Memory;
+use packed::{Movers, Packed};
+use page_cache::Cache;
 use positions::Positions;
 use serve::Serving;
 use shared::Shared;
 use stock::Stock;
-use tenant::Tenant;
 
 pub use self::stats::Stats;
-pub use auto::Decision;
-pub use block::{Block, Contiguity, Promise};
+pub use block::{Block, Contiguity, Promise, Request};
 pub use builder::Builder;
 pub use error::Error;
 pub use footing::Footing;
 
 pub use object_pool::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall};
 pub use page_cache::{CacheMode, PageCache, Pool, Put, Rejected};
-pub use placement::Placement;
-pub use request::Request;
 pub use resize::Resized;
 pub use virtual_block::{NotViewed, VirtualBlock};
 
@@ -112,7 +110,6 @@ struct Busy {
     /// Whether pages of some pool are moved before they are taken. Never taken back.
     moves: MappedWord,
     alloc_ns: Histogram,
-    counts: Counts,
 }
 
 impl Busy {
@@ -122,7 +119,6 @@ impl Busy {
             clock: Rate::measured(),
             moves: MappedWord::new(0),
             alloc_ns: Histogram::new(),
-            counts: Counts::new(),
         }
     }
 }
@@ -132,40 +128,43 @@ pub(crate) struct Inner {
     /// Where scattered pages are mapped side by side. Dropped before the memory.
     views: Option<Space>,
     positions: Mutex<Positions>,
-    lent: Lent,
-    tenant: Tenant,
+    lender: Lender,
+    cache: Cache,
+    movers: Movers,
     busy: Busy,
-    placement: Placement,
-    /// Granules to keep zeroed.
-    zero_target: u64,
     serving: OnceLock<Serving>,
     /// Where there is room for more. Dropped after all that lies in it.
     memory: Option<Memory>,
 }
 
 impl Inner {
-    pub(crate) fn lent(&self) -> &Lent {
-        &self.lent
+    fn lender(&self) -> &Lender {
+        &self.lender
     }
 
-    pub(crate) fn tenant(&self) -> &Tenant {
-        &self.tenant
+    fn lent(&self) -> &Lent {
+        self.lender.lent()
     }
 
-    pub(crate) fn counts(&self) -> &Counts {
-        &self.busy.counts
+    fn counts(&self) -> &Counts {
+        self.lender.counts()
+    }
+
+    fn cache(&self) -> &Cache {
+        &self.cache
     }
 
     fn stock(&self) -> &Stock {
         &self.busy.stock
     }
 
-    pub(crate) fn alloc_ns(&self) -> &Histogram {
+    fn alloc_ns(&self) -> &Histogram {
         &self.busy.alloc_ns
     }
 
-    /// From now on pages of some pools are moved before first class takes them.
-    fn want_moves(&self) {
+    /// From now on pages of this pool are moved before first class takes them.
+    fn add_mover(&self, packed: &Arc<Packed>) {
+        self.movers.add(packed);
         self.busy.moves.store(1, Ordering::Relaxed);
     }
 
@@ -173,7 +172,7 @@ impl Inner {
     #[inline]
     fn move_out(&self, run: &Range<usize>) {
         if self.busy.moves.load(Ordering::Relaxed) != 0 {
-            self.tenant.move_out(self.ground(), run);
+            self.movers.move_out(&self.lender, run);
         }
     }
 
@@ -182,7 +181,7 @@ impl Inner {
     }
 
     fn usage(&self) -> Vec<GranuleUse> {
-        let lent = &self.lent;
+        let lent = self.lent();
         let pages = lent.granule_pages() as u64;
         let of = |granule| {
             let word = lent.granule(granule);
@@ -204,10 +203,10 @@ impl Inner {
             stats.held = stats.held + granule.first_class;
             stats.live = stats.live + granule.tenant;
         }
-        stats.packed = self.tenant.packed_pages();
-        stats.packed_lost = self.tenant.packed_lost();
+        stats.packed = self.cache.packed_pages();
+        stats.packed_lost = self.cache.packed_lost();
         stats.total = match &self.memory {
-            None => Pages::new(self.lent.pages() as u64),
+            None => Pages::new(self.lent().pages() as u64),
             // A granule that comes or goes meanwhile is in both or in neither.
             Some(_) => stats.free + stats.held + stats.live,
         };
@@ -243,37 +242,6 @@ impl Reserve {
         Builder::default()
     }
 
-    /// A physically contiguous block of `pages` at a multiple of `align` pages, contents
-    /// unspecified. Never fails because of tenants.
-    ///
-    /// # Errors
-    /// [`Error::NoRun`] with the longest free run; [`Error::NoAlignedRun`] where that is long
-    /// enough; [`Error::ZeroPages`], [`Error::BadAlign`], [`Error::Forked`]; [`Error::Os`] where
-    /// the kernel refuses the barrier that it granted when the reserve was built (a filter set up
-    /// since; its own memory used up).
-    #[inline]
-    pub fn alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
-        self.alloc_with(Request::new(pages).align(align))
-    }
-
-    /// As [`Reserve::alloc`], but never waits for a tenant's copy.
-    ///
-    /// # Errors
-    /// Also [`Error::WouldWait`], only where writers are counted.
-    #[inline]
-    pub fn try_alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
-        self.alloc_with(Request::new(pages).align(align).no_wait())
-    }
-
-    /// The block that `request` describes.
-    ///
-    /// # Errors
-    /// As [`Reserve::alloc`] and [`Reserve::try_alloc`].
-    #[inline]
-    pub fn alloc_with(&self, request: Request) -> Result<Block, Error> {
-        Inner::alloc(&self.inner, request)
-    }
-
     /// Memory of `pages` that is contiguous in virtual addresses, physically or not: the lowest
     /// free extent that is long enough, or else several, mapped side by side. Contents
     /// unspecified. As with every block, tenants never make it fail.
@@ -300,22 +268,6 @@ impl Reserve {
     /// [`Error::NotMappable`], [`Error::View`], [`Error::Forked`].
     pub fn view(&self, blocks: Vec<Block>) -> Result<VirtualBlock, NotViewed> {
         Inner::view(&self.inner, blocks)
-    }
-
-    /// Sets a run aside for later: until it is taken tenants use it, and no other block gets it.
-    ///
-    /// # Errors
-    /// As [`Reserve::alloc`].
-    pub fn promise(&self, pages: Pages, align: Pages) -> Result<Promise, Error> {
-        Inner::promise(&self.inner, pages, align)
-    }
-
-    /// The longest block that could be had now.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn largest_run(&self) -> Result<Pages, Error> {
-        Ok(self.inner.get()?.largest_run())
     }
 
     /// The cache that lives in what first class does not hold.

@@ -73,8 +73,8 @@ impl ObjectPoolOptions {
     pub fn build(self) -> Result<ObjectPool, Error> {
         let inner = &self.reserve.inner;
         let held = inner.get().map_err(|_| Error::Forked)?;
-        let ground = held.ground();
-        let page = ground.lent.frames().page();
+        let lender = held.lender();
+        let page = lender.lent().frames().page();
         let (len, room) = (self.reserve.len().bytes(page), self.reserve.room());
         let staged = Bytes::new(len.get() / RESERVE_PER_STAGED);
         let staging = self.staging.unwrap_or(staged).min(len);
@@ -83,11 +83,10 @@ impl ObjectPoolOptions {
             .table(TableChoice::BySize)
             .at_limit(AtLimit::Refuse)
             .limit(room + staging + TABLES);
-        let (number, staging) = (ground.tenant.pool_number(), staging.pages_up(page));
+        let (number, staging) = (lender.number(), staging.pages_up(page));
         let packed = Arc::new(Packed::new(number, options, staging, page, Rest::Stays)?);
         if self.on_recall == OnRecall::Move {
-            ground.tenant.add_mover(&packed);
-            held.want_moves();
+            held.add_mover(&packed);
         }
         Ok(ObjectPool { owned: Arc::new(Owned { packed, inner: inner.clone() }) })
     }
@@ -103,7 +102,7 @@ struct Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         if let Ok(inner) = self.inner.get() {
-            self.packed.drop_all(inner.ground());
+            self.packed.drop_all(inner.lender());
         }
     }
 }
@@ -147,15 +146,15 @@ impl ObjectPool {
     }
 
     fn pool(&self) -> &Pool {
-        &self.owned.packed.pool
+        self.owned.packed.pool()
     }
 
     fn checked_room(&self, inner: &Inner, len: usize) -> Result<(), Error> {
         let packed = &self.owned.packed;
-        if packed.has_room(inner.ground()) {
+        if packed.has_room(inner.lender()) {
             return Ok(());
         }
-        let limit = packed.staging().bytes(self.pool().page);
+        let limit = packed.staged_max().bytes(self.pool().page);
         Err(Error::Full { len, held: self.pool().held(), limit })
     }
 
@@ -169,7 +168,7 @@ impl ObjectPool {
         let inner = self.inner()?;
         self.checked_room(inner, bytes.len())?;
         let handle = self.pool().insert(bytes)?;
-        self.owned.packed.settle(inner.ground());
+        self.owned.packed.settle(inner.lender());
         Ok(handle)
     }
 
@@ -183,7 +182,7 @@ impl ObjectPool {
         let inner = self.inner()?;
         let pinned = self.pool().pinned(handle)?;
         let decode = |stored: &[u8]| self.pool().decode(&pinned, stored, buf);
-        let done = self.owned.packed.with_stored(inner.ground(), &pinned, decode).transpose();
+        let done = self.owned.packed.with_stored(inner.lender(), &pinned, decode).transpose();
         self.pool().count_codec();
         done
     }
@@ -196,7 +195,7 @@ impl ObjectPool {
         let inner = self.inner()?;
         let pinned = self.pool().pinned(handle)?;
         let len = |stored: &[u8]| self.pool().len_of_stored(&pinned, stored);
-        self.owned.packed.with_stored(inner.ground(), &pinned, len).transpose()
+        self.owned.packed.with_stored(inner.lender(), &pinned, len).transpose()
     }
 
     /// Stores other bytes under the same handle, whether or not the old ones were lost unnoticed.
@@ -207,7 +206,7 @@ impl ObjectPool {
         let inner = self.inner()?;
         self.checked_room(inner, bytes.len())?;
         self.pool().replace(handle, bytes)?;
-        self.owned.packed.settle(inner.ground());
+        self.owned.packed.settle(inner.lender());
         Ok(())
     }
 
@@ -219,7 +218,7 @@ impl ObjectPool {
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let inner = self.inner()?;
         self.pool().remove(handle)?;
-        self.owned.packed.settle(inner.ground());
+        self.owned.packed.settle(inner.lender());
         Ok(())
     }
 
@@ -239,7 +238,7 @@ impl ObjectPool {
             Budget::Time(time) => begin.elapsed() < time,
             Budget::All => true,
         };
-        let (moved, freed) = self.owned.packed.compact(inner.ground(), goes_on);
+        let (moved, freed) = self.owned.packed.compact(inner.lender(), goes_on);
         done.moved += moved;
         done.freed = done.freed + Pages::new(freed);
         Ok(done)
@@ -252,7 +251,7 @@ impl ObjectPool {
     /// [`Error::Forked`].
     pub fn sweep(&self, zspages: u64) -> Result<(), Error> {
         let inner = self.inner()?;
-        self.owned.packed.sweep(inner.ground(), zspages);
+        self.owned.packed.sweep(inner.lender(), zspages);
         Ok(())
     }
 
@@ -272,7 +271,7 @@ impl ObjectPool {
             sealed: counter(&packed.counters.sealed),
             lent: Pages::new(objects.sealed_pages),
             staged: Pages::new(objects.used_pages),
-            staging: packed.staging(),
+            staging: packed.staged_max(),
             places_bytes: packed.held_bytes(),
             objects,
         }

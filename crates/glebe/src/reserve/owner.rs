@@ -1,34 +1,81 @@
 //! First class: how a block is placed, recalled and given back.
 //!
 //! Lock: the positions' mutex, between first-class callers only, held for the choice of a place
-//! (O(log n), plus one step a granule for large blocks) and never while tenants are recalled. A
-//! block of one page mostly comes from the [`Stock`], without it.
+//! (O(log n), plus one step a granule where something is to be avoided) and never while tenants
+//! are recalled. A block of one page mostly comes from the [`Stock`], without it.
 
 use std::ops::Range;
 
-use super::block::{Block, Contiguity, Promise};
+use super::block::{Block, Contiguity, Promise, Request};
 use super::error::Error;
 use super::lent::NotTaken;
 use super::positions::Search;
-use super::request::Request;
 use super::shared::Shared;
 use super::stats::Counter;
 use super::stock::{self, Stock};
-use super::{Inner, Positions};
+use super::{Inner, Positions, Reserve};
 use crate::extent::Extent;
 use crate::sync::lock;
 use crate::units::Pages;
 
 /// Places tried in turn before a request waits for a tenant's copy to end.
 const PLACES_MAX: u32 = 8;
-/// The cost of a granule in which a counted writer is copying.
+/// What a granule costs that must be zeroed before it is given.
+const COST_OF_ZEROING: u64 = 1;
+/// What a granule costs in which a counted writer is copying: more than to zero all others.
 const COST_OF_WRITER: u64 = 1 << 32;
-
-/// The cost of a granule that must be zeroed before it is given: more than any eviction.
-const COST_OF_ZEROING: u64 = 1 << 12;
 
 pub(super) fn pages_of(extent: Extent) -> Range<usize> {
     extent.start() as usize..extent.end() as usize
+}
+
+impl Reserve {
+    /// A physically contiguous block of `pages` at a multiple of `align` pages, contents
+    /// unspecified. Never fails because of tenants.
+    ///
+    /// # Errors
+    /// [`Error::NoRun`] with the longest free run; [`Error::NoAlignedRun`] where that is long
+    /// enough; [`Error::ZeroPages`], [`Error::BadAlign`], [`Error::Forked`]; [`Error::Os`] where
+    /// the kernel refuses the barrier that it granted when the reserve was built (a filter set up
+    /// since; its own memory used up).
+    #[inline]
+    pub fn alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
+        self.alloc_with(Request::new(pages).align(align))
+    }
+
+    /// As [`Reserve::alloc`], but never waits for a tenant's copy.
+    ///
+    /// # Errors
+    /// Also [`Error::WouldWait`], only where writers are counted.
+    #[inline]
+    pub fn try_alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
+        self.alloc_with(Request::new(pages).align(align).no_wait())
+    }
+
+    /// The block that `request` describes.
+    ///
+    /// # Errors
+    /// As [`Reserve::alloc`] and [`Reserve::try_alloc`].
+    #[inline]
+    pub fn alloc_with(&self, request: Request) -> Result<Block, Error> {
+        Inner::alloc(&self.inner, request)
+    }
+
+    /// Sets a run aside for later: until it is taken tenants use it, and no other block gets it.
+    ///
+    /// # Errors
+    /// As [`Reserve::alloc`].
+    pub fn promise(&self, pages: Pages, align: Pages) -> Result<Promise, Error> {
+        Inner::promise(&self.inner, pages, align)
+    }
+
+    /// The longest block that could be had now.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn largest_run(&self) -> Result<Pages, Error> {
+        Ok(self.inner.get()?.largest_run())
+    }
 }
 
 impl Inner {
@@ -118,51 +165,36 @@ impl Inner {
         Err(Error::WouldWait)
     }
 
-    /// What a granule costs to clear for `request`.
-    fn cost(&self, request: Request) -> impl Fn(usize) -> u64 + '_ {
-        move |granule| {
-            let word = self.lent().granule(granule);
-            let zeroing = request.zeroed && !word.is_zero();
-            let waste = !request.zeroed && self.zero_target > 0 && word.is_zero();
-            // An absent granule is no place for anything.
-            let avoided = word.writers() > 0 || word.is_absent();
-            word.live()
-                + if avoided { COST_OF_WRITER } else { 0 }
-                + if zeroing { COST_OF_ZEROING } else { 0 }
-                + u64::from(waste)
-        }
-    }
-
-    /// What a place for `request` must have.
-    fn search(&self, request: Request) -> Search {
+    /// What a place for `request` must have; where something is to be avoided, with what each
+    /// granule costs.
+    fn search(&self, positions: &mut Positions, request: Request) -> Search {
         let lent = self.lent();
-        // Where writers are counted a small block too must be able to avoid one.
-        let counted = lent.critical().counts_writers();
         let zeros = request.zeroed && lent.zero_granules() > 0;
-        Search {
-            len: request.pages.get(),
-            align: request.align.get(),
-            any: request.any,
-            placement: self.placement,
-            top: request.long_lived,
-            avoid: if zeros { COST_OF_ZEROING } else { COST_OF_WRITER },
-            some_free: lent.unlent_granules() > 0 || counted,
+        let by_cost = zeros || lent.critical().counts_writers();
+        if by_cost {
+            for (granule, cost) in positions.costs().iter_mut().enumerate() {
+                let word = lent.granule(granule);
+                let avoided = word.writers() > 0 || word.is_absent();
+                *cost = if avoided { COST_OF_WRITER } else { 0 }
+                    + if zeros && !word.is_zero() { COST_OF_ZEROING } else { 0 };
+            }
         }
+        let (len, align) = (request.pages.get(), request.align.get());
+        Search { len, align, any: request.any, by_cost }
     }
 
     /// Takes the positions of a block.
     fn place(&self, request: Request) -> Result<Extent, Error> {
-        let cost = &self.cost(request);
         let mut positions = lock(&self.positions);
-        let search = self.search(request);
         if request.is_any_page() && !self.lent().critical().counts_writers() {
-            if let Some(extent) = self.restock(&mut positions, &search, cost) {
+            if let Some(extent) = self.restock(&mut positions) {
                 return Ok(extent);
             }
         }
-        let mut taken = positions.take(&search, cost);
+        let search = self.search(&mut positions, request);
+        let mut taken = positions.take(&search);
         if taken.is_none() && self.drain_stock(&mut positions) {
-            taken = positions.take(&search, cost);
+            taken = positions.take(&search);
         }
         taken.ok_or_else(|| {
             self.counts().add(Counter::AllocFailures, 1);
@@ -177,32 +209,19 @@ impl Inner {
 
     /// Takes one page of the stock, which another may have filled meanwhile, or else the positions
     /// of one and, for the next requests, of as many more as the stock has room for.
-    fn restock(
-        &self,
-        positions: &mut Positions,
-        search: &Search,
-        cost: impl Fn(usize) -> u64,
-    ) -> Option<Extent> {
+    fn restock(&self, positions: &mut Positions) -> Option<Extent> {
         if let Some(page) = self.stock().take() {
             return Extent::new(page, 1);
         }
-        let first = positions.take_with_next(Stock::chunk_end, search, &cost)?;
-        let rest = Extent::new(first.start() + 1, first.len() - 1);
-        self.fill_stock(positions, rest, search, cost);
+        let first = positions.take_in_chunk(Stock::CHUNK)?;
+        self.fill_stock(positions, Extent::new(first.start() + 1, first.len() - 1));
         Extent::new(first.start(), 1)
     }
 
     /// Stocks `first`, pages of one chunk that are taken, and positions that it takes.
-    fn fill_stock(
-        &self,
-        positions: &mut Positions,
-        mut first: Option<Extent>,
-        search: &Search,
-        cost: impl Fn(usize) -> u64,
-    ) {
+    fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
         for _ in 0..stock::WORDS {
-            let next = first.take();
-            let next = next.or_else(|| positions.take_with_next(Stock::chunk_end, search, &cost));
+            let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
             let Some(pages) = next else { break };
             if !self.stock().fill(pages) {
                 positions.free(pages);
@@ -218,8 +237,7 @@ impl Inner {
         let drained = !self.stock().is_empty() && self.drain_stock(&mut positions);
         let largest = positions.largest();
         if drained {
-            let request = Request::new(Pages::new(1));
-            self.fill_stock(&mut positions, None, &self.search(request), self.cost(request));
+            self.fill_stock(&mut positions, None);
         }
         Pages::new(largest)
     }
@@ -228,7 +246,7 @@ impl Inner {
     pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
         let mut any = false;
         for run in self.stock().drain() {
-            self.tenant().give_back(&pages_of(run)); // what is free of it is used first
+            self.lender().give_back(&pages_of(run)); // what is free of it is used first
             positions.free(run);
             any = true;
         }
@@ -293,7 +311,7 @@ impl Inner {
 
     #[cold]
     pub(super) fn free_positions(&self, extent: Extent) {
-        self.tenant().give_back(&pages_of(extent));
+        self.lender().give_back(&pages_of(extent));
         lock(&self.positions).free(extent);
     }
 

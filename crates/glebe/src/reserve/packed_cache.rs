@@ -23,13 +23,13 @@
 use std::cell::RefCell;
 
 use super::error::Error;
-use super::index::{Held, Index};
+use super::index::{Held, Index, Key};
+use super::lender::Lender;
 use super::lent::Meta;
-use super::packed::{Ground, Packed, Rest};
-use super::page_word::PageUse;
+use super::packed::{Packed, Rest};
 use super::stats::Counter;
 use super::table::Tables;
-use crate::stats::lane;
+use super::words::PageUse;
 use crate::units::{Bytes, PageSize, Pages};
 use crate::zpool::{same_filled, AtLimit, Codec, Coder, Compaction, Form, Handle};
 use crate::zpool::{Pinned, Pool, TableChoice};
@@ -158,30 +158,25 @@ impl PackedCache {
         Ok(Self { packed, index, coder })
     }
 
-    pub(super) fn packed(&self) -> &Packed {
-        &self.packed
-    }
-
     pub(super) fn prefetch(&self, hash: u64) {
         self.index.prefetch(hash);
     }
 
     /// Pins the object that an entry of the index names.
     fn pin(&self, at: PageUse) -> Option<(Pinned, u32, u32)> {
-        let objects = &self.packed.pool.objects;
-        let index = at.page as u32;
-        let named = objects.memory.entries.named(index, objects.memory.entries.load(index));
+        let (index, staging) = (at.page as u32, self.packed.staging());
+        let named = staging.named(index);
         if named as u16 != at.generation {
             return None;
         }
-        Some((objects.pin(index, named)?, index, named))
+        Some((staging.pin(index, named)?, index, named))
     }
 
     /// What an entry of the index is to `key`.
-    fn held(&self, ground: Ground<'_>, key: &Meta, at: PageUse) -> Held {
+    fn held(&self, lender: &Lender, key: &Key, at: PageUse) -> Held {
         let Some((pinned, ..)) = self.pin(at) else { return Held::Stale };
-        let head = |bytes: &[u8]| read_head(bytes).map(|(other, _)| other[..3] == key[..3]);
-        match self.packed.with_head(ground, &pinned, HEAD_MAX, head) {
+        let head = |bytes: &[u8]| read_head(bytes).map(|(other, _)| other[..3] == key.meta[..3]);
+        match self.packed.with_head(lender, &pinned, HEAD_MAX, head) {
             Some(Some(true)) => Held::Same,
             Some(_) => Held::Other,
             None => Held::Stale,
@@ -189,21 +184,15 @@ impl PackedCache {
     }
 
     /// Stores a page under `key`, in place of what the key held here.
-    pub(super) fn put(
-        &self,
-        ground: Ground<'_>,
-        hash: u64,
-        key: &Meta,
-        page: &[u8],
-    ) -> Result<(), NotPacked> {
+    pub(super) fn put(&self, lender: &Lender, key: &Key, page: &[u8]) -> Result<(), NotPacked> {
         // In a destructor of the thread's there is none any more.
         let mut object = OBJECT.try_with(RefCell::take).unwrap_or_default();
-        let at = self.insert(ground, key, page, &mut object);
+        let at = self.insert(lender, key, page, &mut object);
         let _ = OBJECT.try_with(|kept| kept.replace(object));
         let at = at?;
-        ground.counts.add(Counter::PackedStored, 1);
-        let done = self.publish(ground, hash, key, at);
-        self.packed.settle(ground);
+        lender.counts().add(Counter::PackedStored, 1);
+        let done = self.publish(lender, key, at);
+        self.packed.settle(lender);
         if done {
             Ok(())
         } else {
@@ -213,16 +202,16 @@ impl PackedCache {
 
     fn insert(
         &self,
-        ground: Ground<'_>,
-        key: &Meta,
+        lender: &Lender,
+        key: &Key,
         page: &[u8],
         object: &mut Vec<u8>,
     ) -> Result<Handle, NotPacked> {
-        self.code(key, page, object).ok_or(NotPacked::Large)?;
-        if !self.packed.has_room(ground) {
+        self.code(&key.meta, page, object).ok_or(NotPacked::Large)?;
+        if !self.packed.has_room(lender) {
             return Err(NotPacked::NoRoom);
         }
-        self.packed.pool.insert(object).map_err(|_| NotPacked::NoRoom)
+        self.packed.pool().insert(object).map_err(|_| NotPacked::NoRoom)
     }
 
     /// Makes an object of a page; `None` if that does not pay.
@@ -240,42 +229,41 @@ impl PackedCache {
         })
     }
 
-    fn publish(&self, ground: Ground<'_>, hash: u64, key: &Meta, handle: Handle) -> bool {
+    fn publish(&self, lender: &Lender, key: &Key, handle: Handle) -> bool {
         let (index, named) = (handle.index(), handle.generation());
-        let held = |other| self.held(ground, key, other);
+        let held = |other| self.held(lender, key, other);
         let at = use_of(index, named);
-        let Some(published) = self.index.publish(hash, at, held) else {
-            self.drop_object(ground, at);
+        let Some(published) = self.index.publish(key.hash, at, held) else {
+            self.drop_object(lender, at);
             return false;
         };
         for old in [published.replaced, published.displaced].into_iter().flatten() {
-            self.drop_object(ground, old);
+            self.drop_object(lender, old);
         }
         true
     }
 
     /// Ends an object that has no entry in the index any more.
-    fn drop_object(&self, ground: Ground<'_>, at: PageUse) {
+    fn drop_object(&self, lender: &Lender, at: PageUse) {
         let Some((pinned, index, named)) = self.pin(at) else { return };
-        let objects = &self.packed.pool.objects;
-        objects.unpin(&pinned);
-        if objects.remove(lane(), index, named) {
-            ground.counts.add(Counter::PackedDropped, 1);
+        let staging = self.packed.staging();
+        staging.unpin(&pinned);
+        if staging.remove(index, named) {
+            lender.counts().add(Counter::PackedDropped, 1);
         }
-        self.packed.pool.after_gone();
     }
 
     /// Copies the page of `key` out; false, and `buf` may hold anything, if it is not here.
     #[inline]
-    pub(super) fn get(&self, ground: Ground<'_>, hash: u64, key: &Meta, buf: &mut [u8]) -> bool {
+    pub(super) fn get(&self, lender: &Lender, key: &Key, buf: &mut [u8]) -> bool {
         let take = |at: PageUse| {
             let Some((pinned, ..)) = self.pin(at) else { return false };
-            let decode = |object: &[u8]| self.decode(key, object, buf);
-            self.packed.with_stored(ground, &pinned, decode) == Some(true)
+            let decode = |object: &[u8]| self.decode(&key.meta, object, buf);
+            self.packed.with_stored(lender, &pinned, decode) == Some(true)
         };
-        let found = self.index.find(hash, take).is_some();
+        let found = self.index.find(key.hash, take).is_some();
         if found {
-            ground.counts.add(Counter::PackedLoaded, 1);
+            lender.counts().add(Counter::PackedLoaded, 1);
         }
         found
     }
@@ -297,18 +285,22 @@ impl PackedCache {
     }
 
     /// Drops the page of `key`; whether there was one.
-    pub(super) fn remove(&self, ground: Ground<'_>, hash: u64, key: &Meta) -> bool {
-        let same = |at| self.held(ground, key, at) == Held::Same;
-        let Some(at) = self.index.remove(hash, same) else { return false };
-        self.drop_object(ground, at);
-        self.packed.settle(ground);
+    pub(super) fn remove(&self, lender: &Lender, key: &Key) -> bool {
+        let same = |at| self.held(lender, key, at) == Held::Same;
+        let Some(at) = self.index.remove(key.hash, same) else { return false };
+        self.drop_object(lender, at);
+        self.packed.settle(lender);
         true
     }
 
     /// Pages that are here.
     pub(super) fn pages(&self) -> Pages {
-        let classes = self.packed.pool.objects.classes.all();
-        Pages::new(classes.map(|class| class.lock().counts.objects).sum())
+        Pages::new(self.packed.staging().objects())
+    }
+
+    /// Pages that were found lost.
+    pub(super) fn lost(&self) -> u64 {
+        self.packed.lost()
     }
 }
 

@@ -2,33 +2,47 @@
 //!
 //! The calls and words are those of Linux's cleancache: put copies a page in, get copies it out,
 //! invalidate drops it. Nothing is promised but that a hit is the last page put under its key. A
-//! put that is refused drops what the key held, so that no old page is found after it. What is
-//! done with the pages is in [`tenant`](super::tenant).
+//! put that is refused drops what the key held, so that no old page is found after it.
+//!
+//! Keys: a pool has an internal number that invalidating the pool replaces, and an object has a
+//! generation in a hashed cell that invalidating the object bumps; both are part of what is kept
+//! beside a page, so either costs O(1) and the dead pages go when their turn comes. Two objects
+//! that share a cell are invalidated together: a miss more, never an old page.
+//!
+//! Pages come from the [`Lender`]; those that shrink go to the [`PackedCache`], where there is one.
+//! A key is in one of the two ways. Lock: that of the pools' names, when a pool is asked for.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use super::auto::Decision;
 use super::error::Error;
-use super::lent::Meta;
+use super::index::{Held, Index, Key};
+use super::lender::{Claimed, Lender};
+use super::lent::{Meta, NotFilled};
+use super::packed;
+use super::packed_cache::PackedCache;
 use super::shared::Shared;
 use super::stats::Counter;
-use super::tenant::{PoolState, Tenant};
+use super::table::{Table, Tables};
+use super::words::PageUse;
 use super::Inner;
-use crate::sync::{lock, MappedWord, Ordering};
+use crate::sync::{lock, prefetch, MappedWord, Mutex, Ordering};
+use crate::units::Pages;
 use crate::zpool::Codec;
+
+/// Pages that a put tries to fill before it gives up.
+const TRIES: u32 = 4;
+/// How many pages ahead of the hand the words of a page, and then its entry, are fetched.
+const AHEAD_OF_META: usize = 8;
+const AHEAD_OF_ENTRY: usize = 2;
 
 /// How the page cache stores pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheMode {
-    /// As it pays: plain until the cache has seen, by samples of its own puts, gets and misses,
-    /// that more pages in the same room would save more time than it takes to code and decode
-    /// them ([`PageCache::decision`]). The cost of a miss is measured, from the miss to the put
-    /// that follows it in the same thread, or is as
-    /// [`Builder::miss_cost`](super::Builder::miss_cost) says.
-    #[default]
-    Auto,
     /// As they are: a put and a get is one copy each.
+    #[default]
     Plain,
     /// Coded and packed where that makes them smaller by a quarter or more: more pages, at the
     /// cost of coding and decoding. A 64th of the reserve is staged in ordinary memory, and the
@@ -64,17 +78,8 @@ pub struct PageCache {
 }
 
 impl PageCache {
-    pub(crate) fn new(inner: Shared<Inner>) -> Self {
+    pub(super) fn new(inner: Shared<Inner>) -> Self {
         Self { inner }
-    }
-
-    /// Whether pages are stored compressed, and what is known of whether that pays: of
-    /// [`CacheMode::Auto`] the last decision, of others the mode alone.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn decision(&self) -> Result<Decision, Error> {
-        Ok(self.inner.get()?.tenant().decision())
     }
 
     /// The pool of this name, made if there is none: a name space for objects, which can be
@@ -83,13 +88,12 @@ impl PageCache {
     /// # Errors
     /// [`Error::Forked`].
     pub fn pool(&self, name: &str) -> Result<Pool, Error> {
-        let tenant = self.inner.get()?.tenant();
-        let mut pools = lock(&tenant.pools);
-        let state = pools.entry(name.to_owned()).or_insert_with(|| {
-            let number = tenant.pool_number();
-            Arc::new(PoolState { number: MappedWord::new(number) })
-        });
-        Ok(Pool { state: Arc::clone(state), inner: self.inner.clone() })
+        let inner = self.inner.get()?;
+        let mut pools = lock(&inner.cache().pools);
+        let number = pools
+            .entry(name.to_owned())
+            .or_insert_with(|| Arc::new(MappedWord::new(inner.lender().number())));
+        Ok(Pool { number: Arc::clone(number), inner: self.inner.clone() })
     }
 }
 
@@ -98,17 +102,15 @@ impl PageCache {
 /// [`Error::Forked`].
 #[derive(Clone, Debug)]
 pub struct Pool {
-    state: Arc<PoolState>,
+    /// Replaced when the pool is invalidated.
+    number: Arc<MappedWord>,
     inner: Shared<Inner>,
 }
 
 impl Pool {
     #[inline]
-    fn key(&self, tenant: &Tenant, object: u64, index: u64) -> Meta {
-        let pool = self.state.number.load(Ordering::Acquire);
-        tenant.prefetch_key(&[pool, object, index, 0]);
-        let generation = tenant.generation(pool, object).load(Ordering::Acquire);
-        [pool, object, index, generation]
+    fn key(&self, inner: &Inner, object: u64, index: u64) -> Key {
+        inner.cache().key(self.number.load(Ordering::Acquire), object, index)
     }
 
     /// The reserve, if `len` bytes are one page of it.
@@ -129,8 +131,7 @@ impl Pool {
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn put(&self, object: u64, index: u64, page: &[u8]) -> Result<Put, Error> {
         let inner = self.inner(page.len())?;
-        let key = self.key(inner.tenant(), object, index);
-        Ok(inner.tenant().put(inner.ground(), &key, page))
+        Ok(inner.cache().put(inner.lender(), &self.key(inner, object, index), page))
     }
 
     /// Copies the page of `object` and `index` out into `buf`, exactly one base page. `false` is
@@ -140,8 +141,7 @@ impl Pool {
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn get(&self, object: u64, index: u64, buf: &mut [u8]) -> Result<bool, Error> {
         let inner = self.inner(buf.len())?;
-        let key = self.key(inner.tenant(), object, index);
-        let hit = inner.tenant().get(inner.ground(), &key, buf);
+        let hit = inner.cache().get(inner.lender(), &self.key(inner, object, index), buf);
         inner.counts().add(if hit { Counter::Loaded } else { Counter::Missed }, 1);
         Ok(hit)
     }
@@ -152,11 +152,10 @@ impl Pool {
     /// [`Error::Forked`].
     pub fn invalidate_page(&self, object: u64, index: u64) -> Result<bool, Error> {
         let inner = self.inner.get()?;
-        let key = self.key(inner.tenant(), object, index);
-        let counts = inner.counts();
-        let found = inner.tenant().invalidate_page(inner.ground(), &key);
+        let key = self.key(inner, object, index);
+        let found = inner.cache().invalidate_page(inner.lender(), &key);
         if !found {
-            counts.add(Counter::InvalidateFailed, 1);
+            inner.counts().add(Counter::InvalidateFailed, 1);
         }
         Ok(found)
     }
@@ -167,8 +166,8 @@ impl Pool {
     /// [`Error::Forked`].
     pub fn invalidate_object(&self, object: u64) -> Result<(), Error> {
         let inner = self.inner.get()?;
-        let pool = self.state.number.load(Ordering::Acquire);
-        inner.tenant().generation(pool, object).fetch_add(1, Ordering::AcqRel);
+        let pool = self.number.load(Ordering::Acquire);
+        inner.cache().generation(pool, object).fetch_add(1, Ordering::AcqRel);
         inner.counts().add(Counter::InvalidatedObjects, 1);
         Ok(())
     }
@@ -179,9 +178,211 @@ impl Pool {
     /// [`Error::Forked`].
     pub fn invalidate_all(&self) -> Result<(), Error> {
         let inner = self.inner.get()?;
-        let number = inner.tenant().pool_number();
-        self.state.number.store(number, Ordering::Release);
+        self.number.store(inner.lender().number(), Ordering::Release);
         inner.counts().add(Counter::InvalidatedPools, 1);
         Ok(())
+    }
+}
+
+/// What a page cache knows, beside the pages themselves.
+#[derive(Debug)]
+pub(super) struct Cache {
+    index: Index,
+    /// Pages that are stored compressed, where some are to be.
+    packed: Option<PackedCache>,
+    /// Generations of objects, by hash.
+    generations: Table<MappedWord>,
+    seed: u64,
+    /// Pools by name: the number of each.
+    pools: Mutex<HashMap<String, Arc<MappedWord>>>,
+}
+
+impl Cache {
+    pub(super) fn new(
+        tables: &mut Tables,
+        lender: &Lender,
+        mode: &CacheMode,
+    ) -> Result<Self, Error> {
+        let (pages, page) = (lender.lent().pages(), lender.lent().frames().page());
+        let packed = match mode {
+            CacheMode::Plain => None,
+            CacheMode::Compressed(codec) => {
+                Some(PackedCache::new(lender.number(), pages, page, codec)?)
+            }
+        };
+        Ok(Self {
+            index: Index::new(tables, pages)?,
+            packed,
+            generations: tables.table(pages.next_power_of_two(), |_| MappedWord::new(0))?,
+            seed: RandomState::new().hash_one(0),
+            pools: Mutex::new(HashMap::new()),
+        })
+    }
+
+    #[inline]
+    fn mix(&self, a: u64, b: u64) -> u64 {
+        let product = u128::from(a ^ self.seed) * u128::from(b ^ 0x9e37_79b9_7f4a_7c15);
+        let folded = (product as u64) ^ ((product >> 64) as u64);
+        folded ^ (a.rotate_left(32)).wrapping_mul(0xd6e8_feb8_6659_fd93)
+    }
+
+    #[inline]
+    fn hash(&self, pool: u64, object: u64, index: u64) -> u64 {
+        let h = self.mix(self.mix(pool, object), index);
+        self.mix(h, self.seed.rotate_left(17))
+    }
+
+    #[inline]
+    fn generation(&self, pool: u64, object: u64) -> &MappedWord {
+        let cell = self.mix(object, pool) as usize & (self.generations.len() - 1);
+        &self.generations[cell]
+    }
+
+    /// A key as it is now. What is asked for it first is fetched.
+    #[inline]
+    fn key(&self, pool: u64, object: u64, index: u64) -> Key {
+        let hash = self.hash(pool, object, index);
+        self.index.prefetch(hash);
+        if let Some(packed) = &self.packed {
+            packed.prefetch(hash);
+        }
+        let generation = self.generation(pool, object).load(Ordering::Acquire);
+        Key { meta: [pool, object, index, generation], hash }
+    }
+
+    fn is_dead(&self, meta: &Meta) -> bool {
+        self.generation(meta[0], meta[1]).load(Ordering::Acquire) != meta[3]
+    }
+
+    /// Stores a page under `key`, in place of what the key held.
+    fn put(&self, lender: &Lender, key: &Key, bytes: &[u8]) -> Put {
+        let Some(packed) = &self.packed else { return self.put_plain(lender, key, bytes) };
+        // Before, so that it is not found again when what is stored now is gone; and after, for
+        // who has stored it plain meanwhile.
+        self.remove_plain(lender, key);
+        if packed.put(lender, key, bytes).is_ok() {
+            self.remove_plain(lender, key);
+            return Put::Stored;
+        }
+        let put = self.put_plain(lender, key, bytes);
+        packed.remove(lender, key);
+        put
+    }
+
+    fn put_plain(&self, lender: &Lender, key: &Key, bytes: &[u8]) -> Put {
+        let mut why = Rejected::Full;
+        for _ in 0..TRIES {
+            let Some(claimed) = lender.claim() else { break };
+            self.evicted(lender, &claimed);
+            self.prefetch(lender, claimed.claim.page);
+            match lender.fill(claimed.claim, key.meta, bytes) {
+                Ok(at) => {
+                    if self.publish(lender, key, at) {
+                        return Put::Stored;
+                    }
+                    lender.drop_use(at, Counter::Evicted);
+                    why = Rejected::Busy;
+                    break;
+                }
+                Err(NotFilled::Recalled) => why = Rejected::Recalled,
+                Err(NotFilled::Interrupted) => {
+                    why = Rejected::Busy;
+                    break;
+                }
+            }
+        }
+        self.remove_plain(lender, key);
+        lender.counts().add(Counter::Rejected, 1);
+        Put::Rejected(why)
+    }
+
+    /// A claim ended what the page held: its entry goes, and it is counted.
+    #[inline]
+    fn evicted(&self, lender: &Lender, claimed: &Claimed) {
+        if !claimed.claim.evicted {
+            return;
+        }
+        let mut dead = false;
+        if let Some((at, meta)) = claimed.held.filter(|(_, meta)| !packed::is_packed(meta)) {
+            dead = self.is_dead(&meta);
+            self.index.remove(self.hash(meta[0], meta[1], meta[2]), |other| other == at);
+        }
+        let why = if dead { Counter::InvalidatedPages } else { Counter::Evicted };
+        lender.counts().add(why, 1);
+    }
+
+    /// Fetches ahead what the next puts of this thread will need to evict.
+    #[inline]
+    fn prefetch(&self, lender: &Lender, page: usize) {
+        if let Some(later) = page.checked_sub(AHEAD_OF_META) {
+            lender.lent().prefetch(later);
+        }
+        if let Some(next) = page.checked_sub(AHEAD_OF_ENTRY) {
+            let meta = lender.lent().peek(next);
+            self.index.prefetch(self.hash(meta[0], meta[1], meta[2]));
+            prefetch(self.generation(meta[0], meta[1]));
+        }
+    }
+
+    /// What an entry is to `key`.
+    fn held(lender: &Lender, key: &Key, at: PageUse) -> Held {
+        match lender.lent().holds_use(at, |_| true) {
+            Some((_, _, meta)) if meta[..3] == key.meta[..3] => Held::Same,
+            Some(_) => Held::Other,
+            None => Held::Stale,
+        }
+    }
+
+    fn publish(&self, lender: &Lender, key: &Key, at: PageUse) -> bool {
+        let held = |other| Self::held(lender, key, other);
+        let Some(published) = self.index.publish(key.hash, at, held) else { return false };
+        if let Some(old) = published.replaced {
+            lender.drop_use(old, Counter::Replaced);
+        }
+        if let Some(other) = published.displaced {
+            lender.drop_use(other, Counter::Evicted);
+        }
+        true
+    }
+
+    /// Copies the page of `key` out; false, and `buf` may hold anything, if there is none.
+    fn get(&self, lender: &Lender, key: &Key, buf: &mut [u8]) -> bool {
+        if self.packed.as_ref().is_some_and(|packed| packed.get(lender, key, buf)) {
+            return true;
+        }
+        let lent = lender.lent();
+        let take = |at: PageUse| {
+            lent.prefetch_page(at.page);
+            lent.read(at, &key.meta, buf)
+        };
+        let found = self.index.find(key.hash, take);
+        if let Some(at) = found {
+            lender.touch(at.page);
+        }
+        found.is_some()
+    }
+
+    /// Drops the page of `key`; whether there was one.
+    fn invalidate_page(&self, lender: &Lender, key: &Key) -> bool {
+        // In this order: a plain page is older than a packed one of its key.
+        let plain = self.remove_plain(lender, key);
+        self.packed.as_ref().is_some_and(|packed| packed.remove(lender, key)) || plain
+    }
+
+    fn remove_plain(&self, lender: &Lender, key: &Key) -> bool {
+        let same = |at| Self::held(lender, key, at) == Held::Same;
+        let Some(at) = self.index.remove(key.hash, same) else { return false };
+        lender.drop_use(at, Counter::InvalidatedPages);
+        true
+    }
+
+    /// Pages that are stored compressed.
+    pub(super) fn packed_pages(&self) -> Pages {
+        self.packed.as_ref().map_or(Pages::ZERO, PackedCache::pages)
+    }
+
+    /// Pages that were stored compressed and found lost.
+    pub(super) fn packed_lost(&self) -> u64 {
+        self.packed.as_ref().map_or(0, PackedCache::lost)
     }
 }

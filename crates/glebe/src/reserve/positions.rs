@@ -9,14 +9,18 @@
 //! kept only where the two differ. Where frames are hidden, each grain within which the kernel
 //! guarantees contiguity is a run of its own.
 //!
-//! Cost: O(log n) a call and what the [`Placement`] asks; one step a granule that a block covers,
-//! or for each of the reserve where the place is the one that costs least to clear.
+//! A place is the lowest that fits. Where something is to be avoided (a tenant's copy that first
+//! class would have to wait for, pages that would have to be zeroed), an array says what each
+//! granule costs, and the place is the lowest of those that cost least.
+//!
+//! Cost: O(log n) a call. By costs: one step a granule and, where the lowest place costs
+//! something, one search for each free extent that fits or granule that costs nothing.
 
 pub(crate) mod resize;
+pub(crate) mod scattered;
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
-use super::placement::Placement;
 use crate::contig::{self, Contig, Proof};
 use crate::error::OsError;
 use crate::extent::Extent;
@@ -35,34 +39,16 @@ struct Run {
     first: u64,
 }
 
-/// What a place must have, and how to choose among those that do.
+/// What a place must have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     pub(crate) len: u64,
     pub(crate) align: u64,
     /// Physically contiguous or not.
     pub(crate) any: bool,
-    pub(crate) placement: Placement,
-    /// At the highest place, whatever the placement.
-    pub(crate) top: bool,
-    /// A place that costs so much is taken only if none is cheaper.
-    pub(crate) avoid: u64,
-    /// Whether a granule may cost nothing.
-    pub(crate) some_free: bool,
+    /// Whether [`Positions::costs`] says what each granule costs.
+    pub(crate) by_cost: bool,
 }
-
-/// Why no scattered pages were taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scattered {
-    /// There are only so many, in whole grains.
-    Free(u64),
-    /// The list must be longer.
-    NoRoom,
-}
-
-/// From so many on the lowest extents are passed over for the longest: a mapping costs
-/// microseconds.
-const MANY_EXTENTS: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Positions {
@@ -74,7 +60,9 @@ pub(crate) struct Positions {
     /// Where frames are hidden: pages that the kernel keeps together.
     grain: Option<u64>,
     granule_pages: u64,
-    /// Cost to clear all granules before each one.
+    /// What each granule costs; only while a search goes by it.
+    costs: Vec<u64>,
+    /// The costs of all granules before each one.
     sums: Vec<u64>,
 }
 
@@ -132,8 +120,10 @@ impl Positions {
             Proof::Frames => None,
             Proof::Within(grain) => Some(grain.get()),
         };
-        let sums = Vec::with_capacity((pages / granule_pages) as usize + 1);
-        Ok(Self { tree, runs, flat: flat.transpose()?, single, grain, granule_pages, sums })
+        let flat = flat.transpose()?;
+        let granules = pages.div_ceil(granule_pages) as usize;
+        let (costs, sums) = (vec![0; granules], Vec::with_capacity(granules + 1));
+        Ok(Self { tree, runs, flat, single, grain, granule_pages, costs, sums })
     }
 
     /// The longest free run that is known to be contiguous.
@@ -169,131 +159,73 @@ impl Positions {
         self.runs[self.runs.partition_point(|run| run.base <= position) - 1]
     }
 
-    /// Takes the run of pages that `search` describes, `cost` saying what each granule does to
-    /// clear; `None` where no free run fits.
-    pub(crate) fn take(&mut self, search: &Search, cost: impl Fn(usize) -> u64) -> Option<Extent> {
-        let flat = search.any && self.flat.is_some();
-        if !search.any && search.len > self.largest() {
+    /// What each granule costs a block that lies there, for [`Search::by_cost`]: to be written
+    /// before each such search. A place costs what its granules do together. A granule without
+    /// memory must cost something.
+    pub(crate) fn costs(&mut self) -> &mut [u64] {
+        &mut self.costs
+    }
+
+    /// Takes the place that `search` describes; `None` where no free run fits.
+    pub(crate) fn take(&mut self, search: &Search) -> Option<Extent> {
+        let Search { len, align, any, by_cost } = *search;
+        let flat = any && self.flat.is_some();
+        if !any && len > self.largest() {
             return None;
         }
-        let place = self.choose(search, flat, &cost)?;
-        let pages = Extent::new(self.pages_of(place, flat).start, place.len())?;
-        self.claim(pages);
-        Some(pages)
-    }
-
-    /// Takes one page, chosen as [`Positions::take`] does, and those that follow it, contiguous
-    /// or not, while they are free and before the page that `end` gives.
-    pub(crate) fn take_with_next(
-        &mut self,
-        end: impl Fn(u64) -> u64,
-        search: &Search,
-        cost: impl Fn(usize) -> u64,
-    ) -> Option<Extent> {
-        let flat = self.flat.is_some();
-        let place = self.choose(search, flat, &cost)?;
-        let free = self.searched(flat).containing(place.start())?;
-        let page = self.pages_of(place, flat).start;
-        let pages = Extent::new(page, (end(page) - page).min(free.end() - place.start()))?;
-        self.claim(pages);
-        Some(pages)
-    }
-
-    /// Free extents, contiguous or not.
-    pub(crate) fn extents(&self) -> usize {
-        self.searched(true).extents()
-    }
-
-    /// Takes `len` pages, contiguous or not, in whole grains, from the lowest ones up; puts them
-    /// into `found`, which is empty, and takes none where that would have to grow.
-    pub(crate) fn take_scattered(
-        &mut self,
-        len: u64,
-        grain: u64,
-        found: &mut Vec<Extent>,
-    ) -> Result<(), Scattered> {
-        let flat = self.flat.is_some();
-        let (mut missing, mut from) = (len, 0);
-        while missing > 0 {
-            let tree = self.searched(flat);
-            let rest = Extent::new(from, u64::MAX - from);
-            let Some(place) = tree.find(grain, grain, rest).ok().flatten() else {
-                return Err(Scattered::Free(len - missing));
-            };
-            if found.len() == found.capacity() {
-                return Err(Scattered::NoRoom);
-            }
-            let end = tree.containing(place.start()).map_or(place.end(), Extent::end);
-            let whole = (end - place.start()) / grain * grain;
-            let pages = self.pages_of(place, flat).start;
-            found.extend(Extent::new(pages, whole.min(missing)));
-            missing -= whole.min(missing);
-            from = end;
-        }
-        if grain == 1 && found.len() > MANY_EXTENTS {
-            found.clear();
-            self.take_longest(len, found);
-            return Ok(());
-        }
-        found.iter().for_each(|pages| self.claim(*pages));
-        Ok(())
-    }
-
-    /// Takes `len` pages that are free, from the longest extents down.
-    fn take_longest(&mut self, mut missing: u64, found: &mut Vec<Extent>) {
-        let flat = self.flat.is_some();
-        while missing > 0 {
-            let tree = self.searched(flat);
-            let len = tree.largest().min(missing);
-            let place = tree.find(len, 1, None).ok().flatten().expect("enough is free");
-            let start = self.pages_of(place, flat).start;
-            let pages = Extent::new(start, len).expect("not empty");
+        if by_cost || align > ALIGN_PAGES && !flat {
+            let place = self.choose(search, flat)?;
+            let pages = Extent::new(self.pages_of(place, flat).start, len)?;
             self.claim(pages);
-            found.push(pages);
-            missing -= len;
+            return Some(pages);
         }
+        // One walk of the tree finds and takes it.
+        let tree = self.flat.as_mut().filter(|_| flat).unwrap_or(&mut self.tree);
+        let place = tree.alloc(len, align, None).ok()??;
+        let pages = Extent::new(self.pages_of(place, flat).start, len)?;
+        match flat {
+            true => self.claim_physical(pages),
+            false => self.claim_flat(pages),
+        }
+        Some(pages)
+    }
+
+    /// Takes the lowest free page and those that follow it, contiguous or not, while they are free
+    /// and in the same chunk of `chunk` pages.
+    pub(crate) fn take_in_chunk(&mut self, chunk: u64) -> Option<Extent> {
+        let flat = self.flat.is_some();
+        let tree = self.searched(flat);
+        let place = tree.find(1, 1, None).ok()??;
+        let free = tree.containing(place.start())?;
+        let page = self.pages_of(place, flat).start;
+        let in_chunk = chunk - page % chunk;
+        let pages = Extent::new(page, in_chunk.min(free.end() - place.start()))?;
+        self.claim(pages);
+        Some(pages)
     }
 
     fn searched(&self, flat: bool) -> &FreeTree {
         self.flat.as_ref().filter(|_| flat).unwrap_or(&self.tree)
     }
 
-    /// A place for `search`, in the tree that `flat` says.
-    fn choose(
-        &mut self,
-        search: &Search,
-        flat: bool,
-        cost: &impl Fn(usize) -> u64,
-    ) -> Option<Extent> {
-        let (len, align, tree) = (search.len, search.align, self.searched(flat));
+    /// A place for `search` in the tree that `flat` says: the lowest of the cheapest.
+    fn choose(&mut self, search: &Search, flat: bool) -> Option<Extent> {
+        let (len, align) = (search.len, search.align);
         if align > ALIGN_PAGES && !flat {
-            return self.choose_far_aligned(search, cost);
+            return self.choose_far_aligned(search);
         }
-        let large = len >= self.granule_pages;
-        let found = match search.placement {
-            _ if search.top => tree.find_last(len, align),
-            Placement::BySize if large => tree.find_last(len, align),
-            Placement::BestFit => tree.find_best(len, align),
-            _ => tree.find(len, align, None),
-        };
-        let place = found.ok()??;
-        let by_cost = search.placement == Placement::LeastToClear && !search.top;
-        if !by_cost && self.price(place, flat, cost) < search.avoid {
-            return Some(place);
+        let lowest = self.searched(flat).find(len, align, None).ok()??;
+        if self.price(lowest, flat) == 0 {
+            return Some(lowest);
         }
-        let lowest = tree.find(len, align, None).ok()??;
-        Some(match (large, search.some_free) {
-            (true, _) => self.cheapest(lowest, align, flat, cost),
-            (false, true) => self.cheap_small(lowest, align, flat, cost),
-            (false, false) => lowest,
+        Some(match len < self.granule_pages {
+            true => self.cheap_small(lowest, align, flat),
+            false => self.cheapest(lowest, align, flat),
         })
     }
 
     /// As [`Positions::choose`] in the physical tree, for an alignment that positions do not show.
-    /// A best fit is not looked for.
-    fn choose_far_aligned(&self, search: &Search, cost: &impl Fn(usize) -> u64) -> Option<Extent> {
-        let by_cost = search.placement == Placement::LeastToClear && !search.top;
-        let by_size = search.placement == Placement::BySize && search.len >= self.granule_pages;
+    fn choose_far_aligned(&self, search: &Search) -> Option<Extent> {
         let mut best: Option<(u64, Extent)> = None;
         let mut from = 0;
         while let Some(rest) = Extent::new(from, u64::MAX - from) {
@@ -305,29 +237,42 @@ impl Positions {
             if (run.first + (place.start() - run.base)) % search.align != 0 {
                 continue;
             }
-            let price = self.price(place, false, cost);
-            let rank = if by_cost { price } else { u64::from(price >= search.avoid) };
-            let is_better = |best: u64| rank < best || rank == best && (search.top || by_size);
-            if best.is_none_or(|(best, _)| is_better(best)) {
-                best = Some((rank, place));
+            let price = if search.by_cost { self.price(place, false) } else { 0 };
+            if best.is_none_or(|(best, _)| price < best) {
+                best = Some((price, place));
+            }
+            if price == 0 {
+                break;
             }
         }
         best.map(|(_, place)| place)
     }
 
-    /// What the granules of a place cost.
-    fn price(&self, place: Extent, flat: bool, cost: &impl Fn(usize) -> u64) -> u64 {
+    /// The granules of a place.
+    fn granules_of(&self, place: Extent, flat: bool) -> RangeInclusive<usize> {
         let pages = self.pages_of(place, flat);
-        let (first, last) =
-            (pages.start / self.granule_pages, (pages.end - 1) / self.granule_pages);
-        (first..=last).map(|granule| cost(granule as usize)).sum()
+        let of = |page: u64| (page / self.granule_pages) as usize;
+        of(pages.start)..=of(pages.end - 1)
+    }
+
+    /// What the granules of a place cost.
+    fn price(&self, place: Extent, flat: bool) -> u64 {
+        self.costs[self.granules_of(place, flat)].iter().sum()
     }
 
     /// Takes exactly these pages, which are free.
     fn claim(&mut self, pages: Extent) {
-        self.each_run(pages, |tree, part| tree.take(part).expect("found free"));
+        self.claim_physical(pages);
+        self.claim_flat(pages);
+    }
+
+    fn claim_physical(&mut self, pages: Extent) {
+        self.each_run(pages, |tree, part| tree.take(part).expect("free in both trees"));
+    }
+
+    fn claim_flat(&mut self, pages: Extent) {
         if let Some(flat) = &mut self.flat {
-            flat.take(pages).expect("free in the physical tree");
+            flat.take(pages).expect("free in both trees");
         }
     }
 
@@ -356,24 +301,11 @@ impl Positions {
         start..start + extent.len()
     }
 
-    /// For a block smaller than a granule: the lowest place, unless its granule is in use and an
-    /// empty one has room.
-    fn cheap_small(
-        &self,
-        lowest: Extent,
-        align: u64,
-        flat: bool,
-        cost: &impl Fn(usize) -> u64,
-    ) -> Extent {
-        let granule_of = |page: u64| (page / self.granule_pages) as usize;
-        let pages = self.pages_of(lowest, flat);
-        let here = cost(granule_of(pages.start)) + cost(granule_of(pages.end - 1));
-        if here == 0 {
-            return lowest;
-        }
+    /// For a block smaller than a granule: the lowest place in the first granule that costs nothing
+    /// and has one, or else the lowest of all.
+    fn cheap_small(&self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let tree = self.searched(flat);
-        let granules = self.runs.last().map_or(0, |run| granule_of(run.pages.end() - 1) + 1);
-        for granule in (0..granules).filter(|g| cost(*g) == 0) {
+        for (granule, _) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == 0) {
             let first = granule as u64 * self.granule_pages;
             let base = if flat { first } else { self.position_of(first) };
             let within = Extent::new(base, self.granule_pages);
@@ -391,20 +323,13 @@ impl Positions {
 
     /// For a block of a granule and more: of the lowest place in each free run and those that
     /// start at a granule, the one whose granules cost least; the lowest of equals.
-    fn cheapest(
-        &mut self,
-        lowest: Extent,
-        align: u64,
-        flat: bool,
-        cost: &impl Fn(usize) -> u64,
-    ) -> Extent {
+    fn cheapest(&mut self, lowest: Extent, align: u64, flat: bool) -> Extent {
         let len = lowest.len();
-        self.sum_costs(cost);
+        self.sum_costs();
         let tree = self.searched(flat);
         let price = |start: u64| {
-            let pages = self.pages_of(Extent::new(start, len).unwrap_or(lowest), flat);
-            let first = (pages.start / self.granule_pages) as usize;
-            let last = ((pages.end - 1) / self.granule_pages) as usize;
+            let place = Extent::new(start, len).unwrap_or(lowest);
+            let (first, last) = self.granules_of(place, flat).into_inner();
             self.sums[last + 1] - self.sums[first]
         };
         let mut best = (price(lowest.start()), lowest.start());
@@ -421,15 +346,14 @@ impl Positions {
         Extent::new(best.1, len).unwrap_or(lowest)
     }
 
-    fn sum_costs(&mut self, cost: &impl Fn(usize) -> u64) {
-        let pages = self.runs.last().map_or(0, |run| run.pages.end());
+    fn sum_costs(&mut self) {
+        let mut sum = 0;
         self.sums.clear();
         self.sums.push(0);
-        let mut sum = 0;
-        for granule in 0..pages.div_ceil(self.granule_pages) {
-            sum += cost(granule as usize);
-            self.sums.push(sum);
-        }
+        self.sums.extend(self.costs.iter().map(|cost| {
+            sum += cost;
+            sum
+        }));
     }
 
     /// Pages that the kernel keeps together, where runs rest on that and not on frames.

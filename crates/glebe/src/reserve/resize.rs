@@ -74,13 +74,13 @@ impl Inner {
         let came: Vec<Extent> = had.iter().flat_map(Part::left).copied().collect();
         had.iter().for_each(|part| self.lent().arrive(part.granules(granule_pages)));
         memory.add(had);
-        self.tenant().set_end(memory.end());
+        self.lender().set_end(memory.end());
         let mut positions = lock(&self.positions);
         let old = positions.replace(next);
         came.iter().for_each(|pages| positions.free(*pages));
         drop(positions);
         drop(old);
-        came.iter().for_each(|pages| self.tenant().give_back(&pages_of(*pages)));
+        came.iter().for_each(|pages| self.lender().give_back(&pages_of(*pages)));
         Ok(Resized { len: bytes(pages), longest_run: memory.longest_in(&came) })
     }
 
@@ -117,7 +117,7 @@ impl Inner {
                 gone[nth..].iter().for_each(|pages| self.free_positions(*pages));
                 return Err(why);
             }
-            self.tenant().set_end(memory.end());
+            self.lender().set_end(memory.end());
         }
         Ok(Resized { len: bytes(pages), longest_run })
     }

@@ -95,14 +95,12 @@ fn runs_of(word: u64) -> impl Iterator<Item = Extent> {
 }
 
 impl Stock {
+    /// Pages that one word is of, from a multiple of them on.
+    pub(crate) const CHUNK: u64 = PAGES;
+
     pub(crate) fn new() -> Self {
         let words = std::array::from_fn(|_| AtomicU64::new(0));
         Self { words, at: AtomicU64::new(0), recalled: AtomicU64::new(0) }
-    }
-
-    /// The end of the chunk that `page` lies in.
-    pub(crate) fn chunk_end(page: u64) -> u64 {
-        (page / PAGES + 1) * PAGES
     }
 
     /// The place of the word to look at first.
@@ -230,7 +228,6 @@ mod tests {
         let (first, end) = (chunks.start * PAGES, chunks.end * PAGES);
         assert!(chunks.clone().all(|chunk| stock.fill(extent(chunk * PAGES, PAGES))));
         assert!(!stock.fill(extent(end, 1)));
-        assert_eq!((Stock::chunk_end(first), Stock::chunk_end(first + 31)), (160, 160));
         let drained = stock.drain().flat_map(|run| run.start()..run.end());
         assert!(drained.eq(first..end) && stock.is_empty() && !stock.put_back(first));
     }

@@ -34,7 +34,7 @@ fn work(weak: &Weak<Inner>) {
 /// Makes one granule zero if the stock is short; whether there may be more to do.
 fn step(inner: &Inner, zeros: &[u8]) -> bool {
     let lent = inner.lent();
-    if lent.zero_granules() >= inner.zero_target {
+    if lent.zero_granules() >= inner.lender().zero_target() {
         return false;
     }
     let Some(granule) = lent.zero_candidate() else { return false };

@@ -15,7 +15,6 @@ use super::guard::Guard;
 use super::handle::Handle;
 use super::objects::{Pinned, Stored};
 use super::pool::Pool;
-use crate::stats::lane;
 use crate::units::Bytes;
 
 /// Attempts to make room, against other threads that take it.
@@ -51,7 +50,7 @@ impl Pool {
     /// limit, or what the kernel refuses.
     #[inline]
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
-        self.insert_as(None, bytes)
+        self.insert_as(bytes)
     }
 
     /// Writes an object to the start of `buf` whose stored bytes are `stored`; its length.
@@ -69,47 +68,26 @@ impl Pool {
         self.coding.len(pinned.entry, stored)
     }
 
-    /// As [`Pool::insert`], together with others of `group`: a hint that these will go at about
-    /// the same time.
-    ///
-    /// # Errors
-    /// As [`Pool::insert`].
-    pub fn insert_in(&self, group: u32, bytes: &[u8]) -> Result<Handle, Error> {
-        self.insert_as(Some(group), bytes)
-    }
-
-    fn insert_as(&self, group: Option<u32>, bytes: &[u8]) -> Result<Handle, Error> {
+    fn insert_as(&self, bytes: &[u8]) -> Result<Handle, Error> {
         self.checked_len(bytes.len())?;
         let (index, named) = if self.coding.is_off() {
-            self.insert_stored(group, Stored::raw(bytes), bytes.len())?
+            self.insert_stored(Stored::raw(bytes), bytes.len())?
         } else {
-            let store = |stored: Stored<'_>| self.insert_stored(group, stored, bytes.len());
-            let stored = self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store);
+            let store = |stored: Stored<'_>| self.insert_stored(stored, bytes.len());
+            let stored =
+                self.coding.encode(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
             self.count_codec();
             stored?
         };
-        if self.objects.classes.is_draining() {
-            self.drain_some();
-        }
-        self.look_if_due();
+        self.compactor.drain_if_due(&self.objects);
+        self.apart.look_if_due(&self.objects, &self.refit);
         Ok(Handle::new(self.number, named, index))
     }
 
     #[inline]
-    fn insert_stored(
-        &self,
-        group: Option<u32>,
-        stored: Stored<'_>,
-        len: usize,
-    ) -> Result<(u32, u32), Error> {
-        let insert = || self.objects.insert(lane(), group, stored);
+    fn insert_stored(&self, stored: Stored<'_>, len: usize) -> Result<(u32, u32), Error> {
+        let insert = || self.objects.insert(stored);
         insert().or_else(|error| self.with_room(len, error, insert))
-    }
-
-    /// Whether an object of `len` stored bytes goes to a smaller class than one of more, `than`.
-    pub(crate) fn pays(&self, len: usize, than: usize) -> bool {
-        let classes = &self.objects.classes;
-        len < than && classes.of(len) != classes.of(than)
     }
 
     /// Does again what met `error`, after there is room.
@@ -125,7 +103,7 @@ impl Pool {
             if let NoRoom::Os(error) = error {
                 return Err(error.into());
             }
-            if !self.make_room(&mut trimmed) {
+            if !self.evictor.make_room(&self.objects, &mut trimmed) {
                 break;
             }
             match again() {
@@ -238,7 +216,8 @@ impl Pool {
         let done = if self.coding.is_off() {
             store(Stored::raw(bytes))
         } else {
-            let stored = self.coding.encode(bytes, |len| self.pays(len, bytes.len()), store);
+            let stored =
+                self.coding.encode(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
             self.count_codec();
             stored
         }?;
@@ -257,10 +236,26 @@ impl Pool {
     #[inline]
     pub fn remove(&self, handle: Handle) -> Result<(), Error> {
         let (index, named) = self.of(handle)?;
-        if !self.objects.remove(lane(), index, named) {
+        if !self.objects.remove(index, named) {
             return Err(Error::Stale);
         }
         self.after_gone();
         Ok(())
+    }
+
+    /// Stores a pinned object anew whose stored bytes are `stored`, unless it is not the same any
+    /// more. Ends the pin.
+    pub(crate) fn restore(
+        &self,
+        (index, named): (u32, u32),
+        pinned: &Pinned,
+        stored: &[u8],
+    ) -> bool {
+        let Ok(len) = self.coding.len(pinned.entry, stored) else {
+            self.objects.unpin(pinned);
+            return false;
+        };
+        let stored = Stored::Bytes { kind: pinned.entry.kind(), bytes: stored, len };
+        self.objects.recode(index, named, pinned, stored).unwrap_or(false)
     }
 }

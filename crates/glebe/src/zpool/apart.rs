@@ -8,7 +8,10 @@
 //! charged. Unit: bytes. Cost: two loads an operation, two more one that has to do with a codec; a
 //! count is a walk over the classes.
 
-use super::pool::Pool;
+use super::coding::Coding;
+use super::evict::Evictor;
+use super::objects::Objects;
+use super::refit::Refit;
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 
 /// What part of the pages in use more or fewer makes it count again, and how many at least.
@@ -33,35 +36,32 @@ impl Apart {
         let word = AtomicU64::new;
         Self { low: word(0), high: word(0), charged: Mutex::new(0) }
     }
-}
 
-impl Pool {
     /// Looks after what follows the number of pages in use: this account, and the table.
     #[inline]
-    pub(crate) fn look_if_due(&self) {
-        let used = self.objects.memory.pages.used();
-        let Apart { low, high, .. } = &self.apart;
-        if used < low.load(Ordering::Relaxed) || used >= high.load(Ordering::Relaxed) {
-            self.look(used);
+    pub(crate) fn look_if_due(&self, objects: &Objects, refit: &Refit) {
+        let used = objects.memory.pages.used();
+        if used < self.low.load(Ordering::Relaxed) || used >= self.high.load(Ordering::Relaxed) {
+            self.look(objects, refit, used);
         }
     }
 
     #[cold]
-    fn look(&self, used: u64) {
-        self.refit_if_due(used);
+    fn look(&self, objects: &Objects, refit: &Refit, used: u64) {
+        refit.look_if_due(objects, used);
         let change = (used / CHANGE_PARTS).max(CHANGE_MIN);
-        let (low, high) = self.refit.bounds();
-        self.apart.low.store(low.max(used.saturating_sub(change)), Ordering::Relaxed);
-        self.apart.high.store(high.min(used + change), Ordering::Relaxed);
-        self.count_apart();
+        let (low, high) = refit.bounds();
+        self.low.store(low.max(used.saturating_sub(change)), Ordering::Relaxed);
+        self.high.store(high.min(used + change), Ordering::Relaxed);
+        self.count(objects);
     }
 
     /// Charges vectors for what they are now and soon will be. Where there is no room that waits
     /// until the next count: what was charged ahead before lasts until then.
-    fn count_apart(&self) {
-        let Ok(mut charged) = self.apart.charged.try_lock() else { return };
-        let account = &self.objects.memory.account;
-        let is = self.vector_bytes();
+    fn count(&self, objects: &Objects) {
+        let Ok(mut charged) = self.charged.try_lock() else { return };
+        let account = &objects.memory.account;
+        let is = vector_bytes(objects);
         let wanted = is + is / AHEAD_PARTS + AHEAD;
         if wanted <= *charged || account.charge(wanted - *charged) {
             account.release(charged.saturating_sub(wanted));
@@ -69,36 +69,29 @@ impl Pool {
         }
     }
 
-    /// Charges the state of codecs where it grew, and sheds what is too much then. The caller pins
-    /// nothing.
-    #[inline]
-    pub(crate) fn count_codec(&self) {
-        if self.coding.has_grown() {
-            self.charge_codec();
-        }
-    }
-
-    #[cold]
-    fn charge_codec(&self) {
-        let account = &self.objects.memory.account;
-        let (before, now) = self.coding.count();
-        account.charge_past(now.saturating_sub(before));
-        account.release(before.saturating_sub(now));
-        let mut trimmed = false;
-        while account.held() > account.limit() && self.make_room(&mut trimmed) {}
-    }
-
     /// Bytes of small vectors that are there, and that are charged.
-    pub(crate) fn vectors(&self) -> (u64, u64) {
-        let charged = lock(&self.apart.charged);
-        (self.vector_bytes(), *charged)
+    pub(crate) fn vectors(&self, objects: &Objects) -> (u64, u64) {
+        let charged = lock(&self.charged);
+        (vector_bytes(objects), *charged)
     }
+}
 
-    /// Bytes of small vectors now.
-    fn vector_bytes(&self) -> u64 {
-        let memory = &self.objects.memory;
-        let tables = memory.pages.held_bytes() + memory.entries.held().1 + memory.zspages.held().1;
-        let classes = self.objects.classes.all().map(|class| class.lock().held_bytes());
-        tables + classes.sum::<u64>()
-    }
+/// Bytes of small vectors now.
+fn vector_bytes(objects: &Objects) -> u64 {
+    let memory = &objects.memory;
+    let tables = memory.pages.held_bytes() + memory.entries.held().1 + memory.zspages.held().1;
+    let classes = objects.classes.all().map(|class| class.lock().held_bytes());
+    tables + classes.sum::<u64>()
+}
+
+/// Charges the state of codecs, which grew, and sheds what is too much then. The caller pins
+/// nothing.
+#[cold]
+pub(crate) fn charge_codec(objects: &Objects, coding: &Coding, evictor: &Evictor) {
+    let account = &objects.memory.account;
+    let (before, now) = coding.count();
+    account.charge_past(now.saturating_sub(before));
+    account.release(before.saturating_sub(now));
+    let mut trimmed = false;
+    while account.held() > account.limit() && evictor.make_room(objects, &mut trimmed) {}
 }

@@ -24,15 +24,12 @@ use std::time::Instant;
 use super::account::NoRoom;
 use super::counts::Counts;
 use super::entry::{Entry, Kind, Place};
-use super::groups::{Groups, GROUPS};
+use super::groups::{Groups, EMPTY, GROUPS};
 use super::memory::Memory;
 use super::zspage::Blocks;
 use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError};
 
 pub(crate) use seal::{Begun, Fullness};
-
-/// Lifetime groups of which a class keeps a zspage open.
-const OPEN_MAX: usize = 4;
 
 /// The geometry of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +95,15 @@ const _: () = assert!(size_of::<Class>() <= 320, "a pool makes a hundred of them
 struct Limbo {
     zspage: u32,
     slot: u32,
+}
+
+/// What becomes of a zspage of which the last slot was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Empty {
+    /// It stays for the next object, as the only such one of a class that has others.
+    Stays,
+    /// It leaves.
+    Goes,
 }
 
 /// A slot that is the caller's alone, and where its bytes begin.
@@ -175,8 +181,6 @@ pub(crate) struct State {
     limbo: Vec<Limbo>,
     /// Sealed zspages whose own pages wait for readers to leave, and the first of these pages.
     leaving: Vec<(u32, u32)>,
-    /// Lifetime groups' open zspages, by number; the one used last is last.
-    open: Vec<(u32, u32)>,
     /// Objects by how much smaller they are than a slot, in steps.
     pub(crate) below: Vec<u32>,
     /// The longest object that the table sends here.
@@ -197,7 +201,6 @@ impl State {
             freeable: 0,
             limbo: Vec::new(),
             leaving: Vec::new(),
-            open: Vec::new(),
             below: Vec::new(),
             longest: shape.size,
             is_retired: false,
@@ -235,7 +238,7 @@ impl State {
     /// Bytes that are not charged.
     pub(crate) fn held_bytes(&self) -> u64 {
         let limbo = (self.limbo.capacity() + self.leaving.capacity()) * size_of::<Limbo>();
-        let vecs = limbo + (self.open.capacity() * 2 + self.below.capacity()) * size_of::<u32>();
+        let vecs = limbo + self.below.capacity() * size_of::<u32>();
         self.blocks.held_bytes() + vecs as u64
     }
 
@@ -266,23 +269,15 @@ impl State {
         about.exists && about.class == self.number
     }
 
-    /// Takes a slot for the object of the entry `index`, in a zspage of its lifetime group.
+    /// Takes a slot for the object of the entry `index`.
     #[inline]
-    pub(crate) fn alloc(
-        &mut self,
-        memory: &Memory,
-        group: Option<u32>,
-        index: u32,
-    ) -> Result<Spot, NoRoom> {
+    pub(crate) fn alloc(&mut self, memory: &Memory, index: u32) -> Result<Spot, NoRoom> {
         if !self.limbo.is_empty() {
             self.settle_one(memory);
         }
-        let ordinal = match group {
-            None => match self.groups.fullest() {
-                Some(ordinal) => ordinal,
-                None => self.grow(memory, true)?,
-            },
-            Some(group) => self.open_of(memory, group)?,
+        let ordinal = match self.groups.fullest() {
+            Some(ordinal) => ordinal,
+            None => self.grow_or_settle(memory)?,
         };
         Ok(self.take(memory, ordinal, index))
     }
@@ -292,13 +287,10 @@ impl State {
         let used = self.blocks.used(ordinal);
         let slot = self.blocks.take_slot(ordinal, index);
         self.regroup(ordinal, used, used + 1);
-        if used == 0 {
-            // It is new: nothing of it was counted before.
-            self.add_slacks(memory, self.shape.objects - 1);
-        } else if self.slack_rest == 0 {
+        if self.slack_rest == 0 {
             self.slack_rest = self.shape.objects - 1;
             self.freeable -= 1;
-            memory.sub_freeable(self.number, self.shape.pages.into(), self.freeable == 0);
+            memory.sub_freeable(self.shape.pages.into());
         } else {
             self.slack_rest -= 1;
         }
@@ -314,22 +306,26 @@ impl State {
     #[inline]
     fn regroup(&mut self, ordinal: u32, before: u32, after: u32) {
         let (from, to) = (self.groups.of(before), self.groups.of(after));
-        if from != to && self.blocks.is_listed(ordinal) {
+        if from != to && !self.blocks.is_sealed(ordinal) {
             self.groups.unlink(&mut self.blocks, ordinal, from);
             self.groups.link(&mut self.blocks, ordinal, to);
         }
     }
 
-    /// Makes a zspage; its ordinal. Without `listed` it stands in no list. Its slots are no slack
-    /// before one of them is in use.
+    /// A zspage with room where none was: one that readers have left, or a new one.
     #[cold]
-    fn grow(&mut self, memory: &Memory, listed: bool) -> Result<u32, NoRoom> {
-        if listed && !self.limbo.is_empty() {
+    fn grow_or_settle(&mut self, memory: &Memory) -> Result<u32, NoRoom> {
+        if !self.limbo.is_empty() {
             self.settle(memory);
             if let Some(ordinal) = self.groups.fullest() {
                 return Ok(ordinal);
             }
         }
+        self.grow(memory)
+    }
+
+    /// Makes a zspage; its ordinal.
+    fn grow(&mut self, memory: &Memory) -> Result<u32, NoRoom> {
         let account = &memory.account;
         let (number, made) = memory.zspages.take(account)?;
         let page = match memory.pages.alloc(account, self.shape.pages) {
@@ -348,51 +344,14 @@ impl State {
             }
         };
         memory.zspages.set((number, made), self.number, page, ordinal);
-        if listed {
-            self.groups.link(&mut self.blocks, ordinal, self.groups.of(0));
-        } else {
-            self.blocks.set_open(ordinal, true);
-        }
+        self.groups.link(&mut self.blocks, ordinal, EMPTY);
+        self.add_slacks(memory, self.shape.objects);
         Ok(ordinal)
-    }
-
-    /// The open zspage of a lifetime group, with room.
-    fn open_of(&mut self, memory: &Memory, group: u32) -> Result<u32, NoRoom> {
-        if let Some(at) = self.open.iter().position(|(of, _)| *of == group) {
-            let (_, zspage) = self.open.remove(at);
-            let ordinal = memory.zspages.ordinal(zspage);
-            if self.blocks.used(ordinal) < self.shape.objects {
-                self.open.push((group, zspage));
-                return Ok(ordinal);
-            }
-            self.close(ordinal);
-        }
-        if self.open.len() >= OPEN_MAX {
-            let (_, zspage) = self.open.remove(0);
-            self.close(memory.zspages.ordinal(zspage));
-        }
-        let ordinal = self.grow(memory, false)?;
-        self.open.push((group, self.blocks.number(ordinal)));
-        Ok(ordinal)
-    }
-
-    /// Lists an open zspage.
-    fn close(&mut self, ordinal: u32) {
-        self.blocks.set_open(ordinal, false);
-        let group = self.groups.of(self.blocks.used(ordinal));
-        self.groups.link(&mut self.blocks, ordinal, group);
-    }
-
-    /// Lists all open zspages.
-    pub(crate) fn close_all(&mut self, memory: &Memory) {
-        while let Some((_, zspage)) = self.open.pop() {
-            self.close(memory.zspages.ordinal(zspage));
-        }
     }
 
     /// Gives a slot up whose object's entry was exchanged just now; whether a zspage went with it.
     #[inline]
-    pub(crate) fn give_up(&mut self, memory: &Memory, place: Place) -> bool {
+    pub(crate) fn give_up(&mut self, memory: &Memory, place: Place, empty: Empty) -> bool {
         let ordinal = memory.zspages.ordinal(place.zspage);
         if memory.pins.is_pinned(place.zspage) {
             self.blocks.set_limbo(ordinal, place.slot);
@@ -400,32 +359,47 @@ impl State {
             memory.add_waiting();
             return false;
         }
-        self.free(memory, ordinal, place.slot)
+        self.free(memory, ordinal, place.slot, empty)
     }
 
     /// Gives a slot back that nobody ever named; whether a zspage went with it.
     #[inline]
     pub(crate) fn free_unused(&mut self, memory: &Memory, place: Place) -> bool {
         let ordinal = memory.zspages.ordinal(place.zspage);
-        self.free(memory, ordinal, place.slot)
+        self.free(memory, ordinal, place.slot, Empty::Goes)
     }
 
     #[inline]
-    fn free(&mut self, memory: &Memory, ordinal: u32, slot: u32) -> bool {
+    fn free(&mut self, memory: &Memory, ordinal: u32, slot: u32, empty: Empty) -> bool {
         self.blocks.free_slot(ordinal, slot);
-        let (used, is_sealed) = (self.blocks.used(ordinal), self.blocks.is_sealed(ordinal));
-        if used > 0 {
-            if !is_sealed {
-                self.add_slack(memory);
-            }
+        let used = self.blocks.used(ordinal);
+        if !self.blocks.is_sealed(ordinal) {
+            self.add_slack(memory);
+            // Of a class that has no others nothing stays.
+            let may_stay = !memory.lends && !self.is_retired && self.zspages() > 1;
+            let stays = empty == Empty::Stays && may_stay;
+            let is_only = used == 0 && stays && self.groups.empty().is_none();
             self.regroup(ordinal, used + 1, used);
+            if used > 0 || is_only {
+                return false;
+            }
+        } else if used > 0 {
             return false;
         }
-        if !is_sealed {
-            self.sub_slacks(memory, self.shape.objects - 1);
-        }
         self.shrink(memory, ordinal);
+        if self.zspages() == 1 {
+            self.free_empty(memory);
+        }
         true
+    }
+
+    /// Frees zspages of which no slot is in use; how many.
+    pub(crate) fn free_empty(&mut self, memory: &Memory) -> u32 {
+        let before = self.zspages();
+        while let Some(ordinal) = self.groups.empty() {
+            self.shrink(memory, ordinal);
+        }
+        before - self.zspages()
     }
 
     #[inline]
@@ -434,23 +408,19 @@ impl State {
         if self.slack_rest == self.shape.objects {
             self.slack_rest = 0;
             self.freeable += 1;
-            memory.add_freeable(self.number, self.shape.pages.into(), self.freeable == 1);
+            memory.add_freeable(self.number, self.shape.pages.into());
         }
     }
 
-    /// Frees a zspage of which no slot is in use, nor counted as slack.
+    /// Frees a zspage of which no slot is in use.
     #[cold]
     fn shrink(&mut self, memory: &Memory, ordinal: u32) {
         if self.blocks.is_sealed(ordinal) {
             return self.end_sealed(memory, ordinal);
         }
         let (number, page) = (self.blocks.number(ordinal), self.blocks.page(ordinal));
-        if self.blocks.is_listed(ordinal) {
-            // It still stands where it was with one slot in use.
-            self.groups.unlink(&mut self.blocks, ordinal, self.groups.of(1));
-        } else {
-            self.open.retain(|(_, zspage)| *zspage != number);
-        }
+        self.sub_slacks(memory, self.shape.objects);
+        self.groups.unlink(&mut self.blocks, ordinal, EMPTY);
         self.drop_block(memory, ordinal);
         memory.zspages.put_back(&memory.account, number);
         memory.pages.free(page, self.shape.pages);
@@ -460,7 +430,7 @@ impl State {
     fn drop_block(&mut self, memory: &Memory, ordinal: u32) {
         if let Some(moved) = self.blocks.remove(&memory.account, ordinal) {
             self.blocks.tell(&memory.zspages, moved);
-            if self.blocks.is_listed(moved) {
+            if !self.blocks.is_sealed(moved) {
                 let group = self.groups.of(self.blocks.used(moved));
                 self.groups.relink(&mut self.blocks, moved, group);
             }
@@ -556,7 +526,8 @@ impl State {
             assert_eq!(memory.zspages.ordinal(number), ordinal);
             assert!(self.has(memory, number));
             let used = self.blocks.used(ordinal);
-            assert!(used > 0 && used <= self.shape.objects, "{used} slots in use");
+            assert!(used <= self.shape.objects, "{used} slots in use");
+            assert!(used > 0 || self.groups.empty() == Some(ordinal), "two empty zspages");
             if !self.blocks.is_sealed(ordinal) {
                 free += self.shape.objects - used;
             }

@@ -55,6 +55,11 @@ impl Classes {
         self.by_length[(len - 1) >> self.part_shift].load(Ordering::Acquire) as u32
     }
 
+    /// Whether an object of `len` stored bytes goes to a smaller class than one of more, `than`.
+    pub(crate) fn pays(&self, len: usize, than: usize) -> bool {
+        len < than && self.of(len) != self.of(than)
+    }
+
     /// Whether a class takes an object of `len` bytes, now that it is locked.
     #[inline]
     pub(crate) fn fits(state: &State, len: usize) -> bool {

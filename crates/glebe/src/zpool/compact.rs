@@ -7,13 +7,12 @@
 //! goes, as long as more than a share of its pages would be freed; so nobody does more than a
 //! bounded amount.
 
-use std::time::Instant;
-
 use super::class::{Stop, Work};
 use super::error::Error;
+use super::objects::Objects;
 use super::options::{Budget, Compaction};
-use super::pool::Pool;
-use crate::units::{Bytes, Pages};
+use crate::sync::{AtomicU64, Ordering};
+use crate::units::Pages;
 
 /// Bytes that are moved under one hold of a lock, and between two looks at the clock: of zspages
 /// that are nearly empty they free dozens of pages, which leave by a call each.
@@ -29,8 +28,8 @@ const LOWERED_MAX: usize = 3;
 /// Of so many pages freed one zspage is given a lower number, and some besides.
 const PAGES_PER_LOWERED: u64 = 8;
 const LOWERED_MIN: u64 = 16;
-/// Freeable pages that are not worth it.
-const FREEABLE_MIN: u64 = 3;
+/// Freeable pages that are not worth it: a zspage that comes and goes stays, however long it is.
+const FREEABLE_MIN: u64 = 10;
 /// Whenever so many more slots wait for readers, it is looked whether these have left.
 const WAITING: u64 = 64;
 /// Objects that a full step of draining moves, times the bytes of each, at most.
@@ -45,134 +44,121 @@ pub struct Compacted {
     pub freed: Pages,
 }
 
-impl Pool {
-    /// Pages that [`Pool::compact`] would free now, if nobody reads or writes meanwhile. Exact, as
-    /// long as no class is retired, as [`Pool::set_table`] and the pool itself do: pages of such
-    /// are not counted, and their objects will go to slots of others that are.
-    #[must_use]
-    pub fn freeable(&self) -> Pages {
-        Pages::new(self.objects.memory.freeable())
-    }
+/// When a pool compacts, and where it goes on.
+#[derive(Debug)]
+pub(crate) struct Compactor {
+    when: Compaction,
+    /// The class at which compaction by itself goes on.
+    next_class: AtomicU64,
+}
 
-    /// Compacts, as far as the budget allows. Objects that are being read or written meanwhile are
-    /// passed over.
-    ///
-    /// # Errors
-    /// [`Error::NoBudget`] for a budget of zero.
-    pub fn compact(&self, budget: Budget) -> Result<Compacted, Error> {
-        self.alive()?;
-        let until = match budget {
-            Budget::Pages(Pages::ZERO) => return Err(Error::NoBudget),
-            Budget::Time(time) if time.is_zero() => return Err(Error::NoBudget),
-            Budget::Time(time) => Instant::now().checked_add(time),
-            Budget::Pages(_) | Budget::All => None,
-        };
-        let mut work = Work { until, ..Work::default() };
-        let is_spent = |work: &Work| match budget {
-            Budget::Pages(pages) => work.pages >= pages.get(),
-            Budget::Time(_) => work.is_late(),
-            Budget::All => false,
-        };
-        self.compact_until(&mut work, is_spent);
-        let lowered = work.pages / PAGES_PER_LOWERED + LOWERED_MIN;
-        let _ = (0..lowered).all(|_| !is_spent(&work) && self.lower_one());
-        let memory = &self.objects.memory;
-        memory.pages.trim(&memory.account);
-        Ok(Compacted { moved: work.moved, freed: Pages::new(work.pages) })
-    }
+/// Compacts `objects`, as far as the budget allows.
+///
+/// # Errors
+/// [`Error::NoBudget`] for a budget of zero.
+pub(crate) fn compact(objects: &Objects, budget: Budget) -> Result<Compacted, Error> {
+    let until = budget.until()?;
+    let mut work = Work { until, ..Work::default() };
+    let is_spent = |work: &Work| match budget {
+        Budget::Pages(pages) => work.pages >= pages.get(),
+        Budget::Time(_) => work.is_late(),
+        Budget::All => false,
+    };
+    compact_until(objects, &mut work, is_spent);
+    let lowered = work.pages / PAGES_PER_LOWERED + LOWERED_MIN;
+    let _ = (0..lowered).all(|_| !is_spent(&work) && lower_one(objects));
+    let memory = &objects.memory;
+    memory.pages.trim(&memory.account);
+    Ok(Compacted { moved: work.moved, freed: Pages::new(work.pages) })
+}
 
-    fn compact_until(&self, work: &mut Work, is_spent: impl Fn(&Work) -> bool) {
-        let memory = &self.objects.memory;
-        self.objects.settle();
-        while self.objects.classes.is_draining() && !is_spent(work) {
-            if !matches!(self.objects.drain(work), Ok(true)) {
-                break;
-            }
-        }
-        let (mut from, mut rounds) = (0, 0);
-        while let Some(class) = memory.next_ready(from) {
-            // Once round: what a class has left then is being used.
-            if class < from {
-                rounds += 1;
-            }
-            if rounds > 0 || is_spent(work) {
-                return;
-            }
-            work.bytes_left = STEP_BYTES;
-            if self.objects.compact(class, work, true) != Some(Stop::Spent) {
-                from = class + 1;
-            } else {
-                from = class;
-            }
-            memory.pages.trim_above(&memory.account, GATHERED);
+fn compact_until(objects: &Objects, work: &mut Work, is_spent: impl Fn(&Work) -> bool) {
+    let memory = &objects.memory;
+    objects.settle();
+    while objects.classes.is_draining() && !is_spent(work) {
+        if !matches!(objects.drain(work), Ok(true)) {
+            break;
         }
     }
+    let (mut from, mut rounds) = (0, 0);
+    while let Some(class) = memory.next_ready(from) {
+        // Once round: what a class has left then is being used.
+        if class < from {
+            rounds += 1;
+        }
+        if rounds > 0 || is_spent(work) {
+            return;
+        }
+        work.bytes_left = STEP_BYTES;
+        if objects.compact(class, work, true) != Some(Stop::Spent) {
+            from = class + 1;
+        } else {
+            from = class;
+        }
+        memory.pages.trim_above(&memory.account, GATHERED);
+    }
+}
 
-    /// After an object went.
+impl Compactor {
+    pub(crate) fn new(when: Compaction) -> Self {
+        Self { when, next_class: AtomicU64::new(0) }
+    }
+
+    /// Does what is due after an object went.
     #[inline]
-    pub(crate) fn after_gone(&self) {
-        let memory = &self.objects.memory;
+    pub(crate) fn after_gone(&self, objects: &Objects) {
+        let memory = &objects.memory;
         memory.pages.trim(&memory.account);
-        if self.compaction == Compaction::Automatic {
+        if self.when == Compaction::Automatic {
             let bound = memory.pages.used() / PAGES_PER_FREEABLE + FREEABLE_MIN;
             let waiting = memory.waiting();
             if waiting != 0 && waiting % WAITING == 0 {
-                self.objects.settle();
+                objects.settle();
             }
             if memory.freeable() > bound {
-                self.compact_some();
-            } else {
-                self.spill_if_due();
-            }
-            if self.objects.classes.is_draining() {
-                self.drain_some();
+                self.compact_some(objects);
             }
         }
-        self.look_if_due();
+        self.drain_if_due(objects);
     }
 
     #[cold]
-    fn compact_some(&self) {
-        let memory = &self.objects.memory;
+    fn compact_some(&self, objects: &Objects) {
+        let memory = &objects.memory;
         let mut work = Work { bytes_left: OWN_STEP_BYTES, ..Work::default() };
         // Where the last one stopped, so that no class is left out for long.
-        let from = self.next_class.load(crate::sync::Ordering::Relaxed) as u32;
+        let from = self.next_class.load(Ordering::Relaxed) as u32;
         let Some(class) = memory.next_ready(from) else { return };
-        let stop = self.objects.compact(class, &mut work, false);
+        let stop = objects.compact(class, &mut work, false);
         let next = if stop == Some(Stop::Spent) { class } else { class + 1 };
-        self.next_class.store(next.into(), crate::sync::Ordering::Relaxed);
-        let _ = (0..LOWERED_MAX).all(|_| self.lower_one());
+        self.next_class.store(next.into(), Ordering::Relaxed);
+        let _ = (0..LOWERED_MAX).all(|_| lower_one(objects));
         memory.pages.trim(&memory.account);
     }
 
-    /// Gives a zspage of a high number a low one, where the table of zspages is sparse; whether it
-    /// did.
-    pub(crate) fn lower_one(&self) -> bool {
-        let memory = &self.objects.memory;
-        let Some(zspage) = memory.zspages.sparse() else { return false };
-        let class = self.objects.classes.get(memory.zspages.about(zspage).class);
-        class.is_some_and(|class| class.lock().lower(memory, zspage))
-    }
-
-    #[cold]
-    pub(crate) fn drain_some(&self) {
-        if self.compaction == Compaction::Automatic {
+    /// Moves a few objects to classes of a new table, where that is automatic.
+    #[inline]
+    pub(crate) fn drain_if_due(&self, objects: &Objects) {
+        if objects.classes.is_draining() && self.when == Compaction::Automatic {
             let mut work = Work { bytes_left: DRAIN_BYTES, ..Work::default() };
             // Without room it goes on when there is some.
-            let _ = self.objects.drain(&mut work);
+            let _ = objects.drain(&mut work);
         }
     }
+}
 
-    /// Compacts until some pages are free, or nothing more can be; whether any came.
-    pub(crate) fn compact_for_room(&self) -> bool {
-        let mut work = Work::default();
-        self.compact_until(&mut work, |work| work.pages > 0);
-        work.pages > 0
-    }
+/// Gives a zspage of a high number a low one, where the table of zspages is sparse; whether it
+/// did.
+fn lower_one(objects: &Objects) -> bool {
+    let memory = &objects.memory;
+    let Some(zspage) = memory.zspages.sparse() else { return false };
+    let class = objects.classes.get(memory.zspages.about(zspage).class);
+    class.is_some_and(|class| class.lock().lower(memory, zspage))
+}
 
-    /// Bytes that the pool holds, everything counted; of small tables some KiB more than there are.
-    #[must_use]
-    pub fn held(&self) -> Bytes {
-        Bytes::new(self.objects.memory.account.held())
-    }
+/// Compacts until some pages are free, or nothing more can be; whether any came.
+pub(crate) fn compact_for_room(objects: &Objects) -> bool {
+    let mut work = Work::default();
+    compact_until(objects, &mut work, |work| work.pages > 0);
+    work.pages > 0
 }

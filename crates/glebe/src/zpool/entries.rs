@@ -1,9 +1,9 @@
 //! [`Entries`]: the entries of a pool by index, which are read without a lock.
 //!
-//! Entries lie in *segments* of 64, each with a word of bits that says which are free. A lane of
-//! threads takes entries of its own current segment, by one exchange; what is born at one time
-//! lies together, whatever its class, and so mostly dies together. A segment without a free entry
-//! is nobody's current one; the first entry that is freed in it makes it *available*. A segment
+//! Entries lie in *segments* of 64, each with a word of bits that says which are free. All threads
+//! take entries of one *current* segment, by one exchange: what is born at one time lies together,
+//! whatever its class, and so mostly dies together. When the current segment has no free entry,
+//! another takes its place; the first entry that is freed in it makes it *available*. A segment
 //! that is all free is *released*, and a page of nothing but such leaves; lowest first otherwise.
 //! A page of which most entries are free is *packed*: its live ones lie close together in another
 //! table, which the *directory* says ([`packed`]). The generations of free entries of a page that
@@ -40,11 +40,6 @@ const EPOCHS: u32 = u64::BITS / EPOCH_BITS;
 const EPOCH_LAST: u32 = (1 << EPOCH_BITS) - 1;
 /// Whenever so many more entries of a segment are free, it is looked whether the page is sparse.
 const LOOK_EVERY: u32 = 8;
-
-/// A lane's current segment, on a cache line of its own.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Lane(AtomicU64);
 
 /// What entries lie in.
 #[derive(Debug)]
@@ -94,7 +89,8 @@ pub(crate) struct Entries {
     pub(crate) epoch_last: u32,
     /// Live entries of a page that is packed, at most.
     pub(crate) packed_max: u32,
-    lanes: Box<[Lane]>,
+    /// The segment that entries are taken from.
+    current: AtomicU64,
     state: Mutex<State>,
     page: PageSize,
     /// Entries of a page, as a power of two.
@@ -102,17 +98,15 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// For as many lanes of threads, a power of two.
-    pub(crate) fn new(tables: Tables, lanes: usize, page: PageSize) -> Self {
-        assert!(lanes.is_power_of_two(), "{lanes} lanes");
-        let lanes = (0..lanes).map(|_| Lane(AtomicU64::new(NONE))).collect();
+    /// No entry yet.
+    pub(crate) fn new(tables: Tables, page: PageSize) -> Self {
         let per_page = words_per_page(page);
         Self {
             tables,
             has_epochs: AtomicU64::new(0),
             epoch_last: EPOCH_LAST,
             packed_max: packed::most_live(per_page),
-            lanes,
+            current: AtomicU64::new(NONE),
             state: Mutex::new(State::default()),
             page,
             page_shift: per_page.ilog2(),
@@ -236,24 +230,22 @@ impl Entries {
 
     /// Takes an entry: its index and the use of it that a handle is to name.
     #[inline]
-    pub(crate) fn alloc(&self, account: &Account, lane: usize) -> Result<(u32, u32), NoRoom> {
-        let lane = self.lane(lane);
+    pub(crate) fn alloc(&self, account: &Account) -> Result<(u32, u32), NoRoom> {
         loop {
-            let segment = lane.0.load(Ordering::Relaxed);
+            let segment = self.current.load(Ordering::Relaxed);
             if segment != NONE {
                 if let Some(index) = self.take_of(segment as u32) {
                     let word = self.tables.words[index as usize].load(Ordering::Relaxed);
                     return Ok((index, self.named(index, Entry::from_raw(word))));
                 }
             }
-            self.refill(account, lane, segment)?;
+            self.refill(account, segment)?;
         }
     }
 
-    /// The lane of a number. No remainder: a division takes as long as an exchange.
     #[inline]
-    fn lane(&self, lane: usize) -> &Lane {
-        &self.lanes[lane & (self.lanes.len() - 1)]
+    fn is_current(&self, segment: u32) -> bool {
+        self.current.load(Ordering::Relaxed) == u64::from(segment)
     }
 
     #[inline]
@@ -266,7 +258,7 @@ impl Entries {
                 Ok(_) => {
                     let index = segment * SEGMENT + old.trailing_zeros();
                     if packed::is_packed(self.place_of(index)) {
-                        // The segment is the lane's no more: what died there is nobody's to take.
+                        // The segment is current no more: what died there is nobody's to take.
                         free.fetch_or(old ^ left, Ordering::AcqRel);
                         return None;
                     }
@@ -280,16 +272,16 @@ impl Entries {
 
     /// Gives an entry back whose object is gone and whose word says so.
     #[inline]
-    pub(crate) fn free(&self, account: &Account, lane: usize, index: u32) {
+    pub(crate) fn free(&self, account: &Account, index: u32) {
         if self.load(index).generation() == 0 && !self.next_epoch(account, index) {
             return self.retire(account, index);
         }
-        self.put_back(account, lane, index);
+        self.put_back(account, index);
     }
 
     /// Gives an entry back that was never published.
     #[inline]
-    pub(crate) fn put_back(&self, account: &Account, lane: usize, index: u32) {
+    pub(crate) fn put_back(&self, account: &Account, index: u32) {
         let (segment, bit) = (index / SEGMENT, 1 << (index % SEGMENT));
         let old = self.tables.free[segment as usize].fetch_or(bit, Ordering::AcqRel);
         debug_assert_eq!(old & bit, 0, "entry {index} was free");
@@ -301,7 +293,7 @@ impl Entries {
         } else if old == 0 {
             self.make_available(account, segment);
         } else if old | bit == ALL {
-            if self.lane(lane).0.load(Ordering::Relaxed) != u64::from(segment) {
+            if !self.is_current(segment) {
                 self.release(account, segment);
             }
         } else if (old | bit).count_ones() % LOOK_EVERY == 0 {

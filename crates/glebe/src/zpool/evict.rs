@@ -6,11 +6,11 @@
 //! order of their numbers, a bounded number of them for each that goes. Whole zspages go, so what
 //! goes makes room by itself.
 
+use super::compact::compact_for_room;
 use super::error::Error;
+use super::objects::Objects;
 use super::options::AtLimit;
-use super::pool::Pool;
-use crate::stats::lane;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 use crate::units::Bytes;
 
 /// Zspages that are looked at for each that goes.
@@ -20,32 +20,44 @@ const LOST_MAX: usize = 32;
 /// Numbers that are passed over at most, where few zspages are left.
 const LOOKED_AT_MAX: u32 = 1 << 12;
 
-impl Pool {
+/// What goes at the limit, and where the search for it goes on.
+#[derive(Debug)]
+pub(crate) struct Evictor {
+    at_limit: AtLimit,
+    /// The zspage at which the search goes on.
+    hand: AtomicU64,
+}
+
+impl Evictor {
+    pub(crate) fn new(at_limit: AtLimit) -> Self {
+        Self { at_limit, hand: AtomicU64::new(0) }
+    }
+
     /// Makes room for something; false if nothing can go. `trimmed` is whether this was called
     /// last for the same thing and gave kept pages back, which was not enough.
-    pub(crate) fn make_room(&self, trimmed: &mut bool) -> bool {
-        let memory = &self.objects.memory;
-        self.objects.settle();
+    pub(crate) fn make_room(&self, objects: &Objects, trimmed: &mut bool) -> bool {
+        let memory = &objects.memory;
+        objects.settle();
         *trimmed = !*trimmed && memory.pages.trim_to(&memory.account, 0) > 0;
         if *trimmed {
             return true;
         }
-        if memory.freeable() > 0 && self.compact_for_room() {
+        if memory.freeable() > 0 && compact_for_room(objects) {
             return true;
         }
-        self.at_limit == AtLimit::EvictOldest && self.evict_oldest()
+        self.at_limit == AtLimit::EvictOldest && self.evict_oldest(objects)
     }
 
     /// Removes the objects of one old zspage; whether there was one.
-    fn evict_oldest(&self) -> bool {
+    fn evict_oldest(&self, objects: &Objects) -> bool {
         // Twice round: those that were read have had their second chance then. And some more,
         // since other threads may be faster to evict what was found.
-        let (_, end) = self.objects.memory.zspages.made();
-        (0..2 * end as usize / SAMPLE + LOST_MAX).any(|_| self.evict_of_sample())
+        let (_, end) = objects.memory.zspages.made();
+        (0..2 * end as usize / SAMPLE + LOST_MAX).any(|_| self.evict_of_sample(objects))
     }
 
-    fn evict_of_sample(&self) -> bool {
-        let zspages = &self.objects.memory.zspages;
+    fn evict_of_sample(&self, objects: &Objects) -> bool {
+        let zspages = &objects.memory.zspages;
         let (made, end) = zspages.made();
         if end == 0 {
             return false;
@@ -55,7 +67,7 @@ impl Pool {
         for _ in 0..end.min(LOOKED_AT_MAX) {
             let about = zspages.about(at);
             if about.exists && about.is_referenced {
-                self.forget(about.class, at, made);
+                forget(objects, about.class, at, made);
             } else if about.exists {
                 found.push((zspages.age(at, made), at));
             }
@@ -66,47 +78,45 @@ impl Pool {
             }
         }
         self.hand.store(at.into(), Ordering::Relaxed);
-        self.evict_oldest_of(&mut found)
-    }
-
-    /// Evicts the oldest of the zspages found of which something can go: what is gone but still
-    /// read, or not yet there, keeps a zspage and cannot.
-    fn evict_oldest_of(&self, found: &mut Vec<(u32, u32)>) -> bool {
-        while let Some(nth) = (0..found.len()).max_by_key(|nth| found[*nth].0) {
-            let (_, zspage) = found.swap_remove(nth);
-            if self.objects.evict(lane(), zspage) > 0 {
-                return true;
-            }
-        }
-        false
-    }
-
-    fn forget(&self, class: u32, zspage: u32, made: u32) {
-        if let Some(class) = self.objects.classes.get(class) {
-            let state = class.lock();
-            if state.has(&self.objects.memory, zspage) {
-                self.objects.memory.zspages.forget(zspage, made);
-            }
-        }
+        evict_oldest_of(objects, &mut found)
     }
 
     /// Changes the limit. Where the pool holds more, it compacts and, if it may, evicts.
     ///
     /// # Errors
-    /// [`Error::LimitBelowHeld`]: it cannot shed enough; the limit stays as it was, what was shed
-    /// is shed.
-    pub fn set_limit(&self, limit: Bytes) -> Result<(), Error> {
-        self.alive()?;
-        let account = &self.objects.memory.account;
+    /// [`Error::LimitBelowHeld`]: it cannot shed enough; the limit stays as it was.
+    pub(crate) fn set_limit(&self, objects: &Objects, limit: Bytes) -> Result<(), Error> {
+        let account = &objects.memory.account;
         let before = account.limit();
         account.set_limit(limit.get());
         let mut trimmed = false;
         while account.held() > limit.get() {
-            if !self.make_room(&mut trimmed) {
+            if !self.make_room(objects, &mut trimmed) {
                 account.set_limit(before);
-                return Err(Error::LimitBelowHeld { limit, held: self.held() });
+                return Err(Error::LimitBelowHeld { limit, held: Bytes::new(account.held()) });
             }
         }
         Ok(())
+    }
+}
+
+/// Evicts the oldest of the zspages found of which something can go: what is gone but still read,
+/// or not yet there, keeps a zspage and cannot.
+fn evict_oldest_of(objects: &Objects, found: &mut Vec<(u32, u32)>) -> bool {
+    while let Some(nth) = (0..found.len()).max_by_key(|nth| found[*nth].0) {
+        let (_, zspage) = found.swap_remove(nth);
+        if objects.evict(zspage) > 0 {
+            return true;
+        }
+    }
+    false
+}
+
+fn forget(objects: &Objects, class: u32, zspage: u32, made: u32) {
+    if let Some(class) = objects.classes.get(class) {
+        let state = class.lock();
+        if state.has(&objects.memory, zspage) {
+            objects.memory.zspages.forget(zspage, made);
+        }
     }
 }

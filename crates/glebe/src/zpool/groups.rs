@@ -8,6 +8,8 @@ use super::zspage::{Blocks, NEXT, NONE, PREV};
 
 /// Fullness groups.
 pub(crate) const GROUPS: usize = 12;
+/// That of zspages of which no slot is in use.
+pub(crate) const EMPTY: usize = 0;
 const FULL: usize = GROUPS - 1;
 
 /// See the module.
@@ -32,7 +34,7 @@ impl Groups {
     #[inline]
     pub(crate) fn of(&self, used: u32) -> usize {
         if used == 0 {
-            0
+            EMPTY
         } else if used == self.objects {
             FULL
         } else {
@@ -45,6 +47,12 @@ impl Groups {
     pub(crate) fn fullest(&self) -> Option<u32> {
         let with_room = self.present & ((1 << FULL) - 1);
         (with_room != 0).then(|| self.heads[with_room.ilog2() as usize])
+    }
+
+    /// The first zspage of which no slot is in use.
+    #[inline]
+    pub(crate) fn empty(&self) -> Option<u32> {
+        Some(self.heads[EMPTY]).filter(|head| *head != NONE)
     }
 
     /// The first full zspage.

@@ -21,9 +21,11 @@ pub(crate) struct Memory {
     pub(crate) pages: Pages,
     pub(crate) pins: Pins,
     pub(crate) account: Account,
+    /// Whether zspages are sealed: then empty ones leave, since the staging is small.
+    pub(crate) lends: bool,
     /// Pages that compaction would free.
     freeable: AtomicU64,
-    /// Classes that have such pages.
+    /// Classes that may have such pages: a bit that is set is cleared when none are found.
     ready: [AtomicU64; CLASS_WORDS],
     /// Slots in limbo.
     waiting: AtomicU64,
@@ -33,12 +35,30 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(entries: Entries, zspages: Zspages, pages: Pages, account: Account) -> Self {
+    pub(crate) fn new(
+        entries: Entries,
+        zspages: Zspages,
+        pages: Pages,
+        account: Account,
+        lends: bool,
+    ) -> Self {
         let ready = std::array::from_fn(|_| AtomicU64::new(0));
         let (freeable, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
         let (ended, any_ended) = (Mutex::new(Vec::new()), AtomicU64::new(0));
         let pins = Pins::new();
-        Self { entries, zspages, pages, pins, account, freeable, ready, waiting, ended, any_ended }
+        Self {
+            entries,
+            zspages,
+            pages,
+            pins,
+            account,
+            lends,
+            freeable,
+            ready,
+            waiting,
+            ended,
+            any_ended,
+        }
     }
 
     /// A sealed zspage has ended; who copied its bytes is told by [`Memory::take_ended`].
@@ -82,21 +102,25 @@ impl Memory {
     }
 
     /// `zspages` of `pages` each that compaction would free have come.
-    pub(crate) fn add_freeable(&self, class: u32, pages: u64, is_first: bool) {
+    #[inline]
+    pub(crate) fn add_freeable(&self, class: u32, pages: u64) {
         self.freeable.fetch_add(pages, Ordering::Relaxed);
-        if is_first {
-            let (word, bit) = (class / u64::BITS, class % u64::BITS);
-            self.ready[word as usize].fetch_or(1 << bit, Ordering::Relaxed);
+        let (word, bit) = (&self.ready[(class / u64::BITS) as usize], 1 << (class % u64::BITS));
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
     /// They have gone.
-    pub(crate) fn sub_freeable(&self, class: u32, pages: u64, was_last: bool) {
+    #[inline]
+    pub(crate) fn sub_freeable(&self, pages: u64) {
         self.freeable.fetch_sub(pages, Ordering::Relaxed);
-        if was_last {
-            let (word, bit) = (class / u64::BITS, class % u64::BITS);
-            self.ready[word as usize].fetch_and(!(1 << bit), Ordering::Relaxed);
-        }
+    }
+
+    /// A class has no such pages; the caller has its lock.
+    pub(crate) fn not_ready(&self, class: u32) {
+        let (word, bit) = (&self.ready[(class / u64::BITS) as usize], 1 << (class % u64::BITS));
+        word.fetch_and(!bit, Ordering::Relaxed);
     }
 
     /// The first class from `from` on, going round, that compaction would free pages of.

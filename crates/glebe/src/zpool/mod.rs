@@ -50,7 +50,7 @@ mod refit;
 mod seal;
 mod size_class;
 mod space;
-mod spill;
+mod staging;
 mod stats;
 mod words;
 mod zspage;
@@ -61,18 +61,17 @@ pub use error::Error;
 pub use fitted::{Estimate, Metadata};
 pub use guard::Guard;
 pub use handle::Handle;
-pub use histogram::{Counters, Histogram};
+pub use histogram::Histogram;
 pub use options::{AtLimit, Budget, Compaction, Options, TableChoice};
 pub use pool::Pool;
 pub use recompress::Recompressed;
 pub use size_class::{Rules, RulesError, SizeClass, Table};
 pub use stats::{ClassStats, Stats};
 
-pub(crate) use class::Fullness;
 pub(crate) use codec::{same_filled, Coder, Form};
-pub(crate) use memory::CLASSES_MAX;
 pub(crate) use objects::Pinned;
 pub(crate) use seal::Sealing;
+pub(crate) use staging::Staging;
 pub(crate) use words::Words;
 
 #[cfg(test)]

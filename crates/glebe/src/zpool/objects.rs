@@ -15,7 +15,7 @@
 #![allow(unsafe_code)]
 
 use super::account::NoRoom;
-use super::class::{Class, State, Stop, Work};
+use super::class::{Class, Empty, State, Stop, Work};
 use super::classes::Classes;
 use super::entry::{Entry, Kind};
 use super::memory::Memory;
@@ -107,21 +107,16 @@ impl Pinned {
 impl Objects {
     /// Stores an object: the entry's index and the use of it that a handle is to name.
     #[inline]
-    pub(crate) fn insert(
-        &self,
-        lane: usize,
-        group: Option<u32>,
-        stored: Stored<'_>,
-    ) -> Result<(u32, u32), NoRoom> {
+    pub(crate) fn insert(&self, stored: Stored<'_>) -> Result<(u32, u32), NoRoom> {
         let memory = &self.memory;
-        let (index, named) = memory.entries.alloc(&memory.account, lane)?;
-        match self.write(group, stored, index, named) {
+        let (index, named) = memory.entries.alloc(&memory.account)?;
+        match self.write(stored, index, named) {
             Ok(entry) => {
                 memory.entries.publish(index, entry);
                 Ok((index, named))
             }
             Err(error) => {
-                memory.entries.put_back(&memory.account, lane, index);
+                memory.entries.put_back(&memory.account, index);
                 Err(error)
             }
         }
@@ -130,13 +125,7 @@ impl Objects {
     /// Writes an object to a new slot that belongs to an entry, if it needs one; what the entry is
     /// to be.
     #[inline]
-    fn write(
-        &self,
-        group: Option<u32>,
-        stored: Stored<'_>,
-        index: u32,
-        named: u32,
-    ) -> Result<Entry, NoRoom> {
+    fn write(&self, stored: Stored<'_>, index: u32, named: u32) -> Result<Entry, NoRoom> {
         let (kind, bytes, len) = match stored {
             Stored::Bytes { kind, bytes, len } => (kind, bytes, len),
             Stored::Filled { fill, len } => {
@@ -153,7 +142,7 @@ impl Objects {
             if !Classes::fits(&state, bytes.len()) {
                 continue;
             }
-            let spot = state.alloc(memory, group, index)?;
+            let spot = state.alloc(memory, index)?;
             state.count_in(bytes.len(), len);
             let parts = self.classes.parts_below(state.shape().size, bytes.len());
             state.came(parts);
@@ -225,10 +214,10 @@ impl Objects {
 
     /// Removes an object; whether it was there.
     #[inline]
-    pub(crate) fn remove(&self, lane: usize, index: u32, named: u32) -> bool {
+    pub(crate) fn remove(&self, index: u32, named: u32) -> bool {
         let gone = self.change(index, named, Entry::freed).is_some();
         if gone {
-            self.memory.entries.free(&self.memory.account, lane, index);
+            self.memory.entries.free(&self.memory.account, index);
         }
         gone
     }
@@ -240,7 +229,7 @@ impl Objects {
         named: u32,
         stored: Stored<'_>,
     ) -> Result<bool, NoRoom> {
-        let new = self.write(None, stored, index, named)?;
+        let new = self.write(stored, index, named)?;
         if self.change(index, named, |_| new).is_some() {
             return Ok(true);
         }
@@ -257,7 +246,7 @@ impl Objects {
         pinned: &Pinned,
         stored: Stored<'_>,
     ) -> Result<bool, NoRoom> {
-        let new = match self.write(None, stored, index, named) {
+        let new = match self.write(stored, index, named) {
             Ok(new) => new,
             Err(error) => {
                 self.unpin(pinned);
@@ -314,7 +303,7 @@ impl Objects {
             }
             self.count_gone(&mut state, entry);
             then();
-            state.give_up(memory, place);
+            state.give_up(memory, place, Empty::Stays);
             return Some(entry);
         }
     }
@@ -342,14 +331,13 @@ impl Objects {
     }
 
     /// Removes the objects of a zspage; how many.
-    pub(crate) fn evict(&self, lane: usize, zspage: u32) -> usize {
-        self.evict_by(lane, zspage, |state| state.evict(&self.memory, zspage))
+    pub(crate) fn evict(&self, zspage: u32) -> usize {
+        self.evict_by(zspage, |state| state.evict(&self.memory, zspage))
     }
 
     /// Removes the objects of a zspage that `evict` removes; how many.
     pub(crate) fn evict_by(
         &self,
-        lane: usize,
         zspage: u32,
         evict: impl FnOnce(&mut State) -> Vec<(u32, usize)>,
     ) -> usize {
@@ -364,7 +352,7 @@ impl Objects {
         }
         drop(state);
         for (index, _) in &gone {
-            memory.entries.free(&memory.account, lane, *index);
+            memory.entries.free(&memory.account, *index);
         }
         gone.len()
     }
@@ -406,9 +394,14 @@ impl Objects {
 
     /// Moves a few objects out of a retired class; whether any was moved.
     pub(crate) fn drain(&self, work: &mut Work) -> Result<bool, NoRoom> {
-        let Some(number) = self.classes.retired() else { return Ok(false) };
-        let Some(class) = self.classes.get(number) else { return Ok(false) };
-        let found = class.lock().some_objects(&self.memory, DRAIN);
+        let (number, found) = loop {
+            let Some(number) = self.classes.retired() else { return Ok(false) };
+            let Some(class) = self.classes.get(number) else { return Ok(false) };
+            let mut state = class.lock();
+            if state.free_empty(&self.memory) == 0 {
+                break (number, state.some_objects(&self.memory, DRAIN));
+            }
+        };
         let before = work.moved;
         for (place, len) in found {
             let target = self.classes.of(len);

@@ -1,10 +1,9 @@
 //! What a pool is made with.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::codec::Codec;
 use super::error::Error;
-use super::pool::Pool;
 use super::size_class::{Rules, Table};
 use crate::units::{Bytes, PageSize, Pages};
 
@@ -24,8 +23,7 @@ pub enum AtLimit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compaction {
     /// A little with each remove or replace, once it would free more than a two-thousandth of
-    /// the pool's pages; before anything is refused or evicted; and by request. As a pool
-    /// shrinks, what is left over of a size class goes to larger ones.
+    /// the pool's pages; before anything is refused or evicted; and by request.
     #[default]
     Automatic,
     /// Before anything is refused or evicted, and by request.
@@ -48,7 +46,7 @@ pub enum TableChoice {
     Fitted,
 }
 
-/// The most that one call of [`Pool::compact`] or [`Pool::recompress`] does. It stops at the first
+/// The most that one call of [`Pool::compact`](super::Pool::compact) or [`Pool::recompress`](super::Pool::recompress) does. It stops at the first
 /// object that takes it over the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Budget {
@@ -58,6 +56,20 @@ pub enum Budget {
     Time(Duration),
     /// Until nothing is left to free, or all objects were looked at.
     All,
+}
+
+impl Budget {
+    /// When it ends, if that is a time.
+    ///
+    /// # Errors
+    /// [`Error::NoBudget`] for a budget of zero.
+    pub(crate) fn until(self) -> Result<Option<Instant>, Error> {
+        match self {
+            Self::Pages(Pages::ZERO) | Self::Time(Duration::ZERO) => Err(Error::NoBudget),
+            Self::Time(time) => Ok(Instant::now().checked_add(time)),
+            Self::Pages(_) | Self::All => Ok(None),
+        }
+    }
 }
 
 /// What a pool is made with.
@@ -126,15 +138,6 @@ impl Options {
     pub(crate) fn lend(mut self, keep: Pages) -> Self {
         self.lends = Some(keep);
         self
-    }
-
-    /// Makes the pool.
-    ///
-    /// # Errors
-    /// Rules that make no table, a codec's bad parameters, a limit that an empty pool passes, or
-    /// what the kernel refuses: addresses for the limit, in a process with a limit on those.
-    pub fn build(self) -> Result<Pool, Error> {
-        Pool::new(&self)
     }
 
     /// The table for a pool of up to `limit`.

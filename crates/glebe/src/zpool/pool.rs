@@ -3,33 +3,32 @@
 //! Every call asks first whether this is a forked child ([`Pool::alive`]).
 
 use super::account::Account;
-use super::apart::Apart;
-use super::class::Shape;
+use super::apart::{charge_codec, Apart};
 use super::classes::Classes;
+use super::codec::Zstd;
 use super::coding::Coding;
+use super::compact::{compact, Compacted, Compactor};
 use super::entries::Entries;
-use super::entry::{PAGE_MAX, SLOTS_MAX};
 use super::error::Error;
+use super::evict::Evictor;
 use super::handle::pool_number;
-use super::memory::{Memory, CLASSES_MAX};
+use super::memory::Memory;
 use super::objects::{Filled, Objects};
-use super::options::{AtLimit, Compaction, Options, TableChoice};
+use super::options::{Budget, Options, TableChoice};
 use super::pages::Pages as Supply;
-use super::refit::Refit;
-use super::size_class::{SizeClass, Table};
+use super::recompress::{Parts, Recompressed, Recompressor};
+use super::refit::{adopt, Refit};
+use super::size_class::Table;
 use super::space::Space;
-use super::spill::Spill;
+use super::stats::Stats;
 use super::zspage::Zspages;
-use crate::stats::LANES;
-use crate::sync::{lock, AtomicU64, MappedWord, Mutex, Ordering};
+use crate::sync::{MappedWord, Ordering};
 use crate::sys::fork::ForkGuard;
 use crate::sys::{meminfo, page_size};
 use crate::units::{Bytes, PageSize, Pages};
 
 /// Where the machine does not say what it has.
 const LIMIT_UNKNOWN: Bytes = Bytes::gib(4);
-/// Slots begin at multiples of this where sizes are such.
-const ALIGN: u64 = 8;
 static POOLS: MappedWord = MappedWord::new(0);
 
 /// Objects of 1 byte to a page, packed across page borders. See the module's head.
@@ -39,19 +38,11 @@ pub struct Pool {
     pub(crate) coding: Coding,
     pub(crate) number: u32,
     pub(crate) page: PageSize,
-    pub(crate) at_limit: AtLimit,
-    pub(crate) compaction: Compaction,
-    /// The table in use; its lock is that of changing it.
-    pub(crate) table: Mutex<Table>,
-    /// The zspage at which the search for one to evict goes on.
-    pub(crate) hand: AtomicU64,
-    /// The zspage at which the search for idle objects goes on.
-    pub(crate) idle_hand: AtomicU64,
-    /// The class at which compaction by itself goes on.
-    pub(crate) next_class: AtomicU64,
+    pub(crate) evictor: Evictor,
+    pub(crate) compactor: Compactor,
+    recompressor: Recompressor,
     pub(crate) refit: Refit,
     pub(crate) apart: Apart,
-    pub(crate) spill: Spill,
     guard: ForkGuard,
 }
 
@@ -71,67 +62,41 @@ impl Pool {
             Some(limit) => Space::for_limit(limit, smallest, page)?,
             None => Space::for_all(all(), smallest, page)?,
         };
-        let entries = Entries::new(space.entries, LANES, page);
+        let entries = Entries::new(space.entries, page);
         let zspages = Zspages::new(space.zspages, page);
         let supply = Supply::new(space.frames, page.bytes().get(), space.pages);
         let supply = supply.keeping(options.lends.map_or(0, Pages::get));
         let account = Account::new(limit.map_or(u64::MAX, Bytes::get));
-        let memory = Memory::new(entries, zspages, supply, account);
+        let memory = Memory::new(entries, zspages, supply, account, options.lends.is_some());
         let classes = Classes::new(page.shift());
         let pool = Self {
             objects: Objects { memory, classes, filled: Filled::new() },
             coding: Coding::new(&options.codec, page.bytes().as_usize())?,
             number: pool_number(POOLS.fetch_add(1, Ordering::Relaxed)),
             page,
-            at_limit: options.at_limit,
-            compaction: options.compaction,
-            table: Mutex::new(table.clone()),
-            hand: AtomicU64::new(0),
-            idle_hand: AtomicU64::new(0),
-            next_class: AtomicU64::new(0),
-            refit: Refit::new(options.table == TableChoice::Fitted),
+            evictor: Evictor::new(options.at_limit),
+            compactor: Compactor::new(options.compaction),
+            recompressor: Recompressor::new(),
+            refit: Refit::new(table.clone(), page, options.table == TableChoice::Fitted),
             apart: Apart::new(),
-            spill: Spill::new(),
             guard: ForkGuard::new(),
         };
-        pool.use_table(&table)?;
+        adopt(&pool.objects.classes, &table, page)?;
         let (_, codec) = pool.coding.count();
         let fixed = pool.fixed_bytes() + codec;
         if !pool.objects.memory.account.charge(fixed) {
             let limit = Bytes::new(pool.objects.memory.account.limit());
             return Err(Error::LimitBelowHeld { limit, held: Bytes::new(fixed) });
         }
-        pool.look_if_due();
+        pool.apart.look_if_due(&pool.objects, &pool.refit);
         Ok(pool)
     }
 
     /// What the pool takes before it holds anything.
     fn fixed_bytes(&self) -> u64 {
         let pins = self.objects.memory.pins.held_bytes();
-        let table = lock(&self.table).held().get();
+        let table = self.refit.table().held().get();
         size_of::<Self>() as u64 + pins + table + self.objects.classes.held_bytes()
-    }
-
-    /// Changes the classes to those of `table`.
-    fn use_table(&self, table: &Table) -> Result<(), Error> {
-        let (objects, page) = (table.most_objects(), table.rules().page);
-        if objects > SLOTS_MAX || page != self.page || page.bytes().get() > PAGE_MAX {
-            let (page, machine_page) = (page.bytes(), self.page.bytes());
-            return Err(Error::Table { objects, page, objects_max: SLOTS_MAX, machine_page });
-        }
-        let shape = |class: &SizeClass| {
-            // Slots as wide as fit, so that classes of the same zspages are one, on words.
-            let (least, widest) = (class.size.get(), class.stride(self.page).get());
-            let size = (widest & !(ALIGN - 1)).max(least) as u32;
-            let (pages, objects) = (class.pages.get() as u32, class.objects);
-            (least as u32, Shape { size, pages, objects })
-        };
-        let shapes: Vec<(u32, Shape)> = table.classes().iter().map(shape).collect();
-        if !self.objects.classes.change(&shapes) {
-            let (classes, limit) = (shapes.len(), CLASSES_MAX as usize);
-            return Err(Error::Classes { classes, limit });
-        }
-        Ok(())
     }
 
     /// Changes the size classes while the pool is in use. Handles stay what they are. Objects of
@@ -142,28 +107,92 @@ impl Pool {
     /// [`Error::Table`], [`Error::Classes`]: the pool cannot have this table; nothing was changed.
     pub fn set_table(&self, table: &Table) -> Result<(), Error> {
         self.alive()?;
-        let mut now = lock(&self.table);
-        self.change_table(&mut now, table)?;
-        self.refit.stop();
-        Ok(())
-    }
-
-    /// As [`Pool::set_table`], under the lock of the table.
-    pub(crate) fn change_table(&self, now: &mut Table, table: &Table) -> Result<(), Error> {
-        let before = self.objects.classes.held_bytes() + now.held().get();
-        self.use_table(table)?;
-        *now = table.clone();
-        let after = self.objects.classes.held_bytes() + table.held().get();
-        let account = &self.objects.memory.account;
-        account.release(before);
-        account.charge_past(after);
-        Ok(())
+        self.refit.set(&self.objects, table)
     }
 
     /// The table in use.
     #[must_use]
     pub fn table(&self) -> Table {
-        lock(&self.table).clone()
+        self.refit.table()
+    }
+
+    /// Pages that [`Pool::compact`] would free now, if nobody reads or writes meanwhile. Exact, as
+    /// long as no class is retired, as [`Pool::set_table`] and the pool itself do: pages of such
+    /// are not counted, and their objects will go to slots of others that are.
+    #[must_use]
+    pub fn freeable(&self) -> Pages {
+        Pages::new(self.objects.memory.freeable())
+    }
+
+    /// Compacts, as far as the budget allows. Objects that are being read or written meanwhile are
+    /// passed over.
+    ///
+    /// # Errors
+    /// [`Error::NoBudget`] for a budget of zero.
+    pub fn compact(&self, budget: Budget) -> Result<Compacted, Error> {
+        self.alive()?;
+        compact(&self.objects, budget)
+    }
+
+    /// Codes idle objects again, by `zstd`: those of zspages that were looked at by an earlier
+    /// call and of which nothing was read since. So the first call finds none. All calls on a pool
+    /// have the same `zstd`, and the dictionary of the pool's own codec if that is zstd.
+    ///
+    /// It ends when the budget is spent, when every zspage was looked at, or when there is no room
+    /// to store what became smaller.
+    ///
+    /// # Errors
+    /// [`Error::NoBudget`] for a budget of zero, [`Error::OtherZstd`], [`Error::Codec`] for a level
+    /// that there is not, or [`Error::Full`] where the limit leaves no room for what `zstd` needs
+    /// at work.
+    pub fn recompress(&self, zstd: &Zstd, budget: Budget) -> Result<Recompressed, Error> {
+        self.alive()?;
+        let Self { objects, coding, evictor, compactor, page, .. } = self;
+        let parts = Parts { objects, coding, evictor, compactor, page: *page };
+        let done = self.recompressor.run(parts, zstd, budget)?;
+        self.apart.look_if_due(objects, &self.refit);
+        self.count_codec();
+        Ok(done)
+    }
+
+    /// Changes the limit. Where the pool holds more, it compacts and, if it may, evicts.
+    ///
+    /// # Errors
+    /// [`Error::LimitBelowHeld`]: it cannot shed enough; the limit stays as it was, what was shed
+    /// is shed.
+    pub fn set_limit(&self, limit: Bytes) -> Result<(), Error> {
+        self.alive()?;
+        self.evictor.set_limit(&self.objects, limit)
+    }
+
+    /// Bytes that the pool holds, everything counted; of small tables some KiB more than there are.
+    #[must_use]
+    pub fn held(&self) -> Bytes {
+        Bytes::new(self.objects.memory.account.held())
+    }
+
+    /// The statistics now: O(zspages).
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        if self.alive().is_ok() {
+            self.after_gone();
+        }
+        Stats::of(&self.objects, self.apart.vectors(&self.objects))
+    }
+
+    /// Does what is due after an object went.
+    #[inline]
+    pub(crate) fn after_gone(&self) {
+        self.compactor.after_gone(&self.objects);
+        self.apart.look_if_due(&self.objects, &self.refit);
+    }
+
+    /// Charges the state of codecs where it grew. The caller pins nothing.
+    #[inline]
+    pub(crate) fn count_codec(&self) {
+        if self.coding.has_grown() {
+            charge_codec(&self.objects, &self.coding, &self.evictor);
+        }
     }
 
     #[inline]
@@ -172,5 +201,16 @@ impl Pool {
             return Err(Error::Forked);
         }
         Ok(())
+    }
+}
+
+impl Options {
+    /// Makes the pool.
+    ///
+    /// # Errors
+    /// Rules that make no table, a codec's bad parameters, a limit that an empty pool passes, or
+    /// what the kernel refuses: addresses for the limit, in a process with a limit on those.
+    pub fn build(self) -> Result<Pool, Error> {
+        Pool::new(&self)
     }
 }

@@ -11,8 +11,7 @@
 #![allow(unsafe_code)]
 
 use super::class::{Begun, Fullness};
-use super::objects::{Objects, Pinned, Stored};
-use super::pool::Pool;
+use super::objects::Objects;
 
 /// See the module. Dropped before [`Sealing::finish`], it leaves the zspage as it was.
 #[derive(Debug)]
@@ -46,38 +45,14 @@ impl Objects {
     /// Removes the objects of a sealed zspage that have bytes in one of `pages`, a bit each; how
     /// many.
     /// Nothing if `is_same` says no under the class's lock.
-    pub(crate) fn lose(
-        &self,
-        lane: usize,
-        zspage: u32,
-        pages: u32,
-        is_same: impl Fn() -> bool,
-    ) -> usize {
-        self.evict_by(lane, zspage, |state| {
+    pub(crate) fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
+        self.evict_by(zspage, |state| {
             if is_same() {
                 state.lose(&self.memory, zspage, pages)
             } else {
                 Vec::new()
             }
         })
-    }
-}
-
-impl Pool {
-    /// Stores a pinned object anew whose stored bytes are `stored`, unless it is not the same any
-    /// more. Ends the pin.
-    pub(crate) fn restore(
-        &self,
-        (index, named): (u32, u32),
-        pinned: &Pinned,
-        stored: &[u8],
-    ) -> bool {
-        let Ok(len) = self.coding.len(pinned.entry, stored) else {
-            self.objects.unpin(pinned);
-            return false;
-        };
-        let stored = Stored::Bytes { kind: pinned.entry.kind(), bytes: stored, len };
-        self.objects.recode(index, named, pinned, stored).unwrap_or(false)
     }
 }
 

@@ -13,7 +13,7 @@
 use std::fmt::Write;
 
 use super::groups::GROUPS;
-use super::pool::Pool;
+use super::objects::Objects;
 use crate::stats::{families, json, listed, openmetrics, text, Row, Set, Unit, Value};
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
@@ -174,21 +174,16 @@ impl ClassStats {
     }
 }
 
-impl Pool {
-    /// The statistics now: O(zspages).
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let memory = &self.objects.memory;
-        if self.alive().is_ok() {
-            self.after_gone();
-        }
-        let mut stats = Stats::default();
-        let (vectors, charged) = self.vectors();
-        let (came, went, given) = self.objects.filled.counts();
+impl Stats {
+    /// Those of `objects`, with small vectors of so many bytes, of which so many are charged.
+    pub(crate) fn of(objects: &Objects, (vectors, charged): (u64, u64)) -> Self {
+        let memory = &objects.memory;
+        let mut stats = Self::default();
+        let (came, went, given) = objects.filled.counts();
         (stats.inserted, stats.removed) = (came, went);
         (stats.same_objects, stats.same_bytes) = (came.saturating_sub(went), given);
         (stats.objects, stats.original_bytes) = (stats.same_objects, given);
-        for class in self.objects.classes.all() {
+        for class in objects.classes.all() {
             let state = class.lock();
             let (shape, counts) = (state.shape(), state.counts);
             stats.inserted += counts.came;

@@ -47,7 +47,7 @@ impl Pool {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Insert { group: Option<u32>, len: usize },
+    Insert(usize),
     Remove(usize),
     Replace { nth: usize, len: usize },
     Read(usize),
@@ -62,8 +62,7 @@ fn len() -> impl Strategy<Value = usize> {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        6 => (prop::option::weighted(0.3, 0..6_u32), len())
-            .prop_map(|(group, len)| Op::Insert { group, len }),
+        6 => len().prop_map(Op::Insert),
         4 => any::<usize>().prop_map(Op::Remove),
         2 => (any::<usize>(), len()).prop_map(|(nth, len)| Op::Replace { nth, len }),
         2 => any::<usize>().prop_map(Op::Read),
@@ -81,12 +80,9 @@ fn run(pool: &Pool, ops: Vec<Op>) {
     for (seed, op) in ops.into_iter().enumerate() {
         let nth = |order: &Vec<Handle>, n: usize| (!order.is_empty()).then(|| n % order.len());
         match op {
-            Op::Insert { group, len } => {
+            Op::Insert(len) => {
                 let bytes = bytes_of(seed as u64, len);
-                let handle = match group {
-                    Some(group) => pool.insert_in(group, &bytes).unwrap(),
-                    None => pool.insert(&bytes).unwrap(),
-                };
+                let handle = pool.insert(&bytes).unwrap();
                 assert!(model.insert(handle, bytes).is_none(), "a handle twice");
                 order.push(handle);
             }
@@ -327,25 +323,6 @@ fn what_is_gone_but_still_read_does_not_stand_in_the_way_of_eviction() {
         assert!(insert(n).is_ok(), "{n}: {}", pool.stats());
     }
     drop(guards);
-}
-
-#[test]
-fn groups_keep_together_what_goes_together() {
-    let pages_left = |grouped: bool| {
-        let pool = plain().compaction(Compaction::Manual).build().unwrap();
-        let insert = |n: u64| {
-            let bytes = bytes_of(n, 600);
-            let group = n as u32 % 4;
-            if grouped { pool.insert_in(group, &bytes) } else { pool.insert(&bytes) }.unwrap()
-        };
-        let handles: Vec<Handle> = (0..4000).map(insert).collect();
-        let gone = handles.iter().enumerate().filter(|(n, _)| n % 4 != 1);
-        gone.for_each(|(_, handle)| pool.remove(*handle).unwrap());
-        pool.stats().check().unwrap();
-        pool.objects.memory.pages.used()
-    };
-    let (grouped, mixed) = (pages_left(true), pages_left(false));
-    assert!(grouped * 3 < mixed, "{grouped} pages grouped, {mixed} mixed");
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! |  flags   | class |     first page     |      2  previous in its list
 //! +----------+-------+--------------------+      3  next in its list
 //!  63              32 31                 0       4  tried 1 | used slots 15 | slots ever used 16
-//! +------------------+--------------------+      5  first free slot 16 | flags 16
+//! +------------------+--------------------+      5  sealed 1 | first free slot 16
 //! |       age        |      ordinal       |      6  back pointers, one a slot
 //! +------------------+--------------------+
 //! ```
@@ -272,10 +272,8 @@ impl Zspages {
 /// No block or slot.
 pub(crate) const NONE: u32 = u32::MAX;
 const NO_SLOT: u32 = 0xffff;
-/// Of the flags beside the first free slot: an open zspage of a lifetime group.
-const OPEN: u32 = 1 << 16;
-/// It is sealed, or about to be: no slot of it is given out.
-const IS_SEALED: u32 = 1 << 17;
+/// Beside the first free slot: it is sealed, or about to be, and no slot of it is given out.
+const IS_SEALED: u32 = 1 << 16;
 /// Of a back pointer: the slot holds no object.
 const FREE: u32 = 1 << 31;
 /// Of a back pointer: the slot waits for readers to leave.
@@ -432,15 +430,6 @@ impl Blocks {
         self.at_mut(ordinal)[which] = to;
     }
 
-    /// Whether it stands in a list: it is neither a lifetime group's nor sealed.
-    pub(crate) fn is_listed(&self, ordinal: u32) -> bool {
-        self.at(ordinal)[HEAD] >> 16 == 0
-    }
-
-    pub(crate) fn set_open(&mut self, ordinal: u32, open: bool) {
-        self.set_flag(ordinal, OPEN, open);
-    }
-
     /// Whether it is sealed, or about to be.
     #[inline]
     pub(crate) fn is_sealed(&self, ordinal: u32) -> bool {
@@ -448,12 +437,8 @@ impl Blocks {
     }
 
     pub(crate) fn set_sealed(&mut self, ordinal: u32, sealed: bool) {
-        self.set_flag(ordinal, IS_SEALED, sealed);
-    }
-
-    fn set_flag(&mut self, ordinal: u32, flag: u32, value: bool) {
         let head = &mut self.at_mut(ordinal)[HEAD];
-        *head = *head & !flag | if value { flag } else { 0 };
+        *head = *head & !IS_SEALED | if sealed { IS_SEALED } else { 0 };
     }
 
     /// Takes a free slot, of which there is one, for the entry of `index`.

@@ -109,7 +109,7 @@ fn reserve() {
             let _ = made.alloc(Pages::new(3), align);
             let _ = made.try_alloc(pages, align);
             let _ = made.promise(pages, align);
-            let _ = made.alloc_with(Request::new(pages).align(align).any().long_lived());
+            let _ = made.alloc_with(Request::new(pages).align(align).any());
             let _ = made.alloc_with(Request::new(Pages::new(1)).align(align).zeroed());
         }
         let _ = made.alloc_virtual(pages);

@@ -12,11 +12,11 @@ use super::machine::{assert_as_before, block_of, block_size, blocks, frames, mov
 use super::{assert_one_run, cannot, drawn};
 
 /// Drops the bank also where a test fails.
-struct Bank(Vec<u64>);
+pub struct Bank(pub Vec<u64>);
 
 impl Bank {
     /// One block, where the machine has one and no bank.
-    fn of_one_block() -> Option<Self> {
+    pub fn of_one_block() -> Option<Self> {
         if !bank_status().unwrap().blocks.is_empty() {
             println!("skipped: the machine has a bank, which is not the test's");
             return None;

@@ -2,12 +2,14 @@
 //! until it is told to stop.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::child::child_of;
 
 const MIB: &str = "GLEBE_TEST_BUSY_MIB";
+const GROUP: &str = "GLEBE_TEST_BUSY_GROUP";
 
 /// What it saw.
 #[derive(Debug)]
@@ -28,7 +30,17 @@ pub struct Busy {
 impl Busy {
     /// Starts a child of `test`, which must call [`be_busy`] there, and waits until it has `mib`.
     pub fn start(test: &str, mib: u64) -> Self {
+        Self::run(child_of(test), mib)
+    }
+
+    /// The same in a memory cgroup.
+    pub fn start_in(group: &Path, test: &str, mib: u64) -> Self {
         let mut command = child_of(test);
+        command.env(GROUP, group);
+        Self::run(command, mib)
+    }
+
+    fn run(mut command: Command, mib: u64) -> Self {
         command.env(MIB, mib.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stdin = child.stdin.take();
@@ -65,6 +77,10 @@ impl Drop for Busy {
 
 /// The child: writes a random word and checks another, until its standard input ends.
 pub fn be_busy() {
+    if let Some(group) = std::env::var_os(GROUP) {
+        let procs = Path::new(&group).join("cgroup.procs");
+        std::fs::write(procs, std::process::id().to_string()).unwrap();
+    }
     let words = std::env::var(MIB).unwrap().parse::<usize>().unwrap() << 17;
     let value = |index: usize, round: u64| (index as u64).wrapping_mul(0x9e37_79b9) ^ round;
     let mut memory: Vec<u64> = (0..words).map(|index| value(index, 0)).collect();

@@ -7,11 +7,14 @@
 
 mod bank;
 mod busy;
+#[path = "../cgroup/mod.rs"]
+mod cgroup;
 #[allow(dead_code)]
 #[path = "../contig/child.rs"]
 mod child;
 mod kills;
 mod machine;
+mod others;
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! A reserve that grows and shrinks, whole lives of it.
 
 use glebe::contig::Options;
-use glebe::reserve::{CacheMode, Error, Request, Reserve};
+use glebe::reserve::{Error, Request, Reserve};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
@@ -11,7 +11,7 @@ const ROOM: Bytes = Bytes::mib(8);
 
 /// One life; the first error is its outcome.
 pub fn live(options: Options<'_>) -> Outcome {
-    let builder = Reserve::builder().page_cache(CacheMode::Plain).room(ROOM);
+    let builder = Reserve::builder().room(ROOM);
     let reserve = builder.map_with(options, GRANULE)?;
     let pool = reserve.page_cache().pool("faults")?;
     let most = ROOM.pages_down(page_size()).get();

@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 
-use super::granule::{GranuleWord, OPEN_MASK};
+use super::words::{GranuleWord, OPEN_MASK};
 use crate::error::OsError;
 use crate::sync::{fence, lock, AtomicU64, Mutex, Ordering};
 use crate::sys::rseq::META_WORDS;

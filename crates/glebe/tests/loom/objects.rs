@@ -25,17 +25,13 @@ const PREEMPTIONS: usize = 2;
 
 type Name = (u32, u32);
 
-fn insert_by(pool: &Objects, thread: usize, key: u64) -> Name {
-    pool.insert(thread, None, Stored::raw(&bytes_of(key))).expect("room")
-}
-
 fn pool() -> Objects {
     let page = PageSize::new(1 << PAGE_SHIFT).expect("a power of two");
     let tables = Tables::new(ENTRIES, page, |len| Ok::<_, ()>(Words::new(len)));
-    let entries = Entries::new(tables.expect("model memory"), 2, page);
+    let entries = Entries::new(tables.expect("model memory"), page);
     let zspages = Zspages::new(Words::new(Zspages::table_len(PAGES)), page);
     let supply = Pages::new(Frames::new(2 * PAGES), 1 << PAGE_SHIFT, PAGES as u32);
-    let memory = Memory::new(entries, zspages, supply, Account::new(u64::MAX));
+    let memory = Memory::new(entries, zspages, supply, Account::new(u64::MAX), false);
     let classes = Classes::new(PAGE_SHIFT);
     let small = Shape { size: 256, pages: 1, objects: 2 };
     let large = Shape { size: 512, pages: 1, objects: 1 };
@@ -48,7 +44,7 @@ fn bytes_of(key: u64) -> Vec<u8> {
 }
 
 fn insert(pool: &Objects, key: u64) -> Name {
-    pool.insert(0, None, Stored::raw(&bytes_of(key))).expect("room")
+    pool.insert(Stored::raw(&bytes_of(key))).expect("room")
 }
 
 /// Reads an object, which is one of `keys` and whole; which, if it is there.
@@ -123,7 +119,7 @@ fn a_slot_is_not_used_anew_while_somebody_reads_it() {
         let (one, _) = (insert(&pool, 1), insert(&pool, 2));
         let other = Arc::clone(&pool);
         let reader = thread::spawn(move || read(&other, one, &[1]));
-        assert!(pool.remove(0, one.0, one.1));
+        assert!(pool.remove(one.0, one.1));
         let three = insert(&pool, 3);
         reader.join().expect("no panic");
         assert_eq!(read(&pool, one, &[1]), None);
@@ -139,7 +135,7 @@ fn a_page_is_not_used_anew_while_somebody_reads_it() {
         let one = insert(&pool, 1);
         let other = Arc::clone(&pool);
         let reader = thread::spawn(move || read(&other, one, &[1]));
-        assert!(pool.remove(0, one.0, one.1));
+        assert!(pool.remove(one.0, one.1));
         let three = insert(&pool, 3);
         reader.join().expect("no panic");
         assert_eq!(read(&pool, three, &[3]), Some(3));
@@ -155,7 +151,7 @@ fn a_reader_follows_an_object_that_is_moved() {
         let pool = Arc::new(pool());
         let names: Vec<Name> = (1..=4).map(|key| insert(&pool, key)).collect();
         for name in [names[1], names[3]] {
-            assert!(pool.remove(0, name.0, name.1));
+            assert!(pool.remove(name.0, name.1));
         }
         let (one, other) = ([names[0], names[2]], Arc::clone(&pool));
         let reader =
@@ -178,10 +174,10 @@ fn a_remove_finds_an_object_that_is_moved() {
         let pool = Arc::new(pool());
         let names: Vec<Name> = (1..=4).map(|key| insert(&pool, key)).collect();
         for name in [names[1], names[3]] {
-            assert!(pool.remove(0, name.0, name.1));
+            assert!(pool.remove(name.0, name.1));
         }
         let (one, other) = (names[0], Arc::clone(&pool));
-        let remover = thread::spawn(move || other.remove(0, one.0, one.1));
+        let remover = thread::spawn(move || other.remove(one.0, one.1));
         let mut work = Work { bytes_left: 1 << 10, ..Work::default() };
         pool.compact(0, &mut work, true);
         assert!(remover.join().expect("no panic"));
@@ -214,8 +210,8 @@ fn an_object_is_removed_once() {
         let pool = Arc::new(pool());
         let (one, two) = (insert(&pool, 1), insert(&pool, 2));
         let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(0, one.0, one.1));
-        let here = pool.remove(0, one.0, one.1);
+        let remover = thread::spawn(move || other.remove(one.0, one.1));
+        let here = pool.remove(one.0, one.1);
         assert_ne!(remover.join().expect("no panic"), here);
         assert_eq!(read(&pool, two, &[2]), Some(2));
         check(&pool);
@@ -227,7 +223,7 @@ fn compaction_passes_over_what_is_being_written() {
     explore(PREEMPTIONS, || {
         let pool = Arc::new(pool());
         let names: Vec<Name> = (1..=3).map(|key| insert(&pool, key)).collect();
-        assert!(pool.remove(0, names[0].0, names[0].1));
+        assert!(pool.remove(names[0].0, names[0].1));
         let other = Arc::clone(&pool);
         let writer = thread::spawn(move || {
             let four = insert(&other, 4);
@@ -282,7 +278,7 @@ fn a_slot_is_not_used_anew_while_somebody_reads_it_by_an_entry_that_was_moved() 
         let other = Arc::clone(&pool);
         let reader = thread::spawn(move || read(&other, one, &[1]));
         assert!(pack(&pool));
-        assert!(pool.remove(0, one.0, one.1));
+        assert!(pool.remove(one.0, one.1));
         let three = insert(&pool, 3);
         reader.join().expect("no panic");
         assert_eq!(read(&pool, one, &[1]), None);
@@ -316,7 +312,7 @@ fn an_object_is_removed_while_its_entry_is_packed() {
         let (one, two) = (insert(&pool, 1), insert(&pool, 2));
         leave(&pool);
         let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(0, two.0, two.1));
+        let remover = thread::spawn(move || other.remove(two.0, two.1));
         pack(&pool);
         assert!(remover.join().expect("no panic"));
         assert_eq!(read(&pool, one, &[1]), Some(1));
@@ -330,14 +326,14 @@ fn an_object_is_removed_while_its_entry_is_packed() {
 fn a_filled_object_is_removed_once_while_its_entry_is_packed() {
     explore(PREEMPTIONS, || {
         let pool = Arc::new(pool());
-        let fill = |pool: &Objects| pool.insert(0, None, Stored::Filled { fill: 7, len: 9 });
+        let fill = |pool: &Objects| pool.insert(Stored::Filled { fill: 7, len: 9 });
         let (one, two) = (fill(&pool).expect("room"), fill(&pool).expect("room"));
         leave(&pool);
         let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(0, one.0, one.1));
+        let remover = thread::spawn(move || other.remove(one.0, one.1));
         pack(&pool);
         unpack(&pool);
-        let here = pool.remove(1, one.0, one.1);
+        let here = pool.remove(one.0, one.1);
         assert_ne!(remover.join().expect("no panic"), here);
         assert!(pool.entry(two.0, two.1).is_some());
     });
@@ -353,8 +349,8 @@ fn a_later_use_of_an_entry_is_not_removed_in_the_place_of_an_earlier_one() {
         pool.memory.entries.begin_at(5, 1 << GENERATION_BITS | one.1);
         leave(&pool);
         let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(1, one.0, one.1));
-        let here = pool.remove(0, one.0, one.1);
+        let remover = thread::spawn(move || other.remove(one.0, one.1));
+        let here = pool.remove(one.0, one.1);
         let three = (here && pack(&pool)).then(|| insert(&pool, 3));
         if let Some(three) = three {
             assert_eq!(three, (one.0, 1 << GENERATION_BITS | one.1));
@@ -374,10 +370,10 @@ fn a_slot_is_given_up_once() {
         let (one, two) = (insert(&pool, 1), insert(&pool, 2));
         let other = Arc::clone(&pool);
         let remover = thread::spawn(move || {
-            let gone = other.remove(1, one.0, one.1);
-            (gone, insert_by(&other, 1, 3))
+            let gone = other.remove(one.0, one.1);
+            (gone, insert(&other, 3))
         });
-        let here = pool.remove(0, one.0, one.1);
+        let here = pool.remove(one.0, one.1);
         let four = insert(&pool, 4);
         let (there, three) = remover.join().expect("no panic");
         assert_ne!(there, here);
@@ -395,12 +391,12 @@ fn an_object_is_moved_or_removed() {
         let pool = Arc::new(pool());
         let names: Vec<Name> = (1..=4).map(|key| insert(&pool, key)).collect();
         for name in [names[1], names[3]] {
-            assert!(pool.remove(0, name.0, name.1));
+            assert!(pool.remove(name.0, name.1));
         }
         let (one, other) = ([names[0], names[2]], Arc::clone(&pool));
         let remover = thread::spawn(move || {
-            let gone = one.map(|name| other.remove(1, name.0, name.1));
-            (gone, insert_by(&other, 1, 5))
+            let gone = one.map(|name| other.remove(name.0, name.1));
+            (gone, insert(&other, 5))
         });
         let mut work = Work { bytes_left: 1 << 10, ..Work::default() };
         pool.compact(0, &mut work, true);
@@ -435,12 +431,12 @@ fn an_object_is_removed_while_it_is_sealed() {
         let (pool, elsewhere) = (Arc::new(pool()), elsewhere());
         let (one, two) = (insert(&pool, 1), insert(&pool, 2));
         let other = Arc::clone(&pool);
-        let remover = thread::spawn(move || other.remove(0, one.0, one.1));
+        let remover = thread::spawn(move || other.remove(one.0, one.1));
         let sealed = seal(&pool, &elsewhere);
         assert!(remover.join().expect("no panic"));
         assert_eq!(read_sealed(&pool, &elsewhere, one, 1), None);
         assert_eq!(read_sealed(&pool, &elsewhere, two, 2), Some(sealed));
-        assert!(pool.remove(0, two.0, two.1));
+        assert!(pool.remove(two.0, two.1));
         check(&pool);
         assert_eq!(pool.memory.take_ended().len(), usize::from(sealed));
     });

@@ -5,17 +5,14 @@ pub(crate) mod frames;
 pub(crate) mod table;
 
 #[allow(dead_code)]
-#[path = "../../src/reserve/granule.rs"]
-pub(crate) mod granule;
-#[allow(dead_code)]
 #[path = "../../src/reserve/index.rs"]
 pub(crate) mod index;
 #[allow(dead_code, unused_imports)]
 #[path = "../../src/reserve/lent/mod.rs"]
 pub(crate) mod lent;
 #[allow(dead_code)]
-#[path = "../../src/reserve/page_word.rs"]
-pub(crate) mod page_word;
-#[allow(dead_code)]
 #[path = "../../src/reserve/stock.rs"]
 pub(crate) mod stock;
+#[allow(dead_code)]
+#[path = "../../src/reserve/words.rs"]
+pub(crate) mod words;

@@ -205,21 +205,17 @@ impl<'a> Both<'a> {
     /// Some of about the same length, so that short programs fill pools.
     fn insert_some(&mut self, program: &mut Program<'_>) {
         let (many, len) = (1 + program.below(32), program.len());
-        let (spread, group, kind) = (1 + program.below(200), program.next(), program.next());
+        let (spread, kind) = (1 + program.below(200), program.next());
         for nth in 0..many {
-            self.insert(len.saturating_sub(nth * 7 % spread), group, kind);
+            self.insert(len.saturating_sub(nth * 7 % spread), kind);
         }
         self.find_evicted();
     }
 
-    fn insert(&mut self, len: usize, group: u8, kind: u8) {
+    fn insert(&mut self, len: usize, kind: u8) {
         let bytes = object(kind, self.seed, len);
         self.seed += 1;
-        let done = match group {
-            0..=99 => self.pool.insert_in(u32::from(group % 5), &bytes),
-            _ => self.pool.insert(&bytes),
-        };
-        match done {
+        match self.pool.insert(&bytes) {
             Ok(handle) => {
                 assert!((1..=page()).contains(&len), "{len} bytes are no object");
                 assert!(self.map.insert(handle, bytes).is_none(), "a handle twice");

@@ -4,8 +4,9 @@
 //! mappings of ours and without a page zeroed ([`promised`](super::promised)), until
 //! /proc/kpageflags shows the wanted pages in it; from then on nobody else can take them. What
 //! others took before is seen, and the choice made anew of what came. Then the promises are given
-//! back, the page that came last first; a wanted page that went is brought back, since it is the
-//! next that the pool gets, and touched. A process that is killed meanwhile leaves nothing but a
+//! back, the page that came last first. A wanted page that went is among the next that the pool
+//! gets, if not always the very next: pages of unmovable page blocks come after all others. So the
+//! pool grows until it is back, and only then the page on top is touched. A process that is killed meanwhile leaves nothing but a
 //! limit on surplus pages that is raised.
 //!
 //! 6 µs for each page that the pool grows by, as many for each by which it shrinks, and the zeroing
@@ -32,7 +33,7 @@ use crate::sys::zones;
 use crate::units::Pages;
 
 /// How long the lock is held, but for the end of a step.
-pub(super) const TURN: Duration = Duration::from_millis(500);
+const TURN: Duration = Duration::from_millis(500);
 /// Pages that the pool grows or shrinks by in one step.
 const STEP: u64 = 64;
 /// Pages after which what came is looked at, since it may do as well as what is wanted; then after

@@ -41,9 +41,12 @@ impl Effort {
         self.began.elapsed() >= self.time
     }
 
-    /// Leaves at least `time` for what comes next.
-    pub fn leave(&mut self, time: Duration) {
-        self.time = self.time.max(self.began.elapsed().saturating_add(time));
+    /// Does what takes the time that the kernel takes for it: none of the search's.
+    pub fn apart<T>(&mut self, what: impl FnOnce() -> T) -> T {
+        let before = Instant::now();
+        let result = what();
+        self.time = self.time.saturating_add(before.elapsed());
+        result
     }
 
     /// Pages that a pool may grow by to look at them.
@@ -96,8 +99,10 @@ mod tests {
         given.note("nothing".to_owned());
         assert!(given.is_over());
         assert_eq!(given.to_string(), "nothing; ended by its limit of 0ns");
-        given.leave(Duration::from_secs(9));
-        assert!(!given.is_over());
+
+        let mut apart = Effort::new(Bytes::gib(1), None, Some(Duration::from_millis(50)));
+        apart.apart(|| std::thread::sleep(Duration::from_millis(60)));
+        assert!(apart.time >= Duration::from_millis(110));
     }
 
     #[test]

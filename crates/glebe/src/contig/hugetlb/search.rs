@@ -3,9 +3,9 @@
 //! What costs least comes first, and the search ends when a run is long enough:
 //!
 //! 1. pages that lie idle in the pool, which are there to be used;
-//! 2. pages that are free, of the longest runs ([`survey`](super::survey)), drawn into the pool
-//!    ([`draw`](super::draw));
-//! 3. after a compaction of the machine's memory, once more;
+//! 2. where no free run is long enough, a compaction of the machine's memory;
+//! 3. pages that are free, of the longest runs ([`survey`](super::survey)), drawn into the pool
+//!    ([`draw`](super::draw)); if others were quicker, a compaction and once more;
 //! 4. pages of the next larger size, split;
 //! 5. where frames are hidden, or no page may be chosen, pages as the pool hands them out, ever
 //!    more of them.
@@ -16,7 +16,7 @@
 //!
 //! Counts and frames are huge pages.
 
-use super::draw::{Draw, TURN};
+use super::draw::Draw;
 use super::effort::{spare, Effort};
 use super::held::Held;
 use super::survey::has_movable;
@@ -124,9 +124,8 @@ impl Builder<'_> {
 
     /// Compacts the machine's memory, where that is allowed.
     fn compact(&self, effort: &mut Effort) -> bool {
-        let compacted = compact_memory();
-        // It may have taken all the time, and is for nothing if what it made is not drawn.
-        effort.leave(TURN);
+        // It may take longer than the search has, and is for nothing if what it made is not drawn.
+        let compacted = effort.apart(compact_memory);
         effort.note(match &compacted {
             Ok(()) => "memory was compacted".to_owned(),
             Err(refused) => format!("no compaction: {refused}"),

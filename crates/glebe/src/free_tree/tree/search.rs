@@ -1,4 +1,4 @@
-//! The searches: the lowest, the highest and the best fit.
+//! The searches: the lowest and the highest fit.
 //!
 //! Owns nothing. A search reads one row of maxima and one child at each level, and then a leaf. It
 //! goes up again only where a row promised what the leaf does not hold: for an alignment that is no
@@ -161,22 +161,5 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             n = self.inners[n].child[lane] as usize;
             (level, end) = (level + 1, B as u32);
         }
-    }
-
-    /// The first of the shortest extents in which a place is as `need` says.
-    pub(in crate::free_tree) fn best_fit(&self, need: &Need<L>) -> Option<Entry<L>> {
-        let mut path = Path::new();
-        let mut best: Option<Entry<L>> = None;
-        let (mut level, mut n, mut from) = (0, self.root as usize, 0);
-        // Nothing is shorter than an exact fit.
-        while best.is_none_or(|best| best.1 > need.len) {
-            let Some(spot) = self.first_fit(&mut path, level, n, from, need) else { break };
-            let entry = self.entry(spot);
-            if best.is_none_or(|best| entry.1 < best.1) {
-                best = Some(entry);
-            }
-            (level, n, from) = (self.height, spot.leaf, spot.lane + 1);
-        }
-        best
     }
 }

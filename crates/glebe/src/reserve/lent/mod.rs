@@ -2,8 +2,9 @@
 //! takes them back at once, and no tenant ever writes a page that first class holds.
 //!
 //! Owns the granule words, the page words, the key words beside each page, and the bytes. The
-//! tenants' half is in [`tenant`], the recall in [`recall`]. Which page a tenant uses and which
-//! block first class takes is decided above; the caller of a recall owns its block's positions.
+//! tenants' half is here: claim a page, fill it, read it, drop it. A tenant is refused, never made
+//! to wait. First class's half is in [`recall`]. Which page a tenant uses and which block first
+//! class takes is decided above; the caller of a recall owns its block's positions.
 //!
 //! Why a page of a block is never written by a tenant: a tenant commits a claim or a fill only in
 //! a guarded sequence ([`super::critical`]) that sees its granule open and in the epoch of its
@@ -15,57 +16,42 @@
 //! two exchanges a granule, one barrier, and one store a page in the at most two granules that it
 //! shares with others.
 
+mod claim;
 mod presence;
 mod recall;
-mod tenant;
 mod zero;
 
-use super::critical::Critical;
+use super::critical::{Critical, Fill, Guard, Outcome};
 use super::frames::Frames;
-use super::granule::{GranuleWord, PAGES_MAX};
-use super::page_word::PageWord;
 use super::table::{Table, Tables};
+use super::words::{
+    GranuleWord, Granules, PageUse, PageWord, State, ZeroState, OPEN_MASK, PAGES_MAX,
+};
 use crate::error::OsError;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{fence, prefetch, AtomicU64, Ordering};
 use crate::sys::rseq::META_WORDS;
 
+pub(crate) use claim::{Claim, NoClaim, NotFilled};
 pub(crate) use recall::NotTaken;
-pub(crate) use tenant::{Claim, NoClaim, NotFilled};
+
+use claim::Adds;
+
+/// How often a fill that the kernel aborted is tried again: each abort is a preemption or a
+/// signal, so this many in one copy mean that it cannot finish here and now.
+const ABORTS_MAX: u32 = 64;
 
 /// Words kept beside a page, written with it: they say whose bytes it holds.
 pub(crate) type Meta = [u64; META_WORDS];
 
 #[derive(Debug)]
 pub(crate) struct Lent {
-    granules: Table<AtomicU64>,
+    granules: Granules,
     words: Table<AtomicU64>,
     meta: Table<[AtomicU64; META_WORDS]>,
     frames: Frames,
     critical: Critical,
     /// log2 of the pages in a granule.
     shift: u32,
-    /// Granules whose word says zero.
-    zero_granules: AtomicU64,
-    /// Granules whose word says unlent.
-    unlent_granules: AtomicU64,
-}
-
-/// Keeps a count of granules of which something holds, as one word changes.
-#[inline]
-fn follow(count: &AtomicU64, before: bool, after: bool) {
-    if before != after {
-        count_change(count, after);
-    }
-}
-
-/// Seldom: one page in a granule's hundreds is the first or the last.
-#[cold]
-fn count_change(count: &AtomicU64, after: bool) {
-    if after {
-        count.fetch_add(1, Ordering::Relaxed);
-    } else {
-        count.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Lent {
@@ -80,8 +66,6 @@ impl Lent {
     ) -> Result<Self, OsError> {
         let whole = pages % (1 << shift) == 0 && present % (1 << shift) == 0;
         assert!(1 << shift <= PAGES_MAX && whole && present <= pages, "{pages} by 2^{shift}");
-        let has_memory = present >> shift;
-        let granule = |n| if n < has_memory { GranuleWord::fresh() } else { GranuleWord::absent() };
         let words: Table<AtomicU64> = tables.zeros(pages)?;
         let meta: Table<[AtomicU64; META_WORDS]> = tables.zeros(pages)?;
         // Written where there is memory, so that no first put waits for the kernel.
@@ -90,14 +74,12 @@ impl Lent {
             meta.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
         Ok(Self {
-            granules: tables.table(pages >> shift, |n| AtomicU64::new(granule(n).0))?,
+            granules: Granules::new(tables, pages >> shift, present >> shift)?,
             words,
             meta,
             frames,
             critical,
             shift,
-            zero_granules: AtomicU64::new(has_memory as u64),
-            unlent_granules: AtomicU64::new(has_memory as u64),
         })
     }
 
@@ -129,7 +111,7 @@ impl Lent {
     /// The word of a granule, as it is now.
     #[inline]
     pub(crate) fn granule(&self, granule: usize) -> GranuleWord {
-        GranuleWord(self.granules[granule].load(Ordering::Acquire))
+        self.granules.get(granule)
     }
 
     #[inline]
@@ -137,43 +119,267 @@ impl Lent {
         PageWord(self.words[page].load(Ordering::Acquire))
     }
 
-    /// Changes a granule word by `change` until nobody came between; `None` from it leaves the
-    /// word alone. Gives the word before, as `Ok` if it was changed.
+    /// Granules that are known to hold nothing but zeros.
+    pub(crate) fn zero_granules(&self) -> u64 {
+        self.granules.zero()
+    }
+
+    fn guard(&self, granule: usize, seen: GranuleWord) -> Guard<'_> {
+        Guard { word: self.granules.word(granule), mask: OPEN_MASK, expect: seen.open_expect() }
+    }
+
+    /// Exchanges a page word in a guarded sequence.
     #[inline]
-    fn update(
-        &self,
-        granule: usize,
-        mut change: impl FnMut(GranuleWord) -> Option<GranuleWord>,
-    ) -> Result<GranuleWord, GranuleWord> {
-        let word = &self.granules[granule];
-        let mut now = word.load(Ordering::Acquire);
+    fn exchange(&self, page: usize, seen: GranuleWord, old: PageWord, new: PageWord) -> Outcome {
+        let guard = self.guard(self.granule_of(page), seen);
+        // So short a sequence cannot be interrupted each time.
         loop {
-            let Some(next) = change(GranuleWord(now)) else { return Err(GranuleWord(now)) };
-            match word.compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    let now = GranuleWord(now);
-                    follow(&self.zero_granules, now.is_zero(), next.is_zero());
-                    follow(&self.unlent_granules, now.is_unlent(), next.is_unlent());
-                    return Ok(now);
-                }
-                Err(other) => now = other,
+            let end = self.critical.exchange(guard, &self.words[page], old.0, new.0);
+            if end != Outcome::Aborted {
+                return end;
             }
         }
     }
 
-    /// As [`Lent::update`], where nothing can stand against the change.
-    fn change(&self, granule: usize, change: impl Fn(GranuleWord) -> GranuleWord) -> GranuleWord {
-        let (Ok(before) | Err(before)) = self.update(granule, |now| Some(change(now)));
-        before
+    /// In the epoch of `seen` and while the granule is open: stands for a live page as `adds`
+    /// says, and for a writer where those are counted.
+    #[inline]
+    fn enter(&self, granule: usize, seen: GranuleWord, adds: Adds) -> bool {
+        let counted = self.critical.counts_writers();
+        if adds == Adds::Nothing && !counted {
+            return true;
+        }
+        let change = |now: GranuleWord| {
+            if !now.is_open() || now.epoch() != seen.epoch() {
+                return None;
+            }
+            let now = match adds {
+                Adds::Nothing => now,
+                Adds::Page => now.with_live_added()?.with_zero(ZeroState::Unknown),
+                Adds::ZeroPage => now.with_live_added()?,
+            };
+            if counted {
+                now.pinned()
+            } else {
+                Some(now)
+            }
+        };
+        self.granules.update(granule, change).is_ok()
     }
 
-    /// Granules that are open and in which no page is live.
-    pub(crate) fn unlent_granules(&self) -> u64 {
-        self.unlent_granules.load(Ordering::Relaxed)
+    /// The end of a copy, where writers are counted.
+    #[inline]
+    fn leave(&self, granule: usize) {
+        if self.critical.counts_writers() {
+            let _ = self.granules.update(granule, |now| Some(now.unpinned()));
+        }
     }
 
-    /// Granules that are known to hold nothing but zeros.
-    pub(crate) fn zero_granules(&self) -> u64 {
-        self.zero_granules.load(Ordering::Relaxed)
+    /// Takes a live page back out of the count; false if a recall of the whole granule did.
+    #[inline]
+    fn uncount(&self, granule: usize, seen: GranuleWord) -> bool {
+        let same = |now: GranuleWord| now.epoch() == seen.epoch();
+        self.granules.update(granule, |now| same(now).then(|| now.with_live_removed(1))).is_ok()
+    }
+
+    /// Claims `page` if nobody is at it, evicting a tenant's page that may be there.
+    #[inline]
+    pub(crate) fn claim(&self, page: usize) -> Result<Claim, NoClaim> {
+        self.claim_adding(page, Adds::Page)
+    }
+
+    /// As [`Lent::claim`]; `new` is what the claim of an unused page adds.
+    #[inline]
+    fn claim_adding(&self, page: usize, new: Adds) -> Result<Claim, NoClaim> {
+        let granule = self.granule_of(page);
+        let seen = self.granule(granule);
+        let old = self.word(page);
+        let state = old.state(seen.epoch());
+        let adds = match state {
+            State::Writing | State::First => return Err(NoClaim::Taken),
+            State::Free | State::Zero => new,
+            State::Valid => Adds::Nothing,
+        };
+        if !seen.is_open() || !self.enter(granule, seen, adds) {
+            return Err(NoClaim::Taken);
+        }
+        let word = old.next(State::Writing, seen.epoch());
+        if self.exchange(page, seen, old, word) == Outcome::Done {
+            return Ok(Claim { page, word, seen, evicted: adds == Adds::Nothing });
+        }
+        self.leave(granule);
+        if adds != Adds::Nothing && !self.uncount(granule, seen) {
+            return Err(NoClaim::Recalled);
+        }
+        Err(NoClaim::Taken)
+    }
+
+    /// Copies one page of `bytes` into the claimed page, with its key words; the use of the page
+    /// that holds them.
+    #[inline]
+    pub(crate) fn fill(
+        &self,
+        claim: Claim,
+        meta: Meta,
+        bytes: &[u8],
+    ) -> Result<PageUse, NotFilled> {
+        let at = claim.word.use_of(claim.page);
+        self.fill_as(claim, State::Valid, meta, bytes).map(|_| at)
+    }
+
+    /// As [`Lent::fill`], committing the page to `state`; the granule as its claim saw it.
+    #[inline]
+    #[allow(unsafe_code)]
+    fn fill_as(
+        &self,
+        claim: Claim,
+        state: State,
+        meta: Meta,
+        bytes: &[u8],
+    ) -> Result<GranuleWord, NotFilled> {
+        debug_assert_eq!(bytes.len() as u64, self.frames.page().bytes().get());
+        let granule = self.granule_of(claim.page);
+        let guard = self.guard(granule, claim.seen);
+        let fill = Fill {
+            target: &self.words[claim.page],
+            claim: claim.word.0,
+            commit: claim.word.become_state(state).0,
+            meta_at: &self.meta[claim.page],
+            meta,
+            to: self.frames.at(claim.page),
+            from: bytes.as_ptr(),
+            len: bytes.len(),
+        };
+        for _ in 0..ABORTS_MAX {
+            // SAFETY: `bytes` is a slice of one page and the target is a page of the mapping,
+            // which the reserve hands to nobody as a slice while the guard holds; readers copy it
+            // out and check the page word afterwards.
+            match unsafe { self.critical.fill(guard, &fill) } {
+                Outcome::Done => {
+                    self.leave(granule);
+                    return Ok(claim.seen);
+                }
+                Outcome::Aborted => {}
+                Outcome::Refused | Outcome::Lost => {
+                    self.leave(granule);
+                    return Err(NotFilled::Recalled);
+                }
+            }
+        }
+        Err(self.give_up(&claim))
+    }
+
+    fn give_up(&self, claim: &Claim) -> NotFilled {
+        let granule = self.granule_of(claim.page);
+        let free = claim.word.next(State::Free, claim.seen.epoch());
+        let end = self.exchange(claim.page, claim.seen, claim.word, free);
+        self.leave(granule);
+        if end == Outcome::Done && self.uncount(granule, claim.seen) {
+            return NotFilled::Interrupted;
+        }
+        NotFilled::Recalled
+    }
+
+    /// The word of `page` if it holds a tenant's page for which `is_key` says yes.
+    #[inline]
+    pub(crate) fn holds(
+        &self,
+        page: usize,
+        is_key: impl Fn(&Meta) -> bool,
+    ) -> Option<(PageWord, GranuleWord, Meta)> {
+        self.holds_if(page, |_| true, is_key)
+    }
+
+    /// As [`Lent::holds`], if the page still is in the use `at`.
+    #[inline]
+    pub(crate) fn holds_use(
+        &self,
+        at: PageUse,
+        is_key: impl Fn(&Meta) -> bool,
+    ) -> Option<(PageWord, GranuleWord, Meta)> {
+        self.holds_if(at.page, |word| word.use_of(at.page) == at, is_key)
+    }
+
+    #[inline]
+    fn holds_if(
+        &self,
+        page: usize,
+        is_word: impl Fn(PageWord) -> bool,
+        is_key: impl Fn(&Meta) -> bool,
+    ) -> Option<(PageWord, GranuleWord, Meta)> {
+        let seen = self.granule(self.granule_of(page));
+        let word = self.word(page);
+        if word.state(seen.epoch()) != State::Valid || !is_word(word) {
+            return None;
+        }
+        let meta = self.peek(page);
+        if !is_key(&meta) {
+            return None;
+        }
+        self.unchanged(page, word, seen).then_some((word, seen, meta))
+    }
+
+    /// The key words of `page`, as they are now: a hint.
+    #[inline]
+    pub(crate) fn peek(&self, page: usize) -> Meta {
+        self.meta[page].each_ref().map(|m| m.load(Ordering::Relaxed))
+    }
+
+    /// Starts to fetch what is kept about `page`.
+    #[inline]
+    pub(crate) fn prefetch(&self, page: usize) {
+        prefetch(&self.words[page]);
+        prefetch(&self.meta[page]);
+    }
+
+    /// Starts to fetch `page` with what is kept about it: its first lines, from which on the
+    /// processor sees by itself where the copy goes.
+    #[inline]
+    pub(crate) fn prefetch_page(&self, page: usize) {
+        self.prefetch(page);
+        self.frames.prefetch(page);
+    }
+
+    /// Whether nothing that was read of `page` since `word` and `seen` can have changed.
+    #[inline]
+    fn unchanged(&self, page: usize, word: PageWord, seen: GranuleWord) -> bool {
+        fence(Ordering::Acquire);
+        self.words[page].load(Ordering::Relaxed) == word.0
+            && self.granule(self.granule_of(page)).epoch() == seen.epoch()
+    }
+
+    /// Copies a page out if it still is in the use `at` and holds exactly `key`; else `buf` may
+    /// hold anything.
+    #[inline]
+    pub(crate) fn read(&self, at: PageUse, key: &Meta, buf: &mut [u8]) -> bool {
+        let Some((word, seen, _)) = self.holds_use(at, |meta| meta == key) else { return false };
+        self.frames.read(at.page, buf);
+        self.unchanged(at.page, word, seen)
+    }
+
+    /// Copies bytes of a page out, from `offset` on, as [`Lent::read`] does all of them.
+    #[inline]
+    pub(crate) fn read_part(&self, at: PageUse, key: &Meta, offset: usize, buf: &mut [u8]) -> bool {
+        let Some((word, seen, _)) = self.holds_use(at, |meta| meta == key) else { return false };
+        self.frames.read_part(at.page, offset, buf);
+        self.unchanged(at.page, word, seen)
+    }
+
+    /// Drops what the use `at` holds. False if that is over, or somebody came first.
+    pub(crate) fn discard_use(&self, at: PageUse) -> bool {
+        let held = self.holds_use(at, |_| true);
+        held.is_some_and(|(word, seen, _)| self.discard(at.page, word, seen))
+    }
+
+    /// Drops the tenant's page that was seen as `word`. False if somebody came first.
+    pub(crate) fn discard(&self, page: usize, word: PageWord, seen: GranuleWord) -> bool {
+        let granule = self.granule_of(page);
+        if !seen.is_open() || !self.enter(granule, seen, Adds::Nothing) {
+            return false;
+        }
+        let free = word.next(State::Free, seen.epoch());
+        let done = self.exchange(page, seen, word, free) == Outcome::Done;
+        self.leave(granule);
+        done && self.uncount(granule, seen)
     }
 }

@@ -8,21 +8,21 @@
 use std::ops::Range;
 
 use super::Lent;
-use crate::reserve::granule::GranuleWord;
+use crate::reserve::words::GranuleWord;
 
 impl Lent {
     /// Says that the memory of whole granules, which the caller has recalled, is gone.
     pub(crate) fn depart(&self, granules: Range<usize>) {
         let pages = self.granule_pages() as u64;
         for granule in granules {
-            self.change(granule, |now| now.departed(pages));
+            self.granules.change(granule, |now| now.departed(pages));
         }
     }
 
     /// Says that absent granules have memory, all zeros. The tenants have it from now on.
     pub(crate) fn arrive(&self, granules: Range<usize>) {
         for granule in granules {
-            self.change(granule, GranuleWord::arrived);
+            self.granules.change(granule, GranuleWord::arrived);
         }
     }
 }

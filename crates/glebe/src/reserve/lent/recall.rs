@@ -8,8 +8,7 @@ use std::ops::Range;
 
 use super::Lent;
 use crate::error::OsError;
-use crate::reserve::granule::GranuleWord;
-use crate::reserve::page_word::{PageWord, State};
+use crate::reserve::words::{GranuleWord, PageWord, State};
 use crate::sync::{fence, prefetch, Backoff, Ordering};
 
 /// What a recall did.
@@ -92,7 +91,7 @@ impl Lent {
     #[inline]
     pub(crate) fn prefetch_to_recall(&self, page: usize) {
         prefetch(&self.words[page]);
-        prefetch(&self.granules[self.granule_of(page)]);
+        prefetch(self.granules.word(self.granule_of(page)));
     }
 
     /// Takes one page by an exchange; whether a tenant had stored something there. `None`, and
@@ -102,7 +101,7 @@ impl Lent {
         let granule = self.granule_of(page);
         let state = self.take_page(page, self.granule(granule).epoch())?;
         let live = u64::from(state == State::Valid);
-        self.change(granule, |now| now.with_held_added(1).with_live_removed(live));
+        self.granules.change(granule, |now| now.with_held_added(1).with_live_removed(live));
         fence(Ordering::SeqCst); // the page word before what the owner writes
         Some(live > 0)
     }
@@ -138,7 +137,7 @@ impl Lent {
                 }
             }
             let taken = |now: GranuleWord| now.with_held_added(held).with_live_removed(live);
-            self.change(part.granule, taken);
+            self.granules.change(part.granule, taken);
             recalled.pages += live;
             if !complete {
                 return Some(self.finish_by_barrier(run, zeroed, recalled));
@@ -179,7 +178,7 @@ impl Lent {
                 freed += 1;
             }
         }
-        self.change(part.granule, |now| now.with_held_removed(freed));
+        self.granules.change(part.granule, |now| now.with_held_removed(freed));
     }
 
     /// Takes one page that no tenant is writing, by an exchange; its state before.
@@ -212,7 +211,7 @@ impl Lent {
         for part in self.parts(run) {
             let mut backoff = Backoff::default();
             // Full only if as many first-class calls as the field counts are in this granule now.
-            while self.update(part.granule, GranuleWord::closed).is_err() {
+            while self.granules.update(part.granule, GranuleWord::closed).is_err() {
                 backoff.wait();
             }
             while counted && self.granule(part.granule).writers() > 0 {
@@ -229,13 +228,13 @@ impl Lent {
     }
 
     fn reopen(&self, granule: usize) {
-        self.change(granule, GranuleWord::reopened);
+        self.granules.change(granule, GranuleWord::reopened);
     }
 
     /// Takes a whole closed granule, which stays closed; how many pages were live in it.
     fn take_whole(&self, part: &Part, zeroed: bool) -> u64 {
         let pages = part.pages.len();
-        let before = self.change(part.granule, |now| now.taken_whole(pages as u64));
+        let before = self.granules.change(part.granule, |now| now.taken_whole(pages as u64));
         if before.taken_whole(pages as u64).epoch() == 0 {
             self.forget_epochs(&part.pages);
         }
@@ -278,7 +277,7 @@ impl Lent {
         }
         let live = recalled + revoked;
         let taken = |now: GranuleWord| now.with_held_added(held).with_live_removed(live);
-        self.change(part.granule, |now| taken(now).reopened());
+        self.granules.change(part.granule, |now| taken(now).reopened());
         live
     }
 
@@ -316,7 +315,7 @@ impl Lent {
         let granule = self.granule_of(page);
         let free = self.word(page).next(State::Free, self.granule(granule).epoch());
         self.words[page].store(free.0, Ordering::Release);
-        self.change(granule, |now| now.with_held_removed(1));
+        self.granules.change(granule, |now| now.with_held_removed(1));
     }
 
     /// Gives a recalled run back to the tenants.
@@ -324,7 +323,7 @@ impl Lent {
         for part in self.parts(run) {
             let pages = part.pages.len() as u64;
             if self.is_whole(&part) {
-                self.change(part.granule, |now| now.with_held_removed(pages).reopened());
+                self.granules.change(part.granule, |now| now.with_held_removed(pages).reopened());
                 continue;
             }
             let epoch = self.granule(part.granule).epoch();
@@ -332,7 +331,7 @@ impl Lent {
                 let free = self.word(page).next(State::Free, epoch);
                 self.words[page].store(free.0, Ordering::Release);
             }
-            self.change(part.granule, |now| now.with_held_removed(pages));
+            self.granules.change(part.granule, |now| now.with_held_removed(pages));
         }
     }
 }
@@ -340,7 +339,7 @@ impl Lent {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use crate::contig::{Contig, Source};
-    use crate::reserve::granule::GranuleWord;
+    use crate::reserve::words::GranuleWord;
     use crate::reserve::{Reserve, Writers};
     use crate::sys::real_time;
     use crate::units::Bytes;
@@ -349,11 +348,11 @@ mod tests {
     fn a_real_time_thread_waits_for_a_writer() {
         let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
         let reserve = Reserve::builder().writers(Writers::Counted).build(contig).unwrap();
-        let lent = &reserve.inner.get().unwrap().lent;
+        let lent = reserve.inner.get().unwrap().lent();
         let write = |inside: &dyn Fn()| {
-            lent.update(0, GranuleWord::pinned).unwrap();
+            lent.granules.update(0, GranuleWord::pinned).unwrap();
             inside();
-            lent.update(0, |now| Some(now.unpinned())).unwrap();
+            lent.granules.update(0, |now| Some(now.unpinned())).unwrap();
         };
         let recall = || assert!(lent.recall(&(0..1), false, true).unwrap().waited);
         let name = "reserve::lent::recall::tests::a_real_time_thread_waits_for_a_writer";

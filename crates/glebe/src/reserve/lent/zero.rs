@@ -8,11 +8,9 @@
 
 use std::cmp::Reverse;
 
-use super::tenant::Adds;
+use super::claim::Adds;
 use super::{Lent, NoClaim, NotFilled};
-use crate::reserve::granule::ZeroState;
-use crate::reserve::page_word::State;
-use crate::sync::Ordering;
+use crate::reserve::words::{State, ZeroState};
 use crate::sys::rseq::META_WORDS;
 
 /// What became of an attempt to make a granule zero.
@@ -31,7 +29,7 @@ impl Lent {
     /// between. `zeros` is one page of them.
     pub(crate) fn zero_granule(&self, granule: usize, zeros: &[u8]) -> Zeroed {
         let mut zeroed = Zeroed::default();
-        let track = self.update(granule, |now| {
+        let track = self.granules.update(granule, |now| {
             let may = now.is_open() && now.held() == 0 && !now.is_zero();
             may.then(|| now.with_zero(ZeroState::Tracking))
         });
@@ -59,6 +57,7 @@ impl Lent {
             && seen.live() == 0
             && (first..first + self.granule_pages()).all(is_zero)
             && self
+                .granules
                 .update(granule, |now| (now == seen).then(|| now.with_zero(ZeroState::Zero)))
                 .is_ok()
     }
@@ -104,7 +103,7 @@ impl Lent {
 
     /// Whether tenants should leave a zero granule alone to keep `target` of them.
     pub(crate) fn keeps_zero(&self, target: u64) -> bool {
-        target > 0 && self.zero_granules.load(Ordering::Relaxed) <= target
+        target > 0 && self.zero_granules() <= target
     }
 }
 
@@ -123,14 +122,14 @@ mod tests {
             let lent = reserve.inner.get().unwrap().lent();
             let zeros = vec![0; page_size().bytes().as_usize()];
             // All pages are known to be zero, the granule no more.
-            lent.change(0, |now| now.with_zero(ZeroState::Unknown));
+            lent.granules.change(0, |now| now.with_zero(ZeroState::Unknown));
             assert!(lent.zero_granule(0, &zeros).complete);
             let seen = lent.granule(0);
             assert!(lent.enter(0, seen, Adds::Page));
             assert!(!lent.zero_granule(0, &zeros).complete);
             assert!(!lent.granule(0).is_zero());
             // It came too late for one, and the next may.
-            lent.change(0, |now| if now.writers() > 0 { now.unpinned() } else { now });
+            lent.granules.change(0, |now| if now.writers() > 0 { now.unpinned() } else { now });
             assert!(lent.uncount(0, seen));
             assert!(lent.zero_granule(0, &zeros).complete && lent.granule(0).is_zero());
         }

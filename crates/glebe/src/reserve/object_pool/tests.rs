@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::reserve::{Block, Put, Request, Writers};
+use crate::reserve::{Block, Request, Writers};
 use crate::zpool::Zstd;
 
 fn page() -> usize {
@@ -167,15 +167,23 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
     assert!(lent > Pages::new(500), "{lent}");
     // Every page of the reserve is taken once, and then some one by one.
     let half = Pages::new(reserve.len().get() / 2);
-    let (low, high) = (Request::new(half).any(), Request::new(half).any().long_lived());
-    for request in [low, high] {
-        let block = reserve.alloc_with(request).unwrap();
+    let take = |pages| reserve.alloc_with(Request::new(pages).any()).unwrap();
+    let check_while = |block: Block| {
         for (n, handle) in handles.iter().enumerate() {
             assert!(is_there(&pool, *handle, &bytes_of(n as u64, page())), "{n}");
         }
         check(&reserve, &pool);
         drop(block);
-    }
+    };
+    check_while(take(half));
+    // The end of the lower half is held, so that only the upper has room.
+    let two = Pages::new(2);
+    let (below, end) = (take(half - two), take(two));
+    drop(below);
+    let upper = take(half);
+    assert_eq!(upper.extent().start(), half.get());
+    drop(end);
+    check_while(upper);
     let one = Pages::new(1);
     let blocks: Vec<Block> = (0..600).map(|_| reserve.alloc(one, one).unwrap()).collect();
     for (n, handle) in handles.iter().enumerate() {
@@ -200,8 +208,8 @@ fn a_sealed_zspage_lies_in_one_granule() {
         let pool = options.on_recall(on_recall).build().unwrap();
         let cache = reserve.page_cache().pool("others").unwrap();
         let check_all = |least: usize| {
-            let lent = reserve.inner.get().unwrap().ground().lent;
-            let granules = pool.owned.packed.granules(lent);
+            let lender = reserve.inner.get().unwrap().lender();
+            let granules = pool.owned.packed.granules(lender);
             let several = granules.iter().filter(|of| of.len() > 1).count();
             assert!(several >= least, "{several} zspages of several pages");
             assert!(granules.iter().all(|of| of.iter().all(|n| *n == of[0])), "{granules:?}");
@@ -459,20 +467,4 @@ fn handles_of_others_are_errors() {
     let handles: HashMap<Handle, usize> =
         (0..9).map(|n| (one.insert(&[1; 9]).unwrap(), n)).collect();
     assert_eq!(handles.len(), 9);
-}
-
-#[test]
-fn pages_lent_to_pools_are_no_puts_of_the_page_cache() {
-    let reserve = reserve(4, Writers::Counted);
-    let pool = small(&reserve);
-    let handles: Vec<_> =
-        (0..2000).map(|seed| pool.insert(&bytes_of(seed, page())).unwrap()).collect();
-    let inner = reserve.inner.get().unwrap();
-    let lent = inner.tenant().lent.load(Ordering::Relaxed);
-    assert!(lent > 300 && handles.len() == 2000, "{lent} pages lent");
-    assert_eq!(reserve.stats().stored, lent);
-    let cache = reserve.page_cache().pool("plain").unwrap();
-    (0..50)
-        .for_each(|index| assert_eq!(cache.put(1, index, &vec![1; page()]).unwrap(), Put::Stored));
-    assert_eq!(reserve.stats().stored, inner.tenant().lent.load(Ordering::Relaxed) + 50);
 }

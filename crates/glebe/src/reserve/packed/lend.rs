@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
-use super::{is_packed, with_buffer, Ground, Packed, PAGES_MAX, ZSPAGE_AT};
-use crate::reserve::lent::{Claim, Meta, NotFilled};
-use crate::reserve::page_word::PageUse;
+use super::{is_packed, with_buffer, Packed, PAGES_MAX, ZSPAGE_AT};
+use crate::reserve::lender::{Claimed, Lender};
+use crate::reserve::lent::{Meta, NotFilled};
 use crate::reserve::stats::Counter;
+use crate::reserve::words::PageUse;
 use crate::sync::Ordering;
 use crate::zpool::Sealing;
 
@@ -38,7 +39,7 @@ const LOOKED_AT_MAX: u64 = 2048;
 
 impl Packed {
     /// Copies a zspage to lent pages; false, and it stays, if these cannot be had.
-    pub(super) fn seal(&self, ground: Ground<'_>, sealing: Sealing<'_>) -> bool {
+    pub(super) fn seal(&self, lender: &Lender, sealing: Sealing<'_>) -> bool {
         let zspage = sealing.zspage();
         if self.refs.prepare(zspage).is_err() {
             return false;
@@ -46,29 +47,28 @@ impl Packed {
         let seal = self.seals.fetch_add(1, Ordering::Relaxed);
         let pages = (0..sealing.pages()).map(|nth| sealing.page(nth)).collect();
         let bytes = Copied { zspage, seal, pages };
-        let claim = || ground.tenant.claim(ground.lent, ground.counts);
-        let Some(uses) = self.lend(ground, &bytes, claim) else { return false };
+        let Some(uses) = self.lend(lender, &bytes, || lender.claim()) else { return false };
         self.refs.set(zspage, seal, &uses);
         sealing.finish();
         self.counters.sealed.fetch_add(1, Ordering::Relaxed);
-        self.sweep(ground, SWEPT);
+        self.sweep(lender, SWEPT);
         true
     }
 
     /// Copies the pages of a zspage to as many of one granule that `claim` gives.
     fn lend(
         &self,
-        ground: Ground<'_>,
+        lender: &Lender,
         bytes: &Copied<'_>,
-        claim: impl Fn() -> Option<Claim>,
+        claim: impl Fn() -> Option<Claimed>,
     ) -> Option<Vec<PageUse>> {
         let mut uses = Vec::with_capacity(bytes.pages.len());
         for _ in 0..TRIES {
-            let ended = self.try_lend(ground, bytes, &claim, &mut uses);
+            let ended = self.try_lend(lender, bytes, &claim, &mut uses);
             if ended == Lending::All {
                 return Some(uses);
             }
-            self.drop_uses(ground, &mut uses);
+            self.drop_uses(lender, &mut uses);
             if ended == Lending::None {
                 break;
             }
@@ -76,42 +76,37 @@ impl Packed {
         None
     }
 
-    fn drop_uses(&self, ground: Ground<'_>, uses: &mut Vec<PageUse>) {
+    fn drop_uses(&self, lender: &Lender, uses: &mut Vec<PageUse>) {
         for at in uses.drain(..) {
-            self.drop_page(ground, at);
+            self.drop_page(lender, at);
         }
     }
 
     fn try_lend(
         &self,
-        ground: Ground<'_>,
+        lender: &Lender,
         bytes: &Copied<'_>,
-        claim: &impl Fn() -> Option<Claim>,
+        claim: &impl Fn() -> Option<Claimed>,
         uses: &mut Vec<PageUse>,
     ) -> Lending {
-        let Ground { lent, counts, .. } = ground;
         let (mut granule, mut others) = (None, 0);
         while let Some(page) = bytes.pages.get(uses.len()) {
-            let Some(claim) = claim() else { return Lending::None };
-            let here = lent.granule_of(claim.page);
+            let Some(Claimed { claim, .. }) = claim() else { return Lending::None };
+            if claim.evicted {
+                lender.counts().add(Counter::Evicted, 1);
+            }
+            let here = lender.lent().granule_of(claim.page);
             if granule.is_some_and(|granule| granule != here) {
-                self.drop_uses(ground, uses);
+                self.drop_uses(lender, uses);
                 others += 1;
             }
             granule = Some(here);
             // What was lent in another granule is copied again.
             let page = if uses.is_empty() { bytes.pages.first() } else { Some(page) };
             let Some(page) = page else { return Lending::None };
-            match lent.fill(claim, self.meta(bytes.zspage, uses.len(), bytes.seal), page) {
-                Ok(at) => {
-                    counts.add(Counter::Stored, 1);
-                    ground.tenant.lent.fetch_add(1, Ordering::Relaxed);
-                    uses.push(at);
-                }
-                Err(NotFilled::Recalled) => {
-                    counts.add(Counter::RejectedRecalled, 1);
-                    return Lending::Again;
-                }
+            match lender.fill(claim, self.meta(bytes.zspage, uses.len(), bytes.seal), page) {
+                Ok(at) => uses.push(at),
+                Err(NotFilled::Recalled) => return Lending::Again,
                 Err(NotFilled::Interrupted) => return Lending::None,
             }
             if others > TRIES {
@@ -122,21 +117,15 @@ impl Packed {
     }
 
     /// Whether a page with these key words is one of this pool.
-    pub(in crate::reserve) fn is_of(&self, meta: &Meta) -> bool {
+    pub(super) fn is_of(&self, meta: &Meta) -> bool {
         meta[0] == self.name
     }
 
     /// Moves a zspage, of which first class is about to take a page with these key words, out of
     /// the run that it takes, to pages that are free or hold no objects. False if no such page
     /// can be had.
-    pub(in crate::reserve) fn move_out(
-        &self,
-        ground: Ground<'_>,
-        meta: &Meta,
-        run: &Range<usize>,
-    ) -> bool {
-        let Ground { lent, tenant, counts } = ground;
-        let page_bytes = self.pool.page.bytes().as_usize();
+    pub(super) fn move_out(&self, lender: &Lender, meta: &Meta, run: &Range<usize>) -> bool {
+        let page_bytes = self.page.bytes().as_usize();
         let (zspage, seal) = ((meta[1] >> ZSPAGE_AT) as u32, meta[2]);
         if self.refs.seal(zspage) != seal {
             return true;
@@ -145,7 +134,7 @@ impl Packed {
             (0..PAGES_MAX).map_while(|nth| self.refs.at(zspage, nth)).collect();
         let moved = with_buffer(uses.len() * page_bytes, |buf| {
             for (nth, (at, page)) in uses.iter().zip(buf.chunks_exact_mut(page_bytes)).enumerate() {
-                if !lent.read(*at, &self.meta(zspage, nth, seal), page) {
+                if !lender.lent().read(*at, &self.meta(zspage, nth, seal), page) {
                     // What is left is found lost by whoever reads or sweeps.
                     return Some(Vec::new());
                 }
@@ -154,15 +143,15 @@ impl Packed {
             let may = |page: usize, meta: Option<&Meta>| {
                 !run.contains(&page) && !meta.is_some_and(is_packed)
             };
-            self.lend(ground, &bytes, || tenant.claim_where(lent, counts, LOOKED_AT_MAX, may))
+            self.lend(lender, &bytes, || lender.claim_where(LOOKED_AT_MAX, may))
         });
         let Some(moved) = moved else { return false };
         for (nth, (from, to)) in uses.into_iter().zip(moved).enumerate() {
             if self.refs.exchange(zspage, nth, from, to) {
                 self.counters.moved_pages.fetch_add(1, Ordering::Relaxed);
-                self.drop_page(ground, from);
+                self.drop_page(lender, from);
             } else {
-                self.drop_page(ground, to);
+                self.drop_page(lender, to);
             }
         }
         true

@@ -16,21 +16,21 @@
 //! is a claim and a copy a page; reading is one or two copies of parts of pages.
 
 mod lend;
+mod movers;
 mod refs;
 mod sweep;
 
 use std::cell::RefCell;
 
-use crate::stats::lane;
 use crate::sync::{Backoff, MappedWord, Ordering};
 use crate::units::{PageSize, Pages};
-use crate::zpool::{self, Fullness, Pinned, CLASSES_MAX};
+use crate::zpool::{self, Pinned, Pool, Staging};
 
-use super::lent::{Lent, Meta};
-use super::page_word::PageUse;
-use super::stats::{Counter, Counts};
-use super::tenant::Tenant;
-use super::Inner;
+use super::lender::Lender;
+use super::lent::Meta;
+use super::stats::Counter;
+use super::words::PageUse;
+pub(super) use movers::Movers;
 use refs::{Refs, PAGES_MAX};
 
 /// Of a first key word: the page is one of a zspage.
@@ -60,33 +60,18 @@ pub(super) fn is_packed(meta: &Meta) -> bool {
     meta[0] & PACKED != 0
 }
 
-/// What lent pages are had from.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ground<'a> {
-    pub(super) lent: &'a Lent,
-    pub(super) tenant: &'a Tenant,
-    pub(super) counts: &'a Counts,
-}
-
-impl Inner {
-    pub(super) fn ground(&self) -> Ground<'_> {
-        Ground { lent: self.lent(), tenant: self.tenant(), counts: self.counts() }
-    }
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Packed {
-    pub(super) pool: zpool::Pool,
+    staging: Staging,
     refs: Refs,
     /// The first key word.
     name: u64,
     /// Pages of zspages in ordinary memory at most.
-    staging: u64,
+    staged_max: u64,
+    page: PageSize,
     rest: Rest,
     seals: MappedWord,
-    /// The class at which the search for a zspage to seal goes on.
-    next_class: MappedWord,
     /// The zspage at which the sweep goes on.
     hand: MappedWord,
     pub(super) counters: Counters,
@@ -114,45 +99,57 @@ pub(super) struct Counters {
 struct LostPages(u32);
 
 impl Packed {
-    /// With at most `staging` pages of ordinary memory for objects; `options` are the pool's,
-    /// `number` is no other pool's of the reserve.
+    /// With at most `staged` pages of ordinary memory for objects; `options` are the pool's,
+    /// `number` is no other tenant's of the reserve.
     pub(super) fn new(
         number: u64,
         options: zpool::Options,
-        staging: Pages,
+        staged: Pages,
         page: PageSize,
         rest: Rest,
     ) -> Result<Self, zpool::Error> {
-        let staging = staging.get().max(STAGED_MIN);
-        let pool = options.lend(Pages::new(staging / PARTS)).build()?;
-        let refs = Refs::new(pool.objects.memory.zspages.most(), page)?;
+        let staged_max = staged.get().max(STAGED_MIN);
+        let staging = Staging::new(options.lend(Pages::new(staged_max / PARTS)))?;
+        let refs = Refs::new(staging.zspages_max(), page)?;
         Ok(Self {
-            pool,
+            staging,
             refs,
             name: PACKED | number,
-            staging,
+            staged_max,
+            page,
             rest,
             seals: MappedWord::new(1),
-            next_class: MappedWord::new(0),
             hand: MappedWord::new(0),
             counters: Counters::default(),
         })
     }
 
+    /// The pool, for what does not depend on where objects are.
+    #[inline]
+    pub(super) fn pool(&self) -> &Pool {
+        self.staging.pool()
+    }
+
+    #[inline]
+    pub(super) fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
     /// In which granules each sealed zspage has pages.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn granules(&self, lent: &Lent) -> Vec<Vec<usize>> {
-        let (_, end) = self.pool.objects.memory.zspages.made();
+    pub(super) fn granules(&self, lender: &Lender) -> Vec<Vec<usize>> {
+        let end = self.staging.zspages_end();
         let of = |zspage| (0..PAGES_MAX).filter_map(move |nth| self.refs.at(zspage, nth));
-        let granules =
-            |zspage| -> Vec<usize> { of(zspage).map(|at| lent.granule_of(at.page)).collect() };
+        let granules = |zspage| -> Vec<usize> {
+            of(zspage).map(|at| lender.lent().granule_of(at.page)).collect()
+        };
         (0..end).map(granules).filter(|of| !of.is_empty()).collect()
     }
 
     /// As if first class had kept each page from being dropped as its zspage ended.
     #[cfg(all(test, not(loom)))]
     pub(super) fn leave_all(&self) {
-        let (_, end) = self.pool.objects.memory.zspages.made();
+        let end = self.staging.zspages_end();
         let pages: usize = (0..end).map(|zspage| self.refs.take(zspage).count()).sum();
         self.counters.left_pages.fetch_add(pages as u64, Ordering::Relaxed);
     }
@@ -163,12 +160,12 @@ impl Packed {
 
     /// Whether there may be room for an object: what is staged can be sealed.
     #[inline]
-    pub(super) fn has_room(&self, ground: Ground<'_>) -> bool {
-        if self.pool.objects.memory.pages.used() < self.staging {
+    pub(super) fn has_room(&self, lender: &Lender) -> bool {
+        if self.staging.used_pages() < self.staged_max {
             return true;
         }
-        self.seal_some(ground);
-        let has_room = self.pool.objects.memory.pages.used() < self.staging;
+        self.seal_some(lender);
+        let has_room = self.staging.used_pages() < self.staged_max;
         if !has_room {
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -177,67 +174,52 @@ impl Packed {
 
     /// Seals zspages if the staging is nearly full. After each call that adds or removes.
     #[inline]
-    pub(super) fn settle(&self, ground: Ground<'_>) {
-        if self.pool.objects.memory.pages.used() > self.staging - self.staging / PARTS {
-            self.seal_some(ground);
+    pub(super) fn settle(&self, lender: &Lender) {
+        if self.staging.used_pages() > self.staged_max - self.staged_max / PARTS {
+            self.seal_some(lender);
         }
-        self.let_go(ground);
+        self.let_go(lender);
     }
 
     /// Drops the pages of zspages that ended.
     #[inline]
-    fn let_go(&self, ground: Ground<'_>) {
-        let memory = &self.pool.objects.memory;
-        for zspage in memory.take_ended() {
-            self.drop_pages(ground, zspage);
-            memory.zspages.drop_number(&memory.account, zspage);
+    fn let_go(&self, lender: &Lender) {
+        for zspage in self.staging.take_ended() {
+            self.drop_pages(lender, zspage);
+            self.staging.drop_number(zspage);
         }
     }
 
-    fn drop_pages(&self, ground: Ground<'_>, zspage: u32) {
+    fn drop_pages(&self, lender: &Lender, zspage: u32) {
         let mut pages = 0;
         for at in self.refs.take(zspage) {
-            pages += u64::from(self.drop_page(ground, at));
+            pages += u64::from(self.drop_page(lender, at));
         }
         self.counters.ended_pages.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Seals zspages until so many pages of the staging are free as are meant to be, or no more
-    /// can be lent: first those that are full, of any class, then the fullest.
+    /// can be lent.
     #[cold]
-    fn seal_some(&self, ground: Ground<'_>) {
-        let memory = &self.pool.objects.memory;
-        self.pool.objects.settle();
-        let enough = self.staging - 2 * (self.staging / PARTS);
-        for fullness in [Fullness::Full, Fullness::Fullest] {
-            let mut without = 0;
-            while without < CLASSES_MAX && memory.pages.used() > enough {
-                let class = self.next_class.load(Ordering::Relaxed) as u32 % CLASSES_MAX;
-                let Some(sealing) = self.pool.objects.begin_seal(class, fullness) else {
-                    without += 1;
-                    self.next_class.store((class + 1).into(), Ordering::Relaxed);
-                    continue;
-                };
-                if !self.seal(ground, sealing) {
-                    return;
-                }
-                without = 0;
-                if fullness == Fullness::Fullest {
-                    self.next_class.store((class + 1).into(), Ordering::Relaxed);
-                }
+    fn seal_some(&self, lender: &Lender) {
+        self.staging.settle();
+        let enough = self.staged_max - 2 * (self.staged_max / PARTS);
+        for sealing in self.staging.to_seal(enough) {
+            if !self.seal(lender, sealing) {
+                return;
             }
         }
-        memory.pages.trim(&memory.account);
+        self.staging.trim();
     }
 
     /// Copies the stored bytes of a pinned object of a sealed zspage to `buf`, which is as long.
     fn copy_sealed(
         &self,
-        ground: Ground<'_>,
+        lender: &Lender,
         pinned: &Pinned,
         buf: &mut [u8],
     ) -> Result<(), LostPages> {
-        let page_bytes = self.pool.page.bytes().as_usize();
+        let page_bytes = self.page.bytes().as_usize();
         let zspage = pinned.entry.place().zspage;
         let seal = self.refs.seal(zspage);
         let (mut from, mut done) = (pinned.offset(), 0);
@@ -248,8 +230,8 @@ impl Packed {
             loop {
                 let at = self.refs.at(zspage, nth).ok_or(LostPages(1 << nth))?;
                 let part = &mut buf[done..done + len];
-                if ground.lent.read_part(at, &meta, offset, part) {
-                    ground.tenant.touch(at.page);
+                if lender.lent().read_part(at, &meta, offset, part) {
+                    lender.touch(at.page);
                     break;
                 }
                 if self.refs.at(zspage, nth) == Some(at) {
@@ -265,7 +247,7 @@ impl Packed {
     fn lose(&self, zspage: u32, seal: u64, lost: &LostPages) {
         let is_same = || self.refs.seal(zspage) == seal;
         let lost = if self.rest == Rest::Goes { u32::MAX } else { lost.0 };
-        let objects = self.pool.objects.lose(lane(), zspage, lost, is_same);
+        let objects = self.staging.lose(zspage, lost, is_same);
         self.counters.lost.fetch_add(objects as u64, Ordering::Relaxed);
     }
 
@@ -274,36 +256,36 @@ impl Packed {
     #[inline]
     pub(super) fn with_stored<R>(
         &self,
-        ground: Ground<'_>,
+        lender: &Lender,
         pinned: &Pinned,
         then: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
-        self.with_some(ground, pinned, pinned.entry.len(), then)
+        self.with_some(lender, pinned, pinned.entry.len(), then)
     }
 
     #[inline]
     fn with_some<R>(
         &self,
-        ground: Ground<'_>,
+        lender: &Lender,
         pinned: &Pinned,
         len: usize,
         then: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
         if !pinned.is_sealed {
-            let done = self.pool.objects.with_bytes(pinned, |bytes| then(&bytes[..len]));
-            self.pool.objects.unpin(pinned);
+            let done = self.staging.with_bytes(pinned, |bytes| then(&bytes[..len]));
+            self.staging.unpin(pinned);
             return Some(done);
         }
         with_buffer(len, |buf| {
-            let copied = self.copy_sealed(ground, pinned, buf);
+            let copied = self.copy_sealed(lender, pinned, buf);
             if let Err(lost) = &copied {
                 let zspage = pinned.entry.place().zspage;
                 self.lose(zspage, self.refs.seal(zspage), lost);
             }
-            self.pool.objects.unpin(pinned);
+            self.staging.unpin(pinned);
             if copied.is_err() {
-                self.pool.objects.settle();
-                self.let_go(ground);
+                self.staging.settle();
+                self.let_go(lender);
                 return None;
             }
             Some(then(buf))
@@ -313,54 +295,52 @@ impl Packed {
     /// As [`Packed::with_stored`], of the first `most` bytes.
     pub(super) fn with_head<R>(
         &self,
-        ground: Ground<'_>,
+        lender: &Lender,
         pinned: &Pinned,
         most: usize,
         then: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
-        self.with_some(ground, pinned, pinned.entry.len().min(most), then)
+        self.with_some(lender, pinned, pinned.entry.len().min(most), then)
     }
 
     /// Drops all lent pages, before the pool ends. Looks at each page of the reserve where one was
     /// left.
-    pub(super) fn drop_all(&self, ground: Ground<'_>) {
-        let (_, end) = self.pool.objects.memory.zspages.made();
+    pub(super) fn drop_all(&self, lender: &Lender) {
+        let end = self.staging.zspages_end();
         for zspage in 0..end {
-            if self.pool.objects.memory.zspages.about(zspage).is_sealed {
-                self.drop_pages(ground, zspage);
+            if self.staging.is_sealed(zspage) {
+                self.drop_pages(lender, zspage);
             }
         }
-        self.let_go(ground);
+        self.let_go(lender);
         let mut backoff = Backoff::default();
         for _ in 0..DROPS_MAX {
             if self.counters.left_pages.swap(0, Ordering::Relaxed) == 0 {
                 return;
             }
-            self.drop_left(ground);
+            self.drop_left(lender);
             backoff.wait();
         }
     }
 
     /// Drops what is left of this pool in the reserve.
     #[cold]
-    fn drop_left(&self, ground: Ground<'_>) {
-        let Ground { lent, .. } = ground;
+    fn drop_left(&self, lender: &Lender) {
+        let lent = lender.lent();
         for granule in (0..lent.granules()).filter(|granule| lent.granule(*granule).live() > 0) {
             let first = granule * lent.granule_pages();
             for page in first..first + lent.granule_pages() {
                 if let Some((word, ..)) = lent.holds(page, |meta| self.is_of(meta)) {
-                    self.drop_page(ground, word.use_of(page));
+                    self.drop_page(lender, word.use_of(page));
                 }
             }
         }
     }
 
     /// Drops a lent page; whether it was there.
-    fn drop_page(&self, ground: Ground<'_>, at: PageUse) -> bool {
-        let dropped = ground.lent.discard_use(at);
-        if dropped {
-            ground.counts.add(Counter::InvalidatedPages, 1);
-        } else if ground.lent.holds_use(at, |_| true).is_some() {
+    fn drop_page(&self, lender: &Lender, at: PageUse) -> bool {
+        let dropped = lender.drop_use(at, Counter::InvalidatedPages);
+        if !dropped && lender.lent().holds_use(at, |_| true).is_some() {
             self.counters.left_pages.fetch_add(1, Ordering::Relaxed);
         }
         dropped
@@ -376,9 +356,9 @@ impl Packed {
         self.counters.lost.load(Ordering::Relaxed)
     }
 
-    /// Bytes that objects may take in ordinary memory.
-    pub(super) fn staging(&self) -> Pages {
-        Pages::new(self.staging)
+    /// Pages that objects may take in ordinary memory.
+    pub(super) fn staged_max(&self) -> Pages {
+        Pages::new(self.staged_max)
     }
 }
 

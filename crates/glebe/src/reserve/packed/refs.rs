@@ -13,7 +13,7 @@
 //! number and stays. Cost: a cache line or two a zspage. No lock.
 
 use crate::error::OsError;
-use crate::reserve::page_word::PageUse;
+use crate::reserve::words::PageUse;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::PageSize;
 use crate::zpool::Words;

@@ -3,7 +3,8 @@
 //! Zspages are looked at in the order of their numbers, a few at a time, each call going on where
 //! the last one ended. Cost: some words a page; objects of one sparse zspage are copied a call.
 
-use super::{with_buffer, Ground, LostPages, Packed, Rest, PAGES_MAX};
+use super::{with_buffer, LostPages, Packed, Rest, PAGES_MAX};
+use crate::reserve::lender::Lender;
 use crate::sync::Ordering;
 
 /// Of four slots that were ever used so many are, at most, in a sparse zspage: when it is met by
@@ -14,23 +15,23 @@ const SPARSE_ASKED: u32 = 3;
 impl Packed {
     /// Looks at zspages whether their pages are still there, going on where the last call ended;
     /// and takes the objects out of one that is sparse.
-    pub(in crate::reserve) fn sweep(&self, ground: Ground<'_>, zspages: u64) {
+    pub(in crate::reserve) fn sweep(&self, lender: &Lender, zspages: u64) {
         let mut sparse = None;
         for zspage in self.next_zspages(zspages) {
-            self.look_at(ground, zspage);
+            self.look_at(lender, zspage);
             sparse = sparse.or_else(|| {
-                let objects = self.pool.objects.sparse_objects(zspage, SPARSE);
+                let objects = self.staging.sparse_objects(zspage, SPARSE);
                 (self.rest == Rest::Stays && !objects.is_empty()).then_some(objects)
             });
         }
-        self.take_out(ground, &sparse.unwrap_or_default());
-        self.pool.objects.settle();
-        self.let_go(ground);
+        self.take_out(lender, &sparse.unwrap_or_default());
+        self.staging.settle();
+        self.let_go(lender);
     }
 
     /// The numbers at which a walk goes on that the calls share.
     fn next_zspages(&self, most: u64) -> impl Iterator<Item = u32> {
-        let (_, end) = self.pool.objects.memory.zspages.made();
+        let end = self.staging.zspages_end();
         let first = self.hand.fetch_add(most, Ordering::Relaxed);
         let end = u64::from(end);
         (0..most.min(end)).map(move |at| (first.wrapping_add(at) % end) as u32)
@@ -38,22 +39,22 @@ impl Packed {
 
     /// Brings objects of a sealed zspage back to the staging, so that its pages become free; how
     /// many.
-    fn take_out(&self, ground: Ground<'_>, objects: &[(u32, u32)]) -> u64 {
+    fn take_out(&self, lender: &Lender, objects: &[(u32, u32)]) -> u64 {
         let mut moved = 0;
         for (index, named) in objects {
-            let Some(pinned) = self.pool.objects.pin(*index, *named) else { continue };
+            let Some(pinned) = self.staging.pin(*index, *named) else { continue };
             if !pinned.is_sealed {
-                self.pool.objects.unpin(&pinned);
+                self.staging.unpin(&pinned);
                 continue;
             }
             moved += with_buffer(pinned.entry.len(), |buf| {
-                if let Err(lost) = self.copy_sealed(ground, &pinned, buf) {
+                if let Err(lost) = self.copy_sealed(lender, &pinned, buf) {
                     let zspage = pinned.entry.place().zspage;
                     self.lose(zspage, self.refs.seal(zspage), &lost);
-                    self.pool.objects.unpin(&pinned);
+                    self.staging.unpin(&pinned);
                     return 0;
                 }
-                u64::from(self.pool.restore((*index, *named), &pinned, buf))
+                u64::from(self.staging.restore((*index, *named), &pinned, buf))
             });
         }
         self.counters.taken_out.fetch_add(moved, Ordering::Relaxed);
@@ -64,27 +65,27 @@ impl Packed {
     /// freed; what was moved and freed.
     pub(in crate::reserve) fn compact(
         &self,
-        ground: Ground<'_>,
+        lender: &Lender,
         goes_on: impl Fn(u64) -> bool,
     ) -> (u64, u64) {
         let (mut moved, before) = (0, self.counters.ended_pages.load(Ordering::Relaxed));
-        let (_, end) = self.pool.objects.memory.zspages.made();
+        let end = self.staging.zspages_end();
         let freed = || self.counters.ended_pages.load(Ordering::Relaxed) - before;
         for zspage in self.next_zspages(end.into()) {
-            if !goes_on(freed()) || !self.has_room(ground) {
+            if !goes_on(freed()) || !self.has_room(lender) {
                 break;
             }
-            self.look_at(ground, zspage);
-            moved += self.take_out(ground, &self.pool.objects.sparse_objects(zspage, SPARSE_ASKED));
-            self.pool.objects.settle();
-            self.settle(ground);
+            self.look_at(lender, zspage);
+            moved += self.take_out(lender, &self.staging.sparse_objects(zspage, SPARSE_ASKED));
+            self.staging.settle();
+            self.settle(lender);
         }
         (moved, freed())
     }
 
     /// Ends the objects of a zspage whose pages are lost.
-    fn look_at(&self, ground: Ground<'_>, zspage: u32) {
-        if !self.pool.objects.memory.zspages.about(zspage).is_sealed {
+    fn look_at(&self, lender: &Lender, zspage: u32) {
+        if !self.staging.is_sealed(zspage) {
             return;
         }
         let seal = self.refs.seal(zspage);
@@ -92,7 +93,7 @@ impl Packed {
         for nth in 0..PAGES_MAX {
             let Some(at) = self.refs.at(zspage, nth) else { break };
             let meta = self.meta(zspage, nth, seal);
-            if ground.lent.holds_use(at, |other| *other == meta).is_none()
+            if lender.lent().holds_use(at, |other| *other == meta).is_none()
                 && self.refs.at(zspage, nth) == Some(at)
             {
                 lost |= 1 << nth;

@@ -29,8 +29,8 @@ fn contig_in_phase(pages: u64) -> Contig {
     held.pop().expect("the last one")
 }
 
-fn search(len: u64, align: u64, placement: Placement) -> Search {
-    Search { len, align, any: true, placement, top: false, avoid: u64::MAX, some_free: false }
+fn search(len: u64, align: u64) -> Search {
+    Search { len, align, any: true, by_cost: false }
 }
 
 /// What is free, and what each granule costs.
@@ -68,38 +68,22 @@ impl Plain {
         let runs = self.runs();
         let fits: Vec<_> = runs.iter().filter(|run| !starts(run).is_empty()).collect();
         let all: Vec<u64> = fits.iter().flat_map(|run| starts(run)).collect();
-        let (lowest, highest) = (all.first().copied()?, all.last().copied()?);
-        let large = len >= GRANULE_PAGES;
-        // Of equals the lowest; only the first place of a run and those at a granule's start.
-        let cheapest = || {
-            let step = align.max(GRANULE_PAGES);
-            let firsts = fits.iter().map(|run| starts(run)[0]);
-            let steps = all.iter().copied().filter(|start| start % step == 0);
-            firsts.chain(steps).min_by_key(|&start| (self.price(start, len), start))
-        };
-        let place = match search.placement {
-            _ if search.top => highest,
-            Placement::Lowest => lowest,
-            Placement::BestFit => starts(fits.iter().min_by_key(|run| run.len())?)[0],
-            Placement::BySize => {
-                if large {
-                    highest
-                } else {
-                    lowest
-                }
-            }
-            Placement::LeastToClear => {
-                if large {
-                    cheapest()?
-                } else {
-                    lowest
-                }
-            }
-        };
-        if self.price(place, len) >= search.avoid {
-            return if large { cheapest() } else { Some(lowest) };
+        let lowest = all.first().copied()?;
+        if !search.by_cost || self.price(lowest, len) == 0 {
+            return Some(lowest);
         }
-        Some(place)
+        if len < GRANULE_PAGES {
+            let last = |start: u64| start + len - 1;
+            let is_free = |start: u64| {
+                start / GRANULE_PAGES == last(start) / GRANULE_PAGES && self.price(start, len) == 0
+            };
+            return Some(all.iter().copied().find(|&start| is_free(start)).unwrap_or(lowest));
+        }
+        // Of equals the lowest; only the first place of a run and those at a granule's start.
+        let step = align.max(GRANULE_PAGES);
+        let firsts = fits.iter().map(|run| starts(run)[0]);
+        let steps = all.iter().copied().filter(|start| start % step == 0);
+        firsts.chain(steps).min_by_key(|&start| (self.price(start, len), start))
     }
 }
 
@@ -111,7 +95,7 @@ proptest! {
     })]
 
     #[test]
-    fn every_placement_leads_where_a_plain_search_does(
+    fn a_search_leads_where_a_plain_one_does(
         steps in prop::collection::vec(any::<(u8, u8, u8, u64)>(), 1..60),
     ) {
         const PAGES: u64 = 16 * GRANULE_PAGES;
@@ -130,20 +114,11 @@ proptest! {
                 *cost = (salt >> (nth * 4)) % COSTS;
             }
             let len = 1 + u64::from(size) / if size % 2 == 0 { 16 } else { 4 };
-            let placement = [
-                Placement::Lowest,
-                Placement::BestFit,
-                Placement::LeastToClear,
-                Placement::BySize,
-            ][usize::from(what / 3) % 4];
-            let search = Search {
-                top: what % 16 == 1,
-                avoid: if what % 5 == 0 { COSTS } else { u64::MAX },
-                ..search(len, 1 << (align % 6), placement)
-            };
+            let by_cost = what / 3 % 2 == 0;
+            let search = Search { by_cost, ..search(len, 1 << (align % 6)) };
             let expected = plain.place(&search).and_then(|start| Extent::new(start, len));
-            let costs = plain.costs.clone();
-            let found = positions.take(&search, |granule| costs[granule]);
+            positions.costs().copy_from_slice(&plain.costs);
+            let found = positions.take(&search);
             prop_assert_eq!(found, expected, "{:?} of {:?}", search, plain.runs());
             if let Some(block) = found {
                 (block.start()..block.end()).for_each(|page| plain.free[page as usize] = false);
@@ -251,7 +226,7 @@ proptest! {
                 }
                 _ => {
                     let len = 1 + u64::from(size) % 20;
-                    let found = positions.take(&search(len, 1, Placement::Lowest), |_| 0);
+                    let found = positions.take(&search(len, 1));
                     let lowest = (0..=PAGES - len).find(|start| {
                         (*start..start + len).all(|page| free[page as usize])
                     });
@@ -270,17 +245,12 @@ proptest! {
 fn pages_that_follow_end_with_the_chunk_or_the_free_run() {
     let contig = contig(64);
     let mut positions = Positions::new(&contig, 64, GRANULE_PAGES).unwrap();
-    let chunk_end = |page: u64| (page / 8 + 1) * 8;
-    let one = search(1, 1, Placement::Lowest);
-    let cost = |_| 0;
-    assert_eq!(positions.take_with_next(chunk_end, &one, cost), Extent::new(0, 8));
-    let held = positions.take(&search(4, 1, Placement::Lowest), cost).unwrap();
+    assert_eq!(positions.take_in_chunk(8), Extent::new(0, 8));
+    let held = positions.take(&search(4, 1)).unwrap();
     positions.free(Extent::new(2, 3).unwrap());
-    assert_eq!(positions.take_with_next(chunk_end, &one, cost), Extent::new(2, 3));
+    assert_eq!(positions.take_in_chunk(8), Extent::new(2, 3));
     positions.free(held);
-    let best = search(1, 1, Placement::BestFit);
-    positions.free(Extent::new(0, 1).unwrap());
-    assert_eq!(positions.take_with_next(chunk_end, &best, cost), Extent::new(0, 1));
+    assert_eq!(positions.take_in_chunk(8), Extent::new(8, 8));
 }
 
 /// Frames of three runs: one over the first gibibyte that is counted, one that ends in front of
@@ -302,8 +272,6 @@ fn runs_of_frames(are_known: bool) -> (Vec<contig::Run>, u64) {
 
 #[test]
 fn alignments_beyond_a_gibibyte_are_those_of_the_frames() {
-    let placements =
-        [Placement::Lowest, Placement::BestFit, Placement::LeastToClear, Placement::BySize];
     for are_known in [true, false] {
         let (runs, pages) = runs_of_frames(are_known);
         let mut positions = Positions::of_runs(&runs, pages, GRANULE_PAGES).unwrap();
@@ -312,11 +280,9 @@ fn alignments_beyond_a_gibibyte_are_those_of_the_frames() {
             let run = run.expect("a page of a run");
             run.pfn.map_or(page, |pfn| pfn.get() + (page - run.pages.start()))
         };
-        for (log, len, placement) in (16..64).flat_map(|log| {
-            [1, GRANULE_PAGES, 0x101, 0x3_0000]
-                .into_iter()
-                .flat_map(move |len| placements.map(|placement| (log, len, placement)))
-        }) {
+        positions.costs().fill(1);
+        let lens = [1, GRANULE_PAGES, 0x101, 0x3_0000];
+        for (log, len) in (16..64).flat_map(|log| lens.map(|len| (log, len))) {
             let align = 1_u64 << log;
             let is_aligned = |run: &contig::Run| {
                 let first = number_of(run.pages.start());
@@ -324,9 +290,9 @@ fn alignments_beyond_a_gibibyte_are_those_of_the_frames() {
                 place.is_some_and(|place| place + len <= first + run.pages.len())
             };
             let expected = runs.iter().any(is_aligned);
-            for top in [false, true] {
-                let search = Search { any: false, top, ..search(len, align, placement) };
-                let found = positions.take(&search, |_| 1);
+            for by_cost in [false, true] {
+                let search = Search { any: false, by_cost, ..search(len, align) };
+                let found = positions.take(&search);
                 assert_eq!(found.is_some(), expected, "{search:?}, {are_known}");
                 let Some(found) = found else { continue };
                 assert_eq!(number_of(found.start()) % align, 0, "{search:?}: {found}");
@@ -343,17 +309,14 @@ fn of_places_aligned_beyond_a_gibibyte_the_cheapest_is_taken() {
     let len = 0xc_0000;
     let run = contig::Run { pages: Extent::new(0, len).unwrap(), pfn: Some(Pfn::new(0x10_0000)) };
     let mut positions = Positions::of_runs(&[run], len, GRANULE_PAGES).unwrap();
-    let align = 1 << 19;
-    let dear_below = |granule: usize| u64::from((granule as u64) < 0x8_0000 / GRANULE_PAGES);
-    let mut take = |placement, top, cost: &dyn Fn(usize) -> u64, avoid| {
-        let search = Search { any: false, top, avoid, ..search(1, align, placement) };
-        let found = positions.take(&search, cost)?;
+    let second = (0x8_0000 / GRANULE_PAGES) as usize;
+    positions.costs()[..second].fill(1);
+    let mut take = |by_cost| {
+        let search = Search { any: false, by_cost, ..search(1, 1 << 19) };
+        let found = positions.take(&search)?;
         positions.free(found);
         Some(found.start())
     };
-    assert_eq!(take(Placement::Lowest, false, &|_| 0, u64::MAX), Some(0));
-    assert_eq!(take(Placement::Lowest, true, &|_| 0, u64::MAX), Some(0x8_0000));
-    assert_eq!(take(Placement::LeastToClear, false, &dear_below, u64::MAX), Some(0x8_0000));
-    assert_eq!(take(Placement::Lowest, false, &dear_below, u64::MAX), Some(0));
-    assert_eq!(take(Placement::Lowest, false, &dear_below, 1), Some(0x8_0000));
+    assert_eq!(take(false), Some(0));
+    assert_eq!(take(true), Some(0x8_0000));
 }

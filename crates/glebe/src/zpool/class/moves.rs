@@ -15,7 +15,7 @@ use super::super::account::NoRoom;
 use super::super::entry::{Entry, Place};
 use super::super::memory::Memory;
 use super::super::zspage::{NEXT, NONE};
-use super::{State, Stop, Work};
+use super::{Empty, State, Stop, Work};
 
 /// Zspages of one list that are looked at for one to empty.
 const CANDIDATES: usize = 8;
@@ -26,18 +26,19 @@ impl State {
         if !self.limbo.is_empty() {
             self.settle(memory);
         }
+        let went = u64::from(self.free_empty(memory) * self.shape.pages);
+        work.pages += went;
+        self.counts.compacted += went;
         while self.freeable > 0 {
             if work.is_spent() {
                 return Stop::Spent;
-            }
-            if self.pair(memory).is_none() {
-                self.close_all(memory);
             }
             let Some((from, to)) = self.pair(memory) else { return Stop::Stuck };
             if !self.pour(memory, from, to, work) {
                 return if work.is_spent() { Stop::Spent } else { Stop::Stuck };
             }
         }
+        memory.not_ready(self.number);
         Stop::Done
     }
 
@@ -84,7 +85,7 @@ impl State {
             work.moved += 1;
             self.counts.moved_in += 1;
             self.counts.moved_out += 1;
-            if self.give_up(memory, Place { zspage, slot }) {
+            if self.give_up(memory, Place { zspage, slot }, Empty::Goes) {
                 work.pages += u64::from(self.shape.pages);
                 self.counts.compacted += u64::from(self.shape.pages);
                 break;
@@ -104,17 +105,14 @@ impl State {
         if self.blocks.is_sealed(memory.zspages.ordinal(zspage)) {
             return false;
         }
-        self.close_all(memory);
-        let Ok(to) = self.grow(memory, false) else { return false };
+        let Ok(to) = self.grow(memory) else { return false };
         let (number, compacted) = (self.blocks.number(to), self.counts.compacted);
         let mut work = Work { bytes_left: usize::MAX, ..Work::default() };
         let moved = self.pour(memory, memory.zspages.ordinal(zspage), to, &mut work);
         // What was freed here was taken here.
         self.counts.compacted = compacted;
         let to = memory.zspages.ordinal(number);
-        if self.blocks.used(to) > 0 {
-            self.close(to);
-        } else {
+        if self.blocks.used(to) == 0 {
             self.shrink(memory, to);
         }
         moved
@@ -141,7 +139,7 @@ impl State {
         other.counts.bytes += len;
         other.counts.given = other.counts.given.wrapping_add(given);
         other.counts.moved_in += 1;
-        if self.give_up(memory, place) {
+        if self.give_up(memory, place, Empty::Goes) {
             work.pages += u64::from(self.shape.pages);
             self.counts.compacted += u64::from(self.shape.pages);
         }
@@ -163,7 +161,7 @@ impl State {
         let Some((index, entry)) = object.filter(|(_, entry)| fits(entry)) else {
             return Ok(None);
         };
-        let spot = other.alloc(memory, None, index)?;
+        let spot = other.alloc(memory, index)?;
         let at = self.at(memory, self.blocks.page(ordinal), place.slot);
         // SAFETY: as the module says.
         unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
@@ -173,44 +171,8 @@ impl State {
         Ok(Some((entry, given)))
     }
 
-    /// The objects of the emptiest zspage, where each is and its length, if it can be emptied for
-    /// less than it holds: three quarters of it are used at most, and by nothing else. None if the
-    /// class is retired, or still to be compacted.
-    pub(crate) fn remainder(&mut self, memory: &Memory) -> Vec<(Place, usize)> {
-        if self.is_retired || self.freeable > 0 {
-            return Vec::new();
-        }
-        let used = |ordinal: &u32| self.blocks.used(*ordinal);
-        let head = self.groups.emptiest_first().next();
-        let emptiest = head.and_then(|head| self.some_of(head).min_by_key(used));
-        let Some(ordinal) = emptiest.filter(|at| 4 * used(at) <= 3 * self.shape.objects) else {
-            return Vec::new();
-        };
-        let zspage = self.blocks.number(ordinal);
-        let object = |slot: u32| {
-            let (_, entry) = self.object(memory, ordinal, slot)?;
-            Some((Place { zspage, slot }, entry.len()))
-        };
-        let places: Vec<_> = (0..self.blocks.fresh(ordinal)).filter_map(object).collect();
-        if places.len() < used(&ordinal) as usize || memory.pins.is_pinned(zspage) {
-            return Vec::new();
-        }
-        places
-    }
-
-    /// Whether a new object finds a slot in a zspage that is there.
-    pub(crate) fn has_room(&self) -> bool {
-        self.groups.fullest().is_some()
-    }
-
-    /// Slots that no object has.
-    pub(crate) fn free_slots(&self) -> usize {
-        (self.freeable * self.shape.objects + self.slack_rest) as usize
-    }
-
     /// The first objects of the emptiest zspage, at most so many: where each is and its length.
     pub(crate) fn some_objects(&mut self, memory: &Memory, most: usize) -> Vec<(Place, usize)> {
-        self.close_all(memory);
         self.settle(memory);
         let mut found = Vec::new();
         let full = self.groups.full();
@@ -280,7 +242,7 @@ impl State {
             self.count_off(memory, entry);
             self.counts.evicted += 1;
             gone.push((index, entry.len()));
-            if self.give_up(memory, Place { zspage, slot }) {
+            if self.give_up(memory, Place { zspage, slot }, Empty::Goes) {
                 break;
             }
         }

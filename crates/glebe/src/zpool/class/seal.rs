@@ -48,10 +48,7 @@ impl State {
     pub(crate) fn begin_seal(&mut self, memory: &Memory, fullness: Fullness) -> Option<Begun> {
         let head = match fullness {
             Fullness::Full => self.groups.full(),
-            Fullness::Fullest => {
-                self.close_all(memory);
-                self.groups.full().or_else(|| self.groups.fullest())
-            }
+            Fullness::Fullest => self.groups.full().or_else(|| self.groups.fullest()),
         }?;
         let next = |at: &u32| Some(self.blocks.link(*at, NEXT)).filter(|at| *at != NONE);
         let mut few = std::iter::successors(Some(head), next).take(CANDIDATES);
@@ -185,9 +182,9 @@ impl State {
         self.freeable = after;
         let pages = |zspages: u32| u64::from(zspages) * u64::from(self.shape.pages);
         if after > before {
-            memory.add_freeable(self.number, pages(after - before), before == 0);
+            memory.add_freeable(self.number, pages(after - before));
         } else if after < before {
-            memory.sub_freeable(self.number, pages(before - after), after == 0);
+            memory.sub_freeable(pages(before - after));
         }
     }
 }

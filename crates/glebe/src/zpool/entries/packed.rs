@@ -121,6 +121,9 @@ impl Entries {
     /// Packs a page of which few entries are live.
     #[inline]
     pub(super) fn pack_if_sparse(&self, account: &Account, page: u32) {
+        if self.current.load(Ordering::Relaxed) / u64::from(self.unit()) == u64::from(page) {
+            return;
+        }
         let free = |segment: u32| self.tables.free[segment as usize].load(Ordering::Relaxed);
         // A segment without a free entry may have been released.
         let segments = (page * self.unit()..(page + 1) * self.unit()).map(free);
@@ -136,10 +139,6 @@ impl Entries {
         let mut state = lock(&self.state);
         let segments = page * self.unit()..(page + 1) * self.unit();
         let about = state.pages[page as usize];
-        let is_lane = |lane: &super::Lane| {
-            let segment = lane.0.load(Ordering::Relaxed);
-            segments.contains(&(segment.min(u32::MAX.into()) as u32))
-        };
         let live: u32 = segments
             .clone()
             .filter(|segment| !state.released.contains(*segment))
@@ -151,7 +150,7 @@ impl Entries {
             || live == 0
             || live > self.packed_max
             || segments.end > state.fresh
-            || self.lanes.iter().any(is_lane)
+            || segments.clone().any(|segment| self.is_current(segment))
         {
             return;
         }
@@ -319,11 +318,11 @@ impl Entries {
         Ok(true)
     }
 
-    /// Lets no lane have a current segment.
+    /// Lets no segment be current.
     #[cfg(loom)]
     pub(crate) fn leave(&self) {
         let _state = lock(&self.state);
-        self.lanes.iter().for_each(|lane| lane.0.store(super::NONE, Ordering::Relaxed));
+        self.current.store(super::NONE, Ordering::Relaxed);
     }
 
     /// Makes an entry that is free begin with a use.

@@ -7,7 +7,7 @@ use super::super::bits::{resize_close, Bits};
 use super::super::entry::{Entry, GENERATION_BITS};
 use super::super::words::Words;
 use super::store::Store;
-use super::{Entries, Lane, ALL, EPOCHS, EPOCH_BITS, EPOCH_LAST, SEGMENT};
+use super::{Entries, ALL, EPOCHS, EPOCH_BITS, EPOCH_LAST, SEGMENT};
 use crate::sync::{lock, Ordering};
 use crate::units::Bytes;
 
@@ -49,17 +49,17 @@ pub(super) struct Page {
 }
 
 impl Entries {
-    /// Gives a lane a segment with free entries, if it still has the one that has none.
+    /// Makes a segment with free entries current, if it still is the one that has none.
     #[cold]
-    pub(super) fn refill(&self, account: &Account, lane: &Lane, had: u64) -> Result<(), NoRoom> {
+    pub(super) fn refill(&self, account: &Account, had: u64) -> Result<(), NoRoom> {
         let mut state = lock(&self.state);
-        if lane.0.load(Ordering::Relaxed) != had {
+        if self.current.load(Ordering::Relaxed) != had {
             return Ok(());
         }
         loop {
             while let Some(segment) = state.available.take(1) {
                 if self.tables.free[segment as usize].load(Ordering::Relaxed) != 0 {
-                    lane.0.store(segment.into(), Ordering::Relaxed);
+                    self.current.store(segment.into(), Ordering::Relaxed);
                     return Ok(());
                 }
             }
@@ -74,7 +74,7 @@ impl Entries {
             return Err(error);
         }
         state.fresh = state.fresh.max(segment + 1);
-        lane.0.store(segment.into(), Ordering::Relaxed);
+        self.current.store(segment.into(), Ordering::Relaxed);
         Ok(())
     }
 
@@ -213,12 +213,11 @@ impl Entries {
         }
     }
 
-    /// Releases a segment that is all free and no lane's.
+    /// Releases a segment that is all free and not current.
     #[cold]
     pub(super) fn release(&self, account: &Account, segment: u32) {
         let mut state = lock(&self.state);
-        let current = |lane: &Lane| lane.0.load(Ordering::Relaxed) == u64::from(segment);
-        if self.lanes.iter().any(current) {
+        if self.is_current(segment) {
             return;
         }
         let page = self.page_of(segment);
@@ -275,7 +274,7 @@ impl Entries {
         let present = state.pages.iter().filter(|page| page.is_present).count() as u64;
         let pages = present + (state.free_pages.len() + state.epoch_pages.len()) as u64;
         let pages = pages + state.directory_pages.len() as u64 + state.store.pages();
-        let own = state.pages.capacity() * size_of::<Page>() + size_of_val(&*self.lanes);
+        let own = state.pages.capacity() * size_of::<Page>();
         let bits = state.available.held_bytes() + state.released.held_bytes();
         let bits = bits + state.epoch_pages.held_bytes() + state.directory_pages.held_bytes();
         let bits = bits + state.packed.held_bytes() + state.store.held_bytes();

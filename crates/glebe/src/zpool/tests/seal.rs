@@ -58,7 +58,7 @@ impl Elsewhere {
 }
 
 fn insert(pool: &Pool, bytes: &[u8]) -> Name {
-    pool.objects.insert(0, None, Stored::raw(bytes)).unwrap()
+    pool.objects.insert(Stored::raw(bytes)).unwrap()
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_sealed_zspage_gives_its_pages_back_and_keeps_its_objects() {
         assert!(elsewhere.read(&pool, *name) == Some(bytes_of(n as u64, 1000)));
     }
     for name in &names {
-        assert!(pool.objects.remove(0, name.0, name.1));
+        assert!(pool.objects.remove(name.0, name.1));
         elsewhere.let_go(&pool);
         pool.check();
     }
@@ -93,7 +93,7 @@ fn no_slot_of_a_sealed_zspage_is_given_out() {
     let sealed = |name: &Name| pool.objects.entry(name.0, name.1).unwrap().place().zspage == zspage;
     let (gone, left): (Vec<Name>, Vec<Name>) = names.iter().partition(|name| sealed(name));
     for name in &gone[1..] {
-        assert!(pool.objects.remove(0, name.0, name.1));
+        assert!(pool.objects.remove(name.0, name.1));
     }
     pool.compact(Budget::All).unwrap();
     let more: Vec<Name> = (0..64).map(|n| insert(&pool, &bytes_of(n, 1000))).collect();
@@ -176,7 +176,7 @@ fn run(pool: &Pool, ops: Vec<Op>) {
             Op::Remove(n) => {
                 let Some(at) = nth(n) else { continue };
                 let ((index, named), _) = model.swap_remove(at);
-                assert!(objects.remove(0, index, named));
+                assert!(objects.remove(index, named));
             }
             Op::Replace(n, len) => {
                 let Some(at) = nth(n) else { continue };
@@ -198,7 +198,7 @@ fn run(pool: &Pool, ops: Vec<Op>) {
                 let sealing = objects.begin_seal(class, Fullness::Fullest);
                 if let Some(at) = nth(remove).filter(|_| sealing.is_some()) {
                     let ((index, named), _) = model.swap_remove(at);
-                    assert!(objects.remove(0, index, named));
+                    assert!(objects.remove(index, named));
                 }
             }
             Op::Lose { nth: n, pages } => {
@@ -210,7 +210,7 @@ fn run(pool: &Pool, ops: Vec<Op>) {
                     continue;
                 }
                 let zspage = pinned.entry.place().zspage;
-                let lost = objects.lose(0, zspage, pages, || true);
+                let lost = objects.lose(zspage, pages, || true);
                 let before = model.len();
                 model.retain(|(name, _)| objects.entry(name.0, name.1).is_some());
                 assert_eq!(before - model.len(), lost);
@@ -226,7 +226,7 @@ fn run(pool: &Pool, ops: Vec<Op>) {
     }
     for (name, bytes) in &model {
         assert!(elsewhere.read(pool, *name).as_ref() == Some(bytes));
-        assert!(pool.objects.remove(0, name.0, name.1));
+        assert!(pool.objects.remove(name.0, name.1));
     }
     elsewhere.let_go(pool);
     assert!(elsewhere.0.is_empty());

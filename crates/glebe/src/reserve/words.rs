@@ -1,4 +1,4 @@
-//! The granule word: what one 2 MiB granule of the reserve is used for, in one atomic word.
+//! The words of the protocol. What a granule of 2 MiB is used for:
 //!
 //! ```text
 //!  63            36 35 34 33      24 23      14 13       7 6        0
@@ -19,8 +19,35 @@
 //!   Its fourth value says that the granule has no memory; it is closed then, and nobody's.
 //! * epoch: bumped when first class takes the whole granule. A page word of another epoch means
 //!   "free", which is how 512 pages are recalled by one store.
+//!
+//! What a page is used for:
+//!
+//! ```text
+//!  63            36 35                        3 2     0
+//! +----------------+---------------------------+-------+
+//! |     epoch      |        generation         | state |
+//! |      28        |            33             |   3   |
+//! +----------------+---------------------------+-------+
+//! ```
+//!
+//! A word whose epoch is not its granule's says "free", whatever its state. The generation grows
+//! with every claim and every return to free, so a word that was read before a copy and again
+//! after it proves that the page was not reused in between.
+//!
+//! | from | to | by |
+//! |---|---|---|
+//! | free, zero, valid | writing | a tenant's claim |
+//! | writing | valid, zero | the tenant's commit |
+//! | writing | free | the tenant gives up, or a recall of a neighbour revokes it |
+//! | valid | free | a tenant invalidates |
+//! | any | first | first class, block smaller than the granule |
+//! | first | free | the block ends |
 
 use std::fmt;
+
+use super::table::{Table, Tables};
+use crate::error::OsError;
+use crate::sync::{AtomicU64, Ordering};
 
 /// Known about the zeros in a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,11 +142,6 @@ impl GranuleWord {
         self.closers() == 0
     }
 
-    /// Open, and no tenant has a page here.
-    pub(crate) fn is_unlent(self) -> bool {
-        self.is_open() && self.live() == 0
-    }
-
     pub(crate) fn writers(self) -> u64 {
         WRITERS.get(self.0)
     }
@@ -212,14 +234,166 @@ impl GranuleWord {
 
 impl fmt::Debug for GranuleWord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GranuleWord")
-            .field("closers", &self.closers())
-            .field("writers", &self.writers())
-            .field("live", &self.live())
-            .field("held", &self.held())
-            .field("zero", &ZERO.get(self.0))
-            .field("epoch", &self.epoch())
-            .finish()
+        let (closers, writers, live) = (self.closers(), self.writers(), self.live());
+        let (held, zero, epoch) = (self.held(), ZERO.get(self.0), self.epoch());
+        write!(f, "{{ closers: {closers}, writers: {writers}, live: {live}, ")?;
+        write!(f, "held: {held}, zero: {zero}, epoch: {epoch} }}")
+    }
+}
+
+/// The granule words of a reserve. Cost: one exchange a change.
+#[derive(Debug)]
+pub(crate) struct Granules {
+    words: Table<AtomicU64>,
+    /// How many say zero.
+    zero: AtomicU64,
+}
+
+impl Granules {
+    /// So many granules, of which the first `present` have memory, all zeros.
+    pub(crate) fn new(tables: &mut Tables, len: usize, present: usize) -> Result<Self, OsError> {
+        let word = |n| if n < present { GranuleWord::fresh() } else { GranuleWord::absent() };
+        let words = tables.table(len, |n| AtomicU64::new(word(n).0))?;
+        Ok(Self { words, zero: AtomicU64::new(present as u64) })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// How many are known to hold nothing but zeros.
+    pub(crate) fn zero(&self) -> u64 {
+        self.zero.load(Ordering::Relaxed)
+    }
+
+    /// The word itself, for guards.
+    #[inline]
+    pub(crate) fn word(&self, granule: usize) -> &AtomicU64 {
+        &self.words[granule]
+    }
+
+    /// The word of a granule, as it is now.
+    #[inline]
+    pub(crate) fn get(&self, granule: usize) -> GranuleWord {
+        GranuleWord(self.words[granule].load(Ordering::Acquire))
+    }
+
+    /// Changes a granule word by `change` until nobody came between; `None` from it leaves the
+    /// word alone. Gives the word before, as `Ok` if it was changed.
+    #[inline]
+    pub(crate) fn update(
+        &self,
+        granule: usize,
+        mut change: impl FnMut(GranuleWord) -> Option<GranuleWord>,
+    ) -> Result<GranuleWord, GranuleWord> {
+        let word = &self.words[granule];
+        let mut now = word.load(Ordering::Acquire);
+        loop {
+            let Some(next) = change(GranuleWord(now)) else { return Err(GranuleWord(now)) };
+            match word.compare_exchange_weak(now, next.0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let now = GranuleWord(now);
+                    if now.is_zero() != next.is_zero() {
+                        let by = if next.is_zero() { 1 } else { u64::MAX }; // one less
+                        self.zero.fetch_add(by, Ordering::Relaxed);
+                    }
+                    return Ok(now);
+                }
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// As [`Granules::update`], where nothing can stand against the change.
+    pub(crate) fn change(
+        &self,
+        granule: usize,
+        change: impl Fn(GranuleWord) -> GranuleWord,
+    ) -> GranuleWord {
+        let (Ok(before) | Err(before)) = self.update(granule, |now| Some(change(now)));
+        before
+    }
+}
+
+/// What a page is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// By nobody.
+    Free = 0,
+    /// A tenant is copying into it.
+    Writing = 1,
+    /// It holds a tenant's page.
+    Valid = 2,
+    /// By nobody, and it holds zeros.
+    Zero = 3,
+    /// First class holds it.
+    First = 4,
+}
+
+/// One page word, by value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageWord(pub(crate) u64);
+
+const STATE_BITS: u32 = 3;
+const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
+const EPOCH_SHIFT: u32 = u64::BITS - EPOCH_BITS;
+const GENERATION_MASK: u64 = (1 << (EPOCH_SHIFT - STATE_BITS)) - 1;
+const _: () = assert!(GENERATION_MASK > u16::MAX as u64);
+
+/// One use of a page: which page, and the low bits of the generation of its word from the claim
+/// to the end of what was stored by it. What names a use does not mean the uses that follow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageUse {
+    pub(crate) page: usize,
+    pub(crate) generation: u16,
+}
+
+impl PageWord {
+    /// As the kernel hands memory out.
+    pub(crate) fn fresh() -> Self {
+        Self(State::Zero as u64)
+    }
+
+    fn new(state: State, generation: u64, epoch: u64) -> Self {
+        let generation = generation & GENERATION_MASK;
+        Self((epoch << EPOCH_SHIFT) | (generation << STATE_BITS) | state as u64)
+    }
+
+    pub(crate) fn epoch(self) -> u64 {
+        self.0 >> EPOCH_SHIFT
+    }
+
+    pub(crate) fn generation(self) -> u64 {
+        (self.0 >> STATE_BITS) & GENERATION_MASK
+    }
+
+    /// The use of `page`, of which this is the word.
+    pub(crate) fn use_of(self, page: usize) -> PageUse {
+        PageUse { page, generation: self.generation() as u16 }
+    }
+
+    /// What the page is used for, in a granule whose epoch is `epoch`.
+    pub(crate) fn state(self, epoch: u64) -> State {
+        if self.epoch() != epoch {
+            return State::Free;
+        }
+        match self.0 & STATE_MASK {
+            1 => State::Writing,
+            2 => State::Valid,
+            3 => State::Zero,
+            4 => State::First,
+            _ => State::Free,
+        }
+    }
+
+    /// The same generation in another state: a commit, or a tenant's page dropped.
+    pub(crate) fn become_state(self, state: State) -> Self {
+        Self((self.0 & !STATE_MASK) | state as u64)
+    }
+
+    /// The next generation, in `state`, in a granule whose epoch is `epoch`.
+    pub(crate) fn next(self, state: State, epoch: u64) -> Self {
+        Self::new(state, self.generation() + 1, epoch)
     }
 }
 
@@ -251,7 +425,7 @@ mod tests {
     #[test]
     fn a_granule_without_memory_is_nobodys() {
         let w = GranuleWord::absent();
-        assert!(w.is_absent() && !w.is_open() && !w.is_zero() && !w.is_unlent());
+        assert!(w.is_absent() && !w.is_open() && !w.is_zero());
         let came = w.arrived();
         assert_eq!(came, GranuleWord::fresh());
         let went = came.closed().unwrap().taken_whole(512).departed(512);
@@ -273,5 +447,31 @@ mod tests {
         }
         assert_eq!(w.closed(), None);
         assert_eq!(w.writers(), 0);
+    }
+
+    #[test]
+    fn another_epoch_is_free() {
+        let w = PageWord::fresh().next(State::Valid, 3);
+        assert_eq!(w.state(3), State::Valid);
+        assert_eq!(w.state(4), State::Free);
+    }
+
+    #[test]
+    fn generation_wraps_inside_its_field() {
+        let last = PageWord::new(State::Valid, GENERATION_MASK, 7);
+        let next = last.next(State::Writing, 7);
+        assert_eq!((next.generation(), next.epoch()), (0, 7));
+        assert_eq!(next.become_state(State::Valid).state(7), State::Valid);
+    }
+
+    #[test]
+    fn a_use_lasts_from_claim_to_drop() {
+        let before = PageWord::new(State::Valid, 0x1_ffff, 3);
+        let claim = before.next(State::Writing, 3);
+        let valid = claim.become_state(State::Valid);
+        assert_eq!(claim.use_of(5), PageUse { page: 5, generation: 0 });
+        assert_eq!(valid.use_of(5), claim.use_of(5));
+        assert_ne!(before.use_of(5), claim.use_of(5));
+        assert_ne!(valid.next(State::Free, 3).use_of(5), valid.use_of(5));
     }
 }

@@ -1,0 +1,319 @@
+//! [`Lender`]: the pages that first class does not hold, as tenants have them: which one is used
+//! next, filled, found used, and dropped.
+//!
+//! The page cache and the pools of objects stand beside each other above this, and share the
+//! pages: a claim may evict a page of either. What it held is told to who claims it ([`Claimed`]).
+//! The owner of the page is not asked: its entry finds the use over, as after a recall.
+//!
+//! Choice: CLOCK, one byte a page, set by who finds the page used and cleared by the passing hand.
+//! The hand goes from the top downward, since first class takes from the bottom; a thread takes a
+//! chunk of it at a time. Pages that first class has just given back come before the hand: a few
+//! slots remember where they are; when more come the oldest is forgotten and the hand finds its
+//! pages. All of it is hints: a page is taken only if its own word allows it. No lock.
+
+use std::ops::Range;
+
+use super::lent::{Claim, Lent, Meta, NoClaim, NotFilled};
+use super::stats::{Counter, Counts};
+use super::table::{Table, Tables};
+use super::words::PageUse;
+use crate::error::OsError;
+use crate::stats::{lane, LANES};
+use crate::sync::{MappedByte, MappedWord as Word, Ordering};
+
+/// Pages in use that a claim looks at before it evicts one regardless.
+const HOT_MAX: u32 = 64;
+/// Pages that a thread takes from the hand at a time.
+const CHUNK: u64 = 32;
+/// In a lane: the chunk was given back, so pages in use in it are left alone.
+const ONLY_FREE: u64 = 1 << 63;
+const SLOTS: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Lender {
+    lent: Lent,
+    clock: Clock,
+    /// Whether a page was used since the hand came by.
+    hot: Table<MappedByte>,
+    /// Zeroed granules to leave alone.
+    zero_target: u64,
+    /// The next number of [`Lender::number`].
+    numbers: Word,
+    counts: Counts,
+}
+
+/// A page that was claimed, and what was evicted for it.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Claimed {
+    pub(super) claim: Claim,
+    /// What the page held, if that was seen.
+    pub(super) held: Option<(PageUse, Meta)>,
+}
+
+impl Lender {
+    pub(super) fn new(
+        tables: &mut Tables,
+        lent: Lent,
+        present: u64,
+        zero_target: u64,
+    ) -> Result<Self, OsError> {
+        let hot = tables.table(lent.pages(), |_| MappedByte::new(0))?;
+        let (clock, numbers, counts) = (Clock::new(present), Word::new(1), Counts::new());
+        Ok(Self { lent, clock, hot, zero_target, numbers, counts })
+    }
+
+    #[inline]
+    pub(crate) fn lent(&self) -> &Lent {
+        &self.lent
+    }
+
+    #[inline]
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Zeroed granules that tenants leave alone.
+    pub(super) fn zero_target(&self) -> u64 {
+        self.zero_target
+    }
+
+    /// A number above zero that no other tenant of this reserve has.
+    pub(super) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Claims a page: a free one, or one that was not used since the hand last came by. The caller
+    /// counts what was evicted.
+    #[inline]
+    pub(super) fn claim(&self) -> Option<Claimed> {
+        self.claim_where(u64::MAX, |_, _| true)
+    }
+
+    /// As [`Lender::claim`], a page for which `may` says yes, which is told what the page holds; of
+    /// `most` pages that are looked at.
+    #[inline]
+    pub(super) fn claim_where(
+        &self,
+        most: u64,
+        may: impl Fn(usize, Option<&Meta>) -> bool,
+    ) -> Option<Claimed> {
+        let lent = &self.lent;
+        let pages = most.min(lent.pages() as u64);
+        let full = lent.granule_pages() as u64;
+        let (mut warm, mut looked) = (0, 0);
+        while looked < pages {
+            let (page, only_free) = self.clock.next();
+            let granule = lent.granule(lent.granule_of(page));
+            let kept = granule.is_zero() && lent.keeps_zero(self.zero_target);
+            if !granule.is_open() || granule.held() == full || kept {
+                self.clock.skip_chunk();
+                looked += CHUNK;
+                continue;
+            }
+            looked += 1;
+            let held = lent.holds(page, |_| true);
+            if only_free && held.is_some() {
+                continue;
+            }
+            if !may(page, held.as_ref().map(|(_, _, meta)| meta)) {
+                continue;
+            }
+            let hot = &self.hot[page];
+            if hot.load(Ordering::Relaxed) != 0 {
+                hot.store(0, Ordering::Relaxed);
+                warm += 1;
+                if warm < HOT_MAX {
+                    continue;
+                }
+            }
+            match lent.claim(page) {
+                Ok(claim) => {
+                    let held = held.map(|(word, _, meta)| (word.use_of(page), meta));
+                    return Some(Claimed { claim, held });
+                }
+                Err(NoClaim::Recalled) => self.counts.add(Counter::RejectedRecalled, 1),
+                Err(NoClaim::Taken) => {}
+            }
+        }
+        None
+    }
+
+    /// Fills a claimed page, and counts it; see [`Lent::fill`].
+    #[inline]
+    pub(super) fn fill(
+        &self,
+        claim: Claim,
+        meta: Meta,
+        bytes: &[u8],
+    ) -> Result<PageUse, NotFilled> {
+        let filled = self.lent.fill(claim, meta, bytes);
+        match &filled {
+            Ok(_) => self.counts.add(Counter::Stored, 1),
+            Err(NotFilled::Recalled) => self.counts.add(Counter::RejectedRecalled, 1),
+            Err(NotFilled::Interrupted) => {}
+        }
+        filled
+    }
+
+    /// Drops what a use of a page holds and counts it as `why`; whether it was there and nobody
+    /// stood against it. Otherwise the hand finds it.
+    #[inline]
+    pub(super) fn drop_use(&self, at: PageUse, why: Counter) -> bool {
+        let dropped = self.lent.discard_use(at);
+        if dropped {
+            self.counts.add(why, 1);
+        }
+        dropped
+    }
+
+    /// Remembers that a page was used.
+    #[inline]
+    pub(super) fn touch(&self, page: usize) {
+        let hot = &self.hot[page];
+        if hot.load(Ordering::Relaxed) == 0 {
+            hot.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// First class has given `run` back: its pages are the next to be used.
+    pub(super) fn give_back(&self, run: &Range<usize>) {
+        self.clock.give_back(run);
+    }
+
+    /// Memory has come or gone: the highest page that there is is the one before `end`.
+    pub(super) fn set_end(&self, end: u64) {
+        self.clock.set_end(end);
+    }
+}
+
+#[repr(align(128))]
+#[derive(Debug)]
+struct Padded(Word);
+
+#[derive(Debug)]
+struct Clock {
+    /// The end of the highest page that there is.
+    end: Word,
+    hand: Padded,
+    /// Each thread's place in its chunk; a multiple of [`CHUNK`] when that is used up.
+    lanes: Box<[Padded]>,
+    /// Ranges of chunks given back: first chunk above, number of chunks below bit 32. 0: none.
+    slots: [Word; SLOTS],
+    next_slot: Word,
+    /// Slots that are not empty, at least.
+    filled: Padded,
+}
+
+impl Clock {
+    /// The highest page that there is is the one before `end`.
+    fn new(end: u64) -> Self {
+        let padded = || Padded(Word::new(0));
+        Self {
+            end: Word::new(end),
+            hand: padded(),
+            lanes: (0..LANES).map(|_| padded()).collect(),
+            slots: std::array::from_fn(|_| Word::new(0)),
+            next_slot: Word::new(0),
+            filled: padded(),
+        }
+    }
+
+    /// Memory has come or gone: the highest page that there is is the one before `end`, above zero.
+    /// What the hand and the lanes say means other pages from now on.
+    fn set_end(&self, end: u64) {
+        self.end.store(end, Ordering::Relaxed);
+    }
+
+    /// The next page for this thread to look at, and whether to take it only if it is free.
+    #[inline]
+    fn next(&self) -> (usize, bool) {
+        let lane = &self.lanes[lane()].0;
+        let mut at = lane.fetch_add(1, Ordering::Relaxed);
+        if at % CHUNK == 0 {
+            at = self.returned().unwrap_or_else(|| self.hand.0.fetch_add(CHUNK, Ordering::Relaxed));
+            lane.store(at + 1, Ordering::Relaxed);
+        }
+        let only_free = at & ONLY_FREE != 0;
+        let end = self.end.load(Ordering::Relaxed);
+        ((end - 1 - (at & !ONLY_FREE) % end) as usize, only_free)
+    }
+
+    /// Ends this thread's chunk.
+    fn skip_chunk(&self) {
+        self.lanes[lane()].0.store(0, Ordering::Relaxed);
+    }
+
+    /// First class has given `run` back.
+    fn give_back(&self, run: &Range<usize>) {
+        let first = run.start as u64 / CHUNK;
+        let chunks = (run.end as u64).div_ceil(CHUNK) - first;
+        let slot = self.next_slot.fetch_add(1, Ordering::Relaxed) as usize % SLOTS;
+        let forgotten = self.slots[slot].swap(first << 32 | chunks, Ordering::Relaxed);
+        if forgotten == 0 {
+            self.filled.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A chunk that was given back, as a lane has it.
+    fn returned(&self) -> Option<u64> {
+        if self.filled.0.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.slots.iter().find_map(|slot| {
+            let old = slot.load(Ordering::Relaxed);
+            let (first, chunks) = (old >> 32, old & u64::from(u32::MAX));
+            let left = chunks.checked_sub(1)?;
+            let new = if left == 0 { 0 } else { first << 32 | left };
+            slot.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+            if new == 0 {
+                self.filled.0.fetch_sub(1, Ordering::Relaxed);
+            }
+            // Beyond the end is what was given back before the memory went.
+            let end = self.end.load(Ordering::Relaxed);
+            Some(end.checked_sub((first + left + 1) * CHUNK)? | ONLY_FREE)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_back_comes_first_and_the_rest_from_the_top() {
+        let clock = Clock::new(1024);
+        assert_eq!(clock.next(), (1023, false));
+        clock.give_back(&(64..130));
+        clock.skip_chunk();
+        let given: Vec<_> = (0..3 * CHUNK).map(|_| clock.next()).collect();
+        assert!(given.iter().all(|(_, only_free)| *only_free), "{given:?}");
+        let mut pages: Vec<_> = given.iter().map(|(page, _)| *page).collect();
+        pages.sort_unstable();
+        assert_eq!(pages, (64..160).collect::<Vec<_>>());
+        let (page, only_free) = clock.next();
+        assert!(!only_free && page < 1024 - CHUNK as usize, "{page}");
+    }
+
+    #[test]
+    fn what_was_given_back_beyond_the_end_is_forgotten() {
+        let clock = Clock::new(1024);
+        clock.give_back(&(960..1024));
+        clock.give_back(&(64..96));
+        clock.set_end(512);
+        let pages: Vec<_> = (0..8 * CHUNK).map(|_| clock.next().0).collect();
+        assert!(pages.iter().all(|page| *page < 512), "{pages:?}");
+        assert!((64..96).all(|page| pages.contains(&page)));
+        clock.set_end(1024);
+        assert!((0..64 * CHUNK).any(|_| clock.next().0 >= 512));
+    }
+
+    #[test]
+    fn more_than_the_slots_hold_is_forgotten_and_nothing_else() {
+        let clock = Clock::new(8192);
+        (0..200).for_each(|n| clock.give_back(&(n * 32..n * 32 + 32)));
+        let found = (0..200 * CHUNK).filter(|_| clock.next().1).count() as u64;
+        assert_eq!(found, SLOTS as u64 * CHUNK);
+    }
+}

@@ -1,0 +1,100 @@
+//! Others at work meanwhile: who takes the same block off line, and a program in a memory cgroup.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use glebe::units::Bytes;
+
+use super::bank::Bank;
+use super::busy::{be_busy, Busy};
+use super::cgroup::Group;
+use super::child::is_child;
+use super::machine::{assert_as_before, block_of, block_size, blocks, frames, turn};
+use super::{assert_one_run, drawn};
+
+/// Draws while the other works, at least.
+const DRAWS: u32 = 12;
+/// And until the other has had the block off line so often.
+const CYCLES: u32 = 3;
+
+/// Takes a block off line and puts it back, as another program would, until told to stop. Returns
+/// how often it could.
+fn cycle(block: u64, stop: &AtomicBool, cycles: &AtomicBool) -> u32 {
+    let state = PathBuf::from(format!("/sys/devices/system/memory/memory{block}/state"));
+    let mut went = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if fs::write(&state, "offline").is_ok() {
+            went += 1;
+            std::thread::yield_now();
+            // Whoever is at it just now is done soon.
+            while fs::write(&state, "online_kernel").is_err()
+                && fs::read_to_string(&state).unwrap().trim() != "online"
+            {
+                std::thread::yield_now();
+            }
+        }
+        cycles.store(went >= CYCLES, Ordering::Relaxed);
+        std::thread::yield_now();
+    }
+    went
+}
+
+#[test]
+fn a_block_that_another_takes_off_line_meanwhile_is_nobodys_loss() {
+    let Some(_turn) = turn() else { return };
+    let before = blocks();
+    let Some(first) = drawn(Bytes::new(1)) else { return };
+    let block = block_of(first.runs()[0].pfn.unwrap().get());
+    drop(first);
+    let (stop, enough) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (mut had, mut tried) = (0, 0);
+    let went = std::thread::scope(|scope| {
+        let other = scope.spawn(|| cycle(block, &stop, &enough));
+        while tried < DRAWS || (!enough.load(Ordering::Relaxed) && tried < 20 * DRAWS) {
+            tried += 1;
+            if let Some(memory) = drawn(Bytes::new(1)) {
+                assert_one_run(&memory);
+                had += 1;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        other.join().unwrap()
+    });
+    println!("{had} of {tried} draws while block {block} went off line {went} times beside");
+    assert_as_before(&before);
+    assert_eq!(super::machine::record(), "");
+}
+
+#[test]
+fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
+    const TEST: &str = "others::a_program_in_a_memory_cgroup_is_moved_within_its_limit";
+    if is_child() {
+        return be_busy();
+    }
+    let Some(_turn) = turn() else { return };
+    let before = blocks();
+    let Some(bank) = Bank::of_one_block() else { return };
+    let len = block_size();
+    // Moving takes no more of its limit: 16 MiB are for the program itself.
+    let group = match Group::make(Bytes::new(4 * len) + Bytes::mib(16)) {
+        Ok(group) => group,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let busy = Busy::start_in(group.dir(), TEST, (4 * len) >> 20);
+    let in_bank = |busy: &Busy| {
+        let frames = frames(busy.pid(), busy.addr & !0xfff, 4 * len);
+        frames.iter().filter(|frame| bank.0.contains(&block_of(**frame))).count()
+    };
+    let pages = in_bank(&busy);
+    let Some(memory) = drawn(Bytes::new(len)) else { return };
+    assert_one_run(&memory);
+    assert_eq!(in_bank(&busy), 0);
+    let report = busy.stop();
+    println!("{pages} pages of it were in the bank; {report:?}");
+    assert!(pages > 0, "none of its pages was in the bank");
+    assert_eq!((report.wrong, group.kills()), (0, 0), "{report:?}");
+    drop(memory);
+    drop(bank);
+    assert_as_before(&before);
+}
