@@ -7,7 +7,6 @@
 pub mod clock;
 pub mod interrupt;
 mod machine;
-pub mod signals;
 pub mod summary;
 
 // What a run works on, and against whom.

@@ -1,12 +1,11 @@
 //! A memory cgroup that is too small is an error, and nobody in it is killed.
 //!
-//! A group of version 1 is made below this process's own and removed at the end, on failure too;
+//! A group is made below this process's own and removed at the end, on failure too;
 //! the test runs itself in it as a child process, and there once more as nobody, who cannot grow
 //! a pool of huge pages, which the group does not count. Version 2 is tested on a fixture tree, in
 //! the library.
 
-#[path = "contig/group.rs"]
-mod group;
+mod cgroup;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -18,7 +17,7 @@ use glebe::reserve::{self, Request, Reserve};
 use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
 
-use group::Group;
+use cgroup::{enter, Group};
 
 const LIMIT: Bytes = Bytes::mib(300);
 const GROUP: &str = "GLEBE_TEST_CGROUP";
@@ -27,7 +26,7 @@ const NOBODY: u32 = 65534;
 
 /// In the group: what fits is had, what does not is an error before it is a kill.
 fn in_group(group: &Path) {
-    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+    enter(group);
     for source in [Source::Plain, Source::Thp] {
         let error = Contig::options().source(source).map(Bytes::gib(1)).unwrap_err();
         let Error::CgroupLimit { path, limit, usage, .. } = error else { panic!("{error}") };
@@ -114,7 +113,7 @@ fn a_cgroup_limit_is_an_error_and_no_kill() {
     };
     // Read here, so that the program's own pages count as this group's and not as that one's.
     let _ = fs::read(std::env::current_exe().unwrap()).unwrap();
-    let passed = this_test().env(GROUP, &group.0).status().unwrap().success();
+    let passed = this_test().env(GROUP, group.dir()).status().unwrap().success();
     assert_eq!(group.kills(), 0);
     assert!(passed);
 }

@@ -7,11 +7,11 @@
 
 mod bank;
 mod busy;
+#[path = "../cgroup/mod.rs"]
+mod cgroup;
 #[allow(dead_code)]
 #[path = "../contig/child.rs"]
 mod child;
-#[path = "../contig/group.rs"]
-mod group;
 mod kills;
 mod machine;
 mod others;

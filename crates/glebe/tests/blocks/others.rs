@@ -8,8 +8,8 @@ use glebe::units::Bytes;
 
 use super::bank::Bank;
 use super::busy::{be_busy, Busy};
+use super::cgroup::Group;
 use super::child::is_child;
-use super::group::Group;
 use super::machine::{assert_as_before, block_of, block_size, blocks, frames, turn};
 use super::{assert_one_run, drawn};
 
@@ -81,7 +81,7 @@ fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
         Ok(group) => group,
         Err(why) => return println!("skipped: {why}"),
     };
-    let busy = Busy::start_in(&group.0, TEST, (4 * len) >> 20);
+    let busy = Busy::start_in(group.dir(), TEST, (4 * len) >> 20);
     let in_bank = |busy: &Busy| {
         let frames = frames(busy.pid(), busy.addr & !0xfff, 4 * len);
         frames.iter().filter(|frame| bank.0.contains(&block_of(**frame))).count()
