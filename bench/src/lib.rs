@@ -4,27 +4,27 @@
 #![deny(unsafe_code)]
 
 // Measuring.
-pub mod clock;
-pub mod interrupt;
+mod clock;
+mod interrupt;
 mod machine;
-pub mod signals;
-pub mod summary;
+mod signals;
+mod summary;
 
 // What a run works on, and against whom.
 mod child;
 mod corpus;
 mod frames;
-pub mod peers;
+mod peers;
 pub mod pressure;
 mod set_aside;
 
 // What it tells people.
 mod progress;
-pub mod report;
+mod report;
 mod samples;
 
 // The benchmarks.
-pub mod contig;
+mod contig;
 mod gpu;
 pub mod reserve;
 mod vmap;

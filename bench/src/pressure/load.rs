@@ -11,7 +11,7 @@ use std::fs::File;
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -58,7 +58,6 @@ impl Drop for Thread {
 #[derive(Debug)]
 pub struct FileLoad {
     _thread: Thread,
-    bytes: Arc<AtomicU64>,
 }
 
 impl FileLoad {
@@ -69,29 +68,18 @@ impl FileLoad {
     /// If there is no such file to be made.
     pub fn start(dir: &Path, len: Bytes, rest: Duration) -> Result<Self, OsError> {
         let file = nameless(dir, len)?;
-        let bytes = Arc::new(AtomicU64::new(0));
-        let count = Arc::clone(&bytes);
         let mut block = vec![0; BLOCK.as_usize()];
         let mut at = 0;
         let step = move || {
             match file.read_at(&mut block, at) {
-                Ok(n) if n > 0 => {
-                    at += n as u64;
-                    count.fetch_add(n as u64, Ordering::Relaxed);
-                }
+                Ok(n) if n > 0 => at += n as u64,
                 _ => at = 0,
             }
             if !rest.is_zero() {
                 std::thread::sleep(rest);
             }
         };
-        Ok(Self { _thread: Thread::start(step), bytes })
-    }
-
-    /// Bytes read so far.
-    #[must_use]
-    pub fn bytes(&self) -> Bytes {
-        Bytes::new(self.bytes.load(Ordering::Relaxed))
+        Ok(Self { _thread: Thread::start(step) })
     }
 }
 

@@ -11,9 +11,7 @@ use glebe::units::Bytes;
 use super::background::Background;
 use super::load::Load;
 use super::tenant::Tenant;
-use super::{
-    affordable, ahead, asleep, evacuation, growth, map, page_ops, recall, stress, system, Error,
-};
+use super::{affordable, ahead, asleep, evacuation, growth, map, page_ops, recall, system, Error};
 use crate::report::Report;
 
 /// The name on the command line and in the JSON.
@@ -89,7 +87,7 @@ fn requests(options: &Options, report: &mut Report) -> Result<(), Error> {
         reserve.len().bytes(page_size()),
         contig.source(),
         contig.longest_run(),
-        stress::writers(&reserve),
+        writers(&reserve),
     ));
     if let Err(why) = reserve.serve_stats() {
         report.note(&format!("`glebe stats` does not show it: {why}"));
@@ -112,4 +110,10 @@ fn requests(options: &Options, report: &mut Report) -> Result<(), Error> {
 fn count(tenant: &Tenant, report: &mut Report) {
     report.check("wrong_bytes", tenant.wrong_pages * page_size().bytes().get());
     report.check("failures", tenant.failures);
+}
+
+/// How writers are told apart from recalls.
+fn writers(reserve: &Reserve) -> String {
+    let why = reserve.why_counted().map(|why| format!(" ({why})"));
+    format!("{}{}", reserve.writers(), why.unwrap_or_default())
 }

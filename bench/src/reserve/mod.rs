@@ -1,4 +1,4 @@
-//! What is measured and checked of [`glebe::reserve`]: the benchmark, the stress.
+//! What is measured and checked of [`glebe::reserve`]: the benchmark.
 //!
 //! Each asks for blocks as first-class code does (`requests`) while tenants keep pages in the
 //! page cache of the same reserve; every block and every page is written with bytes that say whose
@@ -6,14 +6,11 @@
 //! Units: base pages, microseconds.
 
 pub mod measure;
-pub mod objects;
-pub mod stress;
 
 mod ahead;
 mod asleep;
 mod background;
 mod evacuation;
-mod footing;
 pub(crate) mod fork;
 mod growth;
 pub(crate) mod keyed;
@@ -32,7 +29,6 @@ use glebe::error::OsError;
 use glebe::reserve::{self, Reserve};
 use glebe::sys::{meminfo, page_size};
 use glebe::units::{Bytes, Pages};
-use glebe::zpool;
 
 /// Requests the tables are made of, in base pages; the last is not a power of two.
 pub const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, 32000];
@@ -55,9 +51,6 @@ pub enum Error {
     /// The reserve refused.
     #[error(transparent)]
     Reserve(#[from] reserve::Error),
-    /// A pool of objects refused.
-    #[error(transparent)]
-    Pool(#[from] zpool::Error),
     /// The kernel refused.
     #[error(transparent)]
     Os(#[from] OsError),
