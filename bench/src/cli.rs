@@ -48,7 +48,7 @@ enum Command {
     Zpool {
         #[command(flatten)]
         common: Common,
-        /// Store the files of this directory, or of a tarball of sources, whatever is there
+        /// Store the files of this directory, whatever is there
         #[arg(long, value_name = "DIR")]
         tree: Option<PathBuf>,
     },

@@ -7,7 +7,6 @@
 mod clock;
 mod interrupt;
 mod machine;
-mod signals;
 mod summary;
 
 // What a run works on, and against whom.
@@ -15,7 +14,7 @@ mod child;
 mod corpus;
 mod frames;
 mod peers;
-pub mod pressure;
+mod pressure;
 mod set_aside;
 
 // What it tells people.
@@ -26,9 +25,9 @@ mod samples;
 // The benchmarks.
 mod contig;
 mod gpu;
-pub mod reserve;
+mod reserve;
 mod vmap;
-pub mod volatile;
-pub mod zpool;
+mod volatile;
+mod zpool;
 
 pub mod cli;

@@ -27,9 +27,6 @@ impl Progress {
     pub(crate) fn clear(&mut self) {
         self.0.finish_and_clear();
     }
-
-    /// Ends the task.
-    pub(crate) fn finish(self) {}
 }
 
 impl Drop for Progress {

@@ -5,15 +5,12 @@ use std::fs;
 use std::process::Command;
 
 /// Names in the JSON that the targets are told by.
-const ROWS: [&str; 8] = [
-    "reported_untar",
-    "reported_part9_tree",
+const ROWS: [&str; 5] = [
     "overhead_final_percent_tree",
     "overhead_random_delete_percent_tree",
     "overhead_final_percent",
     "overhead_random_delete_percent",
     "compaction_pages_per_s",
-    "compaction_step_100us",
 ];
 const RATIOS: [&str; 7] = [
     "overhead_worst_vs_zram_compacted",
@@ -24,7 +21,6 @@ const RATIOS: [&str; 7] = [
     "insert_remove_vs_best_malloc",
     "threads_2_vs_1_cpu",
 ];
-const CHECKS: [&str; 3] = ["wrong_bytes", "report_rows_off", "tree_rows_off"];
 
 #[test]
 fn a_quick_run_has_every_key_and_all_bytes_right() {
@@ -52,9 +48,7 @@ fn a_quick_run_has_every_key_and_all_bytes_right() {
     for ratio in RATIOS {
         assert!(report["ratios"].get(ratio).is_some(), "no ratio {ratio}");
     }
-    for check in CHECKS {
-        assert_eq!(report["checks"][check], 0, "{check}");
-    }
+    assert_eq!(report["checks"]["wrong_bytes"], 0);
 }
 
 #[test]

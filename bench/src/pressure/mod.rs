@@ -1,5 +1,4 @@
-//! Real memory pressure: a cgroup with a limit, a child of this program inside it, and what it
-//! does there to want more memory than the limit allows.
+//! Real memory pressure: a cgroup with a limit, and a child of this program inside it.
 //!
 //! A [`Group`] is made below the mount of the memory controller, of version 1 or 2 (`place`), and
 //! removed when it is dropped, whatever ended its use. Only children of this process enter it: this
@@ -8,14 +7,15 @@
 //! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2, cgroups(7).
 
 mod group;
-mod load;
 mod place;
 
 pub use group::{enter, Counters, Group};
-pub(crate) use load::nameless;
-pub use load::{AnonLoad, FileLoad};
+
+use std::fs::File;
+use std::path::Path;
 
 use glebe::error::OsError;
+use glebe::units::Bytes;
 
 /// Why there is no pressure.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +28,12 @@ pub enum Error {
     /// ran out.
     #[error(transparent)]
     Os(#[from] OsError),
+}
+
+/// A sparse file of `len` that ends with its last descriptor.
+pub(crate) fn nameless(dir: &Path, len: Bytes) -> Result<File, OsError> {
+    let file = tempfile::tempfile_in(dir).and_then(|file| file.set_len(len.get()).map(|()| file));
+    file.map_err(|e| OsError::new("open", dir.display().to_string(), e))
 }
 
 #[cfg(test)]

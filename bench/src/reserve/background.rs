@@ -3,20 +3,19 @@
 //!
 //! The build is that of this project's own sources, from nothing, without optimisation, by as many
 //! jobs as there are processors, offline: what it needs was fetched when this program was built. It
-//! writes below a directory of its own, removed when the background is dropped. A process
-//! that is killed outright leaves that directory.
+//! writes below a directory of its own, removed when the background is dropped.
 //!
 //! Unit: a run, from a start with nothing built to its end.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use glebe::error::OsError;
+use tempfile::TempDir;
 
 /// What of the project is built: some ten CPU seconds.
 const PACKAGE: &str = "glebe-bench";
@@ -33,37 +32,33 @@ pub(super) struct Background {
 #[derive(Debug)]
 enum Work {
     /// A build of `package` into a directory that each run empties first.
-    Build { package: &'static str, target: PathBuf },
+    Build { package: &'static str, target: TempDir },
     /// A command, in `dir`, where its temporary files go too.
-    Shell { text: String, dir: Option<PathBuf> },
+    Shell { text: String, dir: PathBuf },
 }
 
 impl Background {
-    /// `command`, or the build, with its files in `dir` or the system's place for them;
-    /// run once to the end if it is the build, so that it is known to
-    /// work and its sources are in memory.
-    ///
-    /// # Errors
-    /// Why the build cannot be had, with the remedy.
+    /// `command`, or the build, with its files in `dir` or the system's place for them; run once
+    /// to the end if it is the build, so that it is known to work and its sources are in memory.
+    /// The error says why the build cannot be had, with the remedy.
     pub(super) fn new(
         command: Option<&str>,
         dir: Option<&Path>,
         quick: bool,
     ) -> Result<Self, String> {
-        if let Some(command) = command {
-            let what = format!("`{command}`");
-            let (text, dir) = (command.into(), dir.map(Path::to_owned));
-            return Ok(Self { work: Work::Shell { text, dir }, what });
+        let dir = dir.map_or_else(std::env::temp_dir, Path::to_owned);
+        if let Some(text) = command {
+            let work = Work::Shell { text: text.into(), dir };
+            return Ok(Self { work, what: format!("`{text}`") });
         }
-        let package = if quick { PACKAGE_QUICK } else { PACKAGE };
-        let name = format!("glebe-background-{}", std::process::id());
-        let target = dir.map_or_else(std::env::temp_dir, Path::to_owned).join(name);
-        let what = format!("a build of {package} and all it uses, from nothing");
-        let build = Self { work: Work::Build { package, target }, what };
         let refused = |why: String| {
             format!("no build of the project's own sources ({why}); give --background CMD")
         };
-        build.empty().map_err(|e| refused(e.to_string()))?;
+        let package = if quick { PACKAGE_QUICK } else { PACKAGE };
+        let target = tempfile::Builder::new().prefix("glebe-background-").tempdir_in(dir);
+        let target = target.map_err(|e| refused(e.to_string()))?;
+        let what = format!("a build of {package} and all it uses, from nothing");
+        let build = Self { work: Work::Build { package, target }, what };
         match build.command().stderr(Stdio::piped()).output() {
             Ok(output) if output.status.success() => Ok(build),
             Ok(output) => {
@@ -80,30 +75,39 @@ impl Background {
     }
 
     /// Starts a run, at the head of a process group of its own. One at a time.
-    ///
-    /// # Errors
-    /// If what the last run built cannot be removed, or nothing started.
     pub(super) fn spawn(&self) -> Result<Child, OsError> {
-        self.empty()?;
+        self.empty().map_err(|e| OsError::new("unlink", self.what.clone(), e))?;
         self.command().spawn().map_err(|e| OsError::new("spawn", self.what.clone(), e))
     }
 
-    /// Makes the directory that a build writes to anew, for this user alone: never through a link.
-    fn empty(&self) -> Result<(), OsError> {
+    /// Removes what was built. A compiler that was killed may still be ending, and make a last
+    /// file meanwhile.
+    fn empty(&self) -> io::Result<()> {
+        const TRIES: u32 = 50;
         let Work::Build { target, .. } = &self.work else { return Ok(()) };
-        let refused = |call, e| OsError::new(call, target.display().to_string(), e);
-        remove(target).map_err(|e| refused("unlink", e))?;
-        fs::DirBuilder::new().mode(0o700).create(target).map_err(|e| refused("mkdir", e))
+        for _ in 0..TRIES {
+            let removed = fs::read_dir(target)?.try_for_each(|entry| {
+                let entry = entry?;
+                match entry.file_type()?.is_dir() {
+                    true => fs::remove_dir_all(entry.path()),
+                    false => fs::remove_file(entry.path()),
+                }
+            });
+            match removed {
+                Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                other => return other,
+            }
+        }
+        Err(io::ErrorKind::DirectoryNotEmpty.into())
     }
 
     fn command(&self) -> Command {
         let mut command = match &self.work {
             Work::Shell { text, dir } => {
                 let mut shell = Command::new("sh");
-                shell.args(["-c", text]);
-                if let Some(dir) = dir {
-                    shell.current_dir(dir).env("TMPDIR", dir);
-                }
+                shell.args(["-c", text]).current_dir(dir).env("TMPDIR", dir);
                 shell
             }
             Work::Build { package, target } => {
@@ -111,7 +115,7 @@ impl Background {
                 cargo.args(["build", "--quiet", "--offline", "--locked", "--package", package]);
                 cargo.args(["--config", "profile.dev.opt-level=0"]);
                 cargo.args(["--config", "profile.dev.debug=0"]);
-                cargo.arg("--target-dir").arg(target).current_dir(sources());
+                cargo.arg("--target-dir").arg(target.path()).current_dir(sources());
                 // Each run compiles everything, here.
                 cargo.env("CARGO_INCREMENTAL", "0");
                 for name in ["RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_JOBS"] {
@@ -128,10 +132,8 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if let Work::Build { target, .. } = &self.work {
-            if let Err(e) = remove(target) {
-                eprintln!("glebe-bench: {} stays: {e}", target.display());
-            }
+        if let Err(e) = self.empty() {
+            eprintln!("glebe-bench: {} leaves files: {e}", self.what);
         }
     }
 }
@@ -140,22 +142,6 @@ impl Drop for Background {
 fn sources() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own)
-}
-
-/// Removes a directory with all in it, if it is there. A compiler that was killed may still be
-/// ending, and make a last file meanwhile.
-fn remove(dir: &Path) -> io::Result<()> {
-    const TRIES: u32 = 50;
-    for _ in 0..TRIES {
-        match fs::remove_dir_all(dir) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            other => return other,
-        }
-    }
-    Err(io::ErrorKind::DirectoryNotEmpty.into())
 }
 
 #[cfg(test)]
@@ -172,8 +158,7 @@ mod tests {
             }
         };
         let Work::Build { target, .. } = &build.work else { unreachable!("no command was given") };
-        let target = target.clone();
-        assert!(target.is_dir());
+        let target = target.path().to_path_buf();
         let stale = target.join("stale");
         fs::write(&stale, "").unwrap();
         assert!(build.spawn().unwrap().wait().unwrap().success());

@@ -9,107 +9,67 @@ use glebe::reserve::{Request, Reserve};
 use glebe::sys::meminfo;
 use glebe::units::{Bytes, Pages};
 
-use super::requests::{ask, Faults, Marking, EVERY};
+use super::requests::{ask, Faults, EVERY};
 use super::tenant::Tenant;
-use super::{map, Error, REQUEST_PAGES};
-use crate::progress::Progress;
+use super::{map, Error, GLEBE, REQUEST_PAGES};
 use crate::report::Report;
-use crate::summary::Summary;
+use crate::samples::{rounds, Samples, NO_END};
 
-const SMALL: Bytes = Bytes::mib(256);
-const MIDDLE: Bytes = Bytes::gib(1);
 const LARGE_GIB: u64 = 8;
-const ROUNDS: u64 = 100;
-const ROUNDS_QUICK: u64 = 15;
 
 /// Measures and reports all, their requests in turn, and the ratios of the last to the first.
 pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
-    report.ratio(&name_of_one(LARGE_GIB), f64::NAN); // there in any case
-    report.ratio(&name(LARGE_GIB), f64::NAN);
+    let ratio = |what: &str, gib: u64| format!("growth_{what}256m_to_{gib}g");
+    report.ratio(&ratio("1_page_", LARGE_GIB), f64::NAN); // there in any case
+    report.ratio(&ratio("", LARGE_GIB), f64::NAN);
     let gib = LARGE_GIB.min(meminfo::available()?.get() / Bytes::gib(1).get() * 2 / 3);
     if gib < LARGE_GIB {
         let why = format!("no memory for {LARGE_GIB} GiB; free half as much again");
-        report.absent("growth", "glebe", "us", &why);
+        report.absent("growth", GLEBE, "us", &why);
     }
     if gib == 0 {
         return Ok(());
     }
     let mut all = Vec::new();
-    for len in [SMALL, MIDDLE, Bytes::gib(gib)] {
+    for len in [Bytes::mib(256), Bytes::gib(1), Bytes::gib(gib)] {
         let reserve = if quick { map_quickly(len)? } else { map(len, Reserve::builder())? };
         let mut tenant = Tenant::new(reserve.page_cache().pool("growth")?);
         tenant.fill(&reserve);
-        all.push(Sized { reserve, tenant, samples: [Vec::new(), Vec::new()] });
+        all.push((reserve, tenant));
     }
-    let runs = all.iter().map(|sized| sized.reserve.contig().longest_run().get());
-    let most = runs.min().unwrap_or(0).min(all[0].reserve.len().get() / 2);
-    let pages = REQUEST_PAGES.into_iter().filter(|&p| p <= most).max().unwrap_or(1);
-    let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
-    let mut progress = Progress::new("growth", rounds);
-    let mut faults = Faults::default();
-    for round in 0..rounds {
-        for sized in &mut all {
-            sized.ask([1, pages], &mut faults);
-        }
-        progress.update(round + 1);
-    }
-    progress.finish();
-    let large = format!("{gib}g");
-    for (which, pages) in [1, pages].into_iter().enumerate() {
-        let mut medians = Vec::new();
-        for (sized, name) in all.iter().zip(["256m", "1g", &large]) {
-            let samples = &sized.samples[which];
-            report.row(&format!("recall_{pages}_of_{name}"), "glebe", "us", samples);
-            report.remark(&format!("of {}", sized.reserve.contig().source()));
-            medians.extend(Summary::of(samples).map(|s| s.median));
-        }
-        if let [small, .., big] = medians[..] {
-            let name = if which == 0 { name_of_one(gib) } else { name(gib) };
-            report.ratio(&name, big / small);
-        }
-    }
-    for sized in &all {
-        report.check("failures", sized.tenant.failures);
-    }
-    report.check("failures", faults.failures);
-    report.check("stray_writes", faults.stray_writes);
-    report.check("over_recall", faults.over_recall);
-    report.check("not_contiguous", faults.not_contiguous);
-    Ok(())
-}
-
-/// A full reserve of one size, and how long its requests took.
-struct Sized {
-    reserve: Reserve,
-    tenant: Tenant,
-    samples: [Vec<f64>; 2],
-}
-
-impl Sized {
-    /// One request of each number of pages, one every [`EVERY`].
-    fn ask(&mut self, requests: [u64; 2], faults: &mut Faults) {
-        for (pages, samples) in requests.into_iter().zip(&mut self.samples) {
-            self.tenant.refill(&self.reserve);
-            match ask(&self.reserve, EVERY, Request::new(Pages::new(pages)), false) {
-                Ok(mut held) => {
-                    samples.push(held.elapsed.wall_us);
-                    faults.add(held.over_recall());
-                    faults.add(held.mark(Marking::Pages));
-                    faults.add(held.check(Marking::Pages));
-                }
-                Err(_) => faults.failures += 1,
+    let runs = all.iter().map(|(reserve, _)| reserve.contig().longest_run().get());
+    let most = runs.min().unwrap_or(0).min(all[0].0.len().get() / 2);
+    let large = REQUEST_PAGES.into_iter().filter(|&pages| pages <= most).max().unwrap_or(1);
+    let names = ["256m", "1g", &format!("{gib}g")];
+    let case = |pages: u64, name: &str| format!("recall_{pages}_of_{name}");
+    let (mut table, mut faults) = <(Samples, Faults)>::default();
+    rounds("growth", (if quick { 15 } else { 100 }, NO_END), |_| {
+        for ((reserve, tenant), name) in all.iter_mut().zip(names) {
+            for pages in [1, large] {
+                tenant.refill(reserve);
+                let asked = ask(reserve, EVERY, Request::new(Pages::new(pages)), false);
+                let Ok(mut held) = asked else {
+                    faults.failures += 1;
+                    continue;
+                };
+                let (case, source) = (case(pages, name), reserve.contig().source());
+                table.add(&case, GLEBE, "us", held.elapsed.wall_us);
+                table.note(&case, GLEBE, "us", &format!("of {source}"));
+                faults.add(held.over_recall());
+                faults.add(held.mark());
+                faults.add(held.check());
             }
         }
+        Ok::<_, Error>(())
+    })?;
+    table.report(report);
+    for (what, pages) in [("1_page_", 1), ("", large)] {
+        let [small, big] = [names[0], names[2]].map(|name| table.median(&case(pages, name), GLEBE));
+        report.ratio(&ratio(what, gib), big / small);
     }
-}
-
-/// The ratio of blocks of one page.
-fn name_of_one(gib: u64) -> String {
-    format!("growth_1_page_256m_to_{gib}g")
-}
-
-fn name(gib: u64) -> String {
-    format!("growth_256m_to_{gib}g")
+    all.iter().for_each(|(_, tenant)| tenant.report(report));
+    faults.report(report);
+    Ok(())
 }
 
 /// A reserve of transparent huge pages with the runs that come.

@@ -26,22 +26,6 @@ pub(crate) fn version(page: &[u8], object: u64, index: u64) -> Option<u64> {
     whole.then_some(version)
 }
 
-/// Writes words that only `seed` has.
-pub(super) fn poison(bytes: &mut [u8], seed: u64) {
-    for (at, word) in bytes.chunks_exact_mut(WORD).enumerate() {
-        word.copy_from_slice(&pattern(seed, at).to_ne_bytes());
-    }
-}
-
-/// Bytes that are no longer as [`poison`] wrote them.
-pub(super) fn strays(bytes: &[u8], seed: u64) -> u64 {
-    let differ = |(at, word): (usize, &[u8])| {
-        let expected = pattern(seed, at).to_ne_bytes();
-        word.iter().zip(expected).filter(|&(&is, was)| is != was).count() as u64
-    };
-    bytes.chunks_exact(WORD).enumerate().map(differ).sum()
-}
-
 fn pattern(seed: u64, at: usize) -> u64 {
     seed.wrapping_add((at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
@@ -90,16 +74,5 @@ mod tests {
             assert_eq!(version(&page, 3, 7), None, "byte {at}");
             page[at] ^= 1;
         }
-    }
-
-    #[test]
-    fn a_stray_write_is_counted_in_bytes() {
-        let mut bytes = vec![0; 1 << 12];
-        poison(&mut bytes, 5);
-        assert_eq!(strays(&bytes, 5), 0);
-        bytes[100] ^= 0xff;
-        bytes[4000] ^= 1;
-        assert_eq!(strays(&bytes, 5), 2);
-        assert!(strays(&bytes, 6) > 0);
     }
 }

@@ -7,7 +7,7 @@
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use glebe::error::OsError;
@@ -15,8 +15,8 @@ use glebe::sys::page_size;
 use glebe::units::Bytes;
 
 use super::background::Background;
-use super::fork::kill_group;
 use super::keyed::Random;
+use super::usage::kill_group;
 
 const THREADS: u64 = 2;
 const TOUCHED: Bytes = Bytes::mib(64);
@@ -30,34 +30,26 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Starts `background` and keeps it going.
-    ///
-    /// # Errors
-    /// If it cannot be started.
+    /// Starts `background` and keeps it going; an error if it cannot be started.
     pub(super) fn start(background: Option<&Arc<Background>>) -> Result<Self, OsError> {
-        let what = match background {
-            Some(background) => format!("{}, again and again", background.what()),
-            None => format!("{THREADS} threads writing to {TOUCHED} each"),
+        let stop = Arc::<AtomicBool>::default();
+        let thread = |body: Box<dyn FnOnce(&AtomicBool) + Send>| {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || body(&stop))
         };
-        let mut load = Self { stop: Arc::default(), threads: Vec::new(), what };
-        let Some(background) = background else {
-            for id in 0..THREADS {
-                load.thread(move |stop| touch(id, stop))?;
+        let (threads, what) = match background.map(Arc::clone) {
+            Some(background) => {
+                let what = format!("{}, again and again", background.what());
+                // The first one here, so that what cannot be started is an error.
+                let first = background.spawn()?;
+                (vec![thread(Box::new(move |stop| repeat(first, &background, stop)))], what)
             }
-            return Ok(load);
+            None => {
+                let threads = (0..THREADS).map(|id| thread(Box::new(move |stop| touch(id, stop))));
+                (threads.collect(), format!("{THREADS} threads writing to {TOUCHED} each"))
+            }
         };
-        // The first one here, so that what cannot be started is an error.
-        let first = background.spawn()?;
-        let background = Arc::clone(background);
-        load.thread(move |stop| repeat(first, &background, stop))?;
-        Ok(load)
-    }
-
-    fn thread(&mut self, body: impl FnOnce(&AtomicBool) + Send + 'static) -> Result<(), OsError> {
-        let stop = Arc::clone(&self.stop);
-        let thread = Builder::new().spawn(move || body(&stop));
-        self.threads.push(thread.map_err(|e| OsError::new("clone", "a load", e))?);
-        Ok(())
+        Ok(Self { stop, threads, what })
     }
 }
 
@@ -84,14 +76,8 @@ fn touch(id: u64, stop: &AtomicBool) {
     std::hint::black_box(&memory);
 }
 
-fn repeat(first: Child, background: &Background, stop: &AtomicBool) {
-    let mut child = first;
-    loop {
-        if stop.load(Ordering::Relaxed) {
-            kill_group(&child);
-            let _ = child.wait();
-            return;
-        }
+fn repeat(mut child: Child, background: &Background, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
         // Also a pause between starts of a command that ends at once.
         std::thread::sleep(Duration::from_millis(10));
         if !matches!(child.try_wait(), Ok(None)) {
@@ -101,4 +87,6 @@ fn repeat(first: Child, background: &Background, stop: &AtomicBool) {
             }
         }
     }
+    kill_group(&child);
+    let _ = child.wait();
 }

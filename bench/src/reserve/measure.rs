@@ -11,20 +11,16 @@ use glebe::units::Bytes;
 use super::background::Background;
 use super::load::Load;
 use super::tenant::Tenant;
-use super::{affordable, ahead, asleep, evacuation, growth, map, page_ops, recall, system, Error};
+use super::{affordable, evacuation, growth, map, page_ops, recall, system, Error};
 use crate::report::Report;
 
 /// The name on the command line and in the JSON.
 pub const NAME: &str = "reserve";
 
-/// Of reserves; in a quick run far larger than the processor's caches yet, and soon had.
-struct Sizes {
-    page_ops: Bytes,
-    requests: Bytes,
-}
-
-const SIZES: Sizes = Sizes { page_ops: Bytes::gib(1), requests: Bytes::gib(1) };
-const SIZES_QUICK: Sizes = Sizes { page_ops: Bytes::mib(256), requests: Bytes::mib(512) };
+/// Of the reserves for pages in and out, and for requests; in a quick run far larger than the
+/// processor's caches yet, and soon had.
+const SIZES: [Bytes; 2] = [Bytes::gib(1), Bytes::gib(1)];
+const SIZES_QUICK: [Bytes; 2] = [Bytes::mib(256), Bytes::mib(512)];
 
 /// What to do.
 #[derive(Clone, Debug, Default)]
@@ -45,11 +41,11 @@ pub struct Options {
 /// If there is no reserve, no load or no second mapping; what goes wrong in a request is a check.
 pub fn run(options: &Options) -> Result<Report, Error> {
     let mut report = Report::new(NAME, &options.command, options.quick);
-    for check in ["failures", "wrong_bytes", "stray_writes", "over_recall", "not_contiguous"] {
-        report.check(check, 0);
-    }
-    page_ops(options.quick, &mut report)?;
-    requests(options, &mut report)?;
+    let sizes = if options.quick { SIZES_QUICK } else { SIZES };
+    // A quarter of what is available at most: the pages to compare with take as much.
+    let [ops, requested] = [affordable(sizes[0], 4)?, affordable(sizes[1], 4)?];
+    page_ops::measure(&map(ops, Reserve::builder())?, options.quick, &mut report)?;
+    requests(&map(requested, Reserve::builder())?, options, &mut report)?;
     growth::measure(options.quick, &mut report)?;
     report.note(
         "Kernel memory comes zeroed and is counted so; the reserve's does in the rows `zeroed`. \
@@ -59,61 +55,31 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// Pages in and out of a full cache.
-fn page_ops(quick: bool, report: &mut Report) -> Result<(), Error> {
-    // A quarter: the pages to compare with take as much.
-    let len = if quick { SIZES_QUICK.page_ops } else { SIZES.page_ops };
-    let reserve = map(affordable(len, 4)?, Reserve::builder())?;
-    let pool = reserve.page_cache().pool(NAME)?;
-    let mut tenant = Tenant::new(pool.clone());
-    tenant.fill(&reserve);
-    page_ops::threads(&pool, &tenant, quick, report);
-    page_ops::measure(&reserve, &pool, &mut tenant, quick, report)?;
-    count(&tenant, report);
-    Ok(())
-}
-
-/// Requests under a load, and the load beside requests.
-fn requests(options: &Options, report: &mut Report) -> Result<(), Error> {
+/// Requests without and with a load, and the load beside requests.
+fn requests(reserve: &Reserve, options: &Options, report: &mut Report) -> Result<(), Error> {
     let quick = options.quick;
     let (command, dir) = (options.background.as_deref(), options.dir.as_deref());
     let background = Background::new(command, dir, quick).map(Arc::new);
-    // A quarter: the kernel's blocks come beside.
-    let len = if quick { SIZES_QUICK.requests } else { SIZES.requests };
-    let reserve = map(affordable(len, 4)?, Reserve::builder())?;
     let contig = reserve.contig();
     report.note(&format!(
         "reserve: {} of {}, longest run {}; writers {}",
         reserve.len().bytes(page_size()),
         contig.source(),
         contig.longest_run(),
-        writers(&reserve),
+        super::writers(reserve),
     ));
     if let Err(why) = reserve.serve_stats() {
         report.note(&format!("`glebe stats` does not show it: {why}"));
     }
     let mut tenant = Tenant::new(reserve.page_cache().pool(NAME)?);
-    recall::measure_alone(&reserve, &mut tenant, quick, report);
+    recall::measure_alone(reserve, &mut tenant, quick, report);
     let load = Load::start(background.as_ref().ok())?;
     report.note(&format!("load while requests are timed: {}", load.what));
-    recall::measure(&reserve, &mut tenant, quick, report);
-    asleep::measure(&reserve, &mut tenant, quick, report)?;
-    ahead::measure(quick, report)?;
+    recall::measure(reserve, &mut tenant, quick, report);
     drop(load);
-    system::measure(&background, &reserve, &mut tenant, quick, report)?;
+    system::measure(&background, reserve, &mut tenant, quick, report)?;
     let dir = dir.map_or_else(std::env::temp_dir, Path::to_path_buf);
-    evacuation::measure(&reserve, &mut tenant, &dir, quick, report)?;
-    count(&tenant, report);
+    evacuation::measure(reserve, &mut tenant, &dir, quick, report)?;
+    tenant.report(report);
     Ok(())
-}
-
-fn count(tenant: &Tenant, report: &mut Report) {
-    report.check("wrong_bytes", tenant.wrong_pages * page_size().bytes().get());
-    report.check("failures", tenant.failures);
-}
-
-/// How writers are told apart from recalls.
-fn writers(reserve: &Reserve) -> String {
-    let why = reserve.why_counted().map(|why| format!(" ({why})"));
-    format!("{}{}", reserve.writers(), why.unwrap_or_default())
 }

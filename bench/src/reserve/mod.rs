@@ -1,27 +1,23 @@
-//! What is measured and checked of [`glebe::reserve`]: the benchmark.
+//! The benchmark of [`glebe::reserve`].
 //!
-//! Each asks for blocks as first-class code does (`requests`) while tenants keep pages in the
+//! Blocks are asked for as first-class code does (`requests`) while a tenant keeps pages in the
 //! page cache of the same reserve; every block and every page is written with bytes that say whose
 //! they are, and looked at again, so that a lost or stray write is counted and not guessed.
 //! Units: base pages, microseconds.
 
 pub mod measure;
 
-mod ahead;
-mod asleep;
 mod background;
 mod evacuation;
-pub(crate) mod fork;
 mod growth;
 pub(crate) mod keyed;
 mod load;
 mod page_ops;
 mod recall;
 mod requests;
-mod samples;
 mod system;
-mod table;
 mod tenant;
+mod usage;
 
 use glebe::contig;
 use glebe::contig::Contig;
@@ -30,11 +26,15 @@ use glebe::reserve::{self, Reserve};
 use glebe::sys::{meminfo, page_size};
 use glebe::units::{Bytes, Pages};
 
-/// Requests the tables are made of, in base pages; the last is not a power of two.
-pub const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, 32000];
+/// Requests that are timed, in base pages; the last is not a power of two.
+const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, LARGEST];
+const LARGEST: u64 = 32000;
 
 /// What a reserve is a multiple of.
 const GRANULE: Bytes = Bytes::mib(2);
+
+/// The reserve's name among the contestants.
+const GLEBE: &str = "glebe";
 
 /// Why there is nothing to measure.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +54,7 @@ pub enum Error {
     /// The kernel refused.
     #[error(transparent)]
     Os(#[from] OsError),
-    /// A load or a reader could not be started, or ended with a panic.
+    /// A thread ended with a panic.
     #[error("{0}")]
     Thread(String),
 }
@@ -63,7 +63,7 @@ pub enum Error {
 /// request, if they are to be had.
 fn map(len: Bytes, builder: reserve::Builder) -> Result<Reserve, Error> {
     let len = Bytes::new(len.get().next_multiple_of(GRANULE.get()));
-    let longest = Pages::new(REQUEST_PAGES[REQUEST_PAGES.len() - 1]).bytes(page_size());
+    let longest = Pages::new(LARGEST).bytes(page_size());
     let run = longest.min(Bytes::new(len.get() / 2));
     let contig = Contig::options().prefer_run(run).map(len);
     let contig = contig.map_err(|source| Error::Map { len, source })?;
@@ -75,7 +75,16 @@ fn affordable(wanted: Bytes, share: u64) -> Result<Bytes, OsError> {
     Ok(wanted.min(Bytes::new(meminfo::available()?.get() / share)))
 }
 
+/// How tenants write, with the reason where it is the slower way.
+fn writers(reserve: &Reserve) -> String {
+    let writers = reserve.writers();
+    match reserve.why_counted() {
+        Some(why) => format!("{writers} ({why})"),
+        None => writers.to_string(),
+    }
+}
+
 /// A page's worth of bytes.
-pub(crate) fn page_buffer() -> Vec<u8> {
+fn page_buffer() -> Vec<u8> {
     vec![0; page_size().bytes().as_usize()]
 }

@@ -1,105 +1,111 @@
-//! A page in and out of the cache, against a copy of a page as cold.
+//! A page in and out of the cache, against a copy of a page as cold; and gets by two threads.
 //!
 //! The cache is full and the pages of a batch are random ones of the whole reserve; the copies are
 //! from and to random pages of a second reserve's block, of the same size and kind. Timed in
-//! batches of [`BATCH`], the three in turn, since the clock costs a part of one operation.
+//! batches of [`BATCH`], in turns, since the clock costs a part of one operation.
 //! Unit: microseconds an operation.
+
+use std::ops::Range;
 
 use glebe::reserve::{Pool, Request, Reserve};
 use glebe::sys::page_size;
 
 use super::keyed::Random;
 use super::tenant::{Tenant, OBJECT};
-use super::{map, page_buffer, Error};
+use super::{map, page_buffer, Error, GLEBE};
 use crate::clock::{self, Stopwatch};
 use crate::interrupt;
 use crate::report::Report;
-use crate::summary::Summary;
+use crate::samples::{rounds, Samples, NO_END};
 
 const BATCH: u64 = 64;
-const BATCHES: u64 = 20_000;
-const BATCHES_QUICK: u64 = 2000;
+const COPY: &str = "copy";
 
-/// Times per operation, one for each batch.
-#[derive(Default)]
-struct Times {
-    get: Vec<f64>,
-    put: Vec<f64>,
-    copy_out: Vec<f64>,
-    copy_in: Vec<f64>,
-    misses: u64,
-}
-
-/// Measures and reports; `pool` is that of `tenant`, and full.
-pub(super) fn measure(
-    reserve: &Reserve,
-    pool: &Pool,
-    tenant: &mut Tenant,
-    quick: bool,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let batches = if quick { BATCHES_QUICK } else { BATCHES };
+/// Measures and reports; `reserve` is empty.
+pub(super) fn measure(reserve: &Reserve, quick: bool, report: &mut Report) -> Result<(), Error> {
+    let pool = reserve.page_cache().pool("page_ops")?;
+    let mut tenant = Tenant::new(pool.clone());
+    tenant.fill(reserve);
+    let mut table = Samples::default();
+    let gets = if quick { 20_000 } else { 200_000 };
+    rounds("threads", (9, NO_END), |_| {
+        for (case, threads) in [("get_4k_1_thread", 1), ("get_4k_2_threads", 2)] {
+            table.add(case, GLEBE, "us cpu", cpu_each(&pool, tenant.next(), threads, gets));
+        }
+        Ok::<_, Error>(())
+    })?;
     let other = map(reserve.len().bytes(page_size()), Reserve::builder())?;
     let mut block = other.alloc_with(Request::new(other.len()).any())?;
-    let present = tenant.next().saturating_sub(reserve.len().get())..tenant.next();
-    let mut random = Random::new(3);
-    let mut times = Times::default();
-    let (mut page, bytes) = (page_buffer(), block.bytes_mut()?);
+    let bytes = block.bytes_mut()?;
+    let present = tenant.next().saturating_sub(reserve.len().get());
+    let (mut random, mut page, mut misses) = (Random::new(3), page_buffer(), 0);
+    let batches = if quick { 2000 } else { 20_000 };
     for _ in 0..batches {
         interrupt::check();
-        let start = clock::wall();
         let mut hits = 0;
-        for _ in 0..BATCH {
-            let index = present.start + random.below(present.end - present.start);
+        let get = timed(|| {
+            let index = present + random.below(tenant.next() - present);
             hits += u64::from(pool.get(OBJECT, index, &mut page)?);
-        }
+            Ok(())
+        })?;
         if hits == BATCH {
-            times.get.push(each(start));
+            table.add("get_4k", GLEBE, "us", get);
         }
-        times.misses += BATCH - hits;
-        let start = clock::wall();
-        for _ in 0..BATCH {
+        misses += BATCH - hits;
+        let copy = timed(|| {
             page.copy_from_slice(&bytes[random_page(&mut random, bytes.len())]);
-        }
-        times.copy_out.push(each(start));
+            Ok(())
+        })?;
+        table.add("get_4k", COPY, "us", copy);
     }
+    let mut next = 0;
     for _ in 0..batches {
         interrupt::check();
-        let start = clock::wall();
-        for nth in 0..BATCH {
+        let put = timed(|| {
             // New pages, each in place of an old one. Not looked at again: the contents are not
             // the tenant's.
-            pool.put(OBJECT + 1, times.put.len() as u64 * BATCH + nth, &page)?;
-        }
-        times.put.push(each(start));
-        let start = clock::wall();
-        for _ in 0..BATCH {
+            next += 1;
+            pool.put(OBJECT + 1, next, &page)?;
+            Ok(())
+        })?;
+        table.add("put_4k", GLEBE, "us", put);
+        let copy = timed(|| {
             let at = random_page(&mut random, bytes.len());
             bytes[at].copy_from_slice(&page);
-        }
-        times.copy_in.push(each(start));
+            Ok(())
+        })?;
+        table.add("put_4k", COPY, "us", copy);
     }
-    times.report(report);
+    if misses > 0 {
+        let why = format!("batches with a miss left out ({misses} misses)");
+        table.note("get_4k", GLEBE, "us", &why);
+    }
+    let why = "of new pages, each of which evicts one where the cache chooses";
+    table.note("put_4k", GLEBE, "us", why);
+    table.report(report);
+    ratios(&table, report);
+    tenant.report(report);
     Ok(())
 }
 
-/// Reports the CPU time of a get by one thread and by each of two at once, on a full cache.
-pub(super) fn threads(pool: &Pool, tenant: &Tenant, quick: bool, report: &mut Report) {
-    const SAMPLES: u64 = 9;
-    let gets = if quick { 20_000 } else { 200_000 };
-    let (mut one, mut two) = (Vec::new(), Vec::new());
-    for _ in 0..SAMPLES {
-        interrupt::check();
-        one.push(cpu_each(pool, tenant.next(), 1, gets));
-        two.push(cpu_each(pool, tenant.next(), 2, gets));
+fn ratios(table: &Samples, report: &mut Report) {
+    for (ratio, case) in [("get_vs_copy", "get_4k"), ("put_vs_copy", "put_4k")] {
+        let [copy, own] = [COPY, GLEBE].map(|who| table.median(case, who));
+        report.ratio(ratio, copy / own);
     }
-    report.row("get_4k_1_thread", "glebe", "us cpu", &one);
-    report.row("get_4k_2_threads", "glebe", "us cpu", &two);
-    if let (Some(one), Some(two)) = (Summary::of(&one), Summary::of(&two)) {
-        report.ratio("threads_2_vs_1_cpu", one.median / two.median);
-    }
+    let [one, two] = ["get_4k_1_thread", "get_4k_2_threads"];
+    let cpu = |case| table.median(case, GLEBE);
+    report.ratio("threads_2_vs_1_cpu", cpu(one) / cpu(two));
 }
 
+/// Microseconds of one of a batch.
+fn timed(mut operation: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    let start = clock::wall();
+    (0..BATCH).try_for_each(|_| operation())?;
+    Ok(clock::micros(clock::wall().saturating_sub(start)) / BATCH as f64)
+}
+
+/// The CPU time of a get by so many threads at once, on a full cache.
 fn cpu_each(pool: &Pool, end: u64, threads: u64, gets: u64) -> f64 {
     let run = |id: u64| {
         let mut random = Random::new(id << 50);
@@ -118,27 +124,7 @@ fn cpu_each(pool: &Pool, end: u64, threads: u64, gets: u64) -> f64 {
     times.iter().sum::<f64>() / times.len() as f64
 }
 
-impl Times {
-    fn report(&self, report: &mut Report) {
-        report.row("get_4k", "glebe", "us", &self.get);
-        if self.misses > 0 {
-            report.remark(&format!("batches with a miss left out ({} misses)", self.misses));
-        }
-        report.row("get_4k", "copy", "us", &self.copy_out);
-        report.row("put_4k", "glebe", "us", &self.put);
-        report.remark("of new pages, each of which evicts one where the cache chooses");
-        report.row("put_4k", "copy", "us", &self.copy_in);
-        let median = |samples: &[f64]| Summary::of(samples).map_or(f64::NAN, |s| s.median);
-        report.ratio("get_vs_copy", median(&self.copy_out) / median(&self.get));
-        report.ratio("put_vs_copy", median(&self.copy_in) / median(&self.put));
-    }
-}
-
-fn each(start: std::time::Duration) -> f64 {
-    clock::micros(clock::wall().saturating_sub(start)) / BATCH as f64
-}
-
-fn random_page(random: &mut Random, len: usize) -> std::ops::Range<usize> {
+fn random_page(random: &mut Random, len: usize) -> Range<usize> {
     let page = page_size().bytes().as_usize();
     let at = random.below((len / page) as u64) as usize * page;
     at..at + page

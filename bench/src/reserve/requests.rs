@@ -1,7 +1,8 @@
 //! One first-class request: ask, look at the frames, write, let tenants run, read, give back.
 //!
 //! Timed is the asking alone. The frames are read from `/proc/self/pagemap` and not taken from the
-//! reserve's word. Unit: microseconds, base pages.
+//! reserve's word. Of a block one word a page is written and read again: a page that a tenant
+//! writes is overwritten whole. Unit: microseconds, base pages.
 
 use std::time::Duration;
 
@@ -12,23 +13,46 @@ use glebe::units::Pages;
 use super::keyed;
 use crate::clock::{Elapsed, Stopwatch};
 use crate::peers::longest_run;
+use crate::report::Report;
 
 /// Time between requests whose latency is measured.
 pub(super) const EVERY: Duration = Duration::from_millis(10);
 
+const WORD: usize = size_of::<u64>();
+
 /// What was wrong in a number of requests; all zero is right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub(super) struct Faults {
     /// Requests that gave no block.
-    pub failures: u64,
-    /// Bytes that were not as written while the block was held.
-    pub stray_writes: u64,
+    pub(super) failures: u64,
+    /// Words that were not as written while the block was held.
+    pub(super) stray_writes: u64,
     /// Blocks said to be one physical run that the kernel's page map shows otherwise.
-    pub not_contiguous: u64,
+    pub(super) not_contiguous: u64,
     /// Bytes of blocks asked for as zero that were not.
-    pub not_zero: u64,
+    pub(super) not_zero: u64,
     /// Pages that tenants lost beyond those of the block, where one thread asks.
-    pub over_recall: u64,
+    pub(super) over_recall: u64,
+}
+
+impl Faults {
+    /// Adds what another set of requests found.
+    pub(super) fn add(&mut self, other: Self) {
+        self.failures += other.failures;
+        self.stray_writes += other.stray_writes;
+        self.not_contiguous += other.not_contiguous;
+        self.not_zero += other.not_zero;
+        self.over_recall += other.over_recall;
+    }
+
+    /// Adds all of it to the report's checks.
+    pub(super) fn report(&self, report: &mut Report) {
+        report.check("failures", self.failures);
+        report.check("stray_writes", self.stray_writes);
+        report.check("not_contiguous", self.not_contiguous);
+        report.check("wrong_bytes", self.not_zero);
+        report.check("over_recall", self.over_recall);
+    }
 }
 
 /// A block that is held, and what it took.
@@ -42,26 +66,6 @@ pub(super) struct Held {
     pub(super) recalled: u64,
     zeroed: bool,
     seed: u64,
-}
-
-/// How much of a block is written and read again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Marking {
-    /// Every byte.
-    Whole,
-    /// One word a page: a page that a tenant writes is overwritten whole.
-    Pages,
-}
-
-impl Faults {
-    /// Adds what another set of requests found.
-    pub(super) fn add(&mut self, other: Self) {
-        self.failures += other.failures;
-        self.stray_writes += other.stray_writes;
-        self.not_contiguous += other.not_contiguous;
-        self.not_zero += other.not_zero;
-        self.over_recall += other.over_recall;
-    }
 }
 
 /// Asks for one block after sleeping for `pause`. Nothing of the reserve is looked at between the
@@ -103,49 +107,29 @@ impl Held {
     }
 
     /// Writes the block; what is already wrong with it.
-    pub(super) fn mark(&mut self, marking: Marking) -> Faults {
-        let pages = self.block.pages();
+    pub(super) fn mark(&mut self) -> Faults {
         let claimed = self.block.contiguity() == Contiguity::Proved;
-        let refuted = self.longest_run.is_some_and(|run| run != pages);
+        let refuted = self.longest_run.is_some_and(|run| run != self.block.pages());
+        let not_contiguous = u64::from(claimed && refuted);
         let (zeroed, seed) = (self.zeroed, self.seed);
-        let mut faults =
-            Faults { not_contiguous: u64::from(claimed && refuted), ..Faults::default() };
         let Ok(bytes) = self.block.bytes_mut() else {
-            return Faults { failures: 1, ..faults };
+            return Faults { failures: 1, not_contiguous, ..Faults::default() };
         };
-        if zeroed {
-            faults.not_zero = bytes.iter().filter(|&&byte| byte != 0).count() as u64;
+        let not_zero = bytes.iter().filter(|&&byte| zeroed && byte != 0).count() as u64;
+        for (at, page) in (0..).zip(bytes.chunks_exact_mut(page_size().bytes().as_usize())) {
+            page[..WORD].copy_from_slice(&keyed::mix(seed ^ at).to_ne_bytes());
         }
-        match marking {
-            Marking::Whole => keyed::poison(bytes, seed),
-            Marking::Pages => {
-                for (at, page) in bytes.chunks_exact_mut(page_bytes()).enumerate() {
-                    keyed::poison(&mut page[..size_of::<u64>()], seed.wrapping_add(at as u64));
-                }
-            }
-        }
-        faults
+        Faults { not_contiguous, not_zero, ..Faults::default() }
     }
 
     /// Reads the block again and gives it back.
-    pub(super) fn check(self, marking: Marking) -> Faults {
+    pub(super) fn check(self) -> Faults {
         let Ok(bytes) = self.block.bytes() else {
             return Faults { failures: 1, ..Faults::default() };
         };
-        let stray_writes = match marking {
-            Marking::Whole => keyed::strays(bytes, self.seed),
-            Marking::Pages => {
-                let stray = |(at, page): (usize, &[u8])| {
-                    let word = &page[..size_of::<u64>()];
-                    keyed::strays(word, self.seed.wrapping_add(at as u64))
-                };
-                bytes.chunks_exact(page_bytes()).enumerate().map(stray).sum()
-            }
-        };
-        Faults { stray_writes, ..Faults::default() }
+        let pages = (0..).zip(bytes.chunks_exact(page_size().bytes().as_usize()));
+        let stray =
+            |(at, page): &(u64, &[u8])| page[..WORD] != keyed::mix(self.seed ^ at).to_ne_bytes();
+        Faults { stray_writes: pages.filter(stray).count() as u64, ..Faults::default() }
     }
-}
-
-fn page_bytes() -> usize {
-    page_size().bytes().as_usize()
 }

@@ -16,27 +16,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use glebe::error::OsError;
 use glebe::reserve::{Request, Reserve};
 use glebe::units::Pages;
 
 use super::background::Background;
-use super::fork::{kill_group, usage_if_ended, Usage};
-use super::requests::{ask, Faults, Marking};
+use super::requests::{ask, Faults};
 use super::tenant::Tenant;
-use super::{Error, REQUEST_PAGES};
+use super::usage::{kill_group, usage_if_ended, Usage};
+use super::{Error, GLEBE, REQUEST_PAGES};
 use crate::clock;
 use crate::peers::{self, Peer};
-use crate::progress::Progress;
 use crate::report::Report;
-use crate::summary::Summary;
+use crate::samples::{rounds, Samples};
 
 /// Time between requests: each size some 32 times while a build of ten seconds runs.
 const EVERY: Duration = Duration::from_millis(40);
 /// Pages of cache that come anew after a request: 100 MiB a second.
 const PUT_BACK: u64 = 1024;
-const ROUNDS: usize = 5;
-const ROUNDS_QUICK: usize = 1;
 /// No round begins after this.
 const AT_MOST: Duration = Duration::from_secs(210);
 /// How long one run of the background may take.
@@ -44,6 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The kernel's cheapest way to the large sizes.
 const KERNEL: Peer = Peer::Thp;
 const KEPT: &str = "background_kept";
+const CASE: &str = "background";
+const CPU: &str = "s cpu";
 
 /// What happens beside the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,33 +63,20 @@ impl Arm {
             Self::Alone => "alone",
             Self::AloneAgain => "alone_again",
             Self::Kernel => KERNEL.name(),
-            Self::Glebe => "glebe",
+            Self::Glebe => GLEBE,
             Self::GlebeRefilled => "glebe_refilled",
         }
     }
 }
 
-/// The runs of one arm.
-#[derive(Debug, Default)]
-struct Runs {
-    user_s: Vec<f64>,
-    system_s: Vec<f64>,
-    cpu_s: Vec<f64>,
-    elapsed_s: Vec<f64>,
-    cpu_percent: Vec<f64>,
-    requests: Vec<f64>,
-    recalled: Vec<f64>,
-    failed: u64,
-}
-
 /// The other side of a run.
 struct Foreground<'a> {
-    arm: Arm,
     reserve: &'a Reserve,
     tenant: &'a mut Tenant,
     sizes: Vec<u64>,
     faults: Faults,
-    peer_failures: u64,
+    /// Whether the background took too long once: then it is not run again.
+    is_late: bool,
 }
 
 /// Measures and reports; the reserve is full of pages of `tenant`.
@@ -106,93 +91,101 @@ pub(super) fn measure(
     let background = match background {
         Ok(background) => background,
         Err(why) => {
-            report.absent("background", Arm::Alone.name(), "s", why);
+            report.absent(CASE, Arm::Alone.name(), "s", why);
             return Ok(());
         }
     };
-    let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
     let longest = reserve.contig().longest_run().get();
     let sizes = REQUEST_PAGES.into_iter().filter(|&p| p <= longest).collect();
-    let (faults, arm) = (Faults::default(), Arm::Alone);
-    let mut foreground = Foreground { arm, reserve, tenant, sizes, faults, peer_failures: 0 };
-    let mut all: [Runs; Arm::ALL.len()] = Default::default();
-    let mut progress = Progress::new("background", (rounds * Arm::ALL.len()) as u64);
-    let end = clock::wall() + AT_MOST;
-    for round in 0..rounds {
-        if clock::wall() > end {
-            report.note(&format!("background: a busy machine, {round} rounds instead of {rounds}"));
-            break;
-        }
-        for nth in 0..Arm::ALL.len() {
-            let index = (round + nth) % Arm::ALL.len();
-            foreground.arm = Arm::ALL[index];
-            let Some(run) = run(background, &mut foreground)? else {
-                let why = format!("not over in {} s; give one that ends", PATIENCE.as_secs());
-                report.absent("background", foreground.arm.name(), "s", &why);
-                return Ok(());
-            };
-            all[index].add(&run);
-            progress.update((round * Arm::ALL.len() + nth + 1) as u64);
-        }
-    }
-    progress.finish();
-    let faults = foreground.faults;
-    report.check("failures", faults.failures);
-    report.check("stray_writes", faults.stray_writes);
-    report.check("over_recall", faults.over_recall);
-    report.check("not_contiguous", faults.not_contiguous);
-    tell(background, &all, foreground.peer_failures, report);
+    let mut foreground =
+        Foreground { reserve, tenant, sizes, faults: Faults::default(), is_late: false };
+    let mut table = Samples::default();
+    rounds(CASE, (if quick { 1 } else { 5 }, AT_MOST), |round| {
+        let mut arms = Arm::ALL;
+        arms.rotate_left(round as usize % Arm::ALL.len());
+        arms.into_iter().try_for_each(|arm| run(background, arm, &mut foreground, &mut table))
+    })?;
+    foreground.faults.report(report);
+    table.report(report);
+    let cpu = |arm: Arm| table.of(CASE, arm.name(), CPU);
+    let pairs = cpu(Arm::Alone).iter().zip(cpu(Arm::AloneAgain));
+    let apart = pairs.map(|(a, b)| 100.0 * (a - b).abs() / a.min(*b));
+    report.row("background_a_a", Arm::Alone.name(), "% apart", &apart.collect::<Vec<_>>());
+    let mean = |arm: Arm| table.figure((CASE, arm.name(), CPU), |summary| summary.mean);
+    let alone = (mean(Arm::Alone) + mean(Arm::AloneAgain)) / 2.0;
+    report.ratio(KEPT, alone / mean(Arm::Glebe));
+    report.note(&format!(
+        "background: {}; one request in {} ms beside; what of it fails counts for the kernel as \
+         for the reserve. The ratio is of the means of CPU seconds, alone and beside glebe.",
+        background.what(),
+        EVERY.as_millis(),
+    ));
     Ok(())
 }
 
-/// One run of the background.
-struct Run {
-    usage: Usage,
-    elapsed: Duration,
-    requests: u64,
-    recalled: u64,
-}
-
-/// Runs the background once with `foreground` beside it; `None` if it did not end in time.
-fn run(background: &Background, foreground: &mut Foreground) -> Result<Option<Run>, Error> {
+/// Runs the background once with the foreground beside it.
+fn run(
+    background: &Background,
+    arm: Arm,
+    foreground: &mut Foreground<'_>,
+    table: &mut Samples,
+) -> Result<(), Error> {
+    if foreground.is_late {
+        return Ok(());
+    }
     let stop = AtomicBool::new(false);
     foreground.tenant.refill(foreground.reserve);
     let recalled = foreground.reserve.stats().recalled;
     let start = clock::wall();
     let child = background.spawn()?;
-    let (ended, requests) = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| foreground.ask_until(&stop));
+    let mut is_late = false;
+    let (ended, asked) = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| foreground.ask_until(arm, &stop));
         let ended = loop {
             match usage_if_ended(&child) {
-                Ok(None) if clock::wall() - start > PATIENCE => {
+                Ok(None) if !is_late && clock::wall() - start > PATIENCE => {
+                    is_late = true;
                     kill_group(&child);
-                    // Reaped, however it ended: it is no result.
-                    while matches!(usage_if_ended(&child), Ok(None)) {
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
-                    break Ok(None);
                 }
                 Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+                // However it ended after that: it is no result.
+                Ok(ended) if is_late => break Ok(ended.map(|u| Usage { succeeded: false, ..u })),
                 other => break other,
             }
         };
         let elapsed = clock::wall() - start;
         stop.store(true, Ordering::Relaxed);
-        (ended.map(|usage| usage.map(|usage| (usage, elapsed))), asking.join())
+        (ended.map(|usage| (usage, elapsed)), asking.join())
     });
-    let requests = requests.map_err(|_| Error::Thread("the foreground panicked".into()))?;
-    let ended: Result<_, OsError> = ended;
+    let (asked, failed) = asked.map_err(|_| Error::Thread("the foreground panicked".into()))?;
+    foreground.is_late = is_late;
     let recalled = foreground.reserve.stats().recalled - recalled;
-    Ok(ended?.map(|(usage, elapsed)| Run { usage, elapsed, requests, recalled }))
+    let (Some(usage), elapsed) = ended? else { return Ok(()) };
+    let cpu = usage.user_s + usage.system_s;
+    let figures = [
+        ("s user", usage.user_s),
+        ("s system", usage.system_s),
+        ("s", elapsed.as_secs_f64()),
+        (CPU, cpu),
+        ("requests", asked as f64),
+        ("requests refused", failed as f64),
+        ("pages recalled", recalled as f64),
+    ];
+    for (unit, figure) in figures {
+        let why = || format!("it failed, or was not over in {} s", PATIENCE.as_secs());
+        let figure = if usage.succeeded { Ok(figure) } else { Err(why()) };
+        table.outcome(CASE, arm.name(), unit, figure);
+    }
+    Ok(())
 }
 
 impl Foreground<'_> {
-    /// Asks for one size after the other; how many requests that were.
-    fn ask_until(&mut self, stop: &AtomicBool) -> u64 {
-        let mut asked = 0;
+    /// Asks for one size after the other; how many requests that were, and how many were refused.
+    fn ask_until(&mut self, arm: Arm, stop: &AtomicBool) -> (u64, u64) {
+        let (mut asked, mut failed) = (0, 0);
         let mut due = clock::wall();
-        if matches!(self.arm, Arm::Alone | Arm::AloneAgain) {
-            return asked;
+        if matches!(arm, Arm::Alone | Arm::AloneAgain) {
+            return (asked, failed);
         }
         for &pages in self.sizes.clone().iter().cycle() {
             due = (due + EVERY).max(clock::wall());
@@ -203,99 +196,83 @@ impl Foreground<'_> {
                 break;
             }
             asked += 1;
-            match self.arm {
-                Arm::Kernel => {
-                    let sample = peers::measure(KERNEL, Pages::new(pages));
-                    self.peer_failures += u64::from(sample.failed.is_some());
-                }
-                _ => self.ask(pages),
+            failed += u64::from(match arm {
+                Arm::Kernel => peers::measure(KERNEL, Pages::new(pages)).failed.is_some(),
+                _ => !self.ask(pages, arm == Arm::GlebeRefilled),
+            });
+        }
+        (asked, failed)
+    }
+
+    /// Whether there was a block.
+    fn ask(&mut self, pages: u64, is_used: bool) -> bool {
+        let asked = ask(self.reserve, Duration::ZERO, Request::new(Pages::new(pages)), false);
+        let is_had = asked.is_ok();
+        self.faults.failures += u64::from(!is_had);
+        if let Ok(mut held) = asked {
+            self.faults.add(held.over_recall());
+            if is_used {
+                self.faults.add(held.mark());
+                self.faults.add(held.check());
             }
         }
-        asked
-    }
-
-    fn ask(&mut self, pages: u64) {
-        match ask(self.reserve, Duration::ZERO, Request::new(Pages::new(pages)), false) {
-            Ok(mut held) => {
-                self.faults.add(held.over_recall());
-                if self.arm == Arm::GlebeRefilled {
-                    self.faults.add(held.mark(Marking::Pages));
-                    self.faults.add(held.check(Marking::Pages));
-                }
-            }
-            Err(_) => self.faults.failures += 1,
+        match is_used {
+            true => self.tenant.refill(self.reserve),
+            false => self.tenant.put_new(PUT_BACK),
         }
-        match self.arm {
-            Arm::GlebeRefilled => self.tenant.refill(self.reserve),
-            _ => self.tenant.put_new(PUT_BACK),
-        }
-    }
-}
-
-impl Runs {
-    fn add(&mut self, run: &Run) {
-        if !run.usage.succeeded {
-            self.failed += 1;
-            return;
-        }
-        let (cpu, elapsed) = (run.usage.user_s + run.usage.system_s, run.elapsed.as_secs_f64());
-        self.user_s.push(run.usage.user_s);
-        self.system_s.push(run.usage.system_s);
-        self.cpu_s.push(cpu);
-        self.elapsed_s.push(elapsed);
-        self.cpu_percent.push(100.0 * cpu / elapsed);
-        self.requests.push(run.requests as f64);
-        self.recalled.push(run.recalled as f64);
-    }
-}
-
-/// The rows, the table and the ratio.
-fn tell(background: &Background, all: &[Runs], peer_failures: u64, report: &mut Report) {
-    let mean = |samples: &[f64]| Summary::of(samples).map_or(f64::NAN, |s| s.mean);
-    let of = |arm| Arm::ALL.iter().position(|&a| a == arm).map(|at| &all[at]);
-    let mut text = format!(
-        "{:14}  {:>8}  {:>8}  {:>9}  {:>8}  {:>8}  {:>8}  {:>10}\n",
-        "beside", "user s", "system s", "elapsed s", "cpu %", "cpu s", "requests", "recalled"
-    );
-    for (arm, runs) in Arm::ALL.into_iter().zip(all) {
-        let columns: [(&str, &[f64]); 7] = [
-            ("s user", &runs.user_s),
-            ("s system", &runs.system_s),
-            ("s", &runs.elapsed_s),
-            ("% cpu", &runs.cpu_percent),
-            ("s cpu", &runs.cpu_s),
-            ("requests", &runs.requests),
-            ("pages recalled", &runs.recalled),
-        ];
-        text.push_str(&format!("{:14}", arm.name()));
-        for ((unit, samples), width) in columns.into_iter().zip([8, 8, 9, 8, 8, 8, 10]) {
-            report.row("background", arm.name(), unit, samples);
-            text.push_str(&format!("  {:>width$.2}", mean(samples)));
-        }
-        if runs.failed > 0 {
-            report.remark(&format!("{} runs failed and are left out", runs.failed));
-        }
-        text.push('\n');
-    }
-    let arms = [Arm::Alone, Arm::AloneAgain, Arm::Glebe, Arm::GlebeRefilled].map(of);
-    let [Some(one), Some(two), Some(own), Some(refilled)] = arms else { return };
-    let alone: Vec<f64> = one.cpu_s.iter().chain(&two.cpu_s).copied().collect();
-    let each = one.cpu_s.iter().zip(&two.cpu_s).map(|(a, b)| 100.0 * (a - b).abs() / a.min(*b));
-    report.row("background_a_a", "alone", "% apart", &each.collect::<Vec<_>>());
-    let apart = 100.0 * (mean(&one.cpu_s) - mean(&two.cpu_s)).abs() / mean(&alone);
-    let [rise, refilled] =
-        [own, refilled].map(|runs| 100.0 * (mean(&runs.cpu_s) / mean(&alone) - 1.0));
-    text.push_str(&format!(
-        "CPU seconds beside glebe: {rise:+.1} %, with blocks used and all cache anew each time \
-         {refilled:+.1} %; the two means alone are {apart:.1} % apart\n"
-    ));
-    report.ratio(KEPT, mean(&alone) / mean(&own.cpu_s));
-    let runs = own.cpu_s.len();
-    report.section(&format!("The background, mean of {runs}: {}", background.what()), &text);
-    if peer_failures > 0 {
-        report.note(&format!("{peer_failures} requests of {KERNEL} beside the background failed"));
+        is_had
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    //! With commands that are over at once, on a small reserve.
+
+    use super::*;
+    use crate::reserve::map;
+    use glebe::units::Bytes;
+
+    fn report(command: Result<&str, &str>) -> serde_json::Value {
+        let reserve = map(Bytes::mib(8), Reserve::builder()).unwrap();
+        let mut tenant = Tenant::new(reserve.page_cache().pool("system").unwrap());
+        tenant.fill(&reserve);
+        let background = match command {
+            Ok(command) => Background::new(Some(command), None, true).map(Arc::new),
+            Err(why) => Err(why.to_owned()),
+        };
+        let mut report = Report::new("reserve", "", true);
+        measure(&background, &reserve, &mut tenant, true, &mut report).unwrap();
+        assert!(report.passed(), "{}", report.text());
+        serde_json::from_str(&report.json()).unwrap()
+    }
+
+    fn row<'a>(report: &'a serde_json::Value, who: &str, unit: &str) -> &'a serde_json::Value {
+        let rows = report["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["who"] == who && row["unit"] == unit);
+        row.unwrap_or_else(|| panic!("no row of {who} in {unit}: {report:#}"))
+    }
+
+    #[test]
+    fn each_arm_is_run_and_those_alone_ask_nothing() {
+        let turns = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        let report = report(Ok(turns));
+        for arm in Arm::ALL {
+            assert!(row(&report, arm.name(), CPU)["min"].as_f64().unwrap() > 0.01, "{report:#}");
+            let asked = row(&report, arm.name(), "requests")["min"].as_f64().unwrap();
+            let is_alone = matches!(arm, Arm::Alone | Arm::AloneAgain);
+            assert_eq!(asked == 0.0, is_alone, "{report:#}");
+        }
+        assert!(report["ratios"][KEPT].as_f64().unwrap() > 0.0, "{report:#}");
+    }
+
+    #[test]
+    fn a_background_that_fails_or_is_not_there_gives_no_figure() {
+        let failed = report(Ok("exit 1"));
+        assert!(row(&failed, GLEBE, "s")["note"].as_str().unwrap().starts_with("it failed"));
+        let absent = report(Err("no cargo"));
+        assert_eq!(row(&absent, "alone", "s")["note"], "no cargo");
+        for report in [failed, absent] {
+            assert!(report["ratios"][KEPT].is_null(), "{report:#}");
+        }
+    }
+}

@@ -5,6 +5,7 @@ use glebe::reserve::{Pool, Reserve};
 use super::keyed::{self, Random};
 use super::page_buffer;
 use crate::interrupt;
+use crate::report::Report;
 
 /// One object of ever new pages.
 #[derive(Debug)]
@@ -14,9 +15,9 @@ pub(super) struct Tenant {
     next: u64,
     random: Random,
     /// Pages that came back other than put.
-    pub(super) wrong_pages: u64,
+    wrong_pages: u64,
     /// Calls that were refused.
-    pub(super) failures: u64,
+    failures: u64,
 }
 
 pub(super) const OBJECT: u64 = 1;
@@ -38,17 +39,12 @@ impl Tenant {
 
     /// Puts new pages until hardly a page is free: a tenant need not take the free ones first.
     pub(super) fn refill(&mut self, reserve: &Reserve) {
-        self.refill_to(reserve, reserve.len().get() / FREE_SHARE);
-    }
-
-    /// Puts new pages until at most `free` pages are free.
-    pub(super) fn refill_to(&mut self, reserve: &Reserve, free: u64) {
-        let len = reserve.len().get();
-        let mut left = 2 * len;
-        while left > 0 && reserve.stats().free.get() > free {
-            let some = left.min(len / FREE_SHARE);
-            self.put_new(some);
-            left -= some;
+        let share = reserve.len().get() / FREE_SHARE;
+        for _ in 0..2 * FREE_SHARE {
+            if reserve.stats().free.get() <= share {
+                break;
+            }
+            self.put_new(share);
         }
     }
 
@@ -75,6 +71,12 @@ impl Tenant {
                 Err(_) => self.failures += 1,
             }
         }
+    }
+
+    /// Adds what went wrong to the report's checks.
+    pub(super) fn report(&self, report: &mut Report) {
+        report.check("wrong_bytes", self.wrong_pages * self.page.len() as u64);
+        report.check("failures", self.failures);
     }
 
     /// The number that the next new page will have.

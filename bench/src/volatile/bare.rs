@@ -1,69 +1,54 @@
 //! [`Bare`]: anonymous memory and the bare calls on it, for peers and for comparison.
 //!
 //! # Safety
-//! A `Bare` owns its range from mmap to munmap, or by the region whose memory it is, of which
-//! nobody else has the pointer. Bytes are reached as atomics or through copies that
-//! are checked against the length; no reference to a byte ever leaves.
+//! The memory is a `Bare`'s own, or that of a region of which nobody else has the pointer. Bytes
+//! are reached as atomics or through copies that are checked against the length; no reference to a
+//! byte ever leaves.
 #![allow(unsafe_code)]
 
-use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use glebe::error::OsError;
+use glebe::mapping::{Mapping, Visibility};
+use glebe::sys::madvise::{self, Advice};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::Region;
 
-/// What to tell the kernel of a range.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Call {
-    /// `MADV_FREE`.
-    Free,
-    /// `MADV_DONTNEED`.
-    DontNeed,
-    /// `MADV_POPULATE_WRITE`.
-    PopulateWrite,
-}
-
 /// A private anonymous mapping.
 #[derive(Debug)]
 pub(super) struct Bare {
-    base: usize,
-    mapped: usize,
     start: usize,
     len: usize,
-    /// Whose memory it is, where nothing was mapped for it.
-    _region: Option<Box<Region>>,
+    /// Whose memory it is.
+    _owner: Owner,
+}
+
+#[derive(Debug)]
+#[allow(dead_code)] // held to be dropped
+enum Owner {
+    Mapping(Mapping),
+    Region(Box<Region>),
 }
 
 impl Bare {
     /// Memory of small pages, or of transparent huge ones of `huge`.
-    ///
-    /// # Errors
-    /// What mmap(2) or madvise(2) refuses.
     pub(super) fn new(len: Bytes, huge: Option<Bytes>) -> Result<Self, OsError> {
-        let align = huge.map_or(page_size().bytes(), |huge| huge).as_usize();
-        let (len, mapped) = (len.as_usize(), len.as_usize() + align);
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: without a fixed address the kernel picks a range that nothing else uses.
-        let base = unsafe { libc::mmap(ptr::null_mut(), mapped, prot, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            let error = io::Error::last_os_error();
-            return Err(OsError::new("mmap", Bytes::new(len as u64).to_string(), error));
-        }
-        let base = base as usize;
-        let bare = Self { base, mapped, start: base.next_multiple_of(align), len, _region: None };
-        let advice = if huge.is_some() { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-        bare.advise(Bytes::ZERO, Bytes::new(len as u64), advice)?;
+        let align = huge.unwrap_or(page_size().bytes());
+        let room = Bytes::new(len.get() + align.get());
+        let mapping = Mapping::anonymous(room, Visibility::ORDINARY)?;
+        let start = mapping.addr().next_multiple_of(align.as_usize());
+        let bare = Self { start, len: len.as_usize(), _owner: Owner::Mapping(mapping) };
+        let advice = if huge.is_some() { Advice::HugePage } else { Advice::NoHugePage };
+        bare.advise(Bytes::ZERO, len, advice)?;
         Ok(bare)
     }
 
     /// The memory of a region: to the kernel it is what the region's own calls find.
     pub(super) fn of(region: Region) -> Self {
         let (start, len) = (region.as_ptr().expose_provenance(), region.len().as_usize());
-        Self { base: start, mapped: 0, start, len, _region: Some(Box::new(region)) }
+        Self { start, len, _owner: Owner::Region(Box::new(region)) }
     }
 
     /// Its first address.
@@ -71,31 +56,10 @@ impl Bare {
         self.start
     }
 
-    /// Makes a call on a part.
-    ///
-    /// # Errors
-    /// What madvise(2) refuses.
-    ///
-    /// # Panics
-    /// If the part is not inside.
-    pub(super) fn call(&self, at: Bytes, len: Bytes, call: Call) -> Result<(), OsError> {
-        let advice = match call {
-            Call::Free => libc::MADV_FREE,
-            Call::DontNeed => libc::MADV_DONTNEED,
-            Call::PopulateWrite => libc::MADV_POPULATE_WRITE,
-        };
-        self.advise(at, len, advice)
-    }
-
-    fn advise(&self, at: Bytes, len: Bytes, advice: libc::c_int) -> Result<(), OsError> {
-        let addr = self.at(at, len);
+    /// Makes a call on a part, which must be inside.
+    pub(super) fn advise(&self, at: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         // SAFETY: inside the owned range, of whose bytes nobody holds a reference.
-        let rc = unsafe { libc::madvise(addr as *mut libc::c_void, len.as_usize(), advice) };
-        if rc == 0 {
-            return Ok(());
-        }
-        let subject = format!("{addr:#x}, {len}, {advice}");
-        Err(OsError::new("madvise", subject, io::Error::last_os_error()))
+        unsafe { madvise::advise(self.at(at, len), len, advice) }
     }
 
     /// Writes one byte in each `step` of a part.
@@ -135,15 +99,6 @@ impl Bare {
     }
 }
 
-impl Drop for Bare {
-    fn drop(&mut self) {
-        if self.mapped > 0 {
-            // SAFETY: exactly the range that mmap gave, of which no reference is left.
-            unsafe { libc::munmap(self.base as *mut libc::c_void, self.mapped) };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,7 +112,7 @@ mod tests {
         bare.read(page, &mut bytes);
         assert_eq!(bytes, [7; 64]);
         assert_eq!(bare.word(page).load(Ordering::Relaxed), u64::from_ne_bytes([7; 8]));
-        bare.call(Bytes::ZERO, Bytes::mib(1), Call::DontNeed).unwrap();
+        bare.advise(Bytes::ZERO, Bytes::mib(1), Advice::DontNeed).unwrap();
         assert_eq!(bare.word(page).load(Ordering::Relaxed), 0);
         bare.touch(Bytes::ZERO, Bytes::mib(1), page);
         assert_eq!(bare.word(page).load(Ordering::Relaxed), 1);

@@ -1,78 +1,49 @@
 //! Mark and unmark, nothing lost, beside what programs do without: `MADV_DONTNEED` and faulting in
-//! again, and malloc and free.
+//! again, and malloc and free; and single pages beside the calls that an engine cannot do without.
 //!
 //! Ranges from one page to all of the memory, in small pages and in huge ones; all contestants by
 //! turns, each on memory of its own that is written throughout. Unit: nanoseconds a base page.
 
 use std::hint::black_box;
 use std::ops::Range;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
+use glebe::sys::madvise::Advice;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 
-use super::bare::{Bare, Call};
-use super::huge_pages::{huge_bytes, judge};
+use super::bare::Bare;
+use super::huge_pages::HugePages;
 use super::measure::worst;
 use super::{Error, Which};
 use crate::clock::{micros, wall};
 use crate::interrupt;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
-use crate::summary::Summary;
+use crate::samples::{by_round, rounds, Samples, NO_END};
 
 const LEN: Bytes = Bytes::mib(256);
 const HUGE: Bytes = Bytes::mib(2);
-const ROUNDS: usize = 15;
-const ROUNDS_QUICK: usize = 3;
 /// Single pages that make one sample.
 const BATCH: u64 = 500;
+const UNIT: &str = "ns/page";
 const DONT_NEED: &str = "MADV_DONTNEED, fault in";
 const MALLOC: &str = "malloc, touch, free";
 
 /// A region, or why there is none.
 type MaybeRegion = Result<Region, String>;
 
-/// What a contestant took, a sample a round.
-struct Line {
-    who: String,
-    ns: Vec<f64>,
-    absent: Option<String>,
-    /// Its memory, whose huge pages are looked at after each round.
-    range: Option<Range<usize>>,
-    /// The least of it that was in huge pages.
-    huge: Option<Bytes>,
-}
-
-impl Line {
-    fn new(who: &str) -> Self {
-        Self { who: who.into(), ns: Vec::new(), absent: None, range: None, huge: None }
-    }
-
-    fn look(&mut self) {
-        if let Some(range) = &self.range {
-            let now = huge_bytes(range);
-            self.huge = Some(self.huge.map_or(now, |least| least.min(now)));
-        }
-    }
-
-    fn median(&self) -> Option<f64> {
-        Summary::of(&self.ns).map(|summary| summary.median)
-    }
-}
-
 /// Rows and ratios of all lengths.
 pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
-    let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
-    for huge in [false, true] {
-        let small = [page_size().bytes(), Bytes::new(64 << 10), Bytes::mib(1), LEN];
-        let lengths = if huge { &[HUGE, LEN][..] } else { &small[..] };
+    let count = if quick { 3 } else { 15 };
+    let small = [page_size().bytes(), Bytes::new(64 << 10), Bytes::mib(1), LEN];
+    for (grain, huge, lengths) in [("4k", false, &small[..]), ("2m", true, &[HUGE, LEN])] {
         let regions = regions(huge)?;
         let bare = Bare::new(LEN, huge.then_some(HUGE))?;
         bare.touch(Bytes::ZERO, LEN, page_size().bytes());
         for &len in lengths {
-            let lines = lines(&regions, &bare, len, huge, rounds)?;
-            tell(&lines, len, huge, report);
+            lines(&regions, &bare, (grain, len), count, report)?;
         }
     }
     Ok(())
@@ -80,118 +51,102 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
 
 /// One of each engine that there is, written throughout; or why not.
 fn regions(huge: bool) -> Result<Vec<(Which, MaybeRegion)>, Error> {
+    let block = vec![0x5a; HUGE.as_usize()];
     let mut regions = Vec::new();
     for which in Which::ALL {
         let options = Region::options().engine(which.engine()).huge(huge);
         let region = options.map(LEN).map_err(|e| e.to_string());
         if let Ok(region) = &region {
-            let block = vec![0x5a; HUGE.as_usize()];
-            for at in (0..LEN.get()).step_by(HUGE.as_usize()) {
-                region.write(Bytes::new(at), &block)?;
-            }
+            let places = (0..LEN.get()).step_by(HUGE.as_usize());
+            places.into_iter().try_for_each(|at| region.write(Bytes::new(at), &block))?;
         }
         regions.push((which, region));
     }
     Ok(regions)
 }
 
+/// All contestants on ranges of one length.
 fn lines(
     regions: &[(Which, MaybeRegion)],
     bare: &Bare,
-    len: Bytes,
-    huge: bool,
-    rounds: usize,
-) -> Result<Vec<Line>, Error> {
-    let mut lines: Vec<_> =
-        regions.iter().map(|(which, _)| Line::new(&format!("glebe {}", which.name()))).collect();
-    let peers = lines.len();
-    lines.push(Line::new(DONT_NEED));
-    if huge {
-        for (line, (_, region)) in lines.iter_mut().zip(regions) {
-            line.range = region.as_ref().ok().map(|region| part(region.addr()));
-        }
-        lines[peers].range = Some(part(bare.addr()));
-        lines.iter_mut().for_each(Line::look);
-    }
-    if !huge {
-        lines.push(Line::new(MALLOC));
-    }
+    (grain, len): (&str, Bytes),
+    count: u64,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let is_huge = grain == "2m";
+    let case = format!("cycle_{grain}_of_{}", short(len));
+    let mut table = Samples::default();
+    let mut huge = HugePages::default();
     // As much as makes a sample: all of the memory, or some ranges of it.
     let ranges = (LEN.get() / len.get()).min(BATCH);
     let step = LEN.get() / ranges / len.get() * len.get();
     let pages = (ranges * len.pages_up(page_size()).get()) as f64;
-    let touch = if huge { HUGE } else { page_size().bytes() };
-    for _ in 0..rounds {
-        interrupt::check();
-        for ((_, region), line) in regions.iter().zip(&mut lines) {
-            let Ok(region) = region else {
-                line.absent = region.as_ref().err().cloned();
-                continue;
-            };
-            let start = wall();
-            for nth in 0..ranges {
-                let (from, to) = (Bytes::new(nth * step), Bytes::new(nth * step + len.get()));
-                region.mark(from..to, Priority::NORMAL)?;
-                let _ = black_box(region.unmark(from..to)?);
-            }
-            line.ns.push(micros(wall() - start) * 1e3 / pages);
-        }
+    let touch = if is_huge { HUGE } else { page_size().bytes() };
+    let timed = |cycle: &mut dyn FnMut(Range<Bytes>) -> Result<(), Error>| {
         let start = wall();
         for nth in 0..ranges {
-            let at = Bytes::new(nth * step);
-            bare.call(at, len, Call::DontNeed)?;
-            bare.touch(at, len, touch);
+            cycle(Bytes::new(nth * step)..Bytes::new(nth * step + len.get()))?;
         }
-        lines[peers].ns.push(micros(wall() - start) * 1e3 / pages);
-        if let Some(line) = lines.get_mut(peers + 1) {
-            let start = wall();
-            for _ in 0..ranges {
-                let mut memory = Vec::<u8>::with_capacity(len.as_usize());
-                for byte in memory.spare_capacity_mut().iter_mut().step_by(touch.as_usize()) {
-                    byte.write(1);
+        Ok::<_, Error>(micros(wall() - start) * 1e3 / pages)
+    };
+    rounds(&case, (count, NO_END), |_| {
+        for (which, region) in regions {
+            let region = match region {
+                Ok(region) => region,
+                Err(why) => {
+                    table.note(&case, which.who(), UNIT, why);
+                    continue;
                 }
-                drop(black_box(memory));
-            }
-            line.ns.push(micros(wall() - start) * 1e3 / pages);
+            };
+            let ns = timed(&mut |range| {
+                region.mark(range.clone(), Priority::NORMAL)?;
+                let _ = black_box(region.unmark(range)?);
+                Ok(())
+            })?;
+            table.add(&case, which.who(), UNIT, ns);
+            huge.look(is_huge, which.who(), region.addr(), LEN);
         }
-        lines.iter_mut().for_each(Line::look);
-    }
-    Ok(lines)
-}
-
-/// All of a contestant's memory.
-fn part(addr: usize) -> Range<usize> {
-    addr..addr + LEN.as_usize()
-}
-
-fn tell(lines: &[Line], len: Bytes, huge: bool, report: &mut Report) {
-    let grain = if huge { "2m" } else { "4k" };
-    let case = format!("cycle_{grain}_of_{}", short(len));
-    for line in lines {
-        match &line.absent {
-            Some(why) => report.absent(&case, &line.who, "ns/page", why),
-            None => {
-                report.row(&case, &line.who, "ns/page", &line.ns);
-                line.huge.iter().for_each(|huge| report.remark(&judge(*huge, LEN).1));
-            }
+        let ns = timed(&mut |range| {
+            bare.advise(range.start, len, Advice::DontNeed)?;
+            bare.touch(range.start, len, touch);
+            Ok(())
+        })?;
+        table.add(&case, DONT_NEED, UNIT, ns);
+        huge.look(is_huge, DONT_NEED, bare.addr(), LEN);
+        if !is_huge {
+            let ns = timed(&mut |_| malloc_touch_free(len, touch))?;
+            table.add(&case, MALLOC, UNIT, ns);
         }
-    }
-    if len < LEN {
-        return;
-    }
+        Ok::<_, Error>(())
+    })?;
+    huge.tell(|who, text| table.note(&case, who, UNIT, text));
+    table.report(report);
     // Of small pages there is no ratio of huge ones.
-    let counts = |line: &&Line| line.huge.is_none_or(|huge| judge(huge, LEN).0);
-    let peer = lines.iter().find(|line| line.who == DONT_NEED).filter(counts);
-    let peer = peer.and_then(Line::median).unwrap_or(f64::NAN);
-    let mut ratios = Vec::new();
-    for line in lines.iter().filter(|line| line.absent.is_none()) {
-        let Some(engine) = line.who.strip_prefix("glebe ") else { continue };
-        let own = Some(line).filter(counts).and_then(Line::median).unwrap_or(f64::NAN);
-        report.ratio(&format!("cycle_vs_dontneed_{grain}_{engine}"), peer / own);
-        ratios.push(peer / own);
+    let ns = |who: &str| if huge.are_small(who) { f64::NAN } else { table.median(&case, who) };
+    let here = regions.iter().filter(|(_, region)| region.is_ok());
+    let ratios = here.map(|(which, _)| (*which, ns(DONT_NEED) / ns(which.who())));
+    if len == LEN {
+        tell_worst(&format!("cycle_vs_dontneed_{grain}"), &ratios.collect::<Vec<_>>(), report);
     }
-    // Of the worse engine.
-    report.ratio(&format!("cycle_vs_dontneed_{grain}"), worst(&ratios));
+    Ok(())
+}
+
+/// Has memory of malloc's, writes a byte in each `step`, and frees it.
+fn malloc_touch_free(len: Bytes, step: Bytes) -> Result<(), Error> {
+    let mut memory = Vec::<u8>::with_capacity(len.as_usize());
+    for byte in memory.spare_capacity_mut().iter_mut().step_by(step.as_usize()) {
+        byte.write(1);
+    }
+    drop(black_box(memory));
+    Ok(())
+}
+
+/// The ratio of each engine, and without a name that of the worse.
+pub(super) fn tell_worst(name: &str, ratios: &[(Which, f64)], report: &mut Report) {
+    for (which, ratio) in ratios {
+        report.ratio(&format!("{name}_{}", which.name()), *ratio);
+    }
+    report.ratio(name, worst(ratios));
 }
 
 /// `4k`, `64k`, `1m`, `256m`.
@@ -206,15 +161,15 @@ fn short(len: Bytes) -> String {
 pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
     const CASE: &str = "one_page";
     const LEN: Bytes = Bytes::mib(32);
-    let rounds = if quick { 8 * ROUNDS_QUICK } else { 8 * ROUNDS };
     let page = page_size().bytes();
     let mut ratios = Vec::new();
+    let mut table = Samples::default();
     for which in Which::ALL {
-        let who = format!("glebe {}", which.name());
+        let own = which.who();
         let region = match which.map(LEN) {
             Ok(region) => region,
             Err(why) => {
-                report.absent(CASE, &who, "us", &why.to_string());
+                table.note(CASE, own, "us", &why.to_string());
                 continue;
             }
         };
@@ -224,9 +179,9 @@ pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
         other.write(Bytes::ZERO, &block)?;
         let bare = Bare::of(other);
         drop(block);
-        let (mut glebe_us, mut bare_us) = (Vec::new(), Vec::new());
+        let peer = format!("bare calls of {}", which.name());
         let mut random = Random::new(11);
-        for _ in 0..rounds {
+        rounds(CASE, (if quick { 24 } else { 120 }, NO_END), |_| {
             interrupt::check();
             let places: Vec<u64> =
                 (0..BATCH).map(|_| random.below(LEN.get() / page.get()) * page.get()).collect();
@@ -236,22 +191,19 @@ pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
                 region.mark(range.clone(), Priority::NORMAL)?;
                 let _ = black_box(region.unmark(range)?);
             }
-            glebe_us.push(micros(wall() - start) / BATCH as f64);
+            table.add(CASE, own, "us", micros(wall() - start) / BATCH as f64);
             let start = wall();
             for &at in &places {
                 bare_calls(which, &bare, Bytes::new(at))?;
             }
-            bare_us.push(micros(wall() - start) / BATCH as f64);
-        }
-        report.row(CASE, &who, "us", &glebe_us);
-        report.row(CASE, &format!("bare calls of {}", which.name()), "us", &bare_us);
-        // Round by round: whatever else the machine does falls on both.
-        let rounds: Vec<f64> = bare_us.iter().zip(&glebe_us).map(|(bare, us)| bare / us).collect();
-        let ratio = Summary::of(&rounds).map_or(f64::NAN, |summary| summary.median);
-        report.ratio(&format!("one_page_vs_bare_calls_{}", which.name()), ratio);
-        ratios.push(ratio);
+            table.add(CASE, &peer, "us", micros(wall() - start) / BATCH as f64);
+            Ok::<_, Error>(())
+        })?;
+        let ratio = by_round(table.of(CASE, &peer, "us"), table.of(CASE, own, "us"));
+        ratios.push((which, ratio));
     }
-    report.ratio("one_page_vs_bare_calls", worst(&ratios));
+    table.report(report);
+    tell_worst("one_page_vs_bare_calls", &ratios, report);
     report.note(
         "one_page: the bare calls are MADV_FREE and MADV_POPULATE_WRITE (scan), MADV_FREE between \
          two exchanges of a word (tag), on the memory of another such region, which a userfaultfd \
@@ -264,17 +216,16 @@ pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
 
 /// What marking and unmarking a page costs at the least.
 fn bare_calls(which: Which, bare: &Bare, at: Bytes) -> Result<(), Error> {
-    use std::sync::atomic::Ordering::{AcqRel, Relaxed};
     const TAG: u64 = 0xfeed_face_0000_0001;
     let page = page_size().bytes();
     match which {
         Which::Scan => {
-            bare.call(at, page, Call::Free)?;
-            bare.call(at, page, Call::PopulateWrite)?;
+            bare.advise(at, page, Advice::Free)?;
+            bare.advise(at, page, Advice::PopulateWrite)?;
         }
         Which::Tag => {
             let saved = bare.word(at).swap(TAG, AcqRel);
-            bare.call(at, page, Call::Free)?;
+            bare.advise(at, page, Advice::Free)?;
             let _ = black_box(bare.word(at).compare_exchange(TAG, saved, AcqRel, Relaxed));
         }
     }

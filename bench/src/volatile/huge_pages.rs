@@ -1,6 +1,7 @@
-//! How much of a range lies in transparent huge pages: the kernel gives them if it can, and says
-//! nothing where it cannot. Unit: bytes. Source: proc_pid_smaps(5), `AnonHugePages`.
+//! How much of a contestant's memory lies in transparent huge pages: the kernel gives them if it
+//! can, and says nothing where it cannot. Unit: bytes. Source: proc_pid_smaps(5), `AnonHugePages`.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use glebe::units::Bytes;
@@ -8,29 +9,44 @@ use glebe::units::Bytes;
 /// A part that is in huge pages, from which on a figure is one of huge pages.
 const ENOUGH_PERCENT: u64 = 95;
 
-/// Bytes of a range in huge pages; nothing where the kernel does not say. Of a mapping that
-/// reaches beyond the range, all of it counts, up to the range's length.
-pub(super) fn huge_bytes(range: &Range<usize>) -> Bytes {
-    let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    parse(&text, range)
-}
+/// The least that each contestant had in huge pages, and of how much.
+#[derive(Debug, Default)]
+pub(super) struct HugePages(BTreeMap<String, (Bytes, Bytes)>);
 
-/// Whether enough of `len` is in huge pages, and how that is said in a row.
-pub(super) fn judge(huge: Bytes, len: Bytes) -> (bool, String) {
-    let enough = huge.get() >= len.get() / 100 * ENOUGH_PERCENT;
-    let not = if enough { "" } else { "not huge: " };
-    (enough, format!("{not}{huge} of {len} in huge pages"))
+impl HugePages {
+    /// Looks at the memory of a contestant, if it is to be of huge pages. Of a mapping that
+    /// reaches beyond the range all counts, up to the range's length.
+    pub(super) fn look(&mut self, is_huge: bool, who: &str, addr: usize, len: Bytes) {
+        if is_huge {
+            let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+            let now = parse(&text, &(addr..addr + len.as_usize()));
+            let least = self.0.entry(who.to_owned()).or_insert((len, len));
+            least.0 = least.0.min(now);
+        }
+    }
+
+    /// Whether too little of its memory was in huge pages.
+    pub(super) fn are_small(&self, who: &str) -> bool {
+        let is_small = |(had, len): &(Bytes, Bytes)| had.get() < len.get() / 100 * ENOUGH_PERCENT;
+        self.0.get(who).is_some_and(is_small)
+    }
+
+    /// Says of each contestant how much it was.
+    pub(super) fn tell(&self, mut note: impl FnMut(&str, &str)) {
+        for (who, (had, len)) in &self.0 {
+            let not = if self.are_small(who) { "not huge: " } else { "" };
+            note(who, &format!("{not}{had} of {len} in huge pages"));
+        }
+    }
 }
 
 fn parse(text: &str, range: &Range<usize>) -> Bytes {
-    let mut inside = false;
-    let mut kib = 0;
+    let (mut is_inside, mut kib) = (false, 0);
     for line in text.lines() {
         if let Some((start, end)) = bounds(line) {
-            inside = start < range.end && end > range.start;
-        } else if let Some(rest) = line.strip_prefix("AnonHugePages:").filter(|_| inside) {
-            let number = rest.trim().trim_end_matches(" kB");
-            kib += number.parse::<u64>().unwrap_or(0);
+            is_inside = start < range.end && end > range.start;
+        } else if let Some(rest) = line.strip_prefix("AnonHugePages:").filter(|_| is_inside) {
+            kib += rest.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0);
         }
     }
     Bytes::new(kib << 10).min(Bytes::new((range.end - range.start) as u64))
@@ -50,7 +66,6 @@ mod tests {
 7f0000000000-7f0000400000 rw-p 00000000 00:00 0 \n\
 Rss:                4096 kB\n\
 AnonHugePages:      2048 kB\n\
-VmFlags: rd wr mr mw me ac hg \n\
 7f0000400000-7f0000600000 rw-p 00000000 00:00 0    [anon:x]\n\
 AnonHugePages:      2048 kB\n\
 7f0000800000-7f0000a00000 rw-p 00000000 00:00 0 \n\
@@ -62,12 +77,5 @@ AnonHugePages:         0 kB\n";
         for (from, to, mib) in [(0, 4, 2), (0, 6, 4), (4, 6, 2), (5, 6, 1), (6, 10, 0)] {
             assert_eq!(parse(TEXT, &(at(from)..at(to))), Bytes::mib(mib), "{from} {to}");
         }
-    }
-
-    #[test]
-    fn what_is_not_huge_says_so() {
-        assert!(judge(Bytes::mib(254), Bytes::mib(256)).0);
-        let (enough, text) = judge(Bytes::mib(128), Bytes::mib(256));
-        assert!(!enough && text.starts_with("not huge: 128"), "{text}");
     }
 }

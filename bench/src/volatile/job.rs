@@ -5,18 +5,20 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use glebe::units::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{kept, purge, stress, tiles, Error};
+use super::{kept, purge, tiles, Error};
 use crate::pressure::{enter, Counters, Group};
+
+/// No job takes as long on a machine that does anything else at all.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Job {
-    /// Answers [`stress::Counts`].
-    Stress(stress::Plan),
-    /// Answers a list of `purge::Taken`.
+    /// Answers `purge::Answer`.
     Purge(purge::Plan),
     /// Answers `kept::Kept`.
     Kept(kept::Plan),
@@ -31,7 +33,6 @@ pub enum Job {
 pub fn inside(dir: &Path, job: &str, out: &mut dyn Write) -> Result<(), Error> {
     enter(dir)?;
     let answer = match serde_json::from_str(job)? {
-        Job::Stress(plan) => serde_json::to_string(&stress::inside(&plan)?)?,
         Job::Purge(plan) => serde_json::to_string(&purge::inside(&plan)?)?,
         Job::Kept(plan) => serde_json::to_string(&kept::inside(&plan)?)?,
         Job::Tiles(plan) => serde_json::to_string(&tiles::inside(&plan)?)?,
@@ -40,14 +41,14 @@ pub fn inside(dir: &Path, job: &str, out: &mut dyn Write) -> Result<(), Error> {
     Ok(said.map_err(|e| glebe::error::OsError::new("write", "standard output", e))?)
 }
 
-/// Has a child do `job` in `group`; `None` if the kernel killed it because memory ran out.
+/// Has a child do a job in a group of its own; `None` if the kernel killed it because memory ran
+/// out.
 pub(super) fn ask<T: DeserializeOwned>(
-    group: &Group,
-    job: &Job,
-    patience: Duration,
-    progress: impl FnMut(Duration),
+    limit: Bytes,
+    job: impl FnOnce(&Group) -> Job,
 ) -> Result<(Option<T>, Counters), Error> {
-    let (answer, counters) =
-        group.ask("inside", &[&serde_json::to_string(job)?], patience, progress)?;
+    let group = Group::of(limit)?;
+    let job = serde_json::to_string(&job(&group))?;
+    let (answer, counters) = group.ask("inside", &[&job], PATIENCE, |_| {})?;
     Ok((answer.map(|text| serde_json::from_str(&text)).transpose()?, counters))
 }

@@ -1,4 +1,4 @@
-//! What is measured and checked of [`glebe::volatile`]: the stress and the benchmark.
+//! The benchmark of [`glebe::volatile`].
 //!
 //! Whatever needs pressure is a [`Job`] that a child of this program does inside a memory cgroup
 //! ([`crate::pressure`]), so that this process is outside of it and can tell whether the kernel
@@ -9,15 +9,14 @@ mod cycle;
 mod huge_pages;
 mod job;
 mod kept;
+mod marked;
 pub mod measure;
 mod page_cache;
 mod purge;
 mod refill;
-pub mod stress;
 mod tiles;
 
 use glebe::error::OsError;
-use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{self, Engine, Region};
 use serde::{Deserialize, Serialize};
@@ -39,28 +38,14 @@ pub enum Error {
     /// The kernel refused.
     #[error(transparent)]
     Os(#[from] OsError),
-    /// What the report should have named and has not.
-    #[error("the report has no {0}")]
-    Incomplete(String),
-    /// No engine that could be stressed.
-    #[error("no engine: {0}")]
-    NoEngine(String),
     /// A child was told or answered what is no job and no answer.
     #[error("between the program and its child: {0}")]
     Words(#[from] serde_json::Error),
 }
 
-impl Error {
-    /// Whether the machine lacks what it takes, so that nothing is wrong.
-    #[must_use]
-    pub fn is_skip(&self) -> bool {
-        matches!(self, Self::Pressure(pressure::Error::NoGroup(_)))
-    }
-}
-
-/// An engine by its name on the command line.
+/// An engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Which {
+enum Which {
     /// userfaultfd and PAGEMAP_SCAN.
     Scan,
     /// A word of each page exchanged.
@@ -68,21 +53,21 @@ pub enum Which {
 }
 
 impl Which {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Scan, Self::Tag];
+    const ALL: [Self; 2] = [Self::Scan, Self::Tag];
 
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Scan => "scan",
             Self::Tag => "tag",
         }
     }
 
-    /// Why there is no such engine on this machine, if there is none.
-    pub(crate) fn refused(self) -> Option<String> {
-        self.map(page_size().bytes()).err().map(|why| why.to_string())
+    /// The name among the contestants.
+    fn who(self) -> &'static str {
+        match self {
+            Self::Scan => "glebe scan",
+            Self::Tag => "glebe tag",
+        }
     }
 
     fn engine(self) -> Engine {

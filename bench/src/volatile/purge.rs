@@ -8,18 +8,18 @@ use std::path::PathBuf;
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
-use glebe::volatile::Priority;
 use serde::{Deserialize, Serialize};
 
 use super::bare::Bare;
+use super::marked::{Judged, Marked};
 use super::{Error, Which};
 
 pub(super) const LIMIT: Bytes = Bytes::mib(96);
-pub(super) const REGION: Bytes = Bytes::mib(64);
+const REGION: Bytes = Bytes::mib(64);
 /// Beyond the limit.
 pub(super) const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
 /// Quarters of the region in the order in which they are marked.
-pub(super) const ORDER: [u64; 4] = [2, 0, 3, 1];
+const ORDER: [u64; 4] = [2, 0, 3, 1];
 
 /// What a child is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,36 +39,31 @@ pub(super) struct Taken {
     pub(super) lost_pages: [u64; 4],
 }
 
+/// All needs of all rounds, and what was wrong.
+pub(super) type Answer = (Vec<Taken>, Judged);
+
 /// In the child.
-pub(super) fn inside(plan: &Plan) -> Result<Vec<Taken>, Error> {
+pub(super) fn inside(plan: &Plan) -> Result<Answer, Error> {
     let page = page_size().bytes();
-    let region = plan.which.map(REGION)?;
-    let quarter = REGION.get() / ORDER.len() as u64;
-    let part = |nth: u64| Bytes::new(nth * quarter)..Bytes::new((nth + 1) * quarter);
-    let block = vec![0x5a; Bytes::mib(1).as_usize()];
+    let mut region = Marked::new(plan.which.map(REGION)?);
+    let quarter = REGION.pages_down(page_size()).get() / ORDER.len() as u64;
+    let part = |nth: u64| nth * quarter..(nth + 1) * quarter;
     let mut taken = Vec::new();
-    for _ in 0..plan.rounds {
-        for need in NEEDS {
-            for at in (0..REGION.get()).step_by(block.len()) {
-                region.write(Bytes::new(at), &block)?;
-            }
-            for nth in ORDER {
-                region.mark(part(nth), Priority::NORMAL)?;
-            }
-            let room = LIMIT.saturating_sub(usage(plan));
-            let len = room.checked_add(need).unwrap_or(room);
-            let len = Bytes::new(len.get() / page.get() * page.get());
-            let ballast = Bare::new(len, None)?;
-            ballast.touch(Bytes::ZERO, len, page);
-            let mut lost_pages = [0; 4];
-            for (lost, nth) in lost_pages.iter_mut().zip(ORDER) {
-                *lost = region.unmark(part(nth))?.pages().get();
-            }
-            drop(ballast);
-            taken.push(Taken { need_pages: need.get() / page.get(), lost_pages });
+    for need in (0..plan.rounds).flat_map(|_| NEEDS) {
+        ORDER.into_iter().try_for_each(|nth| region.write(part(nth)))?;
+        ORDER.into_iter().try_for_each(|nth| region.mark(part(nth)))?;
+        let len = LIMIT.saturating_sub(usage(plan)).get() + need.get();
+        let len = Bytes::new(len / page.get() * page.get());
+        let ballast = Bare::new(len, None)?;
+        ballast.touch(Bytes::ZERO, len, page);
+        let mut lost_pages = [0; 4];
+        for (lost, nth) in lost_pages.iter_mut().zip(ORDER) {
+            *lost = region.unmark(part(nth))?;
         }
+        drop(ballast);
+        taken.push(Taken { need_pages: need.get() / page.get(), lost_pages });
     }
-    Ok(taken)
+    Ok((taken, region.judged))
 }
 
 fn usage(plan: &Plan) -> Bytes {

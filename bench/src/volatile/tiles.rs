@@ -15,12 +15,13 @@ use std::time::Duration;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use flate2::Compression;
+use glebe::sys::madvise::Advice;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Priority, Region};
 use serde::{Deserialize, Serialize};
 
-use super::bare::{Bare, Call};
+use super::bare::Bare;
 use super::{Error, Which};
 use crate::clock::{micros, thread_cpu, wall};
 use crate::interrupt::Stop;
@@ -78,16 +79,8 @@ pub(super) struct Served {
 /// Memory of slots for tiles.
 enum Store {
     Volatile(Box<Region>),
-    Fixed(Vec<u8>),
-    Whole { bare: Bare, saved: Vec<u64> },
-}
-
-/// What it took to have a tile.
-struct Got {
-    /// Pages.
-    inflated: u64,
-    /// Whether it was in the cache.
-    known: bool,
+    /// With the words that cookies stand in for, where tiles may go.
+    Bare(Bare, Option<Vec<u64>>),
 }
 
 /// A tile in each slot, and the slot of each tile.
@@ -104,12 +97,12 @@ struct Cache {
 pub(super) fn inside(plan: &Plan) -> Result<Served, Error> {
     let deflated: Vec<Vec<u8>> = (0..PATTERNS).map(deflated).collect();
     let mut cache = Cache::new(plan.keeper)?;
-    let mut served = Served::default();
     // From the start there is no room left that nobody has used.
     let mut tile = vec![0; tile_bytes()];
     for id in 0..cache.used.len() as u64 {
-        let _ = cache.get(id, &deflated, &mut tile)?;
+        cache.get(id, &deflated, &mut tile, &mut Served::default())?;
     }
+    let mut served = Served::default();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
@@ -120,12 +113,7 @@ pub(super) fn inside(plan: &Plan) -> Result<Served, Error> {
             let start = thread_cpu();
             for _ in 0..BATCH {
                 let id = skewed(&mut random);
-                let got = cache.get(id, &deflated, &mut tile)?;
-                served.inflated_pages += got.inflated;
-                if got.known {
-                    served.lost_pages += got.inflated;
-                    served.kept_pages += TILE - got.inflated;
-                }
+                cache.get(id, &deflated, &mut tile, &mut served)?;
                 served.wrong_pages += wrong_pages(id, &tile);
             }
             served.gets += BATCH;
@@ -155,12 +143,12 @@ impl Cache {
         };
         let slots = len.get() as usize / tile_bytes();
         let store = match keeper {
-            Keeper::Fixed => Store::Fixed(vec![0; len.as_usize()]),
             Keeper::Volatile(which) => Store::Volatile(Box::new(which.map(len)?)),
-            Keeper::WholeObject => Store::Whole {
-                bare: Bare::new(len, None)?,
-                saved: vec![0; len.pages_up(page_size()).get() as usize],
-            },
+            Keeper::Fixed => Store::Bare(Bare::new(len, None)?, None),
+            Keeper::WholeObject => {
+                let saved = vec![0; len.pages_up(page_size()).as_usize()];
+                Store::Bare(Bare::new(len, None)?, Some(saved))
+            }
         };
         Ok(Self {
             store,
@@ -172,31 +160,44 @@ impl Cache {
     }
 
     /// Copies a tile out, after inflating what is not there.
-    fn get(&mut self, id: u64, deflated: &[Vec<u8>], tile: &mut [u8]) -> Result<Got, Error> {
+    fn get(
+        &mut self,
+        id: u64,
+        deflated: &[Vec<u8>],
+        tile: &mut [u8],
+        served: &mut Served,
+    ) -> Result<(), Error> {
         let known = self.slot_of[id as usize];
-        let (slot, lost) = match known {
-            Some(slot) => (slot, self.store.pin(slot)?),
-            None => {
-                let slot = self.victim();
-                if let Some(old) = self.tile_of[slot].replace(id) {
-                    self.slot_of[old as usize] = None;
-                }
-                self.slot_of[id as usize] = Some(slot);
-                self.store.pin(slot)?;
-                (slot, vec![true; TILE as usize])
+        let slot = known.unwrap_or_else(|| self.victim());
+        let mut lost = self.store.pin(slot)?;
+        if known.is_none() {
+            if let Some(old) = self.tile_of[slot].replace(id) {
+                self.slot_of[old as usize] = None;
             }
-        };
+            self.slot_of[id as usize] = Some(slot);
+            lost.fill(true);
+        }
         self.used[slot] = true;
-        let mut inflated = 0;
+        let inflated = lost.iter().filter(|lost| **lost).count() as u64;
         let mut page = vec![0; page_size().bytes().as_usize()];
         for (nth, _) in lost.iter().enumerate().filter(|(_, lost)| **lost) {
             inflate(id, nth as u64, deflated, &mut page);
-            self.store.write(at(slot, nth), &page)?;
-            inflated += 1;
+            match &mut self.store {
+                Store::Volatile(region) => region.write(at(slot, nth), &page)?,
+                Store::Bare(bare, _) => bare.write(at(slot, nth), &page),
+            }
         }
-        self.store.read(at(slot, 0), tile)?;
+        match &mut self.store {
+            Store::Volatile(region) => region.read(at(slot, 0), tile)?,
+            Store::Bare(bare, _) => bare.read(at(slot, 0), tile),
+        }
         self.store.unpin(slot)?;
-        Ok(Got { inflated, known: known.is_some() })
+        served.inflated_pages += inflated;
+        if known.is_some() {
+            served.lost_pages += inflated;
+            served.kept_pages += TILE - inflated;
+        }
+        Ok(())
     }
 
     /// A slot without a tile, or with one that was not used for a turn of the hand.
@@ -215,16 +216,15 @@ impl Store {
     /// Makes a slot's memory safe; which of its pages are lost.
     fn pin(&mut self, slot: usize) -> Result<Vec<bool>, Error> {
         let mut lost = vec![false; TILE as usize];
+        let first = slot * TILE as usize;
         match self {
-            Self::Fixed(_) => {}
+            Self::Bare(_, None) => {}
             Self::Volatile(region) => {
-                let first = slot as u64 * TILE;
                 for run in region.unmark(at(slot, 0)..at(slot + 1, 0))?.runs() {
-                    lost[(run.start() - first) as usize..(run.end() - first) as usize].fill(true);
+                    lost[run.start() as usize - first..run.end() as usize - first].fill(true);
                 }
             }
-            Self::Whole { bare, saved } => {
-                let first = slot * TILE as usize;
+            Self::Bare(bare, Some(saved)) => {
                 let is_there = (0..TILE as usize).all(|nth| {
                     let (word, page) = (bare.word(at(slot, nth)), first + nth);
                     let cookie = COOKIE | page as u64;
@@ -232,7 +232,7 @@ impl Store {
                     word.compare_exchange(cookie, saved[page], order.0, order.1).is_ok()
                 });
                 if !is_there {
-                    bare.call(at(slot, 0), tile_len(), Call::DontNeed)?;
+                    bare.advise(at(slot, 0), tile_len(), Advice::DontNeed)?;
                     lost.fill(true);
                 }
             }
@@ -243,40 +243,18 @@ impl Store {
     /// Lets a slot's memory go if need be.
     fn unpin(&mut self, slot: usize) -> Result<(), Error> {
         match self {
-            Self::Fixed(_) => {}
+            Self::Bare(_, None) => {}
             Self::Volatile(region) => {
                 region.mark(at(slot, 0)..at(slot + 1, 0), Priority::NORMAL)?;
             }
-            Self::Whole { bare, saved } => {
+            Self::Bare(bare, Some(saved)) => {
                 for nth in 0..TILE as usize {
                     let page = slot * TILE as usize + nth;
                     saved[page] =
                         bare.word(at(slot, nth)).swap(COOKIE | page as u64, Ordering::AcqRel);
                 }
-                bare.call(at(slot, 0), tile_len(), Call::Free)?;
+                bare.advise(at(slot, 0), tile_len(), Advice::Free)?;
             }
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, at: Bytes, bytes: &[u8]) -> Result<(), Error> {
-        match self {
-            Self::Fixed(memory) => {
-                memory[at.as_usize()..at.as_usize() + bytes.len()].copy_from_slice(bytes);
-            }
-            Self::Volatile(region) => region.write(at, bytes)?,
-            Self::Whole { bare, .. } => bare.write(at, bytes),
-        }
-        Ok(())
-    }
-
-    fn read(&mut self, at: Bytes, bytes: &mut [u8]) -> Result<(), Error> {
-        match self {
-            Self::Fixed(memory) => {
-                bytes.copy_from_slice(&memory[at.as_usize()..at.as_usize() + bytes.len()]);
-            }
-            Self::Volatile(region) => region.read(at, bytes)?,
-            Self::Whole { bare, .. } => bare.read(at, bytes),
         }
         Ok(())
     }
@@ -348,26 +326,13 @@ mod tests {
         for keeper in [Keeper::Volatile(Which::Tag), Keeper::Fixed, Keeper::WholeObject] {
             let mut cache = Cache::new(keeper).unwrap();
             let mut tile = vec![0; tile_bytes()];
+            let mut served = Served::default();
             for id in [0, 1, 0, TILES - 1, 1] {
-                let _ = cache.get(id, &deflated, &mut tile).unwrap();
+                cache.get(id, &deflated, &mut tile, &mut served).unwrap();
                 assert_eq!(wrong_pages(id, &tile), 0, "{keeper:?}");
                 assert_eq!(wrong_pages(id + 1, &tile), TILE);
             }
-            let got = cache.get(1, &deflated, &mut tile).unwrap();
-            assert!(got.inflated == 0 && got.known, "{keeper:?}");
+            assert_eq!((served.inflated_pages, served.kept_pages), (3 * TILE, 2 * TILE));
         }
-    }
-
-    #[test]
-    fn the_first_tiles_are_asked_for_most() {
-        let mut random = Random::new(9);
-        let (mut first, mut last) = (0, 0);
-        for _ in 0..10_000 {
-            let id = skewed(&mut random);
-            assert!(id < TILES);
-            first += u64::from(id < 16);
-            last += u64::from(id >= TILES - 16);
-        }
-        assert!(first > 50 * last.max(1), "{first} {last}");
     }
 }

@@ -30,10 +30,10 @@ pub(super) struct Job {
     pub(super) halves: bool,
 }
 
-/// Resident memory after each step.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// What is held after all steps.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Resident {
-    pub(super) bytes: Vec<u64>,
+    pub(super) bytes: u64,
     /// Objects that came back different.
     pub(super) wrong: u64,
 }
@@ -46,42 +46,34 @@ pub fn inside(job: &str, out: &mut dyn Write) -> Result<(), Error> {
     let job: Job = serde_json::from_str(job)?;
     let workload = Workload::of_trace(&Trace::load()?, job.nth);
     let steps = if job.halves { &workload.halves } else { &workload.directories };
-    let mut wrong = 0;
-    let bytes = hold(&workload, steps, job.allocator, &mut wrong)?;
-    let answer = serde_json::to_string(&Resident { bytes, wrong })?;
+    let answer = serde_json::to_string(&hold(&workload, steps, job.allocator)?)?;
     Ok(writeln!(out, "{answer}").and_then(|()| out.flush())?)
 }
 
-fn hold(
-    workload: &Workload,
-    steps: &[Step],
-    allocator: Allocator,
-    wrong: &mut u64,
-) -> Result<Vec<u64>, Error> {
+fn hold(workload: &Workload, steps: &[Step], allocator: Allocator) -> Result<Resident, Error> {
     // Written, so that it is resident before.
-    let mut blocks: Vec<Option<Block>> = (0..workload.blocks).map(|_| None).collect();
+    let mut blocks: Vec<Option<(Block, Change)>> = (0..workload.blocks).map(|_| None).collect();
     // What loading the trace left in the heap that this program uses.
     Allocator::Glibc.trim();
     let before = resident()?;
-    let mut after = Vec::with_capacity(steps.len());
+    let mut wrong = 0;
     for step in steps {
-        for change in &step.changes {
-            let (block, new) = match *change {
-                Change::Drop { block } => (block, None),
-                Change::Store { block, len } => {
-                    let copy = allocator.copy(workload.object(block, len, &mut [])?);
-                    (block, Some(copy.ok_or(io::Error::from(io::ErrorKind::OutOfMemory))?))
-                }
-            };
-            if let Some(old) = std::mem::replace(&mut blocks[block], new) {
-                let is = workload.object(block, old.bytes().len(), &mut [])? == old.bytes();
-                *wrong += u64::from(!is);
+        for &change in &step.changes {
+            let mut new = None;
+            if change.len > 0 {
+                let copy = allocator.copy(workload.object(change, &mut [])?);
+                new = Some((
+                    copy.ok_or(io::ErrorKind::OutOfMemory).map_err(io::Error::from)?,
+                    change,
+                ));
+            }
+            if let Some((old, change)) = std::mem::replace(&mut blocks[change.block], new) {
+                wrong += u64::from(workload.object(change, &mut [])? != old.bytes());
             }
         }
         allocator.trim();
-        after.push(resident()?.saturating_sub(before));
     }
-    Ok(after)
+    Ok(Resident { bytes: resident()?.saturating_sub(before), wrong })
 }
 
 /// Bytes of this process that are in memory.

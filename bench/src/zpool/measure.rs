@@ -1,17 +1,16 @@
 //! [`run`]: the benchmark `zpool`: what the pool holds beyond what is stored, step by step, beside
 //! zram and allocators; pages stored and loaded, compaction, and small objects that come and go.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use glebe::error::OsError;
 use glebe::sys::page_size;
 
 use super::aligned::Aligned;
-use super::speed::Pages;
-use super::trace::Trace;
-use super::tree::{Place, Tree};
+use super::speed::BLOCK;
+use super::trace::{Change, Trace};
+use super::tree::{self, Tree};
 use super::workload::Workload;
-use super::{callback, churn, compaction, overhead, reported, speed, Error};
+use super::{callback, churn, compaction, overhead, speed, Error};
 use crate::corpus;
 use crate::report::Report;
 
@@ -26,7 +25,7 @@ pub struct Options {
     /// Where a kernel source tree is looked for first, and scratch files go; the temporary
     /// directory without.
     pub dir: Option<PathBuf>,
-    /// A directory, or a tarball as of kernel sources, that is stored whatever is in it.
+    /// A directory that is stored whatever is in it.
     pub tree: Option<PathBuf>,
     /// The command line, for the report.
     pub command: String,
@@ -41,13 +40,11 @@ struct Plan {
     runs: usize,
     /// Bytes of pages that are stored and loaded.
     bytes: usize,
-    rounds: usize,
-    /// Of what is over in a moment.
-    short_rounds: usize,
+    rounds: u64,
 }
 
-const FULL: Plan = Plan { files: 1, runs: 1, bytes: 128 << 20, rounds: 9, short_rounds: 15 };
-const QUICK: Plan = Plan { files: 8, runs: 4, bytes: 16 << 20, rounds: 2, short_rounds: 3 };
+const FULL: Plan = Plan { files: 1, runs: 1, bytes: 128 << 20, rounds: 9 };
+const QUICK: Plan = Plan { files: 8, runs: 4, bytes: 16 << 20, rounds: 2 };
 
 /// Runs the benchmark.
 ///
@@ -56,53 +53,43 @@ const QUICK: Plan = Plan { files: 8, runs: 4, bytes: 16 << 20, rounds: 2, short_
 /// say so.
 pub fn run(options: &Options) -> Result<Report, Error> {
     let mut report = Report::new(NAME, &options.command, options.quick);
-    report.check("wrong_bytes", 0);
     let plan = if options.quick { QUICK } else { FULL };
-    let trace = Trace::load()?;
-    reported::on_trace(&trace, &mut report)?;
-    let traced = Workload::of_trace(&trace, plan.runs);
+    let traced = Workload::of_trace(&Trace::load()?, plan.runs);
     let tree = tree(options, plan, &mut report)?;
-    let columns = overhead::beside_zram(&trace, &traced, tree.as_ref(), &mut report)?;
-    overhead::allocators(plan.runs, &traced, columns, &mut report)?;
+    overhead::beside_zram(&traced, tree.as_ref(), &mut report)?;
+    overhead::allocators(plan.runs, &traced, &mut report)?;
+    compaction::measure(&traced, plan.rounds.min(3), &mut report)?;
+    drop(traced);
     let pages = pages(tree.as_ref(), plan, &mut report)?;
-    drop((traced, tree));
-    speed::measure(&pages, plan.rounds, &mut report)?;
-    speed::threads(&pages, plan.rounds, &mut report)?;
-    callback::measure(&pages, plan.rounds, &mut report)?;
+    drop(tree);
+    speed::measure(pages.as_slice(), plan.rounds, &mut report)?;
+    speed::threads(pages.as_slice(), plan.rounds, &mut report)?;
     drop(pages);
-    compaction::measure(&trace, plan.runs, plan.rounds.min(3), &mut report)?;
-    churn::measure(plan.short_rounds, &mut report)?;
+    callback::measure(8 * plan.rounds, &mut report)?;
+    churn::measure(plan.rounds, &mut report)?;
     Ok(report)
 }
 
-/// The workload of a tree if there is one; a quick run does not unpack one.
+/// The workload of a tree if there is one.
 fn tree(options: &Options, plan: Plan, report: &mut Report) -> Result<Option<Workload>, Error> {
     report.note(
         "trace: of a device that had a kernel source tree. The pool has random bytes of each \
          object's length without a codec; zram has pages that LZ4 makes about as long. Random \
          deletion: files of 1 to 9 pages are made up. A quick run does a part of it.",
     );
-    let found = || {
-        let place = Place::find(options.dir.as_deref());
-        place.filter(|place| !options.quick || matches!(place, Place::Directory(_)))
-    };
-    let failed = |path: &Path, e| OsError::new("stat", path.display().to_string(), e);
-    let named = |path: &PathBuf| Place::named(path).map_err(|e| failed(path, e));
-    let named = options.tree.as_ref().map(named).transpose()?;
-    let Some(place) = named.or_else(found) else {
+    let Some(dir) = options.tree.clone().or_else(|| tree::find(options.dir.as_deref())) else {
         report.note(
-            "tree: no kernel source tree was found (in --dir or /usr/src, unpacked or as \
-             linux-*.tar.xz, as from Debian's linux-source; a quick run takes unpacked ones only); \
-             --tree names any directory.",
+            "tree: no kernel source tree was found (in --dir or /usr/src, unpacked, as from \
+             Debian's linux-source); --tree names any directory.",
         );
         return Ok(None);
     };
     let scratch = options.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let tree = Tree::pack(&place, plan.files, &scratch)?;
+    let tree = Tree::pack(&dir, plan.files, &scratch)?;
     report.note(&format!(
         "tree: {} in pages of {}, one file in {}; LZ4 on both sides. Of a tree that is no \
          kernel's ten equal parts are made, in the order of names, of which nine go.",
-        place.path().display(),
+        dir.display(),
         page_size().bytes(),
         plan.files
     ));
@@ -111,21 +98,21 @@ fn tree(options: &Options, plan: Plan, report: &mut Report) -> Result<Option<Wor
 
 /// Pages to store and load: of the tree, spread over it, or of files that every machine has if
 /// there is none or a small one.
-fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Result<Pages, Error> {
+fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Result<Aligned, Error> {
     /// Pages side by side.
     const RUN: usize = 64;
     let page = page_size().bytes().as_usize();
     let mut bytes = Aligned::new(plan.bytes);
+    let mut to = bytes.bytes().chunks_exact_mut(page);
     let mut filled = 0;
     if let Some(workload) = tree.filter(|tree| tree.blocks * page >= plan.bytes) {
-        let wanted = (plan.bytes / page / RUN).max(1);
-        let runs = workload.blocks / RUN;
-        let mut runs: Vec<usize> = (0..wanted.min(runs)).map(|n| n * runs / wanted).collect();
-        runs.dedup();
-        let places = runs.iter().flat_map(|run| run * RUN..(run + 1) * RUN);
-        for (to, block) in bytes.bytes().chunks_exact_mut(page).zip(places) {
-            workload.page(block, page, to)?;
-            filled += page;
+        let (wanted, runs) = (plan.bytes / page / RUN, workload.blocks / RUN);
+        for nth in 0..wanted {
+            let first = nth * runs / wanted * RUN;
+            for (block, to) in (first..first + RUN).zip(&mut to) {
+                workload.page(Change { block, len: page }, to)?;
+                filled += page;
+            }
         }
         report.note("store, load, threads: pages of the tree, in runs of 64 spread over it.");
     } else {
@@ -133,6 +120,6 @@ fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Result<Pag
         (filled, dir) = corpus::fill(bytes.bytes(), page);
         report.note(&format!("store, load, threads: pages of files below {dir}."));
     }
-    bytes.truncate(Pages::whole(filled));
-    Ok(Pages { bytes, page })
+    bytes.truncate((filled / BLOCK).max(1) * BLOCK);
+    Ok(bytes)
 }

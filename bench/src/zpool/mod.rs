@@ -1,4 +1,4 @@
-//! What is measured and checked of [`glebe::zpool`].
+//! The benchmark of [`glebe::zpool`].
 
 mod aligned;
 pub mod apart;
@@ -8,14 +8,10 @@ mod compaction;
 mod made;
 mod malloc;
 pub mod measure;
-pub mod model;
 mod overhead;
 mod replay;
-mod reported;
 mod speed;
-mod store;
-pub mod tables;
-pub mod trace;
+mod trace;
 mod tree;
 mod workload;
 mod zram;
@@ -23,6 +19,7 @@ mod zram;
 use std::io;
 
 use glebe::error::OsError;
+use glebe::zpool::{Codec, Pool};
 
 /// Why there is nothing to tell.
 #[derive(Debug, thiserror::Error)]
@@ -43,4 +40,10 @@ pub enum Error {
     /// A child was told or answered what is no job and no answer.
     #[error("between the program and its child: {0}")]
     Words(#[from] serde_json::Error),
+}
+
+/// An empty pool as it is by default, with LZ4 or without a codec.
+fn pool(coded: bool) -> Result<Pool, Error> {
+    let codec = if coded { Codec::Lz4 } else { Codec::None };
+    Ok(Pool::options().codec(codec).build()?)
 }

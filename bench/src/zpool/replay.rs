@@ -3,160 +3,86 @@
 //! Every object is read back and compared before it is dropped, or at the end. Bytes.
 
 use glebe::sys::page_size;
+use glebe::units::Pages;
 use glebe::zpool::Handle;
 
 use super::aligned::Aligned;
-use super::made::PAGE;
-use super::store::{Classes, Store};
 use super::trace::Change;
 use super::workload::{Step, Workload};
-use super::zram::{self, Zram};
-use super::Error;
-use crate::progress::Progress;
+use super::zram::{Absent, Zram};
+use super::{pool, Error};
+use crate::interrupt;
+use crate::samples::{rounds, NO_END};
 
-/// Bytes that the kernel's pool keeps for each object, and for each zspage, uncounted.
+/// Bytes that the kernel's pool keeps for each object and for each zspage, uncounted.
 const HANDLE: f64 = 8.0;
 const ZSPAGE: f64 = 56.0;
-
-/// Changes between two updates of the progress.
-const TELL_EVERY: usize = 1 << 12;
-
+/// Pages of a zspage of the kernel's in the mean, by arithmetic of the whole trace.
+const ZSPAGE_PAGES: f64 = 3.06;
 /// Pages written at once, where they lie side by side.
 const BATCH: usize = 64;
 
 /// What is held after a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Figures {
-    /// Of the objects as the program has them.
-    pub(super) original: f64,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Held {
     /// Of the objects as they are stored.
     pub(super) stored: f64,
-    /// Of the pages that have room for them.
-    pub(super) used: f64,
-    /// Of pages that wait to be used.
-    pub(super) kept: f64,
+    /// Of pages, used or waiting to be.
+    pub(super) pages: f64,
     /// Of all else that it takes.
     pub(super) metadata: f64,
 }
 
-impl Figures {
-    /// What pages in use are beyond what is stored, in percent of that: the patch's figure.
-    pub(super) fn percent_used(&self) -> f64 {
-        self.beyond(self.used)
-    }
-
-    /// The same with all pages.
-    pub(super) fn percent_plain(&self) -> f64 {
-        self.beyond(self.used + self.kept)
-    }
-
-    /// The same with all that is held.
+impl Held {
+    /// What is held beyond what is stored, in percent of that.
     pub(super) fn percent(&self) -> f64 {
-        self.beyond(self.used + self.kept + self.metadata)
+        ((self.pages + self.metadata) / self.stored - 1.0) * 100.0
     }
 
-    fn beyond(&self, held: f64) -> f64 {
-        (held / self.stored - 1.0) * 100.0
-    }
-}
-
-/// What came of it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Outcome {
-    pub(super) figures: Vec<Figures>,
-    /// Bytes that came back different.
-    pub(super) wrong: u64,
-}
-
-/// The progress of a replay.
-struct Told {
-    progress: Progress,
-    done: usize,
-}
-
-impl Told {
-    fn new(who: &str, steps: &[Step]) -> Self {
-        let total: usize = steps.iter().map(|step| step.changes.len()).sum();
-        Self { progress: Progress::new(who, total as u64), done: 0 }
-    }
-
-    fn one_more(&mut self) {
-        self.done += 1;
-        if self.done % TELL_EVERY == 0 {
-            self.progress.update(self.done as u64);
-        }
+    /// The same without metadata.
+    pub(super) fn percent_plain(&self) -> f64 {
+        (self.pages / self.stored - 1.0) * 100.0
     }
 }
 
-impl Drop for Told {
-    fn drop(&mut self) {
-        self.progress.clear();
-    }
-}
-
-/// An object in the pool.
-#[derive(Clone, Copy)]
-struct Kept {
-    handle: Handle,
-    len: u16,
-}
-
-/// Does `steps` to a pool of `classes`; each object is `header` bytes longer than it counts.
-pub(super) fn in_pool(
-    workload: &Workload,
-    steps: &[Step],
-    classes: Classes,
-    header: usize,
-) -> Result<Outcome, Error> {
-    let store = Store::new(classes, workload.is_tree())?;
-    let mut kept: Vec<Option<Kept>> = vec![None; workload.blocks];
-    let mut buffer = vec![0; page_size().bytes().as_usize()];
+/// Does `steps` to a pool: what it holds after each, and bytes that came back different.
+pub(super) fn in_pool(workload: &Workload, steps: &[Step]) -> Result<(Vec<Held>, u64), Error> {
+    let pool = pool(workload.is_tree())?;
+    let page = page_size();
+    let mut kept: Vec<Option<(Handle, Change)>> = vec![None; workload.blocks];
+    let mut buffer = vec![0; page.bytes().as_usize()];
     let mut back = buffer.clone();
-    let mut outcome = Outcome::default();
-    let (mut objects, mut headers) = (0_u64, 0_u64);
-    let longer = |len: usize| (len + header).min(PAGE);
-    let mut check = |block: usize, kept: Kept, buffer: &mut [u8]| -> Result<u64, Error> {
-        let wanted = workload.object(block, longer(usize::from(kept.len)), buffer)?;
-        let len = store.read(kept.handle, &mut back)?;
-        Ok(differing(&back[..len], wanted))
+    let mut check = |(handle, change): (Handle, Change)| -> Result<u64, Error> {
+        let len = pool.read(handle, &mut back)?;
+        Ok(differing(&back[..len], workload.object(change, &mut buffer)?))
     };
-    let mut progress = Told::new(&classes.name(), steps);
-    for step in steps {
-        for change in &step.changes {
-            progress.one_more();
-            let (block, new) = match *change {
-                Change::Drop { block } => (block, None),
-                Change::Store { block, len } => {
-                    let object = workload.object(block, longer(len), &mut buffer)?;
-                    let handle = store.insert(object)?;
-                    headers += (longer(len) - len) as u64;
-                    objects += 1;
-                    (block, Some(Kept { handle, len: len as u16 }))
-                }
+    let mut object = vec![0; page.bytes().as_usize()];
+    let (mut held, mut wrong) = (Vec::new(), 0);
+    rounds("glebe", (steps.len() as u64, NO_END), |step| {
+        for &change in &steps[step as usize].changes {
+            interrupt::check();
+            let new = match change.len {
+                0 => None,
+                _ => Some((pool.insert(workload.object(change, &mut object)?)?, change)),
             };
-            if let Some(old) = std::mem::replace(&mut kept[block], new) {
-                outcome.wrong += check(block, old, &mut buffer)?;
-                store.remove(old.handle)?;
-                let len = usize::from(old.len);
-                headers -= (longer(len) - len) as u64;
-                objects -= 1;
+            if let Some(old) = std::mem::replace(&mut kept[change.block], new) {
+                wrong += check(old)?;
+                pool.remove(old.0)?;
             }
         }
-        let held = store.held();
-        outcome.figures.push(Figures {
-            original: objects as f64 * workload.object_bytes() as f64,
-            stored: (held.stored - headers) as f64,
-            used: held.used as f64,
-            kept: held.kept as f64,
-            metadata: held.metadata as f64,
+        let stats = pool.stats();
+        let pages = Pages::new(stats.used_pages + stats.kept_pages).bytes(page);
+        held.push(Held {
+            stored: stats.stored_bytes as f64,
+            pages: pages.get() as f64,
+            metadata: stats.metadata_bytes as f64,
         });
+        Ok::<_, Error>(())
+    })?;
+    for left in kept.into_iter().flatten() {
+        wrong += check(left)?;
     }
-    for (block, kept) in kept.iter().enumerate() {
-        if let Some(kept) = *kept {
-            outcome.wrong += check(block, kept, &mut buffer)?;
-        }
-    }
-    Ok(outcome)
+    Ok((held, wrong))
 }
 
 /// Bytes that differ, those that only one of them has among them.
@@ -168,90 +94,46 @@ pub(super) fn differing(is: &[u8], wanted: &[u8]) -> u64 {
     (both + is.len().abs_diff(wanted.len())) as u64
 }
 
-/// Does `steps` to a device, compacted by hand after each or not at all. A zspage has
-/// `zspage_pages` in the mean, as far as is known.
+/// Does `steps` to a device, compacted by hand after each or not at all.
 pub(super) fn in_zram(
     workload: &Workload,
     steps: &[Step],
     compact: bool,
-    zspage_pages: f64,
-) -> Result<Outcome, zram::Absent> {
+) -> Result<Vec<Held>, Absent> {
     let device = Zram::new(workload.blocks)?;
     let page = page_size().bytes().as_usize();
-    let mut batch = Batch::new(&device, page);
-    let mut outcome = Outcome::default();
-    let unread = |e| glebe::error::OsError::new("read", "contents", e);
-    let mut progress = Told::new("zram", steps);
-    for step in steps {
-        for change in &step.changes {
-            progress.one_more();
-            match *change {
-                Change::Store { block, len } => {
-                    let to = batch.page(block, true)?;
-                    workload.page(block, len, to).map_err(unread)?;
-                }
-                Change::Drop { block } => {
-                    batch.page(block, false)?;
-                }
+    let mut bytes = Aligned::new(BATCH * page);
+    let follows = |a: &Change, b: &Change| b.block == a.block + 1 && (a.len == 0) == (b.len == 0);
+    let mut held = Vec::new();
+    rounds("zram", (steps.len() as u64, NO_END), |step| {
+        let runs = steps[step as usize].changes.chunk_by(follows);
+        for run in runs.flat_map(|run| run.chunks(BATCH)) {
+            interrupt::check();
+            let first = run[0].block;
+            if run[0].len == 0 {
+                device.discard(first, run.len())?;
+                continue;
             }
+            for (change, page) in run.iter().zip(bytes.bytes().chunks_exact_mut(page)) {
+                let unread = |e| glebe::error::OsError::new("read", "contents", e);
+                workload.page(*change, page).map_err(unread)?;
+            }
+            device.write(first, &bytes.as_slice()[..run.len() * page])?;
         }
-        batch.flush()?;
         if compact {
             device.compact()?;
         }
         let stat = device.stat()?;
-        let objects = stat.original as f64 / page as f64 - stat.same_pages as f64;
-        let zspages = stat.used as f64 / page as f64 / zspage_pages;
-        outcome.figures.push(Figures {
-            original: stat.original as f64,
+        let [original, used] = [stat.original, stat.used].map(|bytes| (bytes / page as u64) as f64);
+        let objects = original - stat.same_pages as f64;
+        held.push(Held {
             stored: stat.stored as f64,
-            used: stat.used as f64,
-            kept: 0.0,
-            metadata: objects * HANDLE + zspages * ZSPAGE,
+            pages: stat.used as f64,
+            metadata: objects * HANDLE + used / ZSPAGE_PAGES * ZSPAGE,
         });
-    }
-    Ok(outcome)
-}
-
-/// Pages side by side that are to be written, or dropped.
-struct Batch<'a> {
-    device: &'a Zram,
-    bytes: Aligned,
-    page: usize,
-    first: usize,
-    pages: usize,
-    is_store: bool,
-}
-
-impl<'a> Batch<'a> {
-    fn new(device: &'a Zram, page: usize) -> Self {
-        let bytes = Aligned::new(BATCH * page);
-        Self { device, bytes, page, first: 0, pages: 0, is_store: false }
-    }
-
-    /// Where the bytes of a page go that is to be written; meaningless for one to be dropped.
-    fn page(&mut self, block: usize, is_store: bool) -> Result<&mut [u8], zram::Absent> {
-        let follows = self.first + self.pages == block && self.is_store == is_store;
-        if !follows || self.pages == BATCH {
-            self.flush()?;
-            (self.first, self.is_store) = (block, is_store);
-        }
-        let at = self.pages * self.page;
-        self.pages += 1;
-        Ok(&mut self.bytes.bytes()[at..][..self.page])
-    }
-
-    fn flush(&mut self) -> Result<(), zram::Absent> {
-        match (std::mem::take(&mut self.pages), self.is_store) {
-            (0, _) => {}
-            (pages, false) => self.device.discard(self.first, pages)?,
-            (pages, true) => {
-                let bytes = &self.bytes.as_slice()[..pages * self.page];
-                self.device.write(self.first, bytes)?;
-            }
-        }
-        Ok(())
-    }
+        Ok::<_, Absent>(())
+    })?;
+    Ok(held)
 }
 
 #[cfg(test)]
@@ -260,32 +142,21 @@ mod tests {
     use crate::zpool::trace::Trace;
 
     #[test]
-    fn what_differs_is_counted() {
-        assert_eq!(differing(b"abc", b"abc"), 0);
-        assert_eq!(differing(b"abc", b"xbz"), 2);
-        assert_eq!(differing(b"abc", b"ab"), 1);
-    }
-
-    #[test]
     fn a_sample_of_the_trace_comes_back_whole_from_both() {
+        assert_eq!((differing(b"abc", b"xbz"), differing(b"abc", b"ab")), (2, 1));
         let workload = Workload::of_trace(&Trace::load().unwrap(), 64);
-        let outcome = in_pool(&workload, &workload.directories, Classes::Default, 0).unwrap();
-        assert_eq!((outcome.wrong, outcome.figures.len()), (0, workload.directories.len()));
-        let first = outcome.figures[0];
-        assert!(first.percent() >= first.percent_plain() && first.percent_plain() >= 0.0);
-
-        let zram = match in_zram(&workload, &workload.directories, true, 5.0) {
-            Err(why) => {
-                println!("skipped: {why}");
-                return;
+        let (held, wrong) = in_pool(&workload, &workload.directories).unwrap();
+        assert_eq!((wrong, held.len()), (0, workload.directories.len()));
+        assert!(held[0].percent() >= held[0].percent_plain() && held[0].percent_plain() >= 0.0);
+        match in_zram(&workload, &workload.directories, true) {
+            Err(why) => println!("skipped: {why}"),
+            Ok(zram) => {
+                for (ours, theirs) in held.iter().zip(&zram) {
+                    // The pages are made to be that long, within some bytes.
+                    let apart = (ours.stored / theirs.stored - 1.0).abs();
+                    assert!(apart < 0.02, "{ours:?} {theirs:?}");
+                }
             }
-            Ok(zram) => zram,
-        };
-        for (ours, theirs) in outcome.figures.iter().zip(&zram.figures) {
-            assert_eq!(ours.original, theirs.original);
-            // The pages are made to be that long, within some bytes.
-            let apart = (ours.stored / theirs.stored - 1.0).abs();
-            assert!(apart < 0.02, "{ours:?} {theirs:?}");
         }
     }
 }

@@ -11,84 +11,53 @@ use lzma_rust2::XzReader;
 static PACKED: &[u8] = include_bytes!("../../data/seed_trace_lz4.u16.xz");
 
 /// Blocks of the device.
-pub const BLOCKS: usize = 786_432;
+pub(super) const BLOCKS: usize = 786_432;
 
 /// What was done, in order.
-pub const STEPS: [&str; 11] = [
-    "mkfs",
-    "untar",
-    "-drivers",
-    "-arch",
-    "-fs",
-    "-sound",
-    "-include",
-    "-net",
-    "-Documentation",
-    "-kernel",
-    "-tools",
+#[rustfmt::skip]
+pub(super) const STEPS: [&str; 11] = [
+    "mkfs", "untar", "-drivers", "-arch", "-fs", "-sound", "-include", "-net", "-Documentation",
+    "-kernel", "-tools",
 ];
 
 /// Set in the word of a block that was written in this step.
 const WRITTEN: u16 = 1 << 15;
 
-/// One thing that was done to a block.
+/// A block gets new contents of `len` bytes, and what it had is dropped; of 0 bytes, nothing comes
+/// in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// The block has new contents of `len` bytes: they are stored, then what it had is dropped.
-    Store {
-        /// Which block.
-        block: usize,
-        /// Never 0.
-        len: usize,
-    },
-    /// What the block had is dropped.
-    Drop {
-        /// Which block.
-        block: usize,
-    },
+pub(super) struct Change {
+    pub(super) block: usize,
+    pub(super) len: usize,
 }
 
 /// All steps.
 #[derive(Debug)]
-pub struct Trace {
+pub(super) struct Trace {
     words: Vec<u16>,
 }
 
 impl Trace {
-    /// Decodes the trace.
-    ///
-    /// # Errors
-    /// The file is damaged or has another length.
-    pub fn load() -> io::Result<Self> {
+    /// Decodes the trace; an error if the file is damaged or has another length.
+    pub(super) fn load() -> io::Result<Self> {
         let mut bytes = Vec::with_capacity(STEPS.len() * BLOCKS * size_of::<u16>());
         XzReader::new(PACKED, false).read_to_end(&mut bytes)?;
-        let words: Vec<u16> =
-            bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]])).collect();
-        if words.len() != STEPS.len() * BLOCKS {
-            let text =
-                format!("a trace of {} blocks, {} are needed", words.len(), STEPS.len() * BLOCKS);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        if bytes.len() != STEPS.len() * BLOCKS * size_of::<u16>() {
+            return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(Self { words })
+        let words = bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+        Ok(Self { words: words.collect() })
     }
 
     /// What was done in step `step`, in order.
-    pub fn changes(&self, step: usize) -> impl Iterator<Item = Change> + '_ {
+    pub(super) fn changes(&self, step: usize) -> impl Iterator<Item = Change> + '_ {
         let words = self.words[step * BLOCKS..][..BLOCKS].iter();
         words.enumerate().filter_map(move |(block, word)| {
             let len = usize::from(word & !WRITTEN);
             let had = step > 0 && self.words[(step - 1) * BLOCKS + block] & !WRITTEN != 0;
-            match len {
-                0 => had.then_some(Change::Drop { block }),
-                len => (word & WRITTEN != 0).then_some(Change::Store { block, len }),
-            }
+            let changes = if len == 0 { had } else { word & WRITTEN != 0 };
+            changes.then_some(Change { block, len })
         })
-    }
-
-    /// The lengths of what is stored after step `step`, by block.
-    pub fn lengths(&self, step: usize) -> impl Iterator<Item = usize> + '_ {
-        let words = self.words[step * BLOCKS..][..BLOCKS].iter();
-        words.map(|word| usize::from(word & !WRITTEN)).filter(|len| *len > 0)
     }
 }
 
@@ -100,18 +69,14 @@ mod tests {
     fn changes_lead_from_each_step_to_the_next() {
         let trace = Trace::load().unwrap();
         let mut blocks = vec![0; BLOCKS];
-        for (step, name) in STEPS.iter().enumerate() {
-            for change in trace.changes(step) {
-                match change {
-                    Change::Store { block, len } => blocks[block] = len,
-                    Change::Drop { block } => blocks[block] = 0,
-                }
-            }
-            let stored = blocks.iter().copied().filter(|len| *len > 0);
-            assert!(stored.eq(trace.lengths(step)), "{name}");
+        let mut counts = Vec::new();
+        for step in 0..STEPS.len() {
+            trace.changes(step).for_each(|change| blocks[change.block] = change.len);
+            let words = trace.words[step * BLOCKS..][..BLOCKS].iter();
+            assert!(blocks.iter().copied().eq(words.map(|word| usize::from(word & !WRITTEN))));
+            let stored = blocks.iter().filter(|len| **len > 0);
+            counts.push((stored.count(), blocks.iter().sum::<usize>()));
         }
-        assert_eq!(trace.lengths(1).count(), 389_425);
-        assert_eq!(trace.lengths(1).sum::<usize>(), 513_512_829);
-        assert_eq!(trace.lengths(10).count(), 29_941);
+        assert_eq!((counts[1], counts[10].0), ((389_425, 513_512_829), 29_941));
     }
 }

@@ -63,21 +63,17 @@ pub(super) struct Zram {
 }
 
 impl Zram {
-    /// A device of `pages` with LZ4.
-    ///
-    /// # Errors
-    /// That there is none to be had, or what the kernel refuses.
+    /// A device of `pages` with LZ4, or why there is none.
     pub(super) fn new(pages: usize) -> Result<Self, Absent> {
         let add = Path::new(CONTROL).join("hot_add");
+        let failed = |e| OsError::new("read", add.display().to_string(), e);
         let number = fs::read_to_string(&add).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => Absent::Not("no zram here: modprobe zram".into()),
             io::ErrorKind::PermissionDenied => Absent::Not("zram takes root".into()),
-            _ => Absent::Os(OsError::new("read", add.display().to_string(), e)),
+            _ => Absent::Os(failed(e)),
         })?;
-        let number = number.trim().parse().map_err(|e| {
-            let e = io::Error::new(io::ErrorKind::InvalidData, e);
-            OsError::new("read", add.display().to_string(), e)
-        })?;
+        let number =
+            number.trim().parse().map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
         let sys = PathBuf::from(format!("/sys/block/zram{number}"));
         let page = page_size().bytes().get();
         let mut zram = Self { file: None, sys, number, page };
@@ -88,21 +84,21 @@ impl Zram {
         Ok(zram)
     }
 
+    /// Opens the node once it is there.
     fn open(&self) -> Result<File, OsError> {
         let path = PathBuf::from(format!("/dev/zram{}", self.number));
-        let start = crate::clock::wall();
-        loop {
-            let is_block = fs::metadata(&path).is_ok_and(|meta| meta.file_type().is_block_device());
-            let mut options = OpenOptions::new();
-            options.read(true).write(is_block).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
-            match options.open(&path) {
-                Ok(file) if is_block => return Ok(file),
-                Err(e) if crate::clock::wall() - start > PATIENCE => {
-                    return Err(OsError::new("open", path.display().to_string(), e));
-                }
-                _ => std::thread::sleep(LOOK_EVERY),
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
+        patiently(|| {
+            let is_block = fs::metadata(&path)?.file_type().is_block_device();
+            // Else an ordinary file would be written to.
+            if is_block {
+                options.open(&path)
+            } else {
+                Err(io::ErrorKind::NotFound.into())
             }
-        }
+        })
+        .map_err(|e| OsError::new("open", path.display().to_string(), e))
     }
 
     fn set(&self, name: &str, value: &str) -> Result<(), OsError> {
@@ -115,27 +111,18 @@ impl Zram {
     }
 
     /// Writes whole pages from number `first`.
-    ///
-    /// # Errors
-    /// What the kernel refuses, memory among it.
     pub(super) fn write(&self, first: usize, pages: &[u8]) -> Result<(), OsError> {
         let done = self.file().write_all_at(pages, first as u64 * self.page);
         done.map_err(|e| self.failed("pwrite", e))
     }
 
     /// Reads whole pages from number `first`.
-    ///
-    /// # Errors
-    /// What the kernel refuses.
     pub(super) fn read(&self, first: usize, pages: &mut [u8]) -> Result<(), OsError> {
         let done = self.file().read_exact_at(pages, first as u64 * self.page);
         done.map_err(|e| self.failed("pread", e))
     }
 
     /// Drops pages from number `first`.
-    ///
-    /// # Errors
-    /// What the kernel refuses.
     pub(super) fn discard(&self, first: usize, pages: usize) -> Result<(), OsError> {
         let range = [first as u64 * self.page, pages as u64 * self.page];
         // SAFETY: the ioctl reads two words, which live until it returns, and writes none.
@@ -147,17 +134,11 @@ impl Zram {
     }
 
     /// Compacts by hand, which frees pages until no class can free one.
-    ///
-    /// # Errors
-    /// What the kernel refuses.
     pub(super) fn compact(&self) -> Result<(), OsError> {
         self.set("compact", "1")
     }
 
     /// What the kernel counts.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub(super) fn stat(&self) -> Result<MmStat, OsError> {
         let path = self.sys.join("mm_stat");
         let failed = |e| OsError::new("read", path.display().to_string(), e);
@@ -174,20 +155,23 @@ impl Drop for Zram {
     fn drop(&mut self) {
         self.file = None;
         // Whoever looks at a new device, as udev does, may still have it open.
-        let start = crate::clock::wall();
-        let remove = Path::new(CONTROL).join("hot_remove");
-        loop {
-            let removed = self.set("reset", "1").map_err(|e| e.to_string()).and_then(|()| {
-                fs::write(&remove, self.number.to_string()).map_err(|e| e.to_string())
-            });
-            match removed {
-                Ok(()) => return,
-                Err(e) if crate::clock::wall() - start > PATIENCE => {
-                    eprintln!("glebe-bench: zram{} is left behind: {e}", self.number);
-                    return;
-                }
-                Err(_) => std::thread::sleep(LOOK_EVERY),
-            }
+        let removed = patiently(|| {
+            fs::write(self.sys.join("reset"), "1")?;
+            fs::write(Path::new(CONTROL).join("hot_remove"), self.number.to_string())
+        });
+        if let Err(e) = removed {
+            eprintln!("glebe-bench: zram{} is left behind: {e}", self.number);
+        }
+    }
+}
+
+/// Tries until it succeeds or [`PATIENCE`] is over.
+fn patiently<T>(mut step: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let start = crate::clock::wall();
+    loop {
+        match step() {
+            Err(_) if crate::clock::wall() - start < PATIENCE => std::thread::sleep(LOOK_EVERY),
+            done => return done,
         }
     }
 }

@@ -1,13 +1,15 @@
 //! A memory cgroup that is too small is an error, and nobody in it is killed.
 //!
-//! A group of version 1 is made below this process's own and removed at the end, on failure too;
+//! A group is made below this process's own and removed at the end, on failure too;
 //! the test runs itself in it as a child process, and there once more as nobody, who cannot grow
 //! a pool of huge pages, which the group does not count. Version 2 is tested on a fixture tree, in
 //! the library.
 
+mod cgroup;
+
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use glebe::contig::{Contig, Error, Source};
@@ -15,49 +17,16 @@ use glebe::reserve::{self, Request, Reserve};
 use glebe::sys::process::effective_user;
 use glebe::units::Bytes;
 
+use cgroup::{enter, Group};
+
 const LIMIT: Bytes = Bytes::mib(300);
 const GROUP: &str = "GLEBE_TEST_CGROUP";
 const TEST: &str = "a_cgroup_limit_is_an_error_and_no_kill";
 const NOBODY: u32 = 65534;
 
-struct Group(PathBuf);
-
-impl Group {
-    fn make() -> Result<Self, String> {
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let own = groups.lines().find_map(|line| line.split_once(":memory:")).map(|(_, own)| own);
-        let own = own.ok_or("no memory controller of version 1")?;
-        let mount = Path::new("/sys/fs/cgroup/memory");
-        let below = Some(mount.join(own.trim_start_matches('/'))).filter(|dir| dir.is_dir());
-        let dir = below
-            .unwrap_or_else(|| mount.to_owned())
-            .join(format!("glebe-test-{}", std::process::id()));
-        fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        let group = Self(dir);
-        fs::write(group.0.join("memory.limit_in_bytes"), LIMIT.get().to_string())
-            .map_err(|error| format!("the limit: {error}"))?;
-        Ok(group)
-    }
-
-    fn kills(&self) -> u64 {
-        let text = fs::read_to_string(self.0.join("memory.oom_control")).unwrap();
-        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        kills.map_or(0, |kills| kills.parse().unwrap())
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // A group stays busy until the last process in it has been waited for; it has.
-        if let Err(error) = fs::remove_dir(&self.0) {
-            println!("{} is left: {error}", self.0.display());
-        }
-    }
-}
-
 /// In the group: what fits is had, what does not is an error before it is a kill.
 fn in_group(group: &Path) {
-    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+    enter(group);
     for source in [Source::Plain, Source::Thp] {
         let error = Contig::options().source(source).map(Bytes::gib(1)).unwrap_err();
         let Error::CgroupLimit { path, limit, usage, .. } = error else { panic!("{error}") };
@@ -135,14 +104,14 @@ fn a_cgroup_limit_is_an_error_and_no_kill() {
             _ => in_group(Path::new(&group)),
         };
     }
-    let group = match Group::make() {
+    let group = match Group::make(LIMIT) {
         Ok(group) => group,
         Err(reason) => {
             println!("skipped: {reason}");
             return;
         }
     };
-    let passed = this_test().env(GROUP, &group.0).status().unwrap().success();
+    let passed = this_test().env(GROUP, group.dir()).status().unwrap().success();
     assert_eq!(group.kills(), 0);
     assert!(passed);
 }

@@ -7,14 +7,19 @@
 //! `GLEBE_STRESS_SECONDS` says how long each load lasts.
 #![allow(unsafe_code)] // Safety: fork, waitpid and _exit; the child uses only what it inherited.
 
+mod stressed;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Block, Error, Pool, Promise, Put, Request, Reserve, Writers};
+use glebe::reserve::{Block, Error, Pool, Promise, Put, Request, Reserve, Stats, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
+
+use stressed::signals::Signals;
+use stressed::{duration, in_child, page_buffer, End, Random, Stop};
 
 const WRITERS: u64 = 4;
 const READERS: u64 = 2;
@@ -29,24 +34,15 @@ const BLOCK_PAGES_LARGE: u64 = 5000;
 const BLOCK_PAGES_SMALL: u64 = 150;
 const KEPT_PAGES: u64 = 64;
 const HOLD_MAX: Duration = Duration::from_millis(3);
+/// Pages to keep zeroed.
+const ZERO_AHEAD: Pages = Pages::new(1024);
+const USUAL: Duration = Duration::from_secs(4);
+const PATIENCE: Duration = Duration::from_secs(10);
 const BETWEEN_FORKS: Duration = Duration::from_millis(100);
 
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-
-    fn key(&mut self) -> u64 {
-        let end = if self.below(2) == 0 { KEYS_HOT } else { KEYS_EACH };
-        self.below(end)
-    }
+fn key(random: &mut Random) -> u64 {
+    let end = if random.below(2) == 0 { KEYS_HOT } else { KEYS_EACH };
+    random.below(end)
 }
 
 /// The words of a block, of a number, or of a page, of a key and version.
@@ -64,10 +60,6 @@ fn write(bytes: &mut [u8], seed: u64) {
 fn first_wrong(bytes: &[u8], seed: u64) -> Option<usize> {
     let wrong = |(at, chunk): (usize, &[u8])| *chunk != word(seed, at).to_ne_bytes();
     bytes.chunks_exact(8).enumerate().position(wrong)
-}
-
-fn page() -> Vec<u8> {
-    vec![0; page_size().bytes().as_usize()]
 }
 
 /// A page of a key: key, version, then a checksum's worth of words that follow from both.
@@ -88,15 +80,6 @@ fn version_of(bytes: &[u8], key: u64) -> u64 {
     version
 }
 
-/// Stops the others when the scope ends, by panic too.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 struct Load<'a> {
     reserve: &'a Reserve,
     pool: Pool,
@@ -108,6 +91,7 @@ struct Load<'a> {
     stop: AtomicBool,
     hits: AtomicU64,
     blocks: AtomicU64,
+    promises: AtomicU64,
 }
 
 impl Load<'_> {
@@ -122,9 +106,9 @@ impl Load<'_> {
     /// Puts, and drops pages and objects, of its own keys only.
     fn write(&self, writer: u64) {
         let mut random = Random(writer);
-        let mut bytes = page();
+        let mut bytes = page_buffer();
         while !self.stopped() {
-            let key = random.key();
+            let key = key(&mut random);
             let at = (writer * KEYS_EACH + key) as usize;
             let (object, index) = Self::place(writer, key);
             match random.below(1000) {
@@ -160,9 +144,9 @@ impl Load<'_> {
 
     fn read(&self, reader: u64) {
         let mut random = Random(reader << 32);
-        let mut bytes = page();
+        let mut bytes = page_buffer();
         while !self.stopped() {
-            let (writer, key) = (random.below(WRITERS), random.key());
+            let (writer, key) = (random.below(WRITERS), key(&mut random));
             let at = (writer * KEYS_EACH + key) as usize;
             let (object, index) = Self::place(writer, key);
             let least = self.least[at].load(Ordering::Acquire);
@@ -186,7 +170,11 @@ impl Load<'_> {
             let zeroed = random.below(4) == 0;
             let request = Request::new(pages).any();
             let request = if zeroed { request.zeroed() } else { request };
-            let mut block = self.reserve.alloc_with(request).unwrap();
+            let is_promised = !zeroed && pages == Pages::new(1);
+            let mut block = match is_promised {
+                true => self.promised(pages, &mut random),
+                false => self.reserve.alloc_with(request).unwrap(),
+            };
             if zeroed {
                 let wrong = block.bytes().unwrap().iter().position(|byte| *byte != 0);
                 assert_eq!(wrong, None, "a zeroed block, {:?}", block.extent());
@@ -199,17 +187,28 @@ impl Load<'_> {
     }
 }
 
+impl Load<'_> {
+    /// A block that was promised, and used by tenants until it was taken.
+    fn promised(&self, pages: Pages, random: &mut Random) -> Block {
+        let promise = self.reserve.promise(pages, Pages::new(1)).unwrap();
+        random.rest(HOLD_MAX);
+        self.promises.fetch_add(1, Ordering::Relaxed);
+        promise.take().unwrap()
+    }
+}
+
 /// What a child inherits.
 struct Inherited {
     reserve: Reserve,
     pool: Pool,
     block: Block,
-    promise: Promise,
+    /// Taken by a child, in its own copy.
+    promise: Option<Promise>,
 }
 
 impl Inherited {
     /// Calls everything, in the child; whether all of it was refused. Allocates nothing.
-    fn refuses_all(mut self, bytes: &mut [u8]) -> bool {
+    fn refuses_all(&mut self, bytes: &mut [u8]) -> bool {
         fn refused<T>(result: Result<T, Error>) -> bool {
             matches!(result, Err(Error::Forked))
         }
@@ -225,40 +224,26 @@ impl Inherited {
             && refused(self.reserve.largest_run())
             && refused(self.block.bytes().map(|_| ()))
             && refused(self.block.bytes_mut().map(|_| ()))
-            && refused(self.promise.take())
+            && self.promise.take().is_some_and(|promise| refused(promise.take()))
     }
 }
 
 /// Forks while the others run; how often.
-fn fork_until(end: Instant, kept: Inherited) -> (u64, Inherited) {
-    let mut bytes = page();
+fn fork_until(end: Instant, kept: &mut Inherited) -> u64 {
+    let mut bytes = page_buffer();
     let mut forks = 0;
     while Instant::now() < end {
-        // SAFETY: the child calls the reserve, which refuses before it takes any lock, and
-        // leaves by _exit; an alarm ends it if it hangs.
-        let pid = unsafe { libc::fork() };
-        assert!(pid >= 0, "{}", std::io::Error::last_os_error());
-        if pid == 0 {
-            // SAFETY: as above.
-            unsafe {
-                libc::alarm(20);
-                let ok = kept.refuses_all(&mut bytes);
-                libc::_exit(i32::from(!ok));
-            }
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child made above; `status` is this frame's.
-        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-        assert_eq!(status, 0, "what the child was to be refused, or how it ended");
+        let ended = in_child(|| u8::from(!kept.refuses_all(&mut bytes)));
+        assert_eq!(ended, End::Exit(0), "what the child was to be refused, or how it ended");
         forks += 1;
         thread::sleep(BETWEEN_FORKS);
     }
-    (forks, kept)
+    forks
 }
 
 /// With one block of each owner, the kept block and the promise in the way, a run of the longest
 /// block is free wherever they lie: one other owner's, so three obstacles and four gaps at most.
-fn reserve(writers: Option<Writers>, block_pages_max: u64) -> Reserve {
+fn reserve(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) -> Reserve {
     let granule = Bytes::mib(2);
     let len = Pages::new(5 * block_pages_max + 1 + KEPT_PAGES)
         .bytes(page_size())
@@ -266,25 +251,21 @@ fn reserve(writers: Option<Writers>, block_pages_max: u64) -> Reserve {
         .div_ceil(granule.get());
     let len = Bytes::new(len * granule.get());
     let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
-    let builder = Reserve::builder();
+    let builder = Reserve::builder().zero_ahead(zero_ahead);
     let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
     builder.build(contig).expect("a whole number of granules")
 }
 
-fn duration() -> Duration {
-    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs_f64(seconds.unwrap_or(4.0))
-}
-
-fn stress(writers: Option<Writers>, block_pages_max: u64) {
-    let reserve = reserve(writers, block_pages_max);
+fn stress(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) {
+    let reserve = reserve(writers, block_pages_max, zero_ahead);
     println!("writers: {:?}, {:?}", reserve.writers(), reserve.why_counted());
     let pool = reserve.page_cache().pool("stress").unwrap();
     let zeros = || (0..WRITERS * KEYS_EACH).map(|_| AtomicU64::new(0)).collect();
     let mut block = reserve.alloc_with(Request::new(Pages::new(KEPT_PAGES)).any()).unwrap();
     write(block.bytes_mut().unwrap(), u64::MAX);
     let promise = reserve.promise(Pages::new(1), Pages::new(1)).unwrap();
-    let kept = Inherited { reserve: reserve.clone(), pool: pool.clone(), block, promise };
+    let mut kept =
+        Inherited { reserve: reserve.clone(), pool: pool.clone(), block, promise: Some(promise) };
     let load = Load {
         reserve: &reserve,
         pool,
@@ -294,45 +275,68 @@ fn stress(writers: Option<Writers>, block_pages_max: u64) {
         stop: AtomicBool::new(false),
         hits: AtomicU64::new(0),
         blocks: AtomicU64::new(0),
+        promises: AtomicU64::new(0),
     };
-    let end = Instant::now() + duration();
-    let (forks, kept) = thread::scope(|scope| {
+    let end = Instant::now() + duration(USUAL);
+    let forks = thread::scope(|scope| {
         let load = &load;
         (0..WRITERS).for_each(|n| drop(scope.spawn(move || load.write(n))));
         (0..READERS).for_each(|n| drop(scope.spawn(move || load.read(n))));
         (0..OWNERS).for_each(|n| drop(scope.spawn(move || load.own(n))));
         let _stop = Stop(&load.stop);
-        fork_until(end, kept)
+        fork_until(end, &mut kept)
     });
     assert_eq!(first_wrong(kept.block.bytes().unwrap(), u64::MAX), None);
-    drop((kept.promise.take().unwrap(), kept.block));
-    let stats = reserve.stats();
-    println!("{stats}forks {forks}, hits {}", load.hits.load(Ordering::Relaxed));
-    stats.check().unwrap();
+    drop((kept.promise.unwrap().take().unwrap(), kept.block));
+    let stats = at_rest(&reserve);
+    let [hits, promises] = [&load.hits, &load.promises].map(|n| n.load(Ordering::Relaxed));
+    println!("{stats}forks {forks}, hits {hits}, promises taken {promises}");
+    assert!(promises > 0 && hits > 0);
     assert_eq!((stats.alloc_failures, stats.held), (0, Pages::ZERO));
     assert!(stats.recalled > 0 && stats.replaced > 0, "a load that met nothing: {stats}");
     let all = reserve.alloc_with(Request::new(reserve.len()).any()).unwrap();
     assert_eq!(reserve.stats().live, Pages::ZERO);
     drop(all);
-    reserve.stats().check().unwrap();
+    at_rest(&reserve);
+}
+
+/// The statistics, once they add up: they do whenever the thread that zeroes has come to rest.
+fn at_rest(reserve: &Reserve) -> Stats {
+    let begin = Instant::now();
+    loop {
+        let stats = reserve.stats();
+        match stats.check() {
+            Ok(()) => return stats,
+            Err(why) => assert!(begin.elapsed() < PATIENCE, "{why}"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
 fn large_blocks_and_the_best_writers_of_the_machine() {
-    stress(None, BLOCK_PAGES_LARGE);
+    stress(None, BLOCK_PAGES_LARGE, Pages::ZERO);
 }
 
 #[test]
 fn large_blocks_and_counted_writers() {
-    stress(Some(Writers::Counted), BLOCK_PAGES_LARGE);
+    stress(Some(Writers::Counted), BLOCK_PAGES_LARGE, ZERO_AHEAD);
 }
 
 #[test]
 fn small_blocks_and_the_best_writers_of_the_machine() {
-    stress(None, BLOCK_PAGES_SMALL);
+    stress(None, BLOCK_PAGES_SMALL, ZERO_AHEAD);
 }
 
 #[test]
 fn small_blocks_and_counted_writers() {
-    stress(Some(Writers::Counted), BLOCK_PAGES_SMALL);
+    stress(Some(Writers::Counted), BLOCK_PAGES_SMALL, Pages::ZERO);
+}
+
+#[test]
+fn signals_in_the_middle_of_either_way() {
+    let signals = Signals::start(Duration::from_millis(1));
+    stress(None, BLOCK_PAGES_SMALL, Pages::ZERO);
+    stress(Some(Writers::Counted), BLOCK_PAGES_SMALL, ZERO_AHEAD);
+    assert!(signals.came() > 100, "{} signals", signals.came());
 }

@@ -32,6 +32,7 @@ pub mod memory_block;
 pub mod mmap;
 pub(crate) mod movability;
 pub mod numa;
+pub(crate) mod one_processor;
 pub(crate) mod own;
 mod page;
 pub mod pagemap;

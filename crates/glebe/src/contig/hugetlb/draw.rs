@@ -27,12 +27,12 @@ use crate::contig::Error;
 use crate::error::OsError;
 use crate::mapping::Mapping;
 use crate::sys::movability::{Frames, Kind};
-use crate::sys::pagemap::Pagemap;
+use crate::sys::one_processor::OneProcessor;
 use crate::sys::zones;
-use crate::units::{Bytes, Pages};
+use crate::units::Pages;
 
 /// How long the lock is held, but for the end of a step.
-const TURN: Duration = Duration::from_millis(500);
+pub(super) const TURN: Duration = Duration::from_millis(500);
 /// Pages that the pool grows or shrinks by in one step.
 const STEP: u64 = 64;
 /// Pages after which what came is looked at, since it may do as well as what is wanted; then after
@@ -74,6 +74,13 @@ impl Builder<'_> {
             (wanted, _) = self.wanted_of_free(draw)?;
         }
         Ok(())
+    }
+
+    /// The longest run that could be drawn now, in pages.
+    pub(super) fn longest_free(&self, draw: &Draw<'_, '_>) -> Result<usize, Error> {
+        zones::empty_processor_lists();
+        let (_, longest) = self.wanted_of_free(draw)?;
+        Ok(usize::try_from(longest.get()).unwrap_or(usize::MAX))
     }
 
     /// The free pages to draw next, and the longest run that could be had.
@@ -120,18 +127,45 @@ impl Builder<'_> {
             if top == 0 {
                 break;
             }
-            promised.less(top)?;
-            let mut gone = self.gone(&wanted, draw.frames)?;
-            if !gone.is_empty() {
-                wanted.retain(|number| !gone.contains(number));
-                if promised.more(self, top)? == top {
-                    self.take_from_top(&mut promised, top, &mut gone, draw)?;
-                }
-                let pages = draw.held.pages().min(self.pages);
-                draw.reporter.report(Pages::new(pages).bytes(size), self.len);
+            let (gone, back) = self.look_below(&mut promised, top, &wanted, draw.frames)?;
+            if gone.is_empty() {
+                continue;
             }
+            wanted.retain(|number| !gone.contains(number));
+            match gone.len() as u64 == top && back == top {
+                true => self.take_all(promised.take(), draw.held)?,
+                false => self.take_from_top(&mut promised, back, gone, draw)?,
+            }
+            let pages = draw.held.pages().min(self.pages);
+            draw.reporter.report(Pages::new(pages).bytes(size), self.len);
         }
         Ok(())
+    }
+
+    /// Gives the `top` pages that came last back; if some of `these` are among them, brings pages
+    /// into the pool again until those are in it. Which they are, and how many pages came.
+    fn look_below(
+        &self,
+        promised: &mut Promised,
+        top: u64,
+        these: &BTreeSet<u64>,
+        frames: &Frames,
+    ) -> Result<(BTreeSet<u64>, u64), Error> {
+        // Another processor would bring other pages.
+        let _stays = OneProcessor::stay();
+        promised.less(top)?;
+        let gone = self.gone(these, frames)?;
+        if gone.is_empty() {
+            return Ok((gone, 0));
+        }
+        let mut came = promised.more(self, top)?;
+        while came < top + STEP && !self.are_in_pool(&gone, frames)? {
+            if promised.more(self, 1)? == 0 {
+                break;
+            }
+            came += 1;
+        }
+        Ok((gone, came))
     }
 
     /// Grows the pool, to `most` promised pages, until `wanted` is in it, or something as good, or
@@ -164,54 +198,32 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Takes those of the `top` pages that came last, in one mapping, which are in `these`.
+    /// Takes those of the `top` pages that came last which are in `these`, one by one.
     fn take_from_top(
         &self,
         promised: &mut Promised,
         top: u64,
-        these: &mut BTreeSet<u64>,
+        mut these: BTreeSet<u64>,
         draw: &mut Draw<'_, '_>,
     ) -> Result<(), Error> {
-        if these.len() as u64 * 2 > top {
-            return self.touch(promised.take(), these, draw.held);
-        }
-        for _ in 0..top {
-            if these.is_empty() {
-                break;
+        let mut looked = 0;
+        while looked < top && !these.is_empty() {
+            let (gone, _) = self.look_below(promised, 1, &these, draw.frames)?;
+            these.retain(|number| !gone.contains(number));
+            if !gone.is_empty() && self.are_in_pool(&gone, draw.frames)? {
+                self.take_all(promised.take(), draw.held)?;
             }
-            promised.less(1)?;
-            if !self.gone(these, draw.frames)?.is_empty() && promised.more(self, 1)? == 1 {
-                self.touch(promised.take(), these, draw.held)?;
-            }
+            looked += 1;
         }
         Ok(())
     }
 
-    /// Touches the pages of a mapping, the last that came first, until all of `these` are had, and
-    /// takes them in hand.
-    fn touch(
-        &self,
-        mapping: Option<Mapping>,
-        these: &mut BTreeSet<u64>,
-        held: &mut Held,
-    ) -> Result<(), Error> {
-        let size = self.pool.size();
-        let Some(mut mapping) = mapping else { return Ok(()) };
+    /// Populates a mapping of promised pages and takes them in hand.
+    fn take_all(&self, mapping: Option<Mapping>, held: &mut Held) -> Result<(), Error> {
+        let Some(mapping) = mapping else { return Ok(()) };
         self.gate.check(mapping.len())?;
-        if these.len() as u64 == mapping.len().pages_up(size).get() {
-            // All are wanted, in whatever order they come.
-            self.fill(&mapping, Order::Any, &mut Reporter(None))?;
-            these.clear();
-            return Ok(held.add(mapping, size)?);
-        }
-        let mut len = Bytes::ZERO;
-        while len < mapping.len() && !these.is_empty() {
-            mapping.populate(len, size.bytes())?;
-            these.remove(&self.number_at(&mapping, len)?);
-            len = len + size.bytes();
-        }
-        mapping.shorten(len)?;
-        Ok(held.add(mapping, size)?)
+        self.fill(&mapping, Order::Any, &mut Reporter(None))?;
+        Ok(held.add(mapping, self.pool.size())?)
     }
 
     /// Those that are not in the pool.
@@ -232,13 +244,5 @@ impl Builder<'_> {
             }
         }
         Ok(true)
-    }
-
-    fn number_at(&self, mapping: &Mapping, offset: Bytes) -> Result<u64, OsError> {
-        let size = self.pool.size();
-        let at = mapping.addr() + offset.as_usize();
-        let entries = Pagemap::open()?.entries(at, size.bytes(), size)?;
-        let found = entries.first().and_then(|entry| entry.frame()).unwrap_or_default();
-        Ok(found.get() / frame(1, size).get())
     }
 }

@@ -41,6 +41,11 @@ impl Effort {
         self.began.elapsed() >= self.time
     }
 
+    /// Leaves at least `time` for what comes next.
+    pub fn leave(&mut self, time: Duration) {
+        self.time = self.time.max(self.began.elapsed().saturating_add(time));
+    }
+
     /// Pages that a pool may grow by to look at them.
     pub fn may_grow(&self, pool: &Pool) -> Result<u64, Error> {
         Ok(spare()?.min(self.memory).pages_down(pool.size()).get())
@@ -91,6 +96,8 @@ mod tests {
         given.note("nothing".to_owned());
         assert!(given.is_over());
         assert_eq!(given.to_string(), "nothing; ended by its limit of 0ns");
+        given.leave(Duration::from_secs(9));
+        assert!(!given.is_over());
     }
 
     #[test]

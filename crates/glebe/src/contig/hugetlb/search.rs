@@ -16,7 +16,7 @@
 //!
 //! Counts and frames are huge pages.
 
-use super::draw::Draw;
+use super::draw::{Draw, TURN};
 use super::effort::{spare, Effort};
 use super::held::Held;
 use super::survey::has_movable;
@@ -95,19 +95,18 @@ impl Builder<'_> {
             return Ok(());
         }
         let mut draw = Draw { run, frames, held, reporter };
+        let mut compacted = false;
+        if self.longest_free(&draw)? < run {
+            // Before pages are taken that would stand in the way.
+            compacted = self.compact(effort);
+        }
         self.draw(&mut draw, effort)?;
-        if held.plan(self.pages).longest >= run || effort.is_over() {
-            return Ok(());
+        let pages = self.pages;
+        let is_had = |held: &Held| held.plan(pages).longest >= run;
+        if !is_had(draw.held) && !effort.is_over() && !compacted && self.compact(effort) {
+            self.draw(&mut draw, effort)?;
         }
-        match compact_memory() {
-            Ok(()) => {
-                effort.note("memory was compacted".to_owned());
-                let mut draw = Draw { run, frames, held, reporter };
-                self.draw(&mut draw, effort)?;
-            }
-            Err(refused) => effort.note(format!("no compaction: {refused}")),
-        }
-        if held.plan(self.pages).longest >= run || effort.is_over() {
+        if is_had(draw.held) || effort.is_over() {
             return Ok(());
         }
         let Some(larger) = self.larger_pool() else { return Ok(()) };
@@ -121,6 +120,18 @@ impl Builder<'_> {
             None => effort.note(format!("no page of {} could be had to be split", of.bytes())),
         }
         Ok(())
+    }
+
+    /// Compacts the machine's memory, where that is allowed.
+    fn compact(&self, effort: &mut Effort) -> bool {
+        let compacted = compact_memory();
+        // It may have taken all the time, and is for nothing if what it made is not drawn.
+        effort.leave(TURN);
+        effort.note(match &compacted {
+            Ok(()) => "memory was compacted".to_owned(),
+            Err(refused) => format!("no compaction: {refused}"),
+        });
+        compacted.is_ok()
     }
 
     /// Takes ever more of what the pool hands out, until a run is long enough or nothing is left.

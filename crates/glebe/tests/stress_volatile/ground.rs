@@ -4,28 +4,24 @@
 //! region at once. Unit: pages.
 //!
 //! # Safety
-//! Adopted memory lives as long as its region, which is dropped first, and only the region's calls
-//! reach it. The refill returns bytes of a page that is set before the region is made and never
-//! changed.
-#![allow(unsafe_code)]
+//! Adopted memory lives as long as the process, and only the region's calls reach it. The refill
+//! returns bytes of a page that is set before the region is made and never changed.
 
+use std::fmt;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use glebe::sys::madvise::transparent_huge_page;
 use glebe::sys::page_size;
-use glebe::units::Pages;
+use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Region};
-use serde::{Deserialize, Serialize};
 
 use super::oracle::{Oracle, REFILL};
-use super::Counts;
-use crate::volatile::bare::Bare;
-use crate::volatile::huge_pages::huge_bytes;
-use crate::volatile::{Error, Which};
+use crate::Counts;
 
 /// Which kind of region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Its own memory, in base pages; sharers too.
     Own,
@@ -40,25 +36,12 @@ pub enum Kind {
 impl Kind {
     /// All.
     pub const ALL: [Self; 4] = [Self::Own, Self::Huge, Self::Over, Self::Refilled];
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Own => "own 4k",
-            Self::Huge => "own 2m",
-            Self::Over => "over",
-            Self::Refilled => "on_lost",
-        }
-    }
 }
 
 /// A region, and its owned pages from the start on.
 pub(super) struct Ground {
     pub(super) kind: Kind,
-    // Before the memory that it is of.
     pub(super) region: Region,
-    _memory: Option<Bare>,
     pub(super) oracle: Oracle,
     /// Pages that are marked together.
     pub(super) grain: u64,
@@ -69,14 +52,16 @@ pub(super) struct Ground {
     /// Readers keep away while it is set.
     pub(super) left_alone: AtomicBool,
     shown: AtomicBool,
+    /// The most pages that were seen huge.
+    huge_pages: AtomicU64,
 }
 
 impl Ground {
     /// A region of `kind` with `extra` pages behind the owned ones.
-    pub(super) fn new(kind: Kind, which: Which, extra: u64) -> Result<Self, Error> {
+    pub(super) fn new(kind: Kind, engine: Engine, extra: u64) -> Self {
         let page = page_size();
         let grain = match kind {
-            Kind::Huge => transparent_huge_page()?.bytes().pages_down(page).get(),
+            Kind::Huge => transparent_huge_page().unwrap().bytes().pages_down(page).get(),
             _ => 1,
         };
         let (chunk, chunks, owners) = match kind {
@@ -85,44 +70,45 @@ impl Ground {
             Kind::Over | Kind::Refilled => (128, 8, 1),
         };
         let len = Pages::new(chunk * chunks + extra).bytes(page);
-        let options = Region::options().engine(which.engine()).huge(kind == Kind::Huge);
-        let mut memory = None;
+        let options = Region::options().engine(engine).huge(kind == Kind::Huge);
         let region = match kind {
-            Kind::Own | Kind::Huge => options.map(len)?,
+            Kind::Own | Kind::Huge => options.map(len),
             Kind::Over => {
-                let bare = Bare::new(len, None)?;
-                // SAFETY: the memory lives longer than the region and nothing else uses it.
-                let region = unsafe { options.over(bare.addr() as *mut u8, len) }?;
-                memory = Some(bare);
-                region
+                // SAFETY: new memory, which lives as long as the process and nothing else uses.
+                unsafe {
+                    let (access, kind) = (
+                        libc::PROT_READ | libc::PROT_WRITE,
+                        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    );
+                    let at = libc::mmap(ptr::null_mut(), len.as_usize(), access, kind, -1, 0);
+                    assert_ne!(at, libc::MAP_FAILED);
+                    options.over(at.cast(), len)
+                }
             }
             Kind::Refilled => {
                 PAGE.get_or_init(|| vec![REFILL; page.bytes().as_usize()]);
                 // SAFETY: `refill` allocates nothing, takes no lock, and its bytes stay.
-                unsafe { options.on_lost(refill, std::ptr::null()) }.map(len)?
+                unsafe { options.on_lost(refill, ptr::null()) }.map(len)
             }
         };
         let oracle = Oracle::new(chunk * chunks, kind == Kind::Refilled);
-        let left_alone = AtomicBool::new(false);
-        let shown = AtomicBool::new(false);
-        Ok(Self {
+        Self {
             kind,
-            region,
-            _memory: memory,
+            region: region.unwrap(),
             oracle,
             grain,
             chunk,
             chunks,
             owners,
-            left_alone,
-            shown,
-        })
+            left_alone: AtomicBool::new(false),
+            shown: AtomicBool::new(false),
+            huge_pages: AtomicU64::new(0),
+        }
     }
 
     /// Takes note of what an owner has counted so far.
     pub(super) fn show(&self, counts: &Counts) {
-        let which = if self.region.engine() == Engine::Scan { Which::Scan } else { Which::Tag };
-        if counts.shown_nothing(self.kind, which).is_none() {
+        if counts.shown_nothing(self.kind, self.region.engine()).is_none() {
             self.shown.store(true, Ordering::Relaxed);
         }
     }
@@ -146,10 +132,23 @@ impl Ground {
             .collect()
     }
 
-    /// Pages that are in huge pages now.
-    pub(super) fn huge_pages(&self) -> u64 {
-        let range = self.region.addr()..self.region.addr() + self.region.len().as_usize();
-        huge_bytes(&range).pages_down(page_size()).get()
+    /// Looks at how many pages are in huge pages now (proc_pid_smaps(5), `AnonHugePages`).
+    pub(super) fn look_for_huge_pages(&self) {
+        let from = self.region.addr();
+        let to = from + self.region.len().as_usize();
+        let number = |hex| usize::from_str_radix(hex, 16).ok();
+        let (mut is_inside, mut kib) = (false, 0);
+        for line in std::fs::read_to_string("/proc/self/smaps").unwrap().lines() {
+            let bounds = line.split_once(' ').and_then(|(bounds, _)| bounds.split_once('-'));
+            let bounds = bounds.and_then(|(start, end)| Some((number(start)?, number(end)?)));
+            if let Some((start, end)) = bounds {
+                is_inside = start < to && end > from;
+            } else if let Some(rest) = line.strip_prefix("AnonHugePages:").filter(|_| is_inside) {
+                kib += rest.trim().trim_end_matches(" kB").parse::<u64>().unwrap();
+            }
+        }
+        let pages = Bytes::new(kib << 10).pages_down(page_size()).get();
+        self.huge_pages.fetch_max(pages, Ordering::Relaxed);
     }
 
     /// Copies a page out by touching it, word by word, as a program does that asks nobody. For
@@ -167,6 +166,13 @@ impl Ground {
     }
 }
 
+impl fmt::Display for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, own, huge) = (self.kind, self.own(), self.huge_pages.load(Ordering::Relaxed));
+        write!(f, "{kind:?} of {own} pages, {huge} of them huge")
+    }
+}
+
 fn whole() -> usize {
     page_size().bytes().as_usize()
 }
@@ -176,5 +182,5 @@ static PAGE: OnceLock<Vec<u8>> = OnceLock::new();
 
 unsafe extern "C" fn refill(_offset: u64, len: usize, _data: *const ()) -> *const u8 {
     // Set before the region is made; no allocation, no lock.
-    PAGE.get().filter(|page| page.len() >= len).map_or(std::ptr::null(), |page| page.as_ptr())
+    PAGE.get().filter(|page| page.len() >= len).map_or(ptr::null(), |page| page.as_ptr())
 }

@@ -4,65 +4,53 @@ use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::oracle::{fill, Contents, State};
+use super::oracle::{Contents, State};
 use super::own::{lost, offset, priority};
-use super::{range, Counts, Shared, SHARED};
-use crate::reserve::keyed::Random;
-use crate::reserve::page_buffer;
+use crate::stressed::{fill, page_buffer, Random};
+use crate::{range, Counts, Shared, SHARED};
 
-const REST_US_MAX: u64 = 1500;
+const REST_MAX: Duration = Duration::from_micros(1500);
 /// Steps of a sharer between two looks at everything.
 const LOOK_EVERY: u64 = 64;
 
 /// Steps at random until told to stop.
 pub(super) fn share(shared: &Shared, id: u64) -> Counts {
     let mut counts = Counts::default();
-    let mut random = Random::new(id << 40 | 7);
+    let mut random = Random(id << 40 | 7);
     if id == 0 {
         look(shared, &mut counts);
     }
-    while !shared.stop.load(Ordering::Relaxed) && counts.errors.is_empty() {
+    while !shared.stopped() {
         for _ in 0..LOOK_EVERY {
             let _common = shared.sharing.read();
             let _step = shared.step.read();
             let at = random.below(SHARED);
             let pages = 1 + random.below((SHARED - at).min(256));
-            step(shared, &mut random, at, pages, &mut counts);
-            if shared.stop.load(Ordering::Relaxed) {
+            step(shared, &mut random, at, pages);
+            if shared.stopped() {
                 break;
             }
-            std::thread::sleep(Duration::from_micros(random.below(REST_US_MAX)));
+            random.rest(REST_MAX);
         }
         look(shared, &mut counts);
     }
     counts
 }
 
-fn step(shared: &Shared, random: &mut Random, at: u64, pages: u64, counts: &mut Counts) {
+fn step(shared: &Shared, random: &mut Random, at: u64, pages: u64) {
     if random.below(5) < 3 {
-        counts.marks += 1;
-        if let Err(e) =
-            shared.common().region.mark(range(shared.base() + at, pages), priority(random))
-        {
-            counts.error("mark of what others mark", e);
-        }
-        return;
+        let pages = range(shared.base() + at, pages);
+        return shared.common().region.mark(pages, priority(random)).unwrap();
     }
-    unmark(shared, at, pages, counts);
+    unmark(shared, at, pages);
 }
 
 /// Unmarks and notes what is told as lost.
-fn unmark(shared: &Shared, at: u64, pages: u64, counts: &mut Counts) {
-    counts.unmarks += 1;
-    let purged =
-        shared.common().region.unmark(range(shared.base() + at, pages)).map_err(|e| e.to_string());
-    match purged.and_then(|purged| lost(&purged, shared.base() + at, pages)) {
-        Err(e) => counts.error("unmark of what others unmark", e),
-        Ok(lost) => {
-            for (page, _) in (at..).zip(lost).filter(|(_, lost)| *lost) {
-                shared.told[page as usize].store(true, Ordering::Relaxed);
-            }
-        }
+fn unmark(shared: &Shared, at: u64, pages: u64) {
+    let purged = shared.common().region.unmark(range(shared.base() + at, pages)).unwrap();
+    let lost = lost(&purged, shared.base() + at, pages).unwrap();
+    for (page, _) in (at..).zip(lost).filter(|(_, lost)| *lost) {
+        shared.told[page as usize].store(true, Ordering::Relaxed);
     }
 }
 
@@ -72,14 +60,13 @@ fn look(shared: &Shared, counts: &mut Counts) {
     let _alone = shared.sharing.write();
     let _step = shared.step.read();
     let mut versions = shared.versions.lock().unwrap_or_else(PoisonError::into_inner);
-    unmark(shared, 0, SHARED, counts);
+    unmark(shared, 0, SHARED);
     let mut bytes = page_buffer();
     for page in 0..SHARED {
         let version = versions[page as usize];
         let told = shared.told[page as usize].swap(false, Ordering::Relaxed);
-        if let Err(e) = shared.common().region.read(offset(shared.base() + page), &mut bytes) {
-            counts.error("read of what is unmarked", e);
-        }
+        let region = &shared.common().region;
+        region.read(offset(shared.base() + page), &mut bytes).unwrap();
         let was = State { version, marked: true, empty: version == 0, dropped: false };
         let is = was.judge(&bytes, shared.base() + page);
         counts.judge_unmarked(was, told, is);
@@ -88,9 +75,6 @@ fn look(shared: &Shared, counts: &mut Counts) {
         }
         versions[page as usize] += 1;
         fill(&mut bytes, shared.base() + page, version + 1);
-        counts.writes += 1;
-        if let Err(e) = shared.common().region.write(offset(shared.base() + page), &bytes) {
-            counts.error("write into what is unmarked", e);
-        }
+        region.write(offset(shared.base() + page), &bytes).unwrap();
     }
 }

@@ -8,15 +8,14 @@ use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error as VolatileError, Priority, Purged};
 
 use super::ground::{Ground, Kind};
-use super::oracle::{fill, Contents, State};
-use super::{range, Counts, Shared};
-use crate::reserve::keyed::Random;
-use crate::reserve::page_buffer;
+use super::oracle::{Contents, State};
+use crate::stressed::{fill, page_buffer, Random};
+use crate::{range, Counts, Shared};
 
 /// Most pages of one write.
 const WRITE_MAX: u64 = 16;
 /// Between two steps, so that what is marked stays so for a while.
-const REST_US_MAX: u64 = 1500;
+const REST_MAX: Duration = Duration::from_micros(1500);
 /// What an unmark kept has been used, and is taken last: of few pages that are long at a step some
 /// must be made anew after so many steps, and left alone until the kernel took any, or for so many
 /// times so long.
@@ -35,12 +34,12 @@ struct Owner<'a> {
 
 /// Steps at random on the pages of owner `id` until told to stop; then everything is looked at.
 pub(super) fn own(shared: &Shared, ground: &Ground, id: u64) -> Counts {
-    let random = Random::new(id << 32 | (ground.kind as u64) << 48 | 1);
+    let random = Random(id << 32 | (ground.kind as u64) << 48 | 1);
     let mut owner =
         Owner { shared, ground, random, counts: Counts::default(), page: page_buffer() };
     let chunks = ground.chunks_of(id);
     let mut steps = 0;
-    while !shared.stop.load(Ordering::Relaxed) && owner.counts.errors.is_empty() {
+    while !shared.stopped() {
         {
             let _step = shared.step.read();
             let chunk = chunks[owner.random.below(chunks.len() as u64) as usize];
@@ -51,7 +50,7 @@ pub(super) fn own(shared: &Shared, ground: &Ground, id: u64) -> Counts {
         if ground.kind == Kind::Huge && steps % HUGE_STEPS == 0 {
             owner.leave_alone(&chunks);
         }
-        std::thread::sleep(Duration::from_micros(owner.random.below(REST_US_MAX)));
+        owner.random.rest(REST_MAX);
     }
     for chunk in chunks {
         let _step = shared.step.read();
@@ -62,7 +61,7 @@ pub(super) fn own(shared: &Shared, ground: &Ground, id: u64) -> Counts {
 
 /// Before there is any pressure: all pages of an owner are written, and marked and unmarked once.
 pub(super) fn begin(shared: &Shared, ground: &Ground, id: u64) -> Counts {
-    let random = Random::new(1);
+    let random = Random(1);
     let mut owner =
         Owner { shared, ground, random, counts: Counts::default(), page: page_buffer() };
     for chunk in ground.chunks_of(id) {
@@ -110,7 +109,7 @@ impl Owner<'_> {
         let before = resident();
         for _ in 0..HUGE_LOOKS {
             std::thread::sleep(HUGE_REST);
-            if resident() < before || shared.stop.load(Ordering::Relaxed) {
+            if resident() < before || shared.stopped() {
                 break;
             }
         }
@@ -126,10 +125,7 @@ impl Owner<'_> {
         let (region, oracle) = (&self.ground.region, &self.ground.oracle);
         let priority = priority(&mut self.random);
         oracle.begin(first, pages);
-        if let Err(e) = region.mark(range(first, pages), priority) {
-            self.counts.error("mark", e);
-        }
-        self.counts.marks += 1;
+        region.mark(range(first, pages), priority).unwrap();
         for page in first..first + pages {
             oracle.end(page, State { marked: true, ..oracle.state(page) });
         }
@@ -138,12 +134,9 @@ impl Owner<'_> {
     fn drop_now(&mut self, first: u64, pages: u64) {
         let (region, oracle) = (&self.ground.region, &self.ground.oracle);
         oracle.begin(first, pages);
-        if let Err(e) = region.drop_now(range(first, pages)) {
-            self.counts.error("drop_now", e);
-        }
+        region.drop_now(range(first, pages)).unwrap();
         for page in first..first + pages {
             let state = oracle.state(page);
-            self.counts.dropped_pages += u64::from(state.marked && !state.dropped);
             oracle.end(page, State { dropped: state.dropped || state.marked, ..state });
         }
     }
@@ -151,37 +144,21 @@ impl Owner<'_> {
     fn unmark(&mut self, first: u64, pages: u64) {
         let (region, oracle) = (&self.ground.region, &self.ground.oracle);
         oracle.begin(first, pages);
-        self.counts.unmarks += 1;
-        let lost = match region.unmark(range(first, pages)) {
-            Ok(purged) => lost(&purged, first, pages),
-            Err(e) => Err(e.to_string()),
-        };
-        let lost = match lost {
-            Ok(lost) => lost,
-            Err(e) => {
-                self.counts.error("unmark", e);
-                vec![false; pages as usize]
-            }
-        };
-        for (page, lost) in (first..).zip(lost) {
+        let purged = region.unmark(range(first, pages)).unwrap();
+        for (page, lost) in (first..).zip(lost(&purged, first, pages).unwrap()) {
             let was = oracle.state(page);
             let mut is = State { marked: false, dropped: false, empty: was.empty || lost, ..was };
-            match region.read(offset(page), &mut self.page) {
-                Ok(()) => {
-                    let held = oracle.judge(was, &self.page, page);
-                    self.counts.judge_unmarked(was, lost, held);
-                    if held == Contents::Refilled {
-                        is = State { version: was.version + 1, empty: false, ..is };
-                        fill(&mut self.page, page, is.version);
-                        if let Err(e) = region.write(offset(page), &self.page) {
-                            self.counts.error("write of what was refilled", e);
-                        }
-                    }
-                }
-                Err(e) => self.counts.error("read of what is unmarked", e),
+            region.read(offset(page), &mut self.page).unwrap();
+            let held = oracle.judge(was, &self.page, page);
+            self.counts.judge_unmarked(was, lost, held);
+            if held == Contents::Refilled {
+                is = State { version: was.version + 1, empty: false, ..is };
+                fill(&mut self.page, page, is.version);
+                region.write(offset(page), &self.page).unwrap();
             }
             oracle.end(page, is);
         }
+        self.counts.check();
     }
 
     /// New versions for the pages of the run up to the first that is marked, and a look at whether
@@ -200,10 +177,9 @@ impl Owner<'_> {
             oracle.begin(at, pages);
             let wrote = self.ground.region.write(offset(at), &bytes);
             match wrote {
-                Ok(()) if !marked => self.counts.writes += pages,
-                Err(VolatileError::Marked { .. }) if marked => {}
-                Ok(()) => self.counts.error("write", "into what is marked"),
-                Err(e) => self.counts.error("write", e),
+                Ok(()) => assert!(!marked, "a write into what is marked"),
+                Err(VolatileError::Marked { .. }) => assert!(marked, "a write that is refused"),
+                Err(e) => panic!("{e}"),
             }
             for page in at..at + pages {
                 let was = oracle.state(page);
@@ -271,18 +247,15 @@ impl Counts {
         page: u64,
     ) {
         match read {
-            Ok(()) => {
-                self.reads += 1;
-                match ground.oracle.judge(state, bytes, page) {
-                    Contents::Right if state.dropped && !state.empty => self.false_intact += 1,
-                    Contents::Right | Contents::Refilled => {}
-                    Contents::Zeros if state.marked => self.false_intact += 1,
-                    Contents::Stale => self.stale_reads += 1,
-                    Contents::Zeros | Contents::Wrong => self.lost_writes += 1,
-                }
-            }
+            Ok(()) => match ground.oracle.judge(state, bytes, page) {
+                Contents::Right if state.dropped && !state.empty => self.false_intact += 1,
+                Contents::Right | Contents::Refilled => {}
+                Contents::Zeros if state.marked => self.false_intact += 1,
+                Contents::Stale => self.stale_reads += 1,
+                Contents::Zeros | Contents::Wrong => self.lost_writes += 1,
+            },
             Err(VolatileError::Purged { .. }) => self.false_purged += u64::from(!state.marked),
-            Err(e) => self.error("try_read", e),
+            Err(e) => panic!("try_read: {e}"),
         }
     }
 }
@@ -291,24 +264,23 @@ impl Counts {
 /// kernel first, and, where what is lost is refilled, by touching it.
 pub(super) fn read(shared: &Shared, ground: &Ground) -> Counts {
     let mut counts = Counts::default();
-    let mut random = Random::new(!0);
+    let mut random = Random(!0);
     let mut bytes = page_buffer();
     // The other engine never calls back: a touch of a lost page is zeros there.
     let touches = ground.kind == Kind::Refilled && ground.region.engine() == Engine::Scan;
-    while !shared.stop.load(Ordering::Relaxed) {
+    while !shared.stopped() {
         let page = random.below(ground.own());
         if ground.left_alone.load(Ordering::Relaxed) {
             std::thread::sleep(HUGE_REST);
             continue;
         }
         if random.below(16) == 0 {
-            std::thread::sleep(Duration::from_micros(random.below(REST_US_MAX)));
+            random.rest(REST_MAX);
         }
         let Some((state, word)) = ground.oracle.stable(page) else { continue };
         let read = match random.below(4) {
             0 | 1 if touches => {
                 ground.touch(page, &mut bytes);
-                counts.touches += 1;
                 Ok(())
             }
             0 | 2 => ground.region.try_read(offset(page), &mut bytes),
@@ -319,6 +291,7 @@ pub(super) fn read(shared: &Shared, ground: &Ground) -> Counts {
         };
         if ground.oracle.is_still(page, word) {
             counts.judge_read(ground, state, read, &bytes, page);
+            counts.check();
         }
     }
     counts

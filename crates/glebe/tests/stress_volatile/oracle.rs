@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::reserve::keyed;
+use crate::stressed::{self, fill};
 
 const MARKED: u64 = 1;
 const EMPTY: u64 = 1 << 1;
@@ -134,7 +134,7 @@ impl State {
     /// What `bytes`, read from `page`, are against this.
     pub(super) fn judge(self, bytes: &[u8], page: u64) -> Contents {
         let zeros = bytes.iter().all(|&byte| byte == 0);
-        match keyed::version(bytes, KEY, page) {
+        match stressed::version(bytes, page) {
             _ if self.empty && zeros => Contents::Right,
             _ if self.empty => Contents::Wrong,
             _ if zeros => Contents::Zeros,
@@ -145,87 +145,74 @@ impl State {
     }
 }
 
-/// Fills `bytes` with what version `version` of `page` holds; no word of it is 0.
-pub(super) fn fill(bytes: &mut [u8], page: u64, version: u64) {
-    keyed::fill(bytes, KEY, page, version);
+#[test]
+fn a_state_is_its_word_and_back() {
+    let mut all = Vec::new();
+    for bits in 0..8_u64 {
+        let (marked, empty, dropped) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+        all.push(State { version: bits << 40 | 1, marked, empty, dropped });
+    }
+    for state in all {
+        assert_eq!(State::of(state.word()), state);
+    }
 }
 
-/// Of the keys of [`keyed`], the one that is not the page.
-const KEY: u64 = 0x766f_6c61;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_state_is_its_word_and_back() {
-        let mut all = Vec::new();
-        for bits in 0..8_u64 {
-            let (marked, empty, dropped) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
-            all.push(State { version: bits << 40 | 1, marked, empty, dropped });
-        }
-        for state in all {
-            assert_eq!(State::of(state.word()), state);
-        }
+#[test]
+fn contents_are_told_apart() {
+    let state = State { version: 5, marked: false, empty: false, dropped: false };
+    let mut bytes = vec![0; 1 << 12];
+    assert_eq!(state.judge(&bytes, 7), Contents::Zeros);
+    assert_eq!(State { empty: true, ..state }.judge(&bytes, 7), Contents::Right);
+    for (version, page, is) in [
+        (5, 7, Contents::Right),
+        (4, 7, Contents::Stale),
+        (6, 7, Contents::Wrong),
+        (5, 8, Contents::Wrong),
+    ] {
+        fill(&mut bytes, page, version);
+        assert!(bytes.chunks(8).all(|word| word.iter().any(|&b| b != 0)));
+        assert_eq!(state.judge(&bytes, 7), is, "{version} {page}");
+        assert_eq!(State { empty: true, ..state }.judge(&bytes, 7), Contents::Wrong);
     }
+    fill(&mut bytes, 7, 5);
+    bytes[100] = 0;
+    assert_eq!(state.judge(&bytes, 7), Contents::Wrong);
+}
 
-    #[test]
-    fn contents_are_told_apart() {
-        let state = State { version: 5, marked: false, empty: false, dropped: false };
-        let mut bytes = vec![0; 1 << 12];
-        assert_eq!(state.judge(&bytes, 7), Contents::Zeros);
-        assert_eq!(State { empty: true, ..state }.judge(&bytes, 7), Contents::Right);
-        for (version, page, is) in [
-            (5, 7, Contents::Right),
-            (4, 7, Contents::Stale),
-            (6, 7, Contents::Wrong),
-            (5, 8, Contents::Wrong),
-        ] {
-            fill(&mut bytes, page, version);
-            assert!(bytes.chunks(8).all(|word| word.iter().any(|&b| b != 0)));
-            assert_eq!(state.judge(&bytes, 7), is, "{version} {page}");
-            assert_eq!(State { empty: true, ..state }.judge(&bytes, 7), Contents::Wrong);
-        }
+#[test]
+fn a_refill_is_only_one_of_a_marked_page_and_to_the_end() {
+    let marked = State { version: 5, marked: true, empty: false, dropped: false };
+    let len = 1 << 12;
+    let refilled = Oracle::new(8, true);
+    for same in [0, 8, 1 << 11] {
+        let mut bytes = vec![0; len];
         fill(&mut bytes, 7, 5);
-        bytes[100] = 0;
-        assert_eq!(state.judge(&bytes, 7), Contents::Wrong);
-    }
-
-    #[test]
-    fn a_refill_is_only_one_of_a_marked_page_and_to_the_end() {
-        let marked = State { version: 5, marked: true, empty: false, dropped: false };
-        let len = 1 << 12;
-        let refilled = Oracle::new(8, true);
-        for same in [0, 8, 1 << 11] {
-            let mut bytes = vec![0; len];
-            fill(&mut bytes, 7, 5);
-            bytes[same..].fill(REFILL);
-            assert_eq!(refilled.judge(marked, &bytes, 7), Contents::Refilled, "{same}");
-            assert_ne!(Oracle::new(8, false).judge(marked, &bytes, 7), Contents::Refilled);
-            let unmarked = State { marked: false, ..marked };
-            assert_ne!(refilled.judge(unmarked, &bytes, 7), Contents::Refilled);
-            if same > 0 {
-                bytes[0] ^= 1;
-                assert_eq!(refilled.judge(marked, &bytes, 7), Contents::Wrong);
-                bytes[0] ^= 1;
-            }
-            bytes[len - 1] = 0;
+        bytes[same..].fill(REFILL);
+        assert_eq!(refilled.judge(marked, &bytes, 7), Contents::Refilled, "{same}");
+        assert_ne!(Oracle::new(8, false).judge(marked, &bytes, 7), Contents::Refilled);
+        let unmarked = State { marked: false, ..marked };
+        assert_ne!(refilled.judge(unmarked, &bytes, 7), Contents::Refilled);
+        if same > 0 {
+            bytes[0] ^= 1;
             assert_eq!(refilled.judge(marked, &bytes, 7), Contents::Wrong);
+            bytes[0] ^= 1;
         }
-        let empty = State { empty: true, ..marked };
-        assert_eq!(refilled.judge(empty, &vec![REFILL; len], 7), Contents::Refilled);
-        assert_eq!(refilled.judge(empty, &vec![0; len], 7), Contents::Right);
+        bytes[len - 1] = 0;
+        assert_eq!(refilled.judge(marked, &bytes, 7), Contents::Wrong);
     }
+    let empty = State { empty: true, ..marked };
+    assert_eq!(refilled.judge(empty, &vec![REFILL; len], 7), Contents::Refilled);
+    assert_eq!(refilled.judge(empty, &vec![0; len], 7), Contents::Right);
+}
 
-    #[test]
-    fn what_changes_is_not_stable() {
-        let oracle = Oracle::new(2, false);
-        let (state, word) = oracle.stable(1).unwrap();
-        assert!(state.empty && oracle.is_still(1, word));
-        oracle.begin(1, 1);
-        assert!(oracle.stable(1).is_none() && !oracle.is_still(1, word));
-        oracle.end(1, State { marked: true, ..state });
-        assert!(!oracle.is_still(1, word) && oracle.state(1).marked);
-        assert_eq!(oracle.stable(0).unwrap().1, word);
-    }
+#[test]
+fn what_changes_is_not_stable() {
+    let oracle = Oracle::new(2, false);
+    let (state, word) = oracle.stable(1).unwrap();
+    assert!(state.empty && oracle.is_still(1, word));
+    oracle.begin(1, 1);
+    assert!(oracle.stable(1).is_none() && !oracle.is_still(1, word));
+    oracle.end(1, State { marked: true, ..state });
+    assert!(!oracle.is_still(1, word) && oracle.state(1).marked);
+    assert_eq!(oracle.stable(0).unwrap().1, word);
 }

@@ -1,0 +1,59 @@
+//! Forks in the mix: the child unmarks what it inherits, and finds it told or whole.
+
+use std::time::{Duration, Instant};
+
+use super::ground::Ground;
+use super::own::{lost, offset};
+use crate::stressed::{in_child, page_buffer, End};
+use crate::{range, Counts, Shared, GRACE};
+
+const FORK_EVERY: Duration = Duration::from_millis(200);
+
+/// Forks now and then until the time is over, and a while longer if regions have shown nothing.
+pub(super) fn fork_until(shared: &Shared, time: Duration) {
+    let begin = Instant::now();
+    let is_over = || {
+        let gone = begin.elapsed();
+        gone >= time && (gone >= time + GRACE || shared.grounds.iter().all(Ground::has_shown))
+    };
+    for nth in 0_u64.. {
+        if is_over() || shared.stopped() {
+            break;
+        }
+        std::thread::sleep(FORK_EVERY);
+        fork(shared, nth % 2 == 0);
+        shared.grounds.iter().for_each(Ground::look_for_huge_pages);
+    }
+}
+
+/// With `rest` nobody is in the middle of a step, so that the child knows what every page must
+/// hold; without, it only has to come through.
+fn fork(shared: &Shared, rest: bool) {
+    let mut page = page_buffer();
+    let alone = rest.then(|| shared.step.write());
+    let ended = in_child(|| {
+        shared.grounds.iter().fold(0, |bits, ground| bits | faults(ground, &mut page, rest))
+    });
+    drop(alone);
+    assert_eq!(ended, End::Exit(0), "lost writes 1, stale reads 2, false intact 4, false purged 8");
+}
+
+const FAILED: u8 = 16;
+
+/// In a child: one bit for each kind of fault.
+fn faults(ground: &Ground, bytes: &mut [u8], rest: bool) -> u8 {
+    let own = ground.own();
+    let Ok(purged) = ground.region.unmark(range(0, own)) else { return FAILED };
+    let Ok(lost) = lost(&purged, 0, own) else { return FAILED };
+    let mut counts = Counts::default();
+    let mut failed = false;
+    for (page, lost) in (0..own).zip(lost) {
+        failed |= ground.region.read(offset(page), bytes).is_err();
+        if rest {
+            let was = ground.oracle.state(page);
+            counts.judge_unmarked(was, lost, ground.oracle.judge(was, bytes, page));
+        }
+    }
+    let faults = counts.faults().into_iter().chain([u64::from(failed)]);
+    faults.enumerate().map(|(bit, count)| u8::from(count > 0) << bit).sum()
+}

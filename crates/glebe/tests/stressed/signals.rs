@@ -1,0 +1,103 @@
+//! [`Signals`]: SIGPROF to every thread of the process, so many times a second, as a profiler or a
+//! language's run time sends signals: wherever a thread stands, within a system call too. Half of
+//! the time the kernel restarts interrupted calls (`SA_RESTART`), half of the time they end with
+//! EINTR. The handler only counts. A forked child has a timer of its own.
+
+use std::fs;
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Between two changes of `SA_RESTART`, and between two looks for new threads.
+const CHANGE_EVERY: Duration = Duration::from_millis(300);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Signals that came, in this process.
+static CAME: AtomicU64 = AtomicU64::new(0);
+/// Between two signals of a thread; 0 while there are none.
+static EVERY_US: AtomicI64 = AtomicI64::new(0);
+
+/// Sends signals until it is dropped. One at a time.
+pub struct Signals {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+extern "C" fn count(_: libc::c_int) {
+    CAME.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Signals {
+    /// Sends each thread a signal after each such time from now on, threads of later too.
+    pub fn start(every: Duration) -> Self {
+        handle(libc::SA_RESTART);
+        EVERY_US.store(every.as_micros() as i64, Ordering::Relaxed);
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        Self { stop, thread: Some(thread::spawn(move || send(every, &told))) }
+    }
+
+    /// Signals that came so far.
+    pub fn came(&self) -> u64 {
+        CAME.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        EVERY_US.store(0, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
+        // A panic there has been printed.
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// In a forked child: a signal after each such time of its own CPU, if the parent has signals.
+pub fn in_child() {
+    let every_us = EVERY_US.load(Ordering::Relaxed);
+    if every_us > 0 {
+        let every = libc::timeval { tv_sec: 0, tv_usec: every_us };
+        let timer = libc::itimerval { it_interval: every, it_value: every };
+        // SAFETY: `timer` is a live local. What is refused leaves a child without signals.
+        unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, ptr::null_mut()) };
+    }
+}
+
+/// Has signals counted.
+fn handle(flags: libc::c_int) {
+    // SAFETY: an all-zero `sigaction` is a valid one, it is a local, and `count` has the
+    // signature of a handler and makes no call.
+    let rc = unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = count as *const () as usize;
+        action.sa_flags = flags;
+        libc::sigaction(libc::SIGPROF, &raw const action, ptr::null_mut())
+    };
+    assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Sends to every thread but this one; one that has ended meanwhile is refused.
+fn send(every: Duration, stop: &AtomicBool) {
+    // SAFETY: both take nothing.
+    let (process, own) = unsafe { (libc::getpid(), libc::gettid()) };
+    let (begin, mut looked) = (Instant::now(), None::<Instant>);
+    let mut there: Vec<libc::pid_t> = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        if looked.is_none_or(|at| at.elapsed() > LOOK_EVERY) {
+            let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+            let number = |task: fs::DirEntry| task.file_name().to_str()?.parse().ok();
+            there = tasks.filter_map(number).filter(|thread| *thread != own).collect();
+            looked = Some(Instant::now());
+            let nth = begin.elapsed().as_millis() / CHANGE_EVERY.as_millis();
+            handle(if nth % 2 == 0 { libc::SA_RESTART } else { 0 });
+        }
+        for thread in &there {
+            // SAFETY: takes no pointer; a signal that the process handles.
+            unsafe { libc::syscall(libc::SYS_tgkill, process, *thread, libc::SIGPROF) };
+        }
+        thread::sleep(every);
+    }
+}
