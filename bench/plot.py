@@ -73,7 +73,7 @@ def granules(canvas, data):
     high = min(step, 320 / rows)
     for nth, pages in enumerate(data["map"]):
         x, top = MARGIN + nth % columns * step, canvas.y + nth // columns * high
-        for kind, count in sorted(zip(kinds, pages), reverse=True):
+        for kind, count in zip(kinds[1:] + kinds[:1], pages[1:] + pages[:1]):
             width = (step - 2) * count / sum(pages)
             if width > 0:
                 canvas.add("rect", class_=kind, x=x, y=top, width=width, height=high - 2)

@@ -1,7 +1,7 @@
 //! The command line of `glebe-bench`: one subcommand a benchmark, and what a child of this program
 //! is told to do.
 //!
-//! To add a benchmark, add its variant of [`Command`] and its arm in [`bench`].
+//! To add a benchmark, add its variant of `Command` and its arm in `bench`.
 
 use std::error::Error;
 use std::fs;

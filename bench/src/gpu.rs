@@ -55,17 +55,15 @@ const EFFORT_QUICK: Effort = Effort {
 enum Who {
     Registered(Kind),
     Cuda,
-    Pageable,
 }
 
 /// Every one, the base of the comparison first.
-const ALL: [Who; 6] = [
+const ALL: [Who; 5] = [
     Who::Registered(Kind::Memalign),
     Who::Registered(Kind::MemalignThp),
     Who::Registered(Kind::Hugetlb),
     Who::Registered(Kind::Glebe),
     Who::Cuda,
-    Who::Pageable,
 ];
 
 impl Who {
@@ -73,7 +71,6 @@ impl Who {
         match self {
             Self::Registered(kind) => kind.name(),
             Self::Cuda => "cuMemHostAlloc",
-            Self::Pageable => "unregistered",
         }
     }
 
@@ -81,7 +78,6 @@ impl Who {
     fn host(self, gpu: &Gpu, len: Bytes) -> Result<(Host<'_>, [f64; 2]), String> {
         let start = clock::wall();
         let since = |at| clock::micros(clock::wall().saturating_sub(at));
-        let obtain = |kind| Memory::obtain(kind, len).map_err(|why| why.to_string());
         match self {
             Self::Cuda => {
                 memory::fits(len).map_err(|why| why.to_string())?;
@@ -89,12 +85,11 @@ impl Who {
                 Ok((host, [since(start), 0.0]))
             }
             Self::Registered(kind) => {
-                let memory = obtain(kind)?;
+                let memory = Memory::obtain(kind, len).map_err(|why| why.to_string())?;
                 let (had, at) = (since(start), clock::wall());
                 let host = gpu.register(memory).map_err(|why| why.to_string())?;
                 Ok((host, [had, since(at)]))
             }
-            Self::Pageable => Ok((gpu.pageable(obtain(Kind::Memalign)?), [since(start), 0.0])),
         }
     }
 }
@@ -163,9 +158,6 @@ fn measure(
 
 /// How long `len` bytes take until the device may use them.
 fn had(gpu: &Gpu, who: Who, len: Bytes, most: Bytes, samples: &mut Samples) {
-    if who == Who::Pageable {
-        return;
-    }
     let case = |what| format!("{what}_{}", name(len));
     let outcome = match len <= most {
         true => who.host(gpu, len).map(|(_, took)| took),

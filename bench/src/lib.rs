@@ -4,30 +4,30 @@
 #![deny(unsafe_code)]
 
 // Measuring.
-pub mod clock;
-pub mod interrupt;
+mod clock;
+mod interrupt;
 mod machine;
-pub mod summary;
+mod summary;
 
 // What a run works on, and against whom.
 mod child;
 mod corpus;
 mod frames;
-pub mod peers;
-pub mod pressure;
+mod peers;
+mod pressure;
 mod set_aside;
 
 // What it tells people.
 mod progress;
-pub mod report;
+mod report;
 mod samples;
 
 // The benchmarks.
-pub mod contig;
+mod contig;
 mod gpu;
-pub mod reserve;
+mod reserve;
 mod vmap;
-pub mod volatile;
-pub mod zpool;
+mod volatile;
+mod zpool;
 
 pub mod cli;

@@ -39,7 +39,6 @@ pub struct Report {
     checks: BTreeMap<String, Option<u64>>,
     /// Why checks are not measured.
     reasons: BTreeMap<String, String>,
-    sections: Vec<String>,
     notes: Vec<String>,
 }
 
@@ -80,7 +79,6 @@ impl Report {
             ratios: BTreeMap::new(),
             checks: BTreeMap::new(),
             reasons: BTreeMap::new(),
-            sections: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -138,7 +136,7 @@ impl Report {
 
     /// What of `cases`, `ratios` and `checks` the report does not name. A row that says why there
     /// are no figures names its case, as an empty ratio or a check that was not made do theirs.
-    #[must_use]
+    #[cfg(test)]
     pub fn missing<'a>(
         &self,
         cases: &[&'a str],
@@ -156,11 +154,6 @@ impl Report {
     /// Adds a line under the table: what is simulated, left out, or unfair to either side.
     pub fn note(&mut self, text: &str) {
         self.notes.push(text.into());
-    }
-
-    /// Adds a table that shows rows of this report in another arrangement, for people only.
-    pub fn section(&mut self, title: &str, table: &str) {
-        self.sections.push(format!("{title}\n{table}"));
     }
 
     /// Whether every check that was made is 0.
@@ -214,12 +207,9 @@ impl Report {
             m.thp,
             rows(&self.rows)
         );
-        for section in &self.sections {
-            // Writing to a string does not fail.
-            let _ = writeln!(out, "\n{}", section.trim_end());
-        }
         if !self.ratios.is_empty() {
             let ratios = self.ratios.iter().map(|(name, &value)| [name.clone(), figure(value)]);
+            // Writing to a string does not fail.
             let head = "ratios (larger is better for glebe; growth and cost: smaller)";
             let _ = writeln!(out, "\n{head}\n{}", pairs(ratios));
         }

@@ -1,8 +1,8 @@
 //! A benchmark that is told to end, or is killed, gives back what it took: pages of a pool, memory
 //! cgroups with all inside, devices of zram.
 //!
-//! Pools and devices are the whole machine's. Of a pool it is asserted that the persistent pages and
-//! the limit on surplus pages come to be what they were. Who is no program of this project may
+//! Pools and devices are the whole machine's. Of a pool it is asserted that the persistent pages
+//! and the limit on surplus pages come to be what they were. Who is no program of this project may
 //! change them meanwhile: then the same is done once more.
 
 use std::fs;

@@ -179,7 +179,7 @@ impl Gpu {
         // SAFETY: a pointer to a local.
         let status = unsafe { (self.api.host_alloc)(&raw mut at, len, 0) };
         self.check("cuMemHostAlloc", status)?;
-        Ok(Host { gpu: self, at: at.cast(), len, held: Held::Driver })
+        Ok(Host { gpu: self, at: at.cast(), len, registered: None })
     }
 
     /// Registers memory that is there already.
@@ -192,14 +192,7 @@ impl Gpu {
         // SAFETY: the memory is kept until it is unregistered.
         let status = unsafe { (self.api.register)(at.cast(), len, 0) };
         self.check("cuMemHostRegister", status)?;
-        Ok(Host { gpu: self, at, len, held: Held::Registered { _memory: memory } })
-    }
-
-    /// Memory that the driver is not told of.
-    pub(super) fn pageable(&self, mut memory: Memory) -> Host<'_> {
-        let bytes = memory.bytes_mut();
-        let (at, len) = (bytes.as_mut_ptr(), bytes.len());
-        Host { gpu: self, at, len, held: Held::Pageable { _memory: memory } }
+        Ok(Host { gpu: self, at, len, registered: Some(memory) })
     }
 }
 
@@ -246,18 +239,13 @@ impl Drop for OnDevice<'_> {
     }
 }
 
-enum Held {
-    Driver,
-    Registered { _memory: Memory },
-    Pageable { _memory: Memory },
-}
-
 /// Host memory that is copied from and to; unregistered or freed when dropped.
 pub(super) struct Host<'a> {
     gpu: &'a Gpu,
     at: *mut u8,
     len: usize,
-    held: Held,
+    /// What was registered; else it is the driver's own.
+    registered: Option<Memory>,
 }
 
 /// Which way bytes go.
@@ -323,10 +311,9 @@ impl Drop for Host<'_> {
         let at = self.at.cast();
         // SAFETY: registered or allocated by this device, given back once; no copy is under way.
         unsafe {
-            match self.held {
-                Held::Driver => (self.gpu.api.host_free)(at),
-                Held::Registered { .. } => (self.gpu.api.unregister)(at),
-                Held::Pageable { .. } => SUCCESS,
+            match self.registered {
+                None => (self.gpu.api.host_free)(at),
+                Some(_) => (self.gpu.api.unregister)(at),
             }
         };
     }

@@ -120,8 +120,8 @@ impl Group {
     }
 
     /// Its directory.
-    #[must_use]
-    pub fn dir(&self) -> &Path {
+    #[cfg(test)]
+    pub(super) fn dir(&self) -> &Path {
         &self.dir
     }
 

@@ -8,11 +8,11 @@
 //!
 //! Nanoseconds of CPU time for an allocation and a free, the samples of all in turn. Units: pages.
 
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::Barrier;
 use std::thread;
 
 use glebe::extent::Extent;
-use glebe::free_tree::{FreeTree, Sharded};
+use glebe::free_tree::Sharded;
 
 use crate::clock::Stopwatch;
 use crate::interrupt;
@@ -23,11 +23,8 @@ use crate::samples::{in_turn, Samples};
 /// 16 TiB of pages of 4 KiB, but for one.
 const SPAN_PAGES: u64 = (1 << 32) - 1;
 const THREADS: usize = 2;
-/// Requests a thread and sample.
-const REQUESTS: usize = 100_000;
-const REQUESTS_QUICK: usize = 5_000;
-const SAMPLES: usize = 15;
-const SAMPLES_QUICK: usize = 5;
+const GLEBE: [&str; THREADS] = ["glebe, 1 thread", "glebe, 2 threads"];
+const APART: [&str; THREADS] = ["a tree for each thread, 1 thread", "a tree for each, 2 threads"];
 
 /// What a thread does over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,155 +37,84 @@ enum Case {
     Churn,
 }
 
-impl Case {
-    const ALL: [Self; 3] = [Self::FixSize, Self::RandomSize, Self::Churn];
+/// Each case, its name and the blocks that each thread has.
+const CASES: [(Case, &str, u64); 3] = [
+    (Case::FixSize, "threads_fix_size", 1_000),
+    (Case::RandomSize, "threads_random_size", 10_000),
+    (Case::Churn, "threads_churn", 50_000),
+];
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::FixSize => "threads_fix_size",
-            Self::RandomSize => "threads_random_size",
-            Self::Churn => "threads_churn",
-        }
-    }
-
-    /// Blocks that each thread has.
-    fn held(self, quick: bool) -> usize {
-        match (self, quick) {
-            (_, true) => 500,
-            (Self::FixSize, _) => 1_000,
-            (Self::RandomSize, _) => 10_000,
-            (Self::Churn, _) => 50_000,
-        }
-    }
+/// How much is done.
+#[derive(Clone, Copy)]
+struct Effort {
+    /// Of a thread, for a sample.
+    requests: usize,
+    samples: usize,
+    rounds: usize,
+    held_max: u64,
 }
 
-/// What the threads have between them.
-enum Trees {
-    Sharded(Box<Sharded>),
-    /// A tree for each, in a part of the span of its own.
-    Apart(Vec<Lines>),
-}
+const EFFORT: Effort = Effort { requests: 100_000, samples: 15, rounds: 3, held_max: u64::MAX };
+const EFFORT_QUICK: Effort = Effort { requests: 5_000, samples: 5, rounds: 1, held_max: 500 };
 
-/// On cache lines of its own.
-#[repr(align(128))]
-struct Lines(Mutex<FreeTree>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
-    Sharded,
-    Apart,
-}
-
-impl Who {
-    const ALL: [Self; 2] = [Self::Sharded, Self::Apart];
-
-    fn trees(self, most: usize) -> Trees {
-        let span = Extent::new(0, SPAN_PAGES).expect("not empty");
-        let exact = |span: Extent| {
-            let mut tree = FreeTree::new(span, most);
-            tree.free(span).expect("all of it is free");
-            Mutex::new(tree)
-        };
-        match self {
-            Self::Sharded => {
-                let tree = Sharded::new(span, most);
-                tree.free(span).expect("all of it is free");
-                Trees::Sharded(Box::new(tree))
-            }
-            Self::Apart => {
-                let part = SPAN_PAGES / THREADS as u64;
-                let parts = (0..THREADS as u64).filter_map(|n| Extent::new(n * part, part));
-                Trees::Apart(parts.map(|part| Lines(exact(part))).collect())
-            }
-        }
-    }
-}
-
-fn locked(tree: &Mutex<FreeTree>) -> std::sync::MutexGuard<'_, FreeTree> {
-    tree.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Trees {
-    #[inline]
-    fn alloc(&self, thread: usize, len: u64) -> Extent {
-        let taken = match self {
-            Self::Sharded(tree) => tree.alloc(len, 1),
-            Self::Apart(trees) => locked(&trees[thread].0).alloc(len, 1, None),
-        };
-        taken.ok().flatten().expect("there is room")
-    }
-
-    #[inline]
-    fn free(&self, thread: usize, extent: Extent) {
-        let freed = match self {
-            Self::Sharded(tree) => tree.free(extent),
-            Self::Apart(trees) => locked(&trees[thread].0).free(extent),
-        };
-        freed.expect("taken before");
-    }
+fn alloc(tree: &Sharded, len: u64) -> Extent {
+    tree.alloc(len, 1).ok().flatten().expect("there is room")
 }
 
 /// A thread's blocks and requests.
-struct Worker {
+struct Worker<'a> {
+    tree: &'a Sharded,
     held: Vec<Extent>,
     random: Random,
 }
 
-impl Worker {
-    fn new(trees: &Trees, thread: usize, case: Case, quick: bool) -> Self {
+impl<'a> Worker<'a> {
+    fn new(tree: &'a Sharded, thread: usize, held: u64) -> Self {
         let mut random = Random::new(thread as u64 + 1);
-        let block = |_| trees.alloc(thread, 1 + random.below(100));
-        let mut held: Vec<Extent> = (0..2 * case.held(quick)).map(block).collect();
+        let all: Vec<Extent> = (0..2 * held).map(|_| alloc(tree, 1 + random.below(100))).collect();
         // Every other one goes, so that there are holes.
-        let mut n = 0;
-        held.retain(|extent| {
-            n += 1;
-            if n % 2 == 0 {
-                trees.free(thread, *extent);
-            }
-            n % 2 != 0
-        });
-        Self { held, random }
+        let (gone, held): (Vec<_>, Vec<_>) = all.iter().enumerate().partition(|(n, _)| n % 2 == 1);
+        gone.into_iter().for_each(|(_, extent)| tree.free(*extent).expect("taken before"));
+        Self { tree, held: held.into_iter().map(|(_, extent)| *extent).collect(), random }
     }
 
     /// Nanoseconds a request.
-    fn sample(&mut self, trees: &Trees, thread: usize, case: Case, requests: usize) -> f64 {
+    fn sample(&mut self, case: Case, requests: usize) -> f64 {
         let watch = Stopwatch::start();
         for _ in 0..requests {
-            match case {
-                Case::FixSize => trees.free(thread, trees.alloc(thread, 1)),
-                Case::RandomSize => {
-                    let len = 1 + self.random.below(100);
-                    trees.free(thread, trees.alloc(thread, len));
-                }
-                Case::Churn => {
-                    let (len, all) = (1 + self.random.below(100), self.held.len() as u64);
-                    let index = self.random.below(all) as usize;
-                    trees.free(thread, self.held[index]);
-                    self.held[index] = trees.alloc(thread, len);
-                }
+            let len = if case == Case::FixSize { 1 } else { 1 + self.random.below(100) };
+            if case == Case::Churn {
+                let index = self.random.below(self.held.len() as u64) as usize;
+                self.tree.free(self.held[index]).expect("taken before");
+                self.held[index] = alloc(self.tree, len);
+            } else {
+                self.tree.free(alloc(self.tree, len)).expect("taken before");
             }
         }
         watch.elapsed().cpu_us * 1e3 / requests as f64
     }
 }
 
-/// Samples of as many threads: each the mean over them of one round.
-fn measure(who: Who, case: Case, threads: usize, quick: bool) -> Vec<f64> {
-    let (requests, samples) =
-        if quick { (REQUESTS_QUICK, SAMPLES_QUICK) } else { (REQUESTS, SAMPLES) };
-    let trees = &who.trees(4 * THREADS * case.held(quick) + 64);
-    let rounds = &Barrier::new(threads);
+/// Samples of as many threads, on one tree or each on its own: each the mean over them of a round.
+fn measure(case: Case, held: u64, threads: usize, apart: bool, effort: Effort) -> Vec<f64> {
+    let trees = if apart { THREADS as u64 } else { 1 };
+    let part = SPAN_PAGES / trees;
+    let span = |n| Extent::new(n * part, part).expect("not empty");
+    let tree = |n| {
+        let tree = Sharded::new(span(n), (4 * THREADS as u64 * held + 64) as usize);
+        tree.free(span(n)).expect("all of it is free");
+        tree
+    };
+    let trees: Vec<Sharded> = (0..trees).map(tree).collect();
+    let (trees, rounds) = (&trees, &Barrier::new(threads));
     let each = |thread: usize| {
         // Made by the thread itself: its blocks are where it works.
-        let mut worker = Worker::new(trees, thread, case, quick);
-        (0..=samples)
-            .map(|_| {
-                rounds.wait();
-                worker.sample(trees, thread, case, requests)
-            })
-            .skip(1)
-            .collect::<Vec<f64>>()
+        let mut worker = Worker::new(&trees[thread % trees.len()], thread, held);
+        let sample = |_| {
+            rounds.wait();
+            worker.sample(case, effort.requests)
+        };
+        (0..=effort.samples).map(sample).skip(1).collect::<Vec<f64>>()
     };
     let all: Vec<Vec<f64>> = thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|n| scope.spawn(move || each(n))).collect();
@@ -196,32 +122,27 @@ fn measure(who: Who, case: Case, threads: usize, quick: bool) -> Vec<f64> {
         let others = others.into_iter().filter_map(|other| other.join().ok());
         std::iter::once(mine).chain(others).collect()
     });
-    (0..samples).map(|n| all.iter().map(|of| of[n]).sum::<f64>() / all.len() as f64).collect()
+    let mean = |n: usize| all.iter().map(|of| of[n]).sum::<f64>() / all.len() as f64;
+    (0..effort.samples).map(mean).collect()
 }
 
 /// Adds the rows of each case, and the ratios `threads_2_vs_1_cpu` and
-/// `apart_threads_2_vs_1_cpu`, each of the case in which it is worst for the sharded tree.
+/// `apart_threads_2_vs_1_cpu`, both of the case in which the first is worst.
 pub(super) fn run(report: &mut Report, quick: bool) {
-    let rounds = if quick { 1 } else { 3 };
-    let mut worst = [f64::INFINITY; Who::ALL.len()];
-    for case in Case::ALL {
+    let effort = if quick { EFFORT_QUICK } else { EFFORT };
+    let mut worst = [f64::INFINITY; 2];
+    for (case, name, held) in CASES {
         let mut samples = Samples::default();
-        let name = |who: Who, threads| match (who, threads) {
-            (Who::Sharded, 1) => "glebe sharded, 1 thread",
-            (Who::Sharded, _) => "glebe sharded, 2 threads",
-            (Who::Apart, 1) => "a tree for each thread, 1 thread",
-            (Who::Apart, _) => "a tree for each thread, 2 threads",
-        };
-        for (_, who) in in_turn(rounds, &Who::ALL) {
-            for threads in [1, THREADS] {
+        for (_, (who, apart)) in in_turn(effort.rounds, &[(GLEBE, false), (APART, true)]) {
+            for (threads, who) in (1..=THREADS).zip(who) {
                 interrupt::check();
-                for ns in measure(who, case, threads, quick) {
-                    samples.add(case.name(), name(who, threads), "ns", ns);
-                }
+                let took = measure(case, held.min(effort.held_max), threads, apart, effort);
+                took.into_iter().for_each(|ns| samples.add(name, who, "ns", ns));
             }
         }
-        let of = |who, threads| samples.median(case.name(), name(who, threads));
-        let ratios = Who::ALL.map(|who| of(who, 1) / of(who, THREADS));
+        let ratio =
+            |who: [&str; THREADS]| samples.median(name, who[0]) / samples.median(name, who[1]);
+        let ratios = [ratio(GLEBE), ratio(APART)];
         if ratios[0] < worst[0] {
             worst = ratios;
         }
@@ -239,9 +160,7 @@ mod tests {
     fn all_rows_and_ratios_are_there() {
         let mut report = Report::new("threads", "test", true);
         run(&mut report, true);
-        let cases = Case::ALL.map(Case::name);
         let ratios = ["threads_2_vs_1_cpu", "apart_threads_2_vs_1_cpu"];
-        assert!(report.missing(&cases, &ratios, &[]).is_empty());
-        println!("{}", report.text());
+        assert!(report.missing(&CASES.map(|(_, name, _)| name), &ratios, &[]).is_empty());
     }
 }
