@@ -17,7 +17,7 @@ READY := $(BUILT)/.ready-to-install
 SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build.rs crates/*/src)
 
 # The modules without system calls, which Miri can run.
-PURE := error:: extent:: free_tree:: stats:: units:: zpool::size_class::
+PURE := error:: extent:: free_tree:: stats:: units:: zpool::sizes::table::
 
 .PHONY: help build demo test bench aged fuzz sanitize miri doc man install uninstall
 .PHONY: lint fmt clippy msrv rustdoc layers shape unsafe-list deny aarch64

@@ -8,14 +8,14 @@
 //! Bytes of an object are lent for the time of a copy, between pin and unpin.
 #![allow(unsafe_code)]
 
-use super::account::NoRoom;
-use super::entry::Kind;
-use super::error::Error;
-use super::guard::Guard;
-use super::handle::Handle;
-use super::objects::{Pinned, Stored};
-use super::pool::Pool;
 use crate::units::Bytes;
+use crate::zpool::entry::handle::Handle;
+use crate::zpool::entry::word::Kind;
+use crate::zpool::error::Error;
+use crate::zpool::guard::Guard;
+use crate::zpool::memory::account::NoRoom;
+use crate::zpool::objects::{Pinned, Stored};
+use crate::zpool::pool::Pool;
 
 /// Attempts to make room, against other threads that take it.
 const ROOM_ATTEMPTS: u32 = 256;

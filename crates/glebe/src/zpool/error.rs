@@ -1,9 +1,9 @@
 //! What a pool refuses, and why.
 
-use super::codec::CodecError;
-use super::size_class::RulesError;
 use crate::error::OsError;
 use crate::units::Bytes;
+use crate::zpool::codec::CodecError;
+use crate::zpool::sizes::table::RulesError;
 
 /// A call on a pool that was refused; nothing was changed, but where that is said.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@
 
 use std::ops::Deref;
 
-use super::objects::{Objects, Pinned};
+use crate::zpool::objects::{Objects, Pinned};
 
 /// The bytes of an object: in place where they are stored as they are, otherwise a decoded copy.
 ///

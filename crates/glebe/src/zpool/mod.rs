@@ -20,59 +20,41 @@
 //! ```
 
 mod access;
-mod account;
-mod apart;
-mod bits;
 mod class;
-mod classes;
 mod codec;
-mod coding;
-mod compact;
-mod counts;
-mod entries;
 mod entry;
 mod error;
-mod evict;
-mod fitted;
-mod frames;
-mod groups;
 mod guard;
-mod handle;
-mod histogram;
 mod memory;
 mod objects;
 mod options;
-mod pages;
-mod pins;
+mod policy;
 mod pool;
-mod recompress;
-mod refit;
 mod seal;
-mod size_class;
+mod shared;
+mod sizes;
 mod space;
 mod staging;
 mod stats;
-mod words;
-mod zspage;
 
 pub use codec::{Codec, CodecError, Dictionary, Zstd};
-pub use compact::Compacted;
+pub use entry::handle::Handle;
 pub use error::Error;
-pub use fitted::{Estimate, Metadata};
 pub use guard::Guard;
-pub use handle::Handle;
-pub use histogram::Histogram;
 pub use options::{AtLimit, Budget, Compaction, Options, TableChoice};
+pub use policy::compact::Compacted;
+pub use policy::recompress::Recompressed;
 pub use pool::Pool;
-pub use recompress::Recompressed;
-pub use size_class::{Rules, RulesError, SizeClass, Table};
+pub use sizes::fitted::{Estimate, Metadata};
+pub use sizes::histogram::Histogram;
+pub use sizes::table::{Rules, RulesError, SizeClass, Table};
 pub use stats::{ClassStats, Stats};
 
 pub(crate) use codec::{same_filled, Coder, Form};
+pub(crate) use memory::words::Words;
 pub(crate) use objects::Pinned;
 pub(crate) use seal::Sealing;
 pub(crate) use staging::Staging;
-pub(crate) use words::Words;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! Objects never change in place. An insert takes an entry and a slot, writes the bytes while
 //! nobody can know of them, and publishes the entry. A remove changes the entry, then gives the
 //! slot up. A replace writes a new slot, changes the entry, then gives the old slot up. A reader
-//! holds no lock and waits for nobody: see [`pins`](super::pins).
+//! holds no lock and waits for nobody: see [`pins`](crate::zpool::memory::pins).
 //!
 //! The entry of an object in a slot changes only under the lock of the class that its zspage
 //! belongs to. That class is read without a lock and checked again under it. It changes by compare
@@ -14,12 +14,12 @@
 //! pinned and the entry was seen unchanged after the pin.
 #![allow(unsafe_code)]
 
-use super::account::NoRoom;
-use super::class::{Class, Empty, State, Stop, Work};
-use super::classes::Classes;
-use super::entry::{Entry, Kind};
-use super::memory::Memory;
 use crate::sync::{AtomicU64, MutexGuard, Ordering};
+use crate::zpool::class::classes::Classes;
+use crate::zpool::class::{Class, Empty, State, Stop, Work};
+use crate::zpool::entry::word::{Entry, Kind};
+use crate::zpool::memory::account::NoRoom;
+use crate::zpool::shared::Memory;
 
 /// Objects of a retired class that are moved at a time.
 const DRAIN: usize = 8;
@@ -144,8 +144,6 @@ impl Objects {
             }
             let spot = state.alloc(memory, index)?;
             state.count_in(bytes.len(), len);
-            let parts = self.classes.parts_below(state.shape().size, bytes.len());
-            state.came(parts);
             break spot;
         };
         // SAFETY: the slot is this call's alone until its entry is published.
@@ -312,8 +310,6 @@ impl Objects {
     fn count_gone(&self, state: &mut State, entry: Entry) {
         state.counts.went += 1;
         state.count_off(&self.memory, entry);
-        let parts = self.classes.parts_below(state.shape().size, entry.len());
-        state.went(parts);
     }
 
     /// Gives back what was written and never published.
@@ -339,19 +335,14 @@ impl Objects {
     pub(crate) fn evict_by(
         &self,
         zspage: u32,
-        evict: impl FnOnce(&mut State) -> Vec<(u32, usize)>,
+        evict: impl FnOnce(&mut State) -> Vec<u32>,
     ) -> usize {
         let memory = &self.memory;
         let Some(class) = self.classes.get(memory.zspages.about(zspage).class) else { return 0 };
         let mut state = class.lock();
         let gone = evict(&mut state);
-        let size = state.shape().size;
-        for (_, len) in &gone {
-            let parts = self.classes.parts_below(size, *len);
-            state.went(parts);
-        }
         drop(state);
-        for (index, _) in &gone {
+        for index in &gone {
             memory.entries.free(&memory.account, *index);
         }
         gone.len()
@@ -412,12 +403,8 @@ impl Objects {
             if !still || !Classes::fits(&to, len) {
                 continue;
             }
-            let (size, to_size) = (from.shape().size, to.shape().size);
             // Another object may have come to the slot.
-            if let Some(len) = from.move_to(&self.memory, &mut to, place, work)? {
-                from.went(self.classes.parts_below(size, len));
-                to.came(self.classes.parts_below(to_size, len));
-            }
+            from.move_to(&self.memory, &mut to, place, work)?;
         }
         Ok(work.moved > before)
     }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::codec::Codec;
-use super::error::Error;
-use super::size_class::{Rules, Table};
 use crate::units::{Bytes, PageSize, Pages};
+use crate::zpool::codec::Codec;
+use crate::zpool::error::Error;
+use crate::zpool::sizes::table::{Rules, Table};
 
 /// What happens when a limit leaves no room, after compaction has freed what it could.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,8 +46,9 @@ pub enum TableChoice {
     Fitted,
 }
 
-/// The most that one call of [`Pool::compact`](super::Pool::compact) or [`Pool::recompress`](super::Pool::recompress) does. It stops at the first
-/// object that takes it over the budget.
+/// The most that one call of [`compact`](super::Pool::compact) or
+/// [`recompress`](super::Pool::recompress) of a pool does. It stops at the first object that takes
+/// it over the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Budget {
     /// Until so many pages were freed, or their bytes saved.

@@ -2,30 +2,30 @@
 //!
 //! Every call asks first whether this is a forked child ([`Pool::alive`]).
 
-use super::account::Account;
-use super::apart::{charge_codec, Apart};
-use super::classes::Classes;
-use super::codec::Zstd;
-use super::coding::Coding;
-use super::compact::{compact, Compacted, Compactor};
-use super::entries::Entries;
-use super::error::Error;
-use super::evict::Evictor;
-use super::handle::pool_number;
-use super::memory::Memory;
-use super::objects::{Filled, Objects};
-use super::options::{Budget, Options, TableChoice};
-use super::pages::Pages as Supply;
-use super::recompress::{Parts, Recompressed, Recompressor};
-use super::refit::{adopt, Refit};
-use super::size_class::Table;
-use super::space::Space;
-use super::stats::Stats;
-use super::zspage::Zspages;
 use crate::sync::{MappedWord, Ordering};
 use crate::sys::fork::ForkGuard;
 use crate::sys::{meminfo, page_size};
 use crate::units::{Bytes, PageSize, Pages};
+use crate::zpool::class::classes::Classes;
+use crate::zpool::codec::coding::Coding;
+use crate::zpool::codec::Zstd;
+use crate::zpool::entry::handle::pool_number;
+use crate::zpool::entry::table::Entries;
+use crate::zpool::error::Error;
+use crate::zpool::memory::account::Account;
+use crate::zpool::memory::pages::Pages as Supply;
+use crate::zpool::memory::zspages::Zspages;
+use crate::zpool::objects::{Filled, Objects};
+use crate::zpool::options::{Budget, Options, TableChoice};
+use crate::zpool::policy::apart::{charge_codec, Apart};
+use crate::zpool::policy::compact::{compact, Compacted, Compactor};
+use crate::zpool::policy::evict::Evictor;
+use crate::zpool::policy::recompress::{Parts, Recompressed, Recompressor};
+use crate::zpool::policy::refit::{adopt, Refit};
+use crate::zpool::shared::Memory;
+use crate::zpool::sizes::table::Table;
+use crate::zpool::space::Space;
+use crate::zpool::stats::Stats;
 
 /// Where the machine does not say what it has.
 const LIMIT_UNKNOWN: Bytes = Bytes::gib(4);

@@ -2,7 +2,7 @@
 //!
 //! The pool knows nothing of where they go: its caller reads them page by page, and says that it
 //! has them or has not. From then on the caller is asked for an object's bytes, by the zspage's
-//! number and the object's place there ([`Pinned::offset`](super::objects::Pinned::offset)).
+//! number and the object's place there ([`Pinned::offset`](crate::zpool::objects::Pinned::offset)).
 //!
 //! Lock: the class's, at the beginning and at the end, not while bytes are copied.
 //!
@@ -10,8 +10,8 @@
 //! A zspage that is about to be sealed has no writer and gets none, and keeps its pages.
 #![allow(unsafe_code)]
 
-use super::class::{Begun, Fullness};
-use super::objects::Objects;
+use crate::zpool::class::{Begun, Fullness};
+use crate::zpool::objects::Objects;
 
 /// See the module. Dropped before [`Sealing::finish`], it leaves the zspage as it was.
 #[derive(Debug)]

@@ -5,14 +5,14 @@
 //! limit needs, or is refused. A pool without one takes at most half of what can be had, and the
 //! process keeps the rest. Unit: bytes of objects and of all that belongs to them, and pages.
 
-use super::entries::Tables;
-use super::entry::ZSPAGE_BITS;
-use super::frames::Frames;
-use super::handle::INDEX_BITS;
-use super::words::Words;
-use super::zspage::Zspages;
 use crate::error::OsError;
 use crate::units::{Bytes, PageSize, Pages};
+use crate::zpool::entry::handle::INDEX_BITS;
+use crate::zpool::entry::table::Tables;
+use crate::zpool::entry::word::ZSPAGE_BITS;
+use crate::zpool::memory::frames::Frames;
+use crate::zpool::memory::words::Words;
+use crate::zpool::memory::zspages::Zspages;
 
 /// Addresses for each page of the limit: runs of pages are taken where they fit, so that what is
 /// free may lie in pieces.

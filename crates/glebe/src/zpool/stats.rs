@@ -12,11 +12,11 @@
 
 use std::fmt::Write;
 
-use super::groups::GROUPS;
-use super::objects::Objects;
 use crate::stats::{families, json, listed, openmetrics, text, Row, Set, Unit, Value};
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
+use crate::zpool::class::blocks::GROUPS;
+use crate::zpool::objects::Objects;
 
 macro_rules! statistics {
     ($($kind:ident { $($name:ident $unit:ident $what:literal;)* })*) => {

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::entry::Kind;
 use super::*;
 use crate::sys::page_size;
 use crate::sys::pagemap::{Entry, Pagemap};
 use crate::units::{Bytes, Pages};
+use crate::zpool::entry::word::Kind;
 
 mod coded;
 mod idle;
@@ -35,7 +35,7 @@ impl Pool {
     fn check(&self) {
         let memory = &self.objects.memory;
         self.objects.classes.all().for_each(|class| class.lock().check(memory));
-        let freeable = |class: &super::class::Class| {
+        let freeable = |class: &crate::zpool::class::Class| {
             let state = class.lock();
             u64::from(state.freeable() * state.shape().pages)
         };

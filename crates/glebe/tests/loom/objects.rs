@@ -2,17 +2,17 @@
 
 use super::*;
 use crate::sync::MappedWord;
-use crate::zpool::account::Account;
+use crate::zpool::class::classes::Classes;
 use crate::zpool::class::{Fullness, Shape, Stop, Work};
-use crate::zpool::classes::Classes;
-use crate::zpool::entries::{Entries, Tables};
-use crate::zpool::entry::GENERATION_BITS;
-use crate::zpool::frames::Frames;
-use crate::zpool::memory::Memory;
+use crate::zpool::entry::table::{Entries, Tables};
+use crate::zpool::entry::word::GENERATION_BITS;
+use crate::zpool::memory::account::Account;
+use crate::zpool::memory::frames::Frames;
+use crate::zpool::memory::pages::Pages;
+use crate::zpool::memory::words::Words;
+use crate::zpool::memory::zspages::Zspages;
 use crate::zpool::objects::{Filled, Objects, Stored};
-use crate::zpool::pages::Pages;
-use crate::zpool::words::Words;
-use crate::zpool::zspage::Zspages;
+use crate::zpool::shared::Memory;
 use glebe::units::PageSize;
 
 /// The page of the models: a segment of entries fills it.

@@ -11,11 +11,11 @@
 
 use std::ops::Range;
 
-use super::super::account::NoRoom;
-use super::super::entry::{Entry, Place};
-use super::super::memory::Memory;
-use super::super::zspage::{NEXT, NONE};
 use super::{Empty, State, Stop, Work};
+use crate::zpool::class::blocks::{NEXT, NONE};
+use crate::zpool::entry::word::{Entry, Place};
+use crate::zpool::memory::account::NoRoom;
+use crate::zpool::shared::Memory;
 
 /// Zspages of one list that are looked at for one to empty.
 const CANDIDATES: usize = 8;
@@ -118,16 +118,15 @@ impl State {
         moved
     }
 
-    /// Moves the object in a slot to another class, both locked; its length, if there was one that
-    /// fits. Lengths of objects are counted by the caller.
+    /// Moves the object in a slot to another class, both locked, if there is one that fits.
     pub(crate) fn move_to(
         &mut self,
         memory: &Memory,
         other: &mut State,
         place: Place,
         work: &mut Work,
-    ) -> Result<Option<usize>, NoRoom> {
-        let Some((entry, given)) = self.copy_to(memory, other, place)? else { return Ok(None) };
+    ) -> Result<(), NoRoom> {
+        let Some((entry, given)) = self.copy_to(memory, other, place)? else { return Ok(()) };
         let len = entry.len() as u64;
         work.moved += 1;
         work.bytes_left = work.bytes_left.saturating_sub(entry.len());
@@ -135,6 +134,8 @@ impl State {
         self.counts.bytes -= len;
         self.counts.given = self.counts.given.wrapping_sub(given);
         self.counts.moved_out += 1;
+        *self.below_at(entry.len()) -= 1;
+        *other.below_at(entry.len()) += 1;
         other.counts.objects += 1;
         other.counts.bytes += len;
         other.counts.given = other.counts.given.wrapping_add(given);
@@ -143,7 +144,7 @@ impl State {
             work.pages += u64::from(self.shape.pages);
             self.counts.compacted += u64::from(self.shape.pages);
         }
-        Ok(Some(entry.len()))
+        Ok(())
     }
 
     /// Copies the object in a slot to another class and changes its entry; the entry as it
@@ -215,7 +216,7 @@ impl State {
     }
 
     /// Removes every object of a zspage; the indexes of the entries, which are now free words.
-    pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, usize)> {
+    pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<u32> {
         self.evict_where(memory, zspage, |_| true)
     }
 
@@ -226,7 +227,7 @@ impl State {
         memory: &Memory,
         zspage: u32,
         is: impl Fn(Range<usize>) -> bool,
-    ) -> Vec<(u32, usize)> {
+    ) -> Vec<u32> {
         let mut gone = Vec::new();
         if !self.has(memory, zspage) {
             return gone;
@@ -241,7 +242,7 @@ impl State {
             }
             self.count_off(memory, entry);
             self.counts.evicted += 1;
-            gone.push((index, entry.len()));
+            gone.push(index);
             if self.give_up(memory, Place { zspage, slot }, Empty::Goes) {
                 break;
             }

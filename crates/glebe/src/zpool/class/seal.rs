@@ -16,10 +16,10 @@
 //!
 //! An ended zspage keeps its number until who has its bytes has let go of them.
 
-use super::super::entry::{Entry, Kind};
-use super::super::memory::Memory;
-use super::super::zspage::{NEXT, NONE};
 use super::State;
+use crate::zpool::class::blocks::{NEXT, NONE};
+use crate::zpool::entry::word::{Entry, Kind};
+use crate::zpool::shared::Memory;
 
 /// Zspages of a list that are looked at for one without a writer.
 const CANDIDATES: usize = 8;
@@ -140,7 +140,7 @@ impl State {
     }
 
     /// Removes the objects of a sealed zspage that have bytes in one of `pages`, a bit each.
-    pub(crate) fn lose(&mut self, memory: &Memory, zspage: u32, pages: u32) -> Vec<(u32, usize)> {
+    pub(crate) fn lose(&mut self, memory: &Memory, zspage: u32, pages: u32) -> Vec<u32> {
         let page = memory.pages.page_bytes() as usize;
         self.evict_where(memory, zspage, |bytes| {
             (bytes.start / page..=(bytes.end - 1) / page).any(|at| pages & 1 << at != 0)

@@ -111,3 +111,22 @@ fn bad_levels_dictionaries_and_samples_are_named() {
     let samples: Vec<_> = (0..400).map(|seed| text(seed, 1000)).collect();
     assert!(Dictionary::train(&samples, usize::MAX / 2).is_ok_and(|all| all.as_bytes().len() > 8));
 }
+
+#[test]
+fn one_word_over_and_over_and_nothing_else() {
+    for (word, words) in [(0_u64, 512), (u64::MAX, 1), (0x0102_0304_0506_0708, 512)] {
+        let mut object = word.to_le_bytes().repeat(words);
+        assert_eq!(same_filled(&object), Some(word));
+        object.push(0);
+        assert_eq!(same_filled(&object), None);
+        object.pop();
+        if words > 1 {
+            for at in [0, 7, 8, 2000, object.len() - 1] {
+                object[at] ^= 1;
+                assert_eq!(same_filled(&object), None, "{at}");
+                object[at] ^= 1;
+            }
+        }
+    }
+    assert_eq!((same_filled(&[]), same_filled(&[0; 7])), (None, None));
+}

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::super::class::Fullness;
-use super::super::memory::CLASSES_MAX;
-use super::super::objects::Stored;
 use super::*;
+use crate::zpool::class::Fullness;
+use crate::zpool::objects::Stored;
+use crate::zpool::shared::CLASSES_MAX;
 
 type Name = (u32, u32);
 
@@ -110,7 +110,7 @@ fn a_zspage_is_not_sealed_while_an_object_is_written() {
     let (name, objects) = (insert(&pool, &bytes_of(1, page())), &pool.objects);
     let class = objects.memory.zspages.about(objects.entry(name.0, name.1).unwrap().place().zspage);
     let entry = objects.memory.entries.load(name.0);
-    let free = super::super::entry::Entry::free(name.1);
+    let free = crate::zpool::entry::word::Entry::free(name.1);
     objects.memory.entries.exchange(name.0, entry, free);
     assert!(objects.begin_seal(class.class, Fullness::Full).is_none());
     assert!(objects.begin_seal(class.class, Fullness::Fullest).is_none());

@@ -1,7 +1,7 @@
 //! No handle ever names another object, however often its entry is used.
 
 use super::*;
-use crate::zpool::entry::GENERATION_BITS;
+use crate::zpool::entry::word::GENERATION_BITS;
 
 #[test]
 fn a_handle_kept_over_all_generations_stays_stale() {

@@ -14,10 +14,10 @@
 //! Pages are discarded while they are in neither set: nobody's.
 #![allow(unsafe_code)]
 
-use super::account::{Account, NoRoom};
-use super::bits::{Bits, RUN_MAX};
-use super::frames::{Frames, DISCARD_MAX};
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
+use crate::zpool::memory::account::{Account, NoRoom};
+use crate::zpool::memory::bits::{Bits, RUN_MAX};
+use crate::zpool::memory::frames::{Frames, DISCARD_MAX};
 
 /// For each page kept there are so many in use.
 const USED_PER_KEPT: u64 = 2048;

@@ -12,9 +12,9 @@
 //! every machine, since nothing is reordered. Cost: O(n x k x log n) for n sizes in use
 //! and k kinds of zspage, since a class's cost is linear in its objects.
 
-use super::histogram::Histogram;
-use super::size_class::{Rules, SizeClass, Table};
 use crate::units::{Bytes, Pages};
+use crate::zpool::sizes::histogram::Histogram;
+use crate::zpool::sizes::table::{Rules, SizeClass, Table};
 
 /// What is held beside the pages of zspages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

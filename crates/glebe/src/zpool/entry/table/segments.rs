@@ -2,14 +2,14 @@
 //!
 //! Cost: O(1) a call, but a page's entries where one comes or goes.
 
-use super::super::account::{Account, NoRoom};
-use super::super::bits::{resize_close, Bits};
-use super::super::entry::{Entry, GENERATION_BITS};
-use super::super::words::Words;
 use super::store::Store;
 use super::{Entries, ALL, EPOCHS, EPOCH_BITS, EPOCH_LAST, SEGMENT};
 use crate::sync::{lock, Ordering};
 use crate::units::Bytes;
+use crate::zpool::entry::word::{Entry, GENERATION_BITS};
+use crate::zpool::memory::account::{Account, NoRoom};
+use crate::zpool::memory::bits::{resize_close, Bits};
+use crate::zpool::memory::words::Words;
 
 #[derive(Debug, Default)]
 pub(super) struct State {

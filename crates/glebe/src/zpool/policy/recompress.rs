@@ -10,17 +10,17 @@
 
 use std::time::Instant;
 
-use super::account::NoRoom;
-use super::codec::{Coder, Zstd};
-use super::coding::{code, Coding};
-use super::compact::Compactor;
-use super::entry::{Entry, Kind};
-use super::error::Error;
-use super::evict::Evictor;
-use super::objects::{Objects, Stored};
-use super::options::Budget;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::{Bytes, PageSize};
+use crate::zpool::codec::coding::{code, Coding};
+use crate::zpool::codec::{Coder, Zstd};
+use crate::zpool::entry::word::{Entry, Kind};
+use crate::zpool::error::Error;
+use crate::zpool::memory::account::NoRoom;
+use crate::zpool::objects::{Objects, Stored};
+use crate::zpool::options::Budget;
+use crate::zpool::policy::compact::Compactor;
+use crate::zpool::policy::evict::Evictor;
 
 /// What a call of [`Pool::recompress`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Recompressor {
     /// Codes idle objects of a pool again, as far as the budget allows.
     ///
     /// # Errors
-    /// Those of [`Pool::recompress`](super::Pool::recompress).
+    /// Those of [`Pool::recompress`](crate::zpool::Pool::recompress).
     pub(crate) fn run(
         &self,
         parts: Parts<'_>,

@@ -2,9 +2,9 @@
 //!
 //! A class keeps its number while it has zspages. When the table changes, classes that are in the
 //! new one too stay as they are; the others are *retired*: nothing comes in any more, and
-//! [`Objects::drain`](super::objects::Objects::drain) moves what is there to where it belongs. A
-//! retired class without zspages may become another class of the same number, so whoever locks a
-//! class that a look-up gave asks [`Classes::fits`] before anything else.
+//! [`Objects::drain`](crate::zpool::objects::Objects::drain) moves what is there to where it
+//! belongs. A retired class without zspages may become another class of the same number, so whoever
+//! locks a class that a look-up gave asks [`Classes::fits`] before anything else.
 //!
 //! The look-up is a word for each 512th part of a page; it gives the class of the longest object
 //! of that part. Lock: that of the table, taken before any class's, while the table is changed.
@@ -12,9 +12,9 @@
 
 use std::sync::OnceLock;
 
-use super::class::{Class, Shape, State};
-use super::memory::CLASSES_MAX;
 use crate::sync::{AtomicU64, Ordering};
+use crate::zpool::class::{Class, Shape, State};
+use crate::zpool::shared::CLASSES_MAX;
 
 /// Parts of a page, as a power of two, that lengths are looked up by.
 const PARTS_SHIFT: u32 = if cfg!(loom) { 1 } else { 9 };
@@ -69,12 +69,6 @@ impl Classes {
     /// All classes that were ever made.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Class> {
         self.by_number.iter().map_while(|class| class.get()).map(|class| &**class)
-    }
-
-    /// Which part of a page a length below a slot's falls into.
-    #[inline]
-    pub(crate) fn parts_below(&self, size: u32, len: usize) -> usize {
-        (size as usize - len) >> self.part_shift
     }
 
     /// Which part of a page a length is in.
@@ -137,7 +131,7 @@ impl Classes {
             return false;
         }
         for ((longest, shape), number) in table.iter().zip(numbers.iter().flatten()) {
-            let fresh = || Box::new(Class::new(*number as u32, *shape));
+            let fresh = || Box::new(Class::new(*number as u32, *shape, self.part_shift));
             let class = self.by_number[*number].get_or_init(fresh);
             let mut state = class.lock();
             if state.shape() != *shape {

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::super::account::Account;
-use super::super::entry::{Kind, Place};
 use super::*;
 use crate::sys::page_size;
+use crate::zpool::entry::word::{Kind, Place};
+use crate::zpool::memory::account::Account;
 
 /// Entries, what was given out, and what each says.
 struct Both {

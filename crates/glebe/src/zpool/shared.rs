@@ -1,12 +1,12 @@
 //! [`Memory`]: what the classes of a pool share: entries, zspages' numbers, pages, pins, and the
 //! account of it all. Each part has its own lock, or none; a class's lock is taken before them.
 
-use super::account::Account;
-use super::entries::Entries;
-use super::pages::Pages;
-use super::pins::Pins;
-use super::zspage::Zspages;
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
+use crate::zpool::entry::table::Entries;
+use crate::zpool::memory::account::Account;
+use crate::zpool::memory::pages::Pages;
+use crate::zpool::memory::pins::Pins;
+use crate::zpool::memory::zspages::Zspages;
 
 /// Words of a bit a class.
 pub(crate) const CLASS_WORDS: usize = 8;

@@ -24,13 +24,13 @@
 //!
 //! Lock: that of [`Entries`]. Cost of a change: the page's live entries, twice; unpacked, all.
 
-use super::super::account::{Account, NoRoom};
-use super::super::bits::RUN_MAX;
-use super::super::entry::{Entry, GENERATION_BITS};
 use super::segments::{State, USED_UP};
 use super::store::UNITS;
 use super::{Entries, ALL, EPOCHS, EPOCH_BITS, EPOCH_LAST, SEGMENT};
 use crate::sync::{lock, MappedWord, Ordering};
+use crate::zpool::entry::word::{Entry, GENERATION_BITS};
+use crate::zpool::memory::account::{Account, NoRoom};
+use crate::zpool::memory::bits::RUN_MAX;
 
 const PACKED: u64 = 1;
 const UNIT_AT: u32 = 1;

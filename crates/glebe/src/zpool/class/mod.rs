@@ -14,20 +14,18 @@
 //! such an entry changes under, to a slot that was free and is named by no entry yet.
 #![allow(unsafe_code)]
 
-#[path = "class/moves.rs"] // this file may be a module under another name
+pub(crate) mod blocks;
+pub(crate) mod classes;
 mod moves;
-#[path = "class/seal.rs"]
 mod seal;
 
 use std::time::Instant;
 
-use super::account::NoRoom;
-use super::counts::Counts;
-use super::entry::{Entry, Kind, Place};
-use super::groups::{Groups, EMPTY, GROUPS};
-use super::memory::Memory;
-use super::zspage::Blocks;
 use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError};
+use crate::zpool::entry::word::{Entry, Kind, Place};
+use crate::zpool::memory::account::NoRoom;
+use crate::zpool::shared::Memory;
+use blocks::{Blocks, Groups, EMPTY, GROUPS};
 
 pub(crate) use seal::{Begun, Fullness};
 
@@ -53,8 +51,8 @@ pub(crate) struct Class {
 
 impl Class {
     /// A class of that number.
-    pub(crate) fn new(number: u32, shape: Shape) -> Self {
-        let state = Mutex::new(State::new(number, shape));
+    pub(crate) fn new(number: u32, shape: Shape, part_shift: u32) -> Self {
+        let state = Mutex::new(State::new(number, shape, part_shift));
         Self { size: AtomicU64::new(shape.size.into()), state }
     }
 
@@ -81,7 +79,7 @@ impl Class {
     /// Gives an empty class another shape; the caller has its lock.
     pub(crate) fn reshape(&self, state: &mut State, shape: Shape) {
         let counts = state.counts;
-        *state = State::new(state.number, shape);
+        *state = State::new(state.number, shape, state.part_shift);
         state.counts = counts;
         self.size.store(shape.size.into(), Ordering::Relaxed);
     }
@@ -111,6 +109,31 @@ pub(crate) enum Empty {
 pub(crate) struct Spot {
     pub(crate) place: Place,
     pub(crate) at: usize,
+}
+
+/// What is counted in a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Objects there.
+    pub(crate) objects: u64,
+    /// Their stored bytes.
+    pub(crate) bytes: u64,
+    /// Their bytes as they were given; modulo 2^64, since that may be damaged.
+    pub(crate) given: u64,
+    /// Objects that came by insert or replace.
+    pub(crate) came: u64,
+    /// Objects that went by remove or replace.
+    pub(crate) went: u64,
+    /// Objects that were evicted.
+    pub(crate) evicted: u64,
+    /// Objects that compaction moved here, from another class or this.
+    pub(crate) moved_in: u64,
+    /// Objects that compaction moved away, to another class or this.
+    pub(crate) moved_out: u64,
+    /// Pages that compaction freed.
+    pub(crate) compacted: u64,
+    /// Of those that came, objects that took a page each.
+    pub(crate) paged: u64,
 }
 
 /// What compaction may still do, and what it did.
@@ -172,6 +195,8 @@ fn given_short(memory: &Memory, entry: Entry, at: usize) -> u64 {
 pub(crate) struct State {
     number: u32,
     shape: Shape,
+    /// Bytes of a part of a page, as a power of two.
+    part_shift: u32,
     blocks: Blocks,
     groups: Groups,
     /// Free slots beyond a multiple of `shape.objects`.
@@ -191,10 +216,11 @@ pub(crate) struct State {
 }
 
 impl State {
-    fn new(number: u32, shape: Shape) -> Self {
+    fn new(number: u32, shape: Shape, part_shift: u32) -> Self {
         Self {
             number,
             shape,
+            part_shift,
             blocks: Blocks::new(shape.objects),
             groups: Groups::new(shape.objects),
             slack_rest: 0,
@@ -242,20 +268,10 @@ impl State {
         self.blocks.held_bytes() + vecs as u64
     }
 
-    /// Counts an object that is so many parts of a page smaller than a slot.
+    /// How many objects are as much shorter than a slot as one of `len` bytes.
     #[inline]
-    pub(crate) fn came(&mut self, parts: usize) {
-        *self.below_at(parts) += 1;
-    }
-
-    /// Counts it off.
-    #[inline]
-    pub(crate) fn went(&mut self, parts: usize) {
-        *self.below_at(parts) -= 1;
-    }
-
-    #[inline]
-    fn below_at(&mut self, parts: usize) -> &mut u32 {
+    fn below_at(&mut self, len: usize) -> &mut u32 {
+        let parts = (self.shape.size as usize - len) >> self.part_shift;
         if self.below.len() <= parts {
             self.below.resize(parts + 1, 0);
         }
@@ -498,6 +514,7 @@ impl State {
         self.counts.bytes += stored as u64;
         self.counts.given = self.counts.given.wrapping_add(given as u64);
         self.counts.paged += u64::from(self.is_paged());
+        *self.below_at(stored) += 1;
     }
 
     /// Whether an object here takes a page.
@@ -512,6 +529,7 @@ impl State {
         self.counts.objects -= 1;
         self.counts.bytes -= entry.len() as u64;
         self.counts.given = self.counts.given.wrapping_sub(given);
+        *self.below_at(entry.len()) -= 1;
     }
 
     /// Tests what must hold between the parts, for tests.

@@ -6,12 +6,12 @@
 //! order of their numbers, a bounded number of them for each that goes. Whole zspages go, so what
 //! goes makes room by itself.
 
-use super::compact::compact_for_room;
-use super::error::Error;
-use super::objects::Objects;
-use super::options::AtLimit;
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::Bytes;
+use crate::zpool::error::Error;
+use crate::zpool::objects::Objects;
+use crate::zpool::options::AtLimit;
+use crate::zpool::policy::compact::compact_for_room;
 
 /// Zspages that are looked at for each that goes.
 const SAMPLE: usize = 64;

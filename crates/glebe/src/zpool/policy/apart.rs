@@ -8,11 +8,11 @@
 //! charged. Unit: bytes. Cost: two loads an operation, two more one that has to do with a codec; a
 //! count is a walk over the classes.
 
-use super::coding::Coding;
-use super::evict::Evictor;
-use super::objects::Objects;
-use super::refit::Refit;
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
+use crate::zpool::codec::coding::Coding;
+use crate::zpool::objects::Objects;
+use crate::zpool::policy::evict::Evictor;
+use crate::zpool::policy::refit::Refit;
 
 /// What part of the pages in use more or fewer makes it count again, and how many at least.
 const CHANGE_PARTS: u64 = 16;

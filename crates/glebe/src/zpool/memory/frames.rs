@@ -2,7 +2,7 @@
 //!
 //! Positions are bytes from the start. Bytes of a slot are written by whoever has the slot alone,
 //! before an entry names it, and never again until it is given up and nobody reads it any more:
-//! so they are lent as slices ([`pins`](super::pins)).
+//! so they are lent as slices ([`pins`](crate::zpool::memory::pins)).
 //!
 //! # Safety
 //! Every range is checked against the mapping; that nobody writes what another reads is what

@@ -3,23 +3,22 @@
 //! Looked at when the pages in use have become a sixteenth more or fewer since the last look, and
 //! changed if the estimate for the objects there are says that it saves enough. A class that is
 //! there stays where that costs less than to move its objects. One thread looks; others go on.
-//! Cost: a look is a walk over the classes and a fit of some microseconds
-//! to milliseconds.
+//! Cost: a look is a walk over the classes and a fit of some microseconds to milliseconds.
 //!
-//! [`TableChoice::Fitted`]: super::options::TableChoice::Fitted
+//! [`TableChoice::Fitted`]: crate::zpool::options::TableChoice::Fitted
 
-use super::class::Shape;
-use super::classes::Classes;
-use super::entry::{PAGE_MAX, SLOTS_MAX};
-use super::error::Error;
-use super::fitted::Metadata;
-use super::histogram::Histogram;
-use super::memory::CLASSES_MAX;
-use super::objects::Objects;
-use super::options::fitted_rules;
-use super::size_class::{Rules, RulesError, SizeClass, Table};
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 use crate::units::{Bytes, PageSize};
+use crate::zpool::class::classes::Classes;
+use crate::zpool::class::Shape;
+use crate::zpool::entry::word::{PAGE_MAX, SLOTS_MAX};
+use crate::zpool::error::Error;
+use crate::zpool::objects::Objects;
+use crate::zpool::options::fitted_rules;
+use crate::zpool::shared::CLASSES_MAX;
+use crate::zpool::sizes::fitted::Metadata;
+use crate::zpool::sizes::histogram::Histogram;
+use crate::zpool::sizes::table::{Rules, RulesError, SizeClass, Table};
 
 /// Slots begin at multiples of this where sizes are such.
 const ALIGN: u64 = 8;
@@ -31,8 +30,8 @@ const HELD_PER_SAVED: f64 = 1000.0;
 const MOVE_COST: f64 = 0.005;
 /// What part of the pages more or fewer makes it look again.
 const CHANGE_PARTS: u64 = 16;
-/// What an object, a slot, a zspage and a class take beside the pages. What is left over of a
-/// class goes to others in part.
+/// What an object, a slot, a zspage and a class take beside the pages. Of the zspage that a class
+/// has not filled, so much is expected to be free as held least on the benchmark's trace.
 const METADATA: Metadata = Metadata {
     object: Bytes::new(8),
     slot: Bytes::new(4),

@@ -7,11 +7,11 @@
 
 use std::sync::OnceLock;
 
-use super::codec::{same_filled, Codec, CodecError, Coder, Form, Zstd};
-use super::entry::{Entry, Kind, WIDE_LEN};
-use super::error::Error;
-use super::objects::Stored;
 use crate::sync::{AtomicU64, Ordering};
+use crate::zpool::codec::{same_filled, Codec, CodecError, Coder, Form, Zstd};
+use crate::zpool::entry::word::{Entry, Kind, WIDE_LEN};
+use crate::zpool::error::Error;
+use crate::zpool::objects::Stored;
 
 /// See the module.
 #[derive(Debug)]

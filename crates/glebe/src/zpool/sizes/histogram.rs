@@ -3,8 +3,8 @@
 //! Lengths are counted by place on the grid of the [`Rules`]. Bytes are those of the objects, not
 //! of their slots. Cost: an addition a length, O(grid) a histogram. No lock.
 
-use super::size_class::{Rules, RulesError};
 use crate::units::Bytes;
+use crate::zpool::sizes::table::{Rules, RulesError};
 
 /// Objects of one length that are counted: more than any machine holds, and so few that no sum over
 /// all lengths overflows.

@@ -10,7 +10,7 @@
 //!
 //! Where pages may be larger, four bits more count bytes and four fewer generations. A word of
 //! zeros is free, of generation zero. The generation of a free word is that of the next handle;
-//! these are its lower bits, [`Entries`](super::entries) has the rest. `bytes` are those stored.
+//! these are its lower bits, [`Entries`](super::table) has the rest. `bytes` are those stored.
 //! A word that is *held* is being moved to another place of the table, and says what it said.
 //!
 //! An object that is one word over and over has kind *filled* where both halves of the word are

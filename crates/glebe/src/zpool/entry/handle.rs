@@ -8,15 +8,15 @@
 //! +---------+--------------+--------------------------+
 //! ```
 //!
-//! `index` is the place of the [entry](super::entry), `generation` the one use of it that is
-//! meant: its lower bits stand in the entry, the upper ones in the *epoch* of the entry. `pool` is
-//! a number of the pool, never zero, which wraps. The class is not in it, since compaction and a
-//! new table may move the object to another one: the entry, one load away, names the zspage, and
-//! that its class, so that no lock of the whole pool is taken for a removal either.
+//! `index` is the place of the [entry](super::word), `generation` the one use of it that is meant:
+//! its lower bits stand in the entry, the upper ones in the *epoch* of the entry. `pool` is a
+//! number of the pool, never zero, which wraps. The class is not in it, since compaction and a new
+//! table may move the object to another one: the entry, one load away, names the zspage, and that
+//! its class, so that no lock of the whole pool is taken for a removal either.
 
 use std::num::NonZeroU64;
 
-use super::entry::{EPOCH_BITS, GENERATION_BITS};
+use crate::zpool::entry::word::{EPOCH_BITS, GENERATION_BITS};
 
 /// Bits of an entry's index.
 pub(crate) const INDEX_BITS: u32 = 30;

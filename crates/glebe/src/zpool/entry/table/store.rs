@@ -3,10 +3,10 @@
 //! Lowest first; a page of which no unit is in use is given back. Lock: that of [`Entries`]. Cost:
 //! a search of bits, and a call where a page comes or goes.
 
-use super::super::account::Account;
-use super::super::bits::{resize_close, Bits};
 use super::segments::State;
 use super::{Entries, SEGMENT};
+use crate::zpool::memory::account::Account;
+use crate::zpool::memory::bits::{resize_close, Bits};
 
 /// Units of a page.
 pub(super) const UNITS: u32 = SEGMENT;

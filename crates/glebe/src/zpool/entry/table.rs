@@ -16,18 +16,15 @@
 //! Whoever frees an entry has stored its free word before. Lock: its own, taken inside a class's
 //! or alone, a few times a segment. Cost: two exchanges for each object's life.
 
-#[path = "entries/packed.rs"] // this file may be a module under another name
 mod packed;
-#[path = "entries/segments.rs"] // as above
 mod segments;
-#[path = "entries/store.rs"] // as above
 mod store;
 
-use super::account::{Account, NoRoom};
-use super::entry::{Entry, EPOCH_BITS, GENERATION_BITS};
-use super::words::Words;
 use crate::sync::{lock, AtomicU64, MappedWord, Mutex, Ordering};
 use crate::units::PageSize;
+use crate::zpool::entry::word::{Entry, EPOCH_BITS, GENERATION_BITS};
+use crate::zpool::memory::account::{Account, NoRoom};
+use crate::zpool::memory::words::Words;
 use segments::State;
 
 /// Entries of a segment: the bits of a word.

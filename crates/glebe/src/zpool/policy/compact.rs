@@ -1,18 +1,18 @@
 //! Compaction of a pool: by request, and by itself.
 //!
 //! Objects of a class's emptiest zspages go to its fullest, by
-//! [`State::compact`](super::class::State::compact), a bounded number of bytes under one hold of
-//! the class's lock. Zspages of high numbers are given low ones, so that the table of zspages
-//! becomes shorter when they become few. By itself a pool compacts a little whenever an object
-//! goes, as long as more than a share of its pages would be freed; so nobody does more than a
-//! bounded amount.
+//! [`State::compact`](crate::zpool::class::State::compact), a bounded number of bytes under one
+//! hold of the class's lock. Zspages of high numbers are given low ones, so that the table of
+//! zspages becomes shorter when they become few. By itself a pool compacts a little whenever an
+//! object goes, as long as more than a share of its pages would be freed; so nobody does more than
+//! a bounded amount.
 
-use super::class::{Stop, Work};
-use super::error::Error;
-use super::objects::Objects;
-use super::options::{Budget, Compaction};
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::Pages;
+use crate::zpool::class::{Stop, Work};
+use crate::zpool::error::Error;
+use crate::zpool::objects::Objects;
+use crate::zpool::options::{Budget, Compaction};
 
 /// Bytes that are moved under one hold of a lock, and between two looks at the clock: of zspages
 /// that are nearly empty they free dozens of pages, which leave by a call each.

@@ -1,0 +1,379 @@
+//! [`Blocks`]: what only its class needs to know of a zspage; [`Groups`]: the zspages of a class by
+//! fullness.
+//!
+//! ```text
+//! block, words of 32 bits
+//!  0  number
+//!  1  first page
+//!  2  previous in its list
+//!  3  next in its list
+//!  4  tried 1 | used slots 15 | slots ever used 16
+//!  5  sealed 1 | first free slot 16
+//!  6  back pointers, one a slot
+//! ```
+//!
+//! A *back pointer* is the index of the entry whose object lies in the slot, or, with its highest
+//! bit set, the next free slot. A block that leaves is replaced by the last, so blocks take no more
+//! memory than zspages are there.
+//!
+//! Groups are twelve lists through the blocks: empty, below 10 % ... below 100 %, full; the last
+//! that came is first. New objects go to the fullest zspage with room; compaction empties the
+//! emptiest. All of it is under the class's lock. Cost: O(1). Source: `mm/zsmalloc.c` of Linux 6.3
+//! and later.
+
+use crate::zpool::memory::account::{Account, NoRoom};
+use crate::zpool::memory::zspages::Zspages;
+
+/// No block or slot.
+pub(crate) const NONE: u32 = u32::MAX;
+const NO_SLOT: u32 = 0xffff;
+/// Beside the first free slot: it is sealed, or about to be, and no slot of it is given out.
+const IS_SEALED: u32 = 1 << 16;
+/// Of a back pointer: the slot holds no object.
+const FREE: u32 = 1 << 31;
+/// Of a back pointer: the slot waits for readers to leave.
+const LIMBO: u32 = FREE | 1 << 30;
+
+const NUMBER: usize = 0;
+const PAGE: usize = 1;
+pub(super) const PREV: usize = 2;
+pub(super) const NEXT: usize = 3;
+const COUNTS: usize = 4;
+const HEAD: usize = 5;
+const BACK: usize = 6;
+
+/// Of the counts: all objects were tried with the codec of idle ones; none came since.
+const TRIED: u32 = 1 << 31;
+
+/// Bytes of blocks that are allocated together, or a block where that is longer.
+const CHUNK_BYTES: usize = 512;
+/// A list of chunks with room for so many times those there are is made anew.
+const SPARE_PARTS: usize = 2;
+/// For so many chunks one is kept that no block needs.
+const CHUNKS_PER_SPARE: usize = 16;
+/// What the allocator adds to a chunk, about.
+const CHUNK_EXTRA: u64 = 16;
+
+/// The blocks of a class's zspages.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    chunks: Vec<Box<[u32]>>,
+    len: u32,
+    /// Words of a block.
+    stride: u16,
+    /// Blocks of a chunk, as a power of two.
+    shift: u8,
+}
+
+impl Blocks {
+    /// For zspages of `objects` slots.
+    pub(crate) fn new(objects: u32) -> Self {
+        let stride = BACK + objects as usize;
+        let fit = (CHUNK_BYTES / (stride * size_of::<u32>())).max(1);
+        Self { chunks: Vec::new(), len: 0, stride: stride as u16, shift: fit.ilog2() as u8 }
+    }
+
+    #[inline]
+    fn stride(&self) -> usize {
+        self.stride.into()
+    }
+
+    /// How many there are.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// What a chunk takes.
+    fn chunk_bytes(&self) -> u64 {
+        ((self.stride() * size_of::<u32>()) << self.shift) as u64 + CHUNK_EXTRA
+    }
+
+    /// Adds the block of a new zspage; its ordinal.
+    pub(crate) fn push(
+        &mut self,
+        account: &Account,
+        number: u32,
+        page: u32,
+    ) -> Result<u32, NoRoom> {
+        let ordinal = self.len;
+        if (ordinal >> self.shift) as usize == self.chunks.len() {
+            if !account.charge(self.chunk_bytes()) {
+                return Err(NoRoom::Limit);
+            }
+            self.chunks.push(vec![0; self.stride() << self.shift].into_boxed_slice());
+        }
+        self.len += 1;
+        let block = self.at_mut(ordinal);
+        block[NUMBER] = number;
+        block[PAGE] = page;
+        (block[PREV], block[NEXT]) = (NONE, NONE);
+        block[COUNTS] = 0;
+        block[HEAD] = NO_SLOT;
+        Ok(ordinal)
+    }
+
+    /// Takes an unlinked block away. The ordinal of the block that took its place, if any.
+    pub(crate) fn remove(&mut self, account: &Account, ordinal: u32) -> Option<u32> {
+        let last = self.len - 1;
+        if ordinal != last {
+            for word in 0..self.stride() {
+                let moved = self.at(last)[word];
+                self.at_mut(ordinal)[word] = moved;
+            }
+        }
+        self.len = last;
+        let needed = last.div_ceil(1 << self.shift) as usize;
+        // Of many chunks some stay, so that a zspage which comes and goes allocates nothing.
+        while self.chunks.len() > needed + needed / CHUNKS_PER_SPARE {
+            self.chunks.pop();
+            account.release(self.chunk_bytes());
+            if self.chunks.capacity() > SPARE_PARTS * needed {
+                self.chunks.shrink_to(needed);
+            }
+        }
+        (ordinal != last).then_some(ordinal)
+    }
+
+    #[inline]
+    fn at(&self, ordinal: u32) -> &[u32] {
+        let first = (ordinal & ((1 << self.shift) - 1)) as usize * self.stride();
+        &self.chunks[(ordinal >> self.shift) as usize][first..first + self.stride()]
+    }
+
+    #[inline]
+    fn at_mut(&mut self, ordinal: u32) -> &mut [u32] {
+        let first = (ordinal & ((1 << self.shift) - 1)) as usize * self.stride();
+        let end = first + self.stride();
+        &mut self.chunks[(ordinal >> self.shift) as usize][first..end]
+    }
+
+    #[inline]
+    pub(crate) fn number(&self, ordinal: u32) -> u32 {
+        self.at(ordinal)[NUMBER]
+    }
+
+    #[inline]
+    pub(crate) fn page(&self, ordinal: u32) -> u32 {
+        self.at(ordinal)[PAGE]
+    }
+
+    /// Slots in use, those in limbo among them.
+    #[inline]
+    pub(crate) fn used(&self, ordinal: u32) -> u32 {
+        (self.at(ordinal)[COUNTS] & !TRIED) >> 16
+    }
+
+    /// Whether there is nothing to try with the codec of idle objects.
+    pub(crate) fn is_tried(&self, ordinal: u32) -> bool {
+        self.at(ordinal)[COUNTS] & TRIED != 0
+    }
+
+    /// Says whether everything was tried, until an object comes.
+    pub(crate) fn set_tried(&mut self, ordinal: u32, tried: bool) {
+        let counts = &mut self.at_mut(ordinal)[COUNTS];
+        *counts = *counts & !TRIED | if tried { TRIED } else { 0 };
+    }
+
+    #[inline]
+    pub(super) fn link(&self, ordinal: u32, which: usize) -> u32 {
+        self.at(ordinal)[which]
+    }
+
+    #[inline]
+    pub(super) fn set_link(&mut self, ordinal: u32, which: usize, to: u32) {
+        self.at_mut(ordinal)[which] = to;
+    }
+
+    /// Whether it is sealed, or about to be.
+    #[inline]
+    pub(crate) fn is_sealed(&self, ordinal: u32) -> bool {
+        self.at(ordinal)[HEAD] & IS_SEALED != 0
+    }
+
+    pub(crate) fn set_sealed(&mut self, ordinal: u32, sealed: bool) {
+        let head = &mut self.at_mut(ordinal)[HEAD];
+        *head = *head & !IS_SEALED | if sealed { IS_SEALED } else { 0 };
+    }
+
+    /// Takes a free slot, of which there is one, for the entry of `index`.
+    #[inline]
+    pub(crate) fn take_slot(&mut self, ordinal: u32, index: u32) -> u32 {
+        let block = self.at_mut(ordinal);
+        let head = block[HEAD] & 0xffff;
+        let slot = if head == NO_SLOT {
+            let fresh = block[COUNTS] & 0xffff;
+            block[COUNTS] += 1;
+            fresh
+        } else {
+            let next = block[BACK + head as usize] & 0xffff;
+            block[HEAD] = block[HEAD] & !0xffff | next;
+            head
+        };
+        block[COUNTS] = (block[COUNTS] & !TRIED) + (1 << 16);
+        block[BACK + slot as usize] = index;
+        slot
+    }
+
+    /// Gives a slot back.
+    #[inline]
+    pub(crate) fn free_slot(&mut self, ordinal: u32, slot: u32) {
+        let block = self.at_mut(ordinal);
+        debug_assert!(block[BACK + slot as usize] & LIMBO != FREE, "slot {slot} was free");
+        block[BACK + slot as usize] = FREE | block[HEAD] & 0xffff;
+        block[HEAD] = block[HEAD] & !0xffff | slot;
+        block[COUNTS] -= 1 << 16;
+    }
+
+    /// Marks a slot that waits for readers.
+    pub(crate) fn set_limbo(&mut self, ordinal: u32, slot: u32) {
+        self.at_mut(ordinal)[BACK + slot as usize] = LIMBO;
+    }
+
+    /// The index of the entry whose object lies in a slot, or is being written to it.
+    #[inline]
+    pub(crate) fn back(&self, ordinal: u32, slot: u32) -> Option<u32> {
+        let back = self.at(ordinal)[BACK + slot as usize];
+        (back & FREE == 0).then_some(back)
+    }
+
+    /// Slots from the first one that were ever used.
+    pub(crate) fn fresh(&self, ordinal: u32) -> u32 {
+        self.at(ordinal)[COUNTS] & 0xffff
+    }
+
+    /// Tells the table where the block is now.
+    pub(crate) fn tell(&self, zspages: &Zspages, ordinal: u32) {
+        zspages.set_ordinal(self.number(ordinal), ordinal);
+    }
+
+    /// Bytes that are not charged.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        (self.chunks.capacity() * size_of::<Box<[u32]>>()) as u64
+    }
+}
+
+/// Fullness groups.
+pub(crate) const GROUPS: usize = 12;
+/// That of zspages of which no slot is in use.
+pub(crate) const EMPTY: usize = 0;
+const FULL: usize = GROUPS - 1;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    heads: [u32; GROUPS],
+    /// Groups with a zspage, a bit each.
+    present: u32,
+    objects: u32,
+    /// 10 / objects in 32 bits of fraction, rounded up: exact for all that a zspage may hold.
+    tenths: u64,
+}
+
+impl Groups {
+    /// For zspages of `objects` slots.
+    pub(crate) fn new(objects: u32) -> Self {
+        let tenths = (10_u64 << 32).div_ceil(objects.into());
+        Self { heads: [NONE; GROUPS], present: 0, objects, tenths }
+    }
+
+    /// The group of a zspage with `used` slots in use.
+    #[inline]
+    pub(crate) fn of(&self, used: u32) -> usize {
+        if used == 0 {
+            EMPTY
+        } else if used == self.objects {
+            FULL
+        } else {
+            ((u64::from(used) * self.tenths) >> 32) as usize + 1
+        }
+    }
+
+    /// The first zspage of the fullest group that has room.
+    #[inline]
+    pub(crate) fn fullest(&self) -> Option<u32> {
+        let with_room = self.present & ((1 << FULL) - 1);
+        (with_room != 0).then(|| self.heads[with_room.ilog2() as usize])
+    }
+
+    /// The first zspage of which no slot is in use.
+    #[inline]
+    pub(crate) fn empty(&self) -> Option<u32> {
+        Some(self.heads[EMPTY]).filter(|head| *head != NONE)
+    }
+
+    /// The first full zspage.
+    pub(crate) fn full(&self) -> Option<u32> {
+        Some(self.heads[FULL]).filter(|head| *head != NONE)
+    }
+
+    /// The first zspages of each list, emptiest list first, full ones left out.
+    pub(crate) fn emptiest_first(&self) -> impl Iterator<Item = u32> + '_ {
+        self.heads[..FULL].iter().copied().filter(|head| *head != NONE)
+    }
+
+    #[inline]
+    pub(crate) fn link(&mut self, blocks: &mut Blocks, ordinal: u32, group: usize) {
+        let head = self.heads[group];
+        blocks.set_link(ordinal, PREV, NONE);
+        blocks.set_link(ordinal, NEXT, head);
+        if head != NONE {
+            blocks.set_link(head, PREV, ordinal);
+        }
+        self.heads[group] = ordinal;
+        self.present |= 1 << group;
+    }
+
+    #[inline]
+    pub(crate) fn unlink(&mut self, blocks: &mut Blocks, ordinal: u32, group: usize) {
+        let (prev, next) = (blocks.link(ordinal, PREV), blocks.link(ordinal, NEXT));
+        if next != NONE {
+            blocks.set_link(next, PREV, prev);
+        }
+        if prev != NONE {
+            blocks.set_link(prev, NEXT, next);
+        } else {
+            self.heads[group] = next;
+            if next == NONE {
+                self.present &= !(1 << group);
+            }
+        }
+    }
+
+    /// Follows a linked block that has moved to `ordinal`.
+    pub(crate) fn relink(&mut self, blocks: &mut Blocks, ordinal: u32, group: usize) {
+        let (prev, next) = (blocks.link(ordinal, PREV), blocks.link(ordinal, NEXT));
+        if next != NONE {
+            blocks.set_link(next, PREV, ordinal);
+        }
+        if prev != NONE {
+            blocks.set_link(prev, NEXT, ordinal);
+        } else {
+            self.heads[group] = ordinal;
+        }
+    }
+
+    /// Zspages of each group.
+    pub(crate) fn counts(&self, blocks: &Blocks) -> [u64; GROUPS] {
+        let mut counts = [0; GROUPS];
+        (0..blocks.len()).for_each(|ordinal| counts[self.of(blocks.used(ordinal))] += 1);
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_is_ten_percent() {
+        for objects in 1..=1024 {
+            let groups = Groups::new(objects);
+            for used in 1..objects {
+                let exact = (100 * used / objects / 10 + 1) as usize;
+                assert_eq!(groups.of(used), exact, "{used} of {objects}");
+            }
+            assert_eq!((groups.of(0), groups.of(objects)), (0, FULL));
+        }
+    }
+}

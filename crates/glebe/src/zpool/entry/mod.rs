@@ -1,0 +1,5 @@
+//! Handles, the word behind each, and the table of these words.
+
+pub(crate) mod handle;
+pub(crate) mod table;
+pub(crate) mod word;

@@ -1,0 +1,5 @@
+//! Size classes: tables of them, by the kernel's rules or fitted to the objects at hand.
+
+pub(crate) mod fitted;
+pub(crate) mod histogram;
+pub(crate) mod table;
