@@ -21,6 +21,10 @@ use crate::error::OsError;
 use crate::stats::{lane, LANES};
 use crate::sync::{MappedByte, MappedWord as Word, Ordering};
 
+/// Of the first key word beside a page: the page is one of a zspage, not of the page cache. The
+/// rest is a number that [`Lender::number`] gave.
+pub(super) const PACKED: u64 = 1 << 63;
+
 /// Pages in use that a claim looks at before it evicts one regardless.
 const HOT_MAX: u32 = 64;
 /// Pages that a thread takes from the hand at a time.
@@ -50,6 +54,12 @@ pub(super) struct Claimed {
     pub(super) claim: Claim,
     /// What the page held, if that was seen.
     pub(super) held: Option<(PageUse, Meta)>,
+}
+
+/// Whether a page with these key words is one of a zspage.
+#[inline]
+pub(super) fn is_packed(meta: &Meta) -> bool {
+    meta[0] & PACKED != 0
 }
 
 impl Lender {

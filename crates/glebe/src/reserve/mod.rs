@@ -17,6 +17,7 @@
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
+mod at_hand;
 mod block;
 mod builder;
 mod critical;
@@ -46,7 +47,6 @@ mod words;
 mod zero_ahead;
 
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -69,12 +69,13 @@ use shared::Shared;
 use stock::Stock;
 
 pub use self::stats::Stats;
-pub use block::{Block, Contiguity, Promise, Request};
+pub use block::{Block, Contiguity, Promise};
 pub use builder::Builder;
 pub use error::Error;
 pub use footing::Footing;
 
 pub use object_pool::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall};
+pub use owner::Request;
 pub use page_cache::{CacheMode, PageCache, Pool, Put, Rejected};
 pub use resize::Resized;
 pub use virtual_block::{NotViewed, VirtualBlock};
@@ -166,14 +167,6 @@ impl Inner {
     fn add_mover(&self, packed: &Arc<Packed>) {
         self.movers.add(packed);
         self.busy.moves.store(1, Ordering::Relaxed);
-    }
-
-    /// Moves what is to be moved out of a run that is about to be taken.
-    #[inline]
-    fn move_out(&self, run: &Range<usize>) {
-        if self.busy.moves.load(Ordering::Relaxed) != 0 {
-            self.movers.move_out(&self.lender, run);
-        }
     }
 
     fn clock(&self) -> &Rate {

@@ -2,20 +2,19 @@
 //!
 //! Lock: the positions' mutex, between first-class callers only, held for the choice of a place
 //! (O(log n), plus one step a granule where something is to be avoided) and never while tenants
-//! are recalled. A block of one page mostly comes from the [`Stock`], without it.
+//! are recalled. A block of one page mostly comes without it: see `at_hand`.
 
 use std::ops::Range;
 
-use super::block::{Block, Contiguity, Promise, Request};
+use super::block::{Block, Contiguity, Promise};
 use super::error::Error;
 use super::lent::NotTaken;
 use super::positions::Search;
 use super::shared::Shared;
 use super::stats::Counter;
-use super::stock::{self, Stock};
 use super::{Inner, Positions, Reserve};
 use crate::extent::Extent;
-use crate::sync::lock;
+use crate::sync::{lock, Ordering};
 use crate::units::Pages;
 
 /// Places tried in turn before a request waits for a tenant's copy to end.
@@ -24,6 +23,65 @@ const PLACES_MAX: u32 = 8;
 const COST_OF_ZEROING: u64 = 1;
 /// What a granule costs in which a counted writer is copying: more than to zero all others.
 const COST_OF_WRITER: u64 = 1 << 32;
+
+/// What a first-class caller asks for.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Request {
+    pages: Pages,
+    align: Pages,
+    zeroed: bool,
+    any: bool,
+    no_wait: bool,
+}
+
+impl Request {
+    /// A physically contiguous block of `pages`, contents unspecified.
+    pub fn new(pages: Pages) -> Self {
+        let align = Pages::new(1);
+        Self { pages, align, zeroed: false, any: false, no_wait: false }
+    }
+
+    /// At a multiple of `align` pages, a power of two: of the page frames where they are known, and
+    /// with [`Request::any`], if the reserve is of several physical runs, of its own pages.
+    pub fn align(self, align: Pages) -> Self {
+        Self { align, ..self }
+    }
+
+    /// Filled with zeros.
+    pub fn zeroed(self) -> Self {
+        Self { zeroed: true, ..self }
+    }
+
+    /// Contiguous in virtual addresses only, if need be:
+    /// [`Block::contiguity`](super::Block::contiguity) says which.
+    pub fn any(self) -> Self {
+        Self { any: true, ..self }
+    }
+
+    /// Rather an error than waiting for a tenant's copy, which happens only where restartable
+    /// sequences are missing.
+    pub fn no_wait(self) -> Self {
+        Self { no_wait: true, ..self }
+    }
+
+    /// Whether any page will do.
+    #[inline]
+    fn is_any_page(&self) -> bool {
+        self.pages == Pages::new(1) && self.align == Pages::new(1) && !self.zeroed
+    }
+
+    #[inline]
+    fn check(&self) -> Result<(), Error> {
+        if self.pages == Pages::ZERO {
+            return Err(Error::ZeroPages);
+        }
+        if !self.align.get().is_power_of_two() {
+            return Err(Error::BadAlign { align: self.align });
+        }
+        Ok(())
+    }
+}
 
 pub(super) fn pages_of(extent: Extent) -> Range<usize> {
     extent.start() as usize..extent.end() as usize
@@ -83,9 +141,11 @@ impl Inner {
     pub(super) fn alloc(shared: &Shared<Self>, request: Request) -> Result<Block, Error> {
         let inner = shared.get()?;
         let begin = inner.clock().now();
-        if let Some(extent) = inner.grant_at_hand(&request) {
-            inner.granted(begin);
-            return Ok(inner.block(shared, extent));
+        if inner.may_be_at_hand(&request) {
+            if let Some(extent) = inner.grant_at_hand() {
+                inner.granted(begin);
+                return Ok(inner.block(shared, extent));
+            }
         }
         inner.alloc_placed(shared, request, begin)
     }
@@ -103,6 +163,12 @@ impl Inner {
         Ok(self.block(shared, extent))
     }
 
+    /// Whether any page will do. Where writers are counted it must be chosen to avoid them.
+    #[inline]
+    fn may_be_at_hand(&self, request: &Request) -> bool {
+        request.is_any_page() && !self.lent().critical().counts_writers()
+    }
+
     #[inline]
     pub(super) fn block(&self, shared: &Shared<Self>, extent: Extent) -> Block {
         let at = self.lent().frames().at(extent.start() as usize);
@@ -112,40 +178,6 @@ impl Inner {
     #[inline]
     pub(super) fn granted(&self, begin: u64) {
         self.alloc_ns().record(self.clock().nanos_since(begin));
-    }
-
-    /// A page that was at hand, recalled.
-    #[inline]
-    fn grant_at_hand(&self, request: &Request) -> Option<Extent> {
-        // Where writers are counted the place must be chosen to avoid them.
-        if !request.is_any_page() || self.lent().critical().counts_writers() {
-            return None;
-        }
-        // All lines that are needed start on their way together.
-        if let Some(page) = self.stock().next() {
-            self.lent().prefetch_to_recall(page as usize);
-        }
-        self.alloc_ns().prefetch();
-        let page = self.stock().take()?;
-        self.move_out(&(page as usize..page as usize + 1));
-        match self.lent().recall_page(page as usize) {
-            Some(live) => self.stock().count_recalled(live),
-            None if self.recall_busy(page) => {}
-            None => return None,
-        }
-        Extent::new(page, 1)
-    }
-
-    /// Takes a page of the stock into which a tenant is copying; false, and it is where it was,
-    /// if the kernel refuses the barrier that this needs.
-    #[cold]
-    fn recall_busy(&self, page: u64) -> bool {
-        let extent = Extent::new(page, 1).expect("one page");
-        let taken = matches!(self.recall(extent, false, true), Ok(true));
-        if !taken && !self.stock().put_back(page) {
-            self.free_positions(extent);
-        }
-        taken
     }
 
     fn grant(&self, request: Request) -> Result<Extent, Error> {
@@ -186,7 +218,7 @@ impl Inner {
     /// Takes the positions of a block.
     fn place(&self, request: Request) -> Result<Extent, Error> {
         let mut positions = lock(&self.positions);
-        if request.is_any_page() && !self.lent().critical().counts_writers() {
+        if self.may_be_at_hand(&request) {
             if let Some(extent) = self.restock(&mut positions) {
                 return Ok(extent);
             }
@@ -207,50 +239,12 @@ impl Inner {
         })
     }
 
-    /// Takes one page of the stock, which another may have filled meanwhile, or else the positions
-    /// of one and, for the next requests, of as many more as the stock has room for.
-    fn restock(&self, positions: &mut Positions) -> Option<Extent> {
-        if let Some(page) = self.stock().take() {
-            return Extent::new(page, 1);
+    /// Moves what is to be moved out of a run that is about to be taken.
+    #[inline]
+    pub(super) fn move_out(&self, run: &Range<usize>) {
+        if self.busy.moves.load(Ordering::Relaxed) != 0 {
+            self.movers.move_out(&self.lender, run);
         }
-        let first = positions.take_in_chunk(Stock::CHUNK)?;
-        self.fill_stock(positions, Extent::new(first.start() + 1, first.len() - 1));
-        Extent::new(first.start(), 1)
-    }
-
-    /// Stocks `first`, pages of one chunk that are taken, and positions that it takes.
-    fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
-        for _ in 0..stock::WORDS {
-            let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
-            let Some(pages) = next else { break };
-            if !self.stock().fill(pages) {
-                positions.free(pages);
-                break;
-            }
-        }
-    }
-
-    /// The longest run that a block could be. A stock that must be drained for it is filled again,
-    /// so that no request pays for the question.
-    pub(super) fn largest_run(&self) -> Pages {
-        let mut positions = lock(&self.positions);
-        let drained = !self.stock().is_empty() && self.drain_stock(&mut positions);
-        let largest = positions.largest();
-        if drained {
-            self.fill_stock(&mut positions, None);
-        }
-        Pages::new(largest)
-    }
-
-    /// Gives the stock back to the positions; whether there was any.
-    pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
-        let mut any = false;
-        for run in self.stock().drain() {
-            self.lender().give_back(&pages_of(run)); // what is free of it is used first
-            positions.free(run);
-            any = true;
-        }
-        any
     }
 
     /// Takes placed pages from the tenants; false if a counted writer is there and `wait` is not

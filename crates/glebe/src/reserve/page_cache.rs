@@ -18,9 +18,8 @@ use std::sync::Arc;
 
 use super::error::Error;
 use super::index::{Held, Index, Key};
-use super::lender::{Claimed, Lender};
+use super::lender::{is_packed, Claimed, Lender};
 use super::lent::{Meta, NotFilled};
-use super::packed;
 use super::packed_cache::PackedCache;
 use super::shared::Shared;
 use super::stats::Counter;
@@ -303,7 +302,7 @@ impl Cache {
             return;
         }
         let mut dead = false;
-        if let Some((at, meta)) = claimed.held.filter(|(_, meta)| !packed::is_packed(meta)) {
+        if let Some((at, meta)) = claimed.held.filter(|(_, meta)| !is_packed(meta)) {
             dead = self.is_dead(&meta);
             self.index.remove(self.hash(meta[0], meta[1], meta[2]), |other| other == at);
         }

@@ -4,8 +4,9 @@
 //! lock, all or none, and each is recalled from the tenants as a block is. What makes them one is a
 //! view over the reserve's own file.
 
-use super::block::{Block, Request};
+use super::block::Block;
 use super::error::Error;
+use super::owner::Request;
 use super::positions::scattered::Scattered;
 use super::shared::Shared;
 use super::virtual_block::{NotViewed, VirtualBlock};

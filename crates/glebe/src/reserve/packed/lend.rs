@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use super::{is_packed, with_buffer, Packed, PAGES_MAX, ZSPAGE_AT};
-use crate::reserve::lender::{Claimed, Lender};
+use super::{with_buffer, Packed, PAGES_MAX, ZSPAGE_AT};
+use crate::reserve::lender::{is_packed, Claimed, Lender};
 use crate::reserve::lent::{Meta, NotFilled};
 use crate::reserve::stats::Counter;
 use crate::reserve::words::PageUse;

@@ -26,15 +26,13 @@ use crate::sync::{Backoff, MappedWord, Ordering};
 use crate::units::{PageSize, Pages};
 use crate::zpool::{self, Pinned, Pool, Staging};
 
-use super::lender::Lender;
+use super::lender::{Lender, PACKED};
 use super::lent::Meta;
 use super::stats::Counter;
 use super::words::PageUse;
 pub(super) use movers::Movers;
 use refs::{Refs, PAGES_MAX};
 
-/// Of a first key word: the page is one of a zspage.
-const PACKED: u64 = 1 << 63;
 const ZSPAGE_AT: u32 = 8;
 const _: () = assert!(PAGES_MAX <= 1 << ZSPAGE_AT);
 /// Parts of the staging that are free for what comes while zspages are sealed; and as many are
@@ -52,12 +50,6 @@ pub(super) enum Rest {
     Stays,
     /// They go too: of a cache they are about as old as what went.
     Goes,
-}
-
-/// Whether a page with these key words is one of a zspage.
-#[inline]
-pub(super) fn is_packed(meta: &Meta) -> bool {
-    meta[0] & PACKED != 0
 }
 
 /// See the module.

@@ -6,8 +6,8 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use super::{is_packed, Packed};
-use crate::reserve::lender::Lender;
+use super::Packed;
+use crate::reserve::lender::{is_packed, Lender};
 use crate::sync::{write, RwLock};
 
 /// See the module.

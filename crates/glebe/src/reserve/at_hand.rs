@@ -1,0 +1,90 @@
+//! Blocks of one page: taken from the [`Stock`] and given back to it, without the positions' lock.
+//!
+//! Whoever misses positions drains the stock first. Not used where writers are counted: there each
+//! place must be chosen. Cost: one exchange a block; a search for each chunk that is restocked.
+
+use super::owner::pages_of;
+use super::positions::Positions;
+use super::stock::{self, Stock};
+use super::Inner;
+use crate::extent::Extent;
+use crate::sync::lock;
+use crate::units::Pages;
+
+impl Inner {
+    /// A page that was at hand, recalled.
+    #[inline]
+    pub(super) fn grant_at_hand(&self) -> Option<Extent> {
+        // All lines that are needed start on their way together.
+        if let Some(page) = self.stock().next() {
+            self.lent().prefetch_to_recall(page as usize);
+        }
+        self.alloc_ns().prefetch();
+        let page = self.stock().take()?;
+        self.move_out(&(page as usize..page as usize + 1));
+        match self.lent().recall_page(page as usize) {
+            Some(live) => self.stock().count_recalled(live),
+            None if self.recall_busy(page) => {}
+            None => return None,
+        }
+        Extent::new(page, 1)
+    }
+
+    /// Takes a page of the stock into which a tenant is copying; false, and it is where it was,
+    /// if the kernel refuses the barrier that this needs.
+    #[cold]
+    fn recall_busy(&self, page: u64) -> bool {
+        let extent = Extent::new(page, 1).expect("one page");
+        let taken = matches!(self.recall(extent, false, true), Ok(true));
+        if !taken && !self.stock().put_back(page) {
+            self.free_positions(extent);
+        }
+        taken
+    }
+
+    /// Takes one page of the stock, which another may have filled meanwhile, or else the positions
+    /// of one and, for the next requests, of as many more as the stock has room for.
+    pub(super) fn restock(&self, positions: &mut Positions) -> Option<Extent> {
+        if let Some(page) = self.stock().take() {
+            return Extent::new(page, 1);
+        }
+        let first = positions.take_in_chunk(Stock::CHUNK)?;
+        self.fill_stock(positions, Extent::new(first.start() + 1, first.len() - 1));
+        Extent::new(first.start(), 1)
+    }
+
+    /// Stocks `first`, pages of one chunk that are taken, and positions that it takes.
+    fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
+        for _ in 0..stock::WORDS {
+            let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
+            let Some(pages) = next else { break };
+            if !self.stock().fill(pages) {
+                positions.free(pages);
+                break;
+            }
+        }
+    }
+
+    /// The longest run that a block could be. A stock that must be drained for it is filled again,
+    /// so that no request pays for the question.
+    pub(super) fn largest_run(&self) -> Pages {
+        let mut positions = lock(&self.positions);
+        let drained = !self.stock().is_empty() && self.drain_stock(&mut positions);
+        let largest = positions.largest();
+        if drained {
+            self.fill_stock(&mut positions, None);
+        }
+        Pages::new(largest)
+    }
+
+    /// Gives the stock back to the positions; whether there was any.
+    pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
+        let mut any = false;
+        for run in self.stock().drain() {
+            self.lender().give_back(&pages_of(run)); // what is free of it is used first
+            positions.free(run);
+            any = true;
+        }
+        any
+    }
+}
