@@ -11,7 +11,7 @@
 
 use super::class::Fullness;
 use super::error::Error;
-use super::memory::CLASSES_MAX;
+use super::shared::CLASSES_MAX;
 use super::objects::Pinned;
 use super::options::Options;
 use super::pool::Pool;
