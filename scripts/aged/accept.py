@@ -331,6 +331,21 @@ def table(result):
         print("missed:", miss)
 
 
+def one_row_a_line(result):
+    """The result as JSON."""
+    def short(value):
+        return json.dumps(value, separators=(",", ":"))
+
+    members = []
+    for name, value in result.items():
+        if isinstance(value, list) and value:
+            value = "[\n" + ",\n".join(f"    {short(row)}" for row in value) + "\n  ]"
+        else:
+            value = short(value)
+        members.append(f'  "{name}": {value}')
+    return "{\n" + ",\n".join(members) + "\n}\n"
+
+
 def driver_of(options):
     """The program that tries, built where none was named."""
     if options.driver:
@@ -385,7 +400,7 @@ def main():
             on_mixture(tools, options, mixture, result)
     table(result)
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+        pathlib.Path(options.json).write_text(one_row_a_line(result))
     return 1 if result["missed"] else 0
 
 

@@ -11,11 +11,11 @@
 
 use super::class::Fullness;
 use super::error::Error;
-use super::shared::CLASSES_MAX;
 use super::objects::Pinned;
 use super::options::Options;
 use super::pool::Pool;
 use super::seal::Sealing;
+use super::shared::CLASSES_MAX;
 use crate::sync::{MappedWord, Ordering};
 
 /// See the module.
