@@ -6,8 +6,8 @@
 //! others took before is seen, and the choice made anew of what came. Then the promises are given
 //! back, the page that came last first. A wanted page that went is among the next that the pool
 //! gets, if not always the very next: pages of unmovable page blocks come after all others. So the
-//! pool grows until it is back, and only then the page on top is touched. A process that is killed meanwhile leaves nothing but a
-//! limit on surplus pages that is raised.
+//! pool grows until it is back, and only then the page on top is touched. A process that is killed
+//! meanwhile leaves nothing but a limit on surplus pages that is raised.
 //!
 //! 6 µs for each page that the pool grows by, as many for each by which it shrinks, and the zeroing
 //! of those touched, 0.1 to 0.6 ms each, 3 ms of memory that a virtual machine's host has yet to
@@ -52,7 +52,7 @@ pub(super) struct Draw<'a, 'r> {
 
 impl Builder<'_> {
     /// Takes in hand the free pages that make the longest runs with those in hand, the longest run
-    /// first, and some that came with them.
+    /// first.
     pub(super) fn draw(
         &mut self,
         draw: &mut Draw<'_, '_>,
