@@ -141,8 +141,7 @@ def findings(path, source, test_only=()):
     code = code_only(source)
     in_src = "/src/" in path
     library = path.startswith("crates/glebe/src/")
-    own = {path.removesuffix(".rs"), *(p.as_posix() for p in pathlib.PurePosixPath(path).parents)}
-    test_file = path.endswith("/tests.rs") or "/tests/" in path or not own.isdisjoint(test_only)
+    test_file = is_test_file(path, test_only)
     regions = [(0, len(source))] if test_file else test_regions(code)
     line_of = lambda at: source.count("\n", 0, at) + 1
     tested = lambda at: any(start <= at < end for start, end in regions)
@@ -215,6 +214,39 @@ def fault_points(path, code, line_of, tested):
             yield line_of(match.start()), True, "a call on a file that passes sys::file by"
 
 
+def is_test_file(path, test_only):
+    """Whether a file is for tests alone."""
+    own = {path.removesuffix(".rs"), *(p.as_posix() for p in pathlib.PurePosixPath(path).parents)}
+    return path.endswith("/tests.rs") or "/tests/" in path or not own.isdisjoint(test_only)
+
+
+def code_lines(source):
+    """Lines that are neither blank, comment nor test."""
+    code = code_only(source)
+    for start, end in reversed(test_regions(code)):
+        code = code[:start] + blank(code[start:end]) + code[end:]
+    return sum(bool(line.strip()) for line in code.splitlines())
+
+
+def totals(sources, test_only):
+    """Prints how long each part is: lines of code, and all lines with those of tests and comments."""
+    parts = {}
+    for path, source in sources.items():
+        folder = pathlib.PurePosixPath(path).parts
+        part = "/".join(folder[:2]) if folder[0] == "crates" else folder[0]
+        if path.startswith("crates/glebe/src/"):
+            part = "/".join(folder[:4]).removesuffix(".rs")
+        code = 0 if is_test_file(path, test_only) else code_lines(source)
+        sums = parts.setdefault(part, [0, 0])
+        sums[0] += code
+        sums[1] += source.count("\n")
+    of_library = [sums for part, sums in parts.items() if part.startswith("crates/glebe/src/")]
+    library = [sum(sums[n] for sums in of_library) for n in (0, 1)]
+    for part, (code, lines) in sorted(parts.items()):
+        print(f"lines: {part}: {code} of code, {lines} in all")
+    print(f"lines: the library: {library[0]} of code, {library[1]} in all")
+
+
 def check(root):
     """Checks every Rust file of the workspace; returns the exit status."""
     files = sorted(
@@ -234,6 +266,7 @@ def check(root):
         for line, error, text in sorted(findings(path, source, test_only)):
             errors += error
             print(f"{'error' if error else 'note'}: {path}:{line}: {text}")
+    totals(sources, test_only)
     print(f"shape: {len(files)} files, {errors} errors")
     return 1 if errors or not files else 0
 
@@ -287,6 +320,14 @@ def self_test():
         if len(found) != expected:
             wrong += 1
             print(f"self-test: {source[:60]!r}: expected {expected} errors, found {found}")
+    for source, expected in (
+        ("//! x\n\nfn f() {}\n", 1),
+        ("fn f() {\n    /* a\n b */ g(); // c\n}\n", 3),
+        ('fn f() { "\n" }\n#[cfg(test)]\nmod tests {\n    fn g() {}\n}\n', 2),
+    ):
+        if code_lines(source) != expected:
+            wrong += 1
+            print(f"self-test: {source!r}: {code_lines(source)} lines of code, not {expected}")
     declares = "#[cfg(any(test, fuzzing))]\n#[doc(hidden)]\npub mod oracle;\n"
     declares += "#[cfg(test)] mod t;\nmod b;\n"
     modules = list(test_modules(LIBRARY, declares))
