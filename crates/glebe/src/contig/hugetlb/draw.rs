@@ -50,16 +50,18 @@ pub(super) struct Draw<'a, 'r> {
     pub reporter: &'a mut Reporter<'r>,
 }
 
+/// The pages to draw next, and the longest run that could be had.
+pub(super) type Seen = (BTreeSet<u64>, Pages);
+
 impl Builder<'_> {
     /// Takes in hand the free pages that make the longest runs with those in hand, the longest run
-    /// first.
+    /// first, as they were just seen.
     pub(super) fn draw(
         &mut self,
         draw: &mut Draw<'_, '_>,
+        (mut wanted, longest): Seen,
         effort: &mut Effort,
     ) -> Result<(), Error> {
-        zones::empty_processor_lists();
-        let (mut wanted, longest) = self.wanted_of_free(draw)?;
         effort.note(format!("a run of {} was seen free", longest.bytes(self.pool.size())));
         let mut vain = 0;
         while !wanted.is_empty() && vain < VAIN_MAX && !effort.is_over() {
@@ -70,22 +72,14 @@ impl Builder<'_> {
             drop(lock);
             vain = if draw.held.pages() == before { vain + 1 } else { 0 };
             self.grew |= vain == 0;
-            // What went back is free for everybody only so.
-            zones::empty_processor_lists();
-            (wanted, _) = self.wanted_of_free(draw)?;
+            (wanted, _) = self.see(draw)?;
         }
         Ok(())
     }
 
-    /// The longest run that could be drawn now, in pages.
-    pub(super) fn longest_free(&self, draw: &Draw<'_, '_>) -> Result<usize, Error> {
+    /// Looks for the free pages to draw next, those in the lists of single processors too.
+    pub(super) fn see(&self, draw: &Draw<'_, '_>) -> Result<Seen, Error> {
         zones::empty_processor_lists();
-        let (_, longest) = self.wanted_of_free(draw)?;
-        Ok(usize::try_from(longest.get()).unwrap_or(usize::MAX))
-    }
-
-    /// The free pages to draw next, and the longest run that could be had.
-    fn wanted_of_free(&self, draw: &Draw<'_, '_>) -> Result<(BTreeSet<u64>, Pages), Error> {
         let (size, in_hand) = (self.pool.size(), draw.held.numbers());
         let free = free_pages(draw.frames, size, &in_hand, draw.run as u64, self.pages)?;
         Ok(self.wanted(draw, free))
@@ -93,7 +87,7 @@ impl Builder<'_> {
 
     /// Which of `pages` to draw next, none where nothing is gained by them, and the longest run
     /// that could be had. A run that is longer than what is in hand comes before all others.
-    fn wanted(&self, draw: &Draw<'_, '_>, pages: Vec<u64>) -> (BTreeSet<u64>, Pages) {
+    fn wanted(&self, draw: &Draw<'_, '_>, pages: Vec<u64>) -> Seen {
         let held = &*draw.held;
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
         let mut all = held.frames.clone();

@@ -95,16 +95,19 @@ impl Builder<'_> {
             return Ok(());
         }
         let mut draw = Draw { run, frames, held, reporter };
+        let mut seen = self.see(&draw)?;
         let mut compacted = false;
-        if self.longest_free(&draw)? < run {
+        if seen.1.get() < run as u64 {
             // Before pages are taken that would stand in the way.
             compacted = self.compact(effort);
+            seen = self.see(&draw)?;
         }
-        self.draw(&mut draw, effort)?;
+        self.draw(&mut draw, seen, effort)?;
         let pages = self.pages;
         let is_had = |held: &Held| held.plan(pages).longest >= run;
         if !is_had(draw.held) && !effort.is_over() && !compacted && self.compact(effort) {
-            self.draw(&mut draw, effort)?;
+            let seen = self.see(&draw)?;
+            self.draw(&mut draw, seen, effort)?;
         }
         if is_had(draw.held) || effort.is_over() {
             return Ok(());

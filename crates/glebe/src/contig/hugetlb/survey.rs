@@ -96,11 +96,14 @@ fn confirm(
     let (mut all, mut longest) = (Vec::new(), 0);
     while let Some(next) = runs.pop() {
         let could_be = next.end - next.start;
-        if all.len() as u64 >= pages && (longest >= run || longest >= could_be) {
+        if all.len() as u64 >= pages && longest >= could_be {
             break;
         }
         let mut len = 0;
         for number in next {
+            if all.len() as u64 >= pages && longest >= run {
+                break;
+            }
             len = if is_free(number)? { len + 1 } else { 0 };
             longest = longest.max(len);
             if len > 0 {
@@ -141,9 +144,10 @@ mod tests {
             confirm(candidates(&firsts, &none), run, pages, is_free).unwrap()
         };
         assert_eq!(seen(6, 6, 99), [5, 6, 7, 8, 9, 10]);
-        assert_eq!(looked.borrow().len(), 6);
+        assert_eq!(seen(3, 3, 8), [5, 6, 7]);
+        assert_eq!(looked.borrow().len(), 3, "no more than suffice");
         // The longest is broken in the middle: what was the second is the longest now.
-        assert_eq!(seen(3, 3, 8), [5, 6, 7, 9, 10]);
+        assert_eq!(seen(3, 5, 8), [5, 6, 7, 9, 10]);
         assert_eq!(seen(4, 4, 8), [5, 6, 7, 9, 10], "none can be longer than 3");
         assert_eq!(seen(4, 6, 8), [5, 6, 7, 9, 10, 12, 13, 14]);
         assert_eq!(seen(9, 99, 8).len(), 10, "all that there is");
