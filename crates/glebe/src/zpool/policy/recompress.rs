@@ -22,7 +22,7 @@ use crate::zpool::options::Budget;
 use crate::zpool::policy::compact::Compactor;
 use crate::zpool::policy::evict::Evictor;
 
-/// What a call of [`Pool::recompress`] did.
+/// What a call of [`Pool::recompress`](crate::zpool::Pool::recompress) did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recompressed {
     /// Objects that became smaller.
