@@ -30,7 +30,8 @@ const KIND: &str = "GLEBE_TEST_KIND";
 const PAGES: &str = "GLEBE_TEST_PAGES";
 /// Pages that a holder has beyond those that lie idle.
 const BEYOND: u64 = 32;
-const KILLS: u64 = 100;
+/// Moments at which a process is killed, half of them while it is in its call.
+const MOMENTS: u32 = 50;
 const GIVEN_BACK: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 8;
 
@@ -131,6 +132,11 @@ fn drop_never<T>(memory: T) {
     std::mem::forget(memory);
 }
 
+/// Kills at moments all over the life of a process; `GLEBE_TEST_KILLS`, 100 unless given.
+fn kills() -> u32 {
+    std::env::var("GLEBE_TEST_KILLS").map_or(100, |kills| kills.parse().unwrap())
+}
+
 /// Asserts that the pool is what it was within a second of each end of `life`.
 fn is_given_back(pool: &Pool, mut life: impl FnMut()) {
     let mut seen = Vec::new();
@@ -159,15 +165,17 @@ fn kills_at_any_moment_of_a_call_leave_nothing() {
     }
     let Some((pool, _turn)) = pool() else { return };
     let child = || child_of("kills_at_any_moment_of_a_call_leave_nothing");
-    let begin = Instant::now();
-    let _ = Holder::with_memory(child(), "private");
-    let call = begin.elapsed();
-    for n in 0..KILLS {
-        is_given_back(&pool, || {
-            let (holder, _lines) = Holder::start(child(), "private");
-            thread::sleep(call * u32::try_from(n).unwrap() / 64);
-            drop(holder);
-        });
+    for kind in ["private", "run"] {
+        let begin = Instant::now();
+        let _ = Holder::with_memory(child(), kind);
+        let call = begin.elapsed();
+        for n in 0..kills() / 2 {
+            is_given_back(&pool, || {
+                let (holder, _lines) = Holder::start(child(), kind);
+                thread::sleep(call * (n % MOMENTS) / (MOMENTS / 2));
+                drop(holder);
+            });
+        }
     }
 }
 

@@ -66,6 +66,41 @@ fn a_block_that_another_takes_off_line_meanwhile_is_nobodys_loss() {
     assert_eq!(super::machine::record(), "");
 }
 
+/// The machine's `auto_online_blocks`, put back when dropped.
+struct AutoOnline(String);
+
+impl AutoOnline {
+    const FILE: &str = "/sys/devices/system/memory/auto_online_blocks";
+
+    fn read() -> Self {
+        Self(fs::read_to_string(Self::FILE).unwrap().trim().to_owned())
+    }
+
+    fn set(&self, value: &str) {
+        fs::write(Self::FILE, value).unwrap();
+    }
+}
+
+impl Drop for AutoOnline {
+    fn drop(&mut self) {
+        self.set(&self.0);
+    }
+}
+
+#[test]
+fn what_the_machine_does_with_added_blocks_changes_nothing() {
+    let Some(_turn) = turn() else { return };
+    let (before, auto) = (blocks(), AutoOnline::read());
+    for value in ["offline", "online", "online_kernel", "online_movable"] {
+        auto.set(value);
+        let Some(memory) = drawn(Bytes::new(block_size())) else { return };
+        assert_one_run(&memory);
+        drop(memory);
+        assert_as_before(&before);
+        assert_eq!(super::machine::record(), "", "{value}");
+    }
+}
+
 #[test]
 fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
     const TEST: &str = "others::a_program_in_a_memory_cgroup_is_moved_within_its_limit";
