@@ -981,28 +981,6 @@ typedef struct glebe_compacted {
 int glebe_zpool_compact(glebe_zpool pool, uint64_t budget, uint64_t amount,
                         glebe_compacted *compacted);
 
-/* What was made shorter. Never grows. */
-typedef struct glebe_recompressed {
-    uint64_t objects;
-    uint64_t before_bytes; /* stored bytes of these */
-    uint64_t after_bytes;
-} glebe_recompressed;
-
-/* Stores idle objects anew by zstd, at `zstd_level` or, if that is 0, its own, as far as the budget
- * allows: those of zspages that an earlier call looked at and nobody has read since; so the first
- * call finds none. GLEBE_BUDGET_PAGES counts the bytes saved. All calls on a pool have the same
- * level. `recompressed` may be null. Errors: BAD_ARGUMENT, NO_BUDGET, NO_MEMORY; FULL where the limit
- * leaves no room for what zstd needs at work. */
-int glebe_zpool_recompress(glebe_zpool pool, uint64_t zstd_level, uint64_t budget, uint64_t amount,
-                           glebe_recompressed *recompressed);
-
-/* As glebe_zpool_recompress, with a dictionary, which must be that of the pool if it has one, and
- * the same in all calls on a pool. Errors as there, and BAD_DICTIONARY. */
-int glebe_zpool_recompress_with_dictionary(glebe_zpool pool, uint64_t zstd_level,
-                                           const void *dictionary, size_t len_bytes,
-                                           uint64_t budget, uint64_t amount,
-                                           glebe_recompressed *recompressed);
-
 /* The pages that a compaction would free now. Exact while no other call is under way, but for size
  * classes that are no longer used. Errors: NULL. */
 int glebe_zpool_freeable(glebe_zpool pool, uint64_t *pages);

@@ -322,11 +322,3 @@ pub struct glebe_compacted {
     pub moved: u64,
     pub freed_pages: u64,
 }
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct glebe_recompressed {
-    pub objects: u64,
-    pub before_bytes: u64,
-    pub after_bytes: u64,
-}

@@ -1,4 +1,4 @@
-//! What is done with the objects of a [`Pool`]: insert, read, replace, remove.
+//! What is done with the objects of a [`ObjectPool`]: insert, read, replace, remove.
 //!
 //! Bytes are encoded and decoded here and nowhere below. Cost beside the codec's: an insert, a
 //! remove: one lock that only objects of the same class share, a copy, no allocation; a read: no
@@ -15,12 +15,12 @@ use crate::zpool::error::Error;
 use crate::zpool::guard::Guard;
 use crate::zpool::memory::account::NoRoom;
 use crate::zpool::objects::{Pinned, Stored};
-use crate::zpool::pool::Pool;
+use crate::zpool::pool::ObjectPool;
 
 /// Attempts to make room, against other threads that take it.
 const ROOM_ATTEMPTS: u32 = 256;
 
-impl Pool {
+impl ObjectPool {
     /// The place that a handle means.
     #[inline]
     fn of(&self, handle: Handle) -> Result<(u32, u32), Error> {
@@ -60,22 +60,22 @@ impl Pool {
         stored: &[u8],
         buf: &mut [u8],
     ) -> Result<usize, Error> {
-        self.coding.decode(pinned.entry, stored, buf)
+        self.coder.decode(pinned.entry, stored, buf)
     }
 
     /// The length of an object whose stored bytes are `stored`.
     pub(crate) fn len_of_stored(&self, pinned: &Pinned, stored: &[u8]) -> Result<usize, Error> {
-        self.coding.len(pinned.entry, stored)
+        self.coder.len(pinned.entry, stored)
     }
 
     fn insert_as(&self, bytes: &[u8]) -> Result<Handle, Error> {
         self.checked_len(bytes.len())?;
-        let (index, named) = if self.coding.is_off() {
+        let (index, named) = if self.coder.is_off() {
             self.insert_stored(Stored::raw(bytes), bytes.len())?
         } else {
             let store = |stored: Stored<'_>| self.insert_stored(stored, bytes.len());
             let stored =
-                self.coding.encode(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
+                self.coder.stored(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
             self.count_codec();
             stored?
         };
@@ -139,13 +139,13 @@ impl Pool {
     pub fn len_of(&self, handle: Handle) -> Result<usize, Error> {
         let (index, named) = self.of(handle)?;
         let entry = self.objects.entry(index, named).ok_or(Error::Stale)?;
-        if !matches!(entry.kind(), Kind::ShortLz4 | Kind::ShortZstd) {
-            return self.coding.len(entry, &[]);
+        if entry.kind() != Kind::Short {
+            return self.coder.len(entry, &[]);
         }
         let pinned = self.objects.pin(index, named).ok_or(Error::Stale)?;
         // SAFETY: not used after the unpin below.
         let stored = unsafe { self.objects.bytes(&pinned) };
-        let len = self.coding.len(pinned.entry, stored);
+        let len = self.coder.len(pinned.entry, stored);
         self.objects.unpin(&pinned);
         len
     }
@@ -172,7 +172,7 @@ impl Pool {
         // SAFETY: used in this call alone, whose caller has the pin.
         let stored = unsafe { self.objects.bytes(pinned) };
         if pinned.entry.kind() != Kind::Raw {
-            return self.coding.decode(pinned.entry, stored, buf);
+            return self.coder.decode(pinned.entry, stored, buf);
         }
         let (given, len) = (buf.len(), stored.len());
         let buf = buf.get_mut(..len).ok_or(Error::BufferTooSmall { given, len })?;
@@ -192,7 +192,7 @@ impl Pool {
         if pinned.entry.kind() == Kind::Raw {
             return Ok(guard);
         }
-        let mut bytes = vec![0; self.coding.len(pinned.entry, &guard)?];
+        let mut bytes = vec![0; self.coder.len(pinned.entry, &guard)?];
         let done = self.copy_out(&pinned, &mut bytes);
         drop(guard);
         self.count_codec();
@@ -204,7 +204,7 @@ impl Pool {
     /// new ones.
     ///
     /// # Errors
-    /// As [`Pool::insert`] and [`Pool::read`]; the object is as it was, if it still is there.
+    /// As [`ObjectPool::insert`] and [`ObjectPool::read`]; the object is as it was, if it still is there.
     pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
         self.checked_len(bytes.len())?;
         let (index, named) = self.of(handle)?;
@@ -213,11 +213,11 @@ impl Pool {
             let replace = || self.objects.replace(index, named, stored);
             replace().or_else(|error| self.with_room(bytes.len(), error, replace))
         };
-        let done = if self.coding.is_off() {
+        let done = if self.coder.is_off() {
             store(Stored::raw(bytes))
         } else {
             let stored =
-                self.coding.encode(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
+                self.coder.stored(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
             self.count_codec();
             stored
         }?;
@@ -251,7 +251,7 @@ impl Pool {
         pinned: &Pinned,
         stored: &[u8],
     ) -> bool {
-        let Ok(len) = self.coding.len(pinned.entry, stored) else {
+        let Ok(len) = self.coder.len(pinned.entry, stored) else {
             self.objects.unpin(pinned);
             return false;
         };

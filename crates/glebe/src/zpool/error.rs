@@ -64,11 +64,7 @@ pub enum Error {
     NoBudget,
     /// What a codec refuses: stored bytes that it did not make, or its own parameters.
     #[error(transparent)]
-    Codec(CodecError),
-    /// Idle objects of this pool are coded by a zstd of another level or dictionary already, or
-    /// the pool's own codec is one with another dictionary.
-    #[error("the pool has objects of a zstd with another level or dictionary, and can have one")]
-    OtherZstd,
+    Codec(#[from] CodecError),
     /// Rules that make no table.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -101,13 +97,4 @@ pub enum Error {
     /// The kernel refused a call.
     #[error(transparent)]
     Os(#[from] OsError),
-}
-
-impl From<CodecError> for Error {
-    fn from(error: CodecError) -> Self {
-        match error {
-            CodecError::Buffer { given, needed } => Self::BufferTooSmall { given, len: needed },
-            other => Self::Codec(other),
-        }
-    }
 }

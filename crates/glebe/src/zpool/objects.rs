@@ -148,8 +148,7 @@ impl Objects {
         };
         // SAFETY: the slot is this call's alone until its entry is published.
         unsafe { memory.pages.frames().write(spot.at, bytes) };
-        let in_entry = if kind == Kind::Wide { len } else { bytes.len() };
-        Ok(Entry::live(kind, spot.place, in_entry, named))
+        Ok(Entry::live(kind, spot.place, bytes.len(), named))
     }
 
     /// The entry of an object, if it is there.

@@ -13,7 +13,7 @@ use super::class::Fullness;
 use super::error::Error;
 use super::objects::Pinned;
 use super::options::Options;
-use super::pool::Pool;
+use super::pool::ObjectPool;
 use super::seal::Sealing;
 use super::shared::CLASSES_MAX;
 use crate::sync::{MappedWord, Ordering};
@@ -21,7 +21,7 @@ use crate::sync::{MappedWord, Ordering};
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    pool: Pool,
+    pool: ObjectPool,
     /// The class at which the search for a zspage to seal goes on.
     next_class: MappedWord,
 }
@@ -75,7 +75,7 @@ impl Staging {
 
     /// The pool, for what does not depend on where objects are.
     #[inline]
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &ObjectPool {
         &self.pool
     }
 

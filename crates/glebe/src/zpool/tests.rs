@@ -11,7 +11,6 @@ use crate::units::{Bytes, Pages};
 use crate::zpool::entry::word::Kind;
 
 mod coded;
-mod idle;
 mod room;
 pub(super) mod samples;
 mod seal;
@@ -28,10 +27,10 @@ fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
 
 /// A pool that stores everything as it is, in classes that stay.
 fn plain() -> Options {
-    Pool::options().codec(Codec::None).table(TableChoice::BySize)
+    ObjectPool::options().codec(Codec::None).table(TableChoice::BySize)
 }
 
-impl Pool {
+impl ObjectPool {
     fn check(&self) {
         let memory = &self.objects.memory;
         self.objects.classes.all().for_each(|class| class.lock().check(memory));
@@ -72,7 +71,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn run(pool: &Pool, ops: Vec<Op>) {
+fn run(pool: &ObjectPool, ops: Vec<Op>) {
     let mut model: HashMap<Handle, Vec<u8>> = HashMap::new();
     let (mut order, mut gone) = (Vec::new(), Vec::new());
     let mut held: Vec<(Guard, Vec<u8>)> = Vec::new();
@@ -180,7 +179,7 @@ fn what_no_pool_takes() {
 }
 
 /// Bytes of the pool's pages that are present.
-fn resident(pool: &Pool) -> u64 {
+fn resident(pool: &ObjectPool) -> u64 {
     let range = pool.objects.memory.pages.frames().range_of_all();
     let len = Bytes::new(range.len() as u64);
     let entries = Pagemap::open().unwrap().entries(range.start, len, page_size()).unwrap();

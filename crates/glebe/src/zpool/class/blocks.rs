@@ -7,7 +7,7 @@
 //!  1  first page
 //!  2  previous in its list
 //!  3  next in its list
-//!  4  tried 1 | used slots 15 | slots ever used 16
+//!  4  used slots 16 | slots ever used 16
 //!  5  sealed 1 | first free slot 16
 //!  6  back pointers, one a slot
 //! ```
@@ -41,9 +41,6 @@ pub(super) const NEXT: usize = 3;
 const COUNTS: usize = 4;
 const HEAD: usize = 5;
 const BACK: usize = 6;
-
-/// Of the counts: all objects were tried with the codec of idle ones; none came since.
-const TRIED: u32 = 1 << 31;
 
 /// Bytes of blocks that are allocated together, or a block where that is longer.
 const CHUNK_BYTES: usize = 512;
@@ -161,18 +158,7 @@ impl Blocks {
     /// Slots in use, those in limbo among them.
     #[inline]
     pub(crate) fn used(&self, ordinal: u32) -> u32 {
-        (self.at(ordinal)[COUNTS] & !TRIED) >> 16
-    }
-
-    /// Whether there is nothing to try with the codec of idle objects.
-    pub(crate) fn is_tried(&self, ordinal: u32) -> bool {
-        self.at(ordinal)[COUNTS] & TRIED != 0
-    }
-
-    /// Says whether everything was tried, until an object comes.
-    pub(crate) fn set_tried(&mut self, ordinal: u32, tried: bool) {
-        let counts = &mut self.at_mut(ordinal)[COUNTS];
-        *counts = *counts & !TRIED | if tried { TRIED } else { 0 };
+        self.at(ordinal)[COUNTS] >> 16
     }
 
     #[inline]
@@ -210,7 +196,7 @@ impl Blocks {
             block[HEAD] = block[HEAD] & !0xffff | next;
             head
         };
-        block[COUNTS] = (block[COUNTS] & !TRIED) + (1 << 16);
+        block[COUNTS] += 1 << 16;
         block[BACK + slot as usize] = index;
         slot
     }

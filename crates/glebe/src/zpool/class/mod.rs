@@ -176,8 +176,8 @@ pub(crate) enum Stop {
 #[inline]
 pub(crate) fn given(memory: &Memory, entry: Entry, at: impl FnOnce() -> usize) -> u64 {
     match entry.kind() {
-        Kind::ShortLz4 | Kind::ShortZstd => given_short(memory, entry, at()),
-        Kind::Lz4 | Kind::Zstd => memory.pages.page_bytes(),
+        Kind::Short => given_short(memory, entry, at()),
+        Kind::Coded => memory.pages.page_bytes(),
         _ => entry.bytes() as u64,
     }
 }
@@ -494,7 +494,7 @@ impl State {
     /// How long an object here was when it was given.
     #[inline]
     pub(crate) fn given(&self, memory: &Memory, entry: Entry) -> u64 {
-        let is_short = matches!(entry.kind(), Kind::ShortLz4 | Kind::ShortZstd);
+        let is_short = entry.kind() == Kind::Short;
         if is_short && self.blocks.is_sealed(memory.zspages.ordinal(entry.place().zspage)) {
             // Of these the stored length is counted, since the bytes may be gone.
             return entry.len() as u64;

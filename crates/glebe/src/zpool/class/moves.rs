@@ -191,30 +191,6 @@ impl State {
         found
     }
 
-    /// The objects of an idle zspage, each with its entry's index and the entry. None if it is not
-    /// idle, or all were given out before and none came since.
-    pub(crate) fn idle_objects(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, Entry)> {
-        if !self.has(memory, zspage) || !memory.zspages.look(zspage) {
-            return Vec::new();
-        }
-        let ordinal = memory.zspages.ordinal(zspage);
-        if self.blocks.is_tried(ordinal) {
-            return Vec::new();
-        }
-        let slots = 0..self.blocks.fresh(ordinal);
-        let found: Vec<_> = slots.filter_map(|slot| self.object(memory, ordinal, slot)).collect();
-        // What is being written is an object later, without this class's lock.
-        self.blocks.set_tried(ordinal, found.len() == self.blocks.used(ordinal) as usize);
-        found
-    }
-
-    /// Lets objects of a zspage be given out again.
-    pub(crate) fn untry(&mut self, memory: &Memory, zspage: u32) {
-        if self.has(memory, zspage) {
-            self.blocks.set_tried(memory.zspages.ordinal(zspage), false);
-        }
-    }
-
     /// Removes every object of a zspage; the indexes of the entries, which are now free words.
     pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<u32> {
         self.evict_where(memory, zspage, |_| true)

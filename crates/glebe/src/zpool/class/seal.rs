@@ -76,7 +76,7 @@ impl State {
 
     /// What is given beyond what is stored, of objects whose given length stands in their bytes.
     fn given_beyond_stored(&self, memory: &Memory, ordinal: u32) -> u64 {
-        let is_short = |entry: &Entry| matches!(entry.kind(), Kind::ShortLz4 | Kind::ShortZstd);
+        let is_short = |entry: &Entry| entry.kind() == Kind::Short;
         let slots = 0..self.blocks.fresh(ordinal);
         let found = slots.filter_map(|slot| self.object(memory, ordinal, slot));
         let short = found.map(|(_, entry)| entry).filter(is_short);

@@ -9,7 +9,7 @@
 //! count is a walk over the classes.
 
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
-use crate::zpool::codec::coding::Coding;
+use crate::zpool::codec::Coder;
 use crate::zpool::objects::Objects;
 use crate::zpool::policy::evict::Evictor;
 use crate::zpool::policy::refit::Refit;
@@ -87,9 +87,9 @@ fn vector_bytes(objects: &Objects) -> u64 {
 /// Charges the state of codecs, which grew, and sheds what is too much then. The caller pins
 /// nothing.
 #[cold]
-pub(crate) fn charge_codec(objects: &Objects, coding: &Coding, evictor: &Evictor) {
+pub(crate) fn charge_codec(objects: &Objects, coder: &Coder, evictor: &Evictor) {
     let account = &objects.memory.account;
-    let (before, now) = coding.count();
+    let (before, now) = coder.count();
     account.charge_past(now.saturating_sub(before));
     account.release(before.saturating_sub(now));
     let mut trimmed = false;

@@ -4,5 +4,4 @@
 pub(crate) mod apart;
 pub(crate) mod compact;
 pub(crate) mod evict;
-pub(crate) mod recompress;
 pub(crate) mod refit;

@@ -88,7 +88,8 @@ fn a_limit_counts_everything() {
     for codec in codecs() {
         for limit in [Bytes::mib(2), Bytes::mib(16)] {
             for at_limit in [AtLimit::Refuse, AtLimit::EvictOldest] {
-                let options = Pool::options().codec(codec.clone()).limit(limit).at_limit(at_limit);
+                let options =
+                    ObjectPool::options().codec(codec.clone()).limit(limit).at_limit(at_limit);
                 let pool = options.build().unwrap();
                 let mut buf = vec![0; page()];
                 assert_eq!(pool.held().get() > 150 << 10, matches!(codec, Codec::Zstd(_)));
@@ -119,9 +120,9 @@ fn a_limit_counts_everything() {
 #[test]
 fn what_codecs_of_more_threads_take_is_counted() {
     let limit = Bytes::mib(4);
-    let options = Pool::options().codec(Codec::Zstd(Zstd::default())).limit(limit);
+    let options = ObjectPool::options().codec(Codec::Zstd(Zstd::default())).limit(limit);
     let pool = options.at_limit(AtLimit::EvictOldest).build().unwrap();
-    let states = |pool: &Pool| pool.coding.count().1;
+    let states = |pool: &ObjectPool| pool.coder.count().1;
     let (one, all) = (states(&pool), std::sync::Barrier::new(4));
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -137,7 +138,7 @@ fn what_codecs_of_more_threads_take_is_counted() {
             });
         }
     });
-    assert!(states(&pool) >= one && !pool.coding.has_grown());
+    assert!(states(&pool) >= one && !pool.coder.has_grown());
     let stats = pool.stats();
     stats.check().unwrap();
     assert!(stats.held_bytes <= limit.get() && stats.metadata_bytes > states(&pool), "{stats}");

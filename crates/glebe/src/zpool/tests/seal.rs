@@ -17,7 +17,7 @@ struct Elsewhere(HashMap<(u32, usize), Vec<u8>>);
 
 impl Elsewhere {
     /// Seals a zspage of the first class from `class` on that has one; its number.
-    fn seal(&mut self, pool: &Pool, class: u32, fullness: Fullness) -> Option<u32> {
+    fn seal(&mut self, pool: &ObjectPool, class: u32, fullness: Fullness) -> Option<u32> {
         let classes = (0..CLASSES_MAX).map(|n| (n + class) % CLASSES_MAX);
         let sealing = classes.filter_map(|n| pool.objects.begin_seal(n, fullness)).next()?;
         let zspage = sealing.zspage();
@@ -29,7 +29,7 @@ impl Elsewhere {
         Some(zspage)
     }
 
-    fn read(&self, pool: &Pool, (index, named): Name) -> Option<Vec<u8>> {
+    fn read(&self, pool: &ObjectPool, (index, named): Name) -> Option<Vec<u8>> {
         let pinned = pool.objects.pin(index, named)?;
         let mut bytes = Vec::new();
         if pinned.is_sealed {
@@ -47,7 +47,7 @@ impl Elsewhere {
     }
 
     /// Forgets zspages that have ended.
-    fn let_go(&mut self, pool: &Pool) {
+    fn let_go(&mut self, pool: &ObjectPool) {
         let memory = &pool.objects.memory;
         pool.objects.settle();
         for zspage in memory.take_ended() {
@@ -57,7 +57,7 @@ impl Elsewhere {
     }
 }
 
-fn insert(pool: &Pool, bytes: &[u8]) -> Name {
+fn insert(pool: &ObjectPool, bytes: &[u8]) -> Name {
     pool.objects.insert(Stored::raw(bytes)).unwrap()
 }
 
@@ -165,7 +165,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn run(pool: &Pool, ops: Vec<Op>) {
+fn run(pool: &ObjectPool, ops: Vec<Op>) {
     let (mut model, mut elsewhere) = (Vec::<(Name, Vec<u8>)>::new(), Elsewhere::default());
     for (seed, op) in ops.into_iter().enumerate() {
         let nth = |n: usize| (!model.is_empty()).then(|| n % model.len());
