@@ -44,8 +44,6 @@ pub use guard::Guard;
 pub use options::{AtLimit, Budget, Compaction, Options, TableChoice};
 pub use policy::compact::Compacted;
 pub use pool::ObjectPool;
-pub use sizes::fitted::{Estimate, Metadata};
-pub use sizes::histogram::Histogram;
 pub use sizes::table::{Rules, RulesError, SizeClass, Table};
 pub use stats::{ClassStats, Stats};
 

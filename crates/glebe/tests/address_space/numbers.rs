@@ -10,7 +10,7 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::{MemFile, Space};
 use glebe::volatile::{Priority, Region};
-use glebe::zpool::{Budget, Histogram, Metadata, ObjectPool, Rules, Table, TableChoice};
+use glebe::zpool::{Budget, ObjectPool, Rules, TableChoice};
 
 use crate::{alone, limit, status};
 
@@ -88,16 +88,6 @@ fn zpool() {
         }
     }
     assert_eq!(pool.get(handle).unwrap().to_vec(), b"an object");
-    let mut histogram = Histogram::new(&Rules::of_page(page_size())).unwrap();
-    for len in [1, 100, 4000] {
-        NUMBERS.into_iter().for_each(|objects| histogram.add(len, objects));
-    }
-    for (_, bytes) in pages_and_bytes() {
-        let (object, slot, zspage, class, left_percent) = (bytes, bytes, bytes, bytes, bytes.get());
-        let metadata = Metadata { object, slot, zspage, class, left_percent };
-        let fitted = Table::fitted(&histogram, &metadata);
-        assert!(fitted.expected(&histogram, &metadata).held > 0.0);
-    }
 }
 
 fn reserve() {

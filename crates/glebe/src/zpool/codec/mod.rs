@@ -121,6 +121,7 @@ enum Engine {
 }
 
 impl Engine {
+    #[cfg_attr(not(feature = "zstd"), allow(unused_variables))]
     fn new(codec: &Codec, page: usize) -> Result<Self, CodecError> {
         match codec {
             Codec::None => Ok(Self::None),

@@ -8,7 +8,7 @@
 //! [`TableChoice::Fitted`]: crate::zpool::options::TableChoice::Fitted
 
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
-use crate::units::{Bytes, PageSize};
+use crate::units::PageSize;
 use crate::zpool::class::classes::Classes;
 use crate::zpool::class::Shape;
 use crate::zpool::entry::word::{PAGE_MAX, SLOTS_MAX};
@@ -16,9 +16,8 @@ use crate::zpool::error::Error;
 use crate::zpool::objects::Objects;
 use crate::zpool::options::fitted_rules;
 use crate::zpool::shared::CLASSES_MAX;
-use crate::zpool::sizes::fitted::Metadata;
-use crate::zpool::sizes::histogram::Histogram;
-use crate::zpool::sizes::table::{Rules, RulesError, SizeClass, Table};
+use crate::zpool::sizes::fitted::Histogram;
+use crate::zpool::sizes::table::{Rules, SizeClass, Table};
 
 /// Slots begin at multiples of this where sizes are such.
 const ALIGN: u64 = 8;
@@ -30,16 +29,6 @@ const HELD_PER_SAVED: f64 = 1000.0;
 const MOVE_COST: f64 = 0.005;
 /// What part of the pages more or fewer makes it look again.
 const CHANGE_PARTS: u64 = 16;
-/// What an object, a slot, a zspage and a class take beside the pages. Of the zspage that a class
-/// has not filled, so much is expected to be free as held least on the benchmark's trace.
-const METADATA: Metadata = Metadata {
-    object: Bytes::new(8),
-    slot: Bytes::new(4),
-    zspage: Bytes::new(40),
-    class: Bytes::new(640),
-    left_percent: 80,
-};
-
 /// The table of a pool, and between which numbers of pages in use nothing is looked at.
 #[derive(Debug)]
 pub(crate) struct Refit {
@@ -108,11 +97,10 @@ impl Refit {
         self.low.store(low, Ordering::Relaxed);
         let high = (used + used / CHANGE_PARTS).max(PAGES_MIN);
         self.high.store(high, Ordering::Relaxed);
-        let Ok(histogram) = histogram(&objects.classes, &fitted_rules(self.page)) else { return };
-        let fitted = table.refitted(&histogram, &METADATA, MOVE_COST);
-        let (now, then) =
-            (table.expected(&histogram, &METADATA), fitted.expected(&histogram, &METADATA));
-        if (now.held - then.held) * HELD_PER_SAVED >= now.held {
+        let histogram = histogram(&objects.classes, &fitted_rules(self.page));
+        let fitted = table.fitted(&histogram, MOVE_COST);
+        let (now, then) = (table.expected(&histogram), fitted.expected(&histogram));
+        if (now - then) * HELD_PER_SAVED >= now {
             // What does not fit now, with classes still being emptied, is looked at again later.
             let _ = self.change(objects, &mut table, &fitted);
         }
@@ -120,8 +108,8 @@ impl Refit {
 }
 
 /// The lengths of the objects that are stored, to a 512th of a page, on the grid of `rules`.
-fn histogram(classes: &Classes, rules: &Rules) -> Result<Histogram, RulesError> {
-    let mut histogram = Histogram::new(rules)?;
+fn histogram(classes: &Classes, rules: &Rules) -> Histogram {
+    let mut histogram = Histogram::new(rules);
     let longest = rules.page.bytes().get() as usize;
     let mut sums = vec![0_u64; classes.part_lens().len()];
     for class in classes.all() {
@@ -134,7 +122,7 @@ fn histogram(classes: &Classes, rules: &Rules) -> Result<Histogram, RulesError> 
     for (len, objects) in classes.part_lens().zip(sums).filter(|(_, objects)| *objects > 0) {
         histogram.add(len.clamp(1, longest), objects);
     }
-    Ok(histogram)
+    histogram
 }
 
 /// Changes the classes to those of `table`. The caller is the only one that does so now.
