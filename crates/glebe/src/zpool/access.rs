@@ -80,7 +80,7 @@ impl ObjectPool {
             stored?
         };
         self.compactor.drain_if_due(&self.objects);
-        self.apart.look_if_due(&self.objects, &self.refit);
+        self.refit.look_if_due(&self.objects);
         Ok(Handle::new(self.number, named, index))
     }
 

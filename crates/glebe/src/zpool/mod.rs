@@ -30,7 +30,6 @@ mod objects;
 mod options;
 mod policy;
 mod pool;
-mod seal;
 mod shared;
 mod sizes;
 mod space;
@@ -51,8 +50,7 @@ pub(crate) use codec::{same_filled, Coder};
 pub(crate) use entry::word::Kind;
 pub(crate) use memory::words::Words;
 pub(crate) use objects::Pinned;
-pub(crate) use seal::Sealing;
-pub(crate) use staging::Staging;
+pub(crate) use staging::{Sealing, Staging};
 
 #[cfg(test)]
 mod tests;

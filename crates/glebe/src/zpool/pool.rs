@@ -16,7 +16,6 @@ use crate::zpool::memory::pages::Pages as Supply;
 use crate::zpool::memory::zspages::Zspages;
 use crate::zpool::objects::{Filled, Objects};
 use crate::zpool::options::{Budget, Options, TableChoice};
-use crate::zpool::policy::apart::{charge_codec, Apart};
 use crate::zpool::policy::compact::{compact, Compacted, Compactor};
 use crate::zpool::policy::evict::Evictor;
 use crate::zpool::policy::refit::{adopt, Refit};
@@ -39,7 +38,6 @@ pub struct ObjectPool {
     pub(crate) evictor: Evictor,
     pub(crate) compactor: Compactor,
     pub(crate) refit: Refit,
-    pub(crate) apart: Apart,
     guard: ForkGuard,
 }
 
@@ -74,7 +72,6 @@ impl ObjectPool {
             evictor: Evictor::new(options.at_limit),
             compactor: Compactor::new(options.compaction),
             refit: Refit::new(table.clone(), page, options.table == TableChoice::Fitted),
-            apart: Apart::new(),
             guard: ForkGuard::new(),
         };
         adopt(&pool.objects.classes, &table, page)?;
@@ -84,7 +81,7 @@ impl ObjectPool {
             let limit = Bytes::new(pool.objects.memory.account.limit());
             return Err(Error::LimitBelowHeld { limit, held: Bytes::new(fixed) });
         }
-        pool.apart.look_if_due(&pool.objects, &pool.refit);
+        pool.refit.look_if_due(&pool.objects);
         Ok(pool)
     }
 
@@ -152,21 +149,21 @@ impl ObjectPool {
         if self.alive().is_ok() {
             self.after_gone();
         }
-        Stats::of(&self.objects, self.apart.vectors(&self.objects))
+        Stats::of(&self.objects, self.refit.vectors(&self.objects))
     }
 
     /// Does what is due after an object went.
     #[inline]
     pub(crate) fn after_gone(&self) {
         self.compactor.after_gone(&self.objects);
-        self.apart.look_if_due(&self.objects, &self.refit);
+        self.refit.look_if_due(&self.objects);
     }
 
     /// Charges the state of codecs where it grew. The caller pins nothing.
     #[inline]
     pub(crate) fn count_codec(&self) {
         if self.coder.has_grown() {
-            charge_codec(&self.objects, &self.coder, &self.evictor);
+            self.evictor.charge_codec(&self.objects, &self.coder);
         }
     }
 

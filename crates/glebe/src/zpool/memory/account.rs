@@ -2,8 +2,7 @@
 //!
 //! Everything is charged before it is taken: pages of objects, pages of tables, chunks of zspages'
 //! own words; so the limit is not passed, but by the classes of a new table, some tens of KiB at
-//! most, until objects go or are evicted for the next insert, and by what
-//! [`apart`](crate::zpool::policy::apart) says. Unit: bytes. Cost: an atomic addition each time
+//! most, until objects go or are evicted for the next insert, and by codecs' state for more threads. Unit: bytes. Cost: an atomic addition each time
 //! that pages come or go, none an object. No lock.
 
 use crate::error::OsError;

@@ -19,55 +19,14 @@ const CHAIN_MAX: u64 = 16;
 /// The most classes of a table: a handle has this much room for a class.
 const CLASSES_MAX: u64 = 1 << 12;
 
-/// Why rules make no table.
+/// Why rules make no table: a value out of its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RulesError {
-    /// The step between classes.
-    #[error(
-        "a step of {} B between size classes; it is a power of two up to the page's {page}",
-        step.get()
-    )]
-    Step {
-        /// What was asked for.
-        step: Bytes,
-        /// The limit.
-        page: Bytes,
-    },
-    /// The smallest class.
-    #[error("a smallest class of {} B; it has 1 byte to the page's {page}", min.get())]
-    Min {
-        /// What was asked for.
-        min: Bytes,
-        /// The limit.
-        page: Bytes,
-    },
-    /// The most pages of a zspage.
-    #[error("zspages of up to {chain}; they have 1 to {limit}")]
-    Chain {
-        /// What was asked for.
-        chain: Pages,
-        /// The limit.
-        limit: Pages,
-    },
-    /// The size of a page.
-    #[error("pages of {page}; they have {least} to {most}")]
-    Page {
-        /// What was asked for.
-        page: Bytes,
-        /// The smallest.
-        least: Bytes,
-        /// The largest.
-        most: Bytes,
-    },
-    /// The step is too small for the page.
-    #[error("{classes} size classes; a handle has room for {limit}: make the step larger")]
-    Classes {
-        /// What the step would make.
-        classes: u64,
-        /// The limit.
-        limit: u64,
-    },
+#[error("{what} of {given}: there may be {least} to {most}")]
+pub struct RulesError {
+    what: &'static str,
+    given: u64,
+    least: u64,
+    most: u64,
 }
 
 /// What the classes of a pool are made by.
@@ -104,25 +63,20 @@ impl Rules {
     /// # Errors
     /// [`RulesError`]: the first value that is out of its limits.
     pub fn check(&self) -> Result<(), RulesError> {
-        let page = self.page.bytes();
-        if !(Self::PAGE_MIN..=Self::PAGE_MAX).contains(&page) {
-            let (least, most) = (Self::PAGE_MIN, Self::PAGE_MAX);
-            return Err(RulesError::Page { page, least, most });
+        let page = self.page.bytes().get();
+        let within = |what, given, least, most| {
+            let is = (least..=most).contains(&given);
+            is.then_some(()).ok_or(RulesError { what, given, least, most })
+        };
+        within("a page in bytes", page, Self::PAGE_MIN.get(), Self::PAGE_MAX.get())?;
+        let (step, what) = (self.step.get(), "a step in bytes, a power of two,");
+        within(what, step, 1, page)?;
+        if !step.is_power_of_two() {
+            return Err(RulesError { what, given: step, least: 1, most: page });
         }
-        if !self.step.get().is_power_of_two() || self.step > page {
-            return Err(RulesError::Step { step: self.step, page });
-        }
-        if self.min == Bytes::ZERO || self.min > page {
-            return Err(RulesError::Min { min: self.min, page });
-        }
-        if self.chain == Pages::ZERO || self.chain.get() > CHAIN_MAX {
-            return Err(RulesError::Chain { chain: self.chain, limit: Pages::new(CHAIN_MAX) });
-        }
-        let classes = self.grid_len() as u64;
-        if classes > CLASSES_MAX {
-            return Err(RulesError::Classes { classes, limit: CLASSES_MAX });
-        }
-        Ok(())
+        within("a smallest class in bytes", self.min.get(), 1, page)?;
+        within("a chain in pages", self.chain.get(), 1, CHAIN_MAX)?;
+        within("a number of classes", self.grid_len() as u64, 1, CLASSES_MAX)
     }
 
     /// Sizes on the grid. The rules were checked.

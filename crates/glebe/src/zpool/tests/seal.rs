@@ -19,7 +19,7 @@ impl Elsewhere {
     /// Seals a zspage of the first class from `class` on that has one; its number.
     fn seal(&mut self, pool: &ObjectPool, class: u32, fullness: Fullness) -> Option<u32> {
         let classes = (0..CLASSES_MAX).map(|n| (n + class) % CLASSES_MAX);
-        let sealing = classes.filter_map(|n| pool.objects.begin_seal(n, fullness)).next()?;
+        let sealing = classes.filter_map(|n| Sealing::begin(&pool.objects, n, fullness)).next()?;
         let zspage = sealing.zspage();
         for page in 0..sealing.pages() {
             let old = self.0.insert((zspage, page as usize), sealing.page(page).to_vec());
@@ -112,10 +112,10 @@ fn a_zspage_is_not_sealed_while_an_object_is_written() {
     let entry = objects.memory.entries.load(name.0);
     let free = crate::zpool::entry::word::Entry::free(name.1);
     objects.memory.entries.exchange(name.0, entry, free);
-    assert!(objects.begin_seal(class.class, Fullness::Full).is_none());
-    assert!(objects.begin_seal(class.class, Fullness::Fullest).is_none());
+    assert!(Sealing::begin(objects, class.class, Fullness::Full).is_none());
+    assert!(Sealing::begin(objects, class.class, Fullness::Fullest).is_none());
     objects.memory.entries.exchange(name.0, free, entry);
-    assert!(objects.begin_seal(class.class, Fullness::Full).is_some());
+    assert!(Sealing::begin(objects, class.class, Fullness::Full).is_some());
     pool.check();
 }
 
@@ -195,7 +195,7 @@ fn run(pool: &ObjectPool, ops: Vec<Op>) {
                 elsewhere.seal(pool, class, fullness);
             }
             Op::Abort { class, remove } => {
-                let sealing = objects.begin_seal(class, Fullness::Fullest);
+                let sealing = Sealing::begin(objects, class, Fullness::Fullest);
                 if let Some(at) = nth(remove).filter(|_| sealing.is_some()) {
                     let ((index, named), _) = model.swap_remove(at);
                     assert!(objects.remove(index, named));
@@ -210,7 +210,8 @@ fn run(pool: &ObjectPool, ops: Vec<Op>) {
                     continue;
                 }
                 let zspage = pinned.entry.place().zspage;
-                let lost = objects.lose(zspage, pages, || true);
+                let lost =
+                    objects.evict_by(zspage, |state| state.lose(&objects.memory, zspage, pages));
                 let before = model.len();
                 model.retain(|(name, _)| objects.entry(name.0, name.1).is_some());
                 assert_eq!(before - model.len(), lost);
