@@ -375,5 +375,5 @@ impl std::fmt::Display for ObjectPoolStats {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(loom), feature = "lz4", feature = "zstd"))]
 mod tests;

@@ -50,7 +50,31 @@ impl ObjectPool {
     /// limit, or what the kernel refuses.
     #[inline]
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
-        self.insert_as(bytes)
+        self.checked_len(bytes.len())?;
+        let (index, named) = self.store(bytes, |stored| self.objects.insert(stored))?;
+        self.compactor.drain_if_due(&self.objects);
+        self.refit.look_if_due(&self.objects);
+        Ok(Handle::new(self.number, named, index))
+    }
+
+    /// Hands what is to be stored of an object to `store`, and once more where room is made.
+    #[inline]
+    fn store<T>(
+        &self,
+        object: &[u8],
+        store: impl Fn(Stored<'_>) -> Result<T, NoRoom>,
+    ) -> Result<T, Error> {
+        let len = object.len();
+        let with_room = |stored: Stored<'_>| {
+            store(stored).or_else(|error| self.with_room(len, error, || store(stored)))
+        };
+        if self.coder.is_off() {
+            return with_room(Stored::raw(object));
+        }
+        let pays = |coded| self.objects.classes.pays(coded, len);
+        let done = self.coder.stored(object, pays, with_room);
+        self.count_codec();
+        done
     }
 
     /// Writes an object to the start of `buf` whose stored bytes are `stored`; its length.
@@ -66,28 +90,6 @@ impl ObjectPool {
     /// The length of an object whose stored bytes are `stored`.
     pub(crate) fn len_of_stored(&self, pinned: &Pinned, stored: &[u8]) -> Result<usize, Error> {
         self.coder.len(pinned.entry, stored)
-    }
-
-    fn insert_as(&self, bytes: &[u8]) -> Result<Handle, Error> {
-        self.checked_len(bytes.len())?;
-        let (index, named) = if self.coder.is_off() {
-            self.insert_stored(Stored::raw(bytes), bytes.len())?
-        } else {
-            let store = |stored: Stored<'_>| self.insert_stored(stored, bytes.len());
-            let stored =
-                self.coder.stored(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
-            self.count_codec();
-            stored?
-        };
-        self.compactor.drain_if_due(&self.objects);
-        self.refit.look_if_due(&self.objects);
-        Ok(Handle::new(self.number, named, index))
-    }
-
-    #[inline]
-    fn insert_stored(&self, stored: Stored<'_>, len: usize) -> Result<(u32, u32), Error> {
-        let insert = || self.objects.insert(stored);
-        insert().or_else(|error| self.with_room(len, error, insert))
     }
 
     /// Does again what met `error`, after there is room.
@@ -209,18 +211,7 @@ impl ObjectPool {
         self.checked_len(bytes.len())?;
         let (index, named) = self.of(handle)?;
         self.objects.entry(index, named).ok_or(Error::Stale)?;
-        let store = |stored: Stored<'_>| {
-            let replace = || self.objects.replace(index, named, stored);
-            replace().or_else(|error| self.with_room(bytes.len(), error, replace))
-        };
-        let done = if self.coder.is_off() {
-            store(Stored::raw(bytes))
-        } else {
-            let stored =
-                self.coder.stored(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
-            self.count_codec();
-            stored
-        }?;
+        let done = self.store(bytes, |stored| self.objects.replace(index, named, stored))?;
         self.after_gone();
         if done {
             Ok(())

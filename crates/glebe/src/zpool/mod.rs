@@ -36,9 +36,9 @@ mod space;
 mod staging;
 mod stats;
 
-pub use codec::{Codec, CodecError, Dictionary, Zstd};
+pub use codec::{Codec, Dictionary, Zstd};
 pub use entry::handle::Handle;
-pub use error::Error;
+pub use error::{CodecError, Error};
 pub use guard::Guard;
 pub use options::{AtLimit, Budget, Compaction, Options, TableChoice};
 pub use policy::compact::Compacted;

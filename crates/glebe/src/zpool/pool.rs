@@ -97,7 +97,7 @@ impl ObjectPool {
     /// is automatic, by whoever inserts or removes. From then on the pool chooses none by itself.
     ///
     /// # Errors
-    /// [`Error::Table`], [`Error::Classes`]: the pool cannot have this table; nothing was changed.
+    /// [`Error::Rules`], [`Error::Classes`]: the pool cannot have this table; nothing was changed.
     pub fn set_table(&self, table: &Table) -> Result<(), Error> {
         self.alive()?;
         self.refit.set(&self.objects, table)

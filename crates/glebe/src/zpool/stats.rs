@@ -281,20 +281,8 @@ impl Stats {
         let classes = self.classes_in_use();
         let classes = classes.map(|class| Set { labels: class.labels(), rows: class.rows() });
         let classes: Vec<Set> = classes.collect();
-        let groups = self.classes_in_use().flat_map(|class| {
-            let groups = FULLNESS.into_iter().zip(class.groups);
-            groups.filter(|(_, zspages)| *zspages > 0).map(|(fullness, zspages)| {
-                let labels = class.labels().into_iter().chain([("fullness", fullness.into())]);
-                let (name, value) = ("fullness_zspages", Value::Gauge(Unit::Count, zspages));
-                let rows = vec![Row { name, value, what: "zspages that are no fuller than that" }];
-                Set { labels: labels.collect(), rows }
-            })
-        });
-        let groups: Vec<Set> = groups.collect();
         let totals = [Set { labels: Vec::new(), rows: self.rows() }];
-        families(CLASS_PREFIX, page, &classes)
-            + &families(CLASS_PREFIX, page, &groups)
-            + &openmetrics(PREFIX, page, &totals)
+        families(CLASS_PREFIX, page, &classes) + &openmetrics(PREFIX, page, &totals)
     }
 
     /// Tests the identities of the module's head; they hold while no call is under way.

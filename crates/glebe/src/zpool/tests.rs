@@ -10,6 +10,7 @@ use crate::sys::pagemap::{Entry, Pagemap};
 use crate::units::{Bytes, Pages};
 use crate::zpool::entry::word::Kind;
 
+#[cfg(all(feature = "lz4", feature = "zstd"))]
 mod coded;
 mod room;
 pub(super) mod samples;

@@ -239,8 +239,7 @@ impl State {
     /// Bytes that are not charged.
     pub(crate) fn held_bytes(&self) -> u64 {
         let limbo = (self.limbo.capacity() + self.leaving.capacity()) * size_of::<Limbo>();
-        let vecs = limbo + self.below.capacity() * size_of::<u32>();
-        self.blocks.held_bytes() + vecs as u64
+        (limbo + self.below.capacity() * size_of::<u32>()) as u64
     }
 
     /// How many objects are as much shorter than a slot as one of `len` bytes.
@@ -263,9 +262,6 @@ impl State {
     /// Takes a slot for the object of the entry `index`.
     #[inline]
     pub(crate) fn alloc(&mut self, memory: &Memory, index: u32) -> Result<Spot, NoRoom> {
-        if !self.limbo.is_empty() {
-            self.settle_one(memory);
-        }
         let ordinal = match self.groups.fullest() {
             Some(ordinal) => ordinal,
             None => self.grow_or_settle(memory)?,
@@ -425,16 +421,6 @@ impl State {
                 let group = self.groups.of(self.blocks.used(moved));
                 self.groups.relink(&mut self.blocks, moved, group);
             }
-        }
-    }
-
-    /// Frees the slot that is longest in limbo, if nobody reads there any more.
-    fn settle_one(&mut self, memory: &Memory) {
-        let Limbo { zspage, slot } = self.limbo[0];
-        if !memory.pins.is_pinned(zspage) {
-            self.limbo.swap_remove(0);
-            memory.sub_waiting();
-            self.free_unused(memory, Place { zspage, slot });
         }
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "zstd")]
-use super::CodecError;
+use crate::zpool::error::CodecError;
 
 /// The level that codes a page four times as small as it was at LZ4's pace divided by three.
 const LEVEL: i32 = 1;

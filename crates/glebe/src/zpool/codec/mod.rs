@@ -20,7 +20,7 @@ use std::cell::RefCell;
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::zpool::entry::word::{Entry, Kind};
-use crate::zpool::error::Error;
+use crate::zpool::error::{CodecError, Error};
 use crate::zpool::objects::Stored;
 
 /// Bytes of the length that follows the coded bytes of an object shorter than a page.
@@ -40,65 +40,7 @@ pub enum Codec {
     Zstd(Zstd),
 }
 
-/// What a codec was given or made that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CodecError {
-    /// Stored bytes that no coder made.
-    #[error("{len} stored bytes are not what {codec} makes of an object: {what}")]
-    Corrupt {
-        /// Of the stored bytes.
-        len: usize,
-        /// Which codec was to read them.
-        codec: &'static str,
-        /// What it says of them.
-        what: &'static str,
-    },
-    /// A level that zstd does not have.
-    #[error("zstd level {given}: it has {min} to {max}")]
-    Level {
-        /// The level asked for.
-        given: i32,
-        /// The lowest.
-        min: i32,
-        /// The highest.
-        max: i32,
-    },
-    /// Bytes that are no dictionary.
-    #[error("{len} bytes are not a dictionary of zstd: {what}")]
-    Dictionary {
-        /// How many bytes.
-        len: usize,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// Samples from which no dictionary can be made.
-    #[error("no dictionary of {size} bytes from {samples} samples of {bytes} bytes: {what}")]
-    Training {
-        /// The size asked for.
-        size: usize,
-        /// How many samples.
-        samples: usize,
-        /// Bytes of all of them.
-        bytes: usize,
-        /// What zstd says.
-        what: &'static str,
-    },
-    /// No memory for a coder's working state.
-    #[error("no memory for a {what} of zstd")]
-    NoMemory {
-        /// Which state.
-        what: &'static str,
-    },
-    /// The crate was built without the codec.
-    #[error("this build of glebe has no {codec}: build it with the feature `{codec}`")]
-    Missing {
-        /// The feature that is off.
-        codec: &'static str,
-    },
-}
-
-/// Bytes of a word, and of half of one.
+/// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 
 /// The word that fills all of `object`, which is a whole number of words.

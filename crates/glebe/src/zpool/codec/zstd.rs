@@ -3,8 +3,9 @@
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
-use super::{CodecError, Zstd};
+use super::dictionary::Zstd;
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
+use crate::zpool::error::CodecError;
 
 /// Contexts that no thread uses now.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use crate::zpool::objects::Objects;
 use crate::zpool::options::fitted_rules;
 use crate::zpool::shared::CLASSES_MAX;
 use crate::zpool::sizes::fitted::Histogram;
-use crate::zpool::sizes::table::{Rules, SizeClass, Table};
+use crate::zpool::sizes::table::{Rules, RulesError, SizeClass, Table};
 
 /// Slots begin at multiples of this where sizes are such.
 const ALIGN: u64 = 8;
@@ -163,14 +163,12 @@ fn histogram(classes: &Classes, rules: &Rules) -> Histogram {
 /// Changes the classes to those of `table`. The caller is the only one that does so now.
 ///
 /// # Errors
-/// [`Error::Table`], [`Error::Classes`]: a pool of this page cannot have it; nothing was
+/// [`Error::Rules`], [`Error::Classes`]: a pool of this page cannot have it; nothing was
 /// changed.
 pub(crate) fn adopt(classes: &Classes, table: &Table, machine_page: PageSize) -> Result<(), Error> {
-    let (objects, page) = (table.most_objects(), table.rules().page);
-    if objects > SLOTS_MAX || page != machine_page || page.bytes().get() > PAGE_MAX {
-        let (page, machine_page) = (page.bytes(), machine_page.bytes());
-        return Err(Error::Table { objects, page, objects_max: SLOTS_MAX, machine_page });
-    }
+    let (page, own) = (table.rules().page, machine_page.bytes().get());
+    RulesError::within("a page in bytes", page.bytes().get(), own, own.min(PAGE_MAX))?;
+    RulesError::within("slots in a zspage", table.most_objects().into(), 1, SLOTS_MAX.into())?;
     let shape = |class: &SizeClass| {
         // Slots as wide as fit, so that classes of the same zspages are one, on words.
         let (least, widest) = (class.size.get(), class.stride(page).get());

@@ -3,7 +3,7 @@
 //! A class has slots of one size, in zspages of one number of pages. Lengths stand on a *grid*:
 //! the smallest class, then every step, then the page. Invariants: classes ascend by size, the
 //! last is a whole page, so that every length of 1 byte to a page has a class that holds it.
-//! Sizes are bytes. Cost: a look-up is a shift and a load; a table is made once, O(grid x chain).
+//! Sizes are bytes. Cost: a look-up is a binary search; a table is made once, O(grid x chain).
 //! No lock: a table never changes.
 //!
 //! Source: `mm/zsmalloc.c` of Linux 6.3 and later, as the report of the pool's design states it:
@@ -23,10 +23,23 @@ const CLASSES_MAX: u64 = 1 << 12;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} of {given}: there may be {least} to {most}")]
 pub struct RulesError {
-    what: &'static str,
-    given: u64,
-    least: u64,
-    most: u64,
+    pub(crate) what: &'static str,
+    pub(crate) given: u64,
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+}
+
+impl RulesError {
+    /// Whether a value is within its limits.
+    pub(crate) fn within(
+        what: &'static str,
+        given: u64,
+        least: u64,
+        most: u64,
+    ) -> Result<(), Self> {
+        let is = (least..=most).contains(&given);
+        is.then_some(()).ok_or(Self { what, given, least, most })
+    }
 }
 
 /// What the classes of a pool are made by.
@@ -64,10 +77,7 @@ impl Rules {
     /// [`RulesError`]: the first value that is out of its limits.
     pub fn check(&self) -> Result<(), RulesError> {
         let page = self.page.bytes().get();
-        let within = |what, given, least, most| {
-            let is = (least..=most).contains(&given);
-            is.then_some(()).ok_or(RulesError { what, given, least, most })
-        };
+        let within = RulesError::within;
         within("a page in bytes", page, Self::PAGE_MIN.get(), Self::PAGE_MAX.get())?;
         let (step, what) = (self.step.get(), "a step in bytes, a power of two,");
         within(what, step, 1, page)?;
@@ -156,8 +166,6 @@ impl SizeClass {
 pub struct Table {
     rules: Rules,
     classes: Vec<SizeClass>,
-    /// By place on the grid.
-    class_at: Vec<u16>,
 }
 
 impl Table {
@@ -181,23 +189,15 @@ impl Table {
 
     /// A table of `classes`, which ascend, stand on the grid and end with a page.
     pub(super) fn of_classes(rules: &Rules, classes: Vec<SizeClass>) -> Self {
-        let mut class_at = Vec::with_capacity(rules.grid_len());
-        let mut class = 0_u16;
-        for index in 0..rules.grid_len() {
-            while classes[usize::from(class)].size < rules.grid_size(index) {
-                class += 1;
-            }
-            class_at.push(class);
-        }
-        Self { rules: *rules, classes, class_at }
+        Self { rules: *rules, classes }
     }
 
     /// The index of the smallest class whose slots hold `len` bytes; `None` for no bytes and for
-    /// more than a page. O(1).
+    /// more than a page. O(log classes).
     #[must_use]
-    #[inline]
     pub fn class_of(&self, len: usize) -> Option<usize> {
-        self.rules.grid_index(len).map(|index| usize::from(self.class_at[index]))
+        self.rules.grid_index(len)?;
+        Some(self.classes.partition_point(|class| class.size.as_usize() < len))
     }
 
     /// The classes, by size.
@@ -229,8 +229,7 @@ impl Table {
     #[must_use]
     pub fn held(&self) -> Bytes {
         let classes = size_of_val(self.classes.as_slice());
-        let look_up = size_of_val(self.class_at.as_slice());
-        Bytes::new((size_of::<Self>() + classes + look_up) as u64)
+        Bytes::new((size_of::<Self>() + classes) as u64)
     }
 }
 

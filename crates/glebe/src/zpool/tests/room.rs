@@ -1,5 +1,6 @@
 //! What the limit counts, what goes before anything is evicted, and who waits for whom.
 
+#[cfg(all(feature = "lz4", feature = "zstd"))]
 use super::coded::codecs;
 use super::samples::{noise, text};
 use super::*;
@@ -83,6 +84,7 @@ fn objects_of_one_class_come_and_go_while_another_is_locked() {
     assert_eq!(*pool.get(again.expect("it waited for the lock")).unwrap(), *bytes_of(3, 90));
 }
 
+#[cfg(all(feature = "lz4", feature = "zstd"))]
 #[test]
 fn a_limit_counts_everything() {
     for codec in codecs() {
@@ -117,6 +119,7 @@ fn a_limit_counts_everything() {
 }
 
 /// Each thread that codes at the same time needs a state of its own: other objects go for it.
+#[cfg(feature = "zstd")]
 #[test]
 fn what_codecs_of_more_threads_take_is_counted() {
     let limit = Bytes::mib(4);
