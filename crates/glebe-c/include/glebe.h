@@ -542,8 +542,7 @@ enum {
     GLEBE_FORMAT_OPENMETRICS = 2, /* version 1.0; names begin with glebe_reserve_, or glebe_zpool_
                                      for totals and glebe_zpool_class_ for size classes */
     /* For object pools only. */
-    GLEBE_FORMAT_CLASSES = 3,     /* each size class, in the columns of the kernel's own table */
-    GLEBE_FORMAT_MM_STAT = 4      /* the columns of zram's mm_stat */
+    GLEBE_FORMAT_CLASSES = 3      /* each size class, in the columns of the kernel's own table */
 };
 
 /* Gives the statistics as text. Errors: NULL; BAD_ARGUMENT for a form that does not exist or is an
@@ -1015,12 +1014,10 @@ typedef struct glebe_zpool_stats {
     uint64_t held_bytes; /* bytes that are held, everything counted */
     uint64_t held_bytes_max; /* the most bytes that were ever held */
     uint64_t limit_bytes; /* the most that may be held; 0 without a limit */
-    uint64_t page_objects; /* objects that take a page each (zram: huge_pages) */
-    uint64_t page_objects_since; /* objects that came to take a page each (zram: huge_pages_since) */
-    uint64_t original_bytes; /* bytes of them as they were given (zram: orig_data_size) */
     uint64_t same_objects; /* objects that one word fills, which take no slot (zram: same_pages) */
-    uint64_t same_bytes; /* bytes of these as they were given */
     uint64_t sealed_pages; /* pages of zspages that are lent by a reserve */
+    uint64_t inserted_bytes; /* bytes of what was inserted, as it was given */
+    uint64_t inserted_stored_bytes; /* bytes of what was inserted, as it was stored */
 } glebe_zpool_stats;
 
 /* Fills `stats`. Exact while no other call is under way: held_bytes is the pages that are used and

@@ -42,8 +42,8 @@ macro_rules! statistics {
 statistics! {
     Counter {
         inserted Count "objects that were stored, by insert or replace";
-        inserted_bytes Bytes "bytes of them as they were given";
-        inserted_stored_bytes Bytes "bytes of them as they were stored";
+        inserted_bytes Bytes "bytes of what was inserted, as it was given";
+        inserted_stored_bytes Bytes "bytes of what was inserted, as it was stored";
         removed Count "objects that went by remove or replace";
         evicted Count "objects that were removed for others at the limit, or were recalled";
         moved Count "objects that compaction moved";
