@@ -206,7 +206,8 @@ impl ObjectPool {
     /// new ones.
     ///
     /// # Errors
-    /// As [`ObjectPool::insert`] and [`ObjectPool::read`]; the object is as it was, if it still is there.
+    /// As [`ObjectPool::insert`] and [`ObjectPool::read`]; the object is as it was, if it still is
+    /// there.
     pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
         self.checked_len(bytes.len())?;
         let (index, named) = self.of(handle)?;

@@ -109,9 +109,9 @@ impl ObjectPool {
         self.refit.table()
     }
 
-    /// Pages that [`ObjectPool::compact`] would free now, if nobody reads or writes meanwhile. Exact, as
-    /// long as no class is retired, as [`ObjectPool::set_table`] and the pool itself do: pages of such
-    /// are not counted, and their objects will go to slots of others that are.
+    /// Pages that [`ObjectPool::compact`] would free now, if nobody reads or writes meanwhile.
+    /// Exact, as long as no class is retired, as [`ObjectPool::set_table`] and the pool itself do:
+    /// pages of such are not counted, and their objects will go to slots of others that are.
     #[must_use]
     pub fn freeable(&self) -> Pages {
         Pages::new(self.objects.memory.freeable())

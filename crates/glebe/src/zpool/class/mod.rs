@@ -1,10 +1,11 @@
 //! [`Class`]: the zspages of one size class, and what may be done with their slots.
 //!
 //! All of it is under the class's lock, held for the time of a search in a list; [`State::pour`]
-//! alone copies bytes under it, of a bounded number of objects. Only the holder of this lock
-//! changes the *entry* of an object in one of these zspages. A slot is *free*, *used* (an object's,
-//! or being written by an insert that has not published its entry yet), or in *limbo*: given up
-//! while somebody may be reading there; limbo counts as used until no pin is seen.
+//! and [`State::move_to`] alone copy bytes under it, of a bounded number of objects. Only the
+//! holder of this lock changes the *entry* of an object in one of these zspages. A slot is *free*,
+//! *used* (an object's, or being written by an insert that has not published its entry yet), or in
+//! *limbo*: given up while somebody may be reading there; limbo counts as used until no pin is
+//! seen.
 //!
 //! Slack is the number of free slots in zspages; compaction would free `slack / objects` zspages,
 //! which is kept up to date with every slot. Locks of two classes are taken lower number first.
