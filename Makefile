@@ -20,7 +20,7 @@ SOURCES := $(shell find Cargo.toml Cargo.lock crates/*/Cargo.toml crates/*/build
 PURE := error:: extent:: free_tree:: stats:: units:: zpool::sizes::table::
 
 .PHONY: help build demo test bench aged fuzz sanitize miri doc man install uninstall
-.PHONY: lint fmt clippy msrv rustdoc layers shape unsafe-list deny aarch64
+.PHONY: lint fmt clippy no-codecs msrv rustdoc layers shape unsafe-list deny aarch64
 
 help:
 	@echo "make demo     build the command and show the library at work"
@@ -92,7 +92,7 @@ uninstall:
 man: build
 	$(GLEBE) man man >/dev/null
 
-lint: fmt clippy msrv rustdoc layers shape unsafe-list deny aarch64
+lint: fmt clippy no-codecs msrv rustdoc layers shape unsafe-list deny aarch64
 
 fmt:
 	cargo fmt --all --check
@@ -100,6 +100,10 @@ fmt:
 clippy:
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy -p glebe --all-targets --features faults -- -D warnings
+
+# Without the codecs of object pools the library needs no C compiler.
+no-codecs:
+	CC=false cargo check -p glebe --no-default-features --all-targets --target-dir $(TARGET)/no-codecs
 
 # The oldest compiler that is promised, where it is installed.
 msrv:

@@ -2,7 +2,7 @@
 //! the end of the directories and after random deletion. Pages per second of CPU time.
 
 use glebe::sys::page_size;
-use glebe::zpool::{Budget, Compaction, Pool, Rules, TableChoice};
+use glebe::zpool::{Budget, Compaction, ObjectPool, Rules, TableChoice};
 
 use super::workload::{Step, Workload};
 use super::Error;
@@ -34,9 +34,9 @@ pub(super) fn measure(workload: &Workload, count: u64, report: &mut Report) -> R
 }
 
 /// A pool after `steps`.
-fn fragmented(workload: &Workload, steps: &[Step]) -> Result<Pool, Error> {
+fn fragmented(workload: &Workload, steps: &[Step]) -> Result<ObjectPool, Error> {
     let rules = TableChoice::Rules(Rules::of_page(page_size()));
-    let pool = Pool::options().table(rules).compaction(Compaction::Manual).build()?;
+    let pool = ObjectPool::options().table(rules).compaction(Compaction::Manual).build()?;
     let mut handles = vec![None; workload.blocks];
     for &change in steps.iter().flat_map(|step| &step.changes) {
         let new = match change.len {

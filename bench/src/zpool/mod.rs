@@ -19,7 +19,7 @@ mod zram;
 use std::io;
 
 use glebe::error::OsError;
-use glebe::zpool::{Codec, Pool};
+use glebe::zpool::{Codec, ObjectPool};
 
 /// Why there is nothing to tell.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub enum Error {
 }
 
 /// An empty pool as it is by default, with LZ4 or without a codec.
-fn pool(coded: bool) -> Result<Pool, Error> {
+fn pool(coded: bool) -> Result<ObjectPool, Error> {
     let codec = if coded { Codec::Lz4 } else { Codec::None };
-    Ok(Pool::options().codec(codec).build()?)
+    Ok(ObjectPool::options().codec(codec).build()?)
 }

@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use glebe::sys::page_size;
-use glebe::zpool::Pool;
+use glebe::zpool::ObjectPool;
 
 use super::aligned::Aligned;
 use super::replay::differing;
@@ -199,7 +199,7 @@ pub(super) fn threads(pages: &[u8], count: u64, report: &mut Report) -> Result<(
         coded.insert(page)?;
         plain.insert(page)?;
     }
-    let in_pool = |pool: &Pool, page: &[u8], out: &mut [u8]| {
+    let in_pool = |pool: &ObjectPool, page: &[u8], out: &mut [u8]| {
         let handle = pool.insert(page)?;
         black_box(pool.read(handle, out)?);
         Ok(pool.remove(handle)?)

@@ -542,8 +542,7 @@ enum {
     GLEBE_FORMAT_OPENMETRICS = 2, /* version 1.0; names begin with glebe_reserve_, or glebe_zpool_
                                      for totals and glebe_zpool_class_ for size classes */
     /* For object pools only. */
-    GLEBE_FORMAT_CLASSES = 3,     /* each size class, in the columns of the kernel's own table */
-    GLEBE_FORMAT_MM_STAT = 4      /* the columns of zram's mm_stat */
+    GLEBE_FORMAT_CLASSES = 3      /* each size class, in the columns of the kernel's own table */
 };
 
 /* Gives the statistics as text. Errors: NULL; BAD_ARGUMENT for a form that does not exist or is an
@@ -981,28 +980,6 @@ typedef struct glebe_compacted {
 int glebe_zpool_compact(glebe_zpool pool, uint64_t budget, uint64_t amount,
                         glebe_compacted *compacted);
 
-/* What was made shorter. Never grows. */
-typedef struct glebe_recompressed {
-    uint64_t objects;
-    uint64_t before_bytes; /* stored bytes of these */
-    uint64_t after_bytes;
-} glebe_recompressed;
-
-/* Stores idle objects anew by zstd, at `zstd_level` or, if that is 0, its own, as far as the budget
- * allows: those of zspages that an earlier call looked at and nobody has read since; so the first
- * call finds none. GLEBE_BUDGET_PAGES counts the bytes saved. All calls on a pool have the same
- * level. `recompressed` may be null. Errors: BAD_ARGUMENT, NO_BUDGET, NO_MEMORY; FULL where the limit
- * leaves no room for what zstd needs at work. */
-int glebe_zpool_recompress(glebe_zpool pool, uint64_t zstd_level, uint64_t budget, uint64_t amount,
-                           glebe_recompressed *recompressed);
-
-/* As glebe_zpool_recompress, with a dictionary, which must be that of the pool if it has one, and
- * the same in all calls on a pool. Errors as there, and BAD_DICTIONARY. */
-int glebe_zpool_recompress_with_dictionary(glebe_zpool pool, uint64_t zstd_level,
-                                           const void *dictionary, size_t len_bytes,
-                                           uint64_t budget, uint64_t amount,
-                                           glebe_recompressed *recompressed);
-
 /* The pages that a compaction would free now. Exact while no other call is under way, but for size
  * classes that are no longer used. Errors: NULL. */
 int glebe_zpool_freeable(glebe_zpool pool, uint64_t *pages);
@@ -1037,12 +1014,10 @@ typedef struct glebe_zpool_stats {
     uint64_t held_bytes; /* bytes that are held, everything counted */
     uint64_t held_bytes_max; /* the most bytes that were ever held */
     uint64_t limit_bytes; /* the most that may be held; 0 without a limit */
-    uint64_t page_objects; /* objects that take a page each (zram: huge_pages) */
-    uint64_t page_objects_since; /* objects that came to take a page each (zram: huge_pages_since) */
-    uint64_t original_bytes; /* bytes of them as they were given (zram: orig_data_size) */
     uint64_t same_objects; /* objects that one word fills, which take no slot (zram: same_pages) */
-    uint64_t same_bytes; /* bytes of these as they were given */
     uint64_t sealed_pages; /* pages of zspages that are lent by a reserve */
+    uint64_t inserted_bytes; /* bytes of what was inserted, as it was given */
+    uint64_t inserted_stored_bytes; /* bytes of what was inserted, as it was stored */
 } glebe_zpool_stats;
 
 /* Fills `stats`. Exact while no other call is under way: held_bytes is the pages that are used and

@@ -145,7 +145,6 @@ pub const GLEBE_FORMAT_TEXT: u64 = 0;
 pub const GLEBE_FORMAT_JSON: u64 = 1;
 pub const GLEBE_FORMAT_OPENMETRICS: u64 = 2;
 pub const GLEBE_FORMAT_CLASSES: u64 = 3;
-pub const GLEBE_FORMAT_MM_STAT: u64 = 4;
 
 pub const GLEBE_HELD_BY_NOTHING: u64 = 0;
 pub const GLEBE_HELD_BY_HUGETLB_POOL: u64 = 1;
@@ -321,12 +320,4 @@ pub struct glebe_zpool_options {
 pub struct glebe_compacted {
     pub moved: u64,
     pub freed_pages: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct glebe_recompressed {
-    pub objects: u64,
-    pub before_bytes: u64,
-    pub after_bytes: u64,
 }

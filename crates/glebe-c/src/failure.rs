@@ -228,8 +228,10 @@ fn code_of_zpool(error: &zpool::Error) -> c_int {
         Error::Codec(CodecError::Dictionary { .. } | CodecError::Training { .. }) => {
             GLEBE_ERROR_BAD_DICTIONARY
         }
-        Error::Codec(CodecError::Level { .. }) | Error::OtherZstd => GLEBE_ERROR_BAD_ARGUMENT,
-        Error::Rules(_) | Error::Table { .. } | Error::Classes { .. } => GLEBE_ERROR_BAD_RULES,
+        Error::Codec(CodecError::Level { .. } | CodecError::Missing { .. }) => {
+            GLEBE_ERROR_BAD_ARGUMENT
+        }
+        Error::Rules(_) | Error::Classes { .. } => GLEBE_ERROR_BAD_RULES,
         Error::Forked => GLEBE_ERROR_FORKED,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,

@@ -50,7 +50,7 @@ pub(crate) struct Process {
     pub(crate) promises: Owned<Of<Promise>>,
     pub(crate) pools: Shared<Of<Pool>>,
     pub(crate) lent_zpools: Shared<Of<ObjectPool>>,
-    pub(crate) zpools: Shared<Arc<glebe::zpool::Pool>>,
+    pub(crate) zpools: Shared<Arc<glebe::zpool::ObjectPool>>,
     pub(crate) contigs: Contigs,
 }
 

@@ -16,7 +16,8 @@ use std::time::Duration;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{
-    AtLimit, Budget, Codec, Compaction, Error, Handle, Options, Pool, Rules, TableChoice, Zstd,
+    AtLimit, Budget, Codec, Compaction, Error, Handle, ObjectPool, Options, Rules, TableChoice,
+    Zstd,
 };
 
 use crate::abi::*;
@@ -58,7 +59,7 @@ fn rules(asked: &glebe_zpool_options) -> Result<Option<Rules>, Failure> {
 /// # Safety
 /// `asked` is null, or its first word is the number of bytes there.
 unsafe fn options(asked: *const glebe_zpool_options) -> Result<(Options, Codec), Failure> {
-    let mut options = Pool::options();
+    let mut options = ObjectPool::options();
     if asked.is_null() {
         return Ok((options, Codec::default()));
     }
@@ -149,7 +150,10 @@ pub extern "C" fn glebe_zpool_destroy(pool: glebe_zpool) -> c_int {
 }
 
 /// Calls `call` on the pool of a handle, which is not destroyed meanwhile.
-fn with<R>(handle: u64, call: impl FnOnce(&Pool) -> Result<R, Failure>) -> Result<R, Failure> {
+fn with<R>(
+    handle: u64,
+    call: impl FnOnce(&ObjectPool) -> Result<R, Failure>,
+) -> Result<R, Failure> {
     let (process, key) = Process::find(handle, Kind::Zpool)?;
     let unknown = Failure::BadHandle { kind: Kind::Zpool.name(), handle };
     process.zpools.with(key, |pool| call(pool)).unwrap_or(Err(unknown))
@@ -263,40 +267,6 @@ fn budget(budget: u64, amount: u64) -> Result<Budget, Failure> {
         GLEBE_BUDGET_ALL => bad("amount with GLEBE_BUDGET_ALL", amount),
         other => bad("budget", other),
     }
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_recompress(
-    pool: glebe_zpool,
-    zstd_level: u64,
-    budget: u64,
-    amount: u64,
-    recompressed: *mut glebe_recompressed,
-) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty; null is allowed here.
-        let out = unsafe { Out::new(recompressed, "recompressed") };
-        recompress(pool, &zstd(zstd_level)?, self::budget(budget, amount)?, out.ok())
-    })
-}
-
-fn recompress(
-    pool: glebe_zpool,
-    zstd: &Zstd,
-    budget: Budget,
-    out: Option<Out<glebe_recompressed>>,
-) -> Result<c_int, Failure> {
-    let done = with(pool, |pool| Ok(pool.recompress(zstd, budget)?))?;
-    if let Some(out) = out {
-        out.set(glebe_recompressed {
-            objects: done.objects,
-            before_bytes: done.bytes_before.get(),
-            after_bytes: done.bytes_after.get(),
-        });
-    }
-    Ok(GLEBE_OK)
 }
 
 /// # Safety

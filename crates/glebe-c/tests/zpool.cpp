@@ -54,7 +54,7 @@ std::string read(glebe_zpool pool, glebe_zobject object) {
     return bytes;
 }
 
-void by_many_threads(glebe_zpool pool, bool by_dictionary = false) {
+void by_many_threads(glebe_zpool pool) {
     in_threads([=](int thread) {
         std::vector<std::pair<glebe_zobject, std::string>> mine;
         for (unsigned n = 0; n < ROUNDS; n++) {
@@ -79,8 +79,6 @@ void by_many_threads(glebe_zpool pool, bool by_dictionary = false) {
                 glebe_compacted done = {};
                 OK(glebe_zpool_compact(pool, GLEBE_BUDGET_US, 100, &done));
                 OK(glebe_zpool_compact(pool, GLEBE_BUDGET_PAGES, 4, nullptr));
-                const int code = glebe_zpool_recompress(pool, 0, GLEBE_BUDGET_US, 100, nullptr);
-                CHECK(code == (by_dictionary ? GLEBE_ERROR_BAD_ARGUMENT : GLEBE_OK));
             }
         }
         for (auto &each : mine) {
@@ -203,10 +201,8 @@ void by_many_threads_with_a_dictionary() {
     options.codec = GLEBE_CODEC_ZSTD;
     glebe_zpool pool = 0;
     OK(glebe_zpool_create_with_dictionary(&options, dictionary.data(), len, &pool));
-    OK(glebe_zpool_recompress_with_dictionary(pool, 3, dictionary.data(), len, GLEBE_BUDGET_ALL, 0,
-                                              nullptr));
     dictionary.assign(dictionary.size(), 0);
-    by_many_threads(pool, true);
+    by_many_threads(pool);
     OK(glebe_zpool_destroy(pool));
 }
 

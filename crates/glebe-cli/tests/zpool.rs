@@ -101,11 +101,11 @@ fn what_makes_no_table_is_refused_with_value_and_limit() {
 
 #[test]
 fn statistics_of_a_pool_are_json_with_each_class() {
-    use glebe::zpool::{Codec, Pool};
+    use glebe::zpool::{Codec, ObjectPool};
     let empty: serde_json::Value =
-        serde_json::from_str(&Pool::options().build().unwrap().stats().to_json()).unwrap();
+        serde_json::from_str(&ObjectPool::options().build().unwrap().stats().to_json()).unwrap();
     assert_eq!(empty["classes"].as_array().unwrap().len(), 0);
-    let pool = Pool::options().codec(Codec::None).build().unwrap();
+    let pool = ObjectPool::options().codec(Codec::None).build().unwrap();
     for n in 0..2000 {
         pool.insert(&vec![1; 40 + n * 37 % 2000]).unwrap();
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
-use glebe::zpool::{AtLimit, Error, Handle, Pool, Stats};
+use glebe::zpool::{AtLimit, Error, Handle, ObjectPool, Stats};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -33,7 +33,7 @@ struct Key {
 }
 
 struct Cache {
-    pool: Pool,
+    pool: ObjectPool,
     pages: HashMap<Key, Handle>,
     hits: u64,
     misses: u64,
@@ -41,7 +41,7 @@ struct Cache {
 
 impl Cache {
     fn new(limit: Bytes) -> Outcome<Self> {
-        let pool = Pool::options().limit(limit).at_limit(AtLimit::EvictOldest).build()?;
+        let pool = ObjectPool::options().limit(limit).at_limit(AtLimit::EvictOldest).build()?;
         Ok(Self { pool, pages: HashMap::new(), hits: 0, misses: 0 })
     }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::zpool::{Budget, Codec, Compaction, Error, Handle, Pool};
+use glebe::zpool::{Budget, Codec, Compaction, Error, Handle, ObjectPool};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -20,7 +20,7 @@ const STRINGS_PER_KEPT: u64 = 10;
 
 /// Texts that are kept once, however often they are asked for.
 struct Strings {
-    pool: Pool,
+    pool: ObjectPool,
     /// By its hash, a text and how often it is in use. A text that has another's hash is not here,
     /// and kept for each use.
     shared: HashMap<u64, (Handle, u32)>,
@@ -36,7 +36,8 @@ impl Strings {
     fn new() -> Result<Self, Error> {
         // By hand, so that there is a before and an after to look at; and so short texts would
         // hardly shrink.
-        let pool = Pool::options().compaction(Compaction::Manual).codec(Codec::None).build()?;
+        let pool =
+            ObjectPool::options().compaction(Compaction::Manual).codec(Codec::None).build()?;
         Ok(Self { pool, shared: HashMap::with_capacity(STRINGS as usize) })
     }
 

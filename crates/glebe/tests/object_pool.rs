@@ -99,6 +99,7 @@ fn run(writers: Writers, codec: Codec, on_recall: OnRecall) {
 #[test]
 fn threads_read_what_was_put_or_nothing() {
     run(Writers::Restartable, Codec::None, OnRecall::Discard);
+    #[cfg(feature = "lz4")]
     run(Writers::Restartable, Codec::Lz4, OnRecall::Discard);
     run(Writers::Restartable, Codec::None, OnRecall::Move);
 }

@@ -4,7 +4,7 @@
 //! limit, and two on pages lent by a reserve, one of which moves what first class takes. Each has
 //! two *owners*, which insert, read, replace and remove objects of their own, and know what each
 //! must hold; they also read each other's objects, and handles of removed ones, which must name
-//! nothing. A *keeper* of each pool compacts, recompresses, evicts or sweeps. First class takes
+//! nothing. A *keeper* of each pool compacts, evicts or sweeps. First class takes
 //! blocks of the reserve meanwhile and looks for stray writes. Now and then a child is forked: one
 //! calls and must be refused everything, the next lives a while and calls nothing. All of it under
 //! signals. Seeds are fixed; the interleaving is not. `GLEBE_STRESS_SECONDS` says how long.
@@ -17,9 +17,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Error as ReserveError, ObjectPool, OnRecall, Request, Reserve};
+use glebe::reserve::{
+    Error as ReserveError, ObjectPool as LentObjectPool, OnRecall, Request, Reserve,
+};
 use glebe::units::{Bytes, Pages};
-use glebe::zpool::{AtLimit, Budget, Error, Guard, Handle, Pool, Zstd};
+use glebe::zpool::{AtLimit, Budget, Error, Guard, Handle, ObjectPool};
 
 use stressed::signals::Signals;
 use stressed::{duration, fill, in_child, mix, page_buffer, spawn, version, End, Random, Stop};
@@ -45,8 +47,8 @@ enum Kind {
 }
 
 enum Store {
-    Own(Box<Pool>),
-    Lent(ObjectPool),
+    Own(Box<ObjectPool>),
+    Lent(LentObjectPool),
 }
 
 /// One pool, and what all its threads know of it.
@@ -95,8 +97,10 @@ impl Store {
         };
         let own = |options: glebe::zpool::Options| Self::Own(Box::new(options.build().unwrap()));
         match kind {
-            Kind::Own => own(Pool::options().limit(Bytes::mib(64))),
-            Kind::Evicting => own(Pool::options().limit(LIMITS[1]).at_limit(AtLimit::EvictOldest)),
+            Kind::Own => own(ObjectPool::options().limit(Bytes::mib(64))),
+            Kind::Evicting => {
+                own(ObjectPool::options().limit(LIMITS[1]).at_limit(AtLimit::EvictOldest))
+            }
             Kind::Lost => lent(OnRecall::Discard),
             Kind::Moved => lent(OnRecall::Move),
         }
@@ -329,7 +333,7 @@ impl<'a> Owner<'a> {
     }
 }
 
-/// Compacts, recompresses, evicts or sweeps, in small parts and in one go.
+/// Compacts, evicts or sweeps, in small parts and in one go.
 fn keep(shared: &Shared, ground: &Ground) {
     let mut random = Random(1 << 40 | ground.kind as u64);
     let budgets =
@@ -339,7 +343,6 @@ fn keep(shared: &Shared, ground: &Ground) {
         let budget = budgets[random.below(3) as usize];
         let kept = match (&ground.store, random.below(3)) {
             (store, 0) => store.compact(budget),
-            (Store::Own(pool), 1) => pool.recompress(&Zstd::default(), budget).map(drop),
             (Store::Own(pool), _) if ground.kind == Kind::Evicting => {
                 pool.set_limit(LIMITS[random.below(2) as usize])
             }

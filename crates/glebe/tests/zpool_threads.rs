@@ -7,7 +7,9 @@ use std::thread;
 
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::zpool::{AtLimit, Budget, Codec, Error, Guard, Handle, Options, Pool, Rules, Table};
+use glebe::zpool::{
+    AtLimit, Budget, Codec, Error, Guard, Handle, ObjectPool, Options, Rules, Table,
+};
 
 const THREADS: u64 = 4;
 const OBJECTS: usize = 600;
@@ -43,7 +45,7 @@ fn whose(bytes: &[u8]) -> u64 {
 }
 
 struct Shared {
-    pool: Pool,
+    pool: ObjectPool,
     /// By thread and object: the raw handle, or zero.
     handles: Vec<AtomicU64>,
     evicts: bool,
@@ -158,13 +160,16 @@ fn run(options: Options, evicts: bool, tables: &[Table]) {
 
 #[test]
 fn nobody_sees_another_objects_bytes() {
-    run(Pool::options().codec(Codec::None), false, &[]);
+    run(ObjectPool::options().codec(Codec::None), false, &[]);
 }
 
 #[test]
 fn nor_where_objects_are_evicted() {
     run(
-        Pool::options().codec(Codec::None).limit(Bytes::mib(1)).at_limit(AtLimit::EvictOldest),
+        ObjectPool::options()
+            .codec(Codec::None)
+            .limit(Bytes::mib(1))
+            .at_limit(AtLimit::EvictOldest),
         true,
         &[],
     );
@@ -177,7 +182,7 @@ fn nor_while_tables_change() {
         Table::by_rules(&rules).unwrap()
     };
     run(
-        Pool::options().codec(Codec::None),
+        ObjectPool::options().codec(Codec::None),
         false,
         &[table(1, true), table(4, true), table(8, true)],
     );

@@ -1,4 +1,4 @@
-//! Dictionaries of zstd: made from samples, and given to a pool or to a recompression as bytes.
+//! Dictionaries of zstd: made from samples, and given to a pool as bytes.
 //!
 //! # Safety
 //! As [`super`]: lengths stand beside pointers, samples lie one after the other.
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use glebe::zpool::{Codec, Dictionary, Error};
 
-use super::{create, recompress, Failure};
+use super::{create, Failure};
 use crate::abi::*;
 use crate::boundary::{bytes_from, call, Out};
 
@@ -96,29 +96,6 @@ fn codec_number(codec: &Codec) -> u64 {
         Codec::Zstd(_) => GLEBE_CODEC_ZSTD,
         _ => GLEBE_CODEC_LZ4,
     }
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_recompress_with_dictionary(
-    pool: glebe_zpool,
-    zstd_level: u64,
-    dictionary: *const c_void,
-    len_bytes: usize,
-    budget: u64,
-    amount: u64,
-    recompressed: *mut glebe_recompressed,
-) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty; no place for the answer is allowed here.
-        let (out, dictionary) = unsafe {
-            let dictionary = self::dictionary(dictionary, len_bytes)?;
-            (Out::new(recompressed, "recompressed").ok(), dictionary)
-        };
-        let zstd = super::zstd(zstd_level)?.dictionary(dictionary);
-        recompress(pool, &zstd, super::budget(budget, amount)?, out)
-    })
 }
 
 #[cfg(test)]

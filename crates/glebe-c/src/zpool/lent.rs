@@ -271,7 +271,6 @@ pub unsafe extern "C" fn glebe_lent_zpool_format_stats(
             GLEBE_FORMAT_JSON => ObjectPoolStats::to_json,
             GLEBE_FORMAT_OPENMETRICS => ObjectPoolStats::to_openmetrics,
             GLEBE_FORMAT_CLASSES => |now: &ObjectPoolStats| now.objects.class_table(),
-            GLEBE_FORMAT_MM_STAT => |now: &ObjectPoolStats| now.objects.mm_stat(),
             value => return bad("format", value),
         };
         text.set(of(&with(pool, |pool| Ok(pool.stats()))?))

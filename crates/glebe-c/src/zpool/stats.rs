@@ -54,12 +54,10 @@ stats! {
     held_bytes
     held_bytes_max
     limit_bytes
-    page_objects
-    page_objects_since
-    original_bytes
     same_objects
-    same_bytes
     sealed_pages
+    inserted_bytes
+    inserted_stored_bytes
 }
 
 impl glebe_zpool_stats {
@@ -111,7 +109,6 @@ pub unsafe extern "C" fn glebe_zpool_format_stats(
             GLEBE_FORMAT_JSON => glebe::zpool::Stats::to_json,
             GLEBE_FORMAT_OPENMETRICS => glebe::zpool::Stats::to_openmetrics,
             GLEBE_FORMAT_CLASSES => glebe::zpool::Stats::class_table,
-            GLEBE_FORMAT_MM_STAT => glebe::zpool::Stats::mm_stat,
             value => return Err(Failure::BadArgument { name: "format", value }),
         };
         text.set(of(&with(pool, |pool| Ok(pool.stats()))?))

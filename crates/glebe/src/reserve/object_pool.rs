@@ -15,7 +15,9 @@ use crate::stats::{families, json, listed, text, Row, Set, Unit, Value};
 use crate::sync::Ordering;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
-use crate::zpool::{AtLimit, Budget, Codec, Compacted, Error, Handle, Pool, Stats, TableChoice};
+use crate::zpool::{
+    AtLimit, Budget, Codec, Compacted, Error, Handle, ObjectPool as Pool, Stats, TableChoice,
+};
 
 /// Of so many bytes of the reserve one is staged where nothing else is asked for.
 const RESERVE_PER_STAGED: u64 = 64;
@@ -373,5 +375,5 @@ impl std::fmt::Display for ObjectPoolStats {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(loom), feature = "lz4", feature = "zstd"))]
 mod tests;

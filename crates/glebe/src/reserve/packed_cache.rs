@@ -31,8 +31,8 @@ use super::stats::Counter;
 use super::table::Tables;
 use super::words::PageUse;
 use crate::units::{Bytes, PageSize, Pages};
-use crate::zpool::{same_filled, AtLimit, Codec, Coder, Compaction, Form, Handle};
-use crate::zpool::{Pinned, Pool, TableChoice};
+use crate::zpool::{same_filled, AtLimit, Codec, Coder, Compaction, Handle, Kind};
+use crate::zpool::{ObjectPool, Pinned, TableChoice};
 
 /// Of so many bytes of the reserve one is staged in ordinary memory.
 const RESERVE_PER_STAGED: u64 = 64;
@@ -53,37 +53,9 @@ pub(super) struct PackedCache {
     coder: Coder,
 }
 
-/// How the page of an object is coded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coded {
-    By(Form),
-    /// One word over and over.
-    Filled,
-}
-
-impl Coded {
-    const FILLED: u8 = 0;
-    const LZ4: u8 = 1;
-    const ZSTD: u8 = 2;
-
-    fn to_byte(self) -> Option<u8> {
-        match self {
-            Self::Filled => Some(Self::FILLED),
-            Self::By(Form::Lz4) => Some(Self::LZ4),
-            Self::By(Form::Zstd) => Some(Self::ZSTD),
-            Self::By(_) => None,
-        }
-    }
-
-    fn from_byte(byte: u8) -> Option<Self> {
-        match byte {
-            Self::FILLED => Some(Self::Filled),
-            Self::LZ4 => Some(Self::By(Form::Lz4)),
-            Self::ZSTD => Some(Self::By(Form::Zstd)),
-            _ => None,
-        }
-    }
-}
+/// How the page of an object is coded: one word over and over, or by the cache's codec.
+const FILLED: u8 = 0;
+const CODED: u8 = 1;
 
 /// Writes a key and how the page is coded.
 fn write_head(out: &mut Vec<u8>, key: &Meta, form: u8) {
@@ -143,7 +115,7 @@ impl PackedCache {
     ) -> Result<Self, Error> {
         let len = Pages::new(pages as u64).bytes(page);
         let staging = Bytes::new(len.get() / RESERVE_PER_STAGED);
-        let options = Pool::options()
+        let options = ObjectPool::options()
             .codec(Codec::None)
             .table(TableChoice::BySize)
             .compaction(Compaction::Automatic)
@@ -153,7 +125,7 @@ impl PackedCache {
         let entries = pages * PACKED_PER_PAGE;
         let mut tables = Tables::new(Bytes::new(entries as u64 * INDEX_BYTES_A_PAGE))?;
         let index = Index::new(&mut tables, entries)?;
-        let coder = Coder::new(codec.clone(), page.bytes().as_usize());
+        let coder = Coder::new(codec, page.bytes().as_usize());
         let coder = coder.map_err(crate::zpool::Error::from)?;
         Ok(Self { packed, index, coder })
     }
@@ -217,13 +189,16 @@ impl PackedCache {
     /// Makes an object of a page; `None` if that does not pay.
     fn code(&self, key: &Meta, page: &[u8], object: &mut Vec<u8>) -> Option<()> {
         if let Some(word) = same_filled(page) {
-            write_head(object, key, Coded::FILLED);
+            write_head(object, key, FILLED);
             object.extend_from_slice(&word.to_le_bytes());
             return Some(());
         }
         let most = page.len() / 4 * 3;
-        self.coder.encode(page, most - HEAD_MAX, |form, bytes| {
-            write_head(object, key, Coded::By(form).to_byte()?);
+        self.coder.encode(page, most - HEAD_MAX, |kind, bytes| {
+            if kind != Kind::Coded {
+                return None;
+            }
+            write_head(object, key, CODED);
             object.extend_from_slice(bytes);
             Some(())
         })
@@ -274,9 +249,12 @@ impl PackedCache {
         if other != *key {
             return false;
         }
-        match (Coded::from_byte(*form), coded.first_chunk::<8>()) {
-            (Some(Coded::By(form)), _) => self.coder.decode(form, coded, buf) == Ok(buf.len()),
-            (Some(Coded::Filled), Some(word)) => {
+        match (*form, coded.first_chunk::<8>()) {
+            (CODED, _) => {
+                let len = buf.len();
+                self.coder.decode_coded(Kind::Coded, coded, buf).is_ok_and(|made| made == len)
+            }
+            (FILLED, Some(word)) => {
                 buf.chunks_mut(word.len()).for_each(|to| to.copy_from_slice(&word[..to.len()]));
                 true
             }

@@ -1,4 +1,4 @@
-//! What is done with the objects of a [`Pool`]: insert, read, replace, remove.
+//! What is done with the objects of a [`ObjectPool`]: insert, read, replace, remove.
 //!
 //! Bytes are encoded and decoded here and nowhere below. Cost beside the codec's: an insert, a
 //! remove: one lock that only objects of the same class share, a copy, no allocation; a read: no
@@ -15,12 +15,12 @@ use crate::zpool::error::Error;
 use crate::zpool::guard::Guard;
 use crate::zpool::memory::account::NoRoom;
 use crate::zpool::objects::{Pinned, Stored};
-use crate::zpool::pool::Pool;
+use crate::zpool::pool::ObjectPool;
 
 /// Attempts to make room, against other threads that take it.
 const ROOM_ATTEMPTS: u32 = 256;
 
-impl Pool {
+impl ObjectPool {
     /// The place that a handle means.
     #[inline]
     fn of(&self, handle: Handle) -> Result<(u32, u32), Error> {
@@ -50,7 +50,31 @@ impl Pool {
     /// limit, or what the kernel refuses.
     #[inline]
     pub fn insert(&self, bytes: &[u8]) -> Result<Handle, Error> {
-        self.insert_as(bytes)
+        self.checked_len(bytes.len())?;
+        let (index, named) = self.store(bytes, |stored| self.objects.insert(stored))?;
+        self.compactor.drain_if_due(&self.objects);
+        self.refit.look_if_due(&self.objects);
+        Ok(Handle::new(self.number, named, index))
+    }
+
+    /// Hands what is to be stored of an object to `store`, and once more where room is made.
+    #[inline]
+    fn store<T>(
+        &self,
+        object: &[u8],
+        store: impl Fn(Stored<'_>) -> Result<T, NoRoom>,
+    ) -> Result<T, Error> {
+        let len = object.len();
+        let with_room = |stored: Stored<'_>| {
+            store(stored).or_else(|error| self.with_room(len, error, || store(stored)))
+        };
+        if self.coder.is_off() {
+            return with_room(Stored::raw(object));
+        }
+        let pays = |coded| self.objects.classes.pays(coded, len);
+        let done = self.coder.stored(object, pays, with_room);
+        self.count_codec();
+        done
     }
 
     /// Writes an object to the start of `buf` whose stored bytes are `stored`; its length.
@@ -60,34 +84,12 @@ impl Pool {
         stored: &[u8],
         buf: &mut [u8],
     ) -> Result<usize, Error> {
-        self.coding.decode(pinned.entry, stored, buf)
+        self.coder.decode(pinned.entry, stored, buf)
     }
 
     /// The length of an object whose stored bytes are `stored`.
     pub(crate) fn len_of_stored(&self, pinned: &Pinned, stored: &[u8]) -> Result<usize, Error> {
-        self.coding.len(pinned.entry, stored)
-    }
-
-    fn insert_as(&self, bytes: &[u8]) -> Result<Handle, Error> {
-        self.checked_len(bytes.len())?;
-        let (index, named) = if self.coding.is_off() {
-            self.insert_stored(Stored::raw(bytes), bytes.len())?
-        } else {
-            let store = |stored: Stored<'_>| self.insert_stored(stored, bytes.len());
-            let stored =
-                self.coding.encode(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
-            self.count_codec();
-            stored?
-        };
-        self.compactor.drain_if_due(&self.objects);
-        self.apart.look_if_due(&self.objects, &self.refit);
-        Ok(Handle::new(self.number, named, index))
-    }
-
-    #[inline]
-    fn insert_stored(&self, stored: Stored<'_>, len: usize) -> Result<(u32, u32), Error> {
-        let insert = || self.objects.insert(stored);
-        insert().or_else(|error| self.with_room(len, error, insert))
+        self.coder.len(pinned.entry, stored)
     }
 
     /// Does again what met `error`, after there is room.
@@ -139,13 +141,13 @@ impl Pool {
     pub fn len_of(&self, handle: Handle) -> Result<usize, Error> {
         let (index, named) = self.of(handle)?;
         let entry = self.objects.entry(index, named).ok_or(Error::Stale)?;
-        if !matches!(entry.kind(), Kind::ShortLz4 | Kind::ShortZstd) {
-            return self.coding.len(entry, &[]);
+        if entry.kind() != Kind::Short {
+            return self.coder.len(entry, &[]);
         }
         let pinned = self.objects.pin(index, named).ok_or(Error::Stale)?;
         // SAFETY: not used after the unpin below.
         let stored = unsafe { self.objects.bytes(&pinned) };
-        let len = self.coding.len(pinned.entry, stored);
+        let len = self.coder.len(pinned.entry, stored);
         self.objects.unpin(&pinned);
         len
     }
@@ -172,7 +174,7 @@ impl Pool {
         // SAFETY: used in this call alone, whose caller has the pin.
         let stored = unsafe { self.objects.bytes(pinned) };
         if pinned.entry.kind() != Kind::Raw {
-            return self.coding.decode(pinned.entry, stored, buf);
+            return self.coder.decode(pinned.entry, stored, buf);
         }
         let (given, len) = (buf.len(), stored.len());
         let buf = buf.get_mut(..len).ok_or(Error::BufferTooSmall { given, len })?;
@@ -192,7 +194,7 @@ impl Pool {
         if pinned.entry.kind() == Kind::Raw {
             return Ok(guard);
         }
-        let mut bytes = vec![0; self.coding.len(pinned.entry, &guard)?];
+        let mut bytes = vec![0; self.coder.len(pinned.entry, &guard)?];
         let done = self.copy_out(&pinned, &mut bytes);
         drop(guard);
         self.count_codec();
@@ -204,23 +206,13 @@ impl Pool {
     /// new ones.
     ///
     /// # Errors
-    /// As [`Pool::insert`] and [`Pool::read`]; the object is as it was, if it still is there.
+    /// As [`ObjectPool::insert`] and [`ObjectPool::read`]; the object is as it was, if it still is
+    /// there.
     pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
         self.checked_len(bytes.len())?;
         let (index, named) = self.of(handle)?;
         self.objects.entry(index, named).ok_or(Error::Stale)?;
-        let store = |stored: Stored<'_>| {
-            let replace = || self.objects.replace(index, named, stored);
-            replace().or_else(|error| self.with_room(bytes.len(), error, replace))
-        };
-        let done = if self.coding.is_off() {
-            store(Stored::raw(bytes))
-        } else {
-            let stored =
-                self.coding.encode(bytes, |len| self.objects.classes.pays(len, bytes.len()), store);
-            self.count_codec();
-            stored
-        }?;
+        let done = self.store(bytes, |stored| self.objects.replace(index, named, stored))?;
         self.after_gone();
         if done {
             Ok(())
@@ -251,7 +243,7 @@ impl Pool {
         pinned: &Pinned,
         stored: &[u8],
     ) -> bool {
-        let Ok(len) = self.coding.len(pinned.entry, stored) else {
+        let Ok(len) = self.coder.len(pinned.entry, stored) else {
             self.objects.unpin(pinned);
             return false;
         };

@@ -2,7 +2,6 @@
 
 use crate::error::OsError;
 use crate::units::Bytes;
-use crate::zpool::codec::CodecError;
 use crate::zpool::sizes::table::RulesError;
 
 /// A call on a pool that was refused; nothing was changed, but where that is said.
@@ -64,29 +63,10 @@ pub enum Error {
     NoBudget,
     /// What a codec refuses: stored bytes that it did not make, or its own parameters.
     #[error(transparent)]
-    Codec(CodecError),
-    /// Idle objects of this pool are coded by a zstd of another level or dictionary already, or
-    /// the pool's own codec is one with another dictionary.
-    #[error("the pool has objects of a zstd with another level or dictionary, and can have one")]
-    OtherZstd,
-    /// Rules that make no table.
+    Codec(#[from] CodecError),
+    /// Rules that make no table, or none that this pool can have.
     #[error(transparent)]
     Rules(#[from] RulesError),
-    /// A table that this pool cannot have.
-    #[error(
-        "zspages of {objects} slots, pages of {page}: the most are {objects_max} and the \
-             pages of this machine, {machine_page}"
-    )]
-    Table {
-        /// The most slots of a zspage.
-        objects: u32,
-        /// Of the table.
-        page: Bytes,
-        /// The limit.
-        objects_max: u32,
-        /// The page size.
-        machine_page: Bytes,
-    },
     /// Too many classes, those among them that are still being emptied.
     #[error("{classes} size classes; a pool has room for {limit}, with those that are emptied")]
     Classes {
@@ -103,11 +83,60 @@ pub enum Error {
     Os(#[from] OsError),
 }
 
-impl From<CodecError> for Error {
-    fn from(error: CodecError) -> Self {
-        match error {
-            CodecError::Buffer { given, needed } => Self::BufferTooSmall { given, len: needed },
-            other => Self::Codec(other),
-        }
-    }
+/// What a codec was given or made that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CodecError {
+    /// Stored bytes that no coder made.
+    #[error("{len} stored bytes are not what {codec} makes of an object: {what}")]
+    Corrupt {
+        /// Of the stored bytes.
+        len: usize,
+        /// Which codec was to read them.
+        codec: &'static str,
+        /// What it says of them.
+        what: &'static str,
+    },
+    /// A level that zstd does not have.
+    #[error("zstd level {given}: it has {min} to {max}")]
+    Level {
+        /// The level asked for.
+        given: i32,
+        /// The lowest.
+        min: i32,
+        /// The highest.
+        max: i32,
+    },
+    /// Bytes that are no dictionary.
+    #[error("{len} bytes are not a dictionary of zstd: {what}")]
+    Dictionary {
+        /// How many bytes.
+        len: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Samples from which no dictionary can be made.
+    #[error("no dictionary of {size} bytes from {samples} samples of {bytes} bytes: {what}")]
+    Training {
+        /// The size asked for.
+        size: usize,
+        /// How many samples.
+        samples: usize,
+        /// Bytes of all of them.
+        bytes: usize,
+        /// What zstd says.
+        what: &'static str,
+    },
+    /// No memory for a coder's working state.
+    #[error("no memory for a {what} of zstd")]
+    NoMemory {
+        /// Which state.
+        what: &'static str,
+    },
+    /// The crate was built without the codec.
+    #[error("this build of glebe has no {codec}: build it with the feature `{codec}`")]
+    Missing {
+        /// The feature that is off.
+        codec: &'static str,
+    },
 }

@@ -3,12 +3,12 @@
 //! An *object* lies in a *slot* of a *zspage*, a run of 1 to 16 pages. A zspage has slots of one
 //! *size class*; the *table* ([`Table`]) is the set of classes in use. A [`Handle`] stays the same
 //! when objects are moved: *compaction* empties zspages, whose pages go back to the kernel. A
-//! [`Codec`] makes objects smaller, and a stronger one those that are idle ([`Pool::recompress`]).
+//! [`Codec`] makes objects smaller.
 //!
 //! ```
-//! use glebe::zpool::{Error, Pool};
+//! use glebe::zpool::{Error, ObjectPool};
 //!
-//! let pool = Pool::options().build()?;
+//! let pool = ObjectPool::options().build()?;
 //! let handle = pool.insert(b"bytes, up to a page of them")?;
 //! let mut buf = [0; 64];
 //! let len = pool.read(handle, &mut buf)?;
@@ -30,31 +30,27 @@ mod objects;
 mod options;
 mod policy;
 mod pool;
-mod seal;
 mod shared;
 mod sizes;
 mod space;
 mod staging;
 mod stats;
 
-pub use codec::{Codec, CodecError, Dictionary, Zstd};
+pub use codec::{Codec, Dictionary, Zstd};
 pub use entry::handle::Handle;
-pub use error::Error;
+pub use error::{CodecError, Error};
 pub use guard::Guard;
 pub use options::{AtLimit, Budget, Compaction, Options, TableChoice};
 pub use policy::compact::Compacted;
-pub use policy::recompress::Recompressed;
-pub use pool::Pool;
-pub use sizes::fitted::{Estimate, Metadata};
-pub use sizes::histogram::Histogram;
+pub use pool::ObjectPool;
 pub use sizes::table::{Rules, RulesError, SizeClass, Table};
 pub use stats::{ClassStats, Stats};
 
-pub(crate) use codec::{same_filled, Coder, Form};
+pub(crate) use codec::{same_filled, Coder};
+pub(crate) use entry::word::Kind;
 pub(crate) use memory::words::Words;
 pub(crate) use objects::Pinned;
-pub(crate) use seal::Sealing;
-pub(crate) use staging::Staging;
+pub(crate) use staging::{Sealing, Staging};
 
 #[cfg(test)]
 mod tests;

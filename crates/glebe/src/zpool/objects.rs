@@ -67,12 +67,11 @@ impl Filled {
         self.given.fetch_add(len as u64, Ordering::Relaxed);
     }
 
-    fn went(&self, len: usize) {
+    fn went(&self) {
         self.went.fetch_add(1, Ordering::Relaxed);
-        self.given.fetch_sub(len as u64, Ordering::Relaxed);
     }
 
-    /// How many came and went, and the bytes of those that are there.
+    /// How many came and went, and the bytes of those that came.
     pub(crate) fn counts(&self) -> (u64, u64, u64) {
         let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
         (load(&self.came), load(&self.went), load(&self.given))
@@ -148,8 +147,7 @@ impl Objects {
         };
         // SAFETY: the slot is this call's alone until its entry is published.
         unsafe { memory.pages.frames().write(spot.at, bytes) };
-        let in_entry = if kind == Kind::Wide { len } else { bytes.len() };
-        Ok(Entry::live(kind, spot.place, in_entry, named))
+        Ok(Entry::live(kind, spot.place, bytes.len(), named))
     }
 
     /// The entry of an object, if it is there.
@@ -283,7 +281,7 @@ impl Objects {
             let entry = self.entry(index, named).filter(|entry| is(*entry))?;
             if !entry.has_place() {
                 if memory.entries.exchange_if(index, named, entry, to(entry)) {
-                    self.filled.went(entry.bytes());
+                    self.filled.went();
                     return Some(entry);
                 }
                 continue;
@@ -299,29 +297,25 @@ impl Objects {
             {
                 continue;
             }
-            self.count_gone(&mut state, entry);
+            state.counts.went += 1;
+            state.count_off(entry);
             then();
             state.give_up(memory, place, Empty::Stays);
             return Some(entry);
         }
     }
 
-    #[inline]
-    fn count_gone(&self, state: &mut State, entry: Entry) {
-        state.counts.went += 1;
-        state.count_off(&self.memory, entry);
-    }
-
     /// Gives back what was written and never published.
     fn take_back(&self, entry: Entry) {
         if !entry.has_place() {
-            return self.filled.went(entry.bytes());
+            return self.filled.went();
         }
         let memory = &self.memory;
         let about = memory.zspages.about(entry.place().zspage);
         if let Some(class) = self.classes.get(about.class) {
             let mut state = class.lock();
-            self.count_gone(&mut state, entry);
+            state.counts.went += 1;
+            state.count_off(entry);
             state.free_unused(memory, entry.place());
         }
     }

@@ -46,16 +46,15 @@ pub enum TableChoice {
     Fitted,
 }
 
-/// The most that one call of [`compact`](super::Pool::compact) or
-/// [`recompress`](super::Pool::recompress) of a pool does. It stops at the first object that takes
-/// it over the budget.
+/// The most that one call of [`compact`](super::ObjectPool::compact) does. It stops at the first
+/// object that takes it over the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Budget {
-    /// Until so many pages were freed, or their bytes saved.
+    /// Until so many pages were freed.
     Pages(Pages),
     /// Until so much time has passed.
     Time(Duration),
-    /// Until nothing is left to free, or all objects were looked at.
+    /// Until nothing is left to free.
     All,
 }
 

@@ -1,14 +1,13 @@
-//! [`Pool`]: what a pool consists of, how it is made, and its table of size classes.
+//! [`ObjectPool`]: what a pool consists of, how it is made, and its table of size classes.
 //!
-//! Every call asks first whether this is a forked child ([`Pool::alive`]).
+//! Every call asks first whether this is a forked child ([`ObjectPool::alive`]).
 
 use crate::sync::{MappedWord, Ordering};
 use crate::sys::fork::ForkGuard;
 use crate::sys::{meminfo, page_size};
 use crate::units::{Bytes, PageSize, Pages};
 use crate::zpool::class::classes::Classes;
-use crate::zpool::codec::coding::Coding;
-use crate::zpool::codec::Zstd;
+use crate::zpool::codec::Coder;
 use crate::zpool::entry::handle::pool_number;
 use crate::zpool::entry::table::Entries;
 use crate::zpool::error::Error;
@@ -17,10 +16,8 @@ use crate::zpool::memory::pages::Pages as Supply;
 use crate::zpool::memory::zspages::Zspages;
 use crate::zpool::objects::{Filled, Objects};
 use crate::zpool::options::{Budget, Options, TableChoice};
-use crate::zpool::policy::apart::{charge_codec, Apart};
 use crate::zpool::policy::compact::{compact, Compacted, Compactor};
 use crate::zpool::policy::evict::Evictor;
-use crate::zpool::policy::recompress::{Parts, Recompressed, Recompressor};
 use crate::zpool::policy::refit::{adopt, Refit};
 use crate::zpool::shared::Memory;
 use crate::zpool::sizes::table::Table;
@@ -33,20 +30,18 @@ static POOLS: MappedWord = MappedWord::new(0);
 
 /// Objects of 1 byte to a page, packed across page borders. See the module's head.
 #[derive(Debug)]
-pub struct Pool {
+pub struct ObjectPool {
     pub(crate) objects: Objects,
-    pub(crate) coding: Coding,
+    pub(crate) coder: Coder,
     pub(crate) number: u32,
     pub(crate) page: PageSize,
     pub(crate) evictor: Evictor,
     pub(crate) compactor: Compactor,
-    recompressor: Recompressor,
     pub(crate) refit: Refit,
-    pub(crate) apart: Apart,
     guard: ForkGuard,
 }
 
-impl Pool {
+impl ObjectPool {
     /// What a pool is made with.
     pub fn options() -> Options {
         Options::default()
@@ -71,24 +66,22 @@ impl Pool {
         let classes = Classes::new(page.shift());
         let pool = Self {
             objects: Objects { memory, classes, filled: Filled::new() },
-            coding: Coding::new(&options.codec, page.bytes().as_usize())?,
+            coder: Coder::new(&options.codec, page.bytes().as_usize())?,
             number: pool_number(POOLS.fetch_add(1, Ordering::Relaxed)),
             page,
             evictor: Evictor::new(options.at_limit),
             compactor: Compactor::new(options.compaction),
-            recompressor: Recompressor::new(),
             refit: Refit::new(table.clone(), page, options.table == TableChoice::Fitted),
-            apart: Apart::new(),
             guard: ForkGuard::new(),
         };
         adopt(&pool.objects.classes, &table, page)?;
-        let (_, codec) = pool.coding.count();
+        let (_, codec) = pool.coder.count();
         let fixed = pool.fixed_bytes() + codec;
         if !pool.objects.memory.account.charge(fixed) {
             let limit = Bytes::new(pool.objects.memory.account.limit());
             return Err(Error::LimitBelowHeld { limit, held: Bytes::new(fixed) });
         }
-        pool.apart.look_if_due(&pool.objects, &pool.refit);
+        pool.refit.look_if_due(&pool.objects);
         Ok(pool)
     }
 
@@ -104,7 +97,7 @@ impl Pool {
     /// is automatic, by whoever inserts or removes. From then on the pool chooses none by itself.
     ///
     /// # Errors
-    /// [`Error::Table`], [`Error::Classes`]: the pool cannot have this table; nothing was changed.
+    /// [`Error::Rules`], [`Error::Classes`]: the pool cannot have this table; nothing was changed.
     pub fn set_table(&self, table: &Table) -> Result<(), Error> {
         self.alive()?;
         self.refit.set(&self.objects, table)
@@ -116,9 +109,9 @@ impl Pool {
         self.refit.table()
     }
 
-    /// Pages that [`Pool::compact`] would free now, if nobody reads or writes meanwhile. Exact, as
-    /// long as no class is retired, as [`Pool::set_table`] and the pool itself do: pages of such
-    /// are not counted, and their objects will go to slots of others that are.
+    /// Pages that [`ObjectPool::compact`] would free now, if nobody reads or writes meanwhile.
+    /// Exact, as long as no class is retired, as [`ObjectPool::set_table`] and the pool itself do:
+    /// pages of such are not counted, and their objects will go to slots of others that are.
     #[must_use]
     pub fn freeable(&self) -> Pages {
         Pages::new(self.objects.memory.freeable())
@@ -132,27 +125,6 @@ impl Pool {
     pub fn compact(&self, budget: Budget) -> Result<Compacted, Error> {
         self.alive()?;
         compact(&self.objects, budget)
-    }
-
-    /// Codes idle objects again, by `zstd`: those of zspages that were looked at by an earlier
-    /// call and of which nothing was read since. So the first call finds none. All calls on a pool
-    /// have the same `zstd`, and the dictionary of the pool's own codec if that is zstd.
-    ///
-    /// It ends when the budget is spent, when every zspage was looked at, or when there is no room
-    /// to store what became smaller.
-    ///
-    /// # Errors
-    /// [`Error::NoBudget`] for a budget of zero, [`Error::OtherZstd`], [`Error::Codec`] for a level
-    /// that there is not, or [`Error::Full`] where the limit leaves no room for what `zstd` needs
-    /// at work.
-    pub fn recompress(&self, zstd: &Zstd, budget: Budget) -> Result<Recompressed, Error> {
-        self.alive()?;
-        let Self { objects, coding, evictor, compactor, page, .. } = self;
-        let parts = Parts { objects, coding, evictor, compactor, page: *page };
-        let done = self.recompressor.run(parts, zstd, budget)?;
-        self.apart.look_if_due(objects, &self.refit);
-        self.count_codec();
-        Ok(done)
     }
 
     /// Changes the limit. Where the pool holds more, it compacts and, if it may, evicts.
@@ -177,21 +149,21 @@ impl Pool {
         if self.alive().is_ok() {
             self.after_gone();
         }
-        Stats::of(&self.objects, self.apart.vectors(&self.objects))
+        Stats::of(&self.objects, self.refit.vectors(&self.objects))
     }
 
     /// Does what is due after an object went.
     #[inline]
     pub(crate) fn after_gone(&self) {
         self.compactor.after_gone(&self.objects);
-        self.apart.look_if_due(&self.objects, &self.refit);
+        self.refit.look_if_due(&self.objects);
     }
 
     /// Charges the state of codecs where it grew. The caller pins nothing.
     #[inline]
     pub(crate) fn count_codec(&self) {
-        if self.coding.has_grown() {
-            charge_codec(&self.objects, &self.coding, &self.evictor);
+        if self.coder.has_grown() {
+            self.evictor.charge_codec(&self.objects, &self.coder);
         }
     }
 
@@ -210,7 +182,7 @@ impl Options {
     /// # Errors
     /// Rules that make no table, a codec's bad parameters, a limit that an empty pool passes, or
     /// what the kernel refuses: addresses for the limit, in a process with a limit on those.
-    pub fn build(self) -> Result<Pool, Error> {
-        Pool::new(&self)
+    pub fn build(self) -> Result<ObjectPool, Error> {
+        ObjectPool::new(&self)
     }
 }

@@ -8,10 +8,8 @@ use crate::zpool::memory::pages::Pages;
 use crate::zpool::memory::pins::Pins;
 use crate::zpool::memory::zspages::Zspages;
 
-/// Words of a bit a class.
-pub(crate) const CLASS_WORDS: usize = 8;
 /// Classes that a pool may have at a time, those among them that are being emptied.
-pub(crate) const CLASSES_MAX: u32 = CLASS_WORDS as u32 * u64::BITS;
+pub(crate) const CLASSES_MAX: u32 = 512;
 
 /// See the module.
 #[derive(Debug)]
@@ -25,8 +23,6 @@ pub(crate) struct Memory {
     pub(crate) lends: bool,
     /// Pages that compaction would free.
     freeable: AtomicU64,
-    /// Classes that may have such pages: a bit that is set is cleared when none are found.
-    ready: [AtomicU64; CLASS_WORDS],
     /// Slots in limbo.
     waiting: AtomicU64,
     /// Sealed zspages that ended, whose numbers are still taken.
@@ -42,22 +38,18 @@ impl Memory {
         account: Account,
         lends: bool,
     ) -> Self {
-        let ready = std::array::from_fn(|_| AtomicU64::new(0));
-        let (freeable, waiting) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (ended, any_ended) = (Mutex::new(Vec::new()), AtomicU64::new(0));
-        let pins = Pins::new();
+        let word = || AtomicU64::new(0);
         Self {
             entries,
             zspages,
             pages,
-            pins,
+            pins: Pins::new(),
             account,
             lends,
-            freeable,
-            ready,
-            waiting,
-            ended,
-            any_ended,
+            freeable: word(),
+            waiting: word(),
+            ended: Mutex::new(Vec::new()),
+            any_ended: word(),
         }
     }
 
@@ -101,43 +93,15 @@ impl Memory {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// `zspages` of `pages` each that compaction would free have come.
+    /// Pages that compaction would free have come.
     #[inline]
-    pub(crate) fn add_freeable(&self, class: u32, pages: u64) {
+    pub(crate) fn add_freeable(&self, pages: u64) {
         self.freeable.fetch_add(pages, Ordering::Relaxed);
-        let (word, bit) = (&self.ready[(class / u64::BITS) as usize], 1 << (class % u64::BITS));
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
     }
 
     /// They have gone.
     #[inline]
     pub(crate) fn sub_freeable(&self, pages: u64) {
         self.freeable.fetch_sub(pages, Ordering::Relaxed);
-    }
-
-    /// A class has no such pages; the caller has its lock.
-    pub(crate) fn not_ready(&self, class: u32) {
-        let (word, bit) = (&self.ready[(class / u64::BITS) as usize], 1 << (class % u64::BITS));
-        word.fetch_and(!bit, Ordering::Relaxed);
-    }
-
-    /// The first class from `from` on, going round, that compaction would free pages of.
-    pub(crate) fn next_ready(&self, from: u32) -> Option<u32> {
-        let from = from % CLASSES_MAX;
-        let word_at = |word: u32| self.ready[word as usize].load(Ordering::Relaxed);
-        let (first, bit) = (from / u64::BITS, from % u64::BITS);
-        for step in 0..=CLASS_WORDS as u32 {
-            let word = (first + step) % CLASS_WORDS as u32;
-            let mut bits = word_at(word);
-            if step == 0 {
-                bits &= u64::MAX << bit;
-            }
-            if bits != 0 {
-                return Some(word * u64::BITS + bits.trailing_zeros());
-            }
-        }
-        None
     }
 }

@@ -7,21 +7,25 @@
 //! zspage and an offset there. The holder says which pages of a zspage are *lost*, and their
 //! objects end. The pool says which zspages *ended*, and the holder drops their pages.
 //!
-//! Lock: none of its own; that of one class for each step. Cost: that of the step.
+//! Lock: none of its own; that of one class for each step, and none while bytes are copied. Cost:
+//! that of the step.
+//!
+//! # Safety
+//! A zspage that is about to be sealed has no writer and gets none, and keeps its pages.
+#![allow(unsafe_code)]
 
-use super::class::Fullness;
+use super::class::{Begun, Fullness, State};
 use super::error::Error;
-use super::objects::Pinned;
+use super::objects::{Objects, Pinned};
 use super::options::Options;
-use super::pool::Pool;
-use super::seal::Sealing;
+use super::pool::ObjectPool;
 use super::shared::CLASSES_MAX;
 use crate::sync::{MappedWord, Ordering};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    pool: Pool,
+    pool: ObjectPool,
     /// The class at which the search for a zspage to seal goes on.
     next_class: MappedWord,
 }
@@ -37,6 +41,61 @@ pub(crate) struct ToSeal<'a> {
     without: u32,
 }
 
+/// A zspage whose bytes its holder copies elsewhere, page by page. Dropped before
+/// [`Sealing::finish`], it leaves the zspage as it was.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Sealing<'a> {
+    objects: &'a Objects,
+    class: u32,
+    begun: Begun,
+    is_copied: bool,
+}
+
+impl<'a> Sealing<'a> {
+    /// Begins to seal a zspage of the class of a number, if there is one.
+    pub(super) fn begin(objects: &'a Objects, class: u32, fullness: Fullness) -> Option<Self> {
+        let begun = objects.classes.get(class)?.lock().begin_seal(&objects.memory, fullness)?;
+        Some(Self { objects, class, begun, is_copied: false })
+    }
+
+    /// The zspage's number.
+    pub(crate) fn zspage(&self) -> u32 {
+        self.begun.zspage
+    }
+
+    /// How many of its pages have bytes.
+    pub(crate) fn pages(&self) -> u32 {
+        self.begun.len.div_ceil(self.objects.memory.pages.page_bytes() as usize) as u32
+    }
+
+    /// The bytes of one of its pages.
+    pub(crate) fn page(&self, nth: u32) -> &[u8] {
+        assert!(nth < self.begun.pages, "page {nth} of {}", self.begun.pages);
+        let pages = &self.objects.memory.pages;
+        let (start, len) = (pages.start_of(self.begun.page + nth), pages.page_bytes() as usize);
+        // SAFETY: as the module says, as long as this is there: the pages are present, nobody
+        // writes there, and they are given back at the end alone.
+        unsafe { pages.frames().bytes(start, len) }
+    }
+
+    /// The bytes are elsewhere now, and who is asked for them knows where.
+    pub(crate) fn finish(mut self) {
+        self.is_copied = true;
+    }
+}
+
+impl Drop for Sealing<'_> {
+    fn drop(&mut self) {
+        let Some(class) = self.objects.classes.get(self.class) else { return };
+        if self.is_copied {
+            class.lock().finish_seal(&self.objects.memory, self.begun);
+        } else {
+            class.lock().abort_seal(&self.objects.memory, self.begun);
+        }
+    }
+}
+
 impl<'a> Iterator for ToSeal<'a> {
     type Item = Sealing<'a>;
 
@@ -50,7 +109,7 @@ impl<'a> Iterator for ToSeal<'a> {
                 (self.fullness, self.without) = (Fullness::Fullest, 0);
             }
             let class = staging.next_class.load(Ordering::Relaxed) as u32 % CLASSES_MAX;
-            let found = staging.pool.objects.begin_seal(class, self.fullness);
+            let found = Sealing::begin(&staging.pool.objects, class, self.fullness);
             // All full ones of a class, but of those that are not full one a class.
             if found.is_none() || self.fullness == Fullness::Fullest {
                 staging.next_class.store((class + 1).into(), Ordering::Relaxed);
@@ -75,7 +134,7 @@ impl Staging {
 
     /// The pool, for what does not depend on where objects are.
     #[inline]
-    pub(crate) fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &ObjectPool {
         &self.pool
     }
 
@@ -137,13 +196,22 @@ impl Staging {
     /// Ends the objects of a sealed zspage that have bytes in one of `pages`, a bit each; how many.
     /// None if `is_same` says no under the class's lock.
     pub(crate) fn lose(&self, zspage: u32, pages: u32, is_same: impl Fn() -> bool) -> usize {
-        self.pool.objects.lose(zspage, pages, is_same)
+        let Objects { memory, .. } = &self.pool.objects;
+        let lose = |state: &mut State| match is_same() {
+            true => state.lose(memory, zspage, pages),
+            false => Vec::new(),
+        };
+        self.pool.objects.evict_by(zspage, lose)
     }
 
     /// The objects of a sealed zspage, each by the index of its entry and what a handle names, if
     /// of the slots that were ever used so many quarters or fewer are.
     pub(crate) fn sparse_objects(&self, zspage: u32, quarters: u32) -> Vec<(u32, u32)> {
-        self.pool.objects.sparse_objects(zspage, quarters)
+        let Objects { memory, classes, .. } = &self.pool.objects;
+        let class = classes.get(memory.zspages.about(zspage).class);
+        let found = class.map(|class| class.lock().sparse_objects(memory, zspage, quarters));
+        let named = |(index, entry)| (index, memory.entries.named(index, entry));
+        found.into_iter().flatten().map(named).collect()
     }
 
     /// What a handle of the entry at `index` names now.

@@ -5,9 +5,8 @@
 //! * `inserted = objects + removed + evicted`, where a replace counts as one of each of the first
 //!   and the second
 //! * `held_bytes = used_pages + kept_pages, in bytes, + metadata_bytes`
-//! * `stored_bytes <= original_bytes`, of which same-filled objects have `same_bytes`
+//! * `inserted_stored_bytes <= inserted_bytes`
 //! * `stored_bytes <= slot_bytes <= used_pages + sealed_pages, in bytes`
-//! * `page_objects <= used_pages + sealed_pages`
 //! * the sums over the classes and the same-filled objects, which no class has, are the totals
 
 use std::fmt::Write;
@@ -43,18 +42,17 @@ macro_rules! statistics {
 statistics! {
     Counter {
         inserted Count "objects that were stored, by insert or replace";
+        inserted_bytes Bytes "bytes of what was inserted, as it was given";
+        inserted_stored_bytes Bytes "bytes of what was inserted, as it was stored";
         removed Count "objects that went by remove or replace";
         evicted Count "objects that were removed for others at the limit, or were recalled";
         moved Count "objects that compaction moved";
         compacted_pages Pages "pages that compaction freed (zram: pages_compacted)";
-        page_objects_since Count "objects that came to take a page each (zram: huge_pages_since)";
     }
     Gauge {
         objects Count "objects that are stored";
-        original_bytes Bytes "bytes of them as they were given (zram: orig_data_size)";
         stored_bytes Bytes "bytes of them as they are stored (zram: compr_data_size)";
         same_objects Count "objects that one word fills, which take no slot (zram: same_pages)";
-        same_bytes Bytes "bytes of these as they were given";
         slot_bytes Bytes "bytes of their slots: with what rounding adds";
         limbo_slots Count "slots that wait until nobody reads there";
         zspages Count "zspages";
@@ -66,7 +64,6 @@ statistics! {
         held_bytes Bytes "bytes that are held, everything counted";
         held_bytes_max Bytes "the most bytes that were ever held";
         limit_bytes Bytes "the most that may be held; 0 without a limit";
-        page_objects Count "objects that take a page each (zram: huge_pages)";
     }
 }
 
@@ -90,8 +87,6 @@ pub struct ClassStats {
     pub limbo: u64,
     /// Bytes of the objects as they are stored.
     pub stored: Bytes,
-    /// Bytes of the objects as they were given.
-    pub original: Bytes,
     /// Zspages.
     pub zspages: u64,
     /// Those among them whose pages are lent by a reserve.
@@ -119,7 +114,6 @@ impl ClassStats {
             row("used", Unit::Count, self.used, "objects there"),
             row("limbo", Unit::Count, self.limbo, "slots that wait until nobody reads there"),
             row("stored_bytes", Unit::Bytes, self.stored.get(), "bytes of the objects as stored"),
-            row("original_bytes", Unit::Bytes, self.original.get(), "bytes as they were given"),
             row("zspages", Unit::Count, self.zspages, "zspages"),
             row("sealed", Unit::Count, self.sealed, "zspages that are lent by a reserve"),
             row("freeable_pages", Unit::Pages, self.freeable.get(), "that compaction would free"),
@@ -180,17 +174,18 @@ impl Stats {
         let memory = &objects.memory;
         let mut stats = Self::default();
         let (came, went, given) = objects.filled.counts();
-        (stats.inserted, stats.removed) = (came, went);
-        (stats.same_objects, stats.same_bytes) = (came.saturating_sub(went), given);
-        (stats.objects, stats.original_bytes) = (stats.same_objects, given);
+        (stats.inserted, stats.removed, stats.inserted_bytes) = (came, went, given);
+        stats.same_objects = came.saturating_sub(went);
+        stats.objects = stats.same_objects;
         for class in objects.classes.all() {
             let state = class.lock();
             let (shape, counts) = (state.shape(), state.counts);
             stats.inserted += counts.came;
+            stats.inserted_bytes += counts.came_given;
+            stats.inserted_stored_bytes += counts.came_stored;
             stats.removed += counts.went;
             stats.evicted += counts.evicted;
-            stats.page_objects_since += counts.paged;
-            stats.moved += counts.moved_in;
+            stats.moved += counts.moved;
             stats.compacted_pages += counts.compacted;
             let zspages = u64::from(state.zspages());
             if state.is_retired && zspages == 0 {
@@ -198,15 +193,11 @@ impl Stats {
             }
             stats.objects += counts.objects;
             stats.stored_bytes += counts.bytes;
-            stats.original_bytes = stats.original_bytes.wrapping_add(counts.given);
             stats.slot_bytes += counts.objects * u64::from(shape.size);
             stats.limbo_slots += state.limbo() as u64;
             stats.zspages += zspages;
             let sealed = state.sealed();
             stats.sealed_pages += sealed * u64::from(shape.pages);
-            if (shape.objects, shape.pages) == (1, 1) {
-                stats.page_objects += counts.objects;
-            }
             stats.classes.push(ClassStats {
                 size: Bytes::new(state.longest.into()),
                 pages_per_zspage: Pages::new(shape.pages.into()),
@@ -216,7 +207,6 @@ impl Stats {
                 used: counts.objects,
                 limbo: state.limbo() as u64,
                 stored: Bytes::new(counts.bytes),
-                original: Bytes::new(counts.given),
                 zspages,
                 sealed,
                 freeable: Pages::new(u64::from(state.freeable() * shape.pages)),
@@ -260,24 +250,6 @@ impl Stats {
         (held as f64 - self.stored_bytes as f64) / self.stored_bytes as f64
     }
 
-    /// Zram's `mm_stat`, its nine columns.
-    #[must_use]
-    pub fn mm_stat(&self) -> String {
-        let bytes = |pages| Pages::new(pages).bytes(page_size()).get();
-        format!(
-            "{:8} {:8} {:8} {:8} {:8} {:8} {:8} {:8} {:8}",
-            self.original_bytes,
-            self.stored_bytes,
-            bytes(self.used_pages),
-            self.limit_bytes,
-            self.held_bytes_max,
-            self.same_objects,
-            self.compacted_pages,
-            self.page_objects,
-            self.page_objects_since,
-        )
-    }
-
     /// The classes in the columns of the kernel's own table.
     #[must_use]
     pub fn class_table(&self) -> String {
@@ -309,20 +281,8 @@ impl Stats {
         let classes = self.classes_in_use();
         let classes = classes.map(|class| Set { labels: class.labels(), rows: class.rows() });
         let classes: Vec<Set> = classes.collect();
-        let groups = self.classes_in_use().flat_map(|class| {
-            let groups = FULLNESS.into_iter().zip(class.groups);
-            groups.filter(|(_, zspages)| *zspages > 0).map(|(fullness, zspages)| {
-                let labels = class.labels().into_iter().chain([("fullness", fullness.into())]);
-                let (name, value) = ("fullness_zspages", Value::Gauge(Unit::Count, zspages));
-                let rows = vec![Row { name, value, what: "zspages that are no fuller than that" }];
-                Set { labels: labels.collect(), rows }
-            })
-        });
-        let groups: Vec<Set> = groups.collect();
         let totals = [Set { labels: Vec::new(), rows: self.rows() }];
-        families(CLASS_PREFIX, page, &classes)
-            + &families(CLASS_PREFIX, page, &groups)
-            + &openmetrics(PREFIX, page, &totals)
+        families(CLASS_PREFIX, page, &classes) + &openmetrics(PREFIX, page, &totals)
     }
 
     /// Tests the identities of the module's head; they hold while no call is under way.
@@ -339,8 +299,6 @@ impl Stats {
         same("held", self.held_bytes, pages + self.metadata_bytes)?;
         let of = |part: fn(&ClassStats) -> u64| self.classes.iter().map(part).sum::<u64>();
         same("objects", self.objects, of(|class| class.used) + self.same_objects)?;
-        let original = of(|class| class.original.get());
-        same("original", self.original_bytes, original + self.same_bytes)?;
         same("stored", self.stored_bytes, of(|class| class.stored.get()))?;
         same("freeable", self.freeable_pages, of(|class| class.freeable.get()))?;
         let pages = of(|class| (class.zspages - class.sealed) * class.pages_per_zspage.get());
@@ -353,10 +311,9 @@ impl Stats {
             let (stored, slots) = (self.stored_bytes, self.slot_bytes);
             return Err(format!("stored {stored}, slots {slots}, pages {all_pages}"));
         }
-        let (given, paged) = (self.original_bytes, self.page_objects);
-        if self.stored_bytes > given - self.same_bytes || paged > all_pages {
-            let stored = self.stored_bytes;
-            return Err(format!("stored {stored} of {given}, {paged} pages of {all_pages}"));
+        if self.inserted_stored_bytes > self.inserted_bytes {
+            let (stored, given) = (self.inserted_stored_bytes, self.inserted_bytes);
+            return Err(format!("{stored} bytes were stored of {given}"));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::Space;
 use glebe::volatile::Region;
-use glebe::zpool::{AtLimit, Error, Pool};
+use glebe::zpool::{AtLimit, Error, ObjectPool};
 
 use crate::{alone, limit, status};
 
@@ -15,7 +15,7 @@ fn leave(more: Bytes) -> Bytes {
 }
 
 /// Stores objects that do not compress, so many that their bytes are `len` at least.
-fn holds(pool: &Pool, len: Bytes) {
+fn holds(pool: &ObjectPool, len: Bytes) {
     let mut state = 1_u64;
     let mut object = [0_u8; 4000];
     for _ in 0..=len.get() / object.len() as u64 {
@@ -32,7 +32,8 @@ fn a_default_pool_takes_the_addresses_that_there_are() {
     alone("limits::a_default_pool_takes_the_addresses_that_there_are", || {
         for more in [Bytes::gib(8), Bytes::gib(1), Bytes::mib(128), Bytes::mib(32)] {
             let all = leave(more);
-            let pool = Pool::options().build().unwrap_or_else(|error| panic!("{more}: {error}"));
+            let pool =
+                ObjectPool::options().build().unwrap_or_else(|error| panic!("{more}: {error}"));
             let left = all.saturating_sub(status("VmSize"));
             println!("{left} of {more} left");
             assert!(left.get() >= more.get() / 4, "{left} of {more} left for others");
@@ -45,7 +46,7 @@ fn a_default_pool_takes_the_addresses_that_there_are() {
 fn a_default_pool_that_may_evict_goes_on() {
     alone("limits::a_default_pool_that_may_evict_goes_on", || {
         leave(Bytes::mib(64));
-        let pool = Pool::options().at_limit(AtLimit::EvictOldest).build().unwrap();
+        let pool = ObjectPool::options().at_limit(AtLimit::EvictOldest).build().unwrap();
         holds(&pool, Bytes::mib(128));
         assert!(pool.held() < Bytes::mib(64) && pool.stats().evicted > 0);
     });
@@ -55,7 +56,7 @@ fn a_default_pool_that_may_evict_goes_on() {
 fn a_pool_with_a_limit_fits_into_little_more() {
     alone("limits::a_pool_with_a_limit_fits_into_little_more", || {
         leave(Bytes::mib(128));
-        let pool = Pool::options().limit(Bytes::mib(64)).build().unwrap();
+        let pool = ObjectPool::options().limit(Bytes::mib(64)).build().unwrap();
         holds(&pool, Bytes::mib(56));
     });
 }
@@ -68,7 +69,7 @@ fn what_does_not_fit_names_the_limit() {
             println!("{text}");
             assert!(text.contains("RLIMIT_AS") && text.contains(&all.to_string()), "{text}");
         };
-        named(Pool::options().limit(Bytes::gib(1)).build().unwrap_err().to_string());
+        named(ObjectPool::options().limit(Bytes::gib(1)).build().unwrap_err().to_string());
         named(Space::reserve(Bytes::gib(1)).unwrap_err().to_string());
         named(Region::options().map(Bytes::gib(1)).unwrap_err().to_string());
     });
@@ -79,7 +80,7 @@ fn a_pool_takes_memory_as_it_grows() {
     alone("limits::a_pool_takes_memory_as_it_grows", || {
         // What is reserved does not count as the data of the process; what holds objects does.
         limit(libc::RLIMIT_DATA, status("VmData") + Bytes::mib(64));
-        let pool = Pool::options().build().unwrap();
+        let pool = ObjectPool::options().build().unwrap();
         holds(&pool, Bytes::mib(16));
         let page = vec![0_u8; Pages::new(1).bytes(glebe::sys::page_size()).as_usize()];
         let mut nth = 0_u64;

@@ -10,7 +10,7 @@ use glebe::sys::map_count::map_count;
 use glebe::units::{Bytes, PageSize};
 use glebe::vmap::{MemFile, Space};
 use glebe::volatile::Region;
-use glebe::zpool::{Budget, Pool};
+use glebe::zpool::{Budget, ObjectPool};
 
 use crate::{alone, limit, status};
 
@@ -55,9 +55,9 @@ fn is_little(what: &str, (present, locked): (Bytes, Bytes)) {
 #[test]
 fn a_pool_of_objects_takes_what_it_holds() {
     locked("locked::a_pool_of_objects_takes_what_it_holds", || {
-        let limited = taken(|| Pool::options().limit(Bytes::mib(64)).build().unwrap());
+        let limited = taken(|| ObjectPool::options().limit(Bytes::mib(64)).build().unwrap());
         is_little("a pool of 64 MiB", (limited.0, limited.1));
-        let default = taken(|| Pool::options().build().unwrap());
+        let default = taken(|| ObjectPool::options().build().unwrap());
         is_little("a pool without a limit", (default.0, default.1));
         for pool in [limited.2, default.2] {
             stores_and_gives_back(&pool, Locked::AsItComes);
@@ -86,7 +86,7 @@ enum Locked {
 }
 
 /// The pool's pages are locked while it has them, and go when it has them no more.
-fn stores_and_gives_back(pool: &Pool, how: Locked) {
+fn stores_and_gives_back(pool: &ObjectPool, how: Locked) {
     let empty = (status("VmRSS"), pool.held());
     let mappings = map_count().unwrap();
     let objects = 0..5000;
@@ -114,7 +114,7 @@ fn stores_and_gives_back(pool: &Pool, how: Locked) {
 #[test]
 fn a_pool_that_was_there_before_gives_back_too() {
     alone("locked::a_pool_that_was_there_before_gives_back_too", || {
-        let pool = Pool::options().limit(Bytes::mib(64)).build().unwrap();
+        let pool = ObjectPool::options().limit(Bytes::mib(64)).build().unwrap();
         let before = status("VmRSS");
         if !lock_memory(libc::MCL_CURRENT) {
             return;
@@ -135,7 +135,7 @@ fn a_process_that_may_lock_little_has_a_small_pool() {
         if !lock_memory(libc::MCL_FUTURE) {
             return;
         }
-        let pool = Pool::options().build().unwrap();
+        let pool = ObjectPool::options().build().unwrap();
         is_little("a pool", (Bytes::ZERO, status("VmLck")));
         let refused = loop {
             let nth = pool.held().get();

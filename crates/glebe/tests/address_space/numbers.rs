@@ -10,7 +10,7 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::vmap::{MemFile, Space};
 use glebe::volatile::{Priority, Region};
-use glebe::zpool::{Budget, Histogram, Metadata, Pool, Rules, Table, TableChoice};
+use glebe::zpool::{Budget, ObjectPool, Rules, TableChoice};
 
 use crate::{alone, limit, status};
 
@@ -19,7 +19,7 @@ fn a_large_limit_makes_a_large_pool() {
     alone("numbers::a_large_limit_makes_a_large_pool", || {
         let mib = 1 << 20;
         for limit in [8 * mib - 1, 8 * mib, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX] {
-            let pool = Pool::options().limit(Bytes::new(limit)).build();
+            let pool = ObjectPool::options().limit(Bytes::new(limit)).build();
             let pool = pool.unwrap_or_else(|error| panic!("{limit:#x}: {error}"));
             for nth in 0_u64..2000 {
                 pool.insert(&nth.to_ne_bytes()).unwrap_or_else(|e| panic!("{limit:#x}: {e}"));
@@ -64,7 +64,7 @@ fn no_number_is_too_large_to_be_refused() {
 }
 
 fn zpool() {
-    let pool = Pool::options().build().unwrap();
+    let pool = ObjectPool::options().build().unwrap();
     let handle = pool.insert(b"an object").unwrap();
     for (pages, bytes) in pages_and_bytes() {
         let _ = pool.compact(Budget::Pages(pages));
@@ -74,7 +74,7 @@ fn zpool() {
             let _ = pool.insert(&[7; 100]);
         }
         for limit in [bytes, Bytes::new(bytes.get().saturating_add(pool.held().get()))] {
-            if let Ok(small) = Pool::options().limit(limit).build() {
+            if let Ok(small) = ObjectPool::options().limit(limit).build() {
                 let _ = small.insert(b"an object");
             }
         }
@@ -83,20 +83,11 @@ fn zpool() {
             Rules { min: bytes, ..Rules::of_page(page_size()) },
             Rules { chain: pages, ..Rules::of_page(page_size()) },
         ] {
-            let _ = Pool::options().limit(Bytes::mib(8)).table(TableChoice::Rules(rules)).build();
+            let _ =
+                ObjectPool::options().limit(Bytes::mib(8)).table(TableChoice::Rules(rules)).build();
         }
     }
     assert_eq!(pool.get(handle).unwrap().to_vec(), b"an object");
-    let mut histogram = Histogram::new(&Rules::of_page(page_size())).unwrap();
-    for len in [1, 100, 4000] {
-        NUMBERS.into_iter().for_each(|objects| histogram.add(len, objects));
-    }
-    for (_, bytes) in pages_and_bytes() {
-        let (object, slot, zspage, class, left_percent) = (bytes, bytes, bytes, bytes, bytes.get());
-        let metadata = Metadata { object, slot, zspage, class, left_percent };
-        let fitted = Table::fitted(&histogram, &metadata);
-        assert!(fitted.expected(&histogram, &metadata).held > 0.0);
-    }
 }
 
 fn reserve() {

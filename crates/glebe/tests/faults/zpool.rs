@@ -4,7 +4,7 @@
 //! removed, and what was counted is what is held.
 
 use glebe::units::{Bytes, Pages};
-use glebe::zpool::{Budget, Handle, Pool, Rules, Table};
+use glebe::zpool::{Budget, Handle, ObjectPool, Rules, Table};
 
 use super::Outcome;
 
@@ -15,7 +15,7 @@ fn bytes_of(n: usize) -> Vec<u8> {
     vec![n as u8; 100 + n * 37 % 3000]
 }
 
-fn look(pool: &Pool, handles: &[(usize, Handle)]) {
+fn look(pool: &ObjectPool, handles: &[(usize, Handle)]) {
     for (n, handle) in handles {
         assert_eq!(*pool.get(*handle).expect("an object is gone"), *bytes_of(*n), "object {n}");
     }
@@ -23,7 +23,7 @@ fn look(pool: &Pool, handles: &[(usize, Handle)]) {
 
 /// One life; the first error is its outcome.
 pub fn live() -> Outcome {
-    let pool = Pool::options().limit(LIMIT).build()?;
+    let pool = ObjectPool::options().limit(LIMIT).build()?;
     let (mut handles, mut error) = (Vec::new(), None);
     for n in 0..OBJECTS {
         match pool.insert(&bytes_of(n)) {

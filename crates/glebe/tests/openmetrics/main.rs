@@ -55,8 +55,8 @@ fn volatile_regions_are_told_apart() {
 
 #[test]
 fn classes_of_a_pool_are_told_apart_and_add_up() {
-    use glebe::zpool::{Codec, Compaction, Pool};
-    let options = Pool::options().codec(Codec::None).compaction(Compaction::Manual);
+    use glebe::zpool::{Codec, Compaction, ObjectPool};
+    let options = ObjectPool::options().codec(Codec::None).compaction(Compaction::Manual);
     let pool = options.build().unwrap();
     let object = |n: usize| vec![n as u8; 40 + n * 37 % 2000];
     let handles: Vec<_> = (0..3000).map(|n| pool.insert(&object(n)).unwrap()).collect();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{
-    AtLimit, Budget, Codec, Compaction, Error, Guard, Handle, Options, Pool, Rules, Table,
+    AtLimit, Budget, Codec, Compaction, Error, Guard, Handle, ObjectPool, Options, Rules, Table,
     TableChoice, Zstd,
 };
 
@@ -69,7 +69,7 @@ impl Program<'_> {
             1 => TableChoice::Fitted,
             _ => TableChoice::Rules(self.rules()),
         };
-        let options = Pool::options().limit(limit).at_limit(at_limit);
+        let options = ObjectPool::options().limit(limit).at_limit(at_limit);
         let codec = [Codec::None, Codec::Lz4, Codec::Zstd(Zstd::default())][self.below(3)].clone();
         let is_fitted = table == TableChoice::Fitted;
         (options.compaction(compaction).table(table).codec(codec), evicts, is_fitted)
@@ -81,7 +81,7 @@ fn page() -> usize {
 }
 
 struct Both<'a> {
-    pool: &'a Pool,
+    pool: &'a ObjectPool,
     evicts: bool,
     /// Whether its table was changed, or may be at any time.
     has_other_table: bool,
@@ -140,7 +140,7 @@ pub fn run(program: &[u8]) {
 
 impl<'a> Both<'a> {
     fn step(&mut self, program: &mut Program<'_>) {
-        match program.next() % 21 {
+        match program.next() % 20 {
             0..=5 => self.insert_some(program),
             6 | 7 => self.remove(program),
             8 => self.remove_many(program),
@@ -152,7 +152,6 @@ impl<'a> Both<'a> {
             16 => drop(self.held.drain(..self.held.len() / 2 + self.held.len() % 2)),
             17 => self.compact(program),
             18 => self.set_limit(program),
-            19 => self.recompress(program),
             _ => self.set_table(program),
         }
     }
@@ -319,20 +318,6 @@ impl<'a> Both<'a> {
         if self.held.len() < GUARDS_MAX {
             self.held.push((self.pool.get(handle).unwrap(), self.map[&handle].clone()));
         }
-    }
-
-    fn recompress(&mut self, program: &mut Program<'_>) {
-        let (amount, budget) = program.budget();
-        match self.pool.recompress(&Zstd::default(), budget) {
-            Ok(done) => assert!(done.bytes_after <= done.bytes_before, "{done:?}"),
-            Err(Error::NoBudget) => assert!(amount == 0 && budget != Budget::All),
-            // No room for the codec's state.
-            Err(Error::Full { len, held, limit }) => {
-                assert!(held.get() + len as u64 > limit.get() && limit == self.limit);
-            }
-            Err(error) => panic!("{error}"),
-        }
-        self.find_evicted();
     }
 
     fn compact(&mut self, program: &mut Program<'_>) {

@@ -24,7 +24,7 @@ use std::cell::RefCell;
 
 use crate::sync::{Backoff, MappedWord, Ordering};
 use crate::units::{PageSize, Pages};
-use crate::zpool::{self, Pinned, Pool, Staging};
+use crate::zpool::{self, ObjectPool, Pinned, Staging};
 
 use super::lender::{Lender, PACKED};
 use super::lent::Meta;
@@ -118,7 +118,7 @@ impl Packed {
 
     /// The pool, for what does not depend on where objects are.
     #[inline]
-    pub(super) fn pool(&self) -> &Pool {
+    pub(super) fn pool(&self) -> &ObjectPool {
         self.staging.pool()
     }
 

@@ -7,14 +7,14 @@
 //!  1  first page
 //!  2  previous in its list
 //!  3  next in its list
-//!  4  tried 1 | used slots 15 | slots ever used 16
+//!  4  used slots 16 | slots ever used 16
 //!  5  sealed 1 | first free slot 16
 //!  6  back pointers, one a slot
 //! ```
 //!
 //! A *back pointer* is the index of the entry whose object lies in the slot, or, with its highest
-//! bit set, the next free slot. A block that leaves is replaced by the last, so blocks take no more
-//! memory than zspages are there.
+//! bit set, the next free slot. A block that leaves is replaced by the last, so blocks take hardly
+//! more memory than zspages are there for. All memory is charged before it is taken.
 //!
 //! Groups are twelve lists through the blocks: empty, below 10 % ... below 100 %, full; the last
 //! that came is first. New objects go to the fullest zspage with room; compaction empties the
@@ -42,51 +42,36 @@ const COUNTS: usize = 4;
 const HEAD: usize = 5;
 const BACK: usize = 6;
 
-/// Of the counts: all objects were tried with the codec of idle ones; none came since.
-const TRIED: u32 = 1 << 31;
-
-/// Bytes of blocks that are allocated together, or a block where that is longer.
-const CHUNK_BYTES: usize = 512;
-/// A list of chunks with room for so many times those there are is made anew.
-const SPARE_PARTS: usize = 2;
-/// For so many chunks one is kept that no block needs.
-const CHUNKS_PER_SPARE: usize = 16;
-/// What the allocator adds to a chunk, about.
-const CHUNK_EXTRA: u64 = 16;
+/// Room is taken for so large a part of the words more than there are, and so many.
+const AHEAD_PARTS: usize = 8;
+const AHEAD_WORDS: usize = 32;
 
 /// The blocks of a class's zspages.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    chunks: Vec<Box<[u32]>>,
+    words: Vec<u32>,
+    /// Words that are charged.
+    room: usize,
     len: u32,
     /// Words of a block.
     stride: u16,
-    /// Blocks of a chunk, as a power of two.
-    shift: u8,
+}
+
+/// Bytes of so many words.
+const fn bytes_of(words: usize) -> u64 {
+    (words * size_of::<u32>()) as u64
 }
 
 impl Blocks {
     /// For zspages of `objects` slots.
     pub(crate) fn new(objects: u32) -> Self {
-        let stride = BACK + objects as usize;
-        let fit = (CHUNK_BYTES / (stride * size_of::<u32>())).max(1);
-        Self { chunks: Vec::new(), len: 0, stride: stride as u16, shift: fit.ilog2() as u8 }
-    }
-
-    #[inline]
-    fn stride(&self) -> usize {
-        self.stride.into()
+        Self { words: Vec::new(), room: 0, len: 0, stride: BACK as u16 + objects as u16 }
     }
 
     /// How many there are.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
         self.len
-    }
-
-    /// What a chunk takes.
-    fn chunk_bytes(&self) -> u64 {
-        ((self.stride() * size_of::<u32>()) << self.shift) as u64 + CHUNK_EXTRA
     }
 
     /// Adds the block of a new zspage; its ordinal.
@@ -96,56 +81,52 @@ impl Blocks {
         number: u32,
         page: u32,
     ) -> Result<u32, NoRoom> {
-        let ordinal = self.len;
-        if (ordinal >> self.shift) as usize == self.chunks.len() {
-            if !account.charge(self.chunk_bytes()) {
+        let (ordinal, words) = (self.len, self.words.len() + usize::from(self.stride));
+        if words > self.room {
+            let room = words + words / AHEAD_PARTS + AHEAD_WORDS;
+            if !account.charge(bytes_of(room - self.room)) {
                 return Err(NoRoom::Limit);
             }
-            self.chunks.push(vec![0; self.stride() << self.shift].into_boxed_slice());
+            self.words.reserve_exact(room - self.words.len());
+            self.room = room;
         }
+        self.words.resize(words, 0);
         self.len += 1;
-        let block = self.at_mut(ordinal);
-        block[NUMBER] = number;
-        block[PAGE] = page;
-        (block[PREV], block[NEXT]) = (NONE, NONE);
-        block[COUNTS] = 0;
-        block[HEAD] = NO_SLOT;
+        self.at_mut(ordinal)[..BACK].copy_from_slice(&[number, page, NONE, NONE, 0, NO_SLOT]);
         Ok(ordinal)
     }
 
     /// Takes an unlinked block away. The ordinal of the block that took its place, if any.
     pub(crate) fn remove(&mut self, account: &Account, ordinal: u32) -> Option<u32> {
         let last = self.len - 1;
-        if ordinal != last {
-            for word in 0..self.stride() {
-                let moved = self.at(last)[word];
-                self.at_mut(ordinal)[word] = moved;
-            }
-        }
+        let (left, to) = (self.start(last), self.start(ordinal));
+        self.words.copy_within(left.., to);
+        self.words.truncate(left);
         self.len = last;
-        let needed = last.div_ceil(1 << self.shift) as usize;
-        // Of many chunks some stay, so that a zspage which comes and goes allocates nothing.
-        while self.chunks.len() > needed + needed / CHUNKS_PER_SPARE {
-            self.chunks.pop();
-            account.release(self.chunk_bytes());
-            if self.chunks.capacity() > SPARE_PARTS * needed {
-                self.chunks.shrink_to(needed);
-            }
+        let room = left + left / AHEAD_PARTS + AHEAD_WORDS;
+        // Some more stays, so that a zspage which comes and goes allocates nothing.
+        if self.room > room + room / AHEAD_PARTS + AHEAD_WORDS {
+            self.words.shrink_to(room);
+            account.release(bytes_of(self.room - room));
+            self.room = room;
         }
         (ordinal != last).then_some(ordinal)
     }
 
     #[inline]
+    fn start(&self, ordinal: u32) -> usize {
+        ordinal as usize * usize::from(self.stride)
+    }
+
+    #[inline]
     fn at(&self, ordinal: u32) -> &[u32] {
-        let first = (ordinal & ((1 << self.shift) - 1)) as usize * self.stride();
-        &self.chunks[(ordinal >> self.shift) as usize][first..first + self.stride()]
+        &self.words[self.start(ordinal)..][..usize::from(self.stride)]
     }
 
     #[inline]
     fn at_mut(&mut self, ordinal: u32) -> &mut [u32] {
-        let first = (ordinal & ((1 << self.shift) - 1)) as usize * self.stride();
-        let end = first + self.stride();
-        &mut self.chunks[(ordinal >> self.shift) as usize][first..end]
+        let start = self.start(ordinal);
+        &mut self.words[start..][..usize::from(self.stride)]
     }
 
     #[inline]
@@ -161,18 +142,7 @@ impl Blocks {
     /// Slots in use, those in limbo among them.
     #[inline]
     pub(crate) fn used(&self, ordinal: u32) -> u32 {
-        (self.at(ordinal)[COUNTS] & !TRIED) >> 16
-    }
-
-    /// Whether there is nothing to try with the codec of idle objects.
-    pub(crate) fn is_tried(&self, ordinal: u32) -> bool {
-        self.at(ordinal)[COUNTS] & TRIED != 0
-    }
-
-    /// Says whether everything was tried, until an object comes.
-    pub(crate) fn set_tried(&mut self, ordinal: u32, tried: bool) {
-        let counts = &mut self.at_mut(ordinal)[COUNTS];
-        *counts = *counts & !TRIED | if tried { TRIED } else { 0 };
+        self.at(ordinal)[COUNTS] >> 16
     }
 
     #[inline]
@@ -210,7 +180,7 @@ impl Blocks {
             block[HEAD] = block[HEAD] & !0xffff | next;
             head
         };
-        block[COUNTS] = (block[COUNTS] & !TRIED) + (1 << 16);
+        block[COUNTS] += 1 << 16;
         block[BACK + slot as usize] = index;
         slot
     }
@@ -245,11 +215,6 @@ impl Blocks {
     /// Tells the table where the block is now.
     pub(crate) fn tell(&self, zspages: &Zspages, ordinal: u32) {
         zspages.set_ordinal(self.number(ordinal), ordinal);
-    }
-
-    /// Bytes that are not charged.
-    pub(crate) fn held_bytes(&self) -> u64 {
-        (self.chunks.capacity() * size_of::<Box<[u32]>>()) as u64
     }
 }
 

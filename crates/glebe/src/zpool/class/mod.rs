@@ -1,18 +1,14 @@
 //! [`Class`]: the zspages of one size class, and what may be done with their slots.
 //!
 //! All of it is under the class's lock, held for the time of a search in a list; [`State::pour`]
-//! alone copies bytes under it, of a bounded number of objects. Only the holder of this lock
-//! changes the *entry* of an object in one of these zspages. A slot is *free*, *used* (an object's,
-//! or being written by an insert that has not published its entry yet), or in *limbo*: given up
-//! while somebody may be reading there; limbo counts as used until no pin is seen.
+//! and [`State::move_to`] alone copy bytes under it, of a bounded number of objects. Only the
+//! holder of this lock changes the *entry* of an object in one of these zspages. A slot is *free*,
+//! *used* (an object's, or being written by an insert that has not published its entry yet), or in
+//! *limbo*: given up while somebody may be reading there; limbo counts as used until no pin is
+//! seen.
 //!
 //! Slack is the number of free slots in zspages; compaction would free `slack / objects` zspages,
 //! which is kept up to date with every slot. Locks of two classes are taken lower number first.
-//!
-//! # Safety
-//! Bytes are copied by a mover from a slot that a published entry names, under the lock that
-//! such an entry changes under, to a slot that was free and is named by no entry yet.
-#![allow(unsafe_code)]
 
 pub(crate) mod blocks;
 pub(crate) mod classes;
@@ -22,7 +18,7 @@ mod seal;
 use std::time::Instant;
 
 use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError};
-use crate::zpool::entry::word::{Entry, Kind, Place};
+use crate::zpool::entry::word::{Entry, Place};
 use crate::zpool::memory::account::NoRoom;
 use crate::zpool::shared::Memory;
 use blocks::{Blocks, Groups, EMPTY, GROUPS};
@@ -118,22 +114,20 @@ pub(crate) struct Counts {
     pub(crate) objects: u64,
     /// Their stored bytes.
     pub(crate) bytes: u64,
-    /// Their bytes as they were given; modulo 2^64, since that may be damaged.
-    pub(crate) given: u64,
     /// Objects that came by insert or replace.
     pub(crate) came: u64,
+    /// Bytes of these as they were given.
+    pub(crate) came_given: u64,
+    /// Bytes of these as they were stored.
+    pub(crate) came_stored: u64,
     /// Objects that went by remove or replace.
     pub(crate) went: u64,
     /// Objects that were evicted.
     pub(crate) evicted: u64,
-    /// Objects that compaction moved here, from another class or this.
-    pub(crate) moved_in: u64,
-    /// Objects that compaction moved away, to another class or this.
-    pub(crate) moved_out: u64,
+    /// Objects that compaction moved within this class or to another.
+    pub(crate) moved: u64,
     /// Pages that compaction freed.
     pub(crate) compacted: u64,
-    /// Of those that came, objects that took a page each.
-    pub(crate) paged: u64,
 }
 
 /// What compaction may still do, and what it did.
@@ -170,24 +164,6 @@ pub(crate) enum Stop {
     Spent,
     /// What is left is pinned or being written.
     Stuck,
-}
-
-/// How long an object was when it was given, whose stored bytes are `at` there.
-#[inline]
-pub(crate) fn given(memory: &Memory, entry: Entry, at: impl FnOnce() -> usize) -> u64 {
-    match entry.kind() {
-        Kind::ShortLz4 | Kind::ShortZstd => given_short(memory, entry, at()),
-        Kind::Lz4 | Kind::Zstd => memory.pages.page_bytes(),
-        _ => entry.bytes() as u64,
-    }
-}
-
-#[cold]
-fn given_short(memory: &Memory, entry: Entry, at: usize) -> u64 {
-    // SAFETY: the slot is in use and its bytes were published.
-    let stored = unsafe { memory.pages.frames().bytes(at, entry.len()) };
-    let length = stored.last_chunk().map(|two| u16::from_le_bytes(*two));
-    length.unwrap_or(0).into()
 }
 
 /// What the lock of a class guards.
@@ -264,8 +240,7 @@ impl State {
     /// Bytes that are not charged.
     pub(crate) fn held_bytes(&self) -> u64 {
         let limbo = (self.limbo.capacity() + self.leaving.capacity()) * size_of::<Limbo>();
-        let vecs = limbo + self.below.capacity() * size_of::<u32>();
-        self.blocks.held_bytes() + vecs as u64
+        (limbo + self.below.capacity() * size_of::<u32>()) as u64
     }
 
     /// How many objects are as much shorter than a slot as one of `len` bytes.
@@ -288,9 +263,6 @@ impl State {
     /// Takes a slot for the object of the entry `index`.
     #[inline]
     pub(crate) fn alloc(&mut self, memory: &Memory, index: u32) -> Result<Spot, NoRoom> {
-        if !self.limbo.is_empty() {
-            self.settle_one(memory);
-        }
         let ordinal = match self.groups.fullest() {
             Some(ordinal) => ordinal,
             None => self.grow_or_settle(memory)?,
@@ -424,7 +396,7 @@ impl State {
         if self.slack_rest == self.shape.objects {
             self.slack_rest = 0;
             self.freeable += 1;
-            memory.add_freeable(self.number, self.shape.pages.into());
+            memory.add_freeable(self.shape.pages.into());
         }
     }
 
@@ -450,16 +422,6 @@ impl State {
                 let group = self.groups.of(self.blocks.used(moved));
                 self.groups.relink(&mut self.blocks, moved, group);
             }
-        }
-    }
-
-    /// Frees the slot that is longest in limbo, if nobody reads there any more.
-    fn settle_one(&mut self, memory: &Memory) {
-        let Limbo { zspage, slot } = self.limbo[0];
-        if !memory.pins.is_pinned(zspage) {
-            self.limbo.swap_remove(0);
-            memory.sub_waiting();
-            self.free_unused(memory, Place { zspage, slot });
         }
     }
 
@@ -491,44 +453,28 @@ impl State {
         (entry.has_place() && entry.place() == place).then_some((index, entry))
     }
 
-    /// How long an object here was when it was given.
-    #[inline]
-    pub(crate) fn given(&self, memory: &Memory, entry: Entry) -> u64 {
-        let is_short = matches!(entry.kind(), Kind::ShortLz4 | Kind::ShortZstd);
-        if is_short && self.blocks.is_sealed(memory.zspages.ordinal(entry.place().zspage)) {
-            // Of these the stored length is counted, since the bytes may be gone.
-            return entry.len() as u64;
-        }
-        given(memory, entry, || {
-            let Place { zspage, slot } = entry.place();
-            let ordinal = memory.zspages.ordinal(zspage);
-            self.at(memory, self.blocks.page(ordinal), slot)
-        })
-    }
-
     /// Counts an object that is about to be published, or was taken back.
     #[inline]
     pub(crate) fn count_in(&mut self, stored: usize, given: usize) {
         self.counts.came += 1;
+        self.counts.came_given += given as u64;
+        self.counts.came_stored += stored as u64;
+        self.count_on(stored);
+    }
+
+    /// Counts an object that is in a slot here now.
+    #[inline]
+    fn count_on(&mut self, stored: usize) {
         self.counts.objects += 1;
         self.counts.bytes += stored as u64;
-        self.counts.given = self.counts.given.wrapping_add(given as u64);
-        self.counts.paged += u64::from(self.is_paged());
         *self.below_at(stored) += 1;
     }
 
-    /// Whether an object here takes a page.
-    fn is_paged(&self) -> bool {
-        (self.shape.objects, self.shape.pages) == (1, 1)
-    }
-
-    /// Counts an object off that is still in its slot; as gone to `counter`.
+    /// Counts an object off that is still in its slot.
     #[inline]
-    pub(crate) fn count_off(&mut self, memory: &Memory, entry: Entry) {
-        let given = self.given(memory, entry);
+    pub(crate) fn count_off(&mut self, entry: Entry) {
         self.counts.objects -= 1;
         self.counts.bytes -= entry.len() as u64;
-        self.counts.given = self.counts.given.wrapping_sub(given);
         *self.below_at(entry.len()) -= 1;
     }
 

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::{Empty, State, Stop, Work};
+use super::{Empty, Spot, State, Stop, Work};
 use crate::zpool::class::blocks::{NEXT, NONE};
 use crate::zpool::entry::word::{Entry, Place};
 use crate::zpool::memory::account::NoRoom;
@@ -38,7 +38,6 @@ impl State {
                 return if work.is_spent() { Stop::Spent } else { Stop::Stuck };
             }
         }
-        memory.not_ready(self.number);
         Stop::Done
     }
 
@@ -74,20 +73,9 @@ impl State {
             if self.blocks.used(to) == self.shape.objects || work.is_spent() {
                 break;
             }
-            let Some((index, entry)) = self.object(memory, from, slot) else { continue };
-            let spot = self.take(memory, to, index);
-            let at = self.at(memory, self.blocks.page(from), slot);
-            // SAFETY: as the module says.
-            unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
-            work.bytes_left = work.bytes_left.saturating_sub(entry.len());
-            let is_moved = memory.entries.exchange(index, entry, entry.moved(spot.place));
-            assert!(is_moved, "{entry:?} of entry {index} changed under its class's lock");
-            work.moved += 1;
-            self.counts.moved_in += 1;
-            self.counts.moved_out += 1;
-            if self.give_up(memory, Place { zspage, slot }, Empty::Goes) {
-                work.pages += u64::from(self.shape.pages);
-                self.counts.compacted += u64::from(self.shape.pages);
+            let Some(object) = self.object(memory, from, slot) else { continue };
+            let spot = self.take(memory, to, object.0);
+            if self.relocate(memory, Place { zspage, slot }, object, &spot, work) {
                 break;
             }
         }
@@ -118,6 +106,32 @@ impl State {
         moved
     }
 
+    /// Moves the object in a slot to one that is the caller's; whether a zspage went.
+    fn relocate(
+        &mut self,
+        memory: &Memory,
+        place: Place,
+        (index, entry): (u32, Entry),
+        spot: &Spot,
+        work: &mut Work,
+    ) -> bool {
+        let ordinal = memory.zspages.ordinal(place.zspage);
+        let at = self.at(memory, self.blocks.page(ordinal), place.slot);
+        // SAFETY: as the module says.
+        unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
+        let is_moved = memory.entries.exchange(index, entry, entry.moved(spot.place));
+        assert!(is_moved, "{entry:?} of entry {index} changed under its class's lock");
+        work.moved += 1;
+        work.bytes_left = work.bytes_left.saturating_sub(entry.len());
+        self.counts.moved += 1;
+        let went = self.give_up(memory, place, Empty::Goes);
+        if went {
+            work.pages += u64::from(self.shape.pages);
+            self.counts.compacted += u64::from(self.shape.pages);
+        }
+        went
+    }
+
     /// Moves the object in a slot to another class, both locked, if there is one that fits.
     pub(crate) fn move_to(
         &mut self,
@@ -126,50 +140,16 @@ impl State {
         place: Place,
         work: &mut Work,
     ) -> Result<(), NoRoom> {
-        let Some((entry, given)) = self.copy_to(memory, other, place)? else { return Ok(()) };
-        let len = entry.len() as u64;
-        work.moved += 1;
-        work.bytes_left = work.bytes_left.saturating_sub(entry.len());
-        self.counts.objects -= 1;
-        self.counts.bytes -= len;
-        self.counts.given = self.counts.given.wrapping_sub(given);
-        self.counts.moved_out += 1;
-        *self.below_at(entry.len()) -= 1;
-        *other.below_at(entry.len()) += 1;
-        other.counts.objects += 1;
-        other.counts.bytes += len;
-        other.counts.given = other.counts.given.wrapping_add(given);
-        other.counts.moved_in += 1;
-        if self.give_up(memory, place, Empty::Goes) {
-            work.pages += u64::from(self.shape.pages);
-            self.counts.compacted += u64::from(self.shape.pages);
-        }
-        Ok(())
-    }
-
-    /// Copies the object in a slot to another class and changes its entry; the entry as it
-    /// was and the object's length as it was given, if there was one that fits.
-    fn copy_to(
-        &self,
-        memory: &Memory,
-        other: &mut State,
-        place: Place,
-    ) -> Result<Option<(Entry, u64)>, NoRoom> {
         let ordinal = memory.zspages.ordinal(place.zspage);
-        let object = self.object(memory, ordinal, place.slot);
-        let is_sealed = self.blocks.is_sealed(ordinal);
-        let fits = |entry: &Entry| !is_sealed && entry.len() <= other.shape.size as usize;
-        let Some((index, entry)) = object.filter(|(_, entry)| fits(entry)) else {
-            return Ok(None);
-        };
+        let Some((index, entry)) = self.object(memory, ordinal, place.slot) else { return Ok(()) };
+        if self.blocks.is_sealed(ordinal) || entry.len() > other.shape.size as usize {
+            return Ok(());
+        }
         let spot = other.alloc(memory, index)?;
-        let at = self.at(memory, self.blocks.page(ordinal), place.slot);
-        // SAFETY: as the module says.
-        unsafe { memory.pages.frames().copy(at, spot.at, entry.len()) };
-        let given = self.given(memory, entry);
-        let is_moved = memory.entries.exchange(index, entry, entry.moved(spot.place));
-        assert!(is_moved, "{entry:?} of entry {index} changed under its class's lock");
-        Ok(Some((entry, given)))
+        self.count_off(entry);
+        other.count_on(entry.len());
+        self.relocate(memory, place, (index, entry), &spot, work);
+        Ok(())
     }
 
     /// The first objects of the emptiest zspage, at most so many: where each is and its length.
@@ -189,30 +169,6 @@ impl State {
             }
         }
         found
-    }
-
-    /// The objects of an idle zspage, each with its entry's index and the entry. None if it is not
-    /// idle, or all were given out before and none came since.
-    pub(crate) fn idle_objects(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, Entry)> {
-        if !self.has(memory, zspage) || !memory.zspages.look(zspage) {
-            return Vec::new();
-        }
-        let ordinal = memory.zspages.ordinal(zspage);
-        if self.blocks.is_tried(ordinal) {
-            return Vec::new();
-        }
-        let slots = 0..self.blocks.fresh(ordinal);
-        let found: Vec<_> = slots.filter_map(|slot| self.object(memory, ordinal, slot)).collect();
-        // What is being written is an object later, without this class's lock.
-        self.blocks.set_tried(ordinal, found.len() == self.blocks.used(ordinal) as usize);
-        found
-    }
-
-    /// Lets objects of a zspage be given out again.
-    pub(crate) fn untry(&mut self, memory: &Memory, zspage: u32) {
-        if self.has(memory, zspage) {
-            self.blocks.set_tried(memory.zspages.ordinal(zspage), false);
-        }
     }
 
     /// Removes every object of a zspage; the indexes of the entries, which are now free words.
@@ -240,7 +196,7 @@ impl State {
             if !is || !memory.entries.exchange(index, entry, entry.freed()) {
                 continue;
             }
-            self.count_off(memory, entry);
+            self.count_off(entry);
             self.counts.evicted += 1;
             gone.push(index);
             if self.give_up(memory, Place { zspage, slot }, Empty::Goes) {

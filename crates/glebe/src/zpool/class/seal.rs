@@ -18,7 +18,7 @@
 
 use super::State;
 use crate::zpool::class::blocks::{NEXT, NONE};
-use crate::zpool::entry::word::{Entry, Kind};
+use crate::zpool::entry::word::Entry;
 use crate::zpool::shared::Memory;
 
 /// Zspages of a list that are looked at for one without a writer.
@@ -55,8 +55,6 @@ impl State {
         let ordinal = few.find(|at| self.is_published(memory, *at))?;
         let used = self.blocks.used(ordinal);
         self.groups.unlink(&mut self.blocks, ordinal, self.groups.of(used));
-        let short = self.given_beyond_stored(memory, ordinal);
-        self.counts.given = self.counts.given.wrapping_sub(short);
         self.blocks.set_sealed(ordinal, true);
         self.sub_slacks(memory, self.shape.objects - used);
         let (zspage, page) = (self.blocks.number(ordinal), self.blocks.page(ordinal));
@@ -74,16 +72,6 @@ impl State {
         })
     }
 
-    /// What is given beyond what is stored, of objects whose given length stands in their bytes.
-    fn given_beyond_stored(&self, memory: &Memory, ordinal: u32) -> u64 {
-        let is_short = |entry: &Entry| matches!(entry.kind(), Kind::ShortLz4 | Kind::ShortZstd);
-        let slots = 0..self.blocks.fresh(ordinal);
-        let found = slots.filter_map(|slot| self.object(memory, ordinal, slot));
-        let short = found.map(|(_, entry)| entry).filter(is_short);
-        let beyond = |entry: Entry| self.given(memory, entry).wrapping_sub(entry.len() as u64);
-        short.map(beyond).fold(0, u64::wrapping_add)
-    }
-
     /// The bytes are elsewhere now, and readers know where.
     pub(crate) fn finish_seal(&mut self, memory: &Memory, begun: Begun) {
         memory.zspages.set_sealed(begun.zspage);
@@ -98,8 +86,6 @@ impl State {
         memory.pins.unpin(begun.zspage);
         let ordinal = memory.zspages.ordinal(begun.zspage);
         self.blocks.set_sealed(ordinal, false);
-        let short = self.given_beyond_stored(memory, ordinal);
-        self.counts.given = self.counts.given.wrapping_add(short);
         let used = self.blocks.used(ordinal);
         self.groups.link(&mut self.blocks, ordinal, self.groups.of(used));
         self.add_slacks(memory, self.shape.objects - used);
@@ -182,7 +168,7 @@ impl State {
         self.freeable = after;
         let pages = |zspages: u32| u64::from(zspages) * u64::from(self.shape.pages);
         if after > before {
-            memory.add_freeable(self.number, pages(after - before));
+            memory.add_freeable(pages(after - before));
         } else if after < before {
             memory.sub_freeable(pages(before - after));
         }

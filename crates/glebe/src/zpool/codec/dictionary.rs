@@ -1,25 +1,59 @@
-//! A dictionary of zstd: what the objects of a pool have in common.
+//! [`Zstd`]: how zstd codes; [`Dictionary`]: what the objects of a pool have in common.
 //!
-//! Its number is made a small one, since it stands in every object coded with it. Source: the
-//! Zstandard format, "Dictionary Format"; zdict.h.
+//! The number of a dictionary is made a small one, since it stands in every object coded with it.
+//! Source: the Zstandard format, "Dictionary Format"; zdict.h.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::CodecError;
+#[cfg(feature = "zstd")]
+use crate::zpool::error::CodecError;
 
+/// The level that codes a page four times as small as it was at LZ4's pace divided by three.
+const LEVEL: i32 = 1;
 /// The first bytes of a dictionary: a fixed word, then its number.
+#[cfg(feature = "zstd")]
 const MAGIC: [u8; 4] = 0xec30_a437_u32.to_le_bytes();
+#[cfg(feature = "zstd")]
 const HEAD: usize = 8;
 /// More bytes than the coding tables in a dictionary take.
+#[cfg(feature = "zstd")]
 const TABLES: usize = 1 << 10;
 
-/// What objects have in common, made from samples of them. Cheap to clone.
+/// How zstd codes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zstd {
+    pub(super) level: i32,
+    pub(super) dictionary: Option<Dictionary>,
+}
+
+impl Default for Zstd {
+    fn default() -> Self {
+        Self::new(LEVEL)
+    }
+}
+
+impl Zstd {
+    /// At a level of zstd's own; higher is smaller and slower, below zero quicker.
+    #[must_use]
+    pub fn new(level: i32) -> Self {
+        Self { level, dictionary: None }
+    }
+
+    /// With what the objects have in common.
+    #[must_use]
+    pub fn dictionary(self, dictionary: Dictionary) -> Self {
+        Self { dictionary: Some(dictionary), ..self }
+    }
+}
+
+/// What objects have in common, made from samples of them, with the feature `zstd`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Dictionary {
     bytes: Arc<[u8]>,
 }
 
+#[cfg(feature = "zstd")]
 impl Dictionary {
     /// Makes a dictionary of at most `size` bytes from samples: some hundred times its size of
     /// them, for a good one. Takes seconds for megabytes.
@@ -66,7 +100,9 @@ impl Dictionary {
         }
         Ok(Self { bytes })
     }
+}
 
+impl Dictionary {
     /// The bytes, to be kept and given to [`Dictionary::from_bytes`].
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -76,7 +112,6 @@ impl Dictionary {
 
 impl fmt::Debug for Dictionary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = zstd_safe::get_dict_id_from_dict(&self.bytes);
-        write!(f, "Dictionary {{ {} bytes, number {number:?} }}", self.bytes.len())
+        write!(f, "Dictionary {{ {} bytes }}", self.bytes.len())
     }
 }

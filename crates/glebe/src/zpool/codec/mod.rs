@@ -1,21 +1,27 @@
 //! Codecs of a pool: how the bytes of an object are stored.
 //!
-//! A [`Codec`] is what a caller chooses; [`Coder`] is it at work. Each object has a [`Form`], so
-//! objects of several codecs lie in one pool. What does not shrink is stored as it is. No header:
-//! an object shorter than a page has its length in the two bytes after what the codec made.
+//! A [`Codec`] is what a caller chooses; [`Coder`] is it at work. Objects that are half a word over
+//! and over are seen before any codec; what does not go to a smaller class when coded is stored as
+//! it is. No header: a coded object shorter than a page has its length in the two bytes after what
+//! the codec made. LZ4 and zstd are features of the crate; without them they are refused.
 //!
 //! Cost: LZ4 some 8 µs to code and 2 µs to decode a page of 4 KiB of text, zstd some 20 and 7.
 //! Locks: one for the idle contexts of zstd, held to take one out or put it back.
 
-pub(crate) mod coding;
 mod dictionary;
+#[cfg(feature = "lz4")]
 mod lz4;
+#[cfg(feature = "zstd")]
 mod zstd;
 
-pub use dictionary::Dictionary;
-pub use zstd::Zstd;
+pub use dictionary::{Dictionary, Zstd};
 
 use std::cell::RefCell;
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::zpool::entry::word::{Entry, Kind};
+use crate::zpool::error::{CodecError, Error};
+use crate::zpool::objects::Stored;
 
 /// Bytes of the length that follows the coded bytes of an object shorter than a page.
 const LENGTH: usize = size_of::<u16>();
@@ -24,88 +30,14 @@ const LENGTH: usize = size_of::<u16>();
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Codec {
-    /// Not at all.
+    /// Not at all. The default where the crate is built without `lz4`.
+    #[cfg_attr(not(feature = "lz4"), default)]
     None,
-    /// LZ4: quick both ways.
-    #[default]
+    /// LZ4: quick both ways. With the feature `lz4`.
+    #[cfg_attr(feature = "lz4", default)]
     Lz4,
-    /// Zstandard: smaller, three times as long to read.
+    /// Zstandard: smaller, three times as long to read. With the feature `zstd`.
     Zstd(Zstd),
-}
-
-/// How the bytes of an object are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    /// As they are.
-    Raw,
-    /// A page, coded by LZ4.
-    Lz4,
-    /// Less than a page, coded by LZ4.
-    ShortLz4,
-    /// A page, coded by zstd.
-    Zstd,
-    /// Less than a page, coded by zstd.
-    ShortZstd,
-}
-
-/// What a codec was given or made that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CodecError {
-    /// Stored bytes that no coder made.
-    #[error("{len} stored bytes are not what {codec} makes of an object: {what}")]
-    Corrupt {
-        /// Of the stored bytes.
-        len: usize,
-        /// Which codec was to read them.
-        codec: &'static str,
-        /// What it says of them.
-        what: &'static str,
-    },
-    /// The caller's buffer is shorter than the object.
-    #[error("a buffer of {given} bytes for an object of {needed}")]
-    Buffer {
-        /// Bytes of the buffer.
-        given: usize,
-        /// Bytes of the object.
-        needed: usize,
-    },
-    /// A level that zstd does not have.
-    #[error("zstd level {given}: it has {min} to {max}")]
-    Level {
-        /// The level asked for.
-        given: i32,
-        /// The lowest.
-        min: i32,
-        /// The highest.
-        max: i32,
-    },
-    /// Bytes that are no dictionary.
-    #[error("{len} bytes are not a dictionary of zstd: {what}")]
-    Dictionary {
-        /// How many bytes.
-        len: usize,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// Samples from which no dictionary can be made.
-    #[error("no dictionary of {size} bytes from {samples} samples of {bytes} bytes: {what}")]
-    Training {
-        /// The size asked for.
-        size: usize,
-        /// How many samples.
-        samples: usize,
-        /// Bytes of all of them.
-        bytes: usize,
-        /// What zstd says.
-        what: &'static str,
-    },
-    /// No memory for a coder's working state.
-    #[error("no memory for a {what} of zstd")]
-    NoMemory {
-        /// Which state.
-        what: &'static str,
-    },
 }
 
 /// Bytes of a word.
@@ -120,12 +52,93 @@ pub(crate) fn same_filled(object: &[u8]) -> Option<u64> {
     filled.then(|| u64::from_le_bytes(*word))
 }
 
+/// A codec at work.
+#[derive(Debug)]
+enum Engine {
+    None,
+    #[cfg(feature = "lz4")]
+    Lz4,
+    #[cfg(feature = "zstd")]
+    Zstd(zstd::Contexts),
+}
+
+impl Engine {
+    #[cfg_attr(not(feature = "zstd"), allow(unused_variables))]
+    fn new(codec: &Codec, page: usize) -> Result<Self, CodecError> {
+        match codec {
+            Codec::None => Ok(Self::None),
+            #[cfg(feature = "lz4")]
+            Codec::Lz4 => Ok(Self::Lz4),
+            #[cfg(feature = "zstd")]
+            Codec::Zstd(how) => Ok(Self::Zstd(zstd::Contexts::new(how.clone(), page)?)),
+            #[allow(unreachable_patterns)] // with both features
+            Codec::Lz4 => Err(CodecError::Missing { codec: "lz4" }),
+            #[allow(unreachable_patterns)]
+            Codec::Zstd(_) => Err(CodecError::Missing { codec: "zstd" }),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::None => "no codec",
+            #[cfg(feature = "lz4")]
+            Self::Lz4 => "LZ4",
+            #[cfg(feature = "zstd")]
+            Self::Zstd(_) => "zstd",
+        }
+    }
+
+    /// The most bytes that `len` bytes become.
+    fn bound(&self, len: usize) -> usize {
+        match self {
+            Self::None => len,
+            #[cfg(feature = "lz4")]
+            Self::Lz4 => lz4::bound(len),
+            #[cfg(feature = "zstd")]
+            Self::Zstd(_) => zstd::bound(len),
+        }
+    }
+
+    /// Codes into `out`, which has [`Engine::bound`] bytes; how many are used.
+    fn encode(&self, object: &[u8], out: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::None => {
+                let _ = (object, out);
+                None
+            }
+            #[cfg(feature = "lz4")]
+            Self::Lz4 => lz4::encode(object, out),
+            #[cfg(feature = "zstd")]
+            Self::Zstd(contexts) => contexts.encode(object, out),
+        }
+    }
+
+    /// Decodes into `out`; how many bytes that made, or what is wrong.
+    fn decode(
+        &self,
+        coded: &[u8],
+        out: &mut [u8],
+    ) -> Result<Result<usize, &'static str>, CodecError> {
+        match self {
+            Self::None => {
+                let _ = (coded, out);
+                Ok(Err("nothing was coded"))
+            }
+            #[cfg(feature = "lz4")]
+            Self::Lz4 => Ok(lz4::decode(coded, out)),
+            #[cfg(feature = "zstd")]
+            Self::Zstd(contexts) => contexts.decode(coded, out),
+        }
+    }
+}
+
 /// A codec at work, for many threads.
 #[derive(Debug)]
 pub(crate) struct Coder {
-    codec: Codec,
+    engine: Engine,
     page: usize,
-    zstd: zstd::Contexts,
+    /// Bytes of the working state when they were counted last.
+    counted: AtomicU64,
 }
 
 thread_local! {
@@ -144,17 +157,45 @@ fn with_scratch<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
     done
 }
 
+/// Writes `word` over and over.
+fn fill(out: &mut [u8], word: [u8; WORD / 2]) {
+    out.chunks_mut(word.len()).for_each(|chunk| chunk.copy_from_slice(&word[..chunk.len()]));
+}
+
 impl Coder {
     /// For objects of at most `page` bytes, which is at most 64 KiB.
     ///
     /// # Errors
-    /// [`CodecError::Level`], [`CodecError::NoMemory`].
-    pub(crate) fn new(codec: Codec, page: usize) -> Result<Self, CodecError> {
-        let zstd = match &codec {
-            Codec::Zstd(zstd) => zstd::Contexts::ready(zstd.clone(), page)?,
-            _ => zstd::Contexts::new(Zstd::default())?,
-        };
-        Ok(Self { codec, page, zstd })
+    /// [`CodecError::Missing`], [`CodecError::Level`], [`CodecError::NoMemory`].
+    pub(crate) fn new(codec: &Codec, page: usize) -> Result<Self, CodecError> {
+        Ok(Self { engine: Engine::new(codec, page)?, page, counted: AtomicU64::new(0) })
+    }
+
+    /// Whether objects are stored as they are.
+    #[inline]
+    pub(crate) fn is_off(&self) -> bool {
+        matches!(self.engine, Engine::None)
+    }
+
+    /// Makes of an object what a pool stores. `pays` says of a number of bytes whether they go to
+    /// a smaller class than the object as it is.
+    pub(crate) fn stored<R>(
+        &self,
+        object: &[u8],
+        pays: impl Fn(usize) -> bool,
+        store: impl FnOnce(Stored<'_>) -> R,
+    ) -> R {
+        let len = object.len();
+        match same_filled(object) {
+            Some(word) if word >> u32::BITS == word & u64::from(u32::MAX) => {
+                store(Stored::Filled { fill: word as u32, len })
+            }
+            _ => self.encode(object, len, |kind, bytes| match kind {
+                Kind::Raw => store(Stored::raw(object)),
+                _ if !pays(bytes.len()) => store(Stored::raw(object)),
+                kind => store(Stored::Bytes { kind, bytes, len }),
+            }),
+        }
     }
 
     /// Codes an object, if that makes it at most `limit` bytes long, and hands it to `store`.
@@ -162,102 +203,118 @@ impl Coder {
         &self,
         object: &[u8],
         limit: usize,
-        store: impl FnOnce(Form, &[u8]) -> R,
+        store: impl FnOnce(Kind, &[u8]) -> R,
     ) -> R {
-        let short = object.len() < self.page;
-        let bound = match self.codec {
-            Codec::None => return store(Form::Raw, object),
-            // LZ4's own state went before that.
-            _ if SCRATCH.try_with(|_| ()).is_err() => return store(Form::Raw, object),
-            Codec::Lz4 => lz4::bound(object.len()),
-            Codec::Zstd(_) => zstd::bound(object.len()),
-        };
-        with_scratch(bound + LENGTH, |buffer| {
-            let (coded, forms) = match self.codec {
-                Codec::Zstd(_) => (self.zstd.encode(object, buffer), (Form::Zstd, Form::ShortZstd)),
-                _ => (lz4::encode(object, buffer), (Form::Lz4, Form::ShortLz4)),
-            };
-            let tail = if short { LENGTH } else { 0 };
-            match coded {
+        // LZ4's own state goes before the buffer of a thread that ends.
+        if self.is_off() || SCRATCH.try_with(|_| ()).is_err() {
+            return store(Kind::Raw, object);
+        }
+        let (kind, tail) =
+            if object.len() < self.page { (Kind::Short, LENGTH) } else { (Kind::Coded, 0) };
+        with_scratch(self.engine.bound(object.len()) + LENGTH, |buffer| {
+            match self.engine.encode(object, buffer) {
                 Some(len) if len + tail <= limit.min(object.len().saturating_sub(1)) => {
-                    if short {
-                        let length = (object.len() as u16).to_le_bytes();
-                        buffer[len..len + LENGTH].copy_from_slice(&length);
-                    }
-                    let form = if short { forms.1 } else { forms.0 };
-                    store(form, &buffer[..len + tail])
+                    let length = (object.len() as u16).to_le_bytes();
+                    buffer[len..len + tail].copy_from_slice(&length[..tail]);
+                    store(kind, &buffer[..len + tail])
                 }
-                _ => store(Form::Raw, object),
+                _ => store(Kind::Raw, object),
             }
         })
     }
 
-    /// Bytes of the object that `stored` holds.
+    /// The length of an object whose stored bytes are `stored`.
     ///
     /// # Errors
     /// [`CodecError::Corrupt`].
-    pub(crate) fn len(&self, form: Form, stored: &[u8]) -> Result<usize, CodecError> {
-        match form {
-            Form::Raw => Ok(stored.len()),
-            Form::Lz4 | Form::Zstd => Ok(self.page),
-            Form::ShortLz4 | Form::ShortZstd => {
-                let length = stored.last_chunk().map(|two| usize::from(u16::from_le_bytes(*two)));
-                length.filter(|len| (1..self.page).contains(len)).ok_or_else(|| {
-                    form.corrupt(stored, "its length is not that of an object below a page")
-                })
-            }
+    pub(crate) fn len(&self, entry: Entry, stored: &[u8]) -> Result<usize, Error> {
+        match entry.kind() {
+            Kind::Coded | Kind::Short => self.coded_len(entry.kind(), stored),
+            Kind::Free | Kind::Raw | Kind::Filled => Ok(entry.bytes()),
         }
     }
 
-    /// Decodes an object into the start of `out`; its length. On an error `out` may hold
-    /// anything.
+    fn coded_len(&self, kind: Kind, stored: &[u8]) -> Result<usize, Error> {
+        if kind == Kind::Coded {
+            return Ok(self.page);
+        }
+        let length = stored.last_chunk().map(|two| usize::from(u16::from_le_bytes(*two)));
+        length
+            .filter(|len| (1..self.page).contains(len))
+            .ok_or_else(|| self.corrupt(stored, "its length is not that of an object below a page"))
+    }
+
+    /// Writes an object to the start of `out`; its length. On an error `out` may hold anything.
     ///
     /// # Errors
-    /// [`CodecError::Corrupt`], [`CodecError::Buffer`], [`CodecError::NoMemory`].
+    /// [`CodecError::Corrupt`], [`CodecError::NoMemory`], [`Error::BufferTooSmall`].
     pub(crate) fn decode(
         &self,
-        form: Form,
+        entry: Entry,
         stored: &[u8],
         out: &mut [u8],
-    ) -> Result<usize, CodecError> {
-        let needed = self.len(form, stored)?;
-        let given = out.len();
-        let out = out.get_mut(..needed).ok_or(CodecError::Buffer { given, needed })?;
-        let (long, short) = (stored, stored.len().saturating_sub(LENGTH));
-        let made = match form {
-            Form::Raw => {
-                out.copy_from_slice(stored);
-                Ok(needed)
-            }
-            Form::Lz4 => lz4::decode(long, out),
-            Form::ShortLz4 => lz4::decode(&stored[..short], out),
-            Form::Zstd => self.zstd.decode(long, out)?,
-            Form::ShortZstd => self.zstd.decode(&stored[..short], out)?,
-        };
-        match made {
-            Ok(len) if len == needed => Ok(needed),
-            Ok(_) => Err(form.corrupt(stored, "it makes an object of another length")),
-            Err(what) => Err(form.corrupt(stored, what)),
+    ) -> Result<usize, Error> {
+        if matches!(entry.kind(), Kind::Coded | Kind::Short) {
+            return self.decode_coded(entry.kind(), stored, out);
+        }
+        let out = start_of(out, entry.bytes())?;
+        match entry.kind() {
+            Kind::Filled => fill(out, entry.fill().to_le_bytes()),
+            _ => out.copy_from_slice(stored),
+        }
+        Ok(out.len())
+    }
+
+    /// As [`Coder::decode`], of what [`Coder::encode`] made.
+    pub(crate) fn decode_coded(
+        &self,
+        kind: Kind,
+        stored: &[u8],
+        out: &mut [u8],
+    ) -> Result<usize, Error> {
+        let len = self.coded_len(kind, stored)?;
+        let out = start_of(out, len)?;
+        let tail = if kind == Kind::Short { LENGTH } else { 0 };
+        match self.engine.decode(&stored[..stored.len() - tail], out).map_err(Error::Codec)? {
+            Ok(made) if made == len => Ok(len),
+            Ok(_) => Err(self.corrupt(stored, "it makes an object of another length")),
+            Err(what) => Err(self.corrupt(stored, what)),
         }
     }
 
-    /// Bytes of the working state, for the pool's account.
+    fn corrupt(&self, stored: &[u8], what: &'static str) -> Error {
+        let (len, codec) = (stored.len(), self.engine.name());
+        Error::Codec(CodecError::Corrupt { len, codec, what })
+    }
+
+    /// Bytes of the working state.
     #[inline]
-    pub(crate) fn bytes(&self) -> u64 {
-        self.zstd.bytes()
+    fn bytes(&self) -> u64 {
+        match &self.engine {
+            #[cfg(feature = "zstd")]
+            Engine::Zstd(contexts) => contexts.bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Whether the working state is not what was counted.
+    #[inline]
+    pub(crate) fn has_grown(&self) -> bool {
+        self.bytes() != self.counted.load(Ordering::Relaxed)
+    }
+
+    /// Counts the bytes of the working state: those that were counted before, and those of now.
+    pub(crate) fn count(&self) -> (u64, u64) {
+        let now = self.bytes();
+        (self.counted.swap(now, Ordering::Relaxed), now)
     }
 }
 
-impl Form {
-    fn corrupt(self, stored: &[u8], what: &'static str) -> CodecError {
-        let codec = match self {
-            Self::Raw => "no codec",
-            Self::Lz4 | Self::ShortLz4 => "LZ4",
-            Self::Zstd | Self::ShortZstd => "zstd",
-        };
-        CodecError::Corrupt { len: stored.len(), codec, what }
-    }
+/// The first `len` bytes of a buffer.
+fn start_of(out: &mut [u8], len: usize) -> Result<&mut [u8], Error> {
+    let given = out.len();
+    out.get_mut(..len).ok_or(Error::BufferTooSmall { given, len })
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(loom), feature = "lz4", feature = "zstd"))]
 mod tests;

@@ -3,44 +3,9 @@
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
-use super::dictionary::Dictionary;
-use super::CodecError;
+use super::dictionary::Zstd;
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
-
-/// The level that codes a page four times as small as it was at LZ4's pace divided by three.
-const LEVEL: i32 = 1;
-
-/// How zstd codes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Zstd {
-    level: i32,
-    dictionary: Option<Dictionary>,
-}
-
-impl Default for Zstd {
-    fn default() -> Self {
-        Self::new(LEVEL)
-    }
-}
-
-impl Zstd {
-    /// At a level of zstd's own; higher is smaller and slower, below zero quicker.
-    #[must_use]
-    pub fn new(level: i32) -> Self {
-        Self { level, dictionary: None }
-    }
-
-    /// Whether it reads what `other` codes: both have the same dictionary, or none.
-    pub(crate) fn reads(&self, other: &Self) -> bool {
-        self.dictionary == other.dictionary
-    }
-
-    /// With what the objects have in common.
-    #[must_use]
-    pub fn dictionary(self, dictionary: Dictionary) -> Self {
-        Self { dictionary: Some(dictionary), ..self }
-    }
-}
+use crate::zpool::error::CodecError;
 
 /// Contexts that no thread uses now.
 #[derive(Debug)]
@@ -74,20 +39,16 @@ pub(super) fn bound(len: usize) -> usize {
 }
 
 impl Contexts {
-    pub(super) fn new(how: Zstd) -> Result<Self, CodecError> {
+    /// With what one thread needs for objects of up to `page` bytes, so that there is memory for
+    /// it.
+    pub(super) fn new(how: Zstd, page: usize) -> Result<Self, CodecError> {
         let (given, min, max) = (how.level, zstd_safe::min_c_level(), zstd_safe::max_c_level());
         if !(min..=max).contains(&given) {
             return Err(CodecError::Level { given, min, max });
         }
         let dictionary = how.dictionary.as_ref().map_or(0, |of| of.as_bytes().len() as u64);
         let (coders, decoders) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-        Ok(Self { how, coders, decoders, bytes: AtomicU64::new(dictionary) })
-    }
-
-    /// With what one thread needs for objects of up to `page` bytes, so that there is memory for
-    /// it.
-    pub(super) fn ready(how: Zstd, page: usize) -> Result<Self, CodecError> {
-        let contexts = Self::new(how)?;
+        let contexts = Self { how, coders, decoders, bytes: AtomicU64::new(dictionary) };
         let (object, mut coded) = (vec![0; page], vec![0; bound(page)]);
         let len = contexts.encode(&object, &mut coded);
         let len = len.ok_or(CodecError::NoMemory { what: "coding context" })?;

@@ -13,9 +13,8 @@
 //! these are its lower bits, [`Entries`](super::table) has the rest. `bytes` are those stored.
 //! A word that is *held* is being moved to another place of the table, and says what it said.
 //!
-//! An object that is one word over and over has kind *filled* where both halves of the word are
-//! the same: half a word is in the place of zspage and slot, `bytes` is the object's length, and
-//! nothing is stored. Otherwise it is *wide*: the word is stored, `bytes` is the object's length.
+//! An object that is half a word over and over has kind *filled*: half a word is in the place of
+//! zspage and slot, `bytes` is the object's length, and nothing is stored.
 
 /// Bits of a zspage's number.
 pub(crate) const ZSPAGE_BITS: u32 = 26;
@@ -47,38 +46,19 @@ pub(crate) enum Kind {
     Free,
     /// As they were given.
     Raw,
-    /// A page, coded by LZ4.
-    Lz4,
-    /// Less than a page, coded by LZ4; the object's length stands in the last two bytes.
-    ShortLz4,
-    /// A page, coded by zstd.
-    Zstd,
-    /// Less than a page, coded by zstd, as [`Kind::ShortLz4`].
-    ShortZstd,
+    /// A page, coded by the pool's codec.
+    Coded,
+    /// Less than a page, coded; the object's length stands in the last two bytes.
+    Short,
     /// Not at all: half a word over and over.
     Filled,
-    /// As the word that is there over and over.
-    Wide,
 }
 
 /// By number.
-const KINDS: [Kind; 1 << KIND_BITS] = [
-    Kind::Free,
-    Kind::Raw,
-    Kind::Lz4,
-    Kind::ShortLz4,
-    Kind::Zstd,
-    Kind::ShortZstd,
-    Kind::Filled,
-    Kind::Wide,
-];
+const KINDS: [Kind; 5] = [Kind::Free, Kind::Raw, Kind::Coded, Kind::Short, Kind::Filled];
 
 const FREE: u64 = Kind::Free as u64;
 const FILLED: u64 = Kind::Filled as u64;
-const WIDE: u64 = Kind::Wide as u64;
-
-/// Bytes stored of a [`Kind::Wide`] object.
-pub(crate) const WIDE_LEN: usize = size_of::<u64>();
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,8 +89,7 @@ impl Entry {
         Self(field(generation as u64, 0, GENERATION_BITS))
     }
 
-    /// An object in a slot. `len`, at least one, is that of the stored bytes; of the object where
-    /// the kind is wide.
+    /// An object in a slot. `len`, at least one, is that of the stored bytes.
     #[inline]
     pub(crate) fn live(kind: Kind, place: Place, len: usize, generation: u32) -> Self {
         debug_assert!(place.zspage >> ZSPAGE_BITS == 0 && place.slot < SLOTS_MAX);
@@ -138,7 +117,8 @@ impl Entry {
 
     #[inline]
     pub(crate) fn kind(self) -> Kind {
-        KINDS[field(self.0, KIND_AT, KIND_BITS) as usize]
+        // No word has a kind that is none of them.
+        KINDS[field(self.0, KIND_AT, KIND_BITS) as usize % KINDS.len()]
     }
 
     #[inline]
@@ -161,10 +141,10 @@ impl Entry {
     /// Stored bytes of a live object.
     #[inline]
     pub(crate) fn len(self) -> usize {
-        match field(self.0, KIND_AT, KIND_BITS) {
-            FILLED => 0,
-            WIDE => WIDE_LEN,
-            _ => self.bytes(),
+        if field(self.0, KIND_AT, KIND_BITS) == FILLED {
+            0
+        } else {
+            self.bytes()
         }
     }
 
@@ -252,7 +232,7 @@ mod tests {
             let entry = Entry::live(kind, place, len, generation);
             assert_eq!((entry.place(), entry.bytes()), (place, len));
             assert_eq!((entry.kind(), entry.generation()), (kind, generation));
-            assert_eq!(entry.len(), if kind == Kind::Wide { WIDE_LEN } else { len });
+            assert_eq!(entry.len(), len);
             assert_eq!(entry.moved(Place { zspage: 7, slot: 3 }).moved(place), entry);
             let held = entry.held();
             assert!(held.is_held() && !entry.is_held() && held.let_go() == entry);

@@ -1,10 +1,10 @@
 //! [`Account`]: the bytes that a pool holds, against its limit.
 //!
-//! Everything is charged before it is taken: pages of objects, pages of tables, chunks of zspages'
-//! own words; so the limit is not passed, but by the classes of a new table, some tens of KiB at
-//! most, until objects go or are evicted for the next insert, and by what
-//! [`apart`](crate::zpool::policy::apart) says. Unit: bytes. Cost: an atomic addition each time
-//! that pages come or go, none an object. No lock.
+//! Everything is charged before it is taken: pages of objects, pages of tables, room for zspages'
+//! own words. So the limit is passed by the classes of a new table alone, some tens of KiB at most,
+//! and by the state of codecs for further threads, until objects go or are evicted for the next
+//! insert. Unit: bytes. Cost: an atomic addition each time that pages come or go, none an object.
+//! No lock.
 
 use crate::error::OsError;
 use crate::sync::{AtomicU64, Ordering};

@@ -30,10 +30,8 @@ const CLASS_BITS: u32 = 12;
 const REFERENCED: u64 = 1 << 44;
 /// The zspage exists.
 const EXISTS: u64 = 1 << 45;
-/// It was looked at for idle objects.
-const LOOKED_AT: u64 = 1 << 46;
 /// Its bytes are elsewhere: it has no pages of its own.
-const SEALED: u64 = 1 << 47;
+const SEALED: u64 = 1 << 46;
 const AGE_AT: u32 = 32;
 
 /// Of so many numbers in use one may be free before the table counts as sparse, and of a page of
@@ -209,15 +207,6 @@ impl Zspages {
     fn set_age(&self, number: u32, made: u32, ordinal: u32) {
         let word = u64::from(made) << AGE_AT | u64::from(ordinal);
         self.table[number as usize * WORDS + 1].store(word, Ordering::Relaxed);
-    }
-
-    /// Whether nothing of it was read since the last call, of which there was one; under its
-    /// class's lock.
-    pub(crate) fn look(&self, number: u32) -> bool {
-        let word = &self.table[number as usize * WORDS];
-        let before = word.fetch_and(!REFERENCED, Ordering::Relaxed);
-        word.fetch_or(LOOKED_AT, Ordering::Relaxed);
-        before & (LOOKED_AT | REFERENCED) == LOOKED_AT
     }
 
     #[inline]

@@ -80,22 +80,14 @@ fn compact_until(objects: &Objects, work: &mut Work, is_spent: impl Fn(&Work) ->
             break;
         }
     }
-    let (mut from, mut rounds) = (0, 0);
-    while let Some(class) = memory.next_ready(from) {
-        // Once round: what a class has left then is being used.
-        if class < from {
-            rounds += 1;
+    // Once round: what a class has left then is being used.
+    for class in 0..objects.classes.all().count() as u32 {
+        let mut stop = None;
+        while memory.freeable() > 0 && !is_spent(work) && stop.is_none_or(|it| it == Stop::Spent) {
+            work.bytes_left = STEP_BYTES;
+            stop = objects.compact(class, work, true);
+            memory.pages.trim_above(&memory.account, GATHERED);
         }
-        if rounds > 0 || is_spent(work) {
-            return;
-        }
-        work.bytes_left = STEP_BYTES;
-        if objects.compact(class, work, true) != Some(Stop::Spent) {
-            from = class + 1;
-        } else {
-            from = class;
-        }
-        memory.pages.trim_above(&memory.account, GATHERED);
     }
 }
 
@@ -128,10 +120,15 @@ impl Compactor {
         let mut work = Work { bytes_left: OWN_STEP_BYTES, ..Work::default() };
         // Where the last one stopped, so that no class is left out for long.
         let from = self.next_class.load(Ordering::Relaxed) as u32;
-        let Some(class) = memory.next_ready(from) else { return };
-        let stop = objects.compact(class, &mut work, false);
-        let next = if stop == Some(Stop::Spent) { class } else { class + 1 };
-        self.next_class.store(next.into(), Ordering::Relaxed);
+        let count = objects.classes.all().count() as u32;
+        for class in (from..from + count).map(|class| class % count) {
+            let stop = objects.compact(class, &mut work, false);
+            if stop != Some(Stop::Done) || work.pages > 0 {
+                let next = if stop == Some(Stop::Spent) { class } else { class + 1 };
+                self.next_class.store(next.into(), Ordering::Relaxed);
+                break;
+            }
+        }
         let _ = (0..LOWERED_MAX).all(|_| lower_one(objects));
         memory.pages.trim(&memory.account);
     }

@@ -8,6 +8,7 @@
 
 use crate::sync::{AtomicU64, Ordering};
 use crate::units::Bytes;
+use crate::zpool::codec::Coder;
 use crate::zpool::error::Error;
 use crate::zpool::objects::Objects;
 use crate::zpool::options::AtLimit;
@@ -97,6 +98,18 @@ impl Evictor {
             }
         }
         Ok(())
+    }
+
+    /// Charges the state of codecs, which grew with the threads that code at a time, and sheds
+    /// what is too much then. The caller pins nothing.
+    #[cold]
+    pub(crate) fn charge_codec(&self, objects: &Objects, coder: &Coder) {
+        let account = &objects.memory.account;
+        let (before, now) = coder.count();
+        account.charge_past(now.saturating_sub(before));
+        account.release(before.saturating_sub(now));
+        let mut trimmed = false;
+        while account.held() > account.limit() && self.make_room(objects, &mut trimmed) {}
     }
 }
 

@@ -1,14 +1,18 @@
-//! The table of a pool follows its objects, where [`TableChoice::Fitted`] asks for that.
+//! What follows the number of pages in use: the table of a pool, where [`TableChoice::Fitted`] asks
+//! for that, and the account of small vectors.
 //!
-//! Looked at when the pages in use have become a sixteenth more or fewer since the last look, and
-//! changed if the estimate for the objects there are says that it saves enough. A class that is
-//! there stays where that costs less than to move its objects. One thread looks; others go on.
-//! Cost: a look is a walk over the classes and a fit of some microseconds to milliseconds.
+//! Both are looked at when the pages in use have become a sixteenth more or fewer since the last
+//! look. The table is changed if the estimate for the objects there are says that it saves enough;
+//! a class that is there stays where that costs less than to move its objects. Vectors of classes
+//! and tables cannot be charged where they grow: they are charged somewhat ahead, so that between
+//! two looks no more is there than is charged. One thread looks; others go on. Unit: bytes. Cost:
+//! two loads an operation; a look is a walk over the classes and a fit of some microseconds to
+//! milliseconds.
 //!
 //! [`TableChoice::Fitted`]: crate::zpool::options::TableChoice::Fitted
 
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
-use crate::units::{Bytes, PageSize};
+use crate::units::PageSize;
 use crate::zpool::class::classes::Classes;
 use crate::zpool::class::Shape;
 use crate::zpool::entry::word::{PAGE_MAX, SLOTS_MAX};
@@ -16,8 +20,7 @@ use crate::zpool::error::Error;
 use crate::zpool::objects::Objects;
 use crate::zpool::options::fitted_rules;
 use crate::zpool::shared::CLASSES_MAX;
-use crate::zpool::sizes::fitted::Metadata;
-use crate::zpool::sizes::histogram::Histogram;
+use crate::zpool::sizes::fitted::Histogram;
 use crate::zpool::sizes::table::{Rules, RulesError, SizeClass, Table};
 
 /// Slots begin at multiples of this where sizes are such.
@@ -28,37 +31,40 @@ const PAGES_MIN: u64 = 256;
 const HELD_PER_SAVED: f64 = 1000.0;
 /// Held bytes for which one byte is moved.
 const MOVE_COST: f64 = 0.005;
-/// What part of the pages more or fewer makes it look again.
+/// What part of the pages more or fewer makes it look again, and how many at least.
 const CHANGE_PARTS: u64 = 16;
-/// What an object, a slot, a zspage and a class take beside the pages. Of the zspage that a class
-/// has not filled, so much is expected to be free as held least on the benchmark's trace.
-const METADATA: Metadata = Metadata {
-    object: Bytes::new(8),
-    slot: Bytes::new(4),
-    zspage: Bytes::new(40),
-    class: Bytes::new(640),
-    left_percent: 80,
-};
-
-/// The table of a pool, and between which numbers of pages in use nothing is looked at.
+const CHANGE_MIN: u64 = 16;
+/// Charged ahead of vectors: so much, and a part of what there is.
+const AHEAD: u64 = 4 << 10;
+const AHEAD_PARTS: u64 = 8;
+/// See the module.
 #[derive(Debug)]
 pub(crate) struct Refit {
-    /// Its lock is that of changing it.
-    table: Mutex<Table>,
+    state: Mutex<State>,
     page: PageSize,
+    /// Between which numbers of pages in use nothing is looked at.
     low: AtomicU64,
     high: AtomicU64,
 }
 
+#[derive(Debug)]
+struct State {
+    table: Table,
+    /// Whether tables are chosen.
+    is_fitted: bool,
+    /// Bytes of vectors that are charged.
+    charged: u64,
+}
+
 impl Refit {
-    pub(crate) fn new(table: Table, page: PageSize, wanted: bool) -> Self {
-        let high = if wanted { PAGES_MIN } else { u64::MAX };
-        Self { table: Mutex::new(table), page, low: AtomicU64::new(0), high: AtomicU64::new(high) }
+    pub(crate) fn new(table: Table, page: PageSize, is_fitted: bool) -> Self {
+        let state = Mutex::new(State { table, is_fitted, charged: 0 });
+        Self { state, page, low: AtomicU64::new(0), high: AtomicU64::new(0) }
     }
 
     /// The table in use.
     pub(crate) fn table(&self) -> Table {
-        lock(&self.table).clone()
+        lock(&self.state).table.clone()
     }
 
     /// Changes the table, for good: from now on none is chosen.
@@ -66,14 +72,13 @@ impl Refit {
     /// # Errors
     /// Those of [`adopt`]; nothing was changed.
     pub(crate) fn set(&self, objects: &Objects, table: &Table) -> Result<(), Error> {
-        let mut now = lock(&self.table);
-        self.change(objects, &mut now, table)?;
-        self.low.store(0, Ordering::Relaxed);
-        self.high.store(u64::MAX, Ordering::Relaxed);
+        let mut state = lock(&self.state);
+        self.change(objects, &mut state.table, table)?;
+        state.is_fitted = false;
         Ok(())
     }
 
-    /// As [`Refit::set`], under the lock of the table.
+    /// As [`Refit::set`], under the lock.
     fn change(&self, objects: &Objects, now: &mut Table, table: &Table) -> Result<(), Error> {
         let before = objects.classes.held_bytes() + now.held().get();
         adopt(&objects.classes, table, self.page)?;
@@ -85,43 +90,61 @@ impl Refit {
         Ok(())
     }
 
-    /// From which number of pages in use on, and below which, nothing is looked at.
-    pub(crate) fn bounds(&self) -> (u64, u64) {
-        (self.low.load(Ordering::Relaxed), self.high.load(Ordering::Relaxed))
-    }
-
-    /// Looks whether another table is worth it, now that so many pages are in use.
-    pub(crate) fn look_if_due(&self, objects: &Objects, used: u64) {
-        let (low, high) = self.bounds();
-        if used < low || used >= high {
+    /// Looks, if the pages in use are many more or fewer than at the last look.
+    #[inline]
+    pub(crate) fn look_if_due(&self, objects: &Objects) {
+        let used = objects.memory.pages.used();
+        if used < self.low.load(Ordering::Relaxed) || used >= self.high.load(Ordering::Relaxed) {
             self.look(objects, used);
         }
     }
 
     #[cold]
     fn look(&self, objects: &Objects, used: u64) {
-        let Ok(mut table) = self.table.try_lock() else { return };
-        if self.high.load(Ordering::Relaxed) == u64::MAX {
-            return;
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let change = (used / CHANGE_PARTS).max(CHANGE_MIN);
+        self.low.store(used.saturating_sub(change), Ordering::Relaxed);
+        self.high.store(used + change, Ordering::Relaxed);
+        if state.is_fitted && used >= PAGES_MIN {
+            self.fit(objects, &mut state.table);
         }
-        let low = if used < PAGES_MIN { 0 } else { used - used / CHANGE_PARTS };
-        self.low.store(low, Ordering::Relaxed);
-        let high = (used + used / CHANGE_PARTS).max(PAGES_MIN);
-        self.high.store(high, Ordering::Relaxed);
-        let Ok(histogram) = histogram(&objects.classes, &fitted_rules(self.page)) else { return };
-        let fitted = table.refitted(&histogram, &METADATA, MOVE_COST);
-        let (now, then) =
-            (table.expected(&histogram, &METADATA), fitted.expected(&histogram, &METADATA));
-        if (now.held - then.held) * HELD_PER_SAVED >= now.held {
+        // Without room it waits until the next look: what was charged ahead lasts until then.
+        let (is, account) = (vector_bytes(objects), &objects.memory.account);
+        let wanted = is + is / AHEAD_PARTS + AHEAD;
+        if wanted <= state.charged || account.charge(wanted - state.charged) {
+            account.release(state.charged.saturating_sub(wanted));
+            state.charged = wanted;
+        }
+    }
+
+    fn fit(&self, objects: &Objects, table: &mut Table) {
+        let histogram = histogram(&objects.classes, &fitted_rules(self.page));
+        let fitted = table.fitted(&histogram, MOVE_COST);
+        let (now, then) = (table.expected(&histogram), fitted.expected(&histogram));
+        if (now - then) * HELD_PER_SAVED >= now {
             // What does not fit now, with classes still being emptied, is looked at again later.
-            let _ = self.change(objects, &mut table, &fitted);
+            let _ = self.change(objects, table, &fitted);
         }
+    }
+
+    /// Bytes of small vectors that are there, and that are charged.
+    pub(crate) fn vectors(&self, objects: &Objects) -> (u64, u64) {
+        let state = lock(&self.state);
+        (vector_bytes(objects), state.charged)
     }
 }
 
+/// Bytes of small vectors now.
+fn vector_bytes(objects: &Objects) -> u64 {
+    let memory = &objects.memory;
+    let tables = memory.pages.held_bytes() + memory.entries.held().1 + memory.zspages.held().1;
+    let classes = objects.classes.all().map(|class| class.lock().held_bytes());
+    tables + classes.sum::<u64>()
+}
+
 /// The lengths of the objects that are stored, to a 512th of a page, on the grid of `rules`.
-fn histogram(classes: &Classes, rules: &Rules) -> Result<Histogram, RulesError> {
-    let mut histogram = Histogram::new(rules)?;
+fn histogram(classes: &Classes, rules: &Rules) -> Histogram {
+    let mut histogram = Histogram::new(rules);
     let longest = rules.page.bytes().get() as usize;
     let mut sums = vec![0_u64; classes.part_lens().len()];
     for class in classes.all() {
@@ -134,20 +157,18 @@ fn histogram(classes: &Classes, rules: &Rules) -> Result<Histogram, RulesError> 
     for (len, objects) in classes.part_lens().zip(sums).filter(|(_, objects)| *objects > 0) {
         histogram.add(len.clamp(1, longest), objects);
     }
-    Ok(histogram)
+    histogram
 }
 
 /// Changes the classes to those of `table`. The caller is the only one that does so now.
 ///
 /// # Errors
-/// [`Error::Table`], [`Error::Classes`]: a pool of this page cannot have it; nothing was
+/// [`Error::Rules`], [`Error::Classes`]: a pool of this page cannot have it; nothing was
 /// changed.
 pub(crate) fn adopt(classes: &Classes, table: &Table, machine_page: PageSize) -> Result<(), Error> {
-    let (objects, page) = (table.most_objects(), table.rules().page);
-    if objects > SLOTS_MAX || page != machine_page || page.bytes().get() > PAGE_MAX {
-        let (page, machine_page) = (page.bytes(), machine_page.bytes());
-        return Err(Error::Table { objects, page, objects_max: SLOTS_MAX, machine_page });
-    }
+    let (page, own) = (table.rules().page, machine_page.bytes().get());
+    RulesError::within("a page in bytes", page.bytes().get(), own, own.min(PAGE_MAX))?;
+    RulesError::within("slots in a zspage", table.most_objects().into(), 1, SLOTS_MAX.into())?;
     let shape = |class: &SizeClass| {
         // Slots as wide as fit, so that classes of the same zspages are one, on words.
         let (least, widest) = (class.size.get(), class.stride(page).get());

@@ -1,56 +1,47 @@
 //! [`Table::fitted`]: the classes that hold given objects in the least memory.
 //!
 //! A class of `n` objects, `k` of them in each zspage of `z` bytes, is expected to hold
-//! `n / k` zspages and, of the last one, what is left to fill: `(k - 1) / 2` slots, or a part of
-//! that. Held besides is what an object, a slot, a zspage and a class cost ([`Metadata`]). Few
-//! classes round lengths up by much; many have many zspages that are not full; long zspages have
-//! short tails, but more that is not full. A table is chosen by dynamic programming over the sizes
-//! that are in use: the best classes up to a size are the best up to some smaller one, and one
-//! class for what lies between. Between two classes' numbers of pages the same sum decides.
+//! `n / k` zspages and, of the last one, a part of what is left to fill, `(k - 1) / 2` slots. Held
+//! besides is what an object, a slot, a zspage and a class cost. Few classes round lengths up by
+//! much; many have many zspages that are not full; long zspages have short tails, but more that is
+//! not full. A table is chosen by dynamic programming over the sizes that are in use: the best
+//! classes up to a size are the best up to some smaller one, and one class for what lies between.
 //!
 //! Sums are in bytes, as `f64`: exact to far more than what an estimate is worth, and the same on
 //! every machine, since nothing is reordered. Cost: O(n x k x log n) for n sizes in use
 //! and k kinds of zspage, since a class's cost is linear in its objects.
 
 use crate::units::{Bytes, Pages};
-use crate::zpool::sizes::histogram::Histogram;
 use crate::zpool::sizes::table::{Rules, SizeClass, Table};
 
-/// What is held beside the pages of zspages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Metadata {
-    /// For each object: its handle's entry.
-    pub object: Bytes,
-    /// For each slot, used or not: its back pointer.
-    pub slot: Bytes,
-    /// For each zspage: its header.
-    pub zspage: Bytes,
-    /// For each class.
-    pub class: Bytes,
-    /// Of what is left to fill in a zspage that was used to a random part: 100, or fewer where
-    /// something fills it.
-    pub left_percent: u64,
+/// Bytes held beside the pages of zspages: for each object, its entry; for each slot, its back
+/// pointer; for each zspage, its header and block; for each class.
+const OBJECT: f64 = 8.0;
+const SLOT: f64 = 4.0;
+const ZSPAGE: f64 = 40.0;
+const CLASS: f64 = 640.0;
+/// Of the zspage that a class has not filled, so much is expected to be free, of what would be if
+/// it were used to a random part, as held least on the benchmark's trace.
+const LEFT: f64 = 0.8;
+
+/// Objects by length.
+#[derive(Clone, Debug)]
+pub(crate) struct Histogram {
+    rules: Rules,
+    /// By place on the grid.
+    objects: Vec<u64>,
 }
 
-/// What a table is expected to hold.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
-    /// Pages of zspages and metadata, in bytes.
-    pub held: f64,
-    /// Of that, bytes of the objects.
-    pub stored: Bytes,
-}
+impl Histogram {
+    /// No objects, on the grid of `rules`, which make a table.
+    pub(crate) fn new(rules: &Rules) -> Self {
+        Self { rules: *rules, objects: vec![0; rules.grid_len()] }
+    }
 
-impl Estimate {
-    /// What is held beyond what is stored, as a part of what is stored; zero where that is
-    /// nothing.
-    #[must_use]
-    pub fn overhead(&self) -> f64 {
-        let stored = self.stored.get() as f64;
-        if stored == 0.0 {
-            return 0.0;
-        }
-        self.held / stored - 1.0
+    /// Adds `objects` of `len` bytes each, 1 to a page.
+    pub(crate) fn add(&mut self, len: usize, objects: u64) {
+        let index = self.rules.grid_index(len).expect("1 byte to a page");
+        self.objects[index] += objects;
     }
 }
 
@@ -64,17 +55,13 @@ struct Cost {
 }
 
 impl Cost {
-    fn of(class: SizeClass, rules: &Rules, metadata: &Metadata) -> Self {
+    fn of(class: SizeClass, rules: &Rules) -> Self {
         let objects = f64::from(class.objects);
         let pages = class.pages.bytes(rules.page).get() as f64;
-        let slots = metadata.slot.get() as f64 * objects;
-        let zspage = pages + metadata.zspage.get() as f64 + slots;
-        let left = (objects - 1.0) / (2.0 * objects) * metadata.left_percent as f64 / 100.0;
-        Self {
-            class,
-            per_object: zspage / objects + metadata.object.get() as f64,
-            fixed: zspage * left + metadata.class.get() as f64,
-        }
+        let zspage = pages + ZSPAGE + SLOT * objects;
+        let left = (objects - 1.0) / (2.0 * objects) * LEFT;
+        let (per_object, fixed) = (zspage / objects + OBJECT, zspage * left + CLASS);
+        Self { class, per_object, fixed }
     }
 
     fn held(&self, objects: u64) -> f64 {
@@ -88,7 +75,6 @@ impl Cost {
 /// What classes are chosen for.
 struct Goal<'a> {
     histogram: &'a Histogram,
-    metadata: &'a Metadata,
     /// Classes whose objects need not move.
     present: &'a [SizeClass],
     /// What a moved byte costs, in bytes held.
@@ -98,11 +84,11 @@ struct Goal<'a> {
 /// The kinds of zspage that may be best for objects of up to `size` bytes: each one longer than
 /// those before it, and cheaper an object; then the one that they are in.
 fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
-    let rules = goal.histogram.rules();
+    let rules = &goal.histogram.rules;
     let mut kinds: Vec<Cost> = Vec::new();
     for pages in 1..=rules.chain.get() {
         let class = SizeClass::of(size, Pages::new(pages), rules.page);
-        let mut cost = Cost::of(class, rules, goal.metadata);
+        let mut cost = Cost::of(class, rules);
         if !goal.present.iter().any(|of| of.same_zspages(&class)) {
             cost.per_object += goal.move_cost * size.get() as f64;
         }
@@ -111,7 +97,7 @@ fn kinds(size: Bytes, goal: &Goal) -> Vec<Cost> {
         }
     }
     if let Some(stay) = goal.present.iter().find(|class| class.size >= size) {
-        kinds.push(Cost::of(SizeClass { size, ..*stay }, rules, goal.metadata));
+        kinds.push(Cost::of(SizeClass { size, ..*stay }, rules));
     }
     kinds
 }
@@ -164,11 +150,11 @@ fn slope(from: &Best, to: &Best) -> f64 {
 
 impl Goal<'_> {
     fn classes(&self) -> Vec<SizeClass> {
-        let rules = self.histogram.rules();
+        let rules = &self.histogram.rules;
         let last = rules.grid_len() - 1;
         let mut bests = vec![Best { objects: 0, held: 0.0, last: None }];
         let mut hull = Hull::default();
-        for (index, &more) in self.histogram.objects().iter().enumerate() {
+        for (index, &more) in self.histogram.objects.iter().enumerate() {
             let below = bests.len() - 1;
             let size = rules.grid_size(index);
             if more > 0 {
@@ -208,36 +194,23 @@ impl Goal<'_> {
 
 impl Table {
     /// The classes that are expected to hold the objects of `histogram` in the least memory.
-    /// Lengths that no object has find a class too. `merge` of the rules is not looked at.
-    #[must_use]
-    pub fn fitted(histogram: &Histogram, metadata: &Metadata) -> Self {
-        let goal = Goal { histogram, metadata, present: &[], move_cost: 0.0 };
-        Self::of_classes(histogram.rules(), goal.classes())
+    /// Classes of this table are kept where that costs less than to move their objects:
+    /// `move_cost` bytes held for each byte moved. Lengths that no object has find a class too.
+    pub(crate) fn fitted(&self, histogram: &Histogram, move_cost: f64) -> Self {
+        let goal = Goal { histogram, present: self.classes(), move_cost };
+        Self::of_classes(&histogram.rules, goal.classes())
     }
 
-    /// As [`fitted`](Self::fitted), but classes of this table are kept where that costs less than
-    /// to move their objects: `move_cost` bytes held for each byte moved.
-    #[must_use]
-    pub fn refitted(&self, histogram: &Histogram, metadata: &Metadata, move_cost: f64) -> Self {
-        let goal = Goal { histogram, metadata, present: self.classes(), move_cost };
-        Self::of_classes(histogram.rules(), goal.classes())
-    }
-
-    /// What this table is expected to hold with the objects of `histogram`.
-    ///
-    /// # Panics
-    /// If the histogram's pages are larger than the table's.
-    #[must_use]
-    pub fn expected(&self, histogram: &Histogram, metadata: &Metadata) -> Estimate {
-        let rules = histogram.rules();
+    /// The bytes that this table is expected to hold with the objects of `histogram`.
+    pub(crate) fn expected(&self, histogram: &Histogram) -> f64 {
+        let rules = &histogram.rules;
         let mut objects = vec![0; self.classes().len()];
-        for (index, n) in histogram.objects().iter().enumerate() {
+        for (index, n) in histogram.objects.iter().enumerate() {
             let class = self.class_of(rules.grid_size(index).as_usize());
             objects[class.expect("a grid ends with a page")] += n;
         }
-        let costs = self.classes().iter().map(|class| Cost::of(*class, rules, metadata));
-        let held = costs.zip(objects).map(|(cost, n)| cost.held(n)).sum();
-        Estimate { held, stored: histogram.stored() }
+        let costs = self.classes().iter().map(|class| Cost::of(*class, rules));
+        costs.zip(objects).map(|(cost, n)| cost.held(n)).sum()
     }
 }
 

@@ -1,5 +1,4 @@
 //! Size classes: tables of them, by the kernel's rules or fitted to the objects at hand.
 
 pub(crate) mod fitted;
-pub(crate) mod histogram;
 pub(crate) mod table;

@@ -3,7 +3,7 @@
 //! A class has slots of one size, in zspages of one number of pages. Lengths stand on a *grid*:
 //! the smallest class, then every step, then the page. Invariants: classes ascend by size, the
 //! last is a whole page, so that every length of 1 byte to a page has a class that holds it.
-//! Sizes are bytes. Cost: a look-up is a shift and a load; a table is made once, O(grid x chain).
+//! Sizes are bytes. Cost: a look-up is a binary search; a table is made once, O(grid x chain).
 //! No lock: a table never changes.
 //!
 //! Source: `mm/zsmalloc.c` of Linux 6.3 and later, as the report of the pool's design states it:
@@ -19,55 +19,27 @@ const CHAIN_MAX: u64 = 16;
 /// The most classes of a table: a handle has this much room for a class.
 const CLASSES_MAX: u64 = 1 << 12;
 
-/// Why rules make no table.
+/// Why rules make no table: a value out of its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RulesError {
-    /// The step between classes.
-    #[error(
-        "a step of {} B between size classes; it is a power of two up to the page's {page}",
-        step.get()
-    )]
-    Step {
-        /// What was asked for.
-        step: Bytes,
-        /// The limit.
-        page: Bytes,
-    },
-    /// The smallest class.
-    #[error("a smallest class of {} B; it has 1 byte to the page's {page}", min.get())]
-    Min {
-        /// What was asked for.
-        min: Bytes,
-        /// The limit.
-        page: Bytes,
-    },
-    /// The most pages of a zspage.
-    #[error("zspages of up to {chain}; they have 1 to {limit}")]
-    Chain {
-        /// What was asked for.
-        chain: Pages,
-        /// The limit.
-        limit: Pages,
-    },
-    /// The size of a page.
-    #[error("pages of {page}; they have {least} to {most}")]
-    Page {
-        /// What was asked for.
-        page: Bytes,
-        /// The smallest.
-        least: Bytes,
-        /// The largest.
-        most: Bytes,
-    },
-    /// The step is too small for the page.
-    #[error("{classes} size classes; a handle has room for {limit}: make the step larger")]
-    Classes {
-        /// What the step would make.
-        classes: u64,
-        /// The limit.
-        limit: u64,
-    },
+#[error("{what} of {given}: there may be {least} to {most}")]
+pub struct RulesError {
+    pub(crate) what: &'static str,
+    pub(crate) given: u64,
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+}
+
+impl RulesError {
+    /// Whether a value is within its limits.
+    pub(crate) fn within(
+        what: &'static str,
+        given: u64,
+        least: u64,
+        most: u64,
+    ) -> Result<(), Self> {
+        let is = (least..=most).contains(&given);
+        is.then_some(()).ok_or(Self { what, given, least, most })
+    }
 }
 
 /// What the classes of a pool are made by.
@@ -104,25 +76,17 @@ impl Rules {
     /// # Errors
     /// [`RulesError`]: the first value that is out of its limits.
     pub fn check(&self) -> Result<(), RulesError> {
-        let page = self.page.bytes();
-        if !(Self::PAGE_MIN..=Self::PAGE_MAX).contains(&page) {
-            let (least, most) = (Self::PAGE_MIN, Self::PAGE_MAX);
-            return Err(RulesError::Page { page, least, most });
+        let page = self.page.bytes().get();
+        let within = RulesError::within;
+        within("a page in bytes", page, Self::PAGE_MIN.get(), Self::PAGE_MAX.get())?;
+        let (step, what) = (self.step.get(), "a step in bytes, a power of two,");
+        within(what, step, 1, page)?;
+        if !step.is_power_of_two() {
+            return Err(RulesError { what, given: step, least: 1, most: page });
         }
-        if !self.step.get().is_power_of_two() || self.step > page {
-            return Err(RulesError::Step { step: self.step, page });
-        }
-        if self.min == Bytes::ZERO || self.min > page {
-            return Err(RulesError::Min { min: self.min, page });
-        }
-        if self.chain == Pages::ZERO || self.chain.get() > CHAIN_MAX {
-            return Err(RulesError::Chain { chain: self.chain, limit: Pages::new(CHAIN_MAX) });
-        }
-        let classes = self.grid_len() as u64;
-        if classes > CLASSES_MAX {
-            return Err(RulesError::Classes { classes, limit: CLASSES_MAX });
-        }
-        Ok(())
+        within("a smallest class in bytes", self.min.get(), 1, page)?;
+        within("a chain in pages", self.chain.get(), 1, CHAIN_MAX)?;
+        within("a number of classes", self.grid_len() as u64, 1, CLASSES_MAX)
     }
 
     /// Sizes on the grid. The rules were checked.
@@ -202,8 +166,6 @@ impl SizeClass {
 pub struct Table {
     rules: Rules,
     classes: Vec<SizeClass>,
-    /// By place on the grid.
-    class_at: Vec<u16>,
 }
 
 impl Table {
@@ -227,23 +189,15 @@ impl Table {
 
     /// A table of `classes`, which ascend, stand on the grid and end with a page.
     pub(super) fn of_classes(rules: &Rules, classes: Vec<SizeClass>) -> Self {
-        let mut class_at = Vec::with_capacity(rules.grid_len());
-        let mut class = 0_u16;
-        for index in 0..rules.grid_len() {
-            while classes[usize::from(class)].size < rules.grid_size(index) {
-                class += 1;
-            }
-            class_at.push(class);
-        }
-        Self { rules: *rules, classes, class_at }
+        Self { rules: *rules, classes }
     }
 
     /// The index of the smallest class whose slots hold `len` bytes; `None` for no bytes and for
-    /// more than a page. O(1).
+    /// more than a page. O(log classes).
     #[must_use]
-    #[inline]
     pub fn class_of(&self, len: usize) -> Option<usize> {
-        self.rules.grid_index(len).map(|index| usize::from(self.class_at[index]))
+        self.rules.grid_index(len)?;
+        Some(self.classes.partition_point(|class| class.size.as_usize() < len))
     }
 
     /// The classes, by size.
@@ -275,8 +229,7 @@ impl Table {
     #[must_use]
     pub fn held(&self) -> Bytes {
         let classes = size_of_val(self.classes.as_slice());
-        let look_up = size_of_val(self.class_at.as_slice());
-        Bytes::new((size_of::<Self>() + classes + look_up) as u64)
+        Bytes::new((size_of::<Self>() + classes) as u64)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the limit counts, what goes before anything is evicted, and who waits for whom.
 
+#[cfg(all(feature = "lz4", feature = "zstd"))]
 use super::coded::codecs;
 use super::samples::{noise, text};
 use super::*;
@@ -83,12 +84,14 @@ fn objects_of_one_class_come_and_go_while_another_is_locked() {
     assert_eq!(*pool.get(again.expect("it waited for the lock")).unwrap(), *bytes_of(3, 90));
 }
 
+#[cfg(all(feature = "lz4", feature = "zstd"))]
 #[test]
 fn a_limit_counts_everything() {
     for codec in codecs() {
         for limit in [Bytes::mib(2), Bytes::mib(16)] {
             for at_limit in [AtLimit::Refuse, AtLimit::EvictOldest] {
-                let options = Pool::options().codec(codec.clone()).limit(limit).at_limit(at_limit);
+                let options =
+                    ObjectPool::options().codec(codec.clone()).limit(limit).at_limit(at_limit);
                 let pool = options.build().unwrap();
                 let mut buf = vec![0; page()];
                 assert_eq!(pool.held().get() > 150 << 10, matches!(codec, Codec::Zstd(_)));
@@ -116,12 +119,13 @@ fn a_limit_counts_everything() {
 }
 
 /// Each thread that codes at the same time needs a state of its own: other objects go for it.
+#[cfg(feature = "zstd")]
 #[test]
 fn what_codecs_of_more_threads_take_is_counted() {
     let limit = Bytes::mib(4);
-    let options = Pool::options().codec(Codec::Zstd(Zstd::default())).limit(limit);
+    let options = ObjectPool::options().codec(Codec::Zstd(Zstd::default())).limit(limit);
     let pool = options.at_limit(AtLimit::EvictOldest).build().unwrap();
-    let states = |pool: &Pool| pool.coding.count().1;
+    let states = |pool: &ObjectPool| pool.coder.count().1;
     let (one, all) = (states(&pool), std::sync::Barrier::new(4));
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -137,7 +141,7 @@ fn what_codecs_of_more_threads_take_is_counted() {
             });
         }
     });
-    assert!(states(&pool) >= one && !pool.coding.has_grown());
+    assert!(states(&pool) >= one && !pool.coder.has_grown());
     let stats = pool.stats();
     stats.check().unwrap();
     assert!(stats.held_bytes <= limit.get() && stats.metadata_bytes > states(&pool), "{stats}");

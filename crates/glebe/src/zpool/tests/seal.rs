@@ -17,9 +17,9 @@ struct Elsewhere(HashMap<(u32, usize), Vec<u8>>);
 
 impl Elsewhere {
     /// Seals a zspage of the first class from `class` on that has one; its number.
-    fn seal(&mut self, pool: &Pool, class: u32, fullness: Fullness) -> Option<u32> {
+    fn seal(&mut self, pool: &ObjectPool, class: u32, fullness: Fullness) -> Option<u32> {
         let classes = (0..CLASSES_MAX).map(|n| (n + class) % CLASSES_MAX);
-        let sealing = classes.filter_map(|n| pool.objects.begin_seal(n, fullness)).next()?;
+        let sealing = classes.filter_map(|n| Sealing::begin(&pool.objects, n, fullness)).next()?;
         let zspage = sealing.zspage();
         for page in 0..sealing.pages() {
             let old = self.0.insert((zspage, page as usize), sealing.page(page).to_vec());
@@ -29,7 +29,7 @@ impl Elsewhere {
         Some(zspage)
     }
 
-    fn read(&self, pool: &Pool, (index, named): Name) -> Option<Vec<u8>> {
+    fn read(&self, pool: &ObjectPool, (index, named): Name) -> Option<Vec<u8>> {
         let pinned = pool.objects.pin(index, named)?;
         let mut bytes = Vec::new();
         if pinned.is_sealed {
@@ -47,7 +47,7 @@ impl Elsewhere {
     }
 
     /// Forgets zspages that have ended.
-    fn let_go(&mut self, pool: &Pool) {
+    fn let_go(&mut self, pool: &ObjectPool) {
         let memory = &pool.objects.memory;
         pool.objects.settle();
         for zspage in memory.take_ended() {
@@ -57,7 +57,7 @@ impl Elsewhere {
     }
 }
 
-fn insert(pool: &Pool, bytes: &[u8]) -> Name {
+fn insert(pool: &ObjectPool, bytes: &[u8]) -> Name {
     pool.objects.insert(Stored::raw(bytes)).unwrap()
 }
 
@@ -112,10 +112,10 @@ fn a_zspage_is_not_sealed_while_an_object_is_written() {
     let entry = objects.memory.entries.load(name.0);
     let free = crate::zpool::entry::word::Entry::free(name.1);
     objects.memory.entries.exchange(name.0, entry, free);
-    assert!(objects.begin_seal(class.class, Fullness::Full).is_none());
-    assert!(objects.begin_seal(class.class, Fullness::Fullest).is_none());
+    assert!(Sealing::begin(objects, class.class, Fullness::Full).is_none());
+    assert!(Sealing::begin(objects, class.class, Fullness::Fullest).is_none());
     objects.memory.entries.exchange(name.0, free, entry);
-    assert!(objects.begin_seal(class.class, Fullness::Full).is_some());
+    assert!(Sealing::begin(objects, class.class, Fullness::Full).is_some());
     pool.check();
 }
 
@@ -165,7 +165,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn run(pool: &Pool, ops: Vec<Op>) {
+fn run(pool: &ObjectPool, ops: Vec<Op>) {
     let (mut model, mut elsewhere) = (Vec::<(Name, Vec<u8>)>::new(), Elsewhere::default());
     for (seed, op) in ops.into_iter().enumerate() {
         let nth = |n: usize| (!model.is_empty()).then(|| n % model.len());
@@ -195,7 +195,7 @@ fn run(pool: &Pool, ops: Vec<Op>) {
                 elsewhere.seal(pool, class, fullness);
             }
             Op::Abort { class, remove } => {
-                let sealing = objects.begin_seal(class, Fullness::Fullest);
+                let sealing = Sealing::begin(objects, class, Fullness::Fullest);
                 if let Some(at) = nth(remove).filter(|_| sealing.is_some()) {
                     let ((index, named), _) = model.swap_remove(at);
                     assert!(objects.remove(index, named));
@@ -210,7 +210,8 @@ fn run(pool: &Pool, ops: Vec<Op>) {
                     continue;
                 }
                 let zspage = pinned.entry.place().zspage;
-                let lost = objects.lose(zspage, pages, || true);
+                let lost =
+                    objects.evict_by(zspage, |state| state.lose(&objects.memory, zspage, pages));
                 let before = model.len();
                 model.retain(|(name, _)| objects.entry(name.0, name.1).is_some());
                 assert_eq!(before - model.len(), lost);

@@ -50,7 +50,7 @@ fn no_handle_is_given_twice() {
 fn entries_that_are_used_up_leave_with_their_page() {
     let mut pool = plain().build().unwrap();
     pool.objects.memory.entries.epoch_last = 0;
-    let held = |pool: &Pool| pool.objects.memory.entries.held().0.get() / page() as u64;
+    let held = |pool: &ObjectPool| pool.objects.memory.entries.held().0.get() / page() as u64;
     let mut most = 0;
     for n in 0..(page() as u32 / 8 * 3) << GENERATION_BITS {
         let handle = pool.insert(b"x").unwrap();

@@ -126,7 +126,7 @@ fn another_thread_compacts_and_counts_while_objects_come_and_go() {
 
 #[test]
 fn a_zspage_that_comes_and_goes_with_one_object_stays() {
-    let pool = Pool::options().codec(Codec::None).build().unwrap();
+    let pool = ObjectPool::options().codec(Codec::None).build().unwrap();
     let pages = &pool.objects.memory.pages;
     let insert = || pool.insert(&bytes_of(1, 1024)).unwrap();
     let mut all: Vec<Handle> = (0..16_000).map(|_| insert()).collect();

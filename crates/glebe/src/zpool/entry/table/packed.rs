@@ -39,9 +39,6 @@ const CHANGES_AT: u32 = UNIT_AT + UNIT_BITS;
 /// Of so many units one must be saved for a page to be packed anew.
 const UNITS_PER_SAVED: u32 = 16;
 
-/// Pages whose chunks are looked at for one that fills a gap.
-const LOOKED_AT: usize = 32;
-
 /// Whether a word of the directory says so.
 #[inline]
 pub(super) const fn is_packed(seen: u64) -> bool {
@@ -161,9 +158,11 @@ impl Entries {
             state.directory_pages.put(page >> self.page_shift, 1);
         }
         let units = self.units_for(live);
-        let Some(first) = self.take_units(account, &mut state, units, u32::MAX) else { return };
+        let Some(first) = self.take_units(account, &mut state.store, units) else {
+            return;
+        };
         if !self.put_packed(&mut state, page, first, units) {
-            return self.give_back(account, &mut state, first, units);
+            return self.give_back(account, &mut state.store, first, units);
         }
         for segment in segments {
             if state.available.contains(segment) {
@@ -191,24 +190,8 @@ impl Entries {
         }
     }
 
-    /// As [`Entries::look_at`], of a packed page, with the lock. And of some others, if there are
-    /// gaps between the chunks.
+    /// As [`Entries::look_at`], of a packed page, with the lock.
     pub(super) fn look_under(&self, account: &Account, state: &mut State, page: u32) {
-        self.pack_anew(account, state, page);
-        if !state.store.is_high(state.store.fresh) {
-            return;
-        }
-        for _ in 0..LOOKED_AT {
-            let at = state.store.hand;
-            state.store.hand = (at + 1) % state.pages.len() as u32;
-            let seen = self.place_of(at << self.page_shift);
-            if is_packed(seen) && state.store.is_high(first_unit(seen)) {
-                return self.pack_anew(account, state, at);
-            }
-        }
-    }
-
-    fn pack_anew(&self, account: &Account, state: &mut State, page: u32) {
         let (unit, seen) = (self.unit(), self.place_of(page << self.page_shift));
         let (mut had, mut live) = (0, 0);
         for segment in page * unit..(page + 1) * unit {
@@ -221,23 +204,20 @@ impl Entries {
         if live == 0 {
             if let Some(taken) = self.take(state, page) {
                 self.change_place(page, 0);
-                self.give_back(account, state, first_unit(seen), before);
+                self.give_back(account, &mut state.store, first_unit(seen), before);
                 self.let_page_go(state, page, taken.base);
                 self.let_free_go(account, state, page);
             }
             return;
         }
-        let is_high = state.store.is_high(first_unit(seen));
-        let is_smaller = (before - after) * UNITS_PER_SAVED >= before;
-        if !is_high && !is_smaller {
+        if (before - after) * UNITS_PER_SAVED < before {
             return;
         }
-        let below = if is_smaller { u32::MAX } else { first_unit(seen) };
-        let Some(first) = self.take_units(account, state, after, below) else { return };
+        let Some(first) = self.take_units(account, &mut state.store, after) else { return };
         if self.put_packed(state, page, first, after) {
-            self.give_back(account, state, first_unit(seen), before);
+            self.give_back(account, &mut state.store, first_unit(seen), before);
         } else {
-            self.give_back(account, state, first, after);
+            self.give_back(account, &mut state.store, first, after);
         }
     }
 
@@ -314,7 +294,7 @@ impl Entries {
         }
         self.let_all_go(page, &taken);
         let had = taken.bits.iter().zip(&taken.free).map(|(bits, died)| (bits | died).count_ones());
-        self.give_back(account, state, first_unit(seen), self.units_for(had.sum()));
+        self.give_back(account, &mut state.store, first_unit(seen), self.units_for(had.sum()));
         Ok(true)
     }
 

@@ -112,22 +112,34 @@ fn rules_out_of_their_limits_are_refused_by_name() {
     let of = |rules: Rules| Table::by_rules(&rules).unwrap_err().to_string();
     for step in [0, 3, 24, 8192] {
         let text = of(Rules { step: Bytes::new(step), ..good });
-        assert!(text.contains(&format!("step of {step} B")) && text.contains("4 KiB"), "{text}");
+        assert!(
+            text.contains(&format!("power of two, of {step}:")) && text.contains("1 to 4096"),
+            "{text}"
+        );
     }
     for min in [0, 4097] {
         let text = of(Rules { min: Bytes::new(min), ..good });
-        assert!(text.contains(&format!("class of {min} B")) && text.contains("4 KiB"), "{text}");
+        assert!(
+            text.contains(&format!("in bytes of {min}:")) && text.contains("1 to 4096"),
+            "{text}"
+        );
     }
     for chain in [0, 17] {
         let text = of(Rules { chain: Pages::new(chain), ..good });
-        assert!(text.contains(&format!("to {chain} pages")) && text.contains("1 to 16"), "{text}");
+        assert!(
+            text.contains(&format!("in pages of {chain}:")) && text.contains("1 to 16"),
+            "{text}"
+        );
     }
     for kib in [2, 128] {
         let text = of(Rules::of_page(page(kib)));
-        assert!(text.contains(&format!("of {kib} KiB")) && text.contains("to 64 KiB"), "{text}");
+        assert!(
+            text.contains(&format!("of {}:", kib << 10)) && text.contains("to 65536"),
+            "{text}"
+        );
     }
     let text = of(Rules { step: Bytes::new(1), ..Rules::of_page(page(64)) });
-    assert!(text.contains("65505 size classes") && text.contains("4096"), "{text}");
+    assert!(text.contains("classes of 65505") && text.contains("4096"), "{text}");
 }
 
 fn any_rules() -> impl Strategy<Value = Rules> {
