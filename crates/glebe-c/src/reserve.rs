@@ -89,11 +89,6 @@ fn builder(asked: &glebe_options) -> Result<Builder, Failure> {
     let zero_ahead = Pages::new(asked.zero_ahead_pages);
     let room = Bytes::new(asked.room_bytes);
     let builder = Reserve::builder().zero_ahead(zero_ahead).room(room);
-    let builder = match asked.views {
-        GLEBE_VIEWS_NO => builder,
-        GLEBE_VIEWS_YES => builder.views(),
-        other => return bad("views", other),
-    };
     let builder = match asked.page_cache {
         GLEBE_CACHE_PLAIN => builder,
         GLEBE_CACHE_LZ4 => builder.page_cache(CacheMode::Compressed(Codec::Lz4)),
@@ -172,8 +167,7 @@ pub extern "C" fn glebe_reserve_destroy(reserve: glebe_reserve) -> c_int {
         let unused = || {
             // Promises first: one that is taken meanwhile is found as a block.
             let promises = process.promises.count(|of| of.reserve == reserve);
-            let blocks = process.blocks.count(|of| of.reserve == reserve)
-                + process.views.count(|viewed| viewed.is_of(reserve));
+            let blocks = process.blocks.count(|of| of.reserve == reserve);
             let pools = process.pools.count(|of| of.reserve == reserve)
                 + process.lent_zpools.count(|of| of.reserve == reserve);
             if (promises, blocks, pools) == (0, 0, 0) {

@@ -162,8 +162,8 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     for refused in [fixed.grow(GRANULE), fixed.shrink(GRANULE)] {
         assert!(matches!(refused, Err(Error::FixedLen { .. })), "{refused:?}");
     }
-    let views = Reserve::builder().views().room(Bytes::mib(8)).map_with(plain(), GRANULE);
-    assert!(matches!(views, Err(Error::FixedLen { .. })));
+    let file = Reserve::builder().room(Bytes::mib(8)).map_with(plain().mappable(), GRANULE);
+    assert!(matches!(file, Err(Error::FixedLen { .. })));
     let reserve = reserve(Bytes::mib(6), Bytes::mib(4));
     let refused = reserve.grow(Bytes::mib(4)).unwrap_err();
     assert!(matches!(refused, Error::NoRoom { left: GRANULE, .. }), "{refused}");

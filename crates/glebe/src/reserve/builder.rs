@@ -13,7 +13,7 @@ use super::page_cache::{Cache, CacheMode};
 use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
-use super::{scattered, zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
+use super::{zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
 use crate::contig::{Contig, Options, Plan, Source, Wishes};
 use crate::error::OsError;
 use crate::sync::Mutex;
@@ -30,7 +30,6 @@ pub struct Builder {
     counted: bool,
     zero_ahead: Pages,
     cache: CacheMode,
-    views: bool,
     room: Bytes,
 }
 
@@ -52,17 +51,10 @@ impl Builder {
         Self { zero_ahead: pages, ..self }
     }
 
-    /// Draws the memory from a file, so that scattered pages of it can be mapped side by side:
-    /// [`Reserve::alloc_virtual`](super::Reserve::alloc_virtual) then needs no free run, and
-    /// [`Reserve::view`](super::Reserve::view) works. See [`Options::mappable`] for the price.
-    pub fn views(self) -> Self {
-        Self { views: true, ..self }
-    }
-
     /// Lets the reserve [grow](super::Reserve::grow) up to `room`, rounded up to granules, and
     /// [shrink](super::Reserve::shrink); without this its length is fixed. The room costs addresses
     /// and, once it is used, what the tables have for each page, about a hundred bytes; up front
-    /// some ten. No memory of a file has room: not that of [`Builder::views`].
+    /// some ten. No memory of a file has room.
     pub fn room(self, room: Bytes) -> Self {
         Self { room, ..self }
     }
@@ -85,7 +77,6 @@ impl Builder {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
         let options = options.chosen_for_runs();
-        let options = if self.views { options.mappable() } else { options };
         let again = options.wishes();
         self.build_with(again, options.map(len)?)
     }
@@ -133,7 +124,6 @@ impl Builder {
         let lender = Lender::new(&mut tables, lent, present.get(), zero_target)?;
         let cache = Cache::new(&mut tables, &lender, &self.cache)?;
         let inner = Inner {
-            views: scattered::space_for(&contig)?,
             positions: Mutex::new(positions),
             lender,
             cache,

@@ -35,14 +35,12 @@ mod packed_cache;
 mod page_cache;
 mod positions;
 mod resize;
-mod scattered;
 mod serve;
 pub mod served;
 mod shared;
 mod stats;
 mod stock;
 mod table;
-mod virtual_block;
 mod words;
 mod zero_ahead;
 
@@ -55,7 +53,6 @@ use crate::stats::Histogram;
 use crate::sync::{MappedWord, Mutex, Ordering};
 use crate::sys::ticks::Rate;
 use crate::units::{Bytes, Pages};
-use crate::vmap::Space;
 
 use self::stats::Counts;
 use lender::Lender;
@@ -78,7 +75,6 @@ pub use object_pool::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall};
 pub use owner::Request;
 pub use page_cache::{CacheMode, PageCache, Pool, Put, Rejected};
 pub use resize::Resized;
-pub use virtual_block::{NotViewed, VirtualBlock};
 
 /// Bytes in a granule, on every page size.
 const GRANULE: Bytes = Bytes::mib(2);
@@ -126,8 +122,6 @@ impl Busy {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Where scattered pages are mapped side by side. Dropped before the memory.
-    views: Option<Space>,
     positions: Mutex<Positions>,
     lender: Lender,
     cache: Cache,
@@ -233,34 +227,6 @@ impl Reserve {
     /// How to build one.
     pub fn builder() -> Builder {
         Builder::default()
-    }
-
-    /// Memory of `pages` that is contiguous in virtual addresses, physically or not: the lowest
-    /// free extent that is long enough, or else several, mapped side by side. Contents
-    /// unspecified. As with every block, tenants never make it fail.
-    ///
-    /// Several extents are whole pages of the memory's source, 2 MiB or 1 GiB where that is a
-    /// hugetlb pool: [`VirtualBlock::pages`] is then more than was asked for. They are the lowest
-    /// ones, so that short holes are used up before long runs; where those are very many, the
-    /// longest ones.
-    ///
-    /// # Errors
-    /// [`Error::NotEnough`] with what is free; [`Error::NotMappable`] where no one extent is long
-    /// enough and the reserve was not built with [`Builder::views`]; [`Error::View`] for more
-    /// mappings than the process may have; [`Error::ZeroPages`], [`Error::Forked`], and
-    /// [`Error::Os`] as in [`Reserve::alloc`]. Nothing is taken then.
-    pub fn alloc_virtual(&self, pages: Pages) -> Result<VirtualBlock, Error> {
-        Inner::alloc_virtual(&self.inner, pages)
-    }
-
-    /// Maps blocks of this reserve side by side, in the order given. They are whole pages of the
-    /// memory's source: base pages, or 2 MiB or 1 GiB where that is a hugetlb pool.
-    ///
-    /// # Errors
-    /// The blocks, and why: [`Error::ZeroPages`], [`Error::OtherReserve`],
-    /// [`Error::NotMappable`], [`Error::View`], [`Error::Forked`].
-    pub fn view(&self, blocks: Vec<Block>) -> Result<VirtualBlock, NotViewed> {
-        Inner::view(&self.inner, blocks)
     }
 
     /// The cache that lives in what first class does not hold.

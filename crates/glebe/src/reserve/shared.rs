@@ -76,11 +76,6 @@ impl<T> Shared<T> {
         Ok(unsafe { &(*self.0.as_ptr()).value })
     }
 
-    /// Whether both are handles of one value.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-
     /// A handle that does not keep the value alive.
     pub(super) fn downgrade(&self) -> Result<Weak<T>, Error> {
         self.get()?;
