@@ -89,7 +89,6 @@ pub const GLEBE_ZEROED: u64 = 1;
 pub const GLEBE_ANY: u64 = 2;
 pub const GLEBE_NO_WAIT: u64 = 4;
 
-
 pub const GLEBE_VIRTUAL_ONLY: c_int = 0;
 pub const GLEBE_WITHIN_GRAIN: c_int = 1;
 pub const GLEBE_PROVED: c_int = 2;

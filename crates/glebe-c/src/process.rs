@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
 use glebe::extent::Extent;
-use glebe::reserve::{Block, ObjectPool, Pool, Promise, Reserve};
+use glebe::reserve::{Block, LentObjectPool, Namespace, Promise, Reserve};
 use glebe::sys::fork::ForkGuard;
 use glebe::vmap::View;
 
@@ -40,8 +40,8 @@ pub(crate) struct Process {
     pub(crate) blocks: Owned<Of<Block>>,
     pub(crate) views: Owned<Viewed>,
     pub(crate) promises: Owned<Of<Promise>>,
-    pub(crate) pools: Shared<Of<Pool>>,
-    pub(crate) lent_zpools: Shared<Of<ObjectPool>>,
+    pub(crate) pools: Shared<Of<Namespace>>,
+    pub(crate) lent_zpools: Shared<Of<LentObjectPool>>,
     pub(crate) zpools: Shared<Arc<glebe::zpool::Pool>>,
     pub(crate) contigs: Contigs,
 }

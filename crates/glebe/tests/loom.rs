@@ -585,7 +585,7 @@ fn counted_writer_makes_a_caller_busy_who_will_not_wait() {
     });
 }
 
-const HASH: u64 = 5 << 48;
+const HASH: u64 = 5 << 49;
 
 /// The first use of a page.
 fn first(page: usize) -> PageUse {

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Error as ReserveError, ObjectPool, OnRecall, Request, Reserve};
+use glebe::reserve::{Error as ReserveError, LentObjectPool, OnRecall, Request, Reserve};
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{AtLimit, Budget, Error, Guard, Handle, Pool, Zstd};
 
@@ -46,7 +46,7 @@ enum Kind {
 
 enum Store {
     Own(Box<Pool>),
-    Lent(ObjectPool),
+    Lent(LentObjectPool),
 }
 
 /// One pool, and what all its threads know of it.
@@ -357,7 +357,7 @@ fn hold_blocks(shared: &Shared) {
     while !shared.stop.load(Ordering::Relaxed) {
         let order = random.below(u64::from(most.ilog2()) + 1);
         let pages = Pages::new(1 + random.below(1 << order));
-        let mut block = match shared.reserve.alloc_with(Request::new(pages).any()) {
+        let mut block = match shared.reserve.alloc(Request::new(pages).any()) {
             Ok(block) => block,
             Err(ReserveError::NoRun { .. }) => continue,
             Err(e) => panic!("alloc: {e}"),
@@ -406,7 +406,7 @@ fn not_refused(store: &Store, page: &mut [u8]) -> u8 {
 #[test]
 fn pools_of_every_kind_side_by_side() {
     let contig = Contig::options().source(Source::Plain).map(RESERVE).unwrap();
-    let reserve = Reserve::builder().build(contig).unwrap();
+    let reserve = Reserve::options().build_on(contig).unwrap();
     let grounds = [Kind::Own, Kind::Evicting, Kind::Lost, Kind::Moved].map(|kind| {
         let slots = (0..OWNERS * SLOTS).map(|_| Slot::default()).collect();
         Ground { kind, store: Store::new(kind, &reserve), slots }

@@ -36,8 +36,8 @@ impl fmt::Display for Contiguity {
 ///
 /// ```
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let mut block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// # let reserve = Reserve::new(Bytes::mib(2))?;
+/// let mut block = reserve.alloc(Pages::new(1))?;
 /// let bytes = block.bytes_mut()?;
 /// bytes.fill(1);
 /// drop(block);
@@ -48,8 +48,8 @@ impl fmt::Display for Contiguity {
 ///
 /// ```compile_fail,E0382
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// # let reserve = Reserve::new(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1))?;
 /// drop(block);
 /// drop(block);
 /// # Ok::<(), glebe::reserve::Error>(())
@@ -59,8 +59,8 @@ impl fmt::Display for Contiguity {
 ///
 /// ```compile_fail,E0382
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// # let reserve = Reserve::new(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1))?;
 /// let moved = block;
 /// block.bytes()?;
 /// # Ok::<(), glebe::reserve::Error>(())
@@ -70,8 +70,8 @@ impl fmt::Display for Contiguity {
 ///
 /// ```compile_fail,E0505
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// # let reserve = Reserve::new(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1))?;
 /// let bytes = block.bytes()?;
 /// drop(block);
 /// println!("{}", bytes[0]);
@@ -101,8 +101,8 @@ impl Block {
     ///
     /// ```
     /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-    /// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-    /// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+    /// # let reserve = Reserve::new(Bytes::mib(2))?;
+    /// let block = reserve.alloc(Pages::new(1))?;
     /// let place = block.locate(Bytes::ZERO)?.expect("its first byte");
     /// println!("frame {:?}, then {} in one piece", place.pfn, place.contiguous);
     /// # Ok::<(), glebe::reserve::Error>(())

@@ -3,7 +3,7 @@
 //! A [`Reserve`] owns one populated mapping. *First class* takes [`Block`]s of physically
 //! contiguous pages from it, in microseconds and without ever failing while a free run is long
 //! enough. What first class does not hold is lent to *tenants* (the [`PageCache`] and each
-//! [`ObjectPool`]), whose pages are dropped at once when first class wants their place. Positions
+//! [`LentObjectPool`]), whose pages are dropped at once when first class wants their place. Positions
 //! are base pages from the start of the mapping; the unit of bookkeeping is a granule of 2 MiB.
 //!
 //! From below: `lent` is the protocol between the two classes; `lender` chooses the pages that
@@ -19,7 +19,6 @@
 
 mod at_hand;
 mod block;
-mod builder;
 mod critical;
 mod error;
 mod footing;
@@ -29,9 +28,10 @@ mod lender;
 mod lent;
 mod memory;
 mod object_pool;
+mod options;
 mod owner;
 mod packed;
-mod packed_cache;
+mod packed_pages;
 mod page_cache;
 mod positions;
 mod resize;
@@ -67,13 +67,13 @@ use stock::Stock;
 
 pub use self::stats::Stats;
 pub use block::{Block, Contiguity, Promise};
-pub use builder::Builder;
 pub use error::Error;
 pub use footing::Footing;
 
-pub use object_pool::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall};
+pub use object_pool::{LentObjectPool, LentObjectPoolOptions, LentObjectPoolStats, OnRecall};
+pub use options::Options;
 pub use owner::Request;
-pub use page_cache::{CacheMode, PageCache, Pool, Put, Rejected};
+pub use page_cache::{Namespace, PageCache, Put, Rejected};
 pub use resize::Resized;
 
 /// Bytes in a granule, on every page size.
@@ -224,9 +224,17 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// How to build one.
-    pub fn builder() -> Builder {
-        Builder::default()
+    /// Makes a reserve over new memory of `len`, rounded up to granules, from the best source.
+    ///
+    /// # Errors
+    /// As [`Options::build`].
+    pub fn new(len: Bytes) -> Result<Self, Error> {
+        Self::options().build(len)
+    }
+
+    /// Begins to describe one.
+    pub fn options<'a>() -> Options<'a> {
+        Options::new()
     }
 
     /// The cache that lives in what first class does not hold.

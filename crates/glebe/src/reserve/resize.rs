@@ -181,8 +181,8 @@ impl Reserve {
     /// # use glebe::{contig::{Contig, Source}, reserve::{Error, Reserve}, units::Bytes};
     /// # fn main() -> Result<(), Error> {
     /// # let options = Contig::options().source(Source::Plain);
-    /// let builder = Reserve::builder().room(Bytes::mib(8));
-    /// let reserve = builder.map_with(options, Bytes::mib(2))?;
+    /// let builder = Reserve::options().room(Bytes::mib(8));
+    /// let reserve = builder.memory(options).build(Bytes::mib(2))?;
     /// let came = reserve.grow(Bytes::mib(4))?;
     /// println!("{} more, longest run {}", came.len, came.longest_run);
     /// reserve.shrink(came.len)?;

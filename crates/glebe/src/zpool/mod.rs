@@ -50,7 +50,7 @@ pub use sizes::histogram::Histogram;
 pub use sizes::table::{Rules, RulesError, SizeClass, Table};
 pub use stats::{ClassStats, Stats};
 
-pub(crate) use codec::{same_filled, Coder, Form};
+pub(crate) use codec::{Coder, Form};
 pub(crate) use memory::words::Words;
 pub(crate) use objects::Pinned;
 pub(crate) use seal::Sealing;

@@ -23,8 +23,8 @@ mod sweep;
 use std::cell::RefCell;
 
 use crate::sync::{Backoff, MappedWord, Ordering};
-use crate::units::{PageSize, Pages};
-use crate::zpool::{self, Pinned, Pool, Staging};
+use crate::units::{Bytes, PageSize, Pages};
+use crate::zpool::{self, AtLimit, Codec, Pinned, Pool, Staging, TableChoice};
 
 use super::lender::{Lender, PACKED};
 use super::lent::Meta;
@@ -35,6 +35,10 @@ use refs::{Refs, PAGES_MAX};
 
 const ZSPAGE_AT: u32 = 8;
 const _: () = assert!(PAGES_MAX <= 1 << ZSPAGE_AT);
+/// Of so many bytes of the reserve one is staged in ordinary memory where nothing else is asked for.
+const ROOM_PER_STAGED: u64 = 64;
+/// What the tables of a pool may take beside the pages of its objects.
+const TABLES: Bytes = Bytes::mib(16);
 /// Parts of the staging that are free for what comes while zspages are sealed; and as many are
 /// sealed at a time.
 const PARTS: u64 = 8;
@@ -91,22 +95,30 @@ pub(super) struct Counters {
 struct LostPages(u32);
 
 impl Packed {
-    /// With at most `staged` pages of ordinary memory for objects; `options` are the pool's,
-    /// `number` is no other tenant's of the reserve.
+    /// In a reserve of at most `room`, with at most `staging` of ordinary memory for objects: a part
+    /// of the room if nothing is said.
     pub(super) fn new(
-        number: u64,
-        options: zpool::Options,
-        staged: Pages,
-        page: PageSize,
+        lender: &Lender,
+        room: Bytes,
+        staging: Option<Bytes>,
+        codec: Codec,
         rest: Rest,
     ) -> Result<Self, zpool::Error> {
-        let staged_max = staged.get().max(STAGED_MIN);
-        let staging = Staging::new(options.lend(Pages::new(staged_max / PARTS)))?;
+        let page = lender.lent().frames().page();
+        let staging = staging.unwrap_or(Bytes::new(room.get() / ROOM_PER_STAGED)).min(room);
+        let staged_max = staging.pages_up(page).get().max(STAGED_MIN);
+        let options = Pool::options()
+            .codec(codec)
+            .table(TableChoice::BySize)
+            .at_limit(AtLimit::Refuse)
+            .limit(room + staging + TABLES)
+            .lend(Pages::new(staged_max / PARTS));
+        let staging = Staging::new(options)?;
         let refs = Refs::new(staging.zspages_max(), page)?;
         Ok(Self {
             staging,
             refs,
-            name: PACKED | number,
+            name: PACKED | lender.number(),
             staged_max,
             page,
             rest,
@@ -359,7 +371,7 @@ thread_local! {
 }
 
 /// A buffer of `len` bytes, kept by the thread; contents unspecified.
-fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
+pub(super) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
     // In a destructor of the thread's there is none any more.
     let mut buffer = BUFFER.try_with(RefCell::take).unwrap_or_default();
     if buffer.len() < len {
