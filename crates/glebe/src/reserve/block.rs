@@ -183,12 +183,22 @@ impl Drop for Block {
 }
 
 /// A run set aside for a later block: tenants use it until it is taken, other blocks cannot.
+///
+/// ```
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// let reserve = Reserve::new(Bytes::mib(2))?;
+/// let promise = reserve.promise(Pages::new(1))?;
+/// let block = promise.take()?; // whatever first class has done since
+/// assert_eq!(block.pages(), Pages::new(1));
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a promise that is dropped is given up"]
 pub struct Promise {
     pub(super) inner: Shared<Inner>,
     /// Until it is taken.
     pub(super) extent: Option<Extent>,
+    pub(super) zeroed: bool,
 }
 
 impl Promise {
@@ -205,10 +215,10 @@ impl Promise {
     /// when the reserve was built: then the promise is given up.
     pub fn take(mut self) -> Result<Block, Error> {
         let inner = self.inner.get()?;
-        let begin = inner.clock().now();
+        let begin = inner.busy.clock.now();
         let Some(extent) = self.extent else { return Err(Error::ZeroPages) };
         // With `wait` a recall is never put off.
-        inner.recall(extent, false, true)?;
+        inner.recall(extent, self.zeroed, true)?;
         self.extent = None;
         inner.granted(begin);
         Ok(inner.block(&self.inner, extent))

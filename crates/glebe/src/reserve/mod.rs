@@ -145,26 +145,10 @@ impl Inner {
         self.lender.counts()
     }
 
-    fn cache(&self) -> &Cache {
-        &self.cache
-    }
-
-    fn stock(&self) -> &Stock {
-        &self.busy.stock
-    }
-
-    fn alloc_ns(&self) -> &Histogram {
-        &self.busy.alloc_ns
-    }
-
     /// From now on pages of this pool are moved before first class takes them.
     fn add_mover(&self, packed: &Arc<Packed>) {
         self.movers.add(packed);
         self.busy.moves.store(1, Ordering::Relaxed);
-    }
-
-    fn clock(&self) -> &Rate {
-        &self.busy.clock
     }
 
     fn usage(&self) -> Vec<GranuleUse> {
@@ -190,15 +174,14 @@ impl Inner {
             stats.held = stats.held + granule.first_class;
             stats.live = stats.live + granule.tenant;
         }
-        stats.packed = self.cache.packed_pages();
-        stats.packed_lost = self.cache.packed_lost();
+        (stats.packed, stats.packed_lost) = self.cache.packed();
         stats.total = match &self.memory {
             None => Pages::new(self.lent().pages() as u64),
             // A granule that comes or goes meanwhile is in both or in neither.
             Some(_) => stats.free + stats.held + stats.live,
         };
-        stats.recalled += self.stock().recalled();
-        stats.alloc_ns = self.alloc_ns().snapshot();
+        stats.recalled += self.busy.stock.recalled();
+        stats.alloc_ns = self.busy.alloc_ns.snapshot();
         stats.allocs = stats.alloc_ns.count();
         stats
     }
@@ -216,6 +199,17 @@ pub struct GranuleUse {
 }
 
 /// A reserve: a cheap handle, which blocks and pools keep alive too.
+///
+/// ```
+/// use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+///
+/// let reserve = Reserve::new(Bytes::mib(4))?;
+/// let mut block = reserve.alloc(Pages::new(1))?;
+/// block.bytes_mut()?.fill(7);
+/// drop(block); // back with the tenants
+/// println!("{}", reserve.stats());
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Reserve {
     inner: Shared<Inner>,
@@ -243,7 +237,7 @@ impl Reserve {
         PageCache::new(self.inner.clone())
     }
 
-    /// The memory that the reserve was made of. Of a reserve with [room](Builder::room) some of it
+    /// The memory that the reserve was made of. Of a reserve with [room](Options::room) some of it
     /// may have gone, and more have come: [`Reserve::certificate`], [`Reserve::locate`] and
     /// [`Reserve::verify`] are of what there is now.
     #[must_use]

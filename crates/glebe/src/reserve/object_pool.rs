@@ -132,7 +132,7 @@ impl LentObjectPool {
     }
 
     fn pool(&self) -> &Pool {
-        self.owned.packed.pool()
+        self.owned.packed.staging.pool()
     }
 
     fn checked_room(&self, inner: &Inner, len: usize) -> Result<(), Error> {
@@ -301,24 +301,18 @@ impl LentObjectPoolStats {
         let row = |name, value, what| Row { name, value, what };
         let count = |n| Value::Counter(Unit::Count, n);
         let pages = |pages: Pages| Value::Gauge(Unit::Pages, pages.get());
+        let moved = Value::Counter(Unit::Pages, self.moved.get());
+        let places = Value::Gauge(Unit::Bytes, self.places_bytes);
         vec![
             row("lost", count(self.lost), "objects found lost with their pages"),
             row("refused", count(self.refused), "inserts for which no page could be lent"),
             row("sealed", count(self.sealed), "zspages that went to lent pages"),
-            row(
-                "moved_pages",
-                Value::Counter(Unit::Pages, self.moved.get()),
-                "pages that were moved before first class took them",
-            ),
+            row("moved_pages", moved, "pages that were moved before first class took them"),
             row("taken_out", count(self.taken_out), "objects that came back from sparse zspages"),
             row("lent_pages", pages(self.lent), "lent pages of zspages"),
             row("staged_pages", pages(self.staged), "pages of zspages in ordinary memory"),
             row("staging_pages", pages(self.staging), "the most of these that there may be"),
-            row(
-                "places_bytes",
-                Value::Gauge(Unit::Bytes, self.places_bytes),
-                "bytes of tables that say where lent pages are",
-            ),
+            row("places_bytes", places, "bytes of tables that say where lent pages are"),
         ]
     }
 

@@ -128,8 +128,8 @@ impl Reserve {
         self.alloc(request.into().no_wait())
     }
 
-    /// Sets a run aside for later: until it is taken tenants use it, and no other block gets it. Of
-    /// the request its length, alignment and [`Request::any`] count.
+    /// Sets the run of a later block aside: until it is taken tenants use it, and no other block gets
+    /// it.
     ///
     /// # Errors
     /// As [`Reserve::alloc`].
@@ -137,7 +137,8 @@ impl Reserve {
         let inner = self.inner.get()?;
         let request = request.into();
         request.check()?;
-        Ok(Promise { extent: Some(inner.place(request)?), inner: self.inner.clone() })
+        let extent = Some(inner.place(request)?);
+        Ok(Promise { inner: self.inner.clone(), extent, zeroed: request.zeroed })
     }
 
     /// The longest block that could be had now.
@@ -153,7 +154,7 @@ impl Inner {
     #[inline]
     pub(super) fn alloc(shared: &Shared<Self>, request: Request) -> Result<Block, Error> {
         let inner = shared.get()?;
-        let begin = inner.clock().now();
+        let begin = inner.busy.clock.now();
         if inner.may_be_at_hand(&request) {
             if let Some(extent) = inner.grant_at_hand() {
                 inner.granted(begin);
@@ -190,7 +191,7 @@ impl Inner {
 
     #[inline]
     pub(super) fn granted(&self, begin: u64) {
-        self.alloc_ns().record(self.clock().nanos_since(begin));
+        self.busy.alloc_ns.record(self.busy.clock.nanos_since(begin));
     }
 
     fn grant(&self, request: Request) -> Result<Extent, Error> {
@@ -290,7 +291,7 @@ impl Inner {
     pub(super) fn give_back(&self, extent: Extent) {
         if extent.len() == 1 {
             self.lent().give_back_page(extent.start() as usize);
-            if !self.stock().put_back(extent.start()) {
+            if !self.busy.stock.put_back(extent.start()) {
                 self.free_positions(extent);
             }
         } else {
@@ -347,9 +348,9 @@ mod tests {
         let one = Pages::new(1);
         let before = reserve.largest_run().unwrap();
         drop(reserve.alloc(one).unwrap());
-        assert!(!inner.stock().is_empty());
+        assert!(!inner.busy.stock.is_empty());
         assert_eq!(reserve.largest_run().unwrap(), before);
-        assert!(!inner.stock().is_empty());
+        assert!(!inner.busy.stock.is_empty());
         assert_eq!(reserve.alloc(before).unwrap().pages(), before);
     }
 }

@@ -75,7 +75,7 @@ impl PackedPages {
             if !self.packed.has_room(lender) {
                 return None;
             }
-            self.packed.pool().insert(&object[..len]).ok()
+            self.packed.staging.pool().insert(&object[..len]).ok()
         })?;
         lender.counts().add(Counter::PackedStored, 1);
         let page = handle.index() as usize | OBJECT;
@@ -84,7 +84,7 @@ impl PackedPages {
 
     /// Pins the object that an entry names, with what its handle names.
     fn pin(&self, at: PageUse) -> Option<(Pinned, u32)> {
-        let (index, staging) = (at.page as u32, self.packed.staging());
+        let (index, staging) = (at.page as u32, &self.packed.staging);
         let named = staging.named(index);
         if named as u16 != at.generation {
             return None;
@@ -113,7 +113,7 @@ impl PackedPages {
     /// Ends an object that has no entry in the index any more.
     pub(super) fn drop_object(&self, lender: &Lender, at: PageUse) {
         let Some((pinned, named)) = self.pin(at) else { return };
-        let staging = self.packed.staging();
+        let staging = &self.packed.staging;
         staging.unpin(&pinned);
         if staging.remove(at.page as u32, named) {
             lender.counts().add(Counter::PackedDropped, 1);
@@ -125,14 +125,9 @@ impl PackedPages {
         self.packed.settle(lender);
     }
 
-    /// Pages that are here.
-    pub(super) fn pages(&self) -> Pages {
-        Pages::new(self.packed.staging().objects())
-    }
-
-    /// Pages that were found lost.
-    pub(super) fn lost(&self) -> u64 {
-        self.packed.lost()
+    /// Pages that are here, and how many were found lost.
+    pub(super) fn pages(&self) -> (Pages, u64) {
+        (Pages::new(self.packed.staging.objects()), self.packed.lost())
     }
 }
 

@@ -78,7 +78,7 @@ impl PageCache {
     /// [`Error::Forked`].
     pub fn namespace(&self, name: &str) -> Result<Namespace, Error> {
         let inner = self.inner.get()?;
-        let mut names = lock(&inner.cache().names);
+        let mut names = lock(&inner.cache.names);
         let number = names
             .entry(name.to_owned())
             .or_insert_with(|| Arc::new(MappedWord::new(inner.lender().number())));
@@ -86,9 +86,20 @@ impl PageCache {
     }
 }
 
-/// A name space of the page cache, whose objects and indexes are its own: a cheap handle. Every call is O(1), takes no lock (but a put of a page
-/// that is stored compressed, one that few others want), and fails in a forked child with
-/// [`Error::Forked`].
+/// A name space of the page cache, whose objects and indexes are its own: a cheap handle.
+///
+/// ```
+/// # use glebe::{reserve::{Put, Reserve}, sys::page_size, units::Bytes};
+/// let reserve = Reserve::new(Bytes::mib(2))?;
+/// let tiles = reserve.page_cache().namespace("tiles")?;
+/// let mut page = vec![7; page_size().bytes().as_usize()];
+/// let kept = tiles.put(1, 0, &page)? == Put::Stored; // object 1, page 0
+/// assert_eq!(tiles.get(1, 0, &mut page)?, kept);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// Every call is O(1), takes no lock (but a put of a page that is stored compressed, one that few
+/// others want), and fails in a forked child with [`Error::Forked`].
 #[derive(Clone, Debug)]
 pub struct Namespace {
     /// Replaced when all of it is invalidated.
@@ -99,7 +110,7 @@ pub struct Namespace {
 impl Namespace {
     #[inline]
     fn key(&self, inner: &Inner, object: u64, index: u64) -> Key {
-        inner.cache().key(self.number.load(Ordering::Acquire), object, index)
+        inner.cache.key(self.number.load(Ordering::Acquire), object, index)
     }
 
     /// The reserve, if `len` bytes are one page of it.
@@ -120,7 +131,7 @@ impl Namespace {
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn put(&self, object: u64, index: u64, page: &[u8]) -> Result<Put, Error> {
         let inner = self.inner(page.len())?;
-        Ok(inner.cache().put(inner.lender(), &self.key(inner, object, index), page))
+        Ok(inner.cache.put(inner.lender(), &self.key(inner, object, index), page))
     }
 
     /// Copies the page of `object` and `index` out into `buf`, exactly one base page. `false` is
@@ -130,7 +141,7 @@ impl Namespace {
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn get(&self, object: u64, index: u64, buf: &mut [u8]) -> Result<bool, Error> {
         let inner = self.inner(buf.len())?;
-        let hit = inner.cache().get(inner.lender(), &self.key(inner, object, index), buf);
+        let hit = inner.cache.get(inner.lender(), &self.key(inner, object, index), buf);
         inner.counts().add(if hit { Counter::Loaded } else { Counter::Missed }, 1);
         Ok(hit)
     }
@@ -142,7 +153,7 @@ impl Namespace {
     pub fn invalidate_page(&self, object: u64, index: u64) -> Result<bool, Error> {
         let inner = self.inner.get()?;
         let key = self.key(inner, object, index);
-        let found = inner.cache().remove(inner.lender(), &key);
+        let found = inner.cache.remove(inner.lender(), &key);
         if !found {
             inner.counts().add(Counter::InvalidateFailed, 1);
         }
@@ -156,7 +167,7 @@ impl Namespace {
     pub fn invalidate_object(&self, object: u64) -> Result<(), Error> {
         let inner = self.inner.get()?;
         let number = self.number.load(Ordering::Acquire);
-        inner.cache().generation(number, object).fetch_add(1, Ordering::AcqRel);
+        inner.cache.generation(number, object).fetch_add(1, Ordering::AcqRel);
         inner.counts().add(Counter::InvalidatedObjects, 1);
         Ok(())
     }
@@ -306,7 +317,7 @@ impl Cache {
     fn held(&self, lender: &Lender, key: &Key, at: PageUse) -> Held {
         let meta = match &self.packed {
             Some(packed) if is_object(at) => packed.key_of(lender, at),
-            _ => lender.lent().holds_use(at, |_| true).map(|(_, _, meta)| meta),
+            _ => lender.lent().holds_use(at).map(|(_, _, meta)| meta),
         };
         match meta {
             Some(meta) if meta[..3] == key.meta[..3] => Held::Same,
@@ -331,7 +342,9 @@ impl Cache {
     fn drop_entry(&self, lender: &Lender, at: PageUse, why: Counter) {
         match &self.packed {
             Some(packed) if is_object(at) => packed.drop_object(lender, at),
-            _ => drop(lender.drop_use(at, why)),
+            _ => {
+                lender.drop_use(at, why);
+            }
         }
     }
 
@@ -365,13 +378,8 @@ impl Cache {
         true
     }
 
-    /// Pages that are stored compressed.
-    pub(super) fn packed_pages(&self) -> Pages {
-        self.packed.as_ref().map_or(Pages::ZERO, PackedPages::pages)
-    }
-
-    /// Pages that were stored compressed and found lost.
-    pub(super) fn packed_lost(&self) -> u64 {
-        self.packed.as_ref().map_or(0, PackedPages::lost)
+    /// Pages that are stored compressed, and how many were found lost.
+    pub(super) fn packed(&self) -> (Pages, u64) {
+        self.packed.as_ref().map_or((Pages::ZERO, 0), PackedPages::pages)
     }
 }

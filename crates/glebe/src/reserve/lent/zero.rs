@@ -8,8 +8,7 @@
 
 use std::cmp::Reverse;
 
-use super::claim::Adds;
-use super::{Lent, NoClaim, NotFilled};
+use super::{Adds, Lent, NoClaim, NotFilled};
 use crate::reserve::words::{State, ZeroState};
 use crate::sys::rseq::META_WORDS;
 

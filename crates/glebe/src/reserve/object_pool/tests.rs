@@ -281,24 +281,6 @@ fn compaction_brings_together_what_is_left_in_lent_pages() {
     check(&reserve, &pool);
 }
 
-/// First class was at them when they should have been dropped.
-#[test]
-fn a_pool_that_ends_gives_back_what_could_not_be_dropped_before() {
-    let reserve = reserve(2, Writers::Restartable);
-    let (pool, other) = (small(&reserve), small(&reserve));
-    for n in 0..400 {
-        pool.insert(&bytes_of(n, page())).unwrap();
-        other.insert(&bytes_of(n, page())).unwrap();
-    }
-    let (lent, of_other) = (reserve.stats().live, other.stats().lent);
-    pool.owned.packed.leave_all();
-    assert_eq!(reserve.stats().live, lent);
-    drop(pool);
-    assert_eq!(reserve.stats().live, of_other);
-    assert!(of_other > Pages::ZERO && lent > of_other, "{lent:?} and {of_other:?}");
-    check(&reserve, &other);
-}
-
 #[test]
 fn a_pool_that_ends_gives_its_pages_back() {
     let reserve = reserve(2, Writers::Restartable);
