@@ -3,16 +3,17 @@
 //! A [`Reserve`] owns one populated mapping. *First class* takes [`Block`]s of physically
 //! contiguous pages from it, in microseconds and without ever failing while a free run is long
 //! enough. What first class does not hold is lent to *tenants* (the [`PageCache`] and each
-//! [`LentObjectPool`]), whose pages are dropped at once when first class wants their place. Positions
-//! are base pages from the start of the mapping; the unit of bookkeeping is a granule of 2 MiB.
+//! [`LentObjectPool`]), whose pages are dropped at once when first class wants their place.
+//! Positions are base pages from the start of the mapping; the unit of bookkeeping is a granule of
+//! 2 MiB.
 //!
 //! From below: `lent` is the protocol between the two classes; `lender` chooses the pages that
 //! tenants use; `page_cache` and `packed` (pools of objects) stand on it beside each other; first
 //! class (`owner`) stands on `positions` and `lent`.
 //!
 //! Everything is shared by reference between threads. Locks: `positions`, among first-class callers
-//! only; the names of pools, when one is asked for. Tenants and first class share no lock: see
-//! `lent`. After fork the reserve stays with the parent, and every call in the child is
+//! only; the names of the page cache, when one is asked for. Tenants and first class share no lock:
+//! see `lent`. After fork the reserve stays with the parent, and every call in the child is
 //! [`Error::Forked`].
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.

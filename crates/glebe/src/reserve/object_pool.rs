@@ -266,8 +266,8 @@ impl LentObjectPool {
 
 /// The statistics of an [`LentObjectPool`] at one moment.
 ///
-/// Identities, exact while no call is under way ([`LentObjectPoolStats::check`] tests them): those of
-/// [`zpool::Stats`](crate::zpool::Stats), whose `evicted` are `lost` here.
+/// Identities, exact while no call is under way ([`LentObjectPoolStats::check`] tests them): those
+/// of [`zpool::Stats`](crate::zpool::Stats), whose `evicted` are `lost` here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LentObjectPoolStats {

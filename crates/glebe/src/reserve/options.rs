@@ -30,7 +30,8 @@ const TABLE_BYTES_A_PAGE: u64 = 96;
 /// use glebe::{contig::{Contig, Source}, reserve::Reserve, units::{Bytes, Pages}};
 ///
 /// let memory = Contig::options().source(Source::Plain);
-/// let reserve = Reserve::options().memory(memory).zero_ahead(Pages::new(512)).build(Bytes::mib(4))?;
+/// let options = Reserve::options().memory(memory).zero_ahead(Pages::new(512));
+/// let reserve = options.build(Bytes::mib(4))?;
 /// assert_eq!(reserve.contig().len(), Bytes::mib(4));
 /// # Ok::<(), glebe::reserve::Error>(())
 /// ```

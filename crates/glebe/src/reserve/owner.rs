@@ -128,8 +128,8 @@ impl Reserve {
         self.alloc(request.into().no_wait())
     }
 
-    /// Sets the run of a later block aside: until it is taken tenants use it, and no other block gets
-    /// it.
+    /// Sets the run of a later block aside: until it is taken tenants use it, and no other block
+    /// gets it.
     ///
     /// # Errors
     /// As [`Reserve::alloc`].

@@ -4,13 +4,13 @@
 //! invalidate drops it. Nothing is promised but that a hit is the last page put under its key. A
 //! put that is refused drops what the key held, so that no old page is found after it.
 //!
-//! Keys: a name space has an internal number that invalidating all of it replaces, and an object has a
-//! generation in a hashed cell that invalidating the object bumps; both are part of what is kept
-//! beside a page, so either costs O(1) and the dead pages go when their turn comes. Two objects
-//! that share a cell are invalidated together: a miss more, never an old page.
+//! Keys: a name space has an internal number that invalidating all of it replaces, and an object
+//! has a generation in a hashed cell that invalidating the object bumps; both are part of what is
+//! kept beside a page, so either costs O(1) and the dead pages go when their turn comes. Two
+//! objects that share a cell are invalidated together: a miss more, never an old page.
 //!
-//! Pages come from the [`Lender`]; those that shrink go to [`PackedPages`], where there are any. One
-//! [`Index`] names both. Lock: that of the name spaces, when one is asked for.
+//! Pages come from the [`Lender`]; those that shrink go to [`PackedPages`], where there are any.
+//! One [`Index`] names both. Lock: that of the name spaces, when one is asked for.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

@@ -306,9 +306,9 @@ impl Lent {
         }
     }
 
-    /// Says that the memory of whole granules, which the caller has recalled, is gone. Nobody begins
-    /// anything there; who claimed or read a page before is told apart by the epoch. A reader may
-    /// still be copying: something must be there to read from then on.
+    /// Says that the memory of whole granules, which the caller has recalled, is gone. Nobody
+    /// begins anything there; who claimed or read a page before is told apart by the epoch. A
+    /// reader may still be copying: something must be there to read from then on.
     pub(crate) fn depart(&self, granules: Range<usize>) {
         let pages = self.granule_pages() as u64;
         for granule in granules {

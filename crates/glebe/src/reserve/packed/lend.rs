@@ -131,8 +131,8 @@ impl Packed {
     }
 }
 
-/// The pools whose pages are moved before first class takes them. First class tries the lock and does
-/// without where it is taken. Cost: one look at each page of a run, and the copies.
+/// The pools whose pages are moved before first class takes them. First class tries the lock and
+/// does without where it is taken. Cost: one look at each page of a run, and the copies.
 #[derive(Debug, Default)]
 pub(in crate::reserve) struct Movers(RwLock<Vec<Weak<Packed>>>);
 

@@ -34,7 +34,7 @@ use refs::{Refs, PAGES_MAX};
 
 const ZSPAGE_AT: u32 = 8;
 const _: () = assert!(PAGES_MAX <= 1 << ZSPAGE_AT);
-/// Of so many bytes of the reserve one is staged in ordinary memory where nothing else is asked for.
+/// Of so many bytes of the room one is staged in ordinary memory where nothing else is asked for.
 const ROOM_PER_STAGED: u64 = 64;
 /// What the tables of a pool may take beside the pages of its objects.
 const TABLES: Bytes = Bytes::mib(16);
@@ -89,8 +89,8 @@ pub(super) struct Counters {
 struct LostPages(u32);
 
 impl Packed {
-    /// In a reserve of at most `room`, with at most `staging` of ordinary memory for objects: a part
-    /// of the room if nothing is said.
+    /// In a reserve of at most `room`, with at most `staging` of ordinary memory for objects: a
+    /// part of the room if nothing is said.
     pub(super) fn new(
         lender: &Lender,
         room: Bytes,
