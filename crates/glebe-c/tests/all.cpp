@@ -147,8 +147,13 @@ void views_of_a_file() {
         for (int round = 0; round < 200; round++) {
             glebe_view view = 0;
             void *address = nullptr;
+            std::uint64_t len_bytes = 0;
+            std::size_t count = 0;
             OK(glebe_view_of_file(fd, extents, 2, 1, &view));
             OK(glebe_view_address(view, &address));
+            OK(glebe_view_len(view, &len_bytes));
+            OK(glebe_view_extents(view, nullptr, 0, &count));
+            CHECK(len_bytes == 2 * page && count == 2);
             auto *bytes = static_cast<unsigned char *>(address);
             CHECK(round == 0 || bytes[page] == thread + 1);
             std::memset(bytes, thread + 1, 2 * page);
