@@ -45,7 +45,7 @@ fn attempt(what: &str, len: Bytes) -> Result<Had, Failure> {
     Ok(match what {
         "run" => Had::Contig(options.map(len)?.into()),
         "search" => Had::Contig(options.search(spare()?).search_time(PATIENCE).map(len)?.into()),
-        "reserve" => Had::Reserve(Reserve::builder().map(len)?),
+        "reserve" => Had::Reserve(Reserve::new(len)?),
         "blocks" => Had::Contig(options.source(Source::Blocks).map(len)?.into()),
         other => return Err(format!("{other}: run, search, reserve or blocks").into()),
     })

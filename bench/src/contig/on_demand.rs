@@ -169,7 +169,7 @@ fn give_back(contig: Option<Contig>, who: &'static str, samples: &mut Samples) {
 fn of_default(len: Bytes, samples: &mut Samples) -> Option<f64> {
     let best = longest_free_run().ok()?.min(len);
     let watch = Stopwatch::start();
-    let reserve = Reserve::builder().map(len);
+    let reserve = Reserve::new(len);
     let took = watch.elapsed().wall_us;
     let (case, who) = (format!("default_reserve_{}", name(len)), "glebe");
     samples.outcome(&case, who, "us", reserve.as_ref().map(|_| took));

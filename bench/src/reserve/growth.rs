@@ -32,8 +32,8 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
     }
     let mut all = Vec::new();
     for len in [Bytes::mib(256), Bytes::gib(1), Bytes::gib(gib)] {
-        let reserve = if quick { map_quickly(len)? } else { map(len, Reserve::builder())? };
-        let mut tenant = Tenant::new(reserve.page_cache().pool("growth")?);
+        let reserve = if quick { map_quickly(len)? } else { map(len, Reserve::options())? };
+        let mut tenant = Tenant::new(reserve.page_cache().namespace("growth")?);
         tenant.fill(&reserve);
         all.push((reserve, tenant));
     }
@@ -76,5 +76,5 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
 fn map_quickly(len: Bytes) -> Result<Reserve, Error> {
     let contig = Contig::options().source(Source::Thp).map(len);
     let contig = contig.map_err(|source| Error::Map { len, source })?;
-    Ok(Reserve::builder().build(contig)?)
+    Ok(Reserve::options().build_on(contig)?)
 }

@@ -44,8 +44,8 @@ pub fn run(options: &Options) -> Result<Report, Error> {
     let sizes = if options.quick { SIZES_QUICK } else { SIZES };
     // A quarter of what is available at most: the pages to compare with take as much.
     let [ops, requested] = [affordable(sizes[0], 4)?, affordable(sizes[1], 4)?];
-    page_ops::measure(&map(ops, Reserve::builder())?, options.quick, &mut report)?;
-    requests(&map(requested, Reserve::builder())?, options, &mut report)?;
+    page_ops::measure(&map(ops, Reserve::options())?, options.quick, &mut report)?;
+    requests(&map(requested, Reserve::options())?, options, &mut report)?;
     growth::measure(options.quick, &mut report)?;
     report.note(
         "Kernel memory comes zeroed and is counted so; the reserve's does in the rows `zeroed`. \
@@ -71,7 +71,7 @@ fn requests(reserve: &Reserve, options: &Options, report: &mut Report) -> Result
     if let Err(why) = reserve.serve_stats() {
         report.note(&format!("`glebe stats` does not show it: {why}"));
     }
-    let mut tenant = Tenant::new(reserve.page_cache().pool(NAME)?);
+    let mut tenant = Tenant::new(reserve.page_cache().namespace(NAME)?);
     recall::measure_alone(reserve, &mut tenant, quick, report);
     let load = Load::start(background.as_ref().ok())?;
     report.note(&format!("load while requests are timed: {}", load.what));

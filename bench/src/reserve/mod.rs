@@ -61,13 +61,13 @@ pub enum Error {
 
 /// A reserve of `len`, rounded up to granules, on memory with runs as long as the longest
 /// request, if they are to be had.
-fn map(len: Bytes, builder: reserve::Builder) -> Result<Reserve, Error> {
+fn map(len: Bytes, options: reserve::Options<'_>) -> Result<Reserve, Error> {
     let len = Bytes::new(len.get().next_multiple_of(GRANULE.get()));
     let longest = Pages::new(LARGEST).bytes(page_size());
     let run = longest.min(Bytes::new(len.get() / 2));
     let contig = Contig::options().prefer_run(run).map(len);
     let contig = contig.map_err(|source| Error::Map { len, source })?;
-    Ok(builder.build(contig)?)
+    Ok(options.build_on(contig)?)
 }
 
 /// At most `wanted`, and at most one part in `share` of what the machine has available.

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use glebe::reserve::{Pool, Request, Reserve};
+use glebe::reserve::{Namespace, Request, Reserve};
 use glebe::sys::page_size;
 
 use super::keyed::Random;
@@ -23,7 +23,7 @@ const COPY: &str = "copy";
 
 /// Measures and reports; `reserve` is empty.
 pub(super) fn measure(reserve: &Reserve, quick: bool, report: &mut Report) -> Result<(), Error> {
-    let pool = reserve.page_cache().pool("page_ops")?;
+    let pool = reserve.page_cache().namespace("page_ops")?;
     let mut tenant = Tenant::new(pool.clone());
     tenant.fill(reserve);
     let mut table = Samples::default();
@@ -34,8 +34,8 @@ pub(super) fn measure(reserve: &Reserve, quick: bool, report: &mut Report) -> Re
         }
         Ok::<_, Error>(())
     })?;
-    let other = map(reserve.len().bytes(page_size()), Reserve::builder())?;
-    let mut block = other.alloc_with(Request::new(other.len()).any())?;
+    let other = map(reserve.len().bytes(page_size()), Reserve::options())?;
+    let mut block = other.alloc(Request::new(other.len()).any())?;
     let bytes = block.bytes_mut()?;
     let present = tenant.next().saturating_sub(reserve.len().get());
     let (mut random, mut page, mut misses) = (Random::new(3), page_buffer(), 0);
@@ -106,7 +106,7 @@ fn timed(mut operation: impl FnMut() -> Result<(), Error>) -> Result<f64, Error>
 }
 
 /// The CPU time of a get by so many threads at once, on a full cache.
-fn cpu_each(pool: &Pool, end: u64, threads: u64, gets: u64) -> f64 {
+fn cpu_each(pool: &Namespace, end: u64, threads: u64, gets: u64) -> f64 {
     let run = |id: u64| {
         let mut random = Random::new(id << 50);
         let mut page = page_buffer();

@@ -81,7 +81,7 @@ pub(super) fn ask(
         std::thread::sleep(pause);
     }
     let watch = Stopwatch::start();
-    let block = reserve.alloc_with(request);
+    let block = reserve.alloc(request);
     let elapsed = watch.elapsed();
     let block = block?;
     let recalled = reserve.stats().recalled - before;

@@ -233,8 +233,8 @@ mod tests {
     use glebe::units::Bytes;
 
     fn report(command: Result<&str, &str>) -> serde_json::Value {
-        let reserve = map(Bytes::mib(8), Reserve::builder()).unwrap();
-        let mut tenant = Tenant::new(reserve.page_cache().pool("system").unwrap());
+        let reserve = map(Bytes::mib(8), Reserve::options()).unwrap();
+        let mut tenant = Tenant::new(reserve.page_cache().namespace("system").unwrap());
         tenant.fill(&reserve);
         let background = match command {
             Ok(command) => Background::new(Some(command), None, true).map(Arc::new),

@@ -1,6 +1,6 @@
 //! [`Tenant`]: keeps a pool full of pages that can be told from each other, and looks at them.
 
-use glebe::reserve::{Pool, Reserve};
+use glebe::reserve::{Namespace, Reserve};
 
 use super::keyed::{self, Random};
 use super::page_buffer;
@@ -10,7 +10,7 @@ use crate::report::Report;
 /// One object of ever new pages.
 #[derive(Debug)]
 pub(super) struct Tenant {
-    pool: Pool,
+    pool: Namespace,
     page: Vec<u8>,
     next: u64,
     random: Random,
@@ -26,7 +26,7 @@ const VERSION: u64 = 1;
 const FREE_SHARE: u64 = 512;
 
 impl Tenant {
-    pub(super) fn new(pool: Pool) -> Self {
+    pub(super) fn new(pool: Namespace) -> Self {
         let page = page_buffer();
         let random = Random::new(2);
         Self { pool, page, next: 0, random, wrong_pages: 0, failures: 0 }

@@ -29,14 +29,14 @@ const CLEAN: &str = "clean page cache";
 fn reserve() -> Result<Reserve, Error> {
     let memory = |source| Contig::options().source(source).map(RESERVE);
     let memory = memory(Source::Thp).or_else(|_| memory(Source::Plain));
-    Ok(Reserve::builder().build(memory.map_err(glebe::reserve::Error::from)?)?)
+    Ok(Reserve::options().build_on(memory.map_err(glebe::reserve::Error::from)?)?)
 }
 
 /// Measures and reports; `count` is even, so that each is asked first as often.
 pub(super) fn measure(count: u64, report: &mut Report) -> Result<(), Error> {
     let both = [(PACKED, reserve()?), (CLEAN, reserve()?)];
     let objects = both[0].1.object_pool().codec(Codec::None).build()?;
-    let cache = both[1].1.page_cache().pool("clean")?;
+    let cache = both[1].1.page_cache().namespace("clean")?;
     let pages = both[1].1.len().get();
     let page = vec![0x5a; page_size().bytes().as_usize()];
     let (mut random, mut bytes) = (Random::new(11), [0_u8; 2048]);
@@ -62,10 +62,10 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Result<(), Error> {
         for which in [first, 1 - first] {
             let (who, reserve) = &both[which];
             // As of a program that takes small blocks too: the way is warm.
-            let one = || reserve.alloc_with(Request::new(Pages::new(1)));
+            let one = || reserve.alloc(Request::new(Pages::new(1)));
             drop((0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?);
             let watch = Stopwatch::start();
-            let block = reserve.alloc_with(Request::new(Pages::new(CALLED_BACK)).any())?;
+            let block = reserve.alloc(Request::new(Pages::new(CALLED_BACK)).any())?;
             table.add(CASE, who, "us", watch.elapsed().wall_us);
             drop(block);
         }

@@ -114,8 +114,6 @@ enum {
     GLEBE_ERROR_BAD_RULES = -44,     /* size classes that cannot be; the text has the limit */
     GLEBE_ERROR_CORRUPT = -45,       /* stored bytes of an object are damaged */
     GLEBE_ERROR_BAD_DICTIONARY = -46, /* bytes that are none, or samples that make none */
-    GLEBE_ERROR_NOT_ENOUGH = -47,    /* fewer pages are free than asked for, in whatever runs */
-    GLEBE_ERROR_NOT_MAPPABLE = -48,  /* several runs would do, but the reserve has no views */
     GLEBE_ERROR_FIXED_LEN = -49,     /* the reserve was made to keep its length; the text says why */
     GLEBE_ERROR_NO_ROOM = -50,       /* more than the reserve has room for; the text has what is left */
     GLEBE_ERROR_NOT_GIVEN = -51      /* more than can be given back; the text has how much can */
@@ -168,13 +166,6 @@ enum {
     GLEBE_WRITERS_RESTARTABLE = 2 /* only as an answer: by restartable sequences, without waiting */
 };
 
-/* Whether scattered pages can be mapped side by side: then the memory is a file's, for which there
- * are transparent huge pages only where the machine says so (shmem_enabled). */
-enum {
-    GLEBE_VIEWS_NO = 0,
-    GLEBE_VIEWS_YES = 1
-};
-
 /* How the page cache stores pages. */
 enum {
     GLEBE_CACHE_PLAIN = 0,
@@ -194,7 +185,6 @@ typedef struct glebe_options {
     uint64_t threads;             /* that populate; 0: one a processor, at most 8 */
     uint64_t writers;             /* GLEBE_WRITERS_AUTO or GLEBE_WRITERS_COUNTED */
     uint64_t zero_ahead_pages;    /* keep so many pages zeroed, by a thread in the background */
-    uint64_t views;               /* GLEBE_VIEWS_*: for glebe_alloc_virtual */
     uint64_t page_cache;          /* GLEBE_CACHE_* */
     uint64_t search_bytes;        /* look at so much of the machine's memory for long runs; 0: at
                                      all but a tenth of what is available, 1 GiB at least */
@@ -203,8 +193,7 @@ typedef struct glebe_options {
     uint64_t search_ms;           /* look for runs so long at most; 0: 2 s, and for more than a GiB
                                      2 s a GiB */
     uint64_t room_bytes;          /* the most that the reserve may be, for glebe_reserve_grow() and
-                                     glebe_reserve_shrink(); 0: its length is fixed. Not with
-                                     GLEBE_VIEWS_YES */
+                                     glebe_reserve_shrink(); 0: its length is fixed */
 } glebe_options;
 
 /* Sets memory aside: maps and populates it, which takes about as long as zeroing it. Errors:
@@ -287,10 +276,8 @@ typedef struct glebe_contig {
     uint64_t position_pages;     /* of its page, from the start of the mapping or of the reserve */
 } glebe_contig;
 
-/* Fills `contig` for the page at `position_pages` from the start of the reserve. For the segments of
- * a view, ask for the first page of each extent (glebe_view_extents), and again behind
- * `contiguous_bytes` as long as that ends within the extent. Frames are as they were when the
- * reserve was made. Errors: NULL, BAD_SIZE; BEYOND the end of the reserve. */
+/* Fills `contig` for the page at `position_pages` from the start of the reserve. Frames
+ * are as they were when the reserve was made. Errors: NULL, BAD_SIZE; BEYOND the end of the reserve. */
 int glebe_reserve_query(glebe_reserve reserve, uint64_t position_pages, glebe_contig *contig);
 
 /* The frame of a page that is not in memory any more. */
@@ -402,16 +389,9 @@ int glebe_promise_drop(glebe_promise promise);
 
 /* ---- Views: pages side by side ---------------------------------------------------------------- */
 
-/* Memory of `pages` that is contiguous in virtual addresses, physically or not: one free extent, or
- * else the lowest of several, mapped side by side, all or none. Several are whole pages of the
- * memory's source (2 MiB or 1 GiB of a hugetlb pool): glebe_view_len() is then more than was asked
- * for. Counts as a block in every other way. Errors: ZERO_PAGES; NOT_ENOUGH, with what is free in
- * the text; NOT_MAPPABLE without GLEBE_VIEWS_YES; MAP_BUDGET, NO_MEMORY, OS, NULL, TOO_MANY. */
-int glebe_alloc_virtual(glebe_reserve reserve, uint64_t pages, glebe_view *view);
-
 /* Pages side by side. Never grows. */
 typedef struct glebe_extent {
-    uint64_t start_pages; /* pages from the start of the reserve, or of the file */
+    uint64_t start_pages; /* pages from the start of the file */
     uint64_t len_pages;
 } glebe_extent;
 
@@ -426,11 +406,10 @@ typedef struct glebe_extent {
 int glebe_view_of_file(int fd, const glebe_extent *extents, size_t count, uint64_t guard_pages,
                        glebe_view *view);
 
-/* Ends a view: its memory must not be touched any more, and that of a reserve goes back to it. */
+/* Ends a view: its memory must not be touched any more. */
 int glebe_view_free(glebe_view view);
 
-/* The first byte of a view. The memory is the caller's alone until the view is freed, if it is a
- * reserve's. */
+/* The first byte of a view. */
 int glebe_view_address(glebe_view view, void **address);
 
 /* The bytes in a view. */

@@ -67,8 +67,6 @@ pub const GLEBE_ERROR_NO_BUDGET: c_int = -43;
 pub const GLEBE_ERROR_BAD_RULES: c_int = -44;
 pub const GLEBE_ERROR_CORRUPT: c_int = -45;
 pub const GLEBE_ERROR_BAD_DICTIONARY: c_int = -46;
-pub const GLEBE_ERROR_NOT_ENOUGH: c_int = -47;
-pub const GLEBE_ERROR_NOT_MAPPABLE: c_int = -48;
 pub const GLEBE_ERROR_FIXED_LEN: c_int = -49;
 pub const GLEBE_ERROR_NO_ROOM: c_int = -50;
 pub const GLEBE_ERROR_NOT_GIVEN: c_int = -51;
@@ -90,9 +88,6 @@ pub const GLEBE_WRITERS_RESTARTABLE: u64 = 2;
 pub const GLEBE_ZEROED: u64 = 1;
 pub const GLEBE_ANY: u64 = 2;
 pub const GLEBE_NO_WAIT: u64 = 4;
-
-pub const GLEBE_VIEWS_NO: u64 = 0;
-pub const GLEBE_VIEWS_YES: u64 = 1;
 
 pub const GLEBE_VIRTUAL_ONLY: c_int = 0;
 pub const GLEBE_WITHIN_GRAIN: c_int = 1;
@@ -198,7 +193,6 @@ pub struct glebe_options {
     pub threads: u64,
     pub writers: u64,
     pub zero_ahead_pages: u64,
-    pub views: u64,
     pub page_cache: u64,
     pub search_bytes: u64,
     pub lock_wait_ms: u64,

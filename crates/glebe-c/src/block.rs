@@ -17,7 +17,7 @@ use crate::table::{Held, Key, Kind};
 
 fn alloc(reserve: u64, request: Request, block: Out<u64>) -> Result<c_int, Failure> {
     let handle = Process::with_reserve(reserve, |process, of| {
-        let make = || Ok(Of { reserve, object: of.alloc_with(request)? });
+        let make = || Ok(Of { reserve, object: of.alloc(request)? });
         Ok(process.handle(process.blocks.insert_with("blocks", make)?, Kind::Block))
     })?;
     Ok(block.set(handle))
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn glebe_promise_make(
         let out = unsafe { Out::new(promise, "promise")? };
         let (pages, align) = (Pages::new(pages), Pages::new(align_pages));
         let handle = Process::with_reserve(reserve, |process, of| {
-            let make = || Ok(Of { reserve, object: of.promise(pages, align)? });
+            let make = || Ok(Of { reserve, object: of.promise(Request::new(pages).align(align))? });
             Ok(process.handle(process.promises.insert_with("promises", make)?, Kind::Promise))
         })?;
         Ok(out.set(handle))

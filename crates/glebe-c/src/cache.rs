@@ -7,7 +7,7 @@
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 
-use glebe::reserve::{Error, Pool, Put, Rejected};
+use glebe::reserve::{Error, Namespace, Put, Rejected};
 
 use crate::abi::*;
 use crate::boundary::{call, Out};
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn glebe_pool_open(
         // SAFETY: the caller's duty.
         let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| Failure::BadName)?;
         let handle = Process::with_reserve(reserve, |process, of| {
-            let make = || Ok(Of { reserve, object: of.page_cache().pool(name)? });
+            let make = || Ok(Of { reserve, object: of.page_cache().namespace(name)? });
             Ok(process.handle(process.pools.insert_with("pools", make)?, Kind::Pool))
         })?;
         Ok(out.set(handle))
@@ -40,7 +40,10 @@ pub unsafe extern "C" fn glebe_pool_open(
 }
 
 /// Calls `call` on the pool of a handle.
-fn with(handle: u64, call: impl FnOnce(&Pool) -> Result<c_int, Error>) -> Result<c_int, Failure> {
+fn with(
+    handle: u64,
+    call: impl FnOnce(&Namespace) -> Result<c_int, Error>,
+) -> Result<c_int, Failure> {
     let (process, key) = Process::find(handle, Kind::Pool)?;
     let answer = process.pools.with(key, |of| call(&of.object));
     Ok(answer.ok_or(Failure::BadHandle { kind: Kind::Pool.name(), handle })??)

@@ -146,12 +146,9 @@ fn code_of(error: &Error) -> c_int {
         Error::BadPageLen { .. } => GLEBE_ERROR_BAD_PAGE_LEN,
         Error::BadLen { .. } => GLEBE_ERROR_BAD_LEN,
         Error::Contig(error) => code_of_contig(error),
-        Error::NotEnough { .. } => GLEBE_ERROR_NOT_ENOUGH,
-        Error::NotMappable { .. } => GLEBE_ERROR_NOT_MAPPABLE,
         Error::FixedLen { .. } => GLEBE_ERROR_FIXED_LEN,
         Error::NoRoom { .. } => GLEBE_ERROR_NO_ROOM,
         Error::NotGiven { .. } => GLEBE_ERROR_NOT_GIVEN,
-        Error::View(error) => code_of_view(error),
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
 use glebe::extent::Extent;
-use glebe::reserve::{Block, ObjectPool, Pool, Promise, Reserve, VirtualBlock};
+use glebe::reserve::{Block, LentObjectPool, Namespace, Promise, Reserve};
 use glebe::sys::fork::ForkGuard;
 use glebe::vmap::View;
 
@@ -24,19 +24,11 @@ pub(crate) struct Of<T> {
     pub(crate) object: T,
 }
 
-/// What a view shows.
+/// A view of a file of the caller's, and of which pages.
 #[derive(Debug)]
-pub(crate) enum Viewed {
-    /// Pages of a reserve.
-    Reserve(Of<VirtualBlock>),
-    /// Pages of a file of the caller's, and which.
-    File(View, Vec<Extent>),
-}
-
-impl Viewed {
-    pub(crate) fn is_of(&self, reserve: u64) -> bool {
-        matches!(self, Self::Reserve(of) if of.reserve == reserve)
-    }
+pub(crate) struct Viewed {
+    pub(crate) view: View,
+    pub(crate) extents: Vec<Extent>,
 }
 
 #[derive(Debug)]
@@ -48,8 +40,8 @@ pub(crate) struct Process {
     pub(crate) blocks: Owned<Of<Block>>,
     pub(crate) views: Owned<Viewed>,
     pub(crate) promises: Owned<Of<Promise>>,
-    pub(crate) pools: Shared<Of<Pool>>,
-    pub(crate) lent_zpools: Shared<Of<ObjectPool>>,
+    pub(crate) pools: Shared<Of<Namespace>>,
+    pub(crate) lent_zpools: Shared<Of<LentObjectPool>>,
     pub(crate) zpools: Shared<Arc<glebe::zpool::ObjectPool>>,
     pub(crate) contigs: Contigs,
 }

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use glebe::contig::{Contig, HeldBy, Options, Source, SourceChoice};
-use glebe::reserve::{Builder, CacheMode, Error, Reserve, Resized, Writers};
+use glebe::reserve::{self, Error, Reserve, Resized, Writers};
 use glebe::sys::hugetlb;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{Codec, Zstd};
@@ -85,19 +85,14 @@ fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
     Ok(options)
 }
 
-fn builder(asked: &glebe_options) -> Result<Builder, Failure> {
+fn builder(asked: &glebe_options) -> Result<reserve::Options<'static>, Failure> {
     let zero_ahead = Pages::new(asked.zero_ahead_pages);
     let room = Bytes::new(asked.room_bytes);
-    let builder = Reserve::builder().zero_ahead(zero_ahead).room(room);
-    let builder = match asked.views {
-        GLEBE_VIEWS_NO => builder,
-        GLEBE_VIEWS_YES => builder.views(),
-        other => return bad("views", other),
-    };
+    let builder = Reserve::options().zero_ahead(zero_ahead).room(room);
     let builder = match asked.page_cache {
         GLEBE_CACHE_PLAIN => builder,
-        GLEBE_CACHE_LZ4 => builder.page_cache(CacheMode::Compressed(Codec::Lz4)),
-        GLEBE_CACHE_ZSTD => builder.page_cache(CacheMode::Compressed(Codec::Zstd(Zstd::default()))),
+        GLEBE_CACHE_LZ4 => builder.page_cache(Codec::Lz4),
+        GLEBE_CACHE_ZSTD => builder.page_cache(Codec::Zstd(Zstd::default())),
         other => return bad("page_cache", other),
     };
     match asked.writers {
@@ -120,7 +115,7 @@ pub unsafe extern "C" fn glebe_reserve_create(
         let (builder, contig) = (builder(&asked)?, contig_options(&asked)?);
         let process = Process::create()?;
         let key = process.reserves.insert_with("reserves", || {
-            Ok(builder.map_with(contig, Bytes::new(asked.len_bytes))?)
+            Ok(builder.memory(contig).build(Bytes::new(asked.len_bytes))?)
         })?;
         Ok(out.set(process.handle(key, Kind::Reserve)))
     })
@@ -172,8 +167,7 @@ pub extern "C" fn glebe_reserve_destroy(reserve: glebe_reserve) -> c_int {
         let unused = || {
             // Promises first: one that is taken meanwhile is found as a block.
             let promises = process.promises.count(|of| of.reserve == reserve);
-            let blocks = process.blocks.count(|of| of.reserve == reserve)
-                + process.views.count(|viewed| viewed.is_of(reserve));
+            let blocks = process.blocks.count(|of| of.reserve == reserve);
             let pools = process.pools.count(|of| of.reserve == reserve)
                 + process.lent_zpools.count(|of| of.reserve == reserve);
             if (promises, blocks, pools) == (0, 0, 0) {

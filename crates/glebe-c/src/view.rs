@@ -1,6 +1,6 @@
-//! Views: first class in pieces, and pages of a file of the caller's, side by side.
+//! Views: pages of a file of the caller's, side by side.
 //!
-//! A view of a file has addresses of its own, so that one that is freed is unmapped then.
+//! A view has addresses of its own, so that one that is freed is unmapped then.
 //!
 //! # Safety
 //! Pointers are what the header says of them, and go through [`crate::boundary`], but for the
@@ -19,30 +19,8 @@ use glebe::vmap::{MemFile, Space};
 use crate::abi::*;
 use crate::boundary::{call, Array, Out};
 use crate::failure::Failure;
-use crate::process::{Of, Process, Viewed};
+use crate::process::{Process, Viewed};
 use crate::table::{Held, Kind};
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_alloc_virtual(
-    reserve: glebe_reserve,
-    pages: u64,
-    view: *mut glebe_view,
-) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(view, "view")? };
-        let handle = Process::with_reserve(reserve, |process, of| {
-            let make = || {
-                let object = of.alloc_virtual(Pages::new(pages))?;
-                Ok(Viewed::Reserve(Of { reserve, object }))
-            };
-            Ok(process.handle(process.views.insert_with("views", make)?, Kind::View))
-        })?;
-        Ok(out.set(handle))
-    })
-}
 
 /// # Safety
 /// As the header says.
@@ -73,7 +51,7 @@ pub unsafe extern "C" fn glebe_view_of_file(
             let len = space_len(&file, &extents, guard_pages)?;
             let options = Space::options().page(file.page()).guard_pages(Pages::new(guard_pages));
             let view = options.reserve(len)?.view(&file, &extents)?;
-            Ok(Viewed::File(view, extents))
+            Ok(Viewed { view, extents })
         };
         let key = process.views.insert_with("views", make)?;
         Ok(out.set(process.handle(key, Kind::View)))
@@ -138,10 +116,7 @@ pub unsafe extern "C" fn glebe_view_address(view: glebe_view, address: *mut *mut
     call(|| {
         // SAFETY: the caller's duty.
         let out = unsafe { Out::new(address, "address")? };
-        let address = look(view, |viewed| match viewed {
-            Viewed::Reserve(of) => of.object.as_ptr(),
-            Viewed::File(view, _) => view.as_ptr(),
-        })?;
+        let address = look(view, |viewed| viewed.view.as_ptr())?;
         Ok(out.set(address.cast()))
     })
 }
@@ -153,10 +128,7 @@ pub unsafe extern "C" fn glebe_view_len(view: glebe_view, len_bytes: *mut u64) -
     call(|| {
         // SAFETY: the caller's duty.
         let out = unsafe { Out::new(len_bytes, "len_bytes")? };
-        let len = look(view, |viewed| match viewed {
-            Viewed::Reserve(of) => of.object.pages().bytes(page_size()),
-            Viewed::File(view, _) => view.len(),
-        })?;
+        let len = look(view, |viewed| viewed.view.len())?;
         Ok(out.set(len.get()))
     })
 }
@@ -175,9 +147,6 @@ pub unsafe extern "C" fn glebe_view_extents(
         let out = unsafe { Array::new(extents, capacity, count, "extents")? };
         let of =
             |extent: Extent| glebe_extent { start_pages: extent.start(), len_pages: extent.len() };
-        look(view, |viewed| match viewed {
-            Viewed::Reserve(object) => out.set(object.object.extents().map(of)),
-            Viewed::File(_, extents) => out.set(extents.iter().copied().map(of)),
-        })
+        look(view, |viewed| out.set(viewed.extents.iter().copied().map(of)))
     })
 }

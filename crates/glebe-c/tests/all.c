@@ -238,82 +238,6 @@ static void blocks(glebe_reserve reserve, glebe_reserve other) {
     OK(glebe_free(block));
 }
 
-/* Every other page of a reserve is free. */
-static void views(void) {
-    glebe_options options;
-    glebe_reserve reserve = 0;
-    glebe_view view = 0, second = 0;
-    glebe_block *held;
-    glebe_extent extents[9];
-    uint64_t pages, page = glebe_page_bytes(), len_bytes = 0, i;
-    size_t count = 0;
-    void *address = NULL;
-    unsigned char *bytes;
-
-    memset(&options, 0, sizeof options);
-    options.size = sizeof options;
-    options.len_bytes = 2 * MIB;
-    options.source = GLEBE_SOURCE_PLAIN;
-    options.views = 2;
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
-    options.views = GLEBE_VIEWS_YES;
-    OK(glebe_reserve_create(&options, &reserve));
-    pages = options.len_bytes / page;
-    held = calloc((size_t)pages, sizeof *held);
-    CHECK(held != NULL);
-    for (i = 0; i < pages; i++) OK(glebe_alloc(reserve, 1, 1, &held[i]));
-    for (i = 0; i < pages; i++) {
-        OK(glebe_block_address(held[i], &address));
-        if ((uintptr_t)address / page % 2 == 0) {
-            OK(glebe_free(held[i]));
-            held[i] = 0;
-        }
-    }
-
-    OK(glebe_alloc_virtual(reserve, 8, &view));
-    OK(glebe_view_len(view, &len_bytes));
-    CHECK(len_bytes == 8 * page);
-    OK(glebe_view_extents(view, NULL, 0, &count));
-    CHECK(count == 8);
-    extents[8].len_pages = 77;
-    OK(glebe_view_extents(view, extents, 9, &count));
-    CHECK(extents[1].start_pages == extents[0].start_pages + 2 && extents[8].len_pages == 77);
-    OK(glebe_view_address(view, &address));
-    bytes = address;
-    memset(bytes, 0x5a, (size_t)len_bytes);
-    for (i = 0; i < len_bytes; i++) CHECK(bytes[i] == 0x5a);
-
-    REFUSED(glebe_alloc_virtual(reserve, 0, &second), GLEBE_ERROR_ZERO_PAGES);
-    REFUSED(glebe_alloc_virtual(reserve, pages, &second), GLEBE_ERROR_NOT_ENOUGH);
-    CHECK(strstr(glebe_last_error(), "are free") != NULL);
-    REFUSED(glebe_alloc_virtual(reserve, UINT64_MAX, &second), GLEBE_ERROR_NOT_ENOUGH);
-    REFUSED(glebe_alloc_virtual(reserve, 1, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_alloc_virtual(view, 1, &second), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_view_address(view, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_view_len(view, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_view_extents(view, NULL, 1, &count), GLEBE_ERROR_NULL);
-    REFUSED(glebe_view_extents(view, NULL, 0, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_free(view), GLEBE_ERROR_BAD_HANDLE);
-    for (i = 0; i < pages; i++) {
-        if (held[i] != 0) {
-            REFUSED(glebe_view_free(held[i]), GLEBE_ERROR_BAD_HANDLE);
-            OK(glebe_free(held[i]));
-        }
-    }
-    REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BUSY);
-    CHECK(strstr(glebe_last_error(), "1 blocks") != NULL);
-    OK(glebe_view_free(view));
-    REFUSED(glebe_view_free(view), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_view_free(0), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_view_address(view, &address), GLEBE_ERROR_BAD_HANDLE);
-    OK(glebe_alloc_virtual(reserve, pages, &second));
-    CHECK(second != view);
-    REFUSED(glebe_view_free(view), GLEBE_ERROR_BAD_HANDLE);
-    OK(glebe_view_free(second));
-    OK(glebe_reserve_destroy(reserve));
-    free(held);
-}
-
 static void promises(glebe_reserve reserve) {
     glebe_promise promise = 0, dropped = 0;
     glebe_block block = 0;
@@ -425,7 +349,6 @@ static void fork_is_noticed(glebe_reserve reserve) {
     size_t page = (size_t)glebe_page_bytes(), count = 0;
     void *buffer = calloc(1, page), *address = NULL;
     glebe_block block = 0, out = 0;
-    glebe_view view = 0;
     glebe_promise promise = 0;
     glebe_pool pool = 0;
     uint64_t n = 0;
@@ -434,7 +357,6 @@ static void fork_is_noticed(glebe_reserve reserve) {
 
     CHECK(buffer != NULL);
     OK(glebe_alloc(reserve, 1, 1, &block));
-    OK(glebe_alloc_virtual(reserve, 1, &view));
     OK(glebe_promise_make(reserve, 1, 1, &promise));
     OK(glebe_pool_open(reserve, "fork", &pool));
     child = fork();
@@ -459,11 +381,6 @@ static void fork_is_noticed(glebe_reserve reserve) {
             REFUSED(glebe_try_alloc(reserve, 1, 1, &out), GLEBE_ERROR_FORKED);
             REFUSED(glebe_alloc_with(reserve, 1, 1, 0, &out), GLEBE_ERROR_FORKED);
             REFUSED(glebe_free(block), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_alloc_virtual(reserve, 1, &out), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_view_free(view), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_view_address(view, &address), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_view_len(view, &n), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_view_extents(view, NULL, 0, &count), GLEBE_ERROR_FORKED);
             REFUSED(glebe_block_address(block, &address), GLEBE_ERROR_FORKED);
             REFUSED(glebe_block_len(block, &n), GLEBE_ERROR_FORKED);
             REFUSED(glebe_block_contiguity(block, &contiguity, NULL), GLEBE_ERROR_FORKED);
@@ -488,7 +405,6 @@ static void fork_is_noticed(glebe_reserve reserve) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     OK(glebe_pool_close(pool));
     OK(glebe_promise_drop(promise));
-    OK(glebe_view_free(view));
     OK(glebe_free(block));
     free(buffer);
 }
@@ -504,7 +420,6 @@ int main(void) {
     what_it_is_made_of(reserve, 4 * MIB);
     what_it_is_made_of(other, 2 * MIB);
     blocks(reserve, other);
-    views();
     promises(reserve);
     cache(reserve);
     statistics(reserve);

@@ -228,7 +228,7 @@ fn statistics_are_those_of_the_librarys_table() {
     are_those_of("glebe_stats", 2, &glebe::reserve::Stats::default().lines());
     are_those_of("glebe_volatile_stats", 3, &glebe::volatile::Stats::default().lines());
     are_those_of("glebe_zpool_stats", 2, &glebe::zpool::Stats::default().lines());
-    let lent = glebe::reserve::ObjectPoolStats::default();
+    let lent = glebe::reserve::LentObjectPoolStats::default();
     are_those_of("glebe_lent_zpool_stats", 2, &lent.lines());
 }
 

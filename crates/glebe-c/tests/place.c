@@ -126,51 +126,6 @@ static void blocks(uint64_t source) {
     OK(glebe_reserve_destroy(reserve));
 }
 
-/* The segments of a view, page by page as the kernel has them. */
-static void views(void) {
-    glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
-    glebe_block *held;
-    glebe_extent extents[16];
-    glebe_view view = 0;
-    glebe_reserve reserve;
-    unsigned char *bytes;
-    void *address = NULL;
-    const size_t pages = (size_t)(options.len_bytes / page);
-    size_t count = 0, n;
-    uint64_t at = 0, in;
-
-    options.views = GLEBE_VIEWS_YES;
-    reserve = create(&options);
-    held = calloc(pages, sizeof *held);
-    CHECK(held != NULL);
-    for (n = 0; n < pages; n++) OK(glebe_alloc_with(reserve, 1, 1, GLEBE_ANY, &held[n]));
-    for (n = 0; n < pages; n++) {
-        if (query(held[n], 0).position_pages % 2 == 0) {
-            OK(glebe_free(held[n]));
-            held[n] = 0;
-        }
-    }
-    OK(glebe_alloc_virtual(reserve, 4, &view));
-    OK(glebe_view_address(view, &address));
-    OK(glebe_view_extents(view, extents, 16, &count));
-    CHECK(count == 4);
-    bytes = address;
-    memset(bytes, 1, (size_t)(4 * page));
-    for (n = 0; n < count; n++) {
-        for (in = 0; in < extents[n].len_pages; in++, at++) {
-            glebe_contig contig;
-            contig.size = sizeof contig;
-            OK(glebe_reserve_query(reserve, extents[n].start_pages + in, &contig));
-            is_frame_of(contig.pfn, bytes + at * page);
-        }
-    }
-    OK(glebe_view_free(view));
-    for (n = 0; n < pages; n++)
-        if (held[n] != 0) OK(glebe_free(held[n]));
-    free(held);
-    OK(glebe_reserve_destroy(reserve));
-}
-
 /* A reserve that grows and shrinks: what it says of itself, before and after. */
 static void resized(void) {
     glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
@@ -189,9 +144,6 @@ static void resized(void) {
     REFUSED(glebe_reserve_shrink(reserve, 2 * MIB, NULL), GLEBE_ERROR_FIXED_LEN);
     OK(glebe_reserve_destroy(reserve));
     options.room_bytes = 8 * MIB;
-    options.views = GLEBE_VIEWS_YES;
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_FIXED_LEN);
-    options.views = GLEBE_VIEWS_NO;
     reserve = create(&options);
     OK(glebe_alloc_with(reserve, 3, 1, GLEBE_ANY, &block));
     OK(glebe_block_address(block, &address));
@@ -453,7 +405,6 @@ int main(void) {
     page = glebe_page_bytes();
     blocks(GLEBE_SOURCE_AUTO);
     blocks(GLEBE_SOURCE_PLAIN);
-    views();
     resized();
     what_has_gone_is_told();
     certificates();

@@ -90,6 +90,9 @@ static void guards_and_forks(void) {
     glebe_view view = 0;
     unsigned char *bytes;
     int fd = file(MFD_CLOEXEC), status = 0;
+    void *address = NULL;
+    uint64_t len_bytes = 0;
+    size_t count = 0;
     pid_t child;
 
     OK(glebe_view_of_file(fd, extents, 1, 1, &view));
@@ -101,12 +104,19 @@ static void guards_and_forks(void) {
     if (child == 0) {
         glebe_view own = 0;
         REFUSED(glebe_view_free(view), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_view_address(view, &address), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_view_len(view, &len_bytes), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_view_extents(view, NULL, 0, &count), GLEBE_ERROR_FORKED);
         OK(glebe_view_of_file(fd, extents, 1, 0, &own));
         CHECK(bytes_of(own)[2 * page - 1] == 5);
         OK(glebe_view_free(own));
         _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    REFUSED(glebe_view_address(view, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_view_len(view, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_view_extents(view, NULL, 1, &count), GLEBE_ERROR_NULL);
+    REFUSED(glebe_view_extents(view, NULL, 0, NULL), GLEBE_ERROR_NULL);
     OK(glebe_view_free(view));
     CHECK(close(fd) == 0);
 }

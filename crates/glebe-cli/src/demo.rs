@@ -61,7 +61,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         .flat_map(|&pages| CONTESTANTS.map(|who| Line { pages, who, ..Line::default() }))
         .collect();
     let (stop, seen) = (AtomicBool::new(false), AtomicU64::new(0));
-    let pool = reserve.page_cache().pool("demo")?;
+    let pool = reserve.page_cache().namespace("demo")?;
     let (mut stray, mut fullest) = (0, Vec::new());
     let reading = thread::scope(|scope| {
         let reader = scope.spawn(|| files.read_through(&pool, &stop, &seen));
@@ -107,7 +107,7 @@ fn reserve(args: &Args) -> Result<Reserve, Box<dyn std::error::Error>> {
         let run = Pages::new(REQUEST_PAGES[REQUEST_PAGES.len() - 1]).bytes(page_size());
         let run = run.min(Bytes::new(whole.get() / 2));
         match Contig::options().prefer_run(run).map(whole) {
-            Ok(contig) => return Ok(Reserve::builder().build(contig)?),
+            Ok(contig) => return Ok(Reserve::options().build_on(contig)?),
             Err(_) if args.size.is_none() && len > LEN_MIN => {
                 len = Bytes::new(len.get() / 2).max(LEN_MIN);
             }
@@ -170,7 +170,7 @@ impl Line {
     fn ask_reserve(&mut self, reserve: &Reserve, fullest: &mut Vec<GranuleUse>) -> u64 {
         let Some(request) = self.request(reserve) else { return 0 };
         let start = Instant::now();
-        let block = reserve.alloc_with(request);
+        let block = reserve.alloc(request);
         let took = start.elapsed();
         let mut block = match block {
             Ok(block) => block,

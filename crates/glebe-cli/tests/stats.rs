@@ -25,14 +25,14 @@ use scratch::Scratch;
 
 fn reserve() -> Reserve {
     let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
-    let reserve = Reserve::builder().build(contig).unwrap();
-    let pool = reserve.page_cache().pool("test").unwrap();
+    let reserve = Reserve::options().build_on(contig).unwrap();
+    let pool = reserve.page_cache().namespace("test").unwrap();
     let page = vec![1; page_size().bytes().as_usize()];
     for index in 0..reserve.len().get() {
         pool.put(1, index % 400, &page).unwrap();
     }
     pool.invalidate_page(1, 7).unwrap();
-    reserve.alloc_with(Request::new(Pages::new(9)).any()).unwrap();
+    reserve.alloc(Request::new(Pages::new(9)).any()).unwrap();
     reserve
 }
 

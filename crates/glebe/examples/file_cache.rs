@@ -8,14 +8,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use glebe::reserve::{Error, Pool, Reserve};
+use glebe::reserve::{Error, Namespace, Reserve};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
 struct CachedFile {
     file: File,
     object: u64,
-    pool: Pool,
+    pool: Namespace,
 }
 
 impl CachedFile {
@@ -23,7 +23,7 @@ impl CachedFile {
         let file = File::open(path)?;
         let meta = file.metadata()?;
         // One pool a file system, one object a file, as cleancache does.
-        let pool = reserve.page_cache().pool(&format!("device {}", meta.dev()))?;
+        let pool = reserve.page_cache().namespace(&format!("device {}", meta.dev()))?;
         Ok(Self { file, object: meta.ino(), pool })
     }
 
@@ -54,7 +54,7 @@ impl CachedFile {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = io::stdout();
-    let reserve = Reserve::builder().map(Bytes::mib(64))?;
+    let reserve = Reserve::new(Bytes::mib(64))?;
     let path = std::env::current_exe()?;
     let cached = CachedFile::open(&path, &reserve)?;
     let mut page = vec![0; page_size().bytes().as_usize()];

@@ -8,13 +8,13 @@ use glebe::units::{Bytes, Pages};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout();
-    let reserve = Reserve::builder().map(Bytes::mib(64))?;
+    let reserve = Reserve::new(Bytes::mib(64))?;
     let run = reserve.largest_run()?;
-    let promise = reserve.promise(Pages::new((run.get() / 2).max(1)), Pages::new(1))?;
+    let promise = reserve.promise(Pages::new((run.get() / 2).max(1)))?;
     writeln!(out, "promised {} of {} pages", promise.pages().get(), run.get())?;
 
     // The cache fills everything, the promised run too.
-    let pool = reserve.page_cache().pool("example")?;
+    let pool = reserve.page_cache().namespace("example")?;
     let page = vec![1; page_size().bytes().as_usize()];
     for index in 0..reserve.len().get() {
         pool.put(1, index, &page)?;
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Others take all they can get: not the promised run.
     let mut others = Vec::new();
-    while let Ok(block) = reserve.alloc(reserve.largest_run()?.min(run), Pages::new(1)) {
+    while let Ok(block) = reserve.alloc(reserve.largest_run()?.min(run)) {
         others.push(block);
     }
     let block = promise.take()?;

@@ -8,13 +8,13 @@ use glebe::units::{Bytes, Pages};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout();
-    let reserve = Reserve::builder().map(Bytes::mib(64))?;
+    let reserve = Reserve::new(Bytes::mib(64))?;
     writeln!(out, "{} from {}", reserve.contig().len(), reserve.contig().source())?;
     for why in reserve.contig().why_not_better() {
         writeln!(out, "  {why}")?;
     }
 
-    let pool = reserve.page_cache().pool("example")?;
+    let pool = reserve.page_cache().namespace("example")?;
     let page = vec![7; page_size().bytes().as_usize()];
     for index in 0..reserve.len().get() {
         pool.put(1, index, &page)?;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Without frames to read (a privilege) only short runs are known: take what is next to it.
     let pages = Pages::new(8000);
-    let mut block = reserve.alloc_with(Request::new(pages).any())?;
+    let mut block = reserve.alloc(Request::new(pages).any())?;
     block.bytes_mut()?.fill(0xa5);
     writeln!(out, "{} pages, contiguous: {}", block.pages().get(), block.contiguity())?;
 

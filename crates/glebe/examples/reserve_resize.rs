@@ -19,9 +19,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         _ => Contig::options(),
     };
     let first = Bytes::mib(16);
-    let reserve = Reserve::builder().room(first + more).map_with(options, first)?;
+    let reserve = Reserve::options().room(first + more).memory(options).build(first)?;
     writeln!(out, "{} of {}, room for {}", first, reserve.footing()?.source, reserve.room())?;
-    let pool = reserve.page_cache().pool("example")?;
+    let pool = reserve.page_cache().namespace("example")?;
     let page = vec![7; page_size().bytes().as_usize()];
     for round in 0..3 {
         let begin = Instant::now();

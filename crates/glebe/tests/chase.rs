@@ -47,12 +47,15 @@ fn last_words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 fn chase(writers: Option<Writers>) {
     let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
-    let builder = Reserve::builder();
-    let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
-    let reserve = builder.build(contig).unwrap();
+    let builder = Reserve::options();
+    let builder = match writers {
+        Some(writers) => builder.writers(writers),
+        None => builder,
+    };
+    let reserve = builder.build_on(contig).unwrap();
     let kept = Request::new(Pages::new(reserve.len().get() - LEFT)).any();
-    let kept = reserve.alloc_with(kept).unwrap();
-    let pool = reserve.page_cache().pool("chase").unwrap();
+    let kept = reserve.alloc(kept).unwrap();
+    let pool = reserve.page_cache().namespace("chase").unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let _stop = Stop(&stop);
@@ -83,7 +86,7 @@ fn take_and_look(reserve: &Reserve) {
         if Instant::now() >= end {
             break;
         }
-        let mut block = reserve.alloc_with(left).unwrap();
+        let mut block = reserve.alloc(left).unwrap();
         let mark = number.to_ne_bytes();
         for page in block.bytes_mut().unwrap().chunks_exact_mut(page_len()) {
             page[page_len() - mark.len()..].copy_from_slice(&mark);

@@ -71,14 +71,14 @@ fn in_group(group: &Path) {
 /// A reserve that fits, with all that it keeps beside its memory, is used to the last byte.
 fn use_reserve() {
     let contig = Contig::options().source(Source::Plain).map(Bytes::mib(240)).unwrap();
-    let reserve = Reserve::builder().build(contig).unwrap();
-    let mut all = reserve.alloc_with(Request::new(reserve.len()).any()).unwrap();
+    let reserve = Reserve::options().build_on(contig).unwrap();
+    let mut all = reserve.alloc(Request::new(reserve.len()).any()).unwrap();
     all.bytes_mut().unwrap().fill(1);
 }
 
 /// As nobody, in the group.
 fn refuse_reserve() {
-    match Reserve::builder().map(Bytes::gib(1)) {
+    match Reserve::new(Bytes::gib(1)) {
         Err(reserve::Error::Contig(error)) => {
             assert!(matches!(error, Error::CgroupLimit { limit: LIMIT, .. }), "{error}");
         }

@@ -80,7 +80,7 @@ fn a_pool_that_somebody_else_empties_meanwhile_is_no_pool() {
             let other = scope.spawn(|| empty_pool_until(&stop));
             let mut elsewhere = 0;
             for _ in 0..MAPS {
-                let reserve = Reserve::builder().map(LEN).unwrap();
+                let reserve = Reserve::new(LEN).unwrap();
                 let why = reserve.contig().why_not_better();
                 if matches!(reserve.contig().source(), Source::Thp | Source::Plain) {
                     assert!(why.iter().any(|why| why.contains("hugetlb")), "{why:?}");

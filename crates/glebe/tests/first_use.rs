@@ -25,7 +25,7 @@ const LIMIT_S: u32 = 20;
 fn use_first(begins: impl FnOnce()) -> bool {
     let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
     begins();
-    let reserve = Reserve::builder().build(contig).unwrap();
+    let reserve = Reserve::options().build_on(contig).unwrap();
     let objects = reserve.object_pool().build().unwrap();
     objects.insert(&[7; 100]).unwrap();
     let region = Region::map(Bytes::mib(1)).unwrap();

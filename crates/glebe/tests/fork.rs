@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use glebe::contig::{Contig, Source};
 use glebe::reserve::served::{self, Form};
 use glebe::reserve::{
-    Block, Contiguity, Error, ObjectPool, ObjectPoolStats, Pool, Promise, Put, Request, Reserve,
-    Stats, Writers,
+    Block, Contiguity, Error, LentObjectPool, LentObjectPoolStats, Namespace, Promise, Put,
+    Request, Reserve, Stats, Writers,
 };
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
@@ -54,22 +54,25 @@ fn in_child(body: impl FnOnce() -> u8) -> u8 {
 /// All handles that there are on one reserve.
 struct Handles {
     reserve: Reserve,
-    pool: Pool,
+    pool: Namespace,
     block: Block,
     promise: Promise,
-    objects: ObjectPool,
+    objects: LentObjectPool,
     object: Handle,
 }
 
 impl Handles {
     fn of(contig: Contig, writers: Option<Writers>) -> Self {
-        let builder = Reserve::builder();
-        let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
-        let reserve = builder.build(contig).expect("whole granules");
-        let pool = reserve.page_cache().pool("parent").unwrap();
-        let mut block = reserve.alloc_with(Request::new(Pages::new(600)).any()).unwrap();
+        let builder = Reserve::options();
+        let builder = match writers {
+            Some(writers) => builder.writers(writers),
+            None => builder,
+        };
+        let reserve = builder.build_on(contig).expect("whole granules");
+        let pool = reserve.page_cache().namespace("parent").unwrap();
+        let mut block = reserve.alloc(Request::new(Pages::new(600)).any()).unwrap();
         block.bytes_mut().unwrap().fill(0xa5);
-        let promise = reserve.promise(ONE, ONE).unwrap();
+        let promise = reserve.promise(ONE).unwrap();
         assert_eq!(pool.put(1, 1, &page(7)).unwrap(), Put::Stored);
         // More than is staged: some of it is lent.
         let objects = reserve.object_pool().staging(Bytes::new(1)).codec(Codec::None);
@@ -84,13 +87,13 @@ impl Handles {
         let mut buf = page(0);
         let again = reserve.clone();
         let calls = [
-            refused(reserve.alloc(ONE, ONE)),
-            refused(reserve.try_alloc(ONE, ONE)),
-            refused(reserve.alloc_with(Request::new(ONE).any().zeroed())),
-            refused(reserve.promise(ONE, ONE)),
+            refused(reserve.alloc(ONE)),
+            refused(reserve.try_alloc(ONE)),
+            refused(reserve.alloc(Request::new(ONE).any().zeroed())),
+            refused(reserve.promise(ONE)),
             refused(again.largest_run()),
-            refused(reserve.page_cache().pool("parent")),
-            refused(reserve.page_cache().pool("child")),
+            refused(reserve.page_cache().namespace("parent")),
+            refused(reserve.page_cache().namespace("child")),
             refused(pool.put(1, 1, &page(8))),
             refused(pool.get(1, 1, &mut buf)),
             refused(pool.invalidate_page(1, 1)),
@@ -106,7 +109,7 @@ impl Handles {
             no_objects(objects.compact(Budget::All)),
             no_objects(objects.sweep(1)),
             no_objects(reserve.object_pool().build()),
-            objects.stats() == ObjectPoolStats::default(),
+            objects.stats() == LentObjectPoolStats::default(),
             block.contiguity() == Contiguity::VirtualOnly,
             refused(promise.take()),
             reserve.stats() == Stats::default() && reserve.usage().is_empty(),
@@ -134,7 +137,7 @@ impl Handles {
         assert!(!taken.extent().overlaps(self.block.extent()));
         drop((taken, self.block));
         let all = self.reserve.len();
-        assert_eq!(self.reserve.alloc_with(Request::new(all).any()).unwrap().pages(), all);
+        assert_eq!(self.reserve.alloc(Request::new(all).any()).unwrap().pages(), all);
     }
 }
 
@@ -180,14 +183,14 @@ fn a_child_leaves_the_socket_of_its_parents_statistics_alone_and_has_its_own() {
         let found = served::list(&dir).unwrap();
         found.iter().filter(|one| one.read(Form::Json).unwrap().is_some()).count()
     };
-    let reserve = Reserve::builder().build(plain()).unwrap();
+    let reserve = Reserve::options().build_on(plain()).unwrap();
     reserve.serve_stats_in(&dir).unwrap();
     let mut inherited = Some(reserve);
     let in_child = in_child(|| {
         let inherited = inherited.take().unwrap();
         let refused = refused(inherited.serve_stats_in(&dir).map(|_| ()));
         drop(inherited);
-        let own = Reserve::builder().build(plain()).unwrap();
+        let own = Reserve::options().build_on(plain()).unwrap();
         own.serve_stats_in(&dir).unwrap();
         let both = answers() == 2;
         std::mem::forget(own); // as a process that ends at once leaves it
@@ -228,7 +231,7 @@ fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
 fn what_may_grow_and_shrink_stays_with_the_parent() {
     let _alone = alone();
     let options = Contig::options().source(Source::Plain);
-    let reserve = Reserve::builder().room(LEN + LEN).map_with(options, LEN).unwrap();
+    let reserve = Reserve::options().room(LEN + LEN).memory(options).build(LEN).unwrap();
     reserve.grow(LEN).unwrap();
     reserve.shrink(LEN).unwrap();
     let code = in_child(|| {
@@ -244,7 +247,7 @@ fn what_may_grow_and_shrink_stays_with_the_parent() {
         all.iter().position(|is| !is).map_or(0, |at| at as u8 + 1)
     });
     assert_eq!(code, 0);
-    let block = reserve.alloc_with(Request::new(reserve.len()).any()).unwrap();
+    let block = reserve.alloc(Request::new(reserve.len()).any()).unwrap();
     reserve.grow(LEN).unwrap();
     drop(block);
     reserve.stats().check().unwrap();

@@ -130,7 +130,7 @@ fn fill(lent: &Lent, claim: Claim, key: u64) -> (Put, u64) {
 /// Whether `page` holds `key`; a hit must be the words of that key.
 fn hit(lent: &Lent, page: usize, key: u64) -> bool {
     let mut buf = [0; PAGE_BYTES];
-    let at = lent.holds(page, |_| true).map(|(word, _, _)| word.use_of(page));
+    let at = lent.holds(page).map(|(word, _, _)| word.use_of(page));
     let hit = at.is_some_and(|at| lent.read(at, &[key], &mut buf));
     assert!(!hit || buf == bytes_of(words_of(key)), "a hit of other bytes: {buf:?}");
     hit
@@ -140,7 +140,7 @@ fn hit(lent: &Lent, page: usize, key: u64) -> bool {
 fn hit_in_parts(lent: &Lent, page: usize, key: u64) -> bool {
     const PART: usize = size_of::<u64>();
     let mut buf = [0; PAGE_BYTES];
-    let at = lent.holds(page, |_| true).map(|(word, _, _)| word.use_of(page));
+    let at = lent.holds(page).map(|(word, _, _)| word.use_of(page));
     let mut read = |at, nth: usize| {
         let part = nth * PART..(nth + 1) * PART;
         lent.read_part(at, &[key], part.start, &mut buf[part])
@@ -173,7 +173,7 @@ fn settled(lent: &Lent) -> u64 {
         let word = lent.granule(granule);
         assert_eq!((word.held(), word.closers(), word.writers()), (0, 0, 0), "{word:?}");
         let pages = granule * GRANULE_PAGES..(granule + 1) * GRANULE_PAGES;
-        let valid = pages.filter(|page| lent.holds(*page, |_| true).is_some()).count() as u64;
+        let valid = pages.filter(|page| lent.holds(*page).is_some()).count() as u64;
         assert_eq!(word.live(), valid, "{word:?}");
         all += valid;
     }
@@ -322,7 +322,7 @@ fn memory_goes_under_a_put(fault: Fault) {
     lent.depart(0..1);
     let (end, added) = writer.join().unwrap();
     assert_all(&lent, &WHOLE, POISON);
-    assert!(lent.holds(0, |_| true).is_none(), "{end:?} where there is no memory");
+    assert!(lent.holds(0).is_none(), "{end:?} where there is no memory");
     assert!(lent.claim(1).is_err() && lent.granule(0).is_absent());
     lent.arrive(0..1);
     assert_eq!(added, recalled + settled(&lent));
@@ -529,7 +529,7 @@ fn page_is_dropped_once() {
     explore(None, || {
         let lent = lent(1, Critical::restartable(1, Fault::None));
         put(&lent, 0, 1);
-        let (word, seen, _) = lent.holds(0, |_| true).expect("put");
+        let (word, seen, _) = lent.holds(0).expect("put");
         let tenant = {
             let lent = Arc::clone(&lent);
             thread::spawn(move || u64::from(lent.discard(0, word, seen)))
@@ -585,7 +585,7 @@ fn counted_writer_makes_a_caller_busy_who_will_not_wait() {
     });
 }
 
-const HASH: u64 = 5 << 48;
+const HASH: u64 = 5 << 49;
 
 /// The first use of a page.
 fn first(page: usize) -> PageUse {

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use glebe::reserve::{ObjectPool, OnRecall, Request, Reserve, Writers};
+use glebe::reserve::{LentObjectPool, OnRecall, Request, Reserve, Writers};
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Codec, Error, Handle};
 
@@ -19,7 +19,7 @@ fn bytes_of(seed: u64) -> Vec<u8> {
     (0..words).flat_map(|at| [word(at & !3).to_le_bytes(), seed.to_le_bytes()]).flatten().collect()
 }
 
-fn work(pool: &ObjectPool, thread: u64, found: &AtomicU64, lost: &AtomicU64) {
+fn work(pool: &LentObjectPool, thread: u64, found: &AtomicU64, lost: &AtomicU64) {
     let mut mine: Vec<Option<(Handle, u64)>> = vec![None; OBJECTS];
     let mut buf = vec![0; 1 << 16];
     let mut state = thread + 1;
@@ -56,7 +56,7 @@ fn work(pool: &ObjectPool, thread: u64, found: &AtomicU64, lost: &AtomicU64) {
 }
 
 fn run(writers: Writers, codec: Codec, on_recall: OnRecall) {
-    let reserve = Reserve::builder().writers(writers).map(LEN).unwrap();
+    let reserve = Reserve::options().writers(writers).build(LEN).unwrap();
     let options = reserve.object_pool().staging(Bytes::new(1)).codec(codec);
     let pool = options.on_recall(on_recall).build().unwrap();
     let (found, lost, end) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
@@ -66,7 +66,7 @@ fn run(writers: Writers, codec: Codec, on_recall: OnRecall) {
             while !end.load(Ordering::Relaxed) {
                 nth += 1;
                 let pages = [1, 3, 100, 512, 700, 1900][nth as usize % 6];
-                if let Ok(mut block) = reserve.alloc_with(Request::new(Pages::new(pages)).any()) {
+                if let Ok(mut block) = reserve.alloc(Request::new(Pages::new(pages)).any()) {
                     block.bytes_mut().unwrap().fill(nth as u8);
                     thread::yield_now();
                     let bytes = block.bytes().unwrap();

@@ -13,9 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use glebe::contig::{Contig, Source, StandingPool};
 use glebe::extent::Extent;
-use glebe::reserve::Reserve;
 use glebe::sys::page_size;
-use glebe::units::{Bytes, Pages};
+use glebe::units::Bytes;
 use glebe::vmap::{MemFile, Space};
 
 /// Tests find the file of what they made among all of the process: one after the other.
@@ -115,16 +114,6 @@ fn a_standing_pool_goes_with_its_windows() {
         let pool = StandingPool::new(Contig::options().source(Source::HUGETLB_2M), Bytes::mib(4))?;
         let window = pool.map(Bytes::mib(2))?;
         Ok::<_, glebe::contig::Error>((pool, window))
-    });
-}
-
-#[test]
-fn a_reserve_with_views_goes() {
-    goes(|| {
-        let options = Contig::options().source(Source::Plain);
-        let reserve = Reserve::builder().views().map_with(options, Bytes::mib(2))?;
-        let block = reserve.alloc_virtual(Pages::new(5))?;
-        Ok::<_, glebe::reserve::Error>((block, reserve))
     });
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use glebe::reserve::{CacheMode, Pool, Request, Reserve, Writers};
+use glebe::reserve::{Namespace, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Codec, Zstd};
@@ -29,15 +29,15 @@ fn page_of(seed: u64) -> Vec<u8> {
 }
 
 fn reserve(mib: u64, codec: Codec, writers: Writers) -> Reserve {
-    let builder = Reserve::builder().page_cache(CacheMode::Compressed(codec)).writers(writers);
-    builder.map(Bytes::mib(mib)).unwrap()
+    let builder = Reserve::options().page_cache(codec).writers(writers);
+    builder.build(Bytes::mib(mib)).unwrap()
 }
 
 #[test]
 fn more_pages_are_held_than_the_reserve_has() {
     for codec in [Codec::Lz4, Codec::Zstd(Zstd::default())] {
         let reserve = reserve(8, codec, Writers::Restartable);
-        let pool = reserve.page_cache().pool("p").unwrap();
+        let pool = reserve.page_cache().namespace("p").unwrap();
         let pages = reserve.len().get() * 3 / 2;
         let mut buf = vec![0; page()];
         for n in 0..pages {
@@ -54,7 +54,7 @@ fn more_pages_are_held_than_the_reserve_has() {
         stats.check().unwrap();
         assert!(hits > pages * 9 / 10, "{hits} of {pages}\n{stats}");
         assert!(stats.packed_stored > 0 && stats.packed_loaded > 0);
-        drop(reserve.alloc_with(Request::new(reserve.len()).any()).unwrap());
+        drop(reserve.alloc(Request::new(reserve.len()).any()).unwrap());
         let left = (0..pages).filter(|n| pool.get(7, *n, &mut buf).unwrap()).count();
         assert!(left < 1000, "{left} pages are in ordinary memory");
         reserve.stats().check().unwrap();
@@ -88,7 +88,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn is_right(pool: &Pool, model: &HashMap<u64, u64>, key: u64) {
+fn is_right(pool: &Namespace, model: &HashMap<u64, u64>, key: u64) {
     let mut buf = vec![0; page()];
     if pool.get(key % OBJECTS, key, &mut buf).unwrap() {
         let seed = model.get(&key).unwrap_or_else(|| panic!("{key} was invalidated"));
@@ -97,7 +97,7 @@ fn is_right(pool: &Pool, model: &HashMap<u64, u64>, key: u64) {
 }
 
 fn run(reserve: &Reserve, ops: Vec<Op>) {
-    let pool = reserve.page_cache().pool("p").unwrap();
+    let pool = reserve.page_cache().namespace("p").unwrap();
     let (mut model, mut blocks) = (HashMap::new(), Vec::new());
     for op in ops {
         match op {
@@ -122,7 +122,7 @@ fn run(reserve: &Reserve, ops: Vec<Op>) {
                 model.clear();
             }
             Op::Alloc(pages) => {
-                if let Ok(mut block) = reserve.alloc_with(Request::new(Pages::new(pages)).any()) {
+                if let Ok(mut block) = reserve.alloc(Request::new(Pages::new(pages)).any()) {
                     block.bytes_mut().unwrap().fill(0xaa);
                     blocks.push(block);
                 }
@@ -158,7 +158,7 @@ proptest! {
 #[test]
 fn threads_find_their_pages_or_none() {
     let reserve = reserve(8, Codec::Lz4, Writers::Restartable);
-    let pool = reserve.page_cache().pool("p").unwrap();
+    let pool = reserve.page_cache().namespace("p").unwrap();
     let hits = std::sync::atomic::AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..3_u64 {
@@ -181,7 +181,7 @@ fn threads_find_their_pages_or_none() {
         scope.spawn(|| {
             for nth in 0..600 {
                 let pages = [1, 3, 100, 512, 700, 1900][nth % 6];
-                if let Ok(mut block) = reserve.alloc_with(Request::new(Pages::new(pages)).any()) {
+                if let Ok(mut block) = reserve.alloc(Request::new(Pages::new(pages)).any()) {
                     block.bytes_mut().unwrap().fill(nth as u8);
                     std::thread::yield_now();
                     assert!(block.bytes().unwrap().iter().all(|byte| *byte == nth as u8));

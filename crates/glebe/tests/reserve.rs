@@ -12,18 +12,20 @@ const ONE: Pages = Pages::new(1);
 /// A reserve of ordinary memory, with frames hidden or not; blocks are asked for with `any`.
 fn reserve(len: Bytes, writers: Option<Writers>) -> Reserve {
     let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
-    let builder = Reserve::builder();
+    let builder = Reserve::options();
     let builder = match writers {
         Some(writers) => builder.writers(writers),
         None => builder,
     };
-    builder.build(contig).expect("a whole number of granules")
+    builder.build_on(contig).expect("a whole number of granules")
 }
 
 /// A reserve of huge pages, whose runs are long, where the machine has any.
 fn long_runs(len: Bytes) -> Option<Reserve> {
     match Contig::options().source(Source::Thp).map(len) {
-        Ok(contig) => Some(Reserve::builder().build(contig).expect("a whole number of granules")),
+        Ok(contig) => {
+            Some(Reserve::options().build_on(contig).expect("a whole number of granules"))
+        }
         Err(why) => {
             println!("skipped: {why}");
             None
@@ -36,12 +38,12 @@ fn page(fill: u8) -> Vec<u8> {
 }
 
 fn any(reserve: &Reserve, pages: u64) -> Result<glebe::reserve::Block, Error> {
-    reserve.alloc_with(Request::new(Pages::new(pages)).any())
+    reserve.alloc(Request::new(Pages::new(pages)).any())
 }
 
 /// Fills the whole reserve with pages that say who they are.
-fn fill(reserve: &Reserve) -> glebe::reserve::Pool {
-    let pool = reserve.page_cache().pool("fill").unwrap();
+fn fill(reserve: &Reserve) -> glebe::reserve::Namespace {
+    let pool = reserve.page_cache().namespace("fill").unwrap();
     for index in 0..reserve.len().get() {
         let put = pool.put(1, index, &page_of(index)).unwrap();
         assert_eq!(put, Put::Stored, "{index}");
@@ -55,7 +57,7 @@ fn page_of(index: u64) -> Vec<u8> {
     bytes
 }
 
-fn hits(pool: &glebe::reserve::Pool, pages: u64) -> u64 {
+fn hits(pool: &glebe::reserve::Namespace, pages: u64) -> u64 {
     let mut buf = page(0);
     (0..pages)
         .filter(|index| {
@@ -108,13 +110,13 @@ fn pages_at_hand_for_single_blocks_are_there_for_every_other_request() {
     assert_eq!(any(&reserve, all - 1).unwrap().pages().get(), all - 1);
     drop(any(&reserve, 1).unwrap());
     let longest = reserve.largest_run().unwrap();
-    let promise = reserve.promise(longest, ONE).unwrap();
+    let promise = reserve.promise(longest).unwrap();
     let beside = any(&reserve, 1);
     // Where all is one run there is no page beside it.
     assert_eq!(beside.is_ok(), longest.get() < all - 1);
     drop((promise, beside, single));
     let largest = reserve.largest_run().unwrap();
-    let block = reserve.alloc(largest, ONE).unwrap();
+    let block = reserve.alloc(largest).unwrap();
     assert_eq!(block.pages(), largest);
     drop(block);
     assert_eq!(any(&reserve, all).unwrap().pages().get(), all);
@@ -158,7 +160,7 @@ fn no_two_blocks_of_many_threads_share_a_page() {
 #[test]
 fn an_empty_part_is_taken_before_a_cached_page_is() {
     let reserve = reserve(Bytes::mib(16), None);
-    let pool = reserve.page_cache().pool("half").unwrap();
+    let pool = reserve.page_cache().namespace("half").unwrap();
     for index in 0..reserve.len().get() / 2 {
         pool.put(1, index, &page_of(index)).unwrap();
     }
@@ -186,9 +188,9 @@ fn zeroed_blocks_are_zero_and_others_keep_their_owners_bytes() {
     fill(&reserve);
     for pages in [1, 100, 700] {
         let request = Request::new(Pages::new(pages)).any();
-        let zeroed = reserve.alloc_with(request.zeroed()).unwrap();
+        let zeroed = reserve.alloc(request.zeroed()).unwrap();
         assert!(zeroed.bytes().unwrap().iter().all(|byte| *byte == 0), "{pages}");
-        let mut block = reserve.alloc_with(request).unwrap();
+        let mut block = reserve.alloc(request).unwrap();
         block.bytes_mut().unwrap().fill(0xa5);
         fill(&reserve);
         assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0xa5), "{pages}");
@@ -199,21 +201,21 @@ fn zeroed_blocks_are_zero_and_others_keep_their_owners_bytes() {
 fn zeros_are_kept_ready_and_tenants_leave_them_alone() {
     let contig = Contig::options().source(Source::Plain).map(Bytes::mib(16)).unwrap();
     let stock = Pages::new(1024);
-    let reserve = Reserve::builder().zero_ahead(stock).build(contig).unwrap();
+    let reserve = Reserve::options().zero_ahead(stock).build_on(contig).unwrap();
     let all = any(&reserve, reserve.len().get()).unwrap();
     all.bytes().unwrap();
     drop(all);
     while reserve.stats().zeroed_ahead < stock.get() {
         std::thread::yield_now();
     }
-    let pool = reserve.page_cache().pool("rest").unwrap();
+    let pool = reserve.page_cache().namespace("rest").unwrap();
     for index in 0..2 * reserve.len().get() {
         pool.put(1, index, &page_of(index)).unwrap();
     }
     let live = reserve.stats().live;
     assert!(live >= reserve.len() - stock, "{live} are lent");
     let recalled = reserve.stats().recalled;
-    let zeroed = reserve.alloc_with(Request::new(Pages::new(512)).any().zeroed()).unwrap();
+    let zeroed = reserve.alloc(Request::new(Pages::new(512)).any().zeroed()).unwrap();
     assert!(zeroed.bytes().unwrap().iter().all(|byte| *byte == 0));
     assert_eq!(reserve.stats().recalled, recalled, "it came from the stock");
     drop(zeroed);
@@ -222,7 +224,7 @@ fn zeros_are_kept_ready_and_tenants_leave_them_alone() {
 #[test]
 fn a_promise_is_lent_until_it_is_taken_and_cannot_fail() {
     let reserve = reserve(Bytes::mib(8), None);
-    let promise = reserve.promise(ONE, ONE).unwrap();
+    let promise = reserve.promise(ONE).unwrap();
     let pool = fill(&reserve);
     // A page whose bucket of the index is full takes the place of another one, so that a page of
     // the reserve may be idle yet.
@@ -241,7 +243,7 @@ fn a_promise_is_lent_until_it_is_taken_and_cannot_fail() {
     let block = promise.take().unwrap();
     assert!(blocks.iter().all(|other| !other.extent().overlaps(block.extent())));
     drop((blocks, block));
-    let given_up = reserve.promise(ONE, ONE).unwrap();
+    let given_up = reserve.promise(ONE).unwrap();
     drop(given_up);
     assert_eq!(any(&reserve, reserve.len().get()).unwrap().pages(), reserve.len());
 }
@@ -250,9 +252,9 @@ fn a_promise_is_lent_until_it_is_taken_and_cannot_fail() {
 fn bad_requests_are_refused_with_their_values() {
     let reserve = reserve(Bytes::mib(4), None);
     let all = reserve.len();
-    assert!(matches!(reserve.alloc(Pages::ZERO, ONE), Err(Error::ZeroPages)));
+    assert!(matches!(reserve.alloc(Pages::ZERO), Err(Error::ZeroPages)));
     for align in [0, 3, u64::MAX] {
-        let refused = reserve.alloc(ONE, Pages::new(align));
+        let refused = reserve.alloc(Request::new(ONE).align(Pages::new(align)));
         assert!(matches!(refused, Err(Error::BadAlign { align: a }) if a.get() == align));
     }
     for pages in [all.get() + 1, u64::MAX] {
@@ -262,16 +264,16 @@ fn bad_requests_are_refused_with_their_values() {
                 if asked.get() == pages && largest == all),
             "{refused:?}"
         );
-        let refused = reserve.promise(Pages::new(pages), ONE);
+        let refused = reserve.promise(Pages::new(pages));
         assert!(matches!(refused, Err(Error::NoRun { .. })), "{refused:?}");
     }
     // One page is free, but none at a multiple of so many.
     for align in [1 << 45, 1 << 63] {
         let align = Pages::new(align);
         let refused = [
-            reserve.alloc(ONE, align).map(drop),
-            reserve.try_alloc(ONE, align).map(drop),
-            reserve.promise(ONE, align).map(drop),
+            reserve.alloc(Request::new(ONE).align(align)).map(drop),
+            reserve.try_alloc(Request::new(ONE).align(align)).map(drop),
+            reserve.promise(Request::new(ONE).align(align)).map(drop),
         ];
         for refused in refused {
             // Where frames are hidden the first page is a multiple of everything.
@@ -283,8 +285,8 @@ fn bad_requests_are_refused_with_their_values() {
         }
     }
     let held = any(&reserve, all.get() / 2).unwrap();
-    let promised = reserve.promise(ONE, ONE).unwrap();
-    let refused = reserve.promise(all - held.pages(), ONE);
+    let promised = reserve.promise(ONE).unwrap();
+    let refused = reserve.promise(all - held.pages());
     assert!(
         matches!(refused, Err(Error::NoRun { asked, largest })
             if asked > largest && largest.get() < all.get() / 2),
@@ -292,8 +294,8 @@ fn bad_requests_are_refused_with_their_values() {
     );
     drop((held, promised));
     let largest = reserve.largest_run().unwrap();
-    assert!(reserve.alloc(largest, ONE).is_ok());
-    let pool = reserve.page_cache().pool("bad").unwrap();
+    assert!(reserve.alloc(largest).is_ok());
+    let pool = reserve.page_cache().namespace("bad").unwrap();
     assert!(matches!(pool.put(1, 1, &[0; 100]), Err(Error::BadPageLen { given: 100, .. })));
     assert!(matches!(pool.get(1, 1, &mut []), Err(Error::BadPageLen { given: 0, .. })));
     assert_eq!(reserve.stats().held, Pages::ZERO);
@@ -304,9 +306,9 @@ fn bad_requests_are_refused_with_their_values() {
 fn a_reserve_is_whole_granules_and_not_larger_than_the_machine() {
     let odd = page_size().bytes();
     let contig = Contig::options().source(Source::Plain).map(odd).unwrap();
-    assert!(matches!(Reserve::builder().build(contig), Err(Error::BadLen { .. })));
+    assert!(matches!(Reserve::options().build_on(contig), Err(Error::BadLen { .. })));
     for len in [Bytes::new(u64::MAX), Bytes::gib(1 << 20)] {
-        assert!(matches!(Reserve::builder().map(len), Err(Error::Contig(_))));
+        assert!(matches!(Reserve::new(len), Err(Error::Contig(_))));
     }
 }
 
@@ -342,10 +344,10 @@ fn pages_given_back_are_used_before_any_is_evicted() {
 #[test]
 fn what_is_invalidated_is_not_found() {
     let reserve = reserve(Bytes::mib(4), None);
-    let pool = reserve.page_cache().pool("a").unwrap();
-    let other = reserve.page_cache().pool("b").unwrap();
+    let pool = reserve.page_cache().namespace("a").unwrap();
+    let other = reserve.page_cache().namespace("b").unwrap();
     let mut buf = page(0);
-    let mut has = |pool: &glebe::reserve::Pool, object, index| {
+    let mut has = |pool: &glebe::reserve::Namespace, object, index| {
         pool.get(object, index, &mut buf).unwrap().then(|| buf[0])
     };
     for (object, index) in [(1, 1), (1, 2), (2, 1)] {

@@ -35,8 +35,8 @@ fn page_of(key: u64) -> Vec<u8> {
 }
 
 fn reserve(room: Bytes, len: Bytes) -> Reserve {
-    let builder = Reserve::builder().room(room);
-    builder.map_with(plain(), len).expect("ordinary memory")
+    let builder = Reserve::options().room(room);
+    builder.memory(plain()).build(len).expect("ordinary memory")
 }
 
 fn any(pages: u64) -> Request {
@@ -72,7 +72,7 @@ fn assert_kept(reserve: &Reserve) {
 
 /// Fills the reserve with pages of the cache; how many keys are found.
 fn fill(reserve: &Reserve) -> u64 {
-    let pool = reserve.page_cache().pool("fill").unwrap();
+    let pool = reserve.page_cache().namespace("fill").unwrap();
     let all = reserve.len().get();
     for key in 0..2 * all {
         pool.put(1, key, &page_of(key)).unwrap();
@@ -81,7 +81,7 @@ fn fill(reserve: &Reserve) -> u64 {
 }
 
 fn found(reserve: &Reserve, keys: u64) -> u64 {
-    let pool = reserve.page_cache().pool("fill").unwrap();
+    let pool = reserve.page_cache().namespace("fill").unwrap();
     let mut buf = page_of(0);
     let is_found = |key: &u64| {
         let found = pool.get(1, *key, &mut buf).unwrap();
@@ -96,8 +96,8 @@ fn it_grows_is_used_and_shrinks_to_a_granule_and_grows_again() {
     let _alone = alone();
     let (room, first) = (Bytes::mib(32), Bytes::mib(4));
     for writers in [Writers::Restartable, Writers::Counted] {
-        let builder = Reserve::builder().writers(writers);
-        let reserve = builder.room(room).map_with(plain(), first).unwrap();
+        let builder = Reserve::options().writers(writers);
+        let reserve = builder.room(room).memory(plain()).build(first).unwrap();
         assert_eq!((reserve.len().get(), reserve.room()), (pages(first), room));
         let before = fill(&reserve);
         let came = reserve.grow(Bytes::mib(24)).unwrap();
@@ -105,7 +105,7 @@ fn it_grows_is_used_and_shrinks_to_a_granule_and_grows_again() {
         assert_eq!(found(&reserve, 2 * pages(first)), before, "growing drops nothing");
         assert_eq!(reserve.len().get(), pages(Bytes::mib(28)));
         assert!(fill(&reserve) > pages(Bytes::mib(20)), "tenants use what came");
-        let block = reserve.alloc_with(any(pages(Bytes::mib(26)))).unwrap();
+        let block = reserve.alloc(any(pages(Bytes::mib(26)))).unwrap();
         drop(block);
         fill(&reserve);
         reserve.shrink(Bytes::mib(26)).unwrap();
@@ -113,11 +113,11 @@ fn it_grows_is_used_and_shrinks_to_a_granule_and_grows_again() {
         found(&reserve, 2 * pages(room));
         let refused = reserve.shrink(GRANULE).unwrap_err();
         assert!(matches!(refused, Error::NotGiven { .. }), "{refused}");
-        let zero = reserve.alloc_with(any(pages(GRANULE))).unwrap();
+        let zero = reserve.alloc(any(pages(GRANULE))).unwrap();
         reserve.grow(Bytes::mib(30)).unwrap();
         assert_eq!(reserve.len().get(), pages(room));
         drop(zero);
-        let all = reserve.alloc_with(any(pages(room)).zeroed()).unwrap();
+        let all = reserve.alloc(any(pages(room)).zeroed()).unwrap();
         assert!(all.bytes().unwrap().iter().all(|byte| *byte == 0));
         drop(all);
         assert!(fill(&reserve) > pages(Bytes::mib(24)));
@@ -133,11 +133,11 @@ fn blocks_and_promises_stay_and_the_figures_say_what_can_be_given() {
     let reserve = reserve(Bytes::mib(16), Bytes::mib(8));
     reserve.grow(Bytes::mib(8)).unwrap();
     let granule = pages(GRANULE);
-    let below = reserve.alloc_with(any(granule)).unwrap();
-    let mut block = reserve.alloc_with(any(granule + 1)).unwrap();
+    let below = reserve.alloc(any(granule)).unwrap();
+    let mut block = reserve.alloc(any(granule + 1)).unwrap();
     drop(below);
     block.bytes_mut().unwrap().fill(0x5a);
-    let promise = reserve.promise(Pages::new(1), Pages::new(1)).unwrap();
+    let promise = reserve.promise(Pages::new(1)).unwrap();
     fill(&reserve);
     let refused = reserve.shrink(Bytes::mib(14)).unwrap_err();
     let Error::NotGiven { asked, free, unit } = refused else { panic!("{refused}") };
@@ -158,12 +158,12 @@ fn blocks_and_promises_stay_and_the_figures_say_what_can_be_given() {
 #[test]
 fn what_cannot_be_is_refused_and_nothing_changes() {
     let _alone = alone();
-    let fixed = Reserve::builder().map_with(plain(), GRANULE).unwrap();
+    let fixed = Reserve::options().memory(plain()).build(GRANULE).unwrap();
     for refused in [fixed.grow(GRANULE), fixed.shrink(GRANULE)] {
         assert!(matches!(refused, Err(Error::FixedLen { .. })), "{refused:?}");
     }
-    let views = Reserve::builder().views().room(Bytes::mib(8)).map_with(plain(), GRANULE);
-    assert!(matches!(views, Err(Error::FixedLen { .. })));
+    let file = Reserve::options().room(Bytes::mib(8)).memory(plain().mappable()).build(GRANULE);
+    assert!(matches!(file, Err(Error::FixedLen { .. })));
     let reserve = reserve(Bytes::mib(6), Bytes::mib(4));
     let refused = reserve.grow(Bytes::mib(4)).unwrap_err();
     assert!(matches!(refused, Error::NoRoom { left: GRANULE, .. }), "{refused}");
@@ -205,8 +205,8 @@ fn pinned() -> u64 {
 fn a_pin_ends_for_what_goes_and_stays_for_the_rest() {
     let _alone = alone();
     let options = plain().pin(true);
-    let builder = Reserve::builder().room(Bytes::mib(32));
-    let reserve = match builder.map_with(options, Bytes::mib(16)) {
+    let builder = Reserve::options().room(Bytes::mib(32));
+    let reserve = match builder.memory(options).build(Bytes::mib(16)) {
         Ok(reserve) => reserve,
         Err(why) => return println!("skipped: {why}"),
     };
@@ -242,8 +242,8 @@ fn huge() -> u64 {
 fn pages_of_a_pool_come_for_it_and_go_with_it() {
     let _alone = alone();
     let options = Contig::options().source(Source::HUGETLB_2M);
-    let builder = Reserve::builder().room(Bytes::mib(64));
-    let reserve = match builder.map_with(options, Bytes::mib(4)) {
+    let builder = Reserve::options().room(Bytes::mib(64));
+    let reserve = match builder.memory(options).build(Bytes::mib(4)) {
         Ok(reserve) => reserve,
         Err(why) => return println!("skipped: {why}"),
     };
@@ -290,7 +290,7 @@ fn runs_are_those_of_the_memory_that_is_there() {
     let longest = certificate.runs.iter().map(|run| run.pages.len()).max();
     assert_eq!(reserve.largest_run().unwrap().get(), longest.unwrap());
     // A block's bytes lie where the frames say.
-    let block = reserve.alloc_with(Request::new(reserve.largest_run().unwrap())).unwrap();
+    let block = reserve.alloc(Request::new(reserve.largest_run().unwrap())).unwrap();
     let place = block.locate(Bytes::ZERO).unwrap().unwrap();
     let run = certificate.runs.iter().find(|run| run.pages.contains(block.extent())).unwrap();
     let inside = Pages::new(block.extent().start() - run.pages.start());
@@ -323,13 +323,14 @@ impl Drop for Stopped<'_> {
 
 fn stress(writers: Writers) {
     let (room, len) = (Bytes::mib(64), Bytes::mib(16));
-    let builder = Reserve::builder().writers(writers);
-    let reserve = builder.room(room).zero_ahead(Pages::new(512)).map_with(plain(), len).unwrap();
+    let builder = Reserve::options().writers(writers);
+    let reserve =
+        builder.room(room).zero_ahead(Pages::new(512)).memory(plain()).build(len).unwrap();
     let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|s| s.parse().ok());
     let end = Instant::now() + Duration::from_secs_f64(seconds.unwrap_or(1.0));
     let (stop, hits, resized) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let tenant = |seed: u64| {
-        let pool = reserve.page_cache().pool("stress").unwrap();
+        let pool = reserve.page_cache().namespace("stress").unwrap();
         let (mut random, mut buf) = (seed, page_of(0));
         while !stop.load(Ordering::Relaxed) {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -351,9 +352,9 @@ fn stress(writers: Writers) {
             let number = seed << 40 | n;
             let request = any([1, 3, 40, 700][n as usize % 4]);
             let made = match n % 5 {
-                0 => reserve.promise(Pages::new(1), Pages::new(1)).and_then(|of| of.take()),
-                1 => reserve.alloc_with(request.zeroed()),
-                _ => reserve.alloc_with(request),
+                0 => reserve.promise(Pages::new(1)).and_then(|of| of.take()),
+                1 => reserve.alloc(request.zeroed()),
+                _ => reserve.alloc(request),
             };
             if let Ok(mut block) = made {
                 poison(&mut block, number);
@@ -405,7 +406,7 @@ fn stress(writers: Writers) {
     // Nothing of it is lost: all but a granule goes, and all comes.
     reserve.shrink(reserve.len().bytes(page_size()) - GRANULE).unwrap();
     reserve.grow(room - GRANULE).unwrap();
-    let all = reserve.alloc_with(any(pages(room))).unwrap();
+    let all = reserve.alloc(any(pages(room))).unwrap();
     assert_eq!(all.pages().get(), pages(room));
 }
 
@@ -427,7 +428,7 @@ fn readers_live_while_the_memory_under_them_goes() {
     let _alone = alone();
     let reserve = reserve(Bytes::mib(8), Bytes::mib(2));
     let stop = AtomicBool::new(false);
-    let pool = reserve.page_cache().pool("readers").unwrap();
+    let pool = reserve.page_cache().namespace("readers").unwrap();
     let end = Instant::now() + Duration::from_millis(700);
     let keys = pages(Bytes::mib(8));
     thread::scope(|scope| {

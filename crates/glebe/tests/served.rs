@@ -20,7 +20,7 @@ use scratch::Scratch;
 
 fn reserve() -> Reserve {
     let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
-    Reserve::builder().build(contig).unwrap()
+    Reserve::options().build_on(contig).unwrap()
 }
 
 fn only(dir: &Path) -> Served {

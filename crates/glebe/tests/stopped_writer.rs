@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Block, Error, Pool, Put, Request, Reserve, Writers};
+use glebe::reserve::{Block, Error, Namespace, Put, Request, Reserve, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
@@ -120,9 +120,12 @@ fn reserve(writers: Option<Writers>) -> Reserve {
 fn reserve_of(granules: u64, writers: Option<Writers>) -> Reserve {
     let len = Bytes::new(granules * Bytes::mib(2).get());
     let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
-    let builder = Reserve::builder();
-    let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
-    builder.build(contig).expect("whole granules")
+    let builder = Reserve::options();
+    let builder = match writers {
+        Some(writers) => builder.writers(writers),
+        None => builder,
+    };
+    builder.build_on(contig).expect("whole granules")
 }
 
 fn restartable() -> Option<Reserve> {
@@ -148,11 +151,11 @@ impl Drop for Released {
 }
 
 /// Runs `body` while a writer is held in the middle of a put; what the put then gave.
-fn while_held<T>(pool: &Pool, body: impl FnOnce() -> T) -> (Put, T) {
+fn while_held<T>(pool: &Namespace, body: impl FnOnce() -> T) -> (Put, T) {
     while_held_by(&Trap::set(), pool, body)
 }
 
-fn while_held_by<T>(trap: &Trap, pool: &Pool, body: impl FnOnce() -> T) -> (Put, T) {
+fn while_held_by<T>(trap: &Trap, pool: &Namespace, body: impl FnOnce() -> T) -> (Put, T) {
     thread::scope(|scope| {
         let _released = Released;
         let writer = scope.spawn(|| pool.put(1, KEY, trap.source()).unwrap());
@@ -183,7 +186,7 @@ fn assert_writer_is_held() {
 }
 
 /// What was put is found whole, or nothing is.
-fn assert_found(pool: &Pool, put: Put) {
+fn assert_found(pool: &Namespace, put: Put) {
     let mut buf = vec![0; page_len()];
     let found = pool.get(1, KEY, &mut buf).unwrap();
     assert_eq!(found, put == Put::Stored, "after {put:?}");
@@ -193,10 +196,10 @@ fn assert_found(pool: &Pool, put: Put) {
 #[test]
 fn the_whole_reserve_is_taken_from_under_a_stopped_writer() {
     let Some(reserve) = restartable() else { return };
-    let pool = reserve.page_cache().pool("stopped").unwrap();
+    let pool = reserve.page_cache().namespace("stopped").unwrap();
     let all = reserve.len().get();
     let (put, block) = while_held(&pool, || {
-        let block = reserve.alloc_with(any(all)).unwrap();
+        let block = reserve.alloc(any(all)).unwrap();
         assert_writer_is_held();
         poisoned(block)
     });
@@ -214,13 +217,13 @@ fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
     let granule = Bytes::mib(2);
     for comes_again in [false, true] {
         let options = Contig::options().source(Source::Plain);
-        let builder = Reserve::builder().room(granule + granule);
-        let reserve = builder.map_with(options, granule + granule).expect("ordinary memory");
+        let builder = Reserve::options().room(granule + granule);
+        let reserve = builder.memory(options).build(granule + granule).expect("ordinary memory");
         if let Some(why) = reserve.why_counted() {
             println!("skipped: {why}");
             return;
         }
-        let pool = reserve.page_cache().pool("stopped").unwrap();
+        let pool = reserve.page_cache().namespace("stopped").unwrap();
         // Tenants begin at the top, from which the memory goes.
         let (put, block) = while_held(&pool, || {
             assert_eq!(reserve.shrink(granule).unwrap().len, granule);
@@ -228,7 +231,7 @@ fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
             comes_again.then(|| {
                 reserve.grow(granule).unwrap();
                 assert_writer_is_held();
-                poisoned(reserve.alloc_with(any(reserve.len().get())).unwrap())
+                poisoned(reserve.alloc(any(reserve.len().get())).unwrap())
             })
         });
         assert_eq!(reserve.stats().recalled, 1, "the writer was elsewhere");
@@ -244,14 +247,14 @@ fn memory_goes_and_other_memory_comes_under_a_stopped_writer() {
 #[test]
 fn small_blocks_are_taken_from_under_a_stopped_writer() {
     let Some(reserve) = restartable() else { return };
-    let pool = reserve.page_cache().pool("stopped").unwrap();
+    let pool = reserve.page_cache().namespace("stopped").unwrap();
     let (put, blocks) = while_held(&pool, || {
         let mut blocks = Vec::new();
         // All but the last pages by sevens, then those: one block has the writer's page.
-        while let Ok(block) = reserve.alloc_with(any(7)) {
+        while let Ok(block) = reserve.alloc(any(7)) {
             blocks.push(poisoned(block));
         }
-        while let Ok(block) = reserve.alloc_with(any(1)) {
+        while let Ok(block) = reserve.alloc(any(1)) {
             blocks.push(poisoned(block));
         }
         assert_writer_is_held();
@@ -270,11 +273,11 @@ fn small_blocks_are_taken_from_under_a_stopped_writer() {
 #[test]
 fn a_stopped_writer_beside_a_block_puts_its_page_elsewhere() {
     let Some(reserve) = restartable() else { return };
-    let pool = reserve.page_cache().pool("stopped").unwrap();
+    let pool = reserve.page_cache().namespace("stopped").unwrap();
     let granule = reserve.len().get() / GRANULES;
     // A whole granule and half of the next. Tenants begin at the top, so the page is beside it.
     let (put, block) = while_held(&pool, || {
-        let block = reserve.alloc_with(any(granule + granule / 2)).unwrap();
+        let block = reserve.alloc(any(granule + granule / 2)).unwrap();
         assert_writer_is_held();
         poisoned(block)
     });
@@ -290,19 +293,19 @@ fn a_stopped_writer_beside_a_block_puts_its_page_elsewhere() {
 #[test]
 fn counted_writers_are_passed_by_or_reported() {
     let reserve = reserve_of(3, Some(Writers::Counted));
-    let pool = reserve.page_cache().pool("stopped").unwrap();
+    let pool = reserve.page_cache().namespace("stopped").unwrap();
     let granule = reserve.len().get() / 3;
-    let mut held: Vec<_> = (0..3).map(|_| reserve.alloc_with(any(granule)).unwrap()).collect();
+    let mut held: Vec<_> = (0..3).map(|_| reserve.alloc(any(granule)).unwrap()).collect();
     // The writer has no other place than this, the lowest that will be free.
     drop(held.remove(1));
     let (put, block) = while_held(&pool, || {
         drop(held.remove(1));
-        let both = reserve.alloc_with(any(2 * granule).no_wait());
+        let both = reserve.alloc(any(2 * granule).no_wait());
         assert!(matches!(both, Err(Error::WouldWait)), "{both:?}");
         for request in [any(granule), any(3), any(1)] {
-            drop(poisoned(reserve.alloc_with(request.no_wait()).unwrap()));
+            drop(poisoned(reserve.alloc(request.no_wait()).unwrap()));
         }
-        let beside = reserve.alloc_with(any(granule)).unwrap();
+        let beside = reserve.alloc(any(granule)).unwrap();
         assert_eq!(beside.extent().start(), 2 * granule);
         assert_writer_is_held();
         poisoned(beside)
@@ -318,12 +321,12 @@ fn counted_writers_are_passed_by_or_reported() {
 #[test]
 fn first_class_waits_for_a_counted_writer_where_nothing_else_is_free() {
     let reserve = reserve(Some(Writers::Counted));
-    let pool = reserve.page_cache().pool("stopped").unwrap();
+    let pool = reserve.page_cache().namespace("stopped").unwrap();
     let trap = Trap::set(); // until the taker has looked at its flags
     let taken = {
         let (reserve, all) = (reserve.clone(), reserve.len().get());
         let take = move || {
-            let block = reserve.alloc_with(any(all)).unwrap();
+            let block = reserve.alloc(any(all)).unwrap();
             assert!(GONE_ON.load(Ordering::SeqCst), "first class did not wait for the writer");
             poisoned(block)
         };

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Block, Error, Pool, Promise, Put, Request, Reserve, Stats, Writers};
+use glebe::reserve::{Block, Error, Namespace, Promise, Put, Request, Reserve, Stats, Writers};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
@@ -82,7 +82,7 @@ fn version_of(bytes: &[u8], key: u64) -> u64 {
 
 struct Load<'a> {
     reserve: &'a Reserve,
-    pool: Pool,
+    pool: Namespace,
     block_pages_max: u64,
     /// By key: the least version that a get may find that begins now.
     least: Vec<AtomicU64>,
@@ -173,7 +173,7 @@ impl Load<'_> {
             let is_promised = !zeroed && pages == Pages::new(1);
             let mut block = match is_promised {
                 true => self.promised(pages, &mut random),
-                false => self.reserve.alloc_with(request).unwrap(),
+                false => self.reserve.alloc(request).unwrap(),
             };
             if zeroed {
                 let wrong = block.bytes().unwrap().iter().position(|byte| *byte != 0);
@@ -190,7 +190,7 @@ impl Load<'_> {
 impl Load<'_> {
     /// A block that was promised, and used by tenants until it was taken.
     fn promised(&self, pages: Pages, random: &mut Random) -> Block {
-        let promise = self.reserve.promise(pages, Pages::new(1)).unwrap();
+        let promise = self.reserve.promise(pages).unwrap();
         random.rest(HOLD_MAX);
         self.promises.fetch_add(1, Ordering::Relaxed);
         promise.take().unwrap()
@@ -200,7 +200,7 @@ impl Load<'_> {
 /// What a child inherits.
 struct Inherited {
     reserve: Reserve,
-    pool: Pool,
+    pool: Namespace,
     block: Block,
     /// Taken by a child, in its own copy.
     promise: Option<Promise>,
@@ -218,9 +218,9 @@ impl Inherited {
         refused(self.pool.get(0, 0, bytes))
             && refused(self.pool.put(0, 0, bytes))
             && refused(self.pool.invalidate_page(0, 0))
-            && refused(self.reserve.alloc(one, one))
-            && refused(self.reserve.try_alloc(one, one))
-            && refused(self.reserve.promise(one, one))
+            && refused(self.reserve.alloc(one))
+            && refused(self.reserve.try_alloc(one))
+            && refused(self.reserve.promise(one))
             && refused(self.reserve.largest_run())
             && refused(self.block.bytes().map(|_| ()))
             && refused(self.block.bytes_mut().map(|_| ()))
@@ -251,19 +251,22 @@ fn reserve(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) ->
         .div_ceil(granule.get());
     let len = Bytes::new(len * granule.get());
     let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
-    let builder = Reserve::builder().zero_ahead(zero_ahead);
-    let builder = writers.map_or(builder.clone(), |writers| builder.writers(writers));
-    builder.build(contig).expect("a whole number of granules")
+    let builder = Reserve::options().zero_ahead(zero_ahead);
+    let builder = match writers {
+        Some(writers) => builder.writers(writers),
+        None => builder,
+    };
+    builder.build_on(contig).expect("a whole number of granules")
 }
 
 fn stress(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) {
     let reserve = reserve(writers, block_pages_max, zero_ahead);
     println!("writers: {:?}, {:?}", reserve.writers(), reserve.why_counted());
-    let pool = reserve.page_cache().pool("stress").unwrap();
+    let pool = reserve.page_cache().namespace("stress").unwrap();
     let zeros = || (0..WRITERS * KEYS_EACH).map(|_| AtomicU64::new(0)).collect();
-    let mut block = reserve.alloc_with(Request::new(Pages::new(KEPT_PAGES)).any()).unwrap();
+    let mut block = reserve.alloc(Request::new(Pages::new(KEPT_PAGES)).any()).unwrap();
     write(block.bytes_mut().unwrap(), u64::MAX);
-    let promise = reserve.promise(Pages::new(1), Pages::new(1)).unwrap();
+    let promise = reserve.promise(Pages::new(1)).unwrap();
     let mut kept =
         Inherited { reserve: reserve.clone(), pool: pool.clone(), block, promise: Some(promise) };
     let load = Load {
@@ -294,7 +297,7 @@ fn stress(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) {
     assert!(promises > 0 && hits > 0);
     assert_eq!((stats.alloc_failures, stats.held), (0, Pages::ZERO));
     assert!(stats.recalled > 0 && stats.replaced > 0, "a load that met nothing: {stats}");
-    let all = reserve.alloc_with(Request::new(reserve.len()).any()).unwrap();
+    let all = reserve.alloc(Request::new(reserve.len()).any()).unwrap();
     assert_eq!(reserve.stats().live, Pages::ZERO);
     drop(all);
     at_rest(&reserve);

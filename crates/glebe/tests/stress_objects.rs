@@ -17,9 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{
-    Error as ReserveError, ObjectPool as LentObjectPool, OnRecall, Request, Reserve,
-};
+use glebe::reserve::{Error as ReserveError, LentObjectPool, OnRecall, Request, Reserve};
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{AtLimit, Budget, Error, Guard, Handle, ObjectPool};
 
@@ -360,7 +358,7 @@ fn hold_blocks(shared: &Shared) {
     while !shared.stop.load(Ordering::Relaxed) {
         let order = random.below(u64::from(most.ilog2()) + 1);
         let pages = Pages::new(1 + random.below(1 << order));
-        let mut block = match shared.reserve.alloc_with(Request::new(pages).any()) {
+        let mut block = match shared.reserve.alloc(Request::new(pages).any()) {
             Ok(block) => block,
             Err(ReserveError::NoRun { .. }) => continue,
             Err(e) => panic!("alloc: {e}"),
@@ -409,7 +407,7 @@ fn not_refused(store: &Store, page: &mut [u8]) -> u8 {
 #[test]
 fn pools_of_every_kind_side_by_side() {
     let contig = Contig::options().source(Source::Plain).map(RESERVE).unwrap();
-    let reserve = Reserve::builder().build(contig).unwrap();
+    let reserve = Reserve::options().build_on(contig).unwrap();
     let grounds = [Kind::Own, Kind::Evicting, Kind::Lost, Kind::Moved].map(|kind| {
         let slots = (0..OWNERS * SLOTS).map(|_| Slot::default()).collect();
         Ground { kind, store: Store::new(kind, &reserve), slots }

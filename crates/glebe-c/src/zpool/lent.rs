@@ -6,7 +6,9 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use glebe::reserve::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall, Reserve};
+use glebe::reserve::{
+    LentObjectPool, LentObjectPoolOptions, LentObjectPoolStats, OnRecall, Reserve,
+};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::zpool::Error;
@@ -34,7 +36,7 @@ unsafe impl Sized64 for glebe_lent_zpool_stats {
 fn options(
     reserve: &Reserve,
     asked: Option<&glebe_lent_zpool_options>,
-) -> Result<ObjectPoolOptions, Failure> {
+) -> Result<LentObjectPoolOptions, Failure> {
     let options = reserve.object_pool();
     let Some(asked) = asked else { return Ok(options) };
     let options = options.codec(codec_of(asked.codec, asked.zstd_level)?);
@@ -84,7 +86,7 @@ pub extern "C" fn glebe_lent_zpool_destroy(pool: glebe_lent_zpool) -> c_int {
 
 fn with<R>(
     handle: u64,
-    call: impl FnOnce(&ObjectPool) -> Result<R, Failure>,
+    call: impl FnOnce(&LentObjectPool) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
     let (process, key) = Process::find(handle, Kind::LentZpool)?;
     let unknown = Failure::BadHandle { kind: Kind::LentZpool.name(), handle };
@@ -213,7 +215,7 @@ pub extern "C" fn glebe_lent_zpool_sweep(pool: glebe_lent_zpool, zspages: u64) -
     })
 }
 
-fn lent_stats(now: &ObjectPoolStats) -> glebe_lent_zpool_stats {
+fn lent_stats(now: &LentObjectPoolStats) -> glebe_lent_zpool_stats {
     glebe_lent_zpool_stats {
         size: 0,
         version: GLEBE_LENT_ZPOOL_STATS_VERSION,
@@ -268,9 +270,9 @@ pub unsafe extern "C" fn glebe_lent_zpool_format_stats(
         let text = unsafe { Text::new(text, text_len_bytes, needed_bytes)? };
         let of = match format {
             GLEBE_FORMAT_TEXT => ToString::to_string,
-            GLEBE_FORMAT_JSON => ObjectPoolStats::to_json,
-            GLEBE_FORMAT_OPENMETRICS => ObjectPoolStats::to_openmetrics,
-            GLEBE_FORMAT_CLASSES => |now: &ObjectPoolStats| now.objects.class_table(),
+            GLEBE_FORMAT_JSON => LentObjectPoolStats::to_json,
+            GLEBE_FORMAT_OPENMETRICS => LentObjectPoolStats::to_openmetrics,
+            GLEBE_FORMAT_CLASSES => |now: &LentObjectPoolStats| now.objects.class_table(),
             value => return bad("format", value),
         };
         text.set(of(&with(pool, |pool| Ok(pool.stats()))?))

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use glebe::reserve::Pool;
+use glebe::reserve::Namespace;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
@@ -61,7 +61,7 @@ impl Files {
     /// Reads all files through `pool` again and again until `stop`; `seen` counts pages.
     pub fn read_through(
         &self,
-        pool: &Pool,
+        pool: &Namespace,
         stop: &AtomicBool,
         seen: &AtomicU64,
     ) -> Result<Reading, String> {
@@ -97,7 +97,7 @@ impl fmt::Display for Files {
 fn one(
     file: &File,
     (object, index): (u64, u64),
-    pool: &Pool,
+    pool: &Namespace,
     page: &mut [u8],
     hashes: &mut HashMap<(u64, u64), u64>,
     reading: &mut Reading,

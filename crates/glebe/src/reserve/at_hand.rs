@@ -16,14 +16,14 @@ impl Inner {
     #[inline]
     pub(super) fn grant_at_hand(&self) -> Option<Extent> {
         // All lines that are needed start on their way together.
-        if let Some(page) = self.stock().next() {
+        if let Some(page) = self.busy.stock.next() {
             self.lent().prefetch_to_recall(page as usize);
         }
-        self.alloc_ns().prefetch();
-        let page = self.stock().take()?;
+        self.busy.alloc_ns.prefetch();
+        let page = self.busy.stock.take()?;
         self.move_out(&(page as usize..page as usize + 1));
         match self.lent().recall_page(page as usize) {
-            Some(live) => self.stock().count_recalled(live),
+            Some(live) => self.busy.stock.count_recalled(live),
             None if self.recall_busy(page) => {}
             None => return None,
         }
@@ -36,7 +36,7 @@ impl Inner {
     fn recall_busy(&self, page: u64) -> bool {
         let extent = Extent::new(page, 1).expect("one page");
         let taken = matches!(self.recall(extent, false, true), Ok(true));
-        if !taken && !self.stock().put_back(page) {
+        if !taken && !self.busy.stock.put_back(page) {
             self.free_positions(extent);
         }
         taken
@@ -45,7 +45,7 @@ impl Inner {
     /// Takes one page of the stock, which another may have filled meanwhile, or else the positions
     /// of one and, for the next requests, of as many more as the stock has room for.
     pub(super) fn restock(&self, positions: &mut Positions) -> Option<Extent> {
-        if let Some(page) = self.stock().take() {
+        if let Some(page) = self.busy.stock.take() {
             return Extent::new(page, 1);
         }
         let first = positions.take_in_chunk(Stock::CHUNK)?;
@@ -58,7 +58,7 @@ impl Inner {
         for _ in 0..stock::WORDS {
             let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
             let Some(pages) = next else { break };
-            if !self.stock().fill(pages) {
+            if !self.busy.stock.fill(pages) {
                 positions.free(pages);
                 break;
             }
@@ -69,7 +69,7 @@ impl Inner {
     /// so that no request pays for the question.
     pub(super) fn largest_run(&self) -> Pages {
         let mut positions = lock(&self.positions);
-        let drained = !self.stock().is_empty() && self.drain_stock(&mut positions);
+        let drained = !self.busy.stock.is_empty() && self.drain_stock(&mut positions);
         let largest = positions.largest();
         if drained {
             self.fill_stock(&mut positions, None);
@@ -80,7 +80,7 @@ impl Inner {
     /// Gives the stock back to the positions; whether there was any.
     pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
         let mut any = false;
-        for run in self.stock().drain() {
+        for run in self.busy.stock.drain() {
             self.lender().give_back(&pages_of(run)); // what is free of it is used first
             positions.free(run);
             any = true;

@@ -36,8 +36,8 @@ impl fmt::Display for Contiguity {
 ///
 /// ```
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let mut block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// # let reserve = Reserve::new(Bytes::mib(2))?;
+/// let mut block = reserve.alloc(Pages::new(1))?;
 /// let bytes = block.bytes_mut()?;
 /// bytes.fill(1);
 /// drop(block);
@@ -48,8 +48,8 @@ impl fmt::Display for Contiguity {
 ///
 /// ```compile_fail,E0382
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// # let reserve = Reserve::new(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1))?;
 /// drop(block);
 /// drop(block);
 /// # Ok::<(), glebe::reserve::Error>(())
@@ -59,8 +59,8 @@ impl fmt::Display for Contiguity {
 ///
 /// ```compile_fail,E0382
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// # let reserve = Reserve::new(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1))?;
 /// let moved = block;
 /// block.bytes()?;
 /// # Ok::<(), glebe::reserve::Error>(())
@@ -70,8 +70,8 @@ impl fmt::Display for Contiguity {
 ///
 /// ```compile_fail,E0505
 /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-/// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-/// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+/// # let reserve = Reserve::new(Bytes::mib(2))?;
+/// let block = reserve.alloc(Pages::new(1))?;
 /// let bytes = block.bytes()?;
 /// drop(block);
 /// println!("{}", bytes[0]);
@@ -101,8 +101,8 @@ impl Block {
     ///
     /// ```
     /// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
-    /// # let reserve = Reserve::builder().map(Bytes::mib(2))?;
-    /// let block = reserve.alloc(Pages::new(1), Pages::new(1))?;
+    /// # let reserve = Reserve::new(Bytes::mib(2))?;
+    /// let block = reserve.alloc(Pages::new(1))?;
     /// let place = block.locate(Bytes::ZERO)?.expect("its first byte");
     /// println!("frame {:?}, then {} in one piece", place.pfn, place.contiguous);
     /// # Ok::<(), glebe::reserve::Error>(())
@@ -183,12 +183,22 @@ impl Drop for Block {
 }
 
 /// A run set aside for a later block: tenants use it until it is taken, other blocks cannot.
+///
+/// ```
+/// # use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+/// let reserve = Reserve::new(Bytes::mib(2))?;
+/// let promise = reserve.promise(Pages::new(1))?;
+/// let block = promise.take()?; // whatever first class has done since
+/// assert_eq!(block.pages(), Pages::new(1));
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a promise that is dropped is given up"]
 pub struct Promise {
     pub(super) inner: Shared<Inner>,
     /// Until it is taken.
     pub(super) extent: Option<Extent>,
+    pub(super) zeroed: bool,
 }
 
 impl Promise {
@@ -205,10 +215,10 @@ impl Promise {
     /// when the reserve was built: then the promise is given up.
     pub fn take(mut self) -> Result<Block, Error> {
         let inner = self.inner.get()?;
-        let begin = inner.clock().now();
+        let begin = inner.busy.clock.now();
         let Some(extent) = self.extent else { return Err(Error::ZeroPages) };
         // With `wait` a recall is never put off.
-        inner.recall(extent, false, true)?;
+        inner.recall(extent, self.zeroed, true)?;
         self.extent = None;
         inner.granted(begin);
         Ok(inner.block(&self.inner, extent))

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 use crate::contig;
 use crate::error::OsError;
-use crate::extent::Extent;
 use crate::units::{Bytes, Pages};
-use crate::vmap;
 
 /// A call on a reserve that was refused; nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -42,39 +40,6 @@ pub enum Error {
         /// The longest run free now.
         largest: Pages,
     },
-    /// Fewer pages are free than were asked for, in whatever runs.
-    #[error(
-        "{} pages asked for, {} are free in whole pages of the source, each of {}",
-        .asked.get(), .free.get(), .grain.get()
-    )]
-    NotEnough {
-        /// Pages asked for.
-        asked: Pages,
-        /// Pages that are free, in whole grains.
-        free: Pages,
-        /// Pages in a page of the memory's source.
-        grain: Pages,
-    },
-    /// Several runs would do, but the memory can be mapped once only.
-    #[error(
-        "no {} pages are free side by side, the longest free extent has {}; to map several, \
-         build the reserve with Builder::views()", .asked.get(), .largest.get()
-    )]
-    NotMappable {
-        /// Pages asked for.
-        asked: Pages,
-        /// The longest free extent, contiguous or not.
-        largest: Pages,
-    },
-    /// A block of another reserve.
-    #[error("the block of pages {given} is another reserve's")]
-    OtherReserve {
-        /// Its place there.
-        given: Extent,
-    },
-    /// Pages could not be mapped side by side.
-    #[error(transparent)]
-    View(#[from] vmap::Error),
     /// A tenant is copying into every run that fits, and the request would not wait. Only where
     /// restartable sequences are missing.
     #[error("tenants are copying into every run that fits, and the request would not wait")]

@@ -47,7 +47,7 @@ impl Reserve {
     }
 
     /// The most that the reserve may be: its length, unless it was built with
-    /// [`Builder::room`](super::Builder::room).
+    /// [`Options::room`](super::Options::room).
     #[must_use]
     pub fn room(&self) -> Bytes {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());

@@ -68,17 +68,9 @@ impl Frames {
         }
     }
 
-    /// Copies a page out; a tenant or an owner may be writing it.
-    #[inline]
-    pub(crate) fn read(&self, page: usize, buf: &mut [u8]) {
-        let at = self.checked(page, buf.len());
-        // SAFETY: `checked` says that the source is mapped; `buf` is a slice.
-        unsafe { racy::copy(buf.as_mut_ptr(), at, buf.len()) }
-    }
-
     /// Copies bytes of a page out, from `offset` on; a tenant or an owner may be writing them.
     #[inline]
-    pub(crate) fn read_part(&self, page: usize, offset: usize, buf: &mut [u8]) {
+    pub(crate) fn read(&self, page: usize, offset: usize, buf: &mut [u8]) {
         let at = self.checked(page, offset.saturating_add(buf.len()));
         // SAFETY: `checked` says that the source is mapped; `buf` is a slice.
         unsafe { racy::copy(buf.as_mut_ptr(), at.wrapping_add(offset), buf.len()) }

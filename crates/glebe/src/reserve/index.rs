@@ -9,10 +9,10 @@
 //!        |       version       |  claimed   |   valid    |
 //!        |         34          |     15     |     15     |
 //!        +---------------------+------------+------------+
-//! slot    63        48 47          32 31                 0
+//! slot    63        49 48          33 32                 0
 //!        +------------+--------------+--------------------+
 //!        |    tag     |  generation  |        page        |
-//!        |     16     |      16      |         32         |
+//!        |     15     |      16      |         33         |
 //!        +------------+--------------+--------------------+
 //! ```
 //!
@@ -21,7 +21,7 @@
 //! somebody finds them stale. Keys that crowd one bucket displace each other, which costs a miss.
 //!
 //! Tag: bits of the hash that do not choose the bucket. Two keys of one tag are told apart by the
-//! words beside their pages, so a wrong guess, one in 2^16 for each entry met, costs two lines.
+//! words beside their pages, so a wrong guess, one in 2^15 for each entry met, costs two lines.
 //!
 //! Generation: the low bits of the page word's ([`super::words`]). An entry means one use of
 //! its page: once that is over the entry is stale, whatever the page holds later, so that no page
@@ -52,10 +52,9 @@ const SLOTS: usize = 15;
 const VALID_MASK: u64 = (1 << SLOTS) - 1;
 const CLAIMED_SHIFT: u32 = SLOTS as u32;
 const VERSION_ONE: u64 = 1 << (2 * SLOTS);
-const TAG_SHIFT: u32 = 48;
-const GENERATION_SHIFT: u32 = 32;
+const TAG_SHIFT: u32 = 49;
+const GENERATION_SHIFT: u32 = 33;
 const _: () = assert!(TAG_SHIFT - GENERATION_SHIFT == u16::BITS);
-const _: () = assert!(u64::BITS - TAG_SHIFT == u16::BITS && GENERATION_SHIFT == u32::BITS);
 /// Entries that a bucket holds on average when every page is in use.
 const LOAD: usize = 6;
 
@@ -114,14 +113,15 @@ pub(crate) struct Published {
 /// The entry of a hash, as a slot holds it.
 #[inline]
 fn entry_of(hash: u64, at: PageUse) -> u64 {
-    debug_assert!(at.page <= u32::MAX as usize);
+    debug_assert!(at.page >> GENERATION_SHIFT == 0);
     (hash >> TAG_SHIFT) << TAG_SHIFT | u64::from(at.generation) << GENERATION_SHIFT | at.page as u64
 }
 
 /// What an entry names.
 #[inline]
 fn use_of(entry: u64) -> PageUse {
-    PageUse { page: entry as u32 as usize, generation: (entry >> GENERATION_SHIFT) as u16 }
+    let page = entry & ((1 << GENERATION_SHIFT) - 1);
+    PageUse { page: page as usize, generation: (entry >> GENERATION_SHIFT) as u16 }
 }
 
 #[inline]
@@ -310,7 +310,7 @@ mod tests {
     /// Every entry is of another key.
     const OTHER: fn(PageUse) -> Held = |_| Held::Other;
     const TAG: u64 = 1 << TAG_SHIFT;
-    const HASH: u64 = 0xabcd * TAG + 1;
+    const HASH: u64 = 0x2bcd * TAG + 1;
 
     fn at(page: usize, generation: u16) -> PageUse {
         PageUse { page, generation }
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn entries_give_back_what_they_were_made_of() {
-        for at in [at(0, 0), at(u32::MAX as usize, 0), at(0, u16::MAX), at(7, 9)] {
+        for at in [at(0, 0), at((1 << GENERATION_SHIFT) - 1, 0), at(0, u16::MAX), at(7, 9)] {
             let entry = entry_of(HASH, at);
             assert_eq!(use_of(entry), at);
             assert!(is_tagged(entry, HASH) && !is_tagged(entry, HASH ^ TAG));

@@ -123,7 +123,7 @@ impl Lender {
                 continue;
             }
             looked += 1;
-            let held = lent.holds(page, |_| true);
+            let held = lent.holds(page);
             if only_free && held.is_some() {
                 continue;
             }

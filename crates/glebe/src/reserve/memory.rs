@@ -132,7 +132,7 @@ impl Memory {
         wishes: Wishes,
     ) -> Result<(Self, Arc<Contig>), Error> {
         if contig.file().is_some() {
-            let why = "its pages are a file's, which Builder::views() and Options::mappable() need";
+            let why = "its pages are a file's";
             return Err(Error::FixedLen { why });
         }
         let window = Window::reserve(room, WINDOW_ALIGN)?;

@@ -3,23 +3,23 @@
 //! A [`Reserve`] owns one populated mapping. *First class* takes [`Block`]s of physically
 //! contiguous pages from it, in microseconds and without ever failing while a free run is long
 //! enough. What first class does not hold is lent to *tenants* (the [`PageCache`] and each
-//! [`ObjectPool`]), whose pages are dropped at once when first class wants their place. Positions
-//! are base pages from the start of the mapping; the unit of bookkeeping is a granule of 2 MiB.
+//! [`LentObjectPool`]), whose pages are dropped at once when first class wants their place.
+//! Positions are base pages from the start of the mapping; the unit of bookkeeping is a granule of
+//! 2 MiB.
 //!
 //! From below: `lent` is the protocol between the two classes; `lender` chooses the pages that
 //! tenants use; `page_cache` and `packed` (pools of objects) stand on it beside each other; first
 //! class (`owner`) stands on `positions` and `lent`.
 //!
 //! Everything is shared by reference between threads. Locks: `positions`, among first-class callers
-//! only; the names of pools, when one is asked for. Tenants and first class share no lock: see
-//! `lent`. After fork the reserve stays with the parent, and every call in the child is
+//! only; the names of the page cache, when one is asked for. Tenants and first class share no lock:
+//! see `lent`. After fork the reserve stays with the parent, and every call in the child is
 //! [`Error::Forked`].
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
 mod at_hand;
 mod block;
-mod builder;
 mod critical;
 mod error;
 mod footing;
@@ -29,20 +29,19 @@ mod lender;
 mod lent;
 mod memory;
 mod object_pool;
+mod options;
 mod owner;
 mod packed;
-mod packed_cache;
+mod packed_pages;
 mod page_cache;
 mod positions;
 mod resize;
-mod scattered;
 mod serve;
 pub mod served;
 mod shared;
 mod stats;
 mod stock;
 mod table;
-mod virtual_block;
 mod words;
 mod zero_ahead;
 
@@ -55,7 +54,6 @@ use crate::stats::Histogram;
 use crate::sync::{MappedWord, Mutex, Ordering};
 use crate::sys::ticks::Rate;
 use crate::units::{Bytes, Pages};
-use crate::vmap::Space;
 
 use self::stats::Counts;
 use lender::Lender;
@@ -70,15 +68,14 @@ use stock::Stock;
 
 pub use self::stats::Stats;
 pub use block::{Block, Contiguity, Promise};
-pub use builder::Builder;
 pub use error::Error;
 pub use footing::Footing;
 
-pub use object_pool::{ObjectPool, ObjectPoolOptions, ObjectPoolStats, OnRecall};
+pub use object_pool::{LentObjectPool, LentObjectPoolOptions, LentObjectPoolStats, OnRecall};
+pub use options::Options;
 pub use owner::Request;
-pub use page_cache::{CacheMode, PageCache, Pool, Put, Rejected};
+pub use page_cache::{Namespace, PageCache, Put, Rejected};
 pub use resize::Resized;
-pub use virtual_block::{NotViewed, VirtualBlock};
 
 /// Bytes in a granule, on every page size.
 const GRANULE: Bytes = Bytes::mib(2);
@@ -126,8 +123,6 @@ impl Busy {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Where scattered pages are mapped side by side. Dropped before the memory.
-    views: Option<Space>,
     positions: Mutex<Positions>,
     lender: Lender,
     cache: Cache,
@@ -151,26 +146,10 @@ impl Inner {
         self.lender.counts()
     }
 
-    fn cache(&self) -> &Cache {
-        &self.cache
-    }
-
-    fn stock(&self) -> &Stock {
-        &self.busy.stock
-    }
-
-    fn alloc_ns(&self) -> &Histogram {
-        &self.busy.alloc_ns
-    }
-
     /// From now on pages of this pool are moved before first class takes them.
     fn add_mover(&self, packed: &Arc<Packed>) {
         self.movers.add(packed);
         self.busy.moves.store(1, Ordering::Relaxed);
-    }
-
-    fn clock(&self) -> &Rate {
-        &self.busy.clock
     }
 
     fn usage(&self) -> Vec<GranuleUse> {
@@ -196,15 +175,14 @@ impl Inner {
             stats.held = stats.held + granule.first_class;
             stats.live = stats.live + granule.tenant;
         }
-        stats.packed = self.cache.packed_pages();
-        stats.packed_lost = self.cache.packed_lost();
+        (stats.packed, stats.packed_lost) = self.cache.packed();
         stats.total = match &self.memory {
             None => Pages::new(self.lent().pages() as u64),
             // A granule that comes or goes meanwhile is in both or in neither.
             Some(_) => stats.free + stats.held + stats.live,
         };
-        stats.recalled += self.stock().recalled();
-        stats.alloc_ns = self.alloc_ns().snapshot();
+        stats.recalled += self.busy.stock.recalled();
+        stats.alloc_ns = self.busy.alloc_ns.snapshot();
         stats.allocs = stats.alloc_ns.count();
         stats
     }
@@ -222,6 +200,17 @@ pub struct GranuleUse {
 }
 
 /// A reserve: a cheap handle, which blocks and pools keep alive too.
+///
+/// ```
+/// use glebe::{reserve::Reserve, units::{Bytes, Pages}};
+///
+/// let reserve = Reserve::new(Bytes::mib(4))?;
+/// let mut block = reserve.alloc(Pages::new(1))?;
+/// block.bytes_mut()?.fill(7);
+/// drop(block); // back with the tenants
+/// println!("{}", reserve.stats());
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Reserve {
     inner: Shared<Inner>,
@@ -230,37 +219,17 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// How to build one.
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
-    /// Memory of `pages` that is contiguous in virtual addresses, physically or not: the lowest
-    /// free extent that is long enough, or else several, mapped side by side. Contents
-    /// unspecified. As with every block, tenants never make it fail.
-    ///
-    /// Several extents are whole pages of the memory's source, 2 MiB or 1 GiB where that is a
-    /// hugetlb pool: [`VirtualBlock::pages`] is then more than was asked for. They are the lowest
-    /// ones, so that short holes are used up before long runs; where those are very many, the
-    /// longest ones.
+    /// Makes a reserve over new memory of `len`, rounded up to granules, from the best source.
     ///
     /// # Errors
-    /// [`Error::NotEnough`] with what is free; [`Error::NotMappable`] where no one extent is long
-    /// enough and the reserve was not built with [`Builder::views`]; [`Error::View`] for more
-    /// mappings than the process may have; [`Error::ZeroPages`], [`Error::Forked`], and
-    /// [`Error::Os`] as in [`Reserve::alloc`]. Nothing is taken then.
-    pub fn alloc_virtual(&self, pages: Pages) -> Result<VirtualBlock, Error> {
-        Inner::alloc_virtual(&self.inner, pages)
+    /// As [`Options::build`].
+    pub fn new(len: Bytes) -> Result<Self, Error> {
+        Self::options().build(len)
     }
 
-    /// Maps blocks of this reserve side by side, in the order given. They are whole pages of the
-    /// memory's source: base pages, or 2 MiB or 1 GiB where that is a hugetlb pool.
-    ///
-    /// # Errors
-    /// The blocks, and why: [`Error::ZeroPages`], [`Error::OtherReserve`],
-    /// [`Error::NotMappable`], [`Error::View`], [`Error::Forked`].
-    pub fn view(&self, blocks: Vec<Block>) -> Result<VirtualBlock, NotViewed> {
-        Inner::view(&self.inner, blocks)
+    /// Begins to describe one.
+    pub fn options<'a>() -> Options<'a> {
+        Options::new()
     }
 
     /// The cache that lives in what first class does not hold.
@@ -269,7 +238,7 @@ impl Reserve {
         PageCache::new(self.inner.clone())
     }
 
-    /// The memory that the reserve was made of. Of a reserve with [room](Builder::room) some of it
+    /// The memory that the reserve was made of. Of a reserve with [room](Options::room) some of it
     /// may have gone, and more have come: [`Reserve::certificate`], [`Reserve::locate`] and
     /// [`Reserve::verify`] are of what there is now.
     #[must_use]

@@ -1,4 +1,4 @@
-//! [`ObjectPool`]: a pool of compressed objects that lives on pages which first class does not
+//! [`LentObjectPool`]: a pool of compressed objects that lives on pages which first class does not
 //! hold, and loses what first class takes.
 //!
 //! What is done with lent pages is in [`packed`](super::packed), the rest in
@@ -15,19 +15,12 @@ use crate::stats::{families, json, listed, text, Row, Set, Unit, Value};
 use crate::sync::Ordering;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
-use crate::zpool::{
-    AtLimit, Budget, Codec, Compacted, Error, Handle, ObjectPool as Pool, Stats, TableChoice,
-};
-
-/// Of so many bytes of the reserve one is staged where nothing else is asked for.
-const RESERVE_PER_STAGED: u64 = 64;
-/// What the tables of a pool may take beside the pages of its objects.
-const TABLES: Bytes = Bytes::mib(16);
+use crate::zpool::{Budget, Codec, Compacted, Error, Handle, ObjectPool as Pool, Stats};
 
 /// What a pool of objects on lent pages is made with.
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct ObjectPoolOptions {
+pub struct LentObjectPoolOptions {
     reserve: Reserve,
     codec: Codec,
     staging: Option<Bytes>,
@@ -46,7 +39,7 @@ pub enum OnRecall {
     Move,
 }
 
-impl ObjectPoolOptions {
+impl LentObjectPoolOptions {
     pub(super) fn new(reserve: Reserve) -> Self {
         let on_recall = OnRecall::default();
         Self { reserve, codec: Codec::default(), staging: None, on_recall }
@@ -72,25 +65,16 @@ impl ObjectPoolOptions {
     ///
     /// # Errors
     /// [`Error::Forked`], a codec's bad parameters, or what the kernel refuses.
-    pub fn build(self) -> Result<ObjectPool, Error> {
+    pub fn build(self) -> Result<LentObjectPool, Error> {
         let inner = &self.reserve.inner;
         let held = inner.get().map_err(|_| Error::Forked)?;
-        let lender = held.lender();
-        let page = lender.lent().frames().page();
-        let (len, room) = (self.reserve.len().bytes(page), self.reserve.room());
-        let staged = Bytes::new(len.get() / RESERVE_PER_STAGED);
-        let staging = self.staging.unwrap_or(staged).min(len);
-        let options = Pool::options()
-            .codec(self.codec)
-            .table(TableChoice::BySize)
-            .at_limit(AtLimit::Refuse)
-            .limit(room + staging + TABLES);
-        let (number, staging) = (lender.number(), staging.pages_up(page));
-        let packed = Arc::new(Packed::new(number, options, staging, page, Rest::Stays)?);
+        let room = self.reserve.room();
+        let packed = Packed::new(held.lender(), room, self.staging, self.codec, Rest::Stays)?;
+        let packed = Arc::new(packed);
         if self.on_recall == OnRecall::Move {
             held.add_mover(&packed);
         }
-        Ok(ObjectPool { owned: Arc::new(Owned { packed, inner: inner.clone() }) })
+        Ok(LentObjectPool { owned: Arc::new(Owned { packed, inner: inner.clone() }) })
     }
 }
 
@@ -120,7 +104,7 @@ impl Drop for Owned {
 /// ```
 /// use glebe::{reserve::Reserve, units::{Bytes, Pages}};
 ///
-/// let reserve = Reserve::builder().map(Bytes::mib(4))?;
+/// let reserve = Reserve::new(Bytes::mib(4))?;
 /// let pool = reserve.object_pool().build()?;
 /// let handle = pool.insert(b"second class bytes")?;
 /// let mut buf = [0; 64];
@@ -130,25 +114,25 @@ impl Drop for Owned {
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct ObjectPool {
+pub struct LentObjectPool {
     owned: Arc<Owned>,
 }
 
 impl Reserve {
     /// How a pool of objects on lent pages is made.
-    pub fn object_pool(&self) -> ObjectPoolOptions {
-        ObjectPoolOptions::new(self.clone())
+    pub fn object_pool(&self) -> LentObjectPoolOptions {
+        LentObjectPoolOptions::new(self.clone())
     }
 }
 
-impl ObjectPool {
+impl LentObjectPool {
     #[inline]
     fn inner(&self) -> Result<&Inner, Error> {
         self.owned.inner.get().map_err(|_| Error::Forked)
     }
 
     fn pool(&self) -> &Pool {
-        self.owned.packed.pool()
+        self.owned.packed.staging.pool()
     }
 
     fn checked_room(&self, inner: &Inner, len: usize) -> Result<(), Error> {
@@ -192,7 +176,7 @@ impl ObjectPool {
     /// The length of an object, as it was given; `None` if it was lost.
     ///
     /// # Errors
-    /// As [`ObjectPool::read`].
+    /// As [`LentObjectPool::read`].
     pub fn len_of(&self, handle: Handle) -> Result<Option<usize>, Error> {
         let inner = self.inner()?;
         let pinned = self.pool().pinned(handle)?;
@@ -203,7 +187,7 @@ impl ObjectPool {
     /// Stores other bytes under the same handle, whether or not the old ones were lost unnoticed.
     ///
     /// # Errors
-    /// As [`ObjectPool::insert`]; [`Error::Stale`], [`Error::Foreign`].
+    /// As [`LentObjectPool::insert`]; [`Error::Stale`], [`Error::Foreign`].
     pub fn replace(&self, handle: Handle, bytes: &[u8]) -> Result<(), Error> {
         let inner = self.inner()?;
         self.checked_room(inner, bytes.len())?;
@@ -259,13 +243,13 @@ impl ObjectPool {
 
     /// The statistics now; zeros in a forked child. O(zspages).
     #[must_use]
-    pub fn stats(&self) -> ObjectPoolStats {
+    pub fn stats(&self) -> LentObjectPoolStats {
         if self.inner().is_err() {
-            return ObjectPoolStats::default();
+            return LentObjectPoolStats::default();
         }
         let (packed, objects) = (&self.owned.packed, self.pool().stats());
         let counter = |word: &crate::sync::MappedWord| word.load(Ordering::Relaxed);
-        ObjectPoolStats {
+        LentObjectPoolStats {
             lost: counter(&packed.counters.lost),
             refused: counter(&packed.counters.refused),
             taken_out: counter(&packed.counters.taken_out),
@@ -280,13 +264,13 @@ impl ObjectPool {
     }
 }
 
-/// The statistics of an [`ObjectPool`] at one moment.
+/// The statistics of an [`LentObjectPool`] at one moment.
 ///
-/// Identities, exact while no call is under way ([`ObjectPoolStats::check`] tests them): those of
-/// [`zpool::Stats`](crate::zpool::Stats), whose `evicted` are `lost` here.
+/// Identities, exact while no call is under way ([`LentObjectPoolStats::check`] tests them): those
+/// of [`zpool::Stats`](crate::zpool::Stats), whose `evicted` are `lost` here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ObjectPoolStats {
+pub struct LentObjectPoolStats {
     /// Objects found lost: first class, or other tenants' pages, took pages of theirs.
     pub lost: u64,
     /// Inserts refused: the staging was full, and no pages could be lent.
@@ -312,29 +296,23 @@ pub struct ObjectPoolStats {
 /// What every name in OpenMetrics begins with.
 const PREFIX: &str = "glebe_object_pool_";
 
-impl ObjectPoolStats {
+impl LentObjectPoolStats {
     fn rows(&self) -> Vec<Row<'_>> {
         let row = |name, value, what| Row { name, value, what };
         let count = |n| Value::Counter(Unit::Count, n);
         let pages = |pages: Pages| Value::Gauge(Unit::Pages, pages.get());
+        let moved = Value::Counter(Unit::Pages, self.moved.get());
+        let places = Value::Gauge(Unit::Bytes, self.places_bytes);
         vec![
             row("lost", count(self.lost), "objects found lost with their pages"),
             row("refused", count(self.refused), "inserts for which no page could be lent"),
             row("sealed", count(self.sealed), "zspages that went to lent pages"),
-            row(
-                "moved_pages",
-                Value::Counter(Unit::Pages, self.moved.get()),
-                "pages that were moved before first class took them",
-            ),
+            row("moved_pages", moved, "pages that were moved before first class took them"),
             row("taken_out", count(self.taken_out), "objects that came back from sparse zspages"),
             row("lent_pages", pages(self.lent), "lent pages of zspages"),
             row("staged_pages", pages(self.staged), "pages of zspages in ordinary memory"),
             row("staging_pages", pages(self.staging), "the most of these that there may be"),
-            row(
-                "places_bytes",
-                Value::Gauge(Unit::Bytes, self.places_bytes),
-                "bytes of tables that say where lent pages are",
-            ),
+            row("places_bytes", places, "bytes of tables that say where lent pages are"),
         ]
     }
 
@@ -367,9 +345,9 @@ impl ObjectPoolStats {
     }
 }
 
-listed!(ObjectPoolStats);
+listed!(LentObjectPoolStats);
 
-impl std::fmt::Display for ObjectPoolStats {
+impl std::fmt::Display for LentObjectPoolStats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}{}", text(&self.rows()), self.objects)
     }

@@ -83,13 +83,31 @@ impl Request {
     }
 }
 
+impl From<Pages> for Request {
+    fn from(pages: Pages) -> Self {
+        Self::new(pages)
+    }
+}
+
 pub(super) fn pages_of(extent: Extent) -> Range<usize> {
     extent.start() as usize..extent.end() as usize
 }
 
 impl Reserve {
-    /// A physically contiguous block of `pages` at a multiple of `align` pages, contents
-    /// unspecified. Never fails because of tenants.
+    /// Takes the block that a [`Request`] describes: of so many [`Pages`], physically contiguous,
+    /// contents unspecified, if nothing else is said. Never fails because of tenants. O(log n), and
+    /// one step a granule of the block.
+    ///
+    /// ```
+    /// use glebe::{reserve::{Request, Reserve}, units::{Bytes, Pages}};
+    ///
+    /// let reserve = Reserve::new(Bytes::mib(2))?;
+    /// let one = reserve.alloc(Pages::new(1))?;
+    /// let aligned = reserve.alloc(Request::new(Pages::new(1)).align(Pages::new(1)).zeroed())?;
+    /// assert!(aligned.bytes()?.iter().all(|byte| *byte == 0));
+    /// # drop(one);
+    /// # Ok::<(), glebe::reserve::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::NoRun`] with the longest free run; [`Error::NoAlignedRun`] where that is long
@@ -97,8 +115,8 @@ impl Reserve {
     /// the kernel refuses the barrier that it granted when the reserve was built (a filter set up
     /// since; its own memory used up).
     #[inline]
-    pub fn alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
-        self.alloc_with(Request::new(pages).align(align))
+    pub fn alloc(&self, request: impl Into<Request>) -> Result<Block, Error> {
+        Inner::alloc(&self.inner, request.into())
     }
 
     /// As [`Reserve::alloc`], but never waits for a tenant's copy.
@@ -106,25 +124,21 @@ impl Reserve {
     /// # Errors
     /// Also [`Error::WouldWait`], only where writers are counted.
     #[inline]
-    pub fn try_alloc(&self, pages: Pages, align: Pages) -> Result<Block, Error> {
-        self.alloc_with(Request::new(pages).align(align).no_wait())
+    pub fn try_alloc(&self, request: impl Into<Request>) -> Result<Block, Error> {
+        self.alloc(request.into().no_wait())
     }
 
-    /// The block that `request` describes.
-    ///
-    /// # Errors
-    /// As [`Reserve::alloc`] and [`Reserve::try_alloc`].
-    #[inline]
-    pub fn alloc_with(&self, request: Request) -> Result<Block, Error> {
-        Inner::alloc(&self.inner, request)
-    }
-
-    /// Sets a run aside for later: until it is taken tenants use it, and no other block gets it.
+    /// Sets the run of a later block aside: until it is taken tenants use it, and no other block
+    /// gets it.
     ///
     /// # Errors
     /// As [`Reserve::alloc`].
-    pub fn promise(&self, pages: Pages, align: Pages) -> Result<Promise, Error> {
-        Inner::promise(&self.inner, pages, align)
+    pub fn promise(&self, request: impl Into<Request>) -> Result<Promise, Error> {
+        let inner = self.inner.get()?;
+        let request = request.into();
+        request.check()?;
+        let extent = Some(inner.place(request)?);
+        Ok(Promise { inner: self.inner.clone(), extent, zeroed: request.zeroed })
     }
 
     /// The longest block that could be had now.
@@ -140,7 +154,7 @@ impl Inner {
     #[inline]
     pub(super) fn alloc(shared: &Shared<Self>, request: Request) -> Result<Block, Error> {
         let inner = shared.get()?;
-        let begin = inner.clock().now();
+        let begin = inner.busy.clock.now();
         if inner.may_be_at_hand(&request) {
             if let Some(extent) = inner.grant_at_hand() {
                 inner.granted(begin);
@@ -177,7 +191,7 @@ impl Inner {
 
     #[inline]
     pub(super) fn granted(&self, begin: u64) {
-        self.alloc_ns().record(self.clock().nanos_since(begin));
+        self.busy.alloc_ns.record(self.busy.clock.nanos_since(begin));
     }
 
     fn grant(&self, request: Request) -> Result<Extent, Error> {
@@ -272,24 +286,12 @@ impl Inner {
         Ok(true)
     }
 
-    pub(super) fn promise(
-        shared: &Shared<Self>,
-        pages: Pages,
-        align: Pages,
-    ) -> Result<Promise, Error> {
-        let inner = shared.get()?;
-        let request = Request::new(pages).align(align);
-        request.check()?;
-        let extent = inner.place(request)?;
-        Ok(Promise { inner: shared.clone(), extent: Some(extent) })
-    }
-
     /// Ends a block.
     #[inline]
     pub(super) fn give_back(&self, extent: Extent) {
         if extent.len() == 1 {
             self.lent().give_back_page(extent.start() as usize);
-            if !self.stock().put_back(extent.start()) {
+            if !self.busy.stock.put_back(extent.start()) {
                 self.free_positions(extent);
             }
         } else {
@@ -337,7 +339,7 @@ mod tests {
 
     #[test]
     fn asking_for_the_longest_run_leaves_pages_at_hand_and_the_run_to_be_had() {
-        let reserve = Reserve::builder().map(Bytes::mib(4)).unwrap();
+        let reserve = Reserve::new(Bytes::mib(4)).unwrap();
         let inner = reserve.inner.get().unwrap();
         if inner.lent().critical().counts_writers() {
             println!("skipped: without restartable sequences nothing is kept at hand");
@@ -345,10 +347,10 @@ mod tests {
         }
         let one = Pages::new(1);
         let before = reserve.largest_run().unwrap();
-        drop(reserve.alloc(one, one).unwrap());
-        assert!(!inner.stock().is_empty());
+        drop(reserve.alloc(one).unwrap());
+        assert!(!inner.busy.stock.is_empty());
         assert_eq!(reserve.largest_run().unwrap(), before);
-        assert!(!inner.stock().is_empty());
-        assert_eq!(reserve.alloc(before, one).unwrap().pages(), before);
+        assert!(!inner.busy.stock.is_empty());
+        assert_eq!(reserve.alloc(before).unwrap().pages(), before);
     }
 }

@@ -1,16 +1,16 @@
-//! The page cache: pages by pool, object and index, in what first class does not use.
+//! The page cache: pages by name space, object and index, in what first class does not use.
 //!
 //! The calls and words are those of Linux's cleancache: put copies a page in, get copies it out,
 //! invalidate drops it. Nothing is promised but that a hit is the last page put under its key. A
 //! put that is refused drops what the key held, so that no old page is found after it.
 //!
-//! Keys: a pool has an internal number that invalidating the pool replaces, and an object has a
-//! generation in a hashed cell that invalidating the object bumps; both are part of what is kept
-//! beside a page, so either costs O(1) and the dead pages go when their turn comes. Two objects
-//! that share a cell are invalidated together: a miss more, never an old page.
+//! Keys: a name space has an internal number that invalidating all of it replaces, and an object
+//! has a generation in a hashed cell that invalidating the object bumps; both are part of what is
+//! kept beside a page, so either costs O(1) and the dead pages go when their turn comes. Two
+//! objects that share a cell are invalidated together: a miss more, never an old page.
 //!
-//! Pages come from the [`Lender`]; those that shrink go to the [`PackedCache`], where there is one.
-//! A key is in one of the two ways. Lock: that of the pools' names, when a pool is asked for.
+//! Pages come from the [`Lender`]; those that shrink go to [`PackedPages`], where there are any.
+//! One [`Index`] names both. Lock: that of the name spaces, when one is asked for.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -20,7 +20,7 @@ use super::error::Error;
 use super::index::{Held, Index, Key};
 use super::lender::{is_packed, Claimed, Lender};
 use super::lent::{Meta, NotFilled};
-use super::packed_cache::PackedCache;
+use super::packed_pages::{is_object, PackedPages};
 use super::shared::Shared;
 use super::stats::Counter;
 use super::table::{Table, Tables};
@@ -36,18 +36,8 @@ const TRIES: u32 = 4;
 const AHEAD_OF_META: usize = 8;
 const AHEAD_OF_ENTRY: usize = 2;
 
-/// How the page cache stores pages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CacheMode {
-    /// As they are: a put and a get is one copy each.
-    #[default]
-    Plain,
-    /// Coded and packed where that makes them smaller by a quarter or more: more pages, at the
-    /// cost of coding and decoding. A 64th of the reserve is staged in ordinary memory, and the
-    /// tables are larger.
-    Compressed(Codec),
-}
+/// Entries of the index for each page of the reserve, at most, where pages are packed.
+const PACKED_PER_PAGE: usize = 3;
 
 /// How a put ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,35 +71,46 @@ impl PageCache {
         Self { inner }
     }
 
-    /// The pool of this name, made if there is none: a name space for objects, which can be
+    /// The name space of this name, made if there is none: its objects are its own, and it can be
     /// invalidated as a whole.
     ///
     /// # Errors
     /// [`Error::Forked`].
-    pub fn pool(&self, name: &str) -> Result<Pool, Error> {
+    pub fn namespace(&self, name: &str) -> Result<Namespace, Error> {
         let inner = self.inner.get()?;
-        let mut pools = lock(&inner.cache().pools);
-        let number = pools
+        let mut names = lock(&inner.cache.names);
+        let number = names
             .entry(name.to_owned())
             .or_insert_with(|| Arc::new(MappedWord::new(inner.lender().number())));
-        Ok(Pool { number: Arc::clone(number), inner: self.inner.clone() })
+        Ok(Namespace { number: Arc::clone(number), inner: self.inner.clone() })
     }
 }
 
-/// A pool of the page cache: a cheap handle. Every call is O(1), takes no lock (but a put of a page
-/// that is stored compressed, one that few others want), and fails in a forked child with
-/// [`Error::Forked`].
+/// A name space of the page cache, whose objects and indexes are its own: a cheap handle.
+///
+/// ```
+/// # use glebe::{reserve::{Put, Reserve}, sys::page_size, units::Bytes};
+/// let reserve = Reserve::new(Bytes::mib(2))?;
+/// let tiles = reserve.page_cache().namespace("tiles")?;
+/// let mut page = vec![7; page_size().bytes().as_usize()];
+/// let kept = tiles.put(1, 0, &page)? == Put::Stored; // object 1, page 0
+/// assert_eq!(tiles.get(1, 0, &mut page)?, kept);
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
+///
+/// Every call is O(1), takes no lock (but a put of a page that is stored compressed, one that few
+/// others want), and fails in a forked child with [`Error::Forked`].
 #[derive(Clone, Debug)]
-pub struct Pool {
-    /// Replaced when the pool is invalidated.
+pub struct Namespace {
+    /// Replaced when all of it is invalidated.
     number: Arc<MappedWord>,
     inner: Shared<Inner>,
 }
 
-impl Pool {
+impl Namespace {
     #[inline]
     fn key(&self, inner: &Inner, object: u64, index: u64) -> Key {
-        inner.cache().key(self.number.load(Ordering::Acquire), object, index)
+        inner.cache.key(self.number.load(Ordering::Acquire), object, index)
     }
 
     /// The reserve, if `len` bytes are one page of it.
@@ -130,7 +131,7 @@ impl Pool {
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn put(&self, object: u64, index: u64, page: &[u8]) -> Result<Put, Error> {
         let inner = self.inner(page.len())?;
-        Ok(inner.cache().put(inner.lender(), &self.key(inner, object, index), page))
+        Ok(inner.cache.put(inner.lender(), &self.key(inner, object, index), page))
     }
 
     /// Copies the page of `object` and `index` out into `buf`, exactly one base page. `false` is
@@ -140,7 +141,7 @@ impl Pool {
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn get(&self, object: u64, index: u64, buf: &mut [u8]) -> Result<bool, Error> {
         let inner = self.inner(buf.len())?;
-        let hit = inner.cache().get(inner.lender(), &self.key(inner, object, index), buf);
+        let hit = inner.cache.get(inner.lender(), &self.key(inner, object, index), buf);
         inner.counts().add(if hit { Counter::Loaded } else { Counter::Missed }, 1);
         Ok(hit)
     }
@@ -152,7 +153,7 @@ impl Pool {
     pub fn invalidate_page(&self, object: u64, index: u64) -> Result<bool, Error> {
         let inner = self.inner.get()?;
         let key = self.key(inner, object, index);
-        let found = inner.cache().invalidate_page(inner.lender(), &key);
+        let found = inner.cache.remove(inner.lender(), &key);
         if !found {
             inner.counts().add(Counter::InvalidateFailed, 1);
         }
@@ -165,13 +166,13 @@ impl Pool {
     /// [`Error::Forked`].
     pub fn invalidate_object(&self, object: u64) -> Result<(), Error> {
         let inner = self.inner.get()?;
-        let pool = self.number.load(Ordering::Acquire);
-        inner.cache().generation(pool, object).fetch_add(1, Ordering::AcqRel);
+        let number = self.number.load(Ordering::Acquire);
+        inner.cache.generation(number, object).fetch_add(1, Ordering::AcqRel);
         inner.counts().add(Counter::InvalidatedObjects, 1);
         Ok(())
     }
 
-    /// Drops all pages of the pool at once: O(1).
+    /// Drops all pages of the name space at once: O(1).
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -188,33 +189,26 @@ impl Pool {
 pub(super) struct Cache {
     index: Index,
     /// Pages that are stored compressed, where some are to be.
-    packed: Option<PackedCache>,
+    packed: Option<PackedPages>,
     /// Generations of objects, by hash.
     generations: Table<MappedWord>,
     seed: u64,
-    /// Pools by name: the number of each.
-    pools: Mutex<HashMap<String, Arc<MappedWord>>>,
+    /// The number of each name space.
+    names: Mutex<HashMap<String, Arc<MappedWord>>>,
 }
 
 impl Cache {
-    pub(super) fn new(
-        tables: &mut Tables,
-        lender: &Lender,
-        mode: &CacheMode,
-    ) -> Result<Self, Error> {
-        let (pages, page) = (lender.lent().pages(), lender.lent().frames().page());
-        let packed = match mode {
-            CacheMode::Plain => None,
-            CacheMode::Compressed(codec) => {
-                Some(PackedCache::new(lender.number(), pages, page, codec)?)
-            }
-        };
+    pub(super) fn new(tables: &mut Tables, lender: &Lender, codec: &Codec) -> Result<Self, Error> {
+        let pages = lender.lent().pages();
+        let is_packed = *codec != Codec::None;
+        let packed = is_packed.then(|| PackedPages::new(lender, codec)).transpose()?;
+        let entries = if is_packed { pages * PACKED_PER_PAGE } else { pages };
         Ok(Self {
-            index: Index::new(tables, pages)?,
+            index: Index::new(tables, entries)?,
             packed,
             generations: tables.table(pages.next_power_of_two(), |_| MappedWord::new(0))?,
             seed: RandomState::new().hash_one(0),
-            pools: Mutex::new(HashMap::new()),
+            names: Mutex::new(HashMap::new()),
         })
     }
 
@@ -242,9 +236,6 @@ impl Cache {
     fn key(&self, pool: u64, object: u64, index: u64) -> Key {
         let hash = self.hash(pool, object, index);
         self.index.prefetch(hash);
-        if let Some(packed) = &self.packed {
-            packed.prefetch(hash);
-        }
         let generation = self.generation(pool, object).load(Ordering::Acquire);
         Key { meta: [pool, object, index, generation], hash }
     }
@@ -255,44 +246,43 @@ impl Cache {
 
     /// Stores a page under `key`, in place of what the key held.
     fn put(&self, lender: &Lender, key: &Key, bytes: &[u8]) -> Put {
-        let Some(packed) = &self.packed else { return self.put_plain(lender, key, bytes) };
-        // Before, so that it is not found again when what is stored now is gone; and after, for
-        // who has stored it plain meanwhile.
-        self.remove_plain(lender, key);
-        if packed.put(lender, key, bytes).is_ok() {
-            self.remove_plain(lender, key);
-            return Put::Stored;
+        let packed = self.packed.as_ref();
+        let stored = match packed.and_then(|packed| packed.store(lender, &key.meta, bytes)) {
+            Some(at) => Ok(at),
+            None => self.store(lender, key, bytes),
+        };
+        let put = match stored {
+            Ok(at) if self.publish(lender, key, at) => Put::Stored,
+            Ok(at) => {
+                self.drop_entry(lender, at, Counter::Evicted);
+                Put::Rejected(Rejected::Busy)
+            }
+            Err(why) => Put::Rejected(why),
+        };
+        if put != Put::Stored {
+            self.remove(lender, key);
+            lender.counts().add(Counter::Rejected, 1);
         }
-        let put = self.put_plain(lender, key, bytes);
-        packed.remove(lender, key);
+        if let Some(packed) = packed {
+            packed.settle(lender);
+        }
         put
     }
 
-    fn put_plain(&self, lender: &Lender, key: &Key, bytes: &[u8]) -> Put {
+    /// Copies a page to a lent one.
+    fn store(&self, lender: &Lender, key: &Key, bytes: &[u8]) -> Result<PageUse, Rejected> {
         let mut why = Rejected::Full;
         for _ in 0..TRIES {
             let Some(claimed) = lender.claim() else { break };
             self.evicted(lender, &claimed);
             self.prefetch(lender, claimed.claim.page);
             match lender.fill(claimed.claim, key.meta, bytes) {
-                Ok(at) => {
-                    if self.publish(lender, key, at) {
-                        return Put::Stored;
-                    }
-                    lender.drop_use(at, Counter::Evicted);
-                    why = Rejected::Busy;
-                    break;
-                }
+                Ok(at) => return Ok(at),
                 Err(NotFilled::Recalled) => why = Rejected::Recalled,
-                Err(NotFilled::Interrupted) => {
-                    why = Rejected::Busy;
-                    break;
-                }
+                Err(NotFilled::Interrupted) => return Err(Rejected::Busy),
             }
         }
-        self.remove_plain(lender, key);
-        lender.counts().add(Counter::Rejected, 1);
-        Put::Rejected(why)
+        Err(why)
     }
 
     /// A claim ended what the page held: its entry goes, and it is counted.
@@ -324,64 +314,72 @@ impl Cache {
     }
 
     /// What an entry is to `key`.
-    fn held(lender: &Lender, key: &Key, at: PageUse) -> Held {
-        match lender.lent().holds_use(at, |_| true) {
-            Some((_, _, meta)) if meta[..3] == key.meta[..3] => Held::Same,
+    fn held(&self, lender: &Lender, key: &Key, at: PageUse) -> Held {
+        let meta = match &self.packed {
+            Some(packed) if is_object(at) => packed.key_of(lender, at),
+            _ => lender.lent().holds_use(at).map(|(_, _, meta)| meta),
+        };
+        match meta {
+            Some(meta) if meta[..3] == key.meta[..3] => Held::Same,
             Some(_) => Held::Other,
             None => Held::Stale,
         }
     }
 
     fn publish(&self, lender: &Lender, key: &Key, at: PageUse) -> bool {
-        let held = |other| Self::held(lender, key, other);
+        let held = |other| self.held(lender, key, other);
         let Some(published) = self.index.publish(key.hash, at, held) else { return false };
         if let Some(old) = published.replaced {
-            lender.drop_use(old, Counter::Replaced);
+            self.drop_entry(lender, old, Counter::Replaced);
         }
         if let Some(other) = published.displaced {
-            lender.drop_use(other, Counter::Evicted);
+            self.drop_entry(lender, other, Counter::Evicted);
         }
         true
     }
 
+    /// Drops what an entry named that is no more in the index; a page is counted as `why`.
+    fn drop_entry(&self, lender: &Lender, at: PageUse, why: Counter) {
+        match &self.packed {
+            Some(packed) if is_object(at) => packed.drop_object(lender, at),
+            _ => {
+                lender.drop_use(at, why);
+            }
+        }
+    }
+
     /// Copies the page of `key` out; false, and `buf` may hold anything, if there is none.
     fn get(&self, lender: &Lender, key: &Key, buf: &mut [u8]) -> bool {
-        if self.packed.as_ref().is_some_and(|packed| packed.get(lender, key, buf)) {
-            return true;
-        }
         let lent = lender.lent();
-        let take = |at: PageUse| {
-            lent.prefetch_page(at.page);
-            lent.read(at, &key.meta, buf)
+        let take = |at: PageUse| match &self.packed {
+            Some(packed) if is_object(at) => packed.read(lender, &key.meta, at, buf),
+            _ => {
+                lent.prefetch_page(at.page);
+                lent.read(at, &key.meta, buf)
+            }
         };
         let found = self.index.find(key.hash, take);
-        if let Some(at) = found {
-            lender.touch(at.page);
+        match found {
+            Some(at) if is_object(at) => lender.counts().add(Counter::PackedLoaded, 1),
+            Some(at) => lender.touch(at.page),
+            None => {}
         }
         found.is_some()
     }
 
     /// Drops the page of `key`; whether there was one.
-    fn invalidate_page(&self, lender: &Lender, key: &Key) -> bool {
-        // In this order: a plain page is older than a packed one of its key.
-        let plain = self.remove_plain(lender, key);
-        self.packed.as_ref().is_some_and(|packed| packed.remove(lender, key)) || plain
-    }
-
-    fn remove_plain(&self, lender: &Lender, key: &Key) -> bool {
-        let same = |at| Self::held(lender, key, at) == Held::Same;
+    fn remove(&self, lender: &Lender, key: &Key) -> bool {
+        let same = |at| self.held(lender, key, at) == Held::Same;
         let Some(at) = self.index.remove(key.hash, same) else { return false };
-        lender.drop_use(at, Counter::InvalidatedPages);
+        self.drop_entry(lender, at, Counter::InvalidatedPages);
+        if let Some(packed) = &self.packed {
+            packed.settle(lender);
+        }
         true
     }
 
-    /// Pages that are stored compressed.
-    pub(super) fn packed_pages(&self) -> Pages {
-        self.packed.as_ref().map_or(Pages::ZERO, PackedCache::pages)
-    }
-
-    /// Pages that were stored compressed and found lost.
-    pub(super) fn packed_lost(&self) -> u64 {
-        self.packed.as_ref().map_or(0, PackedCache::lost)
+    /// Pages that are stored compressed, and how many were found lost.
+    pub(super) fn packed(&self) -> (Pages, u64) {
+        self.packed.as_ref().map_or((Pages::ZERO, 0), PackedPages::pages)
     }
 }

@@ -17,7 +17,6 @@
 //! something, one search for each free extent that fits or granule that costs nothing.
 
 pub(crate) mod resize;
-pub(crate) mod scattered;
 
 use std::ops::{Range, RangeInclusive};
 

@@ -44,7 +44,7 @@ fn bytes(pages: u64) -> Bytes {
 
 impl Inner {
     fn memory(&self) -> Result<&Memory, Error> {
-        let why = "it was built without Builder::room()";
+        let why = "it was built without Options::room()";
         self.memory.as_ref().ok_or(Error::FixedLen { why })
     }
 
@@ -164,7 +164,7 @@ impl Reserve {
     /// In a block it may follow other memory only where the frames are adjacent.
     ///
     /// # Errors
-    /// [`Error::FixedLen`] of a reserve built without [room](super::Builder::room);
+    /// [`Error::FixedLen`] of a reserve built without [room](super::Options::room);
     /// [`Error::NoRoom`]; [`Error::BadLen`] for nothing, or for what is no whole number of the
     /// source's pages;
     /// [`Error::Contig`] and [`Error::Os`] where the memory cannot be had; [`Error::Forked`].
@@ -181,8 +181,8 @@ impl Reserve {
     /// # use glebe::{contig::{Contig, Source}, reserve::{Error, Reserve}, units::Bytes};
     /// # fn main() -> Result<(), Error> {
     /// # let options = Contig::options().source(Source::Plain);
-    /// let builder = Reserve::builder().room(Bytes::mib(8));
-    /// let reserve = builder.map_with(options, Bytes::mib(2))?;
+    /// let roomy = Reserve::options().room(Bytes::mib(8));
+    /// let reserve = roomy.memory(options).build(Bytes::mib(2))?;
     /// let came = reserve.grow(Bytes::mib(4))?;
     /// println!("{} more, longest run {}", came.len, came.longest_run);
     /// reserve.shrink(came.len)?;
@@ -191,7 +191,7 @@ impl Reserve {
     /// ```
     ///
     /// # Errors
-    /// [`Error::FixedLen`] of a reserve built without [room](super::Builder::room);
+    /// [`Error::FixedLen`] of a reserve built without [room](super::Options::room);
     /// [`Error::NotGiven`] with
     /// how much can be given now; [`Error::BadLen`] for nothing; [`Error::Forked`]; [`Error::Os`]
     /// as in [`Reserve::alloc`], and for more mappings than the process may have, or a pin that

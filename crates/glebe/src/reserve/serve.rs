@@ -81,9 +81,9 @@ fn answer(mut stream: &UnixStream, weak: &Weak<Inner>, number: u64) -> io::Resul
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut request = [0; REQUEST_MAX];
     let len = stream.read(&mut request)?;
-    let Some(inner) = weak.upgrade() else { return Ok(()) };
-    let stats = inner.stats();
-    drop(inner); // a slow reader keeps no reserve alive
+    // Not kept: a slow reader keeps no reserve alive.
+    let stats = weak.upgrade().and_then(|inner| inner.get().ok().map(Inner::stats));
+    let Some(stats) = stats else { return Ok(()) };
     let form = Form::ALL.into_iter().find(|form| form.request().as_bytes() == &request[..len]);
     let labels = || vec![("pid", std::process::id().to_string()), ("reserve", number.to_string())];
     let (outcome, body) = match form {

@@ -11,7 +11,6 @@
 //! child has one thread, which is in no call.
 #![allow(unsafe_code)]
 
-use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -76,11 +75,6 @@ impl<T> Shared<T> {
         Ok(unsafe { &(*self.0.as_ptr()).value })
     }
 
-    /// Whether both are handles of one value.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-
     /// A handle that does not keep the value alive.
     pub(super) fn downgrade(&self) -> Result<Weak<T>, Error> {
         self.get()?;
@@ -133,31 +127,18 @@ unsafe impl<T: Send + Sync> Send for Weak<T> {}
 
 impl<T> Weak<T> {
     /// A full handle, if the value is still alive.
-    pub(super) fn upgrade(&self) -> Option<Alive<T>> {
+    pub(super) fn upgrade(&self) -> Option<Shared<T>> {
         // SAFETY: the mapping is kept.
         let handles = unsafe { &(*self.root.as_ptr()).handles };
         let mut old = handles.load(Ordering::Relaxed);
         while old != 0 {
             match handles.compare_exchange_weak(old, old + 1, Ordering::Acquire, Ordering::Relaxed)
             {
-                Ok(_) => return Some(Alive(Shared(self.root))),
+                Ok(_) => return Some(Shared(self.root)),
                 Err(other) => old = other,
             }
         }
         None
-    }
-}
-
-/// A handle of a thread that no child has.
-#[derive(Debug)]
-pub(super) struct Alive<T>(Shared<T>);
-
-impl<T> Deref for Alive<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: made from a count above zero, and only the process that made it runs this.
-        unsafe { &(*self.0 .0.as_ptr()).value }
     }
 }
 

@@ -21,10 +21,11 @@ pub(super) fn start(weak: Weak<Inner>) -> std::io::Result<()> {
 
 fn work(weak: &Weak<Inner>) {
     let mut zeros = Vec::new();
-    while let Some(inner) = weak.upgrade() {
+    while let Some(shared) = weak.upgrade() {
+        let Ok(inner) = shared.get() else { return };
         zeros.resize(inner.lent().frames().page().bytes().as_usize(), 0);
-        let more = step(&inner, &zeros);
-        drop(inner); // the reserve may end while this thread sleeps
+        let more = step(inner, &zeros);
+        drop(shared); // the reserve may end while this thread sleeps
         if !more {
             thread::sleep(IDLE);
         }

@@ -158,7 +158,7 @@ fn a_reserve_takes_its_pages_and_little_more() {
         let (present, _, _made) = taken(|| {
             let reserve = {
                 let options = Contig::options().source(Source::Plain);
-                Reserve::builder().map_with(options, len).unwrap()
+                Reserve::options().memory(options).build(len).unwrap()
             };
             let pool = reserve.object_pool().build().unwrap();
             let cache = reserve.page_cache();
@@ -226,7 +226,7 @@ fn a_reserve_with_room_locks_what_it_has() {
     locked("locked::a_reserve_with_room_locks_what_it_has", || {
         let (room, len) = (Bytes::mib(512), Bytes::mib(4));
         let contig = Contig::options().source(Source::Plain).map(len).unwrap();
-        let made = taken(|| Reserve::builder().room(room).build(contig).unwrap());
+        let made = taken(|| Reserve::options().room(room).build_on(contig).unwrap());
         let (present, _, reserve) = made;
         println!("room for {room}: {present} present");
         // The tables, which the kernel populates at once where all is locked.

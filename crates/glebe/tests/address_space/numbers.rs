@@ -92,27 +92,27 @@ fn zpool() {
 
 fn reserve() {
     let options = || Contig::options().source(Source::Plain);
-    let made = Reserve::builder().views().map_with(options(), Bytes::mib(2)).unwrap();
+    let made = Reserve::options().memory(options()).build(Bytes::mib(2)).unwrap();
     let all = made.len();
     for (pages, bytes) in pages_and_bytes() {
         for align in NUMBERS.into_iter().map(Pages::new).chain([Pages::new(4)]) {
-            let _ = made.alloc(pages, align);
-            let _ = made.alloc(Pages::new(3), align);
-            let _ = made.try_alloc(pages, align);
-            let _ = made.promise(pages, align);
-            let _ = made.alloc_with(Request::new(pages).align(align).any());
-            let _ = made.alloc_with(Request::new(Pages::new(1)).align(align).zeroed());
+            let _ = made.alloc(Request::new(pages).align(align));
+            let _ = made.alloc(Request::new(Pages::new(3)).align(align));
+            let _ = made.try_alloc(Request::new(pages).align(align));
+            let _ = made.promise(Request::new(pages).align(align));
+            let _ = made.alloc(Request::new(pages).align(align).any());
+            let _ = made.alloc(Request::new(Pages::new(1)).align(align).zeroed());
         }
-        let _ = made.alloc_virtual(pages);
         let _ = made.object_pool().staging(bytes).build().map(|pool| pool.insert(b"an object"));
         if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
-            assert!(Reserve::builder().map_with(options(), bytes).is_err(), "{bytes}");
+            assert!(Reserve::options().memory(options()).build(bytes).is_err(), "{bytes}");
         }
-        let ahead = Reserve::builder().zero_ahead(pages).map_with(options(), Bytes::mib(2));
-        drop(ahead.unwrap().alloc(Pages::new(1), Pages::new(1)).unwrap());
+        let ahead = Reserve::options().zero_ahead(pages).memory(options()).build(Bytes::mib(2));
+        drop(ahead.unwrap().alloc(Pages::new(1)).unwrap());
     }
     for pages in [all - Pages::new(1), all, all + Pages::new(1)] {
-        assert_eq!(made.alloc_virtual(pages).is_ok(), pages <= all, "{pages}");
+        let asked = made.alloc(Request::new(pages).any());
+        assert_eq!(asked.is_ok(), pages <= all, "{pages}");
     }
     made.stats().check().unwrap();
 }

@@ -118,7 +118,7 @@ fn a_reserve_seeks_its_run_in_the_bank_where_there_is_one() {
     let Some(_turn) = turn() else { return };
     let before = blocks();
     let Some(bank) = Bank::of_one_block() else { return };
-    let reserve = Reserve::builder().map(Bytes::new(block_size())).unwrap();
+    let reserve = Reserve::new(Bytes::new(block_size())).unwrap();
     let contig = reserve.contig();
     match contig.source() {
         Source::Blocks => {

@@ -16,17 +16,17 @@ const LEN: Bytes = Bytes::mib(16);
 fn nobody_has_a_reserve_that_proves_no_more_than_can_be_seen() {
     if is_child() {
         assert_eq!(effective_user(), NOBODY);
-        let reserve = Reserve::builder().map(LEN).unwrap();
+        let reserve = Reserve::new(LEN).unwrap();
         println!("{:?}", reserve.contig().why_not_better());
         use_all(&reserve);
         let longest = reserve.largest_run().unwrap();
-        let block = reserve.alloc(longest, Pages::new(1)).unwrap();
+        let block = reserve.alloc(longest).unwrap();
         let proved = block.contiguity();
         assert!(matches!(proved, Contiguity::WithinGrain(grain) if grain == longest), "{proved:?}");
-        let more = reserve.alloc(longest + Pages::new(1), Pages::new(1));
+        let more = reserve.alloc(longest + Pages::new(1));
         assert!(more.is_err(), "frames are hidden from nobody");
         drop(block);
-        let any = reserve.alloc_with(Request::new(longest + Pages::new(1)).any()).unwrap();
+        let any = reserve.alloc(Request::new(longest + Pages::new(1)).any()).unwrap();
         assert_eq!(any.contiguity(), Contiguity::VirtualOnly);
         return;
     }

@@ -6,11 +6,11 @@ use glebe::sys::page_size;
 /// Uses every byte for first class and then every page for tenants.
 pub fn use_all(reserve: &Reserve) {
     let all = Request::new(reserve.len()).any();
-    let mut block = reserve.alloc_with(all).unwrap();
+    let mut block = reserve.alloc(all).unwrap();
     block.bytes_mut().unwrap().fill(0xa5);
     assert!(block.bytes().unwrap().iter().all(|byte| *byte == 0xa5));
     drop(block);
-    let pool = reserve.page_cache().pool("all").unwrap();
+    let pool = reserve.page_cache().namespace("all").unwrap();
     let page = vec![0x5a; page_size().bytes().as_usize()];
     for index in 0..reserve.len().get() {
         assert_eq!(pool.put(1, index, &page).unwrap(), Put::Stored);

@@ -4,7 +4,7 @@
 //! Whatever call fails: what is read is what was put, and what was counted is what is held.
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{CacheMode, Reserve};
+use glebe::reserve::Reserve;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::Codec;
 
@@ -19,9 +19,9 @@ fn bytes_of(n: usize) -> Vec<u8> {
 /// One life; the first error is its outcome.
 pub fn live() -> Outcome {
     let memory = Contig::options().source(Source::Plain).map(Bytes::mib(2))?;
-    let builder = Reserve::builder().page_cache(CacheMode::Compressed(Codec::Lz4));
-    let reserve = builder.build(memory)?;
-    let cache = reserve.page_cache().pool("p")?;
+    let builder = Reserve::options().page_cache(Codec::Lz4);
+    let reserve = builder.build_on(memory)?;
+    let cache = reserve.page_cache().namespace("p")?;
     let page = vec![7; glebe::sys::page_size().bytes().as_usize()];
     cache.put(1, 1, &page)?;
     let pool = reserve.object_pool().staging(Bytes::new(1)).codec(Codec::None).build()?;
@@ -32,7 +32,7 @@ pub fn live() -> Outcome {
             Err(refused) => error = error.or(Some(refused)),
         }
     }
-    let block = reserve.alloc_with(glebe::reserve::Request::new(Pages::new(200)).any());
+    let block = reserve.alloc(glebe::reserve::Request::new(Pages::new(200)).any());
     let mut buf = page.clone();
     for (n, handle) in &handles {
         if let Ok(Some(len)) = pool.read(*handle, &mut buf) {

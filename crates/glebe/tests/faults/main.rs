@@ -28,7 +28,7 @@ mod zpool;
 use std::error::Error;
 
 use glebe::contig::{Contig, Options, Source};
-use glebe::reserve::{Block, Error as ReserveError, Pool, Put, Request, Reserve};
+use glebe::reserve::{Block, Error as ReserveError, Namespace, Put, Request, Reserve};
 use glebe::sys::fault::{arm, disarm, Fault, Lasting, Met};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
@@ -64,13 +64,13 @@ impl Errors {
 
 /// A block filled with `fill`, or the error.
 fn filled(reserve: &Reserve, request: Request, fill: u8) -> Result<(Block, u8), ReserveError> {
-    let mut block = reserve.alloc_with(request)?;
+    let mut block = reserve.alloc(request)?;
     block.bytes_mut()?.fill(fill);
     Ok((block, fill))
 }
 
 /// No page of the cache holds another's bytes.
-fn look_at_all(pool: &Pool, pages: u64) -> Result<(), ReserveError> {
+fn look_at_all(pool: &Namespace, pages: u64) -> Result<(), ReserveError> {
     let mut buf = page_of(0);
     for index in 0..pages {
         if pool.get(1, index, &mut buf)? {
@@ -82,24 +82,24 @@ fn look_at_all(pool: &Pool, pages: u64) -> Result<(), ReserveError> {
 
 /// Builds a reserve, uses all that it has, and drops it.
 fn live(options: Options<'_>, len: Bytes, zero_ahead: Pages) -> Outcome {
-    let reserve = Reserve::builder().zero_ahead(zero_ahead).build(options.map(len)?)?;
+    let reserve = Reserve::options().zero_ahead(zero_ahead).build(options.map(len)?)?;
     let all = reserve.len().get();
     let granule = GRANULE.pages_down(page_size()).get();
     let mut errors = Errors::default();
-    let pool = reserve.page_cache().pool("faults")?;
+    let pool = reserve.page_cache().namespace("faults")?;
     for index in 0..all {
         let put = pool.put(1, index, &page_of(index))?;
         assert!(put == Put::Stored || zero_ahead > Pages::ZERO, "{index}: {put:?}");
     }
     look_at_all(&pool, all)?;
-    let promise = errors.keep(reserve.promise(ONE, ONE));
+    let promise = errors.keep(reserve.promise(ONE));
     let mut blocks = Vec::new();
     for (fill, pages) in [(0xa1, 1), (0xa2, 3), (0xa3, granule + 5)] {
         let request = Request::new(Pages::new(pages)).any();
         blocks.extend(errors.keep(filled(&reserve, request, fill)));
     }
     let request = Request::new(Pages::new(granule)).any().zeroed();
-    if let Some(zeroed) = errors.keep(reserve.alloc_with(request)) {
+    if let Some(zeroed) = errors.keep(reserve.alloc(request)) {
         assert!(zeroed.bytes()?.iter().all(|byte| *byte == 0), "a zeroed block");
     }
     look_at_all(&pool, all)?;
@@ -255,7 +255,7 @@ fn populating_by_threads() {
     let len = Bytes::mib(66); // two slices
     let life = || {
         let contig = Contig::options().source(Source::Plain).threads(3).map(len)?;
-        drop(Reserve::builder().build(contig)?);
+        drop(Reserve::options().build_on(contig)?);
         Ok(())
     };
     let seen = walk(None, "populating by threads", (Lasting::Once, 1), life);
@@ -284,7 +284,7 @@ fn a_pool_that_is_grown_for_one_page() {
     let Some(machine) = Machine::privileged() else { return };
     let life = || {
         let contig = Contig::options().source(Source::HUGETLB_2M).map(GRANULE)?;
-        drop(Reserve::builder().build(contig)?);
+        drop(Reserve::options().build_on(contig)?);
         Ok(())
     };
     walk_all(Some(&machine), "hugetlb, one page", life);
@@ -298,7 +298,7 @@ fn a_pool_of_pages_that_are_moved() {
         standing::scramble();
         let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
         let contig = options.map(Bytes::mib(pages))?;
-        drop(Reserve::builder().build(contig)?);
+        drop(Reserve::options().build_on(contig)?);
         Ok(())
     };
     walk_all(Some(&machine), "hugetlb, moved", life);
@@ -355,7 +355,7 @@ fn statistics_that_are_served() {
     let life = || {
         let _ = std::fs::remove_dir_all(&dir); // a socket may be left where unlink failed
         let contig = Contig::options().source(Source::Plain).map(GRANULE)?;
-        let reserve = Reserve::builder().build(contig)?;
+        let reserve = Reserve::options().build_on(contig)?;
         reserve.serve_stats_in(&dir)?;
         Ok(())
     };

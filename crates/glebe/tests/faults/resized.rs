@@ -11,9 +11,9 @@ const ROOM: Bytes = Bytes::mib(8);
 
 /// One life; the first error is its outcome.
 pub fn live(options: Options<'_>) -> Outcome {
-    let builder = Reserve::builder().room(ROOM);
-    let reserve = builder.map_with(options, GRANULE)?;
-    let pool = reserve.page_cache().pool("faults")?;
+    let builder = Reserve::options().room(ROOM);
+    let reserve = builder.memory(options).build(GRANULE)?;
+    let pool = reserve.page_cache().namespace("faults")?;
     let most = ROOM.pages_down(page_size()).get();
     let fill = || (0..most).try_for_each(|key| pool.put(1, key, &page_of(key)).map(drop));
     let mut errors = Errors::default();
@@ -25,7 +25,7 @@ pub fn live(options: Options<'_>) -> Outcome {
         assert_eq!(reserve.len().bytes(page_size()), len, "all or nothing");
         fill()?;
         look_at_all(&pool, most)?;
-        let mut block = reserve.alloc_with(Request::new(Pages::new(3)).any())?;
+        let mut block = reserve.alloc(Request::new(Pages::new(3)).any())?;
         block.bytes_mut()?.fill(0xa5);
         let gone = reserve.shrink(GRANULE);
         if !matches!(gone, Err(Error::NotGiven { .. })) {
@@ -37,7 +37,7 @@ pub fn live(options: Options<'_>) -> Outcome {
         look_at_all(&pool, most)?;
         assert!(block.bytes()?.iter().all(|byte| *byte == 0xa5), "a block beside what goes");
     }
-    drop(reserve.alloc_with(Request::new(reserve.len()).any()));
+    drop(reserve.alloc(Request::new(reserve.len()).any()));
     reserve.stats().check()?;
     assert_eq!(reserve.stats().total.bytes(page_size()), len);
     errors.0.map_or(Ok(()), |error| Err(error.into()))

@@ -30,13 +30,7 @@ impl Frames {
 
     pub(crate) fn prefetch(&self, _page: usize) {}
 
-    pub(crate) fn read(&self, page: usize, buf: &mut [u8]) {
-        for (to, word) in buf.chunks_exact_mut(WORD_BYTES).zip(self.at(page)) {
-            to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        }
-    }
-
-    pub(crate) fn read_part(&self, page: usize, offset: usize, buf: &mut [u8]) {
+    pub(crate) fn read(&self, page: usize, offset: usize, buf: &mut [u8]) {
         let words = &self.at(page)[offset / WORD_BYTES..];
         for (to, word) in buf.chunks_exact_mut(WORD_BYTES).zip(words) {
             to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());

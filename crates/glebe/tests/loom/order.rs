@@ -24,7 +24,7 @@ fn filled(lent: &Lent, claim: Claim, version: u64) -> Result<PageUse, NotFilled>
 
 /// The end of a put: publishes what it filled, or else ends what there was.
 fn publish(lent: &Lent, index: &Index, filled: Result<PageUse, NotFilled>) {
-    let held = |other| match lent.holds_use(other, |_| true) {
+    let held = |other| match lent.holds_use(other) {
         Some(_) => Held::Same,
         None => Held::Stale,
     };
@@ -41,7 +41,7 @@ fn publish(lent: &Lent, index: &Index, filled: Result<PageUse, NotFilled>) {
 fn version(lent: &Lent, index: &Index, reader: Reader) -> Option<u64> {
     let mut buf = [0; PAGE_BYTES];
     let take = |at: PageUse| {
-        let held = (reader == Reader::Ignores).then(|| lent.holds(at.page, |_| true)).flatten();
+        let held = (reader == Reader::Ignores).then(|| lent.holds(at.page)).flatten();
         let at = held.map_or(at, |(word, _, _)| word.use_of(at.page));
         lent.read(at, &[KEY], &mut buf)
     };

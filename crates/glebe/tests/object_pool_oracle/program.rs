@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Block, ObjectPool, OnRecall, Request, Reserve};
+use glebe::reserve::{Block, LentObjectPool, OnRecall, Request, Reserve};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::{Budget, Codec, Error, Handle, Zstd};
@@ -22,7 +22,7 @@ const LEN: Bytes = Bytes::mib(4);
 
 struct Both {
     reserve: Reserve,
-    pool: ObjectPool,
+    pool: LentObjectPool,
     map: HashMap<Handle, Vec<u8>>,
     order: Vec<Handle>,
     blocks: Vec<(Block, u8)>,
@@ -33,7 +33,7 @@ struct Both {
 impl Both {
     fn new(program: &mut Program) -> Self {
         let memory = Contig::options().source(Source::Plain).map(LEN).expect("memory");
-        let reserve = Reserve::builder().build(memory).expect("a reserve");
+        let reserve = Reserve::options().build_on(memory).expect("a reserve");
         let codec = [Codec::None, Codec::Lz4, Codec::Zstd(Zstd::default())];
         let on_recall = [OnRecall::Discard, OnRecall::Move][program.below(2)];
         let options = reserve.object_pool().staging(Bytes::new(1)).on_recall(on_recall);
@@ -113,7 +113,7 @@ impl Both {
             }
             8 => {
                 let pages = Pages::new(1 + program.below(1023) as u64);
-                if let Ok(mut block) = self.reserve.alloc_with(Request::new(pages).any()) {
+                if let Ok(mut block) = self.reserve.alloc(Request::new(pages).any()) {
                     let fill = program.next();
                     block.bytes_mut().expect("not forked").fill(fill);
                     self.blocks.push((block, fill));

@@ -15,8 +15,8 @@ use parser::{parse, Family};
 /// A reserve that has done some of everything.
 fn busy() -> Reserve {
     let contig = Contig::options().source(Source::Plain).map(Bytes::mib(4)).unwrap();
-    let reserve = Reserve::builder().build(contig).unwrap();
-    let pool = reserve.page_cache().pool("busy").unwrap();
+    let reserve = Reserve::options().build_on(contig).unwrap();
+    let pool = reserve.page_cache().namespace("busy").unwrap();
     let mut page = vec![1; page_size().bytes().as_usize()];
     for index in 0..100 {
         assert!(matches!(pool.put(1, index, &page), Ok(glebe::reserve::Put::Stored)));
@@ -24,9 +24,9 @@ fn busy() -> Reserve {
     assert!(pool.get(1, 5, &mut page).unwrap() && !pool.get(2, 5, &mut page).unwrap());
     assert!(pool.invalidate_page(1, 6).unwrap());
     for pages in [1, 3, 700] {
-        reserve.alloc_with(Request::new(Pages::new(pages)).any()).unwrap();
+        reserve.alloc(Request::new(Pages::new(pages)).any()).unwrap();
     }
-    assert!(reserve.alloc(Pages::new(1 << 40), Pages::new(1)).is_err());
+    assert!(reserve.alloc(Pages::new(1 << 40)).is_err());
     reserve
 }
 

@@ -16,8 +16,6 @@
 //! two exchanges a granule, one barrier, and one store a page in the at most two granules that it
 //! shares with others.
 
-mod claim;
-mod presence;
 mod recall;
 mod zero;
 
@@ -31,10 +29,7 @@ use crate::error::OsError;
 use crate::sync::{fence, prefetch, AtomicU64, Ordering};
 use crate::sys::rseq::META_WORDS;
 
-pub(crate) use claim::{Claim, NoClaim, NotFilled};
 pub(crate) use recall::NotTaken;
-
-use claim::Adds;
 
 /// How often a fill that the kernel aborted is tried again: each abort is a preemption or a
 /// signal, so this many in one copy mean that it cannot finish here and now.
@@ -42,6 +37,46 @@ const ABORTS_MAX: u32 = 64;
 
 /// Words kept beside a page, written with it: they say whose bytes it holds.
 pub(crate) type Meta = [u64; META_WORDS];
+
+/// What entering a granule adds to its live pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Adds {
+    /// Nothing: the page is live already, or will not be.
+    Nothing,
+    /// A page, whose granule is then not known to be zero.
+    Page,
+    /// A page that will be zero.
+    ZeroPage,
+}
+
+/// A page that the holder may fill. It must be filled or given up.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Claim {
+    pub(crate) page: usize,
+    word: PageWord,
+    seen: GranuleWord,
+    /// The page held a tenant's page before, which the claim evicted.
+    pub(crate) evicted: bool,
+}
+
+/// Why a page could not be claimed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NoClaim {
+    /// Somebody else has it, or first class keeps tenants out.
+    Taken,
+    /// First class took the granule, and the live page that stood for the claim with it.
+    Recalled,
+}
+
+/// Why a claimed page could not be filled. The claim is gone either way.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotFilled {
+    /// First class took the page, and counted it as recalled.
+    Recalled,
+    /// Interrupted too often.
+    Interrupted,
+}
 
 #[derive(Debug)]
 pub(crate) struct Lent {
@@ -280,43 +315,22 @@ impl Lent {
         NotFilled::Recalled
     }
 
-    /// The word of `page` if it holds a tenant's page for which `is_key` says yes.
+    /// The words of `page` if it holds a tenant's page.
     #[inline]
-    pub(crate) fn holds(
-        &self,
-        page: usize,
-        is_key: impl Fn(&Meta) -> bool,
-    ) -> Option<(PageWord, GranuleWord, Meta)> {
-        self.holds_if(page, |_| true, is_key)
+    pub(crate) fn holds(&self, page: usize) -> Option<(PageWord, GranuleWord, Meta)> {
+        let seen = self.granule(self.granule_of(page));
+        let word = self.word(page);
+        if word.state(seen.epoch()) != State::Valid {
+            return None;
+        }
+        let meta = self.peek(page);
+        self.unchanged(page, word, seen).then_some((word, seen, meta))
     }
 
     /// As [`Lent::holds`], if the page still is in the use `at`.
     #[inline]
-    pub(crate) fn holds_use(
-        &self,
-        at: PageUse,
-        is_key: impl Fn(&Meta) -> bool,
-    ) -> Option<(PageWord, GranuleWord, Meta)> {
-        self.holds_if(at.page, |word| word.use_of(at.page) == at, is_key)
-    }
-
-    #[inline]
-    fn holds_if(
-        &self,
-        page: usize,
-        is_word: impl Fn(PageWord) -> bool,
-        is_key: impl Fn(&Meta) -> bool,
-    ) -> Option<(PageWord, GranuleWord, Meta)> {
-        let seen = self.granule(self.granule_of(page));
-        let word = self.word(page);
-        if word.state(seen.epoch()) != State::Valid || !is_word(word) {
-            return None;
-        }
-        let meta = self.peek(page);
-        if !is_key(&meta) {
-            return None;
-        }
-        self.unchanged(page, word, seen).then_some((word, seen, meta))
+    pub(crate) fn holds_use(&self, at: PageUse) -> Option<(PageWord, GranuleWord, Meta)> {
+        self.holds(at.page).filter(|(word, ..)| word.use_of(at.page) == at)
     }
 
     /// The key words of `page`, as they are now: a hint.
@@ -352,23 +366,24 @@ impl Lent {
     /// hold anything.
     #[inline]
     pub(crate) fn read(&self, at: PageUse, key: &Meta, buf: &mut [u8]) -> bool {
-        let Some((word, seen, _)) = self.holds_use(at, |meta| meta == key) else { return false };
-        self.frames.read(at.page, buf);
-        self.unchanged(at.page, word, seen)
+        self.read_part(at, key, 0, buf)
     }
 
     /// Copies bytes of a page out, from `offset` on, as [`Lent::read`] does all of them.
     #[inline]
     pub(crate) fn read_part(&self, at: PageUse, key: &Meta, offset: usize, buf: &mut [u8]) -> bool {
-        let Some((word, seen, _)) = self.holds_use(at, |meta| meta == key) else { return false };
-        self.frames.read_part(at.page, offset, buf);
-        self.unchanged(at.page, word, seen)
+        match self.holds_use(at) {
+            Some((word, seen, meta)) if meta == *key => {
+                self.frames.read(at.page, offset, buf);
+                self.unchanged(at.page, word, seen)
+            }
+            _ => false,
+        }
     }
 
     /// Drops what the use `at` holds. False if that is over, or somebody came first.
     pub(crate) fn discard_use(&self, at: PageUse) -> bool {
-        let held = self.holds_use(at, |_| true);
-        held.is_some_and(|(word, seen, _)| self.discard(at.page, word, seen))
+        self.holds_use(at).is_some_and(|(word, seen, _)| self.discard(at.page, word, seen))
     }
 
     /// Drops the tenant's page that was seen as `word`. False if somebody came first.

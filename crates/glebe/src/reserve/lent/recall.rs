@@ -65,17 +65,18 @@ impl Lent {
         wait: bool,
     ) -> Result<Recalled, NotTaken> {
         let whole = self.parts(run).any(|part| self.is_whole(&part));
+        let mut pages = 0;
         if !whole && !self.critical.counts_writers() {
-            if let Some(recalled) = self.recall_by_page(run, zeroed) {
-                return recalled;
+            match self.recall_by_page(run, zeroed) {
+                Ok(recalled) => return Ok(recalled),
+                Err(dropped) => pages = dropped,
             }
         }
         let waited = self.close(run, wait)?;
         if let Err(why) = self.critical.barrier() {
             self.parts(run).for_each(|part| self.reopen(part.granule));
-            return Err(NotTaken::NoBarrier { why, pages: 0 });
+            return Err(NotTaken::NoBarrier { why, pages });
         }
-        let mut pages = 0;
         for part in self.parts(run) {
             pages += if self.is_whole(&part) {
                 self.take_whole(&part, zeroed)
@@ -106,30 +107,22 @@ impl Lent {
         Some(live > 0)
     }
 
-    /// Takes a small run by one exchange a page. `None`, and nothing taken, if a tenant is
-    /// copying into one of them.
-    fn recall_by_page(
-        &self,
-        run: &Range<usize>,
-        zeroed: bool,
-    ) -> Option<Result<Recalled, NotTaken>> {
+    /// Takes a small run by one exchange a page. An error, nothing taken, and how many stored pages
+    /// were dropped, if a tenant is copying into one of them.
+    fn recall_by_page(&self, run: &Range<usize>, zeroed: bool) -> Result<Recalled, u64> {
         let writing = |page| {
             let epoch = self.granule(self.granule_of(page)).epoch();
             self.word(page).state(epoch) == State::Writing
         };
         if run.clone().any(writing) {
-            return None;
+            return Err(0);
         }
         let mut recalled = Recalled::default();
-        let mut complete = true;
         for part in self.parts(run) {
             let epoch = self.granule(part.granule).epoch();
             let (mut held, mut live) = (0, 0);
-            for page in part.pages {
-                let Some(state) = self.take_page(page, epoch) else {
-                    complete = false;
-                    break;
-                };
+            for page in part.pages.clone() {
+                let Some(state) = self.take_page(page, epoch) else { break };
                 held += 1;
                 live += u64::from(state == State::Valid);
                 if zeroed && state != State::Zero {
@@ -139,32 +132,13 @@ impl Lent {
             let taken = |now: GranuleWord| now.with_held_added(held).with_live_removed(live);
             self.granules.change(part.granule, taken);
             recalled.pages += live;
-            if !complete {
-                return Some(self.finish_by_barrier(run, zeroed, recalled));
+            if held < part.pages.len() as u64 {
+                self.parts(run).for_each(|part| self.free_taken(&part));
+                return Err(recalled.pages);
             }
         }
         fence(Ordering::SeqCst);
-        Some(Ok(recalled))
-    }
-
-    /// The rest of a small run in which a tenant began to write while pages were being taken.
-    fn finish_by_barrier(
-        &self,
-        run: &Range<usize>,
-        zeroed: bool,
-        so_far: Recalled,
-    ) -> Result<Recalled, NotTaken> {
-        let _ = self.close(run, true);
-        if let Err(why) = self.critical.barrier() {
-            for part in self.parts(run) {
-                self.free_taken(&part);
-                self.reopen(part.granule);
-            }
-            return Err(NotTaken::NoBarrier { why, pages: so_far.pages });
-        }
-        let pages = self.parts(run).map(|part| self.take_edge(&part, zeroed)).sum::<u64>();
-        fence(Ordering::SeqCst);
-        Ok(Recalled { pages: so_far.pages + pages, barrier: true, waited: false })
+        Ok(recalled)
     }
 
     /// Gives back what was taken of an edge so far.
@@ -266,9 +240,6 @@ impl Lent {
                 revoked += u64::from(state == State::Writing && self.revoke(page, old, epoch));
                 continue;
             }
-            if state == State::First {
-                continue; // taken before a tenant was met
-            }
             held += 1;
             recalled += u64::from(self.take_closed(page, old, epoch));
             if zeroed && state != State::Zero {
@@ -334,6 +305,23 @@ impl Lent {
             self.granules.change(part.granule, |now| now.with_held_removed(pages));
         }
     }
+
+    /// Says that the memory of whole granules, which the caller has recalled, is gone. Nobody
+    /// begins anything there; who claimed or read a page before is told apart by the epoch. A
+    /// reader may still be copying: something must be there to read from then on.
+    pub(crate) fn depart(&self, granules: Range<usize>) {
+        let pages = self.granule_pages() as u64;
+        for granule in granules {
+            self.granules.change(granule, |now| now.departed(pages));
+        }
+    }
+
+    /// Says that absent granules have memory, all zeros. The tenants have it from now on.
+    pub(crate) fn arrive(&self, granules: Range<usize>) {
+        for granule in granules {
+            self.granules.change(granule, GranuleWord::arrived);
+        }
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -347,7 +335,7 @@ mod tests {
     #[test]
     fn a_real_time_thread_waits_for_a_writer() {
         let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
-        let reserve = Reserve::builder().writers(Writers::Counted).build(contig).unwrap();
+        let reserve = Reserve::options().writers(Writers::Counted).build_on(contig).unwrap();
         let lent = reserve.inner.get().unwrap().lent();
         let write = |inside: &dyn Fn()| {
             lent.granules.update(0, GranuleWord::pinned).unwrap();

@@ -8,8 +8,7 @@
 
 use std::cmp::Reverse;
 
-use super::claim::Adds;
-use super::{Lent, NoClaim, NotFilled};
+use super::{Adds, Lent, NoClaim, NotFilled};
 use crate::reserve::words::{State, ZeroState};
 use crate::sys::rseq::META_WORDS;
 
@@ -118,7 +117,7 @@ mod tests {
     #[test]
     fn a_page_that_is_about_to_be_claimed_is_not_called_zero() {
         for writers in [Writers::Restartable, Writers::Counted] {
-            let reserve = Reserve::builder().writers(writers).map(Bytes::mib(2)).unwrap();
+            let reserve = Reserve::options().writers(writers).build(Bytes::mib(2)).unwrap();
             let lent = reserve.inner.get().unwrap().lent();
             let zeros = vec![0; page_size().bytes().as_usize()];
             // All pages are known to be zero, the granule no more.

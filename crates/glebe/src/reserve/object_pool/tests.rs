@@ -27,19 +27,19 @@ fn bytes_of(seed: u64, len: usize) -> Vec<u8> {
 
 fn reserve(granules: u64, writers: Writers) -> Reserve {
     let len = Bytes::new(granules * crate::reserve::GRANULE.get());
-    Reserve::builder().writers(writers).map(len).unwrap()
+    Reserve::options().writers(writers).build(len).unwrap()
 }
 
-fn small(reserve: &Reserve) -> ObjectPool {
+fn small(reserve: &Reserve) -> LentObjectPool {
     reserve.object_pool().staging(Bytes::new(1)).build().unwrap()
 }
 
 fn all_of(reserve: &Reserve) -> Block {
-    reserve.alloc_with(Request::new(reserve.len()).any()).unwrap()
+    reserve.alloc(Request::new(reserve.len()).any()).unwrap()
 }
 
 /// Reads an object that is `bytes`, if it was not lost; whether it is there.
-fn is_there(pool: &ObjectPool, handle: Handle, bytes: &[u8]) -> bool {
+fn is_there(pool: &LentObjectPool, handle: Handle, bytes: &[u8]) -> bool {
     let mut buf = vec![0; page()];
     match pool.read(handle, &mut buf) {
         Ok(Some(len)) => {
@@ -56,7 +56,7 @@ fn is_there(pool: &ObjectPool, handle: Handle, bytes: &[u8]) -> bool {
     }
 }
 
-fn check(reserve: &Reserve, pool: &ObjectPool) {
+fn check(reserve: &Reserve, pool: &LentObjectPool) {
     pool.stats().check().unwrap();
     reserve.stats().check().unwrap();
 }
@@ -157,7 +157,7 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
     let reserve = reserve(8, Writers::Restartable);
     let options = reserve.object_pool().staging(Bytes::new(1));
     let pool = options.on_recall(OnRecall::Move).build().unwrap();
-    let cache = reserve.page_cache().pool("others").unwrap();
+    let cache = reserve.page_cache().namespace("others").unwrap();
     for n in 0..reserve.len().get() {
         cache.put(1, n, &bytes_of(n, page())).unwrap();
     }
@@ -167,7 +167,7 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
     assert!(lent > Pages::new(500), "{lent}");
     // Every page of the reserve is taken once, and then some one by one.
     let half = Pages::new(reserve.len().get() / 2);
-    let take = |pages| reserve.alloc_with(Request::new(pages).any()).unwrap();
+    let take = |pages| reserve.alloc(Request::new(pages).any()).unwrap();
     let check_while = |block: Block| {
         for (n, handle) in handles.iter().enumerate() {
             assert!(is_there(&pool, *handle, &bytes_of(n as u64, page())), "{n}");
@@ -185,7 +185,7 @@ fn what_is_to_be_moved_is_not_lost_while_there_is_room() {
     drop(end);
     check_while(upper);
     let one = Pages::new(1);
-    let blocks: Vec<Block> = (0..600).map(|_| reserve.alloc(one, one).unwrap()).collect();
+    let blocks: Vec<Block> = (0..600).map(|_| reserve.alloc(one).unwrap()).collect();
     for (n, handle) in handles.iter().enumerate() {
         assert!(is_there(&pool, *handle, &bytes_of(n as u64, page())), "{n}");
     }
@@ -206,7 +206,7 @@ fn a_sealed_zspage_lies_in_one_granule() {
         let reserve = reserve(8, Writers::Restartable);
         let options = reserve.object_pool().staging(Bytes::new(1)).codec(Codec::None);
         let pool = options.on_recall(on_recall).build().unwrap();
-        let cache = reserve.page_cache().pool("others").unwrap();
+        let cache = reserve.page_cache().namespace("others").unwrap();
         let check_all = |least: usize| {
             let lender = reserve.inner.get().unwrap().lender();
             let granules = pool.owned.packed.granules(lender);
@@ -223,7 +223,7 @@ fn a_sealed_zspage_lies_in_one_granule() {
         }
         check_all(300);
         let half = Pages::new(reserve.len().get() / 2);
-        drop(reserve.alloc_with(Request::new(half).any()).unwrap());
+        drop(reserve.alloc(Request::new(half).any()).unwrap());
         check_all(if on_recall == OnRecall::Move { 300 } else { 50 });
         check(&reserve, &pool);
     }
@@ -281,24 +281,6 @@ fn compaction_brings_together_what_is_left_in_lent_pages() {
     check(&reserve, &pool);
 }
 
-/// First class was at them when they should have been dropped.
-#[test]
-fn a_pool_that_ends_gives_back_what_could_not_be_dropped_before() {
-    let reserve = reserve(2, Writers::Restartable);
-    let (pool, other) = (small(&reserve), small(&reserve));
-    for n in 0..400 {
-        pool.insert(&bytes_of(n, page())).unwrap();
-        other.insert(&bytes_of(n, page())).unwrap();
-    }
-    let (lent, of_other) = (reserve.stats().live, other.stats().lent);
-    pool.owned.packed.leave_all();
-    assert_eq!(reserve.stats().live, lent);
-    drop(pool);
-    assert_eq!(reserve.stats().live, of_other);
-    assert!(of_other > Pages::ZERO && lent > of_other, "{lent:?} and {of_other:?}");
-    check(&reserve, &other);
-}
-
 #[test]
 fn a_pool_that_ends_gives_its_pages_back() {
     let reserve = reserve(2, Writers::Restartable);
@@ -347,10 +329,10 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn run(reserve: &Reserve, pool: &ObjectPool, ops: Vec<Op>) {
+fn run(reserve: &Reserve, pool: &LentObjectPool, ops: Vec<Op>) {
     let mut model: Vec<(Handle, Vec<u8>)> = Vec::new();
     let (mut blocks, mut gone) = (Vec::new(), Vec::new());
-    let cache = reserve.page_cache().pool("others").unwrap();
+    let cache = reserve.page_cache().namespace("others").unwrap();
     let mut buf = vec![0; page()];
     for (seed, op) in ops.into_iter().enumerate() {
         let nth = |n: usize, len: usize| (len > 0).then(|| n % len);
@@ -402,7 +384,7 @@ fn run(reserve: &Reserve, pool: &ObjectPool, ops: Vec<Op>) {
             }
             Op::Compact => drop(pool.compact(Budget::All).unwrap()),
             Op::Alloc(pages) => {
-                if let Ok(mut block) = reserve.alloc_with(Request::new(Pages::new(pages)).any()) {
+                if let Ok(mut block) = reserve.alloc(Request::new(Pages::new(pages)).any()) {
                     block.bytes_mut().unwrap().fill(0xaa);
                     blocks.push(block);
                 }

@@ -4,28 +4,20 @@
 //! another granule it begins there anew, a few times. Cost: a claim and a copy a page.
 
 use std::ops::Range;
+use std::sync::{Arc, Weak};
 
 use super::{with_buffer, Packed, PAGES_MAX, ZSPAGE_AT};
 use crate::reserve::lender::{is_packed, Claimed, Lender};
 use crate::reserve::lent::{Meta, NotFilled};
 use crate::reserve::stats::Counter;
 use crate::reserve::words::PageUse;
-use crate::sync::Ordering;
+use crate::sync::{write, Ordering, RwLock};
 use crate::zpool::Sealing;
 
 /// Granules in which a zspage is tried to be sealed.
 const TRIES: usize = 4;
 /// Zspages that are swept for each that is sealed.
 const SWEPT: u64 = 4;
-
-/// How lending the pages of a zspage ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lending {
-    All,
-    /// First class came in between.
-    Again,
-    None,
-}
 
 /// The bytes of a zspage.
 struct Copied<'a> {
@@ -55,65 +47,46 @@ impl Packed {
         true
     }
 
-    /// Copies the pages of a zspage to as many of one granule that `claim` gives.
+    /// Copies the pages of a zspage to as many of one granule that `claim` gives, or to none.
     fn lend(
         &self,
         lender: &Lender,
         bytes: &Copied<'_>,
         claim: impl Fn() -> Option<Claimed>,
     ) -> Option<Vec<PageUse>> {
-        let mut uses = Vec::with_capacity(bytes.pages.len());
-        for _ in 0..TRIES {
-            let ended = self.try_lend(lender, bytes, &claim, &mut uses);
-            if ended == Lending::All {
-                return Some(uses);
+        let (mut uses, mut granule, mut tries) = (Vec::with_capacity(bytes.pages.len()), None, 0);
+        while uses.len() < bytes.pages.len() && tries < TRIES {
+            let Some(Claimed { claim, .. }) = claim() else { break };
+            if claim.evicted {
+                lender.counts().add(Counter::Evicted, 1);
             }
-            self.drop_uses(lender, &mut uses);
-            if ended == Lending::None {
-                break;
+            let here = lender.lent().granule_of(claim.page);
+            if granule.replace(here) != Some(here) && !uses.is_empty() {
+                // What was lent in another granule is copied again.
+                self.drop_uses(lender, &mut uses);
+                tries += 1;
+            }
+            let nth = uses.len();
+            match lender.fill(claim, self.meta(bytes.zspage, nth, bytes.seal), bytes.pages[nth]) {
+                Ok(at) => uses.push(at),
+                Err(NotFilled::Interrupted) => break,
+                Err(NotFilled::Recalled) => {
+                    self.drop_uses(lender, &mut uses);
+                    tries += 1;
+                }
             }
         }
-        None
+        if uses.len() < bytes.pages.len() {
+            self.drop_uses(lender, &mut uses);
+            return None;
+        }
+        Some(uses)
     }
 
     fn drop_uses(&self, lender: &Lender, uses: &mut Vec<PageUse>) {
         for at in uses.drain(..) {
             self.drop_page(lender, at);
         }
-    }
-
-    fn try_lend(
-        &self,
-        lender: &Lender,
-        bytes: &Copied<'_>,
-        claim: &impl Fn() -> Option<Claimed>,
-        uses: &mut Vec<PageUse>,
-    ) -> Lending {
-        let (mut granule, mut others) = (None, 0);
-        while let Some(page) = bytes.pages.get(uses.len()) {
-            let Some(Claimed { claim, .. }) = claim() else { return Lending::None };
-            if claim.evicted {
-                lender.counts().add(Counter::Evicted, 1);
-            }
-            let here = lender.lent().granule_of(claim.page);
-            if granule.is_some_and(|granule| granule != here) {
-                self.drop_uses(lender, uses);
-                others += 1;
-            }
-            granule = Some(here);
-            // What was lent in another granule is copied again.
-            let page = if uses.is_empty() { bytes.pages.first() } else { Some(page) };
-            let Some(page) = page else { return Lending::None };
-            match lender.fill(claim, self.meta(bytes.zspage, uses.len(), bytes.seal), page) {
-                Ok(at) => uses.push(at),
-                Err(NotFilled::Recalled) => return Lending::Again,
-                Err(NotFilled::Interrupted) => return Lending::None,
-            }
-            if others > TRIES {
-                return Lending::None;
-            }
-        }
-        Lending::All
     }
 
     /// Whether a page with these key words is one of this pool.
@@ -155,5 +128,36 @@ impl Packed {
             }
         }
         true
+    }
+}
+
+/// The pools whose pages are moved before first class takes them. First class tries the lock and
+/// does without where it is taken. Cost: one look at each page of a run, and the copies.
+#[derive(Debug, Default)]
+pub(in crate::reserve) struct Movers(RwLock<Vec<Weak<Packed>>>);
+
+impl Movers {
+    /// Has pages of a pool moved as long as it lives.
+    pub(in crate::reserve) fn add(&self, packed: &Arc<Packed>) {
+        let mut movers = write(&self.0);
+        movers.retain(|other| other.strong_count() > 0);
+        movers.push(Arc::downgrade(packed));
+    }
+
+    /// Moves the pages of those pools out of a run that first class is about to take, as long as
+    /// others can be had. Waits for nobody.
+    #[cold]
+    pub(in crate::reserve) fn move_out(&self, lender: &Lender, run: &Range<usize>) {
+        let alive = match self.0.try_read() {
+            Ok(movers) => movers.iter().filter_map(Weak::upgrade).collect::<Vec<_>>(),
+            Err(_) => return,
+        };
+        for page in run.clone() {
+            let Some((_, _, meta)) = lender.lent().holds(page) else { continue };
+            let Some(mover) = alive.iter().find(|packed| packed.is_of(&meta)) else { continue };
+            if !mover.move_out(lender, &meta, run) {
+                return;
+            }
+        }
     }
 }

@@ -16,30 +16,31 @@
 //! is a claim and a copy a page; reading is one or two copies of parts of pages.
 
 mod lend;
-mod movers;
 mod refs;
 mod sweep;
 
 use std::cell::RefCell;
 
-use crate::sync::{Backoff, MappedWord, Ordering};
-use crate::units::{PageSize, Pages};
-use crate::zpool::{self, ObjectPool, Pinned, Staging};
+use crate::sync::{MappedWord, Ordering};
+use crate::units::{Bytes, PageSize, Pages};
+use crate::zpool::{self, AtLimit, Codec, ObjectPool, Pinned, Staging, TableChoice};
 
 use super::lender::{Lender, PACKED};
 use super::lent::Meta;
 use super::stats::Counter;
 use super::words::PageUse;
-pub(super) use movers::Movers;
+pub(super) use lend::Movers;
 use refs::{Refs, PAGES_MAX};
 
 const ZSPAGE_AT: u32 = 8;
 const _: () = assert!(PAGES_MAX <= 1 << ZSPAGE_AT);
+/// Of so many bytes of the room one is staged in ordinary memory where nothing else is asked for.
+const ROOM_PER_STAGED: u64 = 64;
+/// What the tables of a pool may take beside the pages of its objects.
+const TABLES: Bytes = Bytes::mib(16);
 /// Parts of the staging that are free for what comes while zspages are sealed; and as many are
 /// sealed at a time.
 const PARTS: u64 = 8;
-/// How often the end of a pool looks again for pages that first class keeps from being dropped.
-const DROPS_MAX: u32 = 64;
 /// Pages of the staging at least.
 const STAGED_MIN: u64 = 4 * PAGES_MAX as u64;
 
@@ -55,7 +56,7 @@ pub(super) enum Rest {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Packed {
-    staging: Staging,
+    pub(super) staging: Staging,
     refs: Refs,
     /// The first key word.
     name: u64,
@@ -81,9 +82,6 @@ pub(super) struct Counters {
     pub(super) moved_pages: MappedWord,
     /// Lent pages that were dropped with their zspage.
     ended_pages: MappedWord,
-    /// Lent pages that were to be dropped while first class was at their granule. The hand finds
-    /// them, or the end of the pool.
-    left_pages: MappedWord,
 }
 
 /// Pages of a zspage that are lost, a bit each.
@@ -91,22 +89,30 @@ pub(super) struct Counters {
 struct LostPages(u32);
 
 impl Packed {
-    /// With at most `staged` pages of ordinary memory for objects; `options` are the pool's,
-    /// `number` is no other tenant's of the reserve.
+    /// In a reserve of at most `room`, with at most `staging` of ordinary memory for objects: a
+    /// part of the room if nothing is said.
     pub(super) fn new(
-        number: u64,
-        options: zpool::Options,
-        staged: Pages,
-        page: PageSize,
+        lender: &Lender,
+        room: Bytes,
+        staging: Option<Bytes>,
+        codec: Codec,
         rest: Rest,
     ) -> Result<Self, zpool::Error> {
-        let staged_max = staged.get().max(STAGED_MIN);
-        let staging = Staging::new(options.lend(Pages::new(staged_max / PARTS)))?;
+        let page = lender.lent().frames().page();
+        let staging = staging.unwrap_or(Bytes::new(room.get() / ROOM_PER_STAGED)).min(room);
+        let staged_max = staging.pages_up(page).get().max(STAGED_MIN);
+        let options = ObjectPool::options()
+            .codec(codec)
+            .table(TableChoice::BySize)
+            .at_limit(AtLimit::Refuse)
+            .limit(room + staging + TABLES)
+            .lend(Pages::new(staged_max / PARTS));
+        let staging = Staging::new(options)?;
         let refs = Refs::new(staging.zspages_max(), page)?;
         Ok(Self {
             staging,
             refs,
-            name: PACKED | number,
+            name: PACKED | lender.number(),
             staged_max,
             page,
             rest,
@@ -114,17 +120,6 @@ impl Packed {
             hand: MappedWord::new(0),
             counters: Counters::default(),
         })
-    }
-
-    /// The pool, for what does not depend on where objects are.
-    #[inline]
-    pub(super) fn pool(&self) -> &ObjectPool {
-        self.staging.pool()
-    }
-
-    #[inline]
-    pub(super) fn staging(&self) -> &Staging {
-        &self.staging
     }
 
     /// In which granules each sealed zspage has pages.
@@ -136,14 +131,6 @@ impl Packed {
             of(zspage).map(|at| lender.lent().granule_of(at.page)).collect()
         };
         (0..end).map(granules).filter(|of| !of.is_empty()).collect()
-    }
-
-    /// As if first class had kept each page from being dropped as its zspage ended.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn leave_all(&self) {
-        let end = self.staging.zspages_end();
-        let pages: usize = (0..end).map(|zspage| self.refs.take(zspage).count()).sum();
-        self.counters.left_pages.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
     fn meta(&self, zspage: u32, nth: usize, seal: u64) -> Meta {
@@ -252,17 +239,19 @@ impl Packed {
         pinned: &Pinned,
         then: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
-        self.with_some(lender, pinned, pinned.entry.len(), then)
+        self.with_head(lender, pinned, pinned.entry.len(), then)
     }
 
+    /// As [`Packed::with_stored`], of the first `most` bytes.
     #[inline]
-    fn with_some<R>(
+    pub(super) fn with_head<R>(
         &self,
         lender: &Lender,
         pinned: &Pinned,
-        len: usize,
+        most: usize,
         then: impl FnOnce(&[u8]) -> R,
     ) -> Option<R> {
+        let len = pinned.entry.len().min(most);
         if !pinned.is_sealed {
             let done = self.staging.with_bytes(pinned, |bytes| then(&bytes[..len]));
             self.staging.unpin(pinned);
@@ -284,58 +273,20 @@ impl Packed {
         })
     }
 
-    /// As [`Packed::with_stored`], of the first `most` bytes.
-    pub(super) fn with_head<R>(
-        &self,
-        lender: &Lender,
-        pinned: &Pinned,
-        most: usize,
-        then: impl FnOnce(&[u8]) -> R,
-    ) -> Option<R> {
-        self.with_some(lender, pinned, pinned.entry.len().min(most), then)
-    }
-
-    /// Drops all lent pages, before the pool ends. Looks at each page of the reserve where one was
-    /// left.
+    /// Drops all lent pages, before the pool ends.
     pub(super) fn drop_all(&self, lender: &Lender) {
-        let end = self.staging.zspages_end();
-        for zspage in 0..end {
+        for zspage in 0..self.staging.zspages_end() {
             if self.staging.is_sealed(zspage) {
                 self.drop_pages(lender, zspage);
             }
         }
         self.let_go(lender);
-        let mut backoff = Backoff::default();
-        for _ in 0..DROPS_MAX {
-            if self.counters.left_pages.swap(0, Ordering::Relaxed) == 0 {
-                return;
-            }
-            self.drop_left(lender);
-            backoff.wait();
-        }
     }
 
-    /// Drops what is left of this pool in the reserve.
-    #[cold]
-    fn drop_left(&self, lender: &Lender) {
-        let lent = lender.lent();
-        for granule in (0..lent.granules()).filter(|granule| lent.granule(*granule).live() > 0) {
-            let first = granule * lent.granule_pages();
-            for page in first..first + lent.granule_pages() {
-                if let Some((word, ..)) = lent.holds(page, |meta| self.is_of(meta)) {
-                    self.drop_page(lender, word.use_of(page));
-                }
-            }
-        }
-    }
-
-    /// Drops a lent page; whether it was there.
+    /// Drops a lent page; whether it was there. One that first class keeps from being dropped, as
+    /// it is at the granule, is evicted in its turn.
     fn drop_page(&self, lender: &Lender, at: PageUse) -> bool {
-        let dropped = lender.drop_use(at, Counter::InvalidatedPages);
-        if !dropped && lender.lent().holds_use(at, |_| true).is_some() {
-            self.counters.left_pages.fetch_add(1, Ordering::Relaxed);
-        }
-        dropped
+        lender.drop_use(at, Counter::InvalidatedPages)
     }
 
     /// Bytes of tables beside the pool's own.
@@ -359,7 +310,7 @@ thread_local! {
 }
 
 /// A buffer of `len` bytes, kept by the thread; contents unspecified.
-fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
+pub(super) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
     // In a destructor of the thread's there is none any more.
     let mut buffer = BUFFER.try_with(RefCell::take).unwrap_or_default();
     if buffer.len() < len {

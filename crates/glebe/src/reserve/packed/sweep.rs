@@ -93,7 +93,7 @@ impl Packed {
         for nth in 0..PAGES_MAX {
             let Some(at) = self.refs.at(zspage, nth) else { break };
             let meta = self.meta(zspage, nth, seal);
-            if lender.lent().holds_use(at, |other| *other == meta).is_none()
+            if lender.lent().holds_use(at).is_none_or(|(_, _, other)| other != meta)
                 && self.refs.at(zspage, nth) == Some(at)
             {
                 lost |= 1 << nth;

@@ -9,40 +9,66 @@ use super::lender::Lender;
 use super::lent::Lent;
 use super::memory::Memory;
 use super::packed::Movers;
-use super::page_cache::{Cache, CacheMode};
+use super::page_cache::Cache;
 use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
-use super::{scattered, zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
-use crate::contig::{Contig, Options, Plan, Source, Wishes};
+use super::{zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
+use crate::contig::{self, Contig, Plan, Source, Wishes};
 use crate::error::OsError;
 use crate::sync::Mutex;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
+use crate::zpool::Codec;
 
 /// About what the tables have for each page: its words, its key, and its place in the index.
 const TABLE_BYTES_A_PAGE: u64 = 96;
 
-/// How a reserve is built.
-#[derive(Clone, Debug, Default)]
+/// How a reserve is built: [`Reserve::options`] begins, [`Options::build`] ends.
+///
+/// ```
+/// use glebe::{contig::{Contig, Source}, reserve::Reserve, units::{Bytes, Pages}};
+///
+/// let memory = Contig::options().source(Source::Plain);
+/// let options = Reserve::options().memory(memory).zero_ahead(Pages::new(512));
+/// let reserve = options.build(Bytes::mib(4))?;
+/// assert_eq!(reserve.contig().len(), Bytes::mib(4));
+/// # Ok::<(), glebe::reserve::Error>(())
+/// ```
 #[must_use]
-pub struct Builder {
+pub struct Options<'a> {
+    memory: contig::Options<'a>,
     counted: bool,
     zero_ahead: Pages,
-    cache: CacheMode,
-    views: bool,
+    page_cache: Codec,
     room: Bytes,
 }
 
-impl Builder {
+impl<'a> Options<'a> {
+    pub(super) fn new() -> Self {
+        let (zero_ahead, room) = (Pages::ZERO, Bytes::ZERO);
+        let memory = Contig::options();
+        Self { memory, counted: false, zero_ahead, page_cache: Codec::None, room }
+    }
+
+    /// Describes the memory; without this the best source is taken. Of a hugetlb pool more than the
+    /// length is looked at, for longer runs ([`contig::Options::search`]).
+    pub fn memory(self, memory: contig::Options<'a>) -> Self {
+        Self { memory, ..self }
+    }
+
     /// Chooses how tenants are kept out; without this the best that the machine has.
+    #[doc(hidden)]
     pub fn writers(self, writers: Writers) -> Self {
         Self { counted: writers == Writers::Counted, ..self }
     }
 
-    /// Chooses how the page cache stores pages; plain if nothing is said.
-    pub fn page_cache(self, cache: CacheMode) -> Self {
-        Self { cache, ..self }
+    /// Chooses how the page cache stores pages: as they are if nothing is said. With a codec those
+    /// are coded and packed that become smaller by a quarter or more: more pages, at the cost of
+    /// coding and decoding. A 64th of the reserve is staged in ordinary memory then, and the tables
+    /// are larger.
+    pub fn page_cache(self, codec: Codec) -> Self {
+        Self { page_cache: codec, ..self }
     }
 
     /// Keeps about so many pages zeroed by a background thread, in whole granules, which tenants
@@ -52,66 +78,49 @@ impl Builder {
         Self { zero_ahead: pages, ..self }
     }
 
-    /// Draws the memory from a file, so that scattered pages of it can be mapped side by side:
-    /// [`Reserve::alloc_virtual`](super::Reserve::alloc_virtual) then needs no free run, and
-    /// [`Reserve::view`](super::Reserve::view) works. See [`Options::mappable`] for the price.
-    pub fn views(self) -> Self {
-        Self { views: true, ..self }
-    }
-
     /// Lets the reserve [grow](super::Reserve::grow) up to `room`, rounded up to granules, and
     /// [shrink](super::Reserve::shrink); without this its length is fixed. The room costs addresses
     /// and, once it is used, what the tables have for each page, about a hundred bytes; up front
-    /// some ten. No memory of a file has room: not that of [`Builder::views`].
+    /// some ten. No memory of a file has room.
     pub fn room(self, room: Bytes) -> Self {
         Self { room, ..self }
     }
 
-    /// A reserve over new memory of `len`, rounded up to granules, from the best source.
-    ///
-    /// # Errors
-    /// [`Error::Contig`] where the memory cannot be had.
-    pub fn map(self, len: Bytes) -> Result<Reserve, Error> {
-        self.map_with(Contig::options(), len)
-    }
-
-    /// As [`Builder::map`], from the memory that `options` describe; of a hugetlb pool more than
-    /// `len` is looked at, for longer runs ([`Options::search`]).
+    /// Makes a reserve over new memory of `len`, rounded up to granules.
     ///
     /// # Errors
     /// [`Error::Contig`] where the memory cannot be had, [`Error::BadLen`] where the source's
-    /// pages make it no whole number of granules.
-    pub fn map_with(self, options: Options<'_>, len: Bytes) -> Result<Reserve, Error> {
+    /// pages make it no whole number of granules, [`Error::FixedLen`] where room is asked for and
+    /// the memory is a file's.
+    pub fn build(mut self, len: Bytes) -> Result<Reserve, Error> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
-        let options = options.chosen_for_runs();
-        let options = if self.views { options.mappable() } else { options };
-        let again = options.wishes();
-        self.build_with(again, options.map(len)?)
+        let memory = std::mem::replace(&mut self.memory, Contig::options()).chosen_for_runs();
+        let again = memory.wishes();
+        self.build_over(again, memory.map(len)?)
     }
 
-    /// A reserve over `contig`. More memory, where there is room, is had from its source.
+    /// Makes a reserve over `contig`. More memory, where there is room, is had from its source.
     ///
     /// # Errors
-    /// [`Error::BadLen`] where that is no whole number of granules, [`Error::FixedLen`] where
-    /// room is asked for and its pages are a file's.
-    pub fn build(self, contig: Contig) -> Result<Reserve, Error> {
-        let options = Contig::options().chosen_for_runs();
-        let options = match contig.source() {
-            Source::Divided => options.plan(Plan::Divide),
-            source => options.source(source),
+    /// As [`Options::build`], but for [`Error::Contig`].
+    pub fn build_on(self, contig: Contig) -> Result<Reserve, Error> {
+        let again = Contig::options().chosen_for_runs();
+        let again = match contig.source() {
+            Source::Divided => again.plan(Plan::Divide),
+            source => again.source(source),
         };
-        self.build_with(options.wishes(), contig)
+        self.build_over(again.wishes(), contig)
     }
 
-    fn build_with(self, again: Wishes, contig: Contig) -> Result<Reserve, Error> {
+    fn build_over(self, again: Wishes, contig: Contig) -> Result<Reserve, Error> {
         let page = page_size();
         let len = contig.len();
         if len == Bytes::ZERO || len.get() % GRANULE.get() != 0 || page.bytes() > GRANULE {
             return Err(Error::BadLen { given: len, granule: GRANULE });
         }
         let (critical, why_counted) = if self.counted {
-            (Critical::Counted, Some("asked for by the builder".to_owned()))
+            (Critical::Counted, Some("asked for by the options".to_owned()))
         } else {
             match Critical::find() {
                 Ok(critical) => (critical, None),
@@ -131,9 +140,8 @@ impl Builder {
         let lent = Lent::new(&mut tables, frames, sizes, shift, critical)?;
         let zero_target = self.zero_ahead.get().div_ceil(granule_pages);
         let lender = Lender::new(&mut tables, lent, present.get(), zero_target)?;
-        let cache = Cache::new(&mut tables, &lender, &self.cache)?;
+        let cache = Cache::new(&mut tables, &lender, &self.page_cache)?;
         let inner = Inner {
-            views: scattered::space_for(&contig)?,
             positions: Mutex::new(positions),
             lender,
             cache,
