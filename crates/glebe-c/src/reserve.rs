@@ -36,7 +36,7 @@ fn bad<T>(name: &'static str, value: u64) -> Result<T, Failure> {
     Err(Failure::BadArgument { name, value })
 }
 
-fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
+fn contig_options(asked: &glebe_options) -> Result<Options, Failure> {
     let source = match asked.source {
         GLEBE_SOURCE_AUTO => SourceChoice::Auto,
         GLEBE_SOURCE_HUGETLB => {

@@ -37,7 +37,7 @@ pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) 
             _ => Ok(()),
         };
     }
-    let memory = Contig::options().prefer_run(len).map(len)?;
+    let memory = Contig::options().prefer_run(len).build(len)?;
     let longest = memory.longest_run().bytes(page_size());
     writeln!(out, "tried: {} of {}, longest run {longest}", memory.len(), memory.source())?;
     writeln!(out, "    {}; held by {}", memory.proof(), memory.held_by())?;

@@ -92,7 +92,7 @@ impl Certificate {
 }
 
 /// What is known of the byte at `offset` of a mapping of `len`; `None` beyond its end.
-pub(super) fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
+pub(crate) fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
     if offset >= len {
         return None;
     }

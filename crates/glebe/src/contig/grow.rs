@@ -1,7 +1,7 @@
 //! [`grow_pool`]: pages of the machine's pool that everybody may have, for good.
 //!
 //! They lie idle in the pool until a program takes them, and no process owns them. For memory of
-//! its own a program calls [`Contig::map`](super::Contig::map), whose pages end with it.
+//! its own a program calls [`Contig::new`](super::Contig::new), whose pages end with it.
 //!
 //! A pool of which programs hold surplus pages cannot have idle pages: the kernel counts the pages
 //! in use first. Growing it makes those surplus pages persistent, so that they stay in the pool

@@ -14,7 +14,7 @@ use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
 use super::{scattered, zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
-use crate::contig::{Contig, Options, Plan, Source, Wishes};
+use crate::contig::{Contig, Options, Plan, Source};
 use crate::error::OsError;
 use crate::sync::Mutex;
 use crate::sys::page_size;
@@ -81,13 +81,13 @@ impl Builder {
     /// # Errors
     /// [`Error::Contig`] where the memory cannot be had, [`Error::BadLen`] where the source's
     /// pages make it no whole number of granules.
-    pub fn map_with(self, options: Options<'_>, len: Bytes) -> Result<Reserve, Error> {
+    pub fn map_with(self, options: Options, len: Bytes) -> Result<Reserve, Error> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
         let options = options.chosen_for_runs();
         let options = if self.views { options.mappable() } else { options };
-        let again = options.wishes();
-        self.build_with(again, options.map(len)?)
+        let again = options.clone();
+        self.build_with(again, options.build(len)?)
     }
 
     /// A reserve over `contig`. More memory, where there is room, is had from its source.
@@ -101,10 +101,10 @@ impl Builder {
             Source::Divided => options.plan(Plan::Divide),
             source => options.source(source),
         };
-        self.build_with(options.wishes(), contig)
+        self.build_with(options, contig)
     }
 
-    fn build_with(self, again: Wishes, contig: Contig) -> Result<Reserve, Error> {
+    fn build_with(self, again: Options, contig: Contig) -> Result<Reserve, Error> {
         let page = page_size();
         let len = contig.len();
         if len == Bytes::ZERO || len.get() % GRANULE.get() != 0 || page.bytes() > GRANULE {
@@ -153,7 +153,7 @@ impl Builder {
     /// Moves the memory to where there is room for more, if room was asked for.
     fn stood_on(
         &self,
-        again: Wishes,
+        again: Options,
         contig: Contig,
     ) -> Result<(Option<Memory>, Arc<Contig>), Error> {
         if self.room == Bytes::ZERO {

@@ -38,7 +38,7 @@ fn a_kill_at_any_moment_leaves_nothing_after_the_next_command() {
     if is_child() {
         loop {
             // A machine that has no blocks now may have some in the next moment.
-            let _ = Contig::options().source(Source::Blocks).map(Bytes::mib(64));
+            let _ = Contig::options().source(Source::Blocks).build(Bytes::mib(64));
         }
     }
     let Some(_turn) = turn() else { return };

@@ -14,7 +14,7 @@ use parser::{parse, Family};
 
 /// A reserve that has done some of everything.
 fn busy() -> Reserve {
-    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(4)).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(4)).unwrap();
     let reserve = Reserve::builder().build(contig).unwrap();
     let pool = reserve.page_cache().pool("busy").unwrap();
     let mut page = vec![1; page_size().bytes().as_usize()];

@@ -8,7 +8,7 @@
 use super::plan::{check, plan, Wanted, Whose};
 use super::record::{Line, Owner};
 use super::work::{BlockWork, Stuck};
-use super::{BLOCK_PATIENCE, STUCK_MAX};
+use super::STUCK_MAX;
 use crate::contig::pool::{Place, PoolLock};
 use crate::contig::Error;
 use crate::sys::memory_block::{State, Zone};
@@ -59,7 +59,7 @@ pub struct BankChange {
 }
 
 fn begin() -> Result<BlockWork, Error> {
-    BlockWork::begin(&Place::machine(), PoolLock::PATIENCE, BLOCK_PATIENCE)
+    BlockWork::begin(&Place::machine(), PoolLock::PATIENCE)
 }
 
 /// Adds blocks of together at least `len` to the bank, in as few stretches as there are. Where

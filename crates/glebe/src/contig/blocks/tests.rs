@@ -13,7 +13,7 @@ const DEAD: Owner = Owner::Process(u32::MAX);
 static TURN: StaticMutex<()> = StaticMutex::new(());
 
 fn begin() -> Result<BlockWork, Error> {
-    BlockWork::begin(&Place::machine(), LOCK, Duration::from_millis(200))
+    BlockWork::begin(&Place::machine(), LOCK)
 }
 
 /// A block that can be evacuated, and where it is. It goes back there also where a test fails.
@@ -151,7 +151,7 @@ fn a_block_of_the_bank_that_somebody_put_back_is_struck_out() {
 fn a_pinned_page_holds_a_block_until_the_deadline_and_no_longer() {
     let Some(good) = Good::new() else { return };
     let pinned =
-        Contig::options().source(SourceChoice::Only(Source::Plain)).pin(true).map(Bytes::mib(32));
+        Contig::options().source(SourceChoice::Only(Source::Plain)).pin(true).build(Bytes::mib(32));
     let pinned = match pinned {
         Ok(memory) if memory.runs().iter().all(|run| run.pfn.is_some()) => memory,
         other => return println!("skipped: {:?}", other.map(|memory| memory.proof())),
