@@ -63,19 +63,9 @@ fn status_is_the_same_in_both_forms() {
 
 #[test]
 fn explain_takes_nothing_and_says_why_not() {
-    let text = ok(&["explain", "4M"]);
-    assert!(
-        text.contains("transparent huge pages: ") && text.contains("base pages: now"),
-        "{text}"
-    );
     let output = run(&["explain", "999999G"]);
     assert!(refusal(&output).contains("cannot be had now"));
     let why = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(
-        why.lines().filter(|line| line.ends_with(": no")).count(),
-        sizes().len() + 3,
-        "{why}"
-    );
     assert!(why.starts_with("one run of 976.6 TiB: no\n"), "{why}");
     // A run is the question: what one page holds is one anywhere.
     assert!(ok(&["explain", "1"]).starts_with("one run of 1 B: now\n    within one page"));

@@ -30,7 +30,7 @@ impl Options {
         }
         check_node(options.node)?;
         if options.source == SourceChoice::Only(Source::Blocks) && options.pin == Some(true) {
-            return Err(Error::NeverPinned(blocks::WHY_NOT_PINNED));
+            return Err(Error::NotPinned { why: blocks::WHY_NOT_PINNED.to_owned() });
         }
         let (mut notes, mut last) = (Vec::new(), None);
         for source in sources(options, len, &mut notes) {
@@ -173,7 +173,10 @@ impl Contig {
                     (self.runs, self.proof) = runs::read_parts(&self.mapping, &self.parts)?;
                 }
             }
-            Err(error) if options.pin == Some(true) => return Err(Error::NotPinned(error)),
+            Err(error) if options.pin == Some(true) => {
+                let helps = "a larger RLIMIT_MEMLOCK, CAP_IPC_LOCK or io_uring";
+                return Err(Error::NotPinned { why: format!("{error}; {helps}") });
+            }
             Err(error) => self.why_not_pinned = Some(error.to_string()),
         }
         Ok(())

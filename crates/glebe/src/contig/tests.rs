@@ -91,7 +91,8 @@ fn longest_free() -> Option<Bytes> {
     let block = Pages::new(512);
     let uses = crate::sys::kpage::uses(block).ok()?;
     let is_free = |of| of == crate::sys::kpage::Use::Free;
-    Some(crate::sys::kpage::longest_run(&uses, block, is_free).bytes(page_size()))
+    let runs = crate::sys::kpage::runs(&uses, block, is_free);
+    Some(runs.iter().map(|(_, len)| len.bytes(page_size())).max().unwrap_or_default())
 }
 
 #[test]
@@ -273,7 +274,7 @@ fn idle_pages_are_had_though_the_lock_cannot_be() {
 
 #[test]
 fn physical_memory_shows_pages_of_the_pool() {
-    use crate::sys::kpage::{pool_runs, uses, Use};
+    use crate::sys::kpage::{runs, uses, Use};
     if !privileged() {
         return;
     }
@@ -298,7 +299,7 @@ fn physical_memory_shows_pages_of_the_pool() {
         };
         assert!(
             run.pages.len() < memory.longest_run().get()
-                || pool_runs(&shown, block).iter().any(whole)
+                || runs(&shown, block, Use::is_pool).iter().any(whole)
         );
     }
     let lock = PoolLock::acquire().unwrap();

@@ -97,7 +97,7 @@ fn what_cannot_be_had_is_refused_before_anything_is_done() {
     let Some(_turn) = turn() else { return };
     let before = blocks();
     let pinned = Contig::options().source(Source::Blocks).pin(true).build(Bytes::mib(2));
-    assert!(matches!(pinned, Err(Error::NeverPinned(_))), "{pinned:?}");
+    assert!(matches!(pinned, Err(Error::NotPinned { .. })), "{pinned:?}");
     let file = Contig::options().source(Source::Blocks).mappable().build(Bytes::mib(2));
     assert!(matches!(file, Err(Error::NoBlocks { .. })), "{file:?}");
     for len in [Bytes::gib(1 << 10), Bytes::new(u64::MAX)] {

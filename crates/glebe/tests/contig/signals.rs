@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use glebe::contig::{grow_pool, Contig, Error, Growth, PoolLock, Source, StandingPool};
+use glebe::contig::{grow_pool, Contig, Error, PoolChange, PoolLock, Source, StandingPool};
 use glebe::sys::hugetlb::Pool;
 use glebe::units::{Bytes, PageSize, Pages};
 
@@ -49,7 +49,7 @@ fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
             let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
             refused.extend(StandingPool::options().memory(options).build(Bytes::mib(16)).err());
             match grow_pool(pool.size(), 2 * BEYOND, false) {
-                Ok(Growth { added, absorbed, .. }) => {
+                Ok(PoolChange { pages: added, absorbed, .. }) => {
                     let _lock = PoolLock::acquire().unwrap();
                     let persistent = pool.counts().unwrap().persistent();
                     pool.set_persistent(persistent.saturating_sub(added + absorbed)).unwrap();

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::sys::movability::Occupancy;
+use crate::sys::kpage::Occupancy;
 use crate::sys::numa::Node;
 
 /// How much is disturbed by taking a block, least first.

@@ -16,7 +16,7 @@
 //! blocks are moved and pages are taken, not while pages are zeroed. Source:
 //! admin-guide/mm/memory-hotplug.
 
-mod bank;
+pub mod bank;
 mod choose;
 mod draw;
 mod owner;
@@ -28,7 +28,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-pub use self::bank::{bank_add, bank_drop, bank_status, BankBlock, BankChange, BankStatus};
 use self::plan::Wanted;
 pub(super) use self::plan::Whose;
 use self::record::Owner;

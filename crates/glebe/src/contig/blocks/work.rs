@@ -14,8 +14,8 @@ use super::BLOCK_PATIENCE;
 use crate::contig::pool::{Place, PoolLock};
 use crate::contig::Error;
 use crate::error::OsError;
+use crate::sys::kpage::{Frames, Occupancy};
 use crate::sys::memory_block::{MemoryBlock, MemoryBlocks, State, Zone};
-use crate::sys::movability::{Frames, Occupancy};
 use crate::sys::numa::Node;
 
 /// Every so many frames of a block one is looked at to tell how full it is.
@@ -199,12 +199,16 @@ impl BlockWork {
             State::Online => {
                 let pool = self.look_at_all(number)?.pool;
                 if pool > 0 {
-                    return Err(Error::BlockInUse { block: number, pages: pool });
+                    let why = format!("holds {pool} pages of hugetlb pools");
+                    return Err(Error::BlockStays { block: number, why });
                 }
                 self.blocks.take_off_line(number, BLOCK_PATIENCE)?;
             }
             State::Offline => {}
-            State::GoingOffline => return Err(Error::BlockBusy { block: number }),
+            State::GoingOffline => {
+                let why = "is just going off line, by somebody else".to_owned();
+                return Err(Error::BlockStays { block: number, why });
+            }
         }
         if let Err(error) = self.blocks.put_on_line(number, movable) {
             // Another may have been faster.

@@ -25,7 +25,7 @@ use crate::contig::order::fewest_runs;
 use crate::contig::Error;
 use crate::error::OsError;
 use crate::mapping::Mapping;
-use crate::sys::movability::Frames;
+use crate::sys::kpage::Frames;
 use crate::sys::one_processor::OneProcessor;
 use crate::sys::zones;
 use crate::units::Pages;

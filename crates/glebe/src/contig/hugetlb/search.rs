@@ -23,7 +23,7 @@ use crate::contig::Error;
 use crate::mapping::Mapping;
 use crate::sys::compact::compact_memory;
 use crate::sys::hugetlb::{sizes, Pool};
-use crate::sys::movability::Frames;
+use crate::sys::kpage::Frames;
 use crate::units::{Bytes, Pages};
 
 /// Of pages from this size on no more than needed are taken to choose from, unless a run is asked

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::error::OsError;
-use crate::sys::movability::{Frames, Kind};
+use crate::sys::kpage::{Frames, Kind};
 use crate::sys::page_size;
 use crate::units::{PageSize, Pages, Pfn};
 
