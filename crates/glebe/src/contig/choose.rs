@@ -1,7 +1,7 @@
 //! From what is wanted to what is had: the sources tried, the plan, the place and the hold.
 
 use super::hold::{HeldBy, Pin};
-use super::options::{Options, Plan, SourceChoice};
+use super::options::{Options, Plan};
 use super::{assemble, blocks, hugetlb, ordinary, runs, Contig, Error, Node, Proof, Run, Source};
 use crate::extent::Extent;
 use crate::sys::{hugetlb as pools, numa, page_size, place};
@@ -14,8 +14,8 @@ impl Options {
     /// Maps and populates at least `len` bytes.
     ///
     /// # Errors
-    /// Why the source refused; with [`SourceChoice::Auto`], why the last of them did. Whatever
-    /// had been taken is given back.
+    /// Why the source refused; where any may be used, why the last of them did. Whatever had been
+    /// taken is given back.
     pub fn build(self, len: Bytes) -> Result<Contig, Error> {
         let options = &self;
         if len == Bytes::ZERO {
@@ -29,7 +29,7 @@ impl Options {
                 .map_err(refused)?;
         }
         check_node(options.node)?;
-        if options.source == SourceChoice::Only(Source::Blocks) && options.pin == Some(true) {
+        if options.source == Some(Source::Blocks) && options.pin == Some(true) {
             return Err(Error::NotPinned { why: blocks::WHY_NOT_PINNED.to_owned() });
         }
         let (mut notes, mut last) = (Vec::new(), None);
@@ -69,14 +69,14 @@ impl Options {
 /// The sources to try, best first; what is not tried is noted.
 fn sources(options: &Options, len: Bytes, notes: &mut Vec<String>) -> Vec<Source> {
     match (options.source, options.plan) {
-        (SourceChoice::Only(source), _) => return vec![source],
-        (SourceChoice::Auto, Plan::Divide) => return vec![Source::Divided],
+        (Some(source), _) => return vec![source],
+        (None, Plan::Divide) => return vec![Source::Divided],
         _ => {}
     }
     let mut sources = Vec::new();
-    // Whether an administrator has made a bank that may hold the run asked for.
+    // An administrator may have made a bank that holds the run asked for.
     let is_for_bank = options.run(len).is_some() && !options.mappable && options.pin != Some(true);
-    if is_for_bank && blocks::bank_len(&options.place) >= len {
+    if is_for_bank && blocks::has_record(&options.place) {
         sources.push(Source::Blocks);
     }
     let least = super::least_huge();

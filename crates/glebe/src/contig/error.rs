@@ -114,7 +114,7 @@ pub enum Error {
         align: Bytes,
     },
     /// The machine has no such NUMA node.
-    #[error("{node} is not online; those that are: {}", shown(online))]
+    #[error("{node} is not online; those that are: {}", list(online.iter().map(|node| node.0)))]
     NoSuchNode {
         /// The node asked for.
         node: Node,
@@ -227,10 +227,6 @@ pub enum Error {
         /// What stands in the way.
         why: String,
     },
-}
-
-fn shown(nodes: &[Node]) -> String {
-    nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// What was tried, behind what came of it.

@@ -61,21 +61,20 @@ pub fn explain(len: Bytes) -> Result<Outlook, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
     }
+    let said = |verdict, why| Ok(Outlook { verdict, why, helps: Vec::new() });
     if let Some(why) = within_a_page(len)? {
-        return Ok(Outlook { verdict: Verdict::Now, why, helps: Vec::new() });
+        return said(Verdict::Now, why);
     }
     let available = machine_available()?;
     let Some(pool) = sizes().last().and_then(|size| Pool::of(*size)) else {
         let why = "the kernel has no pools of huge pages, and other memory is contiguous by luck \
-            alone beyond a page"
-            .to_owned();
-        return Ok(Outlook { verdict: Verdict::No, why, helps: Vec::new() });
+            alone beyond a page";
+        return said(Verdict::No, why.to_owned());
     };
     let size = pool.size();
     let rounded = len.pages_up(size).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
     if let Err(refused) = Gate::new(Resource::Hugetlb(size))?.check(rounded) {
-        let (verdict, why) = (Verdict::No, refused.to_string());
-        return Ok(Outlook { verdict, why, helps: Vec::new() });
+        return said(Verdict::No, refused.to_string());
     }
     let mut idle = Bytes::ZERO;
     for pool in sizes().into_iter().filter_map(Pool::of) {
@@ -83,15 +82,9 @@ pub fn explain(len: Bytes) -> Result<Outlook, Error> {
         let bytes = pages.checked_bytes(pool.size()).unwrap_or_default();
         idle = idle.checked_add(bytes).unwrap_or(bytes);
     }
-    let said = judge(&Seen {
-        len,
-        size,
-        idle,
-        available,
-        may_grow: pool.is_writable(),
-        runs: longest_runs(size),
-    });
-    Ok(with_blocks(said, blocks::outlook(rounded)))
+    let (may_grow, runs) = (pool.is_writable(), longest_runs(size));
+    let judged = judge(&Seen { len, size, idle, available, may_grow, runs });
+    Ok(with_blocks(judged, blocks::outlook(rounded)))
 }
 
 /// Adds what memory blocks could do where nothing else has the run.

@@ -116,7 +116,7 @@ impl<'a> Builder<'a> {
     /// As [`Builder::take`], of pages that the pool has not.
     fn grown(&self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
         let missing = || Ok::<_, OsError>(pages.saturating_sub(self.pool.counts()?.available()));
-        match lock.with_surplus(self.pool.size(), missing()?, || self.mapped(pages)) {
+        match lock.with_surplus(&self.pool, missing()?, || self.mapped(pages)) {
             // None to be had, none of this size as surplus, or that limit is not ours to change.
             Err(Error::Os(error)) if is_no_surplus(&error) => {}
             other => return other,

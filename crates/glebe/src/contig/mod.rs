@@ -74,7 +74,7 @@ pub use certificate::Certificate;
 pub use error::Error;
 pub use explain::{boot_parameter, explain, Outlook, Verdict};
 pub use hold::HeldBy;
-pub use options::{Options, Plan, Progress, SourceChoice};
+pub use options::{Options, Plan, Progress};
 pub use pool::PoolLock;
 pub use resize::{grow_pool, shrink_pool, PoolChange};
 pub use standing::{Piece, StandingOptions, StandingPool, Window};

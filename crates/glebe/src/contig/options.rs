@@ -34,24 +34,6 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// Which sources may be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SourceChoice {
-    /// The best that can be had: hugetlb pages of each size that divides the length, largest
-    /// first (the smallest not below a transparent huge page's also if the length must be rounded
-    /// up to it), then transparent huge pages, then base pages.
-    #[default]
-    Auto,
-    /// This one or none.
-    Only(Source),
-}
-
-impl From<Source> for SourceChoice {
-    fn from(source: Source) -> Self {
-        Self::Only(source)
-    }
-}
-
 /// What to do with a length that is no whole number of a source's pages. No plan rounds to a power
 /// of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +54,8 @@ pub enum Plan {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Options {
-    pub(super) source: SourceChoice,
+    /// The one to use; the best if none.
+    pub(super) source: Option<Source>,
     pub(super) plan: Plan,
     pub(super) required: Option<Bytes>,
     pub(super) preferred: Option<Bytes>,
@@ -98,7 +81,7 @@ impl Options {
     pub(super) fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
         Self {
-            source: SourceChoice::Auto,
+            source: None,
             plan: Plan::Whole,
             required: None,
             preferred: None,
@@ -120,8 +103,11 @@ impl Options {
         }
     }
 
-    /// Which sources may be used; any by default.
-    pub fn source(mut self, source: impl Into<SourceChoice>) -> Self {
+    /// Uses this source or none. By default the best that can be had is used: hugetlb pages of each
+    /// size that divides the length, largest first (the smallest not below a transparent huge
+    /// page's also if the length must be rounded up to it), then transparent huge pages, then base
+    /// pages; before all of them the bank ([`bank`](super::bank)), for a run that it may hold.
+    pub fn source(mut self, source: impl Into<Option<Source>>) -> Self {
         self.source = source.into();
         self
     }
@@ -196,7 +182,7 @@ impl Options {
 
     /// Takes a buffer of the dma-heap at `path` and nothing else.
     pub fn dma_heap(mut self, path: impl Into<PathBuf>) -> Self {
-        self.source = SourceChoice::Only(Source::DmaHeap);
+        self.source = Some(Source::DmaHeap);
         self.dma_heap = Some(path.into());
         self
     }

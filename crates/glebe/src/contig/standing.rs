@@ -30,7 +30,7 @@ mod state;
 
 use std::sync::Arc;
 
-use super::options::{Options, SourceChoice};
+use super::options::Options;
 use super::{known_size, smallest_hugetlb, Contig, Error, Source};
 use crate::error::OsError;
 use crate::extent::Extent;
@@ -72,9 +72,9 @@ impl StandingOptions {
     /// As [`Options::build`]; [`Error::NotHugetlb`] for another source.
     pub fn build(self, len: Bytes) -> Result<StandingPool, Error> {
         let size = match self.0.source {
-            SourceChoice::Auto => smallest_hugetlb().unwrap_or(known_size(2 << 20)),
-            SourceChoice::Only(Source::Hugetlb(size)) => size,
-            SourceChoice::Only(asked) => return Err(Error::NotHugetlb { asked }),
+            None => smallest_hugetlb().unwrap_or(known_size(2 << 20)),
+            Some(Source::Hugetlb(size)) => size,
+            Some(asked) => return Err(Error::NotHugetlb { asked }),
         };
         let options = self.0.source(Source::Hugetlb(size)).chosen_for_runs().mappable();
         let contig = options.build(len)?;

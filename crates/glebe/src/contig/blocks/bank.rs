@@ -172,7 +172,7 @@ fn of_owner(work: &BlockWork, is: impl Fn(Owner) -> bool) -> Result<Vec<Block>, 
     let lines = work.book.lines();
     let mut blocks = Vec::new();
     for Line { block: number, .. } in lines.into_iter().filter(|line| is(line.owner)) {
-        let seen = work.look_at_all(number)?;
+        let seen = work.look(number, true)?;
         let bytes = |pages: u64| Pages::new(pages).bytes(page_size());
         let used = seen.movable + seen.unmarked + seen.fixed;
         let (free, used, drawn) = (bytes(seen.free), bytes(used), bytes(seen.pool));

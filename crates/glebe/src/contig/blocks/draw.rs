@@ -41,7 +41,7 @@ pub(super) fn draw(
         let seen: Result<Vec<_>, OsError> = seen.collect();
         Ok(seen?.into_iter().filter(|(_, is)| *is).map(|(number, _)| number).collect())
     };
-    work.lock.with_surplus(size, most, || {
+    work.lock.with_surplus(&builder.pool, most, || {
         let mut promised = Promised::new(size);
         // Idle pages would be promised before the pool grows.
         promised.more(builder, builder.pool.counts()?.available())?;

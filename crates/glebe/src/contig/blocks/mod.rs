@@ -25,7 +25,6 @@ mod record;
 mod work;
 
 use std::ops::Range;
-use std::path::Path;
 use std::time::Duration;
 
 use self::plan::Wanted;
@@ -33,7 +32,7 @@ pub(super) use self::plan::Whose;
 use self::record::Owner;
 use self::work::{BlockWork, Stuck};
 use super::hugetlb::Builder;
-use super::options::{Options, SourceChoice};
+use super::options::Options;
 use super::pool::Place;
 use super::{runs, smallest_hugetlb, Contig, Error, Source};
 use crate::sys::buddyinfo::free_in_zones;
@@ -157,8 +156,8 @@ impl Call<'_> {
         builder.notes.append(&mut work.notes);
         let stuck: Vec<u64> = self.stuck.iter().map(|stuck| stuck.block).collect();
         let of = match options.source {
-            SourceChoice::Only(_) => Whose::Anybodys,
-            SourceChoice::Auto => Whose::Banks,
+            Some(_) => Whose::Anybodys,
+            None => Whose::Banks,
         };
         let (node, own) = (options.node, &self.held.blocks[..]);
         let plan = plan::plan(&mut work, &Wanted { len, node, own, stuck: &stuck, of })?;
@@ -205,12 +204,10 @@ impl Call<'_> {
     }
 }
 
-/// The length of the bank, as far as the record can be read; none where there is no bank.
-pub(super) fn bank_len(place: &Place) -> Bytes {
-    let lines = place.locks.iter().map(|lock| owner::lines_of(&lock.with_file_name(owner::NAME)));
-    let of_bank = lines.flatten().filter(|line| line.owner == Owner::Bank).count() as u64;
-    let block = work::machine_blocks().map_or(0, |blocks| blocks.size().get());
-    Bytes::new(of_bank.saturating_mul(block))
+/// Whether blocks are on record, of the bank or of processes: without any there is no bank.
+pub(super) fn has_record(place: &Place) -> bool {
+    let mut records = place.locks.iter().map(|lock| lock.with_file_name(owner::NAME));
+    records.any(|path| file::link_metadata(&path).is_ok_and(|meta| meta.len() > 0))
 }
 
 /// Whether blocks for `len` could be evacuated now: of the bank, and of anybody. Mends what killed
@@ -233,14 +230,10 @@ pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
 /// If the lock cannot be had within `patience`, or the record cannot be read.
 pub fn mend_blocks(patience: Duration) -> Result<Vec<String>, Error> {
     let place = Place::machine();
-    if !place.locks.iter().any(|lock| has_record(&lock.with_file_name(owner::NAME))) {
-        return Ok(Vec::new());
+    match has_record(&place) {
+        true => Ok(BlockWork::begin(&place, patience)?.notes),
+        false => Ok(Vec::new()),
     }
-    Ok(BlockWork::begin(&place, patience)?.notes)
-}
-
-fn has_record(path: &Path) -> bool {
-    file::link_metadata(path).is_ok_and(|meta| meta.len() > 0)
 }
 
 #[cfg(test)]

@@ -89,14 +89,9 @@ impl BlockWork {
         Ok(candidates)
     }
 
-    /// What the pages of a block are, up to the first that cannot be moved.
-    pub fn look(&self, number: u64) -> Result<Occupancy, Error> {
-        Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), false)?)
-    }
-
-    /// What all pages of a block are.
-    pub fn look_at_all(&self, number: u64) -> Result<Occupancy, Error> {
-        Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), true)?)
+    /// What the pages of a block are: all, or those up to the first that cannot be moved.
+    pub fn look(&self, number: u64, all: bool) -> Result<Occupancy, Error> {
+        Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), all)?)
     }
 
     /// Empties `numbers` and puts them back as movable memory of `owner`; blocks of the bank stay
@@ -197,7 +192,7 @@ impl BlockWork {
         match block.state {
             State::Online if block.zone != Some(Zone::Movable) || movable => return Ok(()),
             State::Online => {
-                let pool = self.look_at_all(number)?.pool;
+                let pool = self.look(number, true)?.pool;
                 if pool > 0 {
                     let why = format!("holds {pool} pages of hugetlb pools");
                     return Err(Error::BlockStays { block: number, why });

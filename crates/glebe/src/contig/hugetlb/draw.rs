@@ -58,7 +58,8 @@ impl Builder<'_> {
             let before = self.held.pages();
             let lock = self.lock()?;
             let most = self.effort.may_grow(&self.pool)?;
-            lock.with_surplus(size, most, || self.draw_a_turn(most, frames, wanted))?;
+            let pool = self.pool.clone();
+            lock.with_surplus(&pool, most, || self.draw_a_turn(most, frames, wanted))?;
             drop(lock);
             vain = if self.held.pages() == before { vain + 1 } else { 0 };
             (wanted, _) = self.see(frames)?;
