@@ -22,6 +22,15 @@ use crate::sys::private;
 use crate::units::{Bytes, Pages};
 
 /// Runs and what they rest on, apart from the memory that they describe.
+///
+/// ```
+/// use glebe::contig::Contig;
+/// use glebe::units::Bytes;
+///
+/// let memory = Contig::new(Bytes::mib(1))?;
+/// println!("{}", memory.certificate().without_frames().to_json());
+/// # Ok::<(), glebe::contig::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
     /// Where the memory came from.

@@ -55,6 +55,12 @@ pub struct Outlook {
 /// Whether one physically contiguous run of `len` could be had now, and by which means. Nothing is
 /// taken or changed.
 ///
+/// ```
+/// let outlook = glebe::contig::explain(glebe::units::Bytes::mib(64))?;
+/// println!("{}: {}", outlook.verdict.as_str(), outlook.why);
+/// # Ok::<(), glebe::contig::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::ZeroLength`], or what cannot be read.
 pub fn explain(len: Bytes) -> Result<Outlook, Error> {

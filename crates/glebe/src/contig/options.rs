@@ -51,6 +51,18 @@ pub enum Plan {
 
 /// What memory is wanted. Made by [`Contig::options`](super::Contig::options), ended by
 /// [`Options::build`].
+///
+/// ```
+/// use glebe::contig::{Contig, Error, Source};
+/// use glebe::units::Bytes;
+///
+/// let run = Bytes::mib(4);
+/// match Contig::options().source(Source::HUGETLB_2M).require_run(run).build(run) {
+///     Ok(memory) => println!("one run of {}", memory.len()),
+///     Err(Error::NotContiguous { longest, .. }) => println!("{longest} at most"),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Options {

@@ -65,6 +65,16 @@ impl Place {
 
 /// The right to change the machine's hugetlb pools, among all that use this lock. Dropping it gives
 /// it up. A thread that has it and asks for it again is refused when its patience ends.
+///
+/// ```
+/// use glebe::contig::PoolLock;
+///
+/// let lock = PoolLock::acquire()?; // mends what a killed process left
+/// for note in lock.notes() {
+///     println!("{note}");
+/// }
+/// # Ok::<(), glebe::error::OsError>(())
+/// ```
 #[derive(Debug)]
 pub struct PoolLock {
     locked: Locked,

@@ -11,20 +11,6 @@
 //! map it, some 3 µs, and 0.5 µs a huge page. Contents are unspecified: zeros, or what was there.
 //!
 //! Lock: the state's, held over a search. In a forked child every call is an error.
-//!
-//! ```
-//! use glebe::contig::StandingPool;
-//! use glebe::units::Bytes;
-//!
-//! let Ok(pool) = StandingPool::new(Bytes::mib(4)) else {
-//!     return Ok(()); // no huge pages to be had
-//! };
-//! let piece = pool.take(Bytes::new(3 << 14))?; // a run of the mapping that is there already
-//! piece.write(Bytes::ZERO, b"here");
-//! let window = pool.map(Bytes::mib(2))?; // one with a mapping of its own
-//! println!("{} at {:#x}", window.piece().len(), window.mapping().addr());
-//! # Ok::<(), glebe::contig::Error>(())
-//! ```
 
 mod state;
 
@@ -43,6 +29,20 @@ use crate::units::{Bytes, PageSize, Pages};
 use state::State;
 
 /// Huge pages set aside, of which runs are had. Clones share it.
+///
+/// ```
+/// use glebe::contig::StandingPool;
+/// use glebe::units::Bytes;
+///
+/// let Ok(pool) = StandingPool::new(Bytes::mib(4)) else {
+///     return Ok(()); // no huge pages to be had
+/// };
+/// let piece = pool.take(Bytes::new(3 << 14))?; // a run of the mapping that is there already
+/// piece.write(Bytes::ZERO, b"here");
+/// let window = pool.map(Bytes::mib(2))?; // one with a mapping of its own
+/// println!("{} at {:#x}", window.piece().len(), window.mapping().addr());
+/// # Ok::<(), glebe::contig::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct StandingPool(Arc<Inner>);
 

@@ -56,7 +56,8 @@ fn memory_is_drawn_from_under_a_busy_program() {
     let took = begin.elapsed();
     assert_one_run(&memory);
     let first = memory.runs()[0].pfn.unwrap().get();
-    assert_eq!(vec![block_of(first)], bank.0, "the bank is drawn on first");
+    let why = memory.why_not_better();
+    assert_eq!(vec![block_of(first)], bank.0, "the bank is drawn on first: {why:?}");
     assert_eq!(in_bank(&busy), 0);
     let report = busy.stop();
     let (checked, stall) = (report.checked, report.worst_stall);

@@ -149,6 +149,13 @@ pub fn drop(len: Option<Bytes>) -> Result<Change, Error> {
 
 /// What the bank has, and who uses it. Mends what killed processes left.
 ///
+/// ```
+/// match glebe::contig::bank::status() {
+///     Ok(status) => println!("{} blocks of {}", status.blocks.len(), status.block),
+///     Err(error) => println!("{error}"), // not root, or the kernel takes no memory off line
+/// }
+/// ```
+///
 /// # Errors
 /// [`Error::NoBlocks`]; if the lock cannot be had.
 pub fn status() -> Result<Status, Error> {
