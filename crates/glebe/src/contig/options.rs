@@ -42,7 +42,8 @@ pub enum Plan {
     #[default]
     Whole,
     /// The same, and what is beyond the length is given back, as far as the source takes part of a
-    /// page back: transparent huge pages do, a hugetlb pool does not ([`Contig::spare`](super::Contig::spare)).
+    /// page back: transparent huge pages do, a hugetlb pool does not
+    /// ([`Contig::spare`](super::Contig::spare)).
     RoundUp,
     /// The largest blocks first, then smaller ones for the remainder, side by side in the mapping:
     /// hugetlb pages of each size, largest first, then small pages.
@@ -219,8 +220,9 @@ impl Options {
         self
     }
 
-    /// Calls `told` as populating goes on, from the threads that populate. A source that takes pages
-    /// several times to put them in order, or to look for longer runs, counts each round from zero.
+    /// Calls `told` as populating goes on, from the threads that populate. A source that takes
+    /// pages several times to put them in order, or to look for longer runs, counts each round
+    /// from zero.
     pub fn progress(mut self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Listener(Arc::new(told)));
         self
@@ -243,8 +245,8 @@ impl Options {
     }
 
     /// Draws the pages from a file in memory, so that they can be mapped elsewhere once more
-    /// ([`Contig::file`](super::Contig::file), [`vmap`](crate::vmap)). Transparent huge pages are had for files only
-    /// where the machine allows it (`shmem_enabled`), which few do by default.
+    /// ([`Contig::file`](super::Contig::file), [`vmap`](crate::vmap)). Transparent huge pages are
+    /// had for files only where the machine allows it (`shmem_enabled`), which few do by default.
     pub fn mappable(mut self) -> Self {
         self.mappable = true;
         self

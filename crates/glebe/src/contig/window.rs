@@ -10,9 +10,9 @@
 //! ```
 //!
 //! `COUNTER` is `nr_hugepages` or `nr_overcommit_hugepages`, `BEFORE` its value before the change,
-//! `BY` how much the process wanted to add. Only the holder of the lock has windows, so that the next holder knows: a
-//! window it finds belongs to a process that has ended. The counter tells how far the change came.
-//! Text of another boot and lines that make no sense are passed over.
+//! `BY` how much the process wanted to add. Only the holder of the lock has windows, so that the
+//! next holder knows: a window it finds belongs to a process that has ended. The counter tells how
+//! far the change came. Text of another boot and lines that make no sense are passed over.
 
 use crate::units::PageSize;
 

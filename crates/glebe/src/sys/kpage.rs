@@ -1,5 +1,5 @@
-//! `/proc/kpageflags` and `/proc/kpagecount`: what page frames are used for, and whether they can be
-//! moved.
+//! `/proc/kpageflags` and `/proc/kpagecount`: what page frames are used for, and whether they can
+//! be moved.
 //!
 //! One word for each frame; open to `CAP_SYS_ADMIN` alone. Counts are base pages. Reading costs
 //! some 65 ns a frame, half a second for 24 GiB, during which frames change: what is told is of the
