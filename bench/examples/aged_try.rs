@@ -43,10 +43,10 @@ fn spare() -> Result<Bytes, Failure> {
 fn attempt(what: &str, len: Bytes) -> Result<Had, Failure> {
     let options = Contig::options().require_run(len);
     Ok(match what {
-        "run" => Had::Contig(options.map(len)?.into()),
-        "search" => Had::Contig(options.search(spare()?).search_time(PATIENCE).map(len)?.into()),
+        "run" => Had::Contig(options.build(len)?.into()),
+        "search" => Had::Contig(options.search(spare()?).search_time(PATIENCE).build(len)?.into()),
         "reserve" => Had::Reserve(Reserve::new(len)?),
-        "blocks" => Had::Contig(options.source(Source::Blocks).map(len)?.into()),
+        "blocks" => Had::Contig(options.source(Source::Blocks).build(len)?.into()),
         other => return Err(format!("{other}: run, search, reserve or blocks").into()),
     })
 }

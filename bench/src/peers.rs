@@ -187,7 +187,7 @@ fn pool() -> Result<Pool, PeerError> {
 fn with_surplus<T>(pool: &Pool, len: Bytes, ask: impl FnOnce() -> T) -> Result<T, PeerError> {
     let pages = len.pages_up(pool.size()).get();
     let lock = PoolLock::acquire()?;
-    Ok(lock.with_surplus(pool.size(), pages, || Ok::<_, OsError>(ask()))?)
+    Ok(lock.with_surplus(pool, pages, || Ok::<_, OsError>(ask()))?)
 }
 
 /// Maps and populates.

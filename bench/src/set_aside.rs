@@ -3,7 +3,7 @@
 //!
 //! Unit: hugepages.
 
-use glebe::contig::{grow_pool, Error, Growth, PoolLock};
+use glebe::contig::{grow_pool, Error, PoolChange, PoolLock};
 use glebe::error::OsError;
 use glebe::sys::hugetlb::Pool;
 use glebe::units::PageSize;
@@ -11,7 +11,7 @@ use glebe::units::PageSize;
 /// Pages that were added to the pool; taken off when this is dropped.
 pub(crate) struct SetAside {
     size: PageSize,
-    growth: Growth,
+    growth: PoolChange,
 }
 
 impl SetAside {
@@ -23,7 +23,7 @@ impl SetAside {
 
 impl Drop for SetAside {
     fn drop(&mut self) {
-        let pages = self.growth.added + self.growth.absorbed;
+        let pages = self.growth.pages + self.growth.absorbed;
         if let Err(error) = take_off(self.size, pages) {
             eprintln!("glebe-bench: {pages} pages of {} stay: {error}", self.size.bytes());
         }

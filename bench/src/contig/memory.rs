@@ -120,9 +120,9 @@ impl Memory {
 
     /// The library's memory as `options` say; what threads other than this one took is not in
     /// [`Memory::obtained`].
-    pub(crate) fn glebe(options: Options<'_>, len: Bytes) -> Result<Self, Error> {
+    pub(crate) fn glebe(options: Options, len: Bytes) -> Result<Self, Error> {
         let watch = Stopwatch::start();
-        let contig = options.map(len)?;
+        let contig = options.build(len)?;
         let obtained = watch.elapsed();
         let base = contig.mapping().as_ptr().expose_provenance();
         Ok(Self::new(base, len, obtained, Owner::Glebe(Box::new(contig))))

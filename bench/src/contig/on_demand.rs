@@ -114,7 +114,7 @@ impl Tries {
             let is_seen = longest_free_run().is_ok_and(|longest| longest >= twice);
             let cache = page_cache();
             let watch = Stopwatch::start();
-            let contig = Contig::options().require_run(self.run).map(self.run);
+            let contig = Contig::options().require_run(self.run).build(self.run);
             let took = watch.elapsed().wall_us;
             self.samples.add(LOST, who, "MiB", mib(cache.saturating_sub(page_cache())));
             self.seen += u64::from(is_seen);
@@ -186,7 +186,7 @@ fn evacuate(samples: &mut Samples) {
     for _ in 0..10 {
         interrupt::check();
         let watch = Stopwatch::start();
-        let contig = Contig::options().source(Source::Blocks).map(Bytes::mib(128));
+        let contig = Contig::options().source(Source::Blocks).build(Bytes::mib(128));
         let took = watch.elapsed().wall_us;
         samples.outcome(EVACUATE, BLOCKS, "us", contig.as_ref().map(|_| took));
         give_back(contig.ok(), BLOCKS, samples);
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_run_of_the_pool_is_one_or_none_is_said_to_be() {
-        let pool = match StandingPool::new(Contig::options(), Bytes::mib(8)) {
+        let pool = match StandingPool::new(Bytes::mib(8)) {
             Ok(pool) => pool,
             Err(why) => return println!("skipped: {why}"),
         };

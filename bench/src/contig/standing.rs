@@ -6,7 +6,7 @@
 //! which is what a program can do by itself. What the library says of runs and frames is compared
 //! with page frames read here. Unit: microseconds, MiB.
 
-use glebe::contig::{Contig, Drift, Run, StandingPool};
+use glebe::contig::{Contig, Drift, HeldBy, Run, StandingPool};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
@@ -45,7 +45,7 @@ pub(super) fn measure(
     let most = largest.min(memory::largest()?);
     let (len, search) = (len.min(most), search.min(most));
     let options = || Contig::options().prefer_run(run_len(quick));
-    match options().map(len).map_err(Error::from).and_then(|contig| disagreements(&contig)) {
+    match options().build(len).map_err(Error::from).and_then(|contig| disagreements(&contig)) {
         Ok(Ok(pages)) => report.check(DISAGREE, pages),
         Ok(Err(why)) => report.unmeasured(DISAGREE, &why),
         Err(why) => report.unmeasured(DISAGREE, &why.to_string()),
@@ -56,7 +56,7 @@ pub(super) fn measure(
         block.longest_run().map(mib).ok_or_else(|| "page frames are hidden".into())
     });
     samples.outcome(LONGEST, "hugetlb", "MiB", unasked);
-    let pool = StandingPool::new(options().search(search), len);
+    let pool = StandingPool::options().memory(options().search(search)).build(len);
     report.ratio(OPTIMUM, f64::NAN);
     let maps = if quick { 50 } else { 1000 };
     windows(pool.as_ref().ok(), maps, &mut samples);
@@ -80,7 +80,7 @@ fn mib(pages: Pages) -> f64 {
 /// Pages of which the library says something else than the page map, when it looks again; or why
 /// that cannot be told.
 fn disagreements(contig: &Contig) -> Result<Result<u64, String>, Error> {
-    if !contig.pinned() {
+    if contig.held_by() == HeldBy::Nothing {
         // Pages that nothing holds move between two readings: no disagreement.
         return Ok(Err(format!("{}: nothing holds its pages", contig.source())));
     }
@@ -114,14 +114,14 @@ fn claimed(runs: &[Run], drifts: &[Drift], pages: usize) -> Vec<Option<u64>> {
 fn longest(pool: &StandingPool, samples: &mut Samples) -> Result<Option<f64>, Error> {
     // All of it is free, and the lowest position is given first.
     let start = pool.take(page_size().bytes())?.addr();
-    let Some(mut frames) = frames::of(start, pool.len().pages_up(page_size())) else {
+    let Some(mut frames) = frames::of(start, pool.contig().len().pages_up(page_size())) else {
         return Ok(None);
     };
     let longest = mib(frames::longest(&frames));
     frames.sort_unstable();
     let optimum = mib(frames::longest(&frames));
     samples.add(LONGEST, "glebe", "MiB", longest);
-    samples.note(LONGEST, "glebe", "MiB", &format!("of {}", pool.len()));
+    samples.note(LONGEST, "glebe", "MiB", &format!("of {}", pool.contig().len()));
     samples.add(LONGEST, "optimum", "MiB", optimum);
     Ok(Some(longest / optimum))
 }
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_library_and_the_page_map_agree() {
-        let contig = Contig::options().map(Bytes::mib(4)).unwrap();
+        let contig = Contig::options().build(Bytes::mib(4)).unwrap();
         match disagreements(&contig).unwrap() {
             Ok(pages) => assert_eq!(pages, 0),
             Err(why) => println!("skipped: {why}"),

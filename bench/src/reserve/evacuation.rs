@@ -86,7 +86,7 @@ pub(super) fn measure(
     let case = |pages: u64| format!("{CASE}_{pages}");
     let quick = quick.then(|| "not in a quick run: blocks of the machine go off line".to_owned());
     // Before memory is filled: without the privilege or the means that is for nothing.
-    let refused = || Contig::options().source(Source::Blocks).map(Bytes::mib(2)).err();
+    let refused = || Contig::options().source(Source::Blocks).build(Bytes::mib(2)).err();
     if let Some(why) = quick.or_else(|| refused().map(|why| why.to_string())) {
         report.absent(&case(LARGEST), BLOCKS, "us", &why);
         return Ok(());
@@ -157,7 +157,8 @@ fn recalled(reserve: &Reserve, tenant: &mut Tenant, pages: u64, faults: &mut Fau
 fn evacuated(pages: u64) -> Took {
     let pages = Pages::new(pages);
     let watch = Stopwatch::start();
-    let contig = Contig::options().source(Source::Blocks).threads(1).map(pages.bytes(page_size()));
+    let contig =
+        Contig::options().source(Source::Blocks).threads(1).build(pages.bytes(page_size()));
     let us = watch.elapsed().wall_us;
     let contig = contig.map_err(|why| why.to_string())?;
     Ok((us, longest_run(contig.mapping().addr(), pages)))

@@ -74,7 +74,7 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
 
 /// A reserve of transparent huge pages with the runs that come.
 fn map_quickly(len: Bytes) -> Result<Reserve, Error> {
-    let contig = Contig::options().source(Source::Thp).map(len);
+    let contig = Contig::options().source(Source::Thp).build(len);
     let contig = contig.map_err(|source| Error::Map { len, source })?;
     Ok(Reserve::options().build_on(contig)?)
 }

@@ -65,7 +65,7 @@ fn map(len: Bytes, options: reserve::Options<'_>) -> Result<Reserve, Error> {
     let len = Bytes::new(len.get().next_multiple_of(GRANULE.get()));
     let longest = Pages::new(LARGEST).bytes(page_size());
     let run = longest.min(Bytes::new(len.get() / 2));
-    let contig = Contig::options().prefer_run(run).map(len);
+    let contig = Contig::options().prefer_run(run).build(len);
     let contig = contig.map_err(|source| Error::Map { len, source })?;
     Ok(options.build_on(contig)?)
 }

@@ -27,7 +27,7 @@ const PACKED: &str = "glebe";
 const CLEAN: &str = "clean page cache";
 
 fn reserve() -> Result<Reserve, Error> {
-    let memory = |source| Contig::options().source(source).map(RESERVE);
+    let memory = |source| Contig::options().source(source).build(RESERVE);
     let memory = memory(Source::Thp).or_else(|_| memory(Source::Plain));
     Ok(Reserve::options().build_on(memory.map_err(glebe::reserve::Error::from)?)?)
 }

@@ -40,7 +40,7 @@ static SEARCH_BYTES: AtomicU64 = AtomicU64::new(0);
 static SEARCH_MS: AtomicU64 = AtomicU64::new(0);
 
 /// What the caller allows each call.
-fn within_bounds(options: Options<'_>) -> Options<'_> {
+fn within_bounds(options: Options) -> Options {
     let [wait, bytes, time] =
         [&LOCK_WAIT_MS, &SEARCH_BYTES, &SEARCH_MS].map(|bound| bound.load(Ordering::Relaxed));
     let mut options = options.lock_patience(Duration::from_millis(wait));
@@ -117,7 +117,7 @@ fn map(
         options = options.at(addr);
     }
     let process = Process::create()?;
-    let contig = options.map(whole)?;
+    let contig = options.build(whole)?;
     if contig.held_by() == HeldBy::Nothing {
         let why = contig.why_not_pinned().unwrap_or("no pin was tried");
         return Err(Failure::NotHeld(why.to_owned()));

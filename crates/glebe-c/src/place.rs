@@ -30,7 +30,7 @@ unsafe impl Sized64 for glebe_contig {
 pub(crate) fn source_of(source: Source) -> (u64, u64) {
     match source {
         Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
-        Source::Thp | Source::Mthp(_) => (GLEBE_SOURCE_THP, 0),
+        Source::Thp => (GLEBE_SOURCE_THP, 0),
         Source::Blocks => (GLEBE_SOURCE_BLOCKS, 0),
         // No others can be asked for here.
         Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),

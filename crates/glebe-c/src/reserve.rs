@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
-use glebe::contig::{Contig, HeldBy, Options, Source, SourceChoice};
+use glebe::contig::{Contig, HeldBy, Options, Source};
 use glebe::reserve::{self, Error, Reserve, Resized, Writers};
 use glebe::sys::hugetlb;
 use glebe::units::{Bytes, PageSize, Pages};
@@ -36,9 +36,9 @@ fn bad<T>(name: &'static str, value: u64) -> Result<T, Failure> {
     Err(Failure::BadArgument { name, value })
 }
 
-fn contig_options(asked: &glebe_options) -> Result<Options<'static>, Failure> {
+fn contig_options(asked: &glebe_options) -> Result<Options, Failure> {
     let source = match asked.source {
-        GLEBE_SOURCE_AUTO => SourceChoice::Auto,
+        GLEBE_SOURCE_AUTO => None,
         GLEBE_SOURCE_HUGETLB => {
             match (asked.hugetlb_page_bytes, PageSize::new(asked.hugetlb_page_bytes)) {
                 (0, _) => Source::Hugetlb(hugetlb::smallest()).into(),

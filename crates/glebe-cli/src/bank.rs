@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use glebe::contig::{bank_add, bank_drop, bank_status, BankBlock, BankChange, BankStatus};
+use glebe::contig::bank::{self, Block, Change};
 use glebe::units::Bytes;
 use serde_json::{json, Value};
 
@@ -51,7 +51,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
 }
 
 fn add(len: Bytes, dry_run: bool, out: &mut dyn Write) -> Outcome {
-    let BankChange { blocks, len, notes } = bank_add(len, dry_run)?;
+    let Change { blocks, len, notes } = bank::add(len, dry_run)?;
     print_notes(&notes, out)?;
     let verb = if dry_run { "would add" } else { "added" };
     writeln!(out, "{verb} {len}: memory blocks {}", ranges(blocks))?;
@@ -62,7 +62,7 @@ fn add(len: Bytes, dry_run: bool, out: &mut dyn Write) -> Outcome {
 }
 
 fn drop_some(wanted: Option<Bytes>, out: &mut dyn Write) -> Outcome {
-    let BankChange { blocks, len, notes } = bank_drop(wanted)?;
+    let Change { blocks, len, notes } = bank::drop(wanted)?;
     print_notes(&notes, out)?;
     match blocks.is_empty() {
         true => writeln!(out, "dropped nothing")?,
@@ -70,14 +70,14 @@ fn drop_some(wanted: Option<Bytes>, out: &mut dyn Write) -> Outcome {
     }
     match wanted {
         Some(wanted) if len < wanted => Err(format!("{len} of {wanted} could go").into()),
-        None if !bank_status()?.blocks.is_empty() => Err("some blocks could not go".into()),
+        None if !bank::status()?.blocks.is_empty() => Err("some blocks could not go".into()),
         _ => Ok(()),
     }
 }
 
 fn status(as_json: bool, out: &mut dyn Write) -> Outcome {
-    let status = bank_status()?;
-    let BankStatus { block, blocks, processes, ownerless, movable, memory, notes } = &status;
+    let status = bank::status()?;
+    let bank::Status { block, blocks, processes, ownerless, movable, memory, notes } = &status;
     if as_json {
         let value = json!({
             "block_bytes": block.get(),
@@ -113,12 +113,12 @@ fn print_notes(notes: &[String], out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// What is free, in use and drawn of all together.
-fn parts(blocks: &[BankBlock]) -> [Bytes; 3] {
-    let sum = |of: fn(&BankBlock) -> Bytes| blocks.iter().fold(Bytes::ZERO, |sum, b| sum + of(b));
+fn parts(blocks: &[Block]) -> [Bytes; 3] {
+    let sum = |of: fn(&Block) -> Bytes| blocks.iter().fold(Bytes::ZERO, |sum, b| sum + of(b));
     [sum(|block| block.free), sum(|block| block.used), sum(|block| block.drawn)]
 }
 
-fn sums(blocks: &[BankBlock], block: Bytes) -> Value {
+fn sums(blocks: &[Block], block: Bytes) -> Value {
     let [free, used, drawn] = parts(blocks);
     json!({
         "bytes": blocks.len() as u64 * block.get(),

@@ -106,7 +106,7 @@ fn reserve(args: &Args) -> Result<Reserve, Box<dyn std::error::Error>> {
         let whole = Bytes::new(len.get().next_multiple_of(GRANULE.get()));
         let run = Pages::new(REQUEST_PAGES[REQUEST_PAGES.len() - 1]).bytes(page_size());
         let run = run.min(Bytes::new(whole.get() / 2));
-        match Contig::options().prefer_run(run).map(whole) {
+        match Contig::options().prefer_run(run).build(whole) {
             Ok(contig) => return Ok(Reserve::options().build_on(contig)?),
             Err(_) if args.size.is_none() && len > LEN_MIN => {
                 len = Bytes::new(len.get() / 2).max(LEN_MIN);

@@ -24,7 +24,7 @@ use reachable::{Reachable, NOBODY};
 use scratch::Scratch;
 
 fn reserve() -> Reserve {
-    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
     let pool = reserve.page_cache().namespace("test").unwrap();
     let page = vec![1; page_size().bytes().as_usize()];

@@ -12,7 +12,7 @@ const TRANSFER_MAX: Bytes = Bytes::mib(4);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut out = std::io::stdout();
-    let buffer = Contig::options().prefer_run(Bytes::mib(8)).map(Bytes::mib(16))?;
+    let buffer = Contig::options().prefer_run(Bytes::mib(8)).build(Bytes::mib(16))?;
     writeln!(
         out,
         "{} of {}, held by {}",

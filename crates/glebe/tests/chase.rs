@@ -46,7 +46,7 @@ fn last_words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn chase(writers: Option<Writers>) {
-    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
     let builder = Reserve::options();
     let builder = match writers {
         Some(writers) => builder.writers(writers),

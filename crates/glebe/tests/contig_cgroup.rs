@@ -11,6 +11,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use glebe::contig::{Contig, Error, Source};
 use glebe::reserve::{self, Request, Reserve};
@@ -28,27 +29,29 @@ const NOBODY: u32 = 65534;
 fn in_group(group: &Path) {
     enter(group);
     for source in [Source::Plain, Source::Thp] {
-        let error = Contig::options().source(source).map(Bytes::gib(1)).unwrap_err();
+        let error = Contig::options().source(source).build(Bytes::gib(1)).unwrap_err();
         let Error::CgroupLimit { path, limit, usage, .. } = error else { panic!("{error}") };
         assert_eq!((path.parent(), limit), (Some(group), LIMIT));
         assert!(usage < LIMIT);
     }
     for threads in [1, 4] {
-        let fits = Contig::options().source(Source::Plain).threads(threads).map(Bytes::mib(240));
+        let fits = Contig::options().source(Source::Plain).threads(threads).build(Bytes::mib(240));
         assert!(fits.is_ok(), "{fits:?}");
     }
     // Fits when it starts; then somebody else in the group takes the room.
-    let mut others = Vec::new();
-    let mut crowd = |_| {
-        if others.is_empty() {
-            others = vec![1_u8; Bytes::mib(130).as_usize()];
+    let others = Arc::new(Mutex::new(Vec::new()));
+    let taken = Arc::clone(&others);
+    let crowd = move |_| {
+        let mut taken = taken.lock().unwrap();
+        if taken.is_empty() {
+            *taken = vec![1_u8; Bytes::mib(130).as_usize()];
         }
     };
     let error = Contig::options()
         .source(Source::Plain)
         .threads(1)
-        .progress(&mut crowd)
-        .map(Bytes::mib(240))
+        .progress(crowd)
+        .build(Bytes::mib(240))
         .unwrap_err();
     assert!(matches!(error, Error::CgroupLimit { .. }), "{error}");
     // Page cache of the group counts as used, but goes when memory is needed.
@@ -56,7 +59,7 @@ fn in_group(group: &Path) {
     let file = std::env::temp_dir().join(format!("glebe-cache-{}", std::process::id()));
     fs::write(&file, vec![0; Bytes::mib(100).as_usize()]).unwrap();
     let synced = fs::File::open(&file).and_then(|file| file.sync_all());
-    let fits = Contig::options().source(Source::Plain).map(Bytes::mib(240));
+    let fits = Contig::options().source(Source::Plain).build(Bytes::mib(240));
     fs::remove_file(&file).unwrap();
     synced.unwrap();
     assert!(fits.is_ok(), "{fits:?}");
@@ -70,7 +73,7 @@ fn in_group(group: &Path) {
 
 /// A reserve that fits, with all that it keeps beside its memory, is used to the last byte.
 fn use_reserve() {
-    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(240)).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(240)).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
     let mut all = reserve.alloc(Request::new(reserve.len()).any()).unwrap();
     all.bytes_mut().unwrap().fill(1);

@@ -23,7 +23,7 @@ const LIMIT_S: u32 = 20;
 
 /// Makes one of each part that keeps something for the whole process, after `begins`.
 fn use_first(begins: impl FnOnce()) -> bool {
-    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
     begins();
     let reserve = Reserve::options().build_on(contig).unwrap();
     let objects = reserve.object_pool().build().unwrap();

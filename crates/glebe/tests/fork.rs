@@ -146,7 +146,7 @@ fn page(fill: u8) -> Vec<u8> {
 }
 
 fn plain() -> Contig {
-    Contig::options().source(Source::Plain).map(LEN).expect("ordinary memory")
+    Contig::options().source(Source::Plain).build(LEN).expect("ordinary memory")
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn pool_pages() -> Option<u64> {
 #[test]
 fn a_child_leaves_the_huge_pages_and_their_pool_to_its_parent() {
     let _alone = alone();
-    let contig = match Contig::options().source(Source::HUGETLB_2M).map(LEN) {
+    let contig = match Contig::options().source(Source::HUGETLB_2M).build(LEN) {
         Ok(contig) => contig,
         Err(why) => {
             println!("skipped: {why}");

@@ -98,11 +98,11 @@ fn hold() -> ! {
     let len = Pages::new(pages).bytes(size());
     let options = || Contig::options().source(Source::HUGETLB_2M).threads(1);
     let memory = match &*std::env::var(KIND).unwrap() {
-        "private" => options().map(len).map(drop_never),
-        "run" => options().prefer_run(len).map(len).map(drop_never),
-        "file" => options().mappable().map(len).map(drop_never),
-        "standing" => StandingPool::new(options(), len).map(drop_never),
-        "file and child" => options().mappable().map(len).map(drop_never),
+        "private" => options().build(len).map(drop_never),
+        "run" => options().prefer_run(len).build(len).map(drop_never),
+        "file" => options().mappable().build(len).map(drop_never),
+        "standing" => StandingPool::options().memory(options()).build(len).map(drop_never),
+        "file and child" => options().mappable().build(len).map(drop_never),
         kind => panic!("{kind}"),
     };
     memory.unwrap();

@@ -104,14 +104,15 @@ fn goes<T, E: std::fmt::Display>(make: impl FnOnce() -> Result<T, E>) {
 #[test]
 fn contiguous_memory_that_can_be_mapped_goes() {
     for source in [Source::Plain, Source::Thp, Source::HUGETLB_2M] {
-        goes(|| Contig::options().source(source).mappable().map(Bytes::mib(4)));
+        goes(|| Contig::options().source(source).mappable().build(Bytes::mib(4)));
     }
 }
 
 #[test]
 fn a_standing_pool_goes_with_its_windows() {
     goes(|| {
-        let pool = StandingPool::new(Contig::options().source(Source::HUGETLB_2M), Bytes::mib(4))?;
+        let options = Contig::options().source(Source::HUGETLB_2M);
+        let pool = StandingPool::options().memory(options).build(Bytes::mib(4))?;
         let window = pool.map(Bytes::mib(2))?;
         Ok::<_, glebe::contig::Error>((pool, window))
     });

@@ -51,10 +51,10 @@ fn make(random: &mut Random) -> Option<Held> {
     let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
     let options = options.in_order(random.below(2) == 0);
     match random.below(4) {
-        0 => options.map(len).ok().map(Box::new).map(Held::Memory),
-        1 => options.mappable().map(len).ok().map(Box::new).map(Held::Memory),
-        2 => options.prefer_run(len).map(len).ok().map(Box::new).map(Held::Memory),
-        _ => StandingPool::new(options, len).ok().map(Held::Pool),
+        0 => options.build(len).ok().map(Box::new).map(Held::Memory),
+        1 => options.mappable().build(len).ok().map(Box::new).map(Held::Memory),
+        2 => options.prefer_run(len).build(len).ok().map(Box::new).map(Held::Memory),
+        _ => StandingPool::options().memory(options).build(len).ok().map(Held::Pool),
     }
 }
 

@@ -11,7 +11,7 @@ const ONE: Pages = Pages::new(1);
 
 /// A reserve of ordinary memory, with frames hidden or not; blocks are asked for with `any`.
 fn reserve(len: Bytes, writers: Option<Writers>) -> Reserve {
-    let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
+    let contig = Contig::options().source(Source::Plain).build(len).expect("ordinary memory");
     let builder = Reserve::options();
     let builder = match writers {
         Some(writers) => builder.writers(writers),
@@ -22,7 +22,7 @@ fn reserve(len: Bytes, writers: Option<Writers>) -> Reserve {
 
 /// A reserve of huge pages, whose runs are long, where the machine has any.
 fn long_runs(len: Bytes) -> Option<Reserve> {
-    match Contig::options().source(Source::Thp).map(len) {
+    match Contig::options().source(Source::Thp).build(len) {
         Ok(contig) => {
             Some(Reserve::options().build_on(contig).expect("a whole number of granules"))
         }
@@ -199,7 +199,7 @@ fn zeroed_blocks_are_zero_and_others_keep_their_owners_bytes() {
 
 #[test]
 fn zeros_are_kept_ready_and_tenants_leave_them_alone() {
-    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(16)).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(16)).unwrap();
     let stock = Pages::new(1024);
     let reserve = Reserve::options().zero_ahead(stock).build_on(contig).unwrap();
     let all = any(&reserve, reserve.len().get()).unwrap();
@@ -305,7 +305,7 @@ fn bad_requests_are_refused_with_their_values() {
 #[test]
 fn a_reserve_is_whole_granules_and_not_larger_than_the_machine() {
     let odd = page_size().bytes();
-    let contig = Contig::options().source(Source::Plain).map(odd).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(odd).unwrap();
     assert!(matches!(Reserve::options().build_on(contig), Err(Error::BadLen { .. })));
     for len in [Bytes::new(u64::MAX), Bytes::gib(1 << 20)] {
         assert!(matches!(Reserve::new(len), Err(Error::Contig(_))));

@@ -21,7 +21,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn plain() -> Options<'static> {
+fn plain() -> Options {
     Contig::options().source(Source::Plain)
 }
 

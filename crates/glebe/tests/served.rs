@@ -19,7 +19,7 @@ use glebe::units::Bytes;
 use scratch::Scratch;
 
 fn reserve() -> Reserve {
-    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
     Reserve::options().build_on(contig).unwrap()
 }
 

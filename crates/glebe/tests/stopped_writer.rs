@@ -119,7 +119,7 @@ fn reserve(writers: Option<Writers>) -> Reserve {
 
 fn reserve_of(granules: u64, writers: Option<Writers>) -> Reserve {
     let len = Bytes::new(granules * Bytes::mib(2).get());
-    let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
+    let contig = Contig::options().source(Source::Plain).build(len).expect("ordinary memory");
     let builder = Reserve::options();
     let builder = match writers {
         Some(writers) => builder.writers(writers),

@@ -250,7 +250,7 @@ fn reserve(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) ->
         .get()
         .div_ceil(granule.get());
     let len = Bytes::new(len * granule.get());
-    let contig = Contig::options().source(Source::Plain).map(len).expect("ordinary memory");
+    let contig = Contig::options().source(Source::Plain).build(len).expect("ordinary memory");
     let builder = Reserve::options().zero_ahead(zero_ahead);
     let builder = match writers {
         Some(writers) => builder.writers(writers),

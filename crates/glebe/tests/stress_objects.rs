@@ -406,7 +406,7 @@ fn not_refused(store: &Store, page: &mut [u8]) -> u8 {
 
 #[test]
 fn pools_of_every_kind_side_by_side() {
-    let contig = Contig::options().source(Source::Plain).map(RESERVE).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(RESERVE).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
     let grounds = [Kind::Own, Kind::Evicting, Kind::Lost, Kind::Moved].map(|kind| {
         let slots = (0..OWNERS * SLOTS).map(|_| Slot::default()).collect();

@@ -1,30 +1,21 @@
-//! `glebe contig explain`: whether one run could be had now, what each source could give, and what
-//! would help.
+//! `glebe contig explain`: whether one run could be had now, and what would help.
 
 use std::io::Write;
 use std::path::Path;
 
-use glebe::contig::{explain, explain_run, Contig, Verdict};
+use glebe::contig::{explain, Contig, Verdict};
 use glebe::sys::page_size;
 use glebe::sys::pagemap::frames_visible;
 use glebe::units::Bytes;
 
 use crate::Outcome;
 
-/// Prints the answer and the outlook of each source, and with `attempt` what came.
+/// Prints the answer, and with `attempt` what came.
 pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) -> Outcome {
-    let run = explain_run(len)?;
-    writeln!(out, "one run of {len}: {}", run.verdict.map_or("unknown", Verdict::as_str))?;
+    let run = explain(len)?;
+    writeln!(out, "one run of {len}: {}", run.verdict.as_str())?;
     for line in std::iter::once(&run.why).chain(&run.helps) {
         writeln!(out, "    {line}")?;
-    }
-    writeln!(out, "\n{len} in as many runs as it takes")?;
-    for outlook in &explain(len)? {
-        writeln!(out, "{}: {}", outlook.source, outlook.verdict.as_str())?;
-        writeln!(out, "    {}", outlook.why)?;
-        for help in &outlook.helps {
-            writeln!(out, "    {help}")?;
-        }
     }
     if !frames_visible() {
         let hidden = "page frames are hidden from this process, so that contiguity is proved only \
@@ -33,11 +24,11 @@ pub fn run(len: Bytes, attempt: bool, file: Option<&Path>, out: &mut dyn Write) 
     }
     if !attempt {
         return match run.verdict {
-            Some(Verdict::No) => Err(format!("one run of {len} cannot be had now").into()),
+            Verdict::No => Err(format!("one run of {len} cannot be had now").into()),
             _ => Ok(()),
         };
     }
-    let memory = Contig::options().prefer_run(len).map(len)?;
+    let memory = Contig::options().prefer_run(len).build(len)?;
     let longest = memory.longest_run().bytes(page_size());
     writeln!(out, "tried: {} of {}, longest run {longest}", memory.len(), memory.source())?;
     writeln!(out, "    {}; held by {}", memory.proof(), memory.held_by())?;

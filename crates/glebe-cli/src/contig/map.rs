@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use glebe::sys::kpage::{pool_runs, uses, Use};
+use glebe::sys::kpage::{runs, uses, Use};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
@@ -36,7 +36,7 @@ pub fn run(file: Option<&Path>, out: &mut dyn Write) -> Outcome {
     let (page, size) = (page_size(), block());
     let pages = size.bytes().pages_down(page);
     let uses = uses(pages)?;
-    let runs = pool_runs(&uses, pages);
+    let runs = runs(&uses, pages, Use::is_pool);
     let longest = runs.iter().map(|(_, len)| len.bytes(page)).max().unwrap_or(Bytes::ZERO);
     let there = uses.iter().filter(|of| **of != Use::Absent).count() as u64;
     let all = Bytes::new(there * size.bytes().get());

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use glebe::contig::{release_from_pool, Release};
+use glebe::contig::{shrink_pool, PoolChange};
 use glebe::units::{Bytes, Pages};
 
 use super::reserve::page_of;
@@ -43,8 +43,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         Amount::All => None,
         Amount::Len(len) => Some(len.pages_up(size).get()),
     };
-    let released = release_from_pool(size, wanted.unwrap_or(u64::MAX), args.dry_run)?;
-    let Release { before, given, write: (path, number) } = released;
+    let change = shrink_pool(size, wanted.unwrap_or(u64::MAX), args.dry_run)?;
+    let PoolChange { before, pages: given, write: (path, number), .. } = change;
     let (of, verb) = (size.bytes(), if args.dry_run { "would write" } else { "wrote" });
     match given {
         0 => writeln!(out, "wrote nothing: none of {before} pages of {of} is free to go")?,

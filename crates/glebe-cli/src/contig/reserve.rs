@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::Write;
 
-use glebe::contig::{boot_parameter, grow_pool, Growth};
+use glebe::contig::{boot_parameter, grow_pool, PoolChange};
 use glebe::sys::hugetlb::Pool;
 use glebe::units::{Bytes, PageSize};
 
@@ -36,7 +36,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
         return at_boot(size, pages, out);
     }
     let growth = grow_pool(size, pages, args.dry_run)?;
-    let Growth { before, added, absorbed, write: (path, number) } = growth;
+    let PoolChange { before, pages: added, absorbed, write: (path, number) } = growth;
     let verb = if args.dry_run { "would write" } else { "wrote" };
     writeln!(out, "{verb} {number} to {}", path.display())?;
     if !args.dry_run {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use glebe::contig::PoolLock;
 use glebe::error::OsError;
 use glebe::sys::hugetlb::{sizes, Counts, Pool};
-use glebe::sys::kpage::{pool_runs, uses};
+use glebe::sys::kpage::{self, uses, Use};
 use glebe::sys::probe::{State, Support};
 use glebe::sys::{buddyinfo, dma_heap, meminfo, numa, page_size};
 use glebe::units::{Bytes, PageSize, Pages};
@@ -27,8 +27,8 @@ pub fn block() -> PageSize {
 fn runs() -> Result<Vec<Bytes>, OsError> {
     let page = page_size();
     let block = block().bytes().pages_down(page);
-    let mut runs: Vec<Bytes> =
-        pool_runs(&uses(block)?, block).iter().map(|(_, len)| len.bytes(page)).collect();
+    let runs = kpage::runs(&uses(block)?, block, Use::is_pool);
+    let mut runs: Vec<Bytes> = runs.iter().map(|(_, len)| len.bytes(page)).collect();
     runs.sort_unstable_by(|a, b| b.cmp(a));
     Ok(runs)
 }

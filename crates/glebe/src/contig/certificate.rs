@@ -22,6 +22,15 @@ use crate::sys::private;
 use crate::units::{Bytes, Pages};
 
 /// Runs and what they rest on, apart from the memory that they describe.
+///
+/// ```
+/// use glebe::contig::Contig;
+/// use glebe::units::Bytes;
+///
+/// let memory = Contig::new(Bytes::mib(1))?;
+/// println!("{}", memory.certificate().without_frames().to_json());
+/// # Ok::<(), glebe::contig::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
     /// Where the memory came from.
@@ -92,7 +101,7 @@ impl Certificate {
 }
 
 /// What is known of the byte at `offset` of a mapping of `len`; `None` beyond its end.
-pub(super) fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
+pub(crate) fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
     if offset >= len {
         return None;
     }

@@ -114,22 +114,12 @@ pub enum Error {
         align: Bytes,
     },
     /// The machine has no such NUMA node.
-    #[error("{node} is not online; those that are: {}", shown(online))]
+    #[error("{node} is not online; those that are: {}", list(online.iter().map(|node| node.0)))]
     NoSuchNode {
         /// The node asked for.
         node: Node,
         /// The nodes there are.
         online: Vec<Node>,
-    },
-    /// Transparent huge pages of this size are switched off.
-    #[error("transparent huge pages of {size} are off: {path} is {mode:?}; write madvise to it")]
-    MthpOff {
-        /// The size asked for.
-        size: Bytes,
-        /// The file that switches them.
-        path: String,
-        /// What it says.
-        mode: String,
     },
     /// A dma-heap was asked for by no path.
     #[error(
@@ -146,18 +136,12 @@ pub enum Error {
         /// The source asked for.
         asked: Source,
     },
-    /// Page frames are needed for this and hidden from the caller.
-    #[error("page frames are hidden from this process; CAP_SYS_ADMIN is needed")]
-    FramesHidden,
     /// The hugetlb pool must be changed for this, and the caller may not.
     #[error("the hugetlb pool of {size} pages cannot be changed by this process")]
     PoolFixed {
         /// The size of a page.
         size: Bytes,
     },
-    /// A long-term pin is required and was refused.
-    #[error("a long-term pin is required: {0}; a larger RLIMIT_MEMLOCK, CAP_IPC_LOCK or io_uring")]
-    NotPinned(OsError),
     /// The kernel refused a call.
     #[error(transparent)]
     Os(#[from] OsError),
@@ -229,27 +213,20 @@ pub enum Error {
         /// How often.
         attempts: u32,
     },
-    /// A memory block holds pages of a hugetlb pool and stays as it is.
-    #[error("memory block {block} holds {pages} pages of hugetlb pools")]
-    BlockInUse {
+    /// A memory block stays as it is for now.
+    #[error("memory block {block} {why}")]
+    BlockStays {
         /// The block's number.
         block: u64,
-        /// Base pages.
-        pages: u64,
+        /// What holds it.
+        why: String,
     },
-    /// Another program takes a memory block off line at this moment.
-    #[error("memory block {block} is just going off line, by somebody else")]
-    BlockBusy {
-        /// The block's number.
-        block: u64,
+    /// A long-term pin is required and cannot be had.
+    #[error("a long-term pin is required: {why}")]
+    NotPinned {
+        /// What stands in the way.
+        why: String,
     },
-    /// A long-term pin is not to be had of memory blocks.
-    #[error("a long-term pin is required: {0}")]
-    NeverPinned(&'static str),
-}
-
-fn shown(nodes: &[Node]) -> String {
-    nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// What was tried, behind what came of it.

@@ -16,10 +16,14 @@ mod survey;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use super::choose::{Built, Request};
+use self::effort::Effort;
+use self::held::Held;
+pub(super) use self::promised::Promised;
+pub(super) use self::survey::is_in_pool;
+use super::options::Options;
 use super::pool::PoolLock;
-use super::populate::{machine_available, populate, Gate, Order, Reporter};
-use super::{runs, Error, Source};
+use super::populate::{machine_available, populate, Gate, Order};
+use super::{runs, Contig, Error, Source};
 use crate::error::OsError;
 use crate::mapping::{Mapping, Visibility};
 use crate::sys::cgroup::Resource;
@@ -30,54 +34,57 @@ use crate::sys::pagemap::frames_visible;
 use crate::units::{Bytes, PageSize, Pages};
 
 /// Maps `len` bytes, a multiple of `size`.
-pub(super) fn build(
-    request: &Request<'_>,
-    len: Bytes,
-    size: PageSize,
-    reporter: &mut Reporter<'_>,
-) -> Result<Built, Error> {
-    let no_such = || Error::NoSuchSize { size, listed: sizes() };
-    let pool = request.place.pool(size).ok_or_else(no_such)?;
-    let gate = Gate::new(Resource::Hugetlb(size))?;
-    gate.check(len)?;
-    let pages = len.pages_up(size).get();
-    let idle_before = pool.counts()?.available();
-    let may_change = pool.is_writable();
-    let (grew, tried, notes) = (false, None, Vec::new());
-    let mut builder = Builder { request, len, pages, pool, may_change, gate, grew, tried, notes };
-    let mapping = builder.map(reporter)?;
+pub(super) fn build(options: &Options, len: Bytes, size: PageSize) -> Result<Contig, Error> {
+    let mut builder = Builder::new(options, len, size)?;
+    let mapping = builder.map()?;
     let runs = runs::read(&mapping, size)?;
-    let grown_by = if builder.grew { pages.saturating_sub(idle_before) } else { 0 };
-    let (tried, notes) = (builder.tried, builder.notes);
-    Ok(Built { grown_by, tried, notes, ..Built::of(Source::Hugetlb(size), mapping, runs) })
+    let (tried, why_not_better) = (builder.tried, builder.notes);
+    Ok(Contig { tried, why_not_better, ..Contig::of(Source::Hugetlb(size), mapping, runs) })
 }
 
 /// Stretches of which a mapping is made, at most: an eighth of the kernel's own default limit on
 /// the mappings of a process.
 const STRETCHES_MAX: usize = 1 << 13;
 
-struct Builder<'a> {
-    request: &'a Request<'a>,
+pub(super) struct Builder<'a> {
+    options: &'a Options,
     len: Bytes,
-    pages: u64,
-    pool: Pool,
+    pub pages: u64,
+    pub pool: Pool,
     /// Whether this process may change the pool at all.
     may_change: bool,
     gate: Gate,
-    /// Whether some pages are not of those that the pool had.
-    grew: bool,
+    /// The run to search for; 1 where none is.
+    run: usize,
+    effort: Effort,
+    /// Pages in hand.
+    pub held: Held,
     /// What was tried for a run that was not had.
     tried: Option<String>,
-    notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
-impl Builder<'_> {
-    fn map(&mut self, reporter: &mut Reporter<'_>) -> Result<Mapping, Error> {
-        if self.request.in_order && self.pages > 1 && frames_visible() {
-            return self.map_in_order(reporter);
+impl<'a> Builder<'a> {
+    /// Refuses what no pool of `size` may give.
+    pub fn new(options: &'a Options, len: Bytes, size: PageSize) -> Result<Self, Error> {
+        let no_such = || Error::NoSuchSize { size, listed: sizes() };
+        let pool = options.place.pool(size).ok_or_else(no_such)?;
+        let gate = Gate::new(Resource::Hugetlb(size))?;
+        gate.check(len)?;
+        let pages = len.pages_up(size).get();
+        let may_change = pool.is_writable();
+        let effort = Effort::new(len, options.search, options.search_time);
+        let (held, tried, notes) = (Held::default(), None, Vec::new());
+        let run = 1;
+        Ok(Self { options, len, pages, pool, may_change, gate, run, effort, held, tried, notes })
+    }
+
+    fn map(&mut self) -> Result<Mapping, Error> {
+        if self.options.in_order && self.pages > 1 && frames_visible() {
+            return self.map_in_order();
         }
         let mapping = self.take(self.pages)?;
-        self.fill(&mapping, Order::Any, reporter)?;
+        self.fill(&mapping, Order::Any)?;
         Ok(mapping)
     }
 
@@ -103,15 +110,13 @@ impl Builder<'_> {
             return Err(Error::TooLarge { asked: self.len, available });
         }
         let lock = self.lock()?;
-        let mapping = self.grown(&lock, pages);
-        self.grew |= mapping.is_ok();
-        mapping
+        self.grown(&lock, pages)
     }
 
     /// As [`Builder::take`], of pages that the pool has not.
     fn grown(&self, lock: &PoolLock, pages: u64) -> Result<Mapping, Error> {
         let missing = || Ok::<_, OsError>(pages.saturating_sub(self.pool.counts()?.available()));
-        match lock.with_surplus(self.pool.size(), missing()?, || self.mapped(pages)) {
+        match lock.with_surplus(&self.pool, missing()?, || self.mapped(pages)) {
             // None to be had, none of this size as surplus, or that limit is not ours to change.
             Err(Error::Os(error)) if is_no_surplus(&error) => {}
             other => return other,
@@ -123,20 +128,20 @@ impl Builder<'_> {
     }
 
     fn lock(&mut self) -> Result<PoolLock, Error> {
-        let lock = PoolLock::of(&self.request.place, self.request.lock_patience)?;
+        let lock = PoolLock::of(&self.options.place, self.options.lock_patience)?;
         self.notes.extend(lock.notes().iter().cloned());
         Ok(lock)
     }
 
     /// Growth spreads over all nodes, so that it helps one of them only where it is alone.
     fn may_grow(&self) -> bool {
-        let elsewhere = self.request.node.is_some() && numa::online().len() > 1;
-        self.may_change && self.request.grow_pool.unwrap_or(true) && !elsewhere
+        let elsewhere = self.options.node.is_some() && numa::online().len() > 1;
+        self.may_change && self.options.grow_pool.unwrap_or(true) && !elsewhere
     }
 
     /// Pages that the pool has, or may have for this mapping.
     fn mapped(&self, pages: u64) -> Result<Mapping, Error> {
-        if !self.request.mappable {
+        if !self.options.mappable {
             return self.private(pages);
         }
         let (len, size) = (Pages::new(pages).bytes(self.pool.size()), self.pool.size());
@@ -151,20 +156,14 @@ impl Builder<'_> {
     }
 
     fn bound(&self, mapping: Mapping) -> Result<Mapping, Error> {
-        if let Some(node) = self.request.node {
+        if let Some(node) = self.options.node {
             mapping.bind(node)?;
         }
         Ok(mapping)
     }
 
-    fn fill(
-        &self,
-        mapping: &Mapping,
-        order: Order,
-        report: &mut Reporter<'_>,
-    ) -> Result<(), Error> {
-        let (page, threads) = (self.pool.size(), self.request.threads);
-        populate(mapping, page, order, threads, &self.gate, report)
+    fn fill(&self, mapping: &Mapping, order: Order) -> Result<(), Error> {
+        populate(mapping, self.pool.size(), order, self.options, &self.gate)
     }
 
     /// What a refused mapping means: mostly that somebody else was quicker.

@@ -4,7 +4,7 @@
 //! use glebe::contig::Contig;
 //! use glebe::units::Bytes;
 //!
-//! let memory = Contig::options().map(Bytes::mib(4))?;
+//! let memory = Contig::new(Bytes::mib(4))?;
 //! memory.mapping().write(Bytes::ZERO, b"here");
 //! println!("{}, longest run {}", memory.source(), memory.longest_run());
 //! for reason in memory.why_not_better() {
@@ -15,7 +15,7 @@
 //!
 //! Lengths are bytes, positions and runs are base pages from the start of the mapping, frames are
 //! those of `/proc/self/pagemap` (in a virtual machine, the guest's). Every page is present when
-//! [`Options::map`] returns; no later touch is a SIGBUS. Making is dominated by the kernel's
+//! [`Options::build`] returns; no later touch is a SIGBUS. Making is dominated by the kernel's
 //! zeroing, 0.1 to 0.6 ms for 2 MiB, 3 ms of memory that a virtual machine's host has yet to give;
 //! the rest is 2 to 30 µs a huge page.
 //!
@@ -42,19 +42,16 @@ mod blocks;
 mod certificate;
 mod choose;
 mod error;
-mod grow;
-mod hint;
+mod explain;
 mod hold;
 mod hugetlb;
-mod longest;
-mod machine;
 mod options;
 mod order;
 mod ordinary;
 mod pool;
 mod populate;
-mod release;
 mod resident;
+mod resize;
 mod runs;
 mod standing;
 mod window;
@@ -64,25 +61,23 @@ use std::sync::Arc;
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
+use crate::sys::hugetlb::sizes;
+use crate::sys::madvise::transparent_huge_page;
 use crate::sys::memfd::MemFile;
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages, Pfn};
 
 pub use crate::sys::numa::Node;
-pub use blocks::{bank_add, bank_drop, bank_status, mend_blocks};
-pub use blocks::{BankBlock, BankChange, BankStatus};
+pub use blocks::{bank, mend_blocks};
+pub(crate) use certificate::locate;
 pub use certificate::Certificate;
 pub use error::Error;
-pub use grow::{grow_pool, Growth};
-pub use hint::{hint, Hint};
+pub use explain::{boot_parameter, explain, Outlook, Verdict};
 pub use hold::HeldBy;
-pub use longest::{explain_run, RunOutlook};
-pub use machine::{boot_parameter, explain, Outlook, Verdict};
-pub use options::{Options, Plan, Progress, SourceChoice};
+pub use options::{Options, Plan, Progress};
 pub use pool::PoolLock;
-pub use release::{release_from_pool, Release};
-pub(crate) use resident::{locate, Wishes};
-pub use standing::{Compaction, Piece, StandingPool, Window};
+pub use resize::{grow_pool, shrink_pool, PoolChange};
+pub use standing::{Piece, StandingOptions, StandingPool, Window};
 
 /// Where memory comes from, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,9 +86,6 @@ pub enum Source {
     Hugetlb(PageSize),
     /// Transparent huge pages. May be moved or split by the kernel.
     Thp,
-    /// Transparent huge pages of this size, smaller than the largest (mTHP, Linux 6.8). The kernel
-    /// tells of none of them whether it is one: frames must be read to know.
-    Mthp(PageSize),
     /// Base pages, as the kernel gives them.
     Plain,
     /// A buffer of the dma-heap that [`Options::dma_heap`] named.
@@ -125,7 +117,6 @@ impl std::fmt::Display for Source {
         match self {
             Source::Hugetlb(size) => write!(f, "hugetlb {}", size.bytes()),
             Source::Thp => f.write_str("transparent huge pages"),
-            Source::Mthp(size) => write!(f, "transparent huge pages of {}", size.bytes()),
             Source::Plain => f.write_str("base pages"),
             Source::DmaHeap => f.write_str("dma-heap"),
             Source::Blocks => f.write_str("memory blocks"),
@@ -205,12 +196,13 @@ pub struct Contig {
     mapping: Mapping,
     // Given back behind the mapping, which has their pages.
     blocks: Option<blocks::Held>,
-    grown_by: u64,
     /// Bytes that were asked for.
     asked: Bytes,
     parts: Vec<Part>,
     runs: Vec<Run>,
     proof: Proof,
+    /// What was tried for a run that was not had.
+    tried: Option<String>,
     why_not_better: Vec<String>,
     why_not_pinned: Option<String>,
 }
@@ -220,13 +212,31 @@ impl Contig {
     ///
     /// # Errors
     /// Why none could be had.
-    pub fn map(len: Bytes) -> Result<Self, Error> {
-        Self::options().map(len)
+    pub fn new(len: Bytes) -> Result<Self, Error> {
+        Self::options().build(len)
     }
 
-    /// How memory is to be had; [`Options::map`] has it.
-    pub fn options<'a>() -> Options<'a> {
+    /// Begins to say what memory is wanted; [`Options::build`] has it.
+    pub fn options() -> Options {
         Options::new()
+    }
+
+    /// All of one source.
+    fn of(source: Source, mapping: Mapping, (runs, proof): (Vec<Run>, Proof)) -> Self {
+        let pages = Extent::new(0, mapping.len().pages_up(page_size()).get());
+        let part = Part { pages: pages.expect("a mapping is never empty"), source };
+        Self {
+            pin: None,
+            asked: mapping.len(),
+            mapping,
+            blocks: None,
+            parts: vec![part],
+            runs,
+            proof,
+            tried: None,
+            why_not_better: Vec::new(),
+            why_not_pinned: None,
+        }
     }
 
     /// The bytes. They are not in a forked child, nor in a core dump.
@@ -322,23 +332,10 @@ impl Contig {
         }
     }
 
-    /// Whether something holds the frames where they are, as [`HeldBy`] says of each.
-    #[must_use]
-    pub fn pinned(&self) -> bool {
-        self.held_by() != HeldBy::Nothing
-    }
-
     /// Why there is no long-term pin, where one was tried or never can be.
     #[must_use]
     pub fn why_not_pinned(&self) -> Option<&str> {
         self.why_not_pinned.as_deref()
-    }
-
-    /// Pages that hugetlb pools did not have and were given for this. The kernel takes them back
-    /// when this is dropped or the process ends, however.
-    #[must_use]
-    pub fn grown_by(&self) -> u64 {
-        self.grown_by
     }
 
     /// For every better source that was refused: what, the value, the limit, and how to get it.
@@ -364,14 +361,33 @@ impl Part {
 }
 
 impl Source {
+    /// The page of which whole ones are had.
+    fn page(self) -> PageSize {
+        match self {
+            Source::Hugetlb(size) => size,
+            Source::Thp => transparent_huge_page().unwrap_or(page_size()),
+            Source::Blocks => smallest_hugetlb().unwrap_or(page_size()),
+            Source::Plain | Source::DmaHeap | Source::Divided => page_size(),
+        }
+    }
+
     /// The page within which frames need not be looked at one by one.
     fn grain(self) -> PageSize {
         match self {
-            Source::Hugetlb(size) => size,
-            Source::Blocks => choose::smallest_hugetlb().unwrap_or(page_size()),
-            _ => page_size(),
+            Source::Thp => page_size(),
+            other => other.page(),
         }
     }
+}
+
+/// The smallest size of the machine's hugetlb pools that is not below a transparent huge page.
+fn smallest_hugetlb() -> Option<PageSize> {
+    let least = least_huge();
+    sizes().into_iter().rfind(|size| size.bytes() >= least)
+}
+
+fn least_huge() -> Bytes {
+    transparent_huge_page().map_or(Bytes::mib(2), PageSize::bytes)
 }
 
 #[cfg(test)]

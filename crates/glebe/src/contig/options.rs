@@ -1,9 +1,12 @@
 //! [`Options`]: what memory is wanted.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{blocks, pool, Contig, Error, Node, Source};
+use super::pool::{Place, PoolLock};
+use super::{Node, Source};
 use crate::units::Bytes;
 
 /// How far populating is.
@@ -15,21 +18,19 @@ pub struct Progress {
     pub total: Bytes,
 }
 
-/// Which sources may be used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SourceChoice {
-    /// The best that can be had: hugetlb pages of each size that divides the length, largest
-    /// first (the smallest not below a transparent huge page's also if the length must be rounded
-    /// up to it), then transparent huge pages, then base pages.
-    #[default]
-    Auto,
-    /// This one or none.
-    Only(Source),
+/// Who is told of the progress.
+#[derive(Clone)]
+pub(super) struct Listener(Arc<dyn Fn(Progress) + Send + Sync>);
+
+impl Listener {
+    pub fn tell(&self, progress: Progress) {
+        (self.0)(progress);
+    }
 }
 
-impl From<Source> for SourceChoice {
-    fn from(source: Source) -> Self {
-        Self::Only(source)
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
     }
 }
 
@@ -41,17 +42,33 @@ pub enum Plan {
     #[default]
     Whole,
     /// The same, and what is beyond the length is given back, as far as the source takes part of a
-    /// page back: transparent huge pages do, a hugetlb pool does not ([`Contig::spare`]).
+    /// page back: transparent huge pages do, a hugetlb pool does not
+    /// ([`Contig::spare`](super::Contig::spare)).
     RoundUp,
     /// The largest blocks first, then smaller ones for the remainder, side by side in the mapping:
     /// hugetlb pages of each size, largest first, then small pages.
     Divide,
 }
 
-/// What memory is wanted. Made by [`Contig::options`].
+/// What memory is wanted. Made by [`Contig::options`](super::Contig::options), ended by
+/// [`Options::build`].
+///
+/// ```
+/// use glebe::contig::{Contig, Error, Source};
+/// use glebe::units::Bytes;
+///
+/// let run = Bytes::mib(4);
+/// match Contig::options().source(Source::HUGETLB_2M).require_run(run).build(run) {
+///     Ok(memory) => println!("one run of {}", memory.len()),
+///     Err(Error::NotContiguous { longest, .. }) => println!("{longest} at most"),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
+#[derive(Clone, Debug)]
 #[must_use]
-pub struct Options<'a> {
-    pub(super) source: SourceChoice,
+pub struct Options {
+    /// The one to use; the best if none.
+    pub(super) source: Option<Source>,
     pub(super) plan: Plan,
     pub(super) required: Option<Bytes>,
     pub(super) preferred: Option<Bytes>,
@@ -67,16 +84,17 @@ pub struct Options<'a> {
     pub(super) threads: usize,
     pub(super) grow_pool: Option<bool>,
     pub(super) lock_patience: Duration,
-    pub(super) block_patience: Duration,
     pub(super) mappable: bool,
-    pub(super) progress: Option<&'a mut dyn FnMut(Progress)>,
+    pub(super) progress: Option<Listener>,
+    /// Where the pools and their lock are.
+    pub(super) place: Place,
 }
 
-impl<'a> Options<'a> {
+impl Options {
     pub(super) fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
         Self {
-            source: SourceChoice::Auto,
+            source: None,
             plan: Plan::Whole,
             required: None,
             preferred: None,
@@ -91,15 +109,18 @@ impl<'a> Options<'a> {
             dma_heap: None,
             threads,
             grow_pool: None,
-            lock_patience: pool::PoolLock::PATIENCE,
-            block_patience: blocks::BLOCK_PATIENCE,
+            lock_patience: PoolLock::PATIENCE,
             mappable: false,
             progress: None,
+            place: Place::machine(),
         }
     }
 
-    /// Which sources may be used; any by default.
-    pub fn source(mut self, source: impl Into<SourceChoice>) -> Self {
+    /// Uses this source or none. By default the best that can be had is used: hugetlb pages of each
+    /// size that divides the length, largest first (the smallest not below a transparent huge
+    /// page's also if the length must be rounded up to it), then transparent huge pages, then base
+    /// pages; before all of them the bank ([`bank`](super::bank)), for a run that it may hold.
+    pub fn source(mut self, source: impl Into<Option<Source>>) -> Self {
         self.source = source.into();
         self
     }
@@ -174,18 +195,20 @@ impl<'a> Options<'a> {
 
     /// Takes a buffer of the dma-heap at `path` and nothing else.
     pub fn dma_heap(mut self, path: impl Into<PathBuf>) -> Self {
-        self.source = SourceChoice::Only(Source::DmaHeap);
+        self.source = Some(Source::DmaHeap);
         self.dma_heap = Some(path.into());
         self
     }
 
-    /// Requires a physically contiguous run of `len`: without one, [`Error::NotContiguous`].
+    /// Requires a physically contiguous run of `len`: without one,
+    /// [`Error::NotContiguous`](super::Error::NotContiguous).
     pub fn require_run(mut self, len: Bytes) -> Self {
         self.required = Some(len);
         self
     }
 
-    /// Tries for a physically contiguous run of `len`; [`Contig::longest_run`] says what came.
+    /// Tries for a physically contiguous run of `len`;
+    /// [`Contig::longest_run`](super::Contig::longest_run) says what came.
     pub fn prefer_run(mut self, len: Bytes) -> Self {
         self.preferred = Some(len);
         self
@@ -197,11 +220,11 @@ impl<'a> Options<'a> {
         self
     }
 
-    /// Calls `callback` as populating goes on, from the calling thread, while no lock is held. A
-    /// source that takes pages several times to put them in order, or to look for longer runs,
-    /// counts each round from zero.
-    pub fn progress(mut self, callback: &'a mut dyn FnMut(Progress)) -> Self {
-        self.progress = Some(callback);
+    /// Calls `told` as populating goes on, from the threads that populate. A source that takes
+    /// pages several times to put them in order, or to look for longer runs, counts each round
+    /// from zero.
+    pub fn progress(mut self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Listener(Arc::new(told)));
         self
     }
 
@@ -213,7 +236,7 @@ impl<'a> Options<'a> {
     }
 
     /// How long to wait for other programs that change the hugetlb pools at the moment
-    /// ([`pool::PoolLock::PATIENCE`](super::PoolLock::PATIENCE) by default); then that source is
+    /// ([`PoolLock::PATIENCE`] by default); then that source is
     /// refused with the process that was waited for. No wait is needed where the pool has the
     /// pages.
     pub fn lock_patience(mut self, patience: Duration) -> Self {
@@ -221,27 +244,23 @@ impl<'a> Options<'a> {
         self
     }
 
-    /// How long the kernel may try to empty one memory block, 1 s by default; then the next choice
-    /// is tried ([`Source::Blocks`]).
-    pub fn block_patience(mut self, patience: Duration) -> Self {
-        self.block_patience = patience;
-        self
-    }
-
     /// Draws the pages from a file in memory, so that they can be mapped elsewhere once more
-    /// ([`Contig::file`], [`vmap`](crate::vmap)). Transparent huge pages are had for files only
-    /// where the machine allows it (`shmem_enabled`), which few do by default.
+    /// ([`Contig::file`](super::Contig::file), [`vmap`](crate::vmap)). Transparent huge pages are
+    /// had for files only where the machine allows it (`shmem_enabled`), which few do by default.
     pub fn mappable(mut self) -> Self {
         self.mappable = true;
         self
     }
 
-    /// Maps and populates at least `len` bytes.
-    ///
-    /// # Errors
-    /// Why the source refused; with [`SourceChoice::Auto`], why the last of them did. Whatever
-    /// had been taken is given back.
-    pub fn map(self, len: Bytes) -> Result<Contig, Error> {
-        super::choose::map(self, len, pool::Place::machine())
+    /// The run to try for in `len` bytes.
+    pub(super) fn run(&self, len: Bytes) -> Option<Bytes> {
+        self.required.max(self.preferred).or(self.for_runs.then_some(len))
+    }
+
+    /// The same wishes for more memory, of `len`: without an address, and no run is longer than it.
+    pub(crate) fn again(&self, len: Bytes) -> Self {
+        let [required, preferred] =
+            [self.required, self.preferred].map(|run| run.map(|run| run.min(len)));
+        Self { required, preferred, align: Bytes::ZERO, at: None, progress: None, ..self.clone() }
     }
 }

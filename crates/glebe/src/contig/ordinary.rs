@@ -3,56 +3,35 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use super::choose::{Built, Request};
-use super::populate::{populate, Gate, Order, Reporter};
-use super::{runs, Error, Source};
+use super::options::Options;
+use super::populate::{populate, Gate, Order};
+use super::{runs, Contig, Error, Source};
 use crate::error::OsError;
 use crate::mapping::{Mapping, Visibility};
 use crate::sys::cgroup::Resource;
 use crate::sys::dma_heap::{allocate, heaps};
-use crate::sys::madvise::{mthp_mode, mthp_path};
+use crate::sys::madvise::transparent_huge_page;
 use crate::sys::memfd::MemFile;
 use crate::sys::page_size;
 use crate::sys::pagemap::{frames_visible, Pagemap};
 use crate::units::{Bytes, PageSize};
 
 /// Base pages.
-pub(super) fn plain(
-    request: &Request<'_>,
-    len: Bytes,
-    reporter: &mut Reporter<'_>,
-) -> Result<Built, Error> {
-    let mapping = filled(request, len, page_size(), reporter, |_| Ok(()))?;
+pub(super) fn plain(options: &Options, len: Bytes) -> Result<Contig, Error> {
+    let mapping = filled(options, len, page_size(), |_| Ok(()))?;
     let runs = runs::read(&mapping, page_size())?;
-    Ok(Built::of(Source::Plain, mapping, runs))
-}
-
-/// Transparent huge pages smaller than the largest. Whether they came can be told by frames alone.
-pub(super) fn small_transparent(
-    request: &Request<'_>,
-    len: Bytes,
-    size: PageSize,
-    reporter: &mut Reporter<'_>,
-) -> Result<Built, Error> {
-    let mode = mthp_mode(size)?;
-    if mode == "never" {
-        let (size, path) = (size.bytes(), mthp_path(size));
-        return Err(Error::MthpOff { size, path, mode });
-    }
-    let mapping = filled(request, len, size, reporter, Mapping::prefer_huge_pages)?;
-    let runs = runs::read(&mapping, page_size())?;
-    Ok(Built::of(Source::Mthp(size), mapping, runs))
+    Ok(Contig::of(Source::Plain, mapping, runs))
 }
 
 /// A buffer of a dma-heap. It is there when it is allocated, and touched for its page table.
-pub(super) fn dma_heap(request: &Request<'_>, len: Bytes) -> Result<Built, Error> {
-    let path = request.dma_heap.ok_or_else(|| Error::NoHeap { heaps: heaps() })?;
+pub(super) fn dma_heap(options: &Options, len: Bytes) -> Result<Contig, Error> {
+    let path = options.dma_heap.as_ref().ok_or_else(|| Error::NoHeap { heaps: heaps() })?;
     Gate::new(Resource::Memory)?.check(len)?;
     shown(&allocate(path, len)?, len)
 }
 
 /// The bytes of a buffer, mapped and looked at.
-fn shown(buffer: &File, len: Bytes) -> Result<Built, Error> {
+fn shown(buffer: &File, len: Bytes) -> Result<Contig, Error> {
     let page = page_size();
     let mapping = Mapping::window(buffer, Bytes::ZERO, len, page)?;
     let mut byte = [0];
@@ -60,17 +39,13 @@ fn shown(buffer: &File, len: Bytes) -> Result<Built, Error> {
         mapping.read(Bytes::new(at), &mut byte);
     }
     let runs = runs::read(&mapping, page)?;
-    Ok(Built::of(Source::DmaHeap, mapping, runs))
+    Ok(Contig::of(Source::DmaHeap, mapping, runs))
 }
 
-/// Transparent huge pages of `huge`: some at least, and a note if not all.
-pub(super) fn transparent(
-    request: &Request<'_>,
-    len: Bytes,
-    huge: PageSize,
-    reporter: &mut Reporter<'_>,
-) -> Result<Built, Error> {
-    let mapping = filled(request, len, huge, reporter, Mapping::prefer_huge_pages)?;
+/// Transparent huge pages: some at least, and a note if not all.
+pub(super) fn transparent(options: &Options, len: Bytes) -> Result<Contig, Error> {
+    let huge = transparent_huge_page()?;
+    let mapping = filled(options, len, huge, Mapping::prefer_huge_pages)?;
     // What a fault did not get the kernel may find now. The rest stays as it is.
     let map = Pagemap::open()?;
     if map.huge_bytes(mapping.addr(), len).is_ok_and(|huge| huge < len) {
@@ -94,19 +69,18 @@ pub(super) fn transparent(
     let hidden_but_huge = in_huge == len && !frames_visible();
     let grain = if hidden_but_huge { huge } else { page_size() };
     let runs = runs::read(&mapping, grain)?;
-    Ok(Built { notes, ..Built::of(Source::Thp, mapping, runs) })
+    Ok(Contig { why_not_better: notes, ..Contig::of(Source::Thp, mapping, runs) })
 }
 
 fn filled(
-    request: &Request<'_>,
+    options: &Options,
     len: Bytes,
     align: PageSize,
-    reporter: &mut Reporter<'_>,
     prepare: impl FnOnce(&Mapping) -> Result<(), OsError>,
 ) -> Result<Mapping, Error> {
     let gate = Gate::new(Resource::Memory)?;
     gate.check(len)?;
-    let mapping = if request.mappable {
+    let mapping = if options.mappable {
         Mapping::shared(
             Arc::new(MemFile::new(len)?.not_for_children()?),
             align,
@@ -115,11 +89,11 @@ fn filled(
     } else {
         Mapping::aligned(len, align, Visibility::PRIVATE)?
     };
-    if let Some(node) = request.node {
+    if let Some(node) = options.node {
         mapping.bind(node)?;
     }
     prepare(&mapping)?;
-    populate(&mapping, align, Order::Any, request.threads, &gate, reporter)?;
+    populate(&mapping, align, Order::Any, options, &gate)?;
     Ok(mapping)
 }
 

@@ -65,6 +65,16 @@ impl Place {
 
 /// The right to change the machine's hugetlb pools, among all that use this lock. Dropping it gives
 /// it up. A thread that has it and asks for it again is refused when its patience ends.
+///
+/// ```
+/// use glebe::contig::PoolLock;
+///
+/// let lock = PoolLock::acquire()?; // mends what a killed process left
+/// for note in lock.notes() {
+///     println!("{note}");
+/// }
+/// # Ok::<(), glebe::error::OsError>(())
+/// ```
 #[derive(Debug)]
 pub struct PoolLock {
     locked: Locked,
@@ -118,15 +128,14 @@ impl PoolLock {
     /// changed; what `map` returns.
     pub fn with_surplus<T, E: From<OsError>>(
         &self,
-        size: PageSize,
+        pool: &Pool,
         missing: u64,
         map: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        let pool = self.pool(size)?;
         let before = pool.overcommit()?;
         let by = pool.counts()?.surplus.saturating_add(missing).saturating_sub(before);
-        let window = Window { size, counter: Counter::Overcommit, before, by };
-        self.open(window, |_| pool.set_overcommit(before + by), |_| map())
+        let window = (Counter::Overcommit, before, by);
+        self.open(pool, window, || pool.set_overcommit(before + by), |_| map())
     }
 
     /// Adds up to `more` pages, makes all surplus pages persistent, and runs `body` with the number
@@ -138,29 +147,10 @@ impl PoolLock {
         body: impl FnOnce(u64) -> Result<T, E>,
     ) -> Result<T, E> {
         let counts = pool.counts()?;
-        let by = counts.surplus.saturating_add(more);
-        let window =
-            Window { size: pool.size(), counter: Counter::Pages, before: counts.persistent(), by };
-        let raise = |before: u64| pool.set_persistent(before.saturating_add(by));
-        self.open(window, raise, |made| body(made.saturating_sub(counts.surplus)))
-    }
-
-    /// As [`PoolLock::with_pages`], but `body` adds the pages step by step, up to `most` in all.
-    pub(super) fn with_growth<T, E: From<OsError>>(
-        &self,
-        pool: &Pool,
-        most: u64,
-        body: impl FnOnce(&mut Growing<'_>) -> Result<T, E>,
-    ) -> Result<T, E> {
-        let counts = pool.counts()?;
-        let (size, before) = (pool.size(), counts.persistent());
-        let by = counts.surplus.saturating_add(most);
-        let open = self.begin(Window { size, counter: Counter::Pages, before, by })?;
-        let base = before.saturating_add(counts.surplus);
-        pool.set_persistent(base)?;
-        let done = body(&mut Growing { pool, base, most, had: 0 });
-        drop(open);
-        done
+        let (before, by) = (counts.persistent(), counts.surplus.saturating_add(more));
+        let raise = || pool.set_persistent(before.saturating_add(by));
+        let window = (Counter::Pages, before, by);
+        self.open(pool, window, raise, |made| body(made.saturating_sub(counts.surplus)))
     }
 
     /// The lock, beside whose file others of the same owner may lie.
@@ -185,11 +175,9 @@ impl PoolLock {
         let each = larger.size().bytes().get() / pool.size().bytes().get();
         self.with_pages(larger, pages, |had| {
             self.with_pages(pool, 0, |_| {
-                let counts = pool.counts()?;
-                let (size, before) = (pool.size(), counts.persistent());
-                let by = had.saturating_mul(each);
-                let window = Window { size, counter: Counter::Pages, before, by };
-                self.open(window, |_| larger.demote(had), body)
+                let window =
+                    (Counter::Pages, pool.counts()?.persistent(), had.saturating_mul(each));
+                self.open(pool, window, || larger.demote(had), body)
             })
         })
     }
@@ -197,9 +185,8 @@ impl PoolLock {
     /// Adds `more` pages for good, or none if fewer came. Returns how many came.
     pub(super) fn keep_pages(&self, pool: &Pool, more: u64) -> Result<u64, OsError> {
         let counts = pool.counts()?;
-        let (size, before) = (pool.size(), counts.persistent());
-        let by = counts.surplus.saturating_add(more);
-        let open = self.begin(Window { size, counter: Counter::Pages, before, by })?;
+        let (before, by) = (counts.persistent(), counts.surplus.saturating_add(more));
+        let open = self.begin(pool, (Counter::Pages, before, by))?;
         pool.set_persistent(before.saturating_add(by))?;
         let came = open.made()?.saturating_sub(counts.surplus);
         if came >= more {
@@ -208,27 +195,33 @@ impl PoolLock {
         Ok(came)
     }
 
-    /// Makes the change of `window`, runs `body` with how far the change came, and undoes it.
+    /// Raises a counter from a value by so much, runs `body` with how far that came, and lowers it.
     fn open<T, E: From<OsError>>(
         &self,
-        window: Window,
-        change: impl FnOnce(u64) -> Result<(), OsError>,
+        pool: &Pool,
+        (counter, before, by): (Counter, u64, u64),
+        change: impl FnOnce() -> Result<(), OsError>,
         body: impl FnOnce(u64) -> Result<T, E>,
     ) -> Result<T, E> {
-        if window.by == 0 {
+        if by == 0 {
             return body(0);
         }
-        let open = self.begin(window)?;
-        let made = change(window.before).and_then(|()| open.made())?;
+        let open = self.begin(pool, (counter, before, by))?;
+        let made = change().and_then(|()| open.made())?;
         body(made)
     }
 
     /// Writes down a change that is about to be made.
-    fn begin(&self, window: Window) -> Result<Open<'_>, OsError> {
+    fn begin<'a>(
+        &'a self,
+        pool: &'a Pool,
+        (counter, before, by): (Counter, u64, u64),
+    ) -> Result<Open<'a>, OsError> {
+        let window = Window { size: pool.size(), counter, before, by };
         let mut windows = self.read()?.0;
         windows.push(window);
         self.write(&windows)?;
-        Ok(Open { lock: self, window })
+        Ok(Open { lock: self, pool, window })
     }
 
     /// Strikes a window out of the record.
@@ -259,15 +252,6 @@ impl PoolLock {
         }
     }
 
-    fn pool(&self, size: PageSize) -> Result<Pool, OsError> {
-        let none = || {
-            let subject = self.place.pools.display().to_string();
-            let what = format!("no pool of {} pages", size.bytes());
-            OsError::new("open", subject, io::Error::new(io::ErrorKind::NotFound, what))
-        };
-        Pool::find(&self.place.pools, size)?.ok_or_else(none)
-    }
-
     fn read(&self) -> Result<(Vec<Window>, Vec<String>), OsError> {
         Ok(window::parse(&self.locked.record()?, &self.boot_id))
     }
@@ -277,38 +261,18 @@ impl PoolLock {
     }
 }
 
-/// A pool that grows step by step. What came last is handed out first.
-pub(super) struct Growing<'a> {
-    pool: &'a Pool,
-    /// Persistent pages before the first step.
-    base: u64,
-    most: u64,
-    had: u64,
-}
-
-impl Growing<'_> {
-    /// Adds up to `pages`. Returns how many came.
-    pub fn by(&mut self, pages: u64) -> Result<u64, OsError> {
-        let target = self.had.saturating_add(pages).min(self.most);
-        self.pool.set_persistent(self.base.saturating_add(target))?;
-        let had = self.pool.total()?.saturating_sub(self.base);
-        let came = had.saturating_sub(self.had);
-        self.had = had;
-        Ok(came)
-    }
-}
-
 /// A window that is closed when this is dropped. Where that fails it stays in the record, and the
 /// next that takes the lock closes it.
 struct Open<'a> {
     lock: &'a PoolLock,
+    pool: &'a Pool,
     window: Window,
 }
 
 impl Open<'_> {
     /// How far the change came.
     fn made(&self) -> Result<u64, OsError> {
-        Ok(self.window.made(count(&self.lock.pool(self.window.size)?, self.window.counter)?))
+        Ok(self.window.made(count(self.pool, self.window.counter)?))
     }
 
     /// Leaves the counter as it is.
@@ -321,18 +285,8 @@ impl Open<'_> {
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        let lowered = self.lock.pool(self.window.size).and_then(|pool| lower(&pool, self.window));
-        if lowered.is_ok() {
+        if lower(self.pool, self.window).is_ok() {
             let _ = self.lock.end(self.window);
-        }
-    }
-}
-
-impl Counter {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Pages => "the pages of the pool",
-            Self::Overcommit => "the limit on surplus pages",
         }
     }
 }

@@ -11,9 +11,9 @@
 //! Lock: [`Gate`]'s, held shared during a slice, exclusively by one that must be alone.
 
 use std::path::Path;
-use std::sync::mpsc;
 
-use super::{Error, Progress};
+use super::options::{Listener, Options, Progress};
+use super::Error;
 use crate::mapping::Mapping;
 use crate::sync::{lock, MappedWord, Mutex, Ordering, RwLock};
 use crate::sys::cgroup::{Limits, Resource};
@@ -31,17 +31,6 @@ const MACHINE_MARGIN: Bytes = Bytes::mib(64);
 /// Memory that can be taken from the machine without swapping or killing.
 pub(super) fn machine_available() -> Result<Bytes, Error> {
     Ok(meminfo::available()?.saturating_sub(MACHINE_MARGIN))
-}
-
-/// Calls the caller back, if it asked for that.
-pub(super) struct Reporter<'a>(pub Option<&'a mut dyn FnMut(Progress)>);
-
-impl Reporter<'_> {
-    pub fn report(&mut self, done: Bytes, total: Bytes) {
-        if let Some(callback) = &mut self.0 {
-            callback(Progress { done, total });
-        }
-    }
 }
 
 /// Lets a slice through if the limits do.
@@ -120,38 +109,26 @@ pub(super) fn populate(
     mapping: &Mapping,
     page: PageSize,
     order: Order,
-    threads: usize,
+    options: &Options,
     gate: &Gate,
-    reporter: &mut Reporter<'_>,
 ) -> Result<(), Error> {
-    let work = Work::new(mapping, page, gate);
-    let threads = if order == Order::Strict { 1 } else { threads.min(work.slices()) };
-    let mut done = Bytes::ZERO;
+    let slice = SLICE.max(page.bytes());
+    let [next, done] = [MappedWord::new(0), MappedWord::new(0)];
+    let progress = options.progress.as_ref();
+    let work = Work { mapping, slice, gate, next, done, progress, failed: Mutex::new(None) };
+    let threads = match order {
+        Order::Strict => 1,
+        Order::Any => options.threads.min(work.slices() as usize),
+    };
     std::thread::scope(|scope| {
-        let (sender, receiver) = mpsc::channel();
         for _ in 1..threads.max(1) {
-            let (work, sender) = (&work, sender.clone());
-            let thread = move || {
-                work.run(|len| {
-                    let _ = sender.send(len); // refused only when the receiver has panicked
-                });
-            };
             // A thread that cannot be had is not needed: this one takes what is left.
-            let _ = start_within(scope, thread);
+            let _ = start_within(scope, || work.run());
         }
-        drop(sender);
-        // This thread works too, and is the one that calls back.
-        work.run(|len| {
-            done = done + len;
-            receiver.try_iter().for_each(|len| done = done + len);
-            reporter.report(done, mapping.len());
-        });
-        for len in receiver {
-            done = done + len;
-            reporter.report(done, mapping.len());
-        }
+        work.run();
     });
-    work.finish()
+    let failed = lock(&work.failed).take();
+    failed.map_or(Ok(()), Err)
 }
 
 /// The slices of a mapping, taken by one thread after the other.
@@ -160,50 +137,45 @@ struct Work<'a> {
     slice: Bytes,
     gate: &'a Gate,
     next: MappedWord,
+    /// Bytes populated.
+    done: MappedWord,
+    progress: Option<&'a Listener>,
     failed: Mutex<Option<Error>>,
 }
 
-impl<'a> Work<'a> {
-    fn new(mapping: &'a Mapping, page: PageSize, gate: &'a Gate) -> Self {
-        let slice = SLICE.max(page.bytes());
-        Self { mapping, slice, gate, next: MappedWord::new(0), failed: Mutex::new(None) }
-    }
-
-    fn slices(&self) -> usize {
-        Bytes::new(self.mapping.len().get().div_ceil(self.slice.get())).as_usize()
+impl Work<'_> {
+    fn slices(&self) -> u64 {
+        self.mapping.len().get().div_ceil(self.slice.get())
     }
 
     /// Takes slices until none is left or one has failed.
-    fn run(&self, mut done: impl FnMut(Bytes)) {
-        let slices = self.slices() as u64;
+    fn run(&self) {
         loop {
             let taken = self.next.fetch_add(1, Ordering::Relaxed);
-            if taken >= slices || lock(&self.failed).is_some() {
+            if taken >= self.slices() || lock(&self.failed).is_some() {
                 return;
             }
             let offset = Bytes::new(taken * self.slice.get());
-            let len = self.slice.min(self.mapping.len() - offset);
-            match self.gate.pass(len, || Ok(self.mapping.populate(offset, len)?)) {
-                Ok(()) => done(len),
-                Err(error) => {
-                    lock(&self.failed).get_or_insert(error);
-                    return;
-                }
+            let total = self.mapping.len();
+            let len = self.slice.min(total - offset);
+            if let Err(error) = self.gate.pass(len, || Ok(self.mapping.populate(offset, len)?)) {
+                lock(&self.failed).get_or_insert(error);
+                return;
             }
-        }
-    }
-
-    fn finish(self) -> Result<(), Error> {
-        match lock(&self.failed).take() {
-            Some(error) => Err(error),
-            None => Ok(()),
+            let done = Bytes::new(self.done.fetch_add(len.get(), Ordering::Relaxed)) + len;
+            if let Some(listener) = self.progress {
+                listener.tell(Progress { done, total });
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::contig::Contig;
     use crate::mapping::Visibility;
     use crate::sys::page_size;
     use crate::sys::pagemap::{Pagemap, Residence, Run};
@@ -213,13 +185,16 @@ mod tests {
         for (order, threads) in [(Order::Strict, 3), (Order::Any, 1), (Order::Any, 3)] {
             let len = Bytes::new((130 << 20) + page_size().bytes().get());
             let mapping = Mapping::aligned(len, page_size(), Visibility::PRIVATE).unwrap();
-            let mut seen = Vec::new();
-            let mut callback = |progress: Progress| seen.push(progress);
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let told = Arc::clone(&seen);
+            let options = Contig::options().threads(threads);
+            let options = options.progress(move |progress| lock(&told).push(progress));
             let gate = Gate::new(Resource::Memory).unwrap();
-            let mut reporter = Reporter(Some(&mut callback));
-            populate(&mapping, page_size(), order, threads, &gate, &mut reporter).unwrap();
-            assert_eq!(seen.last(), Some(&Progress { done: len, total: len }));
-            assert!(seen.is_sorted_by_key(|progress| progress.done));
+            populate(&mapping, page_size(), order, &options, &gate).unwrap();
+            // Each slice is told once; threads may tell theirs in any order.
+            let mut seen: Vec<u64> = lock(&seen).iter().map(|told| told.done.get()).collect();
+            seen.sort_unstable();
+            assert_eq!((seen.len(), seen.last()), (3, Some(&len.get())));
             // Pages that the kernel is just moving elsewhere are not present, but resident.
             let pagemap = Pagemap::open().unwrap();
             let runs = pagemap.runs(mapping.addr(), len, pagemap.reading()).unwrap();
@@ -233,9 +208,9 @@ mod tests {
         let mapping = Mapping::aligned(Bytes::mib(256), page_size(), Visibility::PRIVATE).unwrap();
         let gate = Gate { ordinary: true, ..Gate::new(Resource::Memory).unwrap() };
         gate.under_way.store(u64::MAX - (1 << 40), Ordering::SeqCst);
-        let mut reporter = Reporter(None);
         // With that much under way nothing passes beside it; alone each slice passes.
-        populate(&mapping, page_size(), Order::Any, 2, &gate, &mut reporter).unwrap();
+        let options = Contig::options().threads(2);
+        populate(&mapping, page_size(), Order::Any, &options, &gate).unwrap();
         let too_much = gate.check(Bytes::new(1 << 60));
         assert!(matches!(too_much, Err(Error::TooLarge { .. } | Error::CgroupLimit { .. })));
     }

@@ -1,88 +1,12 @@
-//! Memory that lies in a [`Window`]: had again as it was had before, moved in, and given back in
-//! parts.
+//! Memory that lies in a [`Window`]: moved in, and given back in parts.
 //!
 //! Lengths and offsets are bytes from the start of the memory.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use super::options::{Options, Plan, SourceChoice};
-use super::{certificate, runs, Contig, Drift, Location, Node, Run, Source};
+use super::{runs, Contig, Drift, Run, Source};
 use crate::error::OsError;
 use crate::mapping::Window;
 use crate::sys::io_uring::buffer_len;
 use crate::units::{Bytes, PageSize};
-
-/// Wishes that can be made again: all but an address, an alignment of it, and who is told of the
-/// progress.
-#[derive(Debug)]
-pub(crate) struct Wishes {
-    source: SourceChoice,
-    plan: Plan,
-    required: Option<Bytes>,
-    preferred: Option<Bytes>,
-    search: Option<Bytes>,
-    search_time: Option<Duration>,
-    block_patience: Duration,
-    in_order: bool,
-    for_runs: bool,
-    node: Option<Node>,
-    pin: Option<bool>,
-    dma_heap: Option<PathBuf>,
-    threads: usize,
-    grow_pool: Option<bool>,
-    lock_patience: Duration,
-    mappable: bool,
-}
-
-impl Options<'_> {
-    /// What can be wished for again.
-    pub(crate) fn wishes(&self) -> Wishes {
-        Wishes {
-            source: self.source,
-            plan: self.plan,
-            required: self.required,
-            preferred: self.preferred,
-            search: self.search,
-            search_time: self.search_time,
-            block_patience: self.block_patience,
-            in_order: self.in_order,
-            for_runs: self.for_runs,
-            node: self.node,
-            pin: self.pin,
-            dma_heap: self.dma_heap.clone(),
-            threads: self.threads,
-            grow_pool: self.grow_pool,
-            lock_patience: self.lock_patience,
-            mappable: self.mappable,
-        }
-    }
-}
-
-impl Wishes {
-    /// The options that ask for them of `len`, which is no less than a run can be.
-    pub(crate) fn options(&self, len: Bytes) -> Options<'static> {
-        Options {
-            source: self.source,
-            plan: self.plan,
-            required: self.required.map(|run| run.min(len)),
-            preferred: self.preferred.map(|run| run.min(len)),
-            search: self.search,
-            search_time: self.search_time,
-            block_patience: self.block_patience,
-            in_order: self.in_order,
-            for_runs: self.for_runs,
-            node: self.node,
-            pin: self.pin,
-            dma_heap: self.dma_heap.clone(),
-            threads: self.threads,
-            grow_pool: self.grow_pool,
-            lock_patience: self.lock_patience,
-            mappable: self.mappable,
-            ..Options::new()
-        }
-    }
-}
 
 impl Contig {
     /// Moves the memory to `offset` of a window, whose addresses it has from then on.
@@ -141,9 +65,4 @@ impl Contig {
     pub(crate) fn verify_runs(&self, left: &[Run]) -> Result<Vec<Drift>, OsError> {
         runs::drift(&self.mapping, left, self.source().grain())
     }
-}
-
-/// What is known of the byte at `offset` of memory of `len`; `None` beyond its end.
-pub(crate) fn locate(runs: &[Run], len: Bytes, offset: Bytes) -> Option<Location> {
-    certificate::locate(runs, len, offset)
 }

@@ -11,30 +11,11 @@ use crate::extent::Extent;
 use crate::mapping::Mapping;
 use crate::sys::page_size;
 use crate::sys::pagemap::{Entry, Pagemap};
-use crate::units::{Bytes, PageSize, Pages, Pfn};
+use crate::units::{PageSize, Pages, Pfn};
 
 /// The runs of `mapping`, whose pages are contiguous within `grain`.
 pub(super) fn read(mapping: &Mapping, grain: PageSize) -> Result<(Vec<Run>, Proof), OsError> {
-    read_at(mapping.addr(), mapping.len(), grain)
-}
-
-/// The same, by a map that was opened before.
-pub(super) fn read_by(
-    map: &Pagemap,
-    mapping: &Mapping,
-    grain: PageSize,
-) -> Result<(Vec<Run>, Proof), OsError> {
-    let entries = map.entries(mapping.addr(), mapping.len(), grain)?;
-    Ok(join(&entries, grain.bytes().pages_down(page_size())))
-}
-
-/// The same of `len` bytes from `addr`, whatever they are.
-pub(super) fn read_at(
-    addr: usize,
-    len: Bytes,
-    grain: PageSize,
-) -> Result<(Vec<Run>, Proof), OsError> {
-    let entries = Pagemap::open()?.entries(addr, len, grain)?;
+    let entries = Pagemap::open()?.entries(mapping.addr(), mapping.len(), grain)?;
     Ok(join(&entries, grain.bytes().pages_down(page_size())))
 }
 

@@ -10,103 +10,99 @@
 //! wherever frames are not adjacent. A request is O(log n); a window costs the system calls that
 //! map it, some 3 µs, and 0.5 µs a huge page. Contents are unspecified: zeros, or what was there.
 //!
-//! [`StandingPool::compact`] lengthens the longest run by exchanging free pages for better ones.
-//!
-//! Lock: the state's, held over a search and over a compaction; taken before that of the hugetlb
-//! pools. In a forked child every call is an error.
+//! Lock: the state's, held over a search. In a forked child every call is an error.
 
-mod compact;
 mod state;
 
 use std::sync::Arc;
 
-use super::choose::{self, Built};
-use super::options::{Options, SourceChoice};
-use super::{Error, HeldBy, Location, Proof, Run, Source};
+use super::options::Options;
+use super::{known_size, smallest_hugetlb, Contig, Error, Source};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
-use crate::sync::{lock, Mutex};
+use crate::sync::{lock, Mutex, MutexGuard};
 use crate::sys::memfd::MemFile;
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize, Pages};
 
-pub use compact::Compaction;
 use state::State;
 
 /// Huge pages set aside, of which runs are had. Clones share it.
+///
+/// ```
+/// use glebe::contig::StandingPool;
+/// use glebe::units::Bytes;
+///
+/// let Ok(pool) = StandingPool::new(Bytes::mib(4)) else {
+///     return Ok(()); // no huge pages to be had
+/// };
+/// let piece = pool.take(Bytes::new(3 << 14))?; // a run of the mapping that is there already
+/// piece.write(Bytes::ZERO, b"here");
+/// let window = pool.map(Bytes::mib(2))?; // one with a mapping of its own
+/// println!("{} at {:#x}", window.piece().len(), window.mapping().addr());
+/// # Ok::<(), glebe::contig::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct StandingPool(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    mapping: Mapping,
+    contig: Contig,
     file: Arc<MemFile>,
     size: PageSize,
     state: Mutex<State>,
-    notes: Vec<String>,
+}
+
+/// How a standing pool is made. Made by [`StandingPool::options`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct StandingOptions(Options);
+
+impl StandingOptions {
+    /// The memory that is set aside: a source of hugetlb, a node, a run, how much to look at for
+    /// it ([`Options::search`]).
+    pub fn memory(self, memory: Options) -> Self {
+        Self(memory)
+    }
+
+    /// Sets aside `len`, rounded up to huge pages.
+    ///
+    /// # Errors
+    /// As [`Options::build`]; [`Error::NotHugetlb`] for another source.
+    pub fn build(self, len: Bytes) -> Result<StandingPool, Error> {
+        let size = match self.0.source {
+            None => smallest_hugetlb().unwrap_or(known_size(2 << 20)),
+            Some(Source::Hugetlb(size)) => size,
+            Some(asked) => return Err(Error::NotHugetlb { asked }),
+        };
+        let options = self.0.source(Source::Hugetlb(size)).chosen_for_runs().mappable();
+        let contig = options.build(len)?;
+        // Its pages are a file's, as was asked for.
+        let file = contig.file().map(Arc::clone).ok_or(Error::ZeroLength)?;
+        let state = State::new(contig.runs(), size.bytes().pages_down(page_size()))?;
+        Ok(StandingPool(Arc::new(Inner { contig, file, size, state: Mutex::new(state) })))
+    }
 }
 
 impl StandingPool {
-    /// Sets aside `len`, rounded up to huge pages, as `options` say: a source of hugetlb, a node,
-    /// a run, how much to look at for it ([`Options::search`]).
+    /// Sets aside `len`, rounded up to the smallest huge pages.
     ///
     /// # Errors
-    /// As [`Options::map`]; [`Error::NotHugetlb`] for another source.
-    pub fn new(options: Options<'_>, len: Bytes) -> Result<Self, Error> {
-        let size = match options.source {
-            SourceChoice::Auto => choose::smallest_hugetlb().unwrap_or(super::known_size(2 << 20)),
-            SourceChoice::Only(Source::Hugetlb(size)) => size,
-            SourceChoice::Only(asked) => return Err(Error::NotHugetlb { asked }),
-        };
-        let built = choose::in_file(options, len, size)?;
-        let Built { mapping, runs, proof, notes, .. } = built;
-        // The builder was told to make one.
-        let file = mapping.file().map(Arc::clone).ok_or(Error::ZeroLength)?;
-        let state = State::new(runs, proof, size.bytes().pages_down(page_size()))?;
-        let state = Mutex::new(state);
-        Ok(Self(Arc::new(Inner { mapping, file, size, state, notes })))
+    /// As [`StandingOptions::build`].
+    pub fn new(len: Bytes) -> Result<Self, Error> {
+        Self::options().build(len)
     }
 
-    /// Bytes set aside.
+    /// Begins to say what is set aside; [`StandingOptions::build`] has it.
+    pub fn options() -> StandingOptions {
+        StandingOptions(Contig::options())
+    }
+
+    /// The memory: its length, its runs and what they rest on, held or not.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // never empty
-    pub fn len(&self) -> Bytes {
-        self.0.mapping.len()
-    }
-
-    /// The size of its pages.
-    #[must_use]
-    pub fn page(&self) -> PageSize {
-        self.0.size
-    }
-
-    /// What keeps the pages in their frames.
-    #[must_use]
-    pub fn held_by(&self) -> HeldBy {
-        HeldBy::HugetlbPool
-    }
-
-    /// What could not be done as well as was asked for.
-    #[must_use]
-    pub fn notes(&self) -> &[String] {
-        &self.0.notes
-    }
-
-    /// The runs of all pages, held or not.
-    ///
-    /// # Errors
-    /// In a forked child.
-    pub fn runs(&self) -> Result<Vec<Run>, Error> {
-        Ok(self.0.state()?.runs().to_vec())
-    }
-
-    /// What the runs rest on.
-    ///
-    /// # Errors
-    /// In a forked child.
-    pub fn proof(&self) -> Result<Proof, Error> {
-        Ok(self.0.state()?.proof())
+    pub fn contig(&self) -> &Contig {
+        &self.0.contig
     }
 
     /// The longest run that can be had now.
@@ -150,43 +146,29 @@ impl StandingPool {
         Ok(Window { mapping, piece })
     }
 
-    fn piece(&self, pages: Pages, align: Pages, len: Bytes) -> Result<Piece, Error> {
-        if len == Bytes::ZERO {
+    fn piece(&self, pages: Pages, align: Pages, wanted: Bytes) -> Result<Piece, Error> {
+        if wanted == Bytes::ZERO {
             return Err(Error::ZeroLength);
         }
         let mut state = self.0.state()?;
-        match state.take(pages, align) {
-            Some(pages) => Ok(Piece { pool: Arc::clone(&self.0), pages }),
-            None => {
-                let (longest, align) =
-                    (state.largest().bytes(page_size()), align.bytes(page_size()));
-                let wanted = len;
-                Err(match pages <= state.largest() {
-                    true => Error::NotAligned { wanted, align, longest },
-                    false => Error::NotContiguous { wanted, longest, tried: None },
-                })
-            }
+        if let Some(pages) = state.take(pages, align) {
+            return Ok(Piece { pool: Arc::clone(&self.0), pages });
         }
-    }
-
-    /// What is known of the byte at `addr` of the pool's own mapping.
-    ///
-    /// # Errors
-    /// In a forked child.
-    pub fn query(&self, addr: usize) -> Result<Option<Location>, Error> {
-        let state = self.0.state()?;
-        let offset = addr.checked_sub(self.0.mapping.addr()).map(|at| Bytes::new(at as u64));
-        Ok(offset.and_then(|at| super::certificate::locate(state.runs(), self.len(), at)))
+        let (longest, align) = (state.largest().bytes(page_size()), align.bytes(page_size()));
+        Err(match pages <= state.largest() {
+            true => Error::NotAligned { wanted, align, longest },
+            false => Error::NotContiguous { wanted, longest, tried: None },
+        })
     }
 }
 
 impl Inner {
     /// The state, locked; a child of a fork may find the lock held for ever, and does not look.
-    fn state(&self) -> Result<crate::sync::MutexGuard<'_, State>, Error> {
-        if self.mapping.is_lost_by_fork() {
+    fn state(&self) -> Result<MutexGuard<'_, State>, Error> {
+        if self.contig.mapping.is_lost_by_fork() {
             let gone = "not inherited by a forked child";
             let source = std::io::Error::new(std::io::ErrorKind::NotFound, gone);
-            let subject = format!("{:#x}", self.mapping.addr());
+            let subject = format!("{:#x}", self.contig.mapping.addr());
             return Err(OsError::new("standing pool", subject, source).into());
         }
         Ok(lock(&self.state))
@@ -215,13 +197,13 @@ impl Piece {
     /// The first address, in the mapping that all pieces share.
     #[must_use]
     pub fn addr(&self) -> usize {
-        self.pool.mapping.addr() + self.offset().as_usize()
+        self.pool.contig.mapping.addr() + self.offset().as_usize()
     }
 
     /// The first byte. What is done through the pointer is the caller's to order and to bound.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.pool.mapping.as_ptr().wrapping_add(self.offset().as_usize())
+        self.pool.contig.mapping.as_ptr().wrapping_add(self.offset().as_usize())
     }
 
     /// Copies bytes out.
@@ -229,7 +211,7 @@ impl Piece {
     /// # Panics
     /// If `offset + buf.len()` is beyond the end, or in a forked child.
     pub fn read(&self, offset: Bytes, buf: &mut [u8]) {
-        self.pool.mapping.read(self.checked(offset, buf.len()), buf);
+        self.pool.contig.mapping.read(self.checked(offset, buf.len()), buf);
     }
 
     /// Copies bytes in.
@@ -237,7 +219,7 @@ impl Piece {
     /// # Panics
     /// If `offset + bytes.len()` is beyond the end, or in a forked child.
     pub fn write(&self, offset: Bytes, bytes: &[u8]) {
-        self.pool.mapping.write(self.checked(offset, bytes.len()), bytes);
+        self.pool.contig.mapping.write(self.checked(offset, bytes.len()), bytes);
     }
 
     /// Sets all bytes to zero.
@@ -245,7 +227,7 @@ impl Piece {
     /// # Panics
     /// In a forked child.
     pub fn zero(&self) {
-        self.pool.mapping.zero(self.offset(), self.len());
+        self.pool.contig.mapping.zero(self.offset(), self.len());
     }
 
     fn checked(&self, offset: Bytes, count: usize) -> Bytes {

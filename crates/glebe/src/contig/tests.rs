@@ -17,17 +17,17 @@ fn privileged() -> bool {
 
 #[test]
 fn nothing_and_too_much_are_errors() {
-    assert!(matches!(Contig::options().map(Bytes::ZERO), Err(Error::ZeroLength)));
+    assert!(matches!(Contig::options().build(Bytes::ZERO), Err(Error::ZeroLength)));
     for len in [u64::MAX, 1 << 63, (1 << 63) - 1, 1 << 50] {
         for source in [Source::HUGETLB_2M, Source::Thp, Source::Plain] {
-            let error = Contig::options().source(source).map(Bytes::new(len)).unwrap_err();
+            let error = Contig::options().source(source).build(Bytes::new(len)).unwrap_err();
             let told = matches!(
                 error,
                 Error::TooLarge { .. } | Error::PoolShort { .. } | Error::CgroupLimit { .. }
             );
             assert!(told, "{len:#x} {source}: {error}");
         }
-        let error = Contig::options().map(Bytes::new(len)).unwrap_err();
+        let error = Contig::options().build(Bytes::new(len)).unwrap_err();
         assert!(matches!(error, Error::TooLarge { .. } | Error::CgroupLimit { .. }), "{error}");
     }
 }
@@ -35,16 +35,16 @@ fn nothing_and_too_much_are_errors() {
 #[test]
 fn a_size_that_no_machine_has_is_named() {
     let size = known_size(1 << 40);
-    let error = Contig::options().source(Source::Hugetlb(size)).map(Bytes::new(1)).unwrap_err();
+    let error = Contig::options().source(Source::Hugetlb(size)).build(Bytes::new(1)).unwrap_err();
     assert!(matches!(error, Error::NoSuchSize { .. }), "{error}");
 }
 
 #[test]
 fn plain_memory_is_populated_and_claims_no_more_than_it_shows() {
     let memory =
-        Contig::options().source(Source::Plain).pin(false).map(Bytes::new(100_001)).unwrap();
+        Contig::options().source(Source::Plain).pin(false).build(Bytes::new(100_001)).unwrap();
     assert_eq!(memory.len().get() % page_size().bytes().get(), 0);
-    assert!(memory.len().get() >= 100_001 && !memory.pinned());
+    assert!(memory.len().get() >= 100_001 && memory.held_by() == HeldBy::Nothing);
     memory.mapping().write(Bytes::new(100_000), &[9]);
     let covered: u64 = memory.runs().iter().map(|run| run.pages.len()).sum();
     match memory.proof() {
@@ -56,11 +56,11 @@ fn plain_memory_is_populated_and_claims_no_more_than_it_shows() {
 #[test]
 fn a_run_that_cannot_be_had_is_an_error_with_the_longest() {
     let (len, wanted) = (Bytes::mib(1), Bytes::gib(1 << 10));
-    let error = Contig::options().source(Source::Plain).require_run(wanted).map(len).unwrap_err();
+    let error = Contig::options().source(Source::Plain).require_run(wanted).build(len).unwrap_err();
     let Error::NotContiguous { wanted: told, longest, .. } = error else { panic!("{error}") };
     assert_eq!(told, wanted);
     assert!(longest >= page_size().bytes() && longest <= len);
-    let memory = Contig::options().source(Source::Plain).prefer_run(wanted).map(len).unwrap();
+    let memory = Contig::options().source(Source::Plain).prefer_run(wanted).build(len).unwrap();
     assert_eq!(memory.why_not_better().len(), 1);
 }
 
@@ -71,7 +71,7 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
     }
     // Somebody else may draw from the pool meanwhile; mostly nobody does.
     let ascends = |_| {
-        let memory = match Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(64)) {
+        let memory = match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(64)) {
             Ok(memory) => memory,
             Err(error @ Error::PoolShort { .. }) => {
                 println!("disturbed: {error}");
@@ -79,7 +79,7 @@ fn ordered_pages_are_as_few_runs_as_the_pool_allows() {
             }
             Err(error) => panic!("{error}"),
         };
-        assert!(memory.pinned() && memory.grown_by() <= 32);
+        assert!(memory.held_by() == HeldBy::HugetlbPool);
         assert_eq!((memory.proof(), memory.verify().unwrap()), (Proof::Frames, vec![]));
         memory.runs().is_sorted_by_key(|run| run.pfn)
     };
@@ -91,7 +91,8 @@ fn longest_free() -> Option<Bytes> {
     let block = Pages::new(512);
     let uses = crate::sys::kpage::uses(block).ok()?;
     let is_free = |of| of == crate::sys::kpage::Use::Free;
-    Some(crate::sys::kpage::longest_run(&uses, block, is_free).bytes(page_size()))
+    let runs = crate::sys::kpage::runs(&uses, block, is_free);
+    Some(runs.iter().map(|(_, len)| len.bytes(page_size())).max().unwrap_or_default())
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn a_run_that_is_free_is_had() {
             Some(free) if free >= Bytes::new(2 * len.get()) => {}
             free => return println!("skipped: the longest free run is {free:?}"),
         }
-        match Contig::options().source(Source::HUGETLB_2M).require_run(len).map(len) {
+        match Contig::options().source(Source::HUGETLB_2M).require_run(len).build(len) {
             Ok(memory) => {
                 assert_eq!(
                     (memory.longest_run().bytes(page_size()), memory.runs().len()),
@@ -131,7 +132,7 @@ fn a_search_ends_with_its_time_and_says_what_it_tried() {
         return;
     }
     let options = || Contig::options().source(Source::HUGETLB_2M).search_time(Duration::ZERO);
-    match options().require_run(Bytes::mib(64)).map(Bytes::mib(64)) {
+    match options().require_run(Bytes::mib(64)).build(Bytes::mib(64)) {
         Ok(memory) => println!("the first pages were one run: {:?}", memory.runs()),
         Err(error) => {
             let text = error.to_string();
@@ -170,9 +171,9 @@ fn order_costs_no_second_zeroing() {
 fn costs_no_second_zeroing(pages: u64) {
     let len = Bytes::mib(2 * pages);
     let standing = || Contig::options().source(Source::HUGETLB_2M).grow_pool(false).threads(1);
-    let cost = |options: Options<'_>| {
+    let cost = |options: Options| {
         let before = faults();
-        match options.map(len) {
+        match options.build(len) {
             Ok(memory) => {
                 assert!(memory.verify().unwrap().is_empty());
                 Some(faults() - before)
@@ -185,28 +186,11 @@ fn costs_no_second_zeroing(pages: u64) {
     };
     // Few faults are the heap's, but where other tests had it trimmed; a search looks at a quarter
     // more.
-    let least =
-        |options: &dyn Fn() -> Options<'static>| (0..16).filter_map(|_| cost(options())).min();
+    let least = |options: &dyn Fn() -> Options| (0..16).filter_map(|_| cost(options())).min();
     let Some(order) = least(&standing) else { return };
     assert!((pages..pages + pages / 2).contains(&order), "{order}");
     let Some(run) = least(&|| standing().prefer_run(Bytes::mib(2))) else { return };
     assert!((pages..2 * pages).contains(&run), "{run}");
-}
-
-#[test]
-fn progress_ends_at_the_total() {
-    let mut seen = Vec::new();
-    let mut callback = |progress: Progress| seen.push(progress);
-    let memory = Contig::options()
-        .source(Source::Plain)
-        .threads(3)
-        .progress(&mut callback)
-        .map(Bytes::mib(200))
-        .unwrap();
-    // Slices that ended together are told together.
-    assert!((1..=4).contains(&seen.len()) && seen.is_sorted_by_key(|progress| progress.done));
-    let all = Progress { done: memory.len(), total: memory.len() };
-    assert_eq!(seen.last(), Some(&all));
 }
 
 const CHILD: &str = "GLEBE_TEST_CHILD";
@@ -215,12 +199,12 @@ const CHILD: &str = "GLEBE_TEST_CHILD";
 fn nobody_may_use_pages_that_are_free_in_the_pool() {
     use std::os::unix::process::CommandExt;
     if std::env::var_os(CHILD).is_some() {
-        match Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(8)) {
+        match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(8)) {
             Ok(memory) => {
                 let grain = Bytes::mib(2).pages_up(page_size());
                 assert_eq!((memory.runs().len(), memory.proof()), (4, Proof::Within(grain)));
-                assert_eq!((memory.longest_run(), memory.grown_by()), (grain, 0));
-                assert!(memory.pinned() && memory.verify().unwrap().is_empty());
+                assert_eq!(memory.longest_run(), grain);
+                assert!(memory.held_by() != HeldBy::Nothing && memory.verify().unwrap().is_empty());
             }
             // Who does not keep to the lock may have taken them.
             Err(error @ Error::PoolShort { .. }) => println!("skipped: {error}"),
@@ -259,9 +243,9 @@ fn idle_pages_are_had_though_the_lock_cannot_be() {
     std::fs::create_dir_all(&root).unwrap();
     std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o777)).unwrap();
     let place = pool::Place { locks: vec![root.join("lock")], ..pool::Place::machine() };
-    let map = |options: Options<'_>, pages: u64| {
-        let options = options.source(Source::HUGETLB_2M);
-        choose::map(options, Bytes::mib(2 * pages), place.clone())
+    let map = |options: Options, pages: u64| {
+        let options = Options { place: place.clone(), ..options };
+        options.source(Source::HUGETLB_2M).build(Bytes::mib(2 * pages))
     };
     let pool = Pool::of(known_size(2 << 20)).unwrap();
     let lock = PoolLock::acquire().unwrap();
@@ -272,7 +256,7 @@ fn idle_pages_are_had_though_the_lock_cannot_be() {
         }
         for options in [Contig::options(), Contig::options().mappable()] {
             match map(options, 4) {
-                Ok(memory) => assert_eq!(memory.grown_by(), 0),
+                Ok(memory) => assert_eq!(memory.len(), Bytes::mib(8)),
                 // Who does not keep to the lock may have taken them.
                 Err(error @ (Error::PoolShort { .. } | Error::Os(_))) => println!("{error}"),
                 Err(error) => panic!("{error}"),
@@ -290,13 +274,13 @@ fn idle_pages_are_had_though_the_lock_cannot_be() {
 
 #[test]
 fn physical_memory_shows_pages_of_the_pool() {
-    use crate::sys::kpage::{pool_runs, uses, Use};
+    use crate::sys::kpage::{runs, uses, Use};
     if !privileged() {
         return;
     }
     let size = known_size(2 << 20);
     let block = size.bytes().pages_down(page_size());
-    let memory = match Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(8)) {
+    let memory = match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(8)) {
         Ok(memory) => memory,
         Err(error) => {
             println!("skipped: {error}");
@@ -315,7 +299,7 @@ fn physical_memory_shows_pages_of_the_pool() {
         };
         assert!(
             run.pages.len() < memory.longest_run().get()
-                || pool_runs(&shown, block).iter().any(whole)
+                || runs(&shown, block, Use::is_pool).iter().any(whole)
         );
     }
     let lock = PoolLock::acquire().unwrap();

@@ -9,10 +9,10 @@
 //! SIZE_BYTES COUNTER BEFORE BY
 //! ```
 //!
-//! `COUNTER` is `pages` or `overcommit`, `BEFORE` its value before the change, `BY` how much the
-//! process wanted to add. Only the holder of the lock has windows, so that the next holder knows: a
-//! window it finds belongs to a process that has ended. The counter tells how far the change came.
-//! Text of another boot and lines that make no sense are passed over.
+//! `COUNTER` is `nr_hugepages` or `nr_overcommit_hugepages`, `BEFORE` its value before the change,
+//! `BY` how much the process wanted to add. Only the holder of the lock has windows, so that the
+//! next holder knows: a window it finds belongs to a process that has ended. The counter tells how
+//! far the change came. Text of another boot and lines that make no sense are passed over.
 
 use crate::units::PageSize;
 
@@ -25,6 +25,16 @@ pub(super) enum Counter {
     Pages,
     /// The limit on surplus pages, `nr_overcommit_hugepages`.
     Overcommit,
+}
+
+impl Counter {
+    /// Its file, and its word in the record.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pages => "nr_hugepages",
+            Self::Overcommit => "nr_overcommit_hugepages",
+        }
+    }
 }
 
 /// A counter that is raised for a moment.
@@ -45,11 +55,8 @@ impl Window {
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split(' ').collect();
         let [size, counter, before, by] = fields[..] else { return None };
-        let counter = match counter {
-            "pages" => Counter::Pages,
-            "overcommit" => Counter::Overcommit,
-            _ => return None,
-        };
+        let all = [Counter::Pages, Counter::Overcommit];
+        let counter = all.into_iter().find(|known| known.as_str() == counter)?;
         let size = PageSize::new(size.parse().ok()?)?;
         Some(Self { size, counter, before: before.parse().ok()?, by: by.parse().ok()? })
     }
@@ -86,11 +93,7 @@ pub(super) fn format(windows: &[Window], boot_id: &str) -> String {
     }
     let mut text = format!("{HEADER} {boot_id}\n");
     for Window { size, counter, before, by } in windows {
-        let counter = match counter {
-            Counter::Pages => "pages",
-            Counter::Overcommit => "overcommit",
-        };
-        text += &format!("{} {counter} {before} {by}\n", size.bytes().get());
+        text += &format!("{} {} {before} {by}\n", size.bytes().get(), counter.as_str());
     }
     text
 }
@@ -132,7 +135,9 @@ mod tests {
     #[test]
     fn garbled_lines_are_named_and_passed_over() {
         let good = format(&[window(Counter::Pages, 3, 1)], "boot");
-        let text = format!("{good}2097151 pages 3 0\n2097152 pages -3 0\n\n7 8\n\u{1b}[2J\n");
+        let text = format!(
+            "{good}2097151 nr_hugepages 3 0\n2097152 nr_hugepages -3 0\n\n7 8\n\u{1b}[2J\n"
+        );
         let (windows, ignored) = parse(text.as_bytes(), "boot");
         assert_eq!((windows.len(), ignored.len()), (1, 5));
         assert!(!ignored[4].contains('\u{1b}'));

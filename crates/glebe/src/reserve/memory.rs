@@ -12,7 +12,7 @@ use super::error::Error;
 use super::positions::resize::filled;
 use super::Footing;
 use crate::contig::{
-    self, Certificate, Contig, Drift, HeldBy, Location, Proof, Run, Source, Wishes,
+    self, Certificate, Contig, Drift, HeldBy, Location, Options, Proof, Run, Source,
 };
 use crate::error::OsError;
 use crate::extent::Extent;
@@ -38,7 +38,7 @@ pub(super) struct Part {
 pub(super) struct Memory {
     window: Window,
     /// How more is had.
-    wishes: Wishes,
+    wishes: Options,
     turn: Mutex<()>,
     parts: Mutex<Vec<Part>>,
 }
@@ -129,7 +129,7 @@ impl Memory {
     pub(super) fn new(
         contig: Contig,
         room: Bytes,
-        wishes: Wishes,
+        wishes: Options,
     ) -> Result<(Self, Arc<Contig>), Error> {
         if contig.file().is_some() {
             let why = "its pages are a file's";
@@ -194,7 +194,7 @@ impl Memory {
     /// Has memory for a place, of exactly its length.
     pub(super) fn had(&self, place: Extent) -> Result<Part, Error> {
         let len = bytes(place.len());
-        let contig = self.wishes.options(len).map(len)?;
+        let contig = self.wishes.again(len).build(len)?;
         let unit = contig.unit().unwrap_or(page_size());
         if contig.len() != len || place.start() % unit.bytes().pages_down(page_size()).get() != 0 {
             return Err(Error::BadLen { given: len, granule: unit.bytes() });

@@ -14,7 +14,7 @@ use super::positions::Positions;
 use super::shared::Shared;
 use super::table::Tables;
 use super::{zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
-use crate::contig::{self, Contig, Plan, Source, Wishes};
+use crate::contig::{self, Contig, Plan, Source};
 use crate::error::OsError;
 use crate::sync::Mutex;
 use crate::sys::page_size;
@@ -36,15 +36,15 @@ const TABLE_BYTES_A_PAGE: u64 = 96;
 /// # Ok::<(), glebe::reserve::Error>(())
 /// ```
 #[must_use]
-pub struct Options<'a> {
-    memory: contig::Options<'a>,
+pub struct Options {
+    memory: contig::Options,
     counted: bool,
     zero_ahead: Pages,
     page_cache: Codec,
     room: Bytes,
 }
 
-impl<'a> Options<'a> {
+impl Options {
     pub(super) fn new() -> Self {
         let (zero_ahead, room) = (Pages::ZERO, Bytes::ZERO);
         let memory = Contig::options();
@@ -53,7 +53,7 @@ impl<'a> Options<'a> {
 
     /// Describes the memory; without this the best source is taken. Of a hugetlb pool more than the
     /// length is looked at, for longer runs ([`contig::Options::search`]).
-    pub fn memory(self, memory: contig::Options<'a>) -> Self {
+    pub fn memory(self, memory: contig::Options) -> Self {
         Self { memory, ..self }
     }
 
@@ -96,8 +96,8 @@ impl<'a> Options<'a> {
         let granules = len.get().div_ceil(GRANULE.get());
         let len = granules.checked_mul(GRANULE.get()).map_or(Bytes::new(u64::MAX), Bytes::new);
         let memory = std::mem::replace(&mut self.memory, Contig::options()).chosen_for_runs();
-        let again = memory.wishes();
-        self.build_over(again, memory.map(len)?)
+        let again = memory.clone();
+        self.build_over(again, memory.build(len)?)
     }
 
     /// Makes a reserve over `contig`. More memory, where there is room, is had from its source.
@@ -110,10 +110,10 @@ impl<'a> Options<'a> {
             Source::Divided => again.plan(Plan::Divide),
             source => again.source(source),
         };
-        self.build_over(again.wishes(), contig)
+        self.build_over(again, contig)
     }
 
-    fn build_over(self, again: Wishes, contig: Contig) -> Result<Reserve, Error> {
+    fn build_over(self, again: contig::Options, contig: Contig) -> Result<Reserve, Error> {
         let page = page_size();
         let len = contig.len();
         if len == Bytes::ZERO || len.get() % GRANULE.get() != 0 || page.bytes() > GRANULE {
@@ -161,7 +161,7 @@ impl<'a> Options<'a> {
     /// Moves the memory to where there is room for more, if room was asked for.
     fn stood_on(
         &self,
-        again: Wishes,
+        again: Options,
         contig: Contig,
     ) -> Result<(Option<Memory>, Arc<Contig>), Error> {
         if self.room == Bytes::ZERO {

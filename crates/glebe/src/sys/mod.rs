@@ -30,7 +30,6 @@ pub mod memfd;
 pub mod meminfo;
 pub mod memory_block;
 pub mod mmap;
-pub(crate) mod movability;
 pub mod numa;
 pub(crate) mod one_processor;
 pub(crate) mod own;

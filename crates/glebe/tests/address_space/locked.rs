@@ -211,7 +211,7 @@ fn memory_at_a_multiple_takes_no_more_than_its_length() {
         let before = status("VmHWM");
         let huge = PageSize::new(2 << 20).unwrap();
         let len = huge.bytes();
-        match Contig::options().source(Source::Thp).map(len) {
+        match Contig::options().source(Source::Thp).build(len) {
             Ok(contig) => assert_eq!(contig.len(), len),
             Err(error) => println!("{error}"),
         }
@@ -225,7 +225,7 @@ fn memory_at_a_multiple_takes_no_more_than_its_length() {
 fn a_reserve_with_room_locks_what_it_has() {
     locked("locked::a_reserve_with_room_locks_what_it_has", || {
         let (room, len) = (Bytes::mib(512), Bytes::mib(4));
-        let contig = Contig::options().source(Source::Plain).map(len).unwrap();
+        let contig = Contig::options().source(Source::Plain).build(len).unwrap();
         let made = taken(|| Reserve::options().room(room).build_on(contig).unwrap());
         let (present, _, reserve) = made;
         println!("room for {room}: {present} present");

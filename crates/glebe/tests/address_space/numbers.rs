@@ -121,18 +121,18 @@ fn contig() {
     let few = Bytes::new(3 * page_size().bytes().get());
     let plain = || Contig::options().source(Source::Plain).pin(false);
     for (_, bytes) in pages_and_bytes() {
-        let _ = plain().align(bytes).map(few);
-        let _ = plain().require_run(bytes).map(few);
-        let _ = plain().prefer_run(bytes).map(few);
-        let _ = plain().search(bytes).map(few);
-        let _ = plain().at(bytes.get() as usize).map(few);
+        let _ = plain().align(bytes).build(few);
+        let _ = plain().require_run(bytes).build(few);
+        let _ = plain().prefer_run(bytes).build(few);
+        let _ = plain().search(bytes).build(few);
+        let _ = plain().at(bytes.get() as usize).build(few);
         let _ = explain(bytes);
         if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
-            assert!(plain().map(bytes).is_err(), "{bytes}");
-            assert!(plain().mappable().map(bytes).is_err(), "{bytes}");
-            assert!(Contig::options().source(Source::Thp).map(bytes).is_err(), "{bytes}");
+            assert!(plain().build(bytes).is_err(), "{bytes}");
+            assert!(plain().mappable().build(bytes).is_err(), "{bytes}");
+            assert!(Contig::options().source(Source::Thp).build(bytes).is_err(), "{bytes}");
             let huge = Contig::options().source(Source::HUGETLB_2M).grow_pool(false);
-            assert!(huge.map(bytes).is_err(), "{bytes}");
+            assert!(huge.build(bytes).is_err(), "{bytes}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use glebe::contig::{bank_add, bank_drop, bank_status, Error, Source};
+use glebe::contig::{bank, Error, Source};
 use glebe::reserve::Reserve;
 use glebe::units::Bytes;
 
@@ -17,11 +17,11 @@ pub struct Bank(pub Vec<u64>);
 impl Bank {
     /// One block, where the machine has one and no bank.
     pub fn of_one_block() -> Option<Self> {
-        if !bank_status().unwrap().blocks.is_empty() {
+        if !bank::status().unwrap().blocks.is_empty() {
             println!("skipped: the machine has a bank, which is not the test's");
             return None;
         }
-        match bank_add(Bytes::new(1), false) {
+        match bank::add(Bytes::new(1), false) {
             Ok(change) => Some(Self(change.blocks)),
             Err(error) if cannot(&error) => None,
             Err(error) => panic!("{error}"),
@@ -31,7 +31,7 @@ impl Bank {
 
 impl Drop for Bank {
     fn drop(&mut self) {
-        let _ = bank_drop(None);
+        let _ = bank::drop(None);
     }
 }
 
@@ -56,7 +56,8 @@ fn memory_is_drawn_from_under_a_busy_program() {
     let took = begin.elapsed();
     assert_one_run(&memory);
     let first = memory.runs()[0].pfn.unwrap().get();
-    assert_eq!(vec![block_of(first)], bank.0, "the bank is drawn on first");
+    let why = memory.why_not_better();
+    assert_eq!(vec![block_of(first)], bank.0, "the bank is drawn on first: {why:?}");
     assert_eq!(in_bank(&busy), 0);
     let report = busy.stop();
     let (checked, stall) = (report.checked, report.worst_stall);
@@ -64,9 +65,9 @@ fn memory_is_drawn_from_under_a_busy_program() {
     println!("{checked} words checked, worst stall of 64 {stall:?}");
     assert!(pages as u64 > len / 4096 / 4, "{pages} pages of the program were in the bank");
     assert_eq!(report.wrong, 0, "{report:?}");
-    let status = bank_status().unwrap();
+    let status = bank::status().unwrap();
     assert_eq!(status.blocks[0].drawn, Bytes::new(len));
-    let kept = bank_drop(None).unwrap();
+    let kept = bank::drop(None).unwrap();
     assert_eq!(kept.blocks, [] as [u64; 0], "what is drawn on stays");
     let name = format!("memory block {}", bank.0[0]);
     assert!(kept.notes.iter().any(|note| note.contains(&name)), "{:?}", kept.notes);
@@ -80,36 +81,36 @@ fn memory_is_drawn_from_under_a_busy_program() {
 fn a_bank_grows_and_shrinks_by_blocks_and_says_so() {
     let Some(_turn) = turn() else { return };
     let (before, size) = (blocks(), block_size());
-    if !bank_status().unwrap().blocks.is_empty() {
+    if !bank::status().unwrap().blocks.is_empty() {
         println!("skipped: the machine has a bank, which is not the test's");
         return;
     }
     let two = Bytes::new(size + 1);
-    let dry = match bank_add(two, true) {
+    let dry = match bank::add(two, true) {
         Ok(dry) => dry,
         Err(error) if cannot(&error) => return,
         Err(error) => panic!("{error}"),
     };
     assert_as_before(&before);
-    let bank = Bank(bank_add(two, false).unwrap().blocks);
+    let bank = Bank(bank::add(two, false).unwrap().blocks);
     assert_eq!((dry.blocks.len(), bank.0.len()), (2, 2), "{dry:?}");
     let mut sorted = bank.0.clone();
     sorted.sort_unstable();
     assert_eq!(movable(), sorted);
-    let status = bank_status().unwrap();
+    let status = bank::status().unwrap();
     assert_eq!((status.blocks.len(), status.movable.get()), (2, 2 * size));
     assert_eq!(status.blocks.iter().map(|b| b.number).collect::<Vec<_>>(), sorted);
     for block in &status.blocks {
         assert_eq!((block.free + block.used + block.drawn).get(), size, "{block:?}");
     }
-    let one = bank_drop(Some(Bytes::new(1))).unwrap();
+    let one = bank::drop(Some(Bytes::new(1))).unwrap();
     assert_eq!((one.blocks.len(), one.len.get(), movable().len()), (1, size, 1));
-    assert_eq!(bank_drop(None).unwrap().blocks.len(), 1);
+    assert_eq!(bank::drop(None).unwrap().blocks.len(), 1);
     assert_as_before(&before);
     assert_eq!(super::machine::record(), "");
-    let none = bank_add(Bytes::ZERO, false);
+    let none = bank::add(Bytes::ZERO, false);
     assert!(matches!(none, Err(Error::ZeroLength)), "{none:?}");
-    let much = bank_add(Bytes::gib(1 << 20), false);
+    let much = bank::add(Bytes::gib(1 << 20), false);
     assert!(matches!(much, Err(Error::TooMuchMovable { .. })), "{much:?}");
 }
 

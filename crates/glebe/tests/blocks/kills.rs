@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use glebe::contig::{bank_drop, bank_status, mend_blocks, Contig, Source};
+use glebe::contig::{bank, mend_blocks, Contig, Source};
 use glebe::units::Bytes;
 
 use super::child::{child_of, is_child};
@@ -38,11 +38,11 @@ fn a_kill_at_any_moment_leaves_nothing_after_the_next_command() {
     if is_child() {
         loop {
             // A machine that has no blocks now may have some in the next moment.
-            let _ = Contig::options().source(Source::Blocks).map(Bytes::mib(64));
+            let _ = Contig::options().source(Source::Blocks).build(Bytes::mib(64));
         }
     }
     let Some(_turn) = turn() else { return };
-    if !bank_status().unwrap().blocks.is_empty() {
+    if !bank::status().unwrap().blocks.is_empty() {
         println!("skipped: the machine has a bank, which is not the test's");
         return;
     }
@@ -76,12 +76,12 @@ fn a_kill_of_one_that_adds_to_the_bank_leaves_a_bank_or_nothing() {
     const TEST: &str = "kills::a_kill_of_one_that_adds_to_the_bank_leaves_a_bank_or_nothing";
     if is_child() {
         loop {
-            let _ = glebe::contig::bank_add(Bytes::mib(256), false);
-            let _ = bank_drop(None);
+            let _ = bank::add(Bytes::mib(256), false);
+            let _ = bank::drop(None);
         }
     }
     let Some(_turn) = turn() else { return };
-    if !bank_status().unwrap().blocks.is_empty() {
+    if !bank::status().unwrap().blocks.is_empty() {
         println!("skipped: the machine has a bank, which is not the test's");
         return;
     }
@@ -91,12 +91,12 @@ fn a_kill_of_one_that_adds_to_the_bank_leaves_a_bank_or_nothing() {
         thread::sleep(Duration::from_millis(20 + 37 * kill));
         drop(victim);
         mend_blocks(PATIENCE).unwrap();
-        let bank: Vec<u64> = bank_status().unwrap().blocks.iter().map(|b| b.number).collect();
+        let bank: Vec<u64> = bank::status().unwrap().blocks.iter().map(|b| b.number).collect();
         for (number, (state, zone)) in blocks() {
             assert_eq!(state, "online", "memory block {number}");
             assert_eq!(zone == "Movable", bank.contains(&number), "memory block {number}");
         }
-        bank_drop(None).unwrap();
+        bank::drop(None).unwrap();
         assert_as_before(&before);
     }
 }

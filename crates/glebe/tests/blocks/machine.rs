@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
-use glebe::contig::{bank_status, Error};
+use glebe::contig::{bank, Error};
 
 const ROOT: &str = "/sys/devices/system/memory";
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
@@ -38,7 +38,7 @@ pub type Blocks = BTreeMap<u64, (String, String)>;
 
 /// The turn of a test, on a machine whose blocks this process may take off line.
 pub fn turn() -> Option<Turn> {
-    match bank_status() {
+    match bank::status() {
         Err(error @ Error::NoBlocks { .. }) => {
             println!("skipped: {error}");
             None

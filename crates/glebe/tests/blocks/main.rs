@@ -43,7 +43,7 @@ fn cannot(error: &Error) -> bool {
 
 /// `len` of evacuated blocks; `None` where the machine has none now.
 fn drawn(len: Bytes) -> Option<Contig> {
-    match Contig::options().source(Source::Blocks).map(len) {
+    match Contig::options().source(Source::Blocks).build(len) {
         Ok(memory) => Some(memory),
         Err(error) if cannot(&error) => None,
         Err(error) => panic!("{error}"),
@@ -96,12 +96,12 @@ fn several_blocks_are_side_by_side() {
 fn what_cannot_be_had_is_refused_before_anything_is_done() {
     let Some(_turn) = turn() else { return };
     let before = blocks();
-    let pinned = Contig::options().source(Source::Blocks).pin(true).map(Bytes::mib(2));
-    assert!(matches!(pinned, Err(Error::NeverPinned(_))), "{pinned:?}");
-    let file = Contig::options().source(Source::Blocks).mappable().map(Bytes::mib(2));
+    let pinned = Contig::options().source(Source::Blocks).pin(true).build(Bytes::mib(2));
+    assert!(matches!(pinned, Err(Error::NotPinned { .. })), "{pinned:?}");
+    let file = Contig::options().source(Source::Blocks).mappable().build(Bytes::mib(2));
     assert!(matches!(file, Err(Error::NoBlocks { .. })), "{file:?}");
     for len in [Bytes::gib(1 << 10), Bytes::new(u64::MAX)] {
-        let error = Contig::options().source(Source::Blocks).map(len).unwrap_err();
+        let error = Contig::options().source(Source::Blocks).build(len).unwrap_err();
         let shown = error.to_string();
         assert!(cannot(&error) || matches!(error, Error::TooLarge { .. }), "{shown}");
     }
@@ -138,7 +138,7 @@ fn nobody_is_told_that_root_is_needed() {
     use std::os::unix::process::CommandExt;
     const NOBODY: u32 = 65534;
     if is_child() {
-        let refused = Contig::options().source(Source::Blocks).map(Bytes::mib(2)).unwrap_err();
+        let refused = Contig::options().source(Source::Blocks).build(Bytes::mib(2)).unwrap_err();
         assert!(matches!(refused, Error::NoBlocks { .. }), "{refused}");
         assert_eq!(glebe::contig::mend_blocks(std::time::Duration::ZERO).unwrap(), [""; 0]);
         return;
@@ -158,7 +158,7 @@ fn nobody_is_told_that_root_is_needed() {
 fn several_processes_draw_at_once() {
     if is_child() {
         for _ in 0..4 {
-            match Contig::options().source(Source::Blocks).map(Bytes::mib(64)) {
+            match Contig::options().source(Source::Blocks).build(Bytes::mib(64)) {
                 Ok(memory) => {
                     assert_one_run(&memory);
                     memory.mapping().write(Bytes::mib(63), &[7]);

@@ -16,7 +16,7 @@ mod reserve;
 mod signals;
 mod use_all;
 
-use glebe::contig::{Contig, Error, Proof, Source};
+use glebe::contig::{Contig, Error, HeldBy, Proof, Source};
 use glebe::sys::page_size;
 use glebe::sys::process::effective_user;
 use glebe::units::{Bytes, Pages};
@@ -41,7 +41,7 @@ fn frames(addr: usize, len: u64) -> Vec<u64> {
 fn runs_are_what_the_kernel_says() {
     let Some(_machine) = Machine::privileged() else { return };
     for source in [Source::HUGETLB_2M, Source::Thp, Source::Plain] {
-        let memory = match Contig::options().source(source).map(Bytes::mib(24)) {
+        let memory = match Contig::options().source(source).build(Bytes::mib(24)) {
             Ok(memory) => memory,
             Err(error @ (Error::PoolShort { .. } | Error::NotHuge { .. })) => {
                 println!("skipped: {error}");
@@ -52,7 +52,7 @@ fn runs_are_what_the_kernel_says() {
         let moved = memory.verify().unwrap();
         let frames = frames(memory.mapping().addr(), memory.len().get());
         let still = moved.is_empty() && memory.verify().unwrap().is_empty();
-        if !memory.pinned() && !still {
+        if memory.held_by() == HeldBy::Nothing && !still {
             println!("skipped: the kernel moved pages of {source}");
             continue;
         }
@@ -75,7 +75,7 @@ fn runs_are_what_the_kernel_says() {
 #[test]
 fn pages_in_physical_order_make_the_longest_run_that_they_can() {
     let Some(_machine) = Machine::privileged() else { return };
-    let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(96)).unwrap();
+    let memory = Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(96)).unwrap();
     if memory.why_not_better().iter().any(|why| why.contains("were possible")) {
         println!("skipped: {:?}", memory.why_not_better());
         return;
@@ -90,14 +90,13 @@ fn pages_in_physical_order_make_the_longest_run_that_they_can() {
 fn the_pool_is_as_before_after_a_drop_and_after_a_failure() {
     let Some(machine) = Machine::privileged() else { return };
     machine.base_is_kept(|| {
-        let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(16)).unwrap();
-        assert!(memory.grown_by() <= 8);
+        let memory = Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(16)).unwrap();
         drop(memory);
         let more_than_asked = Bytes::gib(1 << 10);
         let error = Contig::options()
             .source(Source::HUGETLB_2M)
             .require_run(more_than_asked)
-            .map(Bytes::mib(4))
+            .build(Bytes::mib(4))
             .unwrap_err();
         assert!(matches!(error, Error::NotContiguous { .. }), "{error}");
     });
@@ -106,7 +105,7 @@ fn the_pool_is_as_before_after_a_drop_and_after_a_failure() {
 #[test]
 fn a_forked_child_neither_gives_back_nor_unmaps() {
     if is_child() {
-        let memory = Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(4)).unwrap();
+        let memory = Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(4)).unwrap();
         // SAFETY: no other thread of this process holds a lock that the child would need: the
         // test runs alone in it.
         let pid = unsafe { libc::fork() };
@@ -134,7 +133,7 @@ fn nobody_gets_what_can_be_had_and_no_more_is_told() {
     use std::os::unix::process::CommandExt;
     if is_child() {
         assert_eq!(effective_user(), NOBODY);
-        let memory = Contig::options().map(Bytes::mib(4)).unwrap();
+        let memory = Contig::options().build(Bytes::mib(4)).unwrap();
         println!("{:?} {:?} {:?}", memory.source(), memory.proof(), memory.why_not_better());
         let grain = match memory.proof() {
             Proof::Within(pages) => pages,
@@ -147,11 +146,11 @@ fn nobody_gets_what_can_be_had_and_no_more_is_told() {
             .iter()
             .all(|run| run.pfn.is_none() && run.pages.len() == grain.get()));
         assert_eq!(memory.longest_run(), grain);
-        assert_eq!(memory.grown_by(), 0);
-        assert!(memory.pinned() || memory.why_not_better().iter().any(|why| why.contains("root")));
+        let told = memory.why_not_better().iter().any(|why| why.contains("root"));
+        assert!(told || memory.held_by() != HeldBy::Nothing);
         assert_eq!(memory.verify().unwrap(), []);
         // More than a grain is never proved.
-        let error = Contig::options().require_run(Bytes::mib(4)).map(Bytes::mib(4)).unwrap_err();
+        let error = Contig::options().require_run(Bytes::mib(4)).build(Bytes::mib(4)).unwrap_err();
         assert!(matches!(error, Error::NotContiguous { .. }), "{error}");
         return;
     }
@@ -174,7 +173,7 @@ fn more_than_the_machine_has_is_refused_at_once() {
     let kib: u64 = total.trim().strip_suffix(" kB").unwrap().parse().unwrap();
     let asked = Bytes::new(kib << 11);
     for source in [Source::Plain, Source::Thp] {
-        match Contig::options().source(source).map(asked) {
+        match Contig::options().source(source).build(asked) {
             Err(Error::TooLarge { asked: told, available }) => {
                 assert!(told >= asked && available < asked);
             }

@@ -19,7 +19,7 @@ impl Machine {
             println!("skipped: the 2 MiB pool cannot be changed");
             return None;
         }
-        match Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(2)) {
+        match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(2)) {
             Ok(memory) if memory.runs()[0].pfn.is_some() => Some(Self(())),
             Ok(_) => {
                 println!("skipped: frames are hidden");

@@ -3,7 +3,7 @@
 
 use std::ptr;
 
-use glebe::contig::{grow_pool, Contig, Error, Growth, PoolLock, Source, StandingPool};
+use glebe::contig::{grow_pool, Contig, Error, PoolChange, PoolLock, Source, StandingPool};
 use glebe::sys::hugetlb::Pool;
 use glebe::units::{Bytes, PageSize, Pages};
 
@@ -45,11 +45,11 @@ fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
         for _ in 0..TRIES {
             let pages = Pages::new(pool.counts().unwrap().available() + BEYOND);
             let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
-            refused.extend(options.in_order(false).map(pages.bytes(pool.size())).err());
+            refused.extend(options.in_order(false).build(pages.bytes(pool.size())).err());
             let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
-            refused.extend(StandingPool::new(options, Bytes::mib(16)).err());
+            refused.extend(StandingPool::options().memory(options).build(Bytes::mib(16)).err());
             match grow_pool(pool.size(), 2 * BEYOND, false) {
-                Ok(Growth { added, absorbed, .. }) => {
+                Ok(PoolChange { pages: added, absorbed, .. }) => {
                     let _lock = PoolLock::acquire().unwrap();
                     let persistent = pool.counts().unwrap().persistent();
                     pool.set_persistent(persistent.saturating_sub(added + absorbed)).unwrap();
@@ -62,7 +62,7 @@ fn a_signal_while_pages_are_found_is_not_told_as_a_want_of_them() {
     }
     let Some(_machine) = Machine::privileged() else { return };
     // Where there is not the memory without signals it tells nothing of them.
-    match Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(512)) {
+    match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(512)) {
         Err(error @ (Error::PoolShort { .. } | Error::TooLarge { .. })) => {
             println!("skipped: {error}");
             return;

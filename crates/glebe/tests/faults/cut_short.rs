@@ -27,7 +27,7 @@ enum End {
 
 fn grown() -> Result<Contig, glebe::contig::Error> {
     // More than the foreign pages, so that the pool is grown.
-    Contig::options().source(Source::HUGETLB_2M).map(Bytes::mib(16))
+    Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(16))
 }
 
 /// Whether this process was to be cut short; one that was killed does not return.

@@ -63,7 +63,7 @@ pub fn was_child() -> bool {
     if let Ok(grown) = grown {
         let (_lock, pool) = (PoolLock::acquire().unwrap(), Pool::of(size).unwrap());
         let persistent = pool.counts().unwrap().persistent();
-        pool.set_persistent(persistent.saturating_sub(grown.added + grown.absorbed)).unwrap();
+        pool.set_persistent(persistent.saturating_sub(grown.pages + grown.absorbed)).unwrap();
     }
     true
 }

@@ -18,7 +18,7 @@ fn bytes_of(n: usize) -> Vec<u8> {
 
 /// One life; the first error is its outcome.
 pub fn live() -> Outcome {
-    let memory = Contig::options().source(Source::Plain).map(Bytes::mib(2))?;
+    let memory = Contig::options().source(Source::Plain).build(Bytes::mib(2))?;
     let builder = Reserve::options().page_cache(Codec::Lz4);
     let reserve = builder.build_on(memory)?;
     let cache = reserve.page_cache().namespace("p")?;

@@ -81,8 +81,8 @@ fn look_at_all(pool: &Namespace, pages: u64) -> Result<(), ReserveError> {
 }
 
 /// Builds a reserve, uses all that it has, and drops it.
-fn live(options: Options<'_>, len: Bytes, zero_ahead: Pages) -> Outcome {
-    let reserve = Reserve::options().zero_ahead(zero_ahead).build(options.map(len)?)?;
+fn live(options: Options, len: Bytes, zero_ahead: Pages) -> Outcome {
+    let reserve = Reserve::options().zero_ahead(zero_ahead).build(options.build(len)?)?;
     let all = reserve.len().get();
     let granule = GRANULE.pages_down(page_size()).get();
     let mut errors = Errors::default();
@@ -235,7 +235,7 @@ fn base_pages() {
 }
 
 fn transparent_huge_pages_and_a_thread_that_zeroes() {
-    if let Err(why) = Contig::options().source(Source::Thp).map(LEN) {
+    if let Err(why) = Contig::options().source(Source::Thp).build(LEN) {
         println!("skipped: {why}");
         return;
     }
@@ -254,7 +254,7 @@ fn reserves_that_grow_and_shrink() {
 fn populating_by_threads() {
     let len = Bytes::mib(66); // two slices
     let life = || {
-        let contig = Contig::options().source(Source::Plain).threads(3).map(len)?;
+        let contig = Contig::options().source(Source::Plain).threads(3).build(len)?;
         drop(Reserve::options().build_on(contig)?);
         Ok(())
     };
@@ -274,7 +274,7 @@ fn a_run_that_is_searched_for() {
     // Of few pages, so that the walk ends: each of a thousand calls fails once.
     let options = || Contig::options().source(Source::HUGETLB_2M).search(Bytes::mib(64)).threads(1);
     let life = || {
-        drop(options().prefer_run(Bytes::mib(4)).map(Bytes::mib(4))?);
+        drop(options().prefer_run(Bytes::mib(4)).build(Bytes::mib(4))?);
         Ok(())
     };
     walk(Some(&machine), "hugetlb, a run searched for", (Lasting::Once, 1), life);
@@ -283,7 +283,7 @@ fn a_run_that_is_searched_for() {
 fn a_pool_that_is_grown_for_one_page() {
     let Some(machine) = Machine::privileged() else { return };
     let life = || {
-        let contig = Contig::options().source(Source::HUGETLB_2M).map(GRANULE)?;
+        let contig = Contig::options().source(Source::HUGETLB_2M).build(GRANULE)?;
         drop(Reserve::options().build_on(contig)?);
         Ok(())
     };
@@ -297,30 +297,17 @@ fn a_pool_of_pages_that_are_moved() {
     let life = || {
         standing::scramble();
         let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
-        let contig = options.map(Bytes::mib(pages))?;
+        let contig = options.build(Bytes::mib(pages))?;
         drop(Reserve::options().build_on(contig)?);
         Ok(())
     };
     walk_all(Some(&machine), "hugetlb, moved", life);
 }
 
-fn a_standing_pool_that_is_compacted() {
+fn a_standing_pool() {
     let Some(machine) = Machine::privileged() else { return };
-    // As many as it takes for some of them to lie side by side.
-    let mut foreign = None;
-    let enough = [standing::PAGES, 256, 512].into_iter().find(|pages| {
-        drop(foreign.take());
-        foreign = ForeignPages::add(*pages as u64);
-        standing::longest_first(*pages);
-        foreign.is_some() && standing::has_work()
-    });
-    if enough.is_none() {
-        println!("skipped: no frames of the pool lie side by side");
-        return;
-    }
-    walk_all(Some(&machine), "standing pool, compacted", standing::live);
-    let more = standing::live_with_more;
-    walk(Some(&machine), "standing pool, compacted with more", (Lasting::Once, 1), more);
+    let Some(_foreign) = ForeignPages::add(standing::PAGES as u64) else { return };
+    walk_all(Some(&machine), "standing pool", standing::live);
 }
 
 fn whatever_source_is_best() {
@@ -354,7 +341,7 @@ fn statistics_that_are_served() {
     let dir = std::env::temp_dir().join(format!("glebe-faults-{}", std::process::id()));
     let life = || {
         let _ = std::fs::remove_dir_all(&dir); // a socket may be left where unlink failed
-        let contig = Contig::options().source(Source::Plain).map(GRANULE)?;
+        let contig = Contig::options().source(Source::Plain).build(GRANULE)?;
         let reserve = Reserve::options().build_on(contig)?;
         reserve.serve_stats_in(&dir)?;
         Ok(())
@@ -385,7 +372,7 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     a_pool_that_is_grown_for_one_page();
     a_run_that_is_searched_for();
     a_pool_of_pages_that_are_moved();
-    a_standing_pool_that_is_compacted();
+    a_standing_pool();
     whatever_source_is_best();
     volatile_regions(&[Memory::Own]); // after the heap was used for all else
 }

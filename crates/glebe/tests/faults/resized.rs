@@ -10,7 +10,7 @@ use super::{look_at_all, page_of, Errors, Outcome, GRANULE};
 const ROOM: Bytes = Bytes::mib(8);
 
 /// One life; the first error is its outcome.
-pub fn live(options: Options<'_>) -> Outcome {
+pub fn live(options: Options) -> Outcome {
     let builder = Reserve::options().room(ROOM);
     let reserve = builder.memory(options).build(GRANULE)?;
     let pool = reserve.page_cache().namespace("faults")?;

@@ -1,5 +1,5 @@
-//! A standing pool whose runs are short, and its compaction: whatever fails, what the pool says of
-//! its frames is what page frames read here say, and what it gives is there.
+//! A standing pool: whatever fails, what the pool says of its frames is what page frames read here
+//! say, and what it gives is there.
 //!
 //! # Safety
 //! A mapping of this file's own, whose pages nobody refers to.
@@ -10,7 +10,7 @@ use std::ptr;
 
 use glebe::contig::{Contig, Source, StandingPool};
 use glebe::sys::page_size;
-use glebe::units::{Bytes, Pages};
+use glebe::units::Bytes;
 
 use super::Outcome;
 
@@ -64,16 +64,6 @@ fn ascending(frames: &[u64]) -> Vec<usize> {
     all
 }
 
-/// Has the pool hand out those of `count` pages next that lie in the longest runs.
-pub fn longest_first(count: usize) {
-    give_back(count, |frames| {
-        let all = ascending(frames);
-        let mut runs: Vec<_> = all.chunk_by(|a, b| frames[*b] == frames[*a] + 1).collect();
-        runs.sort_by_key(|run| run.len());
-        runs.concat()
-    });
-}
-
 /// Has it hand out next no two pages that lie side by side.
 pub fn scramble() {
     give_back(PAGES, |frames| {
@@ -83,48 +73,23 @@ pub fn scramble() {
     });
 }
 
-/// Every huge page that the pool gives is there, and in the frame that the pool names.
-fn check(pool: &StandingPool) {
+/// A pool is made of pages that do not lie side by side; every huge page that it gives is there,
+/// and in the frame that the pool names.
+pub fn live() -> Outcome {
+    scramble();
+    let options = Contig::options().source(Source::HUGETLB_2M).threads(1);
+    let pool = StandingPool::options().memory(options);
+    let pool = pool.build(Bytes::new((PAGES * HUGE) as u64))?;
+    let window = pool.map(Bytes::new(HUGE as u64))?;
     let mut pieces = Vec::new();
     while let Ok(piece) = pool.take(Bytes::new(HUGE as u64)) {
-        let named = pool.query(piece.addr()).unwrap().expect("an address of the pool");
+        let named = pool.contig().query(piece.addr()).expect("an address of the pool");
         assert_eq!(frame(piece.addr()), named.pfn.map(|pfn| pfn.get()), "{named:?}");
         piece.write(Bytes::ZERO, b"there");
         pieces.push(piece);
     }
-}
-
-/// Makes a pool of short runs and lengthens them; whether anything was exchanged.
-fn compacted(more: Bytes) -> Result<bool, Box<dyn std::error::Error>> {
-    scramble();
-    let options = Contig::options().source(Source::HUGETLB_2M).in_order(false).threads(1);
-    let pool = StandingPool::new(options, Bytes::new((PAGES * HUGE) as u64))?;
-    let held = pool.take(Bytes::new(1))?;
-    held.write(Bytes::ZERO, b"held");
-    let before = frame(held.addr());
-    let done = pool.compact(more);
-    assert_eq!(frame(held.addr()), before, "a page that is held moved");
-    check(&pool);
-    let mut there = [0; 4];
-    held.read(Bytes::ZERO, &mut there);
-    assert_eq!(&there, b"held");
-    drop(held);
-    let done = done?;
-    assert!(done.after >= done.before);
-    assert_eq!(pool.free()?.bytes(page_size()) + done.lost, pool.len());
-    assert!(pool.largest_free_run()? >= Pages::new(1));
-    Ok(done.exchanged > Bytes::ZERO)
-}
-
-/// Whether the machine's frames let a pool be made that compaction has something to do for.
-pub fn has_work() -> bool {
-    compacted(Bytes::ZERO).unwrap()
-}
-
-pub fn live() -> Outcome {
-    compacted(Bytes::ZERO).map(drop)
-}
-
-pub fn live_with_more() -> Outcome {
-    compacted(Bytes::mib(4)).map(drop)
+    assert_eq!(pieces.len() + 1, PAGES);
+    drop((window, pieces));
+    assert_eq!(pool.free()?.bytes(page_size()), pool.contig().len());
+    Ok(())
 }

@@ -32,7 +32,7 @@ struct Both {
 
 impl Both {
     fn new(program: &mut Program) -> Self {
-        let memory = Contig::options().source(Source::Plain).map(LEN).expect("memory");
+        let memory = Contig::options().source(Source::Plain).build(LEN).expect("memory");
         let reserve = Reserve::options().build_on(memory).expect("a reserve");
         let codec = [Codec::None, Codec::Lz4, Codec::Zstd(Zstd::default())];
         let on_recall = [OnRecall::Discard, OnRecall::Move][program.below(2)];

@@ -14,7 +14,7 @@ use parser::{parse, Family};
 
 /// A reserve that has done some of everything.
 fn busy() -> Reserve {
-    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(4)).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(4)).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
     let pool = reserve.page_cache().namespace("busy").unwrap();
     let mut page = vec![1; page_size().bytes().as_usize()];

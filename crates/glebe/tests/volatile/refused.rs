@@ -60,7 +60,7 @@ fn refused_at(engine: Engine, at: usize, len: u64) -> Option<Error> {
 
 #[test]
 fn glebes_own_memory_is_refused() {
-    let contig = Contig::options().source(Source::Plain).map(Bytes::mib(4)).unwrap();
+    let contig = Contig::options().source(Source::Plain).build(Bytes::mib(4)).unwrap();
     let reserve = Reserve::options().build_on(contig).unwrap();
     let regions: Vec<Region> = super::memory::regions(4).collect();
     let mut own: Vec<usize> = regions.iter().map(Region::addr).collect();

@@ -8,7 +8,7 @@
 use super::plan::{check, plan, Wanted, Whose};
 use super::record::{Line, Owner};
 use super::work::{BlockWork, Stuck};
-use super::{BLOCK_PATIENCE, STUCK_MAX};
+use super::STUCK_MAX;
 use crate::contig::pool::{Place, PoolLock};
 use crate::contig::Error;
 use crate::sys::memory_block::{State, Zone};
@@ -17,7 +17,7 @@ use crate::units::{Bytes, Pages};
 
 /// A memory block on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BankBlock {
+pub struct Block {
     /// Its number.
     pub number: u64,
     /// What of it is in no use.
@@ -30,15 +30,15 @@ pub struct BankBlock {
 
 /// The bank, and what else is on record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BankStatus {
+pub struct Status {
     /// The length of a block.
     pub block: Bytes,
     /// The blocks of the bank, in order of number.
-    pub blocks: Vec<BankBlock>,
+    pub blocks: Vec<Block>,
     /// Blocks that living processes have made movable for themselves.
-    pub processes: Vec<BankBlock>,
+    pub processes: Vec<Block>,
     /// Blocks that nobody owns and that could not be given back yet.
-    pub ownerless: Vec<BankBlock>,
+    pub ownerless: Vec<Block>,
     /// All memory that is movable, by the bank or by others.
     pub movable: Bytes,
     /// All memory on line.
@@ -49,7 +49,7 @@ pub struct BankStatus {
 
 /// What a change of the bank did, or would do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BankChange {
+pub struct Change {
     /// The blocks, in the order in which they were taken.
     pub blocks: Vec<u64>,
     /// Their length together.
@@ -59,7 +59,7 @@ pub struct BankChange {
 }
 
 fn begin() -> Result<BlockWork, Error> {
-    BlockWork::begin(&Place::machine(), PoolLock::PATIENCE, BLOCK_PATIENCE)
+    BlockWork::begin(&Place::machine(), PoolLock::PATIENCE)
 }
 
 /// Adds blocks of together at least `len` to the bank, in as few stretches as there are. Where
@@ -68,7 +68,7 @@ fn begin() -> Result<BlockWork, Error> {
 /// # Errors
 /// [`Error::NoBlocks`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`]; why not one block
 /// can be had.
-pub fn bank_add(len: Bytes, dry_run: bool) -> Result<BankChange, Error> {
+pub fn add(len: Bytes, dry_run: bool) -> Result<Change, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
     }
@@ -89,7 +89,7 @@ pub fn bank_add(len: Bytes, dry_run: bool) -> Result<BankChange, Error> {
         }
     }
     let len = Bytes::new(added.len() as u64 * size.get());
-    Ok(BankChange { blocks: added, len, notes: work.notes })
+    Ok(Change { blocks: added, len, notes: work.notes })
 }
 
 /// Adds the longest stretch of up to `missing` bytes; none where a block of it resisted.
@@ -122,7 +122,7 @@ fn add_stretch(
 ///
 /// # Errors
 /// [`Error::NoBlocks`]; if the lock cannot be had.
-pub fn bank_drop(len: Option<Bytes>) -> Result<BankChange, Error> {
+pub fn drop(len: Option<Bytes>) -> Result<Change, Error> {
     let mut work = begin()?;
     let size = work.blocks.size();
     let mut bank = of_owner(&work, |owner| owner == Owner::Bank)?;
@@ -144,20 +144,27 @@ pub fn bank_drop(len: Option<Bytes>) -> Result<BankChange, Error> {
         }
     }
     let len = Bytes::new(dropped.len() as u64 * size.get());
-    Ok(BankChange { blocks: dropped, len, notes: work.notes })
+    Ok(Change { blocks: dropped, len, notes: work.notes })
 }
 
 /// What the bank has, and who uses it. Mends what killed processes left.
 ///
+/// ```
+/// match glebe::contig::bank::status() {
+///     Ok(status) => println!("{} blocks of {}", status.blocks.len(), status.block),
+///     Err(error) => println!("{error}"), // not root, or the kernel takes no memory off line
+/// }
+/// ```
+///
 /// # Errors
 /// [`Error::NoBlocks`]; if the lock cannot be had.
-pub fn bank_status() -> Result<BankStatus, Error> {
+pub fn status() -> Result<Status, Error> {
     let work = begin()?;
     let (all, block) = (work.blocks.list()?, work.blocks.size());
     let bytes = |blocks: usize| Bytes::new(blocks as u64 * block.get());
     let movable = all.iter().filter(|block| block.zone == Some(Zone::Movable)).count();
     let online = all.iter().filter(|block| block.state == State::Online).count();
-    Ok(BankStatus {
+    Ok(Status {
         block,
         blocks: of_owner(&work, |owner| owner == Owner::Bank)?,
         processes: of_owner(&work, |owner| matches!(owner, Owner::Process(_)))?,
@@ -168,15 +175,15 @@ pub fn bank_status() -> Result<BankStatus, Error> {
     })
 }
 
-fn of_owner(work: &BlockWork, is: impl Fn(Owner) -> bool) -> Result<Vec<BankBlock>, Error> {
+fn of_owner(work: &BlockWork, is: impl Fn(Owner) -> bool) -> Result<Vec<Block>, Error> {
     let lines = work.book.lines();
     let mut blocks = Vec::new();
     for Line { block: number, .. } in lines.into_iter().filter(|line| is(line.owner)) {
-        let seen = work.look_at_all(number)?;
+        let seen = work.look(number, true)?;
         let bytes = |pages: u64| Pages::new(pages).bytes(page_size());
         let used = seen.movable + seen.unmarked + seen.fixed;
         let (free, used, drawn) = (bytes(seen.free), bytes(used), bytes(seen.pool));
-        blocks.push(BankBlock { number, free, used, drawn });
+        blocks.push(Block { number, free, used, drawn });
     }
     blocks.sort_by_key(|block| block.number);
     Ok(blocks)

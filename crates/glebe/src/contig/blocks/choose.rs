@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::sys::movability::Occupancy;
+use crate::sys::kpage::Occupancy;
 use crate::sys::numa::Node;
 
 /// How much is disturbed by taking a block, least first.
@@ -33,25 +33,8 @@ pub(super) struct Candidate {
     pub sample: Occupancy,
 }
 
-/// Why blocks cannot be taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Obstacles {
-    /// Blocks with pages that cannot be moved.
-    pub fixed: u64,
-    /// Blocks with pages of a hugetlb pool.
-    pub pool: u64,
-    /// Whether one has frames without a flag and nothing else in the way.
-    pub unmarked: bool,
-}
-
-/// What was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Blocks side by side, and how many of their pages must be moved.
-    Stretch { blocks: Vec<u64>, occupied: u64 },
-    /// None is long enough; the longest, in blocks.
-    TooShort { longest: u64, obstacles: Obstacles },
-}
+/// Blocks side by side, and how many of their pages must be moved.
+pub(super) type Stretch = (Vec<u64>, u64);
 
 /// Looks at blocks, each once.
 pub(super) struct Search<'a, E> {
@@ -66,16 +49,15 @@ impl<'a, E> Search<'a, E> {
         Self { candidates, look, seen: BTreeMap::new() }
     }
 
-    /// The best stretch of `len` blocks without those of `but`.
-    pub fn stretch(&mut self, len: u64, but: &[u64]) -> Result<Found, E> {
+    /// The best stretch of `len` blocks without those of `but`, if one is long enough.
+    pub fn stretch(&mut self, len: u64, but: &[u64]) -> Result<Option<Stretch>, E> {
         for window in self.windows(len, but) {
             if self.all_fit(&window)? {
                 let occupied = window.iter().map(|number| self.seen[number].movable).sum();
-                return Ok(Found::Stretch { blocks: window, occupied });
+                return Ok(Some((window, occupied)));
             }
         }
-        let longest = self.longest()?;
-        Ok(Found::TooShort { longest, obstacles: self.obstacles() })
+        Ok(None)
     }
 
     /// Every stretch of `len` blocks of which no sample speaks against it, best first.
@@ -114,13 +96,8 @@ impl<'a, E> Search<'a, E> {
             return Ok(*seen);
         }
         let mut seen = (self.look)(number)?;
-        let of_this = |candidate: &Candidate| candidate.number == number;
-        if self
-            .candidates
-            .iter()
-            .find(|c| of_this(c))
-            .is_some_and(|c| c.disturbs < Disturbs::Kernel)
-        {
+        let of_this = self.candidates.iter().find(|candidate| candidate.number == number);
+        if of_this.is_some_and(|candidate| candidate.disturbs < Disturbs::Kernel) {
             // The kernel has no pages of its own in movable memory.
             seen.movable += std::mem::take(&mut seen.unmarked);
         }
@@ -128,19 +105,15 @@ impl<'a, E> Search<'a, E> {
         Ok(seen)
     }
 
-    /// The most blocks side by side that hold nothing in the way.
-    fn longest(&mut self) -> Result<u64, E> {
-        let (mut longest, mut at) = (0, 0_u64);
+    /// The most blocks side by side that hold nothing in the way. Looks at all.
+    pub fn longest(&mut self) -> Result<u64, E> {
+        let (mut longest, mut at) = (0, 0);
         let mut before: Option<Candidate> = None;
         for candidate in self.candidates.clone() {
-            let fits = fits(self.seen(candidate.number)?);
             let joins = before.is_some_and(|before| follows(&before, &candidate));
-            at = if !fits {
-                0
-            } else if joins {
-                at + 1
-            } else {
-                1
+            at = match fits(self.seen(candidate.number)?) {
+                true if joins => at + 1,
+                fits => u64::from(fits),
             };
             longest = longest.max(at);
             before = Some(candidate);
@@ -149,30 +122,23 @@ impl<'a, E> Search<'a, E> {
     }
 
     /// Of the kernel's blocks seen, one with nothing but unmarked frames in the way: the fewest, or
-    /// none, and then the fewest pages to move.
+    /// none, and then the fewest pages to move. `None` where no block has such frames.
     pub fn most_likely(&self) -> Option<u64> {
-        let likely = self.candidates.iter().filter_map(|candidate| {
-            let seen = self.seen.get(&candidate.number)?;
-            let may_fit = fits(Occupancy { unmarked: 0, ..*seen });
-            (candidate.disturbs == Disturbs::Kernel && may_fit).then_some((
-                seen.unmarked,
-                seen.movable,
-                candidate.number,
-            ))
+        let may_fit = |seen: &Occupancy| fits(Occupancy { unmarked: 0, ..*seen });
+        if self.count(|seen| seen.unmarked > 0 && may_fit(seen)) == 0 {
+            return None;
+        }
+        let kernels = self.candidates.iter().filter(|of| of.disturbs == Disturbs::Kernel);
+        let likely = kernels.filter_map(|candidate| {
+            let seen = self.seen.get(&candidate.number).filter(|seen| may_fit(seen))?;
+            Some((seen.unmarked, seen.movable, candidate.number))
         });
         likely.min().map(|(_, _, number)| number)
     }
 
-    fn obstacles(&self) -> Obstacles {
-        let of = |is: &dyn Fn(&Occupancy) -> bool| {
-            self.seen.values().filter(|seen| is(seen)).count() as u64
-        };
-        let unmarked = |seen: &Occupancy| seen.unmarked > 0 && seen.fixed == 0 && seen.pool == 0;
-        Obstacles {
-            fixed: of(&|seen| !seen.is_movable()),
-            pool: of(&|seen| seen.pool > 0),
-            unmarked: self.seen.values().any(unmarked),
-        }
+    /// How many of the blocks seen are so.
+    pub fn count(&self, is: impl Fn(&Occupancy) -> bool) -> u64 {
+        self.seen.values().filter(|seen| is(seen)).count() as u64
     }
 }
 
@@ -201,36 +167,34 @@ mod tests {
             .collect()
     }
 
-    fn find(candidates: &[Candidate], len: u64, fixed: &[u64]) -> Found {
+    /// The best stretch; if there is none, the longest.
+    fn find(candidates: &[Candidate], len: u64, fixed: &[u64]) -> Result<Vec<u64>, u64> {
         let look = |number: u64| {
             let of = candidates.iter().find(|c| c.number == number).unwrap();
             let fixed = u64::from(fixed.contains(&number));
             Ok::<_, ()>(Occupancy { fixed, ..of.sample })
         };
-        Search::new(candidates.to_vec(), &look).stretch(len, &[]).unwrap()
-    }
-
-    fn blocks(found: Found) -> Vec<u64> {
-        match found {
-            Found::Stretch { blocks, .. } => blocks,
-            Found::TooShort { .. } => Vec::new(),
+        let mut search = Search::new(candidates.to_vec(), &look);
+        match search.stretch(len, &[]).unwrap() {
+            Some((blocks, _)) => Ok(blocks),
+            None => {
+                let longest = search.longest().unwrap();
+                let seen = candidates.iter().filter(|c| fixed.contains(&c.number)).count() as u64;
+                assert_eq!(search.count(|seen| !seen.is_movable()), seen);
+                Err(longest)
+            }
         }
     }
 
     #[test]
     fn the_emptiest_stretch_of_adjacent_blocks_is_taken() {
         let all = kernels(&[(1, 9), (2, 9), (3, 1), (4, 9), (6, 0), (7, 2), (8, 20)]);
-        assert_eq!(blocks(find(&all, 1, &[])), [6]);
-        assert_eq!(blocks(find(&all, 2, &[])), [6, 7]);
-        assert_eq!(blocks(find(&all, 3, &[])), [1, 2, 3]);
-        assert_eq!(blocks(find(&all, 2, &[7])), [2, 3], "what the samples did not show");
-        let found = find(&all, 5, &[2, 7]);
-        let obstacles = Obstacles { fixed: 2, ..Obstacles::default() };
-        assert_eq!(found, Found::TooShort { longest: 2, obstacles });
-        assert_eq!(
-            find(&[], 1, &[]),
-            Found::TooShort { longest: 0, obstacles: Obstacles::default() }
-        );
+        assert_eq!(find(&all, 1, &[]).unwrap(), [6]);
+        assert_eq!(find(&all, 2, &[]).unwrap(), [6, 7]);
+        assert_eq!(find(&all, 3, &[]).unwrap(), [1, 2, 3]);
+        assert_eq!(find(&all, 2, &[7]).unwrap(), [2, 3], "what the samples did not show");
+        assert_eq!(find(&all, 5, &[2, 7]), Err(2));
+        assert_eq!(find(&[], 1, &[]), Err(0));
     }
 
     #[test]
@@ -239,21 +203,19 @@ mod tests {
         all.extend([candidate(4, Disturbs::Bank, 99), candidate(5, Disturbs::Movable, 50)]);
         all.extend([candidate(7, Disturbs::Devices, 0), candidate(8, Disturbs::Devices, 0)]);
         all.push(candidate(9, Disturbs::Devices, 0));
-        assert_eq!(blocks(find(&all, 1, &[])), [4]);
-        assert_eq!(blocks(find(&all, 1, &[4])), [5]);
-        assert_eq!(blocks(find(&all, 2, &[])), [4, 5]);
-        assert_eq!(blocks(find(&all, 2, &[4])), [1, 2]);
-        assert_eq!(blocks(find(&all, 3, &[])), [7, 8, 9]);
+        assert_eq!(find(&all, 1, &[]).unwrap(), [4]);
+        assert_eq!(find(&all, 1, &[4]).unwrap(), [5]);
+        assert_eq!(find(&all, 2, &[]).unwrap(), [4, 5]);
+        assert_eq!(find(&all, 2, &[4]).unwrap(), [1, 2]);
+        assert_eq!(find(&all, 3, &[]).unwrap(), [7, 8, 9]);
     }
 
     #[test]
     fn a_border_of_nodes_ends_a_stretch() {
         let mut all = kernels(&[(1, 0), (2, 0), (3, 0)]);
         all[2].node = Some(Node(1));
-        assert_eq!(blocks(find(&all, 2, &[])), [1, 2]);
-        let TooShort { longest, .. } = find(&all, 3, &[]) else { panic!("a stretch of two nodes") };
-        assert_eq!(longest, 2);
-        use Found::TooShort;
+        assert_eq!(find(&all, 2, &[]).unwrap(), [1, 2]);
+        assert_eq!(find(&all, 3, &[]), Err(2), "a stretch of two nodes");
     }
 
     #[test]
@@ -264,11 +226,10 @@ mod tests {
             Ok::<_, ()>(Occupancy { unmarked, ..Occupancy::default() })
         };
         let mut search = Search::new(all, &look);
-        assert_eq!(blocks(search.stretch(1, &[]).unwrap()), [3]);
-        let Found::TooShort { obstacles, .. } = search.stretch(2, &[]).unwrap() else {
-            panic!("blocks 1 and 3 are not side by side")
-        };
-        assert_eq!((obstacles.fixed, obstacles.unmarked), (1, true));
+        assert_eq!(search.stretch(1, &[]).unwrap(), Some((vec![3], 0)));
+        assert_eq!(search.stretch(2, &[]).unwrap(), None, "blocks 1 and 3 are not side by side");
+        assert_eq!(search.longest().unwrap(), 1);
+        assert_eq!(search.count(|seen| !seen.is_movable()), 1);
         assert_eq!(search.most_likely(), Some(3));
     }
 
@@ -276,7 +237,7 @@ mod tests {
     fn pages_of_a_pool_are_left_where_they_are() {
         let mut all = kernels(&[(1, 0), (2, 5)]);
         all[0].sample.pool = 1;
-        assert_eq!(blocks(find(&all, 1, &[])), [2]);
-        assert_eq!(blocks(find(&all, 2, &[])), [] as [u64; 0]);
+        assert_eq!(find(&all, 1, &[]).unwrap(), [2]);
+        assert_eq!(find(&all, 2, &[]), Err(1));
     }
 }

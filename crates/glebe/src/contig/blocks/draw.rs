@@ -1,132 +1,88 @@
-//! Huge pages of given frames, out of the hugetlb pool.
+//! The huge pages of evacuated blocks, out of the hugetlb pool.
 //!
 //! The kernel fills the pool from movable memory first, and of that from the pages that have been
-//! free longest. So the pool grows in steps until the wanted frames are seen in it; a step's pages
-//! are on top of the pool, and are what a mapping gets. They are promised to a mapping under the
-//! lock and populated without it, where another may draw from the pool too: the frames are read
-//! then, and what is missing is told. Counts and frames are huge pages.
+//! free longest. So the pool grows in steps, by promises to mappings of ours ([`Promised`]), until
+//! the wanted frames are seen in it; a step's pages are on top of the pool, and are what a mapping
+//! gets. They are promised under the lock and populated without it, where another may draw from
+//! the pool too: the frames are read then. Counts and frames are huge pages.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::plan::Plan;
 use super::work::BlockWork;
+use crate::contig::hugetlb::{is_in_pool, Builder, Promised};
 use crate::contig::Error;
 use crate::error::OsError;
-use crate::mapping::{Mapping, Stretch, Visibility};
-use crate::sys::hugetlb::Pool;
-use crate::sys::movability::Kind;
-use crate::sys::page_size;
-use crate::sys::pagemap::Pagemap;
-use crate::units::{Bytes, PageSize, Pages, Pfn};
+use crate::mapping::Mapping;
 
 /// Pages that are added at a time until the first of the wanted ones comes.
 const STEP: u64 = 64;
 /// Steps that bring none of them, at most.
 const VAIN_MAX: u32 = 3;
 
-/// Pages that are promised, and populated later.
-pub(super) struct Promised {
-    /// Has the wanted pages once it is populated, and perhaps some more.
-    pub mapping: Mapping,
-    /// Others that came meanwhile: promised as well, so that they stay in the pool until the wanted
-    /// ones are out of it.
-    pub others: Option<Mapping>,
-}
+/// Mappings that get the wanted pages when they are populated, and perhaps some more; and promises
+/// of others that came meanwhile, which keep these in the pool until the wanted ones are out of it.
+pub(super) type Drawn = (Vec<Mapping>, Promised);
 
-/// What is wanted of the pool.
-pub(super) struct Draw<'a> {
-    pub pool: &'a Pool,
-    /// The blocks, off line, and one more to put back behind them.
-    pub plan: &'a Plan,
-    /// Their frames.
-    pub within: Range<u64>,
-    /// How many side by side.
-    pub pages: u64,
-    /// The most that may be added to the pool for a moment.
-    pub most: u64,
-}
-
-/// Puts the blocks back as movable memory and has the pool take each at once, before others do;
-/// grows the pool until the wanted pages are in it, and promises them to a mapping. `None` where
-/// they do not come.
-pub(super) fn promise(work: &BlockWork, draw: &Draw<'_>) -> Result<Option<Promised>, Error> {
-    let Draw { pool, plan, within, pages, most } = draw;
-    work.lock.with_growth(pool, *most, |growing| {
+/// Puts the blocks of `plan`, whose frames are `within`, back as movable memory and has the pool
+/// take each at once, before others do; grows the pool by up to `most` until as many wanted pages
+/// lie in it side by side as `builder` needs. `None` where they do not come.
+pub(super) fn draw(
+    work: &BlockWork,
+    builder: &Builder<'_>,
+    plan: &Plan,
+    within: &Range<u64>,
+    most: u64,
+) -> Result<Option<Drawn>, Error> {
+    let (size, pages) = (builder.pool.size(), builder.pages);
+    let in_pool = || -> Result<Vec<u64>, OsError> {
+        let seen =
+            within.clone().map(|number| Ok((number, is_in_pool(&work.frames, number, size)?)));
+        let seen: Result<Vec<_>, OsError> = seen.collect();
+        Ok(seen?.into_iter().filter(|(_, is)| *is).map(|(number, _)| number).collect())
+    };
+    work.lock.with_surplus(&builder.pool, most, || {
+        let mut promised = Promised::new(size);
+        // Idle pages would be promised before the pool grows.
+        promised.more(builder, builder.pool.counts()?.available())?;
+        let most = most.saturating_add(promised.pages());
         let each = (within.end - within.start) / plan.blocks.len().max(1) as u64;
-        let (mut came, mut vain) = (0, 0);
+        let mut fresh = 0;
         for block in &plan.blocks {
             work.blocks.put_on_line(*block, true)?;
-            came += growing.by(each.min(pages.saturating_sub(came)))?;
+            fresh += promised.more(builder, each.min(pages - fresh))?;
         }
         if let Some(slack) = plan.slack {
             work.blocks.put_on_line(slack, true)?;
         }
-        let mut here = in_pool(work, pool.size(), within)?;
-        let (mut others, mut fresh) = if here.is_empty() { (came, 0) } else { (0, came) };
-        while longest(&here) < *pages {
+        let (mut here, mut vain) = (in_pool()?, 0);
+        while longest(&here) < pages {
+            if here.is_empty() {
+                fresh = 0;
+            }
             let step = if here.is_empty() { STEP } else { pages - longest(&here) };
-            if others + fresh + step > *most || vain > VAIN_MAX {
+            if promised.pages() + step > most || vain > VAIN_MAX {
                 return Ok(None);
             }
-            let came = growing.by(step)?;
-            let before = std::mem::replace(&mut here, in_pool(work, pool.size(), within)?);
+            let came = promised.more(builder, step)?;
             if came == 0 {
                 return Ok(None);
             }
-            match here.is_empty() {
-                true => others += came,
-                false => fresh += came,
-            }
-            vain = if here.len() == before.len() && !here.is_empty() { vain + 1 } else { 0 };
+            fresh += came;
+            let before = std::mem::replace(&mut here, in_pool()?).len();
+            vain = if here.len() == before && before > 0 { vain + 1 } else { 0 };
         }
-        let map = |pages: u64| {
-            Mapping::hugetlb(Pages::new(pages).bytes(pool.size()), pool.size(), Visibility::PRIVATE)
-        };
-        let others = if others > 0 { Some(map(others)?) } else { None };
-        Ok(Some(Promised { mapping: map(fresh)?, others }))
+        let mut wanted = Vec::new();
+        while fresh > 0 {
+            let Some(mapping) = promised.take() else { break };
+            fresh = fresh.saturating_sub(mapping.len().pages_up(size).get());
+            wanted.push(mapping);
+        }
+        Ok(Some((wanted, promised)))
     })
-}
-
-/// The frames of `within` that are in the pool.
-fn in_pool(work: &BlockWork, size: PageSize, within: &Range<u64>) -> Result<Vec<u64>, OsError> {
-    let each = size.bytes().pages_down(page_size()).get();
-    let mut here = Vec::new();
-    for frame in within.clone() {
-        if work.frames.kind(Pfn::new(frame * each))? == Kind::Pool {
-            here.push(frame);
-        }
-    }
-    Ok(here)
 }
 
 /// The most frames side by side.
 fn longest(frames: &[u64]) -> u64 {
     frames.chunk_by(|a, b| a + 1 == *b).map(<[u64]>::len).max().unwrap_or(0) as u64
-}
-
-/// Keeps of a populated mapping `pages` pages with frames side by side of `within`, in order, and
-/// gives the rest back; `None` where they are not in it.
-pub(super) fn keep_run(
-    mapping: Mapping,
-    size: PageSize,
-    within: &Range<u64>,
-    pages: u64,
-) -> Result<Option<Mapping>, Error> {
-    let each = size.bytes().pages_down(page_size()).get();
-    let entries = Pagemap::open()?.entries(mapping.addr(), mapping.len(), size)?;
-    let frames = entries.iter().map(|entry| entry.frame().unwrap_or_default().get() / each);
-    let places: BTreeMap<u64, u64> =
-        frames.zip(0..).filter(|(frame, _)| within.contains(frame)).collect();
-    let here: Vec<(u64, u64)> = places.into_iter().collect();
-    let run = here.chunk_by(|a, b| a.0 + 1 == b.0).find(|run| run.len() as u64 >= pages);
-    let Some(run) = run else { return Ok(None) };
-    let kept = run.iter().take(pages as usize).map(|(_, place)| (0, *place));
-    let stretches = Stretch::of_pages(kept, size);
-    let whole = [Stretch { part: 0, offset: Bytes::ZERO, len: mapping.len() }];
-    let mapping = match stretches[..] == whole {
-        true => mapping,
-        false => Mapping::gathered(vec![mapping], &stretches, size)?,
-    };
-    Ok(Some(mapping))
 }

@@ -16,7 +16,7 @@
 //! blocks are moved and pages are taken, not while pages are zeroed. Source:
 //! admin-guide/mm/memory-hotplug.
 
-mod bank;
+pub mod bank;
 mod choose;
 mod draw;
 mod owner;
@@ -25,30 +25,26 @@ mod record;
 mod work;
 
 use std::ops::Range;
-use std::path::Path;
 use std::time::Duration;
 
-pub use self::bank::{bank_add, bank_drop, bank_status, BankBlock, BankChange, BankStatus};
-use self::draw::Draw;
 use self::plan::Wanted;
 pub(super) use self::plan::Whose;
 use self::record::Owner;
 use self::work::{BlockWork, Stuck};
-use super::choose::{smallest_hugetlb, Built, Request};
+use super::hugetlb::Builder;
+use super::options::Options;
 use super::pool::Place;
-use super::populate::{populate, Gate, Order, Reporter};
-use super::{runs, Error, Source};
+use super::{runs, smallest_hugetlb, Contig, Error, Source};
 use crate::sys::buddyinfo::free_in_zones;
-use crate::sys::cgroup::Resource;
 use crate::sys::file;
 use crate::sys::fork::ForkGuard;
-use crate::sys::hugetlb::{sizes, Pool};
+use crate::sys::hugetlb::sizes;
 use crate::sys::memory_block::Zone;
 use crate::sys::page_size;
 use crate::units::Bytes;
 
-/// How long the kernel may try to empty one block, unless told otherwise.
-pub(super) const BLOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the kernel may try to empty one block.
+const BLOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long to wait for the lock when blocks are given back.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// Blocks that may resist before the call is given up: the kernel logs each.
@@ -98,7 +94,7 @@ impl Drop for Held {
         if self.blocks.is_empty() || self.guard.is_child() {
             return;
         }
-        let work = BlockWork::begin(&self.place, LOCK_PATIENCE, BLOCK_PATIENCE);
+        let work = BlockWork::begin(&self.place, LOCK_PATIENCE);
         let Ok(mut work) = work else { return };
         let this = work.book.this_process(&work.lock).ok();
         for block in &self.blocks {
@@ -113,78 +109,65 @@ impl Drop for Held {
 
 /// What one call wants, and what it has learnt.
 struct Call<'a> {
-    request: &'a Request<'a>,
-    len: Bytes,
-    pool: Pool,
+    options: &'a Options,
+    builder: Builder<'a>,
     /// The length of a block.
     block: Bytes,
     held: Held,
     stuck: Vec<Stuck>,
-    notes: Vec<String>,
 }
 
-/// Maps `len` bytes, whole base pages, in one run.
-pub(super) fn build(
-    request: &Request<'_>,
-    len: Bytes,
-    reporter: &mut Reporter<'_>,
-) -> Result<Built, Error> {
-    let none = || Error::NoSuchSize { size: page_size(), listed: sizes() };
-    let size = smallest_hugetlb().ok_or_else(none)?;
-    let pool = request.place.pool(size).ok_or_else(none)?;
-    let len = len.pages_up(size).checked_bytes(size).unwrap_or(len);
-    if request.mappable {
+/// Maps `len` bytes, whole huge pages, in one run.
+pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
+    if options.mappable {
         let why = "their pages are private memory, not a file's; ask for no mappable memory";
         return Err(Error::NoBlocks { why: why.to_owned() });
     }
-    let gate = Gate::new(Resource::Hugetlb(size))?;
-    gate.check(len)?;
-    let held = Held::new(&request.place);
-    let (stuck, notes) = (Vec::new(), Vec::new());
+    let none = || Error::NoSuchSize { size: page_size(), listed: sizes() };
+    let size = smallest_hugetlb().ok_or_else(none)?;
+    let builder = Builder::new(options, len, size)?;
     let block = work::machine_blocks()?.size();
-    let mut call = Call { request, len, pool, block, held, stuck, notes };
+    let held = Held::new(&options.place);
+    let mut call = Call { options, builder, block, held, stuck: Vec::new() };
     for _ in 0..ATTEMPTS {
-        let Some((blocks, promised)) = call.evacuate()? else { continue };
-        populate(&promised.mapping, size, Order::Any, request.threads, &gate, reporter)?;
-        let (within, pages) = (call.within(&blocks), len.pages_up(size).get());
-        let draw::Promised { mapping, others } = promised;
-        let kept = draw::keep_run(mapping, size, &within, pages)?;
+        let Some((blocks, (wanted, others))) = call.evacuate(len)? else { continue };
+        for mapping in wanted {
+            call.builder.take_all(Some(mapping))?;
+        }
         drop(others);
-        let Some(mapping) = kept else {
-            call.notes.push(TAKEN.to_owned());
+        let (within, in_hand) = (call.within(&blocks), std::mem::take(&mut call.builder.held));
+        let Some(mapping) = in_hand.run_within(&within, call.builder.pages, size)? else {
+            call.builder.notes.push(TAKEN.to_owned());
             continue;
         };
         let runs = runs::read(&mapping, size)?;
         drop(call.held.split_off(&blocks));
-        let built = Built::of(Source::Blocks, mapping, runs);
-        let (blocks, notes) = (Some(call.held), call.notes);
-        return Ok(Built { grown_by: pages, blocks, notes, ..built });
+        let (blocks, why_not_better) = (Some(call.held), call.builder.notes);
+        return Ok(Contig { blocks, why_not_better, ..Contig::of(Source::Blocks, mapping, runs) });
     }
     Err(Error::BlocksTaken { attempts: ATTEMPTS })
 }
 
 impl Call<'_> {
     /// Evacuates blocks and has their pages promised; `None`: try again.
-    fn evacuate(&mut self) -> Result<Option<(Vec<u64>, draw::Promised)>, Error> {
-        let patience = self.request.block_patience;
-        let mut work = BlockWork::begin(&self.request.place, self.request.lock_patience, patience)?;
-        self.notes.append(&mut work.notes);
+    fn evacuate(&mut self, len: Bytes) -> Result<Option<(Vec<u64>, draw::Drawn)>, Error> {
+        let (options, builder) = (self.options, &mut self.builder);
+        let mut work = BlockWork::begin(&options.place, options.lock_patience)?;
+        builder.notes.append(&mut work.notes);
         let stuck: Vec<u64> = self.stuck.iter().map(|stuck| stuck.block).collect();
-        let wanted = Wanted {
-            len: self.len,
-            node: self.request.node,
-            own: &self.held.blocks,
-            stuck: &stuck,
-            of: self.request.blocks_of,
+        let of = match options.source {
+            Some(_) => Whose::Anybodys,
+            None => Whose::Banks,
         };
-        let plan = plan::plan(&mut work, &wanted)?;
+        let (node, own) = (options.node, &self.held.blocks[..]);
+        let plan = plan::plan(&mut work, &Wanted { len, node, own, stuck: &stuck, of })?;
         let all: Vec<u64> = plan.blocks.iter().chain(&plan.slack).copied().collect();
         let owner = work.book.this_process(&work.lock)?;
         match work.empty(&all, owner) {
             Ok(()) => {}
             Err(Err(error)) => return Err(error),
             Err(Ok(stuck)) => {
-                self.notes.push(format!("memory block {}: {}", stuck.block, stuck.error));
+                builder.notes.push(format!("memory block {}: {}", stuck.block, stuck.error));
                 self.stuck.push(stuck);
                 return match self.stuck.len() > STUCK_MAX {
                     true => Err(self.all_stuck()),
@@ -193,22 +176,21 @@ impl Call<'_> {
             }
         }
         self.held.add(&all, &work);
-        let size = self.pool.size();
-        let (pages, each) = (self.len.pages_up(size).get(), self.block.pages_up(size).get());
+        let size = self.builder.pool.size();
         let free = free_in_zones(Zone::Movable.as_str())?.pages_up(size).get();
-        let most = free + (all.len() as u64 + 1) * each;
+        let most = free + (all.len() as u64 + 1) * self.block.pages_up(size).get();
         let within = self.within(&plan.blocks);
-        let draw = Draw { pool: &self.pool, plan: &plan, within, pages, most };
-        let promised = draw::promise(&work, &draw).inspect_err(|_| work.bring_back(&all, false))?;
-        if promised.is_none() {
-            self.notes.push(TAKEN.to_owned());
+        let drawn = draw::draw(&work, &self.builder, &plan, &within, most)
+            .inspect_err(|_| work.bring_back(&all, false))?;
+        if drawn.is_none() {
+            self.builder.notes.push(TAKEN.to_owned());
         }
-        Ok(promised.map(|promised| (plan.blocks, promised)))
+        Ok(drawn.map(|drawn| (plan.blocks, drawn)))
     }
 
     /// The huge pages of blocks side by side.
     fn within(&self, blocks: &[u64]) -> Range<u64> {
-        let each = self.block.get() / self.pool.size().bytes().get();
+        let each = self.block.get() / self.builder.pool.size().bytes().get();
         let first = blocks.first().copied().unwrap_or(0);
         first * each..(first + blocks.len() as u64) * each
     }
@@ -222,12 +204,10 @@ impl Call<'_> {
     }
 }
 
-/// The length of the bank, as far as the record can be read; none where there is no bank.
-pub(super) fn bank_len(place: &Place) -> Bytes {
-    let lines = place.locks.iter().map(|lock| owner::lines_of(&lock.with_file_name(owner::NAME)));
-    let of_bank = lines.flatten().filter(|line| line.owner == Owner::Bank).count() as u64;
-    let block = work::machine_blocks().map_or(0, |blocks| blocks.size().get());
-    Bytes::new(of_bank.saturating_mul(block))
+/// Whether blocks are on record, of the bank or of processes: without any there is no bank.
+pub(super) fn has_record(place: &Place) -> bool {
+    let mut records = place.locks.iter().map(|lock| lock.with_file_name(owner::NAME));
+    records.any(|path| file::link_metadata(&path).is_ok_and(|meta| meta.len() > 0))
 }
 
 /// Whether blocks for `len` could be evacuated now: of the bank, and of anybody. Mends what killed
@@ -236,7 +216,7 @@ pub(super) fn bank_len(place: &Place) -> Bytes {
 /// # Errors
 /// [`Error::NoBlocks`]; if the lock cannot be had.
 pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
-    let work = BlockWork::begin(&Place::machine(), BLOCK_PATIENCE, BLOCK_PATIENCE)?;
+    let work = BlockWork::begin(&Place::machine(), BLOCK_PATIENCE)?;
     Ok([Whose::Banks, Whose::Anybodys].map(|of| {
         plan::outlook(&work, &Wanted { len, node: None, own: &[], stuck: &[], of }).map(|_| ())
     }))
@@ -250,14 +230,10 @@ pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
 /// If the lock cannot be had within `patience`, or the record cannot be read.
 pub fn mend_blocks(patience: Duration) -> Result<Vec<String>, Error> {
     let place = Place::machine();
-    if !place.locks.iter().any(|lock| has_record(&lock.with_file_name(owner::NAME))) {
-        return Ok(Vec::new());
+    match has_record(&place) {
+        true => Ok(BlockWork::begin(&place, patience)?.notes),
+        false => Ok(Vec::new()),
     }
-    Ok(BlockWork::begin(&place, patience, BLOCK_PATIENCE)?.notes)
-}
-
-fn has_record(path: &Path) -> bool {
-    file::link_metadata(path).is_ok_and(|meta| meta.len() > 0)
 }
 
 #[cfg(test)]

@@ -3,16 +3,12 @@
 //! It lies beside the lock of the hugetlb pools, and is read and written under that lock alone. It
 //! is empty where no block is on it.
 
-use std::path::Path;
-
 use super::record::{header, Line, Owner, Record};
 use crate::contig::pool::PoolLock;
 use crate::error::OsError;
 use crate::sync::{MappedWord, Ordering};
-use crate::sys::file;
 use crate::sys::fork::ForkGuard;
 use crate::sys::lock_file::LockFile;
-use crate::sys::process::boot_id;
 
 pub(super) const NAME: &str = "blocks";
 
@@ -106,13 +102,6 @@ impl Book {
     fn is_named(&self, number: u32) -> bool {
         self.record.lines().any(|line| line.owner == Owner::Process(number))
     }
-}
-
-/// The lines of a record of this boot, read without the lock; none where it cannot be read.
-pub(super) fn lines_of(path: &Path) -> Vec<Line> {
-    let text = file::read(path).unwrap_or_default();
-    let boot_id = boot_id().unwrap_or_default();
-    Record::parse(&text, &boot_id).0.lines().collect()
 }
 
 /// The claim that this process has made.

@@ -5,7 +5,7 @@
 //! block most likely to be emptied goes off line and comes back as it was: the attempt alone
 //! empties them all. Lengths are bytes.
 
-use super::choose::{Disturbs, Found, Obstacles, Search};
+use super::choose::{Disturbs, Search};
 use super::work::BlockWork;
 use crate::contig::Error;
 use crate::sys::buddyinfo::free_in_zones;
@@ -61,40 +61,34 @@ pub(super) struct Plan {
 /// [`Error::BlocksShort`], [`Error::TooMuchMovable`], [`Error::NoRoomToEvacuate`].
 pub(super) fn plan(work: &mut BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Error> {
     let mut planned = plan_once(work, wanted)?;
-    if planned.as_ref().is_err_and(|short| short.unmarked) {
+    if matches!(planned, Err((_, Some(_)))) {
         zones::empty_processor_lists();
         planned = plan_once(work, wanted)?;
     }
-    let short = match planned {
-        Ok(plan) => return Ok(plan),
-        Err(short) => short,
-    };
-    let (true, Some(likely)) = (short.unmarked, short.likely) else { return Err(short.error) };
-    if let Err(error) = work.cycle(likely) {
-        work.notes.push(format!("memory block {likely}: {error}"));
+    if let Err((_, Some(likely))) = planned {
+        if let Err(error) = work.cycle(likely) {
+            work.notes.push(format!("memory block {likely}: {error}"));
+        }
+        planned = plan_once(work, wanted)?;
     }
-    plan_once(work, wanted)?.map_err(|short| short.error)
+    planned.map_err(|(error, _)| error)
 }
 
 /// Whether there is a plan, as things are. Nothing is touched.
 pub(super) fn outlook(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Plan, Error> {
-    plan_once(work, wanted)?.map_err(|short| short.error)
+    plan_once(work, wanted)?.map_err(|(error, _)| error)
 }
 
 /// Refuses where `more` blocks cannot become movable, whichever they are.
 pub(super) fn check(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error> {
     check_share(all, more, size)?;
-    check_room(Bytes::new(more.saturating_mul(size.get())), Bytes::ZERO)
+    let taken = Bytes::new(more.saturating_mul(size.get()));
+    room_in(meminfo::available()?, taken, Bytes::ZERO)
 }
 
-/// Why there is no plan, and what may help.
-struct Short {
-    error: Error,
-    /// Whether frames without a flag stand in the way of some block.
-    unmarked: bool,
-    /// A block of the kernel's that can be emptied, or the one most like it.
-    likely: Option<u64>,
-}
+/// Why there is no plan; where frames without a flag stand in the way, a block of the kernel's that
+/// can be emptied, or the one most like it.
+type Short = (Error, Option<u64>);
 
 fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short>, Error> {
     let (size, all) = (work.blocks.size(), work.blocks.list()?);
@@ -108,23 +102,21 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
         };
         may && !wanted.stuck.contains(&candidate.number)
     });
-    let look = |number| work.look(number);
+    let look = |number| work.look(number, false);
     let mut search = Search::new(candidates, &look);
     let mut found = search.stretch(count, &[])?;
     let for_bank = wanted.of == Whose::Kernels;
-    if let (true, Found::TooShort { longest: longest @ 1.., .. }) = (for_bank, &found) {
-        found = search.stretch(*longest, &[])?;
+    let longest = if found.is_none() { search.longest()? } else { 0 };
+    if for_bank && longest > 0 {
+        found = search.stretch(longest, &[])?;
     }
-    let (blocks, mut occupied) = match found {
-        Found::Stretch { blocks, occupied } => (blocks, occupied),
-        Found::TooShort { longest, obstacles } => {
-            let longest = Bytes::new(longest.saturating_mul(size.get()));
-            let Obstacles { fixed, pool, unmarked } = obstacles;
-            let (wanted, all) = (wanted.len, all.len() as u64);
-            let error = Error::BlocksShort { wanted, longest, size, all, fixed, pool };
-            let likely = search.most_likely();
-            return Ok(Err(Short { error, unmarked, likely }));
-        }
+    let Some((blocks, mut occupied)) = found else {
+        let longest = Bytes::new(longest.saturating_mul(size.get()));
+        let fixed = search.count(|seen| !seen.is_movable());
+        let pool = search.count(|seen| seen.pool > 0);
+        let (wanted, all) = (wanted.len, all.len() as u64);
+        let error = Error::BlocksShort { wanted, longest, size, all, fixed, pool };
+        return Ok(Err((error, search.most_likely())));
     };
     let whole = Bytes::new(blocks.len() as u64 * size.get());
     // Of blocks that an attempt before this left, one stays as it is: what others want of movable
@@ -134,7 +126,7 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
     let mut slack = left.first().copied().filter(|_| left.len() > 1);
     if slack.is_none() && !for_bank && (is_again || needs_slack(whole, wanted.len)?) {
         let taken: Vec<u64> = blocks.iter().chain(wanted.own).copied().collect();
-        if let Found::Stretch { blocks: more, occupied: of_it } = search.stretch(1, &taken)? {
+        if let Some((more, of_it)) = search.stretch(1, &taken)? {
             slack = more.first().copied();
             occupied += of_it;
         }
@@ -144,7 +136,7 @@ fn plan_once(work: &BlockWork, wanted: &Wanted<'_>) -> Result<Result<Plan, Short
     };
     let more = blocks.iter().chain(&slack).filter(becomes_movable).count() as u64;
     check_share(&all, more, size)?;
-    check_room(whole, Pages::new(occupied).bytes(page_size()))?;
+    room_in(meminfo::available()?, whole, Pages::new(occupied).bytes(page_size()))?;
     Ok(Ok(Plan { blocks, slack }))
 }
 
@@ -169,10 +161,6 @@ fn check_share(all: &[MemoryBlock], more: u64, size: Bytes) -> Result<(), Error>
 }
 
 /// Refuses where too little memory would be left.
-fn check_room(taken: Bytes, occupied: Bytes) -> Result<(), Error> {
-    room_in(meminfo::available()?, taken, occupied)
-}
-
 fn room_in(available: Bytes, taken: Bytes, occupied: Bytes) -> Result<(), Error> {
     let margin = MARGIN_MIN.max(Bytes::new(available.get() / MARGIN_SHARE));
     match taken.checked_add(margin).is_some_and(|needed| needed <= available) {

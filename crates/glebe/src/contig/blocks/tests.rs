@@ -3,7 +3,7 @@
 use super::plan::{plan, Wanted, Whose};
 use super::record::Line;
 use super::*;
-use crate::contig::{Contig, SourceChoice};
+use crate::contig::Contig;
 use crate::sync::{StaticMutex, StaticMutexGuard};
 use crate::sys::memory_block::State;
 
@@ -13,7 +13,7 @@ const DEAD: Owner = Owner::Process(u32::MAX);
 static TURN: StaticMutex<()> = StaticMutex::new(());
 
 fn begin() -> Result<BlockWork, Error> {
-    BlockWork::begin(&Place::machine(), LOCK, Duration::from_millis(200))
+    BlockWork::begin(&Place::machine(), LOCK)
 }
 
 /// A block that can be evacuated, and where it is. It goes back there also where a test fails.
@@ -150,8 +150,7 @@ fn a_block_of_the_bank_that_somebody_put_back_is_struck_out() {
 #[test]
 fn a_pinned_page_holds_a_block_until_the_deadline_and_no_longer() {
     let Some(good) = Good::new() else { return };
-    let pinned =
-        Contig::options().source(SourceChoice::Only(Source::Plain)).pin(true).map(Bytes::mib(32));
+    let pinned = Contig::options().source(Source::Plain).pin(true).build(Bytes::mib(32));
     let pinned = match pinned {
         Ok(memory) if memory.runs().iter().all(|run| run.pfn.is_some()) => memory,
         other => return println!("skipped: {:?}", other.map(|memory| memory.proof())),
@@ -162,7 +161,7 @@ fn a_pinned_page_holds_a_block_until_the_deadline_and_no_longer() {
     let mut blocks: Vec<u64> = frames.map(|frame| frame.get() / each).collect();
     blocks.dedup();
     let looks_movable = |block: &u64| {
-        let seen = work.look(*block).unwrap();
+        let seen = work.look(*block, false).unwrap();
         seen.is_movable() && seen.pool == 0 && *block != good.block
     };
     let Some(block) = blocks.into_iter().find(looks_movable) else {

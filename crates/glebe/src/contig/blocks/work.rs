@@ -10,11 +10,12 @@ use std::time::Duration;
 use super::choose::{Candidate, Disturbs};
 use super::owner::Book;
 use super::record::{Line, Owner};
+use super::BLOCK_PATIENCE;
 use crate::contig::pool::{Place, PoolLock};
 use crate::contig::Error;
 use crate::error::OsError;
+use crate::sys::kpage::{Frames, Occupancy};
 use crate::sys::memory_block::{MemoryBlock, MemoryBlocks, State, Zone};
-use crate::sys::movability::{Frames, Occupancy};
 use crate::sys::numa::Node;
 
 /// Every so many frames of a block one is looked at to tell how full it is.
@@ -35,8 +36,6 @@ pub(super) struct BlockWork {
     pub book: Book,
     pub frames: Frames,
     pub notes: Vec<String>,
-    /// How long the kernel may try to empty one block.
-    patience: Duration,
 }
 
 impl BlockWork {
@@ -44,18 +43,18 @@ impl BlockWork {
     ///
     /// # Errors
     /// [`Error::NoBlocks`] where blocks cannot be taken off line at all; if the lock cannot be had.
-    pub fn begin(place: &Place, lock: Duration, patience: Duration) -> Result<Self, Error> {
+    pub fn begin(place: &Place, patience: Duration) -> Result<Self, Error> {
         let no = |why: String| Error::NoBlocks { why };
         let blocks = machine_blocks()?;
         if !blocks.is_writable() {
             return Err(no("only root may, and /sys must be writable".to_owned()));
         }
         let frames = Frames::open().map_err(|error| no(format!("{error}; CAP_SYS_ADMIN")))?;
-        let lock = PoolLock::of(place, lock)?;
+        let lock = PoolLock::of(place, patience)?;
         let (book, ignored) = Book::open(&lock)?;
         let mut notes = lock.notes().to_vec();
         notes.extend(ignored);
-        let mut work = Self { lock, blocks, book, frames, notes, patience };
+        let mut work = Self { lock, blocks, book, frames, notes };
         work.mend()?;
         Ok(work)
     }
@@ -90,14 +89,9 @@ impl BlockWork {
         Ok(candidates)
     }
 
-    /// What the pages of a block are, up to the first that cannot be moved.
-    pub fn look(&self, number: u64) -> Result<Occupancy, Error> {
-        Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), false)?)
-    }
-
-    /// What all pages of a block are.
-    pub fn look_at_all(&self, number: u64) -> Result<Occupancy, Error> {
-        Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), true)?)
+    /// What the pages of a block are: all, or those up to the first that cannot be moved.
+    pub fn look(&self, number: u64, all: bool) -> Result<Occupancy, Error> {
+        Ok(self.frames.occupancy(self.blocks.first_frame(number), self.blocks.pages(), all)?)
     }
 
     /// Empties `numbers` and puts them back as movable memory of `owner`; blocks of the bank stay
@@ -121,7 +115,7 @@ impl BlockWork {
             self.note_down(*number, owner).map_err(Err)?;
         }
         for number in numbers {
-            if let Err(error) = self.blocks.take_off_line(*number, self.patience) {
+            if let Err(error) = self.blocks.take_off_line(*number, BLOCK_PATIENCE) {
                 self.bring_back(&new, true);
                 self.bring_back(numbers, false);
                 return Err(Ok(Stuck { block: *number, error }));
@@ -146,7 +140,7 @@ impl BlockWork {
     pub fn cycle(&mut self, number: u64) -> Result<(), Error> {
         let owner = self.book.this_process(&self.lock)?;
         self.note_down(number, owner)?;
-        let emptied = self.blocks.take_off_line(number, self.patience);
+        let emptied = self.blocks.take_off_line(number, BLOCK_PATIENCE);
         self.give_back(number)?;
         Ok(emptied?)
     }
@@ -198,14 +192,18 @@ impl BlockWork {
         match block.state {
             State::Online if block.zone != Some(Zone::Movable) || movable => return Ok(()),
             State::Online => {
-                let pool = self.look_at_all(number)?.pool;
+                let pool = self.look(number, true)?.pool;
                 if pool > 0 {
-                    return Err(Error::BlockInUse { block: number, pages: pool });
+                    let why = format!("holds {pool} pages of hugetlb pools");
+                    return Err(Error::BlockStays { block: number, why });
                 }
-                self.blocks.take_off_line(number, self.patience)?;
+                self.blocks.take_off_line(number, BLOCK_PATIENCE)?;
             }
             State::Offline => {}
-            State::GoingOffline => return Err(Error::BlockBusy { block: number }),
+            State::GoingOffline => {
+                let why = "is just going off line, by somebody else".to_owned();
+                return Err(Error::BlockStays { block: number, why });
+            }
         }
         if let Err(error) = self.blocks.put_on_line(number, movable) {
             // Another may have been faster.

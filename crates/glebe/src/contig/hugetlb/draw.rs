@@ -18,16 +18,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::effort::Effort;
-use super::held::Held;
 use super::promised::Promised;
-use super::survey::{frame, free_pages, in_pool};
-use super::{Builder, Order, Reporter};
+use super::survey::{free_pages, in_pool, is_in_pool};
+use super::{Builder, Order};
 use crate::contig::order::fewest_runs;
 use crate::contig::Error;
 use crate::error::OsError;
 use crate::mapping::Mapping;
-use crate::sys::movability::{Frames, Kind};
+use crate::sys::kpage::Frames;
 use crate::sys::one_processor::OneProcessor;
 use crate::sys::zones;
 use crate::units::Pages;
@@ -42,14 +40,6 @@ const LOOK_FIRST: u64 = 256;
 /// Turns that bring nothing, at most.
 const VAIN_MAX: u32 = 2;
 
-/// What is drawn, for which run.
-pub(super) struct Draw<'a, 'r> {
-    pub run: usize,
-    pub frames: &'a Frames,
-    pub held: &'a mut Held,
-    pub reporter: &'a mut Reporter<'r>,
-}
-
 /// The pages to draw next, and the longest run that could be had.
 pub(super) type Seen = (BTreeSet<u64>, Pages);
 
@@ -58,37 +48,37 @@ impl Builder<'_> {
     /// first, as they were just seen.
     pub(super) fn draw(
         &mut self,
-        draw: &mut Draw<'_, '_>,
+        frames: &Frames,
         (mut wanted, longest): Seen,
-        effort: &mut Effort,
     ) -> Result<(), Error> {
-        effort.note(format!("a run of {} was seen free", longest.bytes(self.pool.size())));
+        let size = self.pool.size();
+        self.effort.note(format!("a run of {} was seen free", longest.bytes(size)));
         let mut vain = 0;
-        while !wanted.is_empty() && vain < VAIN_MAX && !effort.is_over() {
-            let before = draw.held.pages();
+        while !wanted.is_empty() && vain < VAIN_MAX && !self.effort.is_over() {
+            let before = self.held.pages();
             let lock = self.lock()?;
-            let most = effort.may_grow(&self.pool)?;
-            lock.with_surplus(self.pool.size(), most, || self.draw_a_turn(most, draw, wanted))?;
+            let most = self.effort.may_grow(&self.pool)?;
+            let pool = self.pool.clone();
+            lock.with_surplus(&pool, most, || self.draw_a_turn(most, frames, wanted))?;
             drop(lock);
-            vain = if draw.held.pages() == before { vain + 1 } else { 0 };
-            self.grew |= vain == 0;
-            (wanted, _) = self.see(draw)?;
+            vain = if self.held.pages() == before { vain + 1 } else { 0 };
+            (wanted, _) = self.see(frames)?;
         }
         Ok(())
     }
 
     /// Looks for the free pages to draw next, those in the lists of single processors too.
-    pub(super) fn see(&self, draw: &Draw<'_, '_>) -> Result<Seen, Error> {
+    pub(super) fn see(&self, frames: &Frames) -> Result<Seen, Error> {
         zones::empty_processor_lists();
-        let (size, in_hand) = (self.pool.size(), draw.held.numbers());
-        let free = free_pages(draw.frames, size, &in_hand, draw.run as u64, self.pages)?;
-        Ok(self.wanted(draw, free))
+        let (size, in_hand) = (self.pool.size(), self.held.numbers());
+        let free = free_pages(frames, size, &in_hand, self.run as u64, self.pages)?;
+        Ok(self.wanted(free))
     }
 
     /// Which of `pages` to draw next, none where nothing is gained by them, and the longest run
     /// that could be had. A run that is longer than what is in hand comes before all others.
-    fn wanted(&self, draw: &Draw<'_, '_>, pages: Vec<u64>) -> Seen {
-        let held = &*draw.held;
+    fn wanted(&self, pages: Vec<u64>) -> Seen {
+        let held = &self.held;
         let keep = usize::try_from(self.pages).unwrap_or(usize::MAX);
         let mut all = held.frames.clone();
         all.extend(pages);
@@ -106,33 +96,31 @@ impl Builder<'_> {
     }
 
     fn draw_a_turn(
-        &self,
+        &mut self,
         most: u64,
-        draw: &mut Draw<'_, '_>,
+        frames: &Frames,
         mut wanted: BTreeSet<u64>,
     ) -> Result<(), Error> {
-        let (began, size) = (Instant::now(), self.pool.size());
-        let mut promised = Promised::new(size);
+        let began = Instant::now();
+        let mut promised = Promised::new(self.pool.size());
         // Idle pages would be promised before the pool grows.
         promised.more(self, self.pool.counts()?.available())?;
         let most = most.saturating_add(promised.pages());
-        self.grow_until(&mut promised, most, draw, &mut wanted)?;
+        self.grow_until(&mut promised, most, frames, &mut wanted)?;
         while !wanted.is_empty() && began.elapsed() < TURN {
             let top = STEP.min(promised.pages());
             if top == 0 {
                 break;
             }
-            let (gone, back) = self.look_below(&mut promised, top, &wanted, draw.frames)?;
+            let (gone, back) = self.look_below(&mut promised, top, &wanted, frames)?;
             if gone.is_empty() {
                 continue;
             }
             wanted.retain(|number| !gone.contains(number));
             match gone.len() as u64 == top && back == top {
-                true => self.take_all(promised.take(), draw.held)?,
-                false => self.take_from_top(&mut promised, back, gone, draw)?,
+                true => self.take_all(promised.take())?,
+                false => self.take_from_top(&mut promised, back, gone, frames)?,
             }
-            let pages = draw.held.pages().min(self.pages);
-            draw.reporter.report(Pages::new(pages).bytes(size), self.len);
         }
         Ok(())
     }
@@ -169,13 +157,13 @@ impl Builder<'_> {
         &self,
         promised: &mut Promised,
         most: u64,
-        draw: &Draw<'_, '_>,
+        frames: &Frames,
         wanted: &mut BTreeSet<u64>,
     ) -> Result<(), Error> {
         let size = self.pool.size();
-        let of_others = in_pool(draw.frames, size)?;
+        let of_others = in_pool(frames, size)?;
         let mut look_at = LOOK_FIRST;
-        while !self.are_in_pool(wanted, draw.frames)? {
+        while !self.are_in_pool(wanted, frames)? {
             // More than there are would have the kernel reclaim and compact for them.
             let step = STEP.min(zones::obtainable(size)?).min(most - promised.pages().min(most));
             let came = promised.more(self, step)?;
@@ -183,9 +171,9 @@ impl Builder<'_> {
                 continue;
             }
             look_at = look_at.saturating_mul(2);
-            let all = in_pool(draw.frames, size)?.difference(&of_others).copied().collect();
-            let (best, longest) = self.wanted(draw, all);
-            if came == 0 || longest.get() >= draw.run as u64 {
+            let all = in_pool(frames, size)?.difference(&of_others).copied().collect();
+            let (best, longest) = self.wanted(all);
+            if came == 0 || longest.get() >= self.run as u64 {
                 *wanted = best;
                 break;
             }
@@ -195,18 +183,18 @@ impl Builder<'_> {
 
     /// Takes those of the `top` pages that came last which are in `these`, one by one.
     fn take_from_top(
-        &self,
+        &mut self,
         promised: &mut Promised,
         top: u64,
         mut these: BTreeSet<u64>,
-        draw: &mut Draw<'_, '_>,
+        frames: &Frames,
     ) -> Result<(), Error> {
         let mut looked = 0;
         while looked < top && !these.is_empty() {
-            let (gone, _) = self.look_below(promised, 1, &these, draw.frames)?;
+            let (gone, _) = self.look_below(promised, 1, &these, frames)?;
             these.retain(|number| !gone.contains(number));
-            if !gone.is_empty() && self.are_in_pool(&gone, draw.frames)? {
-                self.take_all(promised.take(), draw.held)?;
+            if !gone.is_empty() && self.are_in_pool(&gone, frames)? {
+                self.take_all(promised.take())?;
             }
             looked += 1;
         }
@@ -214,18 +202,18 @@ impl Builder<'_> {
     }
 
     /// Populates a mapping of promised pages and takes them in hand.
-    fn take_all(&self, mapping: Option<Mapping>, held: &mut Held) -> Result<(), Error> {
+    pub fn take_all(&mut self, mapping: Option<Mapping>) -> Result<(), Error> {
         let Some(mapping) = mapping else { return Ok(()) };
         self.gate.check(mapping.len())?;
-        self.fill(&mapping, Order::Any, &mut Reporter(None))?;
-        Ok(held.add(mapping, self.pool.size())?)
+        self.fill(&mapping, Order::Any)?;
+        Ok(self.held.add(mapping, self.pool.size())?)
     }
 
     /// Those that are not in the pool.
     fn gone(&self, numbers: &BTreeSet<u64>, frames: &Frames) -> Result<BTreeSet<u64>, OsError> {
         let mut gone = BTreeSet::new();
         for number in numbers {
-            if frames.kind(frame(*number, self.pool.size()))? != Kind::Pool {
+            if !is_in_pool(frames, *number, self.pool.size())? {
                 gone.insert(*number);
             }
         }
@@ -234,7 +222,7 @@ impl Builder<'_> {
 
     fn are_in_pool(&self, numbers: &BTreeSet<u64>, frames: &Frames) -> Result<bool, OsError> {
         for number in numbers {
-            if frames.kind(frame(*number, self.pool.size()))? != Kind::Pool {
+            if !is_in_pool(frames, *number, self.pool.size())? {
                 return Ok(false);
             }
         }

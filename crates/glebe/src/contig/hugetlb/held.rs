@@ -3,6 +3,7 @@
 //! Counts and frames are huge pages.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::contig::order::{fewest_runs, Plan};
 use crate::error::OsError;
@@ -13,7 +14,7 @@ use crate::units::PageSize;
 
 /// Pages in hand: the mappings they are in, and where they lie.
 #[derive(Default)]
-pub(super) struct Held {
+pub(in crate::contig) struct Held {
     pub parts: Vec<Mapping>,
     /// Of each page its part, and its number there.
     places: Vec<(usize, u64)>,
@@ -60,6 +61,24 @@ impl Held {
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
         let kept = plan.give_back.iter().rev().take(keep);
         Stretch::of_pages(kept.map(|n| self.places[*n]), size)
+    }
+
+    /// One mapping of `pages` of them whose frames are side by side and in `within`, ascending; the
+    /// rest is given back. `None` where so many are not.
+    pub fn run_within(
+        self,
+        within: &Range<u64>,
+        pages: u64,
+        size: PageSize,
+    ) -> Result<Option<Mapping>, OsError> {
+        let all = self.frames.iter().copied().zip(self.places.iter().copied());
+        let mut here: Vec<_> = all.filter(|(frame, _)| within.contains(frame)).collect();
+        here.sort_unstable();
+        let run = here.chunk_by(|a, b| a.0 + 1 == b.0).find(|run| run.len() as u64 >= pages);
+        let Some(run) = run else { return Ok(None) };
+        let kept = run.iter().take(pages as usize).map(|(_, place)| *place);
+        let stretches = Stretch::of_pages(kept, size);
+        Mapping::gathered(self.parts, &stretches, size).map(Some)
     }
 
     /// Gives pages back, by index, in that order.

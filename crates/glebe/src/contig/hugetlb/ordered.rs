@@ -13,7 +13,7 @@
 //! Counts and frames are huge pages.
 
 use super::held::Held;
-use super::{Builder, Order, Reporter, STRETCHES_MAX};
+use super::{Builder, Order, STRETCHES_MAX};
 use crate::contig::order::Plan;
 use crate::contig::{runs, Error, Run};
 use crate::mapping::{Mapping, Stretch};
@@ -23,20 +23,21 @@ const ATTEMPTS: u32 = 4;
 
 impl Builder<'_> {
     /// As few runs as the pages that were looked at allow, ascending.
-    pub(super) fn map_in_order(&mut self, reporter: &mut Reporter<'_>) -> Result<Mapping, Error> {
+    pub(super) fn map_in_order(&mut self) -> Result<Mapping, Error> {
         for attempt in 1.. {
-            let mut held = self.search(reporter)?;
+            self.search()?;
+            let mut held = std::mem::take(&mut self.held);
             let plan = held.plan(self.pages);
             let planned = plan.runs;
             if held.came_so(self.pages) {
                 return Ok(held.parts.remove(0));
             }
             let stretches = held.stretches(&plan, self.pages, self.pool.size());
-            if !self.request.mappable && stretches.len() <= STRETCHES_MAX {
-                return self.moved(held, &stretches, reporter);
+            if !self.options.mappable && stretches.len() <= STRETCHES_MAX {
+                return self.moved(held, &stretches);
             }
             let mapping = self.taken_again(held, &plan)?;
-            self.fill(&mapping, Order::Strict, reporter)?;
+            self.fill(&mapping, Order::Strict)?;
             let (runs, _) = runs::read(&mapping, self.pool.size())?;
             let ascend = runs.is_sorted_by_key(|run| run.pfn);
             if (runs.len() <= planned && ascend) || attempt >= ATTEMPTS {
@@ -48,12 +49,7 @@ impl Builder<'_> {
     }
 
     /// Moves the pages that are kept side by side; where that is refused, takes what comes.
-    fn moved(
-        &mut self,
-        held: Held,
-        stretches: &[Stretch],
-        reporter: &mut Reporter<'_>,
-    ) -> Result<Mapping, Error> {
+    fn moved(&mut self, held: Held, stretches: &[Stretch]) -> Result<Mapping, Error> {
         match Mapping::gathered(held.parts, stretches, self.pool.size()) {
             Ok(mapping) => return Ok(mapping),
             Err(error) => {
@@ -62,7 +58,7 @@ impl Builder<'_> {
             }
         }
         let mapping = self.take(self.pages)?;
-        self.fill(&mapping, Order::Strict, reporter)?;
+        self.fill(&mapping, Order::Strict)?;
         Ok(mapping)
     }
 

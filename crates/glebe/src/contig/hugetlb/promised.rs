@@ -14,7 +14,7 @@ use crate::mapping::Mapping;
 use crate::units::{Bytes, PageSize, Pages};
 
 /// Mappings of pages that are set aside and not touched, the last that came on top.
-pub(super) struct Promised {
+pub(in crate::contig) struct Promised {
     mappings: Vec<Mapping>,
     size: PageSize,
 }

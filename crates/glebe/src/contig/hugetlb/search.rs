@@ -16,16 +16,14 @@
 //!
 //! Counts and frames are huge pages.
 
-use super::draw::Draw;
 use super::effort::{spare, Effort};
-use super::held::Held;
 use super::survey::has_movable;
-use super::{machine_available, Builder, Order, Reporter};
+use super::{machine_available, Builder, Order};
 use crate::contig::Error;
 use crate::mapping::Mapping;
 use crate::sys::compact::compact_memory;
 use crate::sys::hugetlb::{sizes, Pool};
-use crate::sys::movability::Frames;
+use crate::sys::kpage::Frames;
 use crate::units::{Bytes, Pages};
 
 /// Of pages from this size on no more than needed are taken to choose from, unless a run is asked
@@ -39,42 +37,46 @@ struct Larger {
 }
 
 impl Builder<'_> {
-    /// Takes pages, and more where longer runs are wanted than those make.
-    pub(super) fn search(&mut self, reporter: &mut Reporter<'_>) -> Result<Held, Error> {
-        let mut held = Held::default();
+    /// Takes pages in hand, and more where longer runs are wanted than those make.
+    pub(super) fn search(&mut self) -> Result<(), Error> {
         let Some(run) = self.run_sought() else {
             let needed = self.take(self.pages)?;
-            self.extend(&mut held, needed, reporter)?;
-            return Ok(held);
+            return self.extend(needed);
         };
-        let request = self.request;
-        let mut effort = Effort::new(self.len, request.search, request.search_time);
-        self.take_idle(self.pages, &mut held, reporter)?;
+        self.run = run;
+        self.effort = Effort::new(self.len, self.options.search, self.options.search_time);
+        self.take_idle(self.pages)?;
         let frames = Frames::open().ok().filter(|_| self.pool.size().bytes() < LARGE);
-        if let Some(frames) = &frames {
-            self.choose(run, frames, &mut held, &mut effort, reporter)?;
+        if let Some(frames) = frames.as_ref().filter(|_| self.may_grow()) {
+            self.choose(frames)?;
         }
-        let missing = self.pages.saturating_sub(held.pages());
+        let missing = self.pages.saturating_sub(self.held.pages());
         if missing > 0 {
             let rest = self.take(missing)?;
-            self.extend(&mut held, rest, reporter)?;
+            self.extend(rest)?;
         }
-        let blindly = frames.is_none() || self.pool.counts()?.available() > 0;
-        if blindly && held.plan(self.pages).longest < run {
-            self.widen(run, frames.is_none(), &mut held, &mut effort, reporter)?;
+        if frames.is_none() || self.pool.counts()?.available() > 0 {
+            self.widen(frames.is_none())?;
         }
-        if held.plan(self.pages).longest < run {
-            self.tried = Some(effort.to_string());
+        if !self.is_had() {
+            self.tried = Some(self.effort.to_string());
         }
-        Ok(held)
+        Ok(())
+    }
+
+    /// Whether a run is long enough.
+    fn is_had(&self) -> bool {
+        self.held.plan(self.pages).longest >= self.run
     }
 
     /// The run to look for, if any.
     fn run_sought(&self) -> Option<usize> {
         let size = self.pool.size();
-        let run = match (self.request.run, self.request.search) {
+        let options = self.options;
+        let is_asked = options.required.max(options.preferred).is_some();
+        let run = match (options.run(self.len), options.search) {
             (_, Some(Bytes::ZERO)) | (None, None) => return None,
-            (Some(_), None) if size.bytes() >= LARGE && self.request.by_default => return None,
+            (Some(_), None) if size.bytes() >= LARGE && !is_asked => return None,
             (Some(run), _) => run.pages_up(size).get(),
             (None, Some(_)) => self.pages,
         };
@@ -83,53 +85,43 @@ impl Builder<'_> {
     }
 
     /// Has the longest runs that are free, or can be made so.
-    fn choose(
-        &mut self,
-        run: usize,
-        frames: &Frames,
-        held: &mut Held,
-        effort: &mut Effort,
-        reporter: &mut Reporter<'_>,
-    ) -> Result<(), Error> {
-        if !self.may_grow() {
-            return Ok(());
-        }
-        let mut draw = Draw { run, frames, held, reporter };
-        let mut seen = self.see(&draw)?;
+    fn choose(&mut self, frames: &Frames) -> Result<(), Error> {
+        let mut seen = self.see(frames)?;
         let mut compacted = false;
-        if seen.1.get() < run as u64 {
+        if seen.1.get() < self.run as u64 {
             // Before pages are taken that would stand in the way.
-            compacted = self.compact(effort);
-            seen = self.see(&draw)?;
+            compacted = self.compact();
+            seen = self.see(frames)?;
         }
-        self.draw(&mut draw, seen, effort)?;
-        let pages = self.pages;
-        let is_had = |held: &Held| held.plan(pages).longest >= run;
-        if !is_had(draw.held) && !effort.is_over() && !compacted && self.compact(effort) {
-            let seen = self.see(&draw)?;
-            self.draw(&mut draw, seen, effort)?;
+        self.draw(frames, seen)?;
+        if !self.is_had() && !self.effort.is_over() && !compacted && self.compact() {
+            let seen = self.see(frames)?;
+            self.draw(frames, seen)?;
         }
-        if is_had(draw.held) || effort.is_over() {
+        if self.is_had() || self.effort.is_over() {
             return Ok(());
         }
         let Some(larger) = self.larger_pool() else { return Ok(()) };
         let of = larger.pool.size();
         if !has_movable(frames, of)? {
-            effort.note(format!("no {} are free or movable as a whole, to be split", of.bytes()));
+            let none = format!("no {} are free or movable as a whole, to be split", of.bytes());
+            self.effort.note(none);
             return Ok(());
         }
         match self.take_split(&larger)? {
-            Some(more) => self.extend(held, more, reporter)?,
-            None => effort.note(format!("no page of {} could be had to be split", of.bytes())),
+            Some(more) => self.extend(more)?,
+            None => {
+                self.effort.note(format!("no page of {} could be had to be split", of.bytes()));
+            }
         }
         Ok(())
     }
 
     /// Compacts the machine's memory, where that is allowed.
-    fn compact(&self, effort: &mut Effort) -> bool {
+    fn compact(&mut self) -> bool {
         // It may take longer than the search has, and is for nothing if what it made is not drawn.
-        let compacted = effort.apart(compact_memory);
-        effort.note(match &compacted {
+        let compacted = self.effort.apart(compact_memory);
+        self.effort.note(match &compacted {
             Ok(()) => "memory was compacted".to_owned(),
             Err(refused) => format!("no compaction: {refused}"),
         });
@@ -137,43 +129,35 @@ impl Builder<'_> {
     }
 
     /// Takes ever more of what the pool hands out, until a run is long enough or nothing is left.
-    fn widen(
-        &mut self,
-        run: usize,
-        may_grow: bool,
-        held: &mut Held,
-        effort: &mut Effort,
-        reporter: &mut Reporter<'_>,
-    ) -> Result<(), Error> {
+    fn widen(&mut self, may_grow: bool) -> Result<(), Error> {
+        if self.is_had() {
+            return Ok(());
+        }
         let size = self.pool.size();
         let mut more = (self.pages / 4).max(8);
-        while held.plan(self.pages).longest < run && !effort.is_over() {
-            let left = effort.looks_at(size).saturating_sub(held.pages());
-            let before = held.pages();
+        while !self.is_had() && !self.effort.is_over() {
+            let before = self.held.pages();
+            let most = more.min(self.effort.looks_at(size).saturating_sub(before));
             match may_grow {
-                false => self.take_idle(more.min(left), held, reporter)?,
+                false => self.take_idle(most)?,
                 true => {
-                    if let Some(taken) = self.take_some(more.min(left))? {
-                        self.extend(held, taken, reporter)?;
+                    if let Some(taken) = self.take_some(most)? {
+                        self.extend(taken)?;
                     }
                 }
             }
-            if held.pages() == before {
+            if self.held.pages() == before {
                 break;
             }
             more = more.saturating_mul(2);
         }
-        effort.note(format!("{} were looked at", Pages::new(held.pages()).bytes(size)));
+        let all = Pages::new(self.held.pages()).bytes(size);
+        self.effort.note(format!("{all} were looked at"));
         Ok(())
     }
 
     /// Takes up to `most` of the pages that lie idle in the pool.
-    fn take_idle(
-        &mut self,
-        most: u64,
-        held: &mut Held,
-        reporter: &mut Reporter<'_>,
-    ) -> Result<(), Error> {
+    fn take_idle(&mut self, most: u64) -> Result<(), Error> {
         let pages = most.min(self.pool.counts()?.available());
         let len = Pages::new(pages).checked_bytes(self.pool.size());
         if pages == 0 || len.is_none_or(|len| self.gate.check(len).is_err()) {
@@ -182,7 +166,7 @@ impl Builder<'_> {
         match self.mapped(pages) {
             // Somebody else was quicker.
             Err(Error::Os(_)) => Ok(()),
-            mapped => self.extend(held, mapped?, reporter),
+            mapped => self.extend(mapped?),
         }
     }
 
@@ -210,23 +194,18 @@ impl Builder<'_> {
     }
 
     /// Populates `mapping` and takes its pages in hand.
-    fn extend(
-        &self,
-        held: &mut Held,
-        mapping: Mapping,
-        reporter: &mut Reporter<'_>,
-    ) -> Result<(), Error> {
+    fn extend(&mut self, mapping: Mapping) -> Result<(), Error> {
         // Threads that draw from the pool in turn leave no two pages side by side as they were.
         let few = mapping.len().pages_up(self.pool.size()).get() <= super::STRETCHES_MAX as u64;
-        let order = if few || self.request.mappable { Order::Any } else { Order::Strict };
-        self.fill(&mapping, order, reporter)?;
-        Ok(held.add(mapping, self.pool.size())?)
+        let order = if few || self.options.mappable { Order::Any } else { Order::Strict };
+        self.fill(&mapping, order)?;
+        Ok(self.held.add(mapping, self.pool.size())?)
     }
 
     /// The pool whose pages split into pages of this size, if it may be grown.
     fn larger_pool(&self) -> Option<Larger> {
         let size = self.pool.size();
-        let pools = sizes().into_iter().filter_map(|larger| self.request.place.pool(larger));
+        let pools = sizes().into_iter().filter_map(|larger| self.options.place.pool(larger));
         let pool = pools
             .filter(|_| self.may_grow())
             .find(|pool| pool.is_writable() && pool.demote_size() == Some(size))?;
@@ -242,13 +221,9 @@ impl Builder<'_> {
         }
         let lock = self.lock()?;
         let pages = self.pages;
-        let mapping = lock.with_split(&self.pool, &larger.pool, larger.pages, |came| match came
-            .min(pages)
-        {
+        lock.with_split(&self.pool, &larger.pool, larger.pages, |came| match came.min(pages) {
             0 => Ok(None),
             pages => self.mapped(pages).map(Some),
-        })?;
-        self.grew |= mapping.is_some();
-        Ok(mapping)
+        })
     }
 }

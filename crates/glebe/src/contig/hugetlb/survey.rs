@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::error::OsError;
-use crate::sys::movability::{Frames, Kind};
+use crate::sys::kpage::{Frames, Kind};
 use crate::sys::page_size;
 use crate::units::{PageSize, Pages, Pfn};
 
 /// The frame of a huge page, in base pages.
-pub(super) fn frame(number: u64, size: PageSize) -> Pfn {
+fn frame(number: u64, size: PageSize) -> Pfn {
     Pfn::new(number * base_pages(size).get())
 }
 
@@ -55,6 +55,15 @@ pub(super) fn free_pages(
 pub(super) fn in_pool(frames: &Frames, size: PageSize) -> Result<BTreeSet<u64>, OsError> {
     let firsts = (0..).zip(frames.firsts(base_pages(size))?);
     Ok(firsts.filter(|(_, kind)| *kind == Kind::Pool).map(|(number, _)| number).collect())
+}
+
+/// Whether a huge page is in the pool, in use or not.
+pub(in crate::contig) fn is_in_pool(
+    frames: &Frames,
+    number: u64,
+    size: PageSize,
+) -> Result<bool, OsError> {
+    Ok(frames.kind(frame(number, size))? == Kind::Pool)
 }
 
 /// Whether some page of `size` holds nothing but what is free or can be moved: without one the

@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_real_time_thread_waits_for_a_writer() {
-        let contig = Contig::options().source(Source::Plain).map(Bytes::mib(2)).unwrap();
+        let contig = Contig::options().source(Source::Plain).build(Bytes::mib(2)).unwrap();
         let reserve = Reserve::options().writers(Writers::Counted).build_on(contig).unwrap();
         let lent = reserve.inner.get().unwrap().lent();
         let write = |inside: &dyn Fn()| {

@@ -11,7 +11,7 @@ const COSTS: u64 = 5;
 
 fn contig(pages: u64) -> Contig {
     let len = Pages::new(pages).bytes(crate::sys::page_size());
-    Contig::options().source(Source::Plain).map(len).expect("ordinary memory")
+    Contig::options().source(Source::Plain).build(len).expect("ordinary memory")
 }
 
 /// Ordinary memory whose places have the alignment of its pages: a single run of frames that is

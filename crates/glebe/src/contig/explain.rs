@@ -1,5 +1,4 @@
-//! Whether one physically contiguous run could be had: [`explain_run`] says so without taking
-//! anything.
+//! Whether one physically contiguous run could be had: [`explain`] says so without taking anything.
 //!
 //! It reads the use of every frame, if the kernel shows frames to the caller, and looks for the
 //! longest run of huge pages that are idle in a pool, or free for a pool to grow by. Frames are
@@ -7,22 +6,46 @@
 //! and give meanwhile, and the kernel may move what lies between two runs, so the answer is of the
 //! moment. Cost: half a second for 24 GiB.
 
-use super::blocks;
-use super::machine::{boot_parameter, Verdict};
 use super::populate::{machine_available, Gate};
-use super::Error;
+use super::{blocks, Error};
 use crate::sys::cgroup::Resource;
 use crate::sys::hugetlb::{sizes, Pool};
-use crate::sys::kpage::{longest_run, uses, Use};
+use crate::sys::kpage::{runs, uses, Use};
 use crate::sys::madvise::transparent_huge_page;
 use crate::sys::{buddyinfo, page_size};
 use crate::units::{Bytes, PageSize, Pages};
 
+/// Whether memory could be had now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// From what is there.
+    Now,
+    /// By growing the hugetlb pool, which this process may; the kernel must find the pages.
+    ByGrowth,
+    /// Not by this process, or not at all.
+    No,
+    /// Frames are hidden from this process.
+    Unknown,
+}
+
+impl Verdict {
+    /// One word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Now => "now",
+            Self::ByGrowth => "by growth",
+            Self::No => "no",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// Whether one run of a length could be had.
 #[derive(Clone, Debug)]
-pub struct RunOutlook {
-    /// `None`: it cannot be known, since frames are hidden from this process.
-    pub verdict: Option<Verdict>,
+pub struct Outlook {
+    /// Whether it could.
+    pub verdict: Verdict,
     /// What that rests on.
     pub why: String,
     /// What to do to have it, or to know.
@@ -32,27 +55,32 @@ pub struct RunOutlook {
 /// Whether one physically contiguous run of `len` could be had now, and by which means. Nothing is
 /// taken or changed.
 ///
+/// ```
+/// let outlook = glebe::contig::explain(glebe::units::Bytes::mib(64))?;
+/// println!("{}: {}", outlook.verdict.as_str(), outlook.why);
+/// # Ok::<(), glebe::contig::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::ZeroLength`], or what cannot be read.
-pub fn explain_run(len: Bytes) -> Result<RunOutlook, Error> {
+pub fn explain(len: Bytes) -> Result<Outlook, Error> {
     if len == Bytes::ZERO {
         return Err(Error::ZeroLength);
     }
+    let said = |verdict, why| Ok(Outlook { verdict, why, helps: Vec::new() });
     if let Some(why) = within_a_page(len)? {
-        return Ok(RunOutlook { verdict: Some(Verdict::Now), why, helps: Vec::new() });
+        return said(Verdict::Now, why);
     }
     let available = machine_available()?;
     let Some(pool) = sizes().last().and_then(|size| Pool::of(*size)) else {
         let why = "the kernel has no pools of huge pages, and other memory is contiguous by luck \
-            alone beyond a page"
-            .to_owned();
-        return Ok(RunOutlook { verdict: Some(Verdict::No), why, helps: Vec::new() });
+            alone beyond a page";
+        return said(Verdict::No, why.to_owned());
     };
     let size = pool.size();
     let rounded = len.pages_up(size).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
     if let Err(refused) = Gate::new(Resource::Hugetlb(size))?.check(rounded) {
-        let (verdict, why) = (Some(Verdict::No), refused.to_string());
-        return Ok(RunOutlook { verdict, why, helps: Vec::new() });
+        return said(Verdict::No, refused.to_string());
     }
     let mut idle = Bytes::ZERO;
     for pool in sizes().into_iter().filter_map(Pool::of) {
@@ -60,25 +88,19 @@ pub fn explain_run(len: Bytes) -> Result<RunOutlook, Error> {
         let bytes = pages.checked_bytes(pool.size()).unwrap_or_default();
         idle = idle.checked_add(bytes).unwrap_or(bytes);
     }
-    let said = judge(&Seen {
-        len,
-        size,
-        idle,
-        available,
-        may_grow: pool.is_writable(),
-        runs: longest_runs(size),
-    });
-    Ok(with_blocks(said, blocks::outlook(rounded)))
+    let (may_grow, runs) = (pool.is_writable(), longest_runs(size));
+    let judged = judge(&Seen { len, size, idle, available, may_grow, runs });
+    Ok(with_blocks(judged, blocks::outlook(rounded)))
 }
 
 /// Adds what memory blocks could do where nothing else has the run.
-fn with_blocks(mut said: RunOutlook, blocks: Result<[Result<(), Error>; 2], Error>) -> RunOutlook {
-    if matches!(said.verdict, Some(Verdict::Now | Verdict::ByGrowth)) {
+fn with_blocks(mut said: Outlook, blocks: Result<[Result<(), Error>; 2], Error>) -> Outlook {
+    if matches!(said.verdict, Verdict::Now | Verdict::ByGrowth) {
         return said;
     }
     match blocks {
         Ok([Ok(()), _]) => {
-            said.verdict = Some(Verdict::ByGrowth);
+            said.verdict = Verdict::ByGrowth;
             said.why += "; the bank has it, and is evacuated when a run is asked for";
             said.helps.clear();
         }
@@ -135,16 +157,19 @@ fn longest_runs(size: PageSize) -> Option<(Bytes, Bytes)> {
     let page = page_size();
     let block = size.bytes().pages_down(page);
     let uses = uses(block).ok()?;
-    let longest = |counts: fn(Use) -> bool| longest_run(&uses, block, counts).bytes(page);
+    let longest = |counts: fn(Use) -> bool| {
+        let all = runs(&uses, block, counts).into_iter();
+        all.map(|(_, len)| len.bytes(page)).max().unwrap_or_default()
+    };
     let idle = longest(|of| of == Use::PoolIdle);
     Some((idle, longest(|of| matches!(of, Use::PoolIdle | Use::Free))))
 }
 
-fn judge(seen: &Seen) -> RunOutlook {
+fn judge(seen: &Seen) -> Outlook {
     let Seen { len, size, idle, available, may_grow, runs } = *seen;
     let as_root = || format!("as root: glebe contig explain {} --try", len.get());
     let at_boot = || format!("at boot: {}", boot_parameter(size, len.pages_up(size).get()));
-    let said = |verdict, why: String, helps| RunOutlook { verdict, why, helps };
+    let said = |verdict, why: String, helps| Outlook { verdict, why, helps };
     let most = if may_grow { idle.checked_add(available).unwrap_or(idle) } else { idle };
     if most < len {
         let helps = match may_grow {
@@ -154,20 +179,20 @@ fn judge(seen: &Seen) -> RunOutlook {
         let and = if may_grow { format!(", {available} available") } else { String::new() };
         let why = format!("{idle} idle in the pools of huge pages{and}");
         let only = if may_grow { "" } else { "; this process may not grow them" };
-        return said(Some(Verdict::No), why + only, helps);
+        return said(Verdict::No, why + only, helps);
     }
     let Some((in_pools, with_free)) = runs else {
         let why = format!(
             "{idle} idle in the pools of huge pages, but page frames are hidden from this process"
         );
         let helps = vec![format!("{}; or with CAP_SYS_ADMIN", as_root())];
-        return said(None, why, helps);
+        return said(Verdict::Unknown, why, helps);
     };
     let why = format!(
         "the longest run idle in the pools is {in_pools}, and with free memory beside {with_free}"
     );
     if in_pools >= len && idle >= len {
-        return said(Some(Verdict::Now), why, Vec::new());
+        return said(Verdict::Now, why, Vec::new());
     }
     if with_free >= len && may_grow {
         let helps = vec![
@@ -175,7 +200,7 @@ fn judge(seen: &Seen) -> RunOutlook {
                 .to_owned(),
             "for the time to come: a standing pool, made early".to_owned(),
         ];
-        return said(Some(Verdict::ByGrowth), why, helps);
+        return said(Verdict::ByGrowth, why, helps);
     }
     let mut helps = Vec::new();
     if with_free >= len {
@@ -189,7 +214,18 @@ fn judge(seen: &Seen) -> RunOutlook {
         helps.push(format!("{moves}; glebe contig map shows what lies between"));
     }
     helps.push(at_boot());
-    said(Some(Verdict::No), why, helps)
+    said(Verdict::No, why, helps)
+}
+
+/// The kernel parameters that set `pages` aside at boot.
+#[must_use]
+pub fn boot_parameter(size: PageSize, pages: u64) -> String {
+    let size = match size.bytes().get() {
+        n if n % (1 << 30) == 0 => format!("{}G", n >> 30),
+        n if n % (1 << 20) == 0 => format!("{}M", n >> 20),
+        n => format!("{}K", n >> 10),
+    };
+    format!("hugepagesz={size} hugepages={pages}")
 }
 
 #[cfg(test)]
@@ -211,25 +247,25 @@ mod tests {
     #[test]
     fn the_longest_run_answers_and_not_the_sum() {
         let verdict = |seen: &Seen| judge(seen).verdict;
-        assert_eq!(verdict(&seen(32)), Some(Verdict::Now));
-        assert_eq!(verdict(&seen(64)), Some(Verdict::ByGrowth), "64 MiB idle, in pieces");
-        assert_eq!(verdict(&seen(512)), Some(Verdict::No), "1 GiB available, in pieces");
-        assert_eq!(verdict(&seen(4096)), Some(Verdict::No));
+        assert_eq!(verdict(&seen(32)), Verdict::Now);
+        assert_eq!(verdict(&seen(64)), Verdict::ByGrowth, "64 MiB idle, in pieces");
+        assert_eq!(verdict(&seen(512)), Verdict::No, "1 GiB available, in pieces");
+        assert_eq!(verdict(&seen(4096)), Verdict::No);
         let fixed = Seen { may_grow: false, ..seen(64) };
         let told = judge(&fixed);
-        assert_eq!(told.verdict, Some(Verdict::No));
+        assert_eq!(told.verdict, Verdict::No);
         assert!(told.helps[0].starts_with("as root: "), "{told:?}");
-        assert_eq!(verdict(&Seen { len: Bytes::mib(32), ..fixed }), Some(Verdict::Now));
+        assert_eq!(verdict(&Seen { len: Bytes::mib(32), ..fixed }), Verdict::Now);
     }
 
     #[test]
     fn hidden_frames_are_unknown_unless_there_is_too_little_at_all() {
         let hidden = |len| Seen { runs: None, ..seen(len) };
         let told = judge(&hidden(32));
-        assert!(told.verdict.is_none() && told.why.contains("hidden"), "{told:?}");
-        assert_eq!(judge(&hidden(4096)).verdict, Some(Verdict::No));
+        assert!(told.verdict == Verdict::Unknown && told.why.contains("hidden"), "{told:?}");
+        assert_eq!(judge(&hidden(4096)).verdict, Verdict::No);
         let fixed = Seen { may_grow: false, ..hidden(128) };
-        assert_eq!(judge(&fixed).verdict, Some(Verdict::No));
+        assert_eq!(judge(&fixed).verdict, Verdict::No);
     }
 
     #[test]
@@ -237,23 +273,31 @@ mod tests {
         let no = || judge(&seen(512));
         let short = || Err(Error::NoBlocks { why: "said so".to_owned() });
         let told = with_blocks(no(), Ok([Ok(()), Ok(())]));
-        assert_eq!((told.verdict, told.helps.len()), (Some(Verdict::ByGrowth), 0));
+        assert_eq!((told.verdict, told.helps.len()), (Verdict::ByGrowth, 0));
         let told = with_blocks(no(), Ok([short(), Ok(())]));
-        assert_eq!(told.verdict, Some(Verdict::No));
+        assert_eq!(told.verdict, Verdict::No);
         assert!(told.helps[0].contains("glebe bank add"), "{told:?}");
         let told = with_blocks(no(), Ok([short(), short()]));
         assert!(told.helps.last().unwrap().contains("said so"), "{told:?}");
         let told = with_blocks(judge(&seen(32)), Err(Error::ZeroLength));
-        assert_eq!((told.verdict, told.helps.len()), (Some(Verdict::Now), 0));
+        assert_eq!((told.verdict, told.helps.len()), (Verdict::Now, 0));
     }
 
     #[test]
     fn every_length_has_an_answer() {
         let page = page_size().bytes();
-        assert_eq!(explain_run(page).unwrap().verdict, Some(Verdict::Now));
+        assert_eq!(explain(page).unwrap().verdict, Verdict::Now);
         for len in [Bytes::gib(1 << 20), Bytes::new(u64::MAX)] {
-            assert_eq!(explain_run(len).unwrap().verdict, Some(Verdict::No));
+            assert_eq!(explain(len).unwrap().verdict, Verdict::No);
         }
-        assert!(matches!(explain_run(Bytes::ZERO), Err(Error::ZeroLength)));
+        assert!(matches!(explain(Bytes::ZERO), Err(Error::ZeroLength)));
+    }
+
+    #[test]
+    fn boot_parameters_name_the_size() {
+        let parameter = |bytes, pages| boot_parameter(PageSize::new(bytes).unwrap(), pages);
+        assert_eq!(parameter(1 << 30, 2), "hugepagesz=1G hugepages=2");
+        assert_eq!(parameter(2 << 20, 32), "hugepagesz=2M hugepages=32");
+        assert_eq!(parameter(64 << 10, 1), "hugepagesz=64K hugepages=1");
     }
 }

@@ -1,0 +1,190 @@
+//! The machine's pool, resized for good and for everybody: [`grow_pool`] and [`shrink_pool`].
+//!
+//! Pages that are added lie idle in the pool until a program takes them, and no process owns them.
+//! For memory of its own a program calls [`Contig::new`](super::Contig::new), whose pages end with
+//! it. A pool of which programs hold surplus pages cannot have idle pages: the kernel counts the
+//! pages in use first. Growing it makes those surplus pages persistent, so that they stay in the
+//! pool when their programs end. Only pages that are idle are taken out: one in use or promised
+//! the kernel would make surplus.
+//!
+//! Counts are pages of the size in question, and persistent ones. The pool is changed by a
+//! difference, under the lock.
+
+use std::path::PathBuf;
+
+use super::explain::boot_parameter;
+use super::pool::{Place, PoolLock};
+use super::populate::machine_available;
+use super::Error;
+use crate::sys::hugetlb::{sizes, Counts, Pool};
+use crate::units::{Bytes, PageSize, Pages};
+
+/// What a change of a pool wrote, or would write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolChange {
+    /// Persistent pages before.
+    pub before: u64,
+    /// Pages added, or taken out.
+    pub pages: u64,
+    /// Surplus pages in use by programs that a growth has made persistent.
+    pub absorbed: u64,
+    /// The file, and the number written to it.
+    pub write: (PathBuf, u64),
+}
+
+/// Adds `pages` of `size` to the machine's pool, for good and for everybody. All of them or none.
+/// With `dry_run` nothing is written.
+///
+/// # Errors
+/// [`Error::PoolShort`] with how many the kernel found; [`Error::NoSuchSize`],
+/// [`Error::PoolFixed`], [`Error::TooLarge`]; what the kernel refuses.
+pub fn grow_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
+    grow_in(&Place::machine(), size, pages, dry_run)
+}
+
+/// Takes `pages` of `size` out of the machine's pool, or as many as are idle. With `dry_run`
+/// nothing is written.
+///
+/// # Errors
+/// [`Error::NoSuchSize`], [`Error::PoolFixed`]; what the kernel refuses.
+pub fn shrink_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
+    shrink_in(&Place::machine(), size, pages, dry_run)
+}
+
+fn pool_of(place: &Place, size: PageSize, dry_run: bool) -> Result<Pool, Error> {
+    let pool = place.pool(size).ok_or_else(|| Error::NoSuchSize { size, listed: sizes() })?;
+    match pool.is_writable() || dry_run {
+        true => Ok(pool),
+        false => Err(Error::PoolFixed { size: size.bytes() }),
+    }
+}
+
+fn grow_in(place: &Place, size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
+    let pool = pool_of(place, size, dry_run)?;
+    let change = || {
+        let counts = pool.counts()?;
+        let (before, absorbed) = (counts.persistent(), counts.surplus);
+        let target = before.saturating_add(absorbed).saturating_add(pages);
+        Ok::<_, Error>(PoolChange { before, pages, absorbed, write: (pool.path(), target) })
+    };
+    if dry_run {
+        return change();
+    }
+    let available = machine_available()?;
+    let asked = Pages::new(pages).checked_bytes(size).unwrap_or(Bytes::new(u64::MAX));
+    if asked > available {
+        return Err(Error::TooLarge { asked, available });
+    }
+    let lock = PoolLock::of(place, PoolLock::PATIENCE)?;
+    let change = change()?;
+    let got = lock.keep_pages(&pool, pages)?;
+    if got < pages {
+        let how_to = format!(
+            "they were given back; write 1 to /proc/sys/vm/compact_memory, or set them aside at \
+             boot: {}",
+            boot_parameter(size, pages)
+        );
+        let (size, path) = (size.bytes(), pool.path());
+        return Err(Error::PoolShort { size, wanted: pages, got, path, how_to });
+    }
+    Ok(change)
+}
+
+fn shrink_in(
+    place: &Place,
+    size: PageSize,
+    pages: u64,
+    dry_run: bool,
+) -> Result<PoolChange, Error> {
+    let pool = pool_of(place, size, dry_run)?;
+    let _lock = PoolLock::of(place, PoolLock::PATIENCE)?;
+    let counts = pool.counts()?;
+    let (before, pages) = (counts.persistent(), pages.min(spare(&counts)));
+    let write = (pool.path(), before - pages);
+    let planned = PoolChange { before, pages, absorbed: 0, write };
+    if pages == 0 || dry_run {
+        return Ok(planned);
+    }
+    pool.set_persistent(planned.write.1)?;
+    let pages = before.saturating_sub(pool.counts()?.persistent());
+    Ok(PoolChange { pages, ..planned })
+}
+
+/// Pages that may go. Surplus pages are in the totals but not in the number that is written.
+fn spare(counts: &Counts) -> u64 {
+    counts.available().saturating_sub(counts.surplus).min(counts.persistent())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_pool_grows_by_a_difference_or_not_at_all() {
+        let root = std::env::temp_dir().join(format!("glebe-machine-{}", std::process::id()));
+        let dir = root.join("hugepages-2048kB");
+        fs::create_dir_all(&dir).unwrap();
+        for (name, value) in [
+            ("nr_hugepages", "7"),
+            ("free_hugepages", "7"),
+            ("resv_hugepages", "0"),
+            ("surplus_hugepages", "0"),
+        ] {
+            fs::write(dir.join(name), value).unwrap();
+        }
+        let place = Place { pools: root.clone(), locks: vec![root.join("lock/file")] };
+        let size = PageSize::new(2 << 20).unwrap();
+        let total = || fs::read_to_string(dir.join("nr_hugepages")).unwrap();
+        let dry = grow_in(&place, size, 3, true).unwrap();
+        assert_eq!((dry.before, dry.write.1, total().trim()), (7, 10, "7"));
+        let grown = grow_in(&place, size, 3, false).unwrap();
+        assert_eq!((grown.before, grown.pages, total().trim()), (7, 3, "10"));
+        fs::write(dir.join("surplus_hugepages"), "4").unwrap();
+        fs::write(dir.join("nr_hugepages"), "6").unwrap();
+        let grown = grow_in(&place, size, 3, true).unwrap();
+        assert_eq!((grown.before, grown.absorbed, grown.write.1), (2, 4, 9));
+        fs::write(dir.join("surplus_hugepages"), "0").unwrap();
+        fs::write(dir.join("nr_hugepages"), "10").unwrap();
+        let none = PageSize::new(1 << 30).unwrap();
+        assert!(matches!(grow_in(&place, none, 1, false), Err(Error::NoSuchSize { .. })));
+        let listed = vec![size, none];
+        let said = Error::NoSuchSize { size: none, listed }.to_string();
+        assert_eq!(said, "no hugetlb pages of 1 GiB; sizes of this machine: 2 MiB, 1 GiB");
+        let too_much = grow_in(&place, size, 1 << 40, false);
+        assert!(matches!(too_much, Err(Error::TooLarge { .. })), "{too_much:?}");
+        assert_eq!(total().trim(), "10");
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn pages_that_are_used_promised_or_surplus_stay() {
+        let counts = Counts { total: 12, free: 8, reserved: 1, surplus: 2 };
+        assert_eq!(spare(&counts), 5);
+        assert_eq!(spare(&Counts { surplus: 9, ..counts }), 0);
+        assert_eq!(spare(&Counts::default()), 0);
+    }
+
+    #[test]
+    fn as_many_go_as_are_free_and_no_more() {
+        let root = std::env::temp_dir().join(format!("glebe-release-{}", std::process::id()));
+        let dir = root.join("hugepages-2048kB");
+        fs::create_dir_all(&dir).unwrap();
+        let write = |name: &str, value: &str| fs::write(dir.join(name), value).unwrap();
+        let all = [("nr", "10"), ("free", "7"), ("resv", "1"), ("surplus", "0")];
+        all.iter().for_each(|(name, value)| write(&format!("{name}_hugepages"), value));
+        let place = Place { pools: root.clone(), locks: vec![root.join("lock/file")] };
+        let size = PageSize::new(2 << 20).unwrap();
+        let total = || fs::read_to_string(dir.join("nr_hugepages")).unwrap();
+        let dry = shrink_in(&place, size, 4, true).unwrap();
+        assert_eq!((dry.before, dry.pages, dry.write.1, total().trim()), (10, 4, 6, "10"));
+        let some = shrink_in(&place, size, 4, false).unwrap();
+        assert_eq!((some.before, some.pages, total().trim()), (10, 4, "6"));
+        write("free_hugepages", "3");
+        let rest = shrink_in(&place, size, u64::MAX, false).unwrap();
+        assert_eq!((rest.pages, total().trim()), (2, "4"), "one of three is promised");
+        let none = PageSize::new(1 << 30).unwrap();
+        assert!(matches!(shrink_in(&place, none, 1, false), Err(Error::NoSuchSize { .. })));
+        fs::remove_dir_all(&root).unwrap();
+    }
+}
