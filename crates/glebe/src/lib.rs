@@ -13,6 +13,9 @@ pub mod units;
 // L1: the only files that call the kernel.
 pub mod sys;
 
+#[doc(inline)]
+pub use sys::probe;
+
 // L2: pure arithmetic.
 pub mod free_tree;
 

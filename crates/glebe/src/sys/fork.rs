@@ -17,8 +17,7 @@ use std::ops::Range;
 use std::ptr;
 
 use crate::sync::{MappedPtr, MappedWord, Ordering};
-use crate::sys::madvise::{advise, Advice};
-use crate::sys::mmap::{map, munmap, Backing};
+use crate::sys::mmap::{munmap, wiped_page};
 use crate::sys::own::Own;
 use crate::sys::page_size;
 
@@ -128,17 +127,9 @@ fn page_of(word: &MappedWord) -> Range<usize> {
 }
 
 fn wiped_word() -> Option<&'static MappedWord> {
-    let len = page_size().bytes();
-    let addr = map(len, Backing::Ordinary).ok()?;
-    // SAFETY: the page was mapped just now and nobody else knows it.
-    unsafe {
-        if advise(addr, len, Advice::WipeOnFork).is_err() {
-            // A page that stays mapped does no harm: the guard works without it.
-            let _ = munmap(addr, len);
-            return None;
-        }
-        Some(&*ptr::with_exposed_provenance(addr))
-    }
+    let page = wiped_page().ok()?;
+    // SAFETY: mapped for good, and a word at its start.
+    Some(unsafe { &*ptr::with_exposed_provenance(page) })
 }
 
 #[cfg(test)]

@@ -102,9 +102,7 @@ fn namespace() -> Result<u64, OsError> {
 /// # Errors
 /// If it cannot be read.
 pub fn boot_id() -> Result<String, OsError> {
-    const PATH: &str = "/proc/sys/kernel/random/boot_id";
-    let text = file::read_text(Path::new(PATH));
-    text.map(|text| text.trim().to_owned()).map_err(|source| OsError::new("read", PATH, source))
+    Ok(file::text("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 /// The effective user.

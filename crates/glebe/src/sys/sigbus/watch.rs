@@ -24,8 +24,7 @@ use std::ptr;
 
 use crate::error::OsError;
 use crate::sync::{Backoff, MappedPtr, MappedWord, Ordering};
-use crate::sys::madvise::{advise, Advice};
-use crate::sys::mmap::{map, munmap, Backing};
+use crate::sys::mmap::wiped_page;
 use crate::sys::own::Own;
 use crate::sys::page_size;
 
@@ -104,17 +103,10 @@ fn grow() -> Result<&'static Slot, OsError> {
 fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
     let len = page_size().bytes();
     assert!(len.as_usize() >= size_of::<[MappedWord; SLOTS]>());
-    let addr = map(len, Backing::Ordinary)?;
-    // SAFETY: the page was mapped just now and nobody else knows it; it stays mapped if the advice
-    // is taken.
-    unsafe {
-        if let Err(refused) = advise(addr, len, Advice::WipeOnFork) {
-            let _ = munmap(addr, len);
-            return Err(refused);
-        }
-        std::mem::forget(Own::note(addr..addr + len.as_usize()));
-        Ok(&*ptr::with_exposed_provenance(addr))
-    }
+    let addr = wiped_page()?;
+    std::mem::forget(Own::note(addr..addr + len.as_usize()));
+    // SAFETY: mapped for good, and long enough.
+    Ok(unsafe { &*ptr::with_exposed_provenance(addr) })
 }
 
 /// Asks the watches of `addr`, in a signal handler.
