@@ -36,9 +36,11 @@ macro_rules! listed {
 pub(crate) use listed;
 
 /// Lanes of every striped counter: a power of two, more than threads usually run at once.
+#[doc(hidden)]
 pub const LANES: usize = 16;
 
 /// The calling thread's lane, below [`LANES`]: threads that run at once are spread over them.
+#[doc(hidden)]
 #[inline]
 #[must_use]
 pub fn lane() -> usize {
