@@ -44,7 +44,6 @@ pub mod probe;
 pub mod process;
 #[cfg(test)]
 pub(crate) mod real_time;
-pub(crate) mod release;
 pub mod rseq;
 pub mod sigbus;
 pub(crate) mod signals;

@@ -105,6 +105,12 @@ pub fn boot_id() -> Result<String, OsError> {
     Ok(file::text("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
+/// The release of the running kernel, as `uname -r` shows it; empty where it cannot be read.
+pub(crate) fn release() -> String {
+    let text = file::text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    text.trim().to_owned()
+}
+
 /// The effective user.
 #[must_use]
 pub fn effective_user() -> u32 {
