@@ -195,9 +195,8 @@ FILE_CALL = re.compile(
     r"|\.\s*(?:open|write_all|read_to_end|read_exact_at|metadata|exists)\s*\("
     r"|(?<!meta)\.\s*is_dir\s*\("
 )
-# The probe's attempts need none: each has an answer for every outcome. A signal handler's fills may
-# have none: a point takes a lock.
-POINTLESS = ("sys/probe", "sys/uffd.rs", "sys/file.rs", "sys/sigbus/fill.rs")
+# A signal handler's fills may have none: a point takes a lock.
+POINTLESS = ("sys/file.rs", "sys/sigbus/fill.rs")
 
 
 def fault_points(path, code, line_of, tested):
@@ -304,7 +303,7 @@ CASES = [
     ("crates/glebe/src/sys/a.rs", '//! x\nfn f() { call("munmap", s, || libc::munmap(a, b)) }\n', 0),
     ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { fs::read(p) }\nfn g() { o.open(p) }\n", 2),
     ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { file::read(p) }\n", 0),
-    ("crates/glebe/src/sys/probe/a.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 0),
+    ("crates/glebe/src/sys/sigbus/fill.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 0),
     (LIBRARY, "//! x\nuse std::sync::atomic::AtomicU64;\n", 1),
     (LIBRARY, "//! x\nuse std::sync::{Arc, Mutex};\n", 1),
     (LIBRARY, "//! x\nuse std::sync::{Arc, OnceLock};\n", 0),

@@ -9,11 +9,8 @@
 //! [examples]: ../../../crates/glebe/examples
 //! [design]: ../../../docs/design.md
 //! [kernel]: ../../../docs/kernel.md
-//! [searches]: ../../../docs/kernel.md#contiguous-memory
 //! [changes]: ../../../CHANGELOG.md
 //! [results]: ../../../bench/results/README.md
-//! [mit]: ../../../LICENSE-MIT
-//! [apache]: ../../../LICENSE-APACHE
 //!
 #![doc = include_str!("../README.md")]
 // The README is the front page; where its links go from here is said above it, since the first

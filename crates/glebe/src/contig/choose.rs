@@ -11,7 +11,7 @@ use super::{
 use crate::extent::Extent;
 use crate::mapping::Mapping;
 use crate::sys::madvise::transparent_huge_page;
-use crate::sys::{hugetlb as pools, mmap, numa, page_size};
+use crate::sys::{hugetlb as pools, numa, page_size, place};
 use crate::units::{Bytes, PageSize};
 
 /// What a source is asked for.
@@ -87,7 +87,7 @@ pub(super) fn map(options: Options<'_>, len: Bytes, place: pool::Place) -> Resul
     if align > LIKELY_ALIGN && options.at.is_none() {
         // Seen before memory is had.
         let refused = |why| Error::NoAddresses { len, align: align.bytes(), why };
-        mmap::check_room(len.pages_up(page_size()).bytes(page_size()), align).map_err(refused)?;
+        place::check_room(len.pages_up(page_size()).bytes(page_size()), align).map_err(refused)?;
     }
     check_node(options.node)?;
     let mut options = options;

@@ -130,12 +130,6 @@ impl MemFile {
         self.page
     }
 
-    /// Whether others may change its pages or its length.
-    #[must_use]
-    pub fn is_adopted(&self) -> bool {
-        self.len.is_none()
-    }
-
     /// Bytes in it now, in whole pages: of an adopted one, the last part of a page is left out.
     ///
     /// # Errors
@@ -242,7 +236,7 @@ mod tests {
         let file = MemFile::new(Bytes::new(page.get() * 3 + 1)).unwrap();
         let len = file.len().unwrap();
         assert_eq!(len, Bytes::new(page.get() * 4));
-        assert!(!file.is_adopted() && !file.is_empty().unwrap());
+        assert!(!file.is_empty().unwrap());
         let (one, two) = (file.map(page_size()).unwrap(), file.map(page_size()).unwrap());
         let at = |addr| ptr::with_exposed_provenance_mut::<u8>(addr);
         // SAFETY: inside the mappings just made, which are this test's own.

@@ -140,17 +140,6 @@ pub(crate) unsafe fn unmap_between(from: usize, to: usize) {
     }
 }
 
-/// Whether [`set_aside`] would be granted now.
-///
-/// # Errors
-/// As there.
-pub fn check_room(len: Bytes, align: PageSize) -> Result<(), OsError> {
-    let start = set_aside(len, align)?;
-    // SAFETY: set aside above, and nobody else knows of it.
-    let _ = unsafe { unmap(start, len) };
-    Ok(())
-}
-
 /// Sets address space aside at `addr`, if nothing is mapped there.
 ///
 /// # Errors

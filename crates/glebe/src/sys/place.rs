@@ -19,6 +19,17 @@ use crate::sys::call::{answer, call};
 use crate::sys::mmap;
 use crate::units::{Bytes, PageSize};
 
+/// Whether [`mmap::set_aside`] would be granted now.
+///
+/// # Errors
+/// As there.
+pub fn check_room(len: Bytes, align: PageSize) -> Result<(), OsError> {
+    let start = mmap::set_aside(len, align)?;
+    // SAFETY: set aside above, and nobody else knows of it.
+    let _ = unsafe { mmap::unmap(start, len) };
+    Ok(())
+}
+
 /// Moves a mapping over address space that was set aside.
 ///
 /// # Errors

@@ -88,7 +88,7 @@ impl Uffd {
 
     /// A new descriptor from the device file (Linux 6.1).
     pub(crate) fn open_device() -> io::Result<Self> {
-        let device = file::open(Path::new(DEVICE), OpenOptions::new().read(true).write(true))?;
+        let device = file::open(Path::new(DEVICE), OpenOptions::new().read(true))?;
         // SAFETY: USERFAULTFD_IOC_NEW takes flags, returns a descriptor or -1; another kind of
         // file answers ENOTTY.
         let fd = answer("ioctl", || unsafe {
