@@ -82,6 +82,7 @@ miri:
 # The C interface is left out: its reference is glebe.h, and its library has the other's name.
 doc:
 	cargo doc --workspace --exclude glebe-c --lib --no-deps
+	scripts/doc_items.py $(TARGET)
 
 install: $(READY)
 	scripts/install.sh $(BUILT)
@@ -116,6 +117,7 @@ msrv:
 
 rustdoc:
 	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --lib --no-deps
+	scripts/doc_items.py $(TARGET)
 
 layers:
 	cargo test --workspace --test layers

@@ -189,15 +189,14 @@ def library_findings(path, source, code, line_of, tested):
 
 
 # Kernel calls that can fail, and those on files by way of std.
-KERNEL_CALL = re.compile(r"\blibc\s*::\s*(?:mmap|munmap|madvise|flock|ioctl|syscall)\s*\(")
+KERNEL_CALL = re.compile(r"\blibc\s*::\s*(?:mmap|munmap|mprotect|mremap|madvise|flock|ioctl|syscall)\s*\(")
 FILE_CALL = re.compile(
     r"\bstd\s*::\s*fs\s*::\s*[a-z]|(?<![\w:])fs\s*::\s*[a-z]|\bFile\s*::"
     r"|\.\s*(?:open|write_all|read_to_end|read_exact_at|metadata|exists)\s*\("
     r"|(?<!meta)\.\s*is_dir\s*\("
 )
-# The probe's attempts need none: each has an answer for every outcome. A signal handler's fills may
-# have none: a point takes a lock.
-POINTLESS = ("sys/probe", "sys/uffd.rs", "sys/file.rs", "sys/sigbus/fill.rs")
+# A signal handler's fills may have none: a point takes a lock.
+POINTLESS = ("sys/file.rs", "sys/sigbus/fill.rs")
 
 
 def fault_points(path, code, line_of, tested):
@@ -207,7 +206,7 @@ def fault_points(path, code, line_of, tested):
         return
     for name, start, end in functions(code):
         if KERNEL_CALL.search(code, start, end) and not tested(start):
-            if not re.search(r"\bpoint\s*\(", code[start:end]):
+            if not re.search(r"\b(?:point|answer|call)\s*\(", code[start:end]):
                 yield line_of(start), True, f"fn {name} calls the kernel without a fault point"
     for match in FILE_CALL.finditer(code):
         if not tested(match.start()):
@@ -301,9 +300,10 @@ CASES = [
     ("crates/glebe/src/sys/a.rs", "//! x\nuse libc::c_int;\n", 0),
     ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 1),
     ("crates/glebe/src/sys/a.rs", '//! x\nfn f() { point("munmap")?; libc::munmap(a, b) }\n', 0),
+    ("crates/glebe/src/sys/a.rs", '//! x\nfn f() { call("munmap", s, || libc::munmap(a, b)) }\n', 0),
     ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { fs::read(p) }\nfn g() { o.open(p) }\n", 2),
     ("crates/glebe/src/sys/a.rs", "//! x\nfn f() { file::read(p) }\n", 0),
-    ("crates/glebe/src/sys/probe/a.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 0),
+    ("crates/glebe/src/sys/sigbus/fill.rs", "//! x\nfn f() { libc::munmap(a, b) }\n", 0),
     (LIBRARY, "//! x\nuse std::sync::atomic::AtomicU64;\n", 1),
     (LIBRARY, "//! x\nuse std::sync::{Arc, Mutex};\n", 1),
     (LIBRARY, "//! x\nuse std::sync::{Arc, OnceLock};\n", 0),

@@ -4,8 +4,8 @@
 
 use std::io::{self, Write};
 
+use glebe::probe::{Mechanism, State, Support};
 use glebe::sys::page_size;
-use glebe::sys::probe::{Mechanism, State, Support};
 use serde_json::{json, Value};
 
 use crate::Outcome;

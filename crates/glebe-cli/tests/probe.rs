@@ -121,7 +121,7 @@ fn without_privilege_the_same_rows_and_fewer_yes() {
     assert_eq!(state(&nobody, "capabilities"), "no");
     assert_eq!(state(&nobody, "pagemap.pfn"), "no");
     // What needs no privilege is as it was.
-    for key in ["pagemap.scan", "madv.free", "uffd.user", "uffd.sigbus", "membarrier.rseq", "psi"] {
+    for key in ["pagemap.scan", "madv.free", "uffd.user", "uffd.sigbus", "membarrier.rseq"] {
         assert_eq!(state(&nobody, key), state(&root, key), "{key}");
     }
     // No privilege is better than some in nothing.

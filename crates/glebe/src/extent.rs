@@ -22,6 +22,12 @@ impl Extent {
         }
     }
 
+    /// The extent `start..end`; `None` if that is empty.
+    #[must_use]
+    pub const fn between(start: u64, end: u64) -> Option<Self> {
+        Self::new(start, end.saturating_sub(start))
+    }
+
     /// First position.
     #[must_use]
     pub const fn start(self) -> u64 {
@@ -56,9 +62,14 @@ impl Extent {
     /// What the two share.
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
-        let start = self.start.max(other.start);
-        let end = self.end().min(other.end());
-        Self::new(start, end.checked_sub(start)?)
+        Self::between(self.start.max(other.start), self.end().min(other.end()))
+    }
+
+    /// What of it is not in `other`: before that, and behind it.
+    pub(crate) fn without(self, other: Self) -> impl Iterator<Item = Self> {
+        let before = Self::between(self.start, self.end().min(other.start));
+        let behind = Self::between(self.start.max(other.end()), self.end());
+        before.into_iter().chain(behind)
     }
 }
 
@@ -89,5 +100,19 @@ mod tests {
         assert_eq!(a.intersection(c), Extent::new(15, 5));
         assert!(a.contains(Extent::new(10, 10).unwrap()));
         assert!(!a.contains(c));
+    }
+
+    #[test]
+    fn what_is_left_lies_before_and_behind() {
+        let all = Extent::new(10, 10).unwrap();
+        let left = |start, len| -> Vec<(u64, u64)> {
+            let left = all.without(Extent::new(start, len).unwrap());
+            left.map(|part| (part.start(), part.end())).collect()
+        };
+        assert_eq!(left(12, 3), [(10, 12), (15, 20)]);
+        assert_eq!(left(5, 10), [(15, 20)]);
+        assert_eq!(left(15, 10), [(10, 15)]);
+        assert_eq!(left(5, 20), []);
+        assert_eq!((left(0, 10), left(20, 1)), (vec![(10, 20)], vec![(10, 20)]));
     }
 }

@@ -1,22 +1,39 @@
-//! User-space memory system for Linux: see the README.
+//! [`reserve`]: mod@reserve
+//! [`contig`]: mod@contig
+//! [`volatile`]: mod@volatile
+//! [`zpool`]: mod@zpool
+//! [`free_tree`]: mod@free_tree
+//! [`vmap`]: mod@vmap
+//! [`probe`]: mod@probe
+//! [demo]: ../../../docs/demo.svg
+//! [examples]: ../../../crates/glebe/examples
+//! [design]: ../../../docs/design.md
+//! [kernel]: ../../../docs/kernel.md
+//! [changes]: ../../../CHANGELOG.md
+//! [results]: ../../../bench/results/README.md
 //!
-//! The modules form an ordered list; each uses only those above it in this list.
+#![doc = include_str!("../README.md")]
+// The README is the front page; where its links go from here is said above it, since the first
+// definition of a link counts. The modules form an ordered list; each uses only those above it.
 #![deny(unsafe_code)]
 
 // L0: vocabulary, no I/O.
 pub mod error;
 pub mod extent;
 pub mod stats;
+#[doc(hidden)]
 pub mod sync;
 pub mod units;
 
 // L1: the only files that call the kernel.
+#[doc(hidden)]
 pub mod sys;
 
 // L2: pure arithmetic.
 pub mod free_tree;
 
 // L3: mapped bytes.
+#[doc(hidden)]
 pub mod mapping;
 
 // L4: parts usable alone.
@@ -28,7 +45,10 @@ pub mod zpool;
 // L5
 pub mod reserve;
 
-/// The README's example, compiled and run with the tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-pub struct Readme;
+pub use contig::Contig;
+pub use reserve::Reserve;
+#[doc(inline)]
+pub use sys::{page_size, probe};
+pub use units::{Bytes, Pages};
+pub use volatile::Region;
+pub use zpool::Pool as ObjectPool;

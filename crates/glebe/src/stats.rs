@@ -35,10 +35,77 @@ macro_rules! listed {
 
 pub(crate) use listed;
 
+/// A part's `Stats` and the `Counts` behind them, from one table: counters by their place and
+/// name, gauges of pages and durations by their field and name, each with its meaning. `labels`
+/// are fields that no number shows.
+macro_rules! statistics {
+    (
+        labels { $($label:ident: $label_type:ty, $label_what:literal;)* }
+        counters { $($variant:ident $name:ident $unit:ident $what:literal;)* }
+        gauges { $($gauge:ident $gauge_name:literal $gauge_what:literal;)* }
+        durations { $($field:ident $field_name:literal $family:literal $field_what:literal;)* }
+    ) => {
+        /// A counter's place.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum Counter { $($variant,)* }
+
+        /// The counters of one owner.
+        #[derive(Debug)]
+        pub(crate) struct Counts($crate::stats::Counters<{ [$(Counter::$variant),*].len() }>);
+
+        impl Counts {
+            pub(crate) fn new() -> Self {
+                Self($crate::stats::Counters::new())
+            }
+
+            #[inline]
+            pub(crate) fn add(&self, counter: Counter, n: u64) {
+                self.0.add(counter as usize, n);
+            }
+
+            /// The counters, summed; the caller adds the rest.
+            pub(crate) fn sum(&self) -> Stats {
+                Stats { $($name: self.0.sum(Counter::$variant as usize),)* ..Stats::default() }
+            }
+        }
+
+        /// The statistics at one moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $(#[doc = $label_what] pub $label: $label_type,)*
+            $(#[doc = $what] pub $name: u64,)*
+            $(#[doc = $gauge_what] pub $gauge: $crate::units::Pages,)*
+            $(#[doc = concat!($field_what, ": how long each took, in nanoseconds")]
+              pub $field: $crate::stats::Latency,)*
+        }
+
+        impl Stats {
+            fn rows(&self) -> Vec<$crate::stats::Row<'_>> {
+                use $crate::stats::{Row, Unit, Value};
+                let row = |name, value, what| Row { name, value, what };
+                vec![
+                    $(row(stringify!($name), Value::Counter(Unit::$unit, self.$name), $what),)*
+                    $(row(
+                        $gauge_name, Value::Gauge(Unit::Pages, self.$gauge.get()), $gauge_what
+                    ),)*
+                    $(row($field_name, Value::Durations($family, &self.$field), $field_what),)*
+                ]
+            }
+        }
+
+        $crate::stats::listed!(Stats);
+    };
+}
+
+pub(crate) use statistics;
+
 /// Lanes of every striped counter: a power of two, more than threads usually run at once.
+#[doc(hidden)]
 pub const LANES: usize = 16;
 
 /// The calling thread's lane, below [`LANES`]: threads that run at once are spread over them.
+#[doc(hidden)]
 #[inline]
 #[must_use]
 pub fn lane() -> usize {

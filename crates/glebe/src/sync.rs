@@ -3,11 +3,14 @@
 //! Nothing else in the crate names `std::sync::atomic` or `std::sync::Mutex`. What is computed once
 //! for the whole process is a `First`: a forked child waits for nobody's `OnceLock`.
 
-// By its path, since the tests of the model checker take this file by its own.
+// By their paths, since the tests of the model checker take this file by its own.
 #[path = "sync/first.rs"]
 mod first;
+#[path = "sync/list.rs"]
+mod list;
 
 pub(crate) use first::First;
+pub(crate) use list::List;
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{

@@ -48,12 +48,6 @@ macro_rules! unit {
                 usize::try_from(self.0).expect("larger than the address space")
             }
         }
-
-        impl From<$name> for u64 {
-            fn from(unit: $name) -> u64 {
-                unit.0
-            }
-        }
     };
 }
 

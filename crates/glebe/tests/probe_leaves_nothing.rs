@@ -7,7 +7,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use glebe::sys::probe::{Mechanism, State, Support};
+use glebe::probe::{Mechanism, State, Support};
 
 fn descriptors() -> usize {
     // The directory's own descriptor is counted each time alike.
@@ -39,9 +39,7 @@ fn pools() -> BTreeMap<String, String> {
 
 /// The rows, by key alone where other processes change what they say.
 fn lasting(support: &Support) -> Vec<Mechanism> {
-    let changing = |key: &str| {
-        ["hugetlb.", "numa.node", "cgroup.", "zram"].iter().any(|prefix| key.starts_with(prefix))
-    };
+    let changing = |key: &str| ["hugetlb.", "cgroup."].iter().any(|prefix| key.starts_with(prefix));
     let mut rows = support.mechanisms().to_vec();
     for row in rows.iter_mut().filter(|row| changing(&row.key)) {
         row.state = State::Yes;

@@ -6,7 +6,7 @@
 
 use std::thread;
 
-use glebe::sys::probe::{Mechanism, State, Support};
+use glebe::probe::{Mechanism, State, Support};
 
 /// Calls that containers refuse, and the row that names each.
 const REFUSED: [(libc::c_long, &str, &str); 6] = [

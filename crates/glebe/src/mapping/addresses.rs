@@ -120,7 +120,7 @@ impl Addresses {
     pub(crate) fn clear(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let at = self.checked(offset, len);
         // SAFETY: within the range, as checked; the caller has seen the end of who had the part.
-        let clear = || unsafe { clear(at, len) };
+        let clear = || unsafe { clear(at, len, false) };
         let mut cleared = clear();
         if cleared.as_ref().is_err_and(|why| why.kind() == ErrorKind::OutOfMemory)
             && self.has_spare.load(Ordering::Relaxed) != 0

@@ -12,8 +12,7 @@
 
 use super::Mapping;
 use crate::error::OsError;
-use crate::sys::fork::ForkGuard;
-use crate::sys::mmap::unmap;
+use crate::sys::mmap::{set_aside, unmap_between};
 use crate::sys::place;
 use crate::units::{Bytes, PageSize, Pages};
 
@@ -85,33 +84,30 @@ impl Mapping {
         align: PageSize,
     ) -> Result<Self, OsError> {
         let len = stretches.iter().fold(Bytes::ZERO, |sum, stretch| sum + stretch.len);
-        let addr = place::set_aside(len, align)?;
+        let addr = set_aside(len, align)?;
         let is_noted = parts.iter().any(|part| part.own.is_some());
         move_all(parts, stretches, addr)?;
-        let (in_child, is_borrowed, file, guard) = (false, false, None, ForkGuard::new());
-        let mut seams = Vec::with_capacity(stretches.len().saturating_sub(1));
-        let mut at = Bytes::ZERO;
-        for stretch in stretches {
-            at = at + stretch.len;
-            seams.push(at);
-        }
-        seams.pop(); // the end
-        let (own, in_window) = (None, false);
-        let all =
-            Self { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own };
+        let mut all = Self::owned(addr, len, page, None);
+        all.in_child = false;
+        let ends = stretches.iter().scan(Bytes::ZERO, |at, stretch| {
+            *at = *at + stretch.len;
+            Some(*at)
+        });
+        all.seams = ends.collect();
+        all.seams.pop(); // the end
         Ok(if is_noted { all.noted() } else { all })
     }
 
     /// Moves it over address space that was set aside for it. On failure it goes.
     pub(super) fn moved_to(mut self, addr: usize) -> Result<Self, OsError> {
-        let (len, page, in_child, is_borrowed) =
-            (self.len, self.page, self.in_child, self.is_borrowed);
-        let (file, seams, guard) = (self.file.take(), self.seams.clone(), self.guard);
-        let (stretches, is_noted) = (self.as_stretches(0), self.own.is_some());
+        let (len, page, file) = (self.len, self.page, self.file.take());
+        let (in_child, is_borrowed, guard) = (self.in_child, self.is_borrowed, self.guard);
+        let (seams, is_noted) = (self.seams.clone(), self.own.is_some());
+        let stretches = self.as_stretches(0);
         move_all(vec![self], &stretches, addr)?;
-        let (own, in_window) = (None, false);
-        let all =
-            Self { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own };
+        let mut all = Self::owned(addr, len, page, file);
+        (all.in_child, all.is_borrowed, all.guard) = (in_child, is_borrowed, guard);
+        all.seams = seams;
         Ok(if is_noted { all.noted() } else { all })
     }
 
@@ -166,19 +162,11 @@ fn move_all(parts: Vec<Mapping>, stretches: &[Stretch], to: usize) -> Result<(),
     outcome
 }
 
-/// # Safety
-/// As `unmap`; what cannot be unmapped now is tried again by a later mapping.
-unsafe fn unmap_between(from: usize, to: usize) {
-    if from < to {
-        // SAFETY: passed on to the caller.
-        let _ = unsafe { unmap(from, Bytes::new((to - from) as u64)) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::mapping::Visibility;
+    use crate::sys::mmap::{set_aside_at, unmap};
     use crate::sys::page_size;
     use crate::sys::pagemap::{frames_visible, Entry, Pagemap};
 
@@ -235,7 +223,7 @@ mod tests {
         // Of several mappings to the kernel, as one.
         let two = Mapping::joined(vec![one, numbered(2)], page_size()).unwrap();
         assert_eq!(first_bytes(&two), [4, 1, 2, 1, 6, 1, 2]);
-        let to = place::set_aside(two.len(), align).unwrap();
+        let to = set_aside(two.len(), align).unwrap();
         let three = two.moved_to(to).unwrap();
         assert_eq!((three.addr(), first_bytes(&three)), (to, vec![4, 1, 2, 1, 6, 1, 2]));
     }
@@ -252,7 +240,7 @@ mod tests {
         // What is mapped there now, if anything, somebody else has mapped since.
         for (n, had) in had.into_iter().enumerate() {
             let at = base + n * page;
-            if place::set_aside_at(at, page_size().bytes()).is_ok() {
+            if set_aside_at(at, page_size().bytes()).is_ok() {
                 // SAFETY: set aside just now.
                 unsafe { unmap(at, page_size().bytes()).unwrap() };
             } else if frames_visible() {

@@ -10,9 +10,8 @@ use std::fs::File;
 use super::{Mapping, Visibility};
 use crate::error::OsError;
 use crate::sys::madvise::Advice;
-use crate::sys::mmap::unmap;
+use crate::sys::mmap::{map_file, set_aside, set_aside_at, unmap};
 use crate::sys::numa::{self, Node};
-use crate::sys::place;
 use crate::units::{Bytes, PageSize};
 
 impl Mapping {
@@ -24,7 +23,8 @@ impl Mapping {
         len: Bytes,
         page: PageSize,
     ) -> Result<Self, OsError> {
-        let addr = place::window(file, offset, len)?;
+        // SAFETY: at an address of the kernel's choice.
+        let addr = unsafe { map_file(file, offset, len, None) }?;
         let visibility = Visibility { in_child: false, in_core_dump: true };
         Self::owned(addr, len, page, None).shown(visibility)
     }
@@ -60,13 +60,13 @@ impl Mapping {
         if self.addr % align.bytes().as_usize() == 0 {
             return Ok(self);
         }
-        let to = place::set_aside(self.len, align)?;
+        let to = set_aside(self.len, align)?;
         self.moved_to(to)
     }
 
     /// Moves it to `addr`, where nothing may be mapped.
     pub(crate) fn moved_to_free(self, addr: usize) -> Result<Self, OsError> {
-        place::set_aside_at(addr, self.len)?;
+        set_aside_at(addr, self.len)?;
         self.moved_to(addr)
     }
 }

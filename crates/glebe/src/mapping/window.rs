@@ -17,7 +17,7 @@ use crate::error::OsError;
 use crate::sys::commit;
 use crate::sys::fork::ForkGuard;
 use crate::sys::madvise::{advise, Advice};
-use crate::sys::mmap::{make_readable, unmap};
+use crate::sys::mmap::{cut, make_readable, set_aside_at, unmap};
 use crate::sys::own::Own;
 use crate::sys::place;
 use crate::units::{Bytes, PageSize};
@@ -42,17 +42,10 @@ impl Window {
     pub(crate) fn reserve(len: Bytes, align: PageSize) -> Result<Self, OsError> {
         let whole = len.checked_add(align.bytes()).unwrap_or(len);
         let commit::Addresses { addr: at, locks } = commit::reserve(whole, true)?;
-        let addr = at.next_multiple_of(align.bytes().as_usize());
-        let (end, whole_end) = (addr + len.as_usize(), at + whole.as_usize());
-        for (from, to) in [(at, addr), (end, whole_end)] {
-            if to > from {
-                // SAFETY: reserved just now, and nobody knows of it. What is refused now is tried
-                // again by a later mapping.
-                let _ = unsafe { unmap(from, Bytes::new((to - from) as u64)) };
-            }
-        }
+        // SAFETY: reserved just now, and nobody knows of it.
+        let addr = unsafe { cut(at, whole, len, align) };
         let guard = ForkGuard::new();
-        let own = Own::note(addr..end);
+        let own = Own::note(addr..addr + len.as_usize());
         own.is_lost_by_fork(&guard);
         let window = Self { addr, len, locks, guard, own: Some(own) };
         // SAFETY: reserved just now; it says who else sees the bytes and changes none.
@@ -72,8 +65,7 @@ impl Window {
     /// What mremap(2) refuses: too many mappings. Then the mapping is gone, its pages are given
     /// back, and the window is as it was.
     pub(crate) fn take_in(&self, offset: Bytes, mapping: Mapping) -> Result<Mapping, OsError> {
-        let (len, page, in_child) = (mapping.len, mapping.page, mapping.in_child);
-        let (seams, guard) = (mapping.seams.clone(), mapping.guard);
+        let len = mapping.len;
         let to = self.checked(offset, len);
         let stretches = mapping.as_stretches(0);
         for (nth, stretch) in stretches.iter().enumerate() {
@@ -89,16 +81,18 @@ impl Window {
                 return Err(error);
             }
         }
+        let mut here = Mapping::owned(to, len, mapping.page, None);
+        (here.in_child, here.guard) = (mapping.in_child, mapping.guard);
+        (here.is_borrowed, here.in_window) = (true, true);
+        here.seams.clone_from(&mapping.seams);
         mapping.unmap_but(&stretches);
-        let (is_borrowed, in_window, file, own) = (true, true, None, None);
-        let addr = to;
-        Ok(Mapping { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own })
+        Ok(here)
     }
 
     /// Reserves addresses again that a failed move may have left empty. The kernel looks at its
     /// limits before it unmaps the target, so they mostly are as they were, and this is refused.
     fn mend(&self, at: usize, len: Bytes) {
-        if place::set_aside_at(at, len).is_ok() {
+        if set_aside_at(at, len).is_ok() {
             // SAFETY: part of the window, set aside just now.
             unsafe {
                 let _ = make_readable(at, len, true);

@@ -49,12 +49,7 @@ fn bytes(pages: u64) -> Bytes {
 
 /// What of `extents` is not in `gone`.
 fn without(extents: &[Extent], gone: Extent) -> Vec<Extent> {
-    let between = |from: u64, to: u64| Extent::new(from, to.checked_sub(from)?);
-    let rest = |extent: &Extent| {
-        let before = between(extent.start(), extent.end().min(gone.start()));
-        [before, between(extent.start().max(gone.end()), extent.end())]
-    };
-    extents.iter().flat_map(rest).flatten().collect()
+    extents.iter().flat_map(|extent| extent.without(gone)).collect()
 }
 
 impl Part {

@@ -228,7 +228,7 @@ impl Reserve {
     }
 
     /// Begins to describe one.
-    pub fn options<'a>() -> Options<'a> {
+    pub fn options() -> Options {
         Options::new()
     }
 

@@ -6,55 +6,11 @@
 //! * `total = live + held + free`
 //! * `packed_stored = packed + packed_dropped + packed_lost`
 
-use crate::stats::{json, listed, openmetrics, text, Counters, Latency, Row, Set, Unit, Value};
+use crate::stats::{json, openmetrics, statistics, text, Set};
 use crate::sys::page_size;
-use crate::units::Pages;
-
-macro_rules! statistics {
-    (
-        counters { $($variant:ident $name:ident $unit:ident $what:literal;)* }
-        gauges { $($gauge:ident $gauge_name:literal $gauge_what:literal;)* }
-        durations { $($field:ident $field_name:literal $family:literal $field_what:literal;)* }
-    ) => {
-        /// A counter's place.
-        #[derive(Clone, Copy, Debug)]
-        pub(crate) enum Counter { $($variant,)* }
-
-        const COUNTERS: usize = [$(Counter::$variant),*].len();
-
-        /// The statistics of a reserve at one moment.
-        #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct Stats {
-            $(#[doc = $what] pub $name: u64,)*
-            $(#[doc = $gauge_what] pub $gauge: Pages,)*
-            $(#[doc = concat!($field_what, ": how long each took, in nanoseconds")]
-              pub $field: Latency,)*
-        }
-
-        impl Counts {
-            /// The counters, summed; the caller adds the pages.
-            pub(crate) fn sum(&self) -> Stats {
-                Stats { $($name: self.0.sum(Counter::$variant as usize),)* ..Stats::default() }
-            }
-        }
-
-        impl Stats {
-            fn rows(&self) -> Vec<Row<'_>> {
-                let row = |name, value, what| Row { name, value, what };
-                vec![
-                    $(row(stringify!($name), Value::Counter(Unit::$unit, self.$name), $what),)*
-                    $(row(
-                        $gauge_name, Value::Gauge(Unit::Pages, self.$gauge.get()), $gauge_what
-                    ),)*
-                    $(row($field_name, Value::Durations($family, &self.$field), $field_what),)*
-                ]
-            }
-        }
-    };
-}
 
 statistics! {
+    labels {}
     counters {
         Stored stored Pages "pages that tenants stored (GCMA: cc_stored_pages)";
         Loaded loaded Count "gets that hit (GCMA: cc_loaded_pages)";
@@ -98,21 +54,6 @@ statistics! {
 
 /// What every name in OpenMetrics begins with.
 const PREFIX: &str = "glebe_reserve_";
-
-/// The counters of one reserve.
-#[derive(Debug)]
-pub(crate) struct Counts(Counters<COUNTERS>);
-
-impl Counts {
-    pub(crate) fn new() -> Self {
-        Self(Counters::new())
-    }
-
-    #[inline]
-    pub(crate) fn add(&self, counter: Counter, n: u64) {
-        self.0.add(counter as usize, n);
-    }
-}
 
 impl Stats {
     /// One JSON object; names end in their unit where it is not a count.
@@ -174,8 +115,6 @@ impl Stats {
         Ok(())
     }
 }
-
-listed!(Stats);
 
 impl std::fmt::Display for Stats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -3,8 +3,6 @@
 //! Counts are blocks of a power of two of base pages, aligned to their length, over all nodes and
 //! zones. Source: proc_buddyinfo(5).
 
-use std::path::Path;
-
 use crate::error::OsError;
 use crate::sys::{file, page_size};
 use crate::units::{Bytes, PageSize, Pages};
@@ -16,9 +14,7 @@ const PATH: &str = "/proc/buddyinfo";
 /// # Errors
 /// If the file cannot be read.
 pub fn free_blocks(size: PageSize) -> Result<u64, OsError> {
-    let text =
-        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
-    Ok(blocks(&text, size.shift().saturating_sub(page_size().shift())))
+    Ok(blocks(&file::text(PATH)?, size.shift().saturating_sub(page_size().shift())))
 }
 
 /// The longest free block that the kernel keeps as one.
@@ -26,8 +22,7 @@ pub fn free_blocks(size: PageSize) -> Result<u64, OsError> {
 /// # Errors
 /// If the file cannot be read.
 pub fn longest_free_block() -> Result<Bytes, OsError> {
-    let text =
-        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
+    let text = file::text(PATH)?;
     let order = text.lines().filter_map(|line| counts(line).rposition(|count| count > 0)).max();
     Ok(order.map_or(Bytes::ZERO, |order| Bytes::new(page_size().bytes().get() << order)))
 }
@@ -37,8 +32,7 @@ pub fn longest_free_block() -> Result<Bytes, OsError> {
 /// # Errors
 /// If the file cannot be read.
 pub(crate) fn free_blocks_of_zones(size: PageSize) -> Result<Vec<(String, u64)>, OsError> {
-    let text =
-        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
+    let text = file::text(PATH)?;
     let order = size.shift().saturating_sub(page_size().shift());
     let of_line = |line: &str| {
         let name: Vec<&str> = line.split_whitespace().skip(1).take(3).collect();
@@ -52,8 +46,7 @@ pub(crate) fn free_blocks_of_zones(size: PageSize) -> Result<Vec<(String, u64)>,
 /// # Errors
 /// If the file cannot be read.
 pub fn free_in_zones(name: &str) -> Result<Bytes, OsError> {
-    let text =
-        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
+    let text = file::text(PATH)?;
     let lines = text.lines().filter(|line| line.split_whitespace().nth(3) == Some(name));
     Ok(Pages::new(lines.map(|line| blocks(line, 0)).sum()).bytes(page_size()))
 }

@@ -12,6 +12,9 @@ use crate::error::OsError;
 use crate::sys::file;
 use crate::units::{Bytes, PageSize};
 
+/// What version 1 shows for no limit, rounded down to any page size.
+const UNLIMITED: u64 = i64::MAX as u64 >> 16 << 16;
+
 /// What is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
@@ -107,7 +110,8 @@ impl Level {
             Ok(read(path)?.and_then(|text| text.trim().parse().ok()))
         };
         // "max" is no number and no limit.
-        let Some(limit) = number(&self.limit)? else { return Ok(None) };
+        let limit = number(&self.limit)?.filter(|limit| *limit < UNLIMITED);
+        let Some(limit) = limit else { return Ok(None) };
         let Some(usage) = number(&self.usage)? else { return Ok(None) };
         let droppable = match &self.droppable {
             Some((path, key)) => read(path)?.and_then(|text| value_of(&text, key)),

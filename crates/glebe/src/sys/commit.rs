@@ -16,10 +16,10 @@ use std::io;
 use std::ptr;
 
 use crate::error::OsError;
-use crate::sys::fault::point;
-use crate::sys::limits::refused;
+use crate::sys::call::{answer, call};
+use crate::sys::limits;
 use crate::sys::madvise::{advise, Advice};
-use crate::sys::mmap::{make_readable, map, unmap, Backing};
+use crate::sys::mmap::{clear, make_readable, make_writable, map, span, unmap, Backing};
 use crate::sys::page_size;
 use crate::units::Bytes;
 
@@ -83,16 +83,8 @@ pub(crate) unsafe fn commit(addr: usize, len: Bytes, locks: bool) -> Result<(), 
 /// # Safety
 /// The range is the caller's own, and nobody writes there or relies on its bytes.
 pub(crate) unsafe fn vacate(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError> {
-    let at = ptr::with_exposed_provenance_mut(addr);
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    let made = point("mmap").and_then(|()| {
-        // SAFETY: passed on to the caller.
-        match unsafe { libc::mmap(at, len.as_usize(), libc::PROT_READ, flags, -1, 0) } {
-            libc::MAP_FAILED => Err(io::Error::last_os_error()),
-            _ => Ok(()),
-        }
-    });
-    made.map_err(|source| refused("mmap", format!("{addr:#x}, {len}, to vacate it"), source))?;
+    // SAFETY: passed on to the caller.
+    unsafe { clear(addr, len, true) }?;
     if locks {
         // SAFETY: as above. What is refused stays locked, without memory.
         let _ = unsafe { unlock(addr, len) };
@@ -131,42 +123,22 @@ unsafe fn is_locked(addr: usize) -> bool {
 /// The range is the caller's own.
 pub(crate) unsafe fn unlock(addr: usize, len: Bytes) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance(addr);
-    let done = point("munlock").and_then(|()| {
-        // SAFETY: it changes no contents; passed on to the caller.
-        answer(unsafe { libc::munlock(at, len.as_usize()) })
-    });
-    done.map_err(|source| OsError::new("munlock", format!("{addr:#x}, {len}"), source))
+    // SAFETY: it changes no contents; passed on to the caller.
+    call("munlock", || span(addr, len), || unsafe { libc::munlock(at, len.as_usize()) })
 }
 
 unsafe fn lock_as_it_comes(addr: usize, len: Bytes) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance(addr);
-    let done = point("mlock2").and_then(|()| {
+    let done = answer("mlock2", || {
         // SAFETY: it changes no contents; passed on to the caller.
-        answer(unsafe { libc::mlock2(at, len.as_usize(), libc::MLOCK_ONFAULT) })
+        unsafe { libc::mlock2(at, len.as_usize(), libc::MLOCK_ONFAULT) }
     });
-    done.map_err(|source| {
+    done.map(drop).map_err(|source| {
         // The limit on locked memory is ENOMEM here, and EAGAIN elsewhere.
         let source = match source.raw_os_error() {
             Some(libc::ENOMEM) => io::Error::from_raw_os_error(libc::EAGAIN),
             _ => source,
         };
-        refused("mlock2", format!("{addr:#x}, {len}"), source)
+        limits::refused("mlock2", span(addr, len), source)
     })
-}
-
-unsafe fn make_writable(addr: usize, len: Bytes) -> Result<(), OsError> {
-    let at = ptr::with_exposed_provenance_mut(addr);
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let done = point("mprotect").and_then(|()| {
-        // SAFETY: passed on to the caller.
-        answer(unsafe { libc::mprotect(at, len.as_usize(), access) })
-    });
-    done.map_err(|source| refused("mprotect", format!("{addr:#x}, {len}"), source))
-}
-
-fn answer(answer: libc::c_int) -> io::Result<()> {
-    match answer {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

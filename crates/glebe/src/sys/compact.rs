@@ -5,9 +5,6 @@
 //! free, seconds on large machines. Needs write access to the file. Source:
 //! admin-guide/sysctl/vm.
 
-use std::fs::OpenOptions;
-use std::path::Path;
-
 use crate::error::OsError;
 use crate::sys::file;
 
@@ -18,7 +15,5 @@ const PATH: &str = "/proc/sys/vm/compact_memory";
 /// # Errors
 /// If the file cannot be written.
 pub fn compact_memory() -> Result<(), OsError> {
-    let mut file = file::open(Path::new(PATH), OpenOptions::new().write(true))
-        .map_err(|source| OsError::new("open", PATH, source))?;
-    file::write(&mut file, b"1").map_err(|source| OsError::new("write", PATH, source))
+    file::put(PATH, "1")
 }

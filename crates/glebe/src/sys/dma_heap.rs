@@ -8,12 +8,11 @@
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
-use crate::sys::fault::point;
+use crate::sys::call::answer;
 use crate::sys::file;
 use crate::units::Bytes;
 
@@ -53,13 +52,9 @@ pub(crate) fn allocate(path: &Path, len: Bytes) -> Result<File, OsError> {
         .map_err(|source| refused("open", source))?;
     let fd_flags = (libc::O_RDWR | libc::O_CLOEXEC) as u32;
     let mut asked = Allocation { len: len.get(), fd: 0, fd_flags, heap_flags: 0 };
-    point("ioctl").map_err(|source| refused("ioctl(DMA_HEAP_IOCTL_ALLOC)", source))?;
     // SAFETY: the kernel reads and writes one structure of the size that the number says.
-    let rc = unsafe { libc::ioctl(heap.as_raw_fd(), ALLOCATE, &raw mut asked) };
-    if rc < 0 {
-        let source = io::Error::last_os_error();
-        return Err(refused("ioctl(DMA_HEAP_IOCTL_ALLOC)", source));
-    }
+    answer("ioctl", || unsafe { libc::ioctl(heap.as_raw_fd(), ALLOCATE, &raw mut asked) })
+        .map_err(|source| refused("ioctl(DMA_HEAP_IOCTL_ALLOC)", source))?;
     // SAFETY: the kernel just made it and nobody else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(asked.fd as libc::c_int) }.into())
 }

@@ -6,8 +6,7 @@
 //! whole as one of each kind that it needs (open, read). The errors are those that the call's
 //! manual page lists and that this crate may meet; EINTR only where a call can return it.
 //!
-//! No point stands before a call that cannot fail (getpid, geteuid, sysconf of a constant), nor
-//! in [`probe`](super::probe), whose every call is an attempt with an answer for each outcome.
+//! No point stands before a call that cannot fail (getpid, geteuid, sysconf of a constant).
 
 use std::io;
 

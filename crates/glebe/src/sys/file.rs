@@ -9,6 +9,8 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
 use std::path::Path;
 
 use super::fault::point;
+use crate::error::OsError;
+use crate::units::PageSize;
 
 /// Opens with `options`.
 pub(crate) fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
@@ -156,4 +158,56 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     point("rename")?;
     fs::rename(from, to)
+}
+
+/// All of a text file of the kernel's.
+pub(crate) fn text(path: impl AsRef<Path>) -> Result<String, OsError> {
+    let path = path.as_ref();
+    read_text(path).map_err(|source| OsError::new("read", path.display().to_string(), source))
+}
+
+/// That the text of a file is none that it should have.
+pub(crate) fn strange(path: &Path, text: &str) -> OsError {
+    let source = io::Error::new(io::ErrorKind::InvalidData, format!("{:?}", text.trim()));
+    OsError::new("read", path.display().to_string(), source)
+}
+
+/// The number that a file holds and nothing else.
+pub(crate) fn number(path: impl AsRef<Path>) -> Result<u64, OsError> {
+    let text = text(&path)?;
+    text.trim().parse().map_err(|_| strange(path.as_ref(), &text))
+}
+
+/// The choice in brackets of a file such as `always [madvise] never`.
+pub(crate) fn chosen(path: impl AsRef<Path>) -> Result<String, OsError> {
+    let text = text(&path)?;
+    let inner = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    let (chosen, _) = inner.ok_or_else(|| strange(path.as_ref(), &text))?;
+    Ok(chosen.to_owned())
+}
+
+/// Writes one word to a file of the kernel's, in one call.
+pub(crate) fn put(path: impl AsRef<Path>, word: &str) -> Result<(), OsError> {
+    let path = path.as_ref();
+    let refused = |call, source| OsError::new(call, path.display().to_string(), source);
+    let mut file = open(path, OpenOptions::new().write(true).truncate(true))
+        .map_err(|source| refused("open", source))?;
+    write(&mut file, word.as_bytes()).map_err(|source| refused("write", source))
+}
+
+/// Whether a file may be opened for writing, which writes nothing.
+pub(crate) fn check_writable(path: &Path) -> Result<(), OsError> {
+    let opened = open(path, OpenOptions::new().write(true));
+    opened.map(drop).map_err(|source| OsError::new("open", path.display().to_string(), source))
+}
+
+/// The sizes that the `hugepages-NkB` directories below `dir` name, largest first.
+pub(crate) fn page_sizes(dir: &Path) -> Vec<PageSize> {
+    let size = |name: &String| {
+        let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        PageSize::new(kib.checked_mul(1 << 10)?)
+    };
+    let mut sizes: Vec<_> = names(dir).unwrap_or_default().iter().filter_map(size).collect();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    sizes
 }

@@ -13,12 +13,10 @@
 //! The page is never unmapped, so the word in it lives as long as the process.
 #![allow(unsafe_code)]
 
-use std::ops::Range;
 use std::ptr;
 
-use crate::sync::{MappedPtr, MappedWord, Ordering};
-use crate::sys::madvise::{advise, Advice};
-use crate::sys::mmap::{map, munmap, Backing};
+use crate::sync::{First, MappedWord, Ordering};
+use crate::sys::mmap::wiped_page;
 use crate::sys::own::Own;
 use crate::sys::page_size;
 
@@ -33,7 +31,7 @@ impl ForkGuard {
     /// A guard of the calling process.
     #[must_use]
     pub fn new() -> Self {
-        let word = word();
+        let word = *WORD.get_or_compute(wiped_word);
         let born = word.map_or_else(|| u64::from(std::process::id()), generation);
         Self { word, born }
     }
@@ -69,10 +67,8 @@ impl Default for ForkGuard {
     }
 }
 
-/// The word in the page that is wiped; [`NO_WORD`] where the kernel cannot wipe; null before the
-/// first guard. No lock: a child of a fork meanwhile would wait for its holder for ever.
-static WORD: MappedPtr<MappedWord> = MappedPtr::new(ptr::null_mut());
-static NO_WORD: MappedWord = MappedWord::new(0);
+/// The word in the page that is wiped, where the kernel can wipe.
+static WORD: First<Option<&'static MappedWord>> = First::new();
 /// In ordinary memory: a child goes on counting where its parent was.
 static LAST_GENERATION: MappedWord = MappedWord::new(0);
 
@@ -88,57 +84,12 @@ fn generation(word: &MappedWord) -> u64 {
     }
 }
 
-fn word() -> Option<&'static MappedWord> {
-    let mut at = WORD.load(Ordering::Acquire).cast_const();
-    if at.is_null() {
-        at = first_word();
-    }
-    // SAFETY: a static, or a page that is never unmapped.
-    (!ptr::eq(at, &NO_WORD)).then(|| unsafe { &*at })
-}
-
-/// Finds the word of the process; that of another thread where one was faster.
-#[cold]
-fn first_word() -> *const MappedWord {
-    let own = wiped_word();
-    let at = own.map_or(&raw const NO_WORD, ptr::from_ref);
-    let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
-    match WORD.compare_exchange(ptr::null_mut(), at.cast_mut(), order, failed) {
-        Ok(_) => {
-            // Of a page that is never unmapped: for good.
-            if let Some(own) = own {
-                std::mem::forget(Own::note(page_of(own)));
-            }
-            at
-        }
-        Err(first) => {
-            if let Some(own) = own {
-                // SAFETY: the page of `wiped_word`, which nobody else has seen.
-                let _ = unsafe { munmap(ptr::from_ref(own).addr(), page_size().bytes()) };
-            }
-            first
-        }
-    }
-}
-
-/// The addresses of the page of a word.
-fn page_of(word: &MappedWord) -> Range<usize> {
-    let start = ptr::from_ref(word).addr();
-    start..start + page_size().bytes().as_usize()
-}
-
+/// Of a page that is never unmapped: of two threads that are first, one leaves its own unused.
 fn wiped_word() -> Option<&'static MappedWord> {
-    let len = page_size().bytes();
-    let addr = map(len, Backing::Ordinary).ok()?;
-    // SAFETY: the page was mapped just now and nobody else knows it.
-    unsafe {
-        if advise(addr, len, Advice::WipeOnFork).is_err() {
-            // A page that stays mapped does no harm: the guard works without it.
-            let _ = munmap(addr, len);
-            return None;
-        }
-        Some(&*ptr::with_exposed_provenance(addr))
-    }
+    let page = wiped_page().ok()?;
+    std::mem::forget(Own::note(page..page + page_size().bytes().as_usize()));
+    // SAFETY: mapped for good, and a word at its start.
+    Some(unsafe { &*ptr::with_exposed_provenance(page) })
 }
 
 #[cfg(test)]

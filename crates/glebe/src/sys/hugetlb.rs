@@ -4,7 +4,6 @@
 //! rest are surplus, which go when they are freed. Every write opens the file anew: a second
 //! write through one descriptor is at an offset and ignored. Source: admin-guide/mm/hugetlbpage.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -18,16 +17,7 @@ pub const ROOT: &str = "/sys/kernel/mm/hugepages";
 /// The sizes that this machine lists, largest first.
 #[must_use]
 pub fn sizes() -> Vec<PageSize> {
-    let Ok(names) = file::names(Path::new(ROOT)) else { return Vec::new() };
-    let mut sizes: Vec<PageSize> = names
-        .iter()
-        .filter_map(|name| {
-            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            PageSize::new(kib.checked_mul(1 << 10)?)
-        })
-        .collect();
-    sizes.sort_unstable_by(|a, b| b.cmp(a));
-    sizes
+    file::page_sizes(Path::new(ROOT))
 }
 
 /// The smallest size that this machine lists; a base page, of which there is no pool, where it
@@ -115,7 +105,7 @@ impl Pool {
     /// Whether the caller may change the number of pages.
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        file::open(&self.path(), OpenOptions::new().write(true)).is_ok()
+        file::check_writable(&self.path()).is_ok()
     }
 
     /// Reads the counters, one after the other: they may change in between. Total and surplus
@@ -190,19 +180,11 @@ impl Pool {
     }
 
     fn write(&self, name: &str, pages: u64) -> Result<(), OsError> {
-        let path = self.dir.join(name);
-        let refused = |call, source| OsError::new(call, path.display().to_string(), source);
-        let mut file = file::open(&path, OpenOptions::new().write(true).truncate(true))
-            .map_err(|source| refused("open", source))?;
-        file::write(&mut file, pages.to_string().as_bytes())
-            .map_err(|source| refused("write", source))
+        file::put(self.dir.join(name), &pages.to_string())
     }
 
     fn read(&self, name: &str) -> Result<u64, OsError> {
-        let path = self.dir.join(name);
-        let refused = |source| OsError::new("read", path.display().to_string(), source);
-        let text = file::read_text(&path).map_err(refused)?;
-        text.trim().parse().map_err(|_| refused(io::Error::other(format!("{text:?}"))))
+        file::number(self.dir.join(name))
     }
 }
 

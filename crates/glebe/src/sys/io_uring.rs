@@ -12,7 +12,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::sys::fault::point;
+use crate::sys::call::answer;
 use crate::units::Bytes;
 
 const REGISTER_BUFFERS: libc::c_uint = 0;
@@ -56,21 +56,13 @@ impl Ring {
     /// A ring of the smallest size.
     pub(crate) fn new() -> io::Result<Self> {
         let mut params: Params = [0; 30];
-        point("io_uring_setup")?;
         // SAFETY: the kernel reads and writes one parameter block, returns a descriptor or -1
         // (always with close-on-exec).
-        let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let fd = answer("io_uring_setup", || unsafe {
+            libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr())
+        })?;
         // SAFETY: the kernel just made it and nobody else has it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) }))
-    }
-
-    /// Pins `len` bytes at `start`, populating them.
-    pub(crate) fn pin(&self, start: *mut u8, len: usize) -> io::Result<()> {
-        let iovec = libc::iovec { iov_base: start.cast(), iov_len: len };
-        self.register(REGISTER_BUFFERS, &raw const iovec, 1)
     }
 
     /// Pins `len` bytes at `start`, in as many buffers as that takes, populating them.
@@ -86,7 +78,7 @@ impl Ring {
             iov_len: most.min(len - at),
         };
         let iovecs: Vec<libc::iovec> = (0..len).step_by(most).map(iovec).collect();
-        self.register(REGISTER_BUFFERS, iovecs.as_ptr(), iovecs.len() as u32)
+        self.register(REGISTER_BUFFERS, iovecs.as_ptr().cast(), iovecs.len()).map(drop)
     }
 
     /// Gives up the pin of whole buffers, by their numbers, or, where `at` says at which address
@@ -114,35 +106,25 @@ impl Ring {
             count: iovecs.len() as u32,
             reserved_too: 0,
         };
-        point("io_uring_register")?;
-        let (at, size) = (&raw const update, size_of::<Update>());
-        // SAFETY: `update` names `count` iovecs, which live as long as the call; a bad range is
-        // EFAULT.
-        let rc = unsafe {
-            libc::syscall(libc::SYS_io_uring_register, self.0.as_raw_fd(), UPDATE_BUFFERS, at, size)
-        };
-        match usize::try_from(rc) {
-            Err(_) => Err(io::Error::last_os_error()),
-            Ok(done) if done < buffers.len() => {
+        match self.register(UPDATE_BUFFERS, (&raw const update).cast(), size_of::<Update>())? {
+            done if done < buffers.len() => {
                 Err(io::Error::other(format!("{done} of {} buffers were changed", buffers.len())))
             }
-            Ok(_) => Ok(()),
+            _ => Ok(()),
         }
     }
 
     /// Gives up the pin at once.
     pub(crate) fn unpin(&self) -> io::Result<()> {
-        self.register(UNREGISTER_BUFFERS, std::ptr::null(), 0)
+        self.register(UNREGISTER_BUFFERS, std::ptr::null(), 0).map(drop)
     }
 
-    fn register(&self, op: libc::c_uint, arg: *const libc::iovec, n: u32) -> io::Result<()> {
-        point("io_uring_register")?;
-        // SAFETY: `arg` holds `n` iovecs for the length of the call; a bad range is EFAULT.
-        let rc =
-            unsafe { libc::syscall(libc::SYS_io_uring_register, self.0.as_raw_fd(), op, arg, n) };
-        if rc < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+    /// `arg` is what `op` wants: an update, or iovecs, which live as long as the call.
+    fn register(&self, op: libc::c_uint, arg: *const libc::c_void, n: usize) -> io::Result<usize> {
+        // SAFETY: of this file's own making; a bad range in it is EFAULT.
+        let done = answer("io_uring_register", || unsafe {
+            libc::syscall(libc::SYS_io_uring_register, self.0.as_raw_fd(), op, arg, n)
+        })?;
+        Ok(done as usize)
     }
 }

@@ -9,10 +9,9 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::path::Path;
 
 use crate::error::OsError;
-use crate::sys::file;
+use crate::sys::{file, meminfo};
 use crate::units::Bytes;
 
 /// An error of `call` on `subject` that names the limits which may be its cause.
@@ -50,13 +49,11 @@ pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> Option<Bytes> {
 
 /// What the machine may promise, where it promises no more than it has.
 fn overcommit() -> Option<String> {
-    let mode = file::read_text(Path::new("/proc/sys/vm/overcommit_memory")).ok()?;
-    if mode.trim() != "2" {
+    if file::number("/proc/sys/vm/overcommit_memory").ok()? != 2 {
         return None;
     }
-    let text = file::read_text(Path::new("/proc/meminfo")).ok()?;
-    let line = |key| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
-    let (all, used) = (line("CommitLimit:")?, line("Committed_AS:")?);
+    let line = |key| meminfo::read(key).ok();
+    let (all, used) = (line("CommitLimit")?, line("Committed_AS")?);
     Some(format!("vm.overcommit_memory is 2: CommitLimit {all}, Committed_AS {used}"))
 }
 

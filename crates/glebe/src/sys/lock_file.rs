@@ -14,7 +14,7 @@
 //! the holder. Source: fcntl(2), "Advisory record locking".
 //!
 //! # Safety
-//! Entries of the list are never freed. The calls take a descriptor and a local.
+//! The calls take a descriptor and a local.
 #![allow(unsafe_code)]
 
 mod claims;
@@ -25,11 +25,10 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::ptr;
 use std::time::{Duration, Instant};
 
 use crate::error::OsError;
-use crate::sync::{MappedPtr, MappedWord, Ordering};
+use crate::sync::{List, MappedWord, Ordering};
 use crate::sys::fault::point;
 use crate::sys::fork::ForkGuard;
 use crate::sys::{file, private};
@@ -47,39 +46,22 @@ pub struct LockFile {
     path: PathBuf,
     descriptor: MappedWord,
     holder: MappedWord,
-    next: MappedPtr<LockFile>,
 }
 
-/// The last that was made. No lock: a child of a fork meanwhile would wait for ever.
-static FIRST: MappedPtr<LockFile> = MappedPtr::new(ptr::null_mut());
+/// No lock: a child of a fork meanwhile would wait for ever.
+static FILES: List<LockFile> = List::new();
 
 impl LockFile {
     /// The process's lock file at `path`, which is opened when it is first locked.
     pub fn at(path: &Path) -> &'static Self {
-        let mut first = FIRST.load(Ordering::Acquire);
-        let mut own: Option<&'static Self> = None;
-        loop {
-            let mut next = first;
-            // SAFETY: null or an entry, which lives for ever.
-            while let Some(entry) = unsafe { next.as_ref() } {
-                if entry.path == path {
-                    return entry;
-                }
-                next = entry.next.load(Ordering::Relaxed);
-            }
-            // One that another thread was faster to make is left as it is.
-            let entry = *own.get_or_insert_with(|| {
-                let (descriptor, holder) = (MappedWord::new(NONE), MappedWord::new(0));
-                let (path, next) = (path.to_owned(), MappedPtr::new(ptr::null_mut()));
-                Box::leak(Box::new(Self { path, descriptor, holder, next }))
-            });
-            entry.next.store(first, Ordering::Relaxed);
-            let (at, set) = (ptr::from_ref(entry).cast_mut(), Ordering::AcqRel);
-            match FIRST.compare_exchange(first, at, set, Ordering::Acquire) {
-                Ok(_) => return entry,
-                Err(now) => first = now,
-            }
-        }
+        FILES.find_or_add(
+            |file| file.path == path,
+            || Self {
+                path: path.to_owned(),
+                descriptor: MappedWord::new(NONE),
+                holder: MappedWord::new(0),
+            },
+        )
     }
 
     /// The path.

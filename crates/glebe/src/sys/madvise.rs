@@ -9,7 +9,6 @@
 //! Advice changes or removes the memory of whoever owns the range, so [`advise`] is unsafe.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::path::Path;
@@ -17,7 +16,7 @@ use std::ptr;
 
 use crate::error::OsError;
 use crate::sync::{MappedWord, Ordering};
-use crate::sys::fault::point;
+use crate::sys::call::answer;
 use crate::sys::file;
 use crate::units::{Bytes, PageSize};
 
@@ -50,41 +49,22 @@ pub enum Advice {
     PageOut,
 }
 
-impl fmt::Display for Advice {
-    /// As madvise(2) names it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Advice::HugePage => "MADV_HUGEPAGE",
-            Advice::DontFork => "MADV_DONTFORK",
-            Advice::WipeOnFork => "MADV_WIPEONFORK",
-            Advice::DontDump => "MADV_DONTDUMP",
-            Advice::PopulateWrite => "MADV_POPULATE_WRITE",
-            Advice::DontNeed => "MADV_DONTNEED",
-            Advice::DontNeedLocked => "MADV_DONTNEED_LOCKED",
-            Advice::Free => "MADV_FREE",
-            Advice::PopulateRead => "MADV_POPULATE_READ",
-            Advice::NoHugePage => "MADV_NOHUGEPAGE",
-            Advice::Collapse => "MADV_COLLAPSE",
-            Advice::PageOut => "MADV_PAGEOUT",
-        })
-    }
-}
-
 impl Advice {
-    fn number(self) -> i32 {
+    /// Its number, and its name as madvise(2) has it.
+    fn known(self) -> (i32, &'static str) {
         match self {
-            Advice::HugePage => libc::MADV_HUGEPAGE,
-            Advice::DontFork => libc::MADV_DONTFORK,
-            Advice::WipeOnFork => libc::MADV_WIPEONFORK,
-            Advice::DontDump => libc::MADV_DONTDUMP,
-            Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
-            Advice::DontNeed => libc::MADV_DONTNEED,
-            Advice::DontNeedLocked => libc::MADV_DONTNEED_LOCKED,
-            Advice::Free => libc::MADV_FREE,
-            Advice::PopulateRead => libc::MADV_POPULATE_READ,
-            Advice::NoHugePage => libc::MADV_NOHUGEPAGE,
-            Advice::Collapse => libc::MADV_COLLAPSE,
-            Advice::PageOut => libc::MADV_PAGEOUT,
+            Advice::HugePage => (libc::MADV_HUGEPAGE, "MADV_HUGEPAGE"),
+            Advice::DontFork => (libc::MADV_DONTFORK, "MADV_DONTFORK"),
+            Advice::WipeOnFork => (libc::MADV_WIPEONFORK, "MADV_WIPEONFORK"),
+            Advice::DontDump => (libc::MADV_DONTDUMP, "MADV_DONTDUMP"),
+            Advice::PopulateWrite => (libc::MADV_POPULATE_WRITE, "MADV_POPULATE_WRITE"),
+            Advice::DontNeed => (libc::MADV_DONTNEED, "MADV_DONTNEED"),
+            Advice::DontNeedLocked => (libc::MADV_DONTNEED_LOCKED, "MADV_DONTNEED_LOCKED"),
+            Advice::Free => (libc::MADV_FREE, "MADV_FREE"),
+            Advice::PopulateRead => (libc::MADV_POPULATE_READ, "MADV_POPULATE_READ"),
+            Advice::NoHugePage => (libc::MADV_NOHUGEPAGE, "MADV_NOHUGEPAGE"),
+            Advice::Collapse => (libc::MADV_COLLAPSE, "MADV_COLLAPSE"),
+            Advice::PageOut => (libc::MADV_PAGEOUT, "MADV_PAGEOUT"),
         }
     }
 }
@@ -99,24 +79,20 @@ impl Advice {
 #[inline]
 pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsError> {
     let at = ptr::with_exposed_provenance_mut(addr);
+    let (number, _) = advice.known();
     loop {
         // SAFETY: passed on to the caller.
-        let made = point("madvise").and_then(|()| unsafe {
-            match libc::madvise(at, len.as_usize(), advice.number()) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        });
-        let Err(source) = made else { return Ok(()) };
-        if source.kind() != io::ErrorKind::Interrupted {
-            return Err(refused(addr, len, advice, source));
+        match answer("madvise", || unsafe { libc::madvise(at, len.as_usize(), number) }) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(refused(addr, len, advice, source)),
         }
     }
 }
 
 #[cold]
 fn refused(addr: usize, len: Bytes, advice: Advice, source: io::Error) -> OsError {
-    OsError::new("madvise", format!("{addr:#x}, {len}, {advice}"), source)
+    OsError::new("madvise", format!("{addr:#x}, {len}, {}", advice.known().1), source)
 }
 
 /// Drops the pages of a range, locked ones too.
@@ -182,7 +158,6 @@ fn whole(ranges: &[(usize, Bytes)], bytes: u64) -> usize {
 
 /// One call; the bytes of which it says that they are gone.
 unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
-    point("process_madvise")?;
     let none = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
     let mut iovecs = [none; DISCARD_MAX];
     for (iovec, (at, len)) in iovecs.iter_mut().zip(ranges) {
@@ -190,13 +165,13 @@ unsafe fn discard_many(ranges: &[(usize, Bytes)]) -> io::Result<u64> {
         *iovec = libc::iovec { iov_base, iov_len: len.as_usize() };
     }
     let count = ranges.len().min(DISCARD_MAX);
-    let advice = Advice::DontNeed.number();
+    let (advice, _) = Advice::DontNeed.known();
     // SAFETY: `count` iovecs are there for the length of the call; the ranges are the caller's.
-    let done = unsafe {
+    let done = answer("process_madvise", || unsafe {
         let call = libc::SYS_process_madvise;
         libc::syscall(call, PIDFD_SELF, iovecs.as_ptr(), count, advice, 0)
-    };
-    u64::try_from(done).map_err(|_| io::Error::last_os_error())
+    })?;
+    Ok(done as u64)
 }
 
 /// Makes the pages of an armed range dirty, as a store to each would; false if one of them is not
@@ -240,24 +215,18 @@ const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Why there are none: a kernel without them, or switched off.
 pub fn transparent_huge_page() -> Result<PageSize, OsError> {
     let path = format!("{THP}/enabled");
-    let read = |path: &str| {
-        file::read_text(Path::new(path)).map_err(|source| OsError::new("read", path, source))
-    };
-    let enabled = read(&path)?;
-    if enabled.contains("[never]") {
+    if file::text(&path)?.contains("[never]") {
         return Err(OsError::new("read", path, io::Error::other("[never]; madvise is needed")));
     }
     let path = format!("{THP}/hpage_pmd_size");
-    let text = read(&path)?;
-    let size = text.trim().parse().ok().and_then(PageSize::new);
-    size.ok_or_else(|| OsError::new("read", path, io::Error::other(format!("{text:?}"))))
+    PageSize::new(file::number(&path)?)
+        .ok_or_else(|| file::strange(path.as_ref(), "no power of two"))
 }
 
 /// Whether the kernel makes transparent huge pages of memory for which nobody asked.
 #[must_use]
 pub fn transparent_huge_pages_everywhere() -> bool {
-    let enabled = file::read_text(Path::new(&format!("{THP}/enabled")));
-    enabled.is_ok_and(|text| text.contains("[always]"))
+    file::chosen(format!("{THP}/enabled")).is_ok_and(|mode| mode == "always")
 }
 
 /// The file that switches transparent huge pages of `size`.
@@ -271,26 +240,16 @@ pub fn mthp_path(size: PageSize) -> String {
 /// # Errors
 /// If there is no such file: a size that the kernel has not.
 pub fn mthp_mode(size: PageSize) -> Result<String, OsError> {
-    let path = mthp_path(size);
-    let text = file::read_text(Path::new(&path))
-        .map_err(|source| OsError::new("read", path.clone(), source))?;
-    let selected = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    Ok(selected.map_or(text.trim(), |(mode, _)| mode).to_owned())
+    file::chosen(mthp_path(size))
 }
 
 /// Sizes of transparent huge pages below the largest that memory gets which asks for them.
 #[must_use]
 pub fn mthp_sizes() -> Vec<PageSize> {
     let largest = transparent_huge_page().ok();
-    let names = file::names(Path::new(THP)).unwrap_or_default();
-    let size = |name: &String| {
-        let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        PageSize::new(kib.checked_mul(1 << 10)?)
-    };
     let on = |size: &PageSize| mthp_mode(*size).is_ok_and(|mode| mode != "never");
-    let mut sizes: Vec<PageSize> = names.iter().filter_map(size).collect();
+    let mut sizes = file::page_sizes(Path::new(THP));
     sizes.retain(|size| Some(*size) < largest && on(size));
-    sizes.sort_unstable_by(|a, b| b.cmp(a));
     sizes
 }
 

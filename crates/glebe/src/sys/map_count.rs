@@ -4,7 +4,6 @@
 //! read of a line for each. Source: admin-guide/sysctl/vm, proc_pid_maps(5).
 
 use std::fs::OpenOptions;
-use std::io;
 use std::path::Path;
 
 use crate::error::OsError;
@@ -20,9 +19,7 @@ const PART: usize = 16 << 10;
 /// # Errors
 /// If the file cannot be read or holds no number.
 pub fn max_map_count() -> Result<u64, OsError> {
-    let refused = |source| OsError::new("read", PATH, source);
-    let text = file::read_text(Path::new(PATH)).map_err(refused)?;
-    text.trim().parse().map_err(|_| refused(io::Error::other(format!("{text:?}"))))
+    file::number(PATH)
 }
 
 /// Mappings of the calling process.

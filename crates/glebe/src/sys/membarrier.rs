@@ -7,21 +7,30 @@
 //! Unsafe only as every system call is: none of these takes a pointer.
 #![allow(unsafe_code)]
 
-use std::io;
+use std::io::ErrorKind;
 
 use crate::error::OsError;
-use crate::sys::fault::point;
+use crate::sys::call::answer;
 
 const REGISTER_PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 8;
 const PRIVATE_EXPEDITED_RSEQ: libc::c_int = 1 << 7;
 
-fn membarrier(command: libc::c_int, name: &'static str) -> Result<(), OsError> {
+const QUERY: libc::c_int = 0;
+
+fn membarrier(command: libc::c_int, name: &'static str) -> Result<libc::c_long, OsError> {
     // SAFETY: takes three integers; changes only the process's barrier registration.
-    let call = || match unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) } {
-        0.. => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    };
-    point("membarrier").and_then(|()| call()).map_err(|e| OsError::new("membarrier", name, e))
+    let made =
+        answer("membarrier", || unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) });
+    made.map_err(|source| OsError::new("membarrier", name, source))
+}
+
+/// Whether the kernel has the two commands, which is asked without a registration.
+pub(crate) fn is_known() -> Result<(), OsError> {
+    let wanted = libc::c_long::from(REGISTER_PRIVATE_EXPEDITED_RSEQ | PRIVATE_EXPEDITED_RSEQ);
+    match membarrier(QUERY, "QUERY")? & wanted {
+        known if known == wanted => Ok(()),
+        _ => Err(OsError::new("membarrier", "QUERY", ErrorKind::Unsupported.into())),
+    }
 }
 
 /// Announces that this process will call [`rseq_barrier`]; any number of times, kept over fork.
@@ -29,7 +38,7 @@ fn membarrier(command: libc::c_int, name: &'static str) -> Result<(), OsError> {
 /// # Errors
 /// The kernel lacks the command (before 5.10) or a filter denies the call.
 pub fn register_rseq() -> Result<(), OsError> {
-    membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ, "REGISTER_PRIVATE_EXPEDITED_RSEQ")
+    membarrier(REGISTER_PRIVATE_EXPEDITED_RSEQ, "REGISTER_PRIVATE_EXPEDITED_RSEQ").map(drop)
 }
 
 /// When this returns, no thread of the process is inside a restartable sequence that it entered
@@ -38,7 +47,7 @@ pub fn register_rseq() -> Result<(), OsError> {
 /// # Errors
 /// The process is not registered.
 pub fn rseq_barrier() -> Result<(), OsError> {
-    membarrier(PRIVATE_EXPEDITED_RSEQ, "PRIVATE_EXPEDITED_RSEQ")
+    membarrier(PRIVATE_EXPEDITED_RSEQ, "PRIVATE_EXPEDITED_RSEQ").map(drop)
 }
 
 #[cfg(test)]

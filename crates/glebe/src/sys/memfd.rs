@@ -18,12 +18,11 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr;
 
 use crate::error::OsError;
-use crate::sys::fault::point;
+use crate::sys::call::{answer, call};
 use crate::sys::fork::ForkGuard;
-use crate::sys::mmap::{map, unmap, Backing};
+use crate::sys::mmap::{map_file, set_aside, unmap};
 use crate::sys::{file, limits, page_size};
 use crate::units::{Bytes, PageSize};
 use parents::Parents;
@@ -39,13 +38,6 @@ pub struct MemFile {
     /// Where nobody can change it.
     len: Option<Bytes>,
     guard: ForkGuard,
-}
-
-fn done(answer: libc::c_int) -> io::Result<libc::c_int> {
-    match answer {
-        -1 => Err(io::Error::last_os_error()),
-        answer => Ok(answer),
-    }
 }
 
 fn refused(
@@ -87,17 +79,13 @@ impl MemFile {
             return Err(refused(errno(libc::EFBIG), "ftruncate", len.to_string()));
         }
         let file = make(huge).map_err(|e| refused(e, "memfd_create", page.bytes().to_string()))?;
-        let sized = point("ftruncate").and_then(|()| {
-            // SAFETY: the descriptor is open.
-            done(unsafe { libc::ftruncate(file.as_raw_fd(), size) })
-        });
-        sized.map_err(|e| refused(e, "ftruncate", len.to_string()))?;
+        // SAFETY: the descriptor is open.
+        let sized = || unsafe { libc::ftruncate(file.as_raw_fd(), size) };
+        call("ftruncate", || len.to_string(), sized)?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        let sealed = point("fcntl").and_then(|()| {
-            // SAFETY: as above.
-            done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })
-        });
-        sealed.map_err(|e| refused(e, "fcntl", "F_ADD_SEALS"))?;
+        // SAFETY: as above.
+        let sealed = || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+        call("fcntl", || "F_ADD_SEALS".into(), sealed)?;
         Ok(Self { parents: None, file, page, len: Some(whole), guard: ForkGuard::new() })
     }
 
@@ -118,11 +106,9 @@ impl MemFile {
     pub fn adopt(descriptor: OwnedFd) -> Result<Self, OsError> {
         let file: File = descriptor.into();
         let mut stat = MaybeUninit::<libc::statfs>::zeroed();
-        let told = point("fstatfs").and_then(|()| {
-            // SAFETY: the descriptor is open, and the kernel fills the local.
-            done(unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) })
-        });
-        told.map_err(|e| refused(e, "fstatfs", "a descriptor"))?;
+        // SAFETY: the descriptor is open, and the kernel fills the local.
+        let told = || unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) };
+        call("fstatfs", || "a descriptor".into(), told)?;
         // SAFETY: zeroed is a value of it, and the kernel has filled it.
         let stat = unsafe { stat.assume_init() };
         let page = match stat.f_type {
@@ -142,12 +128,6 @@ impl MemFile {
     #[must_use]
     pub fn page(&self) -> PageSize {
         self.page
-    }
-
-    /// Whether others may change its pages or its length.
-    #[must_use]
-    pub fn is_adopted(&self) -> bool {
-        self.len.is_none()
     }
 
     /// Bytes in it now, in whole pages: of an adopted one, the last part of a page is left out.
@@ -178,29 +158,15 @@ impl MemFile {
     /// Maps all of it, shared, at a multiple of `align`.
     pub(crate) fn map(&self, align: PageSize) -> Result<usize, OsError> {
         let len = self.len()?;
-        let step = align.bytes().max(self.page.bytes());
-        let Some(room) = len.checked_add(step) else {
-            let source = io::Error::from_raw_os_error(libc::ENOMEM);
-            return Err(refused(source, "mmap", len.to_string()));
-        };
-        let room_at = map(room, Backing::Addresses)?;
-        let at = room_at.next_multiple_of(step.as_usize());
-        let (end, room_end) = (at + len.as_usize(), room_at + room.as_usize());
-        // SAFETY: all three lie inside the addresses just reserved, of which nobody else knows.
+        let at = set_aside(len, align.max(self.page))?;
+        // SAFETY: over addresses set aside just now, of which nobody else knows.
         unsafe {
             let mapped = self.map_over(at, Bytes::ZERO, len);
-            if let Err(error) = mapped {
-                let _ = unmap(room_at, room);
-                return Err(error);
+            if mapped.is_err() {
+                let _ = unmap(at, len);
             }
-            if at > room_at {
-                let _ = unmap(room_at, Bytes::new((at - room_at) as u64));
-            }
-            if room_end > end {
-                let _ = unmap(end, Bytes::new((room_end - end) as u64));
-            }
+            mapped.map(|()| at)
         }
-        Ok(at)
     }
 
     /// Maps `len` bytes from `offset`, shared, over whatever is at `addr`.
@@ -214,30 +180,19 @@ impl MemFile {
         offset: Bytes,
         len: Bytes,
     ) -> Result<(), OsError> {
-        let at = ptr::with_exposed_provenance_mut(addr);
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        let (bytes, from) = (len.as_usize(), offset.get() as i64);
-        let made = point("mmap").and_then(|()| {
-            // SAFETY: passed on to the caller.
-            match unsafe { libc::mmap(at, bytes, access, flags, self.file.as_raw_fd(), from) } {
-                libc::MAP_FAILED => Err(io::Error::last_os_error()),
-                _ => Ok(()),
-            }
-        });
-        let subject = || format!("{addr:#x}, {len}, a memfd at {from:#x}");
-        made.map_err(|source| limits::refused("mmap", subject(), source))
+        // SAFETY: passed on to the caller.
+        unsafe { map_file(&self.file, offset, len, Some(addr)) }.map(drop)
     }
 
     /// Takes pages out of the file: what is mapped of them reads as zero.
     pub(crate) fn punch(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let (from, bytes) = (offset.get() as i64, len.get() as i64);
-        let made = point("fallocate").and_then(|()| {
-            // SAFETY: the descriptor is open.
-            done(unsafe { libc::fallocate(self.file.as_raw_fd(), mode, from, bytes) })
-        });
-        made.map(drop).map_err(|e| refused(e, "fallocate", format!("{:#x}, {len}", offset.get())))
+        let subject = || format!("{:#x}, {len}", offset.get());
+        // SAFETY: the descriptor is open.
+        call("fallocate", subject, || unsafe {
+            libc::fallocate(self.file.as_raw_fd(), mode, from, bytes)
+        })
     }
 }
 
@@ -252,13 +207,12 @@ impl Drop for MemFile {
 }
 
 /// A descriptor of a new file.
-fn make(huge: Option<PageSize>) -> io::Result<File> {
+pub(super) fn make(huge: Option<PageSize>) -> io::Result<File> {
     let huge = huge.map_or(0, |page| libc::MFD_HUGETLB | (page.shift() << libc::MFD_HUGE_SHIFT));
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | huge;
     let make = |flags| {
-        point("memfd_create")?;
         // SAFETY: a constant name; returns a descriptor or -1.
-        done(unsafe { libc::memfd_create(c"glebe".as_ptr(), flags) })
+        answer("memfd_create", || unsafe { libc::memfd_create(c"glebe".as_ptr(), flags) })
     };
     // Where the sysctl vm.memfd_noexec asks for it; unknown before Linux 6.3.
     let fd = match make(flags | libc::MFD_NOEXEC_SEAL) {
@@ -272,6 +226,8 @@ fn make(huge: Option<PageSize>) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ptr;
+
     use crate::sys::mmap::munmap;
 
     #[test]
@@ -280,7 +236,7 @@ mod tests {
         let file = MemFile::new(Bytes::new(page.get() * 3 + 1)).unwrap();
         let len = file.len().unwrap();
         assert_eq!(len, Bytes::new(page.get() * 4));
-        assert!(!file.is_adopted() && !file.is_empty().unwrap());
+        assert!(!file.is_empty().unwrap());
         let (one, two) = (file.map(page_size()).unwrap(), file.map(page_size()).unwrap());
         let at = |addr| ptr::with_exposed_provenance_mut::<u8>(addr);
         // SAFETY: inside the mappings just made, which are this test's own.

@@ -1,8 +1,5 @@
 //! `/proc/meminfo`: how much memory there is of each kind. Source: proc_meminfo(5).
 
-use std::io;
-use std::path::Path;
-
 use crate::error::OsError;
 use crate::sys::file;
 use crate::units::Bytes;
@@ -22,9 +19,8 @@ pub fn available() -> Result<Bytes, OsError> {
 /// # Errors
 /// If the file cannot be read or has no such line.
 pub fn read(name: &str) -> Result<Bytes, OsError> {
-    let failed = |source| OsError::new("read", PATH, source);
-    let text = file::read_text(Path::new(PATH)).map_err(failed)?;
-    parse(&text, name).ok_or_else(|| failed(io::Error::other(format!("no {name}"))))
+    let text = file::text(PATH)?;
+    parse(&text, name).ok_or_else(|| file::strange(PATH.as_ref(), &format!("no {name}")))
 }
 
 fn parse(text: &str, name: &str) -> Option<Bytes> {

@@ -6,8 +6,6 @@
 //! [`Zone::Movable`] is given to nothing that cannot be moved. The state is written by root.
 //! Source: admin-guide/mm/memory-hotplug.
 
-use std::fs::OpenOptions;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -100,13 +98,14 @@ impl MemoryBlocks {
     /// As [`MemoryBlocks::machine`].
     pub fn below(root: &Path) -> Result<Self, OsError> {
         let path = root.join("block_size_bytes");
-        let refused = |source| OsError::new("read", path.display().to_string(), source);
-        let text = file::read_text(&path).map_err(refused)?;
-        let strange = || refused(io::Error::new(io::ErrorKind::InvalidData, format!("{text:?}")));
+        let text = file::text(&path)?;
         let size = u64::from_str_radix(text.trim(), 16)
             .ok()
             .filter(|size| size.is_power_of_two() && *size >= page_size().bytes().get());
-        Ok(Self { root: root.to_owned(), size: Bytes::new(size.ok_or_else(strange)?) })
+        Ok(Self {
+            root: root.to_owned(),
+            size: Bytes::new(size.ok_or_else(|| file::strange(&path, &text))?),
+        })
     }
 
     /// The length of a block.
@@ -131,8 +130,8 @@ impl MemoryBlocks {
     #[must_use]
     pub fn is_writable(&self) -> bool {
         let Ok(numbers) = self.numbers() else { return false };
-        let writable = |path: &Path| file::open(path, OpenOptions::new().write(true)).is_ok();
-        numbers.first().is_some_and(|number| writable(&self.state_path(*number)))
+        let first = numbers.first();
+        first.is_some_and(|number| file::check_writable(&self.state_path(*number)).is_ok())
     }
 
     /// All blocks, in order of their numbers. A block that goes meanwhile is left out.
@@ -169,12 +168,8 @@ impl MemoryBlocks {
     /// # Errors
     /// If the kernel refuses, as for a block that is on line.
     pub fn put_on_line(&self, number: u64, movable: bool) -> Result<(), OsError> {
-        let path = self.state_path(number);
-        let refused = |call, source| OsError::new(call, path.display().to_string(), source);
-        let mut file = file::open(&path, OpenOptions::new().write(true).truncate(true))
-            .map_err(|source| refused("open", source))?;
-        let word: &[u8] = if movable { b"online_movable" } else { b"online_kernel" };
-        file::write(&mut file, word).map_err(|source| refused("write", source))
+        let word = if movable { "online_movable" } else { "online_kernel" };
+        file::put(self.state_path(number), word)
     }
 
     fn state_path(&self, number: u64) -> PathBuf {
@@ -195,10 +190,7 @@ impl MemoryBlocks {
     }
 
     fn read_block(&self, number: u64, nodes: &[Node]) -> Result<MemoryBlock, OsError> {
-        let path = self.state_path(number);
-        let refused = |source| OsError::new("read", path.display().to_string(), source);
-        let text = file::read_text(&path).map_err(refused)?;
-        let state = match text.trim() {
+        let state = match file::text(self.state_path(number))?.trim() {
             "online" => State::Online,
             "offline" => State::Offline,
             _ => State::GoingOffline,
@@ -223,7 +215,7 @@ impl MemoryBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::{fs, io};
 
     struct Fixture(PathBuf);
 

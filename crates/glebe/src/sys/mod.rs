@@ -4,6 +4,7 @@
 pub mod atfork;
 pub(crate) mod bounded_write;
 pub mod buddyinfo;
+pub(crate) mod call;
 pub mod cgroup;
 #[cfg(test)]
 pub(crate) mod child;
@@ -40,10 +41,8 @@ pub mod place;
 pub(crate) mod private;
 pub mod probe;
 pub mod process;
-pub(crate) mod psi;
 #[cfg(test)]
 pub(crate) mod real_time;
-pub(crate) mod release;
 pub mod rseq;
 pub mod sigbus;
 pub(crate) mod signals;

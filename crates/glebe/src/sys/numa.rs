@@ -8,11 +8,9 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::io;
-use std::path::Path;
 
 use crate::error::OsError;
-use crate::sys::fault::point;
+use crate::sys::call::call;
 use crate::sys::file;
 use crate::units::Bytes;
 
@@ -33,12 +31,11 @@ impl fmt::Display for Node {
 /// The nodes that are online; node 0 alone where the kernel lists none.
 #[must_use]
 pub fn online() -> Vec<Node> {
-    let text = file::read_text(Path::new(ONLINE)).unwrap_or_else(|_| "0".to_owned());
-    listed(&text)
+    listed(&file::text(ONLINE).unwrap_or_else(|_| "0".to_owned()))
 }
 
 /// Reads a list such as `0-3,8`; parts that make no sense are passed over.
-fn listed(text: &str) -> Vec<Node> {
+pub(super) fn listed(text: &str) -> Vec<Node> {
     let part = |part: &str| -> Option<std::ops::RangeInclusive<u32>> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.parse().ok()?, last.parse().ok()?);
@@ -61,16 +58,11 @@ pub(crate) unsafe fn bind(addr: usize, len: Bytes, node: Node) -> Result<(), OsE
         *word = 1 << (node.0 % BITS);
     }
     let bits = mask.len() as u64 * u64::from(BITS) + 1;
-    let refused = |source| OsError::new("mbind", format!("{addr:#x}, {len}, {node}"), source);
-    point("mbind").map_err(refused)?;
+    let subject = || format!("{addr:#x}, {len}, {node}");
     // SAFETY: the mask has as many bits as is said, and the range is the caller's.
-    let rc = unsafe {
+    call("mbind", subject, || unsafe {
         libc::syscall(libc::SYS_mbind, addr, len.as_usize(), MPOL_BIND, mask.as_ptr(), bits, 0)
-    };
-    match rc {
-        0 => Ok(()),
-        _ => Err(refused(io::Error::last_os_error())),
-    }
+    })
 }
 
 #[cfg(test)]

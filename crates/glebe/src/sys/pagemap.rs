@@ -16,13 +16,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::mem::size_of;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use crate::error::OsError;
-use crate::sys::fault::point;
+use crate::sys::call::answer;
 use crate::sys::{file, page_size};
 use crate::units::{Bytes, PageSize, Pfn};
 
@@ -143,26 +142,28 @@ impl Pagemap {
         let mut entries = Vec::with_capacity(count);
         // One read for many where pages are small; one each where a grain is a huge page.
         let per_read = if step == 1 { BATCH } else { 1 };
-        let mut buffer = vec![0_u8; per_read * size_of::<u64>()];
         while entries.len() < count {
-            let wanted = per_read.min(count - entries.len());
-            let bytes = &mut buffer[..wanted * size_of::<u64>()];
-            let offset = (first + entries.len() as u64 * step) * size_of::<u64>() as u64;
-            file::read_at(&self.file, bytes, offset)
-                .map_err(|source| OsError::new("pread", PATH, source))?;
-            entries.extend(bytes.chunks_exact(size_of::<u64>()).map(|chunk| {
-                let mut word = [0; size_of::<u64>()];
-                word.copy_from_slice(chunk);
-                Entry::decode(u64::from_ne_bytes(word))
-            }));
+            let at = first + entries.len() as u64 * step;
+            let words = self.words(at, per_read.min(count - entries.len()))?;
+            entries.extend(words.into_iter().map(Entry::decode));
         }
         Ok(entries)
+    }
+
+    /// The words of `count` base pages.
+    fn words(&self, first: u64, count: usize) -> Result<Vec<u64>, OsError> {
+        const WORD: usize = size_of::<u64>();
+        let mut bytes = vec![0_u8; count * WORD];
+        file::read_at(&self.file, &mut bytes, first * WORD as u64)
+            .map_err(|source| OsError::new("pread", PATH, source))?;
+        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_ne_bytes);
+        Ok(bytes.chunks_exact(WORD).map(word).collect())
     }
 
     /// The way in which this kernel tells residence.
     pub(crate) fn reading(&self) -> Reading {
         let at = page_size().bytes().get();
-        match scan(&self.file, at..at, PAGE_IS_PRESENT, &mut [Region::default()]) {
+        match scan(&self.file, at..at, PAGE_IS_PRESENT, 0, &mut [Region::default()]) {
             Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => Reading::Entries,
             _ => Reading::Scan,
         }
@@ -183,40 +184,46 @@ impl Pagemap {
 
     fn runs_by_scan(&self, addr: usize, len: Bytes) -> Result<Vec<Run>, OsError> {
         const TOLD: u64 = PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO;
+        let mut runs = Vec::new();
+        self.scan_all(addr, len, 0, TOLD, |region| {
+            push(&mut runs, region.start, region.end, Residence::of(region.categories));
+        })?;
+        Ok(runs)
+    }
+
+    /// Passes what pages that have every category of `wanted` are, in runs of those alike in
+    /// `told`.
+    fn scan_all(
+        &self,
+        addr: usize,
+        len: Bytes,
+        wanted: u64,
+        told: u64,
+        mut each: impl FnMut(&Region),
+    ) -> Result<(), OsError> {
+        let refused = |source| OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source);
         let (mut at, end) = (addr as u64, addr as u64 + len.get());
         let mut regions = [Region::default(); 64];
-        let mut runs = Vec::new();
         while at < end {
-            let (found, walked) = scan_by(&self.file, at..end, 0, TOLD, &mut regions)
-                .map_err(|source| OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source))?;
-            for region in &regions[..found] {
-                push(&mut runs, region.start, region.end, Residence::of(region.categories));
-            }
+            let (found, walked) =
+                scan(&self.file, at..end, wanted, told, &mut regions).map_err(refused)?;
+            regions[..found].iter().for_each(&mut each);
             if walked <= at {
-                let source = io::Error::other(format!("stopped at {at:#x} of {end:#x}"));
-                return Err(OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source));
+                return Err(refused(io::Error::other(format!("stopped at {at:#x} of {end:#x}"))));
             }
             at = walked;
         }
-        Ok(runs)
+        Ok(())
     }
 
     fn runs_by_entries(&self, addr: usize, len: Bytes) -> Result<Vec<Run>, OsError> {
         let page = page_size();
         let (mut at, end) = (addr as u64, addr as u64 + len.get());
-        let pages = len.pages_up(page).as_usize();
-        let mut buffer = vec![0_u8; pages.min(BATCH) * size_of::<u64>()];
         let mut runs = Vec::new();
         while at < end {
             let left = Bytes::new(end - at).pages_up(page).as_usize();
-            let bytes = &mut buffer[..left.min(BATCH) * size_of::<u64>()];
-            let offset = Bytes::new(at).pages_down(page).get() * size_of::<u64>() as u64;
-            file::read_at(&self.file, bytes, offset)
-                .map_err(|source| OsError::new("pread", PATH, source))?;
-            for chunk in bytes.chunks_exact(size_of::<u64>()) {
-                let mut word = [0; size_of::<u64>()];
-                word.copy_from_slice(chunk);
-                let there = u64::from_ne_bytes(word) & (PRESENT | SWAPPED) != 0;
+            for word in self.words(Bytes::new(at).pages_down(page).get(), left.min(BATCH))? {
+                let there = word & (PRESENT | SWAPPED) != 0;
                 let residence = if there { Residence::Page } else { Residence::Hole };
                 push(&mut runs, at, at + page.bytes().get(), residence);
                 at += page.bytes().get();
@@ -238,20 +245,12 @@ impl Pagemap {
     /// huge page being moved: ascending runs.
     pub(crate) fn huge_runs(&self, addr: usize, len: Bytes) -> Result<Vec<Range<usize>>, OsError> {
         const TOLD: u64 = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
-        let end = addr as u64 + len.get();
-        let mut start = addr as u64;
         let mut runs = Vec::new();
-        let mut regions = [Region::default(); 64];
-        while start < end {
-            let (found, walked) = scan_by(&self.file, start..end, PAGE_IS_HUGE, TOLD, &mut regions)
-                .map_err(|source| OsError::new("ioctl(PAGEMAP_SCAN)", PATH, source))?;
-            let huge = regions[..found].iter().filter(|run| run.categories & TOLD == PAGE_IS_HUGE);
-            runs.extend(huge.map(|run| run.start as usize..run.end as usize));
-            if walked <= start {
-                break;
+        self.scan_all(addr, len, PAGE_IS_HUGE, TOLD, |run| {
+            if run.categories & TOLD == PAGE_IS_HUGE {
+                runs.push(run.start as usize..run.end as usize);
             }
-            start = walked;
-        }
+        })?;
         Ok(runs)
     }
 }
@@ -265,19 +264,9 @@ fn push(runs: &mut Vec<Run>, start: u64, end: u64, residence: Residence) {
     }
 }
 
-/// Writes to `regions` the first runs of pages of `category` among the addresses of `range`, in
-/// the process that `pagemap` is of; how many there are, and up to where was looked.
-pub(super) fn scan(
-    pagemap: &File,
-    range: Range<u64>,
-    category: u64,
-    regions: &mut [Region],
-) -> io::Result<(usize, u64)> {
-    scan_by(pagemap, range, category, category, regions)
-}
-
-/// As [`scan`]: pages that have every category of `wanted`, in runs of those alike in `told`.
-fn scan_by(
+/// Writes to `regions` the first runs of pages that have every category of `wanted` among the
+/// addresses of `range`, alike in `told`; how many there are, and up to where was looked.
+fn scan(
     pagemap: &File,
     range: Range<u64>,
     wanted: u64,
@@ -294,15 +283,15 @@ fn scan_by(
         return_mask: told,
         ..Scan::default()
     };
-    point("ioctl")?;
     // SAFETY: `scan` describes `regions` and its length; both live beyond the call.
-    let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
-    let found = usize::try_from(found).map_err(|_| io::Error::last_os_error())?;
-    Ok((found, scan.walk_end))
+    let found = answer("ioctl", || unsafe {
+        libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan)
+    })?;
+    Ok((found as usize, scan.walk_end))
 }
 
 /// Categories of pages.
-pub(super) const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
@@ -310,7 +299,7 @@ const PAGE_IS_HUGE: u64 = 1 << 6;
 /// `struct page_region`, the answer of `PAGEMAP_SCAN`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct Region {
+struct Region {
     start: u64,
     end: u64,
     categories: u64,

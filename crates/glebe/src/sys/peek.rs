@@ -10,52 +10,52 @@
 //! to is the caller's word.
 #![allow(unsafe_code)]
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use crate::error::OsError;
 use crate::sync::{MappedByte, Ordering};
 use crate::sys::fault::point;
-use crate::sys::file;
+use crate::sys::{file, memfd};
+
+/// Whether process_vm_readv(2) or its counterpart was refused once.
+static REFUSED: MappedByte = MappedByte::new(0);
 
 /// Copies from `buf` to `addr` as far as memory is there; how many bytes.
 ///
 /// # Safety
 /// Nothing in the program holds a reference to what is written, which is the caller's to write.
 pub(crate) unsafe fn poke(addr: usize, buf: &[u8]) -> Result<usize, OsError> {
-    if REFUSED.load(Ordering::Relaxed) == 0 {
-        // SAFETY: passed on to the caller.
-        match unsafe { to_process(addr, buf) } {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
-                REFUSED.store(1, Ordering::Relaxed);
-            }
-            other => {
-                return other.map_err(|source| OsError::new("process_vm_writev", "self", source));
-            }
-        }
-    }
     // SAFETY: passed on to the caller.
-    let copied = unsafe { from_file(addr, buf) };
-    copied.map_err(|source| OsError::new("memfd_create", "a copy", source))
+    either("process_vm_writev", |directly| unsafe {
+        if directly {
+            to_process(addr, buf)
+        } else {
+            from_file(addr, buf)
+        }
+    })
 }
-
-/// Whether process_vm_readv(2) or its counterpart was refused once.
-static REFUSED: MappedByte = MappedByte::new(0);
 
 /// Copies from `addr` to `buf` as far as memory is there; how many bytes.
 pub(crate) fn peek(addr: usize, buf: &mut [u8]) -> Result<usize, OsError> {
+    let copy = |directly| if directly { by_process(addr, buf) } else { by_file(addr, buf) };
+    either("process_vm_readv", copy)
+}
+
+/// Copies directly, which is `call`; by way of a file where that was refused.
+fn either(
+    call: &'static str,
+    mut copy: impl FnMut(bool) -> io::Result<usize>,
+) -> Result<usize, OsError> {
     if REFUSED.load(Ordering::Relaxed) == 0 {
-        match by_process(addr, buf) {
+        match copy(true) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
                 REFUSED.store(1, Ordering::Relaxed);
             }
-            other => {
-                return other.map_err(|source| OsError::new("process_vm_readv", "self", source));
-            }
+            other => return other.map_err(|source| OsError::new(call, "self", source)),
         }
     }
-    by_file(addr, buf).map_err(|source| OsError::new("memfd_create", "a copy", source))
+    copy(false).map_err(|source| OsError::new("memfd_create", "a copy", source))
 }
 
 /// Repeats `copy`, which is told what was copied before, until `len` bytes are or memory ends.
@@ -101,21 +101,10 @@ unsafe fn to_process(addr: usize, buf: &[u8]) -> io::Result<usize> {
     })
 }
 
-fn scratch() -> io::Result<File> {
-    point("memfd_create")?;
-    // SAFETY: takes a name and flags, returns a descriptor or -1.
-    let fd = unsafe { libc::memfd_create(c"glebe-peek".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just made it and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
-}
-
 /// # Safety
 /// As [`poke`].
 unsafe fn from_file(addr: usize, buf: &[u8]) -> io::Result<usize> {
-    let mut file = scratch()?;
+    let mut file = memfd::make(None)?;
     file::write(&mut file, buf)?;
     repeat(buf.len(), |done| {
         let at = std::ptr::with_exposed_provenance_mut(addr + done);
@@ -127,7 +116,7 @@ unsafe fn from_file(addr: usize, buf: &[u8]) -> io::Result<usize> {
 }
 
 fn by_file(addr: usize, buf: &mut [u8]) -> io::Result<usize> {
-    let file = scratch()?;
+    let file = memfd::make(None)?;
     let done = repeat(buf.len(), |done| {
         let at = std::ptr::with_exposed_provenance(addr + done);
         point("write")?;

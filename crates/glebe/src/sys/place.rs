@@ -1,12 +1,11 @@
-//! Where mappings lie: address space set aside, mappings moved into it, windows of files, and what
-//! a mapping may be used for.
+//! Where mappings lie and what they may be used for: mappings moved, bits of mmap(2) read, and the
+//! protection that a caller asks for.
 //!
 //! Lengths are bytes. A moved mapping keeps its pages, so that neighbours can be made of what was
 //! had apart. Source: mmap(2), mremap(2), mprotect(2), fcntl(2).
 //!
 //! # Safety
-//! Address space is set aside, and a window put, where nothing is mapped; what moves or changes a
-//! mapping is for its owner alone, and unsafe.
+//! What moves or changes a mapping is for its owner alone, and unsafe.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -16,79 +15,19 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 use crate::error::OsError;
-use crate::sys::fault::point;
-use crate::sys::limits;
-use crate::sys::mmap::unmap;
+use crate::sys::call::{answer, call};
+use crate::sys::mmap;
 use crate::units::{Bytes, PageSize};
 
-/// Sets address space aside that can be neither read nor written, at a multiple of `align`.
-///
-/// # Errors
-/// What mmap(2) refuses.
-pub fn set_aside(len: Bytes, align: PageSize) -> Result<usize, OsError> {
-    let Some(whole) = len.checked_add(align.bytes()) else {
-        let source = io::Error::from_raw_os_error(libc::ENOMEM);
-        return Err(OsError::new("mmap", len.to_string(), source));
-    };
-    let base = aside(None, whole)?;
-    let start = base.next_multiple_of(align.bytes().as_usize());
-    let (end, whole_end) = (start + len.as_usize(), base + whole.as_usize());
-    for (from, to) in [(base, start), (end, whole_end)] {
-        if to > from {
-            // SAFETY: set aside above, and nobody else knows of it. What is refused now is tried
-            // again by a later mapping.
-            let _ = unsafe { unmap(from, Bytes::new((to - from) as u64)) };
-        }
-    }
-    Ok(start)
-}
-
-/// Whether [`set_aside`] would be granted now.
+/// Whether [`mmap::set_aside`] would be granted now.
 ///
 /// # Errors
 /// As there.
 pub fn check_room(len: Bytes, align: PageSize) -> Result<(), OsError> {
-    let start = set_aside(len, align)?;
+    let start = mmap::set_aside(len, align)?;
     // SAFETY: set aside above, and nobody else knows of it.
-    let _ = unsafe { unmap(start, len) };
+    let _ = unsafe { mmap::unmap(start, len) };
     Ok(())
-}
-
-/// Sets address space aside at `addr`, if nothing is mapped there.
-///
-/// # Errors
-/// What mmap(2) refuses: something is mapped there, the address is no multiple of a page.
-pub fn set_aside_at(addr: usize, len: Bytes) -> Result<(), OsError> {
-    aside(Some(addr), len).map(drop)
-}
-
-fn aside(at: Option<usize>, len: Bytes) -> Result<usize, OsError> {
-    let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    if at.is_some() {
-        flags |= libc::MAP_FIXED_NOREPLACE;
-    }
-    let shown = || match at {
-        Some(at) => format!("{at:#x}, {len}, PROT_NONE"),
-        None => format!("{len}, PROT_NONE"),
-    };
-    let refused = |source| limits::refused("mmap", shown(), source);
-    let bytes = usize::try_from(len.get())
-        .map_err(|_| refused(io::Error::from_raw_os_error(libc::ENOMEM)))?;
-    point("mmap").map_err(refused)?;
-    let hint = at.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut);
-    // SAFETY: the kernel chooses an address not in use, or refuses one that is.
-    let mapped = unsafe { libc::mmap(hint, bytes, libc::PROT_NONE, flags, -1, 0) };
-    if mapped == libc::MAP_FAILED {
-        return Err(refused(io::Error::last_os_error()));
-    }
-    let mapped = mapped.expose_provenance();
-    if at.is_some_and(|at| at != mapped) {
-        // A kernel before 4.17 takes the address for a hint.
-        // SAFETY: mapped just now, and nobody else knows of it.
-        let _ = unsafe { unmap(mapped, len) };
-        return Err(refused(io::Error::from_raw_os_error(libc::EEXIST)));
-    }
-    Ok(mapped)
 }
 
 /// Moves a mapping over address space that was set aside.
@@ -100,18 +39,15 @@ fn aside(at: Option<usize>, len: Bytes) -> Result<usize, OsError> {
 /// Both ranges are the caller's own, the second holds nothing that is needed, and nobody refers to
 /// the first by its address.
 pub unsafe fn move_to(from: usize, len: Bytes, to: usize) -> Result<(), OsError> {
-    let refused = |source| OsError::new("mremap", format!("{from:#x}, {len}, {to:#x}"), source);
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let at = |addr| ptr::with_exposed_provenance_mut::<libc::c_void>(addr);
     let (old, new, bytes) = (at(from), at(to), len.as_usize());
-    point("mremap").map_err(refused)?;
-    // SAFETY: passed on to the caller.
-    let moved = unsafe { libc::mremap(old, bytes, bytes, flags, new) };
-    if moved == libc::MAP_FAILED {
-        return Err(refused(io::Error::last_os_error()));
-    }
-    moved.expose_provenance();
-    Ok(())
+    let subject = || format!("{from:#x}, {len}, {to:#x}");
+    call("mremap", subject, || {
+        // SAFETY: passed on to the caller.
+        let moved = unsafe { libc::mremap(old, bytes, bytes, flags, new) };
+        moved.expose_provenance() as isize
+    })
 }
 
 /// Whether the kernel may have touched the target of a move that failed: not where a filter of
@@ -121,38 +57,13 @@ pub fn was_tried(error: &OsError) -> bool {
     !matches!(error.errno(), Some(libc::EPERM | libc::ENOSYS))
 }
 
-/// Maps `len` bytes of a file from `offset` on, readable, writable and shared; pages that the file
-/// has are in the page tables when this returns.
-///
-/// # Errors
-/// What mmap(2) refuses.
-pub fn window(file: &File, offset: Bytes, len: Bytes) -> Result<usize, OsError> {
-    let refused = |source| limits::refused("mmap", format!("{len} of a file at {offset}"), source);
-    let (Ok(bytes), Ok(at)) = (usize::try_from(len.get()), libc::off_t::try_from(offset.get()))
-    else {
-        return Err(refused(io::Error::from_raw_os_error(libc::EOVERFLOW)));
-    };
-    let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    point("mmap").map_err(refused)?;
-    // SAFETY: a null hint without MAP_FIXED makes the kernel choose an address not in use.
-    let mapped =
-        unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, file.as_raw_fd(), at) };
-    if mapped == libc::MAP_FAILED {
-        return Err(refused(io::Error::last_os_error()));
-    }
-    Ok(mapped.expose_provenance())
-}
-
 /// Whether a file was opened so that it can be mapped: for reading, whatever the mapping is for.
 ///
 /// # Errors
 /// What fcntl(2) refuses; EBADF for a descriptor that stands for a path alone.
 pub fn is_readable(file: &File) -> io::Result<bool> {
-    point("fcntl")?;
     // SAFETY: the descriptor is open, and the call takes no pointer.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) } {
-        -1 => Err(io::Error::last_os_error()),
+    match answer("fcntl", || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) })? {
         flags if flags & libc::O_PATH != 0 => Err(io::Error::from_raw_os_error(libc::EBADF)),
         flags => Ok(flags & libc::O_ACCMODE != libc::O_WRONLY),
     }
@@ -245,14 +156,8 @@ pub unsafe fn protect(addr: usize, len: Bytes, to: Protection) -> Result<(), OsE
     let bits = [(to.read, libc::PROT_READ), (to.write, libc::PROT_WRITE)];
     let bits = bits.into_iter().chain([(to.execute, libc::PROT_EXEC)]);
     let protection = bits.filter(|(is, _)| *is).fold(libc::PROT_NONE, |all, (_, bit)| all | bit);
-    let refused = |source| OsError::new("mprotect", format!("{addr:#x}, {len}, {to}"), source);
-    point("mprotect").map_err(refused)?;
-    let at = ptr::with_exposed_provenance_mut(addr);
     // SAFETY: passed on to the caller.
-    match unsafe { libc::mprotect(at, len.as_usize(), protection) } {
-        0 => Ok(()),
-        _ => Err(refused(io::Error::last_os_error())),
-    }
+    unsafe { mmap::protect(addr, len, protection) }
 }
 
 #[cfg(test)]
@@ -261,7 +166,7 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt;
 
     use super::*;
-    use crate::sys::mmap::{map, Backing};
+    use crate::sys::mmap::{map, map_file, set_aside, set_aside_at, unmap, Backing};
     use crate::sys::page_size;
 
     #[test]
@@ -314,6 +219,8 @@ mod tests {
         assert!(set_aside(Bytes::new(u64::MAX), page_size()).is_err());
         assert!(set_aside_at(1, page_size().bytes()).is_err());
         let file = File::open("/dev/null").unwrap();
-        assert!(window(&file, Bytes::new(u64::MAX), page_size().bytes()).is_err());
+        // SAFETY: at an address of the kernel's choice.
+        let mapped = unsafe { map_file(&file, Bytes::new(u64::MAX), page_size().bytes(), None) };
+        assert!(mapped.is_err());
     }
 }

@@ -102,9 +102,13 @@ fn namespace() -> Result<u64, OsError> {
 /// # Errors
 /// If it cannot be read.
 pub fn boot_id() -> Result<String, OsError> {
-    const PATH: &str = "/proc/sys/kernel/random/boot_id";
-    let text = file::read_text(Path::new(PATH));
-    text.map(|text| text.trim().to_owned()).map_err(|source| OsError::new("read", PATH, source))
+    Ok(file::text("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// The release of the running kernel, as `uname -r` shows it; empty where it cannot be read.
+pub(crate) fn release() -> String {
+    let text = file::text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    text.trim().to_owned()
 }
 
 /// The effective user.

@@ -14,7 +14,9 @@
 //! thread: its address is the thread pointer plus a process-wide constant.
 #![allow(unsafe_code)]
 
+use crate::error::OsError;
 use crate::sync::{AtomicU64, First};
+use crate::sys::call::call;
 
 /// Proof that the C library registered restartable sequences for every thread of the process.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,17 @@ pub struct Fill<'a> {
 }
 
 const _: () = assert!(size_of::<Fill<'_>>() == 88);
+
+/// Whether the kernel has rseq(2), asked in a way that registers nothing.
+pub(crate) fn is_known() -> Result<(), OsError> {
+    let null = std::ptr::null::<u8>();
+    // SAFETY: flags of no meaning are refused before the pointer is looked at.
+    let asked = || unsafe { libc::syscall(libc::SYS_rseq, null, 0, !0_u32, 0) };
+    match call("rseq", || "a query".into(), asked) {
+        Err(error) if error.errno() == Some(libc::EINVAL) => Ok(()),
+        asked => asked,
+    }
+}
 
 impl Rseq {
     /// The registration of this process.

@@ -27,15 +27,10 @@
 #![allow(unsafe_code)]
 
 mod chain;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod copy;
 pub mod fill;
 mod watch;
-
-#[cfg(target_arch = "aarch64")]
-#[path = "sigbus/aarch64.rs"]
-mod copy;
-#[cfg(target_arch = "x86_64")]
-#[path = "sigbus/x86_64.rs"]
-mod copy;
 
 use std::cell::Cell;
 use std::marker::PhantomData;

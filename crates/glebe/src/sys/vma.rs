@@ -13,13 +13,14 @@
 mod eligible;
 
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
 use std::path::Path;
 
 pub use eligible::{classify, classify_watched, Refusal};
 
 use crate::error::OsError;
+use crate::sys::fault::point;
 use crate::sys::file;
 use crate::units::Bytes;
 
@@ -27,7 +28,7 @@ const PATH: &str = "/proc/self/smaps";
 /// At a time; seq_file fills no more than a page or one entry anyway.
 const READ: usize = 16 << 10;
 /// A header line holds a path of at most 4 KiB, each byte of which may be escaped as four.
-const LINE_MAX: usize = 32 << 10;
+const LINE_MAX: u64 = 32 << 10;
 
 /// One mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -239,29 +240,25 @@ pub fn among(range: &Range<usize>) -> Result<Vec<Vma>, OsError> {
     let refused = |call, source| OsError::new(call, PATH, source);
     let invalid =
         |what: Malformed| refused("read", io::Error::new(io::ErrorKind::InvalidData, what));
-    let mut file = file::open(Path::new(PATH), OpenOptions::new().read(true))
+    let file = file::open(Path::new(PATH), OpenOptions::new().read(true))
         .map_err(|source| refused("open", source))?;
+    let mut lines = BufReader::with_capacity(READ, file);
     let mut parser = Parser::new(range);
-    let mut buffer = vec![0; READ];
-    let mut pending = Vec::new();
+    let mut line = Vec::new();
+    // One point for all: each read is like the others.
+    point("read").map_err(|source| refused("read", source))?;
     loop {
-        let count =
-            file::read_part(&mut file, &mut buffer).map_err(|source| refused("read", source))?;
-        if count == 0 {
+        line.clear();
+        let mut limited = (&mut lines).take(LINE_MAX);
+        let read = limited.read_until(b'\n', &mut line);
+        if read.map_err(|source| refused("read", source))? == 0 {
             break;
         }
-        pending.extend_from_slice(&buffer[..count]);
-        let mut taken = 0;
-        while let Some(len) = pending[taken..].iter().position(|byte| *byte == b'\n') {
-            let line = &pending[taken..taken + len];
-            if parser.line(line).map_err(invalid)? == Reading::Past {
-                return parser.end().map_err(invalid);
-            }
-            taken += len + 1;
+        if line.pop() != Some(b'\n') {
+            return Err(invalid(Malformed::of(&line)));
         }
-        pending.drain(..taken);
-        if pending.len() > LINE_MAX {
-            return Err(invalid(Malformed::of(&pending)));
+        if parser.line(&line).map_err(invalid)? == Reading::Past {
+            break;
         }
     }
     parser.end().map_err(invalid)

@@ -24,8 +24,7 @@ const LOOKS_MAX: u32 = 16;
 /// # Errors
 /// If the files cannot be read.
 pub(crate) fn obtainable(size: PageSize) -> Result<u64, OsError> {
-    let text =
-        file::read_text(Path::new(PATH)).map_err(|source| OsError::new("read", PATH, source))?;
+    let text = file::text(PATH)?;
     let blocks = buddyinfo::free_blocks_of_zones(size)?;
     let pages_each = size.bytes().pages_down(page_size());
     Ok(sum(&spare_of_zones(&text), &blocks, pages_each))

@@ -12,7 +12,7 @@ use super::Error;
 use crate::error::OsError;
 use crate::mapping::{Mapping, Visibility};
 use crate::sync::First;
-use crate::sys::{page_size, release};
+use crate::sys::{page_size, process};
 use crate::units::{Bytes, Pages};
 
 /// The first release that is known to be right.
@@ -33,7 +33,7 @@ struct Failure {
 pub(super) fn passed() -> Result<(), Error> {
     static FOUND: First<Result<(), Failure>> = First::new();
     let found = FOUND.get_or_compute(|| {
-        let release = release::release();
+        let release = process::release();
         verdict(&release, &look()).map_err(|what| Failure { release, what })
     });
     let refused = |Failure { release, what }| Error::SelfTest { release, what, needed: NEEDED };

@@ -4,53 +4,13 @@
 //! and those that were purged or rescued by an unmark ([`Stats::check`] tests it).
 
 use super::Engine;
-use crate::stats::{json, listed, openmetrics, text, Counters, Row, Set, Unit, Value};
+use crate::stats::{json, openmetrics, statistics, text, Set};
 use crate::sys::page_size;
-use crate::units::Pages;
-
-macro_rules! statistics {
-    (
-        counters { $($variant:ident $name:ident $unit:ident $what:literal;)* }
-        gauges { $($gauge:ident $gauge_name:literal $gauge_what:literal;)* }
-    ) => {
-        /// A counter's place.
-        #[derive(Clone, Copy, Debug)]
-        pub(super) enum Counter { $($variant,)* }
-
-        const COUNTERS: usize = [$(Counter::$variant),*].len();
-
-        /// The statistics of a region at one moment.
-        #[derive(Clone, Debug, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct Stats {
-            /// The engine.
-            pub engine: Engine,
-            $(#[doc = $what] pub $name: u64,)*
-            $(#[doc = $gauge_what] pub $gauge: Pages,)*
-        }
-
-        impl Counts {
-            /// The counters, summed; the caller adds the engine and the pages.
-            pub(super) fn sum(&self) -> Stats {
-                Stats { $($name: self.0.sum(Counter::$variant as usize),)* ..Stats::default() }
-            }
-        }
-
-        impl Stats {
-            fn rows(&self) -> Vec<Row<'_>> {
-                let row = |name, value, what| Row { name, value, what };
-                vec![
-                    $(row(stringify!($name), Value::Counter(Unit::$unit, self.$name), $what),)*
-                    $(row(
-                        $gauge_name, Value::Gauge(Unit::Pages, self.$gauge.get()), $gauge_what
-                    ),)*
-                ]
-            }
-        }
-    };
-}
 
 statistics! {
+    labels {
+        engine: Engine, "The engine.";
+    }
     counters {
         Marks marks Count "calls that marked something";
         Unmarks unmarks Count "calls that unmarked something";
@@ -69,24 +29,13 @@ statistics! {
         lazy_free "lazy_free_pages" "pages counted in RSS that the kernel may take (LazyFree)";
         unreclaimable "unreclaimable_pages" "pages counted in RSS less those the kernel may take";
     }
+    durations {}
 }
 
 /// What every name in OpenMetrics begins with.
 const PREFIX: &str = "glebe_volatile_";
 
-/// The counters of one region.
-#[derive(Debug)]
-pub(super) struct Counts(Counters<COUNTERS>);
-
 impl Counts {
-    pub(super) fn new() -> Self {
-        Self(Counters::new())
-    }
-
-    pub(super) fn add(&self, counter: Counter, n: u64) {
-        self.0.add(counter as usize, n);
-    }
-
     /// As [`Counts::add`], of a counter that changes only under the region's lock, held alone.
     #[inline]
     pub(super) fn add_alone(&self, counter: Counter, n: u64) {
@@ -140,8 +89,6 @@ impl Stats {
         ))
     }
 }
-
-listed!(Stats);
 
 impl std::fmt::Display for Stats {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -4,6 +4,8 @@
 //! fork, waitpid and kill only; children do what is tested and leave by _exit or are killed.
 #![allow(unsafe_code)]
 
+use std::ptr;
+
 use super::*;
 use crate::sys::child::in_child;
 

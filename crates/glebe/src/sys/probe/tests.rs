@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::machine::parse_list;
-use super::{Mechanism, Roots, State, Support};
+use super::{Mechanism, State, Support};
 
 /// A directory with `proc`, `sys` and `dev`, removed when dropped.
 struct Machine(PathBuf);
@@ -37,7 +36,7 @@ impl Machine {
     }
 
     fn probe(&self) -> Support {
-        let support = Support::probe_in(&Roots::below(&self.0));
+        let support = Support::probe_below(&self.0);
         check_rows(&support);
         support
     }
@@ -92,31 +91,14 @@ fn an_empty_machine_has_a_reason_for_everything() {
     let machine = Machine::new("empty");
     let support = machine.probe();
     assert_eq!(support.release(), "");
-    for key in [
-        "hugetlb",
-        "thp",
-        "thp.defrag",
-        "pagemap.pfn",
-        "pagemap.scan",
-        "uffd.device",
-        "psi",
-        "psi.trigger",
-        "cgroup.v1.memory",
-        "cgroup.v2.memory",
-        "cgroup.v2.delegated",
-        "cgroup.hugetlb",
-        "dma_heap",
-        "udmabuf",
-        "zram",
-        "numa",
-        "max_map_count",
-        "capabilities",
-    ] {
+    for key in ["hugetlb", "thp", "thp.defrag", "dma_heap", "numa", "max_map_count", "capabilities"]
+    {
         assert_eq!(row(&support, key).state, State::No, "{key}");
         assert!(!support.has(key));
     }
-    assert!(row(&support, "udmabuf").reason.contains("ENOENT"));
-    assert!(row(&support, "udmabuf").remedy.contains("modprobe udmabuf"));
+    assert!(row(&support, "numa").reason.contains("No such file"));
+    // No group is seen that limits anything.
+    assert_eq!(row(&support, "cgroup.memory").detail, "no limit");
     assert_eq!(support.get("no.such.key"), None);
     assert!(!support.has("no.such.key"));
 }
@@ -125,40 +107,18 @@ fn an_empty_machine_has_a_reason_for_everything() {
 fn dma_heaps() {
     let machine = Machine::new("dma-heaps");
     machine.file("dev/dma_heap/default_cma_region", "").file("dev/dma_heap/system", "");
-    machine.file("dev/udmabuf", "").file("sys/module/udmabuf/parameters/size_limit_mb", "64\n");
     let support = machine.probe();
     assert_eq!(row(&support, "dma_heap.default_cma_region").state, State::Yes);
     // The system heap has buffers, and they are not contiguous.
     assert_eq!(row(&support, "dma_heap.system").state, State::Partly);
     assert_eq!(support.get("dma_heap"), None);
-    assert_eq!(row(&support, "udmabuf").detail, "at most 64 MiB each");
 }
 
 #[test]
 fn two_numa_nodes() {
     let machine = Machine::new("two-nodes");
     machine.file("sys/devices/system/node/has_memory", "0,2\n");
-    for (node, kib) in [(0, 1 << 20), (2, 2 << 20)] {
-        let dir = format!("sys/devices/system/node/node{node}");
-        machine.file(&format!("{dir}/meminfo"), &format!("Node {node} MemTotal: {kib} kB\n"));
-        let pool = format!("{dir}/hugepages/hugepages-2048kB");
-        machine.file(&format!("{pool}/nr_hugepages"), "10\n");
-        machine.file(&format!("{pool}/free_hugepages"), &format!("{node}\n"));
-    }
-    let support = machine.probe();
-    assert_eq!(row(&support, "numa").detail, "2 (node 0, 2)");
-    assert_eq!(row(&support, "numa.node0").detail, "1 GiB; 2048kB: 0 of 10 free");
-    assert_eq!(row(&support, "numa.node2").detail, "2 GiB; 2048kB: 2 of 10 free");
-    assert_eq!(support.get("numa.node1"), None);
-}
-
-#[test]
-fn kernel_lists() {
-    assert_eq!(parse_list("0-2,5"), [0, 1, 2, 5]);
-    assert_eq!(parse_list("7"), [7]);
-    assert_eq!(parse_list(""), []);
-    assert_eq!(parse_list("3-1,x,-"), []);
-    assert!(parse_list("0-18446744073709551615").len() < 1 << 12);
+    assert_eq!(row(&machine.probe(), "numa").detail, "2 (node 0, 2)");
 }
 
 #[test]
@@ -176,7 +136,7 @@ fn pools_of_every_size() {
     assert_eq!(row(&support, "demote.1048576kB").detail, "to 64kB");
     let odd = row(&support, "hugetlb.32768kB");
     assert_eq!(odd.state, State::No);
-    assert!(odd.reason.contains("\"many\" is not a number"), "{odd:?}");
+    assert!(odd.reason.contains("\"many\""), "{odd:?}");
     // Smallest first, as numbers and not as names.
     let keys: Vec<&str> = support.mechanisms().iter().map(|row| &*row.key).take(3).collect();
     assert_eq!(keys, ["hugetlb.64kB", "hugetlb.32768kB", "hugetlb.1048576kB"]);
@@ -219,49 +179,24 @@ const V2_MOUNT: &str =
     "25 1 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
 
 #[test]
-fn v2_memory_controller_with_the_least_limit_on_the_way_up() {
+fn the_least_limit_on_the_way_up_is_told() {
     let machine = Machine::new("v2");
     machine.file("proc/self/mountinfo", V2_MOUNT).file("proc/self/cgroup", "0::/a/b\n");
     let dir = "sys/fs/cgroup";
-    machine.file(&format!("{dir}/a/memory.max"), "1048576\n");
-    machine.file(&format!("{dir}/a/b/memory.max"), "2097152\n");
-    machine.file(&format!("{dir}/memory.max"), "max\n");
-    machine.file(&format!("{dir}/a/b/memory.current"), "4096\n");
-    machine.file(&format!("{dir}/a/b/cgroup.controllers"), "cpu hugetlb memory\n");
-    machine.file(&format!("{dir}/a/b/cgroup.procs"), "");
-    machine.file(&format!("{dir}/a/b/cgroup.subtree_control"), "");
+    for (group, limit) in [("a/", "1048576\n"), ("a/b/", "2097152\n"), ("", "max\n")] {
+        machine.file(&format!("{dir}/{group}memory.max"), limit);
+        machine.file(&format!("{dir}/{group}memory.current"), "4096\n");
+    }
+    machine.pool("2048kB", [0; 5]).pool("1048576kB", [0; 5]);
     machine.file(&format!("{dir}/a/b/hugetlb.2MB.max"), "2097152\n");
-    machine.file(&format!("{dir}/a/b/hugetlb.2MB.rsvd.max"), "max\n");
+    machine.file(&format!("{dir}/a/b/hugetlb.2MB.current"), "0\n");
     machine.file(&format!("{dir}/a/b/hugetlb.1GB.max"), "max\n");
     let support = machine.probe();
-    let memory = row(&support, "cgroup.v2.memory");
-    assert_eq!(memory.state, State::Yes);
-    assert!(memory.detail.starts_with("limit 1 MiB, usage 4 KiB; "), "{memory:?}");
-    assert!(memory.detail.ends_with("sys/fs/cgroup/a/b"), "{memory:?}");
-    assert_eq!(row(&support, "cgroup.v2.delegated").state, State::Yes);
-    assert_eq!(row(&support, "cgroup.v1.memory").state, State::No);
+    let memory = row(&support, "cgroup.memory");
+    assert!(memory.detail.starts_with("limit 1 MiB, usage 4 KiB, "), "{memory:?}");
+    assert!(memory.detail.ends_with("sys/fs/cgroup/a/memory.max"), "{memory:?}");
     let hugetlb = row(&support, "cgroup.hugetlb");
-    assert!(hugetlb.detail.starts_with("1GB limit none, 2MB limit 2 MiB; "), "{hugetlb:?}");
-}
-
-#[test]
-fn v2_without_the_memory_controller_says_why() {
-    let machine = Machine::new("v2-none");
-    machine.file("proc/self/mountinfo", V2_MOUNT).file("proc/self/cgroup", "0::/a/b\n");
-    machine.file("sys/fs/cgroup/a/b/cgroup.controllers", "cpu\n");
-    let memory = row(&machine.probe(), "cgroup.v2.memory").clone();
-    assert_eq!(memory.state, State::No);
-    assert!(memory.remedy.contains("echo +memory > "), "{memory:?}");
-    assert!(memory.remedy.ends_with("sys/fs/cgroup/a/cgroup.subtree_control"), "{memory:?}");
-
-    machine.file("proc/cgroups", "#subsys_name\thierarchy\nmemory\t0\t1\t0\n");
-    let memory = row(&machine.probe(), "cgroup.v2.memory").clone();
-    assert!(memory.remedy.contains("cgroup_disable=memory"), "{memory:?}");
-
-    let v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
-    machine.file("proc/self/mountinfo", &format!("{v1}{V2_MOUNT}")).file("proc/cgroups", "");
-    let memory = row(&machine.probe(), "cgroup.v2.memory").clone();
-    assert!(memory.remedy.contains("cgroup_no_v1=memory"), "{memory:?}");
+    assert!(hugetlb.detail.starts_with("1 GiB: no limit; 2 MiB: limit 2 MiB, "), "{hugetlb:?}");
 }
 
 #[test]
@@ -273,16 +208,14 @@ fn v1_in_a_container_that_sees_the_hosts_path() {
     machine.file("proc/self/cgroup", "4:cpu:/\n5:memory:/docker x/job\n0::/\n");
     let dir = "sys/fs/cgroup/memory/job";
     machine.file(&format!("{dir}/memory.usage_in_bytes"), "2097152\n");
-    machine.file(&format!("{dir}/memory.stat"), "cache 1\nhierarchical_memory_limit 4194304\n");
-    machine.file(&format!("{dir}/cgroup.event_control"), "");
-    let detail = row(&machine.probe(), "cgroup.v1.memory").detail.clone();
-    assert!(detail.starts_with("limit 4 MiB, usage 2 MiB; "), "{detail}");
-    assert!(detail.ends_with("memory/job"), "{detail}");
+    machine.file(&format!("{dir}/memory.limit_in_bytes"), "4194304\n");
+    let detail = row(&machine.probe(), "cgroup.memory").detail.clone();
+    assert!(detail.starts_with("limit 4 MiB, usage 2 MiB, "), "{detail}");
+    assert!(detail.ends_with("memory/job/memory.limit_in_bytes"), "{detail}");
 
     // No limit is a number near the largest, whatever the page size.
-    machine.file(&format!("{dir}/memory.stat"), "hierarchical_memory_limit 9223372036854771712\n");
-    let detail = row(&machine.probe(), "cgroup.v1.memory").detail.clone();
-    assert!(detail.starts_with("limit none, usage 2 MiB; "), "{detail}");
+    machine.file(&format!("{dir}/memory.limit_in_bytes"), "9223372036854771712\n");
+    assert_eq!(row(&machine.probe(), "cgroup.memory").detail, "no limit");
 }
 
 #[test]
@@ -300,24 +233,21 @@ fn capabilities_by_name() {
 }
 
 #[test]
-fn zram_and_map_count() {
-    let machine = Machine::new("zram");
-    machine.file("sys/block/zram10/disksize", "0\n").file("sys/block/zramp/disksize", "0\n");
+fn few_mappings() {
+    let machine = Machine::new("mappings");
     machine.file("proc/sys/vm/max_map_count", "1000\n");
-    let support = machine.probe();
-    assert_eq!(row(&support, "zram").detail, "zram10");
-    assert_eq!(row(&support, "max_map_count").state, State::Partly);
+    assert_eq!(row(&machine.probe(), "max_map_count").state, State::Partly);
 }
 
 #[test]
 fn leaves_a_machine_as_it_was() {
     let machine = Machine::new("untouched");
-    machine.pool("2048kB", [4, 4, 0, 0, 0]).file("proc/pressure/memory", "some avg10=0.00\n");
-    machine.file("sys/class/zram-control/hot_add", "").file("dev/dma_heap/cma", "x");
-    machine.file("dev/userfaultfd", "x").file("dev/udmabuf", "x");
+    machine.pool("2048kB", [4, 4, 0, 0, 0]).file("dev/dma_heap/cma", "x");
+    machine.file("sys/kernel/mm/hugepages/hugepages-2048kB/demote", "x");
+    machine.file("sys/kernel/mm/hugepages/hugepages-2048kB/demote_size", "4kB\n");
     let before = contents(&machine.0);
     let first = machine.probe();
-    assert_eq!(row(&first, "psi.trigger").state, State::Yes);
+    assert_eq!(row(&first, "demote.2048kB").state, State::Yes);
     assert_eq!(first, machine.probe());
     assert_eq!(contents(&machine.0), before);
 }
@@ -326,10 +256,8 @@ fn leaves_a_machine_as_it_was() {
 fn documented(key: &str) -> String {
     let families =
         [("hugetlb.", "SIZE"), ("demote.", "SIZE"), ("mthp.", "SIZE"), ("dma_heap.", "NAME")];
-    let digits = key.trim_end_matches(|c: char| c.is_ascii_digit());
     match families.iter().find(|(family, _)| key.starts_with(family)) {
         Some((family, what)) => format!("`{family}{what}`"),
-        None if digits == "numa.node" => "`numa.nodeN`".to_owned(),
         None => format!("`{key}`"),
     }
 }

@@ -99,7 +99,7 @@ fn fill(
         let errno = unsafe { *libc::__errno_location() };
         match (errno, usize::try_from(done)) {
             (libc::EAGAIN, Ok(some @ 1..)) => at += some,
-            (libc::EAGAIN, _) if tries < TRIES => tries += 1,
+            (libc::EAGAIN | libc::EINTR, _) if tries < TRIES => tries += 1,
             // Somebody else was first: its page is as good.
             (libc::EEXIST, _) => at += page,
             _ => return Err(errno),

@@ -17,15 +17,13 @@
 //! lives: the caller of [`add`] answers for them until then.
 #![allow(unsafe_code)]
 
-use std::iter;
 use std::mem::transmute;
 use std::ops::Range;
 use std::ptr;
 
 use crate::error::OsError;
-use crate::sync::{Backoff, MappedPtr, MappedWord, Ordering};
-use crate::sys::madvise::{advise, Advice};
-use crate::sys::mmap::{map, munmap, Backing};
+use crate::sync::{Backoff, List, MappedPtr, MappedWord, Ordering};
+use crate::sys::mmap::wiped_page;
 use crate::sys::own::Own;
 use crate::sys::page_size;
 
@@ -48,32 +46,22 @@ struct Slot {
     inside: &'static MappedWord,
 }
 
-struct Chunk {
-    slots: [Slot; SLOTS],
-    next: MappedPtr<Chunk>,
-}
-
-static FIRST: MappedPtr<Chunk> = MappedPtr::new(ptr::null_mut());
+/// Slots by the page that their counts are in.
+static CHUNKS: List<[Slot; SLOTS]> = List::new();
 
 /// A watched range; dropping it ends that, once no handler is in it any more.
 #[derive(Debug)]
 pub struct Watch(&'static Slot);
 
-/// The chunk that a pointer of this file leads to.
-fn chunk_at(pointer: &MappedPtr<Chunk>) -> Option<&'static Chunk> {
-    // SAFETY: null or a chunk that was whole before it was stored, and is never freed.
-    unsafe { pointer.load(Ordering::Acquire).as_ref() }
-}
-
-fn slots() -> impl Iterator<Item = &'static Slot> {
-    iter::successors(chunk_at(&FIRST), |chunk| chunk_at(&chunk.next)).flat_map(|c| &c.slots)
-}
-
 /// Watches a range that is not empty.
 pub(super) fn add(range: Range<usize>, decide: Decide, data: *const ()) -> Result<Watch, OsError> {
-    let slot = match slots().find(|slot| slot.take()) {
+    let slot = match CHUNKS.iter().flatten().find(|slot| slot.take()) {
         Some(slot) => slot,
-        None => grow()?,
+        None => {
+            let chunk = wiped_counts()?.each_ref().map(Slot::new);
+            chunk[0].take();
+            &CHUNKS.find_or_add(|_| false, || chunk)[0]
+        }
     };
     slot.decide.store(decide as *mut (), Ordering::Relaxed);
     slot.data.store(data.cast_mut(), Ordering::Relaxed);
@@ -82,45 +70,20 @@ pub(super) fn add(range: Range<usize>, decide: Decide, data: *const ()) -> Resul
     Ok(Watch(slot))
 }
 
-/// A slot, taken, of a new chunk at the end of the list.
-fn grow() -> Result<&'static Slot, OsError> {
-    let counts = wiped_counts()?;
-    let chunk = Box::leak(Box::new(Chunk {
-        slots: counts.each_ref().map(Slot::new),
-        next: MappedPtr::new(ptr::null_mut()),
-    }));
-    chunk.slots[0].take();
-    let (chunk, mut last) = (ptr::from_mut(chunk), &FIRST);
-    let null = ptr::null_mut();
-    while last.compare_exchange(null, chunk, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        let Some(before) = chunk_at(last) else { continue };
-        last = &before.next;
-    }
-    // SAFETY: leaked above.
-    Ok(unsafe { &(*chunk).slots[0] })
-}
-
 /// Words that are zero in a child.
 fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
     let len = page_size().bytes();
     assert!(len.as_usize() >= size_of::<[MappedWord; SLOTS]>());
-    let addr = map(len, Backing::Ordinary)?;
-    // SAFETY: the page was mapped just now and nobody else knows it; it stays mapped if the advice
-    // is taken.
-    unsafe {
-        if let Err(refused) = advise(addr, len, Advice::WipeOnFork) {
-            let _ = munmap(addr, len);
-            return Err(refused);
-        }
-        std::mem::forget(Own::note(addr..addr + len.as_usize()));
-        Ok(&*ptr::with_exposed_provenance(addr))
-    }
+    let addr = wiped_page()?;
+    std::mem::forget(Own::note(addr..addr + len.as_usize()));
+    // SAFETY: mapped for good, and long enough.
+    Ok(unsafe { &*ptr::with_exposed_provenance(addr) })
 }
 
 /// Asks the watches of `addr`, in a signal handler.
 pub(super) fn ask(addr: usize, by: By) -> Outcome {
     let resumes = |slot: &Slot| slot.ask(addr, by) == Outcome::Resume;
-    if slots().any(resumes) {
+    if CHUNKS.iter().flatten().any(resumes) {
         Outcome::Resume
     } else {
         Outcome::Pass

@@ -302,15 +302,14 @@ fn special_mappings_are_refused() {
 
 #[test]
 fn memory_that_a_userfaultfd_watches_is_refused() {
-    use crate::sys::uffd::{Faults, Uffd};
+    use crate::sys::uffd::Uffd;
     let mapped = Mapped::anonymous(READ_WRITE);
-    let uffd = match Uffd::open(Faults::User) {
+    let uffd = match Uffd::open_sigbus() {
         Ok(uffd) => uffd,
         Err(error) => return println!("skipped: no userfaultfd: {error}"),
     };
-    uffd.api(0).unwrap();
     // SAFETY: its own, and nobody touches it.
-    unsafe { uffd.register_missing(mapped.ptr().cast(), mapped.len).unwrap() };
+    unsafe { uffd.register(mapped.ptr().addr(), Bytes::new(mapped.len as u64)).unwrap() };
     let refused = mapped.classify().unwrap_err();
     assert!(matches!(refused, Refusal::Watched { flag: "um", .. }), "{refused:?}");
     classify_watched(&(mapped.at..mapped.at + mapped.len)).unwrap();

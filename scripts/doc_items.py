@@ -1,0 +1,25 @@
+#!/usr/bin/env python3
+"""Prints how many items the documentation of the library lists; run after `cargo doc`.
+
+Usage: doc_items.py TARGET. Exits 1 if there are more than a reader can be asked to look through.
+"""
+
+import pathlib
+import re
+import sys
+
+ITEMS_MAX = 150
+
+
+def main():
+    page = pathlib.Path(sys.argv[1], "doc", "glebe", "all.html").read_text()
+    kinds = re.findall(r'<h3 id="([a-z]+)">.*?</h3><ul class="all-items">(.*?)</ul>', page)
+    counts = {kind: items.count("<li>") for kind, items in kinds}
+    total = sum(counts.values())
+    told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    print(f"documented items: {total} ({told}); at most {ITEMS_MAX}")
+    return 1 if total > ITEMS_MAX or not total else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
