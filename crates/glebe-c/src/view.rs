@@ -72,7 +72,7 @@ pub unsafe extern "C" fn glebe_view_of_file(
         let make = || {
             let len = space_len(&file, &extents, guard_pages)?;
             let options = Space::options().page(file.page()).guard_pages(Pages::new(guard_pages));
-            let view = options.reserve(len)?.view(&file, &extents)?;
+            let view = options.build(len)?.view(&file, &extents)?;
             Ok(Viewed::File(view, extents))
         };
         let key = process.views.insert_with("views", make)?;

@@ -12,7 +12,6 @@ use std::ops::{Add, Sub};
 pub(super) trait Lane:
     Copy + Ord + Debug + Add<Output = Self> + Sub<Output = Self> + 'static
 {
-    const BITS: u32;
     const ZERO: Self;
     /// Above every start, so that an unused lane counts as after all others.
     const MAX: Self;
@@ -48,7 +47,6 @@ const BIT: [u32; 32] = bits();
 macro_rules! lane {
     ($int:ty) => {
         impl Lane for $int {
-            const BITS: u32 = <$int>::BITS;
             const ZERO: Self = 0;
             const MAX: Self = <$int>::MAX;
 

@@ -33,7 +33,7 @@ pub(super) fn space_for(contig: &Contig) -> Result<Option<Space>, Error> {
     for times in ADDRESSES {
         let len = Pages::new(pages.get() * times).checked_bytes(page).unwrap_or(contig.len());
         // A view that is yet to be unmapped may hold what tenants have stored since.
-        made = Space::options().page(page).in_core_dumps(false).reserve(len);
+        made = Space::options().page(page).in_core_dumps(false).build(len);
         if made.is_ok() {
             break;
         }

@@ -19,8 +19,8 @@
 use std::mem::transmute;
 use std::sync::{Arc, PoisonError, Weak};
 
-use super::overlap::{Calls, Log};
-use super::State;
+use super::state::State;
+use super::unmarks::{Calls, Log};
 use crate::error::OsError;
 use crate::sync::{
     write, MappedWord, MutexGuard, Ordering, RwLock, RwLockWriteGuard, StaticMutex,
@@ -57,9 +57,14 @@ unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
 
-/// Before a region is made. Takes the lock of the steps for the first one only: whoever makes a
-/// later one may hold what a step takes.
-pub(super) fn follow() -> Result<(), OsError> {
+/// Adds the step around fork(2) that regions need, as the first region does; takes the lock of the
+/// steps then and not later. For those who have steps of their own ([`atfork::add`]) and locks
+/// that they hold while they call regions: added afterwards, their steps run first before a fork
+/// and last after it.
+///
+/// # Errors
+/// As [`atfork::add`].
+pub fn follow_forks() -> Result<(), OsError> {
     static STEP: atfork::Step = atfork::Step { prepare, parent, child };
     static IS_ADDED: MappedWord = MappedWord::new(0);
     if IS_ADDED.load(Ordering::Acquire) == 0 || atfork::is_without_steps() {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::purged::push;
+use super::extents::push;
 use super::Priority;
 use crate::extent::Extent;
 use crate::sync::{MappedWord, Ordering};
@@ -144,11 +144,6 @@ impl Marks {
         let mut parts = Vec::new();
         self.touching(extent).for_each(|(part, _)| push(&mut parts, part));
         Parts::Many(parts)
-    }
-
-    /// What of `extent` is marked, with the priority of each part.
-    pub(super) fn priorities_within(&self, extent: Extent) -> Vec<(Extent, Priority)> {
-        self.touching(extent).map(|(part, mark)| (part, mark.priority)).collect()
     }
 
     /// What of `extent` is marked and not dropped yet.

@@ -20,8 +20,8 @@
 
 use std::sync::{Arc, Weak};
 
+use super::extents::push;
 use super::huge::rejoin;
-use super::purged::push;
 use super::Error;
 use crate::error::OsError;
 use crate::extent::Extent;

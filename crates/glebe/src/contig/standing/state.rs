@@ -113,7 +113,7 @@ fn tree_of(runs: &[Run], held: &BTreeMap<u64, u64>, grain: u64) -> Result<FreeTr
     let end = runs.last().map_or(0, |run| run.pages.end()) + runs.len() as u64 * grain;
     let span = Extent::new(0, end.max(1)).expect("not empty");
     let most = usize::try_from(end / 2 + 1).unwrap_or(usize::MAX);
-    let mut tree = FreeTree::try_with_classes(span, most, Classes::ALL)?;
+    let mut tree = FreeTree::with_classes(span, most, Classes::All)?;
     for (n, run) in runs.iter().enumerate() {
         let start = run.pages.start() + n as u64 * grain;
         if let Some(extent) = Extent::new(start, run.pages.len()) {

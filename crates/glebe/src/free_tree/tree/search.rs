@@ -1,6 +1,6 @@
-//! The searches: the lowest and the highest fit.
+//! The search for the lowest fit.
 //!
-//! Owns nothing. A search reads one row of maxima and one child at each level, and then a leaf. It
+//! Owns nothing. It reads one row of maxima and one child at each level, and then a leaf. It
 //! goes up again only where a row promised what the leaf does not hold: for an alignment that is no
 //! class, and at the few leaves of which the maxima may be too large.
 
@@ -133,33 +133,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             }
             level = level.checked_sub(1)?;
             (n, from) = (path.node(level), path.lane(level) + 1);
-        }
-    }
-
-    /// The last extent in which a place is as `need` says, which has no window.
-    pub(in crate::free_tree) fn last_fit(&self, need: &Need<L>) -> Option<Entry<L>> {
-        let &Need { len, mask, log, .. } = need;
-        let class = self.class(log);
-        let mut path = Path::new();
-        let (mut level, mut n, mut end) = (0, self.root as usize, B as u32);
-        loop {
-            let earlier = ((1_u64 << end) - 1) as u32;
-            let fits = match level == self.height {
-                true => self.leaf_fits(n, len, mask) & earlier,
-                false => L::at_least(self.row(n, class), len) & earlier,
-            };
-            if fits == 0 {
-                level = level.checked_sub(1)?;
-                (n, end) = (path.node(level), u32::from(path.lane[level]));
-                continue;
-            }
-            let lane = fits.ilog2() as usize;
-            if level == self.height {
-                return Some(self.entry(Spot { leaf: n, lane }));
-            }
-            (path.node[level], path.lane[level]) = (n as u32, lane as u8);
-            n = self.inners[n].child[lane] as usize;
-            (level, end) = (level + 1, B as u32);
         }
     }
 }
