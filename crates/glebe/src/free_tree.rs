@@ -32,9 +32,9 @@
 //!
 //! # Cost
 //!
-//! Every call but [`FreeTree::iter`] and [`FreeTree::check_invariants`] looks at O(log n) nodes for
-//! n free extents, whatever the window, and whatever the alignment if it is one of the tree's
-//! [`Classes`], as all are unless told otherwise. No call allocates: [`FreeTree::new`] does once. A
+//! Every call but [`FreeTree::iter`] looks at O(log n) nodes for n free extents, whatever the
+//! window, and whatever the alignment if it is one of the tree's [`Classes`], as all are unless
+//! told otherwise. No call allocates: [`FreeTree::new`] does once. A
 //! change writes one leaf and the maxima that it moves, classes x levels at worst.
 //!
 //! Source: the idea is "improve vmap allocation" (Linux 2019): free blocks in a tree that is
@@ -50,7 +50,6 @@ mod sharded;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod vectors;
 
 pub use sharded::Sharded;
 
@@ -261,11 +260,13 @@ impl FreeTree {
         align: u64,
         within: Option<Extent>,
     ) -> Result<Option<Extent>, Error> {
-        let Some(request) = self.request(len, align, within)? else { return Ok(None) };
-        let few = on!(&mut self.tree, tree => tree.take_of_few(&request.need()).map(Lane::get));
+        let Some(window) = self.window(len, align, within)? else { return Ok(None) };
+        let few = on!(&mut self.tree, tree => {
+            tree.take_of_few(&Need::of(len, align, window)).map(Lane::get)
+        });
         let start = match few {
             Some(start) => start,
-            None => match self.alloc_of_many(&request)? {
+            None => match self.alloc_of_many(len, align, window)? {
                 Some(start) => start,
                 None => return Ok(None),
             },
@@ -276,10 +277,17 @@ impl FreeTree {
 
     /// Takes what [`Self::alloc`] is asked for from a tree of any size; where it lies.
     #[inline(never)] // so that little is to be kept while a tree of few extents is looked at
-    fn alloc_of_many(&mut self, request: &Request) -> Result<Option<u64>, Error> {
-        on!(&mut self.tree, tree => match tree.take_lowest(&mut self.paths, &request.need()) {
-            Ok(place) => Ok(place.map(Lane::get)),
-            Err(_) => Err(Error::OutOfNodes { limit: tree.limit() }),
+    fn alloc_of_many(
+        &mut self,
+        len: u64,
+        align: u64,
+        window: (u64, u64),
+    ) -> Result<Option<u64>, Error> {
+        on!(&mut self.tree, tree => {
+            match tree.take_lowest(&mut self.paths, &Need::of(len, align, window)) {
+                Ok(place) => Ok(place.map(Lane::get)),
+                Err(_) => Err(Error::OutOfNodes { limit: tree.limit() }),
+            }
         })
     }
 
@@ -293,9 +301,10 @@ impl FreeTree {
         align: u64,
         within: Option<Extent>,
     ) -> Result<Option<Extent>, Error> {
-        let Some(request) = self.request(len, align, within)? else { return Ok(None) };
+        let Some(window) = self.window(len, align, within)? else { return Ok(None) };
         let place = on!(&self.tree, tree => {
-            tree.find(&request.need(), &mut Path::new()).map(|(_, at)| at.get())
+            let need = Need::of(len, align, window);
+            tree.find(&need, &mut Path::new()).map(|(_, at)| at.get())
         });
         Ok(place.and_then(|start| Extent::new(self.base + start, len)))
     }
@@ -381,10 +390,9 @@ impl FreeTree {
         if min_len > self.span.len() {
             return None;
         }
-        let low = from.saturating_sub(self.base);
-        let request = Request { len: min_len.max(1), mask: 0, log: 0, low, high: u64::MAX };
+        let window = (from.saturating_sub(self.base), u64::MAX);
         on!(&self.tree, tree => {
-            let found = tree.find(&request.need(), &mut Path::new());
+            let found = tree.find(&Need::of(min_len.max(1), 1, window), &mut Path::new());
             found.map(|(spot, _)| self.extent(tree.entry(spot)))
         })
     }
@@ -430,11 +438,10 @@ impl FreeTree {
         on!(&self.tree, tree => tree.used_bytes())
     }
 
-    /// Checks all of the structure in O(n x classes); for tests.
-    ///
-    /// # Panics
-    /// With the broken state, if an invariant does not hold.
-    pub fn check_invariants(&self) {
+    /// Checks all of the structure in O(n x classes); panics, with the broken state, if an
+    /// invariant does not hold.
+    #[cfg(any(test, fuzzing))]
+    fn check_invariants(&self) {
         on!(&self.tree, tree => tree.check());
         let mut free_len = 0;
         for extent in self.iter() {
@@ -458,35 +465,32 @@ impl FreeTree {
         on!(&self.tree, tree => tree.capacity())
     }
 
-    /// A request in the tree's positions; `None` if no place can be as it asks.
+    /// The window of a request in the tree's positions, from its low end up to its high one; `None`
+    /// if no place can be as it asks.
     #[inline]
-    fn request(
+    fn window(
         &self,
         len: u64,
         align: u64,
         within: Option<Extent>,
-    ) -> Result<Option<Request>, Error> {
+    ) -> Result<Option<(u64, u64)>, Error> {
         if len == 0 {
             return Err(Error::ZeroLen);
         }
         if !align.is_power_of_two() {
             return Err(Error::BadAlign { align });
         }
-        let mask = align - 1;
         // The base is a multiple of all alignments that a narrow tree can tell apart, so that for a
         // larger one, only the base itself could be aligned.
-        if len > self.span.len() || self.base & mask != 0 {
+        if len > self.span.len() || self.base & (align - 1) != 0 {
             return Ok(None);
         }
-        let (mut low, mut high) = (0, u64::MAX);
-        if let Some(within) = within {
-            if within.start() > self.span.start() {
-                low = within.start() - self.base;
-            }
-            let Some(end) = within.end().checked_sub(self.base) else { return Ok(None) };
-            high = end;
-        }
-        Ok(Some(Request { len, mask, log: align.trailing_zeros(), low, high }))
+        let Some(within) = within else { return Ok(Some((0, u64::MAX))) };
+        let low = match within.start() > self.span.start() {
+            true => within.start() - self.base,
+            false => 0,
+        };
+        Ok(within.end().checked_sub(self.base).map(|high| (low, high)))
     }
 
     /// An entry of the tree as the caller counts.
@@ -502,24 +506,6 @@ impl FreeTree {
             return Ok(());
         }
         Err(Error::OutsideSpan { given, span: self.span })
-    }
-}
-
-/// What a place must have, in positions of the tree: see [`Need`].
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    len: u64,
-    mask: u64,
-    log: u32,
-    low: u64,
-    high: u64,
-}
-
-impl Request {
-    #[inline]
-    fn need<L: Lane>(&self) -> Need<L> {
-        let [len, mask, low, high] = [self.len, self.mask, self.low, self.high].map(L::of);
-        Need { len, mask, log: self.log, low, high }
     }
 }
 

@@ -204,12 +204,9 @@ impl Sharded {
         self.all().iter().map(|tree| tree.free_len()).sum()
     }
 
-    /// Checks all of the structure; for tests.
-    ///
-    /// # Panics
-    /// With the broken state, if an invariant does not hold.
-    #[doc(hidden)]
-    pub fn check_invariants(&self) {
+    /// Checks all of the structure.
+    #[cfg(all(test, not(loom)))]
+    fn check_invariants(&self) {
         self.all().iter().for_each(|tree| tree.check_invariants());
     }
 

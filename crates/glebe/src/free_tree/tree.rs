@@ -49,6 +49,7 @@
 
 mod balance;
 mod change;
+#[cfg(any(test, fuzzing))]
 mod check;
 mod few;
 mod maxima;
@@ -58,8 +59,7 @@ mod work;
 pub(super) use change::Refused;
 pub(super) use search::Need;
 
-use super::lanes::{largest, most_usable, rank, Lane};
-use super::vectors::Vectors;
+use super::lanes::{at_least, fits, largest, most_usable, rank, Lane};
 use super::Classes;
 use crate::sync::prefetch;
 use crate::sys::madvise;
@@ -209,7 +209,8 @@ pub(super) struct Tree<L, const B: usize> {
     /// The class of the largest alignment that has one.
     last_class: usize,
     stale: Stale<L>,
-    vectors: Vectors,
+    /// Whether the processor has the wide vectors of [`work`].
+    wide: bool,
     /// Goes up when lanes move between nodes: paths from before are wrong.
     /// It never goes down. It goes up by one a change, so it cannot come round: 2^64 changes of a
     /// nanosecond each take 584 years.
@@ -257,7 +258,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             masks,
             last_class,
             stale: Stale::none(),
-            vectors: Vectors::of_processor(),
+            wide: work::is_wide(),
             shape: 0,
             root: 0,
             height: 0,
@@ -302,7 +303,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
 
     #[cfg(test)]
     pub(super) fn use_plain_vectors(&mut self) {
-        self.vectors = Vectors::plain();
+        self.wide = false;
     }
 
     /// The length of the longest extent, 0 if there is none.
@@ -515,9 +516,9 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         match mask == L::ZERO {
             true => {
                 ask_for(&leaf.start);
-                L::at_least(&leaf.len, len)
+                at_least(&leaf.len, len)
             }
-            false => L::fits(&leaf.start, &leaf.len, len, mask),
+            false => fits(&leaf.start, &leaf.len, len, mask),
         }
     }
 

@@ -174,27 +174,24 @@ struct State {
 }
 
 impl State {
-    /// Takes `len` positions for a view.
-    fn take(&mut self, len: u64, mappings: u64) -> Result<Taken, NotTaken> {
+    /// Takes `len` positions for a view; none where so many do not lie side by side.
+    fn take(&mut self, len: u64, mappings: u64) -> Result<Option<Taken>, Error> {
         let used = self.used.get();
         let (sum, limit) = (used.saturating_add(mappings), self.limit);
+        let refused = |Exhausted { used, limit }, of| {
+            Err(Error::ViewLimit { asked: mappings, used, limit, of })
+        };
         if sum > limit {
-            return Err(NotTaken::Limit { exhausted: Exhausted { used, limit }, of: OF_SPACE });
+            return refused(Exhausted { used, limit }, OF_SPACE);
         }
-        let place = self.tree.find(len, 1, None).map_err(|_| NotTaken::Addresses)?;
-        let Some(at) = place else { return Err(NotTaken::Addresses) };
-        let counted = self.used.set(sum);
-        counted.map_err(|exhausted| NotTaken::Limit { exhausted, of: OF_PROCESS })?;
+        let Ok(Some(at)) = self.tree.find(len, 1, None) else { return Ok(None) };
+        if let Err(exhausted) = self.used.set(sum) {
+            return refused(exhausted, OF_PROCESS);
+        }
         self.tree.take(at).expect("found free, at the start of what is free");
         self.views += 1;
-        Ok(Taken { at, mappings })
+        Ok(Some(Taken { at, mappings }))
     }
-}
-
-/// Why a view got no addresses.
-enum NotTaken {
-    Addresses,
-    Limit { exhausted: Exhausted, of: &'static str },
 }
 
 #[derive(Debug)]
@@ -319,20 +316,15 @@ impl Inner {
     fn take(&self, pages: u64, mappings: u64) -> Result<Taken, Error> {
         let len = pages.saturating_add(self.guard);
         let mut taken = lock(&self.state).take(len, mappings);
-        if taken.is_err() {
+        if !matches!(taken, Ok(Some(_))) {
             // What cannot be unmapped now is not to be had, which the second attempt says.
             let _ = self.flush();
             taken = lock(&self.state).take(len, mappings);
         }
-        taken.map_err(|why| match why {
-            NotTaken::Limit { exhausted: Exhausted { used, limit }, of } => {
-                Error::ViewLimit { asked: mappings, used, limit, of }
-            }
-            NotTaken::Addresses => Error::NoAddresses {
-                asked: Pages::new(len).checked_bytes(self.page).unwrap_or(Bytes::new(u64::MAX)),
-                largest: self.bytes(lock(&self.state).tree.largest()),
-                all: self.addresses.len(),
-            },
+        taken?.ok_or_else(|| Error::NoAddresses {
+            asked: Pages::new(len).checked_bytes(self.page).unwrap_or(Bytes::new(u64::MAX)),
+            largest: self.bytes(lock(&self.state).tree.largest()),
+            all: self.addresses.len(),
         })
     }
 

@@ -68,7 +68,7 @@ impl Region {
 
     /// The lock, shared; none in a process in which it may never be released.
     pub(super) fn shared(&self) -> Option<RwLockReadGuard<'_, State>> {
-        (!atfork::is_without_steps()).then(|| read(&self.state))
+        (!atfork::is_without_steps()).then(|| read(&self.locked.state))
     }
 
     /// The pages that hold `count` bytes from `offset`; none for no bytes.

@@ -98,7 +98,7 @@ impl Adopted {
             return;
         }
         // Something else lies there in part: only what is still armed is this region's.
-        for part in armed_parts(addr..addr + len.as_usize()) {
+        for part in armed_parts(&(addr..addr + len.as_usize())).unwrap_or_default() {
             // SAFETY: as above.
             let _ = unsafe { uffd.disarm(part.start, Bytes::new((part.end - part.start) as u64)) };
         }
@@ -171,10 +171,10 @@ impl Drop for NoHugePages {
 }
 
 /// The parts of a range that a userfaultfd watches.
-fn armed_parts(range: Range<usize>) -> Vec<Range<usize>> {
-    let all = vma::among(&range).unwrap_or_default();
+pub(super) fn armed_parts(range: &Range<usize>) -> Result<Vec<Range<usize>>, OsError> {
+    let all = vma::among(range)?;
     let watched = all.iter().filter(|vma| vma.has("um"));
-    watched.map(|vma| vma.start.max(range.start)..vma.end.min(range.end)).collect()
+    Ok(watched.map(|vma| vma.start.max(range.start)..vma.end.min(range.end)).collect())
 }
 
 /// Runs of pages with a gap between any two.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::adopted::Adopted;
 use super::engine::Backend;
 use super::marks::{Bitmap, Marks};
-use super::state::State;
+use super::state::{Locked, State};
 use super::stats::Counts;
 use super::touches::{OnLost, Refill, Touches};
 use super::unmarks::Calls;
@@ -189,22 +189,19 @@ impl Options {
             swap: true,
             swap_known_for: 0,
         };
-        let state = Arc::new(RwLock::new(state));
-        let calls = Arc::new(Calls::new());
-        let entry = fork::enter(&fork::Locks { state: state.clone(), calls: calls.clone() });
+        let locked = Arc::new(Locked { state: RwLock::new(state), calls: Calls::new() });
         Ok(Region {
             page,
             granule: grain.bytes(),
             engine,
             _touches: touches,
             marked,
-            state,
-            calls,
+            _entry: fork::enter(&locked),
+            locked,
             counts: Counts::new(),
             made: Instant::now(),
             options: self,
             mapping,
-            _entry: entry,
         })
     }
 

@@ -9,15 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::engine::Backend;
 use super::marks::Bitmap;
-use super::state::State;
+use super::state::{Locked, State};
 use super::stats::{Counter, Counts};
 use super::touches::Touches;
-use super::unmarks::Calls;
 use super::{fork, Engine, Error, Options, Priority, Purged, Refusal, Stats};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
-use crate::sync::{prefetch_at, read, try_write, write, RwLock, RwLockWriteGuard};
+use crate::sync::{prefetch_at, read, try_write, write, RwLockWriteGuard};
 use crate::sys::{atfork, vma};
 use crate::units::{Bytes, PageSize, Pages};
 
@@ -51,8 +50,7 @@ pub struct Region {
     pub(super) engine: Engine,
     /// Where the marks are; changed under the lock, read by signal handlers too.
     pub(super) marked: Arc<Bitmap>,
-    pub(super) state: Arc<RwLock<State>>,
-    pub(super) calls: Arc<Calls>,
+    pub(super) locked: Arc<Locked>,
     pub(super) counts: Counts,
     pub(super) made: Instant,
     pub(super) options: Options,
@@ -164,9 +162,9 @@ impl Region {
             return self.unmark_cloned(pages);
         }
         fork::give_way();
-        let (mut call, mut state) = match try_write(&self.state) {
-            Some(state) => (self.calls.begin_held(), state),
-            None => (self.calls.begin(), write(&self.state)),
+        let (mut call, mut state) = match try_write(&self.locked.state) {
+            Some(state) => (self.locked.calls.begin_held(), state),
+            None => (self.locked.calls.begin(), write(&self.locked.state)),
         };
         let mut lost = self.unmark_now(&mut state, pages)?;
         call.share(pages, &mut lost);
@@ -346,7 +344,7 @@ impl Region {
             return Err(Error::Cloned);
         }
         fork::give_way();
-        let mut state = write(&self.state);
+        let mut state = write(&self.locked.state);
         state.arm_late()?;
         Ok(state)
     }
@@ -385,11 +383,11 @@ impl Region {
 impl Drop for Region {
     /// The caller's memory is left as any memory is, with no mark that could take it later.
     fn drop(&mut self) {
-        if atfork::is_without_steps() || read(&self.state).adopted.is_none() {
+        if atfork::is_without_steps() || read(&self.locked.state).adopted.is_none() {
             return;
         }
         let _ = self.unmark(Bytes::ZERO..self.len());
-        let mut state = write(&self.state);
+        let mut state = write(&self.locked.state);
         // Where that was refused: a hole is zeros to the caller, not SIGBUS.
         let left = state.marks.all();
         state.disarm(&left);

@@ -6,15 +6,24 @@ use super::adopted::Adopted;
 use super::engine::Backend;
 use super::marks::Marks;
 use super::touches::Refilled;
+use super::unmarks::Calls;
 use super::Error;
 use crate::error::OsError;
 use crate::extent::Extent;
+use crate::sync::RwLock;
 use crate::sys::swap;
 use crate::units::Pages;
 
 /// Up to so many pages the question for swap would cost more than the mark.
 const SMALL_PAGES: u64 = 16;
 const SWAP_KNOWN_FOR: u32 = 256;
+
+/// What of a region a fork locks.
+#[derive(Debug)]
+pub(super) struct Locked {
+    pub(super) state: RwLock<State>,
+    pub(super) calls: Calls,
+}
 
 /// What the lock guards.
 #[derive(Debug)]

@@ -152,7 +152,7 @@ impl Refilled {
 
     /// Notes a page, in the signal handler.
     fn note(&self, page: u64) {
-        self.bits.set_shared(page);
+        Extent::new(page, 1).into_iter().for_each(|page| self.bits.set(page));
         self.any.store(1, Ordering::Release);
     }
 
@@ -160,7 +160,7 @@ impl Refilled {
     #[inline]
     pub(super) fn forget(&self, pages: Extent) {
         if self.any.load(Ordering::Relaxed) != 0 {
-            self.bits.clear_shared(pages);
+            self.bits.clear(pages);
         }
     }
 
@@ -173,7 +173,7 @@ impl Refilled {
         self.any.swap(0, Ordering::AcqRel);
         let all = Extent::new(0, self.pages);
         let runs = all.map_or(Vec::new(), |all| self.bits.runs_in(all));
-        runs.iter().for_each(|run| self.bits.clear_shared(*run));
+        runs.iter().for_each(|run| self.bits.clear(*run));
         runs
     }
 

@@ -47,22 +47,6 @@ impl Purged {
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
-
-    /// Writes a bit for each page from `first` on, the lowest of the first byte for `first`: set
-    /// where the page was lost, clear where not. Pages beyond either end of `bits` are left out.
-    pub fn fill_bitmap(&self, bits: &mut [u8], first: Pages) {
-        bits.fill(0);
-        let covered = Extent::new(first.get(), bits.len() as u64 * u64::from(u8::BITS));
-        for run in &self.runs {
-            let Some(part) = covered.and_then(|covered| covered.intersection(*run)) else {
-                continue;
-            };
-            for page in part.start()..part.end() {
-                let bit = page - first.get();
-                bits[(bit / u64::from(u8::BITS)) as usize] |= 1 << (bit % u64::from(u8::BITS));
-            }
-        }
-    }
 }
 
 /// What one unmark found lost.
@@ -225,17 +209,6 @@ mod tests {
         assert_eq!(purged.runs(), [extent(1, 5), extent(8, 2)]);
         assert_eq!(purged.pages(), Pages::new(7));
         assert!(Purged::from_runs(Vec::new()).is_empty());
-    }
-
-    #[test]
-    fn a_bitmap_is_cut_at_both_ends() {
-        let purged = Purged::from_runs(vec![extent(1, 5), extent(9, 2), extent(18, 9)]);
-        let mut bits = [0xFF; 2];
-        purged.fill_bitmap(&mut bits, Pages::new(4));
-        assert_eq!(bits, [0b0110_0011, 0b1100_0000]);
-        purged.fill_bitmap(&mut bits, Pages::new(u64::MAX));
-        assert_eq!(bits, [0, 0]);
-        purged.fill_bitmap(&mut [], Pages::ZERO);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! goes up again only where a row promised what the leaf does not hold: for an alignment that is no
 //! class, and at the few leaves of which the maxima may be too large.
 
-use super::super::lanes::{rank, usable, Lane};
+use super::super::lanes::{at_least, rank, usable, Lane};
 use super::{Entry, Path, Spot, Tree, HIGH, NOWHERE};
 
 /// What a place must have: `len` positions from a multiple of `mask + 1`, in `low..high`.
@@ -16,6 +16,15 @@ pub(in crate::free_tree) struct Need<L> {
     pub(in crate::free_tree) log: u32,
     pub(in crate::free_tree) low: L,
     pub(in crate::free_tree) high: L,
+}
+
+impl<L: Lane> Need<L> {
+    /// `len` from a multiple of `align` on, in a window.
+    #[inline(always)]
+    pub(in crate::free_tree) fn of(len: u64, align: u64, (low, high): (u64, u64)) -> Self {
+        let [len, mask, low, high] = [len, align - 1, low, high].map(L::of);
+        Self { len, mask, log: align.trailing_zeros(), low, high }
+    }
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
@@ -48,7 +57,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
         let (n, lane) = (path.node(self.height - 1), path.lane(self.height - 1));
         let later = ((u64::from(u32::MAX) << lane) << 1) as u32;
-        let fits = L::at_least(self.row(n, self.class(need.log)), need.len) & later;
+        let fits = at_least(self.row(n, self.class(need.log)), need.len) & later;
         if fits != 0 {
             self.ask_for_leaf(self.inners[n].child[fits.trailing_zeros() as usize] as usize);
         }
@@ -121,7 +130,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
                 let row = self.row(n, class);
                 let lane = match row[0] >= need.len && from == 0 {
                     true => 0,
-                    false => (L::at_least(row, need.len) & later).trailing_zeros() as usize,
+                    false => (at_least(row, need.len) & later).trailing_zeros() as usize,
                 };
                 if lane < B {
                     self.ask_for_rows(level, n, lane);
