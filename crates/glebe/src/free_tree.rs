@@ -421,14 +421,13 @@ impl FreeTree {
         on!(&self.tree, tree => tree.len())
     }
 
-    /// The free extents in address order; O(1) for each on average.
+    /// The free extents in address order; O(log n) for each.
     pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
-        let (mut path, mut spot) = on!(&self.tree, tree => tree.first());
+        let mut from = 0;
         std::iter::from_fn(move || {
-            let path = &mut path;
-            on!(&self.tree, tree => {
-                tree.next(path, &mut spot).map(|entry| self.extent(entry))
-            })
+            let extent = self.next_fit(from, 1)?;
+            from = extent.end();
+            Some(extent)
         })
     }
 

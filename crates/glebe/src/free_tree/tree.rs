@@ -447,20 +447,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (leaf.start[spot.lane], leaf.len[spot.lane])
     }
 
-    /// Where the first extent belongs, and the way there.
-    pub(super) fn first(&self) -> (Path, Spot) {
-        let mut path = Path::new();
-        let spot = self.descend(L::ZERO, &mut path);
-        (path, Spot { lane: 0, ..spot })
-    }
-
-    /// The extent at `spot` or the first after it; leads past it.
-    pub(super) fn next(&self, path: &mut Path, spot: &mut Spot) -> Option<Entry<L>> {
-        let found = self.after(path, *spot)?;
-        *spot = Spot { lane: found.lane + 1, ..found };
-        Some(self.entry(found))
-    }
-
     /// Lanes used in a leaf.
     #[inline(always)]
     fn count(&self, leaf: usize) -> usize {
