@@ -175,8 +175,8 @@ fn one(
 /// Bytes of nodes for each free extent, in the state that service leaves.
 fn bytes(log: u32, state: &State, samples: &mut Samples) {
     let span = Extent::new(0, END).expect("not empty");
-    for (who, classes) in [(Who::Classes, Classes::ALL), (Who::Plain, Classes::NONE)] {
-        let mut tree = FreeTree::with_classes(span, state.free.len(), classes);
+    for (who, classes) in [(Who::Classes, Classes::All), (Who::Plain, Classes::None)] {
+        let mut tree = FreeTree::with_classes(span, state.free.len(), classes).expect("memory");
         // In no order, as in service: in ascending order every node would be left half full.
         let mut order = state.free.clone();
         let mut random = Random::new(1);

@@ -78,7 +78,9 @@ impl Who {
         let most = state.free.len() + 2 * state.held.len() + 16;
         let mut space: Box<dyn Space> = match self {
             Self::Classes => Box::new(FreeTree::new(span, most)),
-            Self::Plain => Box::new(FreeTree::with_classes(span, most, Classes::NONE)),
+            Self::Plain => {
+                Box::new(FreeTree::with_classes(span, most, Classes::None).expect("memory"))
+            }
             Self::RbTree => Box::new(RbTree::new(most)),
             Self::List => Box::new(List::new()),
             Self::VmAllocator => Box::new(VmAllocator::new()),

@@ -65,7 +65,7 @@ impl State {
     pub(super) fn aged(n: usize) -> Self {
         let mut random = Random::new(n as u64);
         let span = Extent::new(0, END).expect("not empty");
-        let mut tree = FreeTree::with_classes(span, 2 * n + 2, Classes::NONE);
+        let mut tree = FreeTree::with_classes(span, 2 * n + 2, Classes::None).expect("memory");
         tree.free(span).expect("empty before");
         let mut alloc = |tree: &mut FreeTree| {
             let found = tree.alloc(1 + random.below(100), 1, None).expect("in order");

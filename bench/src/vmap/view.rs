@@ -58,7 +58,7 @@ fn compare(samples: usize) -> Result<(Vec<f64>, Vec<f64>), OsError> {
         OsError::new("view", format!("{PAGES} pages"), io::Error::other(why.to_string()))
     };
     let room = Pages::new(PAGES * 16).bytes(page).max(Bytes::mib(64));
-    let space = Space::reserve(room).map_err(refused)?;
+    let space = Space::new(room).map_err(refused)?;
     let mut bare = Bare::new(len, Pages::new(PAGES).bytes(page))?;
     let (mut of_views, mut of_bare) = (Vec::new(), Vec::new());
     for round in 0..=samples {

@@ -55,7 +55,7 @@ fn regions(huge: bool) -> Result<Vec<(Which, MaybeRegion)>, Error> {
     let mut regions = Vec::new();
     for which in Which::ALL {
         let options = Region::options().engine(which.engine()).huge(huge);
-        let region = options.map(LEN).map_err(|e| e.to_string());
+        let region = options.build(LEN).map_err(|e| e.to_string());
         if let Ok(region) = &region {
             let places = (0..LEN.get()).step_by(HUGE.as_usize());
             places.into_iter().try_for_each(|at| region.write(Bytes::new(at), &block))?;

@@ -105,7 +105,7 @@ fn region(beside: Beside, len: Bytes) -> Result<Option<Region>, Error> {
     let options = Region::options().engine(which.engine());
     let rest = LIMIT.saturating_sub(len).saturating_sub(SLACK);
     let options = if is_capped { options.cap(rest) } else { options };
-    Ok(Some(options.map(BESIDE)?))
+    Ok(Some(options.build(BESIDE)?))
 }
 
 fn read(file: &std::fs::File, block: &mut [u8], at: u64) -> Result<(), OsError> {

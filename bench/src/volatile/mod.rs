@@ -78,6 +78,6 @@ impl Which {
     }
 
     fn map(self, len: Bytes) -> Result<Region, volatile::Error> {
-        Region::options().engine(self.engine()).map(len)
+        Region::options().engine(self.engine()).build(len)
     }
 }

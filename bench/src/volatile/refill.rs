@@ -38,7 +38,7 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
     let len = PAGES.bytes(page);
     let options = Region::options().engine(Which::Scan.engine());
     // SAFETY: `refill` allocates nothing, takes no lock, and returns bytes that stay.
-    let region = match unsafe { options.on_lost(refill, std::ptr::null()) }.map(len) {
+    let region = match unsafe { options.on_lost(refill, std::ptr::null()) }.build(len) {
         Ok(region) => region,
         Err(why) => {
             report.absent(CASE, "glebe scan", "us", &why.to_string());

@@ -103,7 +103,6 @@ enum {
     GLEBE_ERROR_STUCK = -33,         /* pages that can be neither kept nor taken (bad memory) */
     GLEBE_ERROR_ADOPTED = -34,       /* memory of which a volatile region was made already */
     GLEBE_ERROR_HANDLER_COVERED = -35, /* a SIGBUS handler was installed over glebe's */
-    GLEBE_ERROR_NOT_HELD = -36,      /* a range that is released and was not kept */
     GLEBE_ERROR_STALE = -37,         /* the object is gone: removed or evicted */
     GLEBE_ERROR_FOREIGN = -38,       /* an object of another pool, or none at all */
     GLEBE_ERROR_TOO_LONG = -39,      /* an object longer than a page */
@@ -660,17 +659,6 @@ enum {
  * and STUCK, after which the range is still marked and the next unmark tells what was lost. */
 int glebe_volatile_unmark(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
                           glebe_lost_run *runs, size_t capacity, size_t *count);
-
-/* As glebe_volatile_unmark, and keeps the range in memory until glebe_volatile_release: for system
- * calls, which answer EFAULT for a lost page, and for devices. A mark meanwhile is kept back until
- * then, and what of the range was marked is marked again then. Ranges may overlap, and be kept
- * several times. GLEBE_UNMARK_MORE keeps the range too: the surplus is told by the next unmark. */
-int glebe_volatile_resident(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
-                            glebe_lost_run *runs, size_t capacity, size_t *count);
-
-/* Ends one call of glebe_volatile_resident of exactly this range. Errors: UNALIGNED, EMPTY, BEYOND;
- * NOT_HELD, where there is none to end. */
-int glebe_volatile_release(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes);
 
 /* As glebe_volatile_unmark, but sets a bit for each lost page of the range and clears the others:
  * page n of the range is bit n % 8, the lowest being 0, of byte n / 8. Writes as many bytes as that

@@ -56,7 +56,6 @@ pub const GLEBE_ERROR_SELF_TEST: c_int = -32;
 pub const GLEBE_ERROR_STUCK: c_int = -33;
 pub const GLEBE_ERROR_ADOPTED: c_int = -34;
 pub const GLEBE_ERROR_HANDLER_COVERED: c_int = -35;
-pub const GLEBE_ERROR_NOT_HELD: c_int = -36;
 pub const GLEBE_ERROR_STALE: c_int = -37;
 pub const GLEBE_ERROR_FOREIGN: c_int = -38;
 pub const GLEBE_ERROR_TOO_LONG: c_int = -39;

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn glebe_volatile_map(
         // SAFETY: the caller's duty.
         let (out, options) = unsafe { (Out::new(region, "region")?, self::options(options)?) };
         follow_forks()?;
-        Ok(out.set(insert(None, || Ok(options.map(Bytes::new(len_bytes))?))?))
+        Ok(out.set(insert(None, || Ok(options.build(Bytes::new(len_bytes))?))?))
     })
 }
 
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn glebe_volatile_over(
         follow_forks()?;
         let claim = Claim::new(whole_pages(address.addr(), len_bytes)?)?;
         // SAFETY: the caller's duty; the claim is the region's alone.
-        let over = || Ok(unsafe { options.over(address.cast(), Bytes::new(len_bytes))? });
+        let over = || Ok(unsafe { options.build_over(address.cast(), Bytes::new(len_bytes))? });
         Ok(out.set(insert(Some(claim), over)?))
     })
 }
@@ -123,11 +123,11 @@ pub unsafe extern "C" fn glebe_volatile_refilled(
         let options = unsafe { options.on_lost(refill, data.cast_const().cast()) };
         follow_forks()?;
         if address.is_null() {
-            return Ok(out.set(insert(None, || Ok(options.map(Bytes::new(len_bytes))?))?));
+            return Ok(out.set(insert(None, || Ok(options.build(Bytes::new(len_bytes))?))?));
         }
         let claim = Claim::new(whole_pages(address.addr(), len_bytes)?)?;
         // SAFETY: the caller's duty; the claim is the region's alone.
-        let over = || Ok(unsafe { options.over(address.cast(), Bytes::new(len_bytes))? });
+        let over = || Ok(unsafe { options.build_over(address.cast(), Bytes::new(len_bytes))? });
         Ok(out.set(insert(Some(claim), over)?))
     })
 }

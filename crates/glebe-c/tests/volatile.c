@@ -301,8 +301,6 @@ static void all_refused(glebe_volatile region, int code) {
     REFUSED(glebe_volatile_write(region, 0, bits, 8), code);
     REFUSED(glebe_volatile_drop_now(region, 0, page, &n), code);
     REFUSED(glebe_volatile_region_stats(region, &stats), code);
-    REFUSED(glebe_volatile_resident(region, 0, page, &run, 1, &count), code);
-    REFUSED(glebe_volatile_release(region, 0, page), code);
     REFUSED(glebe_volatile_unmap(region), code);
 }
 
@@ -358,45 +356,6 @@ static void statistics(uint64_t engine) {
     REFUSED(glebe_volatile_region_stats(region, NULL), GLEBE_ERROR_NULL);
     stats.size = 0;
     REFUSED(glebe_volatile_region_stats(region, &stats), GLEBE_ERROR_BAD_SIZE);
-    OK(glebe_volatile_unmap(region));
-}
-
-/* What is kept for a system call or a device is not lost meanwhile. */
-static void kept_in_memory(uint64_t engine) {
-    glebe_volatile region = map(engine, 8);
-    unsigned char *bytes = address_of(region);
-    glebe_lost_run run = {9, 9};
-    size_t count = 9;
-    uint64_t dropped = 9;
-    int file = open("/dev/null", O_WRONLY);
-
-    CHECK(file >= 0);
-    fill(bytes, 8);
-    OK(glebe_volatile_mark(region, 0, 8 * page, 0));
-    drop(region, 2, 1);
-    REFUSED(glebe_volatile_resident(region, 1, page, &run, 1, &count), GLEBE_ERROR_UNALIGNED);
-    REFUSED(glebe_volatile_resident(region, 0, 0, &run, 1, &count), GLEBE_ERROR_EMPTY);
-    REFUSED(glebe_volatile_resident(region, 0, 9 * page, &run, 1, &count), GLEBE_ERROR_BEYOND);
-    REFUSED(glebe_volatile_resident(region, 0, page, NULL, 1, &count), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_resident(region, 0, page, &run, 1, NULL), GLEBE_ERROR_NULL);
-    CHECK(run.start_pages == 9 && count == 9);
-    OK(glebe_volatile_resident(region, 0, 4 * page, &run, 1, &count));
-    CHECK(count == 1 && run.start_pages == 2 && run.len_pages == 1);
-    OK(glebe_volatile_drop_now(region, 0, 4 * page, &dropped));
-    CHECK(dropped == 0);
-    OK(glebe_volatile_mark(region, 0, 4 * page, 0));
-    OK(glebe_volatile_drop_now(region, 0, 4 * page, &dropped));
-    CHECK(dropped == 0 && has(bytes, 1, 2) && has(bytes, 2, 0));
-    CHECK(write(file, bytes, 4 * page) == (ssize_t)(4 * page));
-    memset(bytes + 2 * page, 3, page); /* memory again: zeros cannot be lost */
-    REFUSED(glebe_volatile_release(region, 0, 3 * page), GLEBE_ERROR_NOT_HELD);
-    REFUSED(glebe_volatile_release(region, 0, 9 * page), GLEBE_ERROR_BEYOND);
-    OK(glebe_volatile_release(region, 0, 4 * page));
-    REFUSED(glebe_volatile_release(region, 0, 4 * page), GLEBE_ERROR_NOT_HELD);
-    drop(region, 0, 4);
-    OK(glebe_volatile_unmark(region, 0, 8 * page, &run, 1, &count));
-    CHECK(count == 1 && run.start_pages == 0 && run.len_pages == 4 && has(bytes, 4, 5));
-    CHECK(close(file) == 0);
     OK(glebe_volatile_unmap(region));
 }
 
@@ -1094,7 +1053,6 @@ int main(int argc, char **argv) {
         statistics(engine);
         fork_takes_regions_along(engine);
         forked_in_anothers_thread(engine);
-        kept_in_memory(engine);
         memory_of_the_callers(engine);
         other_memory_is_refused(engine);
         no_cap(engine);

@@ -133,31 +133,6 @@ void ended_while_in_use() {
     }
 }
 
-// What a thread keeps in memory another cannot drop, whatever else is marked around it.
-void kept_by_many_threads(std::uint64_t engine) {
-    const glebe_volatile region = map(engine, THREADS);
-    if (region == 0) return;
-    const std::uint64_t page = glebe_page_bytes();
-    in_threads([=](int thread) {
-        for (int round = 0; round < ROUNDS; round++) {
-            const std::uint64_t own = std::uint64_t(thread), at = own * page;
-            std::size_t count = 0;
-            std::uint64_t dropped = 0;
-            const unsigned char byte = (unsigned char)(thread + 1);
-            unsigned char got = 0;
-            CHECK(glebe_volatile_resident(region, at, page, nullptr, 0, &count) >= 0);
-            OK(glebe_volatile_write(region, at, &byte, 1));
-            OK(glebe_volatile_mark(region, 0, THREADS * page, GLEBE_PRIORITY_NORMAL));
-            OK(glebe_volatile_drop_now(region, 0, THREADS * page, &dropped));
-            OK(glebe_volatile_read(region, at, &got, 1));
-            CHECK(got == byte);
-            OK(glebe_volatile_release(region, at, page));
-            REFUSED(glebe_volatile_release(region, at, page), GLEBE_ERROR_NOT_HELD);
-        }
-    });
-    OK(glebe_volatile_unmap(region));
-}
-
 // Children of a process whose threads hold locks at the fork go on with their own copy.
 void forked_in_the_middle(std::uint64_t engine) {
     const glebe_volatile region = map(engine, (THREADS + 1) * PART);
@@ -268,7 +243,6 @@ int main() {
     for (std::uint64_t engine = GLEBE_ENGINE_SCAN; engine <= GLEBE_ENGINE_TAG; engine++) {
         by_many_threads(engine);
         forked_in_the_middle(engine);
-        kept_by_many_threads(engine);
     }
     ended_while_in_use();
     of_the_callers_memory();

@@ -25,7 +25,7 @@ struct Arena {
 
 impl Arena {
     fn new(len: Bytes) -> Outcome<Self> {
-        let region = Region::map(len)?;
+        let region = Region::new(len)?;
         let safe = region.len();
         Ok(Self { region, used: Bytes::ZERO, safe, lost: Pages::ZERO })
     }

@@ -39,7 +39,7 @@ struct Tiles {
 
 impl Tiles {
     fn new(files: Vec<PathBuf>) -> Outcome<Self> {
-        let region = Region::map(CACHE)?;
+        let region = Region::new(CACHE)?;
         let slots = region.len().pages_down(page_size()).get() / TILE.get();
         let holds = vec![None; slots as usize];
         Ok(Self { files, region, slots: HashMap::new(), holds, next: 0 })

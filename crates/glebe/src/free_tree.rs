@@ -32,18 +32,16 @@
 //!
 //! # Cost
 //!
-//! Every call but [`FreeTree::iter`], [`FreeTree::move_into`] and [`FreeTree::check_invariants`]
-//! looks at O(log n) nodes for n free extents, whatever the window, and whatever the alignment if
-//! it is one of the tree's [`Classes`], as all are unless told otherwise. No call allocates:
-//! [`FreeTree::new`] does once. A change writes one leaf and the
-//! maxima that it moves, classes x levels at worst.
+//! Every call but [`FreeTree::iter`] looks at O(log n) nodes for n free extents, whatever the
+//! window, and whatever the alignment if it is one of the tree's [`Classes`], as all are unless
+//! told otherwise. No call allocates: [`FreeTree::new`] does once. A
+//! change writes one leaf and the maxima that it moves, classes x levels at worst.
 //!
 //! Source: the idea is "improve vmap allocation" (Linux 2019): free blocks in a tree that is
 //! augmented by the size of the largest block below, split by where the taken part lies. Its search
 //! can pass the size test of a subtree in which an aligned request fits nowhere; with a maximum for
 //! each alignment this one cannot.
 
-mod classes;
 mod lanes;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -52,9 +50,7 @@ mod sharded;
 #[cfg(test)]
 mod tests;
 mod tree;
-mod vectors;
 
-pub use classes::Classes;
 pub use sharded::Sharded;
 
 use std::io::ErrorKind;
@@ -110,12 +106,24 @@ pub enum Error {
         /// The most free extents that this tree can hold.
         limit: usize,
     },
-    /// Storage that cannot be moved into.
-    #[error("not an empty tree of {span} with the same classes and storage for as many extents")]
-    Unlike {
-        /// What the tree manages.
-        span: Extent,
-    },
+}
+
+/// The alignments for which a free tree knows in advance what fits where.
+///
+/// A request of such an alignment is found in O(log n) in whatever state the tree is. Of others,
+/// the answer is the same, but a state can be made in which a search passes by many extents that
+/// are long enough and lie badly.
+///
+/// Each class costs one length for each child of an inner node: with all of them and 32-bit
+/// positions, some 8 bytes an extent. A change also has to look at each class of which the changed
+/// extent has a multiple inside, which is those up to its length and seldom more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Classes {
+    /// All powers of two.
+    #[default]
+    All,
+    /// None but 1.
+    None,
 }
 
 /// The free extents of a span.
@@ -180,29 +188,19 @@ impl FreeTree {
     /// span is too short for so many that do not touch, there is storage for as many as can be.
     ///
     /// # Panics
-    /// If memory for the storage cannot be had; [`Self::try_with_classes`] says so instead.
+    /// If memory for the storage cannot be had; [`Self::with_classes`] says so instead.
     #[must_use]
     pub fn new(span: Extent, max_extents: usize) -> Self {
-        Self::with_classes(span, max_extents, Classes::ALL)
+        let made = Self::with_classes(span, max_extents, Classes::All);
+        made.unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// As [`Self::new`], but only requests of the given classes of alignments are sure to take
-    /// O(log n).
-    ///
-    /// # Panics
-    /// As [`Self::new`].
-    #[must_use]
-    pub fn with_classes(span: Extent, max_extents: usize, classes: Classes) -> Self {
-        let mut all = Self::without_storage(span, max_extents, classes);
-        all.make_storage().unwrap_or_else(|why| panic!("{why}"));
-        all
-    }
-
-    /// As [`Self::with_classes`], where memory may be short.
+    /// O(log n), and memory may be short.
     ///
     /// # Errors
     /// If memory for the storage cannot be had, with how much that is.
-    pub fn try_with_classes(
+    pub fn with_classes(
         span: Extent,
         max_extents: usize,
         classes: Classes,
@@ -218,9 +216,9 @@ impl FreeTree {
         let base = span.start() & !u64::from(u32::MAX);
         let (base, tree) = if span.end() - base <= u64::from(u32::MAX) {
             let end = span.end() - base;
-            (base, Width::Narrow(Tree::without_storage(end, limit, classes.logs())))
+            (base, Width::Narrow(Tree::without_storage(end, limit, classes)))
         } else {
-            (0, Width::Wide(Tree::without_storage(span.end(), limit, classes.logs())))
+            (0, Width::Wide(Tree::without_storage(span.end(), limit, classes)))
         };
         Self { span, base, free_len: 0, tree, paths: Paths::new() }
     }
@@ -238,9 +236,9 @@ impl FreeTree {
     #[doc(hidden)]
     #[must_use]
     pub fn deep(span: Extent, max_extents: usize, classes: Classes) -> Self {
-        let mut all = Self::with_classes(span, 0, classes);
+        let mut all = Self::without_storage(span, 0, classes);
         let most = usize::try_from(span.len().div_ceil(2)).unwrap_or(usize::MAX);
-        let (end, limit, logs) = (span.end() - all.base, max_extents.min(most), classes.logs());
+        let (end, limit, logs) = (span.end() - all.base, max_extents.min(most), classes);
         all.tree = match all.tree {
             Width::Narrow(_) => Width::DeepNarrow(Tree::without_storage(end, limit, logs)),
             _ => Width::DeepWide(Tree::without_storage(end, limit, logs)),
@@ -262,11 +260,13 @@ impl FreeTree {
         align: u64,
         within: Option<Extent>,
     ) -> Result<Option<Extent>, Error> {
-        let Some(request) = self.request(len, align, within)? else { return Ok(None) };
-        let few = on!(&mut self.tree, tree => tree.take_of_few(&request.need()).map(Lane::get));
+        let Some(window) = self.window(len, align, within)? else { return Ok(None) };
+        let few = on!(&mut self.tree, tree => {
+            tree.take_of_few(&Need::of(len, align, window)).map(Lane::get)
+        });
         let start = match few {
             Some(start) => start,
-            None => match self.alloc_of_many(&request)? {
+            None => match self.alloc_of_many(len, align, window)? {
                 Some(start) => start,
                 None => return Ok(None),
             },
@@ -277,10 +277,17 @@ impl FreeTree {
 
     /// Takes what [`Self::alloc`] is asked for from a tree of any size; where it lies.
     #[inline(never)] // so that little is to be kept while a tree of few extents is looked at
-    fn alloc_of_many(&mut self, request: &Request) -> Result<Option<u64>, Error> {
-        on!(&mut self.tree, tree => match tree.take_lowest(&mut self.paths, &request.need()) {
-            Ok(place) => Ok(place.map(Lane::get)),
-            Err(_) => Err(Error::OutOfNodes { limit: tree.limit() }),
+    fn alloc_of_many(
+        &mut self,
+        len: u64,
+        align: u64,
+        window: (u64, u64),
+    ) -> Result<Option<u64>, Error> {
+        on!(&mut self.tree, tree => {
+            match tree.take_lowest(&mut self.paths, &Need::of(len, align, window)) {
+                Ok(place) => Ok(place.map(Lane::get)),
+                Err(_) => Err(Error::OutOfNodes { limit: tree.limit() }),
+            }
         })
     }
 
@@ -294,23 +301,12 @@ impl FreeTree {
         align: u64,
         within: Option<Extent>,
     ) -> Result<Option<Extent>, Error> {
-        let Some(request) = self.request(len, align, within)? else { return Ok(None) };
+        let Some(window) = self.window(len, align, within)? else { return Ok(None) };
         let place = on!(&self.tree, tree => {
-            tree.find(&request.need(), &mut Path::new()).map(|(_, at)| at.get())
+            let need = Need::of(len, align, window);
+            tree.find(&need, &mut Path::new()).map(|(_, at)| at.get())
         });
         Ok(place.and_then(|start| Extent::new(self.base + start, len)))
-    }
-
-    /// As [`Self::find`], but the highest such place; `within` nothing.
-    ///
-    /// # Errors
-    /// [`Error::ZeroLen`], [`Error::BadAlign`].
-    pub fn find_last(&self, len: u64, align: u64) -> Result<Option<Extent>, Error> {
-        let Some(request) = self.request(len, align, None)? else { return Ok(None) };
-        let found = on!(&self.tree, tree => {
-            tree.last_fit(&request.need()).map(|entry| self.extent(entry))
-        });
-        Ok(found.and_then(|free| Extent::new((free.end() - len) & !(align - 1), len)))
     }
 
     /// Takes `extent`, all of which must be free.
@@ -394,10 +390,9 @@ impl FreeTree {
         if min_len > self.span.len() {
             return None;
         }
-        let low = from.saturating_sub(self.base);
-        let request = Request { len: min_len.max(1), mask: 0, log: 0, low, high: u64::MAX };
+        let window = (from.saturating_sub(self.base), u64::MAX);
         on!(&self.tree, tree => {
-            let found = tree.find(&request.need(), &mut Path::new());
+            let found = tree.find(&Need::of(min_len.max(1), 1, window), &mut Path::new());
             found.map(|(spot, _)| self.extent(tree.entry(spot)))
         })
     }
@@ -426,41 +421,14 @@ impl FreeTree {
         on!(&self.tree, tree => tree.len())
     }
 
-    /// The free extents in address order; O(1) for each on average.
+    /// The free extents in address order; O(log n) for each.
     pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
-        let (mut path, mut spot) = on!(&self.tree, tree => tree.first());
+        let mut from = 0;
         std::iter::from_fn(move || {
-            let path = &mut path;
-            on!(&self.tree, tree => {
-                tree.next(path, &mut spot).map(|entry| self.extent(entry))
-            })
+            let extent = self.next_fit(from, 1)?;
+            from = extent.end();
+            Some(extent)
         })
-    }
-
-    /// Moves everything into the storage of `larger`, an empty tree of the same span and classes
-    /// that holds at least as many extents, and leaves it the storage that this tree had.
-    ///
-    /// So a tree that others use grows without an allocation while they wait: make the larger one
-    /// beforehand, drop the smaller one afterwards. O(n).
-    ///
-    /// # Errors
-    /// [`Error::Unlike`]; both are as they were.
-    pub fn move_into(&mut self, larger: &mut Self) -> Result<(), Error> {
-        let moved = self.span == larger.span
-            && match (&mut self.tree, &mut larger.tree) {
-                (Width::Narrow(tree), Width::Narrow(larger)) => tree.move_into(larger),
-                (Width::Wide(tree), Width::Wide(larger)) => tree.move_into(larger),
-                #[cfg(any(test, fuzzing))]
-                (Width::DeepNarrow(tree), Width::DeepNarrow(larger)) => tree.move_into(larger),
-                #[cfg(any(test, fuzzing))]
-                (Width::DeepWide(tree), Width::DeepWide(larger)) => tree.move_into(larger),
-                _ => false,
-            };
-        if !moved {
-            return Err(Error::Unlike { span: self.span });
-        }
-        larger.free_len = 0;
-        Ok(())
     }
 
     /// Bytes of storage that hold the free extents now, spare nodes left out.
@@ -469,11 +437,10 @@ impl FreeTree {
         on!(&self.tree, tree => tree.used_bytes())
     }
 
-    /// Checks all of the structure in O(n x classes); for tests.
-    ///
-    /// # Panics
-    /// With the broken state, if an invariant does not hold.
-    pub fn check_invariants(&self) {
+    /// Checks all of the structure in O(n x classes); panics, with the broken state, if an
+    /// invariant does not hold.
+    #[cfg(any(test, fuzzing))]
+    fn check_invariants(&self) {
         on!(&self.tree, tree => tree.check());
         let mut free_len = 0;
         for extent in self.iter() {
@@ -497,35 +464,32 @@ impl FreeTree {
         on!(&self.tree, tree => tree.capacity())
     }
 
-    /// A request in the tree's positions; `None` if no place can be as it asks.
+    /// The window of a request in the tree's positions, from its low end up to its high one; `None`
+    /// if no place can be as it asks.
     #[inline]
-    fn request(
+    fn window(
         &self,
         len: u64,
         align: u64,
         within: Option<Extent>,
-    ) -> Result<Option<Request>, Error> {
+    ) -> Result<Option<(u64, u64)>, Error> {
         if len == 0 {
             return Err(Error::ZeroLen);
         }
         if !align.is_power_of_two() {
             return Err(Error::BadAlign { align });
         }
-        let mask = align - 1;
         // The base is a multiple of all alignments that a narrow tree can tell apart, so that for a
         // larger one, only the base itself could be aligned.
-        if len > self.span.len() || self.base & mask != 0 {
+        if len > self.span.len() || self.base & (align - 1) != 0 {
             return Ok(None);
         }
-        let (mut low, mut high) = (0, u64::MAX);
-        if let Some(within) = within {
-            if within.start() > self.span.start() {
-                low = within.start() - self.base;
-            }
-            let Some(end) = within.end().checked_sub(self.base) else { return Ok(None) };
-            high = end;
-        }
-        Ok(Some(Request { len, mask, log: align.trailing_zeros(), low, high }))
+        let Some(within) = within else { return Ok(Some((0, u64::MAX))) };
+        let low = match within.start() > self.span.start() {
+            true => within.start() - self.base,
+            false => 0,
+        };
+        Ok(within.end().checked_sub(self.base).map(|high| (low, high)))
     }
 
     /// An entry of the tree as the caller counts.
@@ -541,24 +505,6 @@ impl FreeTree {
             return Ok(());
         }
         Err(Error::OutsideSpan { given, span: self.span })
-    }
-}
-
-/// What a place must have, in positions of the tree: see [`Need`].
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    len: u64,
-    mask: u64,
-    log: u32,
-    low: u64,
-    high: u64,
-}
-
-impl Request {
-    #[inline]
-    fn need<L: Lane>(&self) -> Need<L> {
-        let [len, mask, low, high] = [self.len, self.mask, self.low, self.high].map(L::of);
-        Need { len, mask, log: self.log, low, high }
     }
 }
 

@@ -28,7 +28,7 @@ fn use_first(begins: impl FnOnce()) -> bool {
     let reserve = Reserve::options().build_on(contig).unwrap();
     let objects = reserve.object_pool().build().unwrap();
     objects.insert(&[7; 100]).unwrap();
-    let region = Region::map(Bytes::mib(1)).unwrap();
+    let region = Region::new(Bytes::mib(1)).unwrap();
     region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
     region.unmark(Bytes::ZERO..region.len()).is_ok()
 }

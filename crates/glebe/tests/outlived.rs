@@ -120,7 +120,7 @@ fn a_standing_pool_goes_with_its_windows() {
 
 #[test]
 fn a_file_goes_with_its_last_view() {
-    let space = Space::reserve(Bytes::mib(16)).unwrap();
+    let space = Space::new(Bytes::mib(16)).unwrap();
     goes(|| {
         let file = Arc::new(MemFile::new(Bytes::mib(1))?);
         let view = space.view(&file, &[Extent::new(3, 4).unwrap()])?;
@@ -136,7 +136,7 @@ fn a_file_goes_with_its_last_view() {
 #[test]
 fn a_child_that_drops_what_it_inherited_takes_nothing_away() {
     let _alone = alone();
-    let space = Space::reserve(Bytes::mib(16)).unwrap();
+    let space = Space::new(Bytes::mib(16)).unwrap();
     let file = Arc::new(MemFile::new(Bytes::mib(1)).unwrap());
     let view = space.view(&file, &[Extent::new(0, 1).unwrap()]).unwrap();
     view.write(Bytes::ZERO, b"kept").unwrap();

@@ -43,7 +43,7 @@ fn within<T>(more: u64, body: impl FnOnce() -> T) -> T {
 fn a_tree_for_which_there_is_no_memory_is_an_error() {
     if std::env::var_os(MARK).is_some() {
         let span = Extent::new(0, 1 << 31).unwrap();
-        let tree = || FreeTree::try_with_classes(span, EXTENTS, Classes::ALL);
+        let tree = || FreeTree::with_classes(span, EXTENTS, Classes::All);
         let before = mapped_bytes();
         let refused = within(ROOM, tree).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::OutOfMemory, "{refused}");

@@ -38,7 +38,7 @@ fn at_the_kernels_limit_a_view_is_refused_and_nothing_is_lost() {
         return println!("skipped: vm.max_map_count is {limit}");
     }
     let file = Arc::new(MemFile::new(bytes(2 * limit)).unwrap());
-    let space = Space::reserve(bytes(4 * limit)).unwrap();
+    let space = Space::new(bytes(4 * limit)).unwrap();
     let before = map_count().unwrap();
     // Another part of the program has half of all mappings, and some.
     let others = Fillers::new(limit / 2 + 4 - before);
@@ -107,7 +107,7 @@ fn more_than_half_of_the_limit_is_no_views() {
     }
     let file = Arc::new(MemFile::new(bytes(2 * limit)).unwrap());
     let (one, two) = (bytes(limit), bytes(limit));
-    let [one, two] = [one, two].map(|len| Space::reserve(len).unwrap());
+    let [one, two] = [one, two].map(|len| Space::new(len).unwrap());
     let first = one.view(&file, &scattered(limit / 2 - 100)).unwrap();
     let error = two.view(&file, &scattered(200)).unwrap_err();
     assert!(matches!(error, Error::ViewLimit { limit: of, .. } if of == limit / 2), "{error}");
@@ -132,7 +132,7 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
 
 fn a_child_has_no_view_and_is_told_so() {
     let file = Arc::new(MemFile::new(bytes(8)).unwrap());
-    let space = Space::reserve(bytes(64)).unwrap();
+    let space = Space::new(bytes(64)).unwrap();
     let view = space.view(&file, &scattered(4)).unwrap();
     view.write(Bytes::ZERO, b"parent").unwrap();
     let (mut other, free) = (Some(space.view(&file, &scattered(2)).unwrap()), space.usage().free);
@@ -161,7 +161,7 @@ fn a_child_has_no_view_and_is_told_so() {
 fn threads_make_and_drop_views_of_the_same_pages() {
     const THREADS: u64 = 4;
     let file = Arc::new(MemFile::new(bytes(64)).unwrap());
-    let space = Space::options().lazy_max(bytes(20)).reserve(bytes(48)).unwrap();
+    let space = Space::options().lazy_max(bytes(20)).build(bytes(48)).unwrap();
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let (space, file) = (space.clone(), Arc::clone(&file));

@@ -70,7 +70,7 @@ fn regions(pages: u64) -> Vec<Region> {
     for engine in [Engine::Scan, Engine::Tag] {
         for without_scan in [false, true] {
             let options = Region::options().engine(engine).without_pagemap_scan(without_scan);
-            match options.map(bytes(pages)) {
+            match options.build(bytes(pages)) {
                 Ok(region) => regions.push(region),
                 Err(error) => println!("skipped: {engine} engine: {error}"),
             }

@@ -14,30 +14,13 @@ use crate::abi::*;
 use crate::boundary::{call, Out};
 use crate::failure::Failure;
 
-/// What is done to a range.
-#[derive(Clone, Copy)]
-enum By {
-    Unmark,
-    /// Unmarked, and kept in memory.
-    Keep,
-}
-
 /// Unmarks, and takes what of the range was not told before: ascending runs with a gap between
 /// any two.
-fn unmark(
-    of: &Volatile,
-    offset_bytes: u64,
-    len_bytes: u64,
-    by: By,
-) -> Result<Vec<Extent>, Failure> {
+fn unmark(of: &Volatile, offset_bytes: u64, len_bytes: u64) -> Result<Vec<Extent>, Failure> {
     let range = super::range(offset_bytes, len_bytes)?;
     let page = page_size();
     let (start, end) = (range.start.pages_down(page).get(), range.end.pages_up(page).get());
-    let purged = match by {
-        By::Unmark => of.region.unmark(range)?,
-        By::Keep => of.region.resident(range)?.leave(),
-    };
-    let mut runs = purged.runs().to_vec();
+    let mut runs = of.region.unmark(range)?.runs().to_vec();
     let Some(asked) = Extent::new(start, end - start) else { return Ok(runs) };
     let mut untold = lock(&of.untold);
     if !untold.is_empty() {
@@ -89,75 +72,29 @@ pub unsafe extern "C" fn glebe_volatile_unmark(
     capacity: usize,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller's duty.
-    call(|| unsafe {
-        tell_runs(region, (offset_bytes, len_bytes), By::Unmark, (runs, capacity), count)
-    })
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_volatile_resident(
-    region: glebe_volatile,
-    offset_bytes: u64,
-    len_bytes: u64,
-    runs: *mut glebe_lost_run,
-    capacity: usize,
-    count: *mut usize,
-) -> c_int {
-    // SAFETY: the caller's duty.
-    call(|| unsafe {
-        tell_runs(region, (offset_bytes, len_bytes), By::Keep, (runs, capacity), count)
-    })
-}
-
-#[no_mangle]
-pub extern "C" fn glebe_volatile_release(
-    region: glebe_volatile,
-    offset_bytes: u64,
-    len_bytes: u64,
-) -> c_int {
     call(|| {
-        let range = super::range(offset_bytes, len_bytes)?;
-        with(region, |of| Ok(of.region.release(range)?))?;
-        Ok(GLEBE_OK)
+        // SAFETY: the caller's duty.
+        let out = unsafe { Out::new(count, "count")? };
+        if runs.is_null() && capacity > 0 {
+            return Err(Failure::Null("runs"));
+        }
+        let there = with(region, |of| {
+            let all = unmark(of, offset_bytes, len_bytes)?;
+            let (told, kept) = all.split_at(capacity.min(all.len()));
+            for (index, run) in told.iter().enumerate() {
+                let run = glebe_lost_run { start_pages: run.start(), len_pages: run.len() };
+                // SAFETY: below `capacity`, for which the caller vouches.
+                unsafe { runs.add(index).write_unaligned(run) };
+            }
+            if !kept.is_empty() {
+                let mut untold = lock(&of.untold);
+                *untold = merged(untold.iter().chain(kept).copied().collect());
+            }
+            Ok(all.len())
+        })?;
+        out.set(there);
+        Ok(if there > capacity { GLEBE_UNMARK_MORE } else { GLEBE_UNMARK_TOLD })
     })
-}
-
-/// Unmarks a range, offset and length, and writes the first runs that were lost to the caller's
-/// array, of a capacity, and their number to `count`.
-///
-/// # Safety
-/// As the header says.
-unsafe fn tell_runs(
-    region: glebe_volatile,
-    (offset_bytes, len_bytes): (u64, u64),
-    by: By,
-    (runs, capacity): (*mut glebe_lost_run, usize),
-    count: *mut usize,
-) -> Result<c_int, Failure> {
-    // SAFETY: the caller's duty.
-    let out = unsafe { Out::new(count, "count")? };
-    if runs.is_null() && capacity > 0 {
-        return Err(Failure::Null("runs"));
-    }
-    let there = with(region, |of| {
-        let all = unmark(of, offset_bytes, len_bytes, by)?;
-        let (told, kept) = all.split_at(capacity.min(all.len()));
-        for (index, run) in told.iter().enumerate() {
-            let run = glebe_lost_run { start_pages: run.start(), len_pages: run.len() };
-            // SAFETY: below `capacity`, for which the caller vouches.
-            unsafe { runs.add(index).write_unaligned(run) };
-        }
-        if !kept.is_empty() {
-            let mut untold = lock(&of.untold);
-            *untold = merged(untold.iter().chain(kept).copied().collect());
-        }
-        Ok(all.len())
-    })?;
-    out.set(there);
-    Ok(if there > capacity { GLEBE_UNMARK_MORE } else { GLEBE_UNMARK_TOLD })
 }
 
 /// # Safety
@@ -184,7 +121,7 @@ pub unsafe extern "C" fn glebe_volatile_unmark_bitmap(
         if (bits_len_bytes as u64) < needed {
             return Err(Failure::ShortBitmap { given: bits_len_bytes, pages, needed });
         }
-        let lost = with(region, |of| unmark(of, offset_bytes, len_bytes, By::Unmark))?;
+        let lost = with(region, |of| unmark(of, offset_bytes, len_bytes))?;
         // SAFETY: the caller vouches for as many bytes; an unmark that was not refused is of a
         // region, so that they are far from too many.
         let bits = unsafe { std::slice::from_raw_parts_mut(bits, needed as usize) };

@@ -12,7 +12,6 @@ use std::ops::{Add, Sub};
 pub(super) trait Lane:
     Copy + Ord + Debug + Add<Output = Self> + Sub<Output = Self> + 'static
 {
-    const BITS: u32;
     const ZERO: Self;
     /// Above every start, so that an unused lane counts as after all others.
     const MAX: Self;
@@ -24,12 +23,6 @@ pub(super) trait Lane:
     fn pad(self, mask: Self) -> Self;
     /// The difference, or 0 if it would be less.
     fn minus(self, other: Self) -> Self;
-    /// A bit for each lane that holds `min` or more.
-    fn at_least<const B: usize>(lanes: &[Self; B], min: Self) -> u32;
-    /// A bit for each lane that holds `max` or less.
-    fn at_most<const B: usize>(lanes: &[Self; B], max: Self) -> u32;
-    /// A bit for each lane of which `len` has `min` from the first multiple of `mask + 1` on.
-    fn fits<const B: usize>(start: &[Self; B], len: &[Self; B], min: Self, mask: Self) -> u32;
 }
 
 /// The bit of each lane: to add these up is less work than to shift.
@@ -48,7 +41,6 @@ const BIT: [u32; 32] = bits();
 macro_rules! lane {
     ($int:ty) => {
         impl Lane for $int {
-            const BITS: u32 = <$int>::BITS;
             const ZERO: Self = 0;
             const MAX: Self = <$int>::MAX;
 
@@ -72,45 +64,34 @@ macro_rules! lane {
             fn minus(self, other: Self) -> Self {
                 self.saturating_sub(other)
             }
-
-            #[inline(always)]
-            fn at_least<const B: usize>(lanes: &[Self; B], min: Self) -> u32 {
-                let mut found = 0;
-                for i in 0..B {
-                    found |= BIT[i] & u32::from(lanes[i] >= min).wrapping_neg();
-                }
-                found
-            }
-
-            #[inline(always)]
-            fn at_most<const B: usize>(lanes: &[Self; B], max: Self) -> u32 {
-                let mut found = 0;
-                for i in 0..B {
-                    found |= BIT[i] & u32::from(lanes[i] <= max).wrapping_neg();
-                }
-                found
-            }
-
-            #[inline(always)]
-            fn fits<const B: usize>(
-                start: &[Self; B],
-                len: &[Self; B],
-                min: Self,
-                mask: Self,
-            ) -> u32 {
-                let mut found = 0;
-                for i in 0..B {
-                    let fits = usable(start[i], len[i], mask) >= min;
-                    found |= BIT[i] & u32::from(fits).wrapping_neg();
-                }
-                found
-            }
         }
     };
 }
 
 lane!(u32);
 lane!(u64);
+
+/// A bit for each lane of which that is so.
+#[inline(always)]
+fn where_so<const B: usize>(is: impl Fn(usize) -> bool) -> u32 {
+    let mut found = 0;
+    for i in 0..B {
+        found |= BIT[i] & u32::from(is(i)).wrapping_neg();
+    }
+    found
+}
+
+/// A bit for each lane that holds `min` or more.
+#[inline(always)]
+pub(super) fn at_least<L: Lane, const B: usize>(lanes: &[L; B], min: L) -> u32 {
+    where_so::<B>(|i| lanes[i] >= min)
+}
+
+/// A bit for each lane of which `len` has `min` from the first multiple of `mask + 1` on.
+#[inline(always)]
+pub(super) fn fits<L: Lane, const B: usize>(start: &[L; B], len: &[L; B], min: L, mask: L) -> u32 {
+    where_so::<B>(|i| usable(start[i], len[i], mask) >= min)
+}
 
 /// What an extent has from its first multiple of `mask + 1` on; 0 if it has none.
 ///
@@ -125,7 +106,7 @@ pub(super) fn usable<L: Lane>(start: L, len: L, mask: L) -> L {
 #[inline(always)]
 pub(super) fn rank<L: Lane, const B: usize>(lanes: &[L; B], at: L) -> usize {
     // A count of bits, which not every processor has an instruction for, is not needed.
-    (!u64::from(L::at_most(lanes, at))).trailing_zeros() as usize
+    (!u64::from(where_so::<B>(|i| lanes[i] <= at))).trailing_zeros() as usize
 }
 
 /// The largest value.

@@ -2,8 +2,7 @@
 //!
 //! The oracle is an ordered map of the same extents, searched from its first to its last: slow and
 //! plain. Every answer must be equal, addresses and errors alike, and every invariant must hold
-//! after every step. Programs move the tree into other storage as well, and back into storage that
-//! it has left. Property tests and the fuzz target share this file; it is in no other build.
+//! after every step. Property tests and the fuzz target share this file; it is in no other build.
 
 use std::collections::BTreeMap;
 
@@ -52,24 +51,6 @@ impl Oracle {
             Extent::new(start, len).filter(|&found| part.contains(found))
         };
         Ok(self.iter().find_map(fit))
-    }
-
-    /// The highest place for `len` at a multiple of `align` of each free extent that has any.
-    fn fits(&self, len: u64, align: u64) -> Result<Vec<Extent>, Error> {
-        // Says what is wrong with the request.
-        self.find(len, align, None)?;
-        let fit = |free: Extent| {
-            let low = Extent::new(free.start().checked_next_multiple_of(align)?, len)?;
-            let high = Extent::new(free.end().checked_sub(len)? / align * align, len)?;
-            free.contains(low).then_some(high)
-        };
-        Ok(self.iter().filter_map(fit).collect())
-    }
-
-    /// As [`FreeTree::find_last`].
-    #[allow(clippy::missing_errors_doc)]
-    pub fn find_last(&self, len: u64, align: u64) -> Result<Option<Extent>, Error> {
-        Ok(self.fits(len, align)?.last().copied())
     }
 
     /// As [`FreeTree::alloc`].
@@ -181,20 +162,12 @@ pub fn run(program: &[u8]) {
     // Storage is allocated at once; no program here is long enough to need more.
     let limit = limit.min(4096);
     let kind = bytes.next();
-    let classes = match kind / 2 % 3 {
-        0 => Classes::ALL,
-        1 => Classes::NONE,
-        _ => Classes::of(&[8, 1 << 20]).unwrap(),
+    let classes = if kind / 2 % 2 == 0 { Classes::All } else { Classes::None };
+    let tree = match kind % 2 {
+        0 => FreeTree::deep(span, limit, classes),
+        _ => FreeTree::with_classes(span, limit, classes).expect("memory"),
     };
-    let storage = Storage { span, classes, deep: kind % 2 == 0 };
-    let mut both = Both {
-        tree: storage.empty(limit),
-        left: storage.empty(limit),
-        left_limit: Oracle::new(span, limit).limit,
-        oracle: Oracle::new(span, limit),
-        storage,
-        span,
-    };
+    let mut both = Both { tree, oracle: Oracle::new(span, limit), span };
     if bytes.next() % 4 != 0 {
         both.free(span);
     }
@@ -204,35 +177,15 @@ pub fn run(program: &[u8]) {
     }
 }
 
-/// How trees are made that can be moved into one another.
-struct Storage {
-    span: Extent,
-    classes: Classes,
-    deep: bool,
-}
-
-impl Storage {
-    fn empty(&self, limit: usize) -> FreeTree {
-        match self.deep {
-            true => FreeTree::deep(self.span, limit, self.classes),
-            false => FreeTree::with_classes(self.span, limit, self.classes),
-        }
-    }
-}
-
 struct Both {
     tree: FreeTree,
-    /// What the last move left, an empty tree.
-    left: FreeTree,
-    left_limit: usize,
     oracle: Oracle,
-    storage: Storage,
     span: Extent,
 }
 
 impl Both {
     fn step(&mut self, bytes: &mut Bytes<'_>) {
-        match bytes.next() % 13 {
+        match bytes.next() % 12 {
             0..=3 => {
                 let (len, align) = (bytes.len(self.span), bytes.align());
                 let within = bytes.within(self.span);
@@ -242,9 +195,6 @@ impl Both {
                     expected,
                     "find {len:#x} {align:#x}"
                 );
-                let expected = self.oracle.find_last(len, align);
-                let answer = self.tree.find_last(len, align);
-                assert_eq!(answer, expected, "find_last {len:#x} {align:#x}");
                 let expected = self.oracle.alloc(len, align, within);
                 let answer = self.tree.alloc(len, align, within);
                 assert_eq!(answer, expected, "alloc {len:#x} {align:#x} {within:x?}");
@@ -269,44 +219,12 @@ impl Both {
                     assert_eq!(answer, self.oracle.take(extent), "take {extent}");
                 }
             }
-            11 => self.move_elsewhere(bytes.next()),
             _ => {
                 let (at, len) = (bytes.position(self.span), bytes.len(self.span));
                 let expected = self.oracle.next_fit(at, len);
                 assert_eq!(self.tree.next_fit(at, len), expected, "next_fit {at:#x} {len:#x}");
                 assert_eq!(self.tree.containing(at), self.oracle.containing(at), "at {at:#x}");
             }
-        }
-    }
-
-    /// Moves the tree into new storage, or into that which the last move left.
-    fn move_elsewhere(&mut self, how: u8) {
-        if how % 4 == 0 {
-            let limit = self.oracle.limit + usize::from(how / 64);
-            self.left_limit = Oracle::new(self.span, limit).limit;
-            self.left = self.storage.empty(self.left_limit);
-        }
-        if how % 8 < 4 {
-            self.use_left();
-        }
-        let moved = self.tree.move_into(&mut self.left);
-        if self.left_limit < self.oracle.limit {
-            return assert_eq!(moved, Err(Error::Unlike { span: self.span }));
-        }
-        assert_eq!(moved, Ok(()));
-        std::mem::swap(&mut self.oracle.limit, &mut self.left_limit);
-        assert_eq!((self.left.extents(), self.left.free_len()), (0, 0));
-        self.left.check_invariants();
-    }
-
-    /// Splits and joins nodes in the tree that was left, so that it has a history of its own.
-    fn use_left(&mut self) {
-        let place = |nth: u64| Extent::new(self.span.start().checked_add(2 * nth)?, 1);
-        let apart = (0..8).filter_map(place);
-        let apart = apart.filter(|&extent| self.span.contains(extent));
-        let freed: Vec<_> = apart.take_while(|&extent| self.left.free(extent).is_ok()).collect();
-        for extent in freed {
-            assert_eq!(self.left.take(extent), Ok(()));
         }
     }
 

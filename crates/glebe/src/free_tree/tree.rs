@@ -40,42 +40,42 @@
 //! come back by then: see [`maxima`]. Where lanes are moved between nodes, which a leaf makes once
 //! in many changes, all classes of two lanes are computed again. A tree of very few extents is one
 //! leaf, and is looked at without any of this: see [`few`]. A tree of very many is not in any cache
-//! near the processor: what a call will look at is asked for before it is, and lies on huge pages:
-//! see [`storage`].
+//! near the processor: what a call will look at is asked for before it is, and lies on huge pages.
+//! Else a call would also look into page tables for each line that it fetches, which a virtual
+//! machine does twice at each level.
 //!
 //! Source: Bayer and McCreight 1972; the maxima follow `subtree_max_size` of the kernel's
 //! `mm/vmalloc.c` and the gaps of its maple tree, with one row for each class of alignments.
 
 mod balance;
 mod change;
+#[cfg(any(test, fuzzing))]
 mod check;
 mod few;
 mod maxima;
 mod search;
-mod storage;
 mod work;
 
 pub(super) use change::Refused;
 pub(super) use search::Need;
 
-use super::lanes::{largest, most_usable, rank, Lane};
-use super::vectors::Vectors;
+use super::lanes::{at_least, fits, largest, most_usable, rank, Lane};
+use super::Classes;
 use crate::sync::prefetch;
+use crate::sys::madvise;
 use maxima::{Stale, GROUP};
-pub(super) use storage::NoRoom;
-use storage::{room, Storage};
 
 /// Most levels, leaves included; see [`Tree::new`].
 const LEVELS: usize = 17;
 
 /// Alignments that have only so few multiples among all positions, as a logarithm, are no class.
-const FEW_MULTIPLES_LOG: u32 = 4;
+const FEW_MULTIPLES_LOG: usize = 4;
 
 /// Levels of inner nodes of a tree that no cache near the processor holds.
 const HIGH: usize = 3;
 
-/// Entries of the class tables: the logarithm of an alignment is less.
-const LOGS: usize = 65;
+/// Classes at most, which have a bit each in a word.
+const CLASSES_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
@@ -93,6 +93,29 @@ struct Inner<L, const B: usize> {
 
 // Whole cache lines, and as many for the lanes of a search as there must be.
 const _: () = assert!(size_of::<Leaf<u32, 32>>() == 256 && size_of::<Inner<u32, 32>>() == 256);
+
+/// Storage of fewer huge pages than so many has none: most of one could be unused.
+const HUGE_PAGES_MIN: usize = 16;
+
+/// Memory that could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoRoom {
+    pub(super) bytes: u128,
+}
+
+/// An empty vector with room for `count`, if that can be had; on huge pages if it is large.
+fn room<T>(count: usize) -> Result<Vec<T>, NoRoom> {
+    let mut all = Vec::new();
+    let bytes = count as u128 * size_of::<T>() as u128;
+    all.try_reserve_exact(count).map_err(|_| NoRoom { bytes })?;
+    if bytes >> 20 > 0 && !cfg!(miri) {
+        let huge = madvise::transparent_huge_page().map_or(u64::MAX, |page| page.bytes().get());
+        if bytes / u128::from(huge) >= HUGE_PAGES_MIN as u128 {
+            madvise::prefer_huge(all.spare_capacity_mut());
+        }
+    }
+    Ok(all)
+}
 
 /// The way to a leaf: the inner node at each level and the lane taken in it. Always passed by
 /// reference: to copy what was just written a byte at a time costs more than a level.
@@ -172,22 +195,23 @@ pub(super) type Entry<L> = (L, L);
 /// The ordered tree of fan-out `B`: see the module's documentation.
 #[derive(Debug)]
 pub(super) struct Tree<L, const B: usize> {
-    leaves: Storage<Leaf<L, B>>,
+    leaves: Vec<Leaf<L, B>>,
     leaf_counts: Vec<u8>,
     spare_leaves: Vec<u32>,
-    inners: Storage<Inner<L, B>>,
+    inners: Vec<Inner<L, B>>,
     inner_counts: Vec<u8>,
     spare_inners: Vec<u32>,
     /// Row `c` of inner node `n` is at `n * classes + c`.
-    maxima: Storage<[L; B]>,
+    maxima: Vec<[L; B]>,
     classes: usize,
     /// Alignment of each class, less one; ascending.
-    masks: [L; LOGS + GROUP],
-    /// The largest class of no larger alignment, by the logarithm of an alignment.
-    class_of: [u8; LOGS],
+    masks: [L; CLASSES_MAX],
+    /// The class of the largest alignment that has one.
+    last_class: usize,
     stale: Stale<L>,
-    vectors: Vectors,
-    /// Goes up when lanes move between nodes, and when the tree moves: paths from before are wrong.
+    /// Whether the processor has the wide vectors of [`work`].
+    wide: bool,
+    /// Goes up when lanes move between nodes: paths from before are wrong.
     /// It never goes down. It goes up by one a change, so it cannot come round: 2^64 changes of a
     /// nanosecond each take 584 years.
     shape: u64,
@@ -207,44 +231,34 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     const SIZES: () =
         assert!(B.is_power_of_two() && B >= 4 && B <= 32 && Self::MERGE_MAX >= 2 * Self::MIN);
 
-    /// For `limit` extents, with maxima for the alignments `1 << k` of which bit `k` is set in
-    /// `logs`, as far as `end`, the end of all positions, has use for them. It has no storage yet.
-    pub(super) fn without_storage(end: u64, limit: usize, logs: u64) -> Self {
+    /// For `limit` extents, with maxima for the alignments of `kind`, as far as `end`, the end of
+    /// all positions, has use for them. It has no storage yet.
+    pub(super) fn without_storage(end: u64, limit: usize, kind: Classes) -> Self {
         let () = Self::SIZES;
         let most = (0..LEVELS - 2).fold(Self::MIN, |most, _| most.saturating_mul(Self::MIN));
         let limit = limit.min(most).min(u32::MAX as usize);
-        let (mut masks, mut class_of, mut classes) = ([L::ZERO; LOGS + GROUP], [0; LOGS], 0_usize);
         // Of a larger alignment there are so few multiples that no search is misled often.
-        let useful = end.saturating_sub(1).checked_ilog2().map_or(0, |bit| bit + 1);
-        let useful = useful.saturating_sub(FEW_MULTIPLES_LOG);
-        for log in 0..LOGS as u32 {
-            let listed = log == 0 || log < 64 && logs >> log & 1 == 1;
-            if listed && log <= useful.min(L::BITS) {
-                masks[classes] = Self::mask(1_u64 << log);
-                classes += 1;
-            }
-            class_of[log as usize] = (classes - 1) as u8;
-        }
+        let useful = end.saturating_sub(1).checked_ilog2().map_or(0, |bit| bit as usize + 1);
+        let last_class = match kind {
+            Classes::All => useful.saturating_sub(FEW_MULTIPLES_LOG),
+            Classes::None => 0,
+        };
         // The last class again and again, so that there are whole groups.
-        let last = masks[classes - 1];
-        while (classes - 1) % GROUP > 0 {
-            masks[classes] = last;
-            classes += 1;
-        }
-        assert!(classes <= 64, "a bit for each class");
+        let classes = 1 + last_class.next_multiple_of(GROUP);
+        let masks = std::array::from_fn(|class| Self::mask(1 << class.min(last_class)));
         Self {
-            leaves: Storage::none(),
+            leaves: Vec::new(),
             leaf_counts: Vec::new(),
             spare_leaves: Vec::new(),
-            inners: Storage::none(),
+            inners: Vec::new(),
             inner_counts: Vec::new(),
             spare_inners: Vec::new(),
-            maxima: Storage::none(),
+            maxima: Vec::new(),
             classes,
             masks,
-            class_of,
+            last_class,
             stale: Stale::none(),
-            vectors: Vectors::of_processor(),
+            wide: work::is_wide(),
             shape: 0,
             root: 0,
             height: 0,
@@ -262,13 +276,13 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             level = (level / Self::MIN).max(1);
             inners += level;
         }
-        self.leaves = Storage::new(leaves)?;
+        self.leaves = room(leaves)?;
         self.leaf_counts = room(leaves)?;
         self.spare_leaves = room(leaves)?;
-        self.inners = Storage::new(inners)?;
+        self.inners = room(inners)?;
         self.inner_counts = room(inners)?;
         self.spare_inners = room(inners)?;
-        self.maxima = Storage::new(inners.saturating_mul(self.classes))?;
+        self.maxima = room(inners.saturating_mul(self.classes))?;
         self.root = self.acquire_leaf();
         Ok(())
     }
@@ -289,7 +303,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
 
     #[cfg(test)]
     pub(super) fn use_plain_vectors(&mut self) {
-        self.vectors = Vectors::plain();
+        self.wide = false;
     }
 
     /// The length of the longest extent, 0 if there is none.
@@ -433,20 +447,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         (leaf.start[spot.lane], leaf.len[spot.lane])
     }
 
-    /// Where the first extent belongs, and the way there.
-    pub(super) fn first(&self) -> (Path, Spot) {
-        let mut path = Path::new();
-        let spot = self.descend(L::ZERO, &mut path);
-        (path, Spot { lane: 0, ..spot })
-    }
-
-    /// The extent at `spot` or the first after it; leads past it.
-    pub(super) fn next(&self, path: &mut Path, spot: &mut Spot) -> Option<Entry<L>> {
-        let found = self.after(path, *spot)?;
-        *spot = Spot { lane: found.lane + 1, ..found };
-        Some(self.entry(found))
-    }
-
     /// Lanes used in a leaf.
     #[inline(always)]
     fn count(&self, leaf: usize) -> usize {
@@ -486,7 +486,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     /// The largest class of no larger alignment, by its logarithm.
     #[inline(always)]
     fn class(&self, log: u32) -> usize {
-        usize::from(self.class_of[log as usize])
+        (log as usize).min(self.last_class)
     }
 
     #[inline(always)]
@@ -502,9 +502,9 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         match mask == L::ZERO {
             true => {
                 ask_for(&leaf.start);
-                L::at_least(&leaf.len, len)
+                at_least(&leaf.len, len)
             }
-            false => L::fits(&leaf.start, &leaf.len, len, mask),
+            false => fits(&leaf.start, &leaf.len, len, mask),
         }
     }
 

@@ -112,9 +112,9 @@ impl Positions {
         }
         let nodes = usize::try_from(pages).unwrap_or(usize::MAX);
         let span = Extent::new(0, next).expect("not empty");
-        let tree = FreeTree::try_with_classes(span, nodes, Classes::ALL)?;
+        let tree = FreeTree::with_classes(span, nodes, Classes::All)?;
         let differ = runs.len() > 1;
-        let flat = differ.then(|| FreeTree::try_with_classes(all, nodes, Classes::ALL));
+        let flat = differ.then(|| FreeTree::with_classes(all, nodes, Classes::All));
         let grain = match proof {
             Proof::Frames => None,
             Proof::Within(grain) => Some(grain.get()),

@@ -7,7 +7,7 @@
 //! use glebe::vmap::{MemFile, Space};
 //!
 //! let file = Arc::new(MemFile::new(Bytes::mib(1))?);
-//! let space = Space::reserve(Bytes::mib(16))?;
+//! let space = Space::new(Bytes::mib(16))?;
 //! // The pages 9, 2 and 3, in this order.
 //! let view = space.view(&file, &[Extent::new(9, 1).unwrap(), Extent::new(2, 2).unwrap()])?;
 //! view.write(Bytes::new(4090), b"over a border")?;
@@ -30,8 +30,8 @@
 //! maker has dropped it and its views, although a forked child still has the descriptor.
 //!
 //! The kernel's limit on mappings (`vm.max_map_count`) is on the whole process: views have at most
-//! half of it, or what [`Options::max_mappings`] says, and a view beyond that is an error. Pages
-//! that follow one another in the file are one mapping.
+//! half of it, and those of a space at most a million; a view beyond that is an error. Pages that
+//! follow one another in the file are one mapping.
 //!
 //! Bytes of a view may be changed through the file or another view of the same pages: they are
 //! copied in and out by the kernel, never lent as a slice. ([`reserve`](crate::reserve) has views

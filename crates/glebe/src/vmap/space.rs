@@ -23,7 +23,7 @@ use crate::units::{Bytes, PageSize, Pages};
 /// Half of what the process may have.
 static VIEWS: Budget = Budget::one_in(2);
 const OF_PROCESS: &str = "half of vm.max_map_count";
-const OF_SPACE: &str = "Options::max_mappings";
+const OF_SPACE: &str = "the size of a space's tree";
 
 /// Dropped views on the list, at most: it is allocated when the space is made.
 const LAZY_VIEWS: usize = 256;
@@ -34,15 +34,22 @@ const LAZY_BYTES: Bytes = Bytes::mib(64);
 /// Mappings of the views of a space, at most, for which its tree has storage.
 const MAPPINGS_MAX: u64 = 1 << 20;
 
-/// How a space is made.
+/// How a space is made; from [`Space::options`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Options {
     page: PageSize,
     guard: Pages,
     lazy: Bytes,
-    max_mappings: u64,
     in_core_dumps: bool,
+    max_mappings: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let (page, guard, lazy) = (page_size(), Pages::ZERO, LAZY_BYTES);
+        Self { page, guard, lazy, in_core_dumps: true, max_mappings: MAPPINGS_MAX }
+    }
 }
 
 impl Options {
@@ -68,9 +75,9 @@ impl Options {
         Self { in_core_dumps, ..self }
     }
 
-    /// The most mappings that views of this space may have, those not yet unmapped included; a
-    /// million in any case.
-    pub fn max_mappings(self, max_mappings: u64) -> Self {
+    /// Fewer mappings than [`MAPPINGS_MAX`].
+    #[cfg(test)]
+    pub(super) fn max_mappings(self, max_mappings: u64) -> Self {
         Self { max_mappings, ..self }
     }
 
@@ -79,13 +86,13 @@ impl Options {
     /// # Errors
     /// [`Error::Empty`]; [`Error::Os`] where there are not so many addresses, or the process may
     /// not have them (`RLIMIT_AS`), or memory to keep account of them.
-    pub fn reserve(self, len: Bytes) -> Result<Space, Error> {
+    pub fn build(self, len: Bytes) -> Result<Space, Error> {
         let pages = len.pages_up(self.page);
         let len = pages.checked_bytes(self.page).unwrap_or(len);
         let span = Extent::new(0, pages.get()).ok_or(Error::Empty)?;
         let addresses = Addresses::reserve(len, self.page, self.in_core_dumps)?;
         // Views are fewer than their mappings, and free extents one more than views at most.
-        let limit = self.max_mappings.min(MAPPINGS_MAX);
+        let limit = self.max_mappings;
         let tree = all_free(span, limit as usize + 1)?;
         let state = State { tree, lazy: Lazy::new(), used: VIEWS.share(), limit, views: 0 };
         Ok(Space(Arc::new(Inner {
@@ -100,12 +107,13 @@ impl Options {
 }
 
 fn all_free(span: Extent, extents: usize) -> Result<FreeTree, OsError> {
-    let mut tree = FreeTree::try_with_classes(span, extents, Classes::NONE)?;
+    let mut tree = FreeTree::with_classes(span, extents, Classes::None)?;
     tree.free(span).expect("nothing of it is free yet");
     Ok(tree)
 }
 
-/// Addresses for views: a cheap handle, which views keep alive too.
+/// Addresses for views: a cheap handle, which views keep alive too. See [the module](super) for an
+/// example.
 #[derive(Clone, Debug)]
 pub struct Space(Arc<Inner>);
 
@@ -166,28 +174,24 @@ struct State {
 }
 
 impl State {
-    /// Takes `len` positions for a view.
-    fn take(&mut self, len: u64, mappings: u64) -> Result<Taken, NotTaken> {
+    /// Takes `len` positions for a view; none where so many do not lie side by side.
+    fn take(&mut self, len: u64, mappings: u64) -> Result<Option<Taken>, Error> {
         let used = self.used.get();
-        let sum = used.saturating_add(mappings);
-        if sum > self.limit {
-            let limit = self.limit;
-            return Err(NotTaken::Limit { exhausted: Exhausted { used, limit }, of: OF_SPACE });
+        let (sum, limit) = (used.saturating_add(mappings), self.limit);
+        let refused = |Exhausted { used, limit }, of| {
+            Err(Error::ViewLimit { asked: mappings, used, limit, of })
+        };
+        if sum > limit {
+            return refused(Exhausted { used, limit }, OF_SPACE);
         }
-        let place = self.tree.find(len, 1, None).map_err(|_| NotTaken::Addresses)?;
-        let Some(at) = place else { return Err(NotTaken::Addresses) };
-        let counted = self.used.set(sum);
-        counted.map_err(|exhausted| NotTaken::Limit { exhausted, of: OF_PROCESS })?;
+        let Ok(Some(at)) = self.tree.find(len, 1, None) else { return Ok(None) };
+        if let Err(exhausted) = self.used.set(sum) {
+            return refused(exhausted, OF_PROCESS);
+        }
         self.tree.take(at).expect("found free, at the start of what is free");
         self.views += 1;
-        Ok(Taken { at, mappings })
+        Ok(Some(Taken { at, mappings }))
     }
-}
-
-/// Why a view got no addresses.
-enum NotTaken {
-    Addresses,
-    Limit { exhausted: Exhausted, of: &'static str },
 }
 
 #[derive(Debug)]
@@ -203,19 +207,17 @@ pub(super) struct Inner {
 }
 
 impl Space {
-    /// How a space is to be made.
+    /// What a space can be like.
     pub fn options() -> Options {
-        let (guard, max_mappings) = (Pages::ZERO, u64::MAX);
-        let (page, lazy, in_core_dumps) = (page_size(), LAZY_BYTES, true);
-        Options { page, guard, lazy, max_mappings, in_core_dumps }
+        Options::default()
     }
 
     /// `len` of addresses for pages of base size, without guard pages.
     ///
     /// # Errors
-    /// As [`Options::reserve`].
-    pub fn reserve(len: Bytes) -> Result<Self, Error> {
-        Self::options().reserve(len)
+    /// As [`Options::build`].
+    pub fn new(len: Bytes) -> Result<Self, Error> {
+        Self::options().build(len)
     }
 
     /// Maps `extents` of `file`, base pages, side by side in the order given.
@@ -314,20 +316,15 @@ impl Inner {
     fn take(&self, pages: u64, mappings: u64) -> Result<Taken, Error> {
         let len = pages.saturating_add(self.guard);
         let mut taken = lock(&self.state).take(len, mappings);
-        if taken.is_err() {
+        if !matches!(taken, Ok(Some(_))) {
             // What cannot be unmapped now is not to be had, which the second attempt says.
             let _ = self.flush();
             taken = lock(&self.state).take(len, mappings);
         }
-        taken.map_err(|why| match why {
-            NotTaken::Limit { exhausted: Exhausted { used, limit }, of } => {
-                Error::ViewLimit { asked: mappings, used, limit, of }
-            }
-            NotTaken::Addresses => Error::NoAddresses {
-                asked: Pages::new(len).checked_bytes(self.page).unwrap_or(Bytes::new(u64::MAX)),
-                largest: self.bytes(lock(&self.state).tree.largest()),
-                all: self.addresses.len(),
-            },
+        taken?.ok_or_else(|| Error::NoAddresses {
+            asked: Pages::new(len).checked_bytes(self.page).unwrap_or(Bytes::new(u64::MAX)),
+            largest: self.bytes(lock(&self.state).tree.largest()),
+            all: self.addresses.len(),
         })
     }
 

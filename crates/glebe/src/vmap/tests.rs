@@ -20,7 +20,7 @@ fn bytes(pages: u64) -> Bytes {
 /// A file of so many pages, each with its number in its first and last bytes.
 fn numbered(pages: u64) -> Arc<MemFile> {
     let file = Arc::new(MemFile::new(bytes(pages)).unwrap());
-    let all = Space::reserve(bytes(pages)).unwrap().view(&file, &[extent(0, pages)]).unwrap();
+    let all = Space::new(bytes(pages)).unwrap().view(&file, &[extent(0, pages)]).unwrap();
     for page in 0..pages {
         let number = (page as u32).to_le_bytes();
         all.write(bytes(page), &number).unwrap();
@@ -49,13 +49,12 @@ fn numbers(view: &View) -> Vec<u32> {
 #[test]
 fn pages_read_in_the_order_given_and_neighbours_are_one_mapping() {
     let file = numbered(16);
-    let space = Space::reserve(bytes(64)).unwrap();
+    let space = Space::new(bytes(64)).unwrap();
     let view = space.view(&file, &[extent(9, 1), extent(2, 2), extent(4, 1), extent(0, 1)]);
     let view = view.unwrap();
     assert_eq!(numbers(&view), [9, 2, 3, 4, 0]);
     // 9, then 2 to 4, then 0, and what is behind.
-    assert_eq!((view.mappings(), view.len()), (4, bytes(5)));
-    assert_eq!(view.grain(), page_size());
+    assert_eq!(view.len(), bytes(5));
     let other = space.view(&file, &[extent(3, 1)]).unwrap();
     other.write(Bytes::ZERO, &77_u32.to_le_bytes()).unwrap();
     let mut seen = [0; 4];
@@ -67,7 +66,7 @@ fn pages_read_in_the_order_given_and_neighbours_are_one_mapping() {
 #[test]
 fn the_same_page_twice_is_a_ring() {
     let file = numbered(2);
-    let space = Space::reserve(bytes(8)).unwrap();
+    let space = Space::new(bytes(8)).unwrap();
     let ring = space.view(&file, &[extent(0, 2), extent(0, 2)]).unwrap();
     ring.write(Bytes::new(bytes(2).get() - 3), b"over the end").unwrap();
     let mut start = [0; 9];
@@ -78,7 +77,7 @@ fn the_same_page_twice_is_a_ring() {
 #[test]
 fn dropped_views_are_unmapped_later_and_together() {
     let file = numbered(8);
-    let space = Space::options().lazy_max(bytes(4)).reserve(bytes(8)).unwrap();
+    let space = Space::options().lazy_max(bytes(4)).build(bytes(8)).unwrap();
     let three: Vec<View> =
         [5, 3, 1].map(|page| space.view(&file, &[extent(page, 1)]).unwrap()).into();
     let at: Vec<usize> = three.iter().map(|view| view.as_ptr().addr()).collect();
@@ -103,7 +102,7 @@ fn dropped_views_are_unmapped_later_and_together() {
 #[test]
 fn addresses_of_dropped_views_are_had_when_no_others_are_left() {
     let file = numbered(8);
-    let space = Space::options().lazy_max(bytes(100)).reserve(bytes(8)).unwrap();
+    let space = Space::options().lazy_max(bytes(100)).build(bytes(8)).unwrap();
     for _ in 0..10 {
         let view = space.view(&file, &[extent(4, 4), extent(1, 1)]).unwrap();
         assert_eq!(numbers(&view), [4, 5, 6, 7, 1]);
@@ -122,7 +121,7 @@ fn addresses_of_dropped_views_are_had_when_no_others_are_left() {
 #[test]
 fn a_limit_on_mappings_counts_dropped_views_and_is_named() {
     let file = numbered(32);
-    let space = Space::options().max_mappings(10).reserve(bytes(64)).unwrap();
+    let space = Space::options().max_mappings(10).build(bytes(64)).unwrap();
     let scattered: Vec<Extent> = (0..9).map(|n| extent(2 * n, 1)).collect();
     drop(space.view(&file, &scattered).unwrap());
     assert_eq!(space.usage().mappings, 10);
@@ -139,7 +138,7 @@ fn a_limit_on_mappings_counts_dropped_views_and_is_named() {
 #[test]
 fn guard_pages_lie_behind_every_view() {
     let file = numbered(4);
-    let space = Space::options().guard_pages(Pages::new(1)).reserve(bytes(6)).unwrap();
+    let space = Space::options().guard_pages(Pages::new(1)).build(bytes(6)).unwrap();
     let one = space.view(&file, &[extent(0, 2)]).unwrap();
     let two = space.view(&file, &[extent(2, 2)]).unwrap();
     let (end, next) = (one.as_ptr().addr() + one.len().as_usize(), two.as_ptr().addr());
@@ -153,9 +152,9 @@ fn guard_pages_lie_behind_every_view() {
 #[test]
 fn what_is_not_in_the_file_or_the_view_is_refused() {
     let file = numbered(4);
-    let space = Space::reserve(bytes(64)).unwrap();
+    let space = Space::new(bytes(64)).unwrap();
     assert!(matches!(space.view(&file, &[]), Err(Error::Empty)));
-    assert!(matches!(Space::reserve(Bytes::ZERO), Err(Error::Empty)));
+    assert!(matches!(Space::new(Bytes::ZERO), Err(Error::Empty)));
     for given in [extent(3, 2), extent(4, 1), extent(u64::MAX - 1, 1), extent(0, u64::MAX)] {
         let refused = space.view(&file, &[extent(0, 1), given]).unwrap_err();
         assert!(matches!(refused, Error::BeyondEnd { given: g, .. } if g == given), "{refused}");
@@ -167,9 +166,9 @@ fn what_is_not_in_the_file_or_the_view_is_refused() {
         assert!(matches!(view.write(offset, &buf), Err(Error::BeyondView { .. })));
     }
     view.read(bytes(2), &mut []).unwrap();
-    let other = Space::options().page(PageSize::new(2 << 20).unwrap()).reserve(Bytes::mib(4));
+    let other = Space::options().page(PageSize::new(2 << 20).unwrap()).build(Bytes::mib(4));
     assert!(matches!(other.unwrap().view(&file, &[extent(0, 1)]), Err(Error::OtherPage { .. })));
-    assert!(Space::reserve(Bytes::new(u64::MAX)).is_err());
+    assert!(Space::new(Bytes::new(u64::MAX)).is_err());
     assert_eq!((space.usage().views, space.usage().mappings), (1, 2));
 }
 
@@ -189,7 +188,7 @@ fn a_page_that_others_took_is_an_error_or_zeros() {
         return;
     };
     let file = Arc::new(file);
-    let space = Space::reserve(bytes(64)).unwrap();
+    let space = Space::new(bytes(64)).unwrap();
     let view = space.view(&file, &[extent(2, 1), extent(0, 1), extent(3, 1)]).unwrap();
     let text = vec![5; 3 * page_size().bytes().as_usize()];
     view.write(Bytes::ZERO, &text).unwrap();
@@ -211,7 +210,7 @@ fn huge_pages_are_viewed_whole() {
         Ok(file) => Arc::new(file),
         Err(error) => return println!("skipped: {error}"),
     };
-    let space = Space::options().page(huge).reserve(Bytes::mib(16)).unwrap();
+    let space = Space::options().page(huge).build(Bytes::mib(16)).unwrap();
     for given in [extent(1, grain), extent(0, 1), extent(grain, grain + 1)] {
         let refused = space.view(&file, &[given]).unwrap_err();
         assert!(matches!(refused, Error::Unaligned { grain: g, .. } if g.get() == grain));
@@ -223,5 +222,5 @@ fn huge_pages_are_viewed_whole() {
     view.write(Bytes::new(Bytes::mib(2).get() - 4), b"on a border").unwrap();
     let mut text = [0; 11];
     view.read(Bytes::new(Bytes::mib(2).get() - 4), &mut text).unwrap();
-    assert_eq!((&text, view.grain(), view.len()), (b"on a border", huge, Bytes::mib(4)));
+    assert_eq!((&text, view.len()), (b"on a border", Bytes::mib(4)));
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::space::{Inner, Taken};
 use super::{Error, MemFile};
 use crate::sys::peek::{peek, poke};
-use crate::units::{Bytes, PageSize, Pages};
+use crate::units::{Bytes, Pages};
 
 /// Pages of a file, side by side until this is dropped.
 #[derive(Debug)]
@@ -42,23 +42,11 @@ impl View {
         self.len
     }
 
-    /// The page of its file: what its length is a multiple of.
-    #[must_use]
-    pub fn grain(&self) -> PageSize {
-        self.space.page()
-    }
-
     /// Its first byte. What is done through the pointer is the caller's to order and to bound; the
     /// touch of a page that is not to be had is SIGBUS; in a forked child nothing is mapped there.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.addr)
-    }
-
-    /// Mappings that it takes of those that the process may have.
-    #[must_use]
-    pub fn mappings(&self) -> u64 {
-        self.taken.mappings
     }
 
     /// Copies bytes out.

@@ -22,16 +22,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::{fork, self_test, Backend, Error, Options, Region, State};
+use super::Error;
 use crate::error::OsError;
 use crate::extent::Extent;
-use crate::mapping::Mapping;
-use crate::sync::{read, write};
 use crate::sys::madvise::{advise, transparent_huge_pages_everywhere, Advice};
 use crate::sys::map_budget::{Budget, Counted, Exhausted};
 use crate::sys::uffd::Uffd;
 use crate::sys::vma::{self, classify, classify_watched, Refusal, Vma};
-use crate::sys::{atfork, page_size};
 use crate::units::{Bytes, PageSize, Pages};
 
 /// Armed ranges: one armed in the middle of a mapping makes three of it.
@@ -58,13 +55,18 @@ impl Adopted {
         Ok((Self { base: range.start, page, armed: Runs::default(), share, _huge: huge }, len))
     }
 
+    /// The address of the first page.
+    pub(super) fn base(&self) -> usize {
+        self.base
+    }
+
     /// What is armed, in ascending runs.
     pub(super) fn armed(&self) -> impl Iterator<Item = Extent> + '_ {
         self.armed.iter()
     }
 
     /// Arms `pages`, of which none is, and fills their holes with zeros before.
-    fn arm(&mut self, pages: Extent, uffd: &Uffd) -> Result<(), Error> {
+    pub(super) fn arm(&mut self, pages: Extent, uffd: &Uffd) -> Result<(), Error> {
         self.armed.insert(pages);
         if let Err(Exhausted { used: armed, limit }) = self.share.set(self.armed.count()) {
             self.armed.remove(pages);
@@ -88,7 +90,7 @@ impl Adopted {
     /// Ends the arming of `pages`, whose holes are filled. Where the kernel has no mapping left to
     /// split one with, they stay armed: then a hole that the caller makes there is SIGBUS at the
     /// next touch, which the budget keeps from happening.
-    fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
+    pub(super) fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
         self.forget(pages);
         let (addr, len) = self.place(pages);
         // SAFETY: as the file's head says; nothing there is marked any more.
@@ -96,14 +98,14 @@ impl Adopted {
             return;
         }
         // Something else lies there in part: only what is still armed is this region's.
-        for part in armed_parts(addr..addr + len.as_usize()) {
+        for part in armed_parts(&(addr..addr + len.as_usize())).unwrap_or_default() {
             // SAFETY: as above.
             let _ = unsafe { uffd.disarm(part.start, Bytes::new((part.end - part.start) as u64)) };
         }
     }
 
     /// Counts `pages` as not armed.
-    fn forget(&mut self, pages: Extent) {
+    pub(super) fn forget(&mut self, pages: Extent) {
         self.armed.remove(pages);
         self.share.set_beyond(self.armed.count());
     }
@@ -120,176 +122,6 @@ impl Adopted {
     fn place(&self, pages: Extent) -> (usize, Bytes) {
         let offset = Pages::new(pages.start()).bytes(self.page).as_usize();
         (self.base + offset, Pages::new(pages.len()).bytes(self.page))
-    }
-}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Unmapped { at: addr } => Error::Unmapped { addr },
-            Refusal::Hugetlb { at: addr, .. } => Error::Hugetlb { addr },
-            Refusal::Shared { at: addr, .. } => Error::Shared { addr },
-            Refusal::FilePrivate { at: addr, .. } => Error::FilePrivate { addr },
-            Refusal::Locked { at: addr } => Error::Locked { addr },
-            Refusal::ReadOnly { at: addr, .. } => Error::ReadOnly { addr },
-            Refusal::Special { at: addr, flag, name } => {
-                Error::Special { addr, what: format!("VmFlags {flag} {name}").trim().to_owned() }
-            }
-            Refusal::Own { at: addr } => {
-                Error::Special { addr, what: "glebe's own memory".to_owned() }
-            }
-            Refusal::Watched { at: addr, flag } => {
-                let what = format!("VmFlags {flag}: a userfaultfd watches it already");
-                Error::Special { addr, what }
-            }
-            Refusal::Unknown(error) => error.into(),
-        }
-    }
-}
-
-impl State {
-    /// Before `pages` are marked: arms what of them is not marked yet, all or nothing of it.
-    #[inline]
-    pub(super) fn arm_adopted(&mut self, pages: &[Extent]) -> Result<(), Error> {
-        let Self { marks, backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
-            return Ok(());
-        };
-        let parts: Vec<_> = pages.iter().flat_map(|pages| marks.outside(*pages)).collect();
-        for (index, part) in parts.iter().enumerate() {
-            if let Err(error) = adopted.arm(*part, scan.uffd()) {
-                parts[..index].iter().for_each(|done| adopted.disarm(*done, scan.uffd()));
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// After `parts` were unmarked.
-    #[inline]
-    pub(super) fn disarm_adopted(&mut self, parts: &[Extent]) {
-        let Self { backend: Backend::Scan(scan), adopted: Some(adopted), .. } = self else {
-            return;
-        };
-        for part in parts {
-            // A child that has no descriptor of its own: nothing is armed in it, and the
-            // parent's would be disarmed.
-            if scan.is_inherited() {
-                adopted.forget(*part);
-            } else {
-                adopted.disarm(*part, scan.uffd());
-            }
-        }
-    }
-
-    /// In a child, before other code runs in it.
-    pub(super) fn follow_fork(&mut self) {
-        self.is_unarmed |= self.arm_again().is_err();
-    }
-
-    /// In a child that could not be armed at first, where something is to be marked: what is
-    /// marked already is lost.
-    #[inline]
-    pub(super) fn arm_late(&mut self) -> Result<(), OsError> {
-        if self.is_unarmed {
-            self.arm_again()?;
-            if let Err(error) = self.fill_again() {
-                // An unmarked hole must not be SIGBUS.
-                self.disarm_again();
-                return Err(error);
-            }
-            self.is_unarmed = false;
-        }
-        Ok(())
-    }
-
-    /// Makes a child's memory what an armed region's is.
-    fn fill_again(&self) -> Result<(), OsError> {
-        // What a write had filled is a hole again, and what an unmark dropped is none.
-        self.backend.lose(&self.marks.all())?;
-        if let (Backend::Scan(scan), None) = (&self.backend, &self.adopted) {
-            let all = Extent::new(0, self.pages);
-            let gaps = all.map_or(Vec::new(), |all| self.marks.outside(all));
-            gaps.into_iter().try_for_each(|gap| scan.fill_holes(gap))?;
-        }
-        Ok(())
-    }
-
-    fn disarm_again(&self) {
-        let Backend::Scan(scan) = &self.backend else { return };
-        match &self.adopted {
-            Some(adopted) => adopted.armed().for_each(|run| scan.disarm(run)),
-            None => Extent::new(0, self.pages).into_iter().for_each(|all| scan.disarm(all)),
-        }
-    }
-
-    fn arm_again(&mut self) -> Result<(), OsError> {
-        let scan = match &mut self.backend {
-            Backend::Scan(scan) => scan,
-            Backend::Tag(tag) => {
-                tag.follow_fork();
-                return Ok(());
-            }
-        };
-        scan.follow_fork()?;
-        match &self.adopted {
-            Some(adopted) => adopted.armed().try_for_each(|run| scan.arm(run)),
-            None => Extent::new(0, self.pages).map_or(Ok(()), |all| scan.arm(all)),
-        }
-    }
-}
-
-impl Options {
-    /// A region of the caller's memory: the whole base pages of `len` bytes at `addr`, whose
-    /// contents stay. [`Options::huge`] means nothing here. At its end what is marked is unmarked,
-    /// without a word about what was lost.
-    ///
-    /// What is mapped over a marked part meanwhile is not volatile, and nothing of it is lost or
-    /// told lost, with the *scan* engine. The *tag* engine cannot see a new mapping: it sees
-    /// words that it did not write, leaves them, and tells these pages lost; [`Region::drop_now`]
-    /// and caps drop them. In a child a new mapping is taken for what was there before.
-    ///
-    /// The granule is a base page, in huge pages too: a mark of part of a huge page makes the
-    /// kernel split it, and of a whole one that is marked at once all is lost, or kept by a write
-    /// or an unmark of any of it, together. What was lost comes back as base pages.
-    ///
-    /// # Errors
-    /// [`Error::Empty`] where there is no whole page; [`Error::Beyond`]; [`Error::Unmapped`],
-    /// [`Error::Locked`], [`Error::Hugetlb`], [`Error::Shared`], [`Error::FilePrivate`],
-    /// [`Error::ReadOnly`], [`Error::Special`] for memory that cannot be volatile;
-    /// [`Error::ZeroCap`], [`Error::SelfTest`], [`Error::HandlerCovered`], or what the kernel
-    /// refuses.
-    ///
-    /// # Safety
-    /// The memory stays mapped, or is mapped anew, and can be read and written as long as the
-    /// region lives; no other region is of it. No reference to a page exists while it is marked,
-    /// and none to a page that the region's calls read or write; the contents of marked pages may
-    /// vanish.
-    pub unsafe fn over(self, addr: *mut u8, len: Bytes) -> Result<Region, Error> {
-        if self.cap == Some(Bytes::ZERO) {
-            return Err(Error::ZeroCap);
-        }
-        fork::follow()?;
-        self_test::passed()?;
-        let page = page_size();
-        let (adopted, len) = Adopted::new(addr.expose_provenance(), len, page)?;
-        let backend = Backend::new(adopted.base, len.pages_down(page).get(), None, &self)?;
-        // SAFETY: passed on from the caller.
-        let mapping = unsafe { Mapping::borrowed(adopted.base, len) };
-        Region::of(&self, mapping, page, backend, Some(adopted))
-    }
-}
-
-impl Drop for Region {
-    /// The caller's memory is left as any memory is, with no mark that could take it later.
-    fn drop(&mut self) {
-        if atfork::is_without_steps() || read(&self.state).adopted.is_none() {
-            return;
-        }
-        let _ = self.unmark(Bytes::ZERO..self.len());
-        let mut state = write(&self.state);
-        // Where that was refused: a hole is zeros to the caller, not SIGBUS.
-        let left = state.marks.all();
-        state.disarm_adopted(&left);
     }
 }
 
@@ -339,10 +171,10 @@ impl Drop for NoHugePages {
 }
 
 /// The parts of a range that a userfaultfd watches.
-fn armed_parts(range: Range<usize>) -> Vec<Range<usize>> {
-    let all = vma::among(&range).unwrap_or_default();
+pub(super) fn armed_parts(range: &Range<usize>) -> Result<Vec<Range<usize>>, OsError> {
+    let all = vma::among(range)?;
     let watched = all.iter().filter(|vma| vma.has("um"));
-    watched.map(|vma| vma.start.max(range.start)..vma.end.min(range.end)).collect()
+    Ok(watched.map(|vma| vma.start.max(range.start)..vma.end.min(range.end)).collect())
 }
 
 /// Runs of pages with a gap between any two.

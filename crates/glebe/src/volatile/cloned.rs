@@ -22,7 +22,7 @@ impl Region {
             let at = self.addr() + Pages::new(run.start()).bytes(self.page).as_usize();
             // SAFETY: marked pages of the region; a copy of the parent's since the clone.
             unsafe { advise(at, Pages::new(run.len()).bytes(self.page), Advice::DontNeed)? };
-            self.marked.clear_shared(*run);
+            self.marked.clear(*run);
         }
         Ok(Purged::from_runs(lost))
     }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::options::Options;
 use super::scan::Scan;
 use super::tag::Tag;
 use crate::error::OsError;
@@ -39,17 +38,18 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    /// The engine that the options ask for, or the one that can be had.
+    /// The engine that is asked for, or the one that can be had; `without_scan` as for either.
     pub(super) fn new(
+        engine: Option<Engine>,
         base: usize,
         pages: u64,
         huge: Option<PageSize>,
-        options: &Options,
+        without_scan: bool,
     ) -> Result<Self, OsError> {
         let page = page_size();
-        let tag = || Self::Tag(Tag::new(base, pages, page, huge, options.without_scan));
-        let scan = || Scan::new(base, page, huge, options.without_scan).map(Self::Scan);
-        Ok(match options.engine {
+        let tag = || Self::Tag(Tag::new(base, pages, page, huge, without_scan));
+        let scan = || Scan::new(base, page, huge, without_scan).map(Self::Scan);
+        Ok(match engine {
             Some(Engine::Tag) => tag(),
             Some(Engine::Scan) => scan()?,
             None => scan().unwrap_or_else(|_| tag()),

@@ -1,6 +1,7 @@
 //! [`Error`]: why memory cannot be volatile, or not be read or written as it is, with the values.
 
 use crate::error::OsError;
+use crate::sys::vma::Refusal;
 use crate::units::{Bytes, Pages};
 
 /// Why a call on volatile memory failed.
@@ -38,50 +39,9 @@ pub enum Error {
         /// The first such page.
         offset: Bytes,
     },
-    /// Nothing is mapped there.
-    #[error("nothing is mapped at {addr:#x}")]
-    Unmapped {
-        /// The first address without a mapping.
-        addr: usize,
-    },
-    /// The memory is locked (mlock(2), mlockall(2)): the kernel may not take it.
-    #[error("the memory at {addr:#x} is locked")]
-    Locked {
-        /// The first such address.
-        addr: usize,
-    },
-    /// The memory is of a hugetlb pool, which the kernel does not take back.
-    #[error("the memory at {addr:#x} is of a hugetlb pool")]
-    Hugetlb {
-        /// The first such address.
-        addr: usize,
-    },
-    /// The memory is shared: its volatility would have to be everybody's.
-    #[error("the memory at {addr:#x} is shared")]
-    Shared {
-        /// The first such address.
-        addr: usize,
-    },
-    /// The memory is a private mapping of a file.
-    #[error("the memory at {addr:#x} is a private mapping of a file")]
-    FilePrivate {
-        /// The first such address.
-        addr: usize,
-    },
-    /// The memory cannot be written, so what is lost could not be made good.
-    #[error("the memory at {addr:#x} cannot be read and written")]
-    ReadOnly {
-        /// The first such address.
-        addr: usize,
-    },
-    /// The memory is of a device, or of the kernel itself.
-    #[error("the mapping at {addr:#x} is special ({what})")]
-    Special {
-        /// The first such address.
-        addr: usize,
-        /// What marks it so.
-        what: String,
-    },
+    /// Memory that cannot be volatile.
+    #[error(transparent)]
+    Unsuitable(Refusal),
     /// Arming more ranges could use up the mappings that the process may have.
     #[error("{armed} ranges are armed, of {limit} that may be")]
     MapBudget {
@@ -117,16 +77,19 @@ pub enum Error {
         be refilled is for that one to say"
     )]
     HandlerCovered,
-    /// No guard of exactly this range was left.
-    #[error("no guard that was left keeps a range from {:#x} of this length", offset.get())]
-    NotHeld {
-        /// Where the range begins.
-        offset: Bytes,
-    },
     /// The process was made by clone(2) and not by the C library's fork: no lock can be taken.
     #[error("this process was cloned without the C library: it can unmark, but not mark or drop")]
     Cloned,
     /// The kernel refused a call.
     #[error(transparent)]
     Os(#[from] OsError),
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unknown(error) => Self::Os(error),
+            refusal => Self::Unsuitable(refusal),
+        }
+    }
 }

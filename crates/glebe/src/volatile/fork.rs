@@ -19,29 +19,15 @@
 use std::mem::transmute;
 use std::sync::{Arc, PoisonError, Weak};
 
-use super::overlap::{Calls, Log};
-use super::State;
+use super::state::{Locked, State};
+use super::unmarks::Log;
 use crate::error::OsError;
 use crate::sync::{
-    write, MappedWord, MutexGuard, Ordering, RwLock, RwLockWriteGuard, StaticMutex,
-    StaticMutexGuard,
+    write, MappedWord, MutexGuard, Ordering, RwLockWriteGuard, StaticMutex, StaticMutexGuard,
 };
 use crate::sys::atfork;
 
-/// The locks of one region.
-#[derive(Debug)]
-pub(super) struct Locks {
-    pub(super) state: Arc<RwLock<State>>,
-    pub(super) calls: Arc<Calls>,
-}
-
-#[derive(Debug)]
-struct Listed {
-    state: Weak<RwLock<State>>,
-    calls: Weak<Calls>,
-}
-
-type List = Vec<Listed>;
+type List = Vec<Weak<Locked>>;
 
 static LIST: StaticMutex<List> = StaticMutex::new(Vec::new());
 
@@ -50,16 +36,21 @@ static IS_WAITING: MappedWord = MappedWord::new(0);
 
 /// A region's place in the list; it leaves the list when this is dropped.
 #[derive(Debug)]
-pub(super) struct Entry(*const RwLock<State>);
+pub(super) struct Entry(*const Locked);
 
 // SAFETY: the pointer is compared and never followed.
 unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
 
-/// Before a region is made. Takes the lock of the steps for the first one only: whoever makes a
-/// later one may hold what a step takes.
-pub(super) fn follow() -> Result<(), OsError> {
+/// Adds the step around fork(2) that regions need, as the first region does; takes the lock of the
+/// steps then and not later. For those who have steps of their own ([`atfork::add`]) and locks
+/// that they hold while they call regions: added afterwards, their steps run first before a fork
+/// and last after it.
+///
+/// # Errors
+/// As [`atfork::add`].
+pub fn follow_forks() -> Result<(), OsError> {
     static STEP: atfork::Step = atfork::Step { prepare, parent, child };
     static IS_ADDED: MappedWord = MappedWord::new(0);
     if IS_ADDED.load(Ordering::Acquire) == 0 || atfork::is_without_steps() {
@@ -70,11 +61,9 @@ pub(super) fn follow() -> Result<(), OsError> {
 }
 
 /// Lists a region.
-pub(super) fn enter(locks: &Locks) -> Entry {
-    let listed =
-        Listed { state: Arc::downgrade(&locks.state), calls: Arc::downgrade(&locks.calls) };
-    LIST.lock().unwrap_or_else(PoisonError::into_inner).push(listed);
-    Entry(Arc::as_ptr(&locks.state))
+pub(super) fn enter(region: &Arc<Locked>) -> Entry {
+    LIST.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(region));
+    Entry(Arc::as_ptr(region))
 }
 
 impl Drop for Entry {
@@ -82,7 +71,7 @@ impl Drop for Entry {
         // There the list may be locked for ever; and no fork looks at it any more.
         if !atfork::is_without_steps() {
             let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-            list.retain(|listed| listed.state.as_ptr() != self.0);
+            list.retain(|listed| listed.as_ptr() != self.0);
         }
     }
 }
@@ -91,7 +80,7 @@ impl Drop for Entry {
 struct HeldRegion {
     log: MutexGuard<'static, Log>,
     state: RwLockWriteGuard<'static, State>,
-    locks: Locks,
+    locked: Arc<Locked>,
 }
 
 /// What is held over a fork; the regions' locks go first.
@@ -118,18 +107,14 @@ fn prepare() {
     let list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
     IS_WAITING.store(1, Ordering::Relaxed);
     let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
-    for listed in list.iter() {
-        let (Some(state), Some(calls)) = (listed.state.upgrade(), listed.calls.upgrade()) else {
-            continue;
-        };
-        let locks = Locks { state, calls };
-        // SAFETY: the guards borrow from what `locks` keeps alive and are dropped before it.
+    for locked in list.iter().filter_map(Weak::upgrade) {
+        // SAFETY: the guards borrow from what `locked` keeps alive and are dropped before it.
         let (state, log) = unsafe {
-            let state: RwLockWriteGuard<'static, State> = transmute(write(&locks.state));
-            let log: MutexGuard<'static, Log> = transmute(locks.calls.hold());
+            let state: RwLockWriteGuard<'static, State> = transmute(write(&locked.state));
+            let log: MutexGuard<'static, Log> = transmute(locked.calls.hold());
             (state, log)
         };
-        held.regions.push(HeldRegion { log, state, locks });
+        held.regions.push(HeldRegion { log, state, locked });
     }
     held.list = Some(list);
     IS_WAITING.store(0, Ordering::Relaxed);
@@ -141,7 +126,7 @@ fn parent() {
 
 fn child() {
     release(|region| {
-        region.locks.calls.follow_fork(&mut region.log);
+        region.locked.calls.follow_fork(&mut region.log);
         region.state.follow_fork();
     });
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::purged::push;
+use super::extents::push;
 use super::Priority;
 use crate::extent::Extent;
 use crate::sync::{MappedWord, Ordering};
@@ -144,11 +144,6 @@ impl Marks {
         let mut parts = Vec::new();
         self.touching(extent).for_each(|(part, _)| push(&mut parts, part));
         Parts::Many(parts)
-    }
-
-    /// What of `extent` is marked, with the priority of each part.
-    pub(super) fn priorities_within(&self, extent: Extent) -> Vec<(Extent, Priority)> {
-        self.touching(extent).map(|(part, mark)| (part, mark.priority)).collect()
     }
 
     /// What of `extent` is marked and not dropped yet.
@@ -290,8 +285,8 @@ fn between(start: u64, end: u64) -> Option<Extent> {
 
 const WORD: u64 = u64::BITS as u64;
 
-/// A bit for each page. Bits are changed under the region's lock, with plain stores, and read
-/// without it.
+/// A bit for each page. Those of marked pages are changed under the region's lock and read without
+/// it.
 ///
 /// ```text
 /// word i   bit b = page 64 i + b
@@ -322,31 +317,17 @@ impl Bitmap {
         })
     }
 
-    /// Under the region's lock, held alone.
+    /// Takes no lock: may be called in a signal handler.
     #[inline]
     pub(super) fn set(&self, extent: Extent) {
         for (word, mask) in words_of(extent) {
-            let bits = self.words[word].load(Ordering::Relaxed);
-            self.words[word].store(bits | mask, Ordering::Release);
+            self.words[word].fetch_or(mask, Ordering::AcqRel);
         }
     }
 
-    /// Under the region's lock, held alone.
+    /// As [`Bitmap::set`].
     #[inline]
     pub(super) fn clear(&self, extent: Extent) {
-        for (word, mask) in words_of(extent) {
-            let bits = self.words[word].load(Ordering::Relaxed);
-            self.words[word].store(bits & !mask, Ordering::Release);
-        }
-    }
-
-    /// As [`Bitmap::set`] of one page, where there is no lock to hold: in a signal handler too.
-    pub(super) fn set_shared(&self, page: u64) {
-        self.words[(page / WORD) as usize].fetch_or(1 << (page % WORD), Ordering::AcqRel);
-    }
-
-    /// As [`Bitmap::clear`], where there is no lock to hold.
-    pub(super) fn clear_shared(&self, extent: Extent) {
         for (word, mask) in words_of(extent) {
             self.words[word].fetch_and(!mask, Ordering::AcqRel);
         }

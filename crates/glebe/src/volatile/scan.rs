@@ -18,10 +18,12 @@
 //! be: its owner has agreed to lose the contents.
 #![allow(unsafe_code)]
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use super::adopted::armed_parts;
+use super::extents::push;
 use super::huge::rejoin;
-use super::purged::push;
 use super::Error;
 use crate::error::OsError;
 use crate::extent::Extent;
@@ -30,7 +32,6 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::madvise::{advise, populate_armed, Advice};
 use crate::sys::pagemap::{Pagemap, Reading, Residence, Run};
 use crate::sys::uffd::Uffd;
-use crate::sys::vma;
 use crate::units::{Bytes, PageSize, Pages};
 
 /// Up to so many pages are populated without a look: one call where all are there.
@@ -250,9 +251,7 @@ impl Scan {
         let mut armed = Vec::new();
         for part in parts {
             let (addr, len) = self.place(*part);
-            let range = addr..addr + len.as_usize();
-            for vma in vma::among(&range)?.iter().filter(|vma| vma.has("um")) {
-                let (start, end) = (vma.start.max(range.start), vma.end.min(range.end));
+            for Range { start, end } in armed_parts(&(addr..addr + len.as_usize()))? {
                 let run = Run { start, end, residence: Residence::Page };
                 self.pages_of(run).into_iter().for_each(|pages| push(&mut armed, pages));
             }

@@ -28,9 +28,9 @@ mod whole;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ptr;
 
+use super::extents::{merged, push};
 use super::huge::rejoin;
 use super::marks::Bitmap;
-use super::purged::{merged, push};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::racy;

@@ -70,8 +70,8 @@ fn what_does_not_fit_names_the_limit() {
             assert!(text.contains("RLIMIT_AS") && text.contains(&all.to_string()), "{text}");
         };
         named(ObjectPool::options().limit(Bytes::gib(1)).build().unwrap_err().to_string());
-        named(Space::reserve(Bytes::gib(1)).unwrap_err().to_string());
-        named(Region::options().map(Bytes::gib(1)).unwrap_err().to_string());
+        named(Space::new(Bytes::gib(1)).unwrap_err().to_string());
+        named(Region::options().build(Bytes::gib(1)).unwrap_err().to_string());
     });
 }
 

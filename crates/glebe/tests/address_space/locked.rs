@@ -173,7 +173,7 @@ fn a_reserve_takes_its_pages_and_little_more() {
 fn addresses_for_views_are_not_locked() {
     locked("locked::addresses_for_views_are_not_locked", || {
         let file = Arc::new(MemFile::new(Bytes::mib(1)).unwrap());
-        let (present, locked, space) = taken(|| Space::reserve(Bytes::gib(1)).unwrap());
+        let (present, locked, space) = taken(|| Space::new(Bytes::gib(1)).unwrap());
         is_little("addresses", (present, locked));
         let (present, locked, ()) = taken(|| {
             for nth in 0..2000 {
@@ -190,14 +190,14 @@ fn volatile_memory_is_refused_before_it_is_there() {
     alone("locked::volatile_memory_is_refused_before_it_is_there", || {
         // The kernel has passed its test.
         let page = Bytes::new(1);
-        if let Err(error) = Region::options().map(page) {
+        if let Err(error) = Region::options().build(page) {
             return println!("skipped: {error}");
         }
         if !lock_memory(libc::MCL_FUTURE) {
             return;
         }
         let before = status("VmHWM");
-        assert!(Region::options().map(Bytes::mib(256)).is_err());
+        assert!(Region::options().build(Bytes::mib(256)).is_err());
         let came = status("VmHWM").saturating_sub(before);
         assert!(came <= LITTLE, "{came} came and went");
     });

@@ -143,10 +143,10 @@ fn views() {
     for (pages, bytes) in pages_and_bytes() {
         let _ = MemFile::new(bytes);
         if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
-            assert!(Space::reserve(bytes).is_err(), "{bytes}");
+            assert!(Space::new(bytes).is_err(), "{bytes}");
         }
         let options = Space::options().guard_pages(pages).lazy_max(bytes);
-        let space = options.max_mappings(pages.get()).reserve(Bytes::mib(2)).unwrap();
+        let space = options.build(Bytes::mib(2)).unwrap();
         let _ = space.view(&file, &[Extent::new(0, 1).unwrap()]);
         for extent in [Extent::new(pages.get(), 1), Extent::new(1, pages.get())] {
             let Some(extent) = extent else { continue };
@@ -154,7 +154,7 @@ fn views() {
             assert!(viewed.is_err() || extent.end() <= end, "{extent:?}");
         }
     }
-    let space = Space::reserve(Bytes::mib(2)).unwrap();
+    let space = Space::new(Bytes::mib(2)).unwrap();
     let view = space.view(&file, &[Extent::new(0, end).unwrap()]).unwrap();
     for (_, bytes) in pages_and_bytes() {
         let fits = bytes < view.len();
@@ -167,13 +167,13 @@ fn views() {
 fn volatile() {
     let page = page_size().bytes();
     let len = Bytes::new(16 * page.get());
-    let region = match Region::options().map(len) {
+    let region = match Region::options().build(len) {
         Ok(region) => region,
         Err(error) => return println!("skipped: {error}"),
     };
     for (_, bytes) in pages_and_bytes() {
         if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
-            assert!(Region::options().map(bytes).is_err(), "{bytes}");
+            assert!(Region::options().build(bytes).is_err(), "{bytes}");
         }
         for range in [bytes..len, Bytes::ZERO..bytes, bytes..Bytes::new(u64::MAX), len..bytes] {
             let fits = range.start < range.end && range.end <= len;
@@ -184,7 +184,7 @@ fn volatile() {
         assert_eq!(region.read(bytes, &mut [0]).is_ok(), bytes < len, "{bytes}");
         assert_eq!(region.write(bytes, &[1]).is_ok(), bytes < len, "{bytes}");
         let options = Region::options().cap(bytes).max_age(Duration::from_nanos(bytes.get()));
-        if let Ok(capped) = options.map(len) {
+        if let Ok(capped) = options.build(len) {
             capped.mark(Bytes::ZERO..len, Priority::NORMAL).unwrap();
             let _ = capped.unmark(Bytes::ZERO..len).unwrap();
         }

@@ -15,7 +15,7 @@ use super::Outcome;
 pub fn live() -> Outcome {
     let page = page_size().bytes();
     let file = Arc::new(MemFile::new(Pages::new(16).bytes(page_size()))?);
-    let space = Space::options().lazy_max(page).reserve(Pages::new(64).bytes(page_size()))?;
+    let space = Space::options().lazy_max(page).build(Pages::new(64).bytes(page_size()))?;
     let mut error = None;
     for start in 0..4 {
         let extents: Vec<Extent> = (0..4).filter_map(|n| Extent::new(start + 3 * n, 1)).collect();

@@ -127,13 +127,7 @@ fn look(region: &Region, memory: Memory, purged: &[Range<u64>], marked: &[Range<
     }
     for &page in &shape.looked_at {
         let range = bytes(&(page..page + 1));
-        let read = match memory {
-            Memory::Refilled => {
-                region.optimistic(range).and_then(|guard| guard.read(Bytes::ZERO, &mut buf))
-            }
-            _ => region.try_read(range.start, &mut buf),
-        };
-        match read {
+        match region.try_read(range.start, &mut buf) {
             Ok(()) if was_lost(purged, page) => {
                 assert!(!was_lost(marked, page), "page {page} is lost and was read");
                 assert!(buf.iter().all(|byte| *byte == 0), "page {page} is lost");
@@ -153,13 +147,13 @@ pub fn live(options: Options, memory: Memory) -> Outcome {
     let callers = (memory == Memory::Callers).then(|| Callers::new(len));
     let region = match &callers {
         // SAFETY: the memory outlives the region, whose calls alone reach it.
-        Some(callers) => unsafe { options.over(callers.0.cast(), len) }?,
+        Some(callers) => unsafe { options.build_over(callers.0.cast(), len) }?,
         None if memory == Memory::Refilled => {
             // SAFETY: the callback allocates nothing, takes no lock and touches nothing.
             let options = unsafe { options.on_lost(refill, ptr::null()) };
-            options.map(len)?
+            options.build(len)?
         }
-        None => options.huge(memory == Memory::Huge).map(len)?,
+        None => options.huge(memory == Memory::Huge).build(len)?,
     };
     let first = use_all(&region, memory, &shape)?;
     first.map_or(Ok(()), Err)
@@ -242,7 +236,7 @@ pub fn refused_memory_is_as_it_was() {
             arm(Fault { nth, choice: 0, lasting: Lasting::Once });
             let at = ptr::with_exposed_provenance_mut(range.start);
             // SAFETY: the test's own, which outlives the region.
-            let made = unsafe { Region::options().engine(engine).over(at, len) };
+            let made = unsafe { Region::options().engine(engine).build_over(at, len) };
             let met = disarm();
             refusals += u32::from(made.is_err());
             drop(made);
@@ -272,7 +266,7 @@ fn calls(refuse_first: bool, of: impl FnOnce()) -> u64 {
 pub fn marks_make_the_calls_they_need() {
     const LARGE: u64 = 8192;
     for engine in [Engine::Scan, Engine::Tag] {
-        let Ok(region) = Region::options().engine(engine).map(bytes(&(0..LARGE)).end) else {
+        let Ok(region) = Region::options().engine(engine).build(bytes(&(0..LARGE)).end) else {
             println!("skipped: {engine} engine");
             continue;
         };

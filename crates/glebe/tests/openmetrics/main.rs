@@ -39,7 +39,7 @@ fn value(families: &[Family], sample: &str) -> f64 {
 fn volatile_regions_are_told_apart() {
     use glebe::volatile::{Engine, Priority, Region};
     let page = page_size().bytes();
-    let region = Region::options().engine(Engine::Tag).map(Bytes::mib(2)).unwrap();
+    let region = Region::options().engine(Engine::Tag).build(Bytes::mib(2)).unwrap();
     region.write(Bytes::ZERO, &vec![1; page.as_usize()]).unwrap();
     region.mark(Bytes::ZERO..page, Priority::NORMAL).unwrap();
     region.drop_now(Bytes::ZERO..page).unwrap();

@@ -72,7 +72,7 @@ impl Ground {
         let len = Pages::new(chunk * chunks + extra).bytes(page);
         let options = Region::options().engine(engine).huge(kind == Kind::Huge);
         let region = match kind {
-            Kind::Own | Kind::Huge => options.map(len),
+            Kind::Own | Kind::Huge => options.build(len),
             Kind::Over => {
                 // SAFETY: new memory, which lives as long as the process and nothing else uses.
                 unsafe {
@@ -82,13 +82,13 @@ impl Ground {
                     );
                     let at = libc::mmap(ptr::null_mut(), len.as_usize(), access, kind, -1, 0);
                     assert_ne!(at, libc::MAP_FAILED);
-                    options.over(at.cast(), len)
+                    options.build_over(at.cast(), len)
                 }
             }
             Kind::Refilled => {
                 PAGE.get_or_init(|| vec![REFILL; page.bytes().as_usize()]);
                 // SAFETY: `refill` allocates nothing, takes no lock, and its bytes stay.
-                unsafe { options.on_lost(refill, ptr::null()) }.map(len)
+                unsafe { options.on_lost(refill, ptr::null()) }.build(len)
             }
         };
         let oracle = Oracle::new(chunk * chunks, kind == Kind::Refilled);

@@ -270,7 +270,7 @@ fn stress(engine: Engine, test: &str) {
     if let Some(group) = std::env::var_os(GROUP) {
         return inside(Path::new(&group), engine);
     }
-    if let Err(why) = Region::options().engine(engine).map(page_size().bytes()) {
+    if let Err(why) = Region::options().engine(engine).build(page_size().bytes()) {
         println!("skipped: engine {engine}: {why}");
         return;
     }

@@ -278,16 +278,12 @@ pub(super) fn read(shared: &Shared, ground: &Ground) -> Counts {
             random.rest(REST_MAX);
         }
         let Some((state, word)) = ground.oracle.stable(page) else { continue };
-        let read = match random.below(4) {
-            0 | 1 if touches => {
+        let read = match touches && random.below(2) == 0 {
+            true => {
                 ground.touch(page, &mut bytes);
                 Ok(())
             }
-            0 | 2 => ground.region.try_read(offset(page), &mut bytes),
-            _ => {
-                let guard = ground.region.optimistic(range(page, 1));
-                guard.and_then(|guard| guard.read(Bytes::ZERO, &mut bytes))
-            }
+            false => ground.region.try_read(offset(page), &mut bytes),
         };
         if ground.oracle.is_still(page, word) {
             counts.judge_read(ground, state, read, &bytes, page);

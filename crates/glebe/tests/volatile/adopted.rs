@@ -5,7 +5,7 @@ use std::ptr;
 
 use glebe::sys::vma;
 use glebe::units::Bytes;
-use glebe::volatile::{Engine, Error, Priority, Region};
+use glebe::volatile::{Engine, Error, Priority, Refusal, Region};
 
 use super::children::{child_says, fork, sigbus_at};
 use super::fork::limit_files;
@@ -58,7 +58,7 @@ impl Mapped {
 
     pub fn adopted_by(&self, options: glebe::volatile::Options) -> Result<Region, Error> {
         // SAFETY: the memory outlives the region, and its contents may go while marked.
-        unsafe { options.over(self.at, Bytes::new(self.len as u64)) }
+        unsafe { options.build_over(self.at, Bytes::new(self.len as u64)) }
     }
 
     /// Pages that a userfaultfd watches.
@@ -102,22 +102,23 @@ fn the_whole_pages_inside_are_taken() {
     let mapped = Mapped::of_pages(6);
     for options in [Region::options(), Region::options().engine(Engine::Tag)] {
         // SAFETY: as in `adopted`.
-        let region =
-            unsafe { options.over(mapped.at.byte_add(3), Bytes::new(4 * page() as u64)).unwrap() };
+        let region = unsafe {
+            options.build_over(mapped.at.byte_add(3), Bytes::new(4 * page() as u64)).unwrap()
+        };
         assert_eq!(region.addr(), mapped.at.addr() + page());
         assert_eq!(region.len(), pages(0..3).end);
     }
     // SAFETY: as above.
     let none = unsafe {
         let at = mapped.at.byte_add(1);
-        Region::options().over(at, Bytes::new(2 * page() as u64 - 2))
+        Region::options().build_over(at, Bytes::new(2 * page() as u64 - 2))
     };
     assert!(matches!(none, Err(Error::Empty)), "{none:?}");
     // SAFETY: as above; nothing is touched.
-    let beyond = unsafe { Region::options().over(mapped.at, Bytes::new(u64::MAX)) };
+    let beyond = unsafe { Region::options().build_over(mapped.at, Bytes::new(u64::MAX)) };
     assert!(matches!(beyond, Err(Error::Beyond { .. })), "{beyond:?}");
     // SAFETY: as above.
-    let empty = unsafe { Region::options().over(mapped.at, Bytes::ZERO) };
+    let empty = unsafe { Region::options().build_over(mapped.at, Bytes::ZERO) };
     assert!(matches!(empty, Err(Error::Empty)), "{empty:?}");
 }
 
@@ -288,7 +289,10 @@ fn memory_that_became_another_kind_is_refused_by_name() {
         fill(&region, 5..6);
         let refused = region.mark(whole(&region), Priority::NORMAL).unwrap_err();
         let at = mapped.at.addr() + 5 * page();
-        assert!(matches!(refused, Error::Shared { addr } if addr == at), "{refused:?}");
+        assert!(
+            matches!(refused, Error::Unsuitable(Refusal::Shared { at: addr, .. }) if addr == at),
+            "{refused:?}"
+        );
         // It counts as marked, and nothing of it is lost.
         assert!(lost(region.unmark(whole(&region))).is_empty());
         assert_eq!(mapped.armed(), 0);
@@ -343,36 +347,6 @@ fn arming_stops_before_the_process_has_no_mapping_left() {
         let is_room = lost(region.unmark(pages(0..2))).is_empty()
             && region.mark(pages(2 * at..2 * at + 1), Priority::NORMAL).is_ok();
         is_told && is_free && is_room && lost(region.unmark(whole(&region))).is_empty()
-    }));
-}
-
-#[test]
-fn a_mark_beside_a_guard_that_the_budget_refuses_has_changed_nothing() {
-    assert!(child_says(fork, || {
-        let limit = glebe::sys::map_count::max_map_count().unwrap() / 8;
-        let mapped = Mapped::of_pages(2 * limit as usize + 16);
-        let Ok(region) = mapped.adopted_by(Region::options().engine(Engine::Scan)) else {
-            println!("skipped: no scan engine");
-            return true;
-        };
-        let mark = |range| region.mark(pages(range), Priority::NORMAL);
-        let first = (0..=limit).find(|i| mark(2 * i..2 * i + 1).is_err()).unwrap();
-        // Room for one range, where a guard's page in the middle makes two of it.
-        assert!(lost(region.unmark(pages(0..1))).is_empty());
-        let at = 2 * first + 4;
-        let guard = region.resident(pages(at + 1..at + 2)).unwrap();
-        let refused = mark(at..at + 3);
-        let is_unmarked = |page| region.write(pages(page..page).start, &[1]).is_ok();
-        let is_told = matches!(refused, Err(Error::MapBudget { armed, limit: told })
-            if armed == told && told == limit);
-        let nothing = is_unmarked(at) && is_unmarked(at + 2);
-        drop(guard);
-        let not_kept_back = is_unmarked(at + 1);
-        assert!(lost(region.unmark(pages(2..3))).is_empty());
-        let guard = region.resident(pages(at + 1..at + 2)).unwrap();
-        let fits = mark(at..at + 3).is_ok() && !is_unmarked(at) && !is_unmarked(at + 2);
-        drop(guard);
-        is_told && nothing && not_kept_back && fits && !is_unmarked(at + 1)
     }));
 }
 

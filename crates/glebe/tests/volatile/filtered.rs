@@ -63,9 +63,9 @@ fn where_userfaultfd_is_denied_the_other_engine_is_taken() {
         is_told && is_filled(region, 0..2) && is_filled(region, 4..8)
     };
     let falls_back = || {
-        let own = Region::map(pages(0..8).end).unwrap();
+        let own = Region::new(pages(0..8).end).unwrap();
         let adopted = mapped.adopted_by(Region::options()).unwrap();
-        let refused = Region::options().engine(Engine::Scan).map(pages(0..8).end);
+        let refused = Region::options().engine(Engine::Scan).build(pages(0..8).end);
         let is_refused =
             matches!(&refused, Err(Error::Os(error)) if error.to_string().contains("userfaultfd"));
         let fell_back = own.engine() == Engine::Tag && adopted.engine() == Engine::Tag;
@@ -110,7 +110,7 @@ fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
 #[test]
 fn the_tag_engine_unmarks_without_a_system_call() {
     for (engine, is_silent) in [(Engine::Tag, true), (Engine::Scan, false)] {
-        let region = match Region::options().engine(engine).map(pages(0..64).end) {
+        let region = match Region::options().engine(engine).build(pages(0..64).end) {
             Ok(region) => region,
             Err(error) => {
                 println!("skipped: engine {engine:?}: {error}");

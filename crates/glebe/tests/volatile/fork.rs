@@ -56,7 +56,7 @@ fn what_is_purged_in_the_child_is_lost_there_only() {
 #[test]
 fn huge_pages_that_a_child_shares_are_kept_page_by_page() {
     for engine in [Engine::Scan, Engine::Tag] {
-        let make = |len| Region::options().engine(engine).huge(true).map(len);
+        let make = |len| Region::options().engine(engine).huge(true).build(len);
         let region =
             match make(glebe::units::Bytes::new(1)).and_then(|one| make(one.len() + one.len())) {
                 Ok(region) => region,
@@ -258,7 +258,7 @@ fn a_child_that_cannot_arm_loses_what_is_marked() {
 
 #[test]
 fn a_program_that_is_executed_inherits_nothing() {
-    let region = Region::map(pages(0..8).end).unwrap();
+    let region = Region::new(pages(0..8).end).unwrap();
     region.mark(whole(&region), Priority::NORMAL).unwrap();
     let files = std::process::Command::new("ls").arg("-l").arg("/proc/self/fd").output().unwrap();
     let text = String::from_utf8_lossy(&files.stdout);

@@ -16,7 +16,7 @@ fn each_way(count: u64) -> Vec<(Region, bool)> {
     let ways = [Engine::Scan, Engine::Tag].into_iter().flat_map(|it| [(it, false), (it, true)]);
     let made = ways.filter_map(|(engine, without)| {
         let options = Region::options().engine(engine).without_pagemap_scan(without);
-        let made = options.map(pages(0..count).end);
+        let made = options.build(pages(0..count).end);
         made.map(|region| (region, without)).map_err(|why| println!("skipped: {why}")).ok()
     });
     made.collect()
@@ -84,7 +84,7 @@ fn no_huge_page_is_made_of_a_regions_memory() {
     }
     for huge in [false, true] {
         for engine in [Engine::Scan, Engine::Tag] {
-            let Ok(region) = Region::options().engine(engine).huge(huge).map(pages(0..8).end)
+            let Ok(region) = Region::options().engine(engine).huge(huge).build(pages(0..8).end)
             else {
                 println!("skipped: engine {engine:?}");
                 continue;
@@ -154,7 +154,7 @@ fn a_large_region_that_a_fork_shares_is_unmarked_in_both() {
 }
 
 fn aged(age: Duration) -> impl Iterator<Item = Region> {
-    let make = move |options: Options| options.max_age(age).map(pages(0..8).end);
+    let make = move |options: Options| options.max_age(age).build(pages(0..8).end);
     super::memory::with_engines(make).into_iter()
 }
 

@@ -39,7 +39,7 @@ pub fn with_engines(make: impl Fn(Options) -> Result<Region, Error>) -> Vec<Regi
 
 /// A region of so many pages for each engine that this machine has.
 pub fn regions(count: u64) -> impl Iterator<Item = Region> {
-    with_engines(|options| options.map(pages(0..count).end)).into_iter()
+    with_engines(|options| options.build(pages(0..count).end)).into_iter()
 }
 
 fn pattern(index: u64) -> Vec<u8> {

@@ -30,9 +30,8 @@ pub fn touch(region: &Region, number: usize) -> u8 {
 fn goes_round(region: &Region) -> bool {
     region.mark(whole(region), Priority::NORMAL).unwrap();
     purge(region, 1..2);
-    let guard = region.optimistic(whole(region)).unwrap();
     let is_told = matches!(
-        guard.read(pages(1..2).start, &mut [0; 9]),
+        region.try_read(pages(1..2).start, &mut [0; 9]),
         Err(Error::Purged { offset }) if offset == pages(1..2).start
     );
     is_told && touch(region, 1) == 7 && region.unmark(whole(region)).unwrap().is_empty()
@@ -41,7 +40,7 @@ fn goes_round(region: &Region) -> bool {
 #[test]
 fn pages_are_refilled_in_a_child_and_in_its_child() {
     let sevens = vec![7; page()];
-    let region = match refilled(&sevens).map(Bytes::new(4 * page() as u64)) {
+    let region = match refilled(&sevens).build(Bytes::new(4 * page() as u64)) {
         Ok(region) => region,
         Err(why) => {
             println!("skipped: {why}");
@@ -65,7 +64,7 @@ fn pages_of_the_callers_memory_are_refilled() {
     let mut own = vec![3_u8; 6 * page()];
     let len = Bytes::new(own.len() as u64);
     // SAFETY: the memory outlives the region and is used by way of it alone.
-    let region = match unsafe { refilled(&sevens).over(own.as_mut_ptr(), len) } {
+    let region = match unsafe { refilled(&sevens).build_over(own.as_mut_ptr(), len) } {
         Ok(region) => region,
         Err(why) => {
             println!("skipped: {why}");
@@ -84,7 +83,7 @@ extern "C" fn of_the_programs(_: i32) {}
 #[test]
 fn a_handler_in_front_of_glebes_is_an_error_and_not_the_end() {
     let sevens = vec![7; page()];
-    let make = || refilled(&sevens).map(Bytes::new(4 * page() as u64));
+    let make = || refilled(&sevens).build(Bytes::new(4 * page() as u64));
     if let Err(why) = make() {
         println!("skipped: {why}");
         return;
@@ -98,12 +97,11 @@ fn a_handler_in_front_of_glebes_is_an_error_and_not_the_end() {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &own, &mut glebes) }, 0);
         let refused = matches!(make(), Err(Error::HandlerCovered));
-        // Reads by a guard do without it.
-        let region = Region::options().engine(Engine::Scan).map(pages(0..4).end).unwrap();
+        // Reads do without it.
+        let region = Region::options().engine(Engine::Scan).build(pages(0..4).end).unwrap();
         region.mark(whole(&region), Priority::NORMAL).unwrap();
         purge(&region, 1..2);
-        let guard = region.optimistic(whole(&region)).unwrap();
-        let told = guard.read(pages(1..2).start, &mut [0; 9]);
+        let told = region.try_read(pages(1..2).start, &mut [0; 9]);
         // SAFETY: as above.
         assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &glebes, ptr::null_mut()) }, 0);
         refused && matches!(told, Err(Error::Purged { .. })) && goes_round(&make().unwrap())

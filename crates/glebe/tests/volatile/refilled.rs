@@ -19,10 +19,10 @@ const MISSED_MAX: u64 = 64;
 
 /// Regions without a callback: of each engine, in base pages and in huge ones.
 fn without_callback() -> Vec<Region> {
-    let small = with_engines(|options| options.map(pages(0..COUNT).end));
+    let small = with_engines(|options| options.build(pages(0..COUNT).end));
     let len = Bytes::mib(4);
-    let huge = match Region::options().huge(true).map(len) {
-        Ok(_) => with_engines(|options| options.huge(true).map(len)),
+    let huge = match Region::options().huge(true).build(len) {
+        Ok(_) => with_engines(|options| options.huge(true).build(len)),
         Err(why) => {
             println!("skipped: huge pages: {why}");
             Vec::new()
@@ -38,8 +38,8 @@ fn with_callback(sevens: &[u8], mapped: &Mapped, cap: Option<u64>) -> Vec<Region
         cap.map_or(options.clone(), |cap| options.cap(pages(0..cap).end))
     };
     let made = [
-        options().map(pages(0..COUNT).end),
-        options().huge(true).map(Bytes::mib(4)),
+        options().build(pages(0..COUNT).end),
+        options().huge(true).build(Bytes::mib(4)),
         mapped.adopted_by(options()),
     ];
     let made = made.into_iter().map(|made| made.map_err(|why| println!("skipped: {why}")));

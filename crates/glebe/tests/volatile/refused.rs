@@ -9,7 +9,7 @@ use glebe::contig::{Contig, Source};
 use glebe::reserve::Reserve;
 use glebe::sys::vma;
 use glebe::units::Bytes;
-use glebe::volatile::{Engine, Error, Priority, Region};
+use glebe::volatile::{Engine, Error, Priority, Refusal, Region};
 
 use super::adopted::{Mapped, PRIVATE, READ_WRITE};
 use super::children::{child_says, fork};
@@ -20,25 +20,31 @@ fn what_cannot_be_volatile_is_refused_by_name() {
     let refused = |mapped: &Mapped| mapped.adopted_by(Region::options()).unwrap_err();
     let shared = Mapped::new(page(), READ_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS).unwrap();
     let at = shared.at.addr();
-    assert!(matches!(refused(&shared), Error::Shared { addr } if addr == at));
+    assert!(
+        matches!(refused(&shared), Error::Unsuitable(Refusal::Shared { at: a, .. }) if a == at)
+    );
     let read_only = Mapped::new(page(), libc::PROT_READ, PRIVATE).unwrap();
     let at = read_only.at.addr();
-    assert!(matches!(refused(&read_only), Error::ReadOnly { addr } if addr == at));
+    assert!(
+        matches!(refused(&read_only), Error::Unsuitable(Refusal::ReadOnly { at: a, .. }) if a == at)
+    );
     let part = Mapped::of_pages(4);
     part.replace(2, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     let at = part.at.addr() + 2 * page();
-    assert!(matches!(refused(&part), Error::Shared { addr } if addr == at));
+    assert!(matches!(refused(&part), Error::Unsuitable(Refusal::Shared { at: a, .. }) if a == at));
     let locked = Mapped::of_pages(2);
     // SAFETY: its own page.
     if unsafe { libc::mlock(locked.at.byte_add(page()).cast(), page()) } == 0 {
         let at = locked.at.addr() + page();
-        assert!(matches!(refused(&locked), Error::Locked { addr } if addr == at));
+        assert!(
+            matches!(refused(&locked), Error::Unsuitable(Refusal::Locked { at: a, .. }) if a == at)
+        );
     } else {
         println!("skipped: mlock: {}", std::io::Error::last_os_error());
     }
     let flags = PRIVATE | libc::MAP_HUGETLB | libc::MAP_HUGE_2MB | libc::MAP_NORESERVE;
     match Mapped::new(2 << 20, READ_WRITE, flags) {
-        Some(huge) => assert!(matches!(refused(&huge), Error::Hugetlb { .. })),
+        Some(huge) => assert!(matches!(refused(&huge), Error::Unsuitable(Refusal::Hugetlb { .. }))),
         None => println!("skipped: no hugetlb mapping of 2 MiB"),
     }
     let all = vma::among(&(0..usize::MAX)).unwrap();
@@ -46,8 +52,8 @@ fn what_cannot_be_volatile_is_refused_by_name() {
         let at = ptr::with_exposed_provenance_mut(vdso.start);
         let len = Bytes::new((vdso.end - vdso.start) as u64);
         // SAFETY: refused before anything is done with it.
-        let refused = unsafe { Region::options().over(at, len).unwrap_err() };
-        assert!(matches!(refused, Error::Special { .. }), "{refused:?}");
+        let refused = unsafe { Region::options().build_over(at, len).unwrap_err() };
+        assert!(matches!(refused, Error::Unsuitable(Refusal::Special { .. })), "{refused:?}");
     }
 }
 
@@ -55,7 +61,7 @@ fn what_cannot_be_volatile_is_refused_by_name() {
 fn refused_at(engine: Engine, at: usize, len: u64) -> Option<Error> {
     let at = ptr::with_exposed_provenance_mut(at);
     // SAFETY: refused before anything is done with it, which is what is tested.
-    unsafe { Region::options().engine(engine).over(at, Bytes::new(len)) }.err()
+    unsafe { Region::options().engine(engine).build_over(at, Bytes::new(len)) }.err()
 }
 
 #[test]
@@ -75,8 +81,8 @@ fn glebes_own_memory_is_refused() {
     for at in own.into_iter().chain(wiped) {
         for engine in [Engine::Scan, Engine::Tag] {
             let refused = refused_at(engine, at, page() as u64);
-            let is_named = matches!(&refused, Some(Error::Special { addr, what })
-                if *addr == at && what.contains("glebe's own"));
+            let is_named = matches!(refused, Some(Error::Unsuitable(Refusal::Own { at: own }))
+                if own == at);
             assert!(is_named, "{at:#x}, {engine:?}: {refused:?}");
         }
     }
@@ -93,8 +99,8 @@ fn glebes_own_memory_is_refused() {
         let mapped = Mapped { at: at.cast(), len: page() };
         let refused = refused_at(Engine::Tag, before, 2 * page() as u64);
         let addr_of_region = region.addr();
-        let is_named = matches!(refused, Some(Error::Special { addr, .. })
-            if addr == addr_of_region);
+        let is_named = matches!(refused, Some(Error::Unsuitable(Refusal::Own { at }))
+            if at == addr_of_region);
         assert!(is_named, "{refused:?}");
         assert!(mapped.adopted_by(Region::options().engine(Engine::Tag)).is_ok());
     } else {
@@ -127,7 +133,10 @@ fn a_private_mapping_of_a_file_is_refused() {
         let mapped = Mapped { at: at.cast(), len: page() };
         let refused = mapped.adopted_by(Region::options()).unwrap_err();
         let at = mapped.at.addr();
-        assert!(matches!(refused, Error::FilePrivate { addr } if addr == at), "{refused:?}");
+        assert!(
+            matches!(refused, Error::Unsuitable(Refusal::FilePrivate { at: a, .. }) if a == at),
+            "{refused:?}"
+        );
     }
 }
 
@@ -142,8 +151,8 @@ fn memory_that_is_watched_already_is_refused() {
     first.mark(pages(2..3), Priority::NORMAL).unwrap();
     let refused = mapped.adopted_by(Region::options()).unwrap_err();
     let at = mapped.at.addr() + 2 * page();
-    let is_named = matches!(&refused, Error::Special { addr, what }
-        if *addr == at && what.contains("userfaultfd"));
+    let is_named = matches!(refused, Error::Unsuitable(Refusal::Watched { at: watched, .. })
+        if watched == at);
     assert!(is_named, "{refused:?}");
     assert!(lost(first.unmark(whole(&first))).is_empty());
 }
@@ -157,7 +166,10 @@ fn memory_that_loses_its_pages_anyhow_is_refused() {
     };
     let refused = mapped.adopted_by(Region::options()).unwrap_err();
     let at = mapped.at.addr();
-    assert!(matches!(refused, Error::Special { addr, .. } if addr == at), "{refused:?}");
+    assert!(
+        matches!(refused, Error::Unsuitable(Refusal::Special { at: special, .. }) if special == at),
+        "{refused:?}"
+    );
 }
 
 #[test]
@@ -165,7 +177,7 @@ fn a_process_that_locks_all_its_memory_has_no_region() {
     let mapped = Mapped::of_pages(2);
     for engine in [None, Some(Engine::Scan), Some(Engine::Tag)] {
         let options = || engine.map_or(Region::options(), |it| Region::options().engine(it));
-        if let Err(error) = options().map(pages(0..2).end) {
+        if let Err(error) = options().build(pages(0..2).end) {
             println!("skipped: engine {engine:?}: {error}");
             continue;
         }
@@ -175,7 +187,10 @@ fn a_process_that_locks_all_its_memory_has_no_region() {
                 println!("skipped: mlockall: {}", std::io::Error::last_os_error());
                 return true;
             }
-            let refused = matches!(options().map(pages(0..2).end), Err(Error::Locked { .. }));
+            let refused = matches!(
+                options().build(pages(0..2).end),
+                Err(Error::Unsuitable(Refusal::Locked { .. }))
+            );
             // What was there before is not locked.
             refused && mapped.adopted_by(options()).is_ok()
         }));

@@ -5,7 +5,6 @@
 //! again for these two lanes of the parent only.
 
 use super::super::lanes::{insert, remove, Counts, Lane};
-use super::maxima::Stale;
 use super::{Inner, Leaf, Path, Spot, Tree};
 
 impl<L: Lane, const B: usize> Tree<L, B> {
@@ -93,51 +92,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             self.spare_inners.push(root);
             self.height -= 1;
         }
-    }
-
-    /// As [`FreeTree::move_into`](super::super::FreeTree::move_into); whether it could.
-    pub(in crate::free_tree) fn move_into(&mut self, larger: &mut Self) -> bool {
-        let same = self.masks == larger.masks && self.classes == larger.classes;
-        if !same || larger.len > 0 || larger.limit < self.limit {
-            return false;
-        }
-        self.refresh_all();
-        larger.copy_from(self);
-        // Both change places, and neither may come to a shape again that it has had: the paths that
-        // are kept beside each tree stay where they are.
-        let shape = self.shape.max(larger.shape) + 1;
-        std::mem::swap(self, larger);
-        larger.clear();
-        (self.shape, larger.shape) = (shape, shape);
-        true
-    }
-
-    fn copy_from(&mut self, other: &Self) {
-        self.clear_storage();
-        self.leaves.extend_from_slice(&other.leaves);
-        self.leaf_counts.extend_from_slice(&other.leaf_counts);
-        self.spare_leaves.extend_from_slice(&other.spare_leaves);
-        self.inners.extend_from_slice(&other.inners);
-        self.inner_counts.extend_from_slice(&other.inner_counts);
-        self.spare_inners.extend_from_slice(&other.spare_inners);
-        self.maxima.extend_from_slice(&other.maxima);
-        (self.root, self.height, self.len) = (other.root, other.height, other.len);
-    }
-
-    fn clear(&mut self) {
-        self.clear_storage();
-        (self.height, self.len, self.stale) = (0, 0, Stale::none());
-        self.root = self.acquire_leaf();
-    }
-
-    fn clear_storage(&mut self) {
-        self.leaves.clear();
-        self.leaf_counts.clear();
-        self.spare_leaves.clear();
-        self.inners.clear();
-        self.inner_counts.clear();
-        self.spare_inners.clear();
-        self.maxima.clear();
     }
 
     /// Bytes of the nodes that are in the tree.

@@ -66,8 +66,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// Adds an extent, as one with those that it touches; refuses if any of it is there already, or
-    /// if it touches none and there may be no more.
+    /// As [`Tree::add`].
     #[inline(always)]
     pub(super) fn add_with(
         &mut self,

@@ -40,10 +40,12 @@ impl<L: Lane> Stale<L> {
     }
 
     /// Whether a row of the class above `leaf` may be too large.
+    #[cfg(any(test, fuzzing))]
     pub(super) fn is(&self, leaf: usize, class: usize) -> bool {
         (0..LEAVES).any(|i| self.leaves[i] as usize == leaf && self.classes[i] >> class & 1 == 1)
     }
 
+    #[cfg(any(test, fuzzing))]
     pub(super) fn is_any(&self) -> bool {
         self.classes != [0; LEAVES]
     }
@@ -208,7 +210,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.stale.set(place, self.stale.classes[place] & !all);
     }
 
-    /// Makes the maxima right again of one leaf that is noted.
+    /// As [`Tree::refresh`].
     #[inline(always)]
     pub(super) fn refresh_with(&mut self, place: usize) {
         let mut path = Path::new();

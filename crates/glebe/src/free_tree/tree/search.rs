@@ -1,10 +1,10 @@
-//! The searches: the lowest and the highest fit.
+//! The search for the lowest fit.
 //!
-//! Owns nothing. A search reads one row of maxima and one child at each level, and then a leaf. It
+//! Owns nothing. It reads one row of maxima and one child at each level, and then a leaf. It
 //! goes up again only where a row promised what the leaf does not hold: for an alignment that is no
 //! class, and at the few leaves of which the maxima may be too large.
 
-use super::super::lanes::{rank, usable, Lane};
+use super::super::lanes::{at_least, rank, usable, Lane};
 use super::{Entry, Path, Spot, Tree, HIGH, NOWHERE};
 
 /// What a place must have: `len` positions from a multiple of `mask + 1`, in `low..high`.
@@ -16,6 +16,15 @@ pub(in crate::free_tree) struct Need<L> {
     pub(in crate::free_tree) log: u32,
     pub(in crate::free_tree) low: L,
     pub(in crate::free_tree) high: L,
+}
+
+impl<L: Lane> Need<L> {
+    /// `len` from a multiple of `align` on, in a window.
+    #[inline(always)]
+    pub(in crate::free_tree) fn of(len: u64, align: u64, (low, high): (u64, u64)) -> Self {
+        let [len, mask, low, high] = [len, align - 1, low, high].map(L::of);
+        Self { len, mask, log: align.trailing_zeros(), low, high }
+    }
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
@@ -48,7 +57,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         }
         let (n, lane) = (path.node(self.height - 1), path.lane(self.height - 1));
         let later = ((u64::from(u32::MAX) << lane) << 1) as u32;
-        let fits = L::at_least(self.row(n, self.class(need.log)), need.len) & later;
+        let fits = at_least(self.row(n, self.class(need.log)), need.len) & later;
         if fits != 0 {
             self.ask_for_leaf(self.inners[n].child[fits.trailing_zeros() as usize] as usize);
         }
@@ -121,7 +130,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
                 let row = self.row(n, class);
                 let lane = match row[0] >= need.len && from == 0 {
                     true => 0,
-                    false => (L::at_least(row, need.len) & later).trailing_zeros() as usize,
+                    false => (at_least(row, need.len) & later).trailing_zeros() as usize,
                 };
                 if lane < B {
                     self.ask_for_rows(level, n, lane);
@@ -133,33 +142,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             }
             level = level.checked_sub(1)?;
             (n, from) = (path.node(level), path.lane(level) + 1);
-        }
-    }
-
-    /// The last extent in which a place is as `need` says, which has no window.
-    pub(in crate::free_tree) fn last_fit(&self, need: &Need<L>) -> Option<Entry<L>> {
-        let &Need { len, mask, log, .. } = need;
-        let class = self.class(log);
-        let mut path = Path::new();
-        let (mut level, mut n, mut end) = (0, self.root as usize, B as u32);
-        loop {
-            let earlier = ((1_u64 << end) - 1) as u32;
-            let fits = match level == self.height {
-                true => self.leaf_fits(n, len, mask) & earlier,
-                false => L::at_least(self.row(n, class), len) & earlier,
-            };
-            if fits == 0 {
-                level = level.checked_sub(1)?;
-                (n, end) = (path.node(level), u32::from(path.lane[level]));
-                continue;
-            }
-            let lane = fits.ilog2() as usize;
-            if level == self.height {
-                return Some(self.entry(Spot { leaf: n, lane }));
-            }
-            (path.node[level], path.lane[level]) = (n as u32, lane as u8);
-            n = self.inners[n].child[lane] as usize;
-            (level, end) = (level + 1, B as u32);
         }
     }
 }

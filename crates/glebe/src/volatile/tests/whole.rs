@@ -7,8 +7,8 @@ use super::*;
 /// A region of two huge pages, written throughout but for one page, and the pages of each; none
 /// where the machine has no huge page for it.
 fn make() -> Option<(Region, u64)> {
-    let region = match Region::options().engine(Engine::Tag).huge(true).map(bytes(1)) {
-        Ok(one) => Region::options().engine(Engine::Tag).huge(true).map(one.len() + one.len()),
+    let region = match Region::options().engine(Engine::Tag).huge(true).build(bytes(1)) {
+        Ok(one) => Region::options().engine(Engine::Tag).huge(true).build(one.len() + one.len()),
         Err(error) => Err(error),
     };
     let region = match region {

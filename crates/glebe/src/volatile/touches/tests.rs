@@ -1,11 +1,12 @@
-//! Guards and refills, on both engines.
+//! Refills, and reads beside them.
 
 use std::ptr;
 
 use super::*;
 use crate::sync::MappedWord;
 use crate::sys::madvise::{advise, Advice};
-use crate::volatile::{Engine, Priority};
+use crate::units::Bytes;
+use crate::volatile::{Engine, Options, Priority, Region};
 
 fn page() -> Bytes {
     page_size().bytes()
@@ -17,7 +18,7 @@ fn pages(count: u64) -> Bytes {
 
 /// A region of which page `i` is full of `i + 1`.
 fn region(options: Options) -> Option<Region> {
-    let region = match options.map(pages(8)) {
+    let region = match options.build(pages(8)) {
         Ok(region) => region,
         Err(why) => {
             println!("skipped: {why}");
@@ -28,47 +29,6 @@ fn region(options: Options) -> Option<Region> {
         region.write(pages(i), &vec![i as u8 + 1; page().as_usize()]).unwrap();
     }
     Some(region)
-}
-
-#[test]
-fn a_guard_reads_what_is_there_and_tells_what_is_lost() {
-    for engine in [Engine::Scan, Engine::Tag] {
-        let Some(region) = region(Region::options().engine(engine)) else { continue };
-        region.mark(pages(0)..pages(8), Priority::NORMAL).unwrap();
-        let guard = region.optimistic(pages(1)..pages(7)).unwrap();
-        assert_eq!(guard.len(), pages(6));
-        let mut buf = vec![0; 2 * page().as_usize()];
-        guard.read(pages(2), &mut buf).unwrap();
-        assert_eq!((buf[0], buf[buf.len() - 1]), (4, 5));
-        region.drop_now(pages(4)..pages(5)).unwrap();
-        let offset = |got| match got {
-            Err(Error::Purged { offset }) => Some(offset),
-            Ok(()) => None,
-            Err(other) => panic!("{other}"),
-        };
-        assert_eq!(offset(guard.read(pages(2), &mut buf)), Some(pages(4)));
-        assert_eq!(offset(guard.read(pages(3), &mut buf[..1])), Some(pages(4)));
-        let last = Bytes::new(pages(2).get() - 1);
-        assert_eq!(offset(guard.read(last, &mut buf[..page().as_usize() + 1])), None);
-        assert_eq!(offset(guard.read(last, &mut buf[..page().as_usize() + 2])), Some(pages(4)));
-        assert_eq!(region.stats().reads_lost, 3);
-        assert_eq!(region.unmark(pages(0)..pages(8)).unwrap().pages().get(), 1);
-        guard.read(pages(3), &mut buf[..page().as_usize()]).unwrap();
-        assert!(buf[..page().as_usize()].iter().all(|byte| *byte == 0));
-    }
-}
-
-#[test]
-fn ranges_that_are_wrong_are_errors() {
-    let Some(region) = region(Region::options()) else { return };
-    assert!(matches!(region.optimistic(pages(3)..pages(3)), Err(Error::Empty)));
-    assert!(matches!(region.optimistic(pages(3)..pages(9)), Err(Error::Beyond { .. })));
-    let guard = region.optimistic(Bytes::new(5)..Bytes::new(8)).unwrap();
-    guard.read(Bytes::ZERO, &mut [0; 3]).unwrap();
-    guard.read(Bytes::new(3), &mut []).unwrap();
-    let beyond = |got| matches!(got, Err(Error::Beyond { .. }));
-    assert!(beyond(guard.read(Bytes::ZERO, &mut [0; 4])));
-    assert!(beyond(guard.read(Bytes::new(u64::MAX), &mut [0; 4])));
 }
 
 struct Source {
@@ -102,8 +62,7 @@ fn a_touch_is_refilled_and_a_read_is_told() {
     region.drop_now(pages(2)..pages(6)).unwrap();
     let calls = || source.calls.load(Ordering::SeqCst);
 
-    let guard = region.optimistic(pages(0)..pages(8)).unwrap();
-    let got = guard.read(pages(4), &mut [0]);
+    let got = region.try_read(pages(4), &mut [0]);
     assert!(matches!(got, Err(Error::Purged { offset }) if offset == pages(4)));
     assert_eq!(calls(), 0);
 
@@ -112,7 +71,7 @@ fn a_touch_is_refilled_and_a_read_is_told() {
     assert_eq!(unsafe { region.as_ptr().add(at).read_volatile() }, 77);
     assert_eq!((calls(), source.last.load(Ordering::SeqCst)), (1, pages(4).get()));
     let mut byte = [0];
-    guard.read(pages(4), &mut byte).unwrap();
+    region.try_read(pages(4), &mut byte).unwrap();
     assert_eq!(byte, [77]);
     let lost = region.unmark(pages(0)..pages(8)).unwrap();
     let runs: Vec<_> = lost.runs().iter().map(|run| (run.start(), run.len())).collect();
@@ -154,10 +113,9 @@ fn pages_are_read_touched_and_lost_at_once() {
     let done = || lost.load(Ordering::SeqCst).min(intact.load(Ordering::SeqCst)) >= ENOUGH;
     std::thread::scope(|s| {
         s.spawn(|| {
-            let guard = region.optimistic(pages(0)..pages(8)).unwrap();
             let mut buf = vec![0; page().as_usize()];
             for i in (0..8).cycle().take_while(|_| !done()) {
-                match guard.read(pages(i), &mut buf) {
+                match region.try_read(pages(i), &mut buf) {
                     Ok(()) => {
                         assert!(
                             buf.iter().all(|byte| *byte == i as u8 + 1),

@@ -1,5 +1,5 @@
-//! Unmarks under way at once: each is told what an overlapping one found lost before either
-//! returned.
+//! What unmarks find: [`Purged`], and [`Calls`], by which each of several under way at once is told
+//! what an overlapping one found lost before either returned.
 //!
 //! Without it the later of two overlapping unmarks would find the zeros that the first left for
 //! a lost page, and call them kept. Time is a counter that each call moves on when it begins and
@@ -11,9 +11,43 @@
 //! A child has none of the calls under way in its parent: what these found lost, and no call that
 //! has returned was told, is told by the child's next unmark of it.
 
-use super::resident::without;
+use super::extents::{merged, within, without};
 use crate::extent::Extent;
 use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::units::Pages;
+
+/// The pages that were lost, exactly: ascending runs with a page that was kept between any two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "the contents of these pages are gone"]
+pub struct Purged {
+    runs: Vec<Extent>,
+}
+
+impl Purged {
+    /// From runs in any order, which may overlap.
+    #[inline]
+    pub(super) fn from_runs(runs: Vec<Extent>) -> Self {
+        Self { runs: if runs.is_empty() { runs } else { merged(runs) } }
+    }
+
+    /// The runs of lost pages, in pages from the region's start.
+    #[must_use]
+    pub fn runs(&self) -> &[Extent] {
+        &self.runs
+    }
+
+    /// How many pages were lost.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        Pages::new(self.runs.iter().map(|run| run.len()).sum())
+    }
+
+    /// Whether nothing was lost.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+}
 
 /// What one unmark found lost.
 #[derive(Debug)]
@@ -116,7 +150,7 @@ impl Call<'_> {
         let began = *self.began.get_or_insert_with(|| self.calls.list());
         let log = &mut *lock(&self.calls.log);
         lost.extend(within(&log.untold, extent));
-        log.untold = without(std::mem::take(&mut log.untold), &[extent]);
+        log.untold = without(std::mem::take(&mut log.untold), extent);
         let own = lost.clone();
         for loss in &mut log.losses {
             // Returned before this began: its caller knew, and this one may rely on that.
@@ -152,17 +186,12 @@ impl Drop for Call<'_> {
                 loss.returned = Some(now);
             }
             for (_, extent) in loss.told.iter().filter(|(caller, _)| *caller == began) {
-                loss.untold = without(std::mem::take(&mut loss.untold), &[*extent]);
+                loss.untold = without(std::mem::take(&mut loss.untold), *extent);
             }
         }
         log.losses.retain(|loss| loss.returned.is_none_or(|returned| returned > oldest));
         self.calls.count(log);
     }
-}
-
-/// What of `runs` lies in `extent`.
-fn within(runs: &[Extent], extent: Extent) -> impl Iterator<Item = Extent> + '_ {
-    runs.iter().filter_map(move |run| run.intersection(extent))
 }
 
 #[cfg(test)]
@@ -171,6 +200,15 @@ mod tests {
 
     fn extent(start: u64, len: u64) -> Extent {
         Extent::new(start, len).unwrap()
+    }
+
+    #[test]
+    fn runs_are_merged_and_in_order() {
+        let purged =
+            Purged::from_runs(vec![extent(8, 2), extent(1, 2), extent(2, 3), extent(5, 1)]);
+        assert_eq!(purged.runs(), [extent(1, 5), extent(8, 2)]);
+        assert_eq!(purged.pages(), Pages::new(7));
+        assert!(Purged::from_runs(Vec::new()).is_empty());
     }
 
     #[test]
