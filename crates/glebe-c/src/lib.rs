@@ -22,6 +22,7 @@ mod table;
 mod process;
 
 mod boundary;
+mod descriptor;
 
 mod place;
 

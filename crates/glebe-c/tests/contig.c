@@ -237,14 +237,14 @@ static void a_wait_for_the_pools_ends(void) {
         for (;;) pause();
     }
     CHECK(read(ready[0], &byte, 1) == 1);
-    OK(glebe_mmap_contig_wait(20));
+    OK(glebe_mmap_contig_limits(0, 0, 20));
     errno = 0;
     void *at = glebe_mmap_contig(NULL, len, BOTH, ANONYMOUS | MAP_HUGETLB, -1, 0);
     CHECK(at == MAP_FAILED);
     snprintf(holder, sizeof holder, "process %d", (int)pid);
     if (errno == ENOMEM) fprintf(stderr, "skipped: %s\n", glebe_last_error());
     else CHECK(errno == ETIMEDOUT && strstr(glebe_last_error(), holder));
-    OK(glebe_mmap_contig_wait(60000));
+    OK(glebe_mmap_contig_limits(0, 0, 0));
     CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
     CHECK(close(ready[0]) == 0 && close(ready[1]) == 0);
 }
@@ -252,12 +252,12 @@ static void a_wait_for_the_pools_ends(void) {
 /* A search that may look at nothing and for no time is over at once, and says so. */
 static void a_search_keeps_to_its_bounds(void) {
     size_t len = (size_t)256 << 20;
-    OK(glebe_mmap_contig_search(1, 1));
+    OK(glebe_mmap_contig_limits(1, 1, 0));
     void *at = glebe_mmap_contig(NULL, len, BOTH, ANONYMOUS | MAP_HUGETLB, -1, 0);
     if (at != MAP_FAILED) OK(glebe_munmap_contig(at, len)); /* the first pages were one run */
     else if (geteuid() != 0) CHECK(errno == ENOMEM);
     else CHECK(errno == ENOMEM && strstr(glebe_last_error(), "256 MiB"));
-    OK(glebe_mmap_contig_search(0, 0));
+    OK(glebe_mmap_contig_limits(0, 0, 0));
 }
 
 int main(void) {
