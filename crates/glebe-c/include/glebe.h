@@ -32,7 +32,7 @@
  *   virtual machine that of the guest, and behind an IOMMU not the address that a device uses. The
  *   kernel tells frames to CAP_SYS_ADMIN alone. Who makes memory without it finds GLEBE_PFN_HIDDEN
  *   wherever a frame would stand, and contiguity is proved within one page of the memory's source.
- *   Do not pass frames on to a process that may not see them: GLEBE_FRAMES_LEFT_OUT.
+ *   Do not pass frames on to a process that may not see them.
  * TEXTS  A function that gives a text writes it, with a zero byte at its end, to `text`, which has
  *   room for `text_len_bytes`, and the room it took to `needed_bytes`. With a null `text` and a
  *   `text_len_bytes` of 0 it writes the room alone, and returns 0; with less room than needed that
@@ -91,50 +91,43 @@ enum {
     GLEBE_ERROR_BAD_ARGUMENT = -6,   /* a flag, choice or name that does not exist */
     GLEBE_ERROR_BUSY = -7,           /* blocks, promises, caches or pools are left: see the text */
     GLEBE_ERROR_TOO_MANY = -8,       /* as many handles as there can be (2^23 of a kind) */
-    GLEBE_ERROR_ZERO_PAGES = -9,     /* a block of no pages */
-    GLEBE_ERROR_BAD_ALIGN = -10,     /* an alignment that is not a power of two */
-    GLEBE_ERROR_NO_RUN = -11,        /* no free run is long enough, or none that is so aligned; the
+    GLEBE_ERROR_BAD_ALIGN = -9,     /* an alignment that is not a power of two */
+    GLEBE_ERROR_NO_RUN = -10,        /* no free run is long enough, or none that is so aligned; the
                                         text has the longest */
-    GLEBE_ERROR_WOULD_WAIT = -12,    /* only by waiting: for a tenant's copy, which was not wanted,
+    GLEBE_ERROR_WOULD_WAIT = -11,    /* only by waiting: for a tenant's copy, which was not wanted,
                                         or in a signal handler for a call that it interrupted */
-    GLEBE_ERROR_BAD_PAGE_LEN = -13,  /* a buffer that is not exactly one page */
-    GLEBE_ERROR_BAD_LEN = -14,       /* a reserve of no bytes, or of no whole number of 2 MiB */
-    GLEBE_ERROR_NO_MEMORY = -15,     /* more than machine, cgroup, pool or the kernel has to give */
-    GLEBE_ERROR_NO_SOURCE = -16,     /* this machine has not the kind of pages that was asked for */
-    GLEBE_ERROR_NOT_CONTIGUOUS = -17, /* memory, but without the run that was required */
-    GLEBE_ERROR_OS = -18,            /* the kernel refused a call; the text names it and why */
-    GLEBE_ERROR_OTHER = -19,         /* see the text */
-    GLEBE_ERROR_UNALIGNED = -20,     /* a range that does not start and end where granules do */
-    GLEBE_ERROR_EMPTY = -21,         /* a range or an object of no bytes */
-    GLEBE_ERROR_BEYOND = -22,        /* a range that ends beyond its region or overflows */
-    GLEBE_ERROR_MARKED = -23,        /* memory that is marked where only unmarked memory may be */
-    GLEBE_ERROR_UNMAPPED = -24,      /* nothing is mapped there; from here to SPECIAL the text */
-    GLEBE_ERROR_LOCKED = -25,        /* has the first such address: locked memory (mlock) */
-    GLEBE_ERROR_HUGETLB = -26,       /* memory of a hugetlb pool */
-    GLEBE_ERROR_SHARED = -27,        /* shared memory */
-    GLEBE_ERROR_FILE_PRIVATE = -28,  /* a private mapping of a file */
-    GLEBE_ERROR_READ_ONLY = -29,     /* memory that cannot be written */
-    GLEBE_ERROR_SPECIAL = -30,       /* of a device or the kernel, or another's userfaultfd's */
-    GLEBE_ERROR_MAP_BUDGET = -31,    /* more ranges or extents apart than mappings are allowed */
-    GLEBE_ERROR_SELF_TEST = -32,     /* this kernel loses pages that were written */
-    GLEBE_ERROR_STUCK = -33,         /* pages that can be neither kept nor taken (bad memory) */
-    GLEBE_ERROR_ADOPTED = -34,       /* memory of which a volatile region was made already */
-    GLEBE_ERROR_HANDLER_COVERED = -35, /* a SIGBUS handler was installed over glebe's */
-    GLEBE_ERROR_NOT_HELD = -36,      /* a range that is released and was not kept */
-    GLEBE_ERROR_STALE = -37,         /* the object is gone: removed or evicted */
-    GLEBE_ERROR_FOREIGN = -38,       /* an object of another pool, or none at all */
-    GLEBE_ERROR_TOO_LONG = -39,      /* an object longer than a page */
-    GLEBE_ERROR_BUFFER_TOO_SMALL = -40, /* the length that is needed was written */
-    GLEBE_ERROR_FULL = -41,          /* the pool's limit leaves no room; the text has both */
-    GLEBE_ERROR_LIMIT_BELOW_HELD = -42, /* the pool holds more and can shed no more */
-    GLEBE_ERROR_NO_BUDGET = -43,     /* a compaction that may do nothing */
-    GLEBE_ERROR_CORRUPT = -44,       /* stored bytes of an object are damaged */
-    GLEBE_ERROR_BAD_DICTIONARY = -45, /* bytes that are none, or samples that make none */
-    GLEBE_ERROR_NOT_ENOUGH = -46,    /* fewer pages are free than asked for, in whatever runs */
-    GLEBE_ERROR_NOT_MAPPABLE = -47,  /* several runs would do, but the reserve has no views */
-    GLEBE_ERROR_FIXED_LEN = -48,     /* the reserve was made to keep its length: see the text */
-    GLEBE_ERROR_NO_ROOM = -49,       /* more than the reserve has room for; the text has the rest */
-    GLEBE_ERROR_NOT_GIVEN = -50      /* more than can be given back; the text has how much can */
+    GLEBE_ERROR_BAD_LEN = -12,       /* a length that cannot be: the text says which can */
+    GLEBE_ERROR_NO_MEMORY = -13,     /* more than machine, cgroup, pool or the kernel has to give */
+    GLEBE_ERROR_NO_SOURCE = -14,     /* this machine has not the kind of pages that was asked for */
+    GLEBE_ERROR_NOT_CONTIGUOUS = -15, /* memory, but without the run that was required */
+    GLEBE_ERROR_OS = -16,            /* the kernel refused a call; the text names it and why */
+    GLEBE_ERROR_OTHER = -17,         /* see the text */
+    GLEBE_ERROR_UNALIGNED = -18,     /* a range that does not start and end where granules do */
+    GLEBE_ERROR_EMPTY = -19,         /* a block of no pages, a range or an object of no bytes */
+    GLEBE_ERROR_BEYOND = -20,        /* a range that ends beyond its region or overflows */
+    GLEBE_ERROR_UNMAPPED = -21,      /* nothing is mapped there; from here to SPECIAL the text */
+    GLEBE_ERROR_LOCKED = -22,        /* has the first such address: locked memory (mlock) */
+    GLEBE_ERROR_HUGETLB = -23,       /* memory of a hugetlb pool */
+    GLEBE_ERROR_SHARED = -24,        /* shared memory */
+    GLEBE_ERROR_FILE_PRIVATE = -25,  /* a private mapping of a file */
+    GLEBE_ERROR_READ_ONLY = -26,     /* memory that cannot be written */
+    GLEBE_ERROR_SPECIAL = -27,       /* of a device or the kernel, or another's userfaultfd's */
+    GLEBE_ERROR_MAP_BUDGET = -28,    /* more ranges or extents apart than mappings are allowed */
+    GLEBE_ERROR_STUCK = -29,         /* pages that can be neither kept nor taken (bad memory) */
+    GLEBE_ERROR_ADOPTED = -30,       /* memory of which a volatile region was made already */
+    GLEBE_ERROR_HANDLER_COVERED = -31, /* a SIGBUS handler was installed over glebe's */
+    GLEBE_ERROR_STALE = -32,         /* the object is gone: removed or evicted */
+    GLEBE_ERROR_FOREIGN = -33,       /* an object of another pool, or none at all */
+    GLEBE_ERROR_TOO_LONG = -34,      /* an object longer than a page */
+    GLEBE_ERROR_BUFFER_TOO_SMALL = -35, /* the length that is needed was written */
+    GLEBE_ERROR_FULL = -36,          /* the pool's limit leaves no room; the text has both */
+    GLEBE_ERROR_LIMIT_BELOW_HELD = -37, /* the pool holds more and can shed no more */
+    GLEBE_ERROR_CORRUPT = -38,       /* stored bytes of an object are damaged */
+    GLEBE_ERROR_NOT_ENOUGH = -39,    /* fewer pages are free than asked for, in whatever runs */
+    GLEBE_ERROR_NOT_MAPPABLE = -40,  /* several runs would do, but the reserve has no views */
+    GLEBE_ERROR_FIXED_LEN = -41,     /* the reserve was made to keep its length: see the text */
+    GLEBE_ERROR_NO_ROOM = -42,       /* more than the reserve has room for; the text has the rest */
+    GLEBE_ERROR_NOT_GIVEN = -43      /* more than can be given back; the text has how much can */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -152,6 +145,7 @@ uint64_t glebe_page_bytes(void);
 
 /* ---- Reserves -------------------------------------------------------------------------------- */
 
+/* Memory that is set aside, and what lives in it. */
 typedef struct glebe_reserve {
     uint64_t id;
 } glebe_reserve;
@@ -181,18 +175,13 @@ enum {
     GLEBE_WRITERS_RESTARTABLE = 1 /* by restartable sequences, without waiting */
 };
 
-/* Whether scattered pages can be mapped side by side: then the memory is a file's, for which there
- * are transparent huge pages only where the machine says so (shmem_enabled). */
+/* How objects and cached pages are stored. What does not become shorter is stored as it is,
+ * whatever the codec; pages of the cache also where they become shorter by less than a quarter. */
 enum {
-    GLEBE_VIEWS_NO = 0,
-    GLEBE_VIEWS_YES = 1
-};
-
-/* How the page cache stores pages. */
-enum {
-    GLEBE_CACHE_PLAIN = 0,
-    GLEBE_CACHE_LZ4 = 1, /* compressed where that makes them smaller by a quarter or more */
-    GLEBE_CACHE_ZSTD = 2
+    GLEBE_CODEC_AUTO = 0, /* LZ4 for an object pool, as they are for the page cache */
+    GLEBE_CODEC_NONE = 1, /* as they are */
+    GLEBE_CODEC_LZ4 = 2,
+    GLEBE_CODEC_ZSTD = 3 /* shorter, and about three times as long to read */
 };
 
 /* What reserve is wanted. */
@@ -205,8 +194,11 @@ typedef struct glebe_reserve_options {
     uint64_t grow_pool;           /* GLEBE_GROW_* */
     uint64_t threads;             /* that populate; 0: one a processor, at most 8 */
     uint64_t zero_ahead_pages;    /* keep so many pages zeroed, by a thread in the background */
-    uint64_t views;               /* GLEBE_VIEWS_*: for glebe_view_new */
-    uint64_t page_cache;          /* GLEBE_CACHE_* */
+    uint64_t views;               /* 1: scattered pages can be mapped side by side, for
+                                     glebe_view_new. Then the memory is a file's, for which there
+                                     are transparent huge pages only where the machine says so
+                                     (shmem_enabled) */
+    uint64_t page_cache;          /* GLEBE_CODEC_*, of the page cache */
     uint64_t search_bytes;        /* look at so much of the machine's memory for long runs; 0: at
                                      all but a tenth of what is available, 1 GiB at least */
     uint64_t lock_wait_ms;        /* wait so long at most for others that change the hugetlb pools;
@@ -215,7 +207,7 @@ typedef struct glebe_reserve_options {
                                      2 s a GiB */
     uint64_t room_bytes;          /* the most that the reserve may be, for glebe_reserve_grow() and
                                      glebe_reserve_shrink(); 0: its length is fixed. Not with
-                                     GLEBE_VIEWS_YES */
+                                     `views` */
 } glebe_reserve_options;
 
 /* Sets `len_bytes` of memory aside: maps and populates it, which takes about as long as zeroing
@@ -324,29 +316,11 @@ typedef struct glebe_drift {
 int glebe_reserve_verify(glebe_reserve reserve, glebe_drift *drifts, size_t capacity,
                          size_t *count);
 
-/* Whether a certificate has frame numbers. */
-enum {
-    GLEBE_FRAMES_SHOWN = 0,   /* where they were not hidden */
-    GLEBE_FRAMES_LEFT_OUT = 1 /* to be passed on to those who may not see them */
-};
-
-/* What is known of the reserve's physical memory, as one line of JSON: `source`, `held_by`, lengths
- * in bytes, what is `proved` (by "frames", or "within" so many bytes), and the `runs`, each with
- * its `offset_bytes`, `len_bytes` and, where it is shown, `pfn`. Errors: NULL, BAD_ARGUMENT. */
-int glebe_reserve_certificate(glebe_reserve reserve, uint64_t frames, char *text,
-                              size_t text_len_bytes, size_t *needed_bytes);
-
-/* For glebe_reserve_why_not. */
-enum {
-    GLEBE_WHY_NOT_BETTER = 0, /* each better source that was refused, and a shorter run than asked
-                                 for: what, the value, the limit, how to get it; one a line */
-    GLEBE_WHY_NOT_PINNED = 1, /* why there is no long-term pin, where one was tried */
-    GLEBE_WHY_COUNTED = 2     /* why the reserve has GLEBE_WRITERS_COUNTED, where it has */
-};
-
-/* Gives the reasons for what a reserve is not, as text; empty if there are none. Errors: NULL,
- * BAD_ARGUMENT. */
-int glebe_reserve_why_not(glebe_reserve reserve, uint64_t what, char *text, size_t text_len_bytes,
+/* Gives the reasons for what a reserve is not, as text, one a line: for each better source that was
+ * refused, and a shorter run than asked for, what, the value, the limit, how to get it; then why
+ * there is no long-term pin, where one was tried; then why it has GLEBE_WRITERS_COUNTED, where it
+ * has. Empty if there are none. Errors: NULL. */
+int glebe_reserve_why_not(glebe_reserve reserve, char *text, size_t text_len_bytes,
                           size_t *needed_bytes);
 
 /* ---- First class: blocks and promises -------------------------------------------------------- */
@@ -358,7 +332,7 @@ typedef struct glebe_block {
 
 /* A physically contiguous block of `pages`. Contents are unspecified: they may be what a tenant
  * stored. Takes microseconds, never fails because of tenants, and waits for none where restartable
- * sequences work (GLEBE_WRITERS_RESTARTABLE). Errors: ZERO_PAGES, NO_RUN, NULL, TOO_MANY. */
+ * sequences work (GLEBE_WRITERS_RESTARTABLE). Errors: EMPTY, NO_RUN, NULL, TOO_MANY. */
 int glebe_alloc(glebe_reserve reserve, uint64_t pages, glebe_block *block);
 
 /* For glebe_alloc_with; any sum of these. */
@@ -380,21 +354,10 @@ int glebe_free(glebe_block block);
  * alone until the block is freed. */
 int glebe_block_memory(glebe_block block, void **address, uint64_t *len_bytes);
 
-/* How far a block is known to be physically contiguous. */
-enum {
-    GLEBE_VIRTUAL_ONLY = 0, /* not known beyond one page */
-    GLEBE_WITHIN_GRAIN = 1, /* within each grain of so many pages; frames could not be read */
-    GLEBE_PROVED = 2        /* as a whole: page frame numbers were read */
-};
-
-/* Writes GLEBE_VIRTUAL_ONLY, GLEBE_WITHIN_GRAIN or GLEBE_PROVED to `contiguity`, and to
- * `grain_pages`, unless that is null, the pages within which it holds. */
-int glebe_block_contiguity(glebe_block block, int *contiguity, uint64_t *grain_pages);
-
 /* Fills `contig` for the byte `offset_bytes` into a block, what a device needs: `pfn` is the frame
- * of its page, and `contiguous_bytes` follow it, of this block, in one piece. A block whose
- * contiguity is GLEBE_PROVED is one piece; of another one, ask again behind `contiguous_bytes` for
- * the next piece. Frames are as they were when the reserve was made. Errors: NULL, BAD_SIZE;
+ * of its page, and `contiguous_bytes` follow it, of this block, in one piece: as far as that is
+ * proved, which it is for the whole of most blocks. Otherwise ask again behind `contiguous_bytes`
+ * for the next piece. Frames are as they were when the reserve was made. Errors: NULL, BAD_SIZE;
  * BEYOND the end of the block. */
 int glebe_block_query(glebe_block block, uint64_t offset_bytes, glebe_contig *contig);
 
@@ -425,8 +388,8 @@ typedef struct glebe_view {
 /* Memory of `pages` of a reserve that is contiguous in virtual addresses, physically or not: one
  * free extent, or else the lowest of several, mapped side by side, all or none. Several are
  * whole pages of the memory's source (2 MiB or 1 GiB of a hugetlb pool): the view is then longer
- * than was asked for. Counts as a block in every other way. Errors: ZERO_PAGES; NOT_ENOUGH, with
- * what is free in the text; NOT_MAPPABLE without GLEBE_VIEWS_YES; MAP_BUDGET, NO_MEMORY, OS,
+ * than was asked for. Counts as a block in every other way. Errors: EMPTY; NOT_ENOUGH, with
+ * what is free in the text; NOT_MAPPABLE in a reserve without `views`; MAP_BUDGET, NO_MEMORY, OS,
  * NULL, TOO_MANY. */
 int glebe_view_new(glebe_reserve reserve, uint64_t pages, glebe_view *view);
 
@@ -436,16 +399,13 @@ typedef struct glebe_extent {
     uint64_t len_pages;
 } glebe_extent;
 
-/* Pages of a file of the caller's, a memfd or a file on tmpfs or hugetlbfs that is open for reading
- * and writing: the `count` extents, base pages, mapped side by side in that order, with
- * `guard_pages` pages of the file's size behind them of which a touch is SIGSEGV. A page may be in
- * several views, or twice in one. The descriptor stays the caller's and may be closed. What others
- * take out of the file is SIGBUS to touch. Errors: BAD_ARGUMENT for another descriptor or more
- * guard pages than addresses; EMPTY for no extents or one of no pages; BEYOND the end of the file;
- * UNALIGNED for parts of a huge page; MAP_BUDGET, with the limit in the text; NO_MEMORY, OS, NULL,
- * TOO_MANY. */
-int glebe_view_new_of_file(int fd, const glebe_extent *extents, size_t count,
-                           uint64_t guard_pages, glebe_view *view);
+/* Pages of a file of the caller's, a memfd or a file on tmpfs or hugetlbfs that is open for
+ * reading and writing: the `count` extents, base pages, mapped side by side in that order. A
+ * page may be in several views, or twice in one. The descriptor stays the caller's and may be
+ * closed. What others take out of the file is SIGBUS to touch. Errors: BAD_ARGUMENT for another
+ * descriptor; EMPTY for no extents or one of no pages; BEYOND the end of the file; UNALIGNED for
+ * parts of a huge page; MAP_BUDGET, with the limit in the text; NO_MEMORY, OS, NULL, TOO_MANY. */
+int glebe_view_new_of_file(int fd, const glebe_extent *extents, size_t count, glebe_view *view);
 
 /* Ends a view: its memory must not be touched any more, and that of a reserve goes back to it. */
 int glebe_view_free(glebe_view view);
@@ -477,7 +437,7 @@ enum {
 
 /* Copies a page in, in place of what its key held; returns GLEBE_PUT_*. What is not kept leaves
  * nothing under its key. `len_bytes` must be glebe_page_bytes(). Takes no lock that another name
- * space or first class takes. Errors: NULL, BAD_PAGE_LEN. */
+ * space or first class takes. Errors: NULL, BAD_LEN. */
 int glebe_cache_put(glebe_cache cache, uint64_t object, uint64_t index, const void *page,
                     size_t len_bytes);
 
@@ -487,7 +447,7 @@ enum {
 };
 
 /* Copies a page out; returns GLEBE_GET_*. `len_bytes` must be glebe_page_bytes(). Errors: NULL,
- * BAD_PAGE_LEN. */
+ * BAD_LEN. */
 int glebe_cache_get(glebe_cache cache, uint64_t object, uint64_t index, void *page,
                     size_t len_bytes);
 
@@ -626,8 +586,9 @@ typedef struct glebe_volatile_options {
 } glebe_volatile_options;
 
 /* Makes a region of `len_bytes`: mapped, rounded up to whole granules and all zeros, or of the
- * caller's memory at `address`. Errors: NULL, BAD_SIZE, BAD_ARGUMENT, EMPTY, BEYOND, SELF_TEST,
- * NO_MEMORY, OS, TOO_MANY; LOCKED where the process locks all its memory.
+ * caller's memory at `address`. Errors: NULL, BAD_SIZE, BAD_ARGUMENT, EMPTY, BEYOND,
+ * NO_MEMORY, OS, TOO_MANY; LOCKED where the process locks all its memory; OTHER where the kernel
+ * loses pages that were written.
  *
  * Of the caller's memory, which is private and anonymous, the region has the whole base pages, and
  * the contents stay. It is to stay mapped until the region ends. What is mapped over a marked part
@@ -684,17 +645,6 @@ enum {
 int glebe_volatile_unmark(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
                           glebe_extent *runs, size_t capacity, size_t *count);
 
-/* As glebe_volatile_unmark, and keeps the range in memory until glebe_volatile_release: for system
- * calls, which answer EFAULT for a lost page, and for devices. A mark meanwhile is kept back until
- * then, and what of the range was marked is marked again then. Ranges may overlap, and be kept
- * several times. GLEBE_UNMARK_MORE keeps the range too: the surplus is told by the next unmark. */
-int glebe_volatile_resident(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
-                            glebe_extent *runs, size_t capacity, size_t *count);
-
-/* Ends one call of glebe_volatile_resident of exactly this range. Errors: UNALIGNED, EMPTY, BEYOND;
- * NOT_HELD, where there is none to end. */
-int glebe_volatile_release(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes);
-
 enum {
     GLEBE_READ_DONE = 0,
     GLEBE_READ_LOST = 1 /* some of it is lost: then the buffer may hold anything */
@@ -702,15 +652,10 @@ enum {
 
 /* Copies out of memory, marked or not, leaving the marks as they are; returns GLEBE_READ_*. Never
  * raises SIGBUS. If some is lost, `lost_bytes`, unless that is null, is set to the offset of the
- * first page that was found lost. The buffer, as that of glebe_volatile_write, is no volatile
- * memory, and may be null for no bytes. Errors: NULL, BEYOND, OS. */
+ * first page that was found lost. The buffer is no volatile memory, and
+ * may be null for no bytes. Errors: NULL, BEYOND, OS. */
 int glebe_volatile_read(glebe_volatile region, uint64_t offset_bytes, void *buffer,
                         size_t len_bytes, uint64_t *lost_bytes);
-
-/* Copies into memory that is not marked. Errors: NULL, BEYOND, and MARKED, after which nothing was
- * written. */
-int glebe_volatile_write(glebe_volatile region, uint64_t offset_bytes, const void *buffer,
-                         size_t len_bytes);
 
 /* Drops now what is marked in a range of whole granules: it is lost, and marked still. Writes to
  * `dropped_bytes`, unless that is null, how much of it glebe had not dropped before. Errors:
@@ -792,20 +737,19 @@ int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
  * core dump, and is gone in a forked child: a touch of it there is SIGSEGV. Contiguity is proved,
  * not supposed: who may not see page frames gets what one huge page holds.
  *
- * `flags` are MAP_PRIVATE and MAP_ANONYMOUS with -1 as `fd`, or MAP_PRIVATE and a descriptor of
- * /dev/zero; with them may go MAP_HUGETLB, with a size for that pool or none, without one for the
- * pool of the smallest size, MAP_FIXED_NOREPLACE, which wants the memory at `addr` and needs room
- * there, and MAP_POPULATE, MAP_LOCKED and MAP_NORESERVE, which change nothing. Without
- * MAP_FIXED_NOREPLACE `addr` is not looked at. `off` is a multiple of a page and changes nothing.
+ * `flags` are MAP_PRIVATE and MAP_ANONYMOUS, and `fd` is -1; with them may go MAP_HUGETLB, with a
+ * size for that pool or none, without one for the pool of the smallest size, MAP_FIXED_NOREPLACE,
+ * which wants the memory at `addr` and needs room there, and MAP_POPULATE, MAP_LOCKED and
+ * MAP_NORESERVE, which change nothing. Without MAP_FIXED_NOREPLACE `addr` is not looked at. `off`
+ * is a multiple of a page and changes nothing.
  *
  * The address, or MAP_FAILED with errno: ENOMEM if it cannot be had contiguous, EINVAL for a
- * length of 0, a flag, protection or offset that cannot be, EPERM if nothing would hold the
- * pages (a pool of huge pages, or RLIMIT_MEMLOCK for a pin), EBADF and ENODEV for a descriptor
- * that is not open or of something else, EACCES for one that is not open for reading and for a
- * protection that this process cannot have (PROT_EXEC where PR_SET_MDWE or a security module
- * denies it), EEXIST if something is mapped at `addr`, ETIMEDOUT if another process changed the
- * hugetlb pools for longer than glebe_mmap_contig_limits allows. glebe_last_error() has the
- * text, with the longest run that could be had, or the process that was waited for. */
+ * length of 0, a flag, protection, descriptor or offset that cannot be, EPERM if nothing would
+ * hold the pages (a pool of huge pages, or RLIMIT_MEMLOCK for a pin), EACCES for a protection
+ * that this process cannot have (PROT_EXEC where PR_SET_MDWE or a security module denies it),
+ * EEXIST if something is mapped at `addr`, ETIMEDOUT if another process changed the hugetlb
+ * pools for longer than glebe_mmap_contig_limits allows. glebe_last_error() has the text, with
+ * the longest run that could be had, or the process that was waited for. */
 void *glebe_mmap_contig(void *addr, size_t len, int prot, int flags, int fd, int64_t off);
 
 /* What each later call of glebe_mmap_contig in this process may do: how much of the machine's
@@ -826,11 +770,6 @@ int glebe_contig_query(const void *addr, glebe_contig *contig);
 /* As glebe_reserve_verify, for the mapping of glebe_mmap_contig that has the byte at `addr`.
  * Errors: UNMAPPED, FORKED, NULL, OS. */
 int glebe_contig_verify(const void *addr, glebe_drift *drifts, size_t capacity, size_t *count);
-
-/* As glebe_reserve_certificate, for the mapping of glebe_mmap_contig that has the byte at `addr`.
- * Errors: UNMAPPED, FORKED, NULL, BAD_ARGUMENT. */
-int glebe_contig_certificate(const void *addr, uint64_t frames, char *text, size_t text_len_bytes,
-                             size_t *needed_bytes);
 
 /* ---- Object pools ---------------------------------------------------------------------------- */
 
@@ -855,45 +794,23 @@ typedef struct glebe_zobject {
     uint64_t id; /* never 0 */
 } glebe_zobject;
 
-/* What happens at the limit, after compaction has freed what it could. */
-enum {
-    GLEBE_AT_LIMIT_REFUSE = 0,      /* the call is GLEBE_ERROR_FULL */
-    GLEBE_AT_LIMIT_EVICT_OLDEST = 1 /* objects that are old and unread go, a zspage at a time */
-};
-
-/* When zspages are compacted, besides by request and before anything is refused or evicted. */
-enum {
-    GLEBE_COMPACTION_AUTOMATIC = 0, /* a little with each remove and replace, once it is worth it */
-    GLEBE_COMPACTION_MANUAL = 1
-};
-
-/* How objects are stored. What does not become shorter is stored as it is, whatever the codec. */
-enum {
-    GLEBE_CODEC_AUTO = 0, /* LZ4 */
-    GLEBE_CODEC_NONE = 1, /* as they are */
-    GLEBE_CODEC_LZ4 = 2,
-    GLEBE_CODEC_ZSTD = 3 /* shorter, and about three times as long to read */
-};
-
-/* What happens to pages of a reserve that first class takes. */
-enum {
-    GLEBE_ON_RECALL_DISCARD = 0, /* they are lost, at once, and cost first class nothing */
-    GLEBE_ON_RECALL_MOVE = 1     /* they are copied first, to other lent pages if there are any */
-};
-
 /* What pool is wanted. */
 typedef struct glebe_zpool_options {
     uint64_t size;                 /* sizeof(glebe_zpool_options) */
     uint64_t limit_bytes;          /* the most it may hold, everything counted; 0 or UINT64_MAX:
                                       what the machine has. Not with a reserve, nor the next two */
-    uint64_t at_limit;             /* GLEBE_AT_LIMIT_* */
-    uint64_t compaction;           /* GLEBE_COMPACTION_* */
+    uint64_t evict_oldest;         /* 1: at the limit, after compaction has freed what it could,
+                                      objects that are old and unread go, a zspage at a time; 0:
+                                      the call is GLEBE_ERROR_FULL */
+    uint64_t manual_compaction;    /* 1: only by request, and before anything is refused or evicted;
+                                      0: also a little with each remove and replace, once it is
+                                      worth it */
     uint64_t codec;                /* GLEBE_CODEC_* */
     uint64_t zstd_level;           /* with GLEBE_CODEC_ZSTD: from 1 on, as zstd has it; 0: 1 */
-    const void *dictionary;        /* for all that the pool does by zstd; it is copied */
-    uint64_t dictionary_len_bytes;
     glebe_reserve reserve;         /* whose idle pages the pool lives in; 0: in memory of its own */
-    uint64_t on_recall;            /* with a reserve: GLEBE_ON_RECALL_* */
+    uint64_t move_on_recall;       /* with a reserve, of pages that first class takes: 1: they are
+                                      copied first, to other lent pages if there are any; 0: they
+                                      are lost, at once, and cost first class nothing */
     uint64_t staging_bytes;        /* with a reserve: ordinary memory, at least 64 pages; 0: a 64th
                                       of the reserve */
 } glebe_zpool_options;
@@ -901,19 +818,9 @@ typedef struct glebe_zpool_options {
 /* Makes an empty pool. One with memory of its own reserves address space, and memory comes as
  * objects do; without a limit it reserves at most half of what the process may still have
  * (ulimit -v). A reserve cannot be freed while a pool is on it. Errors: NULL, BAD_SIZE,
- * BAD_ARGUMENT, BAD_DICTIONARY, LIMIT_BELOW_HELD (an empty pool holds some tables), NO_MEMORY, OS,
+ * BAD_ARGUMENT, LIMIT_BELOW_HELD (an empty pool holds some tables), NO_MEMORY, OS,
  * TOO_MANY. */
 int glebe_zpool_new(const glebe_zpool_options *options, glebe_zpool *pool);
-
-/* Makes a dictionary of zstd, what objects have in common, from `samples_count` samples that lie
- * one after the other at `samples`, as long as `lens_bytes` says: some hundred times as much as
- * its own size, for a good one. Takes seconds for megabytes. `*len_bytes` is the room at
- * `dictionary`, which may be where the samples are, then the length that was made; keep the
- * bytes as long as objects that were stored with them are kept elsewhere. Errors: NULL,
- * BAD_ARGUMENT, BAD_DICTIONARY (too few or too short samples, too little room; the text says
- * what). */
-int glebe_dictionary_train(const void *samples, const size_t *lens_bytes, size_t samples_count,
-                           void *dictionary, size_t *len_bytes);
 
 /* Ends a pool and all its objects; its memory goes back to the system, lent pages to the
  * reserve. */
@@ -925,15 +832,12 @@ int glebe_zpool_free(glebe_zpool pool);
 int glebe_zpool_insert(glebe_zpool pool, const void *bytes, size_t len_bytes,
                        glebe_zobject *object);
 
-/* The bytes in an object; GLEBE_GET_MISS, and nothing written, if a reserve lost it. Errors: NULL,
- * STALE, FOREIGN. */
-int glebe_zpool_length(glebe_zpool pool, glebe_zobject object, size_t *len_bytes);
-
-/* Copies an object to the start of `buffer`, which has room for `buffer_len_bytes` and may be
- * null if that is 0, and writes its length to `len_bytes`: also with
- * GLEBE_ERROR_BUFFER_TOO_SMALL. A page is always enough. GLEBE_GET_MISS, and no length, if a
- * reserve lost it. After that, and after an error, the buffer may hold anything. Errors: NULL,
- * STALE, FOREIGN, CORRUPT. */
+/* Copies an object to the start of `buffer`, which has room for `buffer_len_bytes`, and writes its
+ * length to `len_bytes`; with less room than needed the answer is GLEBE_ERROR_BUFFER_TOO_SMALL and
+ * the length. A page is always enough; with a `buffer_len_bytes` of 0 only the
+ * length is written, and that is no error. GLEBE_GET_MISS, and no length, if a reserve lost it.
+ * After that, and after an error, the buffer may hold anything. Errors: NULL, STALE, FOREIGN,
+ * CORRUPT. */
 int glebe_zpool_read(glebe_zpool pool, glebe_zobject object, void *buffer,
                      size_t buffer_len_bytes, size_t *len_bytes);
 
@@ -946,41 +850,19 @@ int glebe_zpool_replace(glebe_zpool pool, glebe_zobject object, const void *byte
 /* Removes an object, whether or not it was lost unnoticed. Errors: STALE, FOREIGN. */
 int glebe_zpool_remove(glebe_zpool pool, glebe_zobject object);
 
-/* The most that a compaction does: it stops at the first object that takes it over that. */
-enum {
-    GLEBE_BUDGET_ALL = 0,   /* until nothing is left to free; `amount` is 0 */
-    GLEBE_BUDGET_PAGES = 1, /* until `amount` pages were freed */
-    GLEBE_BUDGET_US = 2     /* until `amount` microseconds have passed */
-};
-
 /* What a compaction did. Never grows. */
 typedef struct glebe_compacted {
     uint64_t moved; /* objects */
     uint64_t freed_pages;
 } glebe_compacted;
 
-/* Moves objects together and frees the pages that are left, as far as the budget allows; what is
- * being read meanwhile stays. On a reserve, first what is staged, then lent zspages that are
- * sparse. `compacted` may be null. Errors: BAD_ARGUMENT; NO_BUDGET for an amount of 0 where one
- * is needed. */
-int glebe_zpool_compact(glebe_zpool pool, uint64_t budget, uint64_t amount,
+/* Moves objects together and frees the pages that are left, until nothing is left to free, or,
+ * where one of the two is not 0, until `max_pages` were freed or `max_us` microseconds have
+ * passed: it stops at the first object that takes it over that. What is being read meanwhile
+ * stays. On a reserve, first what is staged, then lent zspages that are sparse. `compacted` may
+ * be null. Errors: BAD_ARGUMENT for both limits at once. */
+int glebe_zpool_compact(glebe_zpool pool, uint64_t max_pages, uint64_t max_us,
                         glebe_compacted *compacted);
-
-/* What was made shorter. Never grows. */
-typedef struct glebe_recompressed {
-    uint64_t objects;
-    uint64_t before_bytes; /* stored bytes of these */
-    uint64_t after_bytes;
-} glebe_recompressed;
-
-/* Stores idle objects anew by zstd, at `zstd_level` or, if that is 0, its own, and with the pool's
- * dictionary, as far as the budget allows: those of zspages that an earlier call looked at and
- * nobody has read since; so the first call finds none. GLEBE_BUDGET_PAGES counts the bytes saved.
- * All calls on a pool have the same level. `recompressed` may be null. Errors: BAD_ARGUMENT, also
- * for a pool on a reserve; NO_BUDGET, NO_MEMORY; FULL where the limit leaves no room for what zstd
- * needs at work. */
-int glebe_zpool_recompress(glebe_zpool pool, uint64_t zstd_level, uint64_t budget, uint64_t amount,
-                           glebe_recompressed *recompressed);
 
 /* Changes the limit. Where the pool holds more, it compacts and, if it may, evicts. Errors:
  * BAD_ARGUMENT for a pool on a reserve; LIMIT_BELOW_HELD, after which the limit is as it was, and

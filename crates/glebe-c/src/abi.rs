@@ -37,48 +37,41 @@ codes! {
     GLEBE_ERROR_BAD_ARGUMENT = -6;
     GLEBE_ERROR_BUSY = -7;
     GLEBE_ERROR_TOO_MANY = -8;
-    GLEBE_ERROR_ZERO_PAGES = -9;
-    GLEBE_ERROR_BAD_ALIGN = -10;
-    GLEBE_ERROR_NO_RUN = -11;
-    GLEBE_ERROR_WOULD_WAIT = -12;
-    GLEBE_ERROR_BAD_PAGE_LEN = -13;
-    GLEBE_ERROR_BAD_LEN = -14;
-    GLEBE_ERROR_NO_MEMORY = -15;
-    GLEBE_ERROR_NO_SOURCE = -16;
-    GLEBE_ERROR_NOT_CONTIGUOUS = -17;
-    GLEBE_ERROR_OS = -18;
-    GLEBE_ERROR_OTHER = -19;
-    GLEBE_ERROR_UNALIGNED = -20;
-    GLEBE_ERROR_EMPTY = -21;
-    GLEBE_ERROR_BEYOND = -22;
-    GLEBE_ERROR_MARKED = -23;
-    GLEBE_ERROR_UNMAPPED = -24;
-    GLEBE_ERROR_LOCKED = -25;
-    GLEBE_ERROR_HUGETLB = -26;
-    GLEBE_ERROR_SHARED = -27;
-    GLEBE_ERROR_FILE_PRIVATE = -28;
-    GLEBE_ERROR_READ_ONLY = -29;
-    GLEBE_ERROR_SPECIAL = -30;
-    GLEBE_ERROR_MAP_BUDGET = -31;
-    GLEBE_ERROR_SELF_TEST = -32;
-    GLEBE_ERROR_STUCK = -33;
-    GLEBE_ERROR_ADOPTED = -34;
-    GLEBE_ERROR_HANDLER_COVERED = -35;
-    GLEBE_ERROR_NOT_HELD = -36;
-    GLEBE_ERROR_STALE = -37;
-    GLEBE_ERROR_FOREIGN = -38;
-    GLEBE_ERROR_TOO_LONG = -39;
-    GLEBE_ERROR_BUFFER_TOO_SMALL = -40;
-    GLEBE_ERROR_FULL = -41;
-    GLEBE_ERROR_LIMIT_BELOW_HELD = -42;
-    GLEBE_ERROR_NO_BUDGET = -43;
-    GLEBE_ERROR_CORRUPT = -44;
-    GLEBE_ERROR_BAD_DICTIONARY = -45;
-    GLEBE_ERROR_NOT_ENOUGH = -46;
-    GLEBE_ERROR_NOT_MAPPABLE = -47;
-    GLEBE_ERROR_FIXED_LEN = -48;
-    GLEBE_ERROR_NO_ROOM = -49;
-    GLEBE_ERROR_NOT_GIVEN = -50;
+    GLEBE_ERROR_BAD_ALIGN = -9;
+    GLEBE_ERROR_NO_RUN = -10;
+    GLEBE_ERROR_WOULD_WAIT = -11;
+    GLEBE_ERROR_BAD_LEN = -12;
+    GLEBE_ERROR_NO_MEMORY = -13;
+    GLEBE_ERROR_NO_SOURCE = -14;
+    GLEBE_ERROR_NOT_CONTIGUOUS = -15;
+    GLEBE_ERROR_OS = -16;
+    GLEBE_ERROR_OTHER = -17;
+    GLEBE_ERROR_UNALIGNED = -18;
+    GLEBE_ERROR_EMPTY = -19;
+    GLEBE_ERROR_BEYOND = -20;
+    GLEBE_ERROR_UNMAPPED = -21;
+    GLEBE_ERROR_LOCKED = -22;
+    GLEBE_ERROR_HUGETLB = -23;
+    GLEBE_ERROR_SHARED = -24;
+    GLEBE_ERROR_FILE_PRIVATE = -25;
+    GLEBE_ERROR_READ_ONLY = -26;
+    GLEBE_ERROR_SPECIAL = -27;
+    GLEBE_ERROR_MAP_BUDGET = -28;
+    GLEBE_ERROR_STUCK = -29;
+    GLEBE_ERROR_ADOPTED = -30;
+    GLEBE_ERROR_HANDLER_COVERED = -31;
+    GLEBE_ERROR_STALE = -32;
+    GLEBE_ERROR_FOREIGN = -33;
+    GLEBE_ERROR_TOO_LONG = -34;
+    GLEBE_ERROR_BUFFER_TOO_SMALL = -35;
+    GLEBE_ERROR_FULL = -36;
+    GLEBE_ERROR_LIMIT_BELOW_HELD = -37;
+    GLEBE_ERROR_CORRUPT = -38;
+    GLEBE_ERROR_NOT_ENOUGH = -39;
+    GLEBE_ERROR_NOT_MAPPABLE = -40;
+    GLEBE_ERROR_FIXED_LEN = -41;
+    GLEBE_ERROR_NO_ROOM = -42;
+    GLEBE_ERROR_NOT_GIVEN = -43;
 }
 
 pub const GLEBE_PUT_STORED: c_int = 0;
@@ -109,23 +102,9 @@ pub const GLEBE_ZEROED: u64 = 1;
 pub const GLEBE_ANY: u64 = 2;
 pub const GLEBE_NO_WAIT: u64 = 4;
 
-pub const GLEBE_VIEWS_NO: u64 = 0;
-pub const GLEBE_VIEWS_YES: u64 = 1;
-
-pub const GLEBE_VIRTUAL_ONLY: c_int = 0;
-pub const GLEBE_WITHIN_GRAIN: c_int = 1;
-pub const GLEBE_PROVED: c_int = 2;
-
 pub const GLEBE_ENGINE_AUTO: u64 = 0;
 pub const GLEBE_ENGINE_SCAN: u64 = 1;
 pub const GLEBE_ENGINE_TAG: u64 = 2;
-
-#[allow(dead_code)] // for callers
-pub const GLEBE_PRIORITY_LOWEST: u64 = 0;
-#[allow(dead_code)] // for callers
-pub const GLEBE_PRIORITY_NORMAL: u64 = 4;
-#[allow(dead_code)] // for callers
-pub const GLEBE_PRIORITY_HIGHEST: u64 = 7;
 
 pub const GLEBE_UNMARK_TOLD: c_int = 0;
 pub const GLEBE_UNMARK_MORE: c_int = 1;
@@ -136,20 +115,10 @@ pub const GLEBE_READ_LOST: c_int = 1;
 pub const GLEBE_VRANGE_VOLATILE: c_int = 0;
 pub const GLEBE_VRANGE_NONVOLATILE: c_int = 1;
 
-pub const GLEBE_AT_LIMIT_REFUSE: u64 = 0;
-pub const GLEBE_AT_LIMIT_EVICT_OLDEST: u64 = 1;
-
-pub const GLEBE_COMPACTION_AUTOMATIC: u64 = 0;
-pub const GLEBE_COMPACTION_MANUAL: u64 = 1;
-
 pub const GLEBE_CODEC_AUTO: u64 = 0;
 pub const GLEBE_CODEC_NONE: u64 = 1;
 pub const GLEBE_CODEC_LZ4: u64 = 2;
 pub const GLEBE_CODEC_ZSTD: u64 = 3;
-
-pub const GLEBE_BUDGET_ALL: u64 = 0;
-pub const GLEBE_BUDGET_PAGES: u64 = 1;
-pub const GLEBE_BUDGET_US: u64 = 2;
 
 pub const GLEBE_FORMAT_TEXT: u64 = 0;
 pub const GLEBE_FORMAT_JSON: u64 = 1;
@@ -163,20 +132,6 @@ pub const GLEBE_HELD_BY_MOVABLE_POOL: u64 = 3;
 
 pub const GLEBE_PFN_HIDDEN: u64 = u64::MAX;
 pub const GLEBE_PFN_GONE: u64 = 0xffff_ffff_ffff_fffe;
-
-pub const GLEBE_FRAMES_SHOWN: u64 = 0;
-pub const GLEBE_FRAMES_LEFT_OUT: u64 = 1;
-
-pub const GLEBE_WHY_NOT_BETTER: u64 = 0;
-pub const GLEBE_WHY_NOT_PINNED: u64 = 1;
-pub const GLEBE_WHY_COUNTED: u64 = 2;
-
-pub const GLEBE_CACHE_PLAIN: u64 = 0;
-pub const GLEBE_CACHE_LZ4: u64 = 1;
-pub const GLEBE_CACHE_ZSTD: u64 = 2;
-
-pub const GLEBE_ON_RECALL_DISCARD: u64 = 0;
-pub const GLEBE_ON_RECALL_MOVE: u64 = 1;
 
 /// A pointer inside a structure.
 pub type Address = Option<NonNull<c_void>>;
@@ -258,14 +213,12 @@ structures! {
     }
     glebe_zpool_options {
         limit_bytes: u64,
-        at_limit: u64,
-        compaction: u64,
+        evict_oldest: u64,
+        manual_compaction: u64,
         codec: u64,
         zstd_level: u64,
-        dictionary: Address,
-        dictionary_len_bytes: u64,
         reserve: glebe_reserve,
-        on_recall: u64,
+        move_on_recall: u64,
         staging_bytes: u64,
     }
     glebe_reserve_stats {
@@ -379,7 +332,6 @@ fixed! {
     glebe_run { start_pages len_pages pfn }
     glebe_drift { start_pages len_pages was_pfn now_pfn }
     glebe_compacted { moved freed_pages }
-    glebe_recompressed { objects before_bytes after_bytes }
 }
 
 impl glebe_extent {

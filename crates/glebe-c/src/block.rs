@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use glebe::reserve::{Contiguity, Request};
+use glebe::reserve::Request;
 use glebe::sys::page_size;
 use glebe::units::Pages;
 
@@ -11,10 +11,6 @@ use crate::abi::*;
 use crate::boundary::{call, Out};
 use crate::failure::Failure;
 use crate::process::{end, hold, insert, insert_in, with, Of};
-
-fn request(pages: u64, align_pages: u64) -> Request {
-    Request::new(Pages::new(pages)).align(Pages::new(align_pages))
-}
 
 fn alloc(
     reserve: glebe_reserve,
@@ -31,7 +27,7 @@ pub extern "C" fn glebe_alloc(
     pages: u64,
     block: Out<glebe_block>,
 ) -> c_int {
-    call(|| alloc(reserve, request(pages, 1), block))
+    call(|| alloc(reserve, Request::new(Pages::new(pages)), block))
 }
 
 #[no_mangle]
@@ -46,7 +42,7 @@ pub extern "C" fn glebe_alloc_with(
         if flags & !(GLEBE_ZEROED | GLEBE_ANY | GLEBE_NO_WAIT) != 0 {
             return Err(Failure::bad("flags", flags));
         }
-        let mut request = request(pages, align_pages);
+        let mut request = Request::new(Pages::new(pages)).align(Pages::new(align_pages));
         if flags & GLEBE_ZEROED != 0 {
             request = request.zeroed();
         }
@@ -72,30 +68,9 @@ pub extern "C" fn glebe_block_memory(
     len_bytes: Out<u64>,
 ) -> c_int {
     call(|| {
-        let look = |of: &Of<glebe::reserve::Block>| Ok((of.object.as_ptr(), of.object.pages()));
-        let (first, pages) = with(block, look)?;
+        let (first, pages) = with(block, |of| Ok((of.object.as_ptr(), of.object.pages())))?;
         address.set(first.cast());
         Ok(len_bytes.set(pages.bytes(page_size()).get()))
-    })
-}
-
-#[no_mangle]
-pub extern "C" fn glebe_block_contiguity(
-    block: glebe_block,
-    contiguity: Out<c_int>,
-    grain_pages: Out<u64>,
-) -> c_int {
-    call(|| {
-        let out = contiguity.checked("contiguity")?;
-        let (known, pages) = with(block, |of| Ok((of.object.contiguity(), of.object.pages())))?;
-        let (known, grain) = match known {
-            Contiguity::Proved => (GLEBE_PROVED, pages),
-            Contiguity::WithinGrain(pages) => (GLEBE_WITHIN_GRAIN, pages),
-            // What a later version may add is no more than this to a caller of this one.
-            _ => (GLEBE_VIRTUAL_ONLY, Pages::new(1)),
-        };
-        grain_pages.set(grain.get());
-        Ok(out.set(known))
     })
 }
 

@@ -1,4 +1,4 @@
-//! The boundary: panics, the thread's last error, and what comes and goes through pointers.
+//! The boundary: names of codes, panics, the thread's last error, and what comes and goes through pointers.
 //!
 //! Every exported function runs inside [`call`]. A panic ends there; the answer is a number. What
 //! failed last is kept by each thread and made into text only when it is asked for.
@@ -46,8 +46,7 @@ pub(crate) fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
 /// Runs `body`, which answers as mmap(2) does: an address, or `MAP_FAILED` and the thread's error
 /// number.
 pub(crate) fn call_for_address(body: impl FnOnce() -> Result<*mut c_void, Failure>) -> *mut c_void {
-    let answer = catch_unwind(AssertUnwindSafe(body));
-    let failure = match answer {
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(address)) => return address,
         Ok(Err(failure)) => failure,
         Err(panic) => caught(&*panic),
@@ -90,6 +89,27 @@ pub(crate) fn last_error() -> *const c_char {
     catch_unwind(text).ok().and_then(Result::ok).unwrap_or(c"".as_ptr())
 }
 
+#[no_mangle]
+pub extern "C" fn glebe_version() -> *const c_char {
+    let text = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    CStr::from_bytes_with_nul(text.as_bytes()).unwrap_or_default().as_ptr()
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_page_bytes() -> u64 {
+    std::panic::catch_unwind(|| glebe::sys::page_size().bytes().get()).unwrap_or(0)
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_last_error() -> *const c_char {
+    last_error()
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_error_name(code: c_int) -> *const c_char {
+    name_of(code).unwrap_or(c"unknown").as_ptr()
+}
+
 /// A pointer of C's to what is only read: other calls may read it meanwhile, and it may be where
 /// nobody can write.
 #[repr(transparent)]
@@ -118,18 +138,6 @@ impl<T> Out<T> {
     }
 }
 
-impl Out<usize> {
-    /// What C has put there.
-    pub(crate) fn get(&self) -> usize {
-        // SAFETY: as the head says, unless it is null.
-        if self.0.is_null() {
-            0
-        } else {
-            unsafe { self.0.read_unaligned() }
-        }
-    }
-}
-
 /// Refuses a null pointer to several, and more of them than memory can have. With none of them the
 /// pointer is not looked at.
 fn check_room<T>(at: *const T, count: usize, name: &str) -> Result<(), Failure> {
@@ -144,10 +152,6 @@ fn check_room<T>(at: *const T, count: usize, name: &str) -> Result<(), Failure> 
 }
 
 impl In<c_void> {
-    pub(crate) fn new(address: Address) -> Self {
-        Self(address.map_or(std::ptr::null(), |at| at.as_ptr().cast_const()))
-    }
-
     /// So many bytes, which may be null if there are none.
     pub(crate) fn bytes(&self, len_bytes: usize, name: &str) -> Result<&[u8], Failure> {
         check_room(self.0.cast::<u8>(), len_bytes, name)?;
@@ -161,14 +165,9 @@ impl In<c_void> {
 }
 
 impl Out<c_void> {
-    /// Refuses a null pointer to so many bytes.
-    pub(crate) fn check(&self, len_bytes: usize, name: &str) -> Result<(), Failure> {
-        check_room(self.0.cast::<u8>(), len_bytes, name)
-    }
-
     /// So many bytes, which may be null if there are none.
     pub(crate) fn bytes(&mut self, len_bytes: usize, name: &str) -> Result<&mut [u8], Failure> {
-        self.check(len_bytes, name)?;
+        check_room(self.0.cast::<u8>(), len_bytes, name)?;
         if len_bytes == 0 {
             return Ok(&mut []);
         }
@@ -273,11 +272,8 @@ impl Text {
 /// Refuses a size that a structure cannot have: it begins with its size and one member.
 fn check_size<T: Words>(given: u64) -> Result<(), Failure> {
     if !(2 * WORD..=SIZE_MAX).contains(&given) || given % WORD != 0 {
-        let text = format!(
-            "a size of {given} for {}: a multiple of 8 from {} to {SIZE_MAX} is needed",
-            T::NAME,
-            2 * WORD
-        );
+        let (name, least) = (T::NAME, 2 * WORD);
+        let text = format!("a size of {given} for {name}: from {least} to {SIZE_MAX}, by 8s");
         return Err(Failure::new(GLEBE_ERROR_BAD_SIZE, text));
     }
     Ok(())
@@ -302,10 +298,7 @@ impl<T: Words> In<T> {
             to.copy_from_nonoverlapping(self.0.cast(), given.min(here) as usize);
             for word in (here / WORD)..(given / WORD) {
                 if words.add(word as usize).read_unaligned() != 0 {
-                    let text = format!(
-                        "{} has a member that this version of glebe, which knows {here} bytes, lacks",
-                        T::NAME
-                    );
+                    let text = format!("{}: a member beyond {here} bytes is unknown", T::NAME);
                     return Err(Failure::new(GLEBE_ERROR_BAD_ARGUMENT, text));
                 }
             }

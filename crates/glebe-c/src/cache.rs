@@ -3,13 +3,13 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use glebe::reserve::{Error, Pool, Put, Rejected};
+use glebe::reserve::{Error, Put, Rejected};
 use glebe::sys::page_size;
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out};
 use crate::failure::Failure;
-use crate::process::{each, end, insert_in, with};
+use crate::process::{each, end, insert_in, on};
 
 #[no_mangle]
 pub extern "C" fn glebe_cache_new(
@@ -20,15 +20,10 @@ pub extern "C" fn glebe_cache_new(
     call(|| {
         let out = cache.checked("cache")?;
         let name = name.text().ok_or_else(|| Failure::null("name"))?.to_str();
-        let unreadable = |_| Failure::new(GLEBE_ERROR_BAD_ARGUMENT, "the name is not UTF-8");
-        let name = name.map_err(unreadable)?;
+        let name =
+            name.map_err(|_| Failure::new(GLEBE_ERROR_BAD_ARGUMENT, "a name not in UTF-8"))?;
         Ok(out.set(insert_in(reserve, |of| Ok(each(of.page_cache().pool(name)?)))?))
     })
-}
-
-/// Calls `call` on the name space of a handle.
-fn on<R>(cache: glebe_cache, call: impl FnOnce(&Pool) -> Result<R, Error>) -> Result<R, Failure> {
-    with(cache, |of| Ok(call(&of.object)?))
 }
 
 /// Refuses a length that is not a page's before a slice of it is made.

@@ -9,66 +9,30 @@
 //! here.
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
-use std::ffi::{c_char, c_int, c_void};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, PoisonError};
+use std::ffi::{c_int, c_void};
+use std::sync::Mutex;
 
 use glebe::contig::{Contig, Error, HeldBy, Source};
-use glebe::sys::place::{is_readable, protect, Flags, Protection};
-use glebe::sys::{errno, hugetlb, page_size};
+use glebe::sys::place::{protect, Flags, Protection};
+use glebe::sys::{hugetlb, page_size};
 use glebe::units::Bytes;
 
 use crate::abi::*;
-use crate::boundary::{call, call_for_address, Array, Out, Text};
-use crate::descriptor::copy_of;
+use crate::boundary::{call, call_for_address, Array, Out};
 use crate::failure::Failure;
-use crate::mapped::{Contigs, Mapped};
-use crate::place::{certificate, limited, place_of, verify};
+use crate::mapped::Mapped;
+use crate::place::{limited, place_of, verify};
 use crate::process::Process;
-
-/// `/dev/zero`: major 1, minor 5.
-const ZERO_DEVICE: u64 = 1 << 8 | 5;
+use crate::table::lock;
 
 /// What a call may look at for a run, in bytes; for how long it may look, and how long wait for
 /// others that change the pools, both in ms. 0 for the library's own.
-static SEARCH_BYTES: AtomicU64 = AtomicU64::new(0);
-static SEARCH_MS: AtomicU64 = AtomicU64::new(0);
-static LOCK_WAIT_MS: AtomicU64 = AtomicU64::new(0);
-
-fn locked(contigs: &Contigs) -> MutexGuard<'_, BTreeMap<usize, Mapped>> {
-    contigs.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static LIMITS: Mutex<[u64; 3]> = Mutex::new([0; 3]);
 
 #[cold]
 fn unmapped(addr: usize) -> Failure {
     let text = format!("{addr:#x} is no address of a contiguous mapping");
     Failure::new(GLEBE_ERROR_UNMAPPED, text)
-}
-
-fn bad(name: &'static str, value: i64) -> Failure {
-    Failure::bad(name, value as u64)
-}
-
-/// Looks at a descriptor that is to stand for memory of no file.
-fn check_descriptor(fd: c_int, anonymous: bool) -> Result<(), Failure> {
-    let refused = |errno, why| Failure::BadDescriptor { fd, errno, why };
-    match (fd, anonymous) {
-        (-1, true) => return Ok(()),
-        (-1, false) => return Err(refused(errno::EBADF, "-1 goes with MAP_ANONYMOUS only")),
-        _ => {}
-    }
-    let file = std::fs::File::from(copy_of(fd)?);
-    let zero = file
-        .metadata()
-        .is_ok_and(|meta| meta.file_type().is_char_device() && meta.rdev() == ZERO_DEVICE);
-    match (is_readable(&file), zero) {
-        (Err(_), _) => Err(refused(errno::EBADF, "open for its path alone")),
-        (_, false) => Err(refused(errno::ENODEV, "only /dev/zero can be contiguous")),
-        (Ok(false), true) => Err(refused(errno::EACCES, "not open for reading")),
-        (Ok(true), true) => Ok(()),
-    }
 }
 
 fn map(
@@ -80,20 +44,20 @@ fn map(
     off: i64,
 ) -> Result<*mut c_void, Failure> {
     let page = page_size();
-    let protection = Protection::of_bits(prot).ok_or_else(|| bad("prot", prot.into()))?;
-    let asked = Flags::of_bits(flags).map_err(|bits| bad("flags", bits.into()))?;
-    check_descriptor(fd, asked.anonymous)?;
+    let protection = Protection::of_bits(prot).ok_or_else(|| Failure::bad("prot", prot as u64))?;
+    let asked = Flags::of_bits(flags).map_err(|bits| Failure::bad("flags", bits as u64))?;
+    if (asked.anonymous, fd) != (true, -1) {
+        return Err(Failure::bad("fd: it is -1, with MAP_ANONYMOUS", fd as u64));
+    }
     if off < 0 || off as u64 % page.bytes().get() != 0 {
-        return Err(bad("off", off));
+        return Err(Failure::bad("off", off as u64));
     }
     let too_long = || Error::TooLarge {
         asked: Bytes::new(len),
         available: Bytes::new(isize::MAX.unsigned_abs() as u64),
     };
     let whole = Bytes::new(len).pages_up(page).checked_bytes(page).ok_or_else(too_long)?;
-    let [bytes, time, wait] =
-        [&SEARCH_BYTES, &SEARCH_MS, &LOCK_WAIT_MS].map(|limit| limit.load(Ordering::Relaxed));
-    let mut options = limited(Contig::options().require_run(whole), bytes, time, wait);
+    let mut options = limited(Contig::options().require_run(whole), *lock(&LIMITS));
     if let Some(size) = asked.hugetlb {
         let size = size.unwrap_or_else(hugetlb::smallest);
         options = options.source(Source::Hugetlb(size));
@@ -118,7 +82,7 @@ fn map(
     let mapping = Mapped::new(contig);
     // Earlier ones that the caller unmapped by munmap are left here: their places are the new
     // one's.
-    let mut all = locked(&process.contigs);
+    let mut all = lock(&process.contigs);
     let below = all.range(..start + mapped.as_usize());
     let over = below.filter(|(at, other)| **at + other.contig.len().as_usize() > start);
     let stale: Vec<usize> = over.map(|(at, _)| *at).collect();
@@ -145,9 +109,7 @@ pub extern "C" fn glebe_mmap_contig_limits(
     search_ms: u64,
     lock_wait_ms: u64,
 ) -> c_int {
-    SEARCH_BYTES.store(search_bytes, Ordering::Relaxed);
-    SEARCH_MS.store(search_ms, Ordering::Relaxed);
-    LOCK_WAIT_MS.store(lock_wait_ms, Ordering::Relaxed);
+    *lock(&LIMITS) = [search_bytes, search_ms, lock_wait_ms];
     GLEBE_OK
 }
 
@@ -156,7 +118,7 @@ pub extern "C" fn glebe_munmap_contig(addr: *mut c_void, len: usize) -> c_int {
     call(|| {
         let unknown = || unmapped(addr.addr());
         let process = Process::own()?.ok_or_else(unknown)?;
-        let mut contigs = locked(&process.contigs);
+        let mut contigs = lock(&process.contigs);
         let contig = &contigs.get(&addr.addr()).ok_or_else(unknown)?.contig;
         let (given, mapped, spare) = (len as u64, contig.len().get(), contig.spare().get());
         let page = page_size();
@@ -180,7 +142,7 @@ fn look<R>(
 ) -> Result<R, Failure> {
     let unknown = || unmapped(addr);
     let process = Process::own()?.ok_or_else(unknown)?;
-    let contigs = locked(&process.contigs);
+    let contigs = lock(&process.contigs);
     let (start, Mapped { contig, .. }) = contigs.range(..=addr).next_back().ok_or_else(unknown)?;
     let offset = Bytes::new((addr - start) as u64);
     if offset >= contig.len() {
@@ -210,19 +172,5 @@ pub extern "C" fn glebe_contig_verify(
         let out = Array::new(drifts, capacity, count, "drifts")?;
         out.set(look(addr.addr(), |contig, _| verify(contig))?.into_iter());
         Ok(GLEBE_OK)
-    })
-}
-
-#[no_mangle]
-pub extern "C" fn glebe_contig_certificate(
-    addr: *const c_void,
-    frames: u64,
-    text: Out<c_char>,
-    text_len_bytes: usize,
-    needed_bytes: Out<usize>,
-) -> c_int {
-    call(|| {
-        let text = Text::new(text, text_len_bytes, needed_bytes)?;
-        text.set(look(addr.addr(), |contig, _| certificate(contig, frames))?)
     })
 }

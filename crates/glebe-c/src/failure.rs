@@ -19,8 +19,6 @@ pub(crate) enum Failure {
     Here { code: c_int, text: String },
     #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
     Adopted { start: usize, end: usize },
-    #[error("the descriptor {fd}: {why}")]
-    BadDescriptor { fd: c_int, errno: c_int, why: &'static str },
     #[error(transparent)]
     Contig(#[from] contig::Error),
     #[error(transparent)]
@@ -49,6 +47,14 @@ impl Failure {
         Self::new(GLEBE_ERROR_BAD_ARGUMENT, format!("{value:#x} is no value of {name}"))
     }
 
+    /// A choice of yes, 1, and no.
+    pub(crate) fn unless_flag(name: &str, value: u64) -> Result<bool, Self> {
+        match value {
+            0 | 1 => Ok(value == 1),
+            other => Err(Self::bad(name, other)),
+        }
+    }
+
     #[cold]
     pub(crate) fn forked() -> Self {
         let text = "this process was forked from the owner of the handle, which stayed there";
@@ -63,7 +69,6 @@ impl Failure {
     /// The error number, for a call that tells failures as mmap(2) does.
     pub(crate) fn errno(&self) -> c_int {
         match self {
-            Self::BadDescriptor { errno, .. } => *errno,
             Self::Contig(error) => match error {
                 contig::Error::ZeroLength | contig::Error::BadAlign { .. } => errno::EINVAL,
                 contig::Error::Os(error) if error.kind() == ErrorKind::TimedOut => errno::ETIMEDOUT,
@@ -85,7 +90,6 @@ impl Failure {
         match self {
             Self::Here { code, .. } => *code,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
-            Self::BadDescriptor { .. } => GLEBE_ERROR_BAD_ARGUMENT,
             Self::Contig(error) => code_of_contig(error),
             Self::Reserve(error) => code_of(error),
             Self::View(error) => code_of_view(error),
@@ -105,13 +109,12 @@ fn code_of_os(error: &OsError) -> c_int {
 
 fn code_of(error: &Error) -> c_int {
     match error {
-        Error::ZeroPages => GLEBE_ERROR_ZERO_PAGES,
+        Error::ZeroPages => GLEBE_ERROR_EMPTY,
         Error::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
         Error::NoRun { .. } | Error::NoAlignedRun { .. } => GLEBE_ERROR_NO_RUN,
         Error::WouldWait => GLEBE_ERROR_WOULD_WAIT,
         Error::Forked => GLEBE_ERROR_FORKED,
-        Error::BadPageLen { .. } => GLEBE_ERROR_BAD_PAGE_LEN,
-        Error::BadLen { .. } => GLEBE_ERROR_BAD_LEN,
+        Error::BadLen { .. } | Error::BadPageLen { .. } => GLEBE_ERROR_BAD_LEN,
         Error::Contig(error) => code_of_contig(error),
         Error::NotEnough { .. } => GLEBE_ERROR_NOT_ENOUGH,
         Error::NotMappable { .. } => GLEBE_ERROR_NOT_MAPPABLE,
@@ -143,10 +146,10 @@ fn code_of_contig(error: &contig::Error) -> c_int {
     match error {
         Error::ZeroLength => GLEBE_ERROR_BAD_LEN,
         Error::BadAlign { .. } => GLEBE_ERROR_BAD_ALIGN,
-        Error::NoAddresses { .. } => GLEBE_ERROR_NO_MEMORY,
-        Error::TooLarge { .. } | Error::CgroupLimit { .. } | Error::PoolShort { .. } => {
-            GLEBE_ERROR_NO_MEMORY
-        }
+        Error::NoAddresses { .. }
+        | Error::TooLarge { .. }
+        | Error::CgroupLimit { .. }
+        | Error::PoolShort { .. } => GLEBE_ERROR_NO_MEMORY,
         Error::NoSuchSize { .. } | Error::NotHuge { .. } => GLEBE_ERROR_NO_SOURCE,
         Error::NotContiguous { .. } | Error::NotAligned { .. } => GLEBE_ERROR_NOT_CONTIGUOUS,
         Error::Os(error) => code_of_os(error),
@@ -160,7 +163,6 @@ fn code_of_volatile(error: &volatile::Error) -> c_int {
         Error::Unaligned { .. } => GLEBE_ERROR_UNALIGNED,
         Error::Empty => GLEBE_ERROR_EMPTY,
         Error::Beyond { .. } => GLEBE_ERROR_BEYOND,
-        Error::Marked { .. } => GLEBE_ERROR_MARKED,
         Error::Unmapped { .. } => GLEBE_ERROR_UNMAPPED,
         Error::Locked { .. } => GLEBE_ERROR_LOCKED,
         Error::Hugetlb { .. } => GLEBE_ERROR_HUGETLB,
@@ -170,10 +172,8 @@ fn code_of_volatile(error: &volatile::Error) -> c_int {
         Error::Special { .. } => GLEBE_ERROR_SPECIAL,
         Error::MapBudget { .. } => GLEBE_ERROR_MAP_BUDGET,
         Error::ZeroCap => GLEBE_ERROR_BAD_ARGUMENT,
-        Error::SelfTest { .. } => GLEBE_ERROR_SELF_TEST,
         Error::Stuck { .. } => GLEBE_ERROR_STUCK,
         Error::HandlerCovered => GLEBE_ERROR_HANDLER_COVERED,
-        Error::NotHeld { .. } => GLEBE_ERROR_NOT_HELD,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
@@ -189,13 +189,9 @@ fn code_of_zpool(error: &zpool::Error) -> c_int {
         Error::BufferTooSmall { .. } => GLEBE_ERROR_BUFFER_TOO_SMALL,
         Error::Full { .. } | Error::Space => GLEBE_ERROR_FULL,
         Error::LimitBelowHeld { .. } => GLEBE_ERROR_LIMIT_BELOW_HELD,
-        Error::NoBudget => GLEBE_ERROR_NO_BUDGET,
         Error::Codec(CodecError::Corrupt { .. }) => GLEBE_ERROR_CORRUPT,
         Error::Codec(CodecError::NoMemory { .. }) => GLEBE_ERROR_NO_MEMORY,
-        Error::Codec(CodecError::Dictionary { .. } | CodecError::Training { .. }) => {
-            GLEBE_ERROR_BAD_DICTIONARY
-        }
-        Error::Codec(CodecError::Level { .. }) | Error::OtherZstd => GLEBE_ERROR_BAD_ARGUMENT,
+        Error::Codec(CodecError::Level { .. }) | Error::NoBudget => GLEBE_ERROR_BAD_ARGUMENT,
         Error::Forked => GLEBE_ERROR_FORKED,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,

@@ -22,14 +22,12 @@ mod table;
 mod process;
 
 mod boundary;
-mod descriptor;
 
 mod place;
 
 mod block;
 mod cache;
 mod contig;
-mod message;
 mod reserve;
 mod stats;
 mod view;

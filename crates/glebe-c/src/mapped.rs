@@ -19,14 +19,13 @@ pub(crate) type Contigs = Mutex<BTreeMap<usize, Mapped>>;
 #[derive(Debug)]
 pub(crate) struct Mapped {
     pub(crate) contig: Contig,
-    #[allow(dead_code)] // for its drop
-    guard: Option<Guard>,
+    _guard: Option<Guard>,
 }
 
 impl Mapped {
     pub(crate) fn new(contig: Contig) -> Self {
         let end = contig.mapping().addr() + contig.len().as_usize();
-        Self { contig, guard: Guard::behind(end) }
+        Self { contig, _guard: Guard::behind(end) }
     }
 }
 

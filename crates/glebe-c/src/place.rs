@@ -4,25 +4,24 @@
 //! the memory was made; [`verify`] looks again.
 #![allow(unsafe_code)] // exported names
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
 use std::time::Duration;
 
-use glebe::contig::{Certificate, Contig, Drift, HeldBy, Location, Options, Proof, Source};
+use glebe::contig::{Contig, Drift, HeldBy, Location, Options, Proof, Source};
 use glebe::reserve::{Footing, Reserve};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages, Pfn};
 
 use crate::abi::*;
-use crate::boundary::{call, Array, Out, Text};
+use crate::boundary::{call, Array, Out};
 use crate::failure::Failure;
 use crate::process::{with, Of};
 
-/// The bounds of a search for runs that the caller gives, where they are not 0.
+/// The limits of a search for runs, where they are not 0: bytes to look at, milliseconds to look,
+/// milliseconds to wait for others that change the pools.
 pub(crate) fn limited(
     mut options: Options<'_>,
-    search_bytes: u64,
-    search_ms: u64,
-    lock_wait_ms: u64,
+    [search_bytes, search_ms, lock_wait_ms]: [u64; 3],
 ) -> Options<'_> {
     if search_bytes > 0 {
         options = options.search(Bytes::new(search_bytes));
@@ -92,19 +91,6 @@ fn drifts_of(drifts: &[Drift], proof: Proof) -> Vec<glebe_drift> {
     drifts.iter().map(drift).collect()
 }
 
-/// The certificate of a mapping, as JSON.
-pub(crate) fn certificate(contig: &Contig, frames: u64) -> Result<String, Failure> {
-    json_of(contig.certificate(), frames)
-}
-
-fn json_of(all: Certificate, frames: u64) -> Result<String, Failure> {
-    match frames {
-        GLEBE_FRAMES_SHOWN => Ok(all.to_json()),
-        GLEBE_FRAMES_LEFT_OUT => Ok(all.without_frames().to_json()),
-        value => Err(Failure::bad("frames", value)),
-    }
-}
-
 #[no_mangle]
 pub extern "C" fn glebe_block_query(
     block: glebe_block,
@@ -162,19 +148,5 @@ pub extern "C" fn glebe_reserve_verify(
         let drifts = |of: &Reserve| Ok(drifts_of(&of.verify()?, of.contig().proof()));
         out.set(with(reserve, drifts)?.into_iter());
         Ok(GLEBE_OK)
-    })
-}
-
-#[no_mangle]
-pub extern "C" fn glebe_reserve_certificate(
-    reserve: glebe_reserve,
-    frames: u64,
-    text: Out<c_char>,
-    text_len_bytes: usize,
-    needed_bytes: Out<usize>,
-) -> c_int {
-    call(|| {
-        let text = Text::new(text, text_len_bytes, needed_bytes)?;
-        text.set(with(reserve, |of| json_of(of.certificate()?, frames))?)
     })
 }

@@ -13,7 +13,7 @@ use glebe::reserve::{Block, ObjectPool, Pool, Promise, Reserve, VirtualBlock};
 use glebe::stats::LANES;
 use glebe::sys::fork::ForkGuard;
 use glebe::vmap::View;
-use glebe::zpool::{self, Dictionary};
+use glebe::zpool;
 
 use crate::abi::*;
 use crate::failure::Failure;
@@ -39,8 +39,8 @@ pub(crate) enum Viewed {
 /// A pool of objects.
 #[derive(Clone, Debug)]
 pub(crate) enum Objects {
-    /// In memory of its own, and what it is to code with where it codes anew.
-    Own(Arc<zpool::Pool>, Option<Dictionary>),
+    /// In memory of its own.
+    Own(Arc<zpool::Pool>),
     /// On pages that a reserve lends.
     Lent(ObjectPool),
 }
@@ -160,6 +160,17 @@ pub(crate) fn with<H: Handle<N>, R, const N: usize>(
     call: impl FnOnce(&H::Object) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
     H::table(Process::of(handle)?).with(handle.id(), call)
+}
+
+/// As [`with`], for a call that only the library can refuse.
+pub(crate) fn on<H: Handle<N, Object = Of<T>>, T, R, E, const N: usize>(
+    handle: H,
+    call: impl FnOnce(&T) -> Result<R, E>,
+) -> Result<R, Failure>
+where
+    Failure: From<E>,
+{
+    with(handle, |of| Ok(call(&of.object)?))
 }
 
 /// The object of a handle, alone.

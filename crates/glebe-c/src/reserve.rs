@@ -51,21 +51,18 @@ fn contig_options(asked: &glebe_reserve_options) -> Result<Options<'static>, Fai
     if asked.threads > 0 {
         options = options.threads(usize::try_from(asked.threads).unwrap_or(usize::MAX));
     }
-    Ok(limited(options, asked.search_bytes, asked.search_ms, asked.lock_wait_ms))
+    Ok(limited(options, [asked.search_bytes, asked.search_ms, asked.lock_wait_ms]))
 }
 
 fn builder(asked: &glebe_reserve_options) -> Result<Builder, Failure> {
     let zero_ahead = Pages::new(asked.zero_ahead_pages);
     let builder = Reserve::builder().zero_ahead(zero_ahead).room(Bytes::new(asked.room_bytes));
-    let builder = match asked.views {
-        GLEBE_VIEWS_NO => builder,
-        GLEBE_VIEWS_YES => builder.views(),
-        other => return Err(Failure::bad("views", other)),
-    };
+    let has_views = Failure::unless_flag("views", asked.views)?;
+    let builder = if has_views { builder.views() } else { builder };
     Ok(builder.page_cache(match asked.page_cache {
-        GLEBE_CACHE_PLAIN => CacheMode::Plain,
-        GLEBE_CACHE_LZ4 => CacheMode::Compressed(Codec::Lz4),
-        GLEBE_CACHE_ZSTD => CacheMode::Compressed(Codec::Zstd(Zstd::default())),
+        GLEBE_CODEC_AUTO | GLEBE_CODEC_NONE => CacheMode::Plain,
+        GLEBE_CODEC_LZ4 => CacheMode::Compressed(Codec::Lz4),
+        GLEBE_CODEC_ZSTD => CacheMode::Compressed(Codec::Zstd(Zstd::default())),
         other => return Err(Failure::bad("page_cache", other)),
     }))
 }
@@ -189,18 +186,19 @@ pub extern "C" fn glebe_reserve_runs(
 #[no_mangle]
 pub extern "C" fn glebe_reserve_why_not(
     reserve: glebe_reserve,
-    what: u64,
     text: Out<c_char>,
     text_len_bytes: usize,
     needed_bytes: Out<usize>,
 ) -> c_int {
     call(|| {
         let text = Text::new(text, text_len_bytes, needed_bytes)?;
-        text.set(with(reserve, |of| match what {
-            GLEBE_WHY_NOT_BETTER => Ok(of.contig().why_not_better().join("\n")),
-            GLEBE_WHY_NOT_PINNED => Ok(of.contig().why_not_pinned().unwrap_or("").to_owned()),
-            GLEBE_WHY_COUNTED => Ok(of.why_counted().unwrap_or("").to_owned()),
-            other => Err(Failure::bad("what", other)),
-        })?)
+        text.set(
+            with(reserve, |of| {
+                let better = of.contig().why_not_better().iter().map(ToString::to_string);
+                let rest = [of.contig().why_not_pinned(), of.why_counted()];
+                Ok(better.chain(rest.into_iter().flatten().map(str::to_owned)).collect::<Vec<_>>())
+            })?
+            .join("\n"),
+        )
     })
 }

@@ -6,12 +6,28 @@ use std::ffi::{c_char, c_int, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use glebe::reserve::ObjectPoolStats as Lent;
 use glebe::{reserve, zpool};
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out, Text};
 use crate::failure::Failure;
 use crate::process::{with, Objects};
+
+/// One of the forms that all statistics have.
+fn form<S: ToString>(
+    format: u64,
+    stats: &S,
+    to_json: fn(&S) -> String,
+    to_openmetrics: fn(&S) -> String,
+) -> Result<String, Failure> {
+    match format {
+        GLEBE_FORMAT_TEXT => Ok(stats.to_string()),
+        GLEBE_FORMAT_JSON => Ok(to_json(stats)),
+        GLEBE_FORMAT_OPENMETRICS => Ok(to_openmetrics(stats)),
+        other => Err(Failure::bad("format", other)),
+    }
+}
 
 #[no_mangle]
 pub extern "C" fn glebe_reserve_get_stats(
@@ -34,13 +50,9 @@ pub extern "C" fn glebe_reserve_format_stats(
 ) -> c_int {
     call(|| {
         let text = Text::new(text, text_len_bytes, needed_bytes)?;
-        let of = match format {
-            GLEBE_FORMAT_TEXT => ToString::to_string,
-            GLEBE_FORMAT_JSON => reserve::Stats::to_json,
-            GLEBE_FORMAT_OPENMETRICS => reserve::Stats::to_openmetrics,
-            other => return Err(Failure::bad("format", other)),
-        };
-        text.set(with(reserve, |reserve| Ok(of(&reserve.stats())))?)
+        let to_json = reserve::Stats::to_json;
+        let to_openmetrics = reserve::Stats::to_openmetrics;
+        text.set(with(reserve, |of| form(format, &of.stats(), to_json, to_openmetrics))?)
     })
 }
 
@@ -71,7 +83,7 @@ pub extern "C" fn glebe_zpool_get_stats(pool: glebe_zpool, stats: Out<glebe_zpoo
     call(|| {
         let out = stats.sized()?;
         Ok(out.set_lines(&with(pool, |of| match &of.object {
-            Objects::Own(pool, _) => Ok(pool.stats().lines()),
+            Objects::Own(pool) => Ok(pool.stats().lines()),
             Objects::Lent(pool) => {
                 let now = pool.stats();
                 Ok([now.objects.lines(), now.lines()].concat())
@@ -90,22 +102,17 @@ pub extern "C" fn glebe_zpool_format_stats(
 ) -> c_int {
     call(|| {
         let text = Text::new(text, text_len_bytes, needed_bytes)?;
-        let of_objects = |now: &zpool::Stats| match format {
-            GLEBE_FORMAT_TEXT => Ok(now.to_string()),
-            GLEBE_FORMAT_JSON => Ok(now.to_json()),
-            GLEBE_FORMAT_OPENMETRICS => Ok(now.to_openmetrics()),
-            GLEBE_FORMAT_CLASSES => Ok(now.class_table()),
-            other => Err(Failure::bad("format", other)),
-        };
-        let of_lent = |now: &reserve::ObjectPoolStats| match format {
-            GLEBE_FORMAT_TEXT => Ok(now.to_string()),
-            GLEBE_FORMAT_JSON => Ok(now.to_json()),
-            GLEBE_FORMAT_OPENMETRICS => Ok(now.to_openmetrics()),
-            _ => of_objects(&now.objects),
-        };
-        text.set(with(pool, |of| match &of.object {
-            Objects::Own(pool, _) => of_objects(&pool.stats()),
-            Objects::Lent(pool) => of_lent(&pool.stats()),
+        text.set(with(pool, |of| match (&of.object, format) {
+            (Objects::Own(pool), GLEBE_FORMAT_CLASSES) => Ok(pool.stats().class_table()),
+            (Objects::Lent(pool), GLEBE_FORMAT_CLASSES) => Ok(pool.stats().objects.class_table()),
+            (Objects::Own(pool), _) => {
+                let stats = pool.stats();
+                form(format, &stats, zpool::Stats::to_json, zpool::Stats::to_openmetrics)
+            }
+            (Objects::Lent(pool), _) => {
+                let (to_json, to_openmetrics) = (Lent::to_json, Lent::to_openmetrics);
+                form(format, &pool.stats(), to_json, to_openmetrics)
+            }
         })?)
     })
 }

@@ -14,7 +14,7 @@
 //! view.
 
 use std::array;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use glebe::stats::lane;
 
@@ -46,11 +46,19 @@ impl Kind {
     }
 }
 
+/// Locks a mutex; what it guards is changed by single assignments, so a panic leaves it whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[derive(Debug)]
-struct Entry<T> {
+pub(crate) struct Entry<T> {
     generation: u32,
     value: Option<T>,
 }
+
+/// All places of a table, locked.
+pub(crate) type AllHeld<'a, T> = Vec<RwLockWriteGuard<'a, Entry<T>>>;
 
 /// On a cache line of its own.
 #[derive(Debug)]
@@ -112,8 +120,8 @@ impl<T, const N: usize> Table<T, N> {
             | u64::from(generation)
     }
 
-    /// The place and the generation of a handle.
-    fn find(&self, handle: u64) -> Result<(u32, u32), Failure> {
+    /// The place of a handle, its index, and its generation.
+    fn find(&self, handle: u64) -> Result<(&Place<T, N>, u32, u32), Failure> {
         let process = (handle >> PROCESS_SHIFT) as u32 & (PROCESSES - 1);
         if handle >> KIND_SHIFT != self.kind.number || process > self.process {
             return Err(self.kind.unknown(handle));
@@ -121,7 +129,9 @@ impl<T, const N: usize> Table<T, N> {
         if process < self.process {
             return Err(Failure::forked());
         }
-        Ok(((handle >> GENERATION_BITS) as u32 & ((1 << INDEX_BITS) - 1), handle as u32))
+        let index = (handle >> GENERATION_BITS) as u32 & ((1 << INDEX_BITS) - 1);
+        let place = self.slots.get(index).ok_or_else(|| self.kind.unknown(handle))?;
+        Ok((place, index, handle as u32))
     }
 
     /// The handle of what `make` makes. A place is had before, so that nothing is made in vain.
@@ -148,8 +158,7 @@ impl<T, const N: usize> Table<T, N> {
         handle: u64,
         call: impl FnOnce(&T) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
-        let (index, generation) = self.find(handle)?;
-        let Some(place) = self.slots.get(index) else { return Err(self.kind.unknown(handle)) };
+        let (place, _, generation) = self.find(handle)?;
         let entry = place.0[lane() % N].read();
         match &entry.value {
             Some(value) if entry.generation == generation => call(value),
@@ -160,8 +169,7 @@ impl<T, const N: usize> Table<T, N> {
     /// The object of a handle, once the calls under way on it have ended. None begins until the
     /// answer is dropped.
     pub(crate) fn hold(&self, handle: u64) -> Result<Held<'_, T, N>, Failure> {
-        let (index, generation) = self.find(handle)?;
-        let Some(place) = self.slots.get(index) else { return Err(self.kind.unknown(handle)) };
+        let (place, index, generation) = self.find(handle)?;
         let entries = place.alone();
         // Not made where it is refused: its drop would give the place back once more.
         if entries[0].generation != generation || entries[0].value.is_none() {
@@ -182,7 +190,7 @@ impl<T, const N: usize> Table<T, N> {
 
     /// Every place, alone: until the answer is dropped no call is under way on any object.
     pub(crate) fn hold_all(&self) -> AllHeld<'_, T> {
-        AllHeld { _entries: self.slots.iter().flat_map(Place::alone).collect() }
+        self.slots.iter().flat_map(Place::alone).collect()
     }
 
     /// How many objects `is` true of.
@@ -224,12 +232,6 @@ impl<T, const N: usize> Drop for Held<'_, T, N> {
     }
 }
 
-/// All places of a table, locked.
-#[derive(Debug)]
-pub(crate) struct AllHeld<'a, T> {
-    _entries: Vec<RwLockWriteGuard<'a, Entry<T>>>,
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -246,11 +248,19 @@ mod tests {
 
     #[test]
     fn a_handle_is_taken_apart_as_it_was_put_together() {
-        let (index, generation) = ((1 << INDEX_BITS) - 1, u32::MAX);
         for number in 1..=15 {
             let table = Table::<(), 1>::new(Kind { number, name: "one" }, PROCESSES - 1);
-            let handle = table.handle(index, generation);
-            assert_eq!(table.find(handle).unwrap(), (index, generation));
+            let handles: Vec<_> = (0..9).map(|_| table.insert(|| Ok([()])).unwrap()).collect();
+            for (index, handle) in handles.into_iter().enumerate() {
+                table.end(handle).unwrap();
+                let next = table.insert(|| Ok([()])).unwrap();
+                let (_, place, generation) = table.find(next).unwrap();
+                assert_eq!((place as usize, generation), (index, 1));
+                assert_eq!(next, table.handle(place, generation));
+            }
+            let (handle, last) =
+                (table.handle(0, 0), table.handle((1 << INDEX_BITS) - 1, u32::MAX));
+            assert_eq!(table.find(last).unwrap_err().code(), GLEBE_ERROR_BAD_HANDLE);
             let other = Table::<(), 1>::new(Kind { number: number ^ 1, ..table.kind }, 0);
             assert_eq!(other.find(handle).unwrap_err().code(), GLEBE_ERROR_BAD_HANDLE);
             assert_eq!(table.find(0).unwrap_err().code(), GLEBE_ERROR_BAD_HANDLE);
@@ -259,8 +269,11 @@ mod tests {
         assert_ne!(first.handle(0, 0), 0);
         let later = numbers(1).handle(0, 0);
         assert_eq!(first.find(later).unwrap_err().code(), GLEBE_ERROR_BAD_HANDLE);
-        let inherited = numbers(1).find(first.handle(0, 0));
-        assert_eq!(inherited.unwrap_err().code(), crate::abi::GLEBE_ERROR_FORKED);
+        let child = numbers(1);
+        assert_eq!(
+            child.find(first.handle(0, 0)).unwrap_err().code(),
+            crate::abi::GLEBE_ERROR_FORKED
+        );
     }
 
     #[test]
@@ -270,7 +283,7 @@ mod tests {
         assert_eq!(table.hold(first).unwrap().take(), Some(1));
         assert!(table.hold(first).is_err() && table.end(first).is_err());
         let second = table.insert(|| Ok([2])).unwrap();
-        assert_eq!(table.find(second).unwrap().0, table.find(first).unwrap().0);
+        assert_eq!(table.find(second).unwrap().1, table.find(first).unwrap().1);
         assert!(table.hold(first).is_err());
         assert_eq!(table.with(second, |n| Ok(*n)).unwrap(), 2);
         assert!(table.insert(|| Err(Failure::forked())).is_err());

@@ -1,19 +1,19 @@
 //! Views: first class in pieces, and pages of a file of the caller's, side by side.
 //!
 //! A view of a file has addresses of its own, so that one that is freed is unmapped then.
-#![allow(unsafe_code)] // exported names
+#![allow(unsafe_code)] // exported names, a descriptor of the caller's
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use glebe::extent::Extent;
-use glebe::sys::{errno, page_size};
-use glebe::units::{Bytes, Pages};
+use glebe::sys::page_size;
+use glebe::units::Pages;
 use glebe::vmap::{MemFile, Space};
 
 use crate::abi::*;
 use crate::boundary::{call, Array, In, Out};
-use crate::descriptor::copy_of;
 use crate::failure::Failure;
 use crate::process::{end, insert, insert_in, with, Of, Process, Viewed};
 
@@ -35,19 +35,18 @@ pub extern "C" fn glebe_view_new_of_file(
     fd: c_int,
     extents: In<glebe_extent>,
     count: usize,
-    guard_pages: u64,
     view: Out<glebe_view>,
 ) -> c_int {
     call(|| {
         let out = view.checked("view")?;
         let asked = extents.all(count, "extents")?;
-        let why = "no memfd, and no file in memory";
-        let refused = |_| Failure::BadDescriptor { fd, errno: errno::EINVAL, why };
-        let file = Arc::new(MemFile::adopt(copy_of(fd)?).map_err(refused)?);
+        let file = adopt(fd)?;
         let extents = asked.iter().map(extent_of).collect::<Result<Vec<_>, _>>()?;
         let make = || {
-            let len = space_len(&file, &extents, guard_pages)?;
-            let options = Space::options().page(file.page()).guard_pages(Pages::new(guard_pages));
+            let pages = extents.iter().fold(0_u64, |sum, one| sum.saturating_add(one.len()));
+            let too_long = || Failure::bad("extents: pages in all", pages);
+            let len = Pages::new(pages).checked_bytes(page_size()).ok_or_else(too_long)?;
+            let options = Space::options().page(file.page());
             let object = Viewed::File(options.reserve(len)?.view(&file, &extents)?, extents);
             Ok([Of { reserve: glebe_reserve::default(), object }])
         };
@@ -64,13 +63,17 @@ fn extent_of(asked: &glebe_extent) -> Result<Extent, Failure> {
     })
 }
 
-/// Bytes of addresses for a view of `extents`, which are base pages, and guard pages of the file.
-fn space_len(file: &MemFile, extents: &[Extent], guard_pages: u64) -> Result<Bytes, Failure> {
-    let pages = extents.iter().fold(0_u64, |sum, extent| sum.saturating_add(extent.len()));
-    let guard = Pages::new(guard_pages).checked_bytes(file.page());
-    let all = Pages::new(pages).checked_bytes(page_size()).zip(guard);
-    let all = all.and_then(|(len, guard)| len.checked_add(guard));
-    all.ok_or_else(|| Failure::bad("guard_pages", guard_pages))
+/// The file of a descriptor, which stays the caller's.
+fn adopt(fd: c_int) -> Result<Arc<MemFile>, Failure> {
+    let refused =
+        |why: &str| Failure::new(GLEBE_ERROR_BAD_ARGUMENT, format!("the descriptor {fd}: {why}"));
+    if fd < 0 {
+        return Err(refused("not open"));
+    }
+    // SAFETY: not -1, and used for one copy, which fails where nothing is open.
+    let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
+    let copy = copy.map_err(|error| refused(&format!("no copy of it: {error}")))?;
+    Ok(Arc::new(MemFile::adopt(copy).map_err(|_| refused("no memfd, and no file in memory"))?))
 }
 
 #[no_mangle]

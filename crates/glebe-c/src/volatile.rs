@@ -1,4 +1,5 @@
-//! Volatile memory: regions, marks, unmarks, reads and writes.
+//! Volatile memory: regions, marks, unmarks and reads. What an unmark found is told once, to the
+//! last page.
 //!
 //! # Safety
 //! Memory of the caller's is what the header says of it, and one region's alone by its claim.
@@ -8,26 +9,24 @@ mod adopted;
 mod claims;
 mod regions;
 mod runs;
-mod unmark;
 mod vrange;
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::time::Duration;
 
+use glebe::extent::Extent;
+use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Options, Priority, Region};
 
 use crate::abi::*;
-use crate::boundary::{call, In, Out};
+use crate::boundary::{call, Array, In, Out};
 use crate::failure::Failure;
+use crate::table::lock;
 use claims::{range, whole_pages, Claim};
-use regions::{end, follow_forks, insert, with};
-
-const _: () = assert!(
-    Priority::LOWEST.get() as u64 == GLEBE_PRIORITY_LOWEST
-        && Priority::NORMAL.get() as u64 == GLEBE_PRIORITY_NORMAL
-        && Priority::HIGHEST.get() as u64 == GLEBE_PRIORITY_HIGHEST
-);
+use regions::{end, follow_forks, insert, with, Volatile};
+use runs::{merged, split};
 
 fn options(asked: &glebe_volatile_options) -> Result<Options, Failure> {
     let mut options = match asked.engine {
@@ -36,10 +35,7 @@ fn options(asked: &glebe_volatile_options) -> Result<Options, Failure> {
         GLEBE_ENGINE_TAG => Region::options().engine(Engine::Tag),
         other => return Err(Failure::bad("engine", other)),
     };
-    if asked.huge > 1 {
-        return Err(Failure::bad("huge", asked.huge));
-    }
-    options = options.huge(asked.huge == 1);
+    options = options.huge(Failure::unless_flag("huge", asked.huge)?);
     if asked.cap_bytes > 0 {
         options = options.cap(Bytes::new(asked.cap_bytes));
     }
@@ -117,6 +113,48 @@ pub extern "C" fn glebe_volatile_mark(
     })
 }
 
+/// Unmarks, and takes what of the range was not told before: ascending runs with a gap between
+/// any two.
+fn unmark(of: &Volatile, range: Range<Bytes>) -> Result<Vec<Extent>, Failure> {
+    let page = page_size();
+    let (start, end) = (range.start.pages_down(page).get(), range.end.pages_up(page).get());
+    let mut runs = of.region.unmark(range)?.runs().to_vec();
+    let Some(asked) = Extent::new(start, end - start) else { return Ok(runs) };
+    let mut untold = lock(&of.untold);
+    if !untold.is_empty() {
+        let (told, kept) = split(&untold, asked);
+        *untold = kept;
+        runs = merged(runs.into_iter().chain(told).collect());
+    }
+    Ok(runs)
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_volatile_unmark(
+    region: glebe_volatile,
+    offset_bytes: u64,
+    len_bytes: u64,
+    runs: Out<glebe_extent>,
+    capacity: usize,
+    count: Out<usize>,
+) -> c_int {
+    call(|| {
+        let out = Array::new(runs, capacity, count, "runs")?;
+        let range = range(offset_bytes, len_bytes)?;
+        with(region, |of| {
+            let all = unmark(of, range)?;
+            out.set(all.iter().map(glebe_extent::of));
+            let untold = all.get(capacity..).unwrap_or_default();
+            if untold.is_empty() {
+                return Ok(GLEBE_UNMARK_TOLD);
+            }
+            let mut before = lock(&of.untold);
+            *before = merged(before.iter().chain(untold).copied().collect());
+            Ok(GLEBE_UNMARK_MORE)
+        })
+    })
+}
+
 #[no_mangle]
 pub extern "C" fn glebe_volatile_drop_now(
     region: glebe_volatile,
@@ -130,15 +168,6 @@ pub extern "C" fn glebe_volatile_drop_now(
     })
 }
 
-/// Refuses a buffer of more bytes than memory can have, and none of them.
-fn check_len(len_bytes: usize) -> Result<(), Failure> {
-    let (end, limit) = (Bytes::new(len_bytes as u64), Bytes::new(isize::MAX as u64));
-    if end > limit {
-        return Err(Error::Beyond { end, limit }.into());
-    }
-    Ok(())
-}
-
 #[no_mangle]
 pub extern "C" fn glebe_volatile_read(
     region: glebe_volatile,
@@ -148,7 +177,6 @@ pub extern "C" fn glebe_volatile_read(
     lost_bytes: Out<u64>,
 ) -> c_int {
     call(|| {
-        check_len(len_bytes)?;
         let to = buffer.bytes(len_bytes, "buffer")?;
         with(region, |of| match of.region.try_read(Bytes::new(offset_bytes), to) {
             Ok(()) => Ok(GLEBE_READ_DONE),
@@ -158,21 +186,6 @@ pub extern "C" fn glebe_volatile_read(
             }
             Err(error) => Err(error.into()),
         })
-    })
-}
-
-#[no_mangle]
-pub extern "C" fn glebe_volatile_write(
-    region: glebe_volatile,
-    offset_bytes: u64,
-    buffer: In<c_void>,
-    len_bytes: usize,
-) -> c_int {
-    call(|| {
-        check_len(len_bytes)?;
-        let from = buffer.bytes(len_bytes, "buffer")?;
-        with(region, |of| Ok(of.region.write(Bytes::new(offset_bytes), from)?))?;
-        Ok(GLEBE_OK)
     })
 }
 

@@ -1,8 +1,6 @@
 //! Pools of objects up to a page: making them, objects by handle, compaction, limits.
 #![allow(unsafe_code)] // exported names
 
-mod dictionary;
-
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,49 +8,23 @@ use std::time::Duration;
 use glebe::reserve::OnRecall;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::zpool::{
-    AtLimit, Budget, Codec, Compaction, Dictionary, Error, Handle, Options, Pool, Zstd,
-};
+use glebe::zpool::{AtLimit, Budget, Codec, Compaction, Error, Handle, Options, Pool, Zstd};
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out};
 use crate::failure::Failure;
-use crate::process::{each, end, insert, insert_in, with, Objects, Of, Process};
+use crate::process::{each, end, insert, insert_in, on, with, Objects, Of, Process};
 
-/// The dictionary of the caller's that both may want: the codec, and what codes anew later.
-fn dictionary(asked: &glebe_zpool_options) -> Result<Option<Dictionary>, Failure> {
-    let len = usize::try_from(asked.dictionary_len_bytes).unwrap_or(usize::MAX);
-    let given = In::new(asked.dictionary);
-    let bytes = given.bytes(len, "dictionary")?;
-    if asked.dictionary.is_none() {
-        return Ok(None);
-    }
-    Ok(Some(Dictionary::from_bytes(Arc::<[u8]>::from(bytes)).map_err(Error::from)?))
-}
-
-fn zstd(level: u64, dictionary: Option<&Dictionary>) -> Result<Zstd, Failure> {
-    let zstd = match i32::try_from(level) {
-        Ok(0) => Zstd::default(),
-        Ok(level) => Zstd::new(level),
-        Err(_) => return Err(Failure::bad("zstd_level", level)),
-    };
-    Ok(match dictionary {
-        Some(dictionary) => zstd.dictionary(dictionary.clone()),
-        None => zstd,
-    })
-}
-
-fn codec(asked: &glebe_zpool_options, dictionary: Option<&Dictionary>) -> Result<Codec, Failure> {
-    let level = asked.zstd_level;
-    match asked.codec {
-        GLEBE_CODEC_ZSTD => Ok(Codec::Zstd(zstd(level, dictionary)?)),
-        GLEBE_CODEC_AUTO | GLEBE_CODEC_NONE | GLEBE_CODEC_LZ4 if level != 0 => {
-            Err(Failure::bad("zstd_level without GLEBE_CODEC_ZSTD", level))
-        }
-        GLEBE_CODEC_AUTO => Ok(Codec::default()),
-        GLEBE_CODEC_NONE => Ok(Codec::None),
-        GLEBE_CODEC_LZ4 => Ok(Codec::Lz4),
-        other => Err(Failure::bad("codec", other)),
+fn codec(asked: &glebe_zpool_options) -> Result<Codec, Failure> {
+    let too_high = |_| Failure::bad("zstd_level", asked.zstd_level);
+    match (asked.codec, i32::try_from(asked.zstd_level).map_err(too_high)?) {
+        (GLEBE_CODEC_ZSTD, 0) => Ok(Codec::Zstd(Zstd::default())),
+        (GLEBE_CODEC_ZSTD, level) => Ok(Codec::Zstd(Zstd::new(level))),
+        (GLEBE_CODEC_AUTO, 0) => Ok(Codec::default()),
+        (GLEBE_CODEC_NONE, 0) => Ok(Codec::None),
+        (GLEBE_CODEC_LZ4, 0) => Ok(Codec::Lz4),
+        (..=GLEBE_CODEC_LZ4, _) => Err(Failure::bad("zstd_level beside codec", asked.codec)),
+        (other, _) => Err(Failure::bad("codec", other)),
     }
 }
 
@@ -67,37 +39,31 @@ fn none_of(members: &[(&str, u64)]) -> Result<(), Failure> {
 /// A pool in memory of its own.
 fn own(asked: &glebe_zpool_options, codec: Codec) -> Result<Options, Failure> {
     none_of(&[
-        ("on_recall without a reserve", asked.on_recall),
+        ("move_on_recall without a reserve", asked.move_on_recall),
         ("staging_bytes without a reserve", asked.staging_bytes),
     ])?;
     let mut options = Pool::options().codec(codec);
     if asked.limit_bytes > 0 {
         options = options.limit(Bytes::new(asked.limit_bytes));
     }
-    options = match asked.at_limit {
-        GLEBE_AT_LIMIT_REFUSE => options.at_limit(AtLimit::Refuse),
-        GLEBE_AT_LIMIT_EVICT_OLDEST => options.at_limit(AtLimit::EvictOldest),
-        other => return Err(Failure::bad("at_limit", other)),
-    };
-    match asked.compaction {
-        GLEBE_COMPACTION_AUTOMATIC => Ok(options.compaction(Compaction::Automatic)),
-        GLEBE_COMPACTION_MANUAL => Ok(options.compaction(Compaction::Manual)),
-        other => Err(Failure::bad("compaction", other)),
+    if Failure::unless_flag("evict_oldest", asked.evict_oldest)? {
+        options = options.at_limit(AtLimit::EvictOldest);
     }
+    if Failure::unless_flag("manual_compaction", asked.manual_compaction)? {
+        options = options.compaction(Compaction::Manual);
+    }
+    Ok(options)
 }
 
 /// A pool on pages that a reserve lends.
 fn lent(asked: &glebe_zpool_options, codec: Codec) -> Result<glebe_zpool, Failure> {
     none_of(&[
         ("limit_bytes with a reserve", asked.limit_bytes),
-        ("at_limit with a reserve", asked.at_limit),
-        ("compaction with a reserve", asked.compaction),
+        ("evict_oldest with a reserve", asked.evict_oldest),
+        ("manual_compaction with a reserve", asked.manual_compaction),
     ])?;
-    let on_recall = match asked.on_recall {
-        GLEBE_ON_RECALL_DISCARD => OnRecall::Discard,
-        GLEBE_ON_RECALL_MOVE => OnRecall::Move,
-        other => return Err(Failure::bad("on_recall", other)),
-    };
+    let moves = Failure::unless_flag("move_on_recall", asked.move_on_recall)?;
+    let on_recall = if moves { OnRecall::Move } else { OnRecall::Discard };
     insert_in(asked.reserve, |of| {
         let mut options = of.object_pool().codec(codec).on_recall(on_recall);
         if asked.staging_bytes > 0 {
@@ -114,14 +80,13 @@ pub extern "C" fn glebe_zpool_new(
 ) -> c_int {
     call(|| {
         let (out, asked) = (pool.checked("pool")?, options.read()?);
-        let dictionary = dictionary(&asked)?;
-        let codec = codec(&asked, dictionary.as_ref())?;
+        let codec = codec(&asked)?;
         if asked.reserve != glebe_reserve::default() {
             return Ok(out.set(lent(&asked, codec)?));
         }
         let options = own(&asked, codec)?;
         let make = || {
-            let object = Objects::Own(Arc::new(options.build()?), dictionary);
+            let object = Objects::Own(Arc::new(options.build()?));
             Ok(each(Of { reserve: asked.reserve, object }))
         };
         Ok(out.set(insert(Process::create()?, make)?))
@@ -131,22 +96,6 @@ pub extern "C" fn glebe_zpool_new(
 #[no_mangle]
 pub extern "C" fn glebe_zpool_free(pool: glebe_zpool) -> c_int {
     call(|| end(pool))
-}
-
-/// Calls `call` on what a pool's handle stands for.
-fn on<R>(pool: glebe_zpool, call: impl FnOnce(&Objects) -> Result<R, Error>) -> Result<R, Failure> {
-    with(pool, |of| Ok(call(&of.object)?))
-}
-
-/// Calls `call` on a pool that must have memory of its own.
-fn on_own<R>(
-    pool: glebe_zpool,
-    call: impl FnOnce(&Pool, Option<&Dictionary>) -> Result<R, Failure>,
-) -> Result<R, Failure> {
-    with(pool, |of| match &of.object {
-        Objects::Own(pool, dictionary) => call(pool, dictionary.as_ref()),
-        Objects::Lent(_) => Err(Failure::bad("pool: it is on a reserve", of.reserve.id)),
-    })
 }
 
 fn handle(object: glebe_zobject) -> Result<Handle, Error> {
@@ -174,37 +123,10 @@ pub extern "C" fn glebe_zpool_insert(
         check_len(len_bytes)?;
         let bytes = bytes.bytes(len_bytes, "bytes")?;
         let new = on(pool, |pool| match pool {
-            Objects::Own(pool, _) => pool.insert(bytes),
+            Objects::Own(pool) => pool.insert(bytes),
             Objects::Lent(pool) => pool.insert(bytes),
         })?;
         Ok(out.set(glebe_zobject { id: new.to_raw() }))
-    })
-}
-
-/// The answer to who asked for an object of so many bytes, which may be lost.
-fn found(out: Out<usize>, len: Option<usize>) -> c_int {
-    match len {
-        Some(len) => {
-            out.set(len);
-            GLEBE_GET_HIT
-        }
-        None => GLEBE_GET_MISS,
-    }
-}
-
-#[no_mangle]
-pub extern "C" fn glebe_zpool_length(
-    pool: glebe_zpool,
-    object: glebe_zobject,
-    len_bytes: Out<usize>,
-) -> c_int {
-    call(|| {
-        let out = len_bytes.checked("len_bytes")?;
-        let len = on(pool, |pool| match pool {
-            Objects::Own(pool, _) => pool.len_of(handle(object)?).map(Some),
-            Objects::Lent(pool) => pool.len_of(handle(object)?),
-        })?;
-        Ok(found(out, len))
     })
 }
 
@@ -221,14 +143,22 @@ pub extern "C" fn glebe_zpool_read(
         // No object needs more of the buffer than a page.
         let to = buffer.bytes(buffer_len_bytes.min(page_size().bytes().as_usize()), "buffer")?;
         let done = on(pool, |pool| match pool {
-            Objects::Own(pool, _) => pool.read(handle(object)?, to).map(Some),
+            Objects::Own(pool) => pool.read(handle(object)?, to).map(Some),
             Objects::Lent(pool) => pool.read(handle(object)?, to),
         });
         match done {
-            Ok(len) => Ok(found(out, len)),
+            Ok(Some(len)) => {
+                out.set(len);
+                Ok(GLEBE_GET_HIT)
+            }
+            Ok(None) => Ok(GLEBE_GET_MISS),
             Err(Failure::Zpool(error @ Error::BufferTooSmall { len, .. })) => {
                 out.set(len);
-                Err(error.into())
+                if buffer_len_bytes == 0 {
+                    Ok(GLEBE_GET_HIT)
+                } else {
+                    Err(error.into())
+                }
             }
             Err(failure) => Err(failure),
         }
@@ -246,7 +176,7 @@ pub extern "C" fn glebe_zpool_replace(
         check_len(len_bytes)?;
         let bytes = bytes.bytes(len_bytes, "bytes")?;
         on(pool, |pool| match pool {
-            Objects::Own(pool, _) => pool.replace(handle(object)?, bytes),
+            Objects::Own(pool) => pool.replace(handle(object)?, bytes),
             Objects::Lent(pool) => pool.replace(handle(object)?, bytes),
         })?;
         Ok(GLEBE_OK)
@@ -257,34 +187,29 @@ pub extern "C" fn glebe_zpool_replace(
 pub extern "C" fn glebe_zpool_remove(pool: glebe_zpool, object: glebe_zobject) -> c_int {
     call(|| {
         on(pool, |pool| match pool {
-            Objects::Own(pool, _) => pool.remove(handle(object)?),
+            Objects::Own(pool) => pool.remove(handle(object)?),
             Objects::Lent(pool) => pool.remove(handle(object)?),
         })?;
         Ok(GLEBE_OK)
     })
 }
 
-fn budget(budget: u64, amount: u64) -> Result<Budget, Failure> {
-    match budget {
-        GLEBE_BUDGET_PAGES => Ok(Budget::Pages(Pages::new(amount))),
-        GLEBE_BUDGET_US => Ok(Budget::Time(Duration::from_micros(amount))),
-        GLEBE_BUDGET_ALL if amount == 0 => Ok(Budget::All),
-        GLEBE_BUDGET_ALL => Err(Failure::bad("amount with GLEBE_BUDGET_ALL", amount)),
-        other => Err(Failure::bad("budget", other)),
-    }
-}
-
 #[no_mangle]
 pub extern "C" fn glebe_zpool_compact(
     pool: glebe_zpool,
-    budget: u64,
-    amount: u64,
+    max_pages: u64,
+    max_us: u64,
     compacted: Out<glebe_compacted>,
 ) -> c_int {
     call(|| {
-        let budget = self::budget(budget, amount)?;
+        let budget = match (max_pages, max_us) {
+            (0, 0) => Budget::All,
+            (pages, 0) => Budget::Pages(Pages::new(pages)),
+            (0, time) => Budget::Time(Duration::from_micros(time)),
+            (_, time) => return Err(Failure::bad("max_us beside max_pages", time)),
+        };
         let done = on(pool, |pool| match pool {
-            Objects::Own(pool, _) => pool.compact(budget),
+            Objects::Own(pool) => pool.compact(budget),
             Objects::Lent(pool) => pool.compact(budget),
         })?;
         Ok(compacted.set(glebe_compacted { moved: done.moved, freed_pages: done.freed.get() }))
@@ -292,30 +217,12 @@ pub extern "C" fn glebe_zpool_compact(
 }
 
 #[no_mangle]
-pub extern "C" fn glebe_zpool_recompress(
-    pool: glebe_zpool,
-    zstd_level: u64,
-    budget: u64,
-    amount: u64,
-    recompressed: Out<glebe_recompressed>,
-) -> c_int {
-    call(|| {
-        let budget = self::budget(budget, amount)?;
-        let done = on_own(pool, |pool, dictionary| {
-            Ok(pool.recompress(&zstd(zstd_level, dictionary)?, budget)?)
-        })?;
-        Ok(recompressed.set(glebe_recompressed {
-            objects: done.objects,
-            before_bytes: done.bytes_before.get(),
-            after_bytes: done.bytes_after.get(),
-        }))
-    })
-}
-
-#[no_mangle]
 pub extern "C" fn glebe_zpool_set_limit(pool: glebe_zpool, limit_bytes: u64) -> c_int {
     call(|| {
-        on_own(pool, |pool, _| Ok(pool.set_limit(Bytes::new(limit_bytes))?))?;
+        with(pool, |of| match &of.object {
+            Objects::Own(pool) => Ok(pool.set_limit(Bytes::new(limit_bytes))?),
+            Objects::Lent(_) => Err(Failure::bad("pool: it is on a reserve", of.reserve.id)),
+        })?;
         Ok(GLEBE_OK)
     })
 }

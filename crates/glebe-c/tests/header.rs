@@ -7,6 +7,7 @@ use std::fs;
 
 use built::root;
 use glebe::stats::Line;
+use glebe::volatile::Priority;
 
 fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
@@ -17,7 +18,7 @@ fn sources() -> Vec<String> {
         let folder = fs::read_dir(root().join(folder)).unwrap();
         folder.map(|entry| entry.unwrap().path()).filter(|path| path.is_file())
     };
-    let folders = ["src", "src/volatile", "src/zpool"];
+    let folders = ["src", "src/volatile"];
     let files = folders.into_iter().flat_map(within);
     files.map(|path| fs::read_to_string(path).unwrap()).collect()
 }
@@ -169,6 +170,11 @@ fn constants_are_those_of_the_source() {
         whole = whole * 1000 + number.parse::<u64>().unwrap();
     }
     assert_eq!(header.remove("GLEBE_VERSION_NUMBER"), Some(whole.to_string()));
+    for (name, is) in [("LOWEST", Priority::LOWEST), ("NORMAL", Priority::NORMAL)] {
+        assert_eq!(header.remove(&format!("GLEBE_PRIORITY_{name}")), Some(is.get().to_string()));
+    }
+    let highest = Some(Priority::HIGHEST.get().to_string());
+    assert_eq!(header.remove("GLEBE_PRIORITY_HIGHEST"), highest);
     let abi = text("src/abi.rs");
     let source: BTreeMap<_, _> = abi
         .lines()
@@ -310,9 +316,8 @@ fn no_line_is_longer_than_a_hundred_columns() {
         for file in fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path()) {
             if file.extension().is_some_and(|of| ["h", "c", "cpp"].iter().any(|c| of == *c)) {
                 let all = fs::read_to_string(&file).unwrap();
-                for (number, line) in all.lines().enumerate().filter(|(_, l)| l.len() > 100) {
-                    panic!("{}:{}: {} columns", file.display(), number + 1, line.len());
-                }
+                let long: Vec<_> = all.lines().filter(|line| line.len() > 100).collect();
+                assert!(long.is_empty(), "{}: {long:?}", file.display());
             }
         }
     }

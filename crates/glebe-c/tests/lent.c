@@ -39,16 +39,16 @@ static glebe_zpool pool_on(glebe_reserve reserve, uint64_t on_recall) {
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.reserve = reserve;
-    options.on_recall = on_recall;
+    options.move_on_recall = on_recall;
     options.staging_bytes = 1;
     OK(glebe_zpool_new(&options, &pool));
     return pool;
 }
 
 static void modes_of_the_page_cache(void) {
-    static const uint64_t modes[] = {GLEBE_CACHE_PLAIN, GLEBE_CACHE_LZ4, GLEBE_CACHE_ZSTD};
+    static const uint64_t modes[] = {GLEBE_CODEC_AUTO, GLEBE_CODEC_LZ4, GLEBE_CODEC_ZSTD};
     size_t at;
-    create(GLEBE_CACHE_ZSTD + 1, GLEBE_ERROR_BAD_ARGUMENT);
+    create(GLEBE_CODEC_ZSTD + 1, GLEBE_ERROR_BAD_ARGUMENT);
     for (at = 0; at < sizeof modes / sizeof *modes; at++) {
         glebe_reserve reserve = create(modes[at], GLEBE_OK);
         glebe_cache pool;
@@ -76,9 +76,9 @@ static void what_is_refused(glebe_reserve reserve) {
     REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_SIZE);
     options.size = sizeof options;
     REFUSED(glebe_zpool_new(&options, NULL), GLEBE_ERROR_NULL);
-    options.on_recall = 2;
+    options.move_on_recall = 2;
     REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
-    options.on_recall = 0;
+    options.move_on_recall = 0;
     options.zstd_level = 3;
     REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
     options.zstd_level = 0;
@@ -86,16 +86,15 @@ static void what_is_refused(glebe_reserve reserve) {
     REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
     CHECK(strstr(glebe_last_error(), "limit_bytes with a reserve") != NULL);
     options.limit_bytes = 0;
-    options.at_limit = GLEBE_AT_LIMIT_EVICT_OLDEST;
+    options.evict_oldest = 1;
     REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
-    options.at_limit = 0;
-    options.compaction = GLEBE_COMPACTION_MANUAL;
+    options.evict_oldest = 0;
+    options.manual_compaction = 1;
     REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
-    options.compaction = 0;
+    options.manual_compaction = 0;
     REFUSED(glebe_zpool_insert(pool, bytes, 4, &object), GLEBE_ERROR_BAD_HANDLE);
     OK(glebe_zpool_new(&options, &pool));
     REFUSED(glebe_zpool_set_limit(pool, MIB), GLEBE_ERROR_BAD_ARGUMENT);
-    REFUSED(glebe_zpool_recompress(pool, 1, GLEBE_BUDGET_ALL, 0, NULL), GLEBE_ERROR_BAD_ARGUMENT);
     REFUSED(glebe_zpool_insert(pool, bytes, 0, &object), GLEBE_ERROR_EMPTY);
     REFUSED(glebe_zpool_insert(pool, NULL, 4, &object), GLEBE_ERROR_NULL);
     REFUSED(glebe_zpool_insert(pool, bytes, page + 1, &object), GLEBE_ERROR_TOO_LONG);
@@ -103,12 +102,11 @@ static void what_is_refused(glebe_reserve reserve) {
     OK(glebe_zpool_insert(pool, bytes, 4, &object));
     REFUSED(glebe_zpool_read(pool, object, bytes, 3, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
     CHECK(len == 4);
-    REFUSED(glebe_zpool_compact(pool, GLEBE_BUDGET_US, 0, NULL), GLEBE_ERROR_NO_BUDGET);
     REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
     OK(glebe_zpool_remove(pool, object));
     REFUSED(glebe_zpool_remove(pool, object), GLEBE_ERROR_STALE);
     REFUSED(glebe_zpool_replace(pool, object, bytes, 4), GLEBE_ERROR_STALE);
-    REFUSED(glebe_zpool_length(pool, object, &len), GLEBE_ERROR_STALE);
+    REFUSED(glebe_zpool_read(pool, object, NULL, 0, &len), GLEBE_ERROR_STALE);
     OK(glebe_zpool_free(pool));
     REFUSED(glebe_zpool_free(pool), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_zpool_sweep(pool, 1), GLEBE_ERROR_BAD_HANDLE);
@@ -123,11 +121,11 @@ static size_t there(glebe_zpool pool, const glebe_zobject *objects) {
         if (answer == GLEBE_GET_HIT) {
             len = bytes_of(n, expected);
             CHECK(found_len == len && memcmp(found, expected, len) == 0);
-            OK(glebe_zpool_length(pool, objects[n], &found_len));
+            OK(glebe_zpool_read(pool, objects[n], NULL, 0, &found_len));
             CHECK(found_len == len);
             count++;
         } else if (answer == GLEBE_GET_MISS) {
-            REFUSED(glebe_zpool_length(pool, objects[n], &found_len), GLEBE_ERROR_STALE);
+            REFUSED(glebe_zpool_read(pool, objects[n], NULL, 0, &found_len), GLEBE_ERROR_STALE);
         } else {
             CHECK(answer == GLEBE_ERROR_STALE);
         }
@@ -161,7 +159,7 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
 
     /* First class takes all of the reserve, or one half and then the other, so that what is there
      * can be moved. */
-    if (on_recall == GLEBE_ON_RECALL_MOVE) {
+    if (on_recall == 1) {
         OK(glebe_alloc_with(reserve, 4 * MIB / page, 1, GLEBE_ANY, &block));
         OK(glebe_free(block));
         /* Two pages of the lower half are held, so that only the upper has room. */
@@ -176,7 +174,7 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
     OK(glebe_zpool_sweep(pool, 1000));
     left = there(pool, objects);
     OK(glebe_zpool_get_stats(pool, &stats));
-    if (on_recall == GLEBE_ON_RECALL_MOVE) {
+    if (on_recall == 1) {
         /* What finds no place is lost. */
         CHECK(stats.lost == OBJECTS - left && stats.moved_pages > 0);
         CHECK(left > OBJECTS / 2);
@@ -191,7 +189,7 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
             CHECK(answer == GLEBE_OK || answer == GLEBE_ERROR_STALE);
         }
     }
-    OK(glebe_zpool_compact(pool, GLEBE_BUDGET_ALL, 0, &compacted));
+    OK(glebe_zpool_compact(pool, 0, 0, &compacted));
     CHECK(compacted.freed_pages > 0);
     there(pool, objects);
     OK(glebe_zpool_format_stats(pool, GLEBE_FORMAT_TEXT, NULL, 0, &needed));
@@ -238,10 +236,10 @@ int main(void) {
     glebe_reserve reserve;
     page = (size_t)glebe_page_bytes();
     modes_of_the_page_cache();
-    reserve = create(GLEBE_CACHE_PLAIN, GLEBE_OK);
+    reserve = create(GLEBE_CODEC_AUTO, GLEBE_OK);
     what_is_refused(reserve);
-    lost_or_moved(reserve, GLEBE_ON_RECALL_DISCARD);
-    lost_or_moved(reserve, GLEBE_ON_RECALL_MOVE);
+    lost_or_moved(reserve, 0);
+    lost_or_moved(reserve, 1);
     fork_is_noticed(reserve);
     OK(glebe_reserve_free(reserve));
     puts("lent.c: ok");

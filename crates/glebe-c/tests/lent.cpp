@@ -38,7 +38,7 @@ void one(glebe_zpool pool, unsigned mark, std::size_t page) {
             const int replaced = glebe_zpool_replace(pool, old, bytes.data(), page);
             CHECK(replaced == GLEBE_OK || replaced == GLEBE_ERROR_STALE ||
                   replaced == GLEBE_ERROR_FULL);
-            const int length = glebe_zpool_length(pool, old, &len);
+            const int length = glebe_zpool_read(pool, old, nullptr, 0, &len);
             CHECK(length >= 0 || length == GLEBE_ERROR_STALE);
         }
         const int gone = glebe_zpool_remove(pool, objects[round % objects.size()]);
@@ -53,15 +53,15 @@ int main() {
     glebe_reserve_options options{};
     options.size = sizeof options;
     options.source = GLEBE_SOURCE_PLAIN;
-    options.page_cache = GLEBE_CACHE_LZ4;
+    options.page_cache = GLEBE_CODEC_LZ4;
     glebe_reserve reserve = {};
     OK(glebe_reserve_new(8 * MIB, &options, &reserve));
     const std::size_t page = static_cast<std::size_t>(glebe_page_bytes());
-    for (const std::uint64_t on_recall : {GLEBE_ON_RECALL_DISCARD, GLEBE_ON_RECALL_MOVE}) {
+    for (const std::uint64_t moves : {0, 1}) {
         glebe_zpool_options asked{};
         asked.size = sizeof asked;
         asked.reserve = reserve;
-        asked.on_recall = on_recall;
+        asked.move_on_recall = moves;
         glebe_zpool pool = {};
         OK(glebe_zpool_new(&asked, &pool));
         std::atomic<bool> over{false};
@@ -71,7 +71,7 @@ int main() {
                 OK(glebe_alloc_with(reserve, 3 * MIB / page, 1, GLEBE_ANY, &block));
                 OK(glebe_free(block));
                 OK(glebe_zpool_sweep(pool, 10));
-                OK(glebe_zpool_compact(pool, GLEBE_BUDGET_PAGES, 8, nullptr));
+                OK(glebe_zpool_compact(pool, 8, 0, nullptr));
             }
         });
         std::vector<std::thread> all;

@@ -61,13 +61,10 @@ void questions(glebe_reserve reserve, std::uint64_t pages) {
         OK(glebe_reserve_query(reserve, std::uint64_t(round) % pages, &contig));
         OK(glebe_reserve_verify(reserve, &drift, 1, &count));
         CHECK(text_of([=](char *text, std::size_t room, std::size_t *needed) {
-                  return glebe_reserve_certificate(reserve, GLEBE_FRAMES_SHOWN, text, room, needed);
-              }).front() == '{');
-        CHECK(text_of([=](char *text, std::size_t room, std::size_t *needed) {
                   return glebe_reserve_format_stats(reserve, GLEBE_FORMAT_JSON, text, room, needed);
               }).back() == '}');
         text_of([=](char *text, std::size_t room, std::size_t *needed) {
-            return glebe_reserve_why_not(reserve, GLEBE_WHY_NOT_BETTER, text, room, needed);
+            return glebe_reserve_why_not(reserve, text, room, needed);
         });
     }
 }
@@ -110,9 +107,6 @@ void mapping() {
     std::size_t count = 1;
     OK(glebe_contig_verify(at, &drift, 1, &count));
     CHECK(count == 0);
-    CHECK(text_of([=](char *text, std::size_t room, std::size_t *needed) {
-              return glebe_contig_certificate(at, GLEBE_FRAMES_LEFT_OUT, text, room, needed);
-          }).find("pfn") == std::string::npos);
     OK(glebe_munmap_contig(at, len));
 }
 

@@ -42,7 +42,7 @@ void lose_and_find(glebe_volatile region, unsigned char *bytes, std::uint64_t fi
     std::vector<unsigned char> buffer(page);
     for (std::uint64_t n = 0; n < PART; n++) {
         std::memset(buffer.data(), int(n + 1), page);
-        OK(glebe_volatile_write(region, (first + n) * page, buffer.data(), page));
+        std::memcpy(bytes + (first + n) * page, buffer.data(), page);
     }
     OK(glebe_volatile_mark(region, first * page, PART * page, std::uint64_t(round % 8)));
     std::vector<bool> is_lost(PART);
@@ -122,31 +122,6 @@ void ended_while_in_use() {
         CHECK(ended == 1);
         REFUSED(glebe_volatile_free(region), GLEBE_ERROR_BAD_HANDLE);
     }
-}
-
-// What a thread keeps in memory another cannot drop, whatever else is marked around it.
-void kept_by_many_threads(std::uint64_t engine) {
-    const glebe_volatile region = map(engine, THREADS);
-    if (region.id == 0) return;
-    const std::uint64_t page = glebe_page_bytes();
-    in_threads([=](int thread) {
-        for (int round = 0; round < ROUNDS; round++) {
-            const std::uint64_t own = std::uint64_t(thread), at = own * page;
-            std::size_t count = 0;
-            std::uint64_t dropped = 0;
-            const unsigned char byte = (unsigned char)(thread + 1);
-            unsigned char got = 0;
-            CHECK(glebe_volatile_resident(region, at, page, nullptr, 0, &count) >= 0);
-            OK(glebe_volatile_write(region, at, &byte, 1));
-            OK(glebe_volatile_mark(region, 0, THREADS * page, GLEBE_PRIORITY_NORMAL));
-            OK(glebe_volatile_drop_now(region, 0, THREADS * page, &dropped));
-            OK(glebe_volatile_read(region, at, &got, 1, nullptr));
-            CHECK(got == byte);
-            OK(glebe_volatile_release(region, at, page));
-            REFUSED(glebe_volatile_release(region, at, page), GLEBE_ERROR_NOT_HELD);
-        }
-    });
-    OK(glebe_volatile_free(region));
 }
 
 // Children of a process whose threads hold locks at the fork go on with their own copy.
@@ -241,7 +216,7 @@ void refilled_for_many_threads() {
     OK(glebe_volatile_memory(region, &address, nullptr, nullptr, nullptr));
     const volatile unsigned char *bytes = static_cast<unsigned char *>(address);
     for (int round = 0; round < 20; round++) {
-        OK(glebe_volatile_write(region, 0, held.data(), held.size()));
+        std::memcpy(address, held.data(), held.size());
         OK(glebe_volatile_mark(region, 0, held.size(), GLEBE_PRIORITY_NORMAL));
         in_threads([=](int thread) {
             std::uint64_t dropped = 0;
@@ -270,7 +245,6 @@ int main() {
     for (std::uint64_t engine = GLEBE_ENGINE_SCAN; engine <= GLEBE_ENGINE_TAG; engine++) {
         by_many_threads(engine);
         forked_in_the_middle(engine);
-        kept_by_many_threads(engine);
     }
     ended_while_in_use();
     of_the_callers_memory();

@@ -19,9 +19,10 @@ use glebe::sys::vma;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Region};
 
-use super::claims::{lock, Claim, Inside};
+use super::claims::{Claim, Inside};
 use super::runs::{between, merged, split};
 use crate::failure::Failure;
+use crate::table::lock;
 
 /// A range of the caller's memory some of which is volatile.
 #[derive(Debug)]
@@ -233,11 +234,15 @@ impl Table {
     }
 
     /// As the patches: how many pages from the start were done, and whether any was lost.
-    pub(super) fn apply(&mut self, mode: Mode, asked: Extent) -> Result<(u64, bool), Failure> {
+    pub(super) fn apply(
+        &mut self,
+        to_volatile: bool,
+        asked: Extent,
+    ) -> Result<(u64, bool), Failure> {
         let walk = walk(asked)?;
         let mut done = walk.end - asked.start();
         let Some(reached) = Extent::new(asked.start(), done) else { return Ok((0, false)) };
-        if mode == Mode::NonVolatile {
+        if !to_volatile {
             return Ok((done, self.settle(reached)?));
         }
         for part in walk.parts {
@@ -275,25 +280,22 @@ impl Table {
     }
 
     /// All of it or nothing; whether any was lost.
-    pub(super) fn apply_strictly(&mut self, mode: Mode, asked: Extent) -> Result<bool, Failure> {
+    pub(super) fn apply_strictly(
+        &mut self,
+        to_volatile: bool,
+        asked: Extent,
+    ) -> Result<bool, Failure> {
         let walk = walk(asked)?;
         if let Some(refused) = walk.refused {
             return Err(refused.into());
         }
-        if mode == Mode::NonVolatile {
+        if !to_volatile {
             return self.settle(asked);
         }
         let mut new = Vec::new();
         self.mark(asked, &mut new).inspect_err(|_| self.undo(&new))?;
         Ok(false)
     }
-}
-
-/// Whether a call makes memory volatile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
-    Volatile,
-    NonVolatile,
 }
 
 /// Calls `call` with the table, unless the thread has it or another lock of these already.

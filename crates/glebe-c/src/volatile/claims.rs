@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use glebe::sys::{atfork, page_size};
 use glebe::units::Bytes;
@@ -17,6 +17,7 @@ use glebe::volatile::Error;
 
 use crate::abi::GLEBE_ERROR_WOULD_WAIT;
 use crate::failure::Failure;
+use crate::table::lock;
 
 /// First addresses of claims, and the addresses behind their last.
 pub(super) type Claims = BTreeMap<usize, usize>;
@@ -49,6 +50,9 @@ impl Drop for Claim {
 
 thread_local!(static IS_INSIDE: Cell<bool> = const { Cell::new(false) });
 
+const INSIDE: &str = "this thread is inside another call on volatile memory, or inside a fork, and \
+    would wait for itself; a handler can map a page there instead, or a region be made with a refill";
+
 /// That the thread is inside a call on volatile memory, until this is dropped.
 pub(super) struct Inside(());
 
@@ -57,7 +61,7 @@ impl Inside {
     pub(super) fn enter() -> Result<Self, Failure> {
         // Of a thread that is ending: it has no value to keep.
         match IS_INSIDE.try_with(|inside| inside.replace(true)) {
-            Ok(true) => Err(refusal()),
+            Ok(true) => Err(Failure::new(GLEBE_ERROR_WOULD_WAIT, INSIDE)),
             _ => Ok(Self(())),
         }
     }
@@ -69,14 +73,6 @@ impl Drop for Inside {
     }
 }
 
-#[cold]
-fn refusal() -> Failure {
-    let text =
-        "this thread is inside another call on volatile memory, or inside a fork, and would \
-        wait for itself; a handler can map a page there instead, or a region be made with a refill";
-    Failure::new(GLEBE_ERROR_WOULD_WAIT, text)
-}
-
 /// All claims, of which none comes or goes until the answer is dropped.
 pub(super) fn hold_claims() -> MutexGuard<'static, Claims> {
     lock(&CLAIMS)
@@ -86,11 +82,6 @@ pub(super) fn hold_claims() -> MutexGuard<'static, Claims> {
 /// that interrupted a call waits for itself, as atfork(3) has it.
 pub(super) fn set_inside(is: bool) {
     let _ = IS_INSIDE.try_with(|inside| inside.set(is));
-}
-
-/// Locks a mutex; what it guards is changed by single assignments, so a panic leaves it whole.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Refuses a child in which locks may be held for ever.

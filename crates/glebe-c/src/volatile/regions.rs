@@ -23,11 +23,11 @@ use glebe::sys::atfork;
 use glebe::volatile::{Error, Region};
 
 use super::adopted;
-use super::claims::{check_fork, hold_claims, lock, set_inside, Claim, Claims, Inside};
+use super::claims::{check_fork, hold_claims, set_inside, Claim, Claims, Inside};
 use crate::abi::glebe_volatile;
 use crate::failure::Failure;
 use crate::process::each;
-use crate::table::{AllHeld, Kind, Table};
+use crate::table::{lock, AllHeld, Kind, Table};
 
 /// A region, and what C has not been told of it.
 #[derive(Debug)]

@@ -15,18 +15,18 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::Error;
 
-use super::adopted::{number, with_table, Mode};
+use super::adopted::{number, with_table};
 use super::claims::range;
 use super::regions::follow_forks;
 use crate::abi::*;
 use crate::boundary::{call, Out};
 use crate::failure::Failure;
 
-/// What is asked for, checked; a length is cut to whole pages, and to what `most` holds.
-fn checked(addr: usize, length: usize, mode: c_int, most: u64) -> Result<(Mode, Extent), Failure> {
-    let mode = match mode {
-        GLEBE_VRANGE_VOLATILE => Mode::Volatile,
-        GLEBE_VRANGE_NONVOLATILE => Mode::NonVolatile,
+/// Whether memory is to be volatile, and which, checked; a length is cut to whole pages, and to what `most` holds.
+fn checked(addr: usize, length: usize, mode: c_int, most: u64) -> Result<(bool, Extent), Failure> {
+    let to_volatile = match mode {
+        GLEBE_VRANGE_VOLATILE => true,
+        GLEBE_VRANGE_NONVOLATILE => false,
         // As the bits that were passed.
         other => return Err(Failure::bad("mode", other as u32 as u64)),
     };
@@ -39,7 +39,7 @@ fn checked(addr: usize, length: usize, mode: c_int, most: u64) -> Result<(Mode, 
     let (start, pages) = (number(addr), end.pages_down(page).get() - number(addr));
     let most = Bytes::new(most).pages_down(page).get();
     let asked = Extent::new(start, pages.min(most)).ok_or(Error::Empty)?;
-    Ok((mode, asked))
+    Ok((to_volatile, asked))
 }
 
 #[no_mangle]
@@ -50,9 +50,10 @@ pub extern "C" fn glebe_vrange(
     purged: Out<c_int>,
 ) -> c_int {
     call(|| {
-        let (mode, asked) = checked(start.expose_provenance(), length, mode, c_int::MAX as u64)?;
+        let (to_volatile, asked) =
+            checked(start.expose_provenance(), length, mode, c_int::MAX as u64)?;
         follow_forks()?;
-        let (pages, lost) = with_table(|table| table.apply(mode, asked))?;
+        let (pages, lost) = with_table(|table| table.apply(to_volatile, asked))?;
         purged.set(lost.into());
         let bytes = Pages::new(pages).bytes(page_size());
         Ok(c_int::try_from(bytes.get()).unwrap_or(c_int::MAX))
@@ -68,13 +69,13 @@ pub extern "C" fn glebe_vrange_strict(
 ) -> c_int {
     call(|| {
         let (addr, granule) = (start.expose_provenance(), page_size().bytes());
-        let (mode, asked) = checked(addr, length, mode, u64::MAX)?;
+        let (to_volatile, asked) = checked(addr, length, mode, u64::MAX)?;
         if length as u64 % granule.get() != 0 {
             let offset = Bytes::new((addr + length) as u64);
             return Err(Error::Unaligned { offset, granule }.into());
         }
         follow_forks()?;
-        let lost = with_table(|table| table.apply_strictly(mode, asked))?;
+        let lost = with_table(|table| table.apply_strictly(to_volatile, asked))?;
         purged.set(lost.into());
         Ok(GLEBE_OK)
     })
