@@ -1,4 +1,5 @@
-//! The boundary: names of codes, panics, the thread's last error, and what comes and goes through pointers.
+//! The boundary: panics, the thread's last error, names of codes, and what comes and goes through
+//! pointers.
 //!
 //! Every exported function runs inside [`call`]. A panic ends there; the answer is a number. What
 //! failed last is kept by each thread and made into text only when it is asked for.
@@ -273,7 +274,7 @@ impl Text {
 fn check_size<T: Words>(given: u64) -> Result<(), Failure> {
     if !(2 * WORD..=SIZE_MAX).contains(&given) || given % WORD != 0 {
         let (name, least) = (T::NAME, 2 * WORD);
-        let text = format!("a size of {given} for {name}: from {least} to {SIZE_MAX}, by 8s");
+        let text = format!("{name} of {given} bytes: needs a multiple of 8, {least} to {SIZE_MAX}");
         return Err(Failure::new(GLEBE_ERROR_BAD_SIZE, text));
     }
     Ok(())
@@ -298,7 +299,7 @@ impl<T: Words> In<T> {
             to.copy_from_nonoverlapping(self.0.cast(), given.min(here) as usize);
             for word in (here / WORD)..(given / WORD) {
                 if words.add(word as usize).read_unaligned() != 0 {
-                    let text = format!("{}: a member beyond {here} bytes is unknown", T::NAME);
+                    let text = format!("{}: a member beyond the {here} bytes known here", T::NAME);
                     return Err(Failure::new(GLEBE_ERROR_BAD_ARGUMENT, text));
                 }
             }

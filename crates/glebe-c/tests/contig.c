@@ -204,7 +204,8 @@ static void an_address_is_kept_or_refused(void) {
 
 /* While a child changes the hugetlb pools, or seems to, a call waits as long as it may. */
 static void a_wait_for_the_pools_ends(void) {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    /* Behind these bytes are those that living processes hold, this one among them. */
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = (off_t)1 << 40};
     size_t len = (size_t)4 << 30; /* more than lies idle */
     char holder[32], byte = 1;
     int ready[2];

@@ -50,8 +50,8 @@ impl Drop for Claim {
 
 thread_local!(static IS_INSIDE: Cell<bool> = const { Cell::new(false) });
 
-const INSIDE: &str = "this thread is inside another call on volatile memory, or inside a fork, and \
-    would wait for itself; a handler can map a page there instead, or a region be made with a refill";
+const INSIDE: &str = "this thread is inside another call on volatile memory, or a fork, and would \
+    wait for itself; a handler can map a page there, or a region be made with a refill";
 
 /// That the thread is inside a call on volatile memory, until this is dropped.
 pub(super) struct Inside(());
