@@ -249,7 +249,8 @@ static void limits(void) {
     is_the_object(refuses, object, n - 2);
     REFUSED(glebe_zpool_set_limit(refuses, MIB), GLEBE_ERROR_LIMIT_BELOW_HELD);
     REFUSED(glebe_zpool_set_limit(refuses, 0), GLEBE_ERROR_LIMIT_BELOW_HELD);
-    OK(glebe_zpool_set_limit(refuses, held));
+    /* As much as it holds now, and room for what choosing other size classes takes. */
+    OK(glebe_zpool_set_limit(refuses, stats_of(refuses).held_bytes + MIB / 8));
     is_the_object(refuses, object, n - 2);
 
     for (n = 0; n < 3 * OBJECTS; n++)
