@@ -48,7 +48,7 @@ impl Failure {
     }
 
     /// A choice of yes, 1, and no.
-    pub(crate) fn unless_flag(name: &str, value: u64) -> Result<bool, Self> {
+    pub(crate) fn flag(name: &str, value: u64) -> Result<bool, Self> {
         match value {
             0 | 1 => Ok(value == 1),
             other => Err(Self::bad(name, other)),

@@ -57,7 +57,7 @@ fn contig_options(asked: &glebe_reserve_options) -> Result<Options<'static>, Fai
 fn builder(asked: &glebe_reserve_options) -> Result<Builder, Failure> {
     let zero_ahead = Pages::new(asked.zero_ahead_pages);
     let builder = Reserve::builder().zero_ahead(zero_ahead).room(Bytes::new(asked.room_bytes));
-    let has_views = Failure::unless_flag("views", asked.views)?;
+    let has_views = Failure::flag("views", asked.views)?;
     let builder = if has_views { builder.views() } else { builder };
     Ok(builder.page_cache(match asked.page_cache {
         GLEBE_CODEC_AUTO | GLEBE_CODEC_NONE => CacheMode::Plain,

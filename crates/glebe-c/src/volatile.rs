@@ -35,7 +35,7 @@ fn options(asked: &glebe_volatile_options) -> Result<Options, Failure> {
         GLEBE_ENGINE_TAG => Region::options().engine(Engine::Tag),
         other => return Err(Failure::bad("engine", other)),
     };
-    options = options.huge(Failure::unless_flag("huge", asked.huge)?);
+    options = options.huge(Failure::flag("huge", asked.huge)?);
     if asked.cap_bytes > 0 {
         options = options.cap(Bytes::new(asked.cap_bytes));
     }

@@ -46,10 +46,10 @@ fn own(asked: &glebe_zpool_options, codec: Codec) -> Result<Options, Failure> {
     if asked.limit_bytes > 0 {
         options = options.limit(Bytes::new(asked.limit_bytes));
     }
-    if Failure::unless_flag("evict_oldest", asked.evict_oldest)? {
+    if Failure::flag("evict_oldest", asked.evict_oldest)? {
         options = options.at_limit(AtLimit::EvictOldest);
     }
-    if Failure::unless_flag("manual_compaction", asked.manual_compaction)? {
+    if Failure::flag("manual_compaction", asked.manual_compaction)? {
         options = options.compaction(Compaction::Manual);
     }
     Ok(options)
@@ -62,7 +62,7 @@ fn lent(asked: &glebe_zpool_options, codec: Codec) -> Result<glebe_zpool, Failur
         ("evict_oldest with a reserve", asked.evict_oldest),
         ("manual_compaction with a reserve", asked.manual_compaction),
     ])?;
-    let moves = Failure::unless_flag("move_on_recall", asked.move_on_recall)?;
+    let moves = Failure::flag("move_on_recall", asked.move_on_recall)?;
     let on_recall = if moves { OnRecall::Move } else { OnRecall::Discard };
     insert_in(asked.reserve, |of| {
         let mut options = of.object_pool().codec(codec).on_recall(on_recall);
