@@ -71,6 +71,9 @@ place link "$libs/$soname" ln -s "libglebe.so.$version"
 place link "$libs/libglebe.so" ln -s "$soname"
 place 644 "$libs/libglebe.a" scripts/static_library.sh "$built"
 place 644 "${DESTDIR:-}$includedir/glebe.h" cp crates/glebe-c/include/glebe.h
+for example in crates/glebe-c/examples/*.c; do
+    place 644 "$share/doc/glebe/examples/${example##*/}" cp "$example"
+done
 place 644 "$libs/pkgconfig/glebe.pc" template glebe.pc
 place 644 "$libs/cmake/glebe/glebeConfig.cmake" template glebeConfig.cmake
 place 644 "$libs/cmake/glebe/glebeConfigVersion.cmake" template glebeConfigVersion.cmake
@@ -86,9 +89,11 @@ place 644 "$share/fish/vendor_completions.d/glebe.fish" cp "$built/completions/f
 place 644 "${DESTDIR:-}$prefix/lib/systemd/system/glebe-blocks.service" unit
 
 if [ "$built" = --uninstall ]; then
-    if [ -d "$libs/cmake/glebe" ]; then
-        rmdir --ignore-fail-on-non-empty "$libs/cmake/glebe"
-    fi
+    for folder in "$libs/cmake/glebe" "$share/doc/glebe/examples" "$share/doc/glebe"; do
+        if [ -d "$folder" ]; then
+            rmdir --ignore-fail-on-non-empty "$folder"
+        fi
+    done
     echo "glebe $version removed from ${DESTDIR:-}$prefix"
 else
     echo "glebe $version installed in ${DESTDIR:-}$prefix"

@@ -1,52 +1,64 @@
 /*
- * glebe.h: physically contiguous memory that is set aside once, works as a cache while it is idle,
- * and is taken back without waiting; volatile memory, which the system may take back, and which
- * tells exactly what it took; and pools that pack objects of up to a page. The C interface of
- * glebe's reserve, volatile regions and object pools.
+ * glebe.h: the C interface of glebe.
  *
+ * A reserve is physically contiguous memory that is set aside once, works as a cache while it is
+ * idle, and is taken back without waiting. Volatile memory is what the system may take back; glebe
+ * tells exactly what it took. Object pools pack and compress objects of up to a page.
+ *
+ * VERBS  glebe_KIND_new makes one of a kind and glebe_KIND_free ends it, for each kind of handle:
+ *   reserve, view, promise, cache, volatile, zpool. Blocks, which all programs make, have shorter
+ *   names: glebe_alloc and glebe_free. A block that was promised is made by glebe_promise_take.
  * ANSWERS  A function that returns int returns 0 for done (or the answer that was hoped for), a
  *   positive number for another answer where its description names one, or a negative
- *   GLEBE_ERROR_*. After an error nothing has been changed, no argument has been written (but a
- *   buffer where that is said, and the length needed with GLEBE_ERROR_BUFFER_TOO_SMALL), and glebe_last_error() has the text. No call ends the process, but where there is no memory for
- *   its own book-keeping; no call throws or unwinds.
- * HANDLES  Reserves, blocks, views, promises, pools, volatile regions and object pools are numbers,
- *   never 0 and never an address. One that is not open, was freed, or is of another kind is
+ *   GLEBE_ERROR_*. After an error nothing has been changed, and no argument has been written, with
+ *   two exceptions: a buffer where that is said, and the length needed with
+ *   GLEBE_ERROR_BUFFER_TOO_SMALL. glebe_last_error() has the text. Every function on a handle can
+ *   answer BAD_HANDLE and FORKED, which its description does not repeat. No call ends the process,
+ *   unless memory for glebe's own book-keeping runs out; no call throws or unwinds.
+ * HANDLES  Each kind of handle is a type of its own, a structure of one number that is passed by
+ *   value: a compiler refuses a reserve where a block is wanted. The number is never an address,
+ *   and never 0 in a handle that is open. One that is not open, was freed, or was made up is
  *   GLEBE_ERROR_BAD_HANDLE, whatever its value. (A handle that was freed is told from later ones
- *   until 2^32 others have had its place.) Objects of an object pool have numbers of their own kind.
+ *   until 2^32 others have had its place.)
  * UNITS  Lengths and alignments of first class, and positions in a reserve, count base pages of
- *   glebe_page_bytes() bytes. Names that end in _bytes count bytes, in _ns nanoseconds.
- * MEMORY  What is given as `const void *` is only read: it may be where nobody can write, and several
- *   calls may be given it at once. Until the call returns nobody may write it, no other thread and,
- *   of shared memory, no other process. What is given to be filled nobody else may use until then.
- *   A length above PTRDIFF_MAX is GLEBE_ERROR_BAD_ARGUMENT, unless the call names another error for
- *   one that is too long.
+ *   glebe_page_bytes() bytes. Names that end in _bytes count bytes, in _ns nanoseconds, in _ms
+ *   milliseconds.
+ * MEMORY  What is given as `const void *` is only read: it may be where nobody can write, and
+ *   several calls may be given it at once. Until the call returns nobody may write it: no other
+ *   thread and, if it is shared memory, no other process. Memory that is given to be filled is the
+ *   call's alone until it returns. A length above PTRDIFF_MAX is GLEBE_ERROR_BAD_ARGUMENT, unless
+ *   the call names another error for one that is too long.
  * FRAMES  A page frame number times glebe_page_bytes() is the physical address of the page: in a
  *   virtual machine that of the guest, and behind an IOMMU not the address that a device uses. The
  *   kernel tells frames to CAP_SYS_ADMIN alone. Who makes memory without it finds GLEBE_PFN_HIDDEN
  *   wherever a frame would stand, and contiguity is proved within one page of the memory's source.
- *   Do not pass frames on to a process that may not see them: GLEBE_FRAMES_LEFT_OUT.
+ *   Do not pass frames on to a process that may not see them.
  * TEXTS  A function that gives a text writes it, with a zero byte at its end, to `text`, which has
- *   room for `text_len_bytes` and may be null if that is 0; and to `needed_bytes` the room it took,
- *   or takes now where the answer is GLEBE_ERROR_BUFFER_TOO_SMALL.
- * THREADS  Every function may be called by any thread at any time, on any handle. Destroying or
- *   closing waits for the calls under way on that handle. No function may be called from a signal
- *   handler, but for glebe_vrange and glebe_vrange_strict as is said there, and no thread be
- *   cancelled (pthread_cancel) inside one. A call costs, beside the work
- *   itself, some tens of nanoseconds, and shares no lock with calls on other handles of its kind.
+ *   room for `text_len_bytes`, and the room it took to `needed_bytes`. With a null `text` and a
+ *   `text_len_bytes` of 0 it writes the room alone, and returns 0; with less room than needed that
+ *   is GLEBE_ERROR_BUFFER_TOO_SMALL.
+ * ARRAYS  A function that gives several answers writes the first `capacity` of them to an array,
+ *   which may be null if `capacity` is 0, and how many there are to `count`.
+ * THREADS  Every function may be called by any thread at any time, on any handle. Freeing a handle
+ *   waits for the calls under way on it. No function may be called from a signal handler, but
+ *   glebe_vrange and glebe_vrange_strict as is said there; and no thread may be cancelled
+ *   (pthread_cancel) inside one. A call costs, beside the work itself, some tens of nanoseconds,
+ *   and shares no lock with calls on other handles of its kind.
  * FORK  Handles and memory stay with the process that made them. In a forked child every call on
  *   one of them is GLEBE_ERROR_FORKED and touches nothing; the memory of a block is not mapped
- *   there. The child may create reserves and object pools of its own. But volatile regions go along: the child has
- *   its own copy of memory, marks and handles, and both processes go on each for itself. A child
- *   made by clone(2) and not by the C library's fork gets GLEBE_ERROR_FORKED there too. What the
- *   parent gives back goes back to the system although a child lives.
+ *   there. The child may make reserves and object pools of its own. But volatile regions go along:
+ *   the child has its own copy of memory, marks and handles, and both processes go on each for
+ *   itself. A child made by clone(2) and not by the C library's fork gets GLEBE_ERROR_FORKED there
+ *   too. What the parent gives back goes back to the system although a child lives.
  * STRUCTURES  The first member of a structure that may grow is its size in bytes as the caller
- *   knows it: set it to sizeof. A smaller one, of an older header, is served as far as it goes.
- *   Of a larger one the members that the library does not know must be zero where they go in, and
- *   are set to zero where they come out.
+ *   knows it: set it to sizeof. A smaller one, of an older header, is served as far as it goes. Of
+ *   a larger one the members that the library does not know must be zero where they go in, and are
+ *   set to zero where they come out. Zero is the default of every member of options, and a null
+ *   pointer to options stands for all defaults.
  * LINKING  The soname is libglebe.so.0; within it functions, constants and members are only added.
  *   Both libraries show the functions below and nothing else: a zstd, an LZ4 or a Rust library of
- *   the program's own stays apart. A program without shared libraries (-static) finds no restartable
- *   sequences in its C library: its reserves have GLEBE_WRITERS_COUNTED.
+ *   the program's own stays apart. A program without shared libraries (-static) finds no
+ *   restartable sequences in its C library: its reserves have GLEBE_WRITERS_COUNTED.
  */
 #ifndef GLEBE_H
 #define GLEBE_H
@@ -54,8 +66,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version of this header; glebe_version() is that of the library. */
+/* The version of this header; glebe_version() is that of the library. GLEBE_VERSION_NUMBER is
+ * MAJOR * 1000000 + MINOR * 1000 + PATCH, to be compared. */
 #define GLEBE_VERSION "0.1.0"
+#define GLEBE_VERSION_MAJOR 0
+#define GLEBE_VERSION_MINOR 1
+#define GLEBE_VERSION_PATCH 0
+#define GLEBE_VERSION_NUMBER 1000
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,50 +89,45 @@ enum {
     GLEBE_ERROR_NULL = -4,           /* a null pointer where one must not be */
     GLEBE_ERROR_BAD_SIZE = -5,       /* the size member of a structure cannot be right */
     GLEBE_ERROR_BAD_ARGUMENT = -6,   /* a flag, choice or name that does not exist */
-    GLEBE_ERROR_BUSY = -7,           /* blocks, promises or pools are left: see the text */
-    GLEBE_ERROR_TOO_MANY = -8,       /* as many handles as there can be (2^24 of a kind) */
-    GLEBE_ERROR_ZERO_PAGES = -9,     /* a block of no pages */
-    GLEBE_ERROR_BAD_ALIGN = -10,     /* an alignment that is not a power of two */
-    GLEBE_ERROR_NO_RUN = -11,        /* no free run is long enough, or none that is so aligned; the
+    GLEBE_ERROR_BUSY = -7,           /* blocks, promises, caches or pools are left: see the text */
+    GLEBE_ERROR_TOO_MANY = -8,       /* as many handles as there can be (2^23 of a kind) */
+    GLEBE_ERROR_BAD_ALIGN = -9,     /* an alignment that is not a power of two */
+    GLEBE_ERROR_NO_RUN = -10,        /* no free run is long enough, or none that is so aligned; the
                                         text has the longest */
-    GLEBE_ERROR_WOULD_WAIT = -12,    /* only by waiting: for a tenant's copy, which was not wanted, or
-                                        in a signal handler for a call that it interrupted */
-    GLEBE_ERROR_BAD_PAGE_LEN = -13,  /* a buffer that is not exactly one page */
-    GLEBE_ERROR_BAD_LEN = -14,       /* a reserve of no bytes, or of no whole number of 2 MiB */
-    GLEBE_ERROR_NO_MEMORY = -15,     /* more than machine, cgroup, pool or the kernel has to give */
-    GLEBE_ERROR_NO_SOURCE = -16,     /* this machine has not the kind of pages that was asked for */
-    GLEBE_ERROR_NOT_CONTIGUOUS = -17, /* memory, but without the run that was required */
-    GLEBE_ERROR_OS = -18,            /* the kernel refused a call; the text names it and why */
-    GLEBE_ERROR_OTHER = -19,         /* see the text */
-    GLEBE_ERROR_UNALIGNED = -20,     /* a range that does not start and end where granules do */
-    GLEBE_ERROR_EMPTY = -21,         /* a range or an object of no bytes */
-    GLEBE_ERROR_BEYOND = -22,        /* a range that ends beyond its region or overflows */
-    GLEBE_ERROR_MARKED = -23,        /* memory that is marked where only unmarked memory may be */
-    GLEBE_ERROR_UNMAPPED = -24,      /* nothing is mapped there; from here to SPECIAL the text */
-    GLEBE_ERROR_LOCKED = -25,        /* has the first such address: locked memory (mlock) */
-    GLEBE_ERROR_HUGETLB = -26,       /* memory of a hugetlb pool */
-    GLEBE_ERROR_SHARED = -27,        /* shared memory */
-    GLEBE_ERROR_FILE_PRIVATE = -28,  /* a private mapping of a file */
-    GLEBE_ERROR_READ_ONLY = -29,     /* memory that cannot be written */
-    GLEBE_ERROR_SPECIAL = -30,       /* of a device or the kernel, or another's userfaultfd's */
-    GLEBE_ERROR_MAP_BUDGET = -31,    /* more ranges or extents apart than mappings are allowed */
-    GLEBE_ERROR_SELF_TEST = -32,     /* this kernel loses pages that were written */
-    GLEBE_ERROR_STUCK = -33,         /* pages that can be neither kept nor taken (bad memory) */
-    GLEBE_ERROR_ADOPTED = -34,       /* memory of which a volatile region was made already */
-    GLEBE_ERROR_HANDLER_COVERED = -35, /* a SIGBUS handler was installed over glebe's */
-    GLEBE_ERROR_STALE = -37,         /* the object is gone: removed or evicted */
-    GLEBE_ERROR_FOREIGN = -38,       /* an object of another pool, or none at all */
-    GLEBE_ERROR_TOO_LONG = -39,      /* an object longer than a page */
-    GLEBE_ERROR_BUFFER_TOO_SMALL = -40, /* the length that is needed was written */
-    GLEBE_ERROR_FULL = -41,          /* the pool's limit leaves no room; the text has both */
-    GLEBE_ERROR_LIMIT_BELOW_HELD = -42, /* the pool holds more and can shed no more */
-    GLEBE_ERROR_NO_BUDGET = -43,     /* a compaction that may do nothing */
-    GLEBE_ERROR_BAD_RULES = -44,     /* size classes that cannot be; the text has the limit */
-    GLEBE_ERROR_CORRUPT = -45,       /* stored bytes of an object are damaged */
-    GLEBE_ERROR_BAD_DICTIONARY = -46, /* bytes that are none, or samples that make none */
-    GLEBE_ERROR_FIXED_LEN = -49,     /* the reserve was made to keep its length; the text says why */
-    GLEBE_ERROR_NO_ROOM = -50,       /* more than the reserve has room for; the text has what is left */
-    GLEBE_ERROR_NOT_GIVEN = -51      /* more than can be given back; the text has how much can */
+    GLEBE_ERROR_WOULD_WAIT = -11,    /* only by waiting: for a tenant's copy, which was not wanted,
+                                        or in a signal handler for a call that it interrupted */
+    GLEBE_ERROR_BAD_LEN = -12,       /* a length that cannot be: the text says which can */
+    GLEBE_ERROR_NO_MEMORY = -13,     /* more than machine, cgroup, pool or the kernel has to give */
+    GLEBE_ERROR_NO_SOURCE = -14,     /* this machine has not the kind of pages that was asked for */
+    GLEBE_ERROR_NOT_CONTIGUOUS = -15, /* memory, but without the run that was required */
+    GLEBE_ERROR_OS = -16,            /* the kernel refused a call; the text names it and why */
+    GLEBE_ERROR_OTHER = -17,         /* see the text */
+    GLEBE_ERROR_UNALIGNED = -18,     /* a range that does not start and end where granules do */
+    GLEBE_ERROR_EMPTY = -19,         /* a block of no pages, a range or an object of no bytes */
+    GLEBE_ERROR_BEYOND = -20,        /* a range that ends beyond its region or overflows */
+    GLEBE_ERROR_UNMAPPED = -21,      /* nothing is mapped there; from here to SPECIAL the text */
+    GLEBE_ERROR_LOCKED = -22,        /* has the first such address: locked memory (mlock) */
+    GLEBE_ERROR_HUGETLB = -23,       /* memory of a hugetlb pool */
+    GLEBE_ERROR_SHARED = -24,        /* shared memory */
+    GLEBE_ERROR_FILE_PRIVATE = -25,  /* a private mapping of a file */
+    GLEBE_ERROR_READ_ONLY = -26,     /* memory that cannot be written */
+    GLEBE_ERROR_SPECIAL = -27,       /* of a device or the kernel, or another's userfaultfd's */
+    GLEBE_ERROR_MAP_BUDGET = -28,    /* more ranges or extents apart than mappings are allowed */
+    GLEBE_ERROR_STUCK = -29,         /* pages that can be neither kept nor taken (bad memory) */
+    GLEBE_ERROR_ADOPTED = -30,       /* memory of which a volatile region was made already */
+    GLEBE_ERROR_HANDLER_COVERED = -31, /* a SIGBUS handler was installed over glebe's */
+    GLEBE_ERROR_STALE = -32,         /* the object is gone: removed or evicted */
+    GLEBE_ERROR_FOREIGN = -33,       /* an object of another pool, or none at all */
+    GLEBE_ERROR_TOO_LONG = -34,      /* an object longer than a page */
+    GLEBE_ERROR_BUFFER_TOO_SMALL = -35, /* the length that is needed was written */
+    GLEBE_ERROR_FULL = -36,          /* the pool's limit leaves no room; the text has both */
+    GLEBE_ERROR_LIMIT_BELOW_HELD = -37, /* the pool holds more and can shed no more */
+    GLEBE_ERROR_CORRUPT = -38,       /* stored bytes of an object are damaged */
+    GLEBE_ERROR_NOT_ENOUGH = -39,    /* fewer pages are free than asked for, in whatever runs */
+    GLEBE_ERROR_NOT_MAPPABLE = -40,  /* several runs would do, but the reserve has no views */
+    GLEBE_ERROR_FIXED_LEN = -41,     /* the reserve was made to keep its length: see the text */
+    GLEBE_ERROR_NO_ROOM = -42,       /* more than the reserve has room for; the text has the rest */
+    GLEBE_ERROR_NOT_GIVEN = -43      /* more than can be given back; the text has how much can */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -133,11 +145,10 @@ uint64_t glebe_page_bytes(void);
 
 /* ---- Reserves -------------------------------------------------------------------------------- */
 
-typedef uint64_t glebe_reserve;
-typedef uint64_t glebe_block;
-typedef uint64_t glebe_view;
-typedef uint64_t glebe_promise;
-typedef uint64_t glebe_pool;
+/* Memory that is set aside, and what lives in it. */
+typedef struct glebe_reserve {
+    uint64_t id;
+} glebe_reserve;
 
 /* Where memory comes from. */
 enum {
@@ -160,31 +171,34 @@ enum {
 
 /* How tenants are kept out of blocks. */
 enum {
-    GLEBE_WRITERS_AUTO = 0,       /* the best that the machine has */
-    GLEBE_WRITERS_COUNTED = 1,    /* by counting copies; first class may have to wait for one */
-    GLEBE_WRITERS_RESTARTABLE = 2 /* only as an answer: by restartable sequences, without waiting */
+    GLEBE_WRITERS_COUNTED = 0,    /* by counting copies; first class may have to wait for one */
+    GLEBE_WRITERS_RESTARTABLE = 1 /* by restartable sequences, without waiting */
 };
 
-/* How the page cache stores pages. */
+/* How objects and cached pages are stored. What does not become shorter is stored as it is,
+ * whatever the codec; pages of the cache also where they become shorter by less than a quarter. */
 enum {
-    GLEBE_CACHE_PLAIN = 0,
-    GLEBE_CACHE_LZ4 = 1, /* compressed where that makes them smaller by a quarter or more */
-    GLEBE_CACHE_ZSTD = 2
+    GLEBE_CODEC_AUTO = 0, /* LZ4 for an object pool, as they are for the page cache */
+    GLEBE_CODEC_NONE = 1, /* as they are */
+    GLEBE_CODEC_LZ4 = 2,
+    GLEBE_CODEC_ZSTD = 3 /* shorter, and about three times as long to read */
 };
 
-/* What reserve is wanted. Zero is the default of every member but the first two. */
-typedef struct glebe_options {
-    uint64_t size;                /* sizeof(glebe_options) */
-    uint64_t len_bytes;           /* rounded up to whole 2 MiB */
+/* What reserve is wanted. */
+typedef struct glebe_reserve_options {
+    uint64_t size;                /* sizeof(glebe_reserve_options) */
     uint64_t source;              /* GLEBE_SOURCE_*: this one or none */
-    uint64_t hugetlb_page_bytes;  /* for GLEBE_SOURCE_HUGETLB: of a page; 0: the smallest there is */
+    uint64_t hugetlb_page_bytes;  /* for GLEBE_SOURCE_HUGETLB: of a page; 0: the smallest */
     uint64_t required_run_bytes;  /* a physically contiguous run without which the call fails */
     uint64_t preferred_run_bytes; /* a run to try for; glebe_reserve_memory() says what came */
     uint64_t grow_pool;           /* GLEBE_GROW_* */
     uint64_t threads;             /* that populate; 0: one a processor, at most 8 */
-    uint64_t writers;             /* GLEBE_WRITERS_AUTO or GLEBE_WRITERS_COUNTED */
     uint64_t zero_ahead_pages;    /* keep so many pages zeroed, by a thread in the background */
-    uint64_t page_cache;          /* GLEBE_CACHE_* */
+    uint64_t views;               /* 1: scattered pages can be mapped side by side, for
+                                     glebe_view_new. Then the memory is a file's, for which there
+                                     are transparent huge pages only where the machine says so
+                                     (shmem_enabled) */
+    uint64_t page_cache;          /* GLEBE_CODEC_*, of the page cache */
     uint64_t search_bytes;        /* look at so much of the machine's memory for long runs; 0: at
                                      all but a tenth of what is available, 1 GiB at least */
     uint64_t lock_wait_ms;        /* wait so long at most for others that change the hugetlb pools;
@@ -192,31 +206,34 @@ typedef struct glebe_options {
     uint64_t search_ms;           /* look for runs so long at most; 0: 2 s, and for more than a GiB
                                      2 s a GiB */
     uint64_t room_bytes;          /* the most that the reserve may be, for glebe_reserve_grow() and
-                                     glebe_reserve_shrink(); 0: its length is fixed */
-} glebe_options;
+                                     glebe_reserve_shrink(); 0: its length is fixed. Not with
+                                     `views` */
+} glebe_reserve_options;
 
-/* Sets memory aside: maps and populates it, which takes about as long as zeroing it. Errors:
- * BAD_LEN, NO_MEMORY, NO_SOURCE, NOT_CONTIGUOUS, OS, BAD_SIZE, BAD_ARGUMENT, NULL, TOO_MANY,
- * FIXED_LEN. */
-int glebe_reserve_create(const glebe_options *options, glebe_reserve *reserve);
+/* Sets `len_bytes` of memory aside: maps and populates it, which takes about as long as zeroing
+ * it. Errors: BAD_LEN, NO_MEMORY, NO_SOURCE, NOT_CONTIGUOUS, OS, BAD_SIZE, BAD_ARGUMENT, NULL,
+ * TOO_MANY, FIXED_LEN. */
+int glebe_reserve_new(uint64_t len_bytes, const glebe_reserve_options *options,
+                      glebe_reserve *reserve);
 
-/* Adds memory to the reserve, `len_bytes` rounded up to whole 2 MiB, had as the reserve was made; how
- * much came goes to `came_bytes`, which may be null. Blocks, promises and cached pages stay where
- * they are, and other calls on the reserve go on meanwhile. On an error nothing came. Errors:
- * FIXED_LEN without room_bytes; NO_ROOM, BAD_LEN, NO_MEMORY, NO_SOURCE, NOT_CONTIGUOUS, OS. */
+/* Adds memory to the reserve, `len_bytes` rounded up to whole 2 MiB, had as the reserve was
+ * made; how much came goes to `came_bytes`, which may be null. Blocks, promises and cached pages
+ * stay where they are, and other calls on the reserve go on meanwhile. On an error nothing came.
+ * Errors: FIXED_LEN without room_bytes; NO_ROOM, BAD_LEN, NO_MEMORY, NO_SOURCE, NOT_CONTIGUOUS,
+ * OS. */
 int glebe_reserve_grow(glebe_reserve reserve, uint64_t len_bytes, uint64_t *came_bytes);
 
-/* Gives memory of the reserve back to the system, `len_bytes` rounded up to whole 2 MiB and whole pages
- * of its pool; how much went goes to `went_bytes`, which may be null. Cached pages there are dropped,
- * as for a block; no block and no promise is touched. Errors: FIXED_LEN without room_bytes;
- * NOT_GIVEN with how much can be given now; BAD_LEN, NO_MEMORY, OS: glebe_reserve_memory() says what
- * is left then. */
+/* Gives memory of the reserve back to the system, `len_bytes` rounded up to whole 2 MiB and
+ * whole pages of its pool; how much went goes to `went_bytes`, which may be null. Cached pages
+ * there are dropped, as for a block; no block and no promise is touched. Errors: FIXED_LEN
+ * without room_bytes; NOT_GIVEN with how much can be given now; BAD_LEN, NO_MEMORY, OS:
+ * glebe_reserve_memory() says what is left then. */
 int glebe_reserve_shrink(glebe_reserve reserve, uint64_t len_bytes, uint64_t *went_bytes);
 
-/* Gives the memory back to the system. Every block and view must have been freed, every promise taken or
- * dropped and every pool closed: otherwise GLEBE_ERROR_BUSY, with their numbers in the text, and
- * the reserve lives on unchanged. Looks at every handle that there is. */
-int glebe_reserve_destroy(glebe_reserve reserve);
+/* Gives the memory back to the system. Every block, view, promise, cache and object pool of the
+ * reserve must have been freed: otherwise GLEBE_ERROR_BUSY, with their numbers in the text, and the
+ * reserve lives on unchanged. Looks at every handle that there is. */
+int glebe_reserve_free(glebe_reserve reserve);
 
 /* What a reserve is made of. */
 typedef struct glebe_memory {
@@ -225,7 +242,7 @@ typedef struct glebe_memory {
     uint64_t longest_run_pages;  /* the longest contiguity that is proved, in use or not */
     uint64_t source;             /* GLEBE_SOURCE_* */
     uint64_t hugetlb_page_bytes; /* for GLEBE_SOURCE_HUGETLB, otherwise 0 */
-    uint64_t pinned;             /* 1 if something holds the pages in their frames: GLEBE_HELD_BY_* */
+    uint64_t pinned;             /* 1 if something holds the pages in their frames */
     uint64_t writers;            /* GLEBE_WRITERS_COUNTED or GLEBE_WRITERS_RESTARTABLE */
 } glebe_memory;
 
@@ -246,9 +263,9 @@ typedef struct glebe_run {
     uint64_t pfn; /* the frame of the first page, or GLEBE_PFN_HIDDEN */
 } glebe_run;
 
-/* Writes the first `capacity` runs of the reserve, in the order of positions, to `runs`, and how
- * many there are to `count`. `runs` may be null if `capacity` is 0. There is none if not even one
- * huge page is proved contiguous. The runs of a reserve change where it grows or shrinks alone. */
+/* Gives the runs of the reserve, in the order of positions. There is none if not even one huge
+ * page is proved contiguous. The runs of a reserve change only when it grows or shrinks. Errors:
+ * NULL. */
 int glebe_reserve_runs(glebe_reserve reserve, glebe_run *runs, size_t capacity, size_t *count);
 
 /* What keeps pages in their frames. */
@@ -275,8 +292,10 @@ typedef struct glebe_contig {
     uint64_t position_pages;     /* of its page, from the start of the mapping or of the reserve */
 } glebe_contig;
 
-/* Fills `contig` for the page at `position_pages` from the start of the reserve. Frames
- * are as they were when the reserve was made. Errors: NULL, BAD_SIZE; BEYOND the end of the reserve. */
+/* Fills `contig` for the page at `position_pages` from the start of the reserve. For the
+ * segments of a view, ask for the first page of each extent (glebe_view_extents), and again
+ * behind `contiguous_bytes` as long as that ends within the extent. Frames are as they were when
+ * the reserve was made. Errors: NULL, BAD_SIZE; BEYOND the end of the reserve. */
 int glebe_reserve_query(glebe_reserve reserve, uint64_t position_pages, glebe_contig *contig);
 
 /* The frame of a page that is not in memory any more. */
@@ -290,40 +309,31 @@ typedef struct glebe_drift {
     uint64_t now_pfn; /* the frame that it has now, or GLEBE_PFN_GONE */
 } glebe_drift;
 
-/* Reads the frames again and writes the first `capacity` runs of pages that were moved since the
- * reserve was made, in the order of positions, to `drifts`, and how many there are to `count`: 0 if
- * all are where glebe_reserve_runs says. `drifts` may be null if `capacity` is 0. Where frames are
- * hidden from the caller only a page that has gone is found, of sources with huge pages. Takes time in
- * proportion to the pages of the source. Errors: NULL, OS. */
+/* Reads the frames again and gives the runs of pages that were moved since the reserve was made, in
+ * the order of positions: none if all are where glebe_reserve_runs says. Where frames are hidden
+ * from the caller only a page that has gone is found, and only of sources with huge pages. Takes
+ * time in proportion to the pages of the source. Errors: NULL, OS. */
 int glebe_reserve_verify(glebe_reserve reserve, glebe_drift *drifts, size_t capacity,
                          size_t *count);
 
-/* Whether a certificate has frame numbers. */
-enum {
-    GLEBE_FRAMES_SHOWN = 0,   /* where they were not hidden */
-    GLEBE_FRAMES_LEFT_OUT = 1 /* to be passed on to those who may not see them */
-};
-
-/* What is known of the reserve's physical memory, as one line of JSON: `source`, `held_by`, lengths
- * in bytes, what is `proved` (by "frames", or "within" so many bytes), and the `runs`, each with
- * its `offset_bytes`, `len_bytes` and, where it is shown, `pfn`. Errors: NULL, BAD_ARGUMENT. */
-int glebe_reserve_certificate(glebe_reserve reserve, uint64_t frames, char *text,
-                              size_t text_len_bytes, size_t *needed_bytes);
-
-/* For glebe_reserve_why_not. */
-enum {
-    GLEBE_WHY_NOT_BETTER = 0, /* each better source that was refused, and a shorter run than asked
-                                 for: what, the value, the limit, how to get it; one a line */
-    GLEBE_WHY_NOT_PINNED = 1, /* why there is no long-term pin, where one was tried */
-    GLEBE_WHY_COUNTED = 2     /* why the reserve has GLEBE_WRITERS_COUNTED, where it has */
-};
-
-/* Gives the reasons for what a reserve is not, as text; empty if there are none. Errors: NULL,
- * BAD_ARGUMENT. */
-int glebe_reserve_why_not(glebe_reserve reserve, uint64_t what, char *text, size_t text_len_bytes,
+/* Gives the reasons for what a reserve is not, as text, one a line: for each better source that was
+ * refused, and a shorter run than asked for, what, the value, the limit, how to get it; then why
+ * there is no long-term pin, where one was tried; then why it has GLEBE_WRITERS_COUNTED, where it
+ * has. Empty if there are none. Errors: NULL. */
+int glebe_reserve_why_not(glebe_reserve reserve, char *text, size_t text_len_bytes,
                           size_t *needed_bytes);
 
 /* ---- First class: blocks and promises -------------------------------------------------------- */
+
+/* A block of memory, the caller's alone. */
+typedef struct glebe_block {
+    uint64_t id;
+} glebe_block;
+
+/* A physically contiguous block of `pages`. Contents are unspecified: they may be what a tenant
+ * stored. Takes microseconds, never fails because of tenants, and waits for none where restartable
+ * sequences work (GLEBE_WRITERS_RESTARTABLE). Errors: EMPTY, NO_RUN, NULL, TOO_MANY. */
+int glebe_alloc(glebe_reserve reserve, uint64_t pages, glebe_block *block);
 
 /* For glebe_alloc_with; any sum of these. */
 enum {
@@ -332,111 +342,104 @@ enum {
     GLEBE_NO_WAIT = 4    /* rather GLEBE_ERROR_WOULD_WAIT than waiting for a tenant's copy */
 };
 
-/* A physically contiguous block of `pages` at a multiple of `align_pages`, a power of two, of page
- * frames. Contents are unspecified: they may be what a tenant stored. Takes microseconds, never
- * fails because of tenants, and waits for none where restartable sequences work
- * (GLEBE_WRITERS_RESTARTABLE). Errors: ZERO_PAGES, BAD_ALIGN, NO_RUN, NULL, TOO_MANY. */
-int glebe_alloc(glebe_reserve reserve, uint64_t pages, uint64_t align_pages, glebe_block *block);
-
-/* As glebe_alloc, but never waits for a tenant's copy: also GLEBE_ERROR_WOULD_WAIT. */
-int glebe_try_alloc(glebe_reserve reserve, uint64_t pages, uint64_t align_pages,
-                    glebe_block *block);
-
-/* As glebe_alloc, with flags. Also GLEBE_ERROR_BAD_ARGUMENT for a flag that does not exist, and
- * GLEBE_ERROR_WOULD_WAIT with GLEBE_NO_WAIT. */
+/* As glebe_alloc, at a multiple of `align_pages`, a power of two, of page frames, and with flags.
+ * Also BAD_ALIGN; BAD_ARGUMENT for a flag that does not exist; WOULD_WAIT with GLEBE_NO_WAIT. */
 int glebe_alloc_with(glebe_reserve reserve, uint64_t pages, uint64_t align_pages, uint64_t flags,
                      glebe_block *block);
 
 /* Ends a block: its memory goes back to the reserve, and must not be touched any more. */
 int glebe_free(glebe_block block);
 
-/* The first byte of a block. The memory is the caller's alone until the block is freed. */
-int glebe_block_address(glebe_block block, void **address);
-
-/* The bytes in a block. */
-int glebe_block_len(glebe_block block, uint64_t *len_bytes);
-
-/* How far a block is known to be physically contiguous. */
-enum {
-    GLEBE_VIRTUAL_ONLY = 0, /* not known beyond one page */
-    GLEBE_WITHIN_GRAIN = 1, /* within each grain of so many pages; frames could not be read */
-    GLEBE_PROVED = 2        /* as a whole: page frame numbers were read */
-};
-
-/* Writes GLEBE_VIRTUAL_ONLY, GLEBE_WITHIN_GRAIN or GLEBE_PROVED to `contiguity`, and to
- * `grain_pages`, unless that is null, the pages within which it holds. */
-int glebe_block_contiguity(glebe_block block, int *contiguity, uint64_t *grain_pages);
+/* The first byte of a block, and its bytes. Either place may be null. The memory is the caller's
+ * alone until the block is freed. */
+int glebe_block_memory(glebe_block block, void **address, uint64_t *len_bytes);
 
 /* Fills `contig` for the byte `offset_bytes` into a block, what a device needs: `pfn` is the frame
- * of its page, and `contiguous_bytes` follow it, of this block, in one piece. A block whose
- * contiguity is GLEBE_PROVED is one piece; of another one, ask again behind `contiguous_bytes` for
- * the next piece. Frames are as they were when the reserve was made. Errors: NULL, BAD_SIZE;
+ * of its page, and `contiguous_bytes` follow it, of this block, in one piece: as far as that is
+ * proved, which it is for the whole of most blocks. Otherwise ask again behind `contiguous_bytes`
+ * for the next piece. Frames are as they were when the reserve was made. Errors: NULL, BAD_SIZE;
  * BEYOND the end of the block. */
 int glebe_block_query(glebe_block block, uint64_t offset_bytes, glebe_contig *contig);
 
-/* Sets a run aside for a block that is wanted later: until it is taken tenants use it, and no other
- * block gets it. Errors: as glebe_alloc. */
-int glebe_promise_make(glebe_reserve reserve, uint64_t pages, uint64_t align_pages,
-                       glebe_promise *promise);
+/* A run that is set aside for a block that is wanted later. */
+typedef struct glebe_promise {
+    uint64_t id;
+} glebe_promise;
+
+/* Promises a block of `pages` at a multiple of `align_pages`: until it is taken tenants use its
+ * memory, and no other block gets it. Errors: as glebe_alloc_with. */
+int glebe_promise_new(glebe_reserve reserve, uint64_t pages, uint64_t align_pages,
+                      glebe_promise *promise);
 
 /* Makes the block that was promised; the promise ends. It cannot fail for want of room. Errors:
  * NULL, and TOO_MANY, after which the promise still stands. */
 int glebe_promise_take(glebe_promise promise, glebe_block *block);
 
 /* Ends a promise without a block. */
-int glebe_promise_drop(glebe_promise promise);
+int glebe_promise_free(glebe_promise promise);
 
-/* ---- Views: pages side by side ---------------------------------------------------------------- */
+/* ---- Views: pages side by side --------------------------------------------------------------- */
+
+/* Memory in pieces that are mapped side by side. */
+typedef struct glebe_view {
+    uint64_t id;
+} glebe_view;
+
+/* Memory of `pages` of a reserve that is contiguous in virtual addresses, physically or not: one
+ * free extent, or else the lowest of several, mapped side by side, all or none. Several are
+ * whole pages of the memory's source (2 MiB or 1 GiB of a hugetlb pool): the view is then longer
+ * than was asked for. Counts as a block in every other way. Errors: EMPTY; NOT_ENOUGH, with
+ * what is free in the text; NOT_MAPPABLE in a reserve without `views`; MAP_BUDGET, NO_MEMORY, OS,
+ * NULL, TOO_MANY. */
+int glebe_view_new(glebe_reserve reserve, uint64_t pages, glebe_view *view);
 
 /* Pages side by side. Never grows. */
 typedef struct glebe_extent {
-    uint64_t start_pages; /* pages from the start of the file */
+    uint64_t start_pages; /* base pages from the start of the reserve, file or region */
     uint64_t len_pages;
 } glebe_extent;
 
-/* Pages of a file of the caller's, a memfd or a file on tmpfs or hugetlbfs that is open for reading
- * and writing: the `count` extents, base pages, mapped side by side in that order, with
- * `guard_pages` pages of the file's size behind them of which a touch is SIGSEGV. A page may be in
- * several views, or twice in one. The descriptor stays the caller's and may be closed. What others
- * take out of the file is SIGBUS to touch. Errors: BAD_ARGUMENT for another descriptor or more
- * guard pages than addresses; EMPTY for no extents or one of no pages; BEYOND the end of the file;
- * UNALIGNED for parts of a huge page; MAP_BUDGET, with the limit in the text; NO_MEMORY, OS, NULL,
- * TOO_MANY. */
-int glebe_view_of_file(int fd, const glebe_extent *extents, size_t count, uint64_t guard_pages,
-                       glebe_view *view);
+/* Pages of a file of the caller's, a memfd or a file on tmpfs or hugetlbfs that is open for
+ * reading and writing: the `count` extents, base pages, mapped side by side in that order. A
+ * page may be in several views, or twice in one. The descriptor stays the caller's and may be
+ * closed. What others take out of the file is SIGBUS to touch. Errors: BAD_ARGUMENT for another
+ * descriptor; EMPTY for no extents or one of no pages; BEYOND the end of the file; UNALIGNED for
+ * parts of a huge page; MAP_BUDGET, with the limit in the text; NO_MEMORY, OS, NULL, TOO_MANY. */
+int glebe_view_new_of_file(int fd, const glebe_extent *extents, size_t count, glebe_view *view);
 
-/* Ends a view: its memory must not be touched any more. */
+/* Ends a view: its memory must not be touched any more, and that of a reserve goes back to it. */
 int glebe_view_free(glebe_view view);
 
-/* The first byte of a view. */
-int glebe_view_address(glebe_view view, void **address);
+/* The first byte of a view, and its bytes. Either place may be null. The memory is the caller's
+ * alone until the view is freed, if it is a reserve's. */
+int glebe_view_memory(glebe_view view, void **address, uint64_t *len_bytes);
 
-/* The bytes in a view. */
-int glebe_view_len(glebe_view view, uint64_t *len_bytes);
-
-/* Writes the first `capacity` extents of a view, in the order of its bytes, to `extents`, and how
- * many there are to `count`. `extents` may be null if `capacity` is 0. */
+/* Gives the extents of a view, in the order of its bytes. Errors: NULL. */
 int glebe_view_extents(glebe_view view, glebe_extent *extents, size_t capacity, size_t *count);
 
 /* ---- Second class: the page cache ------------------------------------------------------------ */
 
-/* Opens the pool of this name (UTF-8), made if there is none: a name space of objects and page
- * indexes, in what first class is not using. A name that is open already gives one more handle on
- * the same pool. Errors: NULL, BAD_ARGUMENT, TOO_MANY. */
-int glebe_pool_open(glebe_reserve reserve, const char *name, glebe_pool *pool);
+/* A name space of the page cache: pages in what first class is not using, by object and index. */
+typedef struct glebe_cache {
+    uint64_t id;
+} glebe_cache;
+
+/* A handle on the name space of this name (UTF-8), which is made if there is none. A name that has
+ * a handle already gets one more on the same pages. Errors: NULL, BAD_ARGUMENT, TOO_MANY. */
+int glebe_cache_new(glebe_reserve reserve, const char *name, glebe_cache *cache);
 
 enum {
-    GLEBE_PUT_STORED = 0,   /* to be had by glebe_pool_get until it is evicted or recalled */
+    GLEBE_PUT_STORED = 0,   /* to be had by glebe_cache_get until it is evicted or recalled */
     GLEBE_PUT_FULL = 1,     /* not kept: first class, or others, had every page looked at */
     GLEBE_PUT_RECALLED = 2, /* not kept: first class took the pages under way */
     GLEBE_PUT_BUSY = 3      /* not kept: interrupted or crowded out too often */
 };
 
 /* Copies a page in, in place of what its key held; returns GLEBE_PUT_*. What is not kept leaves
- * nothing under its key. `len_bytes` must be glebe_page_bytes(). Takes no lock that another pool or
- * first class takes. Errors: NULL, BAD_PAGE_LEN. */
-int glebe_pool_put(glebe_pool pool, uint64_t object, uint64_t index, const void *page,
-                   size_t len_bytes);
+ * nothing under its key. `len_bytes` must be glebe_page_bytes(). Takes no lock that another name
+ * space or first class takes. Errors: NULL, BAD_LEN. */
+int glebe_cache_put(glebe_cache cache, uint64_t object, uint64_t index, const void *page,
+                    size_t len_bytes);
 
 enum {
     GLEBE_GET_HIT = 0,
@@ -444,9 +447,9 @@ enum {
 };
 
 /* Copies a page out; returns GLEBE_GET_*. `len_bytes` must be glebe_page_bytes(). Errors: NULL,
- * BAD_PAGE_LEN. */
-int glebe_pool_get(glebe_pool pool, uint64_t object, uint64_t index, void *page,
-                   size_t len_bytes);
+ * BAD_LEN. */
+int glebe_cache_get(glebe_cache cache, uint64_t object, uint64_t index, void *page,
+                    size_t len_bytes);
 
 enum {
     GLEBE_INVALIDATED = 0,
@@ -454,25 +457,21 @@ enum {
 };
 
 /* Drops one page; returns GLEBE_INVALIDATED or GLEBE_NOT_THERE. */
-int glebe_pool_invalidate_page(glebe_pool pool, uint64_t object, uint64_t index);
+int glebe_cache_invalidate_page(glebe_cache cache, uint64_t object, uint64_t index);
 
 /* Drops all pages of an object; takes the same time however many they are. */
-int glebe_pool_invalidate_object(glebe_pool pool, uint64_t object);
+int glebe_cache_invalidate_object(glebe_cache cache, uint64_t object);
 
-/* Drops all pages of a pool; takes the same time however many they are. */
-int glebe_pool_invalidate(glebe_pool pool);
+/* Drops all pages of a name space; takes the same time however many they are. */
+int glebe_cache_invalidate(glebe_cache cache);
 
-/* Ends a handle on a pool. Its pages stay, and can be had by who opens the name again. */
-int glebe_pool_close(glebe_pool pool);
+/* Ends a handle on a name space. Its pages stay, and a new handle of the name finds them. */
+int glebe_cache_free(glebe_cache cache);
 
 /* ---- Statistics ------------------------------------------------------------------------------ */
 
-/* The meaning of the members of glebe_stats; goes up when one changes, not when one is added. */
-#define GLEBE_STATS_VERSION 1
-
-typedef struct glebe_stats {
-    uint64_t size;    /* sizeof(glebe_stats); set to the bytes that were filled */
-    uint64_t version; /* set to the GLEBE_STATS_VERSION of the library */
+typedef struct glebe_reserve_stats {
+    uint64_t size; /* sizeof(glebe_reserve_stats); set to the bytes that were filled */
     uint64_t stored; /* pages that tenants stored (GCMA: cc_stored_pages) */
     uint64_t loaded; /* gets that hit (GCMA: cc_loaded_pages) */
     uint64_t missed; /* gets that missed (GCMA: cc_load_failed_pages) */
@@ -506,11 +505,11 @@ typedef struct glebe_stats {
     uint64_t packed_dropped; /* compressed pages dropped: replaced, invalid, displaced */
     uint64_t packed_lost; /* compressed pages found lost with the lent pages they were in */
     uint64_t packed_pages; /* pages in the page cache that are stored compressed */
-} glebe_stats;
+} glebe_reserve_stats;
 
 /* Fills `stats`. Exact while no other call is under way. Takes longer the larger the reserve, a few
  * nanoseconds each 2 MiB. Errors: NULL, BAD_SIZE. */
-int glebe_reserve_stats(glebe_reserve reserve, glebe_stats *stats);
+int glebe_reserve_get_stats(glebe_reserve reserve, glebe_reserve_stats *stats);
 
 /* Forms of all statistics. */
 enum {
@@ -519,8 +518,8 @@ enum {
                                      size classes in use */
     GLEBE_FORMAT_OPENMETRICS = 2, /* version 1.0; names begin with glebe_reserve_, or glebe_zpool_
                                      for totals and glebe_zpool_class_ for size classes */
-    /* For object pools only. */
-    GLEBE_FORMAT_CLASSES = 3      /* each size class, in the columns of the kernel's own table */
+    GLEBE_FORMAT_CLASSES = 3      /* of object pools only: each size class, in the columns of the
+                                     kernel's own table */
 };
 
 /* Gives the statistics as text. Errors: NULL; BAD_ARGUMENT for a form that does not exist or is an
@@ -532,10 +531,9 @@ int glebe_reserve_format_stats(glebe_reserve reserve, uint64_t format, char *tex
  * thread is started, which sleeps until it is asked and ends with the reserve. `directory` is made
  * if it is missing, and nobody else's to enter; null is $XDG_RUNTIME_DIR/glebe if that is the
  * user's, or else /run/glebe for root and /run/user/UID/glebe for others. A reserve is served once:
- * a later call gives the socket of the first. Gives the path of the socket as a text; if `socket` is
- * null and `socket_len_bytes` 0, only its length. With GLEBE_ERROR_BUFFER_TOO_SMALL the statistics are
- * served all the same, and the next call gives the path.
- * Errors: NULL; OS; OTHER where no directory is known, or others own it or can enter. */
+ * a later call gives the socket of the first. Gives the path of the socket as a text. With
+ * GLEBE_ERROR_BUFFER_TOO_SMALL the statistics are served all the same, and the next call gives the
+ * path. Errors: NULL; OS; OTHER where no directory is known, or others own it or can enter. */
 int glebe_reserve_serve_stats(glebe_reserve reserve, const char *directory, char *socket,
                               size_t socket_len_bytes, size_t *needed_bytes);
 
@@ -548,7 +546,9 @@ int glebe_reserve_serve_stats(glebe_reserve reserve, const char *directory, char
  * Marked memory must not be written. Reading it in place is possible with GLEBE_ENGINE_SCAN only,
  * and a touch of a lost page is SIGBUS with its address. A system call that is given a lost page
  * answers EFAULT: unmark what it is to be given first. */
-typedef uint64_t glebe_volatile;
+typedef struct glebe_volatile {
+    uint64_t id;
+} glebe_volatile;
 
 /* How lost pages are known. */
 enum {
@@ -567,141 +567,104 @@ enum {
     GLEBE_PRIORITY_HIGHEST = 7
 };
 
-/* What region is wanted. Zero is the default of every member but the first. */
-typedef struct glebe_volatile_options {
-    uint64_t size;       /* sizeof(glebe_volatile_options) */
-    uint64_t engine;     /* GLEBE_ENGINE_*: this one or an error */
-    uint64_t huge;       /* 1: transparent huge pages, marked and lost whole, populated at once */
-    uint64_t cap_bytes;  /* what is marked may hold so much; more is dropped after a mark. 0: all */
-    uint64_t max_age_ns; /* what was marked so long ago is dropped at the next mark. 0: never */
-} glebe_volatile_options;
-
-/* Maps a region: `len_bytes`, rounded up to whole granules, all zeros. `options` may be null.
- * Errors: NULL, BAD_SIZE, BAD_ARGUMENT, EMPTY, BEYOND, LOCKED (the process locks all its memory),
- * SELF_TEST, NO_MEMORY, OS, TOO_MANY. */
-int glebe_volatile_map(uint64_t len_bytes, const glebe_volatile_options *options,
-                       glebe_volatile *region);
-
-/* Makes a region of the caller's memory, whose contents stay: the whole base pages of `len_bytes`
- * at `address`, private and anonymous. It is to stay mapped until the region ends. What is mapped
- * over a marked part meanwhile is not volatile, and with GLEBE_ENGINE_SCAN nothing of it is ever
- * lost or told lost; GLEBE_ENGINE_TAG cannot see it, leaves it as it is, and tells it lost. A page of
- * which the first word was written while it was marked is left as it is there, too, and told lost.
- * Its huge pages are not made anew meanwhile. Errors: as glebe_volatile_map without
- * LOCKED for all memory; UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL,
- * ADOPTED. */
-int glebe_volatile_over(void *address, uint64_t len_bytes, const glebe_volatile_options *options,
-                        glebe_volatile *region);
-
 /* Gives the contents of a lost page that was touched: the address of its `len_bytes`, which stay
  * until the next call on the same thread, or null. `offset_bytes` is the page's, from the region's
  * start. It runs in a signal handler, on the thread that touched the page: it may do what
  * signal-safety(7) lists, touches no page of the region, returns, and calls nothing of glebe. */
 typedef const void *(*glebe_refill)(uint64_t offset_bytes, size_t len_bytes, void *data);
 
-/* As glebe_volatile_over, or with an `address` of null as glebe_volatile_map; and whatever touches a
- * marked page that was lost has it refilled, and goes on. Such a page counts as kept at the next
- * unmark; an unmark under way meanwhile may tell it lost though it holds what was given. The kernel
- * may not take it, and caps do not count it, until the region's next glebe_volatile_mark or
- * glebe_volatile_drop_now, of whatever range: then it counts as marked just then. Where
- * `refill` answers null, the touch is a SIGBUS with its exact address, as in a region without.
- * `refill` is called with `data` until glebe_volatile_unmap has returned. The first such call
- * installs a SIGBUS handler, once and for good, which hands what is not its own to the handler that
- * was there before; one that is installed later stands in front of it and must do likewise. Where one
- * stands in front of it already, the answer is HANDLER_COVERED: nobody could vouch for a refill. With
- * GLEBE_ENGINE_TAG `refill` is never called. Errors: as there; NULL also for `refill`. */
-int glebe_volatile_refilled(void *address, uint64_t len_bytes,
-                            const glebe_volatile_options *options, glebe_refill refill, void *data,
-                            glebe_volatile *region);
+/* What region is wanted. */
+typedef struct glebe_volatile_options {
+    uint64_t size;       /* sizeof(glebe_volatile_options) */
+    uint64_t engine;     /* GLEBE_ENGINE_*: this one or an error */
+    uint64_t huge;       /* 1: transparent huge pages, marked and lost whole, populated at once */
+    uint64_t cap_bytes;  /* what is marked may hold so much; more is dropped after a mark. 0: all */
+    uint64_t max_age_ns; /* what was marked so long ago is dropped at the next mark. 0: never */
+    void *address;       /* memory of the caller's that becomes the region; null: it is mapped */
+    glebe_refill refill; /* called for a lost page that is touched; null: the touch is SIGBUS */
+    void *data;          /* the last argument of `refill` */
+} glebe_volatile_options;
+
+/* Makes a region of `len_bytes`: mapped, rounded up to whole granules and all zeros, or of the
+ * caller's memory at `address`. Errors: NULL, BAD_SIZE, BAD_ARGUMENT, EMPTY, BEYOND,
+ * NO_MEMORY, OS, TOO_MANY; LOCKED where the process locks all its memory; OTHER where the kernel
+ * loses pages that were written.
+ *
+ * Of the caller's memory, which is private and anonymous, the region has the whole base pages, and
+ * the contents stay. It is to stay mapped until the region ends. What is mapped over a marked part
+ * meanwhile is not volatile, and with GLEBE_ENGINE_SCAN nothing of it is ever lost or told lost;
+ * GLEBE_ENGINE_TAG cannot see it, leaves it as it is, and tells it lost. A page of which the first
+ * word was written while it was marked is left as it is there, too, and told lost. Its huge pages
+ * are not made anew meanwhile. Further errors: UNMAPPED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY,
+ * SPECIAL, ADOPTED; LOCKED for locked memory alone.
+ *
+ * With a `refill`, whatever touches a marked page that was lost has it refilled, and goes on.
+ * Such a page counts as kept at the next unmark; an unmark under way meanwhile may tell it lost
+ * though it holds what was given. The kernel may not take it, and caps do not count it, until
+ * the region's next glebe_volatile_mark or glebe_volatile_drop_now, of whatever range: then it
+ * counts as marked just then. Where `refill` answers null, the touch is a SIGBUS with its exact
+ * address, as in a region without. `refill` is called with `data` until glebe_volatile_free has
+ * returned. The first such region installs a SIGBUS handler, once and for good, which hands what
+ * is not its own to the handler that was there before; one that is installed later stands in
+ * front of it and must do likewise. Where one stands in front of it already, the answer is
+ * HANDLER_COVERED: nobody could vouch for a refill. With GLEBE_ENGINE_TAG `refill` is never
+ * called. */
+int glebe_volatile_new(uint64_t len_bytes, const glebe_volatile_options *options,
+                       glebe_volatile *region);
 
 /* Ends a region, marked or not. Memory of its own is unmapped and must not be touched any more; the
  * caller's memory is unmarked, and what was lost of it is not told. */
-int glebe_volatile_unmap(glebe_volatile region);
+int glebe_volatile_free(glebe_volatile region);
 
-/* The first byte of a region. */
-int glebe_volatile_address(glebe_volatile region, void **address);
-
-/* The bytes in a region. */
-int glebe_volatile_len(glebe_volatile region, uint64_t *len_bytes);
-
-/* What is marked and, as a rule, lost together: a base page or a huge page. Of a huge page that the
- * kernel split, single base pages may be lost. */
-int glebe_volatile_granule(glebe_volatile region, uint64_t *granule_bytes);
-
-/* The engine at work: GLEBE_ENGINE_SCAN or GLEBE_ENGINE_TAG. */
-int glebe_volatile_engine(glebe_volatile region, uint64_t *engine);
+/* The first byte of a region, and its bytes; its granule, what is marked and, as a rule, lost
+ * together: a base page or a huge page (of a huge page that the kernel split, single base pages
+ * may be lost); and the engine at work, GLEBE_ENGINE_SCAN or GLEBE_ENGINE_TAG. Each place may be
+ * null. */
+int glebe_volatile_memory(glebe_volatile region, void **address, uint64_t *len_bytes,
+                          uint64_t *granule_bytes, uint64_t *engine);
 
 /* Gives the kernel the right to `len_bytes` from `offset_bytes` on, whole granules. What is marked
  * already keeps its age. Errors: UNALIGNED, EMPTY, BEYOND, BAD_ARGUMENT, after which nothing has
- * changed; LOCKED, NO_MEMORY, OS, after which the range counts as marked and is to be unmarked; MAP_BUDGET,
- * of the caller's memory, after which nothing has changed. */
+ * changed; LOCKED, NO_MEMORY, OS, after which the range counts as marked and is to be unmarked;
+ * MAP_BUDGET, of the caller's memory, after which nothing has changed. */
 int glebe_volatile_mark(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
                         uint64_t priority);
-
-/* A run of lost pages. Never grows. */
-typedef struct glebe_lost_run {
-    uint64_t start_pages; /* base pages from the start of the region */
-    uint64_t len_pages;
-} glebe_lost_run;
 
 enum {
     GLEBE_UNMARK_TOLD = 0, /* `runs` has all that was lost */
     GLEBE_UNMARK_MORE = 1  /* `runs` is full, and there are more: call again */
 };
 
-/* Takes the right back to a range of whole granules, marked or not. Writes up to `capacity` runs of
- * lost pages to `runs`, ascending and with a kept page between any two, and to `count` how many
- * there are; `runs` may be null if `capacity` is 0. Where there are more than `capacity`, the
- * answer is GLEBE_UNMARK_MORE: the range is unmarked all the same, and the surplus stays with the
- * region and is told, once, by the next unmark of a range that holds it, by whichever thread. Half
- * the pages of a range, rounded up, is always enough. Of unmarks that overlap in time each is told
- * what the others found. Errors: NULL, UNALIGNED, EMPTY, BEYOND, BAD_HANDLE, FORKED; NO_MEMORY, OS
+/* Takes the right back to a range of whole granules, marked or not. Gives the runs of lost
+ * pages, ascending and with a kept page between any two. Where there are more than `capacity`,
+ * the answer is GLEBE_UNMARK_MORE: the range is unmarked all the same, and the surplus stays
+ * with the region and is told, once, by the next unmark of a range that holds it, by whichever
+ * thread. Half the pages of a range, rounded up, is always enough. Of unmarks that overlap in
+ * time each is told what the others found. Errors: NULL, UNALIGNED, EMPTY, BEYOND; NO_MEMORY, OS
  * and STUCK, after which the range is still marked and the next unmark tells what was lost. */
 int glebe_volatile_unmark(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
-                          glebe_lost_run *runs, size_t capacity, size_t *count);
-
-/* As glebe_volatile_unmark, but sets a bit for each lost page of the range and clears the others:
- * page n of the range is bit n % 8, the lowest being 0, of byte n / 8. Writes as many bytes as that
- * takes and none behind, and to `lost_pages` how many bits are set. Also GLEBE_ERROR_BAD_LEN, before
- * anything is unmarked, if `bits_len_bytes` is less than a bit for each page. */
-int glebe_volatile_unmark_bitmap(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
-                                 unsigned char *bits, size_t bits_len_bytes,
-                                 uint64_t *lost_pages);
+                          glebe_extent *runs, size_t capacity, size_t *count);
 
 enum {
     GLEBE_READ_DONE = 0,
     GLEBE_READ_LOST = 1 /* some of it is lost: then the buffer may hold anything */
 };
 
-/* Copies out of memory that may be marked, leaving the marks as they are; returns GLEBE_READ_*.
- * Never raises SIGBUS. If some is lost, `lost_bytes`, unless that is null, is set to the offset of
- * the first page that was found lost. The buffer, as that of the two below, is no volatile memory,
- * and may be null for no bytes. Errors: NULL, BEYOND, OS. */
-int glebe_volatile_try_read(glebe_volatile region, uint64_t offset_bytes, void *buffer,
-                            size_t len_bytes, uint64_t *lost_bytes);
-
-/* Copies out of memory that is not marked. Errors: NULL, BEYOND, MARKED. */
+/* Copies out of memory, marked or not, leaving the marks as they are; returns GLEBE_READ_*. Never
+ * raises SIGBUS. If some is lost, `lost_bytes`, unless that is null, is set to the offset of the
+ * first page that was found lost. The buffer is no volatile memory, and
+ * may be null for no bytes. Errors: NULL, BEYOND, OS. */
 int glebe_volatile_read(glebe_volatile region, uint64_t offset_bytes, void *buffer,
-                        size_t len_bytes);
-
-/* Copies into memory that is not marked. Errors: NULL, BEYOND, and MARKED, after which nothing was
- * written. */
-int glebe_volatile_write(glebe_volatile region, uint64_t offset_bytes, const void *buffer,
-                         size_t len_bytes);
+                        size_t len_bytes, uint64_t *lost_bytes);
 
 /* Drops now what is marked in a range of whole granules: it is lost, and marked still. Writes to
- * `dropped_bytes` how much of it glebe had not dropped before. Errors: NULL, UNALIGNED, EMPTY,
- * BEYOND; OS, after which some may have been dropped. */
+ * `dropped_bytes`, unless that is null, how much of it glebe had not dropped before. Errors:
+ * UNALIGNED, EMPTY, BEYOND; OS, after which some may have been dropped. */
 int glebe_volatile_drop_now(glebe_volatile region, uint64_t offset_bytes, uint64_t len_bytes,
                             uint64_t *dropped_bytes);
 
-/* The meaning of the members of glebe_volatile_stats, as GLEBE_STATS_VERSION. */
-#define GLEBE_VOLATILE_STATS_VERSION 1
-
 typedef struct glebe_volatile_stats {
-    uint64_t size;    /* sizeof(glebe_volatile_stats); set to the bytes that were filled */
-    uint64_t version; /* set to the GLEBE_VOLATILE_STATS_VERSION of the library */
-    uint64_t engine;  /* GLEBE_ENGINE_SCAN or GLEBE_ENGINE_TAG */
+    uint64_t size; /* sizeof(glebe_volatile_stats); set to the bytes that were filled */
     uint64_t marks; /* calls that marked something */
     uint64_t unmarks; /* calls that unmarked something */
     uint64_t marked_ever; /* pages that were marked */
@@ -720,7 +683,7 @@ typedef struct glebe_volatile_stats {
 
 /* Fills `stats`. marked_ever is marked_pages and purged and rescued together, while no other call
  * is under way. Looks at the page tables of what is marked. Errors: NULL, BAD_SIZE. */
-int glebe_volatile_region_stats(glebe_volatile region, glebe_volatile_stats *stats);
+int glebe_volatile_get_stats(glebe_volatile region, glebe_volatile_stats *stats);
 
 /* ---- The call of the volatile ranges patches ------------------------------------------------- */
 
@@ -741,199 +704,151 @@ enum {
  * without an error, in front of memory that cannot be volatile: shared, of a file, locked, of a
  * hugetlb pool, not writable, special, a glebe_volatile region, or glebe's own, as the memory of a
  * reserve and its tables are. What lies in the heap is not known to be glebe's: a range should not
- * go on past memory of the caller's. `purged` may be null; otherwise
- * it is set to 1 if any page that is now non-volatile was taken, and to 0 if none was. Volatility
- * goes along in a fork, and ends with what was mapped; where it ends so, the call is to be made
- * nevertheless, since the range counts as one that is kept until then.
+ * go on past memory of the caller's. `purged` may be null; otherwise it is set to 1 if any page
+ * that is now non-volatile was taken, and to 0 if none was. Volatility goes along in a fork, and
+ * ends with what was mapped; where it ends so, the call is to be made nevertheless, since the range
+ * counts as one that is kept until then.
  *
  * Unlike there: a mode that does not exist is refused, and an error is one of glebe.h: UNALIGNED
  * (`start`), EMPTY (less than a page), BEYOND, BAD_ARGUMENT, MAP_BUDGET, NO_MEMORY, STUCK, and OS
  * where userfaultfd is denied. `purged` is of the pages of this call only. Reads the list of
  * mappings: for ranges of many pages.
  *
- * A SIGBUS handler may call it for a touch of a lost page (si_code BUS_ADRERR) that the program's own
- * code made, to make the page non-volatile and write it again; not where the touch was made inside
- * malloc(), since the call allocates. Where the handler interrupted a call of glebe on volatile
- * memory, whose buffer was lost, or a fork, the answer is WOULD_WAIT, and nothing has changed: the
- * handler can map a page there (mmap with MAP_FIXED), which is not volatile. In a handler for a SIGBUS
- * that somebody sent it must not be called. glebe_volatile_refilled needs no handler of the
- * program's. */
+ * A SIGBUS handler may call it for a touch of a lost page (si_code BUS_ADRERR) that the
+ * program's own code made, to make the page non-volatile and write it again; not where the touch
+ * was made inside malloc(), since the call allocates. Where the handler interrupted a call of
+ * glebe on volatile memory, whose buffer was lost, or a fork, the answer is WOULD_WAIT, and
+ * nothing has changed: the handler can map a page there (mmap with MAP_FIXED), which is not
+ * volatile. In a handler for a SIGBUS that somebody sent it must not be called. A region with a
+ * `refill` needs no handler of the program's. */
 int glebe_vrange(void *start, size_t length, int mode, int *purged);
 
-/* As glebe_vrange, but all of the range or an error: also UNALIGNED for a length that is no whole
- * number of pages, UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL (glebe's own
- * memory too) and ADOPTED.
- * Returns 0. After an error nothing has become volatile; what was may be so still. */
+/* As glebe_vrange, but all of the range or an error: also UNALIGNED for a length that is no
+ * whole number of pages, UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL
+ * (glebe's own memory too) and ADOPTED. Returns 0. After an error nothing has become volatile;
+ * what was may be so still. */
 int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
 
 /* ---- Contiguous memory ----------------------------------------------------------------------- */
 
 /* mmap(2) with the flag that the MAP_CONTIG patches (2017) proposed: `len` bytes, rounded up to
  * base pages, that are physically contiguous, or none. The memory is populated, filled with zeros
- * and held in its page frames, cannot be grown in its place (do not have mremap move it), is in
- * no core dump, and is gone in a forked child: a touch of it there is SIGSEGV. Contiguity is
- * proved, not supposed: who may not see page frames gets what one huge page holds.
+ * and held in its page frames, cannot be grown in its place (do not have mremap move it), is in no
+ * core dump, and is gone in a forked child: a touch of it there is SIGSEGV. Contiguity is proved,
+ * not supposed: who may not see page frames gets what one huge page holds.
  *
- * `flags` are MAP_PRIVATE and MAP_ANONYMOUS with -1 as `fd`, or MAP_PRIVATE and a descriptor of
- * /dev/zero; with them may go MAP_HUGETLB, with a size for that pool or none, without one for the
- * pool of the smallest size,
- * MAP_FIXED_NOREPLACE, which wants the memory at `addr` and needs room there, and MAP_POPULATE,
- * MAP_LOCKED and MAP_NORESERVE, which change nothing. Without MAP_FIXED_NOREPLACE `addr` is not
- * looked at. `off` is a multiple of a page and changes nothing.
+ * `flags` are MAP_PRIVATE and MAP_ANONYMOUS, and `fd` is -1; with them may go MAP_HUGETLB, with a
+ * size for that pool or none, without one for the pool of the smallest size, MAP_FIXED_NOREPLACE,
+ * which wants the memory at `addr` and needs room there, and MAP_POPULATE, MAP_LOCKED and
+ * MAP_NORESERVE, which change nothing. Without MAP_FIXED_NOREPLACE `addr` is not looked at. `off`
+ * is a multiple of a page and changes nothing.
  *
  * The address, or MAP_FAILED with errno: ENOMEM if it cannot be had contiguous, EINVAL for a
- * length of 0, a flag, protection or offset that cannot be, EPERM if nothing would hold the pages
- * (a pool of huge pages, or RLIMIT_MEMLOCK for a pin), EBADF and ENODEV for a descriptor that is
- * not open or of something else, EACCES for one that is not open for reading and for a protection
+ * length of 0, a flag, protection, descriptor or offset that cannot be, EPERM if nothing would
+ * hold the pages (a pool of huge pages, or RLIMIT_MEMLOCK for a pin), EACCES for a protection
  * that this process cannot have (PROT_EXEC where PR_SET_MDWE or a security module denies it),
- * EEXIST if something is mapped at `addr`, ETIMEDOUT if another process changed the hugetlb pools
- * for longer than glebe_mmap_contig_wait allows. glebe_last_error() has the text, with the longest
- * run that could be had, or the process that was waited for. */
+ * EEXIST if something is mapped at `addr`, ETIMEDOUT if another process changed the hugetlb
+ * pools for longer than glebe_mmap_contig_limits allows. glebe_last_error() has the text, with
+ * the longest run that could be had, or the process that was waited for. */
 void *glebe_mmap_contig(void *addr, size_t len, int prot, int flags, int fd, int64_t off);
 
-/* How long each later call of glebe_mmap_contig in this process may wait for others that change the
- * hugetlb pools, in milliseconds; a minute where this was not called. Returns 0. */
-int glebe_mmap_contig_wait(uint64_t milliseconds);
-
-/* How much of the machine's memory each later call of glebe_mmap_contig in this process may look at
- * for a run, and for how long; 0 for either is as in glebe_options. Returns 0. */
-int glebe_mmap_contig_search(uint64_t bytes, uint64_t milliseconds);
+/* What each later call of glebe_mmap_contig in this process may do: how much of the machine's
+ * memory it may look at for a run, for how long, and how long it may wait for others that change
+ * the hugetlb pools. 0 for any is as in glebe_reserve_options. Returns 0. */
+int glebe_mmap_contig_limits(uint64_t search_bytes, uint64_t search_ms, uint64_t lock_wait_ms);
 
 /* Unmaps what glebe_mmap_contig gave, as a whole: `len` is what was asked for or what is mapped.
  * The kernel has back what a hugetlb pool was given for it. munmap(2) takes the addresses alone:
  * pages that a pin holds go at the end of the process, and the mapping must not be named here any
- * more.
- * Errors: UNMAPPED, BAD_LEN, FORKED. */
+ * more. Errors: UNMAPPED, BAD_LEN, FORKED. */
 int glebe_munmap_contig(void *addr, size_t len);
 
-/* Fills `contig` for the byte at `addr` of a mapping of glebe_mmap_contig, much as posix_mem_offset(3)
- * does. Errors: UNMAPPED, FORKED, NULL, BAD_SIZE. */
+/* Fills `contig` for the byte at `addr` of a mapping of glebe_mmap_contig, much as
+ * posix_mem_offset(3) does. Errors: UNMAPPED, FORKED, NULL, BAD_SIZE. */
 int glebe_contig_query(const void *addr, glebe_contig *contig);
 
-/* As glebe_reserve_verify, for the mapping of glebe_mmap_contig that has the byte at `addr`. Errors:
- * UNMAPPED, FORKED, NULL, OS. */
+/* As glebe_reserve_verify, for the mapping of glebe_mmap_contig that has the byte at `addr`.
+ * Errors: UNMAPPED, FORKED, NULL, OS. */
 int glebe_contig_verify(const void *addr, glebe_drift *drifts, size_t capacity, size_t *count);
-
-/* As glebe_reserve_certificate, for the mapping of glebe_mmap_contig that has the byte at `addr`.
- * Errors: UNMAPPED, FORKED, NULL, BAD_ARGUMENT. */
-int glebe_contig_certificate(const void *addr, uint64_t frames, char *text, size_t text_len_bytes,
-                             size_t *needed_bytes);
 
 /* ---- Object pools ---------------------------------------------------------------------------- */
 
 /* A pool of objects of 1 byte to a page, packed across page borders into zspages, runs of a few
  * pages whose slots have one size. Compaction moves objects and gives whole pages back to the
  * system; an object keeps its number. Calls on different size classes share no lock, and a read
- * takes none of the pool's. */
-typedef uint64_t glebe_zpool;
+ * takes none of the pool's.
+ *
+ * A pool has memory of its own, or lives in what first class does not hold of a reserve. There its
+ * objects are second class: they come into ordinary memory, the staging, and when that is full they
+ * go to lent pages; what first class takes, or other tenants evict, is lost. Who asks for a lost
+ * object first is told so, later its number is GLEBE_ERROR_STALE; nobody is given another object's
+ * bytes. */
+typedef struct glebe_zpool {
+    uint64_t id;
+} glebe_zpool;
 
-/* The number of an object in its pool, never 0. One of an object that is gone is GLEBE_ERROR_STALE,
- * one of another pool, or of none, GLEBE_ERROR_FOREIGN: never another object's bytes. (The number
- * of a place comes round after 8192 objects there, with pages of 4 KiB; fewer with larger ones.) */
-typedef uint64_t glebe_zobject;
+/* An object in its pool. One that is gone is GLEBE_ERROR_STALE, one of another pool, or of none,
+ * GLEBE_ERROR_FOREIGN: never another object's bytes. (The number of a place comes round after 8192
+ * objects there, with pages of 4 KiB; fewer with larger ones.) */
+typedef struct glebe_zobject {
+    uint64_t id; /* never 0 */
+} glebe_zobject;
 
-/* What happens at the limit, after compaction has freed what it could. */
-enum {
-    GLEBE_AT_LIMIT_REFUSE = 0,      /* the call is GLEBE_ERROR_FULL */
-    GLEBE_AT_LIMIT_EVICT_OLDEST = 1 /* objects that are old and unread go, a zspage at a time */
-};
-
-/* When zspages are compacted, besides by request and before anything is refused or evicted. */
-enum {
-    GLEBE_COMPACTION_AUTOMATIC = 0, /* a little with each remove and replace, once it is worth it */
-    GLEBE_COMPACTION_MANUAL = 1
-};
-
-/* How size classes are chosen. */
-enum {
-    GLEBE_TABLE_BY_SIZE = 0, /* by the kernel's rules, with longer zspages in a larger pool */
-    GLEBE_TABLE_RULES = 1,   /* by the members below, and never otherwise */
-    GLEBE_TABLE_FITTED = 2   /* for the objects at hand, and again when these have changed much */
-};
-
-/* Whether classes with as many pages and as many objects a zspage are one. */
-enum {
-    GLEBE_MERGE_AUTO = 0, /* they are */
-    GLEBE_MERGE_NO = 1,
-    GLEBE_MERGE_YES = 2
-};
-
-/* How objects are stored. What does not become shorter is stored as it is, whatever the codec. */
-enum {
-    GLEBE_CODEC_AUTO = 0, /* LZ4 */
-    GLEBE_CODEC_NONE = 1, /* as they are */
-    GLEBE_CODEC_LZ4 = 2,
-    GLEBE_CODEC_ZSTD = 3 /* shorter, and about three times as long to read */
-};
-
-/* What pool is wanted. Zero is the default of every member but the first. */
+/* What pool is wanted. */
 typedef struct glebe_zpool_options {
-    uint64_t size;        /* sizeof(glebe_zpool_options) */
-    uint64_t limit_bytes; /* the most it may hold, everything counted; 0 or UINT64_MAX: what the
-                             machine has */
-    uint64_t at_limit;    /* GLEBE_AT_LIMIT_* */
-    uint64_t compaction;  /* GLEBE_COMPACTION_* */
-    uint64_t table;       /* GLEBE_TABLE_*; the members below need GLEBE_TABLE_RULES */
-    uint64_t chain_pages; /* the most pages of a zspage, 1 to 16; 0: 8 */
-    uint64_t step_bytes;  /* between size classes, a power of two; 0: a 256th of a page */
-    uint64_t merge;       /* GLEBE_MERGE_* */
-    uint64_t codec;       /* GLEBE_CODEC_* */
-    uint64_t zstd_level;  /* with GLEBE_CODEC_ZSTD alone: from 1 on, as zstd has it; 0: 1 */
+    uint64_t size;                 /* sizeof(glebe_zpool_options) */
+    uint64_t limit_bytes;          /* the most it may hold, everything counted; 0 or UINT64_MAX:
+                                      what the machine has. Not with a reserve, nor the next two */
+    uint64_t evict_oldest;         /* 1: at the limit, after compaction has freed what it could,
+                                      objects that are old and unread go, a zspage at a time; 0:
+                                      the call is GLEBE_ERROR_FULL */
+    uint64_t manual_compaction;    /* 1: only by request, and before anything is refused or evicted;
+                                      0: also a little with each remove and replace, once it is
+                                      worth it */
+    uint64_t codec;                /* GLEBE_CODEC_* */
+    uint64_t zstd_level;           /* with GLEBE_CODEC_ZSTD: from 1 on, as zstd has it; 0: 1 */
+    glebe_reserve reserve;         /* whose idle pages the pool lives in; 0: in memory of its own */
+    uint64_t move_on_recall;       /* with a reserve, of pages that first class takes: 1: they are
+                                      copied first, to other lent pages if there are any; 0: they
+                                      are lost, at once, and cost first class nothing */
+    uint64_t staging_bytes;        /* with a reserve: ordinary memory, at least 64 pages; 0: a 64th
+                                      of the reserve */
 } glebe_zpool_options;
 
-/* Makes an empty pool. Address space is reserved, memory comes as objects do. Without a limit it
- * reserves at most half of what the process may still have (ulimit -v). `options` may be null.
- * Errors: NULL, BAD_SIZE, BAD_ARGUMENT, BAD_RULES, LIMIT_BELOW_HELD (an empty pool holds some tables),
- * NO_MEMORY, OS, TOO_MANY. */
-int glebe_zpool_create(const glebe_zpool_options *options, glebe_zpool *pool);
+/* Makes an empty pool. One with memory of its own reserves address space, and memory comes as
+ * objects do; without a limit it reserves at most half of what the process may still have
+ * (ulimit -v). A reserve cannot be freed while a pool is on it. Errors: NULL, BAD_SIZE,
+ * BAD_ARGUMENT, LIMIT_BELOW_HELD (an empty pool holds some tables), NO_MEMORY, OS,
+ * TOO_MANY. */
+int glebe_zpool_new(const glebe_zpool_options *options, glebe_zpool *pool);
 
-/* Makes a dictionary of zstd, what objects have in common, from `samples_count` samples that lie one
- * after the other at `samples`, as long as `lens_bytes` says: some hundred times as much as its own
- * size, for a good one. Takes seconds for megabytes. `*len_bytes` is the room at `dictionary`, which
- * may be where the samples are, then the length that was made; keep the bytes as long as objects
- * that were stored with them are kept elsewhere. Errors: NULL, BAD_ARGUMENT, BAD_DICTIONARY (too few
- * or too short samples, too little room; the text says what). */
-int glebe_dictionary_train(const void *samples, const size_t *lens_bytes, size_t samples_count,
-                           void *dictionary, size_t *len_bytes);
+/* Ends a pool and all its objects; its memory goes back to the system, lent pages to the
+ * reserve. */
+int glebe_zpool_free(glebe_zpool pool);
 
-/* As glebe_zpool_create, with a dictionary, which is copied; `options` say GLEBE_CODEC_ZSTD. Errors
- * as there, and BAD_DICTIONARY. */
-int glebe_zpool_create_with_dictionary(const glebe_zpool_options *options, const void *dictionary,
-                                       size_t len_bytes, glebe_zpool *pool);
-
-/* Ends a pool and all its objects; its memory goes back to the system. */
-int glebe_zpool_destroy(glebe_zpool pool);
-
-/* Stores a copy of `len_bytes` at `bytes` and writes its number to `object`. Errors: NULL, EMPTY,
- * TOO_LONG, FULL, NO_MEMORY, OS. */
+/* Stores a copy of `len_bytes` at `bytes` and writes its number to `object`. Errors: NULL,
+ * EMPTY, TOO_LONG, NO_MEMORY, OS; FULL at the limit, or where the staging is full and no pages
+ * are lent. */
 int glebe_zpool_insert(glebe_zpool pool, const void *bytes, size_t len_bytes,
                        glebe_zobject *object);
 
-/* The bytes in an object. Errors: NULL, STALE, FOREIGN. */
-int glebe_zpool_length(glebe_zpool pool, glebe_zobject object, size_t *len_bytes);
-
-/* Copies an object to the start of `buffer`, which has room for `buffer_len_bytes` and may be null
- * if that is 0, and writes its length to `len_bytes`: also with GLEBE_ERROR_BUFFER_TOO_SMALL. A page
- * is always enough. After an error the buffer may hold anything. Errors: NULL, STALE, FOREIGN,
+/* Copies an object to the start of `buffer`, which has room for `buffer_len_bytes`, and writes its
+ * length to `len_bytes`; with less room than needed the answer is GLEBE_ERROR_BUFFER_TOO_SMALL and
+ * the length. A page is always enough; with a `buffer_len_bytes` of 0 only the
+ * length is written, and that is no error. GLEBE_GET_MISS, and no length, if a reserve lost it.
+ * After that, and after an error, the buffer may hold anything. Errors: NULL, STALE, FOREIGN,
  * CORRUPT. */
 int glebe_zpool_read(glebe_zpool pool, glebe_zobject object, void *buffer,
                      size_t buffer_len_bytes, size_t *len_bytes);
 
-/* Stores other bytes under the same number; who reads meanwhile has the old ones or the new ones.
- * After an error the object is as it was. Errors: NULL, EMPTY, TOO_LONG, STALE, FOREIGN, FULL,
- * NO_MEMORY, OS. */
+/* Stores other bytes under the same number, also of an object that was lost and that nobody has
+ * asked for since; who reads meanwhile has the old ones or the new ones. After an error the object
+ * is as it was. Errors: NULL, EMPTY, TOO_LONG, STALE, FOREIGN, FULL, NO_MEMORY, OS. */
 int glebe_zpool_replace(glebe_zpool pool, glebe_zobject object, const void *bytes,
                         size_t len_bytes);
 
-/* Removes an object. Errors: STALE, FOREIGN. */
+/* Removes an object, whether or not it was lost unnoticed. Errors: STALE, FOREIGN. */
 int glebe_zpool_remove(glebe_zpool pool, glebe_zobject object);
-
-/* The most that a compaction does: it stops at the first object that takes it over that. */
-enum {
-    GLEBE_BUDGET_ALL = 0,   /* until nothing is left to free; `amount` is 0 */
-    GLEBE_BUDGET_PAGES = 1, /* until `amount` pages were freed */
-    GLEBE_BUDGET_US = 2     /* until `amount` microseconds have passed */
-};
 
 /* What a compaction did. Never grows. */
 typedef struct glebe_compacted {
@@ -941,29 +856,26 @@ typedef struct glebe_compacted {
     uint64_t freed_pages;
 } glebe_compacted;
 
-/* Moves objects together and frees the pages that are left, as far as the budget allows; what is
- * being read meanwhile stays. `compacted` may be null. Errors: BAD_ARGUMENT; NO_BUDGET for an amount
- * of 0 where one is needed. */
-int glebe_zpool_compact(glebe_zpool pool, uint64_t budget, uint64_t amount,
+/* Moves objects together and frees the pages that are left, until nothing is left to free, or,
+ * where one of the two is not 0, until `max_pages` were freed or `max_us` microseconds have
+ * passed: it stops at the first object that takes it over that. What is being read meanwhile
+ * stays. On a reserve, first what is staged, then lent zspages that are sparse. `compacted` may
+ * be null. Errors: BAD_ARGUMENT for both limits at once. */
+int glebe_zpool_compact(glebe_zpool pool, uint64_t max_pages, uint64_t max_us,
                         glebe_compacted *compacted);
 
-/* The pages that a compaction would free now. Exact while no other call is under way, but for size
- * classes that are no longer used. Errors: NULL. */
-int glebe_zpool_freeable(glebe_zpool pool, uint64_t *pages);
-
-/* The bytes that the pool holds, everything counted. Errors: NULL. */
-int glebe_zpool_held(glebe_zpool pool, uint64_t *held_bytes);
-
 /* Changes the limit. Where the pool holds more, it compacts and, if it may, evicts. Errors:
- * LIMIT_BELOW_HELD, after which the limit is as it was, and what was shed is shed. */
+ * BAD_ARGUMENT for a pool on a reserve; LIMIT_BELOW_HELD, after which the limit is as it was, and
+ * what was shed is shed. */
 int glebe_zpool_set_limit(glebe_zpool pool, uint64_t limit_bytes);
 
-/* The meaning of the members of glebe_zpool_stats, as GLEBE_STATS_VERSION. */
-#define GLEBE_ZPOOL_STATS_VERSION 1
+/* Looks at the pages of so many zspages on a reserve, going on where the last call ended, and ends
+ * the objects whose pages are lost. Inserts do that too, bit by bit. A pool with memory of its own
+ * loses none. */
+int glebe_zpool_sweep(glebe_zpool pool, uint64_t zspages);
 
 typedef struct glebe_zpool_stats {
-    uint64_t size;    /* sizeof(glebe_zpool_stats); set to the bytes that were filled */
-    uint64_t version; /* set to the GLEBE_ZPOOL_STATS_VERSION of the library */
+    uint64_t size; /* sizeof(glebe_zpool_stats); set to the bytes that were filled */
     uint64_t inserted; /* objects that were stored, by insert or replace */
     uint64_t removed; /* objects that went by remove or replace */
     uint64_t evicted; /* objects that were removed for others at the limit, or were recalled */
@@ -981,85 +893,14 @@ typedef struct glebe_zpool_stats {
     uint64_t held_bytes; /* bytes that are held, everything counted */
     uint64_t held_bytes_max; /* the most bytes that were ever held */
     uint64_t limit_bytes; /* the most that may be held; 0 without a limit */
+    uint64_t page_objects; /* objects that take a page each (zram: huge_pages) */
+    uint64_t page_objects_since; /* objects that came to take a page each
+                                    (zram: huge_pages_since) */
+    uint64_t original_bytes; /* bytes of them as they were given (zram: orig_data_size) */
     uint64_t same_objects; /* objects that one word fills, which take no slot (zram: same_pages) */
+    uint64_t same_bytes; /* bytes of these as they were given */
     uint64_t sealed_pages; /* pages of zspages that are lent by a reserve */
-    uint64_t inserted_bytes; /* bytes of what was inserted, as it was given */
-    uint64_t inserted_stored_bytes; /* bytes of what was inserted, as it was stored */
-} glebe_zpool_stats;
-
-/* Fills `stats`. Exact while no other call is under way: held_bytes is the pages that are used and
- * kept, and metadata_bytes; inserted is objects, removed and evicted. Errors: NULL, BAD_SIZE. */
-int glebe_zpool_get_stats(glebe_zpool pool, glebe_zpool_stats *stats);
-
-/* Gives the statistics as text, in one of GLEBE_FORMAT_*. Errors: NULL, BAD_ARGUMENT. */
-int glebe_zpool_format_stats(glebe_zpool pool, uint64_t format, char *text, size_t text_len_bytes,
-                             size_t *needed_bytes);
-
-/* ---- Object pools on a reserve ---------------------------------------------------------------- */
-
-/* A pool of objects of 1 byte to a page, compressed and packed, that lives in what first class does
- * not hold of a reserve. Objects come into ordinary memory, the staging; when that is full they go
- * to lent pages. There they are second class: what first class takes, or other tenants evict, is
- * lost. Who asks for a lost object first is told so, later its number is GLEBE_ERROR_STALE; nobody
- * is given another object's bytes. */
-typedef uint64_t glebe_lent_zpool;
-
-/* What happens to pages of the pool that first class takes. */
-enum {
-    GLEBE_ON_RECALL_DISCARD = 0, /* they are lost, at once, and cost first class nothing */
-    GLEBE_ON_RECALL_MOVE = 1     /* they are copied to other lent pages first, as far as there are */
-};
-
-/* What pool is wanted. Zero is the default of every member but the first. */
-typedef struct glebe_lent_zpool_options {
-    uint64_t size;          /* sizeof(glebe_lent_zpool_options) */
-    uint64_t on_recall;     /* GLEBE_ON_RECALL_* */
-    uint64_t codec;         /* GLEBE_CODEC_* */
-    uint64_t zstd_level;    /* with GLEBE_CODEC_ZSTD alone: from 1 on, as zstd has it; 0: 1 */
-    uint64_t staging_bytes; /* ordinary memory, at least 64 pages; 0: a 64th of the reserve */
-} glebe_lent_zpool_options;
-
-/* Makes an empty pool on a reserve, which cannot be destroyed while it is there. `options` may be
- * null. Errors: NULL, BAD_SIZE, BAD_ARGUMENT, NO_MEMORY, OS, TOO_MANY. */
-int glebe_lent_zpool_create(glebe_reserve reserve, const glebe_lent_zpool_options *options,
-                            glebe_lent_zpool *pool);
-
-/* Ends a pool and all its objects; its lent pages are free. */
-int glebe_lent_zpool_destroy(glebe_lent_zpool pool);
-
-/* As glebe_zpool_insert. GLEBE_ERROR_FULL where the staging is full and no pages can be lent. */
-int glebe_lent_zpool_insert(glebe_lent_zpool pool, const void *bytes, size_t len_bytes,
-                            glebe_zobject *object);
-
-/* As glebe_zpool_length; GLEBE_GET_MISS, and nothing written, if the object was lost. */
-int glebe_lent_zpool_length(glebe_lent_zpool pool, glebe_zobject object, size_t *len_bytes);
-
-/* As glebe_zpool_read; GLEBE_GET_HIT, or GLEBE_GET_MISS if the object was lost: then `buffer` may
- * hold anything, and `len_bytes` is as it was. */
-int glebe_lent_zpool_read(glebe_lent_zpool pool, glebe_zobject object, void *buffer,
-                          size_t buffer_len_bytes, size_t *len_bytes);
-
-/* As glebe_zpool_replace, also of an object that was lost and that nobody has asked for since. */
-int glebe_lent_zpool_replace(glebe_lent_zpool pool, glebe_zobject object, const void *bytes,
-                             size_t len_bytes);
-
-/* Removes an object, whether or not it was lost unnoticed. Errors: STALE, FOREIGN. */
-int glebe_lent_zpool_remove(glebe_lent_zpool pool, glebe_zobject object);
-
-/* As glebe_zpool_compact: first what is staged, then lent zspages that are sparse. */
-int glebe_lent_zpool_compact(glebe_lent_zpool pool, uint64_t budget, uint64_t amount,
-                             glebe_compacted *compacted);
-
-/* Looks at the pages of so many zspages, going on where the last call ended, and ends the objects
- * whose pages are lost. Inserts do that too, bit by bit. */
-int glebe_lent_zpool_sweep(glebe_lent_zpool pool, uint64_t zspages);
-
-/* The meaning of the members of glebe_lent_zpool_stats, as GLEBE_STATS_VERSION. */
-#define GLEBE_LENT_ZPOOL_STATS_VERSION 1
-
-typedef struct glebe_lent_zpool_stats {
-    uint64_t size;    /* sizeof(glebe_lent_zpool_stats); set to the bytes that were filled */
-    uint64_t version; /* set to the GLEBE_LENT_ZPOOL_STATS_VERSION of the library */
+    /* Of a pool on a reserve; `evicted` are `lost` there. */
     uint64_t lost; /* objects found lost with their pages */
     uint64_t refused; /* inserts for which no page could be lent */
     uint64_t sealed; /* zspages that went to lent pages */
@@ -1069,17 +910,18 @@ typedef struct glebe_lent_zpool_stats {
     uint64_t staged_pages; /* pages of zspages in ordinary memory */
     uint64_t staging_pages; /* the most of these that there may be */
     uint64_t places_bytes; /* bytes of tables that say where lent pages are */
-} glebe_lent_zpool_stats;
+} glebe_zpool_stats;
 
-/* Fills `stats` and, unless it is null, `objects`, whose `evicted` are `lost` here. Errors: NULL,
- * BAD_SIZE. */
-int glebe_lent_zpool_get_stats(glebe_lent_zpool pool, glebe_lent_zpool_stats *stats,
-                               glebe_zpool_stats *objects);
+/* Fills `stats`. Exact while no other call is under way: held_bytes is the pages that are used and
+ * kept, and metadata_bytes; inserted is objects, removed and evicted. But freeable_pages leaves out
+ * size classes that the pool uses no longer. Errors: NULL, BAD_SIZE. */
+int glebe_zpool_get_stats(glebe_zpool pool, glebe_zpool_stats *stats);
 
-/* As glebe_zpool_format_stats; names of what is beside the objects' statistics begin with
- * glebe_object_pool_ in OpenMetrics. */
-int glebe_lent_zpool_format_stats(glebe_lent_zpool pool, uint64_t format, char *text,
-                                  size_t text_len_bytes, size_t *needed_bytes);
+/* Gives the statistics as text, in one of GLEBE_FORMAT_*. Of a pool on a reserve, names of what is
+ * beside the objects' statistics begin with glebe_object_pool_ in OpenMetrics. Errors: NULL,
+ * BAD_ARGUMENT. */
+int glebe_zpool_format_stats(glebe_zpool pool, uint64_t format, char *text, size_t text_len_bytes,
+                             size_t *needed_bytes);
 
 #ifdef __cplusplus
 }

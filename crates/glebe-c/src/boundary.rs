@@ -1,21 +1,24 @@
-//! The boundary: panics, the thread's last error, and what comes and goes through pointers.
+//! The boundary: panics, the thread's last error, names of codes, and what comes and goes through
+//! pointers.
 //!
 //! Every exported function runs inside [`call`]. A panic ends there; the answer is a number. What
 //! failed last is kept by each thread and made into text only when it is asked for.
 //!
 //! # Safety
-//! The functions that take a pointer ask of their caller what the header asks of C: null, or
-//! room for what is said to be there.
+//! [`In`] and [`Out`] come from C alone, as arguments of an exported function: what the header
+//! asks of such an argument is what their methods rely on. Null is one, or there is room for what
+//! is said to be there, until the function returns. No alignment is asked of C.
 #![allow(unsafe_code)]
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, c_void, CString};
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+use glebe::stats::Line;
 use glebe::sys::errno;
 
-use crate::abi::GLEBE_OK;
+use crate::abi::*;
 use crate::failure::Failure;
 
 /// The largest size of a structure that is believed: more is a member that was never set.
@@ -37,18 +40,17 @@ pub(crate) fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(answer)) => answer,
         Ok(Err(failure)) => fail(failure),
-        Err(panic) => fail(Failure::Panic(text_of(&*panic))),
+        Err(panic) => fail(caught(&*panic)),
     }
 }
 
 /// Runs `body`, which answers as mmap(2) does: an address, or `MAP_FAILED` and the thread's error
 /// number.
 pub(crate) fn call_for_address(body: impl FnOnce() -> Result<*mut c_void, Failure>) -> *mut c_void {
-    let answer = catch_unwind(AssertUnwindSafe(body));
-    let failure = match answer {
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(address)) => return address,
         Ok(Err(failure)) => failure,
-        Err(panic) => Failure::Panic(text_of(&*panic)),
+        Err(panic) => caught(&*panic),
     };
     let number = failure.errno();
     fail(failure);
@@ -64,9 +66,11 @@ fn fail(failure: Failure) -> c_int {
     code
 }
 
-fn text_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown".into())
+fn caught(panic: &(dyn Any + Send)) -> Failure {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = format!("a fault inside glebe was caught: {}", text.unwrap_or("unknown"));
+    Failure::new(GLEBE_ERROR_PANIC, text)
 }
 
 /// The text of the thread's last failure: good until its next call of this function.
@@ -86,203 +90,222 @@ pub(crate) fn last_error() -> *const c_char {
     catch_unwind(text).ok().and_then(Result::ok).unwrap_or(c"".as_ptr())
 }
 
-/// An argument through which an answer goes out.
-pub(crate) struct Out<T>(*mut T);
+#[no_mangle]
+pub extern "C" fn glebe_version() -> *const c_char {
+    let text = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    CStr::from_bytes_with_nul(text.as_bytes()).unwrap_or_default().as_ptr()
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_page_bytes() -> u64 {
+    std::panic::catch_unwind(|| glebe::sys::page_size().bytes().get()).unwrap_or(0)
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_last_error() -> *const c_char {
+    last_error()
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_error_name(code: c_int) -> *const c_char {
+    name_of(code).unwrap_or(c"unknown").as_ptr()
+}
+
+/// A pointer of C's to what is only read: other calls may read it meanwhile, and it may be where
+/// nobody can write.
+#[repr(transparent)]
+pub struct In<T>(*const T);
+
+/// A pointer of C's to what is filled, which nobody else uses meanwhile.
+#[repr(transparent)]
+pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Looks at it before anything is done.
-    ///
-    /// # Safety
-    /// `pointer` is null or may be written until the answer is dropped.
-    pub(crate) unsafe fn new(pointer: *mut T, name: &'static str) -> Result<Self, Failure> {
-        if pointer.is_null() {
-            return Err(Failure::Null(name));
+    /// Refuses null, before anything is done.
+    pub(crate) fn checked(self, name: &str) -> Result<Self, Failure> {
+        if self.0.is_null() {
+            return Err(Failure::null(name));
         }
-        Ok(Self(pointer))
+        Ok(self)
     }
 
+    /// Writes the answer, unless C wants none.
     pub(crate) fn set(self, value: T) -> c_int {
-        // SAFETY: not null, and `new`'s caller vouches for the rest. No alignment is asked of C.
-        unsafe { self.0.write_unaligned(value) };
+        if !self.0.is_null() {
+            // SAFETY: as the head says.
+            unsafe { self.0.write_unaligned(value) };
+        }
         GLEBE_OK
     }
 }
 
-/// Refuses a null pointer to bytes, and more of them than memory can have. With none of them the
+/// Refuses a null pointer to several, and more of them than memory can have. With none of them the
 /// pointer is not looked at.
-fn check_bytes(is_null: bool, len_bytes: usize, name: &'static str) -> Result<(), Failure> {
-    if is_null && len_bytes > 0 {
-        return Err(Failure::Null(name));
+fn check_room<T>(at: *const T, count: usize, name: &str) -> Result<(), Failure> {
+    if at.is_null() && count > 0 {
+        return Err(Failure::null(name));
     }
-    if isize::try_from(len_bytes).is_err() {
-        return Err(Failure::TooManyBytes { name, given: len_bytes });
+    if count > isize::MAX as usize / size_of::<T>().max(1) {
+        let text = format!("{count} at {name}, of {} bytes each: too many", size_of::<T>().max(1));
+        return Err(Failure::new(GLEBE_ERROR_BAD_ARGUMENT, text));
     }
     Ok(())
 }
 
-/// Bytes of the caller's to read, which may be null if there are none. Other calls may read them
-/// meanwhile, and they may be where nobody can write.
-///
-/// # Safety
-/// `bytes` is null or has `len_bytes` that nobody writes until the answer is dropped.
-pub(crate) unsafe fn bytes_from<'a>(
-    bytes: *const c_void,
-    len_bytes: usize,
-    name: &'static str,
-) -> Result<&'a [u8], Failure> {
-    check_bytes(bytes.is_null(), len_bytes, name)?;
-    if len_bytes == 0 {
-        return Ok(&[]);
+impl In<c_void> {
+    /// So many bytes, which may be null if there are none.
+    pub(crate) fn bytes(&self, len_bytes: usize, name: &str) -> Result<&[u8], Failure> {
+        check_room(self.0.cast::<u8>(), len_bytes, name)?;
+        if len_bytes == 0 {
+            return Ok(&[]);
+        }
+        // SAFETY: as the head says. Bytes that C has not set are bytes to Rust: they come from a
+        // call that the compiler cannot see into.
+        Ok(unsafe { std::slice::from_raw_parts(self.0.cast(), len_bytes) })
     }
-    // SAFETY: the caller's duty. Bytes that C has not set are bytes to Rust: they come from a call
-    // that the compiler cannot see into.
-    Ok(unsafe { std::slice::from_raw_parts(bytes.cast(), len_bytes) })
 }
 
-/// Bytes of the caller's to fill, which may be null if there are none.
-///
-/// # Safety
-/// `bytes` is null or has `len_bytes` that nobody else uses until the answer is dropped.
-pub(crate) unsafe fn bytes_at<'a>(
-    bytes: *mut c_void,
-    len_bytes: usize,
-    name: &'static str,
-) -> Result<&'a mut [u8], Failure> {
-    check_bytes(bytes.is_null(), len_bytes, name)?;
-    if len_bytes == 0 {
-        return Ok(&mut []);
+impl Out<c_void> {
+    /// So many bytes, which may be null if there are none.
+    pub(crate) fn bytes(&mut self, len_bytes: usize, name: &str) -> Result<&mut [u8], Failure> {
+        check_room(self.0.cast::<u8>(), len_bytes, name)?;
+        if len_bytes == 0 {
+            return Ok(&mut []);
+        }
+        // SAFETY: as in `In::bytes`.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.0.cast(), len_bytes) })
     }
-    // SAFETY: as in `bytes_from`.
-    Ok(unsafe { std::slice::from_raw_parts_mut(bytes.cast(), len_bytes) })
+}
+
+impl<T: Copy> In<T> {
+    /// So many of an array.
+    pub(crate) fn all(&self, count: usize, name: &str) -> Result<Vec<T>, Failure> {
+        check_room(self.0, count, name)?;
+        // SAFETY: below `count`, as the head says.
+        Ok((0..count).map(|nth| unsafe { self.0.add(nth).read_unaligned() }).collect())
+    }
+}
+
+impl In<c_char> {
+    /// A text that ends with a zero byte; `None` for null.
+    pub(crate) fn text(&self) -> Option<&CStr> {
+        // SAFETY: as the head says.
+        (!self.0.is_null()).then(|| unsafe { CStr::from_ptr(self.0) })
+    }
 }
 
 /// An array of the caller's for the first of several answers, and where their number is told.
 pub(crate) struct Array<T> {
-    to: *mut T,
+    to: Out<T>,
     capacity: usize,
     count: Out<usize>,
 }
 
 impl<T> Array<T> {
     /// Looks at both pointers before anything is done.
-    ///
-    /// # Safety
-    /// `to` is null or has room for `capacity`, and both may be written until the answer is
-    /// dropped.
-    pub(crate) unsafe fn new(
-        to: *mut T,
+    pub(crate) fn new(
+        to: Out<T>,
         capacity: usize,
-        count: *mut usize,
-        name: &'static str,
+        count: Out<usize>,
+        name: &str,
     ) -> Result<Self, Failure> {
-        // SAFETY: passed on to the caller.
-        let count = unsafe { Out::new(count, "count")? };
-        if to.is_null() && capacity > 0 {
-            return Err(Failure::Null(name));
-        }
+        let count = count.checked("count")?;
+        check_room(to.0, capacity.min(1), name)?;
         Ok(Self { to, capacity, count })
     }
 
-    /// Writes as many of `all` as there is room for, and how many they are.
-    pub(crate) fn set(self, all: impl Iterator<Item = T>) -> c_int {
+    /// Writes as many of `all` as there is room for, and how many they are; gives that too.
+    pub(crate) fn set(self, all: impl Iterator<Item = T>) -> usize {
         let mut there = 0;
         for one in all {
             if there < self.capacity {
-                // SAFETY: below `capacity`, for which `new`'s caller vouches.
-                unsafe { self.to.add(there).write_unaligned(one) };
+                // SAFETY: below `capacity`, as the head says.
+                unsafe { self.to.0.add(there).write_unaligned(one) };
             }
             there += 1;
         }
-        self.count.set(there)
+        self.count.set(there);
+        there
     }
 }
 
 /// Room of the caller's for a text, and where its need is told.
 pub(crate) struct Text {
-    to: *mut c_char,
+    to: Out<c_char>,
     room: usize,
     needed: Out<usize>,
 }
 
 impl Text {
     /// Looks at both pointers before anything is done.
-    ///
-    /// # Safety
-    /// `to` is null or has room for so many bytes, and both may be written until the answer is
-    /// dropped.
-    pub(crate) unsafe fn new(
-        to: *mut c_char,
+    pub(crate) fn new(
+        to: Out<c_char>,
         room: usize,
-        needed_bytes: *mut usize,
+        needed_bytes: Out<usize>,
     ) -> Result<Self, Failure> {
-        // SAFETY: passed on to the caller.
-        let needed = unsafe { Out::new(needed_bytes, "needed_bytes")? };
-        if to.is_null() && room > 0 {
-            return Err(Failure::Null("text"));
-        }
+        let needed = needed_bytes.checked("needed_bytes")?;
+        check_room(to.0, room.min(1), "text")?;
         Ok(Self { to, room, needed })
     }
 
-    /// Writes `text` up to its first zero byte, then one, and the room for both.
+    /// Writes `text` up to its first zero byte, then one, and the room for both: that alone where
+    /// there is no place for a text.
     pub(crate) fn set(self, text: impl AsRef<[u8]>) -> Result<c_int, Failure> {
         let bytes = text.as_ref().split(|byte| *byte == 0).next().unwrap_or_default();
         let needed = bytes.len() + 1;
         if self.room < needed {
             self.needed.set(needed);
-            return Err(Failure::ShortText { given: self.room, needed });
+            if self.to.0.is_null() {
+                return Ok(GLEBE_OK);
+            }
+            let text = format!("room for {} bytes of text; {needed} are needed", self.room);
+            return Err(Failure::new(GLEBE_ERROR_BUFFER_TOO_SMALL, text));
         }
-        // SAFETY: `new`'s caller vouches for the room, which is not null since it is more than 0.
+        // SAFETY: as the head says; not null, since there is room.
         unsafe {
-            self.to.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-            self.to.add(bytes.len()).write(0);
+            self.to.0.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            self.to.0.add(bytes.len()).write(0);
         }
         Ok(self.needed.set(needed))
     }
 }
 
-/// A structure of the header: `repr(C)`, 64-bit words only, the first its size in bytes.
-///
-/// # Safety
-/// The type is exactly that.
-pub(crate) unsafe trait Sized64: Copy + Default {
-    const NAME: &'static str;
-    /// Bytes of the members that the oldest caller knows.
-    const LEAST: u64;
-}
-
-fn check_size<T: Sized64>(given: u64) -> Result<(), Failure> {
-    if !(T::LEAST..=SIZE_MAX).contains(&given) || given % WORD != 0 {
-        return Err(Failure::BadSize { name: T::NAME, given, least: T::LEAST, most: SIZE_MAX });
+/// Refuses a size that a structure cannot have: it begins with its size and one member.
+fn check_size<T: Words>(given: u64) -> Result<(), Failure> {
+    if !(2 * WORD..=SIZE_MAX).contains(&given) || given % WORD != 0 {
+        let (name, least) = (T::NAME, 2 * WORD);
+        let text = format!("{name} of {given} bytes: needs a multiple of 8, {least} to {SIZE_MAX}");
+        return Err(Failure::new(GLEBE_ERROR_BAD_SIZE, text));
     }
     Ok(())
 }
 
-/// What the caller says in a structure: members that it does not know are zero, and those that
-/// this version does not know must be.
-///
-/// # Safety
-/// `from` is null, or its first word is the number of bytes there.
-pub(crate) unsafe fn read<T: Sized64>(from: *const T) -> Result<T, Failure> {
-    if from.is_null() {
-        return Err(Failure::Null(T::NAME));
-    }
-    let words = from.cast::<u64>();
-    let mut known = T::default();
-    // SAFETY: the caller vouches for as many bytes as the first word says, and `T` consists of
-    // words, of which no more than it has are written.
-    unsafe {
-        let given = words.read_unaligned();
-        check_size::<T>(given)?;
-        let here = size_of::<T>() as u64;
-        let to = std::ptr::from_mut(&mut known).cast::<u8>();
-        to.copy_from_nonoverlapping(from.cast(), given.min(here) as usize);
-        for word in (here / WORD)..(given / WORD) {
-            if words.add(word as usize).read_unaligned() != 0 {
-                return Err(Failure::Unknown { name: T::NAME, known: here });
+impl<T: Words> In<T> {
+    /// What the caller says in a structure: members that it does not know are zero, and those that
+    /// this version does not know must be. Zeros for null.
+    pub(crate) fn read(&self) -> Result<T, Failure> {
+        let mut known = T::default();
+        if self.0.is_null() {
+            return Ok(known);
+        }
+        let words = self.0.cast::<u64>();
+        // SAFETY: as the head says, there are as many bytes as the first word says; `T` consists
+        // of words, of which no more than it has are written.
+        unsafe {
+            let given = words.read_unaligned();
+            check_size::<T>(given)?;
+            let here = size_of::<T>() as u64;
+            let to = std::ptr::from_mut(&mut known).cast::<u8>();
+            to.copy_from_nonoverlapping(self.0.cast(), given.min(here) as usize);
+            for word in (here / WORD)..(given / WORD) {
+                if words.add(word as usize).read_unaligned() != 0 {
+                    let text = format!("{}: a member beyond the {here} bytes known here", T::NAME);
+                    return Err(Failure::new(GLEBE_ERROR_BAD_ARGUMENT, text));
+                }
             }
         }
+        Ok(known)
     }
-    Ok(known)
 }
 
 /// A structure of the caller's that is to be filled.
@@ -291,34 +314,43 @@ pub(crate) struct Fill<T> {
     given: u64,
 }
 
-impl<T: Sized64> Fill<T> {
-    /// Looks at it before anything is done.
-    ///
-    /// # Safety
-    /// `to` is null, or its first word is the number of bytes there, which may be written until
-    /// the answer is dropped.
-    pub(crate) unsafe fn new(to: *mut T) -> Result<Self, Failure> {
-        if to.is_null() {
-            return Err(Failure::Null(T::NAME));
-        }
-        // SAFETY: the caller vouches for the first word.
+impl<T: Words> Out<T> {
+    /// Looks at a structure before anything is done.
+    pub(crate) fn sized(self) -> Result<Fill<T>, Failure> {
+        let to = self.checked(T::NAME)?.0;
+        // SAFETY: as the head says, the first word is there.
         let given = unsafe { to.cast::<u64>().read_unaligned() };
         check_size::<T>(given)?;
-        Ok(Self { to, given })
+        Ok(Fill { to, given })
     }
+}
 
+impl<T: Words> Fill<T> {
     /// Fills as much as both sides know, zeroes the rest, and says in the first word how many
     /// bytes have a meaning.
     pub(crate) fn set(self, value: &T) -> c_int {
         let both = self.given.min(size_of::<T>() as u64);
         let to = self.to.cast::<u8>();
-        // SAFETY: `new`'s caller vouches for `given` bytes at `to`; `T` has at least `both`.
+        // SAFETY: as the head says, `given` bytes are at `to`; `T` has at least `both`.
         unsafe {
             to.copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), both as usize);
             to.add(both as usize).write_bytes(0, (self.given - both) as usize);
             to.cast::<u64>().write_unaligned(both);
         }
         GLEBE_OK
+    }
+
+    /// Fills the members of statistics by their names; others are 0.
+    pub(crate) fn set_lines(self, lines: &[Line]) -> c_int {
+        let mut value = T::default();
+        let words = std::ptr::from_mut(&mut value).cast::<u64>();
+        for (nth, member) in T::MEMBERS.iter().enumerate() {
+            if let Some(line) = lines.iter().find(|line| line.name == *member) {
+                // SAFETY: a member behind `size`, which is a word.
+                unsafe { words.add(1 + nth).write(line.value) };
+            }
+        }
+        self.set(&value)
     }
 }
 

@@ -28,7 +28,6 @@ mod place;
 mod block;
 mod cache;
 mod contig;
-mod message;
 mod reserve;
 mod stats;
 mod view;

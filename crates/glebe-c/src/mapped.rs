@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use glebe::contig::Contig;
-use glebe::sys::mmap::{set_aside_at, unmap};
+use glebe::sys::mmap::unmap;
 use glebe::sys::page_size;
+use glebe::sys::place::set_aside_at;
 
 /// Contiguous mappings by their first address.
 pub(crate) type Contigs = Mutex<BTreeMap<usize, Mapped>>;
@@ -18,14 +19,13 @@ pub(crate) type Contigs = Mutex<BTreeMap<usize, Mapped>>;
 #[derive(Debug)]
 pub(crate) struct Mapped {
     pub(crate) contig: Contig,
-    #[allow(dead_code)] // for its drop
-    guard: Option<Guard>,
+    _guard: Option<Guard>,
 }
 
 impl Mapped {
     pub(crate) fn new(contig: Contig) -> Self {
         let end = contig.mapping().addr() + contig.len().as_usize();
-        Self { contig, guard: Guard::behind(end) }
+        Self { contig, _guard: Guard::behind(end) }
     }
 }
 

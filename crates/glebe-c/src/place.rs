@@ -2,35 +2,44 @@
 //!
 //! Positions are base pages from the start of a reserve or a mapping. Frames are as they were when
 //! the memory was made; [`verify`] looks again.
-//!
-//! # Safety
-//! Pointers are what the header says of them, and go through [`crate::boundary`].
-#![allow(unsafe_code)]
+#![allow(unsafe_code)] // exported names
 
-use std::ffi::{c_char, c_int};
+use std::ffi::c_int;
+use std::time::Duration;
 
-use glebe::contig::{Certificate, Contig, Drift, HeldBy, Location, Proof, Source};
+use glebe::contig::{Contig, Drift, HeldBy, Location, Options, Proof, Source};
 use glebe::reserve::{Footing, Reserve};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages, Pfn};
 
 use crate::abi::*;
-use crate::boundary::{call, Array, Fill, Sized64, Text};
+use crate::boundary::{call, Array, Out};
 use crate::failure::Failure;
-use crate::process::Process;
-use crate::table::Kind;
+use crate::process::{with, Of};
 
-// SAFETY: it is `repr(C)` and consists of words, the first of which is `size`.
-unsafe impl Sized64 for glebe_contig {
-    const NAME: &'static str = "glebe_contig";
-    const LEAST: u64 = 32;
+/// The limits of a search for runs, where they are not 0: bytes to look at, milliseconds to look,
+/// milliseconds to wait for others that change the pools.
+pub(crate) fn limited(
+    mut options: Options<'_>,
+    [search_bytes, search_ms, lock_wait_ms]: [u64; 3],
+) -> Options<'_> {
+    if search_bytes > 0 {
+        options = options.search(Bytes::new(search_bytes));
+    }
+    if search_ms > 0 {
+        options = options.search_time(Duration::from_millis(search_ms));
+    }
+    if lock_wait_ms > 0 {
+        options = options.lock_patience(Duration::from_millis(lock_wait_ms));
+    }
+    options
 }
 
 /// The number of a source, and the bytes of its page where that is a hugetlb pool's.
 pub(crate) fn source_of(source: Source) -> (u64, u64) {
     match source {
         Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
-        Source::Thp => (GLEBE_SOURCE_THP, 0),
+        Source::Thp | Source::Mthp(_) => (GLEBE_SOURCE_THP, 0),
         Source::Blocks => (GLEBE_SOURCE_BLOCKS, 0),
         // No others can be asked for here.
         Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),
@@ -82,63 +91,43 @@ fn drifts_of(drifts: &[Drift], proof: Proof) -> Vec<glebe_drift> {
     drifts.iter().map(drift).collect()
 }
 
-/// The certificate of a mapping, as JSON.
-pub(crate) fn certificate(contig: &Contig, frames: u64) -> Result<String, Failure> {
-    json_of(contig.certificate(), frames)
-}
-
-fn json_of(all: Certificate, frames: u64) -> Result<String, Failure> {
-    match frames {
-        GLEBE_FRAMES_SHOWN => Ok(all.to_json()),
-        GLEBE_FRAMES_LEFT_OUT => Ok(all.without_frames().to_json()),
-        value => Err(Failure::BadArgument { name: "frames", value }),
-    }
-}
-
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_block_query(
+pub extern "C" fn glebe_block_query(
     block: glebe_block,
     offset_bytes: u64,
-    contig: *mut glebe_contig,
+    contig: Out<glebe_contig>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Fill::new(contig)? };
-        let (process, key) = Process::find(block, Kind::Block)?;
-        let unknown = || Failure::BadHandle { kind: Kind::Block.name(), handle: block };
-        let held = process.blocks.hold(key).ok_or_else(unknown)?;
-        let of = &held.get().ok_or_else(unknown)?.object;
-        let page = page_size();
-        let len = of.pages().bytes(page).get();
-        let rest = len.checked_sub(offset_bytes).filter(|rest| *rest > 0);
-        let beyond = || Failure::Beyond { what: "block in bytes", at: offset_bytes, len };
-        let rest = rest.ok_or_else(beyond)?;
-        let start = Pages::new(of.extent().start()).bytes(page);
-        let found = of.locate(Bytes::new(offset_bytes))?.ok_or_else(beyond)?;
-        let mut place = told(&found, of.footing()?, start + Bytes::new(offset_bytes));
-        // What follows the block is not the caller's.
-        place.contiguous_bytes = place.contiguous_bytes.min(rest);
+        let out = contig.sized()?;
+        let place = with(block, |Of { object: of, .. }| {
+            let page = page_size();
+            let len = of.pages().bytes(page).get();
+            let beyond = || Failure::beyond("block in bytes", offset_bytes, len);
+            let rest = len.checked_sub(offset_bytes).filter(|rest| *rest > 0);
+            let rest = rest.ok_or_else(beyond)?;
+            let start = Pages::new(of.extent().start()).bytes(page);
+            let found = of.locate(Bytes::new(offset_bytes))?.ok_or_else(beyond)?;
+            let mut place = told(&found, of.footing()?, start + Bytes::new(offset_bytes));
+            // What follows the block is not the caller's.
+            place.contiguous_bytes = place.contiguous_bytes.min(rest);
+            Ok(place)
+        })?;
         Ok(out.set(&place))
     })
 }
 
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_reserve_query(
+pub extern "C" fn glebe_reserve_query(
     reserve: glebe_reserve,
     position_pages: u64,
-    contig: *mut glebe_contig,
+    contig: Out<glebe_contig>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Fill::new(contig)? };
-        let place = Process::with_reserve(reserve, |_, reserve| {
-            let len = reserve.len().get();
+        let out = contig.sized()?;
+        let place = with(reserve, |reserve| {
+            let beyond =
+                || Failure::beyond("reserve in pages", position_pages, reserve.len().get());
             let offset = Pages::new(position_pages).checked_bytes(page_size());
-            let beyond = || Failure::Beyond { what: "reserve in pages", at: position_pages, len };
             let offset = offset.ok_or_else(beyond)?;
             let found = reserve.locate(offset)?.ok_or_else(beyond)?;
             Ok(told(&found, reserve.footing()?, offset))
@@ -147,39 +136,17 @@ pub unsafe extern "C" fn glebe_reserve_query(
     })
 }
 
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_reserve_verify(
+pub extern "C" fn glebe_reserve_verify(
     reserve: glebe_reserve,
-    drifts: *mut glebe_drift,
+    drifts: Out<glebe_drift>,
     capacity: usize,
-    count: *mut usize,
+    count: Out<usize>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Array::new(drifts, capacity, count, "drifts")? };
-        let all = Process::with_reserve(reserve, |_, reserve| {
-            Ok(drifts_of(&reserve.verify()?, reserve.contig().proof()))
-        })?;
-        Ok(out.set(all.into_iter()))
-    })
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_reserve_certificate(
-    reserve: glebe_reserve,
-    frames: u64,
-    text: *mut c_char,
-    text_len_bytes: usize,
-    needed_bytes: *mut usize,
-) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty.
-        let text = unsafe { Text::new(text, text_len_bytes, needed_bytes)? };
-        let json = |reserve: &Reserve| json_of(reserve.certificate()?, frames);
-        text.set(Process::with_reserve(reserve, |_, reserve| json(reserve))?)
+        let out = Array::new(drifts, capacity, count, "drifts")?;
+        let drifts = |of: &Reserve| Ok(drifts_of(&of.verify()?, of.contig().proof()));
+        out.set(with(reserve, drifts)?.into_iter());
+        Ok(GLEBE_OK)
     })
 }

@@ -1,7 +1,7 @@
 //! [`Process`]: the tables of the process that called, and what its forked children are told.
 //!
-//! The tables are made by the first reserve, view or object pool that is created and never freed. A
-//! child that creates one of its own gets new tables, so that it never meets a lock that another
+//! The tables are made by the first reserve, view or object pool that is made and never freed. A
+//! child that makes one of its own gets new tables, so that it never meets a lock that another
 //! thread of its parent held at the fork; those of the parent it does not touch. The number in each
 //! handle tells whose it is. Finding the tables costs two loads and takes no lock.
 
@@ -9,41 +9,100 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
 use glebe::extent::Extent;
-use glebe::reserve::{Block, LentObjectPool, Namespace, Promise, Reserve};
+use glebe::reserve::{Block, ObjectPool, Pool, Promise, Reserve, VirtualBlock};
+use glebe::stats::LANES;
 use glebe::sys::fork::ForkGuard;
 use glebe::vmap::View;
+use glebe::zpool;
 
+use crate::abi::*;
 use crate::failure::Failure;
 use crate::mapped::Contigs;
-use crate::table::{Key, Kind, Owned, Shared, PROCESSES};
+use crate::table::{Held, Kind, Table, PROCESSES};
 
-/// An object of a reserve, with the handle of that.
+/// An object, and the reserve that it lives in: 0 for one that needs none.
 #[derive(Clone, Debug)]
 pub(crate) struct Of<T> {
-    pub(crate) reserve: u64,
+    pub(crate) reserve: glebe_reserve,
     pub(crate) object: T,
 }
 
-/// A view of a file of the caller's, and of which pages.
+/// What a view shows.
 #[derive(Debug)]
-pub(crate) struct Viewed {
-    pub(crate) view: View,
-    pub(crate) extents: Vec<Extent>,
+pub(crate) enum Viewed {
+    /// Pages of a reserve.
+    Reserve(VirtualBlock),
+    /// Pages of a file of the caller's, and which.
+    File(View, Vec<Extent>),
 }
 
-#[derive(Debug)]
-pub(crate) struct Process {
-    guard: ForkGuard,
-    /// How many ancestors have tables.
-    number: u32,
-    pub(crate) reserves: Shared<Reserve>,
-    pub(crate) blocks: Owned<Of<Block>>,
-    pub(crate) views: Owned<Viewed>,
-    pub(crate) promises: Owned<Of<Promise>>,
-    pub(crate) pools: Shared<Of<Namespace>>,
-    pub(crate) lent_zpools: Shared<Of<LentObjectPool>>,
-    pub(crate) zpools: Shared<Arc<glebe::zpool::ObjectPool>>,
-    pub(crate) contigs: Contigs,
+/// A pool of objects.
+#[derive(Clone, Debug)]
+pub(crate) enum Objects {
+    /// In memory of its own.
+    Own(Arc<zpool::Pool>),
+    /// On pages that a reserve lends.
+    Lent(ObjectPool),
+}
+
+/// A type of handles, whose objects are in one of the tables of [`Process`], `N` times.
+pub(crate) trait Handle<const N: usize>: Copy {
+    type Object: 'static;
+    const KIND: Kind;
+    fn id(self) -> u64;
+    fn from_id(id: u64) -> Self;
+    fn table(process: &Process) -> &Table<Self::Object, N>;
+}
+
+macro_rules! tables {
+    ($($number:literal $name:literal $handle:ident $table:ident: $object:ty, $lanes:expr;)*) => {
+        #[derive(Debug)]
+        pub(crate) struct Process {
+            guard: ForkGuard,
+            /// How many ancestors have tables.
+            number: u32,
+            pub(crate) contigs: Contigs,
+            $(pub(crate) $table: Table<$object, { $lanes }>,)*
+        }
+
+        impl Process {
+            fn new(number: u32) -> Self {
+                Self {
+                    guard: ForkGuard::new(),
+                    number,
+                    contigs: Contigs::default(),
+                    $($table: Table::new($handle::KIND, number),)*
+                }
+            }
+        }
+
+        $(impl Handle<{ $lanes }> for $handle {
+            type Object = $object;
+            const KIND: Kind = Kind { number: $number, name: $name };
+
+            fn id(self) -> u64 {
+                self.id
+            }
+
+            fn from_id(id: u64) -> Self {
+                Self { id }
+            }
+
+            fn table(process: &Process) -> &Table<$object, { $lanes }> {
+                &process.$table
+            }
+        })*
+    };
+}
+
+// Volatile regions, which children inherit, are kind 5 and have a table of their own.
+tables! {
+    1 "reserve" glebe_reserve reserves: Reserve, LANES;
+    2 "block" glebe_block blocks: Of<Block>, 1;
+    3 "promise" glebe_promise promises: Of<Promise>, 1;
+    4 "cache" glebe_cache caches: Of<Pool>, LANES;
+    6 "object pool" glebe_zpool zpools: Of<Objects>, LANES;
+    7 "view" glebe_view views: Of<Viewed>, 1;
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
@@ -65,21 +124,10 @@ impl Process {
             None => 0,
         };
         if number >= PROCESSES {
-            let what = "generations of processes with reserves or object pools";
-            return Err(Failure::TooMany { what, most: PROCESSES });
+            let text = format!("no more than {PROCESSES} generations of processes with handles");
+            return Err(Failure::new(GLEBE_ERROR_TOO_MANY, text));
         }
-        let new = Box::leak(Box::new(Self {
-            guard: ForkGuard::new(),
-            number,
-            reserves: Shared::new(),
-            blocks: Owned::new(),
-            views: Owned::new(),
-            promises: Owned::new(),
-            pools: Shared::new(),
-            lent_zpools: Shared::new(),
-            zpools: Shared::new(),
-            contigs: Contigs::default(),
-        }));
+        let new = Box::leak(Box::new(Self::new(number)));
         let old = last.map_or(std::ptr::null_mut(), |last| std::ptr::from_ref(last).cast_mut());
         let (ok, failed) = (Ordering::AcqRel, Ordering::Acquire);
         match CURRENT.compare_exchange(old, new, ok, failed) {
@@ -90,40 +138,73 @@ impl Process {
     }
 
     /// The tables of the calling process, if it has any.
+    #[inline]
     pub(crate) fn own() -> Result<Option<&'static Self>, Failure> {
         match last() {
-            Some(process) if process.guard.is_child() => Err(Failure::Forked),
+            Some(process) if process.guard.is_child() => Err(Failure::forked()),
             other => Ok(other),
         }
     }
 
-    /// The tables and the key of a handle.
+    /// The tables that a handle is to be looked up in.
     #[inline]
-    pub(crate) fn find(handle: u64, kind: Kind) -> Result<(&'static Self, Key), Failure> {
-        let unknown = Failure::BadHandle { kind: kind.name(), handle };
-        let Some(process) = last() else { return Err(unknown) };
-        if process.guard.is_child() {
-            return Err(Failure::Forked);
-        }
-        match Key::of(handle, kind) {
-            Some((key, number)) if number == process.number => Ok((process, key)),
-            Some((_, number)) if number < process.number => Err(Failure::Forked),
-            _ => Err(unknown),
-        }
+    fn of<H: Handle<N>, const N: usize>(handle: H) -> Result<&'static Self, Failure> {
+        Self::own()?.ok_or_else(|| H::KIND.unknown(handle.id()))
     }
+}
 
-    pub(crate) fn handle(&self, key: Key, kind: Kind) -> u64 {
-        key.handle(kind, self.number)
-    }
+/// Calls `call` on the object of a handle, which is not ended meanwhile.
+#[inline]
+pub(crate) fn with<H: Handle<N>, R, const N: usize>(
+    handle: H,
+    call: impl FnOnce(&H::Object) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    H::table(Process::of(handle)?).with(handle.id(), call)
+}
 
-    /// Calls `call` on the reserve of a handle, with its tables.
-    #[inline]
-    pub(crate) fn with_reserve<R>(
-        handle: u64,
-        call: impl FnOnce(&'static Self, &Reserve) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
-        let (process, key) = Self::find(handle, Kind::Reserve)?;
-        let answer = process.reserves.with(key, |reserve| call(process, reserve));
-        answer.unwrap_or(Err(Failure::BadHandle { kind: Kind::Reserve.name(), handle }))
-    }
+/// As [`with`], for a call that only the library can refuse.
+pub(crate) fn on<H: Handle<N, Object = Of<T>>, T, R, E, const N: usize>(
+    handle: H,
+    call: impl FnOnce(&T) -> Result<R, E>,
+) -> Result<R, Failure>
+where
+    Failure: From<E>,
+{
+    with(handle, |of| Ok(call(&of.object)?))
+}
+
+/// The object of a handle, alone.
+pub(crate) fn hold<H: Handle<N>, const N: usize>(
+    handle: H,
+) -> Result<(&'static Process, Held<'static, H::Object, N>), Failure> {
+    let process = Process::of(handle)?;
+    Ok((process, H::table(process).hold(handle.id())?))
+}
+
+/// Ends a handle and its object.
+pub(crate) fn end<H: Handle<N>, const N: usize>(handle: H) -> Result<i32, Failure> {
+    H::table(Process::of(handle)?).end(handle.id())?;
+    Ok(GLEBE_OK)
+}
+
+/// The handle of what `make` makes.
+pub(crate) fn insert<H: Handle<N>, const N: usize>(
+    process: &Process,
+    make: impl FnOnce() -> Result<[H::Object; N], Failure>,
+) -> Result<H, Failure> {
+    Ok(H::from_id(H::table(process).insert(make)?))
+}
+
+/// The handle of what `make` makes in a reserve, which is not ended meanwhile.
+pub(crate) fn insert_in<T, H: Handle<N, Object = Of<T>>, const N: usize>(
+    reserve: glebe_reserve,
+    make: impl FnOnce(&Reserve) -> Result<[T; N], Failure>,
+) -> Result<H, Failure> {
+    let process = Process::of(reserve)?;
+    with(reserve, |of| insert(process, || Ok(make(of)?.map(|object| Of { reserve, object }))))
+}
+
+/// A cheap handle for each lane.
+pub(crate) fn each<T: Clone, const N: usize>(object: T) -> [T; N] {
+    std::array::from_fn(|_| object.clone())
 }

@@ -20,8 +20,6 @@ const FIRST: u32 = 4;
 pub(crate) const INDEX_BITS: u32 = 23;
 const CHUNKS: usize = (INDEX_BITS - FIRST.ilog2() + 1) as usize;
 
-/// Kept apart from its neighbours, which other threads use.
-#[repr(align(64))]
 #[derive(Debug, Default)]
 struct Slot<S> {
     /// The next free place + 1, while this one is free.

@@ -1,157 +1,118 @@
-//! `glebe_stats`: the statistics of a reserve, member by member as the library's table has them,
-//! as text, and for other processes.
-//!
-//! The order of the list is that of the structure, so it grows at its end only; a test compares
-//! it with the library's table and with the header.
-//!
-//! # Safety
-//! Pointers are what the header says of them, and go through [`crate::boundary`].
-#![allow(unsafe_code, non_camel_case_types)]
+//! Statistics: of each kind as a structure, by the names that the library's tables have; as text;
+//! and of a reserve for other processes.
+#![allow(unsafe_code)] // exported names
 
-use std::ffi::{c_char, c_int, CStr, OsStr};
+use std::ffi::{c_char, c_int, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use glebe::reserve::ObjectPoolStats as Lent;
+use glebe::{reserve, zpool};
+
 use crate::abi::*;
-use crate::boundary::{call, Fill, Sized64, Text};
+use crate::boundary::{call, In, Out, Text};
 use crate::failure::Failure;
-use crate::process::Process;
+use crate::process::{with, Objects};
 
-macro_rules! stats {
-    ($($name:ident)*) => {
-        #[repr(C)]
-        #[derive(Clone, Copy, Default)]
-        pub struct glebe_stats {
-            pub size: u64,
-            pub version: u64,
-            $(pub $name: u64,)*
-        }
-
-        impl glebe_stats {
-            fn set(&mut self, name: &str, value: u64) {
-                match name {
-                    $(stringify!($name) => self.$name = value,)*
-                    _ => {}
-                }
-            }
-        }
-    };
+/// One of the forms that all statistics have.
+fn form<S: ToString>(
+    format: u64,
+    stats: &S,
+    to_json: fn(&S) -> String,
+    to_openmetrics: fn(&S) -> String,
+) -> Result<String, Failure> {
+    match format {
+        GLEBE_FORMAT_TEXT => Ok(stats.to_string()),
+        GLEBE_FORMAT_JSON => Ok(to_json(stats)),
+        GLEBE_FORMAT_OPENMETRICS => Ok(to_openmetrics(stats)),
+        other => Err(Failure::bad("format", other)),
+    }
 }
 
-stats! {
-    stored
-    loaded
-    missed
-    evicted
-    recalled
-    replaced
-    invalidated_pages
-    invalidated_objects
-    invalidated_pools
-    invalidate_failed
-    rejected
-    rejected_recalled
-    zeroed_ahead
-    allocs
-    alloc_failures
-    barriers
-    waited_for_writer
-    total_pages
-    live_pages
-    held_pages
-    free_pages
-    alloc_count
-    alloc_sum_ns
-    alloc_p50_ns
-    alloc_p90_ns
-    alloc_p99_ns
-    alloc_p999_ns
-    alloc_max_ns
-    packed_stored
-    packed_loaded
-    packed_dropped
-    packed_lost
-    packed_pages
-}
-
-// SAFETY: it is `repr(C)` and consists of words, the first of which is `size`.
-unsafe impl Sized64 for glebe_stats {
-    const NAME: &'static str = "glebe_stats";
-    const LEAST: u64 = 16;
-}
-
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_reserve_stats(
+pub extern "C" fn glebe_reserve_get_stats(
     reserve: glebe_reserve,
-    stats: *mut glebe_stats,
+    stats: Out<glebe_reserve_stats>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Fill::new(stats)? };
-        let lines = Process::with_reserve(reserve, |_, reserve| Ok(reserve.stats().lines()))?;
-        let mut all = glebe_stats { version: GLEBE_STATS_VERSION, ..Default::default() };
-        for line in lines {
-            all.set(&line.name, line.value);
-        }
-        Ok(out.set(&all))
+        let out = stats.sized()?;
+        Ok(out.set_lines(&with(reserve, |of| Ok(of.stats().lines()))?))
     })
 }
 
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_reserve_format_stats(
+pub extern "C" fn glebe_reserve_format_stats(
     reserve: glebe_reserve,
     format: u64,
-    text: *mut c_char,
+    text: Out<c_char>,
     text_len_bytes: usize,
-    needed_bytes: *mut usize,
+    needed_bytes: Out<usize>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let text = unsafe { Text::new(text, text_len_bytes, needed_bytes)? };
-        let of = match format {
-            GLEBE_FORMAT_TEXT => ToString::to_string,
-            GLEBE_FORMAT_JSON => glebe::reserve::Stats::to_json,
-            GLEBE_FORMAT_OPENMETRICS => glebe::reserve::Stats::to_openmetrics,
-            value => return Err(Failure::BadArgument { name: "format", value }),
-        };
-        text.set(Process::with_reserve(reserve, |_, reserve| Ok(of(&reserve.stats())))?)
+        let text = Text::new(text, text_len_bytes, needed_bytes)?;
+        let to_json = reserve::Stats::to_json;
+        let to_openmetrics = reserve::Stats::to_openmetrics;
+        text.set(with(reserve, |of| form(format, &of.stats(), to_json, to_openmetrics))?)
     })
 }
 
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_reserve_serve_stats(
+pub extern "C" fn glebe_reserve_serve_stats(
     reserve: glebe_reserve,
-    directory: *const c_char,
-    socket: *mut c_char,
+    directory: In<c_char>,
+    socket: Out<c_char>,
     socket_len_bytes: usize,
-    needed_bytes: *mut usize,
+    needed_bytes: Out<usize>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let text = unsafe { Text::new(socket, socket_len_bytes, needed_bytes)? };
-        let is_unwanted = socket.is_null();
-        let directory = match directory.is_null() {
-            true => None,
-            // SAFETY: the caller's duty: it ends with a zero byte.
-            false => Some(unsafe { CStr::from_ptr(directory) }),
-        };
-        let socket = Process::with_reserve(reserve, |_, reserve| {
-            let socket = match directory.map(|name| OsStr::from_bytes(name.to_bytes())) {
-                None => reserve.serve_stats()?,
-                Some(directory) => reserve.serve_stats_in(Path::new(directory))?,
+        let text = Text::new(socket, socket_len_bytes, needed_bytes)?;
+        let directory = directory.text().map(|name| Path::new(OsStr::from_bytes(name.to_bytes())));
+        let socket = with(reserve, |of| {
+            let socket = match directory {
+                None => of.serve_stats()?,
+                Some(directory) => of.serve_stats_in(directory)?,
             };
             Ok(socket.to_owned())
         })?;
-        match text.set(socket.as_os_str().as_bytes()) {
-            // The path is not wanted.
-            Err(Failure::ShortText { .. }) if is_unwanted => Ok(GLEBE_OK),
-            other => other,
-        }
+        text.set(socket.as_os_str().as_bytes())
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_zpool_get_stats(pool: glebe_zpool, stats: Out<glebe_zpool_stats>) -> c_int {
+    call(|| {
+        let out = stats.sized()?;
+        Ok(out.set_lines(&with(pool, |of| match &of.object {
+            Objects::Own(pool) => Ok(pool.stats().lines()),
+            Objects::Lent(pool) => {
+                let now = pool.stats();
+                Ok([now.objects.lines(), now.lines()].concat())
+            }
+        })?))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_zpool_format_stats(
+    pool: glebe_zpool,
+    format: u64,
+    text: Out<c_char>,
+    text_len_bytes: usize,
+    needed_bytes: Out<usize>,
+) -> c_int {
+    call(|| {
+        let text = Text::new(text, text_len_bytes, needed_bytes)?;
+        text.set(with(pool, |of| match (&of.object, format) {
+            (Objects::Own(pool), GLEBE_FORMAT_CLASSES) => Ok(pool.stats().class_table()),
+            (Objects::Lent(pool), GLEBE_FORMAT_CLASSES) => Ok(pool.stats().objects.class_table()),
+            (Objects::Own(pool), _) => {
+                let stats = pool.stats();
+                form(format, &stats, zpool::Stats::to_json, zpool::Stats::to_openmetrics)
+            }
+            (Objects::Lent(pool), _) => {
+                let (to_json, to_openmetrics) = (Lent::to_json, Lent::to_openmetrics);
+                form(format, &pool.stats(), to_json, to_openmetrics)
+            }
+        })?)
     })
 }

@@ -1,152 +1,116 @@
-//! Views: pages of a file of the caller's, side by side.
+//! Views: first class in pieces, and pages of a file of the caller's, side by side.
 //!
-//! A view has addresses of its own, so that one that is freed is unmapped then.
-//!
-//! # Safety
-//! Pointers are what the header says of them, and go through [`crate::boundary`], but for the
-//! array of a file's extents, which is read here.
-#![allow(unsafe_code)]
+//! A view of a file has addresses of its own, so that one that is freed is unmapped then.
+#![allow(unsafe_code)] // exported names, a descriptor of the caller's
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use glebe::extent::Extent;
-use glebe::sys::{errno, page_size};
-use glebe::units::{Bytes, Pages};
+use glebe::sys::page_size;
+use glebe::units::Pages;
 use glebe::vmap::{MemFile, Space};
 
 use crate::abi::*;
-use crate::boundary::{call, Array, Out};
+use crate::boundary::{call, Array, In, Out};
 use crate::failure::Failure;
-use crate::process::{Process, Viewed};
-use crate::table::{Held, Kind};
+use crate::process::{end, insert, insert_in, with, Of, Process, Viewed};
 
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_view_of_file(
-    fd: c_int,
-    extents: *const glebe_extent,
-    count: usize,
-    guard_pages: u64,
-    view: *mut glebe_view,
+pub extern "C" fn glebe_view_new(
+    reserve: glebe_reserve,
+    pages: u64,
+    view: Out<glebe_view>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(view, "view")? };
-        if extents.is_null() && count > 0 {
-            return Err(Failure::Null("extents"));
-        }
+        let out = view.checked("view")?;
+        let pages = Pages::new(pages);
+        Ok(out.set(insert_in(reserve, |of| Ok([Viewed::Reserve(of.alloc_virtual(pages)?)]))?))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_view_new_of_file(
+    fd: c_int,
+    extents: In<glebe_extent>,
+    count: usize,
+    view: Out<glebe_view>,
+) -> c_int {
+    call(|| {
+        let out = view.checked("view")?;
+        let asked = extents.all(count, "extents")?;
         let file = adopt(fd)?;
-        let read = |index: usize| {
-            // SAFETY: below `count`, for which the caller vouches.
-            let glebe_extent { start_pages: start, len_pages: len } =
-                unsafe { extents.add(index).read_unaligned() };
-            Extent::new(start, len).ok_or(Failure::BadExtent { start, len })
-        };
-        let extents: Vec<Extent> = (0..count).map(read).collect::<Result<_, _>>()?;
-        let process = Process::create()?;
+        let extents = asked.iter().map(extent_of).collect::<Result<Vec<_>, _>>()?;
         let make = || {
-            let len = space_len(&file, &extents, guard_pages)?;
-            let options = Space::options().page(file.page()).guard_pages(Pages::new(guard_pages));
-            let view = options.reserve(len)?.view(&file, &extents)?;
-            Ok(Viewed { view, extents })
+            let pages = extents.iter().fold(0_u64, |sum, one| sum.saturating_add(one.len()));
+            let too_long = || Failure::bad("extents: pages in all", pages);
+            let len = Pages::new(pages).checked_bytes(page_size()).ok_or_else(too_long)?;
+            let options = Space::options().page(file.page());
+            let object = Viewed::File(options.reserve(len)?.view(&file, &extents)?, extents);
+            Ok([Of { reserve: glebe_reserve::default(), object }])
         };
-        let key = process.views.insert_with("views", make)?;
-        Ok(out.set(process.handle(key, Kind::View)))
+        Ok(out.set(insert(Process::create()?, make)?))
+    })
+}
+
+fn extent_of(asked: &glebe_extent) -> Result<Extent, Failure> {
+    let (start, len) = (asked.start_pages, asked.len_pages);
+    Extent::new(start, len).ok_or_else(|| {
+        let code = if len == 0 { GLEBE_ERROR_EMPTY } else { GLEBE_ERROR_BEYOND };
+        let text = format!("an extent of {len} pages at page {start}: no such pages can be");
+        Failure::new(code, text)
     })
 }
 
 /// The file of a descriptor, which stays the caller's.
 fn adopt(fd: c_int) -> Result<Arc<MemFile>, Failure> {
-    let refused = |errno, why| Failure::BadDescriptor { fd, errno, why };
+    let refused =
+        |why: &str| Failure::new(GLEBE_ERROR_BAD_ARGUMENT, format!("the descriptor {fd}: {why}"));
     if fd < 0 {
-        return Err(refused(errno::EBADF, "not open"));
+        return Err(refused("not open"));
     }
     // SAFETY: not -1, and used for one copy, which fails where nothing is open.
     let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
-    let copy = copy.map_err(|error| match error.raw_os_error() {
-        Some(errno::EMFILE) => refused(errno::EMFILE, "no descriptor is free for a copy of it"),
-        _ => refused(errno::EBADF, "not open"),
-    })?;
-    let file = MemFile::adopt(copy);
-    Ok(Arc::new(file.map_err(|_| refused(errno::EINVAL, "no memfd, and no file in memory"))?))
-}
-
-/// Bytes of addresses for a view of `extents`, which are base pages, and guard pages of the file.
-fn space_len(file: &MemFile, extents: &[Extent], guard_pages: u64) -> Result<Bytes, Failure> {
-    let pages = extents.iter().fold(0_u64, |sum, extent| sum.saturating_add(extent.len()));
-    let guard = Pages::new(guard_pages).checked_bytes(file.page());
-    let all = Pages::new(pages).checked_bytes(page_size()).zip(guard);
-    let all = all.and_then(|(len, guard)| len.checked_add(guard));
-    all.ok_or(Failure::BadArgument { name: "guard_pages", value: guard_pages })
-}
-
-/// The view of a handle, held.
-fn hold(view: u64) -> Result<Held<'static, Viewed>, Failure> {
-    let (process, key) = Process::find(view, Kind::View)?;
-    let unknown = Failure::BadHandle { kind: Kind::View.name(), handle: view };
-    process.views.hold(key).ok_or(unknown)
-}
-
-/// Calls `look` on a view.
-fn look<R>(view: u64, look: impl FnOnce(&Viewed) -> R) -> Result<R, Failure> {
-    let held = hold(view)?;
-    let unknown = Failure::BadHandle { kind: Kind::View.name(), handle: view };
-    held.get().map(look).ok_or(unknown)
+    let copy = copy.map_err(|error| refused(&format!("no copy of it: {error}")))?;
+    Ok(Arc::new(MemFile::adopt(copy).map_err(|_| refused("no memfd, and no file in memory"))?))
 }
 
 #[no_mangle]
 pub extern "C" fn glebe_view_free(view: glebe_view) -> c_int {
-    call(|| {
-        let mut held = hold(view)?;
-        let freed = held.take();
-        // The handle's place is given back before the pages: nobody waits for it meanwhile.
-        drop(held);
-        drop(freed);
-        Ok(GLEBE_OK)
-    })
+    call(|| end(view))
 }
 
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_view_address(view: glebe_view, address: *mut *mut c_void) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(address, "address")? };
-        let address = look(view, |viewed| viewed.view.as_ptr())?;
-        Ok(out.set(address.cast()))
-    })
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_view_len(view: glebe_view, len_bytes: *mut u64) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(len_bytes, "len_bytes")? };
-        let len = look(view, |viewed| viewed.view.len())?;
-        Ok(out.set(len.get()))
-    })
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_view_extents(
+pub extern "C" fn glebe_view_memory(
     view: glebe_view,
-    extents: *mut glebe_extent,
-    capacity: usize,
-    count: *mut usize,
+    address: Out<*mut c_void>,
+    len_bytes: Out<u64>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Array::new(extents, capacity, count, "extents")? };
-        let of =
-            |extent: Extent| glebe_extent { start_pages: extent.start(), len_pages: extent.len() };
-        look(view, |viewed| out.set(viewed.extents.iter().copied().map(of)))
+        let (first, len) = with(view, |of| match &of.object {
+            Viewed::Reserve(block) => Ok((block.as_ptr(), block.pages().bytes(page_size()))),
+            Viewed::File(view, _) => Ok((view.as_ptr(), view.len())),
+        })?;
+        address.set(first.cast());
+        Ok(len_bytes.set(len.get()))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_view_extents(
+    view: glebe_view,
+    extents: Out<glebe_extent>,
+    capacity: usize,
+    count: Out<usize>,
+) -> c_int {
+    call(|| {
+        let out = Array::new(extents, capacity, count, "extents")?;
+        let of = |extent: Extent| glebe_extent::of(&extent);
+        with(view, |viewed| match &viewed.object {
+            Viewed::Reserve(block) => Ok(out.set(block.extents().map(of))),
+            Viewed::File(_, extents) => Ok(out.set(extents.iter().copied().map(of))),
+        })?;
+        Ok(GLEBE_OK)
     })
 }

@@ -1,252 +1,184 @@
 //! Pools of objects up to a page: making them, objects by handle, compaction, limits.
-//!
-//! # Safety
-//! Pointers are what the header says of them, and go through [`crate::boundary`]: objects and
-//! buffers are as long as the number beside them says.
-#![allow(unsafe_code)]
-
-mod dictionary;
-mod lent;
-mod stats;
+#![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
+use glebe::reserve::OnRecall;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::zpool::{
-    AtLimit, Budget, Codec, Compaction, Error, Handle, ObjectPool, Options, Rules, TableChoice,
-    Zstd,
-};
+use glebe::zpool::{AtLimit, Budget, Codec, Compaction, Error, Handle, Options, Pool, Zstd};
 
 use crate::abi::*;
-use crate::boundary::{bytes_at, bytes_from, call, read, Out, Sized64};
+use crate::boundary::{call, In, Out};
 use crate::failure::Failure;
-use crate::process::Process;
-use crate::table::Kind;
+use crate::process::{each, end, insert, insert_in, on, with, Objects, Of, Process};
 
-// SAFETY: it is `repr(C)` and consists of words, the first of which is `size`.
-unsafe impl Sized64 for glebe_zpool_options {
-    const NAME: &'static str = "glebe_zpool_options";
-    const LEAST: u64 = 16;
+fn codec(asked: &glebe_zpool_options) -> Result<Codec, Failure> {
+    let too_high = |_| Failure::bad("zstd_level", asked.zstd_level);
+    match (asked.codec, i32::try_from(asked.zstd_level).map_err(too_high)?) {
+        (GLEBE_CODEC_ZSTD, 0) => Ok(Codec::Zstd(Zstd::default())),
+        (GLEBE_CODEC_ZSTD, level) => Ok(Codec::Zstd(Zstd::new(level))),
+        (GLEBE_CODEC_AUTO, 0) => Ok(Codec::default()),
+        (GLEBE_CODEC_NONE, 0) => Ok(Codec::None),
+        (GLEBE_CODEC_LZ4, 0) => Ok(Codec::Lz4),
+        (..=GLEBE_CODEC_LZ4, _) => Err(Failure::bad("zstd_level beside codec", asked.codec)),
+        (other, _) => Err(Failure::bad("codec", other)),
+    }
 }
 
-fn bad<T>(name: &'static str, value: u64) -> Result<T, Failure> {
-    Err(Failure::BadArgument { name, value })
+/// Refuses the first of these members that is not 0.
+fn none_of(members: &[(&str, u64)]) -> Result<(), Failure> {
+    match members.iter().find(|(_, value)| *value != 0) {
+        Some((name, value)) => Err(Failure::bad(name, *value)),
+        None => Ok(()),
+    }
 }
 
-/// The rules that are asked for; `None` if all are left to the pool.
-fn rules(asked: &glebe_zpool_options) -> Result<Option<Rules>, Failure> {
-    let mut rules = Rules::of_page(page_size());
-    if asked.chain_pages > 0 {
-        rules.chain = Pages::new(asked.chain_pages);
-    }
-    if asked.step_bytes > 0 {
-        rules.step = Bytes::new(asked.step_bytes);
-    }
-    rules.merge = match asked.merge {
-        GLEBE_MERGE_AUTO | GLEBE_MERGE_YES => true,
-        GLEBE_MERGE_NO => false,
-        other => return bad("merge", other),
-    };
-    let is_asked = [asked.chain_pages, asked.step_bytes, asked.merge].iter().any(|&n| n != 0);
-    Ok(is_asked.then_some(rules))
-}
-
-/// What is asked for, checked.
-///
-/// # Safety
-/// `asked` is null, or its first word is the number of bytes there.
-unsafe fn options(asked: *const glebe_zpool_options) -> Result<(Options, Codec), Failure> {
-    let mut options = ObjectPool::options();
-    if asked.is_null() {
-        return Ok((options, Codec::default()));
-    }
-    // SAFETY: the caller's duty.
-    let asked = unsafe { read(asked)? };
+/// A pool in memory of its own.
+fn own(asked: &glebe_zpool_options, codec: Codec) -> Result<Options, Failure> {
+    none_of(&[
+        ("move_on_recall without a reserve", asked.move_on_recall),
+        ("staging_bytes without a reserve", asked.staging_bytes),
+    ])?;
+    let mut options = Pool::options().codec(codec);
     if asked.limit_bytes > 0 {
         options = options.limit(Bytes::new(asked.limit_bytes));
     }
-    options = match asked.at_limit {
-        GLEBE_AT_LIMIT_REFUSE => options.at_limit(AtLimit::Refuse),
-        GLEBE_AT_LIMIT_EVICT_OLDEST => options.at_limit(AtLimit::EvictOldest),
-        other => return bad("at_limit", other),
-    };
-    options = match asked.compaction {
-        GLEBE_COMPACTION_AUTOMATIC => options.compaction(Compaction::Automatic),
-        GLEBE_COMPACTION_MANUAL => options.compaction(Compaction::Manual),
-        other => return bad("compaction", other),
-    };
-    let choice = match (asked.table, rules(&asked)?) {
-        (GLEBE_TABLE_BY_SIZE, None) => TableChoice::BySize,
-        (GLEBE_TABLE_FITTED, None) => TableChoice::Fitted,
-        (GLEBE_TABLE_RULES, rules) => {
-            TableChoice::Rules(rules.unwrap_or(Rules::of_page(page_size())))
-        }
-        (table @ (GLEBE_TABLE_BY_SIZE | GLEBE_TABLE_FITTED), Some(_)) => {
-            return bad("table with chain_pages, step_bytes or merge", table)
-        }
-        (other, _) => return bad("table", other),
-    };
-    Ok((options.table(choice), codec(&asked)?))
-}
-
-fn codec(asked: &glebe_zpool_options) -> Result<Codec, Failure> {
-    codec_of(asked.codec, asked.zstd_level)
-}
-
-fn codec_of(codec: u64, level: u64) -> Result<Codec, Failure> {
-    match codec {
-        GLEBE_CODEC_ZSTD => Ok(Codec::Zstd(zstd(level)?)),
-        GLEBE_CODEC_AUTO | GLEBE_CODEC_NONE | GLEBE_CODEC_LZ4 if level != 0 => {
-            bad("zstd_level without GLEBE_CODEC_ZSTD", level)
-        }
-        GLEBE_CODEC_AUTO => Ok(Codec::default()),
-        GLEBE_CODEC_NONE => Ok(Codec::None),
-        GLEBE_CODEC_LZ4 => Ok(Codec::Lz4),
-        other => bad("codec", other),
+    if Failure::flag("evict_oldest", asked.evict_oldest)? {
+        options = options.at_limit(AtLimit::EvictOldest);
     }
-}
-
-fn zstd(level: u64) -> Result<Zstd, Failure> {
-    match i32::try_from(level) {
-        Ok(0) => Ok(Zstd::default()),
-        Ok(level) => Ok(Zstd::new(level)),
-        Err(_) => bad("zstd_level", level),
+    if Failure::flag("manual_compaction", asked.manual_compaction)? {
+        options = options.compaction(Compaction::Manual);
     }
+    Ok(options)
 }
 
-/// # Safety
-/// As the header says.
+/// A pool on pages that a reserve lends.
+fn lent(asked: &glebe_zpool_options, codec: Codec) -> Result<glebe_zpool, Failure> {
+    none_of(&[
+        ("limit_bytes with a reserve", asked.limit_bytes),
+        ("evict_oldest with a reserve", asked.evict_oldest),
+        ("manual_compaction with a reserve", asked.manual_compaction),
+    ])?;
+    let moves = Failure::flag("move_on_recall", asked.move_on_recall)?;
+    let on_recall = if moves { OnRecall::Move } else { OnRecall::Discard };
+    insert_in(asked.reserve, |of| {
+        let mut options = of.object_pool().codec(codec).on_recall(on_recall);
+        if asked.staging_bytes > 0 {
+            options = options.staging(Bytes::new(asked.staging_bytes));
+        }
+        Ok(each(Objects::Lent(options.build()?)))
+    })
+}
+
 #[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_create(
-    options: *const glebe_zpool_options,
-    pool: *mut glebe_zpool,
+pub extern "C" fn glebe_zpool_new(
+    options: In<glebe_zpool_options>,
+    pool: Out<glebe_zpool>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let (out, options) = unsafe { (Out::new(pool, "pool")?, self::options(options)?) };
-        let (options, codec) = options;
-        create(options.codec(codec), out)
+        let (out, asked) = (pool.checked("pool")?, options.read()?);
+        let codec = codec(&asked)?;
+        if asked.reserve != glebe_reserve::default() {
+            return Ok(out.set(lent(&asked, codec)?));
+        }
+        let options = own(&asked, codec)?;
+        let make = || {
+            let object = Objects::Own(Arc::new(options.build()?));
+            Ok(each(Of { reserve: asked.reserve, object }))
+        };
+        Ok(out.set(insert(Process::create()?, make)?))
     })
-}
-
-fn create(options: Options, out: Out<glebe_zpool>) -> Result<c_int, Failure> {
-    let process = Process::create()?;
-    let make = || Ok(Arc::new(options.build()?));
-    let key = process.zpools.insert_with("object pools", make)?;
-    Ok(out.set(process.handle(key, Kind::Zpool)))
 }
 
 #[no_mangle]
-pub extern "C" fn glebe_zpool_destroy(pool: glebe_zpool) -> c_int {
-    call(|| {
-        let (process, key) = Process::find(pool, Kind::Zpool)?;
-        let unknown = Failure::BadHandle { kind: Kind::Zpool.name(), handle: pool };
-        drop(process.zpools.remove_if(key, || Ok(())).unwrap_or(Err(unknown))?);
-        Ok(GLEBE_OK)
-    })
+pub extern "C" fn glebe_zpool_free(pool: glebe_zpool) -> c_int {
+    call(|| end(pool))
 }
 
-/// Calls `call` on the pool of a handle, which is not destroyed meanwhile.
-fn with<R>(
-    handle: u64,
-    call: impl FnOnce(&ObjectPool) -> Result<R, Failure>,
-) -> Result<R, Failure> {
-    let (process, key) = Process::find(handle, Kind::Zpool)?;
-    let unknown = Failure::BadHandle { kind: Kind::Zpool.name(), handle };
-    process.zpools.with(key, |pool| call(pool)).unwrap_or(Err(unknown))
+fn handle(object: glebe_zobject) -> Result<Handle, Error> {
+    Handle::from_raw(object.id).ok_or(Error::Foreign)
 }
 
-fn object(handle: glebe_zobject) -> Result<Handle, Failure> {
-    Ok(Handle::from_raw(handle).ok_or(Error::Foreign)?)
-}
-
-/// The caller's object. What is longer than a page is refused before a slice of it is made.
-///
-/// # Safety
-/// `bytes` is null or has `len_bytes`, which nobody writes meanwhile.
-unsafe fn given<'a>(bytes: *const c_void, len_bytes: usize) -> Result<&'a [u8], Failure> {
+/// Refuses an object that is longer than a page, before a slice of it is made.
+fn check_len(len: usize) -> Result<(), Failure> {
     let page = page_size().bytes();
-    if len_bytes as u64 > page.get() {
-        return Err(Error::TooLong { len: len_bytes, page }.into());
+    if len as u64 > page.get() {
+        return Err(Error::TooLong { len, page }.into());
     }
-    // SAFETY: the caller's duty.
-    unsafe { bytes_from(bytes, len_bytes, "bytes") }
+    Ok(())
 }
 
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_insert(
+pub extern "C" fn glebe_zpool_insert(
     pool: glebe_zpool,
-    bytes: *const c_void,
+    bytes: In<c_void>,
     len_bytes: usize,
-    object: *mut glebe_zobject,
+    object: Out<glebe_zobject>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let (out, bytes) = unsafe { (Out::new(object, "object")?, given(bytes, len_bytes)?) };
-        Ok(out.set(with(pool, |pool| Ok(pool.insert(bytes)?))?.to_raw()))
+        let out = object.checked("object")?;
+        check_len(len_bytes)?;
+        let bytes = bytes.bytes(len_bytes, "bytes")?;
+        let new = on(pool, |pool| match pool {
+            Objects::Own(pool) => pool.insert(bytes),
+            Objects::Lent(pool) => pool.insert(bytes),
+        })?;
+        Ok(out.set(glebe_zobject { id: new.to_raw() }))
     })
 }
 
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_length(
+pub extern "C" fn glebe_zpool_read(
     pool: glebe_zpool,
     object: glebe_zobject,
-    len_bytes: *mut usize,
-) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(len_bytes, "len_bytes")? };
-        Ok(out.set(with(pool, |pool| Ok(pool.len_of(self::object(object)?)?))?))
-    })
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_read(
-    pool: glebe_zpool,
-    object: glebe_zobject,
-    buffer: *mut c_void,
+    mut buffer: Out<c_void>,
     buffer_len_bytes: usize,
-    len_bytes: *mut usize,
+    len_bytes: Out<usize>,
 ) -> c_int {
     call(|| {
+        let out = len_bytes.checked("len_bytes")?;
         // No object needs more of the buffer than a page.
-        let room = buffer_len_bytes.min(page_size().bytes().as_usize());
-        // SAFETY: the caller's duty.
-        let (out, to) =
-            unsafe { (Out::new(len_bytes, "len_bytes")?, bytes_at(buffer, room, "buffer")?) };
-        match with(pool, |pool| Ok(pool.read(self::object(object)?, to)?)) {
-            Ok(len) => Ok(out.set(len)),
+        let to = buffer.bytes(buffer_len_bytes.min(page_size().bytes().as_usize()), "buffer")?;
+        let done = on(pool, |pool| match pool {
+            Objects::Own(pool) => pool.read(handle(object)?, to).map(Some),
+            Objects::Lent(pool) => pool.read(handle(object)?, to),
+        });
+        match done {
+            Ok(Some(len)) => {
+                out.set(len);
+                Ok(GLEBE_GET_HIT)
+            }
+            Ok(None) => Ok(GLEBE_GET_MISS),
             Err(Failure::Zpool(error @ Error::BufferTooSmall { len, .. })) => {
                 out.set(len);
-                Err(error.into())
+                if buffer_len_bytes == 0 {
+                    Ok(GLEBE_GET_HIT)
+                } else {
+                    Err(error.into())
+                }
             }
             Err(failure) => Err(failure),
         }
     })
 }
 
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_replace(
+pub extern "C" fn glebe_zpool_replace(
     pool: glebe_zpool,
     object: glebe_zobject,
-    bytes: *const c_void,
+    bytes: In<c_void>,
     len_bytes: usize,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty.
-        let bytes = unsafe { given(bytes, len_bytes)? };
-        with(pool, |pool| Ok(pool.replace(self::object(object)?, bytes)?))?;
+        check_len(len_bytes)?;
+        let bytes = bytes.bytes(len_bytes, "bytes")?;
+        on(pool, |pool| match pool {
+            Objects::Own(pool) => pool.replace(handle(object)?, bytes),
+            Objects::Lent(pool) => pool.replace(handle(object)?, bytes),
+        })?;
         Ok(GLEBE_OK)
     })
 }
@@ -254,68 +186,54 @@ pub unsafe extern "C" fn glebe_zpool_replace(
 #[no_mangle]
 pub extern "C" fn glebe_zpool_remove(pool: glebe_zpool, object: glebe_zobject) -> c_int {
     call(|| {
-        with(pool, |pool| Ok(pool.remove(self::object(object)?)?))?;
+        on(pool, |pool| match pool {
+            Objects::Own(pool) => pool.remove(handle(object)?),
+            Objects::Lent(pool) => pool.remove(handle(object)?),
+        })?;
         Ok(GLEBE_OK)
     })
 }
 
-fn budget(budget: u64, amount: u64) -> Result<Budget, Failure> {
-    match budget {
-        GLEBE_BUDGET_PAGES => Ok(Budget::Pages(Pages::new(amount))),
-        GLEBE_BUDGET_US => Ok(Budget::Time(Duration::from_micros(amount))),
-        GLEBE_BUDGET_ALL if amount == 0 => Ok(Budget::All),
-        GLEBE_BUDGET_ALL => bad("amount with GLEBE_BUDGET_ALL", amount),
-        other => bad("budget", other),
-    }
-}
-
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_compact(
+pub extern "C" fn glebe_zpool_compact(
     pool: glebe_zpool,
-    budget: u64,
-    amount: u64,
-    compacted: *mut glebe_compacted,
+    max_pages: u64,
+    max_us: u64,
+    compacted: Out<glebe_compacted>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the caller's duty; null is allowed here.
-        let out = unsafe { Out::new(compacted, "compacted") };
-        let budget = self::budget(budget, amount)?;
-        let done = with(pool, |pool| Ok(pool.compact(budget)?))?;
-        if let Ok(out) = out {
-            out.set(glebe_compacted { moved: done.moved, freed_pages: done.freed.get() });
-        }
-        Ok(GLEBE_OK)
-    })
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_freeable(pool: glebe_zpool, pages: *mut u64) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(pages, "pages")? };
-        Ok(out.set(with(pool, |pool| Ok(pool.freeable()))?.get()))
-    })
-}
-
-/// # Safety
-/// As the header says.
-#[no_mangle]
-pub unsafe extern "C" fn glebe_zpool_held(pool: glebe_zpool, held_bytes: *mut u64) -> c_int {
-    call(|| {
-        // SAFETY: the caller's duty.
-        let out = unsafe { Out::new(held_bytes, "held_bytes")? };
-        Ok(out.set(with(pool, |pool| Ok(pool.held()))?.get()))
+        let budget = match (max_pages, max_us) {
+            (0, 0) => Budget::All,
+            (pages, 0) => Budget::Pages(Pages::new(pages)),
+            (0, time) => Budget::Time(Duration::from_micros(time)),
+            (_, time) => return Err(Failure::bad("max_us beside max_pages", time)),
+        };
+        let done = on(pool, |pool| match pool {
+            Objects::Own(pool) => pool.compact(budget),
+            Objects::Lent(pool) => pool.compact(budget),
+        })?;
+        Ok(compacted.set(glebe_compacted { moved: done.moved, freed_pages: done.freed.get() }))
     })
 }
 
 #[no_mangle]
 pub extern "C" fn glebe_zpool_set_limit(pool: glebe_zpool, limit_bytes: u64) -> c_int {
     call(|| {
-        with(pool, |pool| Ok(pool.set_limit(Bytes::new(limit_bytes))?))?;
+        with(pool, |of| match &of.object {
+            Objects::Own(pool) => Ok(pool.set_limit(Bytes::new(limit_bytes))?),
+            Objects::Lent(_) => Err(Failure::bad("pool: it is on a reserve", of.reserve.id)),
+        })?;
+        Ok(GLEBE_OK)
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_zpool_sweep(pool: glebe_zpool, zspages: u64) -> c_int {
+    call(|| {
+        on(pool, |pool| match pool {
+            Objects::Own(..) => Ok(()),
+            Objects::Lent(pool) => pool.sweep(zspages),
+        })?;
         Ok(GLEBE_OK)
     })
 }

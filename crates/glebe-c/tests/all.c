@@ -9,27 +9,26 @@
 #define MIB ((uint64_t)1 << 20)
 
 static glebe_reserve create(uint64_t source, uint64_t len_bytes) {
-    glebe_options options;
-    glebe_reserve reserve = 0;
+    glebe_reserve_options options;
+    glebe_reserve reserve = {0};
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
-    options.len_bytes = len_bytes;
     options.source = source;
     options.preferred_run_bytes = len_bytes;
     options.threads = 1;
-    OK(glebe_reserve_create(&options, &reserve));
-    CHECK(reserve != 0);
+    OK(glebe_reserve_new(len_bytes, &options, &reserve));
+    CHECK(reserve.id != 0);
     return reserve;
 }
 
 /* Alignments that few frames or none have: none is passed off as aligned. */
 static void far_alignments(void) {
     glebe_reserve reserve = create(GLEBE_SOURCE_PLAIN, 4 * MIB);
-    glebe_block block = 0;
+    glebe_block block = {0};
     char number[64];
     int log, code;
     for (log = 19; log < 64; log++) {
-        code = glebe_alloc(reserve, 1, (uint64_t)1 << log, &block);
+        code = glebe_alloc_with(reserve, 1, (uint64_t)1 << log, 0, &block);
         CHECK(code == GLEBE_OK || code == GLEBE_ERROR_NO_RUN);
         if (code == GLEBE_OK) {
             OK(glebe_free(block));
@@ -38,11 +37,13 @@ static void far_alignments(void) {
             CHECK(strstr(glebe_last_error(), number) != NULL);
         }
     }
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
 }
 
 static void messages(void) {
-    CHECK(strcmp(glebe_version(), GLEBE_VERSION) == 0);
+    char version[64];
+    sprintf(version, "%d.%d.%d", GLEBE_VERSION_MAJOR, GLEBE_VERSION_MINOR, GLEBE_VERSION_PATCH);
+    CHECK(strcmp(glebe_version(), GLEBE_VERSION) == 0 && strcmp(version, GLEBE_VERSION) == 0);
     CHECK(strcmp(glebe_error_name(GLEBE_ERROR_BUSY), "GLEBE_ERROR_BUSY") == 0);
     CHECK(strcmp(glebe_error_name(-1000), "unknown") == 0);
     CHECK(glebe_page_bytes() == (uint64_t)sysconf(_SC_PAGESIZE));
@@ -51,82 +52,88 @@ static void messages(void) {
 
 /* Before there is any reserve. */
 static void nothing_there(void) {
-    REFUSED(glebe_free(0), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_free(UINT64_MAX), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_free(HANDLE(glebe_block, 0)), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_free(HANDLE(glebe_block, UINT64_MAX)), GLEBE_ERROR_BAD_HANDLE);
     CHECK(strstr(glebe_last_error(), "0xffffffffffffffff is no block") != NULL);
-    REFUSED(glebe_reserve_destroy(0), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_reserve_free(HANDLE(glebe_reserve, 0)), GLEBE_ERROR_BAD_HANDLE);
 }
 
 static void options_are_checked(void) {
-    glebe_options options;
-    glebe_reserve reserve = 77;
+    const uint64_t len_bytes = 4 * MIB;
+    glebe_reserve_options options;
+    glebe_reserve reserve = {77};
     struct {
-        glebe_options known;
+        glebe_reserve_options known;
         uint64_t later;
     } newer;
     uint64_t older[2];
 
     memset(&options, 0, sizeof options);
-    REFUSED(glebe_reserve_create(NULL, &reserve), GLEBE_ERROR_NULL);
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_SIZE);
+    REFUSED(glebe_reserve_new(len_bytes, &options, &reserve), GLEBE_ERROR_BAD_SIZE);
     options.size = sizeof options;
-    REFUSED(glebe_reserve_create(&options, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_LEN);
-    options.len_bytes = UINT64_MAX;
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_NO_MEMORY);
-    options.len_bytes = 4 * MIB;
+    REFUSED(glebe_reserve_new(len_bytes, &options, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_new(len_bytes, NULL, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_new(0, &options, &reserve), GLEBE_ERROR_BAD_LEN);
+    REFUSED(glebe_reserve_new(0, NULL, &reserve), GLEBE_ERROR_BAD_LEN);
+    REFUSED(glebe_reserve_new(UINT64_MAX, &options, &reserve), GLEBE_ERROR_NO_MEMORY);
     options.source = 5;
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_reserve_new(len_bytes, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
     options.source = GLEBE_SOURCE_HUGETLB;
     options.hugetlb_page_bytes = 3;
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_reserve_new(len_bytes, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
     options.hugetlb_page_bytes = 1;
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_NO_SOURCE);
+    REFUSED(glebe_reserve_new(len_bytes, &options, &reserve), GLEBE_ERROR_NO_SOURCE);
     options.source = GLEBE_SOURCE_PLAIN;
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_reserve_new(len_bytes, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
     options.hugetlb_page_bytes = 0;
     options.grow_pool = 3;
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_reserve_new(len_bytes, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
     options.grow_pool = GLEBE_GROW_NO;
-    options.writers = GLEBE_WRITERS_RESTARTABLE;
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
-    options.writers = GLEBE_WRITERS_COUNTED;
+    options.page_cache = 4;
+    REFUSED(glebe_reserve_new(len_bytes, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    options.page_cache = GLEBE_CODEC_AUTO;
     options.required_run_bytes = (uint64_t)1 << 62;
-    REFUSED(glebe_reserve_create(&options, &reserve), GLEBE_ERROR_NOT_CONTIGUOUS);
-    CHECK(reserve == 77);
+    REFUSED(glebe_reserve_new(len_bytes, &options, &reserve), GLEBE_ERROR_NOT_CONTIGUOUS);
+    CHECK(reserve.id == 77);
 
     options.required_run_bytes = 0;
     options.zero_ahead_pages = 1;
     memset(&newer, 0, sizeof newer);
     newer.known = options;
     newer.known.size = sizeof newer;
-    OK(glebe_reserve_create(&newer.known, &reserve));
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_new(len_bytes, &newer.known, &reserve));
+    OK(glebe_reserve_free(reserve));
     newer.later = 1;
-    REFUSED(glebe_reserve_create(&newer.known, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_reserve_new(len_bytes, &newer.known, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
     older[0] = sizeof older;
-    older[1] = 2 * MIB;
-    OK(glebe_reserve_create((const glebe_options *)older, &reserve));
-    OK(glebe_reserve_destroy(reserve));
-    REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BAD_HANDLE);
+    older[1] = GLEBE_SOURCE_PLAIN;
+    OK(glebe_reserve_new(2 * MIB, (const glebe_reserve_options *)older, &reserve));
+    OK(glebe_reserve_free(reserve));
+    REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BAD_HANDLE);
+}
+
+/* No options are the defaults. */
+static void the_shortest_way(void) {
+    glebe_reserve reserve = {0};
+    OK(glebe_reserve_new(2 * MIB, NULL, &reserve));
+    OK(glebe_reserve_free(reserve));
 }
 
 /* Zero is the default of the page size too: the smallest pool's, if that has or gives pages. */
 static void a_pool_of_the_default_page_size(void) {
-    glebe_options options;
+    glebe_reserve_options options;
     glebe_memory memory;
-    glebe_reserve reserve = 77;
+    glebe_reserve reserve = {77};
     int answer;
 
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
-    options.len_bytes = 2 * MIB;
     options.source = GLEBE_SOURCE_HUGETLB;
-    answer = glebe_reserve_create(&options, &reserve);
+    answer = glebe_reserve_new(2 * MIB, &options, &reserve);
     if (answer != GLEBE_OK) {
         CHECK(answer == GLEBE_ERROR_NO_MEMORY || answer == GLEBE_ERROR_NO_SOURCE ||
               answer == GLEBE_ERROR_OS);
-        CHECK(reserve == 77);
+        CHECK(reserve.id == 77);
         fprintf(stderr, "skipped: %s\n", glebe_last_error());
         return;
     }
@@ -134,7 +141,7 @@ static void a_pool_of_the_default_page_size(void) {
     OK(glebe_reserve_memory(reserve, &memory));
     CHECK(memory.source == GLEBE_SOURCE_HUGETLB);
     CHECK(memory.hugetlb_page_bytes >= 2 * glebe_page_bytes());
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
 }
 
 static void what_it_is_made_of(glebe_reserve reserve, uint64_t len_bytes) {
@@ -181,91 +188,158 @@ static void what_it_is_made_of(glebe_reserve reserve, uint64_t len_bytes) {
 }
 
 static void blocks(glebe_reserve reserve, glebe_reserve other) {
-    glebe_block block = 0, second = 0, third = 0;
+    glebe_block block = {0}, second = {0}, third = {0};
     void *address = NULL;
-    uint64_t len_bytes = 0, grain = 0, largest = 0, i;
-    int contiguity = -1;
+    uint64_t len_bytes = 0, largest = 0, i;
 
-    OK(glebe_alloc(reserve, 1, 1, &block));
-    OK(glebe_block_address(block, &address));
-    OK(glebe_block_len(block, &len_bytes));
+    OK(glebe_alloc(reserve, 1, &block));
+    OK(glebe_block_memory(block, &address, &len_bytes));
     CHECK(len_bytes == glebe_page_bytes() && (uintptr_t)address % len_bytes == 0);
     memset(address, 0xa5, len_bytes);
-    OK(glebe_block_contiguity(block, &contiguity, &grain));
-    CHECK(contiguity == GLEBE_PROVED || contiguity == GLEBE_WITHIN_GRAIN);
-    CHECK(grain >= 1);
-    OK(glebe_block_contiguity(block, &contiguity, NULL));
+    OK(glebe_block_memory(block, NULL, NULL));
 
-    OK(glebe_try_alloc(reserve, 1, 1, &second));
+    OK(glebe_alloc_with(reserve, 1, 1, GLEBE_NO_WAIT, &second));
     OK(glebe_alloc_with(reserve, 16, 16, GLEBE_ZEROED | GLEBE_ANY | GLEBE_NO_WAIT, &third));
-    CHECK(second != block && third != second);
-    OK(glebe_block_address(third, &address));
-    OK(glebe_block_len(third, &len_bytes));
+    CHECK(second.id != block.id && third.id != second.id);
+    OK(glebe_block_memory(third, &address, &len_bytes));
     CHECK(len_bytes == 16 * glebe_page_bytes());
     for (i = 0; i < len_bytes; i++) CHECK(((unsigned char *)address)[i] == 0);
 
     OK(glebe_reserve_largest_run(reserve, &largest));
-    REFUSED(glebe_alloc(reserve, largest + 1, 1, &third), GLEBE_ERROR_NO_RUN);
+    REFUSED(glebe_alloc(reserve, largest + 1, &third), GLEBE_ERROR_NO_RUN);
     CHECK(strstr(glebe_last_error(), "the longest has") != NULL);
-    REFUSED(glebe_alloc(reserve, UINT64_MAX, 1, &third), GLEBE_ERROR_NO_RUN);
-    REFUSED(glebe_alloc(reserve, 0, 1, &third), GLEBE_ERROR_ZERO_PAGES);
-    REFUSED(glebe_try_alloc(reserve, 1, 3, &third), GLEBE_ERROR_BAD_ALIGN);
-    REFUSED(glebe_alloc(reserve, 1, 0, &third), GLEBE_ERROR_BAD_ALIGN);
+    REFUSED(glebe_alloc(reserve, UINT64_MAX, &third), GLEBE_ERROR_NO_RUN);
+    REFUSED(glebe_alloc(reserve, 0, &third), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_alloc_with(reserve, 1, 3, GLEBE_NO_WAIT, &third), GLEBE_ERROR_BAD_ALIGN);
+    REFUSED(glebe_alloc_with(reserve, 1, 0, 0, &third), GLEBE_ERROR_BAD_ALIGN);
     REFUSED(glebe_alloc_with(reserve, 1, 1, 8, &third), GLEBE_ERROR_BAD_ARGUMENT);
     REFUSED(glebe_alloc_with(reserve, 1, 1, (uint64_t)1 << 40, &third), GLEBE_ERROR_BAD_ARGUMENT);
-    REFUSED(glebe_alloc(reserve, 1, 1, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_try_alloc(reserve, 1, 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_alloc(reserve, 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_alloc_with(reserve, 1, 1, GLEBE_NO_WAIT, NULL), GLEBE_ERROR_NULL);
     REFUSED(glebe_alloc_with(reserve, 1, 1, 0, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_alloc(block, 1, 1, &third), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_block_address(block, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_block_len(block, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_block_contiguity(block, NULL, &grain), GLEBE_ERROR_NULL);
+    REFUSED(glebe_alloc(HANDLE(glebe_reserve, block.id), 1, &third), GLEBE_ERROR_BAD_HANDLE);
 
     /* Handles of something else, used up, and made up. */
-    REFUSED(glebe_free(reserve), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BUSY);
-    CHECK(strstr(glebe_last_error(), "3 blocks, 0 promises and 0 pools") != NULL);
+    REFUSED(glebe_free(HANDLE(glebe_block, reserve.id)), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
+    CHECK(strstr(glebe_last_error(),
+                 "3 blocks, 0 views, 0 promises, 0 caches and 0 object pools") != NULL);
     OK(glebe_free(third));
     REFUSED(glebe_free(third), GLEBE_ERROR_BAD_HANDLE);
     OK(glebe_free(second));
-    OK(glebe_alloc(other, 1, 1, &third));
+    OK(glebe_alloc(other, 1, &third));
     REFUSED(glebe_free(second), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_block_address(second, &address), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_block_len(second, &len_bytes), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_block_contiguity(second, &contiguity, &grain), GLEBE_ERROR_BAD_HANDLE);
-    for (i = 0; i < 64; i++) REFUSED(glebe_free(block ^ (uint64_t)1 << i), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_block_memory(second, &address, NULL), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_block_memory(second, NULL, &len_bytes), GLEBE_ERROR_BAD_HANDLE);
+    for (i = 0; i < 64; i++) {
+        second.id = block.id ^ (uint64_t)1 << i;
+        REFUSED(glebe_free(second), GLEBE_ERROR_BAD_HANDLE);
+    }
     OK(glebe_free(third));
     OK(glebe_free(block));
 }
 
+/* Every other page of a reserve is free. */
+static void views(void) {
+    glebe_reserve_options options;
+    glebe_reserve reserve = {0};
+    glebe_view view = {0}, second = {0};
+    glebe_block *held;
+    glebe_extent extents[9];
+    uint64_t pages, page = glebe_page_bytes(), len_bytes = 0, i;
+    size_t count = 0;
+    void *address = NULL;
+    unsigned char *bytes;
+
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.source = GLEBE_SOURCE_PLAIN;
+    options.views = 2;
+    REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_BAD_ARGUMENT);
+    options.views = 1;
+    OK(glebe_reserve_new(2 * MIB, &options, &reserve));
+    pages = 2 * MIB / page;
+    held = calloc((size_t)pages, sizeof *held);
+    CHECK(held != NULL);
+    for (i = 0; i < pages; i++) OK(glebe_alloc(reserve, 1, &held[i]));
+    for (i = 0; i < pages; i++) {
+        OK(glebe_block_memory(held[i], &address, NULL));
+        if ((uintptr_t)address / page % 2 == 0) {
+            OK(glebe_free(held[i]));
+            held[i].id = 0;
+        }
+    }
+
+    OK(glebe_view_new(reserve, 8, &view));
+    OK(glebe_view_memory(view, NULL, &len_bytes));
+    CHECK(len_bytes == 8 * page);
+    OK(glebe_view_extents(view, NULL, 0, &count));
+    CHECK(count == 8);
+    extents[8].len_pages = 77;
+    OK(glebe_view_extents(view, extents, 9, &count));
+    CHECK(extents[1].start_pages == extents[0].start_pages + 2 && extents[8].len_pages == 77);
+    OK(glebe_view_memory(view, &address, NULL));
+    bytes = address;
+    memset(bytes, 0x5a, (size_t)len_bytes);
+    for (i = 0; i < len_bytes; i++) CHECK(bytes[i] == 0x5a);
+
+    REFUSED(glebe_view_new(reserve, 0, &second), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_view_new(reserve, pages, &second), GLEBE_ERROR_NOT_ENOUGH);
+    CHECK(strstr(glebe_last_error(), "are free") != NULL);
+    REFUSED(glebe_view_new(reserve, UINT64_MAX, &second), GLEBE_ERROR_NOT_ENOUGH);
+    REFUSED(glebe_view_new(reserve, 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_view_new(HANDLE(glebe_reserve, view.id), 1, &second), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_view_extents(view, NULL, 1, &count), GLEBE_ERROR_NULL);
+    REFUSED(glebe_view_extents(view, NULL, 0, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_free(HANDLE(glebe_block, view.id)), GLEBE_ERROR_BAD_HANDLE);
+    for (i = 0; i < pages; i++) {
+        if (held[i].id != 0) {
+            REFUSED(glebe_view_free(HANDLE(glebe_view, held[i].id)), GLEBE_ERROR_BAD_HANDLE);
+            OK(glebe_free(held[i]));
+        }
+    }
+    REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
+    CHECK(strstr(glebe_last_error(), "0 blocks, 1 views") != NULL);
+    OK(glebe_view_free(view));
+    REFUSED(glebe_view_free(view), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_view_free(HANDLE(glebe_view, 0)), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_view_memory(view, &address, NULL), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_view_new(reserve, pages, &second));
+    CHECK(second.id != view.id);
+    REFUSED(glebe_view_free(view), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_view_free(second));
+    OK(glebe_reserve_free(reserve));
+    free(held);
+}
+
 static void promises(glebe_reserve reserve) {
-    glebe_promise promise = 0, dropped = 0;
-    glebe_block block = 0;
+    glebe_promise promise = {0}, dropped = {0};
+    glebe_block block = {0};
     uint64_t len_bytes = 0;
 
-    OK(glebe_promise_make(reserve, 1, 1, &promise));
-    OK(glebe_promise_make(reserve, 1, 1, &dropped));
-    REFUSED(glebe_promise_make(reserve, 1, 1, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_promise_make(reserve, 0, 1, &promise), GLEBE_ERROR_ZERO_PAGES);
-    REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BUSY);
-    CHECK(strstr(glebe_last_error(), "0 blocks, 2 promises") != NULL);
-    OK(glebe_promise_drop(dropped));
-    REFUSED(glebe_promise_drop(dropped), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_promise_new(reserve, 1, 1, &promise));
+    OK(glebe_promise_new(reserve, 1, 1, &dropped));
+    REFUSED(glebe_promise_new(reserve, 1, 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_promise_new(reserve, 0, 1, &promise), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
+    CHECK(strstr(glebe_last_error(), "0 blocks, 0 views, 2 promises") != NULL);
+    OK(glebe_promise_free(dropped));
+    REFUSED(glebe_promise_free(dropped), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_promise_take(dropped, &block), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_promise_take(promise, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_free(promise), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_free(HANDLE(glebe_block, promise.id)), GLEBE_ERROR_BAD_HANDLE);
     OK(glebe_promise_take(promise, &block));
     REFUSED(glebe_promise_take(promise, &block), GLEBE_ERROR_BAD_HANDLE);
-    OK(glebe_block_len(block, &len_bytes));
+    OK(glebe_block_memory(block, NULL, &len_bytes));
     CHECK(len_bytes == glebe_page_bytes());
     OK(glebe_free(block));
 }
 
 /* A put that is interrupted too often, as on a crowded machine, is made again. */
-static void store(glebe_pool pool, uint64_t object, uint64_t index, const void *page) {
+static void store(glebe_cache pool, uint64_t object, uint64_t index, const void *page) {
     int answer;
     do {
-        answer = glebe_pool_put(pool, object, index, page, (size_t)glebe_page_bytes());
+        answer = glebe_cache_put(pool, object, index, page, (size_t)glebe_page_bytes());
     } while (answer == GLEBE_PUT_BUSY);
     CHECK(answer == GLEBE_PUT_STORED);
 }
@@ -273,61 +347,61 @@ static void store(glebe_pool pool, uint64_t object, uint64_t index, const void *
 static void cache(glebe_reserve reserve) {
     size_t page = (size_t)glebe_page_bytes();
     unsigned char *in = malloc(page), *out = malloc(page);
-    glebe_pool pool = 0, same = 0;
+    glebe_cache pool = {0}, same = {0};
 
     CHECK(in != NULL && out != NULL);
     memset(in, 7, page);
-    OK(glebe_pool_open(reserve, "tiles", &pool));
-    OK(glebe_pool_open(reserve, "tiles", &same));
-    REFUSED(glebe_pool_open(reserve, NULL, &pool), GLEBE_ERROR_NULL);
-    REFUSED(glebe_pool_open(reserve, "tiles", NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_pool_open(reserve, "\xff", &pool), GLEBE_ERROR_BAD_ARGUMENT);
-    REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BUSY);
-    CHECK(strstr(glebe_last_error(), "2 pools") != NULL);
+    OK(glebe_cache_new(reserve, "tiles", &pool));
+    OK(glebe_cache_new(reserve, "tiles", &same));
+    REFUSED(glebe_cache_new(reserve, NULL, &pool), GLEBE_ERROR_NULL);
+    REFUSED(glebe_cache_new(reserve, "tiles", NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_cache_new(reserve, "\xff", &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
+    CHECK(strstr(glebe_last_error(), "2 caches") != NULL);
 
-    CHECK(glebe_pool_get(pool, 1, 0, out, page) == GLEBE_GET_MISS);
+    CHECK(glebe_cache_get(pool, 1, 0, out, page) == GLEBE_GET_MISS);
     store(pool, 1, 0, in);
-    CHECK(glebe_pool_get(same, 1, 0, out, page) == GLEBE_GET_HIT);
+    CHECK(glebe_cache_get(same, 1, 0, out, page) == GLEBE_GET_HIT);
     CHECK(memcmp(in, out, page) == 0);
-    REFUSED(glebe_pool_put(pool, 1, 0, in, page - 1), GLEBE_ERROR_BAD_PAGE_LEN);
-    REFUSED(glebe_pool_put(pool, 1, 0, in, SIZE_MAX), GLEBE_ERROR_BAD_PAGE_LEN);
-    REFUSED(glebe_pool_get(pool, 1, 0, out, 0), GLEBE_ERROR_BAD_PAGE_LEN);
-    REFUSED(glebe_pool_put(pool, 1, 0, NULL, page), GLEBE_ERROR_NULL);
-    REFUSED(glebe_pool_get(pool, 1, 0, NULL, page), GLEBE_ERROR_NULL);
+    REFUSED(glebe_cache_put(pool, 1, 0, in, page - 1), GLEBE_ERROR_BAD_LEN);
+    REFUSED(glebe_cache_put(pool, 1, 0, in, SIZE_MAX), GLEBE_ERROR_BAD_LEN);
+    REFUSED(glebe_cache_get(pool, 1, 0, out, 0), GLEBE_ERROR_BAD_LEN);
+    REFUSED(glebe_cache_put(pool, 1, 0, NULL, page), GLEBE_ERROR_NULL);
+    REFUSED(glebe_cache_get(pool, 1, 0, NULL, page), GLEBE_ERROR_NULL);
 
-    CHECK(glebe_pool_invalidate_page(pool, 1, 0) == GLEBE_INVALIDATED);
-    CHECK(glebe_pool_invalidate_page(pool, 1, 0) == GLEBE_NOT_THERE);
+    CHECK(glebe_cache_invalidate_page(pool, 1, 0) == GLEBE_INVALIDATED);
+    CHECK(glebe_cache_invalidate_page(pool, 1, 0) == GLEBE_NOT_THERE);
     store(pool, 2, 5, in);
-    OK(glebe_pool_invalidate_object(pool, 2));
-    CHECK(glebe_pool_get(pool, 2, 5, out, page) == GLEBE_GET_MISS);
+    OK(glebe_cache_invalidate_object(pool, 2));
+    CHECK(glebe_cache_get(pool, 2, 5, out, page) == GLEBE_GET_MISS);
     store(pool, 3, 5, in);
-    OK(glebe_pool_invalidate(pool));
-    CHECK(glebe_pool_get(pool, 3, 5, out, page) == GLEBE_GET_MISS);
+    OK(glebe_cache_invalidate(pool));
+    CHECK(glebe_cache_get(pool, 3, 5, out, page) == GLEBE_GET_MISS);
 
-    OK(glebe_pool_close(pool));
-    REFUSED(glebe_pool_close(pool), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_pool_put(pool, 1, 0, in, page), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_pool_get(pool, 1, 0, out, page), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_pool_invalidate_page(pool, 1, 0), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_pool_invalidate_object(pool, 1), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_pool_invalidate(pool), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_cache_free(pool));
+    REFUSED(glebe_cache_free(pool), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_cache_put(pool, 1, 0, in, page), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_cache_get(pool, 1, 0, out, page), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_cache_invalidate_page(pool, 1, 0), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_cache_invalidate_object(pool, 1), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_cache_invalidate(pool), GLEBE_ERROR_BAD_HANDLE);
     store(same, 1, 0, in);
-    OK(glebe_pool_close(same));
+    OK(glebe_cache_free(same));
     free(in);
     free(out);
 }
 
 static void statistics(glebe_reserve reserve) {
-    glebe_stats stats;
+    glebe_reserve_stats stats;
     struct {
-        glebe_stats known;
+        glebe_reserve_stats known;
         uint64_t later;
     } newer;
-    uint64_t older[4] = {3 * sizeof(uint64_t), 0, 0, 5};
+    uint64_t older[3] = {2 * sizeof(uint64_t), 0, 5};
 
     stats.size = sizeof stats;
-    OK(glebe_reserve_stats(reserve, &stats));
-    CHECK(stats.size == sizeof stats && stats.version == GLEBE_STATS_VERSION);
+    OK(glebe_reserve_get_stats(reserve, &stats));
+    CHECK(stats.size == sizeof stats);
     CHECK(stats.stored == 4 && stats.loaded == 1 && stats.missed == 3);
     CHECK(stats.invalidated_objects == 1 && stats.invalidated_pools == 1);
     CHECK(stats.allocs == 4 && stats.alloc_failures == 2 && stats.held_pages == 0);
@@ -335,98 +409,111 @@ static void statistics(glebe_reserve reserve) {
     CHECK(stats.alloc_max_ns >= stats.alloc_p50_ns && stats.alloc_max_ns > 0);
     newer.known.size = sizeof newer;
     newer.later = 9;
-    OK(glebe_reserve_stats(reserve, &newer.known));
+    OK(glebe_reserve_get_stats(reserve, &newer.known));
     CHECK(newer.known.size == sizeof stats && newer.later == 0);
-    OK(glebe_reserve_stats(reserve, (glebe_stats *)older));
-    CHECK(older[0] == 3 * sizeof(uint64_t) && older[2] == stats.stored && older[3] == 5);
-    REFUSED(glebe_reserve_stats(reserve, NULL), GLEBE_ERROR_NULL);
+    OK(glebe_reserve_get_stats(reserve, (glebe_reserve_stats *)older));
+    CHECK(older[0] == 2 * sizeof(uint64_t) && older[1] == stats.stored && older[2] == 5);
+    REFUSED(glebe_reserve_get_stats(reserve, NULL), GLEBE_ERROR_NULL);
     stats.size = 0;
-    REFUSED(glebe_reserve_stats(reserve, &stats), GLEBE_ERROR_BAD_SIZE);
+    REFUSED(glebe_reserve_get_stats(reserve, &stats), GLEBE_ERROR_BAD_SIZE);
 }
 
 /* All that a child inherits says so, and changes nothing here. */
 static void fork_is_noticed(glebe_reserve reserve) {
     size_t page = (size_t)glebe_page_bytes(), count = 0;
     void *buffer = calloc(1, page), *address = NULL;
-    glebe_block block = 0, out = 0;
-    glebe_promise promise = 0;
-    glebe_pool pool = 0;
+    glebe_block block = {0}, out = {0};
+    glebe_view view = {0};
+    glebe_promise promise = {0};
+    glebe_cache pool = {0};
     uint64_t n = 0;
-    int contiguity = 0, status = 0;
+    int status = 0;
     pid_t child;
 
     CHECK(buffer != NULL);
-    OK(glebe_alloc(reserve, 1, 1, &block));
-    OK(glebe_promise_make(reserve, 1, 1, &promise));
-    OK(glebe_pool_open(reserve, "fork", &pool));
+    OK(glebe_alloc(reserve, 1, &block));
+    OK(glebe_view_new(reserve, 1, &view));
+    OK(glebe_promise_new(reserve, 1, 1, &promise));
+    OK(glebe_cache_new(reserve, "fork", &pool));
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         int round;
         glebe_memory memory;
-        glebe_stats stats;
-        glebe_reserve own = 0;
+        glebe_reserve_stats stats;
+        glebe_reserve own = {0};
+        glebe_view view_out;
+        glebe_promise promise_out;
+        glebe_cache cache_out;
         memory.size = sizeof memory;
         stats.size = sizeof stats;
         alarm(20);
         /* Once before the child has a reserve of its own, and once after. */
         for (round = 0; round < 2; round++) {
-            REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_FORKED);
             CHECK(strstr(glebe_last_error(), "forked") != NULL);
             REFUSED(glebe_reserve_memory(reserve, &memory), GLEBE_ERROR_FORKED);
             REFUSED(glebe_reserve_largest_run(reserve, &n), GLEBE_ERROR_FORKED);
             REFUSED(glebe_reserve_runs(reserve, NULL, 0, &count), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_reserve_stats(reserve, &stats), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_alloc(reserve, 1, 1, &out), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_try_alloc(reserve, 1, 1, &out), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_reserve_get_stats(reserve, &stats), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_alloc(reserve, 1, &out), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_alloc_with(reserve, 1, 1, GLEBE_NO_WAIT, &out), GLEBE_ERROR_FORKED);
             REFUSED(glebe_alloc_with(reserve, 1, 1, 0, &out), GLEBE_ERROR_FORKED);
             REFUSED(glebe_free(block), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_block_address(block, &address), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_block_len(block, &n), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_block_contiguity(block, &contiguity, NULL), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_promise_make(reserve, 1, 1, &out), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_view_new(reserve, 1, &view_out), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_view_free(view), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_view_memory(view, &address, NULL), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_view_memory(view, NULL, &n), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_view_extents(view, NULL, 0, &count), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_block_memory(block, &address, NULL), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_block_memory(block, NULL, &n), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_promise_new(reserve, 1, 1, &promise_out), GLEBE_ERROR_FORKED);
             REFUSED(glebe_promise_take(promise, &out), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_promise_drop(promise), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_pool_open(reserve, "fork", &out), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_pool_put(pool, 1, 1, buffer, page), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_pool_get(pool, 1, 1, buffer, page), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_pool_invalidate_page(pool, 1, 1), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_pool_invalidate_object(pool, 1), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_pool_invalidate(pool), GLEBE_ERROR_FORKED);
-            REFUSED(glebe_pool_close(pool), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_promise_free(promise), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_cache_new(reserve, "fork", &cache_out), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_cache_put(pool, 1, 1, buffer, page), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_cache_get(pool, 1, 1, buffer, page), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_cache_invalidate_page(pool, 1, 1), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_cache_invalidate_object(pool, 1), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_cache_invalidate(pool), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_cache_free(pool), GLEBE_ERROR_FORKED);
             if (round == 0) own = create(GLEBE_SOURCE_PLAIN, 2 * MIB);
         }
-        OK(glebe_alloc(own, 1, 1, &out));
+        OK(glebe_alloc(own, 1, &out));
         OK(glebe_free(out));
-        OK(glebe_reserve_destroy(own));
+        OK(glebe_reserve_free(own));
         _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    OK(glebe_pool_close(pool));
-    OK(glebe_promise_drop(promise));
+    OK(glebe_cache_free(pool));
+    OK(glebe_promise_free(promise));
+    OK(glebe_view_free(view));
     OK(glebe_free(block));
     free(buffer);
 }
 
 int main(void) {
     glebe_reserve reserve, other;
+    glebe_block gone;
     messages();
     nothing_there();
     options_are_checked();
+    the_shortest_way();
     a_pool_of_the_default_page_size();
     reserve = create(GLEBE_SOURCE_AUTO, 4 * MIB);
     other = create(GLEBE_SOURCE_PLAIN, 2 * MIB);
     what_it_is_made_of(reserve, 4 * MIB);
     what_it_is_made_of(other, 2 * MIB);
     blocks(reserve, other);
+    views();
     promises(reserve);
     cache(reserve);
     statistics(reserve);
     fork_is_noticed(reserve);
-    OK(glebe_reserve_destroy(reserve));
-    OK(glebe_reserve_destroy(other));
-    REFUSED(glebe_alloc(other, 1, 1, &reserve), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_reserve_free(reserve));
+    OK(glebe_reserve_free(other));
+    REFUSED(glebe_alloc(other, 1, &gone), GLEBE_ERROR_BAD_HANDLE);
     far_alignments();
     puts("all.c: ok");
     return 0;

@@ -26,19 +26,18 @@ template <typename Body> void in_threads(Body body) {
 }
 
 glebe_reserve create(std::uint64_t len_bytes) {
-    glebe_options options = {};
+    glebe_reserve_options options = {};
     options.size = sizeof options;
-    options.len_bytes = len_bytes;
     options.source = GLEBE_SOURCE_PLAIN;
-    glebe_reserve reserve = 0;
-    OK(glebe_reserve_create(&options, &reserve));
+    glebe_reserve reserve = {};
+    OK(glebe_reserve_new(len_bytes, &options, &reserve));
     return reserve;
 }
 
 void messages() {
     CHECK(std::string(glebe_version()) == GLEBE_VERSION);
     CHECK(std::string(glebe_error_name(GLEBE_ERROR_NO_RUN)) == "GLEBE_ERROR_NO_RUN");
-    REFUSED(glebe_free(1), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_free(HANDLE(glebe_block, 1)), GLEBE_ERROR_BAD_HANDLE);
     std::thread([] { CHECK(*glebe_last_error() == 0); }).join();
     CHECK(*glebe_last_error() != 0);
 }
@@ -47,29 +46,27 @@ void messages() {
 void first_class(glebe_reserve reserve, int thread) {
     const std::uint64_t page = glebe_page_bytes();
     for (int round = 0; round < ROUNDS; round++) {
-        glebe_block block = 0;
-        glebe_promise promise = 0;
+        glebe_block block = {};
+        glebe_promise promise = {};
         void *address = nullptr;
-        std::uint64_t len_bytes = 0, grain = 0;
-        int contiguity = -1;
+        std::uint64_t len_bytes = 0;
         switch (round % 4) {
-        case 0: OK(glebe_alloc(reserve, 1, 1, &block)); break;
+        case 0: OK(glebe_alloc(reserve, 1, &block)); break;
         case 1: OK(glebe_alloc_with(reserve, 3, 1, GLEBE_ANY, &block)); break;
         case 2:
-            if (glebe_try_alloc(reserve, 1, 1, &block) == GLEBE_ERROR_WOULD_WAIT) continue;
+            if (glebe_alloc_with(reserve, 1, 1, GLEBE_NO_WAIT, &block) == GLEBE_ERROR_WOULD_WAIT)
+                continue;
             break;
         default:
-            OK(glebe_promise_make(reserve, 1, 1, &promise));
+            OK(glebe_promise_new(reserve, 1, 1, &promise));
             if (round % 8 == 3) {
-                OK(glebe_promise_drop(promise));
+                OK(glebe_promise_free(promise));
                 continue;
             }
             OK(glebe_promise_take(promise, &block));
         }
-        OK(glebe_block_address(block, &address));
-        OK(glebe_block_len(block, &len_bytes));
-        OK(glebe_block_contiguity(block, &contiguity, &grain));
-        CHECK(len_bytes % page == 0 && contiguity >= GLEBE_VIRTUAL_ONLY && grain >= 1);
+        OK(glebe_block_memory(block, &address, &len_bytes));
+        CHECK(len_bytes % page == 0 && len_bytes > 0);
         std::memset(address, thread, len_bytes);
         std::this_thread::yield();
         for (std::uint64_t i = 0; i < len_bytes; i += 64)
@@ -79,34 +76,34 @@ void first_class(glebe_reserve reserve, int thread) {
 }
 
 // What a thread does with a pool: a hit is the page of its key.
-void second_class(glebe_pool pool, int thread) {
+void second_class(glebe_cache pool, int thread) {
     const std::size_t page = glebe_page_bytes();
     std::vector<unsigned char> in(page, static_cast<unsigned char>(thread)), out(page);
     for (int round = 0; round < ROUNDS; round++) {
         const std::uint64_t object = std::uint64_t(thread), index = std::uint64_t(round % 50);
-        CHECK(glebe_pool_put(pool, object, index, in.data(), page) >= 0);
-        const int got = glebe_pool_get(pool, object, index, out.data(), page);
+        CHECK(glebe_cache_put(pool, object, index, in.data(), page) >= 0);
+        const int got = glebe_cache_get(pool, object, index, out.data(), page);
         CHECK(got >= 0);
         if (got == GLEBE_GET_HIT) CHECK(in == out);
-        if (round % 100 == 99) CHECK(glebe_pool_invalidate_page(pool, object, index) >= 0);
-        if (round % 500 == 499) OK(glebe_pool_invalidate_object(pool, object));
+        if (round % 100 == 99) CHECK(glebe_cache_invalidate_page(pool, object, index) >= 0);
+        if (round % 500 == 499) OK(glebe_cache_invalidate_object(pool, object));
     }
 }
 
 void by_many_threads(glebe_reserve reserve) {
-    glebe_pool pool = 0;
-    OK(glebe_pool_open(reserve, "threads", &pool));
+    glebe_cache pool = {};
+    OK(glebe_cache_new(reserve, "threads", &pool));
     in_threads([=](int thread) {
         if (thread % 2 == 0)
             first_class(reserve, thread);
         else
             second_class(pool, thread);
     });
-    OK(glebe_pool_invalidate(pool));
-    OK(glebe_pool_close(pool));
-    glebe_stats stats;
+    OK(glebe_cache_invalidate(pool));
+    OK(glebe_cache_free(pool));
+    glebe_reserve_stats stats;
     stats.size = sizeof stats;
-    OK(glebe_reserve_stats(reserve, &stats));
+    OK(glebe_reserve_get_stats(reserve, &stats));
     CHECK(stats.held_pages == 0 && stats.stored > 0 && stats.allocs > 0);
     CHECK(stats.live_pages + stats.held_pages + stats.free_pages == stats.total_pages);
 }
@@ -114,26 +111,65 @@ void by_many_threads(glebe_reserve reserve) {
 // Of several threads that end the same handle exactly one does.
 void ended_once(glebe_reserve reserve) {
     for (int round = 0; round < 200; round++) {
-        glebe_block block = 0;
-        glebe_promise promise = 0;
-        glebe_pool pool = 0;
+        glebe_block block = {};
+        glebe_promise promise = {};
+        glebe_cache pool = {};
         std::atomic<int> freed{0}, ended{0}, closed{0};
-        OK(glebe_alloc(reserve, 1, 1, &block));
-        OK(glebe_promise_make(reserve, 1, 1, &promise));
-        OK(glebe_pool_open(reserve, "once", &pool));
+        OK(glebe_alloc(reserve, 1, &block));
+        OK(glebe_promise_new(reserve, 1, 1, &promise));
+        OK(glebe_cache_new(reserve, "once", &pool));
         in_threads([&](int thread) {
-            glebe_block taken = 0;
+            glebe_block taken = {};
             freed += glebe_free(block) == GLEBE_OK;
             if (thread % 2 == 0) {
-                ended += glebe_promise_drop(promise) == GLEBE_OK;
+                ended += glebe_promise_free(promise) == GLEBE_OK;
             } else if (glebe_promise_take(promise, &taken) == GLEBE_OK) {
                 ended++;
                 OK(glebe_free(taken));
             }
-            closed += glebe_pool_close(pool) == GLEBE_OK;
+            closed += glebe_cache_free(pool) == GLEBE_OK;
         });
         CHECK(freed == 1 && ended == 1 && closed == 1);
     }
+}
+
+// Views of scattered pages by several threads; of those that free one, exactly one does.
+void views() {
+    glebe_reserve_options options = {};
+    options.size = sizeof options;
+    options.source = GLEBE_SOURCE_PLAIN;
+    options.views = 1;
+    glebe_reserve reserve = {};
+    OK(glebe_reserve_new(2 * MIB, &options, &reserve));
+    std::vector<glebe_block> held(2 * MIB / glebe_page_bytes());
+    for (auto &block : held) OK(glebe_alloc(reserve, 1, &block));
+    for (std::size_t i = 0; i < held.size(); i += 2) OK(glebe_free(held[i]));
+    in_threads([&](int thread) {
+        for (int round = 0; round < 50; round++) {
+            glebe_view view = {};
+            void *address = nullptr;
+            std::uint64_t len_bytes = 0;
+            std::size_t count = 0;
+            OK(glebe_view_new(reserve, 20, &view));
+            OK(glebe_view_memory(view, &address, &len_bytes));
+            OK(glebe_view_extents(view, nullptr, 0, &count));
+            CHECK(len_bytes == 20 * glebe_page_bytes() && count >= 1);
+            std::memset(address, thread, len_bytes);
+            std::this_thread::yield();
+            for (std::uint64_t i = 0; i < len_bytes; i += 64)
+                CHECK(static_cast<unsigned char *>(address)[i] == thread);
+            OK(glebe_view_free(view));
+        }
+    });
+    for (int round = 0; round < 100; round++) {
+        glebe_view view = {};
+        std::atomic<int> freed{0};
+        OK(glebe_view_new(reserve, 3, &view));
+        in_threads([&](int) { freed += glebe_view_free(view) == GLEBE_OK; });
+        CHECK(freed == 1);
+    }
+    for (std::size_t i = 1; i < held.size(); i += 2) OK(glebe_free(held[i]));
+    OK(glebe_reserve_free(reserve));
 }
 
 // Threads view the same pages of a file in orders of their own; each view ends once.
@@ -145,15 +181,10 @@ void views_of_a_file() {
         const std::uint64_t first = static_cast<std::uint64_t>(thread) * 2;
         const glebe_extent extents[2] = {{first + 1, 1}, {first, 1}};
         for (int round = 0; round < 200; round++) {
-            glebe_view view = 0;
+            glebe_view view = {};
             void *address = nullptr;
-            std::uint64_t len_bytes = 0;
-            std::size_t count = 0;
-            OK(glebe_view_of_file(fd, extents, 2, 1, &view));
-            OK(glebe_view_address(view, &address));
-            OK(glebe_view_len(view, &len_bytes));
-            OK(glebe_view_extents(view, nullptr, 0, &count));
-            CHECK(len_bytes == 2 * page && count == 2);
+            OK(glebe_view_new_of_file(fd, extents, 2, &view));
+            OK(glebe_view_memory(view, &address, nullptr));
             auto *bytes = static_cast<unsigned char *>(address);
             CHECK(round == 0 || bytes[page] == thread + 1);
             std::memset(bytes, thread + 1, 2 * page);
@@ -162,9 +193,9 @@ void views_of_a_file() {
     });
     for (int round = 0; round < 100; round++) {
         const glebe_extent all = {0, THREADS * 2};
-        glebe_view view = 0;
+        glebe_view view = {};
         std::atomic<int> freed{0};
-        OK(glebe_view_of_file(fd, &all, 1, 0, &view));
+        OK(glebe_view_new_of_file(fd, &all, 1, &view));
         in_threads([&](int) { freed += glebe_view_free(view) == GLEBE_OK; });
         CHECK(freed == 1);
     }
@@ -176,16 +207,16 @@ void ended_while_in_use() {
     const std::size_t page = glebe_page_bytes();
     for (int round = 0; round < 20; round++) {
         const glebe_reserve reserve = create(2 * MIB);
-        glebe_pool pool = 0;
-        OK(glebe_pool_open(reserve, "used", &pool));
+        glebe_cache pool = {};
+        OK(glebe_cache_new(reserve, "used", &pool));
         std::atomic<int> started{0};
         in_threads([&](int thread) {
             std::vector<unsigned char> buffer(page);
             started++;
             if (thread > 0) {
-                while (glebe_pool_put(pool, 1, std::uint64_t(thread), buffer.data(), page) >= 0) {
-                    glebe_block block = 0;
-                    const int code = glebe_alloc(reserve, 1, 1, &block);
+                while (glebe_cache_put(pool, 1, std::uint64_t(thread), buffer.data(), page) >= 0) {
+                    glebe_block block = {};
+                    const int code = glebe_alloc(reserve, 1, &block);
                     if (code == GLEBE_ERROR_BAD_HANDLE) return;
                     OK(code);
                     OK(glebe_free(block));
@@ -193,11 +224,11 @@ void ended_while_in_use() {
                 return;
             }
             while (started < THREADS) std::this_thread::yield();
-            REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BUSY);
-            OK(glebe_pool_close(pool));
-            while (glebe_reserve_destroy(reserve) == GLEBE_ERROR_BUSY) std::this_thread::yield();
+            REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
+            OK(glebe_cache_free(pool));
+            while (glebe_reserve_free(reserve) == GLEBE_ERROR_BUSY) std::this_thread::yield();
         });
-        REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BAD_HANDLE);
+        REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BAD_HANDLE);
     }
 }
 
@@ -206,27 +237,27 @@ void forked_in_the_middle(glebe_reserve reserve) {
     std::atomic<bool> stop{false};
     std::thread busy([&] {
         while (!stop) {
-            glebe_block block = 0;
-            glebe_pool pool = 0;
-            OK(glebe_alloc(reserve, 1, 1, &block));
-            OK(glebe_pool_open(reserve, "busy", &pool));
-            OK(glebe_pool_close(pool));
+            glebe_block block = {};
+            glebe_cache pool = {};
+            OK(glebe_alloc(reserve, 1, &block));
+            OK(glebe_cache_new(reserve, "busy", &pool));
+            OK(glebe_cache_free(pool));
             OK(glebe_free(block));
         }
     });
-    glebe_block block = 0;
-    OK(glebe_alloc(reserve, 1, 1, &block));
+    glebe_block block = {};
+    OK(glebe_alloc(reserve, 1, &block));
     for (int round = 0; round < 50; round++) {
         const pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
             alarm(20);
-            glebe_pool pool = 0;
-            glebe_block other = 0;
+            glebe_cache pool = {};
+            glebe_block other = {};
             const bool refused = glebe_free(block) == GLEBE_ERROR_FORKED &&
-                                 glebe_alloc(reserve, 1, 1, &other) == GLEBE_ERROR_FORKED &&
-                                 glebe_pool_open(reserve, "busy", &pool) == GLEBE_ERROR_FORKED &&
-                                 glebe_reserve_destroy(reserve) == GLEBE_ERROR_FORKED;
+                                 glebe_alloc(reserve, 1, &other) == GLEBE_ERROR_FORKED &&
+                                 glebe_cache_new(reserve, "busy", &pool) == GLEBE_ERROR_FORKED &&
+                                 glebe_reserve_free(reserve) == GLEBE_ERROR_FORKED;
             _exit(refused ? 0 : 1);
         }
         int status = 0;
@@ -262,8 +293,9 @@ int main() {
     by_many_threads(reserve);
     ended_once(reserve);
     ended_while_in_use();
+    views();
     views_of_a_file();
     forked_in_the_middle(reserve);
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
     std::puts("all.cpp: ok");
 }

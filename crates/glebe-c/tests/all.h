@@ -16,6 +16,13 @@
         }                                                                                       \
     } while (0)
 
+/* A handle that was made up, or of another kind's number. */
+#ifdef __cplusplus
+#define HANDLE(kind, number) kind{number}
+#else
+#define HANDLE(kind, number) ((kind){number})
+#endif
+
 #define OK(call) CHECK((call) == GLEBE_OK)
 #define REFUSED(call, code) CHECK((call) == (code))
 

@@ -36,8 +36,7 @@ void map_and_ask(int thread) {
 }  // namespace
 
 int main() {
-    OK(glebe_mmap_contig_wait(60000));
-    OK(glebe_mmap_contig_search(0, 0));
+    OK(glebe_mmap_contig_limits(0, 0, 60000));
     std::vector<std::thread> threads;
     for (int thread = 0; thread < THREADS; thread++) threads.emplace_back(map_and_ask, thread);
     for (auto &thread : threads) thread.join();

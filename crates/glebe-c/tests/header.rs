@@ -7,6 +7,7 @@ use std::fs;
 
 use built::root;
 use glebe::stats::Line;
+use glebe::volatile::Priority;
 
 fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
@@ -17,7 +18,7 @@ fn sources() -> Vec<String> {
         let folder = fs::read_dir(root().join(folder)).unwrap();
         folder.map(|entry| entry.unwrap().path()).filter(|path| path.is_file())
     };
-    let folders = ["src", "src/volatile", "src/zpool"];
+    let folders = ["src", "src/volatile"];
     let files = folders.into_iter().flat_map(within);
     files.map(|path| fs::read_to_string(path).unwrap()).collect()
 }
@@ -60,10 +61,11 @@ fn normal(code: &str) -> String {
 /// A Rust type of the boundary in C.
 fn c_type(rust: &str) -> String {
     let rust = rust.trim();
-    if let Some(pointee) = rust.strip_prefix("*const ") {
+    let inside = |wrapper: &str| rust.strip_prefix(wrapper)?.strip_suffix('>');
+    if let Some(pointee) = rust.strip_prefix("*const ").or_else(|| inside("In<")) {
         return format!("const {}*", c_type(pointee));
     }
-    if let Some(pointee) = rust.strip_prefix("*mut ") {
+    if let Some(pointee) = rust.strip_prefix("*mut ").or_else(|| inside("Out<")) {
         return format!("{}*", c_type(pointee));
     }
     match rust {
@@ -87,7 +89,7 @@ fn prototype(rust: &str) -> String {
     let answer = rest.split_once('{').unwrap().0.trim();
     let answer = answer.strip_prefix("->").map_or("void".to_owned(), c_type);
     let argument = |argument: &str| {
-        let (name, of) = argument.split_once(':').unwrap();
+        let (name, of) = argument.trim_start().trim_start_matches("mut ").split_once(':').unwrap();
         format!("{} {}", c_type(of), name.trim())
     };
     let arguments: Vec<_> =
@@ -160,12 +162,28 @@ fn constants_are_those_of_the_source() {
             }
         }
     }
-    assert_eq!(header.remove("GLEBE_VERSION"), Some(format!("{:?}", env!("CARGO_PKG_VERSION"))));
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(header.remove("GLEBE_VERSION"), Some(format!("{version:?}")));
+    let mut whole = 0;
+    for (part, number) in ["MAJOR", "MINOR", "PATCH"].iter().zip(version.split('.')) {
+        assert_eq!(header.remove(&format!("GLEBE_VERSION_{part}")), Some(number.to_owned()));
+        whole = whole * 1000 + number.parse::<u64>().unwrap();
+    }
+    assert_eq!(header.remove("GLEBE_VERSION_NUMBER"), Some(whole.to_string()));
+    for (name, is) in [("LOWEST", Priority::LOWEST), ("NORMAL", Priority::NORMAL)] {
+        assert_eq!(header.remove(&format!("GLEBE_PRIORITY_{name}")), Some(is.get().to_string()));
+    }
+    let highest = Some(Priority::HIGHEST.get().to_string());
+    assert_eq!(header.remove("GLEBE_PRIORITY_HIGHEST"), highest);
     let abi = text("src/abi.rs");
     let source: BTreeMap<_, _> = abi
         .lines()
-        .filter_map(|line| line.strip_prefix("pub const ")?.strip_suffix(';')?.split_once(": "))
-        .map(|(name, rest)| (name.to_owned(), rest.split_once(" = ").unwrap().1))
+        .filter_map(|line| line.trim_start().strip_suffix(';')?.split_once(" = "))
+        .filter_map(|(name, value)| {
+            let name = name.strip_prefix("pub const ").unwrap_or(name);
+            Some((name.split(':').next().filter(|name| name.starts_with("GLEBE_"))?, value))
+        })
+        .map(|(name, value)| (name.to_owned(), value))
         .map(|(name, value)| match value {
             "u64::MAX" => (name, "UINT64_MAX".to_owned()),
             value => (name, value.replace('_', "")),
@@ -173,14 +191,10 @@ fn constants_are_those_of_the_source() {
         .collect();
     assert!(source.len() > 30);
     assert_eq!(header, source);
-    for name in source.keys().filter(|name| name.starts_with("GLEBE_ERROR_")) {
-        let row = format!("{name} => c\"{name}\"");
-        assert!(text("src/message.rs").contains(&row), "glebe_error_name lacks {name}");
-    }
 }
 
-/// The members of each structure of the header, all of which are 64-bit words.
-fn structures() -> BTreeMap<String, Vec<String>> {
+/// The members of each structure of the header, with their types, all of which are 64-bit words.
+fn structures() -> BTreeMap<String, Vec<(String, String)>> {
     let mut all = BTreeMap::new();
     for code in declarations() {
         let Some((_, rest)) = code.split_once("typedef struct ") else { continue };
@@ -188,7 +202,12 @@ fn structures() -> BTreeMap<String, Vec<String>> {
         let (body, end) = rest.split_once('}').unwrap();
         assert_eq!(end.trim().trim_end_matches(';'), name.trim());
         let member = |member: &str| {
-            member.trim().strip_prefix("uint64_t ").expect("64-bit words only").to_owned()
+            let (of, name) = member.trim().rsplit_once([' ', '*']).expect("a type and a name");
+            let of = member.trim().strip_suffix(name).unwrap_or(of).trim();
+            assert!(
+                of.ends_with('*') || matches!(of, "uint64_t" | "glebe_refill" | "glebe_reserve")
+            );
+            (name.to_owned(), of.to_owned())
         };
         let members = body.split(';').filter(|m| !m.trim().is_empty()).map(member).collect();
         all.insert(name.trim().to_owned(), members);
@@ -196,54 +215,112 @@ fn structures() -> BTreeMap<String, Vec<String>> {
     all
 }
 
+/// What stands between the braces behind `before`, and between those inside that.
+fn blocks(code: &str, before: &str) -> Vec<(String, String)> {
+    let all =
+        code.split_once(&format!("\n{before} {{\n")).unwrap().1.split_once("\n}\n").unwrap().0;
+    let parts = all.split('}').filter_map(|part| part.split_once('{'));
+    parts.map(|(name, inside)| (name.trim().to_owned(), inside.to_owned())).collect()
+}
+
 #[test]
 fn structures_are_those_of_the_source() {
+    let abi = text("src/abi.rs");
+    let word = |name: &str| (name.to_owned(), "uint64_t".to_owned());
+    let c_type = |of: &str| match of {
+        "u64" => "uint64_t".to_owned(),
+        "Address" => "void *".to_owned(),
+        other => other.to_owned(),
+    };
     let mut source = BTreeMap::new();
-    for part in text("src/abi.rs").split("#[repr(C)]").skip(1) {
-        let (name, rest) = part.split_once("pub struct ").unwrap().1.split_once('{').unwrap();
-        let members = rest.split_once('}').unwrap().0.split(',').map(str::trim);
-        let members = members.filter(|member| !member.is_empty()).map(|member| {
-            let (name, of) = member.strip_prefix("pub ").unwrap().split_once(": ").unwrap();
-            assert_eq!(of, "u64");
-            name.to_owned()
-        });
-        source.insert(name.trim().to_owned(), members.collect::<Vec<_>>());
+    for (name, members) in blocks(&abi, "structures!") {
+        let members = members.split(',').filter_map(|member| member.split_once(": "));
+        let members = members.map(|(name, of)| (name.trim().to_owned(), c_type(of)));
+        source.insert(name, [word("size")].into_iter().chain(members).collect::<Vec<_>>());
     }
-    let tables = [
-        ("glebe_stats", "src/stats.rs", &["size", "version"][..]),
-        ("glebe_volatile_stats", "src/volatile/stats.rs", &["size", "version", "engine"]),
-        ("glebe_zpool_stats", "src/zpool/stats.rs", &["size", "version"]),
-    ];
-    for (name, file, before) in tables {
-        let stats = text(file);
-        let list = stats.split_once("\nstats! {").unwrap().1.split_once('}').unwrap().0;
-        let members = before.iter().copied().chain(list.split_whitespace());
-        source.insert(name.to_owned(), members.map(str::to_owned).collect());
+    for (name, members) in blocks(&abi, "fixed!") {
+        source.insert(name, members.split_whitespace().map(word).collect());
     }
-    assert_eq!(structures(), source);
+    let mut header = structures();
+    // Both are an address to the library.
+    header.values_mut().flatten().filter(|(_, of)| of == "const void *").for_each(|(_, of)| {
+        *of = "void *".to_owned();
+    });
+    assert!(source.len() > 15 && source["glebe_block"] == [word("id")]);
+    assert_eq!(header, source);
 }
 
 #[test]
 fn statistics_are_those_of_the_librarys_table() {
-    are_those_of("glebe_stats", 2, &glebe::reserve::Stats::default().lines());
-    are_those_of("glebe_volatile_stats", 3, &glebe::volatile::Stats::default().lines());
-    are_those_of("glebe_zpool_stats", 2, &glebe::zpool::Stats::default().lines());
-    let lent = glebe::reserve::LentObjectPoolStats::default();
-    are_those_of("glebe_lent_zpool_stats", 2, &lent.lines());
+    are_those_of("glebe_reserve_stats", &glebe::reserve::Stats::default().lines());
+    are_those_of("glebe_volatile_stats", &glebe::volatile::Stats::default().lines());
+    let lent = glebe::reserve::ObjectPoolStats::default();
+    are_those_of("glebe_zpool_stats", &[lent.objects.lines(), lent.lines()].concat());
 }
 
-/// Compares the members of a structure but the `first` ones with a table of the library's.
-fn are_those_of(structure: &str, first: usize, lines: &[Line]) {
+/// Compares the members of a structure but its size with a table of the library's.
+fn are_those_of(structure: &str, lines: &[Line]) {
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let header = text("include/glebe.h");
     let rest = header.split_once(&format!("typedef struct {structure} {{")).unwrap().1;
-    let body = rest.split_once('}').unwrap().0;
+    let body = one_line(rest.split_once('}').unwrap().0);
     for Line { name, what, .. } in lines {
-        let line = format!("    uint64_t {name}; /* {what} */\n");
+        let line = one_line(&format!("uint64_t {name}; /* {what} */"));
         assert!(body.contains(&line), "glebe.h lacks, at the end of {structure}:\n{line}");
     }
     let of_table: BTreeSet<_> = lines.iter().map(|line| line.name.as_str()).collect();
-    let members = &structures()[structure][first..];
-    assert_eq!(members.iter().map(String::as_str).collect::<BTreeSet<_>>(), of_table);
+    let members = &structures()[structure][1..];
+    assert_eq!(members.iter().map(|(name, _)| name.as_str()).collect::<BTreeSet<_>>(), of_table);
+}
+
+/// A reserve where a block is wanted, and every other such pair, is an error of the compiler's.
+#[test]
+fn a_handle_of_another_kind_does_not_compile() {
+    let fixed = blocks(&text("src/abi.rs"), "fixed!");
+    let kinds: Vec<_> = fixed.iter().filter(|(_, members)| members.trim() == "id").collect();
+    assert_eq!(kinds.len(), 8);
+    let end = |kind: &str| match kind {
+        "glebe_block" => "glebe_free".to_owned(),
+        other => format!("{other}_free"),
+    };
+    let scratch = built::Scratch::new();
+    let include = format!("-I{}", root().join("include").display());
+    for (compiler, file) in [("cc", "kinds.c"), ("c++", "kinds.cpp")] {
+        if !built::has(compiler) {
+            continue;
+        }
+        let compiles = |given: &str, wanted: &str| {
+            let code = format!(
+                "#include \"glebe.h\"\nint f({given} handle);\n\
+                int f({given} handle) {{ return {}(handle); }}\n",
+                end(wanted)
+            );
+            let path = scratch.path().join(file);
+            fs::write(&path, code).unwrap();
+            let mut command = std::process::Command::new(compiler);
+            command.args(["-fsyntax-only", &include]).arg(&path);
+            command.output().unwrap().status.success()
+        };
+        for (given, _) in &kinds {
+            for (wanted, _) in kinds.iter().filter(|(kind, _)| kind != "glebe_zobject") {
+                assert_eq!(compiles(given, wanted), given == wanted, "{given} for {wanted}");
+            }
+        }
+        assert!(!compiles("uint64_t", "glebe_block"), "a number is no handle");
+    }
+}
+
+#[test]
+fn no_line_is_longer_than_a_hundred_columns() {
+    for folder in ["include", "tests", "examples"] {
+        for file in fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path()) {
+            if file.extension().is_some_and(|of| ["h", "c", "cpp"].iter().any(|c| of == *c)) {
+                let all = fs::read_to_string(&file).unwrap();
+                let long: Vec<_> = all.lines().filter(|line| line.len() > 100).collect();
+                assert!(long.is_empty(), "{}: {long:?}", file.display());
+            }
+        }
+    }
 }
 
 #[test]
@@ -255,7 +332,7 @@ fn the_compiler_lays_structures_out_as_the_source_does() {
     for (name, members) in structures() {
         let size = members.len() * size_of::<u64>();
         code += &format!("_Static_assert(sizeof({name}) == {size}, \"{name}\");\n");
-        for (index, member) in members.iter().enumerate() {
+        for (index, (member, _)) in members.iter().enumerate() {
             let offset = index * size_of::<u64>();
             let is = format!("offsetof({name}, {member}) == {offset}");
             code += &format!("_Static_assert({is}, \"{name}.{member}\");\n");

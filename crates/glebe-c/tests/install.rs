@@ -96,6 +96,29 @@ fn pkg_config_finds_it() {
 }
 
 #[test]
+fn the_examples_compile_and_work_from_where_they_are_installed() {
+    let Some(prefix) = installed() else { return };
+    if !has("cc") || !has("pkg-config") {
+        return;
+    }
+    let examples = fs::read_dir(root().join("examples")).unwrap().map(|entry| entry.unwrap());
+    let names: Vec<_> = examples.map(|entry| entry.file_name()).collect();
+    assert!(names.len() >= 4);
+    let scratch = Scratch::new();
+    for name in names {
+        let source = prefix.join("share/doc/glebe/examples").join(&name);
+        let program = scratch.path().join("program");
+        run(Command::new("cc")
+            .args(["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"])
+            .arg(&program)
+            .arg(&source)
+            .args(pkg_config(prefix, &["--cflags", "--libs"])));
+        let output = run(Command::new(&program).env("LD_LIBRARY_PATH", prefix.join("lib")));
+        assert!(output.stdout.ends_with(b"\n"), "{name:?}: {output:?}");
+    }
+}
+
+#[test]
 fn a_program_without_shared_libraries_links_and_works() {
     let Some(prefix) = installed() else { return };
     if !has("cc") || !has("pkg-config") {
@@ -227,6 +250,8 @@ fn what_is_built_is_copied_without_cargo_and_taken_away_again() {
     for _ in 0..2 {
         run(make("uninstall", &variables).env("PATH", &path));
         assert_eq!(files(&destination), std::slice::from_ref(&own));
-        assert!(!destination.join("opt/glebe/lib/cmake/glebe").exists());
+        for folder in ["lib/cmake/glebe", "share/doc/glebe"] {
+            assert!(!destination.join("opt/glebe").join(folder).exists());
+        }
     }
 }

@@ -1,4 +1,4 @@
-/* Every function of glebe.h on object pools on a reserve from C99, and the modes of its page cache. */
+/* Every function of glebe.h on object pools on a reserve from C99, and its page cache's modes. */
 #define _POSIX_C_SOURCE 200809L
 #include <string.h>
 #include <sys/wait.h>
@@ -23,98 +23,109 @@ static size_t bytes_of(size_t n, unsigned char *bytes) {
 }
 
 static glebe_reserve create(uint64_t page_cache, int code) {
-    glebe_options options;
-    glebe_reserve reserve = 0;
+    glebe_reserve_options options;
+    glebe_reserve reserve = {0};
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
-    options.len_bytes = 8 * MIB;
     options.source = GLEBE_SOURCE_PLAIN;
     options.page_cache = page_cache;
-    REFUSED(glebe_reserve_create(&options, &reserve), code);
+    REFUSED(glebe_reserve_new(8 * MIB, &options, &reserve), code);
     return reserve;
 }
 
-static glebe_lent_zpool pool_on(glebe_reserve reserve, uint64_t on_recall) {
-    glebe_lent_zpool_options options;
-    glebe_lent_zpool pool = 0;
+static glebe_zpool pool_on(glebe_reserve reserve, uint64_t on_recall) {
+    glebe_zpool_options options;
+    glebe_zpool pool = {0};
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
-    options.on_recall = on_recall;
+    options.reserve = reserve;
+    options.move_on_recall = on_recall;
     options.staging_bytes = 1;
-    OK(glebe_lent_zpool_create(reserve, &options, &pool));
+    OK(glebe_zpool_new(&options, &pool));
     return pool;
 }
 
 static void modes_of_the_page_cache(void) {
-    static const uint64_t modes[] = {GLEBE_CACHE_PLAIN, GLEBE_CACHE_LZ4, GLEBE_CACHE_ZSTD};
+    static const uint64_t modes[] = {GLEBE_CODEC_AUTO, GLEBE_CODEC_LZ4, GLEBE_CODEC_ZSTD};
     size_t at;
-    create(GLEBE_CACHE_ZSTD + 1, GLEBE_ERROR_BAD_ARGUMENT);
+    create(GLEBE_CODEC_ZSTD + 1, GLEBE_ERROR_BAD_ARGUMENT);
     for (at = 0; at < sizeof modes / sizeof *modes; at++) {
         glebe_reserve reserve = create(modes[at], GLEBE_OK);
-        glebe_pool pool;
+        glebe_cache pool;
         unsigned char *bytes = malloc(page), *back = malloc(page);
-        OK(glebe_pool_open(reserve, "pages", &pool));
+        OK(glebe_cache_new(reserve, "pages", &pool));
         memset(bytes, (int)at + 1, page);
-        CHECK(glebe_pool_put(pool, 1, 2, bytes, page) == GLEBE_PUT_STORED);
-        CHECK(glebe_pool_get(pool, 1, 2, back, page) == GLEBE_GET_HIT);
+        CHECK(glebe_cache_put(pool, 1, 2, bytes, page) == GLEBE_PUT_STORED);
+        CHECK(glebe_cache_get(pool, 1, 2, back, page) == GLEBE_GET_HIT);
         CHECK(memcmp(bytes, back, page) == 0);
         free(bytes);
         free(back);
-        OK(glebe_pool_close(pool));
-        OK(glebe_reserve_destroy(reserve));
+        OK(glebe_cache_free(pool));
+        OK(glebe_reserve_free(reserve));
     }
 }
 
 static void what_is_refused(glebe_reserve reserve) {
-    glebe_lent_zpool_options options;
-    glebe_lent_zpool pool = 0;
-    glebe_zobject object = 0;
+    glebe_zpool_options options;
+    glebe_zpool pool = {0};
+    glebe_zobject object = {0};
     unsigned char bytes[4] = {1, 2, 3, 4};
     size_t len = 7;
     memset(&options, 0, sizeof options);
-    REFUSED(glebe_lent_zpool_create(reserve, &options, &pool), GLEBE_ERROR_BAD_SIZE);
+    options.reserve = reserve;
+    REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_SIZE);
     options.size = sizeof options;
-    REFUSED(glebe_lent_zpool_create(reserve, &options, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_lent_zpool_create(0, &options, &pool), GLEBE_ERROR_BAD_HANDLE);
-    options.on_recall = 2;
-    REFUSED(glebe_lent_zpool_create(reserve, &options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
-    options.on_recall = 0;
+    REFUSED(glebe_zpool_new(&options, NULL), GLEBE_ERROR_NULL);
+    options.move_on_recall = 2;
+    REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options.move_on_recall = 0;
     options.zstd_level = 3;
-    REFUSED(glebe_lent_zpool_create(reserve, &options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
-    REFUSED(glebe_lent_zpool_insert(0, bytes, 4, &object), GLEBE_ERROR_BAD_HANDLE);
-    OK(glebe_lent_zpool_create(reserve, NULL, &pool));
-    REFUSED(glebe_lent_zpool_insert(pool, bytes, 0, &object), GLEBE_ERROR_EMPTY);
-    REFUSED(glebe_lent_zpool_insert(pool, NULL, 4, &object), GLEBE_ERROR_NULL);
-    REFUSED(glebe_lent_zpool_insert(pool, bytes, page + 1, &object), GLEBE_ERROR_TOO_LONG);
-    REFUSED(glebe_lent_zpool_read(pool, 0, bytes, 4, &len), GLEBE_ERROR_FOREIGN);
-    OK(glebe_lent_zpool_insert(pool, bytes, 4, &object));
-    REFUSED(glebe_lent_zpool_read(pool, object, bytes, 3, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
+    REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options.zstd_level = 0;
+    options.limit_bytes = MIB; /* of a pool with memory of its own, as the next two */
+    REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(strstr(glebe_last_error(), "limit_bytes with a reserve") != NULL);
+    options.limit_bytes = 0;
+    options.evict_oldest = 1;
+    REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options.evict_oldest = 0;
+    options.manual_compaction = 1;
+    REFUSED(glebe_zpool_new(&options, &pool), GLEBE_ERROR_BAD_ARGUMENT);
+    options.manual_compaction = 0;
+    REFUSED(glebe_zpool_insert(pool, bytes, 4, &object), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_zpool_new(&options, &pool));
+    REFUSED(glebe_zpool_set_limit(pool, MIB), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_zpool_insert(pool, bytes, 0, &object), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_zpool_insert(pool, NULL, 4, &object), GLEBE_ERROR_NULL);
+    REFUSED(glebe_zpool_insert(pool, bytes, page + 1, &object), GLEBE_ERROR_TOO_LONG);
+    REFUSED(glebe_zpool_read(pool, HANDLE(glebe_zobject, 0), bytes, 4, &len), GLEBE_ERROR_FOREIGN);
+    OK(glebe_zpool_insert(pool, bytes, 4, &object));
+    REFUSED(glebe_zpool_read(pool, object, bytes, 3, &len), GLEBE_ERROR_BUFFER_TOO_SMALL);
     CHECK(len == 4);
-    REFUSED(glebe_lent_zpool_compact(pool, GLEBE_BUDGET_US, 0, NULL), GLEBE_ERROR_NO_BUDGET);
-    REFUSED(glebe_reserve_destroy(reserve), GLEBE_ERROR_BUSY);
-    OK(glebe_lent_zpool_remove(pool, object));
-    REFUSED(glebe_lent_zpool_remove(pool, object), GLEBE_ERROR_STALE);
-    REFUSED(glebe_lent_zpool_replace(pool, object, bytes, 4), GLEBE_ERROR_STALE);
-    REFUSED(glebe_lent_zpool_length(pool, object, &len), GLEBE_ERROR_STALE);
-    OK(glebe_lent_zpool_destroy(pool));
-    REFUSED(glebe_lent_zpool_destroy(pool), GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_lent_zpool_sweep(pool, 1), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_reserve_free(reserve), GLEBE_ERROR_BUSY);
+    OK(glebe_zpool_remove(pool, object));
+    REFUSED(glebe_zpool_remove(pool, object), GLEBE_ERROR_STALE);
+    REFUSED(glebe_zpool_replace(pool, object, bytes, 4), GLEBE_ERROR_STALE);
+    REFUSED(glebe_zpool_read(pool, object, NULL, 0, &len), GLEBE_ERROR_STALE);
+    OK(glebe_zpool_free(pool));
+    REFUSED(glebe_zpool_free(pool), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_zpool_sweep(pool, 1), GLEBE_ERROR_BAD_HANDLE);
 }
 
 /* How many objects are there, whole; the others were lost or are stale. */
-static size_t there(glebe_lent_zpool pool, const glebe_zobject *objects) {
+static size_t there(glebe_zpool pool, const glebe_zobject *objects) {
     unsigned char *expected = malloc(page), *found = malloc(page);
     size_t n, count = 0, len = 0, found_len;
     for (n = 0; n < OBJECTS; n++) {
-        int answer = glebe_lent_zpool_read(pool, objects[n], found, page, &found_len);
+        int answer = glebe_zpool_read(pool, objects[n], found, page, &found_len);
         if (answer == GLEBE_GET_HIT) {
             len = bytes_of(n, expected);
             CHECK(found_len == len && memcmp(found, expected, len) == 0);
-            OK(glebe_lent_zpool_length(pool, objects[n], &found_len));
+            OK(glebe_zpool_read(pool, objects[n], NULL, 0, &found_len));
             CHECK(found_len == len);
             count++;
         } else if (answer == GLEBE_GET_MISS) {
-            REFUSED(glebe_lent_zpool_length(pool, objects[n], &found_len), GLEBE_ERROR_STALE);
+            REFUSED(glebe_zpool_read(pool, objects[n], NULL, 0, &found_len), GLEBE_ERROR_STALE);
         } else {
             CHECK(answer == GLEBE_ERROR_STALE);
         }
@@ -126,34 +137,29 @@ static size_t there(glebe_lent_zpool pool, const glebe_zobject *objects) {
 
 static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
     static glebe_zobject objects[OBJECTS];
-    glebe_lent_zpool pool = pool_on(reserve, on_recall);
-    glebe_lent_zpool_stats stats;
-    glebe_zpool_stats of_objects;
+    glebe_zpool pool = pool_on(reserve, on_recall);
+    glebe_zpool_stats stats;
     glebe_compacted compacted;
-    glebe_block block = 0, below = 0, last = 0;
+    glebe_block block = {0}, below = {0}, last = {0};
     unsigned char *bytes = malloc(page);
     static char text[1 << 16];
     size_t n, left, needed = 0;
 
     memset(&stats, 0, sizeof stats);
-    memset(&of_objects, 0, sizeof of_objects);
-    REFUSED(glebe_lent_zpool_get_stats(pool, &stats, NULL), GLEBE_ERROR_BAD_SIZE);
+    REFUSED(glebe_zpool_get_stats(pool, &stats), GLEBE_ERROR_BAD_SIZE);
     stats.size = sizeof stats;
-    REFUSED(glebe_lent_zpool_get_stats(pool, &stats, &of_objects), GLEBE_ERROR_BAD_SIZE);
-    of_objects.size = sizeof of_objects;
     for (n = 0; n < OBJECTS; n++) {
         size_t len = bytes_of(n, bytes);
-        OK(glebe_lent_zpool_insert(pool, bytes, len, &objects[n]));
+        OK(glebe_zpool_insert(pool, bytes, len, &objects[n]));
     }
     CHECK(there(pool, objects) == OBJECTS);
-    OK(glebe_lent_zpool_get_stats(pool, &stats, &of_objects));
-    CHECK(stats.version == GLEBE_LENT_ZPOOL_STATS_VERSION && stats.lost == 0);
-    CHECK(stats.lent_pages > 100 && of_objects.objects == OBJECTS);
-    CHECK(of_objects.sealed_pages == stats.lent_pages);
+    OK(glebe_zpool_get_stats(pool, &stats));
+    CHECK(stats.lost == 0 && stats.lent_pages > 100 && stats.objects == OBJECTS);
+    CHECK(stats.sealed_pages == stats.lent_pages);
 
     /* First class takes all of the reserve, or one half and then the other, so that what is there
      * can be moved. */
-    if (on_recall == GLEBE_ON_RECALL_MOVE) {
+    if (on_recall == 1) {
         OK(glebe_alloc_with(reserve, 4 * MIB / page, 1, GLEBE_ANY, &block));
         OK(glebe_free(block));
         /* Two pages of the lower half are held, so that only the upper has room. */
@@ -165,10 +171,10 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
     } else {
         OK(glebe_alloc_with(reserve, 8 * MIB / page, 1, GLEBE_ANY, &block));
     }
-    OK(glebe_lent_zpool_sweep(pool, 1000));
+    OK(glebe_zpool_sweep(pool, 1000));
     left = there(pool, objects);
-    OK(glebe_lent_zpool_get_stats(pool, &stats, NULL));
-    if (on_recall == GLEBE_ON_RECALL_MOVE) {
+    OK(glebe_zpool_get_stats(pool, &stats));
+    if (on_recall == 1) {
         /* What finds no place is lost. */
         CHECK(stats.lost == OBJECTS - left && stats.moved_pages > 0);
         CHECK(left > OBJECTS / 2);
@@ -179,64 +185,63 @@ static void lost_or_moved(glebe_reserve reserve, uint64_t on_recall) {
 
     for (n = 0; n < OBJECTS; n++) {
         if (n % 4 != 0) {
-            int answer = glebe_lent_zpool_remove(pool, objects[n]);
+            int answer = glebe_zpool_remove(pool, objects[n]);
             CHECK(answer == GLEBE_OK || answer == GLEBE_ERROR_STALE);
         }
     }
-    OK(glebe_lent_zpool_compact(pool, GLEBE_BUDGET_ALL, 0, &compacted));
+    OK(glebe_zpool_compact(pool, 0, 0, &compacted));
     CHECK(compacted.freed_pages > 0);
     there(pool, objects);
-    REFUSED(glebe_lent_zpool_format_stats(pool, GLEBE_FORMAT_TEXT, NULL, 0, &needed),
-            GLEBE_ERROR_BUFFER_TOO_SMALL);
+    OK(glebe_zpool_format_stats(pool, GLEBE_FORMAT_TEXT, NULL, 0, &needed));
     CHECK(needed > 100 && needed < sizeof text);
-    OK(glebe_lent_zpool_format_stats(pool, GLEBE_FORMAT_JSON, text, sizeof text, &needed));
+    OK(glebe_zpool_format_stats(pool, GLEBE_FORMAT_JSON, text, sizeof text, &needed));
     CHECK(text[0] == '{' && strlen(text) + 1 == needed && strstr(text, "lent_pages") != NULL);
     CHECK(strstr(text, "\"pages_per_zspage\"") != NULL);
-    OK(glebe_lent_zpool_format_stats(pool, GLEBE_FORMAT_OPENMETRICS, text, sizeof text, &needed));
+    OK(glebe_zpool_format_stats(pool, GLEBE_FORMAT_OPENMETRICS, text, sizeof text, &needed));
     CHECK(strstr(text, "\nglebe_zpool_class_used{size=") != NULL);
-    OK(glebe_lent_zpool_format_stats(pool, GLEBE_FORMAT_CLASSES, text, sizeof text, &needed));
+    OK(glebe_zpool_format_stats(pool, GLEBE_FORMAT_CLASSES, text, sizeof text, &needed));
     CHECK(strncmp(text, " class  size", 12) == 0 && strstr(text, " freeable\n") != NULL);
-    REFUSED(glebe_lent_zpool_format_stats(pool, 4, text, sizeof text, &needed),
+    REFUSED(glebe_zpool_format_stats(pool, 4, text, sizeof text, &needed),
             GLEBE_ERROR_BAD_ARGUMENT);
     for (n = 0; n < OBJECTS; n += 4) {
-        if (glebe_lent_zpool_replace(pool, objects[n], "other", 5) == GLEBE_OK) {
+        if (glebe_zpool_replace(pool, objects[n], "other", 5) == GLEBE_OK) {
             size_t len = 0;
-            CHECK(glebe_lent_zpool_read(pool, objects[n], bytes, page, &len) == GLEBE_GET_HIT);
+            CHECK(glebe_zpool_read(pool, objects[n], bytes, page, &len) == GLEBE_GET_HIT);
             CHECK(len == 5 && memcmp(bytes, "other", 5) == 0);
             break;
         }
     }
     free(bytes);
-    OK(glebe_lent_zpool_destroy(pool));
+    OK(glebe_zpool_free(pool));
 }
 
 static void fork_is_noticed(glebe_reserve reserve) {
-    glebe_lent_zpool pool = pool_on(reserve, 0);
-    glebe_zobject object = 0;
+    glebe_zpool pool = pool_on(reserve, 0);
+    glebe_zobject object = {0};
     int status = 1;
     pid_t child;
-    OK(glebe_lent_zpool_insert(pool, "parent's", 8, &object));
+    OK(glebe_zpool_insert(pool, "parent's", 8, &object));
     child = fork();
     if (child == 0) {
         char buffer[8];
         size_t len;
-        int is = glebe_lent_zpool_read(pool, object, buffer, 8, &len);
+        int is = glebe_zpool_read(pool, object, buffer, 8, &len);
         _exit(is == GLEBE_ERROR_FORKED ? 0 : 1);
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    OK(glebe_lent_zpool_destroy(pool));
+    OK(glebe_zpool_free(pool));
 }
 
 int main(void) {
     glebe_reserve reserve;
     page = (size_t)glebe_page_bytes();
     modes_of_the_page_cache();
-    reserve = create(GLEBE_CACHE_PLAIN, GLEBE_OK);
+    reserve = create(GLEBE_CODEC_AUTO, GLEBE_OK);
     what_is_refused(reserve);
-    lost_or_moved(reserve, GLEBE_ON_RECALL_DISCARD);
-    lost_or_moved(reserve, GLEBE_ON_RECALL_MOVE);
+    lost_or_moved(reserve, 0);
+    lost_or_moved(reserve, 1);
     fork_is_noticed(reserve);
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
     puts("lent.c: ok");
     return 0;
 }

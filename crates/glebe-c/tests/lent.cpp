@@ -1,5 +1,5 @@
-// Every function of glebe.h on object pools on a reserve from C++11, by several threads, while first
-// class takes the reserve again and again.
+// Every function of glebe.h on object pools on a reserve from C++11, by several threads, while
+// first class takes the reserve again and again.
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -16,31 +16,32 @@ constexpr unsigned ROUNDS = 3000;
 constexpr std::uint64_t MIB = std::uint64_t{1} << 20;
 
 // Each byte is the object's mark, so that another object's bytes are seen.
-void one(glebe_lent_zpool pool, unsigned mark, std::size_t page) {
+void one(glebe_zpool pool, unsigned mark, std::size_t page) {
     std::vector<unsigned char> bytes(page), found(page);
     std::vector<glebe_zobject> objects;
     for (unsigned round = 0; round < ROUNDS; round++) {
         std::memset(bytes.data(), static_cast<int>(mark), page);
-        for (std::size_t i = 0; i < page; i += 5) bytes[i] = static_cast<unsigned char>(i * round >> 3);
+        for (std::size_t i = 0; i < page; i += 5)
+            bytes[i] = static_cast<unsigned char>(i * round >> 3);
         bytes[1] = static_cast<unsigned char>(mark);
-        glebe_zobject object = 0;
-        const int answer = glebe_lent_zpool_insert(pool, bytes.data(), page - round % 99, &object);
+        glebe_zobject object = {};
+        const int answer = glebe_zpool_insert(pool, bytes.data(), page - round % 99, &object);
         CHECK(answer == GLEBE_OK || answer == GLEBE_ERROR_FULL);
         if (answer == GLEBE_OK) objects.push_back(object);
         if (objects.size() < 300) continue;
         const glebe_zobject old = objects[round * 7 % objects.size()];
         std::size_t len = 0;
-        const int is = glebe_lent_zpool_read(pool, old, found.data(), page, &len);
+        const int is = glebe_zpool_read(pool, old, found.data(), page, &len);
         CHECK(is == GLEBE_GET_HIT || is == GLEBE_GET_MISS || is == GLEBE_ERROR_STALE);
         if (is == GLEBE_GET_HIT) CHECK(found[1] == mark && len > page - 99);
         if (round % 3 == 0) {
-            const int replaced = glebe_lent_zpool_replace(pool, old, bytes.data(), page);
+            const int replaced = glebe_zpool_replace(pool, old, bytes.data(), page);
             CHECK(replaced == GLEBE_OK || replaced == GLEBE_ERROR_STALE ||
                   replaced == GLEBE_ERROR_FULL);
-            const int length = glebe_lent_zpool_length(pool, old, &len);
+            const int length = glebe_zpool_read(pool, old, nullptr, 0, &len);
             CHECK(length >= 0 || length == GLEBE_ERROR_STALE);
         }
-        const int gone = glebe_lent_zpool_remove(pool, objects[round % objects.size()]);
+        const int gone = glebe_zpool_remove(pool, objects[round % objects.size()]);
         CHECK(gone == GLEBE_OK || gone == GLEBE_ERROR_STALE);
         objects.erase(objects.begin() + round % objects.size());
     }
@@ -49,28 +50,28 @@ void one(glebe_lent_zpool pool, unsigned mark, std::size_t page) {
 }  // namespace
 
 int main() {
-    glebe_options options{};
+    glebe_reserve_options options{};
     options.size = sizeof options;
-    options.len_bytes = 8 * MIB;
     options.source = GLEBE_SOURCE_PLAIN;
-    options.page_cache = GLEBE_CACHE_LZ4;
-    glebe_reserve reserve = 0;
-    OK(glebe_reserve_create(&options, &reserve));
+    options.page_cache = GLEBE_CODEC_LZ4;
+    glebe_reserve reserve = {};
+    OK(glebe_reserve_new(8 * MIB, &options, &reserve));
     const std::size_t page = static_cast<std::size_t>(glebe_page_bytes());
-    for (const std::uint64_t on_recall : {GLEBE_ON_RECALL_DISCARD, GLEBE_ON_RECALL_MOVE}) {
-        glebe_lent_zpool_options asked{};
+    for (const std::uint64_t moves : {0, 1}) {
+        glebe_zpool_options asked{};
         asked.size = sizeof asked;
-        asked.on_recall = on_recall;
-        glebe_lent_zpool pool = 0;
-        OK(glebe_lent_zpool_create(reserve, &asked, &pool));
+        asked.reserve = reserve;
+        asked.move_on_recall = moves;
+        glebe_zpool pool = {};
+        OK(glebe_zpool_new(&asked, &pool));
         std::atomic<bool> over{false};
         std::thread first([&] {
             while (!over) {
-                glebe_block block = 0;
+                glebe_block block = {};
                 OK(glebe_alloc_with(reserve, 3 * MIB / page, 1, GLEBE_ANY, &block));
                 OK(glebe_free(block));
-                OK(glebe_lent_zpool_sweep(pool, 10));
-                OK(glebe_lent_zpool_compact(pool, GLEBE_BUDGET_PAGES, 8, nullptr));
+                OK(glebe_zpool_sweep(pool, 10));
+                OK(glebe_zpool_compact(pool, 8, 0, nullptr));
             }
         });
         std::vector<std::thread> all;
@@ -80,14 +81,13 @@ int main() {
         for (auto &thread : all) thread.join();
         over = true;
         first.join();
-        glebe_lent_zpool_stats stats{};
+        glebe_zpool_stats stats{};
         stats.size = sizeof stats;
-        OK(glebe_lent_zpool_get_stats(pool, &stats, nullptr));
+        OK(glebe_zpool_get_stats(pool, &stats));
         std::size_t needed = 0;
-        REFUSED(glebe_lent_zpool_format_stats(pool, GLEBE_FORMAT_TEXT, nullptr, 0, &needed),
-                GLEBE_ERROR_BUFFER_TOO_SMALL);
-        OK(glebe_lent_zpool_destroy(pool));
+        OK(glebe_zpool_format_stats(pool, GLEBE_FORMAT_TEXT, nullptr, 0, &needed));
+        OK(glebe_zpool_free(pool));
     }
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
     std::puts("lent.cpp: ok");
 }

@@ -17,19 +17,18 @@
 
 static uint64_t page;
 
-static glebe_options options_of(uint64_t source, uint64_t len_bytes) {
-    glebe_options options;
+static glebe_reserve_options options_of(uint64_t source) {
+    glebe_reserve_options options;
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
-    options.len_bytes = len_bytes;
     options.source = source;
     options.threads = 1;
     return options;
 }
 
-static glebe_reserve create(const glebe_options *options) {
-    glebe_reserve reserve = 0;
-    OK(glebe_reserve_create(options, &reserve));
+static glebe_reserve create(const glebe_reserve_options *options, uint64_t len_bytes) {
+    glebe_reserve reserve = {0};
+    OK(glebe_reserve_new(len_bytes, options, &reserve));
     return reserve;
 }
 
@@ -58,14 +57,13 @@ static glebe_contig query(glebe_block block, uint64_t offset_bytes) {
 }
 
 static void blocks(uint64_t source) {
-    const glebe_options options = options_of(source, 4 * MIB);
-    const glebe_reserve reserve = create(&options);
-    glebe_block low = 0, high = 0, both[2];
+    const glebe_reserve_options options = options_of(source);
+    const glebe_reserve reserve = create(&options, 4 * MIB);
+    glebe_block low = {0}, high = {0}, both[2];
     glebe_contig contig, by_position;
     glebe_memory memory;
     uint64_t older[9], len = 16 * page, n;
     unsigned char *address[2];
-    int contiguity = -1;
 
     OK(glebe_alloc_with(reserve, 16, 1, GLEBE_ANY, &low));
     OK(glebe_alloc_with(reserve, 2, 1, GLEBE_ANY, &high));
@@ -73,7 +71,7 @@ static void blocks(uint64_t source) {
     both[1] = high;
     for (n = 0; n < 2; n++) {
         void *at = NULL;
-        OK(glebe_block_address(both[n], &at));
+        OK(glebe_block_memory(both[n], &at, NULL));
         address[n] = at;
     }
     /* Positions are as far apart as addresses. */
@@ -82,7 +80,6 @@ static void blocks(uint64_t source) {
           (uint64_t)(address[1] - address[0]));
     memory.size = sizeof memory;
     OK(glebe_reserve_memory(reserve, &memory));
-    OK(glebe_block_contiguity(low, &contiguity, NULL));
     for (n = 0; n < len; n += page / 2) {
         contig = query(low, n + 7);
         CHECK(contig.position_pages == query(low, 0).position_pages + n / page);
@@ -91,7 +88,9 @@ static void blocks(uint64_t source) {
         CHECK((contig.held_by != GLEBE_HELD_BY_NOTHING) == (memory.pinned == 1));
         CHECK(contig.contiguous_bytes >= 1 && contig.contiguous_bytes <= len - (n + 7));
         CHECK(contig.offset_bytes + contig.contiguous_bytes <= contig.run_bytes);
-        if (contiguity == GLEBE_PROVED) CHECK(contig.contiguous_bytes == len - (n + 7));
+        /* Where frames are seen, all of it. */
+        if (contig.pfn != GLEBE_PFN_HIDDEN && source != GLEBE_SOURCE_PLAIN)
+            CHECK(contig.contiguous_bytes == len - (n + 7));
         is_frame_of(contig.pfn, address[0] + n);
         by_position.size = sizeof by_position;
         OK(glebe_reserve_query(reserve, contig.position_pages, &by_position));
@@ -104,11 +103,11 @@ static void blocks(uint64_t source) {
     CHECK(strstr(glebe_last_error(), "is beyond that") != NULL);
     REFUSED(glebe_block_query(low, UINT64_MAX, &contig), GLEBE_ERROR_BEYOND);
     REFUSED(glebe_block_query(low, 0, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_block_query(reserve, 0, &contig), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_block_query(HANDLE(glebe_block, reserve.id), 0, &contig), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_reserve_query(reserve, memory.len_pages, &contig), GLEBE_ERROR_BEYOND);
     REFUSED(glebe_reserve_query(reserve, UINT64_MAX, &contig), GLEBE_ERROR_BEYOND);
     REFUSED(glebe_reserve_query(reserve, 0, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_reserve_query(low, 0, &contig), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_reserve_query(HANDLE(glebe_reserve, low.id), 0, &contig), GLEBE_ERROR_BAD_HANDLE);
     contig.size = 8;
     REFUSED(glebe_block_query(low, 0, &contig), GLEBE_ERROR_BAD_SIZE);
     REFUSED(glebe_reserve_query(reserve, 0, &contig), GLEBE_ERROR_BAD_SIZE);
@@ -123,35 +122,84 @@ static void blocks(uint64_t source) {
     contig.size = sizeof contig;
     REFUSED(glebe_block_query(low, 0, &contig), GLEBE_ERROR_BAD_HANDLE);
     OK(glebe_free(high));
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
+}
+
+/* The segments of a view, page by page as the kernel has them. */
+static void views(void) {
+    glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
+    glebe_block *held;
+    glebe_extent extents[16];
+    glebe_view view = {0};
+    glebe_reserve reserve;
+    unsigned char *bytes;
+    void *address = NULL;
+    const size_t pages = (size_t)(2 * MIB / page);
+    size_t count = 0, n;
+    uint64_t at = 0, in;
+
+    options.views = 1;
+    reserve = create(&options, 2 * MIB);
+    held = calloc(pages, sizeof *held);
+    CHECK(held != NULL);
+    for (n = 0; n < pages; n++) OK(glebe_alloc_with(reserve, 1, 1, GLEBE_ANY, &held[n]));
+    for (n = 0; n < pages; n++) {
+        if (query(held[n], 0).position_pages % 2 == 0) {
+            OK(glebe_free(held[n]));
+            held[n].id = 0;
+        }
+    }
+    OK(glebe_view_new(reserve, 4, &view));
+    OK(glebe_view_memory(view, &address, NULL));
+    OK(glebe_view_extents(view, extents, 16, &count));
+    CHECK(count == 4);
+    bytes = address;
+    memset(bytes, 1, (size_t)(4 * page));
+    for (n = 0; n < count; n++) {
+        for (in = 0; in < extents[n].len_pages; in++, at++) {
+            glebe_contig contig;
+            contig.size = sizeof contig;
+            OK(glebe_reserve_query(reserve, extents[n].start_pages + in, &contig));
+            is_frame_of(contig.pfn, bytes + at * page);
+        }
+    }
+    OK(glebe_view_free(view));
+    for (n = 0; n < pages; n++)
+        if (held[n].id != 0) OK(glebe_free(held[n]));
+    free(held);
+    OK(glebe_reserve_free(reserve));
 }
 
 /* A reserve that grows and shrinks: what it says of itself, before and after. */
 static void resized(void) {
-    glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
+    glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
     glebe_reserve reserve;
     glebe_memory memory;
     glebe_contig contig;
-    glebe_stats stats;
-    glebe_block block = 0;
+    glebe_reserve_stats stats;
+    glebe_block block = {0};
     glebe_run run;
     uint64_t bytes = 77;
     size_t count = 0;
     void *address = NULL;
 
-    reserve = create(&options);
+    reserve = create(&options, 2 * MIB);
     REFUSED(glebe_reserve_grow(reserve, 2 * MIB, &bytes), GLEBE_ERROR_FIXED_LEN);
     REFUSED(glebe_reserve_shrink(reserve, 2 * MIB, NULL), GLEBE_ERROR_FIXED_LEN);
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
     options.room_bytes = 8 * MIB;
-    reserve = create(&options);
+    options.views = 1;
+    REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_FIXED_LEN);
+    options.views = 0;
+    reserve = create(&options, 2 * MIB);
     OK(glebe_alloc_with(reserve, 3, 1, GLEBE_ANY, &block));
-    OK(glebe_block_address(block, &address));
+    OK(glebe_block_memory(block, &address, NULL));
     memset(address, 7, (size_t)(3 * page));
 
     REFUSED(glebe_reserve_grow(reserve, 8 * MIB, &bytes), GLEBE_ERROR_NO_ROOM);
     REFUSED(glebe_reserve_grow(reserve, 0, &bytes), GLEBE_ERROR_BAD_LEN);
-    REFUSED(glebe_reserve_grow(block, 2 * MIB, &bytes), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_reserve_grow(HANDLE(glebe_reserve, block.id), 2 * MIB, &bytes),
+            GLEBE_ERROR_BAD_HANDLE);
     CHECK(bytes == 77);
     OK(glebe_reserve_grow(reserve, 5 * MIB, &bytes));
     CHECK(bytes == 6 * MIB);
@@ -167,29 +215,29 @@ static void resized(void) {
     CHECK(strstr(glebe_last_error(), "6 MiB can be given") != NULL);
     OK(glebe_reserve_shrink(reserve, 6 * MIB, NULL));
     stats.size = sizeof stats;
-    OK(glebe_reserve_stats(reserve, &stats));
+    OK(glebe_reserve_get_stats(reserve, &stats));
     CHECK(stats.total_pages * page == 2 * MIB);
     REFUSED(glebe_reserve_query(reserve, memory.len_pages - 1, &contig), GLEBE_ERROR_BEYOND);
     OK(glebe_reserve_runs(reserve, &run, 1, &count));
     CHECK(count == 0 || run.start_pages + run.len_pages <= 2 * MIB / page);
     CHECK(((unsigned char *)address)[3 * page - 1] == 7);
     OK(glebe_free(block));
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
 }
 
 static void what_has_gone_is_told(void) {
-    const glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
-    const glebe_reserve reserve = create(&options);
+    const glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
+    const glebe_reserve reserve = create(&options, 2 * MIB);
     glebe_drift drifts[3];
     glebe_contig before;
-    glebe_block block = 0;
+    glebe_block block = {0};
     size_t count = 77;
     void *address = NULL;
 
     OK(glebe_reserve_verify(reserve, NULL, 0, &count));
     OK(glebe_alloc_with(reserve, 4, 1, GLEBE_ANY, &block));
     CHECK(count == 0 || query(block, 0).held_by == GLEBE_HELD_BY_NOTHING);
-    OK(glebe_block_address(block, &address));
+    OK(glebe_block_memory(block, &address, NULL));
     before = query(block, page);
     CHECK(madvise((unsigned char *)address + page, (size_t)(2 * page), MADV_DONTNEED) == 0);
     memset(drifts, 0xee, sizeof drifts);
@@ -203,78 +251,46 @@ static void what_has_gone_is_told(void) {
     }
     REFUSED(glebe_reserve_verify(reserve, NULL, 1, &count), GLEBE_ERROR_NULL);
     REFUSED(glebe_reserve_verify(reserve, drifts, 1, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_reserve_verify(block, drifts, 1, &count), GLEBE_ERROR_BAD_HANDLE);
     OK(glebe_free(block));
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
+    REFUSED(glebe_reserve_verify(reserve, drifts, 1, &count), GLEBE_ERROR_BAD_HANDLE);
 }
 
 static char text[TEXT_MAX];
 
-static void certificates(void) {
-    const glebe_options options = options_of(GLEBE_SOURCE_AUTO, 4 * MIB);
-    const glebe_reserve reserve = create(&options);
-    glebe_run run;
-    size_t needed = 0, again = 0, count = 0;
-
-    OK(glebe_reserve_runs(reserve, &run, 1, &count));
-    OK(glebe_reserve_certificate(reserve, GLEBE_FRAMES_SHOWN, text, sizeof text, &needed));
-    CHECK(strlen(text) + 1 == needed);
-    CHECK(strncmp(text, "{\"certificate\":\"glebe contig\"", 29) == 0);
-    CHECK(strstr(text, "\"len_bytes\":4194304") != NULL && text[needed - 2] == '}');
-    CHECK((strstr(text, "\"pfn\":") != NULL) == (count > 0 && run.pfn != GLEBE_PFN_HIDDEN));
-    OK(glebe_reserve_certificate(reserve, GLEBE_FRAMES_LEFT_OUT, text, sizeof text, &again));
-    CHECK(strstr(text, "pfn") == NULL && again <= needed);
-    memset(text, 'x', sizeof text);
-    REFUSED(glebe_reserve_certificate(reserve, GLEBE_FRAMES_LEFT_OUT, text, again - 1, &needed),
-            GLEBE_ERROR_BUFFER_TOO_SMALL);
-    CHECK(needed == again && text[0] == 'x');
-    OK(glebe_reserve_certificate(reserve, GLEBE_FRAMES_LEFT_OUT, text, again, &needed));
-    CHECK(text[again - 1] == '\0' && text[again] == 'x');
-    REFUSED(glebe_reserve_certificate(reserve, 2, text, sizeof text, &needed),
-            GLEBE_ERROR_BAD_ARGUMENT);
-    REFUSED(glebe_reserve_certificate(reserve, 0, NULL, 1, &needed), GLEBE_ERROR_NULL);
-    REFUSED(glebe_reserve_certificate(reserve, 0, text, 1, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_reserve_certificate(0, 0, text, 1, &needed), GLEBE_ERROR_BAD_HANDLE);
-    OK(glebe_reserve_destroy(reserve));
-}
-
 static void reasons(void) {
-    glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
+    glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
     glebe_reserve reserve;
     glebe_memory memory;
-    size_t needed = 0;
+    size_t needed = 0, lines = 0;
+    char *line;
 
     options.preferred_run_bytes = 1024 * MIB;
     options.search_bytes = 4 * MIB; /* of a pool's pages: of no use here, and no error */
-    options.writers = GLEBE_WRITERS_COUNTED;
-    reserve = create(&options);
+    reserve = create(&options, 2 * MIB);
     memory.size = sizeof memory;
     OK(glebe_reserve_memory(reserve, &memory));
-    OK(glebe_reserve_why_not(reserve, GLEBE_WHY_NOT_BETTER, text, sizeof text, &needed));
+    OK(glebe_reserve_why_not(reserve, text, sizeof text, &needed));
     CHECK(strstr(text, "sought") != NULL && strlen(text) + 1 == needed);
-    OK(glebe_reserve_why_not(reserve, GLEBE_WHY_COUNTED, text, sizeof text, &needed));
-    CHECK(memory.writers == GLEBE_WRITERS_COUNTED && needed > 1);
-    OK(glebe_reserve_why_not(reserve, GLEBE_WHY_NOT_PINNED, text, sizeof text, &needed));
-    CHECK(strlen(text) + 1 == needed && (needed > 1) == (memory.pinned == 0));
-    REFUSED(glebe_reserve_why_not(reserve, 3, text, sizeof text, &needed),
-            GLEBE_ERROR_BAD_ARGUMENT);
-    REFUSED(glebe_reserve_why_not(reserve, 0, text, 3, &needed), GLEBE_ERROR_BUFFER_TOO_SMALL);
-    REFUSED(glebe_reserve_why_not(reserve, 0, NULL, 3, &needed), GLEBE_ERROR_NULL);
-    REFUSED(glebe_reserve_why_not(reserve, 0, text, 3, NULL), GLEBE_ERROR_NULL);
-    OK(glebe_reserve_destroy(reserve));
-    REFUSED(glebe_reserve_why_not(reserve, 0, text, 3, &needed), GLEBE_ERROR_BAD_HANDLE);
+    for (line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) lines++;
+    /* The run that was sought, and one for each of these. */
+    CHECK(lines >= (size_t)(1 + (memory.pinned == 0) + (memory.writers == GLEBE_WRITERS_COUNTED)));
+    REFUSED(glebe_reserve_why_not(reserve, text, 3, &needed), GLEBE_ERROR_BUFFER_TOO_SMALL);
+    REFUSED(glebe_reserve_why_not(reserve, NULL, 3, &needed), GLEBE_ERROR_NULL);
+    REFUSED(glebe_reserve_why_not(reserve, text, 3, NULL), GLEBE_ERROR_NULL);
+    OK(glebe_reserve_free(reserve));
+    REFUSED(glebe_reserve_why_not(reserve, text, 3, &needed), GLEBE_ERROR_BAD_HANDLE);
 }
 
 static void statistics_as_text(void) {
-    const glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
-    const glebe_reserve reserve = create(&options);
+    const glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
+    const glebe_reserve reserve = create(&options, 2 * MIB);
     static const char *const holds[] = {"total_pages", "\"total_pages\":", "# TYPE glebe_reserve_"};
     size_t needed = 0, again = 0;
     uint64_t form;
 
     for (form = GLEBE_FORMAT_TEXT; form <= GLEBE_FORMAT_OPENMETRICS; form++) {
-        REFUSED(glebe_reserve_format_stats(reserve, form, NULL, 0, &needed),
-                GLEBE_ERROR_BUFFER_TOO_SMALL);
+        OK(glebe_reserve_format_stats(reserve, form, NULL, 0, &needed));
         OK(glebe_reserve_format_stats(reserve, form, text, sizeof text, &again));
         CHECK(again == needed && strlen(text) + 1 == needed);
         CHECK(strstr(text, holds[form]) != NULL);
@@ -283,7 +299,7 @@ static void statistics_as_text(void) {
             GLEBE_ERROR_BAD_ARGUMENT);
     REFUSED(glebe_reserve_format_stats(reserve, 0, NULL, 1, &needed), GLEBE_ERROR_NULL);
     REFUSED(glebe_reserve_format_stats(reserve, 0, text, 1, NULL), GLEBE_ERROR_NULL);
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
     REFUSED(glebe_reserve_format_stats(reserve, 0, text, 1, &needed), GLEBE_ERROR_BAD_HANDLE);
 }
 
@@ -306,8 +322,8 @@ static void ask(const char *path) {
 }
 
 static void statistics_are_served(void) {
-    const glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
-    glebe_reserve reserve = create(&options), other = create(&options);
+    const glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
+    glebe_reserve reserve = create(&options, 2 * MIB), other = create(&options, 2 * MIB);
     char directory[] = "/tmp/glebe-place-XXXXXX", path[128], again[128];
     size_t needed = 0, same = 0;
 
@@ -327,12 +343,12 @@ static void statistics_are_served(void) {
     OK(glebe_reserve_serve_stats(other, directory, NULL, 0, &needed));
     OK(glebe_reserve_serve_stats(other, NULL, again, sizeof again, &same));
     CHECK(same == needed && strcmp(again, path) != 0);
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
     CHECK(access(path, F_OK) == -1);
     REFUSED(glebe_reserve_serve_stats(reserve, directory, path, sizeof path, &needed),
             GLEBE_ERROR_BAD_HANDLE);
     ask(again);
-    OK(glebe_reserve_destroy(other));
+    OK(glebe_reserve_free(other));
     CHECK(rmdir(directory) == 0);
 }
 
@@ -341,11 +357,10 @@ static void mappings(void) {
     const size_t len = (size_t)(4 * page);
     glebe_contig contig;
     glebe_drift drift;
-    size_t needed = 0, count = 77;
+    size_t count = 77;
     unsigned char *at = glebe_mmap_contig(NULL, len, PROT_READ | PROT_WRITE, flags, -1, 0);
 
     REFUSED(glebe_contig_verify(&page, &drift, 1, &count), GLEBE_ERROR_UNMAPPED);
-    REFUSED(glebe_contig_certificate(&page, 0, text, sizeof text, &needed), GLEBE_ERROR_UNMAPPED);
     if (at == MAP_FAILED) {
         fprintf(stderr, "skipped: %s\n", glebe_last_error());
         return;
@@ -356,20 +371,15 @@ static void mappings(void) {
     is_frame_of(contig.pfn, at + 2 * page);
     OK(glebe_contig_verify(at + len - 1, &drift, 1, &count));
     CHECK(count == 0);
-    OK(glebe_contig_certificate(at + 1, GLEBE_FRAMES_SHOWN, text, sizeof text, &needed));
-    CHECK(strlen(text) + 1 == needed && strstr(text, "\"certificate\"") != NULL);
-    CHECK((strstr(text, "\"pfn\":") != NULL) == (contig.pfn != GLEBE_PFN_HIDDEN));
-    REFUSED(glebe_contig_certificate(at, 2, text, sizeof text, &needed), GLEBE_ERROR_BAD_ARGUMENT);
-    REFUSED(glebe_contig_certificate(at, 0, text, sizeof text, NULL), GLEBE_ERROR_NULL);
     REFUSED(glebe_contig_verify(at, NULL, 1, &count), GLEBE_ERROR_NULL);
     OK(glebe_munmap_contig(at, len));
     REFUSED(glebe_contig_verify(at, &drift, 1, &count), GLEBE_ERROR_UNMAPPED);
 }
 
 static void fork_is_noticed(void) {
-    const glebe_options options = options_of(GLEBE_SOURCE_PLAIN, 2 * MIB);
-    const glebe_reserve reserve = create(&options);
-    glebe_block block = 0;
+    const glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
+    const glebe_reserve reserve = create(&options, 2 * MIB);
+    glebe_block block = {0};
     int status = 0;
     pid_t child;
 
@@ -387,27 +397,25 @@ static void fork_is_noticed(void) {
         REFUSED(glebe_reserve_grow(reserve, MIB, NULL), GLEBE_ERROR_FORKED);
         REFUSED(glebe_reserve_shrink(reserve, MIB, NULL), GLEBE_ERROR_FORKED);
         REFUSED(glebe_reserve_verify(reserve, &drift, 1, &n), GLEBE_ERROR_FORKED);
-        REFUSED(glebe_reserve_certificate(reserve, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
-        REFUSED(glebe_reserve_why_not(reserve, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_reserve_why_not(reserve, NULL, 0, &n), GLEBE_ERROR_FORKED);
         REFUSED(glebe_reserve_format_stats(reserve, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
         REFUSED(glebe_reserve_serve_stats(reserve, NULL, NULL, 0, &n), GLEBE_ERROR_FORKED);
         REFUSED(glebe_contig_verify(&page, &drift, 1, &n), GLEBE_ERROR_FORKED);
-        REFUSED(glebe_contig_certificate(&page, 0, NULL, 0, &n), GLEBE_ERROR_FORKED);
-        _exit(0);
+            _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     OK(glebe_free(block));
-    OK(glebe_reserve_destroy(reserve));
+    OK(glebe_reserve_free(reserve));
 }
 
 int main(void) {
     page = glebe_page_bytes();
     blocks(GLEBE_SOURCE_AUTO);
     blocks(GLEBE_SOURCE_PLAIN);
+    views();
     resized();
     what_has_gone_is_told();
-    certificates();
     reasons();
     statistics_as_text();
     statistics_are_served();

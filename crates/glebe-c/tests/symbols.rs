@@ -81,21 +81,21 @@ static void with_codec(uint64_t codec) {
     static unsigned char in[2000], back[2000];
     glebe_zpool_options options;
     glebe_zpool_stats stats;
-    glebe_zpool pool = 0;
-    glebe_zobject object = 0;
+    glebe_zpool pool = {0};
+    glebe_zobject object = {0};
     size_t len = 0, n;
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.codec = codec;
     for (n = 0; n < sizeof in; n++) in[n] = (unsigned char)(n / 40);
-    OK(glebe_zpool_create(&options, &pool));
+    OK(glebe_zpool_new(&options, &pool));
     OK(glebe_zpool_insert(pool, in, sizeof in, &object));
     OK(glebe_zpool_read(pool, object, back, sizeof back, &len));
     CHECK(len == sizeof in && memcmp(in, back, len) == 0);
     stats.size = sizeof stats;
     OK(glebe_zpool_get_stats(pool, &stats));
     CHECK(stats.stored_bytes < sizeof in / 2);
-    OK(glebe_zpool_destroy(pool));
+    OK(glebe_zpool_free(pool));
 }
 
 int main(void) {

@@ -21,32 +21,50 @@ static size_t page;
 
 static glebe_volatile map(uint64_t engine, uint64_t pages) {
     glebe_volatile_options options;
-    glebe_volatile region = 0;
+    glebe_volatile region = {0};
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.engine = engine;
-    OK(glebe_volatile_map(pages * page, &options, &region));
-    CHECK(region != 0);
+    OK(glebe_volatile_new(pages * page, &options, &region));
+    CHECK(region.id != 0);
     return region;
 }
 
 /* Whether the machine lets the engine be had. */
 static int has_engine(uint64_t engine) {
     glebe_volatile_options options;
-    glebe_volatile region = 0;
+    glebe_volatile region = {0};
     int code;
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.engine = engine;
-    code = glebe_volatile_map(page, &options, &region);
+    code = glebe_volatile_new(page, &options, &region);
     CHECK(code == GLEBE_OK || code == GLEBE_ERROR_OS);
-    if (code == GLEBE_OK) OK(glebe_volatile_unmap(region));
+    if (code == GLEBE_OK) OK(glebe_volatile_free(region));
     return code == GLEBE_OK;
+}
+
+/* A region of the caller's memory, or of its own where that is null, with a refill or none. */
+static int refilled(void *address, uint64_t len_bytes, const glebe_volatile_options *asked,
+                    glebe_refill refill, void *data, glebe_volatile *region) {
+    glebe_volatile_options options;
+    memset(&options, 0, sizeof options);
+    if (asked != NULL) options = *asked;
+    options.size = sizeof options;
+    options.address = address;
+    options.refill = refill;
+    options.data = data;
+    return glebe_volatile_new(len_bytes, &options, region);
+}
+
+static int over(void *address, uint64_t len_bytes, const glebe_volatile_options *options,
+                glebe_volatile *region) {
+    return refilled(address, len_bytes, options, NULL, NULL, region);
 }
 
 static unsigned char *address_of(glebe_volatile region) {
     void *address = NULL;
-    OK(glebe_volatile_address(region, &address));
+    OK(glebe_volatile_memory(region, &address, NULL, NULL, NULL));
     CHECK((uintptr_t)address % page == 0);
     return address;
 }
@@ -73,7 +91,7 @@ static void drop(glebe_volatile region, uint64_t first, uint64_t pages) {
 
 static void options_are_checked(void) {
     glebe_volatile_options options;
-    glebe_volatile region = 77;
+    glebe_volatile region = {77};
     uint64_t older[2], len_bytes = 0, granule = 0, engine = 0;
     struct {
         glebe_volatile_options known;
@@ -81,45 +99,43 @@ static void options_are_checked(void) {
     } newer;
 
     memset(&options, 0, sizeof options);
-    REFUSED(glebe_volatile_map(page, NULL, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_map(page, &options, &region), GLEBE_ERROR_BAD_SIZE);
+    REFUSED(glebe_volatile_new(page, NULL, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_new(page, &options, &region), GLEBE_ERROR_BAD_SIZE);
     options.size = sizeof options;
-    REFUSED(glebe_volatile_map(0, &options, &region), GLEBE_ERROR_EMPTY);
-    REFUSED(glebe_volatile_map(UINT64_MAX, &options, &region), GLEBE_ERROR_BEYOND);
-    REFUSED(glebe_volatile_map((uint64_t)1 << 60, &options, &region), GLEBE_ERROR_NO_MEMORY);
+    REFUSED(glebe_volatile_new(0, &options, &region), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_volatile_new(UINT64_MAX, &options, &region), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_new((uint64_t)1 << 60, &options, &region), GLEBE_ERROR_NO_MEMORY);
     options.engine = 3;
-    REFUSED(glebe_volatile_map(page, &options, &region), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_volatile_new(page, &options, &region), GLEBE_ERROR_BAD_ARGUMENT);
     options.engine = GLEBE_ENGINE_TAG;
     options.huge = 2;
-    REFUSED(glebe_volatile_map(page, &options, &region), GLEBE_ERROR_BAD_ARGUMENT);
-    CHECK(region == 77);
+    REFUSED(glebe_volatile_new(page, &options, &region), GLEBE_ERROR_BAD_ARGUMENT);
+    CHECK(region.id == 77);
     memset(&newer, 0, sizeof newer);
     newer.known.size = sizeof newer;
     newer.later = 1;
-    REFUSED(glebe_volatile_map(page, &newer.known, &region), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_volatile_new(page, &newer.known, &region), GLEBE_ERROR_BAD_ARGUMENT);
     newer.later = 0;
-    OK(glebe_volatile_map(page, &newer.known, &region));
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_new(page, &newer.known, &region));
+    OK(glebe_volatile_free(region));
     older[0] = sizeof older;
     older[1] = GLEBE_ENGINE_TAG;
-    OK(glebe_volatile_map(page + 1, (const glebe_volatile_options *)older, &region));
-    OK(glebe_volatile_len(region, &len_bytes));
-    OK(glebe_volatile_granule(region, &granule));
-    OK(glebe_volatile_engine(region, &engine));
+    OK(glebe_volatile_new(page + 1, (const glebe_volatile_options *)older, &region));
+    OK(glebe_volatile_memory(region, NULL, &len_bytes, &granule, &engine));
     CHECK(len_bytes == 2 * page && granule == page && engine == GLEBE_ENGINE_TAG);
-    OK(glebe_volatile_unmap(region));
-    OK(glebe_volatile_map(page, NULL, &region));
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
+    OK(glebe_volatile_new(page, NULL, &region));
+    OK(glebe_volatile_free(region));
 
     /* A cap of two pages: of three the one marked first goes. */
     options.huge = 0;
     options.engine = GLEBE_ENGINE_AUTO;
     options.cap_bytes = 2 * page;
     options.max_age_ns = UINT64_MAX;
-    OK(glebe_volatile_map(4 * page, &options, &region));
+    OK(glebe_volatile_new(4 * page, &options, &region));
     fill(address_of(region), 4);
     {
-        glebe_lost_run run;
+        glebe_extent run;
         size_t count = 9;
         uint64_t n;
         for (n = 0; n < 3; n++)
@@ -127,33 +143,31 @@ static void options_are_checked(void) {
         OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
         CHECK(count == 1 && run.start_pages == 2 && run.len_pages == 1);
     }
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 static void huge_granules(void) {
     glebe_volatile_options options;
-    glebe_volatile region = 0;
+    glebe_volatile region = {0};
     uint64_t granule = 0, len_bytes = 0;
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.huge = 1;
-    if (glebe_volatile_map(1, &options, &region) == GLEBE_ERROR_OS) {
+    if (glebe_volatile_new(1, &options, &region) == GLEBE_ERROR_OS) {
         printf("skipped: huge granules: %s\n", glebe_last_error());
         return;
     }
-    OK(glebe_volatile_granule(region, &granule));
-    OK(glebe_volatile_len(region, &len_bytes));
+    OK(glebe_volatile_memory(region, NULL, &len_bytes, &granule, NULL));
     CHECK(granule > page && len_bytes == granule);
     REFUSED(glebe_volatile_mark(region, 0, page, 0), GLEBE_ERROR_UNALIGNED);
     OK(glebe_volatile_mark(region, 0, granule, 0));
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 static void losses_are_told(uint64_t engine) {
     glebe_volatile region = map(engine, PAGES);
     unsigned char *bytes = address_of(region), *buffer = malloc(2 * page);
-    unsigned char bits[PAGES / 8 + 1];
-    glebe_lost_run runs[4];
+    glebe_extent runs[4];
     size_t count = 0;
     uint64_t lost = 99, n;
 
@@ -164,13 +178,11 @@ static void losses_are_told(uint64_t engine) {
     drop(region, 3, 2);
     drop(region, 8, 1);
     drop(region, 40, 8);
-    CHECK(glebe_volatile_try_read(region, 2 * page, buffer, page, &lost) == GLEBE_READ_DONE);
+    CHECK(glebe_volatile_read(region, 2 * page, buffer, page, &lost) == GLEBE_READ_DONE);
     CHECK(has(buffer, 0, 3) && lost == 99);
-    CHECK(glebe_volatile_try_read(region, 2 * page, buffer, 2 * page, &lost) == GLEBE_READ_LOST);
+    CHECK(glebe_volatile_read(region, 2 * page, buffer, 2 * page, &lost) == GLEBE_READ_LOST);
     CHECK(lost == 3 * page);
-    CHECK(glebe_volatile_try_read(region, 3 * page, buffer, 1, NULL) == GLEBE_READ_LOST);
-    REFUSED(glebe_volatile_read(region, 0, buffer, 1), GLEBE_ERROR_MARKED);
-    REFUSED(glebe_volatile_write(region, 0, buffer, 1), GLEBE_ERROR_MARKED);
+    CHECK(glebe_volatile_read(region, 3 * page, buffer, 1, NULL) == GLEBE_READ_LOST);
 
     OK(glebe_volatile_unmark(region, 0, 16 * page, runs, 4, &count));
     CHECK(count == 2 && runs[0].start_pages == 3 && runs[0].len_pages == 2);
@@ -179,28 +191,27 @@ static void losses_are_told(uint64_t engine) {
         CHECK(has(bytes, n, n == 3 || n == 4 || n == 8 ? 0 : (int)n + 1));
     OK(glebe_volatile_unmark(region, 0, 16 * page, runs, 4, &count));
     CHECK(count == 0);
-    OK(glebe_volatile_read(region, 5 * page, buffer, 2 * page));
+    OK(glebe_volatile_read(region, 5 * page, buffer, 2 * page, NULL));
     CHECK(has(buffer, 0, 6) && has(buffer, 1, 7));
     memset(buffer, 0xee, page);
-    OK(glebe_volatile_write(region, 15 * page, buffer, page));
-    CHECK(has(bytes, 15, 0xee));
+    memcpy(bytes + 15 * page, buffer, page);
+    OK(glebe_volatile_read(region, 15 * page, buffer, page, NULL));
+    CHECK(has(buffer, 0, 0xee));
 
     /* From page 38 on: two kept, eight lost, and the rest kept. */
-    memset(bits, 0xff, sizeof bits);
-    OK(glebe_volatile_unmark_bitmap(region, 38 * page, 17 * page, bits, sizeof bits, &lost));
-    CHECK(lost == 8 && bits[0] == 0xfc && bits[1] == 0x03 && bits[2] == 0 && bits[3] == 0xff);
+    OK(glebe_volatile_unmark(region, 38 * page, 17 * page, runs, 4, &count));
+    CHECK(count == 1 && runs[0].start_pages == 40 && runs[0].len_pages == 8);
     CHECK(has(bytes, 39, 40) && has(bytes, 40, 0) && has(bytes, 47, 0) && has(bytes, 48, 49));
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
     free(buffer);
 }
 
 /* An array that is too small: nothing of what was lost is forgotten. */
 static void surplus_runs_are_kept(uint64_t engine) {
     glebe_volatile region = map(engine, PAGES);
-    unsigned char bits[PAGES / 8];
-    glebe_lost_run runs[3] = {{9, 9}, {9, 9}, {9, 9}};
+    glebe_extent runs[3] = {{9, 9}, {9, 9}, {9, 9}};
     size_t count = 0;
-    uint64_t lost = 0, n;
+    uint64_t n;
 
     fill(address_of(region), PAGES);
     OK(glebe_volatile_mark(region, 0, PAGES * page, GLEBE_PRIORITY_NORMAL));
@@ -218,18 +229,20 @@ static void surplus_runs_are_kept(uint64_t engine) {
     drop(region, 6, 1);
     OK(glebe_volatile_unmark(region, 4 * page, 4 * page, runs, 1, &count));
     CHECK(count == 1 && runs[0].start_pages == 5 && runs[0].len_pages == 3);
-    OK(glebe_volatile_unmark_bitmap(region, 0, PAGES * page, bits, sizeof bits, &lost));
-    CHECK(lost == 4 && bits[0] == 0 && bits[1] == 0xa0 && bits[2] == 0x0a);
+    CHECK(glebe_volatile_unmark(region, 0, PAGES * page, runs, 3, &count) == GLEBE_UNMARK_MORE);
+    CHECK(count == 4 && runs[0].start_pages == 13 && runs[2].start_pages == 17);
+    OK(glebe_volatile_unmark(region, 0, PAGES * page, runs, 3, &count));
+    CHECK(count == 1 && runs[0].start_pages == 19);
     OK(glebe_volatile_unmark(region, 0, PAGES * page, runs, 3, &count));
     CHECK(count == 0);
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 static void ranges_are_checked(uint64_t engine) {
     glebe_volatile region = map(engine, 4);
     uint64_t huge = ~(uint64_t)0 - page + 1, n = 7;
-    unsigned char bits[1] = {5}, byte = 0;
-    glebe_lost_run run = {7, 7};
+    unsigned char byte = 0;
+    glebe_extent run = {7, 7};
     size_t count = 7;
 
     fill(address_of(region), 4);
@@ -249,121 +262,99 @@ static void ranges_are_checked(uint64_t engine) {
     REFUSED(glebe_volatile_unmark(region, 1, page, &run, 1, &count), GLEBE_ERROR_UNALIGNED);
     REFUSED(glebe_volatile_unmark(region, 0, page, NULL, 1, &count), GLEBE_ERROR_NULL);
     REFUSED(glebe_volatile_unmark(region, 0, page, &run, 1, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_unmark_bitmap(region, 0, page, NULL, 1, &n), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_unmark_bitmap(region, 0, page, bits, 1, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_unmark_bitmap(region, 0, page, bits, 0, &n), GLEBE_ERROR_BAD_LEN);
-    REFUSED(glebe_volatile_unmark_bitmap(region, 0, huge, bits, 1, &n), GLEBE_ERROR_BAD_LEN);
-    REFUSED(glebe_volatile_unmark_bitmap(region, page, huge, bits, 1, &n), GLEBE_ERROR_BEYOND);
-    REFUSED(glebe_volatile_unmark_bitmap(region, 0, 5 * page, bits, 1, &n), GLEBE_ERROR_BEYOND);
-    REFUSED(glebe_volatile_drop_now(region, 0, page, NULL), GLEBE_ERROR_NULL);
     REFUSED(glebe_volatile_drop_now(region, 0, 0, &n), GLEBE_ERROR_EMPTY);
     REFUSED(glebe_volatile_drop_now(region, page, huge, &n), GLEBE_ERROR_BEYOND);
     REFUSED(glebe_volatile_drop_now(region, 1, page, &n), GLEBE_ERROR_UNALIGNED);
-    REFUSED(glebe_volatile_try_read(region, 0, NULL, 1, &n), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_try_read(region, 4 * page, &byte, 1, &n), GLEBE_ERROR_BEYOND);
-    REFUSED(glebe_volatile_try_read(region, UINT64_MAX, &byte, 1, &n), GLEBE_ERROR_BEYOND);
-    REFUSED(glebe_volatile_try_read(region, 0, &byte, SIZE_MAX, &n), GLEBE_ERROR_BEYOND);
-    REFUSED(glebe_volatile_read(region, 0, NULL, 1), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_read(region, 4 * page, &byte, 1), GLEBE_ERROR_BEYOND);
-    REFUSED(glebe_volatile_write(region, 0, NULL, 1), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_write(region, 1, &byte, SIZE_MAX), GLEBE_ERROR_BEYOND);
-    REFUSED(glebe_volatile_address(region, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_len(region, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_granule(region, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_engine(region, NULL), GLEBE_ERROR_NULL);
-    OK(glebe_volatile_read(region, 0, NULL, 0));
-    OK(glebe_volatile_write(region, 4 * page, NULL, 0));
-    CHECK(run.start_pages == 7 && count == 7 && n == 7 && bits[0] == 5);
+    REFUSED(glebe_volatile_read(region, 0, NULL, 1, &n), GLEBE_ERROR_NULL);
+    REFUSED(glebe_volatile_read(region, 4 * page, &byte, 1, &n), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_read(region, UINT64_MAX, &byte, 1, &n), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_volatile_read(region, 0, &byte, SIZE_MAX, &n), GLEBE_ERROR_BAD_ARGUMENT);
+    OK(glebe_volatile_read(region, 0, NULL, 0, NULL));
+    CHECK(run.start_pages == 7 && count == 7 && n == 7);
     /* What was refused has unmarked nothing. */
     OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
     CHECK(count == 1 && run.start_pages == 0 && run.len_pages == 1);
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 /* Handles of something else, used up, and made up: every function. */
 static void all_refused(glebe_volatile region, int code) {
     glebe_volatile_stats stats;
-    glebe_lost_run run;
+    glebe_extent run;
     unsigned char bits[8];
     void *address = NULL;
     size_t count = 0;
     uint64_t n = 0;
     stats.size = sizeof stats;
-    REFUSED(glebe_volatile_address(region, &address), code);
-    REFUSED(glebe_volatile_len(region, &n), code);
-    REFUSED(glebe_volatile_granule(region, &n), code);
-    REFUSED(glebe_volatile_engine(region, &n), code);
+    REFUSED(glebe_volatile_memory(region, &address, NULL, NULL, NULL), code);
     REFUSED(glebe_volatile_mark(region, 0, page, 0), code);
     REFUSED(glebe_volatile_unmark(region, 0, page, &run, 1, &count), code);
-    REFUSED(glebe_volatile_unmark_bitmap(region, 0, page, bits, 8, &n), code);
-    REFUSED(glebe_volatile_try_read(region, 0, bits, 8, &n), code);
-    REFUSED(glebe_volatile_read(region, 0, bits, 8), code);
-    REFUSED(glebe_volatile_write(region, 0, bits, 8), code);
+    REFUSED(glebe_volatile_read(region, 0, bits, 8, &n), code);
     REFUSED(glebe_volatile_drop_now(region, 0, page, &n), code);
-    REFUSED(glebe_volatile_region_stats(region, &stats), code);
-    REFUSED(glebe_volatile_unmap(region), code);
+    REFUSED(glebe_volatile_get_stats(region, &stats), code);
+    REFUSED(glebe_volatile_free(region), code);
 }
 
 static void handles_are_checked(void) {
     glebe_volatile region = map(GLEBE_ENGINE_AUTO, 1), later;
-    glebe_options options;
-    glebe_reserve reserve = 0;
+    glebe_reserve_options options;
+    glebe_reserve reserve = {0};
     int bit;
-    for (bit = 0; bit < 64; bit++) all_refused(region ^ (uint64_t)1 << bit, GLEBE_ERROR_BAD_HANDLE);
-    all_refused(0, GLEBE_ERROR_BAD_HANDLE);
-    all_refused(UINT64_MAX, GLEBE_ERROR_BAD_HANDLE);
+    for (bit = 0; bit < 64; bit++) {
+        all_refused(HANDLE(glebe_volatile, region.id ^ (uint64_t)1 << bit), GLEBE_ERROR_BAD_HANDLE);
+    }
+    all_refused(HANDLE(glebe_volatile, 0), GLEBE_ERROR_BAD_HANDLE);
+    all_refused(HANDLE(glebe_volatile, UINT64_MAX), GLEBE_ERROR_BAD_HANDLE);
     CHECK(strstr(glebe_last_error(), "is no volatile region") != NULL);
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
-    options.len_bytes = (uint64_t)2 << 20;
     options.source = GLEBE_SOURCE_PLAIN;
-    OK(glebe_reserve_create(&options, &reserve));
-    all_refused(reserve, GLEBE_ERROR_BAD_HANDLE);
-    REFUSED(glebe_reserve_destroy(region), GLEBE_ERROR_BAD_HANDLE);
-    OK(glebe_reserve_destroy(reserve));
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_reserve_new(2 << 20, &options, &reserve));
+    all_refused(HANDLE(glebe_volatile, reserve.id), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_reserve_free(HANDLE(glebe_reserve, region.id)), GLEBE_ERROR_BAD_HANDLE);
+    OK(glebe_reserve_free(reserve));
+    OK(glebe_volatile_free(region));
     later = map(GLEBE_ENGINE_AUTO, 1);
-    CHECK(later != region);
+    CHECK(later.id != region.id);
     all_refused(region, GLEBE_ERROR_BAD_HANDLE);
-    OK(glebe_volatile_unmap(later));
+    OK(glebe_volatile_free(later));
 }
 
 static void statistics(uint64_t engine) {
     glebe_volatile region = map(engine, 8);
     glebe_volatile_stats stats;
-    glebe_lost_run run;
+    glebe_extent run;
     unsigned char byte;
     size_t count = 0;
-    uint64_t older[5] = {4 * sizeof(uint64_t), 0, 0, 0, 5};
+    uint64_t older[3] = {2 * sizeof(uint64_t), 0, 5};
 
     fill(address_of(region), 8);
     OK(glebe_volatile_mark(region, 0, 6 * page, 0));
     drop(region, 1, 1);
-    CHECK(glebe_volatile_try_read(region, page, &byte, 1, NULL) == GLEBE_READ_LOST);
+    CHECK(glebe_volatile_read(region, page, &byte, 1, NULL) == GLEBE_READ_LOST);
     OK(glebe_volatile_unmark(region, 0, 3 * page, &run, 1, &count));
     stats.size = sizeof stats;
-    OK(glebe_volatile_region_stats(region, &stats));
-    CHECK(stats.size == sizeof stats && stats.version == GLEBE_VOLATILE_STATS_VERSION);
-    CHECK(stats.engine == engine && stats.total_pages == 8 && stats.marked_pages == 3);
+    OK(glebe_volatile_get_stats(region, &stats));
+    CHECK(stats.size == sizeof stats && stats.total_pages == 8 && stats.marked_pages == 3);
     CHECK(stats.marks == 1 && stats.unmarks == 1 && stats.marked_ever == 6);
     CHECK(stats.purged + stats.rescued == 3 && stats.purged >= 1 && stats.dropped_now == 1);
     CHECK(stats.reads_lost == 1 && stats.overwritten == 0 && stats.dropped_by_cap == 0);
     CHECK(stats.resident_pages <= 3);
     /* Five are not marked, one of them lost before; three are, and may wait to be counted. */
     CHECK(stats.unreclaimable_pages >= 4 && stats.unreclaimable_pages <= 7);
-    OK(glebe_volatile_region_stats(region, (glebe_volatile_stats *)older));
-    CHECK(older[0] == 4 * sizeof(uint64_t) && older[3] == 1 && older[4] == 5);
-    REFUSED(glebe_volatile_region_stats(region, NULL), GLEBE_ERROR_NULL);
+    OK(glebe_volatile_get_stats(region, (glebe_volatile_stats *)older));
+    CHECK(older[0] == 2 * sizeof(uint64_t) && older[1] == 1 && older[2] == 5);
+    REFUSED(glebe_volatile_get_stats(region, NULL), GLEBE_ERROR_NULL);
     stats.size = 0;
-    REFUSED(glebe_volatile_region_stats(region, &stats), GLEBE_ERROR_BAD_SIZE);
-    OK(glebe_volatile_unmap(region));
+    REFUSED(glebe_volatile_get_stats(region, &stats), GLEBE_ERROR_BAD_SIZE);
+    OK(glebe_volatile_free(region));
 }
 
 /* A child and its parent have each their own copy, marks and losses included. */
 static void fork_takes_regions_along(uint64_t engine) {
     glebe_volatile region = map(engine, 4);
     unsigned char *bytes = address_of(region);
-    glebe_lost_run run = {9, 9};
+    glebe_extent run = {9, 9};
     size_t count = 0;
     int status = 0;
     pid_t child;
@@ -379,8 +370,8 @@ static void fork_takes_regions_along(uint64_t engine) {
         OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
         CHECK(count == 1 && run.start_pages == 1 && run.len_pages == 2);
         CHECK(has(bytes, 0, 1) && has(bytes, 1, 0) && has(bytes, 2, 0) && has(bytes, 3, 4));
-        OK(glebe_volatile_unmap(map(engine, 1)));
-        OK(glebe_volatile_unmap(region));
+        OK(glebe_volatile_free(map(engine, 1)));
+        OK(glebe_volatile_free(region));
         all_refused(region, GLEBE_ERROR_BAD_HANDLE);
         _exit(0);
     }
@@ -389,27 +380,27 @@ static void fork_takes_regions_along(uint64_t engine) {
     OK(glebe_volatile_unmark(region, 0, 4 * page, &run, 1, &count));
     CHECK(count == 1 && run.start_pages == 1 && run.len_pages == 1);
     CHECK(has(bytes, 0, 1) && has(bytes, 1, 0) && has(bytes, 2, 3) && has(bytes, 3, 4));
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 /* A child in which locks may be held for ever, made past the C library, is refused at once. */
 static void cloned_children_are_refused(void) {
-    glebe_volatile region = map(GLEBE_ENGINE_AUTO, 1), other = 77;
+    glebe_volatile region = map(GLEBE_ENGINE_AUTO, 1), other = {77};
     int status = 0;
     pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
     CHECK(child >= 0);
     if (child == 0) {
         alarm(20);
         all_refused(region, GLEBE_ERROR_FORKED);
-        REFUSED(glebe_volatile_map(page, NULL, &other), GLEBE_ERROR_FORKED);
-        REFUSED(glebe_volatile_over(&other, page, NULL, &other), GLEBE_ERROR_FORKED);
+        REFUSED(glebe_volatile_new(page, NULL, &other), GLEBE_ERROR_FORKED);
+        REFUSED(over(&other, page, NULL, &other), GLEBE_ERROR_FORKED);
         REFUSED(glebe_vrange((void *)(8 * page), page, 1, NULL), GLEBE_ERROR_FORKED);
         REFUSED(glebe_vrange_strict((void *)(8 * page), page, 0, NULL), GLEBE_ERROR_FORKED);
-        _exit(other == 77 ? 0 : 1);
+        _exit(other.id == 77 ? 0 : 1);
     }
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 static unsigned char *anonymous(size_t pages, int protection, int flags) {
@@ -421,8 +412,8 @@ static unsigned char *anonymous(size_t pages, int protection, int flags) {
 static void memory_of_the_callers(uint64_t engine) {
     unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE), *other;
     glebe_volatile_options options;
-    glebe_volatile region = 0, second = 77;
-    glebe_lost_run run = {9, 9};
+    glebe_volatile region = {0}, second = {77};
+    glebe_extent run = {9, 9};
     size_t count = 0;
     uint64_t len_bytes = 0;
 
@@ -430,47 +421,46 @@ static void memory_of_the_callers(uint64_t engine) {
     options.size = sizeof options;
     options.engine = engine;
     fill(bytes, 8);
-    OK(glebe_volatile_over(bytes + 1, 7 * page, &options, &region));
-    OK(glebe_volatile_len(region, &len_bytes));
+    OK(over(bytes + 1, 7 * page, &options, &region));
+    OK(glebe_volatile_memory(region, NULL, &len_bytes, NULL, NULL));
     CHECK(len_bytes == 6 * page && address_of(region) == bytes + page);
-    REFUSED(glebe_volatile_over(bytes, 8 * page, &options, &second), GLEBE_ERROR_ADOPTED);
-    REFUSED(glebe_volatile_over(bytes + page, page, NULL, &second), GLEBE_ERROR_ADOPTED);
-    OK(glebe_volatile_over(bytes, page, &options, &second));
-    OK(glebe_volatile_unmap(second));
+    REFUSED(over(bytes, 8 * page, &options, &second), GLEBE_ERROR_ADOPTED);
+    REFUSED(over(bytes + page, page, NULL, &second), GLEBE_ERROR_ADOPTED);
+    OK(over(bytes, page, &options, &second));
+    OK(glebe_volatile_free(second));
     OK(glebe_volatile_mark(region, page, 3 * page, 0));
     drop(region, 2, 1);
     OK(glebe_volatile_unmark(region, 0, 6 * page, &run, 1, &count));
     CHECK(count == 1 && run.start_pages == 2 && run.len_pages == 1);
     CHECK(has(bytes, 2, 3) && has(bytes, 3, 0) && has(bytes, 4, 5));
     OK(glebe_volatile_mark(region, 0, page, 0));
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
     fill(bytes, 8); /* the caller's again */
-    OK(glebe_volatile_over(bytes, 8 * page, &options, &region));
-    OK(glebe_volatile_unmap(region));
+    OK(over(bytes, 8 * page, &options, &region));
+    OK(glebe_volatile_free(region));
 
-    second = 77;
-    REFUSED(glebe_volatile_over(bytes, page, &options, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_over(NULL, page, &options, &second), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_over(bytes, 0, &options, &second), GLEBE_ERROR_EMPTY);
-    REFUSED(glebe_volatile_over(bytes + 1, 2 * page - 2, &options, &second), GLEBE_ERROR_EMPTY);
-    REFUSED(glebe_volatile_over(bytes, UINT64_MAX, &options, &second), GLEBE_ERROR_BEYOND);
+    second.id = 77;
+    REFUSED(over(bytes, page, &options, NULL), GLEBE_ERROR_NULL);
+    REFUSED(over(bytes, 0, &options, &second), GLEBE_ERROR_EMPTY);
+    REFUSED(over(bytes + 1, 2 * page - 2, &options, &second), GLEBE_ERROR_EMPTY);
+    REFUSED(over(bytes, UINT64_MAX, &options, &second), GLEBE_ERROR_BEYOND);
     CHECK(mprotect(bytes, page, PROT_READ) == 0);
-    REFUSED(glebe_volatile_over(bytes, 8 * page, &options, &second), GLEBE_ERROR_READ_ONLY);
+    REFUSED(over(bytes, 8 * page, &options, &second), GLEBE_ERROR_READ_ONLY);
     CHECK(munmap(bytes + page, page) == 0);
-    REFUSED(glebe_volatile_over(bytes + page, page, &options, &second), GLEBE_ERROR_UNMAPPED);
+    REFUSED(over(bytes + page, page, &options, &second), GLEBE_ERROR_UNMAPPED);
     CHECK(munmap(bytes, 8 * page) == 0);
     other = anonymous(2, PROT_READ | PROT_WRITE, MAP_SHARED);
-    REFUSED(glebe_volatile_over(other, 2 * page, &options, &second), GLEBE_ERROR_SHARED);
+    REFUSED(over(other, 2 * page, &options, &second), GLEBE_ERROR_SHARED);
     CHECK(munmap(other, 2 * page) == 0);
     other = anonymous(2, PROT_READ | PROT_WRITE, MAP_PRIVATE);
     if (mlock(other, page) == 0) {
-        REFUSED(glebe_volatile_over(other, 2 * page, &options, &second), GLEBE_ERROR_LOCKED);
+        REFUSED(over(other, 2 * page, &options, &second), GLEBE_ERROR_LOCKED);
     }
-    CHECK(munmap(other, 2 * page) == 0 && second == 77);
+    CHECK(munmap(other, 2 * page) == 0 && second.id == 77);
 }
 
 static void *fork_and_find(void *region) {
-    glebe_lost_run run = {9, 9};
+    glebe_extent run = {9, 9};
     size_t count = 9;
     int status = 0;
     pid_t child = fork();
@@ -495,14 +485,14 @@ static void forked_in_anothers_thread(uint64_t engine) {
     drop(region, 1, 1);
     CHECK(pthread_create(&thread, NULL, fork_and_find, &region) == 0);
     CHECK(pthread_join(thread, &answer) == 0 && answer == &region);
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 /* A program that is executed has no handle and no descriptor of its parent's. */
 static void executed(const char *handle) {
     char path[64], target[256];
     int fd;
-    all_refused(strtoull(handle, NULL, 10), GLEBE_ERROR_BAD_HANDLE);
+    all_refused(HANDLE(glebe_volatile, strtoull(handle, NULL, 10)), GLEBE_ERROR_BAD_HANDLE);
     for (fd = 3; fd < 1024; fd++) {
         ssize_t len;
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -511,7 +501,7 @@ static void executed(const char *handle) {
         target[len] = 0;
         CHECK(strstr(target, "userfaultfd") == NULL && strstr(target, "pagemap") == NULL);
     }
-    OK(glebe_volatile_unmap(map(GLEBE_ENGINE_AUTO, 1)));
+    OK(glebe_volatile_free(map(GLEBE_ENGINE_AUTO, 1)));
 }
 
 static void executed_programs_inherit_nothing(void) {
@@ -519,7 +509,7 @@ static void executed_programs_inherit_nothing(void) {
     char handle[32];
     int status = 0;
     pid_t child;
-    snprintf(handle, sizeof handle, "%llu", (unsigned long long)region);
+    snprintf(handle, sizeof handle, "%llu", (unsigned long long)region.id);
     OK(glebe_volatile_mark(region, 0, 4 * page, 0));
     child = fork();
     CHECK(child >= 0);
@@ -529,14 +519,14 @@ static void executed_programs_inherit_nothing(void) {
     }
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 static void refused_over(void *at, size_t len, const glebe_volatile_options *options, int code) {
-    glebe_volatile region = 77;
+    glebe_volatile region = {77};
     int purged = 7;
-    REFUSED(glebe_volatile_over(at, len, options, &region), code);
-    CHECK(region == 77);
+    REFUSED(over(at, len, options, &region), code);
+    CHECK(region.id == 77);
     REFUSED(glebe_vrange_strict(at, len, GLEBE_VRANGE_VOLATILE, &purged), code);
     CHECK(purged == 7);
 }
@@ -573,33 +563,32 @@ static void other_memory_is_refused(uint64_t engine) {
     CHECK(munmap(bytes + 2 * page, page) == 0);
     refused_over(bytes, 4 * page, &options, GLEBE_ERROR_UNMAPPED);
     {
-        glebe_volatile other = 0;
-        OK(glebe_volatile_over(bytes + page, page, &options, &other));
+        glebe_volatile other = {0};
+        OK(over(bytes + page, page, &options, &other));
         refused_over(bytes, 2 * page, &options, GLEBE_ERROR_ADOPTED);
-        OK(glebe_volatile_unmap(other));
+        OK(glebe_volatile_free(other));
     }
     CHECK(munmap(bytes, 4 * page) == 0);
 }
 
 /* A call of the patches, and one that makes a region, on memory of glebe's own. */
 static void glebes_own_memory(uint64_t engine) {
-    glebe_volatile region = map(engine, 2), other = 77;
-    glebe_options options;
-    glebe_reserve reserve = 0;
-    glebe_block block = 0;
+    glebe_volatile region = map(engine, 2), other = {77};
+    glebe_reserve_options options;
+    glebe_reserve reserve = {0};
+    glebe_block block = {0};
     unsigned char *own = address_of(region), *before;
     void *first = NULL;
     int purged = 7;
 
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
-    options.len_bytes = 4 << 20;
     options.source = GLEBE_SOURCE_PLAIN;
-    OK(glebe_reserve_create(&options, &reserve));
-    OK(glebe_alloc(reserve, 1, 1, &block));
-    OK(glebe_block_address(block, &first));
-    REFUSED(glebe_volatile_over(own, page, NULL, &other), GLEBE_ERROR_SPECIAL);
-    REFUSED(glebe_volatile_over(first, page, NULL, &other), GLEBE_ERROR_SPECIAL);
+    OK(glebe_reserve_new(4 << 20, &options, &reserve));
+    OK(glebe_alloc(reserve, 1, &block));
+    OK(glebe_block_memory(block, &first, NULL));
+    REFUSED(over(own, page, NULL, &other), GLEBE_ERROR_SPECIAL);
+    REFUSED(over(first, page, NULL, &other), GLEBE_ERROR_SPECIAL);
     REFUSED(glebe_vrange_strict(own, page, GLEBE_VRANGE_VOLATILE, &purged), GLEBE_ERROR_SPECIAL);
     REFUSED(glebe_vrange_strict(first, page, GLEBE_VRANGE_VOLATILE, &purged),
             GLEBE_ERROR_SPECIAL);
@@ -615,10 +604,10 @@ static void glebes_own_memory(uint64_t engine) {
         CHECK(glebe_vrange(before, page, GLEBE_VRANGE_NONVOLATILE, NULL) == (int)page);
         CHECK(munmap(before, page) == 0);
     }
-    CHECK(other == 77);
+    CHECK(other.id == 77);
     OK(glebe_free(block));
-    OK(glebe_reserve_destroy(reserve));
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_reserve_free(reserve));
+    OK(glebe_volatile_free(region));
 }
 
 /* A cap and an age of zero are none. */
@@ -629,9 +618,9 @@ static void no_cap(uint64_t engine) {
     OK(glebe_volatile_mark(region, 0, 2 * page, 0));
     OK(glebe_volatile_mark(region, 2 * page, 2 * page, 0));
     stats.size = sizeof stats;
-    OK(glebe_volatile_region_stats(region, &stats));
+    OK(glebe_volatile_get_stats(region, &stats));
     CHECK(stats.dropped_by_cap == 0 && stats.marked_pages == 4);
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 /* More ranges apart than may be, in a child of its own. */
@@ -651,18 +640,18 @@ static void the_map_budget_ends(void) {
     if (child == 0) {
         unsigned char *bytes = anonymous(2 * limit + 2, PROT_READ | PROT_WRITE, MAP_PRIVATE);
         glebe_volatile_options options;
-        glebe_volatile region = 0;
-        glebe_lost_run run;
+        glebe_volatile region = {0};
+        glebe_extent run;
         size_t count = 0;
         unsigned long n;
         alarm(120);
         memset(&options, 0, sizeof options);
         options.size = sizeof options;
         options.engine = GLEBE_ENGINE_SCAN;
-        OK(glebe_volatile_over(bytes, (2 * limit + 2) * page, &options, &region));
+        OK(over(bytes, (2 * limit + 2) * page, &options, &region));
         for (n = 0; n < limit; n++) OK(glebe_volatile_mark(region, 2 * n * page, page, 0));
         REFUSED(glebe_volatile_mark(region, 2 * n * page, page, 0), GLEBE_ERROR_MAP_BUDGET);
-        CHECK(glebe_volatile_write(region, 2 * n * page, "x", 1) == GLEBE_OK);
+        bytes[2 * n * page] = 1; /* not marked */
         OK(glebe_volatile_unmark(region, 0, page, &run, 1, &count));
         OK(glebe_volatile_mark(region, 2 * n * page, page, 0));
         _exit(0);
@@ -693,8 +682,8 @@ static const void *refill(uint64_t offset_bytes, size_t len_bytes, void *data) {
 static void touches_are_refilled(int is_over) {
     unsigned char *copy = malloc(8 * page), *bytes, *own = NULL;
     glebe_volatile_options options;
-    glebe_volatile region = 77;
-    glebe_lost_run run = {9, 9};
+    glebe_volatile region = {77};
+    glebe_extent run = {9, 9};
     struct sigaction action;
     size_t count = 9;
 
@@ -704,11 +693,9 @@ static void touches_are_refilled(int is_over) {
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.engine = GLEBE_ENGINE_SCAN;
-    REFUSED(glebe_volatile_refilled(own, 8 * page, &options, NULL, copy, &region),
-            GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_refilled(own, 8 * page, &options, refill, copy, NULL), GLEBE_ERROR_NULL);
-    REFUSED(glebe_volatile_refilled(own, 0, &options, refill, copy, &region), GLEBE_ERROR_EMPTY);
-    CHECK(region == 77);
+    REFUSED(refilled(own, 8 * page, &options, refill, copy, NULL), GLEBE_ERROR_NULL);
+    REFUSED(refilled(own, 0, &options, refill, copy, &region), GLEBE_ERROR_EMPTY);
+    CHECK(region.id == 77);
     /* The handler that was there before has what is not refilled. */
     if (!is_over) {
         memset(&action, 0, sizeof action);
@@ -716,15 +703,15 @@ static void touches_are_refilled(int is_over) {
         action.sa_flags = SA_SIGINFO;
         CHECK(sigaction(SIGBUS, &action, NULL) == 0);
     }
-    OK(glebe_volatile_refilled(own, 8 * page, &options, refill, copy, &region));
+    OK(refilled(own, 8 * page, &options, refill, copy, &region));
     /* One that is put in front of glebe's now may keep everything to itself. */
     if (!is_over) {
         struct sigaction glebes;
-        glebe_volatile second = 77;
+        glebe_volatile second = {77};
         CHECK(sigaction(SIGBUS, &action, &glebes) == 0);
-        REFUSED(glebe_volatile_refilled(NULL, page, &options, refill, copy, &second),
+        REFUSED(refilled(NULL, page, &options, refill, copy, &second),
                 GLEBE_ERROR_HANDLER_COVERED);
-        CHECK(second == 77 && sigaction(SIGBUS, &glebes, NULL) == 0);
+        CHECK(second.id == 77 && sigaction(SIGBUS, &glebes, NULL) == 0);
     }
     bytes = address_of(region);
     CHECK(!is_over || bytes == own);
@@ -744,7 +731,7 @@ static void touches_are_refilled(int is_over) {
     OK(glebe_volatile_unmark(region, 0, 8 * page, &run, 1, &count));
     CHECK(count == 1 && run.start_pages == 6 && run.len_pages == 1 && has(bytes, 6, 0));
     CHECK(refills == 2);
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
     if (is_over) CHECK(munmap(own, 8 * page) == 0);
     free(copy);
 }
@@ -824,7 +811,7 @@ static void vrange_as_the_patches_have_it(void) {
 
 static void vrange_strictly(void) {
     unsigned char *bytes = anonymous(8, PROT_READ | PROT_WRITE, MAP_PRIVATE);
-    glebe_volatile region = 0;
+    glebe_volatile region = {0};
     int purged = 9, status = 0;
     pid_t child;
 
@@ -842,7 +829,7 @@ static void vrange_strictly(void) {
     }
     CHECK(waitpid(child, &status, 0) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    REFUSED(glebe_volatile_over(bytes, page, NULL, &region), GLEBE_ERROR_ADOPTED);
+    REFUSED(over(bytes, page, NULL, &region), GLEBE_ERROR_ADOPTED);
     OK(glebe_vrange_strict(bytes, 5 * page, GLEBE_VRANGE_NONVOLATILE, &purged));
     CHECK(purged == 0 && has(bytes, 4, 5));
     OK(glebe_vrange_strict(bytes, 8 * page, GLEBE_VRANGE_NONVOLATILE, &purged));
@@ -850,18 +837,18 @@ static void vrange_strictly(void) {
 
     /* Another's region, a hole, memory that is read only: nothing becomes volatile. */
     purged = 7;
-    OK(glebe_volatile_over(bytes + 2 * page, page, NULL, &region));
+    OK(over(bytes + 2 * page, page, NULL, &region));
     REFUSED(glebe_vrange_strict(bytes, 8 * page, 0, &purged), GLEBE_ERROR_ADOPTED);
     CHECK(glebe_vrange(bytes, 8 * page, GLEBE_VRANGE_VOLATILE, NULL) == (int)(2 * page));
     CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_NONVOLATILE, NULL) == (int)(2 * page));
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
     /* Of what had become volatile before the refusal nothing is left so. */
     OK(glebe_vrange_strict(bytes + page, page, 0, NULL));
-    OK(glebe_volatile_over(bytes + 3 * page, page, NULL, &region));
+    OK(over(bytes + 3 * page, page, NULL, &region));
     REFUSED(glebe_vrange_strict(bytes, 4 * page, 0, &purged), GLEBE_ERROR_ADOPTED);
-    OK(glebe_volatile_unmap(region));
-    OK(glebe_volatile_over(bytes, page, NULL, &region));
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
+    OK(over(bytes, page, NULL, &region));
+    OK(glebe_volatile_free(region));
     OK(glebe_vrange_strict(bytes + page, page, 1, NULL));
     CHECK(mprotect(bytes + 6 * page, page, PROT_READ) == 0);
     REFUSED(glebe_vrange_strict(bytes, 8 * page, 0, &purged), GLEBE_ERROR_READ_ONLY);
@@ -930,6 +917,8 @@ static void vrange_in_a_handler(void) {
         pthread_t threads[2];
         unsigned char *bytes = anonymous(2, PROT_READ | PROT_WRITE, MAP_PRIVATE);
         glebe_volatile region;
+        glebe_extent *runs;
+        size_t count = 0;
         pid_t child;
         int n, purged = 9;
         alarm(60);
@@ -965,13 +954,17 @@ static void vrange_in_a_handler(void) {
         CHECK(waitpid(child, &status, 0) == child);
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         CHECK(answered == GLEBE_ERROR_WOULD_WAIT && said_purged == 9 && has(bytes, 0, 7));
-        CHECK(strstr(glebe_last_error(), "glebe_volatile_refilled") != NULL);
+        CHECK(strstr(glebe_last_error(), "a refill") != NULL);
 
-        /* In a call: its buffer is lost. */
+        /* In a call: its array is lost. */
         region = map(GLEBE_ENGINE_SCAN, 1);
+        OK(glebe_volatile_mark(region, 0, page, 0));
+        drop(region, 0, 1);
         answered = 0;
-        OK(glebe_volatile_write(region, 0, bytes + page, page));
-        CHECK(answered == GLEBE_ERROR_WOULD_WAIT && has(address_of(region), 0, 7));
+        runs = (glebe_extent *)(bytes + page);
+        OK(glebe_volatile_unmark(region, 0, page, runs, 1, &count));
+        CHECK(answered == GLEBE_ERROR_WOULD_WAIT && count == 1 && runs->len_pages == 1);
+        memset(runs, 7, sizeof *runs);
         /* Afterwards it works again. */
         CHECK(glebe_vrange(bytes, 2 * page, GLEBE_VRANGE_NONVOLATILE, &purged) ==
               (int)(2 * page));
@@ -1042,7 +1035,7 @@ int main(int argc, char **argv) {
     }
     CHECK(pthread_atfork(touch_in_fork, NULL, NULL) == 0);
     first_calls_beside_forks();
-    all_refused(1, GLEBE_ERROR_BAD_HANDLE); /* before there is any */
+    all_refused(HANDLE(glebe_volatile, 1), GLEBE_ERROR_BAD_HANDLE); /* before there is any */
     options_are_checked();
     huge_granules();
     for (engine = GLEBE_ENGINE_SCAN; engine <= GLEBE_ENGINE_TAG; engine++) {

@@ -30,8 +30,8 @@ glebe_volatile map(std::uint64_t engine, std::uint64_t pages) {
     glebe_volatile_options options = {};
     options.size = sizeof options;
     options.engine = engine;
-    glebe_volatile region = 0;
-    const int code = glebe_volatile_map(pages * glebe_page_bytes(), &options, &region);
+    glebe_volatile region = {};
+    const int code = glebe_volatile_new(pages * glebe_page_bytes(), &options, &region);
     CHECK(code == GLEBE_OK || (code == GLEBE_ERROR_OS && engine == GLEBE_ENGINE_SCAN));
     return region;
 }
@@ -42,7 +42,7 @@ void lose_and_find(glebe_volatile region, unsigned char *bytes, std::uint64_t fi
     std::vector<unsigned char> buffer(page);
     for (std::uint64_t n = 0; n < PART; n++) {
         std::memset(buffer.data(), int(n + 1), page);
-        OK(glebe_volatile_write(region, (first + n) * page, buffer.data(), page));
+        std::memcpy(bytes + (first + n) * page, buffer.data(), page);
     }
     OK(glebe_volatile_mark(region, first * page, PART * page, std::uint64_t(round % 8)));
     std::vector<bool> is_lost(PART);
@@ -52,33 +52,27 @@ void lose_and_find(glebe_volatile region, unsigned char *bytes, std::uint64_t fi
         CHECK(dropped == page);
         is_lost[n] = true;
         const int got =
-            glebe_volatile_try_read(region, (first + n) * page, buffer.data(), page, nullptr);
+            glebe_volatile_read(region, (first + n) * page, buffer.data(), page, nullptr);
         CHECK(got == GLEBE_READ_LOST);
     }
     std::vector<bool> told(PART);
-    if (round % 2 == 0) {
-        unsigned char bits[PART / 8];
-        std::uint64_t lost = 0;
-        OK(glebe_volatile_unmark_bitmap(region, first * page, PART * page, bits, sizeof bits,
-                                        &lost));
-        for (std::uint64_t n = 0; n < PART; n++) told[n] = bits[n / 8] >> n % 8 & 1;
-    } else {
-        // Two at a time, until all is told.
-        int answer;
-        do {
-            glebe_lost_run runs[2];
-            std::size_t count = 0;
-            answer = glebe_volatile_unmark(region, first * page, PART * page, runs, 2, &count);
-            CHECK(answer == (count > 2 ? GLEBE_UNMARK_MORE : GLEBE_UNMARK_TOLD));
-            for (std::size_t run = 0; run < count && run < 2; run++)
-                for (std::uint64_t n = 0; n < runs[run].len_pages; n++)
-                    told[runs[run].start_pages - first + n] = true;
-        } while (answer == GLEBE_UNMARK_MORE);
-    }
+    // All at once, or two at a time until all is told.
+    const std::size_t room = round % 2 == 0 ? PART : 2;
+    std::vector<glebe_extent> runs(room);
+    int answer;
+    do {
+        std::size_t count = 0;
+        answer =
+            glebe_volatile_unmark(region, first * page, PART * page, runs.data(), room, &count);
+        CHECK(answer == (count > room ? GLEBE_UNMARK_MORE : GLEBE_UNMARK_TOLD));
+        for (std::size_t run = 0; run < count && run < room; run++)
+            for (std::uint64_t n = 0; n < runs[run].len_pages; n++)
+                told[runs[run].start_pages - first + n] = true;
+    } while (answer == GLEBE_UNMARK_MORE);
     for (std::uint64_t n = 0; n < PART; n++) {
         // The kernel may have taken more of its own accord, and told so: a page not told is whole.
         CHECK(!is_lost[n] || told[n]);
-        OK(glebe_volatile_read(region, (first + n) * page, buffer.data(), page));
+        OK(glebe_volatile_read(region, (first + n) * page, buffer.data(), page, nullptr));
         CHECK(buffer[0] == (told[n] ? 0 : n + 1) && buffer[page - 1] == buffer[0]);
         CHECK(bytes[(first + n) * page + page / 2] == buffer[0]);
     }
@@ -86,13 +80,10 @@ void lose_and_find(glebe_volatile region, unsigned char *bytes, std::uint64_t fi
 
 void by_many_threads(std::uint64_t engine) {
     const glebe_volatile region = map(engine, THREADS * PART);
-    if (region == 0) return;
+    if (region.id == 0) return;
     void *address = nullptr;
     std::uint64_t len_bytes = 0, granule = 0, is = 0;
-    OK(glebe_volatile_address(region, &address));
-    OK(glebe_volatile_len(region, &len_bytes));
-    OK(glebe_volatile_granule(region, &granule));
-    OK(glebe_volatile_engine(region, &is));
+    OK(glebe_volatile_memory(region, &address, &len_bytes, &granule, &is));
     CHECK(len_bytes == THREADS * PART * glebe_page_bytes() && is == engine);
     CHECK(granule == glebe_page_bytes());
     unsigned char *bytes = static_cast<unsigned char *>(address);
@@ -102,11 +93,11 @@ void by_many_threads(std::uint64_t engine) {
     });
     glebe_volatile_stats stats;
     stats.size = sizeof stats;
-    OK(glebe_volatile_region_stats(region, &stats));
+    OK(glebe_volatile_get_stats(region, &stats));
     CHECK(stats.marked_pages == 0 && stats.marked_ever == THREADS * ROUNDS * PART);
     CHECK(stats.marked_ever == stats.purged + stats.rescued);
     CHECK(stats.purged >= stats.dropped_now);
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 // Of several threads that end a region exactly one does, and the others are done or refused.
@@ -125,20 +116,20 @@ void ended_while_in_use() {
                 const int unmarked = glebe_volatile_unmark(region, at, page, nullptr, 0, &count);
                 if (unmarked == GLEBE_ERROR_BAD_HANDLE) break;
                 CHECK(unmarked >= 0);
-                if (thread % 2 == 1) ended += glebe_volatile_unmap(region) == GLEBE_OK;
+                if (thread % 2 == 1) ended += glebe_volatile_free(region) == GLEBE_OK;
             }
         });
         CHECK(ended == 1);
-        REFUSED(glebe_volatile_unmap(region), GLEBE_ERROR_BAD_HANDLE);
+        REFUSED(glebe_volatile_free(region), GLEBE_ERROR_BAD_HANDLE);
     }
 }
 
 // Children of a process whose threads hold locks at the fork go on with their own copy.
 void forked_in_the_middle(std::uint64_t engine) {
     const glebe_volatile region = map(engine, (THREADS + 1) * PART);
-    if (region == 0) return;
+    if (region.id == 0) return;
     void *address = nullptr;
-    OK(glebe_volatile_address(region, &address));
+    OK(glebe_volatile_memory(region, &address, nullptr, nullptr, nullptr));
     unsigned char *bytes = static_cast<unsigned char *>(address);
     std::atomic<bool> stop{false};
     std::vector<std::thread> busy;
@@ -146,7 +137,7 @@ void forked_in_the_middle(std::uint64_t engine) {
         busy.emplace_back([=, &stop] {
             for (int round = 0; !stop; round++) {
                 lose_and_find(region, bytes, std::uint64_t(thread) * PART, round);
-                OK(glebe_volatile_unmap(map(engine, 1)));
+                OK(glebe_volatile_free(map(engine, 1)));
             }
         });
     }
@@ -156,8 +147,8 @@ void forked_in_the_middle(std::uint64_t engine) {
         if (child == 0) {
             alarm(30);
             lose_and_find(region, bytes, THREADS * PART, round);
-            OK(glebe_volatile_unmap(map(engine, 1)));
-            OK(glebe_volatile_unmap(region));
+            OK(glebe_volatile_free(map(engine, 1)));
+            OK(glebe_volatile_free(region));
             _exit(0);
         }
         int status = 0;
@@ -167,7 +158,7 @@ void forked_in_the_middle(std::uint64_t engine) {
     }
     stop = true;
     for (auto &thread : busy) thread.join();
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 // Threads that adopt parts of the same memory, by both calls, never get at each other's.
@@ -177,17 +168,20 @@ void of_the_callers_memory() {
                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(at != MAP_FAILED);
     const glebe_volatile probe = map(GLEBE_ENGINE_SCAN, 1);
-    const bool has_scan = probe != 0;
-    if (has_scan) OK(glebe_volatile_unmap(probe));
+    const bool has_scan = probe.id != 0;
+    if (has_scan) OK(glebe_volatile_free(probe));
     in_threads([=](int thread) {
         unsigned char *bytes = static_cast<unsigned char *>(at) + std::size_t(thread) * PART * page;
         const int len = int(PART * page);
         for (int round = 0; round < 20; round++) {
-            glebe_volatile region = 0;
+            glebe_volatile region = {};
             int purged = 9;
-            OK(glebe_volatile_over(bytes, PART * page, nullptr, &region));
+            glebe_volatile_options options = {};
+            options.size = sizeof options;
+            options.address = bytes;
+            OK(glebe_volatile_new(PART * page, &options, &region));
             lose_and_find(region, bytes, 0, round);
-            OK(glebe_volatile_unmap(region));
+            OK(glebe_volatile_free(region));
             if (!has_scan) continue;
             std::memset(bytes, thread + 1, PART * page);
             CHECK(glebe_vrange(bytes, PART * page, GLEBE_VRANGE_VOLATILE, &purged) == len);
@@ -208,17 +202,21 @@ extern "C" const void *refill(std::uint64_t offset_bytes, std::size_t, void *dat
 void refilled_for_many_threads() {
     const std::size_t page = std::size_t(glebe_page_bytes()), pages = THREADS * PART;
     const glebe_volatile probe = map(GLEBE_ENGINE_SCAN, 1);
-    if (probe == 0) return;
-    OK(glebe_volatile_unmap(probe));
+    if (probe.id == 0) return;
+    OK(glebe_volatile_free(probe));
     std::vector<unsigned char> held(pages * page);
     for (std::size_t n = 0; n < pages; n++) std::memset(&held[n * page], int(n + 1), page);
-    glebe_volatile region = 0;
+    glebe_volatile region = {};
     void *address = nullptr;
-    OK(glebe_volatile_refilled(nullptr, pages * page, nullptr, refill, held.data(), &region));
-    OK(glebe_volatile_address(region, &address));
+    glebe_volatile_options options = {};
+    options.size = sizeof options;
+    options.refill = refill;
+    options.data = held.data();
+    OK(glebe_volatile_new(pages * page, &options, &region));
+    OK(glebe_volatile_memory(region, &address, nullptr, nullptr, nullptr));
     const volatile unsigned char *bytes = static_cast<unsigned char *>(address);
     for (int round = 0; round < 20; round++) {
-        OK(glebe_volatile_write(region, 0, held.data(), held.size()));
+        std::memcpy(address, held.data(), held.size());
         OK(glebe_volatile_mark(region, 0, held.size(), GLEBE_PRIORITY_NORMAL));
         in_threads([=](int thread) {
             std::uint64_t dropped = 0;
@@ -228,13 +226,17 @@ void refilled_for_many_threads() {
                 CHECK(bytes[n * page + first] == n + 1 && bytes[(n + 1) * page - 1] == n + 1);
         });
         // Each page was touched after it was dropped; what else is lost the kernel has taken.
-        unsigned char bits[THREADS * PART / 8];
-        std::uint64_t lost = 0;
-        OK(glebe_volatile_unmark_bitmap(region, 0, held.size(), bits, sizeof bits, &lost));
+        std::vector<glebe_extent> runs(pages);
+        std::vector<bool> lost(pages);
+        std::size_t count = 0;
+        OK(glebe_volatile_unmark(region, 0, held.size(), runs.data(), pages, &count));
+        for (std::size_t run = 0; run < count; run++)
+            for (std::uint64_t n = 0; n < runs[run].len_pages; n++)
+                lost[runs[run].start_pages + n] = true;
         for (std::size_t n = 0; n < pages; n++)
-            CHECK(bytes[n * page + 1] == (bits[n / 8] >> n % 8 & 1 ? 0 : n + 1));
+            CHECK(bytes[n * page + 1] == (lost[n] ? 0 : n + 1));
     }
-    OK(glebe_volatile_unmap(region));
+    OK(glebe_volatile_free(region));
 }
 
 } // namespace

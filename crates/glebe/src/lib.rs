@@ -51,4 +51,4 @@ pub use reserve::Reserve;
 pub use sys::{page_size, probe};
 pub use units::{Bytes, Pages};
 pub use volatile::Region;
-pub use zpool::Pool as ObjectPool;
+pub use zpool::ObjectPool;

@@ -1,385 +1,83 @@
 //! `glebe_vrange`: the call of the volatile ranges patches, v10, on the caller's own memory.
 //!
-//! What is volatile is kept in a process-wide table of [`Adopted`] ranges: a region of its own for
-//! each part of a call that no range held yet, dropped when nothing of it is volatile any more.
-//! Positions are base pages, by number of the address space. The *scan* engine only, since the
-//! patches leave contents as they are. The patches' man page and code differ; their code is
-//! followed where it counts bytes, their man page where it refuses arguments.
-//!
-//! Lock: the table's, held over a call and over a fork. A SIGBUS handler may call here for a touch
-//! that the program's own code made; where it interrupted a call that holds such locks, or a fork,
-//! it is refused. Cost: a call reads the list of mappings, so
-//! it is for ranges of many pages. Source: "vrange: Add vrange support to mm_structs" and "vrange:
-//! Add basic functions to purge volatile pages" (Minchan Kim and John Stultz, linux-mm, January
-//! 2014).
-//!
-//! # Safety
-//! Pointers are what the header says of them.
-#![allow(unsafe_code)]
+//! The patches' man page and code differ; their code is followed where it counts bytes, their man
+//! page where it refuses arguments. A SIGBUS handler may call here for a touch that the program's
+//! own code made; where it interrupted a call that holds locks of volatile memory, or a fork, it is
+//! refused. Cost: a call reads the list of mappings, so it is for ranges of many pages. Source:
+//! "vrange: Add vrange support to mm_structs" and "vrange: Add basic functions to purge volatile
+//! pages" (Minchan Kim and John Stultz, linux-mm, January 2014).
+#![allow(unsafe_code)] // exported names
 
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
-use std::sync::{Mutex, MutexGuard};
 
 use glebe::extent::Extent;
 use glebe::sys::page_size;
-use glebe::sys::vma;
 use glebe::units::{Bytes, Pages};
-use glebe::volatile::{Engine, Error, Priority, Refusal, Region};
+use glebe::volatile::Error;
 
-use super::regions::{follow_forks, lock, Claim, Inside};
-use super::unmark::{between, merged, split};
+use super::adopted::{number, with_table};
+use super::claims::range;
+use super::regions::follow_forks;
 use crate::abi::*;
 use crate::boundary::{call, Out};
 use crate::failure::Failure;
 
-/// A range of the caller's memory some of which is volatile.
-#[derive(Debug)]
-struct Adopted {
-    region: Region,
-    pages: Extent,
-    /// What of it is volatile: ascending runs.
-    volatile: Vec<Extent>,
-    /// Dropped after the region.
-    _claim: Claim,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Table {
-    /// By their first page; none overlaps another.
-    ranges: BTreeMap<u64, Adopted>,
-    /// What was lost while a call failed, to be told by the next that makes it non-volatile.
-    untold: Vec<Extent>,
-}
-
-static TABLE: Mutex<Table> = Mutex::new(Table { ranges: BTreeMap::new(), untold: Vec::new() });
-
-/// The table's lock, held over a fork.
-pub(super) type Held = MutexGuard<'static, Table>;
-
-pub(super) fn hold() -> Held {
-    lock(&TABLE)
-}
-
-/// What is mapped in a range, from its start to the first memory that cannot be volatile.
-struct Walk {
-    /// Memory that can be.
-    parts: Vec<Extent>,
-    /// Where it stops: the end of the last part, and in front of what stops it.
-    end: u64,
-    /// Why that is not the end of the range.
-    refused: Option<Error>,
-}
-
-fn addresses(pages: Extent) -> Range<usize> {
-    let page = page_size().bytes().as_usize();
-    pages.start() as usize * page..pages.end() as usize * page
-}
-
-fn number(addr: usize) -> u64 {
-    Bytes::new(addr as u64).pages_down(page_size()).get()
-}
-
-fn walk(asked: Extent) -> Result<Walk, Error> {
-    let mut walk = Walk { parts: Vec::new(), end: asked.start(), refused: None };
-    let mut at = asked.start();
-    while let Some(rest) = between(at, asked.end()) {
-        let refusal = match vma::classify_watched(&addresses(rest)) {
-            Ok(()) => {
-                walk.parts.push(rest);
-                walk.end = rest.end();
-                return Ok(walk);
-            }
-            Err(refusal) => refusal,
-        };
-        let Some(stop) = place_of(&refusal).map(number) else { return Err(refusal.into()) };
-        if let Some(part) = between(at, stop) {
-            walk.parts.push(part);
-            walk.end = part.end();
-        }
-        let is_hole = matches!(refusal, Refusal::Unmapped { .. });
-        walk.refused.get_or_insert(refusal.into());
-        if !is_hole {
-            // Holes in front of it count.
-            walk.end = stop;
-            return Ok(walk);
-        }
-        let Some(behind) = between(stop, asked.end()) else { break };
-        let next = vma::among(&addresses(behind))?.first().map(|vma| number(vma.start));
-        let Some(next) = next else { break };
-        at = next.max(stop);
-    }
-    Ok(walk)
-}
-
-/// Where the memory begins that a refusal is about.
-fn place_of(refusal: &Refusal) -> Option<usize> {
-    match refusal {
-        Refusal::Unmapped { at }
-        | Refusal::Hugetlb { at, .. }
-        | Refusal::Special { at, .. }
-        | Refusal::Shared { at, .. }
-        | Refusal::FilePrivate { at, .. }
-        | Refusal::Locked { at }
-        | Refusal::ReadOnly { at, .. }
-        | Refusal::Own { at }
-        | Refusal::Watched { at, .. } => Some(*at),
-        _ => None,
-    }
-}
-
-impl Adopted {
-    fn new(pages: Extent) -> Result<Self, Failure> {
-        let range = addresses(pages);
-        let (addr, len) = (range.start, Bytes::new((range.end - range.start) as u64));
-        let claim = Claim::new(range)?;
-        let options = Region::options().engine(Engine::Scan);
-        // SAFETY: the caller's duty, as the header says; the claim is this region's alone.
-        let region =
-            unsafe { options.build_over(std::ptr::with_exposed_provenance_mut(addr), len)? };
-        Ok(Self { region, pages, volatile: Vec::new(), _claim: claim })
-    }
-
-    fn offsets(&self, part: Extent) -> Range<Bytes> {
-        let offset = |page: u64| Pages::new(page - self.pages.start()).bytes(page_size());
-        offset(part.start())..offset(part.end())
-    }
-
-    /// Makes `part` volatile, of which nothing is.
-    fn mark(&mut self, part: Extent) -> Result<(), Failure> {
-        self.volatile = merged(self.volatile.iter().copied().chain([part]).collect());
-        Ok(self.region.mark(self.offsets(part), Priority::NORMAL)?)
-    }
-
-    /// Makes `part` non-volatile; what was lost of it.
-    fn unmark(&mut self, part: Extent) -> Result<Vec<Extent>, Failure> {
-        let lost = self.region.unmark(self.offsets(part))?;
-        self.volatile = split(&self.volatile, part).1;
-        let place = |run: &Extent| Extent::new(run.start() + self.pages.start(), run.len());
-        Ok(lost.runs().iter().filter_map(place).collect())
-    }
-
-    /// Forgets what was mapped anew since it was made volatile, which is not armed.
-    fn forget_replaced(&mut self, part: Extent) -> Result<(), Failure> {
-        for vma in vma::among(&addresses(part)).map_err(Error::from)? {
-            let new = between(number(vma.start), number(vma.end));
-            if let Some(new) = new.filter(|_| !vma.has("um")).and_then(|n| n.intersection(part)) {
-                self.unmark(new)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Table {
-    /// The first pages of the ranges that share one with `pages`.
-    fn among(&self, pages: Extent) -> Vec<u64> {
-        let overlapping = self.ranges.values().filter(|range| range.pages.overlaps(pages));
-        overlapping.map(|range| range.pages.start()).collect()
-    }
-
-    /// Makes `pages` volatile; what it has made so is added to `new`, also before an error.
-    fn mark(&mut self, pages: Extent, new: &mut Vec<Extent>) -> Result<(), Failure> {
-        let mut at = pages.start();
-        for key in self.among(pages) {
-            let Some(range) = self.ranges.get_mut(&key) else { continue };
-            let Some(shared) = range.pages.intersection(pages) else { continue };
-            let gap = between(at, shared.start());
-            at = shared.end();
-            range.forget_replaced(shared)?;
-            let mut from = shared.start();
-            let held = split(&range.volatile, shared).0;
-            for end in held.into_iter().chain(Extent::new(shared.end(), 1)) {
-                if let Some(part) = between(from, end.start()) {
-                    new.push(part);
-                    range.mark(part)?;
-                }
-                from = end.end();
-            }
-            gap.map_or(Ok(()), |gap| self.adopt(gap, new))?;
-        }
-        between(at, pages.end()).map_or(Ok(()), |gap| self.adopt(gap, new))
-    }
-
-    fn adopt(&mut self, gap: Extent, new: &mut Vec<Extent>) -> Result<(), Failure> {
-        let adopted = Adopted::new(gap)?;
-        new.push(gap);
-        self.ranges.entry(gap.start()).or_insert(adopted).mark(gap)
-    }
-
-    /// Makes `pages` non-volatile, also where nothing is mapped any more; what was lost.
-    fn unmark(&mut self, pages: Extent) -> Result<Vec<Extent>, Failure> {
-        let mut lost = Vec::new();
-        for key in self.among(pages) {
-            let Some(range) = self.ranges.get_mut(&key) else { continue };
-            let Some(shared) = range.pages.intersection(pages) else { continue };
-            match range.unmark(shared) {
-                Ok(runs) => lost.extend(runs),
-                Err(failure) => {
-                    self.untold.extend(lost);
-                    return Err(failure);
-                }
-            }
-            if range.volatile.is_empty() {
-                self.ranges.remove(&key);
-            }
-        }
-        Ok(lost)
-    }
-
-    /// Takes back what a call that failed has made volatile.
-    fn undo(&mut self, new: &[Extent]) {
-        for part in new {
-            // Where that fails too, it stays volatile, and what is lost is told later.
-            if let Ok(lost) = self.unmark(*part) {
-                self.untold.extend(lost);
-            }
-        }
-    }
-
-    /// Makes `pages` non-volatile; whether any was lost.
-    fn settle(&mut self, pages: Extent) -> Result<bool, Failure> {
-        let lost = self.unmark(pages)?;
-        let (told, kept) = split(&self.untold, pages);
-        self.untold = kept;
-        Ok(!lost.is_empty() || !told.is_empty())
-    }
-
-    /// As the patches: how many pages from the start were done, and whether any was lost.
-    fn apply(&mut self, mode: Mode, asked: Extent) -> Result<(u64, bool), Failure> {
-        let walk = walk(asked)?;
-        let mut done = walk.end - asked.start();
-        let Some(reached) = Extent::new(asked.start(), done) else { return Ok((0, false)) };
-        if mode == Mode::NonVolatile {
-            return Ok((done, self.settle(reached)?));
-        }
-        for part in walk.parts {
-            let reached = self.mark_up_to_foreign(part);
-            if !matches!(reached, Ok(end) if end == part.end()) {
-                let at = reached.as_ref().map_or(part.start(), |end| *end);
-                done = at - asked.start();
-                return reached.map(|_| (done, false)).or_else(|failure| match done {
-                    0 => Err(failure),
-                    _ => Ok((done, false)),
-                });
-            }
-        }
-        Ok((done, false))
-    }
-
-    /// Makes `part` volatile up to the first page that is somebody else's; where that is.
-    fn mark_up_to_foreign(&mut self, part: Extent) -> Result<u64, Failure> {
-        let mut end = part.end();
-        while let Some(pages) = between(part.start(), end) {
-            let mut new = Vec::new();
-            let Err(failure) = self.mark(pages, &mut new) else { break };
-            self.undo(&new);
-            let foreign = match &failure {
-                Failure::Adopted { start, .. } => Some(*start),
-                Failure::Volatile(Error::Unsuitable(refusal)) => place_of(refusal),
-                _ => None,
-            };
-            let Some(foreign) = foreign.map(number).filter(|at| *at < end) else {
-                return Err(failure);
-            };
-            end = foreign.max(part.start());
-        }
-        Ok(end)
-    }
-
-    /// All of it or nothing; whether any was lost.
-    fn apply_strictly(&mut self, mode: Mode, asked: Extent) -> Result<bool, Failure> {
-        let walk = walk(asked)?;
-        if let Some(refused) = walk.refused {
-            return Err(refused.into());
-        }
-        if mode == Mode::NonVolatile {
-            return self.settle(asked);
-        }
-        let mut new = Vec::new();
-        self.mark(asked, &mut new).inspect_err(|_| self.undo(&new))?;
-        Ok(false)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Volatile,
-    NonVolatile,
-}
-
-/// What is asked for, checked; a length is cut to whole pages, and to what `most` holds.
-fn checked(addr: usize, length: usize, mode: c_int, most: u64) -> Result<(Mode, Extent), Failure> {
-    let mode = match mode {
-        GLEBE_VRANGE_VOLATILE => Mode::Volatile,
-        GLEBE_VRANGE_NONVOLATILE => Mode::NonVolatile,
+/// Whether memory is to be volatile, and which, checked; a length is cut to whole pages, and to
+/// what `most` holds.
+fn checked(addr: usize, length: usize, mode: c_int, most: u64) -> Result<(bool, Extent), Failure> {
+    let to_volatile = match mode {
+        GLEBE_VRANGE_VOLATILE => true,
+        GLEBE_VRANGE_NONVOLATILE => false,
         // As the bits that were passed.
-        other => return Err(Failure::BadArgument { name: "mode", value: other as u32 as u64 }),
+        other => return Err(Failure::bad("mode", other as u32 as u64)),
     };
     let page = page_size();
     let (offset, granule) = (Bytes::new(addr as u64), page.bytes());
     if offset.get() % granule.get() != 0 {
         return Err(Error::Unaligned { offset, granule }.into());
     }
-    let end = super::range(addr as u64, length as u64)?.end;
+    let end = range(addr as u64, length as u64)?.end;
     let (start, pages) = (number(addr), end.pages_down(page).get() - number(addr));
     let most = Bytes::new(most).pages_down(page).get();
     let asked = Extent::new(start, pages.min(most)).ok_or(Error::Empty)?;
-    Ok((mode, asked))
+    Ok((to_volatile, asked))
 }
 
-/// Calls `call` with the table, unless the thread has it or another lock of these already.
-fn with_table<R>(call: impl FnOnce(&mut Table) -> Result<R, Failure>) -> Result<R, Failure> {
-    let _inside = Inside::enter()?;
-    call(&mut lock(&TABLE))
-}
-
-fn tell(purged: *mut c_int, lost: bool) {
-    // SAFETY: the caller's duty; null is allowed.
-    if let Ok(out) = unsafe { Out::new(purged, "purged") } {
-        out.set(lost.into());
-    }
-}
-
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_vrange(
+pub extern "C" fn glebe_vrange(
     start: *mut c_void,
     length: usize,
     mode: c_int,
-    purged: *mut c_int,
+    purged: Out<c_int>,
 ) -> c_int {
     call(|| {
-        let (mode, asked) = checked(start.expose_provenance(), length, mode, c_int::MAX as u64)?;
+        let (to_volatile, asked) =
+            checked(start.expose_provenance(), length, mode, c_int::MAX as u64)?;
         follow_forks()?;
-        let (pages, lost) = with_table(|table| table.apply(mode, asked))?;
-        tell(purged, lost);
+        let (pages, lost) = with_table(|table| table.apply(to_volatile, asked))?;
+        purged.set(lost.into());
         let bytes = Pages::new(pages).bytes(page_size());
         Ok(c_int::try_from(bytes.get()).unwrap_or(c_int::MAX))
     })
 }
 
-/// # Safety
-/// As the header says.
 #[no_mangle]
-pub unsafe extern "C" fn glebe_vrange_strict(
+pub extern "C" fn glebe_vrange_strict(
     start: *mut c_void,
     length: usize,
     mode: c_int,
-    purged: *mut c_int,
+    purged: Out<c_int>,
 ) -> c_int {
     call(|| {
         let (addr, granule) = (start.expose_provenance(), page_size().bytes());
-        let (mode, asked) = checked(addr, length, mode, u64::MAX)?;
+        let (to_volatile, asked) = checked(addr, length, mode, u64::MAX)?;
         if length as u64 % granule.get() != 0 {
             let offset = Bytes::new((addr + length) as u64);
             return Err(Error::Unaligned { offset, granule }.into());
         }
         follow_forks()?;
-        let lost = with_table(|table| table.apply_strictly(mode, asked))?;
-        tell(purged, lost);
+        let lost = with_table(|table| table.apply_strictly(to_volatile, asked))?;
+        purged.set(lost.into());
         Ok(GLEBE_OK)
     })
 }

@@ -161,7 +161,7 @@ impl Options {
     /// Moves the memory to where there is room for more, if room was asked for.
     fn stood_on(
         &self,
-        again: Options,
+        again: contig::Options,
         contig: Contig,
     ) -> Result<(Option<Memory>, Arc<Contig>), Error> {
         if self.room == Bytes::ZERO {

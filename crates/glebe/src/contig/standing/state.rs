@@ -27,7 +27,7 @@ impl State {
         let end = runs.last().map_or(0, |run| run.pages.end()) + runs.len() as u64 * grain;
         let span = Extent::new(0, end.max(1)).expect("not empty");
         let most = usize::try_from(end / 2 + 1).unwrap_or(usize::MAX);
-        let tree = FreeTree::try_with_classes(span, most, Classes::ALL)?;
+        let tree = FreeTree::with_classes(span, most, Classes::All)?;
         let start = |(n, run): (u64, &Run)| (run.pages.start(), run.pages.start() + n * grain);
         let starts = (0..).zip(runs).map(start).collect();
         let mut state = Self { tree, starts };

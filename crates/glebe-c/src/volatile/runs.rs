@@ -1,0 +1,60 @@
+//! Sets of pages as ascending runs: what of them lies within a range, and their union.
+
+use glebe::extent::Extent;
+
+/// What of `runs` lies within `asked`, and what does not.
+pub(super) fn split(runs: &[Extent], asked: Extent) -> (Vec<Extent>, Vec<Extent>) {
+    let within = runs.iter().filter_map(|run| run.intersection(asked)).collect();
+    let before = |run: &Extent| between(run.start(), run.end().min(asked.start()));
+    let after = |run: &Extent| between(run.start().max(asked.end()), run.end());
+    let without = runs.iter().flat_map(|run| [before(run), after(run)]).flatten().collect();
+    (within, without)
+}
+
+/// From `start` up to `end`, unless that is nothing.
+pub(super) fn between(start: u64, end: u64) -> Option<Extent> {
+    Extent::new(start, end.saturating_sub(start))
+}
+
+/// Runs that overlap or touch become one.
+pub(super) fn merged(mut runs: Vec<Extent>) -> Vec<Extent> {
+    runs.sort_unstable();
+    let mut all: Vec<Extent> = Vec::with_capacity(runs.len());
+    for run in runs {
+        match all.last_mut() {
+            Some(last) if run.start() <= last.end() => {
+                let end = last.end().max(run.end());
+                *last = between(last.start(), end).unwrap_or(*last);
+            }
+            _ => all.push(run),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(of: &[(u64, u64)]) -> Vec<Extent> {
+        of.iter().map(|(start, end)| between(*start, *end).unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_asked_for_is_cut_out() {
+        let all = runs(&[(0, 4), (6, 8), (10, 20)]);
+        let asked = between(2, 12).unwrap();
+        let (within, without) = split(&all, asked);
+        assert_eq!(within, runs(&[(2, 4), (6, 8), (10, 12)]));
+        assert_eq!(without, runs(&[(0, 2), (12, 20)]));
+        let (within, without) = split(&runs(&[(0, 30)]), asked);
+        assert_eq!((within, without), (runs(&[(2, 12)]), runs(&[(0, 2), (12, 30)])));
+    }
+
+    #[test]
+    fn runs_that_touch_become_one() {
+        let all = runs(&[(8, 9), (0, 2), (1, 4), (4, 5), (9, 12), (20, 21), (8, 10)]);
+        assert_eq!(merged(all), runs(&[(0, 5), (8, 12), (20, 21)]));
+        assert_eq!(merged(Vec::new()), []);
+    }
+}
