@@ -72,6 +72,7 @@ lane!(u32);
 lane!(u64);
 
 /// A bit for each lane of which that is so.
+#[allow(clippy::needless_range_loop)] // the form of which vector instructions are made
 #[inline(always)]
 fn where_so<const B: usize>(is: impl Fn(usize) -> bool) -> u32 {
     let mut found = 0;
