@@ -61,7 +61,7 @@ pub enum Error {
 
 /// A reserve of `len`, rounded up to granules, on memory with runs as long as the longest
 /// request, if they are to be had.
-fn map(len: Bytes, options: reserve::Options<'_>) -> Result<Reserve, Error> {
+fn map(len: Bytes, options: reserve::Options) -> Result<Reserve, Error> {
     let len = Bytes::new(len.get().next_multiple_of(GRANULE.get()));
     let longest = Pages::new(LARGEST).bytes(page_size());
     let run = longest.min(Bytes::new(len.get() / 2));
