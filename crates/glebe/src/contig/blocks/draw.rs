@@ -2,9 +2,8 @@
 //!
 //! The kernel fills the pool from movable memory first, and of that from the pages that have been
 //! free longest. So the pool grows in steps, each a single write, until the wanted frames are seen
-//! in it; a step's pages are on top of the pool, and are what a mapping gets. Growing by promises
-//! instead, as a search does, loses pages to others more often on a busy machine. The pages are
-//! promised under the lock and populated without it, where another may draw from the pool too: the
+//! in it; a step's pages are on top of the pool, and are what a mapping gets. They are promised to
+//! a mapping under the lock and populated without it, where another may draw from the pool too: the
 //! frames are read then. Counts and frames are huge pages.
 
 use std::ops::Range;
