@@ -18,7 +18,6 @@ use std::sync::Arc;
 
 use self::effort::Effort;
 use self::held::Held;
-pub(super) use self::promised::Promised;
 pub(super) use self::survey::is_in_pool;
 use super::options::Options;
 use super::pool::PoolLock;
@@ -150,7 +149,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The same, of no file.
-    fn private(&self, pages: u64) -> Result<Mapping, Error> {
+    pub fn private(&self, pages: u64) -> Result<Mapping, Error> {
         let (len, size) = (Pages::new(pages).bytes(self.pool.size()), self.pool.size());
         self.bound(Mapping::hugetlb(len, size, Visibility::PRIVATE)?)
     }

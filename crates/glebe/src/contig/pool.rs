@@ -153,6 +153,21 @@ impl PoolLock {
         self.open(pool, window, raise, |made| body(made.saturating_sub(counts.surplus)))
     }
 
+    /// As [`PoolLock::with_pages`], but `body` adds the pages step by step, up to `most` in all.
+    pub(super) fn with_growth<T, E: From<OsError>>(
+        &self,
+        pool: &Pool,
+        most: u64,
+        body: impl FnOnce(&mut Growing<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let counts = pool.counts()?;
+        let (before, by) = (counts.persistent(), counts.surplus.saturating_add(most));
+        let _open = self.begin(pool, (Counter::Pages, before, by))?;
+        let base = before.saturating_add(counts.surplus);
+        pool.set_persistent(base)?;
+        body(&mut Growing { pool, base, most, had: 0 })
+    }
+
     /// The lock, beside whose file others of the same owner may lie.
     pub(super) fn locked(&self) -> &Locked {
         &self.locked
@@ -258,6 +273,27 @@ impl PoolLock {
 
     fn write(&self, windows: &[Window]) -> Result<(), OsError> {
         self.locked.set_record(window::format(windows, &self.boot_id).as_bytes())
+    }
+}
+
+/// A pool that grows step by step. What came last is handed out first.
+pub(super) struct Growing<'a> {
+    pool: &'a Pool,
+    /// Persistent pages before the first step.
+    base: u64,
+    most: u64,
+    had: u64,
+}
+
+impl Growing<'_> {
+    /// Adds up to `pages`. Returns how many came.
+    pub fn by(&mut self, pages: u64) -> Result<u64, OsError> {
+        let target = self.had.saturating_add(pages).min(self.most);
+        self.pool.set_persistent(self.base.saturating_add(target))?;
+        let had = self.pool.total()?.saturating_sub(self.base);
+        let came = had.saturating_sub(self.had);
+        self.had = had;
+        Ok(came)
     }
 }
 

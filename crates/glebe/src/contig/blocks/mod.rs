@@ -131,9 +131,7 @@ pub(super) fn build(options: &Options, len: Bytes) -> Result<Contig, Error> {
     let mut call = Call { options, builder, block, held, stuck: Vec::new() };
     for _ in 0..ATTEMPTS {
         let Some((blocks, (wanted, others))) = call.evacuate(len)? else { continue };
-        for mapping in wanted {
-            call.builder.take_all(Some(mapping))?;
-        }
+        call.builder.take_all(Some(wanted))?;
         drop(others);
         let (within, in_hand) = (call.within(&blocks), std::mem::take(&mut call.builder.held));
         let Some(mapping) = in_hand.run_within(&within, call.builder.pages, size)? else {

@@ -14,7 +14,7 @@ use crate::mapping::Mapping;
 use crate::units::{Bytes, PageSize, Pages};
 
 /// Mappings of pages that are set aside and not touched, the last that came on top.
-pub(in crate::contig) struct Promised {
+pub(super) struct Promised {
     mappings: Vec<Mapping>,
     size: PageSize,
 }

@@ -92,6 +92,23 @@ fn pages_are_added_and_taken_off_by_the_same_difference() {
 }
 
 #[test]
+fn pages_are_added_step_by_step_and_all_go() {
+    let pool = Fixture::new("steps", 10, 100);
+    pool.set("surplus_hugepages", 4);
+    let lock = pool.lock();
+    let steps = lock.with_growth(&pool.pool(), 40, |growing| {
+        pool.set("surplus_hugepages", 0); // as the kernel does when the surplus is made persistent
+        let mut came = vec![growing.by(32)?];
+        assert_eq!((pool.get("nr_hugepages"), lock.read()?.0[0].by), (42, 44));
+        came.extend([growing.by(1)?, growing.by(64)?, growing.by(1)?]);
+        assert_eq!(pool.get("nr_hugepages"), 50, "no more than was said");
+        Ok::<_, OsError>(came)
+    });
+    assert_eq!(steps.unwrap(), [32, 1, 7, 0]);
+    assert_eq!((pool.get("nr_hugepages"), lock.read().unwrap().0), (6, vec![]));
+}
+
+#[test]
 fn a_body_that_panics_or_fails_leaves_the_pool_as_it_was() {
     let pool = Fixture::new("panic", 10, 100);
     let lock = pool.lock();
