@@ -85,14 +85,9 @@ impl Report {
 
     /// Adds the samples' summary; without a sample, a row that says so.
     pub fn row(&mut self, case: &str, who: &str, unit: &str, samples: &[f64]) {
-        match Summary::of(samples) {
-            Some(summary) => self.summary(case, who, unit, &summary),
-            None => self.absent(case, who, unit, "no sample"),
-        }
-    }
-
-    /// Adds a row from figures already summarised.
-    pub fn summary(&mut self, case: &str, who: &str, unit: &str, summary: &Summary) {
+        let Some(summary) = Summary::of(samples) else {
+            return self.absent(case, who, unit, "no sample");
+        };
         let figures = Figures {
             median: rounded(summary.median),
             p99: rounded(summary.p99),
@@ -132,23 +127,6 @@ impl Report {
     pub fn unmeasured(&mut self, name: &str, why: &str) {
         self.checks.entry(name.into()).or_insert(None);
         self.reasons.insert(name.into(), why.into());
-    }
-
-    /// What of `cases`, `ratios` and `checks` the report does not name. A row that says why there
-    /// are no figures names its case, as an empty ratio or a check that was not made do theirs.
-    #[cfg(test)]
-    pub fn missing<'a>(
-        &self,
-        cases: &[&'a str],
-        ratios: &[&'a str],
-        checks: &[&'a str],
-    ) -> Vec<&'a str> {
-        let case = |name: &&&str| !self.rows.iter().any(|row| row.case == **name);
-        let ratio = |name: &&&str| !self.ratios.contains_key(**name);
-        let check = |name: &&&str| !self.checks.contains_key(**name);
-        let cases = cases.iter().filter(case);
-        let ratios = ratios.iter().filter(ratio);
-        cases.chain(ratios).chain(checks.iter().filter(check)).copied().collect()
     }
 
     /// Adds a line under the table: what is simulated, left out, or unfair to either side.
