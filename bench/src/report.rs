@@ -49,20 +49,9 @@ struct Row {
     who: String,
     unit: String,
     #[serde(flatten)]
-    figures: Option<Figures>,
+    figures: Option<Summary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Figures {
-    median: Option<f64>,
-    p99: Option<f64>,
-    max: Option<f64>,
-    min: Option<f64>,
-    mean: Option<f64>,
-    stdev: Option<f64>,
-    runs: u64,
 }
 
 impl Report {
@@ -88,15 +77,7 @@ impl Report {
         let Some(summary) = Summary::of(samples) else {
             return self.absent(case, who, unit, "no sample");
         };
-        let figures = Figures {
-            median: rounded(summary.median),
-            p99: rounded(summary.p99),
-            max: rounded(summary.max),
-            min: rounded(summary.min),
-            mean: rounded(summary.mean),
-            stdev: rounded(summary.stdev),
-            runs: summary.runs,
-        };
+        let figures = summary.map(|figure| rounded(figure).unwrap_or(figure));
         self.push(case, who, unit, Some(figures), None);
     }
 
@@ -145,7 +126,7 @@ impl Report {
         case: &str,
         who: &str,
         unit: &str,
-        fig: Option<Figures>,
+        fig: Option<Summary>,
         note: Option<String>,
     ) {
         let (case, who, unit) = (case.into(), who.into(), unit.into());
@@ -236,7 +217,7 @@ fn rows(rows: &[Row]) -> String {
     for Row { case, who, unit, figures, note } in rows {
         let mut cells = vec![case.clone(), who.clone(), unit.clone()];
         match figures {
-            Some(f) => cells.extend([f.median, f.p99, f.max, f.stdev].map(figure)),
+            Some(f) => cells.extend([f.median, f.p99, f.max, f.stdev].map(|v| figure(Some(v)))),
             None => cells.extend([const { String::new() }; 4]),
         }
         cells.push(figures.map_or(String::new(), |f| f.runs.to_string()));
