@@ -233,20 +233,3 @@ fn ratios(samples: &Samples, effort: &Effort, report: &mut Report) {
         report.ratio(&format!("ready_vs_{suffix}"), took(peer) / took(glebe));
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_a_device_every_target_says_why() {
-        let mut report = Report::new("gpu", "", true);
-        absent(&Error::NoDevice, &mut report);
-        ratios(&Samples::default(), &EFFORT_QUICK, &mut report);
-        let ratios = ["to_device_8m_vs_memalign", "to_host_8m_vs_cuda_pinned", "ready_vs_memalign"];
-        let cases = ["to_device_8388608", "to_host_8388608", "register"];
-        assert!(report.missing(&cases, &ratios, &["wrong_bytes"]).is_empty());
-        assert!(report.passed(), "nothing was looked at, and nothing was wrong");
-        assert!(report.text().contains("lists no device"), "{}", report.text());
-    }
-}

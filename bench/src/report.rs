@@ -49,20 +49,9 @@ struct Row {
     who: String,
     unit: String,
     #[serde(flatten)]
-    figures: Option<Figures>,
+    figures: Option<Summary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Figures {
-    median: Option<f64>,
-    p99: Option<f64>,
-    max: Option<f64>,
-    min: Option<f64>,
-    mean: Option<f64>,
-    stdev: Option<f64>,
-    runs: u64,
 }
 
 impl Report {
@@ -85,23 +74,10 @@ impl Report {
 
     /// Adds the samples' summary; without a sample, a row that says so.
     pub fn row(&mut self, case: &str, who: &str, unit: &str, samples: &[f64]) {
-        match Summary::of(samples) {
-            Some(summary) => self.summary(case, who, unit, &summary),
-            None => self.absent(case, who, unit, "no sample"),
-        }
-    }
-
-    /// Adds a row from figures already summarised.
-    pub fn summary(&mut self, case: &str, who: &str, unit: &str, summary: &Summary) {
-        let figures = Figures {
-            median: rounded(summary.median),
-            p99: rounded(summary.p99),
-            max: rounded(summary.max),
-            min: rounded(summary.min),
-            mean: rounded(summary.mean),
-            stdev: rounded(summary.stdev),
-            runs: summary.runs,
+        let Some(summary) = Summary::of(samples) else {
+            return self.absent(case, who, unit, "no sample");
         };
+        let figures = summary.map(|figure| rounded(figure).unwrap_or(figure));
         self.push(case, who, unit, Some(figures), None);
     }
 
@@ -134,23 +110,6 @@ impl Report {
         self.reasons.insert(name.into(), why.into());
     }
 
-    /// What of `cases`, `ratios` and `checks` the report does not name. A row that says why there
-    /// are no figures names its case, as an empty ratio or a check that was not made do theirs.
-    #[cfg(test)]
-    pub fn missing<'a>(
-        &self,
-        cases: &[&'a str],
-        ratios: &[&'a str],
-        checks: &[&'a str],
-    ) -> Vec<&'a str> {
-        let case = |name: &&&str| !self.rows.iter().any(|row| row.case == **name);
-        let ratio = |name: &&&str| !self.ratios.contains_key(**name);
-        let check = |name: &&&str| !self.checks.contains_key(**name);
-        let cases = cases.iter().filter(case);
-        let ratios = ratios.iter().filter(ratio);
-        cases.chain(ratios).chain(checks.iter().filter(check)).copied().collect()
-    }
-
     /// Adds a line under the table: what is simulated, left out, or unfair to either side.
     pub fn note(&mut self, text: &str) {
         self.notes.push(text.into());
@@ -167,7 +126,7 @@ impl Report {
         case: &str,
         who: &str,
         unit: &str,
-        fig: Option<Figures>,
+        fig: Option<Summary>,
         note: Option<String>,
     ) {
         let (case, who, unit) = (case.into(), who.into(), unit.into());
@@ -258,7 +217,7 @@ fn rows(rows: &[Row]) -> String {
     for Row { case, who, unit, figures, note } in rows {
         let mut cells = vec![case.clone(), who.clone(), unit.clone()];
         match figures {
-            Some(f) => cells.extend([f.median, f.p99, f.max, f.stdev].map(figure)),
+            Some(f) => cells.extend([f.median, f.p99, f.max, f.stdev].map(|v| figure(Some(v)))),
             None => cells.extend([const { String::new() }; 4]),
         }
         cells.push(figures.map_or(String::new(), |f| f.runs.to_string()));

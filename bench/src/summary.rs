@@ -4,17 +4,19 @@
 //! or below it), so every figure but mean and deviation is a sample that was really seen. The unit
 //! is that of the samples. Cost: one sort.
 
+use serde::Serialize;
+
 /// Statistics of a non-empty set of finite samples.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Smallest sample.
-    pub min: f64,
     /// Nearest-rank 50th percentile; of an even number of samples, the lower of the middle two.
     pub median: f64,
     /// Nearest-rank 99th percentile: the largest sample where there are fewer than 100.
     pub p99: f64,
     /// Largest sample.
     pub max: f64,
+    /// Smallest sample.
+    pub min: f64,
     /// Arithmetic mean.
     pub mean: f64,
     /// Sample standard deviation (divisor `runs - 1`); 0 for one sample.
@@ -44,6 +46,13 @@ impl Summary {
             stdev: (squares / (runs - 1.0).max(1.0)).sqrt(),
             runs: sorted.len() as u64,
         })
+    }
+
+    /// The same with `change` made to each figure.
+    pub(crate) fn map(self, change: impl Fn(f64) -> f64) -> Self {
+        let Self { median, p99, max, min, mean, stdev, runs } = self;
+        let [median, p99, max, min, mean, stdev] = [median, p99, max, min, mean, stdev].map(change);
+        Self { median, p99, max, min, mean, stdev, runs }
     }
 }
 

@@ -12,11 +12,10 @@ use std::process::{Command, Stdio};
 const NOBODY: u32 = 65_534;
 
 /// Names in the JSON that the targets are told by.
-const RATIOS: [&str; 8] = [
+const RATIOS: [&str; 7] = [
     "random_read_vs_memalign",
     "stream_vs_memalign",
     "populate_vs_zeroing_cpu",
-    "populate_in_order_vs_zeroing_cpu",
     "populate_threads_2_vs_1_cpu",
     "longest_run_vs_optimum",
     "required_on_demand",

@@ -49,8 +49,8 @@ pub enum Error {
 const NOTES: [&str; 3] = [
     "`hugetlb` is the pool's pages in the order in which the kernel hands them out; `glebe` \
      chooses its source by itself. No two contestants have memory at once but for direct I/O.",
-    "`populate` of glebe takes the pool's pages as they come; `_in_order` moves them into physical \
-     order, as `obtain` of glebe does. The pool has them set aside before.",
+    "`populate` of glebe takes the pool's pages as they come; `obtain` of glebe moves them into \
+     physical order. The pool has them set aside before.",
     "In a virtual machine frames and runs are the guest's, and pages that the host has not given \
      yet make whoever touches them first look slow.",
 ];

@@ -2,10 +2,7 @@
 //! faults without zeroing.
 //!
 //! The zeroing loop runs over memory that is populated already, a base page at a time as a kernel
-//! zeroes; beside it the loop over so little that it stays in the caches of each processor
-//! (`zeroing_cached`): what two threads lose there they lose to each other's processor, what they
-//! lose in the other to the memory that both wait for. The faults are those of a window onto
-//! resident huge pages. Loop and faults together are what a kernel has to do that hands out zeroed
+//! zeroes. The faults are those of a window onto resident huge pages. Loop and faults together are what a kernel has to do that hands out zeroed
 //! pages. Unit: microseconds of CPU time, of all threads of the process; the loops over what two
 //! threads populated are run by two. Each is populated once before it counts: pages that the host
 //! of a virtual machine has not given yet are its matter.
@@ -31,23 +28,20 @@ const ROUNDS_QUICK: usize = 2;
 const POOL: PageSize = PageSize::new(2 << 20).expect("a power of two");
 /// Of resident huge pages whose faults are counted.
 const WINDOW: Bytes = Bytes::mib(128);
-/// Of a share, what stays in a processor's own caches.
-const CACHED: Bytes = Bytes::new(256 << 10);
 const UNIT: &str = "us cpu";
 
 const GLEBE: &str = "glebe";
 const TWO_THREADS: &str = "glebe_2_threads";
-const IN_ORDER: &str = "glebe_in_order";
 const HUGETLB: &str = Kind::Hugetlb.name();
-const WAYS: [&str; 4] = [GLEBE, TWO_THREADS, IN_ORDER, HUGETLB];
+const WAYS: [&str; 3] = [GLEBE, TWO_THREADS, HUGETLB];
 
 fn obtain(way: &str, len: Bytes) -> Result<Memory, Error> {
     memory::fits(len)?;
-    let pool = |order| Contig::options().source(Source::Hugetlb(POOL)).in_order(order);
+    let pool = Contig::options().source(Source::Hugetlb(POOL)).in_order(false);
     match way {
         HUGETLB => Memory::obtain(Kind::Hugetlb, len),
-        TWO_THREADS => Memory::glebe(pool(false).threads(2), len),
-        way => Memory::glebe(pool(way == IN_ORDER).threads(1), len),
+        TWO_THREADS => Memory::glebe(pool.threads(2), len),
+        _ => Memory::glebe(pool.threads(1), len),
     }
 }
 
@@ -93,38 +87,29 @@ fn once(way: &'static str, len: Bytes, samples: &mut Samples) -> bool {
     samples.outcome(&case("populate"), way, UNIT, had.as_ref().map(|_| took));
     let Ok(mut memory) = had else { return false };
     let threads = if way == TWO_THREADS { 2 } else { 1 };
-    samples.add(&case("zeroing"), way, UNIT, zero(&mut memory, threads, usize::MAX));
-    samples.add(&case("zeroing_cached"), way, UNIT, zero(&mut memory, threads, CACHED.as_usize()));
+    samples.add(&case("zeroing"), way, UNIT, zero(&mut memory, threads));
     true
 }
 
-/// The bare loop, over pages that are there, by threads with a share each, in the first `most`
-/// bytes of it again and again.
-fn zero(memory: &mut Memory, threads: usize, most: usize) -> f64 {
+/// The bare loop, over pages that are there, by threads with a share each.
+fn zero(memory: &mut Memory, threads: usize) -> f64 {
     let before = clock::process_cpu();
     let share = memory.bytes().len().div_ceil(threads);
     std::thread::scope(|scope| {
         let mut shares = memory.bytes_mut().chunks_mut(share);
         let own = shares.next();
         for share in shares {
-            scope.spawn(move || zero_pages(share, most));
+            scope.spawn(move || zero_pages(share));
         }
-        own.into_iter().for_each(|share| zero_pages(share, most));
+        own.into_iter().for_each(zero_pages);
     });
     clock::micros(clock::process_cpu() - before)
 }
 
-/// As many bytes as there are, in the first `most` of them.
-fn zero_pages(bytes: &mut [u8], most: usize) {
-    let page = page_size().bytes().as_usize();
-    let mut left = bytes.len();
-    while left > 0 {
-        let now = left.min(most);
-        for part in bytes[..now].chunks_mut(page) {
-            part.fill(0);
-            std::hint::black_box(part);
-        }
-        left -= now;
+fn zero_pages(bytes: &mut [u8]) {
+    for page in bytes.chunks_mut(page_size().bytes().as_usize()) {
+        page.fill(0);
+        std::hint::black_box(page);
     }
 }
 
@@ -147,8 +132,7 @@ fn ratios(samples: &Samples, size: &str, report: &mut Report) {
     let faults = Some(median("faults", StandingPool::NAME)).filter(|us| us.is_finite());
     let bare = |who| median("zeroing", who) + faults.unwrap_or(0.0);
     report.ratio("populate_vs_zeroing_cpu", bare(GLEBE) / median("populate", GLEBE));
-    report.ratio("populate_in_order_vs_zeroing_cpu", bare(IN_ORDER) / median("populate", IN_ORDER));
-    for what in ["populate", "zeroing", "zeroing_cached"] {
+    for what in ["populate", "zeroing"] {
         let ratio = median(what, GLEBE) / median(what, TWO_THREADS);
         report.ratio(&format!("{what}_threads_2_vs_1_cpu"), ratio);
     }

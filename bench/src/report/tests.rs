@@ -69,14 +69,6 @@ fn a_check_that_was_not_made_is_no_zero() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
-    let report = sample();
-    let ratios = ["p99_1_vs_best_kernel", "no_ratio"];
-    let missing = report.missing(&["recall_1", "no_case"], &ratios, &["wrong_bytes", "no_check"]);
-    assert_eq!(missing, ["no_case", "no_ratio", "no_check"]);
-}
-
-#[test]
 fn checks_add_up_and_decide() {
     let mut report = sample();
     assert!(report.passed());
@@ -95,16 +87,4 @@ fn figures_keep_their_digits() {
     assert_eq!((rounded(f64::NAN), rounded(f64::NEG_INFINITY)), (None, None));
     let shown = [0.0, 0.012_345, 1.234_56, 27.04, 123_456.7].map(|v| figure(Some(v)));
     assert_eq!(shown, ["0", "0.01235", "1.235", "27.04", "123457"]);
-}
-
-#[test]
-fn the_table_lines_up() {
-    let text = sample().text();
-    let lines: Vec<_> = text.lines().filter(|l| l.starts_with("recall_1")).collect();
-    let head = text.lines().find(|l| l.starts_with("case")).unwrap();
-    assert_eq!(head.len(), lines[0].find("  2 of 5").unwrap(), "{text}");
-    assert!(lines[0].contains("glebe  us     2.000  3.000  3.000   1.000     3"), "{text}");
-    assert!(lines[2].ends_with("not installed: apt-get install dpdk-dev"), "{text}");
-    assert!(text.contains("quick"), "{text}");
-    assert!(text.ends_with("glebe's is not.\n"), "{text}");
 }

@@ -12,14 +12,13 @@
 
 use std::time::Duration;
 
-use glebe::mapping::{Mapping, Visibility};
 use glebe::reserve::{Request, Reserve};
-use glebe::units::{Bytes, Pages};
+use glebe::units::Pages;
 
 use super::requests::{ask, Faults, Held, EVERY};
 use super::tenant::Tenant;
 use super::{GLEBE, LARGEST, REQUEST_PAGES};
-use crate::clock::{self, Stopwatch};
+use crate::clock;
 use crate::peers::{self, Peer, PeerSample, StandingPool};
 use crate::report::Report;
 use crate::samples::{rounds, Samples};
@@ -123,8 +122,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, quick: bool, repor
 }
 
 /// Measures and reports blocks of one page and of the largest size, of a full reserve and with
-/// nothing beside; and one read of a word in a huge page of its own, which is what this machine
-/// takes for the first miss after a sleep.
+/// nothing beside.
 pub(super) fn measure_alone(
     reserve: &Reserve,
     tenant: &mut Tenant,
@@ -133,23 +131,14 @@ pub(super) fn measure_alone(
 ) {
     let mut bench = Bench::new(reserve, tenant, true);
     let large = LARGEST.min(reserve.contig().longest_run().get());
-    let word = Mapping::anonymous(Bytes::mib(2), Visibility::ORDINARY);
     bench.fill();
     let Ok(_) = rounds("recall, no load", NO_LOAD[usize::from(quick)], |_| {
         for pages in [1, large] {
             bench.own(ALONE, pages, Contents::Unspecified);
             bench.release();
         }
-        if let Ok(word) = &word {
-            std::thread::sleep(EVERY);
-            let stopwatch = Stopwatch::start();
-            word.read(Bytes::ZERO, &mut [0; size_of::<u64>()]);
-            bench.table.add("first_miss", "machine", "us", stopwatch.elapsed().wall_us);
-        }
         Ok::<_, std::convert::Infallible>(())
     });
-    let what = "a word of a huge page, read after a sleep: part of every row of `recall_alone`";
-    bench.table.note("first_miss", "machine", "us", what);
     bench.give_all_back();
     bench.table.report(report);
     bench.faults.report(report);
@@ -301,9 +290,6 @@ fn ratios(table: &Samples, report: &mut Report) {
     let best = kernel(LARGEST, max);
     let beside = best / own(BESIDE_KERNEL, LARGEST, max);
     report.ratio(&format!("max_{LARGEST}_vs_best_kernel"), beside);
-    // Of all of glebe's requests, against the fewer ones made of the kernel.
-    let of_all = best / own(RECALL, LARGEST, max);
-    report.ratio(&format!("max_{LARGEST}_of_all_vs_best_kernel"), of_all);
     let p99 = |summary: &Summary| summary.p99;
     report.ratio("p99_1_vs_best_kernel", kernel(1, p99) / own(RECALL, 1, p99));
     // By CPU time: of two pieces of work as long as a time slice the wall time tells which of

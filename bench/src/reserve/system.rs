@@ -5,9 +5,7 @@
 //! to round. The foreground asks for one size after the other, one request every [`EVERY`], the
 //! same of the kernel as of the reserve, and what was had is given back at once. A tenant beside
 //! puts pages at the rate of a fast disk, [`PUT_BACK`] after each request, so that there is always
-//! something to recall. In an arm of its own blocks are written and read too, and the whole cache
-//! is filled again at once: work of first class and of tenants, which a kernel without the reserve
-//! has not. The reserve is there, full and untouched, in the other arms also.
+//! something to recall. The reserve is there, full and untouched, in the other arms also.
 //!
 //! The background is alone twice a round: how far the two differ says what a difference is worth.
 //! Units: seconds; CPU time is that of the command and of all it waited for.
@@ -50,13 +48,10 @@ enum Arm {
     AloneAgain,
     Kernel,
     Glebe,
-    /// Blocks are used, and the cache is filled to the brim after each.
-    GlebeRefilled,
 }
 
 impl Arm {
-    const ALL: [Self; 5] =
-        [Self::Alone, Self::Kernel, Self::AloneAgain, Self::Glebe, Self::GlebeRefilled];
+    const ALL: [Self; 4] = [Self::Alone, Self::Kernel, Self::AloneAgain, Self::Glebe];
 
     const fn name(self) -> &'static str {
         match self {
@@ -64,7 +59,6 @@ impl Arm {
             Self::AloneAgain => "alone_again",
             Self::Kernel => KERNEL.name(),
             Self::Glebe => GLEBE,
-            Self::GlebeRefilled => "glebe_refilled",
         }
     }
 }
@@ -198,28 +192,21 @@ impl Foreground<'_> {
             asked += 1;
             failed += u64::from(match arm {
                 Arm::Kernel => peers::measure(KERNEL, Pages::new(pages)).failed.is_some(),
-                _ => !self.ask(pages, arm == Arm::GlebeRefilled),
+                _ => !self.ask(pages),
             });
         }
         (asked, failed)
     }
 
     /// Whether there was a block.
-    fn ask(&mut self, pages: u64, is_used: bool) -> bool {
+    fn ask(&mut self, pages: u64) -> bool {
         let asked = ask(self.reserve, Duration::ZERO, Request::new(Pages::new(pages)), false);
         let is_had = asked.is_ok();
         self.faults.failures += u64::from(!is_had);
-        if let Ok(mut held) = asked {
+        if let Ok(held) = asked {
             self.faults.add(held.over_recall());
-            if is_used {
-                self.faults.add(held.mark());
-                self.faults.add(held.check());
-            }
         }
-        match is_used {
-            true => self.tenant.refill(self.reserve),
-            false => self.tenant.put_new(PUT_BACK),
-        }
+        self.tenant.put_new(PUT_BACK);
         is_had
     }
 }

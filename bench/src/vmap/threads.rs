@@ -151,16 +151,3 @@ pub(super) fn run(report: &mut Report, quick: bool) {
     report.ratio("threads_2_vs_1_cpu", worst[0]);
     report.ratio("apart_threads_2_vs_1_cpu", worst[1]);
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_rows_and_ratios_are_there() {
-        let mut report = Report::new("threads", "test", true);
-        run(&mut report, true);
-        let ratios = ["threads_2_vs_1_cpu", "apart_threads_2_vs_1_cpu"];
-        assert!(report.missing(&CASES.map(|(_, name, _)| name), &ratios, &[]).is_empty());
-    }
-}

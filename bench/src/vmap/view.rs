@@ -145,17 +145,3 @@ impl Drop for Bare {
         unsafe { libc::munmap(self.at, self.len) };
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_rows_and_the_ratio_are_there() {
-        let mut report = Report::new("view", "test", true);
-        run(&mut report, true).unwrap();
-        let cases = ["view_of_1024_scattered_pages"];
-        assert!(report.missing(&cases, &["view_cost"], &[]).is_empty());
-        println!("{}", report.text());
-    }
-}

@@ -11,7 +11,6 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use glebe::sys::page_size;
-use glebe::zpool::ObjectPool;
 
 use super::aligned::Aligned;
 use super::replay::differing;
@@ -193,29 +192,23 @@ type Work<'a> = &'a (dyn Fn(&[u8], [&mut [u8]; 2]) -> Result<(), Error> + Sync);
 
 /// Two threads beside one: the work that they get done per CPU-second.
 pub(super) fn threads(pages: &[u8], count: u64, report: &mut Report) -> Result<(), Error> {
-    let (coded, plain) = (pool(true)?, pool(false)?);
-    // They are not empty.
+    let pool = pool(true)?;
+    // It is not empty.
     for page in pages.chunks_exact(page_bytes()) {
-        coded.insert(page)?;
-        plain.insert(page)?;
+        pool.insert(page)?;
     }
-    let in_pool = |pool: &ObjectPool, page: &[u8], out: &mut [u8]| {
+    let coded = |page: &[u8], [out, _]: [&mut [u8]; 2]| {
         let handle = pool.insert(page)?;
         black_box(pool.read(handle, out)?);
         Ok(pool.remove(handle)?)
     };
-    let coded = |page: &[u8], [out, _]: [&mut [u8]; 2]| in_pool(&coded, page, out);
-    let plain = |page: &[u8], [out, _]: [&mut [u8]; 2]| in_pool(&plain, page, out);
     let bare = |page: &[u8], [out, coded]: [&mut [u8]; 2]| {
         let len = code(page, coded);
         decode(&coded[..len], out);
         Ok(())
     };
-    let contestants: [(&str, &str, Work<'_>); 3] = [
-        (GLEBE, "threads_2_vs_1_cpu", &coded),
-        ("glebe, no codec", "threads_2_vs_1_cpu_uncoded", &plain),
-        (CODEC, "threads_2_vs_1_cpu_codec_alone", &bare),
-    ];
+    let contestants: [(&str, &str, Work<'_>); 2] =
+        [(GLEBE, "threads_2_vs_1_cpu", &coded), (CODEC, "threads_2_vs_1_cpu_codec_alone", &bare)];
     let mut table = Samples::default();
     rounds("threads", (count, NO_END), |_| {
         for (who, _, work) in contestants {

@@ -254,7 +254,7 @@ fn structures_are_those_of_the_source() {
 fn statistics_are_those_of_the_librarys_table() {
     are_those_of("glebe_reserve_stats", &glebe::reserve::Stats::default().lines());
     are_those_of("glebe_volatile_stats", &glebe::volatile::Stats::default().lines());
-    let lent = glebe::reserve::ObjectPoolStats::default();
+    let lent = glebe::reserve::LentObjectPoolStats::default();
     are_those_of("glebe_zpool_stats", &[lent.objects.lines(), lent.lines()].concat());
 }
 
