@@ -18,7 +18,7 @@ fn alloc(
     block: Out<glebe_block>,
 ) -> Result<c_int, Failure> {
     let out = block.checked("block")?;
-    Ok(out.set(insert_in(reserve, |of| Ok([of.alloc_with(request)?]))?))
+    Ok(out.set(insert_in(reserve, |of| Ok([of.alloc(request)?]))?))
 }
 
 #[no_mangle]
@@ -83,8 +83,8 @@ pub extern "C" fn glebe_promise_new(
 ) -> c_int {
     call(|| {
         let out = promise.checked("promise")?;
-        let (pages, align) = (Pages::new(pages), Pages::new(align_pages));
-        Ok(out.set(insert_in(reserve, |of| Ok([of.promise(pages, align)?]))?))
+        let request = Request::new(Pages::new(pages)).align(Pages::new(align_pages));
+        Ok(out.set(insert_in(reserve, |of| Ok([of.promise(request)?]))?))
     })
 }
 

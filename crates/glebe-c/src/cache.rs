@@ -22,7 +22,7 @@ pub extern "C" fn glebe_cache_new(
         let name = name.text().ok_or_else(|| Failure::null("name"))?.to_str();
         let name =
             name.map_err(|_| Failure::new(GLEBE_ERROR_BAD_ARGUMENT, "a name not in UTF-8"))?;
-        Ok(out.set(insert_in(reserve, |of| Ok(each(of.page_cache().pool(name)?)))?))
+        Ok(out.set(insert_in(reserve, |of| Ok(each(of.page_cache().namespace(name)?)))?))
     })
 }
 

@@ -66,7 +66,7 @@ fn map(
         options = options.at(addr);
     }
     let process = Process::create()?;
-    let contig = options.map(whole)?;
+    let contig = options.build(whole)?;
     if contig.held_by() == HeldBy::Nothing {
         let why = contig.why_not_pinned().unwrap_or("no pin was tried");
         let text = format!("nothing would hold the pages in their frames: {why}");

@@ -116,12 +116,9 @@ fn code_of(error: &Error) -> c_int {
         Error::Forked => GLEBE_ERROR_FORKED,
         Error::BadLen { .. } | Error::BadPageLen { .. } => GLEBE_ERROR_BAD_LEN,
         Error::Contig(error) => code_of_contig(error),
-        Error::NotEnough { .. } => GLEBE_ERROR_NOT_ENOUGH,
-        Error::NotMappable { .. } => GLEBE_ERROR_NOT_MAPPABLE,
         Error::FixedLen { .. } => GLEBE_ERROR_FIXED_LEN,
         Error::NoRoom { .. } => GLEBE_ERROR_NO_ROOM,
         Error::NotGiven { .. } => GLEBE_ERROR_NOT_GIVEN,
-        Error::View(error) => code_of_view(error),
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
@@ -163,19 +160,26 @@ fn code_of_volatile(error: &volatile::Error) -> c_int {
         Error::Unaligned { .. } => GLEBE_ERROR_UNALIGNED,
         Error::Empty => GLEBE_ERROR_EMPTY,
         Error::Beyond { .. } => GLEBE_ERROR_BEYOND,
-        Error::Unmapped { .. } => GLEBE_ERROR_UNMAPPED,
-        Error::Locked { .. } => GLEBE_ERROR_LOCKED,
-        Error::Hugetlb { .. } => GLEBE_ERROR_HUGETLB,
-        Error::Shared { .. } => GLEBE_ERROR_SHARED,
-        Error::FilePrivate { .. } => GLEBE_ERROR_FILE_PRIVATE,
-        Error::ReadOnly { .. } => GLEBE_ERROR_READ_ONLY,
-        Error::Special { .. } => GLEBE_ERROR_SPECIAL,
+        Error::Unsuitable(refusal) => code_of_refusal(refusal),
         Error::MapBudget { .. } => GLEBE_ERROR_MAP_BUDGET,
         Error::ZeroCap => GLEBE_ERROR_BAD_ARGUMENT,
         Error::Stuck { .. } => GLEBE_ERROR_STUCK,
         Error::HandlerCovered => GLEBE_ERROR_HANDLER_COVERED,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
+    }
+}
+
+fn code_of_refusal(refusal: &volatile::Refusal) -> c_int {
+    use volatile::Refusal;
+    match refusal {
+        Refusal::Unmapped { .. } => GLEBE_ERROR_UNMAPPED,
+        Refusal::Locked { .. } => GLEBE_ERROR_LOCKED,
+        Refusal::Hugetlb { .. } => GLEBE_ERROR_HUGETLB,
+        Refusal::Shared { .. } => GLEBE_ERROR_SHARED,
+        Refusal::FilePrivate { .. } => GLEBE_ERROR_FILE_PRIVATE,
+        Refusal::ReadOnly { .. } => GLEBE_ERROR_READ_ONLY,
+        _ => GLEBE_ERROR_SPECIAL,
     }
 }
 

@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use glebe::contig::Contig;
-use glebe::sys::mmap::unmap;
+use glebe::sys::mmap::{set_aside_at, unmap};
 use glebe::sys::page_size;
-use glebe::sys::place::set_aside_at;
 
 /// Contiguous mappings by their first address.
 pub(crate) type Contigs = Mutex<BTreeMap<usize, Mapped>>;

@@ -20,9 +20,9 @@ use crate::process::{with, Of};
 /// The limits of a search for runs, where they are not 0: bytes to look at, milliseconds to look,
 /// milliseconds to wait for others that change the pools.
 pub(crate) fn limited(
-    mut options: Options<'_>,
+    mut options: Options,
     [search_bytes, search_ms, lock_wait_ms]: [u64; 3],
-) -> Options<'_> {
+) -> Options {
     if search_bytes > 0 {
         options = options.search(Bytes::new(search_bytes));
     }
@@ -39,7 +39,7 @@ pub(crate) fn limited(
 pub(crate) fn source_of(source: Source) -> (u64, u64) {
     match source {
         Source::Hugetlb(size) => (GLEBE_SOURCE_HUGETLB, size.bytes().get()),
-        Source::Thp | Source::Mthp(_) => (GLEBE_SOURCE_THP, 0),
+        Source::Thp => (GLEBE_SOURCE_THP, 0),
         Source::Blocks => (GLEBE_SOURCE_BLOCKS, 0),
         // No others can be asked for here.
         Source::Plain | Source::DmaHeap | Source::Divided => (GLEBE_SOURCE_PLAIN, 0),

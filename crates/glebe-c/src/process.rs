@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
 use glebe::extent::Extent;
-use glebe::reserve::{Block, ObjectPool, Pool, Promise, Reserve, VirtualBlock};
+use glebe::reserve::{Block, LentObjectPool, Namespace, Promise, Reserve};
 use glebe::stats::LANES;
 use glebe::sys::fork::ForkGuard;
 use glebe::vmap::View;
@@ -27,22 +27,20 @@ pub(crate) struct Of<T> {
     pub(crate) object: T,
 }
 
-/// What a view shows.
+/// A view of a file of the caller's.
 #[derive(Debug)]
-pub(crate) enum Viewed {
-    /// Pages of a reserve.
-    Reserve(VirtualBlock),
-    /// Pages of a file of the caller's, and which.
-    File(View, Vec<Extent>),
+pub(crate) struct Viewed {
+    pub(crate) view: View,
+    pub(crate) extents: Vec<Extent>,
 }
 
 /// A pool of objects.
 #[derive(Clone, Debug)]
 pub(crate) enum Objects {
     /// In memory of its own.
-    Own(Arc<zpool::Pool>),
+    Own(Arc<zpool::ObjectPool>),
     /// On pages that a reserve lends.
-    Lent(ObjectPool),
+    Lent(LentObjectPool),
 }
 
 /// A type of handles, whose objects are in one of the tables of [`Process`], `N` times.
@@ -102,7 +100,7 @@ tables! {
     3 "promise" glebe_promise promises: Of<Promise>, 1;
     4 "cache" glebe_cache caches: Of<Pool>, LANES;
     6 "object pool" glebe_zpool zpools: Of<Objects>, LANES;
-    7 "view" glebe_view views: Of<Viewed>, 1;
+    7 "view" glebe_view views: Viewed, 1;
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());

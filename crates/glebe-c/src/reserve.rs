@@ -3,8 +3,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use glebe::contig::{Contig, HeldBy, Options, Source, SourceChoice};
-use glebe::reserve::{Builder, CacheMode, Error, Reserve, Resized, Writers};
+use glebe::contig::{Contig, HeldBy, Options, Source};
+use glebe::reserve::{self, Error, Reserve, Resized, Writers};
 use glebe::sys::hugetlb;
 use glebe::units::{Bytes, PageSize, Pages};
 use glebe::zpool::{Codec, Zstd};
@@ -15,26 +15,26 @@ use crate::failure::Failure;
 use crate::place::{limited, source_of};
 use crate::process::{each, hold, insert, with, Process};
 
-fn source(asked: &glebe_reserve_options) -> Result<SourceChoice, Failure> {
+fn source(asked: &glebe_reserve_options) -> Result<Option<Source>, Failure> {
     let bytes = asked.hugetlb_page_bytes;
     if asked.source != GLEBE_SOURCE_HUGETLB && bytes != 0 {
         return Err(Failure::bad("hugetlb_page_bytes without GLEBE_SOURCE_HUGETLB", bytes));
     }
     Ok(match asked.source {
-        GLEBE_SOURCE_AUTO => SourceChoice::Auto,
-        GLEBE_SOURCE_HUGETLB if bytes == 0 => Source::Hugetlb(hugetlb::smallest()).into(),
+        GLEBE_SOURCE_AUTO => None,
+        GLEBE_SOURCE_HUGETLB if bytes == 0 => Some(Source::Hugetlb(hugetlb::smallest())),
         GLEBE_SOURCE_HUGETLB => {
             let size = PageSize::new(bytes);
-            Source::Hugetlb(size.ok_or_else(|| Failure::bad("hugetlb_page_bytes", bytes))?).into()
+            Some(Source::Hugetlb(size.ok_or_else(|| Failure::bad("hugetlb_page_bytes", bytes))?))
         }
-        GLEBE_SOURCE_THP => Source::Thp.into(),
-        GLEBE_SOURCE_PLAIN => Source::Plain.into(),
-        GLEBE_SOURCE_BLOCKS => Source::Blocks.into(),
+        GLEBE_SOURCE_THP => Some(Source::Thp),
+        GLEBE_SOURCE_PLAIN => Some(Source::Plain),
+        GLEBE_SOURCE_BLOCKS => Some(Source::Blocks),
         other => return Err(Failure::bad("source", other)),
     })
 }
 
-fn contig_options(asked: &glebe_reserve_options) -> Result<Options<'static>, Failure> {
+fn contig_options(asked: &glebe_reserve_options) -> Result<Options, Failure> {
     let options = Contig::options().source(source(asked)?);
     let mut options = match asked.grow_pool {
         GLEBE_GROW_AUTO => options,
@@ -54,17 +54,16 @@ fn contig_options(asked: &glebe_reserve_options) -> Result<Options<'static>, Fai
     Ok(limited(options, [asked.search_bytes, asked.search_ms, asked.lock_wait_ms]))
 }
 
-fn builder(asked: &glebe_reserve_options) -> Result<Builder, Failure> {
-    let zero_ahead = Pages::new(asked.zero_ahead_pages);
-    let builder = Reserve::builder().zero_ahead(zero_ahead).room(Bytes::new(asked.room_bytes));
-    let has_views = Failure::flag("views", asked.views)?;
-    let builder = if has_views { builder.views() } else { builder };
-    Ok(builder.page_cache(match asked.page_cache {
-        GLEBE_CODEC_AUTO | GLEBE_CODEC_NONE => CacheMode::Plain,
-        GLEBE_CODEC_LZ4 => CacheMode::Compressed(Codec::Lz4),
-        GLEBE_CODEC_ZSTD => CacheMode::Compressed(Codec::Zstd(Zstd::default())),
+fn options(asked: &glebe_reserve_options) -> Result<reserve::Options, Failure> {
+    let codec = match asked.page_cache {
+        GLEBE_CODEC_AUTO | GLEBE_CODEC_NONE => Codec::None,
+        GLEBE_CODEC_LZ4 => Codec::Lz4,
+        GLEBE_CODEC_ZSTD => Codec::Zstd(Zstd::default()),
         other => return Err(Failure::bad("page_cache", other)),
-    }))
+    };
+    let options = Reserve::options().memory(contig_options(asked)?).page_cache(codec);
+    let zero_ahead = Pages::new(asked.zero_ahead_pages);
+    Ok(options.zero_ahead(zero_ahead).room(Bytes::new(asked.room_bytes)))
 }
 
 #[no_mangle]
@@ -75,8 +74,8 @@ pub extern "C" fn glebe_reserve_new(
 ) -> c_int {
     call(|| {
         let (out, asked) = (reserve.checked("reserve")?, options.read()?);
-        let (builder, contig) = (builder(&asked)?, contig_options(&asked)?);
-        let make = || Ok(each(builder.map_with(contig, Bytes::new(len_bytes))?));
+        let options = self::options(&asked)?;
+        let make = || Ok(each(options.build(Bytes::new(len_bytes))?));
         Ok(out.set(insert(Process::create()?, make)?))
     })
 }
@@ -114,13 +113,12 @@ pub extern "C" fn glebe_reserve_free(reserve: glebe_reserve) -> c_int {
         // Promises first: one that is taken meanwhile is found as a block.
         let promises = process.promises.count(|of| of.reserve == reserve);
         let blocks = process.blocks.count(|of| of.reserve == reserve);
-        let views = process.views.count(|of| of.reserve == reserve);
         let caches = process.caches.count(|of| of.reserve == reserve);
         let pools = process.zpools.count(|of| of.reserve == reserve);
-        if promises + blocks + views + caches + pools > 0 {
+        if promises + blocks + caches + pools > 0 {
             let text = format!(
-                "the reserve still has {blocks} blocks, {views} views, {promises} promises, \
-                {caches} caches and {pools} object pools; free them first"
+                "the reserve still has {blocks} blocks, {promises} promises, {caches} caches and \
+                {pools} object pools; free them first"
             );
             return Err(Failure::new(GLEBE_ERROR_BUSY, text));
         }

@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use glebe::reserve::ObjectPoolStats as Lent;
+use glebe::reserve::LentObjectPoolStats as Lent;
 use glebe::{reserve, zpool};
 
 use crate::abi::*;

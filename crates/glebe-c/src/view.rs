@@ -1,4 +1,4 @@
-//! Views: first class in pieces, and pages of a file of the caller's, side by side.
+//! Views: pages of a file of the caller's, side by side.
 //!
 //! A view of a file has addresses of its own, so that one that is freed is unmapped then.
 #![allow(unsafe_code)] // exported names, a descriptor of the caller's
@@ -15,23 +15,10 @@ use glebe::vmap::{MemFile, Space};
 use crate::abi::*;
 use crate::boundary::{call, Array, In, Out};
 use crate::failure::Failure;
-use crate::process::{end, insert, insert_in, with, Of, Process, Viewed};
+use crate::process::{end, insert, with, Process, Viewed};
 
 #[no_mangle]
 pub extern "C" fn glebe_view_new(
-    reserve: glebe_reserve,
-    pages: u64,
-    view: Out<glebe_view>,
-) -> c_int {
-    call(|| {
-        let out = view.checked("view")?;
-        let pages = Pages::new(pages);
-        Ok(out.set(insert_in(reserve, |of| Ok([Viewed::Reserve(of.alloc_virtual(pages)?)]))?))
-    })
-}
-
-#[no_mangle]
-pub extern "C" fn glebe_view_new_of_file(
     fd: c_int,
     extents: In<glebe_extent>,
     count: usize,
@@ -47,8 +34,8 @@ pub extern "C" fn glebe_view_new_of_file(
             let too_long = || Failure::bad("extents: pages in all", pages);
             let len = Pages::new(pages).checked_bytes(page_size()).ok_or_else(too_long)?;
             let options = Space::options().page(file.page());
-            let object = Viewed::File(options.reserve(len)?.view(&file, &extents)?, extents);
-            Ok([Of { reserve: glebe_reserve::default(), object }])
+            let view = options.build(len)?.view(&file, &extents)?;
+            Ok([Viewed { view, extents }])
         };
         Ok(out.set(insert(Process::create()?, make)?))
     })
@@ -88,10 +75,7 @@ pub extern "C" fn glebe_view_memory(
     len_bytes: Out<u64>,
 ) -> c_int {
     call(|| {
-        let (first, len) = with(view, |of| match &of.object {
-            Viewed::Reserve(block) => Ok((block.as_ptr(), block.pages().bytes(page_size()))),
-            Viewed::File(view, _) => Ok((view.as_ptr(), view.len())),
-        })?;
+        let (first, len) = with(view, |of| Ok((of.view.as_ptr(), of.view.len())))?;
         address.set(first.cast());
         Ok(len_bytes.set(len.get()))
     })
@@ -107,10 +91,7 @@ pub extern "C" fn glebe_view_extents(
     call(|| {
         let out = Array::new(extents, capacity, count, "extents")?;
         let of = |extent: Extent| glebe_extent::of(&extent);
-        with(view, |viewed| match &viewed.object {
-            Viewed::Reserve(block) => Ok(out.set(block.extents().map(of))),
-            Viewed::File(_, extents) => Ok(out.set(extents.iter().copied().map(of))),
-        })?;
+        with(view, |viewed| Ok(out.set(viewed.extents.iter().copied().map(of))))?;
         Ok(GLEBE_OK)
     })
 }

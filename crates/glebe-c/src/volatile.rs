@@ -61,12 +61,12 @@ pub extern "C" fn glebe_volatile_new(
         let (options, len) = (self::options(&asked)?, Bytes::new(len_bytes));
         follow_forks()?;
         let Some(address) = asked.address else {
-            return Ok(out.set(insert(None, || Ok(options.map(len)?))?));
+            return Ok(out.set(insert(None, || Ok(options.build(len)?))?));
         };
         let address = address.as_ptr();
         let claim = Claim::new(whole_pages(address.addr(), len_bytes)?)?;
         // SAFETY: the caller's duty; the claim is the region's alone.
-        let over = || Ok(unsafe { options.over(address.cast(), len)? });
+        let over = || Ok(unsafe { options.build_over(address.cast(), len)? });
         Ok(out.set(insert(Some(claim), over)?))
     })
 }

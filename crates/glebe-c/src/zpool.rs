@@ -8,7 +8,7 @@ use std::time::Duration;
 use glebe::reserve::OnRecall;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::zpool::{AtLimit, Budget, Codec, Compaction, Error, Handle, Options, Pool, Zstd};
+use glebe::zpool::{AtLimit, Budget, Codec, Compaction, Error, Handle, ObjectPool, Options, Zstd};
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out};
@@ -42,7 +42,7 @@ fn own(asked: &glebe_zpool_options, codec: Codec) -> Result<Options, Failure> {
         ("move_on_recall without a reserve", asked.move_on_recall),
         ("staging_bytes without a reserve", asked.staging_bytes),
     ])?;
-    let mut options = Pool::options().codec(codec);
+    let mut options = ObjectPool::options().codec(codec);
     if asked.limit_bytes > 0 {
         options = options.limit(Bytes::new(asked.limit_bytes));
     }

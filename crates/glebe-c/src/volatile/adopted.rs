@@ -17,7 +17,7 @@ use glebe::extent::Extent;
 use glebe::sys::page_size;
 use glebe::sys::vma;
 use glebe::units::{Bytes, Pages};
-use glebe::volatile::{Engine, Error, Priority, Region};
+use glebe::volatile::{Engine, Error, Priority, Refusal, Region};
 
 use super::claims::{Claim, Inside};
 use super::runs::{between, merged, split};
@@ -75,21 +75,21 @@ fn walk(asked: Extent) -> Result<Walk, Error> {
     let mut walk = Walk { parts: Vec::new(), end: asked.start(), refused: None };
     let mut at = asked.start();
     while let Some(rest) = between(at, asked.end()) {
-        let refused = match vma::classify_watched(&addresses(rest)) {
+        let refusal = match vma::classify_watched(&addresses(rest)) {
             Ok(()) => {
                 walk.parts.push(rest);
                 walk.end = rest.end();
                 return Ok(walk);
             }
-            Err(refusal) => Error::from(refusal),
+            Err(refusal) => refusal,
         };
-        let Some(stop) = place_of(&refused).map(number) else { return Err(refused) };
+        let Some(stop) = place_of(&refusal).map(number) else { return Err(refusal.into()) };
         if let Some(part) = between(at, stop) {
             walk.parts.push(part);
             walk.end = part.end();
         }
-        let is_hole = matches!(refused, Error::Unmapped { .. });
-        walk.refused.get_or_insert(refused);
+        let is_hole = matches!(refusal, Refusal::Unmapped { .. });
+        walk.refused.get_or_insert(refusal.into());
         if !is_hole {
             // Holes in front of it count.
             walk.end = stop;
@@ -104,15 +104,17 @@ fn walk(asked: Extent) -> Result<Walk, Error> {
 }
 
 /// Where the memory begins that a refusal is about.
-fn place_of(error: &Error) -> Option<usize> {
-    match error {
-        Error::Unmapped { addr }
-        | Error::Locked { addr }
-        | Error::Hugetlb { addr }
-        | Error::Shared { addr }
-        | Error::FilePrivate { addr }
-        | Error::ReadOnly { addr }
-        | Error::Special { addr, .. } => Some(*addr),
+fn place_of(refusal: &Refusal) -> Option<usize> {
+    match refusal {
+        Refusal::Unmapped { at }
+        | Refusal::Hugetlb { at, .. }
+        | Refusal::Special { at, .. }
+        | Refusal::Shared { at, .. }
+        | Refusal::FilePrivate { at, .. }
+        | Refusal::Locked { at }
+        | Refusal::ReadOnly { at, .. }
+        | Refusal::Own { at }
+        | Refusal::Watched { at, .. } => Some(*at),
         _ => None,
     }
 }
@@ -124,7 +126,7 @@ impl Adopted {
         let claim = Claim::new(range)?;
         let options = Region::options().engine(Engine::Scan);
         // SAFETY: the caller's duty, as the header says; the claim is this region's alone.
-        let region = unsafe { options.over(std::ptr::with_exposed_provenance_mut(addr), len)? };
+        let region = unsafe { options.build_over(std::ptr::with_exposed_provenance_mut(addr), len)? };
         Ok(Self { region, pages, volatile: Vec::new(), _claim: claim })
     }
 
@@ -268,7 +270,7 @@ impl Table {
             self.undo(&new);
             let foreign = match &failure {
                 Failure::Adopted { start, .. } => Some(*start),
-                Failure::Volatile(error) => place_of(error),
+                Failure::Volatile(Error::Unsuitable(refusal)) => place_of(refusal),
                 _ => None,
             };
             let Some(foreign) = foreign.map(number).filter(|at| *at < end) else {
