@@ -123,8 +123,6 @@ enum {
     GLEBE_ERROR_FULL = -36,          /* the pool's limit leaves no room; the text has both */
     GLEBE_ERROR_LIMIT_BELOW_HELD = -37, /* the pool holds more and can shed no more */
     GLEBE_ERROR_CORRUPT = -38,       /* stored bytes of an object are damaged */
-    GLEBE_ERROR_NOT_ENOUGH = -39,    /* fewer pages are free than asked for, in whatever runs */
-    GLEBE_ERROR_NOT_MAPPABLE = -40,  /* several runs would do, but the reserve has no views */
     GLEBE_ERROR_FIXED_LEN = -41,     /* the reserve was made to keep its length: see the text */
     GLEBE_ERROR_NO_ROOM = -42,       /* more than the reserve has room for; the text has the rest */
     GLEBE_ERROR_NOT_GIVEN = -43      /* more than can be given back; the text has how much can */
@@ -194,10 +192,6 @@ typedef struct glebe_reserve_options {
     uint64_t grow_pool;           /* GLEBE_GROW_* */
     uint64_t threads;             /* that populate; 0: one a processor, at most 8 */
     uint64_t zero_ahead_pages;    /* keep so many pages zeroed, by a thread in the background */
-    uint64_t views;               /* 1: scattered pages can be mapped side by side, for
-                                     glebe_view_new. Then the memory is a file's, for which there
-                                     are transparent huge pages only where the machine says so
-                                     (shmem_enabled) */
     uint64_t page_cache;          /* GLEBE_CODEC_*, of the page cache */
     uint64_t search_bytes;        /* look at so much of the machine's memory for long runs; 0: at
                                      all but a tenth of what is available, 1 GiB at least */
@@ -206,8 +200,7 @@ typedef struct glebe_reserve_options {
     uint64_t search_ms;           /* look for runs so long at most; 0: 2 s, and for more than a GiB
                                      2 s a GiB */
     uint64_t room_bytes;          /* the most that the reserve may be, for glebe_reserve_grow() and
-                                     glebe_reserve_shrink(); 0: its length is fixed. Not with
-                                     `views` */
+                                     glebe_reserve_shrink(); 0: its length is fixed */
 } glebe_reserve_options;
 
 /* Sets `len_bytes` of memory aside: maps and populates it, which takes about as long as zeroing
@@ -380,18 +373,10 @@ int glebe_promise_free(glebe_promise promise);
 
 /* ---- Views: pages side by side --------------------------------------------------------------- */
 
-/* Memory in pieces that are mapped side by side. */
+/* Pages of a file that are mapped side by side. */
 typedef struct glebe_view {
     uint64_t id;
 } glebe_view;
-
-/* Memory of `pages` of a reserve that is contiguous in virtual addresses, physically or not: one
- * free extent, or else the lowest of several, mapped side by side, all or none. Several are
- * whole pages of the memory's source (2 MiB or 1 GiB of a hugetlb pool): the view is then longer
- * than was asked for. Counts as a block in every other way. Errors: EMPTY; NOT_ENOUGH, with
- * what is free in the text; NOT_MAPPABLE in a reserve without `views`; MAP_BUDGET, NO_MEMORY, OS,
- * NULL, TOO_MANY. */
-int glebe_view_new(glebe_reserve reserve, uint64_t pages, glebe_view *view);
 
 /* Pages side by side. Never grows. */
 typedef struct glebe_extent {
@@ -405,9 +390,9 @@ typedef struct glebe_extent {
  * closed. What others take out of the file is SIGBUS to touch. Errors: BAD_ARGUMENT for another
  * descriptor; EMPTY for no extents or one of no pages; BEYOND the end of the file; UNALIGNED for
  * parts of a huge page; MAP_BUDGET, with the limit in the text; NO_MEMORY, OS, NULL, TOO_MANY. */
-int glebe_view_new_of_file(int fd, const glebe_extent *extents, size_t count, glebe_view *view);
+int glebe_view_new(int fd, const glebe_extent *extents, size_t count, glebe_view *view);
 
-/* Ends a view: its memory must not be touched any more, and that of a reserve goes back to it. */
+/* Ends a view: its memory must not be touched any more. */
 int glebe_view_free(glebe_view view);
 
 /* The first byte of a view, and its bytes. Either place may be null. The memory is the caller's

@@ -67,8 +67,6 @@ codes! {
     GLEBE_ERROR_FULL = -36;
     GLEBE_ERROR_LIMIT_BELOW_HELD = -37;
     GLEBE_ERROR_CORRUPT = -38;
-    GLEBE_ERROR_NOT_ENOUGH = -39;
-    GLEBE_ERROR_NOT_MAPPABLE = -40;
     GLEBE_ERROR_FIXED_LEN = -41;
     GLEBE_ERROR_NO_ROOM = -42;
     GLEBE_ERROR_NOT_GIVEN = -43;
@@ -176,7 +174,6 @@ structures! {
         grow_pool: u64,
         threads: u64,
         zero_ahead_pages: u64,
-        views: u64,
         page_cache: u64,
         search_bytes: u64,
         lock_wait_ms: u64,

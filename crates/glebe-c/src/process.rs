@@ -98,7 +98,7 @@ tables! {
     1 "reserve" glebe_reserve reserves: Reserve, LANES;
     2 "block" glebe_block blocks: Of<Block>, 1;
     3 "promise" glebe_promise promises: Of<Promise>, 1;
-    4 "cache" glebe_cache caches: Of<Pool>, LANES;
+    4 "cache" glebe_cache caches: Of<Namespace>, LANES;
     6 "object pool" glebe_zpool zpools: Of<Objects>, LANES;
     7 "view" glebe_view views: Viewed, 1;
 }

@@ -133,45 +133,6 @@ void ended_once(glebe_reserve reserve) {
     }
 }
 
-// Views of scattered pages by several threads; of those that free one, exactly one does.
-void views() {
-    glebe_reserve_options options = {};
-    options.size = sizeof options;
-    options.source = GLEBE_SOURCE_PLAIN;
-    options.views = 1;
-    glebe_reserve reserve = {};
-    OK(glebe_reserve_new(2 * MIB, &options, &reserve));
-    std::vector<glebe_block> held(2 * MIB / glebe_page_bytes());
-    for (auto &block : held) OK(glebe_alloc(reserve, 1, &block));
-    for (std::size_t i = 0; i < held.size(); i += 2) OK(glebe_free(held[i]));
-    in_threads([&](int thread) {
-        for (int round = 0; round < 50; round++) {
-            glebe_view view = {};
-            void *address = nullptr;
-            std::uint64_t len_bytes = 0;
-            std::size_t count = 0;
-            OK(glebe_view_new(reserve, 20, &view));
-            OK(glebe_view_memory(view, &address, &len_bytes));
-            OK(glebe_view_extents(view, nullptr, 0, &count));
-            CHECK(len_bytes == 20 * glebe_page_bytes() && count >= 1);
-            std::memset(address, thread, len_bytes);
-            std::this_thread::yield();
-            for (std::uint64_t i = 0; i < len_bytes; i += 64)
-                CHECK(static_cast<unsigned char *>(address)[i] == thread);
-            OK(glebe_view_free(view));
-        }
-    });
-    for (int round = 0; round < 100; round++) {
-        glebe_view view = {};
-        std::atomic<int> freed{0};
-        OK(glebe_view_new(reserve, 3, &view));
-        in_threads([&](int) { freed += glebe_view_free(view) == GLEBE_OK; });
-        CHECK(freed == 1);
-    }
-    for (std::size_t i = 1; i < held.size(); i += 2) OK(glebe_free(held[i]));
-    OK(glebe_reserve_free(reserve));
-}
-
 // Threads view the same pages of a file in orders of their own; each view ends once.
 void views_of_a_file() {
     const std::uint64_t page = glebe_page_bytes();
@@ -183,7 +144,7 @@ void views_of_a_file() {
         for (int round = 0; round < 200; round++) {
             glebe_view view = {};
             void *address = nullptr;
-            OK(glebe_view_new_of_file(fd, extents, 2, &view));
+            OK(glebe_view_new(fd, extents, 2, &view));
             OK(glebe_view_memory(view, &address, nullptr));
             auto *bytes = static_cast<unsigned char *>(address);
             CHECK(round == 0 || bytes[page] == thread + 1);
@@ -195,7 +156,7 @@ void views_of_a_file() {
         const glebe_extent all = {0, THREADS * 2};
         glebe_view view = {};
         std::atomic<int> freed{0};
-        OK(glebe_view_new_of_file(fd, &all, 1, &view));
+        OK(glebe_view_new(fd, &all, 1, &view));
         in_threads([&](int) { freed += glebe_view_free(view) == GLEBE_OK; });
         CHECK(freed == 1);
     }
@@ -293,7 +254,6 @@ int main() {
     by_many_threads(reserve);
     ended_once(reserve);
     ended_while_in_use();
-    views();
     views_of_a_file();
     forked_in_the_middle(reserve);
     OK(glebe_reserve_free(reserve));

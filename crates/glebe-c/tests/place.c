@@ -125,51 +125,6 @@ static void blocks(uint64_t source) {
     OK(glebe_reserve_free(reserve));
 }
 
-/* The segments of a view, page by page as the kernel has them. */
-static void views(void) {
-    glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
-    glebe_block *held;
-    glebe_extent extents[16];
-    glebe_view view = {0};
-    glebe_reserve reserve;
-    unsigned char *bytes;
-    void *address = NULL;
-    const size_t pages = (size_t)(2 * MIB / page);
-    size_t count = 0, n;
-    uint64_t at = 0, in;
-
-    options.views = 1;
-    reserve = create(&options, 2 * MIB);
-    held = calloc(pages, sizeof *held);
-    CHECK(held != NULL);
-    for (n = 0; n < pages; n++) OK(glebe_alloc_with(reserve, 1, 1, GLEBE_ANY, &held[n]));
-    for (n = 0; n < pages; n++) {
-        if (query(held[n], 0).position_pages % 2 == 0) {
-            OK(glebe_free(held[n]));
-            held[n].id = 0;
-        }
-    }
-    OK(glebe_view_new(reserve, 4, &view));
-    OK(glebe_view_memory(view, &address, NULL));
-    OK(glebe_view_extents(view, extents, 16, &count));
-    CHECK(count == 4);
-    bytes = address;
-    memset(bytes, 1, (size_t)(4 * page));
-    for (n = 0; n < count; n++) {
-        for (in = 0; in < extents[n].len_pages; in++, at++) {
-            glebe_contig contig;
-            contig.size = sizeof contig;
-            OK(glebe_reserve_query(reserve, extents[n].start_pages + in, &contig));
-            is_frame_of(contig.pfn, bytes + at * page);
-        }
-    }
-    OK(glebe_view_free(view));
-    for (n = 0; n < pages; n++)
-        if (held[n].id != 0) OK(glebe_free(held[n]));
-    free(held);
-    OK(glebe_reserve_free(reserve));
-}
-
 /* A reserve that grows and shrinks: what it says of itself, before and after. */
 static void resized(void) {
     glebe_reserve_options options = options_of(GLEBE_SOURCE_PLAIN);
@@ -188,9 +143,6 @@ static void resized(void) {
     REFUSED(glebe_reserve_shrink(reserve, 2 * MIB, NULL), GLEBE_ERROR_FIXED_LEN);
     OK(glebe_reserve_free(reserve));
     options.room_bytes = 8 * MIB;
-    options.views = 1;
-    REFUSED(glebe_reserve_new(2 * MIB, &options, &reserve), GLEBE_ERROR_FIXED_LEN);
-    options.views = 0;
     reserve = create(&options, 2 * MIB);
     OK(glebe_alloc_with(reserve, 3, 1, GLEBE_ANY, &block));
     OK(glebe_block_memory(block, &address, NULL));
@@ -413,7 +365,6 @@ int main(void) {
     page = glebe_page_bytes();
     blocks(GLEBE_SOURCE_AUTO);
     blocks(GLEBE_SOURCE_PLAIN);
-    views();
     resized();
     what_has_gone_is_told();
     reasons();

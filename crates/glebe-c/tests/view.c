@@ -39,8 +39,8 @@ static void shows_pages_in_order(void) {
     unsigned char *bytes, byte = 0;
     int fd = file(0), copy = dup(fd);
 
-    OK(glebe_view_new_of_file(fd, extents, 3, &view));
-    OK(glebe_view_new_of_file(fd, extents, 1, &other));
+    OK(glebe_view_new(fd, extents, 3, &view));
+    OK(glebe_view_new(fd, extents, 1, &other));
     CHECK(close(fd) == 0);
     OK(glebe_view_memory(view, NULL, &len_bytes));
     CHECK(len_bytes == 4 * page);
@@ -78,7 +78,7 @@ static void forks(void) {
     int fd = file(MFD_CLOEXEC), status = 0;
     pid_t child;
 
-    OK(glebe_view_new_of_file(fd, extents, 1, &view));
+    OK(glebe_view_new(fd, extents, 1, &view));
     bytes = bytes_of(view);
     bytes[2 * page - 1] = 5;
     child = fork();
@@ -86,7 +86,7 @@ static void forks(void) {
     if (child == 0) {
         glebe_view own = {0};
         REFUSED(glebe_view_free(view), GLEBE_ERROR_FORKED);
-        OK(glebe_view_new_of_file(fd, extents, 1, &own));
+        OK(glebe_view_new(fd, extents, 1, &own));
         CHECK(bytes_of(own)[2 * page - 1] == 5);
         OK(glebe_view_free(own));
         _exit(0);
@@ -102,30 +102,30 @@ static void refuses(void) {
     char path[64];
     int fd = file(0), ends[2], other;
 
-    REFUSED(glebe_view_new_of_file(-1, extents, 1, &view), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_view_new(-1, extents, 1, &view), GLEBE_ERROR_BAD_ARGUMENT);
     CHECK(pipe(ends) == 0);
-    REFUSED(glebe_view_new_of_file(ends[0], extents, 1, &view), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_view_new(ends[0], extents, 1, &view), GLEBE_ERROR_BAD_ARGUMENT);
     CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
-    REFUSED(glebe_view_new_of_file(ends[0], extents, 1, &view), GLEBE_ERROR_BAD_ARGUMENT);
+    REFUSED(glebe_view_new(ends[0], extents, 1, &view), GLEBE_ERROR_BAD_ARGUMENT);
     CHECK(strstr(glebe_last_error(), "no copy of it") != NULL);
-    REFUSED(glebe_view_new_of_file(fd, extents, 2, &view), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_view_new(fd, extents, 2, &view), GLEBE_ERROR_BEYOND);
     extents[0].start_pages = UINT64_MAX;
-    REFUSED(glebe_view_new_of_file(fd, extents, 1, &view), GLEBE_ERROR_BEYOND);
+    REFUSED(glebe_view_new(fd, extents, 1, &view), GLEBE_ERROR_BEYOND);
     extents[0].start_pages = 0;
-    REFUSED(glebe_view_new_of_file(fd, extents, 0, &view), GLEBE_ERROR_EMPTY);
-    REFUSED(glebe_view_new_of_file(fd, NULL, 0, &view), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_view_new(fd, extents, 0, &view), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_view_new(fd, NULL, 0, &view), GLEBE_ERROR_EMPTY);
     extents[1].len_pages = 0;
-    REFUSED(glebe_view_new_of_file(fd, extents, 2, &view), GLEBE_ERROR_EMPTY);
-    REFUSED(glebe_view_new_of_file(fd, NULL, 1, &view), GLEBE_ERROR_NULL);
-    REFUSED(glebe_view_new_of_file(fd, extents, 1, NULL), GLEBE_ERROR_NULL);
+    REFUSED(glebe_view_new(fd, extents, 2, &view), GLEBE_ERROR_EMPTY);
+    REFUSED(glebe_view_new(fd, NULL, 1, &view), GLEBE_ERROR_NULL);
+    REFUSED(glebe_view_new(fd, extents, 1, NULL), GLEBE_ERROR_NULL);
     CHECK(snprintf(path, sizeof path, "/proc/self/fd/%d", fd) > 0);
     other = open(path, O_RDONLY);
     CHECK(other >= 0);
-    REFUSED(glebe_view_new_of_file(other, extents, 1, &view), GLEBE_ERROR_OS);
+    REFUSED(glebe_view_new(other, extents, 1, &view), GLEBE_ERROR_OS);
     CHECK(close(other) == 0);
     /* Nothing of all that was written or is left. */
     CHECK(view.id == 4321);
-    OK(glebe_view_new_of_file(fd, extents, 1, &view));
+    OK(glebe_view_new(fd, extents, 1, &view));
     OK(glebe_view_free(view));
     CHECK(close(fd) == 0);
 }
@@ -150,9 +150,9 @@ static void has_a_limit(void) {
         extents[i].start_pages = i % 2 * 2;
         extents[i].len_pages = 1;
     }
-    REFUSED(glebe_view_new_of_file(fd, extents, most, &view), GLEBE_ERROR_MAP_BUDGET);
+    REFUSED(glebe_view_new(fd, extents, most, &view), GLEBE_ERROR_MAP_BUDGET);
     CHECK(strstr(glebe_last_error(), "vm.max_map_count") != NULL);
-    OK(glebe_view_new_of_file(fd, extents, 1000, &view));
+    OK(glebe_view_new(fd, extents, 1000, &view));
     CHECK(bytes_of(view)[999 * page] == 2);
     OK(glebe_view_free(view));
     free(extents);

@@ -51,7 +51,7 @@ pub(super) fn follow_forks() -> Result<(), Failure> {
     static IS_ADDED: AtomicBool = AtomicBool::new(false);
     check_fork()?;
     if !IS_ADDED.load(Ordering::Acquire) {
-        glebe::volatile::follow_forks()?;
+        glebe::volatile::follow_forks().map_err(Error::from)?;
         atfork::add(&STEP).map_err(Error::from)?;
         IS_ADDED.store(true, Ordering::Release);
     }
