@@ -47,7 +47,7 @@ static void fill_and_read(glebe_zpool pool, const char *where) {
     stats.size = sizeof stats;
     check(glebe_zpool_get_stats(pool, &stats));
     printf("%s: %llu KiB of text in %llu KiB, %lu lost\n", where,
-           (unsigned long long)stats.original_bytes >> 10,
+           (unsigned long long)stats.inserted_bytes >> 10,
            (unsigned long long)stats.stored_bytes >> 10, (unsigned long)lost);
 }
 

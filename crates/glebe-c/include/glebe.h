@@ -862,6 +862,8 @@ int glebe_zpool_sweep(glebe_zpool pool, uint64_t zspages);
 typedef struct glebe_zpool_stats {
     uint64_t size; /* sizeof(glebe_zpool_stats); set to the bytes that were filled */
     uint64_t inserted; /* objects that were stored, by insert or replace */
+    uint64_t inserted_bytes; /* bytes of what was inserted, as it was given */
+    uint64_t inserted_stored_bytes; /* bytes of what was inserted, as it was stored */
     uint64_t removed; /* objects that went by remove or replace */
     uint64_t evicted; /* objects that were removed for others at the limit, or were recalled */
     uint64_t moved; /* objects that compaction moved */
@@ -878,12 +880,7 @@ typedef struct glebe_zpool_stats {
     uint64_t held_bytes; /* bytes that are held, everything counted */
     uint64_t held_bytes_max; /* the most bytes that were ever held */
     uint64_t limit_bytes; /* the most that may be held; 0 without a limit */
-    uint64_t page_objects; /* objects that take a page each (zram: huge_pages) */
-    uint64_t page_objects_since; /* objects that came to take a page each
-                                    (zram: huge_pages_since) */
-    uint64_t original_bytes; /* bytes of them as they were given (zram: orig_data_size) */
     uint64_t same_objects; /* objects that one word fills, which take no slot (zram: same_pages) */
-    uint64_t same_bytes; /* bytes of these as they were given */
     uint64_t sealed_pages; /* pages of zspages that are lent by a reserve */
     /* Of a pool on a reserve; `evicted` are `lost` there. */
     uint64_t lost; /* objects found lost with their pages */

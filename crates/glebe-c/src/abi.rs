@@ -271,6 +271,8 @@ structures! {
     }
     glebe_zpool_stats {
         inserted: u64,
+        inserted_bytes: u64,
+        inserted_stored_bytes: u64,
         removed: u64,
         evicted: u64,
         moved: u64,
@@ -287,11 +289,7 @@ structures! {
         held_bytes: u64,
         held_bytes_max: u64,
         limit_bytes: u64,
-        page_objects: u64,
-        page_objects_since: u64,
-        original_bytes: u64,
         same_objects: u64,
-        same_bytes: u64,
         sealed_pages: u64,
         lost: u64,
         refused: u64,

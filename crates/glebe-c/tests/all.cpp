@@ -146,6 +146,9 @@ void views_of_a_file() {
             void *address = nullptr;
             OK(glebe_view_new(fd, extents, 2, &view));
             OK(glebe_view_memory(view, &address, nullptr));
+            std::size_t count = 0;
+            OK(glebe_view_extents(view, nullptr, 0, &count));
+            CHECK(count == 2);
             auto *bytes = static_cast<unsigned char *>(address);
             CHECK(round == 0 || bytes[page] == thread + 1);
             std::memset(bytes, thread + 1, 2 * page);

@@ -158,7 +158,7 @@ static void execution_fails(int with_huge) {
             else CHECK(errno == EACCES);
         }
         FAILS(glebe_mmap_contig(NULL, page, prots[n], ANONYMOUS, -1, 0), EACCES);
-        CHECK(strstr(glebe_last_error(), prots[n] & PROT_WRITE ? "wx): " : "-x): "));
+        CHECK(strstr(glebe_last_error(), "mprotect("));
     }
 }
 

@@ -291,7 +291,7 @@ static void codecs(void) {
         stats.size = sizeof stats;
         OK(glebe_zpool_get_stats(pool, &stats));
         stored[codec] = stats.stored_bytes;
-        CHECK(stats.original_bytes >= stats.stored_bytes && stats.objects == OBJECTS);
+        CHECK(stats.inserted_bytes >= stats.stored_bytes && stats.objects == OBJECTS);
         for (n = 0; n < OBJECTS; n++) is_the_object(pool, all[n], n);
         OK(glebe_zpool_free(pool));
     }

@@ -126,7 +126,8 @@ impl Adopted {
         let claim = Claim::new(range)?;
         let options = Region::options().engine(Engine::Scan);
         // SAFETY: the caller's duty, as the header says; the claim is this region's alone.
-        let region = unsafe { options.build_over(std::ptr::with_exposed_provenance_mut(addr), len)? };
+        let region =
+            unsafe { options.build_over(std::ptr::with_exposed_provenance_mut(addr), len)? };
         Ok(Self { region, pages, volatile: Vec::new(), _claim: claim })
     }
 

@@ -80,15 +80,6 @@ pub struct Protection {
     pub execute: bool,
 }
 
-impl fmt::Display for Protection {
-    /// As in a line of `/proc/PID/maps`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let letters = [(self.read, 'r'), (self.write, 'w'), (self.execute, 'x')];
-        let shown = letters.map(|(is, letter)| if is { letter } else { '-' });
-        f.write_str(&String::from_iter(shown))
-    }
-}
-
 impl Protection {
     /// That of the bits `PROT_*`; `None` where one of them is no other.
     #[must_use]
