@@ -2,10 +2,10 @@
 //! faults without zeroing.
 //!
 //! The zeroing loop runs over memory that is populated already, a base page at a time as a kernel
-//! zeroes. The faults are those of a window onto resident huge pages. Loop and faults together are what a kernel has to do that hands out zeroed
-//! pages. Unit: microseconds of CPU time, of all threads of the process; the loops over what two
-//! threads populated are run by two. Each is populated once before it counts: pages that the host
-//! of a virtual machine has not given yet are its matter.
+//! zeroes. The faults are those of a window onto resident huge pages. Loop and faults together are
+//! what a kernel has to do that hands out zeroed pages. Unit: microseconds of CPU time, of all
+//! threads of the process; the loops over what two threads populated are run by two. Each is
+//! populated once before it counts: a virtual machine's host may not have given its pages yet.
 
 use glebe::contig::{Contig, Source};
 use glebe::sys::page_size;

@@ -1,12 +1,6 @@
-//! [`reserve`]: mod@reserve
-//! [`contig`]: mod@contig
-//! [`volatile`]: mod@volatile
-//! [`zpool`]: mod@zpool
-//! [`free_tree`]: mod@free_tree
-//! [`vmap`]: mod@vmap
-//! [`probe`]: mod@probe
 //! [demo]: ../../../docs/demo.svg
 //! [examples]: ../../../crates/glebe/examples
+//! [c-examples]: ../../../crates/glebe-c/examples
 //! [design]: ../../../docs/design.md
 //! [kernel]: ../../../docs/kernel.md
 //! [changes]: ../../../CHANGELOG.md

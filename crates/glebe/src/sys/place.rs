@@ -8,7 +8,6 @@
 //! What moves or changes a mapping is for its owner alone, and unsafe.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;

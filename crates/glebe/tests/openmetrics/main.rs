@@ -74,7 +74,6 @@ fn classes_of_a_pool_are_told_apart_and_add_up() {
     for (of_classes, of_all) in [
         ("glebe_zpool_class_used", total("glebe_zpool_objects")),
         ("glebe_zpool_class_zspages", total("glebe_zpool_zspages")),
-        ("glebe_zpool_class_fullness_zspages", total("glebe_zpool_zspages")),
         ("glebe_zpool_class_stored_bytes", total("glebe_zpool_stored_bytes")),
         ("glebe_zpool_class_freeable_bytes", total("glebe_zpool_freeable_bytes")),
     ] {
