@@ -82,7 +82,7 @@ fn look_at_all(pool: &Namespace, pages: u64) -> Result<(), ReserveError> {
 
 /// Builds a reserve, uses all that it has, and drops it.
 fn live(options: Options, len: Bytes, zero_ahead: Pages) -> Outcome {
-    let reserve = Reserve::options().zero_ahead(zero_ahead).build(options.build(len)?)?;
+    let reserve = Reserve::options().zero_ahead(zero_ahead).build_on(options.build(len)?)?;
     let all = reserve.len().get();
     let granule = GRANULE.pages_down(page_size()).get();
     let mut errors = Errors::default();
@@ -321,7 +321,7 @@ fn volatile_regions(memories: &[Memory]) {
     for engine in [Engine::Scan, Engine::Tag] {
         for without_scan in [false, true] {
             let options = Region::options().engine(engine).without_pagemap_scan(without_scan);
-            if let Err(error) = options.clone().map(LEN) {
+            if let Err(error) = options.clone().build(LEN) {
                 println!("skipped: {engine} engine: {error}");
                 continue;
             }
