@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use super::item::Head;
-use super::shard::{Entry, FETCHED, LARGE, STALE, TOKEN};
+use super::shard::{Entry, FLUSHED, STALE, TOKEN};
 use super::{count, Found, Look, Refused, Room, Store};
 use crate::protocol::Verb;
 
@@ -53,6 +53,8 @@ pub struct Meta {
     pub allow_stale: bool,
     /// Appending stores it where there is none.
     pub vivify: bool,
+    /// Whoever stores it was told to make it anew.
+    pub won: bool,
 }
 
 /// How a number is changed.
@@ -131,6 +133,9 @@ impl Store {
             })?;
             let (nth, hash) = self.hash(key);
             let mut entry = Entry::new(place, hash, large, self.clock.now());
+            if meta.won {
+                entry.access |= TOKEN;
+            }
             let mut shard = self.shard(nth);
             let old = self.locate(&mut shard, hash, key, room);
             let outcome = may_store(verb, &meta, old.as_ref());
@@ -353,29 +358,14 @@ impl Store {
         }
     }
 
-    /// Drops all items: now, or those that are stored before the clock is at `at`.
+    /// Drops all items: now, or once the clock is at `at`. What is dropped gives its place up as
+    /// it is met.
     pub fn flush(&self, at: Option<u32>) {
-        if let Some(at) = at {
-            self.oldest.store(at.saturating_sub(1).max(1), Ordering::Relaxed);
-            return;
-        }
-        self.oldest.store(0, Ordering::Relaxed);
-        for nth in 0..self.shards.len() {
-            let all = self.shard(nth).take_all();
-            for entry in all {
-                let len = if entry.access & LARGE == 0 { self.memory.len_of(entry.place) } else { None };
-                self.drop_item(entry, len.unwrap_or(0));
+        self.flush_at.store(at.unwrap_or(0), Ordering::Relaxed);
+        if at.is_none() {
+            for nth in 0..self.shards.len() {
+                self.shard(nth).mark_all(FLUSHED);
             }
-        }
-    }
-
-    /// Marks an item as read or not, as if it were new: whoever made it was told to.
-    pub(crate) fn win(&self, key: &[u8], room: &mut Room) {
-        let (nth, hash) = self.hash(key);
-        let mut shard = self.shard(nth);
-        if let Some(found) = self.locate(&mut shard, hash, key, room) {
-            let entry = shard.at_mut(found.at);
-            entry.access = entry.access & !FETCHED | TOKEN;
         }
     }
 

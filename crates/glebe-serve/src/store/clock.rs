@@ -54,6 +54,12 @@ impl Clock {
         self.zero + i64::from(self.now())
     }
 
+    /// The date of a time of this clock, in seconds since 1970; 0 for never.
+    #[must_use]
+    pub fn date_of(&self, time: u32) -> i64 {
+        if time == 0 { 0 } else { self.zero + i64::from(time) }
+    }
+
     /// Seconds since the server began.
     #[must_use]
     pub fn uptime(&self) -> u32 {

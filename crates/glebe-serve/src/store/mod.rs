@@ -28,7 +28,7 @@ pub use upkeep::Held;
 
 use item::HEAD;
 use memory::{Full, Memory};
-use shard::{Entry, Shard, FETCHED, LARGE, STALE, TOKEN};
+use shard::{Entry, Shard, FETCHED, FLUSHED, LARGE, STALE, TOKEN};
 
 /// Shards of the index.
 const SHARDS: usize = 64;
@@ -68,9 +68,13 @@ pub struct Events {
     pub evicted_unfetched: AtomicU64,
     /// Lost in a recall, and found so.
     pub recalled: AtomicU64,
-    /// Their time was over.
-    pub expired: AtomicU64,
-    /// Of them, those that nobody had read.
+    /// Were asked for when their time was over.
+    pub get_expired: AtomicU64,
+    /// Were asked for after all were dropped.
+    pub get_flushed: AtomicU64,
+    /// Found over, or dropped, without being asked for.
+    pub reclaimed: AtomicU64,
+    /// Of those whose time was over, those that nobody had read.
     pub expired_unfetched: AtomicU64,
     /// Were stored.
     pub stored: AtomicU64,
@@ -101,8 +105,8 @@ pub struct Store {
     hasher: RandomState,
     clock: Clock,
     cas: AtomicU64,
-    /// Items stored then or before are no more, once the clock is there; 0: none.
-    oldest: AtomicU32,
+    /// When all items are to be dropped, by the clock; 0: never.
+    flush_at: AtomicU32,
     most: AtomicU64,
     /// The least of that and what first class leaves.
     limit: AtomicU64,
@@ -184,7 +188,7 @@ impl Store {
             hasher: RandomState::new(),
             clock: Clock::new(),
             cas: AtomicU64::new(0),
-            oldest: AtomicU32::new(0),
+            flush_at: AtomicU32::new(0),
             most: AtomicU64::new(limits.bytes),
             limit: AtomicU64::new(limits.bytes),
             used: AtomicI64::new(0),
@@ -221,9 +225,7 @@ impl Store {
     }
 
     fn is_over(&self, head: &Head) -> bool {
-        let (now, oldest) = (self.clock.now(), self.oldest.load(Ordering::Relaxed));
-        let is_flushed = oldest != 0 && oldest <= now && head.stored <= oldest;
-        head.exptime != 0 && head.exptime <= now || is_flushed
+        head.exptime != 0 && head.exptime <= self.clock.now()
     }
 
     /// The head of an item, which or the first page of which is then in `room.page`; `None` if it
@@ -252,7 +254,13 @@ impl Store {
                     at = shard.find(hash, None)?;
                 }
                 Some(head) if head.key(&room.page) == key => {
+                    if entry.access & FLUSHED != 0 {
+                        count(&self.events.get_flushed);
+                        self.drop_item(shard.remove(at), head.total());
+                        return None;
+                    }
                     if self.is_over(&head) {
+                        count(&self.events.get_expired);
                         self.expire(shard.remove(at), &head);
                         return None;
                     }
@@ -272,7 +280,6 @@ impl Store {
     }
 
     fn expire(&self, entry: Entry, head: &Head) {
-        count(&self.events.expired);
         if entry.access & FETCHED == 0 {
             count(&self.events.expired_unfetched);
         }
@@ -413,7 +420,9 @@ impl Store {
             }
             match self.memory.len_of(entry.place) {
                 Some(len) => {
-                    self.count_evicted(entry);
+                    if entry.access & FLUSHED == 0 {
+                        self.count_evicted(entry);
+                    }
                     self.drop_item(entry, len);
                 }
                 // What it used is found free by the next tick.

@@ -4,7 +4,8 @@
 //! place   64  of a small item its handle; of a large one its number (46) and pages - 1 (18);
 //!             0: no entry
 //! hash    32  decides where the entry stands, and which are compared
-//! access  32  when it was last read, in seconds (26), the clock (2), TOKEN, STALE, FETCHED, LARGE
+//! access  32  when it was last read, in seconds (25), the clock (2), FLUSHED, TOKEN, STALE,
+//!             FETCHED, LARGE
 //! ```
 //!
 //! Open addressing: an entry stands at the place of its hash or behind it, with none empty between.
@@ -20,9 +21,11 @@ pub(super) const FETCHED: u32 = 2;
 pub(super) const STALE: u32 = 4;
 /// A client was told to make it anew.
 pub(super) const TOKEN: u32 = 8;
-const CLOCK_AT: u32 = 4;
+/// It went with all others, and is to be found so.
+pub(super) const FLUSHED: u32 = 16;
+const CLOCK_AT: u32 = 5;
 const CLOCK_MAX: u32 = 3;
-const TIME_AT: u32 = 6;
+const TIME_AT: u32 = 7;
 const PAGES_BITS: u32 = 18;
 const FIRST_ENTRIES: usize = 16;
 
@@ -218,10 +221,11 @@ impl Shard {
         self.entries.iter().copied().filter(|entry| entry.place != 0)
     }
 
-    /// Removes all.
-    pub(super) fn take_all(&mut self) -> Vec<Entry> {
-        let all = std::mem::replace(self, Self::new());
-        all.entries.into_vec().into_iter().filter(|entry| entry.place != 0).collect()
+    /// Marks all.
+    pub(super) fn mark_all(&mut self, bit: u32) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.place != 0) {
+            entry.access = entry.access & !(CLOCK_MAX << CLOCK_AT) | bit;
+        }
     }
 }
 
@@ -277,10 +281,10 @@ mod tests {
 
     #[test]
     fn an_access_keeps_its_parts_apart() {
-        let mut entry = Entry::new(Entry::large(7, 1 << 18), 1, LARGE | STALE, (1 << 26) - 1);
-        assert_eq!((entry.pages(), entry.last_access()), ((7, 1 << 18), (1 << 26) - 1));
+        let mut entry = Entry::new(Entry::large(7, 1 << 18), 1, LARGE | STALE, (1 << 25) - 1);
+        assert_eq!((entry.pages(), entry.last_access()), ((7, 1 << 18), (1 << 25) - 1));
         (0..5).for_each(|_| entry.touch(3));
-        assert_eq!((entry.last_access(), entry.access & 15), (3, LARGE | STALE | FETCHED));
+        assert_eq!((entry.last_access(), entry.access & 31), (3, LARGE | STALE | FETCHED));
         assert_eq!((0..9).filter(|_| entry.is_spared()).count(), 3);
     }
 }

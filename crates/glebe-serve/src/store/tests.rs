@@ -82,6 +82,10 @@ fn the_limit_holds_and_what_is_read_stays() {
     assert!(store.events.evicted.load(Ordering::Relaxed) > 100_000);
     assert!(store.held().items > 20_000, "{:?}", store.held());
     store.flush(None);
+    assert_eq!(get(&store, b"hot", &mut room), None);
+    for _ in 0..10_000 {
+        store.tick(&mut room);
+    }
     assert_eq!(store.held().items, 0);
 }
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use glebe::reserve::{Block, Error, Reserve};
 
-use super::{Room, Store};
+use super::shard::FLUSHED;
+use super::{count, Room, Store};
 
 /// Entries that a tick looks at, of each shard.
 const CRAWLED: usize = 16;
@@ -40,9 +41,18 @@ impl Store {
     /// To be called a few times a second.
     pub fn tick(&self, room: &mut Room) {
         self.clock.tick();
+        self.flush_due();
         self.measure();
         self.crawl(room);
         self.make_room(0);
+    }
+
+    /// Drops all items if the time for that has come.
+    pub fn flush_due(&self) {
+        let at = self.flush_at.load(Ordering::Relaxed);
+        if at != 0 && at <= self.clock.now() {
+            self.flush(None);
+        }
     }
 
     pub(super) fn measure(&self) {
@@ -66,17 +76,23 @@ impl Store {
             for _ in 0..CRAWLED {
                 let mut shard = self.shard(nth);
                 let Some(at) = shard.crawl() else { break };
-                let head = self.look(shard.at(at), room);
+                let entry = shard.at(at);
+                let is_flushed = entry.access & FLUSHED != 0;
+                let head = self.look(entry, room);
                 match head {
                     None => {
                         let lost = shard.remove(at);
                         drop(shard);
                         self.forget_lost(lost);
                     }
-                    Some(head) if self.is_over(&head) => {
+                    Some(head) if is_flushed || self.is_over(&head) => {
+                        count(&self.events.reclaimed);
                         let over = shard.remove(at);
                         drop(shard);
-                        self.expire(over, &head);
+                        match is_flushed {
+                            true => self.drop_item(over, head.total()),
+                            false => self.expire(over, &head),
+                        }
                     }
                     Some(_) => {}
                 }
@@ -129,11 +145,13 @@ impl Store {
     /// Forgets what has been counted.
     pub fn reset(&self) {
         let events = &self.events;
-        let all: [&AtomicU64; 8] = [
+        let all: [&AtomicU64; 10] = [
             &events.evicted,
             &events.evicted_unfetched,
             &events.recalled,
-            &events.expired,
+            &events.get_expired,
+            &events.get_flushed,
+            &events.reclaimed,
             &events.expired_unfetched,
             &events.stored,
             &events.no_memory,
