@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
 use glebe::units::Bytes;
-use glebe_serve::server::{Server, Settings, PORT};
+use glebe_serve::server::{Server, Settings, PORT, TURN};
 
 use crate::{size, usage, Outcome};
 
@@ -19,6 +19,7 @@ const DEBUG_TIME: &str = "GLEBE_SERVE_DEBUG_TIME";
 /// Bytes that an item may have, at least and at most.
 const ITEM_MIN: u64 = 1 << 10;
 const ITEM_MAX: u64 = 1 << 30;
+const ITEM_DEFAULT: &str = "1m";
 
 /// Options of `glebe serve`.
 #[derive(clap::Args)]
@@ -54,11 +55,11 @@ pub struct Args {
     /// Connections at a time
     #[arg(short = 'c', long = "conn-limit", value_name = "N", default_value_t = 1024)]
     conn_limit: usize,
-    /// Commands of one connection, in units of 64, before it is another's turn
-    #[arg(short = 'R', long = "max-reqs-per-event", value_name = "N", default_value_t = 20)]
+    /// Commands of one connection before it is another's turn
+    #[arg(short = 'R', long = "max-reqs-per-event", value_name = "N", default_value_t = TURN)]
     max_reqs_per_event: usize,
     /// Bytes that an item may have, its key with it: a number, and k, m or g
-    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = "1m")]
+    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = ITEM_DEFAULT)]
     max_item_size: String,
     /// Refuse items rather than let others go
     #[arg(short = 'M', long = "disable-evictions")]
@@ -229,6 +230,9 @@ fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {
     }
     if item_max > ITEM_MAX {
         return usage("Cannot set item size limit higher than a gigabyte.");
+    }
+    if item_max > memory / 2 && args.max_item_size != ITEM_DEFAULT {
+        return usage("Cannot set item size limit higher than 1/2 of memory max.");
     }
     let extended = extended::parse(&args.extended)?;
     let mode = u32::from_str_radix(&args.unix_mask, 8).map_err(|e| format!("-a: {e}"))?;

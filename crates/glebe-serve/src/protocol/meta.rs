@@ -11,7 +11,7 @@ const WORDS_MAX: usize = 22;
 /// Bytes of an opaque flag at most, its letter included.
 const OPAQUE_MAX: usize = 32;
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
-const VALUE_MAX: u64 = i32::MAX as u64;
+const VALUE_MAX: u64 = i32::MAX as u64 - 2;
 
 /// How `ms` stores, or `ma` counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

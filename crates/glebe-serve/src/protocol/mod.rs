@@ -7,8 +7,6 @@
 //! Classic commands are in `text`, meta commands in `meta`. Source: memcached's protocol.txt.
 
 mod meta;
-#[cfg(any(test, fuzzing))]
-pub mod model;
 mod text;
 mod tokens;
 
@@ -198,7 +196,7 @@ pub fn parse(line: &[u8]) -> Command<'_> {
         return Command::Foreign("ERROR the binary protocol is not spoken here\r\n");
     }
     let mut tokens = Tokens::new(line);
-    let Some(verb) = tokens.next() else { return Command::wrong(UNKNOWN) };
+    let Some(verb) = tokens.next() else { return Command::wrong(BAD_FORMAT) };
     match verb {
         b"mg" | b"ms" | b"md" | b"ma" | b"mn" | b"me" => meta::parse(verb, tokens),
         _ => text::parse(verb, tokens, line),

@@ -1,10 +1,10 @@
 //! The classic commands.
 
 use super::tokens::{signed_32, unsigned, unsigned_32, Tokens};
-use super::{Command, Verb, BAD_CHUNK, BAD_DELTA, BAD_EXPTIME, BAD_FORMAT, KEY_MAX, UNKNOWN};
+use super::{Command, Verb, BAD_DELTA, BAD_EXPTIME, BAD_FORMAT, KEY_MAX, UNKNOWN};
 
-/// Values longer than this are not even skipped: the connection's bytes cannot be trusted.
-const SKIPPED_MAX: u64 = i32::MAX as u64;
+/// Values longer than this are not even skipped: such a length is no length.
+const SKIPPED_MAX: u64 = i32::MAX as u64 - 2;
 
 /// What a line asks for that begins with `verb`; `tokens` are the words behind it.
 pub(super) fn parse<'a>(verb: &[u8], tokens: Tokens<'a>, line: &'a [u8]) -> Command<'a> {
@@ -72,13 +72,10 @@ fn store(mut tokens: Tokens<'_>, verb: Verb) -> Command<'_> {
     let (Some(key), Some(flags), Some(exptime), Some(len)) = (key, flags, exptime, len) else {
         return Command::wrong(UNKNOWN);
     };
-    let number = if matches!(verb, Verb::Cas(_)) { Some(tokens.next()) } else { None };
-    if number == Some(None) {
-        return Command::wrong(UNKNOWN);
-    }
+    let number = matches!(verb, Verb::Cas(_)).then(|| tokens.next().unwrap_or_default());
     let noreply = tokens.next() == Some(b"noreply");
     let Some(len) = unsigned(len).filter(|len| *len <= SKIPPED_MAX) else {
-        return Command::wrong(BAD_CHUNK);
+        return Command::wrong(BAD_FORMAT);
     };
     let wrong = Command::Wrong { answer: BAD_FORMAT, swallow: len + 2, noreply: false };
     if key.len() > KEY_MAX {
@@ -87,7 +84,7 @@ fn store(mut tokens: Tokens<'_>, verb: Verb) -> Command<'_> {
     let (Some(flags), Some(exptime)) = (unsigned_32(flags), signed_32(exptime)) else {
         return wrong;
     };
-    let verb = match number.flatten().map(unsigned) {
+    let verb = match number.map(unsigned) {
         None => verb,
         Some(Some(number)) => Verb::Cas(number),
         Some(None) => return wrong,

@@ -351,6 +351,11 @@ impl Hands<'_> {
                     }
                 }
             }
+            (b"slabs" | b"lru_crawler" | b"lru", Some(b"automove" | b"sleep" | b"tocrawl"))
+                if !words.next().is_some_and(|word| word.iter().all(u8::is_ascii_digit)) =>
+            {
+                line(out, protocol::BAD_FORMAT);
+            }
             (b"lru_crawler" | b"lru" | b"slabs", Some(_)) if !is_dump(text) => line(out, "OK"),
             (b"lru_crawler", Some(_)) => stats::dump(self.shared, text, out),
             (b"watch", _) => line(out, "CLIENT_ERROR watch commands not allowed"),

@@ -24,7 +24,7 @@ use std::thread;
 use std::time::Duration;
 
 pub use control::{ask as ask_control, in_dir as controls_in};
-pub use settings::{Settings, PORT};
+pub use settings::{Settings, PORT, TURN};
 
 use conn::{Conn, Shown};
 use counters::Counters;
@@ -247,6 +247,3 @@ impl Server {
         done.map_err(Into::into)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -45,6 +45,8 @@ pub struct Settings {
     pub control: Option<PathBuf>,
 }
 
+/// Commands of a turn. Ours cost far less than an event, so it is more than memcached's.
+pub const TURN: usize = 1000;
 /// memcached's port.
 pub const PORT: u16 = 11211;
 
@@ -59,7 +61,7 @@ impl Default for Settings {
             backlog: 1024,
             listen: vec![SocketAddr::from(([127, 0, 0, 1], PORT))],
             unix: None,
-            turn: 20,
+            turn: TURN,
             idle: None,
             evict: true,
             shutdown: false,

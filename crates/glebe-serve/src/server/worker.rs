@@ -28,8 +28,6 @@ const WAKE: Token = Token(usize::MAX);
 const KEPT: usize = 4 * ANSWERS_MAX;
 /// How often idle connections are looked for.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
-/// Commands that are done at a time for each that `-R` allows: they cost far less than an event.
-const COMMANDS_A_REQUEST: usize = 64;
 
 /// What the thread that accepts has of a worker.
 #[derive(Debug)]
@@ -288,7 +286,7 @@ fn carry_out<'i>(
 ) -> (&'i [u8], Fate) {
     let mut rest = input;
     conn.need = 0;
-    let mut left = hands.shared.settings.turn.max(1) * COMMANDS_A_REQUEST;
+    let mut left = hands.shared.settings.turn.max(1);
     while !rest.is_empty() {
         if out.len() > ANSWERS_MAX || left == 0 {
             hands.counters.conn_yields.add(1);

@@ -72,7 +72,7 @@ pub struct Events {
     pub get_expired: AtomicU64,
     /// Were asked for after all were dropped.
     pub get_flushed: AtomicU64,
-    /// Found over, or dropped, without being asked for.
+    /// Gave their place up because they were over or dropped.
     pub reclaimed: AtomicU64,
     /// Of those whose time was over, those that nobody had read.
     pub expired_unfetched: AtomicU64,
@@ -256,11 +256,13 @@ impl Store {
                 Some(head) if head.key(&room.page) == key => {
                     if entry.access & FLUSHED != 0 {
                         count(&self.events.get_flushed);
+                        count(&self.events.reclaimed);
                         self.drop_item(shard.remove(at), head.total());
                         return None;
                     }
                     if self.is_over(&head) {
                         count(&self.events.get_expired);
+                        count(&self.events.reclaimed);
                         self.expire(shard.remove(at), &head);
                         return None;
                     }
