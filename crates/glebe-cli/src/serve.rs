@@ -150,7 +150,8 @@ fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let command = Whole::command();
     let mut words = Vec::new();
     for (key, value) in table {
-        let is_known = key != "config" && command.get_arguments().any(|arg| arg.get_long() == Some(&key));
+        let is_known =
+            key != "config" && command.get_arguments().any(|arg| arg.get_long() == Some(&key));
         if !is_known {
             return usage(format!("{shown}: no option is called {key:?}"));
         }
@@ -165,7 +166,8 @@ fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
             toml::Value::String(text) => words.push(format!("--{key}={text}")),
             toml::Value::Array(list) => {
                 let items: Option<Vec<&str>> = list.iter().map(toml::Value::as_str).collect();
-                let items = items.ok_or_else(|| format!("{shown}: {key:?} is a list of strings"))?;
+                let items =
+                    items.ok_or_else(|| format!("{shown}: {key:?} is a list of strings"))?;
                 words.push(format!("--{key}={}", items.join(",")));
             }
             _ => return usage(format!("{shown}: {key:?} is a number, a string or true")),
@@ -274,9 +276,9 @@ fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error>>
     let mut addresses = Vec::new();
     for one in args.listen.split(',').filter(|_| args.port > 0) {
         let with_port = one.parse::<SocketAddr>().is_ok()
-            || one.rsplit_once(':').is_some_and(|(host, port)| {
-                !host.contains(':') && port.parse::<u16>().is_ok()
-            });
+            || one
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.contains(':') && port.parse::<u16>().is_ok());
         let found: Vec<SocketAddr> = match with_port {
             true => one.to_socket_addrs(),
             false => (one.trim_matches(['[', ']']), args.port).to_socket_addrs(),

@@ -225,14 +225,16 @@ fn recalls_under_load_lose_items_and_never_tear_them() {
     let (port, stop) = (server.port().expect("TCP"), server.stopper());
     // Of first class: it has the reserve by a handle of its own.
     let reserve = server.store().reserve().clone();
-    let running = Running { port, stop: Box::new(stop), thread: Some(thread::spawn(|| server.run())) };
+    let running =
+        Running { port, stop: Box::new(stop), thread: Some(thread::spawn(|| server.run())) };
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 let run = reserve.largest_run().expect("a run");
                 let half = glebe::units::Pages::new(run.get() / 2);
-                let mut block = reserve.alloc(half, glebe::units::Pages::new(1)).expect("first class");
+                let mut block =
+                    reserve.alloc(half, glebe::units::Pages::new(1)).expect("first class");
                 block.bytes_mut().expect("bytes").fill(0xaa);
                 drop(block);
                 thread::sleep(Duration::from_millis(10));
@@ -244,9 +246,10 @@ fn recalls_under_load_lose_items_and_never_tear_them() {
                 scope.spawn(move || check_under_recalls(&mut running.connect(), client))
             })
             .collect();
-        let sums = clients.into_iter().map(|client| client.join().expect("no wrong byte"));
-        let (hits, misses) = sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let ended: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
         done.store(true, Ordering::Relaxed);
+        let sums = ended.into_iter().map(|client| client.expect("no wrong byte"));
+        let (hits, misses) = sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         assert!(hits > 0 && misses > 0, "{hits} hits, {misses} misses");
     });
 }

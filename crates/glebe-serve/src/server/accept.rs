@@ -80,13 +80,16 @@ impl Door {
     pub(super) fn show(&mut self, shared: &Shared) {
         for listener in &self.listeners {
             let (number, addr) = (listener.number(), listener.address());
-            shared.shown().insert(number, Arc::new(Shown {
+            shared.shown().insert(
                 number,
-                listen_addr: addr.clone(),
-                addr,
-                state: AtomicU8::new(State::Listening as u8),
-                last: AtomicU32::new(shared.store.clock().now()),
-            }));
+                Arc::new(Shown {
+                    number,
+                    listen_addr: addr.clone(),
+                    addr,
+                    state: AtomicU8::new(State::Listening as u8),
+                    last: AtomicU32::new(shared.store.clock().now()),
+                }),
+            );
         }
     }
 
@@ -158,7 +161,12 @@ impl Door {
             let (mut stream, addr) = match self.listeners[nth].accept() {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(true),
                 // It has gone before it was accepted.
-                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) =>
+                {
                     continue;
                 }
                 other => other?,
@@ -220,7 +228,9 @@ impl Listener {
 
     fn address(&self) -> String {
         match self {
-            Self::Tcp(tcp) => tcp.local_addr().map_or_else(|e| e.to_string(), |a| format!("tcp:{a}")),
+            Self::Tcp(tcp) => {
+                tcp.local_addr().map_or_else(|e| e.to_string(), |a| format!("tcp:{a}"))
+            }
             Self::Unix(unix, _) => {
                 let path = unix.local_addr().ok();
                 let path = path.as_ref().and_then(|addr| addr.as_pathname());

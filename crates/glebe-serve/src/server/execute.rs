@@ -12,8 +12,7 @@ pub(super) const ANSWERS_MAX: usize = 256 << 10;
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
-pub(super) const NOT_NUMERIC: &str =
-    "CLIENT_ERROR cannot increment or decrement non-numeric value";
+pub(super) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 /// What comes after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,12 +257,15 @@ impl Hands<'_> {
         if matches!(verb, Verb::Cas(_)) {
             self.count_cas(stored.outcome);
         }
-        line(out, match stored.outcome {
-            Outcome::Stored => "STORED",
-            Outcome::NotStored => "NOT_STORED",
-            Outcome::Exists => "EXISTS",
-            Outcome::NotFound => "NOT_FOUND",
-        });
+        line(
+            out,
+            match stored.outcome {
+                Outcome::Stored => "STORED",
+                Outcome::NotStored => "NOT_STORED",
+                Outcome::Exists => "EXISTS",
+                Outcome::NotFound => "NOT_FOUND",
+            },
+        );
     }
 
     pub(super) fn count_cas(&self, outcome: Outcome) {
@@ -365,9 +367,9 @@ impl Hands<'_> {
 }
 
 fn is_dump(text: &[u8]) -> bool {
-    [b"metadump".as_slice(), b"mgdump"].iter().any(|word| {
-        text.windows(word.len()).any(|part| part == *word)
-    })
+    [b"metadump".as_slice(), b"mgdump"]
+        .iter()
+        .any(|word| text.windows(word.len()).any(|part| part == *word))
 }
 
 fn second_word(text: &[u8]) -> &[u8] {

@@ -53,13 +53,7 @@ pub(super) fn get(hands: &mut Hands<'_>, sent: Key<'_>, flags: &Flags<'_>, out: 
     hands.key = buf;
 }
 
-fn get_key(
-    hands: &mut Hands<'_>,
-    key: &[u8],
-    sent: Key<'_>,
-    flags: &Flags<'_>,
-    out: &mut Vec<u8>,
-) {
+fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, out: &mut Vec<u8>) {
     let time = |time: Option<i64>| time.map(|sent| hands.shared.store.clock().time(sent));
     let (touch, recache, vivify) = (time(flags.ttl), time(flags.recache), time(flags.vivify));
     let look = Look { quiet: flags.has(b'u'), recache, touch };
@@ -326,13 +320,8 @@ fn count_key(
         };
         let meta = Meta { exptime, new_cas: flags.new_cas, ..Meta::default() };
         let digits = flags.initial.to_string();
-        let made = hands.shared.store.store(
-            key,
-            Verb::Add,
-            &meta,
-            digits.as_bytes(),
-            &mut hands.room,
-        );
+        let made =
+            hands.shared.store.store(key, Verb::Add, &meta, digits.as_bytes(), &mut hands.room);
         match made {
             Ok(stored) if stored.outcome == Outcome::Stored => {
                 let head = Head {

@@ -14,14 +14,27 @@ use crate::store::Held;
 
 /// Names of numbers that are always 0.
 const ZEROS: &[&str] = &[
-    "response_obj_oom", "read_buf_oom", "auth_cmds", "auth_errors", "hash_is_expanding",
-    "slab_reassign_rescues", "slab_reassign_chunk_rescues", "slab_reassign_inline_reclaim",
-    "slab_reassign_busy_items", "slab_reassign_busy_deletes", "slab_reassign_busy_nomem",
-    "slab_reassign_running", "slabs_moved",
-    "lru_crawler_running", "lru_crawler_starts", "malloc_fails",
-    
+    "response_obj_oom",
+    "read_buf_oom",
+    "auth_cmds",
+    "auth_errors",
+    "hash_is_expanding",
+    "slab_reassign_rescues",
+    "slab_reassign_chunk_rescues",
+    "slab_reassign_inline_reclaim",
+    "slab_reassign_busy_items",
+    "slab_reassign_busy_deletes",
+    "slab_reassign_busy_nomem",
+    "slab_reassign_running",
+    "slabs_moved",
+    "lru_crawler_running",
+    "lru_crawler_starts",
+    "malloc_fails",
     "evicted_active",
-    "lrutail_reflocked", "moves_to_cold", "moves_to_warm", "moves_within_lru",
+    "lrutail_reflocked",
+    "moves_to_cold",
+    "moves_to_warm",
+    "moves_within_lru",
 ];
 /// Keys that are listed at most.
 const KEYS_MAX: usize = 1 << 20;
@@ -79,8 +92,7 @@ pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>
 
 fn general(shared: &Shared, stats: &mut Stats<'_>) {
     let (store, settings, totals) = (&shared.store, &shared.settings, &shared.totals);
-    let (events, sums, held) =
-        (&store.events, Counters::sum(shared.counters.iter()), store.held());
+    let (events, sums, held) = (&store.events, Counters::sum(shared.counters.iter()), store.held());
     stats.put("pid", process::id());
     stats.put("uptime", store.clock().uptime());
     stats.put("time", store.clock().date());
@@ -177,7 +189,8 @@ fn settings(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("verbosity", settings.verbose);
     stats.put("evictions", if settings.evict { "on" } else { "off" });
     stats.put("domain_socket", unix.as_deref().unwrap_or("NULL"));
-    stats.put("umask", settings.unix.as_ref().map_or_else(|| "0".into(), |(_, m)| format!("{m:o}")));
+    stats
+        .put("umask", settings.unix.as_ref().map_or_else(|| "0".into(), |(_, m)| format!("{m:o}")));
     stats.put("num_threads", settings.threads);
     stats.put("reqs_per_event", settings.turn);
     stats.put("cas_enabled", "yes");
@@ -201,7 +214,11 @@ fn settings(shared: &Shared, stats: &mut Stats<'_>) {
 /// Of each class: its number, items, bytes.
 fn classes(held: &Held) -> [(u8, u64, u64); 2] {
     [
-        (1, held.items.saturating_sub(held.large_items), held.bytes.saturating_sub(held.large_bytes)),
+        (
+            1,
+            held.items.saturating_sub(held.large_items),
+            held.bytes.saturating_sub(held.large_bytes),
+        ),
         (2, held.large_items, held.large_bytes),
     ]
 }
@@ -212,7 +229,8 @@ fn items(shared: &Shared, stats: &mut Stats<'_>) {
         if number == 0 {
             continue;
         }
-        let mut put = |name: &str, value: u64| stats.put(format_args!("items:{class}:{name}"), value);
+        let mut put =
+            |name: &str, value: u64| stats.put(format_args!("items:{class}:{name}"), value);
         put("number", number);
         put("age", 0);
         put("mem_requested", bytes);

@@ -82,8 +82,7 @@ impl Worker {
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let counters = &shared.counters[self.nth];
-        let mut hands =
-            Hands { shared: &shared, counters, room: Room::default(), key: Vec::new() };
+        let mut hands = Hands { shared: &shared, counters, room: Room::default(), key: Vec::new() };
         let mut events = Events::with_capacity(EVENTS);
         let idle = shared.settings.idle;
         while !shared.is_ending.load(Ordering::Acquire) {

@@ -241,8 +241,7 @@ impl Store {
         let (nth, hash) = self.hash(key);
         let mut shard = self.shard(nth);
         let old = self.locate(&mut shard, hash, key, room);
-        let is_same =
-            |old: &Found| old.entry.place == found.entry.place && old.head == found.head;
+        let is_same = |old: &Found| old.entry.place == found.entry.place && old.head == found.head;
         let new = Entry::new(place, hash, large, self.clock.now());
         let gone = match old.filter(is_same) {
             Some(old) => {
@@ -401,7 +400,9 @@ fn may_store(verb: Verb, meta: &Meta, old: Option<&Found>) -> Outcome {
         (Verb::Add, None, _) | (Verb::Set | Verb::Replace, _, None) => Outcome::Stored,
         (_, None, Some(_)) => Outcome::NotFound,
         (_, Some(old), Some(number)) if number != 0 && number == old.head.cas => Outcome::Stored,
-        (_, Some(old), Some(number)) if meta.allow_stale && number != 0 && number < old.head.cas => {
+        (_, Some(old), Some(number))
+            if meta.allow_stale && number != 0 && number < old.head.cas =>
+        {
             Outcome::Stored
         }
         (_, Some(_), Some(_)) => Outcome::Exists,

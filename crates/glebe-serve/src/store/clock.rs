@@ -57,7 +57,11 @@ impl Clock {
     /// The date of a time of this clock, in seconds since 1970; 0 for never.
     #[must_use]
     pub fn date_of(&self, time: u32) -> i64 {
-        if time == 0 { 0 } else { self.zero + i64::from(time) }
+        if time == 0 {
+            0
+        } else {
+            self.zero + i64::from(time)
+        }
     }
 
     /// Seconds since the server began.

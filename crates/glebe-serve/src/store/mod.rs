@@ -470,18 +470,18 @@ impl Store {
         if total as u64 > self.item_bytes {
             return Err(Refused::TooLarge);
         }
-        room.build.clear();
-        head.write(&mut room.build);
-        room.build.extend_from_slice(key);
         let pages = total.div_ceil(page);
         let is_large = total > self.small_max;
         let bytes = if is_large { pages * page } else { total + OBJECT_BYTES as usize } as i64;
         let mut tries = 0;
         while self.make_room(bytes) && tries < EVICTED_MAX {
+            // Anew each time: a try that found no room has used the buffer.
+            room.build.clear();
+            head.write(&mut room.build);
+            room.build.extend_from_slice(key);
             let placed = match is_large {
                 true => self.put_large(value, pages, room),
                 false => {
-                    room.build.truncate(head.value_at());
                     room.build.extend_from_slice(value);
                     self.memory.insert(&room.build)
                 }

@@ -108,7 +108,11 @@ impl Shard {
     }
 
     fn next(&self, at: usize) -> usize {
-        if at + 1 == self.entries.len() { 0 } else { at + 1 }
+        if at + 1 == self.entries.len() {
+            0
+        } else {
+            at + 1
+        }
     }
 
     /// Where the first entry of this hash is, if there is one; `from` the last that was found.

@@ -26,7 +26,8 @@ fn values_of_every_length_come_back_whole() {
     let (store, mut room) = (store(32), Room::default());
     let page = store.memory.page();
     let around = |at: usize| at.saturating_sub(40)..at + 3;
-    for len in [0..70, around(store.small_max), around(page), around(3 * page)].into_iter().flatten()
+    for len in
+        [0..70, around(store.small_max), around(page), around(3 * page)].into_iter().flatten()
     {
         let (key, value) = (format!("key{len}"), value(len, 1));
         set(&store, key.as_bytes(), &value, &mut room);

@@ -160,7 +160,9 @@ fn meta(words: &[Vec<u8>]) -> String {
         }
         seen.insert(letter, token.to_vec());
         let why = match letter {
-            b'N' | b'T' | b'R' if i(token).is_none() => "CLIENT_ERROR bad token in command line format",
+            b'N' | b'T' | b'R' if i(token).is_none() => {
+                "CLIENT_ERROR bad token in command line format"
+            }
             b'C' | b'E' if u(token).is_none() => "CLIENT_ERROR bad token in command line format",
             b'D' if u(token).is_none() => "CLIENT_ERROR invalid numeric delta value",
             b'J' if u(token).is_none() => "CLIENT_ERROR invalid numeric initial value",
@@ -235,7 +237,9 @@ pub fn parsed(line: &[u8]) -> String {
             let verb = if down { "decr" } else { "incr" };
             format!("{verb} {} {delta} {noreply}", show(key))
         }
-        Command::Touch { key, exptime, noreply } => format!("touch {} {exptime} {noreply}", show(key)),
+        Command::Touch { key, exptime, noreply } => {
+            format!("touch {} {exptime} {noreply}", show(key))
+        }
         Command::FlushAll { delay, noreply } => format!("flush_all {delay:?} {noreply}"),
         Command::Verbosity { noreply } => format!("verbosity {noreply}"),
         Command::Version => "version".into(),
