@@ -73,8 +73,8 @@ fn classic_commands_in_one_write_and_byte_by_byte() {
     let server = Running::start(|_| {});
     let says = "set a 5 0 3\nabc\nget a\nadd a 0 0 1\nx\nreplace b 0 0 1\nx\nappend a 0 0 2\nde\n\
         prepend a 0 0 1\n_\nget a b a\nset n 0 0 2 noreply\n10\nincr n 5\ndecr n 20\nincr a 1\n\
-        touch a 100\ntouch zz 1\ndelete a\ndelete a\ngat 0 n\nverbosity 1\nflush_all\nget n\nbogus\n\
-        set toolong 0 0 3\nabcd\nmn\n";
+        touch a 100\ntouch zz 1\ndelete a\ndelete a\ngat 0 n\nverbosity 1\nflush_all\nget n\n\
+        bogus\nset toolong 0 0 3\nabcd\nmn\n";
     let hears = "STORED\nVALUE a 5 3\nabc\nEND\nNOT_STORED\nNOT_STORED\nSTORED\nSTORED\n\
         VALUE a 5 6\n_abcde\nVALUE a 5 6\n_abcde\nEND\n15\n0\n\
         CLIENT_ERROR cannot increment or decrement non-numeric value\nTOUCHED\nNOT_FOUND\nDELETED\n\
@@ -104,8 +104,8 @@ fn meta_commands() {
     );
     dialogue(
         &mut stream,
-        "ma n N0 J13 v\nma n D3 v c\nma n MD D100 v\nmg new N30 v t\nmg new N30 v\nms aGk= 1 b k\n!\n\
-         mg hi v\nma none\nmg k k v v\n",
+        "ma n N0 J13 v\nma n D3 v c\nma n MD D100 v\nmg new N30 v t\nmg new N30 v\n\
+         ms aGk= 1 b k\n!\n         mg hi v\nma none\nmg k k v v\n",
         "VA 2\n13\nVA 2 c6\n16\nVA 1\n0\nVA 0 t30 W\n\nVA 0 Z\n\nHD kaGk= b\nVA 1\n!\nNF\n\
          CLIENT_ERROR duplicate flag\n",
     );

@@ -202,6 +202,3 @@ pub fn parse(line: &[u8]) -> Command<'_> {
         _ => text::parse(verb, tokens, line),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,7 +1,8 @@
 //! [`Head`]: what stands before the key and value of an item, in the memory's bytes.
 //!
 //! ```text
-//! 0  cas 64      8  exptime 32   12  stored 32   16  flags 32   20  value length 32   24  key length 8
+//! 0  cas 64      8  exptime 32   12  stored 32   16  flags 32   20  length 32
+//! 24  key length 8
 //! ```
 //!
 //! Little endian. Then the key, then the value. Times are seconds of the store's clock.

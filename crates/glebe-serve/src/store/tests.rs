@@ -1,3 +1,5 @@
+//! The store by its own calls: lengths, recalls, the limit, changes, threads.
+
 use super::*;
 use crate::protocol::Verb;
 
