@@ -10,6 +10,10 @@ mod contig;
 mod demo;
 mod man;
 mod probe;
+#[cfg(feature = "serve")]
+mod recall;
+#[cfg(feature = "serve")]
+mod serve;
 mod size;
 mod stats;
 mod zpool;
@@ -55,6 +59,17 @@ enum Command {
     /// Looked for in `$XDG_RUNTIME_DIR/glebe`, `/run/glebe` and `/run/user/UID/glebe`; only a
     /// process of the same user can be read, or any by root.
     Stats(stats::Args),
+    /// Serve idle contiguous memory to other programs: as a memcached server
+    ///
+    /// Makes a reserve and keeps items in what its first class does not use. Any client of
+    /// memcached can use it by its text or meta protocol; neither the binary protocol nor UDP is
+    /// spoken. The options are memcached's where there is one; those that only tune memcached's own
+    /// memory are read and have no effect.
+    #[cfg(feature = "serve")]
+    Serve(Box<serve::Args>),
+    /// Take first-class memory inside a running `glebe serve`, and give it back
+    #[cfg(feature = "serve")]
+    Recall(recall::Args),
     /// Print the size classes of a pool of compressed objects
     Zpool(zpool::Args),
     /// Write the manual pages into a directory
@@ -115,6 +130,10 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Bank(args) => bank::run(args, out),
         Command::Demo(args) => demo::run(args, out),
         Command::Stats(args) => stats::run(args, out),
+        #[cfg(feature = "serve")]
+        Command::Serve(args) => serve::run(args, out),
+        #[cfg(feature = "serve")]
+        Command::Recall(args) => recall::run(args, out),
         Command::Zpool(args) => zpool::run(args, out),
         Command::Man(args) => man::run(args, out),
         Command::Completions(args) => completions::run(args, out),

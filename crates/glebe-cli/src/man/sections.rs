@@ -107,6 +107,14 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             ("glebe stats --watch", "Every 2 seconds, until it is interrupted."),
             ("glebe stats --openmetrics --pid 4711", "For Prometheus, of one process."),
         ],
+        "glebe-serve" => &[
+            ("glebe serve --memcached -m 512", "A cache of 512 MiB at 127.0.0.1:11211."),
+            ("glebe serve --memcached -s /run/cache.sock", "At a Unix socket alone."),
+        ],
+        "glebe-recall" => &[(
+            "glebe recall 256M --for 10s",
+            "First class takes that much of the memory that `glebe serve` caches in.",
+        )],
         "glebe-zpool" => {
             &[("glebe zpool classes --page 4K --chain 4", "The classes of the kernel's zsmalloc.")]
         }
@@ -129,7 +137,7 @@ fn files(page: &str) -> &'static [Entry] {
         "glebe-bank" | "glebe-bank-add" | "glebe-bank-status" | "glebe-bank-drop" => {
             &[BLOCKS, RECORD, LOCK]
         }
-        "glebe-demo" | "glebe-stats" => &[SERVED],
+        "glebe-demo" | "glebe-stats" | "glebe-serve" | "glebe-recall" => &[SERVED],
         "glebe-probe" => &[POOLS],
         _ => &[],
     }

@@ -1,0 +1,293 @@
+//! `glebe serve`: idle contiguous memory, served to programs that link nothing.
+
+mod extended;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use clap::{CommandFactory, Parser};
+use glebe::units::Bytes;
+use glebe_serve::server::{Server, Settings, PORT, TURN};
+
+use crate::{size, usage, Outcome};
+
+/// For tests alone: `debugtime` moves the server's clock.
+const DEBUG_TIME: &str = "GLEBE_SERVE_DEBUG_TIME";
+/// Bytes that an item may have, at least and at most.
+const ITEM_MIN: u64 = 1 << 10;
+const ITEM_MAX: u64 = 1 << 30;
+const ITEM_DEFAULT: &str = "1m";
+
+/// Options of `glebe serve`.
+#[derive(clap::Args)]
+#[command(args_override_self = true)]
+pub struct Args {
+    /// Speak memcached's protocol; today there is no other
+    #[arg(long)]
+    memcached: bool,
+    /// Read options from a TOML file, by their long names; the command line goes before it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// TCP port; 0 for none
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// Addresses to listen at, with commas between them, each with a port or not
+    #[arg(short = 'l', long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    listen: String,
+    /// Unix socket to listen at, and at no address then
+    #[arg(short = 's', long = "unix-socket", value_name = "FILE")]
+    unix_socket: Option<PathBuf>,
+    /// Mode of the Unix socket, in octal
+    #[arg(short = 'a', long = "unix-mask", value_name = "MODE", default_value = "700")]
+    unix_mask: String,
+    /// UDP is not spoken: read, and told of where it is not 0
+    #[arg(short = 'U', long = "udp-port", value_name = "PORT", default_value_t = 0)]
+    udp_port: u16,
+    /// Memory for items and all that belongs to them, in MiB
+    #[arg(short = 'm', long = "memory-limit", value_name = "MIB", default_value_t = 64)]
+    memory_limit: u64,
+    /// Threads that serve
+    #[arg(short = 't', long, value_name = "N", default_value_t = 4)]
+    threads: usize,
+    /// Connections at a time
+    #[arg(short = 'c', long = "conn-limit", value_name = "N", default_value_t = 1024)]
+    conn_limit: usize,
+    /// Commands of one connection before it is another's turn
+    #[arg(short = 'R', long = "max-reqs-per-event", value_name = "N", default_value_t = TURN)]
+    max_reqs_per_event: usize,
+    /// Bytes that an item may have, its key with it: a number, and k, m or g
+    #[arg(short = 'I', long = "max-item-size", value_name = "SIZE", default_value = ITEM_DEFAULT)]
+    max_item_size: String,
+    /// Refuse items rather than let others go
+    #[arg(short = 'M', long = "disable-evictions")]
+    disable_evictions: bool,
+    /// Read, and of no effect: items always have their numbers
+    #[arg(short = 'C', long = "disable-cas")]
+    disable_cas: bool,
+    /// Connections that may wait to be accepted
+    #[arg(short = 'b', long = "listen-backlog", value_name = "N", default_value_t = 1024)]
+    listen_backlog: i32,
+    /// `ascii` or `auto`; `binary` is refused
+    #[arg(short = 'B', long, value_name = "NAME", default_value = "auto")]
+    protocol: String,
+    /// Tell more on standard error; twice: each command
+    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Allow the command `shutdown`
+    #[arg(short = 'A', long = "enable-shutdown")]
+    enable_shutdown: bool,
+    /// Refuse the command `flush_all`
+    #[arg(short = 'F', long = "disable-flush-all")]
+    disable_flush_all: bool,
+    /// Refuse the commands that list keys
+    #[arg(short = 'X', long = "disable-dumping")]
+    disable_dumping: bool,
+    /// Read, and of no effect: there is no `watch`
+    #[arg(short = 'W', long = "disable-watch")]
+    disable_watch: bool,
+    /// The user to run as: only the one that it runs as already
+    #[arg(short = 'u', long, value_name = "NAME")]
+    user: Option<String>,
+    /// A file for the number of the process
+    #[arg(short = 'P', long, value_name = "FILE")]
+    pidfile: Option<PathBuf>,
+    /// Read, and of no effect: memcached's way to cut up memory
+    #[arg(short = 'f', long = "slab-growth-factor", value_name = "N")]
+    slab_growth_factor: Option<f64>,
+    /// Read, and of no effect: memcached's way to cut up memory
+    #[arg(short = 'n', long = "slab-min-size", value_name = "BYTES")]
+    slab_min_size: Option<u64>,
+    /// Read, and of no effect: huge pages are used where there are any
+    #[arg(short = 'L', long = "enable-largepages")]
+    enable_largepages: bool,
+    /// Read, and of no effect: memory is populated and, where it can be, pinned
+    #[arg(short = 'k', long = "lock-memory")]
+    lock_memory: bool,
+    /// Read, and of no effect: nothing is counted by the beginning of keys
+    #[arg(short = 'D', value_name = "CHARACTER")]
+    delimiter: Option<char>,
+    /// Memcached's extended options, with commas between them: `idle_timeout=SECONDS` and
+    /// `no_maxconns_fast` have an effect
+    #[arg(short = 'o', long, value_name = "OPTIONS", value_delimiter = ',')]
+    extended: Vec<String>,
+    /// Do not serve statistics to `glebe stats`, nor have a control socket
+    #[arg(long)]
+    no_stats: bool,
+    /// The control socket, if not beside that of the statistics
+    #[arg(long, value_name = "FILE")]
+    control: Option<PathBuf>,
+}
+
+/// The options alone, as a command line is parsed that a file came before.
+#[derive(Parser)]
+#[command(name = "glebe serve", args_override_self = true)]
+struct Whole {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// Serves until a signal or a client ends it.
+pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
+    let Some(config) = &args.config else { return serve(args, out) };
+    let mut line: Vec<OsString> = vec!["glebe serve".into()];
+    line.extend(options_in(config)?.into_iter().map(Into::into));
+    // Behind `glebe serve`.
+    line.extend(std::env::args_os().skip(2));
+    match Whole::try_parse_from(line) {
+        Ok(whole) => serve(&whole.args, out),
+        Err(wrong) => usage(format!("{}, or the command line: {wrong}", config.display())),
+    }
+}
+
+/// The options in a file, as words of a command line.
+fn options_in(path: &Path) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).map_err(|e| format!("read({shown}): {e}"))?;
+    let table: toml::Table = text.parse().map_err(|e| format!("{shown}: {e}"))?;
+    let command = Whole::command();
+    let mut words = Vec::new();
+    for (key, value) in table {
+        let is_known =
+            key != "config" && command.get_arguments().any(|arg| arg.get_long() == Some(&key));
+        if !is_known {
+            return usage(format!("{shown}: no option is called {key:?}"));
+        }
+        match value {
+            toml::Value::Boolean(false) => {}
+            toml::Value::Boolean(true) => words.push(format!("--{key}")),
+            toml::Value::Integer(number) if key == "verbose" => {
+                words.extend((0..number.clamp(0, 3)).map(|_| "--verbose".to_owned()));
+            }
+            toml::Value::Integer(number) => words.push(format!("--{key}={number}")),
+            toml::Value::Float(number) => words.push(format!("--{key}={number}")),
+            toml::Value::String(text) => words.push(format!("--{key}={text}")),
+            toml::Value::Array(list) => {
+                let items: Option<Vec<&str>> = list.iter().map(toml::Value::as_str).collect();
+                let items =
+                    items.ok_or_else(|| format!("{shown}: {key:?} is a list of strings"))?;
+                words.push(format!("--{key}={}", items.join(",")));
+            }
+            _ => return usage(format!("{shown}: {key:?} is a number, a string or true")),
+        }
+    }
+    Ok(words)
+}
+
+fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
+    let settings = settings(args)?;
+    if args.udp_port != 0 {
+        writeln!(io::stderr(), "glebe serve: UDP is not spoken: -U {} is left", args.udp_port)?;
+    }
+    let server = Server::start(settings).map_err(|e| e.to_string())?;
+    if let Some(path) = &args.pidfile {
+        fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(|e| format!("write({}): {e}", path.display()))?;
+    }
+    let contig = server.store().reserve().contig();
+    writeln!(
+        out,
+        "{} of memory from {}, in {} runs; items have at most {}",
+        contig.len(),
+        contig.source(),
+        contig.runs().len(),
+        Bytes::mib(args.memory_limit),
+    )?;
+    for address in server.addresses() {
+        writeln!(out, "listening at {address}")?;
+    }
+    if let Some(control) = server.control() {
+        writeln!(out, "control socket {}", control.display())?;
+    }
+    out.flush()?;
+    // Nobody may wait for it.
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+    let done = server.run().map_err(|e| e.to_string().into());
+    if let Some(path) = &args.pidfile {
+        let _ = fs::remove_file(path);
+    }
+    done
+}
+
+fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {
+    if args.protocol == "binary" {
+        return usage("the binary protocol is not spoken; memcached gives it up, too");
+    }
+    if !matches!(&*args.protocol, "ascii" | "auto") {
+        return usage(format!("-B {}: the protocols are ascii and auto", args.protocol));
+    }
+    if args.threads == 0 || args.conn_limit == 0 || args.memory_limit == 0 {
+        return usage("threads, connections and memory are above zero");
+    }
+    let memory = args.memory_limit.checked_mul(1 << 20).filter(|bytes| *bytes <= 1 << 46);
+    let Some(memory) = memory else { return usage(format!("-m {}: too much", args.memory_limit)) };
+    if let Some(user) = args.user.as_deref().filter(|user| !is_own(user)) {
+        return usage(format!("-u {user}: start it as that user, by `runuser` or systemd's User="));
+    }
+    let item_max = size::parse(&args.max_item_size.to_uppercase())?.get();
+    if item_max < ITEM_MIN {
+        return usage("Item max size cannot be less than 1024 bytes.");
+    }
+    if item_max > ITEM_MAX {
+        return usage("Cannot set item size limit higher than a gigabyte.");
+    }
+    if item_max > memory / 2 && args.max_item_size != ITEM_DEFAULT {
+        return usage("Cannot set item size limit higher than 1/2 of memory max.");
+    }
+    let extended = extended::parse(&args.extended)?;
+    let mode = u32::from_str_radix(&args.unix_mask, 8).map_err(|e| format!("-a: {e}"))?;
+    Ok(Settings {
+        memory,
+        item_max,
+        threads: args.threads,
+        conns: args.conn_limit,
+        refuse_fast: extended.refuse_fast,
+        backlog: args.listen_backlog,
+        listen: if args.unix_socket.is_some() { Vec::new() } else { addresses(args)? },
+        unix: args.unix_socket.clone().map(|path| (path, mode & 0o777)),
+        turn: args.max_reqs_per_event,
+        idle: extended.idle,
+        evict: !args.disable_evictions,
+        shutdown: args.enable_shutdown,
+        flush: !args.disable_flush_all,
+        dump: !args.disable_dumping,
+        verbose: args.verbose,
+        debug_time: std::env::var_os(DEBUG_TIME).is_some(),
+        serve_stats: !args.no_stats,
+        control: args.control.clone(),
+    })
+}
+
+fn is_own(user: &str) -> bool {
+    let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let uid = own.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let uid = uid.and_then(|uids| uids.split_ascii_whitespace().next()).unwrap_or_default();
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    user == uid
+        || users.lines().any(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            fields.len() > 2 && fields[0] == user && fields[2] == uid
+        })
+}
+
+fn addresses(args: &Args) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error>> {
+    let mut addresses = Vec::new();
+    for one in args.listen.split(',').filter(|_| args.port > 0) {
+        let with_port = one.parse::<SocketAddr>().is_ok()
+            || one
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.contains(':') && port.parse::<u16>().is_ok());
+        let found: Vec<SocketAddr> = match with_port {
+            true => one.to_socket_addrs(),
+            false => (one.trim_matches(['[', ']']), args.port).to_socket_addrs(),
+        }
+        .map_err(|e| format!("-l {one}: {e}"))?
+        .collect();
+        addresses.extend(found);
+    }
+    addresses.sort_unstable();
+    addresses.dedup();
+    Ok(addresses)
+}

@@ -1,0 +1,68 @@
+//! memcached's extended options, `-o`: those that mean something here, those that tune memory that
+//! is not cut up here as there, and those of parts that are not here.
+
+use std::time::Duration;
+
+use crate::usage;
+
+/// What the extended options say.
+pub struct Extended {
+    /// Connections beyond the limit are told so.
+    pub refuse_fast: bool,
+    /// After so long without a command a connection is closed.
+    pub idle: Option<Duration>,
+}
+
+/// Read, and of no effect.
+const TUNING: &[&str] = &[
+    "drop_privileges",
+    "hash_algorithm",
+    "hashexpand",
+    "hashpower",
+    "hot_lru_pct",
+    "hot_max_factor",
+    "inline_ascii_response",
+    "lru_crawler",
+    "lru_crawler_sleep",
+    "lru_crawler_tocrawl",
+    "lru_maintainer",
+    "modern",
+    "read_buf_mem_limit",
+    "relaxed_privileges",
+    "resp_obj_mem_limit",
+    "slab_automove",
+    "slab_automove_freeratio",
+    "slab_automove_ratio",
+    "slab_automove_window",
+    "slab_chunk_max",
+    "slab_reassign",
+    "slab_sizes",
+    "tail_repair_time",
+    "temp_lru",
+    "temporary_ttl",
+    "track_sizes",
+    "warm_lru_pct",
+    "warm_max_factor",
+    "watcher_logbuf_size",
+    "worker_logbuf_size",
+    "lru_segmented",
+];
+
+/// Parses them.
+pub fn parse(options: &[String]) -> Result<Extended, Box<dyn std::error::Error>> {
+    let mut extended = Extended { refuse_fast: true, idle: None };
+    for option in options.iter().filter(|option| !option.is_empty()) {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        match name {
+            "maxconns_fast" => extended.refuse_fast = true,
+            "no_maxconns_fast" => extended.refuse_fast = false,
+            "idle_timeout" => {
+                let seconds: u64 = value.parse().map_err(|e| format!("-o {option}: {e}"))?;
+                extended.idle = Some(Duration::from_secs(seconds)).filter(|idle| !idle.is_zero());
+            }
+            _ if TUNING.contains(&name.strip_prefix("no_").unwrap_or(name)) => {}
+            _ => return usage(format!("-o {option}: there is no such thing here")),
+        }
+    }
+    Ok(extended)
+}

@@ -1,0 +1,308 @@
+//! [`Door`]: the sockets that are listened at, and the signals that end the server.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::net::{TcpListener, UnixListener, UnixStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use socket2::{Domain, Socket, Type};
+
+use super::conn::{Conn, Shown, State, Stream};
+use super::worker::Hired;
+use super::{Failure, Settings, Shared};
+
+const WAKE: Token = Token(usize::MAX);
+const SIGNAL: Token = Token(usize::MAX - 1);
+/// How long it waits where the process has no descriptors left.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Descriptors beside those of connections and workers.
+const OWN_DESCRIPTORS: u64 = 64;
+const REFUSAL: &[u8] = b"ERROR Too many open connections\r\n";
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, Option<PathBuf>),
+}
+
+/// See the module.
+pub(super) struct Door {
+    poll: Poll,
+    listeners: Vec<Listener>,
+    signals: UnixStream,
+    next_worker: usize,
+}
+
+impl Door {
+    /// Listens where the settings say, or where a service manager does already.
+    pub(super) fn open(settings: &Settings) -> Result<(Self, Waker), Failure> {
+        allow_descriptors(settings)?;
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKE)?;
+        let mut listeners = handed_over()?;
+        if listeners.is_empty() {
+            for address in &settings.listen {
+                let failed = |e| format!("cannot listen at {address}: {e}");
+                listeners.push(Listener::Tcp(tcp(*address, settings.backlog).map_err(failed)?));
+            }
+            if let Some((path, mode)) = &settings.unix {
+                let failed = |e| format!("cannot listen at {}: {e}", path.display());
+                let listener = unix(path, *mode, settings.backlog).map_err(failed)?;
+                listeners.push(Listener::Unix(listener, Some(path.clone())));
+            }
+        }
+        let registry = poll.registry();
+        for (nth, listener) in listeners.iter_mut().enumerate() {
+            match listener {
+                Listener::Tcp(tcp) => registry.register(tcp, Token(nth), Interest::READABLE)?,
+                Listener::Unix(unix, _) => {
+                    registry.register(unix, Token(nth), Interest::READABLE)?;
+                }
+            }
+        }
+        let (signals, sender) = std::os::unix::net::UnixStream::pair()?;
+        signals.set_nonblocking(true)?;
+        let mut signals = UnixStream::from_std(signals);
+        registry.register(&mut signals, SIGNAL, Interest::READABLE)?;
+        for signal in [SIGTERM, SIGINT] {
+            signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
+        }
+        Ok((Self { poll, listeners, signals, next_worker: 0 }, waker))
+    }
+
+    /// Shows the sockets to who asks.
+    pub(super) fn show(&mut self, shared: &Shared) {
+        for listener in &self.listeners {
+            let (number, addr) = (listener.number(), listener.address());
+            shared.shown().insert(
+                number,
+                Arc::new(Shown {
+                    number,
+                    listen_addr: addr.clone(),
+                    addr,
+                    state: AtomicU8::new(State::Listening as u8),
+                    last: AtomicU32::new(shared.store.clock().now()),
+                }),
+            );
+        }
+    }
+
+    pub(super) fn addresses(&self) -> Vec<String> {
+        self.listeners.iter().map(Listener::address).collect()
+    }
+
+    pub(super) fn port(&self) -> Option<u16> {
+        self.listeners.iter().find_map(|listener| match listener {
+            Listener::Tcp(tcp) => Some(tcp.local_addr().ok()?.port()),
+            Listener::Unix(..) => None,
+        })
+    }
+
+    /// Accepts connections until the server ends.
+    pub(super) fn run(&mut self, shared: &Shared, workers: &[Hired]) -> io::Result<()> {
+        let mut events = Events::with_capacity(64);
+        // Of a listener whose connections wait no event comes again.
+        let mut waiting: Vec<usize> = (0..self.listeners.len()).collect();
+        let mut wait = Some(Duration::ZERO);
+        loop {
+            match self.poll.poll(&mut events, wait) {
+                Err(e) if e.kind() != ErrorKind::Interrupted => return Err(e),
+                _ => {}
+            }
+            for event in &events {
+                match event.token() {
+                    SIGNAL => {
+                        let mut byte = [0; 8];
+                        if self.signals.read(&mut byte).is_ok_and(|n| n > 0) {
+                            return Ok(());
+                        }
+                    }
+                    WAKE => {}
+                    Token(nth) if !waiting.contains(&nth) => waiting.push(nth),
+                    Token(_) => {}
+                }
+            }
+            if shared.is_ending.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            let mut is_starved = false;
+            for nth in std::mem::take(&mut waiting) {
+                match self.accept_all(nth, shared, workers) {
+                    Ok(true) => {}
+                    Ok(false) => waiting.push(nth),
+                    Err(e) => {
+                        if shared.settings.verbose > 0 {
+                            eprintln!("glebe serve: accept: {e}");
+                        }
+                        is_starved = true;
+                        waiting.push(nth);
+                    }
+                }
+            }
+            wait = is_starved.then_some(PAUSE);
+        }
+    }
+
+    /// Accepts what waits; false if some still wait, because there are too many connections.
+    fn accept_all(&mut self, nth: usize, shared: &Shared, workers: &[Hired]) -> io::Result<bool> {
+        loop {
+            let most = shared.settings.conns as u64;
+            let is_full = shared.totals.now.load(Ordering::Relaxed) >= most;
+            if is_full && !shared.settings.refuse_fast {
+                shared.totals.paused.fetch_add(1, Ordering::Relaxed);
+                return Ok(false);
+            }
+            let (mut stream, addr) = match self.listeners[nth].accept() {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(true),
+                // It has gone before it was accepted.
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        ErrorKind::Interrupted | ErrorKind::ConnectionAborted
+                    ) =>
+                {
+                    continue;
+                }
+                other => other?,
+            };
+            if is_full {
+                shared.totals.refused.fetch_add(1, Ordering::Relaxed);
+                // Whoever does not take it sees the end alone.
+                let _ = stream.write(REFUSAL);
+                continue;
+            }
+            let number = match &stream {
+                Stream::Tcp(tcp) => tcp.as_raw_fd(),
+                Stream::Unix(unix) => unix.as_raw_fd(),
+            } as u64;
+            let shown = Arc::new(Shown {
+                number,
+                addr,
+                listen_addr: self.listeners[nth].address(),
+                state: AtomicU8::new(State::Idle as u8),
+                last: AtomicU32::new(shared.store.clock().now()),
+            });
+            shared.shown().insert(number, Arc::clone(&shown));
+            shared.totals.now.fetch_add(1, Ordering::Relaxed);
+            shared.totals.all.fetch_add(1, Ordering::Relaxed);
+            let worker = &workers[self.next_worker % workers.len()];
+            self.next_worker += 1;
+            if let Err(returned) = worker.sender.send(Conn::new(stream, shown)) {
+                shared.forget(&returned.0);
+            }
+            worker.waker.wake()?;
+        }
+    }
+
+    /// Removes the socket files that were made.
+    pub(super) fn close(&mut self) {
+        for listener in self.listeners.drain(..) {
+            if let Listener::Unix(_, Some(path)) = listener {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+impl Listener {
+    fn accept(&self) -> io::Result<(Stream, String)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, addr) = listener.accept()?;
+                // Answers are whole already.
+                let _ = stream.set_nodelay(true);
+                Ok((Stream::Tcp(stream), format!("tcp:{addr}")))
+            }
+            Self::Unix(listener, _) => {
+                let (stream, _) = listener.accept()?;
+                Ok((Stream::Unix(stream), self.address()))
+            }
+        }
+    }
+
+    fn address(&self) -> String {
+        match self {
+            Self::Tcp(tcp) => {
+                tcp.local_addr().map_or_else(|e| e.to_string(), |a| format!("tcp:{a}"))
+            }
+            Self::Unix(unix, _) => {
+                let path = unix.local_addr().ok();
+                let path = path.as_ref().and_then(|addr| addr.as_pathname());
+                format!("unix:{}", path.unwrap_or(Path::new("")).display())
+            }
+        }
+    }
+
+    fn number(&self) -> u64 {
+        match self {
+            Self::Tcp(tcp) => tcp.as_raw_fd() as u64,
+            Self::Unix(unix, _) => unix.as_raw_fd() as u64,
+        }
+    }
+}
+
+/// Sockets that a service manager listens at for us.
+fn handed_over() -> io::Result<Vec<Listener>> {
+    let mut handed = listenfd::ListenFd::from_env();
+    let mut listeners = Vec::new();
+    for nth in 0..handed.len() {
+        if let Ok(Some(tcp)) = handed.take_tcp_listener(nth) {
+            tcp.set_nonblocking(true)?;
+            listeners.push(Listener::Tcp(TcpListener::from_std(tcp)));
+        } else if let Some(unix) = handed.take_unix_listener(nth)? {
+            unix.set_nonblocking(true)?;
+            listeners.push(Listener::Unix(UnixListener::from_std(unix), None));
+        }
+    }
+    Ok(listeners)
+}
+
+fn tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+fn unix(path: &Path, mode: u32, backlog: i32) -> io::Result<UnixListener> {
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
+        // Nobody listens there any more.
+        std::fs::remove_file(path)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    socket.bind(&socket2::SockAddr::unix(path)?)?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode))?;
+    socket.listen(backlog)?;
+    Ok(UnixListener::from_std(socket.into()))
+}
+
+/// Lets the process have a descriptor for each connection.
+fn allow_descriptors(settings: &Settings) -> Result<(), Failure> {
+    use rustix::process::{getrlimit, setrlimit, Resource};
+    let needed = (settings.conns + settings.threads * 4) as u64 + OWN_DESCRIPTORS;
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    limit.current = Some(needed);
+    limit.maximum = limit.maximum.map(|maximum| maximum.max(needed));
+    setrlimit(Resource::Nofile, limit).map_err(|e| {
+        let conns = settings.conns;
+        format!(
+            "{conns} connections need {needed} descriptors, more than this process may have: {e}; \
+             raise `ulimit -n`, or have fewer by `-c`"
+        )
+        .into()
+    })
+}

@@ -1,0 +1,50 @@
+//! What a worker has done, counted: each by its own thread alone, read by all.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($name:ident)*) => {
+        /// Counters of one thread.
+        #[derive(Debug, Default)]
+        pub(super) struct Counters { $(pub(super) $name: Counter,)* }
+
+        /// Their sums.
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(super) struct Sums { $(pub(super) $name: u64,)* }
+
+        impl Counters {
+            pub(super) fn sum<'a>(all: impl Iterator<Item = &'a Self>) -> Sums {
+                let mut sums = Sums::default();
+                for one in all { $(sums.$name += one.$name.get();)* }
+                sums
+            }
+
+            pub(super) fn reset(&self) {
+                $(self.$name.0.store(0, Ordering::Relaxed);)*
+            }
+        }
+    };
+}
+
+counters! {
+    get_hits get_misses cmd_get cmd_set cmd_flush cmd_touch cmd_meta touch_hits touch_misses
+    delete_hits delete_misses incr_hits incr_misses decr_hits decr_misses cas_hits cas_misses
+    cas_badval bytes_read bytes_written idle_kicks conn_yields response_obj_oom
+}
+
+/// A number that one thread counts up.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(super) fn add(&self, n: u64) {
+        // No other thread adds.
+        self.0.store(self.get() + n, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

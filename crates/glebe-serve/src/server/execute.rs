@@ -1,0 +1,384 @@
+//! Commands carried out: from the bytes of a connection to the store, and the answer.
+
+use super::answer::{line, number};
+use super::counters::Counters;
+use super::{meta, stats, Shared};
+use crate::protocol::{self, Command, Line, Verb};
+use crate::store::{Changed, Count, Look, Meta, Outcome, Refused, Room};
+
+/// Bytes of answers after which they are sent before more is done.
+pub(super) const ANSWERS_MAX: usize = 256 << 10;
+
+pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+pub(super) const NO_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+pub(super) const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
+pub(super) const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
+
+/// What comes after a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The next one; so many bytes are done with.
+    Go(usize),
+    /// So many bytes more are skipped after those that are done with.
+    Skip(usize, u64),
+    /// Nothing is done with; so many bytes are needed in all.
+    Need(usize),
+    /// Of the line that begins there, its first word and these keys on are still to be done, once
+    /// the answers are sent. (End of the words before the keys, first of those keys.)
+    Keys(usize, usize),
+    /// The connection ends after the answers.
+    Close,
+    /// The server ends.
+    Stop,
+}
+
+/// A thread's means to carry commands out.
+pub(super) struct Hands<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) counters: &'a Counters,
+    pub(super) room: Room,
+    pub(super) key: Vec<u8>,
+}
+
+impl Hands<'_> {
+    /// Carries out the first command of `input`.
+    #[inline]
+    pub(super) fn execute(&mut self, input: &[u8], conn: u64, out: &mut Vec<u8>) -> Next {
+        let (text, used) = match protocol::line(input) {
+            Line::Whole(text, used) => (text, used),
+            Line::Partial => return Next::Need(input.len() + 1),
+            Line::TooLong => return Next::Close,
+        };
+        let command = protocol::parse(text);
+        if self.shared.settings.verbose > 1 {
+            eprintln!("<{conn} {}", text.escape_ascii());
+        }
+        match command {
+            Command::Get { keys, cas, touch } => {
+                return self.get(input, keys, (cas, touch), used, out);
+            }
+            Command::Store { key, verb, flags, exptime, len, noreply } => {
+                let meta = Meta { flags, exptime: self.time(exptime), ..Meta::default() };
+                let begin = out.len();
+                let value = match self.value(input, used, len, key, verb == Verb::Set, out) {
+                    Ok(value) => value,
+                    Err(next) => return next,
+                };
+                self.store(key, verb, &meta, value, out);
+                if noreply {
+                    out.truncate(begin);
+                }
+                return Next::Go(used + len as usize + 2);
+            }
+            Command::MetaSet(key, len, flags) => {
+                return meta::set(self, input, used, (key, len, &flags), out);
+            }
+            Command::MetaGet(key, flags) => meta::get(self, key, &flags, out),
+            Command::MetaDelete(key, flags) => meta::delete(self, key, &flags, out),
+            Command::MetaArithmetic(key, flags) => meta::arithmetic(self, key, &flags, out),
+            Command::MetaNoop => line(out, "MN"),
+            Command::MetaDebug(key) => meta::debug(self, key, out),
+            Command::Stats(words) => stats::answer(self.shared, words, conn, out),
+            Command::Quit => return Next::Close,
+            Command::Shutdown => {
+                if !self.shared.settings.shutdown {
+                    line(out, "SERVER_ERROR: shutdown not enabled");
+                } else if matches!(second_word(text), b"" | b"graceful") {
+                    return Next::Stop;
+                } else {
+                    line(out, "CLIENT_ERROR invalid shutdown mode");
+                }
+            }
+            Command::Wrong { answer, swallow, noreply } => {
+                if !noreply {
+                    line(out, answer);
+                }
+                return Next::Skip(used, swallow);
+            }
+            Command::Foreign(answer) => {
+                out.extend_from_slice(answer.as_bytes());
+                return Next::Close;
+            }
+            other => self.short(&other, out),
+        }
+        Next::Go(used)
+    }
+
+    /// Commands with a short answer that may be unwanted.
+    fn short(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
+        let begin = out.len();
+        let noreply = match *command {
+            Command::Delete { key, noreply } => {
+                self.delete(key, out);
+                noreply
+            }
+            Command::Arithmetic { key, delta, down, noreply } => {
+                self.arithmetic(key, delta, down, out);
+                noreply
+            }
+            Command::Touch { key, exptime, noreply } => {
+                let done = self.shared.store.touch(key, self.time(exptime), &mut self.room);
+                self.count_touch(done.is_some());
+                line(out, if done.is_some() { "TOUCHED" } else { "NOT_FOUND" });
+                noreply
+            }
+            Command::FlushAll { delay, noreply } => {
+                self.flush_all(delay, out);
+                noreply
+            }
+            Command::Verbosity { noreply } => {
+                line(out, "OK");
+                noreply
+            }
+            Command::Version => {
+                line(out, concat!("VERSION ", env!("CARGO_PKG_VERSION")));
+                false
+            }
+            Command::Other(text) => {
+                self.other(text, out);
+                false
+            }
+            _ => false,
+        };
+        if noreply {
+            out.truncate(begin);
+        }
+    }
+
+    pub(super) fn time(&self, sent: i64) -> u32 {
+        self.shared.store.clock().time(sent)
+    }
+
+    pub(super) fn count_touch(&self, hit: bool) {
+        self.counters.cmd_touch.add(1);
+        let which = if hit { &self.counters.touch_hits } else { &self.counters.touch_misses };
+        which.add(1);
+    }
+
+    pub(super) fn count_get(&self, hit: bool) {
+        self.counters.cmd_get.add(1);
+        let which = if hit { &self.counters.get_hits } else { &self.counters.get_misses };
+        which.add(1);
+    }
+
+    /// The values of `keys`; `how` says whether with their numbers, and with which new end.
+    fn get(
+        &mut self,
+        input: &[u8],
+        keys: &[u8],
+        how: (bool, Option<i64>),
+        used: usize,
+        out: &mut Vec<u8>,
+    ) -> Next {
+        let first = keys.as_ptr().addr() - input.as_ptr().addr();
+        let mut rest = keys;
+        loop {
+            let start = rest.iter().position(|byte| *byte != b' ').unwrap_or(rest.len());
+            rest = &rest[start..];
+            if rest.is_empty() {
+                break;
+            }
+            let at = first + keys.len() - rest.len();
+            if out.len() > ANSWERS_MAX && at > first {
+                return Next::Keys(first, at);
+            }
+            let end = rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len());
+            let (key, others) = rest.split_at(end);
+            rest = others;
+            self.get_one(key, how, out);
+        }
+        out.extend_from_slice(b"END\r\n");
+        Next::Go(used)
+    }
+
+    #[inline]
+    fn get_one(&mut self, key: &[u8], (cas, touch): (bool, Option<i64>), out: &mut Vec<u8>) {
+        let look = Look { touch: touch.map(|sent| self.time(sent)), ..Look::default() };
+        let store = &self.shared.store;
+        let found = store.get(key, look, &mut self.room, out, |item, _, out| {
+            out.extend_from_slice(b"VALUE ");
+            out.extend_from_slice(key);
+            out.push(b' ');
+            number(out, item.head.flags.into());
+            out.push(b' ');
+            number(out, item.head.len.into());
+            if cas {
+                out.push(b' ');
+                number(out, item.head.cas);
+            }
+            out.extend_from_slice(b"\r\n");
+            true
+        });
+        if found.is_some() {
+            out.extend_from_slice(b"\r\n");
+        }
+        if touch.is_some() {
+            self.count_touch(found.is_some());
+        }
+        self.count_get(found.is_some());
+    }
+
+    /// The value of `len` bytes behind a line of `used` bytes, if it is all there and may be stored.
+    pub(super) fn value<'i>(
+        &mut self,
+        input: &'i [u8],
+        used: usize,
+        len: u64,
+        key: &[u8],
+        is_set: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<&'i [u8], Next> {
+        if len > self.shared.store.item_bytes() {
+            self.shared.store.refuse_too_large();
+            if is_set {
+                self.shared.store.delete(key, None, &mut self.room);
+            }
+            line(out, TOO_LARGE);
+            return Err(Next::Skip(used, len + 2));
+        }
+        let len = len as usize;
+        let Some(rest) = input.get(used..used + len + 2) else {
+            return Err(Next::Need(used + len + 2));
+        };
+        let (value, end) = rest.split_at(len);
+        if end != b"\r\n" {
+            line(out, BAD_CHUNK);
+            return Err(Next::Go(used + len + 2));
+        }
+        Ok(value)
+    }
+
+    fn store(&mut self, key: &[u8], verb: Verb, meta: &Meta, value: &[u8], out: &mut Vec<u8>) {
+        self.counters.cmd_set.add(1);
+        let stored = match self.shared.store.store(key, verb, meta, value, &mut self.room) {
+            Ok(stored) => stored,
+            Err(why) => return line(out, refused(why)),
+        };
+        if matches!(verb, Verb::Cas(_)) {
+            self.count_cas(stored.outcome);
+        }
+        line(
+            out,
+            match stored.outcome {
+                Outcome::Stored => "STORED",
+                Outcome::NotStored => "NOT_STORED",
+                Outcome::Exists => "EXISTS",
+                Outcome::NotFound => "NOT_FOUND",
+            },
+        );
+    }
+
+    pub(super) fn count_cas(&self, outcome: Outcome) {
+        match outcome {
+            Outcome::Stored => self.counters.cas_hits.add(1),
+            Outcome::NotFound => self.counters.cas_misses.add(1),
+            _ => self.counters.cas_badval.add(1),
+        }
+    }
+
+    pub(super) fn count_delete(&self, hit: bool) {
+        let which = if hit { &self.counters.delete_hits } else { &self.counters.delete_misses };
+        which.add(1);
+    }
+
+    fn delete(&mut self, key: &[u8], out: &mut Vec<u8>) {
+        let done = self.shared.store.delete(key, None, &mut self.room);
+        let was_there = matches!(done, Changed::Done(..));
+        self.count_delete(was_there);
+        line(out, if was_there { "DELETED" } else { "NOT_FOUND" });
+    }
+
+    pub(super) fn count_arithmetic(&self, down: bool, hit: bool) {
+        let counters = self.counters;
+        match (down, hit) {
+            (false, true) => counters.incr_hits.add(1),
+            (false, false) => counters.incr_misses.add(1),
+            (true, true) => counters.decr_hits.add(1),
+            (true, false) => counters.decr_misses.add(1),
+        }
+    }
+
+    fn arithmetic(&mut self, key: &[u8], delta: u64, down: bool, out: &mut Vec<u8>) {
+        let how = Count { delta, down, ..Count::default() };
+        match self.shared.store.count(key, &how, &mut self.room) {
+            Ok(Changed::Done(_, counted)) => {
+                self.count_arithmetic(down, true);
+                number(out, counted);
+                out.extend_from_slice(b"\r\n");
+            }
+            Ok(Changed::NotNumeric) => line(out, NOT_NUMERIC),
+            Ok(_) => {
+                self.count_arithmetic(down, false);
+                line(out, "NOT_FOUND");
+            }
+            Err(_) => line(out, "SERVER_ERROR out of memory"),
+        }
+    }
+
+    fn flush_all(&mut self, delay: Option<i64>, out: &mut Vec<u8>) {
+        self.counters.cmd_flush.add(1);
+        if !self.shared.settings.flush {
+            return line(out, "CLIENT_ERROR flush_all not allowed");
+        }
+        let at = delay.filter(|delay| *delay > 0).map(|delay| self.time(delay));
+        self.shared.store.flush(at);
+        self.shared.store.flush_due();
+        line(out, "OK");
+    }
+
+    /// Commands of administration: memcached's own memory has no counterpart here.
+    fn other(&mut self, text: &[u8], out: &mut Vec<u8>) {
+        let mut words = text.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+        let (verb, how) = (words.next().unwrap_or_default(), words.next());
+        match (verb, how) {
+            (b"debugtime", Some(how)) if self.shared.settings.debug_time => {
+                self.shared.store.clock().debug(how);
+                self.shared.store.flush_due();
+                line(out, "OK");
+            }
+            (b"debugtime" | b"misbehave", _) => line(out, "ERROR"),
+            (b"cache_memlimit", Some(mib)) => {
+                let mib = std::str::from_utf8(mib).ok().and_then(|mib| mib.parse::<u64>().ok());
+                match mib {
+                    None => line(out, "ERROR"),
+                    Some(mib) if mib < 8 => {
+                        line(out, "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m");
+                    }
+                    Some(mib) if mib << 20 > self.shared.settings.memory => {
+                        line(out, "MEMLIMIT_ADJUST_FAILED the reserve is not longer");
+                    }
+                    Some(mib) => {
+                        self.shared.store.set_most(mib << 20);
+                        line(out, "OK");
+                    }
+                }
+            }
+            (b"slabs" | b"lru_crawler" | b"lru", Some(b"automove" | b"sleep" | b"tocrawl"))
+                if !words.next().is_some_and(|word| word.iter().all(u8::is_ascii_digit)) =>
+            {
+                line(out, protocol::BAD_FORMAT);
+            }
+            (b"lru_crawler" | b"lru" | b"slabs", Some(_)) if !is_dump(text) => line(out, "OK"),
+            (b"lru_crawler", Some(_)) => stats::dump(self.shared, text, out),
+            (b"watch", _) => line(out, "CLIENT_ERROR watch commands not allowed"),
+            _ => line(out, "ERROR"),
+        }
+    }
+}
+
+fn is_dump(text: &[u8]) -> bool {
+    [b"metadump".as_slice(), b"mgdump"]
+        .iter()
+        .any(|word| text.windows(word.len()).any(|part| part == *word))
+}
+
+fn second_word(text: &[u8]) -> &[u8] {
+    text.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).nth(1).unwrap_or_default()
+}
+
+pub(super) fn refused(why: Refused) -> &'static str {
+    match why {
+        Refused::TooLarge => TOO_LARGE,
+        Refused::NoMemory => NO_MEMORY,
+    }
+}

@@ -1,0 +1,249 @@
+//! [`Server`]: sockets, workers, and what they share.
+//!
+//! One thread accepts and hands connections to the workers in turn; it also waits for signals. One
+//! thread ticks: the clock, and the upkeep of the store. Each worker serves its connections alone,
+//! and shares nothing with the others but the store.
+
+mod accept;
+mod answer;
+mod conn;
+mod control;
+mod counters;
+mod execute;
+mod meta;
+mod settings;
+mod stats;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+pub use control::{ask as ask_control, in_dir as controls_in};
+pub use settings::{Settings, PORT, TURN};
+
+use conn::{Conn, Shown};
+use counters::Counters;
+use worker::Worker;
+
+use crate::store::{Limits, Room, Store};
+
+/// How often the store is looked after.
+const TICK: Duration = Duration::from_millis(100);
+/// Of the store's bytes, this part may be values under way; at least [`UNDER_WAY_MIN`].
+const UNDER_WAY: u64 = 4;
+const UNDER_WAY_MIN: u64 = 64 << 20;
+
+/// What went wrong, in words for a person.
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// What all threads share.
+struct Shared {
+    settings: Settings,
+    store: Store,
+    counters: Vec<Counters>,
+    /// Connections, and sockets that are listened at, by number.
+    shown: Mutex<BTreeMap<u64, Arc<Shown>>>,
+    totals: Totals,
+    is_ending: AtomicBool,
+    /// Bytes of values under way.
+    under_way: AtomicU64,
+    waker: mio::Waker,
+}
+
+/// Connections, counted.
+#[derive(Debug, Default)]
+struct Totals {
+    now: AtomicU64,
+    all: AtomicU64,
+    refused: AtomicU64,
+    /// How often nobody was accepted any more.
+    paused: AtomicU64,
+}
+
+impl Shared {
+    /// Ends the server.
+    fn end(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        // Where it fails the loop ends with the process's other signals.
+        let _ = self.waker.wake();
+    }
+
+    fn shown(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Shown>>> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sockets that are listened at.
+    fn listeners(&self) -> u64 {
+        let is_listening = |shown: &&Arc<Shown>| {
+            shown.state.load(Ordering::Relaxed) == conn::State::Listening as u8
+        };
+        self.shown().values().filter(is_listening).count() as u64
+    }
+
+    /// A connection has ended.
+    fn forget(&self, conn: &Conn) {
+        self.under_way.fetch_sub(conn.charged, Ordering::Relaxed);
+        self.shown().remove(&conn.shown.number);
+        let before = self.totals.now.fetch_sub(1, Ordering::Relaxed);
+        if before >= self.settings.conns as u64 {
+            // There is room again.
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// Whether a value of `bytes` may be under way on this connection too.
+    fn may_charge(&self, conn: &mut Conn, bytes: u64) -> bool {
+        let most = (self.settings.memory / UNDER_WAY).max(UNDER_WAY_MIN);
+        let more = bytes.saturating_sub(conn.charged);
+        if self.under_way.fetch_add(more, Ordering::Relaxed) + more > most {
+            self.under_way.fetch_sub(more, Ordering::Relaxed);
+            return false;
+        }
+        conn.charged += more;
+        true
+    }
+
+    /// Takes the charge back once nothing is under way.
+    fn charge(&self, conn: &mut Conn) {
+        if conn.need == 0 && conn.charged > 0 {
+            self.under_way.fetch_sub(conn.charged, Ordering::Relaxed);
+            conn.charged = 0;
+        }
+    }
+}
+
+/// A server that listens.
+pub struct Server {
+    shared: Arc<Shared>,
+    door: accept::Door,
+    hired: Vec<worker::Hired>,
+    threads: Vec<thread::JoinHandle<()>>,
+    control: Option<PathBuf>,
+}
+
+impl Server {
+    /// Makes the store and the workers, and listens.
+    ///
+    /// # Errors
+    /// What could not be had, and what to do.
+    pub fn start(settings: Settings) -> Result<Self, Failure> {
+        let limits =
+            Limits { bytes: settings.memory, item_bytes: settings.item_max, evict: settings.evict };
+        let (mut door, waker) = accept::Door::open(&settings)?;
+        let store = Store::new(limits)?;
+        let threads = settings.threads;
+        let shared = Arc::new(Shared {
+            settings,
+            store,
+            counters: (0..threads).map(|_| Counters::default()).collect(),
+            shown: Mutex::new(BTreeMap::new()),
+            totals: Totals::default(),
+            is_ending: AtomicBool::new(false),
+            under_way: AtomicU64::new(0),
+            waker,
+        });
+        door.show(&shared);
+        let mut server =
+            Self { shared, door, hired: Vec::new(), threads: Vec::new(), control: None };
+        for nth in 0..threads {
+            let (worker, hired) = Worker::new(&server.shared, nth)?;
+            server.hired.push(hired);
+            server.spawn("glebe-worker", move |_| worker.run())?;
+        }
+        server.spawn("glebe-upkeep", |shared| {
+            let mut room = Room::default();
+            while !shared.is_ending.load(Ordering::Acquire) {
+                shared.store.tick(&mut room);
+                thread::sleep(TICK);
+            }
+        })?;
+        server.serve_others();
+        Ok(server)
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&Shared) + Send + 'static,
+    ) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let run = move || work(&shared);
+        self.threads.push(thread::Builder::new().name(name.into()).spawn(run)?);
+        Ok(())
+    }
+
+    /// Serves the statistics and the control socket, or says why not: the cache works without.
+    fn serve_others(&mut self) {
+        if !self.shared.settings.serve_stats {
+            return;
+        }
+        let stats = match self.shared.store.reserve().serve_stats() {
+            Ok(path) => path.to_owned(),
+            Err(e) => return eprintln!("glebe serve: no statistics, no control socket: {e}"),
+        };
+        let path = self.shared.settings.control.clone();
+        let path = path.unwrap_or_else(|| stats.with_extension("control"));
+        match control::listen(&path, &self.shared) {
+            Ok(()) => self.control = Some(path),
+            Err(e) => eprintln!("glebe serve: no control socket: {}: {e}", path.display()),
+        }
+    }
+
+    /// The control socket, where there is one.
+    #[must_use]
+    pub fn control(&self) -> Option<&Path> {
+        self.control.as_deref()
+    }
+
+    /// Where the server listens.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<String> {
+        self.door.addresses()
+    }
+
+    /// The TCP port, of several the first.
+    #[must_use]
+    pub fn port(&self) -> Option<u16> {
+        self.door.port()
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// What ends the server when it is called.
+    #[must_use]
+    pub fn stopper(&self) -> impl Fn() + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.end()
+    }
+
+    /// Serves until a signal, a client's `shutdown` or [`Server::stopper`] ends it.
+    ///
+    /// # Errors
+    /// What ended it before.
+    pub fn run(mut self) -> Result<(), Failure> {
+        let done = self.door.run(&self.shared, &self.hired);
+        self.shared.end();
+        for worker in &self.hired {
+            // One that has ended needs none.
+            let _ = worker.waker.wake();
+        }
+        for thread in self.threads.drain(..) {
+            // It has told of its end already.
+            let _ = thread.join();
+        }
+        if let Some(path) = &self.control {
+            let _ = std::fs::remove_file(path);
+        }
+        self.door.close();
+        done.map_err(Into::into)
+    }
+}

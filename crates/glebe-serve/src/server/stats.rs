@@ -1,0 +1,358 @@
+//! `stats` and its further words, by the names that clients of memcached know.
+//!
+//! What has no counterpart here is 0, and there so that those find it who look for it. Items are in
+//! two classes: 1 is those that share pages, 2 those in pages of their own.
+
+use std::fmt::Write;
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::conn::State;
+use super::counters::Counters;
+use super::Shared;
+use crate::store::Held;
+
+/// Names of numbers that are always 0.
+const ZEROS: &[&str] = &[
+    "response_obj_oom",
+    "read_buf_oom",
+    "auth_cmds",
+    "auth_errors",
+    "hash_is_expanding",
+    "slab_reassign_rescues",
+    "slab_reassign_chunk_rescues",
+    "slab_reassign_inline_reclaim",
+    "slab_reassign_busy_items",
+    "slab_reassign_busy_deletes",
+    "slab_reassign_busy_nomem",
+    "slab_reassign_running",
+    "slabs_moved",
+    "lru_crawler_running",
+    "lru_crawler_starts",
+    "malloc_fails",
+    "evicted_active",
+    "lrutail_reflocked",
+    "moves_to_cold",
+    "moves_to_warm",
+    "moves_within_lru",
+];
+/// Keys that are listed at most.
+const KEYS_MAX: usize = 1 << 20;
+
+struct Stats<'a>(&'a mut Vec<u8>);
+
+impl Stats<'_> {
+    fn put(&mut self, name: impl std::fmt::Display, value: impl std::fmt::Display) {
+        let mut text = String::new();
+        // A string takes everything.
+        let _ = write!(text, "STAT {name} {value}\r\n");
+        self.0.extend_from_slice(text.as_bytes());
+    }
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// The answer to `stats`, to connection `conn`.
+pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>) {
+    let mut words = words.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let word = words.next().unwrap_or_default();
+    let mut stats = Stats(out);
+    match word {
+        b"" => general(shared, &mut stats),
+        b"settings" => settings(shared, &mut stats),
+        b"items" => items(shared, &mut stats),
+        b"slabs" => slabs(shared, &mut stats),
+        b"sizes" => stats.put("sizes_status", "disabled"),
+        b"conns" => conns(shared, conn, &mut stats),
+        b"reset" => {
+            shared.counters.iter().for_each(Counters::reset);
+            shared.store.reset();
+            out.extend_from_slice(b"RESET\r\n");
+            return;
+        }
+        b"cachedump" => return cachedump(shared, words.next(), words.next(), out),
+        b"detail" => {
+            let answer = match words.next() {
+                // Nothing is counted by the beginning of keys.
+                Some(b"on" | b"off" | b"dump") => "CLIENT_ERROR stats detail not allowed\r\n",
+                _ => "CLIENT_ERROR usage: stats detail on|off|dump\r\n",
+            };
+            out.extend_from_slice(answer.as_bytes());
+            return;
+        }
+        _ => {
+            out.extend_from_slice(b"ERROR\r\n");
+            return;
+        }
+    }
+    out.extend_from_slice(b"END\r\n");
+}
+
+fn general(shared: &Shared, stats: &mut Stats<'_>) {
+    let (store, settings, totals) = (&shared.store, &shared.settings, &shared.totals);
+    let (events, sums, held) = (&store.events, Counters::sum(shared.counters.iter()), store.held());
+    stats.put("pid", process::id());
+    stats.put("uptime", store.clock().uptime());
+    stats.put("time", store.clock().date());
+    stats.put("version", env!("CARGO_PKG_VERSION"));
+    stats.put("libevent", "none");
+    stats.put("pointer_size", usize::BITS);
+    let usage = cpu_times();
+    stats.put("rusage_user", usage.0);
+    stats.put("rusage_system", usage.1);
+    let now = read(&totals.now);
+    stats.put("max_connections", settings.conns);
+    stats.put("curr_connections", now + shared.listeners());
+    stats.put("total_connections", read(&totals.all) + shared.listeners());
+    stats.put("rejected_connections", read(&totals.refused));
+    stats.put("connection_structures", now + shared.listeners());
+    stats.put("response_obj_count", 0);
+    stats.put("response_obj_bytes", 0);
+    stats.put("read_buf_count", settings.threads);
+    stats.put("read_buf_bytes", read(&shared.under_way));
+    stats.put("read_buf_bytes_free", 0);
+    stats.put("reserved_fds", 0);
+    stats.put("cmd_get", sums.cmd_get);
+    stats.put("cmd_set", sums.cmd_set);
+    stats.put("cmd_flush", sums.cmd_flush);
+    stats.put("cmd_touch", sums.cmd_touch);
+    stats.put("cmd_meta", sums.cmd_meta);
+    stats.put("get_hits", sums.get_hits);
+    stats.put("get_misses", sums.get_misses);
+    stats.put("get_expired", read(&events.get_expired));
+    stats.put("get_flushed", read(&events.get_flushed));
+    stats.put("delete_misses", sums.delete_misses);
+    stats.put("delete_hits", sums.delete_hits);
+    stats.put("incr_misses", sums.incr_misses);
+    stats.put("incr_hits", sums.incr_hits);
+    stats.put("decr_misses", sums.decr_misses);
+    stats.put("decr_hits", sums.decr_hits);
+    stats.put("cas_misses", sums.cas_misses);
+    stats.put("cas_hits", sums.cas_hits);
+    stats.put("cas_badval", sums.cas_badval);
+    stats.put("touch_hits", sums.touch_hits);
+    stats.put("touch_misses", sums.touch_misses);
+    stats.put("store_too_large", read(&events.too_large));
+    stats.put("store_no_memory", read(&events.no_memory));
+    stats.put("idle_kicks", sums.idle_kicks);
+    stats.put("bytes_read", sums.bytes_read);
+    stats.put("bytes_written", sums.bytes_written);
+    stats.put("limit_maxbytes", held.most);
+    stats.put("accepting_conns", u8::from(now < settings.conns as u64 || settings.refuse_fast));
+    stats.put("listen_disabled_num", read(&totals.paused));
+    stats.put("time_in_listen_disabled_us", 0);
+    stats.put("threads", settings.threads);
+    stats.put("conn_yields", sums.conn_yields);
+    stats.put("hash_power_level", (held.index / 16).max(1).ilog2());
+    stats.put("hash_bytes", held.index);
+    for zero in ZEROS {
+        stats.put(zero, 0);
+    }
+    stats.put("bytes", held.bytes);
+    stats.put("curr_items", held.items);
+    stats.put("total_items", read(&events.stored));
+    stats.put("slab_global_page_pool", 0);
+    stats.put("expired_unfetched", read(&events.expired_unfetched));
+    stats.put("evicted_unfetched", read(&events.evicted_unfetched));
+    stats.put("evictions", read(&events.evicted));
+    stats.put("recalled_items", read(&events.recalled));
+    stats.put("reclaimed", read(&events.reclaimed));
+    stats.put("limit_now", held.limit);
+    stats.put("bytes_used", held.used);
+}
+
+/// User and system time of the process so far, in seconds.
+fn cpu_times() -> (String, String) {
+    // Fields 14 and 15, in ticks of which Linux has a hundred a second on every machine.
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> =
+        text.rsplit(')').next().unwrap_or_default().split_ascii_whitespace().collect();
+    let seconds = |nth: usize| {
+        let ticks: u64 = fields.get(nth).and_then(|ticks| ticks.parse().ok()).unwrap_or(0);
+        format!("{}.{:02}0000", ticks / 100, ticks % 100)
+    };
+    (seconds(11), seconds(12))
+}
+
+fn settings(shared: &Shared, stats: &mut Stats<'_>) {
+    let settings = &shared.settings;
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let unix = settings.unix.as_ref().map(|(path, _)| path.display().to_string());
+    let inter: Vec<String> = settings.listen.iter().map(|addr| addr.ip().to_string()).collect();
+    stats.put("maxbytes", settings.memory);
+    stats.put("maxconns", settings.conns);
+    stats.put("tcpport", settings.listen.first().map_or(0, |addr| addr.port()));
+    stats.put("udpport", 0);
+    stats.put("inter", if inter.is_empty() { "NULL".into() } else { inter.join(",") });
+    stats.put("verbosity", settings.verbose);
+    stats.put("evictions", if settings.evict { "on" } else { "off" });
+    stats.put("domain_socket", unix.as_deref().unwrap_or("NULL"));
+    stats
+        .put("umask", settings.unix.as_ref().map_or_else(|| "0".into(), |(_, m)| format!("{m:o}")));
+    stats.put("num_threads", settings.threads);
+    stats.put("reqs_per_event", settings.turn);
+    stats.put("cas_enabled", "yes");
+    stats.put("tcp_backlog", settings.backlog);
+    stats.put("binding_protocol", "ascii");
+    stats.put("auth_enabled_sasl", "no");
+    stats.put("auth_enabled_ascii", "no");
+    stats.put("item_size_max", settings.item_max);
+    stats.put("maxconns_fast", yes(settings.refuse_fast));
+    stats.put("flush_enabled", yes(settings.flush));
+    stats.put("dump_enabled", yes(settings.dump));
+    stats.put("shutdown_command", yes(settings.shutdown));
+    stats.put("idle_timeout", settings.idle.map_or(0, |idle| idle.as_secs()));
+    stats.put("lru_crawler", "yes");
+    stats.put("slab_reassign", "no");
+    stats.put("hash_algorithm", "siphash13");
+    stats.put("track_sizes", "no");
+    stats.put("client_flags_size", 4);
+}
+
+/// Of each class: its number, items, bytes.
+fn classes(held: &Held) -> [(u8, u64, u64); 2] {
+    [
+        (
+            1,
+            held.items.saturating_sub(held.large_items),
+            held.bytes.saturating_sub(held.large_bytes),
+        ),
+        (2, held.large_items, held.large_bytes),
+    ]
+}
+
+fn items(shared: &Shared, stats: &mut Stats<'_>) {
+    let (held, events) = (shared.store.held(), &shared.store.events);
+    for (class, number, bytes) in classes(&held) {
+        if number == 0 {
+            continue;
+        }
+        let mut put =
+            |name: &str, value: u64| stats.put(format_args!("items:{class}:{name}"), value);
+        put("number", number);
+        put("age", 0);
+        put("mem_requested", bytes);
+        put("evicted", read(&events.evicted));
+        put("evicted_nonzero", 0);
+        put("evicted_time", 0);
+        put("outofmemory", read(&events.no_memory));
+        put("tailrepairs", 0);
+        put("reclaimed", read(&events.reclaimed));
+        put("expired_unfetched", read(&events.expired_unfetched));
+        put("evicted_unfetched", read(&events.evicted_unfetched));
+        put("recalled", read(&events.recalled));
+    }
+}
+
+fn slabs(shared: &Shared, stats: &mut Stats<'_>) {
+    let held = shared.store.held();
+    let sums = Counters::sum(shared.counters.iter());
+    let mut active = 0;
+    for (class, number, bytes) in classes(&held) {
+        if number == 0 {
+            continue;
+        }
+        active += 1;
+        let mut put = |name: &str, value: u64| stats.put(format_args!("{class}:{name}"), value);
+        put("chunk_size", bytes / number);
+        put("used_chunks", number);
+        put("mem_requested", bytes);
+        put("get_hits", sums.get_hits);
+        put("cmd_set", sums.cmd_set);
+        put("delete_hits", sums.delete_hits);
+        put("incr_hits", sums.incr_hits);
+        put("decr_hits", sums.decr_hits);
+        put("cas_hits", sums.cas_hits);
+        put("cas_badval", sums.cas_badval);
+        put("touch_hits", sums.touch_hits);
+    }
+    stats.put("active_slabs", active);
+    stats.put("total_malloced", held.used);
+}
+
+fn conns(shared: &Shared, asks: u64, stats: &mut Stats<'_>) {
+    let now = shared.store.clock().now();
+    for conn in shared.shown().values() {
+        let state = usize::from(conn.state.load(Ordering::Relaxed));
+        let is_listening = state == State::Listening as usize;
+        let name = if conn.number == asks { "conn_parse_cmd" } else { State::NAMES[state] };
+        let mut put = |what: &str, value: &dyn std::fmt::Display| {
+            stats.put(format_args!("{}:{what}", conn.number), value);
+        };
+        put("addr", &conn.addr);
+        if !is_listening {
+            put("listen_addr", &conn.listen_addr);
+        }
+        put("state", &name);
+        if !is_listening {
+            put("secs_since_last_cmd", &now.saturating_sub(conn.last.load(Ordering::Relaxed)));
+        }
+    }
+}
+
+fn cachedump(shared: &Shared, class: Option<&[u8]>, most: Option<&[u8]>, out: &mut Vec<u8>) {
+    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<usize>().ok();
+    let answer = match (class, most) {
+        _ if !shared.settings.dump => "CLIENT_ERROR stats cachedump not allowed\r\n",
+        (Some(class), Some(most)) => match (number(class), number(most)) {
+            (Some(class @ 0..=63), Some(most)) => {
+                let most = if most == 0 { KEYS_MAX } else { most };
+                let keys = match class {
+                    1 | 2 => shared.store.keys(most, class == 2),
+                    _ => Vec::new(),
+                };
+                for (key, len, exptime) in keys {
+                    out.extend_from_slice(b"ITEM ");
+                    out.extend_from_slice(&key);
+                    let end = shared.store.clock().date_of(exptime);
+                    out.extend_from_slice(format!(" [{len} b; {end} s]\r\n").as_bytes());
+                }
+                "END\r\n"
+            }
+            (Some(_), Some(_)) => "CLIENT_ERROR Illegal slab id\r\n",
+            _ => "CLIENT_ERROR bad command line format\r\n",
+        },
+        _ => "CLIENT_ERROR bad command line\r\n",
+    };
+    out.extend_from_slice(answer.as_bytes());
+}
+
+/// The keys, for `lru_crawler metadump` and `mgdump`.
+pub(super) fn dump(shared: &Shared, text: &[u8], out: &mut Vec<u8>) {
+    if !shared.settings.dump {
+        out.extend_from_slice(b"ERROR metadump not allowed\r\n");
+        return;
+    }
+    let is_mg = text.windows(6).any(|part| part == b"mgdump");
+    for large in [false, true] {
+        for (key, len, exptime) in shared.store.keys(KEYS_MAX, large) {
+            if is_mg {
+                out.extend_from_slice(b"mg ");
+                out.extend_from_slice(&key);
+            } else {
+                let encoded: String = key.iter().map(|byte| url(*byte)).collect();
+                let end = match exptime {
+                    0 => -1,
+                    _ => shared.store.clock().date_of(exptime),
+                };
+                let class = 1 + u8::from(large);
+                out.extend_from_slice(
+                    format!("key={encoded} exp={end} cls={class} size={len}").as_bytes(),
+                );
+            }
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+    out.extend_from_slice(if is_mg { b"EN\r\n" } else { b"END\r\n" });
+}
+
+fn url(byte: u8) -> String {
+    match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+            char::from(byte).to_string()
+        }
+        _ => format!("%{byte:02X}"),
+    }
+}

@@ -1,0 +1,118 @@
+//! The store's clock: whole seconds since just before it was made, kept by whoever ticks.
+//!
+//! Times that clients send are counted from now up to 30 days; beyond they are dates.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// The clock begins there, so that a time long past is still above zero.
+const FIRST: u32 = 2;
+const DAYS_30: i64 = 60 * 60 * 24 * 30;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Clock {
+    begin: Instant,
+    /// The date at which the clock stood at zero.
+    zero: i64,
+    now: AtomicU32,
+    /// For tests: seconds that were skipped, and whether the clock stands.
+    skipped: AtomicI64,
+    stands: AtomicBool,
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        let date = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |date| date.as_secs());
+        Self {
+            begin: Instant::now(),
+            zero: date as i64 - i64::from(FIRST),
+            now: AtomicU32::new(FIRST),
+            skipped: AtomicI64::new(0),
+            stands: AtomicBool::new(false),
+        }
+    }
+
+    /// Brings the clock up to date.
+    pub fn tick(&self) {
+        if !self.stands.load(Ordering::Relaxed) {
+            let now = self.begin.elapsed().as_secs() as i64 + i64::from(FIRST);
+            let now = (now + self.skipped.load(Ordering::Relaxed)).max(1);
+            self.now.store(now.min(i64::from(u32::MAX)) as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// The seconds now.
+    #[must_use]
+    pub fn now(&self) -> u32 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// The date now, in seconds since 1970.
+    #[must_use]
+    pub fn date(&self) -> i64 {
+        self.zero + i64::from(self.now())
+    }
+
+    /// The date of a time of this clock, in seconds since 1970; 0 for never.
+    #[must_use]
+    pub fn date_of(&self, time: u32) -> i64 {
+        if time == 0 {
+            0
+        } else {
+            self.zero + i64::from(time)
+        }
+    }
+
+    /// Seconds since the server began.
+    #[must_use]
+    pub fn uptime(&self) -> u32 {
+        self.now().saturating_sub(FIRST)
+    }
+
+    /// A time that a client sent, in seconds of this clock; 0 is never.
+    #[must_use]
+    pub fn time(&self, sent: i64) -> u32 {
+        let time = match sent {
+            0 => return 0,
+            ..0 => 1,
+            1..=DAYS_30 => i64::from(self.now()) + sent,
+            _ => sent - self.zero,
+        };
+        time.clamp(1, i64::from(u32::MAX)) as u32
+    }
+
+    /// For tests: `p` stops the clock, `r` lets it go on, a number moves it.
+    pub fn debug(&self, how: &[u8]) {
+        match how {
+            b"p" => self.stands.store(true, Ordering::Relaxed),
+            b"r" => self.stands.store(false, Ordering::Relaxed),
+            _ => {
+                let moved = std::str::from_utf8(how).ok().and_then(|how| how.parse().ok());
+                self.skipped.fetch_add(moved.unwrap_or(0_i64), Ordering::Relaxed);
+            }
+        }
+        let stood = self.stands.swap(false, Ordering::Relaxed);
+        self.tick();
+        self.stands.store(stood, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_from_now_or_dates() {
+        let clock = Clock::new();
+        let now = clock.now();
+        assert_eq!(clock.time(0), 0);
+        assert_eq!(clock.time(-1), 1);
+        assert_eq!(clock.time(DAYS_30), now + DAYS_30 as u32);
+        assert_eq!(clock.time(DAYS_30 + 1), 1);
+        assert_eq!(clock.time(clock.date() + 7), now + 7);
+        assert_eq!(clock.time(i64::MAX), u32::MAX);
+        clock.debug(b"40");
+        assert_eq!(clock.now(), now + 40);
+    }
+}

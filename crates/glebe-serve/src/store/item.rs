@@ -1,0 +1,66 @@
+//! [`Head`]: what stands before the key and value of an item, in the memory's bytes.
+//!
+//! ```text
+//! 0  cas 64      8  exptime 32   12  stored 32   16  flags 32   20  length 32
+//! 24  key length 8
+//! ```
+//!
+//! Little endian. Then the key, then the value. Times are seconds of the store's clock.
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The number of this content.
+    pub cas: u64,
+    /// When it ends; 0: never.
+    pub exptime: u32,
+    /// When it was stored.
+    pub stored: u32,
+    /// The client's own flags.
+    pub flags: u32,
+    /// Bytes of the value.
+    pub len: u32,
+    /// Bytes of the key.
+    pub key_len: u8,
+}
+
+/// Bytes of a head.
+pub(super) const HEAD: usize = 25;
+
+impl Head {
+    pub(super) fn write(&self, to: &mut Vec<u8>) {
+        to.extend_from_slice(&self.cas.to_le_bytes());
+        for word in [self.exptime, self.stored, self.flags, self.len] {
+            to.extend_from_slice(&word.to_le_bytes());
+        }
+        to.push(self.key_len);
+    }
+
+    /// The head at the start of `bytes`, if they are long enough for it and its key.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let head = Self {
+            cas: u64::from_le_bytes(*bytes.first_chunk()?),
+            exptime: word(8)?,
+            stored: word(12)?,
+            flags: word(16)?,
+            len: word(20)?,
+            key_len: *bytes.get(24)?,
+        };
+        (bytes.len() >= head.value_at()).then_some(head)
+    }
+
+    pub(super) fn key<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[HEAD..self.value_at()]
+    }
+
+    /// Where the value begins.
+    pub(super) fn value_at(&self) -> usize {
+        HEAD + usize::from(self.key_len)
+    }
+
+    /// Bytes of the whole item.
+    pub(super) fn total(&self) -> usize {
+        self.value_at() + self.len as usize
+    }
+}

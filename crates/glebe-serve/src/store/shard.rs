@@ -1,0 +1,294 @@
+//! [`Shard`]: the index of a part of the items, 16 bytes an entry.
+//!
+//! ```text
+//! place   64  of a small item its handle; of a large one its number (46) and pages - 1 (18);
+//!             0: no entry
+//! hash    32  decides where the entry stands, and which are compared
+//! access  32  when it was last read, in seconds (25), the clock (2), FLUSHED, TOKEN, STALE,
+//!             FETCHED, LARGE
+//! ```
+//!
+//! Open addressing: an entry stands at the place of its hash or behind it, with none empty between.
+//! What goes is filled from behind. Grows by half at seven eighths. Choice of who goes: CLOCK with
+//! a count, raised by each read and lowered as the hand passes. Keys are in the items: the caller
+//! compares them. Lock: the caller's.
+
+/// The item is in the page cache.
+pub(super) const LARGE: u32 = 1;
+/// It was read since it was stored.
+pub(super) const FETCHED: u32 = 2;
+/// It is marked stale.
+pub(super) const STALE: u32 = 4;
+/// A client was told to make it anew.
+pub(super) const TOKEN: u32 = 8;
+/// It went with all others, and is to be found so.
+pub(super) const FLUSHED: u32 = 16;
+const CLOCK_AT: u32 = 5;
+const CLOCK_MAX: u32 = 3;
+const TIME_AT: u32 = 7;
+const PAGES_BITS: u32 = 18;
+const FIRST_ENTRIES: usize = 16;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) place: u64,
+    pub(super) hash: u32,
+    pub(super) access: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 16);
+
+impl Entry {
+    /// Of an item that is stored now.
+    pub(super) fn new(place: u64, hash: u32, bits: u32, now: u32) -> Self {
+        Self { place, hash, access: now << TIME_AT | 1 << CLOCK_AT | bits }
+    }
+
+    /// The place of a large item.
+    pub(super) fn large(number: u64, pages: u64) -> u64 {
+        number << PAGES_BITS | (pages - 1)
+    }
+
+    pub(super) fn is_large(self) -> bool {
+        self.access & LARGE != 0
+    }
+
+    /// Of a large item, its number and pages.
+    pub(super) fn pages(self) -> (u64, u64) {
+        (self.place >> PAGES_BITS, (self.place & ((1 << PAGES_BITS) - 1)) + 1)
+    }
+
+    /// When it was last read or stored.
+    pub(super) fn last_access(self) -> u32 {
+        self.access >> TIME_AT
+    }
+
+    /// It is read now.
+    pub(super) fn touch(&mut self, now: u32) {
+        let clock = (self.access >> CLOCK_AT & CLOCK_MAX).min(CLOCK_MAX - 1) + 1;
+        let bits = self.access & ((1 << CLOCK_AT) - 1) | FETCHED;
+        self.access = now << TIME_AT | clock << CLOCK_AT | bits;
+    }
+
+    fn is_spared(&mut self) -> bool {
+        let clock = self.access >> CLOCK_AT & CLOCK_MAX;
+        if clock > 0 {
+            self.access -= 1 << CLOCK_AT;
+        }
+        clock > 0
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shard {
+    entries: Box<[Entry]>,
+    len: usize,
+    hand: usize,
+    crawler: usize,
+}
+
+impl Shard {
+    pub(super) fn new() -> Self {
+        let entries = vec![Entry::default(); FIRST_ENTRIES].into();
+        Self { entries, len: 0, hand: 0, crawler: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.entries)
+    }
+
+    fn home(&self, hash: u32) -> usize {
+        (u64::from(hash) * self.entries.len() as u64 >> 32) as usize
+    }
+
+    fn next(&self, at: usize) -> usize {
+        if at + 1 == self.entries.len() {
+            0
+        } else {
+            at + 1
+        }
+    }
+
+    /// Where the first entry of this hash is, if there is one; `from` the last that was found.
+    pub(super) fn find(&self, hash: u32, from: Option<usize>) -> Option<usize> {
+        let mut at = from.map_or_else(|| self.home(hash), |from| self.next(from));
+        loop {
+            let entry = &self.entries[at];
+            if entry.place == 0 {
+                return None;
+            }
+            if entry.hash == hash {
+                return Some(at);
+            }
+            at = self.next(at);
+        }
+    }
+
+    /// Where the entry of this place is.
+    pub(super) fn find_place(&self, hash: u32, place: u64) -> Option<usize> {
+        let mut found = self.find(hash, None);
+        while let Some(at) = found {
+            if self.entries[at].place == place {
+                return Some(at);
+            }
+            found = self.find(hash, Some(at));
+        }
+        None
+    }
+
+    pub(super) fn at(&self, at: usize) -> Entry {
+        self.entries[at]
+    }
+
+    pub(super) fn at_mut(&mut self, at: usize) -> &mut Entry {
+        &mut self.entries[at]
+    }
+
+    pub(super) fn insert(&mut self, entry: Entry) {
+        if (self.len + 1) * 8 > self.entries.len() * 7 {
+            self.grow();
+        }
+        let mut at = self.home(entry.hash);
+        while self.entries[at].place != 0 {
+            at = self.next(at);
+        }
+        self.entries[at] = entry;
+        self.len += 1;
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let more = vec![Entry::default(); self.entries.len() * 3 / 2].into();
+        let old = std::mem::replace(&mut self.entries, more);
+        (self.len, self.hand, self.crawler) = (0, 0, 0);
+        // From behind a gap, so that those of one hash keep their order.
+        for entry in old.iter().filter(|entry| entry.place != 0) {
+            self.insert(*entry);
+        }
+    }
+
+    pub(super) fn remove(&mut self, at: usize) -> Entry {
+        let removed = std::mem::take(&mut self.entries[at]);
+        self.len -= 1;
+        let (mut gap, mut other) = (at, self.next(at));
+        while self.entries[other].place != 0 {
+            let home = self.home(self.entries[other].hash);
+            // Whether the gap is between its home and where it stands.
+            let is_between = match home <= other {
+                true => home <= gap && gap < other,
+                false => home <= gap || gap < other,
+            };
+            if is_between {
+                self.entries[gap] = std::mem::take(&mut self.entries[other]);
+                gap = other;
+            }
+            other = self.next(other);
+        }
+        removed
+    }
+
+    /// Removes the entry whose turn it is to go. O(1) mostly, O(entries) at worst.
+    pub(super) fn evict(&mut self) -> Option<Entry> {
+        if self.len == 0 {
+            return None;
+        }
+        loop {
+            let hand = self.hand;
+            if self.entries[hand].place != 0 && !self.entries[hand].is_spared() {
+                return Some(self.remove(hand));
+            }
+            self.hand = self.next(hand);
+        }
+    }
+
+    /// The next entry for the crawler; `None` at the end of a round.
+    pub(super) fn crawl(&mut self) -> Option<usize> {
+        while self.crawler < self.entries.len() {
+            let at = self.crawler;
+            self.crawler += 1;
+            if self.entries[at].place != 0 {
+                return Some(at);
+            }
+        }
+        self.crawler = 0;
+        None
+    }
+
+    /// All entries, in no order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.entries.iter().copied().filter(|entry| entry.place != 0)
+    }
+
+    /// Marks all.
+    pub(super) fn mark_all(&mut self, bit: u32) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.place != 0) {
+            entry.access = entry.access & !(CLOCK_MAX << CLOCK_AT) | bit;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Few hashes, so that they crowd and wrap around the end.
+        #[test]
+        fn entries_are_found_as_in_a_map(steps in prop::collection::vec((0_u8..3, 0_u32..24), 1..400)) {
+            let (mut shard, mut model) = (Shard::new(), HashMap::new());
+            for (step, n) in steps {
+                let (hash, place) = (u32::MAX - (n % 8) * 0x0c00_0000, u64::from(n) + 1);
+                let found = shard.find_place(hash, place);
+                prop_assert_eq!(found.map(|at| shard.at(at).hash), model.get(&place).copied());
+                match (step, found) {
+                    (0 | 1, None) => {
+                        shard.insert(Entry::new(place, hash, 0, 5));
+                        model.insert(place, hash);
+                    }
+                    (2, Some(at)) => {
+                        shard.remove(at);
+                        model.remove(&place);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(shard.len(), model.len());
+                for (place, hash) in &model {
+                    prop_assert!(shard.find_place(*hash, *place).is_some());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_read_stays_longer() {
+        let mut shard = Shard::new();
+        (1..=100).for_each(|n| shard.insert(Entry::new(n, n as u32 * 40_000_000, 0, 1)));
+        for n in (1..=100).step_by(2) {
+            let at = shard.find_place(n as u32 * 40_000_000, n).expect("inserted");
+            shard.at_mut(at).touch(2);
+        }
+        let gone: Vec<u64> = (0..50).filter_map(|_| shard.evict()).map(|e| e.place).collect();
+        assert_eq!(gone.len(), 50);
+        assert!(gone.iter().all(|place| place % 2 == 0), "{gone:?}");
+        assert_eq!((0..51).filter_map(|_| shard.evict()).count(), 50);
+    }
+
+    #[test]
+    fn an_access_keeps_its_parts_apart() {
+        let mut entry = Entry::new(Entry::large(7, 1 << 18), 1, LARGE | STALE, (1 << 25) - 1);
+        assert_eq!((entry.pages(), entry.last_access()), ((7, 1 << 18), (1 << 25) - 1));
+        (0..5).for_each(|_| entry.touch(3));
+        assert_eq!((entry.last_access(), entry.access & 31), (3, LARGE | STALE | FETCHED));
+        assert_eq!((0..9).filter(|_| entry.is_spared()).count(), 3);
+    }
+}

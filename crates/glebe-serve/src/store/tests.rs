@@ -1,0 +1,159 @@
+//! The store by its own calls: lengths, recalls, the limit, changes, threads.
+
+use super::*;
+use crate::protocol::Verb;
+
+fn store(mib: u64) -> Store {
+    let limits = Limits { bytes: mib << 20, item_bytes: 64 << 20, evict: true };
+    Store::new(limits).expect("a reserve")
+}
+
+fn get(store: &Store, key: &[u8], room: &mut Room) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    store.get(key, Look::default(), room, &mut out, |_, _, _| true)?;
+    Some(out)
+}
+
+fn set(store: &Store, key: &[u8], value: &[u8], room: &mut Room) {
+    let stored = store.store(key, Verb::Set, &Meta::default(), value, room).expect("room");
+    assert_eq!(stored.outcome, Outcome::Stored);
+}
+
+fn value(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64).map(|n| (n.wrapping_mul(0x9e37_79b9 + seed) >> 7) as u8).collect()
+}
+
+#[test]
+fn values_of_every_length_come_back_whole() {
+    let (store, mut room) = (store(32), Room::default());
+    let page = store.memory.page();
+    let around = |at: usize| at.saturating_sub(40)..at + 3;
+    for len in
+        [0..70, around(store.small_max), around(page), around(3 * page)].into_iter().flatten()
+    {
+        let (key, value) = (format!("key{len}"), value(len, 1));
+        set(&store, key.as_bytes(), &value, &mut room);
+        assert_eq!(get(&store, key.as_bytes(), &mut room), Some(value), "{len}");
+    }
+    let long = value(5 << 20, 2);
+    set(&store, b"long", &long, &mut room);
+    assert!(get(&store, b"long", &mut room) == Some(long));
+    store.delete(b"long", None, &mut room);
+    assert_eq!(get(&store, b"long", &mut room), None);
+}
+
+#[test]
+fn a_recall_leaves_values_whole_or_not_at_all() {
+    let (store, mut room) = (store(16), Room::default());
+    let len = |n: u64| if n % 8 == 0 { 30_000 } else { 100 + n as usize % 500 };
+    (0..4000).for_each(|n: u64| set(&store, &n.to_le_bytes(), &value(len(n), n), &mut room));
+    for round in 0..6_u64 {
+        let (blocks, _) = store.recall(6 << 20).expect("first class");
+        assert!(!blocks.is_empty());
+        let (mut hits, mut misses) = (0, 0);
+        for n in 0..4000_u64 {
+            match get(&store, &n.to_le_bytes(), &mut room) {
+                Some(found) => {
+                    assert!(found == value(len(n), n), "round {round} key {n}");
+                    hits += 1;
+                }
+                None => misses += 1,
+            }
+        }
+        assert!(hits > 0 && misses > 0, "{hits} {misses}");
+        drop(blocks);
+        store.tick(&mut room);
+        (0..4000).for_each(|n: u64| set(&store, &n.to_le_bytes(), &value(len(n), n), &mut room));
+    }
+    assert!(store.events.recalled.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn the_limit_holds_and_what_is_read_stays() {
+    let (store, mut room) = (store(8), Room::default());
+    set(&store, b"hot", b"value", &mut room);
+    for n in 0..200_000_u64 {
+        set(&store, &n.to_le_bytes(), &value(100, n), &mut room);
+        if n % 64 == 0 {
+            assert!(get(&store, b"hot", &mut room).is_some(), "{n}");
+        }
+        if n % 1000 == 0 {
+            store.tick(&mut room);
+            assert!(store.held().used <= 8 << 20, "{:?}", store.held());
+        }
+    }
+    assert!(store.events.evicted.load(Ordering::Relaxed) > 100_000);
+    assert!(store.held().items > 20_000, "{:?}", store.held());
+    store.flush(None);
+    assert_eq!(get(&store, b"hot", &mut room), None);
+    for _ in 0..10_000 {
+        store.tick(&mut room);
+    }
+    assert_eq!(store.held().items, 0);
+}
+
+#[test]
+fn changes_keep_what_they_should() {
+    let (store, mut room) = (store(8), Room::default());
+    for len in [1, 5000] {
+        let old = value(len, 3);
+        let meta = Meta { flags: 7, exptime: 90, ..Meta::default() };
+        store.store(b"k", Verb::Set, &meta, &old, &mut room).expect("room");
+        let none = Meta::default();
+        store.store(b"k", Verb::Append, &none, b"end", &mut room).expect("room");
+        store.store(b"k", Verb::Prepend, &none, b"start", &mut room).expect("room");
+        let mut out = Vec::new();
+        store.get(b"k", Look::default(), &mut room, &mut out, |found, _, _| {
+            assert_eq!((found.head.flags, found.head.exptime), (7, 90));
+            true
+        });
+        assert!(out == [b"start".as_slice(), &old, b"end"].concat());
+        store.touch(b"k", 50, &mut room).expect("there");
+        store.clock().debug(b"30");
+        assert!(get(&store, b"k", &mut room) == Some(out));
+        store.clock().debug(b"30");
+        assert_eq!(get(&store, b"k", &mut room), None);
+        store.clock().debug(b"-60");
+    }
+}
+
+#[test]
+fn numbers_count_up_and_down() {
+    let (store, mut room) = (store(8), Room::default());
+    let add = |delta, down| Count { delta, down, ..Count::default() };
+    assert_eq!(store.count(b"n", &add(1, false), &mut room), Ok(Changed::NotFound));
+    set(&store, b"n", b"10", &mut room);
+    let mut done = |how| match store.count(b"n", &how, &mut room).expect("room") {
+        Changed::Done(_, number) => number,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(done(add(1, true)), 9);
+    assert_eq!(done(add(u64::MAX - 8, false)), 0);
+    assert_eq!(done(add(u64::MAX, false)), u64::MAX);
+    assert_eq!(done(add(u64::MAX, true)), 0);
+    set(&store, b"n", b"+1", &mut room);
+    assert_eq!(store.count(b"n", &add(1, false), &mut room), Ok(Changed::NotNumeric));
+}
+
+#[test]
+fn threads_find_whole_values_of_their_keys() {
+    let store = store(8);
+    std::thread::scope(|scope| {
+        for thread in 0..3_u64 {
+            let store = &store;
+            scope.spawn(move || {
+                let mut room = Room::default();
+                for n in 0..6000_u64 {
+                    let key = (n * 7 % 50).to_le_bytes();
+                    if (n + thread) % 3 == 0 {
+                        let len = if n % 2 == 0 { 60 } else { 9000 };
+                        set(store, &key, &[(n % 251) as u8].repeat(len), &mut room);
+                    } else if let Some(found) = get(store, &key, &mut room) {
+                        assert!([60, 9000].contains(&found.len()));
+                        assert!(found.iter().all(|byte| *byte == found[0]));
+                    }
+                }
+            });
+        }
+    });
+}

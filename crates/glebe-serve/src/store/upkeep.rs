@@ -1,0 +1,180 @@
+//! What is done beside requests: the clock, the bytes used, items that are over or lost.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use glebe::reserve::{Block, Error, Reserve};
+
+use super::shard::FLUSHED;
+use super::{count, Room, Store};
+
+/// Entries that a tick looks at, of each shard.
+const CRAWLED: usize = 16;
+/// Of a tick's time so much may go into compaction.
+const COMPACTED: Duration = Duration::from_millis(5);
+/// Of the bytes of items more than this part is wasted before they are compacted.
+const WASTED: u64 = 8;
+
+/// What a store holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Held {
+    /// Items.
+    pub items: u64,
+    /// Of them, those that lie in pages of their own.
+    pub large_items: u64,
+    /// Bytes of keys, values and heads.
+    pub bytes: u64,
+    /// Of them, those of large items, whole pages.
+    pub large_bytes: u64,
+    /// Bytes that count against the limit.
+    pub used: u64,
+    /// Bytes of the index.
+    pub index: u64,
+    /// The limit as it was set.
+    pub most: u64,
+    /// The limit as first class leaves it.
+    pub limit: u64,
+}
+
+impl Store {
+    /// Brings the clock and the bytes used up to date, and drops some of the items that are over.
+    /// To be called a few times a second.
+    pub fn tick(&self, room: &mut Room) {
+        self.clock.tick();
+        self.flush_due();
+        self.measure();
+        self.crawl(room);
+        self.make_room(0);
+    }
+
+    /// Drops all items if the time for that has come.
+    pub fn flush_due(&self) {
+        let at = self.flush_at.load(Ordering::Relaxed);
+        if at != 0 && at <= self.clock.now() {
+            self.flush(None);
+        }
+    }
+
+    pub(super) fn measure(&self) {
+        let used = self.memory.used();
+        let index = self.index_bytes();
+        let most = self.most.load(Ordering::Relaxed);
+        self.limit.store(most.min(used.room + index), Ordering::Relaxed);
+        self.used.store((used.items + index) as i64, Ordering::Relaxed);
+        if used.wasted > used.items / WASTED && used.items > most / 2 {
+            self.memory.compact(COMPACTED);
+        }
+    }
+
+    fn index_bytes(&self) -> u64 {
+        (0..self.shards.len()).map(|nth| self.shard(nth).bytes() as u64).sum()
+    }
+
+    /// Looks at some items of each shard.
+    fn crawl(&self, room: &mut Room) {
+        for nth in 0..self.shards.len() {
+            for _ in 0..CRAWLED {
+                let mut shard = self.shard(nth);
+                let Some(at) = shard.crawl() else { break };
+                let entry = shard.at(at);
+                let is_flushed = entry.access & FLUSHED != 0;
+                let head = self.look(entry, room);
+                match head {
+                    None => {
+                        let lost = shard.remove(at);
+                        drop(shard);
+                        self.forget_lost(lost);
+                    }
+                    Some(head) if is_flushed || self.is_over(&head) => {
+                        count(&self.events.reclaimed);
+                        let over = shard.remove(at);
+                        drop(shard);
+                        match is_flushed {
+                            true => self.drop_item(over, head.total()),
+                            false => self.expire(over, &head),
+                        }
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+
+    /// What is held now.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        let items = (0..self.shards.len()).map(|nth| self.shard(nth).len() as u64).sum();
+        let large_bytes = self.large_bytes.load(Ordering::Relaxed).max(0) as u64;
+        Held {
+            items,
+            large_items: self.large_items.load(Ordering::Relaxed).max(0) as u64,
+            bytes: self.memory.object_bytes() + large_bytes,
+            large_bytes,
+            used: self.used.load(Ordering::Relaxed).max(0) as u64,
+            index: self.index_bytes(),
+            most: self.most.load(Ordering::Relaxed),
+            limit: self.limit.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sets the limit; at most what the store was made with has an effect.
+    pub fn set_most(&self, bytes: u64) {
+        self.most.store(bytes, Ordering::Relaxed);
+        self.measure();
+    }
+
+    /// The reserve that items live in.
+    #[must_use]
+    pub fn reserve(&self) -> &Reserve {
+        self.memory.reserve()
+    }
+
+    /// Takes `bytes` of the reserve for first class, as long runs as there are, until what is
+    /// returned is dropped; and how long that took.
+    ///
+    /// # Errors
+    /// As [`Reserve::alloc`].
+    pub fn recall(&self, bytes: u64) -> Result<(Vec<Block>, Duration), Error> {
+        let begin = Instant::now();
+        let blocks = self.memory.recall(bytes)?;
+        let took = begin.elapsed();
+        self.measure();
+        Ok((blocks, took))
+    }
+
+    /// Forgets what has been counted.
+    pub fn reset(&self) {
+        let events = &self.events;
+        let all: [&AtomicU64; 10] = [
+            &events.evicted,
+            &events.evicted_unfetched,
+            &events.recalled,
+            &events.get_expired,
+            &events.get_flushed,
+            &events.reclaimed,
+            &events.expired_unfetched,
+            &events.stored,
+            &events.no_memory,
+            &events.too_large,
+        ];
+        all.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+    }
+
+    /// Some keys, for those who look into a cache: each with its value's bytes and its end.
+    #[must_use]
+    pub fn keys(&self, most: usize, large: bool) -> Vec<(Vec<u8>, u32, u32)> {
+        let (mut keys, mut room) = (Vec::new(), Room::default());
+        for nth in 0..self.shards.len() {
+            let shard = self.shard(nth);
+            for entry in shard.entries().filter(|entry| entry.is_large() == large) {
+                if keys.len() >= most {
+                    return keys;
+                }
+                if let Some(head) = self.look(entry, &mut room) {
+                    keys.push((head.key(&room.page).to_vec(), head.len, head.exptime));
+                }
+            }
+        }
+        keys
+    }
+}

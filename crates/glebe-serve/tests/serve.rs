@@ -1,0 +1,282 @@
+//! The server as clients see it, by plain sockets.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use glebe_serve::server::{Failure, Server, Settings};
+
+struct Running {
+    port: u16,
+    stop: Box<dyn Fn() + Send + Sync>,
+    thread: Option<JoinHandle<Result<(), Failure>>>,
+}
+
+impl Running {
+    fn start(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            threads: 2,
+            memory: 16 << 20,
+            serve_stats: false,
+            ..Settings::default()
+        };
+        change(&mut settings);
+        let server = Server::start(settings).expect("a server");
+        let (port, stop) = (server.port().expect("TCP"), server.stopper());
+        let thread = Some(thread::spawn(move || server.run()));
+        Self { port, stop: Box::new(stop), thread }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connect");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        stream.set_nodelay(true).expect("nodelay");
+        stream
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        (self.stop)();
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(matches!(ended, Some(Ok(Ok(())))) || thread::panicking());
+    }
+}
+
+fn exactly(stream: &mut TcpStream, expected: &[u8]) {
+    let mut got = vec![0; expected.len()];
+    let mut len = 0;
+    while len < got.len() {
+        match stream.read(&mut got[len..]) {
+            Ok(more) if more > 0 => len += more,
+            end => panic!("{end:?} after {} of {}", short(&got[..len]), short(expected)),
+        }
+    }
+    assert!(got == expected, "{} is not {}", short(&got), short(expected));
+}
+
+fn short(bytes: &[u8]) -> String {
+    bytes[..bytes.len().min(400)].escape_ascii().to_string()
+}
+
+fn dialogue(stream: &mut TcpStream, says: &str, hears: &str) {
+    let (says, hears) = (says.replace('\n', "\r\n"), hears.replace('\n', "\r\n"));
+    stream.write_all(says.as_bytes()).expect("taken");
+    exactly(stream, hears.as_bytes());
+}
+
+#[test]
+fn classic_commands_in_one_write_and_byte_by_byte() {
+    let server = Running::start(|_| {});
+    let says = "set a 5 0 3\nabc\nget a\nadd a 0 0 1\nx\nreplace b 0 0 1\nx\nappend a 0 0 2\nde\n\
+        prepend a 0 0 1\n_\nget a b a\nset n 0 0 2 noreply\n10\nincr n 5\ndecr n 20\nincr a 1\n\
+        touch a 100\ntouch zz 1\ndelete a\ndelete a\ngat 0 n\nverbosity 1\nflush_all\nget n\n\
+        bogus\nset toolong 0 0 3\nabcd\nmn\n";
+    let hears = "STORED\nVALUE a 5 3\nabc\nEND\nNOT_STORED\nNOT_STORED\nSTORED\nSTORED\n\
+        VALUE a 5 6\n_abcde\nVALUE a 5 6\n_abcde\nEND\n15\n0\n\
+        CLIENT_ERROR cannot increment or decrement non-numeric value\nTOUCHED\nNOT_FOUND\nDELETED\n\
+        NOT_FOUND\nVALUE n 0 2\n0 \nEND\nOK\nOK\nEND\nERROR\nCLIENT_ERROR bad data chunk\n\
+        CLIENT_ERROR bad command line format\nMN\n";
+    let mut stream = server.connect();
+    dialogue(&mut stream, says, hears);
+    for byte in says.replace('\n', "\r\n").as_bytes() {
+        stream.write_all(&[*byte]).expect("taken");
+    }
+    exactly(&mut stream, hears.replace('\n', "\r\n").as_bytes());
+}
+
+#[test]
+fn meta_commands() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    dialogue(
+        &mut stream,
+        "ms k 2 F7 T100 c Oq1\nhi\nmg k f s v c t k Oz\nmg k h\nmg none v\nmg none v q\nmn\n",
+        "HD c1 Oq1\nVA 2 f7 s2 c1 t100 kk Oz\nhi\nHD h1\nEN\nMN\n",
+    );
+    dialogue(
+        &mut stream,
+        "ms k 1 C9\nx\nms k 1 C1 q\nx\nmd k C1\nmd k I\nmg k v\nmg k v\nmd k q\nmn\n",
+        "EX\nEX\nHD\nVA 1 W X\nx\nVA 1 X Z\nx\nMN\n",
+    );
+    dialogue(
+        &mut stream,
+        "ma n N0 J13 v\nma n D3 v c\nma n MD D100 v\nmg new N30 v t\nmg new N30 v\n\
+         ms aGk= 1 b k\n!\n         mg hi v\nma none\nmg k k v v\n",
+        "VA 2\n13\nVA 2 c6\n16\nVA 1\n0\nVA 0 t30 W\n\nVA 0 Z\n\nHD kaGk= b\nVA 1\n!\nNF\n\
+         CLIENT_ERROR duplicate flag\n",
+    );
+}
+
+fn value(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|n| (n.wrapping_mul(2_654_435_761 + seed) >> 9) as u8).collect()
+}
+
+#[test]
+fn values_of_all_lengths_up_to_the_limit_and_not_beyond() {
+    let server = Running::start(|settings| {
+        settings.memory = 64 << 20;
+        settings.item_max = 8 << 20;
+    });
+    let mut stream = server.connect();
+    for (seed, len) in [0, 1, 4095, 4096, 4097, 70_000, 1 << 20, 7 << 20].into_iter().enumerate() {
+        let bytes = value(len, seed);
+        write!(stream, "set k{seed} 0 0 {len}\r\n").expect("taken");
+        stream.write_all(&bytes).expect("taken");
+        dialogue(&mut stream, "\n", "STORED\n");
+        write!(stream, "get k{seed}\r\n").expect("taken");
+        exactly(&mut stream, format!("VALUE k{seed} 0 {len}\r\n").as_bytes());
+        exactly(&mut stream, &[&bytes[..], b"\r\nEND\r\n"].concat());
+    }
+    let len = 9 << 20;
+    write!(stream, "set k0 0 0 {len}\r\n").expect("taken");
+    stream.write_all(&value(len, 1)).expect("taken");
+    dialogue(&mut stream, "\nget k0\n", "SERVER_ERROR object too large for cache\nEND\n");
+}
+
+#[test]
+fn a_thousand_keys_of_large_values_in_one_line() {
+    let server = Running::start(|settings| settings.memory = 32 << 20);
+    let mut stream = server.connect();
+    let bytes = value(100_000, 3);
+    stream.write_all(b"set k 9 0 100000\r\n").expect("taken");
+    stream.write_all(&bytes).expect("taken");
+    dialogue(&mut stream, "\n", "STORED\n");
+    let line = format!("gets{}\r\nmn\r\n", " k".repeat(1000));
+    stream.write_all(line.as_bytes()).expect("taken");
+    let one = [b"VALUE k 9 100000 1\r\n", &bytes[..], b"\r\n"].concat();
+    for _ in 0..1000 {
+        exactly(&mut stream, &one);
+    }
+    exactly(&mut stream, b"END\r\nMN\r\n");
+}
+
+#[test]
+fn who_sends_garbage_or_does_not_read_harms_nobody() {
+    let server = Running::start(|_| {});
+    let mut honest = server.connect();
+    dialogue(&mut honest, "set k 0 0 4\nbody\n", "STORED\n");
+    let mut silent = server.connect();
+    silent.set_write_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    let ask = "get k k k k k k k k\r\n".repeat(1000);
+    let begin = Instant::now();
+    // Ends when the server reads no more.
+    while silent.write_all(ask.as_bytes()).is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "it buffers without bound");
+    }
+    for seed in 0..20 {
+        let mut wild = server.connect();
+        // The server may close before all is taken.
+        let _ = wild.write_all(&value(50_000, seed));
+        dialogue(&mut honest, "get k\n", "VALUE k 0 4\nbody\nEND\n");
+    }
+    let mut long = server.connect();
+    let _ = long.write_all(&[b'x'; 5000]);
+    let mut rest = Vec::new();
+    let _ = long.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "{}", short(&rest));
+}
+
+#[test]
+fn a_thousand_idle_connections_cost_little_and_more_are_refused() {
+    let server = Running::start(|settings| settings.conns = 1000);
+    let mut first = server.connect();
+    dialogue(&mut first, "mn\n", "MN\n");
+    let before = resident();
+    let mut others: Vec<TcpStream> = (1..1000).map(|_| server.connect()).collect();
+    for other in &mut others {
+        dialogue(other, "mg none\n", "EN\n");
+    }
+    let cost = resident().saturating_sub(before);
+    assert!(cost < 20 << 20, "{cost} bytes");
+    let mut refused = server.connect();
+    exactly(&mut refused, b"ERROR Too many open connections\r\n");
+    drop(others);
+    let begin = Instant::now();
+    loop {
+        let mut again = server.connect();
+        let mut byte = [0];
+        if again.write_all(b"mn\r\n").is_ok() && again.read(&mut byte).is_ok() && byte == *b"M" {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+}
+
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("statm");
+    let pages: usize = text.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
+    pages * 4096
+}
+
+#[test]
+fn recalls_under_load_lose_items_and_never_tear_them() {
+    let settings = Settings {
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        threads: 2,
+        memory: 16 << 20,
+        serve_stats: false,
+        ..Settings::default()
+    };
+    let server = Server::start(settings).expect("a server");
+    let (port, stop) = (server.port().expect("TCP"), server.stopper());
+    // Of first class: it has the reserve by a handle of its own.
+    let reserve = server.store().reserve().clone();
+    let running =
+        Running { port, stop: Box::new(stop), thread: Some(thread::spawn(|| server.run())) };
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let run = reserve.largest_run().expect("a run");
+                let half = glebe::units::Pages::new(run.get() / 2);
+                let mut block =
+                    reserve.alloc(half, glebe::units::Pages::new(1)).expect("first class");
+                block.bytes_mut().expect("bytes").fill(0xaa);
+                drop(block);
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let clients: Vec<_> = (0..2)
+            .map(|client| {
+                let running = &running;
+                scope.spawn(move || check_under_recalls(&mut running.connect(), client))
+            })
+            .collect();
+        let ended: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        let sums = ended.into_iter().map(|client| client.expect("no wrong byte"));
+        let (hits, misses) = sums.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        assert!(hits > 0 && misses > 0, "{hits} hits, {misses} misses");
+    });
+}
+
+/// Gets, and sets what was missed; hits and misses.
+fn check_under_recalls(stream: &mut TcpStream, client: usize) -> (u64, u64) {
+    let (mut hits, mut misses) = (0, 0);
+    let begin = Instant::now();
+    let mut n = client;
+    while begin.elapsed() < Duration::from_secs(3) {
+        n += 1;
+        let key = n * 7 % 400;
+        let len = if key % 4 == 0 { 20_000 + key } else { 50 + key };
+        let bytes = value(len, key);
+        write!(stream, "mg {client}_{key} v\r\n").expect("taken");
+        let mut two = [0; 2];
+        stream.read_exact(&mut two).expect("an answer");
+        if &two == b"VA" {
+            exactly(stream, &[format!(" {len}\r\n").as_bytes(), &bytes, b"\r\n"].concat());
+            hits += 1;
+            continue;
+        }
+        exactly(stream, b"\r\n");
+        misses += 1;
+        write!(stream, "set {client}_{key} 0 0 {len}\r\n").expect("taken");
+        stream.write_all(&bytes).expect("taken");
+        dialogue(stream, "\n", "STORED\n");
+    }
+    (hits, misses)
+}

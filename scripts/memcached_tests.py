@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""memcached's own tests, run against `glebe serve`.
+
+Takes a checkout of memcached, or its git directory, and the command `glebe`. In a temporary folder
+it puts the tests beside a wrapper that bears the name of the server they start, runs each, and
+prints a table. Nothing of memcached is kept. Says `skipped:` where the checkout or Perl is missing.
+
+    scripts/memcached_tests.py [--glebe target/debug/glebe] CHECKOUT [TEST ...]
+
+Exit status: 0 if no test that is expected to pass failed, 1 otherwise.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+
+# Of the tests: those of the text and meta protocols, of options and of general statistics.
+TESTS = """
+    00-startup 64bit bogus-commands cas daemonize dash-M evictions expirations flags flush-all
+    getandtouch getset idle-timeout incrdecr issue_104 issue_108 issue_14 issue_140 issue_152
+    issue_163 issue_183 issue_192 issue_22 issue_260 issue_29 issue_3 issue_41 issue_42 issue_61
+    issue_68 issue_70 item_size_max line-lengths lru malicious-commands misbehave multiversioning
+    noreply quit refhang shutdown slabhang slabs-cas stats stats-conns stats-detail touch unixsocket
+    whitespace
+    conn-limits metaget maxconns chunked-items strtol-testing
+""".split()
+# What is known not to pass, and why.
+KNOWN = {
+    "00-startup": "starts with -B binary, which is refused, and counts with -C",
+    "64bit": "looks at memcached's own allocation through hooks",
+    "issue_163": "names memcached's slab class 31",
+    "issue_22": "names memcached's slab class 31, and counts evictions to the item",
+    "issue_42": "wants an item of 14 bytes to take 50 at least",
+    "slabs-cas": "names memcached's slab class 31",
+    "stats-conns": "looks for a UDP socket",
+    "stats-detail": "counts by the beginning of keys",
+    "lru": "counts evictions to the item",
+    "conn-limits": "provokes memcached's own shortage of answer buffers",
+}
+
+# The wrapper. `-d` is not an option of `glebe serve`, which runs in the foreground.
+WRAPPER = """#!/bin/sh
+for word; do
+    case $word in
+    -h) exec {glebe} serve --help;;
+    -V) exec {glebe} --version;;
+    -d) daemon=1;;
+    *) quoted="$quoted '$word'";;
+    esac
+done
+eval "set -- $quoted"
+if [ -n "$daemon" ]; then
+    {glebe} serve --memcached --no-stats "$@" >/dev/null 2>&1 </dev/null &
+    exit 0
+fi
+exec {glebe} serve --memcached --no-stats "$@" >/dev/null
+"""
+# memcached's `timedrun` is a C program: what it does that tests need is done by this.
+TIMEDRUN = """#!/bin/sh
+shift
+exec "$@"
+"""
+PATIENCE = 180
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkout", nargs="?")
+    parser.add_argument("tests", nargs="*")
+    parser.add_argument("--glebe", default="target/debug/glebe")
+    args = parser.parse_args()
+    why = missing(args.checkout)
+    if why:
+        print(f"skipped: memcached's tests ({why})")
+        return 0
+    glebe = pathlib.Path(args.glebe).resolve()
+    if not glebe.exists():
+        print(f"{glebe}: not there; cargo build -p glebe-cli", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        unpack(pathlib.Path(args.checkout), folder)
+        script(folder / "memcached-debug", WRAPPER.format(glebe=glebe))
+        script(folder / "timedrun", TIMEDRUN)
+        failed = run_all(folder, args.tests or TESTS)
+    return 1 if failed else 0
+
+
+def missing(checkout):
+    if not checkout:
+        return "no checkout of memcached is given"
+    if not os.path.isdir(checkout):
+        return f"{checkout}: no such folder"
+    if not shutil.which("perl"):
+        return "perl is not installed"
+    modules = ["Test::More", "IO::Socket::UNIX", "Time::HiRes"]
+    for module in modules:
+        if subprocess.run(["perl", f"-M{module}", "-e", "1"], capture_output=True).returncode:
+            return f"Perl's {module} is not installed"
+    return None
+
+
+def unpack(checkout, folder):
+    """Copies the tests, out of a work tree or a git directory."""
+    if (checkout / "t").is_dir():
+        for name in ["t", "doc"]:
+            shutil.copytree(checkout / name, folder / name)
+        return
+    archive = subprocess.Popen(
+        ["git", f"--git-dir={checkout}", "archive", "HEAD", "t", "doc"], stdout=subprocess.PIPE)
+    subprocess.run(["tar", "-x", "-C", folder], stdin=archive.stdout, check=True)
+    if archive.wait():
+        sys.exit(f"{checkout}: no checkout and no git directory")
+
+
+def script(path, text):
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def run_all(folder, tests):
+    failed = []
+    counts = {"pass": 0, "skipped": 0, "FAIL": 0, "known": 0}
+    print(f"{'test':<22} {'outcome':<8} {'asserts':>8} {'failed':>7} {'s':>6}")
+    for test in tests:
+        outcome, asserts, bad, seconds, why = run_one(folder, test)
+        if outcome == "FAIL" and test in KNOWN:
+            outcome, why = "known", KNOWN[test]
+        counts[outcome] += 1
+        if outcome == "FAIL":
+            failed.append(test)
+        print(f"{test:<22} {outcome:<8} {asserts:>8} {bad:>7} {seconds:>6.1f}  {why}", flush=True)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    return failed
+
+
+def run_one(folder, test):
+    environment = dict(os.environ, GLEBE_SERVE_DEBUG_TIME="1")
+    begin = time.monotonic()
+    command = ["perl", f"-I{folder}/t/lib", f"t/{test}.t"]
+    try:
+        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True,
+                             timeout=PATIENCE, text=True, errors="replace")
+        code, out, err = ran.returncode, ran.stdout, ran.stderr
+    except subprocess.TimeoutExpired as late:
+        out = (late.stdout or b"").decode(errors="replace")
+        code, err = 1, f"no end within {PATIENCE} s"
+    seconds = time.monotonic() - begin
+    asserts = len(re.findall(r"^(?:not )?ok\b", out, re.MULTILINE))
+    bad = len(re.findall(r"^not ok\b(?!.*# (?:TODO|SKIP))", out, re.MULTILINE))
+    if re.search(r"^1\.\.0\b", out, re.MULTILINE):
+        return "skipped", asserts, bad, seconds, out.strip().splitlines()[-1][:60]
+    if code == 0 and bad == 0:
+        return "pass", asserts, bad, seconds, ""
+    why = re.findall(r"#\s+Failed test '?(.*)", err) or err.strip().splitlines()[-1:]
+    return "FAIL", asserts, bad, seconds, " ".join(why[:1])[:100]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
