@@ -233,8 +233,7 @@ fn recalls_under_load_lose_items_and_never_tear_them() {
             while !done.load(Ordering::Relaxed) {
                 let run = reserve.largest_run().expect("a run");
                 let half = glebe::units::Pages::new(run.get() / 2);
-                let mut block =
-                    reserve.alloc(half, glebe::units::Pages::new(1)).expect("first class");
+                let mut block = reserve.alloc(half).expect("first class");
                 block.bytes_mut().expect("bytes").fill(0xaa);
                 drop(block);
                 thread::sleep(Duration::from_millis(10));
