@@ -104,7 +104,7 @@ impl Shard {
     }
 
     fn home(&self, hash: u32) -> usize {
-        (u64::from(hash) * self.entries.len() as u64 >> 32) as usize
+        ((u64::from(hash) * self.entries.len() as u64) >> 32) as usize
     }
 
     fn next(&self, at: usize) -> usize {
