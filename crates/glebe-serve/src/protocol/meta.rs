@@ -114,7 +114,7 @@ pub(super) fn parse<'a>(verb: &[u8], mut tokens: Tokens<'a>) -> Command<'a> {
     if verb == b"mn" {
         return Command::MetaNoop;
     }
-    let Some(sent) = tokens.next() else { return Command::wrong(UNKNOWN) };
+    let Some(sent) = tokens.next() else { return Command::wrong(BAD_FORMAT) };
     let mut swallow = 0;
     let mut len = 0;
     if verb == b"ms" {

@@ -218,7 +218,7 @@ impl Hands<'_> {
         self.count_get(found.is_some());
     }
 
-    /// The value of `len` bytes behind a line of `used` bytes, if it is all there and may be stored.
+    /// The value of `len` bytes behind a line of `used`, if it is all there and may be stored.
     pub(super) fn value<'i>(
         &mut self,
         input: &'i [u8],

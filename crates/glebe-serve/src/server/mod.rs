@@ -219,7 +219,6 @@ impl Server {
     }
 
     /// What ends the server when it is called.
-    #[must_use]
     pub fn stopper(&self) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.end()

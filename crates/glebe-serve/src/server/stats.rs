@@ -150,6 +150,11 @@ fn general(shared: &Shared, stats: &mut Stats<'_>) {
     for zero in ZEROS {
         stats.put(zero, 0);
     }
+    items_in_all(shared, &held, stats);
+}
+
+fn items_in_all(shared: &Shared, held: &Held, stats: &mut Stats<'_>) {
+    let events = &shared.store.events;
     stats.put("bytes", held.bytes);
     stats.put("curr_items", held.items);
     stats.put("total_items", read(&events.stored));

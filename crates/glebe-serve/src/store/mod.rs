@@ -306,7 +306,7 @@ impl Store {
         self.used.fetch_sub(len as i64 + OBJECT_BYTES, Ordering::Relaxed);
     }
 
-    /// Reads the item of `key`. `head` is told what it is, may write what goes before the value, and
+    /// Reads the item of `key`. `head` is told what it is, may write what goes first, and
     /// says whether the value is to follow in `out`. `None`: a miss, and `out` is as it was.
     pub fn get(
         &self,

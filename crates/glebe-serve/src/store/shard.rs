@@ -104,7 +104,7 @@ impl Shard {
     }
 
     fn home(&self, hash: u32) -> usize {
-        (u64::from(hash) * self.entries.len() as u64 >> 32) as usize
+        ((u64::from(hash) * self.entries.len() as u64) >> 32) as usize
     }
 
     fn next(&self, at: usize) -> usize {
@@ -244,7 +244,9 @@ mod tests {
     proptest! {
         /// Few hashes, so that they crowd and wrap around the end.
         #[test]
-        fn entries_are_found_as_in_a_map(steps in prop::collection::vec((0_u8..3, 0_u32..24), 1..400)) {
+        fn entries_are_found_as_in_a_map(
+            steps in prop::collection::vec((0_u8..3, 0_u32..24), 1..400),
+        ) {
             let (mut shard, mut model) = (Shard::new(), HashMap::new());
             for (step, n) in steps {
                 let (hash, place) = (u32::MAX - (n % 8) * 0x0c00_0000, u64::from(n) + 1);

@@ -139,6 +139,9 @@ fn store(words: &[Vec<u8>]) -> String {
 fn meta(words: &[Vec<u8>]) -> String {
     let is_set = words[0] == b"ms";
     let flags_at = if is_set { 3 } else { 2 };
+    if words.len() < 2 {
+        return wrong(BAD_FORMAT, 0, false);
+    }
     if words.len() < flags_at {
         return wrong("ERROR", 0, false);
     }
