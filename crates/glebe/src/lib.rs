@@ -2,6 +2,7 @@
 //! [examples]: ../../../crates/glebe/examples
 //! [c-examples]: ../../../crates/glebe-c/examples
 //! [design]: ../../../docs/design.md
+//! [serve]: ../../../docs/serve.md
 //! [kernel]: ../../../docs/kernel.md
 //! [changes]: ../../../CHANGELOG.md
 //! [results]: ../../../bench/results/README.md
