@@ -198,7 +198,7 @@ typedef struct glebe_reserve_options {
     uint64_t lock_wait_ms;        /* wait so long at most for others that change the hugetlb pools;
                                      0: a minute */
     uint64_t search_ms;           /* look for runs so long at most; 0: 2 s, and for more than a GiB
-                                     2 s a GiB */
+                                     2 s a GiB; three times that for a run that is required */
     uint64_t room_bytes;          /* the most that the reserve may be, for glebe_reserve_grow() and
                                      glebe_reserve_shrink(); 0: its length is fixed */
 } glebe_reserve_options;

@@ -72,7 +72,7 @@ impl<'a> Builder<'a> {
         gate.check(len)?;
         let pages = len.pages_up(size).get();
         let may_change = pool.is_writable();
-        let effort = Effort::new(len, options.search, options.search_time);
+        let effort = Effort::new(len, options);
         let (held, tried, notes) = (Held::default(), None, Vec::new());
         let run = 1;
         Ok(Self { options, len, pages, pool, may_change, gate, run, effort, held, tried, notes })

@@ -170,10 +170,10 @@ impl Options {
         self
     }
 
-    /// How long a search for runs may go on: by default 2 s, and for more than a GiB 2 s a GiB. A
-    /// compaction of the machine's memory is not counted, 0.1 to 2 s for 24 GiB. The step that is
-    /// being done is finished: half a second, or the making of a larger page, seconds on large
-    /// machines.
+    /// How long a search for runs may go on: by default 2 s, and for more than a GiB 2 s a GiB;
+    /// three times as long for a run that is required. A compaction of the machine's memory is not
+    /// counted, 0.1 to 2 s for 24 GiB. The step that is being done is finished: half a second, or
+    /// the making of a larger page, seconds on large machines.
     pub fn search_time(mut self, time: Duration) -> Self {
         self.search_time = Some(time);
         self

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::contig::populate::machine_available;
-use crate::contig::Error;
+use crate::contig::{Error, Options};
 use crate::sys::hugetlb::Pool;
 use crate::sys::meminfo;
 use crate::units::{Bytes, PageSize};
@@ -15,6 +15,8 @@ const LEAVE: Bytes = Bytes::gib(1);
 const LEAVE_SHARE: u64 = 10;
 /// Time for a search of up to a GiB, and for each GiB beyond.
 const TIME: Duration = Duration::from_secs(2);
+/// As many times that for a run without which the caller has nothing.
+const REQUIRED: u32 = 3;
 
 /// What a search may cost.
 #[derive(Debug)]
@@ -28,11 +30,13 @@ pub(super) struct Effort {
 
 impl Effort {
     /// For `len` bytes, unless the caller said otherwise.
-    pub fn new(len: Bytes, memory: Option<Bytes>, time: Option<Duration>) -> Self {
+    pub fn new(len: Bytes, options: &Options) -> Self {
         let gib = Bytes::gib(1).get();
         let whole = u32::try_from(len.get().div_ceil(gib)).unwrap_or(u32::MAX).max(1);
-        let time = time.unwrap_or(TIME.saturating_mul(whole));
-        let memory = memory.unwrap_or(Bytes::new(u64::MAX));
+        let times = if options.required.is_some() { REQUIRED } else { 1 };
+        let time = TIME.saturating_mul(whole).saturating_mul(times);
+        let time = options.search_time.unwrap_or(time);
+        let memory = options.search.unwrap_or(Bytes::new(u64::MAX));
         Self { began: Instant::now(), time, memory, tried: Vec::new() }
     }
 
@@ -87,20 +91,24 @@ fn spare_of(available: Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contig::Contig;
 
     #[test]
     fn time_goes_with_the_length() {
-        let time = |len| Effort::new(len, None, None).time;
+        let time = |len| Effort::new(len, &Contig::options()).time;
         assert_eq!(time(Bytes::mib(2)), Duration::from_secs(2));
         assert_eq!(time(Bytes::gib(1)), Duration::from_secs(2));
         assert_eq!(time(Bytes::mib(1025)), Duration::from_secs(4));
         assert_eq!(time(Bytes::new(u64::MAX)), TIME.saturating_mul(u32::MAX));
-        let mut given = Effort::new(Bytes::gib(1), None, Some(Duration::ZERO));
+        let required = Contig::options().require_run(Bytes::mib(64));
+        assert_eq!(Effort::new(Bytes::mib(64), &required).time, Duration::from_secs(6));
+        let with = |time| Effort::new(Bytes::gib(1), &required.clone().search_time(time));
+        let mut given = with(Duration::ZERO);
         given.note("nothing".to_owned());
         assert!(given.is_over());
         assert_eq!(given.to_string(), "nothing; ended by its limit of 0ns");
 
-        let mut apart = Effort::new(Bytes::gib(1), None, Some(Duration::from_millis(50)));
+        let mut apart = with(Duration::from_millis(50));
         apart.apart(|| std::thread::sleep(Duration::from_millis(60)));
         assert!(apart.time >= Duration::from_millis(110));
     }

@@ -44,7 +44,7 @@ impl Builder<'_> {
             return self.extend(needed);
         };
         self.run = run;
-        self.effort = Effort::new(self.len, self.options.search, self.options.search_time);
+        self.effort = Effort::new(self.len, self.options);
         self.take_idle(self.pages)?;
         let frames = Frames::open().ok().filter(|_| self.pool.size().bytes() < LARGE);
         if let Some(frames) = frames.as_ref().filter(|_| self.may_grow()) {
