@@ -1,5 +1,5 @@
-//! Pages of the hugetlb pools end with the process that had them: within a second of its kill, and
-//! with nobody calling the library.
+//! Pages of the hugetlb pools end with the process that had them: within a second of its kill, or
+//! some seconds where a search was under way, and with nobody calling the library.
 //!
 //! What is looked at is the machine's pool: its persistent pages, those that are idle, and all.
 //! Another program may change them meanwhile; then the same is done once more. These tests are a
@@ -138,14 +138,18 @@ fn kills() -> u32 {
 }
 
 /// Asserts that the pool is what it was within a second of each end of `life`.
-fn is_given_back(pool: &Pool, mut life: impl FnMut()) {
+fn is_given_back(pool: &Pool, life: impl FnMut()) {
+    is_given_back_within(GIVEN_BACK, pool, life);
+}
+
+fn is_given_back_within(patience: Duration, pool: &Pool, mut life: impl FnMut()) {
     let mut seen = Vec::new();
     for _ in 0..ATTEMPTS {
         drop(PoolLock::acquire().unwrap());
         let before = now(pool);
         life();
         let begin = Instant::now();
-        while now(pool) != before && begin.elapsed() < GIVEN_BACK {
+        while now(pool) != before && begin.elapsed() < patience {
             thread::sleep(Duration::from_millis(1));
         }
         let after = now(pool);
@@ -165,12 +169,14 @@ fn kills_at_any_moment_of_a_call_leave_nothing() {
     }
     let Some((pool, _turn)) = pool() else { return };
     let child = || child_of("kills_at_any_moment_of_a_call_leave_nothing");
-    for kind in ["private", "run"] {
+    // The pool of one that searches has grown by all that is free, which the kernel takes back at
+    // some 5000 pages a second.
+    for (kind, patience) in [("private", GIVEN_BACK), ("run", 5 * GIVEN_BACK)] {
         let begin = Instant::now();
         let _ = Holder::with_memory(child(), kind);
         let call = begin.elapsed();
         for n in 0..kills() / 2 {
-            is_given_back(&pool, || {
+            is_given_back_within(patience, &pool, || {
                 let (holder, _lines) = Holder::start(child(), kind);
                 thread::sleep(call * (n % MOMENTS) / (MOMENTS / 2));
                 drop(holder);
