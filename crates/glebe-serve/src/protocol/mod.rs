@@ -1,6 +1,6 @@
 //! The memcached protocol as bytes: what a client asks, found in a buffer without copying.
 //!
-//! [`line`] finds the end of a command line, [`parse`] says what the line asks for, as slices of
+//! [`line()`] finds the end of a command line, [`parse`] says what the line asks for, as slices of
 //! it. Values are not looked at: a storing command says how many bytes follow. Pure, no I/O. Each
 //! length has a limit: a line, a key, a value, a number, the flags of a meta command.
 //!
