@@ -210,6 +210,7 @@ pub(super) struct Tree<L, const B: usize> {
     last_class: usize,
     stale: Stale<L>,
     /// Whether the processor has the wide vectors of [`work`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     wide: bool,
     /// Goes up when lanes move between nodes: paths from before are wrong.
     /// It never goes down. It goes up by one a change, so it cannot come round: 2^64 changes of a
