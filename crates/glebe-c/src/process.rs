@@ -144,7 +144,7 @@ impl Process {
         }
     }
 
-    /// The tables that a handle is to be looked up in.
+    /// Returns the tables that have a handle.
     #[inline]
     fn of<H: Handle<N>, const N: usize>(handle: H) -> Result<&'static Self, Failure> {
         Self::own()?.ok_or_else(|| H::KIND.unknown(handle.id()))

@@ -1,4 +1,4 @@
-//! Making and ending a reserve, and what is to be known of it.
+//! Makes, changes and ends a reserve, and tells what it is.
 #![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_char, c_int};

@@ -137,7 +137,8 @@ fn kills() -> u32 {
     std::env::var("GLEBE_TEST_KILLS").map_or(100, |kills| kills.parse().unwrap())
 }
 
-/// Asserts that the pool is what it was within a second of each end of `life`.
+/// Asserts that the pool is what it was within a second of each end of `life`, and the limit on
+/// surplus pages once somebody has the lock.
 fn is_given_back(pool: &Pool, life: impl FnMut()) {
     is_given_back_within(GIVEN_BACK, pool, life);
 }
@@ -146,7 +147,7 @@ fn is_given_back_within(patience: Duration, pool: &Pool, mut life: impl FnMut())
     let mut seen = Vec::new();
     for _ in 0..ATTEMPTS {
         drop(PoolLock::acquire().unwrap());
-        let before = now(pool);
+        let (before, limit) = (now(pool), pool.overcommit().unwrap());
         life();
         let begin = Instant::now();
         while now(pool) != before && begin.elapsed() < patience {
@@ -154,7 +155,8 @@ fn is_given_back_within(patience: Duration, pool: &Pool, mut life: impl FnMut())
         }
         let after = now(pool);
         if after == before {
-            return;
+            let _lock = PoolLock::acquire().unwrap();
+            return assert_eq!(pool.overcommit().unwrap(), limit, "the limit on surplus pages");
         }
         seen.push((before, after));
         thread::sleep(GIVEN_BACK);

@@ -22,8 +22,8 @@ use crate::abi::*;
 use crate::boundary::{call, Out};
 use crate::failure::Failure;
 
-/// Whether memory is to be volatile, and which, checked; a length is cut to whole pages, and to
-/// what `most` holds.
+/// Checks what a call asks for: returns whether memory becomes volatile, and its pages. Cuts the
+/// length to whole pages, and to `most` bytes.
 fn checked(addr: usize, length: usize, mode: c_int, most: u64) -> Result<(bool, Extent), Failure> {
     let to_volatile = match mode {
         GLEBE_VRANGE_VOLATILE => true,

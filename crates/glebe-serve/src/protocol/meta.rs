@@ -26,7 +26,7 @@ pub struct Flags<'a> {
     pub vivify: Option<i64>,
     /// `T`: the new time to live.
     pub ttl: Option<i64>,
-    /// `R`: below this time to live it is to be made anew.
+    /// `R`: with less time to live than this, a client is told to make the item anew.
     pub recache: Option<i64>,
     /// `F`: the client's own flags.
     pub client_flags: u32,

@@ -173,7 +173,7 @@ impl Door {
             };
             if is_full {
                 shared.totals.refused.fetch_add(1, Ordering::Relaxed);
-                // Whoever does not take it sees the end alone.
+                // A client that does not read it only sees the connection end.
                 let _ = stream.write(REFUSAL);
                 continue;
             }

@@ -9,10 +9,11 @@
 //! SIZE_BYTES COUNTER BEFORE BY
 //! ```
 //!
-//! `COUNTER` is `nr_hugepages` or `nr_overcommit_hugepages`, `BEFORE` its value before the change,
-//! `BY` how much the process wanted to add. Only the holder of the lock has windows, so that the
-//! next holder knows: a window it finds belongs to a process that has ended. The counter tells how
-//! far the change came. Text of another boot and lines that make no sense are passed over.
+//! `COUNTER` is `pages` or `overcommit`, `BEFORE` its value before the change, `BY` how much the
+//! process wanted to add. Only the holder of the lock has windows, so that the next holder knows: a
+//! window it finds belongs to a process that has ended. The counter tells how far the change came.
+//! Text of another boot and lines that make no sense are passed over. The words never change: the
+//! next holder may be of another version, and would leave the counter raised.
 
 use crate::units::PageSize;
 
@@ -28,7 +29,17 @@ pub(super) enum Counter {
 }
 
 impl Counter {
-    /// Its file, and its word in the record.
+    const ALL: [Self; 2] = [Self::Pages, Self::Overcommit];
+
+    /// Its word in the record.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Pages => "pages",
+            Self::Overcommit => "overcommit",
+        }
+    }
+
+    /// Its file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pages => "nr_hugepages",
@@ -55,8 +66,7 @@ impl Window {
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.split(' ').collect();
         let [size, counter, before, by] = fields[..] else { return None };
-        let all = [Counter::Pages, Counter::Overcommit];
-        let counter = all.into_iter().find(|known| known.as_str() == counter)?;
+        let counter = Counter::ALL.into_iter().find(|known| known.word() == counter)?;
         let size = PageSize::new(size.parse().ok()?)?;
         Some(Self { size, counter, before: before.parse().ok()?, by: by.parse().ok()? })
     }
@@ -93,7 +103,7 @@ pub(super) fn format(windows: &[Window], boot_id: &str) -> String {
     }
     let mut text = format!("{HEADER} {boot_id}\n");
     for Window { size, counter, before, by } in windows {
-        text += &format!("{} {} {before} {by}\n", size.bytes().get(), counter.as_str());
+        text += &format!("{} {} {before} {by}\n", size.bytes().get(), counter.word());
     }
     text
 }
@@ -133,11 +143,16 @@ mod tests {
     }
 
     #[test]
+    fn other_versions_read_what_is_written() {
+        let windows = [window(Counter::Pages, 3, 1), window(Counter::Overcommit, 0, 4)];
+        let text = "glebe-hugetlb-windows 1 boot\n2097152 pages 3 1\n2097152 overcommit 0 4\n";
+        assert_eq!(format(&windows, "boot"), text);
+    }
+
+    #[test]
     fn garbled_lines_are_named_and_passed_over() {
         let good = format(&[window(Counter::Pages, 3, 1)], "boot");
-        let text = format!(
-            "{good}2097151 nr_hugepages 3 0\n2097152 nr_hugepages -3 0\n\n7 8\n\u{1b}[2J\n"
-        );
+        let text = format!("{good}2097151 pages 3 0\n2097152 pages -3 0\n\n7 8\n\u{1b}[2J\n");
         let (windows, ignored) = parse(text.as_bytes(), "boot");
         assert_eq!((windows.len(), ignored.len()), (1, 5));
         assert!(!ignored[4].contains('\u{1b}'));

@@ -27,6 +27,12 @@ impl Bank {
             Err(error) => panic!("{error}"),
         }
     }
+
+    /// How many pages of the first `len` bytes of a program lie in it.
+    pub fn pages_of(&self, busy: &Busy, len: u64) -> usize {
+        let frames = frames(busy.pid(), busy.addr & !0xfff, len);
+        frames.iter().filter(|frame| self.0.contains(&block_of(**frame))).count()
+    }
 }
 
 impl Drop for Bank {
@@ -46,11 +52,7 @@ fn memory_is_drawn_from_under_a_busy_program() {
     let Some(bank) = Bank::of_one_block() else { return };
     let len = block_size();
     let busy = Busy::start(TEST, (4 * len) >> 20);
-    let in_bank = |busy: &Busy| {
-        let frames = frames(busy.pid(), busy.addr & !0xfff, 4 * len);
-        frames.iter().filter(|frame| bank.0.contains(&block_of(**frame))).count()
-    };
-    let pages = in_bank(&busy);
+    let pages = bank.pages_of(&busy, 4 * len);
     let begin = Instant::now();
     let Some(memory) = drawn(Bytes::new(len)) else { return };
     let took = begin.elapsed();
@@ -58,7 +60,7 @@ fn memory_is_drawn_from_under_a_busy_program() {
     let first = memory.runs()[0].pfn.unwrap().get();
     let why = memory.why_not_better();
     assert_eq!(vec![block_of(first)], bank.0, "the bank is drawn on first: {why:?}");
-    assert_eq!(in_bank(&busy), 0);
+    assert_eq!(bank.pages_of(&busy, 4 * len), 0);
     let report = busy.stop();
     let (checked, stall) = (report.checked, report.worst_stall);
     println!("{pages} pages of a busy program were in the bank, drawn in {took:?}");

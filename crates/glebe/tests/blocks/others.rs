@@ -10,7 +10,7 @@ use super::bank::Bank;
 use super::busy::{be_busy, Busy};
 use super::cgroup::Group;
 use super::child::is_child;
-use super::machine::{assert_as_before, block_of, block_size, blocks, frames, turn};
+use super::machine::{assert_as_before, block_of, block_size, blocks, turn};
 use super::{assert_one_run, drawn};
 
 /// Draws while the other works, at least.
@@ -118,14 +118,10 @@ fn a_program_in_a_memory_cgroup_is_moved_within_its_limit() {
         Err(why) => return println!("skipped: {why}"),
     };
     let busy = Busy::start_in(group.dir(), TEST, (4 * len) >> 20);
-    let in_bank = |busy: &Busy| {
-        let frames = frames(busy.pid(), busy.addr & !0xfff, 4 * len);
-        frames.iter().filter(|frame| bank.0.contains(&block_of(**frame))).count()
-    };
-    let pages = in_bank(&busy);
+    let pages = bank.pages_of(&busy, 4 * len);
     let Some(memory) = drawn(Bytes::new(len)) else { return };
     assert_one_run(&memory);
-    assert_eq!(in_bank(&busy), 0);
+    assert_eq!(bank.pages_of(&busy, 4 * len), 0);
     let report = busy.stop();
     println!("{pages} pages of it were in the bank; {report:?}");
     assert!(pages > 0, "none of its pages was in the bank");
