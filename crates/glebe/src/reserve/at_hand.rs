@@ -1,7 +1,8 @@
 //! Blocks of one page: taken from the [`Stock`] and given back to it, without the positions' lock.
 //!
-//! Whoever misses positions drains the stock first. Not used where writers are counted: there each
-//! place must be chosen. Cost: one exchange a block; a search for each chunk that is restocked.
+//! A request that misses positions drains the stock, searches again, and fills the stock anew. Not
+//! used where writers are counted: there each place must be chosen. Cost: one exchange a block; a
+//! search for each chunk that is restocked.
 
 use super::owner::pages_of;
 use super::positions::Positions;
@@ -54,7 +55,7 @@ impl Inner {
     }
 
     /// Stocks `first`, pages of one chunk that are taken, and positions that it takes.
-    fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
+    pub(super) fn fill_stock(&self, positions: &mut Positions, mut first: Option<Extent>) {
         for _ in 0..stock::WORDS {
             let next = first.take().or_else(|| positions.take_in_chunk(Stock::CHUNK));
             let Some(pages) = next else { break };
@@ -86,5 +87,28 @@ impl Inner {
             any = true;
         }
         any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::reserve::{Error, Reserve};
+    use crate::units::{Bytes, Pages};
+
+    #[test]
+    fn a_request_that_misses_leaves_pages_at_hand() {
+        let reserve = Reserve::new(Bytes::mib(16)).unwrap();
+        let inner = reserve.inner.get().unwrap();
+        if inner.lent().critical().counts_writers() {
+            return println!("skipped: writers are counted, so nothing is at hand");
+        }
+        let largest = inner.largest_run();
+        let single = reserve.alloc(Pages::new(1)).unwrap();
+        let missed = reserve.alloc(reserve.len() + Pages::new(1)).unwrap_err();
+        let Error::NoRun { largest: said, .. } = missed else { panic!("{missed}") };
+        assert!(said >= largest - Pages::new(1), "{said} of {largest}");
+        assert!(!inner.busy.stock.is_empty());
+        drop(single);
+        assert_eq!(inner.largest_run(), largest);
     }
 }

@@ -238,19 +238,28 @@ impl Inner {
             }
         }
         let search = self.search(&mut positions, request);
-        let mut taken = positions.take(&search);
-        if taken.is_none() && self.drain_stock(&mut positions) {
-            taken = positions.take(&search);
+        if let Some(extent) = positions.take(&search) {
+            return Ok(extent);
         }
-        taken.ok_or_else(|| {
-            self.counts().add(Counter::AllocFailures, 1);
-            let largest = if request.any { positions.largest_any() } else { positions.largest() };
-            let (asked, align, largest) = (request.pages, request.align, Pages::new(largest));
-            match asked <= largest && align > Pages::new(1) {
-                true => Error::NoAlignedRun { asked, align, largest },
-                false => Error::NoRun { asked, largest },
-            }
-        })
+        let drained = self.drain_stock(&mut positions);
+        let taken = positions.take(&search).ok_or_else(|| self.refused(&positions, &request));
+        if drained {
+            // So that no later block of one page pays for this miss.
+            self.fill_stock(&mut positions, None);
+        }
+        taken
+    }
+
+    /// Counts and tells that no run is as long as `request` wants.
+    #[cold]
+    fn refused(&self, positions: &Positions, request: &Request) -> Error {
+        self.counts().add(Counter::AllocFailures, 1);
+        let largest = if request.any { positions.largest_any() } else { positions.largest() };
+        let (asked, align, largest) = (request.pages, request.align, Pages::new(largest));
+        match asked <= largest && align > Pages::new(1) {
+            true => Error::NoAlignedRun { asked, align, largest },
+            false => Error::NoRun { asked, largest },
+        }
     }
 
     /// Moves what is to be moved out of a run that is about to be taken.
