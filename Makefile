@@ -1,8 +1,9 @@
 # Every command of the project. Needs Rust, Python 3 and a C compiler.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# The profile that the command and the C library are built with, and the folder of that.
+# The profile and the packages that the command and the C library are built with, and their folder.
 PROFILE ?= release
+PACKAGES ?= -p glebe-c -p glebe-cli
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 GLEBE := $(BUILT)/glebe
 BENCH := $(BUILT)/glebe-bench
@@ -40,7 +41,7 @@ help:
 build: $(READY)
 
 $(READY): $(SOURCES)
-	cargo build --profile $(PROFILE) -p glebe-c -p glebe-cli
+	cargo build --profile $(PROFILE) $(PACKAGES)
 	mkdir -p $(BUILT)/completions
 	for shell in bash zsh fish; do \
 	    $(GLEBE) completions $$shell >$(BUILT)/completions/$$shell || exit; \
@@ -104,7 +105,7 @@ clippy:
 
 # Without the codecs of object pools the library needs no C compiler.
 no-codecs:
-	CC=false cargo check -p glebe --no-default-features --all-targets --target-dir $(TARGET)/no-codecs
+	CC=false cargo check -p glebe --no-default-features --all-targets
 
 # The oldest compiler that is promised, where it is installed.
 msrv:

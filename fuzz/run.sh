@@ -20,10 +20,14 @@ RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-
 -Cllvm-args=-sanitizer-coverage-trace-compares" \
     cargo +nightly build --release --bins --target "$triple" --target-dir "$target_dir"
 
+export dir="$target_dir/$triple/release" seconds
+# As many at once as there are processors; the output of each is printed when it ends.
 for source in fuzz_targets/*.rs; do
-    target=$(basename "$source" .rs)
-    mkdir -p "corpus/$target" "artifacts/$target"
-    echo "== $target, $seconds s"
-    "$target_dir/$triple/release/$target" -max_total_time="$seconds" -max_len=4096 \
-        -artifact_prefix="artifacts/$target/" -print_final_stats=1 "corpus/$target"
-done
+    basename "$source" .rs
+done | xargs -P "$(nproc)" -n 1 sh -euc '
+    mkdir -p "corpus/$1" "artifacts/$1"
+    status=0
+    said=$("$dir/$1" -max_total_time="$seconds" -max_len=4096 \
+        -artifact_prefix="artifacts/$1/" -print_final_stats=1 "corpus/$1" 2>&1) || status=$?
+    printf "== %s, %s s\n%s\n" "$1" "$seconds" "$said"
+    exit "$status"' fuzz

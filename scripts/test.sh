@@ -97,7 +97,7 @@ else
 fi
 
 stage "faults in kernel calls" \
-    cargo test -p glebe --features faults --test pool_stress --test faults -- --show-output
+    cargo test --workspace --features glebe/faults --test pool_stress --test faults -- --show-output
 
 if [ -f crates/glebe/tests/loom.rs ]; then
     stage "loom models" env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \

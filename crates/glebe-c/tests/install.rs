@@ -23,7 +23,8 @@ fn make_install(variables: &[(&str, &Path)]) {
 
 fn make(what: &str, variables: &[(&str, &Path)]) -> Command {
     let mut make = Command::new("make");
-    make.args(["-C", "../..", what, "PROFILE=dev"]).current_dir(root());
+    // The tests have built the workspace; for fewer packages cargo would build dependencies anew.
+    make.args(["-C", "../..", what, "PROFILE=dev", "PACKAGES=--workspace"]).current_dir(root());
     make.env("CARGO_TARGET_DIR", target()).env("CARGO", env!("CARGO"));
     for unset in ["DESTDIR", "PREFIX", "LIBDIR", "INCLUDEDIR", "MAKEFLAGS", "MAKELEVEL"] {
         make.env_remove(unset);

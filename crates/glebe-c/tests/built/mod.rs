@@ -83,11 +83,12 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Builds the shared and the static library as they are shipped, and puts them into `folder` under
-/// the names that linker and loader look for.
+/// Builds the shared and the static library, and puts them into `folder` under the names that linker
+/// and loader look for. The whole workspace is named, since cargo would build dependencies anew for
+/// fewer packages.
 pub fn libraries(folder: &Path) {
     let output = run(Command::new(env!("CARGO"))
-        .args(["build", "--package", "glebe-c", "--message-format=json", "--target-dir"])
+        .args(["build", "--workspace", "--lib", "--message-format=json", "--target-dir"])
         .arg(target())
         .current_dir(root()));
     let messages = String::from_utf8(output.stdout).expect("JSON");
