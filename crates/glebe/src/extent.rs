@@ -1,7 +1,8 @@
 //! [`Extent`]: a half-open run of positions, `start..end`.
 //!
 //! The unit is its holder's (pages in the reserve, anything in a free tree). Never empty, never
-//! past `u64::MAX`: both are refused when one is made, so no user needs to check again.
+//! past `u64::MAX`: both are refused when one is made, so no user needs to check again. Sets of
+//! extents are lists, joined, cut and clipped in O(n), or O(n log n) where they are sorted first.
 
 use std::fmt;
 
@@ -73,6 +74,38 @@ impl Extent {
     }
 }
 
+/// Extents in any order, which may overlap, as ascending ones that do not touch.
+pub(crate) fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
+    if !extents.is_sorted() {
+        extents.sort_unstable();
+    }
+    let mut merged = Vec::with_capacity(extents.len());
+    for extent in extents {
+        push(&mut merged, extent);
+    }
+    merged
+}
+
+/// Adds an extent that starts at or after the last one's start.
+pub(crate) fn push(extents: &mut Vec<Extent>, next: Extent) {
+    match extents.last_mut() {
+        Some(last) if next.start <= last.end() => {
+            last.len = last.end().max(next.end()) - last.start;
+        }
+        _ => extents.push(next),
+    }
+}
+
+/// What of `extents` is not in `other`.
+pub(crate) fn without(extents: &[Extent], other: Extent) -> Vec<Extent> {
+    extents.iter().flat_map(|extent| extent.without(other)).collect()
+}
+
+/// What of `extents` lies in `other`.
+pub(crate) fn within(extents: &[Extent], other: Extent) -> impl Iterator<Item = Extent> + '_ {
+    extents.iter().filter_map(move |extent| extent.intersection(other))
+}
+
 impl fmt::Display for Extent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}..{:#x}", self.start, self.end())
@@ -114,5 +147,18 @@ mod tests {
         assert_eq!(left(15, 10), [(10, 15)]);
         assert_eq!(left(5, 20), []);
         assert_eq!((left(0, 10), left(20, 1)), (vec![(10, 20)], vec![(10, 20)]));
+    }
+
+    #[test]
+    fn parts_are_cut_out_and_kept() {
+        let extent = |start, end| Extent::between(start, end).unwrap();
+        let all = [extent(0, 4), extent(6, 8), extent(10, 20)];
+        let asked = extent(2, 12);
+        let inside: Vec<_> = within(&all, asked).collect();
+        assert_eq!(inside, [extent(2, 4), extent(6, 8), extent(10, 12)]);
+        assert_eq!(without(&all, asked), [extent(0, 2), extent(12, 20)]);
+        let both = [extent(0, 2), extent(12, 30)];
+        assert_eq!(without(&[extent(0, 30)], asked), both);
+        assert_eq!(merged(vec![both[1], both[0], asked]), [extent(0, 30)]);
     }
 }

@@ -28,7 +28,7 @@ use crate::units::{Bytes, Pages};
 /// use glebe::units::Bytes;
 ///
 /// let memory = Contig::new(Bytes::mib(1))?;
-/// println!("{}", memory.certificate().without_frames().to_json());
+/// println!("{}", memory.certificate().to_json());
 /// # Ok::<(), glebe::contig::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,15 +46,6 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// The same without frame numbers, for those who may not see them.
-    #[must_use]
-    pub fn without_frames(mut self) -> Self {
-        for run in &mut self.runs {
-            run.pfn = None;
-        }
-        self
-    }
-
     /// As JSON, on one line.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -166,8 +157,8 @@ mod tests {
         let json = certificate.to_json();
         assert!(json.contains("\"pfn\":100") && json.contains("\"held_by\":\"hugetlb_pool\""));
         assert!(json.contains("\"proved\":\"frames\"") && !json.contains("within_bytes"));
-        let mut hidden = certificate.without_frames();
-        hidden.proof = Proof::Within(Pages::new(2));
+        let runs = vec![run(0, 2, None), run(2, 2, None)];
+        let hidden = Certificate { runs, proof: Proof::Within(Pages::new(2)), ..certificate };
         assert!(!hidden.to_json().contains("pfn"));
         let within = format!("\"within_bytes\":{}", bytes(2).get());
         assert!(hidden.to_json().contains(&within), "{}", hidden.to_json());

@@ -77,6 +77,7 @@ pub use hold::HeldBy;
 pub use options::{Options, Plan, Progress};
 pub use pool::PoolLock;
 pub use resize::{grow_pool, shrink_pool, PoolChange};
+pub(crate) use runs::push_run;
 pub use standing::{Piece, StandingOptions, StandingPool, Window};
 
 /// Where memory comes from, best first.
@@ -163,6 +164,16 @@ pub enum Proof {
     Frames,
     /// Frames are hidden from the caller: contiguity is proved only within this many base pages.
     Within(Pages),
+}
+
+impl Proof {
+    /// What proves both.
+    pub(crate) fn weaker(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Within(a), Self::Within(b)) => Self::Within(a.min(b)),
+            (Self::Frames, other) | (other, Self::Frames) => other,
+        }
+    }
 }
 
 impl std::fmt::Display for Proof {

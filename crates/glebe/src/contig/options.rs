@@ -120,43 +120,37 @@ impl Options {
     /// size that divides the length, largest first (the smallest not below a transparent huge
     /// page's also if the length must be rounded up to it), then transparent huge pages, then base
     /// pages; before all of them the bank ([`bank`](super::bank)), for a run that it may hold.
-    pub fn source(mut self, source: impl Into<Option<Source>>) -> Self {
-        self.source = source.into();
-        self
+    pub fn source(self, source: impl Into<Option<Source>>) -> Self {
+        Self { source: source.into(), ..self }
     }
 
     /// What to do with a length that is no whole number of pages.
-    pub fn plan(mut self, plan: Plan) -> Self {
-        self.plan = plan;
-        self
+    pub fn plan(self, plan: Plan) -> Self {
+        Self { plan, ..self }
     }
 
     /// The address of the first byte is a multiple of `align`, a power of two; it is one of the
     /// source's page in any case, and of a huge page so is the frame's.
-    pub fn align(mut self, align: Bytes) -> Self {
-        self.align = align;
-        self
+    pub fn align(self, align: Bytes) -> Self {
+        Self { align, ..self }
     }
 
     /// Wants the memory at this address, where nothing may be mapped.
-    pub fn at(mut self, addr: usize) -> Self {
-        self.at = Some(addr);
-        self
+    pub fn at(self, addr: usize) -> Self {
+        Self { at: Some(addr), ..self }
     }
 
     /// Pages of this NUMA node alone. A pool is grown for a node only where it is the only one.
-    pub fn node(mut self, node: Node) -> Self {
-        self.node = Some(node);
-        self
+    pub fn node(self, node: Node) -> Self {
+        Self { node: Some(node), ..self }
     }
 
     /// Whether pages of a hugetlb pool are put in physical order; by default they are. That costs
     /// some 8 µs for each stretch of pages that did not come so, and of a file's pages
     /// ([`Options::mappable`]) their zeroing once more. Without it runs are as the pool hands them
     /// out.
-    pub fn in_order(mut self, order: bool) -> Self {
-        self.in_order = order;
-        self
+    pub fn in_order(self, order: bool) -> Self {
+        Self { in_order: order, ..self }
     }
 
     /// Looks at up to `len` of the machine's memory for a run, and without one asked for
@@ -165,32 +159,28 @@ impl Options {
     /// be spared: what is available but for a tenth, and at least 1 GiB. Of what is looked at only
     /// what is kept is zeroed where `/proc/kpageflags` can be read, else all of it. With 0 pages
     /// are had as the pool hands them out.
-    pub fn search(mut self, len: Bytes) -> Self {
-        self.search = Some(len);
-        self
+    pub fn search(self, len: Bytes) -> Self {
+        Self { search: Some(len), ..self }
     }
 
     /// How long a search for runs may go on: by default 2 s, and for more than a GiB 2 s a GiB;
     /// three times as long for a run that is required. A compaction of the machine's memory is not
     /// counted, 0.1 to 2 s for 24 GiB. The step that is being done is finished: half a second, or
     /// the making of a larger page, seconds on large machines.
-    pub fn search_time(mut self, time: Duration) -> Self {
-        self.search_time = Some(time);
-        self
+    pub fn search_time(self, time: Duration) -> Self {
+        Self { search_time: Some(time), ..self }
     }
 
     /// For memory that is set aside once, for its runs: looks for them as if one was asked for.
-    pub(crate) fn chosen_for_runs(mut self) -> Self {
-        self.for_runs = true;
-        self
+    pub(crate) fn chosen_for_runs(self) -> Self {
+        Self { for_runs: true, ..self }
     }
 
     /// Whether pages are held in their frames by a long-term pin, on a hugetlb pool's too: `true`
     /// requires it, `false` does without. By default it is tried where nothing else holds them and
     /// they are no file's.
-    pub fn pin(mut self, pin: bool) -> Self {
-        self.pin = Some(pin);
-        self
+    pub fn pin(self, pin: bool) -> Self {
+        Self { pin: Some(pin), ..self }
     }
 
     /// Takes a buffer of the dma-heap at `path` and nothing else.
@@ -202,54 +192,47 @@ impl Options {
 
     /// Requires a physically contiguous run of `len`: without one,
     /// [`Error::NotContiguous`](super::Error::NotContiguous).
-    pub fn require_run(mut self, len: Bytes) -> Self {
-        self.required = Some(len);
-        self
+    pub fn require_run(self, len: Bytes) -> Self {
+        Self { required: Some(len), ..self }
     }
 
     /// Tries for a physically contiguous run of `len`;
     /// [`Contig::longest_run`](super::Contig::longest_run) says what came.
-    pub fn prefer_run(mut self, len: Bytes) -> Self {
-        self.preferred = Some(len);
-        self
+    pub fn prefer_run(self, len: Bytes) -> Self {
+        Self { preferred: Some(len), ..self }
     }
 
     /// Populates by up to `n` threads; as many as processors, and at most 8, by default.
-    pub fn threads(mut self, n: usize) -> Self {
-        self.threads = n.max(1);
-        self
+    pub fn threads(self, n: usize) -> Self {
+        Self { threads: n.max(1), ..self }
     }
 
     /// Calls `told` as populating goes on, from the threads that populate. A source that takes
     /// pages several times to put them in order, or to look for longer runs, counts each round
     /// from zero.
-    pub fn progress(mut self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Listener(Arc::new(told)));
-        self
+    pub fn progress(self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        Self { progress: Some(Listener(Arc::new(told))), ..self }
     }
 
     /// Whether a hugetlb pool may be given pages for this that it has not; by default if the caller
     /// may. The kernel has them back when this is dropped or the process ends, also by SIGKILL.
-    pub fn grow_pool(mut self, grow: bool) -> Self {
-        self.grow_pool = Some(grow);
-        self
+    pub fn grow_pool(self, grow: bool) -> Self {
+        Self { grow_pool: Some(grow), ..self }
     }
 
     /// How long to wait for other programs that change the hugetlb pools at the moment
     /// ([`PoolLock::PATIENCE`] by default); then that source is
     /// refused with the process that was waited for. No wait is needed where the pool has the
     /// pages.
-    pub fn lock_patience(mut self, patience: Duration) -> Self {
-        self.lock_patience = patience;
-        self
+    pub fn lock_patience(self, patience: Duration) -> Self {
+        Self { lock_patience: patience, ..self }
     }
 
     /// Draws the pages from a file in memory, so that they can be mapped elsewhere once more
     /// ([`Contig::file`](super::Contig::file), [`vmap`](crate::vmap)). Transparent huge pages are
     /// had for files only where the machine allows it (`shmem_enabled`), which few do by default.
-    pub fn mappable(mut self) -> Self {
-        self.mappable = true;
-        self
+    pub fn mappable(self) -> Self {
+        Self { mappable: true, ..self }
     }
 
     /// The run to try for in `len` bytes.

@@ -24,7 +24,7 @@ use super::window::{self, Counter, Window};
 use crate::error::OsError;
 use crate::sys::hugetlb::{Pool, ROOT};
 use crate::sys::lock_file::{LockFile, Locked};
-use crate::sys::private::{self, DirRefused};
+use crate::sys::private;
 use crate::sys::process::{boot_id, effective_user};
 use crate::units::PageSize;
 
@@ -349,7 +349,7 @@ fn lower(pool: &Pool, window: Window) -> Result<u64, OsError> {
 fn lock_first(paths: &[PathBuf], patience: Duration) -> Result<Locked, OsError> {
     let mut last = None;
     for path in paths {
-        let made = path.parent().map_or(Ok(()), private::own_dir).map_err(DirRefused::into_os);
+        let made = path.parent().map_or(Ok(()), private::own_dir);
         match made.and_then(|()| LockFile::at(path).lock(patience)) {
             Err(error) if elsewhere(&error) => last = Some(error),
             other => return other,

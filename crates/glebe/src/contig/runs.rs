@@ -33,10 +33,7 @@ pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>,
         let entries = map.entries(mapping.addr() + start.as_usize(), len, grain)?;
         let (runs, rests_on) = join(&entries, grain.bytes().pages_down(page));
         // What holds everywhere is what holds within the smallest page.
-        proof = match (proof, rests_on) {
-            (Proof::Within(a), Proof::Within(b)) => Proof::Within(a.min(b)),
-            (Proof::Frames, rests_on) | (rests_on, Proof::Frames) => rests_on,
-        };
+        proof = proof.weaker(rests_on);
         for run in runs {
             let pages = extent(run.pages.start() + part.pages.start(), run.pages.len());
             push_run(&mut all, Run { pages, ..run });
@@ -46,7 +43,7 @@ pub(super) fn read_parts(mapping: &Mapping, parts: &[Part]) -> Result<(Vec<Run>,
 }
 
 /// Adds a run, to the last one where it goes on.
-fn push_run(runs: &mut Vec<Run>, run: Run) {
+pub(crate) fn push_run(runs: &mut Vec<Run>, run: Run) {
     if let (Some(last), Some(pfn)) = (runs.last_mut(), run.pfn) {
         let follows = last.pages.end() == run.pages.start()
             && last.pfn.map(|first| first.plus(Pages::new(last.pages.len()))) == Some(pfn);

@@ -40,9 +40,8 @@
 //! come back by then: see [`maxima`]. Where lanes are moved between nodes, which a leaf makes once
 //! in many changes, all classes of two lanes are computed again. A tree of very few extents is one
 //! leaf, and is looked at without any of this: see [`few`]. A tree of very many is not in any cache
-//! near the processor: what a call will look at is asked for before it is, and lies on huge pages.
-//! Else a call would also look into page tables for each line that it fetches, which a virtual
-//! machine does twice at each level.
+//! near the processor, and lies on huge pages: else a call would also look into page tables for
+//! each line that it reads, which a virtual machine does twice at each level.
 //!
 //! Source: Bayer and McCreight 1972; the maxima follow `subtree_max_size` of the kernel's
 //! `mm/vmalloc.c` and the gaps of its maple tree, with one row for each class of alignments.
@@ -54,14 +53,12 @@ mod check;
 mod few;
 mod maxima;
 mod search;
-mod work;
 
 pub(super) use change::Refused;
 pub(super) use search::Need;
 
 use super::lanes::{at_least, fits, largest, most_usable, rank, Lane};
 use super::Classes;
-use crate::sync::prefetch;
 use crate::sys::madvise;
 use maxima::{Stale, GROUP};
 
@@ -70,9 +67,6 @@ const LEVELS: usize = 17;
 
 /// Alignments that have only so few multiples among all positions, as a logarithm, are no class.
 const FEW_MULTIPLES_LOG: usize = 4;
-
-/// Levels of inner nodes of a tree that no cache near the processor holds.
-const HIGH: usize = 3;
 
 /// Classes at most, which have a bit each in a word.
 const CLASSES_MAX: usize = 64;
@@ -209,9 +203,6 @@ pub(super) struct Tree<L, const B: usize> {
     /// The class of the largest alignment that has one.
     last_class: usize,
     stale: Stale<L>,
-    /// Whether the processor has the wide vectors of [`work`].
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-    wide: bool,
     /// Goes up when lanes move between nodes: paths from before are wrong.
     /// It never goes down. It goes up by one a change, so it cannot come round: 2^64 changes of a
     /// nanosecond each take 584 years.
@@ -259,7 +250,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             masks,
             last_class,
             stale: Stale::none(),
-            wide: work::is_wide(),
             shape: 0,
             root: 0,
             height: 0,
@@ -302,11 +292,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.limit
     }
 
-    #[cfg(test)]
-    pub(super) fn use_plain_vectors(&mut self) {
-        self.wide = false;
-    }
-
     /// The length of the longest extent, 0 if there is none.
     pub(super) fn largest(&self) -> L {
         self.max_below(0, self.root as usize, 0)
@@ -321,48 +306,12 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         for level in 0..self.height {
             let inner = &self.inners[n];
             count_visit();
-            self.ask_for_children(n);
             let lane = rank(&inner.key, at).saturating_sub(1);
-            self.ask_for_rows(level, n, lane);
             (path.node[level], path.lane[level]) = (n as u32, lane as u8);
             n = inner.child[lane] as usize;
         }
         (path.leaf, path.shape) = (n as u32, self.shape);
-        ask_for(&self.leaves[n].len);
         self.spot(n, at)
-    }
-
-    /// Has the children of an inner node fetched, while what tells which one it is is on its way.
-    #[inline(always)]
-    fn ask_for_children(&self, n: usize) {
-        if self.height >= HIGH {
-            let child = &self.inners[n].child;
-            prefetch(&child[0]);
-            prefetch(&child[B / 2]);
-        }
-    }
-
-    /// Has a leaf fetched.
-    #[inline(always)]
-    fn ask_for_leaf(&self, leaf: usize) {
-        let Leaf { start, len } = &self.leaves[leaf];
-        for lanes in [start, len] {
-            prefetch(&lanes[0]);
-            prefetch(&lanes[B / 2]);
-        }
-    }
-
-    /// Has the maxima fetched that tell of a leaf, at `lane` of the inner node above it, while the
-    /// leaf is on its way: what a change of short extents looks at.
-    #[inline(always)]
-    fn ask_for_rows(&self, level: usize, n: usize, lane: usize) {
-        if level + 1 < self.height || self.height < HIGH {
-            return;
-        }
-        let rows = &self.maxima[n * self.classes..][..self.classes.min(1 + 2 * GROUP)];
-        for row in rows {
-            prefetch(&row[lane]);
-        }
     }
 
     /// As [`Self::descend`], by the way of one of the last calls if it leads there.
@@ -501,10 +450,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         count_visit();
         let leaf = &self.leaves[n];
         match mask == L::ZERO {
-            true => {
-                ask_for(&leaf.start);
-                at_least(&leaf.len, len)
-            }
+            true => at_least(&leaf.len, len),
             false => fits(&leaf.start, &leaf.len, len, mask),
         }
     }
@@ -522,13 +468,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             _ => most_usable(&leaf.start, &leaf.len, self.masks[class]),
         }
     }
-}
-
-/// Has lanes fetched that are looked at soon, while others of the leaf are on their way: in a large
-/// tree, to wait for both in turn would be much of a call.
-#[inline(always)]
-fn ask_for<L: Lane, const B: usize>(lanes: &[L; B]) {
-    std::hint::black_box((lanes[0], lanes[B / 2]));
 }
 
 /// Counts a node that was looked at, in tests only.

@@ -2,8 +2,8 @@
 //!
 //! Owns the range from `mmap` to its drop. Offsets and lengths are bytes, whole pages of the files.
 //! What has no piece over it is no memory: a touch is SIGSEGV. No lock: who gives a part to whom is
-//! the caller's to order. Cost: one system call a piece, and one or two for all pieces together, so
-//! that no forked child has them, nor a core dump where that is asked.
+//! the caller's to order. Cost: one system call a piece, and one for all pieces together, so that
+//! no forked child has them.
 //!
 //! A process that has come to the limit on its mappings may not map over others either, so that
 //! nothing could be cleared; and to unmap it would leave a hole, in which somebody else's mapping
@@ -47,7 +47,6 @@ pub(crate) struct Addresses {
     whole: (usize, Bytes),
     /// Whether the spare is a mapping of its own.
     has_spare: MappedByte,
-    in_core_dump: bool,
     /// Whether the process locks what it maps.
     locks: bool,
     guard: ForkGuard,
@@ -59,16 +58,15 @@ const _: () = {
 };
 
 impl Addresses {
-    /// `len` bytes, whole pages, at a multiple of `page`. Whether a core dump is to have what is
-    /// mapped there is asked once, and a child never has it.
-    pub(crate) fn reserve(len: Bytes, page: PageSize, in_core_dump: bool) -> Result<Self, OsError> {
+    /// `len` bytes, whole pages, at a multiple of `page`. A child never has what is mapped there.
+    pub(crate) fn reserve(len: Bytes, page: PageSize) -> Result<Self, OsError> {
         let behind = page.bytes() + Pages::new(SPARE_PAGES).bytes(page_size());
         let room = len.checked_add(behind).unwrap_or(len);
         let commit::Addresses { addr: at, locks } = commit::reserve(room, false)?;
         let addr = at.next_multiple_of(page.bytes().as_usize());
         let (whole, has_spare) = ((at, room), MappedByte::new(0));
         let guard = ForkGuard::new();
-        let addresses = Self { addr, len, whole, has_spare, in_core_dump, locks, guard };
+        let addresses = Self { addr, len, whole, has_spare, locks, guard };
         addresses.keep_spare(true);
         Ok(addresses)
     }
@@ -106,14 +104,8 @@ impl Addresses {
             unsafe { file.map_over(at, piece.offset, piece.len)? };
             at += piece.len.as_usize();
         }
-        // SAFETY: as above; both say who else sees the bytes and change none.
-        unsafe {
-            advise(start, len, Advice::DontFork)?;
-            if !self.in_core_dump {
-                advise(start, len, Advice::DontDump)?;
-            }
-        }
-        Ok(())
+        // SAFETY: as above; says who else sees the bytes and changes none.
+        unsafe { advise(start, len, Advice::DontFork) }
     }
 
     /// Takes away what is mapped in a part. On an error it may still be there.

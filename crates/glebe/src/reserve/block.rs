@@ -1,6 +1,7 @@
 //! What first class holds: blocks, and promises of blocks. Their ends give back what they hold.
 
 use std::fmt;
+use std::time::Instant;
 
 use super::error::Error;
 use super::shared::Shared;
@@ -215,7 +216,7 @@ impl Promise {
     /// when the reserve was built: then the promise is given up.
     pub fn take(mut self) -> Result<Block, Error> {
         let inner = self.inner.get()?;
-        let begin = inner.busy.clock.now();
+        let begin = Instant::now();
         let Some(extent) = self.extent else { return Err(Error::ZeroPages) };
         // With `wait` a recall is never put off.
         inner.recall(extent, self.zeroed, true)?;

@@ -1,7 +1,5 @@
 //! What a reserve refuses, and why.
 
-use std::path::PathBuf;
-
 use crate::contig;
 use crate::error::OsError;
 use crate::units::{Bytes, Pages};
@@ -102,21 +100,6 @@ pub enum Error {
          owns, nor is there /run/user/{user}; name one"
     )]
     NoRuntimeDir {
-        /// The effective user.
-        user: u32,
-    },
-    /// A directory for sockets that others own or can enter.
-    #[error(
-        "{} has owner {owner} and mode {mode:o}; sockets of statistics need a directory of \
-         owner {user} and mode 40700", .path.display()
-    )]
-    SharedDir {
-        /// The directory.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-        /// Its type and mode.
-        mode: u32,
         /// The effective user.
         user: u32,
     },

@@ -12,10 +12,10 @@ use super::error::Error;
 use super::positions::resize::filled;
 use super::Footing;
 use crate::contig::{
-    self, Certificate, Contig, Drift, HeldBy, Location, Options, Proof, Run, Source,
+    self, push_run, Certificate, Contig, Drift, HeldBy, Location, Options, Proof, Run, Source,
 };
 use crate::error::OsError;
-use crate::extent::Extent;
+use crate::extent::{within, without, Extent};
 use crate::mapping::Window;
 use crate::sync::{lock, Mutex, MutexGuard};
 use crate::sys::page_size;
@@ -47,11 +47,6 @@ fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
-/// What of `extents` is not in `gone`.
-fn without(extents: &[Extent], gone: Extent) -> Vec<Extent> {
-    extents.iter().flat_map(|extent| extent.without(gone)).collect()
-}
-
 impl Part {
     fn extent(&self) -> Extent {
         let pages = self.contig.len().pages_down(page_size()).get();
@@ -64,7 +59,7 @@ impl Part {
             let start = self.start + run.pages.start();
             let whole = Extent::new(start, run.pages.len()).expect("not empty");
             let pfn = run.pfn;
-            self.left.iter().filter_map(move |left| left.intersection(whole)).map(move |pages| {
+            within(&self.left, whole).map(move |pages| {
                 let behind = Pages::new(pages.start() - start);
                 Run { pages, pfn: pfn.map(|pfn| pfn.plus(behind)) }
             })
@@ -79,29 +74,16 @@ fn runs_of(parts: &[Part]) -> Vec<Run> {
     all.sort_unstable_by_key(|run| run.pages.start());
     let mut present: Vec<Extent> = parts.iter().flat_map(|part| part.left.clone()).collect();
     present.sort_unstable_by_key(|extent| extent.start());
-    let mut joined: Vec<Run> = Vec::with_capacity(all.len());
+    let mut joined = Vec::with_capacity(all.len());
     for run in filled(&all, &present) {
-        if let (Some(last), Some(pfn)) = (joined.last_mut(), run.pfn) {
-            let (end, pages) = (last.pages.end(), Pages::new(last.pages.len()));
-            let follows = last.pfn.map(|first| first.plus(pages)) == Some(pfn);
-            if follows && end == run.pages.start() {
-                let len = last.pages.len() + run.pages.len();
-                last.pages = Extent::new(last.pages.start(), len).expect("not empty");
-                continue;
-            }
-        }
-        joined.push(run);
+        push_run(&mut joined, run);
     }
     joined
 }
 
 /// What holds of all parts.
 fn proof_of(parts: &[Part]) -> Proof {
-    let weaker = |one, other| match (one, other) {
-        (Proof::Within(a), Proof::Within(b)) => Proof::Within(a.min(b)),
-        (Proof::Frames, other) | (other, Proof::Frames) => other,
-    };
-    parts.iter().map(|part| part.contig.proof()).fold(Proof::Frames, weaker)
+    parts.iter().map(|part| part.contig.proof()).fold(Proof::Frames, Proof::weaker)
 }
 
 /// What all parts have in common, and how much is left of them.
@@ -220,11 +202,8 @@ impl Memory {
     /// The longest run in `extents` that are there.
     pub(super) fn longest_in(&self, extents: &[Extent]) -> Pages {
         let runs = runs_of(&lock(&self.parts));
-        let within = |run: &Run| {
-            let parts = extents.iter().filter_map(|extent| extent.intersection(run.pages));
-            parts.map(|part| part.len()).max().unwrap_or(0)
-        };
-        Pages::new(runs.iter().map(within).max().unwrap_or(0).max(1))
+        let inside = |run: &Run| within(extents, run.pages).map(Extent::len).max().unwrap_or(0);
+        Pages::new(runs.iter().map(inside).max().unwrap_or(0).max(1))
     }
 
     /// Makes parts the reserve's.
@@ -244,9 +223,7 @@ impl Memory {
     /// of the past can reach. On an error it is as it was.
     pub(super) fn vacate(&self, gone: Extent) -> Result<(), OsError> {
         let mut parts = lock(&self.parts);
-        let pinned = |part: &Part, gone: Extent| {
-            part.left.iter().filter_map(|left| left.intersection(gone)).collect::<Vec<_>>()
-        };
+        let pinned = |part: &Part, gone: Extent| within(&part.left, gone).collect::<Vec<_>>();
         let again = |parts: &[Part]| {
             for part in parts {
                 for gone in pinned(part, gone) {

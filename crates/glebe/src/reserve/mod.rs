@@ -18,12 +18,11 @@
 //!
 //! Source: "GCMA: guaranteed contiguous memory allocator" (RFC v2, 2015), Linux's cleancache.
 
+mod access;
 mod at_hand;
 mod block;
-mod critical;
 mod error;
 mod footing;
-mod frames;
 mod index;
 mod lender;
 mod lent;
@@ -52,7 +51,7 @@ use std::sync::{Arc, OnceLock};
 use crate::contig::Contig;
 use crate::stats::Histogram;
 use crate::sync::{MappedWord, Mutex, Ordering};
-use crate::sys::ticks::Rate;
+use crate::sys::socket::Bound;
 use crate::units::{Bytes, Pages};
 
 use self::stats::Counts;
@@ -62,7 +61,6 @@ use memory::Memory;
 use packed::{Movers, Packed};
 use page_cache::Cache;
 use positions::Positions;
-use serve::Serving;
 use shared::Shared;
 use stock::Stock;
 
@@ -104,7 +102,6 @@ impl fmt::Display for Writers {
 #[repr(C)]
 struct Busy {
     stock: Stock,
-    clock: Rate,
     /// Whether pages of some pool are moved before they are taken. Never taken back.
     moves: MappedWord,
     alloc_ns: Histogram,
@@ -112,12 +109,7 @@ struct Busy {
 
 impl Busy {
     fn new() -> Self {
-        Self {
-            stock: Stock::new(),
-            clock: Rate::measured(),
-            moves: MappedWord::new(0),
-            alloc_ns: Histogram::new(),
-        }
+        Self { stock: Stock::new(), moves: MappedWord::new(0), alloc_ns: Histogram::new() }
     }
 }
 
@@ -128,7 +120,7 @@ pub(crate) struct Inner {
     cache: Cache,
     movers: Movers,
     busy: Busy,
-    serving: OnceLock<Serving>,
+    serving: OnceLock<Bound>,
     /// Where there is room for more. Dropped after all that lies in it.
     memory: Option<Memory>,
 }
@@ -282,7 +274,7 @@ impl Reserve {
     /// `/run/glebe` for root and in `/run/user/UID/glebe` for others.
     ///
     /// # Errors
-    /// [`Error::NoRuntimeDir`], [`Error::SharedDir`], [`Error::Forked`], and [`Error::Os`] with
+    /// [`Error::NoRuntimeDir`], [`Error::Forked`], and [`Error::Os`] with
     /// what the kernel refused. The reserve works on without.
     pub fn serve_stats(&self) -> Result<&Path, Error> {
         self.serve(None)

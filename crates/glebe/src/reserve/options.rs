@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::critical::Critical;
-use super::frames::Frames;
+use super::access::Critical;
+use super::access::Frames;
 use super::lender::Lender;
 use super::lent::Lent;
 use super::memory::Memory;

@@ -17,7 +17,7 @@ use super::shared::Weak;
 use super::{Error, Inner};
 use crate::error::OsError;
 use crate::sync::{MappedWord, Ordering};
-use crate::sys::private::{own_dir, DirRefused};
+use crate::sys::private::own_dir;
 use crate::sys::socket::{send_all, Bound, Listener};
 use crate::sys::thread::start as start_thread;
 
@@ -26,28 +26,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long to rest when the process is short of descriptors or memory.
 const REST: Duration = Duration::from_millis(100);
 
-/// A reserve's socket; its end is the end of the thread.
-#[derive(Debug)]
-pub(super) struct Serving(Bound);
-
-impl Serving {
-    pub(super) fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
 /// Starts to serve the statistics in `dir`, which is made if its parent is there.
-pub(super) fn start(weak: Weak<Inner>, dir: &Path) -> Result<Serving, Error> {
-    own_dir(dir).map_err(|refused| match refused {
-        DirRefused::Shared { path, owner, mode, user } => {
-            Error::SharedDir { path, owner, mode, user }
-        }
-        DirRefused::Os(e) => Error::Os(e),
-    })?;
+pub(super) fn start(weak: Weak<Inner>, dir: &Path) -> Result<Bound, Error> {
+    own_dir(dir)?;
     let (listener, bound, number) = bind(dir)?;
     start_thread("glebe-stats", move || serve(&listener, &weak, number))
         .map_err(|e| Error::Os(OsError::new("clone", "a thread that serves statistics", e)))?;
-    Ok(Serving(bound))
+    Ok(bound)
 }
 
 /// Binds the next name of this process that is not answered at, from another namespace.

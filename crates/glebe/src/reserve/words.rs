@@ -11,7 +11,7 @@
 //! * closers: first-class calls that keep tenants out, and one more while a block holds the whole
 //!   granule. While it is not zero no tenant may begin or commit anything here.
 //! * writers: tenants in the middle of a copy, counted only where restartable sequences are
-//!   missing (see [`super::critical`]).
+//!   missing (see [`super::access`]).
 //! * live: pages that tenants have claimed or filled. A tenant adds one *before* it claims and
 //!   only in the epoch it saw, so a recall that takes the count takes each page exactly once.
 //! * held: pages that first class holds.

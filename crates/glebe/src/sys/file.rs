@@ -18,13 +18,6 @@ pub(crate) fn open(path: &Path, options: &OpenOptions) -> io::Result<File> {
     options.open(path)
 }
 
-/// All of a file.
-pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    point("open")?;
-    point("read")?;
-    fs::read(path)
-}
-
 /// All of a file, which is text.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     point("open")?;

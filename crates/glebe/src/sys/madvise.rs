@@ -11,7 +11,6 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::path::Path;
 use std::ptr;
 
 use crate::error::OsError;
@@ -227,30 +226,6 @@ pub fn transparent_huge_page() -> Result<PageSize, OsError> {
 #[must_use]
 pub fn transparent_huge_pages_everywhere() -> bool {
     file::chosen(format!("{THP}/enabled")).is_ok_and(|mode| mode == "always")
-}
-
-/// The file that switches transparent huge pages of `size`.
-#[must_use]
-pub fn mthp_path(size: PageSize) -> String {
-    format!("{THP}/hugepages-{}kB/enabled", size.bytes().get() >> 10)
-}
-
-/// What the file of [`mthp_path`] has selected: `never`, `madvise`, `always` or `inherit`.
-///
-/// # Errors
-/// If there is no such file: a size that the kernel has not.
-pub fn mthp_mode(size: PageSize) -> Result<String, OsError> {
-    file::chosen(mthp_path(size))
-}
-
-/// Sizes of transparent huge pages below the largest that memory gets which asks for them.
-#[must_use]
-pub fn mthp_sizes() -> Vec<PageSize> {
-    let largest = transparent_huge_page().ok();
-    let on = |size: &PageSize| mthp_mode(*size).is_ok_and(|mode| mode != "never");
-    let mut sizes = file::page_sizes(Path::new(THP));
-    sizes.retain(|size| Some(*size) < largest && on(size));
-    sizes
 }
 
 #[cfg(test)]

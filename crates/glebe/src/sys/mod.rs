@@ -49,7 +49,6 @@ pub(crate) mod signals;
 pub(crate) mod socket;
 pub(crate) mod swap;
 pub(crate) mod thread;
-pub mod ticks;
 pub(crate) mod uffd;
 pub mod vma;
 pub(crate) mod zones;

@@ -8,13 +8,10 @@
 //! What moves or changes a mapping is for its owner alone, and unsafe.
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd;
 use std::ptr;
 
 use crate::error::OsError;
-use crate::sys::call::{answer, call};
+use crate::sys::call::call;
 use crate::sys::mmap;
 use crate::units::{Bytes, PageSize};
 
@@ -54,18 +51,6 @@ pub unsafe fn move_to(from: usize, len: Bytes, to: usize) -> Result<(), OsError>
 #[must_use]
 pub fn was_tried(error: &OsError) -> bool {
     !matches!(error.errno(), Some(libc::EPERM | libc::ENOSYS))
-}
-
-/// Whether a file was opened so that it can be mapped: for reading, whatever the mapping is for.
-///
-/// # Errors
-/// What fcntl(2) refuses; EBADF for a descriptor that stands for a path alone.
-pub fn is_readable(file: &File) -> io::Result<bool> {
-    // SAFETY: the descriptor is open, and the call takes no pointer.
-    match answer("fcntl", || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) })? {
-        flags if flags & libc::O_PATH != 0 => Err(io::Error::from_raw_os_error(libc::EBADF)),
-        flags => Ok(flags & libc::O_ACCMODE != libc::O_WRONLY),
-    }
 }
 
 /// Which uses of a mapping are allowed.
@@ -152,8 +137,7 @@ pub unsafe fn protect(addr: usize, len: Bytes, to: Protection) -> Result<(), OsE
 
 #[cfg(test)]
 mod tests {
-    use std::fs::OpenOptions;
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::fs::File;
 
     use super::*;
     use crate::sys::mmap::{map, map_file, set_aside, set_aside_at, unmap, Backing};
@@ -192,16 +176,6 @@ mod tests {
         assert_eq!(Flags::of_bits(libc::MAP_SHARED), Err(libc::MAP_SHARED));
         assert_eq!(Flags::of_bits(libc::MAP_ANONYMOUS), Err(libc::MAP_PRIVATE));
         assert_eq!(Flags::of_bits(anonymous | libc::MAP_FIXED), Err(libc::MAP_FIXED));
-    }
-
-    #[test]
-    fn a_file_can_be_mapped_that_is_open_for_reading() {
-        let open = |options: &mut OpenOptions| options.open("/dev/zero").unwrap();
-        assert!(is_readable(&open(OpenOptions::new().read(true))).unwrap());
-        assert!(is_readable(&open(OpenOptions::new().read(true).write(true))).unwrap());
-        assert!(!is_readable(&open(OpenOptions::new().write(true))).unwrap());
-        let path = open(OpenOptions::new().read(true).custom_flags(libc::O_PATH));
-        assert_eq!(is_readable(&path).unwrap_err().raw_os_error(), Some(libc::EBADF));
     }
 
     #[test]

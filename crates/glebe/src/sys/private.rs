@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::error::OsError;
 use crate::sys::file;
@@ -36,45 +36,26 @@ pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> Result<File, OsErr
 /// The only mode of a private directory.
 const DIR_MODE: u32 = 0o700;
 
-/// Why a directory will not do.
-#[derive(Debug)]
-pub(crate) enum DirRefused {
-    /// Others may enter it, or it is somebody else's.
-    Shared { path: PathBuf, owner: u32, mode: u32, user: u32 },
-    /// It could not be made or looked at.
-    Os(OsError),
-}
-
 /// Makes `dir`, or sees that nobody else can enter it: nobody else can make a file in it, nor reach
 /// one whose mode is not set yet.
-pub(crate) fn own_dir(dir: &Path) -> Result<(), DirRefused> {
-    let os = |call, e| DirRefused::Os(OsError::new(call, dir.display().to_string(), e));
+///
+/// # Errors
+/// If it cannot be made or looked at; `PermissionDenied`, with its owner and mode, if it is
+/// somebody else's or others may enter it.
+pub(crate) fn own_dir(dir: &Path) -> Result<(), OsError> {
+    let refused = |call, source| OsError::new(call, dir.display().to_string(), source);
     match file::make_dir(dir, DIR_MODE) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(os("mkdir", e)),
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(refused("mkdir", e)),
         _ => {}
     }
-    let meta = file::link_metadata(dir).map_err(|e| os("lstat", e))?;
+    let meta = file::link_metadata(dir).map_err(|e| refused("lstat", e))?;
     let (user, owner, mode) = (effective_user(), meta.uid(), meta.mode());
     if !meta.is_dir() || owner != user || mode & 0o077 != 0 {
-        let path = dir.to_owned();
-        return Err(DirRefused::Shared { path, owner, mode, user });
+        let what = format!("not a directory of user {user} alone: owner {owner}, mode {mode:o}");
+        let source = io::Error::new(io::ErrorKind::PermissionDenied, what);
+        return Err(refused("mkdir", source));
     }
     Ok(())
-}
-
-impl DirRefused {
-    /// The same as one kind of error.
-    pub(crate) fn into_os(self) -> OsError {
-        match self {
-            Self::Os(error) => error,
-            Self::Shared { path, owner, mode, user } => {
-                let what =
-                    format!("not a directory of user {user} alone: owner {owner}, mode {mode:o}");
-                let source = io::Error::new(io::ErrorKind::PermissionDenied, what);
-                OsError::new("mkdir", path.display().to_string(), source)
-            }
-        }
-    }
 }
 
 /// Replaces a private file as a whole: a reader sees the old bytes or the new ones.

@@ -51,8 +51,6 @@ pub struct Vma {
     pub rss: Bytes,
     /// Present, private and marked by `MADV_FREE`, and not written since.
     pub lazy_free: Bytes,
-    /// In swap.
-    pub swap: Bytes,
 }
 
 impl Vma {
@@ -66,20 +64,6 @@ impl Vma {
     #[must_use]
     pub fn is_private(&self) -> bool {
         self.permissions[3] == b'p'
-    }
-
-    /// The entries of `smaps` text that share an address with `range`, in the order of the text.
-    ///
-    /// # Errors
-    /// The line that is none of `smaps`.
-    pub fn parse(text: &[u8], range: &Range<usize>) -> Result<Vec<Self>, Malformed> {
-        let mut parser = Parser::new(range);
-        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            if parser.line(line)? == Reading::Past {
-                break;
-            }
-        }
-        parser.end()
     }
 
     /// `7f00-7f10 rw-p 00000000 fe:00 123   /a path`: the path may hold anything but a line end.
@@ -109,7 +93,6 @@ impl Vma {
             "KernelPageSize" => &mut self.kernel_page,
             "Rss" => &mut self.rss,
             "LazyFree" => &mut self.lazy_free,
-            "Swap" => &mut self.swap,
             "VmFlags" => {
                 value.trim().clone_into(&mut self.flags);
                 return Some(());
@@ -122,18 +105,14 @@ impl Vma {
     }
 }
 
-/// Sums over the mappings of a range.
+/// Sums over the mappings of a range; upper bounds, none above its length, where a mapping reaches
+/// beyond it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Present.
     pub rss: Bytes,
     /// Present, but the kernel may take it without asking: RSS that is reclaimable.
     pub lazy_free: Bytes,
-    /// In swap.
-    pub swap: Bytes,
-    /// Whether a mapping reached beyond the range: then the sums are upper bounds, none of them
-    /// above the length of the range.
-    pub is_bound: bool,
 }
 
 impl Usage {
@@ -142,20 +121,14 @@ impl Usage {
         for vma in vmas {
             let start = vma.start.max(range.start);
             let inside = Bytes::new(vma.end.min(range.end).saturating_sub(start) as u64);
-            sum.is_bound |= inside.get() < (vma.end - vma.start) as u64;
-            for (total, part) in [
-                (&mut sum.rss, vma.rss),
-                (&mut sum.lazy_free, vma.lazy_free),
-                (&mut sum.swap, vma.swap),
-            ] {
-                *total = *total + part.min(inside);
-            }
+            sum.rss = sum.rss + vma.rss.min(inside);
+            sum.lazy_free = sum.lazy_free + vma.lazy_free.min(inside);
         }
         sum
     }
 }
 
-/// What is present, reclaimable and swapped in a range of the calling process.
+/// What is present and reclaimable in a range of the calling process.
 ///
 /// # Errors
 /// As [`among`].
@@ -163,16 +136,11 @@ pub fn usage(range: &Range<usize>) -> Result<Usage, OsError> {
     Ok(Usage::of(&among(range)?, range))
 }
 
-/// A line that is none of `smaps`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a line of smaps: {0:?}")]
-pub struct Malformed(String);
-
-impl Malformed {
-    fn of(line: &[u8]) -> Self {
-        const SHOWN_MAX: usize = 80;
-        Self(String::from_utf8_lossy(&line[..line.len().min(SHOWN_MAX)]).into_owned())
-    }
+/// The error for a line that is none of `smaps`.
+fn malformed(line: &[u8]) -> io::Error {
+    const SHOWN_MAX: usize = 80;
+    let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN_MAX)]);
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a line of smaps: {shown:?}"))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,19 +167,18 @@ impl<'a> Parser<'a> {
         Self { range, found: Vec::new(), is_inside: false, is_start: true }
     }
 
-    fn line(&mut self, line: &[u8]) -> Result<Reading, Malformed> {
-        let malformed = || Malformed::of(line);
+    fn line(&mut self, line: &[u8]) -> io::Result<Reading> {
         // A field's name begins with a capital letter, an address never does.
         if line.first().is_some_and(u8::is_ascii_uppercase) {
             if self.is_start {
-                return Err(malformed());
+                return Err(malformed(line));
             }
             if let Some(vma) = self.found.last_mut().filter(|_| self.is_inside) {
-                vma.field(line).ok_or_else(malformed)?;
+                vma.field(line).ok_or_else(|| malformed(line))?;
             }
             return Ok(Reading::On);
         }
-        let vma = Vma::header(line).ok_or_else(malformed)?;
+        let vma = Vma::header(line).ok_or_else(|| malformed(line))?;
         self.is_start = false;
         if vma.start >= self.range.end {
             return Ok(Reading::Past);
@@ -224,9 +191,12 @@ impl<'a> Parser<'a> {
     }
 
     /// Every entry ends with its flags: without them it is cut short.
-    fn end(self) -> Result<Vec<Vma>, Malformed> {
+    fn end(self) -> io::Result<Vec<Vma>> {
         match self.found.iter().find(|vma| vma.flags.is_empty()) {
-            Some(vma) => Err(Malformed(format!("{:x}-{:x} without VmFlags", vma.start, vma.end))),
+            Some(vma) => {
+                let what = format!("{:x}-{:x} without VmFlags", vma.start, vma.end);
+                Err(io::Error::new(io::ErrorKind::InvalidData, what))
+            }
             None => Ok(self.found),
         }
     }
@@ -237,31 +207,30 @@ impl<'a> Parser<'a> {
 /// # Errors
 /// If `/proc/self/smaps` cannot be read (a kernel without `CONFIG_PROC_PAGE_MONITOR` has none).
 pub fn among(range: &Range<usize>) -> Result<Vec<Vma>, OsError> {
-    let refused = |call, source| OsError::new(call, PATH, source);
-    let invalid =
-        |what: Malformed| refused("read", io::Error::new(io::ErrorKind::InvalidData, what));
-    let file = file::open(Path::new(PATH), OpenOptions::new().read(true))
-        .map_err(|source| refused("open", source))?;
-    let mut lines = BufReader::with_capacity(READ, file);
-    let mut parser = Parser::new(range);
-    let mut line = Vec::new();
+    let refused = |call| move |source| OsError::new(call, PATH, source);
+    let file =
+        file::open(Path::new(PATH), OpenOptions::new().read(true)).map_err(refused("open"))?;
     // One point for all: each read is like the others.
-    point("read").map_err(|source| refused("read", source))?;
+    let all = point("read").and_then(|()| read(BufReader::with_capacity(READ, file), range));
+    all.map_err(refused("read"))
+}
+
+/// The entries of `smaps` lines that share an address with `range`, in their order.
+fn read(mut lines: impl BufRead, range: &Range<usize>) -> io::Result<Vec<Vma>> {
+    let (mut parser, mut line) = (Parser::new(range), Vec::new());
     loop {
         line.clear();
-        let mut limited = (&mut lines).take(LINE_MAX);
-        let read = limited.read_until(b'\n', &mut line);
-        if read.map_err(|source| refused("read", source))? == 0 {
+        if (&mut lines).take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
             break;
         }
         if line.pop() != Some(b'\n') {
-            return Err(invalid(Malformed::of(&line)));
+            return Err(malformed(&line));
         }
-        if parser.line(&line).map_err(invalid)? == Reading::Past {
+        if parser.line(&line)? == Reading::Past {
             break;
         }
     }
-    parser.end().map_err(invalid)
+    parser.end()
 }
 
 /// As the kernel prints one: hexadecimal digits and nothing else.

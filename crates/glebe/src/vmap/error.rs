@@ -65,7 +65,7 @@ pub enum Error {
     /// No addresses left that are long enough.
     #[error("no {asked} of addresses side by side; the longest run free has {largest} of {all}")]
     NoAddresses {
-        /// Bytes asked for, guard pages included.
+        /// Bytes asked for.
         asked: Bytes,
         /// The longest free run.
         largest: Bytes,

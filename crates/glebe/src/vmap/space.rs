@@ -1,8 +1,8 @@
 //! [`Space`]: addresses that a free tree manages, and the list of views that are still to be
 //! unmapped.
 //!
-//! Every position of a space is at any time free in the tree, or a view's (its guard pages
-//! included), or on one of two lists: views that were dropped, and those that a flush is clearing.
+//! Every position of a space is at any time free in the tree, or a view's, or on one of
+//! two lists: views that were dropped, and those that a flush is clearing.
 //! Mappings are counted for all but the first: one for each piece, and one for what separates a
 //! view from the next.
 
@@ -39,16 +39,13 @@ const MAPPINGS_MAX: u64 = 1 << 20;
 #[must_use]
 pub struct Options {
     page: PageSize,
-    guard: Pages,
     lazy: Bytes,
-    in_core_dumps: bool,
     max_mappings: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        let (page, guard, lazy) = (page_size(), Pages::ZERO, LAZY_BYTES);
-        Self { page, guard, lazy, in_core_dumps: true, max_mappings: MAPPINGS_MAX }
+        Self { page: page_size(), lazy: LAZY_BYTES, max_mappings: MAPPINGS_MAX }
     }
 }
 
@@ -58,21 +55,9 @@ impl Options {
         Self { page, ..self }
     }
 
-    /// Leaves so many pages of the file's size behind each view without memory: a touch of them is
-    /// SIGSEGV. None by default.
-    pub fn guard_pages(self, guard: Pages) -> Self {
-        Self { guard, ..self }
-    }
-
     /// Unmaps dropped views together when their bytes pass this; at once with zero.
     pub fn lazy_max(self, lazy: Bytes) -> Self {
         Self { lazy, ..self }
-    }
-
-    /// Whether core dumps have views, as by default they have all shared memory. To keep them out
-    /// is one more system call a view, which goes over all of its mappings.
-    pub fn in_core_dumps(self, in_core_dumps: bool) -> Self {
-        Self { in_core_dumps, ..self }
     }
 
     /// Fewer mappings than [`MAPPINGS_MAX`].
@@ -90,7 +75,7 @@ impl Options {
         let pages = len.pages_up(self.page);
         let len = pages.checked_bytes(self.page).unwrap_or(len);
         let span = Extent::new(0, pages.get()).ok_or(Error::Empty)?;
-        let addresses = Addresses::reserve(len, self.page, self.in_core_dumps)?;
+        let addresses = Addresses::reserve(len, self.page)?;
         // Views are fewer than their mappings, and free extents one more than views at most.
         let limit = self.max_mappings;
         let tree = all_free(span, limit as usize + 1)?;
@@ -98,7 +83,6 @@ impl Options {
         Ok(Space(Arc::new(Inner {
             addresses,
             page: self.page,
-            guard: self.guard.get(),
             lazy_pages: self.lazy.pages_down(self.page).get(),
             state: Mutex::new(state),
             flushing: Mutex::new(Lazy::new()),
@@ -130,7 +114,7 @@ pub struct Usage {
     pub free: Bytes,
 }
 
-/// A range of positions that is a view's or was, guard pages included, and its mappings.
+/// A range of positions that is a view's or was, and its mappings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) at: Extent,
@@ -198,7 +182,6 @@ impl State {
 pub(super) struct Inner {
     addresses: Addresses,
     page: PageSize,
-    guard: u64,
     /// Pages of dropped views that are not worth a flush.
     lazy_pages: u64,
     state: Mutex<State>,
@@ -212,7 +195,7 @@ impl Space {
         Options::default()
     }
 
-    /// `len` of addresses for pages of base size, without guard pages.
+    /// `len` of addresses for pages of base size.
     ///
     /// # Errors
     /// As [`Options::build`].
@@ -314,15 +297,14 @@ impl Inner {
 
     /// Takes addresses for a view of `pages`; where there are none, those of dropped views too.
     fn take(&self, pages: u64, mappings: u64) -> Result<Taken, Error> {
-        let len = pages.saturating_add(self.guard);
-        let mut taken = lock(&self.state).take(len, mappings);
+        let mut taken = lock(&self.state).take(pages, mappings);
         if !matches!(taken, Ok(Some(_))) {
             // What cannot be unmapped now is not to be had, which the second attempt says.
             let _ = self.flush();
-            taken = lock(&self.state).take(len, mappings);
+            taken = lock(&self.state).take(pages, mappings);
         }
         taken?.ok_or_else(|| Error::NoAddresses {
-            asked: Pages::new(len).checked_bytes(self.page).unwrap_or(Bytes::new(u64::MAX)),
+            asked: Pages::new(pages).checked_bytes(self.page).unwrap_or(Bytes::new(u64::MAX)),
             largest: self.bytes(lock(&self.state).tree.largest()),
             all: self.addresses.len(),
         })

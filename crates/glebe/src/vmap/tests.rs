@@ -136,20 +136,6 @@ fn a_limit_on_mappings_counts_dropped_views_and_is_named() {
 }
 
 #[test]
-fn guard_pages_lie_behind_every_view() {
-    let file = numbered(4);
-    let space = Space::options().guard_pages(Pages::new(1)).build(bytes(6)).unwrap();
-    let one = space.view(&file, &[extent(0, 2)]).unwrap();
-    let two = space.view(&file, &[extent(2, 2)]).unwrap();
-    let (end, next) = (one.as_ptr().addr() + one.len().as_usize(), two.as_ptr().addr());
-    assert_eq!(next - end, page_size().bytes().as_usize());
-    let mut byte = [0];
-    assert_eq!(crate::sys::peek::peek(end, &mut byte).unwrap(), 0);
-    assert_eq!(crate::sys::peek::peek(next, &mut byte).unwrap(), 1);
-    assert!(matches!(space.view(&file, &[extent(0, 1)]), Err(Error::NoAddresses { .. })));
-}
-
-#[test]
 fn what_is_not_in_the_file_or_the_view_is_refused() {
     let file = numbered(4);
     let space = Space::new(bytes(64)).unwrap();

@@ -11,9 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::extents::push;
 use super::Priority;
-use crate::extent::Extent;
+use crate::extent::{push, Extent};
 use crate::sync::{MappedWord, Ordering};
 
 /// Ascending extents that do not touch; one of them, as a rule, which takes no allocation.
@@ -92,10 +91,10 @@ impl Marks {
         let mut gaps = Vec::new();
         let mut at = extent.start();
         for part in self.within(extent).iter() {
-            gaps.extend(between(at, part.start()));
+            gaps.extend(Extent::between(at, part.start()));
             at = part.end();
         }
-        gaps.extend(between(at, extent.end()));
+        gaps.extend(Extent::between(at, extent.end()));
         gaps
     }
 
@@ -179,7 +178,7 @@ impl Marks {
     /// What is to be dropped first: the oldest range of the lowest priority.
     pub(super) fn first_to_drop(&self) -> Option<Extent> {
         let (_, _, start) = *self.queue.as_ref()?.first()?;
-        between(start, self.ranges.get(&start)?.end)
+        Extent::between(start, self.ranges.get(&start)?.end)
     }
 
     /// All that is marked.
@@ -196,7 +195,7 @@ impl Marks {
             let (_, _, start) = *first.filter(|(of, ..)| *of == priority)?;
             let mark = self.ranges.get(&start)?;
             let old = now.saturating_sub(mark.since) >= age;
-            between(start, mark.end).filter(|_| old)
+            Extent::between(start, mark.end).filter(|_| old)
         })
     }
 
@@ -205,7 +204,7 @@ impl Marks {
         let before = self.ranges.range(..=extent.start()).next_back();
         let first = before.map_or(extent.start(), |(start, _)| *start);
         self.ranges.range(first..extent.end()).filter_map(move |(start, mark)| {
-            let part = between(*start, mark.end)?.intersection(extent)?;
+            let part = Extent::between(*start, mark.end)?.intersection(extent)?;
             Some((part, *mark))
         })
     }
@@ -277,10 +276,6 @@ impl Marks {
         };
         assert_eq!((self.pages, self.held_pages), (pages(false), pages(true)));
     }
-}
-
-fn between(start: u64, end: u64) -> Option<Extent> {
-    Extent::new(start, end.checked_sub(start)?)
 }
 
 const WORD: u64 = u64::BITS as u64;

@@ -25,7 +25,6 @@ mod adopted;
 mod cloned;
 mod engine;
 mod error;
-mod extents;
 mod fork;
 mod huge;
 mod marks;

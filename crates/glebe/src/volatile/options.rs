@@ -36,38 +36,33 @@ pub struct Options {
 
 impl Options {
     /// This engine or an error, instead of *scan* where the machine has it, else *tag*.
-    pub fn engine(mut self, engine: Engine) -> Self {
-        self.engine = Some(engine);
-        self
+    pub fn engine(self, engine: Engine) -> Self {
+        Self { engine: Some(engine), ..self }
     }
 
     /// Whether the memory is in transparent huge pages, which are then marked and lost whole. All
     /// of it is populated when the region is made.
-    pub fn huge(mut self, huge: bool) -> Self {
-        self.huge = huge;
-        self
+    pub fn huge(self, huge: bool) -> Self {
+        Self { huge, ..self }
     }
 
     /// At most so much memory is held by what is marked: more of it is dropped after each mark,
     /// the oldest of the lowest priority first.
-    pub fn cap(mut self, cap: Bytes) -> Self {
-        self.cap = Some(cap);
-        self
+    pub fn cap(self, cap: Bytes) -> Self {
+        Self { cap: Some(cap), ..self }
     }
 
     /// What has been marked so long is dropped at the next mark of new memory in the region.
     /// Nothing is dropped between marks: a region that marks nothing more keeps what it has
     /// marked until it is unmarked, or the kernel takes it.
-    pub fn max_age(mut self, age: Duration) -> Self {
-        self.max_age = Some(age);
-        self
+    pub fn max_age(self, age: Duration) -> Self {
+        Self { max_age: Some(age), ..self }
     }
 
     /// Whether to work as on a kernel without `PAGEMAP_SCAN` (before Linux 6.7). For tests.
     #[doc(hidden)]
-    pub fn without_pagemap_scan(mut self, without: bool) -> Self {
-        self.without_scan = without;
-        self
+    pub fn without_pagemap_scan(self, without: bool) -> Self {
+        Self { without_scan: without, ..self }
     }
 
     /// Has `refill` give the contents of a marked page that is touched after it was lost; the touch
@@ -88,9 +83,8 @@ impl Options {
     /// While the region lives, and on any thread, `refill` may be called with `data` in a signal
     /// handler: it allocates nothing, takes no lock, does not unwind, touches no page of the region
     /// and returns null or the address of bytes that stay until it is called again on the thread.
-    pub unsafe fn on_lost(mut self, refill: Refill, data: *const ()) -> Self {
-        self.on_lost = Some(OnLost { refill, data });
-        self
+    pub unsafe fn on_lost(self, refill: Refill, data: *const ()) -> Self {
+        Self { on_lost: Some(OnLost { refill, data }), ..self }
     }
 
     /// A region of its own memory: `len` bytes, rounded up to whole granules, all zeros.

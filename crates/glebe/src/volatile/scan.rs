@@ -22,11 +22,10 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use super::adopted::armed_parts;
-use super::extents::push;
 use super::huge::rejoin;
 use super::Error;
 use crate::error::OsError;
-use crate::extent::Extent;
+use crate::extent::{push, Extent};
 use crate::sync::{MappedWord, Ordering, StaticMutex};
 use crate::sys::fork::ForkGuard;
 use crate::sys::madvise::{advise, populate_armed, Advice};

@@ -28,11 +28,10 @@ mod whole;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ptr;
 
-use super::extents::{merged, push};
 use super::huge::rejoin;
 use super::marks::Bitmap;
 use crate::error::OsError;
-use crate::extent::Extent;
+use crate::extent::{merged, push, Extent};
 use crate::mapping::racy;
 use crate::sync::{fence, prefetch, MappedWord, Ordering};
 use crate::sys::madvise::{advise, Advice};

@@ -28,7 +28,7 @@ use crate::extent::Extent;
 use crate::mapping::Mapping;
 use crate::sync::{MappedWord, Ordering};
 use crate::sys::page_size;
-use crate::sys::sigbus::{fill, By, Handler, Outcome, Watch};
+use crate::sys::sigbus::{fill, Handler, Outcome, Watch};
 
 /// Gives the contents of a lost page: the address of `len` bytes, or null, and the touch is a real
 /// SIGBUS. The offset of the page is from the region's start; the last argument is that of
@@ -102,7 +102,7 @@ impl Touches {
 }
 
 /// In the signal handler.
-unsafe extern "C" fn on_touch(addr: usize, _: By, data: *const ()) -> Outcome {
+unsafe extern "C" fn on_touch(addr: usize, data: *const ()) -> Outcome {
     // SAFETY: the data of the watch in `Touches::of`, which lives.
     let shared = unsafe { &*data.cast::<Shared>() };
     let (base, page) = (shared.base, shared.page);

@@ -11,8 +11,7 @@
 //! A child has none of the calls under way in its parent: what these found lost, and no call that
 //! has returned was told, is told by the child's next unmark of it.
 
-use super::extents::{merged, within, without};
-use crate::extent::Extent;
+use crate::extent::{merged, within, without, Extent};
 use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::units::Pages;
 
@@ -150,7 +149,7 @@ impl Call<'_> {
         let began = *self.began.get_or_insert_with(|| self.calls.list());
         let log = &mut *lock(&self.calls.log);
         lost.extend(within(&log.untold, extent));
-        log.untold = without(std::mem::take(&mut log.untold), extent);
+        log.untold = without(&log.untold, extent);
         let own = lost.clone();
         for loss in &mut log.losses {
             // Returned before this began: its caller knew, and this one may rely on that.
@@ -186,7 +185,7 @@ impl Drop for Call<'_> {
                 loss.returned = Some(now);
             }
             for (_, extent) in loss.told.iter().filter(|(caller, _)| *caller == began) {
-                loss.untold = without(std::mem::take(&mut loss.untold), *extent);
+                loss.untold = without(&loss.untold, *extent);
             }
         }
         log.losses.retain(|loss| loss.returned.is_none_or(|returned| returned > oldest));

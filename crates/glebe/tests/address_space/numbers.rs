@@ -145,8 +145,7 @@ fn views() {
         if bytes >= Bytes::gib(2) || bytes == Bytes::ZERO {
             assert!(Space::new(bytes).is_err(), "{bytes}");
         }
-        let options = Space::options().guard_pages(pages).lazy_max(bytes);
-        let space = options.build(Bytes::mib(2)).unwrap();
+        let space = Space::options().lazy_max(bytes).build(Bytes::mib(2)).unwrap();
         let _ = space.view(&file, &[Extent::new(0, 1).unwrap()]);
         for extent in [Extent::new(pages.get(), 1), Extent::new(1, pages.get())] {
             let Some(extent) = extent else { continue };

@@ -61,7 +61,6 @@ fn a_certificate_with_frames_is_its_owners_alone() {
     for run in memory.runs() {
         assert!(text.contains(&format!("\"pfn\":{}", run.pfn.unwrap().get())), "{text}");
     }
-    assert!(!certificate.without_frames().to_json().contains("pfn"));
 }
 
 /// What the kernel counts as pinned of this process.

@@ -4,6 +4,12 @@ pub(crate) mod critical;
 pub(crate) mod frames;
 pub(crate) mod table;
 
+/// As in the reserve, where the two are one file.
+pub(crate) mod access {
+    pub(crate) use super::critical::*;
+    pub(crate) use super::frames::Frames;
+}
+
 #[allow(dead_code)]
 #[path = "../../src/reserve/index.rs"]
 pub(crate) mod index;

@@ -1,4 +1,4 @@
-//! Touches of memory that is gone: settled by a callback, ended as an error, or passed on.
+//! Touches of memory that is gone: settled by a callback, or passed on.
 //!
 //! The handler is one a process and stays, so whatever needs another one before it, or is to die,
 //! runs as a process of its own.
@@ -7,5 +7,4 @@
 mod armed;
 mod chain;
 mod child;
-mod copy;
 mod watch;

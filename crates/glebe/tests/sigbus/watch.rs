@@ -1,11 +1,12 @@
 //! Watches: the callback, what it is told, and its end.
 
-use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering::SeqCst,
+};
 use std::thread;
 
-use glebe::sys::sigbus::{fill, By, Handler, Outcome, Watch};
+use glebe::sys::sigbus::{fill, Handler, Outcome, Watch};
 
 use crate::armed::{page, Armed};
 use crate::child::passes_alone;
@@ -15,22 +16,21 @@ use crate::child::passes_alone;
 struct Seen {
     fd: i32,
     addr: AtomicUsize,
-    by_copy: AtomicU64,
-    by_program: AtomicU64,
+    touches: AtomicU64,
+    /// How many touches pass between two that resume.
+    passes: u64,
     frame: AtomicUsize,
 }
 
-/// Fills the page with zeros, or for a copy does nothing.
-unsafe extern "C" fn refill(addr: usize, by: By, data: *const ()) -> Outcome {
+/// Counts the touch. Fills the page with zeros, unless `passes` says that others are to be asked.
+unsafe extern "C" fn refill(addr: usize, data: *const ()) -> Outcome {
     // SAFETY: the watch's data.
     let seen = unsafe { &*data.cast::<Seen>() };
     seen.addr.store(addr, SeqCst);
     seen.frame.store(ptr::from_ref(&addr).addr(), SeqCst);
-    if by == By::Copy {
-        seen.by_copy.fetch_add(1, SeqCst);
+    if (seen.touches.fetch_add(1, SeqCst) + 1) % (seen.passes + 1) != 0 {
         return Outcome::Pass;
     }
-    seen.by_program.fetch_add(1, SeqCst);
     // SAFETY: a page of the test's own mapping. The first call is to fail and to set errno.
     unsafe {
         assert_eq!(fill::zero(-1, addr & !(page() - 1), page(), page()), Err(libc::EBADF));
@@ -56,7 +56,7 @@ fn a_callback_learns_the_exact_address_and_refills() {
     let seen = Seen { fd: armed.fd(), ..Seen::default() };
     let _watch = watch(&armed, &seen);
     assert_eq!(read(armed.ptr(1, 5)), 7);
-    assert_eq!(seen.by_program.load(SeqCst), 0);
+    assert_eq!(seen.touches.load(SeqCst), 0);
     for (i, offset) in [(0, 0), (1, 123), (2, page() - 1), (1, 8)] {
         armed.lose(i);
         assert_eq!(read(armed.ptr(i, offset)), 0);
@@ -67,25 +67,12 @@ fn a_callback_learns_the_exact_address_and_refills() {
     // SAFETY: as in `read`.
     unsafe { armed.ptr(2, 77).write_volatile(9) };
     assert_eq!((read(armed.ptr(2, 77)), read(armed.ptr(2, 78))), (9, 0));
-    assert_eq!(seen.by_program.load(SeqCst), 5);
+    assert_eq!(seen.touches.load(SeqCst), 5);
 }
 
 #[test]
-fn a_callback_may_leave_a_copy_its_error() {
-    let Some(armed) = Armed::empty(1) else { return };
-    let seen = Seen { fd: armed.fd(), ..Seen::default() };
-    let _watch = watch(&armed, &seen);
-    let mut to = [0u8; 16];
-    let handler = Handler::install().unwrap();
-    // SAFETY: both ranges are mapped and the test's own.
-    let got = unsafe { handler.try_copy(to.as_mut_ptr(), armed.ptr(0, 40), 16) };
-    assert_eq!(got, Err(armed.addr(0, 40)));
-    assert_eq!((seen.by_copy.load(SeqCst), seen.by_program.load(SeqCst)), (1, 0));
-}
-
-#[test]
-fn a_copy_goes_on_where_the_callback_refills() {
-    unsafe extern "C" fn ones(addr: usize, _: By, data: *const ()) -> Outcome {
+fn what_a_callback_filled_in_is_read() {
+    unsafe extern "C" fn ones(addr: usize, data: *const ()) -> Outcome {
         // SAFETY: the data is the armed memory; the source is a page of it that is there.
         unsafe {
             let armed = &*data.cast::<Armed>();
@@ -101,28 +88,40 @@ fn a_copy_goes_on_where_the_callback_refills() {
     let handler = Handler::install().unwrap();
     // SAFETY: the armed memory outlives the watch; the callback makes one system call.
     let watch = unsafe { handler.watch(armed.range(), ones, ptr::from_ref(&armed).cast()) };
-    let mut to = vec![0; 4 * page()];
-    // SAFETY: both ranges are mapped and the test's own.
-    unsafe { handler.try_copy(to.as_mut_ptr(), armed.ptr(0, 0), to.len()) }.unwrap();
-    assert_eq!(to, vec![1; 4 * page()]);
+    assert!((0..4 * page()).all(|offset| read(armed.ptr(0, offset)) == 1));
     drop(watch);
 }
 
 #[test]
-fn errno_is_kept() {
-    let Some(armed) = Armed::empty(2) else { return };
+fn a_system_call_gets_efault() {
+    let Some(armed) = Armed::full(2, 1) else { return };
     let seen = Seen { fd: armed.fd(), ..Seen::default() };
     let _watch = watch(&armed, &seen);
-    let mut to = 0;
+    armed.lose(1);
+    let mut pipe = [0; 2];
+    // SAFETY: the descriptors are this test's own; a lost page is an error of the call.
+    unsafe {
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        assert_eq!(libc::write(pipe[1], armed.ptr(1, 0).cast(), 8), -1);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(libc::write(pipe[1], armed.ptr(0, 0).cast(), 8), 8);
+        pipe.iter().for_each(|fd| assert_eq!(libc::close(*fd), 0));
+    }
+    assert_eq!(seen.touches.load(SeqCst), 0);
+}
+
+#[test]
+fn errno_is_kept() {
+    let Some(armed) = Armed::empty(1) else { return };
+    let seen = Seen { fd: armed.fd(), ..Seen::default() };
+    let _watch = watch(&armed, &seen);
     // SAFETY: this thread's errno; mapped memory of the test's own.
     unsafe {
         *libc::__errno_location() = 77;
         armed.ptr(0, 3).read_volatile();
         assert_eq!(*libc::__errno_location(), 77);
-        let lost = Handler::install().unwrap().try_copy(&mut to, armed.ptr(1, 0), 1);
-        assert_eq!((lost, *libc::__errno_location()), (Err(armed.addr(1, 0)), 77));
     }
-    assert_eq!(seen.by_program.load(SeqCst), 1);
+    assert_eq!(seen.touches.load(SeqCst), 1);
 }
 
 #[test]
@@ -150,65 +149,67 @@ fn the_handler_runs_on_the_alternate_stack() {
     });
 }
 
+/// All are asked until the last one resumes, in whatever slots they are.
 #[test]
 fn more_watches_than_one_chunk_holds() {
     let Some(armed) = Armed::full(1, 1) else { return };
-    let handler = Handler::install().unwrap();
-    unsafe extern "C" fn none(_: usize, _: By, data: *const ()) -> Outcome {
-        // SAFETY: the watch's data.
-        unsafe { (*data.cast::<AtomicU64>()).fetch_add(1, SeqCst) };
-        Outcome::Pass
-    }
-    let asked = AtomicU64::new(0);
-    let data = ptr::from_ref(&asked).cast();
-    for _ in 0..3 {
-        // SAFETY: the counter outlives the watches.
-        let many: Vec<_> = (0..300)
-            .map(|_| unsafe { handler.watch(armed.range(), none, data) }.unwrap())
-            .collect();
+    let once = Seen { fd: armed.fd(), ..Seen::default() };
+    let many = Seen { fd: armed.fd(), passes: 299, ..Seen::default() };
+    for round in 1..=3 {
+        let watches: Vec<_> = (0..300).map(|_| watch(&armed, &many)).collect();
         armed.lose(0);
-        asked.store(0, SeqCst);
-        let mut to = 0;
-        // SAFETY: both mapped, and the test's own.
-        unsafe { handler.try_copy(&mut to, armed.ptr(0, 0), 1) }.unwrap_err();
-        assert_eq!(asked.load(SeqCst), 300);
-        drop(many);
-        // SAFETY: as above.
-        unsafe { handler.try_copy(&mut to, armed.ptr(0, 0), 1) }.unwrap_err();
-        assert_eq!(asked.load(SeqCst), 300);
-        armed.fill(0, 1);
+        assert_eq!(read(armed.ptr(0, 0)), 0);
+        assert_eq!(many.touches.load(SeqCst), 300 * round);
+        drop(watches);
+        let _watch = watch(&armed, &once);
+        armed.lose(0);
+        assert_eq!(read(armed.ptr(0, 0)), 0);
+        assert_eq!((many.touches.load(SeqCst), once.touches.load(SeqCst)), (300 * round, round));
     }
 }
 
 /// Each thread's own watches come and go, and each is asked every time.
 #[test]
 fn threads_watch_at_the_same_time() {
-    unsafe extern "C" fn count(_: usize, _: By, data: *const ()) -> Outcome {
-        // SAFETY: the watch's data.
-        unsafe { (*data.cast::<AtomicU64>()).fetch_add(1, SeqCst) };
-        Outcome::Pass
-    }
     if Armed::empty(1).is_none() {
         return;
     }
-    let handler = Handler::install().unwrap();
     thread::scope(|s| {
         for _ in 0..4 {
             s.spawn(|| {
-                let armed = Armed::empty(1).unwrap();
-                let (asked, mut to) = (AtomicU64::new(0), 0);
+                let armed = Armed::full(1, 1).unwrap();
+                let seen = Seen { fd: armed.fd(), ..Seen::default() };
                 for round in 1..=200 {
-                    let data = ptr::from_ref(&asked).cast();
-                    // SAFETY: the counter outlives the watch; both ends are mapped.
-                    unsafe {
-                        let _watch = handler.watch(armed.range(), count, data).unwrap();
-                        handler.try_copy(&mut to, armed.ptr(0, 1), 1).unwrap_err();
-                    }
-                    assert_eq!(asked.load(SeqCst), round);
+                    let _watch = watch(&armed, &seen);
+                    armed.lose(0);
+                    assert_eq!(read(armed.ptr(0, 1)), 0);
+                    assert_eq!(seen.touches.load(SeqCst), round);
                 }
             });
         }
     });
+}
+
+/// The earlier handler of a test that runs alone: fills the page, by the descriptor in `FILLS`.
+unsafe extern "C" fn fill_behind(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel's; a page of the test's own mapping.
+    unsafe {
+        let at = (*info).si_addr().addr() & !(page() - 1);
+        fill::zero(FILLS.load(SeqCst), at, page(), page()).unwrap();
+    }
+}
+static FILLS: AtomicI32 = AtomicI32::new(-1);
+
+/// Sets [`fill_behind`], before glebe's handler is there.
+fn set_fill_behind(armed: &Armed) {
+    FILLS.store(armed.fd(), SeqCst);
+    // SAFETY: a handler of the kind that the flags say.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = fill_behind as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()), 0);
+    }
 }
 
 /// The data of a watch is marked as gone right after its removal; a callback that still sees it
@@ -216,7 +217,7 @@ fn threads_watch_at_the_same_time() {
 #[test]
 fn no_handler_uses_a_watch_that_was_removed() {
     static AFTER_END: AtomicBool = AtomicBool::new(false);
-    unsafe extern "C" fn look(_: usize, _: By, data: *const ()) -> Outcome {
+    unsafe extern "C" fn look(_: usize, data: *const ()) -> Outcome {
         // SAFETY: the data is never freed, only marked.
         let gone = unsafe { &*data.cast::<AtomicBool>() };
         for _ in 0..200 {
@@ -227,34 +228,38 @@ fn no_handler_uses_a_watch_that_was_removed() {
         }
         Outcome::Pass
     }
-    let Some(armed) = Armed::empty(1) else { return };
-    let handler = Handler::install().unwrap();
-    let (stop, errors) = (AtomicBool::new(false), AtomicU64::new(0));
-    let marks: Vec<AtomicBool> = (0..300).map(|_| AtomicBool::new(false)).collect();
-    thread::scope(|s| {
-        for _ in 0..3 {
-            s.spawn(|| {
-                let mut to = 0;
-                while !stop.load(SeqCst) {
-                    // SAFETY: both mapped, and the test's own.
-                    unsafe { handler.try_copy(&mut to, armed.ptr(0, 9), 1) }.unwrap_err();
-                    errors.fetch_add(1, SeqCst);
-                }
-            });
-        }
-        for gone in &marks {
-            let before = errors.load(SeqCst);
-            // SAFETY: the mark outlives the threads.
-            let watch = unsafe { handler.watch(armed.range(), look, ptr::from_ref(gone).cast()) };
-            while errors.load(SeqCst) == before {
-                thread::yield_now();
+    passes_alone("watch::no_handler_uses_a_watch_that_was_removed", || {
+        let Some(armed) = Armed::empty(3) else { return };
+        set_fill_behind(&armed);
+        let handler = Handler::install().unwrap();
+        let (stop, touches) = (AtomicBool::new(false), AtomicU64::new(0));
+        let marks: Vec<AtomicBool> = (0..300).map(|_| AtomicBool::new(false)).collect();
+        thread::scope(|s| {
+            for i in 0..3 {
+                let (armed, stop, touches) = (&armed, &stop, &touches);
+                s.spawn(move || {
+                    while !stop.load(SeqCst) {
+                        assert_eq!(read(armed.ptr(i, 9)), 0);
+                        armed.lose(i);
+                        touches.fetch_add(1, SeqCst);
+                    }
+                });
             }
-            drop(watch);
-            gone.store(true, SeqCst);
-        }
-        stop.store(true, SeqCst);
+            for gone in &marks {
+                let before = touches.load(SeqCst);
+                let data = ptr::from_ref(gone).cast();
+                // SAFETY: the mark outlives the threads.
+                let watch = unsafe { handler.watch(armed.range(), look, data) };
+                while touches.load(SeqCst) == before {
+                    thread::yield_now();
+                }
+                drop(watch);
+                gone.store(true, SeqCst);
+            }
+            stop.store(true, SeqCst);
+        });
+        assert!(!AFTER_END.load(SeqCst));
     });
-    assert!(!AFTER_END.load(SeqCst));
 }
 
 /// A thread that stands in a callback does not exist in a child: a removal there does not wait.
@@ -262,7 +267,7 @@ fn no_handler_uses_a_watch_that_was_removed() {
 fn a_child_does_not_wait_for_its_parents_handlers() {
     passes_alone("watch::a_child_does_not_wait_for_its_parents_handlers", || {
         static STATE: AtomicU64 = AtomicU64::new(0);
-        unsafe extern "C" fn stay(_: usize, _: By, _: *const ()) -> Outcome {
+        unsafe extern "C" fn stay(_: usize, _: *const ()) -> Outcome {
             STATE.store(1, SeqCst);
             while STATE.load(SeqCst) == 1 {
                 std::hint::spin_loop();
@@ -270,15 +275,12 @@ fn a_child_does_not_wait_for_its_parents_handlers() {
             Outcome::Pass
         }
         let Some(armed) = Armed::empty(1) else { return };
+        set_fill_behind(&armed);
         let handler = Handler::install().unwrap();
         // SAFETY: no data.
         let watch = unsafe { handler.watch(armed.range(), stay, ptr::null()) }.unwrap();
         thread::scope(|s| {
-            s.spawn(|| {
-                let mut to = 0;
-                // SAFETY: both mapped, and the test's own.
-                unsafe { handler.try_copy(&mut to, armed.ptr(0, 0), 1) }.unwrap_err();
-            });
+            s.spawn(|| assert_eq!(read(armed.ptr(0, 0)), 0));
             while STATE.load(SeqCst) == 0 {
                 thread::yield_now();
             }
@@ -302,41 +304,41 @@ fn a_child_does_not_wait_for_its_parents_handlers() {
     });
 }
 
-thread_local! {
-    /// How many copies a nested signal's handler made on this thread.
-    static NESTED: Cell<u64> = const { Cell::new(0) };
-}
 /// The page that the handlers of [`signals_nest`] touch.
 static LOST_PAGE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-fn copies_nothing() {
+/// Loses that page and touches it. Another handler may bring it back in between.
+fn touch_another() {
     let at = LOST_PAGE.load(SeqCst);
-    let mut to = 0;
-    // SAFETY: a mapped page that is lost all the time.
-    let got = unsafe { Handler::install().unwrap().try_copy(&mut to, at, 1) };
-    assert_eq!(got, Err(at.addr()));
+    // SAFETY: a page of the test's own, whose loss is settled by a watch.
+    unsafe { assert_eq!(libc::madvise(at.cast(), page(), libc::MADV_DONTNEED), 0) };
+    assert_eq!(read(at), 0);
 }
 
-/// Another signal's handler, and a callback, make copies of their own within a copy.
+/// Another signal's handler, and a callback, touch lost pages within a touch.
 #[test]
 fn signals_nest() {
     passes_alone("watch::signals_nest", || {
+        static SIGNALS: AtomicU64 = AtomicU64::new(0);
         unsafe extern "C" fn on_signal(_: libc::c_int) {
-            copies_nothing();
-            NESTED.set(NESTED.get() + 1);
+            touch_another();
+            SIGNALS.fetch_add(1, SeqCst);
         }
-        unsafe extern "C" fn callback(_: usize, _: By, _: *const ()) -> Outcome {
-            copies_nothing();
-            Outcome::Pass
+        unsafe extern "C" fn callback(addr: usize, data: *const ()) -> Outcome {
+            touch_another();
+            // SAFETY: as for this function.
+            unsafe { refill(addr, data) }
         }
         let (Some(armed), Some(other)) = (Armed::full(2, 4), Armed::empty(1)) else { return };
-        LOST_PAGE.store(other.ptr(0, 11), SeqCst);
-        armed.lose(1);
+        LOST_PAGE.store(other.ptr(0, 0), SeqCst);
+        let seen = Seen { fd: armed.fd(), ..Seen::default() };
+        let of_other = Seen { fd: other.fd(), ..Seen::default() };
+        let _others = watch(&other, &of_other);
         let handler = Handler::install().unwrap();
-        // SAFETY: no data; the signal's handler does what it may.
+        // SAFETY: the data outlives the watch; the signal's handler does what it may.
         let _watch = unsafe {
             libc::signal(libc::SIGUSR1, on_signal as *const () as usize);
-            handler.watch(armed.range(), callback, ptr::null()).unwrap()
+            handler.watch(armed.range(), callback, ptr::from_ref(&seen).cast()).unwrap()
         };
         let (me, done) = (this_thread(), AtomicBool::new(false));
         thread::scope(|s| {
@@ -347,18 +349,14 @@ fn signals_nest() {
                     thread::yield_now();
                 }
             });
-            let mut to = vec![0; page() + 1];
-            while NESTED.get() < 300 {
-                // SAFETY: both mapped, and the test's own.
-                unsafe {
-                    let got = handler.try_copy(to.as_mut_ptr(), armed.ptr(0, 0), page() + 1);
-                    assert_eq!(got, Err(armed.addr(1, 0)));
-                    handler.try_copy(to.as_mut_ptr(), armed.ptr(0, 0), page()).unwrap();
-                }
-                assert!(to[..page()].iter().all(|b| *b == 4));
-                to.fill(0);
+            let mut rounds = 0;
+            while SIGNALS.load(SeqCst) < 300 || rounds < 300 {
+                armed.lose(1);
+                assert_eq!((read(armed.ptr(1, 7)), read(armed.ptr(0, 7))), (0, 4));
+                rounds += 1;
             }
             done.store(true, SeqCst);
+            assert_eq!(seen.touches.load(SeqCst), rounds);
         });
     });
 }

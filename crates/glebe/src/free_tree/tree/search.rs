@@ -5,7 +5,7 @@
 //! class, and at the few leaves of which the maxima may be too large.
 
 use super::super::lanes::{at_least, rank, usable, Lane};
-use super::{Entry, Path, Spot, Tree, HIGH, NOWHERE};
+use super::{Entry, Path, Spot, Tree, NOWHERE};
 
 /// What a place must have: `len` positions from a multiple of `mask + 1`, in `low..high`.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
     pub(in crate::free_tree) fn find(&self, need: &Need<L>, path: &mut Path) -> Option<(Spot, L)> {
         let found = if need.low > L::ZERO {
             let spot = self.descend(need.low, path);
-            self.ask_for_next_fit(need, path);
             if let Some(found) = self.find_in_before(need, path, spot) {
                 return (found.1 + need.len <= need.high).then_some(found);
             }
@@ -46,21 +45,6 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         let place = start + start.pad(need.mask);
         // All others are higher.
         (place + need.len <= need.high).then_some((spot, place))
-    }
-
-    /// Has the leaf fetched in which the fit is, if it is not in that which `path` leads to, while
-    /// that one is on its way.
-    #[inline(always)]
-    fn ask_for_next_fit(&self, need: &Need<L>, path: &Path) {
-        if self.height < HIGH {
-            return;
-        }
-        let (n, lane) = (path.node(self.height - 1), path.lane(self.height - 1));
-        let later = ((u64::from(u32::MAX) << lane) << 1) as u32;
-        let fits = at_least(self.row(n, self.class(need.log)), need.len) & later;
-        if fits != 0 {
-            self.ask_for_leaf(self.inners[n].child[fits.trailing_zeros() as usize] as usize);
-        }
     }
 
     /// A place at the start of the window, in the extent before `spot`.
@@ -126,14 +110,12 @@ impl<L: Lane, const B: usize> Tree<L, B> {
                     }
                 }
             } else {
-                self.ask_for_children(n);
                 let row = self.row(n, class);
                 let lane = match row[0] >= need.len && from == 0 {
                     true => 0,
                     false => (at_least(row, need.len) & later).trailing_zeros() as usize,
                 };
                 if lane < B {
-                    self.ask_for_rows(level, n, lane);
                     (path.node[level], path.lane[level]) = (n as u32, lane as u8);
                     n = self.inners[n].child[lane] as usize;
                     (level, from) = (level + 1, 0);

@@ -7,7 +7,7 @@
 //! class takes is decided above; the caller of a recall owns its block's positions.
 //!
 //! Why a page of a block is never written by a tenant: a tenant commits a claim or a fill only in
-//! a guarded sequence ([`super::critical`]) that sees its granule open and in the epoch of its
+//! a guarded sequence ([`super::access`]) that sees its granule open and in the epoch of its
 //! claim. A recall first closes its granules, then ends all sequences by one barrier, and only
 //! then changes epochs and page words, so that an interrupted sequence finds the granule closed,
 //! or another epoch, or another page word than its claim.
@@ -19,8 +19,8 @@
 mod recall;
 mod zero;
 
-use super::critical::{Critical, Fill, Guard, Outcome};
-use super::frames::Frames;
+use super::access::Frames;
+use super::access::{Critical, Fill, Guard, Outcome};
 use super::table::{Table, Tables};
 use super::words::{
     GranuleWord, Granules, PageUse, PageWord, State, ZeroState, OPEN_MASK, PAGES_MAX,

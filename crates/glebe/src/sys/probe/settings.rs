@@ -102,10 +102,9 @@ fn demotion(pools: &Path, size: PageSize) -> Option<Mechanism> {
     })
 }
 
-/// A size's own mode decides, except `inherit`, which takes the top-level one.
 fn transparent(dir: &Path, rows: &mut Vec<Mechanism>) {
     const NEEDS: &str = "a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y";
-    let mode_row = |key: String, name: String, path: &Path, good: &dyn Fn(&str) -> bool| {
+    let mode_row = |key: &str, name: &str, path: &Path, good: &dyn Fn(&str) -> bool| {
         let row = Mechanism::yes(key, name, "");
         match file::chosen(path) {
             Ok(mode) if good(&mode) => Mechanism { detail: mode, ..row },
@@ -116,19 +115,11 @@ fn transparent(dir: &Path, rows: &mut Vec<Mechanism>) {
             Err(error) => row.not(error, NEEDS),
         }
     };
-    let enabled = dir.join("enabled");
-    let is_on = file::chosen(&enabled).is_ok_and(|mode| mode != "never");
-    let name = "transparent huge pages".to_owned();
-    rows.push(mode_row("thp".into(), name, &enabled, &|mode| mode != "never"));
+    let (name, is_on) = ("transparent huge pages", |mode: &str| mode != "never");
+    rows.push(mode_row("thp", name, &dir.join("enabled"), &is_on));
     let compacts = |mode: &str| ["always", "defer+madvise", "madvise"].contains(&mode);
-    let name = "compaction at the fault of an advised range".to_owned();
-    rows.push(mode_row("thp.defrag".into(), name, &dir.join("defrag"), &compacts));
-    for size in file::page_sizes(dir).into_iter().rev() {
-        let path = dir.join(format!("hugepages-{}/enabled", named(size)));
-        let name = format!("anonymous folios of {}", size.bytes());
-        let on = |mode: &str| mode != "never" && (mode != "inherit" || is_on);
-        rows.push(mode_row(format!("mthp.{}", named(size)), name, &path, &on));
-    }
+    let name = "compaction at the fault of an advised range";
+    rows.push(mode_row("thp.defrag", name, &dir.join("defrag"), &compacts));
 }
 
 fn heaps(dir: &Path, rows: &mut Vec<Mechanism>) {

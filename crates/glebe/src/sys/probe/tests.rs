@@ -143,26 +143,16 @@ fn pools_of_every_size() {
 }
 
 #[test]
-fn a_size_inherits_the_top_level_mode() {
+fn transparent_huge_pages_that_are_off() {
     let machine = Machine::new("thp");
     let dir = "sys/kernel/mm/transparent_hugepage";
-    let modes = |top: &str| {
+    let state = |top: &str| {
         machine.file(&format!("{dir}/enabled"), top);
-        let own = |size: u32, text: &str| {
-            machine.file(&format!("{dir}/hugepages-{size}kB/enabled"), text);
-        };
-        own(16, "always [inherit] madvise never\n");
-        own(64, "[always] inherit madvise never\n");
-        own(128, "always inherit madvise [never]\n");
-        machine.file(&format!("{dir}/hugepages-8kB/shmem_enabled"), "[never]\n");
-        let support = machine.probe();
-        ["thp", "mthp.8kB", "mthp.16kB", "mthp.64kB", "mthp.128kB"]
-            .map(|key| row(&support, key).state)
+        row(&machine.probe(), "thp").state
     };
-    use State::{No, Yes};
-    assert_eq!(modes("always [madvise] never\n"), [Yes, No, Yes, Yes, No]);
-    assert_eq!(modes("always madvise [never]\n"), [No, No, No, Yes, No]);
-    assert_eq!(modes("what is this\n"), [No, No, No, Yes, No]);
+    assert_eq!(state("always [madvise] never\n"), State::Yes);
+    assert_eq!(state("always madvise [never]\n"), State::No);
+    assert_eq!(state("what is this\n"), State::No);
 }
 
 #[test]
@@ -254,8 +244,7 @@ fn leaves_a_machine_as_it_was() {
 
 /// The key as the manual has it, with what the machine lists replaced.
 fn documented(key: &str) -> String {
-    let families =
-        [("hugetlb.", "SIZE"), ("demote.", "SIZE"), ("mthp.", "SIZE"), ("dma_heap.", "NAME")];
+    let families = [("hugetlb.", "SIZE"), ("demote.", "SIZE"), ("dma_heap.", "NAME")];
     match families.iter().find(|(family, _)| key.starts_with(family)) {
         Some((family, what)) => format!("`{family}{what}`"),
         None => format!("`{key}`"),

@@ -27,7 +27,7 @@ use crate::sys::mmap::wiped_page;
 use crate::sys::own::Own;
 use crate::sys::page_size;
 
-use super::{By, Decide, Outcome};
+use super::{Decide, Outcome};
 
 /// How many share a page of counts.
 const SLOTS: usize = 128;
@@ -81,8 +81,8 @@ fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
 }
 
 /// Asks the watches of `addr`, in a signal handler.
-pub(super) fn ask(addr: usize, by: By) -> Outcome {
-    let resumes = |slot: &Slot| slot.ask(addr, by) == Outcome::Resume;
+pub(super) fn ask(addr: usize) -> Outcome {
+    let resumes = |slot: &Slot| slot.ask(addr) == Outcome::Resume;
     if CHUNKS.iter().flatten().any(resumes) {
         Outcome::Resume
     } else {
@@ -113,7 +113,7 @@ impl Slot {
         (self.start.load(Ordering::Relaxed)..end).contains(&(addr as u64))
     }
 
-    fn ask(&self, addr: usize, by: By) -> Outcome {
+    fn ask(&self, addr: usize) -> Outcome {
         if !self.holds(addr) {
             return Outcome::Pass;
         }
@@ -125,7 +125,7 @@ impl Slot {
             let data = self.data.load(Ordering::Relaxed);
             // SAFETY: stored from a `Decide`, before the `end` that was just seen. The watch lives
             // and its removal waits for this handler, so the caller of `add` answers for the call.
-            outcome = unsafe { transmute::<*mut (), Decide>(decide)(addr, by, data) };
+            outcome = unsafe { transmute::<*mut (), Decide>(decide)(addr, data) };
         }
         self.inside.fetch_sub(1, Ordering::Release);
         outcome
