@@ -436,6 +436,17 @@ enum {
 int glebe_cache_get(glebe_cache cache, uint64_t object, uint64_t index, void *page,
                     size_t len_bytes);
 
+/* Copies bytes in as the pages of an object from index `first` on; the last page may be given in
+ * part, and is filled with zeros. Returns GLEBE_PUT_*: all of it is kept, or nothing. Errors:
+ * NULL. */
+int glebe_cache_put_run(glebe_cache cache, uint64_t object, uint64_t first, const void *bytes,
+                        size_t len_bytes);
+
+/* Copies the pages of an object from index `first` on out; of the last one a part may be asked for.
+ * Returns GLEBE_GET_*: a miss if one of them is not there. Errors: NULL. */
+int glebe_cache_get_run(glebe_cache cache, uint64_t object, uint64_t first, void *bytes,
+                        size_t len_bytes);
+
 enum {
     GLEBE_INVALIDATED = 0,
     GLEBE_NOT_THERE = 1

@@ -46,13 +46,17 @@ pub extern "C" fn glebe_cache_put(
     call(|| {
         check_len(len_bytes)?;
         let page = page.bytes(len_bytes, "page")?;
-        Ok(match on(cache, |cache| cache.put(object, index, page))? {
-            Put::Stored => GLEBE_PUT_STORED,
-            Put::Rejected(Rejected::Recalled) => GLEBE_PUT_RECALLED,
-            Put::Rejected(Rejected::Busy) => GLEBE_PUT_BUSY,
-            Put::Rejected(_) => GLEBE_PUT_FULL,
-        })
+        on(cache, |cache| cache.put(object, index, page)).map(put)
     })
+}
+
+fn put(how: Put) -> c_int {
+    match how {
+        Put::Stored => GLEBE_PUT_STORED,
+        Put::Rejected(Rejected::Recalled) => GLEBE_PUT_RECALLED,
+        Put::Rejected(Rejected::Busy) => GLEBE_PUT_BUSY,
+        Put::Rejected(_) => GLEBE_PUT_FULL,
+    }
 }
 
 #[no_mangle]
@@ -66,8 +70,43 @@ pub extern "C" fn glebe_cache_get(
     call(|| {
         check_len(len_bytes)?;
         let page = page.bytes(len_bytes, "page")?;
-        let is_hit = on(cache, |cache| cache.get(object, index, page))?;
-        Ok(if is_hit { GLEBE_GET_HIT } else { GLEBE_GET_MISS })
+        on(cache, |cache| cache.get(object, index, page)).map(got)
+    })
+}
+
+fn got(is_hit: bool) -> c_int {
+    if is_hit {
+        GLEBE_GET_HIT
+    } else {
+        GLEBE_GET_MISS
+    }
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_cache_put_run(
+    cache: glebe_cache,
+    object: u64,
+    first: u64,
+    bytes: In<c_void>,
+    len_bytes: usize,
+) -> c_int {
+    call(|| {
+        let bytes = bytes.bytes(len_bytes, "bytes")?;
+        on(cache, |cache| cache.put_run(object, first, bytes)).map(put)
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_cache_get_run(
+    cache: glebe_cache,
+    object: u64,
+    first: u64,
+    mut bytes: Out<c_void>,
+    len_bytes: usize,
+) -> c_int {
+    call(|| {
+        let bytes = bytes.bytes(len_bytes, "bytes")?;
+        on(cache, |cache| cache.get_run(object, first, bytes)).map(got)
     })
 }
 

@@ -272,6 +272,33 @@ static void store(glebe_cache pool, uint64_t object, uint64_t index, const void 
     CHECK(answer == GLEBE_PUT_STORED);
 }
 
+/* Bytes of two pages and a part of a third, in one call. */
+static void runs(glebe_cache pool) {
+    size_t page = (size_t)glebe_page_bytes(), len = 2 * page + 7, at;
+    unsigned char *in = malloc(len), *out = malloc(len);
+    int answer;
+
+    CHECK(in != NULL && out != NULL);
+    for (at = 0; at < len; at++) in[at] = (unsigned char)(at * 7 + at / page);
+    CHECK(glebe_cache_get_run(pool, 9, 4, out, len) == GLEBE_GET_MISS);
+    do {
+        answer = glebe_cache_put_run(pool, 9, 4, in, len);
+    } while (answer == GLEBE_PUT_BUSY);
+    CHECK(answer == GLEBE_PUT_STORED);
+    CHECK(glebe_cache_get_run(pool, 9, 4, out, len) == GLEBE_GET_HIT);
+    CHECK(memcmp(in, out, len) == 0);
+    CHECK(glebe_cache_get(pool, 9, 5, out, page) == GLEBE_GET_HIT);
+    CHECK(memcmp(in + page, out, page) == 0);
+    CHECK(glebe_cache_invalidate_page(pool, 9, 5) == GLEBE_INVALIDATED);
+    CHECK(glebe_cache_get_run(pool, 9, 4, out, len) == GLEBE_GET_MISS);
+    CHECK(glebe_cache_get_run(pool, 9, 4, out, page) == GLEBE_GET_HIT);
+    CHECK(glebe_cache_put_run(pool, 9, 0, NULL, 0) == GLEBE_PUT_STORED);
+    REFUSED(glebe_cache_put_run(pool, 9, 4, NULL, len), GLEBE_ERROR_NULL);
+    REFUSED(glebe_cache_get_run(pool, 9, 4, NULL, len), GLEBE_ERROR_NULL);
+    free(in);
+    free(out);
+}
+
 static void cache(glebe_reserve reserve) {
     size_t page = (size_t)glebe_page_bytes();
     unsigned char *in = malloc(page), *out = malloc(page);
@@ -297,6 +324,7 @@ static void cache(glebe_reserve reserve) {
     REFUSED(glebe_cache_put(pool, 1, 0, NULL, page), GLEBE_ERROR_NULL);
     REFUSED(glebe_cache_get(pool, 1, 0, NULL, page), GLEBE_ERROR_NULL);
 
+    runs(pool);
     CHECK(glebe_cache_invalidate_page(pool, 1, 0) == GLEBE_INVALIDATED);
     CHECK(glebe_cache_invalidate_page(pool, 1, 0) == GLEBE_NOT_THERE);
     store(pool, 2, 5, in);
@@ -310,6 +338,8 @@ static void cache(glebe_reserve reserve) {
     REFUSED(glebe_cache_free(pool), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_cache_put(pool, 1, 0, in, page), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_cache_get(pool, 1, 0, out, page), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_cache_put_run(pool, 1, 0, in, page), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_cache_get_run(pool, 1, 0, out, page), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_cache_invalidate_page(pool, 1, 0), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_cache_invalidate_object(pool, 1), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_cache_invalidate(pool), GLEBE_ERROR_BAD_HANDLE);
@@ -330,7 +360,7 @@ static void statistics(glebe_reserve reserve) {
     stats.size = sizeof stats;
     OK(glebe_reserve_get_stats(reserve, &stats));
     CHECK(stats.size == sizeof stats);
-    CHECK(stats.stored == 4 && stats.loaded == 1 && stats.missed == 3);
+    CHECK(stats.stored == 7 && stats.loaded == 7 && stats.missed == 5);
     CHECK(stats.invalidated_objects == 1 && stats.invalidated_pools == 1);
     CHECK(stats.allocs == 4 && stats.alloc_failures == 2 && stats.held_pages == 0);
     CHECK(stats.total_pages == stats.live_pages + stats.held_pages + stats.free_pages);
@@ -403,6 +433,8 @@ static void fork_is_noticed(glebe_reserve reserve) {
             REFUSED(glebe_cache_new(reserve, "fork", &cache_out), GLEBE_ERROR_FORKED);
             REFUSED(glebe_cache_put(pool, 1, 1, buffer, page), GLEBE_ERROR_FORKED);
             REFUSED(glebe_cache_get(pool, 1, 1, buffer, page), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_cache_put_run(pool, 1, 1, buffer, page), GLEBE_ERROR_FORKED);
+            REFUSED(glebe_cache_get_run(pool, 1, 1, buffer, page), GLEBE_ERROR_FORKED);
             REFUSED(glebe_cache_invalidate_page(pool, 1, 1), GLEBE_ERROR_FORKED);
             REFUSED(glebe_cache_invalidate_object(pool, 1), GLEBE_ERROR_FORKED);
             REFUSED(glebe_cache_invalidate(pool), GLEBE_ERROR_FORKED);

@@ -107,7 +107,7 @@ pub struct Args {
     #[arg(short = 'k', long = "lock-memory")]
     lock_memory: bool,
     /// Read, and of no effect: nothing is counted by the beginning of keys
-    #[arg(short = 'D', value_name = "CHARACTER")]
+    #[arg(short = 'D', long, value_name = "CHARACTER")]
     delimiter: Option<char>,
     /// Memcached's extended options, with commas between them: `idle_timeout=SECONDS` and
     /// `no_maxconns_fast` have an effect

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, UnixListener, UnixStream};
 use mio::{Events, Interest, Poll, Token, Waker};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use socket2::{Domain, Socket, Type};
 
 use super::conn::{Conn, Shown, State, Stream};
@@ -73,6 +73,8 @@ impl Door {
         for signal in [SIGTERM, SIGINT] {
             signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
         }
+        // There is nothing to be read anew.
+        signal_hook::flag::register(SIGHUP, Arc::default())?;
         Ok((Self { poll, listeners, signals, next_worker: 0 }, waker))
     }
 

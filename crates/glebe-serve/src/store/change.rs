@@ -1,4 +1,4 @@
-//! Changes of items: stored, deleted, counted up and down, touched, marked.
+//! Items stored: set, added, replaced, appended to, exchanged.
 //!
 //! What is stored gets its place first, without a lock, and is published if the item that it
 //! replaces is such that it may. What depends on the old value is read, made, and published if the
@@ -7,12 +7,9 @@
 use std::sync::atomic::Ordering;
 
 use super::item::Head;
-use super::shard::{Entry, FLUSHED, STALE, TOKEN};
+use super::shard::{Entry, STALE, TOKEN};
 use super::{count, Found, Look, Refused, Room, Store};
 use crate::protocol::Verb;
-
-/// Digits of the largest number.
-const DIGITS_MAX: usize = 20;
 
 /// How storing ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,34 +52,6 @@ pub struct Meta {
     pub vivify: bool,
     /// Whoever stores it was told to make it anew.
     pub won: bool,
-}
-
-/// How a number is changed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Count {
-    /// What is added.
-    pub delta: u64,
-    /// Or rather taken away.
-    pub down: bool,
-    /// The number that the item must have.
-    pub cas: Option<u64>,
-    /// The number that it gets.
-    pub new_cas: Option<u64>,
-    /// Its new end.
-    pub exptime: Option<u32>,
-}
-
-/// How changing an item ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changed {
-    /// It was; its head now, and its number as a counter.
-    Done(Head, u64),
-    /// There is none.
-    NotFound,
-    /// Its number is not the one expected.
-    Exists,
-    /// It is not a number.
-    NotNumeric,
 }
 
 impl Store {
@@ -228,7 +197,7 @@ impl Store {
 
     /// Stores a value in place of the item that was found, if that is still as it was. `None`: it
     /// is not.
-    fn exchange(
+    pub(super) fn exchange(
         &self,
         key: &[u8],
         found: &Found,
@@ -255,119 +224,6 @@ impl Store {
         Ok(gone.2)
     }
 
-    /// Removes an item; with `cas`, only one of that number.
-    pub fn delete(&self, key: &[u8], cas: Option<u64>, room: &mut Room) -> Changed {
-        let (nth, hash) = self.hash(key);
-        let mut shard = self.shard(nth);
-        let Some(found) = self.locate(&mut shard, hash, key, room) else {
-            return Changed::NotFound;
-        };
-        if cas.is_some_and(|cas| cas != found.head.cas) {
-            return Changed::Exists;
-        }
-        let gone = shard.remove(found.at);
-        drop(shard);
-        self.drop_item(gone, found.head.total());
-        Changed::Done(found.head, 0)
-    }
-
-    /// Marks an item stale, with a new number: the next reader is told to make it anew.
-    pub fn make_stale(&self, key: &[u8], meta: &Meta, ttl: bool, room: &mut Room) -> Changed {
-        let (nth, hash) = self.hash(key);
-        let mut shard = self.shard(nth);
-        let Some(mut found) = self.locate(&mut shard, hash, key, room) else {
-            return Changed::NotFound;
-        };
-        if meta.cas.is_some_and(|cas| cas != found.head.cas) {
-            return Changed::Exists;
-        }
-        found.head.cas = meta.new_cas.unwrap_or_else(|| self.next_cas());
-        if ttl {
-            found.head.exptime = meta.exptime;
-        }
-        if self.rewrite_head(&mut shard, &found, room).is_none() {
-            return Changed::NotFound;
-        }
-        let entry = shard.at_mut(found.at);
-        entry.access = entry.access & !TOKEN | STALE;
-        Changed::Done(found.head, 0)
-    }
-
-    /// Leaves an item without its value; marked stale, if `meta` says so.
-    ///
-    /// # Errors
-    /// [`Refused`].
-    pub fn clear(&self, key: &[u8], meta: &Meta, room: &mut Room) -> Result<Changed, Refused> {
-        loop {
-            let (mut found, quiet) = (None, Look { quiet: true, ..Look::default() });
-            self.get(key, quiet, room, &mut Vec::new(), |item, _, _| {
-                found = Some(*item);
-                false
-            });
-            let Some(found) = found else { return Ok(Changed::NotFound) };
-            if meta.cas.is_some_and(|cas| cas != found.head.cas) {
-                return Ok(Changed::Exists);
-            }
-            let new = Meta { new_cas: meta.new_cas.or(Some(found.head.cas)), ..*meta };
-            if let Some(head) = self.exchange(key, &found, &new, b"", room)? {
-                return Ok(Changed::Done(head, 0));
-            }
-        }
-    }
-
-    /// Gives an item another end.
-    pub fn touch(&self, key: &[u8], exptime: u32, room: &mut Room) -> Option<()> {
-        let look = Look { touch: Some(exptime), ..Look::default() };
-        self.get(key, look, room, &mut Vec::new(), |_, _, _| false)
-    }
-
-    /// Counts an item that is a number up or down.
-    ///
-    /// # Errors
-    /// [`Refused`].
-    pub fn count(&self, key: &[u8], how: &Count, room: &mut Room) -> Result<Changed, Refused> {
-        let mut old = Vec::new();
-        loop {
-            old.clear();
-            let (mut found, quiet) = (None, Look { quiet: true, ..Look::default() });
-            self.get(key, quiet, room, &mut old, |item, _, _| {
-                found = Some(*item);
-                item.head.len as usize <= DIGITS_MAX
-            });
-            let Some(found) = found else { return Ok(Changed::NotFound) };
-            if how.cas.is_some_and(|cas| cas != found.head.cas) {
-                return Ok(Changed::Exists);
-            }
-            let Some(number) = number(&old) else { return Ok(Changed::NotNumeric) };
-            let number = match how.down {
-                true => number.saturating_sub(how.delta),
-                false => number.wrapping_add(how.delta),
-            };
-            let mut digits = number.to_string();
-            // As memcached: a number never gets shorter in its place.
-            while digits.len() < old.len() {
-                digits.push(' ');
-            }
-            let exptime = how.exptime.unwrap_or(found.head.exptime);
-            let flags = found.head.flags;
-            let meta = Meta { flags, exptime, new_cas: how.new_cas, ..Meta::default() };
-            if let Some(head) = self.exchange(key, &found, &meta, digits.as_bytes(), room)? {
-                return Ok(Changed::Done(head, number));
-            }
-        }
-    }
-
-    /// Drops all items: now, or once the clock is at `at`. What is dropped gives its place up as
-    /// it is met.
-    pub fn flush(&self, at: Option<u32>) {
-        self.flush_at.store(at.unwrap_or(0), Ordering::Relaxed);
-        if at.is_none() {
-            for nth in 0..self.shards.len() {
-                self.shard(nth).mark_all(FLUSHED);
-            }
-        }
-    }
-
     /// Counts what was refused before its value came.
     pub(crate) fn refuse_too_large(&self) {
         count(&self.events.too_large);
@@ -378,16 +234,6 @@ impl Store {
     pub fn item_bytes(&self) -> u64 {
         self.item_bytes
     }
-}
-
-/// What a number's digits say; blanks may follow them.
-fn number(value: &[u8]) -> Option<u64> {
-    let end = value.iter().rposition(|byte| *byte != b' ').map_or(0, |last| last + 1);
-    let digits = std::str::from_utf8(&value[..end]).ok()?;
-    if digits.starts_with('+') {
-        return None;
-    }
-    digits.parse().ok()
 }
 
 fn may_store(verb: Verb, meta: &Meta, old: Option<&Found>) -> Outcome {

@@ -52,7 +52,7 @@ impl Memory {
         let len = Bytes::new(bytes.saturating_add(bytes / SPARE).max(LEN_MIN));
         let reserve = Reserve::new(len)?;
         let small = reserve.object_pool().codec(Codec::None).build()?;
-        let large = reserve.page_cache().namespace("items")?;
+        let large = reserve.page_cache().namespace("items")?.without_eviction();
         let page = page_size().bytes().as_usize();
         Ok(Self { reserve, small, large, page, next: AtomicU64::new(1) })
     }
@@ -102,17 +102,19 @@ impl Memory {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Stores bytes as the pages of a number from `first` on: all of them, or nothing is there.
     #[inline]
-    pub(super) fn put(&self, number: u64, index: u64, page: &[u8]) -> Result<(), Full> {
-        match self.large.put(number, index, page) {
+    pub(super) fn put(&self, number: u64, first: u64, bytes: &[u8]) -> Result<(), Full> {
+        match self.large.put_run(number, first, bytes) {
             Ok(Put::Stored) => Ok(()),
             Ok(Put::Rejected(_)) | Err(_) => Err(Full),
         }
     }
 
+    /// Fills `buf` from the pages of a number from `first` on, if they are all there.
     #[inline]
-    pub(super) fn get(&self, number: u64, index: u64, page: &mut [u8]) -> bool {
-        self.large.get(number, index, page).unwrap_or(false)
+    pub(super) fn get(&self, number: u64, first: u64, buf: &mut [u8]) -> bool {
+        self.large.get_run(number, first, buf).unwrap_or(false)
     }
 
     /// Drops the first `pages` pages of a number.

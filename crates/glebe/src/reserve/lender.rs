@@ -133,8 +133,8 @@ impl Lender {
             let hot = &self.hot[page];
             if hot.load(Ordering::Relaxed) != 0 {
                 hot.store(0, Ordering::Relaxed);
-                warm += 1;
-                if warm < HOT_MAX {
+                warm += u32::from(held.is_some());
+                if held.is_some() && warm < HOT_MAX {
                     continue;
                 }
             }

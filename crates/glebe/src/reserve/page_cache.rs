@@ -12,6 +12,8 @@
 //! Pages come from the [`Lender`]; those that shrink go to [`PackedPages`], where there are any.
 //! One [`Index`] names both. Lock: that of the name spaces, when one is asked for.
 
+mod run;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use super::error::Error;
 use super::index::{Held, Index, Key};
 use super::lender::{is_packed, Claimed, Lender};
 use super::lent::{Meta, NotFilled};
+use super::packed::with_buffer;
 use super::packed_pages::{is_object, PackedPages};
 use super::shared::Shared;
 use super::stats::Counter;
@@ -82,7 +85,7 @@ impl PageCache {
         let number = names
             .entry(name.to_owned())
             .or_insert_with(|| Arc::new(MappedWord::new(inner.lender().number())));
-        Ok(Namespace { number: Arc::clone(number), inner: self.inner.clone() })
+        Ok(Namespace { number: Arc::clone(number), inner: self.inner.clone(), takes: Takes::Any })
     }
 }
 
@@ -105,9 +108,28 @@ pub struct Namespace {
     /// Replaced when all of it is invalidated.
     number: Arc<MappedWord>,
     inner: Shared<Inner>,
+    takes: Takes,
+}
+
+/// Which pages a put takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// Free ones, and those that nobody used of late.
+    Any,
+    /// Free ones.
+    Free,
 }
 
 impl Namespace {
+    /// This name space, for a holder that chooses itself what goes: puts by this handle take pages
+    /// that are free, evict nothing, and are rejected where none is free.
+    ///
+    /// A put then costs a look at each page that it passes over: O(pages / free pages), mostly.
+    #[must_use]
+    pub fn without_eviction(self) -> Self {
+        Self { takes: Takes::Free, ..self }
+    }
+
     #[inline]
     fn key(&self, inner: &Inner, object: u64, index: u64) -> Key {
         inner.cache.key(self.number.load(Ordering::Acquire), object, index)
@@ -131,7 +153,7 @@ impl Namespace {
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn put(&self, object: u64, index: u64, page: &[u8]) -> Result<Put, Error> {
         let inner = self.inner(page.len())?;
-        Ok(inner.cache.put(inner.lender(), &self.key(inner, object, index), page))
+        Ok(inner.cache.put(inner.lender(), &self.key(inner, object, index), page, self.takes))
     }
 
     /// Copies the page of `object` and `index` out into `buf`, exactly one base page. `false` is
@@ -141,7 +163,7 @@ impl Namespace {
     /// [`Error::BadPageLen`], [`Error::Forked`].
     pub fn get(&self, object: u64, index: u64, buf: &mut [u8]) -> Result<bool, Error> {
         let inner = self.inner(buf.len())?;
-        let hit = inner.cache.get(inner.lender(), &self.key(inner, object, index), buf);
+        let hit = inner.cache.get(inner.lender(), &self.key(inner, object, index), 0, buf);
         inner.counts().add(if hit { Counter::Loaded } else { Counter::Missed }, 1);
         Ok(hit)
     }
@@ -245,11 +267,11 @@ impl Cache {
     }
 
     /// Stores a page under `key`, in place of what the key held.
-    fn put(&self, lender: &Lender, key: &Key, bytes: &[u8]) -> Put {
+    fn put(&self, lender: &Lender, key: &Key, bytes: &[u8], takes: Takes) -> Put {
         let packed = self.packed.as_ref();
         let stored = match packed.and_then(|packed| packed.store(lender, &key.meta, bytes)) {
             Some(at) => Ok(at),
-            None => self.store(lender, key, bytes),
+            None => self.store(lender, key, bytes, takes),
         };
         let put = match stored {
             Ok(at) if self.publish(lender, key, at) => Put::Stored,
@@ -270,10 +292,20 @@ impl Cache {
     }
 
     /// Copies a page to a lent one.
-    fn store(&self, lender: &Lender, key: &Key, bytes: &[u8]) -> Result<PageUse, Rejected> {
+    fn store(
+        &self,
+        lender: &Lender,
+        key: &Key,
+        bytes: &[u8],
+        takes: Takes,
+    ) -> Result<PageUse, Rejected> {
         let mut why = Rejected::Full;
         for _ in 0..TRIES {
-            let Some(claimed) = lender.claim() else { break };
+            let claimed = match takes {
+                Takes::Any => lender.claim(),
+                Takes::Free => lender.claim_where(u64::MAX, |_, held| held.is_none()),
+            };
+            let Some(claimed) = claimed else { break };
             self.evicted(lender, &claimed);
             self.prefetch(lender, claimed.claim.page);
             match lender.fill(claimed.claim, key.meta, bytes) {
@@ -348,14 +380,26 @@ impl Cache {
         }
     }
 
-    /// Copies the page of `key` out; false, and `buf` may hold anything, if there is none.
-    fn get(&self, lender: &Lender, key: &Key, buf: &mut [u8]) -> bool {
+    /// Copies the page of `key` out, or bytes of it from `offset` on; false, and `buf` may hold
+    /// anything, if there is none.
+    #[inline]
+    fn get(&self, lender: &Lender, key: &Key, offset: usize, buf: &mut [u8]) -> bool {
         let lent = lender.lent();
+        let page = lent.frames().page().bytes().as_usize();
         let take = |at: PageUse| match &self.packed {
-            Some(packed) if is_object(at) => packed.read(lender, &key.meta, at, buf),
+            Some(packed) if is_object(at) && buf.len() == page => {
+                packed.read(lender, &key.meta, at, buf)
+            }
+            Some(packed) if is_object(at) => with_buffer(page, |whole| {
+                let is_read = packed.read(lender, &key.meta, at, whole);
+                buf.copy_from_slice(&whole[offset..offset + buf.len()]);
+                is_read
+            }),
             _ => {
-                lent.prefetch_page(at.page);
-                lent.read(at, &key.meta, buf)
+                if buf.len() == page {
+                    lent.prefetch_page(at.page);
+                }
+                lent.read_part(at, &key.meta, offset, buf)
             }
         };
         let found = self.index.find(key.hash, take);

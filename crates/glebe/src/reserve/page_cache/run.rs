@@ -1,0 +1,256 @@
+//! Pages of one object in one call: [`Namespace::put_run`], [`Namespace::get_run`], and parts of them
+//! by [`Namespace::get_part`].
+//!
+//! A run is bytes, cut into pages: page `n` of them is the object's page `first + n`. Each page
+//! stands and goes by itself, as if it had been put alone; the calls make one answer of them. What
+//! the last page has beyond the bytes is zero.
+
+use super::{with_buffer, Error, Inner, Key, Namespace, Put};
+use crate::reserve::stats::Counter;
+use crate::sync::Ordering;
+
+/// The keys of the pages of a run, in order.
+#[derive(Clone, Copy)]
+struct Keys<'a> {
+    inner: &'a Inner,
+    number: u64,
+    object: u64,
+    first: u64,
+}
+
+impl<'a> Keys<'a> {
+    fn key(&self, nth: u64) -> Key {
+        self.inner.cache.key(self.number, self.object, self.first.wrapping_add(nth))
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.inner.lent().frames().page().bytes().as_usize()
+    }
+
+    /// Counts pages that were found, and one that was not.
+    fn count(&self, loaded: u64, is_hit: bool) {
+        self.inner.counts().add(Counter::Loaded, loaded);
+        if !is_hit {
+            self.inner.counts().add(Counter::Missed, 1);
+        }
+    }
+
+    /// The parts of a run with their keys. The key of the next part is made before a part is
+    /// given, so that what is asked for it first is under way.
+    fn zip<T: 'a>(
+        self,
+        parts: impl Iterator<Item = T> + 'a,
+    ) -> impl Iterator<Item = (Key, T)> + 'a {
+        let mut next = self.key(0);
+        parts.zip(1..).map(move |(part, nth)| (std::mem::replace(&mut next, self.key(nth)), part))
+    }
+}
+
+impl Namespace {
+    fn keys(&self, object: u64, first: u64) -> Result<Keys<'_>, Error> {
+        let inner = self.inner.get()?;
+        Ok(Keys { inner, number: self.number.load(Ordering::Acquire), object, first })
+    }
+
+    /// Copies `bytes` in as the pages of `object` from index `first` on, in place of what their
+    /// keys held; the last page may be given in part. All pages are kept, or none.
+    ///
+    /// Two runs that are put under the same pages at once may leave pages of both.
+    ///
+    /// O(bytes).
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn put_run(&self, object: u64, first: u64, bytes: &[u8]) -> Result<Put, Error> {
+        let keys = self.keys(object, first)?;
+        let (Inner { cache, .. }, lender) = (keys.inner, keys.inner.lender());
+        let page_bytes = keys.page_bytes();
+        for (key, part) in keys.zip(bytes.chunks(page_bytes)) {
+            let put = match part.len() == page_bytes {
+                true => cache.put(lender, &key, part, self.takes),
+                false => with_buffer(page_bytes, |page| {
+                    page[..part.len()].copy_from_slice(part);
+                    page[part.len()..].fill(0);
+                    cache.put(lender, &key, page, self.takes)
+                }),
+            };
+            if put != Put::Stored {
+                (0..bytes.len().div_ceil(page_bytes) as u64).for_each(|nth| {
+                    cache.remove(lender, &keys.key(nth));
+                });
+                return Ok(put);
+            }
+        }
+        Ok(Put::Stored)
+    }
+
+    /// Copies the pages of `object` from index `first` on out, as many as fill `buf`, whose last
+    /// page may be a part of one. `false` is a miss of at least one: then `buf` may hold anything.
+    ///
+    /// O(bytes).
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn get_run(&self, object: u64, first: u64, buf: &mut [u8]) -> Result<bool, Error> {
+        let keys = self.keys(object, first)?;
+        let page_bytes = keys.page_bytes();
+        let mut loaded = 0;
+        let is_hit = keys.zip(buf.chunks_mut(page_bytes)).all(|(key, part)| {
+            let is_hit = keys.inner.cache.get(keys.inner.lender(), &key, 0, part);
+            loaded += u64::from(is_hit);
+            is_hit
+        });
+        keys.count(loaded, is_hit);
+        Ok(is_hit)
+    }
+
+    /// Copies bytes of `object` out, from byte `offset` of its pages on, counted from its page of
+    /// index 0. Only the pages that they lie in are looked at. `false` is a miss of at least one:
+    /// then `buf` may hold anything.
+    ///
+    /// O(bytes).
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    #[inline]
+    pub fn get_part(&self, object: u64, offset: u64, buf: &mut [u8]) -> Result<bool, Error> {
+        let shift = self.inner.get()?.lent().frames().page().shift();
+        let keys = self.keys(object, offset >> shift)?;
+        let (mut within, mut nth, mut done) = (offset as usize & ((1 << shift) - 1), 0, 0);
+        let mut is_hit = true;
+        while is_hit && done < buf.len() {
+            let end = buf.len().min(done + (1 << shift) - within);
+            let part = &mut buf[done..end];
+            is_hit = keys.inner.cache.get(keys.inner.lender(), &keys.key(nth), within, part);
+            (within, nth, done) = (0, nth + 1, end);
+        }
+        keys.count(nth - u64::from(!is_hit), is_hit);
+        Ok(is_hit)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::reserve::Reserve;
+    use crate::sys::page_size;
+    use crate::units::{Bytes, Pages};
+    use crate::zpool::Codec;
+
+    fn bytes(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
+    }
+
+    #[test]
+    fn a_run_is_found_as_it_was_put_whatever_its_length() {
+        let reserve = Reserve::new(Bytes::mib(4)).unwrap();
+        let items = reserve.page_cache().namespace("items").unwrap();
+        let page = page_size().bytes().as_usize();
+        for len in [0, 1, page - 1, page, page + 1, 7 * page, 9 * page + 5] {
+            let put = bytes(len);
+            assert_eq!(items.put_run(3, u64::MAX - 2, &put).unwrap(), Put::Stored, "{len}");
+            let mut got = vec![0xee; len];
+            assert!(items.get_run(3, u64::MAX - 2, &mut got).unwrap(), "{len}");
+            assert!(got == put, "{len}");
+            // The parts are pages like others.
+            let (mut one, pages) = (vec![0xee; page], len.div_ceil(page) as u64);
+            for nth in 0..pages {
+                assert!(items.get(3, (u64::MAX - 2).wrapping_add(nth), &mut one).unwrap());
+                let part = &put[nth as usize * page..len.min((nth as usize + 1) * page)];
+                assert!(one[..part.len()] == *part && one[part.len()..].iter().all(|b| *b == 0));
+            }
+            assert!(!items.get(3, (u64::MAX - 2).wrapping_add(10), &mut one).unwrap());
+        }
+    }
+
+    #[test]
+    fn parts_are_found_wherever_they_lie() {
+        for codec in [Codec::None, Codec::Lz4] {
+            let reserve = Reserve::options().page_cache(codec).build(Bytes::mib(4)).unwrap();
+            let items = reserve.page_cache().namespace("items").unwrap();
+            let page = page_size().bytes().as_usize();
+            let mut put = bytes(5 * page);
+            put[2 * page..4 * page].fill(7); // these two shrink
+            assert_eq!(items.put_run(1, 0, &put).unwrap(), Put::Stored);
+            for at in [0, 1, page - 3, page, 2 * page - 1, 3 * page + 5] {
+                for len in [0, 1, 40, page, 2 * page - 5] {
+                    let mut got = vec![0xee; len];
+                    assert!(items.get_part(1, at as u64, &mut got).unwrap());
+                    assert!(got == put[at..at + len], "{len} at {at}");
+                }
+            }
+            assert!(items.invalidate_page(1, 1).unwrap());
+            let mut got = [0; 20];
+            assert!(items.get_part(1, page as u64 - 20, &mut got).unwrap());
+            assert!(!items.get_part(1, page as u64 - 19, &mut got).unwrap());
+            reserve.stats().check().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_run_with_a_page_lost_is_a_miss() {
+        let reserve = Reserve::new(Bytes::mib(4)).unwrap();
+        let items = reserve.page_cache().namespace("items").unwrap();
+        let page = page_size().bytes().as_usize();
+        let (put, mut buf) = (bytes(5 * page), vec![0; 5 * page]);
+        for lost in 0..5 {
+            assert_eq!(items.put_run(1, 0, &put).unwrap(), Put::Stored);
+            assert!(items.invalidate_page(1, lost).unwrap());
+            assert!(!items.get_run(1, 0, &mut buf).unwrap(), "page {lost}");
+            assert_eq!(items.get_run(1, 0, &mut buf[..page]).unwrap(), lost != 0);
+        }
+        assert_eq!(items.put_run(1, 0, &put).unwrap(), Put::Stored);
+        items.invalidate_object(1).unwrap();
+        assert!(!items.get_run(1, 0, &mut buf).unwrap());
+    }
+
+    #[test]
+    fn without_eviction_what_is_put_stays_and_free_pages_are_found() {
+        let reserve = Reserve::new(Bytes::mib(4)).unwrap();
+        let items = reserve.page_cache().namespace("items").unwrap().without_eviction();
+        let page = page_size().bytes().as_usize();
+        let pages = reserve.len().get();
+        let (mut stored, mut buf) = (Vec::new(), vec![0; page]);
+        for object in 0.. {
+            if items.put_run(object, 0, &[object as u8].repeat(page)).unwrap() != Put::Stored {
+                break;
+            }
+            stored.push(object);
+        }
+        // Crowded buckets of the index take some of them.
+        let all = |buf: &mut [u8]| {
+            stored.iter().filter(|object| items.get(**object, 0, buf).unwrap()).count() as u64
+        };
+        let there = all(&mut buf);
+        assert!(there > pages * 9 / 10 && there <= pages, "{there} of {pages}");
+        for round in 0..3 * pages {
+            let gone = stored[(round * 7 % pages) as usize % stored.len()];
+            let was_there = items.invalidate_page(gone, 0).unwrap();
+            let put = items.put_run(gone, 0, &[gone as u8].repeat(page)).unwrap();
+            assert!(put == Put::Stored || !was_there, "{put:?}");
+        }
+        assert!(all(&mut buf) + 9 >= there);
+        assert_eq!(reserve.stats().evicted, 0);
+    }
+
+    #[test]
+    fn of_a_run_that_finds_no_room_nothing_is_kept() {
+        let reserve = Reserve::new(Bytes::mib(4)).unwrap();
+        let items = reserve.page_cache().namespace("items").unwrap();
+        let page = page_size().bytes().as_usize();
+        let mut page_of = vec![0; page];
+        assert_eq!(items.put_run(1, 0, &bytes(3 * page)).unwrap(), Put::Stored);
+        let run = reserve.largest_run().unwrap();
+        let block = reserve.alloc(run).unwrap();
+        let left = reserve.largest_run().unwrap();
+        assert_eq!(left, Pages::ZERO, "of {run}");
+        assert!(matches!(items.put_run(1, 0, &bytes(3 * page)).unwrap(), Put::Rejected(_)));
+        drop(block);
+        for index in 0..3 {
+            assert!(!items.get(1, index, &mut page_of).unwrap());
+        }
+        let stats = reserve.stats();
+        assert_eq!(stats.live, Pages::ZERO);
+        stats.check().unwrap();
+    }
+}
