@@ -99,12 +99,8 @@ fi
 stage "faults in kernel calls" \
     cargo test -p glebe --features faults --test pool_stress --test faults -- --show-output
 
-if [ -f crates/glebe/tests/loom.rs ]; then
-    stage "loom models" env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
-        cargo test -p glebe --release --test loom --target-dir "$target_dir/loom" -- --show-output
-else
-    say "skipped: loom models (there are none)"
-fi
+stage "loom models" env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
+    cargo test -p glebe --release --lib --target-dir "$target_dir/loom" -- --show-output models::
 
 stage "the aged machine and its judge" scripts/aged/test_aged.py
 

@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use crate::error::OsError;
 use crate::sync::{fence, AtomicU64, Backoff, Ordering};
 use crate::sys::{membarrier, rseq};
-pub(crate) use rseq::{Fill, Guard, Outcome};
+pub(crate) use rseq::{Fill, Guard, Outcome, META_WORDS};
 
 /// Attempts at a barrier for which the kernel lacks memory.
 const BARRIER_TRIES: u32 = 8;
@@ -113,5 +113,5 @@ unsafe fn counted_fill(fill: &Fill<'_>) -> Outcome {
     Outcome::Done
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

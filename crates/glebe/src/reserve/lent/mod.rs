@@ -19,7 +19,7 @@
 mod recall;
 mod zero;
 
-use super::critical::{Critical, Fill, Guard, Outcome};
+use super::critical::{Critical, Fill, Guard, Outcome, META_WORDS};
 use super::frames::Frames;
 use super::table::{Table, Tables};
 use super::words::{
@@ -27,7 +27,6 @@ use super::words::{
 };
 use crate::error::OsError;
 use crate::sync::{fence, prefetch, AtomicU64, Ordering};
-use crate::sys::rseq::META_WORDS;
 
 pub(crate) use recall::NotTaken;
 
