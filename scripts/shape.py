@@ -28,7 +28,7 @@ TOKEN = re.compile(
 
 TEST_ATTRIBUTE = re.compile(
     r"#\[(?:test|cfg\("
-    r"(?:test|all\(test\b[^\]]*|any\((?:test|fuzzing)(?:,\s*(?:test|fuzzing))*\))"
+    r"(?:test|loom|all\(test\b[^\]]*|any\((?:test|fuzzing)(?:,\s*(?:test|fuzzing))*\))"
     r"\))\]"
 )
 
@@ -85,7 +85,7 @@ def body_start(code, at):
 
 
 def test_regions(code):
-    """The (start, end) offsets of the items that only tests, fuzzing included, are built with."""
+    """The (start, end) offsets of the items that only tests are built with, fuzzing and models too."""
     regions = []
     for match in TEST_ATTRIBUTE.finditer(code):
         if regions and match.start() < regions[-1][1]:
@@ -324,6 +324,7 @@ def self_test():
         ("//! x\n\nfn f() {}\n", 1),
         ("fn f() {\n    /* a\n b */ g(); // c\n}\n", 3),
         ('fn f() { "\n" }\n#[cfg(test)]\nmod tests {\n    fn g() {}\n}\n', 2),
+        ("//! x\n#[cfg(loom)]\nmod m {\n    fn g() {}\n}\n#[cfg(not(loom))]\nfn h() {}\n", 2),
     ):
         if code_lines(source) != expected:
             wrong += 1

@@ -3,32 +3,32 @@
 //! Nothing else in the crate names `std::sync::atomic` or `std::sync::Mutex`. What is computed once
 //! for the whole process is a `First`: a forked child waits for nobody's `OnceLock`.
 
-// By their paths, since the tests of the model checker take this file by its own.
-#[path = "sync/first.rs"]
 mod first;
-#[path = "sync/list.rs"]
 mod list;
+#[cfg(loom)]
+mod model;
 
 pub(crate) use first::First;
 pub(crate) use list::List;
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    atomic::{fence, AtomicU64, Ordering},
+    atomic::{fence, Ordering},
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
+#[cfg(loom)]
+pub(crate) use model::{AtomicU64, AtomicU64 as MappedWord};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    atomic::{fence, AtomicU64, Ordering},
+    atomic::{fence, AtomicU64, AtomicU64 as MappedWord, Ordering},
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 pub(crate) use std::sync::TryLockError;
 
-/// A word in mapped memory or in a `static`, where the model checker's own type cannot be.
-pub(crate) use std::sync::atomic::{
-    AtomicPtr as MappedPtr, AtomicU64 as MappedWord, AtomicU8 as MappedByte,
-};
+/// In mapped memory or in a `static`, where the model checker's own types cannot be: so is
+/// `MappedWord`, but in models.
+pub(crate) use std::sync::atomic::{AtomicPtr as MappedPtr, AtomicU8 as MappedByte};
 
 /// A lock in a `static`, where the model checker's own type cannot be.
 pub(crate) use std::sync::{Mutex as StaticMutex, MutexGuard as StaticMutexGuard};

@@ -17,7 +17,7 @@ type Layers = BTreeMap<String, u32>;
 fn layers_of(root: &str) -> Layers {
     let mut layers = Layers::new();
     let mut current = None;
-    for line in root.lines().map(str::trim) {
+    for line in root.lines() {
         if let Some(rest) = line.strip_prefix("// L") {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
             current = digits.parse().ok().or(current);

@@ -83,9 +83,9 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Builds the shared and the static library, and puts them into `folder` under the names that linker
-/// and loader look for. The whole workspace is named, since cargo would build dependencies anew for
-/// fewer packages.
+/// Builds the shared and the static library, and puts them into `folder` under the names that
+/// linker and loader look for. The whole workspace is named, since cargo would build dependencies
+/// anew for fewer packages.
 pub fn libraries(folder: &Path) {
     let output = run(Command::new(env!("CARGO"))
         .args(["build", "--workspace", "--lib", "--message-format=json", "--target-dir"])

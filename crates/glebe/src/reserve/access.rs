@@ -25,7 +25,7 @@ use crate::mapping::racy;
 use crate::sync::{fence, prefetch_at, AtomicU64, Backoff, Ordering};
 use crate::sys::{membarrier, rseq};
 use crate::units::PageSize;
-pub(crate) use rseq::{Fill, Guard, Outcome};
+pub(crate) use rseq::{Fill, Guard, Outcome, META_WORDS};
 
 /// Attempts at a barrier for which the kernel lacks memory.
 const BARRIER_TRIES: u32 = 8;
@@ -198,5 +198,5 @@ impl Frames {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

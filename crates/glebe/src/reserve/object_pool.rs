@@ -353,5 +353,5 @@ impl std::fmt::Display for LentObjectPoolStats {
     }
 }
 
-#[cfg(all(test, not(loom), feature = "lz4", feature = "zstd"))]
+#[cfg(all(test, feature = "lz4", feature = "zstd"))]
 mod tests;

@@ -342,7 +342,7 @@ impl Inner {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::super::Reserve;
     use crate::units::{Bytes, Pages};

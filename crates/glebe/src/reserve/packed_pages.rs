@@ -129,7 +129,7 @@ impl PackedPages {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

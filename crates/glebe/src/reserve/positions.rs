@@ -361,5 +361,5 @@ impl Positions {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -96,7 +96,7 @@ impl Rseq {
     pub fn find() -> Result<Self, &'static str> {
         static FOUND: First<Result<Rseq, &'static str>> = First::new();
         *FOUND.get_or_compute(|| {
-            if cfg!(any(loom, not(any(target_arch = "x86_64", target_arch = "aarch64")))) {
+            if cfg!(not(any(target_arch = "x86_64", target_arch = "aarch64"))) {
                 return Err("no restartable sequence is written for this architecture");
             }
             // SAFETY: dlsym takes a terminated name and returns null or the symbol's address.
@@ -143,7 +143,6 @@ impl Rseq {
     }
 }
 
-#[cfg(not(loom))]
 fn outcome(code: u64) -> Outcome {
     match code {
         0 => Outcome::Done,
@@ -153,19 +152,19 @@ fn outcome(code: u64) -> Outcome {
     }
 }
 
-#[cfg(all(target_arch = "x86_64", not(loom)))]
+#[cfg(target_arch = "x86_64")]
 #[path = "rseq/x86_64.rs"]
 mod arch;
 
-#[cfg(all(target_arch = "aarch64", not(loom)))]
+#[cfg(target_arch = "aarch64")]
 #[path = "rseq/aarch64.rs"]
 mod arch;
 
-#[cfg(any(loom, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[path = "rseq/unsupported.rs"]
 mod arch;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::sync::Ordering;

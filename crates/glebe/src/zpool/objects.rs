@@ -91,7 +91,6 @@ pub(crate) struct Pinned {
 impl Pinned {
     /// Where the bytes begin, for models.
     #[cfg(loom)]
-    #[allow(dead_code)] // the library itself has none
     pub(crate) fn start(&self) -> usize {
         self.at
     }
@@ -211,11 +210,11 @@ impl Objects {
     /// Removes an object; whether it was there.
     #[inline]
     pub(crate) fn remove(&self, index: u32, named: u32) -> bool {
-        let gone = self.change(index, named, Entry::freed).is_some();
-        if gone {
-            self.memory.entries.free(&self.memory.account, index);
-        }
-        gone
+        let Some(was) = self.change(index, named, |_| true, Entry::freed, || ()) else {
+            return false;
+        };
+        self.memory.entries.free(&self.memory.account, index, was);
+        true
     }
 
     /// Stores another object under the same entry; false if there is none any more.
@@ -226,7 +225,7 @@ impl Objects {
         stored: Stored<'_>,
     ) -> Result<bool, NoRoom> {
         let new = self.write(stored, index, named)?;
-        if self.change(index, named, |_| new).is_some() {
+        if self.change(index, named, |_| true, |_| new, || ()).is_some() {
             return Ok(true);
         }
         self.take_back(new);
@@ -250,8 +249,8 @@ impl Objects {
             }
         };
         // While pinned, the slot is nobody else's: the same word means the same bytes.
-        let unpin = |entry: Entry| entry == pinned.entry;
-        let done = self.change_if(index, named, unpin, |_| new, || self.unpin(pinned));
+        let same = |entry: Entry| entry == pinned.entry;
+        let done = self.change(index, named, same, |_| new, || self.unpin(pinned));
         if done.is_none() {
             self.unpin(pinned);
             self.take_back(new);
@@ -259,16 +258,10 @@ impl Objects {
         Ok(done.is_some())
     }
 
-    /// Changes an entry to `to` of it and gives the slot up that it named; what it was.
+    /// Changes an entry to `to` of it, if it is one that `is` wants, and gives the slot up that it
+    /// named; what it was. `then` is done in between.
     #[inline]
-    fn change(&self, index: u32, named: u32, to: impl Fn(Entry) -> Entry) -> Option<Entry> {
-        self.change_if(index, named, |_| true, to, || ())
-    }
-
-    /// As [`Objects::change`], if the entry is one that `is` wants; `then` is done between the
-    /// change and giving up.
-    #[inline]
-    fn change_if(
+    fn change(
         &self,
         index: u32,
         named: u32,
@@ -290,9 +283,9 @@ impl Objects {
             let about = memory.zspages.about(place.zspage);
             let Some(class) = self.classes.get(about.class) else { continue };
             let mut state = class.lock();
-            // Now nobody else changes it.
-            if self.entry(index, named) != Some(entry)
-                || !state.has(memory, place.zspage)
+            // What names a slot here nobody else changes now. The same word may be another use.
+            if !state.has(memory, place.zspage)
+                || !memory.entries.is_of_epoch(index, named)
                 || !memory.entries.exchange(index, entry, to(entry))
             {
                 continue;
@@ -316,7 +309,7 @@ impl Objects {
             let mut state = class.lock();
             state.counts.went += 1;
             state.count_off(entry);
-            state.free_unused(memory, entry.place());
+            state.give_up(memory, entry.place(), Empty::Goes);
         }
     }
 
@@ -329,15 +322,15 @@ impl Objects {
     pub(crate) fn evict_by(
         &self,
         zspage: u32,
-        evict: impl FnOnce(&mut State) -> Vec<u32>,
+        evict: impl FnOnce(&mut State) -> Vec<(u32, Entry)>,
     ) -> usize {
         let memory = &self.memory;
         let Some(class) = self.classes.get(memory.zspages.about(zspage).class) else { return 0 };
         let mut state = class.lock();
         let gone = evict(&mut state);
         drop(state);
-        for index in &gone {
-            memory.entries.free(&memory.account, *index);
+        for (index, was) in &gone {
+            memory.entries.free(&memory.account, *index, *was);
         }
         gone.len()
     }

@@ -112,9 +112,11 @@ impl ObjectPool {
     /// Pages that [`ObjectPool::compact`] would free now, if nobody reads or writes meanwhile.
     /// Exact, as long as no class is retired, as [`ObjectPool::set_table`] and the pool itself do:
     /// pages of such are not counted, and their objects will go to slots of others that are.
+    /// O(classes).
     #[must_use]
     pub fn freeable(&self) -> Pages {
-        Pages::new(self.objects.memory.freeable())
+        let classes = self.objects.classes.all();
+        Pages::new(classes.map(|class| class.lock().freeable_pages()).sum())
     }
 
     /// Compacts, as far as the budget allows. Objects that are being read or written meanwhile are

@@ -21,10 +21,10 @@ pub(crate) struct Memory {
     pub(crate) account: Account,
     /// Whether zspages are sealed: then empty ones leave, since the staging is small.
     pub(crate) lends: bool,
-    /// Pages that compaction would free.
-    freeable: AtomicU64,
-    /// Slots in limbo.
-    waiting: AtomicU64,
+    /// Pages that compaction would free, or some more.
+    pub(crate) freeable: AtomicU64,
+    /// Slots, and pages of sealed zspages, that wait for readers.
+    pub(crate) waiting: AtomicU64,
     /// Sealed zspages that ended, whose numbers are still taken.
     ended: Mutex<Vec<u32>>,
     any_ended: AtomicU64,
@@ -71,37 +71,15 @@ impl Memory {
         std::mem::take(&mut ended)
     }
 
-    /// Pages that compaction would free.
+    /// Pages that compaction would free, or some more.
     #[inline]
     pub(crate) fn freeable(&self) -> u64 {
         self.freeable.load(Ordering::Relaxed)
     }
 
-    /// Slots that wait for readers.
+    /// What waits for readers.
     #[inline]
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// One more waits.
-    pub(crate) fn add_waiting(&self) {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// One waits no more.
-    pub(crate) fn sub_waiting(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Pages that compaction would free have come.
-    #[inline]
-    pub(crate) fn add_freeable(&self, pages: u64) {
-        self.freeable.fetch_add(pages, Ordering::Relaxed);
-    }
-
-    /// They have gone.
-    #[inline]
-    pub(crate) fn sub_freeable(&self, pages: u64) {
-        self.freeable.fetch_sub(pages, Ordering::Relaxed);
     }
 }

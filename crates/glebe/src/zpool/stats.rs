@@ -198,6 +198,7 @@ impl Stats {
             stats.zspages += zspages;
             let sealed = state.sealed();
             stats.sealed_pages += sealed * u64::from(shape.pages);
+            stats.freeable_pages += state.freeable_pages();
             stats.classes.push(ClassStats {
                 size: Bytes::new(state.longest.into()),
                 pages_per_zspage: Pages::new(shape.pages.into()),
@@ -209,14 +210,13 @@ impl Stats {
                 stored: Bytes::new(counts.bytes),
                 zspages,
                 sealed,
-                freeable: Pages::new(u64::from(state.freeable() * shape.pages)),
+                freeable: Pages::new(state.freeable_pages()),
                 is_retired: state.is_retired,
             });
         }
         stats.classes.sort_by_key(|class| class.size);
         stats.used_pages = memory.pages.used();
         stats.kept_pages = memory.pages.kept();
-        stats.freeable_pages = memory.freeable();
         let pages = Pages::new(stats.used_pages + stats.kept_pages).bytes(page_size());
         stats.metadata_bytes =
             (memory.account.held() + vectors).saturating_sub(pages.get() + charged);

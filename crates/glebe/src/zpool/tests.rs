@@ -34,13 +34,8 @@ fn plain() -> Options {
 impl ObjectPool {
     fn check(&self) {
         let memory = &self.objects.memory;
-        self.objects.classes.all().for_each(|class| class.lock().check(memory));
-        let freeable = |class: &crate::zpool::class::Class| {
-            let state = class.lock();
-            u64::from(state.freeable() * state.shape().pages)
-        };
-        let sum: u64 = self.objects.classes.all().map(freeable).sum();
-        assert_eq!(sum, memory.freeable());
+        let told = self.objects.classes.all().map(|class| class.lock().check(memory));
+        assert_eq!(told.sum::<u64>(), memory.freeable());
         assert!(self.held().get() <= memory.account.limit());
     }
 }

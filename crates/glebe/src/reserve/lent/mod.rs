@@ -19,15 +19,13 @@
 mod recall;
 mod zero;
 
-use super::access::Frames;
-use super::access::{Critical, Fill, Guard, Outcome};
+use super::access::{Critical, Fill, Frames, Guard, Outcome, META_WORDS};
 use super::table::{Table, Tables};
 use super::words::{
     GranuleWord, Granules, PageUse, PageWord, State, ZeroState, OPEN_MASK, PAGES_MAX,
 };
 use crate::error::OsError;
 use crate::sync::{fence, prefetch, AtomicU64, Ordering};
-use crate::sys::rseq::META_WORDS;
 
 pub(crate) use recall::NotTaken;
 

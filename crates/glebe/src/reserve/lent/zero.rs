@@ -8,9 +8,8 @@
 
 use std::cmp::Reverse;
 
-use super::{Adds, Lent, NoClaim, NotFilled};
+use super::{Adds, Lent, Meta, NoClaim, NotFilled};
 use crate::reserve::words::{State, ZeroState};
-use crate::sys::rseq::META_WORDS;
 
 /// What became of an attempt to make a granule zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +75,7 @@ impl Lent {
             }
         };
         zeroed.evicted += u64::from(claim.evicted);
-        match self.fill_as(claim, State::Zero, [0; META_WORDS], zeros) {
+        match self.fill_as(claim, State::Zero, Meta::default(), zeros) {
             Ok(seen) => {
                 let counted = self.uncount(granule, seen);
                 zeroed.recalled += u64::from(!counted);

@@ -123,7 +123,7 @@ impl Packed {
     }
 
     /// In which granules each sealed zspage has pages.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(super) fn granules(&self, lender: &Lender) -> Vec<Vec<usize>> {
         let end = self.staging.zspages_end();
         let of = |zspage| (0..PAGES_MAX).filter_map(move |nth| self.refs.at(zspage, nth));

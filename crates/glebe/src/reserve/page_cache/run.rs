@@ -1,4 +1,4 @@
-//! Pages of one object in one call: [`Namespace::put_run`], [`Namespace::get_run`], and parts of them
+//! Pages of one object in one call: [`Namespace::put_run`], [`Namespace::get_run`], and their parts
 //! by [`Namespace::get_part`].
 //!
 //! A run is bytes, cut into pages: page `n` of them is the object's page `first + n`. Each page

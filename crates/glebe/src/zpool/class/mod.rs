@@ -12,17 +12,17 @@
 
 pub(crate) mod blocks;
 pub(crate) mod classes;
+mod growth;
 mod moves;
 mod seal;
-
-use std::time::Instant;
 
 use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError};
 use crate::zpool::entry::word::{Entry, Place};
 use crate::zpool::memory::account::NoRoom;
 use crate::zpool::shared::Memory;
-use blocks::{Blocks, Groups, EMPTY, GROUPS};
+use blocks::{Blocks, Groups, GROUPS};
 
+pub(crate) use moves::{Stop, Work};
 pub(crate) use seal::{Begun, Fullness};
 
 /// The geometry of a class.
@@ -84,13 +84,6 @@ impl Class {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Class>() <= 320, "a pool makes a hundred of them");
 
-/// A slot that an object was given up in while somebody may have been reading it.
-#[derive(Clone, Copy, Debug)]
-struct Limbo {
-    zspage: u32,
-    slot: u32,
-}
-
 /// What becomes of a zspage of which the last slot was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Empty {
@@ -130,42 +123,6 @@ pub(crate) struct Counts {
     pub(crate) compacted: u64,
 }
 
-/// What compaction may still do, and what it did.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Work {
-    /// Bytes that may be moved.
-    pub(crate) bytes_left: usize,
-    /// When it is to stop; looked at after each object.
-    pub(crate) until: Option<Instant>,
-    pub(crate) moved: u64,
-    pub(crate) pages: u64,
-}
-
-impl Work {
-    /// Whether nothing more is to be moved.
-    #[inline]
-    pub(crate) fn is_spent(&self) -> bool {
-        self.bytes_left == 0 || self.is_late()
-    }
-
-    /// Whether its time is over.
-    #[inline]
-    pub(crate) fn is_late(&self) -> bool {
-        self.until.is_some_and(|until| Instant::now() >= until)
-    }
-}
-
-/// Why compaction of a class stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// Nothing is left to free.
-    Done,
-    /// The budget.
-    Spent,
-    /// What is left is pinned or being written.
-    Stuck,
-}
-
 /// What the lock of a class guards.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -175,11 +132,12 @@ pub(crate) struct State {
     part_shift: u32,
     blocks: Blocks,
     groups: Groups,
-    /// Free slots beyond a multiple of `shape.objects`.
-    slack_rest: u32,
-    /// Zspages that compaction would free.
-    freeable: u32,
-    limbo: Vec<Limbo>,
+    /// Free slots.
+    slack: u32,
+    /// Zspages that the pool's count of freeable ones has of this class: see [`State::set_slack`].
+    told: u32,
+    /// Slots that objects were given up in while somebody may have been reading them.
+    limbo: Vec<Place>,
     /// Sealed zspages whose own pages wait for readers to leave, and the first of these pages.
     leaving: Vec<(u32, u32)>,
     /// Objects by how much smaller they are than a slot, in steps.
@@ -199,8 +157,8 @@ impl State {
             part_shift,
             blocks: Blocks::new(shape.objects),
             groups: Groups::new(shape.objects),
-            slack_rest: 0,
-            freeable: 0,
+            slack: 0,
+            told: 0,
             limbo: Vec::new(),
             leaving: Vec::new(),
             below: Vec::new(),
@@ -219,8 +177,13 @@ impl State {
     }
 
     /// Zspages that compaction would free.
-    pub(crate) fn freeable(&self) -> u32 {
-        self.freeable
+    fn freeable(&self) -> u32 {
+        self.slack / self.shape.objects
+    }
+
+    /// Pages that compaction would free.
+    pub(crate) fn freeable_pages(&self) -> u64 {
+        u64::from(self.freeable()) * u64::from(self.shape.pages)
     }
 
     /// Slots that wait for readers.
@@ -239,7 +202,7 @@ impl State {
 
     /// Bytes that are not charged.
     pub(crate) fn held_bytes(&self) -> u64 {
-        let limbo = (self.limbo.capacity() + self.leaving.capacity()) * size_of::<Limbo>();
+        let limbo = (self.limbo.capacity() + self.leaving.capacity()) * size_of::<Place>();
         (limbo + self.below.capacity() * size_of::<u32>()) as u64
     }
 
@@ -275,15 +238,33 @@ impl State {
         let used = self.blocks.used(ordinal);
         let slot = self.blocks.take_slot(ordinal, index);
         self.regroup(ordinal, used, used + 1);
-        if self.slack_rest == 0 {
-            self.slack_rest = self.shape.objects - 1;
-            self.freeable -= 1;
-            memory.sub_freeable(self.shape.pages.into());
-        } else {
-            self.slack_rest -= 1;
-        }
+        self.set_slack(memory, self.slack - 1);
         let at = self.at(memory, self.blocks.page(ordinal), slot);
         Spot { place: Place { zspage: self.blocks.number(ordinal), slot }, at }
+    }
+
+    /// Counts free slots. The pool's count of freeable pages is never too low; it falls some slots
+    /// late, so that an object which comes and goes does not change it.
+    #[inline]
+    fn set_slack(&mut self, memory: &Memory, slack: u32) {
+        let objects = self.shape.objects;
+        self.slack = slack;
+        if slack >= (self.told + 1) * objects || slack + objects / 2 < self.told * objects {
+            self.tell(memory);
+        }
+    }
+
+    /// Corrects the pool's count of freeable pages.
+    #[cold]
+    fn tell(&mut self, memory: &Memory) {
+        let (before, now) = (self.told, self.freeable());
+        let pages = |zspages: u32| u64::from(zspages * self.shape.pages);
+        if now > before {
+            memory.freeable.fetch_add(pages(now - before), Ordering::Relaxed);
+        } else if now < before {
+            memory.freeable.fetch_sub(pages(before - now), Ordering::Relaxed);
+        }
+        self.told = now;
     }
 
     #[inline]
@@ -300,61 +281,17 @@ impl State {
         }
     }
 
-    /// A zspage with room where none was: one that readers have left, or a new one.
-    #[cold]
-    fn grow_or_settle(&mut self, memory: &Memory) -> Result<u32, NoRoom> {
-        if !self.limbo.is_empty() {
-            self.settle(memory);
-            if let Some(ordinal) = self.groups.fullest() {
-                return Ok(ordinal);
-            }
-        }
-        self.grow(memory)
-    }
-
-    /// Makes a zspage; its ordinal.
-    fn grow(&mut self, memory: &Memory) -> Result<u32, NoRoom> {
-        let account = &memory.account;
-        let (number, made) = memory.zspages.take(account)?;
-        let page = match memory.pages.alloc(account, self.shape.pages) {
-            Ok(page) => page,
-            Err(error) => {
-                memory.zspages.drop_number(account, number);
-                return Err(error);
-            }
-        };
-        let ordinal = match self.blocks.push(account, number, page) {
-            Ok(ordinal) => ordinal,
-            Err(error) => {
-                memory.pages.free(page, self.shape.pages);
-                memory.zspages.drop_number(account, number);
-                return Err(error);
-            }
-        };
-        memory.zspages.set((number, made), self.number, page, ordinal);
-        self.groups.link(&mut self.blocks, ordinal, EMPTY);
-        self.add_slacks(memory, self.shape.objects);
-        Ok(ordinal)
-    }
-
-    /// Gives a slot up whose object's entry was exchanged just now; whether a zspage went with it.
+    /// Gives a slot up that no entry names any more, or ever did; whether a zspage went with it.
     #[inline]
     pub(crate) fn give_up(&mut self, memory: &Memory, place: Place, empty: Empty) -> bool {
         let ordinal = memory.zspages.ordinal(place.zspage);
         if memory.pins.is_pinned(place.zspage) {
             self.blocks.set_limbo(ordinal, place.slot);
-            self.limbo.push(Limbo { zspage: place.zspage, slot: place.slot });
-            memory.add_waiting();
+            self.limbo.push(place);
+            memory.waiting.fetch_add(1, Ordering::Relaxed);
             return false;
         }
         self.free(memory, ordinal, place.slot, empty)
-    }
-
-    /// Gives a slot back that nobody ever named; whether a zspage went with it.
-    #[inline]
-    pub(crate) fn free_unused(&mut self, memory: &Memory, place: Place) -> bool {
-        let ordinal = memory.zspages.ordinal(place.zspage);
-        self.free(memory, ordinal, place.slot, Empty::Goes)
     }
 
     #[inline]
@@ -362,7 +299,7 @@ impl State {
         self.blocks.free_slot(ordinal, slot);
         let used = self.blocks.used(ordinal);
         if !self.blocks.is_sealed(ordinal) {
-            self.add_slack(memory);
+            self.set_slack(memory, self.slack + 1);
             // Of a class that has no others nothing stays.
             let may_stay = !memory.lends && !self.is_retired && self.zspages() > 1;
             let stays = empty == Empty::Stays && may_stay;
@@ -379,69 +316,6 @@ impl State {
             self.free_empty(memory);
         }
         true
-    }
-
-    /// Frees zspages of which no slot is in use; how many.
-    pub(crate) fn free_empty(&mut self, memory: &Memory) -> u32 {
-        let before = self.zspages();
-        while let Some(ordinal) = self.groups.empty() {
-            self.shrink(memory, ordinal);
-        }
-        before - self.zspages()
-    }
-
-    #[inline]
-    fn add_slack(&mut self, memory: &Memory) {
-        self.slack_rest += 1;
-        if self.slack_rest == self.shape.objects {
-            self.slack_rest = 0;
-            self.freeable += 1;
-            memory.add_freeable(self.shape.pages.into());
-        }
-    }
-
-    /// Frees a zspage of which no slot is in use.
-    #[cold]
-    fn shrink(&mut self, memory: &Memory, ordinal: u32) {
-        if self.blocks.is_sealed(ordinal) {
-            return self.end_sealed(memory, ordinal);
-        }
-        let (number, page) = (self.blocks.number(ordinal), self.blocks.page(ordinal));
-        self.sub_slacks(memory, self.shape.objects);
-        self.groups.unlink(&mut self.blocks, ordinal, EMPTY);
-        self.drop_block(memory, ordinal);
-        memory.zspages.put_back(&memory.account, number);
-        memory.pages.free(page, self.shape.pages);
-    }
-
-    /// Takes the block of a zspage away that stands in no list.
-    fn drop_block(&mut self, memory: &Memory, ordinal: u32) {
-        if let Some(moved) = self.blocks.remove(&memory.account, ordinal) {
-            self.blocks.tell(&memory.zspages, moved);
-            if !self.blocks.is_sealed(moved) {
-                let group = self.groups.of(self.blocks.used(moved));
-                self.groups.relink(&mut self.blocks, moved, group);
-            }
-        }
-    }
-
-    /// Frees the slots in limbo where nobody reads any more; whether a zspage went.
-    pub(crate) fn settle(&mut self, memory: &Memory) -> bool {
-        let waiting = std::mem::take(&mut self.limbo);
-        let mut went = false;
-        if !self.leaving.is_empty() {
-            went = self.settle_leaving(memory);
-        }
-        for limbo in waiting {
-            if memory.pins.is_pinned(limbo.zspage) {
-                self.limbo.push(limbo);
-            } else {
-                let Limbo { zspage, slot } = limbo;
-                memory.sub_waiting();
-                went |= self.free_unused(memory, Place { zspage, slot });
-            }
-        }
-        went
     }
 
     /// The object in a slot: its entry's index and the entry. None where the slot is free, or
@@ -478,12 +352,13 @@ impl State {
         *self.below_at(entry.len()) -= 1;
     }
 
-    /// Tests what must hold between the parts, for tests.
+    /// Tests what must hold between the parts, for tests; the pages of this class that the pool's
+    /// count of freeable ones has.
     ///
     /// # Panics
     /// If it does not.
-    #[cfg(any(test, loom))]
-    pub(crate) fn check(&self, memory: &Memory) {
+    #[cfg(test)]
+    pub(crate) fn check(&self, memory: &Memory) -> u64 {
         let mut free = 0;
         for ordinal in 0..self.blocks.len() {
             let number = self.blocks.number(ordinal);
@@ -501,11 +376,12 @@ impl State {
             assert_eq!(live.count() + limbo, used as usize, "zspage {number}");
             self.check_back_pointers(memory, ordinal);
         }
-        assert_eq!(free, self.freeable * self.shape.objects + self.slack_rest, "slack");
+        assert!(free == self.slack && self.freeable() <= self.told, "slack {self:?}");
+        u64::from(self.told * self.shape.pages)
     }
 
     /// Tests that each back pointer names the entry that names its slot; no call is under way.
-    #[cfg(any(test, loom))]
+    #[cfg(test)]
     fn check_back_pointers(&self, memory: &Memory, ordinal: u32) {
         let zspage = self.blocks.number(ordinal);
         for slot in 0..self.blocks.fresh(ordinal) {

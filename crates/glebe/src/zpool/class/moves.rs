@@ -10,8 +10,9 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
+use std::time::Instant;
 
-use super::{Empty, Spot, State, Stop, Work};
+use super::{Empty, Spot, State};
 use crate::zpool::class::blocks::{NEXT, NONE};
 use crate::zpool::entry::word::{Entry, Place};
 use crate::zpool::memory::account::NoRoom;
@@ -19,6 +20,42 @@ use crate::zpool::shared::Memory;
 
 /// Zspages of one list that are looked at for one to empty.
 const CANDIDATES: usize = 8;
+
+/// What compaction may still do, and what it did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Work {
+    /// Bytes that may be moved.
+    pub(crate) bytes_left: usize,
+    /// When it is to stop; looked at after each object.
+    pub(crate) until: Option<Instant>,
+    pub(crate) moved: u64,
+    pub(crate) pages: u64,
+}
+
+impl Work {
+    /// Whether nothing more is to be moved.
+    #[inline]
+    pub(crate) fn is_spent(&self) -> bool {
+        self.bytes_left == 0 || self.is_late()
+    }
+
+    /// Whether its time is over.
+    #[inline]
+    pub(crate) fn is_late(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+}
+
+/// Why compaction of a class stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Nothing is left to free.
+    Done,
+    /// The budget.
+    Spent,
+    /// What is left is pinned or being written.
+    Stuck,
+}
 
 impl State {
     /// Frees zspages by moving objects of the emptiest into the fullest, as far as `work` allows.
@@ -29,16 +66,20 @@ impl State {
         let went = u64::from(self.free_empty(memory) * self.shape.pages);
         work.pages += went;
         self.counts.compacted += went;
-        while self.freeable > 0 {
+        let stop = loop {
+            if self.freeable() == 0 {
+                break Stop::Done;
+            }
             if work.is_spent() {
-                return Stop::Spent;
+                break Stop::Spent;
             }
-            let Some((from, to)) = self.pair(memory) else { return Stop::Stuck };
+            let Some((from, to)) = self.pair(memory) else { break Stop::Stuck };
             if !self.pour(memory, from, to, work) {
-                return if work.is_spent() { Stop::Spent } else { Stop::Stuck };
+                break if work.is_spent() { Stop::Spent } else { Stop::Stuck };
             }
-        }
-        Stop::Done
+        };
+        self.tell(memory);
+        stop
     }
 
     /// The zspage to empty and the one to fill: of those about as full, what leaves has a high
@@ -171,8 +212,9 @@ impl State {
         found
     }
 
-    /// Removes every object of a zspage; the indexes of the entries, which are now free words.
-    pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<u32> {
+    /// Removes every object of a zspage; the indexes of the entries, whose words are free now, and
+    /// what they were.
+    pub(crate) fn evict(&mut self, memory: &Memory, zspage: u32) -> Vec<(u32, Entry)> {
         self.evict_where(memory, zspage, |_| true)
     }
 
@@ -183,7 +225,7 @@ impl State {
         memory: &Memory,
         zspage: u32,
         is: impl Fn(Range<usize>) -> bool,
-    ) -> Vec<u32> {
+    ) -> Vec<(u32, Entry)> {
         let mut gone = Vec::new();
         if !self.has(memory, zspage) {
             return gone;
@@ -198,7 +240,7 @@ impl State {
             }
             self.count_off(entry);
             self.counts.evicted += 1;
-            gone.push(index);
+            gone.push((index, entry));
             if self.give_up(memory, Place { zspage, slot }, Empty::Goes) {
                 break;
             }

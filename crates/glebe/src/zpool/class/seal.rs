@@ -17,6 +17,7 @@
 //! An ended zspage keeps its number until who has its bytes has let go of them.
 
 use super::State;
+use crate::sync::Ordering;
 use crate::zpool::class::blocks::{NEXT, NONE};
 use crate::zpool::entry::word::Entry;
 use crate::zpool::shared::Memory;
@@ -56,7 +57,7 @@ impl State {
         let used = self.blocks.used(ordinal);
         self.groups.unlink(&mut self.blocks, ordinal, self.groups.of(used));
         self.blocks.set_sealed(ordinal, true);
-        self.sub_slacks(memory, self.shape.objects - used);
+        self.set_slack(memory, self.slack - (self.shape.objects - used));
         let (zspage, page) = (self.blocks.number(ordinal), self.blocks.page(ordinal));
         memory.pins.pin(zspage);
         let len = self.blocks.fresh(ordinal) as usize * self.shape.size as usize;
@@ -77,7 +78,7 @@ impl State {
         memory.zspages.set_sealed(begun.zspage);
         memory.pins.unpin(begun.zspage);
         self.leaving.push((begun.zspage, begun.page));
-        memory.add_waiting();
+        memory.waiting.fetch_add(1, Ordering::Relaxed);
         self.settle_leaving(memory);
     }
 
@@ -88,7 +89,7 @@ impl State {
         self.blocks.set_sealed(ordinal, false);
         let used = self.blocks.used(ordinal);
         self.groups.link(&mut self.blocks, ordinal, self.groups.of(used));
-        self.add_slacks(memory, self.shape.objects - used);
+        self.set_slack(memory, self.slack + self.shape.objects - used);
     }
 
     /// Gives own pages of sealed zspages back that nobody reads any more; whether any went.
@@ -99,7 +100,7 @@ impl State {
             let stays = memory.pins.is_pinned(*zspage);
             if !stays {
                 memory.pages.free(*page, pages);
-                memory.sub_waiting();
+                memory.waiting.fetch_sub(1, Ordering::Relaxed);
             }
             stays
         });
@@ -112,7 +113,7 @@ impl State {
         if let Some(at) = self.leaving.iter().position(|(zspage, _)| *zspage == number) {
             let (_, page) = self.leaving.swap_remove(at);
             memory.pages.free(page, self.shape.pages);
-            memory.sub_waiting();
+            memory.waiting.fetch_sub(1, Ordering::Relaxed);
         }
         self.drop_block(memory, ordinal);
         memory.zspages.end(number);
@@ -126,7 +127,7 @@ impl State {
     }
 
     /// Removes the objects of a sealed zspage that have bytes in one of `pages`, a bit each.
-    pub(crate) fn lose(&mut self, memory: &Memory, zspage: u32, pages: u32) -> Vec<u32> {
+    pub(crate) fn lose(&mut self, memory: &Memory, zspage: u32, pages: u32) -> Vec<(u32, Entry)> {
         let page = memory.pages.page_bytes() as usize;
         self.evict_where(memory, zspage, |bytes| {
             (bytes.start / page..=(bytes.end - 1) / page).any(|at| pages & 1 << at != 0)
@@ -150,27 +151,5 @@ impl State {
             return Vec::new();
         }
         (0..fresh).filter_map(|slot| self.object(memory, ordinal, slot)).collect()
-    }
-
-    pub(super) fn sub_slacks(&mut self, memory: &Memory, slots: u32) {
-        let slack = self.freeable * self.shape.objects + self.slack_rest - slots;
-        self.set_slack(memory, slack);
-    }
-
-    pub(super) fn add_slacks(&mut self, memory: &Memory, slots: u32) {
-        let slack = self.freeable * self.shape.objects + self.slack_rest + slots;
-        self.set_slack(memory, slack);
-    }
-
-    fn set_slack(&mut self, memory: &Memory, slack: u32) {
-        let (before, after) = (self.freeable, slack / self.shape.objects);
-        self.slack_rest = slack % self.shape.objects;
-        self.freeable = after;
-        let pages = |zspages: u32| u64::from(zspages) * u64::from(self.shape.pages);
-        if after > before {
-            memory.add_freeable(pages(after - before));
-        } else if after < before {
-            memory.sub_freeable(pages(before - after));
-        }
     }
 }

@@ -316,5 +316,5 @@ fn start_of(out: &mut [u8], len: usize) -> Result<&mut [u8], Error> {
     out.get_mut(..len).ok_or(Error::BufferTooSmall { given, len })
 }
 
-#[cfg(all(test, not(loom), feature = "lz4", feature = "zstd"))]
+#[cfg(all(test, feature = "lz4", feature = "zstd"))]
 mod tests;

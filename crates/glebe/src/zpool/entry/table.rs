@@ -16,6 +16,7 @@
 //! Whoever frees an entry has stored its free word before. Lock: its own, taken inside a class's
 //! or alone, a few times a segment. Cost: two exchanges for each object's life.
 
+mod held;
 mod packed;
 mod segments;
 mod store;
@@ -146,7 +147,7 @@ impl Entries {
 
     /// Whether a use of an entry is of its present epoch.
     #[inline]
-    fn is_of_epoch(&self, index: u32, named: u32) -> bool {
+    pub(crate) fn is_of_epoch(&self, index: u32, named: u32) -> bool {
         self.epoch(index) == named >> GENERATION_BITS
     }
 
@@ -187,12 +188,7 @@ impl Entries {
 
     /// Changes an entry that is `from`, wherever it lies; with the lock, so that it stays there.
     fn try_exchange(&self, index: u32, from: Entry, to: Entry) -> bool {
-        let seen = self.place_of(index);
-        let at = if packed::is_packed(seen) {
-            self.packed_at(seen, index)
-        } else {
-            self.tables.words.get(index as usize)
-        };
+        let at = self.word_at(self.place_of(index), index);
         at.is_some_and(|at| swapped(at, from, to))
     }
 
@@ -267,10 +263,10 @@ impl Entries {
         None
     }
 
-    /// Gives an entry back whose object is gone and whose word says so.
+    /// Gives an entry back whose object is gone and whose word says so since it was `was`.
     #[inline]
-    pub(crate) fn free(&self, account: &Account, index: u32) {
-        if self.load(index).generation() == 0 && !self.next_epoch(account, index) {
+    pub(crate) fn free(&self, account: &Account, index: u32, was: Entry) {
+        if was.freed().generation() == 0 && !self.next_epoch(account, index) {
             return self.retire(account, index);
         }
         self.put_back(account, index);

@@ -14,19 +14,13 @@
 //! die, their bits are set in the words of free entries, as everywhere; a page that shrank by a
 //! sixteenth is packed anew, and one that died leaves. Where pages are wanted, one is *unpacked*.
 //!
-//! Words are moved while others change them. A mover, under the lock, marks each live word as
-//! *held*: who wants to change it finds another word than it expects, and waits for the lock; who
-//! reads it reads what it says. The words are copied, held, to their new places; the directory is
-//! changed; then they are let go there. So a word that is live and not held stands where it
-//! belongs. A reader of any other word looks at the directory again: if that is the same, so was
-//! the entry. Entries that somebody has taken and not published, or changed and not yet given
-//! back, are neither live nor free: a page that has one stays as it is.
+//! Words are moved while others change them: see [`held`](super::held).
 //!
 //! Lock: that of [`Entries`]. Cost of a change: the page's live entries, twice; unpacked, all.
 
 use super::segments::{State, USED_UP};
 use super::store::UNITS;
-use super::{Entries, ALL, EPOCHS, EPOCH_BITS, EPOCH_LAST, SEGMENT};
+use super::{Entries, EPOCHS, EPOCH_BITS, EPOCH_LAST, SEGMENT};
 use crate::sync::{lock, MappedWord, Ordering};
 use crate::zpool::entry::word::{Entry, GENERATION_BITS};
 use crate::zpool::memory::account::{Account, NoRoom};
@@ -54,17 +48,6 @@ pub(super) const fn most_live(per_page: u32) -> u32 {
     (RUN_MAX - 1) * (per_page / UNITS)
 }
 
-/// The live words of a page, held in their places.
-struct Taken {
-    words: Vec<Entry>,
-    /// Which entries these are, by segment.
-    bits: Vec<u64>,
-    /// The free words of the segments, which are zero meanwhile.
-    free: Vec<u64>,
-    /// The highest use of those that are not live.
-    base: u32,
-}
-
 impl Entries {
     /// Words of a unit, which is as many as a page has segments.
     pub(super) fn unit(&self) -> u32 {
@@ -77,7 +60,7 @@ impl Entries {
 
     /// The bits of a segment in the chunk of a packed page.
     #[inline]
-    fn bits_of(&self, seen: u64, segment: u32) -> u64 {
+    pub(super) fn bits_of(&self, seen: u64, segment: u32) -> u64 {
         let unit = self.unit();
         let at = first_unit(seen) * unit + segment % unit;
         self.tables.packed.get(at as usize).map_or(0, |word| word.load(Ordering::Acquire))
@@ -92,7 +75,7 @@ impl Entries {
     }
 
     /// Where the word of an entry is in the chunk of its page, if it is there.
-    pub(super) fn packed_at(&self, seen: u64, index: u32) -> Option<&MappedWord> {
+    fn packed_at(&self, seen: u64, index: u32) -> Option<&MappedWord> {
         let segment = index / SEGMENT;
         let (bits, bit) = (self.bits_of(seen, segment), 1 << (index % SEGMENT));
         if bits & bit == 0 {
@@ -100,6 +83,14 @@ impl Entries {
         }
         let at = self.packed_start(seen, segment) + (bits & (bit - 1)).count_ones();
         self.tables.packed.get(at as usize)
+    }
+
+    /// Where the word of an entry is, if it has one, of a page of which the directory says `seen`.
+    pub(super) fn word_at(&self, seen: u64, index: u32) -> Option<&MappedWord> {
+        match is_packed(seen) {
+            true => self.packed_at(seen, index),
+            false => self.tables.words.get(index as usize),
+        }
     }
 
     /// What an entry of a packed page says; anything, if the page changes meanwhile.
@@ -245,7 +236,8 @@ impl Entries {
     }
 
     fn unpack(&self, account: &Account, state: &mut State, page: u32) -> Result<bool, NoRoom> {
-        if !state.pages[page as usize].is_present {
+        let was_present = state.pages[page as usize].is_present;
+        if !was_present {
             self.come(account, &self.tables.words, page)?;
             state.pages[page as usize].is_present = true;
         }
@@ -271,11 +263,9 @@ impl Entries {
                     Entry::free(base)
                 }
             };
-            let word = word.raw();
-            let at = &self.tables.words[index as usize];
-            // Most are zero in a page that came just now.
-            if at.load(Ordering::Relaxed) != word {
-                at.store(word, Ordering::Release);
+            // A page that came just now is all zeros.
+            if was_present || word.raw() != 0 {
+                self.tables.words[index as usize].store(word.raw(), Ordering::Release);
             }
         }
         self.change_place(page, 0);
@@ -340,90 +330,6 @@ impl Entries {
         place.store(changes << CHANGES_AT | to, Ordering::SeqCst);
     }
 
-    /// Where the live words of a page are.
-    fn places<'a>(
-        &'a self,
-        page: u32,
-        bits: &'a [u64],
-    ) -> impl Iterator<Item = (u32, &'a MappedWord)> + 'a {
-        let (first, seen) = (page << self.page_shift, self.place_of(page << self.page_shift));
-        let ones = |mut word: u64| {
-            std::iter::from_fn(move || {
-                let bit = (word != 0).then(|| word.trailing_zeros())?;
-                word &= word - 1;
-                Some(bit)
-            })
-        };
-        let segments = (first..).step_by(SEGMENT as usize).zip(bits);
-        segments.flat_map(move |(first, bits)| {
-            let chunk = is_packed(seen).then(|| {
-                let segment = first / SEGMENT;
-                (self.bits_of(seen, segment), self.packed_start(seen, segment))
-            });
-            ones(*bits).filter_map(move |bit| {
-                let word = match chunk {
-                    Some((all, _)) if all >> bit & 1 == 0 => None,
-                    Some((all, start)) => {
-                        let at = start + (all & ((1 << bit) - 1)).count_ones();
-                        self.tables.packed.get(at as usize)
-                    }
-                    None => self.tables.words.get((first + bit) as usize),
-                };
-                Some((first + bit, word?))
-            })
-        })
-    }
-
-    /// Holds the live words of a page; `None`, and nothing held, if an entry is neither live nor
-    /// free.
-    fn take(&self, state: &State, page: u32) -> Option<Taken> {
-        let (unit, seen) = (self.unit(), self.place_of(page << self.page_shift));
-        let mut taken = Taken {
-            words: Vec::new(),
-            bits: Vec::with_capacity(unit as usize),
-            free: Vec::with_capacity(unit as usize),
-            base: state.pages[page as usize].base,
-        };
-        for segment in page * unit..(page + 1) * unit {
-            let free = self.tables.free[segment as usize].swap(0, Ordering::AcqRel);
-            let all = if is_packed(seen) {
-                self.bits_of(seen, segment)
-            } else if state.released.contains(segment) {
-                0
-            } else {
-                ALL
-            };
-            taken.free.push(free);
-            taken.bits.push(all & !free);
-        }
-        for (_, at) in self.places(page, &taken.bits) {
-            let Some(entry) = hold(at) else {
-                self.undo(page, &taken);
-                return None;
-            };
-            taken.words.push(entry);
-        }
-        // Those that are not live: of a packed page, those that died in it.
-        let gone: Vec<u64> = match is_packed(seen) {
-            true => taken.free.clone(),
-            false => taken.bits.iter().map(|bits| !bits).collect(),
-        };
-        if taken.base != USED_UP {
-            let uses = self
-                .places(page, &gone)
-                .map(|(index, at)| self.named(index, Entry::from_raw(at.load(Ordering::Acquire))));
-            taken.base = uses.fold(taken.base, u32::max);
-        }
-        Some(taken)
-    }
-
-    /// Lets the words of a page go that were taken, where they are now.
-    fn let_all_go(&self, page: u32, taken: &Taken) {
-        for ((_, at), word) in self.places(page, &taken.bits).zip(&taken.words) {
-            at.store(word.raw(), Ordering::SeqCst);
-        }
-    }
-
     /// Moves the live words of a page to a chunk of so many units, which are what it takes if
     /// nothing else is going on; whether it did.
     fn put_packed(&self, state: &mut State, page: u32, first: u32, units: u32) -> bool {
@@ -442,28 +348,5 @@ impl Entries {
         self.let_all_go(page, &taken);
         state.pages[page as usize].base = taken.base;
         true
-    }
-
-    /// Lets what was taken be as it was.
-    fn undo(&self, page: u32, taken: &Taken) {
-        // First, so that whoever gives back one of its live entries sees what else is free.
-        for (segment, free) in (page * self.unit()..).zip(&taken.free) {
-            self.tables.free[segment as usize].fetch_or(*free, Ordering::AcqRel);
-        }
-        self.let_all_go(page, taken);
-    }
-}
-
-/// Holds a word that is live.
-fn hold(at: &MappedWord) -> Option<Entry> {
-    loop {
-        let entry = Entry::from_raw(at.load(Ordering::Acquire));
-        if !entry.is_live() {
-            return None;
-        }
-        let (from, to) = (entry.raw(), entry.held().raw());
-        if at.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-            return Some(entry);
-        }
     }
 }

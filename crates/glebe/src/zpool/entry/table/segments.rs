@@ -93,10 +93,11 @@ impl Entries {
             resize_close(&mut state.pages, page as usize + 1, Page::default());
         }
         let Page { is_present, is_stale, base, .. } = state.pages[page as usize];
-        if !is_present || is_stale {
-            if !is_present {
-                self.come(account, &self.tables.words, page)?;
-            }
+        if !is_present {
+            self.come(account, &self.tables.words, page)?;
+        }
+        // A page that came just now is all zeros.
+        if is_stale || !is_present && base != 0 {
             self.rebase(page, base);
         }
         let about = &mut state.pages[page as usize];
@@ -110,15 +111,11 @@ impl Entries {
     }
 
     /// Makes every entry of a page of which none is used begin with a use.
-    pub(super) fn rebase(&self, page: u32, base: u32) {
+    fn rebase(&self, page: u32, base: u32) {
         let (per_page, word) = (self.words_per_page() as usize, Entry::free(base).raw());
         let first = page as usize * per_page;
-        for at in &self.tables.words[first..first + per_page] {
-            // Most are that already, since the page came just now.
-            if at.load(Ordering::Relaxed) != word {
-                at.store(word, Ordering::Relaxed);
-            }
-        }
+        let words = &self.tables.words[first..first + per_page];
+        words.iter().for_each(|at| at.store(word, Ordering::Relaxed));
         let epoch = u64::from(base >> GENERATION_BITS);
         if epoch != 0 {
             // The page of these is present: `base` was the use of an entry here.

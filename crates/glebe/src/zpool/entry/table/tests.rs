@@ -80,9 +80,9 @@ impl Both {
 
     fn remove(&mut self, index: u32) {
         self.change(index, |_, from, _| from.freed());
-        let (named, _) = self.live.remove(&index).unwrap();
+        let (named, was) = self.live.remove(&index).unwrap();
         self.gone.push((index, named));
-        self.entries.free(&self.account, index);
+        self.entries.free(&self.account, index, was);
     }
 
     fn check(&self) {

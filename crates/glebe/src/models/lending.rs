@@ -1,84 +1,25 @@
-//! The lending protocol and the index under the model checker: `RUSTFLAGS="--cfg loom"`.
+//! Lending and recall, and the index.
 //!
-//! The code that runs is the reserve's own source, compiled here beside model hardware: see
-//! `loom/reserve.rs`. Granules have two pages, pages two words, and a page one key word. Each
-//! model is explored in full, or up to the number of preemptions that ends soon; the words are
-//! such that the checker misses no race: see `loom/sync.rs`. The models that must fail leave one
-//! part of the protocol out and show that it is needed.
-#![cfg(loom)]
+//! Granules have two pages, pages two words, and a page one key word.
 
-#[path = "loom/objects.rs"]
-mod objects;
-#[path = "loom/order.rs"]
 mod order;
-#[path = "loom/reserve.rs"]
-mod reserve;
-#[path = "loom/sharded.rs"]
-mod sharded;
-#[path = "loom/stock.rs"]
-mod stock;
-#[allow(dead_code)]
-#[path = "loom/sync.rs"]
-mod sync;
-#[path = "loom/zpool.rs"]
-mod zpool;
-
-mod units {
-    pub(crate) use glebe::units::{Bytes, PageSize};
-}
-
-mod extent {
-    pub(crate) use glebe::extent::Extent;
-}
-
-mod error {
-    pub(crate) use glebe::error::OsError;
-}
-
-mod stats {
-    /// Models name the shard themselves.
-    pub(crate) fn lane() -> usize {
-        0
-    }
-}
-
-/// What the protocol takes from the kernel's side.
-mod sys {
-    pub(crate) mod rseq {
-        pub(crate) const META_WORDS: usize = 1;
-    }
-}
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use glebe::extent::Extent;
 use loom::thread;
 
-use reserve::critical::{run_on, Critical, Fault};
-use reserve::frames::{Frames, PAGE_BYTES, WORDS};
-use reserve::index::{Held, Index};
-use reserve::lent::{Claim, Lent, NoClaim, NotFilled};
-use reserve::stock::Stock;
-use reserve::table::Tables;
-use reserve::words::PageUse;
-use sync::Ordering;
+use super::explore;
+use crate::models::hardware::frames::{Frames, PAGE_BYTES, WORDS};
+use crate::reserve::access::{run_on, Critical, Fault};
+use crate::reserve::index::{Held, Index};
+use crate::reserve::lent::{Claim, Lent, NoClaim, NotFilled};
+use crate::reserve::table::Tables;
+use crate::reserve::words::PageUse;
+use crate::sync::Ordering;
 
 const GRANULE_PAGES: usize = 2;
 const POISON: u64 = 0xdead;
-
-/// More than a schedule of any model takes; the checker's own limit is too low for some.
-const BRANCHES_MAX: usize = 10_000;
-
-/// Runs every schedule of `run`, or every one with at most so many preemptions. A preemption is
-/// a switch away from a thread that could go on: where the model's first thread takes part
-/// itself, that another one starts before it is the first of them.
-fn explore(preemptions: impl Into<Option<usize>>, run: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions.into();
-    builder.max_branches = BRANCHES_MAX;
-    builder.check(run);
-}
 
 fn lent(granules: usize, critical: Critical) -> Arc<Lent> {
     let pages = granules * GRANULE_PAGES;

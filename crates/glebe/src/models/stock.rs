@@ -1,6 +1,12 @@
 //! The stock: each page of it goes to one taker.
 
-use super::*;
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::explore;
+use crate::extent::Extent;
+use crate::reserve::stock::Stock;
 
 /// Blocks of one page from the stock, given back to it, while another request drains it.
 #[test]

@@ -2,20 +2,22 @@
 
 use std::ops::Deref;
 
-use glebe::error::OsError;
-use glebe::units::Bytes;
-
+use crate::error::OsError;
 use crate::sync::{MappedWord, Ordering};
+use crate::units::Bytes;
 
-/// Words of a page that models use.
-const USED: usize = 3;
+/// Words of a page of the models.
+const PAGE: usize = 64;
+/// The first words of a page: what threads share lies there.
+const USED: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct Words(Box<[MappedWord]>);
 
 impl Words {
     pub(crate) fn new(len: usize) -> Self {
-        Self((0..len).map(|_| MappedWord::new(0)).collect())
+        let word = |at| if at % PAGE < USED { MappedWord::new(0) } else { MappedWord::late(0) };
+        Self((0..len).map(word).collect())
     }
 
     #[allow(clippy::unnecessary_wraps)]
@@ -27,7 +29,7 @@ impl Words {
     #[allow(clippy::unnecessary_wraps)]
     pub(crate) fn discard(&self, index: usize, page: Bytes) -> Result<(), OsError> {
         let first = index * page.get() as usize / size_of::<u64>();
-        self.0[first..][..USED].iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        self.0[first..].iter().take(USED).for_each(|word| word.store(0, Ordering::SeqCst));
         Ok(())
     }
 }

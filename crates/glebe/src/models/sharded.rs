@@ -1,20 +1,14 @@
-//! A free tree for many threads: its own source, over the real trees, with model locks and words.
+//! A free tree for many threads, over the real trees.
 //!
 //! Spans have two parts of eight positions.
-
-pub(crate) use glebe::free_tree::{Error, FreeTree};
-
-#[allow(dead_code)]
-#[path = "../../src/free_tree/sharded.rs"]
-mod whole;
 
 use std::sync::Arc;
 
 use loom::thread;
 
-use crate::explore;
+use super::explore;
 use crate::extent::Extent;
-use whole::Sharded;
+use crate::free_tree::Sharded;
 
 const POSITIONS: u64 = 16;
 

@@ -1,4 +1,4 @@
-//! What [`crate::sync`] gives the reserve, with words of which the checker misses no race.
+//! [`AtomicU64`]: words of models, of which the checker misses no race.
 //!
 //! loom 0.7 looks for races with the last access of a word alone: a thread's own load hides that
 //! another thread loaded the word before, and then the order in which the other loads after this
@@ -7,21 +7,19 @@
 //! loads of a word are tried in both orders too.
 //! Source: github.com/tokio-rs/loom, issues 166 and 392.
 
-#[allow(dead_code, unused_imports)]
-#[path = "../../src/sync.rs"]
-mod plain;
+use std::sync::OnceLock;
 
-pub(crate) use plain::*;
+use loom::sync::atomic::AtomicU64 as Word;
+
+use super::Ordering;
 
 /// As loom's, but for the races.
 #[derive(Debug)]
 pub(crate) struct AtomicU64 {
-    word: plain::AtomicU64,
-    accessed: plain::AtomicU64,
+    value: u64,
+    /// The word, and the one that changes with every access of it.
+    words: OnceLock<(Word, Word)>,
 }
-
-/// In models, mapped words are such too.
-pub(crate) type MappedWord = AtomicU64;
 
 impl Default for AtomicU64 {
     fn default() -> Self {
@@ -31,15 +29,28 @@ impl Default for AtomicU64 {
 
 impl AtomicU64 {
     pub(crate) fn new(value: u64) -> Self {
-        Self { word: plain::AtomicU64::new(value), accessed: plain::AtomicU64::new(0) }
+        let late = Self::late(value);
+        late.words();
+        late
+    }
+
+    /// A word that is made when it is accessed first, since most of a table never are. The checker
+    /// panics if a thread accesses it that is not ordered behind the first one.
+    pub(crate) fn late(value: u64) -> Self {
+        Self { value, words: OnceLock::new() }
+    }
+
+    fn words(&self) -> &(Word, Word) {
+        self.words.get_or_init(|| (Word::new(self.value), Word::new(0)))
     }
 
     /// Accesses the word and, in one step with it, changes the second one. Nothing may be tried in
     /// between: a race of the second words is led back to the access before.
-    fn at<T>(&self, access: impl FnOnce(&plain::AtomicU64) -> T) -> T {
-        let done = access(&self.word);
+    fn at<T>(&self, access: impl FnOnce(&Word) -> T) -> T {
+        let (word, accessed) = self.words();
+        let done = access(word);
         loom::stop_exploring();
-        self.accessed.fetch_add(0, Ordering::Relaxed);
+        accessed.fetch_add(0, Ordering::Relaxed);
         loom::explore();
         done
     }
@@ -95,24 +106,4 @@ impl AtomicU64 {
     ) -> Result<u64, u64> {
         self.at(|word| word.compare_exchange_weak(old, new, done, lost))
     }
-}
-
-/// The schedule in which the other thread goes first, of which loom's own words know nothing:
-/// the first thread's load hides the other's.
-#[test]
-#[should_panic(expected = "the other went first")]
-fn a_load_hides_no_load() {
-    crate::explore(None, || {
-        let words = std::sync::Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-        let other = std::sync::Arc::clone(&words);
-        let other = loom::thread::spawn(move || {
-            other[0].load(Ordering::Acquire);
-            other[1].store(1, Ordering::Release);
-            other[0].store(2, Ordering::Release);
-        });
-        let seen = words[0].load(Ordering::Acquire);
-        let before = words[0].fetch_add(1, Ordering::AcqRel);
-        other.join().unwrap();
-        assert_ne!((seen, before), (2, 2), "the other went first");
-    });
 }

@@ -6,8 +6,7 @@
 
 use std::ops::Deref;
 
-use glebe::error::OsError;
-
+use crate::error::OsError;
 use crate::sync::AtomicU64;
 
 pub(crate) struct Tables;

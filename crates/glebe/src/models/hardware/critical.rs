@@ -8,10 +8,12 @@
 
 use std::cell::Cell;
 
-use super::words::{GranuleWord, OPEN_MASK};
 use crate::error::OsError;
+use crate::reserve::words::{GranuleWord, OPEN_MASK};
 use crate::sync::{fence, lock, AtomicU64, Mutex, Ordering};
-use crate::sys::rseq::META_WORDS;
+
+/// Words of side data of a page.
+pub(crate) const META_WORDS: usize = 1;
 
 /// How a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

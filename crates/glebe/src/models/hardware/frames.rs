@@ -1,8 +1,7 @@
 //! Pages of two words in place of mapped memory. Accesses are relaxed, as plain copies are.
 
-use glebe::units::PageSize;
-
 use crate::sync::{AtomicU64, Ordering};
+use crate::units::PageSize;
 
 /// Words in a page.
 pub(crate) const WORDS: usize = 2;

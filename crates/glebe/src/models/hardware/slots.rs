@@ -4,8 +4,7 @@
 //! The functions are unsafe as those are that they stand for; nothing here is.
 #![allow(unsafe_code)]
 
-use glebe::error::OsError;
-
+use crate::error::OsError;
 use crate::sync::{MappedWord, Ordering};
 
 const WORD: usize = size_of::<u64>();

@@ -1,7 +1,15 @@
 //! The pool: a reader has the bytes of the object it asked for, whatever others do meanwhile.
+//!
+//! A page has 512 bytes, a zspage one page with two slots, and an object two words. Models look at
+//! the words that are contended, and not at how pages and entries are supplied.
 
-use super::*;
-use crate::sync::MappedWord;
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::explore;
+use crate::sync::{MappedWord, Ordering};
+use crate::units::PageSize;
 use crate::zpool::class::classes::Classes;
 use crate::zpool::class::{Fullness, Shape, Stop, Work};
 use crate::zpool::entry::table::{Entries, Tables};
@@ -13,7 +21,6 @@ use crate::zpool::memory::words::Words;
 use crate::zpool::memory::zspages::Zspages;
 use crate::zpool::objects::{Filled, Objects, Stored};
 use crate::zpool::shared::Memory;
-use glebe::units::PageSize;
 
 /// The page of the models: a segment of entries fills it.
 const PAGE_SHIFT: u32 = 9;
