@@ -452,6 +452,12 @@ impl FreeTree {
         assert_eq!(self.largest(), largest, "largest free extent by the maxima, by looking");
     }
 
+    /// As on a processor that has none but those that all have.
+    #[cfg(test)]
+    fn use_plain_vectors(&mut self) {
+        on!(&mut self.tree, tree => tree.use_plain_vectors());
+    }
+
     /// What the storage has room for, which no call may change.
     #[cfg(test)]
     fn capacity(&self) -> [usize; 5] {

@@ -101,16 +101,9 @@ pub enum Source {
 
 impl Source {
     /// Huge pages of 1 GiB.
-    pub const HUGETLB_1G: Self = Self::Hugetlb(known_size(1 << 30));
+    pub const HUGETLB_1G: Self = Self::Hugetlb(PageSize::new(1 << 30).unwrap());
     /// Huge pages of 2 MiB.
-    pub const HUGETLB_2M: Self = Self::Hugetlb(known_size(2 << 20));
-}
-
-const fn known_size(bytes: u64) -> PageSize {
-    match PageSize::new(bytes) {
-        Some(size) => size,
-        None => panic!("a power of two"),
-    }
+    pub const HUGETLB_2M: Self = Self::Hugetlb(PageSize::new(2 << 20).unwrap());
 }
 
 impl std::fmt::Display for Source {

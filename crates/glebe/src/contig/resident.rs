@@ -32,23 +32,13 @@ impl Contig {
         PageSize::new(largest.bytes().get().max(pinned.unwrap_or(0)))
     }
 
-    /// Gives up the long-term pin, if there is one, of whole [units](Contig::unit).
+    /// Gives up the long-term pin, if there is one, of whole [units](Contig::unit); or, to `keep`
+    /// them, pins again what was unpinned and is still there.
     ///
     /// # Errors
-    /// What io_uring_register(2) refuses: kernels before 5.13. Then all is pinned as before.
-    pub(crate) fn unpin(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
-        self.repin(offset, len, false)
-    }
-
-    /// Pins again what was unpinned and is still there.
-    ///
-    /// # Errors
-    /// What io_uring_register(2) refuses: a limit on locked memory.
-    pub(crate) fn pin_again(&self, offset: Bytes, len: Bytes) -> Result<(), OsError> {
-        self.repin(offset, len, true)
-    }
-
-    fn repin(&self, offset: Bytes, len: Bytes, keep: bool) -> Result<(), OsError> {
+    /// What io_uring_register(2) refuses: kernels before 5.13, or a limit on locked memory. Then
+    /// all is as before.
+    pub(crate) fn repin(&self, offset: Bytes, len: Bytes, keep: bool) -> Result<(), OsError> {
         let Some(pin) = &self.pin else { return Ok(()) };
         let each = buffer_len(self.len());
         let (from, to) = (offset.get() / each.get(), (offset + len).get().div_ceil(each.get()));

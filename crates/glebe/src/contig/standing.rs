@@ -17,7 +17,7 @@ mod state;
 use std::sync::Arc;
 
 use super::options::Options;
-use super::{known_size, smallest_hugetlb, Contig, Error, Source};
+use super::{smallest_hugetlb, Contig, Error, Source};
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::mapping::Mapping;
@@ -71,11 +71,9 @@ impl StandingOptions {
     /// # Errors
     /// As [`Options::build`]; [`Error::NotHugetlb`] for another source.
     pub fn build(self, len: Bytes) -> Result<StandingPool, Error> {
-        let size = match self.0.source {
-            None => smallest_hugetlb().unwrap_or(known_size(2 << 20)),
-            Some(Source::Hugetlb(size)) => size,
-            Some(asked) => return Err(Error::NotHugetlb { asked }),
-        };
+        let smallest = || smallest_hugetlb().map_or(Source::HUGETLB_2M, Source::Hugetlb);
+        let asked = self.0.source.unwrap_or_else(smallest);
+        let Source::Hugetlb(size) = asked else { return Err(Error::NotHugetlb { asked }) };
         let options = self.0.source(Source::Hugetlb(size)).chosen_for_runs().mappable();
         let contig = options.build(len)?;
         // Its pages are a file's, as was asked for.

@@ -7,8 +7,8 @@ use crate::sys::hugetlb::Pool;
 use crate::sys::pagemap::frames_visible;
 
 fn privileged() -> bool {
-    let can =
-        frames_visible() && Pool::of(known_size(2 << 20)).is_some_and(|pool| pool.is_writable());
+    let can = frames_visible()
+        && Pool::of(PageSize::new(2 << 20).unwrap()).is_some_and(|pool| pool.is_writable());
     if !can {
         println!("skipped: frames are hidden or the 2 MiB pool cannot be changed");
     }
@@ -34,7 +34,7 @@ fn nothing_and_too_much_are_errors() {
 
 #[test]
 fn a_size_that_no_machine_has_is_named() {
-    let size = known_size(1 << 40);
+    let size = PageSize::new(1 << 40).unwrap();
     let error = Contig::options().source(Source::Hugetlb(size)).build(Bytes::new(1)).unwrap_err();
     assert!(matches!(error, Error::NoSuchSize { .. }), "{error}");
 }
@@ -158,7 +158,8 @@ fn order_costs_no_second_zeroing() {
     const PAGES: u64 = 64;
     // From pages that are there: a pool that may grow is given what a larger page splits into, and
     // that is looked at too.
-    let (lock, pool) = (PoolLock::acquire().unwrap(), Pool::of(known_size(2 << 20)).unwrap());
+    let (lock, pool) =
+        (PoolLock::acquire().unwrap(), Pool::of(PageSize::new(2 << 20).unwrap()).unwrap());
     let measured = lock.with_pages(&pool, 2 * PAGES, |came| {
         match came {
             came if came < 2 * PAGES => println!("skipped: {came} pages could be had"),
@@ -217,7 +218,7 @@ fn nobody_may_use_pages_that_are_free_in_the_pool() {
         println!("skipped: only root can become nobody");
         return;
     }
-    let pool = Pool::of(known_size(2 << 20)).unwrap();
+    let pool = Pool::of(PageSize::new(2 << 20).unwrap()).unwrap();
     // Held while the child runs: else another test takes its pages.
     let status = PoolLock::acquire().unwrap().with_pages(&pool, 4, |_| {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
@@ -248,7 +249,7 @@ fn idle_pages_are_had_though_the_lock_cannot_be() {
         let options = Options { place: place.clone(), ..options };
         options.source(Source::HUGETLB_2M).build(Bytes::mib(2 * pages))
     };
-    let pool = Pool::of(known_size(2 << 20)).unwrap();
+    let pool = Pool::of(PageSize::new(2 << 20).unwrap()).unwrap();
     let lock = PoolLock::acquire().unwrap();
     let had = lock.with_pages(&pool, 8, |came| {
         if came < 8 {
@@ -279,7 +280,7 @@ fn physical_memory_shows_pages_of_the_pool() {
     if !privileged() {
         return;
     }
-    let size = known_size(2 << 20);
+    let size = PageSize::new(2 << 20).unwrap();
     let block = size.bytes().pages_down(page_size());
     let memory = match Contig::options().source(Source::HUGETLB_2M).build(Bytes::mib(8)) {
         Ok(memory) => memory,

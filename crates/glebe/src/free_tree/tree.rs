@@ -53,6 +53,7 @@ mod check;
 mod few;
 mod maxima;
 mod search;
+mod work;
 
 pub(super) use change::Refused;
 pub(super) use search::Need;
@@ -203,6 +204,9 @@ pub(super) struct Tree<L, const B: usize> {
     /// The class of the largest alignment that has one.
     last_class: usize,
     stale: Stale<L>,
+    /// Whether the processor has the wide vectors of [`work`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    wide: bool,
     /// Goes up when lanes move between nodes: paths from before are wrong.
     /// It never goes down. It goes up by one a change, so it cannot come round: 2^64 changes of a
     /// nanosecond each take 584 years.
@@ -250,6 +254,7 @@ impl<L: Lane, const B: usize> Tree<L, B> {
             masks,
             last_class,
             stale: Stale::none(),
+            wide: work::is_wide(),
             shape: 0,
             root: 0,
             height: 0,
@@ -290,6 +295,11 @@ impl<L: Lane, const B: usize> Tree<L, B> {
 
     pub(super) fn limit(&self) -> usize {
         self.limit
+    }
+
+    #[cfg(test)]
+    pub(super) fn use_plain_vectors(&mut self) {
+        self.wide = false;
     }
 
     /// The length of the longest extent, 0 if there is none.

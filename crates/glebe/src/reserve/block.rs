@@ -1,12 +1,11 @@
 //! What first class holds: blocks, and promises of blocks. Their ends give back what they hold.
 
 use std::fmt;
-use std::time::Instant;
 
 use super::error::Error;
 use super::shared::Shared;
 use super::{Footing, Inner};
-use crate::contig::{Contig, Location};
+use crate::contig::Location;
 use crate::extent::Extent;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
@@ -127,15 +126,6 @@ impl Block {
         Ok(self.inner.get()?.footing())
     }
 
-    /// The memory that its reserve was made of; [`Block::locate`] tells where a byte lies also
-    /// where the reserve has grown since.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn contig(&self) -> Result<&Contig, Error> {
-        Ok(self.inner.get()?.lent().frames().contig())
-    }
-
     /// How far it is known to be physically contiguous; in a forked child, not at all.
     #[must_use]
     pub fn contiguity(&self) -> Contiguity {
@@ -216,7 +206,7 @@ impl Promise {
     /// when the reserve was built: then the promise is given up.
     pub fn take(mut self) -> Result<Block, Error> {
         let inner = self.inner.get()?;
-        let begin = Instant::now();
+        let begin = inner.busy.clock.now();
         let Some(extent) = self.extent else { return Err(Error::ZeroPages) };
         // With `wait` a recall is never put off.
         inner.recall(extent, self.zeroed, true)?;

@@ -227,13 +227,13 @@ impl Memory {
         let again = |parts: &[Part]| {
             for part in parts {
                 for gone in pinned(part, gone) {
-                    let _ = part.pin_again(gone);
+                    let _ = part.repin(gone, true);
                 }
             }
         };
         for (nth, part) in parts.iter().enumerate() {
             for piece in pinned(part, gone) {
-                part.unpin(piece).inspect_err(|_| again(&parts[..=nth]))?;
+                part.repin(piece, false).inspect_err(|_| again(&parts[..=nth]))?;
             }
         }
         let vacated = self.window.vacate(bytes(gone.start()), bytes(gone.len()));
@@ -300,11 +300,8 @@ impl Part {
         &self.left
     }
 
-    fn unpin(&self, gone: Extent) -> Result<(), OsError> {
-        self.contig.unpin(bytes(gone.start() - self.start), bytes(gone.len()))
-    }
-
-    fn pin_again(&self, kept: Extent) -> Result<(), OsError> {
-        self.contig.pin_again(bytes(kept.start() - self.start), bytes(kept.len()))
+    /// As [`Contig::repin`], of pages of the reserve.
+    fn repin(&self, pages: Extent, keep: bool) -> Result<(), OsError> {
+        self.contig.repin(bytes(pages.start() - self.start), bytes(pages.len()), keep)
     }
 }

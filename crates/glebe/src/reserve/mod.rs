@@ -52,6 +52,7 @@ use crate::contig::Contig;
 use crate::stats::Histogram;
 use crate::sync::{MappedWord, Mutex, Ordering};
 use crate::sys::socket::Bound;
+use crate::sys::ticks::Rate;
 use crate::units::{Bytes, Pages};
 
 use self::stats::Counts;
@@ -102,6 +103,7 @@ impl fmt::Display for Writers {
 #[repr(C)]
 struct Busy {
     stock: Stock,
+    clock: Rate,
     /// Whether pages of some pool are moved before they are taken. Never taken back.
     moves: MappedWord,
     alloc_ns: Histogram,
@@ -109,7 +111,8 @@ struct Busy {
 
 impl Busy {
     fn new() -> Self {
-        Self { stock: Stock::new(), moves: MappedWord::new(0), alloc_ns: Histogram::new() }
+        let (stock, clock) = (Stock::new(), Rate::measured());
+        Self { stock, clock, moves: MappedWord::new(0), alloc_ns: Histogram::new() }
     }
 }
 

@@ -5,7 +5,6 @@
 //! are recalled. A block of one page mostly comes without it: see `at_hand`.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use super::block::{Block, Contiguity, Promise};
 use super::error::Error;
@@ -155,7 +154,7 @@ impl Inner {
     #[inline]
     pub(super) fn alloc(shared: &Shared<Self>, request: Request) -> Result<Block, Error> {
         let inner = shared.get()?;
-        let begin = Instant::now();
+        let begin = inner.busy.clock.now();
         if inner.may_be_at_hand(&request) {
             if let Some(extent) = inner.grant_at_hand() {
                 inner.granted(begin);
@@ -170,7 +169,7 @@ impl Inner {
         &self,
         shared: &Shared<Self>,
         request: Request,
-        begin: Instant,
+        begin: u64,
     ) -> Result<Block, Error> {
         request.check()?;
         let extent = self.grant(request)?;
@@ -191,8 +190,8 @@ impl Inner {
     }
 
     #[inline]
-    pub(super) fn granted(&self, begin: Instant) {
-        self.busy.alloc_ns.record(begin.elapsed().as_nanos() as u64);
+    pub(super) fn granted(&self, begin: u64) {
+        self.busy.alloc_ns.record(self.busy.clock.nanos_since(begin));
     }
 
     fn grant(&self, request: Request) -> Result<Extent, Error> {

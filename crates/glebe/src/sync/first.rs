@@ -6,15 +6,13 @@
 //! effect.
 //!
 //! ```text
-//! word   null = none yet, else a box that is freed with this
+//! word   null = none yet, else a box that is never freed: this is for statics
 //! ```
 //!
 //! # Safety
-//! The pointer changes once, from null to a box of this file, which lives as long as this.
+//! The pointer changes once, from null to a box of this file, which nobody frees.
 #![allow(unsafe_code)]
 
-use std::fmt;
-use std::marker::PhantomData;
 use std::ptr;
 
 use super::{MappedPtr, Ordering};
@@ -22,20 +20,18 @@ use super::{MappedPtr, Ordering};
 /// See the module.
 pub(crate) struct First<T> {
     value: MappedPtr<T>,
-    /// Shared and sent as the box that it holds is.
-    _owned: PhantomData<Box<T>>,
 }
 
 impl<T: Send + Sync> First<T> {
     /// Without a value.
     pub(crate) const fn new() -> Self {
-        Self { value: MappedPtr::new(ptr::null_mut()), _owned: PhantomData }
+        Self { value: MappedPtr::new(ptr::null_mut()) }
     }
 
     /// Returns the value, which `compute` makes if there is none.
     #[inline]
     pub(crate) fn get_or_compute(&self, compute: impl FnOnce() -> T) -> &T {
-        // SAFETY: null, or a box that lives as long as `self`.
+        // SAFETY: null, or a box that nobody frees.
         let known = unsafe { self.value.load(Ordering::Acquire).as_ref() };
         known.unwrap_or_else(|| self.store(compute()))
     }
@@ -45,7 +41,7 @@ impl<T: Send + Sync> First<T> {
         let own = Box::into_raw(Box::new(value));
         let (ok, failed) = (Ordering::AcqRel, Ordering::Acquire);
         match self.value.compare_exchange(ptr::null_mut(), own, ok, failed) {
-            // SAFETY: it lives as long as `self` now.
+            // SAFETY: nobody frees it now.
             Ok(_) => unsafe { &*own },
             // SAFETY: nobody else has seen `own`; the other is what `self` keeps.
             Err(first) => unsafe {
@@ -53,22 +49,6 @@ impl<T: Send + Sync> First<T> {
                 &*first
             },
         }
-    }
-}
-
-impl<T> Drop for First<T> {
-    fn drop(&mut self) {
-        let value = self.value.load(Ordering::Acquire);
-        if !value.is_null() {
-            // SAFETY: the box of `store`, to which nobody has a reference any more.
-            drop(unsafe { Box::from_raw(value) });
-        }
-    }
-}
-
-impl<T> fmt::Debug for First<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("First").field("value", &self.value).finish_non_exhaustive()
     }
 }
 
@@ -101,8 +81,6 @@ mod tests {
             value(2)
         });
         assert_eq!((outer.0, Arc::strong_count(&alive)), (1, 2));
-        drop(first);
-        assert_eq!(Arc::strong_count(&alive), 1);
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub(crate) mod signals;
 pub(crate) mod socket;
 pub(crate) mod swap;
 pub(crate) mod thread;
+pub(crate) mod ticks;
 pub(crate) mod uffd;
 pub mod vma;
 pub(crate) mod zones;

@@ -5,7 +5,7 @@
 //! between neighbours below one parent, so that they change no maximum above that parent.
 
 use super::super::lanes::{insert, remove, Lane};
-use super::{Entry, Need, Path, Paths, Spot, Tree};
+use super::{Entry, Path, Paths, Spot, Tree};
 
 /// Why a change was refused.
 #[derive(Clone, Copy, Debug)]
@@ -22,19 +22,6 @@ const fn none<L: Lane>() -> Entry<L> {
 }
 
 impl<L: Lane, const B: usize> Tree<L, B> {
-    /// Takes the lowest place that is as `need` says; `None` if there is none.
-    pub(in crate::free_tree) fn take_lowest(
-        &mut self,
-        paths: &mut Paths,
-        need: &Need<L>,
-    ) -> Result<Option<L>, Refused<L>> {
-        let path = paths.next();
-        self.refresh_class(need.log);
-        let Some((spot, at)) = self.find(need, path) else { return Ok(None) };
-        self.carve(path, spot, at, need.len)?;
-        Ok(Some(at))
-    }
-
     /// Takes `len` positions from `at` out of the extent at `spot`, which has them; refuses if that
     /// leaves two extents and there may be no more.
     #[inline(always)]
@@ -79,9 +66,9 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         Ok(())
     }
 
-    /// Adds an extent, as one with those that it touches; refuses if any of it is there already, or
-    /// if it touches none and there may be no more.
-    pub(in crate::free_tree) fn add(
+    /// As [`Tree::add`].
+    #[inline(always)]
+    pub(super) fn add_with(
         &mut self,
         paths: &mut Paths,
         start: L,

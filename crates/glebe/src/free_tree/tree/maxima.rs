@@ -210,8 +210,9 @@ impl<L: Lane, const B: usize> Tree<L, B> {
         self.stale.set(place, self.stale.classes[place] & !all);
     }
 
-    /// Makes the maxima right again of the leaf that is noted at `place`.
-    fn refresh(&mut self, place: usize) {
+    /// As [`Tree::refresh`].
+    #[inline(always)]
+    pub(super) fn refresh_with(&mut self, place: usize) {
         let mut path = Path::new();
         path.become_like(&self.stale.paths[place], self.height);
         let mut classes = std::mem::take(&mut self.stale.classes[place]);
