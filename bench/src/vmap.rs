@@ -22,6 +22,7 @@ use crate::interrupt;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
 use crate::samples::Samples;
+use crate::Outcome;
 use case::{Case, Held, Request};
 use space::{Space, Who};
 use state::{State, END};
@@ -41,8 +42,8 @@ const NOTES: [&str; 3] = [
 ];
 
 /// Runs the benchmark.
-pub(crate) fn run(quick: bool, command: &str) -> Report {
-    let mut report = Report::new("vmap", command, quick);
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    let quick = report.options.quick;
     report.check("wrong_answers", 0);
     let logs: &[u32] = if quick { &[3, 4] } else { &[3, 4, 5, 6] };
     let mut samples = Samples::default();
@@ -50,21 +51,21 @@ pub(crate) fn run(quick: bool, command: &str) -> Report {
         let aged = State::aged(10_usize.pow(log));
         for case in Case::ALL {
             interrupt::check();
-            one(case, log, &aged, quick, &mut report, &mut samples);
+            one(case, log, &aged, quick, report, &mut samples);
         }
         if log == logs[logs.len() - 1] {
             bytes(log, &aged, &mut samples);
         }
     }
-    samples.report(&mut report);
-    threads::run(&mut report, quick);
-    if let Err(why) = view::run(&mut report, quick) {
-        report.absent("view_of_1024_scattered_pages", "glebe", "us", &why.to_string());
+    threads::run(report, quick);
+    if let Err(why) = view::run(report, quick) {
+        report.remark("view_of_1024_scattered_pages", "glebe", "us", &why.to_string());
         report.ratio("view_cost", f64::NAN);
     }
-    ratios(logs, &samples, &mut report);
+    ratios(logs, &samples, report);
+    samples.report(report);
     NOTES.iter().for_each(|note| report.note(note));
-    report
+    Ok(())
 }
 
 /// One contestant in a case.
@@ -145,7 +146,7 @@ fn one(
     let mut runners = Vec::new();
     for who in Who::ALL {
         if let Some(why) = who.absent(case, log) {
-            samples.note(&name, who.name(), "ns", why);
+            samples.remark(&name, who.name(), "ns", why);
             continue;
         }
         let mut runner = Runner::new(who, &state);
@@ -156,7 +157,7 @@ fn one(
                 0 => format!("exact: {} compared", given.len()),
                 _ => format!("{wrong} of {} not the lowest that fits", given.len()),
             };
-            samples.note(&name, who.name(), "ns", &text);
+            samples.remark(&name, who.name(), "ns", &text);
             if matches!(who, Who::Classes | Who::Plain) {
                 report.check("wrong_answers", wrong as u64);
             }

@@ -107,11 +107,10 @@ impl Group {
         task: &str,
         words: &[&str],
         patience: Duration,
-        progress: impl FnMut(Duration),
     ) -> Result<(Option<String>, Counters), Error> {
         let dir = self.dir.display().to_string();
         let child = Child::start(task, &[&[dir.as_str()], words].concat())?;
-        let ended = child.wait(patience, progress)?;
+        let ended = child.wait(patience)?;
         let counters = self.counters()?;
         if ended.was_killed() && counters.oom_kills > 0 {
             return Ok((None, counters));

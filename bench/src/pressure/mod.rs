@@ -28,6 +28,9 @@ pub enum Error {
     /// ran out.
     #[error(transparent)]
     Os(#[from] OsError),
+    /// A child gave no answer.
+    #[error("{0}")]
+    Child(#[from] crate::Failure),
 }
 
 /// A sparse file of `len` that ends with its last descriptor.

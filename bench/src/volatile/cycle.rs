@@ -94,7 +94,7 @@ fn lines(
             let region = match region {
                 Ok(region) => region,
                 Err(why) => {
-                    table.note(&case, which.who(), UNIT, why);
+                    table.remark(&case, which.who(), UNIT, why);
                     continue;
                 }
             };
@@ -119,7 +119,7 @@ fn lines(
         }
         Ok::<_, Error>(())
     })?;
-    huge.tell(|who, text| table.note(&case, who, UNIT, text));
+    huge.tell(|who, text| table.remark(&case, who, UNIT, text));
     table.report(report);
     // Of small pages there is no ratio of huge ones.
     let ns = |who: &str| if huge.are_small(who) { f64::NAN } else { table.median(&case, who) };
@@ -169,7 +169,7 @@ pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
         let region = match which.map(LEN) {
             Ok(region) => region,
             Err(why) => {
-                table.note(CASE, own, "us", &why.to_string());
+                table.remark(CASE, own, "us", &why.to_string());
                 continue;
             }
         };

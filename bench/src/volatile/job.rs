@@ -49,6 +49,6 @@ pub(super) fn ask<T: DeserializeOwned>(
 ) -> Result<(Option<T>, Counters), Error> {
     let group = Group::of(limit)?;
     let job = serde_json::to_string(&job(&group))?;
-    let (answer, counters) = group.ask("inside", &[&job], PATIENCE, |_| {})?;
+    let (answer, counters) = group.ask("inside", &[&job], PATIENCE)?;
     Ok((answer.map(|text| serde_json::from_str(&text)).transpose()?, counters))
 }

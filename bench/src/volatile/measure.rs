@@ -6,8 +6,6 @@
 //! without an engine's name is that of the worse engine. A run that purged nothing, or kept
 //! nothing, has shown nothing: that is a check of its own.
 
-use std::path::PathBuf;
-
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use serde::de::DeserializeOwned;
@@ -18,11 +16,9 @@ use super::purge::Taken;
 use super::tiles::{self, Keeper, Served};
 use super::{cycle, job, purge, refill, Error, Job, Which};
 use crate::pressure::{self, Group};
-use crate::report::Report;
+use crate::report::{Options, Report};
 use crate::samples::{rounds, Samples, NO_END};
-
-/// The name on the command line and in the JSON.
-pub const NAME: &str = "volatile";
+use crate::Outcome;
 
 const NOTHING_PURGED: &str = "nothing_purged";
 const NOTHING_KEPT: &str = "nothing_kept";
@@ -48,40 +44,29 @@ const CACHES: [(&str, Keeper); 4] = [
     ("whole objects", Keeper::WholeObject),
 ];
 
-/// What to do.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Few samples.
-    pub quick: bool,
-    /// Where the files lie that are read to make memory short; the temporary directory without.
-    pub dir: Option<PathBuf>,
-    /// The command line, for the report.
-    pub command: String,
-}
-
 /// Runs the benchmark.
 ///
 /// # Errors
 /// If a region cannot be used or a child fails; a machine without memory cgroups has rows and
 /// checks that say so.
-pub fn run(options: &Options) -> Result<Report, Error> {
-    let mut report = Report::new(NAME, &options.command, options.quick);
-    cycle::measure(options.quick, &mut report)?;
-    cycle::one_page(options.quick, &mut report)?;
-    refill::measure(options.quick, &mut report)?;
+pub fn run(report: &mut Report) -> Outcome {
+    let options = &report.options.clone();
+    cycle::measure(options.quick, report)?;
+    cycle::one_page(options.quick, report)?;
+    refill::measure(options.quick, report)?;
     let later = "private memory only: shared volatile memory is not there yet";
-    report.absent("shared_pin", "glebe", "us", later);
+    report.remark("shared_pin", "glebe", "us", later);
     match Group::of(Bytes::mib(1)).map(drop) {
-        Ok(()) => UnderPressure { options, report: &mut report }.measure()?,
-        Err(why @ pressure::Error::NoGroup(_)) => without_groups(&mut report, &why.to_string()),
+        Ok(()) => UnderPressure { options, report }.measure()?,
+        Err(why @ pressure::Error::NoGroup(_)) => without_groups(report, &why.to_string()),
         Err(error) => return Err(error.into()),
     }
-    Ok(report)
+    Ok(())
 }
 
 /// Names what needs a group, without a figure.
 fn without_groups(report: &mut Report, why: &str) {
-    [PURGE, REFAULTS, TILE].iter().for_each(|case| report.absent(case, "glebe", "", why));
+    [PURGE, REFAULTS, TILE].iter().for_each(|case| report.remark(case, "glebe", "", why));
     RATIOS_OF_GROUPS.iter().for_each(|ratio| report.ratio(ratio, f64::NAN));
     let checks = CHECKS_OF_GROUPS.iter().chain(&Judged::CHECKS);
     checks.for_each(|check| report.unmeasured(check, why));
@@ -133,7 +118,7 @@ impl UnderPressure<'_> {
                 Job::Purge(purge::Plan { which, rounds, usage: group.usage_file() })
             })?;
             let Some((taken, judged)) = answer else {
-                self.report.absent(PURGE, which.who(), "percent", KILLED);
+                self.report.remark(PURGE, which.who(), "percent", KILLED);
                 continue;
             };
             judged.report(self.report);
@@ -147,7 +132,7 @@ impl UnderPressure<'_> {
     }
 
     fn working_set(&mut self, engines: &[Which], (count, steps): (u64, u64)) -> Result<(), Error> {
-        let dir = self.options.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let dir = self.options.scratch();
         let mut table = Samples::default();
         rounds(REFAULTS, (count, NO_END), |_| {
             for (who, beside) in WORKING_SETS {
@@ -157,13 +142,13 @@ impl UnderPressure<'_> {
                 let job = |_: &_| Job::Kept(kept::Plan { beside, steps, dir: dir.clone() });
                 let kept: Option<Kept> = self.ask(kept::LIMIT, job)?;
                 let Some(kept) = kept else {
-                    table.note(REFAULTS, who, "pages", KILLED);
+                    table.remark(REFAULTS, who, "pages", KILLED);
                     continue;
                 };
                 table.add(REFAULTS, who, "pages", kept.refaults as f64);
                 let text =
                     format!("of {} read, {} purged in the last run", kept.reads, kept.purged);
-                table.note(REFAULTS, who, "pages", &text);
+                table.remark(REFAULTS, who, "pages", &text);
                 kept.judged.report(self.report);
                 if let Some((_, false)) = beside {
                     self.report.check(NOTHING_PURGED, u64::from(kept.purged == 0));
@@ -201,7 +186,7 @@ impl UnderPressure<'_> {
                 }
                 let job = |_: &_| Job::Tiles(tiles::Plan { keeper, time_ms });
                 let Some(served) = self.ask::<Served>(tiles::LIMIT, job)? else {
-                    table.note(TILE, who, "us", KILLED);
+                    table.remark(TILE, who, "us", KILLED);
                     continue;
                 };
                 // A mean over the run: hits and misses both count, in the share that they had.
@@ -243,10 +228,11 @@ fn tell_purge(report: &mut Report, who: &str, need: u64, taken: &[&Taken]) {
         (lost / taken.len().max(1) as u64).to_string()
     };
     let shares: Vec<String> = (0..4).map(share).collect();
-    report.remark(&format!(
+    let text = format!(
         "{need} pages needed; lost of the quarters in the order of marking: {}",
         shares.join(", ")
-    ));
+    );
+    report.remark(PURGE, who, "percent", &text);
     report.check(NOTHING_PURGED, u64::from(taken.iter().any(|taken| lost(taken) == 0)));
 }
 
@@ -256,7 +242,7 @@ mod tests {
 
     #[test]
     fn without_a_group_no_check_of_one_is_zero_and_all_is_named() {
-        let mut report = Report::new(NAME, "", true);
+        let mut report = Report::default();
         without_groups(&mut report, "no memory cgroup: none is mounted");
         let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
         for check in CHECKS_OF_GROUPS.iter().chain(&Judged::CHECKS) {
@@ -269,7 +255,7 @@ mod tests {
     #[test]
     fn a_need_that_purged_nothing_is_a_wrong_check_and_the_worse_engine_counts() {
         for (lost_pages, passes) in [([900, 0, 0, 0], true), ([0; 4], false)] {
-            let mut report = Report::new(NAME, "", true);
+            let mut report = Report::default();
             let taken = Taken { need_pages: 800, lost_pages };
             let other = Taken { need_pages: 800, lost_pages: [1; 4] };
             tell_purge(&mut report, "glebe", 800, &[&taken, &other]);

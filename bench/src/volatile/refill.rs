@@ -41,7 +41,7 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
     let region = match unsafe { options.on_lost(refill, std::ptr::null()) }.build(len) {
         Ok(region) => region,
         Err(why) => {
-            report.absent(CASE, "glebe scan", "us", &why.to_string());
+            report.remark(CASE, "glebe scan", "us", &why.to_string());
             report.unmeasured("wrong_refills", &why.to_string());
             return Ok(());
         }

@@ -89,6 +89,6 @@ fn resident() -> Result<u64, OsError> {
 /// Has a child do `job`.
 pub(super) fn ask(job: Job) -> Result<Resident, Error> {
     let child = Child::start("apart", &[&serde_json::to_string(&job)?])?;
-    let answer = child.wait(PATIENCE, |_| {})?.answer()?;
+    let answer = child.wait(PATIENCE)?.answer()?;
     Ok(serde_json::from_str(&answer)?)
 }

@@ -25,7 +25,7 @@ pub(super) fn measure(workload: &Workload, count: u64, report: &mut Report) -> R
             let watch = Stopwatch::start();
             let freed = pool.compact(Budget::All)?.freed.get();
             table.add(CASE, who, UNIT, freed as f64 / watch.elapsed().cpu_us * 1e6);
-            table.note(CASE, who, UNIT, &format!("{freed} pages at once"));
+            table.remark(CASE, who, UNIT, &format!("{freed} pages at once"));
         }
         Ok::<_, Error>(())
     })?;

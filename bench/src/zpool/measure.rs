@@ -1,8 +1,6 @@
 //! [`run`]: the benchmark `zpool`: what the pool holds beyond what is stored, step by step, beside
 //! zram and allocators; pages stored and loaded, compaction, and small objects that come and go.
 
-use std::path::PathBuf;
-
 use glebe::sys::page_size;
 
 use super::aligned::Aligned;
@@ -12,24 +10,8 @@ use super::tree::{self, Tree};
 use super::workload::Workload;
 use super::{callback, churn, compaction, overhead, speed, Error};
 use crate::corpus;
-use crate::report::Report;
-
-/// The name on the command line and in the JSON.
-pub const NAME: &str = "zpool";
-
-/// What to do.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Few samples, of a part of the workload.
-    pub quick: bool,
-    /// Where a kernel source tree is looked for first, and scratch files go; the temporary
-    /// directory without.
-    pub dir: Option<PathBuf>,
-    /// A directory that is stored whatever is in it.
-    pub tree: Option<PathBuf>,
-    /// The command line, for the report.
-    pub command: String,
-}
+use crate::report::{Options, Report};
+use crate::Outcome;
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
@@ -51,23 +33,23 @@ const QUICK: Plan = Plan { files: 8, runs: 4, bytes: 16 << 20, rounds: 2 };
 /// # Errors
 /// If the pool or the kernel refuses what they usually do; a machine without zram has rows that
 /// say so.
-pub fn run(options: &Options) -> Result<Report, Error> {
-    let mut report = Report::new(NAME, &options.command, options.quick);
+pub fn run(report: &mut Report) -> Outcome {
+    let options = &report.options.clone();
     let plan = if options.quick { QUICK } else { FULL };
     let traced = Workload::of_trace(&Trace::load()?, plan.runs);
-    let tree = tree(options, plan, &mut report)?;
-    overhead::beside_zram(&traced, tree.as_ref(), &mut report)?;
-    overhead::allocators(plan.runs, &traced, &mut report)?;
-    compaction::measure(&traced, plan.rounds.min(3), &mut report)?;
+    let tree = tree(options, plan, report)?;
+    overhead::beside_zram(&traced, tree.as_ref(), report)?;
+    overhead::allocators(plan.runs, &traced, report)?;
+    compaction::measure(&traced, plan.rounds.min(3), report)?;
     drop(traced);
-    let pages = pages(tree.as_ref(), plan, &mut report)?;
+    let pages = pages(tree.as_ref(), plan, report)?;
     drop(tree);
-    speed::measure(pages.as_slice(), plan.rounds, &mut report)?;
-    speed::threads(pages.as_slice(), plan.rounds, &mut report)?;
+    speed::measure(pages.as_slice(), plan.rounds, report)?;
+    speed::threads(pages.as_slice(), plan.rounds, report)?;
     drop(pages);
-    callback::measure(8 * plan.rounds, &mut report)?;
-    churn::measure(plan.rounds, &mut report)?;
-    Ok(report)
+    callback::measure(8 * plan.rounds, report)?;
+    churn::measure(plan.rounds, report)?;
+    Ok(())
 }
 
 /// The workload of a tree if there is one.
@@ -84,7 +66,7 @@ fn tree(options: &Options, plan: Plan, report: &mut Report) -> Result<Option<Wor
         );
         return Ok(None);
     };
-    let scratch = options.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let scratch = options.scratch();
     let tree = Tree::pack(&dir, plan.files, &scratch)?;
     report.note(&format!(
         "tree: {} in pages of {}, one file in {}; LZ4 on both sides. Of a tree that is no \

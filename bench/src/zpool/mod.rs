@@ -40,6 +40,9 @@ pub enum Error {
     /// A child was told or answered what is no job and no answer.
     #[error("between the program and its child: {0}")]
     Words(#[from] serde_json::Error),
+    /// A child gave no answer.
+    #[error("{0}")]
+    Child(#[from] crate::Failure),
 }
 
 /// An empty pool as it is by default, with LZ4 or without a codec.

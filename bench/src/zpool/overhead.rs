@@ -33,7 +33,7 @@ pub(super) fn beside_zram(
                 let theirs = match in_zram(workload, steps, compact) {
                     Ok(theirs) => theirs,
                     Err(Absent::Not(why)) => {
-                        report.absent(&format!("{case}{suffix}"), who, PERCENT, &why);
+                        report.remark(&format!("{case}{suffix}"), who, PERCENT, &why);
                         continue;
                     }
                     Err(Absent::Os(error)) => return Err(error.into()),
@@ -68,7 +68,8 @@ fn tell(
     let prefix = if case == FINAL { "overhead" } else { "random_delete" };
     let mut row = |case: &str, of: &Held| {
         report.row(&format!("{case}{suffix}"), who, PERCENT, &[of.percent()]);
-        report.remark(&format!("{:.2} without metadata", of.percent_plain()));
+        let plain = format!("{:.2} without metadata", of.percent_plain());
+        report.remark(&format!("{case}{suffix}"), who, PERCENT, &plain);
     };
     for (step, of) in steps.iter().zip(held) {
         let name: String = step.name.chars().filter(char::is_ascii_alphanumeric).collect();

@@ -71,7 +71,7 @@ pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Result<(
     report.check("wrong_bytes", wrong);
     if let Err(why) = &device {
         for case in [STORE, LOAD] {
-            zrams.iter().for_each(|(_, who)| table.note(case, who, UNIT, &why.to_string()));
+            zrams.iter().for_each(|(_, who)| table.remark(case, who, UNIT, &why.to_string()));
         }
     }
     table.report(report);
