@@ -63,12 +63,17 @@ impl Child {
 
     /// Its next line; `None` once it writes no more.
     pub(crate) fn line(&mut self) -> Option<String> {
+        self.line_before(Duration::MAX).ok().flatten()
+    }
+
+    fn line_before(&mut self, end: Duration) -> Outcome<Option<String>> {
         loop {
             interrupt::check();
             match self.lines.recv_timeout(LOOK_EVERY) {
-                Ok(line) => return Some(line),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return None,
+                Ok(line) => return Ok(Some(line)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) if clock::wall() < end => {}
+                Err(_) => return Err("a child of this program took too long".into()),
             }
         }
     }
@@ -83,18 +88,11 @@ impl Child {
     pub(crate) fn wait(mut self, patience: Duration) -> Outcome<Ended> {
         drop(self.process.stdin.take());
         let (end, mut output) = (clock::wall() + patience, String::new());
-        while clock::wall() < end {
-            interrupt::check();
-            match self.lines.recv_timeout(LOOK_EVERY) {
-                Ok(line) => output.extend([line.as_str(), "\n"]),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => match self.process.try_wait()? {
-                    Some(status) => return Ok(Ended { status, output }),
-                    None => std::thread::sleep(LOOK_EVERY),
-                },
-            }
+        while let Some(line) = self.line_before(end)? {
+            output.extend([line.as_str(), "\n"]);
         }
-        Err(format!("a child of this program took longer than {} s", patience.as_secs()).into())
+        // It has closed its output, which it does when it ends.
+        Ok(Ended { status: self.process.wait()?, output })
     }
 }
 

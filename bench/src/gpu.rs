@@ -14,7 +14,7 @@ use crate::report::Report;
 use crate::reserve::keyed::Random;
 use crate::turns::turns;
 use crate::{clock, Outcome};
-use driver::{Gpu, Host, OnDevice, LIBRARY};
+use driver::{Gpu, Host, LIBRARY};
 
 /// Bytes of a message.
 const SIZES: [u64; 3] = [64 << 10, TARGET, 64 << 20];
@@ -31,7 +31,9 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     let wanted = report.plan(Bytes::mib(16), Bytes::gib(1));
     let len = wanted.min(report.options.largest()).min(memory::largest()?);
     let ready = format!("ready_{}", name(len));
-    if let Err(why) = Gpu::open(LIBRARY).and_then(|gpu| measure(&gpu, len, &ready, report)) {
+    if let Err(why) =
+        Gpu::open(LIBRARY, len.as_usize()).and_then(|gpu| measure(&gpu, len, &ready, report))
+    {
         let text = format!("{why}; an NVIDIA GPU with its driver is needed");
         DIRECTIONS
             .iter()
@@ -59,7 +61,6 @@ fn case(what: &str, size: u64) -> String {
 }
 
 fn measure(gpu: &Gpu, len: Bytes, ready: &str, report: &mut Report) -> Outcome {
-    let mut device = gpu.alloc(len.as_usize())?;
     let ways = WAYS.map(|(who, way)| (who, Some(way)));
     let ways: Vec<(&str, Option<Way>)> = ways.into_iter().chain([(CUDA, None)]).collect();
     let (messages, bytes) = report.plan((20, 16 << 20), (2000, 1 << 30));
@@ -81,26 +82,26 @@ fn measure(gpu: &Gpu, len: Bytes, ready: &str, report: &mut Report) -> Outcome {
                 let start = clock::wall();
                 for _ in 0..count {
                     let place = random.below(lines) * LINE;
-                    host.copy(to_device, &mut device, place as usize, size as usize)?;
+                    host.copy(to_device, place as usize, size as usize)?;
                 }
                 let took = clock::micros(clock::wall() - start);
                 report.add(&case(what, size), who, "MB/s", (count * size) as f64 / took);
             }
         }
-        report.check("wrong_bytes", wrong(&mut host, &mut device, round)?);
+        report.check("wrong_bytes", wrong(&mut host, round)?);
     }
     Ok(())
 }
 
 /// Sends bytes there and has them back elsewhere; how many are others.
-fn wrong(host: &mut Host<'_>, device: &mut OnDevice<'_>, round: u64) -> Outcome<u64> {
+fn wrong(host: &mut Host<'_>, round: u64) -> Outcome<u64> {
     let half = (host.bytes_mut().len() / 2).min(TARGET as usize);
     let byte = |at: usize| (at as u64 ^ at as u64 >> 8 ^ round) as u8;
     let (from, to) = host.bytes_mut().split_at_mut(half);
     from.iter_mut().enumerate().for_each(|(at, b)| *b = byte(at));
     to[..half].fill(0);
-    host.copy(true, device, 0, half)?;
-    host.copy(false, device, half, half)?;
+    host.copy(true, 0, half)?;
+    host.copy(false, half, half)?;
     let came = host.bytes_mut()[half..][..half].iter().enumerate();
     Ok(came.filter(|&(at, &b)| b != byte(at)).count() as u64)
 }

@@ -361,24 +361,16 @@ mod tests {
             let _lock = PoolLock::acquire().unwrap();
             pool.counts().unwrap().persistent()
         };
-        // Others may change the pool too.
-        let mut seen = Vec::new();
-        for _ in 0..8 {
+        let had_and_gone = |_| {
             let before = persistent();
             // More than lies idle.
             let huge = Pages::new(pool.counts().unwrap().available() + 8);
-            let surplus = match Way::Hugetlb.obtain(huge.bytes(pool.size())) {
-                Ok(memory) => memory,
-                Err(why) => return println!("skipped: {why}"),
-            };
+            let Ok(surplus) = Way::Hugetlb.obtain(huge.bytes(pool.size())) else { return true };
             let aside = SetAside::new(pool.size(), 4).unwrap();
             drop(surplus);
             drop(aside);
-            seen.push((before, persistent()));
-            if seen.last().is_some_and(|(before, after)| before == after) {
-                return;
-            }
-        }
-        panic!("persistent pages before and after: {seen:?}");
+            before == persistent()
+        };
+        assert!((0..8).any(had_and_gone), "others may change the pool too, but not each time");
     }
 }

@@ -50,7 +50,7 @@ fn the_fragmenter_holds_half_of_what_it_takes() {
     }
     assert_eq!(held, MOST / 2);
     let bytes = resident * glebe::sys::page_size().bytes().get();
-    assert!(bytes >= MOST / 2 && bytes < MOST + (16 << 20), "{bytes}");
+    assert!((MOST / 2..MOST + (16 << 20)).contains(&bytes), "{bytes}");
 }
 
 #[test]

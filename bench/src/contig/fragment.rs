@@ -1,12 +1,10 @@
-//! A child of this program that takes the machine's memory in small pages: `Fragmenter` gives every
-//! other one back, so that what is free lies in single pages; `Busy` writes to them at random,
-//! checks what it wrote, and tells how long it was kept waiting. Both last until dropped.
+//! A child of this program that takes the machine's memory in small pages: it gives every other one
+//! back, so that what is free lies in single pages, or is busy with them: it writes to them at
+//! random, checks what it wrote, and tells how long it was kept waiting.
 //!
-//! The child ends before anybody is killed for it: it stops taking where `LEFT`
-//! would no longer be available to the machine or to its memory cgroup, is the first that the
-//! kernel would kill, and dies with its parent. What it holds the kernel may move: a machine that
-//! compacts has long runs again after some time, which is what on-demand requests then pay for.
-//! Units: bytes, microseconds. Source: proc_pid_oom_score_adj(5).
+//! It stops taking where [`LEFT`] would no longer be available to the machine or to its memory
+//! cgroup, is the first that the kernel would kill, and dies with its parent. What it holds the
+//! kernel may move. Units: bytes, microseconds. Source: proc_pid_oom_score_adj(5).
 //!
 //! # Safety
 //! Memory that is given back is this child's own, and nothing of it is read afterwards.
@@ -34,45 +32,34 @@ const WRITES: u64 = 64;
 /// Bytes taken between two looks at what is left.
 const STEP: Bytes = Bytes::mib(64);
 
-/// Starts the child, which does `task`, and waits until it has taken up to `most` bytes; how much
-/// it holds then.
-fn start(task: &str, most: Bytes) -> Outcome<(Child, Bytes)> {
-    let mut child = Child::start(task, &[&most.get().to_string()])?;
-    let line = child.line().unwrap_or_default();
-    let held = line.strip_prefix("held ").ok_or("a child of this program ended early")?;
-    Ok((child, Bytes::new(held.parse()?)))
-}
-
-/// Memory in single pages for as long as this lives.
+/// A child that holds memory for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Fragmenter {
-    _child: Child,
-    /// Bytes of small pages that are held, as many again being free between them.
-    pub(super) held: Bytes,
-}
-
-impl Fragmenter {
-    /// Starts the child and waits until it has taken up to `most` bytes and given half back.
-    pub(super) fn start(most: Bytes) -> Outcome<Self> {
-        start("fragment", most).map(|(child, held)| Self { _child: child, held })
-    }
-}
-
-/// A program that writes to its memory at random, for as long as this lives.
-#[derive(Debug)]
-pub(crate) struct Busy {
+pub(crate) struct Taker {
     child: Child,
+    /// Bytes that it holds; of single pages as many again are free between them.
     pub(crate) held: Bytes,
 }
 
-impl Busy {
-    /// Starts the child and waits until it has taken up to `most` bytes.
-    pub(crate) fn start(most: Bytes) -> Outcome<Self> {
-        start("busy", most).map(|(child, held)| Self { child, held })
+impl Taker {
+    /// One that gave every other page back; waits until it has taken up to `most` bytes.
+    pub(super) fn of_single_pages(most: Bytes) -> Outcome<Self> {
+        Self::start("fragment", most)
     }
 
-    /// Words that were not as written, and the microseconds that some writes took at worst, since
-    /// this was called last.
+    /// One that writes to its memory at random; waits as well.
+    pub(crate) fn busy(most: Bytes) -> Outcome<Self> {
+        Self::start("busy", most)
+    }
+
+    fn start(task: &str, most: Bytes) -> Outcome<Self> {
+        let mut child = Child::start(task, &[&most.get().to_string()])?;
+        let line = child.line().unwrap_or_default();
+        let held = line.strip_prefix("held ").ok_or("a child of this program ended early")?;
+        Ok(Self { child, held: Bytes::new(held.parse()?) })
+    }
+
+    /// Of a busy one: words that were not as written, and the microseconds that some writes took at
+    /// worst, since this was called last.
     pub(crate) fn told(&mut self) -> Outcome<(u64, f64)> {
         self.child.tell("")?;
         let line = self.child.line().unwrap_or_default();

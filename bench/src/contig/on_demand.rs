@@ -3,15 +3,15 @@
 //! reserve as it is by default; and a run out of evacuated memory blocks.
 //!
 //! Before each try on demand a reader of page frames that shares no code with the library looks for
-//! the longest free run ([`crate::frames`]): a try in which it saw twice the run should succeed. Units:
-//! microseconds to have a run, milliseconds to give it back, MiB.
+//! the longest free run ([`crate::frames`]): a try in which it saw twice the run should succeed.
+//! Units: microseconds to have a run, milliseconds to give it back, MiB.
 
 use glebe::contig::{Contig, Error, Source, StandingPool};
 use glebe::reserve::Reserve;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 
-use super::fragment::Fragmenter;
+use super::fragment::Taker;
 use super::standing::run_len;
 use super::{mib, name, GLEBE};
 use crate::clock::Stopwatch;
@@ -37,7 +37,7 @@ struct Seen {
 pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outcome {
     let run = run_len(report);
     let mut seen = Seen::default();
-    let fragmenter = Fragmenter::start(report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
+    let fragmenter = Taker::of_single_pages(report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
     report.note(&format!(
         "Runs were required while {} were held in single base pages, as many free between them.",
         fragmenter.held

@@ -1,8 +1,8 @@
 //! [`Gpu`]: the first device of the CUDA driver, by the handful of its calls that are needed here.
 //!
-//! The driver is loaded when it is asked for and nothing is linked. What a [`Gpu`] hands out borrows
-//! it, so that it is given back before the context is. Units: bytes. Source: the CUDA driver API
-//! reference (cuda.h), whose names with `_v2` are those that its header gives the current calls.
+//! The driver is loaded when it is asked for and nothing is linked. What a [`Gpu`] hands out
+//! borrows it, so that it is given back before the context is. Units: bytes. Source: the CUDA
+//! driver API reference (cuda.h), whose header gives the current calls names with `_v2`.
 //!
 //! # Safety
 //! Each function has the documented signature of the symbol that it is loaded by. Pointers passed
@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use std::marker::PhantomData;
 use std::ptr;
 
 use libloading::Library;
@@ -88,14 +89,17 @@ impl Api {
 pub(super) struct Gpu {
     api: Api,
     device: Device,
+    /// Memory of the device, which is copied to and from.
+    buffer: DevicePtr,
+    len: usize,
     /// Its context is this thread's alone.
-    _here: std::marker::PhantomData<*mut c_void>,
+    _here: PhantomData<*mut c_void>,
 }
 
 impl Gpu {
-    /// Loads the driver by the loader's rules and takes its first device; an error says why there
-    /// is none.
-    pub(super) fn open(library: &str) -> Outcome<Self> {
+    /// Loads the driver by the loader's rules and takes its first device, with `len` bytes of its
+    /// memory; an error says why there is none.
+    pub(super) fn open(library: &str, len: usize) -> Outcome<Self> {
         // SAFETY: a driver's constructors are run, which is what loading it means.
         let library = unsafe { Library::new(library) };
         let library = library.map_err(|why| format!("no CUDA driver: {why}"))?;
@@ -114,18 +118,14 @@ impl Gpu {
             api.check("cuDevicePrimaryCtxRetain", retained)?;
         }
         // From here on dropped, whatever fails.
-        let gpu = Self { api, device, _here: std::marker::PhantomData };
+        let mut gpu = Self { api, device, buffer: 0, len, _here: PhantomData };
         // SAFETY: the context is retained until the drop.
         gpu.api.check("cuCtxSetCurrent", unsafe { (gpu.api.set_current)(context) })?;
-        Ok(gpu)
-    }
-
-    /// Memory of the device.
-    pub(super) fn alloc(&self, len: usize) -> Outcome<OnDevice<'_>> {
-        let mut at = 0;
+        let mut buffer = 0;
         // SAFETY: a pointer to a local.
-        self.api.check("cuMemAlloc", unsafe { (self.api.alloc)(&raw mut at, len) })?;
-        Ok(OnDevice { gpu: self, at, len })
+        gpu.api.check("cuMemAlloc", unsafe { (gpu.api.alloc)(&raw mut buffer, len) })?;
+        gpu.buffer = buffer;
+        Ok(gpu)
     }
 
     /// Host memory as the driver pins it itself.
@@ -150,22 +150,13 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: the context is this one's, and nothing that it handed out lives.
-        unsafe { (self.api.release)(self.device) };
-    }
-}
-
-/// Memory of the device, freed when dropped.
-pub(super) struct OnDevice<'a> {
-    gpu: &'a Gpu,
-    at: DevicePtr,
-    len: usize,
-}
-
-impl Drop for OnDevice<'_> {
-    fn drop(&mut self) {
-        // SAFETY: allocated by this device, freed once.
-        unsafe { (self.gpu.api.free)(self.at) };
+        // SAFETY: the buffer and the context are this one's, and nothing that it handed out lives.
+        unsafe {
+            if self.buffer != 0 {
+                (self.api.free)(self.buffer);
+            }
+            (self.api.release)(self.device);
+        }
     }
 }
 
@@ -185,22 +176,18 @@ impl Host<'_> {
         unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
     }
 
-    /// Copies `len` bytes between `place` and the start of `device`; panics if one of them has not
-    /// as many.
-    pub(super) fn copy(
-        &mut self,
-        to_device: bool,
-        device: &mut OnDevice<'_>,
-        place: usize,
-        len: usize,
-    ) -> Outcome {
-        assert!(len <= device.len, "{len} bytes of {} on the device", device.len);
+    /// Copies `len` bytes between `place` and the start of the device's memory; panics if one of
+    /// them has not as many.
+    pub(super) fn copy(&mut self, to_device: bool, place: usize, len: usize) -> Outcome {
+        let Gpu { api, buffer, .. } = self.gpu;
+        assert!(len <= self.gpu.len, "{len} bytes of {} on the device", self.gpu.len);
         let at = self.bytes_mut()[place..][..len].as_mut_ptr().cast();
-        let api = &self.gpu.api;
-        // SAFETY: both sides have `len` bytes, as asserted, and are borrowed exclusively.
-        match to_device {
-            true => api.check("cuMemcpyHtoD", unsafe { (api.to_device)(device.at, at, len) }),
-            false => api.check("cuMemcpyDtoH", unsafe { (api.to_host)(at, device.at, len) }),
+        // SAFETY: both sides have `len` bytes, as asserted; nobody else uses them during the call.
+        unsafe {
+            match to_device {
+                true => api.check("cuMemcpyHtoD", (api.to_device)(*buffer, at, len)),
+                false => api.check("cuMemcpyDtoH", (api.to_host)(at, *buffer, len)),
+            }
         }
     }
 }
@@ -224,7 +211,7 @@ mod tests {
 
     #[test]
     fn no_driver_and_no_functions_are_told_apart() {
-        let why = |library| Gpu::open(library).err().unwrap().to_string();
+        let why = |library| Gpu::open(library, 1).err().unwrap().to_string();
         assert!(why("libglebe-has-no-such.so.1").contains("no CUDA driver: libglebe-has-no-such"));
         // The C library has none of the driver's functions.
         assert_eq!(why("libc.so.6"), "the CUDA driver has no cuInit");

@@ -19,7 +19,7 @@ use glebe::units::{Bytes, Pages};
 use super::requests::ask;
 use super::tenant::Tenant;
 use super::{GLEBE, LARGEST, REQUEST_PAGES, SURPLUS};
-use crate::contig::fragment::Busy;
+use crate::contig::fragment::Taker;
 use crate::interrupt;
 use crate::memory::Memory;
 use crate::pressure::nameless;
@@ -79,7 +79,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
         return Ok(());
     }
     let available = meminfo::available()?.get();
-    let mut busy = Busy::start(BUSY.min(Bytes::new(available / 4)))?;
+    let mut busy = Taker::busy(BUSY.min(Bytes::new(available / 4)))?;
     let chunks = (available * MEMORIES).div_ceil(CHUNK.get());
     let file = nameless(&report.options.scratch(), Bytes::new(chunks * CHUNK.get()))?;
     let mut cache = CacheFile { file, chunks, next: 0 };

@@ -72,7 +72,6 @@ fn requests(reserve: &Reserve, report: &mut Report) -> Outcome {
         report.note(&format!("`glebe stats` does not show it: {why}"));
     }
     let mut tenant = Tenant::new(reserve)?;
-    recall::measure_alone(reserve, &mut tenant, report);
     let background = Background::new(&report.options).inspect_err(|why| {
         report.remark(system::CASE, "alone", "s", &why.to_string());
         report.note("load while requests are timed: none");

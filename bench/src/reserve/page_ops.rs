@@ -31,8 +31,12 @@ pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
     }
     let other = map(reserve.len().bytes(page_size()))?;
     let mut block = other.alloc(Request::new(other.len()).any())?;
-    let mut cold: Vec<_> = block.bytes_mut()?.chunks_exact_mut(page_buffer().len()).collect();
-    let pages = cold.len() as u64;
+    let cold = block.bytes_mut()?;
+    let cold_page = |random: &mut Random| {
+        let page = page_size().bytes().as_usize();
+        let at = random.below(other.len().get()) as usize * page;
+        at..at + page
+    };
     let present = tenant.next.saturating_sub(reserve.len().get());
     let (mut random, mut page, mut misses) = (Random::new(3), page_buffer(), 0);
     for _ in rounds("get", report.plan(2000, 20_000), NO_END) {
@@ -47,7 +51,7 @@ pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
         }
         misses += BATCH - hits;
         let copy = timed(|| {
-            page.copy_from_slice(cold[random.below(pages) as usize]);
+            page.copy_from_slice(&cold[cold_page(&mut random)]);
             Ok(())
         })?;
         report.add("get_4k", COPY, "us", copy);
@@ -62,7 +66,7 @@ pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
         })?;
         report.add("put_4k", GLEBE, "us", put);
         let copy = timed(|| {
-            cold[random.below(pages) as usize].copy_from_slice(&page);
+            cold[cold_page(&mut random)].copy_from_slice(&page);
             Ok(())
         })?;
         report.add("put_4k", COPY, "us", copy);

@@ -1,5 +1,5 @@
 //! The time to get a block, by size, under a load: of a full reserve and of an idle one, with
-//! contents unspecified and zeroed, with the kernel's ways in between; and without a load.
+//! contents unspecified and zeroed, with the kernel's ways in between.
 //!
 //! One request every [`EVERY`], the reserve's and a peer's alike: whoever asks has slept before.
 //! The blocks of a round are held to its end and the cache filled again then, so that what is asked
@@ -27,7 +27,6 @@ use crate::Outcome;
 const ZEROED_EVERY: u64 = 8;
 const LOOKED_AT: u64 = 64;
 const RECALL: &str = "recall";
-const ALONE: &str = "recall_alone";
 /// The largest blocks of as many rounds as the kernel is asked in: the more are made the slower is
 /// the slowest.
 const BESIDE_KERNEL: &str = "recall_beside_kernel";
@@ -41,7 +40,6 @@ const SINGLES_MAX: usize = 200;
 /// Rounds, quick and full, and the seconds that they may take on a busy machine.
 const FULL: [(u64, u64); 2] = [(16, 10), (1000, 360)];
 const IDLE: [(u64, u64); 2] = [(3, 2), (100, 30)];
-const NO_LOAD: [(u64, u64); 2] = [(16, 5), (1000, 150)];
 
 /// What is done with a block that was had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +85,10 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
     let standing = HugeFile::new(Pages::new(LARGEST).bytes(page_size()));
     // The kernel takes its time: for one page it is asked in each round, for all sizes in these.
     let kernel_every = report.plan(8, 16);
-    let mut bench = Bench::new(reserve, tenant, report);
+    let (held, singles) = <(Vec<Held>, Vec<Held>)>::default();
+    let (lends, asks_kernel) = (false, false);
+    let mut bench =
+        Bench { reserve, tenant, report, held, held_pages: 0, singles, lends, asks_kernel };
     for _ in planned("recall of an idle reserve", IDLE, bench.report) {
         sizes().for_each(|pages| bench.own("recall_idle", pages, Contents::Unspecified));
         bench.release();
@@ -118,28 +119,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
     ratios(report);
 }
 
-/// Measures and reports blocks of one page and of the largest size, of a full reserve and with
-/// nothing beside.
-pub(super) fn measure_alone(reserve: &Reserve, tenant: &mut Tenant, report: &mut Report) {
-    let large = LARGEST.min(reserve.contig().longest_run().get());
-    let mut bench = Bench { lends: true, ..Bench::new(reserve, tenant, report) };
-    bench.fill();
-    for _ in planned("recall, no load", NO_LOAD, bench.report) {
-        for pages in [1, large] {
-            bench.own(ALONE, pages, Contents::Unspecified);
-            bench.release();
-        }
-    }
-    bench.give_all_back();
-}
-
-impl<'a> Bench<'a> {
-    fn new(reserve: &'a Reserve, tenant: &'a mut Tenant, report: &'a mut Report) -> Self {
-        let (held, singles) = <(Vec<Held>, Vec<Held>)>::default();
-        let (lends, asks_kernel) = (false, false);
-        Self { reserve, tenant, report, held, held_pages: 0, singles, lends, asks_kernel }
-    }
-
+impl Bench<'_> {
     fn own(&mut self, what: &str, pages: u64, contents: Contents) {
         if self.held_pages + pages > self.reserve.len().get() / 2 {
             self.release();
