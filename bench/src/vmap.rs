@@ -182,34 +182,34 @@ fn bytes(log: u32, state: &State, report: &mut Report) {
 }
 
 fn ratios(logs: &[u32], report: &mut Report) {
-    let median =
-        |report: &Report, case, log, who: Who| report.median(&case_name(case, log), who.name());
     let (first, last) = (logs[0], logs[logs.len() - 1]);
+    let span = format!("growth_1e{first}_to_1e{last}");
+    let median = |case, log, who: Who| report.median(&case_name(case, log), who.name());
+    let growth = |case, who| median(case, last, who) / median(case, first, who);
+    let of = |case, log| median(case, log, Who::Classes);
+    let growths = CASES.map(|case| growth(case.name, Who::Classes)).to_vec();
+    let costs = logs.iter().map(|&log| of(ADVERSARY, log) / of(FIX_ALIGN, log)).collect();
+    let worst = |of: Vec<f64>| of.into_iter().fold(0.0, f64::max);
+    let mut ratios =
+        vec![(span.clone(), worst(growths)), ("adversary_cost".to_owned(), worst(costs))];
     for (who, suffix) in [(Who::Classes, "classes"), (Who::Plain, "plain")] {
         for case in &CASES {
             let name = case.name;
+            ratios.push((format!("{span}_{name}_{suffix}"), growth(name, who)));
             for &log in logs {
-                for (key, peer) in [
+                let peers = [
                     ("vs_rbtree", Who::RbTree),
                     ("vs_list", Who::List),
                     ("vs_best_exact_crate", Who::VmAllocator),
-                ] {
-                    if peer.absent(case, log).is_none() {
-                        let ratio =
-                            median(report, name, log, peer) / median(report, name, log, who);
-                        report.ratio(&format!("{key}_{name}_1e{log}_{suffix}"), ratio);
-                    }
+                ];
+                for (key, peer) in
+                    peers.into_iter().filter(|(_, of)| of.absent(case, log).is_none())
+                {
+                    let ratio = median(name, log, peer) / median(name, log, who);
+                    ratios.push((format!("{key}_{name}_1e{log}_{suffix}"), ratio));
                 }
             }
-            let growth = median(report, name, last, who) / median(report, name, first, who);
-            report.ratio(&format!("growth_1e{first}_to_1e{last}_{name}_{suffix}"), growth);
         }
     }
-    let of = |case, log| median(report, case, log, Who::Classes);
-    let growth = CASES.map(|case| of(case.name, last) / of(case.name, first));
-    let cost = logs.iter().map(|&log| of(ADVERSARY, log) / of(FIX_ALIGN, log));
-    let [growth, cost] =
-        [growth.to_vec(), cost.collect()].map(|ratios| ratios.into_iter().fold(0.0, f64::max));
-    report.ratio(&format!("growth_1e{first}_to_1e{last}"), growth);
-    report.ratio("adversary_cost", cost);
+    ratios.into_iter().for_each(|(name, ratio)| report.ratio(&name, ratio));
 }

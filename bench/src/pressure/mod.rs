@@ -21,8 +21,8 @@ use crate::child::Child;
 use crate::{clock, Failure, Outcome};
 
 const PREFIX: &str = "glebe-pressure-";
-/// How long the kernel may take to let go of what was killed.
-const LET_GO: Duration = Duration::from_secs(10);
+/// How long the kernel may take to do what it has been told.
+const KERNEL_MAX: Duration = Duration::from_secs(10);
 /// No child takes as long on a machine that does anything else at all.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -165,9 +165,9 @@ impl Drop for Group {
     }
 }
 
-/// Tries until it succeeds or [`LET_GO`] is over.
-fn patiently(mut step: impl FnMut() -> io::Result<()>) -> io::Result<()> {
-    let deadline = clock::wall() + LET_GO;
+/// Tries until it succeeds or [`KERNEL_MAX`] is over.
+pub(crate) fn patiently<T>(mut step: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let deadline = clock::wall() + KERNEL_MAX;
     loop {
         match step() {
             Err(_) if clock::wall() < deadline => std::thread::sleep(Duration::from_millis(5)),

@@ -52,11 +52,6 @@ impl Bare {
         self.len
     }
 
-    /// Its first address.
-    pub(super) fn addr(&self) -> usize {
-        self.start
-    }
-
     /// Makes a call on a part, which must be inside.
     pub(super) fn advise(&self, at: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         // SAFETY: inside the owned range, of whose bytes nobody holds a reference.

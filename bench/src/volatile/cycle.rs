@@ -15,7 +15,7 @@ use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 
 use super::bare::Bare;
-use super::{tell_worst, Which};
+use super::{ratios, tell_worst, Which};
 use crate::clock::{micros, wall};
 use crate::report::Report;
 use crate::reserve::keyed::Random;
@@ -46,21 +46,37 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     for (grain, huge, lengths) in [("4k", None, &small[..]), ("2m", Some(HUGE), &[HUGE, LEN])] {
         let memory = Memory::new(huge)?;
         for &len in lengths {
-            let case = format!("cycle_{grain}_of_{}", short(len));
-            memory.cycles(&case, len, report)?;
-            let small = memory.not_huge(&case, report);
-            if len == LEN {
-                // Of small pages there is no ratio of huge ones.
-                let is_small = |who| small.contains(&who);
-                let ns = |who| if is_small(who) { f64::NAN } else { report.median(&case, who) };
-                let here = memory.regions.iter().filter(|(_, region)| region.is_ok());
-                let ratio = |which: Which| (which, ns(DONT_NEED) / ns(which.who()));
-                let ratios: Vec<_> = here.map(|(which, _)| ratio(*which)).collect();
-                tell_worst(&format!("cycle_vs_dontneed_{grain}"), &ratios, report);
-            }
+            memory.cycles(&format!("cycle_{grain}_of_{}", short(len)), len, report)?;
         }
+        let here = memory.regions.iter().filter(|(_, region)| region.is_ok());
+        let here: Vec<Which> = here.map(|(which, _)| *which).collect();
+        let mut is_as_told = true;
+        if huge.is_some() {
+            let (had, all) = (in_huge_pages()?, LEN.get() * (here.len() as u64 + 1));
+            is_as_told = had.get() >= all / 100 * ENOUGH_PERCENT;
+            report.note(&format!("cycle_2m: {had} of {} in huge pages.", Bytes::new(all)));
+        }
+        let case = format!("cycle_{grain}_of_{}", short(LEN));
+        ratios(&format!("cycle_vs_dontneed_{grain}"), &here, report, |which, report| {
+            let ratio = report.median(&case, DONT_NEED) / report.median(&case, which.who());
+            // Of small pages there is no ratio of huge ones.
+            if is_as_told {
+                ratio
+            } else {
+                f64::NAN
+            }
+        });
     }
     Ok(())
+}
+
+/// What of this process's memory lies in transparent huge pages: the kernel gives them if it can,
+/// and says nothing where it cannot. Source: proc_pid_smaps(5).
+fn in_huge_pages() -> Outcome<Bytes> {
+    let text = fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(Bytes::new(kib.ok_or("smaps_rollup: no AnonHugePages")? << 10))
 }
 
 impl Memory {
@@ -122,48 +138,6 @@ impl Memory {
         }
         Ok(())
     }
-
-    /// Notes how much of the memory that was to be in huge pages is: the kernel gives them if it
-    /// can, and says nothing where it cannot. Returns who has too few.
-    fn not_huge(&self, case: &str, report: &mut Report) -> Vec<&'static str> {
-        if self.huge.is_none() {
-            return Vec::new();
-        }
-        let text = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        let regions = self.regions.iter();
-        let regions = regions.filter_map(|(of, region)| Some((of.who(), region.as_ref().ok()?)));
-        let places = regions.map(|(who, region)| (who, region.addr()));
-        let mut small = Vec::new();
-        for (who, addr) in places.chain([(DONT_NEED, self.bare.addr())]) {
-            let had = huge_of(&text, &(addr..addr + LEN.as_usize()));
-            let mut not = "";
-            if had.get() < LEN.get() / 100 * ENOUGH_PERCENT {
-                not = "not huge: ";
-                small.push(who);
-            }
-            let text = format!("{not}{had} of {LEN} in huge pages");
-            report.remark(case, who, UNIT, &text);
-        }
-        small
-    }
-}
-
-/// Of the text of smaps, what lies in transparent huge pages. Of a mapping that reaches beyond the
-/// range all counts, up to the range's length. Source: proc_pid_smaps(5), `AnonHugePages`.
-fn huge_of(text: &str, range: &Range<usize>) -> Bytes {
-    let bounds = |line: &str| {
-        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-        Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
-    };
-    let (mut is_inside, mut kib) = (false, 0);
-    for line in text.lines() {
-        if let Some((start, end)) = bounds(line) {
-            is_inside = start < range.end && end > range.start;
-        } else if let Some(rest) = line.strip_prefix("AnonHugePages:").filter(|_| is_inside) {
-            kib += rest.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0);
-        }
-    }
-    Bytes::new((kib << 10).min(range.len() as u64))
 }
 
 /// Has memory of malloc's, writes a byte in each `step`, and frees it.
@@ -253,25 +227,4 @@ fn bare_calls(which: Which, bare: &Bare, at: Bytes) -> Outcome {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str = "\
-7f0000000000-7f0000400000 rw-p 00000000 00:00 0 \n\
-AnonHugePages:      2048 kB\n\
-7f0000400000-7f0000600000 rw-p 00000000 00:00 0    [anon:x]\n\
-AnonHugePages:      2048 kB\n\
-7f0000800000-7f0000a00000 rw-p 00000000 00:00 0 \n\
-AnonHugePages:         0 kB\n";
-
-    #[test]
-    fn mappings_of_the_range_count_up_to_its_length() {
-        let at = |mib: usize| 0x7f00_0000_0000 + (mib << 20);
-        for (from, to, mib) in [(0, 4, 2), (0, 6, 4), (4, 6, 2), (5, 6, 1), (6, 10, 0)] {
-            assert_eq!(huge_of(TEXT, &(at(from)..at(to))), Bytes::mib(mib), "{from} {to}");
-        }
-    }
 }

@@ -43,13 +43,7 @@ const WARM_UP: u64 = 3;
 type Beside = Option<(Which, bool)>;
 
 const NOTHING: &str = "nothing beside it";
-const CONTESTANTS: [(&str, Beside); 5] = [
-    ("glebe scan", Some((Which::Scan, false))),
-    ("glebe tag", Some((Which::Tag, false))),
-    ("glebe scan, capped", Some((Which::Scan, true))),
-    ("glebe tag, capped", Some((Which::Tag, true))),
-    (NOTHING, None),
-];
+const CAPPED: &str = ", capped";
 
 /// What a child is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,10 +71,12 @@ pub(super) struct Kept {
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let (count, steps) = report.plan((1, 150), (5, 700));
     let dir = report.options.scratch();
-    let is_here = |beside: Beside| beside.is_none_or(|(which, _)| engines.contains(&which));
-    let here = CONTESTANTS.into_iter().filter(|(_, beside)| is_here(*beside));
     let job = |(who, beside)| (who, Job::Kept(Plan { beside, steps, dir: dir.clone() }));
-    let jobs: Vec<_> = here.map(job).collect();
+    let ours = ["", CAPPED].into_iter().flat_map(|suffix| {
+        let who = move |which: &Which| format!("{}{suffix}", which.who());
+        engines.iter().map(move |which| (who(which), Some((*which, suffix == CAPPED))))
+    });
+    let jobs: Vec<_> = ours.chain([(NOTHING.into(), None)]).map(job).collect();
     contest((CASE, UNIT), count, &jobs, report, |who, kept: Kept, report| {
         report.add(CASE, who, UNIT, kept.refaults as f64);
         let note = format!("of {} read, {} purged in the last run", kept.reads, kept.purged);
@@ -91,7 +87,7 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
             report.check(NOTHING_PURGED, u64::from(kept.purged == 0));
         }
     })?;
-    for (name, suffix) in [("working_set_kept", ""), ("working_set_kept_capped", ", capped")] {
+    for (name, suffix) in [("working_set_kept", ""), ("working_set_kept_capped", CAPPED)] {
         ratios(name, engines, report, |which, report| {
             let own = report.median(CASE, &format!("{}{suffix}", which.who()));
             (report.median(CASE, NOTHING) + 1.0) / (own + 1.0)

@@ -96,7 +96,7 @@ pub(crate) fn inside(dir: &Path, job: &str, out: &mut dyn Write) -> Outcome {
 fn contest<T: DeserializeOwned>(
     (case, unit): (&str, &'static str),
     count: u64,
-    jobs: &[(&str, Job)],
+    jobs: &[(String, Job)],
     report: &mut Report,
     mut tell: impl FnMut(&str, T, &mut Report),
 ) -> Outcome {

@@ -47,7 +47,7 @@ pub(super) type Answer = (Vec<Taken>, Judged);
 /// How much more than needed is purged, and of what.
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let rounds = report.plan(2, 15);
-    let job = |which: &Which| (which.who(), Job::Purge(Plan { which: *which, rounds }));
+    let job = |which: &Which| (which.who().into(), Job::Purge(Plan { which: *which, rounds }));
     let jobs: Vec<_> = engines.iter().map(job).collect();
     contest((CASE, UNIT), 1, &jobs, report, |who, (taken, judged): Answer, report| {
         judged.report(report);

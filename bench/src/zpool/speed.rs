@@ -38,30 +38,23 @@ fn rate(bytes: usize, cpu: Duration) -> f64 {
 
 /// Stores and loads all of `pages`, a whole number of [`BLOCK`]s, in turns.
 pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Outcome {
-    let count_pages = pages.len() / page_bytes();
+    let (page, count_pages) = (page_bytes(), pages.len() / page_bytes());
     let mut device = Zram::new(count_pages, false);
     let mut buffer = aligned(BLOCK)?;
-    let zrams = [BLOCK, page_bytes()].map(|at_once| {
-        let who = format!("zram, {} KiB at once", at_once >> 10);
-        (at_once, who)
-    });
+    let zrams = [BLOCK, page].map(|at_once| (at_once, zram_name(at_once)));
     for _ in rounds("store and load", count, NO_END) {
-        let mut codec = Coded::new(pages.len());
-        contest(CODEC, &mut codec, pages, page_bytes(), &mut buffer, report)?;
+        contest(CODEC, &mut Coded::new(pages.len()), pages, page, &mut buffer, report)?;
         let mut pooled = Pooled::new(true, count_pages)?;
-        contest(GLEBE, &mut pooled, pages, page_bytes(), &mut buffer, report)?;
-        let mut wrong = 0;
-        for (nth, wanted) in pages.chunks_exact(page_bytes()).enumerate() {
-            let len = pooled.get(nth, &mut buffer[..page_bytes()])?;
-            wrong += differing(&buffer[..len], wanted);
+        contest(GLEBE, &mut pooled, pages, page, &mut buffer, report)?;
+        for (nth, wanted) in pages.chunks_exact(page).enumerate() {
+            let len = pooled.get(nth, &mut buffer[..page])?;
+            report.check("wrong_bytes", differing(&buffer[..len], wanted));
         }
-        report.check("wrong_bytes", wrong);
         for (at_once, who) in &zrams {
             match &mut device {
                 Ok(device) => {
                     device.discard(0, count_pages)?;
-                    let mut blocks = Blocks { device, pages: at_once / page_bytes() };
-                    contest(who, &mut blocks, pages, *at_once, &mut buffer, report)?;
+                    contest(who, device, pages, *at_once, &mut buffer, report)?;
                 }
                 Err(why) => [STORE, LOAD]
                     .iter()
@@ -85,6 +78,10 @@ pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Outcome 
     Ok(())
 }
 
+fn zram_name(at_once: usize) -> String {
+    format!("zram, {} KiB at once", at_once >> 10)
+}
+
 /// Stores and loads all, in parts of a length.
 fn contest(
     who: &str,
@@ -106,23 +103,6 @@ fn contest(
     }
     report.add(LOAD, who, UNIT, rate(pages.len(), thread_cpu() - start));
     Ok(())
-}
-
-/// Blocks of so many pages.
-struct Blocks<'a> {
-    device: &'a Zram,
-    pages: usize,
-}
-
-impl Keep for Blocks<'_> {
-    fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome {
-        Ok(self.device.write(nth * self.pages, bytes)?)
-    }
-
-    fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize> {
-        self.device.read(nth * self.pages, to)?;
-        Ok(to.len())
-    }
 }
 
 /// The codec and nothing else: coded pages one after the other.

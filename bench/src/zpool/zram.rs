@@ -14,21 +14,17 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 use glebe::sys::page_size;
 
 use super::store::{Held, Keep, Store};
-use crate::clock::wall;
+use crate::pressure::patiently;
 use crate::Outcome;
 
 const CONTROL: &str = "/sys/class/zram-control";
 
 /// `_IO(0x12, 119)`.
 const BLKDISCARD: libc::c_ulong = 0x1277;
-
-/// How long the device node may take to come.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Bytes that the kernel's pool keeps for each object and for each zspage, uncounted.
 const HANDLE: f64 = 8.0;
@@ -80,16 +76,6 @@ impl Zram {
         self.file.as_ref().expect("open from new to drop")
     }
 
-    /// Writes whole pages from number `first`; they begin on a page.
-    pub(super) fn write(&self, first: usize, pages: &[u8]) -> io::Result<()> {
-        self.file().write_all_at(pages, first as u64 * self.page)
-    }
-
-    /// Reads whole pages from number `first`.
-    pub(super) fn read(&self, first: usize, pages: &mut [u8]) -> io::Result<()> {
-        self.file().read_exact_at(pages, first as u64 * self.page)
-    }
-
     /// Drops pages from number `first`.
     pub(super) fn discard(&self, first: usize, pages: usize) -> io::Result<()> {
         let range = [first as u64 * self.page, pages as u64 * self.page];
@@ -101,13 +87,14 @@ impl Zram {
     }
 }
 
+/// An object is some whole pages, and begins on a page; all objects of a use are equally long.
 impl Keep for Zram {
-    fn put(&mut self, nth: usize, page: &[u8]) -> Outcome {
-        Ok(self.write(nth, page)?)
+    fn put(&mut self, nth: usize, pages: &[u8]) -> Outcome {
+        Ok(self.file().write_all_at(pages, (nth * pages.len()) as u64)?)
     }
 
     fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize> {
-        self.read(nth, to)?;
+        self.file().read_exact_at(to, (nth * to.len()) as u64)?;
         Ok(to.len())
     }
 }
@@ -151,17 +138,6 @@ impl Drop for Zram {
     }
 }
 
-/// Tries until it succeeds or [`PATIENCE`] is over.
-fn patiently<T>(mut step: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    let deadline = wall() + PATIENCE;
-    loop {
-        match step() {
-            Err(_) if wall() < deadline => std::thread::sleep(Duration::from_millis(5)),
-            done => return done,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,14 +156,14 @@ mod tests {
         let sys = format!("/sys/block/zram{}", zram.number);
         let mut block = aligned(4 * zram.page as usize).unwrap();
         block.iter_mut().enumerate().for_each(|(nth, byte)| *byte = (nth / 64) as u8);
-        zram.write(3, &block).unwrap();
+        zram.put(3, &block).unwrap();
         let held = zram.held().unwrap();
         assert!(held.stored > 0.0 && held.pages >= held.stored, "{held:?}");
         let wanted = block.to_vec();
         block.fill(0xff);
-        zram.read(3, &mut block).unwrap();
+        zram.get(3, &mut block).unwrap();
         assert_eq!(block[..], wanted);
-        zram.discard(3, 4).unwrap();
+        zram.discard(12, 4).unwrap();
         assert_eq!(zram.held().unwrap().stored, 0.0);
         assert!(Path::new(&sys).is_dir());
         drop(zram);
