@@ -63,8 +63,8 @@ fn dispatch(command: Command) -> Outcome {
     let mut out = io::stdout();
     let (name, run, options): (_, fn(&mut Report) -> Outcome, _) = match command {
         Command::Reserve(options) => ("reserve", reserve::run, options),
-        Command::Volatile(options) => ("volatile", volatile::measure::run, options),
-        Command::Zpool(options) => ("zpool", zpool::measure::run, options),
+        Command::Volatile(options) => ("volatile", volatile::run, options),
+        Command::Zpool(options) => ("zpool", zpool::run, options),
         Command::Vmap(options) => ("vmap", vmap::run, options),
         Command::Contig(options) => ("contig", contig::run, options),
         Command::Gpu(options) => ("gpu", gpu::run, options),
@@ -125,7 +125,7 @@ fn in_child(task: &str, words: &[&str], out: &mut dyn Write) -> Outcome {
     match (task, words) {
         ("fragment", [most]) => contig::fragment::inside(most.parse()?, false, out)?,
         ("busy", [most]) => contig::fragment::inside(most.parse()?, true, out)?,
-        ("apart", [job]) => zpool::apart::inside(job, out)?,
+        ("apart", [job]) => zpool::inside(job, out)?,
         ("inside", [group, job]) => volatile::inside(Path::new(group), job, out)?,
         _ => return Err(format!("{task}: no task of a child").into()),
     }

@@ -14,7 +14,6 @@ mod machine;
 mod summary;
 
 mod report;
-mod samples;
 mod turns;
 
 // What a run works on, and against whom.

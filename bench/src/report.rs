@@ -205,11 +205,6 @@ impl Report {
         self.checks.values().flatten().all(|&count| count == 0)
     }
 
-    /// Adds the rows to another report.
-    pub(crate) fn report(&self, to: &mut Self) {
-        to.all.extend(self.all.iter().cloned());
-    }
-
     /// The rows of all cases, those of one case together.
     fn rows<'a>(&'a self) -> Vec<Row<'a>> {
         let mut rows: Vec<_> = self.all.iter().collect();
