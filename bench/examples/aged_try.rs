@@ -2,8 +2,8 @@
 //!
 //! `aged_try run|search|reserve|blocks LEN`: a run of LEN bytes required of `Contig`, the same with
 //! all spare memory searched, a reserve of LEN as it is by default, or the run out of evacuated
-//! memory blocks. Prints one line of JSON, holds
-//! what it has until its standard input ends, gives it back and prints how long that took.
+//! memory blocks. Prints one line of JSON, holds what it has until its standard input ends, gives
+//! it back and prints how long that took.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -61,12 +61,9 @@ fn main() -> Result<(), Failure> {
     let start = Instant::now();
     let had = attempt(&what, len);
     let ms = start.elapsed().as_secs_f64() * 1e3;
-    let had = match had {
-        Ok(had) => had,
-        Err(why) => {
-            writeln!(out, "{}", json!({ "had": false, "ms": ms, "why": why.to_string() }))?;
-            return Ok(());
-        }
+    let why = had.as_ref().err().map(ToString::to_string);
+    let Ok(had) = had else {
+        return Ok(writeln!(out, "{}", json!({ "had": false, "ms": ms, "why": why }))?);
     };
     let contig = had.contig();
     let line = json!({

@@ -1,21 +1,16 @@
 //! The command line of `glebe-bench`: one subcommand a benchmark, and what a child of this program
 //! is told to do.
-//!
-//! To add a benchmark, add its variant of `Command` and its arm in `bench`.
 
-use std::error::Error;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
-use glebe::units::Bytes;
 
-use crate::report::Report;
-use crate::{child, contig, gpu, interrupt, reserve, vmap, volatile, zpool};
-
-type Outcome = Result<(), Box<dyn Error>>;
+use crate::report::{Options, Report};
+use crate::{child, contig, gpu, interrupt, reserve, vmap, volatile, zpool, Outcome};
 
 /// Measures glebe beside what the kernel and others offer.
 #[derive(Parser)]
@@ -32,45 +27,17 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Blocks under load, what the load pays, pages in and out, growth
-    Reserve {
-        #[command(flatten)]
-        common: Common,
-        /// A shell command that ends, as background load instead of a build
-        #[arg(long, value_name = "CMD")]
-        background: Option<String>,
-    },
+    Reserve(Options),
     /// Mark and unmark beside giving memory back; purging, and a cache under pressure
-    Volatile {
-        #[command(flatten)]
-        common: Common,
-    },
+    Volatile(Options),
     /// What a pool holds of a source tree, beside zram and allocators; store, load, compact
-    Zpool {
-        #[command(flatten)]
-        common: Common,
-        /// Store the files of this directory, whatever is there
-        #[arg(long, value_name = "DIR")]
-        tree: Option<PathBuf>,
-    },
+    Zpool(Options),
     /// The cases of the kernel's vmalloc test over positions: trees and lists
-    Vmap {
-        #[command(flatten)]
-        common: Common,
-    },
+    Vmap(Options),
     /// What contiguous memory buys and costs: reads, copies, direct I/O, populating, long runs
-    Contig {
-        #[command(flatten)]
-        common: Common,
-        #[command(flatten)]
-        largest: Largest,
-    },
+    Contig(Options),
     /// Copies between an NVIDIA GPU and registered memory; registering it
-    Gpu {
-        #[command(flatten)]
-        common: Common,
-        #[command(flatten)]
-        largest: Largest,
-    },
+    Gpu(Options),
     /// Print the names of the benchmarks
     List,
     /// Do what the parent, which is process PARENT, says
@@ -78,118 +45,49 @@ enum Command {
     Child { parent: u32, task: String, words: Vec<String> },
 }
 
-/// What every benchmark takes.
-#[derive(clap::Args)]
-struct Common {
-    /// Few samples: too few to compare
-    #[arg(long)]
-    quick: bool,
-    /// Write the JSON here too
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Where scratch files go; zpool: where a kernel source tree is looked for first
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-}
-
-#[derive(clap::Args)]
-struct Largest {
-    /// The largest memory to work on, in MiB
-    #[arg(long, value_name = "N")]
-    largest_mib: Option<u64>,
-}
-
-impl Largest {
-    fn bytes(&self) -> Option<Bytes> {
-        self.largest_mib.map(|mib| Bytes::new(mib.saturating_mul(1 << 20)))
-    }
-}
-
 /// Runs the program.
-#[must_use]
-pub fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let command = Cli::parse().command;
-    let mut out = io::stdout().lock();
-    let outcome = match interrupt::catch(|| dispatch(&command, &mut out)) {
-        Ok(outcome) => outcome.and_then(|()| Ok(out.flush()?)),
-        Err(interrupted) => {
-            interrupt::end_by(interrupted);
-            return ExitCode::FAILURE;
-        }
-    };
-    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    let Err(why) = interrupt::catch(|| dispatch(command)) else { return ExitCode::SUCCESS };
+    // Who reads the table may have seen enough.
     let closed = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
-    if error.downcast_ref().is_some_and(closed) {
+    if why.downcast_ref().is_some_and(closed) {
         return ExitCode::SUCCESS;
     }
     // Standard error may be closed too.
-    let _ = writeln!(io::stderr(), "glebe-bench: {error}");
+    let _ = writeln!(io::stderr(), "glebe-bench: {why}");
     ExitCode::FAILURE
 }
 
-fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
-    match command {
+fn dispatch(command: Command) -> Outcome {
+    let mut out = io::stdout();
+    let (name, run, options): (_, fn(&mut Report) -> Outcome, _) = match command {
+        Command::Reserve(options) => ("reserve", reserve::run, options),
+        Command::Volatile(options) => ("volatile", volatile::run, options),
+        Command::Zpool(options) => ("zpool", zpool::run, options),
+        Command::Vmap(options) => ("vmap", vmap::run, options),
+        Command::Contig(options) => ("contig", contig::run, options),
+        Command::Gpu(options) => ("gpu", gpu::run, options),
         Command::List => {
             let program = Cli::command();
             let all = program.get_subcommands().map(clap::Command::get_name);
             for name in all.filter(|name| !["list", "child"].contains(name)) {
                 writeln!(out, "{name}")?;
             }
-            Ok(())
+            return Ok(());
         }
         Command::Child { parent, task, words } => {
-            child::attach(*parent)?;
+            child::attach(parent)?;
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            in_child(task, &words, out)
+            return in_child(&task, &words, &mut out);
         }
-        _ => bench(command, out),
-    }
-}
-
-fn bench(command: &Command, out: &mut dyn Write) -> Outcome {
-    let (Command::Reserve { common, .. }
-    | Command::Volatile { common }
-    | Command::Zpool { common, .. }
-    | Command::Vmap { common }
-    | Command::Contig { common, .. }
-    | Command::Gpu { common, .. }) = command
-    else {
-        return Ok(());
     };
-    let dir = common.dir.as_deref().map(scratch_dir).transpose()?;
-    let words: Vec<String> = std::env::args().collect();
-    let (quick, command_line) = (common.quick, words.join(" "));
+    let mut report = Report::new(name, checked(name, options)?);
     interrupt::install()?;
-    let report = match command {
-        Command::Reserve { background, .. } => {
-            let background = background.clone();
-            let command = command_line;
-            let options = reserve::measure::Options { quick, background, dir, command };
-            reserve::measure::run(&options)?
-        }
-        Command::Volatile { .. } => {
-            let command = command_line;
-            volatile::measure::run(&volatile::measure::Options { quick, dir, command })?
-        }
-        Command::Zpool { tree, .. } => {
-            let (tree, command) = (tree.clone(), command_line);
-            zpool::measure::run(&zpool::measure::Options { quick, dir, tree, command })?
-        }
-        Command::Contig { largest, .. } => {
-            contig::run(quick, largest.bytes(), dir.as_deref(), &command_line)?
-        }
-        Command::Gpu { largest, .. } => gpu::run(quick, largest.bytes(), &command_line),
-        _ => vmap::run(quick, &command_line),
-    };
-    tell(&report, common.json.as_deref(), out)
-}
-
-/// Writes the table, and the JSON where it is wanted; an error if a check did not hold.
-fn tell(report: &Report, json: Option<&Path>, out: &mut dyn Write) -> Outcome {
+    run(&mut report)?;
     write!(out, "{}", report.text())?;
-    if let Some(path) = json {
-        let failed = |e| format!("write({}): {e}", path.display());
-        fs::write(path, report.json()).map_err(failed)?;
+    if let Some(path) = &report.options.json {
+        fs::write(path, report.json()).map_err(|e| format!("write({}): {e}", path.display()))?;
     }
     match report.passed() {
         true => Ok(()),
@@ -197,8 +95,25 @@ fn tell(report: &Report, json: Option<&Path>, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// The directory as an absolute path, if it is one that can be written to.
-fn scratch_dir(dir: &Path) -> Result<PathBuf, Box<dyn Error>> {
+/// The options with an absolute directory that can be written to; ends the program if one of them
+/// is for other benchmarks.
+fn checked(name: &str, mut options: Options) -> Outcome<Options> {
+    let of_some = [
+        ("--background", options.background.is_some(), &["reserve"][..]),
+        ("--tree", options.tree.is_some(), &["zpool"]),
+        ("--largest-mib", options.largest_mib.is_some(), &["contig", "gpu"]),
+    ];
+    for (option, is_given, of) in of_some {
+        if is_given && !of.contains(&name) {
+            let text = format!("{option} is for {}", of.join(" and "));
+            Cli::command().error(ErrorKind::ArgumentConflict, text).exit();
+        }
+    }
+    options.dir = options.dir.as_deref().map(scratch_dir).transpose()?;
+    Ok(options)
+}
+
+fn scratch_dir(dir: &Path) -> Outcome<PathBuf> {
     let refused = |e| format!("scratch files in {}: {e}", dir.display());
     let absolute = dir.canonicalize().map_err(refused)?;
     tempfile::tempfile_in(&absolute).map_err(refused)?;
@@ -210,7 +125,7 @@ fn in_child(task: &str, words: &[&str], out: &mut dyn Write) -> Outcome {
     match (task, words) {
         ("fragment", [most]) => contig::fragment::inside(most.parse()?, false, out)?,
         ("busy", [most]) => contig::fragment::inside(most.parse()?, true, out)?,
-        ("apart", [job]) => zpool::apart::inside(job, out)?,
+        ("apart", [job]) => zpool::inside(job, out)?,
         ("inside", [group, job]) => volatile::inside(Path::new(group), job, out)?,
         _ => return Err(format!("{task}: no task of a child").into()),
     }

@@ -11,13 +11,8 @@ const DIRS: [&str; 3] = ["/usr/lib", "/usr", "/etc"];
 /// the start of a `page`; zeros follow its end. Returns the bytes that were filled, whole pages,
 /// and the directory. Symbolic links are not followed; what cannot be read is passed over.
 pub(crate) fn fill(to: &mut [u8], page: usize) -> (usize, &'static str) {
-    for dir in DIRS {
-        let filled = fill_from(Path::new(dir), to, page);
-        if filled > 0 {
-            return (filled, dir);
-        }
-    }
-    (0, "none")
+    let mut filled = DIRS.into_iter().map(|dir| (fill_from(Path::new(dir), to, page), dir));
+    filled.find(|(filled, _)| *filled > 0).unwrap_or((0, "none"))
 }
 
 fn fill_from(root: &Path, to: &mut [u8], page: usize) -> usize {
@@ -32,8 +27,10 @@ fn fill_from(root: &Path, to: &mut [u8], page: usize) -> usize {
                 dirs.push(path);
             } else if let (true, Ok(mut file)) = (meta.is_file(), File::open(&path)) {
                 let left = &mut to[filled..];
-                let len = left.len().min(meta.len() as usize);
-                let read = read_to(&mut file, &mut left[..len]);
+                let mut read = 0;
+                while let Ok(more @ 1..) = file.read(&mut left[read..]) {
+                    read += more;
+                }
                 let whole = read.next_multiple_of(page).min(left.len());
                 left[read..whole].fill(0);
                 filled += whole;
@@ -44,15 +41,6 @@ fn fill_from(root: &Path, to: &mut [u8], page: usize) -> usize {
         }
     }
     filled
-}
-
-/// Reads until the end, an error, or until all is full.
-fn read_to(file: &mut File, to: &mut [u8]) -> usize {
-    let mut read = 0;
-    while let Ok(more @ 1..) = file.read(&mut to[read..]) {
-        read += more;
-    }
-    read
 }
 
 #[cfg(test)]
@@ -69,7 +57,6 @@ mod tests {
         let mut to = [9; 24];
         assert_eq!(fill_from(dir.path(), &mut to, 8), 24);
         assert_eq!((to[4], to[5], to[7], to[8], to[23]), (1, 0, 0, 2, 2));
-        let mut to = [9; 64];
-        assert_eq!(fill_from(dir.path(), &mut to, 8), 48);
+        assert_eq!(fill_from(dir.path(), &mut [9; 64], 8), 48);
     }
 }

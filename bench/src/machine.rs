@@ -1,28 +1,26 @@
-//! [`Machine`]: the facts that a figure means nothing without, read from `/proc` and `/sys`.
-//!
-//! A fact that cannot be read is `unknown` or 0: it must not make a run fail.
+//! [`Machine`]: the facts that a figure means nothing without. One that cannot be read is `unknown`
+//! or 0: it must not make a run fail.
 
+use std::fmt;
 use std::fs;
 use std::thread::available_parallelism;
 
 use glebe::sys::{meminfo, page_size, pagemap};
+use glebe::units::Bytes;
 use serde::Serialize;
 
 /// The machine a benchmark ran on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Machine {
-    /// Kernel release.
-    pub(crate) kernel: String,
+    kernel: String,
     /// Processors that this process may use.
-    pub(crate) cpus: usize,
-    /// Memory the kernel manages.
-    pub(crate) memory_bytes: u64,
-    /// Base page.
-    pub(crate) page_bytes: u64,
+    cpus: usize,
+    memory_bytes: u64,
+    page_bytes: u64,
     /// Mode of transparent hugepages.
-    pub(crate) thp: String,
+    thp: String,
     /// Whether this process has CAP_SYS_ADMIN, which shows page frames and changes pools.
-    pub(crate) privileged: bool,
+    privileged: bool,
 }
 
 impl Machine {
@@ -43,15 +41,11 @@ impl Machine {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_machine_has_them() {
-        let machine = Machine::read();
-        assert!(machine.cpus > 0 && machine.memory_bytes > 0, "{machine:?}");
-        assert_ne!(machine.kernel, "unknown");
-        assert!(!machine.thp.contains(['[', ' ']), "{machine:?}");
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, cpus, memory_bytes, thp, privileged, .. } = self;
+        let memory = Bytes::new(*memory_bytes);
+        let user = if *privileged { "" } else { ", unprivileged" };
+        write!(f, "Linux {kernel}, {cpus} CPUs, {memory}, THP {thp}{user}")
     }
 }

@@ -1,7 +1,38 @@
-//! The program `glebe-bench`: its command line.
+//! Peers, workloads and measurements for glebe: the program `glebe-bench`.
+//!
+//! The modules form an ordered list; each uses only those above it in this list.
+#![deny(unsafe_code)]
 
-use std::process::ExitCode;
+/// Why something cannot be had or done; its text is all that anybody looks at.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+type Outcome<T = ()> = Result<T, Failure>;
 
-fn main() -> ExitCode {
-    glebe_bench::cli::main()
+// Measuring, and telling people.
+mod clock;
+mod interrupt;
+mod machine;
+mod summary;
+
+mod report;
+mod turns;
+
+// What a run works on, and against whom.
+mod child;
+mod corpus;
+mod frames;
+mod memory;
+mod pressure;
+
+// The benchmarks.
+mod contig;
+mod gpu;
+mod reserve;
+mod vmap;
+mod volatile;
+mod zpool;
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
 }

@@ -1,53 +1,98 @@
-//! [`Report`]: the outcome of one benchmark, as JSON for machines and a table for people.
+//! [`Report`]: one run of one benchmark: what was asked for, the samples, and what they come to,
+//! as JSON for machines and a table for people.
 //!
-//! The JSON has a fixed form, version [`VERSION`]: `bench`, `version`, `date`, `command`, `quick`,
-//! `machine`, `rows`, `ratios`, `checks`. Ratios are named so that larger is better for glebe,
-//! unless their name says `growth` or `cost`; checks are counts that must be 0, and `null` where
-//! nothing was looked at: that is no 0. A peer that is not on the machine is a row with a note
-//! instead of figures. Caveats ([`Report::note`]) stand under
-//! the table. Figures are kept to [`DIGITS`] significant digits; one that is not a finite number
-//! is `null`. Unit of a row: its own field.
+//! Ratios are named so that larger is better for glebe, unless their name says `growth` or `cost`;
+//! checks are counts that must be 0, and `null` where nothing was looked at: that is no 0. A row
+//! without samples says why. In the JSON figures have [`DIGITS`] significant digits; one that is no
+//! finite number is `null`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::env;
+use std::fmt::{Display, Write as _};
 use std::ops::Range;
+use std::path::PathBuf;
 
 use comfy_table::{presets, CellAlignment, Table};
 use glebe::units::Bytes;
 use serde::Serialize;
 
-use crate::clock;
 use crate::machine::Machine;
 use crate::summary::Summary;
+use crate::{clock, turns};
 
 /// Version of the JSON's form.
-pub const VERSION: u32 = 1;
-
+const VERSION: u32 = 1;
 /// Significant digits kept of a figure.
-pub const DIGITS: i32 = 6;
+const DIGITS: usize = 6;
 
-/// The outcome of one run of one benchmark.
-#[derive(Clone, Debug)]
-pub struct Report {
-    bench: String,
+/// What a run is asked for.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct Options {
+    /// Few samples: too few to compare
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the JSON here too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Where scratch files go; zpool: where a kernel source tree is looked for first
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// reserve: a shell command that ends, as background load instead of a build
+    #[arg(long, value_name = "CMD")]
+    pub(crate) background: Option<String>,
+    /// zpool: store the files of this directory, whatever is there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tree: Option<PathBuf>,
+    /// contig, gpu: the largest memory to work on, in MiB
+    #[arg(long, value_name = "N")]
+    pub(crate) largest_mib: Option<u64>,
+}
+
+impl Options {
+    /// Where scratch files go.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.dir.clone().unwrap_or_else(env::temp_dir)
+    }
+
+    /// The largest memory to work on.
+    pub(crate) fn largest(&self) -> Bytes {
+        self.largest_mib.map_or(Bytes::new(u64::MAX), |mib| Bytes::new(mib.saturating_mul(1 << 20)))
+    }
+}
+
+/// One run of one benchmark.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) options: Options,
+    bench: &'static str,
     date: String,
-    command: String,
-    quick: bool,
     machine: Machine,
-    rows: Vec<Row>,
-    ratios: BTreeMap<String, Option<f64>>,
-    checks: BTreeMap<String, Option<u64>>,
-    /// Why checks are not measured.
-    reasons: BTreeMap<String, String>,
+    all: Vec<Series>,
+    ratios: BTreeMap<String, f64>,
+    /// A count, or why there is none.
+    checks: BTreeMap<String, Result<u64, String>>,
     notes: Vec<String>,
 }
 
-/// What was done, who did it, and the figures or the reason why there are none.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
+/// What one contestant did in one case, in one unit.
+#[derive(Clone, Debug)]
+struct Series {
     case: String,
     who: String,
-    unit: String,
+    unit: &'static str,
+    values: Vec<f64>,
+    /// Tries that gave no value.
+    failed: u64,
+    /// Where the memory came from, or why there are no figures.
+    remark: Option<String>,
+}
+
+/// What a series comes to.
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    case: &'a str,
+    who: &'a str,
+    unit: &'a str,
     #[serde(flatten)]
     figures: Option<Summary>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,149 +100,189 @@ struct Row {
 }
 
 impl Report {
-    /// An empty report of benchmark `bench` as `command` ran it, dated now, of this machine.
-    #[must_use]
-    pub fn new(bench: &str, command: &str, quick: bool) -> Self {
-        Self {
-            bench: bench.into(),
-            date: clock::utc_now(),
-            command: command.into(),
-            quick,
-            machine: Machine::read(),
-            rows: Vec::new(),
-            ratios: BTreeMap::new(),
-            checks: BTreeMap::new(),
-            reasons: BTreeMap::new(),
-            notes: Vec::new(),
+    /// An empty report of benchmark `bench`, dated now, of this machine.
+    pub(crate) fn new(bench: &'static str, options: Options) -> Self {
+        let (date, machine) = (clock::utc_now(), Machine::read());
+        Self { options, bench, date, machine, ..Self::default() }
+    }
+
+    /// How much is done, in a quick run and in a full one.
+    pub(crate) fn plan<T>(&self, quick: T, full: T) -> T {
+        if self.options.quick {
+            quick
+        } else {
+            full
         }
     }
 
-    /// Adds the samples' summary; without a sample, a row that says so.
-    pub fn row(&mut self, case: &str, who: &str, unit: &str, samples: &[f64]) {
-        let Some(summary) = Summary::of(samples) else {
-            return self.absent(case, who, unit, "no sample");
-        };
-        let figures = summary.map(|figure| rounded(figure).unwrap_or(figure));
-        self.push(case, who, unit, Some(figures), None);
+    /// Adds a sample.
+    pub(crate) fn add(&mut self, case: &str, who: &str, unit: &'static str, value: f64) {
+        self.series(case, who, unit).values.push(value);
     }
 
-    /// Adds a row that says why there are no figures, and how to get them.
-    pub fn absent(&mut self, case: &str, who: &str, unit: &str, why: &str) {
-        self.push(case, who, unit, None, Some(why.into()));
+    /// Adds samples.
+    pub(crate) fn row(&mut self, case: &str, who: &str, unit: &'static str, samples: &[f64]) {
+        self.series(case, who, unit).values.extend_from_slice(samples);
     }
 
-    /// Puts a remark on the row added last, such as how many of its requests failed.
-    pub fn remark(&mut self, text: &str) {
-        if let Some(row) = self.rows.last_mut() {
-            row.note = Some(text.into());
+    /// Adds a sample, or counts a try that gave none and says why.
+    pub(crate) fn outcome<E: Display>(
+        &mut self,
+        case: &str,
+        who: &str,
+        unit: &'static str,
+        value: Result<f64, E>,
+    ) {
+        let series = self.series(case, who, unit);
+        match value {
+            Ok(value) => series.values.push(value),
+            Err(why) => {
+                series.failed += 1;
+                series.remark = Some(why.to_string());
+            }
         }
+    }
+
+    /// Says something of a row, such as why it has no samples; the last word stands.
+    pub(crate) fn remark(&mut self, case: &str, who: &str, unit: &'static str, text: &str) {
+        self.series(case, who, unit).remark = Some(text.into());
+    }
+
+    fn series(&mut self, case: &str, who: &str, unit: &'static str) -> &mut Series {
+        let same = |s: &Series| s.case == case && s.who == who && s.unit == unit;
+        let at = self.all.iter().position(same).unwrap_or_else(|| {
+            let (case, who, values) = (case.to_owned(), who.to_owned(), Vec::new());
+            self.all.push(Series { case, who, unit, values, failed: 0, remark: None });
+            self.all.len() - 1
+        });
+        &mut self.all[at]
+    }
+
+    /// The samples of one row.
+    pub(crate) fn of(&self, case: &str, who: &str, unit: &str) -> &[f64] {
+        let same = |s: &&Series| s.case == case && s.who == who && s.unit == unit;
+        self.all.iter().find(same).map_or(&[], |series| &series.values)
+    }
+
+    /// One figure of a row; not a number without one.
+    pub(crate) fn figure(
+        &self,
+        (case, who, unit): (&str, &str, &str),
+        figure: fn(&Summary) -> f64,
+    ) -> f64 {
+        Summary::of(self.of(case, who, unit)).as_ref().map_or(f64::NAN, figure)
+    }
+
+    /// The median of a contestant in a case, in the first unit; not a number without one.
+    pub(crate) fn median(&self, case: &str, who: &str) -> f64 {
+        let found = self.all.iter().find(|series| series.case == case && series.who == who);
+        found.map_or(f64::NAN, |series| turns::median(&series.values))
     }
 
     /// Sets a ratio; the last value of a name stands.
-    pub fn ratio(&mut self, name: &str, value: f64) {
-        self.ratios.insert(name.into(), rounded(value));
+    pub(crate) fn ratio(&mut self, name: &str, value: f64) {
+        self.ratios.insert(name.into(), value);
     }
 
     /// Adds `count` to a check, which thereby exists: 0 says that it was looked at.
-    pub fn check(&mut self, name: &str, count: u64) {
-        let total = self.checks.entry(name.into()).or_insert(None);
-        *total = Some(total.unwrap_or(0).saturating_add(count));
+    pub(crate) fn check(&mut self, name: &str, count: u64) {
+        let total = self.checks.get(name).and_then(|made| made.as_ref().ok()).unwrap_or(&0);
+        self.checks.insert(name.into(), Ok(total.saturating_add(count)));
     }
 
     /// Names a check that could not be made, and why; what was counted for it before stands.
-    pub fn unmeasured(&mut self, name: &str, why: &str) {
-        self.checks.entry(name.into()).or_insert(None);
-        self.reasons.insert(name.into(), why.into());
+    pub(crate) fn unmeasured(&mut self, name: &str, why: &str) {
+        self.checks.entry(name.into()).or_insert(Err(why.into()));
     }
 
     /// Adds a line under the table: what is simulated, left out, or unfair to either side.
-    pub fn note(&mut self, text: &str) {
+    pub(crate) fn note(&mut self, text: &str) {
         self.notes.push(text.into());
     }
 
     /// Whether every check that was made is 0.
-    #[must_use]
-    pub fn passed(&self) -> bool {
+    pub(crate) fn passed(&self) -> bool {
         self.checks.values().flatten().all(|&count| count == 0)
     }
 
-    fn push(
-        &mut self,
-        case: &str,
-        who: &str,
-        unit: &str,
-        fig: Option<Summary>,
-        note: Option<String>,
-    ) {
-        let (case, who, unit) = (case.into(), who.into(), unit.into());
-        self.rows.push(Row { case, who, unit, figures: fig, note });
+    /// The rows of all cases, those of one case together.
+    fn rows<'a>(&'a self) -> Vec<Row<'a>> {
+        let mut rows: Vec<_> = self.all.iter().collect();
+        rows.sort_by_key(|row| self.all.iter().position(|first| first.case == row.case));
+        let row = |series: &'a Series| {
+            let figures = Summary::of(&series.values);
+            let note = match (&series.remark, series.failed) {
+                (None, _) if figures.is_none() => Some("no sample".to_owned()),
+                (Some(why), failed @ 1..) if figures.is_some() => {
+                    Some(format!("{failed} failed: {why}"))
+                }
+                (remark, _) => remark.clone(),
+            };
+            let Series { case, who, unit, .. } = series;
+            Row { case, who, unit, figures, note }
+        };
+        rows.into_iter().map(row).collect()
     }
 
     /// The JSON text: one row a line, one ratio a line.
-    #[must_use]
-    pub fn json(&self) -> String {
-        let rows = lines(self.rows.iter().map(json_of));
-        let pair = |name: &String, value: String| format!("{}: {value}", json_of(name));
-        let ratios = lines(self.ratios.iter().map(|(name, value)| pair(name, json_of(value))));
-        let checks = lines(self.checks.iter().map(|(name, count)| pair(name, json_of(count))));
-        let head = [&self.bench, &self.date, &self.command].map(json_of);
-        let [bench, date, command] = head;
-        let (quick, machine) = (self.quick, json_of(&self.machine));
-        format!(
-            "{{\n  \"bench\": {bench},\n  \"version\": {VERSION},\n  \"date\": {date},\n  \
-             \"command\": {command},\n  \"quick\": {quick},\n  \"machine\": {machine},\n  \
-             \"rows\": [{rows}],\n  \"ratios\": {{{ratios}}},\n  \"checks\": {{{checks}}}\n}}\n"
-        )
+    pub(crate) fn json(&self) -> String {
+        let rounded = |row: Row<'_>| {
+            let figures = row.figures.map(|f| f.map(|v| rounded(v).unwrap_or(v)));
+            json_of(&Row { figures, ..row })
+        };
+        let rows = lines(self.rows().into_iter().map(rounded));
+        let ratio = |(name, &value): (&String, &f64)| pair(name, &self::rounded(value));
+        let ratios = lines(self.ratios.iter().map(ratio));
+        let check = |(name, count): (&String, &Result<u64, _>)| pair(name, &count.as_ref().ok());
+        let checks = lines(self.checks.iter().map(check));
+        let head = [
+            pair("bench", self.bench),
+            pair("version", &VERSION),
+            pair("date", &self.date),
+            pair("command", &env::args().collect::<Vec<_>>().join(" ")),
+            pair("quick", &self.options.quick),
+            pair("machine", &self.machine),
+            format!("\"rows\": [{rows}]"),
+            format!("\"ratios\": {{{ratios}}}"),
+            format!("\"checks\": {{{checks}}}"),
+        ];
+        format!("{{\n  {}\n}}\n", head.join(",\n  "))
     }
 
     /// The table for people.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let m = &self.machine;
-        let quick = if self.quick { " (quick: too few samples to compare)" } else { "" };
-        let user = if m.privileged { "" } else { ", unprivileged" };
-        let memory = Bytes::new(m.memory_bytes);
-        let mut out = format!(
-            "{} {}{quick}\nLinux {}, {} CPUs, {memory}, THP {}{user}\n\n{}\n",
-            self.bench,
-            self.date,
-            m.kernel,
-            m.cpus,
-            m.thp,
-            rows(&self.rows)
-        );
+    pub(crate) fn text(&self) -> String {
+        let quick = self.plan(" (quick: too few samples to compare)", "");
+        let mut out = format!("{} {}{quick}\n{}\n\n", self.bench, self.date, self.machine);
+        out += &table_of(&self.rows());
+        // Writing to a string does not fail.
         if !self.ratios.is_empty() {
-            let ratios = self.ratios.iter().map(|(name, &value)| [name.clone(), figure(value)]);
-            // Writing to a string does not fail.
             let head = "ratios (larger is better for glebe; growth and cost: smaller)";
-            let _ = writeln!(out, "\n{head}\n{}", pairs(ratios));
+            let ratios = self.ratios.iter().map(|(name, &value)| [name.clone(), figure(value)]);
+            let _ = write!(out, "\n{head}\n{}", pairs(ratios));
         }
         if !self.checks.is_empty() {
-            let checks =
-                self.checks.iter().map(|(name, &count)| [name.clone(), self.said(name, count)]);
-            let _ = writeln!(out, "\nchecks (must be 0)\n{}", pairs(checks));
+            let said = |count: &Result<u64, String>| match count {
+                Ok(0) => "0".into(),
+                Ok(count) => format!("{count}  WRONG"),
+                Err(why) => format!("not measured: {why}"),
+            };
+            let checks = self.checks.iter().map(|(name, count)| [name.clone(), said(count)]);
+            let _ = write!(out, "\nchecks (must be 0)\n{}", pairs(checks));
         }
         for note in &self.notes {
             let _ = write!(out, "\n{note}");
         }
-        if !self.notes.is_empty() {
-            out.push('\n');
-        }
-        out
-    }
-
-    fn said(&self, check: &str, count: Option<u64>) -> String {
-        match (count, self.reasons.get(check)) {
-            (None, why) => format!("not measured: {}", why.map_or("no sample", String::as_str)),
-            (Some(0), _) => "0".into(),
-            (Some(count), _) => format!("{count}  WRONG"),
-        }
+        out + "\n"
     }
 }
 
 /// Strings, numbers and maps with string keys: there is nothing here that JSON cannot hold.
 fn json_of<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_default()
+}
+
+fn pair<T: Serialize + ?Sized>(name: &str, value: &T) -> String {
+    format!("{}: {}", json_of(name), json_of(value))
 }
 
 /// One a line, between commas.
@@ -211,18 +296,16 @@ fn lines(all: impl Iterator<Item = String>) -> String {
 }
 
 /// A line a row, figures to the right; spread is the standard deviation.
-fn rows(rows: &[Row]) -> String {
+fn table_of(rows: &[Row<'_>]) -> String {
     let mut table = Table::new();
     table.set_header(["case", "who", "unit", "median", "p99", "max", "spread", "runs", ""]);
     for Row { case, who, unit, figures, note } in rows {
-        let mut cells = vec![case.clone(), who.clone(), unit.clone()];
-        match figures {
-            Some(f) => cells.extend([f.median, f.p99, f.max, f.stdev].map(|v| figure(Some(v)))),
-            None => cells.extend([const { String::new() }; 4]),
-        }
-        cells.push(figures.map_or(String::new(), |f| f.runs.to_string()));
-        cells.push(note.clone().unwrap_or_default());
-        table.add_row(cells);
+        let figures = figures.map_or([const { String::new() }; 5], |f| {
+            let [median, p99, max, spread] = [f.median, f.p99, f.max, f.stdev].map(figure);
+            [median, p99, max, spread, f.runs.to_string()]
+        });
+        let words = [case, who, unit].map(|&word| word.to_owned());
+        table.add_row(words.into_iter().chain(figures).chain([note.clone().unwrap_or_default()]));
     }
     plain(table, 3..8)
 }
@@ -230,9 +313,7 @@ fn rows(rows: &[Row]) -> String {
 /// Names and what is said of each, one a line.
 fn pairs(all: impl Iterator<Item = [String; 2]>) -> String {
     let mut table = Table::new();
-    for pair in all {
-        table.add_row(pair);
-    }
+    table.add_rows(all);
     plain(table, 0..0)
 }
 
@@ -245,26 +326,91 @@ fn plain(mut table: Table, numbers: Range<usize>) -> String {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    table.trim_fmt()
+    table.trim_fmt() + "\n"
 }
 
 /// A figure for people: four significant digits, thousands whole.
-fn figure(value: Option<f64>) -> String {
+fn figure(value: f64) -> String {
     match value {
-        None => "-".into(),
-        Some(0.0) => "0".into(),
-        Some(v) => {
+        0.0 => "0".into(),
+        v if v.is_finite() => {
             let decimals = (3 - v.abs().log10().floor() as i32).clamp(0, 6) as usize;
             format!("{v:.decimals$}")
         }
+        _ => "-".into(),
     }
 }
 
 /// To [`DIGITS`] significant digits; `None` for what is not finite.
 fn rounded(value: f64) -> Option<f64> {
-    let text = format!("{value:.*e}", DIGITS as usize - 1);
+    let text = format!("{value:.*e}", DIGITS - 1);
     text.parse().ok().filter(|v: &f64| v.is_finite())
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use serde_json::{json, Value};
+
+    fn parsed(report: &Report) -> Value {
+        serde_json::from_str(&report.json()).unwrap()
+    }
+
+    #[test]
+    fn json_has_the_fixed_form_and_rows_of_a_case_stand_together() {
+        let mut report = Report::new("reserve", Options { quick: true, ..Options::default() });
+        for us in [3.0, 1.0, 2.0] {
+            report.add("recall_1", "glebe", "us", us);
+            report.add("recall_2", "glebe", "us", 2.0 * us);
+        }
+        report.remark("recall_1", "dpdk", "us", "not installed: apt-get install dpdk-dev");
+        report.outcome("recall_2", "glebe", "us", Err("no pages"));
+        report.row("recall_1", "thp", "us", &[]);
+        report.ratio("max_32000_vs_best_kernel", 131.000_000_4);
+        report.ratio("p99_1_vs_best_kernel", 1.0 / 0.0);
+        report.check("wrong_bytes", 0);
+        let json = parsed(&report);
+        assert_eq!((&json["bench"], &json["version"]), (&json!("reserve"), &json!(1)));
+        assert!(json["machine"]["memory_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{json}");
+        let expected = json!([
+            {"case": "recall_1", "who": "glebe", "unit": "us", "median": 2.0, "p99": 3.0,
+             "max": 3.0, "min": 1.0, "mean": 2.0, "stdev": 1.0, "runs": 3},
+            {"case": "recall_1", "who": "dpdk", "unit": "us",
+             "note": "not installed: apt-get install dpdk-dev"},
+            {"case": "recall_1", "who": "thp", "unit": "us", "note": "no sample"},
+            {"case": "recall_2", "who": "glebe", "unit": "us", "median": 4.0, "p99": 6.0,
+             "max": 6.0, "min": 2.0, "mean": 4.0, "stdev": 2.0, "runs": 3,
+             "note": "1 failed: no pages"}
+        ]);
+        assert_eq!(json["rows"], expected);
+        let ratios = json!({"max_32000_vs_best_kernel": 131.0, "p99_1_vs_best_kernel": null});
+        assert_eq!((&json["ratios"], &json["checks"]), (&ratios, &json!({"wrong_bytes": 0})));
+        let lines = report.json().lines().filter(|line| line.contains("recall_")).count();
+        assert_eq!(lines, 4, "one row a line: {json}");
+        assert!(report.median("recall_1", "thp").is_nan());
+        let max = report.figure(("recall_2", "glebe", "us"), |summary| summary.max);
+        assert_eq!((report.median("recall_2", "glebe"), max), (4.0, 6.0));
+    }
+
+    #[test]
+    fn checks_add_up_and_decide_and_one_that_was_not_made_is_no_zero() {
+        let mut report = Report::default();
+        report.unmeasured("oom_kills", "no memory cgroup");
+        report.check("wrong_bytes", 0);
+        assert_eq!(parsed(&report)["checks"], json!({"wrong_bytes": 0, "oom_kills": null}));
+        assert!(report.passed() && report.text().contains("not measured: no memory cgroup\n"));
+        report.check("oom_kills", 2);
+        report.check("oom_kills", 1);
+        report.unmeasured("oom_kills", "no memory cgroup");
+        assert!(!report.passed() && report.text().contains("oom_kills    3  WRONG\n"));
+    }
+
+    #[test]
+    fn figures_keep_their_digits() {
+        assert_eq!(rounded(1_234_567.8), Some(1_234_570.0));
+        assert_eq!(rounded(0.000_012_345_678), Some(0.000_012_345_7));
+        assert_eq!((rounded(f64::NAN), rounded(f64::NEG_INFINITY)), (None, None));
+        let shown = [0.0, 0.012_345, 1.234_56, 27.04, 123_456.7, f64::NAN].map(figure);
+        assert_eq!(shown, ["0", "0.01235", "1.235", "27.04", "123457", "-"]);
+    }
+}

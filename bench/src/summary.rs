@@ -8,27 +8,26 @@ use serde::Serialize;
 
 /// Statistics of a non-empty set of finite samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// Nearest-rank 50th percentile; of an even number of samples, the lower of the middle two.
-    pub median: f64,
+    pub(crate) median: f64,
     /// Nearest-rank 99th percentile: the largest sample where there are fewer than 100.
-    pub p99: f64,
+    pub(crate) p99: f64,
     /// Largest sample.
-    pub max: f64,
+    pub(crate) max: f64,
     /// Smallest sample.
-    pub min: f64,
+    pub(crate) min: f64,
     /// Arithmetic mean.
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// Sample standard deviation (divisor `runs - 1`); 0 for one sample.
-    pub stdev: f64,
+    pub(crate) stdev: f64,
     /// Number of samples.
-    pub runs: u64,
+    pub(crate) runs: u64,
 }
 
 impl Summary {
     /// Summarises `samples`; `None` if there is none or one is not a finite number.
-    #[must_use]
-    pub fn of(samples: &[f64]) -> Option<Self> {
+    pub(crate) fn of(samples: &[f64]) -> Option<Self> {
         if samples.is_empty() || samples.iter().any(|s| !s.is_finite()) {
             return None;
         }

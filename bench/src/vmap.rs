@@ -10,7 +10,6 @@ mod case;
 mod list;
 mod rbtree;
 mod space;
-mod state;
 mod threads;
 mod view;
 
@@ -18,16 +17,15 @@ use glebe::extent::Extent;
 use glebe::free_tree::{Classes, FreeTree};
 
 use crate::clock::Stopwatch;
-use crate::interrupt;
 use crate::report::Report;
-use crate::reserve::keyed::Random;
-use crate::samples::Samples;
-use case::{Case, Held, Request};
+use crate::reserve::keyed::mix;
+use crate::{interrupt, Outcome};
+use case::{Case, Held, Request, State, ADVERSARY, CASES, END, FIX_ALIGN};
 use space::{Space, Who};
-use state::{State, END};
 
 /// Requests made up beforehand and then repeated.
 const REQUESTS: usize = 1 << 14;
+const UNIT: &str = "ns";
 
 const NOTES: [&str; 3] = [
     "ns for an allocation and a free, CPU time; positions only: nothing is mapped or touched, but \
@@ -40,35 +38,44 @@ const NOTES: [&str; 3] = [
      does not. Without classes, adversary and the large alignments are searched for one by one.",
 ];
 
+/// How much is done of each case.
+struct Effort {
+    /// Answers that are compared at most, and CPU time of each contestant for them.
+    compared: usize,
+    compare_us: f64,
+    samples: usize,
+    sample_us: f64,
+}
+
+const FULL: Effort =
+    Effort { compared: 4000, compare_us: 200_000.0, samples: 15, sample_us: 2000.0 };
+const QUICK: Effort = Effort { compared: 200, compare_us: 10_000.0, samples: 3, sample_us: 100.0 };
+
 /// Runs the benchmark.
-pub(crate) fn run(quick: bool, command: &str) -> Report {
-    let mut report = Report::new("vmap", command, quick);
-    report.check("wrong_answers", 0);
-    let logs: &[u32] = if quick { &[3, 4] } else { &[3, 4, 5, 6] };
-    let mut samples = Samples::default();
-    for &log in logs {
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    let (logs, effort) = report.plan((3..=4, &QUICK), (3..=6, &FULL));
+    for log in logs.clone() {
         let aged = State::aged(10_usize.pow(log));
-        for case in Case::ALL {
+        for case in &CASES {
             interrupt::check();
-            one(case, log, &aged, quick, &mut report, &mut samples);
+            let state = State::of(case, 10_usize.pow(log), &aged);
+            measure(case, log, &state, effort, report);
         }
-        if log == logs[logs.len() - 1] {
-            bytes(log, &aged, &mut samples);
+        if log == *logs.end() {
+            bytes(log, &aged, report);
         }
     }
-    samples.report(&mut report);
-    threads::run(&mut report, quick);
-    if let Err(why) = view::run(&mut report, quick) {
-        report.absent("view_of_1024_scattered_pages", "glebe", "us", &why.to_string());
-        report.ratio("view_cost", f64::NAN);
-    }
-    ratios(logs, &samples, &mut report);
+    threads::run(report);
+    view::run(report);
+    ratios(&logs.collect::<Vec<_>>(), report);
     NOTES.iter().for_each(|note| report.note(note));
-    report
+    Ok(())
 }
 
 /// One contestant in a case.
-struct Runner {
+struct Runner<'a> {
+    case: &'a Case,
+    requests: &'a [Request],
     who: Who,
     space: Box<dyn Space>,
     held: Vec<Held>,
@@ -77,19 +84,21 @@ struct Runner {
     next: usize,
 }
 
-impl Runner {
-    fn new(who: Who, state: &State) -> Self {
-        Self { who, space: who.space(state), held: Held::all(state), batch: 2, next: 0 }
+impl<'a> Runner<'a> {
+    fn new(who: Who, case: &'a Case, state: &State, requests: &'a [Request]) -> Self {
+        let (space, held) = (who.space(state), state.blocks());
+        Self { case, requests, who, space, held, batch: 2, next: 0 }
     }
 
-    /// Answers to the first requests, as many as so many microseconds allow.
-    fn answers(&mut self, case: Case, requests: &[Request], us: f64) -> Vec<Option<u32>> {
+    /// Answers to the first requests, so many or as many as the time allows.
+    fn answers(&mut self, most: usize, us: f64) -> Vec<Option<u32>> {
         /// Requests between two looks at the clock.
         const PART: usize = 20;
         let mut answers = Vec::new();
         let watch = Stopwatch::start();
-        for part in requests.chunks(PART) {
-            case.serve(&mut *self.space, &mut self.held, part, |answer| answers.push(answer));
+        for part in self.requests[..most].chunks(PART) {
+            let tell = |answer| answers.push(answer);
+            self.case.serve(&mut *self.space, &mut self.held, part, tell);
             if watch.elapsed().cpu_us > us {
                 break;
             }
@@ -98,125 +107,109 @@ impl Runner {
     }
 
     /// Nanoseconds a request.
-    fn sample(&mut self, case: Case, requests: &[Request]) -> f64 {
-        if self.next + self.batch > requests.len() {
+    fn sample(&mut self) -> f64 {
+        if self.next + self.batch > self.requests.len() {
             self.next = 0;
         }
-        let part = &requests[self.next..self.next + self.batch];
+        let part = &self.requests[self.next..self.next + self.batch];
         self.next += self.batch;
         let watch = Stopwatch::start();
-        case.serve(&mut *self.space, &mut self.held, part, |answer| {
+        self.case.serve(&mut *self.space, &mut self.held, part, |answer| {
             std::hint::black_box(answer);
         });
         watch.elapsed().cpu_us * 1e3 / self.batch as f64
     }
 
     /// Makes a sample last about so many microseconds.
-    fn warm_up(&mut self, case: Case, requests: &[Request], us: f64) {
-        while self.batch < requests.len() {
-            let took = self.sample(case, requests) * self.batch as f64 / 1e3;
-            if took >= us {
-                return;
-            }
+    fn warm_up(&mut self, us: f64) {
+        while self.batch < self.requests.len() && self.sample() * self.batch as f64 / 1e3 < us {
             self.batch *= 2;
         }
     }
 }
 
-fn case_name(case: Case, log: u32) -> String {
-    format!("{}_1e{log}", case.name())
+fn case_name(case: &str, log: u32) -> String {
+    format!("{case}_1e{log}")
 }
 
-fn one(
-    case: Case,
-    log: u32,
-    aged: &State,
-    quick: bool,
-    report: &mut Report,
-    samples: &mut Samples,
-) {
-    let state = State::of(case, 10_usize.pow(log), aged);
-    let requests = case.requests(&state, REQUESTS);
-    let (compared, compare_us) = if quick { (200, 10_000.0) } else { (4000, 200_000.0) };
-    let (count, us) = if quick { (3, 100.0) } else { (15, 2000.0) };
-    let mut list = Runner::new(Who::List, &state);
-    let lowest = list.answers(case, &requests[..compared], compare_us);
-    let name = case_name(case, log);
+/// All contestants in one case.
+fn measure(case: &Case, log: u32, state: &State, effort: &Effort, report: &mut Report) {
+    let name = case_name(case.name, log);
+    let requests = case.requests(state, REQUESTS);
+    let mut list = Runner::new(Who::List, case, state, &requests);
+    let lowest = list.answers(effort.compared, effort.compare_us);
     let mut runners = Vec::new();
     for who in Who::ALL {
         if let Some(why) = who.absent(case, log) {
-            samples.note(&name, who.name(), "ns", why);
+            report.remark(&name, who.name(), UNIT, why);
             continue;
         }
-        let mut runner = Runner::new(who, &state);
-        if who != Who::Null {
-            let given = runner.answers(case, &requests[..lowest.len()], compare_us);
+        let mut runner = Runner::new(who, case, state, &requests);
+        if who != Who::Nobody {
+            let given = runner.answers(lowest.len(), effort.compare_us);
             let wrong = given.iter().zip(&lowest).filter(|(given, lowest)| given != lowest).count();
             let text = match wrong {
                 0 => format!("exact: {} compared", given.len()),
                 _ => format!("{wrong} of {} not the lowest that fits", given.len()),
             };
-            samples.note(&name, who.name(), "ns", &text);
+            report.remark(&name, who.name(), UNIT, &text);
             if matches!(who, Who::Classes | Who::Plain) {
                 report.check("wrong_answers", wrong as u64);
             }
         }
-        runner.warm_up(case, &requests, us);
+        runner.warm_up(effort.sample_us);
         runners.push(runner);
     }
-    for _ in 0..count {
+    for _ in 0..effort.samples {
         for runner in &mut runners {
-            let ns = runner.sample(case, &requests);
-            samples.add(&name, runner.who.name(), "ns", ns);
+            report.add(&name, runner.who.name(), UNIT, runner.sample());
         }
     }
 }
 
 /// Bytes of nodes for each free extent, in the state that service leaves.
-fn bytes(log: u32, state: &State, samples: &mut Samples) {
+fn bytes(log: u32, state: &State, report: &mut Report) {
     let span = Extent::new(0, END).expect("not empty");
+    // In no order, as in service: in ascending order every node would be left half full.
+    let mut extents = state.free.clone();
+    extents.sort_by_key(|extent| mix(extent.start()));
     for (who, classes) in [(Who::Classes, Classes::All), (Who::Plain, Classes::None)] {
-        let mut tree = FreeTree::with_classes(span, state.free.len(), classes).expect("memory");
-        // In no order, as in service: in ascending order every node would be left half full.
-        let mut order = state.free.clone();
-        let mut random = Random::new(1);
-        for i in (1..order.len()).rev() {
-            order.swap(i, random.below(i as u64 + 1) as usize);
-        }
-        for extent in order {
-            tree.free(extent).expect("free once");
-        }
+        let mut tree = FreeTree::with_classes(span, extents.len(), classes).expect("memory");
+        extents.iter().for_each(|extent| tree.free(*extent).expect("free once"));
         let each = tree.used_bytes() as f64 / tree.extents() as f64;
-        samples.add(&format!("bytes_per_extent_1e{log}"), who.name(), "bytes", each);
+        report.add(&case_name("bytes_per_extent", log), who.name(), "bytes", each);
     }
 }
 
-fn ratios(logs: &[u32], samples: &Samples, report: &mut Report) {
-    let median = |case, log, who: Who| samples.median(&case_name(case, log), who.name());
+fn ratios(logs: &[u32], report: &mut Report) {
     let (first, last) = (logs[0], logs[logs.len() - 1]);
+    let span = format!("growth_1e{first}_to_1e{last}");
+    let median = |case, log, who: Who| report.median(&case_name(case, log), who.name());
+    let growth = |case, who| median(case, last, who) / median(case, first, who);
+    let of = |case, log| median(case, log, Who::Classes);
+    let growths = CASES.map(|case| growth(case.name, Who::Classes)).to_vec();
+    let costs = logs.iter().map(|&log| of(ADVERSARY, log) / of(FIX_ALIGN, log)).collect();
+    let worst = |of: Vec<f64>| of.into_iter().fold(0.0, f64::max);
+    let mut ratios =
+        vec![(span.clone(), worst(growths)), ("adversary_cost".to_owned(), worst(costs))];
     for (who, suffix) in [(Who::Classes, "classes"), (Who::Plain, "plain")] {
-        let mut worst = f64::INFINITY;
-        for case in Case::ALL {
-            let name = case.name();
+        for case in &CASES {
+            let name = case.name;
+            ratios.push((format!("{span}_{name}_{suffix}"), growth(name, who)));
             for &log in logs {
-                let own = median(case, log, who);
-                let vs = |peer| median(case, log, peer) / own;
-                worst = f64::min(worst, vs(Who::RbTree));
-                report.ratio(&format!("vs_rbtree_{name}_1e{log}_{suffix}"), vs(Who::RbTree));
-                report.ratio(&format!("vs_list_{name}_1e{log}_{suffix}"), vs(Who::List));
-                if who.absent(case, log).or(Who::VmAllocator.absent(case, log)).is_none() {
-                    let key = format!("vs_best_exact_crate_{name}_1e{log}_{suffix}");
-                    report.ratio(&key, vs(Who::VmAllocator));
+                let peers = [
+                    ("vs_rbtree", Who::RbTree),
+                    ("vs_list", Who::List),
+                    ("vs_best_exact_crate", Who::VmAllocator),
+                ];
+                for (key, peer) in
+                    peers.into_iter().filter(|(_, of)| of.absent(case, log).is_none())
+                {
+                    let ratio = median(name, log, peer) / median(name, log, who);
+                    ratios.push((format!("{key}_{name}_1e{log}_{suffix}"), ratio));
                 }
             }
-            let growth = median(case, last, who) / median(case, first, who);
-            report.ratio(&format!("growth_1e{first}_to_1e{last}_{name}_{suffix}"), growth);
         }
-        report.ratio(&format!("vs_rbtree_worst_{suffix}"), worst);
     }
-    let of = |case, log| median(case, log, Who::Classes);
-    let growth = Case::ALL.map(|case| of(case, last) / of(case, first));
-    report.ratio(&format!("growth_1e{first}_to_1e{last}"), growth.into_iter().fold(0.0, f64::max));
-    let cost = |&log: &u32| of(Case::Adversary, log) / of(Case::FixAlign, log);
-    report.ratio("adversary_cost", logs.iter().map(cost).fold(0.0, f64::max));
+    ratios.into_iter().for_each(|(name, ratio)| report.ratio(&name, ratio));
 }

@@ -38,8 +38,8 @@ impl Running {
         Self(command.spawn().expect("the program starts"))
     }
 
-    /// Waits until `has` says what the process with that number has, or it has ended, or as long as
-    /// it usually takes; what it has.
+    /// What `has` says that the process has, once it has anything, has ended or has had the time
+    /// that it usually takes.
     fn until<T>(&mut self, seconds: u64, has: impl Fn(u32) -> Vec<T>) -> Vec<T> {
         let begin = Instant::now();
         loop {
@@ -99,15 +99,15 @@ fn pools_are_what_they_were() {
 fn groups_of(pid: u32) -> Vec<PathBuf> {
     let wanted = format!("glebe-pressure-{pid}-");
     let entries = MOUNTS.iter().filter_map(|mount| fs::read_dir(mount).ok()).flatten().flatten();
-    let of_it = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&wanted));
-    of_it.map(|entry| entry.path()).collect()
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| path.to_string_lossy().contains(&wanted)).collect()
 }
 
 /// Processes in its groups.
-fn members_of(pid: u32) -> Vec<u32> {
+fn members_of(pid: u32) -> Vec<String> {
     let read = |group: PathBuf| fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-    let texts: Vec<String> = groups_of(pid).into_iter().map(read).collect();
-    texts.iter().flat_map(|text| text.lines()).filter_map(|line| line.parse().ok()).collect()
+    let texts: String = groups_of(pid).into_iter().map(read).collect();
+    texts.lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -119,9 +119,8 @@ fn groups_are_removed_with_who_is_inside() {
     }
     assert_eq!(run.end_by("INT"), Some(2));
     assert_eq!(groups_of(pid), Vec::<PathBuf>::new());
-    for member in inside {
-        assert!(!Path::new(&format!("/proc/{member}")).exists(), "{member} is left");
-    }
+    let is_left = |member: &String| Path::new("/proc").join(member).exists();
+    assert!(!inside.iter().any(is_left), "one of {inside:?} is left");
 }
 
 /// Devices of zram that a process has open.

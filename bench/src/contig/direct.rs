@@ -1,11 +1,9 @@
 //! Direct I/O between a file and registered memory had in each way: what registering costs, and
 //! what a request costs the processor.
 //!
-//! Memory is registered with an io_uring as one buffer. The device moves the bytes itself, past the
-//! page cache; what the memory's form changes is how many pages the kernel pins when it registers a
-//! buffer and how many segments it hands the device for one request. All contestants read the same
-//! file in turn. Rates are the device's as much as anybody's. Source: io_uring_register(2),
-//! io_uring_enter(2), open(2).
+//! Memory is registered with an io_uring as one buffer; the device moves the bytes itself, past the
+//! page cache. All contestants read the same file in turn. Rates are the device's as much as
+//! anybody's. Source: io_uring_register(2), io_uring_enter(2), open(2).
 //!
 //! # Safety
 //! The ring names places of a [`Memory`] that lives as long as the ring and is checked for each
@@ -18,152 +16,103 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use glebe::error::OsError;
 use glebe::units::Bytes;
 use io_uring::{opcode, types, IoUring};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
-use super::memory::{self, Kind, Memory};
-use super::{name, Error};
+use super::{name, WAYS};
 use crate::clock::Stopwatch;
-use crate::interrupt;
+use crate::memory::{self, Memory, Way};
 use crate::pressure::nameless;
-use crate::progress::Progress;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
-use crate::samples::{in_turn, Samples};
+use crate::turns::{rounds, turns, NO_END};
+use crate::Outcome;
 
 /// Bytes of a read.
-const READS: [u32; 3] = [4 << 10, 64 << 10, 1 << 20];
+const READS: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
 /// Bytes of a write.
-const WRITE: u32 = 1 << 20;
+const WRITE: u64 = 1 << 20;
 /// Requests that run at once.
 const DEPTH: usize = 8;
 const WORD: usize = size_of::<u64>();
 
-struct Effort {
-    /// Of the file, and of each buffer that it is moved through.
-    file: Bytes,
-    /// Of the buffer that is only registered: the most that the kernel takes as one.
-    registered: Bytes,
-    rounds: usize,
-    /// Bytes read for a sample.
-    read: u64,
-    /// Requests of a sample at most.
-    requests: u64,
-}
-
-const EFFORT: Effort = Effort {
-    file: Bytes::mib(64),
-    registered: Bytes::gib(1),
-    rounds: 9,
-    read: 32 << 20,
-    requests: 1024,
-};
-/// Buffers within the limit on locked memory that an ordinary process has.
-const EFFORT_QUICK: Effort = Effort {
-    file: Bytes::mib(4),
-    registered: Bytes::mib(4),
-    rounds: 3,
-    read: 2 << 20,
-    requests: 64,
-};
-
-/// Measures and reports; the file is made in `dir` and has no name.
-pub(super) fn measure(
-    quick: bool,
-    largest: Bytes,
-    dir: &Path,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let effort = if quick { EFFORT_QUICK } else { EFFORT };
-    let mut samples = Samples::default();
+/// Measures and reports. In a quick run all buffers are within the limit on locked memory that an
+/// ordinary process has.
+pub(super) fn measure(report: &mut Report) -> Outcome {
     report.check("wrong_bytes", 0);
-    let len = effort.registered.min(largest).min(memory::largest()?);
-    let case = format!("register_{}", name(len));
-    for (_, kind) in in_turn(effort.rounds.min(5), &Kind::ALL) {
-        interrupt::check();
-        let direct = Direct::obtain(kind, len);
-        let took = direct.as_ref().map(|direct| direct.registered_us);
-        samples.outcome(&case, kind.name(), "us cpu", took);
+    // As much as the kernel takes as one buffer.
+    let len = report.plan(Bytes::mib(4), Bytes::gib(1));
+    let len = len.min(report.options.largest()).min(memory::largest()?);
+    for (_, (who, way)) in turns("contig, registering", report.plan(3, 5), &WAYS) {
+        let took = Direct::obtain(way, len).map(|direct| direct.registered_us);
+        report.outcome(&format!("register_{}", name(len)), who, "us cpu", took);
     }
-    match file_in(dir, effort.file) {
-        Ok(file) => report.check("wrong_bytes", transfers(&file, &effort, &mut samples)?),
+    let len = report.plan(Bytes::mib(4), Bytes::mib(64));
+    let file = match file_in(&report.options.scratch(), len) {
+        Ok(file) => file,
         Err(why) => {
             let text = format!("{why}; --dir names another directory");
-            report.absent("direct_read_65536", "all", "us cpu", &text);
+            report.remark("direct_read_65536", "all", "us cpu", &text);
+            return Ok(());
+        }
+    };
+    let mut contestants = Vec::new();
+    for (who, way) in WAYS {
+        match Direct::obtain(way, len) {
+            Ok(direct) => contestants.push((who, direct)),
+            Err(why) => report.outcome("direct_write_1048576", who, "us cpu", Err(why)),
         }
     }
-    samples.report(report);
+    for round in rounds("contig, direct I/O", report.plan(3, 9), NO_END) {
+        for (who, direct) in &mut contestants {
+            let wrong = turn(direct, who, &file, len.get(), round + 1, report)?;
+            report.check("wrong_bytes", wrong);
+        }
+    }
     Ok(())
 }
 
-/// A file that is read and written past the page cache.
-fn file_in(dir: &Path, len: Bytes) -> Result<File, OsError> {
+/// A file that is read and written past the page cache, and has no name.
+fn file_in(dir: &Path, len: Bytes) -> Outcome<File> {
     let file = nameless(dir, len)?;
-    let set = fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT));
-    set.map_err(|e| OsError::new("fcntl", "O_DIRECT", e.into()))?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT)
+        .map_err(|e| format!("no direct I/O in {}: {e}", dir.display()))?;
     Ok(file)
 }
 
-/// Reads and writes; returns bytes that came back different.
-fn transfers(file: &File, effort: &Effort, samples: &mut Samples) -> Result<u64, Error> {
-    let mut contestants = Vec::new();
-    for kind in Kind::ALL {
-        match Direct::obtain(kind, effort.file) {
-            Ok(direct) => contestants.push((kind, direct)),
-            Err(why) => {
-                samples.outcome("direct_write_1048576", kind.name(), "us cpu", Err(why));
-            }
-        }
-    }
-    let mut wrong = 0;
-    let mut progress = Progress::new("contig, direct I/O", effort.rounds as u64);
-    for round in 0..effort.rounds as u64 {
-        for (kind, direct) in &mut contestants {
-            wrong += turn(direct, *kind, file, effort, round + 1, samples)?;
-        }
-        progress.update(round + 1);
-    }
-    Ok(wrong)
-}
-
-/// One contestant's turn.
+/// One contestant's turn; bytes that came back different.
 fn turn(
     direct: &mut Direct,
-    kind: Kind,
+    who: &str,
     file: &File,
-    effort: &Effort,
+    len: u64,
     round: u64,
-    samples: &mut Samples,
-) -> Result<u64, Error> {
-    let len = effort.file.get();
+    report: &mut Report,
+) -> Outcome<u64> {
     let all: Vec<Place> = (0..len)
         .step_by(WRITE as usize)
         .map(|at| Place { memory: at as usize, file: at })
         .collect();
-    let mut timed = |direct: &mut Direct, is_write, places: &[Place], size: u32| {
-        interrupt::check();
-        let watch = Stopwatch::start();
-        direct.transfer(file, is_write, places, size)?;
-        let took = watch.elapsed();
-        let what = if is_write { "write" } else { "read" };
-        let (case, count) = (format!("direct_{what}_{size}"), places.len() as f64);
-        samples.add(&case, kind.name(), "us cpu", took.cpu_us / count);
-        let rate = count * f64::from(size) / took.wall_us;
-        samples.add(&format!("{case}_rate"), kind.name(), "MB/s", rate);
-        Ok::<_, OsError>(())
-    };
     fill(direct.memory.bytes_mut(), round);
-    timed(direct, true, &all, WRITE)?;
+    let mut jobs = vec![("write", all.clone(), WRITE)];
+    // Bytes read for a sample, and requests of one at most.
+    let (read, requests) = report.plan((2 << 20, 64), (32 << 20, 1024));
     let mut random = Random::new(round);
     for size in READS {
-        let places = len / u64::from(size);
-        let count = (effort.read / u64::from(size)).clamp(1, effort.requests);
-        let mut place = || random.below(places) * u64::from(size);
-        let reads: Vec<Place> =
-            (0..count).map(|_| Place { memory: place() as usize, file: place() }).collect();
-        timed(direct, false, &reads, size)?;
+        let mut place = || random.below(len / size) * size;
+        let count = (read / size).clamp(1, requests);
+        let places = (0..count).map(|_| Place { memory: place() as usize, file: place() });
+        jobs.push(("read", places.collect(), size));
+    }
+    for (what, places, size) in jobs {
+        let watch = Stopwatch::start();
+        direct.transfer(file, what == "write", &places, size)?;
+        let took = watch.elapsed();
+        let (case, count) = (format!("direct_{what}_{size}"), places.len() as f64);
+        report.add(&case, who, "us cpu", took.cpu_us / count);
+        let rate = count * size as f64 / took.wall_us;
+        report.add(&format!("{case}_rate"), who, "MB/s", rate);
     }
     // All of it, each byte to its own place.
     direct.memory.bytes_mut().fill(0);
@@ -203,50 +152,37 @@ struct Direct {
 }
 
 impl Direct {
-    /// Has memory and registers all of it.
-    ///
-    /// # Errors
-    /// Why not: no memory, no io_uring for this process, or its limit on locked memory.
-    fn obtain(kind: Kind, len: Bytes) -> Result<Self, Error> {
-        let mut memory = Memory::obtain(kind, len)?;
-        let refused = |call, source| OsError::new(call, "a ring", source);
-        let ring = IoUring::new(DEPTH as u32).map_err(|e| refused("io_uring_setup", e))?;
+    /// Has memory and registers all of it; an error says why not: no memory, no io_uring for this
+    /// process, or its limit on locked memory.
+    fn obtain(way: Way, len: Bytes) -> Outcome<Self> {
+        let mut memory = way.obtain(len)?;
+        let ring = IoUring::new(DEPTH as u32).map_err(|e| format!("io_uring_setup: {e}"))?;
         let bytes = memory.bytes_mut();
         let iovec = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let watch = Stopwatch::start();
         // SAFETY: the memory lives in the same structure as the ring and is dropped after it.
         unsafe { ring.submitter().register_buffers(&[iovec]) }
-            .map_err(|e| refused("io_uring_register", e))?;
+            .map_err(|e| format!("io_uring_register: {e}"))?;
         let registered_us = watch.elapsed().cpu_us;
         Ok(Self { ring, memory, registered_us })
     }
 
     /// Moves `len` bytes for each of `places`, [`DEPTH`] at a time; panics if one is not inside the
     /// memory.
-    ///
-    /// # Errors
-    /// What the kernel refuses, or fewer bytes than asked for.
-    fn transfer(
-        &mut self,
-        file: &File,
-        is_write: bool,
-        places: &[Place],
-        len: u32,
-    ) -> Result<(), OsError> {
-        places.chunks(DEPTH).try_for_each(|batch| {
-            let moved = self.batch(file, is_write, batch, len);
-            moved.map_err(|e| OsError::new("io_uring_enter", "a registered buffer", e))
-        })
+    fn transfer(&mut self, file: &File, is_write: bool, places: &[Place], len: u64) -> Outcome {
+        let moved =
+            places.chunks(DEPTH).try_for_each(|batch| self.batch(file, is_write, batch, len));
+        Ok(moved.map_err(|e| format!("io_uring_enter: {e}"))?)
     }
 
     /// Every request is waited for before the call returns.
-    fn batch(&mut self, file: &File, is_write: bool, batch: &[Place], len: u32) -> io::Result<()> {
-        let fd = types::Fd(file.as_raw_fd());
+    fn batch(&mut self, file: &File, is_write: bool, batch: &[Place], len: u64) -> io::Result<()> {
+        let (fd, size) = (types::Fd(file.as_raw_fd()), len as u32);
         for place in batch {
             let at = self.memory.bytes_mut()[place.memory..][..len as usize].as_mut_ptr();
             let entry = match is_write {
-                true => opcode::WriteFixed::new(fd, at, len, 0).offset(place.file).build(),
-                false => opcode::ReadFixed::new(fd, at, len, 0).offset(place.file).build(),
+                true => opcode::WriteFixed::new(fd, at, size, 0).offset(place.file).build(),
+                false => opcode::ReadFixed::new(fd, at, size, 0).offset(place.file).build(),
             };
             // SAFETY: the slice above is inside the registered memory, which nobody can touch
             // before the batch has ended: this borrows it exclusively.
@@ -262,7 +198,7 @@ impl Direct {
             for ended in self.ring.completion() {
                 left -= 1;
                 match ended.result() {
-                    moved if moved == len as i32 => {}
+                    moved if moved as u32 == size => {}
                     moved if moved < 0 => outcome = Err(io::Error::from_raw_os_error(-moved)),
                     moved => outcome = Err(io::Error::other(format!("{moved} of {len} bytes"))),
                 }
@@ -286,24 +222,21 @@ mod tests {
     #[test]
     fn what_is_written_is_read_again_where_it_belongs() {
         let dir = tempfile::tempdir().unwrap();
-        let file = match file_in(dir.path(), Bytes::mib(2)) {
-            Ok(file) => file,
-            Err(why) => return println!("skipped: {why}"),
-        };
-        let mut direct = match Direct::obtain(Kind::Memalign, Bytes::mib(2)) {
-            Ok(direct) => direct,
+        let had = file_in(dir.path(), Bytes::mib(2))
+            .and_then(|file| Ok((file, Direct::obtain(Way::Memalign, Bytes::mib(2))?)));
+        let (file, mut direct) = match had {
+            Ok(had) => had,
             Err(why) => return println!("skipped: {why}"),
         };
         fill(direct.memory.bytes_mut(), 3);
         assert_eq!(different(direct.memory.bytes(), 3), 0);
-        let all: Vec<Place> =
-            (0..32).map(|nth| Place { memory: nth << 16, file: (nth as u64) << 16 }).collect();
+        let place =
+            |nth: usize, to: usize| Place { memory: (nth + to) << 16, file: (nth as u64) << 16 };
+        let all: Vec<Place> = (0..32).map(|nth| place(nth, 0)).collect();
         direct.transfer(&file, true, &all, 1 << 16).unwrap();
         direct.memory.bytes_mut().fill(0);
         // The first half of the file to the second half's place.
-        let moved: Vec<Place> = (0..16)
-            .map(|nth| Place { memory: (nth + 16) << 16, file: (nth as u64) << 16 })
-            .collect();
+        let moved: Vec<Place> = (0..16).map(|nth| place(nth, 16)).collect();
         direct.transfer(&file, false, &moved, 1 << 16).unwrap();
         let bytes = direct.memory.bytes();
         assert_eq!(different(&bytes[1 << 20..], 3), 0);

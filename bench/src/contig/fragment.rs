@@ -1,12 +1,10 @@
-//! A child of this program that takes the machine's memory in small pages: `Fragmenter` gives every
-//! other one back, so that what is free lies in single pages; `Busy` writes to them at random,
-//! checks what it wrote, and tells how long it was kept waiting. Both last until dropped.
+//! A child of this program that takes the machine's memory in small pages: it gives every other one
+//! back, so that what is free lies in single pages, or is busy with them: it writes to them at
+//! random, checks what it wrote, and tells how long it was kept waiting.
 //!
-//! The child ends before anybody is killed for it: it stops taking where `LEFT`
-//! would no longer be available to the machine or to its memory cgroup, is the first that the
-//! kernel would kill, and dies with its parent. What it holds the kernel may move: a machine that
-//! compacts has long runs again after some time, which is what on-demand requests then pay for.
-//! Units: bytes, microseconds. Source: proc_pid_oom_score_adj(5).
+//! It stops taking where [`LEFT`] would no longer be available to the machine or to its memory
+//! cgroup, is the first that the kernel would kill, and dies with its parent. What it holds the
+//! kernel may move. Units: bytes, microseconds. Source: proc_pid_oom_score_adj(5).
 //!
 //! # Safety
 //! Memory that is given back is this child's own, and nothing of it is read afterwards.
@@ -15,109 +13,68 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::mpsc::{self, TryRecvError};
 use std::time::Duration;
 
-use glebe::error::OsError;
 use glebe::sys::cgroup::{Limits, Resource};
 use glebe::sys::{meminfo, page_size};
 use glebe::units::Bytes;
 use memmap2::{Advice, MmapMut, UncheckedAdvice};
 
-use super::memory::LEFT;
-use crate::child::{self, Child};
+use crate::child::Child;
 use crate::clock;
+use crate::memory::LEFT;
 use crate::reserve::keyed::Random;
+use crate::Outcome;
 
 /// Writes between two looks at the clock.
 const WRITES: u64 = 64;
 /// Bytes taken between two looks at what is left.
 const STEP: Bytes = Bytes::mib(64);
 
-/// Starts the child, which does `task`, and waits until it has taken up to `most` bytes; how much
-/// it holds then.
-fn start(task: &str, most: Bytes) -> Result<(Child, Bytes), OsError> {
-    let mut child = Child::start(task, &[&most.get().to_string()])?;
-    while let Some(line) = child.line() {
-        if let Some(held) = line.strip_prefix("held ") {
-            return Ok((child, Bytes::new(held.parse().map_err(child::failed)?)));
-        }
-    }
-    child.wait(Duration::from_secs(1), |_| {})?.answer()?;
-    Err(child::failed("it ended early"))
-}
-
-/// Memory in single pages for as long as this lives.
+/// A child that holds memory for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Fragmenter {
-    _child: Child,
-    /// Bytes of small pages that are held, as many again being free between them.
-    pub(super) held: Bytes,
-}
-
-impl Fragmenter {
-    /// Starts the child and waits until it has taken up to `most` bytes and given half back.
-    ///
-    /// # Errors
-    /// If it cannot be started, or ends early.
-    pub(super) fn start(most: Bytes) -> Result<Self, OsError> {
-        let (child, held) = start("fragment", most)?;
-        Ok(Self { _child: child, held })
-    }
-}
-
-/// A program that writes to its memory at random, for as long as this lives.
-#[derive(Debug)]
-pub(crate) struct Busy {
+pub(crate) struct Taker {
     child: Child,
+    /// Bytes that it holds; of single pages as many again are free between them.
     pub(crate) held: Bytes,
 }
 
-/// What a busy program did since it was asked last.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Told {
-    /// Words that were not as written.
-    pub(crate) wrong: u64,
-    /// The longest that some writes took.
-    pub(crate) worst_us: f64,
-}
-
-impl Busy {
-    /// Starts the child and waits until it has taken up to `most` bytes.
-    ///
-    /// # Errors
-    /// If it cannot be started, or ends early.
-    pub(crate) fn start(most: Bytes) -> Result<Self, OsError> {
-        let (child, held) = start("busy", most)?;
-        Ok(Self { child, held })
+impl Taker {
+    /// One that gave every other page back; waits until it has taken up to `most` bytes.
+    pub(super) fn of_single_pages(most: Bytes) -> Outcome<Self> {
+        Self::start("fragment", most)
     }
 
-    /// What it did since this was called last.
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub(crate) fn told(&mut self) -> Result<Told, OsError> {
+    /// One that writes to its memory at random; waits as well.
+    pub(crate) fn busy(most: Bytes) -> Outcome<Self> {
+        Self::start("busy", most)
+    }
+
+    fn start(task: &str, most: Bytes) -> Outcome<Self> {
+        let mut child = Child::start(task, &[&most.get().to_string()])?;
+        let line = child.line().unwrap_or_default();
+        let held = line.strip_prefix("held ").ok_or("a child of this program ended early")?;
+        Ok(Self { child, held: Bytes::new(held.parse()?) })
+    }
+
+    /// Of a busy one: words that were not as written, and the microseconds that some writes took at
+    /// worst, since this was called last.
+    pub(crate) fn told(&mut self) -> Outcome<(u64, f64)> {
         self.child.tell("")?;
         let line = self.child.line().unwrap_or_default();
-        let told = line.split_once(' ').and_then(|(wrong, worst)| {
-            Some(Told { wrong: wrong.parse().ok()?, worst_us: worst.parse().ok()? })
-        });
-        told.ok_or_else(|| child::failed("it ended early"))
+        let (wrong, worst) = line.split_once(' ').ok_or("the busy program ended early")?;
+        Ok((wrong.parse()?, worst.parse()?))
     }
 }
 
 /// In the child: takes, gives every other page back unless it is `busy` with them, says so, and
 /// goes on until it is ended.
-///
-/// # Errors
-/// What the kernel refuses.
-pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
     fs::write("/proc/self/oom_score_adj", "1000")?;
-    let limits = Limits::find(Path::new("/"), Resource::Memory).map_err(io::Error::other)?;
-    let available = || meminfo::available().map_err(io::Error::other);
+    let limits = Limits::find(Path::new("/"), Resource::Memory)?;
     let page = page_size();
-    let len = Bytes::new(most).min(available()?).pages_down(page).bytes(page).as_usize();
+    let len = Bytes::new(most).min(meminfo::available()?).pages_down(page).bytes(page).as_usize();
     if len == 0 {
         return tell(out, "held 0");
     }
@@ -127,8 +84,8 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> io::Result<(
     let mut taken = 0;
     while taken < len {
         let step = STEP.as_usize().min(len - taken);
-        let in_group = limits.tightest().map_err(io::Error::other)?.map(|limit| limit.headroom());
-        if !may_take(Bytes::new(step as u64), available()?, in_group)
+        let in_group = limits.tightest()?.map(|limit| limit.headroom());
+        if !may_take(Bytes::new(step as u64), meminfo::available()?, in_group)
             || memory.advise_range(Advice::PopulateWrite, taken, step).is_err()
         {
             break;
@@ -146,29 +103,24 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> io::Result<(
     }
     tell(out, &format!("held {}", taken - (taken / page).div_ceil(2) * page))?;
     // Until the parent closes its end, or kills.
-    io::stdin().read_to_end(&mut Vec::new()).map(drop)
+    io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
 }
 
-fn tell(out: &mut dyn Write, line: &str) -> io::Result<()> {
-    writeln!(out, "{line}").and_then(|()| out.flush())
+fn tell(out: &mut dyn Write, line: &str) -> Outcome {
+    Ok(writeln!(out, "{line}").and_then(|()| out.flush())?)
 }
 
 /// Writes a word of each page at random: its number, and how often it was written. Tells what it
 /// saw for each line that comes in, until no more can.
-fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> io::Result<()> {
+fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> Outcome {
     let page = page_size().bytes().as_usize();
-    let (asked, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    let (asks, ends) = (Arc::clone(&asked), Arc::clone(&ended));
-    let listener = std::thread::spawn(move || {
-        for _ in io::stdin().lines() {
-            asks.fetch_add(1, Ordering::Relaxed);
-        }
-        ends.store(true, Ordering::Relaxed);
-    });
+    let (asks, asked) = mpsc::channel();
+    std::thread::spawn(move || io::stdin().lines().try_for_each(|_| asks.send(())));
     let mut times = vec![0_u32; memory.len() / page];
     let mut random = Random::new(1);
-    let (mut wrong, mut worst, mut answered) = (0, Duration::ZERO, 0);
-    while !times.is_empty() && !ended.load(Ordering::Relaxed) {
+    let (mut wrong, mut worst) = (0, Duration::ZERO);
+    while !times.is_empty() {
         let begin = clock::wall();
         for _ in 0..WRITES {
             let nth = random.below(times.len() as u64);
@@ -181,13 +133,15 @@ fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> io::Result<()> {
             word.copy_from_slice(&value(*count));
         }
         worst = worst.max(clock::wall() - begin);
-        if asked.load(Ordering::Relaxed) > answered {
-            answered += 1;
-            tell(out, &format!("{wrong} {}", worst.as_micros()))?;
-            (wrong, worst) = (0, Duration::ZERO);
+        match asked.try_recv() {
+            Ok(()) => {
+                tell(out, &format!("{wrong} {}", worst.as_micros()))?;
+                (wrong, worst) = (0, Duration::ZERO);
+            }
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => break,
         }
     }
-    let _ = listener.join();
     Ok(())
 }
 

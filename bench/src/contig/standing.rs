@@ -1,99 +1,78 @@
 //! Runs out of a pool that stands (`glebe::contig::StandingPool`): chosen for its runs out of more
 //! pages while the machine still has them, and kept.
 //!
-//! It is mapped already, so that a run is a matter of bookkeeping (`mapped`), unless it shall have
-//! a mapping of its own (`map`). Beside that a window is mapped onto resident huge pages of a file,
-//! which is what a program can do by itself. What the library says of runs and frames is compared
-//! with page frames read here. Unit: microseconds, MiB.
+//! A run gets a mapping of its own; beside that a window is mapped onto resident huge pages of a
+//! file, which is what a program can do by itself. What the library says of runs and frames is
+//! compared with page frames read here. Unit: microseconds, MiB.
 
 use glebe::contig::{Contig, Drift, HeldBy, Run, StandingPool};
 use glebe::sys::page_size;
-use glebe::units::{Bytes, Pages};
+use glebe::units::Bytes;
 
-use super::{memory, name, Error};
+use super::{mib, name, GLEBE};
 use crate::clock::Stopwatch;
-use crate::peers::{Peer, StandingPool as HugePageFile};
+use crate::memory::{self, HugeFile};
 use crate::report::Report;
-use crate::samples::Samples;
-use crate::{frames, interrupt};
+use crate::turns::{rounds, NO_END};
+use crate::{frames, Outcome};
 
 /// Sizes that are mapped out of a pool.
 const SIZES: [Bytes; 2] = [Bytes::mib(2), Bytes::mib(128)];
 const LONGEST: &str = "longest_run";
-const OPTIMUM: &str = "longest_run_vs_optimum";
 const DISAGREE: &str = "verify_disagreements";
 
 /// The run that is required, as what is chosen is chosen for it.
-pub(super) fn run_len(quick: bool) -> Bytes {
-    if quick {
-        Bytes::mib(8)
-    } else {
-        Bytes::mib(64)
-    }
+pub(super) fn run_len(report: &Report) -> Bytes {
+    report.plan(Bytes::mib(8), Bytes::mib(64))
 }
 
 /// Measures and reports; the pool, if the machine has the memory.
-pub(super) fn measure(
-    quick: bool,
-    largest: Bytes,
-    report: &mut Report,
-) -> Result<Result<StandingPool, String>, Error> {
-    let (len, search) = match quick {
-        true => (Bytes::mib(192), Bytes::mib(192)),
-        false => (Bytes::gib(2), Bytes::gib(8)),
-    };
-    let most = largest.min(memory::largest()?);
-    let (len, search) = (len.min(most), search.min(most));
-    let options = || Contig::options().prefer_run(run_len(quick));
-    match options().build(len).map_err(Error::from).and_then(|contig| disagreements(&contig)) {
-        Ok(Ok(pages)) => report.check(DISAGREE, pages),
-        Ok(Err(why)) => report.unmeasured(DISAGREE, &why),
+pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<StandingPool>> {
+    let wanted = report.plan([Bytes::mib(192); 2], [Bytes::gib(2), Bytes::gib(8)]);
+    let most = report.options.largest().min(memory::largest()?);
+    let [len, search] = wanted.map(|len| len.min(most));
+    let options = Contig::options().prefer_run(run_len(report));
+    match options.clone().build(len).map_err(Into::into).and_then(|contig| disagreements(&contig)) {
+        Ok(pages) => report.check(DISAGREE, pages),
         Err(why) => report.unmeasured(DISAGREE, &why.to_string()),
     }
-    let mut samples = Samples::default();
-    let unasked = Peer::SurplusHugetlb.alloc(len.pages_up(page_size()));
-    let unasked = unasked.map_err(|why| why.to_string()).and_then(|(block, _)| {
-        block.longest_run().map(mib).ok_or_else(|| "page frames are hidden".into())
-    });
-    samples.outcome(LONGEST, "hugetlb", "MiB", unasked);
-    let pool = StandingPool::options().memory(options().search(search)).build(len);
-    report.ratio(OPTIMUM, f64::NAN);
-    let maps = if quick { 50 } else { 1000 };
-    windows(pool.as_ref().ok(), maps, &mut samples);
-    match &pool {
-        Ok(pool) => {
-            mapped(pool, maps, &mut samples);
-            if let Some(ratio) = longest(pool, &mut samples)? {
-                report.ratio(OPTIMUM, ratio);
-            }
+    let pool = StandingPool::options().memory(options.search(search)).build(len);
+    let ratio = pool.as_ref().map_or(Ok(f64::NAN), |pool| longest(pool, report))?;
+    report.ratio("longest_run_vs_optimum", ratio);
+    let file = HugeFile::new(SIZES[SIZES.len() - 1]);
+    for _ in rounds("contig, windows", report.plan(50, 1000), NO_END) {
+        for size in SIZES {
+            let case = format!("map_{}", name(size));
+            let watch = Stopwatch::start();
+            let window = pool.as_ref().map(|pool| pool.map(size));
+            let took = watch.elapsed().wall_us;
+            let window = window.map_err(ToString::to_string);
+            let window = window.and_then(|window| window.map_err(|why| why.to_string()));
+            report.outcome(&case, GLEBE, "us", window.map(|_| took));
+            let window = file.as_ref().map_err(ToString::to_string);
+            let window = window.and_then(|file| file.window(size).map_err(|why| why.to_string()));
+            report.outcome(&case, HugeFile::NAME, "us", window.map(|window| window.took.wall_us));
         }
-        Err(why) => samples.outcome("mapped_longest", "glebe", "us", Err(why)),
     }
-    samples.report(report);
-    Ok(pool.map_err(|why| why.to_string()))
+    Ok(pool.map_err(Into::into))
 }
 
-fn mib(pages: Pages) -> f64 {
-    pages.bytes(page_size()).get() as f64 / (1 << 20) as f64
-}
-
-/// Pages of which the library says something else than the page map, when it looks again; or why
-/// that cannot be told.
-fn disagreements(contig: &Contig) -> Result<Result<u64, String>, Error> {
+/// Pages of which the library says something else than the page map, when it looks again; an error
+/// if that cannot be told.
+fn disagreements(contig: &Contig) -> Outcome<u64> {
     if contig.held_by() == HeldBy::Nothing {
         // Pages that nothing holds move between two readings: no disagreement.
-        return Ok(Err(format!("{}: nothing holds its pages", contig.source())));
+        return Err(format!("{}: nothing holds its pages", contig.source()).into());
     }
     let pages = contig.len().pages_up(page_size());
-    let Some(frames) = frames::of(contig.mapping().addr(), pages) else {
-        return Ok(Err("page frames are hidden; root sees them".into()));
-    };
+    let frames = frames::of(contig.mapping().addr(), pages);
+    let frames = frames.ok_or("page frames are hidden; root sees them")?;
     let drifts = contig.verify()?;
     let claimed = claimed(contig.runs(), &drifts, frames.len());
     let differ = claimed.iter().zip(&frames).filter(|(claimed, frame)| claimed != frame).count();
     // Drift makes runs shorter than they were said to be.
     let shorter = drifts.is_empty() && contig.longest_run() != frames::longest(&frames);
-    Ok(Ok(differ as u64 + u64::from(shorter)))
+    Ok(differ as u64 + u64::from(shorter))
 }
 
 /// The frame of every page, by the library's runs and what it says has moved.
@@ -110,63 +89,22 @@ fn claimed(runs: &[Run], drifts: &[Drift], pages: usize) -> Vec<Option<u64>> {
     frames
 }
 
-/// The longest run of the pool over the best that its frames would make in another order.
-fn longest(pool: &StandingPool, samples: &mut Samples) -> Result<Option<f64>, Error> {
+/// The longest run of the pool over the best that its frames would make in another order; not a
+/// number where frames are hidden.
+fn longest(pool: &StandingPool, report: &mut Report) -> Outcome<f64> {
     // All of it is free, and the lowest position is given first.
     let start = pool.take(page_size().bytes())?.addr();
     let Some(mut frames) = frames::of(start, pool.contig().len().pages_up(page_size())) else {
-        return Ok(None);
+        return Ok(f64::NAN);
     };
-    let longest = mib(frames::longest(&frames));
+    let of = |frames: &[_]| mib(frames::longest(frames).bytes(page_size()));
+    let longest = of(&frames);
     frames.sort_unstable();
-    let optimum = mib(frames::longest(&frames));
-    samples.add(LONGEST, "glebe", "MiB", longest);
-    samples.note(LONGEST, "glebe", "MiB", &format!("of {}", pool.contig().len()));
-    samples.add(LONGEST, "optimum", "MiB", optimum);
-    Ok(Some(longest / optimum))
-}
-
-/// Runs in a mapping of their own: the pool's, and windows onto resident huge pages of a file.
-fn windows(pool: Option<&StandingPool>, maps: u64, samples: &mut Samples) {
-    let file = HugePageFile::new(SIZES[SIZES.len() - 1].pages_up(page_size()));
-    for _ in 0..maps {
-        for size in SIZES {
-            interrupt::check();
-            let case = format!("map_{}", name(size));
-            if let Some(pool) = pool {
-                let watch = Stopwatch::start();
-                let window = pool.map(size);
-                let took = watch.elapsed().wall_us;
-                samples.outcome(&case, "glebe", "us", window.map(|_| took));
-            }
-            let took = match &file {
-                Ok(file) => {
-                    let sample = file.measure(size.pages_up(page_size()));
-                    sample.failed.map_or(Ok(sample.wall_us), Err)
-                }
-                Err(why) => Err(why.to_string()),
-            };
-            samples.outcome(&case, HugePageFile::NAME, "us", took);
-        }
-    }
-}
-
-/// Runs of the mapping that is there.
-fn mapped(pool: &StandingPool, maps: u64, samples: &mut Samples) {
-    let longest = pool.largest_free_run().unwrap_or_default().bytes(page_size());
-    for _ in 0..maps {
-        for size in SIZES.into_iter().filter(|&size| size < longest).chain([longest]) {
-            interrupt::check();
-            let case = match size == longest {
-                true => "mapped_longest".to_string(),
-                false => format!("mapped_{}", name(size)),
-            };
-            let watch = Stopwatch::start();
-            let piece = pool.take(size);
-            let took = watch.elapsed().wall_us;
-            samples.outcome(&case, "glebe", "us", piece.map(|_| took));
-        }
-    }
+    let optimum = of(&frames);
+    report.add(LONGEST, GLEBE, "MiB", longest);
+    report.remark(LONGEST, GLEBE, "MiB", &format!("of {}", pool.contig().len()));
+    report.add(LONGEST, "optimum", "MiB", optimum);
+    Ok(longest / optimum)
 }
 
 #[cfg(test)]
@@ -187,8 +125,7 @@ mod tests {
 
     #[test]
     fn the_library_and_the_page_map_agree() {
-        let contig = Contig::options().build(Bytes::mib(4)).unwrap();
-        match disagreements(&contig).unwrap() {
+        match disagreements(&Contig::options().build(Bytes::mib(4)).unwrap()) {
             Ok(pages) => assert_eq!(pages, 0),
             Err(why) => println!("skipped: {why}"),
         }

@@ -4,29 +4,29 @@
 //! The build is that of this project's own sources, from nothing, without optimisation, by as many
 //! jobs as there are processors, offline: what it needs was fetched when this program was built. It
 //! writes below a directory of its own, removed when the background is dropped.
-//!
-//! Unit: a run, from a start with nothing built to its end.
 
 use std::fs;
-use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use glebe::error::OsError;
+use rustix::process::{kill_process_group, Pid, Signal};
 use tempfile::TempDir;
 
-/// What of the project is built: some ten CPU seconds.
-const PACKAGE: &str = "glebe-bench";
-/// One or two.
-const PACKAGE_QUICK: &str = "libc";
+use crate::interrupt::Stop;
+use crate::report::Options;
+use crate::Outcome;
 
-/// Work that can be started again and again.
+/// What of the project is built: one or two CPU seconds in a quick run, else some ten.
+const PACKAGES: [&str; 2] = ["libc", "glebe-bench"];
+
+/// Work that can be started again and again, one at a time.
 #[derive(Debug)]
 pub(super) struct Background {
     work: Work,
-    what: String,
+    /// In words.
+    pub(super) what: String,
 }
 
 #[derive(Debug)]
@@ -38,69 +38,73 @@ enum Work {
 }
 
 impl Background {
-    /// `command`, or the build, with its files in `dir` or the system's place for them; run once
-    /// to the end if it is the build, so that it is known to work and its sources are in memory.
-    /// The error says why the build cannot be had, with the remedy.
-    pub(super) fn new(
-        command: Option<&str>,
-        dir: Option<&Path>,
-        quick: bool,
-    ) -> Result<Self, String> {
-        let dir = dir.map_or_else(std::env::temp_dir, Path::to_owned);
-        if let Some(text) = command {
-            let work = Work::Shell { text: text.into(), dir };
-            return Ok(Self { work, what: format!("`{text}`") });
+    /// The command that was asked for, or the build, with its files where scratch files go. The
+    /// build is run once to the end, so that it is known to work and its sources are in memory; an
+    /// error says why it cannot be had, with the remedy.
+    pub(super) fn new(options: &Options) -> Outcome<Self> {
+        let dir = options.scratch();
+        if let Some(text) = options.background.clone() {
+            let what = format!("`{text}`");
+            return Ok(Self { work: Work::Shell { text, dir }, what });
         }
         let refused = |why: String| {
             format!("no build of the project's own sources ({why}); give --background CMD")
         };
-        let package = if quick { PACKAGE_QUICK } else { PACKAGE };
-        let target = tempfile::Builder::new().prefix("glebe-background-").tempdir_in(dir);
-        let target = target.map_err(|e| refused(e.to_string()))?;
+        let package = PACKAGES[usize::from(!options.quick)];
+        let target = tempfile::Builder::new().prefix("glebe-background-").tempdir_in(dir)?;
         let what = format!("a build of {package} and all it uses, from nothing");
         let build = Self { work: Work::Build { package, target }, what };
-        match build.command().stderr(Stdio::piped()).output() {
-            Ok(output) if output.status.success() => Ok(build),
-            Ok(output) => {
-                let text = String::from_utf8_lossy(&output.stderr);
-                Err(refused(text.lines().last().unwrap_or("it said nothing").to_owned()))
-            }
-            Err(e) => Err(refused(format!("cargo: {e}"))),
+        let output = build.command().stderr(Stdio::piped()).output();
+        let output = output.map_err(|e| refused(format!("cargo: {e}")))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            return Err(refused(text.lines().last().unwrap_or("it said nothing").into()).into());
         }
+        Ok(build)
     }
 
-    /// In words.
-    pub(super) fn what(&self) -> &str {
-        &self.what
+    /// Starts a run.
+    pub(super) fn start(&self) -> Outcome<Running> {
+        self.empty()?;
+        Ok(Running(self.command().spawn().map_err(|e| format!("{}: {e}", self.what))?))
     }
 
-    /// Starts a run, at the head of a process group of its own. One at a time.
-    pub(super) fn spawn(&self) -> Result<Child, OsError> {
-        self.empty().map_err(|e| OsError::new("unlink", self.what.clone(), e))?;
-        self.command().spawn().map_err(|e| OsError::new("spawn", self.what.clone(), e))
+    /// Runs it again and again while `work` runs.
+    pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> Outcome<T> {
+        // The first one here, so that what cannot be started is an error.
+        let mut running = self.start()?;
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // Also a pause between starts of a command that ends at once.
+                    std::thread::sleep(Duration::from_millis(10));
+                    if !matches!(running.ended(), Ok(None)) {
+                        let Ok(next) = self.start() else { return };
+                        running = next;
+                    }
+                }
+                drop(running);
+            });
+            Ok(work())
+        })
     }
 
     /// Removes what was built. A compiler that was killed may still be ending, and make a last
     /// file meanwhile.
-    fn empty(&self) -> io::Result<()> {
+    fn empty(&self) -> Outcome {
         const TRIES: u32 = 50;
         let Work::Build { target, .. } = &self.work else { return Ok(()) };
-        for _ in 0..TRIES {
-            let removed = fs::read_dir(target)?.try_for_each(|entry| {
-                let entry = entry?;
-                match entry.file_type()?.is_dir() {
-                    true => fs::remove_dir_all(entry.path()),
-                    false => fs::remove_file(entry.path()),
-                }
-            });
+        for nth in 1.. {
+            let removed = fs::remove_dir_all(target).and_then(|()| fs::create_dir(target));
             match removed {
-                Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                other => return other,
+                Err(e) if nth == TRIES => return Err(e.into()),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+                Ok(()) => break,
             }
         }
-        Err(io::ErrorKind::DirectoryNotEmpty.into())
+        Ok(())
     }
 
     fn command(&self) -> Command {
@@ -125,7 +129,7 @@ impl Background {
             }
         };
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.process_group(0);
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
         command
     }
 }
@@ -138,6 +142,36 @@ impl Drop for Background {
     }
 }
 
+/// A run, which leads a process group; killed with all that it started when this is dropped.
+#[derive(Debug)]
+pub(super) struct Running(Child);
+
+impl Running {
+    /// How it ended, if it did.
+    pub(super) fn ended(&mut self) -> Outcome<Option<ExitStatus>> {
+        Ok(self.0.try_wait()?)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Only then the number is still its own.
+        if matches!(self.0.try_wait(), Ok(None)) {
+            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// CPU seconds of the commands that this process has waited for, and of all that they did.
+pub(super) fn of_children() -> Outcome<f64> {
+    let text = fs::read_to_string("/proc/self/stat")?;
+    // The name, which may hold anything, ends in the last bracket; the state follows.
+    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: Vec<u64> = fields.skip(13).take(2).map_while(|n| n.parse().ok()).collect();
+    Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
 /// Where the project's sources were when this was compiled.
 fn sources() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -148,29 +182,37 @@ fn sources() -> &'static Path {
 mod tests {
     use super::*;
 
+    fn wait(mut running: Running) -> ExitStatus {
+        loop {
+            match running.ended().unwrap() {
+                Some(status) => return status,
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
     #[test]
     fn a_build_begins_from_nothing_each_time_and_leaves_nothing() {
-        let build = match Background::new(None, None, true) {
+        let build = match Background::new(&Options { quick: true, ..Options::default() }) {
             Ok(build) => build,
-            Err(why) => {
-                println!("skipped: {why}");
-                return;
-            }
+            Err(why) => return println!("skipped: {why}"),
         };
         let Work::Build { target, .. } = &build.work else { unreachable!("no command was given") };
         let target = target.path().to_path_buf();
         let stale = target.join("stale");
         fs::write(&stale, "").unwrap();
-        assert!(build.spawn().unwrap().wait().unwrap().success());
+        assert!(wait(build.start().unwrap()).success());
         assert!(!stale.exists() && target.is_dir());
         drop(build);
         assert!(!target.exists());
     }
 
     #[test]
-    fn a_command_is_run_by_the_shell() {
-        let command = Background::new(Some("exit 3"), None, false).unwrap();
-        assert_eq!(command.spawn().unwrap().wait().unwrap().code(), Some(3));
-        assert_eq!(command.what(), "`exit 3`");
+    fn a_command_is_run_by_the_shell_and_counted_with_its_children() {
+        let turns = "(i=0; while [ $i -lt 500000 ]; do i=$((i+1)); done); exit 3";
+        let options = Options { background: Some(turns.into()), ..Options::default() };
+        let before = of_children().unwrap();
+        assert_eq!(wait(Background::new(&options).unwrap().start().unwrap()).code(), Some(3));
+        assert!(of_children().unwrap() > before + 0.01);
     }
 }

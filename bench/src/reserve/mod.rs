@@ -1,87 +1,106 @@
-//! The benchmark of [`glebe::reserve`].
+//! The benchmark `reserve`: pages in and out, threads, blocks under load, what the load pays for
+//! them, growth.
 //!
 //! Blocks are asked for as first-class code does (`requests`) while a tenant keeps pages in the
 //! page cache of the same reserve; every block and every page is written with bytes that say whose
 //! they are, and looked at again, so that a lost or stray write is counted and not guessed.
 //! Units: base pages, microseconds.
 
-pub mod measure;
-
 mod background;
 mod evacuation;
 mod growth;
 pub(crate) mod keyed;
-mod load;
 mod page_ops;
 mod recall;
 mod requests;
 mod system;
 mod tenant;
-mod usage;
 
-use glebe::contig;
-use glebe::contig::Contig;
-use glebe::error::OsError;
-use glebe::reserve::{self, Reserve};
+use glebe::contig::{self, Contig};
+use glebe::reserve::Reserve;
 use glebe::sys::{meminfo, page_size};
 use glebe::units::{Bytes, Pages};
+
+use crate::memory::Way;
+use crate::report::Report;
+use crate::Outcome;
+use background::Background;
+use tenant::Tenant;
 
 /// Requests that are timed, in base pages; the last is not a power of two.
 const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, LARGEST];
 const LARGEST: u64 = 32000;
 
-/// What a reserve is a multiple of.
-const GRANULE: Bytes = Bytes::mib(2);
-
 /// The reserve's name among the contestants.
 const GLEBE: &str = "glebe";
+/// The kernel's ways on demand; `thp` is its cheapest to the large sizes.
+const KERNEL: [(&str, Way); 3] = [SURPLUS, THP, ("plain", Way::Plain)];
+const SURPLUS: (&str, Way) = ("surplus_hugetlb", Way::Hugetlb);
+const THP: (&str, Way) = ("thp", Way::Thp);
 
-/// Why there is nothing to measure.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// No reserve of that size.
-    #[error("a reserve of {len}: {source}")]
-    Map {
-        /// Bytes asked for.
-        len: Bytes,
-        /// Why not.
-        source: contig::Error,
-    },
-    /// The reserve refused.
-    #[error(transparent)]
-    Reserve(#[from] reserve::Error),
-    /// The kernel refused.
-    #[error(transparent)]
-    Os(#[from] OsError),
-    /// A thread ended with a panic.
-    #[error("{0}")]
-    Thread(String),
+/// Runs the benchmark; what goes wrong in a request is a check.
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    // A quarter of what is available at most: the pages to compare with take as much. In a quick
+    // run far larger than the processor's caches yet, and soon had.
+    let sizes = report.plan([Bytes::mib(256), Bytes::mib(512)], [Bytes::gib(1); 2]);
+    let quarter = Bytes::new(meminfo::available()?.get() / 4);
+    let [ops, requested] = sizes.map(|wanted| wanted.min(quarter));
+    report.check("failures", 0);
+    page_ops::measure(&map(ops)?, report)?;
+    requests(&map(requested)?, report)?;
+    growth::measure(report)?;
+    report.note(
+        "Kernel memory comes zeroed and is counted so; the reserve's does in the rows `zeroed`. \
+         The kernel promises no contiguity beyond a huge page, and may move what is no hugetlb \
+         page: for one page, `plain` is contiguous by itself but does not stay where it is.",
+    );
+    Ok(())
 }
 
-/// A reserve of `len`, rounded up to granules, on memory with runs as long as the longest
-/// request, if they are to be had.
-fn map(len: Bytes, options: reserve::Options) -> Result<Reserve, Error> {
-    let len = Bytes::new(len.get().next_multiple_of(GRANULE.get()));
-    let longest = Pages::new(LARGEST).bytes(page_size());
-    let run = longest.min(Bytes::new(len.get() / 2));
-    let contig = Contig::options().prefer_run(run).build(len);
-    let contig = contig.map_err(|source| Error::Map { len, source })?;
-    Ok(options.build_on(contig)?)
-}
-
-/// At most `wanted`, and at most one part in `share` of what the machine has available.
-fn affordable(wanted: Bytes, share: u64) -> Result<Bytes, OsError> {
-    Ok(wanted.min(Bytes::new(meminfo::available()?.get() / share)))
-}
-
-/// How tenants write, with the reason where it is the slower way.
-fn writers(reserve: &Reserve) -> String {
-    let writers = reserve.writers();
-    match reserve.why_counted() {
-        Some(why) => format!("{writers} ({why})"),
-        None => writers.to_string(),
+/// Requests without and with a load, and the load beside requests.
+fn requests(reserve: &Reserve, report: &mut Report) -> Outcome {
+    let contig = reserve.contig();
+    let why = reserve.why_counted().map_or(String::new(), |why| format!(" ({why})"));
+    report.note(&format!(
+        "reserve: {} of {}, longest run {}; writers {}{why}",
+        reserve.len().bytes(page_size()),
+        contig.source(),
+        contig.longest_run(),
+        reserve.writers(),
+    ));
+    if let Err(why) = reserve.serve_stats() {
+        report.note(&format!("`glebe stats` does not show it: {why}"));
     }
+    let mut tenant = Tenant::new(reserve)?;
+    let background = Background::new(&report.options).inspect_err(|why| {
+        report.remark(system::CASE, "alone", "s", &why.to_string());
+        report.note("load while requests are timed: none");
+    });
+    match &background {
+        Err(_) => recall::measure(reserve, &mut tenant, report),
+        Ok(background) => {
+            let what = &background.what;
+            report.note(&format!("load while requests are timed: {what}, again and again"));
+            background.during(|| recall::measure(reserve, &mut tenant, report))?;
+        }
+    }
+    system::measure(background.ok().as_ref(), reserve, &mut tenant, report)?;
+    evacuation::measure(reserve, &mut tenant, report)?;
+    tenant.report(report);
+    Ok(())
+}
+
+/// A reserve of `len` on memory with runs as long as the longest request, if they are to be had.
+fn map(len: Bytes) -> Outcome<Reserve> {
+    let run = Pages::new(LARGEST).bytes(page_size()).min(Bytes::new(len.get() / 2));
+    map_on(Contig::options().prefer_run(run), len)
+}
+
+/// A reserve of `len`, rounded up to granules.
+fn map_on(options: contig::Options, len: Bytes) -> Outcome<Reserve> {
+    let len = Bytes::new(len.get().next_multiple_of(Bytes::mib(2).get()));
+    let contig = options.build(len).map_err(|why| format!("a reserve of {len}: {why}"))?;
+    Ok(Reserve::options().build_on(contig)?)
 }
 
 /// A page's worth of bytes.

@@ -1,4 +1,4 @@
-//! [`Tenant`]: keeps a pool full of pages that can be told from each other, and looks at them.
+//! [`Tenant`]: keeps a reserve full of pages that can be told from each other, and looks at them.
 
 use glebe::reserve::{Namespace, Reserve};
 
@@ -6,13 +6,15 @@ use super::keyed::{self, Random};
 use super::page_buffer;
 use crate::interrupt;
 use crate::report::Report;
+use crate::Outcome;
 
 /// One object of ever new pages.
 #[derive(Debug)]
 pub(super) struct Tenant {
-    pool: Namespace,
+    pub(super) pool: Namespace,
     page: Vec<u8>,
-    next: u64,
+    /// The number that the next new page will have.
+    pub(super) next: u64,
     random: Random,
     /// Pages that came back other than put.
     wrong_pages: u64,
@@ -26,15 +28,13 @@ const VERSION: u64 = 1;
 const FREE_SHARE: u64 = 512;
 
 impl Tenant {
-    pub(super) fn new(pool: Namespace) -> Self {
-        let page = page_buffer();
-        let random = Random::new(2);
-        Self { pool, page, next: 0, random, wrong_pages: 0, failures: 0 }
-    }
-
-    /// Puts as many new pages as the reserve has.
-    pub(super) fn fill(&mut self, reserve: &Reserve) {
-        self.put_new(reserve.len().get());
+    /// One that has put as many new pages as the reserve has.
+    pub(super) fn new(reserve: &Reserve) -> Outcome<Self> {
+        let (pool, page) = (reserve.page_cache().namespace("reserve")?, page_buffer());
+        let mut tenant =
+            Self { pool, page, next: 0, random: Random::new(2), wrong_pages: 0, failures: 0 };
+        tenant.put_new(reserve.len().get());
+        Ok(tenant)
     }
 
     /// Puts new pages until hardly a page is free: a tenant need not take the free ones first.
@@ -77,10 +77,5 @@ impl Tenant {
     pub(super) fn report(&self, report: &mut Report) {
         report.check("wrong_bytes", self.wrong_pages * self.page.len() as u64);
         report.check("failures", self.failures);
-    }
-
-    /// The number that the next new page will have.
-    pub(super) fn next(&self) -> u64 {
-        self.next
     }
 }

@@ -1,46 +1,94 @@
-//! [`Case`]: what is asked of a space, again and again.
+//! [`Case`]: what is asked of a space, again and again, and the [`State`] it begins with, from
+//! which every contestant is filled, so that all begin alike.
 //!
 //! The first eight are those of the kernel's vmalloc test by name, over pure positions: nothing is
 //! mapped or touched. The rest show what these leave out. Units: pages.
 
-use glebe::extent::Extent;
+use std::hint::black_box;
+use std::iter;
 
-use crate::reserve::keyed::Random;
+use glebe::extent::Extent;
+use glebe::free_tree::{Classes, FreeTree};
 
 use super::space::Space;
-use super::state::State;
+use crate::reserve::keyed::Random;
 
+/// Pages of the space.
+pub(super) const END: u64 = 1 << 31;
 /// Logarithm of the bytes of a page, by which the kernel's test asks for alignments.
 pub(super) const PAGE_LOG: u64 = 12;
-
 /// Requests of which the blocks are looked up together.
 const AHEAD: usize = 8;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Case {
-    /// One page; no hole.
-    FixSize,
-    /// One page; every second page is a hole that it fits exactly.
-    FullFit,
-    /// 100 pages and one page; no hole.
-    LongBusyList,
-    /// 1 to 100 pages; aged.
-    RandomSize,
-    /// 5 pages at a multiple of 8; aged.
-    FixAlign,
-    /// 1 to 10 pages at a multiple of up to 1024; aged.
-    RandomSizeAlign,
-    /// 1 page at a multiple of up to 2^51, most of which do not exist; aged.
-    AlignShift,
-    /// 100 pages and one page; as many holes as blocks, of 1 to 8 pages both.
-    BusyFrag,
-    /// 1 to 100 pages in a window of a 64th, anywhere; aged.
-    Window,
-    /// A block freed, 1 to 100 pages allocated; aged.
-    Churn,
-    /// 8 pages at a multiple of 8; the holes are of 8 pages and lie badly, all of them.
-    Adversary,
+/// What is held and what is free when a case begins.
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    /// Blocks of one page, and no hole.
+    Packed,
+    /// Every second page is a hole.
+    Holes,
+    /// As many holes as blocks, of 1 to 8 pages both.
+    Mixed,
+    /// Blocks and holes by turns, n in all, of 8 pages each that begin one past a multiple of 8.
+    Shifted,
+    /// Blocks of 1 to 100 pages, of which four times as many as there are were freed and allocated
+    /// again; the holes are those that exact first fit leaves.
+    Aged,
 }
+
+/// How requests are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Service {
+    /// Each block is freed at once.
+    One,
+    /// Two blocks are there before they are freed.
+    Two,
+    /// Each block lies in a window of a 64th, anywhere, and is freed at once.
+    Window,
+    /// A block that is held is freed first, and the new one stays.
+    Churn,
+}
+
+/// Length and alignment of the request of that number, from 1.
+type Draw = fn(u64, &mut Random) -> (u64, u64);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    layout: Layout,
+    service: Service,
+    draw: Draw,
+}
+
+const fn case(name: &'static str, layout: Layout, service: Service, draw: Draw) -> Case {
+    Case { name, layout, service, draw }
+}
+
+const TO_100: Draw = |_, random| (1 + random.below(100), 1);
+const BY_TURNS: Draw = |nth, _| (if nth % 2 == 1 { 100 } else { 1 }, 1);
+
+pub(super) const FIX_ALIGN: &str = "fix_align_alloc";
+pub(super) const ADVERSARY: &str = "adversary";
+pub(super) const CASES: [Case; 11] = [
+    case("fix_size_alloc", Layout::Packed, Service::One, |_, _| (1, 1)),
+    case("full_fit_alloc", Layout::Holes, Service::One, |_, _| (1, 1)),
+    case("long_busy_list_alloc", Layout::Packed, Service::Two, BY_TURNS),
+    case("random_size_alloc", Layout::Aged, Service::One, TO_100),
+    case(FIX_ALIGN, Layout::Aged, Service::One, |_, _| (5, 8)),
+    case("random_size_align_alloc", Layout::Aged, Service::One, |_, random| {
+        let byte = random.below(256);
+        (byte % 10 + 1, 1 << (byte % 23).saturating_sub(PAGE_LOG))
+    }),
+    // Multiples of up to 2^51, most of which do not exist.
+    case("align_shift_alloc", Layout::Aged, Service::One, |nth, _| {
+        (1, 1 << (nth % 64).saturating_sub(PAGE_LOG))
+    }),
+    case("busy_frag", Layout::Mixed, Service::Two, BY_TURNS),
+    case("window", Layout::Aged, Service::Window, TO_100),
+    case("churn", Layout::Aged, Service::Churn, TO_100),
+    // The holes are long enough and lie badly, all of them.
+    case(ADVERSARY, Layout::Shifted, Service::One, |_, _| (8, 8)),
+];
 
 /// What is asked for, in few bytes, since thousands lie in a row.
 #[derive(Clone, Copy, Debug)]
@@ -55,120 +103,55 @@ pub(super) struct Request {
 
 impl Request {
     #[inline]
-    pub(super) fn len(&self) -> u64 {
-        self.len.into()
-    }
-
-    #[inline]
-    pub(super) fn within(&self) -> Option<Extent> {
-        Extent::new(self.window_start.into(), self.window_len.into())
+    fn alloc(&self, space: &mut dyn Space) -> Option<u32> {
+        let within = Extent::new(self.window_start.into(), self.window_len.into());
+        space.alloc(self.len.into(), self.align, within)
     }
 }
 
 /// A block, or none if its length is 0.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    pub(super) place: u32,
-    pub(super) len: u32,
-}
-
-impl Held {
-    /// The held blocks of `state`.
-    pub(super) fn all(state: &State) -> Vec<Self> {
-        let block = |held: &Extent| Self { place: held.start() as u32, len: held.len() as u32 };
-        state.held.iter().map(block).collect()
-    }
+    place: u32,
+    len: u32,
 }
 
 impl Case {
-    pub(super) const ALL: [Self; 11] = [
-        Self::FixSize,
-        Self::FullFit,
-        Self::LongBusyList,
-        Self::RandomSize,
-        Self::FixAlign,
-        Self::RandomSizeAlign,
-        Self::AlignShift,
-        Self::BusyFrag,
-        Self::Window,
-        Self::Churn,
-        Self::Adversary,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::FixSize => "fix_size_alloc",
-            Self::FullFit => "full_fit_alloc",
-            Self::LongBusyList => "long_busy_list_alloc",
-            Self::RandomSize => "random_size_alloc",
-            Self::FixAlign => "fix_align_alloc",
-            Self::RandomSizeAlign => "random_size_align_alloc",
-            Self::AlignShift => "align_shift_alloc",
-            Self::BusyFrag => "busy_frag",
-            Self::Window => "window",
-            Self::Churn => "churn",
-            Self::Adversary => "adversary",
-        }
+    pub(super) fn has_windows(&self) -> bool {
+        self.service == Service::Window
     }
 
     /// So many requests, the same ones for the same state.
-    pub(super) fn requests(self, state: &State, count: usize) -> Vec<Request> {
+    pub(super) fn requests(&self, state: &State, count: usize) -> Vec<Request> {
         let mut random = Random::new(count as u64);
-        let window = (state.used_end / 64).max(200) as u32;
-        let mut nth = 0;
-        let one = || {
-            nth += 1;
+        let request = |nth| {
             let victim = random.below(state.held.len() as u64) as u32;
+            let (len, align) = (self.draw)(nth, &mut random);
             let (mut window_start, mut window_len) = (0, 0);
-            let (len, align) = self.draw(nth, &mut random);
-            if self == Self::Window {
+            if self.has_windows() {
                 window_start = random.below(state.used_end) as u32;
-                window_len = window;
+                window_len = (state.used_end / 64).max(200) as u32;
             }
             Request { align, len: len as u32, victim, window_start, window_len }
         };
-        std::iter::repeat_with(one).take(count).collect()
-    }
-
-    /// Length and alignment of the request of that number, from 1.
-    pub(super) fn draw(self, nth: u64, random: &mut Random) -> (u64, u64) {
-        match self {
-            Self::FixSize | Self::FullFit => (1, 1),
-            Self::LongBusyList | Self::BusyFrag => (if nth % 2 == 1 { 100 } else { 1 }, 1),
-            Self::RandomSize | Self::Churn | Self::Window => (1 + random.below(100), 1),
-            Self::FixAlign => (5, 8),
-            Self::RandomSizeAlign => {
-                let byte = random.below(256);
-                (byte % 10 + 1, 1 << (byte % 23).saturating_sub(PAGE_LOG))
-            }
-            Self::AlignShift => (1, 1 << (nth % 64).saturating_sub(PAGE_LOG)),
-            Self::Adversary => (8, 8),
-        }
-    }
-
-    /// Requests that are answered before any of their blocks is freed.
-    pub(super) fn at_once(self) -> usize {
-        match self {
-            Self::LongBusyList | Self::BusyFrag => 2,
-            _ => 1,
-        }
+        (1..=count as u64).map(request).collect()
     }
 
     /// Does what is asked, an allocation and a free for each request, and passes each answer on.
     #[inline]
     pub(super) fn serve(
-        self,
+        &self,
         space: &mut dyn Space,
         held: &mut [Held],
         requests: &[Request],
         mut tell: impl FnMut(Option<u32>),
     ) {
-        if self == Self::Churn {
+        if self.service == Service::Churn {
             for (nth, request) in requests.iter().enumerate() {
                 if nth % AHEAD == 0 {
                     // The caller's own table: no contestant is to wait for it.
                     for request in requests[nth..].iter().take(AHEAD) {
-                        std::hint::black_box(held[request.victim as usize].len);
+                        black_box(held[request.victim as usize].len);
                     }
                 }
                 let block = &mut held[request.victim as usize];
@@ -176,7 +159,7 @@ impl Case {
                     space.free(block.place, block.len.into());
                     block.len = 0;
                 }
-                let answer = space.alloc(request.len(), request.align, request.within());
+                let answer = request.alloc(space);
                 if let Some(place) = answer {
                     *block = Held { place, len: request.len };
                 }
@@ -184,17 +167,88 @@ impl Case {
             }
             return;
         }
-        for group in requests.chunks(self.at_once()) {
+        for group in requests.chunks(if self.service == Service::Two { 2 } else { 1 }) {
             let mut answers = [None; 2];
             for (request, answer) in group.iter().zip(&mut answers) {
-                *answer = space.alloc(request.len(), request.align, request.within());
+                *answer = request.alloc(space);
                 tell(*answer);
             }
             for (request, answer) in group.iter().zip(answers) {
                 if let Some(place) = answer {
-                    space.free(place, request.len());
+                    space.free(place, request.len.into());
                 }
             }
         }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    /// Ascending.
+    pub(super) free: Vec<Extent>,
+    pub(super) held: Vec<Extent>,
+    /// Where the last held block ends.
+    used_end: u64,
+}
+
+impl State {
+    /// What `case` begins with, of n blocks; `aged` is [`State::aged`] of n.
+    pub(super) fn of(case: &Case, n: usize, aged: &Self) -> Self {
+        let mut random = Random::new(n as u64);
+        match case.layout {
+            Layout::Packed => Self::packed((0..n).map(|_| (1, true))),
+            Layout::Holes => Self::packed((0..2 * n).map(|i| (1, i % 2 == 0))),
+            Layout::Mixed => Self::packed((0..2 * n).map(|i| (1 + random.below(8), i % 2 == 0))),
+            Layout::Shifted => {
+                let blocks = (0..n).map(|i| (8, i % 2 == 1));
+                Self::packed(iter::once((1, true)).chain(blocks))
+            }
+            Layout::Aged => aged.clone(),
+        }
+    }
+
+    /// Blocks side by side from 0, held or not; behind them all is free.
+    fn packed(blocks: impl Iterator<Item = (u64, bool)>) -> Self {
+        let (mut free, mut held, mut used_end) = (Vec::new(), Vec::new(), 0);
+        let mut at = 0;
+        for (len, is_held) in blocks {
+            let extent = Extent::new(at, len).expect("not empty");
+            at += len;
+            if is_held {
+                used_end = at;
+                held.push(extent);
+            } else {
+                free.push(extent);
+            }
+        }
+        free.retain(|extent: &Extent| extent.start() < used_end);
+        free.push(Extent::new(used_end, END - used_end).expect("room behind"));
+        Self { free, held, used_end }
+    }
+
+    /// [`Layout::Aged`] of n blocks.
+    pub(super) fn aged(n: usize) -> Self {
+        let mut random = Random::new(n as u64);
+        let span = Extent::new(0, END).expect("not empty");
+        let mut tree = FreeTree::with_classes(span, 2 * n + 2, Classes::None).expect("memory");
+        tree.free(span).expect("empty before");
+        let mut alloc = |tree: &mut FreeTree| {
+            let found = tree.alloc(1 + random.below(100), 1, None).expect("in order");
+            (found.expect("room"), random.below(n as u64) as usize)
+        };
+        let mut held: Vec<Extent> = (0..n).map(|_| alloc(&mut tree).0).collect();
+        let mut victim = 0;
+        for _ in 0..4 * n {
+            tree.free(held[victim]).expect("held");
+            (held[victim], victim) = alloc(&mut tree);
+        }
+        let used_end = held.iter().map(|extent| extent.end()).max().unwrap_or(0);
+        Self { free: tree.iter().collect(), held, used_end }
+    }
+
+    /// The held blocks, as [`Case::serve`] takes them.
+    pub(super) fn blocks(&self) -> Vec<Held> {
+        let block = |held: &Extent| Held { place: held.start() as u32, len: held.len() as u32 };
+        self.held.iter().map(block).collect()
     }
 }

@@ -5,7 +5,7 @@
 
 use glebe::extent::Extent;
 
-use super::space::Space;
+use super::space::{bounds, Space};
 
 const NIL: u32 = 0;
 
@@ -27,26 +27,30 @@ pub(super) struct List {
 
 impl List {
     pub(super) fn new() -> Self {
-        let nodes = vec![Node { start: 0, end: 0, next: NIL }];
-        Self { nodes, spare: Vec::new(), last: NIL }
+        let head = Node { start: 0, end: 0, next: NIL };
+        Self { nodes: vec![head], spare: Vec::new(), last: NIL }
+    }
+
+    fn at(&mut self, n: u32) -> &mut Node {
+        &mut self.nodes[n as usize]
     }
 
     fn insert_after(&mut self, before: u32, start: u64, end: u64) {
-        let node = Node { start, end, next: self.nodes[before as usize].next };
+        let node = Node { start, end, next: self.at(before).next };
         let n = self.spare.pop().unwrap_or_else(|| {
             self.nodes.push(node);
             (self.nodes.len() - 1) as u32
         });
-        self.nodes[n as usize] = node;
-        self.nodes[before as usize].next = n;
+        *self.at(n) = node;
+        self.at(before).next = n;
         if self.last == before {
             self.last = n;
         }
     }
 
     fn remove_after(&mut self, before: u32) {
-        let n = self.nodes[before as usize].next;
-        self.nodes[before as usize].next = self.nodes[n as usize].next;
+        let n = self.at(before).next;
+        self.at(before).next = self.at(n).next;
         if self.last == n {
             self.last = before;
         }
@@ -56,14 +60,14 @@ impl List {
 
 impl Space for List {
     fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<u32> {
-        let (low, high) = within.map_or((0, u64::MAX), |within| (within.start(), within.end()));
-        let mut before = 0;
+        let (low, high) = bounds(within);
+        let mut before = NIL;
         loop {
-            let n = self.nodes[before as usize].next;
+            let n = self.at(before).next;
             if n == NIL {
                 return None;
             }
-            let Node { start, end, .. } = self.nodes[n as usize];
+            let Node { start, end, .. } = *self.at(n);
             let at = start.max(low).checked_next_multiple_of(align)?;
             if at + len > high {
                 return None;
@@ -74,10 +78,10 @@ impl Space for List {
             }
             match (at == start, at + len == end) {
                 (true, true) => self.remove_after(before),
-                (true, false) => self.nodes[n as usize].start = at + len,
-                (false, true) => self.nodes[n as usize].end = at,
+                (true, false) => self.at(n).start = at + len,
+                (false, true) => self.at(n).end = at,
                 (false, false) => {
-                    self.nodes[n as usize].end = at;
+                    self.at(n).end = at;
                     self.insert_after(n, at + len, end);
                 }
             }
@@ -88,25 +92,23 @@ impl Space for List {
     fn free(&mut self, place: u32, len: u64) {
         let start = u64::from(place);
         let end = start + len;
+        let last = self.last;
         // What is freed after all others is not searched for.
-        let mut before = if self.nodes[self.last as usize].start < start { self.last } else { 0 };
-        loop {
-            let next = self.nodes[before as usize].next;
-            if next == NIL || self.nodes[next as usize].start > start {
-                break;
-            }
+        let mut before = if self.at(last).start < start { last } else { NIL };
+        let mut next = self.at(before).next;
+        while next != NIL && self.at(next).start < start {
             before = next;
+            next = self.at(before).next;
         }
-        let next = self.nodes[before as usize].next;
-        let joins_before = before != 0 && self.nodes[before as usize].end == start;
-        let joins_next = next != NIL && self.nodes[next as usize].start == end;
+        let joins_before = before != NIL && self.at(before).end == start;
+        let joins_next = next != NIL && self.at(next).start == end;
         match (joins_before, joins_next) {
             (true, true) => {
-                self.nodes[before as usize].end = self.nodes[next as usize].end;
+                self.at(before).end = self.at(next).end;
                 self.remove_after(before);
             }
-            (true, false) => self.nodes[before as usize].end = end,
-            (false, true) => self.nodes[next as usize].start = start,
+            (true, false) => self.at(before).end = end,
+            (false, true) => self.at(next).start = start,
             (false, false) => self.insert_after(before, start, end),
         }
     }

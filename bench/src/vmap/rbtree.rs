@@ -3,17 +3,17 @@
 //! The peer that stands for the kernel's free areas: one node an extent, sorted by address, in a
 //! red-black tree where each node knows the longest extent below it, and in a list, so that
 //! neighbours are met without a walk. A search descends by length alone and tests each extent that
-//! is long enough: always the lowest fit, but an aligned request may look at every extent.
-//!
-//! Nodes are 40 bytes, side by side and named by index, and freed ones are used again first.
-//! Source: written from the description of the design in "improve vmap allocation" (Linux 2019);
-//! red-black trees after Guibas and Sedgewick 1978.
+//! is long enough: always the lowest fit, but an aligned request may look at every extent. Source:
+//! written from the description of the design in "improve vmap allocation" (Linux 2019); red-black
+//! trees after Guibas and Sedgewick 1978.
 
 use glebe::extent::Extent;
 use glebe::sys::madvise::prefer_huge;
 
-use super::space::Space;
+use super::space::{bounds, Space};
 
+/// Stands where there is no node: black, of length 0, and at a place that nothing touches. The root
+/// is its first child, it stands at both ends of the list, and anything may be its parent.
 const NIL: u32 = 0;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,15 +27,15 @@ struct Node {
     red: bool,
 }
 
-const ABSENT: Node = Node { start: 0, len: 0, max: 0, child: [NIL, NIL], parent: NIL, red: false };
+const ABSENT: Node =
+    Node { start: u64::MAX, len: 0, max: 0, child: [NIL, NIL], parent: NIL, red: false };
 
-/// The tree; see the module's documentation.
+/// The tree. Nodes are 40 bytes, side by side and named by index; freed ones are used again first.
 #[derive(Clone, Debug)]
 pub(super) struct RbTree {
     nodes: Vec<Node>,
     /// The neighbours in the order of addresses.
     links: Vec<[u32; 2]>,
-    root: u32,
     spare: Vec<u32>,
 }
 
@@ -47,7 +47,7 @@ impl RbTree {
         prefer_huge(links.spare_capacity_mut());
         nodes.push(ABSENT);
         links.push([NIL, NIL]);
-        Self { nodes, links, root: NIL, spare: Vec::new() }
+        Self { nodes, links, spare: Vec::new() }
     }
 
     fn at(&self, n: u32) -> &Node {
@@ -58,11 +58,14 @@ impl RbTree {
         &mut self.nodes[n as usize]
     }
 
+    fn root(&self) -> u32 {
+        self.at(NIL).child[0]
+    }
+
     /// The lowest extent with `len`, of which a place at `low` or above in `high` fits.
     fn find(&self, len: u64, align: u64, low: u64, high: u64) -> Option<(u32, u64)> {
-        let mut low = low;
-        let mut n = self.root;
-        let first = low;
+        let (first, mut low) = (low, low);
+        let mut n = self.root();
         while n != NIL {
             let node = self.at(n);
             let left = node.child[0];
@@ -105,7 +108,7 @@ impl RbTree {
         None
     }
 
-    fn compute(&self, n: u32) -> u64 {
+    fn longest(&self, n: u32) -> u64 {
         let node = self.at(n);
         node.len.max(self.at(node.child[0]).max).max(self.at(node.child[1]).max)
     }
@@ -113,7 +116,7 @@ impl RbTree {
     /// Makes the maxima right again from `n` upward, up to the first that is.
     fn propagate(&mut self, mut n: u32) {
         while n != NIL {
-            let max = self.compute(n);
+            let max = self.longest(n);
             if self.at(n).max == max {
                 return;
             }
@@ -122,55 +125,42 @@ impl RbTree {
         }
     }
 
-    fn replace_child(&mut self, parent: u32, old: u32, new: u32) {
-        if parent == NIL {
-            self.root = new;
-        } else {
-            let side = usize::from(self.at(parent).child[1] == old);
-            self.at_mut(parent).child[side] = new;
-        }
+    /// Which child of `parent` is `n`.
+    fn side(&self, n: u32, parent: u32) -> usize {
+        usize::from(self.at(parent).child[1] == n)
+    }
+
+    fn hang(&mut self, parent: u32, side: usize, child: u32) {
+        self.at_mut(parent).child[side] = child;
+        self.at_mut(child).parent = parent;
     }
 
     /// Lifts the child of `n` that is on the other side than `side`.
     fn rotate(&mut self, n: u32, side: usize) {
-        let top = self.at(n).child[1 - side];
-        let inner = self.at(top).child[side];
         let parent = self.at(n).parent;
-        self.at_mut(n).child[1 - side] = inner;
-        if inner != NIL {
-            self.at_mut(inner).parent = n;
-        }
-        self.replace_child(parent, n, top);
-        self.at_mut(top).parent = parent;
-        self.at_mut(top).child[side] = n;
-        self.at_mut(n).parent = top;
+        let top = self.at(n).child[1 - side];
+        self.hang(parent, self.side(n, parent), top);
+        self.hang(n, 1 - side, self.at(top).child[side]);
+        self.hang(top, side, n);
         self.at_mut(top).max = self.at(n).max;
-        self.at_mut(n).max = self.compute(n);
+        self.at_mut(n).max = self.longest(n);
     }
 
     /// Adds an extent below `parent`, on `side` of it, where nothing is.
     fn insert(&mut self, start: u64, len: u64, parent: u32, side: usize) {
-        let node = Node { start, len, max: 0, parent, red: true, ..ABSENT };
         let n = self.spare.pop().unwrap_or_else(|| {
             self.nodes.push(ABSENT);
             self.links.push([NIL, NIL]);
             (self.nodes.len() - 1) as u32
         });
-        self.nodes[n as usize] = node;
-        if parent == NIL {
-            self.root = n;
-            self.links[n as usize] = [NIL, NIL];
-        } else {
-            self.at_mut(parent).child[side] = n;
-            // Parent and the parent's neighbour on that side are the neighbours.
-            let other = self.links[parent as usize][side];
-            self.links[n as usize][side] = other;
-            self.links[n as usize][1 - side] = parent;
-            self.links[parent as usize][side] = n;
-            if other != NIL {
-                self.links[other as usize][1 - side] = n;
-            }
-        }
+        *self.at_mut(n) = Node { start, len, red: true, ..ABSENT };
+        self.hang(parent, side, n);
+        // The parent and the parent's neighbour on that side are the neighbours.
+        let other = self.links[parent as usize][side];
+        self.links[n as usize][side] = other;
+        self.links[n as usize][1 - side] = parent;
+        self.links[parent as usize][side] = n;
+        self.links[other as usize][1 - side] = n;
         self.propagate(n);
         self.balance_inserted(n);
     }
@@ -180,13 +170,12 @@ impl RbTree {
             let parent = self.at(n).parent;
             if parent == NIL {
                 self.at_mut(n).red = false;
-                return;
             }
             if !self.at(parent).red {
                 return;
             }
             let grand = self.at(parent).parent;
-            let side = usize::from(self.at(grand).child[1] == parent);
+            let side = self.side(parent, grand);
             let uncle = self.at(grand).child[1 - side];
             if self.at(uncle).red {
                 self.at_mut(uncle).red = false;
@@ -207,71 +196,35 @@ impl RbTree {
         }
     }
 
+    /// Takes the extent of `n` out. Of two children the next extent comes here, and its node goes.
     fn remove(&mut self, n: u32) {
-        let [before, after] = self.links[n as usize];
-        if before != NIL {
-            self.links[before as usize][1] = after;
+        let mut gone = n;
+        if !self.at(n).child.contains(&NIL) {
+            gone = self.links[n as usize][1];
+            let Node { start, len, .. } = *self.at(gone);
+            (self.at_mut(n).start, self.at_mut(n).len) = (start, len);
         }
-        if after != NIL {
-            self.links[after as usize][0] = before;
+        let [before, after] = self.links[gone as usize];
+        self.links[before as usize][1] = after;
+        self.links[after as usize][0] = before;
+        let Node { child: [left, right], parent, red, .. } = *self.at(gone);
+        let below = if left == NIL { right } else { left };
+        self.hang(parent, self.side(gone, parent), below);
+        self.propagate(parent);
+        if gone != n {
+            // The walk may have ended below it.
+            self.propagate(n);
         }
-        let Node { child: [left, right], parent, .. } = *self.at(n);
-        // Where the tree lost a node: what is there now, its parent, and the colour that is gone.
-        let (hole, above, lost_red);
-        if left != NIL && right != NIL {
-            // The next one, which is the leftmost on the right, takes the place.
-            let next = after;
-            lost_red = self.at(next).red;
-            hole = self.at(next).child[1];
-            if self.at(next).parent == n {
-                above = next;
-            } else {
-                above = self.at(next).parent;
-                self.at_mut(above).child[0] = hole;
-                if hole != NIL {
-                    self.at_mut(hole).parent = above;
-                }
-                self.at_mut(next).child[1] = right;
-                self.at_mut(right).parent = next;
-            }
-            self.at_mut(next).child[0] = left;
-            self.at_mut(left).parent = next;
-            self.at_mut(next).red = self.at(n).red;
-            self.at_mut(next).parent = parent;
-            self.replace_child(parent, n, next);
-            self.at_mut(next).max = self.at(n).max;
-            self.recompute_up_to(above, next);
-            self.propagate(next);
-        } else {
-            hole = if left == NIL { right } else { left };
-            above = parent;
-            lost_red = self.at(n).red;
-            self.replace_child(parent, n, hole);
-            if hole != NIL {
-                self.at_mut(hole).parent = parent;
-            }
-            self.propagate(parent);
-        }
-        self.spare.push(n);
-        if !lost_red {
-            self.balance_removed(hole, above);
+        self.spare.push(gone);
+        if !red {
+            self.balance_removed(below, parent);
         }
     }
 
-    /// Makes the maxima right from `n` up to and with `last`.
-    fn recompute_up_to(&mut self, mut n: u32, last: u32) {
-        loop {
-            self.at_mut(n).max = self.compute(n);
-            if n == last {
-                return;
-            }
-            n = self.at(n).parent;
-        }
-    }
-
+    /// A black node is gone from above `n`, which may be nothing, below `parent`.
     fn balance_removed(&mut self, mut n: u32, mut parent: u32) {
         while parent != NIL && !self.at(n).red {
-            let side = usize::from(self.at(parent).child[1] == n);
+            let side = self.side(n, parent);
             let mut sibling = self.at(parent).child[1 - side];
             if self.at(sibling).red {
                 self.at_mut(sibling).red = false;
@@ -279,8 +232,7 @@ impl RbTree {
                 self.rotate(parent, side);
                 sibling = self.at(parent).child[1 - side];
             }
-            let near = self.at(sibling).child[side];
-            let far = self.at(sibling).child[1 - side];
+            let [near, far] = [side, 1 - side].map(|side| self.at(sibling).child[side]);
             if !self.at(near).red && !self.at(far).red {
                 self.at_mut(sibling).red = true;
                 n = parent;
@@ -300,13 +252,11 @@ impl RbTree {
             self.rotate(parent, side);
             return;
         }
-        if n != NIL {
-            self.at_mut(n).red = false;
-        }
+        self.at_mut(n).red = false;
     }
 
-    fn resize(&mut self, n: u32, start: u64, len: u64) {
-        (self.at_mut(n).start, self.at_mut(n).len) = (start, len);
+    fn resize(&mut self, n: u32, start: u64, end: u64) {
+        (self.at_mut(n).start, self.at_mut(n).len) = (start, end - start);
         self.propagate(n);
     }
 }
@@ -319,16 +269,16 @@ fn place(node: &Node, len: u64, align: u64, low: u64) -> Option<u64> {
 
 impl Space for RbTree {
     fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<u32> {
-        let (low, high) = within.map_or((0, u64::MAX), |within| (within.start(), within.end()));
+        let (low, high) = bounds(within);
         let (n, taken) = self.find(len, align, low, high)?;
         let Node { start, len: old, child, .. } = *self.at(n);
         let end = start + old;
         match (start == taken, end == taken + len) {
             (true, true) => self.remove(n),
-            (true, false) => self.resize(n, taken + len, old - len),
-            (false, true) => self.resize(n, start, taken - start),
+            (true, false) => self.resize(n, taken + len, end),
+            (false, true) => self.resize(n, start, taken),
             (false, false) => {
-                self.resize(n, taken + len, end - taken - len);
+                self.resize(n, taken + len, end);
                 // The first part lies just before: no search for its place is needed.
                 let (parent, side) = match child[0] {
                     NIL => (n, 0),
@@ -342,36 +292,71 @@ impl Space for RbTree {
 
     fn free(&mut self, place: u32, len: u64) {
         let start = u64::from(place);
-        let (mut parent, mut side, mut n) = (NIL, 0, self.root);
+        let (mut parent, mut side, mut n) = (NIL, 0, self.root());
         while n != NIL {
             parent = n;
             side = usize::from(start >= self.at(n).start);
             n = self.at(n).child[side];
         }
-        if parent == NIL {
-            self.insert(start, len, NIL, 0);
-            return;
-        }
         let other = self.links[parent as usize][side];
         let (before, after) = if side == 0 { (other, parent) } else { (parent, other) };
-        let joins_before = before != NIL && self.at(before).start + self.at(before).len == start;
-        let joins_after = after != NIL && self.at(after).start == start + len;
-        match (joins_before, joins_after) {
+        let Node { start: first, len: first_len, .. } = *self.at(before);
+        let Node { start: last, len: last_len, .. } = *self.at(after);
+        match (first + first_len == start, last == start + len) {
             (true, true) => {
-                let whole = self.at(before).len + len + self.at(after).len;
-                let first = self.at(before).start;
                 self.remove(after);
-                self.resize(before, first, whole);
+                self.resize(before, first, last + last_len);
             }
-            (true, false) => {
-                let Node { start, len: old, .. } = *self.at(before);
-                self.resize(before, start, old + len);
-            }
-            (false, true) => {
-                let old = self.at(after).len;
-                self.resize(after, start, len + old);
-            }
+            (true, false) => self.resize(before, first, start + len),
+            (false, true) => self.resize(after, start, last + last_len),
             (false, false) => self.insert(start, len, parent, side),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::list::List;
+    use super::*;
+    use crate::reserve::keyed::Random;
+
+    /// The black nodes on each way down, after a look at all below.
+    fn check(tree: &RbTree, n: u32) -> u32 {
+        if n == NIL {
+            return 1;
+        }
+        let node = tree.at(n);
+        let [left, right] = node.child.map(|child| check(tree, child));
+        assert_eq!(left, right);
+        assert_eq!(node.max, tree.longest(n));
+        for child in node.child.into_iter().filter(|child| *child != NIL) {
+            assert_eq!(tree.at(child).parent, n);
+            assert!(!(node.red && tree.at(child).red));
+        }
+        left + u32::from(!node.red)
+    }
+
+    #[test]
+    fn the_tree_is_balanced_and_answers_as_the_list_does() {
+        let (mut tree, mut list, mut random) = (RbTree::new(16), List::new(), Random::new(1));
+        let mut held = Vec::new();
+        tree.free(0, 9000);
+        list.free(0, 9000);
+        for step in 0..20_000 {
+            // It fills for some time, then empties, and so on.
+            if step / 1000 % 2 == 0 || held.is_empty() {
+                let (len, align) = (1 + random.below(30), 1 << random.below(4));
+                let within = Extent::new(random.below(4000), 5000 * random.below(2));
+                let place = tree.alloc(len, align, within);
+                assert_eq!(place, list.alloc(len, align, within));
+                held.extend(place.map(|place| (place, len)));
+            } else {
+                let (place, len) = held.swap_remove(random.below(held.len() as u64) as usize);
+                tree.free(place, len);
+                list.free(place, len);
+            }
+            assert!(!tree.at(NIL).red && tree.at(NIL).max == 0);
+            check(&tree, tree.root());
         }
     }
 }

@@ -1,16 +1,15 @@
 //! [`Space`]: what hands out positions, and [`Who`]: all that are compared.
 //!
-//! Owns nothing. Units: pages, as positions and lengths. A peer that cannot do what a case asks has
-//! a row that says so.
+//! Units: pages, as positions and lengths. A peer that cannot do what a case asks has a row that
+//! says so.
 
 use glebe::extent::Extent;
 use glebe::free_tree::{Classes, FreeTree};
 use vm_allocator::{AddressAllocator, AllocPolicy, RangeInclusive};
 
-use super::case::Case;
+use super::case::{Case, State, END, PAGE_LOG};
 use super::list::List;
 use super::rbtree::RbTree;
-use super::state::{State, END};
 
 /// Hands out positions of a space, all of which are less than 2^32.
 pub(super) trait Space {
@@ -19,14 +18,11 @@ pub(super) trait Space {
 
     /// Gives back what was taken.
     fn free(&mut self, start: u32, len: u64);
+}
 
-    /// Makes free what is so in `state`, and held the rest. As it is here, for a space of which
-    /// nothing is free yet.
-    fn fill(&mut self, state: &State) {
-        for extent in &state.free {
-            self.free(extent.start() as u32, extent.len());
-        }
-    }
+/// The lowest position that is asked for, and the one behind the highest.
+pub(super) fn bounds(within: Option<Extent>) -> (u64, u64) {
+    within.map_or((0, u64::MAX), |within| (within.start(), within.end()))
 }
 
 /// A contestant.
@@ -36,19 +32,17 @@ pub(super) enum Who {
     Classes,
     /// Free tree without.
     Plain,
-    /// Red-black tree.
     RbTree,
-    /// Linked list.
     List,
     /// The public crate that promises the lowest place and knows alignments.
     VmAllocator,
-    /// Nothing: what the harness costs.
-    Null,
+    /// What the harness costs.
+    Nobody,
 }
 
 impl Who {
     pub(super) const ALL: [Self; 6] =
-        [Self::Classes, Self::Plain, Self::RbTree, Self::List, Self::VmAllocator, Self::Null];
+        [Self::Classes, Self::Plain, Self::RbTree, Self::List, Self::VmAllocator, Self::Nobody];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -57,15 +51,15 @@ impl Who {
             Self::RbTree => "red-black tree",
             Self::List => "linked list",
             Self::VmAllocator => "vm-allocator",
-            Self::Null => "nothing (the harness)",
+            Self::Nobody => "nothing (the harness)",
         }
     }
 
     /// Why there are no figures of it, if there are none.
-    pub(super) fn absent(self, case: Case, log: u32) -> Option<&'static str> {
-        match (self, case) {
-            (Self::VmAllocator, Case::Window) => Some("not applicable: no windows"),
-            (Self::VmAllocator, _) if log > 5 => {
+    pub(super) fn absent(self, case: &Case, log: u32) -> Option<&'static str> {
+        match self {
+            Self::VmAllocator if case.has_windows() => Some("not applicable: no windows"),
+            Self::VmAllocator if log > 5 => {
                 Some("left out: minutes to fill, and more than 10 ms a request")
             }
             _ => None,
@@ -74,26 +68,27 @@ impl Who {
 
     /// The space below [`END`] as `state` has it.
     pub(super) fn space(self, state: &State) -> Box<dyn Space> {
-        let span = Extent::new(0, END).expect("a space is not empty");
+        let span = Extent::new(0, END).expect("not empty");
         let most = state.free.len() + 2 * state.held.len() + 16;
+        let tree = |classes| FreeTree::with_classes(span, most, classes).expect("memory");
         let mut space: Box<dyn Space> = match self {
-            Self::Classes => Box::new(FreeTree::new(span, most)),
-            Self::Plain => {
-                Box::new(FreeTree::with_classes(span, most, Classes::None).expect("memory"))
-            }
+            Self::Classes => Box::new(tree(Classes::All)),
+            Self::Plain => Box::new(tree(Classes::None)),
             Self::RbTree => Box::new(RbTree::new(most)),
             Self::List => Box::new(List::new()),
-            Self::VmAllocator => Box::new(VmAllocator::new()),
-            Self::Null => Box::new(Null),
+            Self::VmAllocator => return Box::new(VmAllocator::new(state)),
+            Self::Nobody => Box::new(Nobody),
         };
-        space.fill(state);
+        for extent in &state.free {
+            space.free(extent.start() as u32, extent.len());
+        }
         space
     }
 }
 
-struct Null;
+struct Nobody;
 
-impl Space for Null {
+impl Space for Nobody {
     fn alloc(&mut self, _: u64, _: u64, _: Option<Extent>) -> Option<u32> {
         Some(0)
     }
@@ -118,36 +113,30 @@ impl Space for FreeTree {
 struct VmAllocator(AddressAllocator);
 
 impl VmAllocator {
-    /// Logarithm of the bytes of a page.
-    const PAGE_LOG: u64 = 12;
-
-    fn new() -> Self {
-        let all = AddressAllocator::new(0, END << Self::PAGE_LOG);
-        Self(all.expect("a space that is not empty"))
+    fn new(state: &State) -> Self {
+        let all = AddressAllocator::new(0, END << PAGE_LOG);
+        let mut this = Self(all.expect("a space that is not empty"));
+        for held in &state.held {
+            let policy = AllocPolicy::ExactMatch(held.start() << PAGE_LOG);
+            this.take(held.len(), 1, policy).expect("free");
+        }
+        this
     }
 
-    fn take(&mut self, len: u64, align: u64, policy: AllocPolicy) -> Option<u64> {
-        let [len, align] = [len, align].map(|pages| pages << Self::PAGE_LOG);
-        self.0.allocate(len, align, policy).ok().map(|range| range.start())
+    fn take(&mut self, len: u64, align: u64, policy: AllocPolicy) -> Option<u32> {
+        let found = self.0.allocate(len << PAGE_LOG, align << PAGE_LOG, policy);
+        found.ok().map(|range| (range.start() >> PAGE_LOG) as u32)
     }
 }
 
 impl Space for VmAllocator {
     fn alloc(&mut self, len: u64, align: u64, _: Option<Extent>) -> Option<u32> {
-        let start = self.take(len, align, AllocPolicy::FirstMatch)?;
-        Some((start >> Self::PAGE_LOG) as u32)
+        self.take(len, align, AllocPolicy::FirstMatch)
     }
 
     fn free(&mut self, start: u32, len: u64) {
-        let start = u64::from(start) << Self::PAGE_LOG;
-        let range = RangeInclusive::new(start, start + (len << Self::PAGE_LOG) - 1);
+        let start = u64::from(start) << PAGE_LOG;
+        let range = RangeInclusive::new(start, start + (len << PAGE_LOG) - 1);
         self.0.free(&range.expect("in order")).expect("taken before");
-    }
-
-    fn fill(&mut self, state: &State) {
-        for held in &state.held {
-            let policy = AllocPolicy::ExactMatch(held.start() << Self::PAGE_LOG);
-            self.take(held.len(), 1, policy).expect("free");
-        }
     }
 }

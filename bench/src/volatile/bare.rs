@@ -1,11 +1,15 @@
-//! [`Bare`]: anonymous memory and the bare calls on it, for peers and for comparison.
+//! [`Bare`]: anonymous memory and the bare calls on it, for peers and for comparison; and
+//! [`Cached`]: which pages of a file the page cache holds.
 //!
 //! # Safety
 //! The memory is a `Bare`'s own, or that of a region of which nobody else has the pointer. Bytes
 //! are reached as atomics or through copies that are checked against the length; no reference to a
-//! byte ever leaves.
+//! byte ever leaves. The bytes of a `Cached`, which others may change, are never read.
 #![allow(unsafe_code)]
 
+use std::any::Any;
+use std::fs::File;
+use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
@@ -15,31 +19,24 @@ use glebe::sys::madvise::{self, Advice};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::Region;
+use memmap2::MmapRaw;
 
-/// A private anonymous mapping.
+/// Private anonymous memory.
 #[derive(Debug)]
 pub(super) struct Bare {
     start: usize,
-    len: usize,
-    /// Whose memory it is.
-    _owner: Owner,
-}
-
-#[derive(Debug)]
-#[allow(dead_code)] // held to be dropped
-enum Owner {
-    Mapping(Mapping),
-    Region(Box<Region>),
+    len: Bytes,
+    /// Unmaps it when dropped.
+    _owner: Box<dyn Any>,
 }
 
 impl Bare {
     /// Memory of small pages, or of transparent huge ones of `huge`.
     pub(super) fn new(len: Bytes, huge: Option<Bytes>) -> Result<Self, OsError> {
         let align = huge.unwrap_or(page_size().bytes());
-        let room = Bytes::new(len.get() + align.get());
-        let mapping = Mapping::anonymous(room, Visibility::ORDINARY)?;
+        let mapping = Mapping::anonymous(len + align, Visibility::ORDINARY)?;
         let start = mapping.addr().next_multiple_of(align.as_usize());
-        let bare = Self { start, len: len.as_usize(), _owner: Owner::Mapping(mapping) };
+        let bare = Self { start, len, _owner: Box::new(mapping) };
         let advice = if huge.is_some() { Advice::HugePage } else { Advice::NoHugePage };
         bare.advise(Bytes::ZERO, len, advice)?;
         Ok(bare)
@@ -47,13 +44,12 @@ impl Bare {
 
     /// The memory of a region: to the kernel it is what the region's own calls find.
     pub(super) fn of(region: Region) -> Self {
-        let (start, len) = (region.as_ptr().expose_provenance(), region.len().as_usize());
-        Self { start, len, _owner: Owner::Region(Box::new(region)) }
+        let (start, len) = (region.as_ptr().expose_provenance(), region.len());
+        Self { start, len, _owner: Box::new(region) }
     }
 
-    /// Its first address.
-    pub(super) fn addr(&self) -> usize {
-        self.start
+    pub(super) fn len(&self) -> Bytes {
+        self.len
     }
 
     /// Makes a call on a part, which must be inside.
@@ -94,14 +90,40 @@ impl Bare {
 
     fn at(&self, at: Bytes, len: Bytes) -> usize {
         let end = at.checked_add(len).expect("no overflow");
-        assert!(end.as_usize() <= self.len, "{at} + {len} of {}", self.len);
+        assert!(end <= self.len, "{at} + {len} of {}", self.len);
         self.start + at.as_usize()
+    }
+}
+
+/// A file's mapping, which tells its owner what of it is in memory. Source: mincore(2).
+#[derive(Debug)]
+pub(super) struct Cached(MmapRaw);
+
+impl Cached {
+    /// Of the whole file.
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        MmapRaw::map_raw(file).map(Self)
+    }
+
+    /// Pages of a part, which must be inside, that are not in memory.
+    pub(super) fn absent(&self, at: Bytes, len: Bytes) -> io::Result<u64> {
+        assert!((at + len).as_usize() <= self.0.len(), "{at} + {len} of {}", self.0.len());
+        let mut pages = vec![0_u8; len.pages_up(page_size()).as_usize()];
+        let addr = self.0.as_ptr().wrapping_add(at.as_usize()).cast_mut().cast();
+        // SAFETY: inside the mapping; the vector has a byte for each page.
+        match unsafe { libc::mincore(addr, len.as_usize(), pages.as_mut_ptr()) } {
+            0 => Ok(pages.iter().filter(|page| **page & 1 == 0).count() as u64),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
+    use crate::pressure::nameless;
 
     #[test]
     fn what_is_written_is_read_until_it_is_dropped() {
@@ -111,10 +133,19 @@ mod tests {
         let mut bytes = [0; 64];
         bare.read(page, &mut bytes);
         assert_eq!(bytes, [7; 64]);
-        assert_eq!(bare.word(page).load(Ordering::Relaxed), u64::from_ne_bytes([7; 8]));
-        bare.advise(Bytes::ZERO, Bytes::mib(1), Advice::DontNeed).unwrap();
+        bare.advise(Bytes::ZERO, bare.len(), Advice::DontNeed).unwrap();
         assert_eq!(bare.word(page).load(Ordering::Relaxed), 0);
-        bare.touch(Bytes::ZERO, Bytes::mib(1), page);
+        bare.touch(Bytes::ZERO, bare.len(), page);
         assert_eq!(bare.word(page).load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn what_was_read_is_in_memory_and_what_was_not_is_absent() {
+        let len = Bytes::mib(1);
+        let file = nameless(&std::env::temp_dir(), len).unwrap();
+        let cached = Cached::of(&file).unwrap();
+        assert_eq!(cached.absent(Bytes::ZERO, len).unwrap(), len.pages_up(page_size()).get());
+        file.read_exact_at(&mut vec![0; len.as_usize()], 0).unwrap();
+        assert_eq!(cached.absent(Bytes::ZERO, len).unwrap(), 0);
     }
 }

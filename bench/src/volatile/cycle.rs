@@ -4,6 +4,7 @@
 //! Ranges from one page to all of the memory, in small pages and in huge ones; all contestants by
 //! turns, each on memory of its own that is written throughout. Unit: nanoseconds a base page.
 
+use std::fs;
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -14,139 +15,139 @@ use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 
 use super::bare::Bare;
-use super::huge_pages::HugePages;
-use super::measure::worst;
-use super::{Error, Which};
+use super::{ratios, tell_worst, Which};
 use crate::clock::{micros, wall};
-use crate::interrupt;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
-use crate::samples::{by_round, rounds, Samples, NO_END};
+use crate::turns::{by_round, rounds, NO_END};
+use crate::Outcome;
 
 const LEN: Bytes = Bytes::mib(256);
 const HUGE: Bytes = Bytes::mib(2);
+/// Of memory that is to be in huge pages, the part from which on its figure is one of huge pages.
+const ENOUGH_PERCENT: u64 = 95;
 /// Single pages that make one sample.
 const BATCH: u64 = 500;
 const UNIT: &str = "ns/page";
 const DONT_NEED: &str = "MADV_DONTNEED, fault in";
 const MALLOC: &str = "malloc, touch, free";
 
-/// A region, or why there is none.
-type MaybeRegion = Result<Region, String>;
+/// The memory of all contestants, written throughout.
+struct Memory {
+    huge: Option<Bytes>,
+    /// Of each engine, or why it has none.
+    regions: Vec<(Which, Result<Region, String>)>,
+    bare: Bare,
+}
 
 /// Rows and ratios of all lengths.
-pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
-    let count = if quick { 3 } else { 15 };
+pub(super) fn measure(report: &mut Report) -> Outcome {
     let small = [page_size().bytes(), Bytes::new(64 << 10), Bytes::mib(1), LEN];
-    for (grain, huge, lengths) in [("4k", false, &small[..]), ("2m", true, &[HUGE, LEN])] {
-        let regions = regions(huge)?;
-        let bare = Bare::new(LEN, huge.then_some(HUGE))?;
-        bare.touch(Bytes::ZERO, LEN, page_size().bytes());
+    for (grain, huge, lengths) in [("4k", None, &small[..]), ("2m", Some(HUGE), &[HUGE, LEN])] {
+        let memory = Memory::new(huge)?;
         for &len in lengths {
-            lines(&regions, &bare, (grain, len), count, report)?;
+            memory.cycles(&format!("cycle_{grain}_of_{}", short(len)), len, report)?;
         }
+        let here = memory.regions.iter().filter(|(_, region)| region.is_ok());
+        let here: Vec<Which> = here.map(|(which, _)| *which).collect();
+        let mut is_as_told = true;
+        if huge.is_some() {
+            let (had, all) = (in_huge_pages()?, LEN.get() * (here.len() as u64 + 1));
+            is_as_told = had.get() >= all / 100 * ENOUGH_PERCENT;
+            report.note(&format!("cycle_2m: {had} of {} in huge pages.", Bytes::new(all)));
+        }
+        let case = format!("cycle_{grain}_of_{}", short(LEN));
+        ratios(&format!("cycle_vs_dontneed_{grain}"), &here, report, |which, report| {
+            let ratio = report.median(&case, DONT_NEED) / report.median(&case, which.who());
+            // Of small pages there is no ratio of huge ones.
+            if is_as_told {
+                ratio
+            } else {
+                f64::NAN
+            }
+        });
     }
     Ok(())
 }
 
-/// One of each engine that there is, written throughout; or why not.
-fn regions(huge: bool) -> Result<Vec<(Which, MaybeRegion)>, Error> {
-    let block = vec![0x5a; HUGE.as_usize()];
-    let mut regions = Vec::new();
-    for which in Which::ALL {
-        let options = Region::options().engine(which.engine()).huge(huge);
-        let region = options.build(LEN).map_err(|e| e.to_string());
-        if let Ok(region) = &region {
-            let places = (0..LEN.get()).step_by(HUGE.as_usize());
-            places.into_iter().try_for_each(|at| region.write(Bytes::new(at), &block))?;
-        }
-        regions.push((which, region));
-    }
-    Ok(regions)
+/// What of this process's memory lies in transparent huge pages: the kernel gives them if it can,
+/// and says nothing where it cannot. Source: proc_pid_smaps(5).
+fn in_huge_pages() -> Outcome<Bytes> {
+    let text = fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(Bytes::new(kib.ok_or("smaps_rollup: no AnonHugePages")? << 10))
 }
 
-/// All contestants on ranges of one length.
-fn lines(
-    regions: &[(Which, MaybeRegion)],
-    bare: &Bare,
-    (grain, len): (&str, Bytes),
-    count: u64,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let is_huge = grain == "2m";
-    let case = format!("cycle_{grain}_of_{}", short(len));
-    let mut table = Samples::default();
-    let mut huge = HugePages::default();
-    // As much as makes a sample: all of the memory, or some ranges of it.
-    let ranges = (LEN.get() / len.get()).min(BATCH);
-    let step = LEN.get() / ranges / len.get() * len.get();
-    let pages = (ranges * len.pages_up(page_size()).get()) as f64;
-    let touch = if is_huge { HUGE } else { page_size().bytes() };
-    let timed = |cycle: &mut dyn FnMut(Range<Bytes>) -> Result<(), Error>| {
-        let start = wall();
-        for nth in 0..ranges {
-            cycle(Bytes::new(nth * step)..Bytes::new(nth * step + len.get()))?;
+impl Memory {
+    fn new(huge: Option<Bytes>) -> Outcome<Self> {
+        let block = vec![0x5a; HUGE.as_usize()];
+        let mut regions = Vec::new();
+        for which in Which::ALL {
+            let region = which.options().huge(huge.is_some()).build(LEN);
+            if let Ok(region) = &region {
+                let mut places = (0..LEN.get()).step_by(block.len());
+                places.try_for_each(|at| region.write(Bytes::new(at), &block))?;
+            }
+            regions.push((which, region.map_err(|why| why.to_string())));
         }
-        Ok::<_, Error>(micros(wall() - start) * 1e3 / pages)
-    };
-    rounds(&case, (count, NO_END), |_| {
-        for (which, region) in regions {
-            let region = match region {
-                Ok(region) => region,
-                Err(why) => {
-                    table.note(&case, which.who(), UNIT, why);
-                    continue;
-                }
-            };
-            let ns = timed(&mut |range| {
-                region.mark(range.clone(), Priority::NORMAL)?;
-                let _ = black_box(region.unmark(range)?);
+        let bare = Bare::new(LEN, huge)?;
+        bare.touch(Bytes::ZERO, LEN, page_size().bytes());
+        Ok(Self { huge, regions, bare })
+    }
+
+    /// All contestants on ranges of one length.
+    fn cycles(&self, case: &str, len: Bytes, report: &mut Report) -> Outcome {
+        // As much as makes a sample: all of the memory, or some ranges of it.
+        let ranges = (LEN.get() / len.get()).min(BATCH);
+        let step = LEN.get() / ranges / len.get() * len.get();
+        let pages = (ranges * len.pages_up(page_size()).get()) as f64;
+        let touch = self.huge.unwrap_or(page_size().bytes());
+        let timed = |cycle: &dyn Fn(Range<Bytes>) -> Outcome| {
+            let start = wall();
+            for at in (0..ranges).map(|nth| Bytes::new(nth * step)) {
+                cycle(at..at + len)?;
+            }
+            Outcome::Ok(micros(wall() - start) * 1e3 / pages)
+        };
+        for _ in rounds(case, report.plan(3, 15), NO_END) {
+            for (which, region) in &self.regions {
+                let region = match region {
+                    Ok(region) => region,
+                    Err(why) => {
+                        report.remark(case, which.who(), UNIT, why);
+                        continue;
+                    }
+                };
+                let ns = timed(&|range| {
+                    region.mark(range.clone(), Priority::NORMAL)?;
+                    let _ = black_box(region.unmark(range)?);
+                    Ok(())
+                })?;
+                report.add(case, which.who(), UNIT, ns);
+            }
+            let ns = timed(&|range| {
+                self.bare.advise(range.start, len, Advice::DontNeed)?;
+                self.bare.touch(range.start, len, touch);
                 Ok(())
             })?;
-            table.add(&case, which.who(), UNIT, ns);
-            huge.look(is_huge, which.who(), region.addr(), LEN);
+            report.add(case, DONT_NEED, UNIT, ns);
+            if self.huge.is_none() {
+                report.add(case, MALLOC, UNIT, timed(&|_| malloc_touch_free(len, touch))?);
+            }
         }
-        let ns = timed(&mut |range| {
-            bare.advise(range.start, len, Advice::DontNeed)?;
-            bare.touch(range.start, len, touch);
-            Ok(())
-        })?;
-        table.add(&case, DONT_NEED, UNIT, ns);
-        huge.look(is_huge, DONT_NEED, bare.addr(), LEN);
-        if !is_huge {
-            let ns = timed(&mut |_| malloc_touch_free(len, touch))?;
-            table.add(&case, MALLOC, UNIT, ns);
-        }
-        Ok::<_, Error>(())
-    })?;
-    huge.tell(|who, text| table.note(&case, who, UNIT, text));
-    table.report(report);
-    // Of small pages there is no ratio of huge ones.
-    let ns = |who: &str| if huge.are_small(who) { f64::NAN } else { table.median(&case, who) };
-    let here = regions.iter().filter(|(_, region)| region.is_ok());
-    let ratios = here.map(|(which, _)| (*which, ns(DONT_NEED) / ns(which.who())));
-    if len == LEN {
-        tell_worst(&format!("cycle_vs_dontneed_{grain}"), &ratios.collect::<Vec<_>>(), report);
+        Ok(())
     }
-    Ok(())
 }
 
 /// Has memory of malloc's, writes a byte in each `step`, and frees it.
-fn malloc_touch_free(len: Bytes, step: Bytes) -> Result<(), Error> {
+fn malloc_touch_free(len: Bytes, step: Bytes) -> Outcome {
     let mut memory = Vec::<u8>::with_capacity(len.as_usize());
     for byte in memory.spare_capacity_mut().iter_mut().step_by(step.as_usize()) {
         byte.write(1);
     }
     drop(black_box(memory));
     Ok(())
-}
-
-/// The ratio of each engine, and without a name that of the worse.
-pub(super) fn tell_worst(name: &str, ratios: &[(Which, f64)], report: &mut Report) {
-    for (which, ratio) in ratios {
-        report.ratio(&format!("{name}_{}", which.name()), *ratio);
-    }
-    report.ratio(name, worst(ratios));
 }
 
 /// `4k`, `64k`, `1m`, `256m`.
@@ -158,22 +159,21 @@ fn short(len: Bytes) -> String {
 }
 
 /// Ranges of one page each, at random, beside the calls that each engine cannot do without.
-pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
+pub(super) fn one_page(report: &mut Report) -> Outcome {
     const CASE: &str = "one_page";
     const LEN: Bytes = Bytes::mib(32);
+    const UNIT: &str = "us";
     let page = page_size().bytes();
     let mut ratios = Vec::new();
-    let mut table = Samples::default();
     for which in Which::ALL {
         let own = which.who();
-        let region = match which.map(LEN) {
-            Ok(region) => region,
+        let (region, other) = match which.map(LEN).and_then(|one| Ok((one, which.map(LEN)?))) {
+            Ok(both) => both,
             Err(why) => {
-                table.note(CASE, own, "us", &why.to_string());
+                report.remark(CASE, own, UNIT, &why.to_string());
                 continue;
             }
         };
-        let other = which.map(LEN)?;
         let block = vec![0x5a; LEN.as_usize()];
         region.write(Bytes::ZERO, &block)?;
         other.write(Bytes::ZERO, &block)?;
@@ -181,28 +181,25 @@ pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
         drop(block);
         let peer = format!("bare calls of {}", which.name());
         let mut random = Random::new(11);
-        rounds(CASE, (if quick { 24 } else { 120 }, NO_END), |_| {
-            interrupt::check();
-            let places: Vec<u64> =
-                (0..BATCH).map(|_| random.below(LEN.get() / page.get()) * page.get()).collect();
+        for _ in rounds(CASE, report.plan(24, 120), NO_END) {
+            let pages = LEN.pages_down(page_size()).get();
+            let places: Vec<Bytes> =
+                (0..BATCH).map(|_| Bytes::new(random.below(pages) * page.get())).collect();
             let start = wall();
             for &at in &places {
-                let range = Bytes::new(at)..Bytes::new(at + page.get());
-                region.mark(range.clone(), Priority::NORMAL)?;
-                let _ = black_box(region.unmark(range)?);
+                region.mark(at..at + page, Priority::NORMAL)?;
+                let _ = black_box(region.unmark(at..at + page)?);
             }
-            table.add(CASE, own, "us", micros(wall() - start) / BATCH as f64);
+            report.add(CASE, own, UNIT, micros(wall() - start) / BATCH as f64);
             let start = wall();
             for &at in &places {
-                bare_calls(which, &bare, Bytes::new(at))?;
+                bare_calls(which, &bare, at)?;
             }
-            table.add(CASE, &peer, "us", micros(wall() - start) / BATCH as f64);
-            Ok::<_, Error>(())
-        })?;
-        let ratio = by_round(table.of(CASE, &peer, "us"), table.of(CASE, own, "us"));
+            report.add(CASE, &peer, UNIT, micros(wall() - start) / BATCH as f64);
+        }
+        let ratio = by_round(report.of(CASE, &peer, UNIT), report.of(CASE, own, UNIT));
         ratios.push((which, ratio));
     }
-    table.report(report);
     tell_worst("one_page_vs_bare_calls", &ratios, report);
     report.note(
         "one_page: the bare calls are MADV_FREE and MADV_POPULATE_WRITE (scan), MADV_FREE between \
@@ -215,7 +212,7 @@ pub(super) fn one_page(quick: bool, report: &mut Report) -> Result<(), Error> {
 }
 
 /// What marking and unmarking a page costs at the least.
-fn bare_calls(which: Which, bare: &Bare, at: Bytes) -> Result<(), Error> {
+fn bare_calls(which: Which, bare: &Bare, at: Bytes) -> Outcome {
     const TAG: u64 = 0xfeed_face_0000_0001;
     let page = page_size().bytes();
     match which {

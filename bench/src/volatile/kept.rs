@@ -8,21 +8,23 @@
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use glebe::error::OsError;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::Region;
 use serde::{Deserialize, Serialize};
 
+use super::bare::Cached;
 use super::marked::{Judged, Marked};
-use super::page_cache::Cached;
-use super::{Error, Which};
+use super::{contest, ratios, Job, Which, LIMIT, NOTHING_PURGED};
 use crate::pressure::nameless;
+use crate::report::Report;
 use crate::reserve::keyed::Random;
+use crate::Outcome;
 
-pub(super) const LIMIT: Bytes = Bytes::mib(96);
-/// Of the limit, in percent.
-const WORKING_SET_PERCENT: u64 = 60;
+pub(super) const CASE: &str = "working_set_refaults";
+const UNIT: &str = "pages";
+/// Six tenths of the limit.
+const WORKING_SET: Bytes = Bytes::mib(57);
 /// With the working set half as much again as the limit.
 const BESIDE: Bytes = Bytes::mib(80);
 /// What the program needs besides, where a cap leaves room.
@@ -38,43 +40,81 @@ const WARM_UP: u64 = 3;
 
 /// What uses memory beside the working set: nothing, or volatile memory of an engine, with or
 /// without a cap that leaves room for the working set.
-pub(super) type Beside = Option<(Which, bool)>;
+type Beside = Option<(Which, bool)>;
+
+const NOTHING: &str = "nothing beside it";
+const CAPPED: &str = ", capped";
 
 /// What a child is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
-    pub(super) beside: Beside,
+pub(super) struct Plan {
+    beside: Beside,
     /// Times that something becomes volatile.
-    pub(super) steps: u64,
-    pub(super) dir: PathBuf,
+    steps: u64,
+    dir: PathBuf,
 }
 
 /// What it came to.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
     /// Pages of the working set that were read.
-    pub(super) reads: u64,
+    reads: u64,
     /// Those of them that were not in memory.
-    pub(super) refaults: u64,
+    refaults: u64,
     /// Pages of volatile memory that were lost.
-    pub(super) purged: u64,
+    purged: u64,
     /// Of all that was volatile.
-    pub(super) judged: Judged,
+    judged: Judged,
+}
+
+/// Rows, ratios and checks.
+pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
+    let (count, steps) = report.plan((1, 150), (5, 700));
+    let dir = report.options.scratch();
+    let job = |(who, beside)| (who, Job::Kept(Plan { beside, steps, dir: dir.clone() }));
+    let ours = ["", CAPPED].into_iter().flat_map(|suffix| {
+        let who = move |which: &Which| format!("{}{suffix}", which.who());
+        engines.iter().map(move |which| (who(which), Some((*which, suffix == CAPPED))))
+    });
+    let jobs: Vec<_> = ours.chain([(NOTHING.into(), None)]).map(job).collect();
+    contest((CASE, UNIT), count, &jobs, report, |who, kept: Kept, report| {
+        report.add(CASE, who, UNIT, kept.refaults as f64);
+        let note = format!("of {} read, {} purged in the last run", kept.reads, kept.purged);
+        report.remark(CASE, who, UNIT, &note);
+        kept.judged.report(report);
+        // What is capped need not lose any.
+        if Which::ALL.iter().any(|which| which.who() == who) {
+            report.check(NOTHING_PURGED, u64::from(kept.purged == 0));
+        }
+    })?;
+    for (name, suffix) in [("working_set_kept", ""), ("working_set_kept_capped", CAPPED)] {
+        ratios(name, engines, report, |which, report| {
+            let own = report.median(CASE, &format!("{}{suffix}", which.who()));
+            (report.median(CASE, NOTHING) + 1.0) / (own + 1.0)
+        });
+    }
+    report.note(
+        "working_set_refaults: pages of the working set that were not in memory when they were \
+         read, a run each; the ratios are (those with nothing beside it + 1) / (those with \
+         volatile memory beside it + 1). A cap that leaves room for the working set is what is \
+         recommended where that matters.",
+    );
+    Ok(())
 }
 
 /// In the child.
-pub(super) fn inside(plan: &Plan) -> Result<Kept, Error> {
-    let len = Bytes::new(LIMIT.get() / 100 * WORKING_SET_PERCENT / STEP.get() * STEP.get());
-    let working_set = nameless(&plan.dir, len)?;
+pub(super) fn inside(plan: &Plan) -> Outcome<Kept> {
+    let len = WORKING_SET.get();
+    let working_set = nameless(&plan.dir, WORKING_SET)?;
     let cached = Cached::of(&working_set)?;
-    let mut region = region(plan.beside, len)?.map(Marked::new);
+    let mut region = region(plan.beside)?.map(Marked::new);
     let mut block = vec![0; BLOCK.as_usize()];
-    for at in (0..len.get() * WARM_UP).step_by(BLOCK.as_usize()) {
-        read(&working_set, &mut block, at % len.get())?;
+    for at in (0..len * WARM_UP).step_by(BLOCK.as_usize()) {
+        working_set.read_exact_at(&mut block, at % len)?;
     }
     let mut random = Random::new(5);
     let mut kept = Kept::default();
-    let mut at = 0;
+    let step_pages = STEP.pages_down(page_size()).get();
     // Until all that is beside has been used once, there is nothing to take it from.
     let begin = BESIDE.get() / STEP.get();
     for step in 0..begin + plan.steps {
@@ -82,32 +122,27 @@ pub(super) fn inside(plan: &Plan) -> Result<Kept, Error> {
             kept = Kept::default();
         }
         for _ in 0..STEP.get() * READS / BLOCK.get() {
-            let from = random.below(len.get() / BLOCK.get()) * BLOCK.get();
+            let from = random.below(len / BLOCK.get()) * BLOCK.get();
             kept.refaults += cached.absent(Bytes::new(from), BLOCK)?;
-            read(&working_set, &mut block, from)?;
+            working_set.read_exact_at(&mut block, from)?;
             kept.reads += BLOCK.pages_up(page_size()).get();
         }
         if let Some(region) = &mut region {
-            let [first, pages] = [at, STEP.get()].map(|len| len / page_size().bytes().get());
-            kept.purged += region.unmark(first..first + pages)?;
-            region.write(first..first + pages)?;
-            region.mark(first..first + pages)?;
+            let first = step % begin * step_pages;
+            let pages = first..first + step_pages;
+            kept.purged += region.unmark(pages.clone())?;
+            region.write(pages.clone())?;
+            region.mark(pages)?;
         }
-        at = (at + STEP.get()) % BESIDE.get();
     }
     kept.judged = region.map_or(Judged::default(), |region| region.judged);
     Ok(kept)
 }
 
-/// The volatile memory beside a working set of `len`.
-fn region(beside: Beside, len: Bytes) -> Result<Option<Region>, Error> {
+/// The volatile memory beside the working set.
+fn region(beside: Beside) -> Outcome<Option<Region>> {
     let Some((which, is_capped)) = beside else { return Ok(None) };
-    let options = Region::options().engine(which.engine());
-    let rest = LIMIT.saturating_sub(len).saturating_sub(SLACK);
-    let options = if is_capped { options.cap(rest) } else { options };
+    let rest = LIMIT.saturating_sub(WORKING_SET).saturating_sub(SLACK);
+    let options = if is_capped { which.options().cap(rest) } else { which.options() };
     Ok(Some(options.build(BESIDE)?))
-}
-
-fn read(file: &std::fs::File, block: &mut [u8], at: u64) -> Result<(), OsError> {
-    file.read_exact_at(block, at).map_err(|e| OsError::new("pread", at.to_string(), e))
 }

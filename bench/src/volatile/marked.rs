@@ -10,9 +10,9 @@ use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Priority, Region};
 use serde::{Deserialize, Serialize};
 
-use super::Error;
 use crate::report::Report;
 use crate::reserve::keyed;
+use crate::Outcome;
 
 /// Of the keys of [`keyed`], the one that is not the page.
 const KEY: u64 = 0x766f_6c61;
@@ -62,7 +62,7 @@ impl Marked {
     }
 
     /// Gives every page of a part new contents.
-    pub(super) fn write(&mut self, pages: Range<u64>) -> Result<(), Error> {
+    pub(super) fn write(&mut self, pages: Range<u64>) -> Outcome {
         for page in pages {
             keyed::fill(&mut self.page, KEY, page, self.next);
             self.region.write(bytes(page), &self.page)?;
@@ -72,12 +72,12 @@ impl Marked {
         Ok(())
     }
 
-    pub(super) fn mark(&self, pages: Range<u64>) -> Result<(), Error> {
+    pub(super) fn mark(&self, pages: Range<u64>) -> Outcome {
         Ok(self.region.mark(bytes(pages.start)..bytes(pages.end), Priority::NORMAL)?)
     }
 
     /// Unmarks a part that is marked, and judges every page of it; how many were lost.
-    pub(super) fn unmark(&mut self, pages: Range<u64>) -> Result<u64, Error> {
+    pub(super) fn unmark(&mut self, pages: Range<u64>) -> Outcome<u64> {
         let purged = self.region.unmark(bytes(pages.start)..bytes(pages.end))?;
         let runs = || purged.runs().iter().map(|run| run.start()..run.end());
         for page in pages {

@@ -1,46 +1,142 @@
-//! The benchmark of [`glebe::volatile`].
+//! The benchmark `volatile`: mark and unmark beside giving memory back, single pages beside the
+//! bare calls, and, in a memory cgroup, what the kernel purges, whether a working set is kept, and
+//! a cache of tiles.
 //!
-//! Whatever needs pressure is a [`Job`] that a child of this program does inside a memory cgroup
-//! ([`crate::pressure`]), so that this process is outside of it and can tell whether the kernel
-//! killed anything. Units: base pages, microseconds.
+//! What needs pressure is a [`Job`] that a child of this program does inside a memory cgroup
+//! ([`crate::pressure`]); where none can be made its checks are not made and say so. A run that
+//! purged nothing, or kept nothing, has shown nothing: that is a check of its own.
 
 mod bare;
 mod cycle;
-mod huge_pages;
-mod job;
 mod kept;
 mod marked;
-pub mod measure;
-mod page_cache;
 mod purge;
 mod refill;
 mod tiles;
 
-use glebe::error::OsError;
+use std::io::Write;
+use std::path::Path;
+
+use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{self, Engine, Region};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::pressure;
+use crate::pressure::{enter, Group};
+use crate::report::Report;
+use crate::turns::{rounds, NO_END};
+use crate::Outcome;
+use marked::Judged;
 
-pub use job::{inside, Job};
+/// Of each group.
+const LIMIT: Bytes = Bytes::mib(96);
+const NOTHING_PURGED: &str = "nothing_purged";
+const NOTHING_KEPT: &str = "nothing_kept";
+const CASES_OF_GROUPS: [&str; 3] = [purge::CASE, kept::CASE, tiles::CASE];
+const RATIOS_OF_GROUPS: [&str; 4] =
+    ["working_set_kept", "working_set_kept_capped", "cache_vs_fixed", "cache_vs_whole_objects"];
+const CHECKS_OF_GROUPS: [&str; 4] = ["oom_kills", "wrong_tiles", NOTHING_PURGED, NOTHING_KEPT];
 
-/// Why there is nothing to tell.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// No pressure to be had.
-    #[error(transparent)]
-    Pressure(#[from] pressure::Error),
-    /// The region refused.
-    #[error(transparent)]
-    Region(#[from] volatile::Error),
-    /// The kernel refused.
-    #[error(transparent)]
-    Os(#[from] OsError),
-    /// A child was told or answered what is no job and no answer.
-    #[error("between the program and its child: {0}")]
-    Words(#[from] serde_json::Error),
+/// Runs the benchmark.
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    cycle::measure(report)?;
+    cycle::one_page(report)?;
+    refill::measure(report)?;
+    let later = "private memory only: shared volatile memory is not there yet";
+    report.remark("shared_pin", "glebe", "us", later);
+    let here = |which: &Which| which.map(page_size().bytes()).is_ok();
+    let engines: Vec<Which> = Which::ALL.into_iter().filter(here).collect();
+    if let Err(why) = Group::new(LIMIT) {
+        without_groups(report, &why.to_string());
+    } else if engines.is_empty() {
+        without_groups(report, "no engine of volatile memory is here");
+    } else {
+        purge::measure(&engines, report)?;
+        kept::measure(&engines, report)?;
+        tiles::measure(&engines, report)?;
+    }
+    Ok(())
+}
+
+/// Names what needs a group, without a figure.
+fn without_groups(report: &mut Report, why: &str) {
+    CASES_OF_GROUPS.iter().for_each(|case| report.remark(case, "glebe", "", why));
+    RATIOS_OF_GROUPS.iter().for_each(|ratio| report.ratio(ratio, f64::NAN));
+    let checks = CHECKS_OF_GROUPS.iter().chain(&Judged::CHECKS);
+    checks.for_each(|check| report.unmeasured(check, why));
+}
+
+/// What a child does inside a memory cgroup, told in its arguments and answered on its standard
+/// output, both as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Job {
+    /// Answers [`purge::Answer`].
+    Purge(purge::Plan),
+    /// Answers [`kept::Kept`].
+    Kept(kept::Plan),
+    /// Answers [`tiles::Served`].
+    Tiles(tiles::Plan),
+}
+
+/// In the child: enters the group at `dir` and does the job. To be called before there is a second
+/// thread.
+pub(crate) fn inside(dir: &Path, job: &str, out: &mut dyn Write) -> Outcome {
+    enter(dir)?;
+    let answer = match serde_json::from_str(job)? {
+        Job::Purge(plan) => serde_json::to_string(&purge::inside(&plan, dir)?)?,
+        Job::Kept(plan) => serde_json::to_string(&kept::inside(&plan)?)?,
+        Job::Tiles(plan) => serde_json::to_string(&tiles::inside(&plan)?)?,
+    };
+    Ok(writeln!(out, "{answer}").and_then(|()| out.flush())?)
+}
+
+/// Has children do the jobs of all contestants by turns, so many times, each in a group of its own,
+/// and passes the answers on; a kill is counted, and gives no answer.
+fn contest<T: DeserializeOwned>(
+    (case, unit): (&str, &'static str),
+    count: u64,
+    jobs: &[(String, Job)],
+    report: &mut Report,
+    mut tell: impl FnMut(&str, T, &mut Report),
+) -> Outcome {
+    for _ in rounds(case, count, NO_END) {
+        for (who, job) in jobs {
+            let group = Group::new(LIMIT)?;
+            let (answer, kills) = group.ask("inside", &serde_json::to_string(job)?)?;
+            report.check("oom_kills", kills);
+            match answer {
+                Some(text) => tell(who, serde_json::from_str(&text)?, report),
+                None => report.remark(case, who, unit, "killed for want of memory"),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The ratio of each engine by the medians of a case, and without a name that of the worse.
+fn ratios(
+    name: &str,
+    engines: &[Which],
+    report: &mut Report,
+    ratio: impl Fn(Which, &Report) -> f64,
+) {
+    let ratios: Vec<_> = engines.iter().map(|&which| (which, ratio(which, report))).collect();
+    tell_worst(name, &ratios, report);
+}
+
+/// The ratio of each engine, and without a name that of the worse.
+fn tell_worst(name: &str, ratios: &[(Which, f64)], report: &mut Report) {
+    for (which, ratio) in ratios {
+        report.ratio(&format!("{name}_{}", which.name()), *ratio);
+    }
+    report.ratio(name, worst(ratios));
+}
+
+/// The least; no number where there is none, or one that is no number: `min` passes over these.
+fn worst(ratios: &[(Which, f64)]) -> f64 {
+    let least = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) };
+    ratios.iter().map(|(_, ratio)| *ratio).reduce(least).unwrap_or(f64::NAN)
 }
 
 /// An engine.
@@ -70,14 +166,37 @@ impl Which {
         }
     }
 
-    fn engine(self) -> Engine {
-        match self {
+    fn options(self) -> volatile::Options {
+        Region::options().engine(match self {
             Self::Scan => Engine::Scan,
             Self::Tag => Engine::Tag,
-        }
+        })
     }
 
     fn map(self, len: Bytes) -> Result<Region, volatile::Error> {
-        Region::options().engine(self.engine()).build(len)
+        self.options().build(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_group_no_check_of_one_is_zero_and_all_is_named() {
+        let mut report = Report::default();
+        without_groups(&mut report, "no memory cgroup: none is mounted");
+        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        for check in CHECKS_OF_GROUPS.iter().chain(&Judged::CHECKS) {
+            assert!(json["checks"].get(check).is_some_and(serde_json::Value::is_null), "{json}");
+        }
+        assert!(json["ratios"].get("working_set_kept").is_some());
+    }
+
+    #[test]
+    fn the_worse_engine_counts_and_none_without_a_figure_is_passed_over() {
+        let of = |scan, tag| worst(&[(Which::Scan, scan), (Which::Tag, tag)]);
+        assert_eq!((of(3.0, 2.0), of(1.0, 2.0)), (2.0, 1.0));
+        assert!(of(f64::NAN, 2.0).is_nan() && of(2.0, f64::NAN).is_nan() && worst(&[]).is_nan());
     }
 }

@@ -4,7 +4,7 @@
 //! back is touched, a known amount beyond the limit. What the unmark tells as lost, less that
 //! amount, is the excess. Nothing else in the group gives way. Unit: pages.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
@@ -12,38 +12,63 @@ use serde::{Deserialize, Serialize};
 
 use super::bare::Bare;
 use super::marked::{Judged, Marked};
-use super::{Error, Which};
+use super::{contest, Job, Which, LIMIT, NOTHING_KEPT, NOTHING_PURGED};
+use crate::pressure::usage;
+use crate::report::Report;
+use crate::Outcome;
 
-pub(super) const LIMIT: Bytes = Bytes::mib(96);
+pub(super) const CASE: &str = "over_purge_percent";
+const UNIT: &str = "percent";
 const REGION: Bytes = Bytes::mib(64);
 /// Beyond the limit.
-pub(super) const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
+const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
 /// Quarters of the region in the order in which they are marked.
 const ORDER: [u64; 4] = [2, 0, 3, 1];
 
 /// What a child is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Plan {
-    pub(super) which: Which,
-    pub(super) rounds: usize,
-    /// Says what the group holds now.
-    pub(super) usage: PathBuf,
+pub(super) struct Plan {
+    which: Which,
+    rounds: usize,
 }
 
 /// What one need took.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Taken {
     /// Beyond the limit.
-    pub(super) need_pages: u64,
+    need_pages: u64,
     /// Lost of each quarter, in the order of marking.
-    pub(super) lost_pages: [u64; 4],
+    lost_pages: [u64; 4],
 }
 
 /// All needs of all rounds, and what was wrong.
 pub(super) type Answer = (Vec<Taken>, Judged);
 
-/// In the child.
-pub(super) fn inside(plan: &Plan) -> Result<Answer, Error> {
+/// How much more than needed is purged, and of what.
+pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
+    let rounds = report.plan(2, 15);
+    let job = |which: &Which| (which.who().into(), Job::Purge(Plan { which: *which, rounds }));
+    let jobs: Vec<_> = engines.iter().map(job).collect();
+    contest((CASE, UNIT), 1, &jobs, report, |who, (taken, judged): Answer, report| {
+        judged.report(report);
+        report.check(NOTHING_KEPT, u64::from(judged.kept == 0));
+        let mut quarters = [0; 4];
+        for Taken { need_pages, lost_pages } in taken {
+            let lost = lost_pages.iter().sum::<u64>() as f64;
+            report.add(CASE, who, UNIT, (lost / need_pages as f64 - 1.0) * 100.0);
+            report.check(NOTHING_PURGED, u64::from(lost == 0.0));
+            quarters.iter_mut().zip(lost_pages).for_each(|(sum, lost)| *sum += lost);
+        }
+        let note = format!(
+            "needs of {} and {}; pages lost of the quarters in the order of marking: {quarters:?}",
+            NEEDS[0], NEEDS[1]
+        );
+        report.remark(CASE, who, UNIT, &note);
+    })
+}
+
+/// In the child, which is in the group at `dir`.
+pub(super) fn inside(plan: &Plan, dir: &Path) -> Outcome<Answer> {
     let page = page_size().bytes();
     let mut region = Marked::new(plan.which.map(REGION)?);
     let quarter = REGION.pages_down(page_size()).get() / ORDER.len() as u64;
@@ -52,21 +77,15 @@ pub(super) fn inside(plan: &Plan) -> Result<Answer, Error> {
     for need in (0..plan.rounds).flat_map(|_| NEEDS) {
         ORDER.into_iter().try_for_each(|nth| region.write(part(nth)))?;
         ORDER.into_iter().try_for_each(|nth| region.mark(part(nth)))?;
-        let len = LIMIT.saturating_sub(usage(plan)).get() + need.get();
-        let len = Bytes::new(len / page.get() * page.get());
-        let ballast = Bare::new(len, None)?;
-        ballast.touch(Bytes::ZERO, len, page);
+        let len = LIMIT.saturating_sub(usage(dir)?) + need;
+        let ballast = Bare::new(len.pages_down(page_size()).bytes(page_size()), None)?;
+        ballast.touch(Bytes::ZERO, ballast.len(), page);
         let mut lost_pages = [0; 4];
         for (lost, nth) in lost_pages.iter_mut().zip(ORDER) {
             *lost = region.unmark(part(nth))?;
         }
         drop(ballast);
-        taken.push(Taken { need_pages: need.get() / page.get(), lost_pages });
+        taken.push(Taken { need_pages: need.pages_down(page_size()).get(), lost_pages });
     }
     Ok((taken, region.judged))
-}
-
-fn usage(plan: &Plan) -> Bytes {
-    let text = std::fs::read_to_string(&plan.usage).unwrap_or_default();
-    Bytes::new(text.trim().parse().unwrap_or_default())
 }

@@ -7,49 +7,46 @@
 #![allow(unsafe_code)]
 
 use std::hint::black_box;
+use std::ptr;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::OnceLock;
 
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
-use glebe::volatile::{Priority, Region};
+use glebe::volatile::Priority;
 
-use super::{Error, Which};
+use super::Which;
 use crate::clock::{micros, wall};
-use crate::interrupt;
 use crate::report::Report;
+use crate::turns::{rounds, NO_END};
+use crate::Outcome;
 
 const CASE: &str = "sigbus_refill";
 const PAGES: Pages = Pages::new(2048);
 const CONTENTS: u8 = 0x77;
 
-/// What a refill gives.
-static PAGE: OnceLock<Vec<u8>> = OnceLock::new();
+/// What a refill gives: a page of the largest kind.
+static PAGE: [u8; 64 << 10] = [CONTENTS; 64 << 10];
 
 unsafe extern "C" fn refill(_offset: u64, len: usize, _data: *const ()) -> *const u8 {
-    // Set before the region is made; no allocation, no lock.
-    PAGE.get().filter(|page| page.len() >= len).map_or(std::ptr::null(), |page| page.as_ptr())
+    PAGE.get(..len).map_or(ptr::null(), <[u8]>::as_ptr)
 }
 
 /// The row, and a check of what was read.
-pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
+pub(super) fn measure(report: &mut Report) -> Outcome {
     let page = page_size();
-    PAGE.get_or_init(|| vec![CONTENTS; page.bytes().as_usize()]);
     let len = PAGES.bytes(page);
-    let options = Region::options().engine(Which::Scan.engine());
     // SAFETY: `refill` allocates nothing, takes no lock, and returns bytes that stay.
-    let region = match unsafe { options.on_lost(refill, std::ptr::null()) }.build(len) {
+    let options = unsafe { Which::Scan.options().on_lost(refill, ptr::null()) };
+    let region = match options.build(len) {
         Ok(region) => region,
         Err(why) => {
-            report.absent(CASE, "glebe scan", "us", &why.to_string());
+            report.remark(CASE, Which::Scan.who(), "us", &why.to_string());
             report.unmeasured("wrong_refills", &why.to_string());
             return Ok(());
         }
     };
-    let mut us = Vec::new();
-    let mut wrong = 0;
-    for _ in 0..if quick { 1 } else { 10 } {
-        interrupt::check();
+    let (mut us, mut wrong) = (Vec::new(), 0);
+    for _ in rounds(CASE, report.plan(1, 10), NO_END) {
         let _ = region.unmark(Bytes::ZERO..len)?;
         region.write(Bytes::ZERO, &vec![1; len.as_usize()])?;
         region.mark(Bytes::ZERO..len, Priority::NORMAL)?;
@@ -64,6 +61,6 @@ pub(super) fn measure(quick: bool, report: &mut Report) -> Result<(), Error> {
         }
     }
     report.check("wrong_refills", wrong);
-    report.row(CASE, "glebe scan", "us", &us);
+    report.row(CASE, Which::Scan.who(), "us", &us);
     Ok(())
 }

@@ -4,17 +4,16 @@
 //! the round.
 
 use glebe::contig::{Contig, Source};
-use glebe::reserve::{Request, Reserve};
+use glebe::reserve::{self, Request, Reserve};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::Codec;
 
-use super::Error;
 use crate::clock::Stopwatch;
-use crate::interrupt;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
-use crate::samples::{median, rounds, Samples, NO_END};
+use crate::turns::{median, rounds, NO_END};
+use crate::Outcome;
 
 const CALLED_BACK: u64 = 32000;
 /// Of the reserves, with room for a block that begins anywhere.
@@ -22,27 +21,25 @@ const RESERVE: Bytes = Bytes::mib(128);
 /// Blocks of one page before each: more than are kept at hand, so that lent ones are taken.
 const SINGLES: usize = 600;
 const CASE: &str = "callback_32000";
-const LENT: &str = "callback_lent";
+const UNIT: &str = "us";
 const PACKED: &str = "glebe";
 const CLEAN: &str = "clean page cache";
 
-fn reserve() -> Result<Reserve, Error> {
+fn reserve() -> Outcome<Reserve> {
     let memory = |source| Contig::options().source(source).build(RESERVE);
     let memory = memory(Source::Thp).or_else(|_| memory(Source::Plain));
-    Ok(Reserve::options().build_on(memory.map_err(glebe::reserve::Error::from)?)?)
+    Ok(Reserve::options().build_on(memory.map_err(reserve::Error::from)?)?)
 }
 
 /// Measures and reports; `count` is even, so that each is asked first as often.
-pub(super) fn measure(count: u64, report: &mut Report) -> Result<(), Error> {
+pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
     let both = [(PACKED, reserve()?), (CLEAN, reserve()?)];
     let objects = both[0].1.object_pool().codec(Codec::None).build()?;
     let cache = both[1].1.page_cache().namespace("clean")?;
     let pages = both[1].1.len().get();
     let page = vec![0x5a; page_size().bytes().as_usize()];
     let (mut random, mut bytes) = (Random::new(11), [0_u8; 2048]);
-    let mut table = Samples::default();
-    rounds("call-back", (count, NO_END), |round| {
-        interrupt::check();
+    for round in rounds("call-back", count, NO_END) {
         let first = round as usize % 2;
         // Who is filled last has its words at hand, and is asked first.
         for which in [1 - first, first] {
@@ -53,8 +50,8 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Result<(), Error> {
                     bytes[..8].copy_from_slice(&nth.to_ne_bytes());
                     objects.insert(&bytes[..len])?;
                 }
-                let live = both[0].1.stats().live.get() as f64;
-                table.add(LENT, PACKED, "of the reserve", live / pages as f64);
+                let lent = both[0].1.stats().live.get() * 100 / pages;
+                report.remark(CASE, PACKED, UNIT, &format!("{lent} % of the reserve was lent"));
             } else {
                 (0..pages).try_for_each(|index| cache.put(round, index, &page).map(drop))?;
             }
@@ -66,24 +63,23 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Result<(), Error> {
             drop((0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?);
             let watch = Stopwatch::start();
             let block = reserve.alloc(Request::new(Pages::new(CALLED_BACK)).any())?;
-            table.add(CASE, who, "us", watch.elapsed().wall_us);
+            report.add(CASE, who, UNIT, watch.elapsed().wall_us);
             drop(block);
         }
-        Ok::<_, Error>(())
-    })?;
-    table.report(report);
+    }
     // Which is asked first makes a difference of its own, so that the median of all lies anywhere
     // between the two.
     let typical = |who: &str| {
-        let samples = table.of(CASE, who, "us");
+        let samples = report.of(CASE, who, UNIT);
         let of = |nth: usize| samples.iter().skip(nth).step_by(2).copied().collect::<Vec<_>>();
         (median(&of(0)) + median(&of(1))) / 2.0
     };
-    report.ratio("callback_32000_vs_clean", typical(PACKED) / typical(CLEAN));
+    let ratio = typical(PACKED) / typical(CLEAN);
+    report.ratio("callback_32000_vs_clean", ratio);
     report.note(
-        "callback: blocks of 32000 pages, of a reserve that is full of packed objects \
-         (callback_lent: how full) and of one that is full of page cache; the ratio is of the \
-         means of those asked first and of those asked second.",
+        "callback: blocks of 32000 pages, of a reserve that is full of packed objects and of one \
+         that is full of page cache; the ratio is of the means of those asked first and of those \
+         asked second.",
     );
     Ok(())
 }

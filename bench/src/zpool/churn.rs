@@ -3,15 +3,14 @@
 //! Nanoseconds of CPU time a pair. Once at once, and once with a number of objects held, of which
 //! any one goes for the one that comes.
 
-use std::hint::black_box;
-
 use super::made::Made;
-use super::malloc::Allocator;
-use super::{pool, Error};
+use super::malloc::{Allocator, Blocks};
+use super::store::{Pooled, Store};
 use crate::clock::thread_cpu;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
-use crate::samples::{rounds, Samples, NO_END};
+use crate::turns::{rounds, NO_END};
+use crate::Outcome;
 
 const LEN: usize = 1024;
 /// Objects held.
@@ -19,66 +18,69 @@ const HELD: usize = 1 << 14;
 /// Pairs of a sample.
 const PAIRS: usize = 50_000;
 const UNIT: &str = "ns CPU";
-const CASES: [(&str, &str); 2] = [
-    ("insert_remove_1k", "insert_remove_vs_best_malloc"),
-    ("insert_remove_1k_of_16e3", "insert_remove_vs_best_malloc_of_16e3"),
-];
+const AT_ONCE: &str = "insert_remove_1k";
+const HELD_CASE: &str = "insert_remove_1k_of_16e3";
 
 /// Both cases of all contestants, in turns.
-pub(super) fn measure(count: u64, report: &mut Report) -> Result<(), Error> {
+pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
     let made = Made::new();
-    let object = |nth: usize| made.object(nth as u64 % 64, LEN);
-    let pool = pool(false)?;
-    let copy = |allocator: Allocator, nth: usize| allocator.copy(object(nth)).expect("memory");
-    let mut handles =
-        (0..HELD).map(|nth| pool.insert(object(nth))).collect::<Result<Vec<_>, _>>()?;
-    let mut blocks =
-        Allocator::ALL.map(|peer| (0..HELD).map(|nth| copy(peer, nth)).collect::<Vec<_>>());
-    let mut table = Samples::default();
-    let [(at_once, _), (held, _)] = CASES;
-    rounds("insert and remove", (count, NO_END), |round| {
-        let pair = |nth| Ok(pool.remove(pool.insert(object(nth))?)?);
-        table.add(at_once, "glebe", UNIT, ns(pair)?);
-        // The same places for all.
-        let mut random = Random::new(round * PAIRS as u64);
-        let places: Vec<usize> = (0..PAIRS).map(|_| random.below(HELD as u64) as usize).collect();
-        let replaced = ns(|nth| {
-            let handle = &mut handles[places[nth]];
-            pool.remove(*handle)?;
-            *handle = pool.insert(object(nth))?;
-            Ok(())
-        })?;
-        table.add(held, "glebe", UNIT, replaced);
-        for (peer, blocks) in Allocator::ALL.into_iter().zip(&mut blocks) {
-            let pair = |nth| {
-                drop(black_box(copy(peer, nth)));
-                Ok(())
-            };
-            table.add(at_once, peer.name(), UNIT, ns(pair)?);
-            let replace = |nth: usize| {
-                blocks[places[nth]] = copy(peer, nth);
-                Ok(())
-            };
-            table.add(held, peer.name(), UNIT, ns(replace)?);
+    let mut pooled = Pooled::new(false, HELD + 1)?;
+    fill(&mut pooled, &made)?;
+    let mut peers = Allocator::ALL.map(|of| (of.name(), Blocks::new(of, HELD + 1)));
+    peers.iter_mut().try_for_each(|(_, blocks)| fill(blocks, &made))?;
+    for round in rounds("insert and remove", count, NO_END) {
+        sample("glebe", &mut pooled, round, &made, report)?;
+        for (who, blocks) in &mut peers {
+            sample(who, blocks, round, &made, report)?;
         }
-        Ok::<_, Error>(())
-    })?;
-    table.report(report);
-    for (case, ratio) in CASES {
-        let of = |who: &str| table.median(case, who);
-        report.ratio(ratio, of("jemalloc").min(of("mimalloc")) / of("glebe"));
+    }
+    for (case, ratio) in [
+        (AT_ONCE, "insert_remove_vs_best_malloc"),
+        (HELD_CASE, "insert_remove_vs_best_malloc_of_16e3"),
+    ] {
+        let best = report.median(case, "jemalloc").min(report.median(case, "mimalloc"));
+        report.ratio(ratio, best / report.median(case, "glebe"));
     }
     report.note(
         "insert_remove: the peers do malloc, a copy of 1 KiB and free, called directly; of \
          jemalloc and mimalloc the better one counts. _of_16e3: one of 16384 objects goes, by \
-         chance, for each that comes; without, there is no other object of that length.",
+         chance, for each that comes; without, the object that comes goes next.",
     );
     Ok(())
 }
 
+fn object(made: &Made, nth: usize) -> &[u8] {
+    made.object(nth as u64 % 64, LEN)
+}
+
+fn fill(store: &mut impl Store, made: &Made) -> Outcome {
+    (0..HELD).try_for_each(|nth| store.put(nth, object(made, nth)))
+}
+
+/// A sample of each case.
+fn sample(
+    who: &str,
+    store: &mut impl Store,
+    round: u64,
+    made: &Made,
+    report: &mut Report,
+) -> Outcome {
+    let at_once = ns(|nth| {
+        store.put(HELD, object(made, nth))?;
+        store.remove(HELD)
+    })?;
+    report.add(AT_ONCE, who, UNIT, at_once);
+    // The same places for all.
+    let mut random = Random::new(round * PAIRS as u64);
+    let places: Vec<usize> = (0..PAIRS).map(|_| random.below(HELD as u64) as usize).collect();
+    let replaced = ns(|nth| store.replace(places[nth], object(made, nth)))?;
+    report.add(HELD_CASE, who, UNIT, replaced);
+    Ok(())
+}
+
 /// CPU time of one of many.
-fn ns(mut pair: impl FnMut(usize) -> Result<(), Error>) -> Result<f64, Error> {
+fn ns(pair: impl FnMut(usize) -> Outcome) -> Outcome<f64> {
     let start = thread_cpu();
-    (0..PAIRS).try_for_each(&mut pair)?;
+    (0..PAIRS).try_for_each(pair)?;
     Ok((thread_cpu() - start).as_nanos() as f64 / PAIRS as f64)
 }

@@ -4,48 +4,32 @@
 use glebe::sys::page_size;
 use glebe::zpool::{Budget, Compaction, ObjectPool, Rules, TableChoice};
 
-use super::workload::{Step, Workload};
-use super::Error;
+use super::store::{replay, Pooled};
+use super::workload::Workload;
 use crate::clock::Stopwatch;
 use crate::report::Report;
-use crate::samples::{rounds, Samples, NO_END};
+use crate::turns::{rounds, NO_END};
+use crate::Outcome;
 
 const CASE: &str = "compaction_pages_per_s";
 const UNIT: &str = "pages/CPU-s";
 
 /// Rows of both states of the trace.
-pub(super) fn measure(workload: &Workload, count: u64, report: &mut Report) -> Result<(), Error> {
-    let mut table = Samples::default();
-    rounds("compaction", (count, NO_END), |_| {
+pub(super) fn measure(workload: &Workload, count: u64, report: &mut Report) -> Outcome {
+    for _ in rounds("compaction", count, NO_END) {
         for (who, steps) in [
             ("glebe, directories removed", &workload.directories),
             ("glebe, random deletion", &workload.halves),
         ] {
-            let pool = fragmented(workload, steps)?;
+            let rules = TableChoice::Rules(Rules::of_page(page_size()));
+            let pool = ObjectPool::options().table(rules).compaction(Compaction::Manual).build()?;
+            let mut pooled = Pooled::of(pool, workload.blocks);
+            replay(&mut pooled, workload, steps, false)?;
             let watch = Stopwatch::start();
-            let freed = pool.compact(Budget::All)?.freed.get();
-            table.add(CASE, who, UNIT, freed as f64 / watch.elapsed().cpu_us * 1e6);
-            table.note(CASE, who, UNIT, &format!("{freed} pages at once"));
-        }
-        Ok::<_, Error>(())
-    })?;
-    table.report(report);
-    Ok(())
-}
-
-/// A pool after `steps`.
-fn fragmented(workload: &Workload, steps: &[Step]) -> Result<ObjectPool, Error> {
-    let rules = TableChoice::Rules(Rules::of_page(page_size()));
-    let pool = ObjectPool::options().table(rules).compaction(Compaction::Manual).build()?;
-    let mut handles = vec![None; workload.blocks];
-    for &change in steps.iter().flat_map(|step| &step.changes) {
-        let new = match change.len {
-            0 => None,
-            _ => Some(pool.insert(workload.object(change, &mut [])?)?),
-        };
-        if let Some(old) = std::mem::replace(&mut handles[change.block], new) {
-            pool.remove(old)?;
+            let freed = pooled.pool.compact(Budget::All)?.freed.get();
+            report.add(CASE, who, UNIT, freed as f64 / watch.elapsed().cpu_us * 1e6);
+            report.remark(CASE, who, UNIT, &format!("{freed} pages at once"));
         }
     }
-    Ok(pool)
+    Ok(())
 }

@@ -1,21 +1,33 @@
-//! [`Allocator`]: allocators of programs, to compare with, each through its own functions.
+//! [`Allocator`]: allocators of programs, to compare with, each through its own functions; and what
+//! a process holds that has its objects from one, found in a process apart ([`ask`]).
 //!
 //! None of them is this program's global allocator, but glibc's, which everything else here uses
-//! too. Source: jemalloc(3), mimalloc's documentation, malloc_trim(3).
+//! too. Unit: bytes of resident memory, beyond what was resident before the first object. Source:
+//! jemalloc(3), mimalloc's documentation, malloc_trim(3).
 //!
 //! # Safety
 //! A [`Block`] owns what one allocator gave until it is given back to the same one.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::io::Write;
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::time::Duration;
 
+use glebe::sys::vma;
 use serde::{Deserialize, Serialize};
+
+use super::store::{replay, Held, Keep, Store};
+use super::workload::Workload;
+use crate::child::Child;
+use crate::Outcome;
+
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whose malloc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Allocator {
+pub(super) enum Allocator {
     /// The C library's.
     Glibc,
     /// Of FreeBSD and Facebook.
@@ -26,7 +38,7 @@ pub enum Allocator {
 
 /// Bytes in memory of an allocator.
 #[derive(Debug)]
-pub(super) struct Block {
+struct Block {
     at: NonNull<u8>,
     len: u32,
     of: Allocator,
@@ -45,7 +57,7 @@ impl Allocator {
 
     /// A copy of `bytes`, of which there is at least one; `None` without memory.
     #[inline]
-    pub(super) fn copy(self, bytes: &[u8]) -> Option<Block> {
+    fn copy(self, bytes: &[u8]) -> Option<Block> {
         let len = bytes.len();
         // SAFETY: each takes any size.
         let at = unsafe {
@@ -62,7 +74,7 @@ impl Allocator {
     }
 
     /// Gives back to the kernel what the allocator is willing to.
-    pub(super) fn trim(self) {
+    fn trim(self) {
         // SAFETY: none takes a pointer, but mallctl the name of a control that takes no value.
         unsafe {
             match self {
@@ -86,7 +98,7 @@ impl Allocator {
 
 impl Block {
     /// The copy.
-    pub(super) fn bytes(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         // SAFETY: so many bytes were written there, and nobody writes them again.
         unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len as usize) }
     }
@@ -107,6 +119,95 @@ impl Drop for Block {
     }
 }
 
+/// Memory of one allocator for each number.
+pub(super) struct Blocks {
+    of: Allocator,
+    blocks: Vec<Option<Block>>,
+    resident_before: u64,
+}
+
+impl Blocks {
+    /// None yet, of so many.
+    pub(super) fn new(of: Allocator, numbers: usize) -> Self {
+        Self { of, blocks: (0..numbers).map(|_| None).collect(), resident_before: 0 }
+    }
+}
+
+impl Keep for Blocks {
+    #[inline]
+    fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome {
+        self.blocks[nth] = Some(self.of.copy(bytes).ok_or("out of memory")?);
+        Ok(())
+    }
+
+    fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize> {
+        let bytes = self.blocks[nth].as_ref().map_or(&[][..], Block::bytes);
+        to[..bytes.len()].copy_from_slice(bytes);
+        Ok(bytes.len())
+    }
+}
+
+impl Store for Blocks {
+    #[inline]
+    fn remove(&mut self, nth: usize) -> Outcome {
+        self.blocks[nth] = None;
+        Ok(())
+    }
+
+    /// As programs do: the new one comes first.
+    #[inline]
+    fn replace(&mut self, nth: usize, bytes: &[u8]) -> Outcome {
+        self.put(nth, bytes)
+    }
+
+    fn held(&mut self) -> Outcome<Held> {
+        self.of.trim();
+        let pages = resident()?.saturating_sub(self.resident_before) as f64;
+        let lens = self.blocks.iter().flatten().map(|block| u64::from(block.len));
+        Ok(Held { stored: lens.sum::<u64>() as f64, pages, metadata: 0.0 })
+    }
+
+    fn begin(&mut self) -> Outcome {
+        // What loading the trace left in the heap that this program uses.
+        Allocator::Glibc.trim();
+        self.resident_before = resident()?;
+        Ok(())
+    }
+}
+
+/// Bytes of this process that are in memory.
+fn resident() -> Outcome<u64> {
+    Ok(vma::usage(&(0..usize::MAX))?.rss.get())
+}
+
+/// What to hold.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    /// By whose malloc.
+    pub(super) allocator: Allocator,
+    /// Of the trace, one run of blocks in so many.
+    pub(super) nth: usize,
+    /// Random deletion, not that of directories.
+    pub(super) halves: bool,
+}
+
+/// In the child: does the job and writes what [`replay`] returns.
+pub(crate) fn inside(job: &str, out: &mut dyn Write) -> Outcome {
+    let job: Job = serde_json::from_str(job)?;
+    let workload = Workload::of_trace(job.nth)?;
+    let steps = if job.halves { &workload.halves } else { &workload.directories };
+    let mut blocks = Blocks::new(job.allocator, workload.blocks);
+    let answer = serde_json::to_string(&replay(&mut blocks, &workload, steps, false)?)?;
+    Ok(writeln!(out, "{answer}").and_then(|()| out.flush())?)
+}
+
+/// Has a child do `job`, in which nothing else happens.
+pub(super) fn ask(job: Job) -> Outcome<(Vec<Held>, u64)> {
+    let child = Child::start("apart", &[&serde_json::to_string(&job)?])?;
+    let answer = child.wait(PATIENCE)?.answer()?;
+    Ok(serde_json::from_str(&answer)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,14 +215,16 @@ mod tests {
     #[test]
     fn each_gives_memory_of_its_own_and_takes_it_back() {
         for allocator in Allocator::ALL {
-            let blocks: Vec<_> = (1..200_u8)
-                .map(|n| allocator.copy(&vec![n; 20 * usize::from(n)]).unwrap())
-                .collect();
-            for (block, n) in blocks.iter().zip(1_u8..) {
-                assert_eq!(block.bytes(), vec![n; 20 * usize::from(n)]);
+            let mut blocks = Blocks::new(allocator, 200);
+            let contents = |n: u8| vec![n; 20 * usize::from(n)];
+            (1..200).for_each(|n| blocks.put(n.into(), &contents(n)).unwrap());
+            let mut back = [0; 4000];
+            for n in 1..200 {
+                let len = blocks.get(n.into(), &mut back).unwrap();
+                assert_eq!(back[..len], contents(n));
+                blocks.remove(n.into()).unwrap();
             }
-            drop(blocks);
-            allocator.trim();
+            assert_eq!(blocks.held().unwrap().stored, 0.0);
         }
     }
 }

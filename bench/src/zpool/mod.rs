@@ -1,49 +1,111 @@
-//! The benchmark of [`glebe::zpool`].
+//! The benchmark `zpool`: what [`glebe::zpool`] holds beyond what is stored, step by step, beside
+//! zram and allocators; pages stored and loaded, compaction, and small objects that come and go.
 
-mod aligned;
-pub mod apart;
 mod callback;
 mod churn;
 mod compaction;
 mod made;
 mod malloc;
-pub mod measure;
 mod overhead;
-mod replay;
 mod speed;
+mod store;
 mod trace;
 mod tree;
 mod workload;
 mod zram;
 
-use std::io;
+use glebe::sys::page_size;
+use memmap2::MmapMut;
 
-use glebe::error::OsError;
-use glebe::zpool::{Codec, ObjectPool};
+use crate::corpus;
+use crate::report::Report;
+use crate::Outcome;
+use speed::BLOCK;
+use store::aligned;
+use trace::Change;
+use tree::Tree;
+use workload::Workload;
 
-/// Why there is nothing to tell.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The pool refused.
-    #[error(transparent)]
-    Pool(#[from] glebe::zpool::Error),
-    /// The reserve refused.
-    #[error(transparent)]
-    Reserve(#[from] glebe::reserve::Error),
-    /// The kernel refused.
-    #[error(transparent)]
-    Os(#[from] OsError),
-    /// Contents could not be read.
-    #[error("contents to store: {0}")]
-    Contents(#[from] io::Error),
-    /// A child was told or answered what is no job and no answer.
-    #[error("between the program and its child: {0}")]
-    Words(#[from] serde_json::Error),
+pub(crate) use malloc::inside;
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    /// One file of the tree in so many.
+    files: usize,
+    /// One run of blocks of the trace in so many.
+    runs: usize,
+    /// Bytes of pages that are stored and loaded.
+    bytes: usize,
+    rounds: u64,
 }
 
-/// An empty pool as it is by default, with LZ4 or without a codec.
-fn pool(coded: bool) -> Result<ObjectPool, Error> {
-    let codec = if coded { Codec::Lz4 } else { Codec::None };
-    Ok(ObjectPool::options().codec(codec).build()?)
+const FULL: Plan = Plan { files: 1, runs: 1, bytes: 128 << 20, rounds: 9 };
+const QUICK: Plan = Plan { files: 8, runs: 4, bytes: 16 << 20, rounds: 2 };
+
+/// Runs the benchmark.
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    let plan = report.plan(QUICK, FULL);
+    let traced = Workload::of_trace(plan.runs)?;
+    let tree = tree(plan, report)?;
+    overhead::measure(plan.runs, &traced, tree.as_ref(), report)?;
+    compaction::measure(&traced, plan.rounds.min(3), report)?;
+    drop(traced);
+    let pages = pages(tree.as_ref(), plan, report)?;
+    drop(tree);
+    speed::measure(&pages, plan.rounds, report)?;
+    speed::threads(&pages, plan.rounds, report)?;
+    drop(pages);
+    callback::measure(8 * plan.rounds, report)?;
+    churn::measure(plan.rounds, report)
+}
+
+/// The workload of a tree if there is one.
+fn tree(plan: Plan, report: &mut Report) -> Outcome<Option<Workload>> {
+    report.note(
+        "trace: of a device that had a kernel source tree. The pool has random bytes of each \
+         object's length without a codec; zram has pages that LZ4 makes about as long. Random \
+         deletion: files of 1 to 9 pages are made up. A quick run does a part of it.",
+    );
+    let options = &report.options;
+    let Some(dir) = options.tree.clone().or_else(|| tree::find(options.dir.as_deref())) else {
+        report.note(
+            "tree: no kernel source tree was found (in --dir or /usr/src, unpacked, as from \
+             Debian's linux-source); --tree names any directory.",
+        );
+        return Ok(None);
+    };
+    let tree = Tree::pack(&dir, plan.files, &options.scratch())?;
+    report.note(&format!(
+        "tree: {} in pages of {}, one file in {}; LZ4 on both sides. Of a tree without a kernel's \
+         directories none goes.",
+        dir.display(),
+        page_size().bytes(),
+        plan.files
+    ));
+    Ok(Some(Workload::of_tree(tree)))
+}
+
+/// Pages to store and load: of the tree, spread over it, or of files that every machine has if
+/// there is none or a small one.
+fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Outcome<MmapMut> {
+    /// Pages side by side.
+    const RUN: usize = 64;
+    let page = page_size().bytes().as_usize();
+    let mut bytes = aligned(plan.bytes)?;
+    if let Some(workload) = tree.filter(|tree| tree.blocks * page >= plan.bytes) {
+        let (wanted, runs) = (plan.bytes / page / RUN, workload.blocks / RUN);
+        for (nth, to) in bytes.chunks_exact_mut(page).enumerate() {
+            let block = nth / RUN * runs / wanted * RUN + nth % RUN;
+            workload.contents(Change { block, len: page }, true, to)?;
+        }
+        report.note("store, load, threads: pages of the tree, in runs of 64 spread over it.");
+        return Ok(bytes);
+    }
+    let (filled, dir) = corpus::fill(&mut bytes, page);
+    report.note(&format!("store, load, threads: pages of files below {dir}."));
+    let mut filled_only = aligned((filled / BLOCK).max(1) * BLOCK)?;
+    let len = filled_only.len();
+    filled_only.copy_from_slice(&bytes[..len]);
+    Ok(filled_only)
 }

@@ -1,98 +1,59 @@
 //! What each holds beyond what is stored, step by step: the pool, zram, and allocators of
-//! programs.
-//!
-//! Percent of the bytes stored. Nothing here is timed.
+//! programs. Percent of the bytes stored. Nothing here is timed.
 
-use super::apart::{self, Job};
-use super::malloc::Allocator;
-use super::replay::{in_pool, in_zram, Held};
+use super::malloc::{ask, Allocator, Job};
+use super::store::{replay, Held, Pooled};
 use super::workload::{Step, Workload};
-use super::zram::Absent;
-use super::Error;
+use super::zram::Zram;
 use crate::report::Report;
+use crate::Outcome;
 
 const FINAL: &str = "overhead_final_percent";
 const RANDOM: &str = "overhead_random_delete_percent";
-const WORST: &str = "overhead_worst_vs_zram_compacted";
 const PERCENT: &str = "percent";
+const GLEBE: &str = "glebe";
+const COMPACTED: &str = "zram, compacted";
 
-/// The steps of the trace, and of the tree where there is one, in the pool and in zram.
-pub(super) fn beside_zram(
+/// The steps of one run of blocks in `nth` of the trace, and of the tree where there is one, in the
+/// pool and in zram; those of the trace in allocators of programs too.
+pub(super) fn measure(
+    nth: usize,
     traced: &Workload,
     tree: Option<&Workload>,
     report: &mut Report,
-) -> Result<(), Error> {
+) -> Outcome {
     let mut worst = f64::NAN;
     for (workload, suffix) in [(Some(traced), ""), (tree, "_tree")] {
         let Some(workload) = workload else { continue };
-        for (steps, case) in [(&workload.directories, FINAL), (&workload.halves, RANDOM)] {
-            let (ours, wrong) = in_pool(workload, steps)?;
-            report.check("wrong_bytes", wrong);
-            tell((case, suffix), "glebe", steps, &ours, report);
-            for (who, compact) in [("zram, compacted", true), ("zram", false)] {
-                let theirs = match in_zram(workload, steps, compact) {
-                    Ok(theirs) => theirs,
-                    Err(Absent::Not(why)) => {
-                        report.absent(&format!("{case}{suffix}"), who, PERCENT, &why);
-                        continue;
-                    }
-                    Err(Absent::Os(error)) => return Err(error.into()),
-                };
-                tell((case, suffix), who, steps, &theirs, report);
-                if compact && case == FINAL {
-                    let steps = ours.iter().zip(&theirs);
-                    let ratios = steps.map(|(ours, theirs)| theirs.percent() / ours.percent());
+        for (case, steps) in [(FINAL, &workload.directories), (RANDOM, &workload.halves)] {
+            let mut tell = |who: &str, answer: Outcome<(Vec<Held>, u64)>| {
+                tell(&format!("{case}{suffix}"), who, steps, answer, report)
+            };
+            let mut pooled = Pooled::new(workload.is_tree(), workload.blocks)?;
+            let ours = tell(GLEBE, Ok(replay(&mut pooled, workload, steps, false)?));
+            drop(pooled);
+            for (who, is_compacted) in [(COMPACTED, true), ("zram", false)] {
+                let zram = Zram::new(workload.blocks, is_compacted);
+                let answer = zram.and_then(|mut zram| replay(&mut zram, workload, steps, true));
+                let theirs = tell(who, answer);
+                if is_compacted && case == FINAL {
+                    let ratios = ours.iter().zip(theirs).map(|(ours, theirs)| theirs / ours);
                     worst = ratios.fold(worst, f64::min);
                 }
             }
+            for allocator in Allocator::ALL.into_iter().filter(|_| !workload.is_tree()) {
+                let job = Job { allocator, nth, halves: case == RANDOM };
+                tell(allocator.name(), Ok(ask(job)?));
+            }
         }
     }
-    report.ratio(WORST, worst);
+    report.ratio("overhead_worst_vs_zram_compacted", worst);
     report.note(
         "overhead: the pages held beyond the bytes stored, and all else that the pool holds. Of \
          zram that is what it does not count itself, 8 bytes an object and 56 a zspage, of which \
          it has one for 3.06 pages in the mean; pages that are one word over and over take it no \
          more than that. The ratio is that of the worst step of the directories.",
     );
-    Ok(())
-}
-
-/// A row a step, and one for the last.
-fn tell(
-    (case, suffix): (&str, &str),
-    who: &str,
-    steps: &[Step],
-    held: &[Held],
-    report: &mut Report,
-) {
-    let prefix = if case == FINAL { "overhead" } else { "random_delete" };
-    let mut row = |case: &str, of: &Held| {
-        report.row(&format!("{case}{suffix}"), who, PERCENT, &[of.percent()]);
-        report.remark(&format!("{:.2} without metadata", of.percent_plain()));
-    };
-    for (step, of) in steps.iter().zip(held) {
-        let name: String = step.name.chars().filter(char::is_ascii_alphanumeric).collect();
-        row(&format!("{prefix}_{name}_percent"), of);
-    }
-    held.last().into_iter().for_each(|of| row(case, of));
-}
-
-/// Allocators of programs hold the trace, each in a process of its own.
-pub(super) fn allocators(
-    nth: usize,
-    workload: &Workload,
-    report: &mut Report,
-) -> Result<(), Error> {
-    for allocator in Allocator::ALL {
-        for (halves, steps, case) in
-            [(false, &workload.directories, FINAL), (true, &workload.halves, RANDOM)]
-        {
-            let resident = apart::ask(Job { allocator, nth, halves })?;
-            report.check("wrong_bytes", resident.wrong);
-            let beyond = resident.bytes as f64 / stored(steps, workload.blocks) as f64 - 1.0;
-            report.row(case, allocator.name(), PERCENT, &[beyond * 100.0]);
-        }
-    }
     report.note(
         "allocators: objects of the trace's lengths; resident memory of a process apart, after \
          malloc_trim, a purge of all arenas, mi_collect. They move no object and need no handle.",
@@ -100,10 +61,26 @@ pub(super) fn allocators(
     Ok(())
 }
 
-/// The bytes stored after all steps.
-fn stored(steps: &[Step], blocks: usize) -> usize {
-    let mut lengths = vec![0; blocks];
-    let changes = steps.iter().flat_map(|step| &step.changes);
-    changes.for_each(|change| lengths[change.block] = change.len);
-    lengths.into_iter().sum()
+/// Adds a row of what is held after the last step, and a remark with that after each; returns all
+/// percentages.
+fn tell(
+    case: &str,
+    who: &str,
+    steps: &[Step],
+    answer: Outcome<(Vec<Held>, u64)>,
+    report: &mut Report,
+) -> Vec<f64> {
+    let (held, wrong) = match answer {
+        Ok(answer) => answer,
+        Err(why) => {
+            report.remark(case, who, PERCENT, &why.to_string());
+            return Vec::new();
+        }
+    };
+    report.check("wrong_bytes", wrong);
+    let percent: Vec<f64> = held.iter().map(Held::percent).collect();
+    report.row(case, who, PERCENT, &percent[percent.len() - 1..]);
+    let each = steps.iter().zip(&percent).map(|(step, of)| format!("{} {of:.2}", step.name));
+    report.remark(case, who, PERCENT, &each.collect::<Vec<_>>().join(", "));
+    percent
 }

@@ -1,5 +1,5 @@
-//! [`Trace`]: what a compressed block device stored and gave up, step by step, from a file that
-//! is part of this program. Its format is told beside it, in `bench/data`.
+//! The trace: what a compressed block device stored and gave up, step by step, from a file that is
+//! part of this program. Its format is told beside it, in `bench/data`.
 //!
 //! Lengths are in bytes, of 4 KiB blocks after LZ4. Cost: 17 MiB, and tenths of a second to
 //! decode.
@@ -31,34 +31,25 @@ pub(super) struct Change {
     pub(super) len: usize,
 }
 
-/// All steps.
-#[derive(Debug)]
-pub(super) struct Trace {
-    words: Vec<u16>,
-}
-
-impl Trace {
-    /// Decodes the trace; an error if the file is damaged or has another length.
-    pub(super) fn load() -> io::Result<Self> {
-        let mut bytes = Vec::with_capacity(STEPS.len() * BLOCKS * size_of::<u16>());
-        XzReader::new(PACKED, false).read_to_end(&mut bytes)?;
-        if bytes.len() != STEPS.len() * BLOCKS * size_of::<u16>() {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        let words = bytes.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
-        Ok(Self { words: words.collect() })
+/// The changes of each step, in order; an error if the file is damaged or has another length.
+pub(super) fn load() -> io::Result<Vec<Vec<Change>>> {
+    let mut bytes = Vec::with_capacity(STEPS.len() * BLOCKS * size_of::<u16>());
+    XzReader::new(PACKED, false).read_to_end(&mut bytes)?;
+    if bytes.len() != STEPS.len() * BLOCKS * size_of::<u16>() {
+        return Err(io::ErrorKind::InvalidData.into());
     }
-
-    /// What was done in step `step`, in order.
-    pub(super) fn changes(&self, step: usize) -> impl Iterator<Item = Change> + '_ {
-        let words = self.words[step * BLOCKS..][..BLOCKS].iter();
-        words.enumerate().filter_map(move |(block, word)| {
+    let mut lens = vec![0; BLOCKS];
+    let mut step = |words: &[u8]| {
+        let words = words.chunks_exact(2).map(|two| u16::from_le_bytes([two[0], two[1]]));
+        let changed = words.zip(&mut lens).enumerate().filter_map(|(block, (word, had))| {
             let len = usize::from(word & !WRITTEN);
-            let had = step > 0 && self.words[(step - 1) * BLOCKS + block] & !WRITTEN != 0;
-            let changes = if len == 0 { had } else { word & WRITTEN != 0 };
-            changes.then_some(Change { block, len })
-        })
-    }
+            let is_changed = if len == 0 { *had != 0 } else { word & WRITTEN != 0 };
+            *had = len;
+            is_changed.then_some(Change { block, len })
+        });
+        changed.collect()
+    };
+    Ok(bytes.chunks_exact(BLOCKS * size_of::<u16>()).map(&mut step).collect())
 }
 
 #[cfg(test)]
@@ -66,17 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_lead_from_each_step_to_the_next() {
-        let trace = Trace::load().unwrap();
+    fn changes_lead_to_what_the_device_held() {
         let mut blocks = vec![0; BLOCKS];
-        let mut counts = Vec::new();
-        for step in 0..STEPS.len() {
-            trace.changes(step).for_each(|change| blocks[change.block] = change.len);
-            let words = trace.words[step * BLOCKS..][..BLOCKS].iter();
-            assert!(blocks.iter().copied().eq(words.map(|word| usize::from(word & !WRITTEN))));
+        let mut held = Vec::new();
+        for changes in load().unwrap() {
+            changes.iter().for_each(|change| blocks[change.block] = change.len);
             let stored = blocks.iter().filter(|len| **len > 0);
-            counts.push((stored.count(), blocks.iter().sum::<usize>()));
+            held.push((stored.count(), blocks.iter().sum::<usize>()));
         }
-        assert_eq!((counts[1], counts[10].0), ((389_425, 513_512_829), 29_941));
+        assert_eq!((held[1], held[10].0, held.len()), ((389_425, 513_512_829), 29_941, 11));
     }
 }

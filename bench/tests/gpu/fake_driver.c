@@ -1,4 +1,4 @@
-/* A driver with the calls that `glebe bench gpu` makes, in ordinary memory: it moves the bytes at
+/* A driver with the calls that `glebe-bench gpu` makes, in ordinary memory: it moves the bytes at
  * once, keeps count of what is handed out, and says at the end of the process what was not given
  * back. Behaviour is chosen by the environment:
  *   FAKE_DEVICES=N   lists N devices (1)
@@ -11,7 +11,7 @@
 
 enum { SUCCESS = 0, INVALID = 1, REFUSED = 801 };
 
-static long copies, registered, host, device, contexts, streams;
+static long copies, registered, host, device, contexts;
 static long all_registered, all_host;
 
 static int refused(const char *name)
@@ -29,7 +29,6 @@ int cuGetErrorName(int status, const char **name)
     *name = "CUDA_ERROR_NOT_SUPPORTED";
     return SUCCESS;
 }
-int cuDriverGetVersion(int *version) { *version = 12040; return SUCCESS; }
 int cuDeviceGetCount(int *count)
 {
     const char *devices = getenv("FAKE_DEVICES");
@@ -37,11 +36,6 @@ int cuDeviceGetCount(int *count)
     return SUCCESS;
 }
 int cuDeviceGet(int *found, int ordinal) { *found = 70 + ordinal; return SUCCESS; }
-int cuDeviceGetName(char *name, int len, int of)
-{
-    snprintf(name, (size_t)len, "Fake %d", of);
-    return SUCCESS;
-}
 int cuDevicePrimaryCtxRetain(void **context, int of)
 {
     CHECK("cuDevicePrimaryCtxRetain");
@@ -81,30 +75,21 @@ int cuMemHostRegister_v2(void *at, size_t len, unsigned flags)
     return SUCCESS;
 }
 int cuMemHostUnregister(void *at) { registered--; return at ? SUCCESS : INVALID; }
-int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t len, void *stream)
+int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t len)
 {
-    CHECK("cuMemcpyHtoDAsync");
+    CHECK("cuMemcpyHtoD");
     memcpy((void *)(size_t)to, from, len);
     if (getenv("FAKE_SPOIL") && len > 1 << 20)
         ((char *)(size_t)to)[len / 2] ^= 1;
     copies++;
-    return stream == &streams ? SUCCESS : INVALID;
+    return SUCCESS;
 }
-int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t len, void *stream)
+int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t len)
 {
     memcpy(to, (void *)(size_t)from, len);
     copies++;
-    return stream == &streams ? SUCCESS : INVALID;
+    return SUCCESS;
 }
-int cuStreamCreate(void **stream, unsigned flags)
-{
-    CHECK("cuStreamCreate");
-    streams++;
-    *stream = &streams;
-    return flags ? INVALID : SUCCESS;
-}
-int cuStreamDestroy_v2(void *stream) { streams--; return stream == &streams ? SUCCESS : INVALID; }
-int cuStreamSynchronize(void *stream) { return stream == &streams ? SUCCESS : INVALID; }
 
 __attribute__((destructor)) static void tell(void)
 {
@@ -112,7 +97,7 @@ __attribute__((destructor)) static void tell(void)
     FILE *file = path ? fopen(path, "w") : NULL;
     if (!file)
         return;
-    fprintf(file, "left %ld %ld %ld %ld %ld\n", registered, host, device, contexts, streams);
+    fprintf(file, "left %ld %ld %ld %ld\n", registered, host, device, contexts);
     fprintf(file, "made %ld %ld\ncopies %ld\n", all_registered, all_host, copies);
     fclose(file);
 }

@@ -1,0 +1,376 @@
+//! [`Memory`]: bytes that are all there, had in the ways that are compared ([`Way`]).
+//!
+//! Timed: having it and populating it, by the calling thread alone. Not timed: raising a pool's
+//! limit, reading page frames, giving it back. None of the kernel's ways promises contiguity beyond
+//! a huge page, and memory that is no hugetlb page may be moved at any time.
+//! Lock: the project's hugetlb lock file, for memory of a pool alone.
+//!
+//! # Safety
+//! A `Memory` owns its bytes: by malloc until they are freed, or by a mapping whose pointer nobody
+//! else has. They are zeros of the kernel's or what was written here, so every word is a value.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::ptr;
+use std::slice;
+
+use glebe::contig::{grow_pool, Contig, Options, PoolChange, PoolLock};
+use glebe::error::OsError;
+use glebe::sys::hugetlb::Pool;
+use glebe::sys::madvise::transparent_huge_page;
+use glebe::sys::{madvise, meminfo, page_size};
+use glebe::units::{Bytes, PageSize, Pages};
+use memmap2::{Advice, MmapOptions, MmapRaw};
+use rustix::fs::{memfd_create, MemfdFlags};
+
+use crate::clock::{Elapsed, Stopwatch};
+use crate::frames::longest_run;
+use crate::Outcome;
+
+/// What is left to the machine whatever is measured.
+pub(crate) const LEFT: Bytes = Bytes::mib(1536);
+/// The library takes more pages than it keeps, by this part of those that it keeps.
+const SPARE_SHARE: u64 = 4;
+/// Every mapping begins at a multiple of this.
+const PAGE: Bytes = Bytes::new(1 << 12);
+
+/// A way to have memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// `posix_memalign`, base pages even where the machine would give huge ones unasked.
+    Memalign,
+    /// `posix_memalign`, with transparent huge pages.
+    MemalignThp,
+    /// The library's, with the source that it chooses by itself.
+    Glebe,
+    /// Surplus pages of the hugetlb pool, in the order in which the kernel hands them out.
+    Hugetlb,
+    /// A mapping with `MADV_HUGEPAGE`, aligned to a huge page.
+    Thp,
+    /// A mapping as the machine is set to give it.
+    Plain,
+}
+
+/// Bytes, all of them present.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    base: usize,
+    len: usize,
+    /// What it took to have the bytes and to populate them.
+    pub(crate) took: Elapsed,
+    owner: Owner,
+}
+
+#[derive(Debug)]
+enum Owner {
+    Malloc { _block: Malloc },
+    Map { _map: MmapRaw },
+    Glebe(Box<Contig>),
+}
+
+/// Freed when dropped.
+#[derive(Debug)]
+struct Malloc(usize);
+
+impl Malloc {
+    fn aligned(len: usize, align: usize) -> Outcome<Self> {
+        let mut at = ptr::null_mut();
+        // SAFETY: `at` is a local that the call writes if it succeeds.
+        match unsafe { libc::posix_memalign(&raw mut at, align, len) } {
+            0 => Ok(Self(at.expose_provenance())),
+            code => Err(std::io::Error::from_raw_os_error(code).into()),
+        }
+    }
+}
+
+impl Drop for Malloc {
+    fn drop(&mut self) {
+        // SAFETY: from posix_memalign, freed once; its memory's owner is gone with it.
+        unsafe { libc::free(ptr::with_exposed_provenance_mut(self.0)) };
+    }
+}
+
+impl Way {
+    /// Has `len` bytes; an error says why not: too little memory, no such pages, no privilege.
+    pub(crate) fn obtain(self, len: Bytes) -> Outcome<Memory> {
+        fits(len)?;
+        match self {
+            Self::Memalign => Memory::malloc(len, madvise::Advice::NoHugePage),
+            Self::MemalignThp => Memory::malloc(len, madvise::Advice::HugePage),
+            Self::Glebe => Memory::glebe(Contig::options().threads(1), len),
+            Self::Hugetlb => {
+                let (pool, mut options) = (pool()?, MmapOptions::new());
+                let whole = len.pages_up(pool.size()).bytes(pool.size());
+                options.len(whole.as_usize()).huge(Some(pool.size().shift() as u8));
+                // The kernel takes the pages from the pool here: a shortage is seen now.
+                let map = || Ok(options.map_anon()?.into());
+                with_surplus(&pool, len, || Memory::mapped(len, PAGE, map))
+            }
+            Self::Thp => {
+                let (huge, mut options) = (transparent_huge_page()?.bytes(), MmapOptions::new());
+                options.len((len + huge).as_usize()).no_reserve_swap();
+                Memory::mapped(len, huge, || {
+                    let map = MmapRaw::from(options.map_anon()?);
+                    map.advise(Advice::HugePage)?;
+                    Ok(map)
+                })
+            }
+            Self::Plain => {
+                let map = || Ok(MmapOptions::new().len(len.as_usize()).map_anon()?.into());
+                Memory::mapped(len, PAGE, map)
+            }
+        }
+    }
+}
+
+impl Memory {
+    /// The library's memory as `options` say; what other threads took is not in `took`.
+    pub(crate) fn glebe(options: Options, len: Bytes) -> Outcome<Self> {
+        let watch = Stopwatch::start();
+        let contig = options.build(len)?;
+        let took = watch.elapsed();
+        let base = contig.mapping().as_ptr().expose_provenance();
+        Ok(Self { base, len: len.as_usize(), took, owner: Owner::Glebe(Box::new(contig)) })
+    }
+
+    fn malloc(len: Bytes, advice: madvise::Advice) -> Outcome<Self> {
+        let align = transparent_huge_page().map_or(page_size().bytes(), PageSize::bytes);
+        let watch = Stopwatch::start();
+        let block = Malloc::aligned(len.as_usize(), align.as_usize())?;
+        let base = block.0;
+        // SAFETY: the range is the allocation, which is whole pages and not used yet.
+        let advised = unsafe { madvise::advise(base, len, advice) };
+        // A kernel built without huge pages knows of neither advice, and small ones are right.
+        if advice == madvise::Advice::HugePage {
+            advised?;
+        }
+        // SAFETY: as above; contents stay.
+        unsafe { madvise::advise(base, len, madvise::Advice::PopulateWrite)? };
+        let took = watch.elapsed();
+        Ok(Self { base, len: len.as_usize(), took, owner: Owner::Malloc { _block: block } })
+    }
+
+    /// The first `len` bytes of a mapping that begin at a multiple of `align`.
+    fn mapped(len: Bytes, align: Bytes, map: impl FnOnce() -> Outcome<MmapRaw>) -> Outcome<Self> {
+        let watch = Stopwatch::start();
+        let map = map()?;
+        let start = map.as_ptr().expose_provenance();
+        let (base, len) = (start.next_multiple_of(align.as_usize()), len.as_usize());
+        // This reports a failure instead of raising a signal later.
+        map.advise_range(Advice::PopulateWrite, base - start, len)?;
+        let took = watch.elapsed();
+        Ok(Self { base, len, took, owner: Owner::Map { _map: map } })
+    }
+
+    /// The library's own view, where it is the library's.
+    pub(crate) fn contig(&self) -> Option<&Contig> {
+        match &self.owner {
+            Owner::Glebe(contig) => Some(contig),
+            Owner::Malloc { .. } | Owner::Map { .. } => None,
+        }
+    }
+
+    /// The longest run of adjacent page frames in address order; `None` where frames are hidden.
+    pub(crate) fn longest_run(&self) -> Option<Pages> {
+        longest_run(self.base, Bytes::new(self.len as u64).pages_up(page_size()))
+    }
+
+    /// All bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: see the file's head; nobody writes while this is borrowed.
+        unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.base), self.len) }
+    }
+
+    /// All bytes, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: see the file's head; exclusive by `&mut`.
+        unsafe { slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(self.base), self.len) }
+    }
+
+    /// All whole words.
+    pub(crate) fn words(&self) -> &[u64] {
+        let words = self.len / size_of::<u64>();
+        // SAFETY: as `bytes`; the base is the start of a page, and any bits are a word.
+        unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.base), words) }
+    }
+}
+
+/// Whether the machine has that much and [`LEFT`] besides, with what the library takes to choose
+/// from: it must not be brought to kill a process.
+pub(crate) fn fits(len: Bytes) -> Outcome {
+    let available = meminfo::available()?;
+    let most = most_of(available);
+    match len <= most {
+        true => Ok(()),
+        false => {
+            let text = format!("{len} asked for; {available} are available, of which {most}");
+            Err(format!("{text} may be used").into())
+        }
+    }
+}
+
+/// The largest memory that [`fits`] now, whole huge pages.
+pub(crate) fn largest() -> Outcome<Bytes> {
+    let huge = transparent_huge_page().unwrap_or_else(|_| page_size());
+    Ok(most_of(meminfo::available()?).pages_down(huge).bytes(huge))
+}
+
+fn most_of(available: Bytes) -> Bytes {
+    Bytes::new(available.saturating_sub(LEFT).get() / (SPARE_SHARE + 1) * SPARE_SHARE)
+}
+
+/// The pool of the hugepages that one page-table leaf maps.
+fn pool() -> Outcome<Pool> {
+    let size = transparent_huge_page()?;
+    Pool::of(size).ok_or_else(|| format!("no pool of {} pages", size.bytes()).into())
+}
+
+/// Runs `ask` while surplus pages for `len` may be had of the pool.
+fn with_surplus<T>(pool: &Pool, len: Bytes, ask: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    PoolLock::acquire()?.with_surplus(pool, len.pages_up(pool.size()).get(), ask)
+}
+
+/// Hugetlb pages that were set aside beforehand, of which a window is mapped when it is wanted: a
+/// file of them, all resident. It answers as fast as the page table is written, and its bytes lie
+/// idle the rest of the time. A window has what was there before.
+#[derive(Debug)]
+pub(crate) struct HugeFile {
+    file: File,
+    pub(crate) len: Bytes,
+    page: PageSize,
+}
+
+impl HugeFile {
+    /// The name in tables and results.
+    pub(crate) const NAME: &'static str = "standing_hugetlb";
+
+    /// Sets `len` aside, rounded up to whole hugepages: surplus pages of the pool.
+    pub(crate) fn new(len: Bytes) -> Outcome<Self> {
+        fits(len)?;
+        let pool = pool()?;
+        let page = pool.size();
+        let size = MemfdFlags::from_bits_retain(page.shift() << libc::MFD_HUGE_SHIFT);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | size;
+        let len = len.pages_up(page).bytes(page);
+        let this = Self { file: memfd_create("glebe-bench", flags)?.into(), len, page };
+        this.file.set_len(len.get())?;
+        with_surplus(&pool, len, || this.window(len))?;
+        Ok(this)
+    }
+
+    /// Maps the first `len` bytes, in whole hugepages.
+    pub(crate) fn window(&self, len: Bytes) -> Outcome<Memory> {
+        let whole = len.pages_up(self.page).bytes(self.page);
+        let map = || Ok(MmapOptions::new().len(whole.as_usize()).map_raw(&self.file)?);
+        Memory::mapped(len, PAGE, map)
+    }
+}
+
+/// Pages in the machine's hugetlb pool for everybody, taken off when this is dropped. A killed
+/// benchmark leaves them there: `glebe contig release` takes them off.
+pub(crate) struct SetAside {
+    size: PageSize,
+    growth: PoolChange,
+}
+
+impl SetAside {
+    /// Adds `pages` of `size`, all of them or none.
+    pub(crate) fn new(size: PageSize, pages: u64) -> Outcome<Self> {
+        Ok(Self { size, growth: grow_pool(size, pages, false)? })
+    }
+
+    /// Also pages in use, which leave the pool when they are freed.
+    fn take_off(&self) -> Result<(), OsError> {
+        let _lock = PoolLock::acquire()?;
+        let Some(pool) = Pool::of(self.size) else { return Ok(()) };
+        let pages = self.growth.pages + self.growth.absorbed;
+        pool.set_persistent(pool.counts()?.persistent().saturating_sub(pages))
+    }
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        if let Err(error) = self.take_off() {
+            eprintln!("glebe-bench: {} pages stay in the pool: {error}", self.growth.pages);
+        }
+    }
+}
+
+/// On the machine as it is: without root or hugepages the parts that need them skip.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Way; 6] =
+        [Way::Memalign, Way::MemalignThp, Way::Glebe, Way::Hugetlb, Way::Thp, Way::Plain];
+
+    #[test]
+    fn every_way_gives_bytes_that_are_there_or_says_why_not() {
+        for (way, len) in ALL.into_iter().flat_map(|way| [1, 3, 512, 1025].map(|n| (way, n))) {
+            let pages = Pages::new(len);
+            let mut memory = match way.obtain(pages.bytes(page_size())) {
+                Ok(memory) => memory,
+                Err(why) if !matches!(way, Way::Plain | Way::Memalign) => {
+                    println!("skipped: {way:?}: {why}");
+                    continue;
+                }
+                Err(why) => panic!("{why}"),
+            };
+            assert!(memory.took.wall_us > 0.0 && memory.took.cpu_us > 0.0);
+            assert_eq!(memory.words().as_ptr().addr() % page_size().bytes().as_usize(), 0);
+            assert_eq!(memory.words().len() as u64 * 8, pages.bytes(page_size()).get(), "{way:?}");
+            let is_new = !matches!(way, Way::Memalign | Way::MemalignThp);
+            assert!(!is_new || memory.bytes().iter().all(|&byte| byte == 0), "{way:?}");
+            memory.bytes_mut()[5] = 1;
+            assert_ne!(memory.words()[0], 0);
+            assert_eq!(memory.contig().is_some(), way == Way::Glebe);
+            let Some(run) = memory.longest_run() else { continue };
+            let huge = transparent_huge_page().unwrap().bytes().pages_down(page_size());
+            let least = if way == Way::Hugetlb { pages.min(huge) } else { Pages::new(1) };
+            assert!(run >= least && run <= pages, "{way:?}: {run} of {pages}");
+        }
+    }
+
+    #[test]
+    fn no_way_takes_what_the_machine_needs() {
+        assert_eq!(most_of(LEFT), Bytes::ZERO);
+        assert_eq!(most_of(Bytes::new(LEFT.get() + 1000)), Bytes::new(800));
+        for way in ALL {
+            let why = way.obtain(Bytes::new(1 << 50)).map(drop).unwrap_err().to_string();
+            assert!(why.contains("are available"), "{way:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_window_is_the_same_pages_each_time() {
+        let len = Bytes::mib(5);
+        let file = match HugeFile::new(len) {
+            Ok(file) => file,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let run = || file.window(len).unwrap().longest_run();
+        // Hugetlb pages are not moved, so their runs are as they were.
+        assert_eq!(run(), run());
+        assert!(file.window(Bytes::new(1 << 40)).is_err());
+    }
+
+    #[test]
+    fn what_is_set_aside_beside_surplus_pages_goes_back_without_them() {
+        let Ok(pool) = pool() else { return println!("skipped: no pool") };
+        let persistent = || {
+            let _lock = PoolLock::acquire().unwrap();
+            pool.counts().unwrap().persistent()
+        };
+        let had_and_gone = |_| {
+            let before = persistent();
+            // More than lies idle.
+            let huge = Pages::new(pool.counts().unwrap().available() + 8);
+            let Ok(surplus) = Way::Hugetlb.obtain(huge.bytes(pool.size())) else { return true };
+            let aside = SetAside::new(pool.size(), 4).unwrap();
+            drop(surplus);
+            drop(aside);
+            before == persistent()
+        };
+        assert!((0..8).any(had_and_gone), "others may change the pool too, but not each time");
+    }
+}

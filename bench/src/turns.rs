@@ -1,0 +1,67 @@
+//! Contestants that take turns, so that whatever else the machine does falls on all of them. How
+//! far a run has come is a line on stderr where that is a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::summary::Summary;
+use crate::{clock, interrupt};
+
+/// As long as it takes.
+pub(crate) const NO_END: Duration = Duration::MAX;
+
+/// The numbers of the rounds: so many, or those that begin before `at_most` is over, but one at
+/// least. Unwinds if the run was told to end ([`interrupt`]).
+pub(crate) fn rounds(what: &str, count: u64, at_most: Duration) -> impl Iterator<Item = u64> {
+    let form = "{prefix} [{bar:24}] {percent:>3} %  {elapsed}, {eta} left";
+    let style = ProgressStyle::with_template(form).unwrap_or_else(|_| ProgressStyle::default_bar());
+    // Dropped, it takes its line away.
+    let bar = ProgressBar::new(count).with_style(style).with_prefix(what.to_owned());
+    let end = clock::wall().saturating_add(at_most);
+    (0..count).take_while(move |&done| {
+        interrupt::check();
+        bar.set_position(done);
+        done == 0 || clock::wall() <= end
+    })
+}
+
+/// Each of `all` once a round, with the number of the round; another one comes first each time, so
+/// that none is always first after a change of the machine.
+pub(crate) fn turns<'a, T: Copy>(
+    what: &str,
+    count: u64,
+    all: &'a [T],
+) -> impl Iterator<Item = (u64, T)> + 'a {
+    let len = all.len() as u64;
+    rounds(what, count * len, NO_END).map(move |turn| {
+        let round = turn / len;
+        (round, all[((turn + round) % len) as usize])
+    })
+}
+
+/// The median; not a number without samples.
+pub(crate) fn median(samples: &[f64]) -> f64 {
+    Summary::of(samples).map_or(f64::NAN, |summary| summary.median)
+}
+
+/// The median over the rounds of one contestant's figure divided by another's.
+pub(crate) fn by_round(these: &[f64], those: &[f64]) -> f64 {
+    median(&these.iter().zip(those).map(|(this, that)| this / that).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_is_first_once_and_rounds_end_in_time() {
+        let all: Vec<_> = turns("test", 2, &['a', 'b']).collect();
+        assert_eq!(all, [(0, 'a'), (0, 'b'), (1, 'b'), (1, 'a')]);
+        assert_eq!(by_round(&[2.0, 4.0, 9.0], &[1.0, 2.0, 3.0]), 2.0);
+        assert_eq!(rounds("test", 3, NO_END).count(), 3);
+        let late = rounds("test", 9, Duration::ZERO);
+        let late = late.inspect(|_| std::thread::sleep(Duration::from_millis(1)));
+        assert_eq!(late.count(), 1);
+    }
+}

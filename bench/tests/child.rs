@@ -1,0 +1,72 @@
+//! A child of the program keeps to what it was told, and ends with its parent's interest.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+const MOST: u64 = 8 << 20;
+
+/// A child of this process that does `words`.
+fn child(words: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe-bench"));
+    command.args(["child", &std::process::id().to_string()]).args(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("the program starts")
+}
+
+/// What it writes; what it holds, said first.
+fn lines(child: &mut Child) -> (impl Iterator<Item = String>, u64) {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut lines = lines.map(|line| line.expect("text"));
+    let held = lines.next().and_then(|line| line.strip_prefix("held ")?.parse().ok());
+    (lines, held.expect("it says what it holds"))
+}
+
+#[test]
+fn it_has_a_parent_and_a_task_that_makes_sense() {
+    let mut orphan = Command::new(env!("CARGO_BIN_EXE_glebe-bench"));
+    orphan.args(["child", "1", "fragment", "8388608"]);
+    for (output, said) in [
+        (orphan.output().unwrap(), "the parent is gone"),
+        (child(&["no-such"]).wait_with_output().unwrap(), "no task"),
+        (child(&["apart", "{}"]).wait_with_output().unwrap(), ""),
+    ] {
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn the_fragmenter_holds_half_of_what_it_takes() {
+    let mut child = child(&["fragment", &MOST.to_string()]);
+    let (_lines, held) = lines(&mut child);
+    let resident = fs::read_to_string(format!("/proc/{}/statm", child.id())).unwrap();
+    let resident: u64 = resident.split(' ').nth(1).unwrap().parse().unwrap();
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    if held == 0 {
+        return println!("skipped: the machine has too little left");
+    }
+    assert_eq!(held, MOST / 2);
+    let bytes = resident * glebe::sys::page_size().bytes().get();
+    assert!((MOST / 2..MOST + (16 << 20)).contains(&bytes), "{bytes}");
+}
+
+#[test]
+fn the_busy_one_tells_what_it_saw_since_it_was_asked_last() {
+    let mut child = child(&["busy", &MOST.to_string()]);
+    let (mut lines, held) = lines(&mut child);
+    if held == 0 {
+        return println!("skipped: the machine has too little left");
+    }
+    assert_eq!(held, MOST);
+    for _ in 0..2 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let told = lines.next().unwrap();
+        assert!(told.strip_prefix("0 ").is_some_and(|us| us.parse::<u64>().is_ok()), "{told}");
+    }
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,161 @@
+//! A quick run of each benchmark that a test does not run otherwise has every name that a target is
+//! told by, for root and for others, and all its checks hold.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// An id with no privilege: the kernel's overflow uid.
+const NOBODY: u32 = 65_534;
+
+fn bench(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_glebe-bench"));
+    command.args(args).output().expect("the program starts")
+}
+
+/// Runs it, as another user where one is given.
+fn report(program: &Path, dir: &Path, args: &[&str], uid: Option<u32>) -> Value {
+    let json = dir.join(format!("{}.json", uid.unwrap_or_default()));
+    let mut command = Command::new(program);
+    command.args(args).args(["--quick", "--json"]).arg(&json);
+    if let Some(uid) = uid {
+        command.uid(uid).gid(uid).current_dir("/");
+    }
+    let output = command.output().expect("the program starts");
+    let text = fs::read_to_string(&json).unwrap_or_default();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Of some nothing can be had: then a row says why, and a ratio or a check is null.
+fn has(report: &Value, cases: &[&str], ratios: &[&str], checks: &[&str]) {
+    let rows = report["rows"].as_array().unwrap().iter();
+    let had: BTreeSet<&str> = rows.map(|row| row["case"].as_str().unwrap()).collect();
+    cases.iter().for_each(|case| assert!(had.contains(case), "no row {case}: {had:?}"));
+    for (part, names) in [("ratios", ratios), ("checks", checks)] {
+        names.iter().for_each(|n| assert!(report[part].get(n).is_some(), "no {n}: {report}"));
+    }
+}
+
+#[test]
+fn contig_for_root_and_for_others() {
+    let cases = [
+        "random_read_64m",
+        "stride_4160_64m",
+        "stream_copy_64m",
+        "obtain_64m",
+        "direct_read_65536",
+        "register_4m",
+        "map_2m",
+        "map_128m",
+        "required_8m",
+        "page_cache_lost",
+        "given_back_ms",
+        "evacuate_128m",
+    ];
+    let ratios = [
+        "random_read_vs_memalign",
+        "stream_vs_memalign",
+        "populate_vs_zeroing_cpu",
+        "populate_threads_2_vs_1_cpu",
+        "longest_run_vs_optimum",
+        "required_on_demand",
+        "default_run_vs_longest",
+    ];
+    let checks = ["verify_disagreements", "required_failures", "wrong_bytes"];
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    // A copy where everybody can reach it.
+    let program = dir.path().join("glebe-bench");
+    fs::copy(env!("CARGO_BIN_EXE_glebe-bench"), &program).unwrap();
+    let able = Command::new("true").uid(NOBODY).gid(NOBODY).status();
+    let others = able.inspect_err(|why| println!("skipped: no other user can be had: {why}"));
+    for uid in [None].into_iter().chain(others.ok().map(|_| Some(NOBODY))) {
+        let report = report(&program, dir.path(), &["contig"], uid);
+        has(&report, &cases, &ratios, &checks);
+        for what in &ratios[..2] {
+            assert!(report["ratios"][what].as_f64().is_some_and(|ratio| ratio > 0.0), "{what}");
+        }
+        // Frames are hidden from others: nothing was compared, which is no 0.
+        let compared = &report["checks"]["verify_disagreements"];
+        assert!(uid.is_none() || compared.is_null(), "{report}");
+    }
+}
+
+#[test]
+fn zpool_of_any_files() {
+    let cases = [
+        "overhead_final_percent_tree",
+        "overhead_random_delete_percent_tree",
+        "overhead_final_percent",
+        "overhead_random_delete_percent",
+        "compaction_pages_per_s",
+    ];
+    let ratios = [
+        "overhead_worst_vs_zram_compacted",
+        "store_vs_zram",
+        "load_vs_zram",
+        "load_vs_codec",
+        "callback_32000_vs_clean",
+        "insert_remove_vs_best_malloc",
+        "threads_2_vs_1_cpu",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_glebe-bench"));
+    let tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates");
+    let report = report(program, dir.path(), &["zpool", "--tree", tree], None);
+    has(&report, &cases, &ratios, &["wrong_bytes"]);
+}
+
+#[test]
+fn vmap_and_every_answer_is_the_lowest() {
+    let cases = ["fix_align_alloc_1e3", "adversary_1e4", "bytes_per_extent_1e4"];
+    let ratios = [
+        "vs_rbtree_churn_1e4_classes",
+        "vs_list_window_1e3_plain",
+        "vs_best_exact_crate_fix_size_alloc_1e4_classes",
+        "growth_1e3_to_1e4",
+        "adversary_cost",
+        "threads_2_vs_1_cpu",
+        "view_cost",
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let report = report(Path::new(env!("CARGO_BIN_EXE_glebe-bench")), dir.path(), &["vmap"], None);
+    has(&report, &cases, &ratios, &["wrong_answers"]);
+    has(&report, &["view_of_1024_scattered_pages"], &[], &[]);
+    // Eleven cases with two numbers of blocks: all answers that were given were compared.
+    for (who, exact) in [("glebe", 22), ("linked list", 22), ("vm-allocator", 20)] {
+        let told = |row: &&Value| {
+            row["who"] == who && row["note"].as_str().is_some_and(|n| n.starts_with("exact: "))
+        };
+        assert_eq!(report["rows"].as_array().unwrap().iter().filter(told).count(), exact, "{who}");
+    }
+}
+
+#[test]
+fn what_was_asked_for_is_kept_to_or_refused() {
+    let list = bench(&["list"]);
+    assert_eq!(list.stdout, b"reserve\nvolatile\nzpool\nvmap\ncontig\ngpu\n", "{list:?}");
+    for wrong in
+        [&["no-such"][..], &["volatile", "--background", "true"], &["vmap", "--largest-mib", "9"]]
+    {
+        assert_eq!(bench(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    for (args, said) in [
+        (&["reserve", "--dir", "/nonexistent"][..], "/nonexistent"),
+        (&["zpool", "--quick", "--tree", "/nonexistent/tree"], "/nonexistent/tree"),
+    ] {
+        let output = bench(args);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(said), "{output:?}");
+    }
+    let output = bench(&["contig", "--quick", "--largest-mib", "2"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.contains("left out: --largest-mib and free memory allow 2 MiB"), "{text}");
+}
