@@ -1,5 +1,5 @@
-//! The meta commands carried out: what all have, and those that look. The answer's flags come in the
-//! order in which they were sent.
+//! The meta commands carried out: what all have, and those that look. The answer's flags come in
+//! the order in which they were sent.
 
 mod change;
 

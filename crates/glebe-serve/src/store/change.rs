@@ -1,8 +1,8 @@
 //! Items stored: set, added, replaced, appended to, exchanged.
 //!
 //! What is stored is published if the item that it replaces is such that it may. A large item gets
-//! its place before, without a lock, a small one then. What depends on the old value is read, made, and published if the
-//! item is still the one that was read; else it is made again.
+//! its place before, without a lock, a small one then. What depends on the old value is read, made,
+//! and published if the item is still the one that was read; else it is made again.
 
 use std::sync::atomic::Ordering;
 

@@ -78,9 +78,10 @@ impl Store {
         whole: bool,
         room: &mut Room,
     ) -> Option<Head> {
-        room.page.resize(self.memory.page(), 0);
+        room.page.resize(self.small_max.max(self.memory.page()), 0);
         if entry.is_large() {
-            let is_there = self.memory.get_run(entry.pages().0, 0, &mut room.page);
+            let page = &mut room.page[..self.memory.page()];
+            let is_there = self.memory.get_run(entry.pages().0, 0, page);
             return is_there.then(|| Head::read(&room.page)).flatten();
         }
         let spot = Spot::from_word(entry.place);
@@ -175,7 +176,7 @@ impl Store {
     /// The value of a large item, whose first page is in `room.page`; false if a page is missing.
     fn read_rest(&self, found: &Found, room: &Room, out: &mut Vec<u8>) -> bool {
         let total = found.head.total();
-        let first = &room.page[found.head.value_at()..total.min(room.page.len())];
+        let first = &room.page[found.head.value_at()..total.min(self.memory.page())];
         out.reserve(found.head.len as usize + LINE_END);
         out.extend_from_slice(first);
         let begin = out.len();
@@ -208,7 +209,7 @@ impl Store {
         let (at, old, head) = (found.at, found.entry, &found.head);
         head.write_head(&mut room.page);
         let done = match old.is_large() {
-            true => self.memory.put(old.pages().0, 0, &room.page),
+            true => self.memory.put(old.pages().0, 0, &room.page[..self.memory.page()]),
             false => {
                 let item = &room.page[..head.total()];
                 self.with_log(shard, |shard| shard.log.add_again(&self.memory, item)).map(|spot| {

@@ -4,8 +4,8 @@
 //! The *head* is the segment that is written to, in ordinary memory, where no recall takes it. Once
 //! it is full its pages go to the page cache in one run, under a number that is used once; there a
 //! recall takes them, page by page. An item lies at a multiple of eight and never changes. One that
-//! is given up leaves a gap; a segment without items goes at once, any other in its turn: the oldest
-//! is *recycled*, which takes what is worth it to the head and drops the rest.
+//! is given up leaves a gap; a segment without items goes at once, any other in its turn: the
+//! oldest is *recycled*, which takes what is worth it to the head and drops the rest.
 //!
 //! ```text
 //! spot  seq 32 | offset / 8  16 | length 16
@@ -20,7 +20,7 @@ use super::item::Head;
 use super::memory::{Full, Memory};
 
 /// Pages of a segment.
-const SEGMENT_PAGES: usize = 4;
+const SEGMENT_PAGES: usize = 8;
 /// Items begin at its multiples.
 const ALIGN: usize = 8;
 
@@ -46,6 +46,11 @@ impl Spot {
 /// Bytes that an item of `len` takes.
 pub(super) fn taken(len: usize) -> usize {
     len.next_multiple_of(ALIGN)
+}
+
+/// Bytes of an item at most: beyond them pages of its own waste less than the end of a segment.
+pub(super) fn item_max(page: usize) -> usize {
+    (2 * page).min(u16::MAX.into())
 }
 
 /// Bytes of a segment.
@@ -237,5 +242,130 @@ impl Recycled {
     /// The bytes of an item.
     pub(super) fn item(spot: Spot, bytes: &[u8]) -> &[u8] {
         &bytes[spot.at..][..spot.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::OnceLock;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head(n: usize, len: usize) -> Head {
+        Head { cas: n as u64, exptime: 0, stored: 1, flags: 0, len: len as u32, key_len: 8 }
+    }
+
+    /// What an item is in memory.
+    fn bytes(n: usize, len: usize) -> Vec<u8> {
+        let (head, value) = (head(n, len), vec![n as u8; len]);
+        let mut bytes = vec![0; head.total()];
+        head.write(&mut bytes, &n.to_le_bytes(), &value);
+        bytes
+    }
+
+    fn read(log: &Log, memory: &Memory, spot: Spot) -> Option<Vec<u8>> {
+        let mut buf = vec![0xee; spot.len];
+        log.read(memory, spot, &mut buf).then_some(buf)
+    }
+
+    #[test]
+    fn a_spot_is_a_word() {
+        for spot in [
+            Spot { seq: 1, at: 0, len: 1 },
+            Spot { seq: u32::MAX, at: (1 << 16) * ALIGN - ALIGN, len: (1 << 16) - 1 },
+        ] {
+            assert_eq!(Spot::from_word(spot.to_word()), spot);
+        }
+    }
+
+    /// Live bytes of items.
+    fn taken_of(of: &[(Spot, Vec<u8>)]) -> usize {
+        of.iter().map(|(spot, _)| taken(spot.len)).sum()
+    }
+
+    /// Recycles a segment, and takes its items out of the model.
+    fn recycle(log: &mut Log, memory: &Memory, model: &mut Vec<(Spot, Vec<u8>)>) {
+        let mut buf = Vec::new();
+        let Some(recycled) = log.recycle(memory, usize::MAX, &mut buf) else { return };
+        let gone: Vec<Spot> = recycled.items(&buf).map(|(spot, _)| spot).collect();
+        let before = taken_of(model);
+        model.retain(|(spot, item)| {
+            let is_gone = gone.contains(spot);
+            assert!(!is_gone || Recycled::item(*spot, &buf) == *item);
+            !is_gone
+        });
+        assert_eq!(before - taken_of(model), recycled.live);
+    }
+
+    proptest! {
+        /// Items of all lengths are added, dropped and recycled; those that stand are whole.
+        #[test]
+        fn items_are_found_until_they_go(
+            steps in prop::collection::vec((0_u8..8, 1_usize..5000, 0_usize..1000), 1..300),
+        ) {
+            // A reserve for each case would take most of the time.
+            static MEMORY: OnceLock<Memory> = OnceLock::new();
+            static SHARD: AtomicUsize = AtomicUsize::new(0);
+            let memory = MEMORY.get_or_init(|| Memory::new(4 << 20).expect("a reserve"));
+            let shard = SHARD.fetch_add(1, Ordering::Relaxed);
+            let (mut log, mut model) = (Log::new(shard, memory.page()), Vec::new());
+            for (n, (step, len, which)) in steps.into_iter().enumerate() {
+                let (key, value) = (n.to_le_bytes(), vec![n as u8; len]);
+                match step {
+                    0 => {
+                        let spot = log.add_again(memory, &bytes(n, len)).expect("room");
+                        model.push((spot, bytes(n, len)));
+                    }
+                    1..5 => {
+                        let spot = log.add(memory, &head(n, len), &key, &value).expect("room");
+                        model.push((spot, bytes(n, len)));
+                    }
+                    5 | 6 if !model.is_empty() => {
+                        let (spot, _) = model.swap_remove(which % model.len());
+                        log.free(memory, spot);
+                    }
+                    7 => recycle(&mut log, memory, &mut model),
+                    _ => {}
+                }
+                prop_assert_eq!(log.live_bytes(), taken_of(&model) as u64);
+            }
+            for (spot, item) in &model {
+                prop_assert_eq!(read(&log, memory, *spot), Some(item.clone()));
+            }
+            let pages = memory.used().items / memory.page() as u64;
+            prop_assert_eq!(pages, log.sealed() * SEGMENT_PAGES as u64);
+            for (spot, _) in model {
+                log.free(memory, spot);
+            }
+            prop_assert_eq!((log.sealed(), log.live_bytes(), memory.used().items), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn a_recall_loses_items_of_segments_and_none_of_the_head() {
+        let memory = Memory::new(4 << 20).expect("a reserve");
+        let mut log = Log::new(0, memory.page());
+        let spots: Vec<Spot> =
+            (0..2000).map(|n| log.add_again(&memory, &bytes(n, 300)).expect("room")).collect();
+        let blocks = memory.recall(64 << 20).expect("first class");
+        let found = |spot: &&Spot| read(&log, &memory, **spot).is_some();
+        let left = spots.iter().filter(found).count();
+        assert!(left > 0 && left < spots.len(), "{left} are left");
+        for (n, spot) in spots.iter().enumerate() {
+            let found = read(&log, &memory, *spot);
+            assert!(spot.seq != log.head_seq() || found.is_some());
+            assert!(found.is_none_or(|found| found == bytes(n, 300)), "{n}");
+        }
+        drop(blocks);
+        // What is left of a segment that is not whole is lost with it.
+        let mut buf = Vec::new();
+        while let Some(recycled) = log.recycle(&memory, usize::MAX, &mut buf) {
+            let items = recycled.items(&buf).count();
+            assert!(items == 0 || recycled.pages == SEGMENT_PAGES as u64);
+        }
+        assert_eq!((log.sealed(), memory.used().items), (0, 0));
     }
 }

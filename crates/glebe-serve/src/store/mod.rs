@@ -31,14 +31,14 @@ pub use find::{Found, Look};
 pub use item::Head;
 pub use upkeep::Held;
 
-use log::Log;
+use log::{item_max, segment_bytes, Log};
 use memory::Memory;
 use shard::Shard;
 
 /// Shards at most, a power of two.
-const SHARDS_MAX: usize = 64;
-/// Of so many bytes there is a shard.
-const BYTES_PER_SHARD: u64 = 1 << 20;
+const SHARDS_MAX: u64 = 32;
+/// Of so many bytes one is in the head of a log, in ordinary memory.
+const BYTES_PER_HEAD: u64 = 64;
 
 /// What a store is made with.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,7 @@ fn count(counter: &AtomicU64) {
 /// Buffers of a thread that uses a store.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// An item, or its first page.
+    /// A small item, or the first page of a large one.
     page: Vec<u8>,
     /// A segment that is recycled.
     segment: Vec<u8>,
@@ -130,10 +130,8 @@ impl Store {
     pub fn new(limits: Limits) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let memory = Memory::new(limits.bytes)?;
         let page = memory.page();
-        // Up to there a page that is not shared would be wasted by a quarter or more.
-        let small_max = page / 4 * 3;
-        let shards = (limits.bytes / BYTES_PER_SHARD).clamp(1, SHARDS_MAX as u64);
-        let shards = 1 << shards.ilog2();
+        let shards = limits.bytes / (BYTES_PER_HEAD * segment_bytes(page) as u64);
+        let shards = 1 << shards.clamp(1, SHARDS_MAX).ilog2();
         let store = Self {
             memory,
             shards: (0..shards).map(|nth| Mutex::new(Shard::new(Log::new(nth, page)))).collect(),
@@ -149,7 +147,7 @@ impl Store {
             hand: AtomicU64::new(0),
             item_bytes: limits.item_bytes,
             evict: limits.evict,
-            small_max,
+            small_max: item_max(page),
             events: Events::default(),
         };
         store.measure();

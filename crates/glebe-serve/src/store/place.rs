@@ -126,10 +126,11 @@ impl Store {
         let (page, number) = (self.memory.page(), self.memory.number());
         let start = item.head.value_at();
         let (first, rest) = item.value.split_at(item.value.len().min(page - start));
-        room.page.resize(page, 0);
-        item.head.write(&mut room.page[..start + first.len()], item.key, first);
-        room.page[start + first.len()..].fill(0);
-        self.memory.put(number, 0, &room.page)?;
+        room.page.resize(self.small_max.max(page), 0);
+        let bytes = &mut room.page[..page];
+        item.head.write(&mut bytes[..start + first.len()], item.key, first);
+        bytes[start + first.len()..].fill(0);
+        self.memory.put(number, 0, bytes)?;
         let put = self.memory.put(number, 1, rest);
         put.map(|()| number).inspect_err(|_| {
             self.memory.drop_pages(number, 1);

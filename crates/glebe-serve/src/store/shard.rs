@@ -12,8 +12,8 @@
 //! What goes is filled from behind. Grows by half at seven eighths. Keys are in the items: the
 //! caller compares them. Lock: the caller's.
 //!
-//! Choice of who goes: CLOCK with a count, raised by each read and lowered as the hand passes. Small
-//! items stand in the order of the log, large ones in that of their hashes.
+//! Choice of who goes: CLOCK with a count, raised by each read and lowered as the hand passes.
+//! Small items stand in the order of the log, large ones in that of their hashes.
 
 use super::log::Log;
 
@@ -46,9 +46,11 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 16);
 
 impl Entry {
-    /// Of an item that is stored now.
+    /// Of an item that is stored now. A large one, which the hand may be about to meet, has its
+    /// first round.
     pub(super) fn new(place: u64, hash: u32, bits: u32, now: u32) -> Self {
-        Self { place, hash, access: now << TIME_AT | 1 << CLOCK_AT | bits }
+        let clock = u32::from(bits & LARGE != 0);
+        Self { place, hash, access: now << TIME_AT | clock << CLOCK_AT | bits }
     }
 
     /// The place of a large item.
