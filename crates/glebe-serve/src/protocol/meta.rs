@@ -4,7 +4,7 @@
 //! order sent, so the line's flags stay as they are, beside what they say.
 
 use super::tokens::{signed_32, unsigned, unsigned_32, Tokens};
-use super::{Command, Key, BAD_CHUNK, BAD_FORMAT, KEY_MAX, UNKNOWN};
+use super::{Command, Key, BAD_CHUNK, BAD_FORMAT, KEY_MAX};
 
 /// Words of a meta command at most.
 const WORDS_MAX: usize = 22;
@@ -118,7 +118,7 @@ pub(super) fn parse<'a>(verb: &[u8], mut tokens: Tokens<'a>) -> Command<'a> {
     let mut swallow = 0;
     let mut len = 0;
     if verb == b"ms" {
-        let Some(given) = tokens.next() else { return Command::wrong(UNKNOWN) };
+        let Some(given) = tokens.next() else { return Command::wrong(BAD_FORMAT) };
         match unsigned(given).filter(|len| *len <= VALUE_MAX) {
             Some(given) => (len, swallow) = (given, given + 2),
             None => return Command::wrong(BAD_CHUNK),

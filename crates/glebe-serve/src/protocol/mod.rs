@@ -42,10 +42,12 @@ pub enum Line<'a> {
 /// The first line of `buf`. A bare line feed ends one, too. O(length).
 #[must_use]
 pub fn line(buf: &[u8]) -> Line<'_> {
-    let Some(end) = memchr::memchr(b'\n', buf) else {
-        let most = if asks_for_keys(buf) { KEYS_LINE_MAX } else { LINE_MAX };
-        return if buf.len() > most { Line::TooLong } else { Line::Partial };
-    };
+    let found = memchr::memchr(b'\n', buf);
+    let used = found.map_or(buf.len(), |end| end + 1);
+    if used > LINE_MAX && (used > KEYS_LINE_MAX || !asks_for_keys(buf)) {
+        return Line::TooLong;
+    }
+    let Some(end) = found else { return Line::Partial };
     let line = &buf[..end];
     Line::Whole(line.strip_suffix(b"\r").unwrap_or(line), end + 1)
 }

@@ -1,4 +1,4 @@
-//! The meta commands carried out: what all have, and those that look. The flags of an answer come in
+//! The meta commands carried out: what all have, and those that look. The answer's flags come in
 //! the order in which they were sent.
 
 mod change;

@@ -44,15 +44,18 @@ impl Store {
     pub fn delete(&self, key: &[u8], cas: Option<u64>, room: &mut Room) -> Changed {
         let (nth, hash) = self.hash(key);
         let mut shard = self.shard(nth);
-        let Some(found) = self.locate(&mut shard, hash, key, room) else {
+        let Some(found) = self.locate(&mut shard, (hash, key), false, room) else {
             return Changed::NotFound;
         };
         if cas.is_some_and(|cas| cas != found.head.cas) {
             return Changed::Exists;
         }
         let gone = shard.remove(found.at);
+        let large = self.release(&mut shard, gone);
         drop(shard);
-        self.drop_item(gone, found.head.total());
+        if let Some(large) = large {
+            self.drop_large(large);
+        }
         Changed::Done(found.head, 0)
     }
 
@@ -60,7 +63,7 @@ impl Store {
     pub fn make_stale(&self, key: &[u8], meta: &Meta, ttl: bool, room: &mut Room) -> Changed {
         let (nth, hash) = self.hash(key);
         let mut shard = self.shard(nth);
-        let Some(mut found) = self.locate(&mut shard, hash, key, room) else {
+        let Some(mut found) = self.locate(&mut shard, (hash, key), true, room) else {
             return Changed::NotFound;
         };
         if meta.cas.is_some_and(|cas| cas != found.head.cas) {

@@ -1,13 +1,14 @@
 //! Items stored: set, added, replaced, appended to, exchanged.
 //!
-//! What is stored gets its place first, without a lock, and is published if the item that it
-//! replaces is such that it may. What depends on the old value is read, made, and published if the
-//! item is still the one that was read; else it is made again.
+//! What is stored is published if the item that it replaces is such that it may. A large item gets
+//! its place before, without a lock, a small one then. What depends on the old value is read, made,
+//! and published if the item is still the one that was read; else it is made again.
 
 use std::sync::atomic::Ordering;
 
 use super::item::Head;
-use super::shard::{Entry, STALE, TOKEN};
+use super::place::{Item, Placed, TRIES};
+use super::shard::{Entry, LARGE, STALE, TOKEN};
 use super::{count, Found, Look, Refused, Room, Store};
 use crate::protocol::Verb;
 
@@ -80,7 +81,13 @@ impl Store {
     ) -> Result<Stored, Refused> {
         match verb {
             Verb::Append | Verb::Prepend => self.extend(key, verb, meta, value, room),
-            _ => self.put(key, verb, *meta, value, room),
+            _ => {
+                let stored = self.put(key, verb, meta, value, room);
+                if stored.is_err() && verb == Verb::Set {
+                    self.delete(key, None, room);
+                }
+                stored
+            }
         }
     }
 
@@ -88,59 +95,66 @@ impl Store {
         &self,
         key: &[u8],
         verb: Verb,
-        mut meta: Meta,
+        meta: &Meta,
         value: &[u8],
         room: &mut Room,
     ) -> Result<Stored, Refused> {
-        loop {
-            let head = self.head(key, &meta, value.len());
-            let placed = self.place(&head, key, value, room);
-            let (place, large) = placed.inspect_err(|_| {
-                if verb == Verb::Set {
-                    self.delete(key, None, room);
-                }
-            })?;
-            let (nth, hash) = self.hash(key);
-            let mut entry = Entry::new(place, hash, large, self.clock.now());
-            if meta.won {
-                entry.access |= TOKEN;
-            }
+        let (nth, hash) = self.hash(key);
+        let mut item = Item { head: self.head(key, meta, value.len()), key, value, hash };
+        for nth_try in 0..TRIES {
+            let placed = self.place(&item, room)?;
             let mut shard = self.shard(nth);
-            let old = self.locate(&mut shard, hash, key, room);
-            let outcome = may_store(verb, &meta, old.as_ref());
-            if let (Outcome::Stored, Some(old), true) = (outcome, &old, meta.allow_stale) {
-                if meta.cas.is_some_and(|cas| cas != old.head.cas) {
-                    if head.exptime != old.head.exptime {
-                        drop(shard);
-                        self.drop_item(entry, head.total());
-                        (meta.exptime, meta.new_cas) = (old.head.exptime, Some(head.cas));
-                        continue;
-                    }
-                    entry.access |= STALE | old.entry.access & TOKEN;
+            let old = self.locate(&mut shard, (hash, key), false, room);
+            let outcome = may_store(verb, meta, old.as_ref());
+            if outcome != Outcome::Stored {
+                if let (Some(old), Verb::Add) = (old, verb) {
+                    shard.at_mut(old.at).touch(self.clock.now());
                 }
+                drop(shard);
+                self.drop_placed(placed);
+                return Ok(Stored { outcome, cas: 0, len: item.head.len });
             }
-            let gone = match (outcome, old) {
-                (Outcome::Stored, Some(old)) => {
-                    *shard.at_mut(old.at) = entry;
-                    Some((old.entry, old.head.total()))
+            let mut bits = if meta.won { TOKEN } else { 0 };
+            let is_outdated = |old: &&Found| meta.cas.is_some_and(|cas| cas != old.head.cas);
+            if let Some(old) = old.as_ref().filter(|_| meta.allow_stale).filter(is_outdated) {
+                let has_end = item.head.exptime == old.head.exptime;
+                item.head.exptime = old.head.exptime;
+                if let (Placed::Large(_), false) = (placed, has_end) {
+                    drop(shard);
+                    self.drop_placed(placed);
+                    continue;
                 }
-                (Outcome::Stored, None) => {
+                bits |= STALE | old.entry.access & TOKEN;
+            }
+            let Ok(mut entry) = self.enter(&mut shard, &item, placed) else {
+                drop(shard);
+                self.free_segment(nth_try, room);
+                continue;
+            };
+            entry.access |= bits;
+            let large = match old {
+                Some(old) => {
+                    let was = shard.replace(old.at, entry);
+                    self.release(&mut shard, was)
+                }
+                None => {
                     self.insert(&mut shard, entry);
                     None
                 }
-                (_, old) => {
-                    if let (Some(old), Verb::Add) = (old, verb) {
-                        shard.at_mut(old.at).touch(self.clock.now());
-                    }
-                    Some((entry, head.total()))
-                }
             };
             drop(shard);
-            if let Some((entry, len)) = gone {
-                self.drop_item(entry, len);
+            if let Some(large) = large {
+                self.drop_large(large);
             }
-            let cas = if outcome == Outcome::Stored { head.cas } else { 0 };
-            return Ok(Stored { outcome, cas, len: head.len });
+            return Ok(Stored { outcome, cas: item.head.cas, len: item.head.len });
+        }
+        Err(self.no_memory())
+    }
+
+    /// Gives up a place for which there is no entry.
+    fn drop_placed(&self, placed: Placed) {
+        if let Placed::Large(place) = placed {
+            self.drop_large(Entry::new(place, 0, LARGE, 0));
         }
     }
 
@@ -165,7 +179,7 @@ impl Store {
                 if !meta.vivify {
                     return Ok(Stored { outcome: Outcome::NotStored, cas: 0, len: 0 });
                 }
-                let stored = self.put(key, Verb::Add, *meta, value, room)?;
+                let stored = self.put(key, Verb::Add, meta, value, room)?;
                 if stored.outcome == Outcome::Stored {
                     return Ok(stored);
                 }
@@ -205,23 +219,28 @@ impl Store {
         value: &[u8],
         room: &mut Room,
     ) -> Result<Option<Head>, Refused> {
-        let head = self.head(key, meta, value.len());
-        let (place, large) = self.place(&head, key, value, room)?;
         let (nth, hash) = self.hash(key);
-        let mut shard = self.shard(nth);
-        let old = self.locate(&mut shard, hash, key, room);
+        let item = Item { head: self.head(key, meta, value.len()), key, value, hash };
         let is_same = |old: &Found| old.entry.place == found.entry.place && old.head == found.head;
-        let new = Entry::new(place, hash, large, self.clock.now());
-        let gone = match old.filter(is_same) {
-            Some(old) => {
-                *shard.at_mut(old.at) = new;
-                (old.entry, old.head.total(), Some(head))
-            }
-            None => (new, head.total(), None),
-        };
-        drop(shard);
-        self.drop_item(gone.0, gone.1);
-        Ok(gone.2)
+        for nth_try in 0..TRIES {
+            let placed = self.place(&item, room)?;
+            let mut shard = self.shard(nth);
+            let old = self.locate(&mut shard, (hash, key), false, room);
+            let Some(old) = old.filter(is_same) else {
+                drop(shard);
+                self.drop_placed(placed);
+                return Ok(None);
+            };
+            let Ok(entry) = self.enter(&mut shard, &item, placed) else {
+                drop(shard);
+                self.free_segment(nth_try, room);
+                continue;
+            };
+            let was = shard.replace(old.at, entry);
+            self.discard(&mut shard, was);
+            return Ok(Some(item.head));
+        }
+        Err(self.no_memory())
     }
 
     /// Counts what was refused before its value came.

@@ -5,8 +5,10 @@
 //! and is looked for again.
 
 use super::item::HEAD;
+use super::log::Spot;
 use super::shard::{Entry, Shard, FETCHED, FLUSHED, STALE, TOKEN};
 use super::{count, Head, Room, Store};
+use crate::protocol::KEY_MAX;
 
 /// Looks for a large item that is replaced while it is read.
 const LOOKS_MAX: u32 = 4;
@@ -66,51 +68,61 @@ pub struct Look {
 }
 
 impl Store {
-    /// The head of an item, which or the first page of which is then in `room.page`; `None` if it
-    /// is lost.
+    /// The head of an item, which then is in `room.page`: all of a small one if it is wanted whole,
+    /// else at least its key; of a large one the first page. `None` if it is lost.
     #[inline]
-    pub(super) fn look(&self, entry: Entry, room: &mut Room) -> Option<Head> {
-        room.page.resize(self.memory.page(), 0);
+    pub(super) fn look(
+        &self,
+        shard: &Shard,
+        entry: Entry,
+        whole: bool,
+        room: &mut Room,
+    ) -> Option<Head> {
+        room.page.resize(self.small_max.max(self.memory.page()), 0);
         if entry.is_large() {
-            let got = self.memory.get(entry.pages().0, 0, &mut room.page);
-            return got.then(|| Head::read(&room.page)).flatten();
+            let page = &mut room.page[..self.memory.page()];
+            let is_there = self.memory.get_run(entry.pages().0, 0, page);
+            return is_there.then(|| Head::read(&room.page)).flatten();
         }
-        let len = self.memory.read(entry.place, &mut room.page)?;
-        Head::read(&room.page[..len])
+        let spot = Spot::from_word(entry.place);
+        let len = if whole { spot.len } else { spot.len.min(HEAD + KEY_MAX) };
+        let is_there = shard.log.read(&self.memory, spot, &mut room.page[..len]);
+        is_there.then(|| Head::read(&room.page[..len])).flatten()
     }
 
-    /// The item of a key, which or the first page of which is then in `room.page`.
+    /// The item of a key, as [`Store::look`] leaves it.
     #[inline]
     pub(super) fn locate(
         &self,
         shard: &mut Shard,
-        hash: u32,
-        key: &[u8],
+        (hash, key): (u32, &[u8]),
+        whole: bool,
         room: &mut Room,
     ) -> Option<Found> {
         let mut at = shard.find(hash, None)?;
         loop {
             let entry = shard.at(at);
-            match self.look(entry, room) {
+            match self.look(shard, entry, whole, room) {
                 None => {
-                    self.forget_lost(shard.remove(at));
+                    let lost = shard.remove(at);
+                    self.forget_lost(shard, lost);
                     // What stood behind it may have moved up.
                     at = shard.find(hash, None)?;
                 }
                 Some(head) if head.key(&room.page) == key => {
-                    if entry.access & FLUSHED != 0 {
-                        count(&self.events.get_flushed);
-                        count(&self.events.reclaimed);
-                        self.drop_item(shard.remove(at), head.total());
-                        return None;
+                    let is_flushed = entry.access & FLUSHED != 0;
+                    if !is_flushed && !self.is_over(&head) {
+                        return Some(Found { head, entry, at });
                     }
-                    if self.is_over(&head) {
-                        count(&self.events.get_expired);
-                        count(&self.events.reclaimed);
-                        self.expire(shard.remove(at), &head);
-                        return None;
-                    }
-                    return Some(Found { head, entry, at });
+                    let why = match is_flushed {
+                        true => &self.events.get_flushed,
+                        false => &self.events.get_expired,
+                    };
+                    count(why);
+                    count(&self.events.reclaimed);
+                    let over = shard.remove(at);
+                    self.expire(shard, over);
+                    return None;
                 }
                 Some(_) => at = shard.find(hash, Some(at))?,
             }
@@ -131,7 +143,7 @@ impl Store {
         let begin = out.len();
         for _ in 0..LOOKS_MAX {
             let mut shard = self.shard(nth);
-            let mut found = self.locate(&mut shard, hash, key, room)?;
+            let mut found = self.locate(&mut shard, (hash, key), true, room)?;
             if let Some(exptime) = look.touch {
                 found.head.exptime = exptime;
                 self.rewrite_head(&mut shard, &found, room)?;
@@ -151,10 +163,10 @@ impl Store {
             }
             out.truncate(begin);
             let mut shard = self.shard(nth);
+            // One that was replaced meanwhile is looked for again.
             if let Some(at) = shard.find_place(hash, found.entry.place) {
                 let lost = shard.remove(at);
-                drop(shard);
-                self.forget_lost(lost);
+                self.forget_lost(&mut shard, lost);
                 return None;
             }
         }
@@ -164,12 +176,12 @@ impl Store {
     /// The value of a large item, whose first page is in `room.page`; false if a page is missing.
     fn read_rest(&self, found: &Found, room: &Room, out: &mut Vec<u8>) -> bool {
         let total = found.head.total();
-        let first = &room.page[found.head.value_at()..total.min(room.page.len())];
+        let first = &room.page[found.head.value_at()..total.min(self.memory.page())];
         out.reserve(found.head.len as usize + LINE_END);
         out.extend_from_slice(first);
         let begin = out.len();
         out.resize(begin + found.head.len as usize - first.len(), 0);
-        self.memory.get(found.entry.pages().0, 1, &mut out[begin..])
+        self.memory.get_run(found.entry.pages().0, 1, &mut out[begin..])
     }
 
     /// Notes that the item is read; whether this reader is to make it anew.
@@ -186,24 +198,30 @@ impl Store {
         won
     }
 
-    /// Stores another head over an item that was found and lies in `room.page`. `None`: it went.
+    /// Gives an item that was found, and lies whole in `room.page`, another head: `found.head`.
+    /// `None`: there was no room, and it went.
     pub(super) fn rewrite_head(
         &self,
         shard: &mut Shard,
         found: &Found,
         room: &mut Room,
     ) -> Option<()> {
-        room.build.clear();
-        found.head.write(&mut room.build);
-        room.page[..HEAD].copy_from_slice(&room.build);
-        let done = match found.entry.is_large() {
-            true => self.memory.put(found.entry.pages().0, 0, &room.page),
-            false => self.memory.replace(found.entry.place, &room.page[..found.head.total()]),
+        let (at, old, head) = (found.at, found.entry, &found.head);
+        head.write_head(&mut room.page);
+        let done = match old.is_large() {
+            true => self.memory.put(old.pages().0, 0, &room.page[..self.memory.page()]),
+            false => {
+                let item = &room.page[..head.total()];
+                self.with_log(shard, |shard| shard.log.add_again(&self.memory, item)).map(|spot| {
+                    shard.at_mut(at).place = spot.to_word();
+                    self.discard(shard, old);
+                })
+            }
         };
         if done.is_err() {
-            let gone = shard.remove(found.at);
-            count(&self.events.evicted);
-            self.drop_item(gone, found.head.total());
+            let gone = shard.remove(at);
+            self.count_evicted(gone);
+            self.discard(shard, gone);
         }
         done.ok()
     }

@@ -28,15 +28,28 @@ pub struct Head {
 pub(super) const HEAD: usize = 25;
 
 impl Head {
-    pub(super) fn write(&self, to: &mut Vec<u8>) {
-        to.extend_from_slice(&self.cas.to_le_bytes());
-        for word in [self.exptime, self.stored, self.flags, self.len] {
-            to.extend_from_slice(&word.to_le_bytes());
+    /// Writes this to the start of `to`.
+    #[inline]
+    pub(super) fn write_head(&self, to: &mut [u8]) {
+        to[..8].copy_from_slice(&self.cas.to_le_bytes());
+        for (at, word) in [self.exptime, self.stored, self.flags, self.len].iter().enumerate() {
+            to[8 + 4 * at..][..4].copy_from_slice(&word.to_le_bytes());
         }
-        to.push(self.key_len);
+        to[24] = self.key_len;
+    }
+
+    /// Writes this to `to`, its key, and as much of its value as is given, which fill it.
+    #[inline]
+    pub(super) fn write(&self, to: &mut [u8], key: &[u8], value: &[u8]) {
+        let (head, rest) = to.split_at_mut(HEAD);
+        self.write_head(head);
+        let (to_key, to_value) = rest.split_at_mut(key.len());
+        to_key.copy_from_slice(key);
+        to_value.copy_from_slice(value);
     }
 
     /// The head at the start of `bytes`, if they are long enough for it and its key.
+    #[inline]
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         let head = Self {

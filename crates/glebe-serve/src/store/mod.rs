@@ -1,20 +1,20 @@
 //! [`Store`]: items by key, in what a reserve's first class does not use.
 //!
-//! A key's hash chooses a shard of the index, whose lock is held while an item is found, read if it
-//! is small, or changed; never while room is made, a large value is copied, or another lock is
-//! taken. What is stored gets its place first and is published then, so a reader sees an item whole
-//! or not at all. An item that a recall took is a miss, and counted apart from those that went for
-//! others.
+//! A key's hash chooses a shard, whose lock is held while an item is found, read if it is small, or
+//! changed; never while a large value is copied or another lock is taken. Small items are in the
+//! log of their shard, large ones in pages of their own. What is stored is written first and
+//! published then, so a reader sees an item whole or not at all. An item that a recall took is a
+//! miss, and counted apart from those that went for others.
 //!
-//! Bytes: items with what they waste, the tables and the index count against the limit, as of the
-//! last tick; between ticks changes are added up. Room is made by the shards in turn, each by its
-//! own clock.
+//! Bytes: items with what they waste and the index count against the limit, as of the last tick;
+//! between ticks changes are added up. Room is made by the shards in turn, each by its own clock.
 
 mod alter;
 mod change;
 mod clock;
 mod find;
 mod item;
+mod log;
 mod memory;
 mod place;
 mod shard;
@@ -31,11 +31,14 @@ pub use find::{Found, Look};
 pub use item::Head;
 pub use upkeep::Held;
 
+use log::{item_max, segment_bytes, Log};
 use memory::Memory;
 use shard::Shard;
 
-/// Shards of the index.
-const SHARDS: usize = 64;
+/// Shards at most, a power of two.
+const SHARDS_MAX: u64 = 32;
+/// Of so many bytes one is in the head of a log, in ordinary memory.
+const BYTES_PER_HEAD: u64 = 64;
 
 /// What a store is made with.
 #[derive(Clone, Copy, Debug)]
@@ -89,10 +92,10 @@ fn count(counter: &AtomicU64) {
 /// Buffers of a thread that uses a store.
 #[derive(Debug, Default)]
 pub struct Room {
-    /// An item, or its first page.
+    /// A small item, or the first page of a large one.
     page: Vec<u8>,
-    /// An item that is put together.
-    build: Vec<u8>,
+    /// A segment that is recycled.
+    segment: Vec<u8>,
 }
 
 /// See the module.
@@ -126,11 +129,12 @@ impl Store {
     /// What the reserve could not have.
     pub fn new(limits: Limits) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let memory = Memory::new(limits.bytes)?;
-        // Up to there a page that is not shared would be wasted by a quarter or more.
-        let small_max = memory.page() / 4 * 3;
+        let page = memory.page();
+        let shards = limits.bytes / (BYTES_PER_HEAD * segment_bytes(page) as u64);
+        let shards = 1 << shards.clamp(1, SHARDS_MAX).ilog2();
         let store = Self {
             memory,
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new())).collect(),
+            shards: (0..shards).map(|nth| Mutex::new(Shard::new(Log::new(nth, page)))).collect(),
             hasher: RandomState::new(),
             clock: Clock::new(),
             cas: AtomicU64::new(0),
@@ -143,7 +147,7 @@ impl Store {
             hand: AtomicU64::new(0),
             item_bytes: limits.item_bytes,
             evict: limits.evict,
-            small_max,
+            small_max: item_max(page),
             events: Events::default(),
         };
         store.measure();
@@ -159,7 +163,7 @@ impl Store {
     #[inline]
     fn hash(&self, key: &[u8]) -> (usize, u32) {
         let hash = self.hasher.hash_one(key);
-        ((hash >> 32) as usize % SHARDS, hash as u32)
+        ((hash >> 32) as usize & (self.shards.len() - 1), hash as u32)
     }
 
     fn shard(&self, nth: usize) -> MutexGuard<'_, Shard> {

@@ -1,165 +1,268 @@
 //! Where items get their places, and how they give them up.
 //!
-//! Room is made before a place is looked for, by the shards in turn; where the reserve has none all
-//! the same, because first class took it, further items go.
+//! Room is made before a place is looked for: items of the shards go, in turn, small ones by
+//! segments of the log and large ones one by one, in proportion to the bytes of either.
 
 use std::sync::atomic::Ordering;
 
+use super::log::{segment_bytes, taken, Recycled, Spot};
 use super::memory::Full;
-use super::shard::{Entry, FETCHED, FLUSHED, LARGE};
-use super::{count, Head, Refused, Room, Store, SHARDS};
+use super::shard::{Entry, Shard, FETCHED, FLUSHED, LARGE};
+use super::{count, Head, Refused, Room, Store};
 
-/// What an object costs beside its bytes, until the next tick says better.
-const OBJECT_BYTES: i64 = 16;
-/// Items that go before one is refused for which no pages can be had.
-const EVICTED_MAX: u32 = 512;
+/// How often pages are asked for before an item is refused, and before others go for it.
+pub(super) const TRIES: u32 = 64;
+const PATIENCE: u32 = 4;
+/// Of a segment that is recycled so many quarters at most are kept; the rest makes room.
+const KEPT_QUARTERS: usize = 3;
+
+/// An item to be stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item<'a> {
+    pub(super) head: Head,
+    pub(super) key: &'a [u8],
+    pub(super) value: &'a [u8],
+    pub(super) hash: u32,
+}
+
+/// The place of an item.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Placed {
+    /// In the log of its shard, under whose lock it will be added.
+    Small,
+    /// In the page cache, where it is.
+    Large(u64),
+}
 
 impl Store {
-    /// Finds a place for an item: that, and [`LARGE`] if it is.
-    pub(super) fn place(
-        &self,
-        head: &Head,
-        key: &[u8],
-        value: &[u8],
-        room: &mut Room,
-    ) -> Result<(u64, u32), Refused> {
-        let placed = self.try_place(head, key, value, room);
-        match placed {
-            Err(Refused::TooLarge) => count(&self.events.too_large),
-            Err(Refused::NoMemory) => count(&self.events.no_memory),
-            Ok(_) => count(&self.events.stored),
-        }
-        placed
-    }
-
-    fn try_place(
-        &self,
-        head: &Head,
-        key: &[u8],
-        value: &[u8],
-        room: &mut Room,
-    ) -> Result<(u64, u32), Refused> {
-        let (total, page) = (head.total(), self.memory.page());
+    /// Makes room for an item, and puts it into the page cache if it is large.
+    pub(super) fn place(&self, item: &Item<'_>, room: &mut Room) -> Result<Placed, Refused> {
+        let (total, page) = (item.head.total(), self.memory.page());
         if total as u64 > self.item_bytes {
+            count(&self.events.too_large);
             return Err(Refused::TooLarge);
         }
+        if total <= self.small_max {
+            let has_room = self.make_room(0, room);
+            return has_room.then_some(Placed::Small).ok_or_else(|| self.no_memory());
+        }
         let pages = total.div_ceil(page);
-        let is_large = total > self.small_max;
-        let bytes = if is_large { pages * page } else { total + OBJECT_BYTES as usize } as i64;
-        let mut tries = 0;
-        while self.make_room(bytes) && tries < EVICTED_MAX {
-            // Anew each time: a try that found no room has used the buffer.
-            room.build.clear();
-            head.write(&mut room.build);
-            room.build.extend_from_slice(key);
-            let placed = match is_large {
-                true => self.put_large(value, pages, room),
-                false => {
-                    room.build.extend_from_slice(value);
-                    self.memory.insert(&room.build)
-                }
-            };
-            if let Ok(place) = placed {
-                self.used.fetch_add(bytes, Ordering::Relaxed);
-                if is_large {
-                    self.large_bytes.fetch_add(bytes, Ordering::Relaxed);
-                    self.large_items.fetch_add(1, Ordering::Relaxed);
-                }
-                return Ok((place, if is_large { LARGE } else { 0 }));
-            }
-            if !self.evict || !self.evict_one() {
+        for nth in 0..TRIES {
+            if !self.make_room(pages * page, room) {
                 break;
             }
-            tries += 1;
+            if let Ok(number) = self.put_large(item, room) {
+                self.change_large(pages as i64, 1);
+                count(&self.events.stored);
+                return Ok(Placed::Large(Entry::large(number, pages as u64)));
+            }
+            self.free_pages(nth, pages as u64, room);
         }
-        Err(Refused::NoMemory)
+        Err(self.no_memory())
     }
 
-    /// Puts `room.build`, which is a head and a key, and the value into pages.
-    fn put_large(&self, value: &[u8], pages: usize, room: &mut Room) -> Result<u64, Full> {
+    /// Frees pages for an item that was refused any for the time numbered `nth`, though the limit
+    /// allows it: first class is taking some. At first they are only being looked for again.
+    #[cold]
+    fn free_pages(&self, nth: u32, pages: u64, room: &mut Room) {
+        let mut freed = if nth < PATIENCE { pages } else { 0 };
+        while freed < pages {
+            let Some(more) = self.evict(room) else { return };
+            freed += more;
+        }
+    }
+
+    /// As [`Store::free_pages`], for a segment of a log.
+    #[cold]
+    pub(super) fn free_segment(&self, nth: u32, room: &mut Room) {
+        let page = self.memory.page();
+        self.free_pages(nth, (segment_bytes(page) / page) as u64, room);
+    }
+
+    /// Counts an item that found no room.
+    pub(super) fn no_memory(&self) -> Refused {
+        count(&self.events.no_memory);
+        Refused::NoMemory
+    }
+
+    /// The entry of an item that has its place; one that is small gets it now. An error: others are
+    /// to go first.
+    #[inline]
+    pub(super) fn enter(
+        &self,
+        shard: &mut Shard,
+        item: &Item<'_>,
+        placed: Placed,
+    ) -> Result<Entry, Full> {
+        let now = self.clock.now();
+        match placed {
+            Placed::Large(place) => Ok(Entry::new(place, item.hash, LARGE, now)),
+            Placed::Small => {
+                let add = |shard: &mut Shard| {
+                    shard.log.add(&self.memory, &item.head, item.key, item.value)
+                };
+                let spot = self.with_log(shard, add)?;
+                count(&self.events.stored);
+                Ok(Entry::new(spot.to_word(), item.hash, 0, now))
+            }
+        }
+    }
+
+    /// Changes a log, and counts the segments that came and went.
+    #[inline]
+    pub(super) fn with_log<R>(&self, shard: &mut Shard, change: impl FnOnce(&mut Shard) -> R) -> R {
+        let before = shard.log.sealed();
+        let done = change(shard);
+        let more = shard.log.sealed() as i64 - before as i64;
+        if more != 0 {
+            let bytes = more * segment_bytes(self.memory.page()) as i64;
+            self.used.fetch_add(bytes, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Puts the head, the key and the value into pages.
+    fn put_large(&self, item: &Item<'_>, room: &mut Room) -> Result<u64, Full> {
         let (page, number) = (self.memory.page(), self.memory.number());
-        let (first, rest) = value.split_at(value.len().min(page - room.build.len()));
-        room.build.extend_from_slice(first);
-        room.build.resize(page, 0);
-        let put = self.memory.put(number, 0, &room.build);
-        put.and_then(|()| self.memory.put(number, 1, rest))
-            .map(|()| Entry::large(number, pages as u64))
-            .inspect_err(|_| self.memory.drop_pages(number, 1))
+        let start = item.head.value_at();
+        let (first, rest) = item.value.split_at(item.value.len().min(page - start));
+        room.page.resize(self.small_max.max(page), 0);
+        let bytes = &mut room.page[..page];
+        item.head.write(&mut bytes[..start + first.len()], item.key, first);
+        bytes[start + first.len()..].fill(0);
+        self.memory.put(number, 0, bytes)?;
+        let put = self.memory.put(number, 1, rest);
+        put.map(|()| number).inspect_err(|_| {
+            self.memory.drop_pages(number, 1);
+        })
+    }
+
+    fn change_large(&self, pages: i64, items: i64) {
+        let bytes = pages * self.memory.page() as i64;
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        self.large_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.large_items.fetch_add(items, Ordering::Relaxed);
     }
 
     /// Makes room for so many bytes more; false if nothing can go.
-    pub(super) fn make_room(&self, bytes: i64) -> bool {
+    #[inline]
+    pub(super) fn make_room(&self, bytes: usize, room: &mut Room) -> bool {
         let limit = self.limit.load(Ordering::Relaxed) as i64;
-        while self.used.load(Ordering::Relaxed) + bytes > limit {
-            if !self.evict || !self.evict_one() {
+        while self.used.load(Ordering::Relaxed) + bytes as i64 > limit {
+            if self.evict(room).is_none() {
                 return false;
             }
         }
         true
     }
 
-    /// Lets an item go, of the shards in turn; false if there is none.
-    fn evict_one(&self) -> bool {
-        for _ in 0..SHARDS {
-            let nth = self.hand.fetch_add(1, Ordering::Relaxed) as usize % SHARDS;
-            let Some(entry) = self.shard(nth).evict() else { continue };
-            if entry.is_large() {
-                self.count_evicted(entry);
-                self.drop_large(entry);
-                return true;
-            }
-            match self.memory.len_of(entry.place) {
-                Some(len) => {
-                    if entry.access & FLUSHED == 0 {
-                        self.count_evicted(entry);
-                    }
-                    self.drop_item(entry, len);
+    /// Lets items of one shard go, of all in turn; where none may go, brings those in sparse
+    /// segments together. Returns the pages that are free then; none of those that were lost.
+    /// `None` if nothing can be done.
+    #[cold]
+    fn evict(&self, room: &mut Room) -> Option<u64> {
+        for _ in 0..self.shards.len() {
+            let nth = self.hand.fetch_add(1, Ordering::Relaxed) as usize % self.shards.len();
+            let shard = &mut *self.shard(nth);
+            let page = self.memory.page();
+            if self.evict && shard.is_turn_of_large(page as u64) {
+                if let Some(entry) = shard.evict_large() {
+                    self.count_evicted(entry);
+                    return Some(self.drop_large(entry));
                 }
-                // What it used is found free by the next tick.
-                None => self.forget_lost(entry),
             }
-            return true;
+            let all = segment_bytes(page);
+            let live = if self.evict { all } else { all / 4 * KEPT_QUARTERS };
+            let recycle =
+                |shard: &mut Shard| shard.log.recycle(&self.memory, live, &mut room.segment);
+            if let Some(recycled) = self.with_log(shard, recycle) {
+                shard.add_gone((recycled.live / page) as u64);
+                let before = shard.log.sealed();
+                self.with_log(shard, |shard| self.keep_some(shard, &recycled, &room.segment));
+                let used = (shard.log.sealed() - before) * (all / page) as u64;
+                return Some(recycled.pages.saturating_sub(used));
+            }
         }
-        false
+        None
     }
 
-    fn count_evicted(&self, entry: Entry) {
+    /// Takes the items of a segment that left the log to its head, if they are worth it.
+    fn keep_some(&self, shard: &mut Shard, recycled: &Recycled, bytes: &[u8]) {
+        let mut left = bytes.len() / 4 * KEPT_QUARTERS;
+        // What is sparse makes room by itself.
+        let is_sparse = recycled.live <= bytes.len() / 2 || !self.evict;
+        for (spot, head) in recycled.items(bytes) {
+            let (_, hash) = self.hash(head.key(Recycled::item(spot, bytes)));
+            let Some(at) = shard.find_place(hash, spot.to_word()) else { continue };
+            let entry = shard.at(at);
+            if entry.access & FLUSHED != 0 || self.is_over(&head) {
+                count(&self.events.reclaimed);
+                self.count_unfetched(shard.remove(at));
+                continue;
+            }
+            let is_kept = (is_sparse || shard.at_mut(at).is_spared()) && taken(spot.len) <= left;
+            let item = Recycled::item(spot, bytes);
+            match is_kept.then(|| shard.log.add_again(&self.memory, item)) {
+                Some(Ok(new)) => {
+                    left -= taken(spot.len);
+                    shard.at_mut(at).place = new.to_word();
+                }
+                // Nobody wants it, or there is no room.
+                None | Some(Err(Full)) => self.count_evicted(shard.remove(at)),
+            }
+        }
+    }
+
+    pub(super) fn count_evicted(&self, entry: Entry) {
+        if entry.access & FLUSHED != 0 {
+            return;
+        }
         count(&self.events.evicted);
         if entry.access & FETCHED == 0 {
             count(&self.events.evicted_unfetched);
         }
     }
 
-    /// The item of an entry that no longer is in its shard is lost.
-    pub(super) fn forget_lost(&self, entry: Entry) {
-        count(&self.events.recalled);
-        if entry.is_large() {
-            self.drop_large(entry);
-        }
-    }
-
-    pub(super) fn expire(&self, entry: Entry, head: &Head) {
-        if entry.access & FETCHED == 0 {
+    fn count_unfetched(&self, entry: Entry) {
+        if entry.access & (FETCHED | FLUSHED) == 0 {
             count(&self.events.expired_unfetched);
         }
-        self.drop_item(entry, head.total());
     }
 
-    /// Gives up the place of an item of `len` bytes, whose entry no longer is in its shard.
-    pub(super) fn drop_item(&self, entry: Entry, len: usize) {
-        if entry.is_large() {
-            return self.drop_large(entry);
+    /// The item of an entry that no longer is in its shard is lost.
+    pub(super) fn forget_lost(&self, shard: &mut Shard, entry: Entry) {
+        count(&self.events.recalled);
+        self.discard(shard, entry);
+    }
+
+    /// An item's time is over.
+    pub(super) fn expire(&self, shard: &mut Shard, entry: Entry) {
+        self.count_unfetched(entry);
+        self.discard(shard, entry);
+    }
+
+    /// Gives up the place of an item whose entry no longer is in its shard.
+    pub(super) fn discard(&self, shard: &mut Shard, entry: Entry) {
+        if let Some(large) = self.release(shard, entry) {
+            self.drop_large(large);
         }
-        self.memory.remove(entry.place);
-        self.used.fetch_sub(len as i64 + OBJECT_BYTES, Ordering::Relaxed);
     }
 
-    fn drop_large(&self, entry: Entry) {
+    /// As [`Store::discard`], but for a large item, which can be dropped without the lock.
+    #[inline]
+    pub(super) fn release(&self, shard: &mut Shard, entry: Entry) -> Option<Entry> {
+        if entry.is_large() {
+            return Some(entry);
+        }
+        let spot = Spot::from_word(entry.place);
+        self.with_log(shard, |shard| shard.log.free(&self.memory, spot));
+        None
+    }
+
+    /// Gives up the pages of a large item; how many of them were there.
+    pub(super) fn drop_large(&self, entry: Entry) -> u64 {
         let (number, pages) = entry.pages();
-        self.memory.drop_pages(number, pages);
-        let bytes = (pages * self.memory.page() as u64) as i64;
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.large_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.large_items.fetch_sub(1, Ordering::Relaxed);
+        self.change_large(-(pages as i64), -1);
+        self.memory.drop_pages(number, pages)
     }
 }

@@ -1,7 +1,7 @@
-//! [`Shard`]: the index of a part of the items, 16 bytes an entry.
+//! [`Shard`]: a part of the items: its index, 16 bytes an entry, and the log of the small ones.
 //!
 //! ```text
-//! place   64  of a small item its handle; of a large one its number (46) and pages - 1 (18);
+//! place   64  of a small item its spot; of a large one its number (46) and pages - 1 (18);
 //!             0: no entry
 //! hash    32  decides where the entry stands, and which are compared
 //! access  32  when it was last read, in seconds (25), the clock (2), FLUSHED, TOKEN, STALE,
@@ -9,9 +9,13 @@
 //! ```
 //!
 //! Open addressing: an entry stands at the place of its hash or behind it, with none empty between.
-//! What goes is filled from behind. Grows by half at seven eighths. Choice of who goes: CLOCK with
-//! a count, raised by each read and lowered as the hand passes. Keys are in the items: the caller
-//! compares them. Lock: the caller's.
+//! What goes is filled from behind. Grows by half at seven eighths. Keys are in the items: the
+//! caller compares them. Lock: the caller's.
+//!
+//! Choice of who goes: CLOCK with a count, raised by each read and lowered as the hand passes.
+//! Small items stand in the order of the log, large ones in that of their hashes.
+
+use super::log::Log;
 
 /// The item is in the page cache.
 pub(super) const LARGE: u32 = 1;
@@ -28,6 +32,8 @@ const CLOCK_MAX: u32 = 3;
 const TIME_AT: u32 = 7;
 const PAGES_BITS: u32 = 18;
 const FIRST_ENTRIES: usize = 16;
+/// Pages that went before their counts are halved.
+const GONE_MAX: u64 = 1 << 20;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,9 +46,11 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 16);
 
 impl Entry {
-    /// Of an item that is stored now.
+    /// Of an item that is stored now. A large one, which the hand may be about to meet, has its
+    /// first round.
     pub(super) fn new(place: u64, hash: u32, bits: u32, now: u32) -> Self {
-        Self { place, hash, access: now << TIME_AT | 1 << CLOCK_AT | bits }
+        let clock = u32::from(bits & LARGE != 0);
+        Self { place, hash, access: now << TIME_AT | clock << CLOCK_AT | bits }
     }
 
     /// The place of a large item.
@@ -59,6 +67,14 @@ impl Entry {
         (self.place >> PAGES_BITS, (self.place & ((1 << PAGES_BITS) - 1)) + 1)
     }
 
+    fn large_pages(self) -> u64 {
+        if self.is_large() {
+            self.pages().1
+        } else {
+            0
+        }
+    }
+
     /// When it was last read or stored.
     pub(super) fn last_access(self) -> u32 {
         self.access >> TIME_AT
@@ -71,7 +87,8 @@ impl Entry {
         self.access = now << TIME_AT | clock << CLOCK_AT | bits;
     }
 
-    fn is_spared(&mut self) -> bool {
+    /// Whether it is spared this time.
+    pub(super) fn is_spared(&mut self) -> bool {
         let clock = self.access >> CLOCK_AT & CLOCK_MAX;
         if clock > 0 {
             self.access -= 1 << CLOCK_AT;
@@ -83,16 +100,21 @@ impl Entry {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Shard {
+    pub(super) log: Log,
     entries: Box<[Entry]>,
     len: usize,
+    /// Pages of large items.
+    large: u64,
+    /// Pages that went for others, of the log and of large items; both are halved now and then.
+    gone: [u64; 2],
     hand: usize,
     crawler: usize,
 }
 
 impl Shard {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(log: Log) -> Self {
         let entries = vec![Entry::default(); FIRST_ENTRIES].into();
-        Self { entries, len: 0, hand: 0, crawler: 0 }
+        Self { log, entries, len: 0, large: 0, gone: [0; 2], hand: 0, crawler: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -160,13 +182,23 @@ impl Shard {
         }
         self.entries[at] = entry;
         self.len += 1;
+        self.large += entry.large_pages();
+    }
+
+    /// Puts an entry in place of one of the same hash, which is returned.
+    pub(super) fn replace(&mut self, at: usize, entry: Entry) -> Entry {
+        debug_assert_eq!(self.entries[at].hash, entry.hash);
+        self.large += entry.large_pages();
+        let old = std::mem::replace(&mut self.entries[at], entry);
+        self.large -= old.large_pages();
+        old
     }
 
     #[cold]
     fn grow(&mut self) {
         let more = vec![Entry::default(); self.entries.len() * 3 / 2].into();
         let old = std::mem::replace(&mut self.entries, more);
-        (self.len, self.hand, self.crawler) = (0, 0, 0);
+        (self.len, self.large, self.hand, self.crawler) = (0, 0, 0, 0);
         // From behind a gap, so that those of one hash keep their order.
         for entry in old.iter().filter(|entry| entry.place != 0) {
             self.insert(*entry);
@@ -176,6 +208,7 @@ impl Shard {
     pub(super) fn remove(&mut self, at: usize) -> Entry {
         let removed = std::mem::take(&mut self.entries[at]);
         self.len -= 1;
+        self.large -= removed.large_pages();
         let (mut gap, mut other) = (at, self.next(at));
         while self.entries[other].place != 0 {
             let home = self.home(self.entries[other].hash);
@@ -193,14 +226,32 @@ impl Shard {
         removed
     }
 
-    /// Removes the entry whose turn it is to go. O(1) mostly, O(entries) at worst.
-    pub(super) fn evict(&mut self) -> Option<Entry> {
-        if self.len == 0 {
+    /// Whether a large item is to go rather than small ones: either goes in proportion to its
+    /// bytes.
+    pub(super) fn is_turn_of_large(&mut self, page: u64) -> bool {
+        let small = self.log.live_bytes().div_ceil(page);
+        let [small_gone, large_gone] = &mut self.gone;
+        if *small_gone + *large_gone > GONE_MAX {
+            (*small_gone, *large_gone) = (*small_gone / 2, *large_gone / 2);
+        }
+        *large_gone * small <= *small_gone * self.large
+    }
+
+    /// Small items of so many pages went.
+    pub(super) fn add_gone(&mut self, pages: u64) {
+        self.gone[0] += pages;
+    }
+
+    /// Removes the large item whose turn it is to go. O(entries) at worst.
+    pub(super) fn evict_large(&mut self) -> Option<Entry> {
+        if self.large == 0 {
             return None;
         }
         loop {
             let hand = self.hand;
-            if self.entries[hand].place != 0 && !self.entries[hand].is_spared() {
+            let entry = &mut self.entries[hand];
+            if entry.place != 0 && entry.is_large() && !entry.is_spared() {
+                self.gone[1] += entry.pages().1;
                 return Some(self.remove(hand));
             }
             self.hand = self.next(hand);
@@ -247,7 +298,7 @@ mod tests {
         fn entries_are_found_as_in_a_map(
             steps in prop::collection::vec((0_u8..3, 0_u32..24), 1..400),
         ) {
-            let (mut shard, mut model) = (Shard::new(), HashMap::new());
+            let (mut shard, mut model) = (Shard::new(Log::new(0, 4096)), HashMap::new());
             for (step, n) in steps {
                 let (hash, place) = (u32::MAX - (n % 8) * 0x0c00_0000, u64::from(n) + 1);
                 let found = shard.find_place(hash, place);
@@ -271,18 +322,25 @@ mod tests {
         }
     }
 
+    fn large(number: u64) -> Entry {
+        Entry::new(Entry::large(number, 3), number as u32 * 40_000_000, LARGE, 1)
+    }
+
     #[test]
-    fn what_is_read_stays_longer() {
-        let mut shard = Shard::new();
-        (1..=100).for_each(|n| shard.insert(Entry::new(n, n as u32 * 40_000_000, 0, 1)));
+    fn large_items_that_are_read_stay_longer() {
+        let mut shard = Shard::new(Log::new(0, 4096));
+        (1..=100).for_each(|n| shard.insert(large(n)));
         for n in (1..=100).step_by(2) {
-            let at = shard.find_place(n as u32 * 40_000_000, n).expect("inserted");
+            let at = shard.find_place(large(n).hash, large(n).place).expect("inserted");
             shard.at_mut(at).touch(2);
         }
-        let gone: Vec<u64> = (0..50).filter_map(|_| shard.evict()).map(|e| e.place).collect();
+        shard.insert(Entry::new(9, 7, 0, 1));
+        let number = |entry: Entry| entry.pages().0;
+        let gone: Vec<u64> = (0..50).filter_map(|_| shard.evict_large()).map(number).collect();
         assert_eq!(gone.len(), 50);
-        assert!(gone.iter().all(|place| place % 2 == 0), "{gone:?}");
-        assert_eq!((0..51).filter_map(|_| shard.evict()).count(), 50);
+        assert!(gone.iter().all(|number| number % 2 == 0), "{gone:?}");
+        assert_eq!((0..51).filter_map(|_| shard.evict_large()).count(), 50);
+        assert_eq!((shard.large, shard.len()), (0, 1));
     }
 
     #[test]

@@ -5,16 +5,12 @@ use std::time::{Duration, Instant};
 
 use glebe::reserve::{Block, Error, Reserve};
 
+use super::log::segment_bytes;
 use super::shard::FLUSHED;
 use super::{count, Room, Store};
 
 /// Entries that a tick looks at, of each shard.
 const CRAWLED: usize = 16;
-/// Of a tick's time so much may go into compaction.
-const COMPACTED: Duration = Duration::from_millis(5);
-/// Of the bytes of items more than this part is wasted before they are compacted.
-const WASTED: u64 = 8;
-
 /// What a store holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
@@ -44,7 +40,7 @@ impl Store {
         self.flush_due();
         self.measure();
         self.crawl(room);
-        self.make_room(0);
+        self.make_room(0, room);
     }
 
     /// Drops all items if the time for that has come.
@@ -56,14 +52,16 @@ impl Store {
     }
 
     pub(super) fn measure(&self) {
-        let used = self.memory.used();
-        let index = self.index_bytes();
+        let (used, own) = (self.memory.used(), self.own_bytes());
         let most = self.most.load(Ordering::Relaxed);
-        self.limit.store(most.min(used.room + index), Ordering::Relaxed);
-        self.used.store((used.items + index) as i64, Ordering::Relaxed);
-        if used.wasted > used.items / WASTED && used.items > most / 2 {
-            self.memory.compact(COMPACTED);
-        }
+        self.limit.store(most.min(used.room + own), Ordering::Relaxed);
+        self.used.store((used.items + own) as i64, Ordering::Relaxed);
+    }
+
+    /// Bytes beside the reserve's: of the index and the heads of the logs.
+    fn own_bytes(&self) -> u64 {
+        let heads = self.shards.len() * segment_bytes(self.memory.page());
+        self.index_bytes() + heads as u64
     }
 
     fn index_bytes(&self) -> u64 {
@@ -78,21 +76,15 @@ impl Store {
                 let Some(at) = shard.crawl() else { break };
                 let entry = shard.at(at);
                 let is_flushed = entry.access & FLUSHED != 0;
-                let head = self.look(entry, room);
-                match head {
+                match self.look(&shard, entry, false, room) {
                     None => {
                         let lost = shard.remove(at);
-                        drop(shard);
-                        self.forget_lost(lost);
+                        self.forget_lost(&mut shard, lost);
                     }
                     Some(head) if is_flushed || self.is_over(&head) => {
                         count(&self.events.reclaimed);
                         let over = shard.remove(at);
-                        drop(shard);
-                        match is_flushed {
-                            true => self.drop_item(over, head.total()),
-                            false => self.expire(over, &head),
-                        }
+                        self.expire(&mut shard, over);
                     }
                     Some(_) => {}
                 }
@@ -103,12 +95,17 @@ impl Store {
     /// What is held now.
     #[must_use]
     pub fn held(&self) -> Held {
-        let items = (0..self.shards.len()).map(|nth| self.shard(nth).len() as u64).sum();
+        let (mut items, mut small_bytes) = (0, 0);
+        for nth in 0..self.shards.len() {
+            let shard = self.shard(nth);
+            items += shard.len() as u64;
+            small_bytes += shard.log.live_bytes();
+        }
         let large_bytes = self.large_bytes.load(Ordering::Relaxed).max(0) as u64;
         Held {
             items,
             large_items: self.large_items.load(Ordering::Relaxed).max(0) as u64,
-            bytes: self.memory.object_bytes() + large_bytes,
+            bytes: small_bytes + large_bytes,
             large_bytes,
             used: self.used.load(Ordering::Relaxed).max(0) as u64,
             index: self.index_bytes(),
@@ -170,7 +167,7 @@ impl Store {
                 if keys.len() >= most {
                     return keys;
                 }
-                if let Some(head) = self.look(entry, &mut room) {
+                if let Some(head) = self.look(&shard, entry, false, &mut room) {
                     keys.push((head.key(&room.page).to_vec(), head.len, head.exptime));
                 }
             }

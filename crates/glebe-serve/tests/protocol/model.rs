@@ -139,11 +139,8 @@ fn store(words: &[Vec<u8>]) -> String {
 fn meta(words: &[Vec<u8>]) -> String {
     let is_set = words[0] == b"ms";
     let flags_at = if is_set { 3 } else { 2 };
-    if words.len() < 2 {
-        return wrong(BAD_FORMAT, 0, false);
-    }
     if words.len() < flags_at {
-        return wrong("ERROR", 0, false);
+        return wrong(BAD_FORMAT, 0, false);
     }
     let len = if is_set { u(&words[2]).filter(|len| *len <= LEN_MAX) } else { Some(0) };
     let Some(len) = len else { return wrong("CLIENT_ERROR bad data chunk", 0, false) };
@@ -283,7 +280,8 @@ pub fn check(bytes: &[u8]) {
                 break;
             }
             Line::TooLong => {
-                assert!(!rest.contains(&b'\n') && rest.len() > protocol::LINE_MAX);
+                assert!(rest.len() > protocol::LINE_MAX);
+                assert!(!rest[..protocol::LINE_MAX].contains(&b'\n'));
                 break;
             }
         }

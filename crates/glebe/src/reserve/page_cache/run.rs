@@ -1,5 +1,5 @@
-//! Pages of one object in one call: [`Namespace::put_run`], [`Namespace::get_run`], and their parts
-//! by [`Namespace::get_part`].
+//! Pages of one object in one call: [`Namespace::put_run`], [`Namespace::get_run`], and parts of
+//! them by [`Namespace::get_part`].
 //!
 //! A run is bytes, cut into pages: page `n` of them is the object's page `first + n`. Each page
 //! stands and goes by itself, as if it had been put alone; the calls make one answer of them. What

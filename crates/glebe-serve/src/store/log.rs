@@ -1,0 +1,371 @@
+//! [`Log`]: the small items of a shard, one behind the other as they come, in segments of the page
+//! cache.
+//!
+//! The *head* is the segment that is written to, in ordinary memory, where no recall takes it. Once
+//! it is full its pages go to the page cache in one run, under a number that is used once; there a
+//! recall takes them, page by page. An item lies at a multiple of eight and never changes. One that
+//! is given up leaves a gap; a segment without items goes at once, any other in its turn: the
+//! oldest is *recycled*, which takes what is worth it to the head and drops the rest.
+//!
+//! ```text
+//! spot  seq 32 | offset / 8  16 | length 16
+//! ```
+//!
+//! Cost: adding an item is a copy; reading one is one look into the page cache, two where it lies
+//! across pages. Lock: the shard's.
+
+use std::collections::VecDeque;
+
+use super::item::Head;
+use super::memory::{Full, Memory};
+
+/// Pages of a segment.
+const SEGMENT_PAGES: usize = 8;
+/// Items begin at its multiples.
+const ALIGN: usize = 8;
+
+/// Where an item is, as one word that is not 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    seq: u32,
+    at: usize,
+    pub(super) len: usize,
+}
+
+impl Spot {
+    pub(super) fn to_word(self) -> u64 {
+        u64::from(self.seq) << 32 | ((self.at / ALIGN) as u64) << 16 | self.len as u64
+    }
+
+    pub(super) fn from_word(word: u64) -> Self {
+        let low = |at: u32| (word >> at) as u16 as usize;
+        Self { seq: (word >> 32) as u32, at: low(16) * ALIGN, len: low(0) }
+    }
+}
+
+/// Bytes that an item of `len` takes.
+pub(super) fn taken(len: usize) -> usize {
+    len.next_multiple_of(ALIGN)
+}
+
+/// Bytes of an item at most: beyond them pages of its own waste less than the end of a segment.
+pub(super) fn item_max(page: usize) -> usize {
+    (2 * page).min(u16::MAX.into())
+}
+
+/// Bytes of a segment.
+pub(super) fn segment_bytes(page: usize) -> usize {
+    SEGMENT_PAGES * page
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Log {
+    /// Of the objects of the page cache that the segments are.
+    name: u64,
+    /// The segment that is written to; zeros behind `end`.
+    head: Box<[u8]>,
+    end: usize,
+    /// Bytes of items in each segment from `first` on, the head last; 0: it is gone.
+    live: VecDeque<u32>,
+    first: u32,
+    live_all: u64,
+    /// Segments in the page cache.
+    sealed: u64,
+}
+
+/// A segment that left the log: the items in it are to be looked at.
+#[derive(Debug)]
+pub(super) struct Recycled {
+    seq: u32,
+    /// Bytes of items that it had.
+    pub(super) live: usize,
+    /// Whether all its pages were there, and its bytes are in the buffer.
+    is_whole: bool,
+    /// Pages that were there.
+    pub(super) pages: u64,
+}
+
+impl Log {
+    pub(super) fn new(shard: usize, page: usize) -> Self {
+        let head = vec![0; segment_bytes(page)].into();
+        // Numbers of large items have the upper bits clear.
+        let name = (shard as u64 + 1) << 48;
+        let live = VecDeque::from([0]);
+        Self { name, head, end: 0, live, first: 1, live_all: 0, sealed: 0 }
+    }
+
+    /// Bytes of items.
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.live_all
+    }
+
+    /// Segments in the page cache.
+    pub(super) fn sealed(&self) -> u64 {
+        self.sealed
+    }
+
+    fn head_seq(&self) -> u32 {
+        self.first + self.live.len() as u32 - 1
+    }
+
+    fn object(&self, seq: u32) -> u64 {
+        self.name | u64::from(seq)
+    }
+
+    /// Adds an item. An error leaves everything as it was: no pages can be had.
+    pub(super) fn add(
+        &mut self,
+        memory: &Memory,
+        head: &Head,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<Spot, Full> {
+        let len = head.total();
+        if self.end + len > self.head.len() {
+            self.seal(memory)?;
+        }
+        let spot = Spot { seq: self.head_seq(), at: self.end, len };
+        head.write(&mut self.head[spot.at..][..len], key, value);
+        self.take_in(len);
+        Ok(spot)
+    }
+
+    /// Adds an item as it lies elsewhere.
+    pub(super) fn add_again(&mut self, memory: &Memory, item: &[u8]) -> Result<Spot, Full> {
+        if self.end + item.len() > self.head.len() {
+            self.seal(memory)?;
+        }
+        let spot = Spot { seq: self.head_seq(), at: self.end, len: item.len() };
+        self.head[spot.at..][..item.len()].copy_from_slice(item);
+        self.take_in(item.len());
+        Ok(spot)
+    }
+
+    fn take_in(&mut self, len: usize) {
+        let taken = taken(len);
+        self.end = (self.end + taken).min(self.head.len());
+        *self.live.back_mut().expect("the head") += taken as u32;
+        self.live_all += taken as u64;
+    }
+
+    /// Takes the head to the page cache, and begins another.
+    #[cold]
+    fn seal(&mut self, memory: &Memory) -> Result<(), Full> {
+        let is_empty = self.live.back() == Some(&0);
+        if !is_empty {
+            self.head[self.end..].fill(0);
+            memory.put(self.object(self.head_seq()), 0, &self.head)?;
+            self.sealed += 1;
+        }
+        self.end = 0;
+        self.live.push_back(0);
+        self.shorten();
+        Ok(())
+    }
+
+    /// Forgets segments at the beginning that are gone.
+    fn shorten(&mut self) {
+        while self.live.len() > 1 && self.live[0] == 0 {
+            self.live.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Copies the first bytes of an item to `buf`; false if they are lost.
+    #[inline]
+    pub(super) fn read(&self, memory: &Memory, spot: Spot, buf: &mut [u8]) -> bool {
+        if spot.seq == self.head_seq() {
+            buf.copy_from_slice(&self.head[spot.at..][..buf.len()]);
+            return true;
+        }
+        let nth = spot.seq.wrapping_sub(self.first) as usize;
+        let is_there = self.live.get(nth).is_some_and(|live| *live > 0);
+        is_there && memory.get_part(self.object(spot.seq), spot.at, buf)
+    }
+
+    /// An item goes.
+    #[inline]
+    pub(super) fn free(&mut self, memory: &Memory, spot: Spot) {
+        let nth = spot.seq.wrapping_sub(self.first) as usize;
+        let taken = taken(spot.len) as u32;
+        let Some(live) = self.live.get_mut(nth).filter(|live| **live >= taken) else { return };
+        *live -= taken;
+        let is_empty = *live == 0;
+        self.live_all -= u64::from(taken);
+        if is_empty && spot.seq != self.head_seq() {
+            self.drop_segment(memory, spot.seq);
+        }
+    }
+
+    /// Drops the pages of a segment; how many were there.
+    fn drop_segment(&mut self, memory: &Memory, seq: u32) -> u64 {
+        self.sealed -= 1;
+        self.shorten();
+        memory.drop_pages(self.object(seq), SEGMENT_PAGES as u64)
+    }
+
+    /// Takes the oldest segment of at most `live` bytes of items out of the log, and its bytes to
+    /// `buf`. The head stays.
+    pub(super) fn recycle(
+        &mut self,
+        memory: &Memory,
+        live: usize,
+        buf: &mut Vec<u8>,
+    ) -> Option<Recycled> {
+        let sealed = self.live.len() - 1;
+        let is_wanted = |of: &u32| (1..=live).contains(&(*of as usize));
+        let nth = self.live.iter().take(sealed).position(is_wanted)?;
+        let seq = self.first + nth as u32;
+        buf.resize(self.head.len(), 0);
+        let is_whole = memory.get_run(self.object(seq), 0, buf);
+        let live = std::mem::take(&mut self.live[nth]);
+        self.live_all -= u64::from(live);
+        let pages = self.drop_segment(memory, seq);
+        Some(Recycled { seq, live: live as usize, is_whole, pages })
+    }
+}
+
+impl Recycled {
+    /// The items that were ever in the segment, with where they were.
+    pub(super) fn items<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = (Spot, Head)> + 'a {
+        let (seq, mut at) = (self.seq, 0);
+        let end = if self.is_whole { bytes.len() } else { 0 };
+        std::iter::from_fn(move || {
+            let head = Head::read(bytes.get(at..end)?).filter(|head| head.key_len > 0)?;
+            let spot = Spot { seq, at, len: head.total() };
+            at += taken(spot.len);
+            Some((spot, head))
+        })
+    }
+
+    /// The bytes of an item.
+    pub(super) fn item(spot: Spot, bytes: &[u8]) -> &[u8] {
+        &bytes[spot.at..][..spot.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::OnceLock;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head(n: usize, len: usize) -> Head {
+        Head { cas: n as u64, exptime: 0, stored: 1, flags: 0, len: len as u32, key_len: 8 }
+    }
+
+    /// What an item is in memory.
+    fn bytes(n: usize, len: usize) -> Vec<u8> {
+        let (head, value) = (head(n, len), vec![n as u8; len]);
+        let mut bytes = vec![0; head.total()];
+        head.write(&mut bytes, &n.to_le_bytes(), &value);
+        bytes
+    }
+
+    fn read(log: &Log, memory: &Memory, spot: Spot) -> Option<Vec<u8>> {
+        let mut buf = vec![0xee; spot.len];
+        log.read(memory, spot, &mut buf).then_some(buf)
+    }
+
+    #[test]
+    fn a_spot_is_a_word() {
+        for spot in [
+            Spot { seq: 1, at: 0, len: 1 },
+            Spot { seq: u32::MAX, at: (1 << 16) * ALIGN - ALIGN, len: (1 << 16) - 1 },
+        ] {
+            assert_eq!(Spot::from_word(spot.to_word()), spot);
+        }
+    }
+
+    /// Live bytes of items.
+    fn taken_of(of: &[(Spot, Vec<u8>)]) -> usize {
+        of.iter().map(|(spot, _)| taken(spot.len)).sum()
+    }
+
+    /// Recycles a segment, and takes its items out of the model.
+    fn recycle(log: &mut Log, memory: &Memory, model: &mut Vec<(Spot, Vec<u8>)>) {
+        let mut buf = Vec::new();
+        let Some(recycled) = log.recycle(memory, usize::MAX, &mut buf) else { return };
+        let gone: Vec<Spot> = recycled.items(&buf).map(|(spot, _)| spot).collect();
+        let before = taken_of(model);
+        model.retain(|(spot, item)| {
+            let is_gone = gone.contains(spot);
+            assert!(!is_gone || Recycled::item(*spot, &buf) == *item);
+            !is_gone
+        });
+        assert_eq!(before - taken_of(model), recycled.live);
+    }
+
+    proptest! {
+        /// Items of all lengths are added, dropped and recycled; those that stand are whole.
+        #[test]
+        fn items_are_found_until_they_go(
+            steps in prop::collection::vec((0_u8..8, 1_usize..5000, 0_usize..1000), 1..300),
+        ) {
+            // A reserve for each case would take most of the time.
+            static MEMORY: OnceLock<Memory> = OnceLock::new();
+            static SHARD: AtomicUsize = AtomicUsize::new(0);
+            let memory = MEMORY.get_or_init(|| Memory::new(4 << 20).expect("a reserve"));
+            let shard = SHARD.fetch_add(1, Ordering::Relaxed);
+            let (mut log, mut model) = (Log::new(shard, memory.page()), Vec::new());
+            for (n, (step, len, which)) in steps.into_iter().enumerate() {
+                let (key, value) = (n.to_le_bytes(), vec![n as u8; len]);
+                match step {
+                    0 => {
+                        let spot = log.add_again(memory, &bytes(n, len)).expect("room");
+                        model.push((spot, bytes(n, len)));
+                    }
+                    1..5 => {
+                        let spot = log.add(memory, &head(n, len), &key, &value).expect("room");
+                        model.push((spot, bytes(n, len)));
+                    }
+                    5 | 6 if !model.is_empty() => {
+                        let (spot, _) = model.swap_remove(which % model.len());
+                        log.free(memory, spot);
+                    }
+                    7 => recycle(&mut log, memory, &mut model),
+                    _ => {}
+                }
+                prop_assert_eq!(log.live_bytes(), taken_of(&model) as u64);
+            }
+            for (spot, item) in &model {
+                prop_assert_eq!(read(&log, memory, *spot), Some(item.clone()));
+            }
+            let pages = memory.used().items / memory.page() as u64;
+            prop_assert_eq!(pages, log.sealed() * SEGMENT_PAGES as u64);
+            for (spot, _) in model {
+                log.free(memory, spot);
+            }
+            prop_assert_eq!((log.sealed(), log.live_bytes(), memory.used().items), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn a_recall_loses_items_of_segments_and_none_of_the_head() {
+        let memory = Memory::new(4 << 20).expect("a reserve");
+        let mut log = Log::new(0, memory.page());
+        let spots: Vec<Spot> =
+            (0..2000).map(|n| log.add_again(&memory, &bytes(n, 300)).expect("room")).collect();
+        let blocks = memory.recall(64 << 20).expect("first class");
+        let found = |spot: &&Spot| read(&log, &memory, **spot).is_some();
+        let left = spots.iter().filter(found).count();
+        assert!(left > 0 && left < spots.len(), "{left} are left");
+        for (n, spot) in spots.iter().enumerate() {
+            let found = read(&log, &memory, *spot);
+            assert!(spot.seq != log.head_seq() || found.is_some());
+            assert!(found.is_none_or(|found| found == bytes(n, 300)), "{n}");
+        }
+        drop(blocks);
+        // What is left of a segment that is not whole is lost with it.
+        let mut buf = Vec::new();
+        while let Some(recycled) = log.recycle(&memory, usize::MAX, &mut buf) {
+            let items = recycled.items(&buf).count();
+            assert!(items == 0 || recycled.pages == SEGMENT_PAGES as u64);
+        }
+        assert_eq!((log.sealed(), memory.used().items), (0, 0));
+    }
+}
