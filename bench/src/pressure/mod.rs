@@ -3,9 +3,8 @@
 //!
 //! This process itself stays outside, so that it can tell of a child that the kernel killed. When a
 //! group is dropped, whoever is inside is killed, what it holds of the page cache is dropped, and
-//! its directory is removed. A run that was killed leaves the directory, which has the number of its
-//! process in its name; the next run removes it. Source: admin-guide/cgroup-v1/memory,
-//! admin-guide/cgroup-v2, cgroups(7).
+//! its directory is removed. A run that was killed leaves the directory; the next run removes it.
+//! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2, cgroups(7).
 
 use std::fs::{self, File};
 use std::io::{self, Write};
