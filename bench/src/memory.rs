@@ -278,20 +278,19 @@ impl SetAside {
     pub(crate) fn new(size: PageSize, pages: u64) -> Outcome<Self> {
         Ok(Self { size, growth: grow_pool(size, pages, false)? })
     }
-
-    /// Also pages in use, which leave the pool when they are freed.
-    fn take_off(&self) -> Result<(), OsError> {
-        let _lock = PoolLock::acquire()?;
-        let Some(pool) = Pool::of(self.size) else { return Ok(()) };
-        let pages = self.growth.pages + self.growth.absorbed;
-        pool.set_persistent(pool.counts()?.persistent().saturating_sub(pages))
-    }
 }
 
 impl Drop for SetAside {
+    /// Also pages in use, which leave the pool when they are freed.
     fn drop(&mut self) {
-        if let Err(error) = self.take_off() {
-            eprintln!("glebe-bench: {} pages stay in the pool: {error}", self.growth.pages);
+        let pages = self.growth.pages + self.growth.absorbed;
+        let take_off = || -> Result<(), OsError> {
+            let _lock = PoolLock::acquire()?;
+            let Some(pool) = Pool::of(self.size) else { return Ok(()) };
+            pool.set_persistent(pool.counts()?.persistent().saturating_sub(pages))
+        };
+        if let Err(error) = take_off() {
+            eprintln!("glebe-bench: {pages} pages of {} stay: {error}", self.size.bytes());
         }
     }
 }

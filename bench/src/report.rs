@@ -75,7 +75,7 @@ pub(crate) struct Report {
 }
 
 /// What one contestant did in one case, in one unit.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Series {
     case: String,
     who: String,

@@ -170,13 +170,11 @@ impl Direct {
     /// Moves `len` bytes for each of `places`, [`DEPTH`] at a time; panics if one is not inside the
     /// memory.
     fn transfer(&mut self, file: &File, is_write: bool, places: &[Place], len: u64) -> Outcome {
-        let moved =
-            places.chunks(DEPTH).try_for_each(|batch| self.batch(file, is_write, batch, len));
-        Ok(moved.map_err(|e| format!("io_uring_enter: {e}"))?)
+        places.chunks(DEPTH).try_for_each(|batch| self.batch(file, is_write, batch, len))
     }
 
     /// Every request is waited for before the call returns.
-    fn batch(&mut self, file: &File, is_write: bool, batch: &[Place], len: u64) -> io::Result<()> {
+    fn batch(&mut self, file: &File, is_write: bool, batch: &[Place], len: u64) -> Outcome {
         let (fd, size) = (types::Fd(file.as_raw_fd()), len as u32);
         for place in batch {
             let at = self.memory.bytes_mut()[place.memory..][..len as usize].as_mut_ptr();
@@ -186,21 +184,20 @@ impl Direct {
             };
             // SAFETY: the slice above is inside the registered memory, which nobody can touch
             // before the batch has ended: this borrows it exclusively.
-            let pushed = unsafe { self.ring.submission().push(&entry) };
-            pushed.map_err(|e| io::Error::other(e.to_string()))?;
+            unsafe { self.ring.submission().push(&entry)? };
         }
         let (mut left, mut outcome) = (batch.len(), Ok(()));
         while left > 0 {
             match self.ring.submit_and_wait(left) {
-                Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e.into()),
                 _ => {}
             }
             for ended in self.ring.completion() {
                 left -= 1;
                 match ended.result() {
                     moved if moved as u32 == size => {}
-                    moved if moved < 0 => outcome = Err(io::Error::from_raw_os_error(-moved)),
-                    moved => outcome = Err(io::Error::other(format!("{moved} of {len} bytes"))),
+                    code if code < 0 => outcome = Err(io::Error::from_raw_os_error(-code).into()),
+                    moved => outcome = Err(format!("{moved} of {len} bytes were moved").into()),
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! Real memory pressure: [`Group`], a memory cgroup of this run's own with a limit and no swap, and
 //! a child of this program inside it.
 //!
-//! This process itself stays outside, so that it can tell of a child that the kernel killed. Dropping
-//! a group kills the processes inside, drops their page cache, and removes the directory. A run that
-//! was killed leaves the directory, named after its process; the next run removes it.
+//! This process itself stays outside, so that it can tell of a child that the kernel killed. When a
+//! group is dropped, whoever is inside is killed, what it holds of the page cache is dropped, and
+//! its directory is removed. A run that was killed leaves the directory; the next run removes it.
 //! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2, cgroups(7).
 
 use std::fs::{self, File};

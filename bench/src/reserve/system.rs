@@ -87,7 +87,7 @@ fn beside(
     let stop = AtomicBool::new(false);
     let (status, elapsed, asked) = std::thread::scope(|scope| {
         let asks = scope.spawn(|| ask_until(&stop, who, reserve, tenant, report));
-        let _stop = Stop(&stop);
+        let asking = Stop(&stop);
         let ended = loop {
             interrupt::check();
             if clock::wall() - start > PATIENCE {
@@ -99,7 +99,7 @@ fn beside(
             std::thread::sleep(Duration::from_millis(2));
         };
         let elapsed = clock::wall() - start;
-        drop(_stop);
+        drop(asking);
         let asked = asks.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok::<_, crate::Failure>((ended, elapsed, asked))
     })?;

@@ -15,7 +15,7 @@ use glebe::units::Bytes;
 use glebe::volatile::{Priority, Region};
 
 use super::bare::Bare;
-use super::{ratios, tell_worst, Which};
+use super::{ratios, Which};
 use crate::clock::{micros, wall};
 use crate::report::Report;
 use crate::reserve::keyed::Random;
@@ -164,7 +164,8 @@ pub(super) fn one_page(report: &mut Report) -> Outcome {
     const LEN: Bytes = Bytes::mib(32);
     const UNIT: &str = "us";
     let page = page_size().bytes();
-    let mut ratios = Vec::new();
+    let bare_name = |which: Which| format!("bare calls of {}", which.name());
+    let mut here = Vec::new();
     for which in Which::ALL {
         let own = which.who();
         let (region, other) = match which.map(LEN).and_then(|one| Ok((one, which.map(LEN)?))) {
@@ -179,7 +180,6 @@ pub(super) fn one_page(report: &mut Report) -> Outcome {
         other.write(Bytes::ZERO, &block)?;
         let bare = Bare::of(other);
         drop(block);
-        let peer = format!("bare calls of {}", which.name());
         let mut random = Random::new(11);
         for _ in rounds(CASE, report.plan(24, 120), NO_END) {
             let pages = LEN.pages_down(page_size()).get();
@@ -195,12 +195,14 @@ pub(super) fn one_page(report: &mut Report) -> Outcome {
             for &at in &places {
                 bare_calls(which, &bare, at)?;
             }
-            report.add(CASE, &peer, UNIT, micros(wall() - start) / BATCH as f64);
+            report.add(CASE, &bare_name(which), UNIT, micros(wall() - start) / BATCH as f64);
         }
-        let ratio = by_round(report.of(CASE, &peer, UNIT), report.of(CASE, own, UNIT));
-        ratios.push((which, ratio));
+        here.push(which);
     }
-    tell_worst("one_page_vs_bare_calls", &ratios, report);
+    ratios("one_page_vs_bare_calls", &here, report, |which, report| {
+        let of = |who: &str| report.of(CASE, who, UNIT);
+        by_round(of(&bare_name(which)), of(which.who()))
+    });
     report.note(
         "one_page: the bare calls are MADV_FREE and MADV_POPULATE_WRITE (scan), MADV_FREE between \
          two exchanges of a word (tag), on the memory of another such region, which a userfaultfd \

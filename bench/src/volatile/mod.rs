@@ -114,29 +114,24 @@ fn contest<T: DeserializeOwned>(
     Ok(())
 }
 
-/// The ratio of each engine by the medians of a case, and without a name that of the worse.
+/// The ratio of each engine, and without a name that of the worse.
 fn ratios(
     name: &str,
     engines: &[Which],
     report: &mut Report,
     ratio: impl Fn(Which, &Report) -> f64,
 ) {
-    let ratios: Vec<_> = engines.iter().map(|&which| (which, ratio(which, report))).collect();
-    tell_worst(name, &ratios, report);
-}
-
-/// The ratio of each engine, and without a name that of the worse.
-fn tell_worst(name: &str, ratios: &[(Which, f64)], report: &mut Report) {
-    for (which, ratio) in ratios {
+    let ratios: Vec<f64> = engines.iter().map(|&which| ratio(which, report)).collect();
+    for (which, ratio) in engines.iter().zip(&ratios) {
         report.ratio(&format!("{name}_{}", which.name()), *ratio);
     }
-    report.ratio(name, worst(ratios));
+    report.ratio(name, worst(&ratios));
 }
 
 /// The least; no number where there is none, or one that is no number: `min` passes over these.
-fn worst(ratios: &[(Which, f64)]) -> f64 {
+fn worst(ratios: &[f64]) -> f64 {
     let least = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) };
-    ratios.iter().map(|(_, ratio)| *ratio).reduce(least).unwrap_or(f64::NAN)
+    ratios.iter().copied().reduce(least).unwrap_or(f64::NAN)
 }
 
 /// An engine.
@@ -195,8 +190,7 @@ mod tests {
 
     #[test]
     fn the_worse_engine_counts_and_none_without_a_figure_is_passed_over() {
-        let of = |scan, tag| worst(&[(Which::Scan, scan), (Which::Tag, tag)]);
-        assert_eq!((of(3.0, 2.0), of(1.0, 2.0)), (2.0, 1.0));
-        assert!(of(f64::NAN, 2.0).is_nan() && of(2.0, f64::NAN).is_nan() && worst(&[]).is_nan());
+        assert_eq!((worst(&[3.0, 2.0]), worst(&[1.0, 2.0])), (2.0, 1.0));
+        assert!([&[f64::NAN, 2.0][..], &[2.0, f64::NAN], &[]].iter().all(|of| worst(of).is_nan()));
     }
 }

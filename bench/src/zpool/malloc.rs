@@ -2,8 +2,7 @@
 //! a process holds that has its objects from one, found in a process apart ([`ask`]).
 //!
 //! None of them is this program's global allocator, but glibc's, which everything else here uses
-//! too. Unit: bytes of resident memory, beyond what was resident before the first object. Source:
-//! jemalloc(3), mimalloc's documentation, malloc_trim(3).
+//! too. Unit: bytes. Source: jemalloc(3), mimalloc's documentation, malloc_trim(3).
 //!
 //! # Safety
 //! A [`Block`] owns what one allocator gave until it is given back to the same one.
@@ -175,9 +174,11 @@ impl Store for Blocks {
     }
 }
 
-/// Bytes of this process that are in memory.
+/// Bytes of this process that are in memory and of no file.
 fn resident() -> Outcome<u64> {
-    Ok(vma::usage(&(0..usize::MAX))?.rss.get())
+    let mappings = vma::among(&(0..usize::MAX))?;
+    let anonymous = mappings.iter().filter(|mapping| mapping.inode == 0);
+    Ok(anonymous.map(|mapping| mapping.rss.get()).sum())
 }
 
 /// What to hold.

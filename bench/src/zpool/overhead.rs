@@ -55,8 +55,9 @@ pub(super) fn measure(
          more than that. The ratio is that of the worst step of the directories.",
     );
     report.note(
-        "allocators: objects of the trace's lengths; resident memory of a process apart, after \
-         malloc_trim, a purge of all arenas, mi_collect. They move no object and need no handle.",
+        "allocators: objects of the trace's lengths; what a process apart has in memory that is of \
+         no file, beyond what it had before the first, after malloc_trim, a purge of all arenas, \
+         mi_collect. They move no object and need no handle.",
     );
     Ok(())
 }

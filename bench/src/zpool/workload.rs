@@ -10,10 +10,10 @@ use std::ops::Range;
 use super::made::{Made, PAGE};
 use super::trace::{self, Change, BLOCKS, STEPS};
 use super::tree::{Tree, DIRECTORIES};
-use crate::reserve::keyed::mix;
+use crate::reserve::keyed::Random;
 
 /// How often half of the files go.
-const HALVINGS: u64 = 4;
+const HALVINGS: usize = 4;
 
 /// Blocks of a run that a sample of the trace takes or leaves.
 const RUN: usize = 64;
@@ -78,9 +78,9 @@ impl Workload {
         let untar = steps.remove(1);
         let mut stored: &[Change] =
             &untar.iter().copied().filter(|change| change.len > 0).collect::<Vec<_>>();
-        let mut files: Vec<File> = Vec::new();
+        let (mut files, mut random): (Vec<File>, _) = (Vec::new(), Random::new(3));
         while !stored.is_empty() {
-            let pages = 1 + mix(files.len() as u64) % FILE_PAGES_MAX;
+            let pages = 1 + random.below(FILE_PAGES_MAX);
             let (file, rest) = stored.split_at(stored.len().min(pages as usize));
             files.push(file.to_vec());
             stored = rest;
@@ -122,8 +122,11 @@ fn drops(file: &File) -> impl Iterator<Item = Change> + '_ {
 /// All files, then halves of them gone.
 fn halves(mut left: Vec<File>) -> Vec<Step> {
     let mut steps = vec![Step { name: "all".into(), changes: left.concat() }];
+    let mut random = Random::new(5);
     for nth in 1..=HALVINGS {
-        left.sort_by_key(|file| mix(file[0].block as u64 ^ nth << 32));
+        for from in (1..left.len()).rev() {
+            left.swap(from, random.below(from as u64 + 1) as usize);
+        }
         let gone = left.split_off(left.len().div_ceil(2));
         let changes = gone.iter().flat_map(drops).collect();
         steps.push(Step { name: format!("half {nth}"), changes });

@@ -1,9 +1,8 @@
 //! [`Zram`]: a compressed block device of this run's own, to compare with.
 //!
-//! Made by `hot_add`, so that it is never one in use, and removed when dropped, on failure and
-//! interruption too. Written and read by direct I/O: what it does it does in the caller's system
-//! time. Units: pages of the machine, bytes. Source: Documentation/admin-guide/blockdev/zram.rst,
-//! `BLKDISCARD` in linux/fs.h.
+//! Made by `hot_add`, so that it is never one in use, and removed when dropped. Written and read by
+//! direct I/O: what it does it does in the caller's system time. Units: the machine's pages, bytes.
+//! Source: Documentation/admin-guide/blockdev/zram.rst, `BLKDISCARD` in linux/fs.h.
 //!
 //! # Safety
 //! One ioctl that reads two words of this file's.
