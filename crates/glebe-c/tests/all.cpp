@@ -85,6 +85,11 @@ void second_class(glebe_cache pool, int thread) {
         const int got = glebe_cache_get(pool, object, index, out.data(), page);
         CHECK(got >= 0);
         if (got == GLEBE_GET_HIT) CHECK(in == out);
+        if (round % 10 == 9) {
+            CHECK(glebe_cache_put_run(pool, object, 60, in.data(), page / 2) >= 0);
+            const int run = glebe_cache_get_run(pool, object, 60, out.data(), page / 2);
+            if (run == GLEBE_GET_HIT) CHECK(in == out);
+        }
         if (round % 100 == 99) CHECK(glebe_cache_invalidate_page(pool, object, index) >= 0);
         if (round % 500 == 499) OK(glebe_cache_invalidate_object(pool, object));
     }
