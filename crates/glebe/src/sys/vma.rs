@@ -1,8 +1,8 @@
 //! What is mapped where: the calling process's mappings among a range of addresses.
 //!
 //! A *VMA* is one entry of `/proc/self/smaps`: addresses that are mapped alike, its header line
-//! being that of `/proc/self/maps`. Addresses and lengths are bytes. Names in it may be hostile: the
-//! process chose those of files and memory. The kernel shows them with line ends escaped.
+//! being that of `/proc/self/maps`. Addresses and lengths are bytes. Names in it may be hostile:
+//! the process chose those of files and memory. The kernel shows them with line ends escaped.
 //!
 //! Cost: the file has no index, so [`among`] reads from the lowest mapping on and stops at the
 //! end of the range, and the kernel walks the page tables of all that is read. For adopting memory
