@@ -1,7 +1,7 @@
 //! What is mapped where: the calling process's mappings among a range of addresses.
 //!
 //! A *VMA* is one entry of `/proc/self/smaps`: addresses that are mapped alike, its header line
-//! being that of `/proc/self/maps`. Addresses and lengths are bytes. [`Vma::parse`] is pure; the
+//! being that of `/proc/self/maps`. Addresses and lengths are bytes. The reader is pure; the
 //! text is hostile as far as the process's own names for files and memory go, which the kernel
 //! shows with line ends escaped.
 //!
