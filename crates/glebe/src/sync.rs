@@ -24,8 +24,6 @@ pub(crate) use std::sync::{
     Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-pub(crate) use std::sync::TryLockError;
-
 /// In mapped memory or in a `static`, where the model checker's own types cannot be: so is
 /// `MappedWord`, but in models.
 pub(crate) use std::sync::atomic::{AtomicPtr as MappedPtr, AtomicU8 as MappedByte};

@@ -43,7 +43,7 @@ fn pool() -> Objects {
     let small = Shape { size: 256, pages: 1, objects: 2 };
     let large = Shape { size: 512, pages: 1, objects: 1 };
     assert!(classes.change(&[(256, small), (512, large)]));
-    Objects { memory, classes, filled: Filled::new() }
+    Objects { memory, classes, filled: Filled::default() }
 }
 
 fn bytes_of(key: u64) -> Vec<u8> {

@@ -106,4 +106,20 @@ impl AtomicU64 {
     ) -> Result<u64, u64> {
         self.at(|word| word.compare_exchange_weak(old, new, done, lost))
     }
+
+    pub(crate) fn fetch_update(
+        &self,
+        done: Ordering,
+        lost: Ordering,
+        change: impl Fn(u64) -> Option<u64>,
+    ) -> Result<u64, u64> {
+        let mut old = self.load(lost);
+        while let Some(new) = change(old) {
+            match self.compare_exchange_weak(old, new, done, lost) {
+                Ok(old) => return Ok(old),
+                Err(now) => old = now,
+            }
+        }
+        Err(old)
+    }
 }

@@ -102,10 +102,8 @@ impl ObjectPool {
     ) -> Result<T, Error> {
         let (mut error, mut trimmed) = (error, false);
         for _ in 0..ROOM_ATTEMPTS {
-            if let NoRoom::Os(error) = error {
-                return Err(error.into());
-            }
-            if !self.evictor.make_room(&self.objects, &mut trimmed) {
+            let is_os = matches!(error, NoRoom::Os(_));
+            if is_os || !self.evictor.make_room(&self.objects, &mut trimmed) {
                 break;
             }
             match again() {

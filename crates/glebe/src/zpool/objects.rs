@@ -49,7 +49,7 @@ impl<'a> Stored<'a> {
 }
 
 /// Objects that stand in their entries alone: no class has them. Relaxed counters.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Filled {
     came: AtomicU64,
     went: AtomicU64,
@@ -57,11 +57,6 @@ pub(crate) struct Filled {
 }
 
 impl Filled {
-    pub(crate) fn new() -> Self {
-        let word = || AtomicU64::new(0);
-        Self { came: word(), went: word(), given: word() }
-    }
-
     fn came(&self, len: usize) {
         self.came.fetch_add(1, Ordering::Relaxed);
         self.given.fetch_add(len as u64, Ordering::Relaxed);
@@ -358,16 +353,12 @@ impl Objects {
         one: u32,
         other: u32,
     ) -> Option<(MutexGuard<'_, State>, MutexGuard<'_, State>)> {
-        let (first, second) = (self.classes.get(one)?, self.classes.get(other)?);
         if one == other {
             return None;
         }
-        if one < other {
-            let first = first.lock();
-            return Some((first, second.lock()));
-        }
-        let second = second.lock();
-        Some((first.lock(), second))
+        let lower = self.classes.get(one.min(other))?.lock();
+        let higher = self.classes.get(one.max(other))?.lock();
+        Some(if one < other { (lower, higher) } else { (higher, lower) })
     }
 
     /// Moves a few objects out of a retired class; whether any was moved.

@@ -65,7 +65,7 @@ impl ObjectPool {
         let memory = Memory::new(entries, zspages, supply, account, options.lends.is_some());
         let classes = Classes::new(page.shift());
         let pool = Self {
-            objects: Objects { memory, classes, filled: Filled::new() },
+            objects: Objects { memory, classes, filled: Filled::default() },
             coder: Coder::new(&options.codec, page.bytes().as_usize())?,
             number: pool_number(POOLS.fetch_add(1, Ordering::Relaxed)),
             page,

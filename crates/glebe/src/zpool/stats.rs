@@ -300,7 +300,6 @@ impl Stats {
         let of = |part: fn(&ClassStats) -> u64| self.classes.iter().map(part).sum::<u64>();
         same("objects", self.objects, of(|class| class.used) + self.same_objects)?;
         same("stored", self.stored_bytes, of(|class| class.stored.get()))?;
-        same("freeable", self.freeable_pages, of(|class| class.freeable.get()))?;
         let pages = of(|class| (class.zspages - class.sealed) * class.pages_per_zspage.get());
         same("used pages", self.used_pages, pages)?;
         let sealed = of(|class| class.sealed * class.pages_per_zspage.get());

@@ -16,7 +16,7 @@ mod growth;
 mod moves;
 mod seal;
 
-use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering, TryLockError};
+use crate::sync::{lock, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::zpool::entry::word::{Entry, Place};
 use crate::zpool::memory::account::NoRoom;
 use crate::zpool::shared::Memory;
@@ -65,11 +65,7 @@ impl Class {
 
     /// The lock, if nobody has it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.state.try_lock().ok()
     }
 
     /// Gives an empty class another shape; the caller has its lock.

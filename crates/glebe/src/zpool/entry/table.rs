@@ -244,23 +244,15 @@ impl Entries {
     #[inline]
     fn take_of(&self, segment: u32) -> Option<u32> {
         let free = &self.tables.free[segment as usize];
-        let mut old = free.load(Ordering::Relaxed);
-        while old != 0 {
-            let left = old & (old - 1);
-            match free.compare_exchange_weak(old, left, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => {
-                    let index = segment * SEGMENT + old.trailing_zeros();
-                    if packed::is_packed(self.place_of(index)) {
-                        // The segment is current no more: what died there is nobody's to take.
-                        free.fetch_or(old ^ left, Ordering::AcqRel);
-                        return None;
-                    }
-                    return Some(index);
-                }
-                Err(other) => old = other,
-            }
+        let lowest = |old: u64| (old != 0).then(|| old & (old - 1));
+        let old = free.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest).ok()?;
+        let index = segment * SEGMENT + old.trailing_zeros();
+        if packed::is_packed(self.place_of(index)) {
+            // The segment is current no more: what died there is nobody's to take.
+            free.fetch_or(1 << (index % SEGMENT), Ordering::AcqRel);
+            return None;
         }
-        None
+        Some(index)
     }
 
     /// Gives an entry back whose object is gone and whose word says so since it was `was`.

@@ -39,17 +39,11 @@ impl Account {
     pub(crate) fn charge(&self, bytes: u64) -> bool {
         let limit = self.limit();
         let add = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= limit);
-        let mut held = self.held();
-        while let Some(sum) = add(held) {
-            match self.held.compare_exchange(held, sum, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => {
-                    self.most.fetch_max(sum, Ordering::Relaxed);
-                    return true;
-                }
-                Err(other) => held = other,
-            }
-        }
-        false
+        let charged = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        charged.is_ok_and(|before| {
+            self.most.fetch_max(before + bytes, Ordering::Relaxed);
+            true
+        })
     }
 
     /// Counts bytes that are there already, also past the limit.

@@ -102,14 +102,8 @@ impl Entries {
 
 /// Holds a word that is live.
 fn hold(at: &MappedWord) -> Option<Entry> {
-    loop {
-        let entry = Entry::from_raw(at.load(Ordering::Acquire));
-        if !entry.is_live() {
-            return None;
-        }
-        let (from, to) = (entry.raw(), entry.held().raw());
-        if at.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-            return Some(entry);
-        }
-    }
+    let held =
+        |word| Some(Entry::from_raw(word)).filter(|at| at.is_live()).map(|at| at.held().raw());
+    let was = at.fetch_update(Ordering::SeqCst, Ordering::Acquire, held);
+    was.ok().map(Entry::from_raw)
 }
