@@ -6,6 +6,7 @@
 //! writes below a directory of its own, removed when the background is dropped.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +22,9 @@ use crate::Outcome;
 /// What of the project is built: one or two CPU seconds in a quick run, else some ten.
 const PACKAGES: [&str; 2] = ["libc", "glebe-bench"];
 
+/// The folder that a build writes to, in a directory of this run's own.
+const BUILT: &str = "target";
+
 /// Work that can be started again and again, one at a time.
 #[derive(Debug)]
 pub(super) struct Background {
@@ -31,7 +35,7 @@ pub(super) struct Background {
 
 #[derive(Debug)]
 enum Work {
-    /// A build of `package` into a directory that each run empties first.
+    /// A build of `package`; what the last run left is removed first.
     Build { package: &'static str, target: TempDir },
     /// A command, in `dir`, where its temporary files go too.
     Shell { text: String, dir: PathBuf },
@@ -97,8 +101,8 @@ impl Background {
         const TRIES: u32 = 50;
         let Work::Build { target, .. } = &self.work else { return Ok(()) };
         for nth in 1.. {
-            let removed = fs::remove_dir_all(target).and_then(|()| fs::create_dir(target));
-            match removed {
+            match fs::remove_dir_all(target.path().join(BUILT)) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => break,
                 Err(e) if nth == TRIES => return Err(e.into()),
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
                 Ok(()) => break,
@@ -119,7 +123,7 @@ impl Background {
                 cargo.args(["build", "--quiet", "--offline", "--locked", "--package", package]);
                 cargo.args(["--config", "profile.dev.opt-level=0"]);
                 cargo.args(["--config", "profile.dev.debug=0"]);
-                cargo.arg("--target-dir").arg(target.path()).current_dir(sources());
+                cargo.arg("--target-dir").arg(target.path().join(BUILT)).current_dir(sources());
                 // Each run compiles everything, here.
                 cargo.env("CARGO_INCREMENTAL", "0");
                 for name in ["RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_JOBS"] {
@@ -199,10 +203,10 @@ mod tests {
         };
         let Work::Build { target, .. } = &build.work else { unreachable!("no command was given") };
         let target = target.path().to_path_buf();
-        let stale = target.join("stale");
+        let stale = target.join(BUILT).join("stale");
         fs::write(&stale, "").unwrap();
         assert!(wait(build.start().unwrap()).success());
-        assert!(!stale.exists() && target.is_dir());
+        assert!(!stale.exists() && target.join(BUILT).is_dir());
         drop(build);
         assert!(!target.exists());
     }
