@@ -142,6 +142,7 @@ impl Store {
                     None
                 }
             };
+            self.tidy(&mut shard, room);
             drop(shard);
             if let Some(large) = large {
                 self.drop_large(large);

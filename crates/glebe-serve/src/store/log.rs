@@ -21,6 +21,8 @@ use super::memory::{Full, Memory};
 
 /// Pages of a segment.
 const SEGMENT_PAGES: usize = 8;
+/// Segments of gaps that do not matter.
+const GAPS: u64 = 2;
 /// Items begin at its multiples.
 const ALIGN: usize = 8;
 
@@ -103,6 +105,13 @@ impl Log {
     /// Segments in the page cache.
     pub(super) fn sealed(&self) -> u64 {
         self.sealed
+    }
+
+    /// Whether items take less than half of what segments do, and of some beside.
+    #[inline]
+    pub(super) fn is_mostly_gaps(&self) -> bool {
+        let segment = self.head.len() as u64;
+        self.sealed * segment > 2 * self.live_all + GAPS * segment
     }
 
     fn head_seq(&self) -> u32 {

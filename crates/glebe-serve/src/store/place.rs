@@ -173,17 +173,32 @@ impl Store {
             }
             let all = segment_bytes(page);
             let live = if self.evict { all } else { all / 4 * KEPT_QUARTERS };
-            let recycle =
-                |shard: &mut Shard| shard.log.recycle(&self.memory, live, &mut room.segment);
-            if let Some(recycled) = self.with_log(shard, recycle) {
-                shard.add_gone((recycled.live / page) as u64);
-                let before = shard.log.sealed();
-                self.with_log(shard, |shard| self.keep_some(shard, &recycled, &room.segment));
-                let used = (shard.log.sealed() - before) * (all / page) as u64;
-                return Some(recycled.pages.saturating_sub(used));
+            if let Some(freed) = self.recycle(shard, live, room) {
+                shard.add_gone((all / page) as u64);
+                return Some(freed);
             }
         }
         None
+    }
+
+    /// Recycles the oldest segment of at most `live` bytes of items; the pages that are free then.
+    fn recycle(&self, shard: &mut Shard, live: usize, room: &mut Room) -> Option<u64> {
+        let take = |shard: &mut Shard| shard.log.recycle(&self.memory, live, &mut room.segment);
+        let recycled = self.with_log(shard, take)?;
+        let before = shard.log.sealed();
+        self.with_log(shard, |shard| self.keep_some(shard, &recycled, &room.segment));
+        let segment_pages = (room.segment.len() / self.memory.page()) as u64;
+        let used = (shard.log.sealed() - before) * segment_pages;
+        Some(recycled.pages.saturating_sub(used))
+    }
+
+    /// Brings items of a log together that is mostly gaps, so that those which are stored again and
+    /// again keep to little memory, and to the processor's caches.
+    #[inline]
+    pub(super) fn tidy(&self, shard: &mut Shard, room: &mut Room) {
+        if shard.log.is_mostly_gaps() {
+            self.recycle(shard, segment_bytes(self.memory.page()) / 2, room);
+        }
     }
 
     /// Takes the items of a segment that left the log to its head, if they are worth it.
