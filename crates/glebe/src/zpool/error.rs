@@ -107,26 +107,6 @@ pub enum CodecError {
         /// The highest.
         max: i32,
     },
-    /// Bytes that are no dictionary.
-    #[error("{len} bytes are not a dictionary of zstd: {what}")]
-    Dictionary {
-        /// How many bytes.
-        len: usize,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// Samples from which no dictionary can be made.
-    #[error("no dictionary of {size} bytes from {samples} samples of {bytes} bytes: {what}")]
-    Training {
-        /// The size asked for.
-        size: usize,
-        /// How many samples.
-        samples: usize,
-        /// Bytes of all of them.
-        bytes: usize,
-        /// What zstd says.
-        what: &'static str,
-    },
     /// No memory for a coder's working state.
     #[error("no memory for a {what} of zstd")]
     NoMemory {

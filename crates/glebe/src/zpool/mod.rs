@@ -36,7 +36,7 @@ mod space;
 mod staging;
 mod stats;
 
-pub use codec::{Codec, Dictionary, Zstd};
+pub use codec::{Codec, Zstd};
 pub use entry::handle::Handle;
 pub use error::{CodecError, Error};
 pub use guard::Guard;

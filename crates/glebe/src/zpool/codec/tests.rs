@@ -1,4 +1,4 @@
-//! Every form there and back, limits, damage, dictionaries.
+//! Every form there and back, limits, damage.
 
 use super::super::tests::samples::{noise, text};
 use super::*;
@@ -6,15 +6,8 @@ use crate::zpool::entry::word::Place;
 
 const PAGE: usize = 4096;
 
-fn dictionary() -> Dictionary {
-    let samples: Vec<_> = (0..400).map(|seed| text(seed, 1000)).collect();
-    Dictionary::train(&samples, 4096).unwrap()
-}
-
 fn codecs() -> Vec<Codec> {
-    let zstd = Zstd::default();
-    let with = zstd.clone().dictionary(dictionary());
-    vec![Codec::None, Codec::Lz4, Codec::Zstd(zstd), Codec::Zstd(with)]
+    vec![Codec::None, Codec::Lz4, Codec::Zstd(Zstd::default()), Codec::Zstd(Zstd::new(-5))]
 }
 
 fn encoded(coder: &Coder, object: &[u8], limit: usize) -> (Kind, Vec<u8>) {
@@ -68,24 +61,6 @@ fn what_does_not_pay_is_stored_as_it_is() {
 }
 
 #[test]
-fn a_dictionary_pays_and_only_its_own_reads() {
-    let with = Zstd::default().dictionary(dictionary());
-    let plain = Coder::new(&Codec::Zstd(Zstd::default()), PAGE).unwrap();
-    let coder = Coder::new(&Codec::Zstd(with), PAGE).unwrap();
-    let object = text(7777, 600);
-    let (form, stored) = encoded(&coder, &object, PAGE);
-    assert!(stored.len() + 20 < encoded(&plain, &object, PAGE).1.len());
-    let mut out = [0; PAGE];
-    let refused = plain.decode(live(form, &stored), &stored, &mut out);
-    let corrupt = matches!(refused, Err(Error::Codec(CodecError::Corrupt { codec: "zstd", .. })));
-    assert!(corrupt, "{refused:?}");
-    let kept = Dictionary::from_bytes(dictionary().as_bytes()).unwrap();
-    let again = Coder::new(&Codec::Zstd(Zstd::default().dictionary(kept)), PAGE).unwrap();
-    assert_eq!(again.decode(live(form, &stored), &stored, &mut out).unwrap(), 600);
-    assert_eq!(out[..600], object);
-}
-
-#[test]
 fn damage_is_an_error_or_another_object_of_the_same_length() {
     for codec in codecs().into_iter().skip(1) {
         let coder = Coder::new(&codec, PAGE).unwrap();
@@ -105,22 +80,9 @@ fn damage_is_an_error_or_another_object_of_the_same_length() {
 }
 
 #[test]
-fn bad_levels_dictionaries_and_samples_are_named() {
+fn a_bad_level_is_named() {
     let bad = Coder::new(&Codec::Zstd(Zstd::new(1000)), PAGE).unwrap_err().to_string();
     assert!(bad.contains("1000") && bad.contains("22"), "{bad}");
-    for bytes in [&b""[..], b"not a dictionary", &dictionary().as_bytes()[..40]] {
-        let bad = Dictionary::from_bytes(bytes).unwrap_err();
-        assert!(matches!(bad, CodecError::Dictionary { len, .. } if len == bytes.len()), "{bad}");
-    }
-    for (samples, size) in
-        [(vec![], 4096), (vec![vec![0; 3]; 2], 4096), (vec![vec![1; 100]; 50], 1)]
-    {
-        let bad = Dictionary::train(&samples, size).unwrap_err();
-        assert!(matches!(bad, CodecError::Training { size: said, .. } if said == size), "{bad}");
-    }
-    // Room without end is no memory without end.
-    let samples: Vec<_> = (0..400).map(|seed| text(seed, 1000)).collect();
-    assert!(Dictionary::train(&samples, usize::MAX / 2).is_ok_and(|all| all.as_bytes().len() > 8));
 }
 
 #[test]

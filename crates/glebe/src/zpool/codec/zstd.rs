@@ -3,7 +3,7 @@
 
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat};
 
-use super::dictionary::Zstd;
+use super::Zstd;
 use crate::sync::{lock, AtomicU64, Mutex, Ordering};
 use crate::zpool::error::CodecError;
 
@@ -13,7 +13,7 @@ pub(super) struct Contexts {
     how: Zstd,
     coders: Mutex<Vec<Coding>>,
     decoders: Mutex<Vec<Decoding>>,
-    /// Of all contexts that were made, and of the dictionary.
+    /// Of all contexts that were made.
     bytes: AtomicU64,
 }
 
@@ -46,9 +46,8 @@ impl Contexts {
         if !(min..=max).contains(&given) {
             return Err(CodecError::Level { given, min, max });
         }
-        let dictionary = how.dictionary.as_ref().map_or(0, |of| of.as_bytes().len() as u64);
         let (coders, decoders) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-        let contexts = Self { how, coders, decoders, bytes: AtomicU64::new(dictionary) };
+        let contexts = Self { how, coders, decoders, bytes: AtomicU64::new(0) };
         let (object, mut coded) = (vec![0; page], vec![0; bound(page)]);
         let len = contexts.encode(&object, &mut coded);
         let len = len.ok_or(CodecError::NoMemory { what: "coding context" })?;
@@ -78,18 +77,12 @@ impl Contexts {
         for parameter in set {
             context.set_parameter(parameter).ok()?;
         }
-        if let Some(dictionary) = &self.how.dictionary {
-            context.load_dictionary(dictionary.as_bytes()).ok()?;
-        }
         Some(Coding(context, 0))
     }
 
     fn decoding(&self) -> Option<Decoding> {
         let mut context = DCtx::try_create()?;
         context.set_parameter(DParameter::Format(FrameFormat::Magicless)).ok()?;
-        if let Some(dictionary) = &self.how.dictionary {
-            context.load_dictionary(dictionary.as_bytes()).ok()?;
-        }
         Some(Decoding(context, 0))
     }
 
@@ -121,7 +114,7 @@ impl Contexts {
         Ok(made.map_err(zstd_safe::get_error_name))
     }
 
-    /// Bytes of all contexts, and of the dictionary.
+    /// Bytes of all contexts.
     #[inline]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)

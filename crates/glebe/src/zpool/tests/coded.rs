@@ -4,15 +4,7 @@ use super::samples::{noise, text};
 use super::*;
 
 pub(super) fn codecs() -> Vec<Codec> {
-    let samples: Vec<_> = (0..400).map(|seed| text(seed, 1000)).collect();
-    let dictionary = Dictionary::train(&samples, 4096).unwrap();
-    let zstd = Zstd::default();
-    vec![
-        Codec::None,
-        Codec::Lz4,
-        Codec::Zstd(zstd.clone()),
-        Codec::Zstd(zstd.dictionary(dictionary)),
-    ]
+    vec![Codec::None, Codec::Lz4, Codec::Zstd(Zstd::default())]
 }
 
 fn kind(pool: &ObjectPool, handle: Handle) -> Kind {
