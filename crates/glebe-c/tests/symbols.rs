@@ -65,7 +65,7 @@ int own_calls;
 #define OWN(name) int name(void) { return ++own_calls; }
 OWN(ZSTD_compress2) OWN(ZSTD_createCCtx) OWN(ZSTD_getErrorName) OWN(ZSTD_compressBound)
 OWN(ZSTD_decompressDCtx) OWN(LZ4_compress_default) OWN(LZ4_compress_fast_extState)
-OWN(LZ4_decompress_safe) OWN(ZSTD_compress2) OWN(rust_eh_personality)
+OWN(LZ4_decompress_safe) OWN(rust_eh_personality)
 ";
 
 const PROGRAM: &str = "
