@@ -61,6 +61,11 @@ impl Child {
         Ok(Self { process, lines })
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Its next line; `None` once it writes no more.
     pub(crate) fn line(&mut self) -> Option<String> {
         self.line_before(Duration::MAX).ok().flatten()

@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::report::{Options, Report};
-use crate::{child, contig, gpu, interrupt, reserve, vmap, volatile, zpool, Outcome};
+use crate::{child, contig, gpu, interrupt, reserve, serve, vmap, volatile, zpool, Outcome};
 
 /// Measures glebe beside what the kernel and others offer.
 #[derive(Parser)]
@@ -38,6 +38,8 @@ enum Command {
     Contig(Options),
     /// Copies between an NVIDIA GPU and registered memory; registering it
     Gpu(Options),
+    /// `glebe serve --memcached` beside memcached: requests, hits, recalls
+    Serve(Options),
     /// Print the names of the benchmarks
     List,
     /// Do what the parent, which is process PARENT, says
@@ -68,6 +70,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Vmap(options) => ("vmap", vmap::run, options),
         Command::Contig(options) => ("contig", contig::run, options),
         Command::Gpu(options) => ("gpu", gpu::run, options),
+        Command::Serve(options) => ("serve", serve::run, options),
         Command::List => {
             let program = Cli::command();
             let all = program.get_subcommands().map(clap::Command::get_name);
@@ -126,6 +129,8 @@ fn in_child(task: &str, words: &[&str], out: &mut dyn Write) -> Outcome {
         ("fragment", [most]) => contig::fragment::inside(most.parse()?, false, out)?,
         ("busy", [most]) => contig::fragment::inside(most.parse()?, true, out)?,
         ("apart", [job]) => zpool::inside(job, out)?,
+        ("serve-glebe", words) => serve::be("glebe", words)?,
+        ("serve-memcached", words) => serve::be("memcached", words)?,
         ("inside", [group, job]) => volatile::inside(Path::new(group), job, out)?,
         _ => return Err(format!("{task}: no task of a child").into()),
     }

@@ -27,6 +27,7 @@ mod pressure;
 mod contig;
 mod gpu;
 mod reserve;
+mod serve;
 mod vmap;
 mod volatile;
 mod zpool;

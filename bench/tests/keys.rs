@@ -142,7 +142,7 @@ fn vmap_and_every_answer_is_the_lowest() {
 #[test]
 fn what_was_asked_for_is_kept_to_or_refused() {
     let list = bench(&["list"]);
-    assert_eq!(list.stdout, b"reserve\nvolatile\nzpool\nvmap\ncontig\ngpu\n", "{list:?}");
+    assert_eq!(list.stdout, b"reserve\nvolatile\nzpool\nvmap\ncontig\ngpu\nserve\n", "{list:?}");
     for wrong in
         [&["no-such"][..], &["volatile", "--background", "true"], &["vmap", "--largest-mib", "9"]]
     {

@@ -1,0 +1,116 @@
+//! The benchmark `serve`: `glebe serve --memcached` beside memcached, with the same clients, bytes
+//! and threads.
+//!
+//! What a request costs the server, in CPU time of all its threads, the kernel's work included; how
+//! long clients wait; hits of a trace and items at equal bytes; blocks that first class takes while
+//! clients read. Clients and servers share the processors. A machine without memcached has rows
+//! that say so.
+
+mod load;
+mod peer;
+mod recalls;
+mod trace;
+
+use std::time::Duration;
+
+use load::{Load, Op};
+pub(crate) use peer::be;
+use peer::{Peer, Who};
+
+use crate::report::Report;
+use crate::turns::{by_round, rounds, turns, NO_END};
+use crate::Outcome;
+
+/// Of the servers, in MiB, where nothing is to go.
+const ROOM_MIB: u64 = 512;
+const UNIT: &str = "us cpu";
+const RATE: &str = "op/s";
+const P99: &str = "us, 99 of 100";
+/// Bytes of values.
+const SIZES: [usize; 2] = [100, 4000];
+/// Requests on their way at once, of each connection.
+const DEPTHS: [usize; 2] = [1, 16];
+const THREADS: [usize; 2] = [1, 2];
+/// Connections that say nothing.
+const IDLE: usize = 1000;
+
+/// Runs the benchmark.
+pub(crate) fn run(report: &mut Report) -> Outcome {
+    peer::let_many_be_open()?;
+    report.check("wrong_bytes", 0);
+    report.check("failures", 0);
+    for threads in THREADS {
+        requests(threads, report)?;
+    }
+    trace::measure(report)?;
+    recalls::measure(report)?;
+    idle(report)?;
+    report.note(
+        "A request's CPU time is that of all threads of the server. Clients: 16 connections of one \
+         thread, 20,000 keys; every request is of a key that is there. x16: each connection sends \
+         16 requests at once. A p99 is of one round, a ratio the median over the rounds.",
+    );
+    Ok(())
+}
+
+fn name(op: Op, size: usize, depth: usize, threads: usize) -> String {
+    let depth = if depth > 1 { format!("_x{depth}") } else { String::new() };
+    let threads = if threads > 1 { format!("_{threads}_threads") } else { String::new() };
+    format!("{}_{size}{depth}{threads}", op.name())
+}
+
+/// All kinds of requests to servers with so many threads.
+fn requests(threads: usize, report: &mut Report) -> Outcome {
+    let peers = Peer::all(ROOM_MIB, threads, report)?;
+    let (count, time) = report.plan((1, Duration::from_millis(80)), (10, Duration::from_secs(1)));
+    for size in SIZES {
+        let mut loads = Vec::new();
+        for peer in &peers {
+            loads.push((peer, Load::new(peer.port, size)?));
+        }
+        for (op, depth) in Op::ALL.into_iter().flat_map(|op| DEPTHS.map(|depth| (op, depth))) {
+            let case = name(op, size, depth, threads);
+            let order: Vec<usize> = (0..loads.len()).collect();
+            for (_, nth) in turns(&format!("serve, {case}"), count, &order) {
+                let (peer, load) = &mut loads[nth];
+                let (cpu, who) = (peer.cpu()?, peer.who.name());
+                let done = load.run(op, depth, time)?;
+                let requests = done.requests as f64;
+                report.add(&case, who, UNIT, (peer.cpu()? - cpu).as_secs_f64() * 1e6 / requests);
+                report.add(&case, who, RATE, requests / done.wall.as_secs_f64());
+                if depth == 1 {
+                    report.add(&case, who, P99, done.p99_us);
+                }
+            }
+            ratio("cpu", &case, UNIT, report);
+            if depth == 1 {
+                ratio("p99", &case, P99, report);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// memcached's figure over glebe's, by rounds; larger is better for glebe.
+fn ratio(what: &str, case: &str, unit: &str, report: &mut Report) {
+    let of = |who: Who| report.of(case, who.name(), unit);
+    let ratio = by_round(of(Who::Memcached), of(Who::Glebe));
+    report.ratio(&format!("{what}_{case}_vs_memcached"), ratio);
+}
+
+/// What connections cost that say nothing.
+fn idle(report: &mut Report) -> Outcome {
+    let peers = Peer::all(ROOM_MIB / 8, 1, report)?;
+    for _ in rounds("serve, idle connections", 1, NO_END) {
+        for peer in &peers {
+            let before = peer.resident()?;
+            let conns: Outcome<Vec<_>> = (0..IDLE).map(|_| load::connect(peer.port)).collect();
+            let conns = conns?;
+            // The last is served: so are those before it.
+            load::ask_version(conns.last().ok_or("no connection")?)?;
+            let bytes = peer.resident()?.saturating_sub(before);
+            report.add("idle_1000_bytes", peer.who.name(), "bytes", bytes as f64);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! [`Load`]: a client of many connections, each with so many requests on their way at a time.
+//!
+//! One thread for all. Answers are counted, and their lengths checked: every key is there, and its
+//! value has one length. What bytes came is checked elsewhere ([`super::recalls`]).
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+use rustix::event::{poll, PollFd, PollFlags};
+
+use crate::clock::{micros, wall};
+use crate::reserve::keyed::Random;
+use crate::summary::Summary;
+use crate::{interrupt, Outcome};
+
+const CONNS: usize = 16;
+pub(super) const KEYS: u64 = 20_000;
+/// Bytes read at once.
+const CHUNK: usize = 1 << 18;
+
+/// A kind of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    Get,
+    Set,
+    MetaGet,
+}
+
+impl Op {
+    pub(super) const ALL: [Self; 3] = [Self::Get, Self::Set, Self::MetaGet];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Set => "set",
+            Self::MetaGet => "mg",
+        }
+    }
+
+    /// Writes a request for a key.
+    pub(super) fn ask(self, key: u64, value: &[u8], out: &mut Vec<u8>) {
+        let head = match self {
+            Self::Get => format!("get key{key:08}\r\n"),
+            Self::MetaGet => format!("mg key{key:08} v\r\n"),
+            Self::Set => format!("set key{key:08} 0 0 {}\r\n", value.len()),
+        };
+        out.extend_from_slice(head.as_bytes());
+        if self == Self::Set {
+            out.extend_from_slice(value);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Bytes of the answer, where the key has a value of `len` bytes.
+    fn answer_len(self, len: usize) -> usize {
+        let words = match self {
+            Self::Set => return "STORED\r\n".len(),
+            Self::Get => format!("VALUE key{:08} 0 {len}\r\n\r\nEND\r\n", 0),
+            Self::MetaGet => format!("VA {len}\r\n\r\n"),
+        };
+        words.len() + len
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    pub(super) requests: u64,
+    pub(super) wall: Duration,
+    /// How long one in a hundred waited at least, from the first request sent to the last answer.
+    pub(super) p99_us: f64,
+}
+
+struct Conn {
+    stream: TcpStream,
+    sent: Duration,
+    came: usize,
+}
+
+/// See the module.
+pub(super) struct Load {
+    conns: Vec<Conn>,
+    value: Vec<u8>,
+    random: Random,
+    request: Vec<u8>,
+    /// What has come last.
+    buf: Vec<u8>,
+}
+
+pub(super) fn connect(port: u16) -> Outcome<TcpStream> {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Asks for the server's version, and waits for it.
+pub(super) fn ask_version(mut stream: &TcpStream) -> Outcome {
+    stream.write_all(b"version\r\n")?;
+    let mut answer = [0; 64];
+    let len = stream.read(&mut answer)?;
+    match answer[..len].starts_with(b"VERSION") {
+        true => Ok(()),
+        false => Err("no version".into()),
+    }
+}
+
+impl Load {
+    /// Connects, and stores a value of `size` bytes for every key.
+    pub(super) fn new(port: u16, size: usize) -> Outcome<Self> {
+        let mut load = Self {
+            conns: Vec::new(),
+            value: vec![b'v'; size],
+            random: Random::new(7),
+            request: Vec::new(),
+            buf: vec![0; CHUNK],
+        };
+        let mut stream = connect(port)?;
+        for first in (0..KEYS).step_by(CONNS) {
+            let mut request = Vec::new();
+            (first..first + CONNS as u64)
+                .for_each(|key| Op::Set.ask(key, &load.value, &mut request));
+            stream.write_all(&request)?;
+            let mut answers = vec![0; Op::Set.answer_len(size) * CONNS];
+            stream.read_exact(&mut answers)?;
+            if answers != b"STORED\r\n".repeat(CONNS) {
+                let said = String::from_utf8_lossy(&answers).into_owned();
+                return Err(format!("a set was refused: {said}").into());
+            }
+        }
+        for _ in 0..CONNS {
+            let stream = connect(port)?;
+            load.conns.push(Conn { stream, sent: Duration::ZERO, came: 0 });
+        }
+        Ok(load)
+    }
+
+    /// Asks for as long as `time`, and takes the last answers.
+    pub(super) fn run(&mut self, op: Op, depth: usize, time: Duration) -> Outcome<Done> {
+        let (start, mut waits) = (wall(), Vec::new());
+        let whole = op.answer_len(self.value.len()) * depth;
+        for nth in 0..CONNS {
+            self.send(nth, op, depth)?;
+        }
+        let (mut busy, mut requests) = (CONNS, 0);
+        while busy > 0 {
+            interrupt::check();
+            for nth in self.ready()? {
+                if !self.receive(nth, whole)? {
+                    continue;
+                }
+                requests += depth as u64;
+                let now = wall();
+                waits.push(micros(now - self.conns[nth].sent));
+                if now - start < time {
+                    self.send(nth, op, depth)?;
+                } else {
+                    busy -= 1;
+                }
+            }
+        }
+        let p99_us = Summary::of(&waits).map_or(f64::NAN, |summary| summary.p99);
+        Ok(Done { requests, wall: wall() - start, p99_us })
+    }
+
+    fn send(&mut self, nth: usize, op: Op, depth: usize) -> Outcome {
+        self.request.clear();
+        for _ in 0..depth {
+            op.ask(self.random.below(KEYS), &self.value, &mut self.request);
+        }
+        let conn = &mut self.conns[nth];
+        (conn.sent, conn.came) = (wall(), 0);
+        Ok(conn.stream.write_all(&self.request)?)
+    }
+
+    /// Connections that something has come for.
+    fn ready(&self) -> Outcome<Vec<usize>> {
+        let streams = self.conns.iter().map(|conn| &conn.stream);
+        let mut fds: Vec<PollFd<'_>> =
+            streams.map(|stream| PollFd::new(stream, PollFlags::IN)).collect();
+        poll(&mut fds, None)?;
+        let is_ready = |(nth, fd): (usize, &PollFd<'_>)| (!fd.revents().is_empty()).then_some(nth);
+        Ok(fds.iter().enumerate().filter_map(is_ready).collect())
+    }
+
+    /// Takes what has come; whether that is all of the answer.
+    fn receive(&mut self, nth: usize, whole: usize) -> Outcome<bool> {
+        let conn = &mut self.conns[nth];
+        let len = match conn.stream.read(&mut self.buf) {
+            Ok(0) => return Err("the server closed a connection".into()),
+            Ok(len) => len,
+            Err(e) if e.kind() == ErrorKind::Interrupted => 0,
+            Err(e) => return Err(e.into()),
+        };
+        conn.came += len;
+        if conn.came > whole {
+            let said = String::from_utf8_lossy(&self.buf[..len.min(60)]).into_owned();
+            return Err(format!("an answer of another length: {said:?}").into());
+        }
+        Ok(conn.came == whole)
+    }
+}

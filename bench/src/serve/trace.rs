@@ -1,0 +1,209 @@
+//! What servers keep in the same bytes: hits of a trace, and items of 100 bytes.
+//!
+//! The trace is made up after published figures: keys by Zipf's law with exponent 0.99, lengths of
+//! keys and values as in Facebook's pool ETC (Atikoglu and others, *Workload analysis of a
+//! large-scale key-value store*, 2012). A key that is missed is stored. Both servers have the same
+//! requests.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+
+use super::load::connect;
+use super::peer::{Peer, Who};
+use crate::report::Report;
+use crate::reserve::keyed::{mix, Random};
+use crate::turns::{rounds, NO_END};
+use crate::Outcome;
+
+/// Memory of each server, in MiB.
+const MIB: u64 = 64;
+const EXPONENT: f64 = 0.99;
+/// Requests at once.
+const DEPTH: u64 = 32;
+/// More items of 100 bytes than a server holds.
+const ITEMS: u64 = 1_000_000;
+const ITEM: usize = 100;
+
+pub(super) fn measure(report: &mut Report) -> Outcome {
+    let (keys, requests) = report.plan((200_000, 400_000), (1_000_000, 10_000_000));
+    let zipf = Zipf::new(keys);
+    for peer in Peer::all(MIB, 1, report)? {
+        let mut client = Client(BufReader::with_capacity(1 << 20, connect(peer.port)?));
+        let (mut hits, mut asked, mut random) = (0, 0, Random::new(11));
+        let turns = requests / DEPTH;
+        for turn in rounds(&format!("serve, trace, {}", peer.who.name()), turns, NO_END) {
+            let of: Vec<u64> = (0..DEPTH).map(|_| zipf.draw(&mut random)).collect();
+            let had = client.get_or_set(&of)?;
+            // A cache that is still filling says nothing.
+            if turn >= turns / 2 {
+                (hits, asked) = (hits + had, asked + DEPTH);
+            }
+        }
+        let share = hits as f64 / asked as f64;
+        report.add("hit_ratio", peer.who.name(), "of requests", share);
+    }
+    for peer in Peer::all(MIB, 1, report)? {
+        let mut client = Client(BufReader::new(connect(peer.port)?));
+        (0..ITEMS).step_by(1000).try_for_each(|first| client.fill(first..first + 1000))?;
+        report.add("items_100", peer.who.name(), "items", client.items()? as f64);
+    }
+    for (name, case) in
+        [("hit_ratio_vs_memcached", "hit_ratio"), ("items_vs_memcached", "items_100")]
+    {
+        let of = |who: Who| report.median(case, who.name());
+        let ratio = of(Who::Glebe) / of(Who::Memcached);
+        report.ratio(name, ratio);
+    }
+    Ok(())
+}
+
+/// Keys by Zipf's law.
+struct Zipf(Vec<f64>);
+
+impl Zipf {
+    fn new(keys: u64) -> Self {
+        let mut sum = 0.0;
+        let weight = |rank: u64| {
+            sum += (rank as f64).powf(-EXPONENT);
+            sum
+        };
+        Self((1..=keys).map(weight).collect())
+    }
+
+    /// A key; frequent ones are not neighbours.
+    fn draw(&self, random: &mut Random) -> u64 {
+        let all = self.0.last().copied().unwrap_or_default();
+        let at = unit(random.below(u64::MAX)) * all;
+        mix(self.0.partition_point(|sum| *sum < at) as u64)
+    }
+}
+
+/// A number from 0 up to but without 1.
+fn unit(word: u64) -> f64 {
+    (word >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// The key's bytes: a generalised extreme value distribution, 12 to 200.
+fn key_of(id: u64) -> Vec<u8> {
+    let u = unit(mix(id ^ 1)).max(1e-9);
+    let len = 30.7984 + 8.20449 / 0.078688 * ((-u.ln()).powf(-0.078688) - 1.0);
+    let mut key = format!("{id:016x}").into_bytes();
+    key.resize((len as usize).clamp(key.len(), 200), b'k');
+    key
+}
+
+/// The bytes of its value: a generalised Pareto distribution, at most 900,000.
+fn len_of(id: u64) -> usize {
+    let u = unit(mix(id ^ 2));
+    let len = 214.476 / 0.348238 * ((1.0 - u).powf(-0.348238) - 1.0);
+    (len as usize).clamp(1, 900_000)
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn line(&mut self) -> Outcome<String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line)?;
+        Ok(line)
+    }
+
+    /// Asks for keys, and stores those that are not there; how many were.
+    fn get_or_set(&mut self, keys: &[u64]) -> Outcome<u64> {
+        let mut request = Vec::new();
+        for id in keys {
+            request.extend_from_slice(b"get ");
+            request.extend_from_slice(&key_of(*id));
+            request.extend_from_slice(b"\r\n");
+        }
+        self.0.get_mut().write_all(&request)?;
+        request.clear();
+        let mut hits = 0;
+        for id in keys {
+            let len = len_of(*id);
+            let line = self.line()?;
+            if line == "END\r\n" {
+                self.ask_to_set(*id, len, &mut request);
+                continue;
+            }
+            if !line.ends_with(&format!(" 0 {len}\r\n")) {
+                return Err(format!("{line:?} for a value of {len} bytes").into());
+            }
+            let mut rest = vec![0; len + "\r\nEND\r\n".len()];
+            self.0.read_exact(&mut rest)?;
+            hits += 1;
+        }
+        self.done(&request)?;
+        Ok(hits)
+    }
+
+    fn ask_to_set(&self, id: u64, len: usize, request: &mut Vec<u8>) {
+        request.extend_from_slice(b"set ");
+        request.extend_from_slice(&key_of(id));
+        request.extend_from_slice(format!(" 0 0 {len} noreply\r\n").as_bytes());
+        request.resize(request.len() + len, b'v');
+        request.extend_from_slice(b"\r\n");
+    }
+
+    /// Sends, and waits until it is done. A refusal of what has no answer is passed over.
+    fn done(&mut self, request: &[u8]) -> Outcome {
+        self.0.get_mut().write_all(request)?;
+        self.0.get_mut().write_all(b"mn\r\n")?;
+        loop {
+            match &*self.line()? {
+                "MN\r\n" => return Ok(()),
+                "" => return Err("the server closed a connection".into()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Stores items of one size.
+    fn fill(&mut self, ids: std::ops::Range<u64>) -> Outcome {
+        let mut request = Vec::new();
+        for id in ids {
+            let head = format!("set item{id:012} 0 0 {ITEM} noreply\r\n");
+            request.extend_from_slice(head.as_bytes());
+            request.resize(request.len() + ITEM, b'v');
+            request.extend_from_slice(b"\r\n");
+        }
+        self.done(&request)
+    }
+
+    /// Items that the server says it has.
+    fn items(&mut self) -> Outcome<u64> {
+        self.0.get_mut().write_all(b"stats\r\n")?;
+        let mut items = None;
+        loop {
+            let line = self.line()?;
+            if let Some(count) = line.strip_prefix("STAT curr_items ") {
+                items = count.trim_end().parse().ok();
+            }
+            if line == "END\r\n" || line.is_empty() {
+                return Ok(items.ok_or("no curr_items")?);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_lengths_are_as_published() {
+        let zipf = Zipf::new(1000);
+        let mut random = Random::new(1);
+        let first = mix(0);
+        let draws = 100_000;
+        let firsts = (0..draws).filter(|_| zipf.draw(&mut random) == first).count();
+        // The first of 1000 has 1 of the sum of 1 / n^0.99, some 7.7, parts.
+        assert!((12_000..14_500).contains(&firsts), "{firsts}");
+        let mut lens: Vec<usize> = (0..10_000).map(|id| len_of(mix(id))).collect();
+        lens.sort_unstable();
+        // The median of that Pareto distribution is 168.
+        assert!((155..180).contains(&lens[5000]), "{}", lens[5000]);
+        let keys: usize = (0..10_000).map(|id| key_of(mix(id)).len()).sum();
+        assert!((330_000..420_000).contains(&keys), "{keys}");
+    }
+}
