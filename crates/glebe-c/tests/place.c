@@ -282,7 +282,7 @@ static void statistics_are_served(void) {
     CHECK(mkdtemp(directory) != NULL);
     CHECK(chmod(directory, 0777) == 0);
     REFUSED(glebe_reserve_serve_stats(reserve, directory, path, sizeof path, &needed),
-            GLEBE_ERROR_OTHER);
+            GLEBE_ERROR_OS);
     CHECK(strstr(glebe_last_error(), directory) != NULL && chmod(directory, 0700) == 0);
     REFUSED(glebe_reserve_serve_stats(reserve, directory, NULL, 1, &needed), GLEBE_ERROR_NULL);
     REFUSED(glebe_reserve_serve_stats(reserve, directory, path, 1, NULL), GLEBE_ERROR_NULL);
