@@ -1,11 +1,12 @@
 //! First-class blocks taken inside glebe's server, again and again, while a client reads: how long
 //! they take, what the client misses, and that what it reads is what it stored.
 //!
-//! A value has its key and version in each of its words. What is missed is stored again.
+//! A value has its key in each of its words. Keys are drawn by Zipf's law, and their values take
+//! twice the server's memory; what is missed is stored again. Beside it: a server that nobody
+//! recalls from, with as much memory as the first had on average.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use glebe::units::Bytes;
@@ -13,65 +14,105 @@ use glebe_serve::server::ask_control;
 
 use super::load::{connect, Op};
 use super::peer::{Peer, Who};
+use super::trace::Zipf;
 use crate::clock::{micros, wall};
-use crate::interrupt::Stop;
 use crate::report::Report;
 use crate::reserve::keyed::{mix, Random};
 use crate::turns::{rounds, NO_END};
-use crate::Outcome;
+use crate::{interrupt, Outcome};
 
-/// Memory of the server, in MiB; the values take most of it.
-const MIB: u64 = 256;
 const BLOCK: Bytes = Bytes::mib(125);
 const EVERY: Duration = Duration::from_millis(500);
 /// How long a block is held.
 const HELD: Duration = Duration::from_millis(100);
-const KEYS: u64 = 200_000;
 const SIZE: usize = 1000;
 /// Requests at once.
 const DEPTH: u64 = 64;
+/// Shares no factor with the number of keys: they are stored in an order that says nothing.
+const STRIDE: u64 = 7919;
+const HITS: &str = "of requests";
 
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    let peer = Peer::start(Who::Glebe, MIB, 2)?;
-    let mut reader = Reader::new(connect(peer.port)?)?;
-    (0..KEYS).try_for_each(|key| reader.store(key))?;
-    reader.wait()?;
-    let (blocks, requests) = report.plan((4, 0), (200, 10_000_000));
-    let stop = AtomicBool::new(false);
-    let (seen, taken) = std::thread::scope(|scope| {
-        let over = Stop(&stop);
-        let clients = scope.spawn(|| reader.read_until(&stop, requests));
-        let mut taken = Vec::new();
-        for _ in rounds("serve, recalls", blocks, NO_END) {
+    let (mib, requests) = report.plan((256, 200_000), (1024, 10_000_000));
+    let zipf = Zipf::new(mib << 11);
+    let glebe = Who::Glebe.name();
+
+    let peer = Peer::start(Who::Glebe, mib, 2)?;
+    let mut reader = Reader::filled(&peer, zipf.keys())?;
+    let mut recalls = Recalls::default();
+    let seen = std::thread::scope(|scope| {
+        let client = scope.spawn(|| reader.read("serve, recalls", &zipf, requests));
+        recalls.until(&peer, || client.is_finished());
+        client.join().map_err(|_| "the client panicked")?
+    })?;
+    drop(peer);
+    report.row("recall_125m", glebe, "us", &recalls.us);
+    report.check("failures", recalls.failed);
+    report.check("wrong_bytes", seen.wrong);
+    report.add("hit_under_recall", glebe, HITS, seen.share());
+
+    let taken = recalls.share_held() * BLOCK.get() as f64;
+    let peer = Peer::start(Who::Glebe, mib - (taken as u64 >> 20), 2)?;
+    let mut reader = Reader::filled(&peer, zipf.keys())?;
+    let still = reader.read("serve, without recalls", &zipf, requests)?;
+    report.check("wrong_bytes", still.wrong);
+    report.add("hit_at_mean_memory", glebe, HITS, still.share());
+    report.ratio("hit_under_recall_vs_mean_memory", seen.share() / still.share());
+    Ok(())
+}
+
+/// Blocks that were taken.
+#[derive(Debug, Default)]
+struct Recalls {
+    /// How long each took.
+    us: Vec<f64>,
+    failed: u64,
+    held: Duration,
+    all: Duration,
+}
+
+impl Recalls {
+    /// Takes blocks and gives them back.
+    fn until(&mut self, peer: &Peer, is_over: impl Fn() -> bool) {
+        let start = wall();
+        while !is_over() {
+            interrupt::check();
             let begin = wall();
+            let took = &mut None;
             let asked = ask_control(&peer.control, BLOCK.get(), HELD, |recalled| {
-                taken.push((recalled.bytes >= BLOCK.get()).then(|| micros(recalled.took)));
+                *took = (recalled.bytes >= BLOCK.get()).then_some(recalled.took);
             });
-            if asked.is_err() {
-                taken.push(None);
+            match (asked, took) {
+                (Ok(()), Some(took)) => self.us.push(micros(*took)),
+                _ => self.failed += 1,
             }
+            self.held += wall() - begin;
             std::thread::sleep((begin + EVERY).saturating_sub(wall()));
         }
-        drop(over);
-        let seen = clients.join().map_err(|_| "the client panicked")??;
-        Outcome::Ok((seen, taken))
-    })?;
-    let us: Vec<f64> = taken.iter().flatten().copied().collect();
-    report.row("recall_125m", Who::Glebe.name(), "us", &us);
-    report.check("failures", (taken.len() - us.len()) as u64);
-    report.check("wrong_bytes", seen.wrong);
-    let share = seen.hits as f64 / seen.requests as f64;
-    report.add("hit_under_recall", Who::Glebe.name(), "of requests", share);
-    Ok(())
+        self.all = wall() - start;
+    }
+
+    /// The share of the time in which a block was held.
+    fn share_held(&self) -> f64 {
+        self.held.as_secs_f64() / self.all.as_secs_f64()
+    }
 }
 
 /// What a client saw.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
+    /// Requests of the second half, in which the cache holds what it will.
     requests: u64,
+    /// Those of them that had a value.
     hits: u64,
-    /// Values that were not those of their key.
+    /// Values that were not those of their key, of all requests.
     wrong: u64,
+}
+
+impl Seen {
+    fn share(self) -> f64 {
+        self.hits as f64 / self.requests as f64
+    }
 }
 
 /// A client that knows what it stored.
@@ -83,9 +124,14 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(stream: TcpStream) -> Outcome<Self> {
+    /// Stores the values of so many keys.
+    fn filled(peer: &Peer, keys: u64) -> Outcome<Self> {
         let (request, value, line) = <(Vec<u8>, Vec<u8>, Vec<u8>)>::default();
-        Ok(Self { stream: BufReader::with_capacity(1 << 18, stream), request, value, line })
+        let stream = BufReader::with_capacity(1 << 18, connect(peer.port)?);
+        let mut reader = Self { stream, request, value, line };
+        (0..keys).try_for_each(|nth| reader.store(nth * STRIDE % keys))?;
+        reader.wait()?;
+        Ok(reader)
     }
 
     /// Stores the value of a key, without an answer.
@@ -113,27 +159,25 @@ impl Reader {
         Ok(&self.line)
     }
 
-    /// Reads keys at random until it is told to stop and has asked for `least`.
-    fn read_until(&mut self, stop: &AtomicBool, least: u64) -> Outcome<Seen> {
+    /// Reads so many keys, and stores what it misses.
+    fn read(&mut self, what: &str, zipf: &Zipf, requests: u64) -> Outcome<Seen> {
         let (mut seen, mut random) = (Seen::default(), Random::new(5));
-        while !stop.load(Ordering::Relaxed) || seen.requests < least {
-            crate::interrupt::check();
-            let keys: Vec<u64> = (0..DEPTH).map(|_| random.below(KEYS)).collect();
+        let turns = requests / DEPTH;
+        for turn in rounds(what, turns, NO_END) {
+            let keys: Vec<u64> = (0..DEPTH).map(|_| zipf.rank(&mut random)).collect();
             self.request.clear();
             keys.iter().for_each(|key| Op::Get.ask(*key, &[], &mut self.request));
-            let request = std::mem::take(&mut self.request);
-            self.stream.get_mut().write_all(&request)?;
-            self.request = request;
+            self.stream.get_mut().write_all(&self.request)?;
             let mut missed = Vec::new();
-            for key in keys {
-                seen.requests += 1;
-                match self.answer(key)? {
-                    Some(is_right) => {
-                        seen.hits += 1;
-                        seen.wrong += u64::from(!is_right);
-                    }
-                    None => missed.push(key),
+            for key in &keys {
+                match self.answer(*key)? {
+                    Some(is_right) => seen.wrong += u64::from(!is_right),
+                    None => missed.push(*key),
                 }
+            }
+            if turn >= turns / 2 {
+                seen.requests += DEPTH;
+                seen.hits += DEPTH - missed.len() as u64;
             }
             missed.into_iter().try_for_each(|key| self.store(key))?;
         }
