@@ -33,6 +33,27 @@ fn classic_commands_in_one_write_and_byte_by_byte() {
 }
 
 #[test]
+fn what_libmemcached_sends_for_times_and_as_the_binary_protocol() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    dialogue(
+        &mut stream,
+        "set k 0 4294967295 1\nx\nget k\nset k 0 9 1\nx\ntouch k 4294967293\nget k\n\
+         set k 0 4294967296 1\nx\nmn\n",
+        "STORED\nEND\nSTORED\nTOUCHED\nEND\nCLIENT_ERROR bad command line format\nMN\n",
+    );
+    // Clients choose commands by the version.
+    let version = env!("CARGO_PKG_VERSION");
+    dialogue(&mut stream, "version\n", &format!("VERSION 1.6.45-glebe-{version}\n"));
+    let mut binary = server.connect();
+    // A request for the version: no byte of it ends a line.
+    binary.write_all(&[&[0x80, 0x0b][..], &[0; 22]].concat()).expect("taken");
+    let mut heard = String::new();
+    binary.read_to_string(&mut heard).expect("an end");
+    assert_eq!(heard, "ERROR the binary protocol is not spoken here\r\n");
+}
+
+#[test]
 fn meta_commands() {
     let server = Running::start(|_| {});
     let mut stream = server.connect();

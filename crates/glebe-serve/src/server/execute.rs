@@ -2,7 +2,7 @@
 
 use super::answer::{line, number};
 use super::counters::Counters;
-use super::{meta, stats, Shared};
+use super::{meta, stats, Shared, VERSION};
 use crate::protocol::{self, Command, Line, Verb};
 use crate::store::{Changed, Count, Look, Meta, Outcome, Refused, Room};
 
@@ -131,7 +131,8 @@ impl Hands<'_> {
                 noreply
             }
             Command::Version => {
-                line(out, concat!("VERSION ", env!("CARGO_PKG_VERSION")));
+                out.extend_from_slice(b"VERSION ");
+                line(out, VERSION);
                 false
             }
             Command::Other(text) => {

@@ -38,6 +38,9 @@ const TICK: Duration = Duration::from_millis(100);
 const UNDER_WAY: u64 = 4;
 const UNDER_WAY_MIN: u64 = 64 << 20;
 
+/// Which memcached this speaks like, for clients choose commands by that; and what it is.
+const VERSION: &str = concat!("1.6.45-glebe-", env!("CARGO_PKG_VERSION"));
+
 /// What went wrong, in words for a person.
 pub type Failure = Box<dyn Error + Send + Sync>;
 

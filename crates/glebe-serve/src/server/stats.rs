@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::conn::State;
 use super::counters::Counters;
-use super::Shared;
+use super::{Shared, VERSION};
 use crate::store::Held;
 
 /// Names of numbers that are always 0.
@@ -96,7 +96,7 @@ fn general(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("pid", process::id());
     stats.put("uptime", store.clock().uptime());
     stats.put("time", store.clock().date());
-    stats.put("version", env!("CARGO_PKG_VERSION"));
+    stats.put("version", VERSION);
     stats.put("libevent", "none");
     stats.put("pointer_size", usize::BITS);
     let usage = cpu_times();
