@@ -25,7 +25,7 @@ const ITEM_DEFAULT: &str = "1m";
 #[derive(clap::Args)]
 #[command(args_override_self = true)]
 pub struct Args {
-    /// Speak memcached's protocol; today there is no other
+    /// Speak memcached's protocol; today there is no other, and this is needed
     #[arg(long)]
     memcached: bool,
     /// Read options from a TOML file, by their long names; the command line goes before it
@@ -189,10 +189,10 @@ fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
     let contig = server.store().reserve().contig();
     writeln!(
         out,
-        "{} of memory from {}, in {} runs; items have at most {}",
+        "{} of memory from {}, in {}; items have at most {}",
         contig.len(),
         contig.source(),
-        contig.runs().len(),
+        runs(contig.runs().len() as u64),
         Bytes::mib(args.memory_limit),
     )?;
     for address in server.addresses() {
@@ -212,6 +212,9 @@ fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
 }
 
 fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {
+    if !args.memcached {
+        return usage("say what is served: --memcached");
+    }
     if args.protocol == "binary" {
         return usage("the binary protocol is not spoken; memcached gives it up, too");
     }
@@ -258,6 +261,11 @@ fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {
         serve_stats: !args.no_stats,
         control: args.control.clone(),
     })
+}
+
+/// So many runs, in words.
+pub fn runs(number: u64) -> String {
+    format!("{number} run{}", if number == 1 { "" } else { "s" })
 }
 
 fn is_own(user: &str) -> bool {

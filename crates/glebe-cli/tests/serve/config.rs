@@ -117,9 +117,12 @@ fn what_a_file_may_not_say_is_refused() {
         ("protocol = 'binary'", "binary protocol is not spoken"),
         ("extended = ['slab_chunk_minimum=1']", "there is no such thing"),
         ("memory-limit = 0", "above zero"),
+        ("memcached = false", "say what is served: --memcached"),
     ] {
         fs::write(&file, text).expect("written");
-        let refused = output(&["serve", "--memcached", "--config", path, "-l", "127.0.0.1:0"]);
+        let mut line = vec!["serve", "--config", path, "-l", "127.0.0.1:0"];
+        line.extend((!text.starts_with("memcached")).then_some("--memcached"));
+        let refused = output(&line);
         let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(matches!(refused.status.code(), Some(1 | 2)), "{text}: {refused:?}");
         assert!(stderr.contains(why), "{text}: {stderr}");

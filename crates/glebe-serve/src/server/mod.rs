@@ -185,12 +185,16 @@ impl Server {
         if !self.shared.settings.serve_stats {
             return;
         }
-        let stats = match self.shared.store.reserve().serve_stats() {
-            Ok(path) => path.to_owned(),
-            Err(e) => return eprintln!("glebe serve: no statistics, no control socket: {e}"),
+        let beside = match self.shared.store.reserve().serve_stats() {
+            Ok(path) => Some(path.with_extension("control")),
+            Err(e) => {
+                eprintln!("glebe serve: no statistics for `glebe stats`: {e}");
+                None
+            }
         };
-        let path = self.shared.settings.control.clone();
-        let path = path.unwrap_or_else(|| stats.with_extension("control"));
+        let Some(path) = self.shared.settings.control.clone().or(beside) else {
+            return eprintln!("glebe serve: no control socket for `glebe recall`; give --control");
+        };
         match control::listen(&path, &self.shared) {
             Ok(()) => self.control = Some(path),
             Err(e) => eprintln!("glebe serve: no control socket: {}: {e}", path.display()),
