@@ -24,6 +24,10 @@ const SERVED: Entry = (
     "Where processes serve the statistics of their reserves, each by a socket.",
 );
 
+const CONTROL: Entry = (
+    "PID.NUMBER.control",
+    "Beside the socket of the statistics: the control socket of `glebe serve`, mode 0660.",
+);
 const BLOCKS: Entry = (
     "/sys/devices/system/memory/memory*/state",
     "Takes memory blocks off line and puts them back.",
@@ -110,11 +114,18 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
         "glebe-serve" => &[
             ("glebe serve --memcached -m 512", "A cache of 512 MiB at 127.0.0.1:11211."),
             ("glebe serve --memcached -s /run/cache.sock", "At a Unix socket alone."),
+            (
+                "glebe serve --memcached --config /etc/glebe-serve.toml",
+                "Options from a file that has, say, memory-limit = 512 and threads = 2.",
+            ),
         ],
-        "glebe-recall" => &[(
-            "glebe recall 256M --for 10s",
-            "First class takes that much of the memory that `glebe serve` caches in.",
-        )],
+        "glebe-recall" => &[
+            (
+                "glebe recall 256M --for 10s",
+                "First class takes that much of the memory that `glebe serve` caches in.",
+            ),
+            ("glebe recall 1G --for 1m --control /run/cache.control", "In one server of several."),
+        ],
         "glebe-zpool" => {
             &[("glebe zpool classes --page 4K --chain 4", "The classes of the kernel's zsmalloc.")]
         }
@@ -137,7 +148,8 @@ fn files(page: &str) -> &'static [Entry] {
         "glebe-bank" | "glebe-bank-add" | "glebe-bank-status" | "glebe-bank-drop" => {
             &[BLOCKS, RECORD, LOCK]
         }
-        "glebe-demo" | "glebe-stats" | "glebe-serve" | "glebe-recall" => &[SERVED],
+        "glebe-demo" | "glebe-stats" => &[SERVED],
+        "glebe-serve" | "glebe-recall" => &[SERVED, CONTROL],
         "glebe-probe" => &[POOLS],
         _ => &[],
     }
@@ -149,6 +161,7 @@ fn others(page: &str) -> &'static [&'static str] {
         "glebe-contig" | "glebe-contig-reserve" | "glebe-contig-release" => &["proc(5)", "mmap(2)"],
         "glebe-contig-status" | "glebe-contig-explain" | "glebe-contig-map" => &["proc(5)"],
         "glebe-probe" => &["capabilities(7)", "seccomp(2)", "userfaultfd(2)"],
+        "glebe-serve" => &["memcached(1)", "systemd.socket(5)"],
         _ => &[],
     }
 }

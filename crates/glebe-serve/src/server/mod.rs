@@ -5,11 +5,13 @@
 //! and shares nothing with the others but the store.
 
 mod accept;
+mod admin;
 mod answer;
 mod conn;
 mod control;
 mod counters;
 mod execute;
+mod listing;
 mod meta;
 mod settings;
 mod stats;
