@@ -72,8 +72,8 @@ enum Command {
     /// server is ready.
     ///
     /// When `glebe recall` takes memory, clients see misses of the items that were in it; no value
-    /// is torn. The command `stats` counts them as `recalled_items`, and says as `limit_now` what is
-    /// left of the limit.
+    /// is torn. The command `stats` counts them as `recalled_items`, and says as `limit_now` what
+    /// is left of the limit.
     #[cfg(feature = "serve")]
     Serve(Box<serve::Args>),
     /// Take first-class memory inside a running `glebe serve`, and give it back

@@ -76,7 +76,7 @@ fn every_subcommand_has_a_page_and_those_kept_are_in_step() {
     for (name, text) in &made {
         assert!(kept[name] == *text, "man/{name} is out of step; `make man` brings it back");
         let has_no_files = ["glebe-completions.1", "glebe-man.1", "glebe-zpool.1"];
-        let has_none = has_no_files.iter().any(|page| name.starts_with(&page[..page.len() - 2]));
+        let has_none = has_no_files.contains(&name.as_str());
         assert!(has_none || text.contains(".SH FILES\n"), "{name} names no files");
         assert!(text.contains(".SH EXAMPLES\n"), "{name} has no examples");
         assert!(text.contains(".SH \"SEE ALSO\"\n") && text.contains("(1)"), "{name}");

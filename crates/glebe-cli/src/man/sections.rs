@@ -61,6 +61,28 @@ fn examples_of_bank(page: &str) -> &'static [Entry] {
     }
 }
 
+/// Examples of the pages of the server.
+fn examples_of_serve(page: &str) -> &'static [Entry] {
+    match page {
+        "glebe-serve" => &[
+            ("glebe serve --memcached -m 512", "A cache of 512 MiB at 127.0.0.1:11211."),
+            ("glebe serve --memcached -s /run/cache.sock", "At a Unix socket alone."),
+            (
+                "glebe serve --memcached --config /etc/glebe-serve.toml",
+                "Options from a file that has, say, memory-limit = 512 and threads = 2.",
+            ),
+        ],
+        "glebe-recall" => &[
+            (
+                "glebe recall 256M --for 10s",
+                "First class takes that much of the memory that `glebe serve` caches in.",
+            ),
+            ("glebe recall 1G --for 1m --control /run/cache.control", "In one server of several."),
+        ],
+        _ => &[],
+    }
+}
+
 /// Examples of a page.
 pub(super) fn examples(page: &str) -> &'static [Entry] {
     match page {
@@ -111,21 +133,6 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             ("glebe stats --watch", "Every 2 seconds, until it is interrupted."),
             ("glebe stats --openmetrics --pid 4711", "For Prometheus, of one process."),
         ],
-        "glebe-serve" => &[
-            ("glebe serve --memcached -m 512", "A cache of 512 MiB at 127.0.0.1:11211."),
-            ("glebe serve --memcached -s /run/cache.sock", "At a Unix socket alone."),
-            (
-                "glebe serve --memcached --config /etc/glebe-serve.toml",
-                "Options from a file that has, say, memory-limit = 512 and threads = 2.",
-            ),
-        ],
-        "glebe-recall" => &[
-            (
-                "glebe recall 256M --for 10s",
-                "First class takes that much of the memory that `glebe serve` caches in.",
-            ),
-            ("glebe recall 1G --for 1m --control /run/cache.control", "In one server of several."),
-        ],
         "glebe-zpool" => {
             &[("glebe zpool classes --page 4K --chain 4", "The classes of the kernel's zsmalloc.")]
         }
@@ -134,6 +141,7 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             "glebe completions bash > ~/.local/share/bash-completion/completions/glebe",
             "For bash, from the next shell on.",
         )],
+        "glebe-serve" | "glebe-recall" => examples_of_serve(page),
         _ => examples_of_bank(page),
     }
 }

@@ -42,8 +42,8 @@ pub enum Line<'a> {
     TooLong,
 }
 
-/// The first line of `buf`. A bare line feed ends one, too; a request of the binary protocol is taken
-/// as one as far as it is there. O(length).
+/// The first line of `buf`. A bare line feed ends one, too; a request of the binary protocol is
+/// taken as one, as far as it is there. O(length).
 #[must_use]
 pub fn line(buf: &[u8]) -> Line<'_> {
     let found = memchr::memchr(b'\n', buf);

@@ -1,5 +1,5 @@
-//! Keys listed, for those who look into a cache: all lines of an answer at once, so their number has a
-//! limit.
+//! Keys listed, for those who look into a cache: all lines of an answer at once, so their number
+//! has a limit.
 
 use super::Shared;
 
