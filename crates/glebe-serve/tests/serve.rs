@@ -54,6 +54,30 @@ fn what_libmemcached_sends_for_times_and_as_the_binary_protocol() {
 }
 
 #[test]
+fn commands_of_administration_and_listings() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    dialogue(
+        &mut stream,
+        "set a% 0 0 2\nhi\nlru_crawler metadump all\nlru_crawler mgdump all\n\
+         stats cachedump 1 0\nstats cachedump 2 9\nstats cachedump 64 9\nstats cachedump\n",
+        "STORED\nkey=a%25 exp=-1 cls=1 size=2\nEND\nmg a%\nEN\nITEM a% [2 b; 0 s]\nEND\nEND\n\
+         CLIENT_ERROR Illegal slab id\nCLIENT_ERROR bad command line\n",
+    );
+    dialogue(
+        &mut stream,
+        "cache_memlimit x\ncache_memlimit 7\ncache_memlimit 17\ncache_memlimit 16\n\
+         slabs automove 1\nslabs automove x\nslabs automove\nlru_crawler sleep -1\nlru tune 1\n\
+         slabs\nwatch\ndebugtime 5\nmisbehave\n",
+        "ERROR\nMEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\n\
+         MEMLIMIT_ADJUST_FAILED the reserve is not longer\nOK\nOK\n\
+         CLIENT_ERROR bad command line format\nCLIENT_ERROR bad command line format\n\
+         CLIENT_ERROR bad command line format\nOK\nERROR\n\
+         CLIENT_ERROR watch commands not allowed\nERROR\nERROR\n",
+    );
+}
+
+#[test]
 fn meta_commands() {
     let server = Running::start(|_| {});
     let mut stream = server.connect();
