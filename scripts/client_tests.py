@@ -269,7 +269,7 @@ def page(glebe, _checkout, scratch):
             if kind == "sh" and block.startswith("glebe serve"):
                 server = Server(glebe, command=["bash", "-c", f"exec {block}"], env=env)
             elif kind == "sh":
-                run(["bash", "-euo", "pipefail", "-c", block + "\nwait"], env=env, cwd=scratch)
+                run(["bash", "-euo", "pipefail", "-c", block], env=env, cwd=scratch)
             elif kind == "toml":
                 config(block, scratch, env, glebe)
             elif kind == "python":
