@@ -32,18 +32,19 @@ TESTS = """
     whitespace
     conn-limits metaget maxconns chunked-items strtol-testing
 """.split()
+# Tests that name memcached's class of items of 70 kB; the names in it that ours has.
+CLASS = [('{"items:31:', '{"items:2:'), ('{"31:', '{"2:')]
+CLASSES = ["issue_163", "issue_22", "slabs-cas"]
 # What is known not to pass, and why.
 KNOWN = {
-    "00-startup": "starts with -B binary, which is refused, and counts with -C",
-    "64bit": "looks at memcached's own allocation through hooks",
-    "issue_163": "names memcached's slab class 31",
-    "issue_22": "names memcached's slab class 31, and counts evictions to the item",
-    "issue_42": "wants an item of 14 bytes to take 50 at least",
-    "slabs-cas": "names memcached's slab class 31",
-    "stats-conns": "looks for a UDP socket",
-    "stats-detail": "counts by the beginning of keys",
-    "lru": "counts evictions to the item",
-    "conn-limits": "provokes memcached's own shortage of answer buffers",
+    "00-startup": "wants -B binary to start, which is refused, and -C to take items' numbers away",
+    "64bit": "wants memcached's allocator to report what a hook in it says",
+    "issue_22": "wants 40 evictions of 80 items in 3 MiB, as memcached's slabs have it",
+    "issue_42": "wants ten items of 14 bytes to take more than 500 bytes: here they take 400",
+    "stats-conns": "wants a UDP socket beside the TCP one",
+    "stats-detail": "wants counts by the beginning of keys, which are not kept",
+    "lru": "wants 37 evictions of 101 items in 64 MiB, as memcached's slabs have it",
+    "conn-limits": "wants memcached's shortage of answer buffers, which are not limited so here",
 }
 
 # The wrapper. `-d` is not an option of `glebe serve`, which runs in the foreground.
@@ -90,6 +91,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         unpack(pathlib.Path(args.checkout), folder)
+        rename_classes(folder)
         script(folder / "memcached-debug", WRAPPER.format(glebe=glebe))
         script(folder / "timedrun", TIMEDRUN)
         failed = run_all(folder, args.tests or TESTS)
@@ -121,6 +123,16 @@ def unpack(checkout, folder):
     subprocess.run(["tar", "-x", "-C", folder], stdin=archive.stdout, check=True)
     if archive.wait():
         sys.exit(f"{checkout}: no checkout and no git directory")
+
+
+def rename_classes(folder):
+    """What the tests ask of a class is asked of the one that has these items here."""
+    for test in CLASSES:
+        path = folder / "t" / f"{test}.t"
+        text = path.read_text()
+        for theirs, ours in CLASS:
+            text = text.replace(theirs, ours)
+        path.write_text(text)
 
 
 def script(path, text):

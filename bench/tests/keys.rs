@@ -140,6 +140,36 @@ fn vmap_and_every_answer_is_the_lowest() {
 }
 
 #[test]
+fn serve_beside_memcached_or_alone() {
+    let (mut cases, mut ratios) = (Vec::new(), Vec::new());
+    for op in ["get_100", "set_100", "mg_100", "get_4000", "set_4000", "mg_4000"] {
+        for threads in ["", "_2_threads"] {
+            let (single, batch) = (format!("{op}{threads}"), format!("{op}_x16{threads}"));
+            ratios.push(format!("p99_{single}_vs_memcached"));
+            ratios.extend([&single, &batch].map(|case| format!("cpu_{case}_vs_memcached")));
+            cases.extend([single, batch]);
+        }
+    }
+    cases.extend(["recall_125m", "hit_under_recall", "idle_1000_bytes"].map(str::to_owned));
+    ratios.extend(["hit_ratio_vs_memcached", "items_vs_memcached"].map(str::to_owned));
+    let cases: Vec<&str> = cases.iter().map(String::as_str).collect();
+    let ratios: Vec<&str> = ratios.iter().map(String::as_str).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let report = report(Path::new(env!("CARGO_BIN_EXE_glebe-bench")), dir.path(), &["serve"], None);
+    has(&report, &cases, &ratios, &["wrong_bytes", "failures"]);
+    for check in ["wrong_bytes", "failures"] {
+        assert_eq!(report["checks"][check], 0, "{report}");
+    }
+    // Where memcached is installed each ratio is a number.
+    let mut rows = report["rows"].as_array().unwrap().iter();
+    let has_peer = rows.any(|row| row["who"] == "memcached" && row["case"] == "items_100");
+    for name in ratios {
+        let ratio = report["ratios"][name].as_f64();
+        assert_eq!(has_peer, ratio.is_some_and(|ratio| ratio > 0.0), "{name}: {report}");
+    }
+}
+
+#[test]
 fn what_was_asked_for_is_kept_to_or_refused() {
     let list = bench(&["list"]);
     assert_eq!(list.stdout, b"reserve\nvolatile\nzpool\nvmap\ncontig\ngpu\nserve\n", "{list:?}");

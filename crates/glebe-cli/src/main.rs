@@ -65,9 +65,22 @@ enum Command {
     /// memcached can use it by its text or meta protocol; neither the binary protocol nor UDP is
     /// spoken. The options are memcached's where there is one; those that only tune memcached's own
     /// memory are read and have no effect.
+    ///
+    /// The first line of the output says where the memory comes from. The server runs in the
+    /// foreground; SIGTERM and SIGINT end it and give the memory back, SIGHUP changes nothing. A
+    /// socket that systemd hands over is served in place of its own, and systemd is told once the
+    /// server is ready.
+    ///
+    /// When `glebe recall` takes memory, clients see misses of the items that were in it; no value
+    /// is torn. The command `stats` counts them as `recalled_items`, and says as `limit_now` what
+    /// is left of the limit.
     #[cfg(feature = "serve")]
     Serve(Box<serve::Args>),
     /// Take first-class memory inside a running `glebe serve`, and give it back
+    ///
+    /// Prints how much was taken, in how many runs and how fast; all that there is, if that is less
+    /// than was asked for. The memory is given back after the time, or when this command ends
+    /// before. Only the user that the server runs as can ask, or root.
     #[cfg(feature = "serve")]
     Recall(recall::Args),
     /// Print the size classes of a pool of compressed objects

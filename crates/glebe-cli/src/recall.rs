@@ -8,7 +8,7 @@ use glebe::reserve::served;
 use glebe::units::Bytes;
 use glebe_serve::server;
 
-use crate::{size, usage, Outcome};
+use crate::{serve, size, usage, Outcome};
 
 /// Options of `glebe recall`.
 #[derive(clap::Args)]
@@ -59,9 +59,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Outcome {
     server::ask_control(&path, asked.get(), args.time, |taken| {
         told = writeln!(
             out,
-            "{} of {asked} taken in {} runs within {:.1} us; held for {:?}",
+            "{} of {asked} taken in {} within {:.1} us; held for {:?}",
             Bytes::new(taken.bytes),
-            taken.runs,
+            serve::runs(taken.runs),
             taken.took.as_nanos() as f64 / 1e3,
             args.time,
         )

@@ -19,13 +19,17 @@ const DEBUG_TIME: &str = "GLEBE_SERVE_DEBUG_TIME";
 /// Bytes that an item may have, at least and at most.
 const ITEM_MIN: u64 = 1 << 10;
 const ITEM_MAX: u64 = 1 << 30;
+/// At most of each: threads, connections, MiB.
+const THREADS_MAX: u64 = 1 << 10;
+const CONNS_MAX: u64 = 1 << 30;
+const MIB_MAX: u64 = 1 << 26;
 const ITEM_DEFAULT: &str = "1m";
 
 /// Options of `glebe serve`.
 #[derive(clap::Args)]
 #[command(args_override_self = true)]
 pub struct Args {
-    /// Speak memcached's protocol; today there is no other
+    /// Speak memcached's protocol; today there is no other, and this is needed
     #[arg(long)]
     memcached: bool,
     /// Read options from a TOML file, by their long names; the command line goes before it
@@ -189,10 +193,10 @@ fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
     let contig = server.store().reserve().contig();
     writeln!(
         out,
-        "{} of memory from {}, in {} runs; items have at most {}",
+        "{} of memory from {}, in {}; items have at most {}",
         contig.len(),
         contig.source(),
-        contig.runs().len(),
+        runs(contig.runs().len() as u64),
         Bytes::mib(args.memory_limit),
     )?;
     for address in server.addresses() {
@@ -212,35 +216,34 @@ fn serve(args: &Args, out: &mut dyn Write) -> Outcome {
 }
 
 fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {
+    if !args.memcached {
+        return usage("say what is served: --memcached");
+    }
     if args.protocol == "binary" {
         return usage("the binary protocol is not spoken; memcached gives it up, too");
     }
     if !matches!(&*args.protocol, "ascii" | "auto") {
         return usage(format!("-B {}: the protocols are ascii and auto", args.protocol));
     }
-    if args.threads == 0 || args.conn_limit == 0 || args.memory_limit == 0 {
-        return usage("threads, connections and memory are above zero");
+    for (option, value, most) in [
+        ("-t", args.threads as u64, THREADS_MAX),
+        ("-c", args.conn_limit as u64, CONNS_MAX),
+        ("-m", args.memory_limit, MIB_MAX),
+    ] {
+        if !(1..=most).contains(&value) {
+            return usage(format!("{option} {value}: at least 1 and at most {most}"));
+        }
     }
-    let memory = args.memory_limit.checked_mul(1 << 20).filter(|bytes| *bytes <= 1 << 46);
-    let Some(memory) = memory else { return usage(format!("-m {}: too much", args.memory_limit)) };
+    let memory = args.memory_limit << 20;
     if let Some(user) = args.user.as_deref().filter(|user| !is_own(user)) {
         return usage(format!("-u {user}: start it as that user, by `runuser` or systemd's User="));
     }
-    let item_max = size::parse(&args.max_item_size.to_uppercase())?.get();
-    if item_max < ITEM_MIN {
-        return usage("Item max size cannot be less than 1024 bytes.");
-    }
-    if item_max > ITEM_MAX {
-        return usage("Cannot set item size limit higher than a gigabyte.");
-    }
-    if item_max > memory / 2 && args.max_item_size != ITEM_DEFAULT {
-        return usage("Cannot set item size limit higher than 1/2 of memory max.");
-    }
     let extended = extended::parse(&args.extended)?;
-    let mode = u32::from_str_radix(&args.unix_mask, 8).map_err(|e| format!("-a: {e}"))?;
+    let mode = u32::from_str_radix(&args.unix_mask, 8)
+        .map_err(|e| format!("-a {}: {e}: a mode in octal", args.unix_mask))?;
     Ok(Settings {
         memory,
-        item_max,
+        item_max: item_max(&args.max_item_size, memory)?,
         threads: args.threads,
         conns: args.conn_limit,
         refuse_fast: extended.refuse_fast,
@@ -258,6 +261,25 @@ fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {
         serve_stats: !args.no_stats,
         control: args.control.clone(),
     })
+}
+
+/// Bytes that an item may have.
+fn item_max(given: &str, memory: u64) -> Result<u64, Box<dyn std::error::Error>> {
+    let bytes = size::parse(&given.to_uppercase()).map_err(|e| format!("-I {given}: {e}"))?.get();
+    // The default may be more than a small cache has room for.
+    let most = if given == ITEM_DEFAULT { ITEM_MAX } else { ITEM_MAX.min(memory / 2) };
+    if !(ITEM_MIN..=most).contains(&bytes) {
+        let most = Bytes::new(most);
+        return usage(format!(
+            "-I {given}: at least {ITEM_MIN} bytes, at most {most} (half of -m, and 1 GiB)"
+        ));
+    }
+    Ok(bytes)
+}
+
+/// So many runs, in words.
+pub fn runs(number: u64) -> String {
+    format!("{number} run{}", if number == 1 { "" } else { "s" })
 }
 
 fn is_own(user: &str) -> bool {

@@ -33,6 +33,51 @@ fn classic_commands_in_one_write_and_byte_by_byte() {
 }
 
 #[test]
+fn what_libmemcached_sends_for_times_and_as_the_binary_protocol() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    dialogue(
+        &mut stream,
+        "set k 0 4294967295 1\nx\nget k\nset k 0 9 1\nx\ntouch k 4294967293\nget k\n\
+         set k 0 4294967296 1\nx\nmn\n",
+        "STORED\nEND\nSTORED\nTOUCHED\nEND\nCLIENT_ERROR bad command line format\nMN\n",
+    );
+    // Clients choose commands by the version.
+    let version = env!("CARGO_PKG_VERSION");
+    dialogue(&mut stream, "version\n", &format!("VERSION 1.6.45-glebe-{version}\n"));
+    let mut binary = server.connect();
+    // A request for the version: no byte of it ends a line.
+    binary.write_all(&[&[0x80, 0x0b][..], &[0; 22]].concat()).expect("taken");
+    let mut heard = String::new();
+    binary.read_to_string(&mut heard).expect("an end");
+    assert_eq!(heard, "ERROR the binary protocol is not spoken here\r\n");
+}
+
+#[test]
+fn commands_of_administration_and_listings() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    dialogue(
+        &mut stream,
+        "set a% 0 0 2\nhi\nlru_crawler metadump all\nlru_crawler mgdump all\n\
+         stats cachedump 1 0\nstats cachedump 2 9\nstats cachedump 64 9\nstats cachedump\n",
+        "STORED\nkey=a%25 exp=-1 cls=1 size=2\nEND\nmg a%\nEN\nITEM a% [2 b; 0 s]\nEND\nEND\n\
+         CLIENT_ERROR Illegal slab id\nCLIENT_ERROR bad command line\n",
+    );
+    dialogue(
+        &mut stream,
+        "cache_memlimit x\ncache_memlimit 7\ncache_memlimit 17\ncache_memlimit 16\n\
+         slabs automove 1\nslabs automove x\nslabs automove\nlru_crawler sleep -1\nlru tune 1\n\
+         slabs\nwatch\ndebugtime 5\nmisbehave\n",
+        "ERROR\nMEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\n\
+         MEMLIMIT_ADJUST_FAILED the reserve is not longer\nOK\nOK\n\
+         CLIENT_ERROR bad command line format\nCLIENT_ERROR bad command line format\n\
+         CLIENT_ERROR bad command line format\nOK\nERROR\n\
+         CLIENT_ERROR watch commands not allowed\nERROR\nERROR\n",
+    );
+}
+
+#[test]
 fn meta_commands() {
     let server = Running::start(|_| {});
     let mut stream = server.connect();

@@ -24,6 +24,10 @@ const SERVED: Entry = (
     "Where processes serve the statistics of their reserves, each by a socket.",
 );
 
+const CONTROL: Entry = (
+    "PID.NUMBER.control",
+    "Beside the socket of the statistics: the control socket of `glebe serve`, mode 0660.",
+);
 const BLOCKS: Entry = (
     "/sys/devices/system/memory/memory*/state",
     "Takes memory blocks off line and puts them back.",
@@ -52,6 +56,28 @@ fn examples_of_bank(page: &str) -> &'static [Entry] {
         "glebe-bank-drop" => &[
             ("glebe bank drop 1G", "The blocks with the fewest pages in use first."),
             ("glebe bank drop", "All of it."),
+        ],
+        _ => &[],
+    }
+}
+
+/// Examples of the pages of the server.
+fn examples_of_serve(page: &str) -> &'static [Entry] {
+    match page {
+        "glebe-serve" => &[
+            ("glebe serve --memcached -m 512", "A cache of 512 MiB at 127.0.0.1:11211."),
+            ("glebe serve --memcached -s /run/cache.sock", "At a Unix socket alone."),
+            (
+                "glebe serve --memcached --config /etc/glebe-serve.toml",
+                "Options from a file that has, say, memory-limit = 512 and threads = 2.",
+            ),
+        ],
+        "glebe-recall" => &[
+            (
+                "glebe recall 256M --for 10s",
+                "First class takes that much of the memory that `glebe serve` caches in.",
+            ),
+            ("glebe recall 1G --for 1m --control /run/cache.control", "In one server of several."),
         ],
         _ => &[],
     }
@@ -107,14 +133,6 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             ("glebe stats --watch", "Every 2 seconds, until it is interrupted."),
             ("glebe stats --openmetrics --pid 4711", "For Prometheus, of one process."),
         ],
-        "glebe-serve" => &[
-            ("glebe serve --memcached -m 512", "A cache of 512 MiB at 127.0.0.1:11211."),
-            ("glebe serve --memcached -s /run/cache.sock", "At a Unix socket alone."),
-        ],
-        "glebe-recall" => &[(
-            "glebe recall 256M --for 10s",
-            "First class takes that much of the memory that `glebe serve` caches in.",
-        )],
         "glebe-zpool" => {
             &[("glebe zpool classes --page 4K --chain 4", "The classes of the kernel's zsmalloc.")]
         }
@@ -123,6 +141,7 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             "glebe completions bash > ~/.local/share/bash-completion/completions/glebe",
             "For bash, from the next shell on.",
         )],
+        "glebe-serve" | "glebe-recall" => examples_of_serve(page),
         _ => examples_of_bank(page),
     }
 }
@@ -137,7 +156,8 @@ fn files(page: &str) -> &'static [Entry] {
         "glebe-bank" | "glebe-bank-add" | "glebe-bank-status" | "glebe-bank-drop" => {
             &[BLOCKS, RECORD, LOCK]
         }
-        "glebe-demo" | "glebe-stats" | "glebe-serve" | "glebe-recall" => &[SERVED],
+        "glebe-demo" | "glebe-stats" => &[SERVED],
+        "glebe-serve" | "glebe-recall" => &[SERVED, CONTROL],
         "glebe-probe" => &[POOLS],
         _ => &[],
     }
@@ -149,6 +169,7 @@ fn others(page: &str) -> &'static [&'static str] {
         "glebe-contig" | "glebe-contig-reserve" | "glebe-contig-release" => &["proc(5)", "mmap(2)"],
         "glebe-contig-status" | "glebe-contig-explain" | "glebe-contig-map" => &["proc(5)"],
         "glebe-probe" => &["capabilities(7)", "seccomp(2)", "userfaultfd(2)"],
+        "glebe-serve" => &["memcached(1)", "systemd.socket(5)"],
         _ => &[],
     }
 }

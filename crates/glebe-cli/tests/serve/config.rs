@@ -116,10 +116,21 @@ fn what_a_file_may_not_say_is_refused() {
         ("port", "expected"),
         ("protocol = 'binary'", "binary protocol is not spoken"),
         ("extended = ['slab_chunk_minimum=1']", "there is no such thing"),
-        ("memory-limit = 0", "above zero"),
+        ("memory-limit = 0", "-m 0: at least 1 and at most 67108864"),
+        ("memory-limit = 67108865", "-m 67108865: at least 1"),
+        ("threads = 0", "-t 0: at least 1"),
+        ("conn-limit = 0", "-c 0: at least 1"),
+        ("conn-limit = 1073741824", "raise `ulimit -n`"),
+        ("max-item-size = '1023'", "-I 1023: at least 1024 bytes"),
+        ("max-item-size = '33m'", "at most 32 MiB (half of -m, and 1 GiB)"),
+        ("max-item-size = 'x'", "-I x: "),
+        ("unix-mask = '8'", "-a 8: "),
+        ("memcached = false", "say what is served: --memcached"),
     ] {
         fs::write(&file, text).expect("written");
-        let refused = output(&["serve", "--memcached", "--config", path, "-l", "127.0.0.1:0"]);
+        let mut line = vec!["serve", "--config", path, "-l", "127.0.0.1:0"];
+        line.extend((!text.starts_with("memcached")).then_some("--memcached"));
+        let refused = output(&line);
         let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(matches!(refused.status.code(), Some(1 | 2)), "{text}: {refused:?}");
         assert!(stderr.contains(why), "{text}: {stderr}");

@@ -83,6 +83,19 @@ fn a_recall_takes_memory_for_a_time_and_gives_it_back() {
 }
 
 #[test]
+fn a_control_socket_that_is_named_needs_no_place_for_statistics() {
+    let scratch = Scratch::new("no-stats");
+    // Where the folder would be.
+    std::fs::write(scratch.0.join("glebe"), "").expect("written");
+    let control = scratch.0.join("control");
+    let serving = controlled(&scratch.0, &control);
+    assert_eq!(serving.said[2], format!("control socket {}", control.display()));
+    let done = output(&["recall", "1M", "--for", "1ms", "--control", control.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(text.contains(" taken in 1 run within "), "{done:?}");
+}
+
+#[test]
 fn the_only_server_is_found_and_of_two_one_is_to_be_named() {
     let scratch = Scratch::new("found");
     let recall = |size: &str| {

@@ -1,7 +1,7 @@
 //! What a service manager does: sockets handed over, readiness told, signals.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
@@ -59,6 +59,15 @@ fn a_unix_socket_that_is_handed_over_is_left_where_it_is() {
     serving.signal("TERM");
     serving.ends_well();
     assert!(path.exists(), "it is the service manager's");
+}
+
+#[test]
+fn a_socket_of_another_kind_that_is_handed_over_is_refused() {
+    let udp = UdpSocket::bind(("127.0.0.1", 0)).expect("a port");
+    let ended = handing_over(udp.into(), "").output().expect("the program starts");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("socket 0 of the service manager is neither TCP nor"), "{said}");
 }
 
 #[test]

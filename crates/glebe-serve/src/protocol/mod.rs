@@ -21,6 +21,9 @@ pub const LINE_MAX: usize = 2048;
 /// Bytes of a line that asks for many keys at most.
 pub const KEYS_LINE_MAX: usize = 1 << 20;
 
+/// The first byte of each request of the binary protocol, which has no lines.
+const BINARY: u8 = 0x80;
+
 /// What a client is told where its line is wrong.
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 const BAD_CHUNK: &str = "CLIENT_ERROR bad data chunk";
@@ -39,7 +42,8 @@ pub enum Line<'a> {
     TooLong,
 }
 
-/// The first line of `buf`. A bare line feed ends one, too. O(length).
+/// The first line of `buf`. A bare line feed ends one, too; a request of the binary protocol is
+/// taken as one, as far as it is there. O(length).
 #[must_use]
 pub fn line(buf: &[u8]) -> Line<'_> {
     let found = memchr::memchr(b'\n', buf);
@@ -47,7 +51,10 @@ pub fn line(buf: &[u8]) -> Line<'_> {
     if used > LINE_MAX && (used > KEYS_LINE_MAX || !asks_for_keys(buf)) {
         return Line::TooLong;
     }
-    let Some(end) = found else { return Line::Partial };
+    let Some(end) = found else {
+        let is_binary = buf.first() == Some(&BINARY);
+        return if is_binary { Line::Whole(buf, used) } else { Line::Partial };
+    };
     let line = &buf[..end];
     Line::Whole(line.strip_suffix(b"\r").unwrap_or(line), end + 1)
 }
@@ -194,7 +201,7 @@ impl Command<'_> {
 /// What `line`, which has no end of its own, asks for. O(length).
 #[must_use]
 pub fn parse(line: &[u8]) -> Command<'_> {
-    if line.first() == Some(&0x80) {
+    if line.first() == Some(&BINARY) {
         return Command::Foreign("ERROR the binary protocol is not spoken here\r\n");
     }
     let mut tokens = Tokens::new(line);

@@ -48,11 +48,12 @@ pub(super) fn unsigned_32(token: &[u8]) -> Option<u32> {
     unsigned(token)?.try_into().ok()
 }
 
-/// A number of 32 bits with a sign.
+/// A number of 32 bits with a sign; or without one, as libmemcached sends what is below zero.
 pub(super) fn signed_32(token: &[u8]) -> Option<i64> {
     let number = match token.strip_prefix(b"-") {
         Some(digits) => -i64::try_from(unsigned(digits)?).ok()?,
         None => unsigned(token)?.try_into().ok()?,
     };
-    i32::try_from(number).ok().map(i64::from)
+    let number = i32::try_from(number).or_else(|_| u32::try_from(number).map(|n| n as i32));
+    number.ok().map(i64::from)
 }

@@ -250,14 +250,16 @@ impl Listener {
 }
 
 /// Sockets that a service manager listens at for us.
-fn handed_over() -> io::Result<Vec<Listener>> {
+fn handed_over() -> Result<Vec<Listener>, Failure> {
     let mut handed = listenfd::ListenFd::from_env();
     let mut listeners = Vec::new();
     for nth in 0..handed.len() {
         if let Ok(Some(tcp)) = handed.take_tcp_listener(nth) {
             tcp.set_nonblocking(true)?;
             listeners.push(Listener::Tcp(TcpListener::from_std(tcp)));
-        } else if let Some(unix) = handed.take_unix_listener(nth)? {
+        } else if let Some(unix) = handed.take_unix_listener(nth).map_err(|e| {
+            format!("socket {nth} of the service manager is neither TCP nor a Unix stream: {e}")
+        })? {
             unix.set_nonblocking(true)?;
             listeners.push(Listener::Unix(UnixListener::from_std(unix), None));
         }

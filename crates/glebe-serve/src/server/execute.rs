@@ -2,7 +2,7 @@
 
 use super::answer::{line, number};
 use super::counters::Counters;
-use super::{meta, stats, Shared};
+use super::{admin, meta, stats, Shared, VERSION};
 use crate::protocol::{self, Command, Line, Verb};
 use crate::store::{Changed, Count, Look, Meta, Outcome, Refused, Room};
 
@@ -131,11 +131,12 @@ impl Hands<'_> {
                 noreply
             }
             Command::Version => {
-                line(out, concat!("VERSION ", env!("CARGO_PKG_VERSION")));
+                out.extend_from_slice(b"VERSION ");
+                line(out, VERSION);
                 false
             }
             Command::Other(text) => {
-                self.other(text, out);
+                admin::answer(self, text, out);
                 false
             }
             _ => false,
@@ -325,51 +326,6 @@ impl Hands<'_> {
         self.shared.store.flush_due();
         line(out, "OK");
     }
-
-    /// Commands of administration: memcached's own memory has no counterpart here.
-    fn other(&mut self, text: &[u8], out: &mut Vec<u8>) {
-        let mut words = text.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
-        let (verb, how) = (words.next().unwrap_or_default(), words.next());
-        match (verb, how) {
-            (b"debugtime", Some(how)) if self.shared.settings.debug_time => {
-                self.shared.store.clock().debug(how);
-                self.shared.store.flush_due();
-                line(out, "OK");
-            }
-            (b"debugtime" | b"misbehave", _) => line(out, "ERROR"),
-            (b"cache_memlimit", Some(mib)) => {
-                let mib = std::str::from_utf8(mib).ok().and_then(|mib| mib.parse::<u64>().ok());
-                match mib {
-                    None => line(out, "ERROR"),
-                    Some(mib) if mib < 8 => {
-                        line(out, "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m");
-                    }
-                    Some(mib) if mib << 20 > self.shared.settings.memory => {
-                        line(out, "MEMLIMIT_ADJUST_FAILED the reserve is not longer");
-                    }
-                    Some(mib) => {
-                        self.shared.store.set_most(mib << 20);
-                        line(out, "OK");
-                    }
-                }
-            }
-            (b"slabs" | b"lru_crawler" | b"lru", Some(b"automove" | b"sleep" | b"tocrawl"))
-                if !words.next().is_some_and(|word| word.iter().all(u8::is_ascii_digit)) =>
-            {
-                line(out, protocol::BAD_FORMAT);
-            }
-            (b"lru_crawler" | b"lru" | b"slabs", Some(_)) if !is_dump(text) => line(out, "OK"),
-            (b"lru_crawler", Some(_)) => stats::dump(self.shared, text, out),
-            (b"watch", _) => line(out, "CLIENT_ERROR watch commands not allowed"),
-            _ => line(out, "ERROR"),
-        }
-    }
-}
-
-fn is_dump(text: &[u8]) -> bool {
-    [b"metadump".as_slice(), b"mgdump"]
-        .iter()
-        .any(|word| text.windows(word.len()).any(|part| part == *word))
 }
 
 fn second_word(text: &[u8]) -> &[u8] {

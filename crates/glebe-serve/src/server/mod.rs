@@ -5,11 +5,13 @@
 //! and shares nothing with the others but the store.
 
 mod accept;
+mod admin;
 mod answer;
 mod conn;
 mod control;
 mod counters;
 mod execute;
+mod listing;
 mod meta;
 mod settings;
 mod stats;
@@ -37,6 +39,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// Of the store's bytes, this part may be values under way; at least [`UNDER_WAY_MIN`].
 const UNDER_WAY: u64 = 4;
 const UNDER_WAY_MIN: u64 = 64 << 20;
+
+/// Which memcached this speaks like, for clients choose commands by that; and what it is.
+const VERSION: &str = concat!("1.6.45-glebe-", env!("CARGO_PKG_VERSION"));
 
 /// What went wrong, in words for a person.
 pub type Failure = Box<dyn Error + Send + Sync>;
@@ -182,12 +187,16 @@ impl Server {
         if !self.shared.settings.serve_stats {
             return;
         }
-        let stats = match self.shared.store.reserve().serve_stats() {
-            Ok(path) => path.to_owned(),
-            Err(e) => return eprintln!("glebe serve: no statistics, no control socket: {e}"),
+        let beside = match self.shared.store.reserve().serve_stats() {
+            Ok(path) => Some(path.with_extension("control")),
+            Err(e) => {
+                eprintln!("glebe serve: no statistics for `glebe stats`: {e}");
+                None
+            }
         };
-        let path = self.shared.settings.control.clone();
-        let path = path.unwrap_or_else(|| stats.with_extension("control"));
+        let Some(path) = self.shared.settings.control.clone().or(beside) else {
+            return eprintln!("glebe serve: no control socket for `glebe recall`; give --control");
+        };
         match control::listen(&path, &self.shared) {
             Ok(()) => self.control = Some(path),
             Err(e) => eprintln!("glebe serve: no control socket: {}: {e}", path.display()),

@@ -41,7 +41,7 @@ pub struct Settings {
     pub debug_time: bool,
     /// Whether the statistics of the reserve are served to `glebe stats`.
     pub serve_stats: bool,
-    /// The control socket; none where it is empty, the usual place without.
+    /// The control socket; beside that of the statistics without.
     pub control: Option<PathBuf>,
 }
 

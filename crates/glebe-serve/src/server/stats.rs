@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::conn::State;
 use super::counters::Counters;
-use super::Shared;
+use super::{listing, Shared, VERSION};
 use crate::store::Held;
 
 /// Names of numbers that are always 0.
@@ -36,8 +36,6 @@ const ZEROS: &[&str] = &[
     "moves_to_warm",
     "moves_within_lru",
 ];
-/// Keys that are listed at most.
-const KEYS_MAX: usize = 1 << 20;
 
 struct Stats<'a>(&'a mut Vec<u8>);
 
@@ -72,7 +70,7 @@ pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>
             out.extend_from_slice(b"RESET\r\n");
             return;
         }
-        b"cachedump" => return cachedump(shared, words.next(), words.next(), out),
+        b"cachedump" => return listing::cachedump(shared, words.next(), words.next(), out),
         b"detail" => {
             let answer = match words.next() {
                 // Nothing is counted by the beginning of keys.
@@ -96,7 +94,7 @@ fn general(shared: &Shared, stats: &mut Stats<'_>) {
     stats.put("pid", process::id());
     stats.put("uptime", store.clock().uptime());
     stats.put("time", store.clock().date());
-    stats.put("version", env!("CARGO_PKG_VERSION"));
+    stats.put("version", VERSION);
     stats.put("libevent", "none");
     stats.put("pointer_size", usize::BITS);
     let usage = cpu_times();
@@ -294,70 +292,5 @@ fn conns(shared: &Shared, asks: u64, stats: &mut Stats<'_>) {
         if !is_listening {
             put("secs_since_last_cmd", &now.saturating_sub(conn.last.load(Ordering::Relaxed)));
         }
-    }
-}
-
-fn cachedump(shared: &Shared, class: Option<&[u8]>, most: Option<&[u8]>, out: &mut Vec<u8>) {
-    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse::<usize>().ok();
-    let answer = match (class, most) {
-        _ if !shared.settings.dump => "CLIENT_ERROR stats cachedump not allowed\r\n",
-        (Some(class), Some(most)) => match (number(class), number(most)) {
-            (Some(class @ 0..=63), Some(most)) => {
-                let most = if most == 0 { KEYS_MAX } else { most };
-                let keys = match class {
-                    1 | 2 => shared.store.keys(most, class == 2),
-                    _ => Vec::new(),
-                };
-                for (key, len, exptime) in keys {
-                    out.extend_from_slice(b"ITEM ");
-                    out.extend_from_slice(&key);
-                    let end = shared.store.clock().date_of(exptime);
-                    out.extend_from_slice(format!(" [{len} b; {end} s]\r\n").as_bytes());
-                }
-                "END\r\n"
-            }
-            (Some(_), Some(_)) => "CLIENT_ERROR Illegal slab id\r\n",
-            _ => "CLIENT_ERROR bad command line format\r\n",
-        },
-        _ => "CLIENT_ERROR bad command line\r\n",
-    };
-    out.extend_from_slice(answer.as_bytes());
-}
-
-/// The keys, for `lru_crawler metadump` and `mgdump`.
-pub(super) fn dump(shared: &Shared, text: &[u8], out: &mut Vec<u8>) {
-    if !shared.settings.dump {
-        out.extend_from_slice(b"ERROR metadump not allowed\r\n");
-        return;
-    }
-    let is_mg = text.windows(6).any(|part| part == b"mgdump");
-    for large in [false, true] {
-        for (key, len, exptime) in shared.store.keys(KEYS_MAX, large) {
-            if is_mg {
-                out.extend_from_slice(b"mg ");
-                out.extend_from_slice(&key);
-            } else {
-                let encoded: String = key.iter().map(|byte| url(*byte)).collect();
-                let end = match exptime {
-                    0 => -1,
-                    _ => shared.store.clock().date_of(exptime),
-                };
-                let class = 1 + u8::from(large);
-                out.extend_from_slice(
-                    format!("key={encoded} exp={end} cls={class} size={len}").as_bytes(),
-                );
-            }
-            out.extend_from_slice(b"\r\n");
-        }
-    }
-    out.extend_from_slice(if is_mg { b"EN\r\n" } else { b"END\r\n" });
-}
-
-fn url(byte: u8) -> String {
-    match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-            char::from(byte).to_string()
-        }
-        _ => format!("%{byte:02X}"),
     }
 }

@@ -134,6 +134,8 @@ fn edges() {
         "set k 0 0 18446744073709551616\r\n".into(),
         "set k 0 0 -1\r\n".into(),
         "set k 4294967296 0 1\r\n".into(),
+        "set k 0 4294967295 1\r\n".into(),
+        "touch k 4294967296\r\n".into(),
         "cas k 0 0 6 \r\n".into(),
         "set k 0 0 1 noreply\r\n".into(),
         "ms k 3 T0 F5 I c b q k O1\r\n".into(),
@@ -148,6 +150,9 @@ fn edges() {
         model::check(case.as_bytes());
     }
     model::check(b"\x80\x01\x00\n");
+    let binary = b"\x80\x0b\x00";
+    assert_eq!(protocol::line(binary), Line::Whole(binary, 3));
+    model::check(binary);
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn u(word: &[u8]) -> Option<u64> {
 fn i(word: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+'))?;
     let digits = text.trim_start_matches('-');
-    let number = text.parse::<i32>().ok()?;
+    let number = text.parse::<i32>().or_else(|_| text.parse::<u32>().map(|n| n as i32)).ok()?;
     (digits.len() <= 20).then_some(number.into())
 }
 
@@ -264,6 +264,8 @@ pub fn check(bytes: &[u8]) {
     let mut rest = bytes;
     loop {
         match protocol::line(rest) {
+            // The binary protocol: the connection ends.
+            Line::Whole(line, _) if rest[0] == 0x80 => return assert_eq!(parsed(line), "foreign"),
             Line::Whole(line, used) => {
                 assert_eq!(rest[used - 1], b'\n');
                 assert!(!line.contains(&b'\n'));

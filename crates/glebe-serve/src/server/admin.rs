@@ -1,0 +1,51 @@
+//! Commands of administration. Most are about memcached's own way to keep memory, which has no
+//! counterpart here: they are answered as there, and have no effect.
+
+use super::answer::line;
+use super::execute::Hands;
+use super::listing;
+use crate::protocol::BAD_FORMAT;
+
+/// memcached's own least limit, in MiB.
+const MIB_MIN: u64 = 8;
+
+/// Carries out the command that a line is.
+pub(super) fn answer(hands: &Hands<'_>, text: &[u8], out: &mut Vec<u8>) {
+    let words: Vec<&[u8]> =
+        text.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
+    match words[..] {
+        [b"debugtime", how, ..] if hands.shared.settings.debug_time => {
+            hands.shared.store.clock().debug(how);
+            hands.shared.store.flush_due();
+            line(out, "OK");
+        }
+        [b"cache_memlimit", mib, ..] => limit(hands, mib, out),
+        [b"lru_crawler", dump @ (b"metadump" | b"mgdump"), ..] => {
+            listing::dump(hands.shared, dump == b"mgdump", out);
+        }
+        [b"slabs" | b"lru_crawler" | b"lru", b"automove" | b"sleep" | b"tocrawl", ref rest @ ..]
+            if !rest.first().is_some_and(|word| word.iter().all(u8::is_ascii_digit)) =>
+        {
+            line(out, BAD_FORMAT);
+        }
+        [b"slabs" | b"lru_crawler" | b"lru", _, ..] => line(out, "OK"),
+        [b"watch", ..] => line(out, "CLIENT_ERROR watch commands not allowed"),
+        _ => line(out, "ERROR"),
+    }
+}
+
+/// Sets the limit, up to the memory that there is.
+fn limit(hands: &Hands<'_>, mib: &[u8], out: &mut Vec<u8>) {
+    let most = hands.shared.settings.memory >> 20;
+    let mib = std::str::from_utf8(mib).ok().and_then(|mib| mib.parse::<u64>().ok());
+    let answer = match mib {
+        None => "ERROR",
+        Some(..MIB_MIN) => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
+        Some(mib) if mib > most => "MEMLIMIT_ADJUST_FAILED the reserve is not longer",
+        Some(mib) => {
+            hands.shared.store.set_most(mib << 20);
+            "OK"
+        }
+    };
+    line(out, answer);
+}
