@@ -33,7 +33,7 @@ const STRIDE: u64 = 7919;
 const HITS: &str = "of requests";
 
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    let (mib, requests) = report.plan((256, 200_000), (1024, 10_000_000));
+    let (mib, requests) = report.plan((256, 200_000), (1024, 30_000_000));
     let zipf = Zipf::new(mib << 11);
     let glebe = Who::Glebe.name();
 

@@ -8,7 +8,6 @@ use super::item::HEAD;
 use super::log::Spot;
 use super::shard::{Entry, Shard, FETCHED, FLUSHED, STALE, TOKEN};
 use super::{count, Head, Room, Store};
-use crate::protocol::KEY_MAX;
 
 /// Looks for a large item that is replaced while it is read.
 const LOOKS_MAX: u32 = 4;
@@ -68,14 +67,14 @@ pub struct Look {
 }
 
 impl Store {
-    /// The head of an item, which then is in `room.page`: all of a small one if it is wanted whole,
-    /// else at least its key; of a large one the first page. `None` if it is lost.
+    /// The head of an item, whose first `most` bytes then are in `room.page`; at least those of the
+    /// head are asked for. Of a large one it is the first page. `None` if it is lost.
     #[inline]
     pub(super) fn look(
         &self,
         shard: &Shard,
         entry: Entry,
-        whole: bool,
+        most: usize,
         room: &mut Room,
     ) -> Option<Head> {
         room.page.resize(self.small_max.max(self.memory.page()), 0);
@@ -85,12 +84,12 @@ impl Store {
             return is_there.then(|| Head::read(&room.page)).flatten();
         }
         let spot = Spot::from_word(entry.place);
-        let len = if whole { spot.len } else { spot.len.min(HEAD + KEY_MAX) };
+        let len = spot.len.min(most);
         let is_there = shard.log.read(&self.memory, spot, &mut room.page[..len]);
-        is_there.then(|| Head::read(&room.page[..len])).flatten()
+        is_there.then(|| Head::read(&room.page)).flatten()
     }
 
-    /// The item of a key, as [`Store::look`] leaves it.
+    /// The item of a key, which then is in `room.page`: all of a small one if it is wanted whole.
     #[inline]
     pub(super) fn locate(
         &self,
@@ -99,10 +98,12 @@ impl Store {
         whole: bool,
         room: &mut Room,
     ) -> Option<Found> {
+        // A longer key is another one, by its head.
+        let most = if whole { usize::MAX } else { HEAD + key.len() };
         let mut at = shard.find(hash, None)?;
         loop {
             let entry = shard.at(at);
-            match self.look(shard, entry, whole, room) {
+            match self.look(shard, entry, most, room) {
                 None => {
                     let lost = shard.remove(at);
                     self.forget_lost(shard, lost);

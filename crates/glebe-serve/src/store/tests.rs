@@ -157,3 +157,16 @@ fn threads_find_whole_values_of_their_keys() {
         }
     });
 }
+
+#[test]
+fn a_longer_key_is_no_lost_item_to_who_looks_for_a_short_one() {
+    let (store, mut room) = (store(4), Room::default());
+    let key = [b'k'; 200];
+    set(&store, &key, b"value", &mut room);
+    let (nth, hash) = store.hash(&key);
+    // As if the short key had the same hash.
+    let mut shard = store.shard(nth);
+    assert!(store.locate(&mut shard, (hash, b"k"), false, &mut room).is_none());
+    let found = store.locate(&mut shard, (hash, &key), false, &mut room);
+    assert_eq!(found.map(|found| found.head.key_len), Some(200));
+}

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use glebe::reserve::{Block, Error, Reserve};
 
+use super::item::HEAD;
 use super::log::segment_bytes;
 use super::shard::FLUSHED;
 use super::{count, Room, Store};
+use crate::protocol::KEY_MAX;
 
 /// Entries that a tick looks at, of each shard.
 const CRAWLED: usize = 16;
@@ -76,7 +78,7 @@ impl Store {
                 let Some(at) = shard.crawl() else { break };
                 let entry = shard.at(at);
                 let is_flushed = entry.access & FLUSHED != 0;
-                match self.look(&shard, entry, false, room) {
+                match self.look(&shard, entry, HEAD + KEY_MAX, room) {
                     None => {
                         let lost = shard.remove(at);
                         self.forget_lost(&mut shard, lost);
@@ -167,7 +169,7 @@ impl Store {
                 if keys.len() >= most {
                     return keys;
                 }
-                if let Some(head) = self.look(&shard, entry, false, &mut room) {
+                if let Some(head) = self.look(&shard, entry, HEAD + KEY_MAX, &mut room) {
                     keys.push((head.key(&room.page).to_vec(), head.len, head.exptime));
                 }
             }

@@ -65,22 +65,26 @@ fn large_zeros_end_where_they_should() {
 }
 
 #[test]
-fn portable_copies_equal_slice_copies() {
-    for (to, from, len) in (0..9).flat_map(|to| (0..9).map(move |from| (to, from, to * 11 + from)))
-    {
-        let source: Vec<u8> = (0..200).collect();
-        let mut target = vec![0xAA_u8; 200];
-        let mut expected = target.clone();
+fn copies_equal_slice_copies() {
+    let copies: [unsafe fn(*mut u8, *const u8, usize); 2] = [racy::copy, racy::portable_copy];
+    let source: Vec<u8> = (0..600).map(|at| at as u8).collect();
+    // Those of no vector, of some, and of a string.
+    let lens = (0..100).chain(500..530);
+    for (len, to, from) in lens.flat_map(|len| (0..81).map(move |n| (len, n / 9, n % 9))) {
+        let mut expected = vec![0xAA_u8; 600];
         expected[to..to + len].copy_from_slice(&source[from..from + len]);
-        // SAFETY: both ranges lie inside vectors of 200 bytes.
-        unsafe {
-            racy::portable_copy(target.as_mut_ptr().add(to), source.as_ptr().add(from), len);
+        for copy in copies {
+            let mut target = vec![0xAA_u8; 600];
+            // SAFETY: both ranges lie inside vectors of 600 bytes.
+            unsafe { copy(target.as_mut_ptr().add(to), source.as_ptr().add(from), len) };
+            assert!(target == expected, "{len} bytes from {from} to {to}");
         }
-        assert_eq!(target, expected);
         expected[from..from + len].fill(0);
-        // SAFETY: the range lies inside a vector of 200 bytes.
+        let mut target = vec![0xAA_u8; 600];
+        target[to..to + len].copy_from_slice(&source[from..from + len]);
+        // SAFETY: the range lies inside a vector of 600 bytes.
         unsafe { racy::portable_zero(target.as_mut_ptr().add(from), len) };
-        assert_eq!(target, expected);
+        assert!(target == expected, "{len} zeros at {from}");
     }
 }
 

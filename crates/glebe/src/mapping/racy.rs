@@ -1,0 +1,187 @@
+//! Copies that may race with whoever writes there: in assembly or volatile, so that the compiler
+//! assumes nothing of them.
+
+#![allow(unsafe_code)]
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use std::arch::asm;
+
+/// Bytes of a vector register.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const VECTOR: usize = 16;
+
+/// Below so many bytes a string move takes longer to begin than the copy takes.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const STRING_MIN: usize = 512;
+
+/// # Safety
+/// `count` bytes are mapped at both, and do not overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
+    if (VECTOR..STRING_MIN).contains(&count) {
+        // SAFETY: passed on.
+        return unsafe { copy_vectors(to, from, count) };
+    }
+    // SAFETY: passed on; the direction flag is clear on entry to any asm block.
+    unsafe {
+        asm!("rep movsb", inout("rcx") count => _, inout("rdi") to => _,
+            inout("rsi") from => _, options(nostack, preserves_flags));
+    }
+}
+
+/// By vectors; the last overlaps the one before it.
+///
+/// # Safety
+/// `count` bytes, at least [`VECTOR`], are mapped at both, and do not overlap.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn copy_vectors(to: *mut u8, from: *const u8, count: usize) {
+    // SAFETY: passed on; SSE2 is part of x86-64.
+    unsafe {
+        asm!(
+            "2:",
+            "movdqu {bytes}, [{from} + {at}]",
+            "movdqu [{to} + {at}], {bytes}",
+            "add {at}, 16",
+            "cmp {at}, {last}",
+            "jb 2b",
+            "movdqu {bytes}, [{from} + {last}]",
+            "movdqu [{to} + {last}], {bytes}",
+            bytes = out(xmm_reg) _,
+            from = in(reg) from,
+            to = in(reg) to,
+            at = inout(reg) 0_usize => _,
+            last = in(reg) count - VECTOR,
+            options(nostack),
+        );
+    }
+}
+
+/// Bytes from which zeros are streamed past the caches. A string store does so by itself only
+/// in far longer runs: a block zeroed granule by granule took twice the time of one memset.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub const STREAMED_MIN: usize = 1 << 20;
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const LINE: usize = 64;
+
+/// # Safety
+/// `count` bytes are mapped at `to`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+pub unsafe fn zero(to: *mut u8, count: usize) {
+    if count < STREAMED_MIN {
+        // SAFETY: passed on.
+        return unsafe { zero_string(to, count) };
+    }
+    let head = to.addr().wrapping_neg() % LINE;
+    let lines = (count - head) / LINE;
+    let tail = head + lines * LINE;
+    // SAFETY: the three parts make up what was passed; the second begins at a line.
+    unsafe {
+        zero_string(to, head);
+        zero_lines(to.add(head), lines);
+        zero_string(to.add(tail), count - tail);
+    }
+}
+
+/// # Safety
+/// `count` bytes are mapped at `to`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn zero_string(to: *mut u8, count: usize) {
+    // SAFETY: passed on; the direction flag is clear on entry to any asm block.
+    unsafe {
+        asm!("rep stosb", inout("rcx") count => _, inout("rdi") to => _, in("al") 0_u8,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// By streaming stores, fenced: they are ordered before whatever follows.
+///
+/// # Safety
+/// `lines` lines, at least one, are mapped at `to`, a multiple of a line.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn zero_lines(to: *mut u8, lines: usize) {
+    // SAFETY: passed on; SSE2 is part of x86-64.
+    unsafe {
+        asm!(
+            "pxor {zero}, {zero}",
+            "2:",
+            "movntdq [{to}], {zero}",
+            "movntdq [{to} + 16], {zero}",
+            "movntdq [{to} + 32], {zero}",
+            "movntdq [{to} + 48], {zero}",
+            "add {to}, 64",
+            "dec {lines}",
+            "jnz 2b",
+            "sfence",
+            zero = out(xmm_reg) _,
+            to = inout(reg) to => _,
+            lines = inout(reg) lines => _,
+            options(nostack),
+        );
+    }
+}
+
+#[cfg(any(not(target_arch = "x86_64"), miri, test))]
+const WORD: usize = size_of::<usize>();
+
+/// # Safety
+/// `count` bytes are mapped at both, and do not overlap.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) {
+    // SAFETY: passed on.
+    unsafe { portable_copy(to, from, count) }
+}
+
+/// # Safety
+/// `count` bytes are mapped at `to`.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+pub unsafe fn zero(to: *mut u8, count: usize) {
+    // SAFETY: passed on.
+    unsafe { portable_zero(to, count) }
+}
+
+/// By words where both sides are aligned alike, else by bytes.
+///
+/// # Safety
+/// `count` bytes are mapped at both, and do not overlap.
+#[cfg(any(not(target_arch = "x86_64"), miri, test))]
+pub unsafe fn portable_copy(to: *mut u8, from: *const u8, count: usize) {
+    let alike = to.addr() % WORD == from.addr() % WORD;
+    let mut at = 0;
+    while at < count {
+        let word = alike && (to.addr() + at) % WORD == 0 && count - at >= WORD;
+        // SAFETY: `at` and the word from it are below `count`, and words are aligned.
+        unsafe {
+            if word {
+                let value = from.add(at).cast::<usize>().read_volatile();
+                to.add(at).cast::<usize>().write_volatile(value);
+            } else {
+                to.add(at).write_volatile(from.add(at).read_volatile());
+            }
+        }
+        at += if word { WORD } else { 1 };
+    }
+}
+
+/// # Safety
+/// `count` bytes are mapped at `to`.
+#[cfg(any(not(target_arch = "x86_64"), miri, test))]
+pub unsafe fn portable_zero(to: *mut u8, count: usize) {
+    let mut at = 0;
+    while at < count {
+        let word = (to.addr() + at) % WORD == 0 && count - at >= WORD;
+        // SAFETY: `at` and the word from it are below `count`, and words are aligned.
+        unsafe {
+            if word {
+                to.add(at).cast::<usize>().write_volatile(0);
+            } else {
+                to.add(at).write_volatile(0);
+            }
+        }
+        at += if word { WORD } else { 1 };
+    }
+}
