@@ -6,7 +6,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -21,28 +21,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 pub(crate) struct Child {
     process: std::process::Child,
     lines: Receiver<String>,
-}
-
-/// How a child ended.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    status: ExitStatus,
-    output: String,
-}
-
-impl Ended {
-    /// Whether it was killed.
-    pub(crate) fn was_killed(&self) -> bool {
-        self.status.signal() == Some(Signal::KILL.as_raw())
-    }
-
-    /// What it wrote, its lines ended; an error if it failed.
-    pub(crate) fn answer(self) -> Outcome<String> {
-        match self.status.success() {
-            true => Ok(self.output),
-            false => Err(format!("a child of this program ended with {}", self.status).into()),
-        }
-    }
 }
 
 impl Child {
@@ -89,15 +67,20 @@ impl Child {
         Ok(told.transpose().map(drop)?)
     }
 
-    /// Waits for its end; an error if it took longer than `patience`.
-    pub(crate) fn wait(mut self, patience: Duration) -> Outcome<Ended> {
+    /// Waits for its end; what it wrote, its lines ended, or nothing if it was killed; an error if
+    /// it failed, or took longer than `patience`.
+    pub(crate) fn answer(mut self, patience: Duration) -> Outcome<Option<String>> {
         drop(self.process.stdin.take());
         let (end, mut output) = (clock::wall() + patience, String::new());
         while let Some(line) = self.line_before(end)? {
             output.extend([line.as_str(), "\n"]);
         }
         // It has closed its output, which it does when it ends.
-        Ok(Ended { status: self.process.wait()?, output })
+        match self.process.wait()? {
+            status if status.success() => Ok(Some(output)),
+            status if status.signal() == Some(Signal::KILL.as_raw()) => Ok(None),
+            status => Err(format!("a child of this program ended with {status}").into()),
+        }
     }
 }
 

@@ -9,14 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::time::{clock_gettime, ClockId};
 
-/// A pair of clock readings to measure from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stopwatch {
-    wall: Duration,
-    cpu: Duration,
-}
-
-/// Time between two readings, in microseconds.
+/// Time that something took, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Elapsed {
     pub(crate) wall_us: f64,
@@ -24,21 +17,15 @@ pub(crate) struct Elapsed {
     pub(crate) cpu_us: f64,
 }
 
-impl Stopwatch {
-    /// Reads both clocks, wall last.
-    #[inline(always)] // with `elapsed`: a call between the two readings would be timed too
-    pub(crate) fn start() -> Self {
-        let cpu = thread_cpu();
-        Self { wall: wall(), cpu }
-    }
-
-    /// Time since the start, on the thread that started it; wall read first.
-    #[inline(always)]
-    pub(crate) fn elapsed(&self) -> Elapsed {
-        let wall = wall().saturating_sub(self.wall);
-        let cpu = thread_cpu().saturating_sub(self.cpu);
-        Elapsed { wall_us: micros(wall), cpu_us: micros(cpu) }
-    }
+/// What `work` comes to, and the time it took. Wall time is read last before it and first after.
+#[inline(always)] // a call between the two readings would be timed too
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Elapsed) {
+    let (cpu_start, start) = (thread_cpu(), wall());
+    let done = work();
+    let (end, cpu_end) = (wall(), thread_cpu());
+    let [wall_us, cpu_us] =
+        [end.saturating_sub(start), cpu_end.saturating_sub(cpu_start)].map(micros);
+    (done, Elapsed { wall_us, cpu_us })
 }
 
 /// Monotonic time since an unspecified start.

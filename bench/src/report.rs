@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt::{Display, Write as _};
-use std::ops::Range;
 use std::path::PathBuf;
 
 use comfy_table::{presets, CellAlignment, Table};
@@ -43,7 +42,7 @@ pub(crate) struct Options {
     /// zpool: store the files of this directory, whatever is there
     #[arg(long, value_name = "DIR")]
     pub(crate) tree: Option<PathBuf>,
-    /// contig, gpu: the largest memory to work on, in MiB
+    /// contig: the largest memory to work on, in MiB
     #[arg(long, value_name = "N")]
     pub(crate) largest_mib: Option<u64>,
 }
@@ -210,7 +209,7 @@ impl Report {
         let mut rows: Vec<_> = self.all.iter().collect();
         rows.sort_by_key(|row| self.all.iter().position(|first| first.case == row.case));
         let row = |series: &'a Series| {
-            let figures = Summary::of(&series.values);
+            let figures = Summary::of(&series.values).map(|f| f.map(|v| rounded(v).unwrap_or(v)));
             let note = match (&series.remark, series.failed) {
                 (None, _) if figures.is_none() => Some("no sample".to_owned()),
                 (Some(why), failed @ 1..) if figures.is_some() => {
@@ -226,12 +225,8 @@ impl Report {
 
     /// The JSON text: one row a line, one ratio a line.
     pub(crate) fn json(&self) -> String {
-        let rounded = |row: Row<'_>| {
-            let figures = row.figures.map(|f| f.map(|v| rounded(v).unwrap_or(v)));
-            json_of(&Row { figures, ..row })
-        };
-        let rows = lines(self.rows().into_iter().map(rounded));
-        let ratio = |(name, &value): (&String, &f64)| pair(name, &self::rounded(value));
+        let rows = lines(self.rows().iter().map(json_of));
+        let ratio = |(name, &value): (&String, &f64)| pair(name, &rounded(value));
         let ratios = lines(self.ratios.iter().map(ratio));
         let check = |(name, count): (&String, &Result<u64, _>)| pair(name, &count.as_ref().ok());
         let checks = lines(self.checks.iter().map(check));
@@ -255,24 +250,19 @@ impl Report {
         let mut out = format!("{} {}{quick}\n{}\n\n", self.bench, self.date, self.machine);
         out += &table_of(&self.rows());
         // Writing to a string does not fail.
-        if !self.ratios.is_empty() {
-            let head = "ratios (larger is better for glebe; growth and cost: smaller)";
-            let ratios = self.ratios.iter().map(|(name, &value)| [name.clone(), figure(value)]);
-            let _ = write!(out, "\n{head}\n{}", pairs(ratios));
+        out += "\nratios (larger is better for glebe; growth and cost: smaller)\n";
+        for (name, &value) in &self.ratios {
+            let _ = writeln!(out, "{name:48}  {}", figure(value));
         }
-        if !self.checks.is_empty() {
-            let said = |count: &Result<u64, String>| match count {
-                Ok(0) => "0".into(),
-                Ok(count) => format!("{count}  WRONG"),
-                Err(why) => format!("not measured: {why}"),
+        out += "\nchecks (must be 0)\n";
+        for (name, count) in &self.checks {
+            let _ = match count {
+                Ok(0) => writeln!(out, "{name:24}  0"),
+                Ok(count) => writeln!(out, "{name:24}  {count}  WRONG"),
+                Err(why) => writeln!(out, "{name:24}  not measured: {why}"),
             };
-            let checks = self.checks.iter().map(|(name, count)| [name.clone(), said(count)]);
-            let _ = write!(out, "\nchecks (must be 0)\n{}", pairs(checks));
         }
-        for note in &self.notes {
-            let _ = write!(out, "\n{note}");
-        }
-        out + "\n"
+        format!("{out}\n{}\n", self.notes.join("\n"))
     }
 }
 
@@ -288,11 +278,7 @@ fn pair<T: Serialize + ?Sized>(name: &str, value: &T) -> String {
 /// One a line, between commas.
 fn lines(all: impl Iterator<Item = String>) -> String {
     let all: Vec<String> = all.map(|line| format!("\n    {line}")).collect();
-    if all.is_empty() {
-        String::new()
-    } else {
-        all.join(",") + "\n  "
-    }
+    all.join(",") + "\n  "
 }
 
 /// A line a row, figures to the right; spread is the standard deviation.
@@ -307,22 +293,10 @@ fn table_of(rows: &[Row<'_>]) -> String {
         let words = [case, who, unit].map(|&word| word.to_owned());
         table.add_row(words.into_iter().chain(figures).chain([note.clone().unwrap_or_default()]));
     }
-    plain(table, 3..8)
-}
-
-/// Names and what is said of each, one a line.
-fn pairs(all: impl Iterator<Item = [String; 2]>) -> String {
-    let mut table = Table::new();
-    table.add_rows(all);
-    plain(table, 0..0)
-}
-
-/// The table without rules, the `numbers` to the right.
-fn plain(mut table: Table, numbers: Range<usize>) -> String {
     table.load_preset(presets::NOTHING);
     for (nth, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
-        if numbers.contains(&nth) {
+        if (3..8).contains(&nth) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -402,7 +376,7 @@ mod tests {
         report.check("oom_kills", 2);
         report.check("oom_kills", 1);
         report.unmeasured("oom_kills", "no memory cgroup");
-        assert!(!report.passed() && report.text().contains("oom_kills    3  WRONG\n"));
+        assert!(!report.passed() && report.text().contains("oom_kills                 3  WRONG\n"));
     }
 
     #[test]

@@ -41,17 +41,8 @@ pub(crate) struct Taker {
 }
 
 impl Taker {
-    /// One that gave every other page back; waits until it has taken up to `most` bytes.
-    pub(super) fn of_single_pages(most: Bytes) -> Outcome<Self> {
-        Self::start("fragment", most)
-    }
-
-    /// One that writes to its memory at random; waits as well.
-    pub(crate) fn busy(most: Bytes) -> Outcome<Self> {
-        Self::start("busy", most)
-    }
-
-    fn start(task: &str, most: Bytes) -> Outcome<Self> {
+    /// One that does `task` ([`inside`]) with up to `most` bytes; waits until it has taken them.
+    pub(crate) fn new(task: &str, most: Bytes) -> Outcome<Self> {
         let mut child = Child::start(task, &[&most.get().to_string()])?;
         let line = child.line().unwrap_or_default();
         let held = line.strip_prefix("held ").ok_or("a child of this program ended early")?;

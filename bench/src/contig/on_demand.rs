@@ -14,7 +14,7 @@ use glebe::units::Bytes;
 use super::fragment::Taker;
 use super::standing::run_len;
 use super::{mib, name, GLEBE};
-use crate::clock::Stopwatch;
+use crate::clock::timed;
 use crate::frames::{longest_free_run, longest_run, page_cache};
 use crate::memory::Way;
 use crate::report::Report;
@@ -37,7 +37,7 @@ struct Seen {
 pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outcome {
     let run = run_len(report);
     let mut seen = Seen::default();
-    let fragmenter = Taker::of_single_pages(report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
+    let fragmenter = Taker::new("fragment", report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
     report.note(&format!(
         "Runs were required while {} were held in single base pages, as many free between them.",
         fragmenter.held
@@ -90,13 +90,11 @@ fn of_pool(pool: &StandingPool, run: Bytes, report: &mut Report) -> Outcome<u64>
     }
     let mut failures = 0;
     for _ in 0..TRIES {
-        let watch = Stopwatch::start();
-        let piece = pool.take(run);
-        let took = watch.elapsed().wall_us;
+        let (piece, took) = timed(|| pool.take(run));
         // Where frames are hidden the pool's word stands.
         let is_run = |addr| longest_run(addr, pages).is_none_or(|seen| seen == pages);
         match piece.is_ok_and(|piece| is_run(piece.addr())) {
-            true => report.add(&case(run), "glebe_pool", "us", took),
+            true => report.add(&case(run), "glebe_pool", "us", took.wall_us),
             false => failures += 1,
         }
     }
@@ -124,15 +122,9 @@ fn once(
     had: impl FnOnce() -> Result<Contig, Error>,
     report: &mut Report,
 ) -> bool {
-    let watch = Stopwatch::start();
-    let contig = had();
-    let took = watch.elapsed().wall_us;
-    report.outcome(case, who, "us", contig.as_ref().map(|_| took));
-    let given_back = contig.map(|contig| {
-        let watch = Stopwatch::start();
-        drop(contig);
-        watch.elapsed().wall_us / 1e3
-    });
+    let (contig, took) = timed(had);
+    report.outcome(case, who, "us", contig.as_ref().map(|_| took.wall_us));
+    let given_back = contig.map(|contig| timed(|| drop(contig)).1.wall_us / 1e3);
     let is_had = given_back.is_ok();
     report.outcome("given_back_ms", who, "ms", given_back.map_err(|_| "there was no run"));
     is_had
@@ -152,11 +144,9 @@ fn of_kernel(way: Way, run: Bytes) -> Outcome<f64> {
 /// The longest run of a default reserve of `len`, over the lesser of `len` and what the reader saw.
 fn of_default(len: Bytes, report: &mut Report) -> Option<f64> {
     let best = longest_free_run().ok()?.min(len);
-    let watch = Stopwatch::start();
-    let reserve = Reserve::new(len);
-    let took = watch.elapsed().wall_us;
+    let (reserve, took) = timed(|| Reserve::new(len));
     let case = format!("default_reserve_{}", name(len));
-    report.outcome(&case, GLEBE, "us", reserve.as_ref().map(|_| took));
+    report.outcome(&case, GLEBE, "us", reserve.as_ref().map(|_| took.wall_us));
     let Ok(reserve) = reserve else { return Some(0.0) };
     let contig = reserve.contig();
     let run = longest_run(contig.mapping().addr(), contig.len().pages_up(page_size()))?;

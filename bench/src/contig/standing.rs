@@ -5,12 +5,12 @@
 //! file, which is what a program can do by itself. What the library says of runs and frames is
 //! compared with page frames read here. Unit: microseconds, MiB.
 
-use glebe::contig::{Contig, Drift, HeldBy, Run, StandingPool};
+use glebe::contig::{Contig, HeldBy, StandingPool};
 use glebe::sys::page_size;
-use glebe::units::Bytes;
+use glebe::units::{Bytes, Pages, Pfn};
 
 use super::{mib, name, GLEBE};
-use crate::clock::Stopwatch;
+use crate::clock::timed;
 use crate::memory::{self, HugeFile};
 use crate::report::Report;
 use crate::turns::{rounds, NO_END};
@@ -43,14 +43,14 @@ pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<StandingPool>> {
     for _ in rounds("contig, windows", report.plan(50, 1000), NO_END) {
         for size in SIZES {
             let case = format!("map_{}", name(size));
-            let watch = Stopwatch::start();
-            let window = pool.as_ref().map(|pool| pool.map(size));
-            let took = watch.elapsed().wall_us;
-            let window = window.map_err(ToString::to_string);
-            let window = window.and_then(|window| window.map_err(|why| why.to_string()));
-            report.outcome(&case, GLEBE, "us", window.map(|_| took));
-            let window = file.as_ref().map_err(ToString::to_string);
-            let window = window.and_then(|file| file.window(size).map_err(|why| why.to_string()));
+            let map = |pool: &StandingPool| {
+                let (window, took) = timed(|| pool.map(size));
+                window.map(|_| took.wall_us).map_err(|why| why.to_string())
+            };
+            let took = pool.as_ref().map_err(ToString::to_string).and_then(map);
+            report.outcome(&case, GLEBE, "us", took);
+            let map = |file: &HugeFile| file.window(size).map_err(|why| why.to_string());
+            let window = file.as_ref().map_err(ToString::to_string).and_then(map);
             report.outcome(&case, HugeFile::NAME, "us", window.map(|window| window.took.wall_us));
         }
     }
@@ -68,25 +68,21 @@ fn disagreements(contig: &Contig) -> Outcome<u64> {
     let frames = frames::of(contig.mapping().addr(), pages);
     let frames = frames.ok_or("page frames are hidden; root sees them")?;
     let drifts = contig.verify()?;
-    let claimed = claimed(contig.runs(), &drifts, frames.len());
-    let differ = claimed.iter().zip(&frames).filter(|(claimed, frame)| claimed != frame).count();
+    // The frame of a page as the library says it is: where it moved to, or else where it was.
+    let claimed = |page: u64| {
+        let moved = drifts.iter().find(|d| (d.pages.start()..d.pages.end()).contains(&page));
+        let known = || {
+            contig.query(contig.mapping().addr() + Pages::new(page).bytes(page_size()).as_usize())
+        };
+        match moved {
+            Some(drift) => drift.now.map(|now| now.get() + page - drift.pages.start()),
+            None => known()?.pfn.map(Pfn::get),
+        }
+    };
+    let differ = (0..).zip(&frames).filter(|(page, frame)| claimed(*page) != **frame).count();
     // Drift makes runs shorter than they were said to be.
     let shorter = drifts.is_empty() && contig.longest_run() != frames::longest(&frames);
     Ok(differ as u64 + u64::from(shorter))
-}
-
-/// The frame of every page, by the library's runs and what it says has moved.
-fn claimed(runs: &[Run], drifts: &[Drift], pages: usize) -> Vec<Option<u64>> {
-    let mut frames = vec![None; pages];
-    let of_runs = runs.iter().map(|run| (run.pages, run.pfn));
-    for (extent, first) in of_runs.chain(drifts.iter().map(|drift| (drift.pages, drift.now))) {
-        for page in 0..extent.len() {
-            if let Some(frame) = frames.get_mut((extent.start() + page) as usize) {
-                *frame = first.map(|first| first.get() + page);
-            }
-        }
-    }
-    frames
 }
 
 /// The longest run of the pool over the best that its frames would make in another order; not a
@@ -110,18 +106,6 @@ fn longest(pool: &StandingPool, report: &mut Report) -> Outcome<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glebe::extent::Extent;
-    use glebe::units::Pfn;
-
-    #[test]
-    fn runs_and_drift_name_a_frame_for_every_page() {
-        let extent = |start, len| Extent::new(start, len).unwrap();
-        let run = |start, len, pfn| Run { pages: extent(start, len), pfn: Some(Pfn::new(pfn)) };
-        let runs = [run(0, 3, 10), run(4, 1, 30)];
-        let drift = Drift { pages: extent(1, 1), was: Pfn::new(11), now: Some(Pfn::new(50)) };
-        let frames = claimed(&runs, &[drift], 6);
-        assert_eq!(frames, [Some(10), Some(50), Some(12), None, Some(30), None]);
-    }
 
     #[test]
     fn the_library_and_the_page_map_agree() {

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use glebe::units::Bytes;
 
 use super::{name, GLEBE, WAYS};
-use crate::clock::Stopwatch;
+use crate::clock::timed;
 use crate::memory::{self, Memory};
 use crate::report::Report;
 use crate::turns::turns;
@@ -73,12 +73,7 @@ fn turn(who: &str, size: Bytes, round: u64, memory: &mut Memory, report: &mut Re
 
 /// Reads from these places, none of which waits for another: nanoseconds each.
 fn reads(words: &[u64], count: u64, mut next: impl FnMut() -> usize) -> f64 {
-    let mut sum = 0_u64;
-    let watch = Stopwatch::start();
-    for _ in 0..count {
-        sum = sum.wrapping_add(words[next()]);
-    }
-    let took = watch.elapsed();
+    let (sum, took) = timed(|| (0..count).fold(0_u64, |sum, _| sum.wrapping_add(words[next()])));
     black_box(sum);
     took.cpu_us * 1e3 / count as f64
 }
@@ -107,9 +102,8 @@ fn strided(words: usize, stride: usize) -> impl FnMut() -> usize {
 /// One half copied to the other: gigabytes (10^9) copied a second.
 fn stream(bytes: &mut [u8]) -> f64 {
     let (to, from) = bytes.split_at_mut(bytes.len() / 2);
-    let watch = Stopwatch::start();
-    to.copy_from_slice(&from[..to.len()]);
-    to.len() as f64 / watch.elapsed().cpu_us / 1e3
+    let ((), took) = timed(|| to.copy_from_slice(&from[..to.len()]));
+    to.len() as f64 / took.cpu_us / 1e3
 }
 
 /// Times divide as peer by glebe, rates as glebe by peer.

@@ -119,10 +119,10 @@ impl Group {
     /// for want of memory, and how many it killed; an error if it failed, or took too long.
     pub(crate) fn ask(&self, task: &str, word: &str) -> Outcome<(Option<String>, u64)> {
         let child = Child::start(task, &[&self.dir.display().to_string(), word])?;
-        let ended = child.wait(PATIENCE)?;
-        let kills = self.oom_kills()?;
-        let is_answer = !ended.was_killed() || kills == 0;
-        Ok((is_answer.then(|| ended.answer()).transpose()?, kills))
+        match (child.answer(PATIENCE)?, self.oom_kills()?) {
+            (None, 0) => Err("a child of this program was killed".into()),
+            answer_and_kills => Ok(answer_and_kills),
+        }
     }
 
     /// Processes killed for want of memory; an error if that cannot be read, which is no 0.

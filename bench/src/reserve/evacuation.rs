@@ -8,7 +8,7 @@
 //! Units: base pages, microseconds.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::{Read, Seek};
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
@@ -39,29 +39,21 @@ const SCARCE: Bytes = Bytes::mib(400);
 const MEMORIES: u64 = 3;
 const CHUNK: Bytes = Bytes::mib(1);
 
-/// A file of holes, read until memory is full of it.
-struct CacheFile {
-    file: File,
-    /// Chunks that it has, and the next one that is read.
-    chunks: u64,
-    next: u64,
-}
-
-impl CacheFile {
-    /// Reads on until little memory is free, as much as was free at most.
-    fn fill(&mut self) -> Outcome {
-        let mut buffer = vec![0; CHUNK.as_usize()];
-        // The kernel frees more as this is read: what was free is enough.
-        for _ in 0..meminfo::read("MemFree")?.get() / CHUNK.get() {
-            interrupt::check();
-            if meminfo::read("MemFree")? < SCARCE {
-                break;
-            }
-            self.file.read_at(&mut buffer, self.next * CHUNK.get())?;
-            self.next = (self.next + 1) % self.chunks;
+/// Reads a file on, from the start again at its end, until little memory is free, as much as was
+/// free at most.
+fn fill_cache(file: &mut File) -> Outcome {
+    let mut buffer = vec![0; CHUNK.as_usize()];
+    // The kernel frees more as this is read: what was free is enough.
+    for _ in 0..meminfo::read("MemFree")?.get() / CHUNK.get() {
+        interrupt::check();
+        if meminfo::read("MemFree")? < SCARCE {
+            break;
         }
-        Ok(())
+        if file.read(&mut buffer)? == 0 {
+            file.rewind()?;
+        }
     }
+    Ok(())
 }
 
 /// Measures and reports; `reserve` is full of pages of `tenant`. A quick run leaves the machine's
@@ -79,11 +71,9 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
         return Ok(());
     }
     let available = meminfo::available()?.get();
-    let mut busy = Taker::busy(BUSY.min(Bytes::new(available / 4)))?;
-    let chunks = (available * MEMORIES).div_ceil(CHUNK.get());
-    let file = nameless(&report.options.scratch(), Bytes::new(chunks * CHUNK.get()))?;
-    let mut cache = CacheFile { file, chunks, next: 0 };
-    cache.fill()?;
+    let mut busy = Taker::new("busy", BUSY.min(Bytes::new(available / 4)))?;
+    let mut file = nameless(&report.options.scratch(), Bytes::new(available * MEMORIES))?;
+    fill_cache(&mut file)?;
     let stall = format!("busy_stall_{LARGEST}");
     let longest = reserve.contig().longest_run().get();
     for _ in rounds(CASE, ROUNDS, NO_END) {
@@ -108,7 +98,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
             if pages == LARGEST {
                 report.add(&stall, who, "us", worst_us);
             }
-            cache.fill()?;
+            fill_cache(&mut file)?;
         }
     }
     let max = |who| report.figure((&case(LARGEST), who, "us"), |summary| summary.max);

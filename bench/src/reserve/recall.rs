@@ -69,12 +69,8 @@ fn name(what: &str, pages: u64) -> String {
     format!("{what}_{pages}")
 }
 
-fn planned(
-    what: &str,
-    [quick, full]: [(u64, u64); 2],
-    report: &Report,
-) -> impl Iterator<Item = u64> {
-    let (count, seconds) = report.plan(quick, full);
+fn planned(what: &str, plans: [(u64, u64); 2], report: &Report) -> impl Iterator<Item = u64> {
+    let (count, seconds) = report.plan(plans[0], plans[1]);
     rounds(what, count, Duration::from_secs(seconds))
 }
 
@@ -94,7 +90,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
         bench.release();
     }
     bench.lends = true;
-    bench.fill();
+    bench.release();
     for round in planned(RECALL, FULL, bench.report) {
         bench.asks_kernel = round % kernel_every == 0;
         for pages in sizes() {
@@ -193,7 +189,9 @@ impl Bench<'_> {
         if self.singles.len() >= SINGLES_MAX {
             self.release_singles();
         }
-        self.fill();
+        if self.lends {
+            self.tenant.refill(self.reserve);
+        }
     }
 
     fn release_singles(&mut self) {
@@ -205,12 +203,6 @@ impl Bench<'_> {
     fn give_all_back(&mut self) {
         self.release_singles();
         self.release();
-    }
-
-    fn fill(&mut self) {
-        if self.lends {
-            self.tenant.refill(self.reserve);
-        }
     }
 
     fn peers(&mut self, standing: Option<&HugeFile>) {

@@ -12,7 +12,7 @@ use std::thread;
 use glebe::extent::Extent;
 use glebe::free_tree::Sharded;
 
-use crate::clock::Stopwatch;
+use crate::clock::timed;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
 use crate::turns::turns;
@@ -70,8 +70,7 @@ fn work(tree: &Sharded, case: &Case, seed: u64, begin: &Barrier, effort: Effort)
     gone.into_iter().for_each(|extent| free(tree, extent));
     let sample = |_| {
         begin.wait();
-        let watch = Stopwatch::start();
-        for _ in 0..effort.requests {
+        let request = |_| {
             let len = 1 + random.below(case.largest);
             if case.churns {
                 let nth = random.below(held.len() as u64) as usize;
@@ -80,8 +79,9 @@ fn work(tree: &Sharded, case: &Case, seed: u64, begin: &Barrier, effort: Effort)
             } else {
                 free(tree, alloc(tree, len));
             }
-        }
-        watch.elapsed().cpu_us * 1e3 / effort.requests as f64
+        };
+        let ((), took) = timed(|| (0..effort.requests).for_each(request));
+        took.cpu_us * 1e3 / effort.requests as f64
     };
     (0..=effort.samples).map(sample).skip(1).collect()
 }

@@ -48,10 +48,6 @@ impl Bare {
         Self { start, len, _owner: Box::new(region) }
     }
 
-    pub(super) fn len(&self) -> Bytes {
-        self.len
-    }
-
     /// Makes a call on a part, which must be inside.
     pub(super) fn advise(&self, at: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         // SAFETY: inside the owned range, of whose bytes nobody holds a reference.
@@ -133,9 +129,9 @@ mod tests {
         let mut bytes = [0; 64];
         bare.read(page, &mut bytes);
         assert_eq!(bytes, [7; 64]);
-        bare.advise(Bytes::ZERO, bare.len(), Advice::DontNeed).unwrap();
+        bare.advise(Bytes::ZERO, bare.len, Advice::DontNeed).unwrap();
         assert_eq!(bare.word(page).load(Ordering::Relaxed), 0);
-        bare.touch(Bytes::ZERO, bare.len(), page);
+        bare.touch(Bytes::ZERO, bare.len, page);
         assert_eq!(bare.word(page).load(Ordering::Relaxed), 1);
     }
 

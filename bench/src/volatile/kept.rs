@@ -6,7 +6,7 @@
 //! a device. Unit: pages.
 
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
@@ -40,19 +40,10 @@ const WARM_UP: u64 = 3;
 
 /// What uses memory beside the working set: nothing, or volatile memory of an engine, with or
 /// without a cap that leaves room for the working set.
-type Beside = Option<(Which, bool)>;
+pub(super) type Beside = Option<(Which, bool)>;
 
 const NOTHING: &str = "nothing beside it";
 const CAPPED: &str = ", capped";
-
-/// What a child is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
-    beside: Beside,
-    /// Times that something becomes volatile.
-    steps: u64,
-    dir: PathBuf,
-}
 
 /// What it came to.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -71,7 +62,7 @@ pub(super) struct Kept {
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let (count, steps) = report.plan((1, 150), (5, 700));
     let dir = report.options.scratch();
-    let job = |(who, beside)| (who, Job::Kept(Plan { beside, steps, dir: dir.clone() }));
+    let job = |(who, beside)| (who, Job::Kept { beside, steps, dir: dir.clone() });
     let ours = ["", CAPPED].into_iter().flat_map(|suffix| {
         let who = move |which: &Which| format!("{}{suffix}", which.who());
         engines.iter().map(move |which| (who(which), Some((*which, suffix == CAPPED))))
@@ -103,11 +94,11 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
 }
 
 /// In the child.
-pub(super) fn inside(plan: &Plan) -> Outcome<Kept> {
+pub(super) fn inside(beside: Beside, steps: u64, dir: &Path) -> Outcome<Kept> {
     let len = WORKING_SET.get();
-    let working_set = nameless(&plan.dir, WORKING_SET)?;
+    let working_set = nameless(dir, WORKING_SET)?;
     let cached = Cached::of(&working_set)?;
-    let mut region = region(plan.beside)?.map(Marked::new);
+    let mut region = region(beside)?.map(Marked::new);
     let mut block = vec![0; BLOCK.as_usize()];
     for at in (0..len * WARM_UP).step_by(BLOCK.as_usize()) {
         working_set.read_exact_at(&mut block, at % len)?;
@@ -117,7 +108,7 @@ pub(super) fn inside(plan: &Plan) -> Outcome<Kept> {
     let step_pages = STEP.pages_down(page_size()).get();
     // Until all that is beside has been used once, there is nothing to take it from.
     let begin = BESIDE.get() / STEP.get();
-    for step in 0..begin + plan.steps {
+    for step in 0..begin + steps {
         if step == begin {
             kept = Kept::default();
         }

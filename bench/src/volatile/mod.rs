@@ -14,14 +14,14 @@ mod purge;
 mod refill;
 mod tiles;
 
-use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{self, Engine, Region};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{to_value, Value};
 
 use crate::pressure::{enter, Group};
 use crate::report::Report;
@@ -72,23 +72,22 @@ fn without_groups(report: &mut Report, why: &str) {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Job {
     /// Answers [`purge::Answer`].
-    Purge(purge::Plan),
-    /// Answers [`kept::Kept`].
-    Kept(kept::Plan),
+    Purge { which: Which, rounds: usize },
+    /// Something becomes volatile so many times. Answers [`kept::Kept`].
+    Kept { beside: kept::Beside, steps: u64, dir: PathBuf },
     /// Answers [`tiles::Served`].
-    Tiles(tiles::Plan),
+    Tiles { keeper: tiles::Keeper, time_ms: u64 },
 }
 
 /// In the child: enters the group at `dir` and does the job. To be called before there is a second
 /// thread.
-pub(crate) fn inside(dir: &Path, job: &str, out: &mut dyn Write) -> Outcome {
+pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<Value> {
     enter(dir)?;
-    let answer = match serde_json::from_str(job)? {
-        Job::Purge(plan) => serde_json::to_string(&purge::inside(&plan, dir)?)?,
-        Job::Kept(plan) => serde_json::to_string(&kept::inside(&plan)?)?,
-        Job::Tiles(plan) => serde_json::to_string(&tiles::inside(&plan)?)?,
-    };
-    Ok(writeln!(out, "{answer}").and_then(|()| out.flush())?)
+    Ok(match serde_json::from_str(job)? {
+        Job::Purge { which, rounds } => to_value(purge::inside(which, rounds, dir)?),
+        Job::Kept { beside, steps, dir } => to_value(kept::inside(beside, steps, &dir)?),
+        Job::Tiles { keeper, time_ms } => to_value(tiles::inside(keeper, time_ms)?),
+    }?)
 }
 
 /// Has children do the jobs of all contestants by turns, so many times, each in a group of its own,
@@ -181,9 +180,9 @@ mod tests {
     fn without_a_group_no_check_of_one_is_zero_and_all_is_named() {
         let mut report = Report::default();
         without_groups(&mut report, "no memory cgroup: none is mounted");
-        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        let json: Value = serde_json::from_str(&report.json()).unwrap();
         for check in CHECKS_OF_GROUPS.iter().chain(&Judged::CHECKS) {
-            assert!(json["checks"].get(check).is_some_and(serde_json::Value::is_null), "{json}");
+            assert!(json["checks"].get(check).is_some_and(Value::is_null), "{json}");
         }
         assert!(json["ratios"].get("working_set_kept").is_some());
     }

@@ -9,7 +9,7 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::Codec;
 
-use crate::clock::Stopwatch;
+use crate::clock::timed;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
 use crate::turns::{median, rounds, NO_END};
@@ -61,10 +61,10 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
             // As of a program that takes small blocks too: the way is warm.
             let one = || reserve.alloc(Request::new(Pages::new(1)));
             drop((0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?);
-            let watch = Stopwatch::start();
-            let block = reserve.alloc(Request::new(Pages::new(CALLED_BACK)).any())?;
-            report.add(CASE, who, UNIT, watch.elapsed().wall_us);
-            drop(block);
+            let request = Request::new(Pages::new(CALLED_BACK)).any();
+            let (block, took) = timed(|| reserve.alloc(request));
+            drop(block?);
+            report.add(CASE, who, UNIT, took.wall_us);
         }
     }
     // Which is asked first makes a difference of its own, so that the median of all lies anywhere

@@ -6,7 +6,7 @@ use glebe::zpool::{Budget, Compaction, ObjectPool, Rules, TableChoice};
 
 use super::store::{replay, Pooled};
 use super::workload::Workload;
-use crate::clock::Stopwatch;
+use crate::clock::timed;
 use crate::report::Report;
 use crate::turns::{rounds, NO_END};
 use crate::Outcome;
@@ -25,9 +25,9 @@ pub(super) fn measure(workload: &Workload, count: u64, report: &mut Report) -> O
             let pool = ObjectPool::options().table(rules).compaction(Compaction::Manual).build()?;
             let mut pooled = Pooled::of(pool, workload.blocks);
             replay(&mut pooled, workload, steps, false)?;
-            let watch = Stopwatch::start();
-            let freed = pooled.pool.compact(Budget::All)?.freed.get();
-            report.add(CASE, who, UNIT, freed as f64 / watch.elapsed().cpu_us * 1e6);
+            let (done, took) = timed(|| pooled.pool.compact(Budget::All));
+            let freed = done?.freed.get();
+            report.add(CASE, who, UNIT, freed as f64 / took.cpu_us * 1e6);
             report.remark(CASE, who, UNIT, &format!("{freed} pages at once"));
         }
     }

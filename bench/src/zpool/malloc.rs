@@ -9,13 +9,13 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::io::Write;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::time::Duration;
 
 use glebe::sys::vma;
 use serde::{Deserialize, Serialize};
+use serde_json::{to_value, Value};
 
 use super::store::{replay, Held, Keep, Store};
 use super::workload::Workload;
@@ -82,11 +82,9 @@ impl Allocator {
                 }
                 Self::Jemalloc => {
                     // All arenas, by the number that stands for them.
-                    let (none, name) = (ptr::null_mut(), c"arena.4096.purge");
-                    let tcache = c"thread.tcache.flush";
-                    for name in [tcache, name] {
-                        let none_len = ptr::null_mut();
-                        tikv_jemalloc_sys::mallctl(name.as_ptr(), none, none_len, none, 0);
+                    for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
+                        let (none, len) = (ptr::null_mut(), ptr::null_mut());
+                        tikv_jemalloc_sys::mallctl(name.as_ptr(), none, len, none, 0);
                     }
                 }
                 Self::Mimalloc => libmimalloc_sys::mi_collect(true),
@@ -192,20 +190,19 @@ pub(super) struct Job {
     pub(super) halves: bool,
 }
 
-/// In the child: does the job and writes what [`replay`] returns.
-pub(crate) fn inside(job: &str, out: &mut dyn Write) -> Outcome {
+/// In the child: does the job; what [`replay`] returns.
+pub(crate) fn inside(job: &str) -> Outcome<Value> {
     let job: Job = serde_json::from_str(job)?;
     let workload = Workload::of_trace(job.nth)?;
     let steps = if job.halves { &workload.halves } else { &workload.directories };
     let mut blocks = Blocks::new(job.allocator, workload.blocks);
-    let answer = serde_json::to_string(&replay(&mut blocks, &workload, steps, false)?)?;
-    Ok(writeln!(out, "{answer}").and_then(|()| out.flush())?)
+    Ok(to_value(replay(&mut blocks, &workload, steps, false)?)?)
 }
 
 /// Has a child do `job`, in which nothing else happens.
 pub(super) fn ask(job: Job) -> Outcome<(Vec<Held>, u64)> {
     let child = Child::start("apart", &[&serde_json::to_string(&job)?])?;
-    let answer = child.wait(PATIENCE)?.answer()?;
+    let answer = child.answer(PATIENCE)?.ok_or("a child of this program was killed")?;
     Ok(serde_json::from_str(&answer)?)
 }
 

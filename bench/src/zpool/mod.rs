@@ -14,10 +14,11 @@ mod tree;
 mod workload;
 mod zram;
 
+use std::path::Path;
+
 use glebe::sys::page_size;
 use memmap2::MmapMut;
 
-use crate::corpus;
 use crate::report::Report;
 use crate::Outcome;
 use speed::BLOCK;
@@ -75,7 +76,7 @@ fn tree(plan: Plan, report: &mut Report) -> Outcome<Option<Workload>> {
         );
         return Ok(None);
     };
-    let tree = Tree::pack(&dir, plan.files, &options.scratch())?;
+    let tree = Tree::pack(&dir, plan.files, usize::MAX, &options.scratch())?;
     report.note(&format!(
         "tree: {} in pages of {}, one file in {}; LZ4 on both sides. Of a tree without a kernel's \
          directories none goes.",
@@ -86,26 +87,30 @@ fn tree(plan: Plan, report: &mut Report) -> Outcome<Option<Workload>> {
     Ok(Some(Workload::of_tree(tree)))
 }
 
-/// Pages to store and load: of the tree, spread over it, or of files that every machine has if
-/// there is none or a small one.
+/// Pages to store and load, spread over a tree: that of the kernel, or else, if there is none or a
+/// small one, files that every machine has.
 fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Outcome<MmapMut> {
     /// Pages side by side.
     const RUN: usize = 64;
+    const OTHER: &str = "/usr/lib";
     let page = page_size().bytes().as_usize();
-    let mut bytes = aligned(plan.bytes)?;
-    if let Some(workload) = tree.filter(|tree| tree.blocks * page >= plan.bytes) {
-        let (wanted, runs) = (plan.bytes / page / RUN, workload.blocks / RUN);
-        for (nth, to) in bytes.chunks_exact_mut(page).enumerate() {
-            let block = nth / RUN * runs / wanted * RUN + nth % RUN;
-            workload.contents(Change { block, len: page }, true, to)?;
+    let most = plan.bytes / page;
+    let other;
+    let (tree, what) = match tree.filter(|tree| tree.blocks >= most) {
+        Some(tree) => (tree, "the tree"),
+        None => {
+            let files = Tree::pack(Path::new(OTHER), 1, most, &report.options.scratch())?;
+            other = Workload::of_tree(files);
+            (&other, OTHER)
         }
-        report.note("store, load, threads: pages of the tree, in runs of 64 spread over it.");
-        return Ok(bytes);
+    };
+    let mut bytes = aligned(tree.blocks.min(most) * page / BLOCK * BLOCK)?;
+    let (runs, count) = (tree.blocks / RUN, bytes.len() / page / RUN);
+    for (nth, to) in bytes.chunks_exact_mut(page).enumerate() {
+        let block = nth / RUN * runs / count * RUN + nth % RUN;
+        tree.contents(Change { block, len: page }, true, to)?;
     }
-    let (filled, dir) = corpus::fill(&mut bytes, page);
-    report.note(&format!("store, load, threads: pages of files below {dir}."));
-    let mut filled_only = aligned((filled / BLOCK).max(1) * BLOCK)?;
-    let len = filled_only.len();
-    filled_only.copy_from_slice(&bytes[..len]);
-    Ok(filled_only)
+    report
+        .note(&format!("store, load, threads: pages of {what}, in runs of {RUN} spread over it."));
+    Ok(bytes)
 }
