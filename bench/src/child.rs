@@ -16,8 +16,6 @@ use crate::{clock, interrupt, Outcome};
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A child.
-#[derive(Debug)]
 pub(crate) struct Child {
     process: std::process::Child,
     lines: Receiver<String>,
@@ -39,7 +37,6 @@ impl Child {
         Ok(Self { process, lines })
     }
 
-    /// The number of its process.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }

@@ -46,7 +46,6 @@ fn names() -> impl Iterator<Item = PossibleValue> {
     ALL.into_iter().map(|(name, what, _)| PossibleValue::new(name).help(what)).chain([list])
 }
 
-/// Runs the program.
 pub(crate) fn main() -> ExitCode {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let words: Vec<String> = words.collect();

@@ -9,7 +9,6 @@ use glebe::sys::{meminfo, page_size, pagemap};
 use glebe::units::Bytes;
 use serde::Serialize;
 
-/// The machine a benchmark ran on.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Machine {
     kernel: String,
@@ -24,7 +23,6 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Reads the facts of this machine.
     pub(crate) fn read() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_else(|_| "unknown".into());
         let modes = text("/sys/kernel/mm/transparent_hugepage/enabled");

@@ -53,7 +53,6 @@ pub(crate) enum Way {
 }
 
 /// Bytes, all of them present.
-#[derive(Debug)]
 pub(crate) struct Memory {
     base: usize,
     len: usize,
@@ -155,19 +154,16 @@ impl Memory {
         longest_run(self.base, Bytes::new(self.len as u64).pages_up(page_size()))
     }
 
-    /// All bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: see the file's head; nobody writes while this is borrowed.
         unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.base), self.len) }
     }
 
-    /// All bytes, to be written.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: see the file's head; exclusive by `&mut`.
         unsafe { slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(self.base), self.len) }
     }
 
-    /// All whole words.
     pub(crate) fn words(&self) -> &[u64] {
         let words = self.len / size_of::<u64>();
         // SAFETY: as `bytes`; the base is the start of a page, and any bits are a word.
@@ -209,7 +205,6 @@ fn with_surplus<T>(pool: &Pool, len: Bytes, ask: impl FnOnce() -> Outcome<T>) ->
 /// Hugetlb pages that were set aside beforehand, of which a window is mapped when it is wanted: a
 /// file of them, all resident. It answers as fast as the page table is written, and its bytes lie
 /// idle the rest of the time. A window has what was there before.
-#[derive(Debug)]
 pub(crate) struct HugeFile {
     file: File,
     pub(crate) len: Bytes,

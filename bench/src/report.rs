@@ -19,6 +19,8 @@ use crate::machine::Machine;
 use crate::summary::Summary;
 use crate::{clock, turns};
 
+/// The library's name among the contestants.
+pub(crate) const GLEBE: &str = "glebe";
 /// Version of the JSON's form.
 const VERSION: u32 = 1;
 /// Significant digits kept of a figure.
@@ -48,18 +50,15 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Where scratch files go.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.dir.clone().unwrap_or_else(env::temp_dir)
     }
 
-    /// The largest memory to work on.
     pub(crate) fn largest(&self) -> Bytes {
         self.largest_mib.map_or(Bytes::new(u64::MAX), |mib| Bytes::new(mib.saturating_mul(1 << 20)))
     }
 }
 
-/// One run of one benchmark.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) options: Options,
@@ -114,12 +113,10 @@ impl Report {
         }
     }
 
-    /// Adds a sample.
     pub(crate) fn add(&mut self, case: &str, who: &str, unit: &'static str, value: f64) {
         self.series(case, who, unit).values.push(value);
     }
 
-    /// Adds samples.
     pub(crate) fn row(&mut self, case: &str, who: &str, unit: &'static str, samples: &[f64]) {
         self.series(case, who, unit).values.extend_from_slice(samples);
     }
@@ -157,7 +154,6 @@ impl Report {
         &mut self.all[at]
     }
 
-    /// The samples of one row.
     pub(crate) fn of(&self, case: &str, who: &str, unit: &str) -> &[f64] {
         let same = |s: &&Series| s.case == case && s.who == who && s.unit == unit;
         self.all.iter().find(same).map_or(&[], |series| &series.values)
@@ -178,7 +174,6 @@ impl Report {
         found.map_or(f64::NAN, |series| turns::median(&series.values))
     }
 
-    /// Sets a ratio; the last value of a name stands.
     pub(crate) fn ratio(&mut self, name: &str, value: f64) {
         self.ratios.insert(name.into(), value);
     }
@@ -244,7 +239,6 @@ impl Report {
         format!("{{\n  {}\n}}\n", head.join(",\n  "))
     }
 
-    /// The table for people.
     pub(crate) fn text(&self) -> String {
         let quick = self.plan(" (quick: too few samples to compare)", "");
         let mut out = format!("{} {}{quick}\n{}\n\n", self.bench, self.date, self.machine);

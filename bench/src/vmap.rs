@@ -51,7 +51,6 @@ const FULL: Effort =
     Effort { compared: 4000, compare_us: 200_000.0, samples: 15, sample_us: 2000.0 };
 const QUICK: Effort = Effort { compared: 200, compare_us: 10_000.0, samples: 3, sample_us: 100.0 };
 
-/// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     let (logs, effort) = report.plan((3..=4, &QUICK), (3..=6, &FULL));
     for log in logs.clone() {
@@ -106,7 +105,6 @@ impl<'a> Runner<'a> {
         answers
     }
 
-    /// Nanoseconds a request.
     fn sample(&mut self) -> f64 {
         if self.next + self.batch > self.requests.len() {
             self.next = 0;
@@ -130,7 +128,6 @@ fn case_name(case: &str, log: u32) -> String {
     format!("{case}_1e{log}")
 }
 
-/// All contestants in one case.
 fn measure(case: &Case, log: u32, state: &State, effort: &Effort, report: &mut Report) {
     let name = case_name(case.name, log);
     let requests = case.requests(state, REQUESTS);

@@ -81,7 +81,6 @@ fn file_in(dir: &Path, len: Bytes) -> Outcome<File> {
     Ok(file)
 }
 
-/// One contestant's turn.
 fn turn(
     direct: &mut Direct,
     who: &str,
@@ -130,7 +129,6 @@ fn wrong(bytes: &[u8], round: u64) -> u64 {
 /// A place in the memory and one in the file.
 type Place = (usize, u64);
 
-/// Registered memory.
 struct Direct {
     // In this order: the ring names the memory.
     ring: IoUring,

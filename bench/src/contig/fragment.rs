@@ -33,7 +33,6 @@ const WRITES: u64 = 64;
 const STEP: Bytes = Bytes::mib(64);
 
 /// A child that holds memory for as long as this lives.
-#[derive(Debug)]
 pub(crate) struct Taker {
     child: Child,
     /// Bytes that it holds; of single pages as many again are free between them.

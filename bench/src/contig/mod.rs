@@ -15,10 +15,9 @@ mod working_set;
 use glebe::units::Bytes;
 
 use crate::memory::Way;
-use crate::report::Report;
+use crate::report::{Report, GLEBE};
 use crate::Outcome;
 
-const GLEBE: &str = "glebe";
 const HUGETLB: &str = "hugetlb";
 
 /// Contestants, the base of the comparison first.
@@ -38,7 +37,6 @@ const NOTES: [&str; 3] = [
      yet make whoever touches them first look slow.",
 ];
 
-/// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     working_set::measure(report)?;
     direct::measure(report)?;

@@ -26,17 +26,11 @@ const BLOCKS: &str = "blocks";
 /// Of the pool.
 const TRIES: u64 = 20;
 
-/// Tries on demand in which the reader saw twice the run, and which of them succeeded.
-#[derive(Default)]
-struct Seen {
-    all: u64,
-    had: u64,
-}
-
 /// Measures and reports. Out of memory blocks, which are the machine's, nothing in a quick run.
 pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outcome {
     let run = run_len(report);
-    let mut seen = Seen::default();
+    // Tries on demand in which the reader saw twice the run, and how many of them succeeded.
+    let (mut seen, mut had) = (0_u64, 0_u64);
     let fragmenter = Taker::new("fragment", report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
     report.note(&format!(
         "Runs were required while {} were held in single base pages, as many free between them.",
@@ -49,7 +43,7 @@ pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outco
             report.unmeasured(FAILURES, &why.to_string());
         }
     }
-    ask("glebe_on_demand", run, &mut seen, report);
+    ask("glebe_on_demand", run, (&mut seen, &mut had), report);
     for (who, way) in [("surplus_hugetlb", Way::Hugetlb), ("thp", Way::Thp)] {
         // Each may make the kernel compact for seconds.
         for _ in rounds(who, report.plan(1, 10), NO_END) {
@@ -57,14 +51,13 @@ pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outco
         }
     }
     drop(fragmenter);
-    ask("glebe_after_it_ended", run, &mut seen, report);
+    ask("glebe_after_it_ended", run, (&mut seen, &mut had), report);
     report.note(&format!(
-        "Of {} runs required on demand while a free run of twice the length was there, {} were \
-         had; where frames are hidden nobody can tell.",
-        seen.all, seen.had
+        "Of {seen} runs required on demand while a free run of twice the length was there, {had} \
+         were had; where frames are hidden nobody can tell."
     ));
     // Without one that was seen no number.
-    report.ratio("required_on_demand", seen.had as f64 / seen.all as f64);
+    report.ratio("required_on_demand", had as f64 / seen as f64);
     if report.options.quick {
         report.remark("evacuate_128m", BLOCKS, "us", "not in a quick run");
     } else {
@@ -102,7 +95,7 @@ fn of_pool(pool: &StandingPool, run: Bytes, report: &mut Report) -> Outcome<u64>
 }
 
 /// Requires the run of the machine.
-fn ask(who: &str, run: Bytes, seen: &mut Seen, report: &mut Report) {
+fn ask(who: &str, run: Bytes, (seen, all_had): (&mut u64, &mut u64), report: &mut Report) {
     for _ in rounds(who, report.plan(1, 10), NO_END) {
         let twice = Bytes::new(2 * run.get());
         let is_seen = longest_free_run().is_ok_and(|longest| longest >= twice);
@@ -110,8 +103,8 @@ fn ask(who: &str, run: Bytes, seen: &mut Seen, report: &mut Report) {
         let had = || Contig::options().require_run(run).build(run);
         let is_had = once(&case(run), who, had, report);
         report.add("page_cache_lost", who, "MiB", mib(cache.saturating_sub(page_cache())));
-        seen.all += u64::from(is_seen);
-        seen.had += u64::from(is_seen && is_had);
+        *seen += u64::from(is_seen);
+        *all_had += u64::from(is_seen && is_had);
     }
 }
 

@@ -34,7 +34,6 @@ fn obtain(who: &str, threads: usize, len: Bytes) -> Outcome<Memory> {
     }
 }
 
-/// Measures and reports.
 pub(super) fn measure(report: &mut Report) -> Outcome {
     let wanted = report.plan(Bytes::mib(128), Bytes::gib(4));
     let len = wanted.min(report.options.largest()).min(memory::largest()?);

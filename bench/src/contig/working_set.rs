@@ -50,7 +50,6 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// One contestant's turn.
 fn turn(who: &str, size: Bytes, round: u64, memory: &mut Memory, report: &mut Report) {
     let case = |what: &str| format!("{what}_{}", name(size));
     let (repeats, at_random, by_stride) = report.plan((1, 1 << 18, 1 << 16), (3, 1 << 22, 1 << 20));

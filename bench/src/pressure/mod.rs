@@ -77,7 +77,6 @@ fn places(root: &Path) -> Outcome<Vec<(&'static Names, PathBuf)>> {
 }
 
 /// A memory cgroup, removed when dropped.
-#[derive(Debug)]
 pub(crate) struct Group {
     names: &'static Names,
     dir: PathBuf,
@@ -132,7 +131,6 @@ impl Group {
         Ok(found.ok().flatten().ok_or_else(|| format!("{}: no oom_kill", path.display()))?)
     }
 
-    /// Processes inside.
     fn members(&self) -> Vec<Pid> {
         let text = fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default();
         let pids = text.lines().filter_map(|line| line.trim().parse().ok());

@@ -10,13 +10,10 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use rustix::process::{kill_process_group, Pid, Signal};
 use tempfile::TempDir;
 
-use crate::interrupt::Stop;
 use crate::pressure::patiently;
 use crate::report::Options;
 use crate::Outcome;
@@ -24,20 +21,19 @@ use crate::Outcome;
 /// What of the project is built: one or two CPU seconds in a quick run, else some ten.
 const PACKAGES: [&str; 2] = ["libc", "glebe-bench"];
 
-/// What the shell does to build `$1`, from nothing each time, where the sources are. A compiler
+/// What the shell does to build a package, from nothing each time, where the sources are. A compiler
 /// that was killed may still be ending, and make a last file meanwhile.
 const BUILD: &str = r#"
 until rm -rf "$TMPDIR/target"; do sleep 0.1; done
 unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER CARGO_BUILD_JOBS
-CARGO_INCREMENTAL=0 exec cargo build --quiet --offline --locked --package "$1" \
+CARGO_INCREMENTAL=0 exec cargo build --quiet --offline --locked --package PACKAGE \
     --config profile.dev.opt-level=0 --config profile.dev.debug=0 --target-dir "$TMPDIR/target"
 "#;
 
 /// Work that can be started again and again, one at a time.
-#[derive(Debug)]
 pub(super) struct Background {
-    /// What the shell is given: a text, and words for it.
-    words: Vec<String>,
+    /// What the shell is told.
+    text: String,
     /// Where it does it, and where its temporary files go.
     dir: PathBuf,
     scratch: PathBuf,
@@ -55,7 +51,7 @@ impl Background {
         let dir = options.scratch();
         if let Some(text) = options.background.clone() {
             let what = format!("`{text}`");
-            return Ok(Self { words: vec![text], scratch: dir.clone(), dir, own: None, what });
+            return Ok(Self { text, scratch: dir.clone(), dir, own: None, what });
         }
         let refused = |why: String| {
             format!("no build of the project's own sources ({why}); give --background CMD")
@@ -63,13 +59,13 @@ impl Background {
         let package = PACKAGES[usize::from(!options.quick)];
         let own = tempfile::Builder::new().prefix("glebe-background-").tempdir_in(dir)?;
         let build = Self {
-            words: [BUILD, "sh", package].map(str::to_owned).into(),
+            text: BUILD.replace("PACKAGE", package),
             dir: Path::new(env!("CARGO_MANIFEST_DIR")).into(),
             scratch: own.path().into(),
             own: Some(own),
             what: format!("a build of {package} and all it uses, from nothing"),
         };
-        let output = build.command().stderr(Stdio::piped()).output();
+        let output = build.command(&build.text).stderr(Stdio::piped()).output();
         let output = output.map_err(|e| refused(format!("sh: {e}")))?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
@@ -78,36 +74,21 @@ impl Background {
         Ok(build)
     }
 
-    /// Starts a run.
     pub(super) fn start(&self) -> Outcome<Running> {
-        Ok(Running(self.command().spawn().map_err(|e| format!("{}: {e}", self.what))?))
+        Ok(Running(self.command(&self.text).spawn().map_err(|e| format!("{}: {e}", self.what))?))
     }
 
     /// Runs it again and again while `work` runs.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> Outcome<T> {
-        // The first one here, so that what cannot be started is an error.
-        let mut running = self.start()?;
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let _stop = Stop(&stop);
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    // Also a pause between starts of a command that ends at once.
-                    std::thread::sleep(Duration::from_millis(10));
-                    if !matches!(running.ended(), Ok(None)) {
-                        let Ok(next) = self.start() else { return };
-                        running = next;
-                    }
-                }
-                drop(running);
-            });
-            Ok(work())
-        })
+        // A pause too, for what ends at once.
+        let text = format!("while ({}\n) || :; do sleep 0.01; done", self.text);
+        let _running = Running(self.command(&text).spawn()?);
+        Ok(work())
     }
 
-    fn command(&self) -> Command {
+    fn command(&self, text: &str) -> Command {
         let mut shell = Command::new("sh");
-        shell.arg("-c").args(&self.words).current_dir(&self.dir).env("TMPDIR", &self.scratch);
+        shell.args(["-c", text]).current_dir(&self.dir).env("TMPDIR", &self.scratch);
         shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         shell
     }
@@ -127,11 +108,9 @@ impl Drop for Background {
 }
 
 /// A run, which leads a process group; killed with all that it started when this is dropped.
-#[derive(Debug)]
 pub(super) struct Running(Child);
 
 impl Running {
-    /// How it ended, if it did.
     pub(super) fn ended(&mut self) -> Outcome<Option<ExitStatus>> {
         Ok(self.0.try_wait()?)
     }
@@ -160,15 +139,6 @@ pub(super) fn of_children() -> Outcome<f64> {
 mod tests {
     use super::*;
 
-    fn wait(mut running: Running) -> ExitStatus {
-        loop {
-            match running.ended().unwrap() {
-                Some(status) => return status,
-                None => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
-    }
-
     #[test]
     fn a_build_begins_from_nothing_each_time_and_leaves_nothing() {
         let Some(build) =
@@ -179,7 +149,7 @@ mod tests {
         let own = build.scratch.clone();
         let stale = own.join("target/stale");
         fs::write(&stale, "").unwrap();
-        assert!(wait(build.start().unwrap()).success());
+        assert!(build.start().unwrap().0.wait().unwrap().success());
         assert!(!stale.exists() && own.join("target").is_dir());
         drop(build);
         assert!(!own.exists());
@@ -190,7 +160,8 @@ mod tests {
         let turns = "(i=0; while [ $i -lt 500000 ]; do i=$((i+1)); done); exit 3";
         let options = Options { background: Some(turns.into()), ..Options::default() };
         let before = of_children().unwrap();
-        assert_eq!(wait(Background::new(&options).unwrap().start().unwrap()).code(), Some(3));
+        let status = Background::new(&options).unwrap().start().unwrap().0.wait().unwrap();
+        assert_eq!(status.code(), Some(3));
         assert!(of_children().unwrap() > before + 0.01);
     }
 }

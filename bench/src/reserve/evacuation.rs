@@ -128,7 +128,6 @@ fn recalled(
     Ok(took)
 }
 
-/// A run out of memory blocks.
 fn of_blocks(len: Bytes) -> Outcome<Memory> {
     Memory::glebe(Contig::options().source(Source::Blocks).threads(1), len)
 }

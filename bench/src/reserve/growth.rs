@@ -1,4 +1,4 @@
-//! How the time of a recall grows with the reserve: the same requests of a small and of a large one.
+//! How the time of a recall grows with the reserve: the same requests of a small and a large one.
 //!
 //! In a quick run both are of transparent huge pages, which are had in a fraction of the time that
 //! long runs take; the request is the largest that both have a run for.

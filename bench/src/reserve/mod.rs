@@ -22,7 +22,7 @@ use glebe::sys::{meminfo, page_size};
 use glebe::units::{Bytes, Pages};
 
 use crate::memory::Way;
-use crate::report::Report;
+use crate::report::{Report, GLEBE};
 use crate::Outcome;
 use background::Background;
 use tenant::Tenant;
@@ -31,8 +31,6 @@ use tenant::Tenant;
 const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, LARGEST];
 const LARGEST: u64 = 32000;
 
-/// The reserve's name among the contestants.
-const GLEBE: &str = "glebe";
 /// The kernel's ways on demand; `thp` is its cheapest to the large sizes.
 const KERNEL: [(&str, Way); 3] = [SURPLUS, THP, ("plain", Way::Plain)];
 const SURPLUS: (&str, Way) = ("surplus_hugetlb", Way::Hugetlb);
@@ -103,7 +101,6 @@ fn map_on(options: contig::Options, len: Bytes) -> Outcome<Reserve> {
     Ok(Reserve::options().build_on(contig)?)
 }
 
-/// A page's worth of bytes.
 fn page_buffer() -> Vec<u8> {
     vec![0; page_size().bytes().as_usize()]
 }

@@ -9,7 +9,6 @@ use crate::report::Report;
 use crate::Outcome;
 
 /// One object of ever new pages.
-#[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) pool: Namespace,
     page: Vec<u8>,

@@ -15,11 +15,9 @@ pub(super) trait Space {
     /// Takes `len` positions from a multiple of `align`, the lowest.
     fn alloc(&mut self, len: u64, align: u64) -> Option<u32>;
 
-    /// Gives back what was taken.
     fn free(&mut self, start: u32, len: u64);
 }
 
-/// A contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     /// Free tree with every class of alignments: as the reserve has it.

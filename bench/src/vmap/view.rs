@@ -19,7 +19,7 @@ use glebe::vmap::{MemFile, Space};
 use rustix::fs::{memfd_create, MemfdFlags};
 
 use crate::clock::timed;
-use crate::report::Report;
+use crate::report::{Report, GLEBE};
 use crate::Outcome;
 
 /// Pages of a view, none beside the next.
@@ -27,7 +27,6 @@ const PAGES: u64 = 1024;
 /// Views a sample.
 const VIEWS: u32 = 8;
 const CASE: &str = "view_of_1024_scattered_pages";
-const GLEBE: &str = "glebe";
 const BARE: &str = "bare system calls";
 
 /// Adds the rows and the ratio `view_cost`.

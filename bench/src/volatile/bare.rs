@@ -21,8 +21,6 @@ use glebe::units::Bytes;
 use glebe::volatile::Region;
 use memmap2::MmapRaw;
 
-/// Private anonymous memory.
-#[derive(Debug)]
 pub(super) struct Bare {
     start: usize,
     len: Bytes,
@@ -70,14 +68,12 @@ impl Bare {
         unsafe { AtomicU64::from_ptr(addr as *mut u64) }
     }
 
-    /// Copies bytes in.
     pub(super) fn write(&mut self, at: Bytes, bytes: &[u8]) {
         let addr = self.at(at, Bytes::new(bytes.len() as u64));
         // SAFETY: inside the owned range, which `bytes` cannot overlap; the borrow is exclusive.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
     }
 
-    /// Copies bytes out.
     pub(super) fn read(&mut self, at: Bytes, bytes: &mut [u8]) {
         let addr = self.at(at, Bytes::new(bytes.len() as u64));
         // SAFETY: as in `write`.
@@ -92,11 +88,9 @@ impl Bare {
 }
 
 /// A file's mapping, which tells its owner what of it is in memory. Source: mincore(2).
-#[derive(Debug)]
 pub(super) struct Cached(MmapRaw);
 
 impl Cached {
-    /// Of the whole file.
     pub(super) fn of(file: &File) -> io::Result<Self> {
         MmapRaw::map_raw(file).map(Self)
     }

@@ -93,7 +93,6 @@ impl Memory {
         Ok(Self { huge, regions, bare })
     }
 
-    /// All contestants on ranges of one length.
     fn cycles(&self, case: &str, len: Bytes, report: &mut Report) -> Outcome {
         // As much as makes a sample: all of the memory, or some ranges of it.
         let ranges = (LEN.get() / len.get()).min(BATCH);
@@ -107,19 +106,14 @@ impl Memory {
         };
         for _ in rounds(case, report.plan(3, 15), NO_END) {
             for (which, region) in &self.regions {
-                let region = match region {
-                    Ok(region) => region,
-                    Err(why) => {
-                        report.remark(case, which.who(), UNIT, why);
-                        continue;
-                    }
+                let cycle = |region: &Region| {
+                    ns(&|range| {
+                        region.mark(range.clone(), Priority::NORMAL)?;
+                        Ok(drop(black_box(region.unmark(range)?)))
+                    })
                 };
-                let ns = ns(&|range| {
-                    region.mark(range.clone(), Priority::NORMAL)?;
-                    let _ = black_box(region.unmark(range)?);
-                    Ok(())
-                })?;
-                report.add(case, which.who(), UNIT, ns);
+                let region = region.as_ref().map_err(|why| why.as_str().into());
+                report.outcome(case, which.who(), UNIT, region.and_then(cycle));
             }
             let given_back = ns(&|range| {
                 self.bare.advise(range.start, len, Advice::DontNeed)?;

@@ -10,7 +10,6 @@ use std::path::Path;
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
-use glebe::volatile::Region;
 use serde::{Deserialize, Serialize};
 
 use super::bare::Cached;
@@ -21,7 +20,7 @@ use crate::report::Report;
 use crate::reserve::keyed::Random;
 use crate::Outcome;
 
-pub(super) const CASE: &str = "working_set_refaults";
+const CASE: &str = "working_set_refaults";
 const UNIT: &str = "pages";
 /// Six tenths of the limit.
 const WORKING_SET: Bytes = Bytes::mib(57);
@@ -58,7 +57,6 @@ pub(super) struct Kept {
     judged: Judged,
 }
 
-/// Rows, ratios and checks.
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let (count, steps) = report.plan((1, 150), (5, 700));
     let dir = report.options.scratch();
@@ -98,7 +96,12 @@ pub(super) fn inside(beside: Beside, steps: u64, dir: &Path) -> Outcome<Kept> {
     let len = WORKING_SET.get();
     let working_set = nameless(dir, WORKING_SET)?;
     let cached = Cached::of(&working_set)?;
-    let mut region = region(beside)?.map(Marked::new);
+    let build = |(which, is_capped): (Which, bool)| {
+        let rest = LIMIT.saturating_sub(WORKING_SET).saturating_sub(SLACK);
+        let options = if is_capped { which.options().cap(rest) } else { which.options() };
+        options.build(BESIDE).map(Marked::new)
+    };
+    let mut region = beside.map(build).transpose()?;
     let mut block = vec![0; BLOCK.as_usize()];
     for at in (0..len * WARM_UP).step_by(BLOCK.as_usize()) {
         working_set.read_exact_at(&mut block, at % len)?;
@@ -128,12 +131,4 @@ pub(super) fn inside(beside: Beside, steps: u64, dir: &Path) -> Outcome<Kept> {
     }
     kept.judged = region.map_or(Judged::default(), |region| region.judged);
     Ok(kept)
-}
-
-/// The volatile memory beside the working set.
-fn region(beside: Beside) -> Outcome<Option<Region>> {
-    let Some((which, is_capped)) = beside else { return Ok(None) };
-    let rest = LIMIT.saturating_sub(WORKING_SET).saturating_sub(SLACK);
-    let options = if is_capped { which.options().cap(rest) } else { which.options() };
-    Ok(Some(options.build(BESIDE)?))
 }

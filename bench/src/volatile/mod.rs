@@ -33,12 +33,8 @@ use marked::Judged;
 const LIMIT: Bytes = Bytes::mib(96);
 const NOTHING_PURGED: &str = "nothing_purged";
 const NOTHING_KEPT: &str = "nothing_kept";
-const CASES_OF_GROUPS: [&str; 3] = [purge::CASE, kept::CASE, tiles::CASE];
-const RATIOS_OF_GROUPS: [&str; 4] =
-    ["working_set_kept", "working_set_kept_capped", "cache_vs_fixed", "cache_vs_whole_objects"];
 const CHECKS_OF_GROUPS: [&str; 4] = ["oom_kills", "wrong_tiles", NOTHING_PURGED, NOTHING_KEPT];
 
-/// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     cycle::measure(report)?;
     cycle::one_page(report)?;
@@ -47,24 +43,17 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     report.remark("shared_pin", "glebe", "us", later);
     let here = |which: &Which| which.map(page_size().bytes()).is_ok();
     let engines: Vec<Which> = Which::ALL.into_iter().filter(here).collect();
-    if let Err(why) = Group::new(LIMIT) {
-        without_groups(report, &why.to_string());
-    } else if engines.is_empty() {
-        without_groups(report, "no engine of volatile memory is here");
-    } else {
-        purge::measure(&engines, report)?;
-        kept::measure(&engines, report)?;
-        tiles::measure(&engines, report)?;
-    }
+    purge::measure(&engines, report)?;
+    kept::measure(&engines, report)?;
+    tiles::measure(&engines, report)?;
+    name_checks(report);
     Ok(())
 }
 
-/// Names what needs a group, without a figure.
-fn without_groups(report: &mut Report, why: &str) {
-    CASES_OF_GROUPS.iter().for_each(|case| report.remark(case, "glebe", "", why));
-    RATIOS_OF_GROUPS.iter().for_each(|ratio| report.ratio(ratio, f64::NAN));
+/// Names the checks that were not made.
+fn name_checks(report: &mut Report) {
     let checks = CHECKS_OF_GROUPS.iter().chain(&Judged::CHECKS);
-    checks.for_each(|check| report.unmeasured(check, why));
+    checks.for_each(|check| report.unmeasured(check, "no memory cgroup, or no engine"));
 }
 
 /// What a child does inside a memory cgroup, told in its arguments and answered on its standard
@@ -101,7 +90,13 @@ fn contest<T: DeserializeOwned>(
 ) -> Outcome {
     for _ in rounds(case, count, NO_END) {
         for (who, job) in jobs {
-            let group = Group::new(LIMIT)?;
+            let group = match Group::new(LIMIT) {
+                Ok(group) => group,
+                Err(why) => {
+                    report.remark(case, who, unit, &why.to_string());
+                    continue;
+                }
+            };
             let (answer, kills) = group.ask("inside", &serde_json::to_string(job)?)?;
             report.check("oom_kills", kills);
             match answer {
@@ -133,7 +128,6 @@ fn worst(ratios: &[f64]) -> f64 {
     ratios.iter().copied().reduce(least).unwrap_or(f64::NAN)
 }
 
-/// An engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Which {
     /// userfaultfd and PAGEMAP_SCAN.
@@ -179,7 +173,8 @@ mod tests {
     #[test]
     fn without_a_group_no_check_of_one_is_zero_and_all_is_named() {
         let mut report = Report::default();
-        without_groups(&mut report, "no memory cgroup: none is mounted");
+        ratios("working_set_kept", &[], &mut report, |_, _| 1.0);
+        name_checks(&mut report);
         let json: Value = serde_json::from_str(&report.json()).unwrap();
         for check in CHECKS_OF_GROUPS.iter().chain(&Judged::CHECKS) {
             assert!(json["checks"].get(check).is_some_and(Value::is_null), "{json}");

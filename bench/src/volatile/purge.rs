@@ -16,7 +16,7 @@ use crate::pressure::usage;
 use crate::report::Report;
 use crate::Outcome;
 
-pub(super) const CASE: &str = "over_purge_percent";
+const CASE: &str = "over_purge_percent";
 const UNIT: &str = "percent";
 const REGION: Bytes = Bytes::mib(64);
 /// Beyond the limit.

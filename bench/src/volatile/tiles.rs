@@ -7,17 +7,16 @@
 //! discardable memory does. Tiles are asked for by a skewed distribution; every page is checked for
 //! whose it is. Unit: microseconds a tile, of the thread's CPU time, the kernel's work included.
 
-use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use flate2::read::{DeflateDecoder, DeflateEncoder};
-use flate2::Compression;
 use glebe::sys::madvise::Advice;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Priority, Region};
 use lru::LruCache;
+use miniz_oxide::deflate::compress_to_vec;
+use miniz_oxide::inflate::decompress_slice_iter_to_slice;
 use serde::{Deserialize, Serialize};
 
 use super::bare::Bare;
@@ -28,7 +27,7 @@ use crate::report::Report;
 use crate::reserve::keyed::{mix, Random};
 use crate::Outcome;
 
-pub(super) const CASE: &str = "tile";
+const CASE: &str = "tile";
 const UNIT: &str = "us";
 /// Pages of a tile.
 const TILE: usize = 16;
@@ -49,10 +48,8 @@ const PATTERNS: u64 = 64;
 /// not 0, and not what a tile begins with.
 const COOKIE: u64 = 0xc00c_1e00_0000_0000;
 
-/// Who keeps the tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Keeper {
-    /// Volatile memory.
     Volatile(Which),
     /// Ordinary memory, as much as there is at all times.
     Fixed,
@@ -75,7 +72,6 @@ pub(super) struct Served {
     wrong_pages: u64,
 }
 
-/// Rows, ratios and checks.
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let (count, time_ms) = report.plan((1, 1700), (4, 3000));
     let job = |(who, keeper): (&str, _)| (who.into(), Job::Tiles { keeper, time_ms });
@@ -278,10 +274,7 @@ fn deflated(pattern: u64) -> Vec<u8> {
     let len = page_size().bytes().get();
     let noise = |at: u64| (mix(pattern << 32 | at) & 7) as u8;
     let page: Vec<u8> = (0..len).map(|at| ((at / 16 + pattern) as u8) & 0xf8 | noise(at)).collect();
-    let mut deflated = Vec::new();
-    // Between slices: it cannot fail.
-    let _ = DeflateEncoder::new(&page[..], Compression::fast()).read_to_end(&mut deflated);
-    deflated
+    compress_to_vec(&page, 1)
 }
 
 fn stamp(id: u64, nth: u64) -> [u8; 8] {
@@ -291,7 +284,7 @@ fn stamp(id: u64, nth: u64) -> [u8; 8] {
 fn inflate(id: u64, nth: u64, deflated: &[Vec<u8>], page: &mut [u8]) {
     let source = &deflated[(mix(id * TILE as u64 + nth) % PATTERNS) as usize];
     // What is short or wrong shows in the check.
-    let _ = DeflateDecoder::new(&source[..]).read_exact(page);
+    let _ = decompress_slice_iter_to_slice(page, [&source[..]].into_iter(), false, true);
     page[..8].copy_from_slice(&stamp(id, nth));
     let end = page.len() - 8;
     page[end..].copy_from_slice(&stamp(id, nth));

@@ -3,9 +3,9 @@
 //! Nanoseconds of CPU time a pair. Once at once, and once with a number of objects held, of which
 //! any one goes for the one that comes.
 
-use super::made::Made;
 use super::malloc::{Allocator, Blocks};
 use super::store::{Pooled, Store};
+use super::trace::Made;
 use crate::clock::thread_cpu;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
@@ -57,7 +57,6 @@ fn fill(store: &mut impl Store, made: &Made) -> Outcome {
     (0..HELD).try_for_each(|nth| store.put(nth, object(made, nth)))
 }
 
-/// A sample of each case.
 fn sample(
     who: &str,
     store: &mut impl Store,

@@ -24,19 +24,14 @@ use crate::Outcome;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whose malloc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Allocator {
-    /// The C library's.
     Glibc,
-    /// Of FreeBSD and Facebook.
     Jemalloc,
-    /// Of Microsoft.
     Mimalloc,
 }
 
 /// Bytes in memory of an allocator.
-#[derive(Debug)]
 struct Block {
     at: NonNull<u8>,
     len: u32,
@@ -94,7 +89,6 @@ impl Allocator {
 }
 
 impl Block {
-    /// The copy.
     fn bytes(&self) -> &[u8] {
         // SAFETY: so many bytes were written there, and nobody writes them again.
         unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len as usize) }
@@ -124,7 +118,6 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// None yet, of so many.
     pub(super) fn new(of: Allocator, numbers: usize) -> Self {
         Self { of, blocks: (0..numbers).map(|_| None).collect(), resident_before: 0 }
     }
@@ -204,25 +197,4 @@ pub(super) fn ask(job: Job) -> Outcome<(Vec<Held>, u64)> {
     let child = Child::start("apart", &[&serde_json::to_string(&job)?])?;
     let answer = child.answer(PATIENCE)?.ok_or("a child of this program was killed")?;
     Ok(serde_json::from_str(&answer)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_gives_memory_of_its_own_and_takes_it_back() {
-        for allocator in Allocator::ALL {
-            let mut blocks = Blocks::new(allocator, 200);
-            let contents = |n: u8| vec![n; 20 * usize::from(n)];
-            (1..200).for_each(|n| blocks.put(n.into(), &contents(n)).unwrap());
-            let mut back = [0; 4000];
-            for n in 1..200 {
-                let len = blocks.get(n.into(), &mut back).unwrap();
-                assert_eq!(back[..len], contents(n));
-                blocks.remove(n.into()).unwrap();
-            }
-            assert_eq!(blocks.held().unwrap().stored, 0.0);
-        }
-    }
 }

@@ -3,8 +3,6 @@
 
 mod callback;
 mod churn;
-mod compaction;
-mod made;
 mod malloc;
 mod overhead;
 mod speed;
@@ -44,13 +42,12 @@ struct Plan {
 const FULL: Plan = Plan { files: 1, runs: 1, bytes: 128 << 20, rounds: 9 };
 const QUICK: Plan = Plan { files: 8, runs: 4, bytes: 16 << 20, rounds: 2 };
 
-/// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     let plan = report.plan(QUICK, FULL);
     let traced = Workload::of_trace(plan.runs)?;
     let tree = tree(plan, report)?;
     overhead::measure(plan.runs, &traced, tree.as_ref(), report)?;
-    compaction::measure(&traced, plan.rounds.min(3), report)?;
+    overhead::compaction(&traced, plan.rounds.min(3), report)?;
     drop(traced);
     let pages = pages(tree.as_ref(), plan, report)?;
     drop(tree);

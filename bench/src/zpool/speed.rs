@@ -15,14 +15,13 @@ use lzzzz::lz4;
 use super::store::{aligned, differing, Keep, Pooled};
 use super::zram::Zram;
 use crate::clock::thread_cpu;
-use crate::report::Report;
+use crate::report::{Report, GLEBE};
 use crate::turns::{by_round, rounds, NO_END};
 use crate::Outcome;
 
 const UNIT: &str = "kpages/CPU-s";
 const STORE: &str = "store_4k";
 const LOAD: &str = "load_4k";
-const GLEBE: &str = "glebe";
 const CODEC: &str = "LZ4 alone";
 /// What is loaded to.
 pub(super) const BLOCK: usize = 1 << 20;
@@ -41,7 +40,7 @@ pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Outcome 
     let (page, count_pages) = (page_bytes(), pages.len() / page_bytes());
     let mut device = Zram::new(count_pages, false);
     let mut buffer = aligned(BLOCK)?;
-    let zrams = [BLOCK, page].map(|at_once| (at_once, zram_name(at_once)));
+    let zrams = [BLOCK, page].map(|len| (len, format!("zram, {} KiB at once", len >> 10)));
     for _ in rounds("store and load", count, NO_END) {
         contest(CODEC, &mut Coded::new(pages.len()), pages, page, &mut buffer, report)?;
         let mut pooled = Pooled::new(true, count_pages)?;
@@ -76,10 +75,6 @@ pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Outcome 
          both; zram's figures have the block layer's work in them, the pool's its page faults.",
     );
     Ok(())
-}
-
-fn zram_name(at_once: usize) -> String {
-    format!("zram, {} KiB at once", at_once >> 10)
 }
 
 /// Stores and loads all, in parts of a length.

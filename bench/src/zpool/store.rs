@@ -15,7 +15,6 @@ use crate::interrupt;
 use crate::turns::{rounds, NO_END};
 use crate::Outcome;
 
-/// Keeps objects.
 pub(super) trait Keep {
     /// Stores an object under a number that has none.
     fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome;
@@ -26,7 +25,6 @@ pub(super) trait Keep {
 
 /// Keeps objects and gives them up.
 pub(super) trait Store: Keep {
-    /// Drops an object.
     fn remove(&mut self, nth: usize) -> Outcome;
 
     /// Puts another object in the place of one.

@@ -27,8 +27,6 @@ const USUAL: &str = "/usr/src";
 /// What only whole sources of a kernel have.
 const MARK: &str = "kernel/fork.c";
 
-/// All files.
-#[derive(Debug)]
 pub(super) struct Tree {
     contents: File,
     /// The pages of each file, and which of the directories it goes with.
@@ -49,8 +47,8 @@ pub(super) fn find(dir: Option<&Path>) -> Option<PathBuf> {
 }
 
 impl Tree {
-    /// Packs every `nth` file of `dir`, in the order of their names, into a file in `scratch`, until
-    /// there are `most` pages; what cannot be read is passed over.
+    /// Packs every `nth` file of `dir`, in the order of their names, into a file in `scratch` until
+    /// it has `most` pages; what cannot be read is passed over.
     pub(super) fn pack(dir: &Path, nth: usize, most: usize, scratch: &Path) -> Outcome<Self> {
         let entries = WalkDir::new(dir).sort_by_file_name().into_iter().flatten();
         let paths = entries.filter(|entry| entry.file_type().is_file()).map(DirEntry::into_path);
@@ -78,7 +76,6 @@ impl Tree {
         Ok(Self { contents: out.into_inner()?, files })
     }
 
-    /// Reads a page.
     pub(super) fn read(&self, nth: usize, page: &mut [u8]) -> io::Result<()> {
         self.contents.read_exact_at(page, nth as u64 * page.len() as u64)
     }
