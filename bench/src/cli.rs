@@ -89,7 +89,6 @@ fn checked(name: &str, mut options: Options) -> Outcome<Options> {
     let of_some = [
         ("--background", options.background.is_some(), "reserve"),
         ("--tree", options.tree.is_some(), "zpool"),
-        ("--largest-mib", options.largest_mib.is_some(), "contig"),
     ];
     for (option, is_given, of) in of_some {
         if is_given && of != name {

@@ -12,8 +12,8 @@ use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 
 use comfy_table::{presets, CellAlignment, Table};
-use glebe::units::Bytes;
 use serde::Serialize;
+use serde_json::{json, Value};
 
 use crate::machine::Machine;
 use crate::summary::Summary;
@@ -44,18 +44,11 @@ pub(crate) struct Options {
     /// zpool: store the files of this directory, whatever is there
     #[arg(long, value_name = "DIR")]
     pub(crate) tree: Option<PathBuf>,
-    /// contig: the largest memory to work on, in MiB
-    #[arg(long, value_name = "N")]
-    pub(crate) largest_mib: Option<u64>,
 }
 
 impl Options {
     pub(crate) fn scratch(&self) -> PathBuf {
         self.dir.clone().unwrap_or_else(env::temp_dir)
-    }
-
-    pub(crate) fn largest(&self) -> Bytes {
-        self.largest_mib.map_or(Bytes::new(u64::MAX), |mib| Bytes::new(mib.saturating_mul(1 << 20)))
     }
 }
 
@@ -204,7 +197,7 @@ impl Report {
         let mut rows: Vec<_> = self.all.iter().collect();
         rows.sort_by_key(|row| self.all.iter().position(|first| first.case == row.case));
         let row = |series: &'a Series| {
-            let figures = Summary::of(&series.values).map(|f| f.map(|v| rounded(v).unwrap_or(v)));
+            let figures = Summary::of(&series.values).map(|f| f.map(rounded));
             let note = match (&series.remark, series.failed) {
                 (None, _) if figures.is_none() => Some("no sample".to_owned()),
                 (Some(why), failed @ 1..) if figures.is_some() => {
@@ -220,23 +213,32 @@ impl Report {
 
     /// The JSON text: one row a line, one ratio a line.
     pub(crate) fn json(&self) -> String {
-        let rows = lines(self.rows().iter().map(json_of));
-        let ratio = |(name, &value): (&String, &f64)| pair(name, &rounded(value));
-        let ratios = lines(self.ratios.iter().map(ratio));
-        let check = |(name, count): (&String, &Result<u64, _>)| pair(name, &count.as_ref().ok());
-        let checks = lines(self.checks.iter().map(check));
-        let head = [
-            pair("bench", self.bench),
-            pair("version", &VERSION),
-            pair("date", &self.date),
-            pair("command", &env::args().collect::<Vec<_>>().join(" ")),
-            pair("quick", &self.options.quick),
-            pair("machine", &self.machine),
-            format!("\"rows\": [{rows}]"),
-            format!("\"ratios\": {{{ratios}}}"),
-            format!("\"checks\": {{{checks}}}"),
-        ];
-        format!("{{\n  {}\n}}\n", head.join(",\n  "))
+        let ratios = self.ratios.iter().map(|(name, &value)| (name, rounded(value)));
+        let checks = self.checks.iter().map(|(name, count)| (name, count.as_ref().ok()));
+        let all = json!({
+            "bench": self.bench,
+            "version": VERSION,
+            "date": self.date,
+            "command": env::args().collect::<Vec<_>>().join(" "),
+            "quick": self.options.quick,
+            "machine": self.machine,
+            "rows": self.rows(),
+            "ratios": ratios.collect::<BTreeMap<_, _>>(),
+            "checks": checks.collect::<BTreeMap<_, _>>(),
+        });
+        let lines = |all: Vec<String>| format!("\n    {}\n  ", all.join(",\n    "));
+        let pair = |(name, value): (&String, &Value)| format!("{name:?}: {value}");
+        let member = |(name, value): (&String, &Value)| match value {
+            Value::Array(rows) => {
+                format!("{name:?}: [{}]", lines(rows.iter().map(Value::to_string).collect()))
+            }
+            Value::Object(all) if name != "machine" => {
+                format!("{name:?}: {{{}}}", lines(all.iter().map(pair).collect()))
+            }
+            _ => pair((name, value)),
+        };
+        let members: Vec<_> = all.as_object().into_iter().flatten().map(member).collect();
+        format!("{{\n  {}\n}}\n", members.join(",\n  "))
     }
 
     pub(crate) fn text(&self) -> String {
@@ -258,21 +260,6 @@ impl Report {
         }
         format!("{out}\n{}\n", self.notes.join("\n"))
     }
-}
-
-/// Strings, numbers and maps with string keys: there is nothing here that JSON cannot hold.
-fn json_of<T: Serialize + ?Sized>(value: &T) -> String {
-    serde_json::to_string(value).unwrap_or_default()
-}
-
-fn pair<T: Serialize + ?Sized>(name: &str, value: &T) -> String {
-    format!("{}: {}", json_of(name), json_of(value))
-}
-
-/// One a line, between commas.
-fn lines(all: impl Iterator<Item = String>) -> String {
-    let all: Vec<String> = all.map(|line| format!("\n    {line}")).collect();
-    all.join(",") + "\n  "
 }
 
 /// A line a row, figures to the right; spread is the standard deviation.
@@ -309,16 +296,14 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// To [`DIGITS`] significant digits; `None` for what is not finite.
-fn rounded(value: f64) -> Option<f64> {
-    let text = format!("{value:.*e}", DIGITS - 1);
-    text.parse().ok().filter(|v: &f64| v.is_finite())
+/// To [`DIGITS`] significant digits.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.*e}", DIGITS - 1).parse().unwrap_or(value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{json, Value};
 
     fn parsed(report: &Report) -> Value {
         serde_json::from_str(&report.json()).unwrap()
@@ -375,9 +360,9 @@ mod tests {
 
     #[test]
     fn figures_keep_their_digits() {
-        assert_eq!(rounded(1_234_567.8), Some(1_234_570.0));
-        assert_eq!(rounded(0.000_012_345_678), Some(0.000_012_345_7));
-        assert_eq!((rounded(f64::NAN), rounded(f64::NEG_INFINITY)), (None, None));
+        assert_eq!(rounded(1_234_567.8), 1_234_570.0);
+        assert_eq!(rounded(0.000_012_345_678), 0.000_012_345_7);
+        assert_eq!(rounded(f64::NEG_INFINITY), f64::NEG_INFINITY);
         let shown = [0.0, 0.012_345, 1.234_56, 27.04, 123_456.7, f64::NAN].map(figure);
         assert_eq!(shown, ["0", "0.01235", "1.235", "27.04", "123457", "-"]);
     }

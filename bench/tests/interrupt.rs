@@ -97,7 +97,7 @@ fn pools_are_what_they_were() {
 
 /// Groups that a process made, by its number in their names.
 fn groups_of(pid: u32) -> Vec<PathBuf> {
-    let wanted = format!("glebe-pressure-{pid}-");
+    let wanted = format!("glebe-test-{pid}-");
     let entries = MOUNTS.iter().filter_map(|mount| fs::read_dir(mount).ok()).flatten().flatten();
     let paths = entries.map(|entry| entry.path());
     paths.filter(|path| path.to_string_lossy().contains(&wanted)).collect()

@@ -143,8 +143,7 @@ fn vmap_and_every_answer_is_the_lowest() {
 fn what_was_asked_for_is_kept_to_or_refused() {
     let list = bench(&["list"]);
     assert_eq!(list.stdout, b"reserve\nvolatile\nzpool\nvmap\ncontig\nserve\n", "{list:?}");
-    for wrong in
-        [&["no-such"][..], &["volatile", "--background", "true"], &["vmap", "--largest-mib", "9"]]
+    for wrong in [&["no-such"][..], &["volatile", "--background", "true"], &["vmap", "--tree", "/"]]
     {
         assert_eq!(bench(wrong).status.code(), Some(2), "{wrong:?}");
     }
@@ -156,8 +155,4 @@ fn what_was_asked_for_is_kept_to_or_refused() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(said), "{output:?}");
     }
-    let output = bench(&["contig", "--quick", "--largest-mib", "2"]);
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{output:?}");
-    assert!(text.contains("left out: --largest-mib and free memory allow 2 MiB"), "{text}");
 }

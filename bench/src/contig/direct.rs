@@ -43,8 +43,7 @@ const PAGE: usize = 4 << 10;
 pub(super) fn measure(report: &mut Report) -> Outcome {
     report.check("wrong_bytes", 0);
     // As much as the kernel takes as one buffer.
-    let len = report.plan(Bytes::mib(4), Bytes::gib(1));
-    let len = len.min(report.options.largest()).min(memory::largest()?);
+    let len = report.plan(Bytes::mib(4), Bytes::gib(1)).min(memory::largest()?);
     for (_, (who, way)) in turns("contig, registering", report.plan(3, 5), &WAYS) {
         let took = Direct::obtain(way, len).map(|direct| direct.registered_us);
         report.outcome(&format!("register_{}", name(len)), who, "us cpu", took);

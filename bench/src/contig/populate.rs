@@ -35,8 +35,7 @@ fn obtain(who: &str, threads: usize, len: Bytes) -> Outcome<Memory> {
 }
 
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    let wanted = report.plan(Bytes::mib(128), Bytes::gib(4));
-    let len = wanted.min(report.options.largest()).min(memory::largest()?);
+    let len = report.plan(Bytes::mib(128), Bytes::gib(4)).min(memory::largest()?);
     let size = name(len);
     let aside = memory::fits(Bytes::new(len.get() * 3))
         .and_then(|()| SetAside::new(POOL, Bytes::new(len.get() / 4 * 5).pages_up(POOL).get()));

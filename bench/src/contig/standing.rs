@@ -29,7 +29,7 @@ pub(super) fn run_len(report: &Report) -> Bytes {
 /// Measures and reports; the pool, if the machine has the memory.
 pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<StandingPool>> {
     let wanted = report.plan([Bytes::mib(192); 2], [Bytes::gib(2), Bytes::gib(8)]);
-    let most = report.options.largest().min(memory::largest()?);
+    let most = memory::largest()?;
     let [len, search] = wanted.map(|len| len.min(most));
     let options = Contig::options().prefer_run(run_len(report));
     match options.clone().build(len).map_err(Into::into).and_then(|contig| disagreements(&contig)) {

@@ -28,12 +28,12 @@ const STRIDES: [usize; 4] = [320, 4160, 65_600, 2_097_216];
 
 /// Measures all sizes that may be had, reports rows and ratios.
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    let most = report.options.largest().min(memory::largest()?);
+    let most = memory::largest()?;
     let sizes = report.plan(&SIZES_QUICK[..], &SIZES);
     for &size in sizes {
         let case = format!("random_read_{}", name(size));
         if size > most {
-            let text = format!("left out: --largest-mib and free memory allow {most}");
+            let text = format!("left out: free memory allows {most}");
             report.remark(&case, "all", "ns", &text);
             continue;
         }

@@ -3,9 +3,8 @@
 //! demand.
 //!
 //! The page cache is filled with a file of holes until little is free, beside a program that writes
-//! at random to memory of its own; after each request it is filled again. After each request the
-//! busy program says how long it was kept waiting at worst, and whether a word was not as written.
-//! Units: base pages, microseconds.
+//! at random to memory of its own; after each request it is filled again, and the busy program says
+//! whether a word was not as written. Units: base pages, microseconds.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -74,17 +73,23 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
     let mut busy = Taker::new("busy", BUSY.min(Bytes::new(available / 4)))?;
     let mut file = nameless(&report.options.scratch(), Bytes::new(available * MEMORIES))?;
     fill_cache(&mut file)?;
-    let stall = format!("busy_stall_{LARGEST}");
     let longest = reserve.contig().longest_run().get();
     for _ in rounds(CASE, ROUNDS, NO_END) {
         for (pages, who) in REQUEST_PAGES.into_iter().flat_map(|p| CONTESTANTS.map(|who| (p, who)))
         {
-            busy.told()?;
             let len = Pages::new(pages).bytes(page_size());
             let taken = |memory: Memory| (memory.took.wall_us, memory.longest_run());
             let took = match who {
                 GLEBE if pages > longest => continue,
-                GLEBE => recalled(reserve, tenant, pages, report),
+                GLEBE => ask(reserve, Duration::ZERO, pages, false).map_err(Into::into).map(
+                    |mut held| {
+                        let took = (held.took.wall_us, held.longest_run);
+                        held.mark(report);
+                        held.check(report);
+                        tenant.refill(reserve);
+                        took
+                    },
+                ),
                 BLOCKS => of_blocks(len).map(taken),
                 _ => SURPLUS.1.obtain(len).map(taken),
             };
@@ -93,11 +98,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
                 report.add(&case, who, "pages", run.get() as f64);
             }
             report.outcome(&case(pages), who, "us", took.map(|(us, _)| us));
-            let (wrong, worst_us) = busy.told()?;
-            report.check("wrong_bytes", wrong * size_of::<u64>() as u64);
-            if pages == LARGEST {
-                report.add(&stall, who, "us", worst_us);
-            }
+            report.check("wrong_bytes", busy.wrong()? * size_of::<u64>() as u64);
             fill_cache(&mut file)?;
         }
     }
@@ -105,27 +106,10 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
     report.ratio(RATIO, max(BLOCKS) / max(GLEBE));
     report.note(&format!(
         "`{CASE}`: blocks full of page cache and of a program that writes to {} at random; what is \
-         timed of `{BLOCKS}` includes zeroing. `{stall}`: the longest that 64 writes of that \
-         program took beside each request.",
+         timed of `{BLOCKS}` includes zeroing.",
         busy.held
     ));
     Ok(())
-}
-
-/// Microseconds and the longest run of a block of the reserve, which is looked at and given back,
-/// and the cache filled again.
-fn recalled(
-    reserve: &Reserve,
-    tenant: &mut Tenant,
-    pages: u64,
-    report: &mut Report,
-) -> Outcome<(f64, Option<Pages>)> {
-    let mut held = ask(reserve, Duration::ZERO, pages, false)?;
-    let took = (held.took.wall_us, held.longest_run);
-    held.mark(report);
-    held.check(report);
-    tenant.refill(reserve);
-    Ok(took)
 }
 
 fn of_blocks(len: Bytes) -> Outcome<Memory> {

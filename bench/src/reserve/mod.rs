@@ -66,9 +66,6 @@ fn requests(reserve: &Reserve, report: &mut Report) -> Outcome {
         contig.longest_run(),
         reserve.writers(),
     ));
-    if let Err(why) = reserve.serve_stats() {
-        report.note(&format!("`glebe stats` does not show it: {why}"));
-    }
     let mut tenant = Tenant::new(reserve)?;
     let background = Background::new(&report.options).inspect_err(|why| {
         report.remark(system::CASE, "alone", "s", &why.to_string());

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{to_value, Value};
 
-use crate::pressure::{enter, Group};
+use crate::pressure::{ask, enter, Group};
 use crate::report::Report;
 use crate::turns::{rounds, NO_END};
 use crate::Outcome;
@@ -71,7 +71,7 @@ enum Job {
 /// In the child: enters the group at `dir` and does the job. To be called before there is a second
 /// thread.
 pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<Value> {
-    enter(dir)?;
+    enter(dir);
     Ok(match serde_json::from_str(job)? {
         Job::Purge { which, rounds } => to_value(purge::inside(which, rounds, dir)?),
         Job::Kept { beside, steps, dir } => to_value(kept::inside(beside, steps, &dir)?),
@@ -90,14 +90,14 @@ fn contest<T: DeserializeOwned>(
 ) -> Outcome {
     for _ in rounds(case, count, NO_END) {
         for (who, job) in jobs {
-            let group = match Group::new(LIMIT) {
+            let group = match Group::make(LIMIT) {
                 Ok(group) => group,
                 Err(why) => {
-                    report.remark(case, who, unit, &why.to_string());
+                    report.remark(case, who, unit, &why);
                     continue;
                 }
             };
-            let (answer, kills) = group.ask("inside", &serde_json::to_string(job)?)?;
+            let (answer, kills) = ask(&group, "inside", &serde_json::to_string(job)?)?;
             report.check("oom_kills", kills);
             match answer {
                 Some(text) => tell(who, serde_json::from_str(&text)?, report),
@@ -139,19 +139,16 @@ enum Which {
 impl Which {
     const ALL: [Self; 2] = [Self::Scan, Self::Tag];
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Scan => "scan",
-            Self::Tag => "tag",
-        }
-    }
-
     /// The name among the contestants.
     fn who(self) -> &'static str {
         match self {
             Self::Scan => "glebe scan",
             Self::Tag => "glebe tag",
         }
+    }
+
+    fn name(self) -> &'static str {
+        self.who().trim_start_matches("glebe ")
     }
 
     fn options(self) -> volatile::Options {
