@@ -15,6 +15,8 @@ use rustix::process::{getppid, set_parent_process_death_signal, Pid, Signal};
 use crate::{clock, interrupt, Outcome};
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// No child takes as long for a line on a machine that does anything else at all.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) struct Child {
     process: std::process::Child,
@@ -41,12 +43,9 @@ impl Child {
         self.process.id()
     }
 
-    /// Its next line; `None` once it writes no more.
-    pub(crate) fn line(&mut self) -> Option<String> {
-        self.line_before(Duration::MAX).ok().flatten()
-    }
-
-    fn line_before(&mut self, end: Duration) -> Outcome<Option<String>> {
+    /// Its next line; `None` once it writes no more; an error after [`PATIENCE`].
+    pub(crate) fn line(&mut self) -> Outcome<Option<String>> {
+        let end = clock::wall() + PATIENCE;
         loop {
             interrupt::check();
             match self.lines.recv_timeout(LOOK_EVERY) {
@@ -58,18 +57,17 @@ impl Child {
         }
     }
 
-    /// Writes a line to its standard input.
     pub(crate) fn tell(&mut self, line: &str) -> Outcome {
         let told = self.process.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}"));
         Ok(told.transpose().map(drop)?)
     }
 
     /// Waits for its end; what it wrote, its lines ended, or nothing if it was killed; an error if
-    /// it failed, or took longer than `patience`.
-    pub(crate) fn answer(mut self, patience: Duration) -> Outcome<Option<String>> {
+    /// it failed, or took too long.
+    pub(crate) fn answer(mut self) -> Outcome<Option<String>> {
         drop(self.process.stdin.take());
-        let (end, mut output) = (clock::wall() + patience, String::new());
-        while let Some(line) = self.line_before(end)? {
+        let mut output = String::new();
+        while let Some(line) = self.line()? {
             output.extend([line.as_str(), "\n"]);
         }
         // It has closed its output, which it does when it ends.

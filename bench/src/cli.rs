@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -13,10 +13,8 @@ use clap::{CommandFactory, Parser};
 use crate::report::{Options, Report};
 use crate::{child, contig, interrupt, reserve, serve, vmap, volatile, zpool, Outcome};
 
-type Run = fn(&mut Report) -> Outcome;
-
 /// The benchmarks.
-const ALL: [(&str, &str, Run); 6] = [
+const ALL: [(&str, &str, fn(&mut Report) -> Outcome); 6] = [
     ("reserve", "Blocks under load, what the load pays, pages in and out, growth", reserve::run),
     ("volatile", "Mark and unmark beside giving memory back; purging, a cache", volatile::run),
     ("zpool", "What a pool holds, beside zram and allocators; store, load, compact", zpool::run),
@@ -24,7 +22,6 @@ const ALL: [(&str, &str, Run); 6] = [
     ("contig", "What contiguous memory buys and costs: reads, direct I/O, long runs", contig::run),
     ("serve", "`glebe serve --memcached` beside memcached: requests, hits, recalls", serve::run),
 ];
-const LIST: &str = "list";
 
 /// Measures glebe beside what the kernel and others offer.
 #[derive(Parser)]
@@ -42,7 +39,7 @@ struct Cli {
 }
 
 fn names() -> impl Iterator<Item = PossibleValue> {
-    let list = PossibleValue::new(LIST).help("Print the names of the benchmarks");
+    let list = PossibleValue::new("list").help("Print the names of the benchmarks");
     ALL.into_iter().map(|(name, what, _)| PossibleValue::new(name).help(what)).chain([list])
 }
 
@@ -96,15 +93,12 @@ fn checked(name: &str, mut options: Options) -> Outcome<Options> {
             Cli::command().error(ErrorKind::ArgumentConflict, text).exit();
         }
     }
-    options.dir = options.dir.as_deref().map(scratch_dir).transpose()?;
+    if let Some(dir) = &mut options.dir {
+        let refused = format!("scratch files in {}", dir.display());
+        *dir = dir.canonicalize().map_err(|e| format!("{refused}: {e}"))?;
+        tempfile::tempfile_in(dir).map_err(|e| format!("{refused}: {e}"))?;
+    }
     Ok(options)
-}
-
-fn scratch_dir(dir: &Path) -> Outcome<PathBuf> {
-    let refused = |e| format!("scratch files in {}: {e}", dir.display());
-    let absolute = dir.canonicalize().map_err(refused)?;
-    tempfile::tempfile_in(&absolute).map_err(refused)?;
-    Ok(absolute)
 }
 
 /// In a child of process `parent`: does its task.

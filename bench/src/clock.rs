@@ -1,11 +1,11 @@
-//! Clocks: wall time, CPU time, and the date.
+//! Clocks: wall time and CPU time.
 //!
 //! Units: microseconds as `f64` where a time becomes a sample, [`Duration`] before that. A reading
 //! is one vDSO call for wall time and one system call for CPU time (some 0.2 us): single operations
 //! below a microsecond are timed together and divided. What kernel threads do on a thread's behalf
 //! (kcompactd, kswapd) is not in its CPU time. Source: clock_gettime(2).
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::time::{clock_gettime, ClockId};
 
@@ -34,7 +34,6 @@ pub(crate) fn wall() -> Duration {
     read(ClockId::Monotonic)
 }
 
-/// CPU time the calling thread has used.
 pub(crate) fn thread_cpu() -> Duration {
     read(ClockId::ThreadCPUTime)
 }
@@ -47,11 +46,6 @@ pub(crate) fn process_cpu() -> Duration {
 /// A duration as a sample in microseconds.
 pub(crate) fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
-}
-
-/// The date and time of day in UTC, `2026-01-31T23:59:59Z`.
-pub(crate) fn utc_now() -> String {
-    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
 /// One function for all readings: after a sleep the first fetches its code, and the next, which

@@ -54,9 +54,6 @@ pub(crate) fn longest_run(address: usize, pages: Pages) -> Option<Pages> {
 }
 
 /// The longest free run of the machine that begins on a huge page. Root alone may read it.
-///
-/// # Errors
-/// If the files cannot be read.
 pub(crate) fn longest_free_run() -> io::Result<Bytes> {
     let (flags, counts) = (fs::read("/proc/kpageflags")?, File::open("/proc/kpagecount")?);
     let first = BELOW.pages_up(page_size()).get();

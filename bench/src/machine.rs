@@ -1,12 +1,10 @@
 //! [`Machine`]: the facts that a figure means nothing without. One that cannot be read is `unknown`
 //! or 0: it must not make a run fail.
 
-use std::fmt;
 use std::fs;
 use std::thread::available_parallelism;
 
 use glebe::sys::{meminfo, page_size, pagemap};
-use glebe::units::Bytes;
 use serde::Serialize;
 
 #[derive(Debug, Default, Serialize)]
@@ -36,14 +34,5 @@ impl Machine {
             thp: thp.map_or("unknown", |(mode, _)| mode).into(),
             privileged: pagemap::frames_visible(),
         }
-    }
-}
-
-impl fmt::Display for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, cpus, memory_bytes, thp, privileged, .. } = self;
-        let memory = Bytes::new(*memory_bytes);
-        let user = if *privileged { "" } else { ", unprivileged" };
-        write!(f, "Linux {kernel}, {cpus} CPUs, {memory}, THP {thp}{user}")
     }
 }

@@ -20,15 +20,13 @@ pub(crate) use cgroup::{enter, Group};
 
 /// How long the kernel may take to do what it has been told.
 const KERNEL_MAX: Duration = Duration::from_secs(10);
-/// No child takes as long on a machine that does anything else at all.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Has a child of this program do `task` inside `group`, with the group's directory and `word`; the
 /// child calls [`enter`] first of all. Returns what it wrote, or `None` if the kernel killed it for
 /// want of memory, and how many it killed; an error if it failed, or took too long.
 pub(crate) fn ask(group: &Group, task: &str, word: &str) -> Outcome<(Option<String>, u64)> {
     let child = Child::start(task, &[&group.dir().display().to_string(), word])?;
-    match (child.answer(PATIENCE)?, group.kills()) {
+    match (child.answer()?, group.kills()) {
         (None, 0) => Err("a child of this program was killed".into()),
         answer_and_kills => Ok(answer_and_kills),
     }

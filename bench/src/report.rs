@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use comfy_table::{presets, CellAlignment, Table};
 use serde::Serialize;
@@ -17,12 +18,10 @@ use serde_json::{json, Value};
 
 use crate::machine::Machine;
 use crate::summary::Summary;
-use crate::{clock, turns};
+use crate::turns;
 
 /// The library's name among the contestants.
 pub(crate) const GLEBE: &str = "glebe";
-/// Version of the JSON's form.
-const VERSION: u32 = 1;
 /// Significant digits kept of a figure.
 const DIGITS: usize = 6;
 
@@ -78,7 +77,6 @@ struct Series {
     remark: Option<String>,
 }
 
-/// What a series comes to.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     case: &'a str,
@@ -91,9 +89,9 @@ struct Row<'a> {
 }
 
 impl Report {
-    /// An empty report of benchmark `bench`, dated now, of this machine.
     pub(crate) fn new(bench: &'static str, options: Options) -> Self {
-        let (date, machine) = (clock::utc_now(), Machine::read());
+        let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let machine = Machine::read();
         Self { options, bench, date, machine, ..Self::default() }
     }
 
@@ -187,7 +185,6 @@ impl Report {
         self.notes.push(text.into());
     }
 
-    /// Whether every check that was made is 0.
     pub(crate) fn passed(&self) -> bool {
         self.checks.values().flatten().all(|&count| count == 0)
     }
@@ -217,7 +214,7 @@ impl Report {
         let checks = self.checks.iter().map(|(name, count)| (name, count.as_ref().ok()));
         let all = json!({
             "bench": self.bench,
-            "version": VERSION,
+            "version": 1,
             "date": self.date,
             "command": env::args().collect::<Vec<_>>().join(" "),
             "quick": self.options.quick,
@@ -243,7 +240,7 @@ impl Report {
 
     pub(crate) fn text(&self) -> String {
         let quick = self.plan(" (quick: too few samples to compare)", "");
-        let mut out = format!("{} {}{quick}\n{}\n\n", self.bench, self.date, self.machine);
+        let mut out = format!("{} {}{quick}\n{}\n\n", self.bench, self.date, json!(self.machine));
         out += &table_of(&self.rows());
         // Writing to a string does not fail.
         out += "\nratios (larger is better for glebe; growth and cost: smaller)\n";

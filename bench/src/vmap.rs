@@ -38,7 +38,6 @@ const NOTES: [&str; 3] = [
      does not. Without classes, adversary and the large alignments are searched for one by one.",
 ];
 
-/// How much is done of each case.
 struct Effort {
     /// Answers that are compared at most, and CPU time of each contestant for them.
     compared: usize,
@@ -71,7 +70,6 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// One contestant in a case.
 struct Runner<'a> {
     case: &'a Case,
     requests: &'a [Request],

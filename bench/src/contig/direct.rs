@@ -49,14 +49,11 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
         report.outcome(&format!("register_{}", name(len)), who, "us cpu", took);
     }
     let len = report.plan(Bytes::mib(4), Bytes::mib(64));
-    let file = match file_in(&report.options.scratch(), len) {
-        Ok(file) => file,
-        Err(why) => {
-            let text = format!("{why}; --dir names another directory");
-            report.remark("direct_read_65536", "all", "us cpu", &text);
-            return Ok(());
-        }
-    };
+    let file = file_in(&report.options.scratch(), len).inspect_err(|why| {
+        let text = format!("{why}; --dir names another directory");
+        report.remark("direct_read_65536", "all", "us cpu", &text);
+    });
+    let Ok(file) = file else { return Ok(()) };
     let mut contestants = Vec::new();
     for (who, way) in WAYS {
         match Direct::obtain(way, len) {
@@ -104,8 +101,7 @@ fn turn(
         moved?;
         let (case, count) = (format!("direct_{what}_{size}"), places.len() as f64);
         report.add(&case, who, "us cpu", took.cpu_us / count);
-        let rate = count * size as f64 / took.wall_us;
-        report.add(&format!("{case}_rate"), who, "MB/s", rate);
+        report.add(&format!("{case}_rate"), who, "MB/s", count * size as f64 / took.wall_us);
     }
     // All of it, each byte to its own place.
     direct.memory.bytes_mut().fill(0);

@@ -41,7 +41,7 @@ impl Taker {
     /// One that does `task` ([`inside`]) with up to `most` bytes; waits until it has taken them.
     pub(crate) fn new(task: &str, most: Bytes) -> Outcome<Self> {
         let mut child = Child::start(task, &[&most.get().to_string()])?;
-        let line = child.line().unwrap_or_default();
+        let line = child.line()?.unwrap_or_default();
         let held = line.strip_prefix("held ").ok_or("a child of this program ended early")?;
         Ok(Self { child, held: Bytes::new(held.parse()?) })
     }
@@ -49,7 +49,7 @@ impl Taker {
     /// Of a busy one: words that were not as written, since this was called last.
     pub(crate) fn wrong(&mut self) -> Outcome<u64> {
         self.child.tell("")?;
-        Ok(self.child.line().ok_or("the busy program ended early")?.parse()?)
+        Ok(self.child.line()?.ok_or("the busy program ended early")?.parse()?)
     }
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
     let page = page_size();
     let len = Bytes::new(most).min(meminfo::available()?).pages_down(page).bytes(page).as_usize();
     if len == 0 {
-        return tell(out, "held 0");
+        return Ok(writeln!(out, "held 0")?);
     }
     let mut memory = MmapMut::map_anon(len)?;
     // A kernel without huge pages has none to refuse.
@@ -78,7 +78,7 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
         taken += step;
     }
     if busy {
-        tell(out, &format!("held {taken}"))?;
+        writeln!(out, "held {taken}")?;
         return write_at_random(&mut memory[..taken], out);
     }
     let page = page.bytes().as_usize();
@@ -86,14 +86,10 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
         // SAFETY: nothing was written there, and nothing is read from here on.
         unsafe { memory.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, page)? };
     }
-    tell(out, &format!("held {}", taken - (taken / page).div_ceil(2) * page))?;
+    writeln!(out, "held {}", taken - (taken / page).div_ceil(2) * page)?;
     // Until the parent closes its end, or kills.
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
-}
-
-fn tell(out: &mut dyn Write, line: &str) -> Outcome {
-    Ok(writeln!(out, "{line}").and_then(|()| out.flush())?)
 }
 
 /// Writes a word of each page at random: its number, and how often it was written. Tells how
@@ -117,7 +113,7 @@ fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> Outcome {
             word.copy_from_slice(&value(*count));
         }
         match asked.try_recv() {
-            Ok(()) => tell(out, &std::mem::take(&mut wrong).to_string())?,
+            Ok(()) => writeln!(out, "{}", std::mem::take(&mut wrong))?,
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => break,
         }

@@ -23,8 +23,6 @@ use crate::Outcome;
 
 const FAILURES: &str = "required_failures";
 const BLOCKS: &str = "blocks";
-/// Of the pool.
-const TRIES: u64 = 20;
 
 /// Measures and reports. Out of memory blocks, which are the machine's, nothing in a quick run.
 pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outcome {
@@ -82,7 +80,7 @@ fn of_pool(pool: &StandingPool, run: Bytes, report: &mut Report) -> Outcome<u64>
         return Err(format!("the machine had no run of {run} beforehand").into());
     }
     let mut failures = 0;
-    for _ in 0..TRIES {
+    for _ in 0..20 {
         let (piece, took) = timed(|| pool.take(run));
         // Where frames are hidden the pool's word stands.
         let is_run = |addr| longest_run(addr, pages).is_none_or(|seen| seen == pages);
@@ -94,7 +92,6 @@ fn of_pool(pool: &StandingPool, run: Bytes, report: &mut Report) -> Outcome<u64>
     Ok(failures)
 }
 
-/// Requires the run of the machine.
 fn ask(who: &str, run: Bytes, (seen, all_had): (&mut u64, &mut u64), report: &mut Report) {
     for _ in rounds(who, report.plan(1, 10), NO_END) {
         let twice = Bytes::new(2 * run.get());

@@ -23,7 +23,6 @@ const POOL: PageSize = PageSize::new(2 << 20).expect("a power of two");
 const WINDOW: Bytes = Bytes::mib(128);
 const UNIT: &str = "us cpu";
 const TWO_THREADS: &str = "glebe_2_threads";
-/// With the number of threads.
 const ALL: [(&str, usize); 3] = [(GLEBE, 1), (TWO_THREADS, 2), (HUGETLB, 1)];
 
 fn obtain(who: &str, threads: usize, len: Bytes) -> Outcome<Memory> {

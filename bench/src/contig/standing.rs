@@ -16,7 +16,6 @@ use crate::report::Report;
 use crate::turns::{rounds, NO_END};
 use crate::{frames, Outcome};
 
-/// Sizes that are mapped out of a pool.
 const SIZES: [Bytes; 2] = [Bytes::mib(2), Bytes::mib(128)];
 const LONGEST: &str = "longest_run";
 const DISAGREE: &str = "verify_disagreements";
@@ -71,12 +70,10 @@ fn disagreements(contig: &Contig) -> Outcome<u64> {
     // The frame of a page as the library says it is: where it moved to, or else where it was.
     let claimed = |page: u64| {
         let moved = drifts.iter().find(|d| (d.pages.start()..d.pages.end()).contains(&page));
-        let known = || {
-            contig.query(contig.mapping().addr() + Pages::new(page).bytes(page_size()).as_usize())
-        };
+        let at = contig.mapping().addr() + Pages::new(page).bytes(page_size()).as_usize();
         match moved {
             Some(drift) => drift.now.map(|now| now.get() + page - drift.pages.start()),
-            None => known()?.pfn.map(Pfn::get),
+            None => contig.query(at)?.pfn.map(Pfn::get),
         }
     };
     let differ = (0..).zip(&frames).filter(|(page, frame)| claimed(*page) != **frame).count();

@@ -16,7 +16,6 @@ use crate::report::Report;
 use crate::turns::turns;
 use crate::Outcome;
 
-/// Sizes of the memory that is worked on.
 const SIZES: [Bytes; 4] = [Bytes::mib(64), Bytes::gib(1), Bytes::gib(4), Bytes::gib(8)];
 const SIZES_QUICK: [Bytes; 2] = [Bytes::mib(64), Bytes::mib(128)];
 /// The size that the targets are of.

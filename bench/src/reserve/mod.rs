@@ -8,7 +8,6 @@
 
 mod background;
 mod evacuation;
-mod growth;
 pub(crate) mod keyed;
 mod page_ops;
 mod recall;
@@ -46,7 +45,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     report.check("failures", 0);
     page_ops::measure(&map(ops)?, report)?;
     requests(&map(requested)?, report)?;
-    growth::measure(report)?;
+    recall::growth(report)?;
     report.note(
         "Kernel memory comes zeroed and is counted so; the reserve's does in the rows `zeroed`. \
          The kernel promises no contiguity beyond a huge page, and may move what is no hugetlb \

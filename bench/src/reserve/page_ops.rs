@@ -5,6 +5,8 @@
 //! batches of [`BATCH`], in turns, since the clock costs a part of one operation.
 //! Unit: microseconds an operation.
 
+use std::sync::Barrier;
+
 use glebe::reserve::{Request, Reserve};
 use glebe::sys::page_size;
 
@@ -13,7 +15,7 @@ use super::tenant::{Tenant, OBJECT};
 use super::{map, page_buffer, GLEBE};
 use crate::clock::timed;
 use crate::report::Report;
-use crate::turns::{rounds, NO_END};
+use crate::turns::{on_threads, rounds, NO_END};
 use crate::Outcome;
 
 const BATCH: u64 = 64;
@@ -86,16 +88,15 @@ pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Microseconds of one of a batch.
 fn batch(mut operation: impl FnMut() -> Outcome) -> Outcome<f64> {
     let (done, took) = timed(|| (0..BATCH).try_for_each(|_| operation()));
     Ok(done.map(|()| took.wall_us / BATCH as f64)?)
 }
 
 /// The CPU time of a get by so many threads at once, on a full cache.
-fn cpu_each(tenant: &Tenant, threads: u64, gets: u64) -> f64 {
-    let run = |id: u64| {
-        let mut random = Random::new(id << 50);
+fn cpu_each(tenant: &Tenant, threads: usize, gets: u64) -> f64 {
+    let run = |nth: usize, _: &Barrier| {
+        let mut random = Random::new((nth as u64) << 50);
         let mut page = page_buffer();
         let mut get = |_| {
             // A miss costs less, in both cases alike.
@@ -104,9 +105,5 @@ fn cpu_each(tenant: &Tenant, threads: u64, gets: u64) -> f64 {
         };
         timed(|| (0..gets).for_each(&mut get)).1.cpu_us / gets as f64
     };
-    let sum: f64 = std::thread::scope(|scope| {
-        let spawned: Vec<_> = (0..threads).map(|id| scope.spawn(move || run(id))).collect();
-        spawned.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
-    });
-    sum / threads as f64
+    on_threads(threads, run).iter().sum::<f64>() / threads as f64
 }

@@ -20,7 +20,6 @@ pub(super) const EVERY: Duration = Duration::from_millis(10);
 
 const WORD: usize = size_of::<u64>();
 
-/// A block that is held, and what it took.
 pub(super) struct Held {
     block: Block,
     pub(super) took: Elapsed,

@@ -62,8 +62,7 @@ pub(super) fn measure(
     let apart: Vec<f64> = pairs.map(|(a, b)| 100.0 * (a - b).abs() / a.min(*b)).collect();
     report.row("background_a_a", ALONE[0], "% apart", &apart);
     let mean = |who: &str| report.figure((CASE, who, CPU), |summary| summary.mean);
-    let kept = (mean(ALONE[0]) + mean(ALONE[1])) / 2.0 / mean(GLEBE);
-    report.ratio(KEPT, kept);
+    report.ratio(KEPT, (mean(ALONE[0]) + mean(ALONE[1])) / 2.0 / mean(GLEBE));
     report.note(&format!(
         "background: {}; one request in {} ms beside; what of it fails counts for the kernel as \
          for the reserve. The ratio is of the means of CPU seconds, alone and beside glebe.",
@@ -128,13 +127,10 @@ fn is_had(
     if who == THP.0 {
         return THP.1.obtain(Pages::new(pages).bytes(page_size())).is_ok();
     }
-    let held = ask(reserve, Duration::ZERO, pages, false);
-    held.iter().for_each(|held| held.over_recall(report));
-    report.check("failures", u64::from(held.is_err()));
-    let is_had = held.is_ok();
-    drop(held);
+    let had = ask(reserve, Duration::ZERO, pages, false).map(|held| held.over_recall(report));
+    report.check("failures", u64::from(had.is_err()));
     tenant.put_new(PUT_BACK);
-    is_had
+    had.is_ok()
 }
 
 #[cfg(test)]

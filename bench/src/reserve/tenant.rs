@@ -72,7 +72,6 @@ impl Tenant {
         }
     }
 
-    /// Adds what went wrong to the report's checks.
     pub(super) fn report(&self, report: &mut Report) {
         report.check("wrong_bytes", self.wrong_pages * self.page.len() as u64);
         report.check("failures", self.failures);

@@ -14,8 +14,6 @@ struct Node {
     next: u32,
 }
 
-/// The list; see the module's documentation.
-#[derive(Clone, Debug)]
 pub(super) struct List {
     /// The first stands before all.
     nodes: Vec<Node>,

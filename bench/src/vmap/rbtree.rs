@@ -30,7 +30,6 @@ const ABSENT: Node =
     Node { start: u64::MAX, len: 0, max: 0, child: [NIL, NIL], parent: NIL, red: false };
 
 /// The tree. Nodes are 40 bytes, side by side and named by index; freed ones are used again first.
-#[derive(Clone, Debug)]
 pub(super) struct RbTree {
     nodes: Vec<Node>,
     /// The neighbours in the order of addresses.
@@ -69,12 +68,10 @@ impl RbTree {
         }
         loop {
             // Down to the lowest extent that is long enough.
-            let node = self.at(n);
-            if self.at(node.child[0]).max >= len {
-                n = node.child[0];
-                continue;
+            while self.at(self.at(n).child[0]).max >= len {
+                n = self.at(n).child[0];
             }
-            // Up to the first that fits or has a right subtree where a fit may be; what lies left
+            // Up to the first that fits, or has a right subtree where a fit may be; what lies left
             // of it is not entered again.
             loop {
                 let node = self.at(n);
@@ -85,17 +82,19 @@ impl RbTree {
                     n = node.child[1];
                     break;
                 }
-                loop {
-                    let child = n;
-                    n = self.at(n).parent;
-                    if n == NIL {
-                        return None;
-                    }
-                    if self.at(n).child[0] == child {
-                        break;
-                    }
-                }
+                n = self.above_left(n)?;
             }
+        }
+    }
+
+    /// The lowest ancestor of which `n` lies left.
+    fn above_left(&self, mut n: u32) -> Option<u32> {
+        loop {
+            let parent = self.at(n).parent;
+            if parent == NIL || self.at(parent).child[0] == n {
+                return (parent != NIL).then_some(parent);
+            }
+            n = parent;
         }
     }
 

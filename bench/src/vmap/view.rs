@@ -24,12 +24,10 @@ use crate::Outcome;
 
 /// Pages of a view, none beside the next.
 const PAGES: u64 = 1024;
-/// Views a sample.
 const VIEWS: u32 = 8;
 const CASE: &str = "view_of_1024_scattered_pages";
 const BARE: &str = "bare system calls";
 
-/// Adds the rows and the ratio `view_cost`.
 pub(super) fn run(report: &mut Report) {
     if let Err(why) = compare(report) {
         report.remark(CASE, GLEBE, "us", &why.to_string());

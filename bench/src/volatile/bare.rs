@@ -8,7 +8,6 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::fs::File;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
@@ -88,13 +87,9 @@ impl Bare {
 }
 
 /// A file's mapping, which tells its owner what of it is in memory. Source: mincore(2).
-pub(super) struct Cached(MmapRaw);
+pub(super) struct Cached(pub(super) MmapRaw);
 
 impl Cached {
-    pub(super) fn of(file: &File) -> io::Result<Self> {
-        MmapRaw::map_raw(file).map(Self)
-    }
-
     /// Pages of a part, which must be inside, that are not in memory.
     pub(super) fn absent(&self, at: Bytes, len: Bytes) -> io::Result<u64> {
         assert!((at + len).as_usize() <= self.0.len(), "{at} + {len} of {}", self.0.len());
@@ -133,7 +128,7 @@ mod tests {
     fn what_was_read_is_in_memory_and_what_was_not_is_absent() {
         let len = Bytes::mib(1);
         let file = nameless(&std::env::temp_dir(), len).unwrap();
-        let cached = Cached::of(&file).unwrap();
+        let cached = Cached(MmapRaw::map_raw(&file).unwrap());
         assert_eq!(cached.absent(Bytes::ZERO, len).unwrap(), len.pages_up(page_size()).get());
         file.read_exact_at(&mut vec![0; len.as_usize()], 0).unwrap();
         assert_eq!(cached.absent(Bytes::ZERO, len).unwrap(), 0);

@@ -33,7 +33,6 @@ const UNIT: &str = "ns/page";
 const DONT_NEED: &str = "MADV_DONTNEED, fault in";
 const MALLOC: &str = "malloc, touch, free";
 
-/// The memory of all contestants, written throughout.
 struct Memory {
     huge: Option<Bytes>,
     /// Of each engine, or why it has none.
@@ -41,7 +40,6 @@ struct Memory {
     bare: Bare,
 }
 
-/// Rows and ratios of all lengths.
 pub(super) fn measure(report: &mut Report) -> Outcome {
     let small = [page_size().bytes(), Bytes::new(64 << 10), Bytes::mib(1), LEN];
     for (grain, huge, lengths) in [("4k", None, &small[..]), ("2m", Some(HUGE), &[HUGE, LEN])] {
@@ -149,13 +147,9 @@ pub(super) fn one_page(report: &mut Report) -> Outcome {
     let mut here = Vec::new();
     for which in Which::ALL {
         let own = which.who();
-        let (region, other) = match which.map(LEN).and_then(|one| Ok((one, which.map(LEN)?))) {
-            Ok(both) => both,
-            Err(why) => {
-                report.remark(CASE, own, UNIT, &why.to_string());
-                continue;
-            }
-        };
+        let both = which.map(LEN).and_then(|one| Ok((one, which.map(LEN)?)));
+        let both = both.inspect_err(|why| report.remark(CASE, own, UNIT, &why.to_string()));
+        let Ok((region, other)) = both else { continue };
         let block = vec![0x5a; LEN.as_usize()];
         region.write(Bytes::ZERO, &block)?;
         other.write(Bytes::ZERO, &block)?;

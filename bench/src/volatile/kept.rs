@@ -10,6 +10,7 @@ use std::path::Path;
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
+use memmap2::MmapRaw;
 use serde::{Deserialize, Serialize};
 
 use super::bare::Cached;
@@ -44,7 +45,6 @@ pub(super) type Beside = Option<(Which, bool)>;
 const NOTHING: &str = "nothing beside it";
 const CAPPED: &str = ", capped";
 
-/// What it came to.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
     /// Pages of the working set that were read.
@@ -91,11 +91,10 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// In the child.
 pub(super) fn inside(beside: Beside, steps: u64, dir: &Path) -> Outcome<Kept> {
     let len = WORKING_SET.get();
     let working_set = nameless(dir, WORKING_SET)?;
-    let cached = Cached::of(&working_set)?;
+    let cached = Cached(MmapRaw::map_raw(&working_set)?);
     let build = |(which, is_capped): (Which, bool)| {
         let rest = LIMIT.saturating_sub(WORKING_SET).saturating_sub(SLACK);
         let options = if is_capped { which.options().cap(rest) } else { which.options() };

@@ -90,13 +90,8 @@ fn contest<T: DeserializeOwned>(
 ) -> Outcome {
     for _ in rounds(case, count, NO_END) {
         for (who, job) in jobs {
-            let group = match Group::make(LIMIT) {
-                Ok(group) => group,
-                Err(why) => {
-                    report.remark(case, who, unit, &why);
-                    continue;
-                }
-            };
+            let group = Group::make(LIMIT).inspect_err(|why| report.remark(case, who, unit, why));
+            let Ok(group) = group else { continue };
             let (answer, kills) = ask(&group, "inside", &serde_json::to_string(job)?)?;
             report.check("oom_kills", kills);
             match answer {

@@ -28,7 +28,6 @@ const ORDER: [u64; 4] = [2, 0, 3, 1];
 /// of marking; and what was wrong.
 pub(super) type Answer = (Vec<(u64, [u64; 4])>, Judged);
 
-/// How much more than needed is purged, and of what.
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let rounds = report.plan(2, 15);
     let job = |which: &Which| (which.who().into(), Job::Purge { which: *which, rounds });

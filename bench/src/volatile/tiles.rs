@@ -60,7 +60,6 @@ pub(super) enum Keeper {
 const FIXED: (&str, Keeper) = ("fixed size", Keeper::Fixed);
 const WHOLE_OBJECTS: (&str, Keeper) = ("whole objects", Keeper::WholeObject);
 
-/// What it came to.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Served {
     /// Of a tile in the mean: hits and misses both count, in the share that they had.
@@ -98,7 +97,6 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// In the child.
 pub(super) fn inside(keeper: Keeper, time_ms: u64) -> Outcome<Served> {
     let mut cache = Cache::new(keeper)?;
     // From the start there is no room left that nobody has used.
@@ -120,7 +118,6 @@ pub(super) fn inside(keeper: Keeper, time_ms: u64) -> Outcome<Served> {
     })
 }
 
-/// Has memory by turns.
 fn other(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(WITHOUT);

@@ -13,15 +13,12 @@ use crate::turns::{rounds, NO_END};
 use crate::Outcome;
 
 const LEN: usize = 1024;
-/// Objects held.
 const HELD: usize = 1 << 14;
-/// Pairs of a sample.
 const PAIRS: usize = 50_000;
 const UNIT: &str = "ns CPU";
 const AT_ONCE: &str = "insert_remove_1k";
 const HELD_CASE: &str = "insert_remove_1k_of_16e3";
 
-/// Both cases of all contestants, in turns.
 pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
     let made = Made::new();
     let mut pooled = Pooled::new(false, HELD + 1)?;
@@ -77,7 +74,6 @@ fn sample(
     Ok(())
 }
 
-/// CPU time of one of many.
 fn ns(pair: impl FnMut(usize) -> Outcome) -> Outcome<f64> {
     let start = thread_cpu();
     (0..PAIRS).try_for_each(pair)?;

@@ -11,18 +11,15 @@
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::time::Duration;
 
 use glebe::sys::vma;
 use serde::{Deserialize, Serialize};
 use serde_json::{to_value, Value};
 
-use super::store::{replay, Held, Keep, Store};
+use super::store::{replay, Held, Store};
 use super::workload::Workload;
 use crate::child::Child;
 use crate::Outcome;
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Allocator {
@@ -123,7 +120,7 @@ impl Blocks {
     }
 }
 
-impl Keep for Blocks {
+impl Store for Blocks {
     #[inline]
     fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome {
         self.blocks[nth] = Some(self.of.copy(bytes).ok_or("out of memory")?);
@@ -135,9 +132,7 @@ impl Keep for Blocks {
         to[..bytes.len()].copy_from_slice(bytes);
         Ok(bytes.len())
     }
-}
 
-impl Store for Blocks {
     #[inline]
     fn remove(&mut self, nth: usize) -> Outcome {
         self.blocks[nth] = None;
@@ -195,6 +190,6 @@ pub(crate) fn inside(job: &str) -> Outcome<Value> {
 /// Has a child do `job`, in which nothing else happens.
 pub(super) fn ask(job: Job) -> Outcome<(Vec<Held>, u64)> {
     let child = Child::start("apart", &[&serde_json::to_string(&job)?])?;
-    let answer = child.answer(PATIENCE)?.ok_or("a child of this program was killed")?;
+    let answer = child.answer()?.ok_or("a child of this program was killed")?;
     Ok(serde_json::from_str(&answer)?)
 }

@@ -75,16 +75,11 @@ fn tell(
     answer: Outcome<(Vec<Held>, u64)>,
     report: &mut Report,
 ) -> Vec<f64> {
-    let (held, wrong) = match answer {
-        Ok(answer) => answer,
-        Err(why) => {
-            report.remark(case, who, PERCENT, &why.to_string());
-            return Vec::new();
-        }
-    };
+    let answer = answer.inspect_err(|why| report.remark(case, who, PERCENT, &why.to_string()));
+    let Ok((held, wrong)) = answer else { return Vec::new() };
     report.check("wrong_bytes", wrong);
     let percent: Vec<f64> = held.iter().map(Held::percent).collect();
-    report.row(case, who, PERCENT, &percent[percent.len() - 1..]);
+    report.add(case, who, PERCENT, percent[percent.len() - 1]);
     let each = steps.iter().zip(&percent).map(|(step, of)| format!("{} {of:.2}", step.name));
     report.remark(case, who, PERCENT, &each.collect::<Vec<_>>().join(", "));
     percent

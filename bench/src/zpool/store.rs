@@ -15,16 +15,14 @@ use crate::interrupt;
 use crate::turns::{rounds, NO_END};
 use crate::Outcome;
 
-pub(super) trait Keep {
+/// Keeps objects and gives them up.
+pub(super) trait Store {
     /// Stores an object under a number that has none.
     fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome;
 
     /// Copies an object out; its length.
     fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize>;
-}
 
-/// Keeps objects and gives them up.
-pub(super) trait Store: Keep {
     fn remove(&mut self, nth: usize) -> Outcome;
 
     /// Puts another object in the place of one.
@@ -78,7 +76,7 @@ impl Pooled {
     }
 }
 
-impl Keep for Pooled {
+impl Store for Pooled {
     #[inline]
     fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome {
         self.handles[nth] = Some(self.pool.insert(bytes)?);
@@ -89,9 +87,7 @@ impl Keep for Pooled {
     fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize> {
         Ok(self.pool.read(self.handles[nth].ok_or("no such object")?, to)?)
     }
-}
 
-impl Store for Pooled {
     #[inline]
     fn remove(&mut self, nth: usize) -> Outcome {
         Ok(self.pool.remove(self.handles[nth].take().ok_or("no such object")?)?)
@@ -121,7 +117,6 @@ pub(super) fn replay(
     steps: &[Step],
     plain: bool,
 ) -> Outcome<(Vec<Held>, u64)> {
-    /// The length of an object that is not there.
     const ABSENT: usize = usize::MAX;
     let page = page_size().bytes().as_usize();
     let (mut buffer, mut back) = (aligned(page)?, aligned(page)?);

@@ -21,9 +21,6 @@ use crate::{interrupt, Outcome};
 pub(super) const DIRECTORIES: [&str; 9] =
     ["drivers", "arch", "fs", "sound", "include", "net", "Documentation", "kernel", "tools"];
 
-/// Looked through without being told.
-const USUAL: &str = "/usr/src";
-
 /// What only whole sources of a kernel have.
 const MARK: &str = "kernel/fork.c";
 
@@ -33,11 +30,11 @@ pub(super) struct Tree {
     pub(super) files: Vec<(Range<usize>, Option<usize>)>,
 }
 
-/// Kernel sources: `dir` itself or what lies in it, or else in the usual place; the last name
+/// Kernel sources: `dir` itself or what lies in it, or else in /usr/src; the last name
 /// first.
 pub(super) fn find(dir: Option<&Path>) -> Option<PathBuf> {
     let is_tree = |path: &PathBuf| path.join(MARK).is_file();
-    [dir, Some(Path::new(USUAL))].into_iter().flatten().find_map(|dir| {
+    [dir, Some(Path::new("/usr/src"))].into_iter().flatten().find_map(|dir| {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         let mut names: Vec<_> = entries.map(|entry| entry.path()).collect();
         names.push(dir.to_path_buf());

@@ -26,7 +26,6 @@ pub(super) struct Step {
     pub(super) changes: Vec<Change>,
 }
 
-/// Where contents come from.
 enum Source {
     Tree(Tree),
     Trace(Made),
@@ -42,7 +41,6 @@ pub(super) struct Workload {
     pub(super) blocks: usize,
 }
 
-/// The blocks of a file.
 type File = Vec<Change>;
 
 impl Workload {

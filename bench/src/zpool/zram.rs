@@ -16,7 +16,7 @@ use std::path::Path;
 
 use glebe::sys::page_size;
 
-use super::store::{Held, Keep, Store};
+use super::store::{Held, Store};
 use crate::pressure::patiently;
 use crate::Outcome;
 
@@ -76,7 +76,7 @@ impl Zram {
 }
 
 /// An object is some whole pages, and begins on a page; all objects of a use are equally long.
-impl Keep for Zram {
+impl Store for Zram {
     fn put(&mut self, nth: usize, pages: &[u8]) -> Outcome {
         Ok(self.file.write_all_at(pages, (nth * pages.len()) as u64)?)
     }
@@ -85,9 +85,7 @@ impl Keep for Zram {
         self.file.read_exact_at(to, (nth * to.len()) as u64)?;
         Ok(to.len())
     }
-}
 
-impl Store for Zram {
     fn remove(&mut self, nth: usize) -> Outcome {
         Ok(self.discard(nth, 1)?)
     }
