@@ -13,8 +13,10 @@ use clap::{CommandFactory, Parser};
 use crate::report::{Options, Report};
 use crate::{child, contig, interrupt, reserve, serve, vmap, volatile, zpool, Outcome};
 
+type Run = fn(&mut Report) -> Outcome;
+
 /// The benchmarks.
-const ALL: [(&str, &str, fn(&mut Report) -> Outcome); 6] = [
+const ALL: [(&str, &str, Run); 6] = [
     ("reserve", "Blocks under load, what the load pays, pages in and out, growth", reserve::run),
     ("volatile", "Mark and unmark beside giving memory back; purging, a cache", volatile::run),
     ("zpool", "What a pool holds, beside zram and allocators; store, load, compact", zpool::run),

@@ -23,9 +23,7 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Elapsed) {
     let (cpu_start, start) = (thread_cpu(), wall());
     let done = work();
     let (end, cpu_end) = (wall(), thread_cpu());
-    let [wall_us, cpu_us] =
-        [end.saturating_sub(start), cpu_end.saturating_sub(cpu_start)].map(micros);
-    (done, Elapsed { wall_us, cpu_us })
+    (done, Elapsed { wall_us: micros(end - start), cpu_us: micros(cpu_end - cpu_start) })
 }
 
 /// Monotonic time since an unspecified start.

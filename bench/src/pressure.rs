@@ -86,7 +86,7 @@ mod tests {
     fn groups_are_made_below_version_1_or_where_version_2_passes_memory_on() {
         let (both, own) = (format!("{V2}{V1}"), "4:memory:/a\n0::/\n");
         assert_eq!(parent(&both, own, &[("memory/a", "")]), Ok(("memory/a".into(), false)));
-        assert_eq!(parent(&both, own, &[("memory", "")]), Ok(("memory/".into(), false)));
+        assert_eq!(parent(&both, own, &[("memory", "")]), Ok(("memory".into(), false)));
         let passed_on = [("", "cpu memory\n"), ("user", "memory pids\n"), ("user/7", "mem\n")];
         assert_eq!(parent(V2, "0::/user/7/session\n", &passed_on), Ok(("user".into(), true)));
         for (mounts, said) in [("", "none is mounted"), (V2, "passes the memory controller on")] {

@@ -21,8 +21,8 @@ use crate::Outcome;
 /// What of the project is built: one or two CPU seconds in a quick run, else some ten.
 const PACKAGES: [&str; 2] = ["libc", "glebe-bench"];
 
-/// What the shell does to build a package, from nothing each time, where the sources are. A compiler
-/// that was killed may still be ending, and make a last file meanwhile.
+/// What the shell does to build a package, from nothing each time, where the sources are. A
+/// compiler that was killed may still be ending, and make a last file meanwhile.
 const BUILD: &str = r#"
 until rm -rf "$TMPDIR/target"; do sleep 0.1; done
 unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER CARGO_BUILD_JOBS

@@ -248,10 +248,9 @@ fn ratios(report: &mut Report) {
     ratios.into_iter().for_each(|(name, ratio)| report.ratio(name, ratio));
 }
 
-/// How the time of a recall grows with the reserve: the same requests of a small and a large one, in
-/// turn, and the ratio of the large to the small. In a quick run both are of transparent huge pages,
-/// which are had in a fraction of the time that long runs take; the request is the largest that both
-/// have a run for.
+/// How the time of a recall grows with the reserve: the same requests of a small and a large one,
+/// the largest that both have a run for, in turn. In a quick run both are of transparent huge
+/// pages, which are had in a fraction of the time that long runs take.
 pub(super) fn growth(report: &mut Report) -> Outcome {
     let ratio = |large| format!("growth_{}_to_{}", size_name(SMALL), size_name(large));
     report.ratio(&ratio(LARGE), f64::NAN); // there in any case

@@ -1,8 +1,8 @@
 //! A memory cgroup of a test's own, or of a benchmark's, with a limit and no swap, below this
 //! process's own group: of version 1, or of version 2 where a group above passes the memory
-//! controller on. Nothing is switched on for it. Removed when dropped. The program runs itself in it
-//! as a child process: who is killed there is counted, and this process is outside. A run that was
-//! killed leaves the directory; the next one removes it.
+//! controller on. Nothing is switched on for it. Removed when dropped. The program runs itself in
+//! it as a child process: who is killed there is counted, and this process is outside. A run that
+//! was killed leaves the directory; the next one removes it.
 //! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2, cgroups(7).
 #![allow(dead_code)] // each program takes a part
 
