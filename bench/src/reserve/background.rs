@@ -24,7 +24,7 @@ const PACKAGES: [&str; 2] = ["libc", "glebe-bench"];
 /// What the shell does to build a package, from nothing each time, where the sources are. A
 /// compiler that was killed may still be ending, and make a last file meanwhile.
 const BUILD: &str = r#"
-until rm -rf "$TMPDIR/target"; do sleep 0.1; done
+until rm -rf "$TMPDIR/target" || ! kill -0 $PPID; do sleep 0.1; done
 unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER CARGO_BUILD_JOBS
 CARGO_INCREMENTAL=0 exec cargo build --quiet --offline --locked --package PACKAGE \
     --config profile.dev.opt-level=0 --config profile.dev.debug=0 --target-dir "$TMPDIR/target"
@@ -80,8 +80,8 @@ impl Background {
 
     /// Runs it again and again while `work` runs.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> Outcome<T> {
-        // A pause too, for what ends at once.
-        let text = format!("while ({}\n) || :; do sleep 0.01; done", self.text);
+        // Until this process is gone, if it is killed; a pause too, for what ends at once.
+        let text = format!("while kill -0 $PPID; do ({}\n); sleep 0.01; done", self.text);
         let _running = Running(self.command(&text).spawn()?);
         Ok(work())
     }
