@@ -50,7 +50,7 @@ $(READY): $(SOURCES)
 
 demo: build
 	$(GLEBE) demo --json $(BUILT)/demo.json
-	bench/plot.py $(BUILT)/demo.json >$(BUILT)/demo.svg
+	scripts/plot.py $(BUILT)/demo.json >$(BUILT)/demo.svg
 	@echo "picture   $(BUILT)/demo.svg"
 
 test:

@@ -6,7 +6,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -15,34 +15,12 @@ use rustix::process::{getppid, set_parent_process_death_signal, Pid, Signal};
 use crate::{clock, interrupt, Outcome};
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// No child takes as long for a line on a machine that does anything else at all.
+const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A child.
-#[derive(Debug)]
 pub(crate) struct Child {
     process: std::process::Child,
     lines: Receiver<String>,
-}
-
-/// How a child ended.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    status: ExitStatus,
-    output: String,
-}
-
-impl Ended {
-    /// Whether it was killed.
-    pub(crate) fn was_killed(&self) -> bool {
-        self.status.signal() == Some(Signal::KILL.as_raw())
-    }
-
-    /// What it wrote, its lines ended; an error if it failed.
-    pub(crate) fn answer(self) -> Outcome<String> {
-        match self.status.success() {
-            true => Ok(self.output),
-            false => Err(format!("a child of this program ended with {}", self.status).into()),
-        }
-    }
 }
 
 impl Child {
@@ -61,17 +39,13 @@ impl Child {
         Ok(Self { process, lines })
     }
 
-    /// The number of its process.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Its next line; `None` once it writes no more.
-    pub(crate) fn line(&mut self) -> Option<String> {
-        self.line_before(Duration::MAX).ok().flatten()
-    }
-
-    fn line_before(&mut self, end: Duration) -> Outcome<Option<String>> {
+    /// Its next line; `None` once it writes no more; an error after [`PATIENCE`].
+    pub(crate) fn line(&mut self) -> Outcome<Option<String>> {
+        let end = clock::wall() + PATIENCE;
         loop {
             interrupt::check();
             match self.lines.recv_timeout(LOOK_EVERY) {
@@ -83,21 +57,25 @@ impl Child {
         }
     }
 
-    /// Writes a line to its standard input.
     pub(crate) fn tell(&mut self, line: &str) -> Outcome {
         let told = self.process.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}"));
         Ok(told.transpose().map(drop)?)
     }
 
-    /// Waits for its end; an error if it took longer than `patience`.
-    pub(crate) fn wait(mut self, patience: Duration) -> Outcome<Ended> {
+    /// Waits for its end; what it wrote, its lines ended, or nothing if it was killed; an error if
+    /// it failed, or took too long.
+    pub(crate) fn answer(mut self) -> Outcome<Option<String>> {
         drop(self.process.stdin.take());
-        let (end, mut output) = (clock::wall() + patience, String::new());
-        while let Some(line) = self.line_before(end)? {
+        let mut output = String::new();
+        while let Some(line) = self.line()? {
             output.extend([line.as_str(), "\n"]);
         }
         // It has closed its output, which it does when it ends.
-        Ok(Ended { status: self.process.wait()?, output })
+        match self.process.wait()? {
+            status if status.success() => Ok(Some(output)),
+            status if status.signal() == Some(Signal::KILL.as_raw()) => Ok(None),
+            status => Err(format!("a child of this program ended with {status}").into()),
+        }
     }
 }
 

@@ -3,54 +3,58 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser};
 
 use crate::report::{Options, Report};
-use crate::{child, contig, gpu, interrupt, reserve, serve, vmap, volatile, zpool, Outcome};
+use crate::{child, contig, interrupt, reserve, serve, vmap, volatile, zpool, Outcome};
+
+type Run = fn(&mut Report) -> Outcome;
+
+/// The benchmarks.
+const ALL: [(&str, &str, Run); 6] = [
+    ("reserve", "Blocks under load, what the load pays, pages in and out, growth", reserve::run),
+    ("volatile", "Mark and unmark beside giving memory back; purging, a cache", volatile::run),
+    ("zpool", "What a pool holds, beside zram and allocators; store, load, compact", zpool::run),
+    ("vmap", "The cases of the kernel's vmalloc test over positions: trees and lists", vmap::run),
+    ("contig", "What contiguous memory buys and costs: reads, direct I/O, long runs", contig::run),
+    ("serve", "`glebe serve --memcached` beside memcached: requests, hits, recalls", serve::run),
+];
 
 /// Measures glebe beside what the kernel and others offer.
 #[derive(Parser)]
-#[command(name = "glebe-bench", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "glebe-bench", version, max_term_width = 100)]
 #[command(
     after_help = "Exit status: 0 if all went well, 1 if something failed or a check did not \
     hold, 2 if the command line is wrong."
 )]
 struct Cli {
-    #[command(subcommand)]
-    command: Command,
+    /// The benchmark
+    #[arg(value_parser = PossibleValuesParser::new(names()))]
+    name: String,
+    #[command(flatten)]
+    options: Options,
 }
 
-#[derive(Subcommand)]
-enum Command {
-    /// Blocks under load, what the load pays, pages in and out, growth
-    Reserve(Options),
-    /// Mark and unmark beside giving memory back; purging, and a cache under pressure
-    Volatile(Options),
-    /// What a pool holds of a source tree, beside zram and allocators; store, load, compact
-    Zpool(Options),
-    /// The cases of the kernel's vmalloc test over positions: trees and lists
-    Vmap(Options),
-    /// What contiguous memory buys and costs: reads, copies, direct I/O, populating, long runs
-    Contig(Options),
-    /// Copies between an NVIDIA GPU and registered memory; registering it
-    Gpu(Options),
-    /// `glebe serve --memcached` beside memcached: requests, hits, recalls
-    Serve(Options),
-    /// Print the names of the benchmarks
-    List,
-    /// Do what the parent, which is process PARENT, says
-    #[command(hide = true)]
-    Child { parent: u32, task: String, words: Vec<String> },
+fn names() -> impl Iterator<Item = PossibleValue> {
+    let list = PossibleValue::new("list").help("Print the names of the benchmarks");
+    ALL.into_iter().map(|(name, what, _)| PossibleValue::new(name).help(what)).chain([list])
 }
 
-/// Runs the program.
 pub(crate) fn main() -> ExitCode {
-    let command = Cli::parse().command;
-    let Err(why) = interrupt::catch(|| dispatch(command)) else { return ExitCode::SUCCESS };
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = words.collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut out = io::stdout();
+    let done = interrupt::catch(|| match &words[..] {
+        [_, "child", parent, task, words @ ..] => in_child(parent, task, words, &mut out),
+        _ => dispatch(Cli::parse(), &mut out),
+    });
+    let Err(why) = done else { return ExitCode::SUCCESS };
     // Who reads the table may have seen enough.
     let closed = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
     if why.downcast_ref().is_some_and(closed) {
@@ -61,29 +65,9 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn dispatch(command: Command) -> Outcome {
-    let mut out = io::stdout();
-    let (name, run, options): (_, fn(&mut Report) -> Outcome, _) = match command {
-        Command::Reserve(options) => ("reserve", reserve::run, options),
-        Command::Volatile(options) => ("volatile", volatile::run, options),
-        Command::Zpool(options) => ("zpool", zpool::run, options),
-        Command::Vmap(options) => ("vmap", vmap::run, options),
-        Command::Contig(options) => ("contig", contig::run, options),
-        Command::Gpu(options) => ("gpu", gpu::run, options),
-        Command::Serve(options) => ("serve", serve::run, options),
-        Command::List => {
-            let program = Cli::command();
-            let all = program.get_subcommands().map(clap::Command::get_name);
-            for name in all.filter(|name| !["list", "child"].contains(name)) {
-                writeln!(out, "{name}")?;
-            }
-            return Ok(());
-        }
-        Command::Child { parent, task, words } => {
-            child::attach(parent)?;
-            let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            return in_child(&task, &words, &mut out);
-        }
+fn dispatch(Cli { name, options }: Cli, out: &mut dyn Write) -> Outcome {
+    let Some((name, _, run)) = ALL.into_iter().find(|(of, ..)| *of == name) else {
+        return Ok(ALL.iter().try_for_each(|(name, ..)| writeln!(out, "{name}"))?);
     };
     let mut report = Report::new(name, checked(name, options)?);
     interrupt::install()?;
@@ -102,37 +86,35 @@ fn dispatch(command: Command) -> Outcome {
 /// is for other benchmarks.
 fn checked(name: &str, mut options: Options) -> Outcome<Options> {
     let of_some = [
-        ("--background", options.background.is_some(), &["reserve"][..]),
-        ("--tree", options.tree.is_some(), &["zpool"]),
-        ("--largest-mib", options.largest_mib.is_some(), &["contig", "gpu"]),
+        ("--background", options.background.is_some(), "reserve"),
+        ("--tree", options.tree.is_some(), "zpool"),
     ];
     for (option, is_given, of) in of_some {
-        if is_given && !of.contains(&name) {
-            let text = format!("{option} is for {}", of.join(" and "));
+        if is_given && of != name {
+            let text = format!("{option} is for {of}");
             Cli::command().error(ErrorKind::ArgumentConflict, text).exit();
         }
     }
-    options.dir = options.dir.as_deref().map(scratch_dir).transpose()?;
+    if let Some(dir) = &mut options.dir {
+        let refused = format!("scratch files in {}", dir.display());
+        *dir = dir.canonicalize().map_err(|e| format!("{refused}: {e}"))?;
+        tempfile::tempfile_in(dir).map_err(|e| format!("{refused}: {e}"))?;
+    }
     Ok(options)
 }
 
-fn scratch_dir(dir: &Path) -> Outcome<PathBuf> {
-    let refused = |e| format!("scratch files in {}: {e}", dir.display());
-    let absolute = dir.canonicalize().map_err(refused)?;
-    tempfile::tempfile_in(&absolute).map_err(refused)?;
-    Ok(absolute)
-}
-
-/// In a child: does its task.
-fn in_child(task: &str, words: &[&str], out: &mut dyn Write) -> Outcome {
+/// In a child of process `parent`: does its task.
+fn in_child(parent: &str, task: &str, words: &[&str], out: &mut dyn Write) -> Outcome {
+    child::attach(parent.parse()?)?;
     match (task, words) {
-        ("fragment", [most]) => contig::fragment::inside(most.parse()?, false, out)?,
-        ("busy", [most]) => contig::fragment::inside(most.parse()?, true, out)?,
-        ("apart", [job]) => zpool::inside(job, out)?,
-        ("serve-glebe", words) => serve::be("glebe", words)?,
-        ("serve-memcached", words) => serve::be("memcached", words)?,
-        ("inside", [group, job]) => volatile::inside(Path::new(group), job, out)?,
-        _ => return Err(format!("{task}: no task of a child").into()),
+        ("fragment", [most]) => contig::fragment::inside(most.parse()?, false, out),
+        ("busy", [most]) => contig::fragment::inside(most.parse()?, true, out),
+        ("apart", [job]) => Ok(writeln!(out, "{}", zpool::inside(job)?)?),
+        ("serve-glebe", words) => serve::be("glebe", words),
+        ("serve-memcached", words) => serve::be("memcached", words),
+        ("inside", [group, job]) => {
+            Ok(writeln!(out, "{}", volatile::inside(Path::new(group), job)?)?)
+        }
+        _ => Err(format!("{task}: no task of a child").into()),
     }
-    Ok(())
 }

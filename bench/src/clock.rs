@@ -1,22 +1,15 @@
-//! Clocks: wall time, CPU time, and the date.
+//! Clocks: wall time and CPU time.
 //!
 //! Units: microseconds as `f64` where a time becomes a sample, [`Duration`] before that. A reading
 //! is one vDSO call for wall time and one system call for CPU time (some 0.2 us): single operations
 //! below a microsecond are timed together and divided. What kernel threads do on a thread's behalf
 //! (kcompactd, kswapd) is not in its CPU time. Source: clock_gettime(2).
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::time::{clock_gettime, ClockId};
 
-/// A pair of clock readings to measure from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stopwatch {
-    wall: Duration,
-    cpu: Duration,
-}
-
-/// Time between two readings, in microseconds.
+/// Time that something took, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Elapsed {
     pub(crate) wall_us: f64,
@@ -24,21 +17,13 @@ pub(crate) struct Elapsed {
     pub(crate) cpu_us: f64,
 }
 
-impl Stopwatch {
-    /// Reads both clocks, wall last.
-    #[inline(always)] // with `elapsed`: a call between the two readings would be timed too
-    pub(crate) fn start() -> Self {
-        let cpu = thread_cpu();
-        Self { wall: wall(), cpu }
-    }
-
-    /// Time since the start, on the thread that started it; wall read first.
-    #[inline(always)]
-    pub(crate) fn elapsed(&self) -> Elapsed {
-        let wall = wall().saturating_sub(self.wall);
-        let cpu = thread_cpu().saturating_sub(self.cpu);
-        Elapsed { wall_us: micros(wall), cpu_us: micros(cpu) }
-    }
+/// What `work` comes to, and the time it took. Wall time is read last before it and first after.
+#[inline(always)] // a call between the two readings would be timed too
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Elapsed) {
+    let (cpu_start, start) = (thread_cpu(), wall());
+    let done = work();
+    let (end, cpu_end) = (wall(), thread_cpu());
+    (done, Elapsed { wall_us: micros(end - start), cpu_us: micros(cpu_end - cpu_start) })
 }
 
 /// Monotonic time since an unspecified start.
@@ -47,7 +32,6 @@ pub(crate) fn wall() -> Duration {
     read(ClockId::Monotonic)
 }
 
-/// CPU time the calling thread has used.
 pub(crate) fn thread_cpu() -> Duration {
     read(ClockId::ThreadCPUTime)
 }
@@ -60,11 +44,6 @@ pub(crate) fn process_cpu() -> Duration {
 /// A duration as a sample in microseconds.
 pub(crate) fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
-}
-
-/// The date and time of day in UTC, `2026-01-31T23:59:59Z`.
-pub(crate) fn utc_now() -> String {
-    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
 }
 
 /// One function for all readings: after a sleep the first fetches its code, and the next, which

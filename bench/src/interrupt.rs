@@ -58,7 +58,6 @@ pub(crate) fn catch<T>(run: impl FnOnce() -> T) -> T {
 }
 
 /// Tells other threads to stop when it is dropped, so that a scope that unwinds can end.
-#[derive(Debug)]
 pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -1,15 +1,12 @@
 //! [`Machine`]: the facts that a figure means nothing without. One that cannot be read is `unknown`
 //! or 0: it must not make a run fail.
 
-use std::fmt;
 use std::fs;
 use std::thread::available_parallelism;
 
 use glebe::sys::{meminfo, page_size, pagemap};
-use glebe::units::Bytes;
 use serde::Serialize;
 
-/// The machine a benchmark ran on.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Machine {
     kernel: String,
@@ -24,7 +21,6 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Reads the facts of this machine.
     pub(crate) fn read() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_else(|_| "unknown".into());
         let modes = text("/sys/kernel/mm/transparent_hugepage/enabled");
@@ -38,14 +34,5 @@ impl Machine {
             thp: thp.map_or("unknown", |(mode, _)| mode).into(),
             privileged: pagemap::frames_visible(),
         }
-    }
-}
-
-impl fmt::Display for Machine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, cpus, memory_bytes, thp, privileged, .. } = self;
-        let memory = Bytes::new(*memory_bytes);
-        let user = if *privileged { "" } else { ", unprivileged" };
-        write!(f, "Linux {kernel}, {cpus} CPUs, {memory}, THP {thp}{user}")
     }
 }

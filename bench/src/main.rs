@@ -18,14 +18,12 @@ mod turns;
 
 // What a run works on, and against whom.
 mod child;
-mod corpus;
 mod frames;
 mod memory;
 mod pressure;
 
 // The benchmarks.
 mod contig;
-mod gpu;
 mod reserve;
 mod serve;
 mod vmap;
@@ -33,6 +31,12 @@ mod volatile;
 mod zpool;
 
 mod cli;
+
+/// What a test needs; nothing where it cannot be had, and says so.
+#[cfg(test)]
+fn had<T>(had: Outcome<T>) -> Option<T> {
+    had.inspect_err(|why| println!("skipped: {why}")).ok()
+}
 
 fn main() -> std::process::ExitCode {
     cli::main()

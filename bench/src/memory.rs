@@ -6,10 +6,11 @@
 //! Lock: the project's hugetlb lock file, for memory of a pool alone.
 //!
 //! # Safety
-//! A `Memory` owns its bytes: by malloc until they are freed, or by a mapping whose pointer nobody
-//! else has. They are zeros of the kernel's or what was written here, so every word is a value.
+//! A `Memory` owns its bytes, by an allocation or a mapping whose pointer nobody else has. They are
+//! populated: zeros of the kernel's or what was written there, so that every word is a value.
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::fs::File;
 use std::ptr;
 use std::slice;
@@ -23,7 +24,7 @@ use glebe::units::{Bytes, PageSize, Pages};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{memfd_create, MemfdFlags};
 
-use crate::clock::{Elapsed, Stopwatch};
+use crate::clock::{timed, Elapsed};
 use crate::frames::longest_run;
 use crate::Outcome;
 
@@ -52,43 +53,18 @@ pub(crate) enum Way {
 }
 
 /// Bytes, all of them present.
-#[derive(Debug)]
 pub(crate) struct Memory {
     base: usize,
     len: usize,
     /// What it took to have the bytes and to populate them.
     pub(crate) took: Elapsed,
-    owner: Owner,
+    /// Gives them back when dropped.
+    owner: Box<dyn Any>,
 }
 
-#[derive(Debug)]
-enum Owner {
-    Malloc { _block: Malloc },
-    Map { _map: MmapRaw },
-    Glebe(Box<Contig>),
-}
-
-/// Freed when dropped.
-#[derive(Debug)]
-struct Malloc(usize);
-
-impl Malloc {
-    fn aligned(len: usize, align: usize) -> Outcome<Self> {
-        let mut at = ptr::null_mut();
-        // SAFETY: `at` is a local that the call writes if it succeeds.
-        match unsafe { libc::posix_memalign(&raw mut at, align, len) } {
-            0 => Ok(Self(at.expose_provenance())),
-            code => Err(std::io::Error::from_raw_os_error(code).into()),
-        }
-    }
-}
-
-impl Drop for Malloc {
-    fn drop(&mut self) {
-        // SAFETY: from posix_memalign, freed once; its memory's owner is gone with it.
-        unsafe { libc::free(ptr::with_exposed_provenance_mut(self.0)) };
-    }
-}
+/// What `posix_memalign` is asked for: as much as a page-table leaf maps on most machines.
+#[repr(align(0x20_0000))]
+struct Aligned(#[allow(dead_code)] [u8; 2 << 20]);
 
 impl Way {
     /// Has `len` bytes; an error says why not: too little memory, no such pages, no privilege.
@@ -124,50 +100,53 @@ impl Way {
 }
 
 impl Memory {
+    /// Times `have`, which says where the bytes begin and who owns them.
+    fn timed(len: Bytes, have: impl FnOnce() -> Outcome<(usize, Box<dyn Any>)>) -> Outcome<Self> {
+        let (had, took) = timed(have);
+        let (base, owner) = had?;
+        Ok(Self { base, len: len.as_usize(), took, owner })
+    }
+
     /// The library's memory as `options` say; what other threads took is not in `took`.
     pub(crate) fn glebe(options: Options, len: Bytes) -> Outcome<Self> {
-        let watch = Stopwatch::start();
-        let contig = options.build(len)?;
-        let took = watch.elapsed();
-        let base = contig.mapping().as_ptr().expose_provenance();
-        Ok(Self { base, len: len.as_usize(), took, owner: Owner::Glebe(Box::new(contig)) })
+        Self::timed(len, || {
+            let contig = options.build(len)?;
+            Ok((contig.mapping().as_ptr().expose_provenance(), Box::new(contig)))
+        })
     }
 
     fn malloc(len: Bytes, advice: madvise::Advice) -> Outcome<Self> {
-        let align = transparent_huge_page().map_or(page_size().bytes(), PageSize::bytes);
-        let watch = Stopwatch::start();
-        let block = Malloc::aligned(len.as_usize(), align.as_usize())?;
-        let base = block.0;
-        // SAFETY: the range is the allocation, which is whole pages and not used yet.
-        let advised = unsafe { madvise::advise(base, len, advice) };
-        // A kernel built without huge pages knows of neither advice, and small ones are right.
-        if advice == madvise::Advice::HugePage {
-            advised?;
-        }
-        // SAFETY: as above; contents stay.
-        unsafe { madvise::advise(base, len, madvise::Advice::PopulateWrite)? };
-        let took = watch.elapsed();
-        Ok(Self { base, len: len.as_usize(), took, owner: Owner::Malloc { _block: block } })
+        Self::timed(len, || {
+            let mut block = Vec::<Aligned>::new();
+            block.try_reserve_exact(len.as_usize().div_ceil(size_of::<Aligned>()))?;
+            let base = block.as_mut_ptr().expose_provenance();
+            // SAFETY: the range is in the allocation, and nothing is there yet.
+            let advised = unsafe { madvise::advise(base, len, advice) };
+            // A kernel built without huge pages knows of neither advice, and small ones are right.
+            if advice == madvise::Advice::HugePage {
+                advised?;
+            }
+            // SAFETY: as above; contents stay.
+            unsafe { madvise::advise(base, len, madvise::Advice::PopulateWrite)? };
+            Ok((base, Box::new(block)))
+        })
     }
 
     /// The first `len` bytes of a mapping that begin at a multiple of `align`.
     fn mapped(len: Bytes, align: Bytes, map: impl FnOnce() -> Outcome<MmapRaw>) -> Outcome<Self> {
-        let watch = Stopwatch::start();
-        let map = map()?;
-        let start = map.as_ptr().expose_provenance();
-        let (base, len) = (start.next_multiple_of(align.as_usize()), len.as_usize());
-        // This reports a failure instead of raising a signal later.
-        map.advise_range(Advice::PopulateWrite, base - start, len)?;
-        let took = watch.elapsed();
-        Ok(Self { base, len, took, owner: Owner::Map { _map: map } })
+        Self::timed(len, || {
+            let map = map()?;
+            let start = map.as_ptr().expose_provenance();
+            let base = start.next_multiple_of(align.as_usize());
+            // This reports a failure instead of raising a signal later.
+            map.advise_range(Advice::PopulateWrite, base - start, len.as_usize())?;
+            Ok((base, Box::new(map)))
+        })
     }
 
     /// The library's own view, where it is the library's.
     pub(crate) fn contig(&self) -> Option<&Contig> {
-        match &self.owner {
-            Owner::Glebe(contig) => Some(contig),
-            Owner::Malloc { .. } | Owner::Map { .. } => None,
-        }
+        self.owner.downcast_ref()
     }
 
     /// The longest run of adjacent page frames in address order; `None` where frames are hidden.
@@ -175,19 +154,16 @@ impl Memory {
         longest_run(self.base, Bytes::new(self.len as u64).pages_up(page_size()))
     }
 
-    /// All bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: see the file's head; nobody writes while this is borrowed.
         unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.base), self.len) }
     }
 
-    /// All bytes, to be written.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: see the file's head; exclusive by `&mut`.
         unsafe { slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(self.base), self.len) }
     }
 
-    /// All whole words.
     pub(crate) fn words(&self) -> &[u64] {
         let words = self.len / size_of::<u64>();
         // SAFETY: as `bytes`; the base is the start of a page, and any bits are a word.
@@ -199,13 +175,9 @@ impl Memory {
 /// from: it must not be brought to kill a process.
 pub(crate) fn fits(len: Bytes) -> Outcome {
     let available = meminfo::available()?;
-    let most = most_of(available);
-    match len <= most {
-        true => Ok(()),
-        false => {
-            let text = format!("{len} asked for; {available} are available, of which {most}");
-            Err(format!("{text} may be used").into())
-        }
+    match most_of(available) {
+        most if len <= most => Ok(()),
+        most => Err(format!("{len} asked for; {available} are available, {most} for this").into()),
     }
 }
 
@@ -233,7 +205,6 @@ fn with_surplus<T>(pool: &Pool, len: Bytes, ask: impl FnOnce() -> Outcome<T>) ->
 /// Hugetlb pages that were set aside beforehand, of which a window is mapped when it is wanted: a
 /// file of them, all resident. It answers as fast as the page table is written, and its bytes lie
 /// idle the rest of the time. A window has what was there before.
-#[derive(Debug)]
 pub(crate) struct HugeFile {
     file: File,
     pub(crate) len: Bytes,
@@ -241,7 +212,6 @@ pub(crate) struct HugeFile {
 }
 
 impl HugeFile {
-    /// The name in tables and results.
     pub(crate) const NAME: &'static str = "standing_hugetlb";
 
     /// Sets `len` aside, rounded up to whole hugepages: surplus pages of the pool.
@@ -307,14 +277,9 @@ mod tests {
     fn every_way_gives_bytes_that_are_there_or_says_why_not() {
         for (way, len) in ALL.into_iter().flat_map(|way| [1, 3, 512, 1025].map(|n| (way, n))) {
             let pages = Pages::new(len);
-            let mut memory = match way.obtain(pages.bytes(page_size())) {
-                Ok(memory) => memory,
-                Err(why) if !matches!(way, Way::Plain | Way::Memalign) => {
-                    println!("skipped: {way:?}: {why}");
-                    continue;
-                }
-                Err(why) => panic!("{why}"),
-            };
+            let had = way.obtain(pages.bytes(page_size()));
+            assert!(had.is_ok() || !matches!(way, Way::Plain | Way::Memalign), "{way:?}");
+            let Some(mut memory) = crate::had(had) else { continue };
             assert!(memory.took.wall_us > 0.0 && memory.took.cpu_us > 0.0);
             assert_eq!(memory.words().as_ptr().addr() % page_size().bytes().as_usize(), 0);
             assert_eq!(memory.words().len() as u64 * 8, pages.bytes(page_size()).get(), "{way:?}");
@@ -343,10 +308,7 @@ mod tests {
     #[test]
     fn a_window_is_the_same_pages_each_time() {
         let len = Bytes::mib(5);
-        let file = match HugeFile::new(len) {
-            Ok(file) => file,
-            Err(why) => return println!("skipped: {why}"),
-        };
+        let Some(file) = crate::had(HugeFile::new(len)) else { return };
         let run = || file.window(len).unwrap().longest_run();
         // Hugetlb pages are not moved, so their runs are as they were.
         assert_eq!(run(), run());

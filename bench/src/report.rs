@@ -9,19 +9,19 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt::{Display, Write as _};
-use std::ops::Range;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use comfy_table::{presets, CellAlignment, Table};
-use glebe::units::Bytes;
 use serde::Serialize;
+use serde_json::{json, Value};
 
 use crate::machine::Machine;
 use crate::summary::Summary;
-use crate::{clock, turns};
+use crate::turns;
 
-/// Version of the JSON's form.
-const VERSION: u32 = 1;
+/// The library's name among the contestants.
+pub(crate) const GLEBE: &str = "glebe";
 /// Significant digits kept of a figure.
 const DIGITS: usize = 6;
 
@@ -43,24 +43,14 @@ pub(crate) struct Options {
     /// zpool: store the files of this directory, whatever is there
     #[arg(long, value_name = "DIR")]
     pub(crate) tree: Option<PathBuf>,
-    /// contig, gpu: the largest memory to work on, in MiB
-    #[arg(long, value_name = "N")]
-    pub(crate) largest_mib: Option<u64>,
 }
 
 impl Options {
-    /// Where scratch files go.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.dir.clone().unwrap_or_else(env::temp_dir)
     }
-
-    /// The largest memory to work on.
-    pub(crate) fn largest(&self) -> Bytes {
-        self.largest_mib.map_or(Bytes::new(u64::MAX), |mib| Bytes::new(mib.saturating_mul(1 << 20)))
-    }
 }
 
-/// One run of one benchmark.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) options: Options,
@@ -87,7 +77,6 @@ struct Series {
     remark: Option<String>,
 }
 
-/// What a series comes to.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     case: &'a str,
@@ -100,9 +89,9 @@ struct Row<'a> {
 }
 
 impl Report {
-    /// An empty report of benchmark `bench`, dated now, of this machine.
     pub(crate) fn new(bench: &'static str, options: Options) -> Self {
-        let (date, machine) = (clock::utc_now(), Machine::read());
+        let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let machine = Machine::read();
         Self { options, bench, date, machine, ..Self::default() }
     }
 
@@ -115,12 +104,10 @@ impl Report {
         }
     }
 
-    /// Adds a sample.
     pub(crate) fn add(&mut self, case: &str, who: &str, unit: &'static str, value: f64) {
         self.series(case, who, unit).values.push(value);
     }
 
-    /// Adds samples.
     pub(crate) fn row(&mut self, case: &str, who: &str, unit: &'static str, samples: &[f64]) {
         self.series(case, who, unit).values.extend_from_slice(samples);
     }
@@ -158,7 +145,6 @@ impl Report {
         &mut self.all[at]
     }
 
-    /// The samples of one row.
     pub(crate) fn of(&self, case: &str, who: &str, unit: &str) -> &[f64] {
         let same = |s: &&Series| s.case == case && s.who == who && s.unit == unit;
         self.all.iter().find(same).map_or(&[], |series| &series.values)
@@ -179,7 +165,6 @@ impl Report {
         found.map_or(f64::NAN, |series| turns::median(&series.values))
     }
 
-    /// Sets a ratio; the last value of a name stands.
     pub(crate) fn ratio(&mut self, name: &str, value: f64) {
         self.ratios.insert(name.into(), value);
     }
@@ -200,7 +185,6 @@ impl Report {
         self.notes.push(text.into());
     }
 
-    /// Whether every check that was made is 0.
     pub(crate) fn passed(&self) -> bool {
         self.checks.values().flatten().all(|&count| count == 0)
     }
@@ -210,7 +194,7 @@ impl Report {
         let mut rows: Vec<_> = self.all.iter().collect();
         rows.sort_by_key(|row| self.all.iter().position(|first| first.case == row.case));
         let row = |series: &'a Series| {
-            let figures = Summary::of(&series.values);
+            let figures = Summary::of(&series.values).map(|f| f.map(rounded));
             let note = match (&series.remark, series.failed) {
                 (None, _) if figures.is_none() => Some("no sample".to_owned()),
                 (Some(why), failed @ 1..) if figures.is_some() => {
@@ -226,72 +210,52 @@ impl Report {
 
     /// The JSON text: one row a line, one ratio a line.
     pub(crate) fn json(&self) -> String {
-        let rounded = |row: Row<'_>| {
-            let figures = row.figures.map(|f| f.map(|v| rounded(v).unwrap_or(v)));
-            json_of(&Row { figures, ..row })
+        let ratios = self.ratios.iter().map(|(name, &value)| (name, rounded(value)));
+        let checks = self.checks.iter().map(|(name, count)| (name, count.as_ref().ok()));
+        let all = json!({
+            "bench": self.bench,
+            "version": 1,
+            "date": self.date,
+            "command": env::args().collect::<Vec<_>>().join(" "),
+            "quick": self.options.quick,
+            "machine": self.machine,
+            "rows": self.rows(),
+            "ratios": ratios.collect::<BTreeMap<_, _>>(),
+            "checks": checks.collect::<BTreeMap<_, _>>(),
+        });
+        let lines = |all: Vec<String>| format!("\n    {}\n  ", all.join(",\n    "));
+        let pair = |(name, value): (&String, &Value)| format!("{name:?}: {value}");
+        let member = |(name, value): (&String, &Value)| match value {
+            Value::Array(rows) => {
+                format!("{name:?}: [{}]", lines(rows.iter().map(Value::to_string).collect()))
+            }
+            Value::Object(all) if name != "machine" => {
+                format!("{name:?}: {{{}}}", lines(all.iter().map(pair).collect()))
+            }
+            _ => pair((name, value)),
         };
-        let rows = lines(self.rows().into_iter().map(rounded));
-        let ratio = |(name, &value): (&String, &f64)| pair(name, &self::rounded(value));
-        let ratios = lines(self.ratios.iter().map(ratio));
-        let check = |(name, count): (&String, &Result<u64, _>)| pair(name, &count.as_ref().ok());
-        let checks = lines(self.checks.iter().map(check));
-        let head = [
-            pair("bench", self.bench),
-            pair("version", &VERSION),
-            pair("date", &self.date),
-            pair("command", &env::args().collect::<Vec<_>>().join(" ")),
-            pair("quick", &self.options.quick),
-            pair("machine", &self.machine),
-            format!("\"rows\": [{rows}]"),
-            format!("\"ratios\": {{{ratios}}}"),
-            format!("\"checks\": {{{checks}}}"),
-        ];
-        format!("{{\n  {}\n}}\n", head.join(",\n  "))
+        let members: Vec<_> = all.as_object().into_iter().flatten().map(member).collect();
+        format!("{{\n  {}\n}}\n", members.join(",\n  "))
     }
 
-    /// The table for people.
     pub(crate) fn text(&self) -> String {
         let quick = self.plan(" (quick: too few samples to compare)", "");
-        let mut out = format!("{} {}{quick}\n{}\n\n", self.bench, self.date, self.machine);
+        let mut out = format!("{} {}{quick}\n{}\n\n", self.bench, self.date, json!(self.machine));
         out += &table_of(&self.rows());
         // Writing to a string does not fail.
-        if !self.ratios.is_empty() {
-            let head = "ratios (larger is better for glebe; growth and cost: smaller)";
-            let ratios = self.ratios.iter().map(|(name, &value)| [name.clone(), figure(value)]);
-            let _ = write!(out, "\n{head}\n{}", pairs(ratios));
+        out += "\nratios (larger is better for glebe; growth and cost: smaller)\n";
+        for (name, &value) in &self.ratios {
+            let _ = writeln!(out, "{name:48}  {}", figure(value));
         }
-        if !self.checks.is_empty() {
-            let said = |count: &Result<u64, String>| match count {
-                Ok(0) => "0".into(),
-                Ok(count) => format!("{count}  WRONG"),
-                Err(why) => format!("not measured: {why}"),
+        out += "\nchecks (must be 0)\n";
+        for (name, count) in &self.checks {
+            let _ = match count {
+                Ok(0) => writeln!(out, "{name:24}  0"),
+                Ok(count) => writeln!(out, "{name:24}  {count}  WRONG"),
+                Err(why) => writeln!(out, "{name:24}  not measured: {why}"),
             };
-            let checks = self.checks.iter().map(|(name, count)| [name.clone(), said(count)]);
-            let _ = write!(out, "\nchecks (must be 0)\n{}", pairs(checks));
         }
-        for note in &self.notes {
-            let _ = write!(out, "\n{note}");
-        }
-        out + "\n"
-    }
-}
-
-/// Strings, numbers and maps with string keys: there is nothing here that JSON cannot hold.
-fn json_of<T: Serialize + ?Sized>(value: &T) -> String {
-    serde_json::to_string(value).unwrap_or_default()
-}
-
-fn pair<T: Serialize + ?Sized>(name: &str, value: &T) -> String {
-    format!("{}: {}", json_of(name), json_of(value))
-}
-
-/// One a line, between commas.
-fn lines(all: impl Iterator<Item = String>) -> String {
-    let all: Vec<String> = all.map(|line| format!("\n    {line}")).collect();
-    if all.is_empty() {
-        String::new()
-    } else {
-        all.join(",") + "\n  "
+        format!("{out}\n{}\n", self.notes.join("\n"))
     }
 }
 
@@ -307,22 +271,10 @@ fn table_of(rows: &[Row<'_>]) -> String {
         let words = [case, who, unit].map(|&word| word.to_owned());
         table.add_row(words.into_iter().chain(figures).chain([note.clone().unwrap_or_default()]));
     }
-    plain(table, 3..8)
-}
-
-/// Names and what is said of each, one a line.
-fn pairs(all: impl Iterator<Item = [String; 2]>) -> String {
-    let mut table = Table::new();
-    table.add_rows(all);
-    plain(table, 0..0)
-}
-
-/// The table without rules, the `numbers` to the right.
-fn plain(mut table: Table, numbers: Range<usize>) -> String {
     table.load_preset(presets::NOTHING);
     for (nth, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
-        if numbers.contains(&nth) {
+        if (3..8).contains(&nth) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -341,16 +293,14 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// To [`DIGITS`] significant digits; `None` for what is not finite.
-fn rounded(value: f64) -> Option<f64> {
-    let text = format!("{value:.*e}", DIGITS - 1);
-    text.parse().ok().filter(|v: &f64| v.is_finite())
+/// To [`DIGITS`] significant digits.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.*e}", DIGITS - 1).parse().unwrap_or(value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{json, Value};
 
     fn parsed(report: &Report) -> Value {
         serde_json::from_str(&report.json()).unwrap()
@@ -402,14 +352,14 @@ mod tests {
         report.check("oom_kills", 2);
         report.check("oom_kills", 1);
         report.unmeasured("oom_kills", "no memory cgroup");
-        assert!(!report.passed() && report.text().contains("oom_kills    3  WRONG\n"));
+        assert!(!report.passed() && report.text().contains("oom_kills                 3  WRONG\n"));
     }
 
     #[test]
     fn figures_keep_their_digits() {
-        assert_eq!(rounded(1_234_567.8), Some(1_234_570.0));
-        assert_eq!(rounded(0.000_012_345_678), Some(0.000_012_345_7));
-        assert_eq!((rounded(f64::NAN), rounded(f64::NEG_INFINITY)), (None, None));
+        assert_eq!(rounded(1_234_567.8), 1_234_570.0);
+        assert_eq!(rounded(0.000_012_345_678), 0.000_012_345_7);
+        assert_eq!(rounded(f64::NEG_INFINITY), f64::NEG_INFINITY);
         let shown = [0.0, 0.012_345, 1.234_56, 27.04, 123_456.7, f64::NAN].map(figure);
         assert_eq!(shown, ["0", "0.01235", "1.235", "27.04", "123457", "-"]);
     }

@@ -1,6 +1,8 @@
 //! Contestants that take turns, so that whatever else the machine does falls on all of them. How
 //! far a run has come is a line on stderr where that is a terminal.
 
+use std::sync::Barrier;
+use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,7 +10,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::summary::Summary;
 use crate::{clock, interrupt};
 
-/// As long as it takes.
 pub(crate) const NO_END: Duration = Duration::MAX;
 
 /// The numbers of the rounds: so many, or those that begin before `at_most` is over, but one at
@@ -37,6 +38,18 @@ pub(crate) fn turns<'a, T: Copy>(
     rounds(what, count * len, NO_END).map(move |turn| {
         let round = turn / len;
         (round, all[((turn + round) % len) as usize])
+    })
+}
+
+/// What `work` returns in each of so many threads; what waits for the barrier goes on together.
+pub(crate) fn on_threads<T: Send>(
+    count: usize,
+    work: impl Fn(usize, &Barrier) -> T + Sync,
+) -> Vec<T> {
+    let (begin, work) = (&Barrier::new(count), &work);
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..count).map(|nth| scope.spawn(move || work(nth, begin))).collect();
+        running.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
     })
 }
 

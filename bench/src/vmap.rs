@@ -16,7 +16,7 @@ mod view;
 use glebe::extent::Extent;
 use glebe::free_tree::{Classes, FreeTree};
 
-use crate::clock::Stopwatch;
+use crate::clock::{micros, thread_cpu, timed};
 use crate::report::Report;
 use crate::reserve::keyed::mix;
 use crate::{interrupt, Outcome};
@@ -38,7 +38,6 @@ const NOTES: [&str; 3] = [
      does not. Without classes, adversary and the large alignments are searched for one by one.",
 ];
 
-/// How much is done of each case.
 struct Effort {
     /// Answers that are compared at most, and CPU time of each contestant for them.
     compared: usize,
@@ -51,14 +50,13 @@ const FULL: Effort =
     Effort { compared: 4000, compare_us: 200_000.0, samples: 15, sample_us: 2000.0 };
 const QUICK: Effort = Effort { compared: 200, compare_us: 10_000.0, samples: 3, sample_us: 100.0 };
 
-/// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     let (logs, effort) = report.plan((3..=4, &QUICK), (3..=6, &FULL));
     for log in logs.clone() {
         let aged = State::aged(10_usize.pow(log));
         for case in &CASES {
             interrupt::check();
-            let state = State::of(case, 10_usize.pow(log), &aged);
+            let state = (case.layout)(10_usize.pow(log), &aged);
             measure(case, log, &state, effort, report);
         }
         if log == *logs.end() {
@@ -72,7 +70,6 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// One contestant in a case.
 struct Runner<'a> {
     case: &'a Case,
     requests: &'a [Request],
@@ -95,29 +92,26 @@ impl<'a> Runner<'a> {
         /// Requests between two looks at the clock.
         const PART: usize = 20;
         let mut answers = Vec::new();
-        let watch = Stopwatch::start();
+        let start = thread_cpu();
         for part in self.requests[..most].chunks(PART) {
             let tell = |answer| answers.push(answer);
             self.case.serve(&mut *self.space, &mut self.held, part, tell);
-            if watch.elapsed().cpu_us > us {
+            if micros(thread_cpu() - start) > us {
                 break;
             }
         }
         answers
     }
 
-    /// Nanoseconds a request.
     fn sample(&mut self) -> f64 {
         if self.next + self.batch > self.requests.len() {
             self.next = 0;
         }
         let part = &self.requests[self.next..self.next + self.batch];
         self.next += self.batch;
-        let watch = Stopwatch::start();
-        self.case.serve(&mut *self.space, &mut self.held, part, |answer| {
-            std::hint::black_box(answer);
-        });
-        watch.elapsed().cpu_us * 1e3 / self.batch as f64
+        let tell = |answer| _ = std::hint::black_box(answer);
+        let ((), took) = timed(|| self.case.serve(&mut *self.space, &mut self.held, part, tell));
+        took.cpu_us * 1e3 / self.batch as f64
     }
 
     /// Makes a sample last about so many microseconds.
@@ -132,7 +126,6 @@ fn case_name(case: &str, log: u32) -> String {
     format!("{case}_1e{log}")
 }
 
-/// All contestants in one case.
 fn measure(case: &Case, log: u32, state: &State, effort: &Effort, report: &mut Report) {
     let name = case_name(case.name, log);
     let requests = case.requests(state, REQUESTS);
@@ -140,7 +133,7 @@ fn measure(case: &Case, log: u32, state: &State, effort: &Effort, report: &mut R
     let lowest = list.answers(effort.compared, effort.compare_us);
     let mut runners = Vec::new();
     for who in Who::ALL {
-        if let Some(why) = who.absent(case, log) {
+        if let Some(why) = who.absent(log) {
             report.remark(&name, who.name(), UNIT, why);
             continue;
         }
@@ -184,32 +177,32 @@ fn bytes(log: u32, state: &State, report: &mut Report) {
 fn ratios(logs: &[u32], report: &mut Report) {
     let (first, last) = (logs[0], logs[logs.len() - 1]);
     let span = format!("growth_1e{first}_to_1e{last}");
+    let mut ratios = Vec::new();
     let median = |case, log, who: Who| report.median(&case_name(case, log), who.name());
-    let growth = |case, who| median(case, last, who) / median(case, first, who);
-    let of = |case, log| median(case, log, Who::Classes);
-    let growths = CASES.map(|case| growth(case.name, Who::Classes)).to_vec();
-    let costs = logs.iter().map(|&log| of(ADVERSARY, log) / of(FIX_ALIGN, log)).collect();
-    let worst = |of: Vec<f64>| of.into_iter().fold(0.0, f64::max);
-    let mut ratios =
-        vec![(span.clone(), worst(growths)), ("adversary_cost".to_owned(), worst(costs))];
+    let (mut growth, mut cost) = (0.0_f64, 0.0_f64);
     for (who, suffix) in [(Who::Classes, "classes"), (Who::Plain, "plain")] {
-        for case in &CASES {
-            let name = case.name;
-            ratios.push((format!("{span}_{name}_{suffix}"), growth(name, who)));
+        for name in CASES.map(|case| case.name) {
+            let grown = median(name, last, who) / median(name, first, who);
+            ratios.push((format!("{span}_{name}_{suffix}"), grown));
+            growth = if who == Who::Classes { growth.max(grown) } else { growth };
             for &log in logs {
-                let peers = [
+                for (key, peer) in [
                     ("vs_rbtree", Who::RbTree),
                     ("vs_list", Who::List),
                     ("vs_best_exact_crate", Who::VmAllocator),
-                ];
-                for (key, peer) in
-                    peers.into_iter().filter(|(_, of)| of.absent(case, log).is_none())
-                {
-                    let ratio = median(name, log, peer) / median(name, log, who);
-                    ratios.push((format!("{key}_{name}_1e{log}_{suffix}"), ratio));
+                ] {
+                    if peer.absent(log).is_none() {
+                        let ratio = median(name, log, peer) / median(name, log, who);
+                        ratios.push((format!("{key}_{name}_1e{log}_{suffix}"), ratio));
+                    }
                 }
             }
         }
     }
+    for &log in logs {
+        let of = |case| median(case, log, Who::Classes);
+        cost = cost.max(of(ADVERSARY) / of(FIX_ALIGN));
+    }
+    ratios.extend([(span, growth), ("adversary_cost".to_owned(), cost)]);
     ratios.into_iter().for_each(|(name, ratio)| report.ratio(&name, ratio));
 }

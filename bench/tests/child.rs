@@ -38,35 +38,24 @@ fn it_has_a_parent_and_a_task_that_makes_sense() {
 }
 
 #[test]
-fn the_fragmenter_holds_half_of_what_it_takes() {
-    let mut child = child(&["fragment", &MOST.to_string()]);
-    let (_lines, held) = lines(&mut child);
-    let resident = fs::read_to_string(format!("/proc/{}/statm", child.id())).unwrap();
-    let resident: u64 = resident.split(' ').nth(1).unwrap().parse().unwrap();
-    drop(child.stdin.take());
-    assert!(child.wait().unwrap().success());
-    if held == 0 {
-        return println!("skipped: the machine has too little left");
+fn who_takes_memory_holds_what_it_says_and_tells_what_it_saw_since_it_was_asked() {
+    for (task, expected) in [("fragment", MOST / 2), ("busy", MOST)] {
+        let mut child = child(&[task, &MOST.to_string()]);
+        let (mut lines, held) = lines(&mut child);
+        let resident = fs::read_to_string(format!("/proc/{}/statm", child.id())).unwrap();
+        let resident: u64 = resident.split(' ').nth(1).unwrap().parse().unwrap();
+        let bytes = resident * glebe::sys::page_size().bytes().get();
+        if held == 0 {
+            return println!("skipped: the machine has too little left");
+        }
+        assert_eq!(held, expected, "{task}");
+        assert!((held..MOST + (16 << 20)).contains(&bytes), "{task}: {bytes}");
+        for _ in (0..2).take_while(|_| task == "busy") {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+            assert_eq!(lines.next().as_deref(), Some("0"));
+        }
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
     }
-    assert_eq!(held, MOST / 2);
-    let bytes = resident * glebe::sys::page_size().bytes().get();
-    assert!((MOST / 2..MOST + (16 << 20)).contains(&bytes), "{bytes}");
-}
-
-#[test]
-fn the_busy_one_tells_what_it_saw_since_it_was_asked_last() {
-    let mut child = child(&["busy", &MOST.to_string()]);
-    let (mut lines, held) = lines(&mut child);
-    if held == 0 {
-        return println!("skipped: the machine has too little left");
-    }
-    assert_eq!(held, MOST);
-    for _ in 0..2 {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-        let told = lines.next().unwrap();
-        assert!(told.strip_prefix("0 ").is_some_and(|us| us.parse::<u64>().is_ok()), "{told}");
-    }
-    drop(child.stdin.take());
-    assert!(child.wait().unwrap().success());
 }

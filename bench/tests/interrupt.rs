@@ -9,15 +9,15 @@ use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use glebe::contig::PoolLock;
 
+#[path = "../../crates/glebe/tests/cgroup/mod.rs"]
+mod cgroup;
+
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 const ATTEMPTS: usize = 4;
-/// Where groups of version 1 are made; of version 2 on a machine with only that.
-const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
 /// Ends the program when the test does, by panic too.
 struct Running(Child);
@@ -30,11 +30,15 @@ impl Drop for Running {
 }
 
 impl Running {
-    fn start(args: &[&str]) -> Self {
+    fn start(name: &str) -> Self {
         // A shell ignores SIGINT for what it runs in the background, and so would the program.
         let mut command = Command::new("env");
         command.args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_glebe-bench")]);
-        command.args(args).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        command
+            .args([name, "--quick"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0);
         Self(command.spawn().expect("the program starts"))
     }
 
@@ -48,7 +52,7 @@ impl Running {
             if !seen.is_empty() || late || self.0.try_wait().unwrap().is_some() {
                 return seen;
             }
-            thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -86,7 +90,7 @@ fn pools_are_what_they_were() {
     {
         let ends_clean = |_| {
             let before = base();
-            let mut run = Running::start(&[name, "--quick"]);
+            let mut run = Running::start(name);
             run.until(3, pages_of);
             assert_eq!(run.end_by(signal), Some(number), "{name}");
             before == base()
@@ -97,9 +101,9 @@ fn pools_are_what_they_were() {
 
 /// Groups that a process made, by its number in their names.
 fn groups_of(pid: u32) -> Vec<PathBuf> {
-    let wanted = format!("glebe-pressure-{pid}-");
-    let entries = MOUNTS.iter().filter_map(|mount| fs::read_dir(mount).ok()).flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
+    let wanted = format!("glebe-test-{pid}-");
+    let parent = cgroup::parent(Path::new("/")).map(|(dir, _)| dir).unwrap_or_default();
+    let paths = fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.path());
     paths.filter(|path| path.to_string_lossy().contains(&wanted)).collect()
 }
 
@@ -112,10 +116,10 @@ fn members_of(pid: u32) -> Vec<String> {
 
 #[test]
 fn groups_are_removed_with_who_is_inside() {
-    let mut run = Running::start(&["volatile", "--quick"]);
+    let mut run = Running::start("volatile");
     let (pid, inside) = (run.0.id(), run.until(40, members_of));
     if inside.is_empty() {
-        return println!("skipped: no group of version 1 can be made");
+        return println!("skipped: no group can be made");
     }
     assert_eq!(run.end_by("INT"), Some(2));
     assert_eq!(groups_of(pid), Vec::<PathBuf>::new());
@@ -135,7 +139,7 @@ fn a_device_is_taken_away() {
     if !fs::exists("/sys/class/zram-control/hot_add").unwrap_or(false) {
         return println!("skipped: no zram here");
     }
-    let mut run = Running::start(&["zpool", "--quick"]);
+    let mut run = Running::start("zpool");
     let devices = run.until(30, devices_of);
     if devices.is_empty() {
         return println!("skipped: the run has no device of zram");

@@ -1,10 +1,10 @@
 //! A child of this program that takes the machine's memory in small pages: it gives every other one
 //! back, so that what is free lies in single pages, or is busy with them: it writes to them at
-//! random, checks what it wrote, and tells how long it was kept waiting.
+//! random and checks what it wrote.
 //!
 //! It stops taking where [`LEFT`] would no longer be available to the machine or to its memory
 //! cgroup, is the first that the kernel would kill, and dies with its parent. What it holds the
-//! kernel may move. Units: bytes, microseconds. Source: proc_pid_oom_score_adj(5).
+//! kernel may move. Unit: bytes. Source: proc_pid_oom_score_adj(5).
 //!
 //! # Safety
 //! Memory that is given back is this child's own, and nothing of it is read afterwards.
@@ -14,7 +14,6 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{self, TryRecvError};
-use std::time::Duration;
 
 use glebe::sys::cgroup::{Limits, Resource};
 use glebe::sys::{meminfo, page_size};
@@ -22,18 +21,16 @@ use glebe::units::Bytes;
 use memmap2::{Advice, MmapMut, UncheckedAdvice};
 
 use crate::child::Child;
-use crate::clock;
 use crate::memory::LEFT;
 use crate::reserve::keyed::Random;
 use crate::Outcome;
 
-/// Writes between two looks at the clock.
+/// Writes between two looks at what is asked.
 const WRITES: u64 = 64;
 /// Bytes taken between two looks at what is left.
 const STEP: Bytes = Bytes::mib(64);
 
 /// A child that holds memory for as long as this lives.
-#[derive(Debug)]
 pub(crate) struct Taker {
     child: Child,
     /// Bytes that it holds; of single pages as many again are free between them.
@@ -41,30 +38,18 @@ pub(crate) struct Taker {
 }
 
 impl Taker {
-    /// One that gave every other page back; waits until it has taken up to `most` bytes.
-    pub(super) fn of_single_pages(most: Bytes) -> Outcome<Self> {
-        Self::start("fragment", most)
-    }
-
-    /// One that writes to its memory at random; waits as well.
-    pub(crate) fn busy(most: Bytes) -> Outcome<Self> {
-        Self::start("busy", most)
-    }
-
-    fn start(task: &str, most: Bytes) -> Outcome<Self> {
+    /// One that does `task` ([`inside`]) with up to `most` bytes; waits until it has taken them.
+    pub(crate) fn new(task: &str, most: Bytes) -> Outcome<Self> {
         let mut child = Child::start(task, &[&most.get().to_string()])?;
-        let line = child.line().unwrap_or_default();
+        let line = child.line()?.unwrap_or_default();
         let held = line.strip_prefix("held ").ok_or("a child of this program ended early")?;
         Ok(Self { child, held: Bytes::new(held.parse()?) })
     }
 
-    /// Of a busy one: words that were not as written, and the microseconds that some writes took at
-    /// worst, since this was called last.
-    pub(crate) fn told(&mut self) -> Outcome<(u64, f64)> {
+    /// Of a busy one: words that were not as written, since this was called last.
+    pub(crate) fn wrong(&mut self) -> Outcome<u64> {
         self.child.tell("")?;
-        let line = self.child.line().unwrap_or_default();
-        let (wrong, worst) = line.split_once(' ').ok_or("the busy program ended early")?;
-        Ok((wrong.parse()?, worst.parse()?))
+        Ok(self.child.line()?.ok_or("the busy program ended early")?.parse()?)
     }
 }
 
@@ -76,7 +61,7 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
     let page = page_size();
     let len = Bytes::new(most).min(meminfo::available()?).pages_down(page).bytes(page).as_usize();
     if len == 0 {
-        return tell(out, "held 0");
+        return Ok(writeln!(out, "held 0")?);
     }
     let mut memory = MmapMut::map_anon(len)?;
     // A kernel without huge pages has none to refuse.
@@ -93,7 +78,7 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
         taken += step;
     }
     if busy {
-        tell(out, &format!("held {taken}"))?;
+        writeln!(out, "held {taken}")?;
         return write_at_random(&mut memory[..taken], out);
     }
     let page = page.bytes().as_usize();
@@ -101,27 +86,22 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
         // SAFETY: nothing was written there, and nothing is read from here on.
         unsafe { memory.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, page)? };
     }
-    tell(out, &format!("held {}", taken - (taken / page).div_ceil(2) * page))?;
+    writeln!(out, "held {}", taken - (taken / page).div_ceil(2) * page)?;
     // Until the parent closes its end, or kills.
     io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-fn tell(out: &mut dyn Write, line: &str) -> Outcome {
-    Ok(writeln!(out, "{line}").and_then(|()| out.flush())?)
-}
-
-/// Writes a word of each page at random: its number, and how often it was written. Tells what it
-/// saw for each line that comes in, until no more can.
+/// Writes a word of each page at random: its number, and how often it was written. Tells how
+/// many were wrong for each line that comes in, until no more can.
 fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> Outcome {
     let page = page_size().bytes().as_usize();
     let (asks, asked) = mpsc::channel();
     std::thread::spawn(move || io::stdin().lines().try_for_each(|_| asks.send(())));
     let mut times = vec![0_u32; memory.len() / page];
     let mut random = Random::new(1);
-    let (mut wrong, mut worst) = (0, Duration::ZERO);
+    let mut wrong = 0_u64;
     while !times.is_empty() {
-        let begin = clock::wall();
         for _ in 0..WRITES {
             let nth = random.below(times.len() as u64);
             let count = &mut times[nth as usize];
@@ -132,12 +112,8 @@ fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> Outcome {
             *count += 1;
             word.copy_from_slice(&value(*count));
         }
-        worst = worst.max(clock::wall() - begin);
         match asked.try_recv() {
-            Ok(()) => {
-                tell(out, &format!("{wrong} {}", worst.as_micros()))?;
-                (wrong, worst) = (0, Duration::ZERO);
-            }
+            Ok(()) => writeln!(out, "{}", std::mem::take(&mut wrong))?,
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => break,
         }

@@ -12,15 +12,12 @@ mod populate;
 mod standing;
 mod working_set;
 
-use std::path::Path;
-
 use glebe::units::Bytes;
 
 use crate::memory::Way;
-use crate::report::Report;
+use crate::report::{Report, GLEBE};
 use crate::Outcome;
 
-const GLEBE: &str = "glebe";
 const HUGETLB: &str = "hugetlb";
 
 /// Contestants, the base of the comparison first.
@@ -40,35 +37,24 @@ const NOTES: [&str; 3] = [
      yet make whoever touches them first look slow.",
 ];
 
-/// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     working_set::measure(report)?;
     direct::measure(report)?;
     populate::measure(report)?;
     let pool = standing::measure(report)?;
     on_demand::measure(pool, report)?;
-    dpdk(report);
+    let dpdk = "not measured: librte_eal is not linked here (Debian: libdpdk-dev)";
+    report.remark("random_read", "dpdk_memzone", "ns", dpdk);
     NOTES.iter().for_each(|note| report.note(note));
     Ok(())
 }
 
-/// The row of DPDK's contiguous memory, which this program does not drive.
-fn dpdk(report: &mut Report) {
-    let dirs = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/lib"];
-    let mut libraries = dirs.iter().map(|dir| Path::new(dir).join("librte_eal.so"));
-    let text = match libraries.find(|path| path.exists()) {
-        Some(path) => format!("not measured: {} is there, and not linked here", path.display()),
-        None => "not installed: librte_eal (Debian: libdpdk-dev)".to_string(),
-    };
-    report.remark("random_read", "dpdk_memzone", "ns", &text);
-}
-
-/// A size in the name of a case: `64m`, `4g`.
+/// A size in the name of a case: `4k`, `64m`, `4g`.
 pub(crate) fn name(size: Bytes) -> String {
-    match size.get() >> 20 {
-        0 => size.get().to_string(),
-        mib if mib % 1024 == 0 => format!("{}g", mib / 1024),
-        mib => format!("{mib}m"),
+    match size.get() {
+        bytes if bytes >> 30 << 30 == bytes => format!("{}g", bytes >> 30),
+        bytes if bytes >> 20 > 0 => format!("{}m", bytes >> 20),
+        bytes => format!("{}k", bytes >> 10),
     }
 }
 

@@ -14,7 +14,7 @@ use glebe::units::Bytes;
 use super::fragment::Taker;
 use super::standing::run_len;
 use super::{mib, name, GLEBE};
-use crate::clock::Stopwatch;
+use crate::clock::timed;
 use crate::frames::{longest_free_run, longest_run, page_cache};
 use crate::memory::Way;
 use crate::report::Report;
@@ -23,21 +23,13 @@ use crate::Outcome;
 
 const FAILURES: &str = "required_failures";
 const BLOCKS: &str = "blocks";
-/// Of the pool.
-const TRIES: u64 = 20;
-
-/// Tries on demand in which the reader saw twice the run, and which of them succeeded.
-#[derive(Default)]
-struct Seen {
-    all: u64,
-    had: u64,
-}
 
 /// Measures and reports. Out of memory blocks, which are the machine's, nothing in a quick run.
 pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outcome {
     let run = run_len(report);
-    let mut seen = Seen::default();
-    let fragmenter = Taker::of_single_pages(report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
+    // Tries on demand in which the reader saw twice the run, and how many of them succeeded.
+    let (mut seen, mut had) = (0_u64, 0_u64);
+    let fragmenter = Taker::new("fragment", report.plan(Bytes::mib(128), Bytes::new(u64::MAX)))?;
     report.note(&format!(
         "Runs were required while {} were held in single base pages, as many free between them.",
         fragmenter.held
@@ -49,7 +41,7 @@ pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outco
             report.unmeasured(FAILURES, &why.to_string());
         }
     }
-    ask("glebe_on_demand", run, &mut seen, report);
+    ask("glebe_on_demand", run, (&mut seen, &mut had), report);
     for (who, way) in [("surplus_hugetlb", Way::Hugetlb), ("thp", Way::Thp)] {
         // Each may make the kernel compact for seconds.
         for _ in rounds(who, report.plan(1, 10), NO_END) {
@@ -57,14 +49,13 @@ pub(super) fn measure(pool: Outcome<StandingPool>, report: &mut Report) -> Outco
         }
     }
     drop(fragmenter);
-    ask("glebe_after_it_ended", run, &mut seen, report);
+    ask("glebe_after_it_ended", run, (&mut seen, &mut had), report);
     report.note(&format!(
-        "Of {} runs required on demand while a free run of twice the length was there, {} were \
-         had; where frames are hidden nobody can tell.",
-        seen.all, seen.had
+        "Of {seen} runs required on demand while a free run of twice the length was there, {had} \
+         were had; where frames are hidden nobody can tell."
     ));
     // Without one that was seen no number.
-    report.ratio("required_on_demand", seen.had as f64 / seen.all as f64);
+    report.ratio("required_on_demand", had as f64 / seen as f64);
     if report.options.quick {
         report.remark("evacuate_128m", BLOCKS, "us", "not in a quick run");
     } else {
@@ -89,22 +80,19 @@ fn of_pool(pool: &StandingPool, run: Bytes, report: &mut Report) -> Outcome<u64>
         return Err(format!("the machine had no run of {run} beforehand").into());
     }
     let mut failures = 0;
-    for _ in 0..TRIES {
-        let watch = Stopwatch::start();
-        let piece = pool.take(run);
-        let took = watch.elapsed().wall_us;
+    for _ in 0..20 {
+        let (piece, took) = timed(|| pool.take(run));
         // Where frames are hidden the pool's word stands.
         let is_run = |addr| longest_run(addr, pages).is_none_or(|seen| seen == pages);
         match piece.is_ok_and(|piece| is_run(piece.addr())) {
-            true => report.add(&case(run), "glebe_pool", "us", took),
+            true => report.add(&case(run), "glebe_pool", "us", took.wall_us),
             false => failures += 1,
         }
     }
     Ok(failures)
 }
 
-/// Requires the run of the machine.
-fn ask(who: &str, run: Bytes, seen: &mut Seen, report: &mut Report) {
+fn ask(who: &str, run: Bytes, (seen, all_had): (&mut u64, &mut u64), report: &mut Report) {
     for _ in rounds(who, report.plan(1, 10), NO_END) {
         let twice = Bytes::new(2 * run.get());
         let is_seen = longest_free_run().is_ok_and(|longest| longest >= twice);
@@ -112,8 +100,8 @@ fn ask(who: &str, run: Bytes, seen: &mut Seen, report: &mut Report) {
         let had = || Contig::options().require_run(run).build(run);
         let is_had = once(&case(run), who, had, report);
         report.add("page_cache_lost", who, "MiB", mib(cache.saturating_sub(page_cache())));
-        seen.all += u64::from(is_seen);
-        seen.had += u64::from(is_seen && is_had);
+        *seen += u64::from(is_seen);
+        *all_had += u64::from(is_seen && is_had);
     }
 }
 
@@ -124,15 +112,9 @@ fn once(
     had: impl FnOnce() -> Result<Contig, Error>,
     report: &mut Report,
 ) -> bool {
-    let watch = Stopwatch::start();
-    let contig = had();
-    let took = watch.elapsed().wall_us;
-    report.outcome(case, who, "us", contig.as_ref().map(|_| took));
-    let given_back = contig.map(|contig| {
-        let watch = Stopwatch::start();
-        drop(contig);
-        watch.elapsed().wall_us / 1e3
-    });
+    let (contig, took) = timed(had);
+    report.outcome(case, who, "us", contig.as_ref().map(|_| took.wall_us));
+    let given_back = contig.map(|contig| timed(|| drop(contig)).1.wall_us / 1e3);
     let is_had = given_back.is_ok();
     report.outcome("given_back_ms", who, "ms", given_back.map_err(|_| "there was no run"));
     is_had
@@ -152,11 +134,9 @@ fn of_kernel(way: Way, run: Bytes) -> Outcome<f64> {
 /// The longest run of a default reserve of `len`, over the lesser of `len` and what the reader saw.
 fn of_default(len: Bytes, report: &mut Report) -> Option<f64> {
     let best = longest_free_run().ok()?.min(len);
-    let watch = Stopwatch::start();
-    let reserve = Reserve::new(len);
-    let took = watch.elapsed().wall_us;
+    let (reserve, took) = timed(|| Reserve::new(len));
     let case = format!("default_reserve_{}", name(len));
-    report.outcome(&case, GLEBE, "us", reserve.as_ref().map(|_| took));
+    report.outcome(&case, GLEBE, "us", reserve.as_ref().map(|_| took.wall_us));
     let Ok(reserve) = reserve else { return Some(0.0) };
     let contig = reserve.contig();
     let run = longest_run(contig.mapping().addr(), contig.len().pages_up(page_size()))?;

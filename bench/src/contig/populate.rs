@@ -23,7 +23,6 @@ const POOL: PageSize = PageSize::new(2 << 20).expect("a power of two");
 const WINDOW: Bytes = Bytes::mib(128);
 const UNIT: &str = "us cpu";
 const TWO_THREADS: &str = "glebe_2_threads";
-/// With the number of threads.
 const ALL: [(&str, usize); 3] = [(GLEBE, 1), (TWO_THREADS, 2), (HUGETLB, 1)];
 
 fn obtain(who: &str, threads: usize, len: Bytes) -> Outcome<Memory> {
@@ -34,10 +33,8 @@ fn obtain(who: &str, threads: usize, len: Bytes) -> Outcome<Memory> {
     }
 }
 
-/// Measures and reports.
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    let wanted = report.plan(Bytes::mib(128), Bytes::gib(4));
-    let len = wanted.min(report.options.largest()).min(memory::largest()?);
+    let len = report.plan(Bytes::mib(128), Bytes::gib(4)).min(memory::largest()?);
     let size = name(len);
     let aside = memory::fits(Bytes::new(len.get() * 3))
         .and_then(|()| SetAside::new(POOL, Bytes::new(len.get() / 4 * 5).pages_up(POOL).get()));

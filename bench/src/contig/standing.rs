@@ -5,18 +5,17 @@
 //! file, which is what a program can do by itself. What the library says of runs and frames is
 //! compared with page frames read here. Unit: microseconds, MiB.
 
-use glebe::contig::{Contig, Drift, HeldBy, Run, StandingPool};
+use glebe::contig::{Contig, HeldBy, StandingPool};
 use glebe::sys::page_size;
-use glebe::units::Bytes;
+use glebe::units::{Bytes, Pages, Pfn};
 
 use super::{mib, name, GLEBE};
-use crate::clock::Stopwatch;
+use crate::clock::timed;
 use crate::memory::{self, HugeFile};
 use crate::report::Report;
 use crate::turns::{rounds, NO_END};
 use crate::{frames, Outcome};
 
-/// Sizes that are mapped out of a pool.
 const SIZES: [Bytes; 2] = [Bytes::mib(2), Bytes::mib(128)];
 const LONGEST: &str = "longest_run";
 const DISAGREE: &str = "verify_disagreements";
@@ -29,7 +28,7 @@ pub(super) fn run_len(report: &Report) -> Bytes {
 /// Measures and reports; the pool, if the machine has the memory.
 pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<StandingPool>> {
     let wanted = report.plan([Bytes::mib(192); 2], [Bytes::gib(2), Bytes::gib(8)]);
-    let most = report.options.largest().min(memory::largest()?);
+    let most = memory::largest()?;
     let [len, search] = wanted.map(|len| len.min(most));
     let options = Contig::options().prefer_run(run_len(report));
     match options.clone().build(len).map_err(Into::into).and_then(|contig| disagreements(&contig)) {
@@ -37,20 +36,20 @@ pub(super) fn measure(report: &mut Report) -> Outcome<Outcome<StandingPool>> {
         Err(why) => report.unmeasured(DISAGREE, &why.to_string()),
     }
     let pool = StandingPool::options().memory(options.search(search)).build(len);
-    let ratio = pool.as_ref().map_or(Ok(f64::NAN), |pool| longest(pool, report))?;
+    let ratio = pool.as_ref().map_or(f64::NAN, |pool| longest(pool, report));
     report.ratio("longest_run_vs_optimum", ratio);
     let file = HugeFile::new(SIZES[SIZES.len() - 1]);
     for _ in rounds("contig, windows", report.plan(50, 1000), NO_END) {
         for size in SIZES {
             let case = format!("map_{}", name(size));
-            let watch = Stopwatch::start();
-            let window = pool.as_ref().map(|pool| pool.map(size));
-            let took = watch.elapsed().wall_us;
-            let window = window.map_err(ToString::to_string);
-            let window = window.and_then(|window| window.map_err(|why| why.to_string()));
-            report.outcome(&case, GLEBE, "us", window.map(|_| took));
-            let window = file.as_ref().map_err(ToString::to_string);
-            let window = window.and_then(|file| file.window(size).map_err(|why| why.to_string()));
+            let map = |pool: &StandingPool| {
+                let (window, took) = timed(|| pool.map(size));
+                window.map(|_| took.wall_us).map_err(|why| why.to_string())
+            };
+            let took = pool.as_ref().map_err(ToString::to_string).and_then(map);
+            report.outcome(&case, GLEBE, "us", took);
+            let map = |file: &HugeFile| file.window(size).map_err(|why| why.to_string());
+            let window = file.as_ref().map_err(ToString::to_string).and_then(map);
             report.outcome(&case, HugeFile::NAME, "us", window.map(|window| window.took.wall_us));
         }
     }
@@ -68,66 +67,35 @@ fn disagreements(contig: &Contig) -> Outcome<u64> {
     let frames = frames::of(contig.mapping().addr(), pages);
     let frames = frames.ok_or("page frames are hidden; root sees them")?;
     let drifts = contig.verify()?;
-    let claimed = claimed(contig.runs(), &drifts, frames.len());
-    let differ = claimed.iter().zip(&frames).filter(|(claimed, frame)| claimed != frame).count();
+    // The frame of a page as the library says it is: where it moved to, or else where it was.
+    let claimed = |page: u64| {
+        let moved = drifts.iter().find(|d| (d.pages.start()..d.pages.end()).contains(&page));
+        let at = contig.mapping().addr() + Pages::new(page).bytes(page_size()).as_usize();
+        match moved {
+            Some(drift) => drift.now.map(|now| now.get() + page - drift.pages.start()),
+            None => contig.query(at)?.pfn.map(Pfn::get),
+        }
+    };
+    let differ = (0..).zip(&frames).filter(|(page, frame)| claimed(*page) != **frame).count();
     // Drift makes runs shorter than they were said to be.
     let shorter = drifts.is_empty() && contig.longest_run() != frames::longest(&frames);
     Ok(differ as u64 + u64::from(shorter))
 }
 
-/// The frame of every page, by the library's runs and what it says has moved.
-fn claimed(runs: &[Run], drifts: &[Drift], pages: usize) -> Vec<Option<u64>> {
-    let mut frames = vec![None; pages];
-    let of_runs = runs.iter().map(|run| (run.pages, run.pfn));
-    for (extent, first) in of_runs.chain(drifts.iter().map(|drift| (drift.pages, drift.now))) {
-        for page in 0..extent.len() {
-            if let Some(frame) = frames.get_mut((extent.start() + page) as usize) {
-                *frame = first.map(|first| first.get() + page);
-            }
-        }
-    }
-    frames
-}
-
 /// The longest run of the pool over the best that its frames would make in another order; not a
 /// number where frames are hidden.
-fn longest(pool: &StandingPool, report: &mut Report) -> Outcome<f64> {
-    // All of it is free, and the lowest position is given first.
-    let start = pool.take(page_size().bytes())?.addr();
-    let Some(mut frames) = frames::of(start, pool.contig().len().pages_up(page_size())) else {
-        return Ok(f64::NAN);
+fn longest(pool: &StandingPool, report: &mut Report) -> f64 {
+    let contig = pool.contig();
+    let Some(mut frames) = frames::of(contig.mapping().addr(), contig.len().pages_up(page_size()))
+    else {
+        return f64::NAN;
     };
     let of = |frames: &[_]| mib(frames::longest(frames).bytes(page_size()));
     let longest = of(&frames);
     frames.sort_unstable();
     let optimum = of(&frames);
     report.add(LONGEST, GLEBE, "MiB", longest);
-    report.remark(LONGEST, GLEBE, "MiB", &format!("of {}", pool.contig().len()));
+    report.remark(LONGEST, GLEBE, "MiB", &format!("of {}", contig.len()));
     report.add(LONGEST, "optimum", "MiB", optimum);
-    Ok(longest / optimum)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use glebe::extent::Extent;
-    use glebe::units::Pfn;
-
-    #[test]
-    fn runs_and_drift_name_a_frame_for_every_page() {
-        let extent = |start, len| Extent::new(start, len).unwrap();
-        let run = |start, len, pfn| Run { pages: extent(start, len), pfn: Some(Pfn::new(pfn)) };
-        let runs = [run(0, 3, 10), run(4, 1, 30)];
-        let drift = Drift { pages: extent(1, 1), was: Pfn::new(11), now: Some(Pfn::new(50)) };
-        let frames = claimed(&runs, &[drift], 6);
-        assert_eq!(frames, [Some(10), Some(50), Some(12), None, Some(30), None]);
-    }
-
-    #[test]
-    fn the_library_and_the_page_map_agree() {
-        match disagreements(&Contig::options().build(Bytes::mib(4)).unwrap()) {
-            Ok(pages) => assert_eq!(pages, 0),
-            Err(why) => println!("skipped: {why}"),
-        }
-    }
+    longest / optimum
 }

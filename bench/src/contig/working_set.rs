@@ -10,13 +10,12 @@ use std::hint::black_box;
 use glebe::units::Bytes;
 
 use super::{name, GLEBE, WAYS};
-use crate::clock::Stopwatch;
+use crate::clock::timed;
 use crate::memory::{self, Memory};
 use crate::report::Report;
 use crate::turns::turns;
 use crate::Outcome;
 
-/// Sizes of the memory that is worked on.
 const SIZES: [Bytes; 4] = [Bytes::mib(64), Bytes::gib(1), Bytes::gib(4), Bytes::gib(8)];
 const SIZES_QUICK: [Bytes; 2] = [Bytes::mib(64), Bytes::mib(128)];
 /// The size that the targets are of.
@@ -28,12 +27,12 @@ const STRIDES: [usize; 4] = [320, 4160, 65_600, 2_097_216];
 
 /// Measures all sizes that may be had, reports rows and ratios.
 pub(super) fn measure(report: &mut Report) -> Outcome {
-    let most = report.options.largest().min(memory::largest()?);
+    let most = memory::largest()?;
     let sizes = report.plan(&SIZES_QUICK[..], &SIZES);
     for &size in sizes {
         let case = format!("random_read_{}", name(size));
         if size > most {
-            let text = format!("left out: --largest-mib and free memory allow {most}");
+            let text = format!("left out: free memory allows {most}");
             report.remark(&case, "all", "ns", &text);
             continue;
         }
@@ -50,7 +49,6 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// One contestant's turn.
 fn turn(who: &str, size: Bytes, round: u64, memory: &mut Memory, report: &mut Report) {
     let case = |what: &str| format!("{what}_{}", name(size));
     let (repeats, at_random, by_stride) = report.plan((1, 1 << 18, 1 << 16), (3, 1 << 22, 1 << 20));
@@ -73,12 +71,7 @@ fn turn(who: &str, size: Bytes, round: u64, memory: &mut Memory, report: &mut Re
 
 /// Reads from these places, none of which waits for another: nanoseconds each.
 fn reads(words: &[u64], count: u64, mut next: impl FnMut() -> usize) -> f64 {
-    let mut sum = 0_u64;
-    let watch = Stopwatch::start();
-    for _ in 0..count {
-        sum = sum.wrapping_add(words[next()]);
-    }
-    let took = watch.elapsed();
+    let (sum, took) = timed(|| (0..count).fold(0_u64, |sum, _| sum.wrapping_add(words[next()])));
     black_box(sum);
     took.cpu_us * 1e3 / count as f64
 }
@@ -107,9 +100,8 @@ fn strided(words: usize, stride: usize) -> impl FnMut() -> usize {
 /// One half copied to the other: gigabytes (10^9) copied a second.
 fn stream(bytes: &mut [u8]) -> f64 {
     let (to, from) = bytes.split_at_mut(bytes.len() / 2);
-    let watch = Stopwatch::start();
-    to.copy_from_slice(&from[..to.len()]);
-    to.len() as f64 / watch.elapsed().cpu_us / 1e3
+    let ((), took) = timed(|| to.copy_from_slice(&from[..to.len()]));
+    to.len() as f64 / took.cpu_us / 1e3
 }
 
 /// Times divide as peer by glebe, rates as glebe by peer.

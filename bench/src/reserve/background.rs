@@ -7,38 +7,40 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use rustix::process::{kill_process_group, Pid, Signal};
 use tempfile::TempDir;
 
-use crate::interrupt::Stop;
+use crate::pressure::patiently;
 use crate::report::Options;
 use crate::Outcome;
 
 /// What of the project is built: one or two CPU seconds in a quick run, else some ten.
 const PACKAGES: [&str; 2] = ["libc", "glebe-bench"];
 
-/// The folder that a build writes to, in a directory of this run's own.
-const BUILT: &str = "target";
+/// What the shell does to build a package, from nothing each time, where the sources are. A
+/// compiler that was killed may still be ending, and make a last file meanwhile.
+const BUILD: &str = r#"
+until rm -rf "$TMPDIR/target" || ! kill -0 $PPID; do sleep 0.1; done
+unset RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER CARGO_BUILD_JOBS
+CARGO_INCREMENTAL=0 exec cargo build --quiet --offline --locked --package PACKAGE \
+    --config profile.dev.opt-level=0 --config profile.dev.debug=0 --target-dir "$TMPDIR/target"
+"#;
 
 /// Work that can be started again and again, one at a time.
-#[derive(Debug)]
 pub(super) struct Background {
-    work: Work,
+    /// What the shell is told.
+    text: String,
+    /// Where it does it, and where its temporary files go.
+    dir: PathBuf,
+    scratch: PathBuf,
+    /// What a build writes to.
+    own: Option<TempDir>,
     /// In words.
     pub(super) what: String,
-}
-
-#[derive(Debug)]
-enum Work {
-    /// A build of `package`; what the last run left is removed first.
-    Build { package: &'static str, target: TempDir },
-    /// A command, in `dir`, where its temporary files go too.
-    Shell { text: String, dir: PathBuf },
 }
 
 impl Background {
@@ -49,17 +51,22 @@ impl Background {
         let dir = options.scratch();
         if let Some(text) = options.background.clone() {
             let what = format!("`{text}`");
-            return Ok(Self { work: Work::Shell { text, dir }, what });
+            return Ok(Self { text, scratch: dir.clone(), dir, own: None, what });
         }
         let refused = |why: String| {
             format!("no build of the project's own sources ({why}); give --background CMD")
         };
         let package = PACKAGES[usize::from(!options.quick)];
-        let target = tempfile::Builder::new().prefix("glebe-background-").tempdir_in(dir)?;
-        let what = format!("a build of {package} and all it uses, from nothing");
-        let build = Self { work: Work::Build { package, target }, what };
-        let output = build.command().stderr(Stdio::piped()).output();
-        let output = output.map_err(|e| refused(format!("cargo: {e}")))?;
+        let own = tempfile::Builder::new().prefix("glebe-background-").tempdir_in(dir)?;
+        let build = Self {
+            text: BUILD.replace("PACKAGE", package),
+            dir: Path::new(env!("CARGO_MANIFEST_DIR")).into(),
+            scratch: own.path().into(),
+            own: Some(own),
+            what: format!("a build of {package} and all it uses, from nothing"),
+        };
+        let output = build.command(&build.text).stderr(Stdio::piped()).output();
+        let output = output.map_err(|e| refused(format!("sh: {e}")))?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
             return Err(refused(text.lines().last().unwrap_or("it said nothing").into()).into());
@@ -67,91 +74,43 @@ impl Background {
         Ok(build)
     }
 
-    /// Starts a run.
     pub(super) fn start(&self) -> Outcome<Running> {
-        self.empty()?;
-        Ok(Running(self.command().spawn().map_err(|e| format!("{}: {e}", self.what))?))
+        Ok(Running(self.command(&self.text).spawn().map_err(|e| format!("{}: {e}", self.what))?))
     }
 
     /// Runs it again and again while `work` runs.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> Outcome<T> {
-        // The first one here, so that what cannot be started is an error.
-        let mut running = self.start()?;
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let _stop = Stop(&stop);
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    // Also a pause between starts of a command that ends at once.
-                    std::thread::sleep(Duration::from_millis(10));
-                    if !matches!(running.ended(), Ok(None)) {
-                        let Ok(next) = self.start() else { return };
-                        running = next;
-                    }
-                }
-                drop(running);
-            });
-            Ok(work())
-        })
+        // Until this process is gone, if it is killed; a pause too, for what ends at once.
+        let text = format!("while kill -0 $PPID; do ({}\n); sleep 0.01; done", self.text);
+        let _running = Running(self.command(&text).spawn()?);
+        Ok(work())
     }
 
-    /// Removes what was built. A compiler that was killed may still be ending, and make a last
-    /// file meanwhile.
-    fn empty(&self) -> Outcome {
-        const TRIES: u32 = 50;
-        let Work::Build { target, .. } = &self.work else { return Ok(()) };
-        for nth in 1.. {
-            match fs::remove_dir_all(target.path().join(BUILT)) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => break,
-                Err(e) if nth == TRIES => return Err(e.into()),
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
-                Ok(()) => break,
-            }
-        }
-        Ok(())
-    }
-
-    fn command(&self) -> Command {
-        let mut command = match &self.work {
-            Work::Shell { text, dir } => {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", text]).current_dir(dir).env("TMPDIR", dir);
-                shell
-            }
-            Work::Build { package, target } => {
-                let mut cargo = Command::new("cargo");
-                cargo.args(["build", "--quiet", "--offline", "--locked", "--package", package]);
-                cargo.args(["--config", "profile.dev.opt-level=0"]);
-                cargo.args(["--config", "profile.dev.debug=0"]);
-                cargo.arg("--target-dir").arg(target.path().join(BUILT)).current_dir(sources());
-                // Each run compiles everything, here.
-                cargo.env("CARGO_INCREMENTAL", "0");
-                for name in ["RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_JOBS"] {
-                    cargo.env_remove(name);
-                }
-                cargo
-            }
-        };
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        command
+    fn command(&self, text: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", text]).current_dir(&self.dir).env("TMPDIR", &self.scratch);
+        shell.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+        shell
     }
 }
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if let Err(e) = self.empty() {
+        let Some(own) = &self.own else { return };
+        let removed = patiently(|| match fs::remove_dir_all(own.path()) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        });
+        if let Err(e) = removed {
             eprintln!("glebe-bench: {} leaves files: {e}", self.what);
         }
     }
 }
 
 /// A run, which leads a process group; killed with all that it started when this is dropped.
-#[derive(Debug)]
 pub(super) struct Running(Child);
 
 impl Running {
-    /// How it ended, if it did.
     pub(super) fn ended(&mut self) -> Outcome<Option<ExitStatus>> {
         Ok(self.0.try_wait()?)
     }
@@ -176,39 +135,24 @@ pub(super) fn of_children() -> Outcome<f64> {
     Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Where the project's sources were when this was compiled.
-fn sources() -> &'static Path {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.parent().unwrap_or(own)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn wait(mut running: Running) -> ExitStatus {
-        loop {
-            match running.ended().unwrap() {
-                Some(status) => return status,
-                None => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
-    }
-
     #[test]
     fn a_build_begins_from_nothing_each_time_and_leaves_nothing() {
-        let build = match Background::new(&Options { quick: true, ..Options::default() }) {
-            Ok(build) => build,
-            Err(why) => return println!("skipped: {why}"),
+        let Some(build) =
+            crate::had(Background::new(&Options { quick: true, ..Options::default() }))
+        else {
+            return;
         };
-        let Work::Build { target, .. } = &build.work else { unreachable!("no command was given") };
-        let target = target.path().to_path_buf();
-        let stale = target.join(BUILT).join("stale");
+        let own = build.scratch.clone();
+        let stale = own.join("target/stale");
         fs::write(&stale, "").unwrap();
-        assert!(wait(build.start().unwrap()).success());
-        assert!(!stale.exists() && target.join(BUILT).is_dir());
+        assert!(build.start().unwrap().0.wait().unwrap().success());
+        assert!(!stale.exists() && own.join("target").is_dir());
         drop(build);
-        assert!(!target.exists());
+        assert!(!own.exists());
     }
 
     #[test]
@@ -216,7 +160,8 @@ mod tests {
         let turns = "(i=0; while [ $i -lt 500000 ]; do i=$((i+1)); done); exit 3";
         let options = Options { background: Some(turns.into()), ..Options::default() };
         let before = of_children().unwrap();
-        assert_eq!(wait(Background::new(&options).unwrap().start().unwrap()).code(), Some(3));
+        let status = Background::new(&options).unwrap().start().unwrap().0.wait().unwrap();
+        assert_eq!(status.code(), Some(3));
         assert!(of_children().unwrap() > before + 0.01);
     }
 }

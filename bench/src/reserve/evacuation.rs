@@ -3,12 +3,11 @@
 //! demand.
 //!
 //! The page cache is filled with a file of holes until little is free, beside a program that writes
-//! at random to memory of its own; after each request it is filled again. After each request the
-//! busy program says how long it was kept waiting at worst, and whether a word was not as written.
-//! Units: base pages, microseconds.
+//! at random to memory of its own; after each request it is filled again, and the busy program says
+//! whether a word was not as written. Units: base pages, microseconds.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::{Read, Seek};
 use std::time::Duration;
 
 use glebe::contig::{Contig, Source};
@@ -39,29 +38,21 @@ const SCARCE: Bytes = Bytes::mib(400);
 const MEMORIES: u64 = 3;
 const CHUNK: Bytes = Bytes::mib(1);
 
-/// A file of holes, read until memory is full of it.
-struct CacheFile {
-    file: File,
-    /// Chunks that it has, and the next one that is read.
-    chunks: u64,
-    next: u64,
-}
-
-impl CacheFile {
-    /// Reads on until little memory is free, as much as was free at most.
-    fn fill(&mut self) -> Outcome {
-        let mut buffer = vec![0; CHUNK.as_usize()];
-        // The kernel frees more as this is read: what was free is enough.
-        for _ in 0..meminfo::read("MemFree")?.get() / CHUNK.get() {
-            interrupt::check();
-            if meminfo::read("MemFree")? < SCARCE {
-                break;
-            }
-            self.file.read_at(&mut buffer, self.next * CHUNK.get())?;
-            self.next = (self.next + 1) % self.chunks;
+/// Reads a file on, from the start again at its end, until little memory is free, as much as was
+/// free at most.
+fn fill_cache(file: &mut File) -> Outcome {
+    let mut buffer = vec![0; CHUNK.as_usize()];
+    // The kernel frees more as this is read: what was free is enough.
+    for _ in 0..meminfo::read("MemFree")?.get() / CHUNK.get() {
+        interrupt::check();
+        if meminfo::read("MemFree")? < SCARCE {
+            break;
         }
-        Ok(())
+        if file.read(&mut buffer)? == 0 {
+            file.rewind()?;
+        }
     }
+    Ok(())
 }
 
 /// Measures and reports; `reserve` is full of pages of `tenant`. A quick run leaves the machine's
@@ -79,22 +70,26 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
         return Ok(());
     }
     let available = meminfo::available()?.get();
-    let mut busy = Taker::busy(BUSY.min(Bytes::new(available / 4)))?;
-    let chunks = (available * MEMORIES).div_ceil(CHUNK.get());
-    let file = nameless(&report.options.scratch(), Bytes::new(chunks * CHUNK.get()))?;
-    let mut cache = CacheFile { file, chunks, next: 0 };
-    cache.fill()?;
-    let stall = format!("busy_stall_{LARGEST}");
+    let mut busy = Taker::new("busy", BUSY.min(Bytes::new(available / 4)))?;
+    let mut file = nameless(&report.options.scratch(), Bytes::new(available * MEMORIES))?;
+    fill_cache(&mut file)?;
     let longest = reserve.contig().longest_run().get();
     for _ in rounds(CASE, ROUNDS, NO_END) {
         for (pages, who) in REQUEST_PAGES.into_iter().flat_map(|p| CONTESTANTS.map(|who| (p, who)))
         {
-            busy.told()?;
             let len = Pages::new(pages).bytes(page_size());
             let taken = |memory: Memory| (memory.took.wall_us, memory.longest_run());
             let took = match who {
                 GLEBE if pages > longest => continue,
-                GLEBE => recalled(reserve, tenant, pages, report),
+                GLEBE => ask(reserve, Duration::ZERO, pages, false).map_err(Into::into).map(
+                    |mut held| {
+                        let took = (held.took.wall_us, held.longest_run);
+                        held.mark(report);
+                        held.check(report);
+                        tenant.refill(reserve);
+                        took
+                    },
+                ),
                 BLOCKS => of_blocks(len).map(taken),
                 _ => SURPLUS.1.obtain(len).map(taken),
             };
@@ -103,42 +98,20 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
                 report.add(&case, who, "pages", run.get() as f64);
             }
             report.outcome(&case(pages), who, "us", took.map(|(us, _)| us));
-            let (wrong, worst_us) = busy.told()?;
-            report.check("wrong_bytes", wrong * size_of::<u64>() as u64);
-            if pages == LARGEST {
-                report.add(&stall, who, "us", worst_us);
-            }
-            cache.fill()?;
+            report.check("wrong_bytes", busy.wrong()? * size_of::<u64>() as u64);
+            fill_cache(&mut file)?;
         }
     }
     let max = |who| report.figure((&case(LARGEST), who, "us"), |summary| summary.max);
     report.ratio(RATIO, max(BLOCKS) / max(GLEBE));
     report.note(&format!(
         "`{CASE}`: blocks full of page cache and of a program that writes to {} at random; what is \
-         timed of `{BLOCKS}` includes zeroing. `{stall}`: the longest that 64 writes of that \
-         program took beside each request.",
+         timed of `{BLOCKS}` includes zeroing.",
         busy.held
     ));
     Ok(())
 }
 
-/// Microseconds and the longest run of a block of the reserve, which is looked at and given back,
-/// and the cache filled again.
-fn recalled(
-    reserve: &Reserve,
-    tenant: &mut Tenant,
-    pages: u64,
-    report: &mut Report,
-) -> Outcome<(f64, Option<Pages>)> {
-    let mut held = ask(reserve, Duration::ZERO, pages, false)?;
-    let took = (held.took.wall_us, held.longest_run);
-    held.mark(report);
-    held.check(report);
-    tenant.refill(reserve);
-    Ok(took)
-}
-
-/// A run out of memory blocks.
 fn of_blocks(len: Bytes) -> Outcome<Memory> {
     Memory::glebe(Contig::options().source(Source::Blocks).threads(1), len)
 }

@@ -1,7 +1,6 @@
 //! Pages that say whose they are: key and version in every word, so that any byte of another page,
 //! of another version or of no page at all is seen. One pass over the page to write and to check.
 
-/// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 
 /// Fills `page` with the contents of version `version` of page (`object`, `index`).
@@ -43,7 +42,6 @@ pub(crate) fn mix(mut word: u64) -> u64 {
 }
 
 /// A sequence of numbers by [`mix`]: reproducible, and good enough to pick pages with.
-#[derive(Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {

@@ -8,7 +8,6 @@
 
 mod background;
 mod evacuation;
-mod growth;
 pub(crate) mod keyed;
 mod page_ops;
 mod recall;
@@ -22,7 +21,7 @@ use glebe::sys::{meminfo, page_size};
 use glebe::units::{Bytes, Pages};
 
 use crate::memory::Way;
-use crate::report::Report;
+use crate::report::{Report, GLEBE};
 use crate::Outcome;
 use background::Background;
 use tenant::Tenant;
@@ -31,8 +30,6 @@ use tenant::Tenant;
 const REQUEST_PAGES: [u64; 8] = [1, 512, 1024, 2048, 4096, 8192, 16384, LARGEST];
 const LARGEST: u64 = 32000;
 
-/// The reserve's name among the contestants.
-const GLEBE: &str = "glebe";
 /// The kernel's ways on demand; `thp` is its cheapest to the large sizes.
 const KERNEL: [(&str, Way); 3] = [SURPLUS, THP, ("plain", Way::Plain)];
 const SURPLUS: (&str, Way) = ("surplus_hugetlb", Way::Hugetlb);
@@ -48,7 +45,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     report.check("failures", 0);
     page_ops::measure(&map(ops)?, report)?;
     requests(&map(requested)?, report)?;
-    growth::measure(report)?;
+    recall::growth(report)?;
     report.note(
         "Kernel memory comes zeroed and is counted so; the reserve's does in the rows `zeroed`. \
          The kernel promises no contiguity beyond a huge page, and may move what is no hugetlb \
@@ -68,9 +65,6 @@ fn requests(reserve: &Reserve, report: &mut Report) -> Outcome {
         contig.longest_run(),
         reserve.writers(),
     ));
-    if let Err(why) = reserve.serve_stats() {
-        report.note(&format!("`glebe stats` does not show it: {why}"));
-    }
     let mut tenant = Tenant::new(reserve)?;
     let background = Background::new(&report.options).inspect_err(|why| {
         report.remark(system::CASE, "alone", "s", &why.to_string());
@@ -103,7 +97,6 @@ fn map_on(options: contig::Options, len: Bytes) -> Outcome<Reserve> {
     Ok(Reserve::options().build_on(contig)?)
 }
 
-/// A page's worth of bytes.
 fn page_buffer() -> Vec<u8> {
     vec![0; page_size().bytes().as_usize()]
 }

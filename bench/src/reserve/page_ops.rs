@@ -5,15 +5,17 @@
 //! batches of [`BATCH`], in turns, since the clock costs a part of one operation.
 //! Unit: microseconds an operation.
 
+use std::sync::Barrier;
+
 use glebe::reserve::{Request, Reserve};
 use glebe::sys::page_size;
 
 use super::keyed::Random;
 use super::tenant::{Tenant, OBJECT};
 use super::{map, page_buffer, GLEBE};
-use crate::clock::{self, Stopwatch};
+use crate::clock::timed;
 use crate::report::Report;
-use crate::turns::{rounds, NO_END};
+use crate::turns::{on_threads, rounds, NO_END};
 use crate::Outcome;
 
 const BATCH: u64 = 64;
@@ -41,7 +43,7 @@ pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
     let (mut random, mut page, mut misses) = (Random::new(3), page_buffer(), 0);
     for _ in rounds("get", report.plan(2000, 20_000), NO_END) {
         let mut hits = 0;
-        let get = timed(|| {
+        let get = batch(|| {
             let index = present + random.below(tenant.next - present);
             hits += u64::from(tenant.pool.get(OBJECT, index, &mut page)?);
             Ok(())
@@ -50,7 +52,7 @@ pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
             report.add("get_4k", GLEBE, "us", get);
         }
         misses += BATCH - hits;
-        let copy = timed(|| {
+        let copy = batch(|| {
             page.copy_from_slice(&cold[cold_page(&mut random)]);
             Ok(())
         })?;
@@ -58,14 +60,14 @@ pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
     }
     for round in rounds("put", report.plan(2000, 20_000), NO_END) {
         let mut next = round * BATCH;
-        let put = timed(|| {
+        let put = batch(|| {
             // New pages, each in place of an old one. Not looked at again: the contents are not
             // the tenant's.
             next += 1;
             Ok(tenant.pool.put(OBJECT + 1, next, &page).map(drop)?)
         })?;
         report.add("put_4k", GLEBE, "us", put);
-        let copy = timed(|| {
+        let copy = batch(|| {
             cold[cold_page(&mut random)].copy_from_slice(&page);
             Ok(())
         })?;
@@ -86,29 +88,22 @@ pub(super) fn measure(reserve: &Reserve, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Microseconds of one of a batch.
-fn timed(mut operation: impl FnMut() -> Outcome) -> Outcome<f64> {
-    let start = clock::wall();
-    (0..BATCH).try_for_each(|_| operation())?;
-    Ok(clock::micros(clock::wall().saturating_sub(start)) / BATCH as f64)
+fn batch(mut operation: impl FnMut() -> Outcome) -> Outcome<f64> {
+    let (done, took) = timed(|| (0..BATCH).try_for_each(|_| operation()));
+    done.map(|()| took.wall_us / BATCH as f64)
 }
 
 /// The CPU time of a get by so many threads at once, on a full cache.
-fn cpu_each(tenant: &Tenant, threads: u64, gets: u64) -> f64 {
-    let run = |id: u64| {
-        let mut random = Random::new(id << 50);
+fn cpu_each(tenant: &Tenant, threads: usize, gets: u64) -> f64 {
+    let run = |nth: usize, _: &Barrier| {
+        let mut random = Random::new((nth as u64) << 50);
         let mut page = page_buffer();
-        let watch = Stopwatch::start();
-        for _ in 0..gets {
+        let mut get = |_| {
             // A miss costs less, in both cases alike.
             let index = random.below(tenant.next);
             let _ = std::hint::black_box(tenant.pool.get(OBJECT, index, &mut page));
-        }
-        watch.elapsed().cpu_us / gets as f64
+        };
+        timed(|| (0..gets).for_each(&mut get)).1.cpu_us / gets as f64
     };
-    let times: Vec<f64> = std::thread::scope(|scope| {
-        let spawned: Vec<_> = (0..threads).map(|id| scope.spawn(move || run(id))).collect();
-        spawned.into_iter().filter_map(|thread| thread.join().ok()).collect()
-    });
-    times.iter().sum::<f64>() / times.len() as f64
+    on_threads(threads, run).iter().sum::<f64>() / threads as f64
 }

@@ -9,18 +9,20 @@
 
 use std::time::Duration;
 
+use glebe::contig::{Contig, Source};
 use glebe::reserve::Reserve;
-use glebe::sys::page_size;
-use glebe::units::Pages;
+use glebe::sys::{meminfo, page_size};
+use glebe::units::{Bytes, Pages};
 
 use super::requests::{ask, Held, EVERY};
 use super::tenant::Tenant;
-use super::{GLEBE, KERNEL, LARGEST, REQUEST_PAGES};
+use super::{map, map_on, GLEBE, KERNEL, LARGEST, REQUEST_PAGES};
 use crate::clock::{self, Elapsed};
+use crate::contig::name as size_name;
 use crate::memory::{HugeFile, Memory};
 use crate::report::Report;
 use crate::summary::Summary;
-use crate::turns::rounds;
+use crate::turns::{rounds, NO_END};
 use crate::Outcome;
 
 /// Every so many rounds of a full reserve, zeroed blocks too.
@@ -40,6 +42,10 @@ const SINGLES_MAX: usize = 200;
 /// Rounds, quick and full, and the seconds that they may take on a busy machine.
 const FULL: [(u64, u64); 2] = [(16, 10), (1000, 360)];
 const IDLE: [(u64, u64); 2] = [(3, 2), (100, 30)];
+
+/// Of the reserves whose recalls are compared.
+const SMALL: Bytes = Bytes::mib(256);
+const LARGE: Bytes = Bytes::gib(8);
 
 /// What is done with a block that was had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +70,12 @@ struct Bench<'a> {
     asks_kernel: bool,
 }
 
-/// The name of a case of one size.
 fn name(what: &str, pages: u64) -> String {
     format!("{what}_{pages}")
 }
 
-fn planned(
-    what: &str,
-    [quick, full]: [(u64, u64); 2],
-    report: &Report,
-) -> impl Iterator<Item = u64> {
-    let (count, seconds) = report.plan(quick, full);
+fn planned(what: &str, plans: [(u64, u64); 2], report: &Report) -> impl Iterator<Item = u64> {
+    let (count, seconds) = report.plan(plans[0], plans[1]);
     rounds(what, count, Duration::from_secs(seconds))
 }
 
@@ -94,7 +95,7 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
         bench.release();
     }
     bench.lends = true;
-    bench.fill();
+    bench.release();
     for round in planned(RECALL, FULL, bench.report) {
         bench.asks_kernel = round % kernel_every == 0;
         for pages in sizes() {
@@ -134,13 +135,11 @@ impl Bench<'_> {
             self.give_all_back();
             asked = ask(self.reserve, EVERY, pages, zeroed);
         }
-        let mut held = match asked {
-            Ok(held) => held,
-            Err(why) => {
-                self.report.check("failures", 1);
-                return self.report.outcome(&case, GLEBE, "us", Err(why));
-            }
-        };
+        let asked = asked.inspect_err(|why| {
+            self.report.check("failures", 1);
+            self.report.outcome(&case, GLEBE, "us", Err(why));
+        });
+        let Ok(mut held) = asked else { return };
         match contents {
             Contents::Memset => match held.memset() {
                 Ok(took) => self.time(&name("zeroed", pages), MEMSET, took),
@@ -193,7 +192,9 @@ impl Bench<'_> {
         if self.singles.len() >= SINGLES_MAX {
             self.release_singles();
         }
-        self.fill();
+        if self.lends {
+            self.tenant.refill(self.reserve);
+        }
     }
 
     fn release_singles(&mut self) {
@@ -205,12 +206,6 @@ impl Bench<'_> {
     fn give_all_back(&mut self) {
         self.release_singles();
         self.release();
-    }
-
-    fn fill(&mut self) {
-        if self.lends {
-            self.tenant.refill(self.reserve);
-        }
     }
 
     fn peers(&mut self, standing: Option<&HugeFile>) {
@@ -251,4 +246,53 @@ fn ratios(report: &mut Report) {
         ("zeroed_32000_vs_memset", zeroed(MEMSET) / zeroed(GLEBE)),
     ];
     ratios.into_iter().for_each(|(name, ratio)| report.ratio(name, ratio));
+}
+
+/// How the time of a recall grows with the reserve: the same requests of a small and a large one,
+/// the largest that both have a run for, in turn. In a quick run both are of transparent huge
+/// pages, which are had in a fraction of the time that long runs take.
+pub(super) fn growth(report: &mut Report) -> Outcome {
+    let ratio = |large| format!("growth_{}_to_{}", size_name(SMALL), size_name(large));
+    report.ratio(&ratio(LARGE), f64::NAN); // there in any case
+    let gib = meminfo::available()?.get() / Bytes::gib(1).get() * 2 / 3;
+    let large = LARGE.min(Bytes::gib(gib));
+    if large < LARGE {
+        let why = format!("no memory for {LARGE}; free half as much again");
+        report.remark("growth", GLEBE, "us", &why);
+    }
+    if gib == 0 {
+        return Ok(());
+    }
+    let mut both = Vec::new();
+    for len in [SMALL, large] {
+        let reserve = match report.options.quick {
+            true => map_on(Contig::options().source(Source::Thp), len)?,
+            false => map(len)?,
+        };
+        let tenant = Tenant::new(&reserve)?;
+        both.push((len, reserve, tenant));
+    }
+    let runs = both.iter().map(|(_, reserve, _)| reserve.contig().longest_run().get());
+    let most = runs.min().unwrap_or(0).min(both[0].1.len().get() / 2);
+    let pages = REQUEST_PAGES.into_iter().filter(|&pages| pages <= most).max().unwrap_or(1);
+    let case = |len| format!("recall_{pages}_of_{}", size_name(len));
+    for _ in rounds("growth", report.plan(15, 100), NO_END) {
+        for (len, reserve, tenant) in &mut both {
+            tenant.refill(reserve);
+            let Ok(mut held) = ask(reserve, EVERY, pages, false) else {
+                report.check("failures", 1);
+                continue;
+            };
+            report.add(&case(*len), GLEBE, "us", held.took.wall_us);
+            let source = format!("of {}", reserve.contig().source());
+            report.remark(&case(*len), GLEBE, "us", &source);
+            held.over_recall(report);
+            held.mark(report);
+            held.check(report);
+        }
+    }
+    let [first, last] = [SMALL, large].map(|len| report.median(&case(len), GLEBE));
+    report.ratio(&ratio(large), last / first);
+    both.iter().for_each(|(_, _, tenant)| tenant.report(report));
+    Ok(())
 }

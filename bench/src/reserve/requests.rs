@@ -11,7 +11,7 @@ use glebe::sys::page_size;
 use glebe::units::Pages;
 
 use super::keyed;
-use crate::clock::{Elapsed, Stopwatch};
+use crate::clock::{timed, Elapsed};
 use crate::frames::longest_run;
 use crate::report::Report;
 
@@ -20,8 +20,6 @@ pub(super) const EVERY: Duration = Duration::from_millis(10);
 
 const WORD: usize = size_of::<u64>();
 
-/// A block that is held, and what it took.
-#[derive(Debug)]
 pub(super) struct Held {
     block: Block,
     pub(super) took: Elapsed,
@@ -47,9 +45,7 @@ pub(super) fn ask(
     if !pause.is_zero() {
         std::thread::sleep(pause);
     }
-    let watch = Stopwatch::start();
-    let block = reserve.alloc(request);
-    let took = watch.elapsed();
+    let (block, took) = timed(|| reserve.alloc(request));
     let block = block?;
     let recalled = reserve.stats().recalled - before;
     let seed = keyed::mix(block.extent().start() ^ (took.wall_us as u64) << 32);
@@ -66,10 +62,9 @@ impl Held {
     /// Zeroes the block as its holder would; what that took.
     pub(super) fn memset(&mut self) -> Result<Elapsed, Error> {
         let bytes = self.block.bytes_mut()?;
-        let watch = Stopwatch::start();
-        bytes.fill(0);
+        let ((), took) = timed(|| bytes.fill(0));
         std::hint::black_box(&bytes);
-        Ok(watch.elapsed())
+        Ok(took)
     }
 
     /// Writes the block; what is already wrong with it.

@@ -7,7 +7,6 @@
 //! untouched, in the other arms also. The background is alone twice a round: how far the two differ
 //! says what a difference is worth. CPU time is that of the command and of all it waited for.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use glebe::reserve::Reserve;
@@ -18,10 +17,9 @@ use super::background::{of_children, Background};
 use super::requests::ask;
 use super::tenant::Tenant;
 use super::{GLEBE, REQUEST_PAGES, THP};
-use crate::interrupt::{self, Stop};
 use crate::report::Report;
 use crate::turns::rounds;
-use crate::{clock, Outcome};
+use crate::{clock, interrupt, Outcome};
 
 /// Time between requests: each size some 32 times while a build of ten seconds runs.
 const EVERY: Duration = Duration::from_millis(40);
@@ -31,6 +29,8 @@ const PUT_BACK: u64 = 1024;
 const AT_MOST: Duration = Duration::from_secs(210);
 /// How long one run of the background may take.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Between two looks at what runs.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 const KEPT: &str = "background_kept";
 pub(super) const CASE: &str = "background";
 const CPU: &str = "s cpu";
@@ -62,8 +62,7 @@ pub(super) fn measure(
     let apart: Vec<f64> = pairs.map(|(a, b)| 100.0 * (a - b).abs() / a.min(*b)).collect();
     report.row("background_a_a", ALONE[0], "% apart", &apart);
     let mean = |who: &str| report.figure((CASE, who, CPU), |summary| summary.mean);
-    let kept = (mean(ALONE[0]) + mean(ALONE[1])) / 2.0 / mean(GLEBE);
-    report.ratio(KEPT, kept);
+    report.ratio(KEPT, (mean(ALONE[0]) + mean(ALONE[1])) / 2.0 / mean(GLEBE));
     report.note(&format!(
         "background: {}; one request in {} ms beside; what of it fails counts for the kernel as \
          for the reserve. The ratio is of the means of CPU seconds, alone and beside glebe.",
@@ -73,8 +72,8 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Runs the background once with the requests to `who` beside it; an error if it failed or took too
-/// long: it is not run again then.
+/// Runs the background once and asks `who` beside it, for one size after the other; an error if it
+/// failed or took too long: it is not run again then.
 fn beside(
     background: &Background,
     who: &str,
@@ -82,72 +81,56 @@ fn beside(
     tenant: &mut Tenant,
     report: &mut Report,
 ) -> Outcome {
+    let longest = reserve.contig().longest_run().get();
+    let mut sizes = REQUEST_PAGES.into_iter().filter(|&pages| pages <= longest).cycle();
+    let (mut asked, mut refused) = (0_u64, 0_u64);
     let (cpu, start) = (of_children()?, clock::wall());
     let mut running = background.start()?;
-    let stop = AtomicBool::new(false);
-    let (status, elapsed, asked) = std::thread::scope(|scope| {
-        let asks = scope.spawn(|| ask_until(&stop, who, reserve, tenant, report));
-        let asking = Stop(&stop);
-        let ended = loop {
-            interrupt::check();
-            if clock::wall() - start > PATIENCE {
-                break None;
-            }
-            if let Some(status) = running.ended()? {
-                break Some(status);
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        };
-        let elapsed = clock::wall() - start;
-        drop(asking);
-        let asked = asks.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok::<_, crate::Failure>((ended, elapsed, asked))
-    })?;
-    if !status.is_some_and(|status| status.success()) {
-        return Err(format!("it failed, or was not over in {} s", PATIENCE.as_secs()).into());
+    let mut due = start + EVERY;
+    let status = loop {
+        interrupt::check();
+        let now = clock::wall();
+        if let Some(status) = running.ended()? {
+            break status;
+        }
+        if now - start > PATIENCE {
+            return Err(format!("it was not over in {} s", PATIENCE.as_secs()).into());
+        }
+        if now < due || ALONE.contains(&who) {
+            std::thread::sleep(LOOK_EVERY);
+            continue;
+        }
+        due = (due + EVERY).max(now);
+        let Some(pages) = sizes.next() else { continue };
+        asked += 1;
+        refused += u64::from(!is_had(who, pages, reserve, tenant, report));
+    };
+    let elapsed = clock::wall() - start;
+    if !status.success() {
+        return Err(format!("it failed: {status}").into());
     }
     report.add(CASE, who, "s", elapsed.as_secs_f64());
     report.add(CASE, who, CPU, of_children()? - cpu);
-    report.add(CASE, who, "requests", asked[0] as f64);
-    report.add(CASE, who, "requests refused", asked[1] as f64);
+    report.add(CASE, who, "requests", asked as f64);
+    report.add(CASE, who, "requests refused", refused as f64);
     Ok(())
 }
 
-/// Asks for one size after the other; how many requests that were, and how many were refused.
-fn ask_until(
-    stop: &AtomicBool,
+/// Whether `who` gave so many pages, which are given back at once.
+fn is_had(
     who: &str,
+    pages: u64,
     reserve: &Reserve,
     tenant: &mut Tenant,
     report: &mut Report,
-) -> [u64; 2] {
-    let (mut asked, mut refused) = (0, 0);
-    let longest = reserve.contig().longest_run().get();
-    let sizes = REQUEST_PAGES.into_iter().filter(|&pages| pages <= longest);
-    let mut due = clock::wall();
-    for pages in sizes.cycle().take_while(|_| !ALONE.contains(&who)) {
-        due = (due + EVERY).max(clock::wall());
-        while clock::wall() < due {
-            std::thread::sleep(due.saturating_sub(clock::wall()));
-        }
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        let is_had = if who == THP.0 {
-            THP.1.obtain(Pages::new(pages).bytes(page_size())).is_ok()
-        } else {
-            let held = ask(reserve, Duration::ZERO, pages, false);
-            held.iter().for_each(|held| held.over_recall(report));
-            report.check("failures", u64::from(held.is_err()));
-            let is_had = held.is_ok();
-            drop(held);
-            tenant.put_new(PUT_BACK);
-            is_had
-        };
-        asked += 1;
-        refused += u64::from(!is_had);
+) -> bool {
+    if who == THP.0 {
+        return THP.1.obtain(Pages::new(pages).bytes(page_size())).is_ok();
     }
-    [asked, refused]
+    let had = ask(reserve, Duration::ZERO, pages, false).map(|held| held.over_recall(report));
+    report.check("failures", u64::from(had.is_err()));
+    tenant.put_new(PUT_BACK);
+    had.is_ok()
 }
 
 #[cfg(test)]

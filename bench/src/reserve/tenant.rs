@@ -9,7 +9,6 @@ use crate::report::Report;
 use crate::Outcome;
 
 /// One object of ever new pages.
-#[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) pool: Namespace,
     page: Vec<u8>,
@@ -73,7 +72,6 @@ impl Tenant {
         }
     }
 
-    /// Adds what went wrong to the report's checks.
     pub(super) fn report(&self, report: &mut Report) {
         report.check("wrong_bytes", self.wrong_pages * self.page.len() as u64);
         report.check("failures", self.failures);

@@ -1,7 +1,7 @@
 //! [`Case`]: what is asked of a space, again and again, and the [`State`] it begins with, from
 //! which every contestant is filled, so that all begin alike.
 //!
-//! The first eight are those of the kernel's vmalloc test by name, over pure positions: nothing is
+//! The first seven are those of the kernel's vmalloc test by name, over pure positions: nothing is
 //! mapped or touched. The rest show what these leave out. Units: pages.
 
 use std::hint::black_box;
@@ -20,21 +20,17 @@ pub(super) const PAGE_LOG: u64 = 12;
 /// Requests of which the blocks are looked up together.
 const AHEAD: usize = 8;
 
-/// What is held and what is free when a case begins.
-#[derive(Clone, Copy, Debug)]
-enum Layout {
-    /// Blocks of one page, and no hole.
-    Packed,
-    /// Every second page is a hole.
-    Holes,
-    /// As many holes as blocks, of 1 to 8 pages both.
-    Mixed,
-    /// Blocks and holes by turns, n in all, of 8 pages each that begin one past a multiple of 8.
-    Shifted,
-    /// Blocks of 1 to 100 pages, of which four times as many as there are were freed and allocated
-    /// again; the holes are those that exact first fit leaves.
-    Aged,
-}
+/// What is held and what is free when a case begins, of n blocks; the second is [`State::aged`].
+type Layout = fn(usize, &State) -> State;
+
+/// Blocks of one page, and no hole.
+const PACKED: Layout = |n, _| State::packed((0..n).map(|_| (1, true)));
+/// Every second page is a hole.
+const HOLES: Layout = |n, _| State::packed((0..2 * n).map(|i| (1, i % 2 == 0)));
+/// Blocks and holes by turns, n in all, of 8 pages each that begin one past a multiple of 8.
+const SHIFTED: Layout =
+    |n, _| State::packed(iter::once((1, true)).chain((0..n).map(|i| (8, i % 2 == 1))));
+const AGED: Layout = |_, aged| aged.clone();
 
 /// How requests are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +39,6 @@ enum Service {
     One,
     /// Two blocks are there before they are freed.
     Two,
-    /// Each block lies in a window of a 64th, anywhere, and is freed at once.
-    Window,
     /// A block that is held is freed first, and the new one stays.
     Churn,
 }
@@ -55,7 +49,7 @@ type Draw = fn(u64, &mut Random) -> (u64, u64);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) name: &'static str,
-    layout: Layout,
+    pub(super) layout: Layout,
     service: Service,
     draw: Draw,
 }
@@ -65,29 +59,28 @@ const fn case(name: &'static str, layout: Layout, service: Service, draw: Draw) 
 }
 
 const TO_100: Draw = |_, random| (1 + random.below(100), 1);
-const BY_TURNS: Draw = |nth, _| (if nth % 2 == 1 { 100 } else { 1 }, 1);
 
 pub(super) const FIX_ALIGN: &str = "fix_align_alloc";
 pub(super) const ADVERSARY: &str = "adversary";
-pub(super) const CASES: [Case; 11] = [
-    case("fix_size_alloc", Layout::Packed, Service::One, |_, _| (1, 1)),
-    case("full_fit_alloc", Layout::Holes, Service::One, |_, _| (1, 1)),
-    case("long_busy_list_alloc", Layout::Packed, Service::Two, BY_TURNS),
-    case("random_size_alloc", Layout::Aged, Service::One, TO_100),
-    case(FIX_ALIGN, Layout::Aged, Service::One, |_, _| (5, 8)),
-    case("random_size_align_alloc", Layout::Aged, Service::One, |_, random| {
+pub(super) const CASES: [Case; 9] = [
+    case("fix_size_alloc", PACKED, Service::One, |_, _| (1, 1)),
+    case("full_fit_alloc", HOLES, Service::One, |_, _| (1, 1)),
+    case("long_busy_list_alloc", PACKED, Service::Two, |nth, _| {
+        (if nth % 2 == 1 { 100 } else { 1 }, 1)
+    }),
+    case("random_size_alloc", AGED, Service::One, TO_100),
+    case(FIX_ALIGN, AGED, Service::One, |_, _| (5, 8)),
+    case("random_size_align_alloc", AGED, Service::One, |_, random| {
         let byte = random.below(256);
         (byte % 10 + 1, 1 << (byte % 23).saturating_sub(PAGE_LOG))
     }),
     // Multiples of up to 2^51, most of which do not exist.
-    case("align_shift_alloc", Layout::Aged, Service::One, |nth, _| {
+    case("align_shift_alloc", AGED, Service::One, |nth, _| {
         (1, 1 << (nth % 64).saturating_sub(PAGE_LOG))
     }),
-    case("busy_frag", Layout::Mixed, Service::Two, BY_TURNS),
-    case("window", Layout::Aged, Service::Window, TO_100),
-    case("churn", Layout::Aged, Service::Churn, TO_100),
+    case("churn", AGED, Service::Churn, TO_100),
     // The holes are long enough and lie badly, all of them.
-    case(ADVERSARY, Layout::Shifted, Service::One, |_, _| (8, 8)),
+    case(ADVERSARY, SHIFTED, Service::One, |_, _| (8, 8)),
 ];
 
 /// What is asked for, in few bytes, since thousands lie in a row.
@@ -96,17 +89,6 @@ pub(super) struct Request {
     align: u64,
     len: u32,
     victim: u32,
-    window_start: u32,
-    /// 0: no window.
-    window_len: u32,
-}
-
-impl Request {
-    #[inline]
-    fn alloc(&self, space: &mut dyn Space) -> Option<u32> {
-        let within = Extent::new(self.window_start.into(), self.window_len.into());
-        space.alloc(self.len.into(), self.align, within)
-    }
 }
 
 /// A block, or none if its length is 0.
@@ -117,22 +99,13 @@ pub(super) struct Held {
 }
 
 impl Case {
-    pub(super) fn has_windows(&self) -> bool {
-        self.service == Service::Window
-    }
-
     /// So many requests, the same ones for the same state.
     pub(super) fn requests(&self, state: &State, count: usize) -> Vec<Request> {
         let mut random = Random::new(count as u64);
         let request = |nth| {
             let victim = random.below(state.held.len() as u64) as u32;
             let (len, align) = (self.draw)(nth, &mut random);
-            let (mut window_start, mut window_len) = (0, 0);
-            if self.has_windows() {
-                window_start = random.below(state.used_end) as u32;
-                window_len = (state.used_end / 64).max(200) as u32;
-            }
-            Request { align, len: len as u32, victim, window_start, window_len }
+            Request { align, len: len as u32, victim }
         };
         (1..=count as u64).map(request).collect()
     }
@@ -159,7 +132,7 @@ impl Case {
                     space.free(block.place, block.len.into());
                     block.len = 0;
                 }
-                let answer = request.alloc(space);
+                let answer = space.alloc(request.len.into(), request.align);
                 if let Some(place) = answer {
                     *block = Held { place, len: request.len };
                 }
@@ -170,7 +143,7 @@ impl Case {
         for group in requests.chunks(if self.service == Service::Two { 2 } else { 1 }) {
             let mut answers = [None; 2];
             for (request, answer) in group.iter().zip(&mut answers) {
-                *answer = request.alloc(space);
+                *answer = space.alloc(request.len.into(), request.align);
                 tell(*answer);
             }
             for (request, answer) in group.iter().zip(answers) {
@@ -187,46 +160,25 @@ pub(super) struct State {
     /// Ascending.
     pub(super) free: Vec<Extent>,
     pub(super) held: Vec<Extent>,
-    /// Where the last held block ends.
-    used_end: u64,
 }
 
 impl State {
-    /// What `case` begins with, of n blocks; `aged` is [`State::aged`] of n.
-    pub(super) fn of(case: &Case, n: usize, aged: &Self) -> Self {
-        let mut random = Random::new(n as u64);
-        match case.layout {
-            Layout::Packed => Self::packed((0..n).map(|_| (1, true))),
-            Layout::Holes => Self::packed((0..2 * n).map(|i| (1, i % 2 == 0))),
-            Layout::Mixed => Self::packed((0..2 * n).map(|i| (1 + random.below(8), i % 2 == 0))),
-            Layout::Shifted => {
-                let blocks = (0..n).map(|i| (8, i % 2 == 1));
-                Self::packed(iter::once((1, true)).chain(blocks))
-            }
-            Layout::Aged => aged.clone(),
-        }
-    }
-
     /// Blocks side by side from 0, held or not; behind them all is free.
     fn packed(blocks: impl Iterator<Item = (u64, bool)>) -> Self {
-        let (mut free, mut held, mut used_end) = (Vec::new(), Vec::new(), 0);
-        let mut at = 0;
+        let (mut free, mut held, mut at) = (Vec::new(), Vec::new(), 0);
         for (len, is_held) in blocks {
-            let extent = Extent::new(at, len).expect("not empty");
+            let to = if is_held { &mut held } else { &mut free };
+            to.push(Extent::new(at, len).expect("not empty"));
             at += len;
-            if is_held {
-                used_end = at;
-                held.push(extent);
-            } else {
-                free.push(extent);
-            }
         }
-        free.retain(|extent: &Extent| extent.start() < used_end);
+        let used_end = held.last().map_or(0, |last| last.end());
+        free.retain(|extent| extent.start() < used_end);
         free.push(Extent::new(used_end, END - used_end).expect("room behind"));
-        Self { free, held, used_end }
+        Self { free, held }
     }
 
-    /// [`Layout::Aged`] of n blocks.
+    /// Blocks of 1 to 100 pages, n of them, of which four times as many were freed and allocated
+    /// again; the holes are those that exact first fit leaves.
     pub(super) fn aged(n: usize) -> Self {
         let mut random = Random::new(n as u64);
         let span = Extent::new(0, END).expect("not empty");
@@ -242,8 +194,7 @@ impl State {
             tree.free(held[victim]).expect("held");
             (held[victim], victim) = alloc(&mut tree);
         }
-        let used_end = held.iter().map(|extent| extent.end()).max().unwrap_or(0);
-        Self { free: tree.iter().collect(), held, used_end }
+        Self { free: tree.iter().collect(), held }
     }
 
     /// The held blocks, as [`Case::serve`] takes them.

@@ -3,9 +3,7 @@
 //! The simplest peer: sorted by address, searched from its head for a fit and for the place of what
 //! is freed. Always the lowest fit; O(n). Nodes lie side by side and are named by index.
 
-use glebe::extent::Extent;
-
-use super::space::{bounds, Space};
+use super::space::Space;
 
 const NIL: u32 = 0;
 
@@ -16,8 +14,6 @@ struct Node {
     next: u32,
 }
 
-/// The list; see the module's documentation.
-#[derive(Clone, Debug)]
 pub(super) struct List {
     /// The first stands before all.
     nodes: Vec<Node>,
@@ -59,8 +55,7 @@ impl List {
 }
 
 impl Space for List {
-    fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<u32> {
-        let (low, high) = bounds(within);
+    fn alloc(&mut self, len: u64, align: u64) -> Option<u32> {
         let mut before = NIL;
         loop {
             let n = self.at(before).next;
@@ -68,10 +63,7 @@ impl Space for List {
                 return None;
             }
             let Node { start, end, .. } = *self.at(n);
-            let at = start.max(low).checked_next_multiple_of(align)?;
-            if at + len > high {
-                return None;
-            }
+            let at = start.checked_next_multiple_of(align)?;
             if at + len > end {
                 before = n;
                 continue;

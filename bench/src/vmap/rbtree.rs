@@ -7,10 +7,9 @@
 //! written from the description of the design in "improve vmap allocation" (Linux 2019); red-black
 //! trees after Guibas and Sedgewick 1978.
 
-use glebe::extent::Extent;
 use glebe::sys::madvise::prefer_huge;
 
-use super::space::{bounds, Space};
+use super::space::Space;
 
 /// Stands where there is no node: black, of length 0, and at a place that nothing touches. The root
 /// is its first child, it stands at both ends of the list, and anything may be its parent.
@@ -31,7 +30,6 @@ const ABSENT: Node =
     Node { start: u64::MAX, len: 0, max: 0, child: [NIL, NIL], parent: NIL, red: false };
 
 /// The tree. Nodes are 40 bytes, side by side and named by index; freed ones are used again first.
-#[derive(Clone, Debug)]
 pub(super) struct RbTree {
     nodes: Vec<Node>,
     /// The neighbours in the order of addresses.
@@ -62,50 +60,42 @@ impl RbTree {
         self.at(NIL).child[0]
     }
 
-    /// The lowest extent with `len`, of which a place at `low` or above in `high` fits.
-    fn find(&self, len: u64, align: u64, low: u64, high: u64) -> Option<(u32, u64)> {
-        let (first, mut low) = (low, low);
+    /// The lowest extent with a place for `len`, and that place.
+    fn find(&self, len: u64, align: u64) -> Option<(u32, u64)> {
         let mut n = self.root();
-        while n != NIL {
-            let node = self.at(n);
-            let left = node.child[0];
-            if self.at(left).max >= len && low < node.start {
-                n = left;
-                continue;
+        if self.at(n).max < len {
+            return None;
+        }
+        loop {
+            // Down to the lowest extent that is long enough.
+            while self.at(self.at(n).child[0]).max >= len {
+                n = self.at(n).child[0];
             }
-            if let Some(place) = place(node, len, align, first) {
-                return (place + len <= high).then_some((n, place));
-            }
-            if self.at(node.child[1]).max >= len {
-                n = node.child[1];
-                continue;
-            }
-            // Up to the first ancestor, reached from the left, that fits or has a right subtree
-            // where a fit may be; what lies left of it is not entered again.
+            // Up to the first that fits, or has a right subtree where a fit may be; what lies left
+            // of it is not entered again.
             loop {
-                let child = n;
-                n = self.at(n).parent;
-                if n == NIL {
-                    return None;
-                }
                 let node = self.at(n);
-                if node.child[1] == child {
-                    continue;
+                if let Some(place) = place(node, len, align) {
+                    return Some((n, place));
                 }
-                if let Some(place) = place(node, len, align, first) {
-                    return (place + len <= high).then_some((n, place));
-                }
-                if node.start >= high {
-                    return None;
-                }
-                if self.at(node.child[1]).max >= len && low <= node.start {
-                    low = node.start + 1;
+                if self.at(node.child[1]).max >= len {
                     n = node.child[1];
                     break;
                 }
+                n = self.above_left(n)?;
             }
         }
-        None
+    }
+
+    /// The lowest ancestor of which `n` lies left.
+    fn above_left(&self, mut n: u32) -> Option<u32> {
+        loop {
+            let parent = self.at(n).parent;
+            if parent == NIL || self.at(parent).child[0] == n {
+                return (parent != NIL).then_some(parent);
+            }
+            n = parent;
+        }
     }
 
     fn longest(&self, n: u32) -> u64 {
@@ -261,16 +251,15 @@ impl RbTree {
     }
 }
 
-/// The lowest place in `node` at `low` or above.
-fn place(node: &Node, len: u64, align: u64, low: u64) -> Option<u64> {
-    let start = node.start.max(low).checked_next_multiple_of(align)?;
+/// The lowest place in `node`.
+fn place(node: &Node, len: u64, align: u64) -> Option<u64> {
+    let start = node.start.checked_next_multiple_of(align)?;
     (start.checked_add(len)? <= node.start + node.len).then_some(start)
 }
 
 impl Space for RbTree {
-    fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<u32> {
-        let (low, high) = bounds(within);
-        let (n, taken) = self.find(len, align, low, high)?;
+    fn alloc(&mut self, len: u64, align: u64) -> Option<u32> {
+        let (n, taken) = self.find(len, align)?;
         let Node { start, len: old, child, .. } = *self.at(n);
         let end = start + old;
         match (start == taken, end == taken + len) {
@@ -346,9 +335,8 @@ mod tests {
             // It fills for some time, then empties, and so on.
             if step / 1000 % 2 == 0 || held.is_empty() {
                 let (len, align) = (1 + random.below(30), 1 << random.below(4));
-                let within = Extent::new(random.below(4000), 5000 * random.below(2));
-                let place = tree.alloc(len, align, within);
-                assert_eq!(place, list.alloc(len, align, within));
+                let place = tree.alloc(len, align);
+                assert_eq!(place, list.alloc(len, align));
                 held.extend(place.map(|place| (place, len)));
             } else {
                 let (place, len) = held.swap_remove(random.below(held.len() as u64) as usize);

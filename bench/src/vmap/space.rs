@@ -1,31 +1,23 @@
 //! [`Space`]: what hands out positions, and [`Who`]: all that are compared.
 //!
-//! Units: pages, as positions and lengths. A peer that cannot do what a case asks has a row that
-//! says so.
+//! Units: pages, as positions and lengths. A peer that is too slow has a row that says so.
 
 use glebe::extent::Extent;
 use glebe::free_tree::{Classes, FreeTree};
 use vm_allocator::{AddressAllocator, AllocPolicy, RangeInclusive};
 
-use super::case::{Case, State, END, PAGE_LOG};
+use super::case::{State, END, PAGE_LOG};
 use super::list::List;
 use super::rbtree::RbTree;
 
 /// Hands out positions of a space, all of which are less than 2^32.
 pub(super) trait Space {
-    /// Takes `len` positions from a multiple of `align` in the window, the lowest.
-    fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<u32>;
+    /// Takes `len` positions from a multiple of `align`, the lowest.
+    fn alloc(&mut self, len: u64, align: u64) -> Option<u32>;
 
-    /// Gives back what was taken.
     fn free(&mut self, start: u32, len: u64);
 }
 
-/// The lowest position that is asked for, and the one behind the highest.
-pub(super) fn bounds(within: Option<Extent>) -> (u64, u64) {
-    within.map_or((0, u64::MAX), |within| (within.start(), within.end()))
-}
-
-/// A contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     /// Free tree with every class of alignments: as the reserve has it.
@@ -56,14 +48,9 @@ impl Who {
     }
 
     /// Why there are no figures of it, if there are none.
-    pub(super) fn absent(self, case: &Case, log: u32) -> Option<&'static str> {
-        match self {
-            Self::VmAllocator if case.has_windows() => Some("not applicable: no windows"),
-            Self::VmAllocator if log > 5 => {
-                Some("left out: minutes to fill, and more than 10 ms a request")
-            }
-            _ => None,
-        }
+    pub(super) fn absent(self, log: u32) -> Option<&'static str> {
+        let is_slow = self == Self::VmAllocator && log > 5;
+        is_slow.then_some("left out: minutes to fill, and more than 10 ms a request")
     }
 
     /// The space below [`END`] as `state` has it.
@@ -89,7 +76,7 @@ impl Who {
 struct Nobody;
 
 impl Space for Nobody {
-    fn alloc(&mut self, _: u64, _: u64, _: Option<Extent>) -> Option<u32> {
+    fn alloc(&mut self, _: u64, _: u64) -> Option<u32> {
         Some(0)
     }
 
@@ -97,8 +84,8 @@ impl Space for Nobody {
 }
 
 impl Space for FreeTree {
-    fn alloc(&mut self, len: u64, align: u64, within: Option<Extent>) -> Option<u32> {
-        let found = FreeTree::alloc(self, len, align, within).expect("a request in order");
+    fn alloc(&mut self, len: u64, align: u64) -> Option<u32> {
+        let found = FreeTree::alloc(self, len, align, None).expect("a request in order");
         found.map(|extent| extent.start() as u32)
     }
 
@@ -130,7 +117,7 @@ impl VmAllocator {
 }
 
 impl Space for VmAllocator {
-    fn alloc(&mut self, len: u64, align: u64, _: Option<Extent>) -> Option<u32> {
+    fn alloc(&mut self, len: u64, align: u64) -> Option<u32> {
         self.take(len, align, AllocPolicy::FirstMatch)
     }
 

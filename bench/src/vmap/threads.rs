@@ -7,22 +7,20 @@
 //! allows. Units: pages.
 
 use std::sync::Barrier;
-use std::thread;
 
 use glebe::extent::Extent;
 use glebe::free_tree::Sharded;
 
-use crate::clock::Stopwatch;
+use crate::clock::timed;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
-use crate::turns::turns;
+use crate::turns::{on_threads, turns};
 
 /// 16 TiB of pages of 4 KiB, but for one.
 const SPAN_PAGES: u64 = (1 << 32) - 1;
 const GLEBE: [&str; 2] = ["glebe, 1 thread", "glebe, 2 threads"];
 const APART: [&str; 2] = ["a tree for each thread, 1 thread", "a tree for each, 2 threads"];
 
-/// What a thread does over and over.
 struct Case {
     name: &'static str,
     /// Blocks that each thread has.
@@ -39,7 +37,6 @@ const CASES: [Case; 3] = [
     Case { name: "threads_churn", held: 50_000, largest: 100, churns: true },
 ];
 
-/// How much is done.
 #[derive(Clone, Copy)]
 struct Effort {
     /// Of a thread, for a sample.
@@ -70,8 +67,7 @@ fn work(tree: &Sharded, case: &Case, seed: u64, begin: &Barrier, effort: Effort)
     gone.into_iter().for_each(|extent| free(tree, extent));
     let sample = |_| {
         begin.wait();
-        let watch = Stopwatch::start();
-        for _ in 0..effort.requests {
+        let request = |_| {
             let len = 1 + random.below(case.largest);
             if case.churns {
                 let nth = random.below(held.len() as u64) as usize;
@@ -80,8 +76,9 @@ fn work(tree: &Sharded, case: &Case, seed: u64, begin: &Barrier, effort: Effort)
             } else {
                 free(tree, alloc(tree, len));
             }
-        }
-        watch.elapsed().cpu_us * 1e3 / effort.requests as f64
+        };
+        let ((), took) = timed(|| (0..effort.requests).for_each(request));
+        took.cpu_us * 1e3 / effort.requests as f64
     };
     (0..=effort.samples).map(sample).skip(1).collect()
 }
@@ -97,15 +94,10 @@ fn measure(case: &Case, threads: u64, apart: bool, effort: Effort) -> Vec<f64> {
         tree
     };
     let trees: Vec<Sharded> = (0..parts).map(tree).collect();
-    let (trees, begin) = (&trees, &Barrier::new(threads as usize));
-    thread::scope(|scope| {
-        let start = |nth: u64| {
-            let tree = &trees[(nth % parts) as usize];
-            scope.spawn(move || work(tree, case, nth + 1, begin, effort))
-        };
-        let running: Vec<_> = (0..threads).map(start).collect();
-        running.into_iter().flat_map(|thread| thread.join().expect("it ends")).collect()
-    })
+    let work = |nth: usize, begin: &Barrier| {
+        work(&trees[nth % parts as usize], case, nth as u64 + 1, begin, effort)
+    };
+    on_threads(threads as usize, work).concat()
 }
 
 /// Adds the rows of each case, and the ratios `threads_2_vs_1_cpu` and

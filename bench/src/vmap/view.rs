@@ -18,19 +18,16 @@ use glebe::units::{Bytes, Pages};
 use glebe::vmap::{MemFile, Space};
 use rustix::fs::{memfd_create, MemfdFlags};
 
-use crate::clock::Stopwatch;
-use crate::report::Report;
+use crate::clock::timed;
+use crate::report::{Report, GLEBE};
 use crate::Outcome;
 
 /// Pages of a view, none beside the next.
 const PAGES: u64 = 1024;
-/// Views a sample.
 const VIEWS: u32 = 8;
 const CASE: &str = "view_of_1024_scattered_pages";
-const GLEBE: &str = "glebe";
 const BARE: &str = "bare system calls";
 
-/// Adds the rows and the ratio `view_cost`.
 pub(super) fn run(report: &mut Report) {
     if let Err(why) = compare(report) {
         report.remark(CASE, GLEBE, "us", &why.to_string());
@@ -47,19 +44,18 @@ fn compare(report: &mut Report) -> Outcome {
     let room = Pages::new(PAGES * 16).bytes(page_size()).max(Bytes::mib(64));
     let space = Space::new(room)?;
     for round in 0..=report.plan(10, 60) {
-        let watch = Stopwatch::start();
-        for _ in 0..VIEWS {
-            space.view(&shared, &extents)?;
-        }
-        space.flush()?;
-        let view_us = watch.elapsed().cpu_us / f64::from(VIEWS);
+        let (viewed, took) = timed(|| {
+            (0..VIEWS).try_for_each(|_| space.view(&shared, &extents).map(drop))?;
+            space.flush()
+        });
+        viewed?;
         let mut bare_us = 0.0;
         for _ in 0..VIEWS {
             bare_us += bare(&file, &extents)? / f64::from(VIEWS);
         }
         // The first round brings the pages into the file.
         if round > 0 {
-            report.add(CASE, GLEBE, "us", view_us);
+            report.add(CASE, GLEBE, "us", took.cpu_us / f64::from(VIEWS));
             report.add(CASE, BARE, "us", bare_us);
         }
     }
@@ -78,21 +74,21 @@ fn bare(file: &File, extents: &[Extent]) -> io::Result<f64> {
     }
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let (fd, flags) = (file.as_raw_fd(), libc::MAP_SHARED | libc::MAP_FIXED);
-    let (mut at, mut failed) = (start, false);
-    let watch = Stopwatch::start();
-    for extent in extents {
-        let from = (extent.start() as usize * page) as libc::off_t;
-        // SAFETY: within what was reserved: as many pages as there are extents.
-        unsafe {
-            failed |= libc::mmap(at, page, access, flags, fd, from) == libc::MAP_FAILED;
-            at = at.byte_add(page);
+    let (failed, took) = timed(|| {
+        let mut failed = false;
+        for (nth, extent) in extents.iter().enumerate() {
+            let from = (extent.start() as usize * page) as libc::off_t;
+            // SAFETY: within what was reserved: as many pages as there are extents.
+            unsafe {
+                let at = start.byte_add(nth * page);
+                failed |= libc::mmap(at, page, access, flags, fd, from) == libc::MAP_FAILED;
+            }
         }
+        // SAFETY: the peer's own range, to which nothing refers.
+        failed | (unsafe { libc::munmap(start, len) } != 0)
+    });
+    match failed {
+        true => Err(io::Error::last_os_error()),
+        false => Ok(took.cpu_us),
     }
-    // SAFETY: the peer's own range, to which nothing refers.
-    failed |= unsafe { libc::munmap(start, len) } != 0;
-    let us = watch.elapsed().cpu_us;
-    if failed {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(us)
 }

@@ -8,7 +8,6 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::fs::File;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
@@ -21,8 +20,6 @@ use glebe::units::Bytes;
 use glebe::volatile::Region;
 use memmap2::MmapRaw;
 
-/// Private anonymous memory.
-#[derive(Debug)]
 pub(super) struct Bare {
     start: usize,
     len: Bytes,
@@ -48,10 +45,6 @@ impl Bare {
         Self { start, len, _owner: Box::new(region) }
     }
 
-    pub(super) fn len(&self) -> Bytes {
-        self.len
-    }
-
     /// Makes a call on a part, which must be inside.
     pub(super) fn advise(&self, at: Bytes, len: Bytes, advice: Advice) -> Result<(), OsError> {
         // SAFETY: inside the owned range, of whose bytes nobody holds a reference.
@@ -74,14 +67,12 @@ impl Bare {
         unsafe { AtomicU64::from_ptr(addr as *mut u64) }
     }
 
-    /// Copies bytes in.
     pub(super) fn write(&mut self, at: Bytes, bytes: &[u8]) {
         let addr = self.at(at, Bytes::new(bytes.len() as u64));
         // SAFETY: inside the owned range, which `bytes` cannot overlap; the borrow is exclusive.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
     }
 
-    /// Copies bytes out.
     pub(super) fn read(&mut self, at: Bytes, bytes: &mut [u8]) {
         let addr = self.at(at, Bytes::new(bytes.len() as u64));
         // SAFETY: as in `write`.
@@ -96,15 +87,9 @@ impl Bare {
 }
 
 /// A file's mapping, which tells its owner what of it is in memory. Source: mincore(2).
-#[derive(Debug)]
-pub(super) struct Cached(MmapRaw);
+pub(super) struct Cached(pub(super) MmapRaw);
 
 impl Cached {
-    /// Of the whole file.
-    pub(super) fn of(file: &File) -> io::Result<Self> {
-        MmapRaw::map_raw(file).map(Self)
-    }
-
     /// Pages of a part, which must be inside, that are not in memory.
     pub(super) fn absent(&self, at: Bytes, len: Bytes) -> io::Result<u64> {
         assert!((at + len).as_usize() <= self.0.len(), "{at} + {len} of {}", self.0.len());
@@ -133,9 +118,9 @@ mod tests {
         let mut bytes = [0; 64];
         bare.read(page, &mut bytes);
         assert_eq!(bytes, [7; 64]);
-        bare.advise(Bytes::ZERO, bare.len(), Advice::DontNeed).unwrap();
+        bare.advise(Bytes::ZERO, bare.len, Advice::DontNeed).unwrap();
         assert_eq!(bare.word(page).load(Ordering::Relaxed), 0);
-        bare.touch(Bytes::ZERO, bare.len(), page);
+        bare.touch(Bytes::ZERO, bare.len, page);
         assert_eq!(bare.word(page).load(Ordering::Relaxed), 1);
     }
 
@@ -143,7 +128,7 @@ mod tests {
     fn what_was_read_is_in_memory_and_what_was_not_is_absent() {
         let len = Bytes::mib(1);
         let file = nameless(&std::env::temp_dir(), len).unwrap();
-        let cached = Cached::of(&file).unwrap();
+        let cached = Cached(MmapRaw::map_raw(&file).unwrap());
         assert_eq!(cached.absent(Bytes::ZERO, len).unwrap(), len.pages_up(page_size()).get());
         file.read_exact_at(&mut vec![0; len.as_usize()], 0).unwrap();
         assert_eq!(cached.absent(Bytes::ZERO, len).unwrap(), 0);

@@ -16,7 +16,8 @@ use glebe::volatile::{Priority, Region};
 
 use super::bare::Bare;
 use super::{ratios, Which};
-use crate::clock::{micros, wall};
+use crate::clock::timed;
+use crate::contig::name;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
 use crate::turns::{by_round, rounds, NO_END};
@@ -32,7 +33,6 @@ const UNIT: &str = "ns/page";
 const DONT_NEED: &str = "MADV_DONTNEED, fault in";
 const MALLOC: &str = "malloc, touch, free";
 
-/// The memory of all contestants, written throughout.
 struct Memory {
     huge: Option<Bytes>,
     /// Of each engine, or why it has none.
@@ -40,13 +40,12 @@ struct Memory {
     bare: Bare,
 }
 
-/// Rows and ratios of all lengths.
 pub(super) fn measure(report: &mut Report) -> Outcome {
     let small = [page_size().bytes(), Bytes::new(64 << 10), Bytes::mib(1), LEN];
     for (grain, huge, lengths) in [("4k", None, &small[..]), ("2m", Some(HUGE), &[HUGE, LEN])] {
         let memory = Memory::new(huge)?;
         for &len in lengths {
-            memory.cycles(&format!("cycle_{grain}_of_{}", short(len)), len, report)?;
+            memory.cycles(&format!("cycle_{grain}_of_{}", name(len)), len, report)?;
         }
         let here = memory.regions.iter().filter(|(_, region)| region.is_ok());
         let here: Vec<Which> = here.map(|(which, _)| *which).collect();
@@ -56,15 +55,11 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
             is_as_told = had.get() >= all / 100 * ENOUGH_PERCENT;
             report.note(&format!("cycle_2m: {had} of {} in huge pages.", Bytes::new(all)));
         }
-        let case = format!("cycle_{grain}_of_{}", short(LEN));
+        let case = format!("cycle_{grain}_of_{}", name(LEN));
         ratios(&format!("cycle_vs_dontneed_{grain}"), &here, report, |which, report| {
-            let ratio = report.median(&case, DONT_NEED) / report.median(&case, which.who());
+            let own = report.median(&case, which.who());
             // Of small pages there is no ratio of huge ones.
-            if is_as_told {
-                ratio
-            } else {
-                f64::NAN
-            }
+            report.median(&case, DONT_NEED) / if is_as_told { own } else { f64::NAN }
         });
     }
     Ok(())
@@ -96,44 +91,36 @@ impl Memory {
         Ok(Self { huge, regions, bare })
     }
 
-    /// All contestants on ranges of one length.
     fn cycles(&self, case: &str, len: Bytes, report: &mut Report) -> Outcome {
         // As much as makes a sample: all of the memory, or some ranges of it.
         let ranges = (LEN.get() / len.get()).min(BATCH);
         let step = LEN.get() / ranges / len.get() * len.get();
         let pages = (ranges * len.pages_up(page_size()).get()) as f64;
         let touch = self.huge.unwrap_or(page_size().bytes());
-        let timed = |cycle: &dyn Fn(Range<Bytes>) -> Outcome| {
-            let start = wall();
-            for at in (0..ranges).map(|nth| Bytes::new(nth * step)) {
-                cycle(at..at + len)?;
-            }
-            Outcome::Ok(micros(wall() - start) * 1e3 / pages)
+        let ns = |cycle: &dyn Fn(Range<Bytes>) -> Outcome| -> Outcome<f64> {
+            let mut places = (0..ranges).map(|nth| Bytes::new(nth * step));
+            let (done, took) = timed(|| places.try_for_each(|at| cycle(at..at + len)));
+            done.map(|()| took.wall_us * 1e3 / pages)
         };
         for _ in rounds(case, report.plan(3, 15), NO_END) {
             for (which, region) in &self.regions {
-                let region = match region {
-                    Ok(region) => region,
-                    Err(why) => {
-                        report.remark(case, which.who(), UNIT, why);
-                        continue;
-                    }
+                let cycle = |region: &Region| {
+                    ns(&|range| {
+                        region.mark(range.clone(), Priority::NORMAL)?;
+                        Ok(region.unmark(range).map(|lost| drop(black_box(lost)))?)
+                    })
                 };
-                let ns = timed(&|range| {
-                    region.mark(range.clone(), Priority::NORMAL)?;
-                    let _ = black_box(region.unmark(range)?);
-                    Ok(())
-                })?;
-                report.add(case, which.who(), UNIT, ns);
+                let region = region.as_ref().map_err(|why| why.as_str().into());
+                report.outcome(case, which.who(), UNIT, region.and_then(cycle));
             }
-            let ns = timed(&|range| {
+            let given_back = ns(&|range| {
                 self.bare.advise(range.start, len, Advice::DontNeed)?;
                 self.bare.touch(range.start, len, touch);
                 Ok(())
             })?;
-            report.add(case, DONT_NEED, UNIT, ns);
+            report.add(case, DONT_NEED, UNIT, given_back);
             if self.huge.is_none() {
-                report.add(case, MALLOC, UNIT, timed(&|_| malloc_touch_free(len, touch))?);
+                report.add(case, MALLOC, UNIT, ns(&|_| malloc_touch_free(len, touch))?);
             }
         }
         Ok(())
@@ -150,14 +137,6 @@ fn malloc_touch_free(len: Bytes, step: Bytes) -> Outcome {
     Ok(())
 }
 
-/// `4k`, `64k`, `1m`, `256m`.
-fn short(len: Bytes) -> String {
-    match len.get() {
-        n if n >= 1 << 20 => format!("{}m", n >> 20),
-        n => format!("{}k", n >> 10),
-    }
-}
-
 /// Ranges of one page each, at random, beside the calls that each engine cannot do without.
 pub(super) fn one_page(report: &mut Report) -> Outcome {
     const CASE: &str = "one_page";
@@ -168,13 +147,9 @@ pub(super) fn one_page(report: &mut Report) -> Outcome {
     let mut here = Vec::new();
     for which in Which::ALL {
         let own = which.who();
-        let (region, other) = match which.map(LEN).and_then(|one| Ok((one, which.map(LEN)?))) {
-            Ok(both) => both,
-            Err(why) => {
-                report.remark(CASE, own, UNIT, &why.to_string());
-                continue;
-            }
-        };
+        let both = which.map(LEN).and_then(|one| Ok((one, which.map(LEN)?)));
+        let both = both.inspect_err(|why| report.remark(CASE, own, UNIT, &why.to_string()));
+        let Ok((region, other)) = both else { continue };
         let block = vec![0x5a; LEN.as_usize()];
         region.write(Bytes::ZERO, &block)?;
         other.write(Bytes::ZERO, &block)?;
@@ -185,17 +160,16 @@ pub(super) fn one_page(report: &mut Report) -> Outcome {
             let pages = LEN.pages_down(page_size()).get();
             let places: Vec<Bytes> =
                 (0..BATCH).map(|_| Bytes::new(random.below(pages) * page.get())).collect();
-            let start = wall();
-            for &at in &places {
+            let mut add = |who: &str, call: &dyn Fn(Bytes) -> Outcome| -> Outcome {
+                let (done, took) = timed(|| places.iter().try_for_each(|&at| call(at)));
+                report.add(CASE, who, UNIT, took.wall_us / BATCH as f64);
+                done
+            };
+            add(own, &|at| {
                 region.mark(at..at + page, Priority::NORMAL)?;
-                let _ = black_box(region.unmark(at..at + page)?);
-            }
-            report.add(CASE, own, UNIT, micros(wall() - start) / BATCH as f64);
-            let start = wall();
-            for &at in &places {
-                bare_calls(which, &bare, at)?;
-            }
-            report.add(CASE, &bare_name(which), UNIT, micros(wall() - start) / BATCH as f64);
+                Ok(region.unmark(at..at + page).map(|lost| drop(black_box(lost)))?)
+            })?;
+            add(&bare_name(which), &|at| bare_calls(which, &bare, at))?;
         }
         here.push(which);
     }

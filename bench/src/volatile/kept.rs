@@ -6,11 +6,11 @@
 //! a device. Unit: pages.
 
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
-use glebe::volatile::Region;
+use memmap2::MmapRaw;
 use serde::{Deserialize, Serialize};
 
 use super::bare::Cached;
@@ -21,7 +21,7 @@ use crate::report::Report;
 use crate::reserve::keyed::Random;
 use crate::Outcome;
 
-pub(super) const CASE: &str = "working_set_refaults";
+const CASE: &str = "working_set_refaults";
 const UNIT: &str = "pages";
 /// Six tenths of the limit.
 const WORKING_SET: Bytes = Bytes::mib(57);
@@ -40,21 +40,11 @@ const WARM_UP: u64 = 3;
 
 /// What uses memory beside the working set: nothing, or volatile memory of an engine, with or
 /// without a cap that leaves room for the working set.
-type Beside = Option<(Which, bool)>;
+pub(super) type Beside = Option<(Which, bool)>;
 
 const NOTHING: &str = "nothing beside it";
 const CAPPED: &str = ", capped";
 
-/// What a child is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
-    beside: Beside,
-    /// Times that something becomes volatile.
-    steps: u64,
-    dir: PathBuf,
-}
-
-/// What it came to.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
     /// Pages of the working set that were read.
@@ -67,11 +57,10 @@ pub(super) struct Kept {
     judged: Judged,
 }
 
-/// Rows, ratios and checks.
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let (count, steps) = report.plan((1, 150), (5, 700));
     let dir = report.options.scratch();
-    let job = |(who, beside)| (who, Job::Kept(Plan { beside, steps, dir: dir.clone() }));
+    let job = |(who, beside)| (who, Job::Kept { beside, steps, dir: dir.clone() });
     let ours = ["", CAPPED].into_iter().flat_map(|suffix| {
         let who = move |which: &Which| format!("{}{suffix}", which.who());
         engines.iter().map(move |which| (who(which), Some((*which, suffix == CAPPED))))
@@ -102,12 +91,16 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// In the child.
-pub(super) fn inside(plan: &Plan) -> Outcome<Kept> {
+pub(super) fn inside(beside: Beside, steps: u64, dir: &Path) -> Outcome<Kept> {
     let len = WORKING_SET.get();
-    let working_set = nameless(&plan.dir, WORKING_SET)?;
-    let cached = Cached::of(&working_set)?;
-    let mut region = region(plan.beside)?.map(Marked::new);
+    let working_set = nameless(dir, WORKING_SET)?;
+    let cached = Cached(MmapRaw::map_raw(&working_set)?);
+    let build = |(which, is_capped): (Which, bool)| {
+        let rest = LIMIT.saturating_sub(WORKING_SET).saturating_sub(SLACK);
+        let options = if is_capped { which.options().cap(rest) } else { which.options() };
+        options.build(BESIDE).map(Marked::new)
+    };
+    let mut region = beside.map(build).transpose()?;
     let mut block = vec![0; BLOCK.as_usize()];
     for at in (0..len * WARM_UP).step_by(BLOCK.as_usize()) {
         working_set.read_exact_at(&mut block, at % len)?;
@@ -117,7 +110,7 @@ pub(super) fn inside(plan: &Plan) -> Outcome<Kept> {
     let step_pages = STEP.pages_down(page_size()).get();
     // Until all that is beside has been used once, there is nothing to take it from.
     let begin = BESIDE.get() / STEP.get();
-    for step in 0..begin + plan.steps {
+    for step in 0..begin + steps {
         if step == begin {
             kept = Kept::default();
         }
@@ -137,12 +130,4 @@ pub(super) fn inside(plan: &Plan) -> Outcome<Kept> {
     }
     kept.judged = region.map_or(Judged::default(), |region| region.judged);
     Ok(kept)
-}
-
-/// The volatile memory beside the working set.
-fn region(beside: Beside) -> Outcome<Option<Region>> {
-    let Some((which, is_capped)) = beside else { return Ok(None) };
-    let rest = LIMIT.saturating_sub(WORKING_SET).saturating_sub(SLACK);
-    let options = if is_capped { which.options().cap(rest) } else { which.options() };
-    Ok(Some(options.build(BESIDE)?))
 }

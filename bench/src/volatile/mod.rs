@@ -14,16 +14,16 @@ mod purge;
 mod refill;
 mod tiles;
 
-use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{self, Engine, Region};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{to_value, Value};
 
-use crate::pressure::{enter, Group};
+use crate::pressure::{ask, enter, Group};
 use crate::report::Report;
 use crate::turns::{rounds, NO_END};
 use crate::Outcome;
@@ -33,12 +33,8 @@ use marked::Judged;
 const LIMIT: Bytes = Bytes::mib(96);
 const NOTHING_PURGED: &str = "nothing_purged";
 const NOTHING_KEPT: &str = "nothing_kept";
-const CASES_OF_GROUPS: [&str; 3] = [purge::CASE, kept::CASE, tiles::CASE];
-const RATIOS_OF_GROUPS: [&str; 4] =
-    ["working_set_kept", "working_set_kept_capped", "cache_vs_fixed", "cache_vs_whole_objects"];
 const CHECKS_OF_GROUPS: [&str; 4] = ["oom_kills", "wrong_tiles", NOTHING_PURGED, NOTHING_KEPT];
 
-/// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
     cycle::measure(report)?;
     cycle::one_page(report)?;
@@ -47,24 +43,17 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     report.remark("shared_pin", "glebe", "us", later);
     let here = |which: &Which| which.map(page_size().bytes()).is_ok();
     let engines: Vec<Which> = Which::ALL.into_iter().filter(here).collect();
-    if let Err(why) = Group::new(LIMIT) {
-        without_groups(report, &why.to_string());
-    } else if engines.is_empty() {
-        without_groups(report, "no engine of volatile memory is here");
-    } else {
-        purge::measure(&engines, report)?;
-        kept::measure(&engines, report)?;
-        tiles::measure(&engines, report)?;
-    }
+    purge::measure(&engines, report)?;
+    kept::measure(&engines, report)?;
+    tiles::measure(&engines, report)?;
+    name_checks(report);
     Ok(())
 }
 
-/// Names what needs a group, without a figure.
-fn without_groups(report: &mut Report, why: &str) {
-    CASES_OF_GROUPS.iter().for_each(|case| report.remark(case, "glebe", "", why));
-    RATIOS_OF_GROUPS.iter().for_each(|ratio| report.ratio(ratio, f64::NAN));
+/// Names the checks that were not made.
+fn name_checks(report: &mut Report) {
     let checks = CHECKS_OF_GROUPS.iter().chain(&Judged::CHECKS);
-    checks.for_each(|check| report.unmeasured(check, why));
+    checks.for_each(|check| report.unmeasured(check, "no memory cgroup, or no engine"));
 }
 
 /// What a child does inside a memory cgroup, told in its arguments and answered on its standard
@@ -72,23 +61,22 @@ fn without_groups(report: &mut Report, why: &str) {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Job {
     /// Answers [`purge::Answer`].
-    Purge(purge::Plan),
-    /// Answers [`kept::Kept`].
-    Kept(kept::Plan),
+    Purge { which: Which, rounds: usize },
+    /// Something becomes volatile so many times. Answers [`kept::Kept`].
+    Kept { beside: kept::Beside, steps: u64, dir: PathBuf },
     /// Answers [`tiles::Served`].
-    Tiles(tiles::Plan),
+    Tiles { keeper: tiles::Keeper, time_ms: u64 },
 }
 
 /// In the child: enters the group at `dir` and does the job. To be called before there is a second
 /// thread.
-pub(crate) fn inside(dir: &Path, job: &str, out: &mut dyn Write) -> Outcome {
-    enter(dir)?;
-    let answer = match serde_json::from_str(job)? {
-        Job::Purge(plan) => serde_json::to_string(&purge::inside(&plan, dir)?)?,
-        Job::Kept(plan) => serde_json::to_string(&kept::inside(&plan)?)?,
-        Job::Tiles(plan) => serde_json::to_string(&tiles::inside(&plan)?)?,
-    };
-    Ok(writeln!(out, "{answer}").and_then(|()| out.flush())?)
+pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<Value> {
+    enter(dir);
+    Ok(match serde_json::from_str(job)? {
+        Job::Purge { which, rounds } => to_value(purge::inside(which, rounds, dir)?),
+        Job::Kept { beside, steps, dir } => to_value(kept::inside(beside, steps, &dir)?),
+        Job::Tiles { keeper, time_ms } => to_value(tiles::inside(keeper, time_ms)?),
+    }?)
 }
 
 /// Has children do the jobs of all contestants by turns, so many times, each in a group of its own,
@@ -102,8 +90,9 @@ fn contest<T: DeserializeOwned>(
 ) -> Outcome {
     for _ in rounds(case, count, NO_END) {
         for (who, job) in jobs {
-            let group = Group::new(LIMIT)?;
-            let (answer, kills) = group.ask("inside", &serde_json::to_string(job)?)?;
+            let group = Group::make(LIMIT).inspect_err(|why| report.remark(case, who, unit, why));
+            let Ok(group) = group else { continue };
+            let (answer, kills) = ask(&group, "inside", &serde_json::to_string(job)?)?;
             report.check("oom_kills", kills);
             match answer {
                 Some(text) => tell(who, serde_json::from_str(&text)?, report),
@@ -134,7 +123,6 @@ fn worst(ratios: &[f64]) -> f64 {
     ratios.iter().copied().reduce(least).unwrap_or(f64::NAN)
 }
 
-/// An engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Which {
     /// userfaultfd and PAGEMAP_SCAN.
@@ -146,19 +134,16 @@ enum Which {
 impl Which {
     const ALL: [Self; 2] = [Self::Scan, Self::Tag];
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Scan => "scan",
-            Self::Tag => "tag",
-        }
-    }
-
     /// The name among the contestants.
     fn who(self) -> &'static str {
         match self {
             Self::Scan => "glebe scan",
             Self::Tag => "glebe tag",
         }
+    }
+
+    fn name(self) -> &'static str {
+        self.who().trim_start_matches("glebe ")
     }
 
     fn options(self) -> volatile::Options {
@@ -180,10 +165,11 @@ mod tests {
     #[test]
     fn without_a_group_no_check_of_one_is_zero_and_all_is_named() {
         let mut report = Report::default();
-        without_groups(&mut report, "no memory cgroup: none is mounted");
-        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        ratios("working_set_kept", &[], &mut report, |_, _| 1.0);
+        name_checks(&mut report);
+        let json: Value = serde_json::from_str(&report.json()).unwrap();
         for check in CHECKS_OF_GROUPS.iter().chain(&Judged::CHECKS) {
-            assert!(json["checks"].get(check).is_some_and(serde_json::Value::is_null), "{json}");
+            assert!(json["checks"].get(check).is_some_and(Value::is_null), "{json}");
         }
         assert!(json["ratios"].get("working_set_kept").is_some());
     }

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
-use serde::{Deserialize, Serialize};
 
 use super::bare::Bare;
 use super::marked::{Judged, Marked};
@@ -17,7 +16,7 @@ use crate::pressure::usage;
 use crate::report::Report;
 use crate::Outcome;
 
-pub(super) const CASE: &str = "over_purge_percent";
+const CASE: &str = "over_purge_percent";
 const UNIT: &str = "percent";
 const REGION: Bytes = Bytes::mib(64);
 /// Beyond the limit.
@@ -25,35 +24,19 @@ const NEEDS: [Bytes; 2] = [Bytes::mib(4), Bytes::mib(24)];
 /// Quarters of the region in the order in which they are marked.
 const ORDER: [u64; 4] = [2, 0, 3, 1];
 
-/// What a child is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
-    which: Which,
-    rounds: usize,
-}
+/// Of all needs of all rounds, pages beyond the limit, and those lost of each quarter in the order
+/// of marking; and what was wrong.
+pub(super) type Answer = (Vec<(u64, [u64; 4])>, Judged);
 
-/// What one need took.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Taken {
-    /// Beyond the limit.
-    need_pages: u64,
-    /// Lost of each quarter, in the order of marking.
-    lost_pages: [u64; 4],
-}
-
-/// All needs of all rounds, and what was wrong.
-pub(super) type Answer = (Vec<Taken>, Judged);
-
-/// How much more than needed is purged, and of what.
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let rounds = report.plan(2, 15);
-    let job = |which: &Which| (which.who().into(), Job::Purge(Plan { which: *which, rounds }));
+    let job = |which: &Which| (which.who().into(), Job::Purge { which: *which, rounds });
     let jobs: Vec<_> = engines.iter().map(job).collect();
     contest((CASE, UNIT), 1, &jobs, report, |who, (taken, judged): Answer, report| {
         judged.report(report);
         report.check(NOTHING_KEPT, u64::from(judged.kept == 0));
         let mut quarters = [0; 4];
-        for Taken { need_pages, lost_pages } in taken {
+        for (need_pages, lost_pages) in taken {
             let lost = lost_pages.iter().sum::<u64>() as f64;
             report.add(CASE, who, UNIT, (lost / need_pages as f64 - 1.0) * 100.0);
             report.check(NOTHING_PURGED, u64::from(lost == 0.0));
@@ -68,24 +51,25 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
 }
 
 /// In the child, which is in the group at `dir`.
-pub(super) fn inside(plan: &Plan, dir: &Path) -> Outcome<Answer> {
+pub(super) fn inside(which: Which, rounds: usize, dir: &Path) -> Outcome<Answer> {
     let page = page_size().bytes();
-    let mut region = Marked::new(plan.which.map(REGION)?);
+    let mut region = Marked::new(which.map(REGION)?);
     let quarter = REGION.pages_down(page_size()).get() / ORDER.len() as u64;
     let part = |nth: u64| nth * quarter..(nth + 1) * quarter;
     let mut taken = Vec::new();
-    for need in (0..plan.rounds).flat_map(|_| NEEDS) {
+    for need in (0..rounds).flat_map(|_| NEEDS) {
         ORDER.into_iter().try_for_each(|nth| region.write(part(nth)))?;
         ORDER.into_iter().try_for_each(|nth| region.mark(part(nth)))?;
         let len = LIMIT.saturating_sub(usage(dir)?) + need;
-        let ballast = Bare::new(len.pages_down(page_size()).bytes(page_size()), None)?;
-        ballast.touch(Bytes::ZERO, ballast.len(), page);
+        let len = len.pages_down(page_size()).bytes(page_size());
+        let ballast = Bare::new(len, None)?;
+        ballast.touch(Bytes::ZERO, len, page);
         let mut lost_pages = [0; 4];
         for (lost, nth) in lost_pages.iter_mut().zip(ORDER) {
             *lost = region.unmark(part(nth))?;
         }
         drop(ballast);
-        taken.push(Taken { need_pages: need.pages_down(page_size()).get(), lost_pages });
+        taken.push((need.pages_down(page_size()).get(), lost_pages));
     }
     Ok((taken, region.judged))
 }

@@ -31,20 +31,16 @@ unsafe extern "C" fn refill(_offset: u64, len: usize, _data: *const ()) -> *cons
     PAGE.get(..len).map_or(ptr::null(), <[u8]>::as_ptr)
 }
 
-/// The row, and a check of what was read.
 pub(super) fn measure(report: &mut Report) -> Outcome {
     let page = page_size();
     let len = PAGES.bytes(page);
     // SAFETY: `refill` allocates nothing, takes no lock, and returns bytes that stay.
     let options = unsafe { Which::Scan.options().on_lost(refill, ptr::null()) };
-    let region = match options.build(len) {
-        Ok(region) => region,
-        Err(why) => {
-            report.remark(CASE, Which::Scan.who(), "us", &why.to_string());
-            report.unmeasured("wrong_refills", &why.to_string());
-            return Ok(());
-        }
-    };
+    let region = options.build(len).inspect_err(|why| {
+        report.remark(CASE, Which::Scan.who(), "us", &why.to_string());
+        report.unmeasured("wrong_refills", &why.to_string());
+    });
+    let Ok(region) = region else { return Ok(()) };
     let (mut us, mut wrong) = (Vec::new(), 0);
     for _ in rounds(CASE, report.plan(1, 10), NO_END) {
         let _ = region.unmark(Bytes::ZERO..len)?;

@@ -7,16 +7,16 @@
 //! discardable memory does. Tiles are asked for by a skewed distribution; every page is checked for
 //! whose it is. Unit: microseconds a tile, of the thread's CPU time, the kernel's work included.
 
-use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use flate2::read::{DeflateDecoder, DeflateEncoder};
-use flate2::Compression;
 use glebe::sys::madvise::Advice;
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Priority, Region};
+use lru::LruCache;
+use miniz_oxide::deflate::compress_to_vec;
+use miniz_oxide::inflate::decompress_slice_iter_to_slice;
 use serde::{Deserialize, Serialize};
 
 use super::bare::Bare;
@@ -27,7 +27,7 @@ use crate::report::Report;
 use crate::reserve::keyed::{mix, Random};
 use crate::Outcome;
 
-pub(super) const CASE: &str = "tile";
+const CASE: &str = "tile";
 const UNIT: &str = "us";
 /// Pages of a tile.
 const TILE: usize = 16;
@@ -48,10 +48,8 @@ const PATTERNS: u64 = 64;
 /// not 0, and not what a tile begins with.
 const COOKIE: u64 = 0xc00c_1e00_0000_0000;
 
-/// Who keeps the tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Keeper {
-    /// Volatile memory.
+pub(super) enum Keeper {
     Volatile(Which),
     /// Ordinary memory, as much as there is at all times.
     Fixed,
@@ -62,14 +60,6 @@ enum Keeper {
 const FIXED: (&str, Keeper) = ("fixed size", Keeper::Fixed);
 const WHOLE_OBJECTS: (&str, Keeper) = ("whole objects", Keeper::WholeObject);
 
-/// What a child is told.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Plan {
-    keeper: Keeper,
-    time_ms: u64,
-}
-
-/// What it came to.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Served {
     /// Of a tile in the mean: hits and misses both count, in the share that they had.
@@ -81,10 +71,9 @@ pub(super) struct Served {
     wrong_pages: u64,
 }
 
-/// Rows, ratios and checks.
 pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let (count, time_ms) = report.plan((1, 1700), (4, 3000));
-    let job = |(who, keeper): (&str, _)| (who.into(), Job::Tiles(Plan { keeper, time_ms }));
+    let job = |(who, keeper): (&str, _)| (who.into(), Job::Tiles { keeper, time_ms });
     let ours = engines.iter().map(|which| (which.who(), Keeper::Volatile(*which)));
     let jobs: Vec<_> = ours.chain([FIXED, WHOLE_OBJECTS]).map(job).collect();
     contest((CASE, UNIT), count, &jobs, report, |who, served: Served, report| {
@@ -108,18 +97,17 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// In the child.
-pub(super) fn inside(plan: &Plan) -> Outcome<Served> {
-    let mut cache = Cache::new(plan.keeper)?;
+pub(super) fn inside(keeper: Keeper, time_ms: u64) -> Outcome<Served> {
+    let mut cache = Cache::new(keeper)?;
     // From the start there is no room left that nobody has used.
-    (0..cache.used.len() as u64).try_for_each(|id| cache.get(id))?;
+    (0..cache.slots as u64).try_for_each(|id| cache.get(id))?;
     cache.served = Served::default();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
         scope.spawn(|| other(&stop));
         let mut random = Random::new(3);
-        let end = wall() + Duration::from_millis(plan.time_ms);
+        let end = wall() + Duration::from_millis(time_ms);
         let (mut gets, start) = (0, thread_cpu());
         while wall() < end {
             (0..BATCH).try_for_each(|_| cache.get(skewed(&mut random)))?;
@@ -130,7 +118,6 @@ pub(super) fn inside(plan: &Plan) -> Outcome<Served> {
     })
 }
 
-/// Has memory by turns.
 fn other(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(WITHOUT);
@@ -148,14 +135,11 @@ enum Store {
     Bare(Bare, Option<Vec<u64>>),
 }
 
-/// A tile in each slot, and the slot of each tile.
+/// Tiles in slots, of which the one that was not asked for the longest goes.
 struct Cache {
     store: Store,
-    tile_of: Vec<Option<u64>>,
-    slot_of: Vec<Option<usize>>,
-    /// Used since the hand passed.
-    used: Vec<bool>,
-    hand: usize,
+    slots: usize,
+    slot_of: LruCache<u64, usize>,
     /// Contents to inflate, and the tile that was asked for last.
     deflated: Vec<Vec<u8>>,
     tile: Vec<u8>,
@@ -176,13 +160,10 @@ impl Cache {
                 (most, Store::Bare(Bare::new(most, None)?, Some(saved)))
             }
         };
-        let slots = (len.get() / tile_len().get()) as usize;
         Ok(Self {
             store,
-            tile_of: vec![None; slots],
-            slot_of: vec![None; TILES as usize],
-            used: vec![false; slots],
-            hand: 0,
+            slots: (len.get() / tile_len().get()) as usize,
+            slot_of: LruCache::unbounded(),
             deflated: (0..PATTERNS).map(deflated).collect(),
             tile: vec![0; tile_len().as_usize()],
             served: Served::default(),
@@ -191,17 +172,16 @@ impl Cache {
 
     /// Copies a tile out, after inflating what is not there.
     fn get(&mut self, id: u64) -> Outcome {
-        let known = self.slot_of[id as usize];
-        let slot = known.unwrap_or_else(|| self.victim());
+        let known = self.slot_of.get(&id).copied();
+        let slot = known.unwrap_or_else(|| match self.slot_of.len() {
+            used if used < self.slots => used,
+            _ => self.slot_of.pop_lru().map_or(0, |(_, slot)| slot),
+        });
         let mut lost = self.store.pin(slot)?;
         if known.is_none() {
-            if let Some(old) = self.tile_of[slot].replace(id) {
-                self.slot_of[old as usize] = None;
-            }
-            self.slot_of[id as usize] = Some(slot);
+            self.slot_of.put(id, slot);
             lost.fill(true);
         }
-        self.used[slot] = true;
         let mut page = vec![0; page_size().bytes().as_usize()];
         for nth in (0..TILE).filter(|nth| lost[*nth]) {
             inflate(id, nth as u64, &self.deflated, &mut page);
@@ -222,17 +202,6 @@ impl Cache {
             self.served.kept_pages += TILE - inflated;
         }
         Ok(())
-    }
-
-    /// A slot without a tile, or with one that was not used for a turn of the hand.
-    fn victim(&mut self) -> usize {
-        loop {
-            let slot = self.hand;
-            self.hand = (self.hand + 1) % self.used.len();
-            if self.tile_of[slot].is_none() || !std::mem::take(&mut self.used[slot]) {
-                return slot;
-            }
-        }
     }
 }
 
@@ -302,10 +271,7 @@ fn deflated(pattern: u64) -> Vec<u8> {
     let len = page_size().bytes().get();
     let noise = |at: u64| (mix(pattern << 32 | at) & 7) as u8;
     let page: Vec<u8> = (0..len).map(|at| ((at / 16 + pattern) as u8) & 0xf8 | noise(at)).collect();
-    let mut deflated = Vec::new();
-    // Between slices: it cannot fail.
-    let _ = DeflateEncoder::new(&page[..], Compression::fast()).read_to_end(&mut deflated);
-    deflated
+    compress_to_vec(&page, 1)
 }
 
 fn stamp(id: u64, nth: u64) -> [u8; 8] {
@@ -315,7 +281,7 @@ fn stamp(id: u64, nth: u64) -> [u8; 8] {
 fn inflate(id: u64, nth: u64, deflated: &[Vec<u8>], page: &mut [u8]) {
     let source = &deflated[(mix(id * TILE as u64 + nth) % PATTERNS) as usize];
     // What is short or wrong shows in the check.
-    let _ = DeflateDecoder::new(&source[..]).read_exact(page);
+    let _ = decompress_slice_iter_to_slice(page, [&source[..]].into_iter(), false, true);
     page[..8].copy_from_slice(&stamp(id, nth));
     let end = page.len() - 8;
     page[end..].copy_from_slice(&stamp(id, nth));

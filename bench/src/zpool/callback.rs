@@ -9,8 +9,8 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::zpool::Codec;
 
-use crate::clock::Stopwatch;
-use crate::report::Report;
+use crate::clock::timed;
+use crate::report::{Report, GLEBE};
 use crate::reserve::keyed::Random;
 use crate::turns::{median, rounds, NO_END};
 use crate::Outcome;
@@ -22,7 +22,6 @@ const RESERVE: Bytes = Bytes::mib(128);
 const SINGLES: usize = 600;
 const CASE: &str = "callback_32000";
 const UNIT: &str = "us";
-const PACKED: &str = "glebe";
 const CLEAN: &str = "clean page cache";
 
 fn reserve() -> Outcome<Reserve> {
@@ -33,7 +32,7 @@ fn reserve() -> Outcome<Reserve> {
 
 /// Measures and reports; `count` is even, so that each is asked first as often.
 pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
-    let both = [(PACKED, reserve()?), (CLEAN, reserve()?)];
+    let both = [(GLEBE, reserve()?), (CLEAN, reserve()?)];
     let objects = both[0].1.object_pool().codec(Codec::None).build()?;
     let cache = both[1].1.page_cache().namespace("clean")?;
     let pages = both[1].1.len().get();
@@ -51,7 +50,7 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
                     objects.insert(&bytes[..len])?;
                 }
                 let lent = both[0].1.stats().live.get() * 100 / pages;
-                report.remark(CASE, PACKED, UNIT, &format!("{lent} % of the reserve was lent"));
+                report.remark(CASE, GLEBE, UNIT, &format!("{lent} % of the reserve was lent"));
             } else {
                 (0..pages).try_for_each(|index| cache.put(round, index, &page).map(drop))?;
             }
@@ -61,10 +60,10 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
             // As of a program that takes small blocks too: the way is warm.
             let one = || reserve.alloc(Request::new(Pages::new(1)));
             drop((0..SINGLES).map(|_| one()).collect::<Result<Vec<_>, _>>()?);
-            let watch = Stopwatch::start();
-            let block = reserve.alloc(Request::new(Pages::new(CALLED_BACK)).any())?;
-            report.add(CASE, who, UNIT, watch.elapsed().wall_us);
-            drop(block);
+            let request = Request::new(Pages::new(CALLED_BACK)).any();
+            let (block, took) = timed(|| reserve.alloc(request));
+            drop(block?);
+            report.add(CASE, who, UNIT, took.wall_us);
         }
     }
     // Which is asked first makes a difference of its own, so that the median of all lies anywhere
@@ -74,7 +73,7 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
         let of = |nth: usize| samples.iter().skip(nth).step_by(2).copied().collect::<Vec<_>>();
         (median(&of(0)) + median(&of(1))) / 2.0
     };
-    let ratio = typical(PACKED) / typical(CLEAN);
+    let ratio = typical(GLEBE) / typical(CLEAN);
     report.ratio("callback_32000_vs_clean", ratio);
     report.note(
         "callback: blocks of 32000 pages, of a reserve that is full of packed objects and of one \

@@ -3,9 +3,9 @@
 //! Nanoseconds of CPU time a pair. Once at once, and once with a number of objects held, of which
 //! any one goes for the one that comes.
 
-use super::made::Made;
 use super::malloc::{Allocator, Blocks};
 use super::store::{Pooled, Store};
+use super::trace::Made;
 use crate::clock::thread_cpu;
 use crate::report::Report;
 use crate::reserve::keyed::Random;
@@ -13,15 +13,12 @@ use crate::turns::{rounds, NO_END};
 use crate::Outcome;
 
 const LEN: usize = 1024;
-/// Objects held.
 const HELD: usize = 1 << 14;
-/// Pairs of a sample.
 const PAIRS: usize = 50_000;
 const UNIT: &str = "ns CPU";
 const AT_ONCE: &str = "insert_remove_1k";
 const HELD_CASE: &str = "insert_remove_1k_of_16e3";
 
-/// Both cases of all contestants, in turns.
 pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
     let made = Made::new();
     let mut pooled = Pooled::new(false, HELD + 1)?;
@@ -57,7 +54,6 @@ fn fill(store: &mut impl Store, made: &Made) -> Outcome {
     (0..HELD).try_for_each(|nth| store.put(nth, object(made, nth)))
 }
 
-/// A sample of each case.
 fn sample(
     who: &str,
     store: &mut impl Store,
@@ -78,7 +74,6 @@ fn sample(
     Ok(())
 }
 
-/// CPU time of one of many.
 fn ns(pair: impl FnMut(usize) -> Outcome) -> Outcome<f64> {
     let start = thread_cpu();
     (0..PAIRS).try_for_each(pair)?;

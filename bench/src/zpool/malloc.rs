@@ -9,34 +9,26 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::io::Write;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::time::Duration;
 
 use glebe::sys::vma;
 use serde::{Deserialize, Serialize};
+use serde_json::{to_value, Value};
 
-use super::store::{replay, Held, Keep, Store};
+use super::store::{replay, Held, Store};
 use super::workload::Workload;
 use crate::child::Child;
 use crate::Outcome;
 
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Whose malloc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Allocator {
-    /// The C library's.
     Glibc,
-    /// Of FreeBSD and Facebook.
     Jemalloc,
-    /// Of Microsoft.
     Mimalloc,
 }
 
 /// Bytes in memory of an allocator.
-#[derive(Debug)]
 struct Block {
     at: NonNull<u8>,
     len: u32,
@@ -82,11 +74,9 @@ impl Allocator {
                 }
                 Self::Jemalloc => {
                     // All arenas, by the number that stands for them.
-                    let (none, name) = (ptr::null_mut(), c"arena.4096.purge");
-                    let tcache = c"thread.tcache.flush";
-                    for name in [tcache, name] {
-                        let none_len = ptr::null_mut();
-                        tikv_jemalloc_sys::mallctl(name.as_ptr(), none, none_len, none, 0);
+                    for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
+                        let (none, len) = (ptr::null_mut(), ptr::null_mut());
+                        tikv_jemalloc_sys::mallctl(name.as_ptr(), none, len, none, 0);
                     }
                 }
                 Self::Mimalloc => libmimalloc_sys::mi_collect(true),
@@ -96,7 +86,6 @@ impl Allocator {
 }
 
 impl Block {
-    /// The copy.
     fn bytes(&self) -> &[u8] {
         // SAFETY: so many bytes were written there, and nobody writes them again.
         unsafe { slice::from_raw_parts(self.at.as_ptr(), self.len as usize) }
@@ -126,13 +115,12 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// None yet, of so many.
     pub(super) fn new(of: Allocator, numbers: usize) -> Self {
         Self { of, blocks: (0..numbers).map(|_| None).collect(), resident_before: 0 }
     }
 }
 
-impl Keep for Blocks {
+impl Store for Blocks {
     #[inline]
     fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome {
         self.blocks[nth] = Some(self.of.copy(bytes).ok_or("out of memory")?);
@@ -144,9 +132,7 @@ impl Keep for Blocks {
         to[..bytes.len()].copy_from_slice(bytes);
         Ok(bytes.len())
     }
-}
 
-impl Store for Blocks {
     #[inline]
     fn remove(&mut self, nth: usize) -> Outcome {
         self.blocks[nth] = None;
@@ -192,40 +178,18 @@ pub(super) struct Job {
     pub(super) halves: bool,
 }
 
-/// In the child: does the job and writes what [`replay`] returns.
-pub(crate) fn inside(job: &str, out: &mut dyn Write) -> Outcome {
+/// In the child: does the job; what [`replay`] returns.
+pub(crate) fn inside(job: &str) -> Outcome<Value> {
     let job: Job = serde_json::from_str(job)?;
     let workload = Workload::of_trace(job.nth)?;
     let steps = if job.halves { &workload.halves } else { &workload.directories };
     let mut blocks = Blocks::new(job.allocator, workload.blocks);
-    let answer = serde_json::to_string(&replay(&mut blocks, &workload, steps, false)?)?;
-    Ok(writeln!(out, "{answer}").and_then(|()| out.flush())?)
+    Ok(to_value(replay(&mut blocks, &workload, steps, false)?)?)
 }
 
 /// Has a child do `job`, in which nothing else happens.
 pub(super) fn ask(job: Job) -> Outcome<(Vec<Held>, u64)> {
     let child = Child::start("apart", &[&serde_json::to_string(&job)?])?;
-    let answer = child.wait(PATIENCE)?.answer()?;
+    let answer = child.answer()?.ok_or("a child of this program was killed")?;
     Ok(serde_json::from_str(&answer)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_gives_memory_of_its_own_and_takes_it_back() {
-        for allocator in Allocator::ALL {
-            let mut blocks = Blocks::new(allocator, 200);
-            let contents = |n: u8| vec![n; 20 * usize::from(n)];
-            (1..200).for_each(|n| blocks.put(n.into(), &contents(n)).unwrap());
-            let mut back = [0; 4000];
-            for n in 1..200 {
-                let len = blocks.get(n.into(), &mut back).unwrap();
-                assert_eq!(back[..len], contents(n));
-                blocks.remove(n.into()).unwrap();
-            }
-            assert_eq!(blocks.held().unwrap().stored, 0.0);
-        }
-    }
 }

@@ -3,8 +3,6 @@
 
 mod callback;
 mod churn;
-mod compaction;
-mod made;
 mod malloc;
 mod overhead;
 mod speed;
@@ -14,10 +12,11 @@ mod tree;
 mod workload;
 mod zram;
 
+use std::path::Path;
+
 use glebe::sys::page_size;
 use memmap2::MmapMut;
 
-use crate::corpus;
 use crate::report::Report;
 use crate::Outcome;
 use speed::BLOCK;
@@ -28,40 +27,25 @@ use workload::Workload;
 
 pub(crate) use malloc::inside;
 
-/// How much is done.
-#[derive(Clone, Copy, Debug)]
-struct Plan {
-    /// One file of the tree in so many.
-    files: usize,
-    /// One run of blocks of the trace in so many.
-    runs: usize,
-    /// Bytes of pages that are stored and loaded.
-    bytes: usize,
-    rounds: u64,
-}
-
-const FULL: Plan = Plan { files: 1, runs: 1, bytes: 128 << 20, rounds: 9 };
-const QUICK: Plan = Plan { files: 8, runs: 4, bytes: 16 << 20, rounds: 2 };
-
-/// Runs the benchmark.
 pub(crate) fn run(report: &mut Report) -> Outcome {
-    let plan = report.plan(QUICK, FULL);
-    let traced = Workload::of_trace(plan.runs)?;
-    let tree = tree(plan, report)?;
-    overhead::measure(plan.runs, &traced, tree.as_ref(), report)?;
-    compaction::measure(&traced, plan.rounds.min(3), report)?;
+    // One file of the tree, and one run of blocks of the trace, in so many; bytes of pages that are
+    // stored and loaded; rounds.
+    let (files, runs, bytes, count) = report.plan((8, 4, 16 << 20, 2), (1, 1, 128 << 20, 9));
+    let traced = Workload::of_trace(runs)?;
+    let tree = tree(files, report)?;
+    overhead::measure(runs, &traced, tree.as_ref(), report)?;
+    overhead::compaction(&traced, count.min(3), report)?;
     drop(traced);
-    let pages = pages(tree.as_ref(), plan, report)?;
+    let pages = pages(tree.as_ref(), bytes, report)?;
     drop(tree);
-    speed::measure(&pages, plan.rounds, report)?;
-    speed::threads(&pages, plan.rounds, report)?;
+    speed::measure(&pages, count, report)?;
+    speed::threads(&pages, count, report)?;
     drop(pages);
-    callback::measure(8 * plan.rounds, report)?;
-    churn::measure(plan.rounds, report)
+    callback::measure(8 * count, report)?;
+    churn::measure(count, report)
 }
 
-/// The workload of a tree if there is one.
-fn tree(plan: Plan, report: &mut Report) -> Outcome<Option<Workload>> {
+fn tree(nth: usize, report: &mut Report) -> Outcome<Option<Workload>> {
     report.note(
         "trace: of a device that had a kernel source tree. The pool has random bytes of each \
          object's length without a codec; zram has pages that LZ4 makes about as long. Random \
@@ -75,37 +59,41 @@ fn tree(plan: Plan, report: &mut Report) -> Outcome<Option<Workload>> {
         );
         return Ok(None);
     };
-    let tree = Tree::pack(&dir, plan.files, &options.scratch())?;
+    let tree = Tree::pack(&dir, nth, usize::MAX, &options.scratch())?;
     report.note(&format!(
         "tree: {} in pages of {}, one file in {}; LZ4 on both sides. Of a tree without a kernel's \
          directories none goes.",
         dir.display(),
         page_size().bytes(),
-        plan.files
+        nth
     ));
     Ok(Some(Workload::of_tree(tree)))
 }
 
-/// Pages to store and load: of the tree, spread over it, or of files that every machine has if
-/// there is none or a small one.
-fn pages(tree: Option<&Workload>, plan: Plan, report: &mut Report) -> Outcome<MmapMut> {
+/// Pages to store and load, spread over a tree: that of the kernel, or else, if there is none or a
+/// small one, files that every machine has.
+fn pages(tree: Option<&Workload>, len: usize, report: &mut Report) -> Outcome<MmapMut> {
     /// Pages side by side.
     const RUN: usize = 64;
+    const OTHER: &str = "/usr/lib";
     let page = page_size().bytes().as_usize();
-    let mut bytes = aligned(plan.bytes)?;
-    if let Some(workload) = tree.filter(|tree| tree.blocks * page >= plan.bytes) {
-        let (wanted, runs) = (plan.bytes / page / RUN, workload.blocks / RUN);
-        for (nth, to) in bytes.chunks_exact_mut(page).enumerate() {
-            let block = nth / RUN * runs / wanted * RUN + nth % RUN;
-            workload.contents(Change { block, len: page }, true, to)?;
+    let most = len / page;
+    let other;
+    let (tree, what) = match tree.filter(|tree| tree.blocks >= most) {
+        Some(tree) => (tree, "the tree"),
+        None => {
+            let files = Tree::pack(Path::new(OTHER), 1, most, &report.options.scratch())?;
+            other = Workload::of_tree(files);
+            (&other, OTHER)
         }
-        report.note("store, load, threads: pages of the tree, in runs of 64 spread over it.");
-        return Ok(bytes);
+    };
+    let mut bytes = aligned(tree.blocks.min(most) * page / BLOCK * BLOCK)?;
+    let (runs, count) = (tree.blocks / RUN, bytes.len() / page / RUN);
+    for (nth, to) in bytes.chunks_exact_mut(page).enumerate() {
+        let block = nth / RUN * runs / count * RUN + nth % RUN;
+        tree.contents(Change { block, len: page }, true, to)?;
     }
-    let (filled, dir) = corpus::fill(&mut bytes, page);
-    report.note(&format!("store, load, threads: pages of files below {dir}."));
-    let mut filled_only = aligned((filled / BLOCK).max(1) * BLOCK)?;
-    let len = filled_only.len();
-    filled_only.copy_from_slice(&bytes[..len]);
-    Ok(filled_only)
+    report
+        .note(&format!("store, load, threads: pages of {what}, in runs of {RUN} spread over it."));
+    Ok(bytes)
 }

@@ -1,17 +1,21 @@
 //! What each holds beyond what is stored, step by step: the pool, zram, and allocators of
-//! programs. Percent of the bytes stored. Nothing here is timed.
+//! programs, in percent of the bytes stored; and how fast compaction frees pages.
+
+use glebe::sys::page_size;
+use glebe::zpool::{Budget, Compaction, ObjectPool, Rules, TableChoice};
 
 use super::malloc::{ask, Allocator, Job};
 use super::store::{replay, Held, Pooled};
 use super::workload::{Step, Workload};
 use super::zram::Zram;
-use crate::report::Report;
+use crate::clock::timed;
+use crate::report::{Report, GLEBE};
+use crate::turns::{rounds, NO_END};
 use crate::Outcome;
 
 const FINAL: &str = "overhead_final_percent";
 const RANDOM: &str = "overhead_random_delete_percent";
 const PERCENT: &str = "percent";
-const GLEBE: &str = "glebe";
 const COMPACTED: &str = "zram, compacted";
 
 /// The steps of one run of blocks in `nth` of the trace, and of the tree where there is one, in the
@@ -71,17 +75,35 @@ fn tell(
     answer: Outcome<(Vec<Held>, u64)>,
     report: &mut Report,
 ) -> Vec<f64> {
-    let (held, wrong) = match answer {
-        Ok(answer) => answer,
-        Err(why) => {
-            report.remark(case, who, PERCENT, &why.to_string());
-            return Vec::new();
-        }
-    };
+    let answer = answer.inspect_err(|why| report.remark(case, who, PERCENT, &why.to_string()));
+    let Ok((held, wrong)) = answer else { return Vec::new() };
     report.check("wrong_bytes", wrong);
     let percent: Vec<f64> = held.iter().map(Held::percent).collect();
-    report.row(case, who, PERCENT, &percent[percent.len() - 1..]);
+    report.add(case, who, PERCENT, percent[percent.len() - 1]);
     let each = steps.iter().zip(&percent).map(|(step, of)| format!("{} {of:.2}", step.name));
     report.remark(case, who, PERCENT, &each.collect::<Vec<_>>().join(", "));
     percent
+}
+
+/// Rows of a pool with the kernel's classes that was not compacted, at the end of the directories
+/// and after random deletion of the trace. Pages per second of CPU time.
+pub(super) fn compaction(workload: &Workload, count: u64, report: &mut Report) -> Outcome {
+    const CASE: &str = "compaction_pages_per_s";
+    const UNIT: &str = "pages/CPU-s";
+    for _ in rounds("compaction", count, NO_END) {
+        for (who, steps) in [
+            ("glebe, directories removed", &workload.directories),
+            ("glebe, random deletion", &workload.halves),
+        ] {
+            let rules = TableChoice::Rules(Rules::of_page(page_size()));
+            let pool = ObjectPool::options().table(rules).compaction(Compaction::Manual).build()?;
+            let mut pooled = Pooled::of(pool, workload.blocks);
+            replay(&mut pooled, workload, steps, false)?;
+            let (done, took) = timed(|| pooled.pool.compact(Budget::All));
+            let freed = done?.freed.get();
+            report.add(CASE, who, UNIT, freed as f64 / took.cpu_us * 1e6);
+            report.remark(CASE, who, UNIT, &format!("{freed} pages at once"));
+        }
+    }
+    Ok(())
 }

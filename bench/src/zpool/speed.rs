@@ -12,17 +12,16 @@ use std::time::Duration;
 use glebe::sys::page_size;
 use lzzzz::lz4;
 
-use super::store::{aligned, differing, Keep, Pooled};
+use super::store::{aligned, differing, Pooled, Store};
 use super::zram::Zram;
 use crate::clock::thread_cpu;
-use crate::report::Report;
-use crate::turns::{by_round, rounds, NO_END};
+use crate::report::{Report, GLEBE};
+use crate::turns::{self, by_round, rounds, NO_END};
 use crate::Outcome;
 
 const UNIT: &str = "kpages/CPU-s";
 const STORE: &str = "store_4k";
 const LOAD: &str = "load_4k";
-const GLEBE: &str = "glebe";
 const CODEC: &str = "LZ4 alone";
 /// What is loaded to.
 pub(super) const BLOCK: usize = 1 << 20;
@@ -31,7 +30,6 @@ fn page_bytes() -> usize {
     page_size().bytes().as_usize()
 }
 
-/// Thousands of pages per CPU-second.
 fn rate(bytes: usize, cpu: Duration) -> f64 {
     (bytes / page_bytes()) as f64 / cpu.as_secs_f64() / 1e3
 }
@@ -41,9 +39,9 @@ pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Outcome 
     let (page, count_pages) = (page_bytes(), pages.len() / page_bytes());
     let mut device = Zram::new(count_pages, false);
     let mut buffer = aligned(BLOCK)?;
-    let zrams = [BLOCK, page].map(|at_once| (at_once, zram_name(at_once)));
+    let zrams = [BLOCK, page].map(|len| (len, format!("zram, {} KiB at once", len >> 10)));
     for _ in rounds("store and load", count, NO_END) {
-        contest(CODEC, &mut Coded::new(pages.len()), pages, page, &mut buffer, report)?;
+        codec_alone(pages, &mut buffer, report);
         let mut pooled = Pooled::new(true, count_pages)?;
         contest(GLEBE, &mut pooled, pages, page, &mut buffer, report)?;
         for (nth, wanted) in pages.chunks_exact(page).enumerate() {
@@ -78,14 +76,9 @@ pub(super) fn measure(pages: &[u8], count: u64, report: &mut Report) -> Outcome 
     Ok(())
 }
 
-fn zram_name(at_once: usize) -> String {
-    format!("zram, {} KiB at once", at_once >> 10)
-}
-
-/// Stores and loads all, in parts of a length.
 fn contest(
     who: &str,
-    keep: &mut impl Keep,
+    store: &mut impl Store,
     pages: &[u8],
     at_once: usize,
     buffer: &mut [u8],
@@ -93,55 +86,43 @@ fn contest(
 ) -> Outcome {
     let start = thread_cpu();
     for (nth, part) in pages.chunks_exact(at_once).enumerate() {
-        keep.put(nth, part)?;
+        store.put(nth, part)?;
     }
     report.add(STORE, who, UNIT, rate(pages.len(), thread_cpu() - start));
     let start = thread_cpu();
     for nth in 0..pages.len() / at_once {
         // Through all of the buffer.
-        black_box(keep.get(nth, &mut buffer[nth * at_once % BLOCK..][..at_once])?);
+        black_box(store.get(nth, &mut buffer[nth * at_once % BLOCK..][..at_once])?);
     }
     report.add(LOAD, who, UNIT, rate(pages.len(), thread_cpu() - start));
     Ok(())
 }
 
 /// The codec and nothing else: coded pages one after the other.
-struct Coded {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-impl Coded {
-    /// With room for so many bytes of pages, written before the clock starts.
-    fn new(len: usize) -> Self {
-        let bytes = vec![1; len + lz4::max_compressed_size(page_bytes())];
-        let mut ends = Vec::with_capacity(len / page_bytes() + 1);
-        ends.push(0);
-        Self { bytes, ends }
-    }
-}
-
-impl Keep for Coded {
-    fn put(&mut self, nth: usize, page: &[u8]) -> Outcome {
-        let from = self.ends[nth];
+fn codec_alone(pages: &[u8], buffer: &mut [u8], report: &mut Report) {
+    let page = page_bytes();
+    // Written before the clock starts.
+    let mut bytes = vec![1; pages.len() + lz4::max_compressed_size(page)];
+    let (mut ends, mut end) = (Vec::with_capacity(pages.len() / page + 1), 0);
+    ends.push(end);
+    let start = thread_cpu();
+    for page in pages.chunks_exact(page) {
         // What does not shrink takes no more than a page in the pool.
-        self.ends.push(from + code(page, &mut self.bytes[from..]).min(page.len()));
-        Ok(())
+        end += code(page, &mut bytes[end..]).min(page.len());
+        ends.push(end);
     }
-
-    fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize> {
-        decode(&self.bytes[self.ends[nth]..self.ends[nth + 1]], to);
-        Ok(to.len())
+    report.add(STORE, CODEC, UNIT, rate(pages.len(), thread_cpu() - start));
+    let start = thread_cpu();
+    for (nth, ends) in ends.windows(2).enumerate() {
+        let to = &mut buffer[nth * page % BLOCK..][..page];
+        // The end of a page that did not shrink is cut off, which is an error late in the work.
+        let _ = black_box(lz4::decompress(&bytes[ends[0]..ends[1]], to));
     }
+    report.add(LOAD, CODEC, UNIT, rate(pages.len(), thread_cpu() - start));
 }
 
 fn code(page: &[u8], out: &mut [u8]) -> usize {
     lz4::compress(page, out, lz4::ACC_LEVEL_DEFAULT).unwrap_or(page.len())
-}
-
-fn decode(coded: &[u8], out: &mut [u8]) {
-    // The end of a page that did not shrink is cut off, which is an error late in the work.
-    let _ = black_box(lz4::decompress(coded, out));
 }
 
 /// What threads do with each page that is theirs, with a buffer of a page and one for it coded.
@@ -161,7 +142,7 @@ pub(super) fn threads(pages: &[u8], count: u64, report: &mut Report) -> Outcome 
     };
     let bare = |page: &[u8], [out, coded]: [&mut [u8]; 2]| {
         let len = code(page, coded);
-        decode(&coded[..len], out);
+        let _ = black_box(lz4::decompress(&coded[..len], out));
         Ok(())
     };
     let contestants: [(&str, &str, Work<'_>); 2] =
@@ -185,19 +166,16 @@ pub(super) fn threads(pages: &[u8], count: u64, report: &mut Report) -> Outcome 
 
 /// Thousands of pages per CPU-second of all threads together, each on a half of the pages.
 fn on_threads(pages: &[u8], threads: usize, work: Work<'_>) -> Outcome<f64> {
-    let (begin, half) = (Barrier::new(threads), pages.len() / 2);
-    let run = &|own: &[u8]| -> Outcome<Duration> {
+    let half = pages.len() / 2;
+    let run = |nth: usize, begin: &Barrier| -> Outcome<Duration> {
         let mut out = vec![1; page_bytes()];
         let mut coded = vec![1; lz4::max_compressed_size(out.len())];
         begin.wait();
         let start = thread_cpu();
-        own.chunks_exact(out.len()).try_for_each(|page| work(page, [&mut out, &mut coded]))?;
+        let mut own = pages[nth * half..][..half].chunks_exact(out.len());
+        own.try_for_each(|page| work(page, [&mut out, &mut coded]))?;
         Ok(thread_cpu() - start)
     };
-    let cpu: Outcome<Duration> = std::thread::scope(|scope| {
-        let halves = pages.chunks_exact(half).take(threads);
-        let running: Vec<_> = halves.map(|own| scope.spawn(move || run(own))).collect();
-        running.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
-    });
+    let cpu: Outcome<Duration> = turns::on_threads(threads, run).into_iter().sum();
     Ok(rate(half * threads, cpu?))
 }

@@ -15,18 +15,14 @@ use crate::interrupt;
 use crate::turns::{rounds, NO_END};
 use crate::Outcome;
 
-/// Keeps objects.
-pub(super) trait Keep {
+/// Keeps objects and gives them up.
+pub(super) trait Store {
     /// Stores an object under a number that has none.
     fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome;
 
     /// Copies an object out; its length.
     fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize>;
-}
 
-/// Keeps objects and gives them up.
-pub(super) trait Store: Keep {
-    /// Drops an object.
     fn remove(&mut self, nth: usize) -> Outcome;
 
     /// Puts another object in the place of one.
@@ -80,7 +76,7 @@ impl Pooled {
     }
 }
 
-impl Keep for Pooled {
+impl Store for Pooled {
     #[inline]
     fn put(&mut self, nth: usize, bytes: &[u8]) -> Outcome {
         self.handles[nth] = Some(self.pool.insert(bytes)?);
@@ -91,9 +87,7 @@ impl Keep for Pooled {
     fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize> {
         Ok(self.pool.read(self.handles[nth].ok_or("no such object")?, to)?)
     }
-}
 
-impl Store for Pooled {
     #[inline]
     fn remove(&mut self, nth: usize) -> Outcome {
         Ok(self.pool.remove(self.handles[nth].take().ok_or("no such object")?)?)
@@ -123,7 +117,6 @@ pub(super) fn replay(
     steps: &[Step],
     plain: bool,
 ) -> Outcome<(Vec<Held>, u64)> {
-    /// The length of an object that is not there.
     const ABSENT: usize = usize::MAX;
     let page = page_size().bytes().as_usize();
     let (mut buffer, mut back) = (aligned(page)?, aligned(page)?);
@@ -178,10 +171,7 @@ mod tests {
         let (ours, wrong) = replay(&mut pool, &workload, &workload.directories, false).unwrap();
         assert_eq!((wrong, ours.len()), (0, workload.directories.len()));
         assert!(ours[0].percent() >= 0.0);
-        let mut zram = match Zram::new(workload.blocks, true) {
-            Ok(zram) => zram,
-            Err(why) => return println!("skipped: {why}"),
-        };
+        let Some(mut zram) = crate::had(Zram::new(workload.blocks, true)) else { return };
         let (theirs, wrong) = replay(&mut zram, &workload, &workload.directories, true).unwrap();
         assert_eq!(wrong, 0);
         for (ours, theirs) in ours.iter().zip(&theirs) {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use glebe::sys::page_size;
 use glebe::units::Bytes;
+use walkdir::{DirEntry, WalkDir};
 
 use crate::pressure::nameless;
 use crate::{interrupt, Outcome};
@@ -20,25 +21,20 @@ use crate::{interrupt, Outcome};
 pub(super) const DIRECTORIES: [&str; 9] =
     ["drivers", "arch", "fs", "sound", "include", "net", "Documentation", "kernel", "tools"];
 
-/// Looked through without being told.
-const USUAL: &str = "/usr/src";
-
 /// What only whole sources of a kernel have.
 const MARK: &str = "kernel/fork.c";
 
-/// All files.
-#[derive(Debug)]
 pub(super) struct Tree {
     contents: File,
     /// The pages of each file, and which of the directories it goes with.
     pub(super) files: Vec<(Range<usize>, Option<usize>)>,
 }
 
-/// Kernel sources: `dir` itself or what lies in it, or else in the usual place; the last name
+/// Kernel sources: `dir` itself or what lies in it, or else in /usr/src; the last name
 /// first.
 pub(super) fn find(dir: Option<&Path>) -> Option<PathBuf> {
     let is_tree = |path: &PathBuf| path.join(MARK).is_file();
-    [dir, Some(Path::new(USUAL))].into_iter().flatten().find_map(|dir| {
+    [dir, Some(Path::new("/usr/src"))].into_iter().flatten().find_map(|dir| {
         let entries = fs::read_dir(dir).into_iter().flatten().flatten();
         let mut names: Vec<_> = entries.map(|entry| entry.path()).collect();
         names.push(dir.to_path_buf());
@@ -48,48 +44,38 @@ pub(super) fn find(dir: Option<&Path>) -> Option<PathBuf> {
 }
 
 impl Tree {
-    /// Packs every `nth` file of `dir` into a file in `scratch`.
-    pub(super) fn pack(dir: &Path, nth: usize, scratch: &Path) -> Outcome<Self> {
-        let mut paths = Vec::new();
-        list(dir, &mut paths).map_err(|e| format!("{}: {e}", dir.display()))?;
+    /// Packs every `nth` file of `dir`, in the order of their names, into a file in `scratch` until
+    /// it has `most` pages; what cannot be read is passed over.
+    pub(super) fn pack(dir: &Path, nth: usize, most: usize, scratch: &Path) -> Outcome<Self> {
+        let entries = WalkDir::new(dir).sort_by_file_name().into_iter().flatten();
+        let paths = entries.filter(|entry| entry.file_type().is_file()).map(DirEntry::into_path);
         let page = page_size().bytes().as_usize();
         let mut out = BufWriter::new(nameless(scratch, Bytes::ZERO)?);
         let (mut files, mut first) = (Vec::new(), 0);
-        for path in paths.iter().skip(nth - 1).step_by(nth) {
+        for path in paths.skip(nth - 1).step_by(nth) {
             interrupt::check();
-            let len = io::copy(&mut File::open(path)?, &mut out)? as usize;
+            let Ok(mut file) = File::open(&path) else { continue };
+            let len = io::copy(&mut file, &mut out)? as usize;
             let pages = first..first + len.div_ceil(page);
             out.write_all(&vec![0; pages.len() * page - len])?;
             first = pages.end;
             let goes_with = DIRECTORIES.iter().position(|name| path.starts_with(dir.join(name)));
-            files.push((pages, goes_with));
+            if !pages.is_empty() {
+                files.push((pages, goes_with));
+            }
+            if first >= most {
+                break;
+            }
         }
-        files.retain(|(pages, _)| !pages.is_empty());
         if files.is_empty() {
             return Err(format!("{}: no file", dir.display()).into());
         }
         Ok(Self { contents: out.into_inner()?, files })
     }
 
-    /// Reads a page.
     pub(super) fn read(&self, nth: usize, page: &mut [u8]) -> io::Result<()> {
         self.contents.read_exact_at(page, nth as u64 * page.len() as u64)
     }
-}
-
-/// All files below `dir`, in the order of their names.
-fn list(dir: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
-    let mut entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            list(&entry.path(), paths)?;
-        } else if kind.is_file() {
-            paths.push(entry.path());
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -102,7 +88,7 @@ mod tests {
         let dir = tempdir().unwrap();
         let page = page_size().bytes().as_usize();
         let root = dir.path().join("linux-9");
-        assert!(Tree::pack(&root, 1, dir.path()).is_err());
+        assert!(Tree::pack(&root, 1, usize::MAX, dir.path()).is_err());
         for (name, len) in [(MARK, page + 1), ("fs/empty.c", 0), ("arch/b.c", 3), ("COPYING", page)]
         {
             fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
@@ -111,8 +97,9 @@ mod tests {
         for from in [dir.path(), &root] {
             assert_eq!(find(Some(from)), Some(root.clone()));
         }
-        let tree = Tree::pack(&root, 1, dir.path()).unwrap();
+        let tree = Tree::pack(&root, 1, usize::MAX, dir.path()).unwrap();
         assert_eq!(tree.files, [(0..1, None), (1..2, Some(1)), (2..4, Some(7))]);
+        assert_eq!(Tree::pack(&root, 1, 2, dir.path()).unwrap().files.len(), 2);
         let mut bytes = vec![9; page];
         tree.read(3, &mut bytes).unwrap();
         assert_eq!(bytes[..2], [7, 0]);

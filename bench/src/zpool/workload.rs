@@ -7,8 +7,7 @@
 use std::io;
 use std::ops::Range;
 
-use super::made::{Made, PAGE};
-use super::trace::{self, Change, BLOCKS, STEPS};
+use super::trace::{self, Change, Made, BLOCKS, PAGE, STEPS};
 use super::tree::{Tree, DIRECTORIES};
 use crate::reserve::keyed::Random;
 
@@ -22,21 +21,16 @@ const RUN: usize = 64;
 const FILE_PAGES_MAX: u64 = 9;
 
 /// What is done before the pool is looked at.
-#[derive(Debug)]
 pub(super) struct Step {
     pub(super) name: String,
     pub(super) changes: Vec<Change>,
 }
 
-/// Where contents come from.
-#[derive(Debug)]
 enum Source {
     Tree(Tree),
     Trace(Made),
 }
 
-/// Steps and contents.
-#[derive(Debug)]
 pub(super) struct Workload {
     source: Source,
     /// One directory after the other.
@@ -47,11 +41,9 @@ pub(super) struct Workload {
     pub(super) blocks: usize,
 }
 
-/// The blocks of a file.
 type File = Vec<Change>;
 
 impl Workload {
-    /// That of a tree.
     pub(super) fn of_tree(tree: Tree) -> Self {
         // The length stands for the contents, of which a block has only one.
         let file = |pages: &Range<usize>| -> File {

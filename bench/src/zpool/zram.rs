@@ -16,7 +16,7 @@ use std::path::Path;
 
 use glebe::sys::page_size;
 
-use super::store::{Held, Keep, Store};
+use super::store::{Held, Store};
 use crate::pressure::patiently;
 use crate::Outcome;
 
@@ -31,12 +31,10 @@ const ZSPAGE: f64 = 56.0;
 /// Pages of a zspage of the kernel's in the mean, by arithmetic of the whole trace.
 const ZSPAGE_PAGES: f64 = 3.06;
 
-/// A device, removed when dropped.
-#[derive(Debug)]
 pub(super) struct Zram {
     /// Closed before the device is removed.
-    file: Option<File>,
-    number: u32,
+    file: File,
+    device: Device,
     page: u64,
     /// By hand, after each step.
     is_compacted: bool,
@@ -51,35 +49,26 @@ impl Zram {
             io::ErrorKind::PermissionDenied => "zram takes root".into(),
             _ => format!("zram: {e}"),
         })?;
-        let (number, page) = (number.trim().parse()?, page_size().bytes().get());
-        let mut zram = Self { file: None, number, page, is_compacted };
-        zram.set("comp_algorithm", "lz4").map_err(|_| "this kernel's zram has no LZ4")?;
-        zram.set("disksize", &(pages as u64 * page).to_string())?;
-        let (node, mut options) = (format!("/dev/zram{number}"), OpenOptions::new());
+        let (device, page) = (Device(number.trim().parse()?), page_size().bytes().get());
+        device.set("comp_algorithm", "lz4").map_err(|_| "this kernel's zram has no LZ4")?;
+        device.set("disksize", &(pages as u64 * page).to_string())?;
+        let (node, mut options) = (format!("/dev/zram{}", device.0), OpenOptions::new());
         options.read(true).write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC);
-        zram.file = Some(patiently(|| {
+        let file = patiently(|| {
             // Else an ordinary file would be written to.
             match fs::metadata(&node)?.file_type().is_block_device() {
                 true => options.open(&node),
                 false => Err(io::ErrorKind::NotFound.into()),
             }
-        })?);
-        Ok(zram)
-    }
-
-    fn set(&self, name: &str, value: &str) -> io::Result<()> {
-        fs::write(format!("/sys/block/zram{}/{name}", self.number), value)
-    }
-
-    fn file(&self) -> &File {
-        self.file.as_ref().expect("open from new to drop")
+        })?;
+        Ok(Self { file, device, page, is_compacted })
     }
 
     /// Drops pages from number `first`.
     pub(super) fn discard(&self, first: usize, pages: usize) -> io::Result<()> {
         let range = [first as u64 * self.page, pages as u64 * self.page];
         // SAFETY: the ioctl reads two words, which live until it returns, and writes none.
-        match unsafe { libc::ioctl(self.file().as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
+        match unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -87,18 +76,16 @@ impl Zram {
 }
 
 /// An object is some whole pages, and begins on a page; all objects of a use are equally long.
-impl Keep for Zram {
+impl Store for Zram {
     fn put(&mut self, nth: usize, pages: &[u8]) -> Outcome {
-        Ok(self.file().write_all_at(pages, (nth * pages.len()) as u64)?)
+        Ok(self.file.write_all_at(pages, (nth * pages.len()) as u64)?)
     }
 
     fn get(&mut self, nth: usize, to: &mut [u8]) -> Outcome<usize> {
-        self.file().read_exact_at(to, (nth * to.len()) as u64)?;
+        self.file.read_exact_at(to, (nth * to.len()) as u64)?;
         Ok(to.len())
     }
-}
 
-impl Store for Zram {
     fn remove(&mut self, nth: usize) -> Outcome {
         Ok(self.discard(nth, 1)?)
     }
@@ -106,9 +93,9 @@ impl Store for Zram {
     fn held(&mut self) -> Outcome<Held> {
         if self.is_compacted {
             // Frees pages until no class can free one.
-            self.set("compact", "1")?;
+            self.device.set("compact", "1")?;
         }
-        let text = fs::read_to_string(format!("/sys/block/zram{}/mm_stat", self.number))?;
+        let text = fs::read_to_string(self.device.path("mm_stat"))?;
         held(&text, self.page as f64).ok_or_else(|| format!("mm_stat: {text:?}").into())
     }
 }
@@ -123,16 +110,28 @@ fn held(text: &str, page: f64) -> Option<Held> {
     Some(Held { stored, pages: used, metadata })
 }
 
-impl Drop for Zram {
+/// The number of a device, which is removed when this is dropped.
+struct Device(u32);
+
+impl Device {
+    fn path(&self, name: &str) -> String {
+        format!("/sys/block/zram{}/{name}", self.0)
+    }
+
+    fn set(&self, name: &str, value: &str) -> io::Result<()> {
+        fs::write(self.path(name), value)
+    }
+}
+
+impl Drop for Device {
     fn drop(&mut self) {
-        self.file = None;
         // Whoever looks at a new device, as udev does, may still have it open.
         let removed = patiently(|| {
             self.set("reset", "1")?;
-            fs::write(Path::new(CONTROL).join("hot_remove"), self.number.to_string())
+            fs::write(Path::new(CONTROL).join("hot_remove"), self.0.to_string())
         });
         if let Err(e) = removed {
-            eprintln!("glebe-bench: zram{} is left behind: {e}", self.number);
+            eprintln!("glebe-bench: zram{} is left behind: {e}", self.0);
         }
     }
 }
@@ -148,11 +147,8 @@ mod tests {
         let expected = Held { stored: 8.0, pages: 20.0, metadata };
         assert_eq!(held(" 40 8 20 6 5 1 3 2 1\n", 10.0), Some(expected));
         assert_eq!(held("1 2 3 4 5", 10.0), None);
-        let mut zram = match Zram::new(64, true) {
-            Ok(zram) => zram,
-            Err(why) => return println!("skipped: {why}"),
-        };
-        let sys = format!("/sys/block/zram{}", zram.number);
+        let Some(mut zram) = crate::had(Zram::new(64, true)) else { return };
+        let sys = zram.device.path("");
         let mut block = aligned(4 * zram.page as usize).unwrap();
         block.iter_mut().enumerate().for_each(|(nth, byte)| *byte = (nth / 64) as u8);
         zram.put(3, &block).unwrap();

@@ -38,7 +38,7 @@ pub struct Args {
     /// A small reserve and few requests: some 10 seconds
     #[arg(long)]
     quick: bool,
-    /// Write the figures here, as the benchmarks do: bench/plot.py draws them
+    /// Write the figures here, as the benchmarks do: scripts/plot.py draws them
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Bytes of the reserve, with K, M or G for powers of 1024

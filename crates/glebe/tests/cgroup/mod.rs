@@ -1,44 +1,36 @@
-//! A memory cgroup of a test's own, below this process's own group: of version 1, or of version 2
-//! where a group above passes the memory controller on. Removed when dropped. The test runs itself
-//! in it as a child process: who is killed there is counted, and this process is outside.
-#![allow(dead_code)] // each test takes a part
+//! A memory cgroup of a test's own, or of a benchmark's, with a limit and no swap, below this
+//! process's own group: of version 1, or of version 2 where a group above passes the memory
+//! controller on. Nothing is switched on for it. Removed when dropped. The program runs itself in
+//! it as a child process: who is killed there is counted, and this process is outside. A run that
+//! was killed leaves the directory; the next one removes it.
+//! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2, cgroups(7).
+#![allow(dead_code)] // each program takes a part
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use glebe::sys::cgroup::{group_of, value_of, Mount};
 use glebe::units::Bytes;
 
-const V1: &str = "/sys/fs/cgroup/memory";
-const V2: &str = "/sys/fs/cgroup";
+const PREFIX: &str = "glebe-test-";
 
 /// A group.
+#[derive(Debug)]
 pub struct Group {
     dir: PathBuf,
     is_v2: bool,
 }
 
 impl Group {
-    /// A group that may hold `limit`, without swap; why there is none.
+    /// A group that may hold `limit`; why there is none.
     pub fn make(limit: Bytes) -> Result<Self, String> {
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let own = |mark: &str| {
-            let own = groups.lines().find_map(|line| line.split_once(mark));
-            own.map(|(_, own)| own.trim_start_matches('/'))
-        };
-        let below = |mount: &str, own: &str| {
-            let dir = Path::new(mount).join(own);
-            Some(dir).filter(|dir| dir.is_dir()).unwrap_or_else(|| mount.into())
-        };
-        let (parent, is_v2) = match (own(":memory:"), own("0::")) {
-            (Some(own), _) => (below(V1, own), false),
-            (None, Some(own)) => (passes_on(&below(V2, own))?, true),
-            (None, None) => return Err("no memory controller".into()),
-        };
         static NEXT: AtomicU64 = AtomicU64::new(0);
+        let (parent, is_v2) = parent(Path::new("/"))?;
+        sweep(&parent);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = parent.join(format!("glebe-test-{}-{nth}", std::process::id()));
-        fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        let dir = parent.join(format!("{PREFIX}{}-{nth}", std::process::id()));
+        fs::create_dir(&dir).map_err(|e| format!("no memory cgroup: {}: {e}", dir.display()))?;
         // From here on the drop removes it.
         let group = Self { dir, is_v2 };
         let (most, swap) = match is_v2 {
@@ -47,7 +39,7 @@ impl Group {
             false => ("memory.limit_in_bytes", "memory.swappiness"),
         };
         let written = fs::write(group.dir.join(most), limit.get().to_string());
-        written.map_err(|error| format!("the limit: {error}"))?;
+        written.map_err(|error| format!("no memory cgroup: the limit: {error}"))?;
         // Only kernels with swap have it.
         let _ = fs::write(group.dir.join(swap), "0");
         Ok(group)
@@ -61,9 +53,8 @@ impl Group {
     /// Processes that were killed for want of memory.
     pub fn kills(&self) -> u64 {
         let name = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
-        let text = fs::read_to_string(self.dir.join(name)).unwrap();
-        let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        kills.map_or(0, |kills| kills.parse().unwrap())
+        let text = fs::read_to_string(self.dir.join(name)).expect("it is there");
+        value_of(&text, "oom_kill").expect("a counter that is not there is no 0")
     }
 }
 
@@ -72,14 +63,35 @@ pub fn enter(dir: &Path) {
     fs::write(dir.join("cgroup.procs"), std::process::id().to_string()).unwrap();
 }
 
-/// The nearest group from `own` upwards that passes the memory controller on to its children.
-fn passes_on(own: &Path) -> Result<PathBuf, String> {
-    let does = |dir: &&Path| {
+/// The directory below which a group is made, and whether it is of version 2; `root` is `/` but for
+/// fixtures.
+pub fn parent(root: &Path) -> Result<(PathBuf, bool), String> {
+    let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let (mountinfo, groups) = (read("proc/self/mountinfo"), read("proc/self/cgroup"));
+    let mounts: Vec<_> = mountinfo.lines().filter_map(Mount::parse).collect();
+    let v1 = mounts.iter().find(|mount| !mount.is_v2() && mount.has("memory"));
+    let mount = v1.or(mounts.iter().find(|mount| mount.is_v2()));
+    let mount = mount.ok_or("no memory cgroup: none is mounted")?;
+    let own = group_of(&groups, v1.map(|_| "memory")).unwrap_or("/");
+    let passes_on = |dir: &Path| {
         let listed = fs::read_to_string(dir.join("cgroup.subtree_control")).unwrap_or_default();
         listed.split_whitespace().any(|name| name == "memory")
     };
-    let found = own.ancestors().take_while(|dir| dir.starts_with(V2)).find(does);
-    found.map(Path::to_owned).ok_or_else(|| "no group passes the memory controller on".into())
+    let mut dirs = mount.dirs(root, own).into_iter();
+    let found = dirs.find(|dir| if mount.is_v2() { passes_on(dir) } else { dir.is_dir() });
+    let why = "no memory cgroup: no group above this process passes the memory controller on";
+    Ok((found.ok_or(why)?, mount.is_v2()))
+}
+
+/// Removes what killed runs have left; a group with anyone inside cannot be removed.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
 }
 
 impl Drop for Group {
@@ -88,7 +100,7 @@ impl Drop for Group {
         let _ = fs::write(self.dir.join("memory.force_empty"), "0");
         // A group stays busy until the last process in it has been waited for; it has.
         if let Err(error) = fs::remove_dir(&self.dir) {
-            println!("{} is left: {error}", self.dir.display());
+            eprintln!("{} is left: {error}", self.dir.display());
         }
     }
 }
