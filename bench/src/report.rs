@@ -97,10 +97,9 @@ impl Report {
 
     /// How much is done, in a quick run and in a full one.
     pub(crate) fn plan<T>(&self, quick: T, full: T) -> T {
-        if self.options.quick {
-            quick
-        } else {
-            full
+        match self.options.quick {
+            true => quick,
+            false => full,
         }
     }
 

@@ -53,7 +53,7 @@ fn who_takes_memory_holds_what_it_says_and_tells_what_it_saw_since_it_was_asked(
         for _ in (0..2).take_while(|_| task == "busy") {
             std::thread::sleep(std::time::Duration::from_millis(20));
             child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-            assert_eq!(lines.next().as_deref(), Some("0"));
+            assert!(lines.next().is_some_and(|line| line.starts_with("0 ")));
         }
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());

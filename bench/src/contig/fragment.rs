@@ -23,7 +23,7 @@ use memmap2::{Advice, MmapMut, UncheckedAdvice};
 use crate::child::Child;
 use crate::memory::LEFT;
 use crate::reserve::keyed::Random;
-use crate::Outcome;
+use crate::{clock, Outcome};
 
 /// Writes between two looks at what is asked.
 const WRITES: u64 = 64;
@@ -46,10 +46,13 @@ impl Taker {
         Ok(Self { child, held: Bytes::new(held.parse()?) })
     }
 
-    /// Of a busy one: words that were not as written, since this was called last.
-    pub(crate) fn wrong(&mut self) -> Outcome<u64> {
+    /// Of a busy one: words that were not as written, and the microseconds that some writes took at
+    /// worst, since this was called last.
+    pub(crate) fn told(&mut self) -> Outcome<(u64, f64)> {
         self.child.tell("")?;
-        Ok(self.child.line()?.ok_or("the busy program ended early")?.parse()?)
+        let line = self.child.line()?.unwrap_or_default();
+        let (wrong, worst) = line.split_once(' ').ok_or("the busy program ended early")?;
+        Ok((wrong.parse()?, worst.parse()?))
     }
 }
 
@@ -92,16 +95,17 @@ pub(crate) fn inside(most: u64, busy: bool, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Writes a word of each page at random: its number, and how often it was written. Tells how
-/// many were wrong for each line that comes in, until no more can.
+/// Writes a word of each page at random: its number, and how often it was written. Tells what it
+/// saw for each line that comes in, until no more can.
 fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> Outcome {
     let page = page_size().bytes().as_usize();
     let (asks, asked) = mpsc::channel();
     std::thread::spawn(move || io::stdin().lines().try_for_each(|_| asks.send(())));
     let mut times = vec![0_u32; memory.len() / page];
     let mut random = Random::new(1);
-    let mut wrong = 0_u64;
+    let (mut wrong, mut worst_us) = (0, 0.0_f64);
     while !times.is_empty() {
+        let begin = clock::wall();
         for _ in 0..WRITES {
             let nth = random.below(times.len() as u64);
             let count = &mut times[nth as usize];
@@ -112,8 +116,12 @@ fn write_at_random(memory: &mut [u8], out: &mut dyn Write) -> Outcome {
             *count += 1;
             word.copy_from_slice(&value(*count));
         }
+        worst_us = worst_us.max(clock::micros(clock::wall() - begin));
         match asked.try_recv() {
-            Ok(()) => writeln!(out, "{}", std::mem::take(&mut wrong))?,
+            Ok(()) => {
+                writeln!(out, "{wrong} {worst_us}")?;
+                (wrong, worst_us) = (0, 0.0);
+            }
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => break,
         }

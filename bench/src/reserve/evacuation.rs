@@ -4,7 +4,7 @@
 //!
 //! The page cache is filled with a file of holes until little is free, beside a program that writes
 //! at random to memory of its own; after each request it is filled again, and the busy program says
-//! whether a word was not as written. Units: base pages, microseconds.
+//! how long it was kept waiting at worst, and whether a word was not as written. Units: base pages, microseconds.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -73,10 +73,12 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
     let mut busy = Taker::new("busy", BUSY.min(Bytes::new(available / 4)))?;
     let mut file = nameless(&report.options.scratch(), Bytes::new(available * MEMORIES))?;
     fill_cache(&mut file)?;
+    let stall = format!("busy_stall_{LARGEST}");
     let longest = reserve.contig().longest_run().get();
     for _ in rounds(CASE, ROUNDS, NO_END) {
         for (pages, who) in REQUEST_PAGES.into_iter().flat_map(|p| CONTESTANTS.map(|who| (p, who)))
         {
+            busy.told()?;
             let len = Pages::new(pages).bytes(page_size());
             let taken = |memory: Memory| (memory.took.wall_us, memory.longest_run());
             let took = match who {
@@ -98,7 +100,11 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
                 report.add(&case, who, "pages", run.get() as f64);
             }
             report.outcome(&case(pages), who, "us", took.map(|(us, _)| us));
-            report.check("wrong_bytes", busy.wrong()? * size_of::<u64>() as u64);
+            let (wrong, worst_us) = busy.told()?;
+            report.check("wrong_bytes", wrong * size_of::<u64>() as u64);
+            if pages == LARGEST {
+                report.add(&stall, who, "us", worst_us);
+            }
             fill_cache(&mut file)?;
         }
     }
@@ -106,7 +112,8 @@ pub(super) fn measure(reserve: &Reserve, tenant: &mut Tenant, report: &mut Repor
     report.ratio(RATIO, max(BLOCKS) / max(GLEBE));
     report.note(&format!(
         "`{CASE}`: blocks full of page cache and of a program that writes to {} at random; what is \
-         timed of `{BLOCKS}` includes zeroing.",
+         timed of `{BLOCKS}` includes zeroing. `{stall}`: the longest that 64 writes of that \
+         program took beside each request.",
         busy.held
     ));
     Ok(())
