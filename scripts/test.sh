@@ -6,9 +6,8 @@
 #   4. the programs that age a machine and judge it, on little memory;
 #   5. the library's tests as a user without privileges, where the caller is root;
 #   6. behind all these, the concurrency models under loom.
-# Ends with the reasons for which tests were skipped and their number, and with the stages and test
-# programs that took longest. Runs all six whatever fails, then exits 1 if any did. Needs Rust,
-# Python 3 and a C compiler, nothing else.
+# Ends with what scripts/test_report.py says of all that was printed. Runs all six whatever fails,
+# then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -16,35 +15,23 @@ target_dir=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 log=$scratch/log
-failed=()
+failed=0
 
 say() { echo "$*" | tee -a "$log"; }
 
-# Runs a command as the stage named $1; its output is shown and kept.
-stage() {
-    local name=$1
-    shift
-    local begin=$SECONDS
-    say "== $name"
-    "$@" 2>&1 | tee -a "$log" || failed+=("$name")
-    echo "$((SECONDS - begin)) s of all: $name" >>"$scratch/slow"
+# Copies what cargo prints but for the lists of tests: it has named each before.
+without_lists() {
+    grep --line-buffered -vE '^(successes:|    [a-z0-9_:]+( - should panic)?)$' || true
 }
 
-# Prints the ten stages and test programs that took longest.
-slowest() {
-    python3 - "$log" >>"$scratch/slow" <<'PROGRAM'
-import re, sys
-program, stage = "", ""
-for line in open(sys.argv[1], errors="replace"):
-    if line.startswith("== "):
-        stage = line[3:].strip()
-    elif found := re.match(r"\s*Running .*\((?:.*/)?(.+)-[0-9a-f]+\)|-- (.+)-[0-9a-f]+|\s*Doc-tests (.+)", line):
-        program = next(group for group in found.groups() if group)
-    elif found := re.match(r"test result: .* finished in ([0-9.]+)s", line):
-        print(f"{float(found[1]):.0f} s: {program} ({stage})")
-PROGRAM
-    echo "== the slowest"
-    sort -rn "$scratch/slow" | head -n 10
+# Runs a command as the stage named $1; its output is shown and kept.
+stage() {
+    local name=$1 begin=$SECONDS result=ok
+    shift
+    say "== $name"
+    "$@" 2>&1 | tee -a "$log" | without_lists || result=failed
+    say "== $name: $result, $((SECONDS - begin)) s"
+    [ "$result" = ok ] || failed=1
 }
 
 # Prints the test programs of the library crate, one a line, its unit tests among them.
@@ -115,16 +102,13 @@ else
     say "skipped: tests as another user (the caller is not root, so all ran without privileges)"
 fi
 
-say "== loom models"
-wait "$models" || failed+=("loom models")
-tee -a "$log" <"$scratch/models"
+begin=$SECONDS
+wait "$models"
+models_status=$?
+say "== wait for the loom models: ok, $((SECONDS - begin)) s"
+models() { cat "$scratch/models"; return "$models_status"; }
+stage "loom models" models
 
-echo "== skipped"
-grep -ohE 'skipped: .*' "$log" | sort | uniq -c
-echo "skips: $(grep -cE 'skipped: ' "$log")"
-slowest
-if [ ${#failed[@]} -gt 0 ]; then
-    printf 'failed: %s\n' "${failed[@]}"
-    exit 1
-fi
+scripts/test_report.py "$log"
+[ "$failed" = 0 ] || exit 1
 echo "all tests passed"
