@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Every test, in each of the circumstances that change what the library does:
-#   1. the whole workspace, documentation examples included;
+#   1. the whole workspace, documentation examples included, with failures of kernel calls built in:
+#      the life of a reserve with its n-th call failing, for every n; a pool changed beside;
 #   2. the stress tests where the C library registers no restartable sequences (rseq);
-#   3. the life of a reserve with its n-th kernel call failing, for every n; a pool changed beside;
-#   4. the programs that age a machine and judge it, on little memory;
-#   5. the library's tests as a user without privileges, where the caller is root;
-#   6. behind all these, the concurrency models under loom.
-# Ends with what scripts/test_report.py says of all that was printed. Runs all six whatever fails,
+#   3. the programs that age a machine and judge it, on little memory;
+#   4. the library's tests as a user without privileges, where the caller is root;
+#   5. behind all these, the concurrency models under loom.
+# Ends with what scripts/test_report.py says of all that was printed. Runs all five whatever fails,
 # then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
@@ -16,6 +16,12 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 log=$scratch/log
 failed=0
+# One set of features for all, so that everything is built once.
+tested=(--workspace --features glebe/faults)
+# A folder that is empty is filled once: what incremental builds keep is work and disk for later.
+[ -d "$target_dir/debug" ] || export CARGO_INCREMENTAL=0
+# Many tests panic in the right place; who looks into a wrong one runs it again, alone.
+export RUST_BACKTRACE=0
 
 say() { echo "$*" | tee -a "$log"; }
 
@@ -36,7 +42,7 @@ stage() {
 
 # Prints the test programs of the library crate, one a line, its unit tests among them.
 library_tests() {
-    cargo test --workspace --no-run --message-format=json 2>/dev/null | python3 -c '
+    cargo test "${tested[@]}" --no-run --message-format=json 2>/dev/null | python3 -c '
 import json, os, sys
 for line in sys.stdin:
     message = json.loads(line) if line.startswith("{") else {}
@@ -44,8 +50,10 @@ for line in sys.stdin:
     if made and message["profile"]["test"]:
         package = os.path.basename(os.path.dirname(message["manifest_path"]))
         kind = message["target"]["kind"]
-        # The layer test reads the source tree, which need not be readable to others.
-        if package == "glebe" and message["target"]["name"] != "layers" and "example" not in kind:
+        # The layer test reads the source tree, which need not be readable to others; the walk of
+        # faults takes longer than all the others together.
+        other = message["target"]["name"] in ("layers", "faults") or "example" in kind
+        if package == "glebe" and not other:
             print(made)
 '
 }
@@ -77,22 +85,20 @@ os.execve(sys.argv[1], sys.argv[1:], {**os.environ, "HOME": here, "TMPDIR": here
 
 # The models need processors and nothing else of the machine: they run behind the tests.
 nice -n 19 env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
-    cargo test -p glebe --release --lib --target-dir "$target_dir/loom" -- --show-output models:: \
+    cargo test -p glebe --no-default-features --lib --profile loom \
+    --target-dir "$target_dir/loom" -- --show-output models:: \
     >"$scratch/models" 2>&1 &
 models=$!
 trap 'kill "$models" 2>/dev/null; rm -rf "$scratch"' EXIT
 
-stage "tests of the workspace" cargo test --workspace --no-fail-fast -- --show-output
+stage "tests of the workspace" cargo test "${tested[@]}" --no-fail-fast -- --show-output
 
 if [ -f crates/glebe/tests/stress.rs ]; then
     stage "stress without rseq" env GLIBC_TUNABLES=glibc.pthread.rseq=0 \
-        cargo test --workspace --test stress --test chase -- --show-output
+        cargo test "${tested[@]}" --test stress --test chase -- --show-output
 else
     say "skipped: stress without rseq (there is no stress test)"
 fi
-
-stage "faults in kernel calls" \
-    cargo test --workspace --features glebe/faults --test pool_stress --test faults -- --show-output
 
 stage "the aged machine and its judge" scripts/aged/test_aged.py
 
