@@ -10,6 +10,8 @@ BENCH := $(BUILT)/glebe-bench
 
 # What all tests are built of; a second set of features would be a second build.
 TESTED := --workspace --features glebe/faults
+# As .ci/run builds: what incremental builds keep is work and 4 GB of disk.
+export CARGO_INCREMENTAL ?= 0
 
 # Where `make install` puts things; DESTDIR goes before it for the copying alone.
 PREFIX ?= /usr/local

@@ -18,8 +18,6 @@ log=$scratch/log
 failed=0
 # One set of features for all, so that everything is built once.
 tested=(--workspace --features glebe/faults)
-# A folder that is empty is filled once: what incremental builds keep is work and disk for later.
-[ -d "$target_dir/debug" ] || export CARGO_INCREMENTAL=0
 # Many tests panic in the right place; who looks into a wrong one runs it again, alone.
 export RUST_BACKTRACE=0
 

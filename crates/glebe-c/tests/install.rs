@@ -26,6 +26,8 @@ fn make(what: &str, variables: &[(&str, &Path)]) -> Command {
     make.args(["-C", "../..", what, "PROFILE=dev"]).current_dir(root());
     make.arg(format!("PACKAGES={}", packages().join(" ")));
     make.env("CARGO_TARGET_DIR", target()).env("CARGO", env!("CARGO"));
+    // As these tests were built: cargo's own choice is not the Makefile's.
+    make.env("CARGO_INCREMENTAL", std::env::var("CARGO_INCREMENTAL").unwrap_or("1".to_owned()));
     for unset in ["DESTDIR", "PREFIX", "LIBDIR", "INCLUDEDIR", "MAKEFLAGS", "MAKELEVEL"] {
         make.env_remove(unset);
     }
