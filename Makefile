@@ -8,6 +8,11 @@ BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 GLEBE := $(BUILT)/glebe
 BENCH := $(BUILT)/glebe-bench
 
+# What all tests are built of; a second set of features would be a second build.
+TESTED := --workspace --features glebe/faults
+# As .ci/run builds: what incremental builds keep is work and 4 GB of disk.
+export CARGO_INCREMENTAL ?= 0
+
 # Where `make install` puts things; DESTDIR goes before it for the copying alone.
 PREFIX ?= /usr/local
 export PREFIX DESTDIR
@@ -100,8 +105,7 @@ fmt:
 	cargo fmt --all --check
 
 clippy:
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy -p glebe --all-targets --features faults -- -D warnings
+	cargo clippy $(TESTED) --all-targets -- -D warnings
 
 # Without the codecs of object pools the library needs no C compiler.
 no-codecs:
@@ -121,7 +125,7 @@ rustdoc:
 	scripts/doc_items.py $(TARGET)
 
 layers:
-	cargo test --workspace --test layers
+	cargo test $(TESTED) --test layers
 
 shape:
 	scripts/shape.py --self-test

@@ -33,7 +33,7 @@ sanitize() {
         echo "skipped: $name sanitizer (not in the toolchain for $host)"
         return
     fi
-    RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=$name $flags" \
+    CARGO_PROFILE_DEV_DEBUG=line-tables-only RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=$name $flags" \
         cargo +nightly test -p glebe --target "$host" --target-dir "$target_dir/$name-sanitizer" \
         --test "$test" "$@" -- --test-threads=1 || failed+=("$name $test")
 }

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # Every test, in each of the circumstances that change what the library does:
-#   1. the whole workspace, documentation examples included;
+#   1. the whole workspace, documentation examples included, with failures of kernel calls built in:
+#      the life of a reserve with its n-th call failing, for every n; a pool changed beside;
 #   2. the stress tests where the C library registers no restartable sequences (rseq);
-#   3. the life of a reserve with its n-th kernel call failing, for every n; a pool changed beside;
-#   4. the programs that age a machine and judge it, on little memory;
-#   5. the library's tests as a user without privileges, where the caller is root;
-#   6. behind all these, the concurrency models under loom.
-# Ends with the reasons for which tests were skipped and their number, and with the stages and test
-# programs that took longest. Runs all six whatever fails, then exits 1 if any did. Needs Rust,
-# Python 3 and a C compiler, nothing else.
+#   3. the programs that age a machine and judge it, on little memory;
+#   4. the library's tests as a user without privileges, where the caller is root;
+#   5. behind all these, the concurrency models under loom.
+# Ends with what scripts/test_report.py says of all that was printed. Runs all five whatever fails,
+# then exits 1 if any did. Needs Rust, Python 3 and a C compiler, nothing else.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -16,40 +15,32 @@ target_dir=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 log=$scratch/log
-failed=()
+failed=0
+# One set of features for all, so that everything is built once.
+tested=(--workspace --features glebe/faults)
+# Many tests panic in the right place; who looks into a wrong one runs it again, alone.
+export RUST_BACKTRACE=0
 
 say() { echo "$*" | tee -a "$log"; }
 
-# Runs a command as the stage named $1; its output is shown and kept.
-stage() {
-    local name=$1
-    shift
-    local begin=$SECONDS
-    say "== $name"
-    "$@" 2>&1 | tee -a "$log" || failed+=("$name")
-    echo "$((SECONDS - begin)) s of all: $name" >>"$scratch/slow"
+# Copies what cargo prints but for the lists of tests: it has named each before.
+without_lists() {
+    grep --line-buffered -vE '^(successes:|    [a-z0-9_:]+( - should panic)?)$' || true
 }
 
-# Prints the ten stages and test programs that took longest.
-slowest() {
-    python3 - "$log" >>"$scratch/slow" <<'PROGRAM'
-import re, sys
-program, stage = "", ""
-for line in open(sys.argv[1], errors="replace"):
-    if line.startswith("== "):
-        stage = line[3:].strip()
-    elif found := re.match(r"\s*Running .*\((?:.*/)?(.+)-[0-9a-f]+\)|-- (.+)-[0-9a-f]+|\s*Doc-tests (.+)", line):
-        program = next(group for group in found.groups() if group)
-    elif found := re.match(r"test result: .* finished in ([0-9.]+)s", line):
-        print(f"{float(found[1]):.0f} s: {program} ({stage})")
-PROGRAM
-    echo "== the slowest"
-    sort -rn "$scratch/slow" | head -n 10
+# Runs a command as the stage named $1; its output is shown and kept.
+stage() {
+    local name=$1 begin=$SECONDS result=ok
+    shift
+    say "== $name"
+    "$@" 2>&1 | tee -a "$log" | without_lists || result=failed
+    say "== $name: $result, $((SECONDS - begin)) s"
+    [ "$result" = ok ] || failed=1
 }
 
 # Prints the test programs of the library crate, one a line, its unit tests among them.
 library_tests() {
-    cargo test --workspace --no-run --message-format=json 2>/dev/null | python3 -c '
+    cargo test "${tested[@]}" --no-run --message-format=json 2>/dev/null | python3 -c '
 import json, os, sys
 for line in sys.stdin:
     message = json.loads(line) if line.startswith("{") else {}
@@ -57,8 +48,10 @@ for line in sys.stdin:
     if made and message["profile"]["test"]:
         package = os.path.basename(os.path.dirname(message["manifest_path"]))
         kind = message["target"]["kind"]
-        # The layer test reads the source tree, which need not be readable to others.
-        if package == "glebe" and message["target"]["name"] != "layers" and "example" not in kind:
+        # The layer test reads the source tree, which need not be readable to others; the walk of
+        # faults takes longer than all the others together.
+        other = message["target"]["name"] in ("layers", "faults") or "example" in kind
+        if package == "glebe" and not other:
             print(made)
 '
 }
@@ -90,22 +83,20 @@ os.execve(sys.argv[1], sys.argv[1:], {**os.environ, "HOME": here, "TMPDIR": here
 
 # The models need processors and nothing else of the machine: they run behind the tests.
 nice -n 19 env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
-    cargo test -p glebe --release --lib --target-dir "$target_dir/loom" -- --show-output models:: \
+    cargo test -p glebe --no-default-features --lib --profile loom \
+    --target-dir "$target_dir/loom" -- --show-output models:: \
     >"$scratch/models" 2>&1 &
 models=$!
 trap 'kill "$models" 2>/dev/null; rm -rf "$scratch"' EXIT
 
-stage "tests of the workspace" cargo test --workspace --no-fail-fast -- --show-output
+stage "tests of the workspace" cargo test "${tested[@]}" --no-fail-fast -- --show-output
 
 if [ -f crates/glebe/tests/stress.rs ]; then
     stage "stress without rseq" env GLIBC_TUNABLES=glibc.pthread.rseq=0 \
-        cargo test --workspace --test stress --test chase -- --show-output
+        cargo test "${tested[@]}" --test stress --test chase -- --show-output
 else
     say "skipped: stress without rseq (there is no stress test)"
 fi
-
-stage "faults in kernel calls" \
-    cargo test --workspace --features glebe/faults --test pool_stress --test faults -- --show-output
 
 stage "the aged machine and its judge" scripts/aged/test_aged.py
 
@@ -115,16 +106,13 @@ else
     say "skipped: tests as another user (the caller is not root, so all ran without privileges)"
 fi
 
-say "== loom models"
-wait "$models" || failed+=("loom models")
-tee -a "$log" <"$scratch/models"
+begin=$SECONDS
+wait "$models"
+models_status=$?
+say "== wait for the loom models: ok, $((SECONDS - begin)) s"
+models() { cat "$scratch/models"; return "$models_status"; }
+stage "loom models" models
 
-echo "== skipped"
-grep -ohE 'skipped: .*' "$log" | sort | uniq -c
-echo "skips: $(grep -cE 'skipped: ' "$log")"
-slowest
-if [ ${#failed[@]} -gt 0 ]; then
-    printf 'failed: %s\n' "${failed[@]}"
-    exit 1
-fi
+scripts/test_report.py "$log"
+[ "$failed" = 0 ] || exit 1
 echo "all tests passed"

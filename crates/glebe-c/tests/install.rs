@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
-use built::{has, root, run, target, Scratch};
+use built::{has, packages, root, run, target, Scratch};
 
 const PROGRAM: &str = "all.c";
 const SAID: &[u8] = b"all.c: ok\n";
@@ -23,9 +23,11 @@ fn make_install(variables: &[(&str, &Path)]) {
 
 fn make(what: &str, variables: &[(&str, &Path)]) -> Command {
     let mut make = Command::new("make");
-    // The tests have built the workspace; for fewer packages cargo would build dependencies anew.
-    make.args(["-C", "../..", what, "PROFILE=dev", "PACKAGES=--workspace"]).current_dir(root());
+    make.args(["-C", "../..", what, "PROFILE=dev"]).current_dir(root());
+    make.arg(format!("PACKAGES={}", packages().join(" ")));
     make.env("CARGO_TARGET_DIR", target()).env("CARGO", env!("CARGO"));
+    // As these tests were built: cargo's own choice is not the Makefile's.
+    make.env("CARGO_INCREMENTAL", std::env::var("CARGO_INCREMENTAL").unwrap_or("1".to_owned()));
     for unset in ["DESTDIR", "PREFIX", "LIBDIR", "INCLUDEDIR", "MAKEFLAGS", "MAKELEVEL"] {
         make.env_remove(unset);
     }

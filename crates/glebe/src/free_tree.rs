@@ -47,7 +47,7 @@ mod lanes;
 #[doc(hidden)]
 pub mod oracle;
 mod sharded;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod tree;
 

@@ -74,7 +74,7 @@ fn chase(writers: Option<Writers>) {
     });
     drop(kept);
     let stats = reserve.stats();
-    println!("{stats}");
+    println!("stored {}, recalled {}, blocks {}", stats.stored, stats.recalled, stats.allocs);
     stats.check().unwrap();
     assert!(stats.recalled > 0, "{stats}");
 }

@@ -1,9 +1,10 @@
 //! Processes that grow and shrink the pool beside each other, are refused calls at random, and are
 //! killed in the middle: the pool ends with the pages that it had.
 //!
-//! Calls are refused only where the feature `faults` is on. Each child prints nothing and follows
-//! from its seed, which is the test's own process number and the child's place. It is a program of
-//! its own: who shares a pool with these may find pages in use that it would give back.
+//! Calls are refused only where the feature `faults` is on, in a second round. Each child prints
+//! nothing and follows from its seed, which is the test's own process number and the child's place.
+//! It is a program of its own: who shares a pool with these may find pages in use that it would
+//! give back.
 
 #[allow(dead_code)]
 #[path = "contig/child.rs"]
@@ -24,6 +25,8 @@ use pool::Machine;
 
 const TEST: &str = "processes_beside_each_other_leave_the_pool_as_it_was";
 const SEED: &str = "GLEBE_TEST_SEED";
+/// Set for a child that has calls refused.
+const REFUSED: &str = "GLEBE_TEST_REFUSED";
 const CHILDREN: u64 = 2;
 const KILLS: u64 = 12;
 
@@ -62,9 +65,13 @@ fn make(random: &mut Random) -> Option<Held> {
 fn grow_and_shrink(seed: u64) -> ! {
     let mut random = Random(seed);
     let mut held = Vec::new();
+    #[cfg(feature = "faults")]
+    let refused = std::env::var_os(REFUSED).is_some();
     loop {
         #[cfg(feature = "faults")]
-        refuse_one(&mut random);
+        if refused {
+            refuse_one(&mut random);
+        }
         if held.len() < 4 && random.below(2) == 0 {
             held.extend(make(&mut random));
         } else if !held.is_empty() {
@@ -90,8 +97,11 @@ fn refuse_one(random: &mut Random) {
 struct Running(Child);
 
 impl Running {
-    fn start(seed: u64) -> Self {
+    fn start(seed: u64, refused: bool) -> Self {
         let mut command = child_of(TEST);
+        if refused {
+            command.env(REFUSED, "1");
+        }
         Self(command.env(SEED, seed.to_string()).stdout(Stdio::null()).spawn().unwrap())
     }
 }
@@ -113,13 +123,16 @@ fn processes_beside_each_other_leave_the_pool_as_it_was() {
     let first = u64::from(std::process::id()) << 20;
     println!("seed {first}");
     let mut random = Random(first + 1);
-    machine.base_is_kept(|| {
-        let mut seeds = first..;
-        let mut start = || Running::start(seeds.next().unwrap());
-        let mut children: Vec<Running> = (0..CHILDREN).map(|_| start()).collect();
-        for _ in 0..KILLS {
-            thread::sleep(Duration::from_millis(random.below(150)));
-            children[random.below(CHILDREN) as usize] = start();
-        }
-    });
+    let mut seeds = first..;
+    let rounds: &[bool] = if cfg!(feature = "faults") { &[false, true] } else { &[false] };
+    for &refused in rounds {
+        machine.base_is_kept(|| {
+            let mut start = || Running::start(seeds.next().unwrap(), refused);
+            let mut children: Vec<Running> = (0..CHILDREN).map(|_| start()).collect();
+            for _ in 0..KILLS {
+                thread::sleep(Duration::from_millis(random.below(150)));
+                children[random.below(CHILDREN) as usize] = start();
+            }
+        });
+    }
 }

@@ -293,7 +293,8 @@ fn stress(writers: Option<Writers>, block_pages_max: u64, zero_ahead: Pages) {
     drop((kept.promise.unwrap().take().unwrap(), kept.block));
     let stats = at_rest(&reserve);
     let [hits, promises] = [&load.hits, &load.promises].map(|n| n.load(Ordering::Relaxed));
-    println!("{stats}forks {forks}, hits {hits}, promises taken {promises}");
+    let Stats { stored, recalled, allocs, .. } = stats;
+    println!("stored {stored}, recalled {recalled}, blocks {allocs}, forks {forks}, hits {hits}");
     assert!(promises > 0 && hits > 0);
     assert_eq!((stats.alloc_failures, stats.held), (0, Pages::ZERO));
     assert!(stats.recalled > 0 && stats.replaced > 0, "a load that met nothing: {stats}");

@@ -83,12 +83,23 @@ pub fn run(command: &mut Command) -> Output {
     output
 }
 
+/// What cargo is to build, so that it finds most built: the packages and features that the tests
+/// have been built of.
+pub fn packages() -> &'static [&'static str] {
+    if glebe::sys::FAULTS {
+        &["--workspace", "--features", "glebe/faults"]
+    } else {
+        &["--workspace"]
+    }
+}
+
 /// Builds the shared and the static library, and puts them into `folder` under the names that
-/// linker and loader look for. The whole workspace is named, since cargo would build dependencies
-/// anew for fewer packages.
+/// linker and loader look for.
 pub fn libraries(folder: &Path) {
     let output = run(Command::new(env!("CARGO"))
-        .args(["build", "--workspace", "--lib", "--message-format=json", "--target-dir"])
+        .arg("build")
+        .args(packages())
+        .args(["--lib", "--message-format=json", "--target-dir"])
         .arg(target())
         .current_dir(root()));
     let messages = String::from_utf8(output.stdout).expect("JSON");

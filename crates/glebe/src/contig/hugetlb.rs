@@ -79,6 +79,10 @@ impl<'a> Builder<'a> {
     }
 
     fn map(&mut self) -> Result<Mapping, Error> {
+        let have = self.pool.counts()?.available();
+        if self.may_grow() {
+            self.check_room(self.pages, have)?; // before a run is looked for
+        }
         if self.options.in_order && self.pages > 1 && frames_visible() {
             return self.map_in_order();
         }
@@ -101,15 +105,21 @@ impl<'a> Builder<'a> {
         if !self.may_grow() {
             return Err(self.pool_short(pages, have));
         }
-        let (missing, available) = (pages.saturating_sub(have), machine_available()?);
-        let size = self.pool.size();
-        if Pages::new(missing).checked_bytes(size).is_none_or(|missing| missing > available) {
-            let had = Pages::new(have).checked_bytes(size).unwrap_or_default();
-            let available = available.checked_add(had).unwrap_or(available);
-            return Err(Error::TooLarge { asked: self.len, available });
-        }
+        self.check_room(pages, have)?;
         let lock = self.lock()?;
         self.grown(&lock, pages)
+    }
+
+    /// Refuses `pages` of which the pool has `have`, if there is no memory for the others.
+    fn check_room(&self, pages: u64, have: u64) -> Result<(), Error> {
+        let (missing, available) = (pages.saturating_sub(have), machine_available()?);
+        let size = self.pool.size();
+        if Pages::new(missing).checked_bytes(size).is_some_and(|missing| missing <= available) {
+            return Ok(());
+        }
+        let had = Pages::new(have).checked_bytes(size).unwrap_or_default();
+        let available = available.checked_add(had).unwrap_or(available);
+        Err(Error::TooLarge { asked: self.len, available })
     }
 
     /// As [`Builder::take`], of pages that the pool has not.

@@ -1,10 +1,11 @@
 //! Fault points: every kernel call of this layer passes [`point`] first, where a test can make
 //! the n-th of them fail without being made.
 //!
-//! Only with the feature `faults`, which is for tests: without it a point is nothing at all. Calls
-//! are counted over all threads of the process, from [`arm`] on, a file read or written as a
-//! whole as one of each kind that it needs (open, read). The errors are those that the call's
-//! manual page lists and that this crate may meet; EINTR only where a call can return it.
+//! Only with the feature `faults`, which is for tests: without it a point is nothing at all. All
+//! tests run with it: until one asks for a failure, a point is a load. Calls are counted over all
+//! threads of the process, from [`arm`] on, a file read or written as a whole as one of each kind
+//! that it needs (open, read). The errors are those that the call's manual page lists and that this
+//! crate may meet; EINTR only where a call can return it.
 //!
 //! No point stands before a call that cannot fail (getpid, geteuid, sysconf of a constant).
 
@@ -26,7 +27,7 @@ pub use armed::{arm, disarm, Fault, Lasting, Met};
 #[cfg(feature = "faults")]
 mod armed {
     use super::io;
-    use crate::sync::StaticMutex;
+    use crate::sync::{MappedByte, Ordering, StaticMutex};
 
     /// How many of the calls fail.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,10 @@ mod armed {
 
     static ARMED: StaticMutex<Option<State>> = StaticMutex::new(None);
 
+    /// 1 where there is a state. A call where there is none takes no lock, which a forked child or
+    /// a signal's handler might wait for without end.
+    static IS_ARMED: MappedByte = MappedByte::new(0);
+
     /// Looks at the state; a test that panicked meanwhile is no reason to stop.
     fn with<T>(look: impl FnOnce(&mut Option<State>) -> T) -> T {
         look(&mut ARMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
@@ -74,15 +79,20 @@ mod armed {
     /// Counts calls from now on and makes one fail.
     pub fn arm(fault: Fault) {
         with(|armed| *armed = Some(State { fault, met: Met::default() }));
+        IS_ARMED.store(1, Ordering::Release);
     }
 
     /// No call fails any more; what was met.
     pub fn disarm() -> Met {
+        IS_ARMED.store(0, Ordering::Release);
         with(Option::take).map_or_else(Met::default, |state| state.met)
     }
 
     /// Passed just before the kernel call of that name: an error is what the call is to return.
     pub(crate) fn point(call: &'static str) -> io::Result<()> {
+        if IS_ARMED.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
         with(|armed| armed.as_mut().map_or(Ok(()), |state| state.pass(call)))
     }
 

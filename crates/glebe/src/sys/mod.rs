@@ -55,3 +55,6 @@ pub mod vma;
 pub(crate) mod zones;
 
 pub use page::page_size;
+
+/// Whether calls can be made to fail, which tests built beside these ask for.
+pub const FAULTS: bool = cfg!(feature = "faults");

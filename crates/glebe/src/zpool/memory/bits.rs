@@ -142,7 +142,7 @@ impl Bits {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::BTreeSet;
 
