@@ -4,7 +4,7 @@
 //! waits in a queue, or its answers are not taken. All answers of what one read brought go out in
 //! one write.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mio::{Events, Interest, Poll, Token, Waker};
+use slab::Slab;
 
 use super::conn::{Conn, State, Stream};
 use super::execute::{Hands, Next, ANSWERS_MAX, NO_MEMORY};
@@ -39,8 +40,8 @@ pub(super) struct Hired {
 /// See the module.
 pub(super) struct Worker {
     poll: Poll,
-    conns: HashMap<usize, Conn>,
-    next: usize,
+    /// By its number, which another one may have after it; `None` while it has its turn.
+    conns: Slab<Option<Box<Conn>>>,
     /// Connections whose turn was over before their input.
     queue: VecDeque<usize>,
     receiver: Receiver<Conn>,
@@ -66,8 +67,7 @@ impl Worker {
         let (sender, receiver) = std::sync::mpsc::channel();
         let worker = Self {
             poll,
-            conns: HashMap::new(),
-            next: 0,
+            conns: Slab::new(),
             queue: VecDeque::new(),
             receiver,
             read: vec![0; READ],
@@ -114,15 +114,12 @@ impl Worker {
                 self.kick_idle(idle, &hands);
             }
         }
-        for (_, conn) in self.conns.drain() {
-            shared.forget(&conn);
-        }
+        self.conns.drain().flatten().for_each(|conn| shared.forget(&conn));
     }
 
     fn welcome(&mut self) {
         while let Ok(mut conn) = self.receiver.try_recv() {
-            let number = self.next;
-            self.next += 1;
+            let number = self.conns.vacant_key();
             let interest = Interest::READABLE | Interest::WRITABLE;
             let registry = self.poll.registry();
             let registered = match &mut conn.stream {
@@ -130,7 +127,7 @@ impl Worker {
                 Stream::Unix(stream) => registry.register(stream, Token(number), interest),
             };
             match registered {
-                Ok(()) => drop(self.conns.insert(number, conn)),
+                Ok(()) => drop(self.conns.insert(Some(Box::new(conn)))),
                 Err(e) => {
                     eprintln!("glebe serve: a connection is closed: epoll_ctl: {e}");
                     self.shared.forget(&conn);
@@ -147,25 +144,28 @@ impl Worker {
         };
         let shared = &self.shared;
         self.conns.retain(|_, conn| {
-            let stays = !is_idle(conn);
-            if !stays {
+            let idle = conn.as_ref().filter(|conn| is_idle(conn));
+            if let Some(conn) = idle {
                 hands.counters.idle_kicks.add(1);
                 shared.forget(conn);
             }
-            stays
+            idle.is_none()
         });
     }
 
-    /// A connection's turn.
+    /// A connection's turn, if there is one of that number: it may have ended since.
     fn turn(&mut self, number: usize, hands: &mut Hands<'_>) {
-        let Some(mut conn) = self.conns.remove(&number) else { return };
+        let Some(mut conn) = self.conns.get_mut(number).and_then(Option::take) else { return };
         match self.serve(&mut conn, hands) {
             Ok(Fate::Waits) => {}
             Ok(Fate::Again) => self.queue.push_back(number),
             // The other side has gone, or is told to.
-            Ok(Fate::Ends) | Err(_) => return self.shared.forget(&conn),
+            Ok(Fate::Ends) | Err(_) => {
+                self.conns.remove(number);
+                return self.shared.forget(&conn);
+            }
         }
-        self.conns.insert(number, conn);
+        self.conns[number] = Some(conn);
     }
 
     fn serve(&mut self, conn: &mut Conn, hands: &mut Hands<'_>) -> io::Result<Fate> {
