@@ -39,6 +39,7 @@ impl Prefixes {
         self.delimiter.into()
     }
 
+    #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
