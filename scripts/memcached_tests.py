@@ -42,7 +42,6 @@ KNOWN = {
     "issue_22": "wants 40 evictions of 80 items in 3 MiB, as memcached's slabs have it",
     "issue_42": "wants ten items of 14 bytes to take more than 500 bytes: here they take 400",
     "stats-conns": "wants a UDP socket beside the TCP one",
-    "stats-detail": "wants counts by the beginning of keys, which are not kept",
     "lru": "wants 37 evictions of 101 items in 64 MiB, as memcached's slabs have it",
     "conn-limits": "wants memcached's shortage of answer buffers, which are not limited so here",
 }

@@ -86,7 +86,7 @@ pub struct Args {
     /// Refuse the command `flush_all`
     #[arg(short = 'F', long = "disable-flush-all")]
     disable_flush_all: bool,
-    /// Refuse the commands that list keys
+    /// Refuse the commands that list keys, and `stats detail`
     #[arg(short = 'X', long = "disable-dumping")]
     disable_dumping: bool,
     /// Read, and of no effect: there is no `watch`
@@ -110,7 +110,7 @@ pub struct Args {
     /// Read, and of no effect: memory is populated and, where it can be, pinned
     #[arg(short = 'k', long = "lock-memory")]
     lock_memory: bool,
-    /// Read, and of no effect: nothing is counted by the beginning of keys
+    /// Count by the beginning of keys up to this character (`stats detail`), from the start
     #[arg(short = 'D', long, value_name = "CHARACTER")]
     delimiter: Option<char>,
     /// Memcached's extended options, with commas between them: `idle_timeout=SECONDS` and
@@ -238,6 +238,9 @@ fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {
     if let Some(user) = args.user.as_deref().filter(|user| !is_own(user)) {
         return usage(format!("-u {user}: start it as that user, by `runuser` or systemd's User="));
     }
+    if let Some(other) = args.delimiter.filter(|end| !end.is_ascii()) {
+        return usage(format!("-D {other}: a character of ASCII"));
+    }
     let extended = extended::parse(&args.extended)?;
     let mode = u32::from_str_radix(&args.unix_mask, 8)
         .map_err(|e| format!("-a {}: {e}: a mode in octal", args.unix_mask))?;
@@ -256,6 +259,7 @@ fn settings(args: &Args) -> Result<Settings, Box<dyn std::error::Error>> {
         shutdown: args.enable_shutdown,
         flush: !args.disable_flush_all,
         dump: !args.disable_dumping,
+        delimiter: args.delimiter.and_then(|end| u8::try_from(end).ok()),
         verbose: args.verbose,
         debug_time: std::env::var_os(DEBUG_TIME).is_some(),
         serve_stats: !args.no_stats,

@@ -78,6 +78,42 @@ fn commands_of_administration_and_listings() {
 }
 
 #[test]
+fn commands_are_counted_by_the_beginning_of_keys() {
+    let server = Running::start(|_| {});
+    let mut stream = server.connect();
+    dialogue(
+        &mut stream,
+        "set t:0 0 0 1\nx\nstats detail\nstats detail x\nstats detail on\nstats detail dump\n",
+        "STORED\nCLIENT_ERROR usage: stats detail on|off|dump\n\
+         CLIENT_ERROR usage: stats detail on|off|dump\nOK\nEND\n",
+    );
+    dialogue(
+        &mut stream,
+        "set t:1 0 0 1 noreply\n5\nadd t:1 0 0 1\n5\nappend t:1 0 0 1\n5\nget t:1 t:2 t\n\
+         gat 0 t:1\ndelete t:2\nincr t:1 1\ntouch t:1 0\nstats detail dump\n",
+        "NOT_STORED\nSTORED\nVALUE t:1 0 2\n55\nEND\nVALUE t:1 0 2\n55\nEND\nNOT_FOUND\n56\n\
+         TOUCHED\nPREFIX t get 3 hit 2 set 3 del 1\nEND\n",
+    );
+    // The last key is `m:4`, in base64.
+    dialogue(
+        &mut stream,
+        "ms m:1 1\n5\nms m:1 1 ME\n5\nmg m:1\nmg m:1 T9\nmg m:2\nmg m:3 N9\nmd m:1\nmd m:1\n\
+         ma m:3\nmd bTo0 b\nstats detail dump\n",
+        "HD\nNS\nHD\nHD\nEN\nHD W\nHD\nNF\nCLIENT_ERROR cannot increment or decrement \
+         non-numeric value\nNF\nPREFIX m get 4 hit 2 set 2 del 3\n\
+         PREFIX t get 3 hit 2 set 3 del 1\nEND\n",
+    );
+    dialogue(
+        &mut stream,
+        "stats reset\nget m:1\nstats detail off\nget m:1\nstats detail dump\n",
+        "RESET\nEND\nOK\nEND\nPREFIX m get 1 hit 0 set 0 del 0\nEND\n",
+    );
+    let server = Running::start(|settings| settings.dump = false);
+    let refused = "CLIENT_ERROR stats detail not allowed\n";
+    dialogue(&mut server.connect(), "stats detail on\n", refused);
+}
+
+#[test]
 fn meta_commands() {
     let server = Running::start(|_| {});
     let mut stream = server.connect();

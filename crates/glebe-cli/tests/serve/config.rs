@@ -31,7 +31,7 @@ fn a_file_has_every_option() {
          disable-cas = true\nlisten-backlog = 55\nprotocol = 'ascii'\nverbose = 1\n\
          enable-shutdown = true\ndisable-flush-all = true\ndisable-dumping = true\n\
          disable-watch = true\nuser = '{}'\npidfile = {pid:?}\nslab-growth-factor = 1.5\n\
-         slab-min-size = 64\nenable-largepages = true\nlock-memory = true\ndelimiter = ':'\n\
+         slab-min-size = 64\nenable-largepages = true\nlock-memory = true\ndelimiter = '/'\n\
          extended = ['idle_timeout=33', 'no_maxconns_fast']\nno-stats = true\n\
          control = {:?}\n",
         uid(),
@@ -61,6 +61,8 @@ fn a_file_has_every_option() {
         ("evictions", "off"),
         ("umask", "750"),
         ("num_threads", "3"),
+        ("stat_key_prefix", "/"),
+        ("detail_enabled", "yes"),
         ("reqs_per_event", "9"),
         ("tcp_backlog", "55"),
         ("item_size_max", "2097152"),
@@ -125,6 +127,7 @@ fn what_a_file_may_not_say_is_refused() {
         ("max-item-size = '33m'", "at most 32 MiB (half of -m, and 1 GiB)"),
         ("max-item-size = 'x'", "-I x: "),
         ("unix-mask = '8'", "-a 8: "),
+        ("delimiter = 'é'", "-D é: a character of ASCII"),
         ("memcached = false", "say what is served: --memcached"),
     ] {
         fs::write(&file, text).expect("written");

@@ -217,6 +217,7 @@ impl Hands<'_> {
             self.count_touch(found.is_some());
         }
         self.count_get(found.is_some());
+        self.shared.prefixes.count_get(key, found.is_some());
     }
 
     /// The value of `len` bytes behind a line of `used`, if it is all there and may be stored.
@@ -251,6 +252,7 @@ impl Hands<'_> {
 
     fn store(&mut self, key: &[u8], verb: Verb, meta: &Meta, value: &[u8], out: &mut Vec<u8>) {
         self.counters.cmd_set.add(1);
+        self.shared.prefixes.count_set(key);
         let stored = match self.shared.store.store(key, verb, meta, value, &mut self.room) {
             Ok(stored) => stored,
             Err(why) => return line(out, refused(why)),
@@ -286,6 +288,7 @@ impl Hands<'_> {
         let done = self.shared.store.delete(key, None, &mut self.room);
         let was_there = matches!(done, Changed::Done(..));
         self.count_delete(was_there);
+        self.shared.prefixes.count_delete(key);
         line(out, if was_there { "DELETED" } else { "NOT_FOUND" });
     }
 

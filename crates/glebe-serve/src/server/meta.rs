@@ -93,6 +93,7 @@ fn get_key(hands: &mut Hands<'_>, key: &[u8], sent: Key<'_>, flags: &Flags<'_>, 
         true => hands.count_touch(hit),
         false => hands.count_get(hit),
     }
+    hands.shared.prefixes.count_get(key, hit);
     if !found {
         if !flags.has(b'q') {
             all_repeated(out, "EN", sent, flags);

@@ -13,6 +13,7 @@ mod counters;
 mod execute;
 mod listing;
 mod meta;
+mod prefixes;
 mod settings;
 mod stats;
 mod worker;
@@ -30,6 +31,7 @@ pub use settings::{Settings, PORT, TURN};
 
 use conn::{Conn, Shown};
 use counters::Counters;
+use prefixes::Prefixes;
 use worker::Worker;
 
 use crate::store::{Limits, Room, Store};
@@ -51,6 +53,7 @@ struct Shared {
     settings: Settings,
     store: Store,
     counters: Vec<Counters>,
+    prefixes: Prefixes,
     /// Connections, and sockets that are listened at, by number.
     shown: Mutex<BTreeMap<u64, Arc<Shown>>>,
     totals: Totals,
@@ -143,6 +146,7 @@ impl Server {
         let store = Store::new(limits)?;
         let threads = settings.threads;
         let shared = Arc::new(Shared {
+            prefixes: Prefixes::new(settings.delimiter),
             settings,
             store,
             counters: (0..threads).map(|_| Counters::default()).collect(),

@@ -33,8 +33,11 @@ pub struct Settings {
     pub shutdown: bool,
     /// Whether `flush_all` is allowed.
     pub flush: bool,
-    /// Whether keys may be listed.
+    /// Whether keys may be listed, by `stats detail` too.
     pub dump: bool,
+    /// What ends the beginning of a key that `stats detail` counts by; where it is given, it counts
+    /// from the start.
+    pub delimiter: Option<u8>,
     /// How much is told on standard error.
     pub verbose: u8,
     /// For tests: whether `debugtime` moves the clock.
@@ -67,6 +70,7 @@ impl Default for Settings {
             shutdown: false,
             flush: true,
             dump: true,
+            delimiter: None,
             verbose: 0,
             debug_time: false,
             serve_stats: true,

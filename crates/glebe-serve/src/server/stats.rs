@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::answer::line;
 use super::conn::State;
 use super::counters::Counters;
 use super::{listing, Shared, VERSION};
@@ -66,26 +67,33 @@ pub(super) fn answer(shared: &Shared, words: &[u8], conn: u64, out: &mut Vec<u8>
         b"conns" => conns(shared, conn, &mut stats),
         b"reset" => {
             shared.counters.iter().for_each(Counters::reset);
+            shared.prefixes.reset();
             shared.store.reset();
             out.extend_from_slice(b"RESET\r\n");
             return;
         }
         b"cachedump" => return listing::cachedump(shared, words.next(), words.next(), out),
-        b"detail" => {
-            let answer = match words.next() {
-                // Nothing is counted by the beginning of keys.
-                Some(b"on" | b"off" | b"dump") => "CLIENT_ERROR stats detail not allowed\r\n",
-                _ => "CLIENT_ERROR usage: stats detail on|off|dump\r\n",
-            };
-            out.extend_from_slice(answer.as_bytes());
-            return;
-        }
+        b"detail" => return detail(shared, words.next(), out),
         _ => {
             out.extend_from_slice(b"ERROR\r\n");
             return;
         }
     }
     out.extend_from_slice(b"END\r\n");
+}
+
+/// `stats detail`: counts by the beginning of keys, switched or told.
+fn detail(shared: &Shared, word: Option<&[u8]>, out: &mut Vec<u8>) {
+    let answer = match word {
+        _ if !shared.settings.dump => "CLIENT_ERROR stats detail not allowed",
+        Some(b"dump") => return shared.prefixes.dump(out),
+        Some(word @ (b"on" | b"off")) => {
+            shared.prefixes.switch(word == b"on");
+            "OK"
+        }
+        _ => "CLIENT_ERROR usage: stats detail on|off|dump",
+    };
+    line(out, answer);
 }
 
 fn general(shared: &Shared, stats: &mut Stats<'_>) {
@@ -195,6 +203,8 @@ fn settings(shared: &Shared, stats: &mut Stats<'_>) {
     stats
         .put("umask", settings.unix.as_ref().map_or_else(|| "0".into(), |(_, m)| format!("{m:o}")));
     stats.put("num_threads", settings.threads);
+    stats.put("stat_key_prefix", shared.prefixes.delimiter());
+    stats.put("detail_enabled", yes(shared.prefixes.is_on()));
     stats.put("reqs_per_event", settings.turn);
     stats.put("cas_enabled", "yes");
     stats.put("tcp_backlog", settings.backlog);

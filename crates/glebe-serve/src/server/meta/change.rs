@@ -47,6 +47,7 @@ fn set_key(
     };
     hands.counters.cmd_meta.add(1);
     hands.counters.cmd_set.add(1);
+    hands.shared.prefixes.count_set(key);
     let extends = matches!(verb, Verb::Append | Verb::Prepend);
     let vivify = flags.vivify.filter(|_| extends);
     let exptime = vivify.or(flags.ttl).map_or(0, |sent| hands.time(sent));
@@ -116,6 +117,7 @@ fn delete_key(
         cas: flags.cas,
         ..Meta::default()
     };
+    hands.shared.prefixes.count_delete(key);
     let store = &hands.shared.store;
     let mut done = Changed::NotFound;
     if flags.has(b'x') {
