@@ -62,7 +62,8 @@ fn name(op: Op, size: usize, depth: usize, threads: usize) -> String {
 /// All kinds of requests to servers with so many threads.
 fn requests(threads: usize, report: &mut Report) -> Outcome {
     let peers = Peer::all(ROOM_MIB, threads, report)?;
-    let (count, time) = report.plan((1, Duration::from_millis(80)), (20, Duration::from_millis(500)));
+    let (count, millis) = report.plan((1, 80), (20, 500));
+    let time = Duration::from_millis(millis);
     for size in SIZES {
         let mut loads = Vec::new();
         for peer in &peers {

@@ -4,7 +4,8 @@
 //!
 //! The page cache is filled with a file of holes until little is free, beside a program that writes
 //! at random to memory of its own; after each request it is filled again, and the busy program says
-//! how long it was kept waiting at worst, and whether a word was not as written. Units: base pages, microseconds.
+//! how long it was kept waiting at worst, and whether a word was not as written. Units: base pages,
+//! microseconds.
 
 use std::fs::File;
 use std::io::{Read, Seek};
