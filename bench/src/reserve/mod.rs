@@ -84,7 +84,7 @@ fn requests(reserve: &Reserve, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// A reserve of `len` on memory with runs as long as the longest request, if they are to be had.
+/// A reserve of `len`. Where the machine allows it a run is as long as the longest request.
 fn map(len: Bytes) -> Outcome<Reserve> {
     let run = Pages::new(LARGEST).bytes(page_size()).min(Bytes::new(len.get() / 2));
     map_on(Contig::options().prefer_run(run), len)

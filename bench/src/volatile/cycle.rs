@@ -25,7 +25,7 @@ use crate::Outcome;
 
 const LEN: Bytes = Bytes::mib(256);
 const HUGE: Bytes = Bytes::mib(2);
-/// Of memory that is to be in huge pages, the part from which on its figure is one of huge pages.
+/// A figure counts as one of huge pages if so much of the memory is in them.
 const ENOUGH_PERCENT: u64 = 95;
 /// Single pages that make one sample.
 const BATCH: u64 = 500;

@@ -90,8 +90,8 @@ impl Workload {
         matches!(self.source, Source::Tree(_))
     }
 
-    /// What is stored for a change, in `buffer`, which has room for a page, or elsewhere: a page of
-    /// the tree; of the trace a page or, unless it is to be `plain`, an object of the coded length.
+    /// The bytes that a change stores: of the tree a page, of the trace an object of the coded
+    /// length, or a page if it is `plain`. Pages are put into `buffer`, which has room for one.
     pub(super) fn contents<'a>(
         &'a self,
         change: Change,

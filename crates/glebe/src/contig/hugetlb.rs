@@ -79,11 +79,10 @@ impl<'a> Builder<'a> {
     }
 
     fn map(&mut self) -> Result<Mapping, Error> {
-        let have = self.pool.counts()?.available();
-        if self.may_grow() {
-            self.check_room(self.pages, have)?; // before a run is looked for
-        }
         if self.options.in_order && self.pages > 1 && frames_visible() {
+            if self.may_grow() {
+                self.check_room(self.pages, self.pool.counts()?.available())?;
+            }
             return self.map_in_order();
         }
         let mapping = self.take(self.pages)?;

@@ -1,5 +1,5 @@
-//! Copies that may race with whoever writes there: in assembly or volatile, so that the compiler
-//! assumes nothing of them.
+//! Copies of bytes that another thread may write at the same time. They are in assembly, or
+//! volatile, so that the compiler assumes nothing of these bytes.
 
 #![allow(unsafe_code)]
 

@@ -33,7 +33,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Whether nothing more is to be moved.
+    /// Whether all bytes were moved that may be, or the time is over.
     #[inline]
     pub(crate) fn is_spent(&self) -> bool {
         self.bytes_left == 0 || self.is_late()
