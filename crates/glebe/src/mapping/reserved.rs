@@ -3,15 +3,16 @@
 //! The front part is committed, from the first page to the highest that was ever populated and a
 //! little more; the rest is addresses. So what is reserved may be far more than the machine has,
 //! and what counts as memory of the process follows what was used. Unit: bytes, whole base pages.
-//! No lock: two threads that commit the same part do no harm.
+//! A lock, for a call or two, where a part is committed; populating has none.
 //!
 //! # Safety
-//! The mapping is this value's own. Parts of it are committed, never the reverse.
+//! The mapping is this value's own. Parts of it are committed, never the reverse, and each once:
+//! what is about to be committed holds nothing.
 #![allow(unsafe_code)]
 
 use super::{Mapping, Visibility};
 use crate::error::OsError;
-use crate::sync::{MappedWord, Ordering};
+use crate::sync::{lock, MappedWord, Mutex, Ordering};
 use crate::sys::commit;
 use crate::sys::page_size;
 use crate::units::Bytes;
@@ -29,6 +30,8 @@ pub(crate) struct Reserved {
     locks: bool,
     /// Bytes from the start that may be touched.
     committed: MappedWord,
+    /// Of whoever commits.
+    commits: Mutex<()>,
 }
 
 impl Reserved {
@@ -45,7 +48,7 @@ impl Reserved {
         // Refused by kernels that make no huge pages at all.
         let _ = mapping.refuse_huge_pages();
         let mapping = mapping.shown(Visibility { in_child: true, in_core_dump: false })?;
-        Ok(Self { mapping, locks, committed: MappedWord::new(0) })
+        Ok(Self { mapping, locks, committed: MappedWord::new(0), commits: Mutex::new(()) })
     }
 
     /// Bytes reserved.
@@ -75,18 +78,22 @@ impl Reserved {
     /// Commits all up to `end`, and more where that can be had.
     #[cold]
     fn commit(&self, end: Bytes) -> Result<(), OsError> {
+        let _commits = lock(&self.commits);
         let done = Bytes::new(self.committed.load(Ordering::Relaxed));
+        if end <= done {
+            return Ok(());
+        }
         let ahead = Bytes::new(done.get() / AHEAD_SHARE).max(STEP_MIN);
         let page = page_size();
         let most = (done + ahead).pages_up(page).bytes(page).min(self.len()).max(end);
         let commit = |to: Bytes| {
             self.mapping.checked(done, (to - done).as_usize());
-            // SAFETY: within the mapping, as checked.
+            // SAFETY: within the mapping, as checked; not committed, and not by others meanwhile.
             unsafe { commit::commit(self.mapping.addr() + done.as_usize(), to - done, self.locks) }
                 .map(|()| to)
         };
         let to = commit(most).or_else(|error| if most > end { commit(end) } else { Err(error) })?;
-        self.committed.fetch_max(to.get(), Ordering::Relaxed);
+        self.committed.store(to.get(), Ordering::Relaxed);
         Ok(())
     }
 

@@ -172,3 +172,29 @@ fn ranges_given_back_at_once_are_zero_and_their_neighbours_are_as_before() {
         }
     }
 }
+
+#[test]
+fn threads_that_populate_side_by_side_lose_nothing() {
+    const THREADS: u64 = 4;
+    let page = page_size().bytes();
+    let at = |nth: u64| Bytes::new(nth * page.get());
+    for round in 0..2000 {
+        let mapping = Reserved::new(at(THREADS), false).unwrap();
+        let begin = std::sync::Barrier::new(THREADS as usize);
+        std::thread::scope(|scope| {
+            for nth in 0..THREADS {
+                let (mapping, begin) = (&mapping, &begin);
+                scope.spawn(move || {
+                    begin.wait();
+                    mapping.populate(at(nth), page).unwrap();
+                    mapping.mapping().write(at(nth), &[7]);
+                });
+            }
+        });
+        for nth in 0..THREADS {
+            let mut byte = [0];
+            mapping.mapping().read(at(nth), &mut byte);
+            assert_eq!(byte, [7], "page {nth} in round {round}");
+        }
+    }
+}

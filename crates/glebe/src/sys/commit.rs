@@ -51,13 +51,13 @@ pub(crate) fn reserve(len: Bytes, readable: bool) -> Result<Addresses, OsError> 
     }
 }
 
-/// Makes a part of what was reserved readable and writable. Repeating it changes nothing.
+/// Makes a part of what was reserved readable and writable.
 ///
 /// # Errors
 /// What mprotect(2) or mlock2(2) refuses: a limit. The part may be writable nevertheless.
 ///
 /// # Safety
-/// The range is part of what the caller reserved.
+/// The range is part of what the caller reserved, and was not committed: its first page is dropped.
 pub(crate) unsafe fn commit(addr: usize, len: Bytes, locks: bool) -> Result<(), OsError> {
     // SAFETY: passed on to the caller.
     unsafe {
