@@ -62,7 +62,7 @@ test:
 	scripts/test.sh
 
 bench:
-	cargo build --profile $(PROFILE) -p glebe-bench
+	cargo build --profile $(PROFILE) -p glebe-bench --features jemalloc
 	for name in $$($(BENCH) list); do $(BENCH) $$name || exit; done
 	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe --test 'stress*'
 

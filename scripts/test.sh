@@ -57,7 +57,8 @@ for line in sys.stdin:
 }
 
 # Runs the library's tests as user and group 65534 with no groups and so no capabilities, from
-# copies that such a user can read wherever the source tree lies.
+# copies that such a user can read wherever the source tree lies. Trees make no call that could be
+# refused.
 unprivileged() {
     local dir=$scratch/unprivileged tests test bad=0
     tests=$(library_tests)
@@ -76,7 +77,7 @@ os.setgid(65534)
 os.setuid(65534)
 here = os.getcwd()
 os.execve(sys.argv[1], sys.argv[1:], {**os.environ, "HOME": here, "TMPDIR": here})
-' "$dir/$(basename "$test")" --show-output </dev/null) || bad=1
+' "$dir/$(basename "$test")" --show-output --skip free_tree:: </dev/null) || bad=1
     done <<<"$tests"
     return $bad
 }

@@ -24,6 +24,7 @@ use crate::Outcome;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Allocator {
     Glibc,
+    #[cfg(feature = "jemalloc")]
     Jemalloc,
     Mimalloc,
 }
@@ -36,11 +37,17 @@ struct Block {
 }
 
 impl Allocator {
-    pub(super) const ALL: [Self; 3] = [Self::Glibc, Self::Jemalloc, Self::Mimalloc];
+    pub(super) const ALL: &[Self] = &[
+        Self::Glibc,
+        #[cfg(feature = "jemalloc")]
+        Self::Jemalloc,
+        Self::Mimalloc,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Glibc => "glibc",
+            #[cfg(feature = "jemalloc")]
             Self::Jemalloc => "jemalloc",
             Self::Mimalloc => "mimalloc",
         }
@@ -54,6 +61,7 @@ impl Allocator {
         let at = unsafe {
             match self {
                 Self::Glibc => libc::malloc(len),
+                #[cfg(feature = "jemalloc")]
                 Self::Jemalloc => tikv_jemalloc_sys::malloc(len),
                 Self::Mimalloc => libmimalloc_sys::mi_malloc(len),
             }
@@ -72,6 +80,7 @@ impl Allocator {
                 Self::Glibc => {
                     libc::malloc_trim(0);
                 }
+                #[cfg(feature = "jemalloc")]
                 Self::Jemalloc => {
                     // All arenas, by the number that stands for them.
                     for name in [c"thread.tcache.flush", c"arena.4096.purge"] {
@@ -100,6 +109,7 @@ impl Drop for Block {
         unsafe {
             match self.of {
                 Allocator::Glibc => libc::free(at),
+                #[cfg(feature = "jemalloc")]
                 Allocator::Jemalloc => tikv_jemalloc_sys::free(at),
                 Allocator::Mimalloc => libmimalloc_sys::mi_free(at),
             }

@@ -45,7 +45,7 @@ pub(super) fn measure(
                     worst = ratios.fold(worst, f64::min);
                 }
             }
-            for allocator in Allocator::ALL.into_iter().filter(|_| !workload.is_tree()) {
+            for &allocator in Allocator::ALL.iter().filter(|_| !workload.is_tree()) {
                 let job = Job { allocator, nth, halves: case == RANDOM };
                 tell(allocator.name(), Ok(ask(job)?));
             }

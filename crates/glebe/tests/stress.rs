@@ -36,7 +36,7 @@ const KEPT_PAGES: u64 = 64;
 const HOLD_MAX: Duration = Duration::from_millis(3);
 /// Pages to keep zeroed.
 const ZERO_AHEAD: Pages = Pages::new(1024);
-const USUAL: Duration = Duration::from_secs(4);
+const USUAL: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(10);
 const BETWEEN_FORKS: Duration = Duration::from_millis(100);
 

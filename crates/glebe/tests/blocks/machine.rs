@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use glebe::contig::{bank, Error};
 
@@ -15,6 +16,9 @@ const RECORD: &str = "/run/glebe/blocks";
 /// Held by the test that runs, with a lock of this file: blocks are the whole machine's.
 static TURN: Mutex<()> = Mutex::new(());
 const LOCK: &str = "glebe-test-blocks.lock";
+/// How long others may keep pages in a block that is to go back to its zone: then it stays movable,
+/// is nobody's, and whatever call comes next tries again.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A test's turn, among the threads of this process and among processes.
 pub struct Turn {
@@ -48,7 +52,21 @@ pub fn turn() -> Option<Turn> {
             println!("skipped: no hugetlb pool of 2 MiB pages");
             None
         }
-        Ok(_) => Some(Turn::take()),
+        Ok(_) => {
+            let turn = Turn::take();
+            wait_until(|| !record().contains("nobody"));
+            Some(turn)
+        }
+    }
+}
+
+/// Waits until something is so, with calls that mend what is left, and not for ever.
+fn wait_until(is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() && begin.elapsed() < PATIENCE {
+        let _ = bank::status();
+        std::thread::sleep(Duration::from_millis(50));
+        println!("others have pages in a block that is nobody's: {:?}", begin.elapsed());
     }
 }
 
@@ -93,8 +111,9 @@ pub fn persistent() -> i128 {
     all - surplus
 }
 
-/// Asserts that all blocks are on line, in the zones where they were.
+/// Asserts that all blocks are on line, in the zones where they were, or are again.
 pub fn assert_as_before(before: &Blocks) {
+    wait_until(|| !record().contains("nobody"));
     let now = blocks();
     for (number, was) in before {
         let is = now.get(number);

@@ -33,6 +33,7 @@ fn cannot(error: &Error) -> bool {
             | Error::NoRoomToEvacuate { .. }
             | Error::TooMuchMovable { .. }
             | Error::BlocksStuck { .. }
+            | Error::BlocksTaken { .. }
             | Error::CgroupLimit { .. }
     );
     if short {

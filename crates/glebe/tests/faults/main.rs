@@ -151,7 +151,7 @@ fn walk(
     (lasting, walks): (Lasting, usize),
     life: impl Fn() -> Outcome,
 ) -> Seen {
-    let threads = running();
+    let (threads, begin) = (running(), std::time::Instant::now());
     for _ in 0..3 {
         life().unwrap_or_else(|error| panic!("{name} without a fault: {error}"));
     }
@@ -188,8 +188,11 @@ fn walk(
     seen.made_up_for.sort_unstable();
     seen.made_up_for.dedup();
     println!(
-        "{name}, {lasting:?}: {} faults, {} errors; made up for by the next: {:?}",
-        seen.faults, seen.errors, seen.made_up_for
+        "{name}, {lasting:?}: {} faults, {} errors; made up for by the next: {:?}; {:.1} s",
+        seen.faults,
+        seen.errors,
+        seen.made_up_for,
+        begin.elapsed().as_secs_f64()
     );
     assert!(seen.faults >= 8, "{name}: hardly a fault was met");
     seen

@@ -16,7 +16,7 @@ use super::Outcome;
 
 const HUGE: usize = 2 << 20;
 /// Huge pages of the pool.
-pub const PAGES: usize = 24;
+pub const PAGES: usize = 8;
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 

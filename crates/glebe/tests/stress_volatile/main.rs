@@ -62,7 +62,7 @@ const SHARED: u64 = 1024;
 /// Told as lost for each page that the kernel counts as taken: a huge page in parts can lose some
 /// of them uncounted.
 const LEEWAY: f64 = 1.25;
-const USUAL: Duration = Duration::from_secs(5);
+const USUAL: Duration = Duration::from_secs(3);
 /// Beyond the time of the stress, while a region has shown nothing.
 const GRACE: Duration = Duration::from_secs(40);
 /// Runs in which the kernel left some region alone, which is its choice.
