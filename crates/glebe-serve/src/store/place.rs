@@ -13,6 +13,9 @@ use super::{count, Head, Refused, Room, Store};
 /// How often pages are asked for before an item is refused, and before others go for it.
 pub(super) const TRIES: u32 = 64;
 const PATIENCE: u32 = 4;
+/// Segments that one item waits for beyond its own bytes. Where the limit came down by more, since
+/// first class took some, other items and the next tick free the rest.
+const FREED_MAX: u64 = 4;
 /// Of a segment that is recycled so many quarters at most are kept; the rest makes room.
 const KEPT_QUARTERS: usize = 3;
 
@@ -144,14 +147,23 @@ impl Store {
         self.large_items.fetch_add(items, Ordering::Relaxed);
     }
 
-    /// Makes room for so many bytes more; false if nothing can go.
+    /// Makes room for so many bytes more, or as much of it as an item waits for; false if nothing
+    /// can go.
     #[inline]
-    pub(super) fn make_room(&self, bytes: usize, room: &mut Room) -> bool {
+    fn make_room(&self, bytes: usize, room: &mut Room) -> bool {
+        let most = bytes as u64 + FREED_MAX * segment_bytes(self.memory.page()) as u64;
+        self.free_bytes(bytes, most, room)
+    }
+
+    /// Lets items go until so many bytes more are within the limit, or `most` bytes are free for
+    /// it; false if nothing can go.
+    #[inline]
+    pub(super) fn free_bytes(&self, bytes: usize, most: u64, room: &mut Room) -> bool {
+        let (mut freed, most) = (0, most / self.memory.page() as u64);
         let limit = self.limit.load(Ordering::Relaxed) as i64;
-        while self.used.load(Ordering::Relaxed) + bytes as i64 > limit {
-            if self.evict(room).is_none() {
-                return false;
-            }
+        while self.used.load(Ordering::Relaxed) + bytes as i64 > limit && freed < most {
+            let Some(pages) = self.evict(room) else { return false };
+            freed += pages;
         }
         true
     }

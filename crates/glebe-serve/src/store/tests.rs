@@ -93,6 +93,22 @@ fn the_limit_holds_and_what_is_read_stays() {
 }
 
 #[test]
+fn no_item_waits_until_all_that_is_beyond_a_new_limit_is_gone() {
+    let (store, mut room) = (store(32), Room::default());
+    for n in 0..100_000_u64 {
+        set(&store, &n.to_le_bytes(), &value(1000, n), &mut room);
+    }
+    let evicted = || store.events.evicted.load(Ordering::Relaxed);
+    store.set_most(16 << 20);
+    let before = evicted();
+    set(&store, b"one", b"value", &mut room);
+    let for_one = evicted() - before;
+    assert!((1..1000).contains(&for_one), "{for_one}");
+    store.tick(&mut room);
+    assert!(evicted() - before > 10_000 && store.held().used <= 16 << 20, "{:?}", store.held());
+}
+
+#[test]
 fn changes_keep_what_they_should() {
     let (store, mut room) = (store(8), Room::default());
     for len in [1, 5000] {

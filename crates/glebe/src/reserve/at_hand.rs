@@ -82,7 +82,7 @@ impl Inner {
     pub(super) fn drain_stock(&self, positions: &mut Positions) -> bool {
         let mut any = false;
         for run in self.busy.stock.drain() {
-            self.lender().give_back(&pages_of(run)); // what is free of it is used first
+            self.lender().give_back(&pages_of(run)); // as when a block ends
             positions.free(run);
             any = true;
         }

@@ -10,6 +10,12 @@
 //! chunk of it at a time. Pages that first class has just given back come before the hand: a few
 //! slots remember where they are; when more come the oldest is forgotten and the hand finds its
 //! pages. All of it is hints: a page is taken only if its own word allows it. No lock.
+//!
+//! Who evicts nothing, and takes free pages alone, has a hand of its own: it goes back to the top
+//! whenever enough was given back, so that free pages above come before those. First class, which
+//! takes the lowest, is likely to want the same again, and what is put there would be lost again.
+//! One who evicts would pay with a page for each that is left free, so there it is the other way
+//! round.
 
 use std::ops::Range;
 
@@ -32,6 +38,9 @@ const CHUNK: u64 = 32;
 /// In a lane: the chunk was given back, so pages in use in it are left alone.
 const ONLY_FREE: u64 = 1 << 63;
 const SLOTS: usize = 64;
+/// The hand for free pages goes to the top once one of so many of all pages was given back: so for
+/// each of those it looks at that many again at most.
+const TO_TOP: u64 = 64;
 
 /// See the module.
 #[derive(Debug)]
@@ -45,6 +54,15 @@ pub(crate) struct Lender {
     /// The next number of [`Lender::number`].
     numbers: Word,
     counts: Counts,
+}
+
+/// Which pages a claim looks at first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum First {
+    /// Those given back, and then those at the hand.
+    GivenBack,
+    /// Free ones high up.
+    High,
 }
 
 /// A page that was claimed, and what was evicted for it.
@@ -98,7 +116,13 @@ impl Lender {
     /// counts what was evicted.
     #[inline]
     pub(super) fn claim(&self) -> Option<Claimed> {
-        self.claim_where(u64::MAX, |_, _| true)
+        self.claim_where(First::GivenBack, u64::MAX, |_, _| true)
+    }
+
+    /// Claims a free page.
+    #[inline]
+    pub(super) fn claim_free(&self) -> Option<Claimed> {
+        self.claim_where(First::High, u64::MAX, |_, held| held.is_none())
     }
 
     /// As [`Lender::claim`], a page for which `may` says yes, which is told what the page holds; of
@@ -106,6 +130,7 @@ impl Lender {
     #[inline]
     pub(super) fn claim_where(
         &self,
+        first: First,
         most: u64,
         may: impl Fn(usize, Option<&Meta>) -> bool,
     ) -> Option<Claimed> {
@@ -114,7 +139,7 @@ impl Lender {
         let full = lent.granule_pages() as u64;
         let (mut warm, mut looked) = (0, 0);
         while looked < pages {
-            let (page, only_free) = self.clock.next();
+            let (page, only_free) = self.clock.next(first);
             let granule = lent.granule(lent.granule_of(page));
             let kept = granule.is_zero() && lent.keeps_zero(self.zero_target);
             if !granule.is_open() || granule.held() == full || kept {
@@ -187,7 +212,7 @@ impl Lender {
         }
     }
 
-    /// First class has given `run` back: its pages are the next to be used.
+    /// First class has given `run` back: its pages are the next to be used, or the last.
     pub(super) fn give_back(&self, run: &Range<usize>) {
         self.clock.give_back(run);
     }
@@ -207,6 +232,9 @@ struct Clock {
     /// The end of the highest page that there is.
     end: Word,
     hand: Padded,
+    /// The hand for free pages, and pages given back since it was sent to the top.
+    high_hand: Padded,
+    given: Word,
     /// Each thread's place in its chunk; a multiple of [`CHUNK`] when that is used up.
     lanes: Box<[Padded]>,
     /// Ranges of chunks given back: first chunk above, number of chunks below bit 32. 0: none.
@@ -223,6 +251,8 @@ impl Clock {
         Self {
             end: Word::new(end),
             hand: padded(),
+            high_hand: padded(),
+            given: Word::new(0),
             lanes: (0..LANES).map(|_| padded()).collect(),
             slots: std::array::from_fn(|_| Word::new(0)),
             next_slot: Word::new(0),
@@ -238,11 +268,15 @@ impl Clock {
 
     /// The next page for this thread to look at, and whether to take it only if it is free.
     #[inline]
-    fn next(&self) -> (usize, bool) {
+    fn next(&self, first: First) -> (usize, bool) {
         let lane = &self.lanes[lane()].0;
         let mut at = lane.fetch_add(1, Ordering::Relaxed);
         if at % CHUNK == 0 {
-            at = self.returned().unwrap_or_else(|| self.hand.0.fetch_add(CHUNK, Ordering::Relaxed));
+            let (returned, hand) = match first {
+                First::GivenBack => (self.returned(), &self.hand),
+                First::High => (None, &self.high_hand),
+            };
+            at = returned.unwrap_or_else(|| hand.0.fetch_add(CHUNK, Ordering::Relaxed));
             lane.store(at + 1, Ordering::Relaxed);
         }
         let only_free = at & ONLY_FREE != 0;
@@ -263,6 +297,11 @@ impl Clock {
         let forgotten = self.slots[slot].swap(first << 32 | chunks, Ordering::Relaxed);
         if forgotten == 0 {
             self.filled.0.fetch_add(1, Ordering::Relaxed);
+        }
+        let given = self.given.fetch_add(run.len() as u64, Ordering::Relaxed) + run.len() as u64;
+        if given * TO_TOP >= self.end.load(Ordering::Relaxed) {
+            self.given.store(0, Ordering::Relaxed);
+            self.high_hand.0.store(0, Ordering::Relaxed);
         }
     }
 
@@ -294,16 +333,31 @@ mod tests {
     #[test]
     fn what_is_given_back_comes_first_and_the_rest_from_the_top() {
         let clock = Clock::new(1024);
-        assert_eq!(clock.next(), (1023, false));
+        assert_eq!(clock.next(First::GivenBack), (1023, false));
         clock.give_back(&(64..130));
         clock.skip_chunk();
-        let given: Vec<_> = (0..3 * CHUNK).map(|_| clock.next()).collect();
+        let given: Vec<_> = (0..3 * CHUNK).map(|_| clock.next(First::GivenBack)).collect();
         assert!(given.iter().all(|(_, only_free)| *only_free), "{given:?}");
         let mut pages: Vec<_> = given.iter().map(|(page, _)| *page).collect();
         pages.sort_unstable();
         assert_eq!(pages, (64..160).collect::<Vec<_>>());
-        let (page, only_free) = clock.next();
+        let (page, only_free) = clock.next(First::GivenBack);
         assert!(!only_free && page < 1024 - CHUNK as usize, "{page}");
+    }
+
+    #[test]
+    fn free_pages_are_looked_for_from_the_top_again_when_enough_was_given_back() {
+        let clock = Clock::new(8192);
+        let chunk = || (0..CHUNK).map(|_| clock.next(First::High)).last();
+        let last = |nth: u64| Some(((8192 - nth * CHUNK) as usize, false));
+        assert_eq!((chunk(), chunk()), (last(1), last(2)));
+        clock.give_back(&(0..127));
+        assert_eq!(chunk(), last(3));
+        clock.give_back(&(0..1));
+        assert_eq!((chunk(), chunk()), (last(1), last(2)));
+        // The other hand is where it was.
+        let given = (0..5 * CHUNK).filter(|_| clock.next(First::GivenBack).1).count() as u64;
+        assert_eq!((given, clock.next(First::GivenBack)), (5 * CHUNK, (8191, false)));
     }
 
     #[test]
@@ -312,18 +366,18 @@ mod tests {
         clock.give_back(&(960..1024));
         clock.give_back(&(64..96));
         clock.set_end(512);
-        let pages: Vec<_> = (0..8 * CHUNK).map(|_| clock.next().0).collect();
+        let pages: Vec<_> = (0..8 * CHUNK).map(|_| clock.next(First::GivenBack).0).collect();
         assert!(pages.iter().all(|page| *page < 512), "{pages:?}");
         assert!((64..96).all(|page| pages.contains(&page)));
         clock.set_end(1024);
-        assert!((0..64 * CHUNK).any(|_| clock.next().0 >= 512));
+        assert!((0..64 * CHUNK).any(|_| clock.next(First::GivenBack).0 >= 512));
     }
 
     #[test]
     fn more_than_the_slots_hold_is_forgotten_and_nothing_else() {
         let clock = Clock::new(8192);
         (0..200).for_each(|n| clock.give_back(&(n * 32..n * 32 + 32)));
-        let found = (0..200 * CHUNK).filter(|_| clock.next().1).count() as u64;
+        let found = (0..200 * CHUNK).filter(|_| clock.next(First::GivenBack).1).count() as u64;
         assert_eq!(found, SLOTS as u64 * CHUNK);
     }
 }

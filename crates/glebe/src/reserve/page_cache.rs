@@ -125,6 +125,7 @@ impl Namespace {
     /// that are free, evict nothing, and are rejected where none is free.
     ///
     /// A put then costs a look at each page that it passes over: O(pages / free pages), mostly.
+    /// Pages given back are taken last, since first class is likely to take them again.
     #[must_use]
     pub fn without_eviction(self) -> Self {
         Self { takes: Takes::Free, ..self }
@@ -303,7 +304,7 @@ impl Cache {
         for _ in 0..TRIES {
             let claimed = match takes {
                 Takes::Any => lender.claim(),
-                Takes::Free => lender.claim_where(u64::MAX, |_, held| held.is_none()),
+                Takes::Free => lender.claim_free(),
             };
             let Some(claimed) = claimed else { break };
             self.evicted(lender, &claimed);

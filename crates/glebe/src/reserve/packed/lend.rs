@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use super::{with_buffer, Packed, PAGES_MAX, ZSPAGE_AT};
-use crate::reserve::lender::{is_packed, Claimed, Lender};
+use crate::reserve::lender::{is_packed, Claimed, First, Lender};
 use crate::reserve::lent::{Meta, NotFilled};
 use crate::reserve::stats::Counter;
 use crate::reserve::words::PageUse;
@@ -116,7 +116,7 @@ impl Packed {
             let may = |page: usize, meta: Option<&Meta>| {
                 !run.contains(&page) && !meta.is_some_and(is_packed)
             };
-            self.lend(lender, &bytes, || lender.claim_where(LOOKED_AT_MAX, may))
+            self.lend(lender, &bytes, || lender.claim_where(First::GivenBack, LOOKED_AT_MAX, may))
         });
         let Some(moved) = moved else { return false };
         for (nth, (from, to)) in uses.into_iter().zip(moved).enumerate() {

@@ -234,6 +234,26 @@ mod tests {
     }
 
     #[test]
+    fn without_eviction_what_was_recalled_is_taken_last() {
+        let reserve = Reserve::new(Bytes::mib(16)).unwrap();
+        let items = reserve.page_cache().namespace("items").unwrap().without_eviction();
+        let page = page_size().bytes().as_usize();
+        let part = reserve.len().get() / 4;
+        let put = |object: u64| items.put_run(object, 0, &[object as u8].repeat(page)).unwrap();
+        // Wherever the hand is, all that fits above what is taken again and again stays.
+        let mut objects = 0..;
+        for _ in 0..8 {
+            let block = reserve.alloc(Pages::new(part)).unwrap();
+            drop(block);
+            objects.by_ref().take(part as usize / 4).for_each(|n| assert_eq!(put(n), Put::Stored));
+        }
+        drop(reserve.alloc(Pages::new(part)).unwrap());
+        let mut buf = vec![0; page];
+        let lost = (0..objects.start).filter(|n| !items.get(*n, 0, &mut buf).unwrap()).count();
+        assert!(lost < 8, "{lost} of {}", objects.start);
+    }
+
+    #[test]
     fn of_a_run_that_finds_no_room_nothing_is_kept() {
         let reserve = Reserve::new(Bytes::mib(4)).unwrap();
         let items = reserve.page_cache().namespace("items").unwrap();
