@@ -306,7 +306,8 @@ impl Positions {
         let tree = self.searched(flat);
         for (granule, _) in self.costs.iter().enumerate().filter(|(_, cost)| **cost == 0) {
             let first = granule as u64 * self.granule_pages;
-            let base = if flat { first } else { self.position_of(first) };
+            // Memory that is just coming has a cost before it has a run.
+            let Some(base) = self.position_of(first, flat) else { continue };
             let within = Extent::new(base, self.granule_pages);
             if let Ok(Some(found)) = tree.find(lowest.len(), align, within) {
                 return found;
@@ -315,9 +316,11 @@ impl Positions {
         lowest
     }
 
-    fn position_of(&self, page: u64) -> u64 {
-        let run = self.run_of(page);
-        run.base + (page - run.pages.start())
+    /// Where a page is in a tree, if it is in any run.
+    fn position_of(&self, page: u64, flat: bool) -> Option<u64> {
+        let run = self.runs.get(self.runs.partition_point(|run| run.pages.end() <= page))?;
+        let within = page.checked_sub(run.pages.start())?;
+        Some(if flat { page } else { run.base + within })
     }
 
     /// For a block of a granule and more: of the lowest place in each free run and those that

@@ -253,6 +253,23 @@ fn pages_that_follow_end_with_the_chunk_or_the_free_run() {
     assert_eq!(positions.take_in_chunk(8), Extent::new(8, 8));
 }
 
+#[test]
+fn what_has_no_run_yet_is_passed_over_though_it_costs_nothing() {
+    let run = |granule: u64| contig::Run {
+        pages: Extent::new(granule * GRANULE_PAGES, GRANULE_PAGES).unwrap(),
+        pfn: Some(Pfn::new(granule * GRANULE_PAGES)),
+    };
+    let known = [run(0), run(3)];
+    let none = Positions::none_free(&known, Proof::Frames, 5 * GRANULE_PAGES, GRANULE_PAGES);
+    let mut positions = none.unwrap();
+    known.iter().for_each(|run| positions.free(run.pages));
+    for (any, cost, start) in [(true, 0, 48), (false, 0, 50), (true, 9, 0), (false, 9, 2)] {
+        positions.costs().copy_from_slice(&[1, 0, 0, cost, 0]);
+        let taken = positions.take(&Search { len: 2, align: 1, any, by_cost: true });
+        assert_eq!(taken, Extent::new(start, 2), "{any} {cost}");
+    }
+}
+
 /// Frames of three runs: one over the first gibibyte that is counted, one that ends in front of
 /// 16 GiB, and one that begins at 8 GiB; in the order of the mapping.
 const RUNS: [(u64, u64); 3] = [(0x3_fff0, 0x4_0020), (0x3f_ff00, 0x100), (0x20_0000, 0x4_0001)];
