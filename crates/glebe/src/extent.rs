@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::units::{Bytes, PageSize, Pages};
+
 /// A run of `len` positions from `start`, half-open and not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
@@ -64,6 +66,12 @@ impl Extent {
     #[must_use]
     pub fn intersection(self, other: Self) -> Option<Self> {
         Self::between(self.start.max(other.start), self.end().min(other.end()))
+    }
+
+    /// Of pages of memory that begins at `base`: their address and length.
+    #[inline]
+    pub(crate) fn place(self, base: usize, page: PageSize) -> (usize, Bytes) {
+        (base + Pages::new(self.start).bytes(page).as_usize(), Pages::new(self.len).bytes(page))
     }
 
     /// What of it is not in `other`: before that, and behind it.

@@ -79,7 +79,7 @@ impl<'a> Builder<'a> {
     }
 
     fn map(&mut self) -> Result<Mapping, Error> {
-        if self.options.in_order && self.pages > 1 && frames_visible() {
+        if !self.options.any_order && self.pages > 1 && frames_visible() {
             if self.may_grow() {
                 self.check_room(self.pages, self.pool.counts()?.available())?;
             }
@@ -136,7 +136,7 @@ impl<'a> Builder<'a> {
     }
 
     fn lock(&mut self) -> Result<PoolLock, Error> {
-        let lock = PoolLock::of(&self.options.place, self.options.lock_patience)?;
+        let lock = PoolLock::of(&self.options.place, self.options.patience())?;
         self.notes.extend(lock.notes().iter().cloned());
         Ok(lock)
     }

@@ -222,7 +222,7 @@ impl Contig {
 
     /// Begins to say what memory is wanted; [`Options::build`] has it.
     pub fn options() -> Options {
-        Options::new()
+        Options::default()
     }
 
     /// All of one source.

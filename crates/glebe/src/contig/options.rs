@@ -64,7 +64,7 @@ pub enum Plan {
 ///     Err(error) => println!("{error}"),
 /// }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Options {
     /// The one to use; the best if none.
@@ -76,14 +76,14 @@ pub struct Options {
     pub(super) at: Option<usize>,
     pub(super) search: Option<Bytes>,
     pub(super) search_time: Option<Duration>,
-    pub(super) in_order: bool,
+    pub(super) any_order: bool,
     pub(super) for_runs: bool,
     pub(super) node: Option<Node>,
     pub(super) pin: Option<bool>,
     pub(super) dma_heap: Option<PathBuf>,
-    pub(super) threads: usize,
+    pub(super) threads: Option<usize>,
     pub(super) grow_pool: Option<bool>,
-    pub(super) lock_patience: Duration,
+    pub(super) lock_patience: Option<Duration>,
     pub(super) mappable: bool,
     pub(super) progress: Option<Listener>,
     /// Where the pools and their lock are.
@@ -91,31 +91,6 @@ pub struct Options {
 }
 
 impl Options {
-    pub(super) fn new() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-        Self {
-            source: None,
-            plan: Plan::Whole,
-            required: None,
-            preferred: None,
-            align: Bytes::ZERO,
-            at: None,
-            search: None,
-            search_time: None,
-            in_order: true,
-            for_runs: false,
-            node: None,
-            pin: None,
-            dma_heap: None,
-            threads,
-            grow_pool: None,
-            lock_patience: PoolLock::PATIENCE,
-            mappable: false,
-            progress: None,
-            place: Place::machine(),
-        }
-    }
-
     /// Uses this source or none. By default the best that can be had is used: hugetlb pages of each
     /// size that divides the length, largest first (the smallest not below a transparent huge
     /// page's also if the length must be rounded up to it), then transparent huge pages, then base
@@ -150,7 +125,7 @@ impl Options {
     /// ([`Options::mappable`]) their zeroing once more. Without it runs are as the pool hands them
     /// out.
     pub fn in_order(self, order: bool) -> Self {
-        Self { in_order: order, ..self }
+        Self { any_order: !order, ..self }
     }
 
     /// Looks at up to `len` of the machine's memory for a run, and without one asked for
@@ -204,7 +179,7 @@ impl Options {
 
     /// Populates by up to `n` threads; as many as processors, and at most 8, by default.
     pub fn threads(self, n: usize) -> Self {
-        Self { threads: n.max(1), ..self }
+        Self { threads: Some(n), ..self }
     }
 
     /// Calls `told` as populating goes on, from the threads that populate. A source that takes
@@ -225,7 +200,7 @@ impl Options {
     /// refused with the process that was waited for. No wait is needed where the pool has the
     /// pages.
     pub fn lock_patience(self, patience: Duration) -> Self {
-        Self { lock_patience: patience, ..self }
+        Self { lock_patience: Some(patience), ..self }
     }
 
     /// Draws the pages from a file in memory, so that they can be mapped elsewhere once more
@@ -233,6 +208,10 @@ impl Options {
     /// had for files only where the machine allows it (`shmem_enabled`), which few do by default.
     pub fn mappable(self) -> Self {
         Self { mappable: true, ..self }
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.lock_patience.unwrap_or(PoolLock::PATIENCE)
     }
 
     /// The run to try for in `len` bytes.

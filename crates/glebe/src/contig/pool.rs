@@ -40,24 +40,19 @@ pub(super) struct Place {
     pub locks: Vec<PathBuf>,
 }
 
-impl Place {
+impl Default for Place {
     /// This machine's.
-    pub fn machine() -> Self {
+    fn default() -> Self {
         let user = effective_user();
-        let mut dirs = match user {
-            0 => vec![PathBuf::from(ROOTS_DIR)],
-            _ => Vec::new(),
-        };
-        if user != 0 {
-            dirs.extend(
-                std::env::var_os("XDG_RUNTIME_DIR").map(|d| PathBuf::from(d).join("glebe")),
-            );
-        }
-        dirs.push(std::env::temp_dir().join(format!("glebe-{user}")));
-        let locks = dirs.into_iter().map(|dir| dir.join(LOCK_NAME)).collect();
+        let of_user = || Some(PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?).join("glebe"));
+        let first = if user == 0 { Some(PathBuf::from(ROOTS_DIR)) } else { of_user() };
+        let dirs = first.into_iter().chain([std::env::temp_dir().join(format!("glebe-{user}"))]);
+        let locks = dirs.map(|dir| dir.join(LOCK_NAME)).collect();
         Self { pools: ROOT.into(), locks }
     }
+}
 
+impl Place {
     pub fn pool(&self, size: PageSize) -> Option<Pool> {
         Pool::below(&self.pools, size)
     }
@@ -103,7 +98,7 @@ impl PoolLock {
     /// [`TimedOut`](io::ErrorKind::TimedOut) with the process that holds it; if the lock file
     /// cannot be opened or is somebody else's.
     pub fn within(patience: Duration) -> Result<Self, OsError> {
-        Self::of(&Place::machine(), patience)
+        Self::of(&Place::default(), patience)
     }
 
     pub(super) fn of(place: &Place, patience: Duration) -> Result<Self, OsError> {

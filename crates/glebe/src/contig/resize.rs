@@ -39,7 +39,7 @@ pub struct PoolChange {
 /// [`Error::PoolShort`] with how many the kernel found; [`Error::NoSuchSize`],
 /// [`Error::PoolFixed`], [`Error::TooLarge`]; what the kernel refuses.
 pub fn grow_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
-    grow_in(&Place::machine(), size, pages, dry_run)
+    grow_in(&Place::default(), size, pages, dry_run)
 }
 
 /// Takes `pages` of `size` out of the machine's pool, or as many as are idle. With `dry_run`
@@ -48,7 +48,7 @@ pub fn grow_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange
 /// # Errors
 /// [`Error::NoSuchSize`], [`Error::PoolFixed`]; what the kernel refuses.
 pub fn shrink_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChange, Error> {
-    shrink_in(&Place::machine(), size, pages, dry_run)
+    shrink_in(&Place::default(), size, pages, dry_run)
 }
 
 fn pool_of(place: &Place, size: PageSize, dry_run: bool) -> Result<Pool, Error> {

@@ -244,7 +244,7 @@ fn idle_pages_are_had_though_the_lock_cannot_be() {
     let root = std::env::temp_dir().join(format!("glebe-no-lock-{}", std::process::id()));
     std::fs::create_dir_all(&root).unwrap();
     std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let place = pool::Place { locks: vec![root.join("lock")], ..pool::Place::machine() };
+    let place = pool::Place { locks: vec![root.join("lock")], ..pool::Place::default() };
     let map = |options: Options, pages: u64| {
         let options = Options { place: place.clone(), ..options };
         options.source(Source::HUGETLB_2M).build(Bytes::mib(2 * pages))

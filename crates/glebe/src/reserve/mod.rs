@@ -224,7 +224,7 @@ impl Reserve {
 
     /// Begins to describe one.
     pub fn options() -> Options {
-        Options::new()
+        Options::default()
     }
 
     /// The cache that lives in what first class does not hold.

@@ -35,22 +35,18 @@ const TABLE_BYTES_A_PAGE: u64 = 96;
 /// assert_eq!(reserve.contig().len(), Bytes::mib(4));
 /// # Ok::<(), glebe::reserve::Error>(())
 /// ```
+#[derive(Default)]
 #[must_use]
 pub struct Options {
     memory: contig::Options,
     counted: bool,
     zero_ahead: Pages,
-    page_cache: Codec,
+    /// [`Codec::None`] if nothing is said.
+    page_cache: Option<Codec>,
     room: Bytes,
 }
 
 impl Options {
-    pub(super) fn new() -> Self {
-        let (zero_ahead, room) = (Pages::ZERO, Bytes::ZERO);
-        let memory = Contig::options();
-        Self { memory, counted: false, zero_ahead, page_cache: Codec::None, room }
-    }
-
     /// Describes the memory; without this the best source is taken. Of a hugetlb pool more than the
     /// length is looked at, for longer runs ([`contig::Options::search`]).
     pub fn memory(self, memory: contig::Options) -> Self {
@@ -68,7 +64,7 @@ impl Options {
     /// coding and decoding. A 64th of the reserve is staged in ordinary memory then, and the tables
     /// are larger.
     pub fn page_cache(self, codec: Codec) -> Self {
-        Self { page_cache: codec, ..self }
+        Self { page_cache: Some(codec), ..self }
     }
 
     /// Keeps about so many pages zeroed by a background thread, in whole granules, which tenants
@@ -140,7 +136,8 @@ impl Options {
         let lent = Lent::new(&mut tables, frames, sizes, shift, critical)?;
         let zero_target = self.zero_ahead.get().div_ceil(granule_pages);
         let lender = Lender::new(&mut tables, lent, present.get(), zero_target)?;
-        let cache = Cache::new(&mut tables, &lender, &self.page_cache)?;
+        let cache =
+            Cache::new(&mut tables, &lender, self.page_cache.as_ref().unwrap_or(&Codec::None))?;
         let inner = Inner {
             positions: Mutex::new(positions),
             lender,

@@ -29,7 +29,7 @@ use crate::sys::madvise::{advise, transparent_huge_pages_everywhere, Advice};
 use crate::sys::map_budget::{Budget, Counted, Exhausted};
 use crate::sys::uffd::Uffd;
 use crate::sys::vma::{self, classify, classify_watched, Refusal, Vma};
-use crate::units::{Bytes, PageSize, Pages};
+use crate::units::{Bytes, PageSize};
 
 /// Armed ranges: one armed in the middle of a mapping makes three of it.
 static RANGES: Budget = Budget::one_in(8);
@@ -72,7 +72,7 @@ impl Adopted {
             self.armed.remove(pages);
             return Err(Error::MapBudget { armed, limit });
         }
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says: the caller is about to have it marked.
         let made = unsafe {
             advise(addr, len, Advice::PopulateRead)
@@ -92,7 +92,7 @@ impl Adopted {
     /// next touch, which the budget keeps from happening.
     pub(super) fn disarm(&mut self, pages: Extent, uffd: &Uffd) {
         self.forget(pages);
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says; nothing there is marked any more.
         if unsafe { uffd.disarm(addr, len) }.is_ok() {
             return;
@@ -112,16 +112,11 @@ impl Adopted {
 
     /// Why the kernel refused to have `pages` marked: what they are, where that is why.
     pub(super) fn explain(&self, pages: Extent, error: OsError) -> Error {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         match classify_watched(&(addr..addr + len.as_usize())) {
             Ok(()) | Err(Refusal::Unknown(_)) => error.into(),
             Err(refusal) => refusal.into(),
         }
-    }
-
-    fn place(&self, pages: Extent) -> (usize, Bytes) {
-        let offset = Pages::new(pages.start()).bytes(self.page).as_usize();
-        (self.base + offset, Pages::new(pages.len()).bytes(self.page))
     }
 }
 

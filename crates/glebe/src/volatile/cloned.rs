@@ -19,9 +19,9 @@ impl Region {
     pub(super) fn unmark_cloned(&self, pages: Extent) -> Result<Purged, Error> {
         let lost = self.marked.runs_in(pages);
         for run in &lost {
-            let at = self.addr() + Pages::new(run.start()).bytes(self.page).as_usize();
+            let (at, len) = run.place(self.addr(), self.page);
             // SAFETY: marked pages of the region; a copy of the parent's since the clone.
-            unsafe { advise(at, Pages::new(run.len()).bytes(self.page), Advice::DontNeed)? };
+            unsafe { advise(at, len, Advice::DontNeed)? };
             self.marked.clear(*run);
         }
         Ok(Purged::from_runs(lost))

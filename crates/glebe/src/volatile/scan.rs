@@ -126,14 +126,14 @@ impl Scan {
 
     /// Arms `pages`; who calls fills the holes that are not marked.
     pub(super) fn arm(&self, pages: Extent) -> Result<(), OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says.
         unsafe { self.kernel.uffd.arm(addr, len) }
     }
 
     /// Ends the arming of `pages`; where that is refused, holes there stay SIGBUS.
     pub(super) fn disarm(&self, pages: Extent) {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says.
         let _ = unsafe { self.kernel.uffd.disarm(addr, len) };
     }
@@ -151,7 +151,7 @@ impl Scan {
     /// would drop it at once.
     #[inline]
     pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         if let Some(huge) = self.huge {
             rejoin(&self.kernel.pagemap, self.reading, addr, len, huge);
         }
@@ -166,7 +166,7 @@ impl Scan {
 
     /// Gives the kernel the right again to marked pages that were refilled. They stay base pages.
     pub(super) fn mark_again(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says.
         unsafe {
             if swap {
@@ -225,7 +225,7 @@ impl Scan {
     /// that nothing is there to fill: a new mapping, whose holes nobody lost. It says so too of
     /// a run of several mappings, whose parts are tried then.
     fn fill_lost(&self, pages: Extent, filled: &mut Vec<Extent>) -> Result<(), OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         match self.kernel.uffd.fill_holes(addr, len) {
             Ok(()) => push(filled, pages),
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -249,7 +249,7 @@ impl Scan {
     pub(super) fn still_armed(&self, parts: &[Extent]) -> Result<Vec<Extent>, OsError> {
         let mut armed = Vec::new();
         for part in parts {
-            let (addr, len) = self.place(*part);
+            let (addr, len) = part.place(self.base, self.page);
             for Range { start, end } in armed_parts(&(addr..addr + len.as_usize()))? {
                 let run = Run { start, end, residence: Residence::Page };
                 self.pages_of(run).into_iter().for_each(|pages| push(&mut armed, pages));
@@ -260,7 +260,7 @@ impl Scan {
 
     /// Drops the contents of marked pages.
     pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as the file's head says.
         unsafe { advise(addr, len, Advice::DontNeed) }
     }
@@ -329,21 +329,14 @@ impl Scan {
     /// Makes pages dirty, which cancels their mark; false if one is not there.
     #[inline]
     fn populate(&self, pages: Extent) -> Result<bool, OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: contents stay; a page that is not there is an error in an armed range.
         unsafe { populate_armed(addr, len) }
     }
 
     fn look(&self, pages: Extent) -> Result<Vec<Run>, OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         self.kernel.pagemap.runs(addr, len, self.reading)
-    }
-
-    /// Address and length of pages.
-    #[inline]
-    fn place(&self, pages: Extent) -> (usize, Bytes) {
-        let offset = Pages::new(pages.start()).bytes(self.page).as_usize();
-        (self.base + offset, Pages::new(pages.len()).bytes(self.page))
     }
 
     /// The pages of a run.

@@ -103,7 +103,7 @@ impl Tag {
     #[inline]
     pub(super) fn mark(&self, pages: Extent) -> Result<(), OsError> {
         if let (Some(huge), Some((pagemap, reading))) = (self.huge, &self.pagemap) {
-            let (addr, len) = self.place(pages);
+            let (addr, len) = pages.place(self.base, self.page);
             rejoin(pagemap, *reading, addr, len, huge);
             if *reading == Reading::Scan {
                 let rest = self.mark_whole(pages, huge, pagemap)?;
@@ -159,7 +159,7 @@ impl Tag {
     /// Gives the kernel the right to tagged pages.
     #[inline]
     fn free(&self, pages: Extent) -> Result<(), OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: inside the region's mapping; its owner has agreed to lose the contents.
         unsafe { advise(addr, len, Advice::Free) }
     }
@@ -253,7 +253,7 @@ impl Tag {
     /// Which of `pages` hold memory, or may.
     fn holding(&self, pages: Extent) -> Result<Vec<Extent>, OsError> {
         let Some((pagemap, reading)) = &self.pagemap else { return Ok(vec![pages]) };
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         let held = pagemap.runs(addr, len, *reading)?.into_iter();
         let held = held.filter(|run| run.residence == Residence::Page);
         Ok(held.filter_map(|run| self.pages_of(run.start, run.end)).collect())
@@ -283,13 +283,6 @@ impl Tag {
         // SAFETY: pages are below `saved.len()`, so the word is in the mapping, which outlives
         // the engine; a page boundary aligns it; it is only touched as an atomic.
         unsafe { &*ptr::with_exposed_provenance(at) }
-    }
-
-    /// Address and length of pages.
-    #[inline]
-    fn place(&self, pages: Extent) -> (usize, Bytes) {
-        let offset = Pages::new(pages.start()).bytes(self.page).as_usize();
-        (self.base + offset, Pages::new(pages.len()).bytes(self.page))
     }
 }
 

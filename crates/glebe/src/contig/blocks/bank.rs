@@ -59,7 +59,7 @@ pub struct Change {
 }
 
 fn begin() -> Result<BlockWork, Error> {
-    BlockWork::begin(&Place::machine(), PoolLock::PATIENCE)
+    BlockWork::begin(&Place::default(), PoolLock::PATIENCE)
 }
 
 /// Adds blocks of together at least `len` to the bank, in as few stretches as there are. Where

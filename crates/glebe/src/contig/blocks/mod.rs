@@ -150,7 +150,7 @@ impl Call<'_> {
     /// Evacuates blocks and has their pages promised; `None`: try again.
     fn evacuate(&mut self, len: Bytes) -> Result<Option<(Vec<u64>, draw::Drawn)>, Error> {
         let (options, builder) = (self.options, &mut self.builder);
-        let mut work = BlockWork::begin(&options.place, options.lock_patience)?;
+        let mut work = BlockWork::begin(&options.place, options.patience())?;
         builder.notes.append(&mut work.notes);
         let stuck: Vec<u64> = self.stuck.iter().map(|stuck| stuck.block).collect();
         let of = match options.source {
@@ -214,7 +214,7 @@ pub(super) fn has_record(place: &Place) -> bool {
 /// # Errors
 /// [`Error::NoBlocks`]; if the lock cannot be had.
 pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
-    let work = BlockWork::begin(&Place::machine(), BLOCK_PATIENCE)?;
+    let work = BlockWork::begin(&Place::default(), BLOCK_PATIENCE)?;
     Ok([Whose::Banks, Whose::Anybodys].map(|of| {
         plan::outlook(&work, &Wanted { len, node: None, own: &[], stuck: &[], of }).map(|_| ())
     }))
@@ -227,7 +227,7 @@ pub(super) fn outlook(len: Bytes) -> Result<[Result<(), Error>; 2], Error> {
 /// # Errors
 /// If the lock cannot be had within `patience`, or the record cannot be read.
 pub fn mend_blocks(patience: Duration) -> Result<Vec<String>, Error> {
-    let place = Place::machine();
+    let place = Place::default();
     match has_record(&place) {
         true => Ok(BlockWork::begin(&place, patience)?.notes),
         false => Ok(Vec::new()),

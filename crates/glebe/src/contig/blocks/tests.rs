@@ -13,7 +13,7 @@ const DEAD: Owner = Owner::Process(u32::MAX);
 static TURN: StaticMutex<()> = StaticMutex::new(());
 
 fn begin() -> Result<BlockWork, Error> {
-    BlockWork::begin(&Place::machine(), LOCK)
+    BlockWork::begin(&Place::default(), LOCK)
 }
 
 /// A block that can be evacuated, and where it is. It goes back there also where a test fails.

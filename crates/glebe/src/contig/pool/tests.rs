@@ -214,7 +214,7 @@ fn a_split_that_the_kernel_does_not_make_leaves_both_pools_as_they_were() {
 
 #[test]
 fn a_split_gives_contiguous_pages_and_all_are_given_back() {
-    let place = Place::machine();
+    let place = Place::default();
     let (Some(small), Some(large)) =
         (place.pool(size()), place.pool(PageSize::new(1 << 30).unwrap()))
     else {

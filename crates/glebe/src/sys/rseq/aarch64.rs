@@ -8,8 +8,8 @@ use super::{outcome, AtomicU64, Fill, Guard, Outcome};
 use std::arch::asm;
 use std::mem::offset_of;
 
-/// As on x86: descriptor, then the store that arms it. Labels: 2 start, 3 one past the
-/// commit, 4 abort, 5 way out.
+/// As on x86: descriptor, the store that arms it, the test of the guard. Labels: 2 start, 3 one
+/// past the commit, 4 abort, 5 way out, 6 refused, 7 lost.
 macro_rules! arm {
     () => {
         concat!(
@@ -24,14 +24,24 @@ macro_rules! arm {
             "add {code}, {code}, :lo12:77b\n",
             "str {code}, [{area}, #8]\n",
             "2:\n",
+            "ldar {a}, [{guard}]\n",
+            "and {a}, {a}, {mask}\n",
+            "cmp {a}, {expect}\n",
+            "b.ne 6f\n",
         )
     };
 }
 
-/// The abort path, behind the signature that the kernel asks for, and the disarming store.
+/// The ways out: done, refused, lost, aborted behind the signature that the kernel asks for; and
+/// the disarming store.
 macro_rules! disarm {
     () => {
         concat!(
+            "mov {code}, #0\n",
+            "b 5f\n",
+            "6: mov {code}, #1\n",
+            "b 5f\n",
+            "7: mov {code}, #2\n",
             "b 5f\n",
             ".inst 0xd428bc00\n",
             "4: mov {code}, #3\n",
@@ -57,24 +67,15 @@ pub unsafe fn compare_exchange(
         asm!(
             "8:",
             arm!(),
-            "ldar {scratch}, [{guard}]",
-            "and {scratch}, {scratch}, {mask}",
-            "cmp {scratch}, {expect}",
-            "b.ne 6f",
-            "ldaxr {scratch}, [{target}]",
-            "cmp {scratch}, {old}",
+            "ldaxr {a}, [{target}]",
+            "cmp {a}, {old}",
             "b.ne 7f",
-            "stlxr {scratch:w}, {new}, [{target}]",
+            "stlxr {a:w}, {new}, [{target}]",
             "3:",
-            "cbnz {scratch:w}, 8b",
-            "mov {code}, #0",
-            "b 5f",
-            "6: mov {code}, #1",
-            "b 5f",
-            "7: mov {code}, #2",
+            "cbnz {a:w}, 8b",
             disarm!(),
             area = out(reg) _,
-            scratch = out(reg) _,
+            a = out(reg) _,
             code = out(reg) code,
             offset = in(reg) offset,
             guard = in(reg) guard.word.as_ptr(),
@@ -99,10 +100,6 @@ pub unsafe fn fill(offset: isize, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome 
     unsafe {
         asm!(
             arm!(),
-            "ldar {a}, [{guard}]",
-            "and {a}, {a}, {mask}",
-            "cmp {a}, {expect}",
-            "b.ne 6f",
             "ldr {target}, [{fill}, #{TARGET}]",
             "ldr {a}, [{fill}, #{CLAIM}]",
             "ldr {b}, [{target}]",
@@ -125,11 +122,6 @@ pub unsafe fn fill(offset: isize, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome 
             "ldr {a}, [{fill}, #{COMMIT}]",
             "stlr {a}, [{target}]",
             "3:",
-            "mov {code}, #0",
-            "b 5f",
-            "6: mov {code}, #1",
-            "b 5f",
-            "7: mov {code}, #2",
             disarm!(),
             area = out(reg) _,
             a = out(reg) _,

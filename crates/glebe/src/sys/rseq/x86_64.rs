@@ -8,8 +8,9 @@ use super::{outcome, AtomicU64, Fill, Guard, Outcome};
 use std::arch::asm;
 use std::mem::offset_of;
 
-/// Opens a sequence: its descriptor (version, flags, start, length, abort address), then the
-/// store that arms it. Labels: 2 start, 3 one past the commit, 4 abort, 5 way out.
+/// Opens a sequence: its descriptor (version, flags, start, length, abort address), the store that
+/// arms it, and the test of the guard. Labels: 2 start, 3 one past the commit, 4 abort, 5 way out,
+/// 6 refused, 7 lost.
 macro_rules! arm {
     () => {
         concat!(
@@ -23,14 +24,25 @@ macro_rules! arm {
             "lea rax, [rip + 77b]\n",
             "mov qword ptr [{area} + 8], rax\n",
             "2:\n",
+            "mov rax, qword ptr [{guard}]\n",
+            "and rax, {mask}\n",
+            "cmp rax, {expect}\n",
+            "jne 6f\n",
         )
     };
 }
 
-/// The abort path, behind the signature that the kernel asks for, and the disarming store.
+/// The ways out: done, refused, lost, aborted behind the signature that the kernel asks for; and
+/// the disarming store.
 macro_rules! disarm {
     () => {
         concat!(
+            "xor eax, eax\n",
+            "jmp 5f\n",
+            "6: mov eax, 1\n",
+            "jmp 5f\n",
+            "7: mov eax, 2\n",
+            "jmp 5f\n",
             ".pushsection .text.glebe_rseq_abort, \"ax\"\n",
             ".byte 0x0f, 0xb9, 0x3d\n",
             ".long 0x53053053\n",
@@ -58,20 +70,10 @@ pub unsafe fn compare_exchange(
     unsafe {
         asm!(
             arm!(),
-            "mov rax, qword ptr [{guard}]",
-            "and rax, {mask}",
-            "cmp rax, {expect}",
-            "jne 6f",
             "mov rax, {old}",
             "lock cmpxchg qword ptr [{target}], {new}",
             "3:",
             "jne 7f",
-            "xor eax, eax",
-            "jmp 5f",
-            "6: mov eax, 1",
-            "jmp 5f",
-            "7: mov eax, 2",
-            "jmp 5f",
             disarm!(),
             area = out(reg) _,
             offset = in(reg) offset,
@@ -98,10 +100,6 @@ pub unsafe fn fill(offset: isize, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome 
     unsafe {
         asm!(
             arm!(),
-            "mov rax, qword ptr [{guard}]",
-            "and rax, {mask}",
-            "cmp rax, {expect}",
-            "jne 6f",
             "mov {scratch}, qword ptr [{fill} + {TARGET}]",
             "mov rax, qword ptr [{fill} + {CLAIM}]",
             "cmp qword ptr [{scratch}], rax",
@@ -122,12 +120,6 @@ pub unsafe fn fill(offset: isize, guard: Guard<'_>, fill: &Fill<'_>) -> Outcome 
             "mov rax, qword ptr [{fill} + {COMMIT}]",
             "mov qword ptr [{scratch}], rax",
             "3:",
-            "xor eax, eax",
-            "jmp 5f",
-            "6: mov eax, 1",
-            "jmp 5f",
-            "7: mov eax, 2",
-            "jmp 5f",
             disarm!(),
             area = out(reg) _,
             scratch = out(reg) _,

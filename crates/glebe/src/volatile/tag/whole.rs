@@ -215,7 +215,7 @@ impl Tag {
 
     /// Drops the contents of pages.
     pub(super) fn drop_run(&self, pages: Extent) -> Result<(), OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         // SAFETY: as in `Tag::free`.
         unsafe { advise(addr, len, Advice::DontNeed) }
     }
@@ -233,7 +233,7 @@ impl Tag {
 
     /// What of `pages` the kernel maps as huge pages.
     fn mapped_huge(&self, pages: Extent, pagemap: &Pagemap) -> Result<Vec<Extent>, OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         let runs = pagemap.huge_runs(addr, len)?;
         Ok(runs.into_iter().filter_map(|run| self.pages_of(run.start, run.end)).collect())
     }
@@ -243,7 +243,7 @@ impl Tag {
         pages: Extent,
         pagemap: &Pagemap,
     ) -> Result<Vec<(Extent, Residence)>, OsError> {
-        let (addr, len) = self.place(pages);
+        let (addr, len) = pages.place(self.base, self.page);
         let runs = pagemap.runs(addr, len, Reading::Scan)?.into_iter();
         Ok(runs
             .filter_map(|run| Some((self.pages_of(run.start, run.end)?, run.residence)))
