@@ -6,6 +6,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::error::OsError;
 use crate::sys::{file, page_size, signals};
@@ -54,8 +55,19 @@ impl Counts {
     }
 }
 
-/// How often total and surplus are read again until they stand still.
-const READS_MAX: u32 = 100;
+/// How long total and surplus are read again until they stand still: while a process gives its
+/// surplus pages back they do not.
+const UNREST_MAX: Duration = Duration::from_secs(5);
+
+/// What two readings in a row agree on, or the last.
+fn at_rest<T: PartialEq>(mut read: impl FnMut() -> Result<T, OsError>) -> Result<T, OsError> {
+    let (mut before, mut seen) = (read()?, read()?);
+    let end = Instant::now() + UNREST_MAX;
+    while before != seen && Instant::now() < end {
+        (before, seen) = (seen, read()?);
+    }
+    Ok(seen)
+}
 
 /// The pool of one page size.
 #[derive(Clone, Debug)]
@@ -114,15 +126,8 @@ impl Pool {
     /// # Errors
     /// If one cannot be read.
     pub fn counts(&self) -> Result<Counts, OsError> {
-        let pair = || Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?));
-        let mut seen = pair()?;
-        for _ in 0..READS_MAX {
-            let before = std::mem::replace(&mut seen, pair()?);
-            if before == seen {
-                break;
-            }
-        }
-        let (total, surplus) = seen;
+        let (total, surplus) =
+            at_rest(|| Ok((self.read("nr_hugepages")?, self.read("surplus_hugepages")?)))?;
         let (free, reserved) = (self.read("free_hugepages")?, self.read("resv_hugepages")?);
         Ok(Counts { total, free, reserved, surplus })
     }
@@ -198,6 +203,18 @@ mod tests {
         assert_eq!((counts.persistent(), counts.available()), (7, 3));
         let torn = Counts { total: 1, free: 1, reserved: 2, surplus: 3 };
         assert_eq!((torn.persistent(), torn.available()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_persistent_is_told_when_no_more_surplus_pages_go() {
+        let mut left = 20_000_u64;
+        // One goes between the reading of the total and that of the surplus.
+        let pair = || {
+            let total = 8 + left;
+            left = left.saturating_sub(1);
+            Ok((total, left))
+        };
+        assert_eq!(at_rest(pair).unwrap(), (8, 0));
     }
 
     #[test]
