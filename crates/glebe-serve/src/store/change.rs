@@ -104,7 +104,13 @@ impl Store {
         for nth_try in 0..TRIES {
             let placed = self.place(&item, room)?;
             let mut shard = self.shard(nth);
-            let old = self.locate(&mut shard, (hash, key), false, room);
+            let is_set = verb == Verb::Set && meta.cas.is_none();
+            let found = shard.find(hash, None).filter(|at| is_set && shard.at(*at).is_for_good());
+            // What goes whatever it is need not be read.
+            let old = match found {
+                Some(_) => None,
+                None => self.locate(&mut shard, (hash, key), false, room),
+            };
             let outcome = may_store(verb, meta, old.as_ref());
             if outcome != Outcome::Stored {
                 if let (Some(old), Verb::Add) = (old, verb) {
@@ -132,9 +138,9 @@ impl Store {
                 continue;
             };
             entry.access |= bits;
-            let large = match old {
-                Some(old) => {
-                    let was = shard.replace(old.at, entry);
+            let large = match found.or(old.map(|old| old.at)) {
+                Some(at) => {
+                    let was = shard.replace(at, entry);
                     self.release(&mut shard, was)
                 }
                 None => {

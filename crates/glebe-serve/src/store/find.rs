@@ -94,7 +94,7 @@ impl Store {
     pub(super) fn locate(
         &self,
         shard: &mut Shard,
-        (hash, key): (u32, &[u8]),
+        (hash, key): (u64, &[u8]),
         whole: bool,
         room: &mut Room,
     ) -> Option<Found> {
@@ -209,6 +209,7 @@ impl Store {
     ) -> Option<()> {
         let (at, old, head) = (found.at, found.entry, &found.head);
         head.write_head(&mut room.page);
+        shard.at_mut(at).set_end(head.exptime != 0);
         let done = match old.is_large() {
             true => self.memory.put(old.pages().0, 0, &room.page[..self.memory.page()]),
             false => {

@@ -161,9 +161,9 @@ impl Store {
     }
 
     #[inline]
-    fn hash(&self, key: &[u8]) -> (usize, u32) {
+    fn hash(&self, key: &[u8]) -> (usize, u64) {
         let hash = self.hasher.hash_one(key);
-        ((hash >> 32) as usize & (self.shards.len() - 1), hash as u32)
+        (hash as usize & (self.shards.len() - 1), hash)
     }
 
     fn shard(&self, nth: usize) -> MutexGuard<'_, Shard> {

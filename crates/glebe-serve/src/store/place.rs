@@ -25,7 +25,7 @@ pub(super) struct Item<'a> {
     pub(super) head: Head,
     pub(super) key: &'a [u8],
     pub(super) value: &'a [u8],
-    pub(super) hash: u32,
+    pub(super) hash: u64,
 }
 
 /// The place of an item.
@@ -98,17 +98,19 @@ impl Store {
         placed: Placed,
     ) -> Result<Entry, Full> {
         let now = self.clock.now();
-        match placed {
-            Placed::Large(place) => Ok(Entry::new(place, item.hash, LARGE, now)),
+        let mut entry = match placed {
+            Placed::Large(place) => Entry::new(place, item.hash, LARGE, now),
             Placed::Small => {
                 let add = |shard: &mut Shard| {
                     shard.log.add(&self.memory, &item.head, item.key, item.value)
                 };
                 let spot = self.with_log(shard, add)?;
                 count(&self.events.stored);
-                Ok(Entry::new(spot.to_word(), item.hash, 0, now))
+                Entry::new(spot.to_word(), item.hash, 0, now)
             }
-        }
+        };
+        entry.set_end(item.head.exptime != 0);
+        Ok(entry)
     }
 
     /// Changes a log, and counts the segments that came and went.

@@ -1,16 +1,18 @@
-//! [`Shard`]: a part of the items: its index, 16 bytes an entry, and the log of the small ones.
+//! [`Shard`]: a part of the items: its index, 20 bytes an entry, and the log of the small ones.
 //!
 //! ```text
 //! place   64  of a small item its spot; of a large one its number (46) and pages - 1 (18);
 //!             0: no entry
-//! hash    32  decides where the entry stands, and which are compared
+//! hash    63  of the key, by a seed that nobody knows: its upper half decides where the entry is;
+//!             in the lowest bit, whether the item has an end
 //! access  32  when it was last read, in seconds (25), the clock (2), FLUSHED, TOKEN, STALE,
 //!             FETCHED, LARGE
 //! ```
 //!
 //! Open addressing: an entry stands at the place of its hash or behind it, with none empty between.
-//! What goes is filled from behind. Grows by half at seven eighths. Keys are in the items: the
-//! caller compares them. Lock: the caller's.
+//! What goes is filled from behind. Grows by half at seven eighths. Keys are in the items: a reader
+//! compares them. Who stores one anew need not: two keys share all of a hash once in some 10^12
+//! keys stored, and then the older item is lost. Lock: the caller's.
 //!
 //! Choice of who goes: CLOCK with a count, raised by each read and lowered as the hand passes.
 //! Small items stand in the order of the log, large ones in that of their hashes.
@@ -27,6 +29,8 @@ pub(super) const STALE: u32 = 4;
 pub(super) const TOKEN: u32 = 8;
 /// It went with all others, and is to be found so.
 pub(super) const FLUSHED: u32 = 16;
+/// Of a hash.
+const HAS_END: u64 = 1;
 const CLOCK_AT: u32 = 5;
 const CLOCK_MAX: u32 = 3;
 const TIME_AT: u32 = 7;
@@ -37,20 +41,31 @@ const GONE_MAX: u64 = 1 << 20;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, packed(4))]
 pub(super) struct Entry {
     pub(super) place: u64,
-    pub(super) hash: u32,
+    pub(super) hash: u64,
     pub(super) access: u32,
 }
 
-const _: () = assert!(size_of::<Entry>() == 16);
+const _: () = assert!(size_of::<Entry>() == 20);
 
 impl Entry {
     /// Of an item that is stored now. A large one, which the hand may be about to meet, has its
     /// first round.
-    pub(super) fn new(place: u64, hash: u32, bits: u32, now: u32) -> Self {
+    pub(super) fn new(place: u64, hash: u64, bits: u32, now: u32) -> Self {
         let clock = u32::from(bits & LARGE != 0);
         Self { place, hash, access: now << TIME_AT | clock << CLOCK_AT | bits }
+    }
+
+    /// Whether its item has an end.
+    pub(super) fn set_end(&mut self, has_end: bool) {
+        self.hash = self.hash & !HAS_END | u64::from(has_end);
+    }
+
+    /// Whether the item is there until somebody takes it away.
+    pub(super) fn is_for_good(self) -> bool {
+        self.hash & HAS_END == 0 && self.access & FLUSHED == 0
     }
 
     /// The place of a large item.
@@ -125,8 +140,8 @@ impl Shard {
         size_of_val(&*self.entries)
     }
 
-    fn home(&self, hash: u32) -> usize {
-        ((u64::from(hash) * self.entries.len() as u64) >> 32) as usize
+    fn home(&self, hash: u64) -> usize {
+        (((hash >> 32) * self.entries.len() as u64) >> 32) as usize
     }
 
     fn next(&self, at: usize) -> usize {
@@ -138,14 +153,14 @@ impl Shard {
     }
 
     /// Where the first entry of this hash is, if there is one; `from` the last that was found.
-    pub(super) fn find(&self, hash: u32, from: Option<usize>) -> Option<usize> {
+    pub(super) fn find(&self, hash: u64, from: Option<usize>) -> Option<usize> {
         let mut at = from.map_or_else(|| self.home(hash), |from| self.next(from));
         loop {
             let entry = &self.entries[at];
             if entry.place == 0 {
                 return None;
             }
-            if entry.hash == hash {
+            if (entry.hash ^ hash) & !HAS_END == 0 {
                 return Some(at);
             }
             at = self.next(at);
@@ -153,7 +168,7 @@ impl Shard {
     }
 
     /// Where the entry of this place is.
-    pub(super) fn find_place(&self, hash: u32, place: u64) -> Option<usize> {
+    pub(super) fn find_place(&self, hash: u64, place: u64) -> Option<usize> {
         let mut found = self.find(hash, None);
         while let Some(at) = found {
             if self.entries[at].place == place {
@@ -187,7 +202,7 @@ impl Shard {
 
     /// Puts an entry in place of one of the same hash, which is returned.
     pub(super) fn replace(&mut self, at: usize, entry: Entry) -> Entry {
-        debug_assert_eq!(self.entries[at].hash, entry.hash);
+        debug_assert_eq!((self.entries[at].hash ^ entry.hash) & !HAS_END, 0);
         self.large += entry.large_pages();
         let old = std::mem::replace(&mut self.entries[at], entry);
         self.large -= old.large_pages();
@@ -296,11 +311,11 @@ mod tests {
         /// Few hashes, so that they crowd and wrap around the end.
         #[test]
         fn entries_are_found_as_in_a_map(
-            steps in prop::collection::vec((0_u8..3, 0_u32..24), 1..400),
+            steps in prop::collection::vec((0_u8..3, 0_u64..24), 1..400),
         ) {
             let (mut shard, mut model) = (Shard::new(Log::new(0, 4096)), HashMap::new());
             for (step, n) in steps {
-                let (hash, place) = (u32::MAX - (n % 8) * 0x0c00_0000, u64::from(n) + 1);
+                let (hash, place) = (u64::MAX - (n % 8) * 0x0c00_0000_0000_0000, n + 1);
                 let found = shard.find_place(hash, place);
                 prop_assert_eq!(found.map(|at| shard.at(at).hash), model.get(&place).copied());
                 match (step, found) {
@@ -323,7 +338,7 @@ mod tests {
     }
 
     fn large(number: u64) -> Entry {
-        Entry::new(Entry::large(number, 3), number as u32 * 40_000_000, LARGE, 1)
+        Entry::new(Entry::large(number, 3), number * 0x0260_0000_0000_0000, LARGE, 1)
     }
 
     #[test]

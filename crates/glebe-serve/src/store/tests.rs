@@ -186,3 +186,29 @@ fn a_longer_key_is_no_lost_item_to_who_looks_for_a_short_one() {
     let found = store.locate(&mut shard, (hash, &key), false, &mut room);
     assert_eq!(found.map(|found| found.head.key_len), Some(200));
 }
+
+#[test]
+fn a_set_goes_over_whatever_is_there_and_counts_what_was_over() {
+    let (store, mut room) = (store(16), Room::default());
+    let reclaimed = || store.events.reclaimed.load(Ordering::Relaxed);
+    let ends = Meta { exptime: store.clock().now() + 20, ..Meta::default() };
+    for (n, len) in [100, 100_000].into_iter().enumerate() {
+        let key = len.to_string();
+        set(&store, key.as_bytes(), &value(len, 1), &mut room);
+        set(&store, key.as_bytes(), &value(len, 2), &mut room);
+        assert_eq!(get(&store, key.as_bytes(), &mut room), Some(value(len, 2)));
+        // One that has its end from the first, and one that is given it.
+        for touched in [false, true] {
+            if touched {
+                store.touch(key.as_bytes(), ends.exptime, &mut room).expect("there");
+            } else {
+                store.store(key.as_bytes(), Verb::Set, &ends, b"v", &mut room).expect("room");
+            }
+            store.clock().debug(b"30");
+            set(&store, key.as_bytes(), &value(len, 3), &mut room);
+            store.clock().debug(b"-30");
+            assert_eq!(reclaimed(), 2 * n as u64 + u64::from(touched) + 1, "{len} {touched}");
+            assert_eq!(get(&store, key.as_bytes(), &mut room), Some(value(len, 3)));
+        }
+    }
+}
