@@ -39,7 +39,6 @@ impl Extent {
 
     /// Number of positions; never zero.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // never empty
     pub const fn len(self) -> u64 {
         self.len
     }

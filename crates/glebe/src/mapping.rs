@@ -193,7 +193,6 @@ impl Mapping {
 
     /// Bytes mapped.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> Bytes {
         self.len
     }

@@ -67,7 +67,7 @@ impl<'a> Builder<'a> {
     /// Refuses what no pool of `size` may give.
     pub fn new(options: &'a Options, len: Bytes, size: PageSize) -> Result<Self, Error> {
         let no_such = || Error::NoSuchSize { size, listed: sizes() };
-        let pool = options.place.pool(size).ok_or_else(no_such)?;
+        let pool = Pool::below(&options.place.pools, size).ok_or_else(no_such)?;
         let gate = Gate::new(Resource::Hugetlb(size))?;
         gate.check(len)?;
         let pages = len.pages_up(size).get();

@@ -257,7 +257,6 @@ impl Contig {
 
     /// Bytes mapped: what was asked for, rounded up as the plan says.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> Bytes {
         self.mapping.len()
     }

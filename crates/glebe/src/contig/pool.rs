@@ -26,7 +26,6 @@ use crate::sys::hugetlb::{Pool, ROOT};
 use crate::sys::lock_file::{LockFile, Locked};
 use crate::sys::private;
 use crate::sys::process::{boot_id, effective_user};
-use crate::units::PageSize;
 
 const LOCK_NAME: &str = "hugetlb.lock";
 /// A directory that only root can make or write in.
@@ -49,12 +48,6 @@ impl Default for Place {
         let dirs = first.into_iter().chain([std::env::temp_dir().join(format!("glebe-{user}"))]);
         let locks = dirs.map(|dir| dir.join(LOCK_NAME)).collect();
         Self { pools: ROOT.into(), locks }
-    }
-}
-
-impl Place {
-    pub fn pool(&self, size: PageSize) -> Option<Pool> {
-        Pool::below(&self.pools, size)
     }
 }
 

@@ -118,7 +118,10 @@ pub(super) fn populate(
     let work = Work { mapping, slice, gate, next, done, progress, failed: Mutex::new(None) };
     let threads = match order {
         Order::Strict => 1,
-        Order::Any => options.threads.unwrap_or_else(usual_threads).min(work.slices() as usize),
+        Order::Any => {
+            let usual = || std::thread::available_parallelism().map_or(1, usize::from).min(8);
+            options.threads.unwrap_or_else(usual).min(work.slices() as usize)
+        }
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.max(1) {
@@ -129,10 +132,6 @@ pub(super) fn populate(
     });
     let failed = lock(&work.failed).take();
     failed.map_or(Ok(()), Err)
-}
-
-fn usual_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(8)
 }
 
 /// The slices of a mapping, taken by one thread after the other.

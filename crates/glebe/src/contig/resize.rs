@@ -52,7 +52,8 @@ pub fn shrink_pool(size: PageSize, pages: u64, dry_run: bool) -> Result<PoolChan
 }
 
 fn pool_of(place: &Place, size: PageSize, dry_run: bool) -> Result<Pool, Error> {
-    let pool = place.pool(size).ok_or_else(|| Error::NoSuchSize { size, listed: sizes() })?;
+    let pool = Pool::below(&place.pools, size)
+        .ok_or_else(|| Error::NoSuchSize { size, listed: sizes() })?;
     match pool.is_writable() || dry_run {
         true => Ok(pool),
         false => Err(Error::PoolFixed { size: size.bytes() }),

@@ -187,7 +187,6 @@ impl Piece {
 
     /// Bytes: what was asked for, rounded up to pages.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> Bytes {
         Pages::new(self.pages.len()).bytes(page_size())
     }

@@ -39,7 +39,6 @@ impl Inner {
 impl Reserve {
     /// Pages in the reserve now; in a forked child, those with which it was made.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> Pages {
         let memory = self.inner.get().ok().and_then(|inner| inner.memory.as_ref());
         let made = || self.contig.len().pages_down(page_size());

@@ -11,7 +11,8 @@
 //! slots remember where they are; when more come the oldest is forgotten and the hand finds its
 //! pages. All of it is hints: a page is taken only if its own word allows it. No lock.
 //!
-//! Who evicts nothing, and takes free pages alone, has a hand of its own: it goes back to the top
+//! Who evicts nothing, and takes free pages alone, first has those that his thread dropped last,
+//! which are in the processor's caches. Then he has a hand of his own: it goes back to the top
 //! whenever enough was given back, so that free pages above come before those. First class, which
 //! takes the lowest, is likely to want the same again, and what is put there would be lost again.
 //! One who evicts would pay with a page for each that is left free, so there it is the other way
@@ -38,6 +39,8 @@ const CHUNK: u64 = 32;
 /// In a lane: the chunk was given back, so pages in use in it are left alone.
 const ONLY_FREE: u64 = 1 << 63;
 const SLOTS: usize = 64;
+/// Pages that a thread dropped last: with its place in a chunk they fill two cache lines.
+const DROPPED: u64 = 14;
 /// The hand for free pages goes to the top once one of so many of all pages was given back: so for
 /// each of those it looks at that many again at most.
 const TO_TOP: u64 = 64;
@@ -61,8 +64,8 @@ pub(crate) struct Lender {
 pub(super) enum First {
     /// Those given back, and then those at the hand.
     GivenBack,
-    /// Free ones high up.
-    High,
+    /// Free ones: those dropped, and then those high up.
+    Free,
 }
 
 /// A page that was claimed, and what was evicted for it.
@@ -122,7 +125,7 @@ impl Lender {
     /// Claims a free page.
     #[inline]
     pub(super) fn claim_free(&self) -> Option<Claimed> {
-        self.claim_where(First::High, u64::MAX, |_, held| held.is_none())
+        self.claim_where(First::Free, u64::MAX, |_, held| held.is_none())
     }
 
     /// As [`Lender::claim`], a page for which `may` says yes, which is told what the page holds; of
@@ -199,6 +202,7 @@ impl Lender {
         let dropped = self.lent.discard_use(at);
         if dropped {
             self.counts.add(why, 1);
+            self.clock.drop_page(at.page);
         }
         dropped
     }
@@ -224,10 +228,22 @@ impl Lender {
 }
 
 #[repr(align(128))]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Padded(Word);
 
-#[derive(Debug)]
+/// A thread's, or that of several.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Lane {
+    /// Its place in its chunk; a multiple of [`CHUNK`] when that is used up.
+    place: Word,
+    /// Pages that it dropped, one more each, at the number of each; 0: it was used since.
+    dropped: [Word; DROPPED as usize],
+    /// The number of the next one.
+    next: Word,
+}
+
+#[derive(Debug, Default)]
 struct Clock {
     /// The end of the highest page that there is.
     end: Word,
@@ -235,10 +251,9 @@ struct Clock {
     /// The hand for free pages, and pages given back since it was sent to the top.
     high_hand: Padded,
     given: Word,
-    /// Each thread's place in its chunk; a multiple of [`CHUNK`] when that is used up.
-    lanes: Box<[Padded]>,
+    lanes: Box<[Lane]>,
     /// Ranges of chunks given back: first chunk above, number of chunks below bit 32. 0: none.
-    slots: [Word; SLOTS],
+    slots: Box<[Word]>,
     next_slot: Word,
     /// Slots that are not empty, at least.
     filled: Padded,
@@ -247,17 +262,9 @@ struct Clock {
 impl Clock {
     /// The highest page that there is is the one before `end`.
     fn new(end: u64) -> Self {
-        let padded = || Padded(Word::new(0));
-        Self {
-            end: Word::new(end),
-            hand: padded(),
-            high_hand: padded(),
-            given: Word::new(0),
-            lanes: (0..LANES).map(|_| padded()).collect(),
-            slots: std::array::from_fn(|_| Word::new(0)),
-            next_slot: Word::new(0),
-            filled: padded(),
-        }
+        let lanes = (0..LANES).map(|_| Lane::default()).collect();
+        let slots = (0..SLOTS).map(|_| Word::default()).collect();
+        Self { end: Word::new(end), lanes, slots, ..Self::default() }
     }
 
     /// Memory has come or gone: the highest page that there is is the one before `end`, above zero.
@@ -269,12 +276,16 @@ impl Clock {
     /// The next page for this thread to look at, and whether to take it only if it is free.
     #[inline]
     fn next(&self, first: First) -> (usize, bool) {
-        let lane = &self.lanes[lane()].0;
+        let dropped = (first == First::Free).then(|| self.dropped()).flatten();
+        if let Some(page) = dropped {
+            return (page, true);
+        }
+        let lane = &self.lanes[lane()].place;
         let mut at = lane.fetch_add(1, Ordering::Relaxed);
         if at % CHUNK == 0 {
             let (returned, hand) = match first {
                 First::GivenBack => (self.returned(), &self.hand),
-                First::High => (None, &self.high_hand),
+                First::Free => (None, &self.high_hand),
             };
             at = returned.unwrap_or_else(|| hand.0.fetch_add(CHUNK, Ordering::Relaxed));
             lane.store(at + 1, Ordering::Relaxed);
@@ -286,7 +297,28 @@ impl Clock {
 
     /// Ends this thread's chunk.
     fn skip_chunk(&self) {
-        self.lanes[lane()].0.store(0, Ordering::Relaxed);
+        self.lanes[lane()].place.store(0, Ordering::Relaxed);
+    }
+
+    /// This thread has dropped a page. Not exact where several threads have the lane.
+    #[inline]
+    fn drop_page(&self, page: usize) {
+        let lane = &self.lanes[lane()];
+        let next = lane.next.load(Ordering::Relaxed);
+        lane.dropped[(next % DROPPED) as usize].store(page as u64 + 1, Ordering::Relaxed);
+        lane.next.store(next + 1, Ordering::Relaxed);
+    }
+
+    /// The page that this thread dropped last, of those not taken since.
+    #[inline]
+    fn dropped(&self) -> Option<usize> {
+        let lane = &self.lanes[lane()];
+        let last = lane.next.load(Ordering::Relaxed).checked_sub(1)?;
+        let at = &lane.dropped[(last % DROPPED) as usize];
+        let page = at.load(Ordering::Relaxed).checked_sub(1)?;
+        at.store(0, Ordering::Relaxed);
+        lane.next.store(last, Ordering::Relaxed);
+        Some(page as usize)
     }
 
     /// First class has given `run` back.
@@ -348,7 +380,7 @@ mod tests {
     #[test]
     fn free_pages_are_looked_for_from_the_top_again_when_enough_was_given_back() {
         let clock = Clock::new(8192);
-        let chunk = || (0..CHUNK).map(|_| clock.next(First::High)).last();
+        let chunk = || (0..CHUNK).map(|_| clock.next(First::Free)).last();
         let last = |nth: u64| Some(((8192 - nth * CHUNK) as usize, false));
         assert_eq!((chunk(), chunk()), (last(1), last(2)));
         clock.give_back(&(0..127));
@@ -358,6 +390,19 @@ mod tests {
         // The other hand is where it was.
         let given = (0..5 * CHUNK).filter(|_| clock.next(First::GivenBack).1).count() as u64;
         assert_eq!((given, clock.next(First::GivenBack)), (5 * CHUNK, (8191, false)));
+    }
+
+    #[test]
+    fn of_free_pages_those_dropped_last_come_first() {
+        let clock = Clock::new(8192);
+        assert_eq!(clock.next(First::Free), (8191, false));
+        (100..120).for_each(|page| clock.drop_page(page));
+        assert_eq!(clock.next(First::GivenBack), (8190, false));
+        let next: Vec<_> = (0..DROPPED as usize).map(|_| clock.next(First::Free)).collect();
+        assert_eq!(next, (106..120).rev().map(|page| (page, true)).collect::<Vec<_>>());
+        assert_eq!(clock.next(First::Free), (8189, false));
+        clock.drop_page(5);
+        assert_eq!(clock.next(First::Free), (5, true));
     }
 
     #[test]

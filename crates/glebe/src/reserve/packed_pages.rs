@@ -11,11 +11,11 @@
 use super::error::Error;
 use super::lender::Lender;
 use super::lent::Meta;
-use super::packed::{with_buffer, Packed, Rest};
+use super::packed::{Packed, Rest};
 use super::stats::Counter;
 use super::words::PageUse;
 use crate::units::Pages;
-use crate::zpool::{Codec, Coder, Kind, Pinned};
+use crate::zpool::{with_buffer, Codec, Coder, Kind, Pinned};
 
 /// In the place of a page: it is an object here.
 const OBJECT: usize = 1 << 32;

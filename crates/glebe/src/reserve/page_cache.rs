@@ -22,7 +22,6 @@ use super::error::Error;
 use super::index::{Held, Index, Key};
 use super::lender::{is_packed, Claimed, Lender};
 use super::lent::{Meta, NotFilled};
-use super::packed::with_buffer;
 use super::packed_pages::{is_object, PackedPages};
 use super::shared::Shared;
 use super::stats::Counter;
@@ -31,7 +30,7 @@ use super::words::PageUse;
 use super::Inner;
 use crate::sync::{lock, prefetch, MappedWord, Mutex, Ordering};
 use crate::units::Pages;
-use crate::zpool::Codec;
+use crate::zpool::{with_buffer, Codec};
 
 /// Pages that a put tries to fill before it gives up.
 const TRIES: u32 = 4;
@@ -308,7 +307,9 @@ impl Cache {
             };
             let Some(claimed) = claimed else { break };
             self.evicted(lender, &claimed);
-            self.prefetch(lender, claimed.claim.page);
+            if takes == Takes::Any {
+                self.prefetch(lender, claimed.claim.page);
+            }
             match lender.fill(claimed.claim, key.meta, bytes) {
                 Ok(at) => return Ok(at),
                 Err(NotFilled::Recalled) => why = Rejected::Recalled,

@@ -37,7 +37,6 @@ impl View {
 
     /// Bytes in it.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> Bytes {
         self.len
     }

@@ -77,7 +77,6 @@ impl Region {
 
     /// Bytes of the region: whole granules.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> Bytes {
         self.mapping.len()
     }

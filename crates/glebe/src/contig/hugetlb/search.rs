@@ -205,7 +205,8 @@ impl Builder<'_> {
     /// The pool whose pages split into pages of this size, if it may be grown.
     fn larger_pool(&self) -> Option<Larger> {
         let size = self.pool.size();
-        let pools = sizes().into_iter().filter_map(|larger| self.options.place.pool(larger));
+        let pools =
+            sizes().into_iter().filter_map(|larger| Pool::below(&self.options.place.pools, larger));
         let pool = pools
             .filter(|_| self.may_grow())
             .find(|pool| pool.is_writable() && pool.demote_size() == Some(size))?;

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 
 use super::*;
+use crate::units::PageSize;
 
 struct Fixture {
     root: PathBuf,
@@ -41,7 +42,7 @@ impl Fixture {
     }
 
     fn pool(&self) -> Pool {
-        self.place.pool(size()).unwrap()
+        Pool::below(&self.place.pools, size()).unwrap()
     }
 
     fn lock(&self) -> PoolLock {
@@ -205,7 +206,7 @@ fn a_split_that_the_kernel_does_not_make_leaves_both_pools_as_they_were() {
     ] {
         fs::write(large.join(name), value).unwrap();
     }
-    let larger = pool.place.pool(PageSize::new(1 << 30).unwrap()).unwrap();
+    let larger = Pool::below(&pool.place.pools, PageSize::new(1 << 30).unwrap()).unwrap();
     assert_eq!(larger.demote_size(), Some(size()));
     let came = pool.lock().with_split(&pool.pool(), &larger, 4, Ok::<_, OsError>);
     assert_eq!(came.unwrap(), 0);
@@ -215,9 +216,10 @@ fn a_split_that_the_kernel_does_not_make_leaves_both_pools_as_they_were() {
 #[test]
 fn a_split_gives_contiguous_pages_and_all_are_given_back() {
     let place = Place::default();
-    let (Some(small), Some(large)) =
-        (place.pool(size()), place.pool(PageSize::new(1 << 30).unwrap()))
-    else {
+    let (Some(small), Some(large)) = (
+        Pool::below(&place.pools, size()),
+        Pool::below(&place.pools, PageSize::new(1 << 30).unwrap()),
+    ) else {
         println!("skipped: no pools of 2 MiB and 1 GiB");
         return;
     };

@@ -19,11 +19,9 @@ mod lend;
 mod refs;
 mod sweep;
 
-use std::cell::RefCell;
-
 use crate::sync::{MappedWord, Ordering};
 use crate::units::{Bytes, PageSize, Pages};
-use crate::zpool::{self, AtLimit, Codec, ObjectPool, Pinned, Staging, TableChoice};
+use crate::zpool::{self, with_buffer, AtLimit, Codec, ObjectPool, Pinned, Staging, TableChoice};
 
 use super::lender::{Lender, PACKED};
 use super::lent::Meta;
@@ -303,20 +301,4 @@ impl Packed {
     pub(super) fn staged_max(&self) -> Pages {
         Pages::new(self.staged_max)
     }
-}
-
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A buffer of `len` bytes, kept by the thread; contents unspecified.
-pub(super) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
-    // In a destructor of the thread's there is none any more.
-    let mut buffer = BUFFER.try_with(RefCell::take).unwrap_or_default();
-    if buffer.len() < len {
-        buffer.resize(len, 0);
-    }
-    let done = work(&mut buffer[..len]);
-    let _ = BUFFER.try_with(|kept| kept.replace(buffer));
-    done
 }

@@ -162,18 +162,19 @@ pub(crate) struct Coder {
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A buffer of `len` bytes, kept by the thread; contents unspecified.
-fn with_scratch<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
-    // In a destructor of the thread's there is none any more.
-    let mut buffer = SCRATCH.try_with(RefCell::take).unwrap_or_default();
+/// A buffer of `len` bytes, kept by the thread; contents unspecified. Another one within `work`.
+pub(crate) fn with_buffer<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
+    // In a destructor of the thread's there are none any more.
+    let kept = BUFFERS.try_with(|kept| kept.borrow_mut().pop());
+    let mut buffer = kept.ok().flatten().unwrap_or_default();
     if buffer.len() < len {
         buffer.resize(len, 0);
     }
     let done = work(&mut buffer[..len]);
-    let _ = SCRATCH.try_with(|kept| kept.replace(buffer));
+    let _ = BUFFERS.try_with(|kept| kept.borrow_mut().push(buffer));
     done
 }
 
@@ -226,12 +227,12 @@ impl Coder {
         store: impl FnOnce(Kind, &[u8]) -> R,
     ) -> R {
         // LZ4's own state goes before the buffer of a thread that ends.
-        if self.is_off() || SCRATCH.try_with(|_| ()).is_err() {
+        if self.is_off() || BUFFERS.try_with(|_| ()).is_err() {
             return store(Kind::Raw, object);
         }
         let (kind, tail) =
             if object.len() < self.page { (Kind::Short, LENGTH) } else { (Kind::Coded, 0) };
-        with_scratch(self.engine.bound(object.len()) + LENGTH, |buffer| {
+        with_buffer(self.engine.bound(object.len()) + LENGTH, |buffer| {
             match self.engine.encode(object, buffer) {
                 Some(len) if len + tail <= limit.min(object.len().saturating_sub(1)) => {
                     let length = (object.len() as u16).to_le_bytes();
