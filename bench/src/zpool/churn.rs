@@ -23,7 +23,7 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
     let made = Made::new();
     let mut pooled = Pooled::new(false, HELD + 1)?;
     fill(&mut pooled, &made)?;
-    let peers = Allocator::ALL.iter().map(|of| (of.name(), Blocks::new(*of, HELD + 1)));
+    let peers = Allocator::ALL.iter().map(|(of, who)| (*who, Blocks::new(*of, HELD + 1)));
     let mut peers: Vec<_> = peers.collect();
     peers.iter_mut().try_for_each(|(_, blocks)| fill(blocks, &made))?;
     for round in rounds("insert and remove", count, NO_END) {
@@ -40,10 +40,9 @@ pub(super) fn measure(count: u64, report: &mut Report) -> Outcome {
         report.ratio(ratio, best / report.median(case, "glebe"));
     }
     report.note(
-        "insert_remove: the peers do malloc, a copy of 1 KiB and free, called directly; of \
-         mimalloc and, in a build with the feature, jemalloc the better one counts. _of_16e3: one \
-         of 16384 objects goes, by chance, for each that comes; without, the object that comes \
-         goes next.",
+        "insert_remove: the peers do malloc, a copy of 1 KiB and free; of mimalloc and, where it \
+         was built, jemalloc the better counts. _of_16e3: one of 16384 objects goes, by chance, \
+         for each that comes; without, the object that comes goes next.",
     );
     Ok(())
 }

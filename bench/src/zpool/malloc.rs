@@ -37,21 +37,12 @@ struct Block {
 }
 
 impl Allocator {
-    pub(super) const ALL: &[Self] = &[
-        Self::Glibc,
+    pub(super) const ALL: &[(Self, &str)] = &[
+        (Self::Glibc, "glibc"),
         #[cfg(feature = "jemalloc")]
-        Self::Jemalloc,
-        Self::Mimalloc,
+        (Self::Jemalloc, "jemalloc"),
+        (Self::Mimalloc, "mimalloc"),
     ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Glibc => "glibc",
-            #[cfg(feature = "jemalloc")]
-            Self::Jemalloc => "jemalloc",
-            Self::Mimalloc => "mimalloc",
-        }
-    }
 
     /// A copy of `bytes`, of which there is at least one; `None` without memory.
     #[inline]
@@ -77,9 +68,7 @@ impl Allocator {
         // SAFETY: none takes a pointer, but mallctl the name of a control that takes no value.
         unsafe {
             match self {
-                Self::Glibc => {
-                    libc::malloc_trim(0);
-                }
+                Self::Glibc => _ = libc::malloc_trim(0),
                 #[cfg(feature = "jemalloc")]
                 Self::Jemalloc => {
                     // All arenas, by the number that stands for them.

@@ -45,9 +45,9 @@ pub(super) fn measure(
                     worst = ratios.fold(worst, f64::min);
                 }
             }
-            for &allocator in Allocator::ALL.iter().filter(|_| !workload.is_tree()) {
+            for &(allocator, who) in Allocator::ALL.iter().filter(|_| !workload.is_tree()) {
                 let job = Job { allocator, nth, halves: case == RANDOM };
-                tell(allocator.name(), Ok(ask(job)?));
+                tell(who, Ok(ask(job)?));
             }
         }
     }
