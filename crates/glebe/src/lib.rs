@@ -74,6 +74,20 @@ mod sys {
     pub(crate) use crate::models::hardware::madvise;
 }
 #[cfg(loom)]
+mod volatile {
+    mod priority;
+    pub(crate) mod shared {
+        mod order;
+        pub(crate) mod protocol;
+        pub(crate) mod word;
+
+        pub(crate) use crate::models::hardware::ledger;
+        pub(crate) use order::Order;
+    }
+
+    pub(crate) use priority::Priority;
+}
+#[cfg(loom)]
 mod zpool {
     pub(crate) mod class;
     pub(crate) mod entry;

@@ -20,6 +20,7 @@ mod reserved;
 mod shaped;
 mod window;
 
+use std::fs::File;
 use std::ptr;
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use crate::sys::fork::ForkGuard;
 pub(crate) use crate::sys::madvise::DISCARD_MAX;
 use crate::sys::madvise::{advise, discard, discard_all, transparent_huge_page, Advice};
 use crate::sys::memfd::MemFile;
-use crate::sys::mmap::{map, map_aligned, unmap, Backing};
+use crate::sys::mmap::{map, map_aligned, map_file, set_aside, unmap, Backing};
 use crate::sys::own::Own;
 use crate::sys::page_size;
 use crate::units::{Bytes, PageSize};
@@ -140,6 +141,25 @@ impl Mapping {
     ) -> Result<Self, OsError> {
         let (addr, len, page) = (file.map(align)?, file.len()?, file.page());
         Self::owned(addr, len, page, Some(file)).shown(visibility)
+    }
+
+    /// `len` bytes of a file from `offset` on, at a multiple of `align`; all in whole pages. Others
+    /// may take pages out of the file, or cut it: a touch then finds zeros, or is SIGBUS.
+    pub(crate) fn part_of(
+        file: &File,
+        offset: Bytes,
+        len: Bytes,
+        align: PageSize,
+    ) -> Result<Self, OsError> {
+        let addr = set_aside(len, align.max(page_size()))?;
+        // SAFETY: over addresses set aside just now, of which nobody else knows.
+        unsafe {
+            if let Err(error) = map_file(file, offset, len, Some(addr)) {
+                let _ = unmap(addr, len);
+                return Err(error);
+            }
+        }
+        Ok(Self::owned(addr, len, page_size(), None))
     }
 
     /// The file whose pages these are, if they can be mapped elsewhere too.

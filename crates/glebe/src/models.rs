@@ -1,4 +1,5 @@
-//! The lending protocol, the index, pools of objects and free trees under the model checker:
+//! The lending protocol, the index, pools of objects, free trees and pins of shared volatile memory
+//! under the model checker:
 //! `RUSTFLAGS="--cfg loom"`.
 //!
 //! The code that runs is the library's own, beside [model hardware](hardware) in place of the
@@ -10,6 +11,7 @@
 pub(crate) mod hardware;
 mod lending;
 mod objects;
+mod pins;
 mod sharded;
 mod stock;
 

@@ -132,6 +132,20 @@ fn add_locked(step: &'static Step) -> io::Result<()> {
     Ok(())
 }
 
+/// Runs `body` while no thread of the process forks through the C library: what it opens and maps
+/// is in no child before `body` has seen to it. It adds no step, and is short: forks wait for it.
+pub(crate) fn without_forks<T>(body: impl FnOnce() -> T) -> T {
+    struct Held;
+    impl Drop for Held {
+        fn drop(&mut self) {
+            release();
+        }
+    }
+    acquire();
+    let _held = Held;
+    body()
+}
+
 /// Whether this process was made, at any remove, from one that had steps, without running them.
 /// Two loads.
 #[must_use]

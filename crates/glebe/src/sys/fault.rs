@@ -19,15 +19,21 @@ pub(crate) fn point(_call: &'static str) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(feature = "faults")]
-pub(crate) use armed::point;
+/// Passed between two steps of which the kernel makes none: where a test may end the process.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+pub(crate) fn step() {}
+
 #[cfg(feature = "faults")]
 pub use armed::{arm, disarm, Fault, Lasting, Met};
+#[cfg(feature = "faults")]
+pub(crate) use armed::{point, step};
 
 #[cfg(feature = "faults")]
 mod armed {
     use super::io;
     use crate::sync::{MappedByte, Ordering, StaticMutex};
+    use crate::sys::signals;
 
     /// How many of the calls fail.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +44,8 @@ mod armed {
         ThisCall,
         /// The n-th and every later one.
         EveryCall,
+        /// None: the process is killed (SIGKILL) before the n-th, or at a step between calls.
+        Kills,
     }
 
     /// Which call fails, and how.
@@ -96,6 +104,17 @@ mod armed {
         with(|armed| armed.as_mut().map_or(Ok(()), |state| state.pass(call)))
     }
 
+    /// Passed between two steps of which the kernel makes none: where a test may end the process.
+    pub(crate) fn step() {
+        if IS_ARMED.load(Ordering::Acquire) != 0 {
+            with(|armed| {
+                let kills = armed.as_mut().filter(|state| state.fault.lasting == Lasting::Kills);
+                // It refuses nothing.
+                kills.map_or(Ok(()), |state| state.pass("step")).unwrap_or(())
+            });
+        }
+    }
+
     impl State {
         fn pass(&mut self, call: &'static str) -> io::Result<()> {
             let Self { fault, met } = self;
@@ -105,6 +124,8 @@ mod armed {
                 Lasting::Once => met.calls == fault.nth,
                 Lasting::ThisCall => met.calls == fault.nth || begun == Some(call),
                 Lasting::EveryCall => met.calls >= fault.nth,
+                Lasting::Kills if met.calls == fault.nth => signals::kill_self(),
+                Lasting::Kills => false,
             };
             if !refuse {
                 return Ok(());

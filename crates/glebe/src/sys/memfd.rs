@@ -12,7 +12,7 @@
 //! touches nobody's memory; mapping over something does, and is an `unsafe fn`.
 #![allow(unsafe_code)]
 
-mod parents;
+pub(super) mod parents;
 
 use std::fs::File;
 use std::io;

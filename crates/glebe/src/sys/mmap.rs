@@ -248,6 +248,25 @@ pub(crate) unsafe fn map_file(
     unsafe { raw(addr, len, how, Some((file, offset)), subject) }
 }
 
+/// Maps the first bytes of a file so that no touch reaches them and no forked child has them: for
+/// what the mapping itself keeps.
+///
+/// # Errors
+/// What mmap(2) or madvise(2) refuses.
+pub(super) fn map_unreadable(file: &File, len: Bytes) -> Result<usize, OsError> {
+    let (how, what) = ((NO_ACCESS, libc::MAP_SHARED), Some((file, Bytes::ZERO)));
+    unmap_left();
+    // SAFETY: at an address of the kernel's choice; then mapped just now, and nobody knows of it.
+    unsafe {
+        let addr = raw(0, len, how, what, || format!("{len} of a file, to hold it"))?;
+        let kept = advise(addr, len, Advice::DontFork);
+        if kept.is_err() {
+            let _ = unmap(addr, len);
+        }
+        kept.map(|()| addr)
+    }
+}
+
 /// A page that is zeros in a forked child; it is never unmapped.
 ///
 /// # Errors

@@ -30,8 +30,10 @@ pub mod membarrier;
 pub mod memfd;
 pub mod meminfo;
 pub mod memory_block;
+pub(crate) mod memory_file;
 pub mod mmap;
 pub mod numa;
+pub(crate) mod ofd_lock;
 pub(crate) mod one_processor;
 pub(crate) mod own;
 mod page;
@@ -51,6 +53,7 @@ pub(crate) mod swap;
 pub(crate) mod thread;
 pub(crate) mod ticks;
 pub(crate) mod uffd;
+pub(crate) mod uptime;
 pub mod vma;
 pub(crate) mod zones;
 

@@ -1,5 +1,7 @@
 //! [`Error`]: why memory cannot be volatile, or not be read or written as it is, with the values.
 
+use std::time::Duration;
+
 use crate::error::OsError;
 use crate::sys::vma::Refusal;
 use crate::units::{Bytes, Pages};
@@ -80,6 +82,78 @@ pub enum Error {
     /// The process was made by clone(2) and not by the C library's fork: no lock can be taken.
     #[error("this process was cloned without the C library: it can unmark, but not mark or drop")]
     Cloned,
+    /// An option of shared memory that cannot be.
+    #[error("{what}: {value}; the limit is {limit}")]
+    BadOption {
+        /// What is wrong with it.
+        what: &'static str,
+        /// What was asked for.
+        value: u64,
+        /// The least or the most that can be.
+        limit: u64,
+    },
+    /// A file that cannot hold shared volatile memory.
+    #[error("not a file that can be shared and purged: {0}")]
+    UnsuitableFile(String),
+    /// A file that holds no shared volatile memory, or that of another version or machine.
+    #[error("not a file of shared volatile memory: {what} is {value:#x}, not {expected:#x}")]
+    BadFile {
+        /// Which part of its header.
+        what: &'static str,
+        /// What stands there.
+        value: u64,
+        /// What should, or its limit.
+        expected: u64,
+    },
+    /// The file was cut, or could not give a page of what it says it has; what was there is gone.
+    #[error("the file has {len} or lost a page; {needed} are needed")]
+    Truncated {
+        /// Its length now.
+        len: Bytes,
+        /// The length that it had.
+        needed: Bytes,
+    },
+    /// As many processes use the file as can.
+    #[error("{holders} processes use the file, as many as can")]
+    NoHolderLeft {
+        /// How many.
+        holders: u32,
+    },
+    /// Another process joins or purges at this time; some may be stopped at it.
+    #[error("{what} is under way in another process or thread; waited for {waited:?}")]
+    Busy {
+        /// What it does.
+        what: &'static str,
+        /// For how long this was waited for.
+        waited: Duration,
+    },
+    /// A granule is being purged by a process that lives, and takes long.
+    #[error("the granule at {:#x} is being purged; waited for {waited:?}", offset.get())]
+    PurgeUnderWay {
+        /// Where it begins.
+        offset: Bytes,
+        /// For how long this was waited for.
+        waited: Duration,
+    },
+    /// A granule is pinned as often as can be counted.
+    #[error("the granule at {:#x} has {limit} pins of this process, the most", offset.get())]
+    PinsExhausted {
+        /// Where it begins.
+        offset: Bytes,
+        /// The most.
+        limit: u64,
+    },
+    /// More would be pinned than the file's creator allows a process.
+    #[error("{pinned} granules are pinned by this process; the file's quota is {quota}")]
+    Quota {
+        /// Granules pinned before the call.
+        pinned: u64,
+        /// How many may be.
+        quota: u64,
+    },
+    /// A pin that was made before this process was forked, and is its parent's.
+    #[error("the pin is of the process that this one was forked from")]
+    Forked,
     /// The kernel refused a call.
     #[error(transparent)]
     Os(#[from] OsError),

@@ -28,7 +28,7 @@ static SLOTS: List<Slot> = List::new();
 /// A descriptor that is the parent's alone; no longer noted when this is dropped, which is before
 /// it is closed.
 #[derive(Debug)]
-pub(super) struct Parents(&'static Slot);
+pub(in crate::sys) struct Parents(&'static Slot);
 
 impl Parents {
     /// Notes `descriptor`.
@@ -36,12 +36,26 @@ impl Parents {
     /// # Errors
     /// As [`atfork::add`].
     pub fn note(descriptor: RawFd) -> Result<Self, OsError> {
+        Self::follow_forks()?;
+        Ok(Self::note_unforked(descriptor))
+    }
+
+    /// Adds the step around fork that the notes need.
+    ///
+    /// # Errors
+    /// As [`atfork::add`].
+    pub fn follow_forks() -> Result<(), OsError> {
         static STEP: atfork::Step = atfork::Step { prepare: || {}, parent: || {}, child };
-        atfork::add(&STEP)?;
+        atfork::add(&STEP)
+    }
+
+    /// As [`Parents::note`], of one opened under [`atfork::without_forks`], after
+    /// [`Parents::follow_forks`].
+    pub fn note_unforked(descriptor: RawFd) -> Self {
         let word = u64::from(descriptor.unsigned_abs()) + 1;
         let (set, seen) = (Ordering::AcqRel, Ordering::Relaxed);
         let taken = |slot: &Slot| slot.compare_exchange(0, word, set, seen).is_ok();
-        Ok(Self(SLOTS.find_or_add(taken, || MappedWord::new(word))))
+        Self(SLOTS.find_or_add(taken, || MappedWord::new(word)))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Filling a missing page of an armed range, in a signal handler: two ioctls of userfaultfd.
+//! Filling a missing page, in a signal handler: of an armed range by two ioctls of userfaultfd; of
+//! a file that has lost it by memory of the process's own.
 //!
 //! Takes a bare descriptor, since a handler owns nothing; allocates nothing and makes no error
 //! value but the number. Lengths are in bytes, multiples of the page. A page appears whole or not
@@ -81,6 +82,27 @@ pub unsafe fn copy(
         let rc = unsafe { libc::ioctl(fd, libc::_IOWR::<Copy>(TYPE, 3), &mut arg) };
         (rc, arg.done)
     })
+}
+
+/// Maps zeros of the process's own in the place of what is mapped.
+///
+/// # Errors
+/// The error number: ENOMEM for too many mappings.
+///
+/// # Safety
+/// The range is whole pages of the caller's mapping, of which nothing in the program is a reference
+/// but to atomics; what is written there is seen by nobody else.
+pub unsafe fn replace(at: usize, len: usize) -> Result<(), i32> {
+    let (access, fixed) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
+    let flags = fixed | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let addr = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: passed on to the caller.
+    let mapped = unsafe { libc::mmap(addr, len, access, flags, -1, 0) };
+    if mapped == libc::MAP_FAILED {
+        // SAFETY: the C library's own word of this thread.
+        return Err(unsafe { *libc::__errno_location() });
+    }
+    Ok(())
 }
 
 /// Calls `once` with the offset and length of what is left until nothing is.

@@ -1,0 +1,231 @@
+//! [`MemoryFile`]: a file in memory that several programs may share: a memfd, or one on tmpfs.
+//!
+//! Owns the descriptor. Offsets and lengths are bytes, whole pages. Its pages are added, found and
+//! taken out by system calls, each of which says what it lacks: no touch of a page that was
+//! *allocated* is SIGBUS, but where somebody cuts the file. What is made here cannot be cut.
+//!
+//! A page is *data* once it has been touched or written; one that was only allocated still counts
+//! as a hole. Source: memfd_create(2), fallocate(2), lseek(2), statfs(2), F_GET_SEALS in fcntl(2).
+//!
+//! # Safety
+//! The calls take the open descriptor and locals. Taking pages out changes bytes that others may
+//! read: who may lose them is the caller's to know.
+#![allow(unsafe_code)]
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use crate::error::OsError;
+use crate::sys::call::{answer, call};
+use crate::sys::{file, limits, memfd};
+use crate::units::Bytes;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct MemoryFile {
+    file: File,
+    /// Whether nobody can make it shorter.
+    is_sealed: bool,
+}
+
+fn refused(call: &'static str, subject: impl Into<String>, source: io::Error) -> OsError {
+    OsError::new(call, subject, source)
+}
+
+impl MemoryFile {
+    /// A new memfd of `len` zero bytes, none of which takes memory yet. Its length stays.
+    ///
+    /// # Errors
+    /// What memfd_create(2), ftruncate(2) or fcntl(2) refuses.
+    pub(crate) fn new(len: Bytes) -> Result<Self, OsError> {
+        let made = memfd::make(None);
+        let file = made.map_err(|source| refused("memfd_create", len.to_string(), source))?;
+        set_len(&file, len)?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: the descriptor is open.
+        let sealed = || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+        call("fcntl", || "F_ADD_SEALS".into(), sealed)?;
+        Ok(Self { file, is_sealed: true })
+    }
+
+    /// A new file at `path`, which must not be there, of `len` zero bytes; for this user alone.
+    ///
+    /// # Errors
+    /// What open(2) or ftruncate(2) refuses; as [`MemoryFile::adopt`]. Then there is no file.
+    pub(crate) fn new_at(path: &Path, len: Bytes) -> Result<Result<Self, String>, OsError> {
+        let mut options = OpenOptions::new();
+        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        options.read(true).write(true).create_new(true).mode(0o600).custom_flags(flags);
+        let opened = file::open(path, &options);
+        let file = opened.map_err(|source| refused("open", path.display().to_string(), source))?;
+        let made = Self::adopt(file).and_then(|made| match made {
+            Ok(made) => set_len(&made.file, len).map(|()| Ok(made)),
+            other => Ok(other),
+        });
+        if !matches!(made, Ok(Ok(_))) {
+            let _ = file::remove(path);
+        }
+        made
+    }
+
+    /// Opens a file of somebody's making; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// What stat(2) or open(2) refuses, and as [`MemoryFile::adopt`].
+    pub(crate) fn open(path: &Path) -> Result<Result<Self, String>, OsError> {
+        let refused = |call, source| refused(call, path.display().to_string(), source);
+        // A look first: to open a device or a FIFO may do something.
+        let kind = file::link_metadata(path).map_err(|source| refused("stat", source))?.file_type();
+        if !kind.is_file() {
+            return Ok(Err(kind_of(kind).to_owned()));
+        }
+        let mut options = OpenOptions::new();
+        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+        options.read(true).write(true).custom_flags(flags);
+        Self::adopt(file::open(path, &options).map_err(|source| refused("open", source))?)
+    }
+
+    /// A file of somebody's making; or what it is instead, in words.
+    ///
+    /// # Errors
+    /// What fstat(2), fstatfs(2) or fcntl(2) refuses.
+    pub(crate) fn adopt(file: File) -> Result<Result<Self, String>, OsError> {
+        let meta = file::metadata(&file).map_err(|e| refused("fstat", "a descriptor", e))?;
+        if !meta.is_file() {
+            return Ok(Err(kind_of(meta.file_type()).to_owned()));
+        }
+        let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+        // SAFETY: the descriptor is open, and the kernel fills the local.
+        let told = || unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) };
+        call("fstatfs", || "a descriptor".into(), told)?;
+        // SAFETY: zeroed is a value of it, and the kernel has filled it.
+        let kind = unsafe { stat.assume_init() }.f_type;
+        if kind != libc::TMPFS_MAGIC {
+            return Ok(Err(format!("on a file system of type {kind:#x}, not on tmpfs")));
+        }
+        // SAFETY: as above, without a local.
+        let asked = answer("fcntl", || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) });
+        let flags = asked.map_err(|source| refused("fcntl", "F_GETFL", source))?;
+        if flags & libc::O_ACCMODE != libc::O_RDWR {
+            return Ok(Err("not open to read and write".to_owned()));
+        }
+        // SAFETY: as above.
+        let asked = answer("fcntl", || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) });
+        let seals = asked.map_err(|source| refused("fcntl", "F_GET_SEALS", source))?;
+        if seals & (libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE) != 0 {
+            return Ok(Err(format!("sealed against writing (seals {seals:#x})")));
+        }
+        Ok(Ok(Self { file, is_sealed: seals & libc::F_SEAL_SHRINK != 0 }))
+    }
+
+    /// The file.
+    pub(crate) fn as_file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether nobody can make it shorter.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.is_sealed
+    }
+
+    /// Its length now.
+    ///
+    /// # Errors
+    /// What fstat(2) refuses.
+    pub(crate) fn len(&self) -> Result<Bytes, OsError> {
+        let told = file::metadata(&self.file).map_err(|e| refused("fstat", "a descriptor", e))?;
+        Ok(Bytes::new(told.len()))
+    }
+
+    /// Makes pages take memory; what is in those that do stays.
+    ///
+    /// # Errors
+    /// What fallocate(2) refuses: ENOSPC on a full tmpfs, ENOMEM, a page beyond the end of a file
+    /// that somebody cut.
+    pub(crate) fn allocate(&self, offset: u64, len: u64) -> Result<(), OsError> {
+        self.fallocate(libc::FALLOC_FL_KEEP_SIZE, offset, len)
+    }
+
+    /// Takes pages out; what is mapped of them reads as zero.
+    ///
+    /// # Errors
+    /// What fallocate(2) refuses: EPERM where the file was sealed against writing.
+    pub(crate) fn punch(&self, offset: u64, len: u64) -> Result<(), OsError> {
+        self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len)
+    }
+
+    fn fallocate(&self, mode: libc::c_int, offset: u64, len: u64) -> Result<(), OsError> {
+        let subject = || format!("{offset:#x}, {}", Bytes::new(len));
+        loop {
+            let done = answer("fallocate", || {
+                let (offset, len) = (offset as libc::off_t, len as libc::off_t);
+                // SAFETY: the descriptor is open.
+                unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) }
+            });
+            match done {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(refused("fallocate", subject(), source)),
+            }
+        }
+    }
+
+    /// The first stretch of data at or behind `from` and before `end`, cut there.
+    ///
+    /// # Errors
+    /// What lseek(2) refuses.
+    pub(crate) fn next_data(&self, from: u64, end: u64) -> Result<Option<(u64, u64)>, OsError> {
+        let Some(start) = self.seek(libc::SEEK_DATA, from)?.filter(|start| *start < end) else {
+            return Ok(None);
+        };
+        let stop = self.seek(libc::SEEK_HOLE, start)?.unwrap_or(end);
+        Ok(Some((start, stop.clamp(start + 1, end))))
+    }
+
+    /// None behind the last one.
+    fn seek(&self, whence: libc::c_int, from: u64) -> Result<Option<u64>, OsError> {
+        let made = answer("lseek", || {
+            // SAFETY: the descriptor is open. Its own position is used by nobody.
+            unsafe { libc::lseek(self.file.as_raw_fd(), from as libc::off_t, whence) }
+        });
+        match made {
+            Ok(at) => Ok(Some(at.unsigned_abs())),
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            Err(source) => Err(refused("lseek", format!("{from:#x}"), source)),
+        }
+    }
+}
+
+/// The length of an open file; none where it cannot be told. For a signal handler: one call.
+pub(crate) fn len_of(descriptor: RawFd) -> Option<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel fills the local, whose zeros are a value.
+    unsafe {
+        let told = libc::fstat(descriptor, stat.as_mut_ptr()) == 0;
+        told.then(|| stat.assume_init().st_size.unsigned_abs())
+    }
+}
+
+fn set_len(file: &File, len: Bytes) -> Result<(), OsError> {
+    // Beyond it is a signal.
+    if limits::limit(libc::RLIMIT_FSIZE).is_some_and(|limit| len > limit) {
+        let source = io::Error::from_raw_os_error(libc::EFBIG);
+        return Err(refused("ftruncate", len.to_string(), source));
+    }
+    file::set_len(file, len.get()).map_err(|source| refused("ftruncate", len.to_string(), source))
+}
+
+fn kind_of(kind: FileType) -> &'static str {
+    match kind {
+        _ if FileType::is_dir(&kind) => "a directory",
+        _ if kind.is_symlink() => "a symbolic link",
+        _ if kind.is_fifo() => "a FIFO",
+        _ if kind.is_socket() => "a socket",
+        _ if kind.is_char_device() || kind.is_block_device() => "a device",
+        _ => "no plain file",
+    }
+}

@@ -1,0 +1,74 @@
+//! Who has a lock, and when it ends.
+
+use super::*;
+
+use crate::sys::child::in_child;
+use crate::sys::memfd;
+
+const BYTE: u64 = 1 << 62;
+const NO_TIME: Duration = Duration::ZERO;
+
+#[test]
+fn descriptions_exclude_each_other_in_one_process() {
+    let file = memfd::make(None).unwrap();
+    let (one, two) = (Description::reopen(&file).unwrap(), Description::reopen(&file).unwrap());
+    assert!(!is_locked(&file, BYTE..BYTE + 1).unwrap());
+    assert!(one.try_lock(BYTE).unwrap() && one.try_lock(BYTE).unwrap());
+    assert!(!two.lock(BYTE, NO_TIME).unwrap() && two.try_lock(BYTE + 1).unwrap());
+    assert!(is_locked(&file, BYTE..BYTE + 1).unwrap());
+    one.unlock(BYTE);
+    assert!(two.lock(BYTE, NO_TIME).unwrap());
+    drop(two);
+    assert!(!is_locked(&file, BYTE..BYTE + 2).unwrap());
+}
+
+#[test]
+fn a_tied_lock_ends_with_its_mapping_and_no_child_has_it() {
+    let file = memfd::make(None).unwrap();
+    let tied = Tied::try_take(&file, BYTE).unwrap().expect("nobody has it");
+    assert!(Tied::try_take(&file, BYTE).unwrap().is_none());
+    // SAFETY: the child reads a word.
+    assert!(!tied.is_inherited() && unsafe { in_child(|| tied.is_inherited()) });
+    assert!(is_locked(&file, BYTE..BYTE + 1).unwrap());
+    drop(tied);
+    assert!(!is_locked(&file, BYTE..BYTE + 1).unwrap());
+}
+
+/// A process that holds both kinds forks and is killed while its child lives.
+#[test]
+fn a_killed_process_has_no_lock_though_its_child_lives() {
+    let file = memfd::make(None).unwrap();
+    let mut pipe = [0; 2];
+    // SAFETY: the children call the kernel and code that takes no lock of another thread's; the
+    // pipe is this test's, and `waited` a local.
+    unsafe {
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        let parent = libc::fork();
+        if parent == 0 {
+            let _tied = Tied::try_take(&file, BYTE);
+            let description = Description::reopen(&file).unwrap();
+            let locked = description.try_lock(BYTE + 1).unwrap();
+            // The grandchild lives until the pipe is closed.
+            if libc::fork() == 0 {
+                libc::close(pipe[1]);
+                let mut byte = 0_u8;
+                libc::read(pipe[0], (&raw mut byte).cast(), 1);
+                libc::_exit(0);
+            }
+            libc::write(pipe[1], [u8::from(locked)].as_ptr().cast(), 0);
+            libc::raise(libc::SIGSTOP);
+            libc::_exit(0);
+        }
+        let mut waited = 0;
+        assert_eq!(libc::waitpid(parent, &raw mut waited, libc::WUNTRACED), parent);
+        assert!(libc::WIFSTOPPED(waited));
+        for byte in [BYTE, BYTE + 1] {
+            assert!(is_locked(&file, byte..byte + 1).unwrap());
+        }
+        libc::kill(parent, libc::SIGKILL);
+        assert_eq!(libc::waitpid(parent, &raw mut waited, 0), parent);
+        assert!(!is_locked(&file, BYTE..BYTE + 2).unwrap());
+        libc::close(pipe[0]);
+        libc::close(pipe[1]);
+    }
+}

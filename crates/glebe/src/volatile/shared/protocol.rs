@@ -1,0 +1,138 @@
+//! Pins against purges: who may still use a granule, and who may take it.
+//!
+//! A *pinner* counts itself in its process's own table and then loads the granule's word. A
+//! *purger*, who has the purge lock, claims the word and then looks at the tables. All four are
+//! sequentially consistent, so one of the two sees the other: the pinner takes its count back and
+//! waits, or the purger gives the granule up. A purger that finds no pin dooms the granule; from
+//! then on its bytes may go. Counts of a process that has ended count for nothing. Its table is not
+//! cleared here: the next process that takes it does that, before it pins.
+//!
+//! [`finish`] does a purger's second half for any granules that are purging: its own, or those of
+//! a purger that was killed. Lock: the purge lock, for [`claim`] and [`finish`]. Four counts share
+//! a word. Cost of a pin and its end: two exchanges, a load.
+
+use super::ledger::Ledger;
+use super::word::{change, Word};
+use crate::error::OsError;
+use crate::extent::{push, Extent};
+use crate::sync::{after_exchange, MappedWord, Ordering};
+
+/// The most pins of a granule in one process.
+pub(crate) const PINS_MAX: u64 = u16::MAX as u64;
+/// Granules whose counts share a word.
+pub(crate) const COUNTS: u64 = 4;
+const COUNT_BITS: u64 = u64::BITS as u64 / COUNTS;
+
+/// What came of an attempt to pin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// It is pinned: it stays until the pin ends. Whether it is the process's first of the granule.
+    Pinned { word: Word, is_first: bool },
+    /// A purger has it, or had when it was killed.
+    Purging,
+    /// There are [`PINS_MAX`].
+    Exhausted,
+}
+
+/// The count of granule `index` in the word that holds it.
+fn count_of(word: u64, index: u64) -> u64 {
+    word >> shift(index) & PINS_MAX
+}
+
+fn shift(index: u64) -> u64 {
+    index % COUNTS * COUNT_BITS
+}
+
+/// Pins a granule for the process that has table `holder`.
+#[inline]
+pub(crate) fn try_pin(ledger: &Ledger, holder: u32, index: u64) -> Tried {
+    let counts = ledger.counts(holder, index);
+    let more = |now| (count_of(now, index) < PINS_MAX).then(|| now + (1 << shift(index)));
+    let Ok(before) = counts.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more) else {
+        return Tried::Exhausted;
+    };
+    after_exchange();
+    let word = Word(ledger.word(index).load(Ordering::SeqCst));
+    if word.is_purging() {
+        unpin(ledger, holder, index);
+        return Tried::Purging;
+    }
+    Tried::Pinned { word, is_first: count_of(before, index) == 0 }
+}
+
+/// Ends a pin; whether it was the process's last of the granule. A count that somebody else made
+/// zero stays.
+#[inline]
+pub(crate) fn unpin(ledger: &Ledger, holder: u32, index: u64) -> bool {
+    let counts = ledger.counts(holder, index);
+    let fewer = |now| (count_of(now, index) > 0).then(|| now - (1 << shift(index)));
+    let done = counts.fetch_update(Ordering::Release, Ordering::Relaxed, fewer);
+    done.is_ok_and(|before| count_of(before, index) == 1)
+}
+
+/// The pins of a granule in one table.
+pub(crate) fn pins(counts: &MappedWord, index: u64) -> u64 {
+    count_of(counts.load(Ordering::SeqCst), index)
+}
+
+/// How many of the granules that share a word are pinned.
+pub(crate) fn pinned_in(counts: &MappedWord) -> u64 {
+    let word = counts.load(Ordering::Relaxed);
+    (0..COUNTS).filter(|at| count_of(word, *at) > 0).count() as u64
+}
+
+/// Claims a granule whose word was `seen`, if it still is.
+pub(crate) fn claim(ledger: &Ledger, index: u64, seen: Word) -> bool {
+    let (order, word) = (Ordering::SeqCst, ledger.word(index));
+    seen.is_candidate() && word.compare_exchange(seen.0, seen.claimed().0, order, order).is_ok()
+}
+
+/// Whether a process that lives has the granule pinned. The caller has claimed it before.
+pub(crate) fn is_pinned(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
+    after_exchange();
+    for holder in 0..ledger.holders() {
+        let counted = ledger.is_used(holder)
+            && ledger.has_counts(holder, index)?
+            && pins(ledger.counts(holder, index), index) > 0;
+        if counted && ledger.is_alive(holder)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Takes what is claimed and not pinned, of `granules` that may be purging or not, and carries out
+/// what was doomed before; how many granules lost their bytes.
+pub(crate) fn finish(ledger: &Ledger, granules: Extent) -> Result<u64, OsError> {
+    let mut doomed = Vec::new();
+    for index in granules.start()..granules.end() {
+        if is_doomed(ledger, index)? {
+            Extent::new(index, 1).into_iter().for_each(|one| push(&mut doomed, one));
+        }
+    }
+    let mut gone = 0;
+    for run in doomed {
+        ledger.step();
+        ledger.punch(run)?;
+        for index in run.start()..run.end() {
+            ledger.step();
+            let purged = |word: Word| word.is_doomed().then(|| word.purged());
+            let _ = change(ledger.word(index), purged);
+        }
+        gone += run.len();
+    }
+    Ok(gone)
+}
+
+/// Whether a granule is doomed, once it has been decided where it was claimed.
+fn is_doomed(ledger: &Ledger, index: u64) -> Result<bool, OsError> {
+    let at = ledger.word(index);
+    let word = Word(at.load(Ordering::SeqCst));
+    if !word.is_claimed() {
+        return Ok(word.is_doomed());
+    }
+    ledger.step();
+    let next = if is_pinned(ledger, index)? { word.unclaimed() } else { word.doomed() };
+    let (order, seen) = (Ordering::SeqCst, Ordering::SeqCst);
+    Ok(at.compare_exchange(word.0, next.0, order, seen).is_ok() && next.is_doomed())
+}

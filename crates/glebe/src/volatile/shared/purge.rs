@@ -1,0 +1,177 @@
+//! Purges: which granules go, and the lock that makes a purger one of its kind.
+//!
+//! One purger a file at a time, by a lock of a byte of it ([`PurgeLock`]). A purge looks at every
+//! word that was ever used, O(granules), takes the first of the order until the target is met, and
+//! frees neighbours by one call. Those that turn out to be pinned are left, and further ones of the
+//! order take their place. Where the kernel refuses to free, words are put back as they were.
+//! Counted in granules.
+
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use super::layout::{Field, Layout};
+use super::ledger::Ledger;
+use super::protocol::{claim, finish};
+use super::word::{change, Key, Word};
+use crate::extent::Extent;
+use crate::sync::Ordering;
+use crate::sys::ofd_lock::{is_locked, Description};
+use crate::units::Bytes;
+use crate::volatile::{Error, Priority};
+
+/// Bytes that are freed by one call at most: pins of them wait for it.
+const RUN_MAX: u64 = 8 << 20;
+
+/// The right to change words that are purging.
+#[derive(Debug)]
+pub(super) struct PurgeLock(Description);
+
+/// A granule that may go: the order of these is the order in which they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    priority: Priority,
+    key: Key,
+    index: u64,
+}
+
+/// Takes the purge lock, if nobody has it.
+pub(super) fn try_lock(ledger: &Ledger) -> Result<Option<PurgeLock>, Error> {
+    let file = ledger.file().as_file();
+    if is_locked(file, Layout::PURGE..Layout::PURGE + 1)? {
+        return Ok(None);
+    }
+    let description = Description::reopen(file)?;
+    Ok(description.try_lock(Layout::PURGE)?.then_some(PurgeLock(description)))
+}
+
+/// Waits for the purge lock.
+pub(super) fn lock(ledger: &Ledger, patience: Duration) -> Result<PurgeLock, Error> {
+    let description = Description::reopen(ledger.file().as_file())?;
+    if description.lock(Layout::PURGE, patience)? {
+        Ok(PurgeLock(description))
+    } else {
+        Err(Error::Busy { what: "a purge", waited: patience })
+    }
+}
+
+impl Drop for PurgeLock {
+    fn drop(&mut self) {
+        self.0.unlock(Layout::PURGE);
+    }
+}
+
+impl PurgeLock {
+    /// Finishes what a killed purger left of `granules`; how many lost their bytes.
+    pub(super) fn finish(&self, ledger: &Ledger, granules: Extent) -> Result<u64, Error> {
+        let freed = finish(ledger, granules)?;
+        count(ledger, freed);
+        Ok(freed)
+    }
+
+    /// Finishes what a killed purger left anywhere.
+    pub(super) fn finish_left(&self, ledger: &Ledger) -> Result<(), Error> {
+        for run in ledger.noted()? {
+            for index in run.start()..run.end() {
+                let is_left = Word(ledger.word(index).load(Ordering::SeqCst)).is_purging();
+                if let Some(one) = Extent::new(index, 1).filter(|_| is_left) {
+                    self.finish(ledger, one)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees up to `target` granules of at most `up_to` in `within`, in order; how many went.
+    pub(super) fn purge(
+        &self,
+        ledger: &Ledger,
+        target: u64,
+        up_to: Priority,
+        within: Extent,
+    ) -> Result<u64, Error> {
+        let (mut freed, mut behind) = (0, None);
+        while freed < target {
+            let mut first = candidates(ledger, target - freed, up_to, within, behind)?;
+            let Some(last) = first.last() else { break };
+            behind = Some(last.0);
+            first.sort_unstable_by_key(|(candidate, _)| candidate.index);
+            for run in first.chunk_by(|(a, _), (b, _)| a.index + 1 == b.index) {
+                for part in run.chunks((RUN_MAX / ledger.layout().granule).max(1) as usize) {
+                    match self.take(ledger, part) {
+                        Ok(gone) => freed += gone,
+                        Err(error) if freed == 0 => return Err(error),
+                        Err(_) => return Ok(freed), // the next call says why
+                    }
+                }
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Claims neighbours and takes those that nobody has pinned.
+    fn take(&self, ledger: &Ledger, run: &[(Candidate, Word)]) -> Result<u64, Error> {
+        let [(first, _), ..] = run else { return Ok(0) };
+        let Some(granules) = Extent::new(first.index, run.len() as u64) else { return Ok(0) };
+        let claimed: Vec<_> = run.iter().map(|(at, seen)| claim(ledger, at.index, *seen)).collect();
+        self.finish(ledger, granules).inspect_err(|_| {
+            // What is still purging has its bytes.
+            for ((at, seen), _) in run.iter().zip(claimed).filter(|(_, claimed)| *claimed) {
+                let _ = change(ledger.word(at.index), |word| word.is_purging().then_some(*seen));
+            }
+        })
+    }
+}
+
+/// The first `most` candidates of the order behind one, with their words, first one first.
+fn candidates(
+    ledger: &Ledger,
+    most: u64,
+    up_to: Priority,
+    within: Extent,
+    behind: Option<Candidate>,
+) -> Result<Vec<(Candidate, Word)>, Error> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    // The greatest on top, which goes when a smaller one comes.
+    let mut first = BinaryHeap::new();
+    for run in ledger.noted()?.iter().filter_map(|run| run.intersection(within)) {
+        for index in run.start()..run.end() {
+            let word = Word(ledger.word(index).load(Ordering::SeqCst));
+            let (priority, key) = (word.priority(), word.key());
+            let candidate = Candidate { priority, key, index };
+            let is_one = word.is_candidate() && priority <= up_to;
+            if !is_one || behind.is_some_and(|behind| candidate <= behind) {
+                continue;
+            }
+            let entry = (candidate, word.0);
+            if first.len() < most {
+                first.push(entry);
+            } else if let Some(mut last) = first.peek_mut().filter(|last| entry < **last) {
+                *last = entry;
+            }
+        }
+    }
+    Ok(first.into_sorted_vec().into_iter().map(|(at, word)| (at, Word(word))).collect())
+}
+
+/// Purges for whoever may: up to `target` bytes, rounded up to granules; how many went.
+pub(super) fn purge(ledger: &Ledger, target: Bytes, up_to: Priority) -> Result<Bytes, Error> {
+    let granule = ledger.layout().granule;
+    let lock = try_lock(ledger)?.ok_or(Error::Busy { what: "a purge", waited: Duration::ZERO })?;
+    lock.finish_left(ledger)?;
+    let all = Extent::new(0, ledger.layout().granules).ok_or(Error::Empty)?;
+    // Nobody uses the file: nothing of it is volatile.
+    if !ledger.has_holder()? {
+        return Ok(Bytes::ZERO);
+    }
+    let freed = lock.purge(ledger, target.get().div_ceil(granule), up_to, all)?;
+    Ok(Bytes::new(freed * granule))
+}
+
+/// Adds to what the file says of its purges.
+fn count(ledger: &Ledger, freed: u64) {
+    if freed > 0 {
+        let bytes = freed * ledger.layout().granule;
+        ledger.field(Field::PurgedBytes).fetch_add(bytes, Ordering::Relaxed);
+        ledger.field(Field::Purges).fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,105 @@
+//! Statistics of shared volatile memory: what this process did, and how the file stands.
+//!
+//! What is counted now is of one moment of each granule, and of all processes, but for what is
+//! pinned.
+
+use super::ledger::Ledger;
+use super::word::Word;
+use crate::error::OsError;
+use crate::stats::{json, openmetrics, statistics, text, Row, Set, Unit, Value};
+use crate::sync::Ordering;
+use crate::sys::page_size;
+use crate::units::{Bytes, Pages};
+use crate::volatile::Priority;
+
+statistics! {
+    labels {
+        by_priority: [Bytes; Priority::HIGHEST.get() as usize + 1],
+            "Bytes marked with each priority.";
+    }
+    counters {
+        Marks marks Count "calls that marked something";
+        Unmarks unmarks Count "calls that unmarked something";
+        Pins pins Count "pins made";
+        MarkedEver marked_ever Pages "pages that were marked";
+        Purged purged Pages "pages that an unmark told as lost";
+        Freed freed Pages "pages that purges of this process took";
+        DroppedNow dropped_now Pages "pages taken because the program asked for it";
+    }
+    gauges {
+        total "total_pages" "pages of data";
+        marked "marked_pages" "pages marked";
+        present "present_pages" "pages that may hold memory, as far as is known";
+        lost "lost_pages" "pages that were lost and not told";
+        pinned "pinned_pages" "pages that this process has pinned";
+    }
+    durations {}
+}
+
+/// What every name in OpenMetrics begins with.
+const PREFIX: &str = "glebe_shared_";
+
+impl Counts {
+    /// The counters, and how the file stands.
+    pub(super) fn gauged(&self, ledger: &Ledger, holder: Option<u32>) -> Stats {
+        let mut stats = self.sum();
+        let granule = Bytes::new(ledger.layout().granule);
+        stats.total = ledger.layout().len().pages_down(page_size());
+        // What cannot be looked at stays 0.
+        let _ = stats.look(ledger, granule);
+        let pinned = holder.and_then(|holder| ledger.pinned_by(holder).ok()).unwrap_or(0);
+        stats.pinned = Pages::new(pinned * granule.pages_down(page_size()).get());
+        stats
+    }
+}
+
+impl Stats {
+    fn look(&mut self, ledger: &Ledger, granule: Bytes) -> Result<(), OsError> {
+        let pages = granule.pages_down(page_size());
+        for index in ledger.noted()?.iter().flat_map(|run| run.start()..run.end()) {
+            let word = Word(ledger.word(index).load(Ordering::Relaxed));
+            for (gauge, counts) in [
+                (&mut self.marked, word.is_marked()),
+                (&mut self.present, word.is_present()),
+                (&mut self.lost, word.is_lost()),
+            ] {
+                *gauge = *gauge + if counts { pages } else { Pages::ZERO };
+            }
+            if word.is_marked() {
+                let of_priority = &mut self.by_priority[usize::from(word.priority().get())];
+                *of_priority = *of_priority + granule;
+            }
+        }
+        Ok(())
+    }
+
+    /// One JSON object; names end in their unit where it is not a count.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        json(&self.rows())
+    }
+
+    /// OpenMetrics 1.0 text; pages of memory are bytes there.
+    #[must_use]
+    pub fn to_openmetrics(&self) -> String {
+        let all =
+            openmetrics(PREFIX, page_size().bytes(), &[Set { labels: vec![], rows: self.rows() }]);
+        let levels: Vec<_> = Priority::all().map(|level| self.level(level)).collect();
+        let levels = openmetrics(PREFIX, page_size().bytes(), &levels);
+        all.trim_end_matches("# EOF\n").to_owned() + &levels
+    }
+
+    /// What is marked with one priority.
+    fn level(&self, level: Priority) -> Set<'static> {
+        let marked = self.by_priority[usize::from(level.get())].get();
+        let value = Value::Gauge(Unit::Bytes, marked);
+        let row = Row { name: "marked_by_priority_bytes", value, what: "bytes marked" };
+        Set { labels: vec![("priority", level.get().to_string())], rows: vec![row] }
+    }
+}
+
+impl std::fmt::Display for Stats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&text(&self.rows()))
+    }
+}
