@@ -1,0 +1,98 @@
+//! Touches of lost granules, where the program asked for a signal.
+//!
+//! # Safety
+//! Bytes of mappings that live; the children die of what they should.
+
+use glebe::volatile::{Error, SharedOptions};
+
+use crate::process::{signal, sleep_on, End, Process};
+use crate::*;
+
+fn options() -> SharedOptions {
+    Shared::options().sigbus(true)
+}
+
+/// A file that tells of touches; none where userfaultfd is refused.
+fn told(granules: u64) -> Option<Shared> {
+    match options().create(at(granules)) {
+        Ok(shared) => {
+            fill(&shared);
+            Some(shared)
+        }
+        Err(Error::Os(error)) => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn touch(shared: &Shared, granule: u64) -> u8 {
+    // SAFETY: mapped as long as `shared` lives.
+    unsafe { shared.as_ptr().add(at(granule).as_usize()).read_volatile() }
+}
+
+#[test]
+fn a_touch_of_a_marked_granule_that_was_lost_is_a_signal() {
+    let Some(shared) = told(4) else { return };
+    for lost in [false, true] {
+        // A child that has joined, and one that has not: there such a touch finds zeros.
+        for joins in [false, true] {
+            let child = Process::start(|_| {
+                if joins {
+                    _ = shared.stats();
+                }
+                assert_eq!(touch(&shared, 1), if lost { 0 } else { 2 });
+            });
+            let dies = lost && joins;
+            let end = if dies { End::Signal(libc::SIGBUS) } else { End::Exit(0) };
+            assert_eq!(child.end(), end, "lost {lost}, joins {joins}");
+            if lost && !joins {
+                // It has a page again by that touch.
+                shared.mark(range(1, 1), Priority::NORMAL, Order::Fifo).unwrap();
+                _ = shared.unmark(range(1, 1)).unwrap();
+                shared.mark(range(1, 1), Priority::NORMAL, Order::Fifo).unwrap();
+                assert_eq!(shared.drop_now(range(1, 1)).unwrap(), Pages::new(1));
+            }
+        }
+        assert_eq!(shared.drop_now(range(1, 1)).unwrap().get(), u64::from(!lost));
+    }
+}
+
+#[test]
+fn what_is_pinned_or_not_marked_is_there() {
+    let Some(shared) = told(8) else { return };
+    assert_eq!(purge_all(&shared), at(8));
+    let other = options().adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap();
+    let pin = other.pin(range(0, 2)).unwrap();
+    assert_eq!((touch(&other, 0), touch(&other, 1)), (0, 0));
+    assert_eq!(runs(pin.lost()), [(0, 2)]);
+    assert_eq!(runs(&shared.unmark(range(2, 4)).unwrap()), [(2, 4)]);
+    assert_eq!((touch(&shared, 2), touch(&other, 3), touch(&shared, 5)), (0, 0, 0));
+    // Others are seen whose touches nobody asked for.
+    let plain = Shared::options().adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap();
+    assert_eq!(touch(&plain, 7), 0);
+}
+
+/// A process that is purged by another gets the signal where it has a mapping of the page.
+#[test]
+fn a_page_in_use_goes_from_every_process() {
+    let Some(shared) = told(4) else { return };
+    let child = Process::start(|link| {
+        _ = shared.stats();
+        assert_eq!(touch(&shared, 3), 4);
+        link.tell(0);
+        link.hear();
+        touch(&shared, 3);
+        link.tell(1);
+        sleep_on();
+    });
+    child.link.hear();
+    assert_eq!(purge_all(&shared), at(4));
+    child.link.tell(0);
+    let end = child.end();
+    if end != End::Signal(libc::SIGBUS) {
+        signal(child.pid, libc::SIGKILL);
+    }
+    assert_eq!(end, End::Signal(libc::SIGBUS));
+}

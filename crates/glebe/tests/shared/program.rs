@@ -1,0 +1,73 @@
+//! A byte string as the state of a shared file, and calls on it.
+//!
+//! The header that says the layout is right, or else the file is refused; all that changes, words,
+//! counts, clock, is bytes of the string, and is written anew between calls.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use glebe::volatile::{Order, Priority, Purger, Shared};
+
+const GRANULES: u64 = 24;
+/// Where the words of the header are that change, in bytes.
+const CHANGING: u64 = 9 * 8;
+
+fn at(granule: u64) -> Bytes {
+    Pages::new(granule).bytes(page_size())
+}
+
+/// Writes bytes of the string over the state that changes.
+fn spoil(file: &File, state: u64, program: &[u8], from: usize) {
+    if program.is_empty() {
+        return;
+    }
+    let page = page_size().bytes().get();
+    let bytes = |at: u64, len: usize| -> Vec<u8> {
+        (0..len).map(|i| program[(from + at as usize * 7 + i) % program.len()]).collect()
+    };
+    file.write_all_at(&bytes(0, 512), CHANGING).expect("the header");
+    let mut at = page;
+    while at < state {
+        file.write_all_at(&bytes(at, GRANULES as usize * 8), at).expect("a page of the state");
+        at += page;
+    }
+}
+
+/// Runs a string.
+pub fn run(program: &[u8]) {
+    let options = || Shared::options().holders(3).pin_quota(at(GRANULES));
+    let shared = options().create(at(GRANULES)).expect("memory");
+    let path = format!("/proc/self/fd/{}", shared.fd().as_raw_fd());
+    let file = File::options().read(true).write(true).open(path).expect("its own file");
+    let total = file.metadata().expect("an open file").len();
+    let state = total - shared.len().get();
+    let copy = || shared.fd().try_clone_to_owned().expect("a descriptor");
+    let purger = Purger::adopt(copy()).expect("the file is right");
+    let mut pins = Vec::new();
+    spoil(&file, state, program, 0);
+    for (nth, call) in program.chunks_exact(3).enumerate().take(60) {
+        let (start, len) = (u64::from(call[1]) % GRANULES, 1 + u64::from(call[2]) % 6);
+        let range = at(start)..at((start + len).min(GRANULES));
+        let level = Priority::new(call[2] % 8).expect("a level");
+        match call[0] % 10 {
+            0 => pins.extend(shared.pin(range)),
+            1 => drop(pins.pop()),
+            2 => drop(shared.mark(range, level, Order::Fifo)),
+            3 => drop(shared.mark(range, level, Order::Lifo)),
+            4 => drop(shared.unmark(range)),
+            5 => drop(shared.purge(at(len), level)),
+            6 => drop(purger.look().map(|look| purger.purge(look.purged, level))),
+            7 => drop(pins.last().map(|pin| (pin.restored(), pin.write(Bytes::ZERO, &[1; 100])))),
+            8 => spoil(&file, state, program, nth),
+            _ => drop((options().adopt(copy()).map(|other| other.stats()), shared.drop_now(range))),
+        }
+    }
+    drop(pins);
+    let _ = shared.stats().to_openmetrics();
+    // Nothing was added behind the end, and what the layout says is as it was.
+    assert_eq!(file.metadata().expect("an open file").len(), total);
+    drop(Purger::adopt(copy()).expect("the layout stays"));
+}
