@@ -1,6 +1,6 @@
 //! The n-th kernel call fails, for every n of a reserve's life: from the build, over blocks,
-//! promises and the page cache, to the drop; and for every n of a volatile region's, of views' and
-//! of a pool's of objects.
+//! promises and the page cache, to the drop; and for every n of a volatile region's, of a shared
+//! file's, of views' and of a pool's of objects.
 //!
 //! Whatever fails, a call succeeds or says what was refused, no byte is wrong, and nothing is
 //! left: no mapping, descriptor or thread, no page of the pool.
@@ -20,6 +20,7 @@ mod footing;
 mod foreign;
 mod lent;
 mod resized;
+mod shared;
 mod standing;
 mod views;
 mod volatile;
@@ -340,6 +341,12 @@ fn volatile_regions(memories: &[Memory]) {
     }
 }
 
+fn shared_files() {
+    walk_all(None, "shared file", || shared::live(None));
+    let Some(path) = shared::path() else { return };
+    walk_all(None, "shared file with a name", || shared::live(Some(&path)));
+}
+
 fn statistics_that_are_served() {
     let dir = std::env::temp_dir().join(format!("glebe-faults-{}", std::process::id()));
     let life = || {
@@ -363,6 +370,7 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     walk_all(None, "views", views::live);
     walk_all(None, "compressed-object pool", zpool::live);
     walk_all(None, "pool on lent pages", lent::live);
+    shared_files();
     volatile::refused_memory_is_as_it_was();
     volatile::marks_make_the_calls_they_need();
     volatile_regions(&Memory::ALL);

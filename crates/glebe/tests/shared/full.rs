@@ -19,12 +19,26 @@ fn mount(dir: &Path, pages: u64) -> bool {
     let options = std::ffi::CString::new(format!("nr_blocks={pages}")).unwrap();
     let none = ptr::null::<libc::c_char>();
     let kind = c"tmpfs".as_ptr();
+    // SAFETY: takes no pointer.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let flags = libc::CLONE_NEWNS | if user == 0 { 0 } else { libc::CLONE_NEWUSER };
+    // SAFETY: as above.
+    if unsafe { libc::unshare(flags) } != 0 {
+        return false;
+    }
+    if user != 0 {
+        let put = |name: &str, text: String| fs::write(format!("/proc/self/{name}"), text).is_ok();
+        let is_mapped = put("setgroups", "deny".to_owned())
+            && put("uid_map", format!("{user} {user} 1"))
+            && put("gid_map", format!("{group} {group} 1"));
+        if !is_mapped {
+            return false;
+        }
+    }
     // SAFETY: strings that end.
     unsafe {
-        let user = libc::geteuid();
-        libc::unshare(libc::CLONE_NEWNS | if user == 0 { 0 } else { libc::CLONE_NEWUSER }) == 0
-            && libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, ptr::null())
-                == 0
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        libc::mount(none, c"/".as_ptr(), none, private, ptr::null()) == 0
             && libc::mount(kind, dir.as_ptr(), kind, 0, options.as_ptr().cast()) == 0
     }
 }
