@@ -342,6 +342,7 @@ fn volatile_regions(memories: &[Memory]) {
 }
 
 fn shared_files() {
+    shared::pins_make_no_call();
     walk_all(None, "shared file", || shared::live(None));
     let Some(path) = shared::path() else { return };
     walk_all(None, "shared file with a name", || shared::live(Some(&path)));

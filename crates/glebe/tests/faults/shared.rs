@@ -1,12 +1,13 @@
 //! A life of a shared file: made or opened, pinned, written, marked, purged, unmarked, dropped.
 //!
 //! Whatever call fails: what was not lost has its bytes, what was lost is told by the first unmark
-//! that succeeds, and nothing is purged that is pinned. The second file is on tmpfs, may be cut, and
-//! tells of touches.
+//! that succeeds, and nothing is purged that is pinned. The second file is on tmpfs, may be cut,
+//! and tells of touches.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
+use glebe::sys::fault::{arm, disarm, Fault, Lasting};
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Order, Priority, Purger, Shared};
@@ -94,4 +95,18 @@ fn use_all(shared: &Shared, purger: Option<&Purger>, first: &mut Errors) -> Outc
         assert_eq!(byte[0], if is_lost { 0 } else { granule as u8 + 1 }, "granule {granule}");
     }
     Ok(())
+}
+
+/// Once its granules have memory, a pin asks nothing of the kernel.
+pub fn pins_make_no_call() {
+    let shared = Shared::options().create(at(GRANULES)).unwrap();
+    let range = at(2)..at(6);
+    drop(shared.pin(range.clone()).unwrap());
+    shared.mark(range.clone(), Priority::NORMAL, Order::Fifo).unwrap();
+    arm(Fault { nth: u64::MAX, choice: 0, lasting: Lasting::Once });
+    for _ in 0..100 {
+        let pin = shared.pin(range.clone()).unwrap();
+        pin.write(Bytes::ZERO, b"bytes").unwrap();
+    }
+    assert_eq!(disarm().calls, 0);
 }

@@ -4,33 +4,32 @@
 //! A child has one thread and copies of all locks; it uses the allocator, which the C library
 //! makes ready for it, and files of its test. It ends by _exit, or an alarm ends it.
 
+#![allow(dead_code)] // each test takes a part
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::{Duration, Instant};
 
 const PATIENCE_S: u32 = 60;
 
 /// A pipe each way.
-#[derive(Clone, Copy)]
 pub struct Link {
-    from: i32,
-    to: i32,
+    from: File,
+    to: File,
 }
 
 impl Link {
     /// Sends a number.
     pub fn tell(&self, number: i32) {
-        let bytes = number.to_ne_bytes();
-        // SAFETY: a pipe of this test's and a local.
-        let sent = unsafe { libc::write(self.to, bytes.as_ptr().cast(), bytes.len()) };
-        assert_eq!(sent, bytes.len() as isize);
+        (&self.to).write_all(&number.to_ne_bytes()).unwrap();
     }
 
     /// Waits for a number.
     pub fn hear(&self) -> i32 {
         let mut bytes = [0; 4];
-        // SAFETY: as above.
-        let got = unsafe { libc::read(self.from, bytes.as_mut_ptr().cast(), bytes.len()) };
-        assert_eq!(got, bytes.len() as isize, "the other end is gone");
+        (&self.from).read_exact(&mut bytes).expect("the other end is gone");
         i32::from_ne_bytes(bytes)
     }
 }
@@ -57,19 +56,19 @@ impl Process {
 
     /// As [`Process::start`], by another call that forks.
     pub fn start_by(fork: impl FnOnce() -> i32, body: impl FnOnce(Link)) -> Self {
-        let (down, up) = (pipe(), pipe());
+        let ((child_from, to), (from, child_to)) = (pipe(), pipe());
         let pid = fork();
         assert!(pid >= 0, "{}", std::io::Error::last_os_error());
         if pid == 0 {
             // SAFETY: the alarm and the exit take no pointer.
             unsafe {
                 libc::alarm(PATIENCE_S);
-                let link = Link { from: down[0], to: up[1] };
+                let link = Link { from: child_from, to: child_to };
                 let ended = catch_unwind(AssertUnwindSafe(|| body(link)));
                 libc::_exit(if ended.is_ok() { 0 } else { 101 });
             }
         }
-        Self { pid, link: Link { from: up[0], to: down[1] } }
+        Self { pid, link: Link { from, to } }
     }
 
     /// Ends it by SIGKILL.
@@ -97,11 +96,15 @@ impl Process {
     }
 }
 
-fn pipe() -> [i32; 2] {
+/// The end to read from, and the one to write to.
+fn pipe() -> (File, File) {
     let mut ends = [0; 2];
-    // SAFETY: fills the local.
-    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    ends
+    // SAFETY: fills the local with descriptors that nobody else has.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        let [read, write] = ends.map(|end| File::from(OwnedFd::from_raw_fd(end)));
+        (read, write)
+    }
 }
 
 /// Sends a signal to a process that this test started.

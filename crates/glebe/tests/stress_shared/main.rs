@@ -1,0 +1,228 @@
+//! Processes that share a file of volatile memory, and are killed at any moment.
+//!
+//! A thread of this process and a second process each have half of the granules: they pin, look,
+//! rebuild what was lost, write anew, unmark and mark. A third process purges. The last two are
+//! killed by SIGKILL every few milliseconds and started again. What every granule must hold is in
+//! the `oracle`. No granule is empty or older than it says unless it was told lost; what is pinned
+//! stays as it is; and once a process was waited for, nothing is pinned by it: all that it had
+//! marked can be purged at once. `GLEBE_STRESS_SECONDS` says for how long. Seeds are fixed; the
+//! interleaving is not.
+#![allow(unsafe_code)] // Safety: see `oracle` and `process`.
+
+mod oracle;
+
+#[path = "../shared/process.rs"]
+mod process;
+#[path = "../stressed/mod.rs"]
+mod stressed;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use glebe::volatile::{Error, Order, Priority, Purger, Shared};
+
+use oracle::{Count, Oracle, Seen};
+use process::{End, Process};
+use stressed::{duration, page_buffer, spawn, version, Random, Stop};
+
+/// Of each half.
+const HALF: u64 = 48;
+const USUAL: Duration = Duration::from_secs(3);
+/// How long a process lives at most, and how long a pin is held.
+const LIFE: Duration = Duration::from_millis(12);
+const HOLD: Duration = Duration::from_micros(30);
+
+fn at(granule: u64) -> Bytes {
+    Pages::new(granule).bytes(page_size())
+}
+
+fn range(start: u64, len: u64) -> Range<Bytes> {
+    at(start)..at(start + len)
+}
+
+/// What a call gave; none where a purger or a joining process was in the way for too long, as one
+/// that gets no processor may be.
+fn given<T>(oracle: &Oracle, result: Result<T, Error>) -> Option<T> {
+    match result {
+        Ok(given) => Some(given),
+        Err(Error::PurgeUnderWay { .. } | Error::Busy { .. }) => {
+            oracle.count(Count::Waited, 1);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// One user of granules that are nobody else's.
+struct User<'a> {
+    shared: &'a Shared,
+    oracle: &'a Oracle,
+    random: Random,
+    page: Vec<u8>,
+}
+
+impl<'a> User<'a> {
+    fn new(shared: &'a Shared, oracle: &'a Oracle, seed: u64) -> Self {
+        Self { shared, oracle, random: Random(seed), page: page_buffer() }
+    }
+
+    /// One step on one of its granules.
+    fn step(&mut self, own: &Range<u64>) {
+        let granule = own.start + self.random.below(own.end - own.start);
+        match self.random.below(5) {
+            0 => self.unmark(granule),
+            _ => self.pin(granule),
+        }
+    }
+
+    /// Pins, looks, rebuilds or writes anew, looks again.
+    fn pin(&mut self, granule: u64) {
+        let Some(pin) = given(self.oracle, self.shared.pin(range(granule, 1))) else { return };
+        pin.read(Bytes::ZERO, &mut self.page).unwrap();
+        let is_lost = !pin.lost().is_empty();
+        self.judge(granule, is_lost);
+        let seen = self.oracle.seen(granule);
+        if is_lost || seen == Seen::Unknown || self.random.below(8) == 0 {
+            let next = self.oracle.begin(granule);
+            stressed::fill(&mut self.page, granule, next);
+            pin.write(Bytes::ZERO, &self.page).unwrap();
+            self.mark(granule);
+            // In this order: whoever is killed in between leaves it lost, and may leave anything.
+            self.oracle.done(granule, next);
+            let Some(()) = given(self.oracle, pin.restored()) else { return };
+        }
+        let Seen::Holds(now) = self.oracle.seen(granule) else { return };
+        self.random.rest(HOLD);
+        pin.read(Bytes::ZERO, &mut self.page).unwrap();
+        assert_eq!(version(&self.page, granule), Some(now), "{granule} was pinned");
+    }
+
+    /// Unmarks, writes, marks again.
+    fn unmark(&mut self, granule: u64) {
+        let before = self.oracle.seen(granule);
+        // What the unmark tells is told to nobody if this process is killed then.
+        let next = self.oracle.begin(granule);
+        let Some(lost) = given(self.oracle, self.shared.unmark(range(granule, 1))) else { return };
+        let Some(pin) = given(self.oracle, self.shared.pin(range(granule, 1))) else { return };
+        pin.read(Bytes::ZERO, &mut self.page).unwrap();
+        if let (Seen::Holds(version), true) = (before, lost.is_empty()) {
+            assert_eq!(stressed::version(&self.page, granule), Some(version), "{granule} unmarked");
+        }
+        self.oracle.count(if lost.is_empty() { Count::Intact } else { Count::Lost }, 1);
+        stressed::fill(&mut self.page, granule, next);
+        pin.write(Bytes::ZERO, &self.page).unwrap();
+        self.mark(granule);
+        self.oracle.done(granule, next);
+    }
+
+    fn mark(&mut self, granule: u64) {
+        let priority = Priority::new(self.random.below(8) as u8).unwrap();
+        let order = if self.random.below(2) == 0 { Order::Fifo } else { Order::Lifo };
+        while given(self.oracle, self.shared.mark(range(granule, 1), priority, order)).is_none() {}
+    }
+
+    /// What was found under a pin.
+    fn judge(&self, granule: u64, is_lost: bool) {
+        self.oracle.count(if is_lost { Count::Lost } else { Count::Intact }, 1);
+        if let (Seen::Holds(expected), false) = (self.oracle.seen(granule), is_lost) {
+            let found = version(&self.page, granule);
+            assert_eq!(found, Some(expected), "granule {granule} was not told lost");
+        }
+    }
+}
+
+/// A process that does nothing but purge.
+fn purge_for_ever(purger: &Purger, oracle: &Oracle, seed: u64) {
+    let mut random = Random(seed);
+    loop {
+        let up_to = Priority::new(random.below(8) as u8).unwrap();
+        let target = at(1 + random.below(12));
+        if let Some(freed) = given(oracle, purger.purge(target, up_to)) {
+            oracle.count(Count::Purged, freed.pages_down(page_size()).get());
+        }
+        random.rest(Duration::from_micros(300));
+    }
+}
+
+/// Nothing keeps what a dead process had marked.
+fn nothing_is_pinned(shared: &Shared, oracle: &Oracle, own: &Range<u64>, process: i32) {
+    let look = Purger::adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap().look().unwrap();
+    let ids: Vec<_> = look.holders.iter().map(|holder| holder.process).collect();
+    assert!(!ids.contains(&process.unsigned_abs()), "{process} among {ids:?}");
+    let all = range(own.start, own.end - own.start);
+    if given(oracle, shared.drop_now(all)).is_none() {
+        return;
+    }
+    for granule in own.clone() {
+        let Some(pin) = given(oracle, shared.pin(range(granule, 1))) else { continue };
+        // What is known to hold something was marked as well.
+        if let Seen::Holds(_) = oracle.seen(granule) {
+            assert!(!pin.lost().is_empty(), "{granule} was kept by a pin of a dead process");
+        }
+    }
+}
+
+/// Starts processes and kills them, until the time is over.
+fn kill_and_start(shared: &Shared, oracle: &Oracle, stop: &AtomicBool, time: Duration) {
+    let (begin, mut random) = (Instant::now(), Random(7));
+    let second = HALF..2 * HALF;
+    let purger = Purger::adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap();
+    let start_purger = |seed| Process::start(|_| purge_for_ever(&purger, oracle, seed));
+    let mut purging = start_purger(0);
+    for nth in 1.. {
+        if begin.elapsed() >= time || stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let user = Process::start(|_| {
+            let mut user = User::new(shared, oracle, nth << 32);
+            loop {
+                user.step(&second);
+            }
+        });
+        random.rest(LIFE);
+        if nth % 2 == 0 {
+            kill(&purging);
+            purging = start_purger(nth);
+            random.rest(LIFE);
+        }
+        kill(&user);
+        oracle.count(Count::Kills, 1);
+        if nth % 4 == 0 {
+            nothing_is_pinned(shared, oracle, &second, user.pid);
+        }
+    }
+    kill(&purging);
+}
+
+/// Kills a process that would have gone on.
+fn kill(process: &Process) {
+    process::signal(process.pid, libc::SIGKILL);
+    assert_eq!(process.end(), End::Signal(libc::SIGKILL), "its assertion is printed above");
+}
+
+#[test]
+fn what_is_killed_leaves_no_pin_and_nothing_is_lost_untold() {
+    let shared = Shared::options().create(at(2 * HALF)).unwrap();
+    let (oracle, stop) = (Oracle::new(2 * HALF), AtomicBool::new(false));
+    let time = duration(USUAL);
+    std::thread::scope(|scope| {
+        let user = spawn(scope, &stop, || {
+            let mut user = User::new(&shared, &oracle, 1);
+            while !stop.load(Ordering::Relaxed) {
+                user.step(&(0..HALF));
+            }
+        });
+        let ends = Stop(&stop);
+        kill_and_start(&shared, &oracle, &stop, time);
+        drop(ends);
+        user.join().unwrap();
+    });
+    println!("{oracle:?}");
+    for count in [Count::Intact, Count::Lost, Count::Purged] {
+        assert!(oracle.get(count) > 100, "{count:?}: {oracle:?}");
+    }
+    assert!(oracle.get(Count::Kills) > 10, "{oracle:?}");
+}

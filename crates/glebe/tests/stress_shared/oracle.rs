@@ -1,0 +1,99 @@
+//! What every granule must hold, in memory that all processes of the test share.
+//!
+//! ```text
+//! word of a granule   version << 1 | is known
+//! ```
+//!
+//! A granule's word is changed by its one user. While it changes the granule, or asks what was
+//! lost, the word says that nothing is known: a user that is killed then leaves it so.
+//!
+//! # Safety
+//! The words are mapped as long as the oracle lives, and atomics.
+
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What was done, by all processes.
+#[derive(Clone, Copy, Debug)]
+pub enum Count {
+    Intact,
+    Lost,
+    Purged,
+    Kills,
+    Waited,
+}
+
+const COUNTS: [Count; 5] = [Count::Intact, Count::Lost, Count::Purged, Count::Kills, Count::Waited];
+
+/// What is known of a granule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    Unknown,
+    /// This version, unless it is told lost.
+    Holds(u64),
+}
+
+/// See the module.
+pub struct Oracle {
+    words: *const AtomicU64,
+    granules: u64,
+}
+
+// SAFETY: atomics, in memory that stays.
+unsafe impl Sync for Oracle {}
+// SAFETY: as above.
+unsafe impl Send for Oracle {}
+
+impl Oracle {
+    pub fn new(granules: u64) -> Self {
+        let len = (granules as usize + COUNTS.len()) * size_of::<AtomicU64>();
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: at an address of the kernel's choice; it is never unmapped.
+        let at = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Self { words: at.cast(), granules }
+    }
+
+    fn word(&self, at: u64) -> &AtomicU64 {
+        assert!(at < self.granules + COUNTS.len() as u64);
+        // SAFETY: inside the mapping, which stays.
+        unsafe { &*self.words.add(at as usize) }
+    }
+
+    pub fn seen(&self, granule: u64) -> Seen {
+        let word = self.word(granule).load(Ordering::SeqCst);
+        if word & 1 == 0 {
+            Seen::Unknown
+        } else {
+            Seen::Holds(word >> 1)
+        }
+    }
+
+    /// Nothing is known from now on; the next version.
+    pub fn begin(&self, granule: u64) -> u64 {
+        let version = (self.word(granule).load(Ordering::SeqCst) >> 1) + 1;
+        self.word(granule).store(version << 1, Ordering::SeqCst);
+        version
+    }
+
+    /// It holds this version.
+    pub fn done(&self, granule: u64, version: u64) {
+        self.word(granule).store(version << 1 | 1, Ordering::SeqCst);
+    }
+
+    pub fn count(&self, count: Count, n: u64) {
+        self.word(self.granules + count as u64).fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn get(&self, count: Count) -> u64 {
+        self.word(self.granules + count as u64).load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Oracle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(COUNTS.map(|count| (count, self.get(count)))).finish()
+    }
+}

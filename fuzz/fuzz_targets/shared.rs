@@ -1,0 +1,7 @@
+//! A byte string as the state of a shared file of volatile memory, and calls on it.
+#![no_main]
+
+#[path = "../../crates/glebe/tests/shared/program.rs"]
+mod program;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| program::run(bytes));
