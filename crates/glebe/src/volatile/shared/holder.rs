@@ -69,7 +69,9 @@ impl Joined {
     #[inline]
     pub(super) fn discharge(&self, quota: u64) {
         if quota != NO_QUOTA {
-            self.pinned.fetch_sub(1, Ordering::Relaxed);
+            // Not below: somebody may have made counts of pins zero and more again.
+            let fewer = |pinned: u64| pinned.checked_sub(1);
+            let _ = self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         }
     }
 }
@@ -156,6 +158,9 @@ fn join_locked(ledger: &Ledger) -> Result<Joined, Error> {
         end_volatility(ledger)?;
     }
     for holder in 0..ledger.holders() {
+        if ledger.is_alive(holder)? {
+            continue;
+        }
         let tied = Tied::try_take(ledger.file().as_file(), Layout::holder_lock(holder))?;
         let Some(tied) = tied else { continue };
         // The counts of whoever had it before.

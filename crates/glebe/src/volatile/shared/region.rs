@@ -56,6 +56,12 @@ pub struct Shared {
     counts: Counts,
 }
 
+const _: () = {
+    const fn shareable<T: Send + Sync>() {}
+    shareable::<Shared>();
+    shareable::<Pin<'_>>();
+};
+
 impl Shared {
     /// What a shared file is to be like, and where it comes from.
     pub fn options() -> SharedOptions {
