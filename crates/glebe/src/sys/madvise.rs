@@ -46,6 +46,8 @@ pub enum Advice {
     Collapse,
     /// Reclaim the pages now.
     PageOut,
+    /// Take the pages out of the file in memory that they are of, for all who map it.
+    Remove,
 }
 
 impl Advice {
@@ -64,6 +66,7 @@ impl Advice {
             Advice::NoHugePage => (libc::MADV_NOHUGEPAGE, "MADV_NOHUGEPAGE"),
             Advice::Collapse => (libc::MADV_COLLAPSE, "MADV_COLLAPSE"),
             Advice::PageOut => (libc::MADV_PAGEOUT, "MADV_PAGEOUT"),
+            Advice::Remove => (libc::MADV_REMOVE, "MADV_REMOVE"),
         }
     }
 }

@@ -12,11 +12,13 @@
 //! read: who may lose them is the caller's to know.
 #![allow(unsafe_code)]
 
+use std::ffi::CString;
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::error::OsError;
@@ -141,6 +143,15 @@ impl MemoryFile {
         Ok(Bytes::new(told.len()))
     }
 
+    /// The file system that it is on, as stat(2) tells it.
+    ///
+    /// # Errors
+    /// What fstat(2) refuses.
+    pub(crate) fn device(&self) -> Result<u64, OsError> {
+        let told = file::metadata(&self.file).map_err(|e| refused("fstat", "a descriptor", e))?;
+        Ok(told.dev())
+    }
+
     /// Makes pages take memory; what is in those that do stays.
     ///
     /// # Errors
@@ -197,6 +208,17 @@ impl MemoryFile {
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
             Err(source) => Err(refused("lseek", format!("{from:#x}"), source)),
         }
+    }
+}
+
+/// Whether a path is on tmpfs.
+pub(super) fn is_tmpfs(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: a string that ends, and a local that the kernel fills; its zeros are a value.
+    unsafe {
+        let told = answer("statfs", || libc::statfs(path.as_ptr(), stat.as_mut_ptr()));
+        told.is_ok() && stat.assume_init().f_type == libc::TMPFS_MAGIC
     }
 }
 

@@ -31,6 +31,7 @@ pub mod memfd;
 pub mod meminfo;
 pub mod memory_block;
 pub(crate) mod memory_file;
+pub(crate) mod mincore;
 pub mod mmap;
 pub mod numa;
 pub(crate) mod ofd_lock;

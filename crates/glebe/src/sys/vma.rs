@@ -16,7 +16,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
 use std::path::Path;
 
-pub use eligible::{classify, classify_watched, Refusal};
+pub use eligible::{classify, classify_shared, classify_watched, Refusal};
 
 use crate::error::OsError;
 use crate::sys::fault::point;
@@ -38,6 +38,8 @@ pub struct Vma {
     pub end: usize,
     /// As shown: `r` or `-`, `w` or `-`, `x` or `-`, then `p`rivate or `s`hared.
     pub permissions: [u8; 4],
+    /// The file system of the file mapped, as stat(2) tells it; zero where there is none.
+    pub device: u64,
     /// Of the file mapped; zero where there is none.
     pub inode: u64,
     /// Path of the file, or the kernel's or the process's name for the memory; mostly empty.
@@ -73,7 +75,7 @@ impl Vma {
         let (start, end) = (address(start)?, address(end)?);
         let permissions: [u8; 4] = field()?.as_bytes().try_into().ok()?;
         let _offset = field()?;
-        let _device = field()?;
+        let device = device(field()?);
         let inode = field()?.parse().ok()?;
         let known = permissions.iter().zip([b"r-", b"w-", b"x-", b"ps"]);
         if start >= end || !known.into_iter().all(|(shown, allowed)| allowed.contains(shown)) {
@@ -81,7 +83,7 @@ impl Vma {
         }
         let path = String::from_utf8_lossy(fields.next().unwrap_or_default());
         let path = path.trim_start_matches(' ').to_owned();
-        Some(Self { start, end, permissions, inode, path, ..Self::default() })
+        Some(Self { start, end, permissions, device, inode, path, ..Self::default() })
     }
 
     /// `Rss:    12 kB`, `VmFlags: rd wr`, and others that nobody here asks for.
@@ -230,6 +232,14 @@ fn read(mut lines: impl BufRead, range: &Range<usize>) -> io::Result<Vec<Vma>> {
         }
     }
     parser.end()
+}
+
+/// As the kernel prints it, two hexadecimal numbers; zero for anything else.
+fn device(text: &str) -> u64 {
+    let number = |hex| u32::from_str_radix(hex, 16).ok();
+    let parts = text.split_once(':');
+    let parts = parts.and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+    parts.map_or(0, |(major, minor)| libc::makedev(major, minor))
 }
 
 /// As the kernel prints one: hexadecimal digits and nothing else.

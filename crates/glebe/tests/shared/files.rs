@@ -14,11 +14,11 @@ use crate::process::{End, Process};
 use crate::scratch::Scratch;
 use crate::*;
 
-/// A directory on tmpfs that only this user enters.
-struct Tmpfs(PathBuf);
+/// A directory on tmpfs of this test's own.
+pub struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    fn new(test: &str) -> Option<Self> {
+    pub fn new(test: &str) -> Option<Self> {
         let dir = Path::new("/dev/shm").join(format!("glebe-test-{}-{test}", std::process::id()));
         if let Err(error) = fs::create_dir(&dir) {
             println!("skipped: no tmpfs: {}: {error}", dir.display());
@@ -27,7 +27,7 @@ impl Tmpfs {
         Some(Self(dir))
     }
 
-    fn join(&self, name: &str) -> PathBuf {
+    pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }

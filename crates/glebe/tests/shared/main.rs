@@ -7,6 +7,7 @@ mod full;
 mod hostile;
 mod kills;
 mod lost;
+mod over;
 mod process;
 mod processes;
 mod threads;

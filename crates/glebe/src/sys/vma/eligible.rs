@@ -4,11 +4,15 @@
 //! go: `MADV_FREE` refuses the rest with one EINVAL for all of it. Which of several reasons is
 //! told: the first in the order of [`Refusal`], of the lowest mapping that has one.
 
+use std::fs::Metadata;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use super::{among, Vma};
 use crate::error::OsError;
-use crate::sys::own;
+use crate::sys::memory_file::is_tmpfs;
+use crate::sys::{file, own};
 use crate::units::Bytes;
 
 /// Why memory cannot be volatile. Addresses are the first to which it applies.
@@ -77,6 +81,22 @@ pub enum Refusal {
         /// First address.
         at: usize,
     },
+    /// Private, where only what processes share can be.
+    #[error("private memory at {at:#x} ({name:?}): no other process shares it")]
+    Private {
+        /// First address.
+        at: usize,
+        /// The mapping's name, often empty.
+        name: String,
+    },
+    /// A file that is not in memory.
+    #[error("a file that is not in memory at {at:#x} ({name:?})")]
+    OnDisk {
+        /// First address.
+        at: usize,
+        /// The file's path.
+        name: String,
+    },
     /// Registered with a userfaultfd that is not this library's to use.
     #[error("a userfaultfd watches the memory at {at:#x} (VmFlags {flag})")]
     Watched {
@@ -120,6 +140,16 @@ pub fn classify_watched(range: &Range<usize>) -> Result<(), Refusal> {
     check_all(range, &[])
 }
 
+/// Whether all of a range of the calling process is shared memory that has no other place than
+/// memory: of the kernel's own file system for that, whose device is `in_memory`, or on tmpfs.
+///
+/// # Errors
+/// What the first memory is that is not.
+pub fn classify_shared(range: &Range<usize>, in_memory: u64) -> Result<(), Refusal> {
+    let refuse = |vma: &Vma, at: usize| refuse_shared(vma, at, in_memory);
+    check_by(&among(range)?, range, &refuse)
+}
+
 fn check_all(range: &Range<usize>, watched: &[&'static str]) -> Result<(), Refusal> {
     let own = own::first_in(range);
     let others = range.start..own.unwrap_or(range.end);
@@ -135,12 +165,21 @@ pub(super) fn check(
     range: &Range<usize>,
     watched: &[&'static str],
 ) -> Result<(), Refusal> {
+    check_by(vmas, range, &|vma, at| refuse(vma, at, watched))
+}
+
+/// Every mapping of a range, which has no hole.
+fn check_by(
+    vmas: &[Vma],
+    range: &Range<usize>,
+    refuse: &dyn Fn(&Vma, usize) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
     let mut next = range.start;
     for vma in vmas {
         if vma.start > next {
             break;
         }
-        refuse(vma, vma.start.max(range.start), watched)?;
+        refuse(vma, vma.start.max(range.start))?;
         next = next.max(vma.end);
     }
     if next < range.end {
@@ -179,4 +218,35 @@ fn refuse(vma: &Vma, at: usize, watched: &[&'static str]) -> Result<(), Refusal>
         return Err(Refusal::ReadOnly { at, permissions });
     }
     Ok(())
+}
+
+fn refuse_shared(vma: &Vma, at: usize, in_memory: u64) -> Result<(), Refusal> {
+    let name = || vma.path.clone();
+    if vma.has("ht") {
+        return Err(Refusal::Hugetlb { at, page: vma.kernel_page });
+    }
+    if vma.is_private() {
+        return Err(Refusal::Private { at, name: name() });
+    }
+    if let Some(flag) = SPECIAL.iter().copied().find(|flag| vma.has(flag)) {
+        return Err(Refusal::Special { at, flag, name: name() });
+    }
+    if vma.device != in_memory && !is_on_tmpfs(vma) {
+        return Err(Refusal::OnDisk { at, name: name() });
+    }
+    if vma.has("lo") {
+        return Err(Refusal::Locked { at });
+    }
+    if !vma.permissions.starts_with(b"rw") {
+        let permissions = String::from_utf8_lossy(&vma.permissions).into_owned();
+        return Err(Refusal::ReadOnly { at, permissions });
+    }
+    Ok(())
+}
+
+/// Whether the file at the mapping's path is that one, and on tmpfs.
+fn is_on_tmpfs(vma: &Vma) -> bool {
+    let path = Path::new(&vma.path);
+    let is_it = |meta: Metadata| (meta.dev(), meta.ino()) == (vma.device, vma.inode);
+    path.is_absolute() && file::metadata_of(path).is_ok_and(is_it) && is_tmpfs(path)
 }

@@ -32,6 +32,7 @@ fn an_entry_is_read_field_by_field() {
         start: 0x1000,
         end: 0x3000,
         permissions: *b"rw-p",
+        device: 0,
         inode: 0,
         path: String::new(),
         flags: "rd wr mr mw me ac".to_owned(),

@@ -6,7 +6,7 @@
 //!   8 quota | 9 clock | 10 purged | 11 purges | 32.. of each holder: process
 //! words     one of each granule (`word`)
 //! tables    of each holder, in whole pages: 16 bits of each granule, four to a word (`protocol`)
-//! data      from a multiple of the granule and of the page
+//! data      from a multiple of the granule and of the page; or it is elsewhere (`store`)
 //! locks     bytes that do not exist: join, purge, one of each holder
 //! ```
 //!
@@ -20,6 +20,8 @@ use crate::volatile::Error;
 
 /// "glebevol" as its bytes are in memory.
 pub(super) const MAGIC: u64 = u64::from_ne_bytes(*b"glebevol");
+/// Of a file without data, which only its maker and that one's children use.
+const MAGIC_OVER: u64 = u64::from_ne_bytes(*b"glebeovr");
 const VERSION: u64 = 1;
 /// Words of the header that are checked.
 const FIXED: usize = 9;
@@ -72,7 +74,9 @@ pub(super) struct Layout {
     pub(super) quota: u64,
     table_len: u64,
     tables_at: u64,
+    /// Where the state ends, and the data begins that is in the file.
     pub(super) data_at: u64,
+    /// Bytes of the file.
     pub(super) total: u64,
 }
 
@@ -104,6 +108,16 @@ impl Layout {
         Self::of(page, granule, len.get().div_ceil(granule), holders, quota).ok_or(too_long)
     }
 
+    /// The same for a file that has the state alone; its data is elsewhere.
+    pub(super) fn without_data(self) -> Self {
+        Self { total: self.data_at, ..self }
+    }
+
+    /// Whether the data is not in the file.
+    fn is_without_data(&self) -> bool {
+        self.total == self.data_at
+    }
+
     fn of(page: u64, granule: u64, granules: u64, holders: u32, quota: u64) -> Option<Self> {
         let up = |at: u64, to: u64| at.checked_next_multiple_of(to);
         let tables_at = up(page.checked_add(granules.checked_mul(WORD)?)?, page)?;
@@ -131,7 +145,8 @@ impl Layout {
     /// The header's words, the magic first.
     fn words(&self) -> [u64; FIXED] {
         let Self { page, granule, granules, holders, quota, data_at, total, .. } = *self;
-        [MAGIC, VERSION, page, granule, granules, holders.into(), data_at, total, quota]
+        let magic = if self.is_without_data() { MAGIC_OVER } else { MAGIC };
+        [magic, VERSION, page, granule, granules, holders.into(), data_at, total, quota]
     }
 
     /// The header as its bytes are in the file.
@@ -180,9 +195,13 @@ impl Layout {
         Ok(layout)
     }
 
+    pub(super) fn granule(&self) -> Bytes {
+        Bytes::new(self.granule)
+    }
+
     /// Bytes of data.
     pub(super) fn len(&self) -> Bytes {
-        Bytes::new(self.total - self.data_at)
+        Bytes::new(self.granules * self.granule)
     }
 
     /// The offset of a granule's word.

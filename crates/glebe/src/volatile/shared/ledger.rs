@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use super::layout::{Field, Layout, WORD};
 use super::protocol::pinned_in;
+use super::store::Store;
 use crate::error::OsError;
 use crate::extent::{push, Extent};
 use crate::mapping::Mapping;
@@ -33,6 +34,7 @@ const BITS: u64 = u64::BITS as u64;
 pub(crate) struct Ledger {
     file: MemoryFile,
     layout: Layout,
+    store: Store,
     mapped: Mapping,
     /// One bit a page: it takes memory.
     backed: Box<[MappedWord]>,
@@ -41,12 +43,18 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
+    /// The ledger of a file that has its data behind it.
     pub(super) fn new(file: MemoryFile, layout: Layout) -> Result<Self, OsError> {
+        Self::with(file, layout, Store::File(layout.data_at))
+    }
+
+    /// The ledger of data that lies in `store`.
+    pub(super) fn with(file: MemoryFile, layout: Layout, store: Store) -> Result<Self, OsError> {
         let len = Bytes::new(layout.data_at);
         let mapped = Mapping::part_of(file.as_file(), Bytes::ZERO, len, page_size())?;
         let pages = layout.data_at / layout.page;
         let backed = (0..pages.div_ceil(BITS)).map(|_| MappedWord::new(0)).collect();
-        Ok(Self { file, layout, mapped, backed, broken: MappedWord::new(0) })
+        Ok(Self { file, layout, store, mapped, backed, broken: MappedWord::new(0) })
     }
 
     pub(super) fn file(&self) -> &MemoryFile {
@@ -150,19 +158,20 @@ impl Ledger {
     /// Takes the memory of granules away.
     pub(crate) fn punch(&self, granules: Extent) -> Result<(), OsError> {
         let (at, len) = self.data_of(granules);
-        self.file.punch(at, len)
+        self.store.punch(&self.file, at, len)
     }
 
     /// Gives granules memory; what has some keeps it.
     pub(super) fn allocate(&self, granules: Extent) -> Result<(), OsError> {
         let (at, len) = self.data_of(granules);
-        self.file.allocate(at, len)
+        self.store.allocate(&self.file, at, len)
     }
 
+    /// The offset and length of granules in the data.
     fn data_of(&self, granules: Extent) -> (u64, u64) {
         assert!(granules.end() <= self.layout.granules, "granules {granules}");
-        let Layout { data_at, granule, .. } = self.layout;
-        (data_at + granules.start() * granule, granules.len() * granule)
+        let granule = self.layout.granule;
+        (granules.start() * granule, granules.len() * granule)
     }
 
     /// Between two steps of a purge.
@@ -173,11 +182,13 @@ impl Ledger {
     /// Which of `granules` the file has data of.
     pub(super) fn data_in(&self, granules: Extent) -> Result<Vec<Extent>, OsError> {
         let (at, len) = self.data_of(granules);
-        let Layout { data_at, granule, .. } = self.layout;
-        self.stretches(at, at + len, |start, end| {
-            let (start, end) = (start - data_at, end - data_at);
-            Extent::between(start / granule, end.div_ceil(granule))
-        })
+        let granule = self.layout.granule;
+        let mut found = Vec::new();
+        for (start, end) in self.store.data(&self.file, at, len)? {
+            let part = Extent::between(start / granule, end.div_ceil(granule));
+            part.into_iter().for_each(|part| push(&mut found, part));
+        }
+        Ok(found)
     }
 
     /// The granules whose words may not be zero.

@@ -30,6 +30,7 @@ mod purge;
 mod purger;
 mod region;
 mod stats;
+mod store;
 #[cfg(test)]
 mod tests;
 mod wait;

@@ -3,6 +3,10 @@
 //! The creator writes the header, the magic last, so that nobody takes a file that is half made.
 //! Whoever opens one takes all that can be told from the header, and none of these options but
 //! [`SharedOptions::sigbus`].
+//!
+//! # Safety
+//! Memory of the caller's is taken at the caller's word.
+#![allow(unsafe_code)]
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,8 +17,11 @@ use super::holder::{join, Membership};
 use super::layout::{Layout, HOLDERS_MAX, WORD};
 use super::ledger::Ledger;
 use super::region::Shared;
+use super::store::Store;
 use crate::error::OsError;
+use crate::mapping::Mapping;
 use crate::sys::memory_file::MemoryFile;
+use crate::sys::vma::classify_shared;
 use crate::sys::{file, page_size};
 use crate::units::{Bytes, PageSize};
 use crate::volatile::Error;
@@ -108,6 +115,47 @@ impl SharedOptions {
         let file = MemoryFile::adopt(descriptor.into())?.map_err(Error::UnsuitableFile)?;
         let layout = read_header(&file)?;
         self.use_file(file, layout)
+    }
+
+    /// Memory of the caller's that processes share: `len` bytes at `addr`, of a file on tmpfs, a
+    /// memfd, or `MAP_SHARED | MAP_ANONYMOUS`. Its contents stay. Those who use it are this process
+    /// and the children that it forks afterwards: what is marked, pinned and lost stands in a file
+    /// of its own, which only they have ([`Shared::fd`] is of no use to others). At the end the
+    /// memory is left as it is.
+    ///
+    /// # Errors
+    /// As [`SharedOptions::create`]; [`Error::Unaligned`] for an address that no page or a length
+    /// that no granule is a part of; [`Error::Unsuitable`] for other memory; [`Error::BadOption`]
+    /// with [`SharedOptions::sigbus`].
+    ///
+    /// # Safety
+    /// The memory stays mapped as long as this lives, and in every child that uses it, and can be
+    /// read and written; nobody cuts its file. No reference to a granule exists while it is marked
+    /// and not pinned; the contents of such granules may vanish.
+    pub unsafe fn over(self, addr: *mut u8, len: Bytes) -> Result<Shared, Error> {
+        let (addr, page) = (addr.expose_provenance(), page_size().bytes());
+        let layout = self.layout(len)?.without_data();
+        for (offset, granule) in [(Bytes::new(addr as u64), page), (len, layout.granule())] {
+            if offset.get() % granule.get() != 0 {
+                return Err(Error::Unaligned { offset, granule });
+            }
+        }
+        if self.sigbus {
+            let what = "touches of the caller's memory cannot be told: sigbus";
+            return Err(Error::BadOption { what, value: 1, limit: 0 });
+        }
+        let end = addr.checked_add(len.as_usize());
+        let (end_at, limit) = (Bytes::new(u64::MAX), Bytes::new(usize::MAX as u64));
+        let end = end.ok_or(Error::Beyond { end: end_at, limit })?;
+        let file = MemoryFile::new(Bytes::new(layout.total))?;
+        classify_shared(&(addr..end), file.device()?)?;
+        write_header(&file, &layout)?;
+        let ledger = Arc::new(Ledger::with(file, layout, Store::Memory(addr))?);
+        // SAFETY: passed on from the caller.
+        let data = unsafe { Mapping::borrowed(addr, len) };
+        let guard = Guard::new(&ledger, None, false)?;
+        let membership = Membership::new(join(&ledger)?);
+        Ok(Shared::new(membership, guard, data, ledger))
     }
 
     fn use_file(self, file: MemoryFile, layout: Layout) -> Result<Shared, Error> {

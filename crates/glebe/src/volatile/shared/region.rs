@@ -86,7 +86,7 @@ impl Shared {
     /// What is marked, pinned and lost as a whole.
     #[must_use]
     pub fn granule(&self) -> Bytes {
-        Bytes::new(self.ledger.layout().granule)
+        self.ledger.layout().granule()
     }
 
     /// The file, for other processes to have.
