@@ -217,6 +217,35 @@ fn nobody_cuts_a_file_without_a_name() {
     }
 }
 
+/// Somebody forbids writing while the file is used: nothing can be purged, and nothing is lost.
+#[test]
+fn what_was_sealed_meanwhile_keeps_all() {
+    let file = memfd(libc::MFD_ALLOW_SEALING).unwrap();
+    let pattern = Shared::options().create(at(4)).unwrap();
+    let path = format!("/proc/self/fd/{}", pattern.fd().as_raw_fd());
+    let mut header = [0; 128];
+    File::open(path).unwrap().read_exact_at(&mut header, 0).unwrap();
+    file.set_len(1 << 20).unwrap();
+    file.write_all_at(&header, 0).unwrap();
+    let shared = Shared::options().adopt(file.try_clone().unwrap().into()).unwrap();
+    fill(&shared);
+    let other = purger(&shared);
+    // SAFETY: an open descriptor.
+    let made =
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) };
+    assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
+    for refused in [
+        shared.purge(at(4), Priority::HIGHEST).map(drop),
+        shared.drop_now(range(0, 4)).map(drop),
+        other.purge(at(4), Priority::HIGHEST).map(drop),
+    ] {
+        let Err(Error::Os(error)) = refused else { panic!("{refused:?}") };
+        assert_eq!(error.errno(), Some(libc::EPERM), "{error}");
+    }
+    assert_eq!([0, 1, 2, 3].map(|granule| byte_of(&shared, granule)), [1, 2, 3, 4]);
+    assert!(shared.unmark(range(0, 4)).unwrap().is_empty());
+}
+
 /// Where there is no `/proc`, or this user may not open the file anew: said, and nothing held.
 #[test]
 fn a_file_that_cannot_be_opened_anew_is_refused() {

@@ -28,8 +28,8 @@ use crate::volatile::Error;
 /// How long to wait for another process that joins or purges.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How often a thread that could not join looks for one that could, some milliseconds in all.
-const TURNS: u32 = 20;
+/// How often a thread that could not join looks for one that could, a tenth of a second in all.
+const TURNS: u32 = 120;
 
 /// A number among the holders, while this lives.
 #[derive(Debug)]

@@ -64,7 +64,8 @@ impl SharedOptions {
     }
 
     /// Whether a touch of a lost page, without a pin, is SIGBUS while it is marked; else it finds
-    /// zeros. Needs userfaultfd. The first such file installs glebe's SIGBUS handler, in front of
+    /// zeros. A system call that is given a page without memory then answers EFAULT, marked or not.
+    /// Needs userfaultfd. The first such file installs glebe's SIGBUS handler, in front of
     /// those that the program has.
     pub fn sigbus(self, sigbus: bool) -> Self {
         Self { sigbus, ..self }
