@@ -231,6 +231,8 @@ fn all_of_it_from_cpp() {
 #[test]
 fn the_header_compiles_alone_in_every_standard() {
     let header = root().join("include/glebe.h");
+    let patches = root().join("include/glebe_vrange.h");
+    let patches = patches.to_str().expect("a path of text");
     let cases = [
         ("cc", "c", ["-std=c99", "-std=c11", "-std=gnu17"]),
         ("c++", "c++", ["-std=c++11", "-std=c++17", "-std=c++20"]),
@@ -243,6 +245,17 @@ fn the_header_compiles_alone_in_every_standard() {
             let mut command = Command::new(compiler);
             command.args([standard, "-fsyntax-only", "-x", language]).args(WARNINGS);
             run(command.args(["-Wconversion", "-Wundef"]).arg(&header));
+        }
+        // Before and behind the C library's own declarations, which it must not contradict.
+        let oldest = if language == "c" { "-std=c90" } else { "-std=c++98" };
+        for standard in standards.into_iter().chain([oldest]) {
+            let theirs = ["unistd.h", "signal.h"];
+            for order in [[patches, theirs[0], theirs[1]], [theirs[0], theirs[1], patches]] {
+                let mut command = Command::new(compiler);
+                command.args([standard, "-fsyntax-only", "-x", language]).args(WARNINGS);
+                command.args(order.iter().flat_map(|header| ["-include", header]));
+                run(command.args(["-Wundef", "-Wredundant-decls", "/dev/null"]));
+            }
         }
     }
 }
