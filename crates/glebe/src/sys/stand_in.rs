@@ -79,6 +79,9 @@ pub unsafe fn sigaction(
     let new = new.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: as the caller's call, of this function's copy.
     let answer = unsafe { libc::sigaction(signal, new, old) };
+    if answer != 0 {
+        BEHIND.store(before, Ordering::Release);
+    }
     // SAFETY: the caller's: null, or filled by the call that succeeded.
     if let Some(old) = unsafe { old.as_mut() }.filter(|_| answer == 0) {
         if old.sa_sigaction == front {
