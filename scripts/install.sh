@@ -70,7 +70,9 @@ place 755 "$libs/libglebe.so.$version" cp "$built/libglebe.so"
 place link "$libs/$soname" ln -s "libglebe.so.$version"
 place link "$libs/libglebe.so" ln -s "$soname"
 place 644 "$libs/libglebe.a" scripts/static_library.sh "$built"
-place 644 "${DESTDIR:-}$includedir/glebe.h" cp crates/glebe-c/include/glebe.h
+for header in glebe.h glebe_vrange.h; do
+    place 644 "${DESTDIR:-}$includedir/$header" cp "crates/glebe-c/include/$header"
+done
 for example in crates/glebe-c/examples/*.c; do
     place 644 "$share/doc/glebe/examples/${example##*/}" cp "$example"
 done

@@ -706,9 +706,10 @@ enum {
  * counts as one that is kept until then.
  *
  * Unlike there: a mode that does not exist is refused, and an error is one of glebe.h: UNALIGNED
- * (`start`), EMPTY (less than a page), BEYOND, BAD_ARGUMENT, MAP_BUDGET, NO_MEMORY, STUCK, and OS
- * where userfaultfd is denied. `purged` is of the pages of this call only. Reads the list of
- * mappings: for ranges of many pages.
+ * (`start`), EMPTY (less than a page), BEYOND, BAD_ARGUMENT (the mode, or a `purged` that cannot be
+ * written), MAP_BUDGET, NO_MEMORY, STUCK, and OS where userfaultfd is denied. Programs of the
+ * patches build unchanged with glebe_vrange.h, which gives them the patches' numbers for errors.
+ * `purged` is of the pages of this call only. Reads the list of mappings: for ranges of many pages.
  *
  * A SIGBUS handler may call it for a touch of a lost page (si_code BUS_ADRERR) that the
  * program's own code made, to make the page non-volatile and write it again; not where the touch

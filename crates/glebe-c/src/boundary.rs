@@ -10,6 +10,8 @@
 //! is said to be there, until the function returns. No alignment is asked of C.
 #![allow(unsafe_code)]
 
+mod probed;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
@@ -20,6 +22,8 @@ use glebe::sys::errno;
 
 use crate::abi::*;
 use crate::failure::Failure;
+
+pub(crate) use probed::Probed;
 
 /// The largest size of a structure that is believed: more is a member that was never set.
 const SIZE_MAX: u64 = 1 << 12;
@@ -47,15 +51,20 @@ pub(crate) fn call(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
 /// Runs `body`, which answers as mmap(2) does: an address, or `MAP_FAILED` and the thread's error
 /// number.
 pub(crate) fn call_for_address(body: impl FnOnce() -> Result<*mut c_void, Failure>) -> *mut c_void {
+    call_or_errno(std::ptr::without_provenance_mut(usize::MAX), body)
+}
+
+/// Runs `body`; its answer, or `failed` and the thread's error number.
+pub(crate) fn call_or_errno<T>(failed: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(address)) => return address,
+        Ok(Ok(answer)) => return answer,
         Ok(Err(failure)) => failure,
         Err(panic) => caught(&*panic),
     };
     let number = failure.errno();
     fail(failure);
     errno::set(number);
-    std::ptr::without_provenance_mut(usize::MAX)
+    failed
 }
 
 #[cold]
@@ -121,6 +130,11 @@ pub struct In<T>(*const T);
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
+    /// The number that C passed, where it is no pointer.
+    pub(crate) fn addr(&self) -> usize {
+        self.0.expose_provenance()
+    }
+
     /// Refuses null, before anything is done.
     pub(crate) fn checked(self, name: &str) -> Result<Self, Failure> {
         if self.0.is_null() {

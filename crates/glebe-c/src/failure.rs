@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     /// Refused by this crate itself.
     #[error("{text}")]
     Here { code: c_int, text: String },
+    #[error("the argument {name}, {addr:#x}, is no memory that can be written")]
+    NotWritable { name: &'static str, addr: usize },
     #[error("the memory from {start:#x} to {end:#x} is a volatile region already")]
     Adopted { start: usize, end: usize },
     #[error(transparent)]
@@ -66,7 +68,7 @@ impl Failure {
         Self::new(GLEBE_ERROR_BEYOND, format!("the {what} has {len}; {at} is beyond that"))
     }
 
-    /// The error number, for a call that tells failures as mmap(2) does.
+    /// The error number, for a call that tells failures as mmap(2) and syscall(2) do.
     pub(crate) fn errno(&self) -> c_int {
         match self {
             Self::Contig(error) => match error {
@@ -75,11 +77,20 @@ impl Failure {
                 contig::Error::Os(error) => error.errno().unwrap_or(errno::EIO),
                 _ => errno::ENOMEM,
             },
+            Self::NotWritable { .. } => errno::EFAULT,
+            Self::Volatile(volatile::Error::Os(error)) => error.errno().unwrap_or(errno::EIO),
             _ => match self.code() {
-                GLEBE_ERROR_BAD_ARGUMENT => errno::EINVAL,
+                GLEBE_ERROR_BAD_ARGUMENT
+                | GLEBE_ERROR_UNALIGNED
+                | GLEBE_ERROR_EMPTY
+                | GLEBE_ERROR_BEYOND => errno::EINVAL,
                 // Nothing would hold the pages.
                 GLEBE_ERROR_NO_SOURCE => errno::EPERM,
-                GLEBE_ERROR_TOO_MANY => errno::ENOMEM,
+                GLEBE_ERROR_TOO_MANY | GLEBE_ERROR_NO_MEMORY | GLEBE_ERROR_MAP_BUDGET => {
+                    errno::ENOMEM
+                }
+                GLEBE_ERROR_STUCK => errno::EAGAIN,
+                GLEBE_ERROR_WOULD_WAIT => errno::EDEADLK,
                 _ => errno::EIO,
             },
         }
@@ -89,6 +100,7 @@ impl Failure {
     pub(crate) fn code(&self) -> c_int {
         match self {
             Self::Here { code, .. } => *code,
+            Self::NotWritable { .. } => GLEBE_ERROR_BAD_ARGUMENT,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
             Self::Contig(error) => code_of_contig(error),
             Self::Reserve(error) => code_of(error),

@@ -9,6 +9,7 @@ mod adopted;
 mod claims;
 mod regions;
 mod runs;
+mod v10;
 mod vrange;
 
 use std::ffi::{c_int, c_void};

@@ -91,6 +91,17 @@ fn pkg_config_finds_it() {
     let path = prefix.join("lib");
     assert_eq!(run(Command::new(&program).env("LD_LIBRARY_PATH", path)).stdout, SAID);
 
+    // A program of the volatile ranges patches.
+    let source = root().join("tests/v10.c");
+    run(Command::new("cc")
+        .args(["-include", "glebe_vrange.h", "-pthread", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .args(pkg_config(prefix, &["--cflags", "--libs"])));
+    let path = prefix.join("lib");
+    assert_eq!(run(Command::new(&program).env("LD_LIBRARY_PATH", path)).stdout, b"v10.c: ok\n");
+
+    let source = root().join("tests").join(PROGRAM);
     let program = scratch.path().join("static");
     let words = pkg_config(prefix, &["--static", "--cflags", "--libs"]);
     let words = words.iter().map(|word| if word == "-lglebe" { "-l:libglebe.a" } else { word });
@@ -195,8 +206,12 @@ fn destdir_is_where_files_land_and_not_what_they_say() {
     ] {
         assert_eq!(fs::read_link(lib.join(link)).unwrap(), Path::new(&to));
     }
-    for file in ["libglebe.a", "cmake/glebe/glebeConfigVersion.cmake", "../include/glebe.h"] {
+    for file in ["libglebe.a", "cmake/glebe/glebeConfigVersion.cmake"] {
         assert!(lib.join(file).is_file(), "{file}");
+    }
+    for header in fs::read_dir(root().join("include")).unwrap() {
+        let name = header.unwrap().file_name();
+        assert!(lib.join("../include").join(&name).is_file(), "{name:?}");
     }
     let pc = fs::read_to_string(lib.join("pkgconfig/glebe.pc")).unwrap();
     assert!(pc.contains("prefix=/opt/glebe\n") && !pc.contains("a b") && !pc.contains('@'));

@@ -27,8 +27,13 @@ fn built_once() -> &'static Path {
     })
 }
 
-/// Compiles a program of the tests into `scratch` and runs it there.
+/// Compiles a program of the tests into a folder of its own and runs it there.
 fn compile_and_run(compiler: &str, standard: &str, source: &str, is_static: bool) {
+    compile_with(compiler, &[standard], source, is_static);
+}
+
+/// As [`compile_and_run`], with any options.
+fn compile_with(compiler: &str, options: &[&str], source: &str, is_static: bool) {
     let scratch = Scratch::new();
     let program = scratch.path().join("program");
     for library in ["libglebe.so.0", "libglebe.so", "libglebe.a"] {
@@ -38,8 +43,9 @@ fn compile_and_run(compiler: &str, standard: &str, source: &str, is_static: bool
     }
     let rpath = format!("-Wl,-rpath,{}", scratch.path().display());
     run(Command::new(compiler)
-        .args([standard, "-g", "-pthread"])
+        .args(["-g", "-pthread"])
         .args(WARNINGS)
+        .args(options)
         .arg("-I")
         .arg(root().join("include"))
         .arg(root().join("tests").join(source))
@@ -90,6 +96,62 @@ fn volatile_memory_from_cpp() {
     if has("c++") {
         compile_and_run("c++", "-std=c++11", "volatile.cpp", false);
     }
+}
+
+const V10: [&str; 2] = ["-include", "glebe_vrange.h"];
+
+/// Whatever the program asks of the C library's headers, and wherever it does.
+#[test]
+fn a_program_of_the_patches_builds_unchanged_from_c() {
+    if !has("cc") {
+        return;
+    }
+    let all: [(&[&str], bool); 5] = [
+        (&["-std=gnu89", "-Wno-long-long", V10[0], V10[1]], false),
+        (&["-std=c99", "-D_DEFAULT_SOURCE", V10[0], V10[1]], false),
+        (&["-std=c11", "-D_GNU_SOURCE", V10[0], V10[1]], true),
+        (&["-std=gnu17", "-DDEFINES_GNU_SOURCE", "-O3", V10[0], V10[1]], false),
+        (&["-std=gnu17", "-DINCLUDES_IT_LAST", "-Wredundant-decls"], false),
+    ];
+    for (options, is_static) in all {
+        compile_with("cc", options, "v10.c", is_static);
+    }
+}
+
+#[test]
+fn a_program_of_the_patches_builds_unchanged_from_cpp() {
+    if has("c++") {
+        for standard in ["-std=c++98", "-std=c++11", "-std=c++20"] {
+            let options = [standard, "-Wno-long-long", V10[0], V10[1]];
+            compile_with("c++", &options, "v10.cpp", false);
+        }
+    }
+}
+
+/// The names of a patched kernel's headers are there where they are asked for, and nowhere else.
+#[test]
+fn the_names_of_the_patches_are_defined_on_request() {
+    if !has("cc") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let source = scratch.path().join("names.c");
+    let names = "int all[] = {VRANGE_VOLATILE == 0, VRANGE_NONVOLATILE, SYS_vrange, __NR_vrange};";
+    fs::write(&source, names).unwrap();
+    for (define, compiles) in [("-DGLEBE_VRANGE_NAMES", true), ("-DOTHER", false)] {
+        let mut command = Command::new("cc");
+        command.arg("-I").arg(root().join("include")).args(V10).args([define, "-fsyntax-only"]);
+        assert_eq!(command.arg(&source).output().unwrap().status.success(), compiles, "{define}");
+    }
+    // Sources of assembly are given the same options.
+    let source = scratch.path().join("empty.S");
+    fs::write(&source, "").unwrap();
+    let object = scratch.path().join("empty.o");
+    run(Command::new("cc").arg("-I").arg(root().join("include")).args(V10).arg("-c").args([
+        source.as_os_str(),
+        "-o".as_ref(),
+        object.as_os_str(),
+    ]));
 }
 
 #[test]
@@ -169,6 +231,8 @@ fn all_of_it_from_cpp() {
 #[test]
 fn the_header_compiles_alone_in_every_standard() {
     let header = root().join("include/glebe.h");
+    let patches = root().join("include/glebe_vrange.h");
+    let patches = patches.to_str().expect("a path of text");
     let cases = [
         ("cc", "c", ["-std=c99", "-std=c11", "-std=gnu17"]),
         ("c++", "c++", ["-std=c++11", "-std=c++17", "-std=c++20"]),
@@ -181,6 +245,17 @@ fn the_header_compiles_alone_in_every_standard() {
             let mut command = Command::new(compiler);
             command.args([standard, "-fsyntax-only", "-x", language]).args(WARNINGS);
             run(command.args(["-Wconversion", "-Wundef"]).arg(&header));
+        }
+        // Before and behind the C library's own declarations, which it must not contradict.
+        let oldest = if language == "c" { "-std=c90" } else { "-std=c++98" };
+        for standard in standards.into_iter().chain([oldest]) {
+            let theirs = ["unistd.h", "signal.h"];
+            for order in [[patches, theirs[0], theirs[1]], [theirs[0], theirs[1], patches]] {
+                let mut command = Command::new(compiler);
+                command.args([standard, "-fsyntax-only", "-x", language]).args(WARNINGS);
+                command.args(order.iter().flat_map(|header| ["-include", header]));
+                run(command.args(["-Wundef", "-Wredundant-decls", "/dev/null"]));
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ use glebe::sys::vma;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Refusal, Region};
 
-use super::claims::{Claim, Inside};
+use super::claims::{check_fork, is_inside, Claim, Inside};
 use super::runs::{between, merged, split};
 use crate::failure::Failure;
 use crate::table::lock;
@@ -299,6 +299,17 @@ impl Table {
         self.mark(asked, &mut new).inspect_err(|_| self.undo(&new))?;
         Ok(false)
     }
+}
+
+/// Whether a call made the page at `addr` volatile; in a signal handler too. Where the thread is
+/// inside another call it cannot be looked up, and is taken for one.
+pub(super) fn is_volatile(addr: usize) -> bool {
+    let page = Extent::new(number(addr), 1);
+    let holds = |table: &mut Table| {
+        let held = |range: &Adopted| page.is_some_and(|page| range.pages.overlaps(page));
+        Ok(table.ranges.values().any(held))
+    };
+    is_inside() || check_fork().is_ok() && with_table(holds).unwrap_or(false)
 }
 
 /// Calls `call` with the table, unless the thread has it or another lock of these already.

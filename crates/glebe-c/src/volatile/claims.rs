@@ -73,6 +73,11 @@ impl Drop for Inside {
     }
 }
 
+/// Whether the thread is inside one.
+pub(super) fn is_inside() -> bool {
+    IS_INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
 /// All claims, of which none comes or goes until the answer is dropped.
 pub(super) fn hold_claims() -> MutexGuard<'static, Claims> {
     lock(&CLAIMS)

@@ -19,8 +19,11 @@ use super::adopted::{number, with_table};
 use super::claims::range;
 use super::regions::follow_forks;
 use crate::abi::*;
-use crate::boundary::{call, Out};
+use crate::boundary::{call, Out, Probed};
 use crate::failure::Failure;
+
+/// The argument that is written.
+const PURGED: &str = "purged";
 
 /// Checks what a call asks for: returns whether memory becomes volatile, and its pages. Cuts the
 /// length to whole pages, and to `most` bytes.
@@ -50,15 +53,23 @@ pub extern "C" fn glebe_vrange(
     mode: c_int,
     purged: Out<c_int>,
 ) -> c_int {
-    call(|| {
-        let (to_volatile, asked) =
-            checked(start.expose_provenance(), length, mode, c_int::MAX as u64)?;
-        follow_forks()?;
-        let (pages, lost) = with_table(|table| table.apply(to_volatile, asked))?;
-        purged.set(lost.into());
-        let bytes = Pages::new(pages).bytes(page_size());
-        Ok(c_int::try_from(bytes.get()).unwrap_or(c_int::MAX))
-    })
+    call(|| as_patches(start.expose_provenance(), length, mode, purged))
+}
+
+/// Does what the patches' call does; the bytes done.
+pub(super) fn as_patches(
+    start: usize,
+    length: usize,
+    mode: c_int,
+    purged: Out<c_int>,
+) -> Result<c_int, Failure> {
+    let (to_volatile, asked) = checked(start, length, mode, c_int::MAX as u64)?;
+    let purged = Probed::new(purged, PURGED)?;
+    follow_forks()?;
+    let (pages, lost) = with_table(|table| table.apply(to_volatile, asked))?;
+    purged.set(lost.into())?;
+    let bytes = Pages::new(pages).bytes(page_size());
+    Ok(c_int::try_from(bytes.get()).unwrap_or(c_int::MAX))
 }
 
 #[no_mangle]
@@ -75,9 +86,10 @@ pub extern "C" fn glebe_vrange_strict(
             let offset = Bytes::new((addr + length) as u64);
             return Err(Error::Unaligned { offset, granule }.into());
         }
+        let purged = Probed::new(purged, PURGED)?;
         follow_forks()?;
         let lost = with_table(|table| table.apply_strictly(to_volatile, asked))?;
-        purged.set(lost.into());
+        purged.set(lost.into())?;
         Ok(GLEBE_OK)
     })
 }

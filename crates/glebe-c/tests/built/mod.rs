@@ -43,8 +43,8 @@ impl Drop for Scratch {
     }
 }
 
-/// The names of the functions that `glebe.h` declares: those that a declaration, which is no
-/// comment and no type, begins with or goes on with at the start of a line.
+/// The names of the functions that the headers declare: in `glebe.h`, those that a declaration,
+/// which is no comment and no type, begins with or goes on with at the start of a line.
 pub fn functions() -> BTreeSet<String> {
     let header = fs::read_to_string(root().join("include/glebe.h")).expect("the header");
     let mut code = String::new();
@@ -53,7 +53,15 @@ pub fn functions() -> BTreeSet<String> {
     }
     let starts = code.lines().filter(|line| !line.starts_with(['#', ' ', 't']));
     let names = starts.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next());
-    names.filter(|name| name.starts_with("glebe_")).map(str::to_owned).collect()
+    let names = names.filter(|name| name.starts_with("glebe_")).map(str::to_owned);
+    names.chain(stand_ins()).collect()
+}
+
+/// The names of the functions that `glebe_vrange.h` binds others to.
+pub fn stand_ins() -> BTreeSet<String> {
+    let header = fs::read_to_string(root().join("include/glebe_vrange.h")).expect("the header");
+    let bound = header.split("__asm__(\"").skip(1).filter_map(|rest| rest.split_once('"'));
+    bound.map(|(name, _)| name.to_owned()).collect()
 }
 
 /// Whether a tool is there; says that a test is skipped where it is not.

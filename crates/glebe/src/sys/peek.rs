@@ -21,11 +21,14 @@ use crate::sys::{file, memfd};
 /// Whether process_vm_readv(2) or its counterpart was refused once.
 static REFUSED: MappedByte = MappedByte::new(0);
 
-/// Copies from `buf` to `addr` as far as memory is there; how many bytes.
+/// Copies from `buf` to `addr` as far as memory is there and may be written; how many bytes.
+///
+/// # Errors
+/// The kernel refuses both ways.
 ///
 /// # Safety
 /// Nothing in the program holds a reference to what is written, which is the caller's to write.
-pub(crate) unsafe fn poke(addr: usize, buf: &[u8]) -> Result<usize, OsError> {
+pub unsafe fn poke(addr: usize, buf: &[u8]) -> Result<usize, OsError> {
     // SAFETY: passed on to the caller.
     either("process_vm_writev", |directly| unsafe {
         if directly {
@@ -37,7 +40,10 @@ pub(crate) unsafe fn poke(addr: usize, buf: &[u8]) -> Result<usize, OsError> {
 }
 
 /// Copies from `addr` to `buf` as far as memory is there; how many bytes.
-pub(crate) fn peek(addr: usize, buf: &mut [u8]) -> Result<usize, OsError> {
+///
+/// # Errors
+/// The kernel refuses both ways.
+pub fn peek(addr: usize, buf: &mut [u8]) -> Result<usize, OsError> {
     let copy = |directly| if directly { by_process(addr, buf) } else { by_file(addr, buf) };
     either("process_vm_readv", copy)
 }

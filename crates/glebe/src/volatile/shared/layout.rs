@@ -33,6 +33,8 @@ pub(super) const NO_QUOTA: u64 = u64::MAX;
 pub(super) const HOLDERS_MAX: u32 = 128;
 /// Where the bytes that are locked begin, behind all data.
 const LOCKS_AT: u64 = 1 << 62;
+/// The most that lies before the data: each process that opens the file keeps a bit a page of it.
+const LEDGER_MAX: u64 = 1 << 38;
 pub(super) const WORD: u64 = size_of::<u64>() as u64;
 /// The header fits into the smallest page of any machine.
 const _: () = assert!((HOLDERS_AT + HOLDERS_MAX as u64) * WORD <= 1 << 12);
@@ -125,7 +127,7 @@ impl Layout {
         let tables_end = tables_at.checked_add(table_len.checked_mul(holders.into())?)?;
         let data_at = up(tables_end, granule)?;
         let total = data_at.checked_add(granules.checked_mul(granule)?)?;
-        let fits = total < LOCKS_AT && usize::try_from(total).is_ok();
+        let fits = total < LOCKS_AT && data_at <= LEDGER_MAX && usize::try_from(total).is_ok();
         fits.then_some(Self {
             page,
             granule,
@@ -301,7 +303,8 @@ mod tests {
             refused(page, granule, holders, None);
         }
         assert!(refused(page, page, 1, Some(Bytes::new(1))).contains("quota"));
-        for len in [u64::MAX, 1 << 62] {
+        // The last: each process keeps bits of the words and tables.
+        for len in [u64::MAX, 1 << 62, 1 << 52] {
             assert!(refused(Bytes::new(len), page, 1, None).contains("limit"));
         }
         assert!(refused(Bytes::ZERO, page, 1, None).contains("no bytes"));

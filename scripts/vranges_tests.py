@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""Programs of others, written for the volatile ranges patches (v10), built unchanged and checked.
+
+They are volatile-test.c and volatile-test-signal.c of vranges-test. Each fills 26 chunks with the
+letters A to Z, makes every other chunk volatile, has a child take memory, and prints the first byte
+of each chunk: the first program after it made all non-volatile, the second with a SIGBUS handler
+that fills a lost chunk again. They are built with glebe_vrange.h and run in memory cgroups of their
+own, whose limit is moved until chunks are lost and the child still gets its memory. What every run
+prints is checked. Nothing of theirs is kept.
+
+    scripts/vranges_tests.py [--built target/debug] [CHECKOUT]
+
+CHECKOUT is a work tree or a git directory; without it the repository is cloned. Says `skipped:`
+where neither is to be had, where there is no C compiler, or where no cgroup can be made.
+Exit status: 0 if all runs printed what they must, or it was skipped; 1 otherwise.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import string
+import subprocess
+import sys
+import tempfile
+
+PUBLIC = "https://github.com/volatile-ranges-test/vranges-test"
+HEADER = pathlib.Path(__file__).resolve().parent.parent / "crates/glebe-c/include/glebe_vrange.h"
+PROGRAMS = ["volatile-test", "volatile-test-signal"]
+# A parameter of theirs has no type, and compilers leave out the child's memory, which nobody reads.
+OPTIONS = f"-std=gnu89 -w -fno-builtin -include {HEADER}"
+PRESSURE_MB = 3
+CHUNKS = string.ascii_uppercase
+CHUNK_KIB = 16
+VOLATILE_KIB = CHUNK_KIB * len(CHUNKS) // 2
+# As many runs with losses as their own script makes runs, and how many are tried for them.
+WANTED = 5
+TRIED = 60
+# By how much the limit is moved.
+STEP_KIB = 32
+PATIENCE_S = 60
+
+
+class Wrong(Exception):
+    """What a program printed that it must not."""
+
+
+class Group:
+    """A memory cgroup of one run."""
+
+    V1 = pathlib.Path("/sys/fs/cgroup/memory")
+    V2 = pathlib.Path("/sys/fs/cgroup")
+
+    def __init__(self, limit_kib=None):
+        is_v1 = (self.V1 / "memory.limit_in_bytes").exists()
+        self.path = (self.V1 if is_v1 else self.V2) / f"glebe-vranges-{os.getpid()}"
+        self.peak_file = "memory.max_usage_in_bytes" if is_v1 else "memory.peak"
+        self.events_file = "memory.oom_control" if is_v1 else "memory.events"
+        limit_file = "memory.limit_in_bytes" if is_v1 else "memory.max"
+        self.path.mkdir()
+        try:
+            if not (self.path / self.peak_file).exists():
+                raise OSError(f"{self.path}/{self.peak_file}: no such file")
+            # Nothing that is not volatile goes to swap: it must fit.
+            no_swap = "memory.swappiness" if is_v1 else "memory.swap.max"
+            if (self.path / no_swap).exists():
+                (self.path / no_swap).write_text("0")
+            if limit_kib:
+                (self.path / limit_file).write_text(str(limit_kib << 10))
+        except OSError:
+            self.path.rmdir()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.path.rmdir()
+
+    def run(self, command):
+        """Runs it inside; its exit status and what it printed."""
+        def enter():
+            (self.path / "cgroup.procs").write_text("0")
+
+        ran = subprocess.run(command, preexec_fn=enter, capture_output=True, timeout=PATIENCE_S)
+        return ran.returncode, ran.stdout.decode("latin-1")
+
+    def peak_kib(self):
+        return int((self.path / self.peak_file).read_text()) >> 10
+
+    def killed(self):
+        text = (self.path / self.events_file).read_text()
+        return int(re.search(r"^oom_kill (\d+)", text, re.MULTILINE)[1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkout", nargs="?")
+    parser.add_argument("--built", default="target/debug", help="the folder with libglebe.so")
+    args = parser.parse_args()
+    library = pathlib.Path(args.built).resolve() / "libglebe.so"
+    if not library.exists():
+        print(f"{library}: not there; cargo build -p glebe-c", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        why = missing() or unpack(args.checkout, folder)
+        if why:
+            print(f"skipped: programs of the volatile ranges patches ({why})")
+            return 0
+        build(folder, library)
+        print(f"{'program':<28} {'limit KiB':>9} {'outcome':<8} chunks lost")
+        try:
+            for name in PROGRAMS:
+                check_program(folder, name)
+            check_file(folder)
+        except Wrong as wrong:
+            print(f"FAIL: {wrong}")
+            return 1
+    return 0
+
+
+def missing():
+    for tool in ["cc", "make", "git"]:
+        if not shutil.which(tool):
+            return f"{tool} is not installed"
+    try:
+        with Group():
+            return None
+    except OSError as error:
+        return f"no memory cgroup can be made: {error}"
+
+
+def unpack(checkout, folder):
+    """Copies the programs, out of a work tree, a git directory or a clone; why it cannot."""
+    if checkout and (pathlib.Path(checkout) / "Makefile").exists():
+        for name in ["Makefile", *(f"{program}.c" for program in PROGRAMS)]:
+            shutil.copy(pathlib.Path(checkout) / name, folder)
+        return None
+    if not checkout:
+        checkout = folder / "clone"
+        why = clone(checkout)
+        if why:
+            return why
+    archive = subprocess.run(["git", f"--git-dir={checkout}", "archive", "HEAD"],
+                             capture_output=True, check=False)
+    if archive.returncode:
+        return f"{checkout}: no checkout and no git directory"
+    subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    return None
+
+
+def clone(to):
+    command = ["git", "clone", "--quiet", "--bare", "--depth", "1", PUBLIC, str(to)]
+    quiet = dict(os.environ, GIT_TERMINAL_PROMPT="0")
+    try:
+        ran = subprocess.run(command, env=quiet, capture_output=True, text=True, timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        return f"no checkout is given, and a clone of {PUBLIC} took over {PATIENCE_S} s"
+    if not ran.returncode:
+        return None
+    last = ran.stderr.strip().splitlines()[-1:]
+    return f"no checkout is given, and no clone can be had: {' '.join(last)}"
+
+
+def build(folder, library):
+    """By their own Makefile."""
+    for name in ["libglebe.so", "libglebe.so.0"]:
+        shutil.copy(library, folder / name)
+    environment = dict(os.environ, CFLAGS=OPTIONS, LDLIBS="-lglebe",
+                       LDFLAGS=f"-L{folder} -Wl,-rpath,{folder}")
+    subprocess.run(["make", "-s", *PROGRAMS], cwd=folder, env=environment, check=True)
+
+
+def check_program(folder, name):
+    """Without pressure, then with a limit that is moved until enough runs have lost something."""
+    check = {"volatile-test": check_told, "volatile-test-signal": check_refilled}[name]
+    status, lost, _, peak_kib = run(folder, name, 0, None, check)
+    report(name, None, status, lost)
+    if lost:
+        raise Wrong(f"{name}: {lost} lost without pressure")
+    _, _, _, peak_kib = run(folder, name, PRESSURE_MB, None, check)
+    limit_kib, losses, checked = peak_kib - VOLATILE_KIB, 0, 0
+    for _ in range(TRIED):
+        status, lost, killed, _ = run(folder, name, PRESSURE_MB, limit_kib, check)
+        checked += status == 0
+        # A child that was killed has not taken its memory: what is not volatile did not fit.
+        report(name, limit_kib, "killed" if killed else status, lost)
+        losses += bool(lost) and not killed
+        if losses == WANTED:
+            print(f"{name}: {checked} runs under pressure checked, {losses} with losses")
+            return
+        if killed:
+            limit_kib += STEP_KIB
+        elif not lost:
+            limit_kib -= STEP_KIB
+    raise Wrong(f"{name}: {losses} of {TRIED} runs under pressure lost anything; {WANTED} wanted")
+
+
+def run(folder, name, pressure_mb, limit_kib, check):
+    """One run in a group of its own: exit status, chunks lost, processes killed, peak."""
+    with Group(limit_kib) as group:
+        status, text = group.run([folder / name, "-p", str(pressure_mb)])
+        killed, peak_kib = group.killed(), group.peak_kib()
+    if status and not killed:
+        raise Wrong(f"{name}: exit status {status}, having printed {text!r}")
+    return status, "" if status else check(name, text), killed, peak_kib
+
+
+def report(name, limit_kib, outcome, lost):
+    outcome = "ok" if outcome == 0 else outcome
+    print(f"{name:<28} {limit_kib or 'none':>9} {outcome:<8} {lost or '-'}", flush=True)
+
+
+def check_told(name, text):
+    """Lost chunks are zeros, the others their letter, and a loss is said."""
+    # What it had not written out when it forked, the child wrote out as well.
+    lines = [line for line in text.split("\n") if not line.startswith("Generating")]
+    is_said = lines[0] == "Data purged!"
+    lines = lines[is_said:]
+    lost = "".join(letter for letter, line in zip(CHUNKS, lines) if line == "\0")
+    expected = ["\0" if letter in lost else letter for letter in CHUNKS]
+    if lines != [*expected, ""] or set(lost) - set(CHUNKS[::2]):
+        raise Wrong(f"{name}: printed {text!r}")
+    if lost and not is_said:
+        raise Wrong(f"{name}: {lost} lost, and not said")
+    return lost or ("within chunks" if is_said else "")
+
+
+def check_refilled(name, text):
+    """Every chunk has its letter; before that of a lost one the handler says that it filled it."""
+    lost, expected = "", ""
+    for letter in CHUNKS:
+        refill = f"Fixing up data\n{letter}\n"
+        if letter in CHUNKS[::2] and text[len(expected):].startswith(refill):
+            lost, expected = lost + letter, expected + refill
+        expected += f"{letter}\n"
+    if text != expected:
+        raise Wrong(f"{name}: printed {text!r}")
+    return lost
+
+
+def check_file(folder):
+    """With a file they map shared memory, which does not become volatile: it keeps its letters."""
+    data = folder / "data"
+    data.write_bytes(bytes((len(CHUNKS) * CHUNK_KIB << 10) + (8 << 10)))
+    name = "volatile-test"
+    with Group() as group:
+        status, text = group.run([folder / name, "-p", str(PRESSURE_MB), "-f", data])
+    lines = [line for line in text.split("\n") if not line.startswith("Using file")]
+    lost = check_told(name, "\n".join(lines))
+    if status or lost:
+        raise Wrong(f"{name} -f: exit status {status}, {lost} lost")
+    report(f"{name} -f", None, status, lost)
+    print("skipped: volatile-test-signal -f (it opens the name of its first option)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
