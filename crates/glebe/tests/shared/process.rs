@@ -113,10 +113,13 @@ pub fn signal(pid: i32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
-/// Does nothing until killed.
+/// Does nothing until killed, by an alarm if by nobody else.
 pub fn sleep_on() -> ! {
     loop {
-        // SAFETY: takes nothing.
-        unsafe { libc::pause() };
+        // SAFETY: takes no pointer.
+        unsafe {
+            libc::alarm(PATIENCE_S);
+            libc::pause();
+        }
     }
 }
