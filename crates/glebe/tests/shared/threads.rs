@@ -9,6 +9,10 @@ use crate::*;
 
 const GRANULES: u64 = 8;
 const TIME: Duration = Duration::from_millis(700);
+/// As long as too little was purged, on a machine that is busy with much else.
+const GRACE: Duration = Duration::from_secs(30);
+/// Granules that are purged at least.
+const ENOUGH: u64 = 100;
 
 /// Pinners rebuild what they are told lost, and never find another's byte or a hole; purgers take
 /// what nobody has pinned.
@@ -17,14 +21,19 @@ fn what_threads_have_pinned_is_whole() {
     let shared = filled(GRANULES);
     let (begin, freed, rebuilt) = (Instant::now(), AtomicU64::new(0), AtomicU64::new(0));
     let failed = AtomicBool::new(false);
+    let goes_on = || {
+        let is_enough = freed.load(Ordering::Relaxed) >= at(ENOUGH).get();
+        let time = if is_enough { TIME } else { GRACE };
+        begin.elapsed() < time && !failed.load(Ordering::Relaxed)
+    };
     std::thread::scope(|scope| {
         for thread in 0..2_u64 {
-            let (shared, rebuilt, failed) = (&shared, &rebuilt, &failed);
+            let (shared, rebuilt, failed, goes_on) = (&shared, &rebuilt, &failed, &goes_on);
             // Granules of its own: a rebuild by two at once is the program's to order.
             let own = thread * GRANULES / 2..(thread + 1) * GRANULES / 2;
             scope.spawn(move || {
                 let mut random = 0x9e37_79b9_u64 + thread;
-                while begin.elapsed() < TIME && !failed.load(Ordering::Relaxed) {
+                while goes_on() {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let granule = own.start + (random >> 33) % (own.end - own.start);
                     let pin = shared.pin(range(granule, 1)).unwrap();
@@ -46,7 +55,7 @@ fn what_threads_have_pinned_is_whole() {
         }
         for _ in 0..2 {
             scope.spawn(|| {
-                while begin.elapsed() < TIME && !failed.load(Ordering::Relaxed) {
+                while goes_on() {
                     match shared.purge(at(2), Priority::HIGHEST) {
                         Ok(bytes) => _ = freed.fetch_add(bytes.get(), Ordering::Relaxed),
                         Err(Error::Busy { .. }) => std::thread::yield_now(),
@@ -59,5 +68,5 @@ fn what_threads_have_pinned_is_whole() {
     let lost = shared.unmark(range(0, GRANULES)).unwrap().pages().get();
     let granules = freed.load(Ordering::Relaxed) / page_size().bytes().get();
     assert_eq!(granules, rebuilt.load(Ordering::Relaxed) + lost, "each loss is told once");
-    assert!(granules > 100, "{granules} granules purged");
+    assert!(granules >= ENOUGH, "{granules} granules purged");
 }

@@ -31,6 +31,8 @@ use stressed::{duration, page_buffer, spawn, version, Random, Stop};
 /// Of each half.
 const HALF: u64 = 48;
 const USUAL: Duration = Duration::from_secs(3);
+/// Beyond the time of the stress, while too little has happened.
+const GRACE: Duration = Duration::from_secs(40);
 /// How long a process lives at most, and how long a pin is held.
 const LIFE: Duration = Duration::from_millis(12);
 const HOLD: Duration = Duration::from_micros(30);
@@ -173,6 +175,7 @@ fn kill_and_start(shared: &Shared, oracle: &Oracle, stop: &AtomicBool, time: Dur
     let start_purger = |seed| Process::start(|_| purge_for_ever(&purger, oracle, seed));
     let mut purging = start_purger(0);
     for nth in 1.. {
+        let time = if oracle.is_enough() { time } else { time + GRACE };
         if begin.elapsed() >= time || stop.load(Ordering::Relaxed) {
             break;
         }
@@ -221,8 +224,5 @@ fn what_is_killed_leaves_no_pin_and_nothing_is_lost_untold() {
         user.join().unwrap();
     });
     println!("{oracle:?}");
-    for count in [Count::Intact, Count::Lost, Count::Purged] {
-        assert!(oracle.get(count) > 100, "{count:?}: {oracle:?}");
-    }
-    assert!(oracle.get(Count::Kills) > 10, "{oracle:?}");
+    assert!(oracle.is_enough(), "{oracle:?}");
 }

@@ -87,6 +87,13 @@ impl Oracle {
         self.word(self.granules + count as u64).fetch_add(n, Ordering::Relaxed);
     }
 
+    /// Whether enough has happened to show something.
+    pub fn is_enough(&self) -> bool {
+        let done =
+            [(Count::Intact, 100), (Count::Lost, 100), (Count::Purged, 100), (Count::Kills, 10)];
+        done.iter().all(|(count, least)| self.get(*count) >= *least)
+    }
+
     pub fn get(&self, count: Count) -> u64 {
         self.word(self.granules + count as u64).load(Ordering::Relaxed)
     }
