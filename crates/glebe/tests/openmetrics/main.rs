@@ -54,6 +54,27 @@ fn volatile_regions_are_told_apart() {
 }
 
 #[test]
+fn shared_files_are_told_apart() {
+    use glebe::volatile::{Order, Priority, Shared, SharedStats};
+    let page = page_size().bytes();
+    let shared = Shared::options().create(Bytes::mib(1)).unwrap();
+    drop(shared.pin(Bytes::ZERO..page).unwrap());
+    shared.mark(Bytes::ZERO..page, Priority::LOWEST, Order::Fifo).unwrap();
+    let stats = shared.stats();
+    let families = parse(&stats.to_openmetrics()).unwrap();
+    let expected = page.get() as f64;
+    for name in ["glebe_shared_marked_bytes", "glebe_shared_present_bytes"] {
+        assert!((value(&families, name) - expected).abs() < 1e-12, "{name}");
+    }
+    let of_levels = |files: usize| move |family: &&Family| family.samples.len() == 8 * files;
+    assert_eq!(families.iter().filter(of_levels(1)).count(), 1);
+    let two = SharedStats::openmetrics_of(&[("one", &stats), ("two", &stats)]);
+    let families = parse(&two).unwrap();
+    assert_eq!(families.iter().filter(of_levels(2)).count(), 1);
+    assert!(families.iter().all(|family| family.samples.len() % 2 == 0));
+}
+
+#[test]
 fn classes_of_a_pool_are_told_apart_and_add_up() {
     use glebe::zpool::{Codec, Compaction, ObjectPool};
     let options = ObjectPool::options().codec(Codec::None).compaction(Compaction::Manual);

@@ -6,7 +6,7 @@
 use super::ledger::Ledger;
 use super::word::Word;
 use crate::error::OsError;
-use crate::stats::{json, openmetrics, statistics, text, Row, Set, Unit, Value};
+use crate::stats::{families, json, openmetrics, statistics, text, Row, Set, Unit, Value};
 use crate::sync::Ordering;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
@@ -82,20 +82,41 @@ impl Stats {
     /// OpenMetrics 1.0 text; pages of memory are bytes there.
     #[must_use]
     pub fn to_openmetrics(&self) -> String {
-        let all =
-            openmetrics(PREFIX, page_size().bytes(), &[Set { labels: vec![], rows: self.rows() }]);
-        let levels: Vec<_> = Priority::all().map(|level| self.level(level)).collect();
-        let levels = openmetrics(PREFIX, page_size().bytes(), &levels);
-        all.trim_end_matches("# EOF\n").to_owned() + &levels
+        text_of(&[(vec![], self)])
+    }
+
+    /// As [`Stats::to_openmetrics`], for several files in one text; the label `file` holds the name
+    /// that stands beside each. Names must differ.
+    #[must_use]
+    pub fn openmetrics_of(files: &[(&str, &Stats)]) -> String {
+        let labelled = |(name, stats): &(&str, _)| (vec![("file", (*name).to_owned())], *stats);
+        text_of(&files.iter().map(labelled).collect::<Vec<_>>())
     }
 
     /// What is marked with one priority.
-    fn level(&self, level: Priority) -> Set<'static> {
+    fn level(&self, level: Priority, mut labels: Labels) -> Set<'static> {
         let marked = self.by_priority[usize::from(level.get())].get();
         let value = Value::Gauge(Unit::Bytes, marked);
         let row = Row { name: "marked_by_priority_bytes", value, what: "bytes marked" };
-        Set { labels: vec![("priority", level.get().to_string())], rows: vec![row] }
+        labels.push(("priority", level.get().to_string()));
+        Set { labels, rows: vec![row] }
     }
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// The text of several files, each with labels of its own.
+fn text_of(files: &[(Labels, &Stats)]) -> String {
+    let page = page_size().bytes();
+    let mut all = Vec::new();
+    for (labels, stats) in files {
+        all.push(Set { labels: labels.clone(), rows: stats.rows() });
+    }
+    let of_file = |(labels, stats): &(Labels, &Stats)| {
+        Priority::all().map(|level| stats.level(level, labels.clone())).collect::<Vec<_>>()
+    };
+    let levels: Vec<_> = files.iter().flat_map(of_file).collect();
+    families(PREFIX, page, &all) + &openmetrics(PREFIX, page, &levels)
 }
 
 impl std::fmt::Display for Stats {
