@@ -6,6 +6,7 @@
 //!   8 quota | 9 clock | 10 purged | 11 purges | 32.. of each holder: process
 //! words     one of each granule (`word`)
 //! tables    of each holder, in whole pages: 16 bits of each granule, four to a word (`protocol`)
+//! fence     a page that is there and one that is not: a search for state ends here, not in data
 //! data      from a multiple of the granule and of the page; or it is elsewhere (`store`)
 //! locks     bytes that do not exist: join, purge, one of each holder
 //! ```
@@ -38,6 +39,9 @@ const LEDGER_MAX: u64 = 1 << 38;
 pub(super) const WORD: u64 = size_of::<u64>() as u64;
 /// The header fits into the smallest page of any machine.
 const _: () = assert!((HOLDERS_AT + HOLDERS_MAX as u64) * WORD <= 1 << 12);
+
+/// Pages between the tables and the data, of which the first is there.
+const FENCE_PAGES: u64 = 2;
 
 /// A word of the header that changes.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +129,7 @@ impl Layout {
         let tables_at = up(page.checked_add(granules.checked_mul(WORD)?)?, page)?;
         let table_len = up(granules.checked_mul(size_of::<u16>() as u64)?, page)?;
         let tables_end = tables_at.checked_add(table_len.checked_mul(holders.into())?)?;
-        let data_at = up(tables_end, granule)?;
+        let data_at = up(tables_end.checked_add(FENCE_PAGES * page)?, granule)?;
         let total = data_at.checked_add(granules.checked_mul(granule)?)?;
         let fits = total < LOCKS_AT && data_at <= LEDGER_MAX && usize::try_from(total).is_ok();
         fits.then_some(Self {
@@ -226,6 +230,12 @@ impl Layout {
         (self.tables_at, self.table_len * u64::from(self.holders))
     }
 
+    /// The offset of the page that is always there.
+    pub(super) fn fence(&self) -> u64 {
+        let (at, len) = self.tables();
+        at + len
+    }
+
     fn table_at(&self, holder: u32) -> u64 {
         self.tables_at + u64::from(holder) * self.table_len
     }
@@ -261,7 +271,8 @@ mod tests {
         let (first, last) = (layout.table(0), layout.table(2));
         assert!(layout.word_at(4) + WORD <= first.0 && first.0 % layout.page == 0);
         assert!(layout.counts_at(2, 4) + WORD <= last.0 + last.1);
-        assert!(last.0 + last.1 <= layout.data_at && layout.data_at % layout.granule == 0);
+        assert!(layout.fence() == last.0 + last.1 && layout.data_at % layout.granule == 0);
+        assert!(layout.fence() + FENCE_PAGES * layout.page <= layout.data_at);
         assert_eq!(layout.tables(), (first.0, 3 * first.1));
         assert!(Field::Process(HOLDERS_MAX - 1).at() + WORD <= layout.page);
     }

@@ -182,6 +182,7 @@ fn write_header(file: &MemoryFile, layout: &Layout) -> Result<(), Error> {
     let header = layout.header();
     let (magic, rest) = header.split_at(WORD as usize);
     let refused = |source| OsError::new("pwrite", "the header", source);
+    file::write_at(file.as_file(), &[1], layout.fence()).map_err(refused)?;
     file::write_at(file.as_file(), rest, WORD).map_err(refused)?;
     file::write_at(file.as_file(), magic, 0).map_err(refused)?;
     Ok(())

@@ -321,6 +321,20 @@ fn numbers_say_how_the_file_stands() {
     assert!(stats.to_string().contains("marked"));
 }
 
+/// Granules that have memory and were never touched are a hole to the kernel, which looks at each.
+#[test]
+fn a_search_for_state_ends_before_the_data() {
+    let shared = Shared::options().holders(1).create(at(GRANULES)).unwrap();
+    drop(shared.pin(range(0, GRANULES)).unwrap());
+    let (ledger, layout) = (shared.ledger(), shared.ledger().layout());
+    let (tables, fence) = (layout.table(0).0, layout.fence());
+    let total = layout.total;
+    let next = |from| ledger.file().next_data(from, total).unwrap();
+    assert_eq!(next(tables), Some((tables, fence + layout.page)));
+    assert_eq!(next(fence), Some((fence, fence + layout.page)));
+    assert_eq!(next(layout.data_at), None);
+}
+
 #[test]
 fn untouched_state_takes_no_memory() {
     let shared = Shared::options().create(Bytes::gib(64)).unwrap();
