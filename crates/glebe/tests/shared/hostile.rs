@@ -1,10 +1,19 @@
 //! Files whose state somebody has filled with anything: no call dies, none goes beyond its file,
 //! and each ends.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
 use proptest::prelude::*;
+
+use crate::*;
 
 #[path = "program.rs"]
 mod program;
+
+pub use program::file_of;
+
+const TIME: Duration = Duration::from_millis(500);
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -17,6 +26,47 @@ proptest! {
     fn calls_on_a_file_of_anything_end(program in prop::collection::vec(any::<u8>(), 0..600)) {
         program::run(&program);
     }
+}
+
+/// The state changes in the middle of calls.
+#[test]
+fn calls_end_while_somebody_spoils_the_state() {
+    let shared = Shared::options().holders(3).create(at(program::GRANULES)).unwrap();
+    let (file, total) = program::file_of(&shared);
+    let state = total - shared.len().get();
+    let (begin, calls) = (Instant::now(), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let noise: Vec<u8> =
+                (0..997_u32).map(|at| (at.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+            for nth in 0.. {
+                if begin.elapsed() > TIME {
+                    break;
+                }
+                program::spoil(&file, state, &noise, nth);
+            }
+        });
+        for thread in 0..3 {
+            let (shared, calls) = (&shared, &calls);
+            scope.spawn(move || {
+                for nth in thread.. {
+                    if begin.elapsed() > TIME {
+                        break;
+                    }
+                    let range = range(nth % (program::GRANULES - 4), 1 + nth % 4);
+                    match nth % 5 {
+                        0 => drop(shared.pin(range).map(|pin| pin.restored())),
+                        1 => drop(shared.mark(range, Priority::NORMAL, Order::Lifo)),
+                        2 => drop(shared.unmark(range)),
+                        3 => drop(shared.purge(at(3), Priority::HIGHEST)),
+                        _ => drop(purger(shared).look()),
+                    }
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert!(calls.load(Ordering::Relaxed) > 10);
 }
 
 /// Every word of the state has every bit set, or the same few.

@@ -3,6 +3,8 @@
 //! # Safety
 //! Bytes of mappings that live; the children die of what they should.
 
+use std::os::fd::AsRawFd;
+
 use glebe::volatile::{Error, SharedOptions};
 
 use crate::process::{signal, sleep_on, End, Process};
@@ -95,4 +97,20 @@ fn a_page_in_use_goes_from_every_process() {
         signal(child.pid, libc::SIGKILL);
     }
     assert_eq!(end, End::Signal(libc::SIGBUS));
+}
+
+/// A pinned granule whose page somebody else has punched is no reason to die.
+#[test]
+fn a_pinned_page_that_somebody_took_is_there_again() {
+    let Some(shared) = told(4) else { return };
+    let pin = shared.pin(range(1, 1)).unwrap();
+    let (file, total) = crate::hostile::file_of(&shared);
+    let offset = total - shared.len().get() + at(1).get();
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let (offset, len) = (offset as libc::off_t, at(1).get() as libc::off_t);
+    // SAFETY: an open descriptor.
+    assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, len) }, 0);
+    let mut byte = [9];
+    pin.read(Bytes::ZERO, &mut byte).unwrap();
+    assert_eq!((byte, touch(&shared, 1)), ([0], 0));
 }

@@ -11,7 +11,7 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Order, Priority, Purger, Shared};
 
-const GRANULES: u64 = 24;
+pub const GRANULES: u64 = 24;
 /// Where the words of the header are that change, in bytes.
 const CHANGING: u64 = 9 * 8;
 
@@ -20,7 +20,7 @@ fn at(granule: u64) -> Bytes {
 }
 
 /// Writes bytes of the string over the state that changes.
-fn spoil(file: &File, state: u64, program: &[u8], from: usize) {
+pub fn spoil(file: &File, state: u64, program: &[u8], from: usize) {
     if program.is_empty() {
         return;
     }
@@ -36,13 +36,19 @@ fn spoil(file: &File, state: u64, program: &[u8], from: usize) {
     }
 }
 
+/// The file that another process would have, and its length.
+pub fn file_of(shared: &Shared) -> (File, u64) {
+    let path = format!("/proc/self/fd/{}", shared.fd().as_raw_fd());
+    let file = File::options().read(true).write(true).open(path).expect("its own file");
+    let total = file.metadata().expect("an open file").len();
+    (file, total)
+}
+
 /// Runs a string.
 pub fn run(program: &[u8]) {
     let options = || Shared::options().holders(3).pin_quota(at(GRANULES));
     let shared = options().create(at(GRANULES)).expect("memory");
-    let path = format!("/proc/self/fd/{}", shared.fd().as_raw_fd());
-    let file = File::options().read(true).write(true).open(path).expect("its own file");
-    let total = file.metadata().expect("an open file").len();
+    let (file, total) = file_of(&shared);
     let state = total - shared.len().get();
     let copy = || shared.fd().try_clone_to_owned().expect("a descriptor");
     let purger = Purger::adopt(copy()).expect("the file is right");
