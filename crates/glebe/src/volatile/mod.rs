@@ -22,6 +22,7 @@
 
 mod access;
 mod adopted;
+mod caps;
 mod cloned;
 mod engine;
 mod error;
