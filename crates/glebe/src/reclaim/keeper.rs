@@ -14,7 +14,7 @@ use super::plan::{plan, PartStats};
 use super::policy::Policy;
 use super::pressure::Pressure;
 use super::sensor::{Look, Sensor};
-use super::watch::{Bell, Watch};
+use super::watch::{Bell, Watch, Watched};
 use super::{Error, Part};
 use crate::sys::claim::Holder;
 use crate::units::Bytes;
@@ -25,6 +25,10 @@ const ROUNDS: usize = 4;
 /// Usage is taken to rise no faster than this in a second, where it was not seen to.
 const SPEED: u64 = 512 << 20;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Where a threshold tells in time.
+const PAUSE_TOLD: Duration = Duration::from_millis(250);
+/// Few files are less than this part of the limit, as a shift.
+const FEW_FILES_SHIFT: u32 = 4;
 /// While memory is, or just was, short.
 const PAUSE_SHORT: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -42,7 +46,7 @@ pub(super) struct Keeper {
     /// Of each part, in the same order.
     stats: Vec<PartStats>,
     sensor: Sensor,
-    pub(super) watch: Watch,
+    watch: Watch,
     refills: Refills,
     is_withheld: bool,
     short_at: Option<Instant>,
@@ -91,6 +95,11 @@ impl Keeper {
         // So that no look allocates.
         self.stats.reserve(self.parts.len());
         Ok(())
+    }
+
+    /// What is looked at and waited for.
+    pub(super) fn watched(&self) -> Watched {
+        self.watch.watched(self.sensor.limit())
     }
 
     /// One look, and what follows.
@@ -148,8 +157,7 @@ impl Keeper {
     fn set_caps(&self, pressure: &Pressure, reclaimed: &mut Reclaimed) {
         let regions = self.parts.iter().filter(|part| part.is_volatile()).count() as u64;
         let share = self.policy.limits_marked(pressure).then(|| {
-            let beyond =
-                pressure.free().saturating_sub(self.policy.still_margin(pressure.limit));
+            let beyond = pressure.free().saturating_sub(self.policy.still_margin(pressure.limit));
             Bytes::new(beyond.get() / regions.max(1))
         });
         for part in &self.parts {
@@ -190,16 +198,16 @@ impl Keeper {
     fn pause(&self, seen: &Seen, now: Instant) -> Duration {
         let pressure = &seen.pressure;
         let still = self.policy.still_margin(pressure.limit).get();
-        let is_alert =
-            self.short_at.is_some_and(|at| now.saturating_duration_since(at) < ALERT);
+        let is_alert = self.short_at.is_some_and(|at| now.saturating_duration_since(at) < ALERT);
         let least = if is_alert { PAUSE_SHORT } else { PAUSE_MIN };
         let speed = pressure.rise_a_second.get().saturating_mul(2).max(SPEED);
         // The kernel takes marked memory itself.
         let room = pressure.room().get().saturating_add(seen.marked.get());
         let mut pause = time_for(room.saturating_sub(still), speed);
-        if self.watch.has_threshold() && pressure.files.get() < pressure.limit.get() / 16 {
-            // It tells.
-            pause = pause.max(PAUSE_MAX / 4);
+        // Of page cache it tells as well, so it says nothing where there is much.
+        let is_told = self.watch.tells_above(pressure.used);
+        if is_told && pressure.files.get() < pressure.limit.get() >> FEW_FILES_SHIFT {
+            pause = pause.max(PAUSE_TOLD);
         }
         if self.policy.limits_marked(pressure) && seen.marked > Bytes::ZERO {
             let free = pressure.free().get().saturating_sub(still);

@@ -80,10 +80,7 @@ impl Part {
 }
 
 /// What `claim` says of a part that is there still; one that is not is as good as claimed.
-fn upgraded<T, E>(
-    weak: &Weak<T>,
-    claim: impl FnOnce(&T) -> Result<bool, E>,
-) -> Result<bool, Error>
+fn upgraded<T, E>(weak: &Weak<T>, claim: impl FnOnce(&T) -> Result<bool, E>) -> Result<bool, Error>
 where
     Error: From<E>,
 {

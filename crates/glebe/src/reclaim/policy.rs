@@ -12,7 +12,7 @@ const MARGIN_MAX: Bytes = Bytes::mib(256);
 /// Of the limit the margin is never more than this part, however fast usage rises.
 const MARGIN_SHIFT_MAX: u32 = 2;
 /// A rise is looked ahead for so long.
-const LEAD: Duration = Duration::from_millis(200);
+const LEAD: Duration = Duration::from_millis(100);
 const WITHHOLD: Duration = Duration::from_secs(1);
 /// Shedding ends so much beyond the margin, a part of it as a shift: the next poll finds it calm.
 const BEYOND_SHIFT: u32 = 2;

@@ -150,12 +150,13 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Which notices of the kernel's come; without any the clock alone says when to look.
+    /// What is looked at, and which notices of the kernel's come; without any the clock alone
+    /// says when to look.
     ///
     /// # Errors
     /// [`Error::Forked`].
     pub fn watched(&self) -> Result<Watched, Error> {
-        Ok(lock(&self.alive()?.keeper).watch.watched().clone())
+        Ok(lock(&self.alive()?.keeper).watched())
     }
 
     /// The statistics now; zeros in a forked child.

@@ -28,6 +28,8 @@ pub(super) struct Sensor {
     groups: Charged,
     found: Instant,
     machine: Option<MemInfo>,
+    /// Of the last look.
+    scope: Scope,
     rise: Rise,
     refaults: Refaults,
 }
@@ -50,6 +52,7 @@ impl Sensor {
             groups: Charged::default(),
             found: Instant::now(),
             machine: MemInfo::open(root).ok(),
+            scope: Scope::default(),
             rise: Rise::default(),
             refaults: Refaults::default(),
         };
@@ -69,7 +72,8 @@ impl Sensor {
     /// [`Error::Blind`].
     pub(super) fn look(&mut self, marked: Bytes) -> Result<Look, Error> {
         let now = Instant::now();
-        if now.saturating_duration_since(self.found) > FOUND_FOR || self.groups.tightest().is_err() {
+        if now.saturating_duration_since(self.found) > FOUND_FOR || self.groups.tightest().is_err()
+        {
             // What is wrong now the look below tells.
             let _ = self.find();
         }
@@ -89,6 +93,7 @@ impl Sensor {
         let of_machine = machine.map(|machine| look_at_machine(machine, marked));
         let mut look = tighter(of_group, of_machine).unwrap_or_default();
         let Pressure { scope, limit, .. } = look.pressure;
+        self.scope = scope;
         look.pressure.rise_a_second = rise.at(scope, look.grown, limit, now);
         Ok(look)
     }
@@ -96,6 +101,16 @@ impl Sensor {
     /// So much of what rises was given up.
     pub(super) fn gave_up(&mut self, freed: Bytes) {
         self.rise.base = self.rise.base.saturating_sub(freed);
+    }
+
+    /// The group that is the tightest, or the machine; what is wrong with the groups.
+    pub(super) fn limit(&self) -> Result<String, String> {
+        let told = match (self.scope, self.groups.tightest()) {
+            (Scope::Group, Ok(Some((group, _)))) => group.dir().display().to_string(),
+            (_, Ok(_)) => "the machine".to_owned(),
+            (_, Err(why)) => return Err(why.to_string()),
+        };
+        Ok(told)
     }
 
     /// The tightest group, if one has a limit that can be read.
@@ -118,8 +133,7 @@ fn look_at_group(usage: Usage, marked: Bytes, now: Instant, refaults: &mut Refau
     let idle_files = if refaults.are_rare(usage.refaults, now) { inactive } else { Bytes::ZERO };
     let files = files.min(used);
     let scope = Scope::Group;
-    let pressure =
-        Pressure { scope, limit, used, files, idle_files, rise_a_second: Bytes::ZERO };
+    let pressure = Pressure { scope, limit, used, files, idle_files, rise_a_second: Bytes::ZERO };
     let grown = used.saturating_sub(inactive_files).saturating_sub(active_files);
     Look { pressure, measure: used, grown }
 }
@@ -196,9 +210,8 @@ impl Refaults {
         if let Some(since) = since {
             return now.saturating_duration_since(since) >= self.rest;
         }
-        let was_rare = self.since.is_some_and(|since| {
-            now.saturating_duration_since(since) >= self.rest
-        });
+        let was_rare =
+            self.since.is_some_and(|since| now.saturating_duration_since(since) >= self.rest);
         if was_rare {
             self.rest = (self.rest * 2).min(REST_MAX);
         }

@@ -19,6 +19,8 @@ use crate::units::Bytes;
 
 /// After a refusal it is tried again so much later.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
+/// What a group of few processors is charged before the kernel looks at thresholds again.
+const NEAR: Bytes = Bytes::mib(4);
 /// A threshold that is off by less than this part of its level stays, as a shift.
 const LEVEL_SHIFT: u32 = 6;
 
@@ -26,6 +28,9 @@ const LEVEL_SHIFT: u32 = 6;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Watched {
+    /// The group with the least room, or the machine; what was wrong with the groups, where the
+    /// machine decides for that.
+    pub limit: Result<String, String>,
     /// A threshold of a group's usage, which only version 1 has.
     pub threshold: Result<String, String>,
     /// Stalls for want of memory (PSI), or what `MEMORY_PRESSURE_WATCH` names.
@@ -90,17 +95,19 @@ impl Watch {
             Err(why) => (None, Err(why.to_string())),
         };
         let threshold = Err("no group of version 1 has a limit".to_owned());
-        let watched = Watched { threshold, stalls };
+        let watched = Watched { limit: Ok(String::new()), threshold, stalls };
         Self { threshold: None, trigger, watched, refused: None }
     }
 
-    pub(super) fn watched(&self) -> &Watched {
-        &self.watched
+    /// What there is, beside the limit.
+    pub(super) fn watched(&self, limit: Result<String, String>) -> Watched {
+        Watched { limit, ..self.watched.clone() }
     }
 
-    /// Whether a threshold tells when usage rises.
-    pub(super) fn has_threshold(&self) -> bool {
-        self.threshold.is_some()
+    /// Whether a threshold tells when usage rises from `used` on: it must lie well above.
+    pub(super) fn tells_above(&self, used: Bytes) -> bool {
+        let above = |armed: &UsageThreshold| armed.level().saturating_sub(used);
+        self.threshold.as_ref().is_some_and(|armed| above(armed) > NEAR)
     }
 
     /// Clears what woke; whether there was a notice of the kernel's.

@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn base_64_is_what_the_standard_says() {
-        let table = [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYmE=", "fooba")];
+        let table =
+            [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYmE=", "fooba")];
         for (text, bytes) in table {
             assert_eq!(decoded(text.as_bytes()).as_deref(), Some(bytes.as_bytes()), "{text}");
         }

@@ -103,8 +103,10 @@ fn the_margin_grows_with_the_speed_of_the_rise_and_stays_below_a_quarter() {
 fn parts() -> impl Strategy<Value = Vec<PartStats>> {
     let amount = prop_oneof![Just(0), 0..64 * MIB, Just(u64::MAX)].prop_map(Bytes::new);
     let part = (prop::array::uniform12(amount), any::<bool>(), 0..MIB).prop_map(
-        |(sheddable, is_charged, coming)| {
-            PartStats { sheddable, is_charged, coming: Bytes::new(coming) }
+        |(sheddable, is_charged, coming)| PartStats {
+            sheddable,
+            is_charged,
+            coming: Bytes::new(coming),
         },
     );
     prop::collection::vec(part, 0..5)

@@ -45,7 +45,8 @@ impl ObjectPool {
     /// Frees up to `most` of the waste, rounded up to pages; returns how much.
     pub(crate) fn shed_waste(&self, most: Bytes) -> Bytes {
         self.shed(most, |missing| {
-            compact(&self.objects, Budget::Pages(missing)).is_ok_and(|done| done.freed > Pages::ZERO)
+            compact(&self.objects, Budget::Pages(missing))
+                .is_ok_and(|done| done.freed > Pages::ZERO)
         })
     }
 
