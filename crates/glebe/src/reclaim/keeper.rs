@@ -129,9 +129,12 @@ impl Keeper {
         seen.margin = self.policy.margin_at(&look.pressure);
         self.set_caps(&look.pressure, &mut seen.reclaimed);
         seen.withheld = self.set_refills(&look.pressure, &seen.reclaimed, now);
-        seen.pause = self.pause(&seen, now);
-        let level = look.pressure.limit.saturating_sub(seen.margin);
-        self.watch.arm(bell, self.sensor.group(), level, now);
+        let still = self.policy.still_margin(look.pressure.limit);
+        let level = look.pressure.limit.saturating_sub(still).saturating_sub(still);
+        let group = self.sensor.group().filter(|_| look.pressure.used < level);
+        let is_new = group.is_some_and(|group| self.watch.arm(bell, group, level, now));
+        // A new one tells nothing of what was crossed before.
+        seen.pause = self.pause(&seen, !is_new, now);
         bell.wake_after(seen.pause)?;
         Ok(seen)
     }
@@ -195,7 +198,7 @@ impl Keeper {
 
     /// How long nothing can happen that matters: until the margin would be used up at the speed
     /// that usage is taken to rise with.
-    fn pause(&self, seen: &Seen, now: Instant) -> Duration {
+    fn pause(&self, seen: &Seen, is_armed: bool, now: Instant) -> Duration {
         let pressure = &seen.pressure;
         let still = self.policy.still_margin(pressure.limit).get();
         let is_alert = self.short_at.is_some_and(|at| now.saturating_duration_since(at) < ALERT);
@@ -205,13 +208,16 @@ impl Keeper {
         let room = pressure.room().get().saturating_add(seen.marked.get());
         let mut pause = time_for(room.saturating_sub(still), speed);
         // Of page cache it tells as well, so it says nothing where there is much.
-        let is_told = self.watch.tells_above(pressure.used);
-        if is_told && pressure.files.get() < pressure.limit.get() >> FEW_FILES_SHIFT {
+        let is_told = is_armed && self.watch.tells_above(pressure.used);
+        if is_told && !is_alert && pressure.files.get() < pressure.limit.get() >> FEW_FILES_SHIFT {
             pause = pause.max(PAUSE_TOLD);
         }
         if self.policy.limits_marked(pressure) && seen.marked > Bytes::ZERO {
             let free = pressure.free().get().saturating_sub(still);
             pause = pause.min(time_for(free, SPEED).max(2 * PAUSE_MIN));
+        }
+        if pressure.room().get() < seen.margin.get().saturating_mul(CALM_MARGINS) {
+            pause = pause.min(PAUSE_MIN);
         }
         pause.clamp(least, PAUSE_MAX)
     }

@@ -130,18 +130,25 @@ impl Watch {
         was_told
     }
 
-    /// Has usage of `group` tell when it crosses `level`.
-    pub(super) fn arm(&mut self, bell: &Bell, group: Option<&Group>, level: Bytes, now: Instant) {
-        let Some(group) = group.filter(|group| !group.is_v2()) else {
+    /// Has usage of `group` tell when it crosses `level`; whether that begins now. The kernel may
+    /// take tens of ms for it: not for times when memory is short.
+    pub(super) fn arm(
+        &mut self,
+        bell: &Bell,
+        group: &Group,
+        level: Bytes,
+        now: Instant,
+    ) -> bool {
+        if group.is_v2() {
             self.threshold = None;
-            return;
-        };
+            return false;
+        }
         let near = level.get() >> LEVEL_SHIFT;
         let is_near = |armed: &UsageThreshold| armed.level().get().abs_diff(level.get()) <= near;
         let was_refused =
             self.refused.is_some_and(|at| now.saturating_duration_since(at) < REFUSED_FOR);
         if self.threshold.as_ref().is_some_and(is_near) || was_refused {
-            return;
+            return false;
         }
         self.threshold = None;
         let armed = UsageThreshold::arm(group.dir(), level);
@@ -156,6 +163,7 @@ impl Watch {
                 self.watched.threshold = Err(why.to_string());
             }
         }
+        true
     }
 }
 
