@@ -94,7 +94,7 @@ impl Watch {
             Ok((trigger, path)) => (Some(trigger), Ok(path)),
             Err(why) => (None, Err(why.to_string())),
         };
-        let threshold = Err("no group of version 1 has a limit".to_owned());
+        let threshold = Err("not armed: no group of version 1 has a limit and room".to_owned());
         let watched = Watched { limit: Ok(String::new()), threshold, stalls };
         Self { threshold: None, trigger, watched, refused: None }
     }
@@ -113,7 +113,7 @@ impl Watch {
     /// Clears what woke; whether there was a notice of the kernel's.
     pub(super) fn settle(&mut self, bell: &Bell) -> bool {
         let mut was_told = self.threshold.as_ref().is_some_and(UsageThreshold::was_crossed);
-        let Some(trigger) = &self.trigger else { return was_told };
+        let Some(trigger) = &mut self.trigger else { return was_told };
         let own = trigger.as_fd().as_raw_fd();
         let is_over = match bell.epoll.wait(Some(Duration::ZERO)) {
             Ok(events) => {
@@ -132,13 +132,7 @@ impl Watch {
 
     /// Has usage of `group` tell when it crosses `level`; whether that begins now. The kernel may
     /// take tens of ms for it: not for times when memory is short.
-    pub(super) fn arm(
-        &mut self,
-        bell: &Bell,
-        group: &Group,
-        level: Bytes,
-        now: Instant,
-    ) -> bool {
+    pub(super) fn arm(&mut self, bell: &Bell, group: &Group, level: Bytes, now: Instant) -> bool {
         if group.is_v2() {
             self.threshold = None;
             return false;

@@ -1,4 +1,4 @@
-//! [`Shrinkable`]: a reserve as a reclaimer sees it: what it could give back to the system, and how.
+//! [`Shrinkable`]: a reserve as a reclaimer sees it: what it could give back to the system.
 //!
 //! It keeps no reserve alive. What goes, goes by [`Reserve::shrink`], whose locks and cost it has:
 //! tenants lose what they have there, blocks and promises lose nothing.

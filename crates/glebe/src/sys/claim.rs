@@ -26,7 +26,7 @@ impl Holder {
     pub(crate) fn new() -> Self {
         static LAST: MappedWord = MappedWord::new(0);
         let nth = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-        Self(own() | nth & (1 << HOLDER_BITS) - 1)
+        Self(own() | nth & ((1 << HOLDER_BITS) - 1))
     }
 }
 
@@ -66,22 +66,4 @@ impl Claim {
 }
 
 #[cfg(test)]
-#[allow(unsafe_code)] // a forked child
-mod tests {
-    use super::*;
-    use crate::sys::child::in_child;
-
-    #[test]
-    fn one_holder_has_it_and_a_child_finds_it_free() {
-        let (claim, one, other) = (Claim::default(), Holder::new(), Holder::new());
-        assert!(!claim.is_held() && claim.take(one) && claim.take(one) && !claim.take(other));
-        claim.release(other);
-        assert!(claim.is_held());
-        let is_free = || !claim.is_held() && claim.take(Holder::new()) && claim.is_held();
-        // SAFETY: the child loads and stores words.
-        assert!(unsafe { in_child(is_free) });
-        assert!(claim.is_held());
-        claim.release(one);
-        assert!(!claim.is_held() && claim.take(other));
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
@@ -103,16 +103,18 @@ impl Trigger {
 
     /// Reads what a FIFO or a socket holds; false once it has ended. The kernel's own file needs
     /// nothing.
-    pub(crate) fn drain(&self) -> bool {
+    pub(crate) fn drain(&mut self) -> bool {
+        if self.wakes == Wakes::Urgent {
+            return true;
+        }
         let mut buf = [0; 256];
-        while self.wakes == Wakes::Readable {
-            match (&self.file).read(&mut buf) {
+        loop {
+            match file::read_part(&mut self.file, &mut buf) {
                 Ok(0) => return false,
                 Ok(_) => {}
                 Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
             }
         }
-        true
     }
 
     /// Which events tell.

@@ -247,9 +247,12 @@ fn notices_that_are_refused_are_named_and_no_error() {
         .file("proc/self/cgroup", "4:memory:/a\n")
         .file("proc/self/mountinfo", mount)
         .file(&format!("{dir}/memory.limit_in_bytes"), &LIMIT.get().to_string())
-        .file(&format!("{dir}/memory.usage_in_bytes"), &Bytes::mib(158).get().to_string())
+        .file(&format!("{dir}/memory.usage_in_bytes"), "0\n")
         .file(&format!("{dir}/memory.stat"), "inactive_file 99999999\ntotal_inactive_file 0\n");
     let (reclaimer, _budget) = with_budget(&tree);
+    assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
+    let used = Bytes::mib(158).get().to_string();
+    tree.set(&format!("{dir}/memory.usage_in_bytes"), &used);
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(8), "of the group and those below");
     let watched = reclaimer.watched().unwrap();
     let why = watched.threshold.unwrap_err();

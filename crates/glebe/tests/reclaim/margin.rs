@@ -55,10 +55,11 @@ pub fn rise(len: Bytes, a_second: Bytes) -> Vec<u8> {
     memory
 }
 
-#[test]
-fn a_rise_is_met_in_time_20_times_of_20() {
-    for run in 0..if is_inside() { 1 } else { RUNS } {
-        let end = inside(LIMIT, "margin::a_rise_is_met_in_time_20_times_of_20", || {
+/// So many runs of `test`, whose processes first do `begin`.
+fn is_met(test: &str, runs: usize, begin: impl Fn()) {
+    for run in 0..if is_inside() { 1 } else { runs } {
+        let end = inside(LIMIT, test, || {
+            begin();
             let reclaimer = Reclaimer::new(Policy::default()).unwrap();
             let pool = full_pool(POOL);
             reclaimer.add(&pool).unwrap();
@@ -74,6 +75,25 @@ fn a_rise_is_met_in_time_20_times_of_20() {
             end => assert_eq!(end, End::Well, "run {run}"),
         }
     }
+}
+
+#[test]
+fn a_rise_is_met_in_time_20_times_of_20() {
+    is_met("margin::a_rise_is_met_in_time_20_times_of_20", RUNS, || {});
+}
+
+/// A user who may not arm thresholds; the list of tests is read, and stdout is open, before.
+#[test]
+fn and_by_the_clock_alone_without_privileges() {
+    const NOBODY: u32 = 65534;
+    is_met("margin::and_by_the_clock_alone_without_privileges", RUNS / 4, || {
+        #[allow(unsafe_code)] // Safety: no pointer. It fails for a user who has none to give up.
+        let _ = unsafe { libc::setgid(NOBODY) + libc::setuid(NOBODY) };
+        let reclaimer = Reclaimer::new(Policy::default()).unwrap();
+        reclaimer.poll().unwrap();
+        let watched = reclaimer.watched().unwrap();
+        assert!(watched.limit.is_ok() && watched.threshold.is_err(), "{watched:?}");
+    });
 }
 
 #[test]
