@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::apply::{apply, Reclaimed};
+use super::class::Class;
 use super::part::Handle;
 use super::plan::{plan, PartStats};
 use super::policy::Policy;
@@ -32,6 +33,8 @@ const FEW_FILES_SHIFT: u32 = 4;
 /// While memory is, or just was, short.
 const PAUSE_SHORT: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long reserves are left alone after shrinking them made no room.
+const FUTILE_FOR: Duration = Duration::from_secs(60);
 /// So long after it was short.
 const ALERT: Duration = Duration::from_secs(1);
 /// Refills are allowed again, and budgets raised, with so many margins to be had.
@@ -50,6 +53,8 @@ pub(super) struct Keeper {
     refills: Refills,
     is_withheld: bool,
     short_at: Option<Instant>,
+    /// When shrinking reserves made no room.
+    futile_at: Option<Instant>,
 }
 
 /// What a look came to.
@@ -87,6 +92,7 @@ impl Keeper {
             refills,
             is_withheld: false,
             short_at: None,
+            futile_at: None,
         })
     }
 
@@ -103,9 +109,9 @@ impl Keeper {
     }
 
     /// One look, and what follows.
-    pub(super) fn look(&mut self, bell: &Bell) -> Result<Seen, Error> {
+    pub(super) fn look(&mut self, bell: &Bell, was_told: bool) -> Result<Seen, Error> {
         let now = Instant::now();
-        let was_told = self.watch.settle(bell);
+        let was_told = self.watch.settle(bell) || was_told;
         let mut seen = Seen { was_told, ..Seen::default() };
         let mut look = self.observe(&mut seen.marked)?;
         for _ in 0..ROUNDS {
@@ -117,6 +123,7 @@ impl Keeper {
             let volatile = seen.marked;
             let before = std::mem::replace(&mut look, self.observe(&mut seen.marked)?);
             done.measured = before.measure.saturating_sub(look.measure);
+            self.judge_reserves(&done, now);
             let of_others = done.freed().saturating_sub(volatile.saturating_sub(seen.marked));
             self.sensor.gave_up(of_others);
             seen.reclaimed.add(&done);
@@ -131,7 +138,8 @@ impl Keeper {
         seen.withheld = self.set_refills(&look.pressure, &seen.reclaimed, now);
         let still = self.policy.still_margin(look.pressure.limit);
         let level = look.pressure.limit.saturating_sub(still).saturating_sub(still);
-        let group = self.sensor.group().filter(|_| look.pressure.used < level);
+        let level = Some(level).filter(|level| look.pressure.used < *level);
+        let group = self.sensor.group();
         let is_new = group.is_some_and(|group| self.watch.arm(bell, group, level, now));
         // A new one tells nothing of what was crossed before.
         seen.pause = self.pause(&seen, !is_new, now);
@@ -139,12 +147,25 @@ impl Keeper {
         Ok(seen)
     }
 
+    /// Huge pages that a reserve gives back may stay in their pool, and are no help then: reserves
+    /// are left alone for a while.
+    fn judge_reserves(&mut self, done: &Reclaimed, now: Instant) {
+        let given = done.freed_of(Class::Reserve);
+        if given > Bytes::ZERO && done.measured.get() < given.get() / 2 {
+            self.futile_at = Some(now);
+        }
+    }
+
     /// Looks at parts and pressure; `marked` is what is marked in all.
     fn observe(&mut self, marked: &mut Bytes) -> Result<Look, Error> {
+        let is_futile = self.futile_at.is_some_and(|at| at.elapsed() < FUTILE_FOR);
         let Self { parts, stats, .. } = self;
         stats.clear();
         parts.retain(|part| {
-            let found = part.stats();
+            let mut found = part.stats();
+            if let Some(found) = found.as_mut().filter(|_| is_futile) {
+                found.sheddable[Class::Reserve.place()] = Bytes::ZERO;
+            }
             stats.extend(found);
             found.is_some()
         });
@@ -216,7 +237,8 @@ impl Keeper {
             let free = pressure.free().get().saturating_sub(still);
             pause = pause.min(time_for(free, SPEED).max(2 * PAUSE_MIN));
         }
-        if pressure.room().get() < seen.margin.get().saturating_mul(CALM_MARGINS) {
+        let is_near = pressure.room().get() < seen.margin.get().saturating_mul(CALM_MARGINS);
+        if is_near || seen.was_told {
             pause = pause.min(PAUSE_MIN);
         }
         pause.clamp(least, PAUSE_MAX)

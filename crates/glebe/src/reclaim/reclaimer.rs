@@ -192,11 +192,11 @@ impl Shared {
         let begin = Instant::now();
         let mut keeper = lock(&self.keeper);
         self.counts.add(Counter::Polls, 1);
-        let seen = keeper.look(&self.bell).inspect_err(|_| {
+        let seen = keeper.look(&self.bell, was_told).inspect_err(|_| {
             self.counts.add(Counter::Blind, 1);
             let _ = self.bell.wake_after(PAUSE_BLIND);
         })?;
-        self.counts.add(Counter::Notices, u64::from(was_told || seen.was_told));
+        self.counts.add(Counter::Notices, u64::from(seen.was_told));
         self.count(&seen);
         *lock(&self.last) = seen;
         drop(keeper);

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::OsError;
+use crate::sys::cgroup::events::Events;
 use crate::sys::cgroup::usage::Group;
 use crate::sys::epoll::{Epoll, Wakes};
 use crate::sys::event_fd::{EventFd, TimerFd};
@@ -31,7 +32,8 @@ pub struct Watched {
     /// The group with the least room, or the machine; what was wrong with the groups, where the
     /// machine decides for that.
     pub limit: Result<String, String>,
-    /// A threshold of a group's usage, which only version 1 has.
+    /// That a group's usage is near its limit: a threshold in version 1, in version 2
+    /// `memory.events`.
     pub threshold: Result<String, String>,
     /// Stalls for want of memory (PSI), or what `MEMORY_PRESSURE_WATCH` names.
     pub stalls: Result<String, String>,
@@ -82,6 +84,8 @@ impl AsFd for Bell {
 #[derive(Debug)]
 pub(super) struct Watch {
     threshold: Option<UsageThreshold>,
+    /// Of a group of version 2.
+    events: Option<Events>,
     trigger: Option<psi::Trigger>,
     watched: Watched,
     refused: Option<Instant>,
@@ -96,7 +100,7 @@ impl Watch {
         };
         let threshold = Err("not armed: no group of version 1 has a limit and room".to_owned());
         let watched = Watched { limit: Ok(String::new()), threshold, stalls };
-        Self { threshold: None, trigger, watched, refused: None }
+        Self { threshold: None, events: None, trigger, watched, refused: None }
     }
 
     /// What there is, beside the limit.
@@ -113,6 +117,7 @@ impl Watch {
     /// Clears what woke; whether there was a notice of the kernel's.
     pub(super) fn settle(&mut self, bell: &Bell) -> bool {
         let mut was_told = self.threshold.as_ref().is_some_and(UsageThreshold::was_crossed);
+        was_told |= self.settle_events();
         let Some(trigger) = &mut self.trigger else { return was_told };
         let own = trigger.as_fd().as_raw_fd();
         let is_over = match bell.epoll.wait(Some(Duration::ZERO)) {
@@ -131,19 +136,28 @@ impl Watch {
     }
 
     /// Has usage of `group` tell when it crosses `level`; whether that begins now. The kernel may
-    /// take tens of ms for it: not for times when memory is short.
-    pub(super) fn arm(&mut self, bell: &Bell, group: &Group, level: Bytes, now: Instant) -> bool {
-        if group.is_v2() {
-            self.threshold = None;
-            return false;
-        }
-        let near = level.get() >> LEVEL_SHIFT;
-        let is_near = |armed: &UsageThreshold| armed.level().get().abs_diff(level.get()) <= near;
+    /// take tens of ms for it: there is no level while memory is short. In version 2 the group's
+    /// events tell instead.
+    pub(super) fn arm(
+        &mut self,
+        bell: &Bell,
+        group: &Group,
+        level: Option<Bytes>,
+        now: Instant,
+    ) -> bool {
         let was_refused =
             self.refused.is_some_and(|at| now.saturating_duration_since(at) < REFUSED_FOR);
-        if self.threshold.as_ref().is_some_and(is_near) || was_refused {
+        if group.is_v2() {
+            self.threshold = None;
+            if !was_refused {
+                self.follow_events(bell, group, now);
+            }
             return false;
         }
+        self.events = None;
+        let Some(level) = level.filter(|level| !was_refused && !self.is_armed_near(*level)) else {
+            return false;
+        };
         self.threshold = None;
         let armed = UsageThreshold::arm(group.dir(), level);
         let added = armed.and_then(|it| bell.epoll.add(it.as_fd(), Wakes::Readable).map(|()| it));
@@ -152,12 +166,46 @@ impl Watch {
                 self.threshold = Some(threshold);
                 self.watched.threshold = Ok(group.dir().display().to_string());
             }
-            Err(why) => {
-                self.refused = Some(now);
-                self.watched.threshold = Err(why.to_string());
-            }
+            Err(why) => self.refuse(&why, now),
         }
         true
+    }
+
+    fn is_armed_near(&self, level: Bytes) -> bool {
+        let off = |armed: &UsageThreshold| armed.level().get().abs_diff(level.get());
+        self.threshold.as_ref().is_some_and(|armed| off(armed) <= level.get() >> LEVEL_SHIFT)
+    }
+
+    fn refuse(&mut self, why: &OsError, now: Instant) {
+        self.refused = Some(now);
+        self.watched.threshold = Err(why.to_string());
+    }
+
+    /// Has events of a group of version 2 wake, as far as the kernel lets them.
+    fn follow_events(&mut self, bell: &Bell, group: &Group, now: Instant) {
+        let is_known = |events: &Events| events.path().parent() == Some(group.dir());
+        if self.events.as_ref().is_some_and(is_known) {
+            return;
+        }
+        match Events::open(group.dir()) {
+            Ok(events) => {
+                let added = bell.epoll.add(events.as_fd(), Wakes::Urgent);
+                let path = events.path().display().to_string();
+                self.watched.threshold = added.map(|()| path).map_err(|why| why.to_string());
+                self.events = Some(events);
+            }
+            Err(why) => self.refuse(&why, now),
+        }
+    }
+
+    /// Whether the group met a limit. Read at every look: it may be that it cannot be waited for.
+    fn settle_events(&mut self) -> bool {
+        let Some(events) = &mut self.events else { return false };
+        events.has_more().unwrap_or_else(|why| {
+            self.watched.threshold = Err(why.to_string());
+            self.events = None;
+            false
+        })
     }
 }
 

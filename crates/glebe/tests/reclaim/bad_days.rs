@@ -103,6 +103,43 @@ fn a_group_that_shrinks_or_is_throttled_is_seen_at_the_next_look() {
 }
 
 #[test]
+fn a_group_of_version_2_tells_that_it_met_its_limit() {
+    let tree = Tree::v2("events", LIMIT, Bytes::mib(100));
+    let events = |high, max| {
+        let text = format!("low 0\nhigh {high}\nmax {max}\noom 0\noom_kill 0\n");
+        tree.set("sys/fs/cgroup/a/memory.events", &text);
+    };
+    events(3, 4);
+    let (reclaimer, _budget) = with_budget(&tree);
+    let notices = || {
+        reclaimer.poll().unwrap();
+        reclaimer.stats().notices
+    };
+    assert_eq!((notices(), notices()), (0, 0), "what was before does not count");
+    events(4, 4);
+    assert_eq!((notices(), notices()), (1, 1));
+    events(4, 9);
+    assert_eq!(notices(), 2);
+    // A plain file cannot be waited for; that it is looked at all the same was just seen.
+    let why = reclaimer.watched().unwrap().threshold.unwrap_err();
+    assert!(why.contains("epoll_ctl"), "{why}");
+}
+
+#[test]
+fn a_reserve_that_makes_no_room_is_left_alone() {
+    use glebe::contig::{Contig, Source};
+    let tree = Tree::v2("futile", LIMIT, Bytes::mib(158));
+    let reclaimer = Reclaimer::below(tree.root(), policy()).unwrap();
+    let plain = Contig::options().source(Source::Plain);
+    let reserve = Reserve::options().room(Bytes::mib(64)).memory(plain);
+    let reserve = reserve.build(Bytes::mib(64)).unwrap();
+    reclaimer.add(Part::reserve(&reserve, Bytes::ZERO)).unwrap();
+    // The tree's usage does not fall, whatever is shed.
+    assert_eq!(reclaimer.poll().unwrap().freed(), Bytes::mib(8));
+    assert_eq!(reclaimer.poll().unwrap().asked, Bytes::ZERO);
+}
+
+#[test]
 fn the_page_cache_of_a_group_is_room_but_marked_memory_is_not() {
     let tree = Tree::v2("files", LIMIT, Bytes::mib(160));
     let stat = |inactive: u64, active: u64| {
