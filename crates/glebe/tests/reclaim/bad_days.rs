@@ -291,6 +291,11 @@ fn notices_that_are_refused_are_named_and_no_error() {
     let used = Bytes::mib(158).get().to_string();
     tree.set(&format!("{dir}/memory.usage_in_bytes"), &used);
     assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(8), "of the group and those below");
+    // The limit with swap is another one.
+    tree.set(&format!("{dir}/memory.memsw.limit_in_bytes"), &Bytes::mib(170).get().to_string());
+    tree.set(&format!("{dir}/memory.memsw.usage_in_bytes"), &Bytes::mib(169).get().to_string());
+    let (other, _budget) = with_budget(&tree);
+    assert_eq!(other.poll().unwrap().asked, Bytes::mib(9));
     let watched = reclaimer.watched().unwrap();
     let why = watched.threshold.unwrap_err();
     assert!(why.contains("cgroup.event_control"), "{why}");

@@ -3,6 +3,7 @@
 
 mod bad_days;
 mod exact;
+mod files;
 mod fixture;
 mod forked;
 mod inside;

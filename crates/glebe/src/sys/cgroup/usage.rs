@@ -71,7 +71,7 @@ impl Charged {
             let controller = (!mount.is_v2()).then_some("memory");
             let Some(own) = group_of(&listed, controller) else { continue };
             for dir in mount.dirs(root, own) {
-                groups.extend(Group::open(dir, mount.is_v2())?);
+                groups.extend(Group::open(&dir, mount.is_v2())?);
             }
         }
         Ok(Self { groups })
@@ -94,18 +94,27 @@ impl Charged {
 }
 
 impl Group {
-    /// `None` where `dir` is no memory cgroup, or the top of all, which has no limit.
-    fn open(dir: PathBuf, is_v2: bool) -> Result<Option<Self>, OsError> {
-        let (limits, usage) = match is_v2 {
-            true => (["memory.max", "memory.high"], "memory.current"),
-            false => (["memory.limit_in_bytes", ""], "memory.usage_in_bytes"),
+    /// What is limited by itself in `dir`: nothing if it is no memory cgroup, or the top of all;
+    /// in version 1 memory, and memory with swap.
+    fn open(dir: &Path, is_v2: bool) -> Result<Vec<Self>, OsError> {
+        let limited: &[(&[&str], &str)] = match is_v2 {
+            true => &[(&["memory.max", "memory.high"], "memory.current")],
+            false => &[
+                (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
+                (&["memory.memsw.limit_in_bytes"], "memory.memsw.usage_in_bytes"),
+            ],
         };
-        let [first, second] = limits;
-        let Some(first) = opened(&dir, first)? else { return Ok(None) };
-        let second = if second.is_empty() { None } else { opened(&dir, second)? };
-        let Some(usage) = opened(&dir, usage)? else { return Ok(None) };
-        let stat = opened(&dir, "memory.stat")?;
-        Ok(Some(Self { is_v2, limits: [Some(first), second], usage, stat, dir }))
+        let mut groups = Vec::new();
+        for (names, usage) in limited {
+            let mut limits = [None, None];
+            for (limit, name) in limits.iter_mut().zip(*names) {
+                *limit = opened(dir, name)?;
+            }
+            let Some(usage) = opened(dir, usage)?.filter(|_| limits[0].is_some()) else { continue };
+            let stat = opened(dir, "memory.stat")?;
+            groups.push(Self { is_v2, limits, usage, stat, dir: dir.to_owned() });
+        }
+        Ok(groups)
     }
 
     pub(crate) fn dir(&self) -> &Path {
