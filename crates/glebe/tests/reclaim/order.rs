@@ -22,8 +22,13 @@ fn region(len: u64) -> Arc<Region> {
 
 /// Which MiB of a region are lost, all of it being unmarked.
 fn lost(region: &Region) -> Vec<u64> {
+    lost_of(region, Bytes::ZERO..region.len())
+}
+
+/// As [`lost`], of a range.
+fn lost_of(region: &Region, range: std::ops::Range<Bytes>) -> Vec<u64> {
     let page = glebe::page_size().bytes().get();
-    let lost = region.unmark(Bytes::ZERO..region.len()).unwrap();
+    let lost = region.unmark(range).unwrap();
     let starts = lost.runs().iter().flat_map(|run| run.start()..run.end());
     let mut mib: Vec<u64> = starts.map(|at| at * page >> 20).collect();
     mib.dedup();
@@ -58,13 +63,32 @@ fn the_oldest_of_all_regions_goes_first_within_a_priority() {
     mark(&other, mib(7, 8), Priority::LOWEST);
     mark(&one, mib(7, 8), Priority::HIGHEST);
     assert!(reclaimer.poll().unwrap().asked == Bytes::ZERO);
-    // Four MiB and a quarter of the margin: the lowest, and then the three and a bit oldest.
-    tree.set_used(Bytes::mib(156));
+    // A MiB and a quarter of the margin: the lowest priority, and then the oldest of each region.
+    tree.set_used(Bytes::mib(153));
     let done = reclaimer.poll().unwrap();
-    assert_eq!(done.asked, Bytes::mib(6));
+    assert_eq!(done.asked, Bytes::mib(3));
     assert_eq!(done.freed_of(Class::Volatile(Priority::LOWEST)), Bytes::mib(1));
-    assert_eq!(done.freed_of(Class::Volatile(Priority::NORMAL)), Bytes::mib(5));
-    assert_eq!((lost(&one), lost(&other)), (vec![0, 1, 2, 3], vec![0, 7]));
+    assert_eq!(done.freed_of(Class::Volatile(Priority::NORMAL)), Bytes::mib(2));
+    assert_eq!((lost_of(&one, mib(0, 4)), lost_of(&other, mib(0, 8))), (vec![0], vec![0, 7]));
+    // Of one range as much as is needed, its start.
+    let done = reclaimer.poll().unwrap();
+    assert_eq!(done.asked, Bytes::mib(1), "the highest is all that is left");
+    assert_eq!(lost_of(&one, mib(0, 8)), [7]);
+}
+
+#[test]
+fn of_a_range_the_start_goes_and_a_younger_one_stays() {
+    let (one, other) = (region(8), region(8));
+    let tree = tree("parts", 100);
+    let reclaimer = Reclaimer::below(tree.root(), policy()).unwrap();
+    reclaimer.add(&one).unwrap();
+    reclaimer.add(&other).unwrap();
+    one.mark(mib(1, 7), Priority::NORMAL).unwrap();
+    std::thread::sleep(Duration::from_millis(2));
+    other.mark(mib(0, 8), Priority::NORMAL).unwrap();
+    tree.set_used(Bytes::mib(154));
+    assert_eq!(reclaimer.poll().unwrap().freed(), Bytes::mib(4));
+    assert_eq!((lost_of(&one, mib(0, 8)), lost_of(&other, mib(0, 8))), (vec![1, 2, 3, 4], vec![]));
 }
 
 /// What is free in the group, beyond the margin, is what marked memory may grow by.
