@@ -7,7 +7,7 @@ use super::tag::Tag;
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::sys::page_size;
-use crate::units::PageSize;
+use crate::units::{PageSize, Pages};
 
 /// How lost pages are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,6 +61,14 @@ impl Backend {
         match self {
             Self::Scan(scan) => scan.drop_pages(pages),
             Self::Tag(tag) => tag.drop_pages(pages),
+        }
+    }
+
+    /// How many of some marked pages are in memory.
+    pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
+        match self {
+            Self::Scan(scan) => scan.resident(pages),
+            Self::Tag(tag) => tag.resident(pages),
         }
     }
 

@@ -22,6 +22,7 @@
 
 mod access;
 mod adopted;
+mod caps;
 mod cloned;
 mod engine;
 mod error;
@@ -30,6 +31,7 @@ mod huge;
 mod marks;
 mod options;
 mod priority;
+mod refills;
 mod region;
 mod scan;
 mod self_test;
@@ -48,6 +50,7 @@ pub use error::Error;
 pub use fork::follow_forks;
 pub use options::Options;
 pub use priority::Priority;
+pub use refills::Refills;
 pub use region::Region;
 pub use shared::{Holder, Look, Order, Pin, Purger, Shared, SharedOptions, SharedStats};
 pub use stats::Stats;

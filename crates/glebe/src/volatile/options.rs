@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::adopted::Adopted;
+use super::caps::Caps;
 use super::engine::Backend;
 use super::marks::{Bitmap, Marks};
 use super::state::{Locked, State};
@@ -194,7 +195,7 @@ impl Options {
             locked,
             counts: Counts::new(),
             made: Instant::now(),
-            options: self,
+            caps: Caps::new(&self),
             mapping,
         })
     }

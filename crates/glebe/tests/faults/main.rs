@@ -19,6 +19,7 @@ mod cut_short;
 mod footing;
 mod foreign;
 mod lent;
+mod reclaim;
 mod resized;
 mod shared;
 mod standing;
@@ -372,6 +373,7 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     walk_all(None, "compressed-object pool", zpool::live);
     walk_all(None, "pool on lent pages", lent::live);
     shared_files();
+    walk_all(None, "reclaimer", reclaim::live);
     volatile::refused_memory_is_as_it_was();
     volatile::marks_make_the_calls_they_need();
     volatile_regions(&Memory::ALL);
