@@ -22,6 +22,7 @@
 
 mod access;
 mod adopted;
+mod cache;
 mod cloned;
 mod engine;
 mod error;
@@ -43,6 +44,7 @@ mod touches;
 mod unmarks;
 
 pub use crate::sys::vma::Refusal;
+pub use cache::{BuildError, Cache, CacheOptions, CacheStats, Entry};
 pub use engine::Engine;
 pub use error::Error;
 pub use fork::follow_forks;

@@ -1,30 +1,28 @@
 //! [`Table`]: which entries there are, where they lie, and in which state each is.
 //!
-//! Pure bookkeeping under the cache's lock; no memory is touched and no call of the kernel made
-//! here. Positions are granules of the region. An item is in one [`Phase`] at a time:
+//! Pure bookkeeping under the cache's lock: no memory is touched and no kernel called. Positions
+//! are base pages of the region. An item is in one [`Phase`] at a time:
 //!
 //! ```text
-//! Building --> Safe --> Moving --> Marked --> Moving --> Safe
-//!    |          |                    |           |
-//!    +----------+--------------------+-----------+------> gone
+//! Building --> Safe --> Moving --> Marked --> Moving --> Safe or Building
 //! ```
 //!
-//! Invariants: a key has at most one *listed* item; places do not overlap; a place that is free
-//! was never used or is marked, so that free memory is the kernel's to take; only safe items are
-//! pinned; safe items that nobody pins are *young*, in the queue once. A Moving item belongs to one
-//! thread, which calls the kernel for it and does not wait for another meanwhile.
-//! Cost: O(1) for a hit of a safe item, O(log n) for n items else.
+//! Invariants: a key leads to at most one item; places do not overlap; a free place was never used
+//! or is marked, so that free memory is the kernel's to take (but for a child's, see below); only safe items are pinned; a safe
+//! item that nobody pins is *young*: once in a queue. A moving item belongs to one thread, which
+//! calls the kernel for it and waits for no other item meanwhile. Cost: O(1) for a hit of a safe
+//! item, else O(log n) for n items.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
 use super::flight::Flight;
-use super::Priority;
-use crate::extent::Extent;
+use crate::extent::{without, Extent};
 use crate::free_tree::FreeTree;
+use crate::volatile::Priority;
 
 /// Names an item while it lives.
 pub(super) type Id = usize;
@@ -42,12 +40,12 @@ pub(super) enum Phase {
     Marked(u64),
 }
 
-/// One entry, or one that is being made or given back.
+/// An entry, or one that is being made or given back.
 #[derive(Debug)]
 pub(super) struct Item<K, V> {
-    pub(super) key: K,
+    key: K,
     pub(super) phase: Phase,
-    /// None where the value is in ordinary memory.
+    /// None where the value is built in ordinary memory.
     pub(super) place: Option<Extent>,
     /// How many `V` it has.
     pub(super) count: usize,
@@ -55,19 +53,49 @@ pub(super) struct Item<K, V> {
     pub(super) pins: usize,
     /// Whether its key leads to it.
     pub(super) is_listed: bool,
-    /// Whether it is in the queue of the young.
-    pub(super) is_young: bool,
+    /// Its turn in the queue of the young, if it is there.
+    turn: Option<u64>,
     /// Whether it was asked for since it came into the queue.
-    pub(super) is_used: bool,
+    is_used: bool,
     pub(super) build_nanos: u64,
     /// Where others wait for it.
     pub(super) flight: Option<Arc<Flight<V>>>,
 }
 
 impl<K, V> Item<K, V> {
-    fn pages(&self) -> u64 {
+    pub(super) fn pages(&self) -> u64 {
         self.place.map_or(0, Extent::len)
     }
+}
+
+/// What a key leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    /// Pinned now for who asked.
+    Safe(Id),
+    /// Was marked, and is the caller's to move.
+    Marked(Id),
+    Moving(Id),
+    Building(Id),
+}
+
+/// A place, if there is one, and what went for it.
+#[derive(Debug)]
+pub(super) struct Room {
+    pub(super) place: Option<Extent>,
+    /// Marked memory outside the place, of items that are no more.
+    pub(super) left_over: Vec<Extent>,
+    /// How many items went.
+    pub(super) evicted: u64,
+}
+
+/// A thread that waits for an item.
+#[derive(Debug)]
+struct Wait<V> {
+    by: ThreadId,
+    id: Id,
+    flight: Arc<Flight<V>>,
 }
 
 /// All items of a cache.
@@ -77,45 +105,202 @@ pub(super) struct Table<K, V> {
     items: Vec<Option<Item<K, V>>>,
     unused: Vec<Id>,
     free: FreeTree,
-    /// Safe items, the one that came first in front; some may be pinned, or gone.
-    young: VecDeque<Id>,
-    /// Pages of the items in the queue.
+    /// Young items by their turn.
+    young: BTreeMap<u64, Id>,
     young_pages: u64,
     /// Marked items, the first to go in front.
     marked: BTreeMap<(Priority, u64), Id>,
+    marked_pages: u64,
+    /// Of turns and of marks.
     last_order: u64,
     kept_pages: u64,
     cap_pages: u64,
+    waits: Vec<Wait<V>>,
 }
 
-impl<K: Hash + Eq + Clone, V> Table<K, V> {
-    /// No items in `pages` of free places, of which `cap_pages` may be used at a time.
+impl<K, V> Table<K, V> {
+    /// No items yet in the places that are `free`, of which `cap_pages` may be used at a time.
     pub(super) fn new(free: FreeTree, cap_pages: u64) -> Self {
         Self {
             ids: HashMap::new(),
             items: Vec::new(),
             unused: Vec::new(),
             free,
-            young: VecDeque::new(),
+            young: BTreeMap::new(),
             young_pages: 0,
             marked: BTreeMap::new(),
+            marked_pages: 0,
             last_order: 0,
             kept_pages: 0,
             cap_pages,
+            waits: Vec::new(),
         }
     }
 
-    /// Keys that lead to an item.
+    /// How many keys lead to an item.
     pub(super) fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Pages of items; of those that wait in the queue of the young.
-    pub(super) fn pages(&self) -> (u64, u64) {
-        (self.kept_pages, self.young_pages)
+    /// Pages that items have, and how many of them are young and marked items'.
+    pub(super) fn pages(&self) -> (u64, u64, u64) {
+        (self.kept_pages, self.young_pages, self.marked_pages)
     }
 
+    /// The item of an id.
+    pub(super) fn item(&mut self, id: Id) -> &mut Item<K, V> {
+        self.items[id].as_mut().expect("an id is held only while its item lives")
+    }
+
+    /// The ids that keys lead to.
+    pub(super) fn listed(&self) -> Vec<Id> {
+        self.ids.values().copied().collect()
+    }
+
+    /// Takes the place from an item that is being built: it is marked still, and free again.
+    pub(super) fn take_place(&mut self, id: Id) {
+        if let Some(place) = self.item(id).place.take() {
+            self.kept_pages -= place.len();
+            self.put_back(place);
+        }
+    }
+
+    /// Pins a safe item.
+    #[inline]
+    pub(super) fn pin(&mut self, id: Id) {
+        let item = self.item(id);
+        item.pins += 1;
+        item.is_used = true;
+    }
+
+    /// Takes a pin off; whether it was the last of an item that no key leads to, which is moving
+    /// now and to be given back.
+    #[inline]
+    pub(super) fn unpin(&mut self, id: Id) -> bool {
+        let item = self.item(id);
+        item.pins -= 1;
+        if item.pins > 0 {
+            return false;
+        }
+        if !item.is_listed {
+            self.begin_move(id);
+            return true;
+        }
+        if item.turn.is_none() {
+            item.is_used = false;
+            self.young_pages += item.pages();
+            self.line_up(id);
+        }
+        false
+    }
+
+    /// Gives an item the last turn of the young.
+    fn line_up(&mut self, id: Id) {
+        self.last_order += 1;
+        let turn = self.last_order;
+        self.item(id).turn = Some(turn);
+        self.young.insert(turn, id);
+    }
+
+    /// The young item whose turn it is, if they have more than `most` pages; one that was asked for
+    /// since it lined up goes to the end instead. It is moving now, and to be marked.
+    pub(super) fn oldest_young(&mut self, most: u64) -> Option<Id> {
+        while self.young_pages > most {
+            let (_, id) = self.young.pop_first()?;
+            let item = self.item(id);
+            item.turn = None;
+            if item.pins == 0 && std::mem::take(&mut item.is_used) {
+                self.line_up(id);
+                continue;
+            }
+            // One that is pinned comes back when it is not.
+            let (is_free, pages) = (item.pins == 0, item.pages());
+            self.young_pages -= pages;
+            if is_free {
+                self.begin_move(id);
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// A marked item, or a safe one that nobody pins, is the caller's alone now.
+    pub(super) fn begin_move(&mut self, id: Id) {
+        let item = self.item(id);
+        debug_assert!(item.pins == 0 && matches!(item.phase, Phase::Safe | Phase::Marked(_)));
+        let (phase, priority, pages) = (item.phase, item.priority, item.pages());
+        item.phase = Phase::Moving;
+        if let Some(turn) = item.turn.take() {
+            self.young.remove(&turn);
+            self.young_pages -= pages;
+        }
+        if let Phase::Marked(order) = phase {
+            self.marked.remove(&(priority, order));
+            self.marked_pages -= pages;
+        }
+    }
+
+    /// A moving item is marked now.
+    pub(super) fn set_marked(&mut self, id: Id) {
+        self.last_order += 1;
+        let order = self.last_order;
+        let item = self.item(id);
+        item.phase = Phase::Marked(order);
+        let (priority, pages) = (item.priority, item.pages());
+        self.marked.insert((priority, order), id);
+        self.marked_pages += pages;
+    }
+
+    /// The marked item that goes first.
+    pub(super) fn first_to_go(&self) -> Option<Id> {
+        self.marked.first_key_value().map(|(_, id)| *id)
+    }
+
+    /// A place is free; it is marked or was never used.
+    pub(super) fn put_back(&mut self, place: Extent) {
+        self.free.free(place).expect("places do not overlap");
+    }
+
+    /// Whether a thread that waits for an item would wait for itself: its builder is the thread, or
+    /// waits, over however many others, for what the thread builds.
+    pub(super) fn is_in_circle(&self, by: ThreadId, mut id: Id) -> bool {
+        loop {
+            let builder = match self.items[id].as_ref().map(|item| item.phase) {
+                Some(Phase::Building(builder)) => builder,
+                _ => return false,
+            };
+            if builder == by {
+                return true;
+            }
+            let waiting = self.waits.iter().find(|wait| wait.by == builder && self.is_on(wait));
+            let Some(wait) = waiting else { return false };
+            id = wait.id;
+        }
+    }
+
+    /// Whether what a thread waits for has not happened: else it has not woken up yet, and the id
+    /// may be another item's.
+    fn is_on(&self, wait: &Wait<V>) -> bool {
+        let flight = self.items[wait.id].as_ref().and_then(|item| item.flight.as_ref());
+        flight.is_some_and(|flight| Arc::ptr_eq(flight, &wait.flight))
+    }
+
+    /// A thread begins to wait for an item; the flight to wait for.
+    pub(super) fn begin_wait(&mut self, by: ThreadId, id: Id) -> Arc<Flight<V>> {
+        let flight = Arc::clone(self.item(id).flight.get_or_insert_with(Arc::default));
+        self.waits.push(Wait { by, id, flight: Arc::clone(&flight) });
+        flight
+    }
+
+    /// A thread waits no more.
+    pub(super) fn end_wait(&mut self, by: ThreadId) {
+        self.waits.retain(|wait| wait.by != by);
+    }
+}
+
+impl<K: Hash + Eq, V> Table<K, V> {
     /// The item of a key.
+    #[inline]
     pub(super) fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Id>
     where
         K: Borrow<Q>,
@@ -123,33 +308,168 @@ impl<K: Hash + Eq + Clone, V> Table<K, V> {
         self.ids.get(key).copied()
     }
 
-    /// An item that lives.
-    pub(super) fn item(&mut self, id: Id) -> &mut Item<K, V> {
-        self.items[id].as_mut().expect("an id is that of an item that lives")
+    /// What a key leads to; a safe item is pinned, a marked one begins to move.
+    #[inline]
+    pub(super) fn look<Q: Hash + Eq + ?Sized>(&mut self, key: &Q) -> Found
+    where
+        K: Borrow<Q>,
+    {
+        let Some(id) = self.find(key) else { return Found::Nothing };
+        match self.item(id).phase {
+            Phase::Building(_) => Found::Building(id),
+            Phase::Moving => Found::Moving(id),
+            Phase::Safe => {
+                self.pin(id);
+                Found::Safe(id)
+            }
+            Phase::Marked(_) => {
+                self.begin_move(id);
+                Found::Marked(id)
+            }
+        }
     }
 
-    /// Adds an item that a thread builds, in `place`.
-    pub(super) fn add(&mut self, key: K, count: usize, place: Option<Extent>, by: ThreadId) -> Id {
-        let id = self.unused.pop().unwrap_or(self.items.len());
-        if id == self.items.len() {
+    /// Adds an item that a thread builds, without a place, for a key that leads to none.
+    pub(super) fn add(&mut self, key: K, count: usize, by: ThreadId) -> Id
+    where
+        K: Clone,
+    {
+        let id = self.unused.last().copied().unwrap_or(self.items.len());
+        // The caller's code runs here: should it panic, nothing has changed.
+        self.ids.insert(key.clone(), id);
+        if self.unused.pop().is_none() {
             self.items.push(None);
         }
-        let listed = key.clone();
-        self.kept_pages += place.map_or(0, Extent::len);
         self.items[id] = Some(Item {
             key,
             phase: Phase::Building(by),
-            place,
+            place: None,
             count,
             priority: Priority::NORMAL,
             pins: 0,
             is_listed: true,
-            is_young: false,
+            turn: None,
             is_used: false,
             build_nanos: 0,
             flight: None,
         });
-        self.ids.insert(listed, id);
         id
+    }
+
+    /// Gives an item that is being built a place of `pages`, for which marked items may have to go.
+    pub(super) fn make_room(&mut self, id: Id, pages: u64) -> Room {
+        let mut room = Room { place: None, left_over: Vec::new(), evicted: 0 };
+        if pages > self.cap_pages {
+            return room;
+        }
+        loop {
+            if self.kept_pages + pages <= self.cap_pages {
+                room.place = self.free.alloc(pages, 1, None).ok().flatten();
+            }
+            if let Some(place) = room.place {
+                self.kept_pages += pages;
+                self.item(id).place = Some(place);
+                room.left_over = without(&room.left_over, place);
+                return room;
+            }
+            let Some(gone) = self.first_to_go() else { return room };
+            if let Some(place) = self.take_out(gone).place {
+                // Who gets it unmarks it before use, so that a late drop of it finds no mark.
+                self.put_back(place);
+                room.left_over.push(place);
+            }
+            room.evicted += 1;
+        }
+    }
+
+    /// No key leads to an item any more.
+    pub(super) fn unlist(&mut self, id: Id) {
+        let item = self.items[id].as_mut().expect("an id is held only while its item lives");
+        if std::mem::take(&mut item.is_listed) {
+            self.ids.remove(&item.key);
+        }
+    }
+
+    /// No key leads to an item any more; whether it is moving now, for the caller to give back. Else
+    /// who pins, builds or moves it ends it.
+    pub(super) fn begin_removal(&mut self, id: Id) -> bool {
+        self.unlist(id);
+        let item = self.item(id);
+        let goes = item.pins == 0 && matches!(item.phase, Phase::Safe | Phase::Marked(_));
+        if goes {
+            self.begin_move(id);
+        }
+        goes
+    }
+
+    /// In a child, whose only thread is `by`: ends what another thread was building or moving, and
+    /// forgets who waited. What memory it has comes back with the place's next use.
+    pub(super) fn follow_fork(&mut self, by: ThreadId) {
+        self.waits.clear();
+        for id in 0..self.items.len() {
+            let Some(item) = &self.items[id] else { continue };
+            let is_others = match item.phase {
+                Phase::Building(builder) => builder != by,
+                Phase::Moving => true,
+                Phase::Safe | Phase::Marked(_) => false,
+            };
+            if is_others {
+                let gone = self.take_out(id);
+                gone.place.inspect(|place| self.put_back(*place));
+            }
+        }
+    }
+
+    /// Ends an item that nobody pins; its place, which is not free yet, and whoever waits are the
+    /// caller's.
+    pub(super) fn take_out(&mut self, id: Id) -> Item<K, V> {
+        self.unlist(id);
+        if !matches!(self.item(id).phase, Phase::Building(_) | Phase::Moving) {
+            self.begin_move(id);
+        }
+        let item = self.items[id].take().expect("an id is held only while its item lives");
+        self.unused.push(id);
+        self.kept_pages -= item.pages();
+        item
+    }
+}
+
+#[cfg(test)]
+impl<K: Hash + Eq, V> Table<K, V> {
+    /// Tests the invariants of the file's head.
+    pub(super) fn check_invariants(&self) {
+        let live =
+            || self.items.iter().enumerate().filter_map(|(id, item)| Some((id, item.as_ref()?)));
+        let mut pages = [0_u64; 3];
+        for (id, item) in live() {
+            assert_eq!(item.is_listed, self.ids.get(&item.key) == Some(&id), "item {id}");
+            assert!(item.pins == 0 || item.phase == Phase::Safe, "item {id} is pinned");
+            let is_marked = match item.phase {
+                Phase::Marked(order) => self.marked.get(&(item.priority, order)) == Some(&id),
+                _ => false,
+            };
+            assert_eq!(is_marked, matches!(item.phase, Phase::Marked(_)), "item {id}");
+            let is_young = item.turn.is_some_and(|turn| self.young.get(&turn) == Some(&id));
+            assert_eq!(is_young, item.turn.is_some(), "item {id}");
+            let is_idle = item.phase == Phase::Safe && item.pins == 0;
+            assert!(!is_idle || is_young, "item {id} is safe and never to be marked");
+            for (sum, counts) in pages.iter_mut().zip([true, is_young, is_marked]) {
+                *sum += if counts { item.pages() } else { 0 };
+            }
+            let place = item.place.into_iter();
+            let mut others = live().filter(|(other, _)| *other != id).filter_map(|(_, o)| o.place);
+            assert!(place.clone().all(|place| !others.any(|other| other.overlaps(place))));
+            assert!(place.clone().all(|place| !self.free.iter().any(|free| free.overlaps(place))));
+        }
+        assert_eq!(pages, [self.kept_pages, self.young_pages, self.marked_pages]);
+        assert!(self.kept_pages <= self.cap_pages);
+        let lists = [self.ids.len(), self.young.len(), self.marked.len()];
+        let sums = [
+            live().filter(|(_, item)| item.is_listed).count(),
+            live().filter(|(_, item)| item.turn.is_some()).count(),
+            live().filter(|(_, item)| matches!(item.phase, Phase::Marked(_))).count(),
+        ];
+        assert_eq!(lists, sums);
+        assert_eq!(live().count() + self.unused.len(), self.items.len());
     }
 }
