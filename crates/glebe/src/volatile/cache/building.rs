@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use bytemuck::Pod;
 
-use super::bytes::{range_of, zeroed};
+use super::bytes::{lend_zeroed, range_of};
 use super::entry::{Entry, Value};
 use super::stats::Counter;
 use super::table::{Id, Phase, Room};
@@ -108,7 +108,8 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
     ) -> Result<Entry<'_, K, V>, BuildError<E>> {
         let building = Building::begin(self, Some(id));
         // SAFETY: this thread builds the item, and nothing of the place is marked.
-        build(unsafe { zeroed(&self.region, place, count) }).map_err(BuildError::Builder)?;
+        let built = unsafe { lend_zeroed(&self.region, place, count, build) };
+        built.map_err(BuildError::Builder)?;
         let (_, nanos) = building.end();
         if let Some(mut table) = self.lock() {
             let item = table.item(id);
@@ -118,7 +119,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
             drop(table);
             flight.inspect(|flight| flight.land(None));
         }
-        Ok(self.entry_of(Value::Kept(id, place, count)))
+        Ok(Entry::new(self, Value::Kept(id, place, count)))
     }
 
     /// Builds a value in ordinary memory. An item ends with that; who waits for it has the value.
@@ -144,6 +145,6 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
             drop(table);
             gone.flight.inspect(|flight| flight.land(Some(Arc::clone(&values))));
         }
-        Ok(self.entry_of(Value::Handed(values)))
+        Ok(Entry::new(self, Value::Handed(values)))
     }
 }

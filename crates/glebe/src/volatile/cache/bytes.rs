@@ -24,14 +24,13 @@ pub(super) fn range_of(place: Extent) -> Range<Bytes> {
     at(place.start())..at(place.end())
 }
 
-/// The address of a place, which holds so many values.
+/// The address of a place that is to hold so many values.
 fn start<V>(region: &Region, place: Extent, count: usize) -> *mut V {
-    const { assert!(align_of::<V>() <= 4096, "values are aligned to a page at most") };
     let range = range_of(place);
     let len = (range.end - range.start).as_usize();
-    assert!(
-        range.end <= region.len() && count.checked_mul(size_of::<V>()).is_some_and(|n| n <= len)
-    );
+    let is_inside = count.checked_mul(size_of::<V>()).is_some_and(|bytes| bytes <= len);
+    let is_aligned = align_of::<V>() <= page_size().bytes().as_usize();
+    assert!(is_inside && is_aligned && range.end <= region.len(), "{count} values in {place}");
     region.as_ptr().wrapping_add(range.start.as_usize()).cast()
 }
 
@@ -39,14 +38,20 @@ fn start<V>(region: &Region, place: Extent, count: usize) -> *mut V {
 ///
 /// # Safety
 /// The place is of an item that the calling thread builds, and not marked.
-pub(super) unsafe fn zeroed<V: Pod>(region: &Region, place: Extent, count: usize) -> &mut [V] {
+pub(super) unsafe fn lend_zeroed<V: Pod, T>(
+    region: &Region,
+    place: Extent,
+    count: usize,
+    build: impl FnOnce(&mut [V]) -> T,
+) -> T {
     let start = start::<V>(region, place, count);
-    // SAFETY: inside the region, aligned as a page is, and, as the caller says, nobody else's;
-    // zeros are values of plain data.
-    unsafe {
+    // SAFETY: inside the region, aligned, and, as the caller says, nobody else's; zeros are values
+    // of plain data.
+    let values = unsafe {
         ptr::write_bytes(start, 0, count);
         slice::from_raw_parts_mut(start, count)
-    }
+    };
+    build(values)
 }
 
 /// The values of a place.
@@ -54,6 +59,7 @@ pub(super) unsafe fn zeroed<V: Pod>(region: &Region, place: Extent, count: usize
 /// # Safety
 /// The place is of an item that was built with so many values of this type and that is pinned as
 /// long as the slice is used.
+#[inline]
 pub(super) unsafe fn values<V: Pod>(region: &Region, place: Extent, count: usize) -> &[V] {
     let start = start::<V>(region, place, count);
     // SAFETY: inside the region, aligned, written when it was built; nobody writes what is pinned.

@@ -4,7 +4,8 @@
 //! lock, and a system call where another entry stops being hot for it.
 //!
 //! # Safety
-//! A kept value is pinned by the entry itself: its place is not marked and not written.
+//! Whoever makes an entry has pinned the item for it: until the drop its place is not marked and
+//! not written. The module makes them where it pins, and nowhere else.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -34,9 +35,8 @@ pub(super) enum Value<V> {
 }
 
 impl<'a, K: Hash + Eq, V> Entry<'a, K, V> {
-    /// # Safety
-    /// An item is pinned for this entry, built in that place with so many `V`.
-    pub(super) unsafe fn new(cache: &'a Cache<K, V>, value: Value<V>) -> Self {
+    /// Of an item that is pinned for this entry, built in that place with so many `V`.
+    pub(super) fn new(cache: &'a Cache<K, V>, value: Value<V>) -> Self {
         Self { cache, value }
     }
 
@@ -62,7 +62,7 @@ impl<K: Hash + Eq, V: Pod> Deref for Entry<'_, K, V> {
     #[inline]
     fn deref(&self) -> &[V] {
         match &self.value {
-            // SAFETY: as `new` was promised, and pinned until the drop.
+            // SAFETY: as the file's head says.
             Value::Kept(_, place, count) => unsafe { values(&self.cache.region, *place, *count) },
             Value::Handed(values) => values,
         }

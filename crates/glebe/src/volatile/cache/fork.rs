@@ -1,13 +1,13 @@
 //! What caches do around fork(2): their locks are held, so that the child has whole tables.
 //!
-//! Before: the list of caches is locked, then each cache's lock is taken. Nobody who holds a cache's
-//! lock waits for another lock, or forks. After: they are released; in the child first what another
-//! thread was building or moving there is forgotten, since no thread will end it. What others had
-//! pinned stays pinned. The region follows by its own step.
+//! Before: the list of caches is locked, then each cache's lock is taken. Nobody who holds a
+//! cache's lock waits for another lock, or forks. After: they are released; in the child first
+//! what another thread was building or moving there is forgotten, since no thread will end it.
+//! What others had pinned stays pinned. The region follows by its own step.
 //!
 //! # Safety
-//! The guards in the static are of locks that the pointers beside them keep alive; they are made and
-//! dropped by the forking thread, and forks go one after the other.
+//! The guards in the static are of locks that the pointers beside them keep alive; they are made
+//! and dropped by the forking thread, and forks go one after the other.
 #![allow(unsafe_code)]
 
 use std::hash::Hash;

@@ -2,10 +2,6 @@
 //!
 //! Owns nothing. Whoever finds an item moving or being built waits for its flight, without the
 //! cache's lock, and then looks again.
-//!
-//! # Safety
-//! Entries are made of items that were pinned here.
-#![allow(unsafe_code)]
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -67,10 +63,11 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         }
     }
 
-    /// The entry of a key, pinned, with the value that it had or that is built now: `build` is given
-    /// `count` zeros. Of threads that miss a key at once one builds and the others wait. What cannot
-    /// be kept, for want of room or of [`refills`](super::CacheOptions::refills), is built all the
-    /// same, in ordinary memory. An entry that is there has the length that it was built with.
+    /// The entry of a key, pinned, with the value that it had or that is built now: `build` is
+    /// given `count` zeros. Of threads that miss a key at once one builds and the others wait. What
+    /// cannot be kept, for want of room or of [`refills`](super::CacheOptions::refills), is built
+    /// all the same, in ordinary memory. An entry that is there has the length that it was built
+    /// with.
     ///
     /// A builder may use the cache, but for the key that it builds. If it fails or panics there is
     /// no entry, and one of those who wait builds.
@@ -103,7 +100,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
                     if let Some(values) = self.wait(table, id) {
                         self.counts.add(Counter::Misses, 1);
                         self.counts.add(Counter::Handed, 1);
-                        return Ok(self.entry_of(Value::Handed(values)));
+                        return Ok(Entry::new(self, Value::Handed(values)));
                     }
                 }
                 Found::Marked(id) => match self.rescue(table, id) {
@@ -148,12 +145,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         self.counts.add(Counter::Hits, 1);
         self.counts.add(Counter::Saved, nanos);
         let place = place.expect("a safe item has a place");
-        self.entry_of(Value::Kept(id, place, count))
-    }
-
-    pub(super) fn entry_of(&self, value: Value<V>) -> Entry<'_, K, V> {
-        // SAFETY: made of an item that the caller has pinned.
-        unsafe { Entry::new(self, value) }
+        Entry::new(self, Value::Kept(id, place, count))
     }
 
     /// Unmarks a moving item and pins it, if it is whole; else it is moving still.
@@ -175,8 +167,8 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Rescued::Whole(entry)
     }
 
-    /// Has this thread build an item again that was found lost: its place, which is not marked; none
-    /// where that is not to be.
+    /// Has this thread build an item again that was found lost: its place, which is not marked;
+    /// none where that is not to be.
     fn begin_again(&self, id: Id, count: usize) -> Option<Extent> {
         let mut table = self.lock()?;
         let item = table.item(id);

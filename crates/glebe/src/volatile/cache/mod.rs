@@ -1,22 +1,15 @@
-//! [`Cache`]: values by key in volatile memory, which the kernel may take back when memory is short
-//! and which are built again when they are asked for.
+//! [`Cache`]: values by key that the kernel may take when memory is short, and that are built again
+//! when they are asked for.
 //!
-//! | what you have | take |
-//! |---|---|
-//! | values that can be computed again, looked up by a key | [`Cache`] |
-//! | one large buffer, or a layout of your own, of which single pages may be lost and mended | [`Region`] |
-//! | values that nobody can compute again, or that must never wait for a builder | ordinary memory |
+//! Owns a region, and which entry has which pages of it ([`Table`]). The limit is not a size but
+//! the memory of the machine or of the memory cgroup: a cache takes addresses, as many as it may
+//! ever use, and marks what nobody uses, so that the kernel takes that before it swaps or kills. An
+//! entry that lost a page is lost as a whole; what was left of it is given back or built over.
 //!
-//! Owns a region, and which entry has which pages of it ([`Table`]). The limit is not a size but the
-//! memory of the machine or of the memory cgroup: a cache takes addresses, as many as it may ever
-//! use, and what it does not need to be whole is marked, so that the kernel takes it before it
-//! swaps or kills. An entry that lost a page is lost as a whole; what was left of it is given back
-//! or built over.
-//!
-//! What was asked for last is *hot*: not marked, up to [`CacheOptions::hot`], since a hit of a marked
-//! entry costs an unmark and a mark, which take several times as long as to read it. Entries leave
-//! in the order in which they came, but for those asked for since; so the kernel, which purges in
-//! the order of marking, takes what was not asked for the longest.
+//! What was asked for last is *hot*: not marked, up to [`CacheOptions::hot`]. A hit of a marked
+//! entry costs an unmark and a mark, several times as much as to read it. Entries stop being hot
+//! in the order in which they came, but for those asked for since, and so the kernel, which purges
+//! in the order of marking, takes those first that were not asked for the longest.
 //!
 //! One lock, held for some instructions, and never while a builder runs or the kernel is called;
 //! the code of keys, `Hash`, `Eq` and `Clone`, does run under it and must not call the cache.
@@ -56,6 +49,12 @@ use stats::{Counter, Counts};
 use table::{Id, Table};
 
 /// Values by key that the kernel may take and that are built again then.
+///
+/// | what there is | take |
+/// |---|---|
+/// | values that can be built again, found by a key | a `Cache` |
+/// | a large buffer, of which single pages may be lost and mended | a [`Region`] |
+/// | values that nobody can build again, or that must never wait for a builder | ordinary memory |
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -133,8 +132,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         self.offer(0);
     }
 
-    /// Drops the contents of all that is marked, as the kernel would under pressure. Returns how much
-    /// was not dropped here before. The entries are found lost when they are asked for.
+    /// Drops the contents of all that is marked, as the kernel would under pressure. Returns how
+    /// much was not dropped here before. The entries are found lost when they are asked for.
     ///
     /// # Errors
     /// As [`Region::drop_now`].
@@ -229,8 +228,8 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
         Self::options().build(addresses)
     }
 
-    /// Removes an entry; whether there was one. Who has it pinned keeps it to the end; what is being
-    /// built is still returned to those who wait for it.
+    /// Removes an entry; whether there was one. Who has it pinned keeps it to the end; what is
+    /// being built is still returned to its builder's caller.
     pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,

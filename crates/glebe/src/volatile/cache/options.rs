@@ -15,7 +15,7 @@ use crate::free_tree::{Classes, FreeTree};
 use crate::stats::Histogram;
 use crate::sync::Mutex;
 use crate::sys::page_size;
-use crate::units::Bytes;
+use crate::units::{Bytes, Pages};
 use crate::volatile::{Engine, Error, Refills, Region};
 
 /// Of the addresses, the part that is hot where nothing is said, up to [`HOT_MOST`].
@@ -78,7 +78,7 @@ impl CacheOptions {
         let all = Extent::new(0, pages).ok_or(Error::Empty)?;
         let free = free_places(all)?;
         let cap = self.cap.map_or(pages, |cap| cap.pages_up(page).get().min(pages));
-        let usual = Bytes::new(cap / HOT_SHARE << page.shift()).min(HOT_MOST);
+        let usual = Pages::new(cap / HOT_SHARE).bytes(page).min(HOT_MOST);
         let table = Arc::new(Mutex::new(Table::new(free, cap)));
         Ok(Cache {
             _entry: fork::enter(&table),

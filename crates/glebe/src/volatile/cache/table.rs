@@ -8,10 +8,12 @@
 //! ```
 //!
 //! Invariants: a key leads to at most one item; places do not overlap; a free place was never used
-//! or is marked, so that free memory is the kernel's to take (but for a child's, see below); only safe items are pinned; a safe
-//! item that nobody pins is *young*: once in a queue. A moving item belongs to one thread, which
-//! calls the kernel for it and waits for no other item meanwhile. Cost: O(1) for a hit of a safe
-//! item, else O(log n) for n items.
+//! or is marked, so that free memory is the kernel's to take, but for some after a fork
+//! ([`Table::follow_fork`]); only safe items are pinned; a safe item that nobody pins is *young*:
+//! once in a queue. A moving item belongs to one thread, which calls the kernel for it and waits
+//! for no other item meanwhile. Cost: O(1) for a hit of a safe item, else O(log n) for n items.
+
+mod waits;
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
@@ -90,14 +92,6 @@ pub(super) struct Room {
     pub(super) evicted: u64,
 }
 
-/// A thread that waits for an item.
-#[derive(Debug)]
-struct Wait<V> {
-    by: ThreadId,
-    id: Id,
-    flight: Arc<Flight<V>>,
-}
-
 /// All items of a cache.
 #[derive(Debug)]
 pub(super) struct Table<K, V> {
@@ -115,7 +109,7 @@ pub(super) struct Table<K, V> {
     last_order: u64,
     kept_pages: u64,
     cap_pages: u64,
-    waits: Vec<Wait<V>>,
+    waits: Vec<waits::Wait<V>>,
 }
 
 impl<K, V> Table<K, V> {
@@ -260,42 +254,6 @@ impl<K, V> Table<K, V> {
     pub(super) fn put_back(&mut self, place: Extent) {
         self.free.free(place).expect("places do not overlap");
     }
-
-    /// Whether a thread that waits for an item would wait for itself: its builder is the thread, or
-    /// waits, over however many others, for what the thread builds.
-    pub(super) fn is_in_circle(&self, by: ThreadId, mut id: Id) -> bool {
-        loop {
-            let builder = match self.items[id].as_ref().map(|item| item.phase) {
-                Some(Phase::Building(builder)) => builder,
-                _ => return false,
-            };
-            if builder == by {
-                return true;
-            }
-            let waiting = self.waits.iter().find(|wait| wait.by == builder && self.is_on(wait));
-            let Some(wait) = waiting else { return false };
-            id = wait.id;
-        }
-    }
-
-    /// Whether what a thread waits for has not happened: else it has not woken up yet, and the id
-    /// may be another item's.
-    fn is_on(&self, wait: &Wait<V>) -> bool {
-        let flight = self.items[wait.id].as_ref().and_then(|item| item.flight.as_ref());
-        flight.is_some_and(|flight| Arc::ptr_eq(flight, &wait.flight))
-    }
-
-    /// A thread begins to wait for an item; the flight to wait for.
-    pub(super) fn begin_wait(&mut self, by: ThreadId, id: Id) -> Arc<Flight<V>> {
-        let flight = Arc::clone(self.item(id).flight.get_or_insert_with(Arc::default));
-        self.waits.push(Wait { by, id, flight: Arc::clone(&flight) });
-        flight
-    }
-
-    /// A thread waits no more.
-    pub(super) fn end_wait(&mut self, by: ThreadId) {
-        self.waits.retain(|wait| wait.by != by);
-    }
 }
 
 impl<K: Hash + Eq, V> Table<K, V> {
@@ -390,8 +348,8 @@ impl<K: Hash + Eq, V> Table<K, V> {
         }
     }
 
-    /// No key leads to an item any more; whether it is moving now, for the caller to give back. Else
-    /// who pins, builds or moves it ends it.
+    /// No key leads to an item any more; whether it is moving now, for the caller to give back.
+    /// Else who pins, builds or moves it ends it.
     pub(super) fn begin_removal(&mut self, id: Id) -> bool {
         self.unlist(id);
         let item = self.item(id);
@@ -435,41 +393,4 @@ impl<K: Hash + Eq, V> Table<K, V> {
 }
 
 #[cfg(test)]
-impl<K: Hash + Eq, V> Table<K, V> {
-    /// Tests the invariants of the file's head.
-    pub(super) fn check_invariants(&self) {
-        let live =
-            || self.items.iter().enumerate().filter_map(|(id, item)| Some((id, item.as_ref()?)));
-        let mut pages = [0_u64; 3];
-        for (id, item) in live() {
-            assert_eq!(item.is_listed, self.ids.get(&item.key) == Some(&id), "item {id}");
-            assert!(item.pins == 0 || item.phase == Phase::Safe, "item {id} is pinned");
-            let is_marked = match item.phase {
-                Phase::Marked(order) => self.marked.get(&(item.priority, order)) == Some(&id),
-                _ => false,
-            };
-            assert_eq!(is_marked, matches!(item.phase, Phase::Marked(_)), "item {id}");
-            let is_young = item.turn.is_some_and(|turn| self.young.get(&turn) == Some(&id));
-            assert_eq!(is_young, item.turn.is_some(), "item {id}");
-            let is_idle = item.phase == Phase::Safe && item.pins == 0;
-            assert!(!is_idle || is_young, "item {id} is safe and never to be marked");
-            for (sum, counts) in pages.iter_mut().zip([true, is_young, is_marked]) {
-                *sum += if counts { item.pages() } else { 0 };
-            }
-            let place = item.place.into_iter();
-            let mut others = live().filter(|(other, _)| *other != id).filter_map(|(_, o)| o.place);
-            assert!(place.clone().all(|place| !others.any(|other| other.overlaps(place))));
-            assert!(place.clone().all(|place| !self.free.iter().any(|free| free.overlaps(place))));
-        }
-        assert_eq!(pages, [self.kept_pages, self.young_pages, self.marked_pages]);
-        assert!(self.kept_pages <= self.cap_pages);
-        let lists = [self.ids.len(), self.young.len(), self.marked.len()];
-        let sums = [
-            live().filter(|(_, item)| item.is_listed).count(),
-            live().filter(|(_, item)| item.turn.is_some()).count(),
-            live().filter(|(_, item)| matches!(item.phase, Phase::Marked(_))).count(),
-        ];
-        assert_eq!(lists, sums);
-        assert_eq!(live().count() + self.unused.len(), self.items.len());
-    }
-}
+mod tests;

@@ -184,7 +184,7 @@ fn run(pages: u64, options: &CacheOptions, is_tight: bool, program: &[Op]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn with_room_for_all(program in prop::collection::vec(op(), 1..80)) {
