@@ -20,7 +20,7 @@ use crate::volatile::{Engine, Error, Refills, Region};
 
 /// Of the addresses, the part that is hot where nothing is said, up to [`HOT_MOST`].
 const HOT_SHARE: u64 = 16;
-const HOT_MOST: Bytes = Bytes::mib(8);
+const HOT_MOST: Bytes = Bytes::mib(32);
 
 /// What a [`Cache`] is to be like; from [`Cache::options`].
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ pub struct CacheOptions {
 }
 
 impl CacheOptions {
-    /// This engine or an error, instead of *tag*, which needs no system call to unmark.
+    /// This engine or an error, instead of *scan* where the machine has it, else *tag*.
     pub fn engine(self, engine: Engine) -> Self {
         Self { engine: Some(engine), ..self }
     }
@@ -46,7 +46,7 @@ impl CacheOptions {
 
     /// So many bytes of what nobody pins may be left unmarked, those asked for last: hits of them
     /// make no system call, and the kernel cannot take them. 0 marks everything at once. Else a
-    /// sixteenth of the addresses, or of the cap, and at most 8 MiB.
+    /// sixteenth of the addresses, or of the cap, and at most 32 MiB.
     pub fn hot(self, hot: Bytes) -> Self {
         Self { hot: Some(hot), ..self }
     }
@@ -72,8 +72,9 @@ impl CacheOptions {
         }
         let page = page_size();
         fork::follow()?;
-        let region = Region::options().engine(self.engine.unwrap_or(Engine::Tag));
-        let region = region.build(addresses)?;
+        let options = Region::options();
+        let options = self.engine.map_or(options.clone(), |engine| options.engine(engine));
+        let region = options.build(addresses)?;
         let pages = region.len().pages_down(page).get();
         let all = Extent::new(0, pages).ok_or(Error::Empty)?;
         let free = free_places(all)?;
