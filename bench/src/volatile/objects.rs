@@ -1,5 +1,5 @@
 //! [`Objects`]: things of the same length by number, built on a miss, in a cache of one of three
-//! kinds: volatile memory, a fixed size, and whole objects that are lost when one of their pages is.
+//! kinds: volatile memory, a fixed size, and objects that are lost when one of their pages is.
 //!
 //! The whole-object scheme is an own minimal version of what Chromium's `MADV_FREE` backing of
 //! discardable memory does. All hand a copy out; all but the first hold objects in slots, of which

@@ -1,5 +1,5 @@
-//! Decoded pictures in volatile memory: as many as the machine has room for, decoded again where the
-//! kernel took them, beside a cache that holds a fixed quarter of them.
+//! Decoded pictures in volatile memory: as many as the machine has room for, decoded again where
+//! the kernel took them, beside a cache that holds a fixed quarter of them.
 //!
 //! `image_cache [DIR]` shows the PNG files of a directory; without one, pictures that it draws and
 //! encodes itself. Give it a tight memory cgroup (`systemd-run --scope -p MemoryMax=24M`) to see

@@ -4,7 +4,7 @@ use super::*;
 
 impl<K: Hash + Eq, V> Table<K, V> {
     /// Tests the invariants of the file's head.
-    pub(super) fn check_invariants(&self) {
+    pub(in crate::volatile::cache) fn check_invariants(&self) {
         let items = || self.items.iter().enumerate();
         let live = || items().filter_map(|(id, item)| Some((id, item.as_ref()?)));
         let mut pages = [0_u64; 3];

@@ -20,7 +20,7 @@ pub(super) struct Wait<V> {
 impl<K, V> Table<K, V> {
     /// Whether a thread that waits for an item would wait for itself: its builder is the thread, or
     /// waits, over however many others, for what the thread builds.
-    pub(in super::super) fn is_in_circle(&self, by: ThreadId, mut id: Id) -> bool {
+    pub(in crate::volatile::cache) fn is_in_circle(&self, by: ThreadId, mut id: Id) -> bool {
         loop {
             let builder = match self.items[id].as_ref().map(|item| item.phase) {
                 Some(Phase::Building(builder)) => builder,
@@ -43,14 +43,18 @@ impl<K, V> Table<K, V> {
     }
 
     /// A thread begins to wait for an item; the flight to wait for.
-    pub(in super::super) fn begin_wait(&mut self, by: ThreadId, id: Id) -> Arc<Flight<V>> {
+    pub(in crate::volatile::cache) fn begin_wait(
+        &mut self,
+        by: ThreadId,
+        id: Id,
+    ) -> Arc<Flight<V>> {
         let flight = Arc::clone(self.item(id).flight.get_or_insert_with(Arc::default));
         self.waits.push(Wait { by, id, flight: Arc::clone(&flight) });
         flight
     }
 
     /// A thread waits no more.
-    pub(in super::super) fn end_wait(&mut self, by: ThreadId) {
+    pub(in crate::volatile::cache) fn end_wait(&mut self, by: ThreadId) {
         self.waits.retain(|wait| wait.by != by);
     }
 }
