@@ -73,6 +73,8 @@ use table::{Id, Table};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// Threads share a cache: it is `Send` and `Sync` where its keys are `Send`.
+///
 /// A child of fork(2) has a copy, as it has of other memory. One that clone(2) made without the C
 /// library finds nothing in its cache and keeps nothing.
 #[derive(Debug)]
@@ -86,6 +88,12 @@ pub struct Cache<K, V> {
     hot: Pages,
     refills: Refills,
 }
+
+const _: () = {
+    const fn shareable<T: Send + Sync>() {}
+    shareable::<Cache<String, u8>>();
+    shareable::<Entry<'static, String, u8>>();
+};
 
 impl<K: Hash + Eq, V> Cache<K, V> {
     /// What a cache can be like.
@@ -181,15 +189,17 @@ impl<K: Hash + Eq, V> Cache<K, V> {
         gone.flight.inspect(|flight| flight.land(None));
     }
 
-    /// Drops the contents of a place, which is marked then; whether the kernel has done so. Else it
-    /// must not be used again: it may hold memory for good.
+    /// Drops the contents of a place, which is marked then. Whether it may be used again: also
+    /// where the kernel would not mark it, as where the process has locked its memory since.
     fn release(&self, place: Extent) -> bool {
-        let marked = self.region.mark(range_of(place), Priority::LOWEST);
-        let released = marked.and_then(|()| self.region.drop_now(range_of(place)));
-        if released.is_err() {
+        let range = range_of(place);
+        let marked = self.region.mark(range.clone(), Priority::LOWEST);
+        let released = marked.and_then(|()| self.region.drop_now(range.clone()).map(drop));
+        let is_back = released.is_ok() || self.region.unmark(range).is_ok();
+        if !is_back {
             self.counts.add(Counter::Stuck, place.len());
         }
-        released.is_ok()
+        is_back
     }
 
     /// After the last use of a pinned item by the caller.

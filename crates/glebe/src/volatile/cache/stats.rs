@@ -26,7 +26,7 @@ statistics! {
     }
     gauges {
         kept "kept_pages" "pages of entries, those that the kernel took since among them";
-        hot "hot_pages" "pages of entries that nobody pins and that are not marked yet";
+        hot "hot_pages" "pages of entries that were asked for lately and are not marked";
         marked "marked_pages" "pages that the kernel may take";
         total "total_pages" "pages of addresses";
     }

@@ -8,10 +8,11 @@
 //! ```
 //!
 //! Invariants: a key leads to at most one item; places do not overlap; a free place was never used
-//! or is marked, so that free memory is the kernel's to take, but for some after a fork
-//! ([`Table::follow_fork`]); only safe items are pinned; a safe item that nobody pins is *young*:
-//! once in a queue. A moving item belongs to one thread, which calls the kernel for it and waits
-//! for no other item meanwhile. Cost: O(1) for a hit of a safe item, else O(log n) for n items.
+//! or is marked, so that free memory is the kernel's to take, but where it refused a mark and for
+//! some after a fork ([`Table::follow_fork`]); only safe items are pinned; a safe item that nobody
+//! pins is *young*: once in a queue. A moving item belongs to one thread, which calls the kernel
+//! for it and waits for no other item meanwhile. Cost: O(1) for a hit of a safe item, else O(log n)
+//! for n items.
 
 mod waits;
 
