@@ -23,6 +23,7 @@
 mod access;
 mod adopted;
 mod caps;
+mod cache;
 mod cloned;
 mod engine;
 mod error;
@@ -45,6 +46,7 @@ mod touches;
 mod unmarks;
 
 pub use crate::sys::vma::Refusal;
+pub use cache::{BuildError, Cache, CacheOptions, CacheStats, Entry};
 pub use engine::Engine;
 pub use error::Error;
 pub use fork::follow_forks;
