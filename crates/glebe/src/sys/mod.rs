@@ -35,6 +35,7 @@ pub mod numa;
 pub(crate) mod one_processor;
 pub(crate) mod own;
 mod page;
+pub(crate) mod page_faults;
 pub mod pagemap;
 pub(crate) mod peek;
 pub mod place;

@@ -133,7 +133,7 @@ impl Region {
         for part in new.iter() {
             let marked = match &state.backend {
                 Backend::Scan(scan) => scan.mark(*part, state.swap),
-                Backend::Tag(tag) => tag.mark(*part),
+                Backend::Tag(tag) => tag.mark(*part, state.swap),
             };
             marked.map_err(|error| self.refused(*part, error, &state))?;
         }
@@ -184,7 +184,7 @@ impl Region {
                 backend if state.is_unarmed => backend.lose(&parts)?,
                 Backend::Scan(scan) => scan.unmark(&parts)?,
                 Backend::Tag(tag) => {
-                    let found = tag.unmark(&parts)?;
+                    let found = tag.unmark(&parts);
                     self.settle_overwritten(state, &found.overwritten);
                     found.lost
                 }
