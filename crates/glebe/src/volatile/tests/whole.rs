@@ -156,12 +156,22 @@ fn a_read_of_marked_memory_sees_all_that_is_there_and_no_more() {
     expect_all(&region, &[extent(0, each)]);
 }
 
+/// Ends the other thread, also where an assertion fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn what_the_kernel_takes_meanwhile_is_told_exactly() {
     let Some((region, each)) = make() else { return };
     let done = AtomicBool::new(false);
     let (mut lost_pages, mut kept_pages) = (0, 0);
     std::thread::scope(|scope| {
+        let _ends = Ends(&done);
         scope.spawn(|| {
             let mut nth: u64 = 0;
             while !done.load(Ordering::Relaxed) {
@@ -190,7 +200,6 @@ fn what_the_kernel_takes_meanwhile_is_told_exactly() {
             lost_pages += purged.pages().get();
             kept_pages += 2 * each - purged.pages().get();
         }
-        done.store(true, Ordering::Relaxed);
     });
     println!("{lost_pages} pages lost, {kept_pages} kept");
     assert!(kept_pages > 0);
