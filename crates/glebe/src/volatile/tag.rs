@@ -31,7 +31,7 @@ use std::ptr;
 use super::huge::rejoin;
 use super::marks::Bitmap;
 use crate::error::OsError;
-use crate::extent::{merged, push, Extent};
+use crate::extent::{push, Extent};
 use crate::mapping::racy;
 use crate::sync::{fence, prefetch, MappedWord, Ordering};
 use crate::sys::madvise::Advice;
@@ -50,7 +50,7 @@ const WORD: usize = size_of::<u64>();
 /// What an unmark found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// What is lost.
+    /// What is lost, in no order.
     pub(super) lost: Vec<Extent>,
     /// What of that was written while it was marked, so that it holds something.
     pub(super) overwritten: Vec<Extent>,
@@ -166,12 +166,10 @@ impl Tag {
             self.unmark_tagged(run, &mut found);
             self.tagged.clear(run);
         }
+        // By itself, since runs are joined to the last one as they ascend.
         let mut untagged = Vec::new();
         parts.iter().for_each(|part| self.unmark_untagged(*part, &mut untagged));
-        if !untagged.is_empty() {
-            found.lost.append(&mut untagged);
-            found.lost = merged(found.lost);
-        }
+        found.lost.append(&mut untagged);
         found
     }
 

@@ -221,6 +221,16 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_page_that_was_read_is_not_filled() {
+        let Some((mapping, tag)) = marked(64) else { return };
+        let gone = Extent::new(9, 2).unwrap();
+        tag.advise(gone, Advice::DontNeed).unwrap();
+        mapping.read(Pages::new(9).bytes(page_size()), &mut [0]);
+        assert_eq!(tag.unmark(&[all(64)]).lost, [gone]);
+        assert!(tag.holding(gone).unwrap().is_empty());
+    }
+
+    #[test]
     fn where_nothing_can_be_looked_at_contents_tell() {
         let Some((mapping, mut tag)) = marked(64) else { return };
         tag.advise(one(5), Advice::DontNeed).unwrap();
