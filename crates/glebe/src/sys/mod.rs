@@ -41,6 +41,7 @@ pub(crate) mod ofd_lock;
 pub(crate) mod one_processor;
 pub(crate) mod own;
 mod page;
+pub(crate) mod page_faults;
 pub mod pagemap;
 pub mod peek;
 pub mod place;

@@ -134,7 +134,7 @@ impl Region {
         for part in new.iter() {
             let marked = match &state.backend {
                 Backend::Scan(scan) => scan.mark(*part, state.swap),
-                Backend::Tag(tag) => tag.mark(*part),
+                Backend::Tag(tag) => tag.mark(*part, state.swap),
             };
             marked.map_err(|error| self.refused(*part, error, &state))?;
         }
@@ -146,10 +146,11 @@ impl Region {
     /// each is told what another found lost that had not returned when it began; what one had
     /// found that had not returned when its process forked is told in the child by the next.
     ///
-    /// With the *tag* engine a page in whose first word somebody wrote while it was marked is told
-    /// lost as well. It is zeros too, but in a region of the
+    /// With the *tag* engine a page of a short run in whose first word somebody wrote while it was
+    /// marked is told lost as well. It is zeros too, but in a region of the
     /// [caller's memory](Options::build_over): there it may be something that was mapped since, and
-    /// stays as it is.
+    /// stays as it is. Of a longer run a lost page in which somebody wrote is taken for kept, and
+    /// where pages went just then, or are shared with a child, one of zeros may be told lost.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
@@ -185,7 +186,7 @@ impl Region {
                 backend if state.is_unarmed => backend.lose(&parts)?,
                 Backend::Scan(scan) => scan.unmark(&parts)?,
                 Backend::Tag(tag) => {
-                    let found = tag.unmark(&parts)?;
+                    let found = tag.unmark(&parts);
                     self.settle_overwritten(state, &found.overwritten);
                     found.lost
                 }
