@@ -22,8 +22,8 @@
 
 mod access;
 mod adopted;
-mod caps;
 mod cache;
+mod caps;
 mod cloned;
 mod engine;
 mod error;
