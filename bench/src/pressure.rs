@@ -16,7 +16,7 @@ use crate::{clock, Outcome};
 #[path = "../../crates/glebe/tests/cgroup/mod.rs"]
 mod cgroup;
 
-pub(crate) use cgroup::{enter, Group};
+pub(crate) use cgroup::{enter, lift, Group};
 
 /// How long the kernel may take to do what it has been told.
 const KERNEL_MAX: Duration = Duration::from_secs(10);

@@ -8,6 +8,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use glebe::reclaim::{Policy, Reclaimer};
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use memmap2::MmapRaw;
@@ -38,12 +39,34 @@ const BLOCK: Bytes = Bytes::new(64 << 10);
 /// Passes over the working set before there is anything else.
 const WARM_UP: u64 = 3;
 
-/// What uses memory beside the working set: nothing, or volatile memory of an engine, with or
-/// without a cap that leaves room for the working set.
-pub(super) type Beside = Option<(Which, bool)>;
+/// What uses memory beside the working set: nothing, or volatile memory of an engine.
+pub(super) type Beside = Option<(Which, Cap)>;
+
+/// What keeps marked memory from taking all there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Cap {
+    /// The kernel alone.
+    None,
+    /// A cap that leaves room for the working set.
+    Fixed,
+    /// A reclaimer, which knows nothing of the working set.
+    Reclaimer,
+}
+
+impl Cap {
+    const ALL: [Self; 3] = [Self::None, Self::Fixed, Self::Reclaimer];
+
+    /// What follows the engine in a contestant's name, and the ratio's name.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::None => ("", "working_set_kept"),
+            Self::Fixed => (", capped", "working_set_kept_capped"),
+            Self::Reclaimer => (", reclaimer", "working_set_kept_reclaimer"),
+        }
+    }
+}
 
 const NOTHING: &str = "nothing beside it";
-const CAPPED: &str = ", capped";
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Kept {
@@ -61,9 +84,9 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
     let (count, steps) = report.plan((1, 150), (5, 700));
     let dir = report.options.scratch();
     let job = |(who, beside)| (who, Job::Kept { beside, steps, dir: dir.clone() });
-    let ours = ["", CAPPED].into_iter().flat_map(|suffix| {
-        let who = move |which: &Which| format!("{}{suffix}", which.who());
-        engines.iter().map(move |which| (who(which), Some((*which, suffix == CAPPED))))
+    let ours = Cap::ALL.into_iter().flat_map(|cap| {
+        let who = move |which: &Which| format!("{}{}", which.who(), cap.names().0);
+        engines.iter().map(move |which| (who(which), Some((*which, cap))))
     });
     let jobs: Vec<_> = ours.chain([(NOTHING.into(), None)]).map(job).collect();
     contest((CASE, UNIT), count, &jobs, report, |who, kept: Kept, report| {
@@ -76,7 +99,7 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
             report.check(NOTHING_PURGED, u64::from(kept.purged == 0));
         }
     })?;
-    for (name, suffix) in [("working_set_kept", ""), ("working_set_kept_capped", CAPPED)] {
+    for (suffix, name) in Cap::ALL.map(Cap::names) {
         ratios(name, engines, report, |which, report| {
             let own = report.median(CASE, &format!("{}{suffix}", which.who()));
             (report.median(CASE, NOTHING) + 1.0) / (own + 1.0)
@@ -86,7 +109,7 @@ pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
         "working_set_refaults: pages of the working set that were not in memory when they were \
          read, a run each; the ratios are (those with nothing beside it + 1) / (those with \
          volatile memory beside it + 1). A cap that leaves room for the working set is what is \
-         recommended where that matters.",
+         recommended where its size is known, and a reclaimer where it is not.",
     );
     Ok(())
 }
@@ -95,12 +118,21 @@ pub(super) fn inside(beside: Beside, steps: u64, dir: &Path) -> Outcome<Kept> {
     let len = WORKING_SET.get();
     let working_set = nameless(dir, WORKING_SET)?;
     let cached = Cached(MmapRaw::map_raw(&working_set)?);
-    let build = |(which, is_capped): (Which, bool)| {
+    let build = |(which, cap): (Which, Cap)| {
         let rest = LIMIT.saturating_sub(WORKING_SET).saturating_sub(SLACK);
-        let options = if is_capped { which.options().cap(rest) } else { which.options() };
+        let options = if cap == Cap::Fixed { which.options().cap(rest) } else { which.options() };
         options.build(BESIDE).map(Marked::new)
     };
     let mut region = beside.map(build).transpose()?;
+    let reclaimer = match (&region, beside) {
+        (Some(region), Some((_, Cap::Reclaimer))) => {
+            let reclaimer = Reclaimer::new(Policy::default())?;
+            reclaimer.add(region.region())?;
+            reclaimer.start()?;
+            Some(reclaimer)
+        }
+        _ => None,
+    };
     let mut block = vec![0; BLOCK.as_usize()];
     for at in (0..len * WARM_UP).step_by(BLOCK.as_usize()) {
         working_set.read_exact_at(&mut block, at % len)?;
@@ -128,6 +160,7 @@ pub(super) fn inside(beside: Beside, steps: u64, dir: &Path) -> Outcome<Kept> {
             region.mark(pages)?;
         }
     }
+    drop(reclaimer);
     kept.judged = region.map_or(Judged::default(), |region| region.judged);
     Ok(kept)
 }

@@ -4,6 +4,7 @@
 //! Unit: pages.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
@@ -46,7 +47,7 @@ impl Judged {
 
 /// A region, and what each page must hold.
 pub(super) struct Marked {
-    region: Region,
+    region: Arc<Region>,
     /// By page; 0 is an empty one.
     versions: Vec<u64>,
     next: u64,
@@ -58,7 +59,13 @@ impl Marked {
     pub(super) fn new(region: Region) -> Self {
         let pages = region.len().pages_down(page_size()).as_usize();
         let page = vec![0; page_size().bytes().as_usize()];
-        Self { region, versions: vec![0; pages], next: 1, page, judged: Judged::default() }
+        let (region, judged) = (Arc::new(region), Judged::default());
+        Self { region, versions: vec![0; pages], next: 1, page, judged }
+    }
+
+    /// The region, for a reclaimer.
+    pub(super) fn region(&self) -> &Arc<Region> {
+        &self.region
     }
 
     /// Gives every page of a part new contents.

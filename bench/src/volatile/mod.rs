@@ -1,6 +1,6 @@
 //! The benchmark `volatile`: mark and unmark beside giving memory back, single pages beside the
 //! bare calls, and, in a memory cgroup, what the kernel purges, whether a working set is kept, and
-//! a cache of tiles.
+//! a cache of tiles, and one whose limit is lifted.
 //!
 //! What needs pressure is a [`Job`] that a child of this program does inside a memory cgroup
 //! ([`crate::pressure`]); where none can be made its checks are not made and say so. A run that
@@ -9,7 +9,9 @@
 mod bare;
 mod cycle;
 mod kept;
+mod lifted;
 mod marked;
+mod objects;
 mod purge;
 mod refill;
 mod tiles;
@@ -46,6 +48,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     purge::measure(&engines, report)?;
     kept::measure(&engines, report)?;
     tiles::measure(&engines, report)?;
+    lifted::measure(&engines, report)?;
     name_checks(report);
     Ok(())
 }
@@ -65,7 +68,9 @@ enum Job {
     /// Something becomes volatile so many times. Answers [`kept::Kept`].
     Kept { beside: kept::Beside, steps: u64, dir: PathBuf },
     /// Answers [`tiles::Served`].
-    Tiles { keeper: tiles::Keeper, time_ms: u64 },
+    Tiles { keeper: objects::Keeper, time_ms: u64 },
+    /// Answers [`lifted::Served`].
+    Lifted { keeper: objects::Keeper, limited_ms: u64, lifted_ms: u64 },
 }
 
 /// In the child: enters the group at `dir` and does the job. To be called before there is a second
@@ -76,6 +81,9 @@ pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<Value> {
         Job::Purge { which, rounds } => to_value(purge::inside(which, rounds, dir)?),
         Job::Kept { beside, steps, dir } => to_value(kept::inside(beside, steps, &dir)?),
         Job::Tiles { keeper, time_ms } => to_value(tiles::inside(keeper, time_ms)?),
+        Job::Lifted { keeper, limited_ms, lifted_ms } => {
+            to_value(lifted::inside(keeper, limited_ms, lifted_ms, dir)?)
+        }
     }?)
 }
 
@@ -146,11 +154,15 @@ impl Which {
         self.who().trim_start_matches("glebe ")
     }
 
-    fn options(self) -> volatile::Options {
-        Region::options().engine(match self {
+    fn engine(self) -> Engine {
+        match self {
             Self::Scan => Engine::Scan,
             Self::Tag => Engine::Tag,
-        })
+        }
+    }
+
+    fn options(self) -> volatile::Options {
+        Region::options().engine(self.engine())
     }
 
     fn map(self, len: Bytes) -> Result<Region, volatile::Error> {

@@ -50,7 +50,11 @@ pub mod zpool;
 #[cfg(not(loom))]
 pub mod reserve;
 
-// L6: the models, and what they run of the modules above.
+// L6
+#[cfg(not(loom))]
+pub mod reclaim;
+
+// L7: the models, and what they run of the modules above.
 #[cfg(loom)]
 mod models;
 #[cfg(loom)]

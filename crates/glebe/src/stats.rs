@@ -292,6 +292,8 @@ pub(crate) enum Unit {
     Pages,
     /// Bytes of memory.
     Bytes,
+    /// Nanoseconds, summed.
+    Nanos,
 }
 
 /// What a row of a statistics table holds.
@@ -345,6 +347,7 @@ pub(crate) fn lines(rows: &[Row]) -> Vec<Line> {
                     Unit::Count => "count",
                     Unit::Pages => "pages",
                     Unit::Bytes => "bytes",
+                    Unit::Nanos => "ns",
                 };
                 let (name, what) = ((*name).to_owned(), (*what).to_owned());
                 out.push(Line { name, unit, value: *value, what });

@@ -14,14 +14,14 @@ pub(crate) use list::List;
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     atomic::{fence, Ordering},
-    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 #[cfg(loom)]
 pub(crate) use model::{AtomicU64, AtomicU64 as MappedWord};
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     atomic::{fence, AtomicU64, AtomicU64 as MappedWord, Ordering},
-    Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 /// In mapped memory or in a `static`, where the model checker's own types cannot be: so is

@@ -38,6 +38,7 @@ mod resize;
 mod serve;
 pub mod served;
 mod shared;
+mod shrinkable;
 mod stats;
 mod stock;
 mod table;
@@ -51,6 +52,7 @@ use std::sync::{Arc, OnceLock};
 use crate::contig::Contig;
 use crate::stats::Histogram;
 use crate::sync::{MappedWord, Mutex, Ordering};
+use crate::sys::claim::Claim;
 use crate::sys::socket::Bound;
 use crate::sys::ticks::Rate;
 use crate::units::{Bytes, Pages};
@@ -75,6 +77,7 @@ pub use options::Options;
 pub use owner::Request;
 pub use page_cache::{Namespace, PageCache, Put, Rejected};
 pub use resize::Resized;
+pub(crate) use shrinkable::Shrinkable;
 
 /// Bytes in a granule, on every page size.
 const GRANULE: Bytes = Bytes::mib(2);
@@ -124,6 +127,8 @@ pub(crate) struct Inner {
     movers: Movers,
     busy: Busy,
     serving: OnceLock<Bound>,
+    /// Whether a reclaimer has it.
+    claim: Claim,
     /// Where there is room for more. Dropped after all that lies in it.
     memory: Option<Memory>,
 }

@@ -17,6 +17,7 @@ use super::{zero_ahead, Busy, Error, Inner, Reserve, Writers, GRANULE};
 use crate::contig::{self, Contig, Plan, Source};
 use crate::error::OsError;
 use crate::sync::Mutex;
+use crate::sys::claim::Claim;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::zpool::Codec;
@@ -145,6 +146,7 @@ impl Options {
             movers: Movers::default(),
             busy: Busy::new(),
             serving: OnceLock::new(),
+            claim: Claim::default(),
             memory,
         };
         let inner = Shared::new(root, inner);

@@ -31,19 +31,19 @@ pub struct Resized {
 const LARGEST_PAGE: Bytes = Bytes::gib(1);
 
 /// `len` in base pages, rounded up to whole units.
-fn whole(len: Bytes, unit: Bytes) -> Result<u64, Error> {
+pub(super) fn whole(len: Bytes, unit: Bytes) -> Result<u64, Error> {
     let units = len.get().div_ceil(unit.get());
     let rounded = units.checked_mul(unit.get()).filter(|len| *len > 0);
     let rounded = rounded.ok_or(Error::BadLen { given: len, granule: unit })?;
     Ok(Bytes::new(rounded).pages_down(page_size()).get())
 }
 
-fn bytes(pages: u64) -> Bytes {
+pub(super) fn bytes(pages: u64) -> Bytes {
     Pages::new(pages).bytes(page_size())
 }
 
 impl Inner {
-    fn memory(&self) -> Result<&Memory, Error> {
+    pub(super) fn memory(&self) -> Result<&Memory, Error> {
         let why = "it was built without Options::room()";
         self.memory.as_ref().ok_or(Error::FixedLen { why })
     }

@@ -47,6 +47,7 @@ fn family(out: &mut String, prefix: &str, page: Bytes, sets: &[Set], row: usize)
     };
     let stem = if unit.is_some() { stem.trim_end_matches("_pages") } else { stem };
     let stem = if unit.is_some() { stem.trim_end_matches("_bytes") } else { stem };
+    let stem = if unit.is_some() { stem.trim_end_matches("_ns") } else { stem };
     let mut family = format!("{prefix}{stem}");
     if let Some(unit) = unit {
         let _ = write!(family, "_{unit}");
@@ -57,9 +58,10 @@ fn family(out: &mut String, prefix: &str, page: Bytes, sets: &[Set], row: usize)
     }
     let _ = writeln!(out, "# HELP {family} {}", escape(what));
     for Set { labels, rows } in sets {
-        let scaled = |unit, value| {
-            let scale = if unit == Unit::Pages { page.get() } else { 1 };
-            u128::from(value) * u128::from(scale)
+        let scaled = |unit, value| match unit {
+            Unit::Pages => (u128::from(value) * u128::from(page.get())).to_string(),
+            Unit::Nanos => seconds(value),
+            Unit::Count | Unit::Bytes => value.to_string(),
         };
         let shown = braced(&mut labels.iter().map(label));
         match &rows[row].value {
@@ -75,7 +77,11 @@ fn family(out: &mut String, prefix: &str, page: Bytes, sets: &[Set], row: usize)
 }
 
 fn base(unit: Unit) -> Option<&'static str> {
-    (unit != Unit::Count).then_some("bytes")
+    match unit {
+        Unit::Count => None,
+        Unit::Pages | Unit::Bytes => Some("bytes"),
+        Unit::Nanos => Some("seconds"),
+    }
 }
 
 fn histogram(out: &mut String, family: &str, labels: &[(&str, String)], latency: &Latency) {

@@ -268,5 +268,8 @@ fn unescape(text: &str) -> PathBuf {
     std::ffi::OsString::from_vec(plain).into()
 }
 
+pub(crate) mod events;
+pub(crate) mod usage;
+
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,53 @@
 //! `/proc/meminfo`: how much memory there is of each kind. Source: proc_meminfo(5).
 
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+
 use crate::error::OsError;
 use crate::sys::file;
 use crate::units::Bytes;
 
 const PATH: &str = "/proc/meminfo";
+
+/// The file kept open: a look allocates nothing and opens nothing.
+#[derive(Debug)]
+pub(crate) struct MemInfo(File);
+
+/// What the machine has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub(crate) total: Bytes,
+    /// Nobody's.
+    pub(crate) free: Bytes,
+    /// As [`available`].
+    pub(crate) available: Bytes,
+}
+
+impl MemInfo {
+    /// Opens the file below `root`, which is `/` but for fixtures.
+    pub(crate) fn open(root: &Path) -> Result<Self, OsError> {
+        let path = root.join(PATH.trim_start_matches('/'));
+        let opened = file::open(&path, OpenOptions::new().read(true));
+        opened.map(Self).map_err(|e| OsError::new("open", path.display().to_string(), e))
+    }
+
+    /// What there is now.
+    ///
+    /// # Errors
+    /// If the file cannot be read or lacks a line.
+    pub(crate) fn look(&self) -> Result<Machine, OsError> {
+        // What is looked for stands at the top.
+        let mut buf = [0; 1 << 10];
+        let len = file::read_some_at(&self.0, &mut buf, 0)
+            .map_err(|source| OsError::new("read", PATH, source))?;
+        let text = std::str::from_utf8(&buf[..len]).unwrap_or_default();
+        let line = |name: &str| {
+            parse(text, name).ok_or_else(|| file::strange(PATH.as_ref(), &format!("no {name}")))
+        };
+        let (total, free) = (line("MemTotal")?, line("MemFree")?);
+        Ok(Machine { total, free, available: line("MemAvailable")? })
+    }
+}
 
 /// `MemAvailable`: an estimate by the kernel, of free memory and caches it can drop.
 ///

@@ -8,10 +8,13 @@ pub(crate) mod call;
 pub mod cgroup;
 #[cfg(test)]
 pub(crate) mod child;
+pub(crate) mod claim;
 pub(crate) mod commit;
 pub(crate) mod compact;
 pub mod dma_heap;
+pub(crate) mod epoll;
 pub mod errno;
+pub(crate) mod event_fd;
 #[cfg(feature = "faults")]
 pub mod fault;
 #[cfg(not(feature = "faults"))]
@@ -38,12 +41,14 @@ pub(crate) mod ofd_lock;
 pub(crate) mod one_processor;
 pub(crate) mod own;
 mod page;
+pub(crate) mod page_faults;
 pub mod pagemap;
 pub mod peek;
 pub mod place;
 pub(crate) mod private;
 pub mod probe;
 pub mod process;
+pub(crate) mod psi;
 #[cfg(test)]
 pub(crate) mod real_time;
 pub mod rseq;
@@ -56,6 +61,7 @@ pub(crate) mod thread;
 pub(crate) mod ticks;
 pub(crate) mod uffd;
 pub(crate) mod uptime;
+pub(crate) mod usage_threshold;
 pub mod vma;
 pub(crate) mod zones;
 

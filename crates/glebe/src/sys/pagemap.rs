@@ -232,26 +232,20 @@ impl Pagemap {
         Ok(runs)
     }
 
-    /// How many of `len` bytes from `addr` are mapped by huge pages.
+    /// How many of `len` bytes from `addr` are mapped by huge pages, the one of zeros apart, or are
+    /// huge pages being moved.
     ///
     /// # Errors
     /// Of a kernel before Linux 6.7: ENOTTY.
     pub fn huge_bytes(&self, addr: usize, len: Bytes) -> Result<Bytes, OsError> {
-        let huge = self.huge_runs(addr, len)?;
-        Ok(Bytes::new(huge.iter().map(|run| (run.end - run.start) as u64).sum()))
-    }
-
-    /// What of `len` bytes from `addr` is mapped by huge pages, the one of zeros apart, or is a
-    /// huge page being moved: ascending runs.
-    pub(crate) fn huge_runs(&self, addr: usize, len: Bytes) -> Result<Vec<Range<usize>>, OsError> {
         const TOLD: u64 = PAGE_IS_HUGE | PAGE_IS_PFNZERO;
-        let mut runs = Vec::new();
+        let mut huge = 0;
         self.scan_all(addr, len, PAGE_IS_HUGE, TOLD, |run| {
             if run.categories & TOLD == PAGE_IS_HUGE {
-                runs.push(run.start as usize..run.end as usize);
+                huge += run.end - run.start;
             }
         })?;
-        Ok(runs)
+        Ok(Bytes::new(huge))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Threads of the library's own. Source: clone(2), pthread_create(3).
 
 use std::io;
-use std::thread::{Builder, Scope};
+use std::thread::{Builder, JoinHandle, Scope};
 
 use super::fault::point;
 
@@ -9,6 +9,15 @@ use super::fault::point;
 pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     point("clone")?;
     Builder::new().name(name.to_owned()).spawn(body).map(drop)
+}
+
+/// Starts a thread of this name that is waited for.
+pub(crate) fn start_joined(
+    name: &str,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    point("clone")?;
+    Builder::new().name(name.to_owned()).spawn(body)
 }
 
 /// Starts a thread that ends within `scope`.

@@ -7,7 +7,7 @@ use super::tag::Tag;
 use crate::error::OsError;
 use crate::extent::Extent;
 use crate::sys::page_size;
-use crate::units::PageSize;
+use crate::units::{PageSize, Pages};
 
 /// How lost pages are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -16,9 +16,10 @@ pub enum Engine {
     /// touch of a lost page is SIGBUS with its address.
     #[default]
     Scan,
-    /// By a word of each page, or of each huge page, exchanged while it is marked: works without
-    /// userfaultfd, unmarks without a system call, or with one for huge pages; a touch of a lost
-    /// page finds zeros.
+    /// By a word of each page, exchanged while it is marked: works without userfaultfd and unmarks
+    /// without a system call. Runs of more than 8 pages of a region's own memory are left as they
+    /// are and unmarked with a few, where the kernel has `PAGEMAP_SCAN` (Linux 6.7). A touch of a
+    /// lost page finds zeros.
     Tag,
 }
 
@@ -38,16 +39,18 @@ pub(super) enum Backend {
 }
 
 impl Backend {
-    /// The engine that is asked for, or the one that can be had; `without_scan` as for either.
+    /// The engine that is asked for, or the one that can be had; `is_own` and `without_scan` as for
+    /// either.
     pub(super) fn new(
         engine: Option<Engine>,
         base: usize,
         pages: u64,
         huge: Option<PageSize>,
+        is_own: bool,
         without_scan: bool,
     ) -> Result<Self, OsError> {
         let page = page_size();
-        let tag = || Self::Tag(Tag::new(base, pages, page, huge, without_scan));
+        let tag = || Self::Tag(Tag::new(base, pages, page, huge, is_own, without_scan));
         let scan = || Scan::new(base, page, huge, without_scan).map(Self::Scan);
         Ok(match engine {
             Some(Engine::Tag) => tag(),
@@ -61,6 +64,14 @@ impl Backend {
         match self {
             Self::Scan(scan) => scan.drop_pages(pages),
             Self::Tag(tag) => tag.drop_pages(pages),
+        }
+    }
+
+    /// How many of some marked pages are in memory.
+    pub(super) fn resident(&self, pages: Extent) -> Result<Pages, OsError> {
+        match self {
+            Self::Scan(scan) => scan.resident(pages),
+            Self::Tag(tag) => tag.resident(pages),
         }
     }
 

@@ -59,7 +59,8 @@ pub(super) struct Marks {
     queue: Option<BTreeSet<(Priority, u64, u64)>>,
     last_order: u64,
     pages: u64,
-    held_pages: u64,
+    /// Of each priority.
+    held_pages: [u64; Priority::COUNT],
 }
 
 impl Marks {
@@ -72,7 +73,16 @@ impl Marks {
             queue: queued.then(BTreeSet::new),
             last_order: 0,
             pages: 0,
-            held_pages: 0,
+            held_pages: [0; Priority::COUNT],
+        }
+    }
+
+    /// Has [`Marks::first_to_drop`] and its like answer from now on.
+    pub(super) fn start_queue(&mut self) {
+        if self.queue.is_none() {
+            let held = self.ranges.iter().filter(|(_, mark)| !mark.dropped);
+            let key = |(start, mark): (&u64, &Mark)| (mark.priority, mark.order, *start);
+            self.queue = Some(held.map(key).collect());
         }
     }
 
@@ -83,6 +93,11 @@ impl Marks {
 
     /// Pages marked and not dropped here.
     pub(super) fn held_pages(&self) -> u64 {
+        self.held_pages.iter().sum()
+    }
+
+    /// These, of each priority.
+    pub(super) fn held_by_priority(&self) -> [u64; Priority::COUNT] {
         self.held_pages
     }
 
@@ -188,15 +203,19 @@ impl Marks {
 
     /// A range that may be dropped and is at least `age` old at `now`.
     pub(super) fn aged(&self, age: Duration, now: Duration) -> Option<Extent> {
-        let queue = self.queue.as_ref()?;
-        // Within a priority the order is that of age.
         Priority::all().find_map(|priority| {
-            let first = queue.range((priority, 0, 0)..).next();
-            let (_, _, start) = *first.filter(|(of, ..)| *of == priority)?;
-            let mark = self.ranges.get(&start)?;
-            let old = now.saturating_sub(mark.since) >= age;
-            Extent::between(start, mark.end).filter(|_| old)
+            let (oldest, since) = self.oldest(priority)?;
+            (now.saturating_sub(since) >= age).then_some(oldest)
         })
+    }
+
+    /// The oldest range of a priority that may be dropped, and when it was marked.
+    pub(super) fn oldest(&self, priority: Priority) -> Option<(Extent, Duration)> {
+        // Within a priority the order is that of age.
+        let first = self.queue.as_ref()?.range((priority, 0, 0)..).next();
+        let (_, _, start) = *first.filter(|(of, ..)| *of == priority)?;
+        let mark = self.ranges.get(&start)?;
+        Some((Extent::between(start, mark.end)?, mark.since))
     }
 
     /// The parts of marked ranges that lie in `extent`.
@@ -230,7 +249,7 @@ impl Marks {
     fn put(&mut self, start: u64, mark: Mark) {
         self.pages += mark.end - start;
         if !mark.dropped {
-            self.held_pages += mark.end - start;
+            self.held_pages[mark.priority.place()] += mark.end - start;
             let key = (mark.priority, mark.order, start);
             self.queue.as_mut().map(|queue| queue.insert(key));
         }
@@ -248,7 +267,7 @@ impl Marks {
     fn forget(&mut self, start: u64, mark: Mark) {
         self.pages -= mark.end - start;
         if !mark.dropped {
-            self.held_pages -= mark.end - start;
+            self.held_pages[mark.priority.place()] -= mark.end - start;
             let key = (mark.priority, mark.order, start);
             self.queue.as_mut().map(|queue| queue.remove(&key));
         }
@@ -274,7 +293,12 @@ impl Marks {
             let counted = ranges().filter(|(_, mark)| !(held && mark.dropped));
             counted.map(|(start, mark)| mark.end - start).sum()
         };
-        assert_eq!((self.pages, self.held_pages), (pages(false), pages(true)));
+        assert_eq!((self.pages, self.held_pages()), (pages(false), pages(true)));
+        for priority in Priority::all() {
+            let held = ranges().filter(|(_, mark)| !mark.dropped && mark.priority == priority);
+            let held: u64 = held.map(|(start, mark)| mark.end - start).sum();
+            assert_eq!(self.held_pages[priority.place()], held, "{priority:?}");
+        }
     }
 }
 

@@ -22,6 +22,8 @@
 
 mod access;
 mod adopted;
+mod cache;
+mod caps;
 mod cloned;
 mod engine;
 mod error;
@@ -30,6 +32,7 @@ mod huge;
 mod marks;
 mod options;
 mod priority;
+mod refills;
 mod region;
 mod scan;
 mod self_test;
@@ -43,11 +46,13 @@ mod touches;
 mod unmarks;
 
 pub use crate::sys::vma::Refusal;
+pub use cache::{BuildError, Cache, CacheOptions, CacheStats, Entry};
 pub use engine::Engine;
 pub use error::Error;
 pub use fork::follow_forks;
 pub use options::Options;
 pub use priority::Priority;
+pub use refills::Refills;
 pub use region::Region;
 pub use shared::{Holder, Look, Order, Pin, Purger, Shared, SharedOptions, SharedStats};
 pub use stats::Stats;

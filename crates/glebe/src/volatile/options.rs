@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::adopted::Adopted;
+use super::caps::Caps;
 use super::engine::Backend;
 use super::marks::{Bitmap, Marks};
 use super::state::{Locked, State};
@@ -141,7 +142,10 @@ impl Options {
         let page = page_size();
         let (adopted, len) = Adopted::new(addr.expose_provenance(), len, page)?;
         let pages = len.pages_down(page).get();
-        let backend = Backend::new(self.engine, adopted.base(), pages, None, self.without_scan)?;
+        let backend = {
+            let (base, is_own) = (adopted.base(), false);
+            Backend::new(self.engine, base, pages, None, is_own, self.without_scan)?
+        };
         // SAFETY: passed on from the caller.
         let mapping = unsafe { Mapping::borrowed(adopted.base(), len) };
         self.region(mapping, page, backend, Some(adopted))
@@ -194,7 +198,7 @@ impl Options {
             locked,
             counts: Counts::new(),
             made: Instant::now(),
-            options: self,
+            caps: Caps::new(&self),
             mapping,
         })
     }
@@ -203,7 +207,7 @@ impl Options {
     fn prepared(&self, mapping: &Mapping, huge: Option<PageSize>) -> Result<Backend, Error> {
         let base = mapping.addr();
         let pages = mapping.len().pages_down(page_size()).get();
-        let backend = Backend::new(self.engine, base, pages, huge, self.without_scan)?;
+        let backend = Backend::new(self.engine, base, pages, huge, true, self.without_scan)?;
         // Refused where the process locks its memory; there is nothing to lose yet.
         mapping.offer().map_err(|error| match error.kind() {
             std::io::ErrorKind::InvalidInput => Error::from(Refusal::Locked { at: base }),

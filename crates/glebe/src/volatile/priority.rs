@@ -29,6 +29,14 @@ impl Priority {
         self.0
     }
 
+    /// How many there are.
+    pub(crate) const COUNT: usize = Self::HIGHEST.0 as usize + 1;
+
+    /// Its place among them, from 0.
+    pub(crate) const fn place(self) -> usize {
+        self.0 as usize
+    }
+
     /// From the lowest to the highest.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         (Self::LOWEST.0..=Self::HIGHEST.0).map(Self)

@@ -5,8 +5,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use super::caps::Caps;
 use super::engine::Backend;
 use super::marks::Bitmap;
 use super::state::{Locked, State};
@@ -53,7 +54,7 @@ pub struct Region {
     pub(super) locked: Arc<Locked>,
     pub(super) counts: Counts,
     pub(super) made: Instant,
-    pub(super) options: Options,
+    pub(super) caps: Caps,
 }
 
 const _: () = {
@@ -133,7 +134,7 @@ impl Region {
         for part in new.iter() {
             let marked = match &state.backend {
                 Backend::Scan(scan) => scan.mark(*part, state.swap),
-                Backend::Tag(tag) => tag.mark(*part),
+                Backend::Tag(tag) => tag.mark(*part, state.swap),
             };
             marked.map_err(|error| self.refused(*part, error, &state))?;
         }
@@ -145,10 +146,11 @@ impl Region {
     /// each is told what another found lost that had not returned when it began; what one had
     /// found that had not returned when its process forked is told in the child by the next.
     ///
-    /// With the *tag* engine a page in whose first word somebody wrote while it was marked is told
-    /// lost as well. It is zeros too, but in a region of the
+    /// With the *tag* engine a page of a short run in whose first word somebody wrote while it was
+    /// marked is told lost as well. It is zeros too, but in a region of the
     /// [caller's memory](Options::build_over): there it may be something that was mapped since, and
-    /// stays as it is.
+    /// stays as it is. Of a longer run a lost page in which somebody wrote is taken for kept, and
+    /// where pages went just then, or are shared with a child, one of zeros may be told lost.
     ///
     /// # Errors
     /// [`Error::Unaligned`], [`Error::Empty`], [`Error::Beyond`]; [`Error::Os`] and
@@ -184,7 +186,7 @@ impl Region {
                 backend if state.is_unarmed => backend.lose(&parts)?,
                 Backend::Scan(scan) => scan.unmark(&parts)?,
                 Backend::Tag(tag) => {
-                    let found = tag.unmark(&parts)?;
+                    let found = tag.unmark(&parts);
                     self.settle_overwritten(state, &found.overwritten);
                     found.lost
                 }
@@ -241,14 +243,8 @@ impl Region {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let Some(state) = self.shared() else { return self.stats_cloned() };
-        let held = |part: &Extent| {
-            let resident = match &state.backend {
-                Backend::Scan(scan) => scan.resident(*part),
-                Backend::Tag(tag) => tag.resident(*part),
-            };
-            // What cannot be told is taken to be there.
-            resident.map_or(part.len(), Pages::get)
-        };
+        // What cannot be told is taken to be there.
+        let held = |part: &Extent| state.backend.resident(*part).map_or(part.len(), Pages::get);
         let (lazy_free, unreclaimable) = self.in_rss();
         Stats {
             engine: self.engine,
@@ -280,41 +276,10 @@ impl Region {
         }
     }
 
-    /// The time since the region was made, where ages matter.
-    fn now(&self) -> Duration {
-        self.options.max_age.map_or(Duration::ZERO, |_| self.made.elapsed())
-    }
-
-    /// Drops what is beyond the cap or too old.
-    #[inline]
-    fn keep_caps(&self, state: &mut State) -> Result<(), Error> {
-        if self.options.cap.is_none() && self.options.max_age.is_none() {
-            return Ok(());
-        }
-        let mut dropped = Pages::ZERO;
-        if let Some(age) = self.options.max_age {
-            while let Some(old) = state.marks.aged(age, self.now()) {
-                dropped = dropped + state.drop_held(old)?;
-            }
-        }
-        if let Some(cap) = self.options.cap {
-            let granule = self.granule.pages_down(self.page).get();
-            let cap = cap.pages_down(self.page).get();
-            while state.marks.held_pages() > cap {
-                let excess = (state.marks.held_pages() - cap).next_multiple_of(granule);
-                let Some(first) = state.marks.first_to_drop() else { break };
-                let part = Extent::new(first.start(), excess.min(first.len()));
-                dropped = dropped + state.drop_held(part.unwrap_or(first))?;
-            }
-        }
-        self.counts.add_alone(Counter::DroppedByCap, dropped.get());
-        Ok(())
-    }
-
     /// Gives the kernel the right again to marked pages that were refilled; whether there were any.
     /// On an error they stay noted.
     #[inline]
-    fn settle_refilled(&self, state: &mut State) -> Result<bool, Error> {
+    pub(super) fn settle_refilled(&self, state: &mut State) -> Result<bool, Error> {
         let Some(refilled) = state.refilled.clone() else { return Ok(false) };
         let runs = refilled.take();
         let settled = runs.iter().try_for_each(|run| self.settle_run(state, *run));
@@ -338,7 +303,7 @@ impl Region {
 
     /// The lock, held alone, of a region that can mark.
     #[inline]
-    fn alone(&self) -> Result<RwLockWriteGuard<'_, State>, Error> {
+    pub(super) fn alone(&self) -> Result<RwLockWriteGuard<'_, State>, Error> {
         if atfork::is_without_steps() {
             return Err(Error::Cloned);
         }

@@ -19,6 +19,7 @@ statistics! {
         Rescued rescued Pages "pages that an unmark kept (v10: pgdiscard_rescued)";
         DroppedByCap dropped_by_cap Pages "marked pages dropped because of a cap or their age";
         DroppedNow dropped_now Pages "marked pages dropped because the program asked for it";
+        Shed shed Pages "marked pages dropped because a reclaimer asked for their memory";
         Overwritten overwritten Pages "lost pages that were written while they were marked";
         ReadsLost reads_lost Count "reads of marked memory that found some of it lost";
     }

@@ -5,9 +5,9 @@
 //! page reads as zeros. To unmark, the word is compared and exchanged back, which is a store and
 //! so cancels the kernel's right; no system call is made. The kernel takes the page out of the
 //! page table before it looks whether the page is dirty, so the exchange either comes first and
-//! keeps the page, or finds zeros. A huge page has one tag for all of it (`whole`). The idea is
-//! Kevin Easton's (linux-mm, April 2014), and found in Chromium's `MadvFreeDiscardableMemoryPosix`
-//! and in skeeto's `purgeable`.
+//! keeps the page, or finds zeros. Long runs have no tags (`untagged`). The idea is Kevin Easton's
+//! (linux-mm, April 2014), and found in Chromium's `MadvFreeDiscardableMemoryPosix` and in
+//! skeeto's `purgeable`.
 //!
 //! ```text
 //! marked page   word 0 = tag        lost page   word 0 = 0        else: written while marked
@@ -23,7 +23,7 @@
 //! atomics here while the page is marked.
 #![allow(unsafe_code)]
 
-mod whole;
+mod untagged;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ptr;
@@ -31,15 +31,17 @@ use std::ptr;
 use super::huge::rejoin;
 use super::marks::Bitmap;
 use crate::error::OsError;
-use crate::extent::{merged, push, Extent};
+use crate::extent::{push, Extent};
 use crate::mapping::racy;
 use crate::sync::{fence, prefetch, MappedWord, Ordering};
-use crate::sys::madvise::{advise, Advice};
+use crate::sys::madvise::Advice;
 use crate::sys::pagemap::{Pagemap, Reading, Residence};
 use crate::units::{Bytes, PageSize, Pages};
 
-/// Up to so many pages are looked at one by one: no system call where all were written.
-const FEW_PAGES: u64 = 16;
+/// Up to so many pages are looked at one by one, so that no system call is made where all were
+/// written, and have tags, so that none is made to unmark them. Where processors are virtual, the
+/// calls that longer runs take instead are the cheaper ones, and at half the length about as dear.
+const FEW_PAGES: u64 = 8;
 /// How many pages ahead of the one at hand a word is fetched.
 const AHEAD: u64 = 8;
 /// Bytes of a tag.
@@ -48,7 +50,7 @@ const WORD: usize = size_of::<u64>();
 /// What an unmark found.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// What is lost.
+    /// What is lost, in no order.
     pub(super) lost: Vec<Extent>,
     /// What of that was written while it was marked, so that it holds something.
     pub(super) overwritten: Vec<Extent>,
@@ -63,24 +65,27 @@ pub(super) struct Tag {
     secret: u64,
     /// First words of tagged pages.
     saved: Box<[MappedWord]>,
-    /// Which pages have a tag: the marked ones, less those that held no memory and all but the
-    /// first of a whole huge page.
+    /// Which pages have a tag.
     tagged: Bitmap,
-    /// Which huge pages have one tag for all of them, by their number.
-    whole: Bitmap,
+    /// Which are marked without one. What is marked and neither held no memory.
+    untagged: Bitmap,
+    /// Whether long runs need no tags.
+    spares_tags: bool,
     pagemap: Option<(Pagemap, Reading)>,
 }
 
 impl Tag {
-    /// The engine of a region of `pages` at `base`; `huge` and `without_scan` as for the other
-    /// engine.
+    /// The engine of a region of `pages` at `base`, which are its own or somebody's who may map
+    /// something else there; `huge` and `without_scan` as for the other engine.
     pub(super) fn new(
         base: usize,
         pages: u64,
         page: PageSize,
         huge: Option<PageSize>,
+        is_own: bool,
         without_scan: bool,
     ) -> Self {
+        let pagemap = open_pagemap(without_scan);
         Self {
             base,
             page,
@@ -88,8 +93,9 @@ impl Tag {
             secret: RandomState::new().build_hasher().finish(),
             saved: (0..pages).map(|_| MappedWord::new(0)).collect(),
             tagged: Bitmap::new(pages),
-            whole: Bitmap::new(huge.map_or(0, |huge| pages >> (huge.shift() - page.shift()))),
-            pagemap: open_pagemap(without_scan),
+            untagged: Bitmap::new(pages),
+            spares_tags: is_own && untagged::is_possible(pagemap.as_ref()),
+            pagemap,
         }
     }
 
@@ -99,28 +105,24 @@ impl Tag {
         self.pagemap = open_pagemap(without_scan);
     }
 
-    /// Tags what of `pages` holds memory and gives the kernel the right to it.
+    /// Gives the kernel the right to what of `pages` holds memory.
     #[inline]
-    pub(super) fn mark(&self, pages: Extent) -> Result<(), OsError> {
+    pub(super) fn mark(&self, pages: Extent, swap: bool) -> Result<(), OsError> {
         if let (Some(huge), Some((pagemap, reading))) = (self.huge, &self.pagemap) {
             let (addr, len) = pages.place(self.base, self.page);
             rejoin(pagemap, *reading, addr, len, huge);
-            if *reading == Reading::Scan {
-                let rest = self.mark_whole(pages, huge, pagemap)?;
-                return rest.into_iter().try_for_each(|pages| self.mark_pages(pages));
-            }
         }
-        self.mark_pages(pages)
-    }
-
-    /// As [`Tag::mark`], with a tag for each page.
-    #[inline]
-    fn mark_pages(&self, pages: Extent) -> Result<(), OsError> {
         // Of a few pages one look at each tells: what is not zero is there.
         if pages.len() <= FEW_PAGES && self.all_written(pages) {
             return self.offer(pages);
         }
-        self.holding(pages)?.into_iter().try_for_each(|run| self.offer(run))
+        self.holding(pages)?.into_iter().try_for_each(|run| {
+            if self.spares_tags && run.len() > FEW_PAGES {
+                self.offer_untagged(run, swap)
+            } else {
+                self.offer(run)
+            }
+        })
     }
 
     /// Whether every page's first word is not zero.
@@ -136,7 +138,7 @@ impl Tag {
             self.put_tag(page);
         }
         self.tagged.set(pages);
-        self.free(pages)
+        self.advise(pages, Advice::Free)
     }
 
     /// Starts to fetch the word of a page that comes after `page` in `run`: each page is a miss of
@@ -156,40 +158,32 @@ impl Tag {
         word.store(self.tag(page), Ordering::Release);
     }
 
-    /// Gives the kernel the right to tagged pages.
+    /// Takes the right to `parts` back.
     #[inline]
-    fn free(&self, pages: Extent) -> Result<(), OsError> {
-        let (addr, len) = pages.place(self.base, self.page);
-        // SAFETY: inside the region's mapping; its owner has agreed to lose the contents.
-        unsafe { advise(addr, len, Advice::Free) }
-    }
-
-    /// Takes the right to `parts` back. On an error, which only huge pages can meet, nothing has
-    /// changed but that less of them may be lost later.
-    #[inline]
-    pub(super) fn unmark(&self, parts: &[Extent]) -> Result<Found, OsError> {
-        let mut found = self.unmark_whole(parts)?;
-        let of_whole = !found.lost.is_empty();
+    pub(super) fn unmark(&self, parts: &[Extent]) -> Found {
+        let mut found = Found::default();
         for run in parts.iter().flat_map(|part| self.tagged.runs(*part)) {
-            for page in run.start()..run.end() {
-                self.fetch_ahead(page, run);
-                let Err(word) = self.take_back(page) else { continue };
-                let Some(page) = Extent::new(page, 1) else { continue };
-                if word != 0 {
-                    found.overwritten.push(page);
-                }
-                if of_whole {
-                    found.lost.push(page);
-                } else {
-                    push(&mut found.lost, page);
-                }
-            }
+            self.unmark_tagged(run, &mut found);
             self.tagged.clear(run);
         }
-        if of_whole {
-            found.lost = merged(found.lost);
+        // By itself, since runs are joined to the last one as they ascend.
+        let mut untagged = Vec::new();
+        parts.iter().for_each(|part| self.unmark_untagged(*part, &mut untagged));
+        found.lost.append(&mut untagged);
+        found
+    }
+
+    #[inline]
+    fn unmark_tagged(&self, run: Extent, found: &mut Found) {
+        for page in run.start()..run.end() {
+            self.fetch_ahead(page, run);
+            let Err(word) = self.take_back(page) else { continue };
+            let Some(page) = Extent::new(page, 1) else { continue };
+            if word != 0 {
+                found.overwritten.push(page);
+            }
+            push(&mut found.lost, page);
         }
-        Ok(found)
     }
 
     /// Puts the saved word back where the tag is, else returns the word that is there.
@@ -208,11 +202,8 @@ impl Tag {
 
     /// Drops the contents of marked pages.
     pub(super) fn drop_pages(&self, pages: Extent) -> Result<(), OsError> {
-        let whole = self.whole_in(pages);
-        whole.iter().try_for_each(|run| self.drop_run(*run))?;
-        let tagged = self.tagged.runs_in(pages).into_iter();
-        let mut others = tagged.filter(|run| !whole.iter().any(|whole| whole.contains(*run)));
-        others.try_for_each(|run| self.drop_run(run))
+        let runs = [&self.tagged, &self.untagged].map(|bits| bits.runs_in(pages));
+        runs.iter().flatten().try_for_each(|run| self.advise(*run, Advice::DontNeed))
     }
 
     /// Copies bytes out of pages that may be marked; a page that is lost where one is.
@@ -242,7 +233,7 @@ impl Tag {
             }
         }
         let read = Extent::new(first.get(), last.get() - first.get());
-        read.map_or(Ok(None), |read| self.lost_of_whole(read))
+        read.map_or(Ok(None), |read| self.lost_untagged(read))
     }
 
     /// How many of `pages` are in memory.

@@ -286,6 +286,38 @@ fn caps_drop_the_oldest_of_the_lowest_priority() {
 }
 
 #[test]
+fn runs_with_and_without_tags_are_told_as_one() {
+    each(|make| {
+        let region = make(200);
+        fill(&region, 0..200);
+        // The short ones have tags, where the engine has any.
+        for (start, len) in [(0, 4), (4, 96), (100, 5), (110, 60), (190, 2)] {
+            region.mark(range(start, len), Priority::NORMAL).unwrap();
+        }
+        let lost = [extent(2, 4), extent(99, 2), extent(150, 1), extent(191, 1)];
+        lost.iter().for_each(|run| purge(&region, run.start(), run.len()));
+        assert_eq!(region.stats().resident, Pages::new(167 - 8));
+        let mut two = vec![0; bytes(2).as_usize()];
+        for (first, told) in [(0, None), (3, Some(3)), (5, Some(5)), (6, None), (103, None)] {
+            let read = region.try_read(bytes(first), &mut two).err().map(|error| match error {
+                Error::Purged { offset } => offset,
+                other => panic!("{other}"),
+            });
+            assert_eq!(read, told.map(bytes), "from page {first}, {}", region.engine());
+            if told.is_none() {
+                let right = [contents(first, 0), contents(first + 1, 0)].concat();
+                assert!(two == right, "page {first}, {}", region.engine());
+            }
+        }
+        assert_eq!(region.drop_now(range(98, 4)).unwrap(), bytes(4));
+        let lost = [extent(2, 4), extent(98, 4), extent(150, 1), extent(191, 1)];
+        assert_eq!(region.unmark(range(0, 200)).unwrap().runs(), lost);
+        expect(&region, 0..200, &lost);
+        region.stats().check().unwrap();
+    });
+}
+
+#[test]
 fn a_page_written_while_marked_is_told_apart_by_its_word() {
     let region = Region::options().engine(Engine::Tag).build(bytes(4)).unwrap();
     fill(&region, 0..4);

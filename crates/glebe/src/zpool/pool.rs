@@ -3,6 +3,7 @@
 //! Every call asks first whether this is a forked child ([`ObjectPool::alive`]).
 
 use crate::sync::{MappedWord, Ordering};
+use crate::sys::claim::Claim;
 use crate::sys::fork::ForkGuard;
 use crate::sys::{meminfo, page_size};
 use crate::units::{Bytes, PageSize, Pages};
@@ -38,6 +39,8 @@ pub struct ObjectPool {
     pub(crate) evictor: Evictor,
     pub(crate) compactor: Compactor,
     pub(crate) refit: Refit,
+    /// Whether a reclaimer has it.
+    pub(crate) claim: Claim,
     guard: ForkGuard,
 }
 
@@ -72,6 +75,7 @@ impl ObjectPool {
             evictor: Evictor::new(options.at_limit),
             compactor: Compactor::new(options.compaction),
             refit: Refit::new(table.clone(), page, options.table == TableChoice::Fitted),
+            claim: Claim::default(),
             guard: ForkGuard::new(),
         };
         adopt(&pool.objects.classes, &table, page)?;

@@ -63,6 +63,14 @@ pub fn enter(dir: &Path) {
     fs::write(dir.join("cgroup.procs"), std::process::id().to_string()).unwrap();
 }
 
+/// Takes the limit off the group of directory `dir`.
+pub fn lift(dir: &Path) -> std::io::Result<()> {
+    match dir.join("memory.max") {
+        v2 if v2.exists() => fs::write(v2, "max"),
+        _ => fs::write(dir.join("memory.limit_in_bytes"), "-1"),
+    }
+}
+
 /// The directory below which a group is made, and whether it is of version 2; `root` is `/` but for
 /// fixtures.
 pub fn parent(root: &Path) -> Result<(PathBuf, bool), String> {

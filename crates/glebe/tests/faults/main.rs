@@ -1,6 +1,6 @@
 //! The n-th kernel call fails, for every n of a reserve's life: from the build, over blocks,
-//! promises and the page cache, to the drop; and for every n of a volatile region's, of a shared
-//! file's, of views' and of a pool's of objects.
+//! promises and the page cache, to the drop; and for every n of a volatile region's, of a cache's
+//! in one, of a shared file's, of views' and of a pool's of objects.
 //!
 //! Whatever fails, a call succeeds or says what was refused, no byte is wrong, and nothing is
 //! left: no mapping, descriptor or thread, no page of the pool.
@@ -15,10 +15,12 @@
 #[path = "../contig/pool.rs"]
 mod pool;
 
+mod cache;
 mod cut_short;
 mod footing;
 mod foreign;
 mod lent;
+mod reclaim;
 mod resized;
 mod shared;
 mod standing;
@@ -348,6 +350,15 @@ fn shared_files() {
     walk_all(None, "shared file with a name", || shared::live(Some(&path)));
 }
 
+fn caches() {
+    for engine in [Engine::Scan, Engine::Tag] {
+        match cache::live(engine) {
+            Ok(()) => walk_all(None, &format!("cache, {engine}"), || cache::live(engine)),
+            Err(error) => println!("skipped: {engine} engine: {error}"),
+        }
+    }
+}
+
 fn statistics_that_are_served() {
     let dir = std::env::temp_dir().join(format!("glebe-faults-{}", std::process::id()));
     let life = || {
@@ -372,9 +383,11 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     walk_all(None, "compressed-object pool", zpool::live);
     walk_all(None, "pool on lent pages", lent::live);
     shared_files();
+    walk_all(None, "reclaimer", reclaim::live);
     volatile::refused_memory_is_as_it_was();
     volatile::marks_make_the_calls_they_need();
     volatile_regions(&Memory::ALL);
+    caches();
     base_pages();
     reserves_that_grow_and_shrink();
     transparent_huge_pages_and_a_thread_that_zeroes();

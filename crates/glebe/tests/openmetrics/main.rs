@@ -75,6 +75,18 @@ fn shared_files_are_told_apart() {
 }
 
 #[test]
+fn a_reclaimer_is_told() {
+    use glebe::reclaim::{Policy, Reclaimer};
+    let reclaimer = Reclaimer::new(Policy::default()).unwrap();
+    reclaimer.poll().unwrap();
+    let stats = reclaimer.stats();
+    let families = parse(&stats.to_openmetrics()).unwrap();
+    assert!((value(&families, "glebe_reclaim_polls_total") - 1.0).abs() < 1e-12);
+    assert!(value(&families, "glebe_reclaim_limit_bytes") > 0.0, "{stats}");
+    assert!(families.iter().all(|family| family.name.starts_with("glebe_reclaim_")));
+}
+
+#[test]
 fn classes_of_a_pool_are_told_apart_and_add_up() {
     use glebe::zpool::{Codec, Compaction, ObjectPool};
     let options = ObjectPool::options().codec(Codec::None).compaction(Compaction::Manual);

@@ -49,8 +49,13 @@ impl Evictor {
         self.at_limit == AtLimit::EvictOldest && self.evict_oldest(objects)
     }
 
+    /// What happens at the limit.
+    pub(crate) fn at_limit(&self) -> AtLimit {
+        self.at_limit
+    }
+
     /// Removes the objects of one old zspage; whether there was one.
-    fn evict_oldest(&self, objects: &Objects) -> bool {
+    pub(crate) fn evict_oldest(&self, objects: &Objects) -> bool {
         // Twice round: those that were read have had their second chance then. And some more,
         // since other threads may be faster to evict what was found.
         let (_, end) = objects.memory.zspages.made();
@@ -64,13 +69,14 @@ impl Evictor {
             return false;
         }
         let mut at = self.hand.load(Ordering::Relaxed) as u32 % end;
-        let (mut found, mut seen) = (Vec::with_capacity(SAMPLE), 0);
+        let (mut found, mut count, mut seen) = ([(0, 0); SAMPLE], 0, 0);
         for _ in 0..end.min(LOOKED_AT_MAX) {
             let about = zspages.about(at);
             if about.exists && about.is_referenced {
                 forget(objects, about.class, at, made);
             } else if about.exists {
-                found.push((zspages.age(at, made), at));
+                found[count] = (zspages.age(at, made), at);
+                count += 1;
             }
             seen += usize::from(about.exists);
             at = (at + 1) % end;
@@ -79,7 +85,7 @@ impl Evictor {
             }
         }
         self.hand.store(at.into(), Ordering::Relaxed);
-        evict_oldest_of(objects, &mut found)
+        evict_oldest_of(objects, &mut found[..count])
     }
 
     /// Changes the limit. Where the pool holds more, it compacts and, if it may, evicts.
@@ -115,12 +121,14 @@ impl Evictor {
 
 /// Evicts the oldest of the zspages found of which something can go: what is gone but still read,
 /// or not yet there, keeps a zspage and cannot.
-fn evict_oldest_of(objects: &Objects, found: &mut Vec<(u32, u32)>) -> bool {
+fn evict_oldest_of(objects: &Objects, mut found: &mut [(u32, u32)]) -> bool {
     while let Some(nth) = (0..found.len()).max_by_key(|nth| found[*nth].0) {
-        let (_, zspage) = found.swap_remove(nth);
-        if objects.evict(zspage) > 0 {
+        let last = found.len() - 1;
+        found.swap(nth, last);
+        if objects.evict(found[last].1) > 0 {
             return true;
         }
+        found = &mut found[..last];
     }
     false
 }

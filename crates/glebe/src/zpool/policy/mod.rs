@@ -4,3 +4,4 @@
 pub(crate) mod compact;
 pub(crate) mod evict;
 pub(crate) mod refit;
+pub(crate) mod shed;

@@ -1,0 +1,175 @@
+//! A cache whose limit is lifted: objects that take 200 µs of CPU time to build, twice as many as
+//! the memory cgroup holds, asked for by a Zipf distribution, first within the limit and then
+//! without.
+//!
+//! A cache of half the limit stays what it is; the others grow into the memory that there is now.
+//! Lookups are counted after the limit was lifted, with all that is built again. Unit: lookups in a
+//! second of wall time, of one thread.
+
+use std::path::Path;
+use std::time::Duration;
+
+use glebe::sys::page_size;
+use glebe::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::objects::{object_len, Fate, Keeper, Objects, WHOLE_OBJECTS};
+use super::{contest, ratios, Job, Which, LIMIT, NOTHING_KEPT, NOTHING_PURGED};
+use crate::clock::{thread_cpu, wall};
+use crate::pressure::lift;
+use crate::report::Report;
+use crate::reserve::keyed::{mix, Random};
+use crate::Outcome;
+
+const CASE: &str = "lifted";
+const UNIT: &str = "per_s";
+const HALF: (&str, Keeper) = ("half the limit", Keeper::Fixed);
+/// All objects: twice the limit.
+const ALL: Bytes = Bytes::mib(192);
+const EXPONENT: f64 = 0.9;
+const BUILD: Duration = Duration::from_micros(200);
+/// Lookups between two looks at the clock.
+const BATCH: u32 = 100;
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Served {
+    per_s: f64,
+    /// Of objects that were in the cache, while there was a limit.
+    fate: Fate,
+    wrong_pages: u64,
+}
+
+pub(super) fn measure(engines: &[Which], report: &mut Report) -> Outcome {
+    let (count, limited_ms, lifted_ms) = report.plan((1, 1000, 1500), (3, 4000, 10_000));
+    let job =
+        |(who, keeper): (&str, _)| (who.to_owned(), Job::Lifted { keeper, limited_ms, lifted_ms });
+    let ours = engines.iter().map(|which| (which.who(), Keeper::Volatile(*which)));
+    let jobs: Vec<_> = ours.chain([HALF, WHOLE_OBJECTS]).map(job).collect();
+    contest((CASE, UNIT), count, &jobs, report, |who, served: Served, report| {
+        report.add(CASE, who, UNIT, served.per_s);
+        if Which::ALL.iter().any(|which| which.who() == who) {
+            report.check("wrong_tiles", served.wrong_pages);
+            report.check(NOTHING_PURGED, u64::from(served.fate.lost == 0));
+            report.check(NOTHING_KEPT, u64::from(served.fate.kept == 0));
+        }
+    })?;
+    for (name, (peer, _)) in
+        [("cache_lifted_vs_half", HALF), ("cache_lifted_vs_whole_objects", WHOLE_OBJECTS)]
+    {
+        ratios(name, engines, report, |which, report| {
+            report.median(CASE, which.who()) / report.median(CASE, peer)
+        });
+    }
+    report.note(
+        "lifted: lookups of one thread in a second of wall time, after the limit of the group was \
+         lifted, objects that were not there built in 200 us; the capped cache has half the limit.",
+    );
+    Ok(())
+}
+
+pub(super) fn inside(
+    keeper: Keeper,
+    limited_ms: u64,
+    lifted_ms: u64,
+    group: &Path,
+) -> Outcome<Served> {
+    let len = if keeper == Keeper::Fixed { LIMIT.get() / 2 } else { ALL.get() };
+    let count = (len / object_len().get()) as usize;
+    let mut user = User {
+        objects: Objects::new(keeper, count)?,
+        out: vec![0; object_len().as_usize()],
+        wrong_pages: 0,
+    };
+    let zipf = Zipf::new(ALL.get() / object_len().get());
+    let mut random = Random::new(7);
+    user.look_up(&zipf, &mut random, limited_ms)?;
+    let fate = user.objects.fate();
+    lift(group)?;
+    let per_s = user.look_up(&zipf, &mut random, lifted_ms)?;
+    Ok(Served { per_s, fate, wrong_pages: user.wrong_pages })
+}
+
+struct User {
+    objects: Objects,
+    out: Vec<u8>,
+    wrong_pages: u64,
+}
+
+impl User {
+    /// Looks objects up for so long; how many a second.
+    fn look_up(&mut self, zipf: &Zipf, random: &mut Random, time_ms: u64) -> Outcome<f64> {
+        let (start, mut count) = (wall(), 0_u32);
+        let end = start + Duration::from_millis(time_ms);
+        while wall() < end {
+            for _ in 0..BATCH {
+                let id = zipf.next(random);
+                self.objects.get(id, &mut self.out, |bytes| build(id, bytes))?;
+                let pages = self.out.chunks_exact(page_size().bytes().as_usize());
+                let is_wrong = |(nth, page): &(u64, &[u8])| !page.starts_with(&stamp(id, *nth));
+                self.wrong_pages += (0..).zip(pages).filter(is_wrong).count() as u64;
+            }
+            count += BATCH;
+        }
+        Ok(f64::from(count) / (wall() - start).as_secs_f64())
+    }
+}
+
+fn build(id: u64, bytes: &mut [u8]) {
+    let end = thread_cpu() + BUILD;
+    let pages = bytes.chunks_exact_mut(page_size().bytes().as_usize());
+    (0..).zip(pages).for_each(|(nth, page)| page[..8].copy_from_slice(&stamp(id, nth)));
+    while thread_cpu() < end {}
+}
+
+fn stamp(id: u64, nth: u64) -> [u8; 8] {
+    (mix(id << 8 | nth) | 1).to_ne_bytes()
+}
+
+/// Number `n` is asked for `1 / n^0.9` as often as the first.
+struct Zipf {
+    /// Up to each number, the share of all.
+    up_to: Vec<f64>,
+}
+
+impl Zipf {
+    fn new(count: u64) -> Self {
+        let mut up_to: Vec<f64> = (1..=count)
+            .scan(0.0, |sum, n| {
+                *sum += (n as f64).powf(-EXPONENT);
+                Some(*sum)
+            })
+            .collect();
+        let all = up_to.last().copied().unwrap_or(1.0);
+        up_to.iter_mut().for_each(|share| *share /= all);
+        Self { up_to }
+    }
+
+    fn next(&self, random: &mut Random) -> u64 {
+        let unit = random.below(1 << 53) as f64 / (1_u64 << 53) as f64;
+        self.up_to.partition_point(|share| *share <= unit) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_number_is_asked_for_more_often_by_the_exponent() {
+        let (zipf, mut random) = (Zipf::new(100), Random::new(1));
+        let mut counts = [0_u32; 100];
+        (0..200_000).for_each(|_| counts[zipf.next(&mut random) as usize] += 1);
+        let ratio = f64::from(counts[0]) / f64::from(counts[9]);
+        // 10^0.9
+        assert!((7.0..9.0).contains(&ratio) && counts.iter().all(|count| *count > 0), "{ratio}");
+    }
+
+    #[test]
+    fn what_is_built_takes_its_time_and_is_known_again() {
+        let mut bytes = vec![0; object_len().as_usize()];
+        let start = thread_cpu();
+        build(3, &mut bytes);
+        assert!(thread_cpu() - start >= BUILD);
+        assert!(bytes.starts_with(&stamp(3, 0)) && !bytes.starts_with(&stamp(4, 0)));
+    }
+}

@@ -1,0 +1,200 @@
+//! [`Objects`]: things of the same length by number, built on a miss, in a cache of one of three
+//! kinds: volatile memory, a fixed size, and objects that are lost when one of their pages is.
+//!
+//! The whole-object scheme is an own minimal version of what Chromium's `MADV_FREE` backing of
+//! discardable memory does. All hand a copy out; all but the first hold objects in slots, of which
+//! the one that was not asked for the longest goes.
+
+use std::convert::Infallible;
+use std::sync::atomic::Ordering;
+
+use glebe::sys::madvise::Advice;
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use glebe::volatile::Cache;
+use lru::LruCache;
+use serde::{Deserialize, Serialize};
+
+use super::bare::Bare;
+use super::Which;
+use crate::Outcome;
+
+/// Pages of an object.
+pub(super) const OBJECT: usize = 16;
+/// The first word of a page that may go, of the whole-object scheme: with the page's number it is
+/// not 0, and not what an object begins with.
+const COOKIE: u64 = 0xc00c_1e00_0000_0000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Keeper {
+    Volatile(Which),
+    /// Ordinary memory, as much as there is at all times.
+    Fixed,
+    /// All or nothing of an object.
+    WholeObject,
+}
+
+pub(super) const FIXED: (&str, Keeper) = ("fixed size", Keeper::Fixed);
+pub(super) const WHOLE_OBJECTS: (&str, Keeper) = ("whole objects", Keeper::WholeObject);
+
+/// What became of the objects that were asked for again.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Fate {
+    pub(super) lost: u64,
+    pub(super) kept: u64,
+}
+
+enum Store {
+    Volatile(Box<Cache<u64, u8>>),
+    Slots(Slots),
+}
+
+pub(super) struct Objects {
+    store: Store,
+    fate: Fate,
+}
+
+impl Objects {
+    /// No objects yet, with room, or addresses, for so many.
+    pub(super) fn new(keeper: Keeper, count: usize) -> Outcome<Self> {
+        let len = at(count, 0);
+        let store = match keeper {
+            Keeper::Volatile(which) => {
+                let options = Cache::<u64, u8>::options().engine(which.engine());
+                Store::Volatile(Box::new(options.build(len)?))
+            }
+            Keeper::Fixed => Store::Slots(Slots::new(count, None)?),
+            Keeper::WholeObject => Store::Slots(Slots::new(count, Some(vec![0; count * OBJECT]))?),
+        };
+        Ok(Self { store, fate: Fate::default() })
+    }
+
+    /// Copies an object out, after building it if it is not there.
+    pub(super) fn get(
+        &mut self,
+        id: u64,
+        out: &mut [u8],
+        build: impl FnOnce(&mut [u8]),
+    ) -> Outcome {
+        match &mut self.store {
+            Store::Volatile(cache) => {
+                let build = |bytes: &mut [u8]| {
+                    build(bytes);
+                    Ok::<_, Infallible>(())
+                };
+                out.copy_from_slice(&cache.get_or_build(id, out.len(), build)?);
+            }
+            Store::Slots(slots) => slots.get(id, out, build, &mut self.fate)?,
+        }
+        Ok(())
+    }
+
+    /// What became of objects since they were made.
+    pub(super) fn fate(&self) -> Fate {
+        match &self.store {
+            Store::Volatile(cache) => {
+                let stats = cache.stats();
+                Fate { lost: stats.purges, kept: stats.hits }
+            }
+            Store::Slots(_) => self.fate,
+        }
+    }
+}
+
+struct Slots {
+    memory: Bare,
+    /// With the words that cookies stand in for, where objects may go.
+    saved: Option<Vec<u64>>,
+    count: usize,
+    slot_of: LruCache<u64, usize>,
+}
+
+impl Slots {
+    fn new(count: usize, saved: Option<Vec<u64>>) -> Outcome<Self> {
+        let memory = Bare::new(at(count, 0), None)?;
+        Ok(Self { memory, saved, count, slot_of: LruCache::unbounded() })
+    }
+
+    fn get(
+        &mut self,
+        id: u64,
+        out: &mut [u8],
+        build: impl FnOnce(&mut [u8]),
+        fate: &mut Fate,
+    ) -> Outcome {
+        let known = self.slot_of.get(&id).copied();
+        let slot = known.unwrap_or_else(|| match self.slot_of.len() {
+            used if used < self.count => used,
+            _ => self.slot_of.pop_lru().map_or(0, |(_, slot)| slot),
+        });
+        let is_whole = self.pin(slot)?;
+        if known.is_some() && is_whole {
+            fate.kept += 1;
+            self.memory.read(at(slot, 0), out);
+        } else {
+            fate.lost += u64::from(known.is_some());
+            self.slot_of.put(id, slot);
+            build(out);
+            self.memory.write(at(slot, 0), out);
+        }
+        self.unpin(slot)
+    }
+
+    /// Makes a slot's memory safe; whether all of it was there.
+    fn pin(&mut self, slot: usize) -> Outcome<bool> {
+        let Some(saved) = &self.saved else { return Ok(true) };
+        let first = slot * OBJECT;
+        let is_whole = (first..first + OBJECT).zip(0..).all(|(page, nth)| {
+            let (word, cookie) = (self.memory.word(at(slot, nth)), COOKIE | page as u64);
+            let order = (Ordering::AcqRel, Ordering::Relaxed);
+            word.compare_exchange(cookie, saved[page], order.0, order.1).is_ok()
+        });
+        if !is_whole {
+            self.memory.advise(at(slot, 0), object_len(), Advice::DontNeed)?;
+        }
+        Ok(is_whole)
+    }
+
+    /// Lets a slot's memory go if need be.
+    fn unpin(&mut self, slot: usize) -> Outcome {
+        let Some(saved) = &mut self.saved else { return Ok(()) };
+        for (page, nth) in (slot * OBJECT..(slot + 1) * OBJECT).zip(0..) {
+            let cookie = COOKIE | page as u64;
+            saved[page] = self.memory.word(at(slot, nth)).swap(cookie, Ordering::AcqRel);
+        }
+        Ok(self.memory.advise(at(slot, 0), object_len(), Advice::Free)?)
+    }
+}
+
+pub(super) fn object_len() -> Bytes {
+    at(1, 0)
+}
+
+/// Page `nth` of a slot.
+fn at(slot: usize, nth: usize) -> Bytes {
+    Pages::new((slot * OBJECT + nth) as u64).bytes(page_size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_keeper_gives_the_object_that_was_asked_for() {
+        for keeper in [Keeper::Volatile(Which::Tag), Keeper::Fixed, Keeper::WholeObject] {
+            let mut objects = Objects::new(keeper, 8).unwrap();
+            let mut out = vec![0; object_len().as_usize()];
+            let mut built = 0;
+            for id in [1, 2, 1, 200, 2] {
+                let build = |bytes: &mut [u8]| {
+                    built += 1;
+                    bytes.fill(id as u8);
+                };
+                objects.get(id, &mut out, build).unwrap();
+                assert!(out.iter().all(|byte| *byte == id as u8), "{keeper:?}");
+            }
+            let Fate { kept, lost } = objects.fate();
+            assert_eq!((built, kept, lost), (3, 2, 0), "{keeper:?}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! [`Budget`]: how much a cache of the program's own may hold, which the reclaimer lowers and the
+//! program keeps to, when it comes to it.
+//!
+//! Data, no callback: the program says what it holds and reads what it may. What a budget was
+//! lowered by counts as coming for a while; after that it is taken that nobody keeps to it. For
+//! memory that goes back to the system when the cache gives it up: what lies in a reserve does
+//! not. Cost of each call: a word or two. No lock.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::sync::{MappedWord, Ordering};
+use crate::sys::claim::{Claim, Holder};
+use crate::units::Bytes;
+
+/// How long what was asked for counts as coming.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a cache of the program's own may hold. Clones are the same value.
+///
+/// ```
+/// use glebe::reclaim::{Budget, Policy, Reclaimer};
+/// use glebe::units::Bytes;
+///
+/// let budget = Budget::new(Bytes::mib(64));
+/// let reclaimer = Reclaimer::new(Policy::default())?;
+/// reclaimer.add(&budget)?;
+/// // Now and then, and after each change:
+/// let mut cache = vec![0_u8; 1 << 20];
+/// cache.truncate(budget.allowed().as_usize());
+/// cache.shrink_to_fit();
+/// budget.set_held(Bytes::new(cache.capacity() as u64));
+/// # Ok::<(), glebe::reclaim::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Words>);
+
+/// What the reclaimer keeps of it.
+pub(super) type WeakBudget = Weak<Words>;
+
+#[derive(Debug)]
+pub(super) struct Words {
+    most: u64,
+    allowed: MappedWord,
+    held: MappedWord,
+    made: Instant,
+    /// When it was lowered last, in milliseconds since it was made.
+    lowered: MappedWord,
+    claim: Claim,
+}
+
+impl Budget {
+    /// A budget of `most` while memory is not short.
+    #[must_use]
+    pub fn new(most: Bytes) -> Self {
+        let most = most.get();
+        Self(Arc::new(Words {
+            most,
+            allowed: MappedWord::new(most),
+            held: MappedWord::new(0),
+            made: Instant::now(),
+            lowered: MappedWord::new(0),
+            claim: Claim::default(),
+        }))
+    }
+
+    /// What may be held now; nobody's reclaimer, or that of a parent, lowers it no more.
+    #[must_use]
+    pub fn allowed(&self) -> Bytes {
+        let words = &self.0;
+        let allowed = words.allowed.load(Ordering::Relaxed);
+        Bytes::new(if words.claim.is_held() { allowed } else { words.most })
+    }
+
+    /// Says what is held.
+    pub fn set_held(&self, held: Bytes) {
+        self.0.held.store(held.get(), Ordering::Relaxed);
+    }
+
+    /// What was said to be held.
+    #[must_use]
+    pub fn held(&self) -> Bytes {
+        Bytes::new(self.0.held.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn downgrade(&self) -> WeakBudget {
+        Arc::downgrade(&self.0)
+    }
+}
+
+impl Words {
+    pub(super) fn claim(&self, holder: Holder) -> bool {
+        let is_new = !self.claim.is_held();
+        let taken = self.claim.take(holder);
+        if taken && is_new {
+            self.allowed.store(self.most, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    pub(super) fn release(&self, holder: Holder) {
+        self.claim.release(holder);
+    }
+
+    /// What can be asked for: what is held and still allowed.
+    pub(super) fn sheddable(&self) -> Bytes {
+        let allowed = self.allowed.load(Ordering::Relaxed);
+        Bytes::new(self.held.load(Ordering::Relaxed).min(allowed))
+    }
+
+    /// What was asked for a short while ago and is held still.
+    pub(super) fn coming(&self) -> Bytes {
+        let allowed = self.allowed.load(Ordering::Relaxed);
+        let since = self.now().saturating_sub(self.lowered.load(Ordering::Relaxed));
+        if since > PATIENCE.as_millis() as u64 {
+            return Bytes::ZERO;
+        }
+        Bytes::new(self.held.load(Ordering::Relaxed).saturating_sub(allowed))
+    }
+
+    /// Asks for up to `by`; returns how much that is.
+    pub(super) fn lower(&self, by: Bytes) -> Bytes {
+        let sheddable = self.sheddable();
+        let by = by.min(sheddable);
+        self.allowed.store((sheddable - by).get(), Ordering::Relaxed);
+        self.lowered.store(self.now(), Ordering::Relaxed);
+        by
+    }
+
+    /// Allows `more` than is held, up to the most.
+    pub(super) fn raise(&self, more: Bytes) {
+        let held = self.held.load(Ordering::Relaxed);
+        let allowed = held.saturating_add(more.get()).min(self.most);
+        self.allowed.fetch_max(allowed, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,260 @@
+//! `Keeper`: what a reclaimer's lock guards: the parts, and one look at them after the other.
+//!
+//! A look reads the pressure, plans, sheds, and, where parts freed less than was asked of them,
+//! looks again. Then it sets what follows from the pressure: the caps of marked memory, whether
+//! caches may refill, what budgets allow, and when to look next. Where parts have not changed it
+//! allocates nothing itself.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::apply::{apply, Reclaimed};
+use super::class::Class;
+use super::part::Handle;
+use super::plan::{plan, PartStats};
+use super::policy::Policy;
+use super::pressure::Pressure;
+use super::sensor::{Look, Sensor};
+use super::watch::{Bell, Watch, Watched};
+use super::{Error, Part};
+use crate::sys::claim::Holder;
+use crate::units::Bytes;
+use crate::volatile::Refills;
+
+/// Looks within one: parts that freed too little are not asked for ever.
+const ROUNDS: usize = 4;
+/// Usage is taken to rise no faster than this in a second, where it was not seen to.
+const SPEED: u64 = 512 << 20;
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+/// Where a threshold tells in time.
+const PAUSE_TOLD: Duration = Duration::from_millis(250);
+/// Few files are less than this part of the limit, as a shift.
+const FEW_FILES_SHIFT: u32 = 4;
+/// While memory is, or just was, short.
+const PAUSE_SHORT: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long reserves are left alone after shrinking them made no room.
+const FUTILE_FOR: Duration = Duration::from_secs(60);
+/// So long after it was short.
+const ALERT: Duration = Duration::from_secs(1);
+/// Refills are allowed again, and budgets raised, with so many margins to be had.
+const CALM_MARGINS: u64 = 2;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    policy: Policy,
+    holder: Holder,
+    parts: Vec<Handle>,
+    /// Of each part, in the same order.
+    stats: Vec<PartStats>,
+    sensor: Sensor,
+    watch: Watch,
+    refills: Refills,
+    is_withheld: bool,
+    short_at: Option<Instant>,
+    /// When shrinking reserves made no room.
+    futile_at: Option<Instant>,
+}
+
+/// What a look came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) pressure: Pressure,
+    pub(super) margin: Bytes,
+    pub(super) marked: Bytes,
+    pub(super) reclaimed: Reclaimed,
+    /// Whether refills are withheld from now on, and were not.
+    pub(super) withheld: bool,
+    pub(super) was_told: bool,
+    /// When the next look is due.
+    pub(super) pause: Duration,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        policy: Policy,
+        root: &Path,
+        bell: &Bell,
+        refills: Refills,
+    ) -> Result<Self, Error> {
+        let mut sensor = Sensor::new(root)?;
+        // Says so now if it is blind.
+        sensor.look(Bytes::ZERO)?;
+        let watch = Watch::new(bell, root, sensor.group());
+        Ok(Self {
+            policy,
+            holder: Holder::new(),
+            parts: Vec::new(),
+            stats: Vec::new(),
+            sensor,
+            watch,
+            refills,
+            is_withheld: false,
+            short_at: None,
+            futile_at: None,
+        })
+    }
+
+    pub(super) fn add(&mut self, part: Part) -> Result<(), Error> {
+        self.parts.push(part.claimed(self.holder)?);
+        // So that no look allocates.
+        self.stats.reserve(self.parts.len());
+        Ok(())
+    }
+
+    /// What is looked at and waited for.
+    pub(super) fn watched(&self) -> Watched {
+        self.watch.watched(self.sensor.limit())
+    }
+
+    /// One look, and what follows.
+    pub(super) fn look(&mut self, bell: &Bell, was_told: bool) -> Result<Seen, Error> {
+        let now = Instant::now();
+        let was_told = self.watch.settle(bell) || was_told;
+        let mut seen = Seen { was_told, ..Seen::default() };
+        let mut look = self.observe(&mut seen.marked)?;
+        for _ in 0..ROUNDS {
+            let targets = plan(&self.stats, &look.pressure, &self.policy);
+            if targets.is_calm() {
+                break;
+            }
+            let mut done = apply(&self.parts, &self.stats, look.pressure.scope, &targets);
+            let volatile = seen.marked;
+            let before = std::mem::replace(&mut look, self.observe(&mut seen.marked)?);
+            done.measured = before.measure.saturating_sub(look.measure);
+            self.judge_reserves(&done, now);
+            let of_others = done.freed().saturating_sub(volatile.saturating_sub(seen.marked));
+            self.sensor.gave_up(of_others);
+            seen.reclaimed.add(&done);
+            // All but a tenth: the rest is not worth a round.
+            if done.freed().get() >= done.asked.get() - done.asked.get() / 10 {
+                break;
+            }
+        }
+        seen.pressure = look.pressure;
+        seen.margin = self.policy.margin_at(&look.pressure);
+        self.set_caps(&look.pressure, &mut seen.reclaimed);
+        seen.withheld = self.set_refills(&look.pressure, &seen.reclaimed, now);
+        let still = self.policy.still_margin(look.pressure.limit);
+        let level = look.pressure.limit.saturating_sub(still).saturating_sub(still);
+        let level = Some(level).filter(|level| look.pressure.used < *level);
+        let group = self.sensor.group();
+        let is_new = group.is_some_and(|group| self.watch.arm(bell, group, level, now));
+        // A new one tells nothing of what was crossed before.
+        seen.pause = self.pause(&seen, !is_new, now);
+        bell.wake_after(seen.pause)?;
+        Ok(seen)
+    }
+
+    /// Huge pages that a reserve gives back may stay in their pool, and are no help then: reserves
+    /// are left alone for a while.
+    fn judge_reserves(&mut self, done: &Reclaimed, now: Instant) {
+        let given = done.freed_of(Class::Reserve);
+        if given > Bytes::ZERO && done.measured.get() < given.get() / 2 {
+            self.futile_at = Some(now);
+        }
+    }
+
+    /// Looks at parts and pressure; `marked` is what is marked in all.
+    fn observe(&mut self, marked: &mut Bytes) -> Result<Look, Error> {
+        let is_futile = self.futile_at.is_some_and(|at| at.elapsed() < FUTILE_FOR);
+        let Self { parts, stats, .. } = self;
+        stats.clear();
+        parts.retain(|part| {
+            let mut found = part.stats();
+            if let Some(found) = found.as_mut().filter(|_| is_futile) {
+                found.sheddable[Class::Reserve.place()] = Bytes::ZERO;
+            }
+            stats.extend(found);
+            found.is_some()
+        });
+        let volatile = |part: &PartStats| {
+            let held = part.sheddable[..crate::volatile::Priority::COUNT].iter();
+            held.fold(0_u64, |sum, held| sum.saturating_add(held.get()))
+        };
+        *marked = Bytes::new(stats.iter().map(volatile).fold(0, u64::saturating_add));
+        self.sensor.look(*marked)
+    }
+
+    /// Lets marked memory grow by what is free beyond the margin, in equal shares.
+    fn set_caps(&self, pressure: &Pressure, reclaimed: &mut Reclaimed) {
+        let regions = self.parts.iter().filter(|part| part.is_volatile()).count() as u64;
+        let share = self.policy.limits_marked(pressure).then(|| {
+            let beyond = pressure.free().saturating_sub(self.policy.still_margin(pressure.limit));
+            Bytes::new(beyond.get() / regions.max(1))
+        });
+        for part in &self.parts {
+            reclaimed.failed += u64::from(part.limit_marked(share).is_err());
+        }
+    }
+
+    /// Withholds refills and keeps budgets low while memory is short, and for a while after;
+    /// whether that begins now.
+    fn set_refills(&mut self, pressure: &Pressure, done: &Reclaimed, now: Instant) -> bool {
+        let margin = self.policy.margin_at(pressure);
+        let was_withheld = self.is_withheld;
+        let is_short = self.policy.short(pressure) > Bytes::ZERO || done.freed_of_others();
+        if is_short {
+            self.short_at = Some(now);
+            self.refills.withhold(self.policy.withhold_time());
+            self.is_withheld = true;
+            return !was_withheld;
+        }
+        let rest = self.short_at.map(|at| now.saturating_duration_since(at));
+        let is_over = rest.is_none_or(|rest| rest >= self.policy.withhold_time());
+        let is_calm = pressure.room().get() >= margin.get().saturating_mul(CALM_MARGINS);
+        if self.is_withheld && is_calm && is_over {
+            self.refills.allow();
+            self.is_withheld = false;
+        } else if self.is_withheld {
+            self.refills.withhold(self.policy.withhold_time());
+        }
+        if !self.is_withheld && is_calm {
+            let more = Bytes::new(pressure.room().saturating_sub(margin).get() / 2);
+            self.parts.iter().for_each(|part| part.raise(more));
+        }
+        false
+    }
+
+    /// How long nothing can happen that matters: until the margin would be used up at the speed
+    /// that usage is taken to rise with.
+    fn pause(&self, seen: &Seen, is_armed: bool, now: Instant) -> Duration {
+        let pressure = &seen.pressure;
+        let still = self.policy.still_margin(pressure.limit).get();
+        let is_alert = self.short_at.is_some_and(|at| now.saturating_duration_since(at) < ALERT);
+        let least = if is_alert { PAUSE_SHORT } else { PAUSE_MIN };
+        let speed = pressure.rise_a_second.get().saturating_mul(2).max(SPEED);
+        // The kernel takes marked memory itself.
+        let room = pressure.room().get().saturating_add(seen.marked.get());
+        let mut pause = time_for(room.saturating_sub(still), speed);
+        // Of page cache it tells as well, so it says nothing where there is much.
+        let is_told = is_armed && self.watch.tells_above(pressure.used);
+        if is_told && !is_alert && pressure.files.get() < pressure.limit.get() >> FEW_FILES_SHIFT {
+            pause = pause.max(PAUSE_TOLD);
+        }
+        if self.policy.limits_marked(pressure) && seen.marked > Bytes::ZERO {
+            let free = pressure.free().get().saturating_sub(still);
+            pause = pause.min(time_for(free, SPEED).max(2 * PAUSE_MIN));
+        }
+        let is_near = pressure.room().get() < seen.margin.get().saturating_mul(CALM_MARGINS);
+        if is_near || seen.was_told {
+            pause = pause.min(PAUSE_MIN);
+        }
+        pause.clamp(least, PAUSE_MAX)
+    }
+}
+
+/// How long so many bytes last.
+fn time_for(bytes: u64, a_second: u64) -> Duration {
+    let micros = u128::from(bytes) * 1_000_000 / u128::from(a_second.max(1));
+    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(PAUSE_MAX)
+}
+
+impl Drop for Keeper {
+    /// Caps go with the claims.
+    fn drop(&mut self) {
+        self.parts.iter().for_each(|part| part.release(self.holder));
+        self.refills.allow();
+    }
+}

@@ -1,0 +1,189 @@
+//! [`Part`]: what a reclaimer can take memory from, kept by weak handles.
+//!
+//! A part that its owner drops is forgotten at the next look. Each part is one reclaimer's, by a
+//! word in the part itself ([`Claim`](crate::sys::claim::Claim)).
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use super::budget::{Budget, WeakBudget};
+use super::class::Class;
+use super::plan::PartStats;
+use super::Error;
+use crate::reserve::{Reserve, Shrinkable};
+use crate::sys::claim::Holder;
+use crate::units::Bytes;
+use crate::volatile::{Priority, Region};
+use crate::zpool::ObjectPool;
+
+/// Something that can give memory back: made from what it is of, by `into`.
+#[derive(Debug)]
+pub struct Part(Result<Handle, crate::reserve::Error>);
+
+/// A closed set.
+#[derive(Debug)]
+pub(super) enum Handle {
+    Region(Weak<Region>),
+    Pool(Weak<ObjectPool>),
+    Budget(WeakBudget),
+    Reserve(Shrinkable),
+}
+
+impl From<&Arc<Region>> for Part {
+    /// Its marked memory.
+    fn from(region: &Arc<Region>) -> Self {
+        Self(Ok(Handle::Region(Arc::downgrade(region))))
+    }
+}
+
+impl From<&Arc<ObjectPool>> for Part {
+    /// What compaction frees, and the oldest objects where it
+    /// [may evict](crate::zpool::AtLimit::EvictOldest).
+    fn from(pool: &Arc<ObjectPool>) -> Self {
+        Self(Ok(Handle::Pool(Arc::downgrade(pool))))
+    }
+}
+
+impl From<&Budget> for Part {
+    /// What its owner holds.
+    fn from(budget: &Budget) -> Self {
+        Self(Ok(Handle::Budget(budget.downgrade())))
+    }
+}
+
+impl Part {
+    /// Memory of a reserve that first class does not hold, all but `least` of it. It goes back to
+    /// the system by [`Reserve::shrink`], last of all, and does not come back by itself: the
+    /// program grows the reserve when there is room again.
+    #[must_use]
+    pub fn reserve(reserve: &Reserve, least: Bytes) -> Self {
+        Self(reserve.shrinkable(least).map(Handle::Reserve))
+    }
+
+    /// The handle, claimed for a reclaimer.
+    pub(super) fn claimed(self, holder: Holder) -> Result<Handle, Error> {
+        let handle = self.0?;
+        let (is_taken, what) = match &handle {
+            Handle::Region(weak) => (upgraded(weak, |it| it.claim(holder))?, "region"),
+            Handle::Pool(weak) => (upgraded(weak, |it| it.claim(holder))?, "object pool"),
+            Handle::Budget(weak) => {
+                (weak.upgrade().is_none_or(|words| words.claim(holder)), "budget")
+            }
+            Handle::Reserve(reserve) => (reserve.claim(holder), "reserve"),
+        };
+        if is_taken {
+            Ok(handle)
+        } else {
+            Err(Error::Taken { what })
+        }
+    }
+}
+
+/// What `claim` says of a part that is there still; one that is not is as good as claimed.
+fn upgraded<T, E>(weak: &Weak<T>, claim: impl FnOnce(&T) -> Result<bool, E>) -> Result<bool, Error>
+where
+    Error: From<E>,
+{
+    Ok(weak.upgrade().map(|part| claim(&part)).transpose()?.unwrap_or(true))
+}
+
+impl Handle {
+    /// What it could give up; `None` once its owner has dropped it.
+    pub(super) fn stats(&self) -> Option<PartStats> {
+        let mut stats = PartStats { is_charged: true, ..PartStats::default() };
+        let all = &mut stats.sheddable;
+        match self {
+            Self::Region(weak) => {
+                let held = weak.upgrade()?.held_by_priority();
+                all[..held.len()].copy_from_slice(&held);
+            }
+            Self::Pool(weak) => {
+                let pool = weak.upgrade()?;
+                all[Class::Waste.place()] = pool.waste();
+                all[Class::Objects.place()] = pool.evictable();
+            }
+            Self::Budget(weak) => {
+                let budget = weak.upgrade()?;
+                all[Class::Budgets.place()] = budget.sheddable();
+                stats.coming = budget.coming();
+            }
+            Self::Reserve(reserve) => {
+                all[Class::Reserve.place()] = reserve.spare()?;
+                stats.is_charged = reserve.is_charged();
+            }
+        }
+        Some(stats)
+    }
+
+    /// Gives up to `most` of a class that has no order among parts; what was freed, or asked for.
+    pub(super) fn shed(&self, class: Class, most: Bytes) -> Bytes {
+        let freed = match (class, self) {
+            (Class::Waste, Self::Pool(weak)) => weak.upgrade().map(|pool| pool.shed_waste(most)),
+            (Class::Objects, Self::Pool(weak)) => {
+                weak.upgrade().map(|pool| pool.shed_objects(most))
+            }
+            (Class::Budgets, Self::Budget(weak)) => weak.upgrade().map(|it| it.lower(most)),
+            (Class::Reserve, Self::Reserve(reserve)) => Some(reserve.shed(most)),
+            _ => None,
+        };
+        freed.unwrap_or(Bytes::ZERO)
+    }
+
+    /// When the oldest of its volatile memory of a priority was marked.
+    pub(super) fn oldest(&self, priority: Priority) -> Option<Instant> {
+        match self {
+            Self::Region(weak) => weak.upgrade()?.oldest(priority),
+            _ => None,
+        }
+    }
+
+    /// Gives up to `most` of the volatile memory of a priority, as
+    /// [`Region::shed`](crate::volatile::Region).
+    pub(super) fn shed_volatile(
+        &self,
+        priority: Priority,
+        most: Bytes,
+        until: Option<Instant>,
+    ) -> Result<Bytes, Error> {
+        match self {
+            Self::Region(weak) => {
+                let region = weak.upgrade();
+                Ok(region.map_or(Ok(Bytes::ZERO), |it| it.shed(priority, most, until))?)
+            }
+            _ => Ok(Bytes::ZERO),
+        }
+    }
+
+    /// Lets marked memory be `more` than it is and no more, or any.
+    pub(super) fn limit_marked(&self, more: Option<Bytes>) -> Result<(), Error> {
+        let Self::Region(weak) = self else { return Ok(()) };
+        let Some(region) = weak.upgrade() else { return Ok(()) };
+        let cap = more.map(|more| {
+            let held = region.held_by_priority().iter().fold(0, |sum, held| sum + held.get());
+            Bytes::new(held.saturating_add(more.get()))
+        });
+        Ok(region.limit_marked(cap)?)
+    }
+
+    /// Whether [`Handle::limit_marked`] does anything.
+    pub(super) fn is_volatile(&self) -> bool {
+        matches!(self, Self::Region(_))
+    }
+
+    /// Lets a budget hold `more` than it does, up to what it was made with.
+    pub(super) fn raise(&self, more: Bytes) {
+        if let Self::Budget(weak) = self {
+            let _ = weak.upgrade().map(|budget| budget.raise(more));
+        }
+    }
+
+    /// Gives the part up.
+    pub(super) fn release(&self, holder: Holder) {
+        match self {
+            Self::Region(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
+            Self::Pool(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
+            Self::Budget(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
+            Self::Reserve(reserve) => reserve.release(holder),
+        }
+    }
+}

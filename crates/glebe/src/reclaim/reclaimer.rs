@@ -1,0 +1,268 @@
+//! [`Reclaimer`]: parts, a lock, and a descriptor or a thread that says when to look.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::apply::Reclaimed;
+use super::class::Class;
+use super::keeper::{Keeper, Seen};
+use super::policy::Policy;
+use super::stats::{Counter, Counts, Stats};
+use super::watch::{Bell, Watched};
+use super::{Error, Part};
+use crate::error::OsError;
+use crate::stats::Histogram;
+use crate::sync::{lock, MappedWord, Mutex, Ordering};
+use crate::sys::fork::ForkGuard;
+use crate::sys::{page_size, thread};
+use crate::units::{Bytes, Pages};
+use crate::volatile::Refills;
+
+/// After a look that could not tell.
+const PAUSE_BLIND: Duration = Duration::from_secs(1);
+
+/// Takes memory back from parts of the program before the kernel has to kill it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use glebe::reclaim::{Part, Policy, Reclaimer};
+/// use glebe::units::Bytes;
+/// use glebe::volatile::Region;
+/// use glebe::zpool::{AtLimit, ObjectPool};
+///
+/// let region = Arc::new(Region::new(Bytes::mib(1))?);
+/// let pool = Arc::new(ObjectPool::options().at_limit(AtLimit::EvictOldest).build()?);
+///
+/// let reclaimer = Reclaimer::new(Policy::default())?;
+/// reclaimer.add(&region)?;
+/// reclaimer.add(&pool)?;
+/// reclaimer.start()?; // or call `poll` when its descriptor is readable
+/// println!("{}", reclaimer.stats());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// In a forked child every call says [`Error::Forked`], and the end of the value does nothing.
+#[derive(Debug)]
+pub struct Reclaimer {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    keeper: Mutex<Keeper>,
+    bell: Bell,
+    refills: Refills,
+    is_stopped: MappedWord,
+    counts: Counts,
+    poll_ns: Histogram,
+    last: Mutex<Seen>,
+    guard: ForkGuard,
+}
+
+const _: () = {
+    const fn shareable<T: Send + Sync>() {}
+    shareable::<Reclaimer>();
+};
+
+impl Reclaimer {
+    /// A reclaimer without parts, which looks when it is told to.
+    ///
+    /// # Errors
+    /// [`Error::Blind`]; [`Error::Os`] where the kernel refuses a descriptor, or the list of groups
+    /// cannot be read. A threshold or a notice of stalls that is refused is no error
+    /// ([`Reclaimer::watched`]).
+    pub fn new(policy: Policy) -> Result<Self, Error> {
+        Self::below(Path::new("/"), policy)
+    }
+
+    /// As on a machine whose files lie below `root`. For tests.
+    #[doc(hidden)]
+    pub fn below(root: &Path, policy: Policy) -> Result<Self, Error> {
+        let (bell, refills) = (Bell::new()?, Refills::new());
+        let keeper = Keeper::new(policy, root, &bell, refills.clone())?;
+        bell.wake_after(Duration::ZERO)?;
+        let shared = Shared {
+            keeper: Mutex::new(keeper),
+            bell,
+            refills,
+            is_stopped: MappedWord::new(0),
+            counts: Counts::new(),
+            poll_ns: Histogram::new(),
+            last: Mutex::new(Seen::default()),
+            guard: ForkGuard::new(),
+        };
+        Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
+    }
+
+    /// Adds a part, which is looked at from now on. The reclaimer does not keep it alive.
+    ///
+    /// # Errors
+    /// [`Error::Taken`]: it is another reclaimer's. [`Error::Reserve`], [`Error::Volatile`],
+    /// [`Error::Pool`]: nothing of it can be shed. [`Error::Forked`].
+    pub fn add(&self, part: impl Into<Part>) -> Result<(), Error> {
+        let shared = self.alive()?;
+        lock(&shared.keeper).add(part.into())?;
+        Ok(shared.bell.wake_after(Duration::ZERO)?)
+    }
+
+    /// What the reclaimer says of refills: no while memory is short, and for a while after.
+    #[must_use]
+    pub fn refills(&self) -> Refills {
+        self.shared.refills.clone()
+    }
+
+    /// Looks at how much memory there is, and sheds what is to go. For a program's own loop: to
+    /// be called whenever the reclaimer's descriptor is readable. Waits for a call under way.
+    ///
+    /// # Errors
+    /// [`Error::Blind`]: nothing was shed; the descriptor becomes readable a second later.
+    /// [`Error::Forked`].
+    pub fn poll(&self) -> Result<Reclaimed, Error> {
+        self.alive()?.look(false)
+    }
+
+    /// Waits until the next look is due, at most so long.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], [`Error::Os`].
+    pub fn wait(&self, time: Duration) -> Result<(), Error> {
+        self.alive()?.bell.wait(Some(time))?;
+        Ok(())
+    }
+
+    /// Starts a thread that looks whenever it is due, and ends with the reclaimer.
+    ///
+    /// # Errors
+    /// [`Error::Started`], [`Error::Forked`], [`Error::Os`].
+    pub fn start(&self) -> Result<(), Error> {
+        self.alive()?;
+        let mut thread = lock(&self.thread);
+        if thread.is_some() {
+            return Err(Error::Started);
+        }
+        let shared = Arc::clone(&self.shared);
+        let started = thread::start_joined("glebe-reclaim", move || shared.work());
+        *thread = Some(started.map_err(|e| OsError::new("clone", "a thread that reclaims", e))?);
+        Ok(())
+    }
+
+    /// What is looked at, and which notices of the kernel's come; without any the clock alone
+    /// says when to look.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn watched(&self) -> Result<Watched, Error> {
+        Ok(lock(&self.alive()?.keeper).watched())
+    }
+
+    /// The statistics now; zeros in a forked child.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.alive().map_or_else(|_| Stats::default(), Shared::stats)
+    }
+
+    fn alive(&self) -> Result<&Shared, Error> {
+        if self.shared.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        Ok(&self.shared)
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        while self.is_stopped.load(Ordering::Acquire) == 0 {
+            let was_told = self.bell.wait(None).unwrap_or_else(|_| {
+                // It may be refused for want of memory.
+                std::thread::sleep(PAUSE_BLIND / 100);
+                false
+            });
+            if self.is_stopped.load(Ordering::Acquire) == 0 {
+                // Counted.
+                let _ = self.look(was_told);
+            }
+        }
+    }
+
+    fn look(&self, was_told: bool) -> Result<Reclaimed, Error> {
+        let begin = Instant::now();
+        let mut keeper = lock(&self.keeper);
+        self.counts.add(Counter::Polls, 1);
+        let seen = keeper.look(&self.bell, was_told).inspect_err(|_| {
+            self.counts.add(Counter::Blind, 1);
+            let _ = self.bell.wake_after(PAUSE_BLIND);
+        })?;
+        self.counts.add(Counter::Notices, u64::from(seen.was_told));
+        self.count(&seen);
+        *lock(&self.last) = seen;
+        drop(keeper);
+        self.poll_ns.record(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        Ok(seen.reclaimed)
+    }
+
+    fn count(&self, seen: &Seen) {
+        let pages = |bytes: Bytes| bytes.pages_up(page_size()).get();
+        let done = &seen.reclaimed;
+        self.counts.add(Counter::Withheld, seen.withheld.into());
+        self.counts.add(Counter::Failed, done.failed);
+        if done.asked == Bytes::ZERO {
+            return;
+        }
+        self.counts.add(Counter::Sheds, 1);
+        self.counts.add(Counter::Asked, pages(done.asked));
+        self.counts.add(Counter::Measured, pages(done.measured));
+        for class in Class::all() {
+            let counter = match class {
+                Class::Volatile(_) => Counter::FreedVolatile,
+                Class::Waste => Counter::FreedWaste,
+                Class::Objects => Counter::FreedObjects,
+                Class::Budgets => Counter::AskedBudgets,
+                Class::Reserve => Counter::FreedReserve,
+            };
+            self.counts.add(counter, pages(done.freed_of(class)));
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        let last = *lock(&self.last);
+        let pages = |bytes: Bytes| -> Pages { bytes.pages_down(page_size()) };
+        Stats {
+            limit: pages(last.pressure.limit),
+            room: pages(last.pressure.room()),
+            free: pages(last.pressure.free()),
+            margin: pages(last.margin),
+            marked: pages(last.marked),
+            poll_ns: self.poll_ns.snapshot(),
+            ..self.counts.sum()
+        }
+    }
+}
+
+impl AsFd for Reclaimer {
+    /// Readable while a look is due. To be waited for, and for nothing else.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.bell.as_fd()
+    }
+}
+
+impl Drop for Reclaimer {
+    fn drop(&mut self) {
+        let thread = lock(&self.thread).take();
+        if self.shared.guard.is_child() {
+            // There is no thread to wait for, and its lock may be held for ever.
+            std::mem::forget(thread);
+            std::mem::forget(Arc::clone(&self.shared));
+            return;
+        }
+        self.shared.is_stopped.store(1, Ordering::Release);
+        self.shared.bell.stop();
+        if let Some(thread) = thread {
+            // A panic in it was printed.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! [`Sensor`]: reads limits and usage, and tells the pressure where it is greatest. The only place
+//! above the system calls that reads them to decide what is shed.
+//!
+//! The kernel counts memory that is marked volatile as inactive page cache, and so as available.
+//! Here it counts as used: what is marked is known, and giving it up is what makes room. The speed
+//! of the rise is that of what is neither page cache nor marked. *Idle* files are inactive ones
+//! while the kernel reads back nothing that it had dropped ([`Refaults`]).
+//!
+//! The groups are looked for again now and then, and when one cannot be read: a process may be
+//! moved, and a group removed. Cost of a look: some reads a group; no allocation but when groups
+//! are looked for.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::pressure::{Pressure, Scope};
+use super::Error;
+use crate::sys::cgroup::usage::{Charged, Group, Usage};
+use crate::sys::meminfo::{Machine, MemInfo};
+use crate::units::Bytes;
+
+const FOUND_FOR: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Sensor {
+    root: PathBuf,
+    groups: Charged,
+    found: Instant,
+    machine: Option<MemInfo>,
+    /// Of the last look.
+    scope: Scope,
+    rise: Rise,
+    refaults: Refaults,
+}
+
+/// What a look found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Look {
+    pub(super) pressure: Pressure,
+    /// What measures show: the group's usage, or what is not free in the machine.
+    pub(super) measure: Bytes,
+    /// What is neither page cache nor marked.
+    grown: Bytes,
+}
+
+impl Sensor {
+    /// Finds groups and files below `root`, which is `/` but for fixtures.
+    pub(super) fn new(root: &Path) -> Result<Self, Error> {
+        let mut sensor = Self {
+            root: root.to_owned(),
+            groups: Charged::default(),
+            found: Instant::now(),
+            machine: MemInfo::open(root).ok(),
+            scope: Scope::default(),
+            rise: Rise::default(),
+            refaults: Refaults::default(),
+        };
+        sensor.find()?;
+        Ok(sensor)
+    }
+
+    fn find(&mut self) -> Result<(), Error> {
+        self.found = Instant::now();
+        self.groups = Charged::open(&self.root)?;
+        Ok(())
+    }
+
+    /// How things are, with so much memory marked.
+    ///
+    /// # Errors
+    /// [`Error::Blind`].
+    pub(super) fn look(&mut self, marked: Bytes) -> Result<Look, Error> {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.found) > FOUND_FOR || self.groups.tightest().is_err()
+        {
+            // What is wrong now the look below tells.
+            let _ = self.find();
+        }
+        let machine = match &self.machine {
+            Some(machine) => machine.look(),
+            None => MemInfo::open(&self.root).and_then(|machine| machine.look()),
+        };
+        let groups = self.groups.tightest();
+        let machine = match (&groups, machine) {
+            (Ok(Some(_)), Err(_)) => None,
+            (_, Ok(machine)) => Some(machine),
+            (_, Err(machine)) => return Err(Error::Blind { groups: groups.err(), machine }),
+        };
+        let group = groups.ok().flatten().map(|(_, usage)| usage);
+        let (rise, refaults) = (&mut self.rise, &mut self.refaults);
+        let of_group = group.map(|usage| look_at_group(usage, marked, now, refaults));
+        let of_machine = machine.map(|machine| look_at_machine(machine, marked));
+        let mut look = tighter(of_group, of_machine).unwrap_or_default();
+        let Pressure { scope, limit, .. } = look.pressure;
+        self.scope = scope;
+        look.pressure.rise_a_second = rise.at(scope, look.grown, limit, now);
+        Ok(look)
+    }
+
+    /// So much of what rises was given up.
+    pub(super) fn gave_up(&mut self, freed: Bytes) {
+        self.rise.base = self.rise.base.saturating_sub(freed);
+    }
+
+    /// The group that is the tightest, or the machine; what is wrong with the groups.
+    pub(super) fn limit(&self) -> Result<String, String> {
+        let told = match (self.scope, self.groups.tightest()) {
+            (Scope::Group, Ok(Some((group, _)))) => group.dir().display().to_string(),
+            (_, Ok(_)) => "the machine".to_owned(),
+            (_, Err(why)) => return Err(why.to_string()),
+        };
+        Ok(told)
+    }
+
+    /// The tightest group, if one has a limit that can be read.
+    pub(super) fn group(&self) -> Option<&Group> {
+        self.groups.tightest().ok()?.map(|(group, _)| group)
+    }
+}
+
+fn tighter(group: Option<Look>, machine: Option<Look>) -> Option<Look> {
+    match (group, machine) {
+        (Some(one), Some(other)) if other.pressure.room() < one.pressure.room() => Some(other),
+        (one, other) => one.or(other),
+    }
+}
+
+fn look_at_group(usage: Usage, marked: Bytes, now: Instant, refaults: &mut Refaults) -> Look {
+    let Usage { limit, used, inactive_files, active_files, .. } = usage;
+    let inactive = inactive_files.saturating_sub(marked);
+    let files = inactive + Bytes::new(active_files.get() / 2);
+    let idle_files = if refaults.are_rare(usage.refaults, now) { inactive } else { Bytes::ZERO };
+    let files = files.min(used);
+    let scope = Scope::Group;
+    let pressure = Pressure { scope, limit, used, files, idle_files, rise_a_second: Bytes::ZERO };
+    let grown = used.saturating_sub(inactive_files).saturating_sub(active_files);
+    Look { pressure, measure: used, grown }
+}
+
+fn look_at_machine(machine: Machine, marked: Bytes) -> Look {
+    let Machine { total, free, available } = machine;
+    let room = available.saturating_sub(marked);
+    let pressure = Pressure {
+        scope: Scope::Machine,
+        limit: total,
+        used: total.saturating_sub(room),
+        ..Pressure::default()
+    };
+    let grown = pressure.used.saturating_sub(marked);
+    Look { pressure, measure: total.saturating_sub(free), grown }
+}
+
+/// The speed of a rise. Usage is charged in batches, and a program that writes and marks goes up
+/// and down: so it is taken over a while, or over a large step.
+#[derive(Debug, Default)]
+struct Rise {
+    scope: Scope,
+    base: Bytes,
+    since: Option<Instant>,
+    a_second: Bytes,
+}
+
+const WINDOW: Duration = Duration::from_millis(50);
+const WINDOW_MIN: Duration = Duration::from_millis(5);
+/// A step is large from this part of the limit on, as a shift.
+const STEP_SHIFT: u32 = 6;
+
+impl Rise {
+    fn at(&mut self, scope: Scope, used: Bytes, limit: Bytes, now: Instant) -> Bytes {
+        let Some(since) = self.since.filter(|_| scope == self.scope) else {
+            *self = Self { scope, base: used, since: Some(now), a_second: Bytes::ZERO };
+            return Bytes::ZERO;
+        };
+        let time = now.saturating_duration_since(since);
+        let grown = used.saturating_sub(self.base);
+        let is_large = grown.get() > limit.get() >> STEP_SHIFT;
+        if time >= WINDOW || is_large && time >= WINDOW_MIN {
+            let speed = u128::from(grown.get()) * 1_000_000 / time.as_micros().max(1);
+            let speed = u64::try_from(speed).unwrap_or(u64::MAX);
+            // It fades, window by window.
+            self.a_second = Bytes::new(speed.max(self.a_second.get() / 2));
+            (self.base, self.since) = (used, Some(now));
+        }
+        self.a_second
+    }
+}
+
+/// Whether files are read back that had been dropped. Each time they are, it takes twice as long
+/// until that counts as rare again: a guess that was wrong is made less often.
+#[derive(Debug)]
+struct Refaults {
+    seen: Option<u64>,
+    since: Option<Instant>,
+    rest: Duration,
+}
+
+const REST_MIN: Duration = Duration::from_secs(10);
+const REST_MAX: Duration = Duration::from_secs(320);
+
+impl Default for Refaults {
+    fn default() -> Self {
+        Self { seen: None, since: None, rest: REST_MIN }
+    }
+}
+
+impl Refaults {
+    fn are_rare(&mut self, count: Option<u64>, now: Instant) -> bool {
+        let since = self.since.filter(|_| count.is_some() && count == self.seen);
+        if let Some(since) = since {
+            return now.saturating_duration_since(since) >= self.rest;
+        }
+        let was_rare =
+            self.since.is_some_and(|since| now.saturating_duration_since(since) >= self.rest);
+        if was_rare {
+            self.rest = (self.rest * 2).min(REST_MAX);
+        }
+        (self.seen, self.since) = (count, Some(now));
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rise_is_measured_over_a_while_and_fades() {
+        let (mut rise, start, limit) = (Rise::default(), Instant::now(), Bytes::gib(1));
+        let mut at = |mib, ms| {
+            let now = start + Duration::from_millis(ms);
+            rise.at(Scope::Group, Bytes::mib(mib), limit, now).get() >> 20
+        };
+        assert_eq!(at(100, 0), 0);
+        assert_eq!(at(101, 10), 0, "too small a step");
+        assert_eq!(at(110, 100), 100);
+        assert_eq!(at(110, 200), 50);
+        assert_eq!(at(90, 300), 25);
+        assert_eq!(at(90 + 17, 310), 1700, "a large step counts at once");
+        let now = start + Duration::from_secs(1);
+        assert_eq!(rise.at(Scope::Machine, Bytes::gib(9), limit, now), Bytes::ZERO);
+    }
+
+    #[test]
+    fn refaults_are_rare_after_a_rest_and_each_wrong_guess_makes_it_longer() {
+        let (mut refaults, start) = (Refaults::default(), Instant::now());
+        let mut rare = |count, s| refaults.are_rare(count, start + Duration::from_secs(s));
+        assert!(!rare(Some(5), 0) && !rare(Some(5), 9) && rare(Some(5), 10));
+        assert!(!rare(Some(6), 11) && !rare(Some(6), 30) && rare(Some(6), 31));
+        // One that comes while it was not rare is no wrong guess.
+        assert!(!rare(Some(7), 32) && !rare(Some(8), 33) && !rare(Some(8), 72));
+        assert!(rare(Some(8), 73));
+        assert!(!rare(None, 74) && !rare(None, 1000));
+    }
+}

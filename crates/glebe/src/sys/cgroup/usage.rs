@@ -1,0 +1,193 @@
+//! [`Charged`]: the memory cgroups above this process, kept open, so that a look at their limits
+//! and usage allocates nothing and opens no file.
+//!
+//! What a look finds is of the whole group, groups below it included. In version 2 the limit is
+//! the lower of `memory.max` and `memory.high`. Unit of refaults: pages. Cost of a look: three or
+//! four reads a level. A group that was removed reads as `ENODEV`.
+//! Source: admin-guide/cgroup-v1/memory, admin-guide/cgroup-v2.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{group_of, read, Mount, UNLIMITED};
+use crate::error::OsError;
+use crate::sys::file;
+use crate::units::Bytes;
+
+/// The longest file that is read, beyond which what is looked for does not stand.
+const TEXT_MAX: usize = 8 << 10;
+
+/// A group as it was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) limit: Bytes,
+    /// All that is charged.
+    pub(crate) used: Bytes,
+    /// Of it the page cache that the kernel drops first, marked memory with it.
+    pub(crate) inactive_files: Bytes,
+    /// And that which it keeps longer.
+    pub(crate) active_files: Bytes,
+    /// Pages of files that were dropped and read again, since the group was made. `None` where the
+    /// kernel does not say.
+    pub(crate) refaults: Option<u64>,
+}
+
+impl Usage {
+    fn room(&self) -> Bytes {
+        self.limit.saturating_sub(self.used.saturating_sub(self.inactive_files))
+    }
+}
+
+/// A group, its files open.
+#[derive(Debug)]
+pub(crate) struct Group {
+    dir: PathBuf,
+    is_v2: bool,
+    limits: [Option<File>; 2],
+    usage: File,
+    stat: Option<File>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Charged {
+    groups: Vec<Group>,
+}
+
+impl Charged {
+    /// Opens the files below `root`, which is `/` but for fixtures.
+    ///
+    /// # Errors
+    /// If the lists of groups or of mounts, or a group's files, are there and cannot be opened.
+    pub(crate) fn open(root: &Path) -> Result<Self, OsError> {
+        let text = |path: &str| read(&root.join(path)).map(Option::unwrap_or_default);
+        let (listed, mounts) = (text("proc/self/cgroup")?, text("proc/self/mountinfo")?);
+        let mut groups = Vec::new();
+        for mount in mounts.lines().filter_map(Mount::parse) {
+            if !mount.is_v2() && !mount.has("memory") {
+                continue;
+            }
+            let controller = (!mount.is_v2()).then_some("memory");
+            let Some(own) = group_of(&listed, controller) else { continue };
+            for dir in mount.dirs(root, own) {
+                groups.extend(Group::open(&dir, mount.is_v2())?);
+            }
+        }
+        Ok(Self { groups })
+    }
+
+    /// The group with the least room, of those with a limit.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or holds no number: to pass a limit over could end in an OOM kill.
+    pub(crate) fn tightest(&self) -> Result<Option<(&Group, Usage)>, OsError> {
+        let mut tightest: Option<(&Group, Usage)> = None;
+        for group in &self.groups {
+            let Some(usage) = group.look()? else { continue };
+            if tightest.is_none_or(|(_, other)| usage.room() < other.room()) {
+                tightest = Some((group, usage));
+            }
+        }
+        Ok(tightest)
+    }
+}
+
+impl Group {
+    /// What is limited by itself in `dir`: nothing if it is no memory cgroup, or the top of all;
+    /// in version 1 memory, and memory with swap.
+    fn open(dir: &Path, is_v2: bool) -> Result<Vec<Self>, OsError> {
+        let limited: &[(&[&str], &str)] = match is_v2 {
+            true => &[(&["memory.max", "memory.high"], "memory.current")],
+            false => &[
+                (&["memory.limit_in_bytes"], "memory.usage_in_bytes"),
+                (&["memory.memsw.limit_in_bytes"], "memory.memsw.usage_in_bytes"),
+            ],
+        };
+        let mut groups = Vec::new();
+        for (names, usage) in limited {
+            let mut limits = [None, None];
+            for (limit, name) in limits.iter_mut().zip(*names) {
+                *limit = opened(dir, name)?;
+            }
+            let Some(usage) = opened(dir, usage)?.filter(|_| limits[0].is_some()) else { continue };
+            let stat = opened(dir, "memory.stat")?;
+            groups.push(Self { is_v2, limits, usage, stat, dir: dir.to_owned() });
+        }
+        Ok(groups)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn is_v2(&self) -> bool {
+        self.is_v2
+    }
+
+    /// What there is now; `None` without a limit.
+    fn look(&self) -> Result<Option<Usage>, OsError> {
+        let mut limit = UNLIMITED;
+        for file in self.limits.iter().flatten() {
+            limit = limit.min(self.number(file)?.unwrap_or(UNLIMITED));
+        }
+        if limit == UNLIMITED {
+            return Ok(None);
+        }
+        let used = self.number(&self.usage)?.unwrap_or(0);
+        let (mut inactive_files, mut active_files, mut refaults) = (0, 0, None);
+        if let Some(stat) = &self.stat {
+            let mut buf = [0; TEXT_MAX];
+            let text = self.text(stat, &mut buf)?;
+            let find = |key: &str| text.lines().find_map(|line| value(line, key, self.is_v2));
+            inactive_files = find("inactive_file").unwrap_or(0);
+            active_files = find("active_file").unwrap_or(0);
+            refaults = find("workingset_refault_file");
+        }
+        let files = [inactive_files, active_files].map(Bytes::new);
+        let [inactive_files, active_files] = files;
+        let (limit, used) = (Bytes::new(limit), Bytes::new(used));
+        Ok(Some(Usage { limit, used, inactive_files, active_files, refaults }))
+    }
+
+    fn text<'a>(&self, file: &File, buf: &'a mut [u8]) -> Result<&'a str, OsError> {
+        let failed = |source| OsError::new("read", self.dir.display().to_string(), source);
+        let len = file::read_some_at(file, buf, 0).map_err(failed)?;
+        let text = &buf[..len];
+        // Cut at the end of the buffer, it may end within a character.
+        Ok(std::str::from_utf8(text).unwrap_or_else(|error| {
+            std::str::from_utf8(&text[..error.valid_up_to()]).unwrap_or_default()
+        }))
+    }
+
+    /// The number that a file holds; `None` for "max".
+    fn number(&self, file: &File) -> Result<Option<u64>, OsError> {
+        let mut buf = [0; 64];
+        let text = self.text(file, &mut buf)?.trim();
+        match text.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) if text == "max" => Ok(None),
+            Err(_) => Err(file::strange(&self.dir, text)),
+        }
+    }
+}
+
+/// The number behind `key` in a line of memory.stat, where the sums over a group and those below
+/// it have names of their own in version 1.
+fn value(line: &str, key: &str, is_v2: bool) -> Option<u64> {
+    let line = if is_v2 { line } else { line.strip_prefix("total_")? };
+    line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok()
+}
+
+/// A file of a group; `None` where there is none, or none for this process.
+fn opened(dir: &Path, name: &str) -> Result<Option<File>, OsError> {
+    let path = dir.join(name);
+    match file::open(&path, OpenOptions::new().read(true)) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Ok(None),
+            _ => Err(OsError::new("open", path.display().to_string(), error)),
+        },
+    }
+}

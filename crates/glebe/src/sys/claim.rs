@@ -1,0 +1,69 @@
+//! [`Claim`]: which holder of this process has a thing that only one may have.
+//!
+//! What a forked child inherits claimed is free there: the parent's holder did not come along. No
+//! lock: one word.
+//!
+//! ```text
+//! 63           32 31           0
+//! | generation   | holder      |     0 = free
+//! ```
+
+use crate::sync::{MappedWord, Ordering};
+use crate::sys::fork::ForkGuard;
+
+const HOLDER_BITS: u32 = 32;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Claim(MappedWord);
+
+/// One who takes claims, unlike all others of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder(u64);
+
+impl Holder {
+    /// A new one.
+    pub(crate) fn new() -> Self {
+        static LAST: MappedWord = MappedWord::new(0);
+        let nth = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        Self(own() | nth & ((1 << HOLDER_BITS) - 1))
+    }
+}
+
+/// The generation of this process, where it stands in a word.
+fn own() -> u64 {
+    ForkGuard::new().generation() << HOLDER_BITS
+}
+
+fn is_own(word: u64) -> bool {
+    word != 0 && word >> HOLDER_BITS << HOLDER_BITS == own()
+}
+
+impl Claim {
+    /// Takes it; false if another holder of this process has it.
+    pub(crate) fn take(&self, holder: Holder) -> bool {
+        let seen = self.0.load(Ordering::Acquire);
+        if seen == holder.0 {
+            return true;
+        }
+        let (set, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        !is_own(seen) && self.0.compare_exchange(seen, holder.0, set, failed).is_ok()
+    }
+
+    /// Gives it up, if `holder` has it.
+    pub(crate) fn release(&self, holder: Holder) {
+        let _ = self.0.compare_exchange(holder.0, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Whether somebody in this process has it. A load where nobody does.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        match self.0.load(Ordering::Acquire) {
+            0 => false,
+            word => is_own(word),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! [`EventFd`] and [`TimerFd`]: descriptors that become readable when a thread, the kernel or a
+//! clock says so.
+//!
+//! Both hold a count that a read clears. Source: eventfd(2), timerfd_create(2).
+//!
+//! # Safety
+//! Descriptors that the kernel has just made are wrapped once; a read fills a local word.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
+
+use super::call::{answer, call};
+use crate::error::OsError;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct EventFd(OwnedFd);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct TimerFd(OwnedFd);
+
+impl EventFd {
+    pub(crate) fn new() -> Result<Self, OsError> {
+        let flags = libc::EFD_CLOEXEC | libc::EFD_NONBLOCK;
+        // SAFETY: no pointer.
+        owned("eventfd", || unsafe { libc::eventfd(0, flags) }).map(Self)
+    }
+
+    /// Makes it readable.
+    pub(crate) fn signal(&self) {
+        // SAFETY: the descriptor is open. It fails where the count is full: readable as well.
+        unsafe { libc::eventfd_write(self.0.as_raw_fd(), 1) };
+    }
+
+    /// Makes it unreadable; whether it was readable.
+    pub(crate) fn clear(&self) -> bool {
+        clear(&self.0)
+    }
+}
+
+impl TimerFd {
+    pub(crate) fn new() -> Result<Self, OsError> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: no pointer.
+        let made = || unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+        owned("timerfd_create", made).map(Self)
+    }
+
+    /// Becomes readable once, so much later; what was set before is forgotten.
+    pub(crate) fn set(&self, after: Duration) -> Result<(), OsError> {
+        // Zero would turn it off.
+        let after = after.max(Duration::from_nanos(1));
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = libc::timespec {
+            tv_sec: after.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+            tv_nsec: after.subsec_nanos().into(),
+        };
+        let new = libc::itimerspec { it_interval: zero, it_value: value };
+        let fd = self.0.as_raw_fd();
+        // SAFETY: the kernel reads one structure, and gives none back.
+        call("timerfd_settime", String::new, || unsafe {
+            libc::timerfd_settime(fd, 0, &raw const new, ptr::null_mut())
+        })
+    }
+
+    /// As [`EventFd::clear`].
+    pub(crate) fn clear(&self) -> bool {
+        clear(&self.0)
+    }
+}
+
+fn owned(name: &'static str, make: impl FnOnce() -> i32) -> Result<OwnedFd, OsError> {
+    let fd = answer(name, make).map_err(|source| OsError::new(name, "", source))?;
+    // SAFETY: just made, nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn clear(fd: &OwnedFd) -> bool {
+    let mut count = 0_u64;
+    // SAFETY: the kernel fills the local word.
+    let read = unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+    read == size_of::<u64>() as isize
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsFd for TimerFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::epoll::{Epoll, Wakes};
+
+    #[test]
+    fn they_wake_who_waits_and_are_silent_when_cleared() {
+        let (epoll, event, timer) =
+            (Epoll::new().unwrap(), EventFd::new().unwrap(), TimerFd::new().unwrap());
+        epoll.add(event.as_fd(), Wakes::Readable).unwrap();
+        epoll.add(timer.as_fd(), Wakes::Readable).unwrap();
+        assert!(!event.clear() && !timer.clear());
+        event.signal();
+        event.signal();
+        assert!(epoll.wait(None).unwrap()[0].is_some());
+        assert!(event.clear() && !event.clear() && !timer.clear());
+        timer.set(Duration::ZERO).unwrap();
+        assert!(epoll.wait(None).unwrap()[0].is_some());
+        assert!(timer.clear() && !timer.clear());
+        assert_eq!(epoll.wait(Some(Duration::from_millis(1))).unwrap()[0], None);
+        assert!(!event.clear() && !timer.clear());
+    }
+}

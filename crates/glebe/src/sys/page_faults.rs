@@ -1,0 +1,38 @@
+//! How many page faults the calling thread has had, those among them that a system call took on its
+//! behalf. Source: getrusage(2), `RUSAGE_THREAD`.
+//!
+//! # Safety
+//! The call writes one structure, which it is given.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+
+use crate::error::OsError;
+use crate::sys::call::call;
+
+/// The count, which never goes down.
+#[inline]
+pub(crate) fn of_thread() -> Result<u64, OsError> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure is as the call wants it.
+    let ask = || unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    call("getrusage", || "RUSAGE_THREAD".to_owned(), ask)?;
+    // SAFETY: all zeros, or what the call wrote: numbers either way.
+    let usage = unsafe { usage.assume_init() };
+    Ok(usage.ru_minflt.wrapping_add(usage.ru_majflt) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_touch_is_counted_and_no_touch_is_not() {
+        let memory = vec![0_u8; 1 << 22];
+        let before = of_thread().unwrap();
+        assert_eq!(of_thread().unwrap(), before);
+        // Fresh memory of zeros, of which no page is there.
+        std::hint::black_box(&memory).iter().step_by(1 << 21).for_each(|byte| assert_eq!(*byte, 0));
+        assert!(of_thread().unwrap() > before);
+    }
+}

@@ -1,0 +1,198 @@
+//! Lookups: a hit pins, a marked entry is unmarked first, and a miss builds or says so.
+//!
+//! Owns nothing. Whoever finds an item moving or being built waits for its flight, without the
+//! cache's lock, and then looks again.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+use std::thread;
+
+use bytemuck::Pod;
+
+use super::bytes::range_of;
+use super::entry::{Entry, Value};
+use super::flight::Handed;
+use super::stats::Counter;
+use super::table::{Found, Id, Phase, Table};
+use super::{BuildError, Cache};
+use crate::extent::Extent;
+use crate::sync::MutexGuard;
+
+/// A marked item that was unmarked.
+enum Rescued<'a, K: Hash + Eq, V> {
+    Whole(Entry<'a, K, V>),
+    /// Unmarked, and some of it is zeros now.
+    Lost,
+    /// The kernel would not unmark it.
+    Refused,
+}
+
+impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
+    /// The entry of a key, pinned; none where there is none, where another thread is building it,
+    /// or where the kernel took some of it: then it is no entry any more.
+    pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<'_, K, V>>
+    where
+        K: Borrow<Q>,
+    {
+        let entry = self.find_whole(key);
+        if entry.is_none() {
+            self.counts.add(Counter::Misses, 1);
+            self.counts.add(Counter::Told, 1);
+        }
+        entry
+    }
+
+    fn find_whole<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Entry<'_, K, V>>
+    where
+        K: Borrow<Q>,
+    {
+        loop {
+            let mut table = self.lock()?;
+            match table.look(key) {
+                Found::Nothing | Found::Building(_) => return None,
+                Found::Safe(id) => return Some(self.hit(table, id)),
+                Found::Moving(id) => drop(self.wait(table, id)),
+                Found::Marked(id) => match self.rescue(table, id) {
+                    Rescued::Whole(entry) => return Some(entry),
+                    Rescued::Lost | Rescued::Refused => {
+                        self.give_up(id);
+                        return None;
+                    }
+                },
+            }
+        }
+    }
+
+    /// The entry of a key, pinned, with the value that it had or that is built now: `build` is
+    /// given `count` zeros. Of threads that miss a key at once one builds and the others wait. What
+    /// cannot be kept, for want of room or of [`refills`](super::CacheOptions::refills), is built
+    /// all the same, in ordinary memory. An entry that is there has the length that it was built
+    /// with.
+    ///
+    /// A builder may use the cache, but for the key that it builds. If it fails or panics there is
+    /// no entry, and one of those who wait builds.
+    ///
+    /// # Errors
+    /// [`BuildError::Builder`] with what the builder says; [`BuildError::TooLong`],
+    /// [`BuildError::Recursion`], [`BuildError::NoMemory`].
+    pub fn get_or_build<E>(
+        &self,
+        key: K,
+        count: usize,
+        build: impl FnOnce(&mut [V]) -> Result<(), E>,
+    ) -> Result<Entry<'_, K, V>, BuildError<E>> {
+        self.check_length(count)?;
+        loop {
+            let Some(mut table) = self.lock() else {
+                self.counts.add(Counter::Misses, 1);
+                return self.build_apart(None, count, build);
+            };
+            match table.look(&key) {
+                Found::Safe(id) => return Ok(self.hit(table, id)),
+                Found::Moving(id) => drop(self.wait(table, id)),
+                Found::Building(id) if table.is_in_circle(thread::current().id(), id) => {
+                    drop(table);
+                    self.counts.add(Counter::Misses, 1);
+                    self.counts.add(Counter::Refused, 1);
+                    return Err(BuildError::Recursion);
+                }
+                Found::Building(id) => {
+                    if let Some(values) = self.wait(table, id) {
+                        self.counts.add(Counter::Misses, 1);
+                        self.counts.add(Counter::Handed, 1);
+                        return Ok(Entry::new(self, Value::Handed(values)));
+                    }
+                }
+                Found::Marked(id) => match self.rescue(table, id) {
+                    Rescued::Whole(entry) => return Ok(entry),
+                    Rescued::Lost => {
+                        if let Some(place) = self.begin_again(id, count) {
+                            self.counts.add(Counter::Misses, 1);
+                            return self.build_in_place(id, place, count, build);
+                        }
+                        self.give_up(id);
+                    }
+                    Rescued::Refused => self.give_up(id),
+                },
+                Found::Nothing => {
+                    self.counts.add(Counter::Misses, 1);
+                    let id = table.add(key, count, thread::current().id());
+                    drop(table);
+                    return self.build_new(id, count, build);
+                }
+            }
+        }
+    }
+
+    fn check_length<E>(&self, count: usize) -> Result<(), BuildError<E>> {
+        let limit = self.addresses();
+        match count.checked_mul(size_of::<V>()) {
+            Some(bytes) if bytes <= limit.as_usize() => Ok(()),
+            _ => {
+                self.counts.add(Counter::Misses, 1);
+                self.counts.add(Counter::Refused, 1);
+                Err(BuildError::TooLong { count, item_bytes: size_of::<V>(), limit })
+            }
+        }
+    }
+
+    /// The entry of an item that is pinned already.
+    #[inline]
+    fn hit(&self, mut table: MutexGuard<'_, Table<K, V>>, id: Id) -> Entry<'_, K, V> {
+        let item = table.item(id);
+        let (place, count, nanos) = (item.place, item.count, item.build_nanos);
+        drop(table);
+        self.counts.add(Counter::Hits, 1);
+        self.counts.add(Counter::Saved, nanos);
+        let place = place.expect("a safe item has a place");
+        Entry::new(self, Value::Kept(id, place, count))
+    }
+
+    /// Unmarks a moving item and pins it, if it is whole; else it is moving still.
+    fn rescue(&self, mut table: MutexGuard<'_, Table<K, V>>, id: Id) -> Rescued<'_, K, V> {
+        let place = table.item(id).place.expect("a marked item has a place");
+        drop(table);
+        let Ok(lost) = self.region.unmark(range_of(place)) else { return Rescued::Refused };
+        if !lost.is_empty() {
+            self.counts.add(Counter::Purges, 1);
+            return Rescued::Lost;
+        }
+        let Some(mut table) = self.lock() else { return Rescued::Refused };
+        let item = table.item(id);
+        item.phase = Phase::Safe;
+        let flight = item.flight.take();
+        table.pin(id);
+        let entry = self.hit(table, id);
+        flight.inspect(|flight| flight.land(None));
+        Rescued::Whole(entry)
+    }
+
+    /// Has this thread build an item again that was found lost: its place, which is not marked;
+    /// none where that is not to be.
+    fn begin_again(&self, id: Id, count: usize) -> Option<Extent> {
+        let mut table = self.lock()?;
+        let item = table.item(id);
+        if !item.is_listed || item.count != count || !self.refills.are_allowed() {
+            return None;
+        }
+        item.phase = Phase::Building(thread::current().id());
+        let (place, flight) = (item.place, item.flight.take());
+        drop(table);
+        // Who looks for it without a builder need not wait for this one.
+        flight.inspect(|flight| flight.land(None));
+        self.counts.add(Counter::Rebuilds, 1);
+        place
+    }
+
+    /// Waits until something has happened to an item; the value if it was not kept.
+    fn wait(&self, mut table: MutexGuard<'_, Table<K, V>>, id: Id) -> Option<Handed<V>> {
+        let by = thread::current().id();
+        let flight = table.begin_wait(by, id);
+        drop(table);
+        let handed = flight.wait();
+        if let Some(mut table) = self.lock() {
+            table.end_wait(by);
+        }
+        handed
+    }
+}

@@ -1,0 +1,102 @@
+//! [`CacheOptions`]: what a cache is to be like.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::fork;
+use super::stats::Counts;
+use super::table::Table;
+use super::Cache;
+use crate::error::OsError;
+use crate::extent::Extent;
+use crate::free_tree::{Classes, FreeTree};
+use crate::stats::Histogram;
+use crate::sync::Mutex;
+use crate::sys::page_size;
+use crate::units::{Bytes, Pages};
+use crate::volatile::{Engine, Error, Refills, Region};
+
+/// Of the addresses, the part that is hot where nothing is said, up to [`HOT_MOST`].
+const HOT_SHARE: u64 = 16;
+const HOT_MOST: Bytes = Bytes::mib(32);
+
+/// What a [`Cache`] is to be like; from [`Cache::options`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until the cache is made"]
+pub struct CacheOptions {
+    engine: Option<Engine>,
+    cap: Option<Bytes>,
+    hot: Option<Bytes>,
+    refills: Refills,
+}
+
+impl CacheOptions {
+    /// This engine or an error, instead of *scan* where the machine has it, else *tag*.
+    pub fn engine(self, engine: Engine) -> Self {
+        Self { engine: Some(engine), ..self }
+    }
+
+    /// Entries have at most so many bytes of memory together: others go first, the oldest of the
+    /// lowest priority. Without a cap the machine's memory is the limit.
+    pub fn cap(self, cap: Bytes) -> Self {
+        Self { cap: Some(cap), ..self }
+    }
+
+    /// So many bytes of what nobody pins may be left unmarked, those asked for last: hits of them
+    /// make no system call, and the kernel cannot take them. 0 marks everything at once. Else a
+    /// sixteenth of the addresses, or of the cap, and at most 32 MiB.
+    pub fn hot(self, hot: Bytes) -> Self {
+        Self { hot: Some(hot), ..self }
+    }
+
+    /// Asks this value before it keeps what is built: while it says no, what is missed is built in
+    /// ordinary memory, handed to the caller and not kept. Else all is kept.
+    pub fn refills(self, refills: Refills) -> Self {
+        Self { refills, ..self }
+    }
+
+    /// A cache with `addresses` bytes of addresses, rounded up to pages: longer values cannot be
+    /// kept, nor more at a time. They cost 8 bytes a page.
+    ///
+    /// # Errors
+    /// [`Error::ZeroCap`], and as [`Options::build`](crate::volatile::Options::build).
+    pub fn build<K, V>(self, addresses: Bytes) -> Result<Cache<K, V>, Error>
+    where
+        K: Hash + Eq + Clone + Send + 'static,
+        V: Pod + Send + Sync,
+    {
+        if self.cap == Some(Bytes::ZERO) {
+            return Err(Error::ZeroCap);
+        }
+        let page = page_size();
+        fork::follow()?;
+        let options = Region::options();
+        let options = self.engine.map_or(options.clone(), |engine| options.engine(engine));
+        let region = options.build(addresses)?;
+        let pages = region.len().pages_down(page).get();
+        let all = Extent::new(0, pages).ok_or(Error::Empty)?;
+        let free = free_places(all)?;
+        let cap = self.cap.map_or(pages, |cap| cap.pages_up(page).get().min(pages));
+        let usual = Pages::new(cap / HOT_SHARE).bytes(page).min(HOT_MOST);
+        let table = Arc::new(Mutex::new(Table::new(free, cap)));
+        Ok(Cache {
+            _entry: fork::enter(&table),
+            region,
+            table,
+            counts: Counts::new(),
+            builds: Histogram::new(),
+            hot: self.hot.unwrap_or(usual).pages_down(page),
+            refills: self.refills,
+        })
+    }
+}
+
+/// A tree in which all places are free and that never runs out of storage.
+fn free_places(all: Extent) -> Result<FreeTree, OsError> {
+    let most = usize::try_from(all.len() / 2 + 1).unwrap_or(usize::MAX);
+    let mut free = FreeTree::with_classes(all, most, Classes::None)?;
+    free.free(all).expect("a whole span that is not free");
+    Ok(free)
+}

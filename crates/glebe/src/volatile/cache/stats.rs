@@ -1,0 +1,87 @@
+//! Statistics of a cache: one table, as those of the other parts.
+//!
+//! Identity, exact while no call is under way ([`Stats::check`]): a lookup that is no hit is a
+//! miss, and each miss is told so, built, handed what another built, failed or refused.
+
+use crate::stats::{json, openmetrics, statistics, text, Set};
+use crate::sys::page_size;
+
+statistics! {
+    labels {}
+    counters {
+        Hits hits Count "lookups that found their entry whole";
+        Misses misses Count "lookups that did not";
+        Told told Count "misses of get, which builds nothing";
+        Built built Count "misses whose value was built";
+        Handed handed Count "misses that got what another thread built meanwhile";
+        Failed failed Count "misses whose builder failed or panicked, or had no memory";
+        Refused refused Count "misses refused: too long, or a builder that waits for itself";
+        Purges purges Count "entries that were found lost, in whole or in part";
+        Rebuilds rebuilds Count "values built in the place of an entry that was found lost";
+        NotKept not_kept Count "values built that were not kept: no room, or no refills now";
+        Evicted evicted Count "marked entries dropped for others, by the cap or for addresses";
+        Removed removed Count "entries that the program removed";
+        Stuck stuck Pages "pages that the kernel refused to take back and that are not used again";
+        Saved saved_ns Nanos "time that building what was hit had taken";
+    }
+    gauges {
+        kept "kept_pages" "pages of entries, those that the kernel took since among them";
+        hot "hot_pages" "pages of entries that were asked for lately and are not marked";
+        marked "marked_pages" "pages that the kernel may take";
+        total "total_pages" "pages of addresses";
+    }
+    durations {
+        build "build" "build" "values built";
+    }
+}
+
+/// What every name in OpenMetrics begins with.
+const PREFIX: &str = "glebe_cache_";
+
+impl Stats {
+    /// One JSON object; names end in their unit where it is not a count.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        json(&self.rows())
+    }
+
+    /// OpenMetrics 1.0 text; pages of memory are bytes there, and times are seconds.
+    #[must_use]
+    pub fn to_openmetrics(&self) -> String {
+        let set = Set { labels: Vec::new(), rows: self.rows() };
+        openmetrics(PREFIX, page_size().bytes(), &[set])
+    }
+
+    /// As [`Stats::to_openmetrics`], for several caches in one text; the label `cache` holds the
+    /// name that stands beside each. Names must differ: a series may not come twice.
+    #[must_use]
+    pub fn openmetrics_of(caches: &[(&str, &Stats)]) -> String {
+        let labels = |name: &str| vec![("cache", name.to_owned())];
+        let sets: Vec<_> = caches
+            .iter()
+            .map(|(name, stats)| Set { labels: labels(name), rows: stats.rows() })
+            .collect();
+        openmetrics(PREFIX, page_size().bytes(), &sets)
+    }
+
+    /// Tests the identity of the module's head; it holds while no call is under way.
+    ///
+    /// # Errors
+    /// Its values, where it does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { misses, told, built, handed, failed, refused, .. } = self;
+        if *misses == told + built + handed + failed + refused {
+            return Ok(());
+        }
+        Err(format!(
+            "misses {misses} are not told {told} + built {built} + handed {handed} \
+             + failed {failed} + refused {refused}"
+        ))
+    }
+}
+
+impl std::fmt::Display for Stats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&text(&self.rows()))
+    }
+}

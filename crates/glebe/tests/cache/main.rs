@@ -1,0 +1,50 @@
+//! Caches in volatile memory: several threads, builders that fail, forks, and real pressure.
+#![allow(unsafe_code)] // Safety: the modules that make children say what they need it for.
+
+#[path = "../cgroup/mod.rs"]
+mod cgroup;
+#[path = "../volatile/children.rs"]
+#[allow(dead_code)]
+mod children;
+#[path = "../volatile/memory.rs"]
+#[allow(dead_code)]
+mod memory;
+
+mod builders;
+mod fork;
+mod pressure;
+mod threads;
+
+use std::convert::Infallible;
+
+use glebe::units::Bytes;
+use glebe::volatile::{Cache, CacheOptions, Engine};
+
+type Words = Cache<u64, u64>;
+
+/// Caches with each engine that this machine has.
+fn caches(addresses: Bytes, options: &CacheOptions) -> Vec<Words> {
+    let made = [Engine::Scan, Engine::Tag].map(|engine| {
+        let cache = options.clone().engine(engine).build(addresses);
+        cache.inspect_err(|why| println!("skipped: engine {engine}: {why}")).ok()
+    });
+    let caches: Vec<_> = made.into_iter().flatten().collect();
+    assert!(!caches.is_empty(), "no engine at all");
+    caches
+}
+
+/// A builder of words that tell the key they are built for.
+fn build(key: u64) -> impl FnOnce(&mut [u64]) -> Result<(), Infallible> {
+    move |words| {
+        (0..).zip(words).for_each(|(nth, word)| *word = word_of(key, nth));
+        Ok(())
+    }
+}
+
+fn word_of(key: u64, nth: u64) -> u64 {
+    (key << 32 | nth).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn is_of(words: &[u64], key: u64) -> bool {
+    (0..).zip(words).all(|(nth, word)| *word == word_of(key, nth))
+}

@@ -1,0 +1,57 @@
+//! Real pressure: a cache with addresses for more than a memory cgroup allows, whose values are
+//! always right, and nobody is killed.
+
+use std::path::Path;
+use std::process::Command;
+
+use glebe::units::Bytes;
+use glebe::volatile::Engine;
+
+use super::cgroup::{enter, Group};
+use super::{build, caches, is_of, Words};
+
+const LIMIT: Bytes = Bytes::mib(48);
+const GROUP: &str = "GLEBE_TEST_CACHE_CGROUP";
+const TEST: &str = "pressure::the_kernel_takes_entries_and_kills_nobody";
+/// 64 KiB.
+const LEN: usize = 8192;
+/// 128 MiB in all.
+const KEYS: u64 = 2048;
+
+fn in_group(group: &Path) {
+    enter(group);
+    for cache in caches(Bytes::mib(256), &Words::options()) {
+        for key in (0..KEYS).chain(0..KEYS) {
+            let entry = cache.get_or_build(key, LEN, build(key)).unwrap();
+            assert!(entry.is_kept() && is_of(&entry, key), "{key}");
+        }
+        let stats = cache.stats();
+        println!("{:?}\n{stats}", cache.engine());
+        stats.check().unwrap();
+        // Addresses were there for all of them: what is missing was taken by the kernel.
+        assert!(stats.purges > 0 && stats.evicted == 0 && cache.len() as u64 == KEYS);
+        let whole = (0..KEYS).filter(|key| cache.get(key).is_some()).count() as u64;
+        // Some of it fits, and is there.
+        assert!(whole * 4 > LIMIT.get() / (LEN as u64 * 8) && whole < KEYS, "{whole}");
+        if cache.engine() == Engine::Tag {
+            println!("{whole} of {KEYS} are whole in the end");
+        }
+    }
+}
+
+#[test]
+fn the_kernel_takes_entries_and_kills_nobody() {
+    if let Some(group) = std::env::var_os(GROUP) {
+        return in_group(Path::new(&group));
+    }
+    let group = match Group::make(LIMIT) {
+        Ok(group) => group,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let this = std::env::current_exe().unwrap();
+    let inside = Command::new(this).args([TEST, "--exact"]).env(GROUP, group.dir()).output();
+    let output = inside.unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(group.kills(), 0);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}

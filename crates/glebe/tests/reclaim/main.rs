@@ -1,0 +1,14 @@
+//! The reclaimer: under real limits, in a memory cgroup of its own; on fixture trees of limits that
+//! the machine does not have; and after forks.
+
+mod bad_days;
+mod exact;
+mod files;
+mod fixture;
+mod forked;
+mod inside;
+mod margin;
+mod order;
+
+#[path = "../cgroup/mod.rs"]
+mod cgroup;

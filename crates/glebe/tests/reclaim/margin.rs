@@ -1,0 +1,128 @@
+//! Usage that rises to the limit and beyond what is left is met before the kernel kills.
+//!
+//! What is in the way is something that the kernel cannot take by itself: objects of a pool. The
+//! run without a reclaimer shows that the kernel would have killed.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use glebe::reclaim::{Policy, Reclaimer};
+use glebe::sys::page_size;
+use glebe::units::Bytes;
+use glebe::volatile::{Priority, Region};
+use glebe::zpool::{AtLimit, Codec, ObjectPool};
+
+use crate::inside::{inside, is_inside, End};
+
+const LIMIT: Bytes = Bytes::mib(64);
+/// Held by the pool.
+const POOL: Bytes = Bytes::mib(40);
+/// What rises beside it: more than is left.
+const RISE: Bytes = Bytes::mib(40);
+const A_SECOND: Bytes = Bytes::mib(100);
+/// Runs, of which none may end by a kill.
+const RUNS: usize = 20;
+const OBJECT_WORDS: u64 = 250;
+
+/// A pool that holds [`POOL`] of objects that are all different.
+pub fn full_pool(held: Bytes) -> Arc<ObjectPool> {
+    let options = ObjectPool::options().codec(Codec::None).at_limit(AtLimit::EvictOldest);
+    let pool = options.limit(Bytes::gib(1)).build().unwrap();
+    let mut nth = 0_u64;
+    while pool.held() < held {
+        let words = (0..OBJECT_WORDS).flat_map(|at| (nth * OBJECT_WORDS + at).to_ne_bytes());
+        pool.insert(&words.collect::<Vec<_>>()).unwrap();
+        nth += 1;
+    }
+    Arc::new(pool)
+}
+
+/// Touches `len` of new memory, so much in a second, and returns it.
+pub fn rise(len: Bytes, a_second: Bytes) -> Vec<u8> {
+    let mut memory = vec![0_u8; len.as_usize()];
+    let mut begin = Instant::now();
+    for (nth, page) in memory.chunks_mut(page_size().bytes().as_usize()).enumerate() {
+        page[0] = 1;
+        let touched = (nth as u64 + 1) * page_size().bytes().get();
+        let due = Duration::from_micros(touched * 1_000_000 / a_second.get());
+        if due > begin.elapsed() + Duration::from_millis(1) {
+            std::thread::sleep(due - begin.elapsed());
+        }
+        // One that was not scheduled for a while does not make up for it.
+        begin += begin.elapsed().saturating_sub(due);
+    }
+    memory
+}
+
+/// So many runs of `test`, whose processes first do `begin`.
+fn is_met(test: &str, runs: usize, begin: impl Fn()) {
+    for run in 0..if is_inside() { 1 } else { runs } {
+        let end = inside(LIMIT, test, || {
+            begin();
+            let reclaimer = Reclaimer::new(Policy::default()).unwrap();
+            let pool = full_pool(POOL);
+            reclaimer.add(&pool).unwrap();
+            reclaimer.start().unwrap();
+            black_box(rise(RISE, A_SECOND));
+            let stats = reclaimer.stats();
+            assert!(stats.freed_objects > 0, "{stats}");
+            // No more than was needed, and what is beyond the margin then.
+            assert!(pool.held() > Bytes::mib(3), "{}: {stats}", pool.held());
+        });
+        match end {
+            End::Skipped => return,
+            end => assert_eq!(end, End::Well, "run {run}"),
+        }
+    }
+}
+
+#[test]
+fn a_rise_is_met_in_time_20_times_of_20() {
+    is_met("margin::a_rise_is_met_in_time_20_times_of_20", RUNS, || {});
+}
+
+/// A user who may not arm thresholds; the list of tests is read, and stdout is open, before.
+#[test]
+fn and_by_the_clock_alone_without_privileges() {
+    const NOBODY: u32 = 65534;
+    is_met("margin::and_by_the_clock_alone_without_privileges", RUNS / 4, || {
+        #[allow(unsafe_code)] // Safety: no pointer. It fails for a user who has none to give up.
+        let _ = unsafe { libc::setgid(NOBODY) + libc::setuid(NOBODY) };
+        let reclaimer = Reclaimer::new(Policy::default()).unwrap();
+        reclaimer.poll().unwrap();
+        let watched = reclaimer.watched().unwrap();
+        assert!(watched.limit.is_ok() && watched.threshold.is_err(), "{watched:?}");
+    });
+}
+
+#[test]
+fn without_a_reclaimer_the_same_rise_ends_by_a_kill() {
+    let end = inside(LIMIT, "margin::without_a_reclaimer_the_same_rise_ends_by_a_kill", || {
+        let pool = full_pool(POOL);
+        black_box((rise(RISE, A_SECOND), pool));
+    });
+    assert!(end != End::Well, "nothing was shown");
+}
+
+/// With volatile memory beside it, which goes first; the pool keeps what need not go.
+#[test]
+fn volatile_memory_goes_before_objects() {
+    const TEST: &str = "margin::volatile_memory_goes_before_objects";
+    inside(Bytes::mib(96), TEST, || {
+        let region = Arc::new(Region::new(Bytes::mib(32)).unwrap());
+        let reclaimer = Reclaimer::new(Policy::default().keep_files(false)).unwrap();
+        let pool = full_pool(Bytes::mib(24));
+        reclaimer.add(&pool).unwrap();
+        reclaimer.add(&region).unwrap();
+        let block = vec![7; 1 << 20];
+        (0..32).for_each(|mib| region.write(Bytes::mib(mib), &block).unwrap());
+        region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
+        reclaimer.start().unwrap();
+        let held = pool.held();
+        black_box(rise(Bytes::mib(40), A_SECOND));
+        let stats = reclaimer.stats();
+        assert!(stats.freed_volatile > 0 && stats.freed_objects == 0, "{stats}");
+        assert_eq!(pool.held(), held);
+    });
+}
