@@ -197,6 +197,7 @@ fn ranges_and_pins_have_limits() {
     let refused = shared.pin(range(1, 2)).unwrap_err();
     assert!(matches!(refused, Error::Quota { pinned: 2, quota: 2 }), "{refused}");
     drop((pin, again_pinned));
+    assert_eq!(shared.stats().pinned, Pages::ZERO, "what was refused is pinned");
     let pin = shared.pin(range(1, 2)).unwrap();
     for (offset, len) in [(at(2), 1), (at(1), page().as_usize() + 1), (Bytes::new(u64::MAX), 1)] {
         let error = pin.read(offset, &mut vec![0; len]).unwrap_err();
