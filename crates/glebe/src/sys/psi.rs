@@ -127,7 +127,7 @@ fn connected(path: &Path) -> io::Result<File> {
     super::fault::point("connect")?;
     let stream = UnixStream::connect(path)?;
     stream.set_nonblocking(true)?;
-    Ok(File::from(OwnedFd::from(stream)))
+    Ok(OwnedFd::from(stream).into())
 }
 
 impl AsFd for Trigger {

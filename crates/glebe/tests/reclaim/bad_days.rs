@@ -219,7 +219,8 @@ fn a_program_waits_for_the_descriptor_or_by_the_call() {
     let is_readable = |millis| {
         let fd = reclaimer.as_fd().as_raw_fd();
         let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        #[allow(unsafe_code)] // Safety: one structure of this function's own.
+        // SAFETY: one structure of this function's own.
+        #[allow(unsafe_code)]
         let told = unsafe { libc::poll(&raw mut asked, 1, millis) };
         told == 1
     };

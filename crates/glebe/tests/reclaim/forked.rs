@@ -11,6 +11,7 @@ use crate::fixture::Tree;
 
 /// Whether `check` says yes in a child, which must end within some seconds.
 fn child_says(check: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child ends by _exit, and the parent waits for it.
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0);

@@ -87,7 +87,8 @@ fn a_rise_is_met_in_time_20_times_of_20() {
 fn and_by_the_clock_alone_without_privileges() {
     const NOBODY: u32 = 65534;
     is_met("margin::and_by_the_clock_alone_without_privileges", RUNS / 4, || {
-        #[allow(unsafe_code)] // Safety: no pointer. It fails for a user who has none to give up.
+        // SAFETY: no pointer. It fails for a user who has none to give up.
+        #[allow(unsafe_code)]
         let _ = unsafe { libc::setgid(NOBODY) + libc::setuid(NOBODY) };
         let reclaimer = Reclaimer::new(Policy::default()).unwrap();
         reclaimer.poll().unwrap();

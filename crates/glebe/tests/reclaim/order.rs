@@ -30,7 +30,7 @@ fn lost_of(region: &Region, range: std::ops::Range<Bytes>) -> Vec<u64> {
     let page = glebe::page_size().bytes().get();
     let lost = region.unmark(range).unwrap();
     let starts = lost.runs().iter().flat_map(|run| run.start()..run.end());
-    let mut mib: Vec<u64> = starts.map(|at| at * page >> 20).collect();
+    let mut mib: Vec<u64> = starts.map(|at| (at * page) >> 20).collect();
     mib.dedup();
     mib
 }
