@@ -3,7 +3,7 @@
 //! A look reads the pressure, plans, sheds, and, where parts freed less than was asked of them,
 //! looks again. Then it sets what follows from the pressure: the caps of marked memory, whether
 //! caches may refill, what budgets allow, and when to look next. Where parts have not changed it
-//! allocates nothing itself.
+//! allocates nothing itself, but what the sensor does and, inside them, parts that are cut.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
