@@ -6,8 +6,9 @@
  * tells exactly what it took. Object pools pack and compress objects of up to a page.
  *
  * VERBS  glebe_KIND_new makes one of a kind and glebe_KIND_free ends it, for each kind of handle:
- *   reserve, view, promise, cache, volatile, zpool. Blocks, which all programs make, have shorter
- *   names: glebe_alloc and glebe_free. A block that was promised is made by glebe_promise_take.
+ *   reserve, view, promise, cache, volatile, zpool, reclaimer, budget. Blocks, which all programs
+ *   make, have shorter names: glebe_alloc and glebe_free. A block that was promised is made by
+ *   glebe_promise_take.
  * ANSWERS  A function that returns int returns 0 for done (or the answer that was hoped for), a
  *   positive number for another answer where its description names one, or a negative
  *   GLEBE_ERROR_*. After an error nothing has been changed, and no argument has been written, with
@@ -46,7 +47,7 @@
  *   and shares no lock with calls on other handles of its kind.
  * FORK  Handles and memory stay with the process that made them. In a forked child every call on
  *   one of them is GLEBE_ERROR_FORKED and touches nothing; the memory of a block is not mapped
- *   there. The child may make reserves and object pools of its own. But volatile regions go along:
+ *   there. The child may make objects of its own of every kind. But volatile regions go along:
  *   the child has its own copy of memory, marks and handles, and both processes go on each for
  *   itself. A child made by clone(2) and not by the C library's fork gets GLEBE_ERROR_FORKED there
  *   too. What the parent gives back goes back to the system although a child lives.
@@ -125,7 +126,10 @@ enum {
     GLEBE_ERROR_CORRUPT = -38,       /* stored bytes of an object are damaged */
     GLEBE_ERROR_FIXED_LEN = -41,     /* the reserve was made to keep its length: see the text */
     GLEBE_ERROR_NO_ROOM = -42,       /* more than the reserve has room for; the text has the rest */
-    GLEBE_ERROR_NOT_GIVEN = -43      /* more than can be given back; the text has how much can */
+    GLEBE_ERROR_NOT_GIVEN = -43,     /* more than can be given back; the text has how much can */
+    GLEBE_ERROR_TAKEN = -44,         /* another reclaimer of this process has it */
+    GLEBE_ERROR_BLIND = -45,         /* nothing says how much memory there is; see the text */
+    GLEBE_ERROR_STARTED = -46        /* the reclaimer's thread runs already */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -676,6 +680,7 @@ typedef struct glebe_volatile_stats {
     uint64_t resident_pages; /* marked pages that are in memory still */
     uint64_t lazy_free_pages; /* pages counted in RSS that the kernel may take (LazyFree) */
     uint64_t unreclaimable_pages; /* pages counted in RSS less those the kernel may take */
+    uint64_t shed; /* marked pages dropped because a reclaimer asked for their memory */
 } glebe_volatile_stats;
 
 /* Fills `stats`. marked_ever is marked_pages and purged and rescued together, while no other call
@@ -917,6 +922,163 @@ int glebe_zpool_get_stats(glebe_zpool pool, glebe_zpool_stats *stats);
  * BAD_ARGUMENT. */
 int glebe_zpool_format_stats(glebe_zpool pool, uint64_t format, char *text, size_t text_len_bytes,
                              size_t *needed_bytes);
+
+/* ---- Reclaimers ------------------------------------------------------------------------------ */
+
+/* A reclaimer takes memory back from parts of the program before the kernel has to kill it. It
+ * reads the memory limits of the cgroups above the process, and what the machine has. While the
+ * tightest of these leaves less than a margin, it takes what is missing, and no more, in this
+ * order: marked volatile memory, the lowest priority first and within it the oldest; what
+ * compaction of object pools frees; objects of pools that may evict; what budgets were granted; and
+ * memory of reserves that first class does not hold.
+ *
+ * Parts are added, and leave when they are freed. The reclaimer keeps none of them alive, and a
+ * part has one reclaimer. glebe_volatile_free waits for a look that is under way. Memory of an
+ * object pool or a reserve that is freed during a look goes back at its end.
+ *
+ * A reclaimer looks when glebe_reclaimer_poll is called, or in a thread of its own after
+ * glebe_reclaimer_start. A look takes some tens of microseconds, and the time to take what is
+ * taken. A thread that is inside another call on volatile memory or a fork gets WOULD_WAIT. */
+typedef struct glebe_reclaimer {
+    uint64_t id;
+} glebe_reclaimer;
+
+/* What reclaimer is wanted. */
+typedef struct glebe_reclaimer_options {
+    uint64_t size;         /* sizeof(glebe_reclaimer_options) */
+    uint64_t margin_bytes; /* take memory while less than this can be had; 0: a sixteenth of the
+                              limit, but 4 MiB at least and 256 MiB at most. Never more than a
+                              quarter of the limit */
+    uint64_t lead_ms;      /* the margin grows by what usage rises by in this time; 0: 200 */
+    uint64_t withhold_ms;  /* refills are withheld so long after memory was short; 0: 1000 */
+    uint64_t yield_files;  /* 0: in a cgroup with a limit, marked memory stays so little that the
+                              kernel drops no file page for it; 1: the kernel chooses */
+} glebe_reclaimer_options;
+
+/* Makes a reclaimer without parts. Errors: NULL, BAD_SIZE, BAD_ARGUMENT, TOO_MANY; BLIND if
+ * neither a cgroup nor the machine says how much memory there is; OS, NO_MEMORY. */
+int glebe_reclaimer_new(const glebe_reclaimer_options *options, glebe_reclaimer *reclaimer);
+
+/* Ends a reclaimer and its thread, once the look under way has ended. Its parts stay as they are,
+ * and another reclaimer may have them. Budgets allow all that they were made with again. Errors:
+ * WOULD_WAIT. */
+int glebe_reclaimer_free(glebe_reclaimer reclaimer);
+
+/* Adds the marked memory of a region. Errors: TAKEN, WOULD_WAIT, OS. */
+int glebe_reclaimer_add_volatile(glebe_reclaimer reclaimer, glebe_volatile region);
+
+/* Adds an object pool with memory of its own: what compaction frees, and with evict_oldest the
+ * objects that are old and unread. Errors: TAKEN, WOULD_WAIT; BAD_ARGUMENT for a pool on a
+ * reserve. */
+int glebe_reclaimer_add_zpool(glebe_reclaimer reclaimer, glebe_zpool pool);
+
+/* Adds a reserve, made with room_bytes, of which `least_bytes` are to stay. What goes, goes as by
+ * glebe_reserve_shrink; it does not come back by itself, but by glebe_reserve_grow. Errors: TAKEN,
+ * WOULD_WAIT; FIXED_LEN for a reserve without room_bytes; OS. */
+int glebe_reclaimer_add_reserve(glebe_reclaimer reclaimer, glebe_reserve reserve,
+                                uint64_t least_bytes);
+
+/* How much a cache of the program's own may hold. The program says what it holds, reads now and
+ * then what it may hold, and gives up the rest. What it was asked for counts as coming for a
+ * second; after that other parts are asked. For memory that goes back to the system when the cache
+ * gives it up. */
+typedef struct glebe_budget {
+    uint64_t id;
+} glebe_budget;
+
+/* Makes a budget of `most_bytes`, which is what it allows while memory is not short. Errors: NULL,
+ * TOO_MANY. */
+int glebe_budget_new(uint64_t most_bytes, glebe_budget *budget);
+
+/* Ends a budget. */
+int glebe_budget_free(glebe_budget budget);
+
+/* Says how much the cache holds now. */
+int glebe_budget_set_held(glebe_budget budget, uint64_t held_bytes);
+
+/* Writes how much the cache may hold now to `allowed_bytes`: all of it without a reclaimer.
+ * Errors: NULL. */
+int glebe_budget_allowed(glebe_budget budget, uint64_t *allowed_bytes);
+
+/* Adds a budget. Errors: TAKEN, WOULD_WAIT. */
+int glebe_reclaimer_add_budget(glebe_reclaimer reclaimer, glebe_budget budget);
+
+/* What a look took. */
+typedef struct glebe_reclaimed {
+    uint64_t size;           /* sizeof(glebe_reclaimed); set to the bytes that were filled */
+    uint64_t asked_bytes;    /* what was to go; 0: memory was not short */
+    uint64_t volatile_bytes; /* marked memory that went */
+    uint64_t waste_bytes;    /* what compaction of object pools freed */
+    uint64_t objects_bytes;  /* what went with objects of pools */
+    uint64_t budgets_bytes;  /* by how much budgets were lowered; their owners free it */
+    uint64_t reserve_bytes;  /* what reserves gave back */
+    uint64_t measured_bytes; /* by how much usage fell meanwhile, whoever else uses memory */
+    uint64_t failed;         /* parts that could not be shed and were passed over */
+} glebe_reclaimed;
+
+/* Looks at how much memory there is, and takes what is missing. What was taken goes to
+ * `reclaimed`, which may be null. Waits for a look under way. Errors: BAD_SIZE, WOULD_WAIT; BLIND,
+ * after which nothing was taken and the next look is due in a second; OS. */
+int glebe_reclaimer_poll(glebe_reclaimer reclaimer, glebe_reclaimed *reclaimed);
+
+/* Waits until the next look is due, a signal comes, or `most_ms` have passed. A look is due at the
+ * latest a second after the last one. Errors: WOULD_WAIT, OS. */
+int glebe_reclaimer_wait(glebe_reclaimer reclaimer, uint64_t most_ms);
+
+/* Writes a descriptor to `fd` that is readable, for poll(2) or epoll(7), while a look is due. It is
+ * the reclaimer's: do not read or close it. It is closed when the reclaimer is freed. Errors:
+ * NULL. */
+int glebe_reclaimer_fd(glebe_reclaimer reclaimer, int *fd);
+
+/* Starts a thread that looks whenever a look is due, until the reclaimer is freed. Errors: STARTED,
+ * WOULD_WAIT, OS, NO_MEMORY. */
+int glebe_reclaimer_start(glebe_reclaimer reclaimer);
+
+enum {
+    GLEBE_REFILLS_ALLOWED = 0,
+    GLEBE_REFILLS_WITHHELD = 1 /* memory is short, or was until just now */
+};
+
+/* Whether caches may fill up again, as one of GLEBE_REFILLS_*. A cache that asks before it computes
+ * anew what it lost does not undo what the reclaimer did. A few loads. */
+int glebe_reclaimer_refills(glebe_reclaimer reclaimer);
+
+typedef struct glebe_reclaimer_stats {
+    uint64_t size; /* sizeof(glebe_reclaimer_stats); set to the bytes that were filled */
+    uint64_t polls; /* looks at how much memory there is */
+    uint64_t notices; /* looks that a notice of the kernel's came before */
+    uint64_t blind; /* looks that could not tell */
+    uint64_t sheds; /* looks that asked for memory */
+    uint64_t asked; /* pages that were asked for */
+    uint64_t freed_volatile; /* pages freed that were marked volatile */
+    uint64_t freed_waste; /* pages freed by compaction of object pools */
+    uint64_t freed_objects; /* pages freed with objects of pools */
+    uint64_t freed_reserve; /* pages that reserves gave back */
+    uint64_t asked_budgets; /* pages that budgets were lowered by */
+    uint64_t measured; /* pages by which usage fell meanwhile */
+    uint64_t failed; /* parts that failed to give memory back */
+    uint64_t withheld; /* times that refills were withheld */
+    uint64_t limit_pages; /* the tightest limit, at the last look */
+    uint64_t room_pages; /* what could be had before the kernel kills, then */
+    uint64_t free_pages; /* what could be had before the kernel drops files, then */
+    uint64_t margin_pages; /* below which memory is shed, then */
+    uint64_t marked_pages; /* what was marked in all parts, then */
+    uint64_t poll_count; /* looks, with what was shed: how many */
+    uint64_t poll_sum_ns; /* looks, with what was shed: all together */
+    uint64_t poll_p50_ns; /* looks, with what was shed: half took no longer */
+    uint64_t poll_p90_ns; /* looks, with what was shed: 9 of 10 took no longer */
+    uint64_t poll_p99_ns; /* looks, with what was shed: 99 of 100 took no longer */
+    uint64_t poll_p999_ns; /* looks, with what was shed: 999 of 1000 took no longer */
+    uint64_t poll_max_ns; /* looks, with what was shed: the longest */
+} glebe_reclaimer_stats;
+
+/* Fills `stats`. Errors: NULL, BAD_SIZE. */
+int glebe_reclaimer_get_stats(glebe_reclaimer reclaimer, glebe_reclaimer_stats *stats);
+
+/* Gives the statistics as text, in one of GLEBE_FORMAT_* but GLEBE_FORMAT_CLASSES. Names in
+ * OpenMetrics begin with glebe_reclaim_. Errors: NULL, BAD_ARGUMENT. */
+int glebe_reclaimer_format_stats(glebe_reclaimer reclaimer, uint64_t format, char *text,
+                                 size_t text_len_bytes, size_t *needed_bytes);
 
 #ifdef __cplusplus
 }

@@ -337,6 +337,11 @@ impl<T: Words> Out<T> {
         check_size::<T>(given)?;
         Ok(Fill { to, given })
     }
+
+    /// As [`Out::sized`], unless C wants no answer.
+    pub(crate) fn sized_if_any(self) -> Result<Option<Fill<T>>, Failure> {
+        (!self.0.is_null()).then(|| self.sized()).transpose()
+    }
 }
 
 impl<T: Words> Fill<T> {

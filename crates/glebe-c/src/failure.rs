@@ -7,7 +7,7 @@ use glebe::contig;
 use glebe::error::OsError;
 use glebe::reserve::Error;
 use glebe::sys::errno;
-use glebe::{vmap, volatile, zpool};
+use glebe::{reclaim, vmap, volatile, zpool};
 
 use crate::abi::*;
 
@@ -23,6 +23,8 @@ pub(crate) enum Failure {
     Adopted { start: usize, end: usize },
     #[error(transparent)]
     Contig(#[from] contig::Error),
+    #[error(transparent)]
+    Reclaim(#[from] reclaim::Error),
     #[error(transparent)]
     Reserve(#[from] Error),
     #[error(transparent)]
@@ -103,6 +105,7 @@ impl Failure {
             Self::NotWritable { .. } => GLEBE_ERROR_BAD_ARGUMENT,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
             Self::Contig(error) => code_of_contig(error),
+            Self::Reclaim(error) => code_of_reclaim(error),
             Self::Reserve(error) => code_of(error),
             Self::View(error) => code_of_view(error),
             Self::Volatile(error) => code_of_volatile(error),
@@ -131,6 +134,21 @@ fn code_of(error: &Error) -> c_int {
         Error::FixedLen { .. } => GLEBE_ERROR_FIXED_LEN,
         Error::NoRoom { .. } => GLEBE_ERROR_NO_ROOM,
         Error::NotGiven { .. } => GLEBE_ERROR_NOT_GIVEN,
+        Error::Os(error) => code_of_os(error),
+        _ => GLEBE_ERROR_OTHER,
+    }
+}
+
+fn code_of_reclaim(error: &reclaim::Error) -> c_int {
+    use reclaim::Error;
+    match error {
+        Error::Blind { .. } => GLEBE_ERROR_BLIND,
+        Error::Taken { .. } => GLEBE_ERROR_TAKEN,
+        Error::Reserve(error) => code_of(error),
+        Error::Volatile(error) => code_of_volatile(error),
+        Error::Pool(error) => code_of_zpool(error),
+        Error::Started => GLEBE_ERROR_STARTED,
+        Error::Forked => GLEBE_ERROR_FORKED,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
@@ -224,10 +242,11 @@ mod tests {
             [(errno::ENOMEM, GLEBE_ERROR_NO_MEMORY), (errno::EPERM, GLEBE_ERROR_OS)]
         {
             let os = || OsError::new("mmap", "a page", std::io::Error::from_raw_os_error(number));
-            let all: [Failure; 6] = [
+            let all: [Failure; 7] = [
                 contig::Error::from(os()).into(),
                 Error::from(os()).into(),
                 Error::from(contig::Error::from(os())).into(),
+                reclaim::Error::from(os()).into(),
                 vmap::Error::from(os()).into(),
                 volatile::Error::from(os()).into(),
                 zpool::Error::from(os()).into(),

@@ -28,6 +28,7 @@ mod place;
 mod block;
 mod cache;
 mod contig;
+mod reclaimer;
 mod reserve;
 mod stats;
 mod view;

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use glebe::reserve::LentObjectPoolStats as Lent;
-use glebe::{reserve, zpool};
+use glebe::{reclaim, reserve, zpool};
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out, Text};
@@ -114,5 +114,32 @@ pub extern "C" fn glebe_zpool_format_stats(
                 form(format, &pool.stats(), to_json, to_openmetrics)
             }
         })?)
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_reclaimer_get_stats(
+    reclaimer: glebe_reclaimer,
+    stats: Out<glebe_reclaimer_stats>,
+) -> c_int {
+    call(|| {
+        let out = stats.sized()?;
+        Ok(out.set_lines(&with(reclaimer, |of| Ok(of.stats().lines()))?))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_reclaimer_format_stats(
+    reclaimer: glebe_reclaimer,
+    format: u64,
+    text: Out<c_char>,
+    text_len_bytes: usize,
+    needed_bytes: Out<usize>,
+) -> c_int {
+    call(|| {
+        let text = Text::new(text, text_len_bytes, needed_bytes)?;
+        let to_json = reclaim::Stats::to_json;
+        let to_openmetrics = reclaim::Stats::to_openmetrics;
+        text.set(with(reclaimer, |of| form(format, &of.stats(), to_json, to_openmetrics))?)
     })
 }

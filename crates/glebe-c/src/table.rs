@@ -57,6 +57,12 @@ pub(crate) struct Entry<T> {
     value: Option<T>,
 }
 
+impl<T> Entry<T> {
+    pub(crate) fn value(&self) -> Option<&T> {
+        self.value.as_ref()
+    }
+}
+
 /// All places of a table, locked.
 pub(crate) type AllHeld<'a, T> = Vec<RwLockWriteGuard<'a, Entry<T>>>;
 

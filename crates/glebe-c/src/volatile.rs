@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use glebe::extent::Extent;
+use glebe::reclaim::Part;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Options, Priority, Region};
@@ -25,6 +26,7 @@ use crate::abi::*;
 use crate::boundary::{call, Array, In, Out};
 use crate::failure::Failure;
 use crate::table::lock;
+pub(crate) use claims::Inside;
 use claims::{range, whole_pages, Claim};
 use regions::{end, follow_forks, insert, with, Volatile};
 use runs::{merged, split};
@@ -75,6 +77,11 @@ pub extern "C" fn glebe_volatile_new(
 #[no_mangle]
 pub extern "C" fn glebe_volatile_free(region: glebe_volatile) -> c_int {
     call(|| end(region).map(|()| GLEBE_OK))
+}
+
+/// The region as a part of a reclaimer, which does not keep it alive.
+pub(crate) fn part(region: glebe_volatile) -> Result<Part, Failure> {
+    with(region, |of| Ok(Part::from(&of.region)))
 }
 
 #[no_mangle]
