@@ -73,6 +73,13 @@ codes! {
     GLEBE_ERROR_TAKEN = -44;
     GLEBE_ERROR_BLIND = -45;
     GLEBE_ERROR_STARTED = -46;
+    GLEBE_ERROR_BAD_FILE = -47;
+    GLEBE_ERROR_TRUNCATED = -48;
+    GLEBE_ERROR_NO_HOLDER_LEFT = -49;
+    GLEBE_ERROR_UNDER_WAY = -50;
+    GLEBE_ERROR_PINS_EXHAUSTED = -51;
+    GLEBE_ERROR_QUOTA = -52;
+    GLEBE_ERROR_PRIVATE = -53;
 }
 
 pub const GLEBE_PUT_STORED: c_int = 0;
@@ -112,6 +119,12 @@ pub const GLEBE_UNMARK_MORE: c_int = 1;
 
 pub const GLEBE_READ_DONE: c_int = 0;
 pub const GLEBE_READ_LOST: c_int = 1;
+
+pub const GLEBE_ORDER_FIFO: u64 = 0;
+pub const GLEBE_ORDER_LIFO: u64 = 1;
+
+pub const GLEBE_PIN_KEPT: c_int = 0;
+pub const GLEBE_PIN_LOST: c_int = 1;
 
 pub const GLEBE_REFILLS_ALLOWED: c_int = 0;
 pub const GLEBE_REFILLS_WITHHELD: c_int = 1;
@@ -214,6 +227,13 @@ structures! {
         refill: glebe_refill,
         data: Address,
     }
+    glebe_shared_options {
+        granule_bytes: u64,
+        holders: u64,
+        pin_quota_bytes: u64,
+        sigbus: u64,
+        address: Address,
+    }
     glebe_zpool_options {
         limit_bytes: u64,
         evict_oldest: u64,
@@ -268,6 +288,8 @@ fixed! {
     glebe_zobject { id }
     glebe_reclaimer { id }
     glebe_budget { id }
+    glebe_shared { id }
+    glebe_pin { id }
     glebe_extent { start_pages len_pages }
     glebe_run { start_pages len_pages pfn }
     glebe_drift { start_pages len_pages was_pfn now_pfn }

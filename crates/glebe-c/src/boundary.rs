@@ -14,8 +14,10 @@ mod probed;
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::ffi::{c_char, c_int, c_void, CStr, CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
 
 use glebe::stats::Line;
 use glebe::sys::errno;
@@ -205,6 +207,11 @@ impl In<c_char> {
     pub(crate) fn text(&self) -> Option<&CStr> {
         // SAFETY: as the head says.
         (!self.0.is_null()).then(|| unsafe { CStr::from_ptr(self.0) })
+    }
+
+    /// A path; `None` for null.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.text().map(|name| Path::new(OsStr::from_bytes(name.to_bytes())))
     }
 }
 

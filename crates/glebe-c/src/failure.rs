@@ -114,10 +114,18 @@ impl Failure {
     }
 }
 
+/// Refuses the first of these members that is not 0.
+pub(crate) fn none_of(members: &[(&str, u64)]) -> Result<(), Failure> {
+    match members.iter().find(|(_, value)| *value != 0) {
+        Some((name, value)) => Err(Failure::bad(name, *value)),
+        None => Ok(()),
+    }
+}
+
 /// The code of what the kernel refused, in whichever part.
 fn code_of_os(error: &OsError) -> c_int {
     match error.kind() {
-        ErrorKind::OutOfMemory => GLEBE_ERROR_NO_MEMORY,
+        ErrorKind::OutOfMemory | ErrorKind::StorageFull => GLEBE_ERROR_NO_MEMORY,
         _ => GLEBE_ERROR_OS,
     }
 }
@@ -192,9 +200,16 @@ fn code_of_volatile(error: &volatile::Error) -> c_int {
         Error::Beyond { .. } => GLEBE_ERROR_BEYOND,
         Error::Unsuitable(refusal) => code_of_refusal(refusal),
         Error::MapBudget { .. } => GLEBE_ERROR_MAP_BUDGET,
-        Error::ZeroCap => GLEBE_ERROR_BAD_ARGUMENT,
+        Error::ZeroCap | Error::BadOption { .. } => GLEBE_ERROR_BAD_ARGUMENT,
         Error::Stuck { .. } => GLEBE_ERROR_STUCK,
         Error::HandlerCovered => GLEBE_ERROR_HANDLER_COVERED,
+        Error::Cloned | Error::Forked => GLEBE_ERROR_FORKED,
+        Error::UnsuitableFile(_) | Error::BadFile { .. } => GLEBE_ERROR_BAD_FILE,
+        Error::Truncated { .. } => GLEBE_ERROR_TRUNCATED,
+        Error::NoHolderLeft { .. } => GLEBE_ERROR_NO_HOLDER_LEFT,
+        Error::Busy { .. } | Error::PurgeUnderWay { .. } => GLEBE_ERROR_UNDER_WAY,
+        Error::PinsExhausted { .. } => GLEBE_ERROR_PINS_EXHAUSTED,
+        Error::Quota { .. } => GLEBE_ERROR_QUOTA,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
@@ -209,6 +224,8 @@ fn code_of_refusal(refusal: &volatile::Refusal) -> c_int {
         Refusal::Shared { .. } => GLEBE_ERROR_SHARED,
         Refusal::FilePrivate { .. } => GLEBE_ERROR_FILE_PRIVATE,
         Refusal::ReadOnly { .. } => GLEBE_ERROR_READ_ONLY,
+        Refusal::Private { .. } => GLEBE_ERROR_PRIVATE,
+        Refusal::OnDisk { .. } => GLEBE_ERROR_BAD_FILE,
         _ => GLEBE_ERROR_SPECIAL,
     }
 }

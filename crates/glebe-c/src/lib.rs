@@ -19,18 +19,25 @@ mod slots;
 
 mod table;
 
+mod references;
+mod runs;
+
+mod sharing;
+
 mod process;
 
 mod boundary;
 
+mod descriptor;
 mod place;
 
 mod block;
 mod cache;
 mod contig;
-mod reclaimer;
 mod reserve;
 mod stats;
 mod view;
 mod volatile;
 mod zpool;
+
+mod reclaimer;

@@ -19,6 +19,7 @@ use glebe::zpool;
 use crate::abi::*;
 use crate::failure::Failure;
 use crate::mapped::Contigs;
+use crate::sharing::Pinned;
 use crate::table::{Held, Kind, Table, PROCESSES};
 
 /// An object, and the reserve that it lives in: 0 for one that needs none.
@@ -94,7 +95,7 @@ macro_rules! tables {
     };
 }
 
-// Volatile regions, which children inherit, are kind 5 and have a table of their own.
+// Volatile regions are kind 5 and shared ones kind 10: children inherit them, by other tables.
 tables! {
     1 "reserve" glebe_reserve reserves: Reserve, LANES;
     2 "block" glebe_block blocks: Of<Block>, 1;
@@ -104,6 +105,7 @@ tables! {
     7 "view" glebe_view views: Viewed, 1;
     8 "reclaimer" glebe_reclaimer reclaimers: Reclaimer, 1;
     9 "budget" glebe_budget budgets: Budget, LANES;
+    11 "pin" glebe_pin pins: Pinned, 1;
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());

@@ -2,9 +2,8 @@
 //! and of a reserve for other processes.
 #![allow(unsafe_code)] // exported names
 
-use std::ffi::{c_char, c_int, OsStr};
+use std::ffi::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use glebe::reserve::LentObjectPoolStats as Lent;
 use glebe::{reclaim, reserve, zpool};
@@ -15,7 +14,7 @@ use crate::failure::Failure;
 use crate::process::{with, Objects};
 
 /// One of the forms that all statistics have.
-fn form<S: ToString>(
+pub(crate) fn form<S: ToString>(
     format: u64,
     stats: &S,
     to_json: fn(&S) -> String,
@@ -66,9 +65,8 @@ pub extern "C" fn glebe_reserve_serve_stats(
 ) -> c_int {
     call(|| {
         let text = Text::new(socket, socket_len_bytes, needed_bytes)?;
-        let directory = directory.text().map(|name| Path::new(OsStr::from_bytes(name.to_bytes())));
         let socket = with(reserve, |of| {
-            let socket = match directory {
+            let socket = match directory.path() {
                 None => of.serve_stats()?,
                 Some(directory) => of.serve_stats_in(directory)?,
             };

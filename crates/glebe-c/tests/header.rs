@@ -135,9 +135,8 @@ fn what_is_given_as_const_is_never_made_mutable() {
 #[test]
 fn the_programs_call_every_function() {
     for language in ["c", "cpp"] {
-        let mut code = ["all", "contig", "place", "volatile", "zpool", "lent", "reclaimer"]
-            .map(|name| text(&format!("tests/{name}.{language}")))
-            .concat();
+        let names = ["all", "contig", "place", "volatile", "zpool", "lent", "reclaimer", "shared"];
+        let mut code = names.map(|name| text(&format!("tests/{name}.{language}"))).concat();
         if language == "c" {
             code += &text("tests/view.c");
         }
@@ -258,6 +257,7 @@ fn statistics_are_those_of_the_librarys_table() {
     are_those_of("glebe_reserve_stats", &glebe::reserve::Stats::default().lines());
     are_those_of("glebe_volatile_stats", &glebe::volatile::Stats::default().lines());
     are_those_of("glebe_reclaimer_stats", &glebe::reclaim::Stats::default().lines());
+    are_those_of("glebe_shared_stats", &glebe::volatile::SharedStats::default().lines());
     let lent = glebe::reserve::LentObjectPoolStats::default();
     are_those_of("glebe_zpool_stats", &[lent.objects.lines(), lent.lines()].concat());
 }
@@ -282,7 +282,7 @@ fn are_those_of(structure: &str, lines: &[Line]) {
 fn a_handle_of_another_kind_does_not_compile() {
     let fixed = blocks(&text("src/abi.rs"), "fixed!");
     let kinds: Vec<_> = fixed.iter().filter(|(_, members)| members.trim() == "id").collect();
-    assert_eq!(kinds.len(), 10);
+    assert_eq!(kinds.len(), 12);
     let end = |kind: &str| match kind {
         "glebe_block" => "glebe_free".to_owned(),
         other => format!("{other}_free"),

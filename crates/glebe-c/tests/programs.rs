@@ -233,6 +233,21 @@ fn object_pools_on_a_reserve_from_cpp() {
 }
 
 #[test]
+fn shared_memory_from_c() {
+    if has("cc") {
+        compile_and_run("cc", "-std=c99", "shared.c", false);
+        compile_and_run("cc", "-std=c11", "shared.c", true);
+    }
+}
+
+#[test]
+fn shared_memory_from_cpp() {
+    if has("c++") {
+        compile_and_run("c++", "-std=c++11", "shared.cpp", false);
+    }
+}
+
+#[test]
 fn reclaimers_from_c() {
     if has("cc") {
         compile_and_run("cc", "-std=c99", "reclaimer.c", false);

@@ -11,12 +11,19 @@
 #include "all.h"
 
 #define MIB ((uint64_t)1 << 20)
+#define WITHHOLD_MS 500
 
 static void sleep_ms(long ms) {
     struct timespec time;
     time.tv_sec = ms / 1000;
     time.tv_nsec = ms % 1000 * 1000000;
     nanosleep(&time, NULL);
+}
+
+static int64_t now_ms(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
 static glebe_reclaimer create(void) {
@@ -282,7 +289,7 @@ static glebe_reclaimer create_short(void) {
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.margin_bytes = 1024 * MIB;
-    options.withhold_ms = 50;
+    options.withhold_ms = WITHHOLD_MS;
     options.yield_files = 1;
     OK(glebe_reclaimer_new(&options, &reclaimer));
     return reclaimer;
@@ -382,8 +389,10 @@ static void of_a_reserve(void) {
 static void of_a_budget_and_refills_wait(void) {
     glebe_reclaimer reclaimer = create_short();
     glebe_budget budget = {0};
+    glebe_reclaimer_stats stats;
     glebe_reclaimed done;
     uint64_t allowed = 0;
+    int64_t begin;
     const size_t len = 76 * MIB;
     void *cache = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -393,17 +402,22 @@ static void of_a_budget_and_refills_wait(void) {
     CHECK(glebe_reclaimer_refills(reclaimer) == GLEBE_REFILLS_ALLOWED);
     memset(cache, 1, len);
     OK(glebe_budget_set_held(budget, len));
+    begin = now_ms();
     done = shed(reclaimer, 0);
     OK(glebe_budget_allowed(budget, &allowed));
     CHECK(done.budgets_bytes > 0 && allowed == len - done.budgets_bytes);
-    CHECK(glebe_reclaimer_refills(reclaimer) == GLEBE_REFILLS_WITHHELD);
     OK(munmap(cache, len));
     OK(glebe_budget_set_held(budget, 0));
-    OK(glebe_reclaimer_poll(reclaimer, NULL));
-    CHECK(glebe_reclaimer_refills(reclaimer) == GLEBE_REFILLS_WITHHELD);
-    sleep_ms(60);
-    OK(glebe_reclaimer_poll(reclaimer, NULL));
-    CHECK(glebe_reclaimer_refills(reclaimer) == GLEBE_REFILLS_ALLOWED);
+    /* Not before the time has passed, and then soon. */
+    while (glebe_reclaimer_refills(reclaimer) == GLEBE_REFILLS_WITHHELD) {
+        CHECK(now_ms() - begin < 60000);
+        sleep_ms(5);
+        OK(glebe_reclaimer_poll(reclaimer, NULL));
+    }
+    CHECK(now_ms() - begin >= WITHHOLD_MS);
+    stats.size = sizeof stats;
+    OK(glebe_reclaimer_get_stats(reclaimer, &stats));
+    CHECK(stats.withheld == 1 && stats.asked_budgets > 0);
     OK(glebe_reclaimer_free(reclaimer));
     OK(glebe_budget_allowed(budget, &allowed));
     CHECK(allowed == len);

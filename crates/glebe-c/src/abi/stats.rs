@@ -119,4 +119,18 @@ structures! {
         poll_p999_ns: u64,
         poll_max_ns: u64,
     }
+    glebe_shared_stats {
+        marks: u64,
+        unmarks: u64,
+        pins: u64,
+        marked_ever: u64,
+        purged: u64,
+        freed: u64,
+        dropped_now: u64,
+        total_pages: u64,
+        marked_pages: u64,
+        present_pages: u64,
+        lost_pages: u64,
+        pinned_pages: u64,
+    }
 }

@@ -6,8 +6,8 @@
 //! child made without the C library runs no step, and every call there is refused.
 //!
 //! Locks, in their order: that of the steps around fork, which adds a step too; the adopted ranges
-//! of `glebe_vrange`; the claims, held also while a place of the table is added; a place's; the
-//! region's.
+//! of `glebe_vrange`; the claims, held also while a place of a table is added; a place's, of this
+//! table and then of that of shared regions; the region's.
 //!
 //! # Safety
 //! The guards in the static are made and dropped by the forking thread; forks go one after the
@@ -16,31 +16,30 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
-use glebe::extent::Extent;
 use glebe::stats::LANES;
 use glebe::sys::atfork;
 use glebe::volatile::{Error, Region};
 
 use super::adopted;
 use super::claims::{check_fork, hold_claims, set_inside, Claim, Claims, Inside};
+use super::shared;
 use crate::abi::glebe_volatile;
 use crate::failure::Failure;
 use crate::process::each;
+use crate::references;
+use crate::runs::Untold;
 use crate::table::{lock, AllHeld, Kind, Table};
 
 /// A region, and what C has not been told of it.
 ///
 /// Reclaimers have weak handles of regions, and one reference for the length of a look. The end of
-/// a region waits for looks, since its memory may be the caller's from then on. A child lacks the
-/// threads that looked at the fork, and gives their references up.
+/// a region waits for looks; a child gives up the references of those that its parent has.
 #[derive(Debug)]
 pub(super) struct Volatile {
     /// One reference is this; others are of looks under way.
     pub(super) region: Arc<Region>,
-    /// Runs that an unmark found lost and its caller's array had no room for.
-    pub(super) untold: Mutex<Vec<Extent>>,
+    pub(super) untold: Untold,
     /// Dropped after the region.
     _claim: Option<Claim>,
 }
@@ -48,25 +47,9 @@ pub(super) struct Volatile {
 impl Volatile {
     /// Ends the region, once nobody looks at it.
     fn end(self) {
-        let Self { mut region, _claim, .. } = self;
-        while let Err(held) = Arc::try_unwrap(region) {
-            std::thread::sleep(LOOK);
-            region = held;
-        }
-    }
-
-    /// In a child, which has none of the threads that looked at the region.
-    fn forget_looks(&self) {
-        for _ in 1..Arc::strong_count(&self.region) {
-            // SAFETY: a reference of a thread that this process lacks, which nobody else gives up;
-            // one is left, that of `self`. As the file's head says, no other thread makes any.
-            unsafe { Arc::decrement_strong_count(Arc::as_ptr(&self.region)) };
-        }
+        drop(references::alone(self.region));
     }
 }
-
-/// A short part of the time that a look takes.
-const LOOK: Duration = Duration::from_micros(20);
 
 /// A region's handle has no process: it means the same in every child.
 static REGIONS: Table<Arc<Volatile>, LANES> =
@@ -95,7 +78,7 @@ pub(super) fn insert(
 ) -> Result<glebe_volatile, Failure> {
     let _inside = Inside::enter()?;
     let region = Arc::new(make()?);
-    let new = Arc::new(Volatile { region, untold: Mutex::default(), _claim: claim });
+    let new = Arc::new(Volatile { region, untold: Untold::default(), _claim: claim });
     let adding = hold_claims();
     let id = REGIONS.insert(|| Ok(each(new)))?;
     drop(adding);
@@ -128,6 +111,7 @@ pub(super) fn end(region: glebe_volatile) -> Result<(), Failure> {
 #[derive(Debug)]
 struct Held {
     all: AllHeld<'static, Arc<Volatile>>,
+    shared: shared::Held,
     _claims: MutexGuard<'static, Claims>,
     _ranges: adopted::Held,
 }
@@ -140,7 +124,12 @@ static HELD: Mutex<Option<Held>> = Mutex::new(None);
 fn prepare() {
     set_inside(true);
     let (ranges, claims) = (adopted::hold(), hold_claims());
-    *lock(&HELD) = Some(Held { all: REGIONS.hold_all(), _claims: claims, _ranges: ranges });
+    *lock(&HELD) = Some(Held {
+        all: REGIONS.hold_all(),
+        shared: shared::hold(),
+        _claims: claims,
+        _ranges: ranges,
+    });
 }
 
 fn release() {
@@ -151,7 +140,14 @@ fn release() {
 
 fn release_in_child() {
     if let Some(held) = &*lock(&HELD) {
-        held.all.iter().filter_map(|entry| entry.value()).for_each(|of| of.forget_looks());
+        // SAFETY: no thread has been started yet, and none of the parent's goes on here. Beside the
+        // table's references there are those of calls, of looks, and of the parent's pins alone.
+        unsafe {
+            let regions = held.all.iter().filter_map(|entry| entry.value());
+            regions.for_each(|of| references::forget_others(&of.region));
+            let shared = held.shared.iter().filter_map(|entry| entry.value());
+            shared.for_each(|of| of.forget_parents());
+        }
     }
     release();
 }
