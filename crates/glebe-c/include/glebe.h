@@ -6,8 +6,9 @@
  * tells exactly what it took. Object pools pack and compress objects of up to a page.
  *
  * VERBS  glebe_KIND_new makes one of a kind and glebe_KIND_free ends it, for each kind of handle:
- *   reserve, view, promise, cache, volatile, zpool. Blocks, which all programs make, have shorter
- *   names: glebe_alloc and glebe_free. A block that was promised is made by glebe_promise_take.
+ *   reserve, view, promise, cache, volatile, shared, pin, zpool, reclaimer, budget. Blocks, which
+ *   all programs make, have shorter names: glebe_alloc and glebe_free. A block that was promised is
+ *   made by glebe_promise_take.
  * ANSWERS  A function that returns int returns 0 for done (or the answer that was hoped for), a
  *   positive number for another answer where its description names one, or a negative
  *   GLEBE_ERROR_*. After an error nothing has been changed, and no argument has been written, with
@@ -46,10 +47,11 @@
  *   and shares no lock with calls on other handles of its kind.
  * FORK  Handles and memory stay with the process that made them. In a forked child every call on
  *   one of them is GLEBE_ERROR_FORKED and touches nothing; the memory of a block is not mapped
- *   there. The child may make reserves and object pools of its own. But volatile regions go along:
+ *   there. The child may make objects of its own of every kind. But volatile regions go along:
  *   the child has its own copy of memory, marks and handles, and both processes go on each for
- *   itself. A child made by clone(2) and not by the C library's fork gets GLEBE_ERROR_FORKED there
- *   too. What the parent gives back goes back to the system although a child lives.
+ *   itself. Shared regions go along too, with memory and marks that parent and child share, and
+ *   without pins. A child made by clone(2) and not by the C library's fork gets GLEBE_ERROR_FORKED
+ *   there too. What the parent gives back goes back to the system although a child lives.
  * STRUCTURES  The first member of a structure that may grow is its size in bytes as the caller
  *   knows it: set it to sizeof. A smaller one, of an older header, is served as far as it goes. Of
  *   a larger one the members that the library does not know must be zero where they go in, and are
@@ -89,7 +91,8 @@ enum {
     GLEBE_ERROR_NULL = -4,           /* a null pointer where one must not be */
     GLEBE_ERROR_BAD_SIZE = -5,       /* the size member of a structure cannot be right */
     GLEBE_ERROR_BAD_ARGUMENT = -6,   /* a flag, choice or name that does not exist */
-    GLEBE_ERROR_BUSY = -7,           /* blocks, promises, caches or pools are left: see the text */
+    GLEBE_ERROR_BUSY = -7,           /* blocks, promises, caches, pools or pins are left: see the
+                                        text */
     GLEBE_ERROR_TOO_MANY = -8,       /* as many handles as there can be (2^23 of a kind) */
     GLEBE_ERROR_BAD_ALIGN = -9,     /* an alignment that is not a power of two */
     GLEBE_ERROR_NO_RUN = -10,        /* no free run is long enough, or none that is so aligned; the
@@ -125,7 +128,17 @@ enum {
     GLEBE_ERROR_CORRUPT = -38,       /* stored bytes of an object are damaged */
     GLEBE_ERROR_FIXED_LEN = -41,     /* the reserve was made to keep its length: see the text */
     GLEBE_ERROR_NO_ROOM = -42,       /* more than the reserve has room for; the text has the rest */
-    GLEBE_ERROR_NOT_GIVEN = -43      /* more than can be given back; the text has how much can */
+    GLEBE_ERROR_NOT_GIVEN = -43,     /* more than can be given back; the text has how much can */
+    GLEBE_ERROR_TAKEN = -44,         /* another reclaimer of this process has it */
+    GLEBE_ERROR_BLIND = -45,         /* nothing says how much memory there is; see the text */
+    GLEBE_ERROR_STARTED = -46,       /* the reclaimer's thread runs already */
+    GLEBE_ERROR_BAD_FILE = -47,      /* a file that cannot be shared memory, or holds none */
+    GLEBE_ERROR_TRUNCATED = -48,     /* the file of a shared region was cut, or lost pages */
+    GLEBE_ERROR_NO_HOLDER_LEFT = -49, /* as many processes use the file as can */
+    GLEBE_ERROR_UNDER_WAY = -50,     /* another process or thread purges or joins: try again */
+    GLEBE_ERROR_PINS_EXHAUSTED = -51, /* this process has pinned it as often as can be counted */
+    GLEBE_ERROR_QUOTA = -52,         /* more would be pinned than the file's creator allows */
+    GLEBE_ERROR_PRIVATE = -53        /* private memory, where only what processes share can be */
 };
 
 /* The text of the calling thread's last error: what was refused, the value, the limit. Empty if
@@ -676,6 +689,7 @@ typedef struct glebe_volatile_stats {
     uint64_t resident_pages; /* marked pages that are in memory still */
     uint64_t lazy_free_pages; /* pages counted in RSS that the kernel may take (LazyFree) */
     uint64_t unreclaimable_pages; /* pages counted in RSS less those the kernel may take */
+    uint64_t shed; /* marked pages dropped because a reclaimer asked for their memory */
 } glebe_volatile_stats;
 
 /* Fills `stats`. marked_ever is marked_pages and purged and rescued together, while no other call
@@ -726,6 +740,183 @@ int glebe_vrange(void *start, size_t length, int mode, int *purged);
  * (glebe's own memory too) and ADOPTED. Returns 0. After an error nothing has become volatile;
  * what was may be so still. */
 int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
+
+/* ---- Shared volatile memory ------------------------------------------------------------------ */
+
+/* Volatile memory of a file that several processes map: a memfd, or a file on tmpfs. Marks belong
+ * to the file, and every process that has it sees the same. A part of it, a *granule*, is marked,
+ * pinned and lost as a whole. The kernel takes nothing of it by itself. A *purge*, by any of the
+ * processes, takes granules that are marked and that nobody has *pinned*: the lowest priority
+ * first, and within it in the order that their marks say.
+ *
+ * Every process may read and write the data at any time; what is marked and not pinned may become
+ * zeros meanwhile. Pin it first. Data of an unmarked granule is never purged. When a process ends,
+ * however it does, its pins end. When the last one ends, all marks end; losses are still told.
+ *
+ * Another process that can write the file can change or destroy what it holds, but no call here
+ * crashes for it: the answer is TRUNCATED, if the file was cut. A call that meets a purge under way
+ * waits for it for a second, then the answer is UNDER_WAY. A forked child has the handles, but no
+ * pins, and counts as another process. A thread that is inside another call on volatile memory or a
+ * fork gets WOULD_WAIT. */
+typedef struct glebe_shared {
+    uint64_t id;
+} glebe_shared;
+
+/* What shared region is wanted. */
+typedef struct glebe_shared_options {
+    uint64_t size;            /* sizeof(glebe_shared_options) */
+    uint64_t granule_bytes;   /* a power of two, at least a base page; 0: a base page */
+    uint64_t holders;         /* processes that can use the file at once, 128 at most; 0: 64. Each
+                                 handle of the file counts */
+    uint64_t pin_quota_bytes; /* what each of them can have pinned at once; 0: all */
+    uint64_t sigbus;          /* 1: a touch of a lost page that is marked, without a pin, is SIGBUS
+                                 in this process, and a system call that is given a page without
+                                 memory answers EFAULT, marked or not; needs userfaultfd. 0: both
+                                 find zeros */
+    void *address;            /* for glebe_shared_new: memory of the caller's that becomes the
+                                 region; null: a file is made */
+} glebe_shared_options;
+
+/* Makes a file without a name, of `len_bytes` of data, rounded up to whole granules, all zeros.
+ * Other processes get it by its descriptor. Nobody can change its length. Errors: NULL, BAD_SIZE;
+ * BAD_ARGUMENT for an option that cannot be; EMPTY, BEYOND for the length; HANDLER_COVERED with
+ * `sigbus`; NO_MEMORY, OS, TOO_MANY.
+ *
+ * With `address` the region is made of `len_bytes` of the caller's memory there, whole granules,
+ * and the contents stay. It is a mapping with MAP_SHARED of a memfd, of a file on tmpfs, or with
+ * MAP_ANONYMOUS, readable and writable. It stays mapped until the region is freed, in every process
+ * that uses it, nobody cuts its file, and no other region is made of it. This process uses it, and
+ * the children that it forks from then on; its descriptor is of no use to others. What a purge
+ * takes goes from every process that maps it. Further errors: UNALIGNED; UNMAPPED, LOCKED, HUGETLB,
+ * PRIVATE, READ_ONLY, SPECIAL; BAD_FILE for a file on a disk; BAD_ARGUMENT with `sigbus`. */
+int glebe_shared_new(uint64_t len_bytes, const glebe_shared_options *options,
+                     glebe_shared *shared);
+
+/* As glebe_shared_new, a file at `path` on tmpfs, which must not be there yet. This user alone may
+ * open it. It stays until it is removed. Errors: as there; BAD_FILE on another file system;
+ * HANDLER_COVERED also without `sigbus`; OS where `path` cannot be made. */
+int glebe_shared_new_at(const char *path, uint64_t len_bytes,
+                        const glebe_shared_options *options, glebe_shared *shared);
+
+/* Opens the file at `path`, which is no symbolic link. Of the options `sigbus` alone may be set:
+ * the file knows the others. Errors: NULL, BAD_SIZE, BAD_ARGUMENT; BAD_FILE for a file that is none
+ * of this kind; TRUNCATED; NO_HOLDER_LEFT; UNDER_WAY; HANDLER_COVERED; NO_MEMORY, OS, TOO_MANY. */
+int glebe_shared_open(const char *path, const glebe_shared_options *options,
+                      glebe_shared *shared);
+
+/* As glebe_shared_open, the file of a descriptor that is open for reading and writing, which stays
+ * the caller's and may be closed. Errors: as there; BAD_ARGUMENT for a number that is not open. */
+int glebe_shared_adopt(int fd, const glebe_shared_options *options, glebe_shared *shared);
+
+/* Leaves the file, and unmaps it here: its memory must not be touched any more. Marks stay as long
+ * as another process uses the file. GLEBE_ERROR_BUSY if this process has pins of it. */
+int glebe_shared_free(glebe_shared shared);
+
+/* Writes the descriptor of the file to `fd`, for another process to have. It is the region's: do
+ * not close it. It is closed when the region is freed. Errors: NULL. */
+int glebe_shared_fd(glebe_shared shared, int *fd);
+
+/* The first byte of the data, and its bytes; and its granule. Each place may be null. */
+int glebe_shared_memory(glebe_shared shared, void **address, uint64_t *len_bytes,
+                        uint64_t *granule_bytes);
+
+/* Which of the granules of one priority are purged first. */
+enum {
+    GLEBE_ORDER_FIFO = 0, /* those marked first */
+    GLEBE_ORDER_LIFO = 1  /* those marked last, and all of them before any of GLEBE_ORDER_FIFO */
+};
+
+/* Lets purges take `len_bytes` from `offset_bytes` on, whole granules. What is marked already keeps
+ * its priority and its place in the order. Errors: UNALIGNED, EMPTY, BEYOND, BAD_ARGUMENT;
+ * TRUNCATED, UNDER_WAY, NO_HOLDER_LEFT, NO_MEMORY, OS, after which some may be marked. */
+int glebe_shared_mark(glebe_shared shared, uint64_t offset_bytes, uint64_t len_bytes,
+                      uint64_t priority, uint64_t order);
+
+/* Ends the right of purges to a range, marked or not. Gives the runs of lost pages as
+ * glebe_volatile_unmark does: with GLEBE_UNMARK_MORE the surplus is told by the next unmark of this
+ * process that holds it. Of unmarks that overlap in time, in whichever processes, at least one is
+ * told of each loss. Errors: NULL, UNALIGNED, EMPTY, BEYOND; TRUNCATED, UNDER_WAY, NO_HOLDER_LEFT,
+ * NO_MEMORY, OS, after which the next unmark tells what was lost. */
+int glebe_shared_unmark(glebe_shared shared, uint64_t offset_bytes, uint64_t len_bytes,
+                        glebe_extent *runs, size_t capacity, size_t *count);
+
+/* Takes now what is marked in a range and nobody has pinned. Writes how much was taken to
+ * `dropped_bytes`, which may be null. Errors: as glebe_shared_mark. */
+int glebe_shared_drop_now(glebe_shared shared, uint64_t offset_bytes, uint64_t len_bytes,
+                          uint64_t *dropped_bytes);
+
+/* Takes granules that are marked and not pinned, of priority `up_to` at most, until `target_bytes`
+ * are free, rounded up to whole granules. Writes how much was taken to `purged_bytes`, which may be
+ * null. UNDER_WAY at once if another process or thread purges the file. Looks at every granule that
+ * was ever marked. Errors: BAD_ARGUMENT; as glebe_shared_mark. */
+int glebe_shared_purge(glebe_shared shared, uint64_t target_bytes, uint64_t up_to,
+                       uint64_t *purged_bytes);
+
+/* Granules that no purge takes. */
+typedef struct glebe_pin {
+    uint64_t id;
+} glebe_pin;
+
+enum {
+    GLEBE_PIN_KEPT = 0, /* all bytes are there */
+    GLEBE_PIN_LOST = 1  /* some were lost: see glebe_pin_lost */
+};
+
+/* Pins `len_bytes` from `offset_bytes` on, whole granules, marked or not, and gives them memory, so
+ * that no touch of them fails for want of it. Returns GLEBE_PIN_*. A granule can be pinned 65535
+ * times at once by a process. Where all of it has memory and no purge is under way this takes no
+ * system call. Errors: NULL, UNALIGNED, EMPTY, BEYOND; PINS_EXHAUSTED, QUOTA, with the limit in the
+ * text; TRUNCATED, UNDER_WAY, NO_HOLDER_LEFT, NO_MEMORY, OS, TOO_MANY. */
+int glebe_pin_new(glebe_shared shared, uint64_t offset_bytes, uint64_t len_bytes, glebe_pin *pin);
+
+/* Ends a pin. */
+int glebe_pin_free(glebe_pin pin);
+
+/* The first byte that is pinned, and how many are. Either place may be null. Other processes may
+ * change these bytes at any time. */
+int glebe_pin_memory(glebe_pin pin, void **address, uint64_t *len_bytes);
+
+/* Gives the runs of pages that were lost when they were pinned, in pages from the start of the
+ * region: zeros, or what somebody has written since. Does not change what the next unmark or pin
+ * tells. Errors: NULL. */
+int glebe_pin_lost(glebe_pin pin, glebe_extent *runs, size_t capacity, size_t *count);
+
+/* Says that the lost pages of a pin hold again what they should. They are not told lost any more,
+ * and count as marked just now where they are marked. Errors: TRUNCATED, UNDER_WAY, OS. */
+int glebe_pin_restored(glebe_pin pin);
+
+/* Copies bytes out of what is pinned, from `offset_bytes` behind its start on; others may change
+ * them meanwhile. Never raises SIGBUS. Errors: NULL, BEYOND; TRUNCATED, after which the buffer may
+ * hold anything. */
+int glebe_pin_read(glebe_pin pin, uint64_t offset_bytes, void *buffer, size_t len_bytes);
+
+/* Copies bytes into what is pinned. Errors: as glebe_pin_read. */
+int glebe_pin_write(glebe_pin pin, uint64_t offset_bytes, const void *bytes, size_t len_bytes);
+
+typedef struct glebe_shared_stats {
+    uint64_t size; /* sizeof(glebe_shared_stats); set to the bytes that were filled */
+    uint64_t marks; /* calls that marked something */
+    uint64_t unmarks; /* calls that unmarked something */
+    uint64_t pins; /* pins made */
+    uint64_t marked_ever; /* pages that were marked */
+    uint64_t purged; /* pages that an unmark told as lost */
+    uint64_t freed; /* pages that purges of this process took */
+    uint64_t dropped_now; /* pages taken because the program asked for it */
+    uint64_t total_pages; /* pages of data */
+    uint64_t marked_pages; /* pages marked */
+    uint64_t present_pages; /* pages that may hold memory, as far as is known */
+    uint64_t lost_pages; /* pages that were lost and not told */
+    uint64_t pinned_pages; /* pages that this process has pinned */
+} glebe_shared_stats;
+
+/* Fills `stats`: what this handle did, and how the file stands now, for all processes. Looks at
+ * every granule that was ever marked. Errors: NULL, BAD_SIZE. */
+int glebe_shared_get_stats(glebe_shared shared, glebe_shared_stats *stats);
+
+/* Gives the statistics as text, in one of GLEBE_FORMAT_* but GLEBE_FORMAT_CLASSES. Names in
+ * OpenMetrics begin with glebe_shared_. Errors: NULL, BAD_ARGUMENT. */
+int glebe_shared_format_stats(glebe_shared shared, uint64_t format, char *text,
+                              size_t text_len_bytes, size_t *needed_bytes);
 
 /* ---- Contiguous memory ----------------------------------------------------------------------- */
 
@@ -917,6 +1108,163 @@ int glebe_zpool_get_stats(glebe_zpool pool, glebe_zpool_stats *stats);
  * BAD_ARGUMENT. */
 int glebe_zpool_format_stats(glebe_zpool pool, uint64_t format, char *text, size_t text_len_bytes,
                              size_t *needed_bytes);
+
+/* ---- Reclaimers ------------------------------------------------------------------------------ */
+
+/* A reclaimer takes memory back from parts of the program before the kernel has to kill it. It
+ * reads the memory limits of the cgroups above the process, and what the machine has. While the
+ * tightest of these leaves less than a margin, it takes what is missing, and no more, in this
+ * order: marked volatile memory, the lowest priority first and within it the oldest; what
+ * compaction of object pools frees; objects of pools that may evict; what budgets were granted; and
+ * memory of reserves that first class does not hold.
+ *
+ * Parts are added, and leave when they are freed. The reclaimer keeps none of them alive, and a
+ * part has one reclaimer. glebe_volatile_free waits for a look that is under way. Memory of an
+ * object pool or a reserve that is freed during a look goes back at its end.
+ *
+ * A reclaimer looks when glebe_reclaimer_poll is called, or in a thread of its own after
+ * glebe_reclaimer_start. A look takes some tens of microseconds, and the time to take what is
+ * taken. A thread that is inside another call on volatile memory or a fork gets WOULD_WAIT. */
+typedef struct glebe_reclaimer {
+    uint64_t id;
+} glebe_reclaimer;
+
+/* What reclaimer is wanted. */
+typedef struct glebe_reclaimer_options {
+    uint64_t size;         /* sizeof(glebe_reclaimer_options) */
+    uint64_t margin_bytes; /* take memory while less than this can be had; 0: a sixteenth of the
+                              limit, but 4 MiB at least and 256 MiB at most. Never more than a
+                              quarter of the limit */
+    uint64_t lead_ms;      /* the margin grows by what usage rises by in this time; 0: 200 */
+    uint64_t withhold_ms;  /* refills are withheld so long after memory was short; 0: 1000 */
+    uint64_t yield_files;  /* 0: in a cgroup with a limit, marked memory stays so little that the
+                              kernel drops no file page for it; 1: the kernel chooses */
+} glebe_reclaimer_options;
+
+/* Makes a reclaimer without parts. Errors: NULL, BAD_SIZE, BAD_ARGUMENT, TOO_MANY; BLIND if
+ * neither a cgroup nor the machine says how much memory there is; OS, NO_MEMORY. */
+int glebe_reclaimer_new(const glebe_reclaimer_options *options, glebe_reclaimer *reclaimer);
+
+/* Ends a reclaimer and its thread, once the look under way has ended. Its parts stay as they are,
+ * and another reclaimer may have them. Budgets allow all that they were made with again. Errors:
+ * WOULD_WAIT. */
+int glebe_reclaimer_free(glebe_reclaimer reclaimer);
+
+/* Adds the marked memory of a region. Errors: TAKEN, WOULD_WAIT, OS. */
+int glebe_reclaimer_add_volatile(glebe_reclaimer reclaimer, glebe_volatile region);
+
+/* Adds an object pool with memory of its own: what compaction frees, and with evict_oldest the
+ * objects that are old and unread. Errors: TAKEN, WOULD_WAIT; BAD_ARGUMENT for a pool on a
+ * reserve. */
+int glebe_reclaimer_add_zpool(glebe_reclaimer reclaimer, glebe_zpool pool);
+
+/* Adds a reserve, made with room_bytes, of which `least_bytes` are to stay. What goes, goes as by
+ * glebe_reserve_shrink; it does not come back by itself, but by glebe_reserve_grow. Errors: TAKEN,
+ * WOULD_WAIT; FIXED_LEN for a reserve without room_bytes; OS. */
+int glebe_reclaimer_add_reserve(glebe_reclaimer reclaimer, glebe_reserve reserve,
+                                uint64_t least_bytes);
+
+/* How much a cache of the program's own may hold. The program says what it holds, reads now and
+ * then what it may hold, and gives up the rest. What it was asked for counts as coming for a
+ * second; after that other parts are asked. For memory that goes back to the system when the cache
+ * gives it up. */
+typedef struct glebe_budget {
+    uint64_t id;
+} glebe_budget;
+
+/* Makes a budget of `most_bytes`, which is what it allows while memory is not short. Errors: NULL,
+ * TOO_MANY. */
+int glebe_budget_new(uint64_t most_bytes, glebe_budget *budget);
+
+/* Ends a budget. */
+int glebe_budget_free(glebe_budget budget);
+
+/* Says how much the cache holds now. */
+int glebe_budget_set_held(glebe_budget budget, uint64_t held_bytes);
+
+/* Writes how much the cache may hold now to `allowed_bytes`: all of it without a reclaimer.
+ * Errors: NULL. */
+int glebe_budget_allowed(glebe_budget budget, uint64_t *allowed_bytes);
+
+/* Adds a budget. Errors: TAKEN, WOULD_WAIT. */
+int glebe_reclaimer_add_budget(glebe_reclaimer reclaimer, glebe_budget budget);
+
+/* What a look took. */
+typedef struct glebe_reclaimed {
+    uint64_t size;           /* sizeof(glebe_reclaimed); set to the bytes that were filled */
+    uint64_t asked_bytes;    /* what was to go; 0: memory was not short */
+    uint64_t volatile_bytes; /* marked memory that went */
+    uint64_t waste_bytes;    /* what compaction of object pools freed */
+    uint64_t objects_bytes;  /* what went with objects of pools */
+    uint64_t budgets_bytes;  /* by how much budgets were lowered; their owners free it */
+    uint64_t reserve_bytes;  /* what reserves gave back */
+    uint64_t measured_bytes; /* by how much usage fell meanwhile, whoever else uses memory */
+    uint64_t failed;         /* parts that could not be shed and were passed over */
+} glebe_reclaimed;
+
+/* Looks at how much memory there is, and takes what is missing. What was taken goes to
+ * `reclaimed`, which may be null. Waits for a look under way. Errors: BAD_SIZE, WOULD_WAIT; BLIND,
+ * after which nothing was taken and the next look is due in a second; OS. */
+int glebe_reclaimer_poll(glebe_reclaimer reclaimer, glebe_reclaimed *reclaimed);
+
+/* Waits until the next look is due, a signal comes, or `most_ms` have passed. A look is due at the
+ * latest a second after the last one. Errors: WOULD_WAIT, OS. */
+int glebe_reclaimer_wait(glebe_reclaimer reclaimer, uint64_t most_ms);
+
+/* Writes a descriptor to `fd` that is readable, for poll(2) or epoll(7), while a look is due. It is
+ * the reclaimer's: do not read or close it. It is closed when the reclaimer is freed. Errors:
+ * NULL. */
+int glebe_reclaimer_fd(glebe_reclaimer reclaimer, int *fd);
+
+/* Starts a thread that looks whenever a look is due, until the reclaimer is freed. Errors: STARTED,
+ * WOULD_WAIT, OS, NO_MEMORY. */
+int glebe_reclaimer_start(glebe_reclaimer reclaimer);
+
+enum {
+    GLEBE_REFILLS_ALLOWED = 0,
+    GLEBE_REFILLS_WITHHELD = 1 /* memory is short, or was until just now */
+};
+
+/* Whether caches may fill up again, as one of GLEBE_REFILLS_*. A cache that asks before it computes
+ * anew what it lost does not undo what the reclaimer did. A few loads. */
+int glebe_reclaimer_refills(glebe_reclaimer reclaimer);
+
+typedef struct glebe_reclaimer_stats {
+    uint64_t size; /* sizeof(glebe_reclaimer_stats); set to the bytes that were filled */
+    uint64_t polls; /* looks at how much memory there is */
+    uint64_t notices; /* looks that a notice of the kernel's came before */
+    uint64_t blind; /* looks that could not tell */
+    uint64_t sheds; /* looks that asked for memory */
+    uint64_t asked; /* pages that were asked for */
+    uint64_t freed_volatile; /* pages freed that were marked volatile */
+    uint64_t freed_waste; /* pages freed by compaction of object pools */
+    uint64_t freed_objects; /* pages freed with objects of pools */
+    uint64_t freed_reserve; /* pages that reserves gave back */
+    uint64_t asked_budgets; /* pages that budgets were lowered by */
+    uint64_t measured; /* pages by which usage fell meanwhile */
+    uint64_t failed; /* parts that failed to give memory back */
+    uint64_t withheld; /* times that refills were withheld */
+    uint64_t limit_pages; /* the tightest limit, at the last look */
+    uint64_t room_pages; /* what could be had before the kernel kills, then */
+    uint64_t free_pages; /* what could be had before the kernel drops files, then */
+    uint64_t margin_pages; /* below which memory is shed, then */
+    uint64_t marked_pages; /* what was marked in all parts, then */
+    uint64_t poll_count; /* looks, with what was shed: how many */
+    uint64_t poll_sum_ns; /* looks, with what was shed: all together */
+    uint64_t poll_p50_ns; /* looks, with what was shed: half took no longer */
+    uint64_t poll_p90_ns; /* looks, with what was shed: 9 of 10 took no longer */
+    uint64_t poll_p99_ns; /* looks, with what was shed: 99 of 100 took no longer */
+    uint64_t poll_p999_ns; /* looks, with what was shed: 999 of 1000 took no longer */
+    uint64_t poll_max_ns; /* looks, with what was shed: the longest */
+} glebe_reclaimer_stats;
+
+/* Fills `stats`. Errors: NULL, BAD_SIZE. */
+int glebe_reclaimer_get_stats(glebe_reclaimer reclaimer, glebe_reclaimer_stats *stats);
+
+/* Gives the statistics as text, in one of GLEBE_FORMAT_* but GLEBE_FORMAT_CLASSES. Names in
+ * OpenMetrics begin with glebe_reclaim_. Errors: NULL, BAD_ARGUMENT. */
+int glebe_reclaimer_format_stats(glebe_reclaimer reclaimer, uint64_t format, char *text,
+                                 size_t text_len_bytes, size_t *needed_bytes);
 
 #ifdef __cplusplus
 }

@@ -70,6 +70,16 @@ codes! {
     GLEBE_ERROR_FIXED_LEN = -41;
     GLEBE_ERROR_NO_ROOM = -42;
     GLEBE_ERROR_NOT_GIVEN = -43;
+    GLEBE_ERROR_TAKEN = -44;
+    GLEBE_ERROR_BLIND = -45;
+    GLEBE_ERROR_STARTED = -46;
+    GLEBE_ERROR_BAD_FILE = -47;
+    GLEBE_ERROR_TRUNCATED = -48;
+    GLEBE_ERROR_NO_HOLDER_LEFT = -49;
+    GLEBE_ERROR_UNDER_WAY = -50;
+    GLEBE_ERROR_PINS_EXHAUSTED = -51;
+    GLEBE_ERROR_QUOTA = -52;
+    GLEBE_ERROR_PRIVATE = -53;
 }
 
 pub const GLEBE_PUT_STORED: c_int = 0;
@@ -109,6 +119,15 @@ pub const GLEBE_UNMARK_MORE: c_int = 1;
 
 pub const GLEBE_READ_DONE: c_int = 0;
 pub const GLEBE_READ_LOST: c_int = 1;
+
+pub const GLEBE_ORDER_FIFO: u64 = 0;
+pub const GLEBE_ORDER_LIFO: u64 = 1;
+
+pub const GLEBE_PIN_KEPT: c_int = 0;
+pub const GLEBE_PIN_LOST: c_int = 1;
+
+pub const GLEBE_REFILLS_ALLOWED: c_int = 0;
+pub const GLEBE_REFILLS_WITHHELD: c_int = 1;
 
 pub const GLEBE_VRANGE_VOLATILE: c_int = 0;
 pub const GLEBE_VRANGE_NONVOLATILE: c_int = 1;
@@ -208,6 +227,13 @@ structures! {
         refill: glebe_refill,
         data: Address,
     }
+    glebe_shared_options {
+        granule_bytes: u64,
+        holders: u64,
+        pin_quota_bytes: u64,
+        sigbus: u64,
+        address: Address,
+    }
     glebe_zpool_options {
         limit_bytes: u64,
         evict_oldest: u64,
@@ -218,90 +244,27 @@ structures! {
         move_on_recall: u64,
         staging_bytes: u64,
     }
-    glebe_reserve_stats {
-        stored: u64,
-        loaded: u64,
-        missed: u64,
-        evicted: u64,
-        recalled: u64,
-        replaced: u64,
-        invalidated_pages: u64,
-        invalidated_objects: u64,
-        invalidated_pools: u64,
-        invalidate_failed: u64,
-        rejected: u64,
-        rejected_recalled: u64,
-        zeroed_ahead: u64,
-        allocs: u64,
-        alloc_failures: u64,
-        barriers: u64,
-        waited_for_writer: u64,
-        total_pages: u64,
-        live_pages: u64,
-        held_pages: u64,
-        free_pages: u64,
-        alloc_count: u64,
-        alloc_sum_ns: u64,
-        alloc_p50_ns: u64,
-        alloc_p90_ns: u64,
-        alloc_p99_ns: u64,
-        alloc_p999_ns: u64,
-        alloc_max_ns: u64,
-        packed_stored: u64,
-        packed_loaded: u64,
-        packed_dropped: u64,
-        packed_lost: u64,
-        packed_pages: u64,
+    glebe_reclaimer_options {
+        margin_bytes: u64,
+        lead_ms: u64,
+        withhold_ms: u64,
+        yield_files: u64,
     }
-    glebe_volatile_stats {
-        marks: u64,
-        unmarks: u64,
-        marked_ever: u64,
-        purged: u64,
-        rescued: u64,
-        dropped_by_cap: u64,
-        dropped_now: u64,
-        overwritten: u64,
-        reads_lost: u64,
-        total_pages: u64,
-        marked_pages: u64,
-        resident_pages: u64,
-        lazy_free_pages: u64,
-        unreclaimable_pages: u64,
-    }
-    glebe_zpool_stats {
-        inserted: u64,
-        inserted_bytes: u64,
-        inserted_stored_bytes: u64,
-        removed: u64,
-        evicted: u64,
-        moved: u64,
-        compacted_pages: u64,
-        objects: u64,
-        stored_bytes: u64,
-        slot_bytes: u64,
-        limbo_slots: u64,
-        zspages: u64,
-        used_pages: u64,
-        kept_pages: u64,
-        freeable_pages: u64,
-        metadata_bytes: u64,
-        held_bytes: u64,
-        held_bytes_max: u64,
-        limit_bytes: u64,
-        same_objects: u64,
-        sealed_pages: u64,
-        lost: u64,
-        refused: u64,
-        sealed: u64,
-        moved_pages: u64,
-        taken_out: u64,
-        lent_pages: u64,
-        staged_pages: u64,
-        staging_pages: u64,
-        places_bytes: u64,
+    glebe_reclaimed {
+        asked_bytes: u64,
+        volatile_bytes: u64,
+        waste_bytes: u64,
+        objects_bytes: u64,
+        budgets_bytes: u64,
+        reserve_bytes: u64,
+        measured_bytes: u64,
+        failed: u64,
     }
 }
+
+mod stats;
+
+pub use stats::*;
 
 macro_rules! fixed {
     ($($name:ident { $($member:ident)* })*) => {$(
@@ -323,6 +286,10 @@ fixed! {
     glebe_volatile { id }
     glebe_zpool { id }
     glebe_zobject { id }
+    glebe_reclaimer { id }
+    glebe_budget { id }
+    glebe_shared { id }
+    glebe_pin { id }
     glebe_extent { start_pages len_pages }
     glebe_run { start_pages len_pages pfn }
     glebe_drift { start_pages len_pages was_pfn now_pfn }

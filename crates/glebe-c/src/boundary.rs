@@ -14,8 +14,10 @@ mod probed;
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::ffi::{c_char, c_int, c_void, CStr, CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
 
 use glebe::stats::Line;
 use glebe::sys::errno;
@@ -206,6 +208,11 @@ impl In<c_char> {
         // SAFETY: as the head says.
         (!self.0.is_null()).then(|| unsafe { CStr::from_ptr(self.0) })
     }
+
+    /// A path; `None` for null.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.text().map(|name| Path::new(OsStr::from_bytes(name.to_bytes())))
+    }
 }
 
 /// An array of the caller's for the first of several answers, and where their number is told.
@@ -336,6 +343,11 @@ impl<T: Words> Out<T> {
         let given = unsafe { to.cast::<u64>().read_unaligned() };
         check_size::<T>(given)?;
         Ok(Fill { to, given })
+    }
+
+    /// As [`Out::sized`], unless C wants no answer.
+    pub(crate) fn sized_if_any(self) -> Result<Option<Fill<T>>, Failure> {
+        (!self.0.is_null()).then(|| self.sized()).transpose()
     }
 }
 

@@ -7,7 +7,7 @@ use glebe::contig;
 use glebe::error::OsError;
 use glebe::reserve::Error;
 use glebe::sys::errno;
-use glebe::{vmap, volatile, zpool};
+use glebe::{reclaim, vmap, volatile, zpool};
 
 use crate::abi::*;
 
@@ -23,6 +23,8 @@ pub(crate) enum Failure {
     Adopted { start: usize, end: usize },
     #[error(transparent)]
     Contig(#[from] contig::Error),
+    #[error(transparent)]
+    Reclaim(#[from] reclaim::Error),
     #[error(transparent)]
     Reserve(#[from] Error),
     #[error(transparent)]
@@ -103,6 +105,7 @@ impl Failure {
             Self::NotWritable { .. } => GLEBE_ERROR_BAD_ARGUMENT,
             Self::Adopted { .. } => GLEBE_ERROR_ADOPTED,
             Self::Contig(error) => code_of_contig(error),
+            Self::Reclaim(error) => code_of_reclaim(error),
             Self::Reserve(error) => code_of(error),
             Self::View(error) => code_of_view(error),
             Self::Volatile(error) => code_of_volatile(error),
@@ -111,10 +114,18 @@ impl Failure {
     }
 }
 
+/// Refuses the first of these members that is not 0.
+pub(crate) fn none_of(members: &[(&str, u64)]) -> Result<(), Failure> {
+    match members.iter().find(|(_, value)| *value != 0) {
+        Some((name, value)) => Err(Failure::bad(name, *value)),
+        None => Ok(()),
+    }
+}
+
 /// The code of what the kernel refused, in whichever part.
 fn code_of_os(error: &OsError) -> c_int {
     match error.kind() {
-        ErrorKind::OutOfMemory => GLEBE_ERROR_NO_MEMORY,
+        ErrorKind::OutOfMemory | ErrorKind::StorageFull => GLEBE_ERROR_NO_MEMORY,
         _ => GLEBE_ERROR_OS,
     }
 }
@@ -131,6 +142,21 @@ fn code_of(error: &Error) -> c_int {
         Error::FixedLen { .. } => GLEBE_ERROR_FIXED_LEN,
         Error::NoRoom { .. } => GLEBE_ERROR_NO_ROOM,
         Error::NotGiven { .. } => GLEBE_ERROR_NOT_GIVEN,
+        Error::Os(error) => code_of_os(error),
+        _ => GLEBE_ERROR_OTHER,
+    }
+}
+
+fn code_of_reclaim(error: &reclaim::Error) -> c_int {
+    use reclaim::Error;
+    match error {
+        Error::Blind { .. } => GLEBE_ERROR_BLIND,
+        Error::Taken { .. } => GLEBE_ERROR_TAKEN,
+        Error::Reserve(error) => code_of(error),
+        Error::Volatile(error) => code_of_volatile(error),
+        Error::Pool(error) => code_of_zpool(error),
+        Error::Started => GLEBE_ERROR_STARTED,
+        Error::Forked => GLEBE_ERROR_FORKED,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
@@ -174,9 +200,16 @@ fn code_of_volatile(error: &volatile::Error) -> c_int {
         Error::Beyond { .. } => GLEBE_ERROR_BEYOND,
         Error::Unsuitable(refusal) => code_of_refusal(refusal),
         Error::MapBudget { .. } => GLEBE_ERROR_MAP_BUDGET,
-        Error::ZeroCap => GLEBE_ERROR_BAD_ARGUMENT,
+        Error::ZeroCap | Error::BadOption { .. } => GLEBE_ERROR_BAD_ARGUMENT,
         Error::Stuck { .. } => GLEBE_ERROR_STUCK,
         Error::HandlerCovered => GLEBE_ERROR_HANDLER_COVERED,
+        Error::Cloned | Error::Forked => GLEBE_ERROR_FORKED,
+        Error::UnsuitableFile(_) | Error::BadFile { .. } => GLEBE_ERROR_BAD_FILE,
+        Error::Truncated { .. } => GLEBE_ERROR_TRUNCATED,
+        Error::NoHolderLeft { .. } => GLEBE_ERROR_NO_HOLDER_LEFT,
+        Error::Busy { .. } | Error::PurgeUnderWay { .. } => GLEBE_ERROR_UNDER_WAY,
+        Error::PinsExhausted { .. } => GLEBE_ERROR_PINS_EXHAUSTED,
+        Error::Quota { .. } => GLEBE_ERROR_QUOTA,
         Error::Os(error) => code_of_os(error),
         _ => GLEBE_ERROR_OTHER,
     }
@@ -191,6 +224,8 @@ fn code_of_refusal(refusal: &volatile::Refusal) -> c_int {
         Refusal::Shared { .. } => GLEBE_ERROR_SHARED,
         Refusal::FilePrivate { .. } => GLEBE_ERROR_FILE_PRIVATE,
         Refusal::ReadOnly { .. } => GLEBE_ERROR_READ_ONLY,
+        Refusal::Private { .. } => GLEBE_ERROR_PRIVATE,
+        Refusal::OnDisk { .. } => GLEBE_ERROR_BAD_FILE,
         _ => GLEBE_ERROR_SPECIAL,
     }
 }
@@ -224,10 +259,11 @@ mod tests {
             [(errno::ENOMEM, GLEBE_ERROR_NO_MEMORY), (errno::EPERM, GLEBE_ERROR_OS)]
         {
             let os = || OsError::new("mmap", "a page", std::io::Error::from_raw_os_error(number));
-            let all: [Failure; 6] = [
+            let all: [Failure; 7] = [
                 contig::Error::from(os()).into(),
                 Error::from(os()).into(),
                 Error::from(contig::Error::from(os())).into(),
+                reclaim::Error::from(os()).into(),
                 vmap::Error::from(os()).into(),
                 volatile::Error::from(os()).into(),
                 zpool::Error::from(os()).into(),

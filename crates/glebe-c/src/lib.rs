@@ -19,10 +19,16 @@ mod slots;
 
 mod table;
 
+mod references;
+mod runs;
+
+mod sharing;
+
 mod process;
 
 mod boundary;
 
+mod descriptor;
 mod place;
 
 mod block;
@@ -33,3 +39,5 @@ mod stats;
 mod view;
 mod volatile;
 mod zpool;
+
+mod reclaimer;

@@ -1,6 +1,6 @@
 //! [`Process`]: the tables of the process that called, and what its forked children are told.
 //!
-//! The tables are made by the first reserve, view or object pool that is made and never freed. A
+//! The first object makes the tables, unless it is a volatile region, and they are never freed. A
 //! child that makes one of its own gets new tables, so that it never meets a lock that another
 //! thread of its parent held at the fork; those of the parent it does not touch. The number in each
 //! handle tells whose it is. Finding the tables costs two loads and takes no lock.
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::Arc;
 
 use glebe::extent::Extent;
+use glebe::reclaim::{Budget, Reclaimer};
 use glebe::reserve::{Block, LentObjectPool, Namespace, Promise, Reserve};
 use glebe::stats::LANES;
 use glebe::sys::fork::ForkGuard;
@@ -18,6 +19,7 @@ use glebe::zpool;
 use crate::abi::*;
 use crate::failure::Failure;
 use crate::mapped::Contigs;
+use crate::sharing::Pinned;
 use crate::table::{Held, Kind, Table, PROCESSES};
 
 /// An object, and the reserve that it lives in: 0 for one that needs none.
@@ -93,7 +95,7 @@ macro_rules! tables {
     };
 }
 
-// Volatile regions, which children inherit, are kind 5 and have a table of their own.
+// Volatile regions are kind 5 and shared ones kind 10: children inherit them, by other tables.
 tables! {
     1 "reserve" glebe_reserve reserves: Reserve, LANES;
     2 "block" glebe_block blocks: Of<Block>, 1;
@@ -101,6 +103,9 @@ tables! {
     4 "cache" glebe_cache caches: Of<Namespace>, LANES;
     6 "object pool" glebe_zpool zpools: Of<Objects>, LANES;
     7 "view" glebe_view views: Viewed, 1;
+    8 "reclaimer" glebe_reclaimer reclaimers: Reclaimer, 1;
+    9 "budget" glebe_budget budgets: Budget, LANES;
+    11 "pin" glebe_pin pins: Pinned, 1;
 }
 
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());

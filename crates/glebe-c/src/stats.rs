@@ -2,12 +2,11 @@
 //! and of a reserve for other processes.
 #![allow(unsafe_code)] // exported names
 
-use std::ffi::{c_char, c_int, OsStr};
+use std::ffi::{c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use glebe::reserve::LentObjectPoolStats as Lent;
-use glebe::{reserve, zpool};
+use glebe::{reclaim, reserve, zpool};
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out, Text};
@@ -15,7 +14,7 @@ use crate::failure::Failure;
 use crate::process::{with, Objects};
 
 /// One of the forms that all statistics have.
-fn form<S: ToString>(
+pub(crate) fn form<S: ToString>(
     format: u64,
     stats: &S,
     to_json: fn(&S) -> String,
@@ -66,9 +65,8 @@ pub extern "C" fn glebe_reserve_serve_stats(
 ) -> c_int {
     call(|| {
         let text = Text::new(socket, socket_len_bytes, needed_bytes)?;
-        let directory = directory.text().map(|name| Path::new(OsStr::from_bytes(name.to_bytes())));
         let socket = with(reserve, |of| {
-            let socket = match directory {
+            let socket = match directory.path() {
                 None => of.serve_stats()?,
                 Some(directory) => of.serve_stats_in(directory)?,
             };
@@ -114,5 +112,32 @@ pub extern "C" fn glebe_zpool_format_stats(
                 form(format, &pool.stats(), to_json, to_openmetrics)
             }
         })?)
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_reclaimer_get_stats(
+    reclaimer: glebe_reclaimer,
+    stats: Out<glebe_reclaimer_stats>,
+) -> c_int {
+    call(|| {
+        let out = stats.sized()?;
+        Ok(out.set_lines(&with(reclaimer, |of| Ok(of.stats().lines()))?))
+    })
+}
+
+#[no_mangle]
+pub extern "C" fn glebe_reclaimer_format_stats(
+    reclaimer: glebe_reclaimer,
+    format: u64,
+    text: Out<c_char>,
+    text_len_bytes: usize,
+    needed_bytes: Out<usize>,
+) -> c_int {
+    call(|| {
+        let text = Text::new(text, text_len_bytes, needed_bytes)?;
+        let to_json = reclaim::Stats::to_json;
+        let to_openmetrics = reclaim::Stats::to_openmetrics;
+        text.set(with(reclaimer, |of| form(format, &of.stats(), to_json, to_openmetrics))?)
     })
 }

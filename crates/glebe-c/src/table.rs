@@ -57,6 +57,12 @@ pub(crate) struct Entry<T> {
     value: Option<T>,
 }
 
+impl<T> Entry<T> {
+    pub(crate) fn value(&self) -> Option<&T> {
+        self.value.as_ref()
+    }
+}
+
 /// All places of a table, locked.
 pub(crate) type AllHeld<'a, T> = Vec<RwLockWriteGuard<'a, Entry<T>>>;
 
@@ -210,6 +216,11 @@ pub(crate) struct Held<'a, T, const N: usize> {
 }
 
 impl<T, const N: usize> Held<'_, T, N> {
+    /// One of its handles; `None` if it was taken.
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.entries.iter().flatten().find_map(|entry| entry.value())
+    }
+
     /// Ends the handle; `None` if that was done before.
     pub(crate) fn take(&mut self) -> Option<T> {
         let take = |entry: &mut RwLockWriteGuard<'_, Entry<T>>| {

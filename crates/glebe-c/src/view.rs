@@ -1,10 +1,9 @@
 //! Views: pages of a file of the caller's, side by side.
 //!
 //! A view of a file has addresses of its own, so that one that is freed is unmapped then.
-#![allow(unsafe_code)] // exported names, a descriptor of the caller's
+#![allow(unsafe_code)] // exported names
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use glebe::extent::Extent;
@@ -14,6 +13,7 @@ use glebe::vmap::{MemFile, Space};
 
 use crate::abi::*;
 use crate::boundary::{call, Array, In, Out};
+use crate::descriptor::{copy_of, refused};
 use crate::failure::Failure;
 use crate::process::{end, insert, with, Process, Viewed};
 
@@ -52,15 +52,8 @@ fn extent_of(asked: &glebe_extent) -> Result<Extent, Failure> {
 
 /// The file of a descriptor, which stays the caller's.
 fn adopt(fd: c_int) -> Result<Arc<MemFile>, Failure> {
-    let refused =
-        |why: &str| Failure::new(GLEBE_ERROR_BAD_ARGUMENT, format!("the descriptor {fd}: {why}"));
-    if fd < 0 {
-        return Err(refused("not open"));
-    }
-    // SAFETY: not -1, and used for one copy, which fails where nothing is open.
-    let copy = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned();
-    let copy = copy.map_err(|error| refused(&format!("no copy of it: {error}")))?;
-    Ok(Arc::new(MemFile::adopt(copy).map_err(|_| refused("no memfd, and no file in memory"))?))
+    let file = MemFile::adopt(copy_of(fd)?);
+    Ok(Arc::new(file.map_err(|_| refused(fd, "no memfd, and no file in memory"))?))
 }
 
 #[no_mangle]

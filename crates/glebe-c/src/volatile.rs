@@ -7,8 +7,9 @@
 
 mod adopted;
 mod claims;
+mod pin;
 mod regions;
-mod runs;
+mod shared;
 mod v10;
 mod vrange;
 
@@ -17,6 +18,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use glebe::extent::Extent;
+use glebe::reclaim::Part;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
 use glebe::volatile::{Engine, Error, Options, Priority, Region};
@@ -24,10 +26,9 @@ use glebe::volatile::{Engine, Error, Options, Priority, Region};
 use crate::abi::*;
 use crate::boundary::{call, Array, In, Out};
 use crate::failure::Failure;
-use crate::table::lock;
+pub(crate) use claims::Inside;
 use claims::{range, whole_pages, Claim};
-use regions::{end, follow_forks, insert, with, Volatile};
-use runs::{merged, split};
+use regions::{end, follow_forks, insert, with};
 
 fn options(asked: &glebe_volatile_options) -> Result<Options, Failure> {
     let mut options = match asked.engine {
@@ -77,6 +78,11 @@ pub extern "C" fn glebe_volatile_free(region: glebe_volatile) -> c_int {
     call(|| end(region).map(|()| GLEBE_OK))
 }
 
+/// The region as a part of a reclaimer, which does not keep it alive.
+pub(crate) fn part(region: glebe_volatile) -> Result<Part, Failure> {
+    with(region, |of| Ok(Part::from(&of.region)))
+}
+
 #[no_mangle]
 pub extern "C" fn glebe_volatile_memory(
     region: glebe_volatile,
@@ -98,6 +104,11 @@ pub extern "C" fn glebe_volatile_memory(
     })
 }
 
+fn priority(given: u64) -> Result<Priority, Failure> {
+    let known = u8::try_from(given).ok().and_then(Priority::new);
+    known.ok_or_else(|| Failure::bad("priority", given))
+}
+
 #[no_mangle]
 pub extern "C" fn glebe_volatile_mark(
     region: glebe_volatile,
@@ -106,28 +117,25 @@ pub extern "C" fn glebe_volatile_mark(
     priority: u64,
 ) -> c_int {
     call(|| {
-        let known = u8::try_from(priority).ok().and_then(Priority::new);
-        let known = known.ok_or_else(|| Failure::bad("priority", priority))?;
-        let range = range(offset_bytes, len_bytes)?;
+        let (known, range) = (self::priority(priority)?, range(offset_bytes, len_bytes)?);
         with(region, |of| Ok(of.region.mark(range, known)?))?;
         Ok(GLEBE_OK)
     })
 }
 
-/// Unmarks, and takes what of the range was not told before: ascending runs with a gap between
-/// any two.
-fn unmark(of: &Volatile, range: Range<Bytes>) -> Result<Vec<Extent>, Failure> {
+/// The pages of a range.
+fn pages_of(range: &Range<Bytes>) -> Result<Extent, Failure> {
     let page = page_size();
     let (start, end) = (range.start.pages_down(page).get(), range.end.pages_up(page).get());
-    let mut runs = of.region.unmark(range)?.runs().to_vec();
-    let Some(asked) = Extent::new(start, end - start) else { return Ok(runs) };
-    let mut untold = lock(&of.untold);
-    if !untold.is_empty() {
-        let (told, kept) = split(&untold, asked);
-        *untold = kept;
-        runs = merged(runs.into_iter().chain(told).collect());
+    Ok(Extent::new(start, end - start).ok_or(Error::Empty)?)
+}
+
+/// Tells of lost runs, of which there may be more than room.
+fn told(out: Array<glebe_extent>, capacity: usize, all: &[Extent]) -> c_int {
+    match out.set(all.iter().map(glebe_extent::of)) {
+        count if count > capacity => GLEBE_UNMARK_MORE,
+        _ => GLEBE_UNMARK_TOLD,
     }
-    Ok(runs)
 }
 
 #[no_mangle]
@@ -142,16 +150,10 @@ pub extern "C" fn glebe_volatile_unmark(
     call(|| {
         let out = Array::new(runs, capacity, count, "runs")?;
         let range = range(offset_bytes, len_bytes)?;
+        let pages = pages_of(&range)?;
         with(region, |of| {
-            let all = unmark(of, range)?;
-            out.set(all.iter().map(glebe_extent::of));
-            let untold = all.get(capacity..).unwrap_or_default();
-            if untold.is_empty() {
-                return Ok(GLEBE_UNMARK_TOLD);
-            }
-            let mut before = lock(&of.untold);
-            *before = merged(before.iter().chain(untold).copied().collect());
-            Ok(GLEBE_UNMARK_MORE)
+            let found = of.region.unmark(range)?;
+            Ok(told(out, capacity, &of.untold.tell(pages, found.runs(), capacity)))
         })
     })
 }

@@ -12,7 +12,7 @@ use glebe::zpool::{AtLimit, Budget, Codec, Compaction, Error, Handle, ObjectPool
 
 use crate::abi::*;
 use crate::boundary::{call, In, Out};
-use crate::failure::Failure;
+use crate::failure::{none_of, Failure};
 use crate::process::{each, end, insert, insert_in, on, with, Objects, Of, Process};
 
 fn codec(asked: &glebe_zpool_options) -> Result<Codec, Failure> {
@@ -25,14 +25,6 @@ fn codec(asked: &glebe_zpool_options) -> Result<Codec, Failure> {
         (GLEBE_CODEC_LZ4, 0) => Ok(Codec::Lz4),
         (..=GLEBE_CODEC_LZ4, _) => Err(Failure::bad("zstd_level beside codec", asked.codec)),
         (other, _) => Err(Failure::bad("codec", other)),
-    }
-}
-
-/// Refuses the first of these members that is not 0.
-fn none_of(members: &[(&str, u64)]) -> Result<(), Failure> {
-    match members.iter().find(|(_, value)| *value != 0) {
-        Some((name, value)) => Err(Failure::bad(name, *value)),
-        None => Ok(()),
     }
 }
 

@@ -135,9 +135,8 @@ fn what_is_given_as_const_is_never_made_mutable() {
 #[test]
 fn the_programs_call_every_function() {
     for language in ["c", "cpp"] {
-        let mut code = ["all", "contig", "place", "volatile", "zpool", "lent"]
-            .map(|name| text(&format!("tests/{name}.{language}")))
-            .concat();
+        let names = ["all", "contig", "place", "volatile", "zpool", "lent", "reclaimer", "shared"];
+        let mut code = names.map(|name| text(&format!("tests/{name}.{language}"))).concat();
         if language == "c" {
             code += &text("tests/view.c");
         }
@@ -227,7 +226,6 @@ fn blocks(code: &str, before: &str) -> Vec<(String, String)> {
 
 #[test]
 fn structures_are_those_of_the_source() {
-    let abi = text("src/abi.rs");
     let word = |name: &str| (name.to_owned(), "uint64_t".to_owned());
     let c_type = |of: &str| match of {
         "u64" => "uint64_t".to_owned(),
@@ -235,7 +233,9 @@ fn structures_are_those_of_the_source() {
         other => other.to_owned(),
     };
     let mut source = BTreeMap::new();
-    for (name, members) in blocks(&abi, "structures!") {
+    let abi = text("src/abi.rs");
+    let all = [blocks(&abi, "structures!"), blocks(&text("src/abi/stats.rs"), "structures!")];
+    for (name, members) in all.concat() {
         let members = members.split(',').filter_map(|member| member.split_once(": "));
         let members = members.map(|(name, of)| (name.trim().to_owned(), c_type(of)));
         source.insert(name, [word("size")].into_iter().chain(members).collect::<Vec<_>>());
@@ -256,6 +256,8 @@ fn structures_are_those_of_the_source() {
 fn statistics_are_those_of_the_librarys_table() {
     are_those_of("glebe_reserve_stats", &glebe::reserve::Stats::default().lines());
     are_those_of("glebe_volatile_stats", &glebe::volatile::Stats::default().lines());
+    are_those_of("glebe_reclaimer_stats", &glebe::reclaim::Stats::default().lines());
+    are_those_of("glebe_shared_stats", &glebe::volatile::SharedStats::default().lines());
     let lent = glebe::reserve::LentObjectPoolStats::default();
     are_those_of("glebe_zpool_stats", &[lent.objects.lines(), lent.lines()].concat());
 }
@@ -280,7 +282,7 @@ fn are_those_of(structure: &str, lines: &[Line]) {
 fn a_handle_of_another_kind_does_not_compile() {
     let fixed = blocks(&text("src/abi.rs"), "fixed!");
     let kinds: Vec<_> = fixed.iter().filter(|(_, members)| members.trim() == "id").collect();
-    assert_eq!(kinds.len(), 8);
+    assert_eq!(kinds.len(), 12);
     let end = |kind: &str| match kind {
         "glebe_block" => "glebe_free".to_owned(),
         other => format!("{other}_free"),

@@ -117,7 +117,7 @@ fn the_examples_compile_and_work_from_where_they_are_installed() {
     }
     let examples = fs::read_dir(root().join("examples")).unwrap().map(|entry| entry.unwrap());
     let names: Vec<_> = examples.map(|entry| entry.file_name()).collect();
-    assert!(names.len() >= 4);
+    assert!(names.len() >= 6);
     let scratch = Scratch::new();
     for name in names {
         let source = prefix.join("share/doc/glebe/examples").join(&name);

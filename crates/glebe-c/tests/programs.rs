@@ -2,12 +2,16 @@
 //! as the caller and, where that is root, as a user without privileges.
 
 mod built;
+#[path = "../../glebe/tests/cgroup/mod.rs"]
+mod cgroup;
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+
+use glebe::units::Bytes;
 
 use built::{has, libraries, root, run, Scratch};
 
@@ -27,13 +31,8 @@ fn built_once() -> &'static Path {
     })
 }
 
-/// Compiles a program of the tests into a folder of its own and runs it there.
-fn compile_and_run(compiler: &str, standard: &str, source: &str, is_static: bool) {
-    compile_with(compiler, &[standard], source, is_static);
-}
-
-/// As [`compile_and_run`], with any options.
-fn compile_with(compiler: &str, options: &[&str], source: &str, is_static: bool) {
+/// Compiles a program of the tests, as `program` of the folder that it gives.
+fn compiled(compiler: &str, options: &[&str], source: &str, is_static: bool) -> Scratch {
     let scratch = Scratch::new();
     let program = scratch.path().join("program");
     for library in ["libglebe.so.0", "libglebe.so", "libglebe.a"] {
@@ -53,6 +52,18 @@ fn compile_with(compiler: &str, options: &[&str], source: &str, is_static: bool)
         .arg(scratch.path())
         .args([rpath.as_str(), "-lglebe", "-lm", "-o"])
         .arg(&program));
+    scratch
+}
+
+/// Compiles a program of the tests into a folder of its own and runs it there.
+fn compile_and_run(compiler: &str, standard: &str, source: &str, is_static: bool) {
+    compile_with(compiler, &[standard], source, is_static);
+}
+
+/// As [`compile_and_run`], with any options.
+fn compile_with(compiler: &str, options: &[&str], source: &str, is_static: bool) {
+    let scratch = compiled(compiler, options, source, is_static);
+    let program = scratch.path().join("program");
     let runs = |command: &mut Command| {
         let output = run(command.current_dir("/"));
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{source}: ok\n"));
@@ -218,6 +229,53 @@ fn object_pools_on_a_reserve_from_c() {
 fn object_pools_on_a_reserve_from_cpp() {
     if has("c++") {
         compile_and_run("c++", "-std=c++11", "lent.cpp", false);
+    }
+}
+
+#[test]
+fn shared_memory_from_c() {
+    if has("cc") {
+        compile_and_run("cc", "-std=c99", "shared.c", false);
+        compile_and_run("cc", "-std=c11", "shared.c", true);
+    }
+}
+
+#[test]
+fn shared_memory_from_cpp() {
+    if has("c++") {
+        compile_and_run("c++", "-std=c++11", "shared.cpp", false);
+    }
+}
+
+#[test]
+fn reclaimers_from_c() {
+    if has("cc") {
+        compile_and_run("cc", "-std=c99", "reclaimer.c", false);
+        compile_and_run("cc", "-std=c11", "reclaimer.c", true);
+    }
+}
+
+/// Inside a group with a limit, into which the program goes by itself.
+#[test]
+fn reclaimers_under_pressure() {
+    if !has("cc") {
+        return;
+    }
+    let group = match cgroup::Group::make(Bytes::mib(96)) {
+        Ok(group) => group,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let scratch = compiled("cc", &["-std=c99"], "reclaimer.c", false);
+    let output = run(Command::new(scratch.path().join("program")).arg(group.dir()));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "reclaimer.c under pressure: ok\n");
+    print!("{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(group.kills(), 0);
+}
+
+#[test]
+fn reclaimers_from_cpp() {
+    if has("c++") {
+        compile_and_run("c++", "-std=c++11", "reclaimer.cpp", false);
     }
 }
 

@@ -20,8 +20,8 @@ use glebe::units::{Bytes, Pages};
 use glebe::volatile::{Engine, Error, Priority, Refusal, Region};
 
 use super::claims::{check_fork, is_inside, Claim, Inside};
-use super::runs::{between, merged, split};
 use crate::failure::Failure;
+use crate::runs::{between, merged, split};
 use crate::table::lock;
 
 /// A range of the caller's memory some of which is volatile.

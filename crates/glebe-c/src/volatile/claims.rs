@@ -54,11 +54,11 @@ const INSIDE: &str = "this thread is inside another call on volatile memory, or 
     wait for itself; a handler can map a page there, or a region be made with a refill";
 
 /// That the thread is inside a call on volatile memory, until this is dropped.
-pub(super) struct Inside(());
+pub(crate) struct Inside(());
 
 impl Inside {
     /// Refuses a thread that is inside one already, as a signal handler may be.
-    pub(super) fn enter() -> Result<Self, Failure> {
+    pub(crate) fn enter() -> Result<Self, Failure> {
         // Of a thread that is ending: it has no value to keep.
         match IS_INSIDE.try_with(|inside| inside.replace(true)) {
             Ok(true) => Err(Failure::new(GLEBE_ERROR_WOULD_WAIT, INSIDE)),

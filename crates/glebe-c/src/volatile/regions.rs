@@ -6,37 +6,49 @@
 //! child made without the C library runs no step, and every call there is refused.
 //!
 //! Locks, in their order: that of the steps around fork, which adds a step too; the adopted ranges
-//! of `glebe_vrange`; the claims, held also while a place of the table is added; a place's; the
-//! region's.
+//! of `glebe_vrange`; the claims, held also while a place of a table is added; a place's, of this
+//! table and then of that of shared regions; the region's.
 //!
 //! # Safety
 //! The guards in the static are made and dropped by the forking thread; forks go one after the
-//! other.
+//! other. What a look held is given up in a child before any other thread of the child can exist.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use glebe::extent::Extent;
 use glebe::stats::LANES;
 use glebe::sys::atfork;
 use glebe::volatile::{Error, Region};
 
 use super::adopted;
 use super::claims::{check_fork, hold_claims, set_inside, Claim, Claims, Inside};
+use super::shared;
 use crate::abi::glebe_volatile;
 use crate::failure::Failure;
 use crate::process::each;
+use crate::references;
+use crate::runs::Untold;
 use crate::table::{lock, AllHeld, Kind, Table};
 
 /// A region, and what C has not been told of it.
+///
+/// Reclaimers have weak handles of regions, and one reference for the length of a look. The end of
+/// a region waits for looks; a child gives up the references of those that its parent has.
 #[derive(Debug)]
 pub(super) struct Volatile {
-    pub(super) region: Region,
-    /// Runs that an unmark found lost and its caller's array had no room for.
-    pub(super) untold: Mutex<Vec<Extent>>,
+    /// One reference is this; others are of looks under way.
+    pub(super) region: Arc<Region>,
+    pub(super) untold: Untold,
     /// Dropped after the region.
     _claim: Option<Claim>,
+}
+
+impl Volatile {
+    /// Ends the region, once nobody looks at it.
+    fn end(self) {
+        drop(references::alone(self.region));
+    }
 }
 
 /// A region's handle has no process: it means the same in every child.
@@ -47,7 +59,7 @@ static REGIONS: Table<Arc<Volatile>, LANES> =
 /// the step around fork, behind the library's. A child of a fork that is under way meanwhile has a
 /// lock that is held for ever at most where it is refused.
 pub(super) fn follow_forks() -> Result<(), Failure> {
-    static STEP: atfork::Step = atfork::Step { prepare, parent: release, child: release };
+    static STEP: atfork::Step = atfork::Step { prepare, parent: release, child: release_in_child };
     static IS_ADDED: AtomicBool = AtomicBool::new(false);
     check_fork()?;
     if !IS_ADDED.load(Ordering::Acquire) {
@@ -65,8 +77,8 @@ pub(super) fn insert(
     make: impl FnOnce() -> Result<Region, Failure>,
 ) -> Result<glebe_volatile, Failure> {
     let _inside = Inside::enter()?;
-    let region = make()?;
-    let new = Arc::new(Volatile { region, untold: Mutex::default(), _claim: claim });
+    let region = Arc::new(make()?);
+    let new = Arc::new(Volatile { region, untold: Untold::default(), _claim: claim });
     let adding = hold_claims();
     let id = REGIONS.insert(|| Ok(each(new)))?;
     drop(adding);
@@ -87,13 +99,19 @@ pub(super) fn with<R>(
 pub(super) fn end(region: glebe_volatile) -> Result<(), Failure> {
     check_fork()?;
     let _inside = Inside::enter()?;
-    REGIONS.end(region.id)
+    let mut held = REGIONS.hold(region.id)?;
+    // The last handle of the place: nobody else has one.
+    let ended = held.take().and_then(Arc::into_inner);
+    drop(held);
+    ended.into_iter().for_each(Volatile::end);
+    Ok(())
 }
 
 /// What is held over a fork.
 #[derive(Debug)]
 struct Held {
-    _all: AllHeld<'static, Arc<Volatile>>,
+    all: AllHeld<'static, Arc<Volatile>>,
+    shared: shared::Held,
     _claims: MutexGuard<'static, Claims>,
     _ranges: adopted::Held,
 }
@@ -106,11 +124,30 @@ static HELD: Mutex<Option<Held>> = Mutex::new(None);
 fn prepare() {
     set_inside(true);
     let (ranges, claims) = (adopted::hold(), hold_claims());
-    *lock(&HELD) = Some(Held { _all: REGIONS.hold_all(), _claims: claims, _ranges: ranges });
+    *lock(&HELD) = Some(Held {
+        all: REGIONS.hold_all(),
+        shared: shared::hold(),
+        _claims: claims,
+        _ranges: ranges,
+    });
 }
 
 fn release() {
     let held = lock(&HELD).take();
     drop(held);
     set_inside(false);
+}
+
+fn release_in_child() {
+    if let Some(held) = &*lock(&HELD) {
+        // SAFETY: no thread has been started yet, and none of the parent's goes on here. Beside the
+        // table's references there are those of calls, of looks, and of the parent's pins alone.
+        unsafe {
+            let regions = held.all.iter().filter_map(|entry| entry.value());
+            regions.for_each(|of| references::forget_others(&of.region));
+            let shared = held.shared.iter().filter_map(|entry| entry.value());
+            shared.for_each(|of| of.forget_parents());
+        }
+    }
+    release();
 }

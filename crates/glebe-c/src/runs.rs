@@ -1,9 +1,31 @@
-//! Sets of pages as ascending runs: what of them lies within a range, and their union.
+//! Sets of pages as ascending runs: what of them lies within a range, and their union; and
+//! [`Untold`], what an unmark found and its caller had no room for.
+
+use std::sync::Mutex;
 
 use glebe::extent::Extent;
 
+use crate::table::lock;
+
+/// Runs that an unmark found lost and its caller's array had no room for.
+#[derive(Debug, Default)]
+pub(crate) struct Untold(Mutex<Vec<Extent>>);
+
+impl Untold {
+    /// What an unmark of `asked` tells: what it `found`, and what of `asked` was not told before.
+    /// Keeps all but the first `capacity` of these runs for a later one.
+    pub(crate) fn tell(&self, asked: Extent, found: &[Extent], capacity: usize) -> Vec<Extent> {
+        let mut untold = lock(&self.0);
+        let (told, mut kept) = split(&untold, asked);
+        let all = merged(found.iter().copied().chain(told).collect());
+        kept.extend(all.get(capacity..).unwrap_or_default());
+        *untold = merged(kept);
+        all
+    }
+}
+
 /// What of `runs` lies within `asked`, and what does not.
-pub(super) fn split(runs: &[Extent], asked: Extent) -> (Vec<Extent>, Vec<Extent>) {
+pub(crate) fn split(runs: &[Extent], asked: Extent) -> (Vec<Extent>, Vec<Extent>) {
     let within = runs.iter().filter_map(|run| run.intersection(asked)).collect();
     let before = |run: &Extent| between(run.start(), run.end().min(asked.start()));
     let after = |run: &Extent| between(run.start().max(asked.end()), run.end());
@@ -12,12 +34,12 @@ pub(super) fn split(runs: &[Extent], asked: Extent) -> (Vec<Extent>, Vec<Extent>
 }
 
 /// From `start` up to `end`, unless that is nothing.
-pub(super) fn between(start: u64, end: u64) -> Option<Extent> {
+pub(crate) fn between(start: u64, end: u64) -> Option<Extent> {
     Extent::new(start, end.saturating_sub(start))
 }
 
 /// Runs that overlap or touch become one.
-pub(super) fn merged(mut runs: Vec<Extent>) -> Vec<Extent> {
+pub(crate) fn merged(mut runs: Vec<Extent>) -> Vec<Extent> {
     runs.sort_unstable();
     let mut all: Vec<Extent> = Vec::with_capacity(runs.len());
     for run in runs {
@@ -49,6 +71,17 @@ mod tests {
         assert_eq!(without, runs(&[(0, 2), (12, 20)]));
         let (within, without) = split(&runs(&[(0, 30)]), asked);
         assert_eq!((within, without), (runs(&[(2, 12)]), runs(&[(0, 2), (12, 30)])));
+    }
+
+    #[test]
+    fn what_there_was_no_room_for_is_told_once() {
+        let (untold, all) = (Untold::default(), between(0, 30).unwrap());
+        let found = runs(&[(0, 4), (6, 8), (10, 20)]);
+        assert_eq!(untold.tell(all, &found, 1), found);
+        // What is outside of the range stays.
+        assert_eq!(untold.tell(between(0, 7).unwrap(), &[], 9), runs(&[(6, 7)]));
+        assert_eq!(untold.tell(all, &runs(&[(8, 10)]), 9), runs(&[(7, 20)]));
+        assert_eq!(untold.tell(all, &[], 9), []);
     }
 
     #[test]
