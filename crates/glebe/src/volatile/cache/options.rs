@@ -83,7 +83,7 @@ impl CacheOptions {
         let table = Arc::new(Mutex::new(Table::new(free, cap)));
         Ok(Cache {
             _entry: fork::enter(&table),
-            region,
+            region: Arc::new(region),
             table,
             counts: Counts::new(),
             builds: Histogram::new(),
