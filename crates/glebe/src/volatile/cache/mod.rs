@@ -99,7 +99,7 @@ const _: () = {
 
 impl<K: Hash + Eq, V> Cache<K, V> {
     /// What a cache can be like.
-    pub fn options() -> CacheOptions {
+    pub fn options() -> CacheOptions<K, V> {
         CacheOptions::default()
     }
 
@@ -237,7 +237,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
     /// A cache with so many bytes of addresses and default options. Addresses cost 8 bytes a page
-    /// and no more, so they may well be as many as the machine has memory.
+    /// and no more, so they may be most of what the machine has as memory; for more than that the
+    /// kernel may have no mapping.
     ///
     /// # Errors
     /// As [`CacheOptions::build`].
