@@ -70,7 +70,7 @@ enum Job {
     /// Answers [`tiles::Served`].
     Tiles { keeper: objects::Keeper, time_ms: u64 },
     /// Answers [`lifted::Served`].
-    Lifted { keeper: objects::Keeper, limited_ms: u64, lifted_ms: u64 },
+    Lifted { keeper: objects::Keeper, limited: u32, lifted_ms: u64 },
 }
 
 /// In the child: enters the group at `dir` and does the job. To be called before there is a second
@@ -81,8 +81,8 @@ pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<Value> {
         Job::Purge { which, rounds } => to_value(purge::inside(which, rounds, dir)?),
         Job::Kept { beside, steps, dir } => to_value(kept::inside(beside, steps, &dir)?),
         Job::Tiles { keeper, time_ms } => to_value(tiles::inside(keeper, time_ms)?),
-        Job::Lifted { keeper, limited_ms, lifted_ms } => {
-            to_value(lifted::inside(keeper, limited_ms, lifted_ms, dir)?)
+        Job::Lifted { keeper, limited, lifted_ms } => {
+            to_value(lifted::inside(keeper, limited, lifted_ms, dir)?)
         }
     }?)
 }

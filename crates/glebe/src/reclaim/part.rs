@@ -3,6 +3,7 @@
 //! A part that its owner drops is forgotten at the next look. Each part is one reclaimer's, by a
 //! word in the part itself ([`Claim`](crate::sys::claim::Claim)).
 
+use std::hash::Hash;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use super::Error;
 use crate::reserve::{Reserve, Shrinkable};
 use crate::sys::claim::Holder;
 use crate::units::Bytes;
-use crate::volatile::{Priority, Region};
+use crate::volatile::{Cache, Priority, Region};
 use crate::zpool::ObjectPool;
 
 /// Something that can give memory back: made from what it is of, by `into`.
@@ -33,6 +34,14 @@ impl From<&Arc<Region>> for Part {
     /// Its marked memory.
     fn from(region: &Arc<Region>) -> Self {
         Self(Ok(Handle::Region(Arc::downgrade(region))))
+    }
+}
+
+impl<K: Hash + Eq, V> From<&Cache<K, V>> for Part {
+    /// Its marked entries. A cache that is to stay small while memory is short is made with the
+    /// reclaimer's [`refills`](super::Reclaimer::refills) too.
+    fn from(cache: &Cache<K, V>) -> Self {
+        cache.region().into()
     }
 }
 

@@ -23,7 +23,7 @@ use glebe::volatile::{Cache, CacheOptions, Engine};
 type Words = Cache<u64, u64>;
 
 /// Caches with each engine that this machine has.
-fn caches(addresses: Bytes, options: &CacheOptions) -> Vec<Words> {
+fn caches(addresses: Bytes, options: &CacheOptions<u64, u64>) -> Vec<Words> {
     let made = [Engine::Scan, Engine::Tag].map(|engine| {
         let cache = options.clone().engine(engine).build(addresses);
         cache.inspect_err(|why| println!("skipped: engine {engine}: {why}")).ok()

@@ -2,6 +2,7 @@
 //! the machine does not have; and after forks.
 
 mod bad_days;
+mod caches;
 mod exact;
 mod files;
 mod fixture;

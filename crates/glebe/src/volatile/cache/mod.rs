@@ -54,6 +54,7 @@ use table::{Id, Table};
 /// |---|---|
 /// | values that can be built again, found by a key | a `Cache` |
 /// | a large buffer, of which single pages may be lost and mended | a [`Region`] |
+/// | memory of a file, in use by several processes | [`Shared`](super::Shared) |
 /// | values that nobody can build again, or that must never wait for a builder | ordinary memory |
 ///
 /// ```
@@ -81,7 +82,8 @@ use table::{Id, Table};
 pub struct Cache<K, V> {
     /// Gone before the rest: forks know of the lock by it.
     _entry: fork::Entry,
-    region: Region,
+    /// Watched by a reclaimer too, which drops what is marked.
+    region: Arc<Region>,
     table: Arc<Mutex<Table<K, V>>>,
     counts: Counts,
     builds: Histogram,
@@ -97,8 +99,13 @@ const _: () = {
 
 impl<K: Hash + Eq, V> Cache<K, V> {
     /// What a cache can be like.
-    pub fn options() -> CacheOptions {
+    pub fn options() -> CacheOptions<K, V> {
         CacheOptions::default()
+    }
+
+    /// The memory, for who drops what is marked.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
     }
 
     /// Bytes of addresses.
@@ -230,7 +237,8 @@ impl<K: Hash + Eq, V> Cache<K, V> {
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Pod + Send + Sync> Cache<K, V> {
     /// A cache with so many bytes of addresses and default options. Addresses cost 8 bytes a page
-    /// and no more, so they may well be as many as the machine has memory.
+    /// and no more, so they may be most of what the machine has as memory; for more than that the
+    /// kernel may have no mapping.
     ///
     /// # Errors
     /// As [`CacheOptions::build`].

@@ -1,6 +1,7 @@
 //! [`CacheOptions`]: what a cache is to be like.
 
 use std::hash::Hash;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytemuck::Pod;
@@ -23,16 +24,24 @@ const HOT_SHARE: u64 = 16;
 const HOT_MOST: Bytes = Bytes::mib(32);
 
 /// What a [`Cache`] is to be like; from [`Cache::options`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[must_use = "options do nothing until the cache is made"]
-pub struct CacheOptions {
+pub struct CacheOptions<K, V> {
     engine: Option<Engine>,
     cap: Option<Bytes>,
     hot: Option<Bytes>,
     refills: Refills,
+    types: PhantomData<fn() -> (K, V)>,
 }
 
-impl CacheOptions {
+impl<K, V> Default for CacheOptions<K, V> {
+    fn default() -> Self {
+        let refills = Refills::default();
+        Self { engine: None, cap: None, hot: None, refills, types: PhantomData }
+    }
+}
+
+impl<K, V> CacheOptions<K, V> {
     /// This engine or an error, instead of *scan* where the machine has it, else *tag*.
     pub fn engine(self, engine: Engine) -> Self {
         Self { engine: Some(engine), ..self }
@@ -62,7 +71,7 @@ impl CacheOptions {
     ///
     /// # Errors
     /// [`Error::ZeroCap`], and as [`Options::build`](crate::volatile::Options::build).
-    pub fn build<K, V>(self, addresses: Bytes) -> Result<Cache<K, V>, Error>
+    pub fn build(self, addresses: Bytes) -> Result<Cache<K, V>, Error>
     where
         K: Hash + Eq + Clone + Send + 'static,
         V: Pod + Send + Sync,
@@ -83,7 +92,7 @@ impl CacheOptions {
         let table = Arc::new(Mutex::new(Table::new(free, cap)));
         Ok(Cache {
             _entry: fork::enter(&table),
-            region,
+            region: Arc::new(region),
             table,
             counts: Counts::new(),
             builds: Histogram::new(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 
 /// Caches of so many pages with each engine that this machine has.
-pub(super) fn caches(pages: u64, options: &CacheOptions) -> Vec<Cache<u32, u32>> {
+pub(super) fn caches(pages: u64, options: &CacheOptions<u32, u32>) -> Vec<Cache<u32, u32>> {
     let made = [Engine::Scan, Engine::Tag].map(|engine| {
         let cache = options.clone().engine(engine).build(Pages::new(pages).bytes(page_size()));
         cache.inspect_err(|why| println!("skipped: engine {engine}: {why}")).ok()

@@ -170,7 +170,7 @@ impl<'a> Oracle<'a> {
     }
 }
 
-fn run(pages: u64, options: &CacheOptions, is_tight: bool, program: &[Op]) {
+fn run(pages: u64, options: &CacheOptions<u32, u32>, is_tight: bool, program: &[Op]) {
     for cache in caches(pages, options) {
         let cache = &cache;
         let (map, held) = (HashMap::new(), Vec::new());
