@@ -107,6 +107,7 @@ fn in_child(parent: &str, task: &str, words: &[&str], out: &mut dyn Write) -> Ou
         ("inside", [group, job]) => {
             Ok(writeln!(out, "{}", volatile::inside(Path::new(group), job)?)?)
         }
+        ("pin-shared", [path]) => volatile::pin_shared(Path::new(path), out),
         _ => Err(format!("{task}: no task of a child").into()),
     }
 }

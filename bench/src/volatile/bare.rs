@@ -9,6 +9,7 @@
 
 use std::any::Any;
 use std::io;
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
@@ -53,11 +54,8 @@ impl Bare {
 
     /// Writes one byte in each `step` of a part.
     pub(super) fn touch(&self, at: Bytes, len: Bytes, step: Bytes) {
-        let start = self.at(at, len);
-        for addr in (start..start + len.as_usize()).step_by(step.as_usize()) {
-            // SAFETY: inside the owned range, and only reached as an atomic.
-            unsafe { AtomicU8::from_ptr(addr as *mut u8) }.store(1, Ordering::Relaxed);
-        }
+        // SAFETY: inside the owned range, of which no reference leaves.
+        unsafe { touch(self.at(at, len), len, step) }
     }
 
     /// The first word of the page at `at`.
@@ -79,10 +77,28 @@ impl Bare {
         unsafe { ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), bytes.len()) };
     }
 
+    /// As [`Bare::touch`], of part of a region that is not marked.
+    pub(super) fn touch_region(region: &Region, range: Range<Bytes>, step: Bytes) {
+        assert!(range.end <= region.len(), "{} of {}", range.end, region.len());
+        // SAFETY: inside the region, which nobody else has.
+        unsafe { touch(region.addr() + range.start.as_usize(), range.end - range.start, step) }
+    }
+
     fn at(&self, at: Bytes, len: Bytes) -> usize {
         let end = at.checked_add(len).expect("no overflow");
         assert!(end <= self.len, "{at} + {len} of {}", self.len);
         self.start + at.as_usize()
+    }
+}
+
+/// Writes one byte in each `step`.
+///
+/// # Safety
+/// The memory is mapped and writable, and nobody holds a reference to it.
+unsafe fn touch(start: usize, len: Bytes, step: Bytes) {
+    for addr in (start..start + len.as_usize()).step_by(step.as_usize()) {
+        // SAFETY: passed on from the caller; only reached as an atomic.
+        unsafe { AtomicU8::from_ptr(addr as *mut u8) }.store(1, Ordering::Relaxed);
     }
 }
 

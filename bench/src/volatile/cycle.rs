@@ -45,8 +45,10 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
     for (grain, huge, lengths) in [("4k", None, &small[..]), ("2m", Some(HUGE), &[HUGE, LEN])] {
         let memory = Memory::new(huge)?;
         for &len in lengths {
-            memory.cycles(&format!("cycle_{grain}_of_{}", name(len)), len, report)?;
+            memory.cycles(&format!("cycle_{grain}_of_{}", name(len)), len, false, report)?;
         }
+        let (case, touched) = case_of_all(grain);
+        memory.cycles(&touched, LEN, true, report)?;
         let here = memory.regions.iter().filter(|(_, region)| region.is_ok());
         let here: Vec<Which> = here.map(|(which, _)| *which).collect();
         let mut is_as_told = true;
@@ -55,14 +57,22 @@ pub(super) fn measure(report: &mut Report) -> Outcome {
             is_as_told = had.get() >= all / 100 * ENOUGH_PERCENT;
             report.note(&format!("cycle_2m: {had} of {} in huge pages.", Bytes::new(all)));
         }
-        let case = format!("cycle_{grain}_of_{}", name(LEN));
-        ratios(&format!("cycle_vs_dontneed_{grain}"), &here, report, |which, report| {
-            let own = report.median(&case, which.who());
-            // Of small pages there is no ratio of huge ones.
-            report.median(&case, DONT_NEED) / if is_as_told { own } else { f64::NAN }
-        });
+        for (case, by) in [(case, "cycle_vs_dontneed"), (touched, "cycle_touched_vs_dontneed")] {
+            ratios(&format!("{by}_{grain}"), &here, report, |which, report| {
+                let own = report.median(&case, which.who());
+                // Of small pages there is no ratio of huge ones.
+                report.median(&case, DONT_NEED) / if is_as_told { own } else { f64::NAN }
+            });
+        }
     }
     Ok(())
+}
+
+/// The cases of all of the memory: as it is, and with a write to each page after it.
+fn case_of_all(grain: &str) -> (String, String) {
+    let case = format!("cycle_{grain}_of_{}", name(LEN));
+    let touched = format!("{case}_touched");
+    (case, touched)
 }
 
 /// What of this process's memory lies in transparent huge pages: the kernel gives them if it can,
@@ -91,7 +101,8 @@ impl Memory {
         Ok(Self { huge, regions, bare })
     }
 
-    fn cycles(&self, case: &str, len: Bytes, report: &mut Report) -> Outcome {
+    /// `touched` where a cycle ends with a write to each page: what others have then already.
+    fn cycles(&self, case: &str, len: Bytes, touched: bool, report: &mut Report) -> Outcome {
         // As much as makes a sample: all of the memory, or some ranges of it.
         let ranges = (LEN.get() / len.get()).min(BATCH);
         let step = LEN.get() / ranges / len.get() * len.get();
@@ -107,7 +118,11 @@ impl Memory {
                 let cycle = |region: &Region| {
                     ns(&|range| {
                         region.mark(range.clone(), Priority::NORMAL)?;
-                        Ok(region.unmark(range).map(|lost| drop(black_box(lost)))?)
+                        drop(black_box(region.unmark(range.clone())?));
+                        if touched {
+                            Bare::touch_region(region, range, touch);
+                        }
+                        Ok(())
                     })
                 };
                 let region = region.as_ref().map_err(|why| why.as_str().into());
@@ -119,7 +134,7 @@ impl Memory {
                 Ok(())
             })?;
             report.add(case, DONT_NEED, UNIT, given_back);
-            if self.huge.is_none() {
+            if self.huge.is_none() && !touched {
                 report.add(case, MALLOC, UNIT, ns(&|_| malloc_touch_free(len, touch))?);
             }
         }

@@ -14,8 +14,10 @@ mod marked;
 mod objects;
 mod purge;
 mod refill;
+mod shared;
 mod tiles;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use glebe::sys::page_size;
@@ -41,8 +43,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
     cycle::measure(report)?;
     cycle::one_page(report)?;
     refill::measure(report)?;
-    let later = "private memory only: shared volatile memory is not there yet";
-    report.remark("shared_pin", "glebe", "us", later);
+    shared::measure(report)?;
     let here = |which: &Which| which.map(page_size().bytes()).is_ok();
     let engines: Vec<Which> = Which::ALL.into_iter().filter(here).collect();
     purge::measure(&engines, report)?;
@@ -85,6 +86,11 @@ pub(crate) fn inside(dir: &Path, job: &str) -> Outcome<Value> {
             to_value(lifted::inside(keeper, limited, lifted_ms, dir)?)
         }
     }?)
+}
+
+/// In the child: see [`shared`].
+pub(crate) fn pin_shared(path: &Path, out: &mut dyn Write) -> Outcome {
+    shared::pin_for_ever(path, out)
 }
 
 /// Has children do the jobs of all contestants by turns, so many times, each in a group of its own,

@@ -150,7 +150,8 @@ impl Owner<'_> {
             let at = self.at(page);
             self.marked[at] = false;
             self.region.read(bytes(page), &mut held).unwrap();
-            assert!(self.right(page, &held), "page {page} does not hold what it should");
+            let version = self.versions[at];
+            assert!(self.right(page, &held), "page {page}, {version}: {:?}", &held[..16]);
         }
     }
 

@@ -218,7 +218,17 @@ impl Scan {
                 return Err(error.into());
             }
         }
+        filled.last().copied().into_iter().for_each(|run| self.tell_processors(run));
         Ok(filled)
+    }
+
+    /// Has the reclaimer tell the processors at once what it took of this process: until then reads
+    /// may find what was there. By offering a page of zeros, of which the kernel takes nothing.
+    #[cold]
+    fn tell_processors(&self, filled: Extent) {
+        let (addr, _) = filled.place(self.base, self.page);
+        // SAFETY: as the file's head says; the page is shared, and stays.
+        let _ = unsafe { advise(addr, self.page.bytes(), Advice::Free) };
     }
 
     /// Fills lost pages and adds to `filled` those that are armed. The kernel says of the others

@@ -166,10 +166,7 @@ impl Tag {
             self.unmark_tagged(run, &mut found);
             self.tagged.clear(run);
         }
-        // By itself, since runs are joined to the last one as they ascend.
-        let mut untagged = Vec::new();
-        parts.iter().for_each(|part| self.unmark_untagged(*part, &mut untagged));
-        found.lost.append(&mut untagged);
+        found.lost.append(&mut self.unmark_untagged(parts));
         found
     }
 

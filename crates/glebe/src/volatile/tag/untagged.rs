@@ -15,9 +15,9 @@
 //! zeros are what it holds, either way.
 //!
 //! What is not seen: a write to a lost page, which breaks the region's rule. So only a region's own
-//! memory is marked so, and by kernels with `PAGEMAP_SCAN`, which knows the page of zeros. Under the
-//! region's lock, as all of the engine. Cost of an unmark that finds no page fault: a look, and
-//! three system calls a chunk.
+//! memory is marked so, and with kernels that have `PAGEMAP_SCAN`, which knows the page of zeros.
+//! Under the region's lock, as all of the engine. Cost of an unmark without page faults: a look,
+//! three system calls a chunk, and one a run that is lost.
 //!
 //! # Safety
 //! As in the engine's file.
@@ -52,13 +52,20 @@ impl Tag {
         self.advise(pages, Advice::Free)
     }
 
-    /// Takes the right to what of `part` has no tag back, and adds what of it is lost to `lost`.
+    /// Takes the right to what of `parts` has no tag back; what of it is lost.
     #[inline]
-    pub(super) fn unmark_untagged(&self, part: Extent, lost: &mut Vec<Extent>) {
-        for run in self.untagged.runs_in(part) {
-            self.each_of(run, WINDOW, |window| self.settle(window, lost));
+    pub(super) fn unmark_untagged(&self, parts: &[Extent]) -> Vec<Extent> {
+        let mut lost = Vec::new();
+        for run in parts.iter().flat_map(|part| self.untagged.runs_in(*part)) {
+            self.each_of(run, WINDOW, |window| self.settle(window, &mut lost));
             self.untagged.clear(run);
         }
+        for run in &lost {
+            // Zeros by now, unless the reclaimer has yet to tell the processors: until then reads
+            // may find what was there. This call has it told.
+            let _ = self.advise(*run, Advice::DontNeed);
+        }
+        lost
     }
 
     /// Makes every page of the window safe or finds it lost.
