@@ -4,6 +4,7 @@
 //! No memory is short: a purge is asked for so much, and takes what the marks say. Units:
 //! nanoseconds a pin and its end; percent of what was asked for.
 
+use std::fs::File;
 use std::hint::black_box;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -72,7 +73,8 @@ fn pin_first(file: &Shared) -> Result<(), Error> {
 
 /// In the child: pins the first granule of the file at `path` for ever.
 pub(super) fn pin_for_ever(path: &Path, out: &mut dyn Write) -> Outcome {
-    let file = Shared::options().open(path)?;
+    let descriptor = File::options().read(true).write(true).open(path)?;
+    let file = Shared::options().adopt(descriptor.into())?;
     pin_first(&file)?;
     writeln!(out, "pinning")?;
     loop {
