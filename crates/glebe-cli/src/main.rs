@@ -12,6 +12,7 @@ mod man;
 mod probe;
 #[cfg(feature = "serve")]
 mod recall;
+mod reclaim;
 #[cfg(feature = "serve")]
 mod serve;
 mod size;
@@ -83,6 +84,34 @@ enum Command {
     /// before. Only the user that the server runs as can ask, or root.
     #[cfg(feature = "serve")]
     Recall(recall::Args),
+    /// Purge volatile memory that processes share when memory is short
+    ///
+    /// For files of `glebe::volatile::Shared`, on tmpfs or memfds, whose processes mark what can
+    /// be made again. Runs in the foreground, one process for any number of files. When less than
+    /// the margin is left it takes marked memory that no process has pinned: the lowest priority of
+    /// all files first, and within it what was marked first. It takes no more than is missing. Page
+    /// cache that the kernel can drop counts as left. It
+    /// watches the memory cgroups above itself, or those given, and what is available in the
+    /// machine; a look at these is due more often the less there is, and when the kernel tells of
+    /// usage or of stalls (PSI, or MEMORY_PRESSURE_WATCH).
+    ///
+    /// Standard error gets one line an event. A path may come to name another file, which is then
+    /// purged too; the one before is kept until no process uses it. A file that no process uses is
+    /// not volatile, and nothing of it goes. SIGTERM and SIGINT end the command, a second one at
+    /// once; SIGHUP opens the files anew. systemd is told when it is ready.
+    ///
+    /// One purger a file: the second ends with status 1, or waits for the first with --wait.
+    /// --once and --dry-run work beside one.
+    ///
+    /// As root, with files of others: what a file holds is never taken as an address or a length
+    /// that was not checked. Symbolic links are refused in the last part of a path; FIFOs, devices
+    /// and files that are not on tmpfs are not opened; a file that is cut meanwhile is left alone.
+    /// Whoever may write a file decides what is purged of it, can keep it from being purged (by
+    /// pins, or the lock of its purger), and can make looks at it slow: give each user whom you do
+    /// not trust a purger of its own, as that user. Names of processes in the log are what these
+    /// wrote into the file themselves. Directories of a path should be writable by none but those
+    /// whose files may be purged.
+    Reclaim(reclaim::Args),
     /// Print the size classes of a pool of compressed objects
     Zpool(zpool::Args),
     /// Write the manual pages into a directory
@@ -147,6 +176,7 @@ fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
         Command::Serve(args) => serve::run(args, out),
         #[cfg(feature = "serve")]
         Command::Recall(args) => recall::run(args, out),
+        Command::Reclaim(args) => reclaim::run(args, out),
         Command::Zpool(args) => zpool::run(args, out),
         Command::Man(args) => man::run(args, out),
         Command::Completions(args) => completions::run(args, out),

@@ -28,6 +28,15 @@ const CONTROL: Entry = (
     "PID.NUMBER.control",
     "Beside the socket of the statistics: the control socket of `glebe serve`, mode 0660.",
 );
+const GROUP: Entry = (
+    "/sys/fs/cgroup/.../memory.*",
+    "Limits and usage of the memory cgroups, of version 1 or 2; /proc/meminfo for the machine.",
+);
+const STALLS: Entry = (
+    "/proc/pressure/memory",
+    "Tells of stalls for want of memory, where neither a group of version 2 nor \
+     MEMORY_PRESSURE_WATCH does.",
+);
 const BLOCKS: Entry = (
     "/sys/devices/system/memory/memory*/state",
     "Takes memory blocks off line and puts them back.",
@@ -82,6 +91,17 @@ fn examples_of_serve(page: &str) -> &'static [Entry] {
         _ => &[],
     }
 }
+
+/// Examples of the page of the purger.
+const RECLAIM: &[Entry] = &[
+    ("glebe reclaim /dev/shm/tiles", "While memory of the group of this process is short."),
+    (
+        "glebe reclaim --cgroup /sys/fs/cgroup/render --quota 256M /run/render/cache",
+        "From outside of the group whose processes use the file; tells of large pins.",
+    ),
+    ("glebe reclaim --dry-run --once 1G /dev/shm/tiles", "What would go of 1 GiB, by priority."),
+    ("glebe reclaim --once 1G /proc/4711/fd/5", "1 GiB of a memfd, now."),
+];
 
 /// Examples of a page.
 pub(super) fn examples(page: &str) -> &'static [Entry] {
@@ -142,6 +162,7 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             "For bash, from the next shell on.",
         )],
         "glebe-serve" | "glebe-recall" => examples_of_serve(page),
+        "glebe-reclaim" => RECLAIM,
         _ => examples_of_bank(page),
     }
 }
@@ -159,6 +180,7 @@ fn files(page: &str) -> &'static [Entry] {
         "glebe-demo" | "glebe-stats" => &[SERVED],
         "glebe-serve" | "glebe-recall" => &[SERVED, CONTROL],
         "glebe-probe" => &[POOLS],
+        "glebe-reclaim" => &[GROUP, STALLS],
         _ => &[],
     }
 }
@@ -170,6 +192,7 @@ fn others(page: &str) -> &'static [&'static str] {
         "glebe-contig-status" | "glebe-contig-explain" | "glebe-contig-map" => &["proc(5)"],
         "glebe-probe" => &["capabilities(7)", "seccomp(2)", "userfaultfd(2)"],
         "glebe-serve" => &["memcached(1)", "systemd.socket(5)"],
+        "glebe-reclaim" => &["memfd_create(2)", "cgroups(7)", "systemd.service(5)"],
         _ => &[],
     }
 }

@@ -99,8 +99,8 @@ fn in_turn(
 }
 
 fn volatile(parts: &[Handle], priority: Priority, most: Bytes, failed: &mut u64) -> Bytes {
-    let mut freed = Bytes::ZERO;
-    while freed < most {
+    let (mut freed, mut failures) = (Bytes::ZERO, 0);
+    while freed < most && failures <= parts.len() {
         let (mut first, mut second): (Option<(&Handle, Instant)>, Option<Instant>) = (None, None);
         for part in parts {
             let Some(oldest) = part.oldest(priority) else { continue };
@@ -119,7 +119,9 @@ fn volatile(parts: &[Handle], priority: Priority, most: Bytes, failed: &mut u64)
             Ok(more) => freed = freed + more,
             Err(_) => {
                 *failed += 1;
-                break;
+                // Others may have some. A part that fails again is asked no more often than there
+                // are parts.
+                failures += 1;
             }
         }
     }

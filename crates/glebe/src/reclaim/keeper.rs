@@ -5,15 +5,15 @@
 //! caches may refill, what budgets allow, and when to look next. Where parts have not changed it
 //! allocates nothing itself, but what the sensor does and, inside them, parts that are cut.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::apply::{apply, Reclaimed};
 use super::class::Class;
 use super::part::Handle;
-use super::plan::{plan, PartStats};
+use super::plan::{plan, plan_for, PartStats};
 use super::policy::Policy;
-use super::pressure::Pressure;
+use super::pressure::{Pressure, Scope};
 use super::sensor::{Look, Sensor};
 use super::watch::{Bell, Watch, Watched};
 use super::{Error, Part};
@@ -75,10 +75,11 @@ impl Keeper {
     pub(super) fn new(
         policy: Policy,
         root: &Path,
+        groups: &[PathBuf],
         bell: &Bell,
         refills: Refills,
     ) -> Result<Self, Error> {
-        let mut sensor = Sensor::new(root)?;
+        let mut sensor = Sensor::new(root, groups)?;
         // Says so now if it is blind.
         sensor.look(Bytes::ZERO)?;
         let watch = Watch::new(bell, root, sensor.group());
@@ -147,6 +148,16 @@ impl Keeper {
         Ok(seen)
     }
 
+    /// Sheds so much, however much there is to be had.
+    pub(super) fn shed(&mut self, target: Bytes) -> Result<Reclaimed, Error> {
+        let mut marked = Bytes::ZERO;
+        let before = self.observe(&mut marked)?;
+        let targets = plan_for(&self.stats, Scope::Machine, target, Bytes::ZERO);
+        let mut done = apply(&self.parts, &self.stats, Scope::Machine, &targets);
+        done.measured = before.measure.saturating_sub(self.observe(&mut marked)?.measure);
+        Ok(done)
+    }
+
     /// Huge pages that a reserve gives back may stay in their pool, and are no help then: reserves
     /// are left alone for a while.
     fn judge_reserves(&mut self, done: &Reclaimed, now: Instant) {
@@ -156,7 +167,7 @@ impl Keeper {
         }
     }
 
-    /// Looks at parts and pressure; `marked` is what is marked in all.
+    /// Looks at parts and pressure; `marked` is what is marked that the kernel may take.
     fn observe(&mut self, marked: &mut Bytes) -> Result<Look, Error> {
         let is_futile = self.futile_at.is_some_and(|at| at.elapsed() < FUTILE_FOR);
         let Self { parts, stats, .. } = self;
@@ -169,11 +180,12 @@ impl Keeper {
             stats.extend(found);
             found.is_some()
         });
+        let lazy = stats.iter().filter(|part| part.is_lazy);
         let volatile = |part: &PartStats| {
             let held = part.sheddable[..crate::volatile::Priority::COUNT].iter();
             held.fold(0_u64, |sum, held| sum.saturating_add(held.get()))
         };
-        *marked = Bytes::new(stats.iter().map(volatile).fold(0, u64::saturating_add));
+        *marked = Bytes::new(lazy.map(volatile).fold(0, u64::saturating_add));
         self.sensor.look(*marked)
     }
 

@@ -14,7 +14,7 @@ use super::Error;
 use crate::reserve::{Reserve, Shrinkable};
 use crate::sys::claim::Holder;
 use crate::units::Bytes;
-use crate::volatile::{Cache, Priority, Region};
+use crate::volatile::{Cache, Priority, Purger, Region};
 use crate::zpool::ObjectPool;
 
 /// Something that can give memory back: made from what it is of, by `into`.
@@ -25,6 +25,7 @@ pub struct Part(Result<Handle, crate::reserve::Error>);
 #[derive(Debug)]
 pub(super) enum Handle {
     Region(Weak<Region>),
+    Purger(Weak<Purger>),
     Pool(Weak<ObjectPool>),
     Budget(WeakBudget),
     Reserve(Shrinkable),
@@ -34,6 +35,13 @@ impl From<&Arc<Region>> for Part {
     /// Its marked memory.
     fn from(region: &Arc<Region>) -> Self {
         Self(Ok(Handle::Region(Arc::downgrade(region))))
+    }
+}
+
+impl From<&Arc<Purger>> for Part {
+    /// Marked memory of a file that processes share, which nobody has pinned.
+    fn from(purger: &Arc<Purger>) -> Self {
+        Self(Ok(Handle::Purger(Arc::downgrade(purger))))
     }
 }
 
@@ -74,6 +82,9 @@ impl Part {
         let handle = self.0?;
         let (is_taken, what) = match &handle {
             Handle::Region(weak) => (upgraded(weak, |it| it.claim(holder))?, "region"),
+            Handle::Purger(weak) => {
+                (weak.upgrade().is_none_or(|it| it.taken.take(holder)), "shared file")
+            }
             Handle::Pool(weak) => (upgraded(weak, |it| it.claim(holder))?, "object pool"),
             Handle::Budget(weak) => {
                 (weak.upgrade().is_none_or(|words| words.claim(holder)), "budget")
@@ -105,6 +116,11 @@ impl Handle {
             Self::Region(weak) => {
                 let held = weak.upgrade()?.held_by_priority();
                 all[..held.len()].copy_from_slice(&held);
+                stats.is_lazy = true;
+            }
+            Self::Purger(weak) => {
+                let sheddable = weak.upgrade()?.sheddable();
+                all[..sheddable.len()].copy_from_slice(&sheddable);
             }
             Self::Pool(weak) => {
                 let pool = weak.upgrade()?;
@@ -142,12 +158,14 @@ impl Handle {
     pub(super) fn oldest(&self, priority: Priority) -> Option<Instant> {
         match self {
             Self::Region(weak) => weak.upgrade()?.oldest(priority),
+            Self::Purger(weak) => weak.upgrade()?.oldest(priority),
             _ => None,
         }
     }
 
     /// Gives up to `most` of the volatile memory of a priority, as
-    /// [`Region::shed`](crate::volatile::Region).
+    /// [`Region::shed`](crate::volatile::Region). A shared file that failed has no oldest until the
+    /// next look.
     pub(super) fn shed_volatile(
         &self,
         priority: Priority,
@@ -158,6 +176,10 @@ impl Handle {
             Self::Region(weak) => {
                 let region = weak.upgrade();
                 Ok(region.map_or(Ok(Bytes::ZERO), |it| it.shed(priority, most, until))?)
+            }
+            Self::Purger(weak) => {
+                let purger = weak.upgrade();
+                Ok(purger.map_or(Ok(Bytes::ZERO), |it| it.shed(priority, most, until))?)
             }
             _ => Ok(Bytes::ZERO),
         }
@@ -190,6 +212,7 @@ impl Handle {
     pub(super) fn release(&self, holder: Holder) {
         match self {
             Self::Region(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
+            Self::Purger(weak) => drop(weak.upgrade().map(|it| it.taken.release(holder))),
             Self::Pool(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
             Self::Budget(weak) => drop(weak.upgrade().map(|it| it.release(holder))),
             Self::Reserve(reserve) => reserve.release(holder),

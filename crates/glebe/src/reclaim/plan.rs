@@ -13,6 +13,8 @@ pub struct PartStats {
     /// Whether its memory counts in groups. Huge pages of a pool, as a rule, count nowhere but in
     /// the machine: where a group is short they are no help.
     pub is_charged: bool,
+    /// Whether the kernel takes its marked memory by itself, and counts it as page cache.
+    pub is_lazy: bool,
     /// What was asked of a budget and is about to come.
     pub coming: Bytes,
 }
@@ -69,18 +71,26 @@ impl Targets {
 /// ```
 #[must_use]
 pub fn plan(parts: &[PartStats], pressure: &Pressure, policy: &Policy) -> Targets {
-    let mut short = policy.short(pressure);
-    let mut crowded = policy.crowded(pressure);
+    plan_for(parts, pressure.scope, policy.short(pressure), policy.crowded(pressure))
+}
+
+/// What `parts` are to give up for what is missing of everything, and of room beside files.
+pub(super) fn plan_for(
+    parts: &[PartStats],
+    scope: Scope,
+    mut short: Bytes,
+    mut crowded: Bytes,
+) -> Targets {
     let mut targets = Targets::default();
     if short == Bytes::ZERO && crowded == Bytes::ZERO {
         return targets;
     }
     for class in Class::all() {
         if class == Class::Budgets {
-            short = short.saturating_sub(sum(parts, pressure.scope, |part| part.coming));
+            short = short.saturating_sub(sum(parts, scope, |part| part.coming));
         }
         let wanted = if class.is_volatile() { short.max(crowded) } else { short };
-        let asked = wanted.min(there(parts, class, pressure.scope));
+        let asked = wanted.min(there(parts, class, scope));
         targets.0[class.place()] = asked;
         short = short.saturating_sub(asked);
         crowded = crowded.saturating_sub(asked);

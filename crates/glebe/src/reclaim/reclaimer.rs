@@ -1,7 +1,7 @@
 //! [`Reclaimer`]: parts, a lock, and a descriptor or a thread that says when to look.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -79,11 +79,24 @@ impl Reclaimer {
         Self::below(Path::new("/"), policy)
     }
 
+    /// As [`Reclaimer::new`], but in place of the groups above this process these count, and what
+    /// there is in the machine: for memory that is charged to groups of others.
+    ///
+    /// # Errors
+    /// As there; [`Error::Os`] if one is no memory cgroup.
+    pub fn of_groups(dirs: &[PathBuf], policy: Policy) -> Result<Self, Error> {
+        Self::made(Path::new("/"), dirs, policy)
+    }
+
     /// As on a machine whose files lie below `root`. For tests.
     #[doc(hidden)]
     pub fn below(root: &Path, policy: Policy) -> Result<Self, Error> {
+        Self::made(root, &[], policy)
+    }
+
+    fn made(root: &Path, groups: &[PathBuf], policy: Policy) -> Result<Self, Error> {
         let (bell, refills) = (Bell::new()?, Refills::new());
-        let keeper = Keeper::new(policy, root, &bell, refills.clone())?;
+        let keeper = Keeper::new(policy, root, groups, &bell, refills.clone())?;
         bell.wake_after(Duration::ZERO)?;
         let shared = Shared {
             keeper: Mutex::new(keeper),
@@ -123,6 +136,16 @@ impl Reclaimer {
     /// [`Error::Forked`].
     pub fn poll(&self) -> Result<Reclaimed, Error> {
         self.alive()?.look(false)
+    }
+
+    /// Sheds so much, in the order of the classes, whether memory is short or not. What its budgets
+    /// are asked for counts.
+    ///
+    /// # Errors
+    /// [`Error::Blind`], [`Error::Forked`].
+    pub fn shed(&self, target: Bytes) -> Result<Reclaimed, Error> {
+        let shared = self.alive()?;
+        lock(&shared.keeper).shed(target)
     }
 
     /// Waits until the next look is due, at most so long.

@@ -25,6 +25,8 @@ const FOUND_FOR: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Sensor {
     root: PathBuf,
+    /// The groups to look at; none: those above this process.
+    given: Vec<PathBuf>,
     groups: Charged,
     found: Instant,
     machine: Option<MemInfo>,
@@ -45,10 +47,12 @@ pub(super) struct Look {
 }
 
 impl Sensor {
-    /// Finds groups and files below `root`, which is `/` but for fixtures.
-    pub(super) fn new(root: &Path) -> Result<Self, Error> {
+    /// Finds files below `root`, which is `/` but for fixtures, and the groups above this process
+    /// where none are `given`.
+    pub(super) fn new(root: &Path, given: &[PathBuf]) -> Result<Self, Error> {
         let mut sensor = Self {
             root: root.to_owned(),
+            given: given.to_owned(),
             groups: Charged::default(),
             found: Instant::now(),
             machine: MemInfo::open(root).ok(),
@@ -62,7 +66,10 @@ impl Sensor {
 
     fn find(&mut self) -> Result<(), Error> {
         self.found = Instant::now();
-        self.groups = Charged::open(&self.root)?;
+        self.groups = match &*self.given {
+            [] => Charged::open(&self.root)?,
+            given => Charged::of(given)?,
+        };
         Ok(())
     }
 

@@ -19,12 +19,15 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
 use crate::sys::call::{answer, call};
 use crate::sys::{file, limits, memfd};
 use crate::units::Bytes;
+
+/// Bytes that st_blocks counts in.
+const BLOCK: u64 = 512;
 
 /// See the module.
 #[derive(Debug)]
@@ -74,21 +77,26 @@ impl MemoryFile {
         made
     }
 
-    /// Opens a file of somebody's making; a symbolic link is not followed.
+    /// Opens a file of somebody's making; a symbolic link is not followed, but for a descriptor of
+    /// a process, `/proc/PID/fd/N`, by which a memfd is named.
     ///
     /// # Errors
-    /// What stat(2) or open(2) refuses, and as [`MemoryFile::adopt`].
+    /// What open(2) refuses, where there is no `/proc` as well, and as [`MemoryFile::adopt`].
     pub(crate) fn open(path: &Path) -> Result<Result<Self, String>, OsError> {
-        let refused = |call, source| refused(call, path.display().to_string(), source);
-        // A look first: to open a device or a FIFO may do something.
-        let kind = file::link_metadata(path).map_err(|source| refused("stat", source))?.file_type();
-        if !kind.is_file() {
-            return Ok(Err(kind_of(kind).to_owned()));
+        let refused = |source| refused("open", path.display().to_string(), source);
+        // What is there is looked at before it is opened: to open a device or a FIFO may do
+        // something. It is then opened by the same descriptor, whatever the path names by now.
+        let follow = if names_descriptor(path) { 0 } else { libc::O_NOFOLLOW };
+        let mut look = OpenOptions::new();
+        look.read(true).custom_flags(libc::O_PATH | follow | libc::O_CLOEXEC);
+        let place = file::open(path, &look).map_err(refused)?;
+        if let Some(other) = other_than_memory(&place)? {
+            return Ok(Err(other));
         }
         let mut options = OpenOptions::new();
-        let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-        options.read(true).write(true).custom_flags(flags);
-        Self::adopt(file::open(path, &options).map_err(|source| refused("open", source))?)
+        options.read(true).write(true).custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK);
+        let anew = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
+        Self::adopt(file::open(&anew, &options).map_err(refused)?)
     }
 
     /// A file of somebody's making; or what it is instead, in words.
@@ -96,20 +104,10 @@ impl MemoryFile {
     /// # Errors
     /// What fstat(2), fstatfs(2) or fcntl(2) refuses.
     pub(crate) fn adopt(file: File) -> Result<Result<Self, String>, OsError> {
-        let meta = file::metadata(&file).map_err(|e| refused("fstat", "a descriptor", e))?;
-        if !meta.is_file() {
-            return Ok(Err(kind_of(meta.file_type()).to_owned()));
+        if let Some(other) = other_than_memory(&file)? {
+            return Ok(Err(other));
         }
-        let mut stat = MaybeUninit::<libc::statfs>::zeroed();
-        // SAFETY: the descriptor is open, and the kernel fills the local.
-        let told = || unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) };
-        call("fstatfs", || "a descriptor".into(), told)?;
-        // SAFETY: zeroed is a value of it, and the kernel has filled it.
-        let kind = unsafe { stat.assume_init() }.f_type;
-        if kind != libc::TMPFS_MAGIC {
-            return Ok(Err(format!("on a file system of type {kind:#x}, not on tmpfs")));
-        }
-        // SAFETY: as above, without a local.
+        // SAFETY: the descriptor is open.
         let asked = answer("fcntl", || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) });
         let flags = asked.map_err(|source| refused("fcntl", "F_GETFL", source))?;
         if flags & libc::O_ACCMODE != libc::O_RDWR {
@@ -141,6 +139,15 @@ impl MemoryFile {
     pub(crate) fn len(&self) -> Result<Bytes, OsError> {
         let told = file::metadata(&self.file).map_err(|e| refused("fstat", "a descriptor", e))?;
         Ok(Bytes::new(told.len()))
+    }
+
+    /// What it takes of memory now.
+    ///
+    /// # Errors
+    /// What fstat(2) refuses.
+    pub(crate) fn allocated(&self) -> Result<Bytes, OsError> {
+        let told = file::metadata(&self.file).map_err(|e| refused("fstat", "a descriptor", e))?;
+        Ok(Bytes::new(told.blocks().saturating_mul(BLOCK)))
     }
 
     /// The file system that it is on, as stat(2) tells it.
@@ -209,6 +216,31 @@ impl MemoryFile {
             Err(source) => Err(refused("lseek", format!("{from:#x}"), source)),
         }
     }
+}
+
+/// What a file is instead of one in memory, in words; its descriptor may be a mere place
+/// (`O_PATH`).
+fn other_than_memory(file: &File) -> Result<Option<String>, OsError> {
+    let meta = file::metadata(file).map_err(|e| refused("fstat", "a descriptor", e))?;
+    if !meta.is_file() {
+        return Ok(Some(kind_of(meta.file_type()).to_owned()));
+    }
+    let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the descriptor is open, and the kernel fills the local.
+    let told = || unsafe { libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) };
+    call("fstatfs", || "a descriptor".into(), told)?;
+    // SAFETY: zeroed is a value of it, and the kernel has filled it.
+    let kind = unsafe { stat.assume_init() }.f_type;
+    let other = || format!("on a file system of type {kind:#x}, not on tmpfs");
+    Ok((kind != libc::TMPFS_MAGIC).then(other))
+}
+
+/// Whether a path is one of the links that stand for open descriptors.
+fn names_descriptor(path: &Path) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+    let text = path.to_str().and_then(|text| text.strip_prefix("/proc/"));
+    let parts = text.and_then(|text| text.split_once("/fd/"));
+    parts.is_some_and(|(process, fd)| (process == "self" || number(process)) && number(fd))
 }
 
 /// Whether a path is on tmpfs.

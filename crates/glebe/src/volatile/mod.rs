@@ -54,7 +54,7 @@ pub use options::Options;
 pub use priority::Priority;
 pub use refills::Refills;
 pub use region::Region;
-pub use shared::{Holder, Look, Order, Pin, Purger, Shared, SharedOptions, SharedStats};
+pub use shared::{Holder, Look, Next, Order, Pin, Purger, Shared, SharedOptions, SharedStats};
 pub use stats::Stats;
 pub use touches::Refill;
 pub use unmarks::Purged;

@@ -38,7 +38,7 @@ impl Priority {
     }
 
     /// From the lowest to the highest.
-    pub(super) fn all() -> impl Iterator<Item = Self> {
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
         (Self::LOWEST.0..=Self::HIGHEST.0).map(Self)
     }
 }

@@ -10,6 +10,7 @@ mod forked;
 mod inside;
 mod margin;
 mod order;
+mod purgers;
 
 #[path = "../cgroup/mod.rs"]
 mod cgroup;

@@ -9,7 +9,7 @@ use glebe::volatile::{Engine, Error, Priority, Region};
 
 use crate::fixture::Tree;
 
-fn mib(from: u64, to: u64) -> std::ops::Range<Bytes> {
+pub fn mib(from: u64, to: u64) -> std::ops::Range<Bytes> {
     Bytes::mib(from)..Bytes::mib(to)
 }
 
@@ -36,12 +36,12 @@ fn lost_of(region: &Region, range: std::ops::Range<Bytes>) -> Vec<u64> {
 }
 
 /// A margin that no speed changes: usage in a tree jumps.
-fn policy() -> Policy {
+pub fn policy() -> Policy {
     Policy::default().margin(Bytes::mib(8)).lead(Duration::ZERO)
 }
 
 /// A group of 160 MiB of which so much is used.
-fn tree(name: &str, used: u64) -> Tree {
+pub fn tree(name: &str, used: u64) -> Tree {
     Tree::v2(name, Bytes::mib(160), Bytes::mib(used))
 }
 

@@ -104,6 +104,7 @@ fn parts() -> impl Strategy<Value = Vec<PartStats>> {
     let amount = prop_oneof![Just(0), 0..64 * MIB, Just(u64::MAX)].prop_map(Bytes::new);
     let part = (prop::array::uniform12(amount), any::<bool>(), 0..MIB).prop_map(
         |(sheddable, is_charged, coming)| PartStats {
+            is_lazy: false,
             sheddable,
             is_charged,
             coming: Bytes::new(coming),

@@ -77,6 +77,23 @@ impl Charged {
         Ok(Self { groups })
     }
 
+    /// Those of these directories.
+    ///
+    /// # Errors
+    /// If one is no memory cgroup, or its files cannot be opened.
+    pub(crate) fn of(dirs: &[PathBuf]) -> Result<Self, OsError> {
+        let mut groups = Vec::new();
+        for dir in dirs {
+            let found =
+                Group::open(dir, file::metadata_of(&dir.join("cgroup.controllers")).is_ok())?;
+            if found.is_empty() {
+                return Err(file::strange(dir, "no memory cgroup with files to read"));
+            }
+            groups.extend(found);
+        }
+        Ok(Self { groups })
+    }
+
     /// The group with the least room, of those with a limit.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 //! tables    of each holder, in whole pages: 16 bits of each granule, four to a word (`protocol`)
 //! fence     a page that is there and one that is not: a search for state ends here, not in data
 //! data      from a multiple of the granule and of the page; or it is elsewhere (`store`)
-//! locks     bytes that do not exist: join, purge, one of each holder
+//! locks     bytes that do not exist: join, purge, purger, one of each holder
 //! ```
 //!
 //! Offsets and lengths are bytes. The whole is sparse: what was never touched takes no memory. The
@@ -244,6 +244,9 @@ impl Layout {
     pub(super) const JOIN: u64 = LOCKS_AT;
     /// The byte that a purger locks.
     pub(super) const PURGE: u64 = LOCKS_AT + 1;
+
+    /// The byte that the one purger of the file locks as long as it lives.
+    pub(super) const PURGER: u64 = LOCKS_AT + 2;
 
     /// The byte that a holder locks as long as it lives.
     pub(super) fn holder_lock(holder: u32) -> u64 {

@@ -29,6 +29,7 @@ pub(crate) mod protocol;
 mod purge;
 mod purger;
 mod region;
+mod shed;
 mod stats;
 mod store;
 #[cfg(test)]
@@ -41,4 +42,5 @@ pub use order::Order;
 pub use pin::Pin;
 pub use purger::{Holder, Look, Purger};
 pub use region::Shared;
+pub use shed::Next;
 pub use stats::Stats as SharedStats;

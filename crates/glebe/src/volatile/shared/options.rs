@@ -96,7 +96,8 @@ impl SharedOptions {
         self.use_file(file, layout)
     }
 
-    /// Opens the file at `path`, which is no symbolic link.
+    /// Opens the file at `path`, which is no symbolic link, but may be the name of a descriptor,
+    /// `/proc/PID/fd/N`.
     ///
     /// # Errors
     /// [`Error::UnsuitableFile`], [`Error::BadFile`], [`Error::Truncated`] for a file that is none

@@ -7,6 +7,7 @@
 //! Counted in granules.
 
 use std::collections::BinaryHeap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::layout::{Field, Layout};
@@ -28,11 +29,14 @@ pub(super) struct PurgeLock(Description);
 
 /// A granule that may go: the order of these is the order in which they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
-    priority: Priority,
-    key: Key,
-    index: u64,
+pub(super) struct Candidate {
+    pub(super) priority: Priority,
+    pub(super) key: Key,
+    pub(super) index: u64,
 }
+
+/// Granules or bytes, of each priority.
+pub(super) type ByLevel<T> = [T; Priority::COUNT];
 
 /// Takes the purge lock, if nobody has it.
 pub(super) fn try_lock(ledger: &Ledger) -> Result<Option<PurgeLock>, Error> {
@@ -81,27 +85,51 @@ impl PurgeLock {
         Ok(())
     }
 
-    /// Frees up to `target` granules of at most `up_to` in `within`, in order; how many went.
+    /// Frees up to `target` granules of at most `up_to` in `within`, in order; how many went, of
+    /// each priority.
     pub(super) fn purge(
         &self,
         ledger: &Ledger,
         target: u64,
         up_to: Priority,
         within: Extent,
-    ) -> Result<u64, Error> {
-        let (mut freed, mut behind) = (0, None);
-        while freed < target {
-            let mut first = candidates(ledger, target - freed, up_to, within, behind)?;
+    ) -> Result<ByLevel<u64>, Error> {
+        let (mut freed, mut all, mut behind) = (ByLevel::default(), 0, None);
+        while all < target {
+            let levels = Priority::LOWEST..=up_to;
+            let mut first = candidates(ledger, target - all, levels, within, behind)?;
             let Some(last) = first.last() else { break };
             behind = Some(last.0);
-            first.sort_unstable_by_key(|(candidate, _)| candidate.index);
-            for run in first.chunk_by(|(a, _), (b, _)| a.index + 1 == b.index) {
-                for part in run.chunks((RUN_MAX / ledger.layout().granule).max(1) as usize) {
-                    match self.take(ledger, part) {
-                        Ok(gone) => freed += gone,
-                        Err(error) if freed == 0 => return Err(error),
-                        Err(_) => return Ok(freed), // the next call says why
+            for level in first.chunk_by_mut(|(a, _), (b, _)| a.priority == b.priority) {
+                let priority = level[0].0.priority;
+                match self.take_all(ledger, level) {
+                    Ok(gone) => {
+                        (freed[priority.place()], all) =
+                            (freed[priority.place()] + gone, all + gone)
                     }
+                    Err(error) if all == 0 => return Err(error),
+                    Err(_) => return Ok(freed), // the next call says why
+                }
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Takes what nobody has pinned of these; how many went. Part of them may be gone where the
+    /// last ones failed: then that is no error.
+    pub(super) fn take_all(
+        &self,
+        ledger: &Ledger,
+        all: &mut [(Candidate, Word)],
+    ) -> Result<u64, Error> {
+        let mut freed = 0;
+        all.sort_unstable_by_key(|(candidate, _)| candidate.index);
+        for run in all.chunk_by(|(a, _), (b, _)| a.index + 1 == b.index) {
+            for part in run.chunks((RUN_MAX / ledger.layout().granule).max(1) as usize) {
+                match self.take(ledger, part) {
+                    Ok(gone) => freed += gone,
+                    Err(error) if freed == 0 => return Err(error),
+                    Err(_) => return Ok(freed),
                 }
             }
         }
@@ -123,10 +151,10 @@ impl PurgeLock {
 }
 
 /// The first `most` candidates of the order behind one, with their words, first one first.
-fn candidates(
+pub(super) fn candidates(
     ledger: &Ledger,
     most: u64,
-    up_to: Priority,
+    levels: RangeInclusive<Priority>,
     within: Extent,
     behind: Option<Candidate>,
 ) -> Result<Vec<(Candidate, Word)>, Error> {
@@ -138,7 +166,7 @@ fn candidates(
             let word = Word(ledger.word(index).load(Ordering::SeqCst));
             let (priority, key) = (word.priority(), word.key());
             let candidate = Candidate { priority, key, index };
-            let is_one = word.is_candidate() && priority <= up_to;
+            let is_one = word.is_candidate() && levels.contains(&priority);
             if !is_one || behind.is_some_and(|behind| candidate <= behind) {
                 continue;
             }
@@ -153,18 +181,23 @@ fn candidates(
     Ok(first.into_sorted_vec().into_iter().map(|(at, word)| (at, Word(word))).collect())
 }
 
-/// Purges for whoever may: up to `target` bytes, rounded up to granules; how many went.
-pub(super) fn purge(ledger: &Ledger, target: Bytes, up_to: Priority) -> Result<Bytes, Error> {
+/// Purges for whoever may: up to `target` bytes, rounded up to granules; how many went, of each
+/// priority.
+pub(super) fn purge(
+    ledger: &Ledger,
+    target: Bytes,
+    up_to: Priority,
+) -> Result<ByLevel<Bytes>, Error> {
     let granule = ledger.layout().granule;
     let lock = try_lock(ledger)?.ok_or(Error::Busy { what: "a purge", waited: Duration::ZERO })?;
     lock.finish_left(ledger)?;
     let all = Extent::new(0, ledger.layout().granules).ok_or(Error::Empty)?;
     // Nobody uses the file: nothing of it is volatile.
     if !ledger.has_holder()? {
-        return Ok(Bytes::ZERO);
+        return Ok(ByLevel::default());
     }
     let freed = lock.purge(ledger, target.get().div_ceil(granule), up_to, all)?;
-    Ok(Bytes::new(freed * granule))
+    Ok(freed.map(|granules| Bytes::new(granules * granule)))
 }
 
 /// Adds to what the file says of its purges.

@@ -194,6 +194,7 @@ impl Shared {
     pub fn purge(&self, target: Bytes, up_to: Priority) -> Result<Bytes, Error> {
         self.joined()?;
         let freed = purge::purge(&self.ledger, target, up_to)?;
+        let freed = freed.into_iter().fold(Bytes::ZERO, |sum, freed| sum + freed);
         self.counts.add(Counter::Freed, freed.pages_down(page_size()).get());
         self.whole()?;
         Ok(freed)
@@ -207,7 +208,7 @@ impl Shared {
         let granules = self.begin(&range)?;
         let lock = purge::lock(&self.ledger, PATIENCE)?;
         let gone = lock.purge(&self.ledger, u64::MAX, Priority::HIGHEST, granules)?;
-        let pages = self.pages(gone);
+        let pages = self.pages(gone.iter().sum());
         self.counts.add(Counter::DroppedNow, pages);
         self.whole()?;
         Ok(Pages::new(pages))

@@ -64,6 +64,17 @@ impl Key {
     pub(crate) fn get(self) -> u64 {
         self.0
     }
+
+    /// Its place in the order on a scale of time: the time of the mark, before 0 for last in,
+    /// first out.
+    pub(crate) fn micros(self) -> i64 {
+        self.0 as i64 - CENTRE as i64
+    }
+}
+
+/// As [`Key::micros`], of a key's number.
+pub(super) fn micros_of(key: u64) -> i64 {
+    Key(key).micros()
 }
 
 /// The time of the next mark by the clock of the file, which holds that of the last one.

@@ -1,0 +1,57 @@
+//! [`Log`]: lines on standard error, one an event.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Log {
+    /// What somebody should see to.
+    Quiet,
+    /// What happens.
+    Plain,
+    /// Each look that found memory short.
+    Verbose,
+}
+
+impl Log {
+    /// Something is wrong.
+    pub fn warn(self, line: impl Display) {
+        // Standard error may be closed: the work goes on.
+        let _ = writeln!(io::stderr(), "glebe reclaim: {}", one_line(&line.to_string()));
+    }
+
+    /// Something happened.
+    pub fn tell(self, line: impl Display) {
+        if self >= Self::Plain {
+            self.warn(line);
+        }
+    }
+
+    /// Something was seen.
+    pub fn detail(self, line: impl Display) {
+        if self >= Self::Verbose {
+            self.warn(line);
+        }
+    }
+}
+
+/// Text without control characters: whoever may make files in a directory may name them anything.
+pub fn one_line(text: &str) -> String {
+    let shown = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_of_a_file_makes_a_line_of_its_own() {
+        assert_eq!(one_line("/run/a b/\u{e4}"), "/run/a b/\u{e4}");
+        assert_eq!(one_line("a\nb\u{1b}[2Jc"), "a\\nb\\u{1b}[2Jc");
+    }
+}

@@ -1,0 +1,127 @@
+//! A cache of rendered bytes that two processes share. Each entry is marked: what it holds can be
+//! rendered again. One process is killed while it uses some; then memory is taken from the cache,
+//! and whoever uses an entry next is told what was lost, and renders it anew.
+//!
+//! `shared_volatile [FILE]`; the file is made on tmpfs, and removed at the end. Without one it is a
+//! memfd, which the other process opens by its name below `/proc`.
+
+use std::error::Error;
+use std::io::{self, BufRead, BufReader, Write};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use glebe::volatile::{Order, Priority, Shared};
+use glebe::Bytes;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const ENTRY: Bytes = Bytes::new(64 << 10);
+const ENTRIES: u64 = 64;
+/// What the other process uses when it is killed.
+const IN_USE: Range<u64> = 8..12;
+const WORKER: &str = "--as-the-other-process";
+
+/// What takes time, and need not be done twice.
+fn render(entry: u64) -> Vec<u8> {
+    let pixel = |at: u64| (at.wrapping_mul(entry + 3) >> 5 ^ entry) as u8;
+    (0..ENTRY.get()).map(pixel).collect()
+}
+
+fn place(entry: u64) -> Range<Bytes> {
+    Bytes::new(entry * ENTRY.get())..Bytes::new((entry + 1) * ENTRY.get())
+}
+
+/// Reads an entry, and renders it first where it was lost; whether it was.
+fn read(cache: &Shared, entry: u64, bytes: &mut [u8]) -> Outcome<bool> {
+    // Nothing can be taken from it as long as this lives.
+    let pin = cache.pin(place(entry))?;
+    let is_lost = !pin.lost().is_empty();
+    if is_lost {
+        pin.write(Bytes::ZERO, &render(entry))?;
+        // It is whole, and the youngest of all.
+        pin.restored()?;
+    }
+    pin.read(Bytes::ZERO, bytes)?;
+    Ok(is_lost)
+}
+
+/// The other process: fills the second half, and is killed with pins on some of the first.
+fn work(path: &Path) -> Outcome<()> {
+    let cache = Shared::options().open(path)?;
+    for entry in ENTRIES / 2..ENTRIES {
+        cache.pin(place(entry))?.write(Bytes::ZERO, &render(entry))?;
+        cache.mark(place(entry), Priority::NORMAL, Order::Fifo)?;
+    }
+    let _in_use = cache.pin(place(IN_USE.start).start..place(IN_USE.end - 1).end)?;
+    println!("ready");
+    io::stdin().read_line(&mut String::new())?;
+    Ok(())
+}
+
+/// Starts this program again, and waits until it has filled its half.
+fn start_other(path: &Path) -> Outcome<Child> {
+    let mut other = Command::new(std::env::current_exe()?);
+    other.arg(WORKER).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut other = other.spawn()?;
+    let mut line = String::new();
+    let stdout = other.stdout.take().ok_or("a pipe")?;
+    BufReader::new(stdout).read_line(&mut line)?;
+    if line.trim() != "ready" {
+        return Err(format!("the other process ended: {}", other.wait()?).into());
+    }
+    Ok(other)
+}
+
+fn run(path: Option<&Path>, out: &mut impl Write) -> Outcome<()> {
+    let (options, len) = (Shared::options().granule(ENTRY), Bytes::new(ENTRIES * ENTRY.get()));
+    let cache = match path {
+        Some(path) => options.create_at(path, len)?,
+        None => options.create(len)?,
+    };
+    for entry in 0..ENTRIES / 2 {
+        cache.pin(place(entry))?.write(Bytes::ZERO, &render(entry))?;
+        cache.mark(place(entry), Priority::NORMAL, Order::Fifo)?;
+    }
+    let fd = format!("/proc/{}/fd/{}", std::process::id(), cache.fd().as_raw_fd());
+    let mut other = start_other(path.unwrap_or(Path::new(&fd)))?;
+    writeln!(out, "two processes have filled {len}")?;
+
+    let freed = cache.purge(Bytes::mib(1), Priority::HIGHEST)?;
+    writeln!(out, "{freed} taken, the oldest first: not what the other process uses")?;
+    other.kill()?;
+    other.wait()?;
+    let more = cache.purge(Bytes::new(IN_USE.count() as u64 * ENTRY.get()), Priority::HIGHEST)?;
+    writeln!(out, "{more} taken after it was killed: what it used")?;
+
+    let (mut bytes, mut lost) = (vec![0; ENTRY.as_usize()], Vec::new());
+    for entry in 0..ENTRIES {
+        if read(&cache, entry, &mut bytes)? {
+            lost.push(entry);
+        }
+        if bytes != render(entry) {
+            return Err(format!("entry {entry} is wrong").into());
+        }
+    }
+    writeln!(out, "lost and rendered again: {lost:?}; all {ENTRIES} entries are right")?;
+    if lost != (0..20).collect::<Vec<u64>>() {
+        return Err("not the oldest were lost".into());
+    }
+    Ok(())
+}
+
+fn main() -> Outcome<()> {
+    let args: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    if let [what, path] = &*args {
+        if what == Path::new(WORKER) {
+            return work(path);
+        }
+    }
+    let path = args.first().map(PathBuf::as_path);
+    let done = run(path, &mut io::stdout().lock());
+    if let Some(path) = path {
+        let _ = std::fs::remove_file(path);
+    }
+    done
+}
