@@ -1153,6 +1153,12 @@ int glebe_reclaimer_free(glebe_reclaimer reclaimer);
 /* Adds the marked memory of a region. Errors: TAKEN, WOULD_WAIT, OS. */
 int glebe_reclaimer_add_volatile(glebe_reclaimer reclaimer, glebe_volatile region);
 
+/* Adds what a purge of a shared region would take: what is marked and nobody has pinned, of all
+ * processes. Where several processes add regions of one file, each takes what its own look finds
+ * missing. Errors: TAKEN, WOULD_WAIT, NO_MEMORY, OS; BAD_ARGUMENT without a descriptor left;
+ * BAD_FILE for a region of the caller's memory; HANDLER_COVERED as glebe_shared_open. */
+int glebe_reclaimer_add_shared(glebe_reclaimer reclaimer, glebe_shared shared);
+
 /* Adds an object pool with memory of its own: what compaction frees, and with evict_oldest the
  * objects that are old and unread. Errors: TAKEN, WOULD_WAIT; BAD_ARGUMENT for a pool on a
  * reserve. */

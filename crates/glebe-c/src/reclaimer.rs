@@ -76,6 +76,14 @@ pub extern "C" fn glebe_reclaimer_add_volatile(
 }
 
 #[no_mangle]
+pub extern "C" fn glebe_reclaimer_add_shared(
+    reclaimer: glebe_reclaimer,
+    shared: glebe_shared,
+) -> c_int {
+    call(|| add(reclaimer, volatile::shared_part(shared)?))
+}
+
+#[no_mangle]
 pub extern "C" fn glebe_reclaimer_add_zpool(
     reclaimer: glebe_reclaimer,
     pool: glebe_zpool,

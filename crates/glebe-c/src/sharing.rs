@@ -10,13 +10,14 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use glebe::units::Bytes;
-use glebe::volatile::{Error, Pin, Shared};
+use glebe::volatile::{Error, Pin, Purger, Shared};
 
 use crate::references;
 use crate::runs::Untold;
+use crate::table::lock;
 
 /// A shared region, and what C has not been told of it.
 #[derive(Debug)]
@@ -24,13 +25,25 @@ pub(crate) struct Sharing {
     /// Other references are of looks under way.
     pub(crate) shared: Arc<Shared>,
     pub(crate) untold: Untold,
+    /// What a reclaimer has of it.
+    purger: Mutex<Option<Arc<Purger>>>,
     pins: AtomicUsize,
 }
 
 impl Sharing {
     pub(crate) fn new(shared: Shared) -> Arc<Self> {
         let (shared, untold) = (Arc::new(shared), Untold::default());
-        Arc::new(Self { shared, untold, pins: AtomicUsize::new(0) })
+        Arc::new(Self { shared, untold, purger: Mutex::default(), pins: AtomicUsize::new(0) })
+    }
+
+    /// The purger of the region, if it was made part of a reclaimer before. With the table's lock.
+    pub(crate) fn purger(&self) -> Option<Arc<Purger>> {
+        lock(&self.purger).clone()
+    }
+
+    /// Keeps a purger of the region, unless it has one. With the table's lock.
+    pub(crate) fn keep(&self, purger: Arc<Purger>) -> Arc<Purger> {
+        Arc::clone(lock(&self.purger).get_or_insert(purger))
     }
 
     /// Pins that there are or will be in a moment.
@@ -49,6 +62,8 @@ impl Sharing {
     /// As [`references::forget_others`]; pins of the parent are never looked at.
     pub(crate) unsafe fn forget_parents(self: &Arc<Self>) {
         self.pins.store(0, Ordering::Relaxed);
+        // Its locks may be held for ever.
+        std::mem::forget(lock(&self.purger).take());
         // SAFETY: the caller's duty.
         unsafe {
             references::forget_others(&self.shared);

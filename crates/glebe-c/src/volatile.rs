@@ -29,6 +29,7 @@ use crate::failure::Failure;
 pub(crate) use claims::Inside;
 use claims::{range, whole_pages, Claim};
 use regions::{end, follow_forks, insert, with};
+pub(crate) use shared::shared_part;
 
 fn options(asked: &glebe_volatile_options) -> Result<Options, Failure> {
     let mut options = match asked.engine {

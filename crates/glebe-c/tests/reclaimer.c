@@ -106,10 +106,12 @@ static void parts(void) {
     glebe_volatile region = filled_region(MIB);
     glebe_zpool pool = {0}, lent = {0};
     glebe_budget budget = {0};
+    glebe_shared shared = {0};
     int round;
 
     OK(glebe_zpool_new(NULL, &pool));
     OK(glebe_budget_new(MIB, &budget));
+    OK(glebe_shared_new(MIB, NULL, &shared));
     memset(&options, 0, sizeof options);
     options.size = sizeof options;
     options.source = GLEBE_SOURCE_PLAIN;
@@ -125,6 +127,7 @@ static void parts(void) {
     REFUSED(glebe_reclaimer_add_zpool(one, lent), GLEBE_ERROR_BAD_ARGUMENT);
     REFUSED(glebe_reclaimer_add_volatile(one, HANDLE(glebe_volatile, 0)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_reclaimer_add_zpool(one, HANDLE(glebe_zpool, 0)), GLEBE_ERROR_BAD_HANDLE);
+    REFUSED(glebe_reclaimer_add_shared(one, HANDLE(glebe_shared, 0)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_reclaimer_add_budget(one, HANDLE(glebe_budget, 0)), GLEBE_ERROR_BAD_HANDLE);
     REFUSED(glebe_reclaimer_add_reserve(one, HANDLE(glebe_reserve, 0), 0),
             GLEBE_ERROR_BAD_HANDLE);
@@ -132,10 +135,12 @@ static void parts(void) {
             GLEBE_ERROR_BAD_HANDLE);
     for (round = 0; round < 2; round++) {
         OK(glebe_reclaimer_add_volatile(one, region));
+        OK(glebe_reclaimer_add_shared(one, shared));
         OK(glebe_reclaimer_add_zpool(one, pool));
         OK(glebe_reclaimer_add_reserve(one, reserve, 4 * MIB));
         OK(glebe_reclaimer_add_budget(one, budget));
         REFUSED(glebe_reclaimer_add_volatile(other, region), GLEBE_ERROR_TAKEN);
+        REFUSED(glebe_reclaimer_add_shared(other, shared), GLEBE_ERROR_TAKEN);
         REFUSED(glebe_reclaimer_add_zpool(other, pool), GLEBE_ERROR_TAKEN);
         REFUSED(glebe_reclaimer_add_reserve(other, reserve, 0), GLEBE_ERROR_TAKEN);
         REFUSED(glebe_reclaimer_add_budget(other, budget), GLEBE_ERROR_TAKEN);
@@ -151,6 +156,7 @@ static void parts(void) {
     OK(glebe_reclaimer_add_volatile(other, region));
     /* Parts end before their reclaimer, which goes on without them. */
     OK(glebe_volatile_free(region));
+    OK(glebe_shared_free(shared));
     OK(glebe_zpool_free(pool));
     OK(glebe_zpool_free(lent));
     OK(glebe_budget_free(budget));
@@ -333,6 +339,38 @@ static void of_volatile_memory(void) {
     OK(glebe_reclaimer_free(reclaimer));
 }
 
+static void of_a_shared_region(void) {
+    glebe_shared_options options;
+    glebe_reclaimer reclaimer = create_short();
+    glebe_shared shared = {0};
+    glebe_extent *runs = calloc(72, sizeof *runs);
+    glebe_reclaimed done;
+    void *address = NULL;
+    glebe_pin pin = {0};
+    uint64_t lost = 0;
+    size_t count = 0, run;
+
+    CHECK(runs != NULL);
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.granule_bytes = MIB;
+    OK(glebe_shared_new(72 * MIB, &options, &shared));
+    OK(glebe_shared_memory(shared, &address, NULL, NULL));
+    memset(address, 7, 72 * MIB);
+    OK(glebe_shared_mark(shared, 0, 72 * MIB, GLEBE_PRIORITY_NORMAL, GLEBE_ORDER_FIFO));
+    OK(glebe_pin_new(shared, 0, 2 * MIB, &pin));
+    OK(glebe_reclaimer_add_shared(reclaimer, shared));
+    done = shed(reclaimer, 2 * MIB);
+    CHECK(done.volatile_bytes > 0 && done.volatile_bytes % MIB == 0);
+    OK(glebe_pin_free(pin));
+    OK(glebe_shared_unmark(shared, 0, 72 * MIB, runs, 72, &count));
+    for (run = 0; run < count; run++) lost += runs[run].len_pages * glebe_page_bytes();
+    CHECK(lost == done.volatile_bytes && runs[0].start_pages * glebe_page_bytes() == 2 * MIB);
+    free(runs);
+    OK(glebe_shared_free(shared));
+    OK(glebe_reclaimer_free(reclaimer));
+}
+
 static void of_objects(void) {
     static unsigned char bytes[2000];
     glebe_zpool_options options;
@@ -456,6 +494,7 @@ static int under_pressure(const char *group) {
     CHECK(procs != NULL);
     CHECK(fprintf(procs, "%d\n", (int)getpid()) > 0 && fclose(procs) == 0);
     of_volatile_memory();
+    of_a_shared_region();
     of_objects();
     of_a_reserve();
     of_a_budget_and_refills_wait();

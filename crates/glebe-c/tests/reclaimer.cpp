@@ -73,6 +73,10 @@ void forked_under_a_look(glebe_reclaimer reclaimer) {
         OK(glebe_volatile_mark(region, 0, MIB, GLEBE_PRIORITY_LOWEST));
         OK(glebe_reclaimer_add_volatile(reclaimer, region));
     }
+    glebe_shared shared = {};
+    OK(glebe_shared_new(MIB, nullptr, &shared));
+    OK(glebe_shared_mark(shared, 0, MIB, GLEBE_PRIORITY_LOWEST, GLEBE_ORDER_FIFO));
+    OK(glebe_reclaimer_add_shared(reclaimer, shared));
     Lookers lookers(reclaimer);
     for (int round = 0; round < 100; round++) {
         const pid_t child = fork();
@@ -81,6 +85,11 @@ void forked_under_a_look(glebe_reclaimer reclaimer) {
             alarm(20);
             REFUSED(glebe_reclaimer_poll(reclaimer, nullptr), GLEBE_ERROR_FORKED);
             for (auto &region : regions) OK(glebe_volatile_free(region));
+            const glebe_reclaimer own = create();
+            OK(glebe_reclaimer_add_shared(own, shared));
+            OK(glebe_reclaimer_poll(own, nullptr));
+            OK(glebe_shared_free(shared));
+            OK(glebe_reclaimer_free(own));
             _exit(0);
         }
         int status = 0;
@@ -88,6 +97,7 @@ void forked_under_a_look(glebe_reclaimer reclaimer) {
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
     for (auto &region : regions) OK(glebe_volatile_free(region));
+    OK(glebe_shared_free(shared));
 }
 
 // Other parts come and go; of several threads that end a reclaimer exactly one does.

@@ -467,6 +467,7 @@ static void memory_of_the_callers(void) {
     const size_t len = GRANULES * page;
     glebe_shared_options options;
     glebe_shared shared = {77};
+    glebe_reclaimer reclaimer = {0};
     glebe_extent run = {0, 0};
     unsigned char *at, *other;
     size_t count = 0;
@@ -497,6 +498,9 @@ static void memory_of_the_callers(void) {
     options.address = at;
     OK(glebe_shared_new(len, &options, &shared));
     CHECK(data_of(shared) == at && at[3 * page] == 5);
+    OK(glebe_reclaimer_new(NULL, &reclaimer));
+    REFUSED(glebe_reclaimer_add_shared(reclaimer, shared), GLEBE_ERROR_BAD_FILE);
+    OK(glebe_reclaimer_free(reclaimer));
     mark(shared, 2, 2, GLEBE_PRIORITY_NORMAL);
     child = fork();
     CHECK(child >= 0);

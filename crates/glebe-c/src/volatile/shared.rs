@@ -11,9 +11,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use glebe::reclaim::Part;
 use glebe::sys::page_size;
 use glebe::units::Bytes;
-use glebe::volatile::{Error, Order, Shared, SharedOptions, SharedStats};
+use glebe::volatile::{Error, Order, Purger, Shared, SharedOptions, SharedStats};
 
 use super::claims::{check_fork, hold_claims, range, Inside};
 use super::regions::follow_forks;
@@ -178,6 +179,18 @@ pub extern "C" fn glebe_shared_free(shared: glebe_shared) -> c_int {
         ended.into_iter().for_each(Sharing::end);
         Ok(GLEBE_OK)
     })
+}
+
+/// The region as a part of a reclaimer, which does not keep it alive.
+pub(crate) fn shared_part(shared: glebe_shared) -> Result<Part, Failure> {
+    let _inside = Inside::enter()?;
+    check_fork()?;
+    if let Some(purger) = SHARED.with(shared.id, |of| Ok(of.purger()))? {
+        return Ok(Part::from(&purger));
+    }
+    let copy = copy_of(find(shared)?.shared.fd().as_raw_fd())?;
+    let new = Arc::new(Purger::adopt(copy)?);
+    SHARED.with(shared.id, |of| Ok(Part::from(&of.keep(new))))
 }
 
 #[no_mangle]
