@@ -1,4 +1,5 @@
 //! Runs a test's body in a child process inside a memory cgroup.
+#![allow(dead_code)] // each test takes a part
 
 use std::process::{Command, Stdio};
 
@@ -45,6 +46,7 @@ pub fn inside(limit: Bytes, test: &str, body: impl FnOnce()) -> End {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {said}", output.status);
+    print!("{}", String::from_utf8_lossy(&output.stdout));
     End::Well
 }
 

@@ -5,12 +5,16 @@
 //! killed by SIGKILL every few milliseconds and started again. What every granule must hold is in
 //! the `oracle`. No granule is empty or older than it says unless it was told lost; what is pinned
 //! stays as it is; and once a process was waited for, nothing is pinned by it: all that it had
-//! marked can be purged at once. `GLEBE_STRESS_SECONDS` says for how long. Seeds are fixed; the
-//! interleaving is not.
+//! marked can be purged at once. The same in a memory cgroup that is too small (`pressed`).
+//! `GLEBE_STRESS_SECONDS` says for how long. Seeds are fixed; the interleaving is not.
 #![allow(unsafe_code)] // Safety: see `oracle` and `process`.
 
+#[path = "../cgroup/mod.rs"]
+mod cgroup;
+#[path = "../reclaim/inside.rs"]
+mod inside;
 mod oracle;
-
+mod pressed;
 #[path = "../shared/process.rs"]
 mod process;
 #[path = "../stressed/mod.rs"]
@@ -26,7 +30,7 @@ use glebe::volatile::{Error, Order, Priority, Purger, Shared};
 
 use oracle::{Count, Oracle, Seen};
 use process::{End, Process};
-use stressed::{duration, page_buffer, spawn, version, Random, Stop};
+use stressed::{duration, spawn, version, Random, Stop};
 
 /// Of each half.
 const HALF: u64 = 48;
@@ -37,11 +41,9 @@ const GRACE: Duration = Duration::from_secs(40);
 const LIFE: Duration = Duration::from_millis(12);
 const HOLD: Duration = Duration::from_micros(30);
 
-fn at(granule: u64) -> Bytes {
-    Pages::new(granule).bytes(page_size())
-}
-
-fn range(start: u64, len: u64) -> Range<Bytes> {
+/// Where granules lie.
+fn range(shared: &Shared, start: u64, len: u64) -> Range<Bytes> {
+    let at = |granule| Bytes::new(granule * shared.granule().get());
     at(start)..at(start + len)
 }
 
@@ -63,12 +65,14 @@ struct User<'a> {
     shared: &'a Shared,
     oracle: &'a Oracle,
     random: Random,
-    page: Vec<u8>,
+    /// What a granule holds.
+    bytes: Vec<u8>,
 }
 
 impl<'a> User<'a> {
     fn new(shared: &'a Shared, oracle: &'a Oracle, seed: u64) -> Self {
-        Self { shared, oracle, random: Random(seed), page: page_buffer() }
+        let bytes = vec![0; shared.granule().as_usize()];
+        Self { shared, oracle, random: Random(seed), bytes }
     }
 
     /// One step on one of its granules.
@@ -82,15 +86,17 @@ impl<'a> User<'a> {
 
     /// Pins, looks, rebuilds or writes anew, looks again.
     fn pin(&mut self, granule: u64) {
-        let Some(pin) = given(self.oracle, self.shared.pin(range(granule, 1))) else { return };
-        pin.read(Bytes::ZERO, &mut self.page).unwrap();
+        let Some(pin) = given(self.oracle, self.shared.pin(range(self.shared, granule, 1))) else {
+            return;
+        };
+        pin.read(Bytes::ZERO, &mut self.bytes).unwrap();
         let is_lost = !pin.lost().is_empty();
         self.judge(granule, is_lost);
         let seen = self.oracle.seen(granule);
         if is_lost || seen == Seen::Unknown || self.random.below(8) == 0 {
             let next = self.oracle.begin(granule);
-            stressed::fill(&mut self.page, granule, next);
-            pin.write(Bytes::ZERO, &self.page).unwrap();
+            stressed::fill(&mut self.bytes, granule, next);
+            pin.write(Bytes::ZERO, &self.bytes).unwrap();
             self.mark(granule);
             // In this order: whoever is killed in between leaves it lost, and may leave anything.
             self.oracle.done(granule, next);
@@ -98,8 +104,8 @@ impl<'a> User<'a> {
         }
         let Seen::Holds(now) = self.oracle.seen(granule) else { return };
         self.random.rest(HOLD);
-        pin.read(Bytes::ZERO, &mut self.page).unwrap();
-        assert_eq!(version(&self.page, granule), Some(now), "{granule} was pinned");
+        pin.read(Bytes::ZERO, &mut self.bytes).unwrap();
+        assert_eq!(version(&self.bytes, granule), Some(now), "{granule} was pinned");
     }
 
     /// Unmarks, writes, marks again.
@@ -107,15 +113,24 @@ impl<'a> User<'a> {
         let before = self.oracle.seen(granule);
         // What the unmark tells is told to nobody if this process is killed then.
         let next = self.oracle.begin(granule);
-        let Some(lost) = given(self.oracle, self.shared.unmark(range(granule, 1))) else { return };
-        let Some(pin) = given(self.oracle, self.shared.pin(range(granule, 1))) else { return };
-        pin.read(Bytes::ZERO, &mut self.page).unwrap();
+        let Some(lost) = given(self.oracle, self.shared.unmark(range(self.shared, granule, 1)))
+        else {
+            return;
+        };
+        let Some(pin) = given(self.oracle, self.shared.pin(range(self.shared, granule, 1))) else {
+            return;
+        };
+        pin.read(Bytes::ZERO, &mut self.bytes).unwrap();
         if let (Seen::Holds(version), true) = (before, lost.is_empty()) {
-            assert_eq!(stressed::version(&self.page, granule), Some(version), "{granule} unmarked");
+            assert_eq!(
+                stressed::version(&self.bytes, granule),
+                Some(version),
+                "{granule} unmarked"
+            );
         }
         self.oracle.count(if lost.is_empty() { Count::Intact } else { Count::Lost }, 1);
-        stressed::fill(&mut self.page, granule, next);
-        pin.write(Bytes::ZERO, &self.page).unwrap();
+        stressed::fill(&mut self.bytes, granule, next);
+        pin.write(Bytes::ZERO, &self.bytes).unwrap();
         self.mark(granule);
         self.oracle.done(granule, next);
     }
@@ -123,14 +138,16 @@ impl<'a> User<'a> {
     fn mark(&mut self, granule: u64) {
         let priority = Priority::new(self.random.below(8) as u8).unwrap();
         let order = if self.random.below(2) == 0 { Order::Fifo } else { Order::Lifo };
-        while given(self.oracle, self.shared.mark(range(granule, 1), priority, order)).is_none() {}
+        while given(self.oracle, self.shared.mark(range(self.shared, granule, 1), priority, order))
+            .is_none()
+        {}
     }
 
     /// What was found under a pin.
     fn judge(&self, granule: u64, is_lost: bool) {
         self.oracle.count(if is_lost { Count::Lost } else { Count::Intact }, 1);
         if let (Seen::Holds(expected), false) = (self.oracle.seen(granule), is_lost) {
-            let found = version(&self.page, granule);
+            let found = version(&self.bytes, granule);
             assert_eq!(found, Some(expected), "granule {granule} was not told lost");
         }
     }
@@ -141,7 +158,7 @@ fn purge_for_ever(purger: &Purger, oracle: &Oracle, seed: u64) {
     let mut random = Random(seed);
     loop {
         let up_to = Priority::new(random.below(8) as u8).unwrap();
-        let target = at(1 + random.below(12));
+        let target = Pages::new(1 + random.below(12)).bytes(page_size());
         if let Some(freed) = given(oracle, purger.purge(target, up_to)) {
             oracle.count(Count::Purged, freed.pages_down(page_size()).get());
         }
@@ -154,12 +171,12 @@ fn nothing_is_pinned(shared: &Shared, oracle: &Oracle, own: &Range<u64>, process
     let look = Purger::adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap().look().unwrap();
     let ids: Vec<_> = look.holders.iter().map(|holder| holder.process).collect();
     assert!(!ids.contains(&process.unsigned_abs()), "{process} among {ids:?}");
-    let all = range(own.start, own.end - own.start);
+    let all = range(shared, own.start, own.end - own.start);
     if given(oracle, shared.drop_now(all)).is_none() {
         return;
     }
     for granule in own.clone() {
-        let Some(pin) = given(oracle, shared.pin(range(granule, 1))) else { continue };
+        let Some(pin) = given(oracle, shared.pin(range(shared, granule, 1))) else { continue };
         // What is known to hold something was marked as well.
         if let Seen::Holds(_) = oracle.seen(granule) {
             assert!(!pin.lost().is_empty(), "{granule} was kept by a pin of a dead process");
@@ -208,7 +225,8 @@ fn kill(process: &Process) {
 
 #[test]
 fn what_is_killed_leaves_no_pin_and_nothing_is_lost_untold() {
-    let shared = Shared::options().create(at(2 * HALF)).unwrap();
+    let len = Pages::new(2 * HALF).bytes(page_size());
+    let shared = Shared::options().create(len).unwrap();
     let (oracle, stop) = (Oracle::new(2 * HALF), AtomicBool::new(false));
     let time = duration(USUAL);
     std::thread::scope(|scope| {

@@ -1,0 +1,112 @@
+//! Two users and a purger of one file in a memory cgroup that holds less than all of them want.
+//!
+//! A process has memory of its own by turns, so that the file must shrink and may grow again; the
+//! kernel takes nothing of such a file, and kills. One user is killed every second and started
+//! again. The purger is a [`Reclaimer`], which decides by the group's limit.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use glebe::reclaim::{Policy, Reclaimer};
+use glebe::units::Bytes;
+use glebe::volatile::{Purger, Shared};
+
+use crate::inside::{inside, End};
+use crate::oracle::{Count, Oracle};
+use crate::process::{self, Process};
+use crate::stressed::{duration, spawn, Random, Stop};
+use crate::{kill, nothing_is_pinned, User, HALF};
+
+const TEST: &str = "pressed::nothing_is_killed_and_nothing_is_lost_untold";
+const LIMIT: Bytes = Bytes::mib(80);
+/// All of them together are 48 MiB.
+const GRANULE: Bytes = Bytes::new(512 << 10);
+/// What somebody else has by turns, and in what time it comes.
+const OTHERS: Bytes = Bytes::mib(48);
+const RISE: Duration = Duration::from_millis(480);
+const USUAL: Duration = Duration::from_secs(5);
+const LIFE: Duration = Duration::from_secs(1);
+/// Between two steps of a user: it builds anew at some tens of MiB a second.
+const REST: Duration = Duration::from_millis(20);
+
+/// Memory that comes and goes.
+fn others() {
+    loop {
+        process::stay();
+        let (begin, mut held) = (Instant::now(), Vec::new());
+        let steps = OTHERS.get() >> 20;
+        for step in 1..=steps {
+            held.push(vec![step as u8; 1 << 20]);
+            let due = RISE * u32::try_from(step).unwrap() / u32::try_from(steps).unwrap();
+            std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        }
+        drop(black_box(held));
+        std::thread::sleep(RISE);
+    }
+}
+
+/// Purges as the group's limit asks for.
+fn purge(shared: &Shared, oracle: &Oracle) {
+    let purger = Arc::new(Purger::adopt(shared.fd().try_clone_to_owned().unwrap()).unwrap());
+    let reclaimer = Reclaimer::new(Policy::default()).unwrap();
+    reclaimer.add(&purger).unwrap();
+    loop {
+        process::stay();
+        reclaimer.wait(Duration::from_secs(1)).unwrap();
+        let freed = reclaimer.poll().unwrap().freed();
+        oracle.count(Count::Purged, freed.get() / GRANULE.get());
+    }
+}
+
+fn use_for_ever(shared: &Shared, oracle: &Oracle, seed: u64, until: impl Fn() -> bool) {
+    let own = if seed == 0 { 0..HALF } else { HALF..2 * HALF };
+    let (mut user, mut random) = (User::new(shared, oracle, seed << 32), Random(seed));
+    while !until() {
+        user.step(&own);
+        random.rest(REST);
+    }
+}
+
+/// In the group.
+fn load() {
+    let len = Bytes::new(2 * HALF * GRANULE.get());
+    let shared = Shared::options().granule(GRANULE).create(len).unwrap();
+    let (oracle, stop, begin) = (Oracle::new(2 * HALF), AtomicBool::new(false), Instant::now());
+    let purging = Process::start(|_| purge(&shared, &oracle));
+    let other = Process::start(|_| others());
+    std::thread::scope(|scope| {
+        let first = spawn(scope, &stop, || {
+            use_for_ever(&shared, &oracle, 0, || stop.load(Ordering::Relaxed));
+        });
+        let ends = Stop(&stop);
+        for nth in 1.. {
+            let second = Process::start(|_| use_for_ever(&shared, &oracle, nth, || false));
+            std::thread::sleep(LIFE);
+            kill(&second);
+            oracle.count(Count::Kills, 1);
+            if nth % 4 == 0 {
+                nothing_is_pinned(&shared, &oracle, &(HALF..2 * HALF), second.pid);
+            }
+            if begin.elapsed() >= duration(USUAL) || stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        drop(ends);
+        first.join().unwrap();
+    });
+    kill(&other);
+    kill(&purging);
+    println!("{oracle:?}");
+    let least = [(Count::Intact, 20), (Count::Lost, 20), (Count::Purged, 20)];
+    for (count, least) in least {
+        assert!(oracle.get(count) >= least, "{oracle:?}");
+    }
+}
+
+#[test]
+fn nothing_is_killed_and_nothing_is_lost_untold() {
+    let end = inside(LIMIT, TEST, load);
+    assert_ne!(end, End::Killed, "for want of memory");
+}
