@@ -4,7 +4,8 @@
 //! A [`Region`] is a mapping. [`Region::mark`] gives the kernel the right to take pages when it
 //! needs memory; it frees them then instead of swapping or failing. [`Region::unmark`] takes the
 //! right back and returns the pages that were lost, which are zeros now; the others have every
-//! byte. Two engines do that ([`Engine`]). A [`Cache`] does it for values by key.
+//! byte. Two engines do that ([`Engine`]). A [`Cache`] does it for values by key; [`Shared`], whose
+//! rules are its own, for a file of several processes, of which glebe itself purges.
 //!
 //! Offsets and lengths are bytes from the region's start; runs of lost pages are in base pages.
 //! Any range of whole granules may be marked and unmarked any number of times, overlapping or
