@@ -392,3 +392,13 @@ fn a_file_on_tmpfs_without_a_name_is_in_memory() {
     assert_eq!(found.range, at..at + page_size().bytes().as_usize());
     assert_eq!(found.device, file.device().unwrap());
 }
+
+#[test]
+fn a_memfd_of_this_library_is_its_own() {
+    let len = page_size().bytes();
+    let file = crate::sys::memory_file::MemoryFile::new(len).unwrap();
+    // SAFETY: at an address of the kernel's choice, for the rest of the process.
+    let at = unsafe { map_file(file.as_file(), Bytes::ZERO, len, None) }.unwrap();
+    let refused = shared_at(at).unwrap_err();
+    assert!(matches!(refused, Refusal::Own { at: told } if told == at), "{refused}");
+}
