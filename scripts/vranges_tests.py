@@ -6,7 +6,8 @@ letters A to Z, makes every other chunk volatile, has a child take memory, and p
 of each chunk: the first program after it made all non-volatile, the second with a SIGBUS handler
 that fills a lost chunk again. They are built with glebe_vrange.h and run in memory cgroups of their
 own, whose limit is moved until chunks are lost and the child still gets its memory. What every run
-prints is checked. Nothing of theirs is kept.
+prints is checked. The first program runs on a file on tmpfs too, built with -DGLEBE_VRANGE_RECLAIM:
+then a thread of glebe's purges. Nothing of theirs is kept.
 
     scripts/vranges_tests.py [--built target/debug] [CHECKOUT]
 
@@ -24,13 +25,19 @@ import string
 import subprocess
 import sys
 import tempfile
+import time
 
 PUBLIC = "https://github.com/volatile-ranges-test/vranges-test"
 HEADER = pathlib.Path(__file__).resolve().parent.parent / "crates/glebe-c/include/glebe_vrange.h"
 PROGRAMS = ["volatile-test", "volatile-test-signal"]
 # A parameter of theirs has no type, and compilers leave out the child's memory, which nobody reads.
 OPTIONS = f"-std=gnu89 -w -fno-builtin -include {HEADER}"
+# The program that has a thread, which purges memory of MAP_SHARED.
+WITH_THREAD = ("volatile-test", "volatile-test-reclaim")
+TMPFS = pathlib.Path("/dev/shm")
 PRESSURE_MB = 3
+# For a thread, which needs some milliseconds.
+PRESSURE_THREAD_MB = 32
 CHUNKS = string.ascii_uppercase
 CHUNK_KIB = 16
 VOLATILE_KIB = CHUNK_KIB * len(CHUNKS) // 2
@@ -76,6 +83,10 @@ class Group:
         return self
 
     def __exit__(self, *_):
+        # A child whose parent was killed is inside for a moment longer.
+        until = time.monotonic() + PATIENCE_S
+        while (self.path / "cgroup.procs").read_text() and time.monotonic() < until:
+            time.sleep(0.001)
         self.path.rmdir()
 
     def run(self, command):
@@ -115,6 +126,7 @@ def main():
             for name in PROGRAMS:
                 check_program(folder, name)
             check_file(folder)
+            check_file_in_memory(folder)
         except Wrong as wrong:
             print(f"FAIL: {wrong}")
             return 1
@@ -171,19 +183,46 @@ def build(folder, library):
     environment = dict(os.environ, CFLAGS=OPTIONS, LDLIBS="-lglebe",
                        LDFLAGS=f"-L{folder} -Wl,-rpath,{folder}")
     subprocess.run(["make", "-s", *PROGRAMS], cwd=folder, env=environment, check=True)
+    name, renamed = WITH_THREAD
+    shutil.copy(folder / f"{name}.c", folder / f"{renamed}.c")
+    environment["CFLAGS"] += " -DGLEBE_VRANGE_RECLAIM"
+    subprocess.run(["make", "-s", renamed], cwd=folder, env=environment, check=True)
 
 
 def check_program(folder, name):
-    """Without pressure, then with a limit that is moved until enough runs have lost something."""
     check = {"volatile-test": check_told, "volatile-test-signal": check_refilled}[name]
-    status, lost, _, peak_kib = run(folder, name, 0, None, check)
+    command = [folder / name]
+    check_runs(name, PRESSURE_MB, lambda limit, mb: run(name, command, mb, limit, check))
+
+
+def check_file_in_memory(folder):
+    """On a file on tmpfs: its pages are the group's, and go with it."""
+    kind = subprocess.run(["stat", "-f", "-c", "%T", TMPFS], capture_output=True, text=True)
+    if kind.stdout.strip() != "tmpfs":
+        print(f"skipped: {WITH_THREAD[0]} -f on tmpfs ({TMPFS} is none)")
+        return
+
+    def run_on_file(limit_kib, pressure_mb):
+        with tempfile.NamedTemporaryFile(dir=TMPFS, prefix="glebe-vranges-") as data:
+            # A hole: what the test itself wrote would be its own group's.
+            data.truncate((len(CHUNKS) * CHUNK_KIB << 10) + (8 << 10))
+            command = [folder / WITH_THREAD[1], "-f", data.name]
+            return run(name, command, pressure_mb, limit_kib, check_told)
+
+    name = f"{WITH_THREAD[0]} -f tmpfs"
+    check_runs(name, PRESSURE_THREAD_MB, run_on_file)
+
+
+def check_runs(name, pressure_mb, run_once):
+    """Without pressure, then with a limit that is moved until enough runs have lost something."""
+    status, lost, _, peak_kib = run_once(None, 0)
     report(name, None, status, lost)
     if lost:
         raise Wrong(f"{name}: {lost} lost without pressure")
-    _, _, _, peak_kib = run(folder, name, PRESSURE_MB, None, check)
+    _, _, _, peak_kib = run_once(None, pressure_mb)
     limit_kib, losses, checked = peak_kib - VOLATILE_KIB, 0, 0
     for _ in range(TRIED):
-        status, lost, killed, _ = run(folder, name, PRESSURE_MB, limit_kib, check)
+        status, lost, killed, _ = run_once(limit_kib, pressure_mb)
         checked += status == 0
         # A child that was killed has not taken its memory: what is not volatile did not fit.
         report(name, limit_kib, "killed" if killed else status, lost)
@@ -198,10 +237,10 @@ def check_program(folder, name):
     raise Wrong(f"{name}: {losses} of {TRIED} runs under pressure lost anything; {WANTED} wanted")
 
 
-def run(folder, name, pressure_mb, limit_kib, check):
+def run(name, command, pressure_mb, limit_kib, check):
     """One run in a group of its own: exit status, chunks lost, processes killed, peak."""
     with Group(limit_kib) as group:
-        status, text = group.run([folder / name, "-p", str(pressure_mb)])
+        status, text = group.run([*command, "-p", str(pressure_mb)])
         killed, peak_kib = group.killed(), group.peak_kib()
     if status and not killed:
         raise Wrong(f"{name}: exit status {status}, having printed {text!r}")
@@ -216,7 +255,8 @@ def report(name, limit_kib, outcome, lost):
 def check_told(name, text):
     """Lost chunks are zeros, the others their letter, and a loss is said."""
     # What it had not written out when it forked, the child wrote out as well.
-    lines = [line for line in text.split("\n") if not line.startswith("Generating")]
+    told = ("Generating", "Using file")
+    lines = [line for line in text.split("\n") if not line.startswith(told)]
     is_said = lines[0] == "Data purged!"
     lines = lines[is_said:]
     lost = "".join(letter for letter, line in zip(CHUNKS, lines) if line == "\0")
@@ -242,14 +282,13 @@ def check_refilled(name, text):
 
 
 def check_file(folder):
-    """With a file they map shared memory, which does not become volatile: it keeps its letters."""
+    """Without a thread that purges, memory of a file keeps its letters, whatever it lies on."""
     data = folder / "data"
     data.write_bytes(bytes((len(CHUNKS) * CHUNK_KIB << 10) + (8 << 10)))
     name = "volatile-test"
     with Group() as group:
         status, text = group.run([folder / name, "-p", str(PRESSURE_MB), "-f", data])
-    lines = [line for line in text.split("\n") if not line.startswith("Using file")]
-    lost = check_told(name, "\n".join(lines))
+    lost = check_told(name, text)
     if status or lost:
         raise Wrong(f"{name} -f: exit status {status}, {lost} lost")
     report(f"{name} -f", None, status, lost)

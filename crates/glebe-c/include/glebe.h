@@ -704,15 +704,15 @@ enum {
 };
 
 /* vrange(2) as the tenth posting of the patches has it (Minchan Kim and John Stultz, 2014; from the
- * eleventh on the modes have each other's number), on private anonymous memory of the caller's.
- * Makes it volatile: the kernel may take pages, a touch of one that it took is SIGBUS, pages may be
- * read meanwhile and must not be written. Or makes it non-volatile: pages that were taken are zeros
- * then.
+ * eleventh on the modes have each other's number), on private anonymous memory of the caller's, and
+ * on what it shares with its children (below). Makes it volatile: the kernel may take pages, a
+ * touch of one that it took is SIGBUS, pages may be read meanwhile and must not be written. Or
+ * makes it non-volatile: pages that were taken are zeros then.
  *
  * Returns how many bytes from `start` on were done, as write(2) does. `length` is rounded down to
  * whole pages, and further to what an int can hold. Holes are passed over and counted, but for one
  * that goes to the end of the range, so that a range with nothing mapped gives 0. The call stops,
- * without an error, in front of memory that cannot be volatile: shared, of a file, locked, of a
+ * without an error, in front of memory that cannot be volatile: of a file on disk, locked, of a
  * hugetlb pool, not writable, special, a glebe_volatile region, or glebe's own, as the memory of a
  * reserve and its tables are. What lies in the heap is not known to be glebe's: a range should not
  * go on past memory of the caller's. `purged` may be null; otherwise it is set to 1 if any page
@@ -732,14 +732,38 @@ enum {
  * glebe on volatile memory, whose buffer was lost, or a fork, the answer is WOULD_WAIT, and
  * nothing has changed: the handler can map a page there (mmap with MAP_FIXED), which is not
  * volatile. In a handler for a SIGBUS that somebody sent it must not be called. A region with a
- * `refill` needs no handler of the program's. */
+ * `refill` needs no handler of the program's.
+ *
+ * Memory of MAP_SHARED: MAP_ANONYMOUS, a memfd, or a file on tmpfs. What is volatile and what was
+ * taken is the same for the process that makes the first call on a mapping and for the children
+ * that it forks after that, as long as one of those that made a call is there. Others that map the
+ * same memory, at other addresses too, do not see it, and lose what is taken: unlike in the
+ * patches. The kernel takes none of it: glebe_vrange_purge does, or the thread of
+ * glebe_vrange_reclaim. A touch of what was taken is no SIGBUS; it finds zeros, and the call that
+ * makes it non-volatile says so. The memory stays mapped, and at its place in the file, while any
+ * of it is volatile. Each such mapping takes a descriptor and 8 bytes a page that was ever
+ * volatile, until other memory is mapped there and a call finds that. Further errors: UNDER_WAY,
+ * NO_HOLDER_LEFT (64 processes made calls), OS. */
 int glebe_vrange(void *start, size_t length, int mode, int *purged);
 
 /* As glebe_vrange, but all of the range or an error: also UNALIGNED for a length that is no
- * whole number of pages, UNMAPPED, LOCKED, HUGETLB, SHARED, FILE_PRIVATE, READ_ONLY, SPECIAL
- * (glebe's own memory too) and ADOPTED. Returns 0. After an error nothing has become volatile;
- * what was may be so still. */
+ * whole number of pages, UNMAPPED, LOCKED, HUGETLB, SHARED (of a file on disk), FILE_PRIVATE,
+ * READ_ONLY, SPECIAL (glebe's own memory too) and ADOPTED. Returns 0. After an error nothing has
+ * become volatile; what was may be so still. */
 int glebe_vrange_strict(void *start, size_t length, int mode, int *purged);
+
+/* Takes up to `target_bytes`, rounded up to pages, of the memory of MAP_SHARED that glebe_vrange
+ * made volatile in this process or one that it was forked from; how much goes to `purged_bytes`,
+ * which may be null. What was volatile first goes first, mapping by mapping. A mapping of which
+ * this process has unmapped some is passed over. Errors: WOULD_WAIT, OS. */
+int glebe_vrange_purge(uint64_t target_bytes, uint64_t *purged_bytes);
+
+/* Starts a thread that does this whenever memory is short, as a reclaimer sees it, until the
+ * process ends. `margin_bytes` is that of glebe_reclaimer_options; 0: its default. Without this
+ * call there is no such thread; a forked child has none until it makes the call too. Errors:
+ * STARTED, WOULD_WAIT; BLIND if neither a cgroup nor the machine says how much memory there is;
+ * OS. */
+int glebe_vrange_reclaim(uint64_t margin_bytes);
 
 /* ---- Shared volatile memory ------------------------------------------------------------------ */
 

@@ -16,8 +16,12 @@
  *   of every other SIGBUS is the kernel's. A handler of signal(), or of sigaction() without
  *   SA_SIGINFO, is told no address. A handler may make the page non-volatile and write it again.
  * LIMITS  Linux with the GNU C library on 64-bit processors that pass the arguments of a function
- *   with `...` as those of any other: x86-64, aarch64, RISC-V. Memory of MAP_SHARED does not become
- *   volatile: the call stops in front of it, and answers 0 if that is at once. On x86-64 the number
+ *   with `...` as those of any other: x86-64, aarch64, RISC-V. Memory of MAP_SHARED becomes
+ *   volatile where it is anonymous, of a memfd or of a file on tmpfs, and is so for the process of
+ *   the first call and its later children alone. The call stops in front of a file on disk, and
+ *   answers 0 if that is at once. The kernel takes none of this memory. With -DGLEBE_VRANGE_RECLAIM
+ *   a thread of the program does, whenever memory is short (glebe_vrange_reclaim); by itself it
+ *   starts none. A touch of what it took finds zeros and is no SIGBUS. On x86-64 the number
  *   314 is sched_setattr(2) today: a `start` below 4 MiB is taken for its process number. A file
  *   that is built with this header cannot define a function syscall() or sigaction() of its own.
  *
@@ -50,6 +54,15 @@ extern "C" {
 extern long syscall(long number, ...) GLEBE_VRANGE_THROW __asm__("glebe_vrange_syscall");
 extern int sigaction(int signal, const struct sigaction *action, struct sigaction *old)
     GLEBE_VRANGE_THROW __asm__("glebe_vrange_sigaction");
+
+#ifdef GLEBE_VRANGE_RECLAIM
+extern int glebe_vrange_reclaim(unsigned long margin_bytes);
+
+/* One of a program's files starts the thread; the others are told that it runs. */
+__attribute__((constructor, unused)) static void glebe_vrange_start_reclaim(void) {
+    glebe_vrange_reclaim(0);
+}
+#endif
 
 #ifdef __cplusplus
 }

@@ -88,10 +88,11 @@ impl Failure {
                 | GLEBE_ERROR_BEYOND => errno::EINVAL,
                 // Nothing would hold the pages.
                 GLEBE_ERROR_NO_SOURCE => errno::EPERM,
-                GLEBE_ERROR_TOO_MANY | GLEBE_ERROR_NO_MEMORY | GLEBE_ERROR_MAP_BUDGET => {
-                    errno::ENOMEM
-                }
-                GLEBE_ERROR_STUCK => errno::EAGAIN,
+                GLEBE_ERROR_TOO_MANY
+                | GLEBE_ERROR_NO_MEMORY
+                | GLEBE_ERROR_NO_HOLDER_LEFT
+                | GLEBE_ERROR_MAP_BUDGET => errno::ENOMEM,
+                GLEBE_ERROR_STUCK | GLEBE_ERROR_UNDER_WAY => errno::EAGAIN,
                 GLEBE_ERROR_WOULD_WAIT => errno::EDEADLK,
                 _ => errno::EIO,
             },

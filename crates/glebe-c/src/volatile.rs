@@ -8,6 +8,7 @@
 mod adopted;
 mod claims;
 mod pin;
+mod reclaim;
 mod regions;
 mod shared;
 mod v10;

@@ -139,6 +139,25 @@ fn a_program_of_the_patches_builds_unchanged_from_cpp() {
     }
 }
 
+/// The thread that purges is there where it was asked for, by a call or by the header.
+#[test]
+fn memory_that_a_process_shares_with_its_children_is_volatile() {
+    if has("cc") {
+        compile_with("cc", &["-std=c99"], "family.c", false);
+        compile_with(
+            "cc",
+            &["-std=c11", "-DGLEBE_VRANGE_RECLAIM", V10[0], V10[1]],
+            "family.c",
+            true,
+        );
+    }
+    if has("c++") {
+        let options = ["-std=c++11", "-DGLEBE_VRANGE_RECLAIM", V10[0], V10[1]];
+        compile_with("c++", &options, "v10.cpp", false);
+        compile_and_run("c++", "-std=c++11", "family.cpp", false);
+    }
+}
+
 /// The names of a patched kernel's headers are there where they are asked for, and nowhere else.
 #[test]
 fn the_names_of_the_patches_are_defined_on_request() {

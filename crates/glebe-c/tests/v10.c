@@ -273,9 +273,19 @@ static void other_touches_have_their_address(void) {
     calls = 0;
     CHECK(touch(at + 77) == 0 && calls == 1 && said == at + 77);
     CHECK(munmap(at, page) == 0 && close(file) == 0);
-    /* Made volatile it cannot be. */
+}
+
+/* What processes share becomes volatile; a touch of what was purged finds zeros. */
+static void shared_memory(void) {
+    unsigned char *at;
+    int purged = 9;
+    with(patch, 0);
+    calls = 0;
     at = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(at != MAP_FAILED && vrange((unsigned long)at, page, 0, NULL) == 0);
+    CHECK(at != MAP_FAILED && memset(at, 'S', page) == at);
+    CHECK(vrange((unsigned long)at, page, VRANGE_VOLATILE, NULL) == (int)page);
+    CHECK(glebe_vrange_purge(page, NULL) == GLEBE_OK && touch(at) == 0 && calls == 0);
+    CHECK(vrange((unsigned long)at, page, VRANGE_NOVOLATILE, &purged) == (int)page && purged == 1);
     CHECK(munmap(at, page) == 0);
 }
 
@@ -428,6 +438,7 @@ int main(void) {
     with(refill, 0);
     a_touch_is_refilled();
     other_touches_have_their_address();
+    shared_memory();
     programs_are_told_their_own_handlers();
     children_inherit();
     a_handler_may_jump();

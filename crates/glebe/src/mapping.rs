@@ -72,7 +72,7 @@ pub struct Mapping {
     /// Where another mapping of the kernel's begins, ascending: none of most.
     seams: Vec<Bytes>,
     guard: ForkGuard,
-    /// Says that the memory is not the program's; of files and huge pages the kernel says it.
+    /// Says that the memory is not the program's; of memfds and huge pages the kernel says it.
     own: Option<Own>,
 }
 
@@ -159,7 +159,7 @@ impl Mapping {
                 return Err(error);
             }
         }
-        Ok(Self::owned(addr, len, page_size(), None))
+        Ok(Self::owned(addr, len, page_size(), None).noted())
     }
 
     /// The file whose pages these are, if they can be mapped elsewhere too.
@@ -185,7 +185,7 @@ impl Mapping {
         Self { addr, len, page, in_child, is_borrowed, in_window, file, seams, guard, own: None }
     }
 
-    /// Ordinary memory, which looks like the program's.
+    /// Memory that looks like the program's.
     fn noted(mut self) -> Self {
         self.own = Some(self.note());
         self

@@ -3,11 +3,15 @@
 //! A process-wide table of [`Adopted`] ranges: a region of its own for each part of a call that no
 //! range held yet, dropped when nothing of it is volatile any more. Positions are base pages, by
 //! number of the address space. The *scan* engine only, since the patches leave contents as they
-//! are. Lock: the table's, held over a call and over a fork.
+//! are. Memory that processes share is in `family`. Lock: the table's, held over a call and over a
+//! fork.
 //!
 //! # Safety
 //! The header asks of the caller that the memory is his and stays mapped.
 #![allow(unsafe_code)]
+
+mod family;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,12 +21,15 @@ use glebe::extent::Extent;
 use glebe::sys::page_size;
 use glebe::sys::vma;
 use glebe::units::{Bytes, Pages};
-use glebe::volatile::{Engine, Error, Priority, Refusal, Region};
+use glebe::volatile::{Engine, Error, Priority, Region};
 
 use super::claims::{check_fork, is_inside, Claim, Inside};
 use crate::failure::Failure;
 use crate::runs::{between, merged, split};
 use crate::table::lock;
+pub(super) use family::{begin_reclaim, end_reclaim, held, hold_family, purge, Family};
+pub(super) use walk::number;
+use walk::{addresses, place_of, Part, Walk};
 
 /// A range of the caller's memory some of which is volatile.
 #[derive(Debug)]
@@ -50,73 +57,6 @@ pub(super) type Held = MutexGuard<'static, Table>;
 
 pub(super) fn hold() -> Held {
     lock(&TABLE)
-}
-
-/// What is mapped in a range, from its start to the first memory that cannot be volatile.
-struct Walk {
-    /// Memory that can be.
-    parts: Vec<Extent>,
-    /// Where it stops: the end of the last part, and in front of what stops it.
-    end: u64,
-    /// Why that is not the end of the range.
-    refused: Option<Error>,
-}
-
-fn addresses(pages: Extent) -> Range<usize> {
-    let page = page_size().bytes().as_usize();
-    pages.start() as usize * page..pages.end() as usize * page
-}
-
-pub(super) fn number(addr: usize) -> u64 {
-    Bytes::new(addr as u64).pages_down(page_size()).get()
-}
-
-fn walk(asked: Extent) -> Result<Walk, Error> {
-    let mut walk = Walk { parts: Vec::new(), end: asked.start(), refused: None };
-    let mut at = asked.start();
-    while let Some(rest) = between(at, asked.end()) {
-        let refusal = match vma::classify_watched(&addresses(rest)) {
-            Ok(()) => {
-                walk.parts.push(rest);
-                walk.end = rest.end();
-                return Ok(walk);
-            }
-            Err(refusal) => refusal,
-        };
-        let Some(stop) = place_of(&refusal).map(number) else { return Err(refusal.into()) };
-        if let Some(part) = between(at, stop) {
-            walk.parts.push(part);
-            walk.end = part.end();
-        }
-        let is_hole = matches!(refusal, Refusal::Unmapped { .. });
-        walk.refused.get_or_insert(refusal.into());
-        if !is_hole {
-            // Holes in front of it count.
-            walk.end = stop;
-            return Ok(walk);
-        }
-        let Some(behind) = between(stop, asked.end()) else { break };
-        let next = vma::among(&addresses(behind))?.first().map(|vma| number(vma.start));
-        let Some(next) = next else { break };
-        at = next.max(stop);
-    }
-    Ok(walk)
-}
-
-/// Where the memory begins that a refusal is about.
-fn place_of(refusal: &Refusal) -> Option<usize> {
-    match refusal {
-        Refusal::Unmapped { at }
-        | Refusal::Hugetlb { at, .. }
-        | Refusal::Special { at, .. }
-        | Refusal::Shared { at, .. }
-        | Refusal::FilePrivate { at, .. }
-        | Refusal::Locked { at }
-        | Refusal::ReadOnly { at, .. }
-        | Refusal::Own { at }
-        | Refusal::Watched { at, .. } => Some(*at),
-        _ => None,
-    }
 }
 
 impl Adopted {
@@ -228,40 +168,6 @@ impl Table {
         }
     }
 
-    /// Makes `pages` non-volatile; whether any was lost.
-    fn settle(&mut self, pages: Extent) -> Result<bool, Failure> {
-        let lost = self.unmark(pages)?;
-        let (told, kept) = split(&self.untold, pages);
-        self.untold = kept;
-        Ok(!lost.is_empty() || !told.is_empty())
-    }
-
-    /// As the patches: how many pages from the start were done, and whether any was lost.
-    pub(super) fn apply(
-        &mut self,
-        to_volatile: bool,
-        asked: Extent,
-    ) -> Result<(u64, bool), Failure> {
-        let walk = walk(asked)?;
-        let mut done = walk.end - asked.start();
-        let Some(reached) = Extent::new(asked.start(), done) else { return Ok((0, false)) };
-        if !to_volatile {
-            return Ok((done, self.settle(reached)?));
-        }
-        for part in walk.parts {
-            let reached = self.mark_up_to_foreign(part);
-            if !matches!(reached, Ok(end) if end == part.end()) {
-                let at = reached.as_ref().map_or(part.start(), |end| *end);
-                done = at - asked.start();
-                return reached.map(|_| (done, false)).or_else(|failure| match done {
-                    0 => Err(failure),
-                    _ => Ok((done, false)),
-                });
-            }
-        }
-        Ok((done, false))
-    }
-
     /// Makes `part` volatile up to the first page that is somebody else's; where that is.
     fn mark_up_to_foreign(&mut self, part: Extent) -> Result<u64, Failure> {
         let mut end = part.end();
@@ -281,24 +187,85 @@ impl Table {
         }
         Ok(end)
     }
+}
 
-    /// All of it or nothing; whether any was lost.
-    pub(super) fn apply_strictly(
-        &mut self,
-        to_volatile: bool,
-        asked: Extent,
-    ) -> Result<bool, Failure> {
-        let walk = walk(asked)?;
-        if let Some(refused) = walk.refused {
-            return Err(refused.into());
+/// Makes `pages` non-volatile; whether any was lost.
+fn settle(pages: Extent) -> Result<bool, Failure> {
+    let mut lost = Vec::new();
+    let shared = family::unmark(pages, &mut lost);
+    let mut table = lock(&TABLE);
+    let private = shared.and_then(|()| table.unmark(pages));
+    match private {
+        Ok(runs) => lost.extend(runs),
+        Err(failure) => {
+            table.untold.extend(lost);
+            return Err(failure);
         }
-        if !to_volatile {
-            return self.settle(asked);
-        }
-        let mut new = Vec::new();
-        self.mark(asked, &mut new).inspect_err(|_| self.undo(&new))?;
-        Ok(false)
     }
+    let (told, kept) = split(&table.untold, pages);
+    table.untold = kept;
+    Ok(!lost.is_empty() || !told.is_empty())
+}
+
+/// As the patches: how many pages from the start were done, and whether any was lost.
+pub(super) fn apply(to_volatile: bool, asked: Extent) -> Result<(u64, bool), Failure> {
+    let _inside = Inside::enter()?;
+    let walk = Walk::over(asked)?;
+    let mut done = walk.end - asked.start();
+    let Some(reached) = Extent::new(asked.start(), done) else { return Ok((0, false)) };
+    family::forget_replaced(&walk.parts);
+    if !to_volatile {
+        return Ok((done, settle(reached)?));
+    }
+    for Part { pages, shared } in walk.parts {
+        let reached = match shared {
+            None => lock(&TABLE).mark_up_to_foreign(pages),
+            Some(of) => family::mark(pages, &of).map(|()| pages.end()),
+        };
+        if !matches!(reached, Ok(end) if end == pages.end()) {
+            let at = reached.as_ref().map_or(pages.start(), |end| *end);
+            done = at - asked.start();
+            return reached.map(|_| (done, false)).or_else(|failure| match done {
+                0 => Err(failure),
+                _ => Ok((done, false)),
+            });
+        }
+    }
+    Ok((done, false))
+}
+
+/// All of it or nothing; whether any was lost.
+pub(super) fn apply_strictly(to_volatile: bool, asked: Extent) -> Result<bool, Failure> {
+    let _inside = Inside::enter()?;
+    let walk = Walk::over(asked)?;
+    if let Some(refused) = walk.refused {
+        return Err(refused.into());
+    }
+    family::forget_replaced(&walk.parts);
+    if !to_volatile {
+        return settle(asked);
+    }
+    let mut new = Vec::new();
+    for part in walk.parts {
+        mark_part(part, &mut new).inspect_err(|_| undo(&new))?;
+    }
+    Ok(false)
+}
+
+fn mark_part(part: Part, new: &mut Vec<Extent>) -> Result<(), Failure> {
+    let Some(of) = part.shared else { return lock(&TABLE).mark(part.pages, new) };
+    new.push(part.pages);
+    family::mark(part.pages, &of)
+}
+
+/// Takes back what a call that failed has made volatile, of either kind.
+fn undo(new: &[Extent]) {
+    for part in new {
+        let mut lost = Vec::new();
+        let _ = family::unmark(*part, &mut lost);
+        lock(&TABLE).untold.extend(lost);
+    }
+    lock(&TABLE).undo(new);
 }
 
 /// Whether a call made the page at `addr` volatile; in a signal handler too. Where the thread is
@@ -313,9 +280,7 @@ pub(super) fn is_volatile(addr: usize) -> bool {
 }
 
 /// Calls `call` with the table, unless the thread has it or another lock of these already.
-pub(super) fn with_table<R>(
-    call: impl FnOnce(&mut Table) -> Result<R, Failure>,
-) -> Result<R, Failure> {
+fn with_table<R>(call: impl FnOnce(&mut Table) -> Result<R, Failure>) -> Result<R, Failure> {
     let _inside = Inside::enter()?;
     call(&mut lock(&TABLE))
 }

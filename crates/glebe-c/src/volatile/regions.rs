@@ -7,7 +7,8 @@
 //!
 //! Locks, in their order: that of the steps around fork, which adds a step too; the adopted ranges
 //! of `glebe_vrange`; the claims, held also while a place of a table is added; a place's, of this
-//! table and then of that of shared regions; the region's.
+//! table and then of that of shared regions; the region's. That of the memory of `glebe_vrange`
+//! that processes share is taken alone, or in a fork behind the claims.
 //!
 //! # Safety
 //! The guards in the static are made and dropped by the forking thread; forks go one after the
@@ -112,6 +113,7 @@ pub(super) fn end(region: glebe_volatile) -> Result<(), Failure> {
 struct Held {
     all: AllHeld<'static, Arc<Volatile>>,
     shared: shared::Held,
+    family: MutexGuard<'static, adopted::Family>,
     _claims: MutexGuard<'static, Claims>,
     _ranges: adopted::Held,
 }
@@ -124,9 +126,11 @@ static HELD: Mutex<Option<Held>> = Mutex::new(None);
 fn prepare() {
     set_inside(true);
     let (ranges, claims) = (adopted::hold(), hold_claims());
+    let family = adopted::hold_family();
     *lock(&HELD) = Some(Held {
         all: REGIONS.hold_all(),
         shared: shared::hold(),
+        family,
         _claims: claims,
         _ranges: ranges,
     });
@@ -147,6 +151,7 @@ fn release_in_child() {
             regions.for_each(|of| references::forget_others(&of.region));
             let shared = held.shared.iter().filter_map(|entry| entry.value());
             shared.for_each(|of| of.forget_parents());
+            held.family.forget_parents();
         }
     }
     release();

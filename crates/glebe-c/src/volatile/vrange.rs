@@ -15,7 +15,7 @@ use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 use glebe::volatile::Error;
 
-use super::adopted::{number, with_table};
+use super::adopted::{apply, apply_strictly, number};
 use super::claims::range;
 use super::regions::follow_forks;
 use crate::abi::*;
@@ -66,7 +66,7 @@ pub(super) fn as_patches(
     let (to_volatile, asked) = checked(start, length, mode, c_int::MAX as u64)?;
     let purged = Probed::new(purged, PURGED)?;
     follow_forks()?;
-    let (pages, lost) = with_table(|table| table.apply(to_volatile, asked))?;
+    let (pages, lost) = apply(to_volatile, asked)?;
     purged.set(lost.into())?;
     let bytes = Pages::new(pages).bytes(page_size());
     Ok(c_int::try_from(bytes.get()).unwrap_or(c_int::MAX))
@@ -88,7 +88,7 @@ pub extern "C" fn glebe_vrange_strict(
         }
         let purged = Probed::new(purged, PURGED)?;
         follow_forks()?;
-        let lost = with_table(|table| table.apply_strictly(to_volatile, asked))?;
+        let lost = apply_strictly(to_volatile, asked)?;
         purged.set(lost.into())?;
         Ok(GLEBE_OK)
     })

@@ -16,7 +16,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::ops::Range;
 use std::path::Path;
 
-pub use eligible::{classify, classify_shared, classify_watched, Refusal};
+pub use eligible::{classify, classify_shared, classify_watched, shared_at, Refusal, SharedAt};
 
 use crate::error::OsError;
 use crate::sys::fault::point;
@@ -38,6 +38,8 @@ pub struct Vma {
     pub end: usize,
     /// As shown: `r` or `-`, `w` or `-`, `x` or `-`, then `p`rivate or `s`hared.
     pub permissions: [u8; 4],
+    /// Where in the file it begins; zero where there is none.
+    pub offset: u64,
     /// The file system of the file mapped, as stat(2) tells it; zero where there is none.
     pub device: u64,
     /// Of the file mapped; zero where there is none.
@@ -74,7 +76,7 @@ impl Vma {
         let (start, end) = field()?.split_once('-')?;
         let (start, end) = (address(start)?, address(end)?);
         let permissions: [u8; 4] = field()?.as_bytes().try_into().ok()?;
-        let _offset = field()?;
+        let offset = u64::from_str_radix(field()?, 16).ok()?;
         let device = device(field()?);
         let inode = field()?.parse().ok()?;
         let known = permissions.iter().zip([b"r-", b"w-", b"x-", b"ps"]);
@@ -83,7 +85,7 @@ impl Vma {
         }
         let path = String::from_utf8_lossy(fields.next().unwrap_or_default());
         let path = path.trim_start_matches(' ').to_owned();
-        Some(Self { start, end, permissions, device, inode, path, ..Self::default() })
+        Some(Self { start, end, permissions, offset, device, inode, path, ..Self::default() })
     }
 
     /// `Rss:    12 kB`, `VmFlags: rd wr`, and others that nobody here asks for.
@@ -239,7 +241,11 @@ fn device(text: &str) -> u64 {
     let number = |hex| u32::from_str_radix(hex, 16).ok();
     let parts = text.split_once(':');
     let parts = parts.and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
-    parts.map_or(0, |(major, minor)| libc::makedev(major, minor))
+    parts.map_or(0, |(major, minor)| device_of(major, minor))
+}
+
+fn device_of(major: u32, minor: u32) -> u64 {
+    libc::makedev(major, minor)
 }
 
 /// As the kernel prints one: hexadecimal digits and nothing else.

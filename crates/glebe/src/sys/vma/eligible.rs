@@ -9,10 +9,11 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{among, Vma};
+use super::{among, device_of, Vma};
 use crate::error::OsError;
-use crate::sys::memory_file::is_tmpfs;
-use crate::sys::{file, own};
+use crate::sync::First;
+use crate::sys::memory_file::{is_tmpfs, MemoryFile};
+use crate::sys::{file, own, page_size};
 use crate::units::Bytes;
 
 /// Why memory cannot be volatile. Addresses are the first to which it applies.
@@ -150,6 +151,51 @@ pub fn classify_shared(range: &Range<usize>, in_memory: u64) -> Result<(), Refus
     check_by(&among(range)?, range, &refuse)
 }
 
+/// Shared memory that lies in memory alone, and where it is mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedAt {
+    /// The addresses of the mapping.
+    pub range: Range<usize>,
+    /// What the memory is of.
+    pub device: u64,
+    /// As above.
+    pub inode: u64,
+    /// Where in the file address zero would be.
+    pub base: u64,
+}
+
+impl SharedAt {
+    /// Whether an address of both, where there is one, is the same memory.
+    #[must_use]
+    pub fn is_same_memory(&self, other: &Self) -> bool {
+        (self.device, self.inode, self.base) == (other.device, other.inode, other.base)
+    }
+}
+
+/// What every memfd of this library is called.
+const OWN_NAME: &str = "/memfd:glebe ";
+
+/// The mapping that holds an address, of shared memory as [`classify_shared`] has it.
+///
+/// # Errors
+/// As there; [`Refusal::Own`] where some of it is this library's.
+pub fn shared_at(at: usize) -> Result<SharedAt, Refusal> {
+    static IN_MEMORY: First<Option<u64>> = First::new();
+    let page = page_size().bytes();
+    // Where none can be made, that of no file.
+    let of_memfd = || MemoryFile::new(page).and_then(|file| file.device()).ok();
+    let in_memory = IN_MEMORY.get_or_compute(of_memfd).unwrap_or(u64::MAX);
+    let vmas = among(&(at..at.saturating_add(1)))?;
+    let vma = vmas.first().ok_or(Refusal::Unmapped { at })?;
+    refuse_shared(vma, at, in_memory)?;
+    let range = vma.start..vma.end;
+    if vma.path.starts_with(OWN_NAME) || own::first_in(&range).is_some() {
+        return Err(Refusal::Own { at });
+    }
+    let base = vma.offset.wrapping_sub(vma.start as u64);
+    Ok(SharedAt { range, device: vma.device, inode: vma.inode, base })
+}
+
 fn check_all(range: &Range<usize>, watched: &[&'static str]) -> Result<(), Refusal> {
     let own = own::first_in(range);
     let others = range.start..own.unwrap_or(range.end);
@@ -244,8 +290,26 @@ fn refuse_shared(vma: &Vma, at: usize, in_memory: u64) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether the file at the mapping's path is that one, and on tmpfs.
+/// Whether the file is on a tmpfs that this process sees mounted; it may have no name any more. A
+/// file whose mount is not seen may be found by its path.
 fn is_on_tmpfs(vma: &Vma) -> bool {
+    let mounts = file::read_text(Path::new("/proc/self/mountinfo")).unwrap_or_default();
+    mounts.lines().any(|mount| is_tmpfs_of(mount, vma.device)) || is_named_on_tmpfs(vma)
+}
+
+/// `24 1 0:22 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw`: the third field is the device, in
+/// decimal digits. Source: proc_pid_mountinfo(5).
+pub(super) fn is_tmpfs_of(mount: &str, device: u64) -> bool {
+    let number = |text: &str| text.parse::<u32>().ok();
+    let (fields, kind) = mount.split_once(" - ").unwrap_or_default();
+    let numbers = fields.split(' ').nth(2).and_then(|field| field.split_once(':'));
+    let numbers = numbers.and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+    numbers.is_some_and(|(major, minor)| device_of(major, minor) == device)
+        && kind.starts_with("tmpfs ")
+}
+
+/// Whether the file at the mapping's path is that one, and on tmpfs.
+fn is_named_on_tmpfs(vma: &Vma) -> bool {
     let path = Path::new(&vma.path);
     let is_it = |meta: Metadata| (meta.dev(), meta.ino()) == (vma.device, vma.inode);
     path.is_absolute() && file::metadata_of(path).is_ok_and(is_it) && is_tmpfs(path)

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::eligible::check;
 use super::*;
 use crate::sys::hugetlb::Pool;
+use crate::sys::mmap::map_file;
 use crate::sys::page_size;
 use crate::units::PageSize;
 
@@ -32,6 +33,7 @@ fn an_entry_is_read_field_by_field() {
         start: 0x1000,
         end: 0x3000,
         permissions: *b"rw-p",
+        offset: 0,
         device: 0,
         inode: 0,
         path: String::new(),
@@ -356,4 +358,47 @@ fn what_the_kernel_may_take_is_counted() {
     }
     assert!(after.lazy_free > Bytes::ZERO, "{after:?}");
     assert!(after.lazy_free <= after.rss, "{after:?}");
+}
+
+#[test]
+fn a_mount_of_tmpfs_is_known_by_its_device() {
+    let mount = "24 1 0:22 / /a\\040-\\040tmpfs rw,nosuid shared:4 - tmpfs shm rw,size=4k";
+    let device = device("0:16");
+    assert!(eligible::is_tmpfs_of(mount, device) && !eligible::is_tmpfs_of(mount, device + 1));
+    for other in [
+        mount.replace("- tmpfs ", "- ext4 "),
+        mount.replace("0:22", "0:0x16"),
+        mount.replace("0:22", "22"),
+        "24 1 0:22".to_owned(),
+        String::new(),
+    ] {
+        assert!(!eligible::is_tmpfs_of(&other, device), "{other:?}");
+    }
+}
+
+#[test]
+fn a_file_on_tmpfs_without_a_name_is_in_memory() {
+    let Some(folder) = Some(Path::new("/dev/shm")).filter(|folder| folder.exists()) else {
+        println!("skipped: a file on tmpfs (there is no /dev/shm)");
+        return;
+    };
+    let path = folder.join(format!("glebe-vma-{}", std::process::id()));
+    let file = crate::sys::memory_file::MemoryFile::new_at(&path, page_size().bytes());
+    std::fs::remove_file(&path).unwrap();
+    let file = file.unwrap().unwrap();
+    // SAFETY: at an address of the kernel's choice, for the rest of the process.
+    let at = unsafe { map_file(file.as_file(), Bytes::ZERO, page_size().bytes(), None) }.unwrap();
+    let found = shared_at(at).unwrap();
+    assert_eq!(found.range, at..at + page_size().bytes().as_usize());
+    assert_eq!(found.device, file.device().unwrap());
+}
+
+#[test]
+fn a_memfd_of_this_library_is_its_own() {
+    let len = page_size().bytes();
+    let file = crate::sys::memory_file::MemoryFile::new(len).unwrap();
+    // SAFETY: at an address of the kernel's choice, for the rest of the process.
+    let at = unsafe { map_file(file.as_file(), Bytes::ZERO, len, None) }.unwrap();
+    let refused = shared_at(at).unwrap_err();
+    assert!(matches!(refused, Refusal::Own { at: told } if told == at), "{refused}");
 }

@@ -1,0 +1,115 @@
+//! [`Walk`]: which parts of a range can become volatile, and where that ends.
+//!
+//! Positions are base pages, by number of the address space. Cost: reads the list of mappings, once
+//! and once more for each mapping of shared memory and each hole. Holds nothing.
+
+use std::ops::Range;
+
+use glebe::extent::Extent;
+use glebe::sys::page_size;
+use glebe::sys::vma::{self, SharedAt};
+use glebe::units::Bytes;
+use glebe::volatile::{Error, Refusal};
+
+use crate::runs::between;
+
+/// Memory of one kind.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) pages: Extent,
+    /// What it is of, where processes share it.
+    pub(super) shared: Option<SharedAt>,
+}
+
+/// What is mapped in a range, from its start to the first memory that cannot be volatile.
+pub(super) struct Walk {
+    /// Memory that can be.
+    pub(super) parts: Vec<Part>,
+    /// Where it stops: the end of the last part, and in front of what stops it.
+    pub(super) end: u64,
+    /// Why that is not the end of the range.
+    pub(super) refused: Option<Error>,
+}
+
+pub(super) fn addresses(pages: Extent) -> Range<usize> {
+    let page = page_size().bytes().as_usize();
+    pages.start() as usize * page..pages.end() as usize * page
+}
+
+/// The page of an address.
+pub(crate) fn number(addr: usize) -> u64 {
+    Bytes::new(addr as u64).pages_down(page_size()).get()
+}
+
+/// The pages of a mapping.
+pub(super) fn pages_of(of: &SharedAt) -> Option<Extent> {
+    between(number(of.range.start), number(of.range.end))
+}
+
+impl Walk {
+    pub(super) fn over(asked: Extent) -> Result<Self, Error> {
+        let mut walk = Self { parts: Vec::new(), end: asked.start(), refused: None };
+        let mut at = asked.start();
+        while let Some(rest) = between(at, asked.end()) {
+            let Err(refusal) = vma::classify_watched(&addresses(rest)) else {
+                walk.add(rest, None);
+                return Ok(walk);
+            };
+            let Some(stop) = place_of(&refusal).map(number) else { return Err(refusal.into()) };
+            if let Some(part) = between(at, stop) {
+                walk.add(part, None);
+            }
+            let refusal = match shared(refusal) {
+                Ok(of) => {
+                    let end = number(of.range.end).min(asked.end());
+                    between(stop, end).into_iter().for_each(|part| walk.add(part, Some(&of)));
+                    at = end.max(stop + 1);
+                    continue;
+                }
+                Err(refusal) => refusal,
+            };
+            let is_hole = matches!(refusal, Refusal::Unmapped { .. });
+            walk.refused.get_or_insert(refusal.into());
+            if !is_hole {
+                // Holes in front of it count.
+                walk.end = stop;
+                return Ok(walk);
+            }
+            let Some(behind) = between(stop, asked.end()) else { break };
+            let next = vma::among(&addresses(behind))?.first().map(|vma| number(vma.start));
+            let Some(next) = next else { break };
+            at = next.max(stop);
+        }
+        Ok(walk)
+    }
+
+    fn add(&mut self, pages: Extent, shared: Option<&SharedAt>) {
+        self.parts.push(Part { pages, shared: shared.cloned() });
+        self.end = pages.end();
+    }
+}
+
+/// The memory that was refused for being shared, if it lies in memory alone.
+fn shared(refusal: Refusal) -> Result<SharedAt, Refusal> {
+    let Refusal::Shared { at, .. } = refusal else { return Err(refusal) };
+    vma::shared_at(at).map_err(|why| match why {
+        Refusal::OnDisk { .. } => refusal,
+        other => other,
+    })
+}
+
+/// Where the memory begins that a refusal is about.
+pub(super) fn place_of(refusal: &Refusal) -> Option<usize> {
+    match refusal {
+        Refusal::Unmapped { at }
+        | Refusal::Hugetlb { at, .. }
+        | Refusal::Special { at, .. }
+        | Refusal::Shared { at, .. }
+        | Refusal::FilePrivate { at, .. }
+        | Refusal::Locked { at }
+        | Refusal::ReadOnly { at, .. }
+        | Refusal::Own { at }
+        | Refusal::Watched { at, .. } => Some(*at),
+        _ => None,
+    }
+}
