@@ -3,20 +3,24 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use glebe::units::Bytes;
+use glebe::Contig;
 
 use super::bank::Bank;
 use super::busy::{be_busy, Busy};
 use super::cgroup::Group;
 use super::child::is_child;
-use super::machine::{assert_as_before, block_of, block_size, blocks, turn};
-use super::{assert_one_run, drawn};
+use super::machine::{assert_as_before, block_of, block_size, blocks, frames, turn};
+use super::{are_adjacent, assert_one_run, drawn};
 
 /// Draws while the other works, at least.
 const DRAWS: u32 = 12;
 /// And until the other has had the block off line so often.
 const CYCLES: u32 = 3;
+/// For the kernel, to move a page.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes a block off line and puts it back, as another program would, until told to stop. Returns
 /// how often it could.
@@ -40,6 +44,34 @@ fn cycle(block: u64, stop: &AtomicBool, cycles: &AtomicBool) -> u32 {
     went
 }
 
+/// Stops the other when the scope ends, by a panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether memory is one run while another takes its block off line. The kernel may move pages of
+/// it then, if it finds others; the owner can learn that.
+fn is_one_run_still(memory: &Contig) -> bool {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let frames = frames(std::process::id(), memory.mapping().addr(), memory.len().get());
+        if are_adjacent(&frames) {
+            return true;
+        }
+        // One that is on its way has no frame.
+        if !frames.contains(&u64::MAX) {
+            assert!(!memory.verify().unwrap().is_empty(), "{:?}", memory.runs());
+            return false;
+        }
+        assert!(Instant::now() < end, "a page is on its way for {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn a_block_that_another_takes_off_line_meanwhile_is_nobodys_loss() {
     let Some(_turn) = turn() else { return };
@@ -50,15 +82,13 @@ fn a_block_that_another_takes_off_line_meanwhile_is_nobodys_loss() {
     let (stop, enough) = (AtomicBool::new(false), AtomicBool::new(false));
     let (mut had, mut tried) = (0, 0);
     let went = std::thread::scope(|scope| {
+        let ends = Stop(&stop);
         let other = scope.spawn(|| cycle(block, &stop, &enough));
         while tried < DRAWS || (!enough.load(Ordering::Relaxed) && tried < 20 * DRAWS) {
             tried += 1;
-            if let Some(memory) = drawn(Bytes::new(1)) {
-                assert_one_run(&memory);
-                had += 1;
-            }
+            had += u32::from(drawn(Bytes::new(1)).is_some_and(|memory| is_one_run_still(&memory)));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(ends);
         other.join().unwrap()
     });
     println!("{had} of {tried} draws while block {block} went off line {went} times beside");
