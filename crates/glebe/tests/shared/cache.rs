@@ -48,9 +48,14 @@ fn right(key: u64) -> Vec<u8> {
     value_of(key, (key.wrapping_mul(2_654_435_761) % most as u64) as usize)
 }
 
+fn fill_in(value: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Infallible> {
+    value.extend_from_slice(bytes);
+    Ok(())
+}
+
 fn build(cache: &SharedCache, key: u64) -> Vec<u8> {
     let mut value = vec![7; 3];
-    let put = |value: &mut Vec<u8>| Ok::<_, Infallible>(value.extend(right(key)));
+    let put = |value: &mut Vec<u8>| fill_in(value, &right(key));
     cache.get_or_build(&key.to_ne_bytes(), &mut value, put).unwrap();
     value
 }
@@ -107,9 +112,7 @@ fn all_lengths_fit_up_to_the_limit() {
     let cache = cache_of(100, options());
     let limit = cache.limit().as_usize();
     let put = |key: &[u8], len: usize, value: &mut Vec<u8>| {
-        cache.get_or_build(key, value, |value: &mut Vec<u8>| {
-            Ok::<_, Infallible>(value.extend(value_of(9, len)))
-        })
+        cache.get_or_build(key, value, |value: &mut Vec<u8>| fill_in(value, &value_of(9, len)))
     };
     let mut value = Vec::new();
     for key_len in [0, 1, 7, 8, 100, limit / 2, limit] {
@@ -170,7 +173,7 @@ fn patience_ends_and_a_removal_reaches_a_builder() {
         // The slot is this builder's own; the second one waits, builds and does not keep.
         assert_eq!(build(&cache, 3), right(3));
         assert!(!cache.remove(&3_u64.to_ne_bytes()).unwrap());
-        Ok::<_, Infallible>(value.extend(right(3)))
+        fill_in(value, &right(3))
     };
     cache.get_or_build(&3_u64.to_ne_bytes(), &mut value, outer).unwrap();
     assert!(value == right(3) && !look(&cache, 3));
@@ -264,7 +267,7 @@ fn a_stampede_builds_once() {
                         let mut value = Vec::new();
                         let slow = |value: &mut Vec<u8>| {
                             std::thread::sleep(Duration::from_millis(key % 3));
-                            Ok::<_, Infallible>(value.extend(right(key)))
+                            fill_in(value, &right(key))
                         };
                         cache.get_or_build(&key.to_ne_bytes(), &mut value, slow).unwrap();
                         assert_eq!(value, right(key));
@@ -401,7 +404,7 @@ fn a_forked_child_goes_on_and_ends_nothing_of_its_parents() {
             assert_eq!(build(&cache, 2), right(2));
         });
         assert_eq!(child.end(), End::Exit(0));
-        Ok::<_, Infallible>(value.extend(right(3)))
+        fill_in(value, &right(3))
     };
     cache.get_or_build(&3_u64.to_ne_bytes(), &mut value, forks).unwrap();
     assert!(look(&cache, 1) && look(&cache, 2) && look(&cache, 3));
@@ -410,7 +413,7 @@ fn a_forked_child_goes_on_and_ends_nothing_of_its_parents() {
     let splits = |value: &mut Vec<u8>| {
         // SAFETY: the child does as little as those of `Process`.
         pid = unsafe { libc::fork() };
-        Ok::<_, Infallible>(value.extend(right(4)))
+        fill_in(value, &right(4))
     };
     cache.get_or_build(&4_u64.to_ne_bytes(), &mut value, splits).unwrap();
     if pid == 0 {
@@ -489,11 +492,13 @@ fn creators_at_once_make_one_cache() {
 
 /// Words of the index and entries, of which every value may stand there.
 fn spoil(file: &File, from: u64, len: u64, random: &mut u64) {
+    // A turn, a phase, and what would be a length or a holder.
+    let state = |turn: u64, phase: u64, low: u64| (turn << 34) | (phase << 32) | low;
     let noise = |random: &mut u64| match seed(random) % 4 {
-        0 => seed(random) << 34 | (seed(random) % 3) << 32 | seed(random) % 20_000,
-        1 => seed(random) << 34 | 2 << 32 | seed(random) % 4 << 24 | seed(random) % (1 << 24),
+        0 => state(seed(random), seed(random) % 3, seed(random) % 20_000),
+        1 => state(seed(random), 2, seed(random) % (4 << 24)),
         2 => u64::MAX,
-        _ => seed(random) << 32 | seed(random),
+        _ => (seed(random) << 32) | seed(random),
     };
     for _ in 0..8 {
         let word = from + seed(random) % len / 8 * 8;

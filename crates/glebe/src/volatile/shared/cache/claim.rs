@@ -43,7 +43,7 @@ impl SharedCache {
         Ok(builds.then_some(claim))
     }
 
-    /// The slot of a set to be written next: one that holds the same hash, and so nothing that could
+    /// The slot of a set to be written next: one that holds the same hash, and so nothing that can
     /// be read, an empty one, one that was lost, or that which was marked first.
     fn victim(&self, hash: u64) -> Result<Option<(u64, State)>, Error> {
         let mut best: Option<((u32, u64), u64, State)> = None;
@@ -104,7 +104,7 @@ impl Claim<'_> {
         is_done
     }
 
-    /// Writes what was built, `body`, a value and its key, and lets all read it; whether it is kept.
+    /// Writes `body`, the value built and its key, and lets all read it; whether it is kept.
     pub(super) fn keep(mut self, key_len: usize, body: &[u8]) -> Result<bool, Error> {
         // A builder may have forked: the slot is the parent's.
         if self.joined.is_inherited() {
@@ -113,8 +113,8 @@ impl Claim<'_> {
         let len = HEAD + body.len() as u64;
         let (cache, range) = (self.cache, self.cache.places.range(self.slot, len));
         let pin = cache.shared.pin(range.clone())?;
-        // What was lost of the entry before is told, and its age begins. Marked while it is written,
-        // it is a purge's as soon as this process is killed. Refused, the first hit marks it.
+        // Ends what was noted of the entry before: a loss, an age. Marked while it is written, it
+        // is a purge's as soon as this process is killed. Where that is refused a hit marks it.
         drop(cache.shared.unmark(range.clone())?);
         let _ = cache.shared.mark(range, cache.priority, Order::Fifo);
         fence(Ordering::SeqCst);

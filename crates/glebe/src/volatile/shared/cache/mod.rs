@@ -1,8 +1,8 @@
 //! [`SharedCache`]: values by key that the processes of a [`Shared`] build once for all of them.
 //!
 //! Owns the data of the file: an index that is never marked, and entries that are, so that purges
-//! take them (`places`). A hash says to which eight slots a key may go. A slot has one word that says
-//! what it holds or who writes it (`state`); no other lock, and none while anyone reads.
+//! take them (`places`). A hash says to which eight slots a key may go. A slot has one word, which
+//! says what it holds or who writes it (`state`); no other lock, and none while anyone reads.
 //!
 //! A reader pins the entry, looks at the word, copies, and looks again; a checksum of the turn, the
 //! value and the key must fit. So what was lost, torn, left half written by a killed process or
@@ -167,8 +167,8 @@ impl SharedCache {
 
     /// As [`SharedCache::get`], and where there is none builds it into `value`, which is empty
     /// then. Others who miss the key meanwhile, in any process, wait a while for this builder. What
-    /// the file cannot take is built and not kept, as is what [`get`](SharedCache::get) has an error
-    /// for.
+    /// the file cannot take is built and not kept, as where [`get`](SharedCache::get) would be an
+    /// error.
     ///
     /// # Errors
     /// [`SharedBuildError`]. Of a value that is too long, `value` has all.
@@ -302,7 +302,7 @@ impl SharedCache {
         Ok(found)
     }
 
-    /// Copies the value of a slot that says to hold `len` bytes; whether it is whole, and the key's.
+    /// Copies the value of a slot that says to hold `len` bytes; whether it is whole and the key's.
     fn copy_out(
         &self,
         slot: u64,

@@ -82,7 +82,7 @@ impl Places {
 
     /// The slots of the set of a hash.
     pub(super) fn set_of(&self, hash: u64) -> Range<u64> {
-        let set = (u128::from(hash) * u128::from(self.sets) >> u64::BITS) as u64;
+        let set = ((u128::from(hash) * u128::from(self.sets)) >> u64::BITS) as u64;
         set * WAYS..(set + 1) * WAYS
     }
 

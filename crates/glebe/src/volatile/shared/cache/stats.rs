@@ -1,7 +1,7 @@
 //! Statistics of a shared cache: what this process did with it.
 //!
-//! Identity, exact while no call is under way ([`Stats::check`]): each miss is told so, or a builder
-//! was called for it, whose value was built, or which failed.
+//! Identity, exact while no call is under way ([`Stats::check`]): each miss is told so, built, or
+//! its builder failed.
 
 use crate::stats::{json, openmetrics, statistics, text, Set};
 use crate::sys::page_size;
