@@ -168,7 +168,7 @@ fn nothing_is_kept_while_refills_are_withheld() {
 #[test]
 fn patience_ends_and_a_removal_reaches_a_builder() {
     let cache = cache_of(100, options().patience(Duration::from_millis(20)));
-    let mut value = Vec::new();
+    let (mut value, begin) = (Vec::new(), Instant::now());
     let outer = |value: &mut Vec<u8>| {
         // The slot is this builder's own; the second one waits, builds and does not keep.
         assert_eq!(build(&cache, 3), right(3));
@@ -176,7 +176,7 @@ fn patience_ends_and_a_removal_reaches_a_builder() {
         fill_in(value, &right(3))
     };
     cache.get_or_build(&3_u64.to_ne_bytes(), &mut value, outer).unwrap();
-    assert!(value == right(3) && !look(&cache, 3));
+    assert!(value == right(3) && !look(&cache, 3) && begin.elapsed() < LONG / 6);
     let stats = cache.stats();
     assert_eq!((stats.built, stats.not_kept, stats.waited), (2, 2, 1), "{stats}");
 }
@@ -367,7 +367,8 @@ fn a_process_killed_at_every_step_leaves_nothing_wrong() {
         });
         let end = child.end();
         if end == End::Exit(0) {
-            assert!(nth > 5 && look(&cache, 1), "{nth} steps");
+            println!("{} steps", nth - 1);
+            assert!(nth > 4 && look(&cache, 1), "{nth} steps");
             break;
         }
         assert_eq!(end, End::Signal(libc::SIGKILL), "step {nth}");
@@ -409,10 +410,14 @@ fn a_forked_child_goes_on_and_ends_nothing_of_its_parents() {
     cache.get_or_build(&3_u64.to_ne_bytes(), &mut value, forks).unwrap();
     assert!(look(&cache, 1) && look(&cache, 2) && look(&cache, 3));
     // The builder itself returns twice.
-    let mut pid = -1;
+    let (mut pid, mut status) = (-1, -1);
     let splits = |value: &mut Vec<u8>| {
         // SAFETY: the child does as little as those of `Process`.
         pid = unsafe { libc::fork() };
+        if pid > 0 {
+            // SAFETY: the child made above; `status` is this test's. The child goes first.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        }
         fill_in(value, &right(4))
     };
     cache.get_or_build(&4_u64.to_ne_bytes(), &mut value, splits).unwrap();
@@ -420,11 +425,8 @@ fn a_forked_child_goes_on_and_ends_nothing_of_its_parents() {
         // SAFETY: ends the child.
         unsafe { libc::_exit(i32::from(cache.stats().not_kept != 1 || value != right(4))) };
     }
-    let mut status = 0;
-    // SAFETY: the child made above; `status` is this frame's.
-    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     assert_eq!(status, 0);
-    assert!(look(&cache, 4));
+    assert!(look(&cache, 4) && cache.stats().not_kept == 0);
 }
 
 #[test]

@@ -17,6 +17,8 @@ mod options;
 mod places;
 mod state;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 pub use options::SharedCacheOptions;
 pub use stats::Stats as SharedCacheStats;
@@ -344,8 +346,9 @@ impl SharedCache {
     /// Whether the process that writes a slot lives, and is not a later one of its number.
     fn lives(&self, writer: Writer) -> Result<bool, Error> {
         let (ledger, holder) = (self.shared.ledger(), u32::from(writer.holder));
-        if holder >= ledger.holders() {
-            return Ok(false);
+        let own = self.shared.joined()?;
+        if holder >= ledger.holders() || Writer::new(own.holder, own.since) == writer {
+            return Ok(holder == own.holder);
         }
         let since = ledger.field(Field::Joined(holder)).load(Ordering::SeqCst);
         Ok(Writer::new(holder, since) == writer && ledger.is_alive(holder)?)
