@@ -43,18 +43,17 @@ impl SharedCache {
         Ok(builds.then_some(claim))
     }
 
-    /// The slot of a set to be written next: one that holds the same hash, and so nothing that can
-    /// be read, an empty one, one that was lost, or that which was marked first.
+    /// The slot of a set to be written next: one that held the same key and was lost, an empty one,
+    /// any that was lost, or that which was marked first. What another has just built is left.
     fn victim(&self, hash: u64) -> Result<Option<(u64, State)>, Error> {
         let mut best: Option<((u32, u64), u64, State)> = None;
         for slot in self.places.set_of(hash) {
             let state = self.state(slot);
             let is_same = self.hash_of(slot).load(Ordering::SeqCst) == hash;
-            let word = self.mark_of(slot);
             let rank = match state.phase() {
                 Phase::Claimed(writer) | Phase::Building(writer) if self.lives(writer)? => continue,
-                Phase::Kept(_) if is_same => (0, 0),
-                Phase::Kept(_) if !word.is_lost() => (2, word.key().get()),
+                Phase::Kept(len) if self.is_lost(slot, len.into()) => (u32::from(!is_same), 0),
+                Phase::Kept(_) => (2, self.mark_of(slot).key().get()),
                 _ => (1, 0),
             };
             if best.is_none_or(|(least, ..)| rank < least) {

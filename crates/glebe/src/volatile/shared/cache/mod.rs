@@ -319,7 +319,7 @@ impl SharedCache {
         let body_len = (len - HEAD) as usize;
         let has_room = value.try_reserve(body_len.saturating_sub(value.len())).is_ok();
         // A pin would give what is lost memory again.
-        if !has_room || self.mark_of(slot).is_lost() {
+        if !has_room || self.is_lost(slot, len) {
             return Ok(false);
         }
         let range = self.places.range(slot, len);
@@ -362,6 +362,15 @@ impl SharedCache {
     /// Of a value and its key, of this length, in this turn of a slot.
     fn checksum(&self, state: State, key_len: usize, body: &[u8]) -> u64 {
         hash(self.seed ^ state.turn() << 32 ^ key_len as u64, body)
+    }
+
+    /// Whether any granule of the first `len` bytes of a slot was lost.
+    fn is_lost(&self, slot: u64, len: u64) -> bool {
+        let range = self.places.range(slot, len.min(self.places.entry().get()));
+        let [start, end] =
+            [range.start, range.end].map(|at| at.get() / self.shared.granule().get());
+        let word = |index| Word(self.shared.ledger().word(index).load(Ordering::SeqCst));
+        (start..end).any(|index| word(index).is_lost())
     }
 
     /// The word of the first granule of a slot.

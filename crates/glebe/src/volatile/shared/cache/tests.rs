@@ -82,6 +82,10 @@ fn what_was_written_for_another_key_or_turn_is_not_found() {
         cache.find(key, cache.hash(key), &mut value).unwrap() == Found::Hit
     };
     assert!(find(KEY, state));
+    // Built between a look and a claim: the claim leaves it, and the next look finds it.
+    let claim = cache.claim(hash).unwrap();
+    assert!(claim.is_some() && find(KEY, state));
+    drop(claim);
     // A key of the same length and, as far as the slot says, of the same hash.
     assert!(!find(b"yek", state) && !find(b"", state));
     let Phase::Kept(len) = state.phase() else { panic!("{state:?}") };
