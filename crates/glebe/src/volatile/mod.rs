@@ -56,6 +56,7 @@ pub use priority::Priority;
 pub use refills::Refills;
 pub use region::Region;
 pub use shared::{Holder, Look, Next, Order, Pin, Purger, Shared, SharedOptions, SharedStats};
+pub use shared::{SharedBuildError, SharedCache, SharedCacheOptions, SharedCacheStats};
 pub use stats::Stats;
 pub use touches::Refill;
 pub use unmarks::Purged;

@@ -75,6 +75,20 @@ fn shared_files_are_told_apart() {
 }
 
 #[test]
+fn shared_caches_are_told_apart() {
+    use glebe::volatile::{Shared, SharedCache, SharedCacheStats};
+    let shared = Shared::options().create(Bytes::mib(1)).unwrap();
+    let cache = SharedCache::over(shared.into(), SharedCache::options()).unwrap();
+    assert!(!cache.get(b"key", &mut Vec::new()).unwrap());
+    let stats = cache.stats();
+    let families = parse(&stats.to_openmetrics()).unwrap();
+    assert!((value(&families, "glebe_shared_cache_misses_total") - 1.0).abs() < 1e-12);
+    let two = SharedCacheStats::openmetrics_of(&[("one", &stats), ("two", &stats)]);
+    let families = parse(&two).unwrap();
+    assert!(families.iter().all(|family| family.samples.len() == 2));
+}
+
+#[test]
 fn a_reclaimer_is_told() {
     use glebe::reclaim::{Policy, Reclaimer};
     let reclaimer = Reclaimer::new(Policy::default()).unwrap();

@@ -2,6 +2,7 @@
 //! stopped and killed; files that are cut, full, or none of the kind.
 #![allow(unsafe_code)] // Safety: each module says what it needs it for.
 
+mod cache;
 mod files;
 mod full;
 mod hostile;

@@ -53,6 +53,7 @@ use table::{Id, Table};
 /// | what there is | take |
 /// |---|---|
 /// | values that can be built again, found by a key | a `Cache` |
+/// | the same, built once for several processes | a [`SharedCache`](super::SharedCache) |
 /// | a large buffer, of which single pages may be lost and mended | a [`Region`] |
 /// | memory of a file, in use by several processes | [`Shared`](super::Shared) |
 /// | values that nobody can build again, or that must never wait for a builder | ordinary memory |

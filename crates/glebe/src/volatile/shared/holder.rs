@@ -23,6 +23,7 @@ use super::word::change;
 use crate::sync::{Backoff, MappedPtr, MappedWord, Ordering};
 use crate::sys::ofd_lock::{Description, Tied};
 use crate::sys::uffd::Uffd;
+use crate::sys::uptime;
 use crate::volatile::Error;
 
 /// How long to wait for another process that joins or purges.
@@ -35,6 +36,8 @@ const TURNS: u32 = 120;
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) holder: u32,
+    /// When it joined, in microseconds, as the file says of the number.
+    pub(super) since: u64,
     /// Granules that are pinned, where there is a quota.
     pinned: MappedWord,
     /// Says that touches of lost pages are SIGBUS.
@@ -166,8 +169,10 @@ fn join_locked(ledger: &Ledger) -> Result<Joined, Error> {
         // The counts of whoever had it before.
         ledger.clear_table(holder)?;
         let process = u64::from(std::process::id()).max(1);
+        let since = uptime::micros();
+        ledger.field(Field::Joined(holder)).store(since, Ordering::SeqCst);
         ledger.field(Field::Process(holder)).store(process, Ordering::SeqCst);
-        return Ok(Joined { holder, pinned: MappedWord::new(0), _armed: None, tied });
+        return Ok(Joined { holder, since, pinned: MappedWord::new(0), _armed: None, tied });
     }
     Err(Error::NoHolderLeft { holders: ledger.holders() })
 }

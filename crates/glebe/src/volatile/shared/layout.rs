@@ -4,6 +4,7 @@
 //! header    one page: words of 64 bits, in this machine's byte order
 //!   0 magic | 1 version | 2 page | 3 granule | 4 granules | 5 holders | 6 data at | 7 total
 //!   8 quota | 9 clock | 10 purged | 11 purges | 32.. of each holder: process
+//!   160.. of each holder: when it joined
 //! words     one of each granule (`word`)
 //! tables    of each holder, in whole pages: 16 bits of each granule, four to a word (`protocol`)
 //! fence     a page that is there and one that is not: a search for state ends here, not in data
@@ -28,6 +29,7 @@ const VERSION: u64 = 1;
 const FIXED: usize = 9;
 /// Words of the header.
 const HOLDERS_AT: u64 = 32;
+const JOINED_AT: u64 = HOLDERS_AT + HOLDERS_MAX as u64;
 /// A quota that is none.
 pub(super) const NO_QUOTA: u64 = u64::MAX;
 /// The most holders that a file can have.
@@ -38,7 +40,7 @@ const LOCKS_AT: u64 = 1 << 62;
 const LEDGER_MAX: u64 = 1 << 38;
 pub(super) const WORD: u64 = size_of::<u64>() as u64;
 /// The header fits into the smallest page of any machine.
-const _: () = assert!((HOLDERS_AT + HOLDERS_MAX as u64) * WORD <= 1 << 12);
+const _: () = assert!((JOINED_AT + HOLDERS_MAX as u64) * WORD <= 1 << 12);
 
 /// Pages between the tables and the data, of which the first is there.
 const FENCE_PAGES: u64 = 2;
@@ -54,6 +56,8 @@ pub(super) enum Field {
     Purges,
     /// A holder's process, which is a hint, or 0: its table holds nothing.
     Process(u32),
+    /// When a holder joined, in microseconds: tells it from an earlier process of that number.
+    Joined(u32),
 }
 
 impl Field {
@@ -64,6 +68,7 @@ impl Field {
             Self::PurgedBytes => 10,
             Self::Purges => 11,
             Self::Process(holder) => HOLDERS_AT + u64::from(holder),
+            Self::Joined(holder) => JOINED_AT + u64::from(holder),
         };
         word * WORD
     }
@@ -277,7 +282,8 @@ mod tests {
         assert!(layout.fence() == last.0 + last.1 && layout.data_at % layout.granule == 0);
         assert!(layout.fence() + FENCE_PAGES * layout.page <= layout.data_at);
         assert_eq!(layout.tables(), (first.0, 3 * first.1));
-        assert!(Field::Process(HOLDERS_MAX - 1).at() + WORD <= layout.page);
+        assert!(Field::Process(HOLDERS_MAX - 1).at() + WORD <= Field::Joined(0).at());
+        assert!(Field::Joined(HOLDERS_MAX - 1).at() + WORD <= layout.page);
     }
 
     #[test]

@@ -99,6 +99,16 @@ impl Ledger {
         unsafe { &*at.cast::<MappedWord>() }
     }
 
+    /// A word of the data, which is mapped apart.
+    #[inline]
+    pub(super) fn word_in(data: &Mapping, offset: u64) -> &MappedWord {
+        assert!(offset % WORD == 0 && offset < data.len().get(), "a word at {offset:#x}");
+        let at = data.as_ptr().wrapping_add(offset as usize);
+        // SAFETY: a word inside the mapping, which begins with a page and lives as long as the
+        // reference; beside atomics only copies that race with them refer to it.
+        unsafe { &*at.cast::<MappedWord>() }
+    }
+
     /// A word of the header.
     #[inline]
     pub(super) fn field(&self, field: Field) -> &MappedWord {

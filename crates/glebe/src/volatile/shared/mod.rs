@@ -18,6 +18,7 @@
 //! Whoever may write the file may break what it holds, but not the processes that map it: see
 //! `layout`, `word`, `guard`. Locks: of bytes of the file, join before purge; none else.
 
+mod cache;
 mod guard;
 mod holder;
 mod layout;
@@ -37,6 +38,7 @@ mod tests;
 mod wait;
 pub(crate) mod word;
 
+pub use cache::{SharedBuildError, SharedCache, SharedCacheOptions, SharedCacheStats};
 pub use options::SharedOptions;
 pub use order::Order;
 pub use pin::Pin;

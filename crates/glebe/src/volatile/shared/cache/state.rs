@@ -1,0 +1,108 @@
+//! [`State`]: what a slot holds or who writes it, in 64 bits that every process of the file shares.
+//!
+//! ```text
+//! 63 .. 34 | 33 32 | 31 ...... 0
+//! turn     | phase | 0: bytes kept, or 0 for none; else 31..24 holder, 23..0 when it joined
+//!
+//! empty or kept --> claimed --> building --> kept
+//!                   one turn more            the same turn; empty where nothing is kept
+//! ```
+//!
+//! Each arrow is one exchange of the whole word. A writer whose process has ended, or that was
+//! taken for one, finds another word, and publishes nothing. Every 64 bits are a state: who reads
+//! one checks the length and whether the holder lives.
+
+const PHASE_SHIFT: u32 = 32;
+const TURN_SHIFT: u32 = 34;
+const HOLDER_SHIFT: u32 = 24;
+const STAMP_MASK: u64 = (1 << HOLDER_SHIFT) - 1;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State(pub(super) u64);
+
+/// What a slot is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Empty,
+    /// Holds so many bytes, or says so.
+    Kept(u32),
+    /// Somebody has it who looks whether another builds the same.
+    Claimed(Writer),
+    /// Nobody else does.
+    Building(Writer),
+}
+
+/// A process that writes a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Writer {
+    pub(super) holder: u8,
+    /// The lower bits of the time at which it joined.
+    stamp: u32,
+}
+
+impl Writer {
+    /// The holder of that number that joined at `since`.
+    pub(super) fn new(holder: u32, since: u64) -> Self {
+        Self { holder: holder as u8, stamp: (since & STAMP_MASK) as u32 }
+    }
+
+    fn bits(self) -> u64 {
+        u64::from(self.holder) << HOLDER_SHIFT | u64::from(self.stamp)
+    }
+}
+
+impl State {
+    /// How often the slot was claimed, some 2^30 times round.
+    pub(super) fn turn(self) -> u64 {
+        self.0 >> TURN_SHIFT
+    }
+
+    pub(super) fn phase(self) -> Phase {
+        let low = self.0 as u32;
+        let writer = Writer::new(low >> HOLDER_SHIFT, low.into());
+        match self.0 >> PHASE_SHIFT & 3 {
+            0 if low > 0 => Phase::Kept(low),
+            1 => Phase::Claimed(writer),
+            2 => Phase::Building(writer),
+            _ => Phase::Empty,
+        }
+    }
+
+    /// In the same turn.
+    pub(super) fn with(self, phase: Phase) -> Self {
+        let (code, low) = match phase {
+            Phase::Empty => (0, 0),
+            Phase::Kept(len) => (0, len.into()),
+            Phase::Claimed(writer) => (1, writer.bits()),
+            Phase::Building(writer) => (2, writer.bits()),
+        };
+        Self(self.turn() << TURN_SHIFT | code << PHASE_SHIFT | low)
+    }
+
+    /// Claimed for the next turn.
+    pub(super) fn claimed(self, writer: Writer) -> Self {
+        Self(self.0.wrapping_add(1 << TURN_SHIFT)).with(Phase::Claimed(writer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_says_what_was_put_into_it() {
+        let writer = Writer::new(127, 0x12_3456_7890);
+        assert_eq!((writer.holder, writer.stamp), (127, 0x56_7890));
+        for word in [0, 5 << TURN_SHIFT | 9, u64::MAX] {
+            let claimed = State(word).claimed(writer);
+            assert_eq!(claimed.phase(), Phase::Claimed(writer));
+            assert_eq!(claimed.turn(), (State(word).turn() + 1) % (1 << 30));
+            for phase in [Phase::Building(writer), Phase::Kept(u32::MAX), Phase::Empty] {
+                let next = claimed.with(phase);
+                assert_eq!((next.phase(), next.turn()), (phase, claimed.turn()));
+            }
+        }
+        assert_eq!(State(u64::MAX).phase(), Phase::Empty);
+    }
+}

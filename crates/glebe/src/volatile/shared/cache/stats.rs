@@ -1,0 +1,76 @@
+//! Statistics of a shared cache: what this process did with it.
+//!
+//! Identity, exact while no call is under way ([`Stats::check`]): each miss is told so, built, or
+//! its builder failed.
+
+use crate::stats::{json, openmetrics, statistics, text, Set};
+use crate::sys::page_size;
+
+statistics! {
+    labels {}
+    counters {
+        Hits hits Count "lookups that found their entry whole";
+        Misses misses Count "lookups that did not";
+        Told told Count "misses of get, which builds nothing";
+        Built built Count "misses whose value was built";
+        Failed failed Count "misses whose builder failed or panicked";
+        Lost lost Count "entries found that were lost, torn, or another key's of the same hash";
+        Waited waited Count "lookups that waited for another builder of the same key";
+        NotKept not_kept Count "values built that were not kept: no refills now, or no slot";
+        Removed removed Count "entries that the program removed";
+    }
+    gauges {
+        total "total_pages" "pages of all entries that there can be";
+    }
+    durations {}
+}
+
+/// What every name in OpenMetrics begins with.
+const PREFIX: &str = "glebe_shared_cache_";
+
+impl Stats {
+    /// One JSON object; names end in their unit where it is not a count.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        json(&self.rows())
+    }
+
+    /// OpenMetrics 1.0 text; pages of memory are bytes there.
+    #[must_use]
+    pub fn to_openmetrics(&self) -> String {
+        let set = Set { labels: Vec::new(), rows: self.rows() };
+        openmetrics(PREFIX, page_size().bytes(), &[set])
+    }
+
+    /// As [`Stats::to_openmetrics`], for several caches in one text; the label `cache` holds the
+    /// name that stands beside each. Names must differ.
+    #[must_use]
+    pub fn openmetrics_of(caches: &[(&str, &Stats)]) -> String {
+        let sets: Vec<_> = caches
+            .iter()
+            .map(|(name, stats)| Set {
+                labels: vec![("cache", (*name).to_owned())],
+                rows: stats.rows(),
+            })
+            .collect();
+        openmetrics(PREFIX, page_size().bytes(), &sets)
+    }
+
+    /// Tests the identity of the module's head; it holds while no call is under way.
+    ///
+    /// # Errors
+    /// Its values, where it does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { misses, told, built, failed, .. } = self;
+        if *misses == told + built + failed {
+            return Ok(());
+        }
+        Err(format!("misses {misses} are not told {told} + built {built} + failed {failed}"))
+    }
+}
+
+impl std::fmt::Display for Stats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&text(&self.rows()))
+    }
+}
