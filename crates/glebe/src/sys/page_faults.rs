@@ -26,14 +26,23 @@ pub(crate) fn of_thread() -> Result<u64, OsError> {
 mod tests {
     use super::*;
 
+    use std::ptr;
+
+    use crate::sys::mmap::{map, munmap, Backing};
+    use crate::units::Bytes;
+
     #[test]
     fn a_touch_is_counted_and_no_touch_is_not() {
-        let memory = vec![0_u8; 1 << 22];
         // A fork of another test has this thread's stack copied at its next write.
         assert!((0..100).any(|_| of_thread().unwrap() == of_thread().unwrap()));
         let before = of_thread().unwrap();
-        // Fresh memory of zeros, of which no page is there.
-        std::hint::black_box(&memory).iter().step_by(1 << 21).for_each(|byte| assert_eq!(*byte, 0));
+        // What an allocator gives may be there already.
+        let (fresh, len) = (map(Bytes::mib(4), Backing::Ordinary).unwrap(), Bytes::mib(4));
+        // SAFETY: mapped just now, and nobody else's.
+        unsafe {
+            assert_eq!(ptr::with_exposed_provenance::<u8>(fresh).read_volatile(), 0);
+            munmap(fresh, len).unwrap();
+        }
         assert!(of_thread().unwrap() > before);
     }
 }
