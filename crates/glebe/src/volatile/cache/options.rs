@@ -20,7 +20,7 @@ use crate::units::{Bytes, Pages};
 use crate::volatile::{Engine, Error, Refills, Region};
 
 /// Of the addresses, the part that is hot where nothing is said, up to [`HOT_MOST`].
-const HOT_SHARE: u64 = 16;
+const HOT_SHARE: u64 = 8;
 const HOT_MOST: Bytes = Bytes::mib(32);
 
 /// What a [`Cache`] is to be like; from [`Cache::options`].
@@ -54,8 +54,8 @@ impl<K, V> CacheOptions<K, V> {
     }
 
     /// So many bytes of what nobody pins may be left unmarked, those asked for last: hits of them
-    /// make no system call, and the kernel cannot take them. 0 marks everything at once. Else a
-    /// sixteenth of the addresses, or of the cap, and at most 32 MiB.
+    /// make no system call, and the kernel cannot take them. 0 marks everything at once. Else an
+    /// eighth of the addresses, or of the cap, and at most 32 MiB.
     pub fn hot(self, hot: Bytes) -> Self {
         Self { hot: Some(hot), ..self }
     }
