@@ -41,7 +41,7 @@ impl Signals {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Whether the files are to be opened anew, once for each time.
+    /// Whether to open the files anew, once for each request.
     pub fn is_reopen(&self) -> bool {
         // What came is forgotten; the flags tell.
         while (&self.readable).read(&mut [0; 64]).is_ok_and(|n| n > 0) {}

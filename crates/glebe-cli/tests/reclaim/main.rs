@@ -1,6 +1,6 @@
 //! `glebe reclaim` as a person or a service manager meets it: files, signals, lines of the log.
 //!
-//! Where memory is to be short, most tests give the command a directory that looks like a memory
+//! To make memory short, most tests give the command a directory that looks like a memory
 //! cgroup of version 2, and write into it what the kernel would.
 
 mod bad_input;
