@@ -55,7 +55,7 @@ fn sum(pixels: &[u8]) -> u64 {
     pixels.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// Whoever holds decoded pictures; each view returns the sum of one's bytes.
+/// A cache of decoded pictures; a view returns the sum of a picture's bytes.
 trait Viewer {
     fn view(&mut self, pictures: &[Picture], which: usize) -> Outcome<u64>;
     fn decoded(&self) -> u64;

@@ -36,7 +36,7 @@ impl Log {
     }
 }
 
-/// Text without control characters: whoever may make files in a directory may name them anything.
+/// Returns text without control characters: the name of a file may hold any.
 pub fn one_line(text: &str) -> String {
     let shown = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),

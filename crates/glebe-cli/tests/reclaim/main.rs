@@ -114,7 +114,7 @@ impl Fake {
         fs::write(path, format!("{:<20}\n", used.get())).unwrap();
     }
 
-    /// So much is missing of what is to be had: 64 MiB by itself.
+    /// Makes so much memory missing from the margin of 64 MiB.
     pub(crate) fn lack(&self, missing: Bytes) {
         self.use_up(Bytes::gib(1) - Bytes::mib(64) + missing);
     }
