@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 pub use libmimalloc_sys::{
-    mi_calloc, mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_realloc_aligned,
+    mi_calloc, mi_collect, mi_free, mi_good_size, mi_is_in_heap_region, mi_malloc,
+    mi_malloc_aligned, mi_process_init, mi_realloc, mi_realloc_aligned, mi_register_error,
     mi_usable_size, mi_zalloc, mi_zalloc_aligned,
 };

@@ -6,3 +6,6 @@
 #![deny(unsafe_code)]
 
 pub mod engine;
+pub mod heap;
+pub mod options;
+pub mod stats;
