@@ -6,12 +6,12 @@ use crate::options::Settings;
 use crate::stats::Stats;
 
 /// Work for the next entry of an allocating call.
-static TODO: AtomicU32 = AtomicU32::new(1);
+static WORK: AtomicU32 = AtomicU32::new(1);
 
 /// Whether an entry has work to do.
 #[inline(always)]
 pub fn todo() -> bool {
-    TODO.load(Ordering::Relaxed) != 0
+    WORK.load(Ordering::Relaxed) != 0
 }
 
 /// Does it.
@@ -19,7 +19,7 @@ pub fn at_entry() {}
 
 /// Starts the heap.
 pub fn start(_settings: &Settings) {
-    TODO.store(0, Ordering::Relaxed);
+    WORK.store(0, Ordering::Relaxed);
 }
 
 /// Gives free memory back but for `keep` bytes.

@@ -33,7 +33,9 @@ mod current {
 
 /// Defines operators: name, arguments, what they call.
 macro_rules! operators {
-    ($($what:literal $name:ident($($more:ident: $type:ty),*) => $call:path, ($($passed:ident),*);)*) => {$(
+    ($(
+        $what:literal $name:ident($($more:ident: $type:ty),*) => $call:path, ($($passed:ident),*);
+    )*) => {$(
         #[doc = concat!("`operator ", $what, "`.")]
         ///
         /// # Safety

@@ -3,7 +3,7 @@
 //! Owns the state of the start: the first allocating call of the process starts the heap, whether
 //! it comes from the loader, from a constructor or from the program. A call from within the start
 //! goes straight to mimalloc. Cost: one load and one branch. No lock: the first call of a process
-//! comes before it has threads. Every call keeps errno unless it fails.
+//! comes before it has threads.
 //!
 //! # Safety
 //! mimalloc calls back with numbers; only errno is set.
@@ -78,10 +78,6 @@ fn start() {
         engine::mi_register_error(Some(failed), ptr::null_mut());
     }
     heap::start(&options::from_environment());
-    // mimalloc's tables for the first addresses: mapping them may leave a mark in errno, which is
-    // kept here.
-    // SAFETY: an object of this function's own.
-    unsafe { engine::mi_free(engine::mi_malloc(1)) };
 }
 
 /// Called by mimalloc where an allocation fails, of whichever kind.

@@ -100,8 +100,8 @@ pub extern "C" fn __libc_mallinfo() -> mallinfo {
     get_mallinfo()
 }
 
-/// mallopt(3): what it tunes is the C library's allocator, and there is none of that here. Says that
-/// it did, so that a program which checks goes on.
+/// mallopt(3): what it tunes is the C library's allocator, and nothing here. Says that it did
+/// it, so that a program which checks goes on.
 #[no_mangle]
 pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
     1

@@ -168,7 +168,7 @@ impl Ours {
     }
 }
 
-/// The operator behind this library's; where there is none, nobody could throw, and the program ends.
+/// The operator behind this library's; where there is none, nobody can throw, and the program ends.
 #[cold]
 fn behind(name: &CStr) -> *mut c_void {
     let found = symbols::behind(name, &LIBRARIES);

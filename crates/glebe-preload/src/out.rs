@@ -7,7 +7,7 @@ use glebe::sys::plain_file::{self, Plain};
 /// A piece: small, as a signal handler's stack may be.
 const PIECE: usize = 512;
 
-/// Text on its way to a file; the last piece is written when dropped. What cannot be written is lost.
+/// Text on its way to a file; the last piece is written when dropped. What has no room is lost.
 pub(crate) struct Out<'a> {
     to: &'a Plain,
     piece: [u8; PIECE],

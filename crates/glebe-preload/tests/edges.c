@@ -1,5 +1,6 @@
 /* The edges of malloc(3), posix_memalign(3) and malloc_usable_size(3): one row a line, as what came
-   back and what became of errno, which is 7 before each call. */
+   back and what became of errno, which is 7 before each call. A call that returns memory may change
+   errno, in C as in POSIX; one that frees may not. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -27,7 +28,8 @@ static const char *of_errno(int number) {
         last = (call);                                                                             \
         int number = errno;                                                                        \
         if (last) memset(last, 0x5a, (size));                                                      \
-        printf("%s: %s, errno %s\n", #call, last ? "memory" : "null", of_errno(number));           \
+        if (last) printf("%s: memory\n", #call);                                                    \
+        else printf("%s: null, errno %s\n", #call, of_errno(number));                               \
     } while (0)
 
 #define NUMBER(call)                                                                               \

@@ -11,7 +11,7 @@ use std::ffi::{c_void, CStr};
 use std::ptr;
 
 /// The address that `name` has behind the calling library in the loader's order; else in the first
-/// of `others` that is loaded and has it, which may be hidden from that order. Null where nobody has.
+/// of `others` that is loaded and has it, which may be hidden from that order. Else null.
 #[must_use]
 pub fn behind(name: &CStr, others: &[&CStr]) -> *mut c_void {
     // SAFETY: a string.
