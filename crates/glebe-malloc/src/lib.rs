@@ -9,3 +9,4 @@ pub mod engine;
 pub mod heap;
 pub mod options;
 pub mod stats;
+pub mod text;

@@ -22,6 +22,7 @@ pub mod fault;
 pub(crate) mod fault;
 pub(crate) mod file;
 pub mod fork;
+pub mod handler;
 pub mod hugetlb;
 pub(crate) mod io_uring;
 pub mod kpage;
