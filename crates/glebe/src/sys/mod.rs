@@ -64,6 +64,7 @@ pub(crate) mod swap;
 pub(crate) mod thread;
 pub(crate) mod ticks;
 pub(crate) mod uffd;
+pub(crate) mod unread;
 pub(crate) mod uptime;
 pub(crate) mod usage_threshold;
 pub mod vma;
