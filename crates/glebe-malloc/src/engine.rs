@@ -40,12 +40,12 @@ const PURGE_DELAY: c_int = 15;
 /// Whether it commits parts of its pages alone, which the hook is not told of.
 const PAGE_COMMIT_ON_DEMAND: c_int = 40;
 
-/// The most that mimalloc takes as one arena.
-pub const ARENA_MAX: usize = 16 << 30;
+/// The most that is handed over as one arena: of twice as much mimalloc's tables are too long.
+pub const ARENA_MAX: usize = 8 << 30;
 /// The least, and what its length is a multiple of.
 pub const ARENA_MIN: usize = 32 << 20;
 
-/// Has it call the hook for every free. Before its first use.
+/// Has it call the hook at every free. Before the first.
 pub fn prepare() {
     // SAFETY: stores to its options.
     unsafe {

@@ -30,13 +30,15 @@ use crate::pages::give_back::Which;
 use crate::pages::space::{Space, SLICE, UNIT, UNIT_SLICES};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// Nobody started the heap yet: see [`start`].
-pub const START: u32 = 1;
+const START: u32 = 1;
 const ARENA: u32 = 1 << 1;
 const THREAD: u32 = 1 << 2;
 
 static TODO: AtomicU32 = AtomicU32::new(START);
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(ptr::null_mut());
+/// Of the space.
+static BASE: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
 /// Slices that mimalloc has, and those of them that its own tables take.
 static HANDED: AtomicU64 = AtomicU64::new(0);
 static TABLES: AtomicU64 = AtomicU64::new(0);
@@ -75,20 +77,25 @@ impl Default for Settings {
 
 const AGE: Duration = Duration::from_millis(100);
 
-/// What is due: zero, but for the moment. One load.
-#[inline]
+/// Whether something is due at an entry. One load.
+#[inline(always)]
 #[must_use]
-pub fn todo() -> u32 {
-    TODO.load(Ordering::Relaxed)
+pub fn todo() -> bool {
+    TODO.load(Ordering::Relaxed) != 0
+}
+
+/// Whether an address lies in the space. A load and a comparison.
+#[inline(always)]
+#[must_use]
+pub fn owns(addr: usize) -> bool {
+    addr.wrapping_sub(BASE.load(Ordering::Relaxed) as usize) < BYTES.load(Ordering::Relaxed) as usize
 }
 
 /// Does what is due. At the entry of an allocation, where no lock of mimalloc's or of the C
 /// library's is held; it may allocate by itself.
 #[cold]
 pub fn at_entry() {
-    if todo() & START != 0 {
-        start(&Settings::default());
-    }
+    start(&Settings::DEFAULT);
     let kept = errno::get();
     let due = TODO.fetch_and(!(ARENA | THREAD), Ordering::Relaxed);
     if let Some(space) = space() {
@@ -96,13 +103,13 @@ pub fn at_entry() {
             hand_over(space);
         }
         if due & THREAD != 0 {
-            keeper::start(space);
+            keeper::start();
         }
     }
     errno::set(kept);
 }
 
-/// Starts the heap, before the first use of mimalloc; later calls do nothing. Allocates nothing.
+/// Starts the heap, before mimalloc is used first; later calls do nothing. Allocates nothing.
 pub fn start(settings: &Settings) {
     if TODO.fetch_and(!START, Ordering::AcqRel) & START == 0 || !settings.pages {
         return;
@@ -110,9 +117,14 @@ pub fn start(settings: &Settings) {
     let kept = errno::get();
     keeper::set(settings);
     if let Some(space) = reserve() {
-        engine::prepare();
+        // Before, since the hook may be called at once; without an arena mimalloc is as it was.
         SPACE.store(ptr::from_ref(space).cast_mut(), Ordering::Release);
-        hand_over(space);
+        let (base, bytes) = space.memory_of(0, space.states().len());
+        BASE.store(base as u64, Ordering::Relaxed);
+        BYTES.store(bytes as u64, Ordering::Relaxed);
+        if hand_over(space) {
+            engine::prepare();
+        }
     }
     errno::set(kept);
 }
@@ -138,14 +150,14 @@ fn reserve() -> Option<&'static Space> {
 }
 
 /// Hands the next piece of the space to mimalloc. Its tables there are no memory of the program's,
-/// and touched here and there: they have no huge pages.
-fn hand_over(space: &'static Space) {
+/// and touched here and there: they have no huge pages. Whether it took it.
+fn hand_over(space: &'static Space) -> bool {
     let (all, from) = (space.states().len(), HANDED.load(Ordering::Acquire) as usize);
     let slices = (all - from).min(engine::ARENA_MAX / SLICE);
     let next = (from + slices) as u64;
     let (ok, failed) = (Ordering::AcqRel, Ordering::Relaxed);
     if slices == 0 || HANDED.compare_exchange(from as u64, next, ok, failed).is_err() {
-        return;
+        return false;
     }
     let (base, bytes) = space.memory_of(from, slices);
     let with = ptr::from_ref(space).cast_mut().cast();
@@ -160,6 +172,7 @@ fn hand_over(space: &'static Space) {
         // SAFETY: of the space; a wish. Where it is refused there are base pages.
         let _ = unsafe { try_advise(base + first, len, Advice::HugePage) };
     }
+    is_taken
 }
 
 /// What mimalloc calls around every use of slices.
@@ -237,4 +250,90 @@ pub fn trim(keep: usize) -> usize {
     });
     errno::set(kept);
     given
+}
+
+/// What the heap did and has, in bytes and numbers. A reader beside running threads is off by what
+/// happens meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// In use.
+    pub live: u64,
+    /// Free and whole.
+    pub hot: u64,
+    /// Free and marked, as far as is known: the kernel may have taken part.
+    pub volatile: u64,
+    /// Came into use and had no memory, in all.
+    pub reused_cold: u64,
+    /// Came into use and was free before, in all.
+    pub reused_warm: u64,
+    /// Marked, in all.
+    pub marked: u64,
+    /// Given back by us, in all.
+    pub given_back: u64,
+    /// Marked memory that was found taken by the kernel, in all.
+    pub purged: u64,
+    /// Calls that marked or gave back.
+    pub calls: u64,
+    /// Of them refused.
+    pub refused: u64,
+    /// How often it was looked how short memory is.
+    pub looks: u64,
+    /// mimalloc's own tables in the space, which count as in use.
+    pub tables: u64,
+}
+
+/// What the counters say. Some loads.
+#[must_use]
+pub fn counts() -> Counts {
+    let Some(space) = space() else { return Counts::default() };
+    let counted = space.counters.get();
+    let bytes = |slices: u64| slices * SLICE as u64;
+    Counts {
+        live: bytes(counted.live()),
+        hot: bytes(counted.hot()),
+        volatile: bytes(counted.volatile()),
+        reused_cold: bytes(counted.cold),
+        reused_warm: bytes(counted.taken.saturating_sub(counted.cold)),
+        marked: bytes(counted.marked),
+        given_back: bytes(counted.dropped_hot + counted.dropped_volatile),
+        purged: bytes(counted.lost),
+        calls: counted.calls,
+        refused: counted.refused,
+        looks: keeper::looks(),
+        tables: bytes(TABLES.load(Ordering::Relaxed)),
+    }
+}
+
+/// Looks at marked memory: so many bytes of it are in memory. What the kernel took counts as
+/// purged from now on. About 2 ms a GiB that is marked.
+#[must_use]
+pub fn audit() -> u64 {
+    let kept = errno::get();
+    let resident = space().map_or(0, |space| space.look_at_volatile().resident as u64);
+    errno::set(kept);
+    resident
+}
+
+/// What the heap has of what it can use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mechanisms {
+    /// Bytes of addresses; 0: no page layer, mimalloc is alone.
+    pub addresses: u64,
+    /// Whether units are huge pages; known once there was a keeper.
+    pub huge_pages: bool,
+    /// Whether there is a keeper now.
+    pub thread: bool,
+    /// Whether the keeper has a table of open files of its own.
+    pub own_files: bool,
+    /// Whether the keeper can tell how short memory is.
+    pub gauge: bool,
+    /// Whether a memory cgroup with a limit was the tightest at the last look.
+    pub group: bool,
+}
+
+/// What there is now.
+#[must_use]
+pub fn mechanisms() -> Mechanisms {
+    let addresses = if HANDED.load(Ordering::Relaxed) > 0 { BYTES.load(Ordering::Relaxed) } else { 0 };
+    Mechanisms { addresses, ..keeper::mechanisms() }
 }

@@ -6,7 +6,7 @@
 //! hook, [`pages`] knows the state of each slice, and a thread of its own marks and gives back.
 #![deny(unsafe_code)]
 
-mod sync;
+pub(crate) mod sync;
 
 pub mod pages;
 

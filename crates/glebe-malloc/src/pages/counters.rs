@@ -47,6 +47,10 @@ counters! {
     dropped_volatile,
     /// Volatile -> Gone, found taken by the kernel.
     lost,
+    /// Calls on claimed slices; no slices.
+    calls,
+    /// Of them refused.
+    refused,
 }
 
 /// Counts up; not in order with anything.

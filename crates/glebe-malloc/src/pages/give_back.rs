@@ -36,8 +36,6 @@ pub struct Given {
     pub hot: usize,
     /// Of memory that was.
     pub volatile: usize,
-    /// Calls that were refused.
-    pub refused: usize,
 }
 
 impl Given {
@@ -122,8 +120,10 @@ impl Space {
         let hot = run.count(Slice::is_held) - volatile;
         let (addr, bytes) = run.memory();
         // SAFETY: the run is claimed.
-        if unsafe { try_discard(addr, Bytes::new(bytes as u64)) }.is_err() {
-            given.refused += 1;
+        let done = unsafe { try_discard(addr, Bytes::new(bytes as u64)) };
+        add(&self.counters.calls, 1);
+        if done.is_err() {
+            add(&self.counters.refused, 1);
             return;
         }
         add(&self.counters.dropped_hot, hot);

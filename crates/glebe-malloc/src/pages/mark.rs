@@ -37,10 +37,6 @@ pub struct Manner {
 pub struct Marked {
     /// Slices that the kernel may take now, or that were dropped.
     pub slices: usize,
-    /// Calls made.
-    pub calls: usize,
-    /// Of them refused: what is locked cannot be marked.
-    pub refused: usize,
     /// Whether there is something too young that a later turn will mark.
     pub is_due: bool,
 }
@@ -108,9 +104,9 @@ impl Space {
                 try_discard(addr, len)
             }
         };
-        marked.calls += 1;
+        add(&self.counters.calls, 1);
         if done.is_err() {
-            marked.refused += 1;
+            add(&self.counters.refused, 1);
             return;
         }
         marked.slices += hot;

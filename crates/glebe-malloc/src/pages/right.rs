@@ -51,14 +51,12 @@ pub struct Held<'a> {
 impl Right {
     /// Takes it, and waits for it while another thread of this process has it.
     pub fn take(&self) -> Held<'_> {
-        let mut held = self.try_take();
-        if held.is_none() {
-            self.wait_until(|| {
-                held = self.try_take();
-                held.is_some()
-            });
+        loop {
+            if let Some(held) = self.try_take() {
+                return held;
+            }
+            self.wait_until(|| self.holder.load(Ordering::Relaxed) != own());
         }
-        held.expect("it was waited for")
     }
 
     /// Takes it if no thread of this process has it.

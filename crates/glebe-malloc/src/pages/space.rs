@@ -224,21 +224,12 @@ impl Space {
         Some(taken)
     }
 
-    /// Waits for the end of a call on a slice, and takes it.
     #[cold]
     fn wait_for(&self, state: &State) -> Slice {
         let kept = errno::get();
-        loop {
-            let is_over = || state.get() != Slice::Marking || self.right.is_orphaned();
-            self.right.wait_until(is_over);
-            if self.right.is_orphaned() {
-                drop(self.hold());
-            }
-            if let Some(was) = state.take() {
-                errno::set(kept);
-                return was;
-            }
-        }
+        let was = state.take_after_call(&self.right, || drop(self.hold()));
+        errno::set(kept);
+        was
     }
 
     /// Makes slices free that are the caller's; whether units became free as a whole.

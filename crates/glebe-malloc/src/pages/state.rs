@@ -16,6 +16,7 @@
 //! the slice waits; without that the call would hit memory in use. Bytes of a live slice are its
 //! owner's: `take` acquires what `free` and `settle` released. Cost: one exchange or store.
 
+use super::right::Right;
 use crate::sync::{AtomicU8, Ordering};
 
 /// What a slice is.
@@ -129,6 +130,21 @@ impl State {
             }
         }
         None
+    }
+
+    /// As [`State::take`], and waits for the end of a call. `repair` is called where the thread
+    /// that made it did not come along into this process: it ends what that one claimed.
+    #[cold]
+    pub fn take_after_call(&self, right: &Right, repair: impl Fn()) -> Slice {
+        loop {
+            right.wait_until(|| self.get() != Slice::Marking || right.is_orphaned());
+            if right.is_orphaned() {
+                repair();
+            }
+            if let Some(was) = self.take() {
+                return was;
+            }
+        }
     }
 
     /// Hot, Volatile or Gone -> Marking, where `fits` says yes; what it was.

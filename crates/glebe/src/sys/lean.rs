@@ -110,8 +110,7 @@ pub fn start_thread(stack: usize, body: fn()) -> io::Result<()> {
         libc::pthread_attr_setdetachstate(at, libc::PTHREAD_CREATE_DETACHED);
         // Where that is too little for the thread's own variables, the next step fails.
         libc::pthread_attr_setstacksize(at, stack);
-        let refused =
-            libc::pthread_create(thread.as_mut_ptr(), at, run, body as *mut libc::c_void);
+        let refused = libc::pthread_create(thread.as_mut_ptr(), at, run, body as *mut libc::c_void);
         libc::pthread_attr_destroy(at);
         refused
     };
