@@ -1,11 +1,11 @@
 //! The one heap of the process: its space, what mimalloc's hook does, and what is asked of it.
 //!
-//! `TODO` is read at the entry of every allocation, and is zero nearly always: what is due is done
+//! `DUE` is read at the entry of every allocation, and is zero nearly always: what is due is done
 //! there, outside of mimalloc's and the C library's locks, and never in a hook. Hooks keep `errno`,
 //! allocate nothing and do not panic. Counts are in bytes. Cost of a hook: some ns a slice.
 //!
 //! ```text
-//! TODO   bit 0  START: nobody started the heap      bit 1  ARENA: mimalloc's memory is half used
+//! DUE   bit 0  START: nobody started the heap      bit 1  ARENA: mimalloc's memory is half used
 //!        bit 2  THREAD: a keeper would pay
 //! ```
 //!
@@ -34,7 +34,7 @@ const START: u32 = 1;
 const ARENA: u32 = 1 << 1;
 const THREAD: u32 = 1 << 2;
 
-static TODO: AtomicU32 = AtomicU32::new(START);
+static DUE: AtomicU32 = AtomicU32::new(START);
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(ptr::null_mut());
 /// Of the space.
 static BASE: AtomicU64 = AtomicU64::new(0);
@@ -81,14 +81,15 @@ const AGE: Duration = Duration::from_millis(100);
 #[inline(always)]
 #[must_use]
 pub fn todo() -> bool {
-    TODO.load(Ordering::Relaxed) != 0
+    DUE.load(Ordering::Relaxed) != 0
 }
 
 /// Whether an address lies in the space. A load and a comparison.
 #[inline(always)]
 #[must_use]
 pub fn owns(addr: usize) -> bool {
-    addr.wrapping_sub(BASE.load(Ordering::Relaxed) as usize) < BYTES.load(Ordering::Relaxed) as usize
+    let (base, bytes) = (BASE.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
+    (addr as u64).wrapping_sub(base) < bytes
 }
 
 /// Does what is due. At the entry of an allocation, where no lock of mimalloc's or of the C
@@ -97,7 +98,7 @@ pub fn owns(addr: usize) -> bool {
 pub fn at_entry() {
     start(&Settings::DEFAULT);
     let kept = errno::get();
-    let due = TODO.fetch_and(!(ARENA | THREAD), Ordering::Relaxed);
+    let due = DUE.fetch_and(!(ARENA | THREAD), Ordering::Relaxed);
     if let Some(space) = space() {
         if due & ARENA != 0 {
             hand_over(space);
@@ -111,7 +112,7 @@ pub fn at_entry() {
 
 /// Starts the heap, before mimalloc is used first; later calls do nothing. Allocates nothing.
 pub fn start(settings: &Settings) {
-    if TODO.fetch_and(!START, Ordering::AcqRel) & START == 0 || !settings.pages {
+    if DUE.fetch_and(!START, Ordering::AcqRel) & START == 0 || !settings.pages {
         return;
     }
     let kept = errno::get();
@@ -222,7 +223,7 @@ fn grown(space: &'static Space, has_opened: bool) {
     let handed = HANDED.load(Ordering::Relaxed) as usize;
     let last = handed.saturating_sub(1) / (engine::ARENA_MAX / SLICE) * (engine::ARENA_MAX / SLICE);
     if has_opened && handed < space.states().len() && space.opened() > last + (handed - last) / 2 {
-        TODO.fetch_or(ARENA, Ordering::Relaxed);
+        DUE.fetch_or(ARENA, Ordering::Relaxed);
     }
     keeper::grown(space);
     errno::set(kept);
@@ -233,7 +234,7 @@ fn grown(space: &'static Space, has_opened: bool) {
 fn freed(space: &'static Space, slices: &Range<usize>, is_whole: bool) {
     let kept = errno::get();
     if keeper::freed(space, slices, is_whole) {
-        TODO.fetch_or(THREAD, Ordering::Relaxed);
+        DUE.fetch_or(THREAD, Ordering::Relaxed);
     }
     errno::set(kept);
 }
@@ -334,6 +335,5 @@ pub struct Mechanisms {
 /// What there is now.
 #[must_use]
 pub fn mechanisms() -> Mechanisms {
-    let addresses = if HANDED.load(Ordering::Relaxed) > 0 { BYTES.load(Ordering::Relaxed) } else { 0 };
-    Mechanisms { addresses, ..keeper::mechanisms() }
+    Mechanisms { addresses: BYTES.load(Ordering::Relaxed), ..keeper::mechanisms() }
 }

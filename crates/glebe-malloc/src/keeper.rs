@@ -10,8 +10,9 @@
 //! MODE   bit 0  FREES: a free is told, when so much is free      bit 2  PRESSED: memory is short
 //!        bit 1  GROWTH: so is new memory                         bit 3  THREAD: there is a keeper
 //! ```
-//! A sleeper publishes what it wants to be told and then looks once more; who changes something
-//! does so first and then reads the word. Both in one order: nobody sleeps through a change.
+//! A sleeper says in `MODE` what it wants to be told, changes the counters by nothing, and looks at
+//! them once more. A hook changes a counter and then reads `MODE`. Of the two changes one comes
+//! first, so that one side sees the other: nobody sleeps through a change.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -101,13 +102,13 @@ pub(crate) fn wants_huge() -> bool {
 /// Whether a free is to be told to [`freed`].
 #[inline]
 pub(crate) fn is_called(is_whole: bool) -> bool {
-    let mode = MODE.load(Ordering::SeqCst);
+    let mode = MODE.load(Ordering::Relaxed);
     mode & FREES != 0 || is_whole && mode & PRESSED != 0
 }
 
 /// After a free; whether a keeper would pay and there is none.
 pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> bool {
-    let mode = MODE.load(Ordering::SeqCst);
+    let mode = MODE.load(Ordering::Relaxed);
     if mode & PRESSED != 0 && is_whole {
         space.give_back_at(slices);
     }
@@ -126,7 +127,7 @@ pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> boo
 
 /// After memory came into use that was not there before.
 pub(crate) fn grown(space: &Space) {
-    if MODE.load(Ordering::SeqCst) & GROWTH == 0 {
+    if MODE.load(Ordering::Relaxed) & GROWTH == 0 {
         return;
     }
     let counted = space.counters.get();
@@ -137,7 +138,7 @@ pub(crate) fn grown(space: &Space) {
 }
 
 fn wake() {
-    if MODE.fetch_and(!(FREES | GROWTH), Ordering::SeqCst) & (FREES | GROWTH) != 0 {
+    if MODE.fetch_and(!(FREES | GROWTH), Ordering::AcqRel) & (FREES | GROWTH) != 0 {
         wake_all(&MODE);
     }
 }
@@ -323,9 +324,9 @@ impl Keeper {
         let short = |pressure: Pressure| pressure.room().get() < margin + margin / 4;
         self.is_pressed = reading.pressure.is_some_and(short);
         if self.is_pressed {
-            MODE.fetch_or(PRESSED, Ordering::SeqCst);
+            MODE.fetch_or(PRESSED, Ordering::AcqRel);
         } else {
-            MODE.fetch_and(!PRESSED, Ordering::SeqCst);
+            MODE.fetch_and(!PRESSED, Ordering::AcqRel);
         }
     }
 
@@ -342,14 +343,14 @@ impl Keeper {
         let hot = self.space.counters.get().hot();
         FREE_AT.store(hot + FREE_MIN, Ordering::Relaxed);
         let mode = THREAD | GROWTH | pressed | if rest.is_none() { FREES } else { 0 };
-        MODE.store(mode, Ordering::SeqCst);
-        let counted = self.space.counters.get();
+        MODE.store(mode, Ordering::Release);
+        let counted = self.space.counters.settle();
         let is_told = counted.hot() >= hot + FREE_MIN && rest.is_none()
             || counted.cold >= GROWN_AT.load(Ordering::Relaxed);
         if !is_told {
             wait(&MODE, mode, rest);
         }
-        MODE.fetch_and(!(FREES | GROWTH), Ordering::SeqCst);
+        MODE.fetch_and(!(FREES | GROWTH), Ordering::AcqRel);
         // What was freed meanwhile is young.
         self.is_due = true;
     }

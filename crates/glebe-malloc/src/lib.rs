@@ -1,9 +1,9 @@
 //! An allocator whose `free` marks memory volatile: a page layer of its own under mimalloc.
 //!
 //! Freed memory stays mapped and can be used again at once, while the kernel may take it the moment
-//! anyone needs it. Small objects are mimalloc's ([`engine`]); which of its memory is free, and what
-//! of that goes back to the system, is decided here: [`heap`] is the one static with mimalloc's
-//! hook, [`pages`] knows the state of each slice, and a thread of its own marks and gives back.
+//! anyone needs it. Small objects are mimalloc's ([`engine`]); which of its memory is free, and
+//! what of that goes back to the system, is decided here: [`heap`] has mimalloc's hook, [`pages`]
+//! knows what each slice is, and a thread marks and gives back.
 #![deny(unsafe_code)]
 
 pub(crate) mod sync;

@@ -12,7 +12,8 @@ pub(crate) use {
 #[cfg(not(loom))]
 pub(crate) use {
     real::{wait, wake_all},
-    std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU32 as FutexWord, AtomicU64, AtomicU8, Ordering},
+    std::sync::atomic::AtomicU32 as FutexWord,
+    std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering},
 };
 
 #[cfg(not(loom))]

@@ -61,6 +61,17 @@ pub(crate) fn add(counter: &AtomicU64, slices: usize) {
     }
 }
 
+impl Counters {
+    /// As [`Counters::get`]: who changes `freed` or `cold` later sees what the caller did before,
+    /// and what was done before an earlier change the caller sees.
+    #[must_use]
+    pub fn settle(&self) -> Counted {
+        self.freed.fetch_add(0, Ordering::AcqRel);
+        self.cold.fetch_add(0, Ordering::AcqRel);
+        self.get()
+    }
+}
+
 impl Counted {
     /// Slices in use.
     #[must_use]

@@ -6,9 +6,10 @@
 //! waiters   how many threads look at `rung`
 //! ```
 //!
-//! A thread that waits counts itself, reads `rung`, looks at what it waits for, and sleeps while
-//! `rung` stays. Who ends a call settles the slices, counts `rung` up, and wakes if anyone is
-//! counted. Both counts are sequentially consistent: one of the two sees the other. A holder of
+//! A thread that waits counts itself, changes `rung` by nothing, looks at what it waits for, and
+//! sleeps while `rung` stays. Who ends a call settles the slices, counts `rung` up, and wakes if
+//! anyone is counted. Of these two changes one comes first, and the other sees what was done
+//! before it: the settled slices, or the count. A holder of
 //! another process than the caller's is a thread that a clone(2) left behind: nobody waits for it.
 //! Lock: it is one. Taken last of all; its holder neither allocates nor takes another.
 
@@ -65,7 +66,8 @@ impl Right {
         let (ok, failed) = (Ordering::Acquire, Ordering::Relaxed);
         let is_taken =
             holder != own && self.holder.compare_exchange(holder, own, ok, failed).is_ok();
-        is_taken.then_some(Held { right: self, is_inherited: holder != 0 })
+        // Made only where it was taken: it is given up where it is dropped.
+        is_taken.then(|| Held { right: self, is_inherited: holder != 0 })
     }
 
     /// Gives up what a fork's first step took, in the parent or in the child.
@@ -81,8 +83,8 @@ impl Right {
 
     /// Tells all who wait that slices were settled.
     pub fn ring(&self) {
-        self.rung.fetch_add(1, Ordering::SeqCst);
-        if self.waiters.load(Ordering::SeqCst) != 0 {
+        self.rung.fetch_add(1, Ordering::AcqRel);
+        if self.waiters.load(Ordering::Relaxed) != 0 {
             wake_all(&self.rung);
         }
     }
@@ -90,15 +92,15 @@ impl Right {
     /// Waits until `is_over`, which is so at the latest when the right is given up.
     #[cold]
     pub fn wait_until(&self, mut is_over: impl FnMut() -> bool) {
-        self.waiters.fetch_add(1, Ordering::SeqCst);
+        self.waiters.fetch_add(1, Ordering::Relaxed);
         loop {
-            let seen = self.rung.load(Ordering::SeqCst);
+            let seen = self.rung.fetch_add(0, Ordering::AcqRel);
             if is_over() {
                 break;
             }
             wait(&self.rung, seen, None);
         }
-        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -219,7 +219,9 @@ impl Space {
         }
         let Counters { taken: all, cold, thawed: of_volatile, .. } = &self.counters;
         add(all, taken.begun);
-        add(cold, taken.cold);
+        if taken.cold > 0 {
+            cold.fetch_add(taken.cold as u64, Ordering::AcqRel);
+        }
         add(of_volatile, thawed);
         Some(taken)
     }
@@ -241,8 +243,8 @@ impl Space {
             is_whole |= self.units[unit].free(ended);
             freed += usize::from(ended);
         }
-        // In order with the keeper's going to sleep.
-        self.counters.freed.fetch_add(freed as u64, Ordering::SeqCst);
+        // In one order with the keeper's going to sleep, as a growth is: see the keeper.
+        self.counters.freed.fetch_add(freed as u64, Ordering::AcqRel);
         is_whole
     }
 

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! Gone: never touched or dropped, so it reads as zeros. Hot: freed in that turn of the keeper, and
-//! whole. Volatile: the kernel may take it. Marking: a system call on it is under way, and who wants
-//! the slice waits; without that the call would hit memory in use. Bytes of a live slice are its
-//! owner's: `take` acquires what `free` and `settle` released. Cost: one exchange or store.
+//! whole. Volatile: the kernel may take it. Marking: a system call on it is under way, and who
+//! wants the slice waits; without that the call would hit memory in use. Bytes of a live slice are
+//! its owner's: `take` acquires what `free` and `settle` released. Cost: one exchange or store.
 
 use super::right::Right;
 use crate::sync::{AtomicU8, Ordering};

@@ -86,9 +86,10 @@ impl Model {
     }
 }
 
-fn explore(run: impl Fn() + Sync + Send + 'static) {
+/// Runs every schedule with at most so many preemptions.
+fn explore(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;
     builder.check(run);
 }
@@ -96,7 +97,7 @@ fn explore(run: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn a_reuse_waits_for_a_call_and_loses_nothing() {
     for becomes in [Slice::Volatile, Slice::Gone] {
-        explore(move || {
+        explore(3, move || {
             let model = Model::hot();
             let other = Arc::clone(&model);
             let keeper = thread::spawn(move || other.call(becomes));
@@ -108,7 +109,7 @@ fn a_reuse_waits_for_a_call_and_loses_nothing() {
 
 #[test]
 fn two_that_make_calls_and_one_that_reuses() {
-    explore(|| {
+    explore(2, || {
         let model = Model::hot();
         let callers = [Slice::Volatile, Slice::Gone].map(|becomes| {
             let other = Arc::clone(&model);
@@ -122,7 +123,7 @@ fn two_that_make_calls_and_one_that_reuses() {
 
 #[test]
 fn a_slice_that_is_freed_and_used_again_beside_calls_is_its_owners() {
-    explore(|| {
+    explore(3, || {
         let model = Model::hot();
         let other = Arc::clone(&model);
         let keeper = thread::spawn(move || {
@@ -137,7 +138,7 @@ fn a_slice_that_is_freed_and_used_again_beside_calls_is_its_owners() {
 
 #[test]
 fn what_was_seen_gone_while_volatile_is_gone() {
-    explore(|| {
+    explore(3, || {
         let model = Model::hot();
         model.call(Slice::Volatile);
         let other = Arc::clone(&model);
@@ -154,7 +155,7 @@ fn what_was_seen_gone_while_volatile_is_gone() {
 
 #[test]
 fn a_fork_finds_no_claim_and_its_parts_give_the_right_up() {
-    explore(|| {
+    explore(3, || {
         let model = Model::hot();
         let other = Arc::clone(&model);
         let keeper = thread::spawn(move || other.call(Slice::Volatile));
@@ -178,7 +179,7 @@ fn seize(model: &Model) {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_reuse_that_does_not_wait_loses_memory() {
-    explore(|| {
+    explore(3, || {
         let model = Model::hot();
         let other = Arc::clone(&model);
         let keeper = thread::spawn(move || other.call(Slice::Gone));
