@@ -11,9 +11,11 @@
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
+use libmimalloc_sys::mi_option_set;
 pub use libmimalloc_sys::{
-    mi_calloc, mi_collect, mi_free, mi_malloc, mi_malloc_aligned, mi_option_set, mi_realloc,
-    mi_realloc_aligned, mi_usable_size, mi_zalloc, mi_zalloc_aligned,
+    mi_calloc, mi_collect, mi_free, mi_good_size, mi_is_in_heap_region, mi_malloc,
+    mi_malloc_aligned, mi_process_init, mi_realloc, mi_realloc_aligned, mi_register_error,
+    mi_usable_size, mi_zalloc, mi_zalloc_aligned,
 };
 
 /// Called around every use of slices: whether they are to be used, where they are, their bytes,

@@ -18,3 +18,7 @@ mod fork;
 pub mod heap;
 #[cfg(not(loom))]
 mod keeper;
+#[cfg(not(loom))]
+pub mod options;
+#[cfg(not(loom))]
+pub mod stats;

@@ -1,4 +1,18 @@
 //! glebe-malloc under the names of the C library and of C++, for LD_PRELOAD.
+//!
+//! Every name that allocates tests one word first ([`entry`]); where it is zero, the call is
+//! mimalloc's. Names of the C library that exist for its own allocator's sake are answered from the
+//! heap's statistics.
 #![deny(unsafe_code)]
 
+// L1: what happens once in a process, text without allocation
+mod entry;
+mod out;
+
+// L2: the names
+mod aliases;
+mod aligned;
+mod delete;
+mod info;
 mod malloc;
+mod new;

@@ -1,47 +1,70 @@
-//! The names of malloc(3) and posix_memalign(3).
+//! The names of malloc(3), and those of C23 that free.
+//!
+//! As the C library has them: a size of zero is an object of its own, `realloc(p, 0)` frees, sizes
+//! beyond `PTRDIFF_MAX` are refused with ENOMEM, and `free` keeps errno.
 //!
 //! # Safety
-//! Exported for C: each takes what its manual page says, and nothing else is checked.
+//! Exported for C: each takes what its manual page says, and nothing else is checked; but that free
+//! lets memory be which is not the heap's.
 #![allow(unsafe_code)]
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_void;
+use core::ptr;
 
+use glebe::sys::errno;
 use pages::{engine, heap};
 
-#[inline]
-fn enter() {
-    if heap::todo() {
-        heap::at_entry();
-    }
-}
-
-const ENOMEM: c_int = 12;
-const EINVAL: c_int = 22;
+use crate::entry::{self, refused};
 
 /// malloc(3).
 #[no_mangle]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    enter();
     // SAFETY: any size may be asked for.
-    unsafe { engine::mi_malloc(size) }
+    unsafe { entry::alloc(size) }
 }
 
 /// calloc(3).
 #[no_mangle]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    enter();
-    // SAFETY: any count and size may be asked for.
-    unsafe { engine::mi_calloc(count, size) }
+    let Some(total) = count.checked_mul(size) else { return refused() };
+    // SAFETY: any size may be asked for.
+    unsafe { entry::alloc_zeroed(total) }
 }
 
-/// free(3).
+/// free(3). An object of the heap's own goes to mimalloc at once: where that calls the kernel, the
+/// heap's hooks keep errno.
 ///
 /// # Safety
 /// As there.
 #[no_mangle]
 pub unsafe extern "C" fn free(at: *mut c_void) {
-    // SAFETY: the caller's own object, or null.
-    unsafe { engine::mi_free(at) }
+    if heap::owns(at.addr()) {
+        // SAFETY: the caller's own object.
+        return unsafe { engine::mi_free(at) };
+    }
+    // SAFETY: the caller's, or null.
+    unsafe { free_elsewhere(at) }
+}
+
+/// Frees what does not lie in the heap's own addresses: nothing, an object that mimalloc keeps
+/// elsewhere, or one that it does not know, such as one that the loader made before this library
+/// was there. mimalloc would read its tables of that last one where they have no memory.
+///
+/// # Safety
+/// As [`free`].
+#[inline(never)]
+unsafe fn free_elsewhere(at: *mut c_void) {
+    if at.is_null() {
+        return;
+    }
+    let kept = errno::get();
+    // SAFETY: any address may be asked about; mimalloc frees only what it knows.
+    unsafe {
+        if engine::mi_is_in_heap_region(at) {
+            engine::mi_free(at);
+        }
+    }
+    errno::set(kept);
 }
 
 /// realloc(3).
@@ -50,53 +73,52 @@ pub unsafe extern "C" fn free(at: *mut c_void) {
 /// As there.
 #[no_mangle]
 pub unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
-    enter();
+    if size == 0 && !at.is_null() {
+        // SAFETY: the caller's own object.
+        unsafe { free(at) };
+        return ptr::null_mut();
+    }
     // SAFETY: the caller's own object, or null.
-    unsafe { engine::mi_realloc(at, size) }
+    unsafe { entry::realloc(at, size) }
 }
 
-/// posix_memalign(3).
+/// reallocarray(3).
 ///
 /// # Safety
 /// As there.
 #[no_mangle]
-pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    if !align.is_power_of_two() || align < size_of::<*mut c_void>() {
-        return EINVAL;
-    }
-    enter();
-    // SAFETY: the alignment is a power of two.
-    let at = unsafe { engine::mi_malloc_aligned(size, align) };
-    if at.is_null() {
-        return ENOMEM;
-    }
-    // SAFETY: the caller's own pointer.
-    unsafe { to.write(at) };
-    0
+pub unsafe extern "C" fn reallocarray(at: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    let Some(total) = count.checked_mul(size) else { return refused() };
+    // SAFETY: the caller's.
+    unsafe { realloc(at, total) }
 }
 
-/// aligned_alloc(3).
-#[no_mangle]
-pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    enter();
-    // SAFETY: any size and alignment may be asked for.
-    unsafe { engine::mi_malloc_aligned(size, align) }
-}
-
-/// memalign(3).
-#[no_mangle]
-pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    enter();
-    // SAFETY: any size and alignment may be asked for.
-    unsafe { engine::mi_malloc_aligned(size, align) }
-}
-
-/// malloc_usable_size(3).
+/// cfree(3), an older name of free(3).
 ///
 /// # Safety
 /// As there.
 #[no_mangle]
-pub unsafe extern "C" fn malloc_usable_size(at: *const c_void) -> usize {
-    // SAFETY: the caller's own object, or null.
-    unsafe { engine::mi_usable_size(at) }
+pub unsafe extern "C" fn cfree(at: *mut c_void) {
+    // SAFETY: the caller's.
+    unsafe { free(at) }
+}
+
+/// free_sized of C23.
+///
+/// # Safety
+/// As there.
+#[no_mangle]
+pub unsafe extern "C" fn free_sized(at: *mut c_void, _size: usize) {
+    // SAFETY: the caller's.
+    unsafe { free(at) }
+}
+
+/// free_aligned_sized of C23.
+///
+/// # Safety
+/// As there.
+#[no_mangle]
+pub unsafe extern "C" fn free_aligned_sized(at: *mut c_void, _align: usize, _size: usize) {
+    // SAFETY: the caller's.
+    unsafe { free(at) }
 }

@@ -1,0 +1,59 @@
+//! The C library's second names of its allocator, which programs call that stand in for the first.
+//!
+//! # Safety
+//! Exported for C: each is another's name.
+#![allow(unsafe_code)]
+
+use core::ffi::c_void;
+
+use crate::{aligned, malloc};
+
+/// malloc(3).
+#[no_mangle]
+pub extern "C" fn __libc_malloc(size: usize) -> *mut c_void {
+    malloc::malloc(size)
+}
+
+/// calloc(3).
+#[no_mangle]
+pub extern "C" fn __libc_calloc(count: usize, size: usize) -> *mut c_void {
+    malloc::calloc(count, size)
+}
+
+/// free(3).
+///
+/// # Safety
+/// As there.
+#[no_mangle]
+pub unsafe extern "C" fn __libc_free(at: *mut c_void) {
+    // SAFETY: the caller's.
+    unsafe { malloc::free(at) }
+}
+
+/// realloc(3).
+///
+/// # Safety
+/// As there.
+#[no_mangle]
+pub unsafe extern "C" fn __libc_realloc(at: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: the caller's.
+    unsafe { malloc::realloc(at, size) }
+}
+
+/// memalign(3).
+#[no_mangle]
+pub extern "C" fn __libc_memalign(align: usize, size: usize) -> *mut c_void {
+    aligned::memalign(align, size)
+}
+
+/// valloc(3).
+#[no_mangle]
+pub extern "C" fn __libc_valloc(size: usize) -> *mut c_void {
+    aligned::valloc(size)
+}
+
+/// pvalloc(3).
+#[no_mangle]
+pub extern "C" fn __libc_pvalloc(size: usize) -> *mut c_void {
+    aligned::pvalloc(size)
+}

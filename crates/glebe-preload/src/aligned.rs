@@ -1,0 +1,73 @@
+//! The names of posix_memalign(3).
+//!
+//! As the C library has them: `memalign` rounds an alignment up to the next power of two,
+//! `aligned_alloc` refuses one that is none, and `posix_memalign` leaves errno and the caller's
+//! pointer alone where it fails.
+//!
+//! # Safety
+//! Exported for C: each takes what its manual page says, and nothing else is checked.
+#![allow(unsafe_code)]
+
+use core::ffi::{c_int, c_void};
+
+use glebe::sys::{errno, page_size};
+
+use crate::entry::{self, misaligned, refused};
+
+/// posix_memalign(3).
+///
+/// # Safety
+/// As there.
+#[no_mangle]
+pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if !align.is_power_of_two() || align < size_of::<*mut c_void>() {
+        return errno::EINVAL;
+    }
+    let kept = errno::get();
+    let at = aligned_alloc(align, size);
+    errno::set(kept);
+    if at.is_null() {
+        return errno::ENOMEM;
+    }
+    // SAFETY: the caller's own pointer.
+    unsafe { to.write(at) };
+    0
+}
+
+/// aligned_alloc(3). The size need be no multiple of the alignment.
+#[no_mangle]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        return misaligned();
+    }
+    // SAFETY: the alignment is a power of two.
+    unsafe { entry::alloc_aligned(size, align) }
+}
+
+/// memalign(3).
+#[no_mangle]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    match align.checked_next_power_of_two() {
+        Some(align) => aligned_alloc(align, size),
+        None => misaligned(),
+    }
+}
+
+/// valloc(3).
+#[no_mangle]
+pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    aligned_alloc(page(), size)
+}
+
+/// pvalloc(3): whole pages.
+#[no_mangle]
+pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    match size.checked_next_multiple_of(page()) {
+        Some(size) => aligned_alloc(page(), size),
+        None => refused(),
+    }
+}
+
+fn page() -> usize {
+    page_size().bytes().as_usize()
+}

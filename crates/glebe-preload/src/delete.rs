@@ -1,0 +1,74 @@
+//! C++'s operators `delete`, by their mangled names.
+//!
+//! A program may replace operators: as the standard has it, all but two call others by name, and so
+//! the program's. Each is a jump; none reads the size. Source: C++23, new.delete; Itanium C++ ABI,
+//! mangling.
+//!
+//! # Safety
+//! Exported for C++: each takes an object that the operator `new` of the same kind has returned.
+#![allow(unsafe_code, non_snake_case)]
+
+use core::ffi::c_void;
+
+use crate::malloc;
+
+/// `const std::nothrow_t &`.
+type Tag = *const c_void;
+
+/// The operators as the process has them: this library's, or the program's own.
+mod current {
+    use core::ffi::c_void;
+
+    extern "C" {
+        #[link_name = "_ZdlPv"]
+        pub(super) fn delete(at: *mut c_void);
+        #[link_name = "_ZdaPv"]
+        pub(super) fn delete_array(at: *mut c_void);
+        #[link_name = "_ZdlPvSt11align_val_t"]
+        pub(super) fn delete_aligned(at: *mut c_void, align: usize);
+        #[link_name = "_ZdaPvSt11align_val_t"]
+        pub(super) fn delete_array_aligned(at: *mut c_void, align: usize);
+    }
+}
+
+/// Defines operators: name, arguments, what they call.
+macro_rules! operators {
+    ($(
+        $what:literal $name:ident($($more:ident: $type:ty),*) => $call:path, ($($passed:ident),*);
+    )*) => {$(
+        #[doc = concat!("`operator ", $what, "`.")]
+        ///
+        /// # Safety
+        /// As there.
+        #[no_mangle]
+        #[inline(never)]
+        pub unsafe extern "C" fn $name(at: *mut c_void, $($more: $type),*) {
+            // SAFETY: the caller's.
+            unsafe { $call(at, $($passed),*) }
+        }
+    )*};
+}
+
+operators! {
+    "delete(void *)" _ZdlPv() => malloc::free, ();
+    "delete(void *, std::size_t)" _ZdlPvm(_size: usize) => current::delete, ();
+    "delete(void *, const std::nothrow_t &)" _ZdlPvRKSt9nothrow_t(_tag: Tag) => current::delete, ();
+    "delete[](void *)" _ZdaPv() => current::delete, ();
+    "delete[](void *, std::size_t)" _ZdaPvm(_size: usize) => current::delete_array, ();
+    "delete[](void *, const std::nothrow_t &)"
+        _ZdaPvRKSt9nothrow_t(_tag: Tag) => current::delete_array, ();
+    "delete(void *, std::align_val_t)" _ZdlPvSt11align_val_t(_align: usize) => malloc::free, ();
+    "delete(void *, std::size_t, std::align_val_t)"
+        _ZdlPvmSt11align_val_t(_size: usize, align: usize) => current::delete_aligned, (align);
+    "delete(void *, std::align_val_t, const std::nothrow_t &)"
+        _ZdlPvSt11align_val_tRKSt9nothrow_t(align: usize, _tag: Tag)
+            => current::delete_aligned, (align);
+    "delete[](void *, std::align_val_t)"
+        _ZdaPvSt11align_val_t(align: usize) => current::delete_aligned, (align);
+    "delete[](void *, std::size_t, std::align_val_t)"
+        _ZdaPvmSt11align_val_t(_size: usize, align: usize)
+            => current::delete_array_aligned, (align);
+    "delete[](void *, std::align_val_t, const std::nothrow_t &)"
+        _ZdaPvSt11align_val_tRKSt9nothrow_t(align: usize, _tag: Tag)
+            => current::delete_array_aligned, (align);
+}

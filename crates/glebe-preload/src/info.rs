@@ -1,0 +1,158 @@
+//! The names by which a program asks the C library's allocator about itself, and tunes it.
+//!
+//! Answers are in whole slices of the heap, which is what it knows of: mimalloc keeps objects.
+//!
+//! # Safety
+//! Exported for C: each takes what its manual page says.
+#![allow(unsafe_code, non_camel_case_types)]
+
+use core::ffi::{c_int, c_void};
+use core::fmt::{self, Write};
+
+use glebe::sys::plain_file::Plain;
+use glebe::sys::{errno, stream};
+use pages::stats::{Format, Stats};
+use pages::{engine, heap};
+
+use crate::entry;
+use crate::out::Out;
+
+/// mallinfo2(3).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct mallinfo2 {
+    arena: usize,
+    ordblks: usize,
+    smblks: usize,
+    hblks: usize,
+    hblkhd: usize,
+    usmblks: usize,
+    fsmblks: usize,
+    uordblks: usize,
+    fordblks: usize,
+    keepcost: usize,
+}
+
+/// mallinfo(3).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct mallinfo {
+    fields: [c_int; 10],
+}
+
+/// malloc_usable_size(3).
+///
+/// # Safety
+/// As there.
+#[no_mangle]
+pub unsafe extern "C" fn malloc_usable_size(at: *const c_void) -> usize {
+    if at.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller's own object.
+    unsafe { engine::mi_usable_size(at) }
+}
+
+/// malloc_trim(3): gives all free memory back but for `keep` bytes; 1 if there was any.
+#[no_mangle]
+pub extern "C" fn malloc_trim(keep: usize) -> c_int {
+    c_int::from(trim(keep) > 0)
+}
+
+/// Gives all free memory back but for `keep` bytes; returns how many were given.
+pub(crate) fn trim(keep: usize) -> usize {
+    entry::catch_up();
+    let kept = errno::get();
+    // SAFETY: may be called at any time by a thread.
+    unsafe { engine::mi_collect(true) };
+    let given = heap::trim(keep);
+    errno::set(kept);
+    given
+}
+
+/// mallinfo2(3).
+#[export_name = "mallinfo2"]
+pub extern "C" fn get_mallinfo2() -> mallinfo2 {
+    let stats = Stats::now();
+    let [live, free] = [stats.live_bytes, stats.free_bytes + stats.volatile_bytes];
+    mallinfo2 {
+        arena: (live + free) as usize,
+        ordblks: 1,
+        uordblks: live as usize,
+        fordblks: free as usize,
+        keepcost: free as usize,
+        ..mallinfo2::default()
+    }
+}
+
+/// mallinfo(3): as mallinfo2, whose numbers come round here above 4 GiB.
+#[export_name = "mallinfo"]
+pub extern "C" fn get_mallinfo() -> mallinfo {
+    let all = get_mallinfo2();
+    let [live, free] = [all.uordblks as c_int, all.fordblks as c_int];
+    let arena = all.arena as c_int;
+    mallinfo { fields: [arena, all.ordblks as c_int, 0, 0, 0, 0, 0, live, free, free] }
+}
+
+/// mallinfo(3) under another name.
+#[no_mangle]
+pub extern "C" fn __libc_mallinfo() -> mallinfo {
+    get_mallinfo()
+}
+
+/// mallopt(3): what it tunes is the C library's allocator, and nothing here. Says that it did
+/// it, so that a program which checks goes on.
+#[no_mangle]
+pub extern "C" fn mallopt(_parameter: c_int, _value: c_int) -> c_int {
+    1
+}
+
+/// mallopt(3) under another name.
+#[no_mangle]
+pub extern "C" fn __libc_mallopt(parameter: c_int, value: c_int) -> c_int {
+    mallopt(parameter, value)
+}
+
+/// malloc_stats(3): the statistics as text, on the standard error output.
+#[no_mangle]
+pub extern "C" fn malloc_stats() {
+    let _ = Stats::now().write(Format::Text, &mut Out::new(&Plain::ERRORS));
+}
+
+/// malloc_info(3): an element of XML for each number.
+///
+/// # Safety
+/// As there.
+#[no_mangle]
+pub unsafe extern "C" fn malloc_info(options: c_int, to: *mut c_void) -> c_int {
+    if options != 0 {
+        return errno::EINVAL;
+    }
+    if elements(&mut Stream(to)).is_ok() {
+        0
+    } else {
+        -1
+    }
+}
+
+fn elements(to: &mut Stream) -> fmt::Result {
+    to.write_str("<malloc version=\"glebe-1\">\n")?;
+    for row in Stats::now().rows() {
+        writeln!(to, "<{0}>{1}</{0}>", row.name, row.value)?;
+    }
+    to.write_str("</malloc>\n")
+}
+
+/// The caller's stream.
+struct Stream(*mut c_void);
+
+impl Write for Stream {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: the caller of malloc_info vouches for its stream.
+        if unsafe { stream::write(self.0, text.as_bytes()) } {
+            Ok(())
+        } else {
+            Err(fmt::Error)
+        }
+    }
+}

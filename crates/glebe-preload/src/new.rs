@@ -1,0 +1,211 @@
+//! C++'s operators `new`, by their mangled names.
+//!
+//! Where memory is had, an operator returns it. Where none is had, it calls the operator of its own
+//! name behind this library: that one calls the program's new-handler until it helps, and throws
+//! `std::bad_alloc`, or catches it where its name says `nothrow`. A program may replace operators:
+//! those of arrays call the simple ones by name, as the standard has it, and so the program's.
+//! Source: C++23, new.delete; Itanium C++ ABI, mangling.
+//!
+//! # Safety
+//! Exported for C++. What the loader finds behind a name is an operator of that name.
+#![allow(unsafe_code, non_snake_case)]
+
+use core::ffi::{c_void, CStr};
+use core::mem::transmute;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+use glebe::sys::plain_file::{self, Plain};
+use glebe::sys::symbols;
+
+use crate::entry;
+
+/// A plain operator, and one that is told the alignment.
+type New = unsafe extern "C-unwind" fn(usize) -> *mut c_void;
+type NewAligned = unsafe extern "C-unwind" fn(usize, usize) -> *mut c_void;
+/// `const std::nothrow_t &`.
+type Tag = *const c_void;
+
+/// Where operators live that the loader's order hides: in a library that a plugin brought with it.
+const LIBRARIES: [&CStr; 3] = [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"];
+
+/// The operators as the process has them: this library's, or the program's own.
+mod current {
+    use core::ffi::c_void;
+
+    extern "C-unwind" {
+        #[link_name = "_Znwm"]
+        pub(super) fn new(size: usize) -> *mut c_void;
+        #[link_name = "_ZnwmSt11align_val_t"]
+        pub(super) fn new_aligned(size: usize, align: usize) -> *mut c_void;
+    }
+}
+
+/// `operator new(std::size_t)`.
+#[no_mangle]
+#[inline(never)]
+pub extern "C-unwind" fn _Znwm(size: usize) -> *mut c_void {
+    match simple(size) {
+        at if at.is_null() => fail(c"_Znwm", size),
+        at => at,
+    }
+}
+
+/// `operator new[](std::size_t)`.
+#[no_mangle]
+pub extern "C-unwind" fn _Znam(size: usize) -> *mut c_void {
+    // SAFETY: any size may be asked for.
+    unsafe { current::new(size) }
+}
+
+/// `operator new(std::size_t, const std::nothrow_t &)`.
+#[no_mangle]
+pub extern "C-unwind" fn _ZnwmRKSt9nothrow_t(size: usize, tag: Tag) -> *mut c_void {
+    let at = if SIMPLE.is_ours() { simple(size) } else { core::ptr::null_mut() };
+    if at.is_null() {
+        nothrow(c"_ZnwmRKSt9nothrow_t", size, tag)
+    } else {
+        at
+    }
+}
+
+/// `operator new[](std::size_t, const std::nothrow_t &)`.
+#[no_mangle]
+pub extern "C-unwind" fn _ZnamRKSt9nothrow_t(size: usize, tag: Tag) -> *mut c_void {
+    let at = if SIMPLE.is_ours() { simple(size) } else { core::ptr::null_mut() };
+    if at.is_null() {
+        nothrow(c"_ZnamRKSt9nothrow_t", size, tag)
+    } else {
+        at
+    }
+}
+
+/// `operator new(std::size_t, std::align_val_t)`.
+#[no_mangle]
+#[inline(never)]
+pub extern "C-unwind" fn _ZnwmSt11align_val_t(size: usize, align: usize) -> *mut c_void {
+    match aligned(size, align) {
+        at if at.is_null() => fail_aligned(c"_ZnwmSt11align_val_t", size, align),
+        at => at,
+    }
+}
+
+/// `operator new[](std::size_t, std::align_val_t)`.
+#[no_mangle]
+pub extern "C-unwind" fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut c_void {
+    // SAFETY: any size and alignment may be asked for.
+    unsafe { current::new_aligned(size, align) }
+}
+
+/// `operator new(std::size_t, std::align_val_t, const std::nothrow_t &)`.
+#[no_mangle]
+pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
+    size: usize,
+    align: usize,
+    tag: Tag,
+) -> *mut c_void {
+    let at = if ALIGNED.is_ours() { aligned(size, align) } else { core::ptr::null_mut() };
+    if at.is_null() {
+        return nothrow_aligned(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag);
+    }
+    at
+}
+
+/// `operator new[](std::size_t, std::align_val_t, const std::nothrow_t &)`.
+#[no_mangle]
+pub extern "C-unwind" fn _ZnamSt11align_val_tRKSt9nothrow_t(
+    size: usize,
+    align: usize,
+    tag: Tag,
+) -> *mut c_void {
+    let at = if ALIGNED.is_ours() { aligned(size, align) } else { core::ptr::null_mut() };
+    if at.is_null() {
+        return nothrow_aligned(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag);
+    }
+    at
+}
+
+#[inline(always)]
+fn simple(size: usize) -> *mut c_void {
+    // SAFETY: any size may be asked for.
+    unsafe { entry::alloc(size) }
+}
+
+#[inline(always)]
+fn aligned(size: usize, align: usize) -> *mut c_void {
+    // SAFETY: any size may be asked for; mimalloc refuses what is no alignment.
+    unsafe { entry::alloc_aligned(size, align) }
+}
+
+/// Whether an operator that others call is this library's, found out once.
+struct Ours {
+    /// 0 as long as it is not known.
+    known: AtomicU8,
+    /// Its address as the process has it, which the loader fills in.
+    current: fn() -> *const (),
+}
+
+static SIMPLE: Ours = Ours { known: AtomicU8::new(0), current: || current::new as *const () };
+static ALIGNED: Ours =
+    Ours { known: AtomicU8::new(0), current: || current::new_aligned as *const () };
+
+const IS_OURS: u8 = 1;
+const IS_NOT: u8 = 2;
+
+impl Ours {
+    #[inline(always)]
+    fn is_ours(&self) -> bool {
+        match self.known.load(Ordering::Relaxed) {
+            0 => self.find_out(),
+            known => known == IS_OURS,
+        }
+    }
+
+    #[cold]
+    fn find_out(&self) -> bool {
+        let ours = symbols::are_together((self.current)(), (&raw const SIMPLE).cast());
+        self.known.store(if ours { IS_OURS } else { IS_NOT }, Ordering::Relaxed);
+        ours
+    }
+}
+
+/// The operator behind this library's; where there is none, nobody can throw, and the program ends.
+#[cold]
+fn behind(name: &CStr) -> *mut c_void {
+    let found = symbols::behind(name, &LIBRARIES);
+    if found.is_null() {
+        let text = b"glebe-malloc: no memory, and no C++ library whose operator new could say so\n";
+        plain_file::write(&Plain::ERRORS, text);
+        std::process::abort();
+    }
+    found
+}
+
+#[cold]
+#[inline(never)]
+fn fail(name: &CStr, size: usize) -> *mut c_void {
+    // SAFETY: as the head says.
+    unsafe { transmute::<*mut c_void, New>(behind(name))(size) }
+}
+
+#[cold]
+#[inline(never)]
+fn fail_aligned(name: &CStr, size: usize, align: usize) -> *mut c_void {
+    // SAFETY: as the head says.
+    unsafe { transmute::<*mut c_void, NewAligned>(behind(name))(size, align) }
+}
+
+#[cold]
+#[inline(never)]
+fn nothrow(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
+    type Nothrow = unsafe extern "C-unwind" fn(usize, Tag) -> *mut c_void;
+    // SAFETY: as the head says.
+    unsafe { transmute::<*mut c_void, Nothrow>(behind(name))(size, tag) }
+}
+
+#[cold]
+#[inline(never)]
+fn nothrow_aligned(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_void {
+    type Nothrow = unsafe extern "C-unwind" fn(usize, usize, Tag) -> *mut c_void;
+    // SAFETY: as the head says.
+    unsafe { transmute::<*mut c_void, Nothrow>(behind(name))(size, align, tag) }
+}

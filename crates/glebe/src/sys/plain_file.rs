@@ -1,0 +1,148 @@
+//! Files where nothing may be allocated and no lock taken: in a signal handler, in malloc, at exit.
+//!
+//! Calls that a signal interrupts are made again. Each keeps errno. Source: open(2), read(2),
+//! write(2), signal-safety(7).
+//!
+//! # Safety
+//! The calls read and fill slices and strings of the caller.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+
+use super::errno;
+
+/// An open file, closed when dropped unless it is one of the process's standard files.
+#[derive(Debug)]
+pub struct Plain {
+    fd: i32,
+}
+
+impl Plain {
+    /// The standard error output.
+    pub const ERRORS: Self = Self { fd: libc::STDERR_FILENO };
+
+    /// Opens a file for reading; `None` where it cannot be opened.
+    #[must_use]
+    pub fn open(path: &CStr) -> Option<Self> {
+        Self::with(path, libc::O_RDONLY).ok()
+    }
+
+    /// Opens a file for writing from its start: makes it, for its owner alone, or empties it. A
+    /// symbolic link and what is no ordinary file are refused.
+    ///
+    /// # Errors
+    /// The error number of the refusal.
+    pub fn create(path: &CStr) -> Result<Self, i32> {
+        let file = Self::with(path, libc::O_WRONLY | libc::O_CREAT | libc::O_NONBLOCK)?;
+        let kept = errno::get();
+        // SAFETY: the file is open; the status is this function's own.
+        let refused = unsafe {
+            let mut status = std::mem::zeroed::<libc::stat>();
+            if libc::fstat(file.fd, &mut status) != 0 {
+                errno::get()
+            } else if status.st_mode & libc::S_IFMT != libc::S_IFREG || status.st_nlink != 1 {
+                libc::EPERM
+            } else if libc::ftruncate(file.fd, 0) != 0 {
+                errno::get()
+            } else {
+                0
+            }
+        };
+        errno::set(kept);
+        if refused == 0 {
+            Ok(file)
+        } else {
+            Err(refused)
+        }
+    }
+
+    fn with(path: &CStr, flags: i32) -> Result<Self, i32> {
+        let kept = errno::get();
+        let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NOCTTY;
+        let answer = loop {
+            // SAFETY: a string; a new file is for its owner.
+            let fd = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
+            if fd >= 0 {
+                break Ok(Self { fd });
+            }
+            if errno::get() != libc::EINTR {
+                break Err(errno::get());
+            }
+        };
+        errno::set(kept);
+        answer
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        if self.fd > libc::STDERR_FILENO {
+            let kept = errno::get();
+            // SAFETY: this value's own.
+            unsafe { libc::close(self.fd) };
+            errno::set(kept);
+        }
+    }
+}
+
+/// Reads up to as many bytes as `buf` has; 0 at the end, and where it cannot be read.
+pub fn read(file: &Plain, buf: &mut [u8]) -> usize {
+    let kept = errno::get();
+    let read = loop {
+        // SAFETY: the slice's own bytes.
+        let read = unsafe { libc::read(file.fd, buf.as_mut_ptr().cast(), buf.len()) };
+        if read >= 0 || errno::get() != libc::EINTR {
+            break usize::try_from(read).unwrap_or(0);
+        }
+    };
+    errno::set(kept);
+    read
+}
+
+/// Writes all of `bytes`; what cannot be written is lost.
+pub fn write(file: &Plain, mut bytes: &[u8]) {
+    let kept = errno::get();
+    while !bytes.is_empty() {
+        // SAFETY: the slice's own bytes.
+        let wrote = unsafe { libc::write(file.fd, bytes.as_ptr().cast(), bytes.len()) };
+        match usize::try_from(wrote) {
+            Ok(wrote) => bytes = &bytes[wrote..],
+            Err(_) if errno::get() == libc::EINTR => {}
+            Err(_) => break,
+        }
+    }
+    errno::set(kept);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::fs;
+    use std::os::unix::fs::{symlink, PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn a_report_replaces_an_older_one_and_follows_no_link() {
+        let dir = std::env::temp_dir().join(format!("glebe-plain-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let named = |name: &str| CString::new(dir.join(name).to_str().unwrap()).unwrap();
+        for text in ["a long report", "short"] {
+            write(&Plain::create(&named("report")).unwrap(), text.as_bytes());
+            assert_eq!(fs::read_to_string(dir.join("report")).unwrap(), text);
+        }
+        let mode = fs::metadata(dir.join("report")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        symlink(dir.join("report"), dir.join("link")).unwrap();
+        fs::hard_link(dir.join("report"), dir.join("hard")).unwrap();
+        errno::set(7);
+        assert_eq!(Plain::create(&named("link")).unwrap_err(), libc::ELOOP);
+        assert_eq!(Plain::create(&named("hard")).unwrap_err(), libc::EPERM);
+        assert_eq!(Plain::create(&named("")).unwrap_err(), libc::EISDIR);
+        assert_eq!(Plain::create(c"/dev/null").unwrap_err(), libc::EPERM);
+        assert!(Plain::open(&named("none")).is_none());
+        assert_eq!(errno::get(), 7);
+        assert_eq!(fs::read_to_string(dir.join("report")).unwrap(), "short");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
