@@ -84,7 +84,7 @@ os.execve(sys.argv[1], sys.argv[1:], {**os.environ, "HOME": here, "TMPDIR": here
 
 # The models need processors and nothing else of the machine: they run behind the tests.
 nice -n 19 env RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" \
-    cargo test -p glebe --no-default-features --lib --profile loom \
+    cargo test -p glebe -p glebe-malloc --no-default-features --lib --profile loom \
     --target-dir "$target_dir/loom" -- --show-output models:: \
     >"$scratch/models" 2>&1 &
 models=$!

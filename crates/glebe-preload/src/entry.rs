@@ -38,7 +38,7 @@ macro_rules! entries {
                 // SAFETY: the caller's.
                 unsafe { engine::$call($($argument),*) }
             }
-            if heap::todo() != 0 {
+            if heap::todo() {
                 // SAFETY: the caller's.
                 return unsafe { after_work($($argument),*) };
             }
@@ -59,7 +59,7 @@ entries! {
 
 /// Does what is due, for calls that are seldom.
 pub(crate) fn catch_up() {
-    if heap::todo() != 0 {
+    if heap::todo() {
         work();
     }
 }

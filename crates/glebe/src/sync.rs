@@ -28,6 +28,9 @@ pub(crate) use std::sync::{
 /// `MappedWord`, but in models.
 pub(crate) use std::sync::atomic::{AtomicPtr as MappedPtr, AtomicU8 as MappedByte};
 
+/// A word that the kernel compares for a thread that waits for it.
+pub use std::sync::atomic::AtomicU32 as FutexWord;
+
 /// A lock in a `static`, where the model checker's own type cannot be.
 pub(crate) use std::sync::{Mutex as StaticMutex, MutexGuard as StaticMutexGuard};
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::apply::{apply, Reclaimed};
 use super::class::Class;
+use super::clock::{Due, CALM_MARGINS};
 use super::part::Handle;
 use super::plan::{plan, plan_for, PartStats};
 use super::policy::Policy;
@@ -23,23 +24,8 @@ use crate::volatile::Refills;
 
 /// Looks within one: parts that freed too little are not asked for ever.
 const ROUNDS: usize = 4;
-/// Usage is taken to rise no faster than this in a second, where it was not seen to.
-const SPEED: u64 = 512 << 20;
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// Where a threshold tells in time.
-const PAUSE_TOLD: Duration = Duration::from_millis(250);
-/// Few files are less than this part of the limit, as a shift.
-const FEW_FILES_SHIFT: u32 = 4;
-/// While memory is, or just was, short.
-const PAUSE_SHORT: Duration = Duration::from_millis(2);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long reserves are left alone after shrinking them made no room.
 const FUTILE_FOR: Duration = Duration::from_secs(60);
-/// So long after it was short.
-const ALERT: Duration = Duration::from_secs(1);
-/// Refills are allowed again, and budgets raised, with so many margins to be had.
-const CALM_MARGINS: u64 = 2;
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -229,38 +215,18 @@ impl Keeper {
         false
     }
 
-    /// How long nothing can happen that matters: until the margin would be used up at the speed
-    /// that usage is taken to rise with.
+    /// When the next look is due; `is_armed` says whether a threshold tells of what is to come.
     fn pause(&self, seen: &Seen, is_armed: bool, now: Instant) -> Duration {
-        let pressure = &seen.pressure;
-        let still = self.policy.still_margin(pressure.limit).get();
-        let is_alert = self.short_at.is_some_and(|at| now.saturating_duration_since(at) < ALERT);
-        let least = if is_alert { PAUSE_SHORT } else { PAUSE_MIN };
-        let speed = pressure.rise_a_second.get().saturating_mul(2).max(SPEED);
-        // The kernel takes marked memory itself.
-        let room = pressure.room().get().saturating_add(seen.marked.get());
-        let mut pause = time_for(room.saturating_sub(still), speed);
-        // Of page cache it tells as well, so it says nothing where there is much.
-        let is_told = is_armed && self.watch.tells_above(pressure.used);
-        if is_told && !is_alert && pressure.files.get() < pressure.limit.get() >> FEW_FILES_SHIFT {
-            pause = pause.max(PAUSE_TOLD);
-        }
-        if self.policy.limits_marked(pressure) && seen.marked > Bytes::ZERO {
-            let free = pressure.free().get().saturating_sub(still);
-            pause = pause.min(time_for(free, SPEED).max(2 * PAUSE_MIN));
-        }
-        let is_near = pressure.room().get() < seen.margin.get().saturating_mul(CALM_MARGINS);
-        if is_near || seen.was_told {
-            pause = pause.min(PAUSE_MIN);
-        }
-        pause.clamp(least, PAUSE_MAX)
+        let due = Due {
+            policy: &self.policy,
+            pressure: &seen.pressure,
+            marked: seen.marked,
+            since_short: self.short_at.map(|at| now.saturating_duration_since(at)),
+            tells_above: is_armed && self.watch.tells_above(seen.pressure.used),
+            was_told: seen.was_told,
+        };
+        due.pause()
     }
-}
-
-/// How long so many bytes last.
-fn time_for(bytes: u64, a_second: u64) -> Duration {
-    let micros = u128::from(bytes) * 1_000_000 / u128::from(a_second.max(1));
-    Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).min(PAUSE_MAX)
 }
 
 impl Drop for Keeper {

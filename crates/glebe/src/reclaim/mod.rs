@@ -12,6 +12,7 @@
 //! memory of a group within what is free there, so that the kernel drops no file for it; lowers and
 //! raises [`Budget`]s; and says by [`Refills`](crate::volatile::Refills) whether caches may fill up
 //! again. Each process sheds by itself: two of them in one group may each meet the whole shortage.
+//! A [`Gauge`] tells an allocator how much to shed, by the same rules, and allocates nothing.
 //!
 //! The clock decides when to look: so often that usage cannot pass the margin unseen at half a GiB
 //! a second, or twice the speed that was measured. Thresholds of usage (cgroup version 1) and
@@ -21,7 +22,9 @@
 mod apply;
 mod budget;
 mod class;
+mod clock;
 mod error;
+mod gauge;
 mod keeper;
 mod part;
 mod plan;
@@ -36,6 +39,7 @@ pub use apply::Reclaimed;
 pub use budget::Budget;
 pub use class::Class;
 pub use error::Error;
+pub use gauge::{Free, Gauge, Reading};
 pub use part::Part;
 pub use plan::{plan, PartStats, Targets};
 pub use policy::Policy;

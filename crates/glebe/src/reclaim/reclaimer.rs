@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::apply::Reclaimed;
 use super::class::Class;
+use super::clock::PAUSE_BLIND;
 use super::keeper::{Keeper, Seen};
 use super::policy::Policy;
 use super::stats::{Counter, Counts, Stats};
@@ -20,9 +21,6 @@ use crate::sys::fork::ForkGuard;
 use crate::sys::{page_size, thread};
 use crate::units::{Bytes, Pages};
 use crate::volatile::Refills;
-
-/// After a look that could not tell.
-const PAUSE_BLIND: Duration = Duration::from_secs(1);
 
 /// Takes memory back from parts of the program before the kernel has to kill it.
 ///

@@ -8,15 +8,17 @@
 //!
 //! The groups are looked for again now and then, and when one cannot be read: a process may be
 //! moved, and a group removed. Cost of a look: some reads a group; no allocation but when groups
-//! are looked for.
+//! are looked for, which a glance leaves to its caller.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::pressure::{Pressure, Scope};
 use super::Error;
+use crate::error::OsError;
 use crate::sys::cgroup::usage::{Charged, Group, Usage};
 use crate::sys::meminfo::{Machine, MemInfo};
+use crate::sys::unread::Unread;
 use crate::units::Bytes;
 
 const FOUND_FOR: Duration = Duration::from_secs(5);
@@ -29,7 +31,7 @@ pub(super) struct Sensor {
     given: Vec<PathBuf>,
     groups: Charged,
     found: Instant,
-    machine: Option<MemInfo>,
+    machine: MemInfo,
     /// Of the last look.
     scope: Scope,
     rise: Rise,
@@ -44,6 +46,21 @@ pub(super) struct Look {
     pub(super) measure: Bytes,
     /// What is neither page cache nor marked.
     grown: Bytes,
+    /// Whether all groups could be read.
+    pub(super) sees_groups: bool,
+}
+
+/// As [`Error::Blind`], not yet in words.
+#[derive(Debug)]
+pub(super) struct Blind<'a> {
+    groups: Option<Unread<'a>>,
+    machine: Unread<'a>,
+}
+
+impl From<Blind<'_>> for Error {
+    fn from(blind: Blind<'_>) -> Self {
+        Error::Blind { groups: blind.groups.map(OsError::from), machine: blind.machine.into() }
+    }
 }
 
 impl Sensor {
@@ -55,7 +72,7 @@ impl Sensor {
             given: given.to_owned(),
             groups: Charged::default(),
             found: Instant::now(),
-            machine: MemInfo::open(root).ok(),
+            machine: MemInfo::new(root),
             scope: Scope::default(),
             rise: Rise::default(),
             refaults: Refaults::default(),
@@ -64,8 +81,10 @@ impl Sensor {
         Ok(sensor)
     }
 
-    fn find(&mut self) -> Result<(), Error> {
+    /// Looks for the groups, and opens what is not open. Allocates.
+    pub(super) fn find(&mut self) -> Result<(), Error> {
         self.found = Instant::now();
+        self.machine.open();
         self.groups = match &*self.given {
             [] => Charged::open(&self.root)?,
             given => Charged::of(given)?,
@@ -73,34 +92,48 @@ impl Sensor {
         Ok(())
     }
 
-    /// How things are, with so much memory marked.
+    /// Whether the groups were found so long ago that they are to be looked for again.
+    pub(super) fn is_old(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.found) > FOUND_FOR
+    }
+
+    /// Closes all files; a look is blind until the groups are found again.
+    pub(super) fn close(&mut self) {
+        self.groups = Charged::default();
+        self.machine.close();
+    }
+
+    /// How things are, with so much memory marked. Looks for the groups first where that is due.
     ///
     /// # Errors
     /// [`Error::Blind`].
     pub(super) fn look(&mut self, marked: Bytes) -> Result<Look, Error> {
         let now = Instant::now();
-        if now.saturating_duration_since(self.found) > FOUND_FOR || self.groups.tightest().is_err()
-        {
+        if self.is_old(now) || self.groups.tightest().is_err() {
             // What is wrong now the look below tells.
             let _ = self.find();
         }
-        let machine = match &self.machine {
-            Some(machine) => machine.look(),
-            None => MemInfo::open(&self.root).and_then(|machine| machine.look()),
-        };
-        let groups = self.groups.tightest();
-        let machine = match (&groups, machine) {
+        self.machine.open();
+        Ok(self.glance(marked, now)?)
+    }
+
+    /// As [`Sensor::look`], by the files that are open alone. Allocates nothing, whatever it finds.
+    pub(super) fn glance(&mut self, marked: Bytes, now: Instant) -> Result<Look, Blind<'_>> {
+        let Self { groups, machine, scope, rise, refaults, .. } = self;
+        let groups = groups.tightest();
+        let machine = match (&groups, machine.look()) {
             (Ok(Some(_)), Err(_)) => None,
             (_, Ok(machine)) => Some(machine),
-            (_, Err(machine)) => return Err(Error::Blind { groups: groups.err(), machine }),
+            (_, Err(machine)) => return Err(Blind { groups: groups.err(), machine }),
         };
+        let sees_groups = groups.is_ok();
         let group = groups.ok().flatten().map(|(_, usage)| usage);
-        let (rise, refaults) = (&mut self.rise, &mut self.refaults);
         let of_group = group.map(|usage| look_at_group(usage, marked, now, refaults));
         let of_machine = machine.map(|machine| look_at_machine(machine, marked));
         let mut look = tighter(of_group, of_machine).unwrap_or_default();
+        look.sees_groups = sees_groups;
+        *scope = look.pressure.scope;
         let Pressure { scope, limit, .. } = look.pressure;
-        self.scope = scope;
         look.pressure.rise_a_second = rise.at(scope, look.grown, limit, now);
         Ok(look)
     }
@@ -115,7 +148,7 @@ impl Sensor {
         let told = match (self.scope, self.groups.tightest()) {
             (Scope::Group, Ok(Some((group, _)))) => group.dir().display().to_string(),
             (_, Ok(_)) => "the machine".to_owned(),
-            (_, Err(why)) => return Err(why.to_string()),
+            (_, Err(why)) => return Err(OsError::from(why).to_string()),
         };
         Ok(told)
     }
@@ -142,7 +175,7 @@ fn look_at_group(usage: Usage, marked: Bytes, now: Instant, refaults: &mut Refau
     let scope = Scope::Group;
     let pressure = Pressure { scope, limit, used, files, idle_files, rise_a_second: Bytes::ZERO };
     let grown = used.saturating_sub(inactive_files).saturating_sub(active_files);
-    Look { pressure, measure: used, grown }
+    Look { pressure, measure: used, grown, sees_groups: true }
 }
 
 fn look_at_machine(machine: Machine, marked: Bytes) -> Look {
@@ -155,7 +188,8 @@ fn look_at_machine(machine: Machine, marked: Bytes) -> Look {
         ..Pressure::default()
     };
     let grown = pressure.used.saturating_sub(marked);
-    Look { pressure, measure: total.saturating_sub(free), grown }
+    let measure = total.saturating_sub(free);
+    Look { pressure, measure, grown, sees_groups: true }
 }
 
 /// The speed of a rise. Usage is charged in batches, and a program that writes and marks goes up

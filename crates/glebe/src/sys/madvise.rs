@@ -80,6 +80,20 @@ impl Advice {
 /// The range is the caller's own mapping, and the caller expects what the advice does to it.
 #[inline]
 pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsError> {
+    // SAFETY: passed on to the caller.
+    let advised = unsafe { try_advise(addr, len, advice) };
+    advised.map_err(|source| refused(addr, len, advice, source))
+}
+
+/// As [`advise`], and allocates nothing where the kernel refuses.
+///
+/// # Errors
+/// What madvise(2) refuses.
+///
+/// # Safety
+/// As [`advise`].
+#[inline]
+pub unsafe fn try_advise(addr: usize, len: Bytes, advice: Advice) -> io::Result<()> {
     let at = ptr::with_exposed_provenance_mut(addr);
     let (number, _) = advice.known();
     loop {
@@ -87,7 +101,7 @@ pub unsafe fn advise(addr: usize, len: Bytes, advice: Advice) -> Result<(), OsEr
         match answer("madvise", || unsafe { libc::madvise(at, len.as_usize(), number) }) {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(source) => return Err(refused(addr, len, advice, source)),
+            Err(refused) => return Err(refused),
         }
     }
 }
@@ -106,14 +120,28 @@ fn refused(addr: usize, len: Bytes, advice: Advice, source: io::Error) -> OsErro
 /// As [`advise`].
 #[inline]
 pub(crate) unsafe fn discard(addr: usize, len: Bytes) -> Result<(), OsError> {
+    // SAFETY: passed on to the caller.
+    let discarded = unsafe { try_discard(addr, len) };
+    discarded.map_err(|source| refused(addr, len, Advice::DontNeed, source))
+}
+
+/// As [`discard`], and allocates nothing where the kernel refuses.
+///
+/// # Errors
+/// What madvise(2) refuses.
+///
+/// # Safety
+/// As [`advise`].
+#[inline]
+pub unsafe fn try_discard(addr: usize, len: Bytes) -> io::Result<()> {
     // SAFETY: passed on to the caller, as below.
-    let Err(error) = (unsafe { advise(addr, len, Advice::DontNeed) }) else { return Ok(()) };
-    if error.errno() != Some(libc::EINVAL) {
+    let Err(error) = (unsafe { try_advise(addr, len, Advice::DontNeed) }) else { return Ok(()) };
+    if error.raw_os_error() != Some(libc::EINVAL) {
         return Err(error);
     }
     // Locked by mlockall(2), or no mapping of such pages at all.
     // SAFETY: as above.
-    unsafe { advise(addr, len, Advice::DontNeedLocked) }.map_err(|_| error)
+    unsafe { try_advise(addr, len, Advice::DontNeedLocked) }.map_err(|_| error)
 }
 
 /// Ranges of one call.

@@ -1,17 +1,22 @@
 //! `/proc/meminfo`: how much memory there is of each kind. Source: proc_meminfo(5).
 
 use std::fs::{File, OpenOptions};
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
 use crate::sys::file;
+use crate::sys::unread::Unread;
 use crate::units::Bytes;
 
 const PATH: &str = "/proc/meminfo";
 
-/// The file kept open: a look allocates nothing and opens nothing.
+/// The file kept open, where it can be opened: a look opens nothing and allocates nothing.
 #[derive(Debug)]
-pub(crate) struct MemInfo(File);
+pub(crate) struct MemInfo {
+    path: PathBuf,
+    file: io::Result<File>,
+}
 
 /// What the machine has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,29 +29,43 @@ pub(crate) struct Machine {
 }
 
 impl MemInfo {
-    /// Opens the file below `root`, which is `/` but for fixtures.
-    pub(crate) fn open(root: &Path) -> Result<Self, OsError> {
+    /// The file below `root`, which is `/` but for fixtures; not opened.
+    pub(crate) fn new(root: &Path) -> Self {
         let path = root.join(PATH.trim_start_matches('/'));
-        let opened = file::open(&path, OpenOptions::new().read(true));
-        opened.map(Self).map_err(|e| OsError::new("open", path.display().to_string(), e))
+        Self { path, file: Err(io::Error::from_raw_os_error(libc::EBADF)) }
+    }
+
+    /// Opens it if it is not open. The next look tells whether that was refused.
+    pub(crate) fn open(&mut self) {
+        if self.file.is_err() {
+            self.file = file::open(&self.path, OpenOptions::new().read(true));
+        }
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.file = Err(io::Error::from_raw_os_error(libc::EBADF));
     }
 
     /// What there is now.
     ///
     /// # Errors
-    /// If the file cannot be read or lacks a line.
-    pub(crate) fn look(&self) -> Result<Machine, OsError> {
+    /// If the file is not open, cannot be read, or lacks a line.
+    pub(crate) fn look(&self) -> Result<Machine, Unread<'_>> {
+        let refused = |call, source| Unread::refused(&self.path, call, source);
+        let file = self.file.as_ref().map_err(|why| refused("open", again(why)))?;
         // What is looked for stands at the top.
         let mut buf = [0; 1 << 10];
-        let len = file::read_some_at(&self.0, &mut buf, 0)
-            .map_err(|source| OsError::new("read", PATH, source))?;
+        let len = file::read_some_at(file, &mut buf, 0).map_err(|why| refused("read", why))?;
         let text = std::str::from_utf8(&buf[..len]).unwrap_or_default();
-        let line = |name: &str| {
-            parse(text, name).ok_or_else(|| file::strange(PATH.as_ref(), &format!("no {name}")))
-        };
+        let line = |name| parse(text, name).ok_or_else(|| Unread::lacks(&self.path, name));
         let (total, free) = (line("MemTotal")?, line("MemFree")?);
         Ok(Machine { total, free, available: line("MemAvailable")? })
     }
+}
+
+/// The same error once more.
+fn again(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
 /// `MemAvailable`: an estimate by the kernel, of free memory and caches it can drop.

@@ -8,15 +8,19 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Signals of the calling thread wait while this lives; but SIGKILL and SIGSTOP, which cannot.
-pub(crate) struct Blocked {
+/// Signals of the calling thread wait while this lives; but SIGKILL and SIGSTOP, which cannot, and
+/// those of the C library, by which setuid(2) reaches every thread. A thread that is started
+/// meanwhile begins with them waiting, and keeps it so. Allocates nothing.
+pub struct Blocked {
     before: libc::sigset_t,
     /// It is for the thread that made it.
     _thread: PhantomData<*const ()>,
 }
 
 impl Blocked {
-    pub(crate) fn new() -> Self {
+    /// Has them wait from now on.
+    #[must_use]
+    pub fn new() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::zeroed());
         // SAFETY: both sets are this function's own; the calls fail for bad arguments alone.
         let before = unsafe {
@@ -25,6 +29,12 @@ impl Blocked {
             before.assume_init()
         };
         Self { before, _thread: PhantomData }
+    }
+}
+
+impl Default for Blocked {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -43,5 +53,31 @@ pub(super) fn kill_self() -> ! {
     loop {
         // SAFETY: takes no pointer.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The signals that wait, as the kernel shows them of the calling thread.
+    fn waiting() -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    }
+
+    #[test]
+    fn a_thread_that_is_started_meanwhile_begins_with_all_signals_waiting() {
+        let before = waiting();
+        let blocked = Blocked::new();
+        let thread = std::thread::spawn(waiting);
+        drop(blocked);
+        assert_eq!(waiting(), before);
+        let numbers = [libc::SIGTERM, libc::SIGUSR1, libc::SIGPROF, libc::SIGRTMAX()];
+        let started = thread.join().unwrap();
+        for number in numbers {
+            assert!(started >> (number - 1) & 1 == 1, "{number} of {started:x}");
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! [`Charged`]: the memory cgroups above this process, kept open, so that a look at their limits
-//! and usage allocates nothing and opens no file.
+//! and usage allocates nothing and opens no file, also where one cannot be read.
 //!
 //! What a look finds is of the whole group, groups below it included. In version 2 the limit is
 //! the lower of `memory.max` and `memory.high`. Unit of refaults: pages. Cost of a look: three or
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use super::{group_of, read, Mount, UNLIMITED};
 use crate::error::OsError;
 use crate::sys::file;
+use crate::sys::unread::Unread;
 use crate::units::Bytes;
 
 /// The longest file that is read, beyond which what is looked for does not stand.
@@ -98,7 +99,7 @@ impl Charged {
     ///
     /// # Errors
     /// If a file cannot be read, or holds no number: to pass a limit over could end in an OOM kill.
-    pub(crate) fn tightest(&self) -> Result<Option<(&Group, Usage)>, OsError> {
+    pub(crate) fn tightest(&self) -> Result<Option<(&Group, Usage)>, Unread<'_>> {
         let mut tightest: Option<(&Group, Usage)> = None;
         for group in &self.groups {
             let Some(usage) = group.look()? else { continue };
@@ -143,7 +144,7 @@ impl Group {
     }
 
     /// What there is now; `None` without a limit.
-    fn look(&self) -> Result<Option<Usage>, OsError> {
+    fn look(&self) -> Result<Option<Usage>, Unread<'_>> {
         let mut limit = UNLIMITED;
         for file in self.limits.iter().flatten() {
             limit = limit.min(self.number(file)?.unwrap_or(UNLIMITED));
@@ -167,9 +168,9 @@ impl Group {
         Ok(Some(Usage { limit, used, inactive_files, active_files, refaults }))
     }
 
-    fn text<'a>(&self, file: &File, buf: &'a mut [u8]) -> Result<&'a str, OsError> {
-        let failed = |source| OsError::new("read", self.dir.display().to_string(), source);
-        let len = file::read_some_at(file, buf, 0).map_err(failed)?;
+    fn text<'a>(&self, file: &File, buf: &'a mut [u8]) -> Result<&'a str, Unread<'_>> {
+        let refused = |source| Unread::refused(&self.dir, "read", source);
+        let len = file::read_some_at(file, buf, 0).map_err(refused)?;
         let text = &buf[..len];
         // Cut at the end of the buffer, it may end within a character.
         Ok(std::str::from_utf8(text).unwrap_or_else(|error| {
@@ -178,13 +179,13 @@ impl Group {
     }
 
     /// The number that a file holds; `None` for "max".
-    fn number(&self, file: &File) -> Result<Option<u64>, OsError> {
+    fn number(&self, file: &File) -> Result<Option<u64>, Unread<'_>> {
         let mut buf = [0; 64];
         let text = self.text(file, &mut buf)?.trim();
         match text.parse() {
             Ok(number) => Ok(Some(number)),
             Err(_) if text == "max" => Ok(None),
-            Err(_) => Err(file::strange(&self.dir, text)),
+            Err(_) => Err(Unread::strange(&self.dir, text)),
         }
     }
 }

@@ -1,0 +1,170 @@
+//! A look of a [`Gauge`] neither allocates nor frees, whatever it finds: an allocator waits for it.
+//!
+//! The allocator of this program counts what the calling thread asks of it. What is looked at are
+//! trees of files as a machine has them, the machine itself, groups that were removed, and kernel
+//! calls that fail.
+//!
+//! # Safety
+//! The allocator passes every call on to the system's.
+#![allow(unsafe_code)]
+
+#[path = "cgroup/mod.rs"]
+mod cgroup;
+#[path = "reclaim/fixture.rs"]
+mod fixture;
+#[path = "reclaim/inside.rs"]
+mod inside;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use cgroup::{enter, Group};
+use fixture::Tree;
+use glebe::reclaim::{Free, Gauge, Policy, Reading, Scope};
+use glebe::units::Bytes;
+use inside::{inside, End};
+
+/// Counts calls.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    /// Calls of this thread. It needs no allocation and no end of its own.
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    CALLS.with(|calls| calls.set(calls.get() + 1));
+}
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: passed on to the caller, as below.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+const FREE: Free = Free { marked: Bytes::mib(8), unmarked: Bytes::mib(8) };
+const LIMIT: Bytes = Bytes::mib(96);
+const LESS: Bytes = Bytes::mib(48);
+
+/// What a look found, during which nothing was allocated.
+fn look(gauge: &mut Gauge) -> Reading {
+    let before = CALLS.get();
+    let reading = gauge.look(FREE);
+    gauge.gave_up(reading.short);
+    let calls = CALLS.get() - before;
+    assert_eq!(calls, 0, "calls of the allocator, for {reading:?}");
+    reading
+}
+
+/// What limits, in a look during which nothing was allocated.
+fn limit(gauge: &mut Gauge) -> (Scope, Bytes) {
+    let pressure = look(gauge).pressure.expect("something has a limit");
+    (pressure.scope, pressure.limit)
+}
+
+#[test]
+fn the_allocator_counts() {
+    let before = CALLS.get();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(CALLS.get() - before, 2);
+}
+
+#[test]
+fn calm_short_crowded_stale_or_blind() {
+    let tree = Tree::v2("quiet", LIMIT, Bytes::mib(10));
+    let mut gauge = Gauge::below(tree.root(), Policy::default()).unwrap();
+    assert_eq!(look(&mut gauge).short, Bytes::ZERO);
+    tree.set_used(LIMIT);
+    assert!(look(&mut gauge).short > Bytes::ZERO);
+    tree.set("sys/fs/cgroup/a/memory.stat", &format!("inactive_file {}\n", LIMIT.get()));
+    gauge.find().unwrap();
+    assert!(look(&mut gauge).crowded > Bytes::ZERO);
+
+    // Neither a number, nor text, nor anything.
+    for text in ["a thing of more than twenty-four letters, é", "\u{1f600}", ""] {
+        tree.set("sys/fs/cgroup/a/memory.current", text);
+        let reading = look(&mut gauge);
+        assert!(reading.is_stale && reading.pressure.is_some());
+    }
+    tree.set("proc/meminfo", "none\n");
+    assert_eq!(look(&mut gauge).pressure, None);
+    gauge.close();
+    assert_eq!(look(&mut gauge).pressure, None);
+}
+
+#[test]
+fn on_this_machine() {
+    let mut gauge = Gauge::new(Policy::default()).unwrap();
+    for _ in 0..100 {
+        assert!(limit(&mut gauge).1 > Bytes::ZERO);
+    }
+    // Blind here: no file is there to be read.
+    gauge.close();
+    assert_eq!(look(&mut gauge).pressure, None);
+}
+
+#[test]
+fn in_a_group_that_is_removed() {
+    let ended = inside(LIMIT, "in_a_group_that_is_removed", || {
+        let outer = std::path::PathBuf::from(std::env::var_os("GLEBE_TEST_CGROUP").unwrap());
+        let inner = match Group::make(LESS) {
+            Ok(inner) => inner,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        enter(inner.dir());
+        let mut gauge = Gauge::new(Policy::default()).unwrap();
+        assert_eq!(limit(&mut gauge), (Scope::Group, LESS));
+        enter(&outer);
+        drop(inner);
+        let reading = look(&mut gauge);
+        assert!(reading.is_stale, "{reading:?}");
+        gauge.find().unwrap();
+        assert_eq!(limit(&mut gauge), (Scope::Group, LIMIT));
+        assert!(!look(&mut gauge).is_stale);
+    });
+    assert_ne!(ended, End::Killed);
+}
+
+/// As the only test of its process: faults are the process's.
+#[cfg(feature = "faults")]
+#[test]
+fn when_calls_fail() {
+    use glebe::sys::fault::{arm, disarm, Fault, Lasting};
+
+    const ALONE: &str = "GLEBE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "when_calls_fail", "--test-threads=1"]).env(ALONE, "1");
+        let output = child.output().unwrap();
+        return assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    let tree = Tree::v2("faults", LIMIT, LIMIT);
+    let mut gauge = Gauge::below(tree.root(), Policy::default()).unwrap();
+    let mut met = 0;
+    for nth in 1.. {
+        for (lasting, choice) in [(Lasting::Once, 0), (Lasting::EveryCall, 1)] {
+            arm(Fault { nth, choice, lasting });
+            let reading = look(&mut gauge);
+            let refused = disarm().refused;
+            if refused.is_empty() {
+                return assert!(met > 8, "hardly a fault was met: {met}");
+            }
+            met += 1;
+            assert!(reading.is_stale || reading.pressure.is_some(), "{refused:?}: {reading:?}");
+        }
+        // All is as it was.
+        assert_eq!(limit(&mut gauge), (Scope::Group, LIMIT));
+    }
+}
