@@ -1,12 +1,75 @@
 //! What is used of mimalloc: objects by its calls, and memory handed to it.
 //!
-//! Source: mimalloc.h of version 3.3.2.
+//! mimalloc calls the hook with `true` before it uses slices and with `false` after: at once, as
+//! its delay is set to zero here. It holds none of its own locks then but, rarely, that of its
+//! arenas. Source: mimalloc.h and arena.c of version 3.3.2.
 //!
 //! # Safety
 //! The functions are C's: they take and give what malloc(3) does, and nothing is checked here.
 #![allow(unsafe_code)]
 
+use core::ffi::{c_int, c_void};
+use core::ptr;
+
 pub use libmimalloc_sys::{
-    mi_calloc, mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_realloc_aligned,
-    mi_usable_size, mi_zalloc, mi_zalloc_aligned,
+    mi_calloc, mi_collect, mi_free, mi_malloc, mi_malloc_aligned, mi_option_set, mi_realloc,
+    mi_realloc_aligned, mi_usable_size, mi_zalloc, mi_zalloc_aligned,
 };
+
+/// Called around every use of slices: whether they are to be used, where they are, their bytes,
+/// whether they read as zeros (an answer, which may be null), what was passed along.
+pub type Hook = extern "C" fn(bool, *mut c_void, usize, *mut bool, *mut c_void) -> bool;
+
+extern "C" {
+    fn mi_manage_memory(
+        start: *mut c_void,
+        size: usize,
+        is_committed: bool,
+        is_pinned: bool,
+        is_zero: bool,
+        numa_node: c_int,
+        exclusive: bool,
+        commit: Hook,
+        with: *mut c_void,
+        arena: *mut *mut c_void,
+    ) -> bool;
+}
+
+/// The delay after which it gives memory back, in milliseconds.
+const PURGE_DELAY: c_int = 15;
+/// Whether it commits parts of its pages alone, which the hook is not told of.
+const PAGE_COMMIT_ON_DEMAND: c_int = 40;
+
+/// The most that is handed over as one arena: of twice as much mimalloc's tables are too long.
+pub const ARENA_MAX: usize = 8 << 30;
+/// The least, and what its length is a multiple of.
+pub const ARENA_MIN: usize = 32 << 20;
+
+/// Has it call the hook at every free. Before the first.
+pub fn prepare() {
+    // SAFETY: stores to its options.
+    unsafe {
+        mi_option_set(PURGE_DELAY, 0);
+        mi_option_set(PAGE_COMMIT_ON_DEMAND, 0);
+    }
+}
+
+/// Hands reserved addresses to mimalloc, which asks `hook` before it touches any; whether it took
+/// them.
+///
+/// # Safety
+/// The addresses are reserved for good and for this, and read as zeros once the hook made them
+/// accessible; the hook takes `with`.
+pub unsafe fn hand_over(base: usize, bytes: usize, hook: Hook, with: *mut c_void) -> bool {
+    let at = ptr::with_exposed_provenance_mut(base);
+    // SAFETY: passed on to the caller.
+    unsafe {
+        mi_manage_memory(at, bytes, false, false, true, -1, false, hook, with, ptr::null_mut())
+    }
+}
+
+/// Has it free what it keeps for later, of the calling thread.
+pub fn collect() {
+    // SAFETY: it may be called at any time outside of mimalloc.
+    unsafe { mi_collect(true) };
+}

@@ -1,8 +1,20 @@
 //! An allocator whose `free` marks memory volatile: a page layer of its own under mimalloc.
 //!
-//! Freed memory stays mapped and can be used again at once, while the kernel may take it as soon as
-//! anyone needs it. Small objects are mimalloc's ([`engine`]); which of its memory is free, and
-//! what of that goes back to the system, is decided here.
+//! Freed memory stays mapped and can be used again at once, while the kernel may take it the moment
+//! anyone needs it. Small objects are mimalloc's ([`engine`]); which of its memory is free, and what
+//! of that goes back to the system, is decided here: [`heap`] is the one static with mimalloc's
+//! hook, [`pages`] knows the state of each slice, and a thread of its own marks and gives back.
 #![deny(unsafe_code)]
 
+pub(crate) mod sync;
+
+pub mod pages;
+
+#[cfg(not(loom))]
 pub mod engine;
+#[cfg(not(loom))]
+mod fork;
+#[cfg(not(loom))]
+pub mod heap;
+#[cfg(not(loom))]
+mod keeper;

@@ -6,7 +6,14 @@
 
 use core::ffi::{c_int, c_void};
 
-use pages::engine;
+use pages::{engine, heap};
+
+#[inline]
+fn enter() {
+    if heap::todo() {
+        heap::at_entry();
+    }
+}
 
 const ENOMEM: c_int = 12;
 const EINVAL: c_int = 22;
@@ -14,6 +21,7 @@ const EINVAL: c_int = 22;
 /// malloc(3).
 #[no_mangle]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    enter();
     // SAFETY: any size may be asked for.
     unsafe { engine::mi_malloc(size) }
 }
@@ -21,6 +29,7 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 /// calloc(3).
 #[no_mangle]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    enter();
     // SAFETY: any count and size may be asked for.
     unsafe { engine::mi_calloc(count, size) }
 }
@@ -41,6 +50,7 @@ pub unsafe extern "C" fn free(at: *mut c_void) {
 /// As there.
 #[no_mangle]
 pub unsafe extern "C" fn realloc(at: *mut c_void, size: usize) -> *mut c_void {
+    enter();
     // SAFETY: the caller's own object, or null.
     unsafe { engine::mi_realloc(at, size) }
 }
@@ -54,6 +64,7 @@ pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size
     if !align.is_power_of_two() || align < size_of::<*mut c_void>() {
         return EINVAL;
     }
+    enter();
     // SAFETY: the alignment is a power of two.
     let at = unsafe { engine::mi_malloc_aligned(size, align) };
     if at.is_null() {
@@ -67,6 +78,7 @@ pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size
 /// aligned_alloc(3).
 #[no_mangle]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    enter();
     // SAFETY: any size and alignment may be asked for.
     unsafe { engine::mi_malloc_aligned(size, align) }
 }
@@ -74,6 +86,7 @@ pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
 /// memalign(3).
 #[no_mangle]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    enter();
     // SAFETY: any size and alignment may be asked for.
     unsafe { engine::mi_malloc_aligned(size, align) }
 }

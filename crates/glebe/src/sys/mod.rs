@@ -26,6 +26,7 @@ pub mod futex;
 pub mod hugetlb;
 pub(crate) mod io_uring;
 pub mod kpage;
+pub mod lean;
 pub(crate) mod limits;
 pub mod lock_file;
 pub mod madvise;

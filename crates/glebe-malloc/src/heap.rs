@@ -1,0 +1,339 @@
+//! The one heap of the process: its space, what mimalloc's hook does, and what is asked of it.
+//!
+//! `TODO` is read at the entry of every allocation, and is zero nearly always: what is due is done
+//! there, outside of mimalloc's and the C library's locks, and never in a hook. Hooks keep `errno`,
+//! allocate nothing and do not panic. Counts are in bytes. Cost of a hook: some ns a slice.
+//!
+//! ```text
+//! TODO   bit 0  START: nobody started the heap      bit 1  ARENA: mimalloc's memory is half used
+//!        bit 2  THREAD: a keeper would pay
+//! ```
+//!
+//! # Safety
+//! mimalloc calls the hook with what was handed over: a space that is never given back, and
+//! addresses within it.
+#![allow(unsafe_code)]
+
+use core::ffi::c_void;
+use core::ptr;
+use std::ops::Range;
+use std::time::Duration;
+
+use glebe::sys::errno;
+use glebe::sys::lean;
+use glebe::sys::madvise::{try_advise, Advice};
+use glebe::Bytes;
+
+use crate::engine;
+use crate::keeper;
+use crate::pages::give_back::Which;
+use crate::pages::space::{Space, SLICE, UNIT, UNIT_SLICES};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+const START: u32 = 1;
+const ARENA: u32 = 1 << 1;
+const THREAD: u32 = 1 << 2;
+
+static TODO: AtomicU32 = AtomicU32::new(START);
+static SPACE: AtomicPtr<Space> = AtomicPtr::new(ptr::null_mut());
+/// Of the space.
+static BASE: AtomicU64 = AtomicU64::new(0);
+static BYTES: AtomicU64 = AtomicU64::new(0);
+/// Slices that mimalloc has, and those of them that its own tables take.
+static HANDED: AtomicU64 = AtomicU64::new(0);
+static TABLES: AtomicU64 = AtomicU64::new(0);
+/// Of the machine's memory the space has as many addresses, rounded up to this, and at most so
+/// many. Where that is refused it has half, and so on down to the least.
+const ROUND: u64 = 16 << 30;
+const SPACE_MAX: u64 = 2 << 40;
+const SPACE_MIN: u64 = 64 << 20;
+
+/// How the heap is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Whether there may be a thread that marks and gives back.
+    pub thread: bool,
+    /// Whether to ask for huge pages.
+    pub huge: bool,
+    /// Whether there is a page layer; no leaves all to mimalloc.
+    pub pages: bool,
+    /// How long memory stays free before it is marked.
+    pub age: Duration,
+    /// How much room is to be left below a limit; by itself a part of the limit.
+    pub margin: Option<Bytes>,
+}
+
+impl Settings {
+    /// What they are where nobody says otherwise.
+    pub const DEFAULT: Self =
+        Self { thread: true, huge: true, pages: true, age: AGE, margin: None };
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+const AGE: Duration = Duration::from_millis(100);
+
+/// Whether something is due at an entry. One load.
+#[inline(always)]
+#[must_use]
+pub fn todo() -> bool {
+    TODO.load(Ordering::Relaxed) != 0
+}
+
+/// Whether an address lies in the space. A load and a comparison.
+#[inline(always)]
+#[must_use]
+pub fn owns(addr: usize) -> bool {
+    addr.wrapping_sub(BASE.load(Ordering::Relaxed) as usize) < BYTES.load(Ordering::Relaxed) as usize
+}
+
+/// Does what is due. At the entry of an allocation, where no lock of mimalloc's or of the C
+/// library's is held; it may allocate by itself.
+#[cold]
+pub fn at_entry() {
+    start(&Settings::DEFAULT);
+    let kept = errno::get();
+    let due = TODO.fetch_and(!(ARENA | THREAD), Ordering::Relaxed);
+    if let Some(space) = space() {
+        if due & ARENA != 0 {
+            hand_over(space);
+        }
+        if due & THREAD != 0 {
+            keeper::start();
+        }
+    }
+    errno::set(kept);
+}
+
+/// Starts the heap, before mimalloc is used first; later calls do nothing. Allocates nothing.
+pub fn start(settings: &Settings) {
+    if TODO.fetch_and(!START, Ordering::AcqRel) & START == 0 || !settings.pages {
+        return;
+    }
+    let kept = errno::get();
+    keeper::set(settings);
+    if let Some(space) = reserve() {
+        // Before, since the hook may be called at once; without an arena mimalloc is as it was.
+        SPACE.store(ptr::from_ref(space).cast_mut(), Ordering::Release);
+        let (base, bytes) = space.memory_of(0, space.states().len());
+        BASE.store(base as u64, Ordering::Relaxed);
+        BYTES.store(bytes as u64, Ordering::Relaxed);
+        if hand_over(space) {
+            engine::prepare();
+        }
+    }
+    errno::set(kept);
+}
+
+pub(crate) fn space() -> Option<&'static Space> {
+    // SAFETY: null, or a space, which lives as long as the process.
+    unsafe { SPACE.load(Ordering::Acquire).as_ref() }
+}
+
+/// A space as large as the limits let it be.
+fn reserve() -> Option<&'static Space> {
+    let memory = lean::machine_memory().unwrap_or(ROUND).next_multiple_of(ROUND);
+    let limit = lean::address_limit().map_or(u64::MAX, |limit| limit / 2);
+    let mut bytes = memory.min(SPACE_MAX).min(limit);
+    while bytes >= SPACE_MIN {
+        let units = bytes as usize / engine::ARENA_MIN * (engine::ARENA_MIN / UNIT);
+        if let Ok(space) = Space::reserve(units) {
+            return Some(space);
+        }
+        bytes /= 2;
+    }
+    None
+}
+
+/// Hands the next piece of the space to mimalloc. Its tables there are no memory of the program's,
+/// and touched here and there: they have no huge pages. Whether it took it.
+fn hand_over(space: &'static Space) -> bool {
+    let (all, from) = (space.states().len(), HANDED.load(Ordering::Acquire) as usize);
+    let slices = (all - from).min(engine::ARENA_MAX / SLICE);
+    let next = (from + slices) as u64;
+    let (ok, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+    if slices == 0 || HANDED.compare_exchange(from as u64, next, ok, failed).is_err() {
+        return false;
+    }
+    let (base, bytes) = space.memory_of(from, slices);
+    let with = ptr::from_ref(space).cast_mut().cast();
+    let before = space.counters.get().taken;
+    // SAFETY: of the space, handed over once; the hook takes a space.
+    let is_taken = unsafe { engine::hand_over(base, bytes, hook, with) };
+    let tables = (space.counters.get().taken - before) as usize;
+    TABLES.fetch_add(tables as u64, Ordering::Relaxed);
+    if is_taken && keeper::wants_huge() {
+        let first = tables.next_multiple_of(UNIT_SLICES) * SLICE;
+        let len = Bytes::new((bytes - first) as u64);
+        // SAFETY: of the space; a wish. Where it is refused there are base pages.
+        let _ = unsafe { try_advise(base + first, len, Advice::HugePage) };
+    }
+    is_taken
+}
+
+/// What mimalloc calls around every use of slices.
+extern "C" fn hook(
+    is_begin: bool,
+    at: *mut c_void,
+    bytes: usize,
+    is_zero: *mut bool,
+    with: *mut c_void,
+) -> bool {
+    // SAFETY: what was handed over.
+    let space: &'static Space = unsafe { &*with.cast_const().cast() };
+    let slices = space.slices_at(at.addr(), bytes);
+    if is_begin {
+        begin(space, slices, is_zero)
+    } else {
+        end(space, slices);
+        true
+    }
+}
+
+#[inline]
+fn begin(space: &'static Space, slices: Range<usize>, is_zero: *mut bool) -> bool {
+    let Some(taken) = space.take(slices) else { return false };
+    if taken.is_zero() && !is_zero.is_null() {
+        // SAFETY: mimalloc's own answer.
+        unsafe { is_zero.write(true) };
+    }
+    if taken.cold > 0 {
+        grown(space, taken.has_grown);
+    }
+    true
+}
+
+#[inline]
+fn end(space: &'static Space, slices: Range<usize>) {
+    let is_whole = space.free(slices.clone());
+    if keeper::is_called(is_whole) {
+        freed(space, &slices, is_whole);
+    }
+}
+
+/// After slices came into use that had no memory.
+#[cold]
+fn grown(space: &'static Space, has_opened: bool) {
+    let kept = errno::get();
+    let handed = HANDED.load(Ordering::Relaxed) as usize;
+    let last = handed.saturating_sub(1) / (engine::ARENA_MAX / SLICE) * (engine::ARENA_MAX / SLICE);
+    if has_opened && handed < space.states().len() && space.opened() > last + (handed - last) / 2 {
+        TODO.fetch_or(ARENA, Ordering::Relaxed);
+    }
+    keeper::grown(space);
+    errno::set(kept);
+}
+
+/// After a free that the keeper is to know of.
+#[cold]
+fn freed(space: &'static Space, slices: &Range<usize>, is_whole: bool) {
+    let kept = errno::get();
+    if keeper::freed(space, slices, is_whole) {
+        TODO.fetch_or(THREAD, Ordering::Relaxed);
+    }
+    errno::set(kept);
+}
+
+/// Gives memory back to the system until at most so many bytes of it are free here, of what
+/// mimalloc keeps for the calling thread too; how many bytes went.
+pub fn trim(keep: usize) -> usize {
+    let kept = errno::get();
+    let given = space().map_or(0, |space| {
+        engine::collect();
+        let counted = space.counters.get();
+        let free = (counted.hot() + counted.volatile()) as usize;
+        space.give_back(free.saturating_sub(keep / SLICE), Which::Free).slices() * SLICE
+    });
+    errno::set(kept);
+    given
+}
+
+/// What the heap did and has, in bytes and numbers. A reader beside running threads is off by what
+/// happens meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// In use.
+    pub live: u64,
+    /// Free and whole.
+    pub hot: u64,
+    /// Free and marked, as far as is known: the kernel may have taken part.
+    pub volatile: u64,
+    /// Came into use and had no memory, in all.
+    pub reused_cold: u64,
+    /// Came into use and was free before, in all.
+    pub reused_warm: u64,
+    /// Marked, in all.
+    pub marked: u64,
+    /// Given back by us, in all.
+    pub given_back: u64,
+    /// Marked memory that was found taken by the kernel, in all.
+    pub purged: u64,
+    /// Calls that marked or gave back.
+    pub calls: u64,
+    /// Of them refused.
+    pub refused: u64,
+    /// How often it was looked how short memory is.
+    pub looks: u64,
+    /// mimalloc's own tables in the space, which count as in use.
+    pub tables: u64,
+}
+
+/// What the counters say. Some loads.
+#[must_use]
+pub fn counts() -> Counts {
+    let Some(space) = space() else { return Counts::default() };
+    let counted = space.counters.get();
+    let bytes = |slices: u64| slices * SLICE as u64;
+    Counts {
+        live: bytes(counted.live()),
+        hot: bytes(counted.hot()),
+        volatile: bytes(counted.volatile()),
+        reused_cold: bytes(counted.cold),
+        reused_warm: bytes(counted.taken.saturating_sub(counted.cold)),
+        marked: bytes(counted.marked),
+        given_back: bytes(counted.dropped_hot + counted.dropped_volatile),
+        purged: bytes(counted.lost),
+        calls: counted.calls,
+        refused: counted.refused,
+        looks: keeper::looks(),
+        tables: bytes(TABLES.load(Ordering::Relaxed)),
+    }
+}
+
+/// Looks at marked memory: so many bytes of it are in memory. What the kernel took counts as
+/// purged from now on. About 2 ms a GiB that is marked.
+#[must_use]
+pub fn audit() -> u64 {
+    let kept = errno::get();
+    let resident = space().map_or(0, |space| space.look_at_volatile().resident as u64);
+    errno::set(kept);
+    resident
+}
+
+/// What the heap has of what it can use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mechanisms {
+    /// Bytes of addresses; 0: no page layer, mimalloc is alone.
+    pub addresses: u64,
+    /// Whether units are huge pages; known once there was a keeper.
+    pub huge_pages: bool,
+    /// Whether there is a keeper now.
+    pub thread: bool,
+    /// Whether the keeper has a table of open files of its own.
+    pub own_files: bool,
+    /// Whether the keeper can tell how short memory is.
+    pub gauge: bool,
+    /// Whether a memory cgroup with a limit was the tightest at the last look.
+    pub group: bool,
+}
+
+/// What there is now.
+#[must_use]
+pub fn mechanisms() -> Mechanisms {
+    let addresses = if HANDED.load(Ordering::Relaxed) > 0 { BYTES.load(Ordering::Relaxed) } else { 0 };
+    Mechanisms { addresses, ..keeper::mechanisms() }
+}

@@ -1,0 +1,23 @@
+//! The page layer: which slices of one reservation of addresses are in use, and what becomes of
+//! those that are not.
+//!
+//! A *slice* is 64 KiB, mimalloc's unit; a *unit* is 2 MiB, a huge page. [`state`] and [`right`] are
+//! the protocol, [`space`] the memory and its table, [`run`] the claim that system calls need;
+//! [`mark`] and [`give_back`] make these calls. Nothing here allocates.
+
+#[cfg(not(loom))]
+pub mod counters;
+#[cfg(not(loom))]
+pub mod give_back;
+#[cfg(not(loom))]
+pub mod mark;
+#[cfg(loom)]
+mod models;
+pub mod right;
+#[cfg(not(loom))]
+pub mod run;
+#[cfg(not(loom))]
+pub mod space;
+pub mod state;
+#[cfg(all(test, not(loom)))]
+mod tests;

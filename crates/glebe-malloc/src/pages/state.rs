@@ -1,0 +1,210 @@
+//! [`State`]: one byte that says whose a slice of memory is, and every way in which it changes.
+//!
+//! ```text
+//!              take (one exchange)
+//!        +-------------+--------+----------+
+//!        v             |        |          |        claim and settle: with the right to mark alone
+//!      Live --free--> Hot    Volatile    Gone
+//!                      |        |          |
+//!                      +--claim-+----------+--> Marking --settle--> Hot, Volatile or Gone
+//!
+//! byte   0 Gone   1 Live   2 Marking   3 Volatile   128 + turn: Hot
+//! ```
+//!
+//! Gone: never touched or dropped, so it reads as zeros. Hot: freed in that turn of the keeper, and
+//! whole. Volatile: the kernel may take it. Marking: a system call on it is under way, and who wants
+//! the slice waits; without that the call would hit memory in use. Bytes of a live slice are its
+//! owner's: `take` acquires what `free` and `settle` released. Cost: one exchange or store.
+
+use super::right::Right;
+use crate::sync::{AtomicU8, Ordering};
+
+/// What a slice is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slice {
+    /// Without memory: it reads as zeros.
+    Gone,
+    /// In use.
+    Live,
+    /// A call on it is under way.
+    Marking,
+    /// Free, and marked: the kernel may have taken it.
+    Volatile,
+    /// Free since a turn of the keeper, and as it was left.
+    Hot(Turn),
+}
+
+/// A turn of the keeper; they come round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn(u8);
+
+const GONE: u8 = 0;
+const LIVE: u8 = 1;
+const MARKING: u8 = 2;
+const VOLATILE: u8 = 3;
+const HOT: u8 = 128;
+
+impl Turn {
+    /// How many there are.
+    pub const COUNT: u8 = 128;
+
+    /// That of a number, which comes round.
+    #[must_use]
+    pub fn of(number: u8) -> Self {
+        Self(number % Self::COUNT)
+    }
+
+    /// How many turns `self` is before `now`, where it is not a whole round.
+    #[must_use]
+    pub fn age(self, now: Turn) -> u8 {
+        now.0.wrapping_sub(self.0) % Self::COUNT
+    }
+}
+
+impl Slice {
+    fn from_byte(byte: u8) -> Self {
+        match byte {
+            GONE => Self::Gone,
+            LIVE => Self::Live,
+            MARKING => Self::Marking,
+            VOLATILE => Self::Volatile,
+            hot => Self::Hot(Turn::of(hot)),
+        }
+    }
+
+    fn byte(self) -> u8 {
+        match self {
+            Self::Gone => GONE,
+            Self::Live => LIVE,
+            Self::Marking => MARKING,
+            Self::Volatile => VOLATILE,
+            Self::Hot(Turn(turn)) => HOT | turn,
+        }
+    }
+
+    /// Whether it is free and may have memory.
+    #[must_use]
+    pub fn is_held(self) -> bool {
+        matches!(self, Self::Hot(_) | Self::Volatile)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct State(AtomicU8);
+
+impl Default for State {
+    fn default() -> Self {
+        Self(AtomicU8::new(GONE))
+    }
+}
+
+impl State {
+    /// What it is now; only of a slice that is the caller's, or claimed by it, does that last.
+    #[inline]
+    pub fn get(&self) -> Slice {
+        Slice::from_byte(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Live -> Hot, by its owner; whether it was live.
+    #[inline]
+    pub fn free(&self, turn: Turn) -> bool {
+        let was_live = self.0.load(Ordering::Relaxed) == LIVE;
+        if was_live {
+            // Nobody else changes a live one. What the owner wrote comes before whatever is next.
+            self.0.store(HOT | turn.0, Ordering::Release);
+        }
+        was_live
+    }
+
+    /// Anything -> Live, for a new owner; what it was. None while a call on the slice is under way,
+    /// whose end is to be waited for.
+    #[inline]
+    pub fn take(&self) -> Option<Slice> {
+        let mut seen = self.0.load(Ordering::Relaxed);
+        while seen != MARKING {
+            // Acquires the end of the last call, and with it what the call did.
+            match self.0.compare_exchange(seen, LIVE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(was) => return Some(Slice::from_byte(was)),
+                Err(now) => seen = now,
+            }
+        }
+        None
+    }
+
+    /// As [`State::take`], and waits for the end of a call. `repair` is called where the thread
+    /// that made it did not come along into this process: it ends what that one claimed.
+    #[cold]
+    pub fn take_after_call(&self, right: &Right, repair: impl Fn()) -> Slice {
+        loop {
+            right.wait_until(|| self.get() != Slice::Marking || right.is_orphaned());
+            if right.is_orphaned() {
+                repair();
+            }
+            if let Some(was) = self.take() {
+                return was;
+            }
+        }
+    }
+
+    /// Hot, Volatile or Gone -> Marking, where `fits` says yes; what it was.
+    #[inline]
+    pub fn claim(&self, fits: impl Fn(Slice) -> bool) -> Option<Slice> {
+        let seen = self.0.load(Ordering::Relaxed);
+        let was = Slice::from_byte(seen);
+        if matches!(was, Slice::Live | Slice::Marking) || !fits(was) {
+            return None;
+        }
+        // Acquires what its last owner wrote: the call comes after that.
+        let claimed = self.0.compare_exchange(seen, MARKING, Ordering::Acquire, Ordering::Relaxed);
+        claimed.ok().map(|_| was)
+    }
+
+    /// Marking -> Hot, Volatile or Gone, by who claimed it. Ring the [`Right`] afterwards.
+    #[inline]
+    pub fn settle(&self, now: Slice) {
+        debug_assert!(!matches!(now, Slice::Live | Slice::Marking));
+        // Releases what the call did.
+        self.0.store(now.byte(), Ordering::Release);
+    }
+
+    /// Volatile -> Gone, of a slice whose pages the kernel was seen to have taken while it was
+    /// volatile; whether it still was. Who holds the right alone makes slices volatile, so it was
+    /// so all the time.
+    #[inline]
+    pub fn forget(&self) -> bool {
+        let (ok, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.0.compare_exchange(VOLATILE, GONE, ok, failed).is_ok()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_is_what_it_was_made_of_and_ages_come_round() {
+        let turns = (0..Turn::COUNT).map(|turn| Slice::Hot(Turn::of(turn)));
+        let others = [Slice::Gone, Slice::Live, Slice::Marking, Slice::Volatile];
+        for slice in turns.chain(others) {
+            assert_eq!(Slice::from_byte(slice.byte()), slice);
+        }
+        assert_eq!(Turn::of(3).age(Turn::of(5)), 2);
+        assert_eq!(Turn::of(127).age(Turn::of(128 + 1)), 2);
+    }
+
+    #[test]
+    fn only_free_slices_are_claimed_and_only_live_ones_freed() {
+        let state = State::default();
+        assert_eq!(state.take(), Some(Slice::Gone));
+        assert_eq!(state.claim(|_| true), None);
+        assert!(state.free(Turn::of(7)));
+        assert!(!state.free(Turn::of(8)));
+        assert_eq!(state.claim(|slice| slice == Slice::Volatile), None);
+        assert_eq!(state.claim(Slice::is_held), Some(Slice::Hot(Turn::of(7))));
+        assert_eq!((state.claim(|_| true), state.take()), (None, None));
+        state.settle(Slice::Volatile);
+        assert!(state.forget() && !state.forget());
+        assert_eq!((state.take(), state.take()), (Some(Slice::Gone), Some(Slice::Live)));
+    }
+}

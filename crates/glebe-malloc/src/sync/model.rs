@@ -1,0 +1,42 @@
+//! The kernel's futex in a model: it compares and sleeps in one step, and forgets nobody.
+
+use std::time::Duration;
+
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Condvar, Mutex};
+
+/// A word, and who waits for it.
+#[derive(Debug)]
+pub(crate) struct FutexWord {
+    value: AtomicU32,
+    sleepers: Mutex<()>,
+    woken: Condvar,
+}
+
+impl FutexWord {
+    pub(crate) fn new(value: u32) -> Self {
+        Self { value: AtomicU32::new(value), sleepers: Mutex::new(()), woken: Condvar::new() }
+    }
+
+    pub(crate) fn load(&self, order: Ordering) -> u32 {
+        self.value.load(order)
+    }
+
+    pub(crate) fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        self.value.fetch_add(value, order)
+    }
+}
+
+/// As futex(2): a model's time never ends.
+pub(crate) fn wait(word: &FutexWord, seen: u32, _time: Option<Duration>) {
+    let sleepers = word.sleepers.lock().unwrap();
+    if word.load(Ordering::SeqCst) == seen {
+        drop(word.woken.wait(sleepers).unwrap());
+    }
+}
+
+/// As futex(2).
+pub(crate) fn wake_all(word: &FutexWord) {
+    let _sleepers = word.sleepers.lock().unwrap();
+    word.woken.notify_all();
+}

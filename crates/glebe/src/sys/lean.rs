@@ -1,0 +1,168 @@
+//! Calls of a memory allocator: none allocates, whatever the kernel answers.
+//!
+//! Lengths are in bytes. Each may change `errno`. Source: mmap(2), mprotect(2), sysinfo(2),
+//! getrlimit(2), prctl(2), pthread_create(3).
+//!
+//! # Safety
+//! Fresh addresses are nobody's; making a range writable is for its owner. Other calls fill locals
+//! of this file, and the C library gets a function that lives as long as the process.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use super::call::answer;
+use super::limits;
+use super::signals::Blocked;
+use crate::units::Bytes;
+
+/// Sets addresses aside that can be neither read nor written: they count as no memory, neither
+/// where the machine promises no more than it has nor where the process locks all that it maps.
+///
+/// # Errors
+/// What mmap(2) refuses: a limit on addresses.
+pub fn reserve(len: usize) -> io::Result<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    answer("mmap", || {
+        // SAFETY: the kernel chooses addresses that nobody uses.
+        let at = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+        at.expose_provenance() as isize
+    })
+    .map(|at| at as usize)
+}
+
+/// Lets a reserved range be read and written; it reads as zeros.
+///
+/// # Errors
+/// What mprotect(2) refuses: promised memory where the machine promises no more than it has.
+///
+/// # Safety
+/// The range is the caller's own.
+pub unsafe fn make_writable(addr: usize, len: usize) -> io::Result<()> {
+    let at = ptr::with_exposed_provenance_mut(addr);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: passed on to the caller.
+    answer("mprotect", || unsafe { libc::mprotect(at, len, access) }).map(drop)
+}
+
+/// Gives a reserved range back; where that is refused, it stays reserved.
+///
+/// # Safety
+/// The range is the caller's own, and nothing refers to it.
+pub unsafe fn unreserve(addr: usize, len: usize) {
+    let at = ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: passed on to the caller.
+    let _ = answer("munmap", || unsafe { libc::munmap(at, len) });
+}
+
+/// The memory of the machine; none where the kernel does not say.
+#[must_use]
+pub fn machine_memory() -> Option<u64> {
+    let mut info = MaybeUninit::<libc::sysinfo>::zeroed();
+    // SAFETY: the kernel fills one structure, of which zeros are a value.
+    let info = unsafe {
+        answer("sysinfo", || libc::sysinfo(info.as_mut_ptr())).ok()?;
+        info.assume_init()
+    };
+    Some(info.totalram * u64::from(info.mem_unit))
+}
+
+/// The most addresses that the process may have; none is no limit.
+#[must_use]
+pub fn address_limit() -> Option<u64> {
+    limits::limit(libc::RLIMIT_AS).map(Bytes::get)
+}
+
+/// Whether the process asked for no transparent huge pages, itself or who started it.
+#[must_use]
+pub fn huge_pages_forbidden() -> bool {
+    let zero: libc::c_ulong = 0;
+    // SAFETY: no pointer.
+    let told = answer("prctl", || unsafe {
+        libc::prctl(libc::PR_GET_THP_DISABLE, zero, zero, zero, zero)
+    });
+    told.is_ok_and(|told| told != 0)
+}
+
+/// Starts a thread without a name that nobody waits for, with all signals waiting, and with a
+/// stack of so many bytes beside what the C library needs. The C library may allocate.
+///
+/// # Errors
+/// What pthread_create(3) refuses.
+pub fn start_thread(stack: usize, body: fn()) -> io::Result<()> {
+    extern "C" fn run(body: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: the function that was passed below.
+        unsafe { std::mem::transmute::<*mut libc::c_void, fn()>(body)() };
+        ptr::null_mut()
+    }
+    super::fault::point("clone")?;
+    let _blocked = Blocked::new();
+    let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: the attributes are made before they are used and ended afterwards; the function
+    // lives as long as the process.
+    let refused = unsafe {
+        let at = attributes.as_mut_ptr();
+        let made = libc::pthread_attr_init(at);
+        if made != 0 {
+            return Err(io::Error::from_raw_os_error(made));
+        }
+        libc::pthread_attr_setdetachstate(at, libc::PTHREAD_CREATE_DETACHED);
+        // Where that is too little for the thread's own variables, the next step fails.
+        libc::pthread_attr_setstacksize(at, stack);
+        let refused = libc::pthread_create(thread.as_mut_ptr(), at, run, body as *mut libc::c_void);
+        libc::pthread_attr_destroy(at);
+        refused
+    };
+    match refused {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn reserved_addresses_become_memory_of_zeros() {
+        const LEN: usize = 1 << 20;
+        let addr = reserve(LEN).unwrap();
+        // SAFETY: just reserved, and written within.
+        unsafe {
+            make_writable(addr, LEN).unwrap();
+            let word = ptr::with_exposed_provenance_mut::<u64>(addr + LEN - 8);
+            assert_eq!(word.read(), 0);
+            word.write(7);
+            assert_eq!(word.read(), 7);
+            unreserve(addr, LEN);
+        }
+    }
+
+    #[test]
+    fn the_machine_has_as_much_memory_as_the_kernel_lists() {
+        let listed = super::super::meminfo::read("MemTotal").unwrap();
+        assert_eq!(machine_memory().unwrap() >> 20, listed.get() >> 20);
+    }
+
+    #[test]
+    fn a_thread_runs_with_its_signals_waiting() {
+        static TOLD: Mutex<Option<mpsc::Sender<String>>> = Mutex::new(None);
+        let (tell, told) = mpsc::channel();
+        *TOLD.lock().unwrap() = Some(tell);
+        start_thread(256 << 10, || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let tell = TOLD.lock().unwrap().take().unwrap();
+            tell.send(status).unwrap();
+        })
+        .unwrap();
+        let status = told.recv_timeout(Duration::from_secs(10)).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        let waiting = u64::from_str_radix(line.trim(), 16).unwrap();
+        assert_eq!(waiting >> (libc::SIGTERM - 1) & 1, 1);
+    }
+}
