@@ -71,7 +71,7 @@ macro_rules! statistics {
 }
 
 statistics! {
-    Gauge live_bytes "slices that hold objects, mimalloc's own tables among them";
+    Gauge live_bytes "slices that hold objects";
     Gauge free_bytes "free and not marked: the kernel cannot take it";
     Gauge volatile_bytes "free and marked: the kernel may take it, and may have taken part";
     Gauge volatile_resident_bytes "of the marked, what the kernel has not taken";
@@ -86,7 +86,7 @@ statistics! {
     Counter calls "system calls that marked or gave back";
     Counter refused "of these, refused by the kernel";
     Gauge address_bytes "addresses of the heap; 0: mimalloc is alone, and all but the RSS is 0";
-    Gauge table_bytes "of the slices in use, mimalloc's own tables";
+    Gauge table_bytes "slices of mimalloc's own tables, most of them never touched";
     Gauge huge_pages "1 where a unit of marking is a huge page; known once there is a keeper";
     Gauge keeper "1 while there is a thread that marks and gives back";
     Gauge own_files "1 where that thread has a table of open files of its own";
@@ -102,7 +102,7 @@ impl Stats {
         let (counts, has) = (heap::counts(), heap::mechanisms());
         let (resident, rss) = (heap::audit(), rss_bytes());
         Self {
-            live_bytes: counts.live,
+            live_bytes: counts.live.saturating_sub(counts.tables),
             free_bytes: counts.hot,
             volatile_bytes: counts.volatile,
             volatile_resident_bytes: resident,
