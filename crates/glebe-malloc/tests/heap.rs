@@ -8,8 +8,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use glebe_malloc::heap::{self, Settings};
 use glebe_malloc::engine;
+use glebe_malloc::heap::{self, Settings};
 use process::{alloc, alone, comes, free, limit, objects, status, Object};
 
 const MIB: u64 = 1 << 20;

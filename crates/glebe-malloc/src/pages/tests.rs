@@ -255,7 +255,8 @@ fn a_table_reaches_the_last_slice() {
 /// What a thread of the next test owns: a share of each unit, so that units are shared.
 fn share(nth: usize, threads: usize) -> impl Iterator<Item = Range<usize>> {
     let each = UNIT_SLICES / threads;
-    (0..UNITS).map(move |unit| unit * UNIT_SLICES + nth * each..unit * UNIT_SLICES + (nth + 1) * each)
+    (0..UNITS)
+        .map(move |unit| unit * UNIT_SLICES + nth * each..unit * UNIT_SLICES + (nth + 1) * each)
 }
 
 /// Takes, fills, looks and frees until it is over.
@@ -286,9 +287,8 @@ fn many_threads_keep_what_they_write_beside_marking_and_giving_back() {
     let (space, is_over) = (space(), AtomicBool::new(false));
     let over = &is_over;
     let rounds: u64 = thread::scope(|scope| {
-        let workers: Vec<_> = (0..THREADS)
-            .map(|nth| scope.spawn(move || churn(space, nth, THREADS, over)))
-            .collect();
+        let workers: Vec<_> =
+            (0..THREADS).map(|nth| scope.spawn(move || churn(space, nth, THREADS, over))).collect();
         let keepers = [
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
