@@ -564,9 +564,9 @@ enum {
     GLEBE_ENGINE_AUTO = 0, /* scan if the machine lets, otherwise tag */
     GLEBE_ENGINE_SCAN = 1, /* by page tables and a userfaultfd: contents are never altered */
     GLEBE_ENGINE_TAG = 2   /* by the first 8 bytes of a page, altered while it is marked: works
-                              without userfaultfd, unmarks without a system call, and runs of more
-                              than 8 pages unaltered with a few; a touch of a lost page finds
-                              zeros */
+                              without userfaultfd, unmarks what is there without a system call, and
+                              runs of more than 8 pages unaltered with a few; a touch of a lost
+                              page finds zeros */
 };
 
 /* What glebe drops first, where a cap asks for it, 0 to 7: the lowest. The kernel purges in the

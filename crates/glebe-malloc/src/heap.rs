@@ -28,6 +28,7 @@ use crate::engine;
 use crate::keeper;
 use crate::pages::give_back::Which;
 use crate::pages::space::{Space, SLICE, UNIT, UNIT_SLICES};
+use crate::pages::state::{Slice, State};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 const START: u32 = 1;
@@ -162,10 +163,10 @@ fn hand_over(space: &'static Space) -> bool {
     }
     let (base, bytes) = space.memory_of(from, slices);
     let with = ptr::from_ref(space).cast_mut().cast();
-    let before = space.counters.get().taken;
     // SAFETY: of the space, handed over once; the hook takes a space.
     let is_taken = unsafe { engine::hand_over(base, bytes, hook, with) };
-    let tables = (space.counters.get().taken - before) as usize;
+    let in_use = |state: &&State| state.get() == Slice::Live;
+    let tables = space.states()[from..].iter().take_while(in_use).count();
     TABLES.fetch_add(tables as u64, Ordering::Relaxed);
     if is_taken && keeper::wants_huge() {
         let first = tables.next_multiple_of(UNIT_SLICES) * SLICE;

@@ -355,3 +355,6 @@ impl Keeper {
         self.is_due = true;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,3 +19,5 @@ pub mod run;
 #[cfg(not(loom))]
 pub mod space;
 pub mod state;
+#[cfg(all(test, not(loom)))]
+mod tests;

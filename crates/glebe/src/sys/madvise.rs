@@ -125,7 +125,7 @@ pub(crate) unsafe fn discard(addr: usize, len: Bytes) -> Result<(), OsError> {
     discarded.map_err(|source| refused(addr, len, Advice::DontNeed, source))
 }
 
-/// As [`discard`], and allocates nothing where the kernel refuses.
+/// Drops the pages of a range, locked ones too. Allocates nothing where the kernel refuses.
 ///
 /// # Errors
 /// What madvise(2) refuses.

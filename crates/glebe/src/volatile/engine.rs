@@ -17,9 +17,9 @@ pub enum Engine {
     #[default]
     Scan,
     /// By a word of each page, exchanged while it is marked: works without userfaultfd and unmarks
-    /// without a system call. Runs of more than 8 pages of a region's own memory are left as they
-    /// are and unmarked with a few, where the kernel has `PAGEMAP_SCAN` (Linux 6.7). A touch of a
-    /// lost page finds zeros.
+    /// without a system call, but one for each run that is lost. Runs of more than 8 pages of a
+    /// region's own memory are left as they are and unmarked with a few, where the kernel has
+    /// `PAGEMAP_SCAN` (Linux 6.7). A touch of a lost page finds zeros.
     Tag,
 }
 

@@ -3,11 +3,11 @@
 //! To mark, the first word of each page is exchanged for the page's *tag*, a number that only
 //! this region knows, and saved out of line; then the kernel gets the right to the page. A lost
 //! page reads as zeros. To unmark, the word is compared and exchanged back, which is a store and
-//! so cancels the kernel's right; no system call is made. The kernel takes the page out of the
-//! page table before it looks whether the page is dirty, so the exchange either comes first and
-//! keeps the page, or finds zeros. Long runs have no tags (`untagged`). The idea is Kevin Easton's
-//! (linux-mm, April 2014), and found in Chromium's `MadvFreeDiscardableMemoryPosix` and in
-//! skeeto's `purgeable`.
+//! so cancels the kernel's right, with no system call. The kernel takes the page out of the page
+//! table before it looks whether the page is dirty, so the exchange either comes first and keeps
+//! the page, or finds zeros. A run that is lost costs a call, after which every processor finds
+//! zeros. Long runs have no tags (`untagged`). The idea is Kevin Easton's (linux-mm, April 2014),
+//! and found in Chromium's `MadvFreeDiscardableMemoryPosix` and in skeeto's `purgeable`.
 //!
 //! ```text
 //! marked page   word 0 = tag        lost page   word 0 = 0        else: written while marked
@@ -69,6 +69,8 @@ pub(super) struct Tag {
     tagged: Bitmap,
     /// Which are marked without one. What is marked and neither held no memory.
     untagged: Bitmap,
+    /// Whether the memory is the region's own: nobody maps anything else there.
+    is_own: bool,
     /// Whether long runs need no tags.
     spares_tags: bool,
     pagemap: Option<(Pagemap, Reading)>,
@@ -94,6 +96,7 @@ impl Tag {
             saved: (0..pages).map(|_| MappedWord::new(0)).collect(),
             tagged: Bitmap::new(pages),
             untagged: Bitmap::new(pages),
+            is_own,
             spares_tags: is_own && untagged::is_possible(pagemap.as_ref()),
             pagemap,
         }
@@ -161,25 +164,43 @@ impl Tag {
     /// Takes the right to `parts` back.
     #[inline]
     pub(super) fn unmark(&self, parts: &[Extent]) -> Found {
-        let mut found = Found::default();
+        let (mut found, mut gone) = (Found::default(), Vec::new());
         for run in parts.iter().flat_map(|part| self.tagged.runs(*part)) {
-            self.unmark_tagged(run, &mut found);
+            self.unmark_tagged(run, &mut found, &mut gone);
             self.tagged.clear(run);
         }
-        found.lost.append(&mut self.unmark_untagged(parts));
+        gone.append(&mut self.unmark_untagged(parts));
+        if !gone.is_empty() {
+            self.tell_processors(&gone);
+            found.lost.append(&mut gone);
+        }
         found
     }
 
+    /// As [`Tag::unmark`], of tagged pages; what is lost and was not overwritten is `gone`.
     #[inline]
-    fn unmark_tagged(&self, run: Extent, found: &mut Found) {
+    fn unmark_tagged(&self, run: Extent, found: &mut Found, gone: &mut Vec<Extent>) {
         for page in run.start()..run.end() {
             self.fetch_ahead(page, run);
             let Err(word) = self.take_back(page) else { continue };
             let Some(page) = Extent::new(page, 1) else { continue };
-            if word != 0 {
+            if word == 0 {
+                push(gone, page);
+            } else {
                 found.overwritten.push(page);
+                push(&mut found.lost, page);
             }
-            push(&mut found.lost, page);
+        }
+    }
+
+    /// Makes lost pages zeros for every processor. The reclaimer takes pages out of the page table
+    /// before it tells the processors: until then reads may find what was there, and this call has
+    /// them told. Not in the caller's memory: it may be another mapping by now.
+    #[cold]
+    fn tell_processors(&self, gone: &[Extent]) {
+        for run in gone.iter().filter(|_| self.is_own) {
+            // Where it is refused, as in locked memory, they are zeros for this processor at least.
+            let _ = self.advise(*run, Advice::DontNeed);
         }
     }
 

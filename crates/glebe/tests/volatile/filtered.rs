@@ -111,7 +111,7 @@ fn unmarks_in_silence(region: &Region, losses: &[u64]) -> i32 {
 
 #[test]
 fn the_tag_engine_unmarks_without_a_system_call() {
-    for (engine, is_silent) in [(Engine::Tag, true), (Engine::Scan, false)] {
+    for engine in [Engine::Tag, Engine::Scan] {
         let region = match Region::options().engine(engine).build(pages(0..64).end) {
             Ok(region) => region,
             Err(error) => {
@@ -126,7 +126,9 @@ fn the_tag_engine_unmarks_without_a_system_call() {
                 println!("skipped: no strict seccomp");
                 return;
             }
-            // The other engine's system calls are what the test can see.
+            // What is lost takes one, and the other engine always does: that is what the test can
+            // see.
+            let is_silent = engine == Engine::Tag && losses.is_empty();
             let killed = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL;
             let fine = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
             assert_eq!(

@@ -60,11 +60,6 @@ impl Tag {
             self.each_of(run, WINDOW, |window| self.settle(window, &mut lost));
             self.untagged.clear(run);
         }
-        for run in &lost {
-            // Zeros by now, unless the reclaimer has yet to tell the processors: until then reads
-            // may find what was there. This call has it told.
-            let _ = self.advise(*run, Advice::DontNeed);
-        }
         lost
     }
 

@@ -1,0 +1,139 @@
+//! The keeper's work, step by step and without its thread: that none of it allocates, and what a
+//! reading has it do.
+#![allow(unsafe_code)] // Safety: the allocator passes every call on to the system's.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::thread;
+
+use super::*;
+use crate::pages::space::UNIT_SLICES;
+
+/// Counts the calls of each thread.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+thread_local! {
+    static CALLS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        CALLS.set(CALLS.get() + 1);
+        // SAFETY: passed on to the caller, as below.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        CALLS.set(CALLS.get() + 1);
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+/// Runs `body` with a keeper that looks and turns each time it is asked, in a thread of its own:
+/// keepers give up the descriptors of their thread.
+fn with_keeper(body: impl FnOnce(&mut Keeper) + Send + 'static) {
+    let run = move || {
+        // As before the thread starts.
+        set(&Settings::DEFAULT);
+        assert!(fork::begin());
+        let mut keeper = Keeper::new(Space::reserve(64).unwrap());
+        keeper.turn = Duration::ZERO;
+        body(&mut keeper);
+    };
+    thread::spawn(run).join().unwrap();
+}
+
+fn use_up(space: &Space, units: usize) {
+    let slices = 0..units * UNIT_SLICES;
+    space.take(slices.clone()).unwrap();
+    let (addr, bytes) = space.memory_of(0, slices.len());
+    let pages = (addr..addr + bytes).step_by(4096);
+    // SAFETY: just taken.
+    pages.for_each(|at| unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).write(1) });
+    space.free(slices);
+}
+
+fn slices(units: usize) -> Bytes {
+    Bytes::new((units * UNIT_SLICES * SLICE) as u64)
+}
+
+#[test]
+fn turns_looks_and_what_they_come_to_allocate_nothing() {
+    with_keeper(|keeper| {
+        let space = keeper.space;
+        let before = CALLS.get();
+        assert!(before > 0, "to begin does allocate");
+        for _ in 0..3 {
+            use_up(space, 20);
+            for _ in 0..2 * AGE_TURNS {
+                keeper.pause = Duration::ZERO;
+                keeper.turn();
+            }
+            space.look_at_volatile();
+            keeper.give_back(&Reading { short: slices(3), ..Reading::default() });
+            keeper.give_back(&Reading { crowded: slices(3), ..Reading::default() });
+            use_up(space, 20);
+            space.give_back_at(&(0..UNIT_SLICES));
+        }
+        assert_eq!(CALLS.get() - before, 0);
+        let counted = space.counters.get();
+        assert!(counted.marked > 0 && counted.dropped_volatile > 0, "{counted:?}");
+        assert!(looks() > 0 && keeper.gauge.is_some());
+    });
+}
+
+#[test]
+fn what_is_short_goes_and_what_is_crowded_goes_of_marked_memory() {
+    with_keeper(|keeper| {
+        let space = keeper.space;
+        use_up(space, 20);
+        for _ in 0..2 * AGE_TURNS {
+            keeper.turn();
+        }
+        let all = 20 * UNIT_SLICES as u64;
+        assert_eq!(space.counters.get().volatile(), all);
+        keeper.give_back(&Reading { short: slices(3), crowded: slices(5), ..Reading::default() });
+        // What goes of marked memory because of the one counts for the other.
+        assert_eq!(space.counters.get().dropped_volatile, 5 * UNIT_SLICES as u64);
+        keeper.give_back(&Reading::default());
+        assert_eq!(space.counters.get().volatile(), all - 5 * UNIT_SLICES as u64);
+    });
+}
+
+#[test]
+fn a_keeper_rests_without_a_timer_when_all_is_marked() {
+    with_keeper(|keeper| {
+        use_up(keeper.space, 20);
+        keeper.turn = Duration::from_millis(1);
+        assert!(keeper.turn().is_some(), "young memory ages");
+        for _ in 0..2 * AGE_TURNS {
+            thread::sleep(keeper.turn);
+            keeper.turn();
+        }
+        keeper.is_pressed = false;
+        assert_eq!(keeper.turn(), None);
+        // What is free in a part of its unit alone it does watch.
+        keeper.space.take(0..1).unwrap();
+        use_up_but_one(keeper.space);
+        (0..2 * AGE_TURNS).for_each(|_| {
+            thread::sleep(keeper.turn);
+            keeper.turn();
+        });
+        assert!(!keeper.is_due && keeper.turn().is_some());
+    });
+}
+
+/// Leaves a slice of each of some units in use.
+fn use_up_but_one(space: &Space) {
+    for unit in 0..10 {
+        let slices = unit * UNIT_SLICES + 1..(unit + 1) * UNIT_SLICES;
+        space.take(unit * UNIT_SLICES..unit * UNIT_SLICES + 1).unwrap();
+        space.take(slices.clone()).unwrap();
+        space.free(slices);
+    }
+}

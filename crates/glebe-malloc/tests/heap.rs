@@ -1,0 +1,213 @@
+//! The heap of a process: its thread, marking, reuse, trimming, and what it is where the machine
+//! or a limit lets it be less.
+#![allow(unsafe_code)] // Safety: each call is on memory or limits of the process's own.
+
+mod process;
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use glebe_malloc::engine;
+use glebe_malloc::heap::{self, Settings};
+use process::{alloc, alone, comes, free, limit, objects, status, Object};
+
+const MIB: u64 = 1 << 20;
+const OBJECT: usize = 512 << 10;
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[test]
+fn what_stays_free_is_marked_and_used_again_without_a_call() {
+    alone("what_stays_free_is_marked_and_used_again_without_a_call", || {
+        let used = objects(400, OBJECT);
+        let counts = heap::counts();
+        assert!(counts.live - counts.tables >= 200 * MIB, "not in the space: {counts:?}");
+        drop(used);
+        assert!(comes(|| heap::counts().volatile > 190 * MIB), "{:?}", heap::counts());
+        let (before, there) = (heap::counts(), heap::audit());
+        assert!(there > 100 * MIB, "{there}");
+        let again = objects(400, OBJECT);
+        let after = heap::counts();
+        assert!(after.reused_warm - before.reused_warm > 190 * MIB, "{before:?} {after:?}");
+        assert!(after.calls - before.calls < 10, "reuse made calls: {before:?} {after:?}");
+        drop(again);
+    });
+}
+
+#[test]
+fn there_is_no_thread_until_it_pays_and_then_one() {
+    alone("there_is_no_thread_until_it_pays_and_then_one", || {
+        let before = threads();
+        for _ in 0..20 {
+            drop(objects(16, OBJECT));
+        }
+        let grown = objects(200, OBJECT);
+        assert_eq!((threads(), heap::mechanisms().thread), (before, false), "nothing is free");
+        drop(grown);
+        assert!(comes(|| heap::mechanisms().thread && threads() == before + 1));
+        for _ in 0..20 {
+            drop(objects(200, OBJECT));
+        }
+        assert_eq!(threads(), before + 1);
+    });
+}
+
+#[test]
+fn without_a_thread_memory_stays_and_goes_by_a_trim() {
+    alone("without_a_thread_memory_stays_and_goes_by_a_trim", || {
+        heap::start(&Settings { thread: false, ..Settings::DEFAULT });
+        let before = (threads(), status("VmRSS"));
+        drop(objects(200, OBJECT));
+        free(alloc(64));
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!((threads(), heap::counts().volatile), (before.0, 0));
+        assert!(status("VmRSS") > before.1 + (90 << 10));
+        let half = heap::trim(50 << 20) as u64;
+        assert!((45 * MIB..60 * MIB).contains(&half), "{half}");
+        assert!(heap::trim(0) as u64 >= 45 * MIB);
+        assert!(status("VmRSS") < before.1 + (10 << 10));
+        let counts = heap::counts();
+        assert_eq!((counts.hot, counts.volatile), (0, 0));
+        let objects = objects(200, OBJECT);
+        assert!(objects.iter().all(Object::is_whole));
+    });
+}
+
+#[test]
+fn zeros_are_zeros_whatever_the_memory_was() {
+    alone("zeros_are_zeros_whatever_the_memory_was", || {
+        let zeroed = |size: usize| {
+            // SAFETY: any size may be asked for; read within what it is.
+            unsafe {
+                let at = engine::mi_zalloc(size).cast::<u8>();
+                assert!((0..size).step_by(512).all(|nth| at.add(nth).read() == 0));
+                free(at);
+            }
+        };
+        for _ in 0..4 {
+            drop(objects(50, OBJECT));
+            (0..50).for_each(|_| zeroed(OBJECT));
+            heap::trim(0);
+            (0..50).for_each(|_| zeroed(OBJECT));
+        }
+    });
+}
+
+#[test]
+fn a_limit_on_addresses_leaves_a_smaller_space_or_none() {
+    alone("a_limit_on_addresses_leaves_a_smaller_space_or_none", || {
+        limit(libc::RLIMIT_AS, 2 << 30);
+        drop(objects(20, OBJECT));
+        let addresses = heap::mechanisms().addresses;
+        assert!((64 * MIB..=1024 * MIB).contains(&addresses), "{addresses}");
+        assert!(heap::counts().reused_cold > 0);
+    });
+}
+
+#[test]
+fn without_room_for_a_space_mimalloc_is_alone() {
+    alone("without_room_for_a_space_mimalloc_is_alone", || {
+        limit(libc::RLIMIT_AS, 110 << 20);
+        let _objects = objects(4, OBJECT);
+        assert_eq!(heap::mechanisms().addresses, 0);
+        assert_eq!((heap::counts().live, heap::trim(0)), (0, 0));
+    });
+}
+
+#[test]
+fn the_page_layer_can_be_turned_off() {
+    alone("the_page_layer_can_be_turned_off", || {
+        heap::start(&Settings { pages: false, ..Settings::DEFAULT });
+        drop(objects(100, OBJECT));
+        assert_eq!(heap::mechanisms(), heap::Mechanisms::default());
+        assert_eq!(heap::counts(), heap::Counts::default());
+    });
+}
+
+#[test]
+fn memory_that_is_refused_is_null_and_no_crash() {
+    alone("memory_that_is_refused_is_null_and_no_crash", || {
+        let before = status("VmData") << 10;
+        drop(objects(8, OBJECT));
+        limit(libc::RLIMIT_DATA, before + 256 * MIB);
+        let mut had: Vec<Object> = Vec::new();
+        while let Some(object) = Object::new(OBJECT, 5) {
+            assert!(had.len() < 1000, "no limit");
+            had.push(object);
+        }
+        assert!(had.len() > 100, "{}", had.len());
+        drop(had);
+        assert!(Object::new(OBJECT, 6).is_some());
+    });
+}
+
+#[test]
+fn without_huge_pages_slices_are_marked_by_themselves() {
+    alone("without_huge_pages_slices_are_marked_by_themselves", || {
+        // SAFETY: no pointer.
+        let asked = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+        if asked != 0 {
+            return println!("skipped: prctl: {}", std::io::Error::last_os_error());
+        }
+        let mut used = objects(200, 1 << 20);
+        let mut nth = 0;
+        // Every other one, so that no unit is free as a whole.
+        used.retain(|_| {
+            nth += 1;
+            nth % 2 == 0
+        });
+        assert!(comes(|| heap::counts().volatile > 80 * MIB), "{:?}", heap::counts());
+        assert!(!heap::mechanisms().huge_pages);
+        assert!(used.iter().all(Object::is_whole));
+    });
+}
+
+#[test]
+fn the_keeper_has_no_part_in_the_descriptors_of_the_program() {
+    alone("the_keeper_has_no_part_in_the_descriptors_of_the_program", || {
+        let lowest = || File::open("/proc/self/stat").unwrap().as_raw_fd();
+        let before = lowest();
+        drop(objects(200, OBJECT));
+        assert!(comes(|| heap::counts().looks > 0));
+        if !heap::mechanisms().own_files {
+            return println!("skipped: no table of open files for one thread");
+        }
+        assert_eq!(lowest(), before);
+    });
+}
+
+#[test]
+fn a_free_keeps_errno() {
+    alone("a_free_keeps_errno", || {
+        for _ in 0..10 {
+            let used = objects(200, OBJECT);
+            for object in used {
+                glebe::sys::errno::set(77);
+                drop(object);
+                assert_eq!(glebe::sys::errno::get(), 77);
+            }
+        }
+        glebe::sys::errno::set(78);
+        heap::trim(0);
+        free(alloc(64));
+        assert_eq!(glebe::sys::errno::get(), 78);
+    });
+}
+
+#[test]
+fn a_process_that_locks_its_memory_locks_no_more_than_it_used() {
+    alone("a_process_that_locks_its_memory_locks_no_more_than_it_used", || {
+        drop(objects(100, OBJECT));
+        // SAFETY: no pointer.
+        if unsafe { libc::mlockall(libc::MCL_CURRENT) } != 0 {
+            return println!("skipped: mlockall: {}", std::io::Error::last_os_error());
+        }
+        let locked = status("VmRSS") << 10;
+        assert!(locked < 400 * MIB, "{} MiB", locked / MIB);
+        drop(objects(300, OBJECT));
+        assert!(heap::trim(0) as u64 > 50 * MIB, "{:?}", heap::counts());
+    });
+}

@@ -1,0 +1,163 @@
+//! What an unmark says is lost is zeros on every processor, at once.
+//!
+//! The kernel takes pages out of the page table some time before it tells the processors that know
+//! their addresses. Here a thread of higher priority interrupts it in between, on such a
+//! processor, waits until another thread has unmarked everything, and reads what is told lost.
+//! Needs two processors and a real-time priority.
+//!
+//! # Safety
+//! The threads read words of a region that outlives them, as atomics, and give advice on it.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use glebe::sys::madvise::{advise, Advice};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use glebe::volatile::{Engine, Priority, Region};
+
+const PAGES: u64 = 256;
+const ROUNDS: u64 = 200;
+/// Nothing here takes as long, unless a thread has ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn bytes(pages: u64) -> Bytes {
+    Pages::new(pages).bytes(page_size())
+}
+
+/// Has the calling thread run on one processor alone, before ordinary threads if it `is_urgent`.
+fn stay_on(processor: usize, is_urgent: bool) -> io::Result<()> {
+    let priority = libc::sched_param { sched_priority: i32::from(is_urgent) };
+    let class = if is_urgent { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
+    // SAFETY: zeros are an empty set; both calls read what is this function's own.
+    let refused = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set) != 0
+            || libc::sched_setscheduler(0, class, &raw const priority) != 0
+    };
+    if refused {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// How far a round is.
+#[derive(Debug, Default)]
+struct Stage(AtomicU64);
+
+impl Stage {
+    /// The kernel takes pages from here on.
+    const TAKING: u64 = 1;
+    /// The reader has interrupted it, and waits.
+    const INTERRUPTED: u64 = 2;
+    const UNMARKED: u64 = 3;
+    /// It was not interrupted.
+    const MISSED: u64 = 4;
+
+    fn pass(&self, from: u64, to: u64) -> bool {
+        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Waits until it is this far.
+    fn reach(&self, stage: u64, rest: Duration) {
+        let begin = Instant::now();
+        while self.0.load(Ordering::Acquire) < stage {
+            assert!(begin.elapsed() < PATIENCE, "stage {stage} was not reached");
+            match rest {
+                Duration::ZERO => std::hint::spin_loop(),
+                rest => thread::sleep(rest),
+            }
+        }
+    }
+}
+
+/// The second word of a page.
+fn word(region: &Region, page: u64) -> u64 {
+    let at = region.addr() + bytes(page).as_usize() + size_of::<u64>();
+    // SAFETY: in the region, at a multiple of a word; nobody writes it meanwhile.
+    let word = unsafe { &*ptr::with_exposed_provenance::<AtomicU64>(at) };
+    word.load(Ordering::Acquire)
+}
+
+/// Pages that were told lost in a round, and those of them that held what they had held before.
+fn round(region: &Region, run: u64, nth: u64) -> (u64, u64) {
+    let whole = vec![0xA5; region.len().as_usize()];
+    region.write(Bytes::ZERO, &whole).unwrap();
+    let runs = (0..PAGES).step_by(run as usize).map(|page| bytes(page)..bytes(page + run));
+    runs.clone().for_each(|run| region.mark(run, Priority::NORMAL).unwrap());
+    let (stage, ready) = (&Stage::default(), &Barrier::new(3));
+    let told: &Vec<_> = &(0..PAGES).map(|_| AtomicBool::new(false)).collect();
+    thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            stay_on(0, true).unwrap();
+            // From now on this processor knows where the pages are.
+            std::hint::black_box((0..PAGES).map(|page| word(region, page)).max());
+            ready.wait();
+            stage.reach(Stage::TAKING, Duration::from_micros(20));
+            thread::sleep(Duration::from_micros(nth % 50));
+            if !stage.pass(Stage::TAKING, Stage::INTERRUPTED) {
+                return 0;
+            }
+            stage.reach(Stage::UNMARKED, Duration::ZERO);
+            let lost = (0..PAGES).filter(|page| told[*page as usize].load(Ordering::Acquire));
+            lost.filter(|page| word(region, *page) != 0).count() as u64
+        });
+        scope.spawn(move || {
+            stay_on(0, false).unwrap();
+            ready.wait();
+            stage.pass(0, Stage::TAKING);
+            // SAFETY: the kernel takes only pages that it may.
+            unsafe { advise(region.addr(), region.len(), Advice::PageOut).unwrap() };
+            stage.pass(Stage::TAKING, Stage::MISSED);
+        });
+        let unmarker = scope.spawn(move || {
+            stay_on(1, false).unwrap();
+            ready.wait();
+            stage.reach(Stage::INTERRUPTED, Duration::ZERO);
+            let mut lost = 0;
+            for run in runs {
+                let purged = region.unmark(run).unwrap();
+                for page in purged.runs().iter().flat_map(|run| run.start()..run.end()) {
+                    told[page as usize].store(true, Ordering::Release);
+                    lost += 1;
+                }
+            }
+            stage.pass(Stage::INTERRUPTED, Stage::UNMARKED);
+            lost
+        });
+        (unmarker.join().unwrap(), reader.join().unwrap())
+    })
+}
+
+#[test]
+fn what_is_told_lost_is_zeros_on_every_processor() {
+    let able = || stay_on(1, true).and_then(|()| stay_on(0, true));
+    if let Err(why) = thread::spawn(able).join().unwrap() {
+        return println!("skipped: two processors and a real-time priority: {why}");
+    }
+    // With tags, and without.
+    for (engine, run) in [(Engine::Tag, 8), (Engine::Tag, PAGES), (Engine::Scan, 8)] {
+        let region = match Region::options().engine(engine).build(bytes(PAGES)) {
+            Ok(region) => region,
+            Err(why) => {
+                println!("skipped: {engine} engine: {why}");
+                continue;
+            }
+        };
+        let (mut lost, mut old) = (0, 0);
+        for nth in 0..ROUNDS {
+            let seen = round(&region, run, nth);
+            (lost, old) = (lost + seen.0, old + seen.1);
+        }
+        println!("{engine}, runs of {run} pages: {lost} lost, {old} of them old");
+        assert!(lost > 0, "the kernel took nothing: nothing was tested");
+        assert_eq!(old, 0, "of {lost} pages that are told lost so many hold old contents");
+    }
+}
