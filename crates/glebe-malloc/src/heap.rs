@@ -29,7 +29,6 @@ use crate::keeper;
 use crate::pages::give_back::Which;
 use crate::pages::space::{Space, SLICE, UNIT, UNIT_SLICES};
 use crate::pages::state::{Slice, State};
-use crate::stats::Stats;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 const START: u32 = 1;
@@ -338,24 +337,4 @@ pub struct Mechanisms {
 #[must_use]
 pub fn mechanisms() -> Mechanisms {
     Mechanisms { addresses: BYTES.load(Ordering::Relaxed), ..keeper::mechanisms() }
-}
-
-/// The statistics now.
-#[must_use]
-pub fn stats() -> Stats {
-    let counts = counts();
-    Stats {
-        live_bytes: counts.live,
-        free_bytes: counts.hot,
-        volatile_bytes: counts.volatile,
-        volatile_resident_bytes: audit(),
-        purged_bytes: counts.purged,
-        given_back_bytes: counts.given_back,
-        reused_warm_bytes: counts.reused_warm,
-        reused_cold_bytes: counts.reused_cold,
-        looks: counts.looks,
-        marks: counts.calls,
-        refused: counts.refused,
-        ..Stats::default()
-    }
 }

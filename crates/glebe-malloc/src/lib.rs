@@ -15,6 +15,8 @@ pub mod engine;
 #[cfg(not(loom))]
 mod fork;
 #[cfg(not(loom))]
+mod global;
+#[cfg(not(loom))]
 pub mod heap;
 #[cfg(not(loom))]
 mod keeper;
@@ -22,3 +24,8 @@ mod keeper;
 pub mod options;
 #[cfg(not(loom))]
 pub mod stats;
+#[cfg(not(loom))]
+pub mod text;
+
+#[cfg(not(loom))]
+pub use global::Glebe;

@@ -6,6 +6,9 @@
 
 use core::fmt::{self, Write};
 
+use glebe::sys::page_size;
+use glebe::sys::plain_file::{self, Plain};
+
 use crate::heap;
 
 /// Forms of a report.
@@ -68,26 +71,59 @@ macro_rules! statistics {
 }
 
 statistics! {
-    Gauge live_bytes "in slices that hold objects";
-    Gauge free_bytes "free and not yet marked: the kernel cannot take it";
+    Gauge live_bytes "slices that hold objects";
+    Gauge free_bytes "free and not marked: the kernel cannot take it";
     Gauge volatile_bytes "free and marked: the kernel may take it, and may have taken part";
     Gauge volatile_resident_bytes "of the marked, what the kernel has not taken";
     Gauge rss_bytes "what the process has in memory";
     Gauge rss_less_reclaimable_bytes "that, less what the kernel may take at any moment";
-    Counter purged_bytes "marked memory that the kernel took, as far as it is known";
-    Counter given_back_bytes "free memory given back at once, because memory was short";
-    Counter reused_warm_bytes "free memory used again that was still there";
+    Counter marked_bytes "free memory that was marked";
+    Counter purged_bytes "of the marked, what the kernel was found to have taken";
+    Counter given_back_bytes "free memory given back at once: memory was short, or by trim";
+    Counter reused_warm_bytes "memory used again that was still there, as far as is known";
     Counter reused_cold_bytes "memory used for the first time, or after it was gone";
     Counter looks "how often it was looked how short memory is";
-    Counter marks "calls that marked memory";
-    Counter refused "calls that the kernel refused";
+    Counter calls "system calls that marked or gave back";
+    Counter refused "of these, refused by the kernel";
+    Gauge address_bytes "addresses of the heap; 0: mimalloc is alone, and all but the RSS is 0";
+    Gauge table_bytes "slices of mimalloc's own tables, most of them never touched";
+    Gauge huge_pages "1 where a unit of marking is a huge page; known once there is a keeper";
+    Gauge keeper "1 while there is a thread that marks and gives back";
+    Gauge own_files "1 where that thread has a table of open files of its own";
+    Gauge gauge "1 where it can tell how short memory is";
+    Gauge group "1 where the tightest limit was a memory cgroup's";
 }
 
 impl Stats {
-    /// The statistics now. Costs a call for each stretch of marked memory.
+    /// The statistics now. Costs a call for each stretch of marked memory. A signal handler may
+    /// ask.
     #[must_use]
     pub fn now() -> Self {
-        heap::stats()
+        let (counts, has) = (heap::counts(), heap::mechanisms());
+        let (resident, rss) = (heap::audit(), rss_bytes());
+        Self {
+            live_bytes: counts.live.saturating_sub(counts.tables),
+            free_bytes: counts.hot,
+            volatile_bytes: counts.volatile,
+            volatile_resident_bytes: resident,
+            rss_bytes: rss,
+            rss_less_reclaimable_bytes: rss.saturating_sub(resident),
+            marked_bytes: counts.marked,
+            purged_bytes: counts.purged,
+            given_back_bytes: counts.given_back,
+            reused_warm_bytes: counts.reused_warm,
+            reused_cold_bytes: counts.reused_cold,
+            looks: counts.looks,
+            calls: counts.calls,
+            refused: counts.refused,
+            address_bytes: has.addresses,
+            table_bytes: counts.tables,
+            huge_pages: has.huge_pages.into(),
+            keeper: has.thread.into(),
+            own_files: has.own_files.into(),
+            gauge: has.gauge.into(),
+            group: has.group.into(),
+        }
     }
 
     /// Writes them.
@@ -134,3 +170,16 @@ impl Stats {
         to.write_str("# EOF\n")
     }
 }
+
+/// What the process has in memory; 0 where the kernel does not say. Source: proc_pid_statm(5).
+fn rss_bytes() -> u64 {
+    let mut text = [0; 128];
+    let file = Plain::open(c"/proc/self/statm");
+    let len = file.map_or(0, |file| plain_file::read(&file, &mut text));
+    let mut words = text[..len].split(u8::is_ascii_whitespace);
+    let pages = words.nth(1).and_then(|word| core::str::from_utf8(word).ok()?.parse().ok());
+    pages.unwrap_or(0_u64) * page_size().bytes().get()
+}
+
+#[cfg(test)]
+mod tests;

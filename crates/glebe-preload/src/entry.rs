@@ -16,6 +16,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use glebe::sys::errno;
 use pages::{engine, heap, options};
 
+use crate::report;
+
 /// Whether the start has begun.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
@@ -74,10 +76,31 @@ fn work() {
 fn start() {
     // SAFETY: the handler is this file's, and lives for ever.
     unsafe {
-        engine::mi_process_init();
         engine::mi_register_error(Some(failed), ptr::null_mut());
     }
-    heap::start(&options::from_environment());
+    let options = options::from_environment();
+    heap::start(&options.heap);
+    report::set(options.report);
+}
+
+/// The library's own constructor and destructor.
+///
+/// The loader runs the first before those of the program and of most libraries, and the second
+/// after theirs. Objects are made and freed before and after.
+#[used]
+#[link_section = ".init_array"]
+static AT_LOAD: extern "C" fn() = at_load;
+#[used]
+#[link_section = ".fini_array"]
+static AT_EXIT: extern "C" fn() = at_exit;
+
+extern "C" fn at_load() {
+    catch_up();
+    report::install();
+}
+
+extern "C" fn at_exit() {
+    report::at_exit();
 }
 
 /// Called by mimalloc where an allocation fails, of whichever kind.

@@ -9,13 +9,13 @@
 use core::ffi::{c_int, c_void};
 use core::fmt::{self, Write};
 
-use glebe::sys::plain_file::Plain;
+use glebe::sys::plain_file::ERRORS;
 use glebe::sys::{errno, stream};
 use pages::stats::{Format, Stats};
+use pages::text::Out;
 use pages::{engine, heap};
 
 use crate::entry;
-use crate::out::Out;
 
 /// mallinfo2(3).
 #[repr(C)]
@@ -116,7 +116,7 @@ pub extern "C" fn __libc_mallopt(parameter: c_int, value: c_int) -> c_int {
 /// malloc_stats(3): the statistics as text, on the standard error output.
 #[no_mangle]
 pub extern "C" fn malloc_stats() {
-    let _ = Stats::now().write(Format::Text, &mut Out::new(&Plain::ERRORS));
+    let _ = Stats::now().write(Format::Text, &mut Out::new(&ERRORS));
 }
 
 /// malloc_info(3): an element of XML for each number.

@@ -5,13 +5,16 @@
 //! heap's statistics.
 #![deny(unsafe_code)]
 
-// L1: what happens once in a process, text without allocation
-mod entry;
-mod out;
+// L1: reports
+mod report;
 
-// L2: the names
+// L2: what happens once in a process
+mod entry;
+
+// L3: the names
 mod aliases;
 mod aligned;
+mod calls;
 mod delete;
 mod info;
 mod malloc;

@@ -14,7 +14,7 @@ use core::ffi::{c_void, CStr};
 use core::mem::transmute;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-use glebe::sys::plain_file::{self, Plain};
+use glebe::sys::plain_file::{self, ERRORS};
 use glebe::sys::symbols;
 
 use crate::entry;
@@ -174,7 +174,7 @@ fn behind(name: &CStr) -> *mut c_void {
     let found = symbols::behind(name, &LIBRARIES);
     if found.is_null() {
         let text = b"glebe-malloc: no memory, and no C++ library whose operator new could say so\n";
-        plain_file::write(&Plain::ERRORS, text);
+        plain_file::write(&ERRORS, text);
         std::process::abort();
     }
     found

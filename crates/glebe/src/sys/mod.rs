@@ -24,6 +24,7 @@ pub(crate) mod fault;
 pub(crate) mod file;
 pub mod fork;
 pub mod futex;
+pub mod handler;
 pub mod hugetlb;
 pub(crate) mod io_uring;
 pub mod kpage;

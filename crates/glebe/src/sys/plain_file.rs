@@ -8,6 +8,8 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 
 use super::errno;
 
@@ -17,10 +19,10 @@ pub struct Plain {
     fd: i32,
 }
 
-impl Plain {
-    /// The standard error output.
-    pub const ERRORS: Self = Self { fd: libc::STDERR_FILENO };
+/// The standard error output.
+pub static ERRORS: Plain = Plain { fd: libc::STDERR_FILENO };
 
+impl Plain {
     /// Opens a file for reading; `None` where it cannot be opened.
     #[must_use]
     pub fn open(path: &CStr) -> Option<Self> {
@@ -71,6 +73,65 @@ impl Plain {
         };
         errno::set(kept);
         answer
+    }
+}
+
+/// The standard error output as it was at one moment, for a later one: a program may have closed it
+/// by then, as many do before they end, or have opened something else in its place.
+#[derive(Debug)]
+pub struct KeptErrors {
+    /// A descriptor of this value's own, closed on exec; -1 where there is none.
+    copy: i32,
+    identity: (libc::dev_t, libc::ino_t),
+}
+
+/// The least numbers of the copy that are tried: beyond those that programs count on.
+const COPY_MIN: [i32; 3] = [900, 200, 50];
+
+impl KeptErrors {
+    /// As it is now; `None` where it is closed.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        let kept = errno::get();
+        let identity = identity_of(libc::STDERR_FILENO);
+        // SAFETY: takes numbers.
+        let copies = COPY_MIN.map(|least| {
+            move || unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, least) }
+        });
+        let copy = copies.into_iter().map(|copy| copy()).find(|&copy| copy >= 0).unwrap_or(-1);
+        errno::set(kept);
+        Some(Self { copy, identity: identity? })
+    }
+
+    /// That file, through a descriptor that still is its; `None` where no descriptor is.
+    #[must_use]
+    pub fn file(&self) -> Option<Borrowed> {
+        let kept = errno::get();
+        let mut all = [libc::STDERR_FILENO, self.copy].into_iter();
+        let found = all.find(|&fd| identity_of(fd) == Some(self.identity));
+        errno::set(kept);
+        Some(Borrowed(ManuallyDrop::new(Plain { fd: found? })))
+    }
+}
+
+/// A file whose descriptor is not closed.
+#[derive(Debug)]
+pub struct Borrowed(ManuallyDrop<Plain>);
+
+impl Deref for Borrowed {
+    type Target = Plain;
+
+    fn deref(&self) -> &Plain {
+        &self.0
+    }
+}
+
+/// Which file a descriptor is of.
+fn identity_of(fd: i32) -> Option<(libc::dev_t, libc::ino_t)> {
+    // SAFETY: fills this function's own structure.
+    unsafe {
+        let mut status = std::mem::zeroed::<libc::stat>();
+        (libc::fstat(fd, &mut status) == 0).then_some((status.st_dev, status.st_ino))
     }
 }
 

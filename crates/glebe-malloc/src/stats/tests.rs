@@ -1,0 +1,60 @@
+//! The forms of the table.
+
+#[path = "../../../glebe/tests/openmetrics/parser.rs"]
+#[allow(dead_code)]
+mod parser;
+
+use super::*;
+
+fn written(stats: &Stats, format: Format) -> String {
+    let mut text = String::new();
+    stats.write(format, &mut text).unwrap();
+    text
+}
+
+/// Every number another, so that none is taken for its neighbour.
+fn numbered() -> Stats {
+    Stats { live_bytes: 1, looks: u64::MAX, group: 3, ..Stats::default() }
+}
+
+#[test]
+fn a_strict_reader_takes_it_as_openmetrics() {
+    let families = parser::parse(&written(&numbered(), Format::OpenMetrics)).unwrap();
+    assert_eq!(families.len(), ROWS);
+    for (family, row) in families.iter().zip(numbered().rows()) {
+        assert_eq!(family.name, format!("glebe_malloc_{}", row.name));
+        assert_eq!(family.help, row.what);
+        assert_eq!(family.unit == "bytes", row.name.ends_with("_bytes"));
+        assert_eq!(family.kind == "counter", row.kind == Kind::Counter);
+        assert_eq!(family.samples.len(), 1);
+        assert!((family.samples[0].value - row.value as f64).abs() < 1.0);
+    }
+}
+
+#[test]
+fn json_is_one_object_on_one_line() {
+    let text = written(&numbered(), Format::Json);
+    let inside = text.strip_prefix('{').unwrap().strip_suffix("}\n").unwrap();
+    assert_eq!(inside.split(',').count(), ROWS);
+    for (member, row) in inside.split(',').zip(numbered().rows()) {
+        assert_eq!(member, format!("\"{}\":{}", row.name, row.value));
+    }
+}
+
+#[test]
+fn text_has_a_line_a_number_with_its_meaning() {
+    let text = written(&numbered(), Format::Text);
+    assert_eq!(text.lines().count(), ROWS);
+    for (line, row) in text.lines().zip(numbered().rows()) {
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert_eq!(words[..2], [row.name, &row.value.to_string()]);
+        assert!(line.ends_with(row.what) && line.len() < 120, "{line}");
+    }
+}
+
+#[test]
+fn the_resident_set_is_the_kernels() {
+    let block = vec![1_u8; 64 << 20];
+    let rss = rss_bytes();
+    assert!(rss >= block.len() as u64 && rss < 4 << 30, "{rss}");
+}

@@ -1,0 +1,120 @@
+//! Reports of the statistics: at the end of the process, and on a signal.
+//!
+//! Owns what the user asked for, set once. A report allocates nothing and takes no lock; a signal
+//! handler may write one. There is none where a process ends without its libraries: by `_exit`, by
+//! `quick_exit`, or killed.
+
+use core::fmt::Write;
+use std::sync::OnceLock;
+
+use glebe::sys::handler;
+use glebe::sys::plain_file::{KeptErrors, Plain, ERRORS};
+use pages::options::{Path, Report, PATH_MAX};
+use pages::stats::{Format, Stats};
+use pages::text::{Out, Shown};
+
+/// What was asked for.
+struct Asked {
+    report: Report,
+    /// Where a report without a path goes.
+    errors: Option<KeptErrors>,
+}
+
+static ASKED: OnceLock<Asked> = OnceLock::new();
+
+/// Keeps what was asked for.
+pub(crate) fn set(report: Report) {
+    let wanted = report.path.is_none() && (report.at_exit || report.signal.is_some());
+    let errors = if wanted { KeptErrors::new() } else { None };
+    // It is set once: by the start.
+    let _ = ASKED.set(Asked { report, errors });
+}
+
+/// Installs the signal's handler.
+pub(crate) fn install() {
+    let Some(signal) = ASKED.get().and_then(|asked| asked.report.signal) else { return };
+    if !handler::install(signal, || write("on a signal")) {
+        let _ = writeln!(Out::new(&ERRORS), "glebe-malloc: signal {signal} cannot be handled");
+    }
+}
+
+/// Writes the last one.
+pub(crate) fn at_exit() {
+    if ASKED.get().is_some_and(|asked| asked.report.at_exit) {
+        write("at exit");
+    }
+}
+
+fn write(when: &str) {
+    let Some(Asked { report, errors }) = ASKED.get() else { return };
+    let stats = Stats::now();
+    match &report.path {
+        Some(path) => match open(path) {
+            Ok(file) => put(&file, report.format, when, &stats),
+            Err(number) => {
+                let (mut out, path) = (Out::new(&ERRORS), Shown(path.as_bytes()));
+                let _ = writeln!(out, "glebe-malloc: no report in \"{path}\": error {number}");
+            }
+        },
+        None => {
+            if let Some(file) = errors.as_ref().and_then(KeptErrors::file) {
+                put(&file, report.format, when, &stats);
+            }
+        }
+    }
+}
+
+fn put(file: &Plain, format: Format, when: &str, stats: &Stats) {
+    let mut out = Out::new(file);
+    if format == Format::Text {
+        let _ = writeln!(out, "glebe-malloc: process {}, {when}", std::process::id());
+    }
+    let _ = stats.write(format, &mut out);
+}
+
+/// Opens the file of a path, with what stands for the process's number replaced.
+fn open(path: &Path) -> Result<Plain, i32> {
+    let mut whole = Whole { bytes: [0; PATH_MAX + 64], len: 0 };
+    let mut rest = path.as_bytes().iter();
+    while let Some(&byte) = rest.next() {
+        match (byte, rest.as_slice().first()) {
+            (b'%', Some(b'p')) => {
+                let _ = write!(whole, "{}", std::process::id());
+                rest.next();
+            }
+            (b'%', Some(b'%')) => {
+                whole.push(b'%');
+                rest.next();
+            }
+            _ => whole.push(byte),
+        }
+    }
+    Plain::create(whole.text())
+}
+
+/// A path as the kernel takes it; what is too long is cut.
+struct Whole {
+    bytes: [u8; PATH_MAX + 64],
+    len: usize,
+}
+
+impl Whole {
+    fn push(&mut self, byte: u8) {
+        // The last byte stays zero.
+        if self.len + 1 < self.bytes.len() {
+            self.bytes[self.len] = byte;
+            self.len += 1;
+        }
+    }
+
+    fn text(&self) -> &core::ffi::CStr {
+        core::ffi::CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
+    }
+}
+
+impl Write for Whole {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        text.bytes().for_each(|byte| self.push(byte));
+        Ok(())
+    }
+}

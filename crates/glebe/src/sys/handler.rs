@@ -1,0 +1,101 @@
+//! A handler of a signal beside the program's own. Source: sigaction(2), signal-safety(7).
+//!
+//! # Safety
+//! The handler that was there before is called as the kernel would have called it.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::mem::{transmute, MaybeUninit};
+use std::sync::OnceLock;
+
+pub use libc::{SIGHUP as HUP, SIGUSR1 as USR1, SIGUSR2 as USR2, SIGWINCH as WINCH};
+
+use super::errno;
+
+/// The real-time signal of this number, counted from those that the C library leaves.
+#[must_use]
+pub fn real_time(number: i32) -> i32 {
+    libc::SIGRTMIN() + number
+}
+
+/// What is done on the signal, and what was before.
+struct Installed {
+    act: fn(),
+    before: libc::sigaction,
+}
+
+static INSTALLED: OnceLock<Installed> = OnceLock::new();
+
+/// Has `act` called on `signal`, with the thread's errno kept, and then the handler that was there
+/// before, if any. Calls that the signal interrupts go on. Once a process. A program that installs
+/// a handler later replaces this one. `act` may do only what a signal handler may.
+///
+/// Returns whether it was installed.
+pub fn install(signal: i32, act: fn()) -> bool {
+    let mut before = MaybeUninit::zeroed();
+    // SAFETY: fills this function's own structure.
+    let before = unsafe {
+        if libc::sigaction(signal, std::ptr::null(), before.as_mut_ptr()) != 0 {
+            return false;
+        }
+        before.assume_init()
+    };
+    // Before the handler can be called, which reads it.
+    if INSTALLED.set(Installed { act, before }).is_err() {
+        return false;
+    }
+    // SAFETY: a structure of zeros is one; the handler is of the type that the flags say.
+    unsafe {
+        let mut action = std::mem::zeroed::<libc::sigaction>();
+        action.sa_sigaction = on_signal as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+        libc::sigaction(signal, &action, std::ptr::null_mut()) == 0
+    }
+}
+
+extern "C" fn on_signal(signal: c_int, info: *mut c_void, context: *mut c_void) {
+    let Some(Installed { act, before }) = INSTALLED.get() else { return };
+    let kept = errno::get();
+    act();
+    errno::set(kept);
+    type Plain = extern "C" fn(c_int);
+    type Informed = extern "C" fn(c_int, *mut c_void, *mut c_void);
+    match before.sa_sigaction {
+        libc::SIG_DFL | libc::SIG_IGN => {}
+        // SAFETY: the flags say of which type it is.
+        handler if before.sa_flags & libc::SA_SIGINFO != 0 => unsafe {
+            transmute::<usize, Informed>(handler)(signal, info, context);
+        },
+        // SAFETY: as above.
+        handler => unsafe { transmute::<usize, Plain>(handler)(signal) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn earlier(signal: c_int) {
+        assert_eq!(signal, WINCH);
+        CALLS.fetch_add(100, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn both_handlers_are_called_and_errno_is_kept() {
+        // SAFETY: a handler of this test's own; the signal is ignored but for it.
+        unsafe { libc::signal(WINCH, earlier as *const () as usize) };
+        let act = || {
+            errno::set(5);
+            CALLS.fetch_add(1, Ordering::Relaxed);
+        };
+        assert!(install(WINCH, act) && !install(WINCH, act));
+        errno::set(7);
+        // SAFETY: takes a number.
+        unsafe { libc::raise(WINCH) };
+        assert_eq!((CALLS.load(Ordering::Relaxed), errno::get()), (101, 7));
+    }
+}
