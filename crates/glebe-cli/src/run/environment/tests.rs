@@ -1,0 +1,75 @@
+use super::*;
+
+fn composed(before: &str, words: &[&str]) -> String {
+    let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+    options(OsStr::new(before), &words).into_string().unwrap()
+}
+
+fn words_of(place: &str) -> Vec<OsString> {
+    stats(Some(OsStr::new(place))).unwrap()
+}
+
+#[test]
+fn ours_is_preloaded_first_and_what_was_there_is_kept() {
+    let all = |before: Option<&str>| preloads(Path::new("/lib/g.so"), before.map(OsString::from));
+    assert_eq!(all(None), "/lib/g.so");
+    assert_eq!(all(Some("")), "/lib/g.so");
+    assert_eq!(all(Some("/a.so b.so:/c.so")), "/lib/g.so:/a.so b.so:/c.so");
+    // Nested: no second time, unless something else comes before.
+    for twice in ["/lib/g.so", "/lib/g.so:/a.so", ":/lib/g.so /a.so"] {
+        assert_eq!(all(Some(twice)), twice);
+    }
+    assert_eq!(all(Some("/a.so:/lib/g.so")), "/lib/g.so:/a.so:/lib/g.so");
+    assert_eq!(all(Some("/lib/g.so.2")), "/lib/g.so:/lib/g.so.2");
+}
+
+#[test]
+fn a_later_word_replaces_an_earlier_one_of_its_name() {
+    assert_eq!(composed("", &[]), "");
+    assert_eq!(composed("thread=off,stats=/x", &[]), "thread=off,stats=/x");
+    assert_eq!(composed("thread=off,stats=/x", &["age=5", "stats"]), "thread=off,age=5,stats");
+    assert_eq!(composed(",,age=1,,age=2,", &["age=3", "age=4"]), "age=4");
+    assert_eq!(composed("ages=1", &["age=3"]), "ages=1,age=3");
+}
+
+#[test]
+fn bytes_that_are_no_text_are_kept() {
+    let raw = OsStr::from_bytes(b"stats=/\xff,age=1");
+    assert_eq!(options(raw, &["age=2".into()]).as_bytes(), b"stats=/\xff,age=2");
+    assert_eq!(preloads(Path::new(OsStr::from_bytes(b"/\xfe")), None).as_bytes(), b"/\xfe");
+}
+
+#[test]
+fn statistics_have_a_form_a_file_or_both() {
+    assert_eq!(stats(None).unwrap(), ["stats"]);
+    assert_eq!(words_of("json"), ["format=json", "stats"]);
+    assert_eq!(words_of("/a/%p"), ["stats=/a/%p"]);
+    assert_eq!(words_of("openmetrics:/a:b"), ["format=openmetrics", "stats=/a:b"]);
+    assert_eq!(words_of("/a:b"), ["stats=/a:b"]);
+    let here = env::current_dir().unwrap();
+    let file = |name: &str| format!("stats={}", here.join(name).display());
+    assert_eq!(words_of("out"), [&*file("out")]);
+    // A file of that name needs its folder.
+    assert_eq!(words_of("./text"), [&*file("text")]);
+    for wrong in ["", "json:", "a,b", "json:/a,b"] {
+        assert!(stats(Some(OsStr::new(wrong))).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn an_option_is_one_word_with_a_name() {
+    assert_eq!(word(OsStr::new("thread=off")).unwrap(), "thread=off");
+    for wrong in ["", "=off", "a,b"] {
+        assert!(word(OsStr::new(wrong)).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn signals_have_names() {
+    for name in ["USR2", "usr2", "SIGUSR2", "sigusr2"] {
+        assert_eq!(signal(name).as_deref(), Ok("USR2"));
+    }
+    for wrong in ["", "12", "KILL", "SEGV", "SIG", "USR3"] {
+        assert!(signal(wrong).is_err(), "{wrong}");
+    }
+}
