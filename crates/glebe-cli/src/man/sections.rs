@@ -108,7 +108,7 @@ const RUN: &[Entry] = &[
 /// Files of the page of the launcher.
 const LIBRARY: Entry = (
     "libglebe_malloc.so",
-    "The allocator: beside the command, or in ../lib, ../lib/ARCH-linux-gnu or ../lib64 from there.",
+    "The allocator: beside the command, or from there in ../lib, ../lib/ARCH-linux-gnu, ../lib64.",
 );
 
 /// Examples of the page of the purger.

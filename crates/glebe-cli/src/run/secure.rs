@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{getxattr, statvfs, StatVfsMountFlags};
+use rustix::io::Errno;
 use rustix::process::{getegid, geteuid, getgid, getuid};
 use rustix::thread::no_new_privs;
 
@@ -38,6 +39,10 @@ fn is_ignored(program: &Path) -> bool {
 }
 
 fn has_capabilities(program: &Path) -> bool {
-    let mut none: [u8; 0] = [];
-    getxattr(program, "security.capability", &mut none[..]).is_ok_and(|len| len > 0)
+    // Longer than the value of any version (struct vfs_ns_cap_data); ERANGE means yes, too.
+    let mut value = [0; 64];
+    match getxattr(program, "security.capability", &mut value[..]) {
+        Ok(len) => len > 0,
+        Err(e) => e == Errno::RANGE,
+    }
 }

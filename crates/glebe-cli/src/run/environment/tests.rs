@@ -1,3 +1,5 @@
+//! What becomes of options and of what the environment had.
+
 use super::*;
 
 fn composed(before: &str, words: &[&str]) -> String {
