@@ -40,11 +40,11 @@ pub struct Args {
     /// Print what the allocator did when the program ends: to standard error, as text
     ///
     /// WHERE is `text`, `json` or `openmetrics`, a file, or both as in `json:FILE`. In the name of
-    /// the file, %p is the number of the process. Programs that the program starts print theirs,
-    /// too.
+    /// the file, %p is the number of the process, and %% is %. Programs that the program starts
+    /// print theirs, too.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true)]
     stats: Option<Option<OsString>>,
-    /// Print the same whenever the program gets this signal, such as USR2
+    /// Print the same whenever the program gets this signal: HUP, USR1, USR2, WINCH or RTMIN+N
     #[arg(long, value_name = "SIGNAL", value_parser = environment::signal)]
     signal: Option<String>,
     /// The library to preload, or the folder that it is in
@@ -110,7 +110,7 @@ pub fn run(args: &Args, _: &mut dyn Write) -> Outcome {
     command.env(environment::PRELOAD, environment::preloads(&library.path, before));
     if !words.is_empty() {
         let before = env::var_os(environment::OPTIONS).unwrap_or_default();
-        command.env(environment::OPTIONS, environment::options(&before, &words));
+        command.env(environment::OPTIONS, environment::options(&before, &words)?);
     }
     broken_pipe::keep(&mut command);
     Err(Box::new(not_executed(&program, &command.exec())))

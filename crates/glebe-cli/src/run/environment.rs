@@ -13,7 +13,7 @@ use std::env;
 use std::error::Error as Failure;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{self, Path};
+use std::path::Path;
 
 use crate::usage;
 
@@ -25,9 +25,14 @@ pub const OPTIONS: &str = "GLEBE_MALLOC";
 /// Forms that statistics are printed in.
 const FORMATS: [&[u8]; 3] = [b"text", b"json", b"openmetrics"];
 
-/// Signals whose handler an allocator may take over: no fault, and none that ends every program.
-const SIGNALS: [&str; 10] =
-    ["ALRM", "HUP", "IO", "PROF", "PWR", "QUIT", "URG", "USR1", "USR2", "WINCH"];
+/// Signals that the allocator takes; and RTMIN, or RTMIN+1 to RTMIN+29.
+const SIGNALS: [&str; 4] = ["HUP", "USR1", "USR2", "WINCH"];
+const REAL_TIME: u8 = 30;
+
+/// The longest path of statistics that the allocator takes, in bytes.
+const STATS_PATH_MAX: usize = 1000;
+/// The longest value of GLEBE_MALLOC that it takes, in bytes.
+const OPTIONS_MAX: usize = 4000;
 
 type Parsed<T> = Result<T, Box<dyn Failure>>;
 
@@ -35,10 +40,20 @@ type Parsed<T> = Result<T, Box<dyn Failure>>;
 pub fn signal(text: &str) -> Result<String, String> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-    match SIGNALS.contains(&name) {
+    let is_of_real_time = match name.strip_prefix("RTMIN") {
+        Some("") => true,
+        Some(more) => more.strip_prefix('+').is_some_and(is_real_time),
+        None => false,
+    };
+    match SIGNALS.contains(&name) || is_of_real_time {
         true => Ok(name.to_owned()),
-        false => Err(format!("is none of {}", SIGNALS.join(", "))),
+        false => Err(format!("give {}, or RTMIN to RTMIN+29", SIGNALS.join(", "))),
     }
+}
+
+fn is_real_time(number: &str) -> bool {
+    number.bytes().all(|byte| byte.is_ascii_digit())
+        && number.parse().is_ok_and(|n: u8| n < REAL_TIME)
 }
 
 /// The value of LD_PRELOAD: `ours`, then what was there before.
@@ -58,14 +73,21 @@ pub fn preloads(ours: &Path, before: Option<OsString>) -> OsString {
 }
 
 /// The value of GLEBE_MALLOC: the words of `before`, then `words`, a name once.
-pub fn options(before: &OsStr, words: &[OsString]) -> OsString {
+///
+/// # Errors
+/// It is longer than the allocator takes.
+pub fn options(before: &OsStr, words: &[OsString]) -> Parsed<OsString> {
     let given = before.as_bytes().split(|&byte| byte == b',').filter(|word| !word.is_empty());
     let mut all: Vec<&[u8]> = Vec::new();
     for word in given.chain(words.iter().map(|word| word.as_bytes())) {
         all.retain(|other| name(other) != name(word));
         all.push(word);
     }
-    OsString::from_vec(all.join(&b','))
+    let all = all.join(&b',');
+    match all.len() {
+        ..=OPTIONS_MAX => Ok(OsString::from_vec(all)),
+        len => usage(format!("{OPTIONS} would have {len} bytes, at most {OPTIONS_MAX} may be")),
+    }
 }
 
 fn name(word: &[u8]) -> &[u8] {
@@ -92,7 +114,7 @@ pub fn word(text: &OsStr) -> Parsed<OsString> {
 /// The file is named from the root, for the program may change its working directory.
 ///
 /// # Errors
-/// The file cannot be named in GLEBE_MALLOC, or the working directory is gone.
+/// The file cannot be named in GLEBE_MALLOC, or the working directory cannot be told.
 pub fn stats(place: Option<&OsStr>) -> Parsed<Vec<OsString>> {
     let Some(place) = place else { return Ok(vec!["stats".into()]) };
     let bytes = place.as_bytes();
@@ -111,20 +133,24 @@ pub fn stats(place: Option<&OsStr>) -> Parsed<Vec<OsString>> {
 
 fn to_file(file: &OsStr) -> Parsed<OsString> {
     let shown = file.to_string_lossy();
-    if file.is_empty() || file.as_bytes().contains(&b',') {
-        return usage(format!(
-            "--stats={shown}: give text, json, openmetrics, or a file whose name has no comma"
-        ));
+    let mut word = b"stats=".to_vec();
+    if !file.as_bytes().starts_with(b"/") {
+        let here = env::current_dir().map_err(|e| format!("--stats={shown}: getcwd: {e}"))?;
+        // What is no `%p` of the user's is a character.
+        for &byte in here.as_os_str().as_bytes() {
+            word.extend_from_slice(if byte == b'%' { b"%%" } else { std::slice::from_ref(&byte) });
+        }
+        word.push(b'/');
     }
-    // An empty path cannot come here; what is left is that there is no working directory.
-    let file = path::absolute(file).map_err(|e| format!("--stats={shown}: getcwd: {e}"))?;
-    if file.as_os_str().as_bytes().contains(&b',') {
-        let folder = env::current_dir().unwrap_or_default();
-        return usage(format!("--stats={shown}: the folder {} has a comma", folder.display()));
-    }
-    let mut word = OsString::from("stats=");
-    word.push(file);
-    Ok(word)
+    word.extend_from_slice(file.as_bytes());
+    let path = &word[b"stats=".len()..];
+    let why = match path.len() {
+        _ if file.is_empty() => "give text, json, openmetrics, or a file".to_owned(),
+        _ if path.contains(&b',') => "its path has a comma, which ends an option".to_owned(),
+        ..=STATS_PATH_MAX => return Ok(OsString::from_vec(word)),
+        len => format!("its path has {len} bytes, at most {STATS_PATH_MAX} may be"),
+    };
+    usage(format!("--stats={shown}: {why}"))
 }
 
 #[cfg(test)]

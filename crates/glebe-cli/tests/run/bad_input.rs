@@ -27,7 +27,7 @@ fn a_door_is_needed_and_flags_say_which() {
         ("--option=a,b", "without a comma"),
         ("--option==x", "NAME=VALUE"),
         ("--stats=", "give text, json, openmetrics, or a file"),
-        ("--stats=a,b", "no comma"),
+        ("--stats=a,b", "has a comma"),
     ] {
         let line = run(&["--malloc", flag, "--", "true"]);
         assert!(line.contains(about) && line.contains(&flag[..8]), "{line}");
@@ -41,7 +41,7 @@ fn what_the_command_line_cannot_be_is_told_with_its_usage() {
         (&["--malloc"], "<PROGRAM>"),
         (&["--malloc", "--"], "<PROGRAM>"),
         (&["--malloc", "--no-such", "true"], "--no-such"),
-        (&["--malloc", "--signal", "KILL", "--", "true"], "is none of ALRM, "),
+        (&["--malloc", "--signal", "KILL", "--", "true"], "give HUP, USR1, USR2, WINCH, or RTMIN"),
         (&["--malloc", "--malloc", "--", "true"], "multiple times"),
     ];
     for (flags, about) in cases {

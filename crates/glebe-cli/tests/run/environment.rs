@@ -77,4 +77,11 @@ fn options_count_in_the_order_that_the_manual_says() {
     }
     let here = place.path("out.json");
     assert_eq!(options("", &["--stats=out.json"]), format!("stats={}", here.display()));
+    // The allocator reads %p and %% in a path; a folder's name is no pattern.
+    let folder = place.path("50%p");
+    std::fs::create_dir(&folder).unwrap();
+    let flags = ["--malloc", "--stats=%p", "--", "env"].map(OsStr::new);
+    let printed = ok(place.command(&flags).current_dir(folder));
+    let expected = format!("stats={}/50%%p/%p", place.0.display());
+    assert_eq!(found(&printed, "GLEBE_MALLOC"), Some(expected));
 }

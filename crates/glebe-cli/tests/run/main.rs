@@ -14,10 +14,11 @@ mod scripts;
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
@@ -40,7 +41,7 @@ impl Place {
         fs::create_dir(&place.0).unwrap();
         fs::set_permissions(&place.0, Permissions::from_mode(0o755)).unwrap();
         fs::create_dir(place.path("bin")).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_glebe"), place.path("bin/glebe")).unwrap();
+        place.copy(env!("CARGO_BIN_EXE_glebe"), "bin/glebe");
         place
     }
 
@@ -75,9 +76,24 @@ impl Place {
     }
 
     /// Writes a file that everybody may execute.
+    ///
+    /// Another process writes it: a descriptor of this one might be open in a child that another
+    /// thread forks at the same time, and nothing can be executed while it is open for writing.
     fn write(&self, name: impl AsRef<OsStr>, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
-        fs::write(&path, contents).unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "cat >\"$1\" && chmod 755 \"$1\"", "sh"]).arg(&path);
+        let mut child = shell.stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(contents.as_ref()).unwrap();
+        assert!(child.wait().unwrap().success(), "{path:?}");
+        path
+    }
+
+    /// Copies a program, as [`Place::write`] does.
+    fn copy(&self, from: &str, name: &str) -> PathBuf {
+        let path = self.path(name);
+        let copied = Command::new("cp").arg("-L").arg(from).arg(&path).status().unwrap();
+        assert!(copied.success(), "{path:?}");
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         path
     }
@@ -85,7 +101,7 @@ impl Place {
     /// Copies `cat`, which shows what is mapped into it.
     fn cat(&self, name: &str) -> PathBuf {
         let cat = ["/usr/bin/cat", "/bin/cat"].into_iter().find(|path| Path::new(path).exists());
-        self.write(name, fs::read(cat.expect("cat")).unwrap())
+        self.copy(cat.expect("cat"), name)
     }
 
     /// `glebe run` with these arguments, in an environment that has PATH alone.

@@ -91,8 +91,15 @@ fn a_damaged_program_cannot_be_executed() {
     let Some(place) = Place::with_library() else { return };
     let cat = place.cat("cat");
     let whole = fs::read(&cat).unwrap();
-    // Headers where no bytes are; a loader's path without end; a file that is cut at each place.
-    let mut damaged = vec![patched(&place, "headers", &cat, &[(32, &[0xFF; 8])])];
+    // Headers where no bytes are; a loader's path that is too long; a file that is cut anywhere.
+    let part = |index: usize| 64 + 56 * index;
+    let is_loader = |index: &usize| whole[part(*index)..][..4] == 3_u32.to_ne_bytes();
+    let loader = (0..13).find(is_loader).expect("a loader's path");
+    let long = 4097_u64.to_ne_bytes();
+    let mut damaged = vec![
+        patched(&place, "headers", &cat, &[(32, &[0xFF; 8])]),
+        patched(&place, "loader", &cat, &[(part(loader) + 32, &long)]),
+    ];
     damaged
         .extend([4, 5, 16, 63, 64, 100].map(|len| place.write(format!("c{len}"), &whole[..len])));
     for program in damaged {
@@ -197,7 +204,7 @@ fn a_program_with_capabilities_is_refused_where_they_count() {
 #[test]
 fn what_cannot_be_read_is_run_with_a_warning() {
     let Some(place) = Place::with_library() else { return };
-    let echo = place.write("echo", fs::read("/bin/echo").unwrap());
+    let echo = place.copy("/bin/echo", "echo");
     fs::set_permissions(&echo, Permissions::from_mode(0o711)).unwrap();
     let mut command = place.malloc(&echo, &["here"]);
     let Some(command) = as_nobody(&mut command) else { return };

@@ -4,7 +4,7 @@ use super::*;
 
 fn composed(before: &str, words: &[&str]) -> String {
     let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-    options(OsStr::new(before), &words).into_string().unwrap()
+    options(OsStr::new(before), &words).unwrap().into_string().unwrap()
 }
 
 fn words_of(place: &str) -> Vec<OsString> {
@@ -37,7 +37,7 @@ fn a_later_word_replaces_an_earlier_one_of_its_name() {
 #[test]
 fn bytes_that_are_no_text_are_kept() {
     let raw = OsStr::from_bytes(b"stats=/\xff,age=1");
-    assert_eq!(options(raw, &["age=2".into()]).as_bytes(), b"stats=/\xff,age=2");
+    assert_eq!(options(raw, &["age=2".into()]).unwrap().as_bytes(), b"stats=/\xff,age=2");
     assert_eq!(preloads(Path::new(OsStr::from_bytes(b"/\xfe")), None).as_bytes(), b"/\xfe");
 }
 
@@ -49,13 +49,25 @@ fn statistics_have_a_form_a_file_or_both() {
     assert_eq!(words_of("openmetrics:/a:b"), ["format=openmetrics", "stats=/a:b"]);
     assert_eq!(words_of("/a:b"), ["stats=/a:b"]);
     let here = env::current_dir().unwrap();
-    let file = |name: &str| format!("stats={}", here.join(name).display());
+    let file = |name: &str| format!("stats={}/{name}", here.display());
     assert_eq!(words_of("out"), [&*file("out")]);
     // A file of that name needs its folder.
-    assert_eq!(words_of("./text"), [&*file("text")]);
+    assert_eq!(words_of("./text"), [&*file("./text")]);
     for wrong in ["", "json:", "a,b", "json:/a,b"] {
         assert!(stats(Some(OsStr::new(wrong))).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn what_is_longer_than_the_allocator_reads_is_an_error() {
+    let path = |len: usize| "/".repeat(len);
+    assert!(stats(Some(OsStr::new(&path(STATS_PATH_MAX)))).is_ok());
+    let error = stats(Some(OsStr::new(&path(STATS_PATH_MAX + 1)))).unwrap_err().to_string();
+    assert!(error.ends_with("1001 bytes, at most 1000 may be"), "{error}");
+    let before = "a".repeat(OPTIONS_MAX - 2);
+    assert_eq!(composed(&before, &["b"]).len(), OPTIONS_MAX);
+    let error = options(OsStr::new(&before), &["bb".into()]).unwrap_err().to_string();
+    assert!(error.contains("4001 bytes, at most 4000"), "{error}");
 }
 
 #[test]
@@ -71,7 +83,9 @@ fn signals_have_names() {
     for name in ["USR2", "usr2", "SIGUSR2", "sigusr2"] {
         assert_eq!(signal(name).as_deref(), Ok("USR2"));
     }
-    for wrong in ["", "12", "KILL", "SEGV", "SIG", "USR3"] {
+    assert_eq!(signal("SigRtMin+29").as_deref(), Ok("RTMIN+29"));
+    assert_eq!(signal("RTMIN").as_deref(), Ok("RTMIN"));
+    for wrong in ["", "12", "KILL", "SIG", "USR3", "RTMIN+", "RTMIN+30", "RTMIN1", "RTMIN++1"] {
         assert!(signal(wrong).is_err(), "{wrong}");
     }
 }
