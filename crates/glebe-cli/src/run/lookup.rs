@@ -1,4 +1,5 @@
-//! Which file a program's name means: [`find`], as execvp(3) looks.
+//! Which file a program's name means: [`find`], as execvp(3) looks, except that a folder of PATH
+//! that may not be searched counts as one without the program.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

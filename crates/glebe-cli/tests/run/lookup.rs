@@ -66,11 +66,14 @@ fn what_is_not_there_or_cannot_be_executed_has_the_status_of_env() {
         ("/dev/null", 126),
     ];
     for (name, status) in cases {
-        let line = refused(&mut place.malloc(name, &[]), status);
+        // A folder of PATH that may not be searched makes a difference to execvp.
+        let path = "/usr/bin:/bin";
+        let line = refused(place.malloc(name, &[]).env("PATH", path), status);
         assert!(line.contains(name.trim_start_matches("./")), "{line}");
         // The same without us, but for an empty name, of which env has its own idea.
         let mut bare = std::process::Command::new("env");
-        let bare = bare.arg("--").arg(name).current_dir(&place.0).output().unwrap();
+        let bare =
+            bare.arg("--").arg(name).env("PATH", path).current_dir(&place.0).output().unwrap();
         assert!(name.is_empty() || bare.status.code() == Some(status), "{name}: {bare:?}");
     }
 }

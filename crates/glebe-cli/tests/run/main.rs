@@ -65,7 +65,7 @@ impl Place {
     fn add_library(&self, folder: &str) -> Option<PathBuf> {
         let path = self.path(folder).join(LIBRARY);
         fs::create_dir_all(self.path(folder)).unwrap();
-        fs::copy(stand_in()?, &path).unwrap();
+        fs::write(&path, stand_in()?).unwrap();
         Some(path)
     }
 
@@ -140,13 +140,13 @@ fn cc(source: &str, to: &Path, options: &[&str]) -> bool {
     false
 }
 
-/// The library that stands in for the allocator, compiled once.
-fn stand_in() -> Option<&'static Path> {
-    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+/// The bytes of the library that stands in for the allocator, compiled once.
+fn stand_in() -> Option<&'static [u8]> {
+    static BUILT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
     let build = || {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let path = folder.join(format!("stand-in-{}.so", std::process::id()));
-        cc("int stand_in;", &path, &["-shared", "-fPIC"]).then_some(path)
+        let place = Place::new();
+        let path = place.path("stand-in.so");
+        cc("int stand_in;", &path, &["-shared", "-fPIC"]).then(|| fs::read(&path).unwrap())
     };
     BUILT.get_or_init(build).as_deref()
 }

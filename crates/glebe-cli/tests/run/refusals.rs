@@ -205,9 +205,11 @@ fn a_program_with_capabilities_is_refused_where_they_count() {
 fn what_cannot_be_read_is_run_with_a_warning() {
     let Some(place) = Place::with_library() else { return };
     let echo = place.copy("/bin/echo", "echo");
-    fs::set_permissions(&echo, Permissions::from_mode(0o711)).unwrap();
+    fs::set_permissions(&echo, Permissions::from_mode(0o111)).unwrap();
     let mut command = place.malloc(&echo, &["here"]);
-    let Some(command) = as_nobody(&mut command) else { return };
+    if getuid().is_root() {
+        as_nobody(&mut command); // Root could read it.
+    }
     let output = command.output().unwrap();
     let (out, err) = said(&output);
     assert!(output.status.success() && out == "here\n", "{output:?}");
