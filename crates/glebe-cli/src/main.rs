@@ -61,7 +61,8 @@ enum Command {
     /// another C library (musl) or another processor, or that gains privileges (setuid, setgid,
     /// file capabilities), for which the loader ignores LD_PRELOAD. For a script, the program that
     /// reads it is checked. A program that may be executed but not read is started with a warning,
-    /// a file that is neither ELF nor a script (binfmt_misc) without one.
+    /// a file that is neither ELF nor a script (binfmt_misc) without one. A program that brings an
+    /// allocator of its own goes on using that, which --stats shows.
     Run(run::Args),
     /// Contiguous memory: what there is, whether it could be had, setting it aside, a picture
     Contig(contig::Args),

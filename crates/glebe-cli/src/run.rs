@@ -22,6 +22,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::ValueHint;
+
 use crate::{usage, Outcome};
 
 /// What `glebe run` itself ends with; for the manual page.
@@ -58,6 +60,7 @@ pub struct Args {
     options: Vec<OsString>,
     /// The program, looked for in PATH if its name has no slash, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 
