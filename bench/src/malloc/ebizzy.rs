@@ -121,7 +121,7 @@ fn processes(
     for picks in Picks::ALL {
         let done: Vec<Done> = together(&mut workers)?;
         let suffix = if group.is_some() { "_limited" } else { "" };
-        tell(&format!("{}{suffix}", picks.case(shape)), peer.who, &done, shape.0, report);
+        tell((picks, shape, suffix), peer.who, &done, report);
     }
     for worker in workers {
         worker.end()?;
@@ -129,21 +129,32 @@ fn processes(
     Ok(())
 }
 
-fn tell(case: &str, who: &str, done: &[Done], processes: usize, report: &mut Report) {
+fn tell(
+    (picks, shape, suffix): (Picks, (usize, usize), &str),
+    who: &str,
+    done: &[Done],
+    report: &mut Report,
+) {
     report.check("wrong_bytes", done.iter().map(|done| done.wrong).sum());
-    if done.len() < processes {
-        let text = format!("{} of {processes} processes killed", processes - done.len());
-        report.outcome(case, who, PER_CPU, Err(text));
-        return;
+    let case = &format!("{}{suffix}", picks.case(shape));
+    if done.len() < shape.0 {
+        let text = format!("{} of {} processes killed", shape.0 - done.len(), shape.0);
+        return report.outcome(case, who, PER_CPU, Err(text));
     }
     let sum = |figure: fn(&Done) -> f64| done.iter().map(figure).sum::<f64>();
     let records = sum(|done| done.records as f64);
     report.add(case, who, PER_CPU, records / sum(|done| done.spent.cpu_s));
-    report.add(case, who, PER_WALL, sum(|done| done.records as f64 / done.wall_s));
-    let faults = sum(|done| done.spent.faults as f64) / records;
-    report.add(case, who, FAULTS, faults);
-    report.add("faults_per_record", who, FAULTS, faults);
-    report.add(case, who, PEAK, sum(|done| done.peak_bytes as f64) / Bytes::mib(1).get() as f64);
+    report.add("faults_per_record", who, FAULTS, sum(|done| done.spent.faults as f64) / records);
+    match picks {
+        Picks::First => {
+            let per_wall = sum(|done| done.records as f64 / done.wall_s);
+            report.add(case, who, PER_WALL, per_wall);
+        }
+        Picks::Random => {
+            let peak = sum(|done| done.peak_bytes as f64);
+            report.add(case, who, PEAK, peak / Bytes::mib(1).get() as f64);
+        }
+    }
 }
 
 /// Four processes whose chunks fit, with little besides.

@@ -110,16 +110,20 @@ fn one(
     for step in [freed, reused, other, reused_after, last].into_iter().flatten() {
         report.check("wrong_bytes", step.wrong);
     }
-    let a_killed = "A was killed";
-    let mut row = |case: &str, step: Option<Step>, why: &str| {
+    let (a_killed, one_killed) = ("A was killed", "A or B was killed");
+    let mut cpu = |case: &str, step: Option<Step>, why: &str| {
         report.outcome(case, peer.who, MS, step.map(|s| s.spent.cpu_s * 1e3).ok_or(why));
-        report.outcome(case, peer.who, FAULTS, step.map(|s| s.spent.faults as f64).ok_or(why));
     };
-    row(&format!("free_{tail}"), freed, a_killed);
-    row(&case, reused, a_killed);
-    row(&format!("fill_of_b_{tail}"), other, "B was killed");
-    for case in [&format!("reuse_after_b_{tail}"), "reuse_after_b_ms"] {
-        row(case, reused_after.filter(|_| other.is_some()), "A or B was killed");
+    cpu(&format!("free_{tail}"), freed, a_killed);
+    cpu(&case, reused, a_killed);
+    cpu(&format!("fill_of_b_{tail}"), other, "B was killed");
+    let after = reused_after.filter(|_| other.is_some());
+    let after_case = format!("reuse_after_b_{tail}");
+    cpu(&after_case, after, one_killed);
+    cpu("reuse_after_b_ms", after, one_killed);
+    for (case, step) in [(&case, reused), (&after_case, after)] {
+        let faults = step.map(|step| step.spent.faults as f64);
+        faults.into_iter().for_each(|faults| report.add(case, peer.who, FAULTS, faults));
     }
     for case in [&format!("trim_held_percent_{name}"), "trim_held_percent"] {
         report.outcome(case, peer.who, PERCENT, held_percent.ok_or(a_killed));

@@ -155,11 +155,13 @@ impl Peers {
     }
 }
 
-/// glebe's library beside this program, or where cargo leaves what tests are built of.
+/// glebe's library beside this program, or where cargo leaves what tests are built of: the newer.
 fn beside() -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     let dir = program.parent()?;
-    [dir.join(LIBRARY), dir.join("deps").join(LIBRARY)].into_iter().find(|path| path.exists())
+    let dirs = [dir.to_owned(), dir.join("deps")].map(|dir| dir.join(LIBRARY));
+    let built = |path: &PathBuf| path.metadata().and_then(|about| about.modified()).ok();
+    dirs.into_iter().filter(|path| path.exists()).max_by_key(built)
 }
 
 fn no_mimalloc() -> String {
