@@ -212,7 +212,7 @@ pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
     let chunks: Vec<Vec<u64>> = (0..plan.chunks).map(|_| chunk()).collect();
     worker::say(out, &())?;
     for picks in Picks::ALL {
-        if worker::next_step()?.is_some() {
+        if worker::next_step(&mut String::new())? {
             worker::say(out, &run(&chunks, plan, picks)?)?;
         }
     }

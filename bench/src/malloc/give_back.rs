@@ -185,7 +185,8 @@ fn ratios(report: &mut Report) {
 /// In the worker: does what each line says.
 pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
     let mut objects: Vec<Box<[u8]>> = Vec::with_capacity(plan.count);
-    while let Some(step) = worker::next_step()? {
+    let mut step = String::with_capacity(16);
+    while worker::next_step(&mut step)? {
         let wrong = objects.iter().enumerate().map(|(nth, object)| wrong(nth, object)).sum();
         let before = Usage::now()?;
         match step.as_str() {
@@ -217,8 +218,10 @@ fn object(nth: usize, size: usize) -> Box<[u8]> {
 }
 
 fn wrong(nth: usize, object: &[u8]) -> u64 {
-    let byte = byte(nth);
-    object.iter().map(|is| u64::from(*is != byte)).sum()
+    let (byte, right) = (byte(nth), [byte(nth); 256]);
+    // Compared in pieces, which is fast, and counted where one differs.
+    let differ = object.chunks(right.len()).filter(|piece| **piece != right[..piece.len()]);
+    differ.flatten().map(|is| u64::from(*is != byte)).sum()
 }
 
 /// Gives the objects the bytes of their new places.

@@ -1,7 +1,9 @@
 //! [`Usage`]: what this process has used so far, all its threads together, an allocator's own among
-//! them. Source: proc_pid_stat(5), proc_pid_status(5).
+//! them. Looking allocates nothing: it would lie among what is measured.
+//! Source: proc_pid_stat(5), proc_pid_status(5).
 
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -35,28 +37,33 @@ impl Usage {
 
 /// Page faults of this process, with and without reading.
 fn faults() -> Outcome<u64> {
-    let text = fs::read_to_string("/proc/self/stat")?;
-    // The name, in brackets, may have spaces. After it: the state, and in places 10 and 12 of all
-    // the faults.
-    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let mut fields = fields.split_whitespace().skip(7).step_by(2);
-    let mut next = || fields.next().and_then(|field| field.parse::<u64>().ok());
-    Ok(next()
-        .zip(next())
-        .map(|(minor, major)| minor + major)
-        .ok_or("/proc/self/stat: too short")?)
+    let found = look("/proc/self/stat", |text| {
+        // The name, in brackets, may have spaces. After it: the state, and in places 10 and 12 of
+        // all the faults.
+        let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let mut fields = fields.split_whitespace().skip(7).step_by(2);
+        let mut next = || fields.next().and_then(|field| field.parse::<u64>().ok());
+        Some(next()? + next()?)
+    })?;
+    found.ok_or_else(|| "/proc/self/stat: too short".into())
 }
 
 /// Bytes of this process's own memory that are resident.
 pub(super) fn resident() -> Outcome<u64> {
-    let text = fs::read_to_string("/proc/self/smaps_rollup")?;
-    kib(&text, "Anonymous:").ok_or_else(|| "smaps_rollup: no Anonymous".into())
+    let found = look("/proc/self/smaps_rollup", |text| kib(text, "Anonymous:"))?;
+    found.ok_or_else(|| "smaps_rollup: no Anonymous".into())
 }
 
 /// The most that this process ever had resident, in bytes.
 pub(super) fn peak() -> Outcome<u64> {
-    let text = fs::read_to_string("/proc/self/status")?;
-    kib(&text, "VmHWM:").ok_or_else(|| "status: no VmHWM".into())
+    look("/proc/self/status", |text| kib(text, "VmHWM:"))?.ok_or_else(|| "status: no VmHWM".into())
+}
+
+/// What is found in the first page of a file.
+fn look<T>(path: &str, find: impl FnOnce(&str) -> T) -> Outcome<T> {
+    let mut bytes = [0; 4096];
+    let len = File::open(path)?.read(&mut bytes)?;
+    Ok(find(std::str::from_utf8(&bytes[..len])?))
 }
 
 fn kib(text: &str, name: &str) -> Option<u64> {

@@ -80,14 +80,17 @@ pub(crate) fn inside(group: &Path, job: &str, out: &mut dyn Write) -> Outcome {
     }
 }
 
-/// In the worker: the next step; `None` once there is none.
-pub(super) fn next_step() -> Outcome<Option<String>> {
-    let mut line = String::new();
-    let len = io::stdin().lock().read_line(&mut line)?;
-    Ok((len > 0).then(|| line.trim_end().to_owned()))
+/// In the worker: waits for the next step; `false` once there is none. Neither this nor an answer
+/// allocates once `line` is long enough.
+pub(super) fn next_step(line: &mut String) -> Outcome<bool> {
+    line.clear();
+    let len = io::stdin().lock().read_line(line)?;
+    line.truncate(line.trim_end().len());
+    Ok(len > 0)
 }
 
 /// In the worker: an answer.
 pub(super) fn say(out: &mut dyn Write, answer: &impl Serialize) -> Outcome {
-    Ok(writeln!(out, "{}", serde_json::to_string(answer)?)?)
+    serde_json::to_writer(&mut *out, answer)?;
+    Ok(writeln!(out)?)
 }
