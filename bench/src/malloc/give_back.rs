@@ -19,8 +19,7 @@ use super::worker::{self, Job, Worker};
 use super::{grouped, killed};
 use crate::pressure::Group;
 use crate::report::{Report, GLEBE};
-use crate::turns::rounds;
-use crate::turns::{median, NO_END};
+use crate::turns::{median, rounds, worst, NO_END};
 use crate::{interrupt, Outcome};
 
 const MS: &str = "ms cpu";
@@ -69,8 +68,9 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     let count = report.plan(1, 20);
     let (len, limit) =
         report.plan((Bytes::mib(80), Bytes::mib(120)), (Bytes::mib(400), Bytes::mib(600)));
+    let cases = cases(report);
     for round in rounds("malloc, give back", count, NO_END) {
-        for (size, idle_ms) in SIZES.iter().flat_map(|size| IDLE_MS.map(|idle| (*size, idle))) {
+        for &(size, idle_ms) in &cases {
             for peer in &peers.here {
                 if round % OTHERS_EVERY == 0 || peer.who == GLEBE {
                     one(peers, peer, size, idle_ms, (len, limit), report)?;
@@ -79,7 +79,7 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
         }
     }
     peers.name_absent("reuse_256_idle_0", MS, report);
-    ratios(report);
+    ratios(&cases, report);
     report.note(&format!(
         "give back: A fills {len} with objects (256 bytes, 16 KiB, 512 KiB), frees, rests, fills \
          (reuse), frees, rests, B fills as much in the same group of {limit}, ends, and A fills \
@@ -89,6 +89,13 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
          runs for short blocks, which makes its reuse faster.",
     ));
     Ok(())
+}
+
+/// Sizes and rests; in a quick run only the first size with a rest.
+fn cases(report: &Report) -> Vec<((&'static str, usize), u64)> {
+    let all = SIZES.iter().flat_map(|size| IDLE_MS.map(|idle| (*size, idle)));
+    let quick = report.options.quick;
+    all.filter(|(size, idle)| !quick || *idle == 0 || *size == SIZES[0]).collect()
 }
 
 /// One run of one peer, in a group of its own.
@@ -170,16 +177,15 @@ fn rest(idle_ms: u64) {
 }
 
 /// Never purging's reuse over glebe's, of each size and rest; and the worst.
-fn ratios(report: &mut Report) {
-    let mut worst = f64::INFINITY;
-    for (name, idle) in SIZES.iter().flat_map(|(name, _)| IDLE_MS.map(|idle| (name, idle))) {
+fn ratios(cases: &[((&str, usize), u64)], report: &mut Report) {
+    let mut all = Vec::new();
+    for ((name, _), idle) in cases {
         let case = format!("reuse_{name}_idle_{idle}");
         let of = |who| median(report.of(&case, who, MS));
-        let ratio = of(NEVER) / of(GLEBE);
-        report.ratio(&format!("reuse_vs_never_{name}_idle_{idle}"), ratio);
-        worst = if ratio.is_nan() { f64::NAN } else { worst.min(ratio) };
+        all.push(of(NEVER) / of(GLEBE));
+        report.ratio(&format!("reuse_vs_never_{name}_idle_{idle}"), of(NEVER) / of(GLEBE));
     }
-    report.ratio("reuse_vs_never", worst);
+    report.ratio("reuse_vs_never", worst(&all));
 }
 
 /// In the worker: does what each line says.

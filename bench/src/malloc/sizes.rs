@@ -13,7 +13,7 @@ use super::peer::Peers;
 use super::usage::{Spent, Usage};
 use super::worker::{self, Job, Worker};
 use crate::report::Report;
-use crate::turns::turns;
+use crate::turns::{turns, worst};
 use crate::Outcome;
 
 const UNIT: &str = "GB/cpu-s";
@@ -47,7 +47,9 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
     let quick = report.options.quick;
     let written = report.plan(Bytes::mib(256), Bytes::mib(1024));
     let sizes = SIZES.iter().filter(|(name, _)| !quick || FEW.contains(name));
+    let sizes: Vec<_> = sizes.collect();
     let cases: Vec<_> = sizes
+        .iter()
         .flat_map(|(name, size)| (0..peers.here.len()).map(move |nth| (*name, *size, nth)))
         .collect();
     for (_, (name, size, nth)) in turns("malloc, sizes", count, &cases) {
@@ -64,13 +66,13 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
         worker.end()?;
     }
     peers.name_absent("size_512k", UNIT, report);
-    let mut worst = f64::INFINITY;
-    for (name, _) in SIZES.iter().filter(|(name, _)| !quick || FEW.contains(name)) {
+    let mut ratios = Vec::new();
+    for (name, _) in &sizes {
         let ratio = peers.versus_best(&format!("size_{name}"), UNIT, report);
         report.ratio(&format!("size_{name}_vs_best"), ratio);
-        worst = if ratio.is_nan() { f64::NAN } else { worst.min(ratio) };
+        ratios.push(ratio);
     }
-    report.ratio("size_cliff", worst);
+    report.ratio("size_cliff", worst(&ratios));
     report.note(
         "size_N: a block of N is allocated, each byte written, and freed, again and again, in a \
          process of its own; size_cliff is glebe's worst figure over the best peer's at that size.",
