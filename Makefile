@@ -1,9 +1,9 @@
 # Every command of the project. Needs Rust, Python 3 and a C compiler.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# The profile and the packages that the command and the C library are built with, and their folder.
+# The profile and the packages that the command and the C libraries are built with; their folder.
 PROFILE ?= release
-PACKAGES ?= -p glebe-c -p glebe-cli
+PACKAGES ?= -p glebe-c -p glebe-cli -p glebe-preload
 BUILT := $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 GLEBE := $(BUILT)/glebe
 BENCH := $(BUILT)/glebe-bench
@@ -39,7 +39,7 @@ help:
 	@echo "make miri     the modules without system calls under Miri, if it is installed"
 	@echo "make doc      the documentation, in $(TARGET)/doc"
 	@echo "make man      brings the manual pages in man/ in step with the command"
-	@echo "make build    the command and the C library, as they are installed"
+	@echo "make build    the command, the C library and the allocator, as they are installed"
 	@echo "make install  these, manual pages and shell completions, in PREFIX ($(PREFIX)), under"
 	@echo "              DESTDIR if set; builds nothing that is built; make uninstall takes them away"
 

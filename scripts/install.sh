@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts what is built already, the C library and the command, where compilers, pkg-config, CMake,
-# shells and man find it; or takes the same files away.
+# Puts what is built already, the C library, the allocator and the command, where compilers,
+# pkg-config, CMake, shells and man find it; or takes the same files away.
 #
 # Usage: install.sh FOLDER-OF-THE-BUILD
 #        install.sh --uninstall
@@ -70,8 +70,11 @@ place 755 "$libs/libglebe.so.$version" cp "$built/libglebe.so"
 place link "$libs/$soname" ln -s "libglebe.so.$version"
 place link "$libs/libglebe.so" ln -s "$soname"
 place 644 "$libs/libglebe.a" scripts/static_library.sh "$built"
-for header in glebe.h glebe_vrange.h; do
-    place 644 "${DESTDIR:-}$includedir/$header" cp "crates/glebe-c/include/$header"
+# Programs open it by its path, in LD_PRELOAD: it has no version in its name.
+place 755 "$libs/libglebe_malloc.so" cp "$built/libglebe_malloc.so"
+for header in crates/glebe-c/include/*.h crates/glebe-preload/include/*.h; do
+    [ -e "$header" ] || continue
+    place 644 "${DESTDIR:-}$includedir/${header##*/}" cp "$header"
 done
 for example in crates/glebe-c/examples/*.c; do
     place 644 "$share/doc/glebe/examples/${example##*/}" cp "$example"

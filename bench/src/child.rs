@@ -26,9 +26,19 @@ pub(crate) struct Child {
 impl Child {
     /// Starts this program with `task` and `words`; the child is in [`attach`] first of all.
     pub(crate) fn start(task: &str, words: &[&str]) -> Outcome<Self> {
+        Self::start_as(task, words, |_| ())
+    }
+
+    /// The same, with what `change` does to the command: its environment.
+    pub(crate) fn start_as(
+        task: &str,
+        words: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> Outcome<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("glebe-bench").arg("child").arg(std::process::id().to_string());
         command.arg(task).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        change(&mut command);
         let mut process = command.spawn()?;
         let (sender, lines) = mpsc::channel();
         let output = process.stdout.take();

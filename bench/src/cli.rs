@@ -11,18 +11,19 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use crate::report::{Options, Report};
-use crate::{child, contig, interrupt, reserve, serve, vmap, volatile, zpool, Outcome};
+use crate::{child, contig, interrupt, malloc, reserve, serve, vmap, volatile, zpool, Outcome};
 
 type Run = fn(&mut Report) -> Outcome;
 
 /// The benchmarks.
-const ALL: [(&str, &str, Run); 6] = [
+const ALL: [(&str, &str, Run); 7] = [
     ("reserve", "Blocks under load, what the load pays, pages in and out, growth", reserve::run),
     ("volatile", "Mark and unmark beside giving memory back; purging, a cache", volatile::run),
     ("zpool", "What a pool holds, beside zram and allocators; store, load, compact", zpool::run),
     ("vmap", "The cases of the kernel's vmalloc test over positions: trees and lists", vmap::run),
     ("contig", "What contiguous memory buys and costs: reads, direct I/O, long runs", contig::run),
     ("serve", "`glebe serve --memcached` beside memcached: requests, hits, recalls", serve::run),
+    ("malloc", "Freed memory reused and given back; real programs, by preloading", malloc::run),
 ];
 
 /// Measures glebe beside what the kernel and others offer.
@@ -80,6 +81,8 @@ fn checked(name: &str, mut options: Options) -> Outcome<Options> {
     let of_some = [
         ("--background", options.background.is_some(), "reserve"),
         ("--tree", options.tree.is_some(), "zpool"),
+        ("--lib", options.lib.is_some(), "malloc"),
+        ("--only", !options.only.is_empty(), "malloc"),
     ];
     for (option, is_given, of) in of_some {
         if is_given && of != name {
@@ -107,6 +110,7 @@ fn in_child(parent: &str, task: &str, words: &[&str], out: &mut dyn Write) -> Ou
         ("inside", [group, job]) => {
             Ok(writeln!(out, "{}", volatile::inside(Path::new(group), job)?)?)
         }
+        ("malloc", [group, job]) => malloc::inside(Path::new(group), job, out),
         ("pin-shared", [path]) => volatile::pin_shared(Path::new(path), out),
         _ => Err(format!("{task}: no task of a child").into()),
     }

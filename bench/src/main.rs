@@ -25,6 +25,8 @@ mod pressure;
 // The benchmarks.
 mod contig;
 mod reserve;
+
+mod malloc;
 mod serve;
 mod vmap;
 mod volatile;

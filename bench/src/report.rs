@@ -43,6 +43,12 @@ pub(crate) struct Options {
     /// zpool: store the files of this directory, whatever is there
     #[arg(long, value_name = "DIR")]
     pub(crate) tree: Option<PathBuf>,
+    /// malloc: this libglebe_malloc.so, not the one beside the program
+    #[arg(long, value_name = "PATH")]
+    pub(crate) lib: Option<PathBuf>,
+    /// malloc: this part alone; may be given again
+    #[arg(long, value_name = "PART")]
+    pub(crate) only: Vec<String>,
 }
 
 impl Options {

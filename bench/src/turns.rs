@@ -63,6 +63,12 @@ pub(crate) fn by_round(these: &[f64], those: &[f64]) -> f64 {
     median(&these.iter().zip(those).map(|(this, that)| this / that).collect::<Vec<_>>())
 }
 
+/// The least; no number where there is none, or one that is no number: `min` passes over these.
+pub(crate) fn worst(ratios: &[f64]) -> f64 {
+    let least = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) };
+    ratios.iter().copied().reduce(least).unwrap_or(f64::NAN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

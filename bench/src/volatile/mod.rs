@@ -29,7 +29,7 @@ use serde_json::{to_value, Value};
 
 use crate::pressure::{ask, enter, Group};
 use crate::report::Report;
-use crate::turns::{rounds, NO_END};
+use crate::turns::{rounds, worst, NO_END};
 use crate::Outcome;
 use marked::Judged;
 
@@ -129,12 +129,6 @@ fn ratios(
         report.ratio(&format!("{name}_{}", which.name()), *ratio);
     }
     report.ratio(name, worst(&ratios));
-}
-
-/// The least; no number where there is none, or one that is no number: `min` passes over these.
-fn worst(ratios: &[f64]) -> f64 {
-    let least = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) };
-    ratios.iter().copied().reduce(least).unwrap_or(f64::NAN)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -206,7 +206,7 @@ fn destdir_is_where_files_land_and_not_what_they_say() {
     ] {
         assert_eq!(fs::read_link(lib.join(link)).unwrap(), Path::new(&to));
     }
-    for file in ["libglebe.a", "cmake/glebe/glebeConfigVersion.cmake"] {
+    for file in ["libglebe.a", "libglebe_malloc.so", "cmake/glebe/glebeConfigVersion.cmake"] {
         assert!(lib.join(file).is_file(), "{file}");
     }
     for header in fs::read_dir(root().join("include")).unwrap() {
@@ -240,6 +240,16 @@ fn the_command_comes_with_its_manual_and_completions() {
         let text = fs::read_to_string(prefix.join("share").join(file)).unwrap();
         assert!(text.contains("glebe"), "{file}");
     }
+}
+
+#[test]
+fn the_command_finds_the_allocator_in_its_prefix() {
+    let Some(prefix) = installed() else { return };
+    let glebe = prefix.join("bin/glebe");
+    let maps =
+        run(Command::new(glebe).args(["run", "--malloc", "--", "cat", "/proc/self/maps"])).stdout;
+    let library = prefix.join("lib/libglebe_malloc.so");
+    assert!(String::from_utf8(maps).unwrap().contains(library.to_str().unwrap()));
 }
 
 #[test]

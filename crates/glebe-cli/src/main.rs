@@ -13,6 +13,7 @@ mod probe;
 #[cfg(feature = "serve")]
 mod recall;
 mod reclaim;
+mod run;
 #[cfg(feature = "serve")]
 mod serve;
 mod size;
@@ -44,6 +45,25 @@ struct Cli {
 enum Command {
     /// List every kernel mechanism glebe can use: whether it is here, and how to turn it on
     Probe(probe::Args),
+    /// Start a program whose malloc is glebe's: what it freed, the kernel may take
+    ///
+    /// The memory that the program frees stays mapped and is used again without a page fault, but
+    /// the kernel may take it as soon as memory is short. The program needs no change: the library
+    /// libglebe_malloc.so is preloaded.
+    ///
+    /// Sets LD_PRELOAD, with the library before what is there, and GLEBE_MALLOC, the options of the
+    /// allocator. Of an option that is given more than once the last counts: first come those in
+    /// GLEBE_MALLOC, then --option in their order, then --signal, then --stats. Then this process
+    /// becomes the program, whose exit status, signals and process number are as if it had been
+    /// started directly. What the program starts inherits both variables.
+    ///
+    /// A program that would run without the library is refused: one that is linked statically, for
+    /// another C library (musl) or another processor, or that gains privileges (setuid, setgid,
+    /// file capabilities), for which the loader ignores LD_PRELOAD. For a script, the program that
+    /// reads it is checked. A program that may be executed but not read is started with a warning,
+    /// a file that is neither ELF nor a script (binfmt_misc) without one. A program that brings an
+    /// allocator of its own goes on using that, which --stats shows.
+    Run(run::Args),
     /// Contiguous memory: what there is, whether it could be had, setting it aside, a picture
     Contig(contig::Args),
     /// Memory that everybody uses until contiguous memory is drawn from it (root)
@@ -129,8 +149,8 @@ const MEND_PATIENCE: Duration = Duration::from_millis(500);
 /// Ends what killed processes left of memory blocks, and tells of it; the command itself goes on
 /// in any case. Costs one look at a file where there is nothing to do.
 fn mend(command: &Command) {
-    // The bank mends by itself.
-    if matches!(command, Command::Bank(_)) {
+    // The bank mends by itself; a program that is run waits for nothing that is not its own.
+    if matches!(command, Command::Bank(_) | Command::Run(_)) {
         return;
     }
     let told = match mend_blocks(MEND_PATIENCE) {
@@ -168,6 +188,7 @@ fn usage<T>(why: impl Into<String>) -> Result<T, Box<dyn Failure>> {
 fn dispatch(command: &Command, out: &mut dyn Write) -> Outcome {
     match command {
         Command::Probe(args) => probe::run(args, out),
+        Command::Run(args) => run::run(args, out),
         Command::Contig(args) => contig::run(args, out),
         Command::Bank(args) => bank::run(args, out),
         Command::Demo(args) => demo::run(args, out),
@@ -208,9 +229,10 @@ fn failed(error: &(dyn Failure + 'static)) -> ExitCode {
     }
     // Standard error may be closed too; then the status alone must do.
     let _ = writeln!(io::stderr(), "glebe: {error}");
-    match error.is::<Usage>() {
-        true => ExitCode::from(USAGE),
-        false => ExitCode::FAILURE,
+    match error.downcast_ref::<run::NotRun>() {
+        Some(not_run) => ExitCode::from(not_run.status),
+        None if error.is::<Usage>() => ExitCode::from(USAGE),
+        None => ExitCode::FAILURE,
     }
 }
 

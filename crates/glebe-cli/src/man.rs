@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
-use crate::{Cli, Outcome, EXIT_STATUS};
+use crate::{run, Cli, Outcome, EXIT_STATUS};
 
 /// Of the release: changed with the version.
 const DATE: &str = "2026-11-21";
@@ -55,8 +55,12 @@ fn all(command: &Command) -> Vec<&Command> {
 
 fn man(page: Command) -> Man {
     let release = format!("glebe {}", env!("CARGO_PKG_VERSION"));
+    let exit_status = match page.get_name() {
+        "run" => run::EXIT_STATUS,
+        _ => EXIT_STATUS,
+    };
     // What stands after the help becomes a section of its own.
-    Man::new(page.after_help(EXIT_STATUS)).date(DATE).source(release).manual("User Commands")
+    Man::new(page.after_help(exit_status)).date(DATE).source(release).manual("User Commands")
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ const BLOCKS: Entry = (
 const RECORD: Entry = (
     "/run/glebe/blocks",
     "The blocks that are movable because of glebe, with their owners. Every glebe command of root \
-     gives back those whose owner has ended.",
+     gives back those whose owner has ended, except `glebe run`.",
 );
 
 /// Examples of the pages of the bank.
@@ -91,6 +91,25 @@ fn examples_of_serve(page: &str) -> &'static [Entry] {
         _ => &[],
     }
 }
+
+/// Examples of the page of the launcher.
+const RUN: &[Entry] = &[
+    ("glebe run --malloc -- python3 load.py", "Python, with the allocator of glebe."),
+    (
+        "glebe run --malloc --stats=json:/tmp/%p.json --signal USR2 -- redis-server",
+        "Statistics as JSON when it ends and after `kill -USR2`, a file for each process.",
+    ),
+    (
+        "glebe run --malloc --option thread=off -- make -j4",
+        "Every program that make starts, without the thread that marks idle memory.",
+    ),
+];
+
+/// Files of the page of the launcher.
+const LIBRARY: Entry = (
+    "libglebe_malloc.so",
+    "The allocator: beside the command, or from there in ../lib, ../lib/ARCH-linux-gnu, ../lib64.",
+);
 
 /// Examples of the page of the purger.
 const RECLAIM: &[Entry] = &[
@@ -162,6 +181,7 @@ pub(super) fn examples(page: &str) -> &'static [Entry] {
             "For bash, from the next shell on.",
         )],
         "glebe-serve" | "glebe-recall" => examples_of_serve(page),
+        "glebe-run" => RUN,
         "glebe-reclaim" => RECLAIM,
         _ => examples_of_bank(page),
     }
@@ -179,6 +199,7 @@ fn files(page: &str) -> &'static [Entry] {
         }
         "glebe-demo" | "glebe-stats" => &[SERVED],
         "glebe-serve" | "glebe-recall" => &[SERVED, CONTROL],
+        "glebe-run" => &[LIBRARY],
         "glebe-probe" => &[POOLS],
         "glebe-reclaim" => &[GROUP, STALLS],
         _ => &[],
@@ -191,6 +212,7 @@ fn others(page: &str) -> &'static [&'static str] {
         "glebe-contig" | "glebe-contig-reserve" | "glebe-contig-release" => &["proc(5)", "mmap(2)"],
         "glebe-contig-status" | "glebe-contig-explain" | "glebe-contig-map" => &["proc(5)"],
         "glebe-probe" => &["capabilities(7)", "seccomp(2)", "userfaultfd(2)"],
+        "glebe-run" => &["ld.so(8)", "malloc(3)", "execve(2)", "madvise(2)"],
         "glebe-serve" => &["memcached(1)", "systemd.socket(5)"],
         "glebe-reclaim" => &["memfd_create(2)", "cgroups(7)", "systemd.service(5)"],
         _ => &[],

@@ -3,6 +3,7 @@
 
 pub mod atfork;
 pub(crate) mod bounded_write;
+pub mod broken_pipe;
 pub mod buddyinfo;
 pub(crate) mod call;
 pub mod cgroup;

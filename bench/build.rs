@@ -1,0 +1,43 @@
+//! Builds mimalloc as a shared library for the benchmark `malloc`: of the very source that glebe
+//! builds on, with the definitions of mimalloc's own release build.
+//!
+//! The program gets its path as `GLEBE_BENCH_MIMALLOC`, or what went wrong as
+//! `GLEBE_BENCH_NO_MIMALLOC`: a peer that cannot be had is a row that says so.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    match mimalloc() {
+        Ok(path) => println!("cargo:rustc-env=GLEBE_BENCH_MIMALLOC={}", path.display()),
+        Err(why) => println!("cargo:rustc-env=GLEBE_BENCH_NO_MIMALLOC={}", one_line(&why)),
+    }
+}
+
+/// The library's path; what the compiler said, if it failed.
+fn mimalloc() -> Result<PathBuf, String> {
+    let var = |name: &str| env::var(name).map_err(|e| format!("{name}: {e}"));
+    let include = var("DEP_MIMALLOC_INCLUDE_DIR")?;
+    let source = Path::new(&include).with_file_name("src");
+    let library = Path::new(&var("OUT_DIR")?).join("libmimalloc.so");
+    let mut build = cc::Build::new();
+    // As it is released, whatever the profile of this program.
+    build.opt_level(3).debug(false).pic(true).warnings(false).include(&include).include(&source);
+    for name in ["NDEBUG", "MI_BUILD_RELEASE", "MI_MALLOC_OVERRIDE", "MI_SHARED_LIB"] {
+        build.define(name, None);
+    }
+    build.define("MI_SHARED_LIB_EXPORT", None).flag("-ftls-model=initial-exec");
+    build.flag("-fno-builtin-malloc").flag("-fvisibility=hidden");
+    let mut command = build.try_get_compiler().map_err(|e| e.to_string())?.to_command();
+    command.arg("-shared").arg("-o").arg(&library).arg(source.join("static.c")).arg("-lpthread");
+    let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
+    match output.status.success() {
+        true => Ok(library),
+        false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

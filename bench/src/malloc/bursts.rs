@@ -1,0 +1,150 @@
+//! Programs that work in bursts, and whose working sets do not fit together: four processes, of
+//! which two at a time may allocate and fill 128 MiB in chunks, and free them.
+//!
+//! The tokens are files that are locked: the kernel releases those of a process that it kills.
+//! Unit: milliseconds of CPU time a burst, of all threads, the rests between bursts included.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use glebe::units::Bytes;
+use rustix::fs::{flock, FlockOperation};
+use serde::{Deserialize, Serialize};
+
+use super::peer::{Peer, Peers, EAGER, NEVER};
+use super::usage::{Spent, Usage};
+use super::worker::{self, together, Job, Worker};
+use super::{grouped, killed};
+use crate::pressure::Group;
+use crate::report::{Report, GLEBE};
+use crate::turns::{median, turns};
+use crate::{clock, Outcome};
+
+const LIMITED: &str = "bursts_limited";
+const UNLIMITED: &str = "bursts_unlimited";
+const MS: &str = "ms cpu/burst";
+const FAULTS: &str = "faults/burst";
+const PROCESSES: usize = 4;
+/// Room for three bursts, of which two are under way.
+const LIMIT: Bytes = Bytes::mib(400);
+const BURST: Bytes = Bytes::mib(128);
+const CHUNK: Bytes = Bytes::new(512 << 10);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    nth: usize,
+    tokens: [PathBuf; 2],
+    millis: u64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Done {
+    bursts: u64,
+    wrong: u64,
+    spent: Spent,
+}
+
+pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
+    let count = report.plan(1, 5);
+    let dir = tempfile::tempdir_in(report.options.scratch())?;
+    let tokens = ["a", "b"].map(|name| dir.path().join(name));
+    tokens.iter().try_for_each(|path| File::create(path).map(drop))?;
+    let everybody: Vec<usize> = (0..peers.here.len()).collect();
+    for (_, nth) in turns("malloc, bursts", count, &everybody) {
+        let peer = &peers.here[nth];
+        processes(UNLIMITED, peer, None, &tokens, report)?;
+        let Some(group) = grouped(LIMIT, (LIMITED, peer.who, MS), report) else { continue };
+        processes(LIMITED, peer, Some(&group), &tokens, report)?;
+        killed(peer, &group, report);
+    }
+    peers.name_absent(LIMITED, MS, report);
+    ratios(report);
+    report.note(&format!(
+        "bursts: {PROCESSES} processes; two at a time fill {BURST} in chunks of 512 KiB and free \
+         them; in a group of {LIMIT} in bursts_limited. burst_vs_never is of glebe with the limit \
+         and never purging without: with it that is killed. A process that was killed has no \
+         figures, and those left have more memory.",
+    ));
+    Ok(())
+}
+
+/// A round of a peer.
+fn processes(
+    case: &str,
+    peer: &Peer,
+    group: Option<&Group>,
+    tokens: &[PathBuf; 2],
+    report: &mut Report,
+) -> Outcome {
+    let millis = report.plan(300, 2000);
+    let plan = |nth| Job::Bursts(Plan { nth, tokens: tokens.clone(), millis });
+    let workers = (0..PROCESSES).map(|nth| Worker::start(peer, group, &plan(nth)));
+    let mut workers = workers.collect::<Outcome<Vec<_>>>()?;
+    for worker in &mut workers {
+        worker.answer::<()>()?;
+    }
+    let done: Vec<Done> = together(&mut workers)?;
+    for worker in workers {
+        worker.end()?;
+    }
+    report.check("wrong_bytes", done.iter().map(|done| done.wrong).sum());
+    let bursts = done.iter().map(|done| done.bursts).sum::<u64>() as f64;
+    if bursts > 0.0 {
+        let cpu_s: f64 = done.iter().map(|done| done.spent.cpu_s).sum();
+        let faults: u64 = done.iter().map(|done| done.spent.faults).sum();
+        report.add(case, peer.who, MS, cpu_s * 1e3 / bursts);
+        report.add(case, peer.who, FAULTS, faults as f64 / bursts);
+    }
+    let lost = PROCESSES - done.len();
+    (0..lost).for_each(|_| report.outcome(case, peer.who, MS, Err("a process was killed")));
+    Ok(())
+}
+
+fn ratios(report: &mut Report) {
+    let of = |case, who| median(report.of(case, who, MS));
+    let (ours, free) = (of(LIMITED, GLEBE), of(UNLIMITED, GLEBE));
+    let all = [
+        ("burst_vs_never", of(UNLIMITED, NEVER) / ours),
+        ("burst_vs_eager", of(LIMITED, EAGER) / ours),
+        ("burst_unlimited_vs_never", of(UNLIMITED, NEVER) / free),
+    ];
+    all.into_iter().for_each(|(name, ratio)| report.ratio(name, ratio));
+}
+
+/// In the worker: bursts until its time is over.
+pub(super) fn inside(plan: &Plan, out: &mut dyn Write) -> Outcome {
+    let tokens: Vec<File> = plan.tokens.iter().map(File::open).collect::<Result<_, _>>()?;
+    worker::say(out, &())?;
+    worker::next_step(&mut String::new())?;
+    let (mut turn, mut wrong) = (plan.nth, 0);
+    let mut next = || -> Outcome {
+        let token = &tokens[turn % tokens.len()];
+        flock(token, FlockOperation::LockExclusive)?;
+        wrong += burst(turn as u8 | 1);
+        flock(token, FlockOperation::Unlock)?;
+        turn += 1;
+        Ok(())
+    };
+    // The first is of new memory, whatever becomes of that later.
+    next()?;
+    let (before, end) = (Usage::now()?, clock::wall() + Duration::from_millis(plan.millis));
+    let mut bursts = 0;
+    while bursts == 0 || clock::wall() < end {
+        next()?;
+        bursts += 1;
+    }
+    worker::say(out, &Done { bursts, wrong, spent: before.spent()? })
+}
+
+/// One burst; how many of the bytes that were looked at are not as they were written.
+fn burst(byte: u8) -> u64 {
+    let size = CHUNK.as_usize();
+    let chunks = (0..BURST.get() / CHUNK.get()).map(|_| black_box(vec![byte; size]));
+    let chunks: Vec<Vec<u8>> = chunks.collect();
+    // One of each small page: what was lost is a whole page.
+    let seen = chunks.iter().flat_map(|chunk| chunk.iter().step_by(4096));
+    seen.map(|is| u64::from(*is != byte)).sum()
+}

@@ -1,0 +1,267 @@
+//! The workload that volatile ranges were first measured with, after the description of ebizzy:
+//! each thread allocates a chunk, copies one of the process's chunks into it, looks a key up by
+//! binary search, and frees it. That is a record.
+//!
+//! Two ways to pick the chunk and the key: at random, as was meant; and always the first, as the
+//! stock program did, whose random numbers were all 0, so that each copy came from the cache.
+//! Units: records for each second of CPU time of all threads, and for each second of wall time.
+
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::io::Write;
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::Duration;
+
+use glebe::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::peer::{Peer, Peers, EAGER};
+use super::usage::{peak, Spent, Usage};
+use super::worker::{self, together, Job, Worker};
+use super::{grouped, killed};
+use crate::pressure::Group;
+use crate::report::{Report, GLEBE};
+use crate::reserve::keyed::Random;
+use crate::turns::{by_round, median, turns};
+use crate::{clock, Outcome};
+
+const PER_CPU: &str = "record/cpu-s";
+const PER_WALL: &str = "record/s";
+const FAULTS: &str = "fault/record";
+const PEAK: &str = "MiB peak";
+/// Of a chunk.
+const CHUNK: Bytes = Bytes::new(512 << 10);
+const KEYS: u64 = CHUNK.get() / size_of::<u64>() as u64;
+/// What each thread does before it is measured: its first chunk is new memory.
+const WARM_UP: u64 = 16;
+/// Processes, and threads of each.
+const SHAPES: [(usize, usize); 6] = [(1, 1), (1, 2), (1, 4), (1, 16), (4, 1), (4, 4)];
+/// The shape that is run with little memory too.
+const LIMITED: (usize, usize) = (4, 4);
+/// For all that is not chunks, and for what is freed and kept.
+const SLACK: Bytes = Bytes::mib(76);
+
+/// How a record picks its chunk and key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Picks {
+    Random,
+    /// As the stock program did.
+    First,
+}
+
+impl Picks {
+    const ALL: [Self; 2] = [Self::Random, Self::First];
+
+    fn case(self, (processes, threads): (usize, usize)) -> String {
+        match self {
+            Self::Random => format!("ebizzy_{processes}_{threads}"),
+            Self::First => format!("ebizzy_stock_{processes}_{threads}"),
+        }
+    }
+}
+
+/// What each process does.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    chunks: usize,
+    threads: usize,
+    millis: u64,
+}
+
+/// What a process did, with one way to pick.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Done {
+    records: u64,
+    /// Keys that were not found where they were.
+    wrong: u64,
+    wall_s: f64,
+    spent: Spent,
+    peak_bytes: u64,
+}
+
+pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
+    let count = report.plan(1, 5);
+    let (chunks, millis) = report.plan((64, 40), (512, 1000));
+    let everybody: Vec<usize> = (0..peers.here.len()).collect();
+    for shape in SHAPES {
+        let plan = Plan { chunks, threads: shape.1, millis };
+        let title = format!("malloc, ebizzy {} x {}", shape.0, shape.1);
+        for (_, nth) in turns(&title, count, &everybody) {
+            processes(&peers.here[nth], shape, plan, None, report)?;
+        }
+    }
+    limited(peers, chunks, millis, report)?;
+    peers.name_absent(&Picks::Random.case((1, 1)), PER_CPU, report);
+    SHAPES.iter().for_each(|shape| ratios(peers, *shape, report));
+    report.note(&table(peers, report));
+    report.note(
+        "ebizzy_P_T: P processes of T threads, each process with its own chunks of 512 KiB; chunks \
+         and keys at random. ebizzy_stock_P_T picks the first chunk and key always, as the stock \
+         program did: its random numbers were all 0. Ratios are of records for each second of \
+         CPU time. Ratios with _stock are of the stock way to pick.",
+    );
+    Ok(())
+}
+
+/// One round of a peer: the processes of a shape, with both ways to pick.
+fn processes(
+    peer: &Peer,
+    shape: (usize, usize),
+    plan: Plan,
+    group: Option<&Group>,
+    report: &mut Report,
+) -> Outcome {
+    let job = Job::Ebizzy(plan);
+    let workers = (0..shape.0).map(|_| Worker::start(peer, group, &job));
+    let mut workers = workers.collect::<Outcome<Vec<_>>>()?;
+    // Each says when its chunks are there, which takes time and faults.
+    for worker in &mut workers {
+        worker.answer::<()>()?;
+    }
+    for picks in Picks::ALL {
+        let done: Vec<Done> = together(&mut workers)?;
+        let suffix = if group.is_some() { "_limited" } else { "" };
+        tell((picks, shape, suffix), peer.who, &done, report);
+    }
+    for worker in workers {
+        worker.end()?;
+    }
+    Ok(())
+}
+
+fn tell(
+    (picks, shape, suffix): (Picks, (usize, usize), &str),
+    who: &str,
+    done: &[Done],
+    report: &mut Report,
+) {
+    report.check("wrong_bytes", done.iter().map(|done| done.wrong).sum());
+    let case = &format!("{}{suffix}", picks.case(shape));
+    if done.len() < shape.0 {
+        let text = format!("{} of {} processes killed", shape.0 - done.len(), shape.0);
+        return report.outcome(case, who, PER_CPU, Err(text));
+    }
+    let sum = |figure: fn(&Done) -> f64| done.iter().map(figure).sum::<f64>();
+    let records = sum(|done| done.records as f64);
+    report.add(case, who, PER_CPU, records / sum(|done| done.spent.cpu_s));
+    report.add("faults_per_record", who, FAULTS, sum(|done| done.spent.faults as f64) / records);
+    match picks {
+        Picks::First => {
+            let per_wall = sum(|done| done.records as f64 / done.wall_s);
+            report.add(case, who, PER_WALL, per_wall);
+        }
+        Picks::Random => {
+            let peak = sum(|done| done.peak_bytes as f64);
+            report.add(case, who, PEAK, peak / Bytes::mib(1).get() as f64);
+        }
+    }
+}
+
+/// Four processes whose chunks fit, with little besides.
+fn limited(peers: &Peers, chunks: usize, millis: u64, report: &mut Report) -> Outcome {
+    let count = report.plan(1, 3);
+    let chunks_len = Bytes::new(CHUNK.get() * (LIMITED.0 * chunks) as u64);
+    let plan = Plan { chunks, threads: LIMITED.1, millis };
+    let case = format!("{}_limited", Picks::Random.case(LIMITED));
+    let everybody: Vec<usize> = (0..peers.here.len()).collect();
+    for (_, nth) in turns("malloc, ebizzy with little memory", count, &everybody) {
+        let peer = &peers.here[nth];
+        let limit = chunks_len + SLACK;
+        let Some(group) = grouped(limit, (&case, peer.who, PER_CPU), report) else { continue };
+        processes(peer, LIMITED, plan, Some(&group), report)?;
+        killed(peer, &group, report);
+    }
+    Ok(())
+}
+
+fn ratios(peers: &Peers, shape: (usize, usize), report: &mut Report) {
+    for (picks, suffix) in [(Picks::Random, ""), (Picks::First, "_stock")] {
+        let case = picks.case(shape);
+        let of = |who| report.of(&case, who, PER_CPU);
+        let eager = by_round(of(GLEBE), of(EAGER));
+        let best = peers.versus_best(&case, PER_CPU, report);
+        let (processes, threads) = shape;
+        report.ratio(&format!("vs_eager_jemalloc_{processes}_{threads}{suffix}"), eager);
+        report.ratio(&format!("vs_best_{processes}_{threads}{suffix}"), best);
+    }
+}
+
+/// Records a second, a row a shape and a column a peer, as the volatile ranges patch printed them:
+/// the wall time of all processes together, and how often the eager peer's figure.
+fn table(peers: &Peers, report: &Report) -> String {
+    let mut text = String::from("ebizzy, stock picks, records/s (times the eager peer's)\n P.T  ");
+    // Writing to a string does not fail.
+    for peer in &peers.here {
+        let _ = write!(text, "{:>18}", peer.who);
+    }
+    for shape in SHAPES {
+        let case = Picks::First.case(shape);
+        let of = |who| median(report.of(&case, who, PER_WALL));
+        let _ = write!(text, "\n{:>2}.{:<3}", shape.0, shape.1);
+        for peer in &peers.here {
+            let times = format!("({:.2}x)", of(peer.who) / of(EAGER));
+            let _ = write!(text, "{:>9.0} {times:>8}", of(peer.who));
+        }
+    }
+    text
+}
+
+/// In the worker: fills its chunks, then runs once with each way to pick.
+pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
+    let chunk = || (0..KEYS).collect::<Vec<u64>>();
+    let chunks: Vec<Vec<u64>> = (0..plan.chunks).map(|_| chunk()).collect();
+    worker::say(out, &())?;
+    for picks in Picks::ALL {
+        if worker::next_step(&mut String::new())? {
+            worker::say(out, &run(&chunks, plan, picks)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn run(chunks: &[Vec<u64>], plan: Plan, picks: Picks) -> Outcome<Done> {
+    let (time, barrier) = (Duration::from_millis(plan.millis), &Barrier::new(plan.threads));
+    let begin = &Mutex::new((Duration::ZERO, Usage::default()));
+    let work = move |seed: usize| {
+        let mut random = Random::new((seed as u64) << 32);
+        let mut wrong = 0;
+        let mut records = 0_u64;
+        (0..WARM_UP).for_each(|_| wrong += u64::from(!record(chunks, picks, &mut random)));
+        if barrier.wait().is_leader() {
+            let now = (clock::wall(), Usage::now()?);
+            *begin.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        }
+        barrier.wait();
+        let end = clock::wall() + time;
+        while clock::wall() < end {
+            wrong += u64::from(!record(chunks, picks, &mut random));
+            records += 1;
+        }
+        Ok((records, wrong))
+    };
+    let done: Outcome<Vec<(u64, u64)>> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..plan.threads).map(|n| scope.spawn(move || work(n))).collect();
+        running.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    });
+    let done = done?;
+    let (start, usage) = *begin.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Done {
+        records: done.iter().map(|(records, _)| records).sum(),
+        wrong: done.iter().map(|(_, wrong)| wrong).sum(),
+        wall_s: (clock::wall() - start).as_secs_f64(),
+        spent: usage.spent()?,
+        peak_bytes: peak()?,
+    })
+}
+
+/// One record; whether the key was where it belongs.
+#[inline(never)]
+fn record(chunks: &[Vec<u64>], picks: Picks, random: &mut Random) -> bool {
+    let (nth, key) = match picks {
+        Picks::Random => (random.below(chunks.len() as u64) as usize, random.below(KEYS)),
+        Picks::First => (0, 0),
+    };
+    // One call of malloc, and a copy.
+    let copy = black_box(chunks[nth].clone());
+    copy.binary_search(&key) == Ok(key as usize)
+}

@@ -1,0 +1,90 @@
+//! Blocks of one size allocated, written and freed, one after another: where an allocator stops
+//! keeping what is freed, the speed falls off a cliff.
+//!
+//! Unit: bytes written for each second of CPU time, of all threads.
+
+use std::hint::black_box;
+use std::io::Write;
+
+use glebe::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::peer::Peers;
+use super::usage::{Spent, Usage};
+use super::worker::{self, Job, Worker};
+use crate::report::Report;
+use crate::turns::{turns, worst};
+use crate::Outcome;
+
+const UNIT: &str = "GB/cpu-s";
+/// On both sides of the sizes at which glibc and jemalloc give memory back at once.
+const SIZES: [(&str, Bytes); 11] = [
+    ("512k", Bytes::new(512 << 10)),
+    ("1m", Bytes::mib(1)),
+    ("2m", Bytes::mib(2)),
+    ("4m", Bytes::mib(4)),
+    ("7m", Bytes::mib(7)),
+    ("9m", Bytes::mib(9)),
+    ("16m", Bytes::mib(16)),
+    ("33m", Bytes::mib(33)),
+    ("48m", Bytes::mib(48)),
+    ("64m", Bytes::mib(64)),
+    ("128m", Bytes::mib(128)),
+];
+/// Of these in a quick run.
+const FEW: [&str; 4] = ["512k", "9m", "33m", "128m"];
+/// Blocks that come before those that are measured.
+const WARM_UP: u64 = 2;
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    size: usize,
+    blocks: u64,
+}
+
+pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
+    let count = report.plan(1, 7);
+    let quick = report.options.quick;
+    let written = report.plan(Bytes::mib(256), Bytes::mib(1024));
+    let sizes = SIZES.iter().filter(|(name, _)| !quick || FEW.contains(name));
+    let sizes: Vec<_> = sizes.collect();
+    let cases: Vec<_> = sizes
+        .iter()
+        .flat_map(|(name, size)| (0..peers.here.len()).map(move |nth| (*name, *size, nth)))
+        .collect();
+    for (_, (name, size, nth)) in turns("malloc, sizes", count, &cases) {
+        let blocks = (written.get() / size.get()).max(4);
+        let plan = Plan { size: size.as_usize(), blocks };
+        let peer = &peers.here[nth];
+        let mut worker = Worker::start(peer, None, &Job::Sizes(plan))?;
+        let spent: Option<Spent> = worker.answer()?;
+        let spent = spent.ok_or("a worker was killed without a limit")?;
+        let bytes = (blocks * size.get()) as f64;
+        report.add(&format!("size_{name}"), peer.who, UNIT, bytes / 1e9 / spent.cpu_s);
+        let faults = spent.faults as f64 / blocks as f64;
+        report.add(&format!("size_{name}"), peer.who, "faults/block", faults);
+        worker.end()?;
+    }
+    peers.name_absent("size_512k", UNIT, report);
+    let mut ratios = Vec::new();
+    for (name, _) in &sizes {
+        let ratio = peers.versus_best(&format!("size_{name}"), UNIT, report);
+        report.ratio(&format!("size_{name}_vs_best"), ratio);
+        ratios.push(ratio);
+    }
+    report.ratio("size_cliff", worst(&ratios));
+    report.note(
+        "size_N: a block of N is allocated, each byte written, and freed, again and again, in a \
+         process of its own; size_cliff is glebe's worst figure over the best peer's at that size.",
+    );
+    Ok(())
+}
+
+/// In the worker.
+pub(super) fn inside(plan: Plan, out: &mut dyn Write) -> Outcome {
+    let block = |nth: u64| drop(black_box(vec![nth as u8 | 1; plan.size]));
+    (0..WARM_UP).for_each(block);
+    let before = Usage::now()?;
+    (0..plan.blocks).for_each(block);
+    worker::say(out, &before.spent()?)
+}

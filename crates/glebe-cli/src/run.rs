@@ -1,0 +1,154 @@
+//! `glebe run`: starts a program with glebe's allocator in it.
+//!
+//! Each thing that the program can be given is a *door* flag, such as `--malloc`: a library for
+//! LD_PRELOAD and an environment variable of options. This process becomes the program (execve),
+//! so that its process number, exit status and signals are the program's own. A program that would
+//! run without the library is refused, since nobody would notice.
+
+mod broken_pipe;
+mod check;
+mod environment;
+mod image;
+mod library;
+mod lookup;
+mod secure;
+
+use std::env;
+use std::error::Error as Failure;
+use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::ValueHint;
+
+use crate::{usage, Outcome};
+
+/// What `glebe run` itself ends with; for the manual page.
+pub const EXIT_STATUS: &str = "That of the program. If it was not started: 2 if the command line \
+    is wrong, 125 if glebe refused, 126 if the program cannot be executed, 127 if it was not \
+    found.";
+
+/// Options of `glebe run`.
+#[derive(clap::Args)]
+#[command(after_help = format!("Exit status: {EXIT_STATUS}"))]
+#[command(override_usage = "glebe run --malloc [OPTIONS] -- PROGRAM [ARGUMENT]...")]
+pub struct Args {
+    /// Replace the program's malloc by glebe-malloc, whose free memory the kernel may take
+    #[arg(long)]
+    malloc: bool,
+    /// Print what the allocator did when the program ends: to standard error, as text
+    ///
+    /// WHERE is `text`, `json` or `openmetrics`, a file, or both as in `json:FILE`. In the name of
+    /// the file, %p is the number of the process, and %% is %. Programs that the program starts
+    /// print theirs, too. One that is killed, or ends by _exit(2) as some shells do, prints none.
+    #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true)]
+    stats: Option<Option<OsString>>,
+    /// Print the same whenever the program gets this signal: HUP, USR1, USR2, WINCH or RTMIN+N
+    #[arg(long, value_name = "SIGNAL", value_parser = environment::signal)]
+    signal: Option<String>,
+    /// The library to preload, or the folder that it is in
+    ///
+    /// Without it, libglebe_malloc.so is looked for beside the command, then where `make install`
+    /// puts it: in ../lib, the folder of the machine's kind in ../lib, and ../lib64.
+    #[arg(long, value_name = "PATH")]
+    lib: Option<PathBuf>,
+    /// A further option of the allocator, such as thread=off; can be given several times
+    #[arg(long = "option", value_name = "NAME[=VALUE]")]
+    options: Vec<OsString>,
+    /// The program, looked for in PATH if its name has no slash, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
+    command: Vec<OsString>,
+}
+
+/// Why the program was not started.
+#[derive(Debug)]
+pub struct NotRun {
+    /// What the command ends with.
+    pub status: u8,
+    why: String,
+}
+
+impl NotRun {
+    /// It could be started, but not as it was asked for.
+    fn refused(why: impl Into<String>) -> Self {
+        Self { status: 125, why: why.into() }
+    }
+
+    /// It cannot be executed.
+    fn cannot(why: impl Into<String>) -> Self {
+        Self { status: 126, why: why.into() }
+    }
+
+    /// There is no such program.
+    fn missing(why: impl Into<String>) -> Self {
+        Self { status: 127, why: why.into() }
+    }
+}
+
+impl fmt::Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl Failure for NotRun {}
+
+/// Becomes the program. Returns only if that failed.
+pub fn run(args: &Args, _: &mut dyn Write) -> Outcome {
+    let words = words(args)?;
+    let (name, arguments) = args.command.split_first().expect("a value is required");
+    let library = library::find(args.lib.as_deref())?;
+    let program = lookup::find(name, env::var_os("PATH").as_deref())?;
+    if let Some(warning) = check::check(&program, library.architecture)? {
+        // Standard error may be closed.
+        let _ = writeln!(io::stderr(), "glebe: {warning}");
+    }
+    let mut command = Command::new(&program);
+    command.arg0(name).args(arguments);
+    let before = env::var_os(environment::PRELOAD);
+    command.env(environment::PRELOAD, environment::preloads(&library.path, before));
+    if !words.is_empty() {
+        let before = env::var_os(environment::OPTIONS).unwrap_or_default();
+        command.env(environment::OPTIONS, environment::options(&before, &words)?);
+    }
+    broken_pipe::keep(&mut command);
+    Err(Box::new(not_executed(&program, &command.exec())))
+}
+
+/// The options that the flags stand for, in the order in which later ones win.
+fn words(args: &Args) -> Result<Vec<OsString>, Box<dyn Failure>> {
+    if !args.malloc {
+        let of_malloc = [
+            ("--stats", args.stats.is_some()),
+            ("--signal", args.signal.is_some()),
+            ("--lib", args.lib.is_some()),
+            ("--option", !args.options.is_empty()),
+        ];
+        return match of_malloc.iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) => usage(format!("{flag} needs --malloc: it is an option of that")),
+            None => usage("nothing is asked for: say --malloc to replace the program's malloc"),
+        };
+    }
+    let mut words = Vec::new();
+    for word in &args.options {
+        words.push(environment::word(word)?);
+    }
+    words.extend(args.signal.iter().map(|signal| format!("signal={signal}").into()));
+    if let Some(place) = &args.stats {
+        words.extend(environment::stats(place.as_deref())?);
+    }
+    Ok(words)
+}
+
+/// Why execve(2) refused the program, which was there a moment ago.
+fn not_executed(program: &Path, error: &io::Error) -> NotRun {
+    let why = format!("execve({}): {error}", program.display());
+    match error.kind() {
+        io::ErrorKind::NotFound => NotRun::missing(why),
+        _ => NotRun::cannot(why),
+    }
+}

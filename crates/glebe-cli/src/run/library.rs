@@ -1,0 +1,115 @@
+//! Where the library to preload lies: [`find`].
+//!
+//! Nothing but files is asked, in this order: what `--lib` names; beside the command, which is
+//! where a build puts it; and the folders of libraries of the prefix that the command is installed
+//! in. Each place that was tried is in the error.
+
+use std::env;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{self, Path, PathBuf};
+
+use super::image::{self, Architecture, Image};
+use super::NotRun;
+
+/// The file.
+const NAME: &str = "libglebe_malloc.so";
+
+/// A library that LD_PRELOAD can name.
+#[derive(Debug)]
+pub struct Library {
+    /// From the root.
+    pub path: PathBuf,
+    pub architecture: Architecture,
+}
+
+/// Finds the library; `given` is a file, or a folder to look in alone.
+///
+/// # Errors
+/// None is there, or it is no shared library, or LD_PRELOAD cannot name its path.
+pub fn find(given: Option<&Path>) -> Result<Library, NotRun> {
+    let places = match given {
+        Some(path) => vec![place_given(path)?],
+        None => places(&env::current_exe().map_err(|e| {
+            NotRun::refused(format!("this command does not know where it lies ({e}): give --lib"))
+        })?),
+    };
+    let Some(path) = places.iter().find(|path| path.is_file()) else {
+        let tried: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
+        let remedy = match given {
+            Some(_) => "",
+            None => "; build it (make build), install it (make install), or give --lib PATH",
+        };
+        return Err(NotRun::refused(format!("no {NAME}: tried {}{remedy}", tried.join(", "))));
+    };
+    is_nameable(path)?;
+    Ok(Library { path: path.clone(), architecture: architecture(path)? })
+}
+
+/// The path that `--lib` means, from the root.
+fn place_given(path: &Path) -> Result<PathBuf, NotRun> {
+    let wrong = |e| NotRun::refused(format!("--lib {}: {e}", path.display()));
+    let path = path::absolute(path).map_err(wrong)?;
+    Ok(if path.is_dir() { path.join(NAME) } else { path })
+}
+
+/// Where the library of the command at `command` may be.
+fn places(command: &Path) -> Vec<PathBuf> {
+    let beside = command.parent().unwrap_or(Path::new("/"));
+    let prefix = beside.parent().unwrap_or(Path::new("/"));
+    let multiarch = format!("lib/{}-linux-gnu", env::consts::ARCH);
+    let folders = ["lib", &multiarch, "lib64"].map(|folder| prefix.join(folder));
+    [beside.to_owned()].into_iter().chain(folders).map(|folder| folder.join(NAME)).collect()
+}
+
+/// Whether the loader takes the path for one name: it splits at blanks and colons, and replaces
+/// words after `$`.
+fn is_nameable(path: &Path) -> Result<(), NotRun> {
+    let not_for_a_name = |byte: &&u8| matches!(byte, b' ' | b':' | b'$');
+    match path.as_os_str().as_bytes().iter().find(not_for_a_name) {
+        None => Ok(()),
+        Some(&byte) => Err(NotRun::refused(format!(
+            "LD_PRELOAD cannot name {}, because of the {:?} in it: link or copy the library to \
+             another path, and give that by --lib",
+            path.display(),
+            char::from(byte),
+        ))),
+    }
+}
+
+fn architecture(path: &Path) -> Result<Architecture, NotRun> {
+    let shown = path.display();
+    let file = File::open(path).map_err(|e| NotRun::refused(format!("open({shown}): {e}")))?;
+    match image::of(file) {
+        Ok(Image::Elf(elf)) if elf.is_shared => Ok(elf.architecture),
+        Ok(_) => Err(NotRun::refused(format!("{shown} is no shared library"))),
+        Err(e) => Err(NotRun::refused(format!("{shown} is no shared library: {e}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_beside_the_command_or_in_its_prefix() {
+        let places = places(Path::new("/opt/glebe/bin/glebe"));
+        let arch = env::consts::ARCH;
+        let expected = [
+            "/opt/glebe/bin".to_owned(),
+            "/opt/glebe/lib".to_owned(),
+            format!("/opt/glebe/lib/{arch}-linux-gnu"),
+            "/opt/glebe/lib64".to_owned(),
+        ];
+        assert_eq!(places, expected.map(|folder| Path::new(&folder).join(NAME)));
+    }
+
+    #[test]
+    fn the_loader_would_split_some_paths() {
+        assert!(is_nameable(Path::new("/usr/lib/a-b_c.so")).is_ok());
+        for bad in ["/a b/x.so", "/a:b/x.so", "/$LIB/x.so"] {
+            let refused = is_nameable(Path::new(bad)).expect_err(bad);
+            assert!(refused.to_string().contains(bad) && refused.status == 125, "{refused}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Which file a program's name means: [`find`], as execvp(3) looks, except that a folder of PATH
+//! that may not be searched counts as one without the program.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{accessat, Access, AtFlags, CWD};
+
+use super::NotRun;
+
+/// Where execvp looks if PATH is not set.
+const DEFAULT: &str = "/bin:/usr/bin";
+
+/// Returns the file that would be executed: `name` itself if it has a slash, or else the first
+/// file of that name in the folders of `path` that this process may execute.
+///
+/// # Errors
+/// There is none, or none that may be executed.
+pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, NotRun> {
+    if name.is_empty() {
+        return Err(NotRun::missing("the name of the program is empty"));
+    }
+    if name.as_bytes().contains(&b'/') {
+        return Ok(name.into());
+    }
+    let path = path.unwrap_or(OsStr::new(DEFAULT));
+    let mut not_executable = None;
+    for folder in path.as_bytes().split(|&byte| byte == b':') {
+        let here: &[u8] = if folder.is_empty() { b"." } else { folder };
+        let candidate = Path::new(OsStr::from_bytes(here)).join(name);
+        if is_executable(&candidate) {
+            return Ok(candidate);
+        }
+        if candidate.exists() {
+            not_executable.get_or_insert(candidate);
+        }
+    }
+    Err(match not_executable {
+        Some(file) => {
+            NotRun::cannot(format!("{} is there, but you may not execute it", file.display()))
+        }
+        None => NotRun::missing(format!(
+            "{}: no such program in {}",
+            name.to_string_lossy(),
+            path.to_string_lossy()
+        )),
+    })
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.is_file() && accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+}
