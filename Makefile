@@ -64,7 +64,7 @@ test:
 bench:
 	cargo build --profile $(PROFILE) -p glebe-bench --features jemalloc
 	for name in $$($(BENCH) list); do $(BENCH) $$name || exit; done
-	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe --test 'stress*'
+	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe -p glebe-preload --test 'stress*'
 
 # Fills memory, and takes memory blocks off line and back.
 aged:
