@@ -55,8 +55,8 @@ const FREE_MIN: u64 = (1 << 20) / SLICE as u64;
 const WATCHED_MIN: u64 = (4 << 20) / SLICE as u64;
 /// Growth is told in steps of so many slices.
 const GROWTH_STEP: u64 = (4 << 20) / SLICE as u64;
-/// The room that is to be left below a limit, where nobody says otherwise; never more than a quarter
-/// of it. Two processors fill as much with huge pages in three turns.
+/// The room that is to be left below a limit, where nobody says otherwise; at most a quarter of the
+/// limit. Two processors fill as much with huge pages in three turns.
 const MARGIN: Bytes = Bytes::mib(256);
 /// Pauses of a gauge that sees plenty of room.
 const CALM: Duration = Duration::from_secs(1);
@@ -132,8 +132,8 @@ pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> boo
     mode & THREAD == 0 && counted.held() >= HELD_MIN
 }
 
-/// After memory came into use that was not there before; as [`freed`]. Who has so much frees some of
-/// it, and then may make no call for long: the keeper must be there before.
+/// After memory came into use that was not there before; as [`freed`]. Who has much frees some of it
+/// and then may make no call for long: the keeper must be there before.
 pub(crate) fn grown(space: &Space) -> bool {
     let mode = MODE.load(Ordering::Relaxed);
     if mode & (FREES | GROWTH) == 0 {
