@@ -96,7 +96,7 @@ def gcc(place):
     needed("gcc", "gcc")
     needed("make", "make")
     names = []
-    for name, text in c_sources(6 * place.scale, 40):
+    for name, text in c_sources(5 * place.scale, 30):
         place.write(name, text)
         names.append(name)
     objects = [name.replace(".c", ".o") for name in names]
@@ -124,9 +124,12 @@ def threads(place):
 
 
 def python(place):
+    """With the C library's names for all objects; at length also with Python's own pools."""
     program = place.source("structures.py")
-    said = place.run(python3(), program, place.scale)
-    return said + place.run(python3(), program, place.scale, PYTHONMALLOC="malloc")
+    said = place.run(python3(), program, place.scale, PYTHONMALLOC="malloc")
+    if place.scale > 1:
+        said += place.run(python3(), program, place.scale)
+    return said
 
 
 def python3():
