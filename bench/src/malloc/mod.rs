@@ -1,9 +1,10 @@
 //! The benchmark `malloc`: glebe-malloc beside the allocators that programs use, each preloaded.
 //!
 //! A part is one question, asked of all peers by turns: the ebizzy-like loop, memory given back,
-//! bursts, sizes, start-up, real programs, a public suite. What is measured runs in children of this program ([`worker`]), whose
-//! own allocator is what was preloaded. A child that the kernel kills is counted: glebe's in the
-//! check `oom_kills`, those of others in their rows.
+//! bursts, sizes, start-up, real programs, a public suite. What is measured runs in children of
+//! this program ([`worker`]), whose own allocator is what was preloaded, or is a program of others
+//! ([`ran`]). A child that the kernel kills is counted: glebe's in the check `oom_kills`, those of
+//! others in their rows.
 
 mod bursts;
 mod ebizzy;

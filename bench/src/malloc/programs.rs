@@ -159,28 +159,3 @@ fn python(dir: &Path, quick: bool, is_by_malloc: bool) -> Outcome<Command> {
     command.env("PYTHONMALLOC", if is_by_malloc { "malloc" } else { "pymalloc" });
     Ok(command)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_program_takes_is_of_it_and_its_children_alone() {
-        // More than the program that is run has.
-        let much = std::hint::black_box(vec![1_u8; 64 << 20]);
-        let mut command = Command::new("sh");
-        command.args(["-c", "(i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done); echo $word"]);
-        command.env("word", "said");
-        let peers = Peers::find(None);
-        let peer = peers.get(GLIBC).expect("it is everywhere");
-        let ran = Ran::with(peer, command).unwrap();
-        assert_eq!(ran.said, "said\n");
-        assert!(ran.cpu_s > 0.001 && ran.wall_s > 0.001 && ran.wall_s < 60.0, "{ran:?}");
-        assert!(ran.peak > 256 << 10 && ran.peak < 32 << 20, "{ran:?}");
-        drop(much);
-        let mut failing = Command::new("sh");
-        failing.args(["-c", "echo why >&2; exit 3"]);
-        let why = Ran::with(peer, failing).unwrap_err().to_string();
-        assert!(why.contains("why") && why.contains('3') && why.contains(GLIBC), "{why}");
-    }
-}

@@ -99,27 +99,27 @@ impl Task {
         }
         command
     }
+
+    /// Runs it to its end. All children of this process that have ended are counted.
+    fn run(&self) -> Result<Ran, String> {
+        let begin = clock::wall();
+        let output = self.command().output();
+        let wall_s = (clock::wall() - begin).as_secs_f64();
+        let name = self.words[0].to_string_lossy();
+        let output = output.map_err(|why| format!("{name}: {why}"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{name}: {}: {}", output.status, said.trim_end()));
+        }
+        let (cpu_s, peak) = of_children().map_err(|why| why.to_string())?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(Ran { cpu_s, wall_s, peak, said })
+    }
 }
 
 /// In the child that starts it: says what it took, or what went wrong.
 pub(crate) fn start(task: &str, out: &mut dyn Write) -> Outcome {
-    let task: Task = serde_json::from_str(task)?;
-    let begin = clock::wall();
-    let output = task.command().output();
-    let wall_s = (clock::wall() - begin).as_secs_f64();
-    let name = task.words[0].to_string_lossy();
-    let ran = match output {
-        Err(why) => Err(format!("{name}: {why}")),
-        Ok(output) if !output.status.success() => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(format!("{name}: {}: {}", output.status, said.trim_end()))
-        }
-        Ok(output) => {
-            let (cpu_s, peak) = of_children()?;
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            Ok(Ran { cpu_s, wall_s, peak, said })
-        }
-    };
+    let ran = serde_json::from_str::<Task>(task)?.run();
     Ok(writeln!(out, "{}", serde_json::to_string(&ran)?)?)
 }
 
@@ -143,4 +143,33 @@ pub(super) fn write(dir: &std::path::Path, name: &str, text: &str) -> Outcome<Pa
     let written = File::create(&path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|e| format!("write({}): {e}", path.display()))?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Result<Ran, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).env("WORD", "said").env_remove("HOME").current_dir("/tmp");
+        let text = serde_json::to_string(&Task::of(&command)).unwrap();
+        serde_json::from_str::<Task>(&text).unwrap().run()
+    }
+
+    #[test]
+    fn a_command_is_run_as_it_was_made_and_its_children_count() {
+        let script = "(i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done); pwd; echo $WORD$HOME";
+        let ran = shell(script).unwrap();
+        assert_eq!(ran.said, "/tmp\nsaid\n");
+        assert!(ran.cpu_s > 0.001 && ran.wall_s > 0.001 && ran.peak > 256 << 10, "{ran:?}");
+    }
+
+    #[test]
+    fn a_command_that_fails_says_why() {
+        let why = shell("echo why >&2; exit 3").unwrap_err();
+        assert!(why.contains("why") && why.contains('3'), "{why}");
+        let command = Command::new("/nonexistent/program");
+        let why = Task::of(&command).run().unwrap_err();
+        assert!(why.contains("/nonexistent/program"), "{why}");
+    }
 }
