@@ -317,7 +317,7 @@ sed -n 's/1\\(.\\)/\\1-/gp' tree/* | cksum
         "zstd": "zstd -q -T2 -c tree.tar | zstd -dqc | cksum",
         "openssl": "openssl dgst -sha256 tree.tar; openssl enc -aes-256-cbc -pbkdf2 -k word "
                    "-S 0011223344556677 -in tree.tar | openssl dgst -sha256; openssl prime 7919; "
-                   "openssl genpkey -algorithm RSA -quiet | openssl pkey -text -noout | wc -l",
+                   "openssl genpkey -algorithm RSA -quiet | openssl pkey -check -noout",
         "sqlite3": "sqlite3 :memory: 'with recursive c(x) as (select 1 union all select x + 1 from "
                    "c where x < 30000) select sum(x), max(hex(x)), count(distinct x % 97) from c'",
         "jq": "seq 1 20000 | jq -s 'map({n: ., t: tostring}) | group_by(.n % 10) | map(length)' -c",

@@ -72,9 +72,11 @@ class Place:
 
     def write(self, name, text):
         path = self.folder / name
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True)
-            self.give(path.parent)
+        for folder in reversed(path.relative_to(self.folder).parents):
+            folder = self.folder / folder
+            if not folder.is_dir():
+                folder.mkdir()
+                self.give(folder)
         path.write_text(text)
         self.give(path)
         return path

@@ -44,7 +44,7 @@ const C_FILES: [&str; 17] = [
     "theap",
     "threadlocal",
 ];
-const CPP_FILES: usize = 4;
+const CPP_DEPTHS: usize = 5;
 
 /// The cases, and the unit in which time is told.
 pub(super) fn cases() -> impl Iterator<Item = (String, &'static str)> {
@@ -74,8 +74,8 @@ pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
         report.ratio(&format!("{case}_vs_best"), ratio);
     }
     report.note(
-        "program_c: 17 files of mimalloc's compiled by cc -O2, two at a time; program_cpp: four \
-         files of maps, sorts and regular expressions by c++; program_python: JSON and objects \
+        "program_c: 17 files of mimalloc's compiled by cc -O2, two at a time; program_cpp: five \
+         files of maps, sorts and calls to come by c++; program_python: JSON and objects \
          built and dropped, _malloc without Python's own pools; program_redis: the server alone, \
          while redis-benchmark, which is not preloaded, asks. X_vs_best: the best peer's CPU time \
          over glebe's. Peaks are of the one process that had the most.",
@@ -140,10 +140,11 @@ fn compile_c(dir: &Path, quick: bool) -> Outcome<Command> {
 fn build_cpp(dir: &Path, quick: bool) -> Outcome<Command> {
     needs("c++", "g++")?;
     write(dir, "templates.cpp", include_str!("templates.cpp"))?;
-    let count = if quick { 2 } else { CPP_FILES };
-    let objects: Vec<_> = (0..count).map(|nth| format!("templates-{nth}.o")).collect();
+    // Files of one depth each.
+    let count = if quick { 1 } else { CPP_DEPTHS };
+    let objects: Vec<_> = (1..=count).map(|depth| format!("templates-{depth}.o")).collect();
     let flags = "CXXFLAGS = -std=c++17 -O1 -g";
-    let rules = "templates-%.o: templates.cpp\n\t$(CXX) $(CXXFLAGS) -DNTH=$* -c -o $@ $<\n";
+    let rules = "templates-%.o: templates.cpp\n\t$(CXX) $(CXXFLAGS) -DDEPTH=$* -c -o $@ $<\n";
     make(dir, &objects.join(" "), flags, rules)
 }
 

@@ -6,7 +6,6 @@
 #include <map>
 #include <memory>
 #include <numeric>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -45,10 +44,10 @@ template <> struct Record<0> {
 template <int N> int work(const std::string &text) {
     Record<N> record;
     std::unordered_map<std::string, std::function<int(int)>> calls;
-    const std::regex words("([a-z]+)-([0-9]{2,4})");
-    for (std::sregex_iterator at(text.begin(), text.end(), words), end; at != end; ++at) {
-        record.add((*at)[1]);
-        calls[(*at)[2]] = [&record](int with) { return record.sum() + with; };
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+        record.add(word);
+        calls[word] = [&record](int with) { return record.sum() + with; };
     }
     auto later = std::async(std::launch::deferred, [&] {
         return std::accumulate(calls.begin(), calls.end(), 0,
@@ -58,4 +57,4 @@ template <int N> int work(const std::string &text) {
     return later.get();
 }
 
-int entry(const std::string &text) { return work<1 + NTH>(text); }
+int entry(const std::string &text) { return work<DEPTH>(text); }
