@@ -226,7 +226,9 @@ fn grown(space: &'static Space, has_opened: bool) {
     if has_opened && handed < space.states().len() && space.opened() > last + (handed - last) / 2 {
         DUE.fetch_or(ARENA, Ordering::Relaxed);
     }
-    keeper::grown(space);
+    if keeper::grown(space) {
+        DUE.fetch_or(THREAD, Ordering::Relaxed);
+    }
     errno::set(kept);
 }
 

@@ -1,10 +1,10 @@
 //! The keeper: a thread that marks what stayed free, and gives back what is needed elsewhere.
 //!
-//! There is none until it pays: until the heap is 32 MiB and some of it is free. It has all signals
-//! blocked and, where the kernel lets it, a table of open files of its own. It sleeps without a
-//! timer while nothing ages and nothing is free that the kernel could not take by itself. Near a
-//! limit frees give whole units back at once. Times are wall time, amounts slices. Cost: a turn is
-//! some µs, a look some tens. Lock: the right to claim slices, a unit at a time.
+//! There is none until it pays: until the heap is 32 MiB. It has all signals blocked and, where
+//! the kernel lets it, a table of open files of its own. It sleeps without a timer while nothing
+//! ages and nothing is free that the kernel could not take by itself. Near a limit frees give whole
+//! units back at once. Times are wall time, amounts slices. Cost: a turn is some µs, a look some
+//! tens. Lock: the right to claim slices, a unit at a time.
 //!
 //! ```text
 //! MODE   bit 0  FREES: a free is told, when so much is free      bit 2  PRESSED: memory is short
@@ -125,16 +125,21 @@ pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> boo
     mode & THREAD == 0 && counted.held() >= HELD_MIN
 }
 
-/// After memory came into use that was not there before.
-pub(crate) fn grown(space: &Space) {
-    if MODE.load(Ordering::Relaxed) & GROWTH == 0 {
-        return;
+/// After memory came into use that was not there before; whether a keeper would pay and there is
+/// none. It is not put off to a free: a program may rest from then on, and call nothing.
+pub(crate) fn grown(space: &Space) -> bool {
+    let mode = MODE.load(Ordering::Relaxed);
+    if mode & (FREES | THREAD) == FREES {
+        return space.counters.get().held() >= HELD_MIN;
     }
-    let counted = space.counters.get();
-    let is_due = counted.cold >= GROWN_AT.load(Ordering::Relaxed);
-    if is_due && counted.hot() + counted.volatile() > 0 {
-        wake();
+    if mode & GROWTH != 0 {
+        let counted = space.counters.get();
+        let is_due = counted.cold >= GROWN_AT.load(Ordering::Relaxed);
+        if is_due && counted.hot() + counted.volatile() > 0 {
+            wake();
+        }
     }
+    false
 }
 
 fn wake() {
