@@ -1,10 +1,10 @@
 //! The keeper: a thread that marks what stayed free, and gives back what is needed elsewhere.
 //!
-//! There is none until it pays: until the heap is 32 MiB. It has all signals
-//! blocked and, where the kernel lets it, a table of open files of its own. It sleeps without a
-//! timer while nothing ages and nothing is free that the kernel could not take by itself. Near a
-//! limit frees give whole units back at once. Times are wall time, amounts slices. Cost: a turn is
-//! some µs, a look some tens. Lock: the right to claim slices, a unit at a time.
+//! There is none until it pays: until the heap is 32 MiB. It has all signals blocked and, where
+//! the kernel lets it, a table of open files of its own. It sleeps without a timer while nothing
+//! ages and nothing is free that the kernel could not take by itself. Near a limit frees give whole
+//! units back at once. Times are wall time, amounts slices. Cost: a turn is some µs, a look some
+//! tens. Lock: the right to claim slices, a unit at a time.
 //!
 //! ```text
 //! MODE   bit 0  FREES: a free is told, when so much is free      bit 2  PRESSED: memory is short
