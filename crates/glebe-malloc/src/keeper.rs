@@ -132,7 +132,7 @@ pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> boo
     mode & THREAD == 0 && counted.held() >= HELD_MIN
 }
 
-/// After memory came into use that was not there before; as [`freed`]. Who has much frees some of it
+/// After memory came into use that was not there before; as [`freed`]. Who has much frees some
 /// and then may make no call for long: the keeper must be there before.
 pub(crate) fn grown(space: &Space) -> bool {
     let mode = MODE.load(Ordering::Relaxed);
