@@ -65,7 +65,8 @@ pub struct Settings {
     pub pages: bool,
     /// How long memory stays free before it is marked.
     pub age: Duration,
-    /// How much room is to be left below a limit; by itself a part of the limit.
+    /// How much room is to be left below a limit, never more than a quarter of it; by itself
+    /// 256 MiB.
     pub margin: Option<Bytes>,
 }
 
@@ -81,7 +82,7 @@ impl Default for Settings {
     }
 }
 
-const AGE: Duration = Duration::from_millis(100);
+const AGE: Duration = Duration::from_millis(40);
 
 /// Whether something is due at an entry. One load.
 #[inline(always)]
@@ -131,6 +132,9 @@ pub fn start(settings: &Settings) {
         OWN.bytes.store(bytes as u64, Ordering::Relaxed);
         if hand_over(space) {
             engine::prepare();
+        } else {
+            SPACE.store(ptr::null_mut(), Ordering::Release);
+            BYTES.store(0, Ordering::Relaxed);
         }
     }
     errno::set(kept);
@@ -231,7 +235,9 @@ fn grown(space: &'static Space, has_opened: bool) {
     if has_opened && handed < space.states().len() && space.opened() > last + (handed - last) / 2 {
         DUE.fetch_or(ARENA, Ordering::Relaxed);
     }
-    keeper::grown(space);
+    if keeper::grown(space) {
+        DUE.fetch_or(THREAD, Ordering::Relaxed);
+    }
     errno::set(kept);
 }
 
