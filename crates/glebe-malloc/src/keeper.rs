@@ -2,9 +2,9 @@
 //!
 //! There is none until it pays: until the heap is 32 MiB. It has all signals blocked and, where the
 //! kernel lets it, a table of open files of its own. It sleeps without a timer while nothing ages
-//! and nothing is free that the kernel could not take by itself. Near a limit it looks on, and frees
-//! give whole units back at once. Times are wall time, amounts slices. Cost: a turn is some µs, a
-//! look some tens. Lock: the right to claim slices, a unit at a time.
+//! and nothing is free that the kernel could not take by itself. Near a limit it looks on, and
+//! frees give whole units back at once. Times are wall time, amounts slices. Cost: a turn is some
+//! µs, a look some tens. Lock: the right to claim slices, a unit at a time.
 //!
 //! ```text
 //! MODE   bit 0  FREES: a free is told, when so much is free      bit 2  PRESSED: memory is short
@@ -63,8 +63,9 @@ const CALM: Duration = Duration::from_secs(1);
 /// Of an age, which has a few turns; and no turn is shorter.
 const AGE_TURNS: u8 = 4;
 const TURN_MIN: Duration = Duration::from_millis(10);
-/// A turn near a limit.
+/// A turn near a limit; and a pause, for a while after memory was short.
 const TURN_HASTY: Duration = Duration::from_millis(4);
+const ALERT: Duration = Duration::from_secs(1);
 /// Marked memory is looked at no more often.
 const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of stack.
@@ -228,6 +229,7 @@ struct Keeper {
     /// Whether there is less room than twice what is to be left.
     is_near: bool,
     is_pressed: bool,
+    short_at: Option<Instant>,
     /// Hot slices that had been dropped, in all, at the last look.
     dropped: u64,
 }
@@ -256,6 +258,7 @@ impl Keeper {
             is_due: true,
             is_near: false,
             is_pressed: false,
+            short_at: None,
             dropped: 0,
         }
     }
@@ -327,7 +330,11 @@ impl Keeper {
         has(HAS_GROUP, reading.pressure.is_some_and(is_group));
         self.press(&reading);
         self.give_back(&reading);
-        self.pause = reading.pause;
+        if reading.short > Bytes::ZERO {
+            self.short_at = Some(self.looked);
+        }
+        let is_alert = self.short_at.is_some_and(|at| at.elapsed() < ALERT);
+        self.pause = if is_alert { reading.pause.min(TURN_HASTY) } else { reading.pause };
         let cold = self.space.counters.get().cold;
         GROWN_AT.store(cold + GROWTH_STEP, Ordering::Relaxed);
     }
