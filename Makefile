@@ -32,7 +32,7 @@ help:
 	@echo "make demo     build the command and show the library at work"
 	@echo "make test     every test: as root and not, without rseq, with faults, the loom models"
 	@echo "make lint     format, clippy, oldest Rust, docs, layers, style, unsafe list, licences, aarch64"
-	@echo "make bench    the benchmarks, then the stress tests for minutes"
+	@echo "make bench    the benchmarks, programs under malloc, the stress tests; minutes each"
 	@echo "make aged     age this machine, and judge what contiguous memory is had of it (root, minutes)"
 	@echo "make fuzz     a minute of each fuzz target"
 	@echo "make sanitize the reserve under the address and the thread sanitizer, with a nightly"
@@ -63,7 +63,9 @@ test:
 
 bench:
 	cargo build --profile $(PROFILE) -p glebe-bench --features jemalloc
+	cargo build --profile $(PROFILE) -p glebe-preload
 	for name in $$($(BENCH) list); do $(BENCH) $$name || exit; done
+	scripts/malloc_programs.py --long --lib $(BUILT)/libglebe_malloc.so
 	GLEBE_STRESS_SECONDS=120 cargo test --release -p glebe --test 'stress*'
 
 # Fills memory, and takes memory blocks off line and back.

@@ -1,5 +1,6 @@
 //! Builds mimalloc as a shared library for the benchmark `malloc`: of the very source that glebe
-//! builds on, with the definitions of mimalloc's own release build.
+//! builds on, with the definitions of mimalloc's own release build. The source itself is the C
+//! project that the same benchmark has compiled: its folder is `GLEBE_BENCH_C`.
 //!
 //! The program gets its path as `GLEBE_BENCH_MIMALLOC`, or what went wrong as
 //! `GLEBE_BENCH_NO_MIMALLOC`: a peer that cannot be had is a row that says so.
@@ -20,6 +21,7 @@ fn mimalloc() -> Result<PathBuf, String> {
     let var = |name: &str| env::var(name).map_err(|e| format!("{name}: {e}"));
     let include = var("DEP_MIMALLOC_INCLUDE_DIR")?;
     let source = Path::new(&include).with_file_name("src");
+    println!("cargo:rustc-env=GLEBE_BENCH_C={}", source.display());
     let library = Path::new(&var("OUT_DIR")?).join("libmimalloc.so");
     let mut build = cc::Build::new();
     // As it is released, whatever the profile of this program.

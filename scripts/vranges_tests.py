@@ -19,13 +19,13 @@ Exit status: 0 if all runs printed what they must, or it was skipped; 1 otherwis
 import argparse
 import os
 import pathlib
-import re
 import shutil
 import string
 import subprocess
 import sys
 import tempfile
-import time
+
+from memory_group import Group
 
 PUBLIC = "https://github.com/volatile-ranges-test/vranges-test"
 HEADER = pathlib.Path(__file__).resolve().parent.parent / "crates/glebe-c/include/glebe_vrange.h"
@@ -51,58 +51,6 @@ PATIENCE_S = 60
 
 class Wrong(Exception):
     """What a program printed that it must not."""
-
-
-class Group:
-    """A memory cgroup of one run."""
-
-    V1 = pathlib.Path("/sys/fs/cgroup/memory")
-    V2 = pathlib.Path("/sys/fs/cgroup")
-
-    def __init__(self, limit_kib=None):
-        is_v1 = (self.V1 / "memory.limit_in_bytes").exists()
-        self.path = (self.V1 if is_v1 else self.V2) / f"glebe-vranges-{os.getpid()}"
-        self.peak_file = "memory.max_usage_in_bytes" if is_v1 else "memory.peak"
-        self.events_file = "memory.oom_control" if is_v1 else "memory.events"
-        limit_file = "memory.limit_in_bytes" if is_v1 else "memory.max"
-        self.path.mkdir()
-        try:
-            if not (self.path / self.peak_file).exists():
-                raise OSError(f"{self.path}/{self.peak_file}: no such file")
-            # Nothing that is not volatile goes to swap: it must fit.
-            no_swap = "memory.swappiness" if is_v1 else "memory.swap.max"
-            if (self.path / no_swap).exists():
-                (self.path / no_swap).write_text("0")
-            if limit_kib:
-                (self.path / limit_file).write_text(str(limit_kib << 10))
-        except OSError:
-            self.path.rmdir()
-            raise
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        # A child whose parent was killed is inside for a moment longer.
-        until = time.monotonic() + PATIENCE_S
-        while (self.path / "cgroup.procs").read_text() and time.monotonic() < until:
-            time.sleep(0.001)
-        self.path.rmdir()
-
-    def run(self, command):
-        """Runs it inside; its exit status and what it printed."""
-        def enter():
-            (self.path / "cgroup.procs").write_text("0")
-
-        ran = subprocess.run(command, preexec_fn=enter, capture_output=True, timeout=PATIENCE_S)
-        return ran.returncode, ran.stdout.decode("latin-1")
-
-    def peak_kib(self):
-        return int((self.path / self.peak_file).read_text()) >> 10
-
-    def killed(self):
-        text = (self.path / self.events_file).read_text()
-        return int(re.search(r"^oom_kill (\d+)", text, re.MULTILINE)[1])
 
 
 def main():
@@ -138,7 +86,7 @@ def missing():
         if not shutil.which(tool):
             return f"{tool} is not installed"
     try:
-        with Group():
+        with Group("vranges"):
             return None
     except OSError as error:
         return f"no memory cgroup can be made: {error}"
@@ -239,12 +187,18 @@ def check_runs(name, pressure_mb, run_once):
 
 def run(name, command, pressure_mb, limit_kib, check):
     """One run in a group of its own: exit status, chunks lost, processes killed, peak."""
-    with Group(limit_kib) as group:
-        status, text = group.run([*command, "-p", str(pressure_mb)])
+    with Group("vranges", limit_kib) as group:
+        status, text = run_inside(group, [*command, "-p", str(pressure_mb)])
         killed, peak_kib = group.killed(), group.peak_kib()
     if status and not killed:
         raise Wrong(f"{name}: exit status {status}, having printed {text!r}")
     return status, "" if status else check(name, text), killed, peak_kib
+
+
+def run_inside(group, command):
+    """Its exit status and what it printed."""
+    ran = subprocess.run(command, preexec_fn=group.enter, capture_output=True, timeout=PATIENCE_S)
+    return ran.returncode, ran.stdout.decode("latin-1")
 
 
 def report(name, limit_kib, outcome, lost):
@@ -286,8 +240,8 @@ def check_file(folder):
     data = folder / "data"
     data.write_bytes(bytes((len(CHUNKS) * CHUNK_KIB << 10) + (8 << 10)))
     name = "volatile-test"
-    with Group() as group:
-        status, text = group.run([folder / name, "-p", str(PRESSURE_MB), "-f", data])
+    with Group("vranges") as group:
+        status, text = run_inside(group, [folder / name, "-p", str(PRESSURE_MB), "-f", data])
     lost = check_told(name, text)
     if status or lost:
         raise Wrong(f"{name} -f: exit status {status}, {lost} lost")

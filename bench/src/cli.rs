@@ -111,6 +111,7 @@ fn in_child(parent: &str, task: &str, words: &[&str], out: &mut dyn Write) -> Ou
             Ok(writeln!(out, "{}", volatile::inside(Path::new(group), job)?)?)
         }
         ("malloc", [group, job]) => malloc::inside(Path::new(group), job, out),
+        ("malloc-program", [task]) => malloc::start(task, out),
         ("pin-shared", [path]) => volatile::pin_shared(Path::new(path), out),
         _ => Err(format!("{task}: no task of a child").into()),
     }

@@ -13,6 +13,9 @@ use serde_json::Value;
 /// An id with no privilege: the kernel's overflow uid.
 const NOBODY: u32 = 65_534;
 
+/// Where a test may lay a checkout of the public suite of allocator benchmarks.
+const SUITE: &str = "suite";
+
 fn bench(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_glebe-bench"));
     command.args(args).output().expect("the program starts")
@@ -23,6 +26,7 @@ fn report(program: &Path, dir: &Path, args: &[&str], uid: Option<u32>) -> Value 
     let json = dir.join(format!("{}.json", uid.unwrap_or_default()));
     let mut command = Command::new(program);
     command.args(args).args(["--quick", "--json"]).arg(&json);
+    command.env("MIMALLOC_BENCH", dir.join(SUITE));
     if let Some(uid) = uid {
         command.uid(uid).gid(uid).current_dir("/");
     }
@@ -169,6 +173,14 @@ fn serve_beside_memcached_or_alone() {
     }
 }
 
+/// A checkout of the suite with one program, which says how much it did.
+fn a_suite(dir: &Path) {
+    let folder = dir.join("bench/glibc-bench");
+    fs::create_dir_all(&folder).unwrap();
+    let text = "#include <stdio.h>\nint main(void) { puts(\"250 iterations\"); return 0; }\n";
+    fs::write(folder.join("bench-malloc-thread.c"), text).unwrap();
+}
+
 #[test]
 fn malloc_beside_others_and_none_of_its_own_is_killed() {
     let shapes = ["1_1", "1_2", "1_4", "1_16", "4_1", "4_4"];
@@ -179,9 +191,14 @@ fn malloc_beside_others_and_none_of_its_own_is_killed() {
         .collect();
     cases.extend(shapes.iter().map(|shape| format!("ebizzy_{shape}")));
     cases.push("ebizzy_4_4_limited".to_owned());
+    let programs = ["program_c", "program_cpp", "program_python", "program_python_malloc"];
+    cases.extend(programs.into_iter().chain(["program_redis"]).map(str::to_owned));
+    // One that is in the checkout, one that is not.
+    cases.extend(["suite_glibc_thread", "suite_mstress"].map(str::to_owned));
     let mut ratios: Vec<String> = ["reuse_vs_never", "burst_vs_never", "burst_vs_eager"]
         .into_iter()
         .chain(["size_cliff", "startup_cost_ms_over_mimalloc"])
+        .chain(["small_vs_engine", "peak_vs_engine", "program_c_vs_best"])
         .map(str::to_owned)
         .collect();
     for shape in shapes {
@@ -190,6 +207,7 @@ fn malloc_beside_others_and_none_of_its_own_is_killed() {
     let cases: Vec<&str> = cases.iter().map(String::as_str).collect();
     let dir = tempfile::tempdir().unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_glebe-bench"));
+    a_suite(&dir.path().join(SUITE));
     let report = report(program, dir.path(), &["malloc"], None);
     let names: Vec<&str> = ratios.iter().map(String::as_str).collect();
     has(&report, &cases, &names, &["oom_kills", "wrong_bytes"]);
@@ -201,12 +219,16 @@ fn malloc_beside_others_and_none_of_its_own_is_killed() {
     for who in ["glibc", "mimalloc"] {
         assert!(had("ebizzy_1_1", who) && had("size_128m", who), "{who}: {report}");
     }
+    let compiles = Command::new("make").arg("--version").output().is_ok();
+    assert_eq!(had("program_c", "mimalloc"), compiles, "{report}");
+    assert_eq!(had("suite_glibc_thread", "mimalloc"), compiles, "{report}");
     let is_here = had("startup_ms", "glebe");
     if !is_here {
         return println!("skipped: libglebe_malloc.so is not beside the program");
     }
     assert_eq!(report["checks"]["wrong_bytes"], 0, "{report}");
-    for name in ["size_cliff", "vs_best_1_1"] {
+    let engine = compiles.then_some(["small_vs_engine", "peak_vs_engine"]).into_iter().flatten();
+    for name in ["size_cliff", "vs_best_1_1"].into_iter().chain(engine) {
         assert!(report["ratios"][name].as_f64().is_some_and(|ratio| ratio > 0.0), "{name}");
     }
 }

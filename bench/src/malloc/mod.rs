@@ -1,21 +1,28 @@
 //! The benchmark `malloc`: glebe-malloc beside the allocators that programs use, each preloaded.
 //!
 //! A part is one question, asked of all peers by turns: the ebizzy-like loop, memory given back,
-//! bursts, sizes, start-up. What is measured runs in children of this program ([`worker`]), whose
-//! own allocator is what was preloaded. A child that the kernel kills is counted: glebe's in the
-//! check `oom_kills`, those of others in their rows.
+//! bursts, sizes, start-up, real programs, a public suite. What is measured runs in children of
+//! this program ([`worker`]), whose own allocator is what was preloaded, or is a program of others
+//! ([`ran`]). A child that the kernel kills is counted: glebe's in the check `oom_kills`, those of
+//! others in their rows.
 
 mod bursts;
 mod ebizzy;
+mod engine;
 mod give_back;
 mod peer;
+mod programs;
+mod ran;
+mod redis;
 mod sizes;
 mod startup;
+mod suite;
 mod trim;
 mod usage;
 mod worker;
 
 use glebe::units::Bytes;
+pub(crate) use ran::start;
 pub(crate) use worker::inside;
 
 use crate::pressure::Group;
@@ -26,12 +33,14 @@ use peer::{Peer, Peers};
 type Measure = fn(&Peers, &mut Report) -> Outcome;
 
 /// The parts, in the order in which they run.
-const PARTS: [(&str, Measure); 5] = [
+const PARTS: [(&str, Measure); 7] = [
     ("ebizzy", ebizzy::measure),
     ("give-back", give_back::measure),
     ("bursts", bursts::measure),
     ("sizes", sizes::measure),
     ("start-up", startup::measure),
+    ("programs", programs::measure),
+    ("suite", suite::measure),
 ];
 
 const OOM_KILLS: &str = "oom_kills";
@@ -49,6 +58,7 @@ pub(crate) fn run(report: &mut Report) -> Outcome {
             measure(&peers, report)?;
         }
     }
+    engine::sum_up(report);
     report.unmeasured(OOM_KILLS, "no memory cgroup, or no glebe-malloc");
     report.unmeasured("wrong_bytes", "no part that looks at bytes was run");
     Ok(())

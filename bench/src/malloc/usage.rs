@@ -56,7 +56,12 @@ pub(super) fn resident() -> Outcome<u64> {
 
 /// The most that this process ever had resident, in bytes.
 pub(super) fn peak() -> Outcome<u64> {
-    look("/proc/self/status", |text| kib(text, "VmHWM:"))?.ok_or_else(|| "status: no VmHWM".into())
+    peak_in("/proc/self/status")
+}
+
+/// The same of the process whose status this is.
+pub(super) fn peak_in(status: &str) -> Outcome<u64> {
+    look(status, |text| kib(text, "VmHWM:"))?.ok_or_else(|| format!("{status}: no VmHWM").into())
 }
 
 /// What is found in the first page of a file.

@@ -1,0 +1,162 @@
+//! Real programs: a C project compiled, C++ that is heavy on templates built by two jobs at a time,
+//! a Python program that builds large structures and drops them, Redis under its own benchmark.
+//!
+//! The C project is mimalloc, whose source is here as this program was built of it. What a program
+//! prints must be the same with every allocator.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::peer::{Peer, Peers, EAGER, GLIBC, MIMALLOC, NEVER};
+use super::ran::{write, Ran, CPU};
+use super::redis;
+use crate::report::{Report, GLEBE};
+use crate::turns::{median, turns};
+use crate::Outcome;
+
+/// What one of them is, in a folder with its files, at length or not; or why it cannot be run.
+type Make = fn(&Path, bool) -> Outcome<Command>;
+
+const PROGRAMS: [(&str, Make); 4] = [
+    ("program_c", compile_c),
+    ("program_cpp", build_cpp),
+    ("program_python", |dir, quick| python(dir, quick, false)),
+    ("program_python_malloc", |dir, quick| python(dir, quick, true)),
+];
+pub(super) const REDIS: &str = "program_redis";
+/// Files of the project that are compiled alone; the others are parts of these.
+const C_FILES: [&str; 17] = [
+    "alloc",
+    "alloc-aligned",
+    "alloc-posix",
+    "arena",
+    "arena-meta",
+    "bitmap",
+    "heap",
+    "init",
+    "libc",
+    "options",
+    "os",
+    "page",
+    "page-map",
+    "random",
+    "stats",
+    "theap",
+    "threadlocal",
+];
+const CPP_DEPTHS: usize = 5;
+
+/// The cases, and the unit in which time is told.
+pub(super) fn cases() -> impl Iterator<Item = (String, &'static str)> {
+    PROGRAMS.iter().map(|(case, _)| *case).chain([REDIS]).map(|case| (case.to_owned(), CPU))
+}
+
+pub(super) fn measure(peers: &Peers, report: &mut Report) -> Outcome {
+    let quick = report.options.quick;
+    let scratch = report.options.scratch();
+    let dir = tempfile::Builder::new().prefix("glebe-bench-").tempdir_in(scratch)?;
+    let count = report.plan(1, 5);
+    let whom = |peer: &&Peer| match quick {
+        true => [GLEBE, GLIBC, MIMALLOC].contains(&peer.who),
+        false => ![EAGER, NEVER].contains(&peer.who),
+    };
+    let peers_here: Vec<&Peer> = peers.here.iter().filter(whom).collect();
+    for (case, make) in PROGRAMS {
+        run(case, make, dir.path(), count, &peers_here, report)?;
+    }
+    redis::measure(dir.path(), count, &peers_here, report)?;
+    for (case, unit) in cases() {
+        peers.name_absent(&case, unit, report);
+        let others = peers_here.iter().filter(|peer| peer.who != GLEBE);
+        let best = others.map(|peer| median(report.of(&case, peer.who, unit)));
+        let best = best.fold(f64::INFINITY, f64::min);
+        let ratio = best / median(report.of(&case, GLEBE, unit));
+        report.ratio(&format!("{case}_vs_best"), ratio);
+    }
+    report.note(
+        "program_c: 17 files of mimalloc's compiled by cc -O2, two at a time; program_cpp: five \
+         files of maps, sorts and calls to come by c++; program_python: JSON and objects \
+         built and dropped, _malloc without Python's own pools; program_redis: the server alone, \
+         while redis-benchmark, which is not preloaded, asks. X_vs_best: the best peer's CPU time \
+         over glebe's. Peaks are of the one process that had the most.",
+    );
+    Ok(())
+}
+
+fn run(
+    case: &str,
+    make: Make,
+    dir: &Path,
+    count: u64,
+    peers: &[&Peer],
+    report: &mut Report,
+) -> Outcome {
+    let quick = report.options.quick;
+    let mut first = None;
+    for (_, peer) in turns(&format!("malloc, {case}"), count, peers) {
+        let ran = match make(dir, quick) {
+            Ok(command) => Ran::with(peer, command)?,
+            Err(why) => {
+                report.remark(case, peer.who, CPU, &why.to_string());
+                continue;
+            }
+        };
+        ran.add(case, peer.who, report);
+        let is_wrong = first.get_or_insert_with(|| ran.said.clone()) != &ran.said;
+        report.check("wrong_bytes", u64::from(is_wrong));
+    }
+    Ok(())
+}
+
+/// Whether a program is here; an error says how to get it.
+pub(super) fn needs(program: &str, package: &str) -> Outcome {
+    match Command::new(program).arg("--version").output() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(format!("not on this machine: apt-get install {package}").into()),
+    }
+}
+
+/// A makefile that compiles all of `objects` anew, and tells their checksums.
+fn make(dir: &Path, objects: &str, flags: &str, rules: &str) -> Outcome<Command> {
+    needs("make", "make")?;
+    let rest = format!("all: {objects}\n\tcat {objects} | cksum\n{rules}");
+    write(dir, "Makefile", &format!("{flags}\n{rest}"))?;
+    let mut command = Command::new("make");
+    command.args(["--always-make", "--silent", "--jobs=2", "-C"]).arg(dir);
+    Ok(command)
+}
+
+fn compile_c(dir: &Path, quick: bool) -> Outcome<Command> {
+    let source = option_env!("GLEBE_BENCH_C").filter(|source| Path::new(source).is_dir());
+    let source = source.ok_or("the source that this program was built of is gone")?;
+    needs("cc", "gcc")?;
+    let files = if quick { &C_FILES[..4] } else { &C_FILES };
+    let objects: Vec<_> = files.iter().map(|name| format!("{name}.o")).collect();
+    let flags = format!("CFLAGS = -O2 -g -w -DMI_BUILD_RELEASE -I{source}/../include -I{source}");
+    let rules = format!("%.o: {source}/%.c\n\t$(CC) $(CFLAGS) -c -o $@ $<\n");
+    make(dir, &objects.join(" "), &flags, &rules)
+}
+
+fn build_cpp(dir: &Path, quick: bool) -> Outcome<Command> {
+    needs("c++", "g++")?;
+    write(dir, "templates.cpp", include_str!("templates.cpp"))?;
+    // Files of one depth each.
+    let count = if quick { 1 } else { CPP_DEPTHS };
+    let objects: Vec<_> = (1..=count).map(|depth| format!("templates-{depth}.o")).collect();
+    let flags = "CXXFLAGS = -std=c++17 -O1 -g";
+    let rules = "templates-%.o: templates.cpp\n\t$(CXX) $(CXXFLAGS) -DDEPTH=$* -c -o $@ $<\n";
+    make(dir, &objects.join(" "), flags, rules)
+}
+
+fn python(dir: &Path, quick: bool, is_by_malloc: bool) -> Outcome<Command> {
+    needs("python3", "python3")?;
+    // The program itself, where a wrapper may be first in the path.
+    let asked =
+        Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output()?;
+    let program = String::from_utf8(asked.stdout)?;
+    let text = write(dir, "structures.py", include_str!("structures.py"))?;
+    let mut command = Command::new(program.trim());
+    command.arg(text).arg(if quick { "1" } else { "8" });
+    command.env("PYTHONMALLOC", if is_by_malloc { "malloc" } else { "pymalloc" });
+    Ok(command)
+}

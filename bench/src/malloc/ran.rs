@@ -1,0 +1,175 @@
+//! [`Ran`]: what a program of others took with a peer's allocator, all its children together.
+//!
+//! A child of this program starts it, so that what getrusage(2) tells of ended children is of this
+//! one alone. The peak is that of the process that had the most. It counts what the process that
+//! forks has in memory, which is little there and may be much here. Program and children of it die
+//! with that child. Units: seconds, bytes. Source: getrusage(2), prctl(2).
+//!
+//! # Safety
+//! `getrusage` writes one structure, which it is given; between fork and exec the child makes one
+//! system call.
+#![allow(unsafe_code)]
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rustix::process::{set_parent_process_death_signal, Signal};
+use serde::{Deserialize, Serialize};
+
+use super::peer::Peer;
+use crate::child::Child;
+use crate::report::Report;
+use crate::{clock, Outcome};
+
+/// The units of the rows.
+pub(super) const CPU: &str = "s cpu";
+pub(super) const WALL: &str = "s";
+pub(super) const PEAK: &str = "MiB peak";
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Ran {
+    pub(super) cpu_s: f64,
+    pub(super) wall_s: f64,
+    pub(super) peak: u64,
+    /// On its standard output.
+    pub(super) said: String,
+}
+
+impl Ran {
+    /// Runs `command` with a peer's allocator to its end; an error if it does not end well.
+    pub(super) fn with(peer: &Peer, mut command: Command) -> Outcome<Self> {
+        peer.set(&mut command);
+        let task = serde_json::to_string(&Task::of(&command))?;
+        let answer = Child::start("malloc-program", &[&task])?.answer()?;
+        let answer = answer.ok_or_else(|| format!("{command:?}: killed without a limit"))?;
+        match serde_json::from_str(&answer)? {
+            Ok(ran) => Ok(ran),
+            Err::<_, String>(why) => Err(format!("with {}: {why}", peer.who).into()),
+        }
+    }
+
+    /// Adds a row of each figure.
+    pub(super) fn add(&self, case: &str, who: &str, report: &mut Report) {
+        report.add(case, who, CPU, self.cpu_s);
+        report.add(case, who, WALL, self.wall_s);
+        report.add(case, who, PEAK, self.peak as f64 / f64::from(1 << 20));
+    }
+}
+
+/// A command as text. Standard input is a file or nothing.
+#[derive(Debug, Serialize, Deserialize)]
+struct Task {
+    words: Vec<OsString>,
+    /// What is set, and what is taken away.
+    env: Vec<(OsString, Option<OsString>)>,
+    dir: Option<PathBuf>,
+}
+
+impl Task {
+    fn of(command: &Command) -> Self {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let env = command.get_envs().map(|(name, value)| (name.into(), value.map(OsStr::to_owned)));
+        Self {
+            words: words.map(OsStr::to_owned).collect(),
+            env: env.collect(),
+            dir: command.get_current_dir().map(PathBuf::from),
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).stdin(Stdio::null());
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(dir) = &self.dir {
+            command.current_dir(dir);
+        }
+        // SAFETY: prctl(2) may be called between fork and exec.
+        unsafe {
+            command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        }
+        command
+    }
+
+    /// Runs it to its end. All children of this process that have ended are counted.
+    fn run(&self) -> Result<Ran, String> {
+        let begin = clock::wall();
+        let output = self.command().output();
+        let wall_s = (clock::wall() - begin).as_secs_f64();
+        let name = self.words[0].to_string_lossy();
+        let output = output.map_err(|why| format!("{name}: {why}"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{name}: {}: {}", output.status, said.trim_end()));
+        }
+        let (cpu_s, peak) = of_children().map_err(|why| why.to_string())?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(Ran { cpu_s, wall_s, peak, said })
+    }
+}
+
+/// In the child that starts it: says what it took, or what went wrong.
+pub(crate) fn start(task: &str, out: &mut dyn Write) -> Outcome {
+    let ran = serde_json::from_str::<Task>(task)?.run();
+    Ok(writeln!(out, "{}", serde_json::to_string(&ran)?)?)
+}
+
+/// CPU time of all children that have ended and were waited for, and theirs; the most that one of
+/// them had in memory.
+fn of_children() -> Outcome<(f64, u64)> {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure is as the call wants it.
+    if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) } != 0 {
+        return Err(format!("getrusage: {}", io::Error::last_os_error()).into());
+    }
+    // SAFETY: all zeros, or what the call wrote: numbers either way.
+    let usage = unsafe { usage.assume_init() };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok((seconds(usage.ru_utime) + seconds(usage.ru_stime), (usage.ru_maxrss as u64) << 10))
+}
+
+/// A file of a benchmark's, in a folder of its own.
+pub(super) fn write(dir: &std::path::Path, name: &str, text: &str) -> Outcome<PathBuf> {
+    let path = dir.join(name);
+    let written = File::create(&path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|e| format!("write({}): {e}", path.display()))?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Result<Ran, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).env("WORD", "said").env_remove("HOME").current_dir("/tmp");
+        let text = serde_json::to_string(&Task::of(&command)).unwrap();
+        serde_json::from_str::<Task>(&text).unwrap().run()
+    }
+
+    #[test]
+    fn a_command_is_run_as_it_was_made_and_its_children_count() {
+        let script = "(i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done); pwd; echo $WORD$HOME";
+        let ran = shell(script).unwrap();
+        assert_eq!(ran.said, "/tmp\nsaid\n");
+        assert!(ran.cpu_s > 0.001 && ran.wall_s > 0.001 && ran.peak > 256 << 10, "{ran:?}");
+    }
+
+    #[test]
+    fn a_command_that_fails_says_why() {
+        let why = shell("echo why >&2; exit 3").unwrap_err();
+        assert!(why.contains("why") && why.contains('3'), "{why}");
+        let command = Command::new("/nonexistent/program");
+        let why = Task::of(&command).run().unwrap_err();
+        assert!(why.contains("/nonexistent/program"), "{why}");
+    }
+}

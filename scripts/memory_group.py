@@ -1,0 +1,57 @@
+"""A memory cgroup of version 1 or 2 that a script makes, runs programs in and takes away."""
+
+import os
+import pathlib
+import re
+import time
+
+V1 = pathlib.Path("/sys/fs/cgroup/memory")
+V2 = pathlib.Path("/sys/fs/cgroup")
+# How long a program that ends may take to leave.
+PATIENCE_S = 60
+
+
+class Group:
+    """A memory cgroup called glebe-NAME-PID. OSError where none can be made."""
+
+    def __init__(self, name, limit_kib=None):
+        is_v1 = (V1 / "memory.limit_in_bytes").exists()
+        self.path = (V1 if is_v1 else V2) / f"glebe-{name}-{os.getpid()}"
+        self.peak_file = "memory.max_usage_in_bytes" if is_v1 else "memory.peak"
+        self.events_file = "memory.oom_control" if is_v1 else "memory.events"
+        limit_file = "memory.limit_in_bytes" if is_v1 else "memory.max"
+        self.path.mkdir()
+        try:
+            if not (self.path / self.peak_file).exists():
+                raise OSError(f"{self.path}/{self.peak_file}: no such file")
+            # Nothing goes to swap: it must fit.
+            no_swap = "memory.swappiness" if is_v1 else "memory.swap.max"
+            if (self.path / no_swap).exists():
+                (self.path / no_swap).write_text("0")
+            if limit_kib:
+                (self.path / limit_file).write_text(str(limit_kib << 10))
+        except OSError:
+            self.path.rmdir()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # A child whose parent was killed is inside for a moment longer.
+        until = time.monotonic() + PATIENCE_S
+        while (self.path / "cgroup.procs").read_text() and time.monotonic() < until:
+            time.sleep(0.001)
+        self.path.rmdir()
+
+    def enter(self):
+        """Takes the calling process inside."""
+        (self.path / "cgroup.procs").write_text("0")
+
+    def peak_kib(self):
+        return int((self.path / self.peak_file).read_text()) >> 10
+
+    def killed(self):
+        """How many processes the kernel killed for memory."""
+        text = (self.path / self.events_file).read_text()
+        return int(re.search(r"^oom_kill (\d+)", text, re.MULTILINE)[1])
