@@ -134,7 +134,7 @@ pub fn start(settings: &Settings) {
             engine::prepare();
         } else {
             SPACE.store(ptr::null_mut(), Ordering::Release);
-            BYTES.store(0, Ordering::Relaxed);
+            OWN.bytes.store(0, Ordering::Relaxed);
         }
     }
     errno::set(kept);
