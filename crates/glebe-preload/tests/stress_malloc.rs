@@ -82,6 +82,21 @@ fn every_block_is_as_it_was_left_where_memory_is_short() {
     }
 }
 
+/// Slices used again in the middle of the call that drops them.
+#[test]
+fn what_is_used_again_while_it_is_given_back() {
+    if !has("cc") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let program = compile(&scratch, "churn.c", &[]);
+    for options in ["", "age=1", "huge=off"] {
+        let mut command = preloaded(&program, options);
+        let output = run(command.arg(format!("{}", seconds() / 6.0)).arg("3"));
+        print!("{options:?}: {}", stdout(&output));
+    }
+}
+
 fn enter(dir: &Path) -> std::io::Result<()> {
     std::fs::write(dir.join("cgroup.procs"), "0")
 }

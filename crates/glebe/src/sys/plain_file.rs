@@ -94,11 +94,12 @@ impl KeptErrors {
     pub fn new() -> Option<Self> {
         let kept = errno::get();
         let identity = identity_of(libc::STDERR_FILENO);
-        // SAFETY: takes numbers.
-        let copies = COPY_MIN.map(|least| {
-            move || unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, least) }
-        });
-        let copy = copies.into_iter().map(|copy| copy()).find(|&copy| copy >= 0).unwrap_or(-1);
+        let copied = |least: &i32| {
+            // SAFETY: takes numbers.
+            let copy = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_DUPFD_CLOEXEC, *least) };
+            (copy >= 0).then_some(copy)
+        };
+        let copy = COPY_MIN.iter().find_map(copied).unwrap_or(-1);
         errno::set(kept);
         Some(Self { copy, identity: identity? })
     }
