@@ -1,10 +1,10 @@
 //! The keeper: a thread that marks what stayed free, and gives back what is needed elsewhere.
 //!
-//! There is none until it pays: until the heap is 32 MiB. It has all signals blocked and, where
-//! the kernel lets it, a table of open files of its own. It sleeps without a timer while nothing
-//! ages and nothing is free that the kernel could not take by itself. Near a limit frees give whole
-//! units back at once. Times are wall time, amounts slices. Cost: a turn is some µs, a look some
-//! tens. Lock: the right to claim slices, a unit at a time.
+//! There is none until it pays: until the heap is 32 MiB. It has all signals blocked and, where the
+//! kernel lets it, a table of open files of its own. It sleeps without a timer while nothing ages
+//! and nothing is free that the kernel could not take by itself. Near a limit it looks on, and
+//! frees give whole units back at once. Times are wall time, amounts slices. Cost: a turn is some
+//! µs, a look some tens. Lock: the right to claim slices, a unit at a time.
 //!
 //! ```text
 //! MODE   bit 0  FREES: a free is told, when so much is free      bit 2  PRESSED: memory is short
@@ -63,8 +63,9 @@ const CALM: Duration = Duration::from_secs(1);
 /// Of an age, which has a few turns; and no turn is shorter.
 const AGE_TURNS: u8 = 4;
 const TURN_MIN: Duration = Duration::from_millis(10);
-/// A turn near a limit.
+/// A turn near a limit; and a pause, for a while after memory was short.
 const TURN_HASTY: Duration = Duration::from_millis(4);
+const ALERT: Duration = Duration::from_secs(1);
 /// Marked memory is looked at no more often.
 const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of stack.
@@ -132,8 +133,8 @@ pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> boo
     mode & THREAD == 0 && counted.held() >= HELD_MIN
 }
 
-/// After memory came into use that was not there before; as [`freed`]. Who has much frees some
-/// and then may make no call for long: the keeper must be there before.
+/// After memory came into use that was not there before; as [`freed`]. Who has much frees some of
+/// it, and then may make no call for long: the keeper must be there before.
 pub(crate) fn grown(space: &Space) -> bool {
     let mode = MODE.load(Ordering::Relaxed);
     if mode & (FREES | GROWTH) == 0 {
@@ -225,7 +226,10 @@ struct Keeper {
     audited: Instant,
     pause: Duration,
     is_due: bool,
+    /// Whether there is less room than twice what is to be left.
+    is_near: bool,
     is_pressed: bool,
+    short_at: Option<Instant>,
     /// Hot slices that had been dropped, in all, at the last look.
     dropped: u64,
 }
@@ -252,7 +256,9 @@ impl Keeper {
             audited: now,
             pause: Duration::ZERO,
             is_due: true,
+            is_near: false,
             is_pressed: false,
+            short_at: None,
             dropped: 0,
         }
     }
@@ -278,8 +284,10 @@ impl Keeper {
         if self.is_due {
             return Some(to_turn.min(to_look));
         }
-        let hot = self.space.counters.get().hot();
-        (hot >= WATCHED_MIN || self.is_pressed).then_some(to_look)
+        let counted = self.space.counters.get();
+        // The kernel takes marked memory by itself, but a page at a time, of huge pages too.
+        let watched = counted.hot() + if self.is_near { counted.volatile() } else { 0 };
+        (watched >= WATCHED_MIN || self.is_pressed).then_some(to_look)
     }
 
     /// Whether others could fill the room within moments.
@@ -310,7 +318,9 @@ impl Keeper {
     fn look(&mut self) {
         LOOKS.fetch_add(1, Ordering::Relaxed);
         let mut reading = self.read();
-        if self.is_near(&reading) && self.audited.elapsed() >= AUDIT_PAUSE {
+        let near = reading.margin.get().saturating_mul(2);
+        self.is_near = reading.pressure.is_some_and(|pressure| pressure.room().get() < near);
+        if self.is_near && self.audited.elapsed() >= AUDIT_PAUSE {
             self.audited = Instant::now();
             if self.space.look_at_volatile().lost > 0 {
                 reading = self.read();
@@ -320,7 +330,11 @@ impl Keeper {
         has(HAS_GROUP, reading.pressure.is_some_and(is_group));
         self.press(&reading);
         self.give_back(&reading);
-        self.pause = reading.pause;
+        if reading.short > Bytes::ZERO {
+            self.short_at = Some(self.looked);
+        }
+        let is_alert = self.short_at.is_some_and(|at| at.elapsed() < ALERT);
+        self.pause = if is_alert { reading.pause.min(TURN_HASTY) } else { reading.pause };
         let cold = self.space.counters.get().cold;
         GROWN_AT.store(cold + GROWTH_STEP, Ordering::Relaxed);
     }
@@ -342,11 +356,6 @@ impl Keeper {
             gauge.close();
         }
         reading
-    }
-
-    fn is_near(&self, reading: &Reading) -> bool {
-        let near = reading.margin.get().saturating_mul(2);
-        reading.pressure.is_some_and(|pressure| pressure.room().get() < near)
     }
 
     /// While there is less room than is to be, frees give back by themselves.
