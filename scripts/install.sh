@@ -73,7 +73,6 @@ place 644 "$libs/libglebe.a" scripts/static_library.sh "$built"
 # Programs open it by its path, in LD_PRELOAD: it has no version in its name.
 place 755 "$libs/libglebe_malloc.so" cp "$built/libglebe_malloc.so"
 for header in crates/glebe-c/include/*.h crates/glebe-preload/include/*.h; do
-    [ -e "$header" ] || continue
     place 644 "${DESTDIR:-}$includedir/${header##*/}" cp "$header"
 done
 for example in crates/glebe-c/examples/*.c; do

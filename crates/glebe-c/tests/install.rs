@@ -209,9 +209,11 @@ fn destdir_is_where_files_land_and_not_what_they_say() {
     for file in ["libglebe.a", "libglebe_malloc.so", "cmake/glebe/glebeConfigVersion.cmake"] {
         assert!(lib.join(file).is_file(), "{file}");
     }
-    for header in fs::read_dir(root().join("include")).unwrap() {
-        let name = header.unwrap().file_name();
-        assert!(lib.join("../include").join(&name).is_file(), "{name:?}");
+    for crate_of in ["glebe-c", "glebe-preload"] {
+        for header in fs::read_dir(root().join("..").join(crate_of).join("include")).unwrap() {
+            let name = header.unwrap().file_name();
+            assert!(lib.join("../include").join(&name).is_file(), "{name:?}");
+        }
     }
     let pc = fs::read_to_string(lib.join("pkgconfig/glebe.pc")).unwrap();
     assert!(pc.contains("prefix=/opt/glebe\n") && !pc.contains("a b") && !pc.contains('@'));

@@ -43,7 +43,8 @@ pub struct Args {
     ///
     /// WHERE is `text`, `json` or `openmetrics`, a file, or both as in `json:FILE`. In the name of
     /// the file, %p is the number of the process, and %% is %. Programs that the program starts
-    /// print theirs, too. One that is killed, or ends by _exit(2) as some shells do, prints none.
+    /// print theirs only into files of their own: where the name has %p. One that is killed, or
+    /// ends by _exit(2) as some shells do, prints none.
     #[arg(long, value_name = "WHERE", num_args = 0..=1, require_equals = true)]
     stats: Option<Option<OsString>>,
     /// Print the same whenever the program gets this signal: HUP, USR1, USR2, WINCH or RTMIN+N

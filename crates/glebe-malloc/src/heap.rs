@@ -37,9 +37,7 @@ const THREAD: u32 = 1 << 2;
 
 static DUE: AtomicU32 = AtomicU32::new(START);
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(ptr::null_mut());
-/// Of the space.
-static BASE: AtomicU64 = AtomicU64::new(0);
-static BYTES: AtomicU64 = AtomicU64::new(0);
+static OWN: Own = Own { base: AtomicU64::new(0), bytes: AtomicU64::new(0) };
 /// Slices that mimalloc has, and those of them that its own tables take.
 static HANDED: AtomicU64 = AtomicU64::new(0);
 static TABLES: AtomicU64 = AtomicU64::new(0);
@@ -48,6 +46,13 @@ static TABLES: AtomicU64 = AtomicU64::new(0);
 const ROUND: u64 = 16 << 30;
 const SPACE_MAX: u64 = 2 << 40;
 const SPACE_MIN: u64 = 64 << 20;
+
+/// The addresses of the space: side by side, since every free reads both.
+#[derive(Debug)]
+struct Own {
+    base: AtomicU64,
+    bytes: AtomicU64,
+}
 
 /// How the heap is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +65,8 @@ pub struct Settings {
     pub pages: bool,
     /// How long memory stays free before it is marked.
     pub age: Duration,
-    /// How much room is to be left below a limit; by itself a part of the limit.
+    /// How much room is to be left below a limit, never more than a quarter of it; by itself
+    /// 256 MiB.
     pub margin: Option<Bytes>,
 }
 
@@ -76,7 +82,7 @@ impl Default for Settings {
     }
 }
 
-const AGE: Duration = Duration::from_millis(100);
+const AGE: Duration = Duration::from_millis(40);
 
 /// Whether something is due at an entry. One load.
 #[inline(always)]
@@ -89,7 +95,7 @@ pub fn todo() -> bool {
 #[inline(always)]
 #[must_use]
 pub fn owns(addr: usize) -> bool {
-    let (base, bytes) = (BASE.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed));
+    let (base, bytes) = (OWN.base.load(Ordering::Relaxed), OWN.bytes.load(Ordering::Relaxed));
     (addr as u64).wrapping_sub(base) < bytes
 }
 
@@ -122,10 +128,13 @@ pub fn start(settings: &Settings) {
         // Before, since the hook may be called at once; without an arena mimalloc is as it was.
         SPACE.store(ptr::from_ref(space).cast_mut(), Ordering::Release);
         let (base, bytes) = space.memory_of(0, space.states().len());
-        BASE.store(base as u64, Ordering::Relaxed);
-        BYTES.store(bytes as u64, Ordering::Relaxed);
+        OWN.base.store(base as u64, Ordering::Relaxed);
+        OWN.bytes.store(bytes as u64, Ordering::Relaxed);
         if hand_over(space) {
             engine::prepare();
+        } else {
+            SPACE.store(ptr::null_mut(), Ordering::Release);
+            BYTES.store(0, Ordering::Relaxed);
         }
     }
     errno::set(kept);
@@ -226,7 +235,9 @@ fn grown(space: &'static Space, has_opened: bool) {
     if has_opened && handed < space.states().len() && space.opened() > last + (handed - last) / 2 {
         DUE.fetch_or(ARENA, Ordering::Relaxed);
     }
-    keeper::grown(space);
+    if keeper::grown(space) {
+        DUE.fetch_or(THREAD, Ordering::Relaxed);
+    }
     errno::set(kept);
 }
 
@@ -336,5 +347,5 @@ pub struct Mechanisms {
 /// What there is now.
 #[must_use]
 pub fn mechanisms() -> Mechanisms {
-    Mechanisms { addresses: BYTES.load(Ordering::Relaxed), ..keeper::mechanisms() }
+    Mechanisms { addresses: OWN.bytes.load(Ordering::Relaxed), ..keeper::mechanisms() }
 }

@@ -1,10 +1,10 @@
 //! The keeper: a thread that marks what stayed free, and gives back what is needed elsewhere.
 //!
-//! There is none until it pays: until the heap is 32 MiB and some of it is free. It has all signals
-//! blocked and, where the kernel lets it, a table of open files of its own. It sleeps without a
-//! timer while nothing ages and nothing is free that the kernel could not take by itself. Near a
-//! limit frees give whole units back at once. Times are wall time, amounts slices. Cost: a turn is
-//! some µs, a look some tens. Lock: the right to claim slices, a unit at a time.
+//! There is none until it pays: until the heap is 32 MiB. It has all signals blocked and, where
+//! the kernel lets it, a table of open files of its own. It sleeps without a timer while nothing
+//! ages and nothing is free that the kernel could not take by itself. Near a limit frees give whole
+//! units back at once. Times are wall time, amounts slices. Cost: a turn is some µs, a look some
+//! tens. Lock: the right to claim slices, a unit at a time.
 //!
 //! ```text
 //! MODE   bit 0  FREES: a free is told, when so much is free      bit 2  PRESSED: memory is short
@@ -47,16 +47,24 @@ const HAS_FILES: u32 = 1 << 1;
 const HAS_GAUGE: u32 = 1 << 2;
 const HAS_GROUP: u32 = 1 << 3;
 
-/// A heap of so many slices may have a keeper, once so many of them are free.
+/// A heap of so many slices has a keeper.
 const HELD_MIN: u64 = (32 << 20) / SLICE as u64;
+/// So many more that are free are told.
 const FREE_MIN: u64 = (1 << 20) / SLICE as u64;
 /// So much that only the keeper could give back has it look from time to time.
 const WATCHED_MIN: u64 = (4 << 20) / SLICE as u64;
 /// Growth is told in steps of so many slices.
 const GROWTH_STEP: u64 = (4 << 20) / SLICE as u64;
+/// The room that is to be left below a limit, where nobody says otherwise; at most a quarter of the
+/// limit. Two processors fill as much with huge pages in three turns.
+const MARGIN: Bytes = Bytes::mib(256);
+/// Pauses of a gauge that sees plenty of room.
+const CALM: Duration = Duration::from_secs(1);
 /// Of an age, which has a few turns; and no turn is shorter.
 const AGE_TURNS: u8 = 4;
 const TURN_MIN: Duration = Duration::from_millis(10);
+/// A turn near a limit.
+const TURN_HASTY: Duration = Duration::from_millis(4);
 /// Marked memory is looked at no more often.
 const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of stack.
@@ -66,7 +74,6 @@ const STACK: usize = 256 << 10;
 #[derive(Debug)]
 struct Kept {
     age_micros: AtomicU64,
-    /// 0: by itself.
     margin: AtomicU64,
     wants_huge: AtomicU32,
     wants_thread: AtomicU32,
@@ -87,7 +94,7 @@ impl Kept {
 pub(crate) fn set(settings: &Settings) {
     let age = u64::try_from(settings.age.as_micros()).unwrap_or(u64::MAX);
     SETTINGS.age_micros.store(age, Ordering::Relaxed);
-    SETTINGS.margin.store(settings.margin.map_or(0, Bytes::get), Ordering::Relaxed);
+    SETTINGS.margin.store(settings.margin.unwrap_or(MARGIN).get(), Ordering::Relaxed);
     let wants_huge = settings.huge && !lean::huge_pages_forbidden();
     SETTINGS.wants_huge.store(wants_huge.into(), Ordering::Relaxed);
     SETTINGS.wants_thread.store(settings.thread.into(), Ordering::Relaxed);
@@ -125,16 +132,22 @@ pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> boo
     mode & THREAD == 0 && counted.held() >= HELD_MIN
 }
 
-/// After memory came into use that was not there before.
-pub(crate) fn grown(space: &Space) {
-    if MODE.load(Ordering::Relaxed) & GROWTH == 0 {
-        return;
+/// After memory came into use that was not there before; as [`freed`]. Who has much frees some
+/// and then may make no call for long: the keeper must be there before.
+pub(crate) fn grown(space: &Space) -> bool {
+    let mode = MODE.load(Ordering::Relaxed);
+    if mode & (FREES | GROWTH) == 0 {
+        return false;
     }
     let counted = space.counters.get();
+    if mode & THREAD == 0 {
+        return counted.held() >= HELD_MIN;
+    }
     let is_due = counted.cold >= GROWN_AT.load(Ordering::Relaxed);
     if is_due && counted.hot() + counted.volatile() > 0 {
         wake();
     }
+    false
 }
 
 fn wake() {
@@ -205,6 +218,7 @@ struct Keeper {
     space: &'static Space,
     gauge: Option<Gauge>,
     has_own_files: bool,
+    is_huge: bool,
     turn: Duration,
     turned: Instant,
     looked: Instant,
@@ -220,13 +234,10 @@ impl Keeper {
     fn new(space: &'static Space) -> Self {
         let has_own_files = own_files::take().is_ok();
         let age = Duration::from_micros(SETTINGS.age_micros.load(Ordering::Relaxed));
-        let policy = match SETTINGS.margin.load(Ordering::Relaxed) {
-            0 => Policy::default(),
-            margin => Policy::default().margin(Bytes::new(margin)),
-        };
-        let huge = wants_huge() && glebe::sys::madvise::transparent_huge_page().is_ok();
+        let policy = Policy::default().margin(Bytes::new(SETTINGS.margin.load(Ordering::Relaxed)));
+        let is_huge = wants_huge() && glebe::sys::madvise::transparent_huge_page().is_ok();
         let gauge = Gauge::new(policy).ok();
-        has(HAS_HUGE, huge);
+        has(HAS_HUGE, is_huge);
         has(HAS_FILES, has_own_files);
         has(HAS_GAUGE, gauge.is_some());
         let now = Instant::now();
@@ -234,6 +245,7 @@ impl Keeper {
             space,
             gauge,
             has_own_files,
+            is_huge,
             turn: (age / AGE_TURNS.into()).max(TURN_MIN),
             turned: now,
             looked: now,
@@ -245,33 +257,52 @@ impl Keeper {
         }
     }
 
-    /// Marks and looks, as far as it is time; how long nothing is to be done, if ever.
+    /// Looks and marks, as far as it is time; how long nothing is to be done, if ever.
     fn turn(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        if now.saturating_duration_since(self.turned) >= self.turn {
+        let has_grown = self.space.counters.get().cold >= GROWN_AT.load(Ordering::Relaxed);
+        let is_turn = now.saturating_duration_since(self.turned) >= self.turn_time();
+        // What is young the kernel cannot take: it must not meet a limit before it is marked.
+        let is_watched = is_turn && self.is_due && self.is_limited();
+        if has_grown || is_watched || now.saturating_duration_since(self.looked) >= self.pause {
+            self.looked = now;
+            self.look();
+        }
+        if is_turn {
             self.turned = now;
             self.space.next_turn();
             self.mark();
         }
-        let counted = self.space.counters.get();
-        let has_grown = counted.cold >= GROWN_AT.load(Ordering::Relaxed);
-        if has_grown || now.saturating_duration_since(self.looked) >= self.pause {
-            self.looked = now;
-            self.look();
-        }
-        let to_turn = self.turn.saturating_sub(self.turned.elapsed());
+        let to_turn = self.turn_time().saturating_sub(self.turned.elapsed());
         let to_look = self.pause.saturating_sub(self.looked.elapsed());
         if self.is_due {
-            Some(to_turn.min(to_look))
+            return Some(to_turn.min(to_look));
+        }
+        let hot = self.space.counters.get().hot();
+        (hot >= WATCHED_MIN || self.is_pressed).then_some(to_look)
+    }
+
+    /// Whether others could fill the room within moments.
+    fn is_limited(&self) -> bool {
+        self.pause < CALM
+    }
+
+    /// Near a limit huge pages are marked at once, which costs a twentieth of filling them again.
+    fn is_hasty(&self) -> bool {
+        self.is_huge && self.is_limited()
+    }
+
+    fn turn_time(&self) -> Duration {
+        if self.is_hasty() {
+            TURN_HASTY.min(self.turn)
         } else {
-            let hot = self.space.counters.get().hot();
-            (hot >= WATCHED_MIN || self.is_pressed).then_some(to_look)
+            self.turn
         }
     }
 
     fn mark(&mut self) {
-        let is_huge = HAS.load(Ordering::Relaxed) & HAS_HUGE != 0;
-        let manner = Manner { age: AGE_TURNS, is_huge, is_alone: fork::is_alone() };
+        let age = if self.is_hasty() { 0 } else { AGE_TURNS };
+        let manner = Manner { age, is_huge: self.is_huge, is_alone: fork::is_alone() };
         self.is_due = self.space.mark(manner).is_due;
     }
 
@@ -320,8 +351,7 @@ impl Keeper {
 
     /// While there is less room than is to be, frees give back by themselves.
     fn press(&mut self, reading: &Reading) {
-        let margin = reading.margin.get();
-        let short = |pressure: Pressure| pressure.room().get() < margin + margin / 4;
+        let short = |pressure: Pressure| pressure.room() < reading.margin;
         self.is_pressed = reading.pressure.is_some_and(short);
         if self.is_pressed {
             MODE.fetch_or(PRESSED, Ordering::AcqRel);

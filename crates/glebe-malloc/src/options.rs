@@ -45,6 +45,8 @@ pub struct Options {
 pub struct Report {
     /// Whether there is one at exit.
     pub at_exit: bool,
+    /// Of this process alone.
+    pub pid: Option<u64>,
     /// Where to; else to the standard error output.
     pub path: Option<Path>,
     /// There is one on this signal too.
@@ -81,7 +83,7 @@ struct Complaint<'a> {
     instead: &'static str,
 }
 
-const KNOWN: &str = "is not known; known are stats, stats=PATH, signal=NAME, \
+const KNOWN: &str = "is not known; known are stats, stats=PATH, pid=N, signal=NAME, \
     format=text|json|openmetrics, thread=off, huge=off, pages=off, age=MS, margin=SIZE";
 
 /// The options of the environment. Complains of words that it does not understand.
@@ -129,6 +131,7 @@ impl Options {
                 let path = Path::new(path).ok_or("needs a PATH of 1 to 1000 bytes")?;
                 (report.at_exit, report.path) = (true, Some(path));
             }
+            (b"pid", Some(pid)) => report.pid = Some(number(pid).ok_or("needs a number")?),
             (b"signal", Some(name)) => {
                 report.signal = Some(
                     signal(name)

@@ -23,7 +23,7 @@ fn in_child(make: impl Fn() -> libc::pid_t, body: impl FnOnce() -> bool) -> libc
     if child == 0 {
         // SAFETY: no pointer; nothing of the parent's runs at the end.
         unsafe {
-            libc::alarm(30);
+            libc::alarm(20);
             let is_well = body();
             libc::_exit(i32::from(!is_well));
         }
@@ -40,6 +40,15 @@ fn fork() -> libc::pid_t {
 fn clone() -> libc::pid_t {
     // SAFETY: as a fork without steps; the child calls the heap and the kernel.
     unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t }
+}
+
+/// Says that it is over when a test ends, well or not, so that its threads end.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Uses and frees memory until it is over.
@@ -66,13 +75,13 @@ fn children_of_a_threaded_program_have_what_it_had_and_live_on() {
         drop(objects(200, OBJECT));
         assert!(comes(|| heap::mechanisms().thread));
         thread::scope(|scope| {
+            let _ends = Ends(&is_over);
             (0..3).for_each(|_| drop(scope.spawn(|| churn(&is_over))));
             for nth in 0..40 {
                 let child = in_child(fork, || !heap::mechanisms().thread && lives_on(&kept));
                 assert!(ended_well(child), "child {nth}");
                 heap::trim(0);
             }
-            is_over.store(true, Ordering::Relaxed);
         });
         assert!(kept.iter().all(Object::is_whole));
     });
@@ -85,6 +94,7 @@ fn children_without_steps_wait_for_no_thread_of_the_parents() {
         drop(objects(200, OBJECT));
         assert!(comes(|| heap::mechanisms().thread));
         thread::scope(|scope| {
+            let _ends = Ends(&is_over);
             scope.spawn(|| {
                 // Claims are under way nearly always.
                 while !is_over.load(Ordering::Relaxed) {
@@ -100,7 +110,6 @@ fn children_without_steps_wait_for_no_thread_of_the_parents() {
                 });
                 assert!(ended_well(child), "child {nth}");
             }
-            is_over.store(true, Ordering::Relaxed);
         });
     });
 }

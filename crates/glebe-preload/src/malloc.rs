@@ -53,7 +53,7 @@ pub unsafe extern "C" fn free(at: *mut c_void) {
 /// # Safety
 /// As [`free`].
 #[inline(never)]
-unsafe fn free_elsewhere(at: *mut c_void) {
+unsafe extern "C" fn free_elsewhere(at: *mut c_void) {
     if at.is_null() {
         return;
     }

@@ -40,7 +40,8 @@ pub(crate) fn install() {
 
 /// Writes the last one.
 pub(crate) fn at_exit() {
-    if ASKED.get().is_some_and(|asked| asked.report.at_exit) {
+    let Some(Asked { report, .. }) = ASKED.get() else { return };
+    if report.at_exit && report.pid.is_none_or(|pid| pid == std::process::id().into()) {
         write("at exit");
     }
 }

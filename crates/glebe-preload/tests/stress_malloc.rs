@@ -36,7 +36,7 @@ fn stress(command: &mut Command, what: &str, seconds: f64, threads: u32, mib_of_
     let begin = Instant::now();
     let output = run(command.args(arguments).arg(mib_of_each.to_string()));
     let said = stdout(&output);
-    println!("{what}, {:.1} s: {said}", begin.elapsed().as_secs_f64());
+    println!("{what:?}, {:.1} s: {said}", begin.elapsed().as_secs_f64());
     let numbers: Vec<u64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     assert_eq!(numbers.len(), 4, "{said}");
     // On a machine as slow as may be: each thing has happened.

@@ -14,6 +14,7 @@ use std::error::Error as Failure;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::process;
 
 use crate::usage;
 
@@ -111,12 +112,16 @@ pub fn word(text: &OsStr) -> Parsed<OsString> {
 
 /// The words for `--stats`, `--stats=FORMAT`, `--stats=FILE` or `--stats=FORMAT:FILE`.
 ///
+/// Only the program itself prints, which keeps this process's number, unless each process has a
+/// file of its own: a shell script starts a hundred others.
+///
 /// The file is named from the root, for the program may change its working directory.
 ///
 /// # Errors
 /// The file cannot be named in GLEBE_MALLOC, or the working directory cannot be told.
 pub fn stats(place: Option<&OsStr>) -> Parsed<Vec<OsString>> {
-    let Some(place) = place else { return Ok(vec!["stats".into()]) };
+    let own = OsString::from(format!("pid={}", process::id()));
+    let Some(place) = place else { return Ok(vec!["stats".into(), own]) };
     let bytes = place.as_bytes();
     let colon = bytes.iter().position(|&byte| byte == b':').unwrap_or(bytes.len());
     let (format, file) = match FORMATS.contains(&&bytes[..colon]) {
@@ -128,7 +133,19 @@ pub fn stats(place: Option<&OsStr>) -> Parsed<Vec<OsString>> {
         None => "stats".into(),
         Some(file) => to_file(OsStr::from_bytes(file))?,
     };
-    Ok(format.into_iter().chain([stats]).collect())
+    let own = (!file.is_some_and(has_number)).then_some(own);
+    Ok(format.into_iter().chain([stats]).chain(own).collect())
+}
+
+/// Whether the name of a file has the number of the process in it.
+fn has_number(file: &[u8]) -> bool {
+    let mut rest = file.iter();
+    while rest.by_ref().any(|&byte| byte == b'%') {
+        if rest.next() == Some(&b'p') {
+            return true;
+        }
+    }
+    false
 }
 
 fn to_file(file: &OsStr) -> Parsed<OsString> {

@@ -4,6 +4,14 @@ use std::ffi::OsStr;
 
 use super::{ok, Place, MAPS};
 
+/// What the program finds in one variable, without the number of its process, which is checked.
+fn options_of(printed: &str) -> Option<String> {
+    let found = found(printed, "GLEBE_MALLOC")?;
+    let pid = found.split(',').find_map(|word| word.strip_prefix("pid="));
+    assert!(pid.is_none_or(|pid| pid.parse::<u32>().is_ok()), "{found}");
+    Some(found.replace(&format!(",pid={}", pid.unwrap_or_default()), ",pid=N"))
+}
+
 /// What the program finds in one variable.
 fn found(printed: &str, name: &str) -> Option<String> {
     printed.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
@@ -51,7 +59,7 @@ fn a_nested_run_adds_the_library_once() {
     let nested = [glebe.to_str().unwrap(), "run", "--malloc", "--stats", "--", "env"];
     let printed = ok(place.malloc(nested[0], &nested[1..]).env("GLEBE_MALLOC", "age=3"));
     assert_eq!(found(&printed, "LD_PRELOAD").as_deref(), place.library().to_str());
-    assert_eq!(found(&printed, "GLEBE_MALLOC").as_deref(), Some("age=3,stats"));
+    assert_eq!(options_of(&printed).as_deref(), Some("age=3,stats,pid=N"));
 }
 
 #[test]
@@ -60,23 +68,23 @@ fn options_count_in_the_order_that_the_manual_says() {
     let options = |before: &str, flags: &[&str]| {
         let flags = [&["--malloc"], flags, &["--", "env"]].concat();
         let flags: Vec<&OsStr> = flags.into_iter().map(OsStr::new).collect();
-        found(&ok(place.command(&flags).env("GLEBE_MALLOC", before)), "GLEBE_MALLOC").unwrap()
+        options_of(&ok(place.command(&flags).env("GLEBE_MALLOC", before))).unwrap()
     };
     let cases: [(&str, &[&str], &str); 8] = [
-        ("", &["--stats"], "stats"),
-        ("", &["--stats", "--signal", "SIGUSR2"], "signal=USR2,stats"),
-        ("", &["--signal=hup", "--stats=json"], "signal=HUP,format=json,stats"),
+        ("", &["--stats"], "stats,pid=N"),
+        ("", &["--stats", "--signal", "SIGUSR2"], "signal=USR2,stats,pid=N"),
+        ("", &["--signal=hup", "--stats=json"], "signal=HUP,format=json,stats,pid=N"),
         ("", &["--stats=text:/x/%p"], "format=text,stats=/x/%p"),
-        ("stats=/x,thread=off", &["--stats"], "thread=off,stats"),
-        ("format=json", &["--option", "format=text", "--stats"], "format=text,stats"),
-        ("", &["--stats=json", "--option", "format=text"], "format=json,stats"),
+        ("stats=/x,thread=off", &["--stats"], "thread=off,stats,pid=N"),
+        ("format=json", &["--option", "format=text", "--stats"], "format=text,stats,pid=N"),
+        ("", &["--stats=json", "--option", "format=text"], "format=json,stats,pid=N"),
         ("age=1", &["--option=age=2", "--option", "huge=off", "--option=age=3"], "huge=off,age=3"),
     ];
     for (before, flags, expected) in cases {
         assert_eq!(options(before, flags), expected, "{before} {flags:?}");
     }
     let here = place.path("out.json");
-    assert_eq!(options("", &["--stats=out.json"]), format!("stats={}", here.display()));
+    assert_eq!(options("", &["--stats=out.json"]), format!("stats={},pid=N", here.display()));
     // The allocator reads %p and %% in a path; a folder's name is no pattern.
     let folder = place.path("50%p");
     std::fs::create_dir(&folder).unwrap();

@@ -39,6 +39,7 @@ fn each_word_does_its_own() {
     assert_eq!((report.format, report.signal), (Format::Json, Some(12)));
     assert!(report.at_exit && good("stats=x,stats").report.path.is_none());
     assert_eq!(good("signal=USR1").report.signal, Some(10));
+    assert_eq!((good("pid=7").report.pid, good("stats").report.pid), (Some(7), None));
     assert_eq!(good("format=openmetrics").report.format, Format::OpenMetrics);
     let [first, last] = ["RTMIN", "RTMIN+29"].map(|name| good(&format!("signal={name}")));
     assert_eq!(last.report.signal.unwrap() - first.report.signal.unwrap(), 29);
@@ -58,6 +59,8 @@ fn what_is_not_understood_is_named_and_ignored() {
         ("thread=no", "thread=no", "needs on or off"),
         ("pages=", "pages=", "needs on or off"),
         ("format=xml", "format=xml", "needs one of text, json and openmetrics"),
+        ("pid=", "pid=", "needs a number"),
+        ("pid=-1", "pid=-1", "needs a number"),
         ("age=0", "age=0", "needs MS from 1 to 60000"),
         ("age=60001", "age=60001", "needs MS"),
         ("age=-5", "age=-5", "needs MS"),
