@@ -42,8 +42,16 @@ struct Program {
     did: Did,
 }
 
-const C: Program =
-    Program { name: "", folder: "", suffix: ".c", without: &[], flags: &[], args: &[], did: None };
+const C: Program = Program {
+    name: "",
+    folder: "",
+    suffix: ".c",
+    without: &[],
+    flags: &[],
+    args: &[],
+    input: None,
+    did: None,
+};
 const CPP: Program = Program { suffix: ".cpp", ..C };
 /// As C was before 1999.
 const OLD: &[&str] = &["-std=gnu89"];
