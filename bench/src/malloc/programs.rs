@@ -95,7 +95,7 @@ fn run(
     let mut first = None;
     for (_, peer) in turns(&format!("malloc, {case}"), count, peers) {
         let ran = match make(dir, quick) {
-            Ok(command) => Ran::with(peer, command)?,
+            Ok(command) => Ran::with(peer, command, None)?,
             Err(why) => {
                 report.remark(case, peer.who, CPU, &why.to_string());
                 continue;

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{set_parent_process_death_signal, Signal};
@@ -41,10 +41,12 @@ pub(super) struct Ran {
 }
 
 impl Ran {
-    /// Runs `command` with a peer's allocator to its end; an error if it does not end well.
-    pub(super) fn with(peer: &Peer, mut command: Command) -> Outcome<Self> {
+    /// Runs `command` with a peer's allocator to its end, with `input` or nothing as its standard
+    /// input; an error if it does not end well.
+    pub(super) fn with(peer: &Peer, mut command: Command, input: Option<&Path>) -> Outcome<Self> {
         peer.set(&mut command);
-        let task = serde_json::to_string(&Task::of(&command))?;
+        let task = Task { input: input.map(Path::to_owned), ..Task::of(&command) };
+        let task = serde_json::to_string(&task)?;
         let answer = Child::start("malloc-program", &[&task])?.answer()?;
         let answer = answer.ok_or_else(|| format!("{command:?}: killed without a limit"))?;
         match serde_json::from_str(&answer)? {
@@ -61,13 +63,15 @@ impl Ran {
     }
 }
 
-/// A command as text. Standard input is a file or nothing.
+/// A command as text.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
     words: Vec<OsString>,
     /// What is set, and what is taken away.
     env: Vec<(OsString, Option<OsString>)>,
     dir: Option<PathBuf>,
+    /// The file that is its standard input.
+    input: Option<PathBuf>,
 }
 
 impl Task {
@@ -78,12 +82,14 @@ impl Task {
             words: words.map(OsStr::to_owned).collect(),
             env: env.collect(),
             dir: command.get_current_dir().map(PathBuf::from),
+            input: None,
         }
     }
 
-    fn command(&self) -> Command {
+    fn command(&self) -> io::Result<Command> {
         let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]).stdin(Stdio::null());
+        let input = self.input.as_ref().map(File::open).transpose()?;
+        command.args(&self.words[1..]).stdin(input.map_or_else(Stdio::null, Stdio::from));
         for (name, value) in &self.env {
             match value {
                 Some(value) => command.env(name, value),
@@ -97,13 +103,13 @@ impl Task {
         unsafe {
             command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
         }
-        command
+        Ok(command)
     }
 
     /// Runs it to its end. All children of this process that have ended are counted.
     fn run(&self) -> Result<Ran, String> {
         let begin = clock::wall();
-        let output = self.command().output();
+        let output = self.command().and_then(|mut command| command.output());
         let wall_s = (clock::wall() - begin).as_secs_f64();
         let name = self.words[0].to_string_lossy();
         let output = output.map_err(|why| format!("{name}: {why}"))?;
@@ -138,7 +144,7 @@ fn of_children() -> Outcome<(f64, u64)> {
 }
 
 /// A file of a benchmark's, in a folder of its own.
-pub(super) fn write(dir: &std::path::Path, name: &str, text: &str) -> Outcome<PathBuf> {
+pub(super) fn write(dir: &Path, name: &str, text: &str) -> Outcome<PathBuf> {
     let path = dir.join(name);
     let written = File::create(&path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|e| format!("write({}): {e}", path.display()))?;
@@ -152,13 +158,16 @@ mod tests {
     fn shell(script: &str) -> Result<Ran, String> {
         let mut command = Command::new("sh");
         command.args(["-c", script]).env("WORD", "said").env_remove("HOME").current_dir("/tmp");
-        let text = serde_json::to_string(&Task::of(&command)).unwrap();
+        let input = Some(PathBuf::from("/proc/self/cmdline"));
+        let task = Task { input, ..Task::of(&command) };
+        let text = serde_json::to_string(&task).unwrap();
         serde_json::from_str::<Task>(&text).unwrap().run()
     }
 
     #[test]
     fn a_command_is_run_as_it_was_made_and_its_children_count() {
-        let script = "(i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done); pwd; echo $WORD$HOME";
+        let script = "(i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done); pwd; \
+                      echo $WORD$HOME; [ $(wc -c) -gt 3 ]";
         let ran = shell(script).unwrap();
         assert_eq!(ran.said, "/tmp\nsaid\n");
         assert!(ran.cpu_s > 0.001 && ran.wall_s > 0.001 && ran.peak > 256 << 10, "{ran:?}");

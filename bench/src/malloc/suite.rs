@@ -37,11 +37,21 @@ struct Program {
     flags: &'static [&'static str],
     /// With `@` for the folder `bench`.
     args: &'static [&'static str],
+    /// Its standard input.
+    input: Option<&'static str>,
     did: Did,
 }
 
-const C: Program =
-    Program { name: "", folder: "", suffix: ".c", without: &[], flags: &[], args: &[], did: None };
+const C: Program = Program {
+    name: "",
+    folder: "",
+    suffix: ".c",
+    without: &[],
+    flags: &[],
+    args: &[],
+    input: None,
+    did: None,
+};
 const CPP: Program = Program { suffix: ".cpp", ..C };
 /// As C was before 1999.
 const OLD: &[&str] = &["-std=gnu89"];
@@ -59,7 +69,7 @@ const PROGRAMS: [Program; 17] = [
         args: &["17545186520507317056371138836327483792736"], ..C },
     Program { name: "espresso", folder: "espresso", flags: OLD,
         args: &["@/espresso/largest.espresso"], ..C },
-    Program { name: "barnes", folder: "barnes", flags: OLD, ..C },
+    Program { name: "barnes", folder: "barnes", flags: OLD, input: Some("barnes/input"), ..C },
     Program { name: "larson", flags: &["-DCPP=1"], ..LARSON },
     Program { name: "larson_sized", flags: &["-DCPP=1", "-DSIZED=1", "-fsized-deallocation"],
         ..LARSON },
@@ -196,7 +206,8 @@ impl Program {
             let mut command = Command::new(path);
             command.args(self.args.iter().map(|arg| arg.replace('@', &bench)));
             command.current_dir(path.parent().unwrap_or(path));
-            let ran = Ran::with(peer, command)?;
+            let input = self.input.map(|name| sources.join(name));
+            let ran = Ran::with(peer, command, input.as_deref())?;
             match self.did {
                 None => ran.add(&case, peer.who, report),
                 Some((word, operations)) => {
