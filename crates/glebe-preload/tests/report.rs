@@ -56,7 +56,7 @@ fn what_is_not_understood_is_said_in_a_line_each() {
     let scratch = Scratch::new();
     let program = program(&scratch);
     let said = stderr(&ends(&program, "huge=off,foo,age=x,\u{1b}[2J", &[]));
-    let known = "is not known; known are stats, stats=PATH, signal=NAME, \
+    let known = "is not known; known are stats, stats=PATH, pid=N, signal=NAME, \
         format=text|json|openmetrics, thread=off, huge=off, pages=off, age=MS, margin=SIZE";
     let expected = format!(
         "glebe-malloc: GLEBE_MALLOC: \"foo\" {known}\n\
@@ -83,6 +83,8 @@ fn the_last_report_is_written_to_the_standard_error_output() {
     // A process that ends without its libraries has none, one that does with a child has two.
     assert_eq!(reports(&stderr(&ends(&program, "stats", &["_exit"]))), 0);
     assert_eq!(reports(&stderr(&ends(&program, "stats", &["fork"]))), 2);
+    // A number that is no process's of theirs.
+    assert_eq!(reports(&stderr(&ends(&program, "stats,pid=0", &["fork"]))), 0);
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn what_is_not_understood_is_named_and_ignored() {
         ("margin=18446744073709551615G", "margin=18446744073709551615G", "needs a SIZE"),
         ("margin=M", "margin=M", "needs a SIZE"),
         ("margin=1T", "margin=1T", "needs a SIZE"),
+        ("pid=x", "pid=x", "needs a number"),
         ("signal=KILL", "signal=KILL", "needs one of HUP, USR1"),
         ("signal=12", "signal=12", "needs one of"),
         ("signal=RTMIN+30", "signal=RTMIN+30", "needs one of"),
