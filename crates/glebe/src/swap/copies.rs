@@ -1,0 +1,257 @@
+//! [`Copies`]: the bytes of objects that are not in memory, or a second time of those that are.
+//!
+//! An object is coded as one block. A block that does not get an eighth smaller is the object as it
+//! is. The block is cut into *pieces* of up to a page, which are objects of a pool; of more than
+//! one piece, the handles are an object of that pool too, the *list*. An object that one word fills
+//! over and over takes nothing there.
+//!
+//! The checksum (CRC-32) is of key and block, and tested before anything is decoded: of a spoilt or
+//! mixed up block no byte is decoded. It is no defence against who writes what he wants.
+//!
+//! Cost: the codec's, 0.1 ns a byte for the checksum, a pool's insert or read for each page. Locks:
+//! the pool's.
+
+use crc32fast::Hasher;
+
+use super::error::Error;
+use super::key::Key;
+use crate::sys::page_size;
+use crate::units::Bytes;
+use crate::zpool::{self, same_filled, with_buffer, Codec, Coder, Handle, ObjectPool};
+
+const FORM_SHIFT: u32 = 62;
+const LEN_SHIFT: u32 = 32;
+const LEN: u64 = (1 << 24) - 1;
+/// Bytes of a handle in a list.
+const HANDLE: usize = size_of::<u64>();
+/// A block must be smaller than the object by one part of so many.
+const GAIN: usize = 8;
+
+/// Where the copy of an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copy {
+    /// Nowhere: one word fills the object.
+    Filled(u64),
+    /// In the pool.
+    Block(Block),
+}
+
+/// A block in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    /// The one piece, or the list; a handle as a number.
+    handle: u64,
+    /// Bytes.
+    pub(super) len: usize,
+    pub(super) is_coded: bool,
+    checksum: u32,
+}
+
+impl Copy {
+    pub(super) fn to_raw(self) -> [u64; 2] {
+        match self {
+            Self::Filled(word) => [word, 0],
+            Self::Block(Block { handle, len, is_coded, checksum }) => {
+                let form = 1 + u64::from(is_coded);
+                [handle, form << FORM_SHIFT | (len as u64) << LEN_SHIFT | u64::from(checksum)]
+            }
+        }
+    }
+
+    /// Whether the pool holds anything of it.
+    pub(super) fn takes_room(self) -> bool {
+        matches!(self, Self::Block(_))
+    }
+
+    pub(super) fn from_raw([what, about]: [u64; 2]) -> Self {
+        match about >> FORM_SHIFT {
+            0 => Self::Filled(what),
+            form => Self::Block(Block {
+                handle: what,
+                len: (about >> LEN_SHIFT & LEN) as usize,
+                is_coded: form > 1,
+                checksum: about as u32,
+            }),
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Copies {
+    pub(super) pool: ObjectPool,
+    coder: Coder,
+    page: usize,
+}
+
+/// Why a copy gives no object.
+#[derive(Debug)]
+pub(super) enum Unreadable {
+    /// It is not what was stored; what is wrong.
+    Damaged(&'static str),
+    /// It may be there, and cannot be read now.
+    Pool(zpool::Error),
+}
+
+impl From<zpool::Error> for Unreadable {
+    fn from(error: zpool::Error) -> Self {
+        match error {
+            zpool::Error::Stale | zpool::Error::Foreign => Self::Damaged("a piece of it is gone"),
+            zpool::Error::BufferTooSmall { .. } => Self::Damaged("a piece of it is too long"),
+            zpool::Error::Codec(zpool::CodecError::Corrupt { what, .. }) => Self::Damaged(what),
+            error => Self::Pool(error),
+        }
+    }
+}
+
+fn checksum_of(key: Key, block: &[u8]) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(&key.to_bytes());
+    hasher.update(block);
+    hasher.finalize()
+}
+
+impl Block {
+    fn check(&self, key: Key, bytes: &[u8]) -> Result<(), Unreadable> {
+        if bytes.len() != self.len {
+            return Err(Unreadable::Damaged("its length is another"));
+        }
+        if checksum_of(key, bytes) != self.checksum {
+            return Err(Unreadable::Damaged("its checksum does not match"));
+        }
+        Ok(())
+    }
+}
+
+impl Copies {
+    /// Without any; the pool holds up to `limit`.
+    pub(super) fn new(codec: &Codec, limit: Bytes) -> Result<Self, Error> {
+        let page = page_size().bytes().as_usize();
+        let pool = ObjectPool::options().codec(Codec::None).limit(limit).build()?;
+        let coder = Coder::new(codec, page).map_err(zpool::Error::Codec)?;
+        Ok(Self { pool, coder, page })
+    }
+
+    /// Stores a copy of an object, and leaves one part of so many of the pool free.
+    ///
+    /// # Errors
+    /// What the pool refuses; then nothing is stored.
+    pub(super) fn store(&self, key: Key, object: &[u8], free: u64) -> Result<Copy, zpool::Error> {
+        if let Some(word) = same_filled(object) {
+            return Ok(Copy::Filled(word));
+        }
+        let (len, held, limit) = (object.len(), self.pool.held(), self.pool.limit());
+        if held.get() > limit.get() - limit.get() / free {
+            return Err(zpool::Error::Full { len, held, limit });
+        }
+        let most = object.len() - object.len().div_ceil(GAIN);
+        self.coder.encode_block(object, most, |coded| {
+            let (block, is_coded) = (coded.unwrap_or(object), coded.is_some());
+            let handle = self.put(block)?.to_raw();
+            let (len, checksum) = (block.len(), checksum_of(key, block));
+            Ok(Copy::Block(Block { handle, len, is_coded, checksum }))
+        })
+    }
+
+    /// Puts a block into the pool.
+    fn put(&self, block: &[u8]) -> Result<Handle, zpool::Error> {
+        if block.len() <= self.page {
+            return self.pool.insert(block);
+        }
+        let mut list = Vec::with_capacity(block.len().div_ceil(self.page) * HANDLE);
+        let mut put = || -> Result<Handle, zpool::Error> {
+            for piece in block.chunks(self.page) {
+                list.extend_from_slice(&self.pool.insert(piece)?.to_raw().to_le_bytes());
+            }
+            self.pool.insert(&list)
+        };
+        put().inspect_err(|_| self.remove_listed(&list))
+    }
+
+    /// Writes an object, of as many bytes as it has, to `out`. After an error `out` may hold
+    /// anything.
+    pub(super) fn load(&self, key: Key, copy: Copy, out: &mut [u8]) -> Result<(), Unreadable> {
+        match copy {
+            Copy::Filled(word) => {
+                fill(out, word);
+                Ok(())
+            }
+            Copy::Block(block) if block.len <= self.page => {
+                let bytes = self.pool.get(handle_of(block.handle)?)?;
+                self.decode(key, block, &bytes, out)
+            }
+            Copy::Block(block) => with_buffer(block.len, |bytes| {
+                self.gather(block, bytes)?;
+                self.decode(key, block, bytes, out)
+            }),
+        }
+    }
+
+    /// Checks a block, then decodes it.
+    fn decode(
+        &self,
+        key: Key,
+        block: Block,
+        bytes: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), Unreadable> {
+        block.check(key, bytes)?;
+        if block.is_coded {
+            return Ok(self.coder.decode_block(bytes, out)?);
+        }
+        if bytes.len() != out.len() {
+            return Err(Unreadable::Damaged("it is of another length than the object"));
+        }
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Copies the pieces of a block to `out`, one behind the other.
+    fn gather(&self, block: Block, out: &mut [u8]) -> Result<(), Unreadable> {
+        let list = self.pool.get(handle_of(block.handle)?)?;
+        let pieces = out.chunks_mut(self.page);
+        if list.len() != pieces.len() * HANDLE {
+            return Err(Unreadable::Damaged("its list is of another length"));
+        }
+        for (piece, handle) in pieces.zip(handles(&list)) {
+            if self.pool.read(handle_of(handle)?, piece)? != piece.len() {
+                return Err(Unreadable::Damaged("a piece of it is too short"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets a copy.
+    pub(super) fn drop_copy(&self, copy: Copy) {
+        let Copy::Block(block) = copy else { return };
+        let Ok(handle) = handle_of(block.handle) else { return };
+        if block.len > self.page {
+            if let Ok(list) = self.pool.get(handle) {
+                self.remove_listed(&list);
+            }
+        }
+        // What is not there any more need not be removed.
+        let _ = self.pool.remove(handle);
+    }
+
+    fn remove_listed(&self, list: &[u8]) {
+        for handle in handles(list).filter_map(Handle::from_raw) {
+            let _ = self.pool.remove(handle);
+        }
+    }
+}
+
+/// Fills `out` with a word.
+fn fill(out: &mut [u8], word: u64) {
+    out.chunks_mut(size_of::<u64>()).for_each(|chunk| {
+        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+    });
+}
+
+fn handles(list: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    list.chunks_exact(HANDLE).filter_map(|raw| Some(u64::from_le_bytes(*raw.first_chunk()?)))
+}
+
+fn handle_of(raw: u64) -> Result<Handle, Unreadable> {
+    Handle::from_raw(raw).ok_or(Unreadable::Damaged("it names no piece"))
+}
