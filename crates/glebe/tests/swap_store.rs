@@ -4,6 +4,9 @@
 #[path = "swap_store/stress.rs"]
 mod stress;
 
+#[path = "swap_store/cost.rs"]
+mod cost;
+
 use std::collections::HashMap;
 
 use glebe::swap::{Error, Key, Options, Store};
@@ -123,7 +126,9 @@ fn lengths_that_no_store_takes_are_refused() {
     let store = small(4);
     for len in [0, (2 << 20) + 1, usize::MAX] {
         let refused = store.create(len).unwrap_err();
-        assert!(matches!(refused, Error::Len { len: given, max } if given == len && max == 2 << 20));
+        assert!(
+            matches!(refused, Error::Len { len: given, max } if given == len && max == 2 << 20)
+        );
     }
     assert!(matches!(store.insert(&[]), Err(Error::Len { len: 0, .. })));
     assert_eq!(store.stats().created_pages, 0);
@@ -406,8 +411,13 @@ fn run(program: &[Call]) {
                 keys.push(key);
             }
             Call::Budget(budget) => store.set_budget(pages(*budget)).unwrap(),
-            Call::Pin(n) | Call::WillNeed(n) | Call::Cold(n) | Call::Dead(n) | Call::Take(n)
-            | Call::Free(n) | Call::Write(n, ..) => {
+            Call::Pin(n)
+            | Call::WillNeed(n)
+            | Call::Cold(n)
+            | Call::Dead(n)
+            | Call::Take(n)
+            | Call::Free(n)
+            | Call::Write(n, ..) => {
                 let Some(key) = key(n) else { continue };
                 one_call(&store, &mut map, key, call);
             }
@@ -473,4 +483,12 @@ proptest! {
     fn a_store_is_as_a_map(program in prop::collection::vec(call(), 0..200)) {
         run(&program);
     }
+}
+
+/// What a pin costs, beside a page fault and LZ4 alone; run by hand, in release, alone:
+/// `cargo test --release -p glebe --test swap_store -- --ignored --nocapture cost`.
+#[test]
+#[ignore = "a measurement"]
+fn cost() {
+    cost::measure();
 }

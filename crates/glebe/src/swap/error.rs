@@ -27,7 +27,9 @@ pub enum Error {
     #[error("the object is dead: its bytes were given up")]
     Dead,
     /// Guards of the object stand against the call.
-    #[error("the object is pinned: no one else may write it, and none ends it, until its guards go")]
+    #[error(
+        "the object is pinned: no one else may write it, and none ends it, until its guards go"
+    )]
     Pinned,
     /// A pin more than an object may have.
     #[error("the object has {max} pins already; drop some")]

@@ -325,7 +325,8 @@ impl Store {
         let gone = unsafe { self.memory.give_back_all(&places[..leaving.len]) };
         for (nth, slot) in leaving.slots().enumerate() {
             // SAFETY: as above; whose pages the kernel kept is as it was.
-            let one = if nth < gone { Ok(()) } else { unsafe { self.memory.give_back(places[nth]) } };
+            let one =
+                if nth < gone { Ok(()) } else { unsafe { self.memory.give_back(places[nth]) } };
             self.part(slot, one, turn);
         }
     }

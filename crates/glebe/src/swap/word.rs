@@ -219,7 +219,11 @@ impl Word {
     /// No more pinned alone.
     #[inline]
     pub(crate) fn released(self) -> Step {
-        if self.is(ALONE) { Ok(Self(self.0 & !ALONE)) } else { Err(Unfit) }
+        if self.is(ALONE) {
+            Ok(Self(self.0 & !ALONE))
+        } else {
+            Err(Unfit)
+        }
     }
 
     /// A new object of a hole, pinned alone.
@@ -261,7 +265,11 @@ impl Word {
 
     /// Passed by the clock's hand.
     pub(crate) fn passed(self) -> Step {
-        if self.is(USED) { Ok(Self(self.0 & !USED)) } else { Err(Unfit) }
+        if self.is(USED) {
+            Ok(Self(self.0 & !USED))
+        } else {
+            Err(Unfit)
+        }
     }
 
     /// Not used since the hand came by; of the object that is meant.
@@ -319,7 +327,11 @@ impl Word {
 
     /// The copy of an object that is pinned alone went.
     pub(crate) fn uncopied(self) -> Step {
-        if self.is(ALONE) { Ok(Self(self.0 & !COPY)) } else { Err(Unfit) }
+        if self.is(ALONE) {
+            Ok(Self(self.0 & !COPY))
+        } else {
+            Err(Unfit)
+        }
     }
 
     /// The caller's, to end it.

@@ -3,8 +3,8 @@
 //! Whatever call fails: what an insert gave a key for is there with its own bytes until it ends,
 //! and what was counted is what is there.
 
-use glebe::sys::page_size;
 use glebe::swap::{Error, Key, Store};
+use glebe::sys::page_size;
 use glebe::units::{Bytes, Pages};
 
 use super::Outcome;

@@ -44,14 +44,8 @@ fn a_life_of_a_word() {
 
 #[test]
 fn no_step_of_a_key_is_made_for_another_generation() {
-    let steps: [fn(Word, u32) -> Step; 6] = [
-        Word::pinned,
-        Word::pinned_alone,
-        Word::loading,
-        Word::cooled,
-        Word::taken,
-        Word::doomed,
-    ];
+    let steps: [fn(Word, u32) -> Step; 6] =
+        [Word::pinned, Word::pinned_alone, Word::loading, Word::cooled, Word::taken, Word::doomed];
     for step in steps {
         for word in [resident(), stored(), leaving()] {
             for generation in [GENERATION - 1, GENERATION + 1] {
@@ -78,7 +72,10 @@ fn who_is_at_an_object_is_waited_for() {
     assert_eq!(refused(busy.taken(GENERATION)), Some(Wait));
     let read = busy.pinned(GENERATION).unwrap();
     assert_eq!((read.guards(), refused(read.pinned_alone(GENERATION))), (1, Some(Pinned)));
-    assert_eq!((refused(read.taken(GENERATION)), refused(read.leaving())), (Some(Pinned), Some(Pinned)));
+    assert_eq!(
+        (refused(read.taken(GENERATION)), refused(read.leaving())),
+        (Some(Pinned), Some(Pinned))
+    );
     assert_eq!(read.idle(true).unwrap().guards(), 1);
 }
 
