@@ -32,9 +32,12 @@ impl Store {
     pub(super) unsafe fn bring(&self, place: Place, is_new: bool) -> Result<(), Error> {
         self.make_room(place.pages(), is_new)?;
         self.memory.populate(place).map_err(|error| {
-            // What came of it goes, so that the next object there finds zeros.
+            // Pages that came are zeros, and may be taken by the next that is brought there.
             // SAFETY: as the caller promises.
-            unsafe { self.give_up(place) };
+            if unsafe { self.memory.give_back(place) }.is_err() {
+                self.counts.add(Counter::Stuck, place.pages());
+            }
+            self.room.release(place.pages());
             error.into()
         })
     }
@@ -42,7 +45,7 @@ impl Store {
     /// Gives up the memory of an object, and takes it off the budget.
     ///
     /// # Safety
-    /// The caller has the object to itself, and its bytes are wanted no more.
+    /// The caller has the object, whose pages are there, to itself; its bytes are wanted no more.
     pub(super) unsafe fn give_up(&self, place: Place) {
         // SAFETY: passed on.
         if !unsafe { self.memory.give_up(place) } {

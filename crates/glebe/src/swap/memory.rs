@@ -5,7 +5,7 @@
 //! objects.
 //!
 //! # Safety
-//! Bytes are lent only of places that lie in the mapping and are populated. That nobody writes
+//! Bytes are lent only of places, which lie in the mapping, while they are populated. That nobody writes
 //! what another has is what callers promise, by the object's [word](super::word).
 #![allow(unsafe_code)]
 
@@ -20,22 +20,25 @@ use crate::units::{Bytes, Pages};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Memory(Reserved);
+pub(super) struct Memory {
+    reserved: Reserved,
+    /// log2 of the page size, here for the hot path.
+    shift: u32,
+}
 
 impl Memory {
     /// Addresses for so many pages, and no page.
     pub(super) fn new(pages: Pages) -> Result<Self, OsError> {
         let len = pages.checked_bytes(page_size()).unwrap_or(Bytes::new(u64::MAX));
-        Ok(Self(Reserved::new(len, false)?))
+        Ok(Self { reserved: Reserved::new(len, false)?, shift: page_size().shift() })
     }
 
     /// The bytes of a place: to be read or written only while its pages are there.
     #[inline]
     pub(super) fn bytes(&self, place: Place) -> NonNull<[u8]> {
-        let start = (place.first << page_size().shift()) as usize;
-        let all = self.0.len().get() as usize;
-        assert!(start <= all && place.len <= all - start, "{place:?} in {all:#x} bytes");
-        let at = self.0.as_ptr().wrapping_add(start);
+        let start = (place.first << self.shift) as usize;
+        debug_assert!(start + place.len <= self.reserved.len().as_usize(), "{place:?}");
+        let at = self.reserved.as_ptr().wrapping_add(start);
         NonNull::new(ptr::slice_from_raw_parts_mut(at, place.len)).expect("no mapping is at zero")
     }
 
@@ -68,7 +71,7 @@ impl Memory {
     /// Makes the pages of an object present.
     pub(super) fn populate(&self, place: Place) -> Result<(), OsError> {
         let (at, len) = Self::range(place);
-        self.0.populate(at, len)
+        self.reserved.populate(at, len)
     }
 
     /// Gives the pages of an object back, whose bytes nobody wants any more; false if the kernel
@@ -93,7 +96,7 @@ impl Memory {
     pub(super) unsafe fn give_back(&self, place: Place) -> Result<(), OsError> {
         let (at, len) = Self::range(place);
         // SAFETY: passed on.
-        unsafe { self.0.give_back(at, len) }
+        unsafe { self.reserved.give_back(at, len) }
     }
 
     /// Gives the pages of objects back, [`DISCARD_MAX`] at most; of how many, from the first on,
@@ -108,6 +111,6 @@ impl Memory {
             *range = (at.as_usize(), len);
         }
         // SAFETY: the caller has the objects to itself.
-        unsafe { self.0.give_back_all(&mut ranges[..places.len()]) }
+        unsafe { self.reserved.give_back_all(&mut ranges[..places.len()]) }
     }
 }

@@ -27,8 +27,9 @@ use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
 use crate::zpool;
 
-/// Objects that leave in one go, at most.
-const BATCH: usize = 8;
+/// Objects that leave in one go, at most, and pages if not more are needed: so the call that has
+/// them leave waits no longer for a codec than for an object of as many pages.
+const BATCH: usize = 16;
 /// The part of the budget that leaves in one go at most, if not more is needed.
 const BATCH_SHARE: u64 = 16;
 /// Times that the hand goes round: an object that is passed the first time may go the second.
@@ -225,7 +226,7 @@ impl Store {
 
     /// Turns the hand until it has chosen objects of `least` pages, or somewhat more; these leave.
     fn turn(&self, least: u64, is_new: bool) -> Turn {
-        let most = least.max(self.room.budget() / BATCH_SHARE);
+        let most = least.max((self.room.budget() / BATCH_SHARE).min(BATCH as u64));
         let slots = u64::from(self.places.used());
         let (mut turn, mut batch, mut refusals) = (Turn::default(), Batch::default(), 0);
         for _ in 0..slots * ROUNDS {

@@ -31,7 +31,7 @@ statistics! {
         BlockBytes block_bytes Bytes "bytes that it made of them";
         Damaged damaged Count "copies that were not what was stored";
         Refused refused Count "times that no room could be made";
-        Stuck stuck_pages Pages "pages of objects that ended that the kernel did not take";
+        Stuck stuck_pages Pages "pages that the kernel did not take back when nobody wanted them any more";
     }
     gauges {
         resident "resident_pages" "pages of objects in memory";
