@@ -247,6 +247,72 @@ fn a_full_pool_refuses_and_loses_nothing() {
     check_all(&store, &keys, Matter::Noise);
 }
 
+/// Of which little fits into the pool.
+fn with_file(limit: Bytes) -> Store {
+    let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
+    options.file_in(std::env::temp_dir(), limit).build(Bytes::mib(4)).unwrap()
+}
+
+#[test]
+fn what_the_pool_has_no_room_for_goes_to_the_file() {
+    let store = with_file(Bytes::mib(64));
+    println!("past the page cache: {:?}", store.is_file_direct());
+    let lens = [1, 600, page(), page(), page() + 1, 40_000, 300_001, 2 << 20];
+    let mut objects: Vec<_> = (0..200)
+        .map(|n| {
+            let matter = MATTERS[n as usize % 4];
+            let bytes = bytes_of(n + 1, lens[n as usize % 97 % lens.len()], matter);
+            (store.insert(&bytes).unwrap(), bytes)
+        })
+        .collect();
+    for round in 0..3 {
+        for (nth, (key, bytes)) in objects.iter_mut().enumerate() {
+            assert!(*store.pin(*key).unwrap() == **bytes, "object {nth}, round {round}");
+            if nth % 5 == round {
+                let last = bytes.len() - 1;
+                bytes[last] ^= 1;
+                store.pin_mut(*key).unwrap()[last] ^= 1;
+            }
+        }
+    }
+    let stats = store.stats();
+    stats.check().unwrap();
+    assert!(stats.spilled > 0 && stats.read_back > 0 && stats.reused > 0, "{stats}");
+    assert!(stats.file > Pages::ZERO && stats.pool <= Pages::new(64), "{stats}");
+    for (nth, (key, bytes)) in objects.into_iter().enumerate() {
+        match nth % 3 {
+            0 => assert!(store.take(key).unwrap() == bytes, "object {nth}"),
+            1 => store.free(key).unwrap(),
+            _ => store.dead(key).unwrap(),
+        }
+    }
+    assert_eq!(store.stats().file, Pages::ZERO, "records of what ended");
+}
+
+#[test]
+fn a_full_file_refuses_and_loses_nothing() {
+    let limit = Bytes::mib(1);
+    let store = with_file(limit);
+    let mut keys = Vec::new();
+    let refused = loop {
+        let n = keys.len() as u64;
+        assert!(n < 4000, "nothing is refused");
+        match store.insert(&bytes_of(n, page(), Matter::Noise)) {
+            Ok(key) => keys.push(key),
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, Error::FileFull { limit: at, .. } if at == limit), "{refused}");
+    assert!(keys.len() > 1024 + 240, "{} objects", keys.len());
+    (0..2).for_each(|_| check_all(&store, &keys, Matter::Noise));
+    let spare = keys.split_off(keys.len() - 100);
+    spare.into_iter().for_each(|key| store.free(key).unwrap());
+    insert_all(&store, 90, Matter::Noise);
+    check_all(&store, &keys, Matter::Noise);
+    let none = Store::options().file_in("/nowhere", limit).build(limit);
+    assert!(matches!(none, Err(Error::Os(_))));
+}
+
 #[test]
 fn pins_to_write_are_alone() {
     let store = small(4);
@@ -398,8 +464,7 @@ fn call() -> impl Strategy<Value = Call> {
 }
 
 /// Runs a program on a store and on a map: `None` is an object that is dead.
-fn run(program: &[Call]) {
-    let store = small(20);
+fn run(store: &Store, program: &[Call]) {
     let (mut map, mut keys) = (HashMap::new(), Vec::new());
     for (at, call) in program.iter().enumerate() {
         let key = |n: &usize| keys.get(n % keys.len().max(1)).copied();
@@ -419,7 +484,7 @@ fn run(program: &[Call]) {
             | Call::Free(n)
             | Call::Write(n, ..) => {
                 let Some(key) = key(n) else { continue };
-                one_call(&store, &mut map, key, call);
+                one_call(store, &mut map, key, call);
             }
         }
         let stats = store.stats();
@@ -481,7 +546,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
     fn a_store_is_as_a_map(program in prop::collection::vec(call(), 0..200)) {
-        run(&program);
+        run(&small(20), &program);
+        let options = Store::options().pool_limit(Bytes::new(128 << 10));
+        let options = options.file_in(std::env::temp_dir(), Bytes::mib(64));
+        run(&options.build(pages(20)).unwrap(), &program);
     }
 }
 

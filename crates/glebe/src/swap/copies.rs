@@ -2,8 +2,8 @@
 //!
 //! An object is coded as one block. A block that does not get an eighth smaller is the object as it
 //! is. The block is cut into *pieces* of up to a page, which are objects of a pool; of more than
-//! one piece, the handles are an object of that pool too, the *list*. An object that one word fills
-//! over and over takes nothing there.
+//! one piece, the handles are an object of that pool too, the *list*. Or it is one record of a
+//! [file](super::file). An object that one word fills over and over takes nothing of either.
 //!
 //! The checksum (CRC-32) is of key and block, and tested before anything is decoded: of a spoilt or
 //! mixed up block no byte is decoded. It is no defence against who writes what he wants.
@@ -14,12 +14,15 @@
 use crc32fast::Hasher;
 
 use super::error::Error;
+use super::file::{units, SpillFile};
 use super::key::Key;
+use crate::error::OsError;
 use crate::sys::page_size;
 use crate::units::Bytes;
 use crate::zpool::{self, same_filled, with_buffer, Codec, Coder, Handle, ObjectPool};
 
 const FORM_SHIFT: u32 = 62;
+const IN_FILE: u64 = 1 << 61;
 const LEN_SHIFT: u32 = 32;
 const LEN: u64 = (1 << 24) - 1;
 /// Bytes of a handle in a list.
@@ -32,18 +35,19 @@ const GAIN: usize = 8;
 pub(super) enum Copy {
     /// Nowhere: one word fills the object.
     Filled(u64),
-    /// In the pool.
+    /// In the pool or the file.
     Block(Block),
 }
 
-/// A block in the pool.
+/// A block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
-    /// The one piece, or the list; a handle as a number.
-    handle: u64,
+    /// A handle as a number, of the one piece or the list; in the file, the first unit.
+    what: u64,
     /// Bytes.
     pub(super) len: usize,
     pub(super) is_coded: bool,
+    is_in_file: bool,
     checksum: u32,
 }
 
@@ -51,23 +55,33 @@ impl Copy {
     pub(super) fn to_raw(self) -> [u64; 2] {
         match self {
             Self::Filled(word) => [word, 0],
-            Self::Block(Block { handle, len, is_coded, checksum }) => {
-                let form = 1 + u64::from(is_coded);
-                [handle, form << FORM_SHIFT | (len as u64) << LEN_SHIFT | u64::from(checksum)]
+            Self::Block(Block { what, len, is_coded, is_in_file, checksum }) => {
+                let form = (1 + u64::from(is_coded)) << FORM_SHIFT;
+                let place = if is_in_file { IN_FILE } else { 0 };
+                [what, form | place | (len as u64) << LEN_SHIFT | u64::from(checksum)]
             }
         }
     }
 
-    /// Whether the pool holds anything of it.
-    pub(super) fn takes_room(self) -> bool {
-        matches!(self, Self::Block(_))
+    /// The block, if it is in the pool.
+    pub(super) fn in_pool(self) -> Option<Block> {
+        match self {
+            Self::Block(block) if !block.is_in_file => Some(block),
+            _ => None,
+        }
+    }
+
+    /// Whether it is in the file.
+    pub(super) fn is_in_file(self) -> bool {
+        matches!(self, Self::Block(block) if block.is_in_file)
     }
 
     pub(super) fn from_raw([what, about]: [u64; 2]) -> Self {
         match about >> FORM_SHIFT {
             0 => Self::Filled(what),
             form => Self::Block(Block {
-                handle: what,
+                what,
+                is_in_file: about & IN_FILE != 0,
                 len: (about >> LEN_SHIFT & LEN) as usize,
                 is_coded: form > 1,
                 checksum: about as u32,
@@ -80,6 +94,7 @@ impl Copy {
 #[derive(Debug)]
 pub(super) struct Copies {
     pub(super) pool: ObjectPool,
+    pub(super) file: Option<SpillFile>,
     coder: Coder,
     page: usize,
 }
@@ -90,7 +105,13 @@ pub(super) enum Unreadable {
     /// It is not what was stored; what is wrong.
     Damaged(&'static str),
     /// It may be there, and cannot be read now.
-    Pool(zpool::Error),
+    Refused(Error),
+}
+
+impl From<OsError> for Unreadable {
+    fn from(error: OsError) -> Self {
+        Self::Refused(error.into())
+    }
 }
 
 impl From<zpool::Error> for Unreadable {
@@ -99,7 +120,7 @@ impl From<zpool::Error> for Unreadable {
             zpool::Error::Stale | zpool::Error::Foreign => Self::Damaged("a piece of it is gone"),
             zpool::Error::BufferTooSmall { .. } => Self::Damaged("a piece of it is too long"),
             zpool::Error::Codec(zpool::CodecError::Corrupt { what, .. }) => Self::Damaged(what),
-            error => Self::Pool(error),
+            error => Self::Refused(error.into()),
         }
     }
 }
@@ -111,7 +132,17 @@ fn checksum_of(key: Key, block: &[u8]) -> u32 {
     hasher.finalize()
 }
 
+/// The most bytes that a block may have to be worth the codec.
+fn most_coded(object: &[u8]) -> usize {
+    object.len() - object.len().div_ceil(GAIN)
+}
+
 impl Block {
+    /// The same block in the file.
+    pub(super) fn moved_to_file(self, start: u64) -> Copy {
+        Copy::Block(Self { what: start, is_in_file: true, ..self })
+    }
+
     fn check(&self, key: Key, bytes: &[u8]) -> Result<(), Unreadable> {
         if bytes.len() != self.len {
             return Err(Unreadable::Damaged("its length is another"));
@@ -125,11 +156,11 @@ impl Block {
 
 impl Copies {
     /// Without any; the pool holds up to `limit`.
-    pub(super) fn new(codec: &Codec, limit: Bytes) -> Result<Self, Error> {
+    pub(super) fn new(codec: &Codec, limit: Bytes, file: Option<SpillFile>) -> Result<Self, Error> {
         let page = page_size().bytes().as_usize();
         let pool = ObjectPool::options().codec(Codec::None).limit(limit).build()?;
         let coder = Coder::new(codec, page).map_err(zpool::Error::Codec)?;
-        Ok(Self { pool, coder, page })
+        Ok(Self { pool, file, coder, page })
     }
 
     /// Stores a copy of an object, and leaves one part of so many of the pool free.
@@ -144,12 +175,27 @@ impl Copies {
         if held.get() > limit.get() - limit.get() / free {
             return Err(zpool::Error::Full { len, held, limit });
         }
-        let most = object.len() - object.len().div_ceil(GAIN);
-        self.coder.encode_block(object, most, |coded| {
+        self.coder.encode_block(object, most_coded(object), |coded| {
             let (block, is_coded) = (coded.unwrap_or(object), coded.is_some());
-            let handle = self.put(block)?.to_raw();
+            let what = self.put(block)?.to_raw();
             let (len, checksum) = (block.len(), checksum_of(key, block));
-            Ok(Copy::Block(Block { handle, len, is_coded, checksum }))
+            Ok(Copy::Block(Block { what, len, is_coded, is_in_file: false, checksum }))
+        })
+    }
+
+    /// As [`Copies::store`], in the file at once; none where there is no file.
+    ///
+    /// # Errors
+    /// [`Error::FileFull`], or what the device refuses.
+    pub(super) fn store_in_file(&self, key: Key, object: &[u8]) -> Result<Option<Copy>, Error> {
+        let Some(file) = &self.file else { return Ok(None) };
+        self.coder.encode_block(object, most_coded(object), |coded| {
+            let (block, is_coded) = (coded.unwrap_or(object), coded.is_some());
+            let need = units(block.len());
+            let run = file.take(need, need).ok_or_else(|| file.is_full())?;
+            let what = file.write(run, std::iter::once(block))?[0];
+            let (len, checksum) = (block.len(), checksum_of(key, block));
+            Ok(Some(Copy::Block(Block { what, len, is_coded, is_in_file: true, checksum })))
         })
     }
 
@@ -176,8 +222,12 @@ impl Copies {
                 fill(out, word);
                 Ok(())
             }
+            Copy::Block(block) if block.is_in_file => {
+                let file = self.file.as_ref().ok_or(Unreadable::Damaged("there is no file"))?;
+                file.read(block.what, block.len, |bytes| self.decode(key, block, bytes, out))?
+            }
             Copy::Block(block) if block.len <= self.page => {
-                let bytes = self.pool.get(handle_of(block.handle)?)?;
+                let bytes = self.pool.get(handle_of(block.what)?)?;
                 self.decode(key, block, &bytes, out)
             }
             Copy::Block(block) => with_buffer(block.len, |bytes| {
@@ -206,9 +256,13 @@ impl Copies {
         Ok(())
     }
 
-    /// Copies the pieces of a block to `out`, one behind the other.
-    fn gather(&self, block: Block, out: &mut [u8]) -> Result<(), Unreadable> {
-        let list = self.pool.get(handle_of(block.handle)?)?;
+    /// Copies the pieces of a block in the pool to `out`, one behind the other.
+    pub(super) fn gather(&self, block: Block, out: &mut [u8]) -> Result<(), Unreadable> {
+        if block.len <= self.page {
+            let len = self.pool.read(handle_of(block.what)?, out)?;
+            return (len == block.len).then_some(()).ok_or(Unreadable::Damaged("it is too short"));
+        }
+        let list = self.pool.get(handle_of(block.what)?)?;
         let pieces = out.chunks_mut(self.page);
         if list.len() != pieces.len() * HANDLE {
             return Err(Unreadable::Damaged("its list is of another length"));
@@ -224,7 +278,11 @@ impl Copies {
     /// Forgets a copy.
     pub(super) fn drop_copy(&self, copy: Copy) {
         let Copy::Block(block) = copy else { return };
-        let Ok(handle) = handle_of(block.handle) else { return };
+        if block.is_in_file {
+            let file = self.file.iter();
+            return file.for_each(|file| file.drop_record(block.what, block.len));
+        }
+        let Ok(handle) = handle_of(block.what) else { return };
         if block.len > self.page {
             if let Ok(list) = self.pool.get(handle) {
                 self.remove_listed(&list);

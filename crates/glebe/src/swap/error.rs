@@ -71,6 +71,16 @@ pub enum Error {
         /// Its limit.
         limit: Bytes,
     },
+    /// The file is full as well.
+    #[error(
+        "no room for what must leave memory: the pool is full, the file holds {held} of {limit}"
+    )]
+    FileFull {
+        /// Bytes that the file holds.
+        held: Bytes,
+        /// Its limit. Free runs that are too short for the next record count as free.
+        limit: Bytes,
+    },
     /// There are not so many addresses side by side.
     #[error("no addresses for {len}: of {capacity} in all, the longest free run is {largest}")]
     Addresses {

@@ -67,6 +67,7 @@ impl Store {
             self.settle(slot);
             return Err(error);
         }
+        self.counts.add(Counter::ReadBack, u64::from(slot.copy().is_in_file()));
         let keeps = self.keeps_copies && access == Access::Read;
         if !keeps {
             self.copies.drop_copy(slot.copy());

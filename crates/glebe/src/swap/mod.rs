@@ -25,8 +25,9 @@
 //! The *budget* is what objects may take of memory; what is compressed, tables of 32 bytes an
 //! object, and a buffer of up to twice an object for each thread that loads or evicts come on top.
 //! What is pinned counts and cannot leave: where it leaves no room, a call is refused
-//! ([`Error::Budget`]) and nothing is lost. [`Options::pool_limit`] bounds what is compressed; at
-//! that limit new objects are refused ([`Error::Full`]).
+//! ([`Error::Budget`]) and nothing is lost. [`Options::pool_limit`] bounds what is compressed. At
+//! that limit copies go to a file ([`Options::file_in`]), 256 KiB at a time; without one new objects
+//! are refused ([`Error::Full`]). Nothing in the file outlives the process.
 //!
 //! Objects leave by CLOCK: one that was pinned lately is passed once. Whoever needs room makes it;
 //! there is no thread. An object that was only read since it was loaded leaves without being
@@ -43,6 +44,7 @@
 
 mod copies;
 mod error;
+mod file;
 mod guard;
 mod key;
 mod load;
@@ -51,6 +53,7 @@ mod options;
 mod places;
 mod room;
 mod slots;
+mod spill;
 mod stats;
 mod store;
 pub(crate) mod word;

@@ -1,5 +1,7 @@
 //! What a store is made with.
 
+use std::path::PathBuf;
+
 use super::error::Error;
 use super::store::Store;
 use crate::sys::page_size;
@@ -21,12 +23,13 @@ pub struct Options {
     pub(super) pool_limit: Option<Bytes>,
     pub(super) capacity: Option<Bytes>,
     pub(super) keeps_copies: bool,
+    pub(super) file: Option<(PathBuf, Bytes)>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let codec = Codec::default();
-        Self { codec, pool_limit: None, capacity: None, keeps_copies: true }
+        Self { codec, pool_limit: None, capacity: None, keeps_copies: true, file: None }
     }
 }
 
@@ -49,6 +52,13 @@ impl Options {
         Self { capacity: Some(capacity), ..self }
     }
 
+    /// Lets what the pool has no room for go to a file in `dir`, of up to `limit` bytes. The file
+    /// has no name, is this process's alone, and is gone with it. What it holds is not encrypted.
+    /// On a file system in memory (tmpfs) it is memory that no limit here counts.
+    pub fn file_in(self, dir: impl Into<PathBuf>, limit: Bytes) -> Self {
+        Self { file: Some((dir.into(), limit)), ..self }
+    }
+
     /// Whether an object that was loaded keeps its compressed copy until it is written, so that it
     /// need not be compressed again; it does if nothing is said. Kept copies are the first to go
     /// when the pool is full.
@@ -61,7 +71,7 @@ impl Options {
     /// # Errors
     /// [`Error::NoBudget`] for less than a page; [`Error::Capacity`]; [`Error::Pool`] for a limit
     /// that an empty pool passes or a codec's parameters; [`Error::Os`] for what the kernel
-    /// refuses: so many addresses in a process with a limit on those.
+    /// refuses: so many addresses in a process with a limit on those, a file in the directory.
     pub fn build(self, budget: Bytes) -> Result<Store, Error> {
         Store::new(&self, budget)
     }

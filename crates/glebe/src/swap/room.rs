@@ -55,6 +55,8 @@ pub(super) struct Room {
     hand: MappedWord,
     /// The hand that looks for kept copies.
     copy_hand: MappedWord,
+    /// The hand that looks for copies to write to the file.
+    pub(super) spill_hand: MappedWord,
     /// Of whoever changes the budget.
     changes: Mutex<()>,
 }
@@ -68,6 +70,13 @@ struct Turn {
     is_busy: bool,
     /// Why objects could not leave that nobody had pinned.
     refused: Option<Error>,
+}
+
+/// Where kept copies are to make room.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Home {
+    Pool,
+    File,
 }
 
 /// Objects that leave together.
@@ -99,6 +108,7 @@ impl Room {
             budget,
             hand: word(0),
             copy_hand: word(0),
+            spill_hand: word(0),
             changes: Mutex::new(()),
         })
     }
@@ -180,7 +190,7 @@ impl Store {
         self.alive()?;
         loop {
             match self.copies.pool.set_limit(limit) {
-                Err(zpool::Error::LimitBelowHeld { .. }) if self.drop_kept() => {}
+                Err(zpool::Error::LimitBelowHeld { .. }) if self.drop_kept(Home::Pool) => {}
                 done => return Ok(done?),
             }
         }
@@ -283,9 +293,12 @@ impl Store {
         let room = if is_new { HEADROOM_SHARE } else { u64::MAX };
         let copy = loop {
             match self.copies.store(key, object, room) {
-                Err(zpool::Error::Full { .. }) if self.drop_kept() => {}
+                Err(zpool::Error::Full { .. }) if self.drop_kept(Home::Pool) => {}
+                Err(zpool::Error::Full { .. }) if self.spill()? => {}
+                // An object too long for the pool, or others have all of its room.
                 Err(zpool::Error::Full { held, limit, .. }) => {
-                    return Err(Error::Full { held, limit })
+                    let copy = self.copies.store_in_file(key, object)?;
+                    break copy.ok_or(Error::Full { held, limit })?;
                 }
                 done => break done?,
             }
@@ -351,8 +364,8 @@ impl Store {
         self.settle(slot);
     }
 
-    /// Drops some copies of objects that are in memory; false if there are none.
-    fn drop_kept(&self) -> bool {
+    /// Drops some copies of objects that are in memory; false if there are none of that home.
+    pub(super) fn drop_kept(&self, home: Home) -> bool {
         let slots = u64::from(self.places.used());
         let mut dropped = 0;
         for _ in 0..slots {
@@ -363,13 +376,16 @@ impl Store {
                 continue;
             }
             let copy = slot.copy();
-            let takes_room = copy.takes_room();
-            if takes_room {
+            let is_meant = match home {
+                Home::Pool => copy.in_pool().is_some(),
+                Home::File => copy.is_in_file(),
+            };
+            if is_meant {
                 self.copies.drop_copy(copy);
                 self.counts.add(Counter::KeptDropped, 1);
                 dropped += 1;
             }
-            self.spare(slot, !takes_room);
+            self.spare(slot, !is_meant);
             if dropped == COPIES {
                 break;
             }

@@ -6,11 +6,12 @@
 //! * `resident_pages = charged_pages <= budget_pages`
 //! * `coded + raw + filled + reused = evicted + rescued + stayed`
 
+use super::file::SpillFile;
 use super::store::Store;
 use super::word::{look, State};
 use crate::stats::{json, openmetrics, statistics, text, Set};
 use crate::sys::page_size;
-use crate::units::Pages;
+use crate::units::{Bytes, Pages};
 
 statistics! {
     labels {}
@@ -27,6 +28,9 @@ statistics! {
         Filled filled Count "copies of objects that one word fills, which take no room";
         Reused reused Count "objects that left by a copy that was kept";
         KeptDropped kept_dropped Count "kept copies that made room for others";
+        Spilled spilled Count "copies that went from the pool to the file";
+        SpilledBytes spilled_bytes Bytes "bytes of them";
+        ReadBack read_back Count "objects that were brought to memory from the file";
         CodedBytes coded_bytes Bytes "bytes of objects that the codec made smaller";
         BlockBytes block_bytes Bytes "bytes that it made of them";
         Damaged damaged Count "copies that were not what was stored";
@@ -42,6 +46,7 @@ statistics! {
         charged "charged_pages" "pages charged to the budget";
         budget "budget_pages" "the budget";
         pool "pool_pages" "memory of the copies, everything counted";
+        file "file_pages" "pages of the file that hold copies";
     }
     durations {
         load "load" "load" "objects brought to memory";
@@ -62,6 +67,12 @@ impl Store {
             charged: Pages::new(self.room.charged()),
             budget: Pages::new(self.room.budget()),
             pool: self.copies.pool.held().pages_up(page_size()),
+            file: self
+                .copies
+                .file
+                .as_ref()
+                .map_or(Bytes::ZERO, SpillFile::held)
+                .pages_up(page_size()),
             load: self.loads.snapshot(),
             ..self.counts.sum()
         };

@@ -8,8 +8,11 @@
 //! Bytes are touched of objects that this call has pinned, or has to itself by their word.
 #![allow(unsafe_code)]
 
+use std::path::PathBuf;
+
 use super::copies::{Copies, Unreadable};
 use super::error::Error;
+use super::file::SpillFile;
 use super::guard::{Pin, PinMut};
 use super::key::Key;
 use super::load::Access;
@@ -61,17 +64,26 @@ impl Store {
     pub(super) fn new(options: &Options, budget: Bytes) -> Result<Self, Error> {
         let room = Room::new(budget)?;
         let capacity = options.capacity_pages(budget)?;
+        let new_file =
+            |(dir, limit): &(PathBuf, Bytes)| SpillFile::new(dir, *limit, capacity.get());
+        let file = options.file.as_ref().map(new_file).transpose()?;
         Ok(Self {
             number: STORES.fetch_add(1, Ordering::Relaxed) as u32,
             places: Places::new(capacity)?,
             memory: Memory::new(capacity)?,
-            copies: Copies::new(&options.codec, options.pool_limit_for(budget))?,
+            copies: Copies::new(&options.codec, options.pool_limit_for(budget), file)?,
             room,
             counts: Counts::new(),
             loads: Histogram::new(),
             keeps_copies: options.keeps_copies,
             guard: ForkGuard::new(),
         })
+    }
+
+    /// Whether the store's file, if it has one, is written past the page cache (O_DIRECT).
+    #[must_use]
+    pub fn is_file_direct(&self) -> Option<bool> {
+        self.copies.file.as_ref().map(SpillFile::is_direct)
     }
 
     #[inline]
@@ -282,7 +294,7 @@ impl Store {
                 self.counts.add(Counter::Damaged, 1);
                 Error::Damaged { key, what }
             }
-            Unreadable::Pool(error) => Error::Pool(error),
+            Unreadable::Refused(error) => error,
         }
     }
 

@@ -117,6 +117,45 @@ fn spoil(len: usize, spoil: impl Fn(&Store, Key, Key)) {
     store.stats().check().unwrap();
 }
 
+/// A store all of whose copies but a few are in its file; the objects, by number.
+fn in_file(len: usize) -> (Store, Vec<Key>) {
+    let options = Store::options().pool_limit(Bytes::new(256 << 10)).capacity(Bytes::mib(64));
+    let options = options.file_in(std::env::temp_dir(), Bytes::mib(32));
+    let store = options.build(Bytes::mib(1)).unwrap();
+    let count = (Bytes::mib(4).as_usize() / len) as u64;
+    let keys = (0..count).map(|n| store.insert(&bytes_of(n, len)).unwrap()).collect();
+    (store, keys)
+}
+
+fn is_in_file(store: &Store, key: Key) -> bool {
+    copy_of(store, key).is_some_and(Copy::is_in_file)
+}
+
+#[test]
+fn a_file_that_was_cut_or_overwritten_is_an_error_of_its_objects() {
+    for (len, zeros) in [(page(), false), (page(), true), (100_000, false), (100_000, true)] {
+        let (store, keys) = in_file(len);
+        let file = store.copies.file.as_ref().unwrap();
+        let lost: Vec<_> = keys.iter().filter(|key| is_in_file(&store, **key)).copied().collect();
+        assert!(lost.len() > keys.len() / 4, "{} of {}", lost.len(), keys.len());
+        if zeros {
+            file.overwrite();
+        } else {
+            file.cut(Bytes::ZERO);
+        }
+        for (n, key) in keys.iter().enumerate().rev() {
+            match store.take(*key) {
+                Ok(bytes) => assert!(bytes == bytes_of(n as u64, len) && !lost.contains(key)),
+                Err(Error::Damaged { key: which, .. }) => assert!(which == *key),
+                Err(error) => panic!("object {n}: {error}"),
+            }
+        }
+        assert_eq!(store.stats().damaged, lost.len() as u64);
+        lost.iter().for_each(|key| store.free(*key).unwrap());
+        assert_eq!(store.stats().file, Pages::ZERO);
+    }
+}
+
 /// Changes bytes of an object of the pool.
 fn change_piece(store: &Store, handle: Handle, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = store.copies.pool.get(handle).unwrap().to_vec();

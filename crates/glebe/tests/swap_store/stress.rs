@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use glebe::swap::{Error, Key, Store};
+use glebe::swap::{Error, Key, Options, Stats, Store};
 use glebe::units::Bytes;
 
 use super::{mix, page, pages};
@@ -185,10 +185,22 @@ impl Drop for Stop<'_> {
 
 #[test]
 fn threads_lose_no_write_and_see_no_other_byte() {
+    // A pool that kept copies fill now and then.
+    let stats = run(Store::options().pool_limit(Bytes::new(POOL_LIMIT)));
+    assert!(stats.kept_dropped > 0, "{stats}");
+}
+
+#[test]
+fn nor_do_they_with_a_file() {
+    let options = Store::options().pool_limit(Bytes::new(POOL_LIMIT / 3));
+    let stats = run(options.file_in(std::env::temp_dir(), Bytes::mib(2)));
+    assert!(stats.spilled > 100 && stats.read_back > 100, "{stats}");
+}
+
+fn run(options: Options) -> Stats {
     let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
     let time = seconds.map_or(Duration::from_secs(3), Duration::from_secs_f64);
-    // A pool that kept copies fill now and then.
-    let options = Store::options().pool_limit(Bytes::new(POOL_LIMIT)).capacity(pages(4096));
+    let options = options.capacity(pages(4096));
     let known = (0..THREADS * OBJECTS).map(|_| Known::default()).collect();
     let shared = Shared {
         store: options.build(pages(BUDGET)).unwrap(),
@@ -217,7 +229,7 @@ fn threads_lose_no_write_and_see_no_other_byte() {
     let stats = shared.store.stats();
     println!("{} reads; {}", shared.reads.load(Ordering::Relaxed), stats.to_json());
     stats.check().unwrap();
-    let kinds = [stats.coded, stats.raw, stats.filled, stats.reused, stats.kept_dropped];
+    let kinds = [stats.coded, stats.raw, stats.filled, stats.reused];
     assert!(kinds.iter().all(|count| *count > 0) && stats.loaded > 1000, "{stats}");
     for (whose, known) in shared.known.iter().enumerate() {
         if let Some(key) = *known.key.lock().unwrap() {
@@ -225,7 +237,8 @@ fn threads_lose_no_write_and_see_no_other_byte() {
             assert_eq!(version_of(&bytes, whose), known.version.load(Ordering::SeqCst));
         }
     }
-    let stats = shared.store.stats();
-    stats.check().unwrap();
-    assert_eq!((stats.resident, stats.stored, stats.buried), Default::default());
+    let end = shared.store.stats();
+    end.check().unwrap();
+    assert_eq!((end.resident, end.stored, end.buried, end.file), Default::default());
+    stats
 }
