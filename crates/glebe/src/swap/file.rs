@@ -212,11 +212,10 @@ mod tests {
         file.write(run, std::iter::empty()).unwrap();
         assert_eq!(file.held(), Bytes::new(3 * UNIT as u64));
         // One free run that is just long enough.
-        let run = file.take(8, 8).unwrap();
+        let _run = file.take(8, 8).unwrap();
         file.drop_record(0, 100);
         file.drop_record(1, 600);
         assert_eq!(file.take(8, 8).unwrap().0, Extent::new(0, 8).unwrap());
-        drop(run);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use super::key::Key;
 use super::slots::Slot;
 use super::store::Store;
-use super::word::{self, Word};
+use super::word::{must, unpin, Word};
 
 /// An object's bytes, to read. Its object stays in memory, and counts against the budget, until
 /// the guard is dropped.
@@ -98,7 +98,7 @@ impl DerefMut for PinMut<'_> {
 impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
-        if word::unpin(self.slot.word()).is_dead() {
+        if unpin(self.slot.word()).is_dead() {
             self.store.reap(self.slot);
         }
     }
@@ -107,8 +107,7 @@ impl Drop for Pin<'_> {
 impl Drop for PinMut<'_> {
     #[inline]
     fn drop(&mut self) {
-        let was = word::change(self.slot.word(), Word::released);
-        if was.is_ok_and(Word::is_dead) {
+        if must(self.slot.word(), Word::released).is_dead() {
             self.store.reap(self.slot);
         }
     }

@@ -13,7 +13,7 @@ use super::key::Key;
 use super::slots::{Place, Slot};
 use super::stats::Counter;
 use super::store::Store;
-use super::word::{change, Word};
+use super::word::{change, must, Word};
 
 /// What an object is loaded for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Store {
         if let Err(error) = self.fill(key, slot) {
             let is_damaged = matches!(error, Error::Damaged { .. });
             let next = if is_damaged { Word::failed } else { Word::not_loaded };
-            change(slot.word(), next).expect("being loaded by this call");
+            must(slot.word(), next);
             self.settle(slot);
             return Err(error);
         }
@@ -72,11 +72,10 @@ impl Store {
         if !keeps {
             self.copies.drop_copy(slot.copy());
         }
-        let loaded = change(slot.word(), |word| match access {
+        must(slot.word(), |word| match access {
             Access::Read => word.loaded(keeps),
             Access::Write => word.loaded_alone(),
         });
-        loaded.expect("being loaded by this call");
         self.counts.add(Counter::Loaded, 1);
         self.loads.record(begun.elapsed().as_nanos() as u64);
         Ok(true)

@@ -5,8 +5,8 @@
 //! objects.
 //!
 //! # Safety
-//! Bytes are lent only of places, which lie in the mapping, while they are populated. That nobody writes
-//! what another has is what callers promise, by the object's [word](super::word).
+//! Bytes are lent only of places, which lie in the mapping, while they are populated. That nobody
+//! writes what another has is what callers promise, by the object's [word](super::word).
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};

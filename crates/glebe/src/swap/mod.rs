@@ -26,8 +26,8 @@
 //! object, and a buffer of up to twice an object for each thread that loads or evicts come on top.
 //! What is pinned counts and cannot leave: where it leaves no room, a call is refused
 //! ([`Error::Budget`]) and nothing is lost. [`Options::pool_limit`] bounds what is compressed. At
-//! that limit copies go to a file ([`Options::file_in`]), 256 KiB at a time; without one new objects
-//! are refused ([`Error::Full`]). Nothing in the file outlives the process.
+//! that limit copies go to a file ([`Options::file_in`]), 256 KiB at a time; without one, new
+//! objects are refused ([`Error::Full`]). Nothing in the file outlives the process.
 //!
 //! Objects leave by CLOCK: one that was pinned lately is passed once. Whoever needs room makes it;
 //! there is no thread. An object that was only read since it was loaded leaves without being

@@ -20,7 +20,7 @@ use super::key::Key;
 use super::slots::{Place, Slot};
 use super::stats::Counter;
 use super::store::Store;
-use super::word::{change, look, State, Word};
+use super::word::{change, look, must, State, Word};
 use crate::error::OsError;
 use crate::sync::{lock, Backoff, MappedWord, Mutex, Ordering};
 use crate::sys::page_size;
@@ -277,7 +277,7 @@ impl Store {
 
     /// Keeps a chosen object in memory after all, with its copy or without.
     fn spare(&self, slot: Slot<'_>, has_copy: bool) {
-        change(slot.word(), |word| word.idle(has_copy)).expect("busy by this call");
+        must(slot.word(), |word| word.idle(has_copy));
         self.settle(slot);
     }
 
@@ -338,9 +338,11 @@ impl Store {
         // SAFETY: leaving by this call, each with a copy.
         let gone = unsafe { self.memory.give_back_all(&places[..leaving.len]) };
         for (nth, slot) in leaving.slots().enumerate() {
-            // SAFETY: as above; whose pages the kernel kept is as it was.
-            let one =
-                if nth < gone { Ok(()) } else { unsafe { self.memory.give_back(places[nth]) } };
+            let one = match nth < gone {
+                true => Ok(()),
+                // SAFETY: as above; the kernel kept these pages.
+                false => unsafe { self.memory.give_back(places[nth]) },
+            };
             self.part(slot, one, turn);
         }
     }
@@ -351,12 +353,12 @@ impl Store {
         match gone {
             Ok(()) => {
                 self.room.release(pages);
-                change(slot.word(), Word::left).expect("leaving by this call");
+                must(slot.word(), Word::left);
                 self.counts.add(Counter::Evicted, 1);
                 turn.left += pages;
             }
             Err(error) => {
-                change(slot.word(), Word::stayed).expect("leaving by this call");
+                must(slot.word(), Word::stayed);
                 self.counts.add(Counter::Stayed, 1);
                 turn.refused = Some(error.into());
             }

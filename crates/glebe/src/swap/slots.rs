@@ -3,14 +3,14 @@
 //! ```text
 //! 0  the object's word: see [`word`](super::word)
 //! 1  place    63 ... 24 first page | 23 .. 0 length in bytes; of a hole: the next hole's index + 1
-//! 2  copy     a handle of the pool, or the word that fills the object
-//! 3           63 .. 62 form | 55 .. 32 length in bytes | 31 .. 0 checksum
+//! 2  copy     a handle of the pool, a unit of the file, or the word that fills the object
+//! 3           63 .. 62 form | 61 in the file | 55 .. 32 length in bytes | 31 .. 0 checksum
 //! ```
 //!
-//! A *slot* is named by its index, and pages of slots are populated as the highest index grows; what
-//! never was reads as zero, which is a hole of generation 0. The place changes while the slot is
-//! its maker's or taken; the copy belongs to whom the word says. Neither orders anything itself.
-//! Cost: 32 bytes an object. No lock.
+//! A *slot* is named by its index. Pages of slots are populated as the highest index grows; what
+//! never was reads as zero, a hole of generation 0. The place changes while the slot is its maker's
+//! or taken; the copy belongs to whom the word says. Neither orders anything itself. Cost: 32 bytes
+//! an object. No lock.
 
 use super::copies::Copy;
 use crate::error::OsError;

@@ -12,7 +12,7 @@ use super::room::Home;
 use super::slots::Slot;
 use super::stats::Counter;
 use super::store::Store;
-use super::word::{change, look, State, Word};
+use super::word::{change, look, must, State, Word};
 use crate::sync::Ordering;
 
 /// Copies that are about to be written.
@@ -114,7 +114,7 @@ impl Store {
 
     /// Lets others have an object again.
     fn release(&self, slot: Slot<'_>) {
-        change(slot.word(), Word::not_loaded).expect("being moved by this call");
+        must(slot.word(), Word::not_loaded);
         self.settle(slot);
     }
 }

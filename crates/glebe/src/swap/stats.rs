@@ -35,7 +35,7 @@ statistics! {
         BlockBytes block_bytes Bytes "bytes that it made of them";
         Damaged damaged Count "copies that were not what was stored";
         Refused refused Count "times that no room could be made";
-        Stuck stuck_pages Pages "pages that the kernel did not take back when nobody wanted them any more";
+        Stuck stuck_pages Pages "pages nobody wants that the kernel did not take back";
     }
     gauges {
         resident "resident_pages" "pages of objects in memory";

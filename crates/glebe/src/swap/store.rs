@@ -22,7 +22,7 @@ use super::places::Places;
 use super::room::Room;
 use super::slots::Slot;
 use super::stats::{Counter, Counts};
-use super::word::{self, change, Refusal, State, Word, PINS_MAX};
+use super::word::{change, look, must, Refusal, State, Word, PINS_MAX};
 use crate::stats::Histogram;
 use crate::sync::{Backoff, MappedWord, Ordering};
 use crate::sys::fork::ForkGuard;
@@ -121,7 +121,7 @@ impl Store {
             self.places.put_back(index, slot, false);
             return Err(error);
         }
-        let hole = change(slot.word(), Word::created).expect("a slot that was taken is a hole");
+        let hole = must(slot.word(), Word::created);
         self.counts.add(Counter::Created, place.pages());
         let key = Key { store: self.number, index, generation: hole.generation() };
         // SAFETY: created pinned alone, just now.
@@ -175,7 +175,7 @@ impl Store {
         };
         if was.is_some_and(Word::has_copy) {
             self.copies.drop_copy(slot.copy());
-            change(slot.word(), Word::uncopied).expect("pinned alone");
+            must(slot.word(), Word::uncopied);
         }
         // SAFETY: pinned alone just now.
         Ok(unsafe { PinMut::new(self, slot, key) })
@@ -263,8 +263,7 @@ impl Store {
             Err(error) => {
                 let is_damaged = matches!(error, Error::Damaged { .. });
                 let state = if is_damaged { State::Failed } else { was.state() };
-                let spared = change(slot.word(), |word| word.spared(state, was.has_copy()));
-                spared.expect("taken by this call");
+                must(slot.word(), |word| word.spared(state, was.has_copy()));
                 self.settle(slot);
                 Err(error)
             }
@@ -302,7 +301,7 @@ impl Store {
     fn end(&self, key: Key, slot: Slot<'_>, was: Word) {
         self.drop_all(slot, was);
         self.counts.add(Counter::Freed, slot.place().pages());
-        change(slot.word(), Word::ended).expect("taken by this call");
+        must(slot.word(), Word::ended);
         self.places.put_back(key.index, slot, key.generation == u32::MAX);
     }
 
@@ -359,13 +358,13 @@ impl Store {
     pub(super) fn reap(&self, slot: Slot<'_>) {
         if let Ok(was) = change(slot.word(), Word::reaped) {
             self.drop_all(slot, was);
-            change(slot.word(), Word::buried).expect("taken by this call");
+            must(slot.word(), Word::buried);
         }
     }
 
     /// Looks, after a step that others could not make a dead object's end in, whether to do so.
     pub(super) fn settle(&self, slot: Slot<'_>) {
-        if word::look(slot.word()).is_dead() {
+        if look(slot.word()).is_dead() {
             self.reap(slot);
         }
     }

@@ -19,6 +19,8 @@
 //! Every step is a function here, and changes the word by compare and exchange. Cost of a pin: one
 //! such; of its end: one subtraction. No lock.
 
+use std::fmt;
+
 use crate::sync::{MappedWord, Ordering};
 
 const PINS: u64 = (1 << 24) - 1;
@@ -78,8 +80,14 @@ pub(crate) enum Refusal {
 use Refusal::{Dead, Failed, Pinned, Stale, Stored, TooMany, Unfit, Wait};
 
 /// See the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(u64);
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {:#018x}", self.state(), self.0)
+    }
+}
 
 type Step = Result<Word, Refusal>;
 
@@ -96,6 +104,13 @@ pub(crate) fn change(at: &MappedWord, step: impl Fn(Word) -> Step) -> Result<Wor
             Err(now) => old = now,
         }
     }
+}
+
+/// Changes the word at `at` by a step that nobody can refuse whose caller has the object as the
+/// step asks; what it was.
+#[track_caller]
+pub(crate) fn must(at: &MappedWord, step: impl Fn(Word) -> Step) -> Word {
+    change(at, step).unwrap_or_else(|refusal| panic!("{refusal:?}: {:?}", look(at)))
 }
 
 /// The word at `at` now.

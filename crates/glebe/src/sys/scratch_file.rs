@@ -18,7 +18,7 @@ use crate::sys::{file, limits};
 use crate::units::Bytes;
 
 /// What file systems ask of O_DIRECT, at most.
-pub(crate) const ALIGN: usize = 4096;
+pub(crate) const ALIGN: usize = 4 << 10;
 /// Names to try where there are no files without one.
 const NAMES: u64 = 16;
 

@@ -383,7 +383,8 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     walk_all(None, "views", views::live);
     walk_all(None, "compressed-object pool", zpool::live);
     walk_all(None, "pool on lent pages", lent::live);
-    walk_all(None, "store", swap::live);
+    walk_all(None, "store", || swap::live(false));
+    walk_all(None, "store with a file", || swap::live(true));
     shared_files();
     walk_all(None, "reclaimer", reclaim::live);
     volatile::refused_memory_is_as_it_was();

@@ -9,9 +9,12 @@ use glebe::units::{Bytes, Pages};
 
 use super::Outcome;
 
-const OBJECTS: usize = 48;
-const BUDGET: Pages = Pages::new(24);
+const OBJECTS: usize = 30;
+const BUDGET: Pages = Pages::new(14);
 const POOL_LIMIT: Bytes = Bytes::mib(2);
+/// Where what does not compress goes to the file.
+const POOL_LIMIT_SMALL: Bytes = Bytes::new(96 << 10);
+const FILE_LIMIT: Bytes = Bytes::mib(4);
 
 /// Some compress, some do not, some are one word over and over.
 fn bytes_of(n: usize, version: u8) -> Vec<u8> {
@@ -66,10 +69,16 @@ impl Life {
     }
 }
 
-/// One life; the first error is its outcome.
-pub fn live() -> Outcome {
+/// One life, with a file or without; the first error is its outcome.
+pub fn live(has_file: bool) -> Outcome {
     let budget = BUDGET.bytes(page_size());
-    let store = Store::options().pool_limit(POOL_LIMIT).build(budget)?;
+    let options = match has_file {
+        true => {
+            Store::options().pool_limit(POOL_LIMIT_SMALL).file_in(std::env::temp_dir(), FILE_LIMIT)
+        }
+        false => Store::options().pool_limit(POOL_LIMIT),
+    };
+    let store = options.build(budget)?;
     let mut life = Life { store, objects: Vec::new(), error: None };
     for n in 0..OBJECTS {
         let key = life.store.insert(&bytes_of(n, 0));
@@ -78,6 +87,8 @@ pub fn live() -> Outcome {
         }
     }
     life.look();
+    let stats = life.store.stats();
+    assert!(!has_file || life.error.is_some() || stats.read_back > 0, "{stats}");
     (0..life.objects.len()).step_by(5).for_each(|at| life.write(at));
     life.look();
     let lowered = life.store.set_budget(Pages::new(BUDGET.get() / 2).bytes(page_size()));

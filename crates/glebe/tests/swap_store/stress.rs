@@ -19,6 +19,8 @@ const OBJECTS: usize = 48;
 const BUDGET: u64 = 120;
 /// What is stored of a third that does not compress, and little more.
 const POOL_LIMIT: u64 = 600 << 10;
+/// How long one call may be refused for what passes, on a machine that is busy with much else.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is known of an object, beside the store.
 #[derive(Default)]
@@ -57,7 +59,7 @@ fn len_of(whose: usize) -> usize {
 fn word_of(whose: usize, version: u64, at: usize) -> u64 {
     match whose % 3 {
         0 => mix((whose as u64) << 40 ^ version << 16 ^ at as u64),
-        1 => head_of(whose, version) ^ at as u64 % 4,
+        1 => head_of(whose, version) ^ (at as u64 % 4),
         _ => head_of(whose, version),
     }
 }
@@ -92,9 +94,13 @@ fn is_passing(error: &Error) -> bool {
 }
 
 fn retry<T>(mut call: impl FnMut() -> Result<T, Error>) -> T {
+    let begin = Instant::now();
     loop {
         match call() {
-            Err(error) if is_passing(&error) => std::thread::yield_now(),
+            Err(error) if is_passing(&error) => {
+                assert!(begin.elapsed() < PATIENCE, "no more room, ever: {error}");
+                std::thread::yield_now();
+            }
             done => return done.unwrap_or_else(|error| panic!("{error}")),
         }
     }

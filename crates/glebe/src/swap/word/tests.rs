@@ -1,3 +1,5 @@
+//! Each step of a word: where it leads, and where it is refused.
+
 use super::*;
 
 const GENERATION: u32 = 9;
