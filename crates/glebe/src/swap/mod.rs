@@ -38,7 +38,7 @@
 //! A forked child may read and write through guards that it inherited, which are copies there;
 //! every call on the store is [`Error::Forked`].
 //!
-//! One word an object orders all ([`word`]): to pin what is in memory takes no lock. Below it are
+//! One word an object orders all: to pin what is in memory takes no lock. Below the words are
 //! the places of objects (a mutex, for a search) and the pool. Source: CLOCK (Corbató 1968); pins,
 //! stable addresses and a budget as vmcache (Leis et al. 2023) has them, without its page table.
 
