@@ -52,9 +52,13 @@ pub mod reserve;
 
 // L6
 #[cfg(not(loom))]
+pub mod swap;
+
+// L7
+#[cfg(not(loom))]
 pub mod reclaim;
 
-// L7: the models, and what they run of the modules above.
+// L8: the models, and what they run of the modules above.
 #[cfg(loom)]
 mod models;
 #[cfg(loom)]
@@ -72,6 +76,10 @@ mod stats {
     pub(crate) fn lane() -> usize {
         0
     }
+}
+#[cfg(loom)]
+mod swap {
+    pub(crate) mod word;
 }
 #[cfg(loom)]
 mod sys {

@@ -1,6 +1,5 @@
-//! The lending protocol, the index, pools of objects, free trees and pins of shared volatile memory
-//! under the model checker:
-//! `RUSTFLAGS="--cfg loom"`.
+//! The lending protocol, the index, pools of objects, free trees, pins of shared volatile memory,
+//! and objects of a store, under the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
 //! The code that runs is the library's own, beside [model hardware](hardware) in place of the
 //! kernel's and of mapped memory: the crate root says which files. Each model is explored in full,
@@ -14,6 +13,7 @@ mod objects;
 mod pins;
 mod sharded;
 mod stock;
+mod swapped;
 
 use std::sync::Arc;
 

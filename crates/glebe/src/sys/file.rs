@@ -84,6 +84,12 @@ pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()>
     file.write_all_at(bytes, offset)
 }
 
+/// Waits until the bytes of a file are on the device.
+pub(crate) fn sync_data(file: &File) -> io::Result<()> {
+    point("fdatasync")?;
+    file.sync_data()
+}
+
 /// Sets a file's length.
 pub(crate) fn set_len(file: &File, len: u64) -> io::Result<()> {
     point("ftruncate")?;

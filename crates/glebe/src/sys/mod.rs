@@ -60,6 +60,7 @@ pub(crate) mod psi;
 #[cfg(test)]
 pub(crate) mod real_time;
 pub mod rseq;
+pub(crate) mod scratch_file;
 pub mod sigbus;
 pub mod signals;
 pub(crate) mod socket;

@@ -46,7 +46,7 @@ pub use pool::ObjectPool;
 pub use sizes::table::{Rules, RulesError, SizeClass, Table};
 pub use stats::{ClassStats, Stats};
 
-pub(crate) use codec::{with_buffer, Coder};
+pub(crate) use codec::{same_filled, with_buffer, Coder};
 pub(crate) use entry::word::Kind;
 pub(crate) use memory::words::Words;
 pub(crate) use objects::Pinned;

@@ -149,6 +149,12 @@ impl ObjectPool {
         Bytes::new(self.objects.memory.account.held())
     }
 
+    /// The limit of what the pool holds; `u64::MAX` without one.
+    #[must_use]
+    pub fn limit(&self) -> Bytes {
+        Bytes::new(self.objects.memory.account.limit())
+    }
+
     /// The statistics now: O(zspages).
     #[must_use]
     pub fn stats(&self) -> Stats {

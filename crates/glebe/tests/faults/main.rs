@@ -1,6 +1,6 @@
 //! The n-th kernel call fails, for every n of a reserve's life: from the build, over blocks,
 //! promises and the page cache, to the drop; and for every n of a volatile region's, of a cache's
-//! in one, of a shared file's, of views' and of a pool's of objects.
+//! in one, of a shared file's, of views', of a pool's of objects and of a store's.
 //!
 //! Whatever fails, a call succeeds or says what was refused, no byte is wrong, and nothing is
 //! left: no mapping, descriptor or thread, no page of the pool.
@@ -24,6 +24,7 @@ mod reclaim;
 mod resized;
 mod shared;
 mod standing;
+mod swap;
 mod views;
 mod volatile;
 mod zpool;
@@ -382,6 +383,8 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     walk_all(None, "views", views::live);
     walk_all(None, "compressed-object pool", zpool::live);
     walk_all(None, "pool on lent pages", lent::live);
+    walk_all(None, "store", || swap::live(false));
+    walk_all(None, "store with a file", || swap::live(true));
     shared_files();
     walk_all(None, "reclaimer", reclaim::live);
     volatile::refused_memory_is_as_it_was();

@@ -286,6 +286,37 @@ impl Coder {
         Ok(out.len())
     }
 
+    /// Codes an object of any length, if that makes it at most `limit` bytes long, and hands it to
+    /// `store`.
+    pub(crate) fn encode_block<R>(
+        &self,
+        object: &[u8],
+        limit: usize,
+        store: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> R {
+        // LZ4's own state goes before the buffer of a thread that ends.
+        if self.is_off() || BUFFERS.try_with(|_| ()).is_err() {
+            return store(None);
+        }
+        with_buffer(self.engine.bound(object.len()), |buffer| {
+            let coded = self.engine.encode(object, buffer).filter(|len| *len <= limit);
+            store(coded.map(|len| &buffer[..len]))
+        })
+    }
+
+    /// Decodes what [`Coder::encode_block`] made of an object as long as `out`.
+    ///
+    /// # Errors
+    /// [`CodecError::Corrupt`], [`CodecError::NoMemory`].
+    pub(crate) fn decode_block(&self, coded: &[u8], out: &mut [u8]) -> Result<(), Error> {
+        let len = out.len();
+        match self.engine.decode(coded, out).map_err(Error::Codec)? {
+            Ok(made) if made == len => Ok(()),
+            Ok(_) => Err(self.corrupt(coded, "it makes an object of another length")),
+            Err(what) => Err(self.corrupt(coded, what)),
+        }
+    }
+
     /// As [`Coder::decode`], of what [`Coder::encode`] made.
     pub(crate) fn decode_coded(
         &self,

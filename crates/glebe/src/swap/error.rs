@@ -1,0 +1,122 @@
+//! What a store refuses, and why.
+
+use super::key::Key;
+use crate::error::OsError;
+use crate::units::Bytes;
+use crate::zpool;
+
+/// A call on a store that was refused. Nothing was changed, but that others may have been evicted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An object of no bytes, or too many.
+    #[error("an object of {len} bytes; a store takes 1 to {max}")]
+    Len {
+        /// Bytes given.
+        len: usize,
+        /// The most.
+        max: usize,
+    },
+    /// The object of this key was freed or taken.
+    #[error("the object of this key is gone: it was freed or taken")]
+    Stale,
+    /// The key is another store's.
+    #[error("the key is not one of this store")]
+    Foreign,
+    /// The program said that the object is dead.
+    #[error("the object is dead: its bytes were given up")]
+    Dead,
+    /// Guards of the object stand against the call.
+    #[error(
+        "the object is pinned: no one else may write it, and none ends it, until its guards go"
+    )]
+    Pinned,
+    /// A pin more than an object may have.
+    #[error("the object has {max} pins already; drop some")]
+    TooManyPins {
+        /// The most.
+        max: u64,
+    },
+    /// What is pinned leaves no room in the budget.
+    #[error("no room for {len} in memory: {pinned} are pinned, the budget is {budget}")]
+    Budget {
+        /// Bytes of memory asked for.
+        len: Bytes,
+        /// Bytes of memory that guards pin, as seen when the call gave up.
+        pinned: Bytes,
+        /// The budget.
+        budget: Bytes,
+    },
+    /// A budget below a page.
+    #[error("a budget of {given}; the least is a page of {page}")]
+    NoBudget {
+        /// The budget given.
+        given: Bytes,
+        /// The page size.
+        page: Bytes,
+    },
+    /// A budget below what is pinned. The budget stays as it was.
+    #[error("a budget of {given} where {pinned} are pinned")]
+    BudgetBelowPinned {
+        /// The budget given.
+        given: Bytes,
+        /// Bytes of memory that guards pin.
+        pinned: Bytes,
+    },
+    /// The pool of compressed objects is full, so that nothing more can leave memory.
+    #[error("no room for what must leave memory: compressed objects take {held} of {limit}")]
+    Full {
+        /// Bytes that the pool holds, everything counted.
+        held: Bytes,
+        /// Its limit.
+        limit: Bytes,
+    },
+    /// The file is full as well.
+    #[error(
+        "no room for what must leave memory: the pool is full, the file holds {held} of {limit}"
+    )]
+    FileFull {
+        /// Bytes that the file holds.
+        held: Bytes,
+        /// Its limit. Free runs that are too short for the next record count as free.
+        limit: Bytes,
+    },
+    /// There are not so many addresses side by side.
+    #[error("no addresses for {len}: of {capacity} in all, the longest free run is {largest}")]
+    Addresses {
+        /// Bytes of addresses asked for.
+        len: Bytes,
+        /// The longest free run.
+        largest: Bytes,
+        /// The addresses of the store.
+        capacity: Bytes,
+    },
+    /// A capacity below a page, or beyond what a store can name.
+    #[error("a capacity of {given}; a store has from {min} to {max}")]
+    Capacity {
+        /// The capacity given.
+        given: Bytes,
+        /// The least.
+        min: Bytes,
+        /// The most.
+        max: Bytes,
+    },
+    /// The copy of an object that left memory is not what was stored. Its bytes are lost, and the
+    /// object can only be freed.
+    #[error("the copy of object {key:?} is damaged: {what}")]
+    Damaged {
+        /// The object.
+        key: Key,
+        /// What is wrong with the copy.
+        what: &'static str,
+    },
+    /// The caller is a forked child: the store stayed with its parent.
+    #[error("this process was forked from the one that has the store")]
+    Forked,
+    /// What the pool of compressed objects refuses beside.
+    #[error(transparent)]
+    Pool(#[from] zpool::Error),
+    /// What the kernel refuses.
+    #[error(transparent)]
+    Os(#[from] OsError),
+}

@@ -1,0 +1,233 @@
+//! [`SpillFile`]: the file that has copies for which the pool has no room.
+//!
+//! A *record* is one block, at a multiple of [`UNIT`]. Records are written many at a time, one
+//! behind the other, into one free run of the file, and their units are free again one by one; so
+//! a run may be short when the file is nearly full, and there is nothing to clean. Nothing is
+//! punched and nothing survives the process. Cost: one write for [`BATCH`] bytes, one read a
+//! record. Lock: one, for a search or an update of what is free; no call is made under it.
+
+use std::path::Path;
+
+use super::error::Error;
+use crate::error::OsError;
+use crate::extent::Extent;
+use crate::free_tree::{Classes, FreeTree};
+use crate::sync::{lock, Mutex};
+use crate::sys::scratch_file::{ScratchFile, ALIGN};
+use crate::units::Bytes;
+use crate::zpool::with_buffer;
+
+/// Bytes that records are counted in.
+const UNIT: usize = 512;
+/// Units of which the first of a run is a multiple.
+const UNITS_ALIGN: u64 = (ALIGN / UNIT) as u64;
+/// Bytes that are written at once, if not more are one record.
+pub(super) const BATCH: usize = 256 << 10;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct SpillFile {
+    file: ScratchFile,
+    free: Mutex<FreeTree>,
+    units: u64,
+}
+
+/// A run of the file that is about to be written.
+#[derive(Debug)]
+pub(super) struct Run(Extent);
+
+impl Run {
+    /// Units that fit.
+    pub(super) fn units(&self) -> u64 {
+        self.0.len()
+    }
+}
+
+/// Units of a record.
+pub(super) fn units(len: usize) -> u64 {
+    len.div_ceil(UNIT) as u64
+}
+
+/// Calls `work` with `len` bytes at an address that the device takes.
+fn with_aligned<R>(len: usize, work: impl FnOnce(&mut [u8]) -> R) -> R {
+    with_buffer(len + ALIGN, |space| {
+        let at = space.as_ptr().align_offset(ALIGN);
+        work(&mut space[at..at + len])
+    })
+}
+
+impl SpillFile {
+    /// Makes a file in `dir` of up to `limit`, for as many records.
+    pub(super) fn new(dir: &Path, limit: Bytes, records: u64) -> Result<Self, OsError> {
+        let units = (limit.get() / UNIT as u64).max(1);
+        let span = Extent::new(0, units).expect("not empty");
+        // Behind each free extent but the last there is a record.
+        let extents = usize::try_from(records + 1).unwrap_or(usize::MAX);
+        let mut free = FreeTree::with_classes(span, extents, Classes::None)?;
+        free.free(span).expect("nothing of it is free yet");
+        Ok(Self { file: ScratchFile::new(dir)?, free: Mutex::new(free), units })
+    }
+
+    /// Bytes of records.
+    pub(super) fn held(&self) -> Bytes {
+        Bytes::new((self.units - lock(&self.free).free_len()) * UNIT as u64)
+    }
+
+    fn limit(&self) -> Bytes {
+        Bytes::new(self.units * UNIT as u64)
+    }
+
+    /// That there is no run for a record.
+    pub(super) fn is_full(&self) -> Error {
+        Error::FileFull { held: self.held(), limit: self.limit() }
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        self.file.is_direct()
+    }
+
+    /// Takes a free run of up to `most` units; of `least` at least.
+    pub(super) fn take(&self, least: u64, most: u64) -> Option<Run> {
+        let mut free = lock(&self.free);
+        let whole = |units: u64| units.next_multiple_of(UNITS_ALIGN);
+        let fits = free.largest().saturating_sub(UNITS_ALIGN - 1) / UNITS_ALIGN * UNITS_ALIGN;
+        let len = whole(most).min(fits).max(whole(least));
+        free.alloc(len, UNITS_ALIGN, None).ok().flatten().map(Run)
+    }
+
+    /// Writes records to a run, each a length and what writes it to its bytes; the unit that each
+    /// begins at. They fit. The rest of the run is free again, or all of it after an error.
+    pub(super) fn write<'a>(
+        &self,
+        run: Run,
+        records: impl Iterator<Item = &'a [u8]> + Clone,
+    ) -> Result<Vec<u64>, OsError> {
+        let Run(run) = run;
+        let used: u64 = records.clone().map(|record| units(record.len())).sum();
+        let mut starts = Vec::new();
+        let written = with_aligned(used.next_multiple_of(UNITS_ALIGN) as usize * UNIT, |bytes| {
+            bytes.fill(0);
+            let mut at = 0;
+            for record in records {
+                bytes[at * UNIT..][..record.len()].copy_from_slice(record);
+                starts.push(run.start() + at as u64);
+                at += units(record.len()) as usize;
+            }
+            self.file.write(bytes, Bytes::new(run.start() * UNIT as u64))
+        });
+        let kept = if written.is_ok() { used } else { 0 };
+        if let Some(rest) = Extent::new(run.start() + kept, run.len() - kept) {
+            self.give_back(rest);
+        }
+        written.map(|()| starts)
+    }
+
+    /// Reads a record of `len` bytes that begins at a unit, and hands `work` what there is of it:
+    /// less where somebody cut the file.
+    pub(super) fn read<R>(
+        &self,
+        start: u64,
+        len: usize,
+        work: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, OsError> {
+        let first = start / UNITS_ALIGN * UNITS_ALIGN;
+        let skip = (start - first) as usize * UNIT;
+        with_aligned((skip + len).next_multiple_of(ALIGN), |bytes| {
+            let there = self.file.read(bytes, Bytes::new(first * UNIT as u64))?;
+            let end = there.clamp(skip, skip + len);
+            Ok(work(&bytes[skip..end]))
+        })
+    }
+
+    /// Forgets a record.
+    pub(super) fn drop_record(&self, start: u64, len: usize) {
+        self.give_back(Extent::new(start, units(len)).expect("a record is not empty"));
+    }
+
+    fn give_back(&self, extent: Extent) {
+        lock(&self.free).free(extent).expect("was taken, and there is storage for every extent");
+    }
+
+    /// Cuts the file, for tests.
+    #[cfg(test)]
+    pub(super) fn cut(&self, len: Bytes) {
+        self.file.cut(len);
+    }
+
+    /// Writes zeros over all records, for tests.
+    #[cfg(test)]
+    pub(super) fn overwrite(&self) {
+        with_aligned(BATCH, |bytes| {
+            bytes.fill(0);
+            for at in (0..self.limit().get()).step_by(BATCH) {
+                self.file.write(bytes, Bytes::new(at)).expect("a file of one's own");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(units: u64) -> SpillFile {
+        let limit = Bytes::new(units * UNIT as u64);
+        SpillFile::new(&std::env::temp_dir(), limit, 1000).unwrap()
+    }
+
+    fn records(lens: &[usize]) -> Vec<Vec<u8>> {
+        let record = |(n, len): (usize, &usize)| (0..*len).map(|at| (at * 7 + n) as u8).collect();
+        lens.iter().enumerate().map(record).collect()
+    }
+
+    #[test]
+    fn records_come_back_and_their_units_are_used_again() {
+        let file = file(64);
+        let all = records(&[1, 512, 513, 5000, 100]);
+        let each = || all.iter().map(Vec::as_slice);
+        for _ in 0..20 {
+            let most = all.iter().map(|record| units(record.len())).sum();
+            let run = file.take(1, most).unwrap();
+            let starts = file.write(run, each()).unwrap();
+            assert_eq!(file.held(), Bytes::new(15 * UNIT as u64));
+            for (start, record) in starts.iter().zip(&all) {
+                file.read(*start, record.len(), |bytes| assert_eq!(bytes, *record)).unwrap();
+            }
+            let last = starts.iter().zip(&all).rev();
+            last.for_each(|(start, record)| file.drop_record(*start, record.len()));
+            assert_eq!(file.held(), Bytes::ZERO);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_nearly_full_gives_shorter_runs() {
+        let file = file(20);
+        let run = file.take(1, 1000).unwrap();
+        assert_eq!(run.0, Extent::new(0, 8).unwrap(), "a run is whole, whatever its alignment");
+        let starts = file.write(run, records(&[100, 600]).iter().map(Vec::as_slice)).unwrap();
+        assert_eq!((starts, file.held()), (vec![0, 1], Bytes::new(3 * UNIT as u64)));
+        let run = file.take(1, 8).unwrap();
+        assert_eq!(run.0.start(), 8);
+        assert!(file.take(1, 8).is_none() && file.take(9, 9).is_none());
+        file.write(run, std::iter::empty()).unwrap();
+        assert_eq!(file.held(), Bytes::new(3 * UNIT as u64));
+        // One free run that is just long enough.
+        let _run = file.take(8, 8).unwrap();
+        file.drop_record(0, 100);
+        file.drop_record(1, 600);
+        assert_eq!(file.take(8, 8).unwrap().0, Extent::new(0, 8).unwrap());
+    }
+
+    #[test]
+    fn what_was_cut_off_is_not_there() {
+        let file = file(64);
+        let record = records(&[6000]);
+        let run = file.take(12, 12).unwrap();
+        let starts = file.write(run, record.iter().map(Vec::as_slice)).unwrap();
+        file.cut(Bytes::new(4096));
+        let there = file.read(starts[0], 6000, <[u8]>::len).unwrap();
+        assert_eq!(there, 4096);
+        file.cut(Bytes::ZERO);
+        assert_eq!(file.read(starts[0], 6000, <[u8]>::len).unwrap(), 0);
+    }
+}

@@ -1,0 +1,114 @@
+//! [`Places`]: which slot and which addresses an object has, from its making to its end.
+//!
+//! Addresses are pages from the start, lowest first. Slots that were freed are in a list through
+//! the slots themselves, so that to free takes no memory. Cost: O(log objects). Lock: one, for a
+//! search or an update, and for the system call that every 128th new slot needs.
+
+use super::error::Error;
+use super::slots::{Place, Slot, Slots};
+use crate::extent::Extent;
+use crate::free_tree::{Classes, FreeTree};
+use crate::sync::{lock, MappedWord, Mutex, Ordering};
+use crate::sys::page_size;
+use crate::units::{Bytes, Pages};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Places {
+    slots: Slots,
+    /// Slots from the first that ever had an object.
+    used: MappedWord,
+    free: Mutex<Free>,
+}
+
+#[derive(Debug)]
+struct Free {
+    tree: FreeTree,
+    /// The first slot of those freed.
+    hole: Option<u32>,
+    capacity: Pages,
+}
+
+impl Places {
+    /// All free: so many pages, and at most one object for each.
+    pub(super) fn new(capacity: Pages) -> Result<Self, Error> {
+        let span = Extent::new(0, capacity.get()).expect("checked by the options");
+        let extents = (capacity.get() / 2 + 1) as usize;
+        let mut tree = FreeTree::with_classes(span, extents, Classes::None)?;
+        tree.free(span).expect("nothing of it is free yet");
+        let slots = Slots::new(capacity.get() as u32)?;
+        let free = Mutex::new(Free { tree, hole: None, capacity });
+        Ok(Self { slots, used: MappedWord::new(0), free })
+    }
+
+    /// The slot of an index, if there may be one.
+    #[inline]
+    pub(super) fn slot(&self, index: u32) -> Option<Slot<'_>> {
+        self.slots.get(index)
+    }
+
+    /// How many slots, from the first on, ever had an object.
+    pub(super) fn used(&self) -> u32 {
+        self.used.load(Ordering::Acquire) as u32
+    }
+
+    /// All slots that ever had an object.
+    pub(super) fn all(&self) -> impl Iterator<Item = Slot<'_>> {
+        (0..self.used()).filter_map(|index| self.slot(index))
+    }
+
+    /// Takes a slot and addresses for an object of `len` bytes, which no word names yet.
+    pub(super) fn take(&self, len: usize) -> Result<(u32, Slot<'_>), Error> {
+        let pages = Bytes::new(len as u64).pages_up(page_size());
+        let mut free = lock(&self.free);
+        let at = free.tree.find(pages.get(), 1, None).ok().flatten();
+        let at = at.ok_or_else(|| free.too_few(pages))?;
+        let (index, slot) = match free.hole {
+            Some(index) => {
+                let slot = self.slot(index).ok_or_else(|| free.too_few(pages))?;
+                free.hole = slot.next_hole();
+                (index, slot)
+            }
+            None => self.new_slot().transpose()?.ok_or_else(|| free.too_few(pages))?,
+        };
+        free.tree.take(at).expect("found free, at the start of what is free");
+        slot.set_place(Place { first: at.start(), len });
+        Ok((index, slot))
+    }
+
+    /// The first slot that never had an object. The caller has the lock.
+    fn new_slot(&self) -> Option<Result<(u32, Slot<'_>), Error>> {
+        let index = self.used();
+        let slot = self.slot(index).filter(|_| index < self.slots.len())?;
+        if let Err(error) = self.slots.populate(index) {
+            return Some(Err(error.into()));
+        }
+        self.used.store(u64::from(index) + 1, Ordering::Release);
+        Some(Ok((index, slot)))
+    }
+
+    /// Frees the addresses of an object that ended, and its slot, unless that was used as often as
+    /// keys can tell.
+    pub(super) fn put_back(&self, index: u32, slot: Slot<'_>, is_worn: bool) {
+        let place = slot.place();
+        let at = Extent::new(place.first, place.pages()).expect("an object is not empty");
+        let mut free = lock(&self.free);
+        free.tree.free(at).expect("was taken, and there is storage for every extent");
+        if !is_worn {
+            slot.set_next_hole(free.hole);
+            free.hole = Some(index);
+        }
+    }
+}
+
+impl Free {
+    #[cold]
+    fn too_few(&self, pages: Pages) -> Error {
+        let bytes = |pages: u64| Pages::new(pages).bytes(page_size());
+        Error::Addresses {
+            len: bytes(pages.get()),
+            largest: bytes(self.tree.largest()),
+            capacity: bytes(self.capacity.get()),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! [`Slots`]: what a store knows of each object, in four words.
+//!
+//! ```text
+//! 0  the object's word: see [`word`](super::word)
+//! 1  place    63 ... 24 first page | 23 .. 0 length in bytes; of a hole: the next hole's index + 1
+//! 2  copy     a handle of the pool, a unit of the file, or the word that fills the object
+//! 3           63 .. 62 form | 61 in the file | 55 .. 32 length in bytes | 31 .. 0 checksum
+//! ```
+//!
+//! A *slot* is named by its index. Pages of slots are populated as the highest index grows; what
+//! never was reads as zero, a hole of generation 0. The place changes while the slot is its maker's
+//! or taken; the copy belongs to whom the word says. Neither orders anything itself. Cost: 32 bytes
+//! an object. No lock.
+
+use super::copies::Copy;
+use crate::error::OsError;
+use crate::sync::{MappedWord, Ordering};
+use crate::sys::page_size;
+use crate::units::Bytes;
+use crate::zpool::Words;
+
+/// Words of a slot.
+const WORDS: usize = 4;
+const LEN_BITS: u32 = 24;
+const LEN: u64 = (1 << LEN_BITS) - 1;
+
+/// Where an object lies, for its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Pages from the start of the addresses.
+    pub(super) first: u64,
+    /// Bytes of the object.
+    pub(super) len: usize,
+}
+
+impl Place {
+    /// Pages that it takes.
+    pub(super) fn pages(self) -> u64 {
+        Bytes::new(self.len as u64).pages_up(page_size()).get()
+    }
+
+    fn to_raw(self) -> u64 {
+        self.first << LEN_BITS | self.len as u64
+    }
+
+    fn from_raw(raw: u64) -> Self {
+        Self { first: raw >> LEN_BITS, len: (raw & LEN) as usize }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Slots {
+    words: Words,
+    len: u32,
+}
+
+/// One slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot<'a>(&'a [MappedWord; WORDS]);
+
+impl Slots {
+    /// Room for `len` objects.
+    pub(super) fn new(len: u32) -> Result<Self, OsError> {
+        Ok(Self { words: Words::new(len as usize * WORDS)?, len })
+    }
+
+    /// The most objects.
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Bytes of as many slots.
+    pub(super) fn bytes_of(count: u32) -> u64 {
+        count as u64 * (WORDS * size_of::<MappedWord>()) as u64
+    }
+
+    /// Makes the memory of a slot present.
+    pub(super) fn populate(&self, index: u32) -> Result<(), OsError> {
+        let page = page_size().bytes();
+        self.words.populate((Self::bytes_of(index) / page.get()) as usize, page)
+    }
+
+    /// A slot, if there is room for one of that index.
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<Slot<'_>> {
+        let start = index as usize * WORDS;
+        self.words.get(start..)?.first_chunk().map(Slot)
+    }
+}
+
+impl<'a> Slot<'a> {
+    /// The object's word.
+    #[inline]
+    pub(super) fn word(self) -> &'a MappedWord {
+        &self.0[0]
+    }
+
+    #[inline]
+    pub(super) fn place(self) -> Place {
+        Place::from_raw(self.0[1].load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_place(self, place: Place) {
+        self.0[1].store(place.to_raw(), Ordering::Relaxed);
+    }
+
+    /// The next hole of the list that this one is in.
+    pub(super) fn next_hole(self) -> Option<u32> {
+        (self.0[1].load(Ordering::Relaxed) as u32).checked_sub(1)
+    }
+
+    pub(super) fn set_next_hole(self, next: Option<u32>) {
+        self.0[1].store(next.map_or(0, |index| u64::from(index) + 1), Ordering::Relaxed);
+    }
+
+    pub(super) fn copy(self) -> Copy {
+        Copy::from_raw([2, 3].map(|word| self.0[word].load(Ordering::Relaxed)))
+    }
+
+    pub(super) fn set_copy(self, copy: Copy) {
+        let [what, about] = copy.to_raw();
+        self.0[2].store(what, Ordering::Relaxed);
+        self.0[3].store(about, Ordering::Relaxed);
+    }
+}

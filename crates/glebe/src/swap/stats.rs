@@ -1,0 +1,150 @@
+//! Statistics of a store: one table, as those of the other parts.
+//!
+//! Identities, exact while no call is under way ([`Stats::check`] tests them):
+//!
+//! * `created_pages = freed_pages + resident_pages + stored_pages + buried_pages`
+//! * `resident_pages = charged_pages <= budget_pages`
+//! * `coded + raw + filled + reused = evicted + rescued + stayed`
+
+use super::file::SpillFile;
+use super::store::Store;
+use super::word::{look, State};
+use crate::stats::{json, openmetrics, statistics, text, Set};
+use crate::sys::page_size;
+use crate::units::{Bytes, Pages};
+
+statistics! {
+    labels {}
+    counters {
+        Created created_pages Pages "pages of objects that were made";
+        Freed freed_pages Pages "pages of objects that were freed or taken";
+        Dead dead_pages Pages "pages of objects of which the program said that they are dead";
+        Loaded loaded Count "objects that were brought to memory";
+        Evicted evicted Count "objects that left memory";
+        Rescued rescued Count "objects chosen to leave that were used before they had";
+        Stayed stayed Count "objects whose pages the kernel did not take";
+        Coded coded Count "copies made by the codec";
+        Raw raw Count "copies of objects that do not get smaller";
+        Filled filled Count "copies of objects that one word fills, which take no room";
+        Reused reused Count "objects that left by a copy that was kept";
+        KeptDropped kept_dropped Count "kept copies that made room for others";
+        Spilled spilled Count "copies that went from the pool to the file";
+        SpilledBytes spilled_bytes Bytes "bytes of them";
+        ReadBack read_back Count "objects that were brought to memory from the file";
+        CodedBytes coded_bytes Bytes "bytes of objects that the codec made smaller";
+        BlockBytes block_bytes Bytes "bytes that it made of them";
+        Damaged damaged Count "copies that were not what was stored";
+        Refused refused Count "times that no room could be made";
+        Stuck stuck_pages Pages "pages nobody wants that the kernel did not take back";
+    }
+    gauges {
+        resident "resident_pages" "pages of objects in memory";
+        pinned "pinned_pages" "pages of those that guards pin";
+        kept "kept_pages" "pages of those that have a copy too";
+        stored "stored_pages" "pages of objects that are not in memory";
+        buried "buried_pages" "pages of dead objects that were not freed, which take no memory";
+        charged "charged_pages" "pages charged to the budget";
+        budget "budget_pages" "the budget";
+        pool "pool_pages" "memory of the copies, everything counted";
+        file "file_pages" "pages of the file that hold copies";
+    }
+    durations {
+        load "load" "load" "objects brought to memory";
+    }
+}
+
+/// What every name in OpenMetrics begins with.
+const PREFIX: &str = "glebe_store_";
+
+impl Store {
+    /// The statistics now: O(objects); zeros in a forked child.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        if self.alive().is_err() {
+            return Stats::default();
+        }
+        let mut stats = Stats {
+            charged: Pages::new(self.room.charged()),
+            budget: Pages::new(self.room.budget()),
+            pool: self.copies.pool.held().pages_up(page_size()),
+            file: self
+                .copies
+                .file
+                .as_ref()
+                .map_or(Bytes::ZERO, SpillFile::held)
+                .pages_up(page_size()),
+            load: self.loads.snapshot(),
+            ..self.counts.sum()
+        };
+        for slot in self.places.all() {
+            let (word, pages) = (look(slot.word()), Pages::new(slot.place().pages()));
+            match word.state() {
+                State::Hole => {}
+                State::Resident | State::Leaving => {
+                    stats.resident = stats.resident + pages;
+                    if word.guards() > 0 {
+                        stats.pinned = stats.pinned + pages;
+                    }
+                    if word.has_copy() {
+                        stats.kept = stats.kept + pages;
+                    }
+                }
+                _ if word.is_dead() => stats.buried = stats.buried + pages,
+                _ => stats.stored = stats.stored + pages,
+            }
+        }
+        stats
+    }
+}
+
+impl Stats {
+    /// One JSON object; names end in their unit where it is not a count.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        json(&self.rows())
+    }
+
+    /// OpenMetrics 1.0 text; pages of memory are bytes there, and times are seconds.
+    #[must_use]
+    pub fn to_openmetrics(&self) -> String {
+        let set = Set { labels: Vec::new(), rows: self.rows() };
+        openmetrics(PREFIX, page_size().bytes(), &[set])
+    }
+
+    /// As [`Stats::to_openmetrics`], for several stores in one text; the label `store` holds the
+    /// name that stands beside each. Names must differ: a series may not come twice.
+    #[must_use]
+    pub fn openmetrics_of(stores: &[(&str, &Stats)]) -> String {
+        let labels = |name: &str| vec![("store", name.to_owned())];
+        let sets: Vec<_> = stores
+            .iter()
+            .map(|(name, stats)| Set { labels: labels(name), rows: stats.rows() })
+            .collect();
+        openmetrics(PREFIX, page_size().bytes(), &sets)
+    }
+
+    /// Tests the identities of the module's head; they hold while no call is under way.
+    ///
+    /// # Errors
+    /// Which one does not hold, with its values.
+    pub fn check(&self) -> Result<(), String> {
+        let same = |what: &str, a: u64, b: u64| {
+            (a == b).then_some(()).ok_or_else(|| format!("{what}: {a} is not {b}"))
+        };
+        let there = self.resident.get() + self.stored.get() + self.buried.get();
+        same("created", self.created_pages, self.freed_pages + there)?;
+        same("charged", self.charged.get(), self.resident.get())?;
+        let copied = self.coded + self.raw + self.filled + self.reused;
+        same("copied", copied, self.evicted + self.rescued + self.stayed)?;
+        if self.charged > self.budget {
+            return Err(format!("{} are charged, the budget is {}", self.charged, self.budget));
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Stats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&text(&self.rows()))
+    }
+}

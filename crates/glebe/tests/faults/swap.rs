@@ -1,0 +1,120 @@
+//! A life of a store: made, filled past its budget, read, written, its objects taken and freed.
+//!
+//! Whatever call fails: what an insert gave a key for is there with its own bytes until it ends,
+//! and what was counted is what is there.
+
+use glebe::swap::{Error, Key, Store};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+use super::Outcome;
+
+const OBJECTS: usize = 30;
+const BUDGET: Pages = Pages::new(14);
+const POOL_LIMIT: Bytes = Bytes::mib(2);
+/// Where what does not compress goes to the file.
+const POOL_LIMIT_SMALL: Bytes = Bytes::new(96 << 10);
+const FILE_LIMIT: Bytes = Bytes::mib(4);
+
+/// Some compress, some do not, some are one word over and over.
+fn bytes_of(n: usize, version: u8) -> Vec<u8> {
+    let page = page_size().bytes().as_usize();
+    let len = if n % 8 == 0 { 3 * page + 5 } else { page - n };
+    let byte = |at: usize| match n % 3 {
+        0 => version,
+        1 => (at / 16 + n) as u8 ^ version,
+        _ => (at.wrapping_mul(0x9e37_79b1).wrapping_add(n) >> 16) as u8 ^ version,
+    };
+    (0..len).map(byte).collect()
+}
+
+/// Objects with their versions, and the first error.
+struct Life {
+    store: Store,
+    objects: Vec<(usize, u8, Key)>,
+    error: Option<Error>,
+}
+
+impl Life {
+    /// What a call gave, if it was not refused; an object is never damaged.
+    fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        let refused = match result {
+            Ok(done) => return Some(done),
+            Err(refused) => refused,
+        };
+        let is_known = matches!(refused, Error::Os(_) | Error::Pool(_) | Error::Budget { .. });
+        assert!(is_known || matches!(refused, Error::Full { .. }), "{refused}");
+        self.error.get_or_insert(refused);
+        None
+    }
+
+    fn look(&mut self) {
+        for at in 0..self.objects.len() {
+            let (n, version, key) = self.objects[at];
+            let seen = self.store.pin(key).map(|pin| pin.to_vec());
+            if let Some(seen) = self.keep(seen) {
+                assert!(seen == bytes_of(n, version), "object {n}");
+            }
+        }
+        self.store.stats().check().expect("the statistics");
+    }
+
+    fn write(&mut self, at: usize) {
+        let (n, version, key) = self.objects[at];
+        let next = bytes_of(n, version + 1);
+        let written = self.store.pin_mut(key).map(|mut guard| guard.copy_from_slice(&next));
+        if self.keep(written).is_some() {
+            self.objects[at].1 += 1;
+        }
+    }
+}
+
+/// One life, with a file or without; the first error is its outcome.
+pub fn live(has_file: bool) -> Outcome {
+    let budget = BUDGET.bytes(page_size());
+    let options = match has_file {
+        true => {
+            Store::options().pool_limit(POOL_LIMIT_SMALL).file_in(std::env::temp_dir(), FILE_LIMIT)
+        }
+        false => Store::options().pool_limit(POOL_LIMIT),
+    };
+    let store = options.build(budget)?;
+    let mut life = Life { store, objects: Vec::new(), error: None };
+    for n in 0..OBJECTS {
+        let key = life.store.insert(&bytes_of(n, 0));
+        if let Some(key) = life.keep(key) {
+            life.objects.push((n, 0, key));
+        }
+    }
+    life.look();
+    let stats = life.store.stats();
+    assert!(!has_file || life.error.is_some() || stats.read_back > 0, "{stats}");
+    (0..life.objects.len()).step_by(5).for_each(|at| life.write(at));
+    life.look();
+    let lowered = life.store.set_budget(Pages::new(BUDGET.get() / 2).bytes(page_size()));
+    life.keep(lowered);
+    life.look();
+    for (n, version, key) in std::mem::take(&mut life.objects) {
+        match n % 3 {
+            0 => life.store.free(key).expect("a free needs nothing"),
+            1 => {
+                life.store.dead(key).expect("it is there");
+                life.store.free(key).expect("a free needs nothing");
+            }
+            _ => {
+                let taken = life.store.take(key);
+                if let Some(bytes) = life.keep(taken) {
+                    assert!(bytes == bytes_of(n, version), "object {n}");
+                }
+            }
+        }
+    }
+    // At addresses of the first, some of whose pages the kernel may have left.
+    for n in 0..OBJECTS / 4 {
+        let made = life.store.create(bytes_of(n, 0).len());
+        let is_zero = made.map(|object| object.iter().all(|byte| *byte == 0));
+        assert!(life.keep(is_zero).unwrap_or(true), "another object's bytes");
+    }
+    life.store.stats().check().expect("the statistics");
+    life.error.map_or(Ok(()), |error| Err(error.into()))
+}

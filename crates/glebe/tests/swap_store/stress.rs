@@ -1,0 +1,250 @@
+//! Threads on one store whose budget is a part of what they have: each changes objects of its own
+//! and reads everybody's; objects come and go, are hinted at, and the budget changes.
+//!
+//! An object says whose it is and how often it was written, and the rest of its bytes follows from
+//! that. So another object's bytes, a mixture, and a write that was lost are seen at once.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use glebe::swap::{Error, Key, Options, Stats, Store};
+use glebe::units::Bytes;
+
+use super::{mix, page, pages};
+
+const THREADS: usize = 4;
+const OBJECTS: usize = 48;
+/// A quarter of what there is, roughly.
+const BUDGET: u64 = 120;
+/// What is stored of a third that does not compress, and little more.
+const POOL_LIMIT: u64 = 600 << 10;
+/// How long one call may be refused for what passes, on a machine that is busy with much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is known of an object, beside the store.
+#[derive(Default)]
+struct Known {
+    key: Mutex<Option<Key>>,
+    /// The last version that was written whole.
+    version: AtomicU64,
+}
+
+struct Shared {
+    store: Store,
+    known: Vec<Known>,
+    stop: AtomicBool,
+    reads: AtomicU64,
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = mix(self.0);
+        (self.0 >> 20) as usize % end
+    }
+}
+
+fn len_of(whose: usize) -> usize {
+    match whose % 8 {
+        0 => 7 * page() + 11,
+        1 => 3 * page(),
+        _ => page() - 8 * (whose % 3),
+    }
+}
+
+/// A word of an object but for its first: what does not compress, what does, and what is all the
+/// same with the first.
+fn word_of(whose: usize, version: u64, at: usize) -> u64 {
+    match whose % 3 {
+        0 => mix((whose as u64) << 40 ^ version << 16 ^ at as u64),
+        1 => head_of(whose, version) ^ (at as u64 % 4),
+        _ => head_of(whose, version),
+    }
+}
+
+fn head_of(whose: usize, version: u64) -> u64 {
+    version << 16 | whose as u64
+}
+
+fn write(bytes: &mut [u8], whose: usize, version: u64) {
+    bytes[..8].copy_from_slice(&head_of(whose, version).to_le_bytes());
+    for (at, chunk) in bytes[8..].chunks_mut(8).enumerate() {
+        chunk.copy_from_slice(&word_of(whose, version, at).to_le_bytes()[..chunk.len()]);
+    }
+}
+
+/// The version of an object, all of which is of that version.
+fn version_of(bytes: &[u8], whose: usize) -> u64 {
+    assert_eq!(bytes.len(), len_of(whose));
+    let head = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let version = head >> 16;
+    assert_eq!(head, head_of(whose, version), "another object's bytes");
+    for (at, chunk) in bytes[8..].chunks(8).enumerate() {
+        let expected = word_of(whose, version, at).to_le_bytes();
+        assert!(*chunk == expected[..chunk.len()], "object {whose}, version {version}, word {at}");
+    }
+    version
+}
+
+/// Where it says that there is no room just now, for what others have pinned or are bringing in.
+fn is_passing(error: &Error) -> bool {
+    matches!(error, Error::Budget { .. } | Error::Full { .. } | Error::Pinned)
+}
+
+fn retry<T>(mut call: impl FnMut() -> Result<T, Error>) -> T {
+    let begin = Instant::now();
+    loop {
+        match call() {
+            Err(error) if is_passing(&error) => {
+                assert!(begin.elapsed() < PATIENCE, "no more room, ever: {error}");
+                std::thread::yield_now();
+            }
+            done => return done.unwrap_or_else(|error| panic!("{error}")),
+        }
+    }
+}
+
+/// Reads any object; its owner may write or free it meanwhile.
+fn read(shared: &Shared, whose: usize) {
+    let known = &shared.known[whose];
+    let Some(key) = *known.key.lock().unwrap() else { return };
+    let before = known.version.load(Ordering::SeqCst);
+    match shared.store.pin(key) {
+        Ok(pin) => {
+            let version = version_of(&pin, whose);
+            assert!(version >= before, "object {whose}: a write was lost");
+            assert_eq!(version, version_of(&pin, whose), "it changed under a guard");
+            shared.reads.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(Error::Stale | Error::Dead) => {}
+        Err(error) if is_passing(&error) => {}
+        Err(error) => panic!("object {whose}: {error}"),
+    }
+}
+
+/// Makes, changes, ends or hints at an object of the caller's own.
+fn change(shared: &Shared, rng: &mut Rng, whose: usize) {
+    let (store, known) = (&shared.store, &shared.known[whose]);
+    let key = *known.key.lock().unwrap();
+    let last = known.version.load(Ordering::SeqCst);
+    let Some(key) = key else {
+        let mut object = retry(|| store.create(len_of(whose)));
+        assert!(object.iter().all(|byte| *byte == 0), "a new object holds another's bytes");
+        write(&mut object, whose, last + 1);
+        let key = object.key();
+        drop(object);
+        known.version.store(last + 1, Ordering::SeqCst);
+        *known.key.lock().unwrap() = Some(key);
+        return;
+    };
+    match rng.below(16) {
+        0 => store.cold(key).unwrap(),
+        1 => match store.will_need(key) {
+            Err(error) if !is_passing(&error) => panic!("{error}"),
+            _ => {}
+        },
+        2 => {
+            *known.key.lock().unwrap() = None;
+            assert_eq!(version_of(&retry(|| store.take(key)), whose), last);
+        }
+        3 => {
+            *known.key.lock().unwrap() = None;
+            store.dead(key).unwrap();
+            retry(|| store.free(key));
+        }
+        4 => {
+            *known.key.lock().unwrap() = None;
+            retry(|| store.free(key));
+        }
+        _ => {
+            let mut guard = retry(|| store.pin_mut(key));
+            assert_eq!(version_of(&guard, whose), last, "a write was lost");
+            write(&mut guard, whose, last + 1);
+            drop(guard);
+            known.version.store(last + 1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn work(shared: &Shared, thread: usize) {
+    let mut rng = Rng(thread as u64 + 1);
+    while !shared.stop.load(Ordering::Relaxed) {
+        if rng.below(2) == 0 {
+            read(shared, rng.below(THREADS * OBJECTS));
+        } else {
+            let whose = thread * OBJECTS + rng.below(OBJECTS);
+            change(shared, &mut rng, whose);
+        }
+    }
+}
+
+/// Stops the others, by panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn threads_lose_no_write_and_see_no_other_byte() {
+    // A pool that kept copies fill now and then.
+    let stats = run(Store::options().pool_limit(Bytes::new(POOL_LIMIT)));
+    assert!(stats.kept_dropped > 0, "{stats}");
+}
+
+#[test]
+fn nor_do_they_with_a_file() {
+    let options = Store::options().pool_limit(Bytes::new(POOL_LIMIT / 3));
+    let stats = run(options.file_in(std::env::temp_dir(), Bytes::mib(2)));
+    assert!(stats.spilled > 100 && stats.read_back > 100, "{stats}");
+}
+
+fn run(options: Options) -> Stats {
+    let seconds = std::env::var("GLEBE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    let time = seconds.map_or(Duration::from_secs(3), Duration::from_secs_f64);
+    let options = options.capacity(pages(4096));
+    let known = (0..THREADS * OBJECTS).map(|_| Known::default()).collect();
+    let shared = Shared {
+        store: options.build(pages(BUDGET)).unwrap(),
+        known,
+        stop: AtomicBool::new(false),
+        reads: AtomicU64::new(0),
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let shared = &shared;
+            scope.spawn(move || {
+                let _stop = Stop(&shared.stop);
+                work(shared, thread);
+            });
+        }
+        let (_stop, begin, mut turn) = (Stop(&shared.stop), Instant::now(), 0);
+        while begin.elapsed() < time && !shared.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(7));
+            turn += 1;
+            match shared.store.set_budget(pages(BUDGET - turn % 3 * 30)) {
+                Ok(()) | Err(Error::BudgetBelowPinned { .. } | Error::Full { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    let stats = shared.store.stats();
+    println!("{} reads; {}", shared.reads.load(Ordering::Relaxed), stats.to_json());
+    stats.check().unwrap();
+    let kinds = [stats.coded, stats.raw, stats.filled, stats.reused];
+    assert!(kinds.iter().all(|count| *count > 0) && stats.loaded > 1000, "{stats}");
+    for (whose, known) in shared.known.iter().enumerate() {
+        if let Some(key) = *known.key.lock().unwrap() {
+            let bytes = shared.store.take(key).unwrap();
+            assert_eq!(version_of(&bytes, whose), known.version.load(Ordering::SeqCst));
+        }
+    }
+    let end = shared.store.stats();
+    end.check().unwrap();
+    assert_eq!((end.resident, end.stored, end.buried, end.file), Default::default());
+    stats
+}
