@@ -42,7 +42,10 @@ const PURGE_DELAY: c_int = 15;
 /// Whether it commits parts of its pages alone, which the hook is not told of.
 const PAGE_COMMIT_ON_DEMAND: c_int = 40;
 
-/// The most that is handed over as one arena: of twice as much mimalloc's tables are too long.
+/// What is handed over first as one arena, as mimalloc does itself. Its tables take a part of each
+/// arena, and what is left of their 32 MiB is the room where objects of all sizes mix.
+pub const ARENA_FIRST: usize = 1 << 30;
+/// The most: of twice as much the tables are too long.
 pub const ARENA_MAX: usize = 8 << 30;
 /// The least, and what its length is a multiple of.
 pub const ARENA_MIN: usize = 32 << 20;

@@ -38,8 +38,9 @@ const THREAD: u32 = 1 << 2;
 static DUE: AtomicU32 = AtomicU32::new(START);
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(ptr::null_mut());
 static OWN: Own = Own { base: AtomicU64::new(0), bytes: AtomicU64::new(0) };
-/// Slices that mimalloc has, and those of them that its own tables take.
+/// Slices that mimalloc has, the first of its last arena, and those that its own tables take.
 static HANDED: AtomicU64 = AtomicU64::new(0);
+static LAST: AtomicU64 = AtomicU64::new(0);
 static TABLES: AtomicU64 = AtomicU64::new(0);
 /// Of the machine's memory the space has as many addresses, rounded up to this, and at most so
 /// many. Where that is refused it has half, and so on down to the least.
@@ -164,12 +165,13 @@ fn reserve() -> Option<&'static Space> {
 /// and touched here and there: they have no huge pages. Whether it took it.
 fn hand_over(space: &'static Space) -> bool {
     let (all, from) = (space.states().len(), HANDED.load(Ordering::Acquire) as usize);
-    let slices = (all - from).min(engine::ARENA_MAX / SLICE);
+    let slices = (all - from).min(next_arena(from * SLICE) / SLICE);
     let next = (from + slices) as u64;
     let (ok, failed) = (Ordering::AcqRel, Ordering::Relaxed);
     if slices == 0 || HANDED.compare_exchange(from as u64, next, ok, failed).is_err() {
         return false;
     }
+    LAST.store(from as u64, Ordering::Relaxed);
     let (base, bytes) = space.memory_of(from, slices);
     let with = ptr::from_ref(space).cast_mut().cast();
     // SAFETY: of the space, handed over once; the hook takes a space.
@@ -184,6 +186,14 @@ fn hand_over(space: &'static Space) -> bool {
         let _ = unsafe { try_advise(base + first, len, Advice::HugePage) };
     }
     is_taken
+}
+
+/// How many bytes are handed over next: they grow with what there is, for mimalloc can have no more
+/// than 160 arenas.
+fn next_arena(handed: usize) -> usize {
+    let eighth = handed / 8;
+    let power = if eighth == 0 { 0 } else { 1 << eighth.ilog2() };
+    power.clamp(engine::ARENA_FIRST, engine::ARENA_MAX)
 }
 
 /// What mimalloc calls around every use of slices.
@@ -231,7 +241,7 @@ fn end(space: &'static Space, slices: Range<usize>) {
 fn grown(space: &'static Space, has_opened: bool) {
     let kept = errno::get();
     let handed = HANDED.load(Ordering::Relaxed) as usize;
-    let last = handed.saturating_sub(1) / (engine::ARENA_MAX / SLICE) * (engine::ARENA_MAX / SLICE);
+    let last = (LAST.load(Ordering::Relaxed) as usize).min(handed);
     if has_opened && handed < space.states().len() && space.opened() > last + (handed - last) / 2 {
         DUE.fetch_or(ARENA, Ordering::Relaxed);
     }

@@ -6,7 +6,7 @@
 //!
 //! // 64 objects of 64 KiB, of which a quarter may be in memory.
 //! let store = Store::with_budget(Bytes::mib(1))?;
-//! let object = |n: u8| (0..16384).flat_map(|i| (i / 64 * u32::from(n)).to_le_bytes());
+//! let object = |n: u8| (0..16384).flat_map(move |i| (i / 64 * u32::from(n)).to_le_bytes());
 //! let keys: Vec<_> = (0..64)
 //!     .map(|n| store.insert(&object(n).collect::<Vec<u8>>()))
 //!     .collect::<Result<_, _>>()?;

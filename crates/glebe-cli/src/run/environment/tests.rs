@@ -43,16 +43,20 @@ fn bytes_that_are_no_text_are_kept() {
 
 #[test]
 fn statistics_have_a_form_a_file_or_both() {
-    assert_eq!(stats(None).unwrap(), ["stats"]);
-    assert_eq!(words_of("json"), ["format=json", "stats"]);
+    let own = &*format!("pid={}", std::process::id());
+    assert_eq!(stats(None).unwrap(), ["stats", own]);
+    assert_eq!(words_of("json"), ["format=json", "stats", own]);
+    // Each process has a file of its own, or it has not.
     assert_eq!(words_of("/a/%p"), ["stats=/a/%p"]);
-    assert_eq!(words_of("openmetrics:/a:b"), ["format=openmetrics", "stats=/a:b"]);
-    assert_eq!(words_of("/a:b"), ["stats=/a:b"]);
+    assert_eq!(words_of("/%%p/%%%p"), ["stats=/%%p/%%%p"]);
+    assert_eq!(words_of("/a/%%p"), ["stats=/a/%%p", own]);
+    assert_eq!(words_of("openmetrics:/a:b"), ["format=openmetrics", "stats=/a:b", own]);
+    assert_eq!(words_of("/a:b"), ["stats=/a:b", own]);
     let here = env::current_dir().unwrap();
     let file = |name: &str| format!("stats={}/{name}", here.display());
-    assert_eq!(words_of("out"), [&*file("out")]);
+    assert_eq!(words_of("out"), [&*file("out"), own]);
     // A file of that name needs its folder.
-    assert_eq!(words_of("./text"), [&*file("./text")]);
+    assert_eq!(words_of("./text"), [&*file("./text"), own]);
     for wrong in ["", "json:", "a,b", "json:/a,b"] {
         assert!(stats(Some(OsStr::new(wrong))).is_err(), "{wrong}");
     }
