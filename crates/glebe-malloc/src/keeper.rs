@@ -342,7 +342,11 @@ impl Keeper {
     fn read(&mut self) -> Reading {
         let counted = self.space.counters.get();
         let bytes = |slices: u64| Bytes::new(slices * SLICE as u64);
-        let free = Free { marked: bytes(counted.volatile()), unmarked: bytes(counted.hot()) };
+        let free = Free {
+            marked: bytes(counted.volatile()),
+            unmarked: bytes(counted.hot()),
+            rewritten: bytes(self.space.listed().saturating_sub(counted.volatile())),
+        };
         let Some(gauge) = &mut self.gauge else {
             return Reading { pause: Duration::from_secs(1), ..Reading::default() };
         };

@@ -54,7 +54,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-const FREE: Free = Free { marked: Bytes::mib(8), unmarked: Bytes::mib(8) };
+const FREE: Free =
+    Free { marked: Bytes::mib(8), unmarked: Bytes::mib(8), rewritten: Bytes::mib(8) };
 const LIMIT: Bytes = Bytes::mib(96);
 const LESS: Bytes = Bytes::mib(48);
 

@@ -126,6 +126,7 @@ impl Space {
             add(&self.counters.refused, 1);
             return;
         }
+        self.list(run.slices(), false);
         add(&self.counters.dropped_hot, hot);
         add(&self.counters.dropped_volatile, volatile);
         given.hot += hot;
@@ -164,6 +165,7 @@ impl Space {
             left.resident += there * page;
             if there == 0 && self.states()[slices.start + nth].forget() {
                 left.lost += 1;
+                self.list(slices.start + nth..slices.start + nth + 1, false);
                 add(&self.counters.lost, 1);
             }
         }

@@ -110,6 +110,7 @@ impl Space {
             return;
         }
         marked.slices += hot;
+        self.list(run.slices(), is_alone);
         if is_alone {
             add(&self.counters.marked, hot);
             run.settle(|was| if was == Slice::Gone { was } else { Slice::Volatile });

@@ -4,6 +4,8 @@
 //! it is dropped they are what they were, but for what [`Run::settle`] said. At most a unit long.
 //! Cost: one exchange a slice, and one to ring.
 
+use std::ops::Range;
+
 use super::space::{Space, UNIT_SLICES};
 use super::state::Slice;
 
@@ -35,6 +37,12 @@ impl<'a> Run<'a> {
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Which they are.
+    #[must_use]
+    pub fn slices(&self) -> Range<usize> {
+        self.start..self.start + self.len
     }
 
     /// How many of them were such.

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   | slack | units of 2 MiB, reserved ...                  | this struct, units, states |
-//!           base           ^ opened (may be touched)         1 byte a slice, 8 a unit
+//!           base           ^ opened (may be touched)         1 byte a slice, 12 a unit
 //! ```
 //!
 //! # Safety
@@ -46,6 +46,8 @@ pub(super) struct Unit {
     word: AtomicU32,
     /// The frees at the keeper's last look at the slices; the keeper's own.
     pub(super) seen: AtomicU32,
+    /// A bit a slice: it was marked, and not dropped since. Changed by the holder of the right.
+    listed: AtomicU32,
 }
 
 impl Unit {
@@ -79,6 +81,7 @@ pub struct Space {
     opened: AtomicU64,
     turn: AtomicU8,
     right: Right,
+    listed: AtomicU64,
     /// What went which way.
     pub counters: Counters,
 }
@@ -144,6 +147,7 @@ impl Space {
             opened: AtomicU64::new(0),
             turn: AtomicU8::new(0),
             right: Right::default(),
+            listed: AtomicU64::new(0),
             counters: Counters::default(),
         }
     }
@@ -262,6 +266,26 @@ impl Space {
         errno::set(kept);
         self.opened.fetch_max(to as u64, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Slices that were marked and not dropped since, whatever they are now: to the kernel their
+    /// pages are page cache, until it finds that they were written.
+    #[must_use]
+    pub fn listed(&self) -> u64 {
+        self.listed.load(Ordering::Relaxed)
+    }
+
+    /// Notes that slices were marked, or dropped; by the holder of the right.
+    pub(super) fn list(&self, slices: Range<usize>, is_marked: bool) {
+        for (unit, slices) in by_unit(slices) {
+            let mask = slices.fold(0_u32, |mask, slice| mask | 1 << (slice % UNIT_SLICES));
+            let listed = &self.units[unit].listed;
+            let was = listed.load(Ordering::Relaxed);
+            let now = if is_marked { was | mask } else { was & !mask };
+            listed.store(now, Ordering::Relaxed);
+            let (was, now) = (u64::from(was.count_ones()), u64::from(now.count_ones()));
+            self.listed.fetch_add(now.wrapping_sub(was), Ordering::Relaxed);
+        }
     }
 
     /// Takes the right to claim slices. Those that a thread had claimed which did not come along

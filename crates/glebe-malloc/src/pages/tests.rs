@@ -176,6 +176,27 @@ fn marked_memory_goes_alone_where_that_is_asked() {
 }
 
 #[test]
+fn what_was_marked_is_known_until_it_is_dropped() {
+    let space = space();
+    use_up(space, 0..2 * UNIT_SLICES);
+    grow_old(space);
+    let unit = UNIT_SLICES as u64;
+    space.mark(HUGE);
+    assert_eq!(space.listed(), 2 * unit);
+    // In use or hot again, the kernel has it on the same list.
+    use_up(space, 0..UNIT_SLICES);
+    assert_eq!(space.listed(), 2 * unit);
+    grow_old(space);
+    space.mark(HUGE);
+    assert_eq!(space.listed(), 2 * unit, "once each");
+    take(space, 0..3);
+    space.give_back(UNIT_SLICES, Which::Free);
+    assert_eq!(space.listed(), unit);
+    space.give_back(usize::MAX, Which::Free);
+    assert_eq!(space.listed(), 3);
+}
+
+#[test]
 fn what_is_free_as_a_whole_goes_at_once_where_memory_is_short() {
     let space = space();
     use_up(space, 0..2 * UNIT_SLICES + 3);

@@ -30,6 +30,9 @@ pub struct Free {
     pub marked: Bytes,
     /// What is in memory and not marked.
     pub unmarked: Bytes,
+    /// What was marked, was written since, and did not go meanwhile, in use or not: to the kernel
+    /// it stays page cache until reclaim comes past it.
+    pub rewritten: Bytes,
 }
 
 /// What a look found.
@@ -58,7 +61,7 @@ pub struct Reading {
 /// use glebe::units::Bytes;
 ///
 /// let mut gauge = Gauge::new(Policy::default())?;
-/// let free = Free { marked: Bytes::mib(20), unmarked: Bytes::mib(4) };
+/// let free = Free { marked: Bytes::mib(20), unmarked: Bytes::mib(4), ..Free::default() };
 /// let mut reading = gauge.look(free); // allocates nothing
 /// if reading.is_stale && gauge.find().is_ok() {
 ///     reading = gauge.look(free);
@@ -99,7 +102,8 @@ impl Gauge {
 
     fn look_at(&mut self, free: Free, now: Instant) -> Reading {
         let is_old = self.sensor.is_old(now);
-        let Ok(look) = self.sensor.glance(free.marked, now) else {
+        let no_files = Bytes::new(free.marked.get().saturating_add(free.rewritten.get()));
+        let Ok(look) = self.sensor.glance(no_files, now) else {
             return Reading { pause: PAUSE_BLIND, is_stale: true, ..Reading::default() };
         };
         let Self { policy, short_at, .. } = self;

@@ -43,7 +43,7 @@ impl Drop for Tree {
 }
 
 fn free(marked: u64, unmarked: u64) -> Free {
-    Free { marked: Bytes::mib(marked), unmarked: Bytes::mib(unmarked) }
+    Free { marked: Bytes::mib(marked), unmarked: Bytes::mib(unmarked), ..Free::default() }
 }
 
 #[test]
@@ -73,6 +73,14 @@ fn what_is_marked_counts_as_used_and_makes_way_for_files() {
     assert_eq!(reading.short, Bytes::ZERO, "60 MiB of files go before");
     assert_eq!(reading.crowded, Bytes::mib(14));
     assert_eq!(tree.gauge().look(free(5, 8)).crowded, Bytes::mib(5), "no more than is marked");
+}
+
+#[test]
+fn what_was_marked_and_written_since_is_no_file() {
+    let tree = Tree::new("rewritten", Bytes::mib(250), Bytes::mib(100));
+    assert_eq!(tree.gauge().look(free(0, 50)).short, Bytes::ZERO, "100 MiB of files go before");
+    let rewritten = Free { rewritten: Bytes::mib(100), ..free(0, 50) };
+    assert_eq!(tree.gauge().look(rewritten).short, Bytes::mib(14), "they are the program's memory");
 }
 
 #[test]
