@@ -18,8 +18,9 @@ pub use libmimalloc_sys::{
     mi_usable_size, mi_zalloc, mi_zalloc_aligned,
 };
 
-/// Called around every use of slices: whether they are to be used, where they are, their bytes,
-/// whether they read as zeros (an answer, which may be null), what was passed along.
+/// mimalloc calls it with `true` before it uses slices, and with `false` after. Then come their
+/// address, their bytes, where to say that they read as zeros (may be null), and the pointer that
+/// was handed over with the arena.
 pub type Hook = extern "C" fn(bool, *mut c_void, usize, *mut bool, *mut c_void) -> bool;
 
 extern "C" {

@@ -55,7 +55,7 @@ struct Own {
     bytes: AtomicU64,
 }
 
-/// How the heap is to be.
+/// What a user can choose of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Whether there may be a thread that marks and gives back.
@@ -66,7 +66,7 @@ pub struct Settings {
     pub pages: bool,
     /// How long memory stays free before it is marked.
     pub age: Duration,
-    /// How much room is to be left below a limit, never more than a quarter of it; by itself
+    /// The room to leave below a limit, never more than a quarter of it; by itself
     /// 256 MiB.
     pub margin: Option<Bytes>,
 }

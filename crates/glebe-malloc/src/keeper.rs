@@ -34,9 +34,9 @@ const PRESSED: u32 = 1 << 2;
 const THREAD: u32 = 1 << 3;
 
 static MODE: FutexWord = FutexWord::new(0);
-/// So many slices are free when a free is to be told.
+/// From so many free slices on a free wakes the keeper.
 static FREE_AT: AtomicU64 = AtomicU64::new(FREE_MIN);
-/// So many slices had no memory when they came into use, in all, when growth is to be told.
+/// From so many slices on that came into use without memory, in all, growth wakes the keeper.
 static GROWN_AT: AtomicU64 = AtomicU64::new(0);
 static SETTINGS: Kept = Kept::new();
 static LOOKS: AtomicU64 = AtomicU64::new(0);
