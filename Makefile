@@ -87,9 +87,9 @@ miri:
 	    echo "skipped: Miri (no nightly toolchain with the miri component)"; \
 	fi
 
-# The C interface is left out: its reference is glebe.h, and its library has the other's name.
+# Libraries for C are left out: their references are headers, and they have the names of others.
 doc:
-	cargo doc --workspace --exclude glebe-c --lib --no-deps
+	cargo doc --workspace --exclude glebe-c --exclude glebe-preload --lib --no-deps
 	scripts/doc_items.py $(TARGET)
 
 install: $(READY)
@@ -123,7 +123,7 @@ msrv:
 	fi
 
 rustdoc:
-	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --lib --no-deps
+	RUSTDOCFLAGS="-D warnings $$RUSTDOCFLAGS" cargo doc --workspace --exclude glebe-c --exclude glebe-preload --lib --no-deps
 	scripts/doc_items.py $(TARGET)
 
 layers:
