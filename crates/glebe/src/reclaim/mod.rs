@@ -39,6 +39,8 @@ pub use apply::Reclaimed;
 pub use budget::Budget;
 pub use class::Class;
 pub use error::Error;
+/// For the allocator of this project, which cannot use a `Reclaimer`.
+#[doc(hidden)]
 pub use gauge::{Free, Gauge, Reading};
 pub use part::Part;
 pub use plan::{plan, PartStats, Targets};
