@@ -55,8 +55,8 @@ const FREE_MIN: u64 = (1 << 20) / SLICE as u64;
 const WATCHED_MIN: u64 = (4 << 20) / SLICE as u64;
 /// Growth is told in steps of so many slices.
 const GROWTH_STEP: u64 = (4 << 20) / SLICE as u64;
-/// The room that is to be left below a limit, where nobody says otherwise; at most a quarter of the
-/// limit. Two processors fill as much with huge pages in three turns.
+/// The default room below a limit; the policy makes it at most a quarter of the limit. Two
+/// processors fill as much with huge pages in three turns.
 const MARGIN: Bytes = Bytes::mib(256);
 /// Pauses of a gauge that sees plenty of room.
 const CALM: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ pub(crate) fn wants_huge() -> bool {
     SETTINGS.wants_huge.load(Ordering::Relaxed) != 0
 }
 
-/// Whether a free is to be told to [`freed`].
+/// Whether to call [`freed`] after a free.
 #[inline]
 pub(crate) fn is_called(is_whole: bool) -> bool {
     let mode = MODE.load(Ordering::Relaxed);
@@ -226,7 +226,7 @@ struct Keeper {
     audited: Instant,
     pause: Duration,
     is_due: bool,
-    /// Whether there is less room than twice what is to be left.
+    /// Whether the room is less than twice the margin.
     is_near: bool,
     is_pressed: bool,
     short_at: Option<Instant>,
@@ -263,7 +263,7 @@ impl Keeper {
         }
     }
 
-    /// Looks and marks, as far as it is time; how long nothing is to be done, if ever.
+    /// Looks and marks if it is time for either. Returns the time until the next; none: until told.
     fn turn(&mut self) -> Option<Duration> {
         let now = Instant::now();
         let has_grown = self.space.counters.get().cold >= GROWN_AT.load(Ordering::Relaxed);
@@ -362,7 +362,7 @@ impl Keeper {
         reading
     }
 
-    /// While there is less room than is to be, frees give back by themselves.
+    /// Has frees give whole units back at once while the room is less than the margin.
     fn press(&mut self, reading: &Reading) {
         let short = |pressure: Pressure| pressure.room() < reading.margin;
         self.is_pressed = reading.pressure.is_some_and(short);
