@@ -38,24 +38,27 @@ fn a_tied_lock_ends_with_its_mapping_and_no_child_has_it() {
 #[test]
 fn a_killed_process_has_no_lock_though_its_child_lives() {
     let file = memfd::make(None).unwrap();
-    let mut pipe = [0; 2];
+    let (mut alive, mut ready) = ([0; 2], [0; 2]);
     // SAFETY: the children call the kernel and code that takes no lock of another thread's; the
-    // pipe is this test's, and `waited` a local.
+    // pipes are this test's, and `waited` and `byte` locals.
     unsafe {
-        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        assert_eq!(libc::pipe(alive.as_mut_ptr()), 0);
+        assert_eq!(libc::pipe(ready.as_mut_ptr()), 0);
+        let mut byte = 0_u8;
         let parent = libc::fork();
         if parent == 0 {
             let _tied = Tied::try_take(&file, BYTE);
             let description = Description::reopen(&file).unwrap();
-            let locked = description.try_lock(BYTE + 1).unwrap();
-            // The grandchild lives until the pipe is closed.
+            description.try_lock(BYTE + 1).unwrap();
+            // The grandchild lives until the pipe is closed. Where it says that it is there, what
+            // runs in a child after fork is over.
             if libc::fork() == 0 {
-                libc::close(pipe[1]);
-                let mut byte = 0_u8;
-                libc::read(pipe[0], (&raw mut byte).cast(), 1);
+                libc::close(alive[1]);
+                libc::write(ready[1], (&raw const byte).cast(), 1);
+                libc::read(alive[0], (&raw mut byte).cast(), 1);
                 libc::_exit(0);
             }
-            libc::write(pipe[1], [u8::from(locked)].as_ptr().cast(), 0);
+            libc::read(ready[0], (&raw mut byte).cast(), 1);
             libc::raise(libc::SIGSTOP);
             libc::_exit(0);
         }
@@ -68,7 +71,8 @@ fn a_killed_process_has_no_lock_though_its_child_lives() {
         libc::kill(parent, libc::SIGKILL);
         assert_eq!(libc::waitpid(parent, &raw mut waited, 0), parent);
         assert!(!is_locked(&file, BYTE..BYTE + 2).unwrap());
-        libc::close(pipe[0]);
-        libc::close(pipe[1]);
+        for end in alive.into_iter().chain(ready) {
+            libc::close(end);
+        }
     }
 }
