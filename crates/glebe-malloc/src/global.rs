@@ -14,7 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use glebe::sys::errno;
 
+use crate::gate::Gate;
 use crate::{engine, heap, options};
+
+static GATE: Gate = Gate::new();
 
 /// The allocator.
 ///
@@ -43,7 +46,7 @@ fn is_usual(layout: Layout) -> bool {
 
 #[inline]
 fn enter() {
-    if heap::todo() {
+    if GATE.is_due() {
         work();
     }
 }
@@ -54,9 +57,9 @@ fn work() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     let kept = errno::get();
     if !BEGUN.swap(true, Ordering::Relaxed) {
-        heap::start(&options::from_environment().heap);
+        heap::start(&GATE, &options::from_environment().heap);
     }
-    heap::at_entry();
+    heap::at_entry(&GATE);
     errno::set(kept);
 }
 

@@ -1,13 +1,7 @@
 //! The one heap of the process: its space, what mimalloc's hook does, and what is asked of it.
 //!
-//! `DUE` is read at the entry of every allocation, and is zero nearly always: what is due is done
-//! there, outside of mimalloc's and the C library's locks, and never in a hook. Hooks keep `errno`,
-//! allocate nothing and do not panic. Counts are in bytes. Cost of a hook: some ns a slice.
-//!
-//! ```text
-//! DUE   bit 0  START: nobody started the heap      bit 1  ARENA: mimalloc's memory is half used
-//!        bit 2  THREAD: a keeper would pay
-//! ```
+//! What is due, a hook asks of the [`Gate`], and the next entry does. Hooks keep `errno`, allocate
+//! nothing and do not panic. Counts are in bytes. Cost of a hook: some ns a slice.
 //!
 //! # Safety
 //! mimalloc calls the hook with what was handed over: a space that is never given back, and
@@ -25,19 +19,15 @@ use glebe::sys::madvise::{try_advise, Advice};
 use glebe::Bytes;
 
 use crate::engine;
+use crate::gate::{Gate, ARENA, START, THREAD};
 use crate::keeper;
 use crate::pages::give_back::Which;
 use crate::pages::space::{Space, SLICE, UNIT, UNIT_SLICES};
 use crate::pages::state::{Slice, State};
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 
-const START: u32 = 1;
-const ARENA: u32 = 1 << 1;
-const THREAD: u32 = 1 << 2;
-
-static DUE: AtomicU32 = AtomicU32::new(START);
+static GATE: AtomicPtr<Gate> = AtomicPtr::new(ptr::null_mut());
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(ptr::null_mut());
-static OWN: Own = Own { base: AtomicU64::new(0), bytes: AtomicU64::new(0) };
 /// Slices that mimalloc has, the first of its last arena, and those that its own tables take.
 static HANDED: AtomicU64 = AtomicU64::new(0);
 static LAST: AtomicU64 = AtomicU64::new(0);
@@ -47,13 +37,6 @@ static TABLES: AtomicU64 = AtomicU64::new(0);
 const ROUND: u64 = 16 << 30;
 const SPACE_MAX: u64 = 2 << 40;
 const SPACE_MIN: u64 = 64 << 20;
-
-/// The addresses of the space: side by side, since every free reads both.
-#[derive(Debug)]
-struct Own {
-    base: AtomicU64,
-    bytes: AtomicU64,
-}
 
 /// What a user can choose of the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,28 +68,13 @@ impl Default for Settings {
 
 const AGE: Duration = Duration::from_millis(40);
 
-/// Whether something is due at an entry. One load.
-#[inline(always)]
-#[must_use]
-pub fn todo() -> bool {
-    DUE.load(Ordering::Relaxed) != 0
-}
-
-/// Whether an address lies in the space. A load and a comparison.
-#[inline(always)]
-#[must_use]
-pub fn owns(addr: usize) -> bool {
-    let (base, bytes) = (OWN.base.load(Ordering::Relaxed), OWN.bytes.load(Ordering::Relaxed));
-    (addr as u64).wrapping_sub(base) < bytes
-}
-
 /// Does what is due. At the entry of an allocation, where no lock of mimalloc's or of the C
 /// library's is held; it may allocate by itself.
 #[cold]
-pub fn at_entry() {
-    start(&Settings::DEFAULT);
+pub fn at_entry(gate: &'static Gate) {
+    start(gate, &Settings::DEFAULT);
     let kept = errno::get();
-    let due = DUE.fetch_and(!(ARENA | THREAD), Ordering::Relaxed);
+    let due = gate.take(ARENA | THREAD);
     if let Some(space) = space() {
         if due & ARENA != 0 {
             hand_over(space);
@@ -118,9 +86,14 @@ pub fn at_entry() {
     errno::set(kept);
 }
 
-/// Starts the heap, before mimalloc is used first; later calls do nothing. Allocates nothing.
-pub fn start(settings: &Settings) {
-    if DUE.fetch_and(!START, Ordering::AcqRel) & START == 0 || !settings.pages {
+/// Starts the heap behind a gate, before mimalloc is used first; later calls do nothing, nor do
+/// those with another gate. Allocates nothing.
+pub fn start(gate: &'static Gate, settings: &Settings) {
+    if gate.take(START) == 0 || !settings.pages {
+        return;
+    }
+    let (to, ok, failed) = (ptr::from_ref(gate).cast_mut(), Ordering::AcqRel, Ordering::Relaxed);
+    if GATE.compare_exchange(ptr::null_mut(), to, ok, failed).is_err() {
         return;
     }
     let kept = errno::get();
@@ -129,16 +102,27 @@ pub fn start(settings: &Settings) {
         // Before, since the hook may be called at once; without an arena mimalloc is as it was.
         SPACE.store(ptr::from_ref(space).cast_mut(), Ordering::Release);
         let (base, bytes) = space.memory_of(0, space.states().len());
-        OWN.base.store(base as u64, Ordering::Relaxed);
-        OWN.bytes.store(bytes as u64, Ordering::Relaxed);
+        gate.set_own(base..base + bytes);
         if hand_over(space) {
             engine::prepare();
         } else {
             SPACE.store(ptr::null_mut(), Ordering::Release);
-            OWN.bytes.store(0, Ordering::Relaxed);
+            gate.set_own(0..0);
         }
     }
     errno::set(kept);
+}
+
+fn gate() -> Option<&'static Gate> {
+    // SAFETY: null, or a static.
+    unsafe { GATE.load(Ordering::Acquire).as_ref() }
+}
+
+/// Has something done at the next entry.
+fn ask(due: u32) {
+    if let Some(gate) = gate() {
+        gate.ask(due);
+    }
 }
 
 pub(crate) fn space() -> Option<&'static Space> {
@@ -243,10 +227,10 @@ fn grown(space: &'static Space, has_opened: bool) {
     let handed = HANDED.load(Ordering::Relaxed) as usize;
     let last = (LAST.load(Ordering::Relaxed) as usize).min(handed);
     if has_opened && handed < space.states().len() && space.opened() > last + (handed - last) / 2 {
-        DUE.fetch_or(ARENA, Ordering::Relaxed);
+        ask(ARENA);
     }
     if keeper::grown(space) {
-        DUE.fetch_or(THREAD, Ordering::Relaxed);
+        ask(THREAD);
     }
     errno::set(kept);
 }
@@ -256,7 +240,7 @@ fn grown(space: &'static Space, has_opened: bool) {
 fn freed(space: &'static Space, slices: &Range<usize>, is_whole: bool) {
     let kept = errno::get();
     if keeper::freed(space, slices, is_whole) {
-        DUE.fetch_or(THREAD, Ordering::Relaxed);
+        ask(THREAD);
     }
     errno::set(kept);
 }
@@ -357,5 +341,5 @@ pub struct Mechanisms {
 /// What there is now.
 #[must_use]
 pub fn mechanisms() -> Mechanisms {
-    Mechanisms { addresses: OWN.bytes.load(Ordering::Relaxed), ..keeper::mechanisms() }
+    Mechanisms { addresses: gate().map_or(0, Gate::own_bytes), ..keeper::mechanisms() }
 }

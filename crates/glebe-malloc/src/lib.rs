@@ -3,7 +3,7 @@
 //! Freed memory stays mapped and can be used again at once, while the kernel may take it the moment
 //! anyone needs it. Small objects are mimalloc's ([`engine`]); which of its memory is free, and
 //! what of that goes back to the system, is decided here: [`heap`] has mimalloc's hook, [`pages`]
-//! knows what each slice is, and a thread marks and gives back.
+//! knows what each slice is, a thread marks and gives back, and a [`gate`] is what every call reads.
 #![deny(unsafe_code)]
 
 pub(crate) mod sync;
@@ -14,6 +14,8 @@ pub mod pages;
 pub mod engine;
 #[cfg(not(loom))]
 mod fork;
+#[cfg(not(loom))]
+pub mod gate;
 #[cfg(not(loom))]
 mod global;
 #[cfg(not(loom))]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use glebe_malloc::engine;
 use glebe_malloc::heap::{self, Settings};
-use process::{alloc, alone, comes, free, limit, objects, status, Object};
+use process::{alloc, alone, comes, free, limit, objects, status, Object, GATE};
 
 const MIB: u64 = 1 << 20;
 const OBJECT: usize = 512 << 10;
@@ -58,7 +58,7 @@ fn there_is_no_thread_until_it_pays_and_then_one() {
 #[test]
 fn without_a_thread_memory_stays_and_goes_by_a_trim() {
     alone("without_a_thread_memory_stays_and_goes_by_a_trim", || {
-        heap::start(&Settings { thread: false, ..Settings::DEFAULT });
+        heap::start(&GATE, &Settings { thread: false, ..Settings::DEFAULT });
         let before = (threads(), status("VmRSS"));
         drop(objects(200, OBJECT));
         free(alloc(64));
@@ -120,7 +120,7 @@ fn without_room_for_a_space_mimalloc_is_alone() {
 #[test]
 fn the_page_layer_can_be_turned_off() {
     alone("the_page_layer_can_be_turned_off", || {
-        heap::start(&Settings { pages: false, ..Settings::DEFAULT });
+        heap::start(&GATE, &Settings { pages: false, ..Settings::DEFAULT });
         drop(objects(100, OBJECT));
         assert_eq!(heap::mechanisms(), heap::Mechanisms::default());
         assert_eq!(heap::counts(), heap::Counts::default());

@@ -14,10 +14,13 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use glebe::sys::errno;
+use pages::gate::Gate;
 use pages::{engine, heap, options};
 
 use crate::report;
 
+/// What every call reads first.
+pub(crate) static GATE: Gate = Gate::new();
 /// Whether the start has begun.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
@@ -38,7 +41,7 @@ macro_rules! entries {
                 // SAFETY: the caller's.
                 unsafe { engine::$call($($argument),*) }
             }
-            if heap::todo() {
+            if GATE.is_due() {
                 // SAFETY: the caller's.
                 return unsafe { after_work($($argument),*) };
             }
@@ -59,7 +62,7 @@ entries! {
 
 /// Does what is due, for calls that are seldom.
 pub(crate) fn catch_up() {
-    if heap::todo() {
+    if GATE.is_due() {
         work();
     }
 }
@@ -69,7 +72,7 @@ fn work() {
     if !BEGUN.swap(true, Ordering::Relaxed) {
         start();
     }
-    heap::at_entry();
+    heap::at_entry(&GATE);
     errno::set(kept);
 }
 
@@ -79,7 +82,7 @@ fn start() {
         engine::mi_register_error(Some(failed), ptr::null_mut());
     }
     let options = options::from_environment();
-    heap::start(&options.heap);
+    heap::start(&GATE, &options.heap);
     report::set(options.report);
 }
 

@@ -12,9 +12,9 @@ use core::ffi::c_void;
 use core::ptr;
 
 use glebe::sys::errno;
-use pages::{engine, heap};
+use pages::engine;
 
-use crate::entry::{self, refused};
+use crate::entry::{self, refused, GATE};
 
 /// malloc(3).
 #[no_mangle]
@@ -38,7 +38,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// As there.
 #[no_mangle]
 pub unsafe extern "C" fn free(at: *mut c_void) {
-    if heap::owns(at.addr()) {
+    if GATE.owns(at.addr()) {
         // SAFETY: the caller's own object.
         return unsafe { engine::mi_free(at) };
     }

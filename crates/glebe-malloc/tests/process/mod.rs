@@ -8,7 +8,10 @@ use std::ffi::c_void;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use glebe_malloc::gate::Gate;
 use glebe_malloc::{engine, heap};
+
+pub static GATE: Gate = Gate::new();
 
 const CHILD: &str = "GLEBE_TEST_CHILD";
 
@@ -33,8 +36,8 @@ pub fn alone(name: &str, body: impl FnOnce()) {
 
 /// malloc, as a program has it.
 pub fn alloc(size: usize) -> *mut u8 {
-    if heap::todo() {
-        heap::at_entry();
+    if GATE.is_due() {
+        heap::at_entry(&GATE);
     }
     // SAFETY: any size may be asked for.
     unsafe { engine::mi_malloc(size).cast() }
