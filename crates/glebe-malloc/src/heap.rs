@@ -49,7 +49,7 @@ pub struct Settings {
     pub pages: bool,
     /// How long memory stays free before it is marked.
     pub age: Duration,
-    /// The room to leave below a limit, never more than a quarter of it; by itself
+    /// The room to leave below a limit, never more than a quarter of it at rest; by itself
     /// 256 MiB.
     pub margin: Option<Bytes>,
 }

@@ -14,6 +14,7 @@
 //! them once more. A hook changes a counter and then reads `MODE`. Of the two changes one comes
 //! first, so that one side sees the other: nobody sleeps through a change.
 
+use std::mem;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -55,8 +56,8 @@ const FREE_MIN: u64 = (1 << 20) / SLICE as u64;
 const WATCHED_MIN: u64 = (4 << 20) / SLICE as u64;
 /// Growth is told in steps of so many slices.
 const GROWTH_STEP: u64 = (4 << 20) / SLICE as u64;
-/// The default room below a limit; the policy makes it at most a quarter of the limit. Two
-/// processors fill as much with huge pages in three turns.
+/// The default room below a limit; the policy makes it at most a quarter of the limit, and half
+/// while others' usage rises. Two processors fill as much with huge pages in three turns.
 const MARGIN: Bytes = Bytes::mib(256);
 /// Pauses of a gauge that sees plenty of room.
 const CALM: Duration = Duration::from_secs(1);
@@ -230,8 +231,9 @@ struct Keeper {
     is_near: bool,
     is_pressed: bool,
     short_at: Option<Instant>,
-    /// Hot slices that had been dropped, in all, at the last look.
-    dropped: u64,
+    /// Slices that had been taken cold, and hot ones that had been dropped, in all, at the last
+    /// look.
+    exchanged: (u64, u64),
 }
 
 impl Keeper {
@@ -244,7 +246,7 @@ impl Keeper {
         has(HAS_HUGE, is_huge);
         has(HAS_FILES, has_own_files);
         has(HAS_GAUGE, gauge.is_some());
-        let now = Instant::now();
+        let (now, counted) = (Instant::now(), space.counters.get());
         Self {
             space,
             gauge,
@@ -259,7 +261,7 @@ impl Keeper {
             is_near: false,
             is_pressed: false,
             short_at: None,
-            dropped: 0,
+            exchanged: (counted.cold, counted.dropped_hot),
         }
     }
 
@@ -350,8 +352,10 @@ impl Keeper {
         let Some(gauge) = &mut self.gauge else {
             return Reading { pause: Duration::from_secs(1), ..Reading::default() };
         };
-        gauge.gave_up(bytes(counted.dropped_hot.saturating_sub(self.dropped)));
-        self.dropped = counted.dropped_hot;
+        let (taken, given) = (counted.cold, counted.dropped_hot);
+        let (seen_taken, seen_given) = mem::replace(&mut self.exchanged, (taken, given));
+        let since = |now: u64, seen: u64| bytes(now.saturating_sub(seen));
+        gauge.exchanged(since(taken, seen_taken), since(given, seen_given));
         let mut reading = gauge.look(free);
         if reading.is_stale && gauge.find().is_ok() {
             reading = gauge.look(free);

@@ -63,7 +63,7 @@ const LESS: Bytes = Bytes::mib(48);
 fn look(gauge: &mut Gauge) -> Reading {
     let before = CALLS.get();
     let reading = gauge.look(FREE);
-    gauge.gave_up(reading.short);
+    gauge.exchanged(Bytes::ZERO, reading.short);
     let calls = CALLS.get() - before;
     assert_eq!(calls, 0, "calls of the allocator, for {reading:?}");
     reading

@@ -132,10 +132,12 @@ impl Gauge {
         }
     }
 
-    /// So much memory that was not marked was given back: it does not hide what the program's
-    /// usage rises by.
-    pub fn gave_up(&mut self, unmarked: Bytes) {
-        self.sensor.gave_up(unmarked);
+    /// Since the last look the allocator took so much memory from the system, and gave so much back
+    /// that was not marked. Neither is what others' usage rises by: for its own needs a program
+    /// has what it freed.
+    pub fn exchanged(&mut self, taken: Bytes, given: Bytes) {
+        self.sensor.took(taken);
+        self.sensor.gave_up(given);
     }
 
     /// Looks for the groups above this process, and opens what is not open. Allocates.

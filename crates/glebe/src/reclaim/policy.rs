@@ -9,8 +9,10 @@ use crate::units::Bytes;
 const MARGIN_SHIFT: u32 = 4;
 const MARGIN_MIN: Bytes = Bytes::mib(4);
 const MARGIN_MAX: Bytes = Bytes::mib(256);
-/// Of the limit the margin is never more than this part, however fast usage rises.
-const MARGIN_SHIFT_MAX: u32 = 2;
+/// Of the limit the margin is never more than this part at rest, and than that however fast usage
+/// rises.
+const STILL_SHIFT_MAX: u32 = 2;
+const RISING_SHIFT_MAX: u32 = 1;
 /// A rise is looked ahead for so long.
 const LEAD: Duration = Duration::from_millis(100);
 const WITHHOLD: Duration = Duration::from_secs(1);
@@ -68,7 +70,7 @@ impl Policy {
     #[must_use]
     pub fn still_margin(&self, limit: Bytes) -> Bytes {
         let part = Bytes::new(limit.get() >> MARGIN_SHIFT).clamp(MARGIN_MIN, MARGIN_MAX);
-        self.margin.unwrap_or(part).min(most(limit))
+        self.margin.unwrap_or(part).min(Bytes::new(limit.get() >> STILL_SHIFT_MAX))
     }
 
     /// What is to be had now: with what comes within the lead.
@@ -76,8 +78,9 @@ impl Policy {
     pub fn margin_at(&self, pressure: &Pressure) -> Bytes {
         let rise = u128::from(pressure.rise_a_second.get()) * self.lead.as_millis() / 1000;
         let ahead = Bytes::new(u64::try_from(rise).unwrap_or(u64::MAX));
+        let most = Bytes::new(pressure.limit.get() >> RISING_SHIFT_MAX);
         let still = self.still_margin(pressure.limit);
-        Bytes::new(still.get().saturating_add(ahead.get())).min(most(pressure.limit).max(still))
+        Bytes::new(still.get().saturating_add(ahead.get())).min(most)
     }
 
     /// How much everything is short: enough that the next look finds it calm.
@@ -99,10 +102,6 @@ impl Policy {
     pub(super) fn limits_marked(&self, pressure: &Pressure) -> bool {
         self.keeps_files && pressure.scope == Scope::Group
     }
-}
-
-fn most(limit: Bytes) -> Bytes {
-    Bytes::new(limit.get() >> MARGIN_SHIFT_MAX)
 }
 
 /// What `had` lacks, where that is less than the margin.

@@ -138,6 +138,11 @@ impl Sensor {
         Ok(look)
     }
 
+    /// So much was taken that is not to count as a rise.
+    pub(super) fn took(&mut self, taken: Bytes) {
+        self.rise.base = Bytes::new(self.rise.base.get().saturating_add(taken.get()));
+    }
+
     /// So much of what rises was given up.
     pub(super) fn gave_up(&mut self, freed: Bytes) {
         self.rise.base = self.rise.base.saturating_sub(freed);

@@ -144,21 +144,22 @@ fn without_any_limit_it_is_blind_and_sees_again() {
 }
 
 #[test]
-fn what_was_given_back_does_not_hide_a_rise() {
+fn what_the_allocator_gives_back_and_takes_is_no_rise_and_hides_none() {
     let used = |mib: u64| Bytes::mib(mib).get().to_string();
-    let rise = |gave_up| {
+    let rise = |taken, given, now_used| {
         let tree = Tree::new("rise", Bytes::mib(100), Bytes::ZERO);
         let mut gauge = tree.gauge();
         let now = Instant::now();
         let _ = gauge.look_at(free(0, 40), now);
-        // 40 MiB went back, and as much was taken by somebody.
-        gauge.gave_up(gave_up);
-        tree.set("sys/fs/cgroup/a/memory.current", &used(100));
+        gauge.exchanged(Bytes::mib(taken), Bytes::mib(given));
+        tree.set("sys/fs/cgroup/a/memory.current", &used(now_used));
         let reading = gauge.look_at(free(0, 0), now + Duration::from_secs(1));
         reading.pressure.unwrap().rise_a_second
     };
-    assert_eq!(rise(Bytes::ZERO), Bytes::ZERO);
-    // The gauge was made a moment before.
-    let seen = rise(Bytes::mib(40));
-    assert!(seen > Bytes::mib(35) && seen <= Bytes::mib(40), "{seen}");
+    assert_eq!(rise(0, 0, 100), Bytes::ZERO);
+    assert_eq!(rise(40, 0, 140), Bytes::ZERO, "the program's own");
+    // 40 MiB went back or none, and somebody took as much. The gauge was made a moment before.
+    for seen in [rise(0, 40, 100), rise(0, 0, 140)] {
+        assert!(seen > Bytes::mib(35) && seen <= Bytes::mib(40), "{seen}");
+    }
 }
