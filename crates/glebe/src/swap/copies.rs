@@ -175,12 +175,29 @@ impl Copies {
         if held.get() > limit.get() - limit.get() / free {
             return Err(zpool::Error::Full { len, held, limit });
         }
+        self.coded(key, object, |bytes, block| self.put_in_pool(bytes, block))
+    }
+
+    /// Codes an object, and hands `then` the bytes with a block of them that has no place yet.
+    pub(super) fn coded<R>(
+        &self,
+        key: Key,
+        object: &[u8],
+        then: impl FnOnce(&[u8], Block) -> R,
+    ) -> R {
         self.coder.encode_block(object, most_coded(object), |coded| {
-            let (block, is_coded) = (coded.unwrap_or(object), coded.is_some());
-            let what = self.put(block)?.to_raw();
-            let (len, checksum) = (block.len(), checksum_of(key, block));
-            Ok(Copy::Block(Block { what, len, is_coded, is_in_file: false, checksum }))
+            let (bytes, is_coded) = (coded.unwrap_or(object), coded.is_some());
+            let (len, checksum) = (bytes.len(), checksum_of(key, bytes));
+            then(bytes, Block { what: 0, len, is_coded, is_in_file: false, checksum })
         })
+    }
+
+    /// Puts a block into the pool that has no place yet.
+    ///
+    /// # Errors
+    /// What the pool refuses.
+    pub(super) fn put_in_pool(&self, bytes: &[u8], block: Block) -> Result<Copy, zpool::Error> {
+        Ok(Copy::Block(Block { what: self.put(bytes)?.to_raw(), ..block }))
     }
 
     /// As [`Copies::store`], in the file at once; none where there is no file.
@@ -189,13 +206,11 @@ impl Copies {
     /// [`Error::FileFull`], or what the device refuses.
     pub(super) fn store_in_file(&self, key: Key, object: &[u8]) -> Result<Option<Copy>, Error> {
         let Some(file) = &self.file else { return Ok(None) };
-        self.coder.encode_block(object, most_coded(object), |coded| {
-            let (block, is_coded) = (coded.unwrap_or(object), coded.is_some());
-            let need = units(block.len());
+        self.coded(key, object, |bytes, block| {
+            let need = units(bytes.len());
             let run = file.take(need, need).ok_or_else(|| file.is_full())?;
-            let what = file.write(run, std::iter::once(block))?[0];
-            let (len, checksum) = (block.len(), checksum_of(key, block));
-            Ok(Some(Copy::Block(Block { what, len, is_coded, is_in_file: true, checksum })))
+            let start = file.write(run, std::iter::once(bytes))?[0];
+            Ok(Some(block.moved_to_file(start)))
         })
     }
 
@@ -238,7 +253,7 @@ impl Copies {
     }
 
     /// Checks a block, then decodes it.
-    fn decode(
+    pub(super) fn decode(
         &self,
         key: Key,
         block: Block,

@@ -2,7 +2,7 @@
 
 use super::key::Key;
 use crate::error::OsError;
-use crate::units::Bytes;
+use crate::units::{Bytes, Pages};
 use crate::zpool;
 
 /// A call on a store that was refused. Nothing was changed, but that others may have been evicted.
@@ -109,6 +109,49 @@ pub enum Error {
         key: Key,
         /// What is wrong with the copy.
         what: &'static str,
+    },
+    /// An offset beyond the end of an area.
+    #[error("offset {offset} in an area of {pages}")]
+    Offset {
+        /// The offset given.
+        offset: u64,
+        /// Pages of the area.
+        pages: Pages,
+    },
+    /// Bytes that are not one page.
+    #[error("{len} bytes where a page of {page} is wanted")]
+    NotAPage {
+        /// Bytes given.
+        len: usize,
+        /// The page size.
+        page: Bytes,
+    },
+    /// An area of no page, or too many.
+    #[error("an area of {given}; one has 1 to {max}")]
+    AreaPages {
+        /// Pages asked for.
+        given: Pages,
+        /// The most.
+        max: Pages,
+    },
+    /// A page of an area is not what was stored. It is lost, and can only be replaced or
+    /// invalidated.
+    #[error("page {offset} of area {area} is damaged: {what}")]
+    DamagedPage {
+        /// The area's number.
+        area: u32,
+        /// The page's offset.
+        offset: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Put-back below what is stored in an area without a file. It stayed as it was.
+    #[error("a put-back of {put_back} where {stored} are stored, and no file to write them to")]
+    PutBackBelowStored {
+        /// Bytes that are stored.
+        stored: Bytes,
+        /// The put-back given.
+        put_back: Bytes,
     },
     /// The caller is a forked child: the store stayed with its parent.
     #[error("this process was forked from the one that has the store")]

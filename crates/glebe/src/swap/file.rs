@@ -30,6 +30,9 @@ pub(super) struct SpillFile {
     file: ScratchFile,
     free: Mutex<FreeTree>,
     units: u64,
+    /// Of a test: whether the device refuses to write, 1, or to read, 2.
+    #[cfg(test)]
+    pub(super) refuses: crate::sync::MappedWord,
 }
 
 /// A run of the file that is about to be written.
@@ -65,7 +68,13 @@ impl SpillFile {
         let extents = usize::try_from(records + 1).unwrap_or(usize::MAX);
         let mut free = FreeTree::with_classes(span, extents, Classes::None)?;
         free.free(span).expect("nothing of it is free yet");
-        Ok(Self { file: ScratchFile::new(dir)?, free: Mutex::new(free), units })
+        Ok(Self {
+            file: ScratchFile::new(dir)?,
+            free: Mutex::new(free),
+            units,
+            #[cfg(test)]
+            refuses: crate::sync::MappedWord::new(0),
+        })
     }
 
     /// Bytes of records.
@@ -113,6 +122,8 @@ impl SpillFile {
                 starts.push(run.start() + at as u64);
                 at += units(record.len()) as usize;
             }
+            #[cfg(test)]
+            self.refused(1)?;
             self.file.write(bytes, Bytes::new(run.start() * UNIT as u64))
         });
         let kept = if written.is_ok() { used } else { 0 };
@@ -133,6 +144,8 @@ impl SpillFile {
         let first = start / UNITS_ALIGN * UNITS_ALIGN;
         let skip = (start - first) as usize * UNIT;
         with_aligned((skip + len).next_multiple_of(ALIGN), |bytes| {
+            #[cfg(test)]
+            self.refused(2)?;
             let there = self.file.read(bytes, Bytes::new(first * UNIT as u64))?;
             let end = there.clamp(skip, skip + len);
             Ok(work(&bytes[skip..end]))
@@ -146,6 +159,16 @@ impl SpillFile {
 
     fn give_back(&self, extent: Extent) {
         lock(&self.free).free(extent).expect("was taken, and there is storage for every extent");
+    }
+
+    /// The error of a device that refuses what tests say.
+    #[cfg(test)]
+    fn refused(&self, what: u64) -> Result<(), OsError> {
+        if self.refuses.load(crate::sync::Ordering::Relaxed) & what == 0 {
+            return Ok(());
+        }
+        let source = std::io::Error::other("a test's device");
+        Err(OsError::new("pwrite or pread", "a file", source))
     }
 
     /// Cuts the file, for tests.

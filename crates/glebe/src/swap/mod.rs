@@ -42,6 +42,7 @@
 //! the places of objects (a mutex, for a search) and the pool. Source: CLOCK (Corbató 1968); pins,
 //! stable addresses and a budget as vmcache (Leis et al. 2023) has them, without its page table.
 
+pub mod cache;
 mod copies;
 mod error;
 mod file;

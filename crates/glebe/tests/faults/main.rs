@@ -15,6 +15,7 @@
 #[path = "../contig/pool.rs"]
 mod pool;
 
+mod area;
 mod cache;
 mod cut_short;
 mod footing;
@@ -385,6 +386,9 @@ fn any_kernel_call_may_fail_and_nothing_is_left() {
     walk_all(None, "pool on lent pages", lent::live);
     walk_all(None, "store", || swap::live(false));
     walk_all(None, "store with a file", || swap::live(true));
+    for has_file in [false, true] {
+        walk_all(None, &format!("area, file {has_file}"), || area::live(has_file));
+    }
     shared_files();
     walk_all(None, "reclaimer", reclaim::live);
     volatile::refused_memory_is_as_it_was();

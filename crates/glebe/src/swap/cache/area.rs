@@ -1,0 +1,372 @@
+//! [`Area`]: pages by their offsets, in memory and in a file.
+//!
+//! A store makes the block first and its entry last, so that an entry names a whole block. A load
+//! copies the entry, reads the block, and looks at the entry again if that failed: a block that was
+//! replaced or moved meanwhile is looked for anew. Every store has a generation of its own, which
+//! is part of the checksum, so a block of another store is never taken for this one's.
+//!
+//! Locks: the cleaner's hand, then a chunk of entries, then the pools' and the file's; what is
+//! charged last. A call that reads or writes the file holds none, or the hand alone.
+
+use super::batch::{Batch, Page};
+use super::entries::{Entries, Entry};
+use super::kept::Kept;
+use super::policy::{Policy, Unsaved};
+use super::stats::{Counter, Counts};
+use super::swap_cache::{SwapCache, PAGES_MAX};
+use crate::swap::copies::{Block, Copies, Copy, Unreadable};
+use crate::swap::error::Error;
+use crate::swap::file::{SpillFile, BATCH};
+use crate::swap::key::Key;
+use crate::sync::{lock, MappedWord, Mutex, Ordering};
+use crate::sys::fork::ForkGuard;
+use crate::sys::page_size;
+use crate::units::{Bytes, Pages};
+use crate::zpool::same_filled;
+
+/// The memory for pages that are not saved: so much more addresses than they have bytes, for a
+/// pool's rounding and tables.
+const OWN_PART: u64 = 8;
+const OWN_MIN: Bytes = Bytes::mib(1);
+
+static AREAS: MappedWord = MappedWord::new(0);
+
+/// Pages of one user of a [`SwapCache`], by their offsets. See [the
+/// module](super).
+#[derive(Debug)]
+pub struct Area {
+    number: u32,
+    pages: u64,
+    page: usize,
+    pub(super) entries: Entries,
+    pub(super) copies: Copies,
+    pub(super) kept: Kept,
+    pub(super) unsaved: Unsaved,
+    /// The chunk at which the cleaner goes on.
+    pub(super) hand: Mutex<usize>,
+    pub(super) counts: Counts,
+    stores: MappedWord,
+    guard: ForkGuard,
+}
+
+impl Area {
+    pub(super) fn new(
+        cache: &SwapCache,
+        pages: Pages,
+        file: Option<SpillFile>,
+    ) -> Result<Self, Error> {
+        if pages == Pages::ZERO || pages > PAGES_MAX {
+            return Err(Error::AreaPages { given: pages, max: PAGES_MAX });
+        }
+        let (page, has_file) = (page_size(), file.is_some());
+        let bytes = pages.bytes(page).get();
+        let own = Bytes::new(bytes + bytes / OWN_PART) + OWN_MIN;
+        Ok(Self {
+            number: AREAS.fetch_add(1, Ordering::Relaxed) as u32,
+            pages: pages.get(),
+            page: page.bytes().as_usize(),
+            entries: Entries::new(pages.get()),
+            copies: Copies::new(&cache.codec, own, file)?,
+            kept: cache.kept.clone(),
+            unsaved: Unsaved::new(has_file),
+            hand: Mutex::new(0),
+            counts: Counts::new(),
+            stores: MappedWord::new(0),
+            guard: ForkGuard::new(),
+        })
+    }
+
+    /// The area's number, unlike that of every other of the process.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// How many pages it may have.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        Pages::new(self.pages)
+    }
+
+    pub(super) fn alive(&self) -> Result<(), Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        Ok(())
+    }
+
+    fn check(&self, offset: u64, len: usize) -> Result<(), Error> {
+        self.alive()?;
+        if offset >= self.pages {
+            return Err(Error::Offset { offset, pages: Pages::new(self.pages) });
+        }
+        if len != self.page {
+            return Err(Error::NotAPage { len, page: Bytes::new(self.page as u64) });
+        }
+        Ok(())
+    }
+
+    pub(super) fn key(&self, offset: u64, generation: u32) -> Key {
+        Key { store: self.number, index: offset as u32, generation }
+    }
+
+    /// Stores a page, in the place of the one that may be there.
+    ///
+    /// # Errors
+    /// [`Error::Offset`], [`Error::NotAPage`]: nothing was changed. Otherwise nothing is stored at
+    /// the offset: [`Error::Full`] where there is no file and put-back has no room,
+    /// [`Error::FileFull`], [`Error::Os`] for what the device refuses, [`Error::Forked`].
+    pub fn store(&self, offset: u64, page: &[u8]) -> Result<(), Error> {
+        self.store_all([(offset, page)])
+    }
+
+    /// Stores pages with as few writes as may be: written through they share segments.
+    ///
+    /// # Errors
+    /// As [`Area::store`]; each of the pages is stored whole then, or not at all.
+    pub fn store_all<'a>(
+        &self,
+        pages: impl IntoIterator<Item = (u64, &'a [u8])>,
+    ) -> Result<(), Error> {
+        let mut batch = Batch::default();
+        for (offset, page) in pages {
+            self.check(offset, page.len())?;
+            self.drop_page(offset);
+            let stored = self.store_one(offset, page, &mut batch);
+            stored.inspect_err(|_| self.counts.add(Counter::Refused, 1))?;
+            if batch.len() >= BATCH {
+                self.write_through(&mut batch)?;
+            }
+        }
+        self.write_through(&mut batch)
+    }
+
+    /// Stores a page in memory, or adds it to those that go to the file.
+    fn store_one(&self, offset: u64, page: &[u8], batch: &mut Batch) -> Result<(), Error> {
+        let generation = self.stores.fetch_add(1, Ordering::Relaxed) as u32;
+        let entry = |copy| Entry { generation, copy, kept: None };
+        if let Some(word) = same_filled(page) {
+            self.counts.add(Counter::Filled, 1);
+            self.publish(offset, entry(Copy::Filled(word)));
+            return Ok(());
+        }
+        self.copies.coded(self.key(offset, generation), page, |bytes, block| {
+            if self.make_room(block)? {
+                match self.copies.put_in_pool(bytes, block) {
+                    Ok(copy) => {
+                        self.publish(offset, entry(copy));
+                        return Ok(());
+                    }
+                    Err(error) => self.give_up(block, error)?,
+                }
+            }
+            let was = entry(Copy::Block(block));
+            batch.push(Page { offset, was, block }, bytes);
+            Ok(())
+        })
+    }
+
+    /// Charges a block that may be in memory alone, once others are written if need be; false if
+    /// it is to go to the file.
+    fn make_room(&self, block: Block) -> Result<bool, Error> {
+        while !self.unsaved.charge(block.len) {
+            let state = self.unsaved.get();
+            if !self.unsaved.has_file() {
+                let (held, limit) = (Bytes::new(state.charged), Bytes::new(state.limit()));
+                return Err(Error::Full { held, limit });
+            }
+            if !state.can_wait(block.len) || self.clean_for(block.len)? == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The kernel gave no memory for a block that was charged: the file may have it.
+    fn give_up(&self, block: Block, error: crate::zpool::Error) -> Result<(), Error> {
+        self.unsaved.release(block.len);
+        match self.unsaved.has_file() {
+            true => Ok(()),
+            false => Err(error.into()),
+        }
+    }
+
+    fn write_through(&self, batch: &mut Batch) -> Result<(), Error> {
+        let Some(file) = &self.copies.file else { return Ok(()) };
+        let written = batch.write(file, |page, copy, bytes| {
+            self.counts.add(Counter::Through, 1);
+            self.counts.add(Counter::WrittenBytes, bytes.len() as u64);
+            let kept = self.kept.insert(bytes);
+            self.publish(page.offset, Entry { copy, kept, ..page.was });
+        });
+        written.inspect_err(|_| self.counts.add(Counter::Refused, 1))
+    }
+
+    fn publish(&self, offset: u64, entry: Entry) {
+        self.counts.add(Counter::Stored, 1);
+        if let Some(old) = self.entries.set(offset, entry) {
+            self.counts.add(Counter::Ended, 1);
+            self.drop_entry(&old);
+        }
+    }
+
+    /// Drops what an entry names that no one can find any more.
+    pub(super) fn drop_entry(&self, entry: &Entry) {
+        self.copies.drop_copy(entry.copy);
+        if let Some(block) = entry.copy.in_pool() {
+            self.unsaved.release(block.len);
+        }
+        if let Some(kept) = entry.kept {
+            self.kept.remove(kept);
+        }
+    }
+
+    fn drop_page(&self, offset: u64) -> bool {
+        let old = self.entries.take(offset);
+        if let Some(old) = &old {
+            self.counts.add(Counter::Ended, 1);
+            self.drop_entry(old);
+        }
+        old.is_some()
+    }
+
+    /// Copies a page to `out`; false if none is stored there. After an error `out` may hold
+    /// anything.
+    ///
+    /// # Errors
+    /// [`Error::Offset`], [`Error::NotAPage`]; [`Error::DamagedPage`] for a page that is not what
+    /// was stored, [`Error::Os`] for what the device refuses; [`Error::Forked`].
+    pub fn load(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
+        Ok(self.find(offset, out)?.is_some())
+    }
+
+    /// As [`Area::load`], and the page is stored no more: it is never written to the file for
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`Area::load`], and the page stays.
+    pub fn take(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
+        while let Some(entry) = self.find(offset, out)? {
+            // Else it was moved or replaced meanwhile.
+            if let Some(old) = self.entries.set_if(offset, &entry, None) {
+                self.counts.add(Counter::Ended, 1);
+                self.drop_entry(&old);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Copies a page to `out`; its entry.
+    fn find(&self, offset: u64, out: &mut [u8]) -> Result<Option<Entry>, Error> {
+        self.check(offset, out.len())?;
+        while let Some(entry) = self.entries.get(offset) {
+            match self.read(offset, &entry, out) {
+                Ok(found) => {
+                    self.counts.add(found, 1);
+                    return Ok(Some(entry));
+                }
+                Err(why) => {
+                    // Else it was moved or replaced meanwhile.
+                    if self.entries.get(offset).is_some_and(|now| now.is_same(&entry)) {
+                        return Err(self.unreadable(offset, why));
+                    }
+                }
+            }
+        }
+        self.counts.add(Counter::Missed, 1);
+        Ok(None)
+    }
+
+    fn unreadable(&self, offset: u64, why: Unreadable) -> Error {
+        match why {
+            Unreadable::Damaged(what) => {
+                self.counts.add(Counter::Damaged, 1);
+                Error::DamagedPage { area: self.number, offset, what }
+            }
+            Unreadable::Refused(error) => error,
+        }
+    }
+
+    /// Reads a page from wherever it is quickest to be had; where that was.
+    fn read(&self, offset: u64, entry: &Entry, out: &mut [u8]) -> Result<Counter, Unreadable> {
+        let key = self.key(offset, entry.generation);
+        if let (Some(kept), Copy::Block(block)) = (entry.kept, entry.copy) {
+            let decode = |bytes: &[u8]| self.copies.decode(key, block, bytes, out);
+            if self.kept.read(kept, block.len, decode).is_some_and(|read| read.is_ok()) {
+                return Ok(Counter::LoadedKept);
+            }
+            // Lost, or damaged: it is of no use to later loads either.
+            let without = Entry { kept: None, ..*entry };
+            if self.entries.set_if(offset, entry, Some(without)).is_some() {
+                self.counts.add(Counter::KeptLost, 1);
+                self.kept.remove(kept);
+            }
+        }
+        self.copies.load(key, entry.copy, out)?;
+        Ok(if entry.copy.is_in_file() { Counter::ReadBack } else { Counter::Loaded })
+    }
+
+    /// Drops a page; whether one was stored.
+    ///
+    /// # Errors
+    /// [`Error::Offset`], [`Error::Forked`].
+    pub fn invalidate_page(&self, offset: u64) -> Result<bool, Error> {
+        self.check(offset, self.page)?;
+        Ok(self.drop_page(offset))
+    }
+
+    /// Drops all pages; how many there were. One that is stored meanwhile may stay.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn invalidate_area(&self) -> Result<Pages, Error> {
+        self.alive()?;
+        Ok(Pages::new(self.drop_all()))
+    }
+
+    fn drop_all(&self) -> u64 {
+        let mut dropped = 0;
+        for nth in 0..self.entries.chunks() {
+            let pages = self.entries.take_chunk(nth);
+            pages.iter().for_each(|(_, entry)| self.drop_entry(entry));
+            dropped += pages.len() as u64;
+        }
+        self.counts.add(Counter::Ended, dropped);
+        dropped
+    }
+
+    /// Sets how many bytes of stored pages may wait to be written, compressed; more of them are
+    /// written before this returns. It counts only where there is a file.
+    ///
+    /// # Errors
+    /// [`Error::FileFull`], [`Error::Os`]: the number is as it was. [`Error::Forked`].
+    pub fn set_write_back(&self, write_back: Bytes) -> Result<(), Error> {
+        self.change_policy(|policy| Policy { write_back, ..policy })
+    }
+
+    /// Sets how many bytes of stored pages need not be written, compressed; more of them are
+    /// written before this returns, but for what write-back lets wait.
+    ///
+    /// # Errors
+    /// As [`Area::set_write_back`]; [`Error::PutBackBelowStored`] where there is no file.
+    pub fn set_put_back(&self, put_back: Bytes) -> Result<(), Error> {
+        self.change_policy(|policy| Policy { put_back, ..policy })
+    }
+
+    pub(super) fn change_policy(&self, to: impl FnOnce(Policy) -> Policy) -> Result<(), Error> {
+        self.alive()?;
+        let mut hand = lock(&self.hand);
+        let was = self.unsaved.get().policy;
+        self.unsaved.set(to(was));
+        self.clean_down(&mut hand).inspect_err(|_| self.unsaved.set(was))
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        if self.alive().is_ok() {
+            self.drop_all();
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A life of an area of a swap cache: filled, read, changed to other policies, taken and dropped.
+//!
+//! Whatever call fails: a page whose store was not refused is there with its own bytes until it
+//! ends, a page whose store was refused is not there, and what was counted is what is there.
+
+use glebe::reserve::Reserve;
+use glebe::swap::cache::{Area, SwapCache};
+use glebe::swap::Error;
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+use super::Outcome;
+
+const PAGES: u64 = 40;
+const RESERVE: Bytes = Bytes::mib(2);
+const FILE_LIMIT: Bytes = Bytes::mib(1);
+/// Less than what is stored takes.
+const WRITE_BACK: Bytes = Bytes::new(16 << 10);
+const PUT_BACK: Bytes = Bytes::new(96 << 10);
+
+/// Some compress, some do not, some are one word over and over.
+fn page_of(n: u64, version: u8) -> Vec<u8> {
+    let byte = |at: usize| match n % 3 {
+        0 => version,
+        1 => (at / 16 + n as usize) as u8 ^ version,
+        _ => (at.wrapping_mul(0x9e37_79b1).wrapping_add(n as usize) >> 16) as u8 ^ version,
+    };
+    (0..page_size().bytes().as_usize()).map(byte).collect()
+}
+
+/// What must be there, and the first error.
+struct Life {
+    area: Area,
+    known: Vec<Option<u8>>,
+    error: Option<Error>,
+}
+
+impl Life {
+    /// What a call gave, if it was not refused; a page is never damaged.
+    fn keep<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        let refused = match result {
+            Ok(done) => return Some(done),
+            Err(refused) => refused,
+        };
+        let is_known = matches!(refused, Error::Os(_) | Error::Pool(_));
+        assert!(is_known || matches!(refused, Error::Full { .. }), "{refused}");
+        self.error.get_or_insert(refused);
+        None
+    }
+
+    fn store(&mut self, n: u64, version: u8) {
+        let stored = self.area.store(n, &page_of(n, version));
+        self.known[n as usize] = self.keep(stored).map(|()| version);
+    }
+
+    fn look(&mut self) {
+        let mut out = page_of(0, 0);
+        for n in 0..PAGES {
+            let found = self.area.load(n, &mut out);
+            let Some(found) = self.keep(found) else { continue };
+            assert_eq!(found, self.known[n as usize].is_some(), "page {n}");
+            let is_whole = self.known[n as usize].is_none_or(|version| out == page_of(n, version));
+            assert!(is_whole, "page {n}");
+        }
+        self.area.stats().check().expect("the statistics");
+    }
+}
+
+/// One life, with a file or without; the first error is its outcome.
+pub fn live(has_file: bool) -> Outcome {
+    let reserve = Reserve::new(RESERVE)?;
+    let cache = SwapCache::on(&reserve)?;
+    let area = match has_file {
+        true => cache.area(Pages::new(PAGES), &std::env::temp_dir(), FILE_LIMIT)?,
+        false => cache.area_without_file(Pages::new(PAGES))?,
+    };
+    let mut life = Life { area, known: vec![None; PAGES as usize], error: None };
+    let set = life.area.set_put_back(if has_file { Bytes::ZERO } else { PUT_BACK });
+    life.keep(set);
+    (0..PAGES).for_each(|n| life.store(n, 0));
+    life.look();
+    let set = life.area.set_write_back(WRITE_BACK);
+    life.keep(set);
+    (0..PAGES).step_by(2).for_each(|n| life.store(n, 1));
+    if let Ok(mut block) = reserve.alloc(reserve.largest_run()?) {
+        block.bytes_mut()?.fill(0xee);
+    }
+    life.look();
+    if has_file {
+        let set = life.area.set_write_back(Bytes::ZERO);
+        life.keep(set);
+        life.look();
+    }
+    let mut out = page_of(0, 0);
+    for n in (0..PAGES).step_by(3) {
+        let taken = life.area.take(n, &mut out);
+        if life.keep(taken).is_some() {
+            life.known[n as usize] = None;
+        }
+    }
+    life.look();
+    life.area.invalidate_area().expect("it needs nothing");
+    life.known.fill(None);
+    life.look();
+    life.error.map_or(Ok(()), |error| Err(error.into()))
+}

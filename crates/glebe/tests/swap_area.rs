@@ -1,0 +1,198 @@
+//! An area of a swap cache as a program uses it: random programs beside a map, in a reserve whose
+//! blocks come and go.
+
+#[path = "swap_area/cost.rs"]
+mod cost;
+
+use std::collections::HashMap;
+
+use glebe::reserve::{Block, Reserve};
+use glebe::swap::cache::{Area, SwapCache};
+use glebe::swap::Error;
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+use proptest::prelude::*;
+
+const PAGES: u64 = 300;
+
+fn page() -> usize {
+    page_size().bytes().as_usize()
+}
+
+/// The finalizer of SplitMix64.
+fn mix(mut word: u64) -> u64 {
+    word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+/// A page unlike any other of the same matter: of a word, of noise, or half and half.
+fn page_of(n: u64, matter: u64) -> Vec<u8> {
+    let word = |at: u64| match matter % 4 {
+        0 => n,
+        1 => mix(n << 32 | at),
+        _ if at % 2 == 0 => mix(n << 32 | at),
+        _ => n,
+    };
+    (0..page() as u64 / 8).flat_map(|at| word(at).to_le_bytes()).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Store { offset: u64, matter: u64 },
+    StoreAll { offset: u64, count: u64 },
+    Load(u64),
+    Take(u64),
+    InvalidatePage(u64),
+    InvalidateArea,
+    WriteBack(u64),
+    PutBack(u64),
+    Clean(u64),
+    Recall(u64),
+    Free,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let offset = || 0..PAGES;
+    prop_oneof![
+        8 => (offset(), 0..4_u64).prop_map(|(offset, matter)| Step::Store { offset, matter }),
+        4 => (offset(), 1..80_u64).prop_map(|(offset, count)| Step::StoreAll { offset, count }),
+        8 => offset().prop_map(Step::Load),
+        2 => offset().prop_map(Step::Take),
+        2 => offset().prop_map(Step::InvalidatePage),
+        1 => Just(Step::InvalidateArea),
+        1 => (0..300_u64).prop_map(Step::WriteBack),
+        1 => (0..300_u64).prop_map(Step::PutBack),
+        1 => (0..300_u64).prop_map(Step::Clean),
+        2 => (1..512_u64).prop_map(Step::Recall),
+        2 => Just(Step::Free),
+    ]
+}
+
+fn kib(count: u64) -> Bytes {
+    Bytes::new(count << 10)
+}
+
+/// What there should be.
+struct Beside {
+    area: Area,
+    reserve: Reserve,
+    blocks: Vec<Block>,
+    known: HashMap<u64, Vec<u8>>,
+    stores: u64,
+    has_file: bool,
+}
+
+impl Beside {
+    fn new(has_file: bool) -> Self {
+        let reserve = Reserve::new(Bytes::mib(2)).unwrap();
+        let cache = SwapCache::on(&reserve).unwrap();
+        let area = match has_file {
+            true => cache.area(Pages::new(PAGES), &std::env::temp_dir(), Bytes::mib(8)),
+            false => cache.area_without_file(Pages::new(PAGES)),
+        };
+        let (area, known) = (area.unwrap(), HashMap::new());
+        Self { area, reserve, blocks: Vec::new(), known, stores: 0, has_file }
+    }
+
+    fn store(&mut self, offset: u64, matter: u64) {
+        self.stores += 1;
+        let page = page_of(self.stores, matter);
+        match self.area.store(offset, &page) {
+            Ok(()) => drop(self.known.insert(offset, page)),
+            Err(Error::Full { .. }) if !self.has_file => drop(self.known.remove(&offset)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn store_all(&mut self, offset: u64, count: u64) {
+        if !self.has_file {
+            return;
+        }
+        let offsets = offset..(offset + count).min(PAGES);
+        let pages: Vec<_> = offsets.map(|at| (at, page_of(self.stores << 10 | at, at))).collect();
+        self.area.store_all(pages.iter().map(|(at, page)| (*at, &page[..]))).unwrap();
+        self.known.extend(pages);
+        self.stores += 1;
+    }
+
+    fn expect(&self, offset: u64, found: Result<bool, Error>, out: &[u8]) {
+        let known = self.known.get(&offset);
+        assert_eq!(found.unwrap(), known.is_some(), "offset {offset}");
+        assert!(known.is_none_or(|page| page == out), "offset {offset}");
+    }
+
+    fn set(&self, result: Result<(), Error>) {
+        let is_refused = matches!(result, Err(Error::PutBackBelowStored { .. }));
+        assert!(result.is_ok() || is_refused && !self.has_file, "{result:?}");
+    }
+
+    fn make(&mut self, step: &Step) {
+        let mut out = vec![0; page()];
+        match *step {
+            Step::Store { offset, matter } => self.store(offset, matter),
+            Step::StoreAll { offset, count } => self.store_all(offset, count),
+            Step::Load(offset) => self.expect(offset, self.area.load(offset, &mut out), &out),
+            Step::Take(offset) => {
+                self.expect(offset, self.area.take(offset, &mut out), &out);
+                self.known.remove(&offset);
+            }
+            Step::InvalidatePage(offset) => {
+                let was = self.area.invalidate_page(offset).unwrap();
+                assert_eq!(was, self.known.remove(&offset).is_some());
+            }
+            Step::InvalidateArea => {
+                let dropped = self.area.invalidate_area().unwrap();
+                assert_eq!(dropped, Pages::new(self.known.len() as u64));
+                self.known.clear();
+            }
+            Step::WriteBack(bytes) => self.set(self.area.set_write_back(kib(bytes))),
+            Step::PutBack(bytes) => self.set(self.area.set_put_back(kib(bytes))),
+            Step::Clean(bytes) => drop(self.area.clean(kib(bytes)).unwrap()),
+            Step::Recall(pages) => {
+                if let Ok(mut block) = self.reserve.try_alloc(Pages::new(pages)) {
+                    block.bytes_mut().unwrap().fill(0xee);
+                    self.blocks.push(block);
+                }
+            }
+            Step::Free => drop(self.blocks.pop()),
+        }
+        self.area.stats().check().unwrap();
+        let written = |block: &Block| block.bytes().unwrap().iter().all(|byte| *byte == 0xee);
+        assert!(self.blocks.iter().all(written), "a stray write");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn random_programs_find_what_a_map_has(
+        has_file: bool,
+        steps in prop::collection::vec(step(), 1..250),
+    ) {
+        let mut beside = Beside::new(has_file);
+        steps.iter().for_each(|step| beside.make(step));
+        (0..PAGES).for_each(|offset| beside.make(&Step::Load(offset)));
+    }
+}
+
+#[test]
+fn statistics_have_three_forms() {
+    let mut beside = Beside::new(true);
+    (0..50).for_each(|offset| beside.store(offset, offset));
+    let stats = beside.area.stats();
+    assert!(stats.to_string().contains("through"), "{stats}");
+    assert!(stats.to_json().contains("\"stored\": 50"), "{}", stats.to_json());
+    assert!(stats.to_openmetrics().contains("glebe_swap_area_stored_total 50"));
+}
+
+/// Not a test of anything: prints what recalls cost under each policy.
+#[test]
+fn cost() {
+    if std::env::var_os("GLEBE_COST").is_none() {
+        println!("skipped: a measurement, run by hand with GLEBE_COST=1, in release and alone");
+        return;
+    }
+    cost::measure();
+}
