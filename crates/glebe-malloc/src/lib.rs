@@ -3,7 +3,7 @@
 //! Freed memory stays mapped and can be used again at once, while the kernel may take it the moment
 //! anyone needs it. Small objects are mimalloc's ([`engine`]); which of its memory is free, and
 //! what of that goes back to the system, is decided here: [`heap`] has mimalloc's hook, [`pages`]
-//! knows what each slice is, a thread marks and gives back, and a [`gate`] is what every call reads.
+//! knows what each slice is, a thread marks and gives back, and every call reads a [`gate`].
 #![deny(unsafe_code)]
 
 pub(crate) mod sync;

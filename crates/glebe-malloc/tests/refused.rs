@@ -1,5 +1,5 @@
-//! What the kernel refuses that the heap can do without: to mark memory, to take it back, and to make
-//! addresses accessible. Filters of seccomp refuse it, in a process of each test's own.
+//! What the kernel may refuse: to mark memory, to take it back, and to make addresses accessible.
+//! Filters of seccomp refuse it here, in a process of each test's own.
 #![allow(unsafe_code)] // Safety: each call is on memory of the process's own, or makes a filter.
 
 mod process;

@@ -1,11 +1,11 @@
 //! [`Sensor`]: reads limits and usage, and tells the pressure where it is greatest. The only place
 //! above the system calls that reads them to decide what is shed.
 //!
-//! The kernel counts memory that is marked volatile as inactive page cache, and so as available; in
-//! use again too, until reclaim comes past it and finds that it was written. Here it counts as used
-//! ([`Lazy`]): giving up what is marked is what makes room. The speed of the rise is that of what is
-//! neither page cache nor marked. *Idle* files are inactive ones while the kernel reads back nothing
-//! that it had dropped ([`Refaults`]).
+//! The kernel counts memory that is marked volatile as inactive page cache, and so as available;
+//! in use again too, until reclaim comes past it and finds that it was written. Here it counts as
+//! used ([`Lazy`]): giving up what is marked is what makes room. The speed of the rise is that of
+//! what is neither page cache nor marked. *Idle* files are inactive ones while the kernel reads
+//! back nothing that it had dropped ([`Refaults`]).
 //!
 //! The groups are looked for again now and then, and when one cannot be read: a process may be
 //! moved, and a group removed. Cost of a look: some reads a group; no allocation but when groups

@@ -1,5 +1,5 @@
-//! What tests of a built library need: tools that a machine may lack, a folder, and what cargo is to
-//! build. Several packages share this file.
+//! What tests of a built library need: tools that a machine may lack, a folder, and what cargo is
+//! to build. Several packages share this file.
 #![allow(dead_code)] // Each test program uses a part.
 
 use std::fs;

@@ -29,8 +29,8 @@ pub(crate) struct Usage {
     pub(crate) inactive_files: Bytes,
     /// And that which it keeps longer.
     pub(crate) active_files: Bytes,
-    /// Of both what is no page of a file: it was marked volatile, whether or not it is in use again.
-    /// `None` where the kernel does not say.
+    /// Of both what is no page of a file: it was marked volatile, whether or not it is in use
+    /// again. `None` where the kernel does not say.
     pub(crate) no_files: Option<Bytes>,
     /// Pages of files that were dropped and read again, since the group was made. `None` where the
     /// kernel does not say.
