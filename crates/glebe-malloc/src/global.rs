@@ -55,12 +55,11 @@ fn enter() {
 #[inline(never)]
 fn work() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
-    let kept = errno::get();
+    let _kept = errno::keep();
     if !BEGUN.swap(true, Ordering::Relaxed) {
         heap::start(&GATE, &options::from_environment().heap);
     }
     heap::at_entry(&GATE);
-    errno::set(kept);
 }
 
 // SAFETY: as the head says; nothing here unwinds.

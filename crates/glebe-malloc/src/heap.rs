@@ -73,7 +73,7 @@ const AGE: Duration = Duration::from_millis(40);
 #[cold]
 pub fn at_entry(gate: &'static Gate) {
     start(gate, &Settings::DEFAULT);
-    let kept = errno::get();
+    let _kept = errno::keep();
     let due = gate.take(ARENA | THREAD);
     if let Some(space) = space() {
         if due & ARENA != 0 {
@@ -83,7 +83,6 @@ pub fn at_entry(gate: &'static Gate) {
             keeper::start();
         }
     }
-    errno::set(kept);
 }
 
 /// Starts the heap behind a gate, before mimalloc is used first; later calls do nothing, nor do
@@ -96,7 +95,7 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
     if GATE.compare_exchange(ptr::null_mut(), to, ok, failed).is_err() {
         return;
     }
-    let kept = errno::get();
+    let _kept = errno::keep();
     keeper::set(settings);
     if let Some(space) = reserve() {
         // Before, since the hook may be called at once; without an arena mimalloc is as it was.
@@ -110,7 +109,6 @@ pub fn start(gate: &'static Gate, settings: &Settings) {
             gate.set_own(0..0);
         }
     }
-    errno::set(kept);
 }
 
 fn gate() -> Option<&'static Gate> {
@@ -223,7 +221,7 @@ fn end(space: &'static Space, slices: Range<usize>) {
 /// After slices came into use that had no memory.
 #[cold]
 fn grown(space: &'static Space, has_opened: bool) {
-    let kept = errno::get();
+    let _kept = errno::keep();
     let handed = HANDED.load(Ordering::Relaxed) as usize;
     let last = (LAST.load(Ordering::Relaxed) as usize).min(handed);
     if has_opened && handed < space.states().len() && space.opened() > last + (handed - last) / 2 {
@@ -232,31 +230,27 @@ fn grown(space: &'static Space, has_opened: bool) {
     if keeper::grown(space) {
         ask(THREAD);
     }
-    errno::set(kept);
 }
 
 /// After a free that the keeper is to know of.
 #[cold]
 fn freed(space: &'static Space, slices: &Range<usize>, is_whole: bool) {
-    let kept = errno::get();
+    let _kept = errno::keep();
     if keeper::freed(space, slices, is_whole) {
         ask(THREAD);
     }
-    errno::set(kept);
 }
 
 /// Gives memory back to the system until at most so many bytes of it are free here, of what
 /// mimalloc keeps for the calling thread too; how many bytes went.
 pub fn trim(keep: usize) -> usize {
-    let kept = errno::get();
-    let given = space().map_or(0, |space| {
-        engine::collect();
+    let _kept = errno::keep();
+    engine::collect();
+    space().map_or(0, |space| {
         let counted = space.counters.get();
         let free = (counted.hot() + counted.volatile()) as usize;
         space.give_back(free.saturating_sub(keep / SLICE), Which::Free).slices() * SLICE
-    });
-    errno::set(kept);
-    given
+    })
 }
 
 /// What the heap did and has, in bytes and numbers. A reader beside running threads is off by what
@@ -315,10 +309,8 @@ pub fn counts() -> Counts {
 /// purged from now on. About 2 ms a GiB that is marked.
 #[must_use]
 pub fn audit() -> u64 {
-    let kept = errno::get();
-    let resident = space().map_or(0, |space| space.look_at_volatile().resident as u64);
-    errno::set(kept);
-    resident
+    let _kept = errno::keep();
+    space().map_or(0, |space| space.look_at_volatile().resident as u64)
 }
 
 /// What the heap has of what it can use.

@@ -3,43 +3,30 @@
 //! There is none until it pays: until the heap is 32 MiB. It has all signals blocked and, where the
 //! kernel lets it, a table of open files of its own. It sleeps without a timer while nothing ages
 //! and nothing is free that the kernel could not take by itself. Near a limit it looks on, and
-//! frees give whole units back at once. Times are wall time, amounts slices. Cost: a turn is some
-//! µs, a look some tens. Lock: the right to claim slices, a unit at a time.
-//!
-//! ```text
-//! MODE   bit 0  FREES: a free is told, when so much is free      bit 2  PRESSED: memory is short
-//!        bit 1  GROWTH: so is new memory                         bit 3  THREAD: there is a keeper
-//! ```
-//! A sleeper says in `MODE` what it wants to be told, changes the counters by nothing, and looks at
-//! them once more. A hook changes a counter and then reads `MODE`. Of the two changes one comes
-//! first, so that one side sees the other: nobody sleeps through a change.
+//! frees give whole units back at once. What hooks tell it is [`bell`]'s. Times are wall time,
+//! amounts slices. Cost: a turn is some µs, a look some tens. Lock: the right to claim slices, a
+//! unit at a time.
+
+mod bell;
+mod settings;
 
 use std::mem;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use glebe::reclaim::{Free, Gauge, Policy, Pressure, Reading, Scope};
+use glebe::reclaim::{Free, Gauge, Pressure, Reading, Scope};
 use glebe::sys::{lean, own_files};
 use glebe::Bytes;
 
 use crate::fork;
-use crate::heap::{Mechanisms, Settings};
+use crate::heap::Mechanisms;
 use crate::pages::give_back::Which;
 use crate::pages::mark::Manner;
 use crate::pages::space::{Space, SLICE};
-use crate::sync::{wait, wake_all, AtomicU32, AtomicU64, FutexWord, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-const FREES: u32 = 1;
-const GROWTH: u32 = 1 << 1;
-const PRESSED: u32 = 1 << 2;
-const THREAD: u32 = 1 << 3;
+pub(crate) use bell::{freed, grown, is_called, is_gone};
+pub(crate) use settings::{set, wants_huge};
 
-static MODE: FutexWord = FutexWord::new(0);
-/// From so many free slices on a free wakes the keeper.
-static FREE_AT: AtomicU64 = AtomicU64::new(FREE_MIN);
-/// From so many slices on that came into use without memory, in all, growth wakes the keeper.
-static GROWN_AT: AtomicU64 = AtomicU64::new(0);
-static SETTINGS: Kept = Kept::new();
 static LOOKS: AtomicU64 = AtomicU64::new(0);
 /// What the keeper has: bits below.
 static HAS: AtomicU32 = AtomicU32::new(0);
@@ -48,17 +35,8 @@ const HAS_FILES: u32 = 1 << 1;
 const HAS_GAUGE: u32 = 1 << 2;
 const HAS_GROUP: u32 = 1 << 3;
 
-/// A heap of so many slices has a keeper.
-const HELD_MIN: u64 = (32 << 20) / SLICE as u64;
-/// So many more that are free are told.
-const FREE_MIN: u64 = (1 << 20) / SLICE as u64;
 /// So much that only the keeper could give back has it look from time to time.
 const WATCHED_MIN: u64 = (4 << 20) / SLICE as u64;
-/// Growth is told in steps of so many slices.
-const GROWTH_STEP: u64 = (4 << 20) / SLICE as u64;
-/// The default room below a limit; the policy makes it at most a quarter of the limit, and half
-/// while others' usage rises. Two processors fill as much with huge pages in three turns.
-const MARGIN: Bytes = Bytes::mib(256);
 /// Pauses of a gauge that sees plenty of room.
 const CALM: Duration = Duration::from_secs(1);
 /// Of an age, which has a few turns; and no turn is shorter.
@@ -72,112 +50,14 @@ const AUDIT_PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of stack.
 const STACK: usize = 256 << 10;
 
-/// The settings, which hooks and the thread read.
-#[derive(Debug)]
-struct Kept {
-    age_micros: AtomicU64,
-    margin: AtomicU64,
-    wants_huge: AtomicU32,
-    wants_thread: AtomicU32,
-}
-
-impl Kept {
-    const fn new() -> Self {
-        Self {
-            age_micros: AtomicU64::new(0),
-            margin: AtomicU64::new(0),
-            wants_huge: AtomicU32::new(0),
-            wants_thread: AtomicU32::new(0),
-        }
-    }
-}
-
-/// Keeps the settings. Before all else here.
-pub(crate) fn set(settings: &Settings) {
-    let age = u64::try_from(settings.age.as_micros()).unwrap_or(u64::MAX);
-    SETTINGS.age_micros.store(age, Ordering::Relaxed);
-    SETTINGS.margin.store(settings.margin.unwrap_or(MARGIN).get(), Ordering::Relaxed);
-    let wants_huge = settings.huge && !lean::huge_pages_forbidden();
-    SETTINGS.wants_huge.store(wants_huge.into(), Ordering::Relaxed);
-    SETTINGS.wants_thread.store(settings.thread.into(), Ordering::Relaxed);
-    MODE.store(if settings.thread { FREES } else { 0 }, Ordering::Release);
-}
-
-/// Whether the heap is to have huge pages.
-pub(crate) fn wants_huge() -> bool {
-    SETTINGS.wants_huge.load(Ordering::Relaxed) != 0
-}
-
-/// Whether to call [`freed`] after a free.
-#[inline]
-pub(crate) fn is_called(is_whole: bool) -> bool {
-    let mode = MODE.load(Ordering::Relaxed);
-    mode & FREES != 0 || is_whole && mode & PRESSED != 0
-}
-
-/// After a free; whether a keeper would pay and there is none.
-pub(crate) fn freed(space: &Space, slices: &Range<usize>, is_whole: bool) -> bool {
-    let mode = MODE.load(Ordering::Relaxed);
-    if mode & PRESSED != 0 && is_whole {
-        space.give_back_at(slices);
-    }
-    if mode & FREES == 0 {
-        return false;
-    }
-    let counted = space.counters.get();
-    if counted.hot() < FREE_AT.load(Ordering::Relaxed) {
-        return false;
-    }
-    if mode & THREAD != 0 {
-        wake();
-    }
-    mode & THREAD == 0 && counted.held() >= HELD_MIN
-}
-
-/// After memory came into use that was not there before; as [`freed`]. Who has much frees some of
-/// it, and then may make no call for long: the keeper must be there before.
-pub(crate) fn grown(space: &Space) -> bool {
-    let mode = MODE.load(Ordering::Relaxed);
-    if mode & (FREES | GROWTH) == 0 {
-        return false;
-    }
-    let counted = space.counters.get();
-    if mode & THREAD == 0 {
-        return counted.held() >= HELD_MIN;
-    }
-    let is_due = counted.cold >= GROWN_AT.load(Ordering::Relaxed);
-    if is_due && counted.hot() + counted.volatile() > 0 {
-        wake();
-    }
-    false
-}
-
-fn wake() {
-    if MODE.fetch_and(!(FREES | GROWTH), Ordering::AcqRel) & (FREES | GROWTH) != 0 {
-        wake_all(&MODE);
-    }
-}
-
 /// Starts the thread, unless there is one. Allocates.
 pub(crate) fn start() {
-    let mode = MODE.load(Ordering::Relaxed);
-    let (ok, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-    let is_first = mode & THREAD == 0;
-    if !is_first || MODE.compare_exchange(mode, mode & !FREES | THREAD, ok, failed).is_err() {
+    if !bell::claim() {
         return;
     }
     fork::begin();
     if lean::start_thread(STACK, run).is_err() {
-        // No more of it: threads are not to be had.
-        MODE.store(0, Ordering::Release);
-    }
-}
-
-/// In a forked child: there is no keeper, and one starts when it pays here.
-pub(crate) fn is_gone() {
-    if MODE.load(Ordering::Relaxed) != 0 {
-        FREE_AT.store(FREE_MIN, Ordering::Relaxed);
-        MODE.store(FREES, Ordering::Release);
+        bell::give_up();
     }
 }
 
@@ -200,7 +80,7 @@ pub(crate) fn mechanisms() -> Mechanisms {
     Mechanisms {
         addresses: 0,
         huge_pages: has & HAS_HUGE != 0,
-        thread: MODE.load(Ordering::Relaxed) & THREAD != 0,
+        thread: bell::has_thread(),
         own_files: has & HAS_FILES != 0,
         gauge: has & HAS_GAUGE != 0,
         group: has & HAS_GROUP != 0,
@@ -239,10 +119,8 @@ struct Keeper {
 impl Keeper {
     fn new(space: &'static Space) -> Self {
         let has_own_files = own_files::take().is_ok();
-        let age = Duration::from_micros(SETTINGS.age_micros.load(Ordering::Relaxed));
-        let policy = Policy::default().margin(Bytes::new(SETTINGS.margin.load(Ordering::Relaxed)));
         let is_huge = wants_huge() && glebe::sys::madvise::transparent_huge_page().is_ok();
-        let gauge = Gauge::new(policy).ok();
+        let gauge = Gauge::new(settings::policy()).ok();
         has(HAS_HUGE, is_huge);
         has(HAS_FILES, has_own_files);
         has(HAS_GAUGE, gauge.is_some());
@@ -252,7 +130,7 @@ impl Keeper {
             gauge,
             has_own_files,
             is_huge,
-            turn: (age / AGE_TURNS.into()).max(TURN_MIN),
+            turn: (settings::age() / AGE_TURNS.into()).max(TURN_MIN),
             turned: now,
             looked: now,
             audited: now,
@@ -268,10 +146,10 @@ impl Keeper {
     /// Looks and marks if it is time for either. Returns the time until the next; none: until told.
     fn turn(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        let has_grown = self.space.counters.get().cold >= GROWN_AT.load(Ordering::Relaxed);
         let is_turn = now.saturating_duration_since(self.turned) >= self.turn_time();
         // What is young the kernel cannot take: it must not meet a limit before it is marked.
         let is_watched = is_turn && self.is_due && self.is_limited();
+        let has_grown = bell::has_grown(self.space);
         if has_grown || is_watched || now.saturating_duration_since(self.looked) >= self.pause {
             self.looked = now;
             self.look();
@@ -337,8 +215,7 @@ impl Keeper {
         }
         let is_alert = self.short_at.is_some_and(|at| at.elapsed() < ALERT);
         self.pause = if is_alert { reading.pause.min(TURN_HASTY) } else { reading.pause };
-        let cold = self.space.counters.get().cold;
-        GROWN_AT.store(cold + GROWTH_STEP, Ordering::Relaxed);
+        bell::look_done(self.space);
     }
 
     fn read(&mut self) -> Reading {
@@ -370,11 +247,7 @@ impl Keeper {
     fn press(&mut self, reading: &Reading) {
         let short = |pressure: Pressure| pressure.room() < reading.margin;
         self.is_pressed = reading.pressure.is_some_and(short);
-        if self.is_pressed {
-            MODE.fetch_or(PRESSED, Ordering::AcqRel);
-        } else {
-            MODE.fetch_and(!PRESSED, Ordering::AcqRel);
-        }
+        bell::press(self.is_pressed);
     }
 
     fn give_back(&self, reading: &Reading) {
@@ -386,18 +259,7 @@ impl Keeper {
 
     /// Sleeps so long, or until it is told.
     fn sleep(&mut self, rest: Option<Duration>) {
-        let pressed = if self.is_pressed { PRESSED } else { 0 };
-        let hot = self.space.counters.get().hot();
-        FREE_AT.store(hot + FREE_MIN, Ordering::Relaxed);
-        let mode = THREAD | GROWTH | pressed | if rest.is_none() { FREES } else { 0 };
-        MODE.store(mode, Ordering::Release);
-        let counted = self.space.counters.settle();
-        let is_told = counted.hot() >= hot + FREE_MIN && rest.is_none()
-            || counted.cold >= GROWN_AT.load(Ordering::Relaxed);
-        if !is_told {
-            wait(&MODE, mode, rest);
-        }
-        MODE.fetch_and(!(FREES | GROWTH), Ordering::AcqRel);
+        bell::sleep(self.space, rest, self.is_pressed);
         // What was freed meanwhile is young.
         self.is_due = true;
     }

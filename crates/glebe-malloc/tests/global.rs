@@ -7,7 +7,7 @@ use std::sync::{mpsc, Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use glebe_malloc::stats::Stats;
-use glebe_malloc::{heap, Glebe};
+use glebe_malloc::Glebe;
 
 #[global_allocator]
 static ALLOCATOR: Glebe = Glebe;

@@ -56,6 +56,21 @@ fn there_is_no_thread_until_it_pays_and_then_one() {
 }
 
 #[test]
+fn a_free_starts_no_thread_and_the_next_allocation_does() {
+    alone("a_free_starts_no_thread_and_the_next_allocation_does", || {
+        free(alloc(64));
+        let before = threads();
+        drop(Object::new(200 << 20, 1).expect("memory"));
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!((threads(), heap::counts().volatile), (before, 0));
+        assert!(heap::counts().hot > 190 * MIB, "{:?}", heap::counts());
+        free(alloc(64));
+        assert_eq!(threads(), before + 1);
+        assert!(comes(|| heap::counts().volatile > 190 * MIB), "{:?}", heap::counts());
+    });
+}
+
+#[test]
 fn without_a_thread_memory_stays_and_goes_by_a_trim() {
     alone("without_a_thread_memory_stays_and_goes_by_a_trim", || {
         heap::start(&GATE, &Settings { thread: false, ..Settings::DEFAULT });

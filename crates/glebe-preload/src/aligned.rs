@@ -23,9 +23,8 @@ pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, size
     if !align.is_power_of_two() || align < size_of::<*mut c_void>() {
         return errno::EINVAL;
     }
-    let kept = errno::get();
+    let _kept = errno::keep();
     let at = aligned_alloc(align, size);
-    errno::set(kept);
     if at.is_null() {
         return errno::ENOMEM;
     }

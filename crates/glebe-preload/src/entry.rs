@@ -68,12 +68,11 @@ pub(crate) fn catch_up() {
 }
 
 fn work() {
-    let kept = errno::get();
+    let _kept = errno::keep();
     if !BEGUN.swap(true, Ordering::Relaxed) {
         start();
     }
     heap::at_entry(&GATE);
-    errno::set(kept);
 }
 
 fn start() {

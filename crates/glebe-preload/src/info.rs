@@ -62,12 +62,7 @@ pub extern "C" fn malloc_trim(keep: usize) -> c_int {
 /// Gives all free memory back but for `keep` bytes; returns how many were given.
 pub(crate) fn trim(keep: usize) -> usize {
     entry::catch_up();
-    let kept = errno::get();
-    // SAFETY: may be called at any time by a thread.
-    unsafe { engine::mi_collect(true) };
-    let given = heap::trim(keep);
-    errno::set(kept);
-    given
+    heap::trim(keep)
 }
 
 /// mallinfo2(3).

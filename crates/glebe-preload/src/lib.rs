@@ -8,7 +8,8 @@
 // L1: reports
 mod report;
 
-// L2: what happens once in a process
+// L2: what happens once in a process, or seldom
+mod elsewhere;
 mod entry;
 
 // L3: the names

@@ -11,9 +11,9 @@
 use core::ffi::c_void;
 use core::ptr;
 
-use glebe::sys::errno;
 use pages::engine;
 
+use crate::elsewhere;
 use crate::entry::{self, refused, GATE};
 
 /// malloc(3).
@@ -43,28 +43,7 @@ pub unsafe extern "C" fn free(at: *mut c_void) {
         return unsafe { engine::mi_free(at) };
     }
     // SAFETY: the caller's, or null.
-    unsafe { free_elsewhere(at) }
-}
-
-/// Frees what does not lie in the heap's own addresses: nothing, an object that mimalloc keeps
-/// elsewhere, or one that it does not know, such as one that the loader made before this library
-/// was there. mimalloc would read its tables of that last one where they have no memory.
-///
-/// # Safety
-/// As [`free`].
-#[inline(never)]
-unsafe extern "C" fn free_elsewhere(at: *mut c_void) {
-    if at.is_null() {
-        return;
-    }
-    let kept = errno::get();
-    // SAFETY: any address may be asked about; mimalloc frees only what it knows.
-    unsafe {
-        if engine::mi_is_in_heap_region(at) {
-            engine::mi_free(at);
-        }
-    }
-    errno::set(kept);
+    unsafe { elsewhere::free(at) }
 }
 
 /// realloc(3).

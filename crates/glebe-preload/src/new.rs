@@ -12,6 +12,7 @@
 
 use core::ffi::{c_void, CStr};
 use core::mem::transmute;
+use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use glebe::sys::plain_file::{self, ERRORS};
@@ -60,23 +61,13 @@ pub extern "C-unwind" fn _Znam(size: usize) -> *mut c_void {
 /// `operator new(std::size_t, const std::nothrow_t &)`.
 #[no_mangle]
 pub extern "C-unwind" fn _ZnwmRKSt9nothrow_t(size: usize, tag: Tag) -> *mut c_void {
-    let at = if SIMPLE.is_ours() { simple(size) } else { core::ptr::null_mut() };
-    if at.is_null() {
-        nothrow(c"_ZnwmRKSt9nothrow_t", size, tag)
-    } else {
-        at
-    }
+    simple_or_null(c"_ZnwmRKSt9nothrow_t", size, tag)
 }
 
 /// `operator new[](std::size_t, const std::nothrow_t &)`.
 #[no_mangle]
 pub extern "C-unwind" fn _ZnamRKSt9nothrow_t(size: usize, tag: Tag) -> *mut c_void {
-    let at = if SIMPLE.is_ours() { simple(size) } else { core::ptr::null_mut() };
-    if at.is_null() {
-        nothrow(c"_ZnamRKSt9nothrow_t", size, tag)
-    } else {
-        at
-    }
+    simple_or_null(c"_ZnamRKSt9nothrow_t", size, tag)
 }
 
 /// `operator new(std::size_t, std::align_val_t)`.
@@ -103,11 +94,7 @@ pub extern "C-unwind" fn _ZnwmSt11align_val_tRKSt9nothrow_t(
     align: usize,
     tag: Tag,
 ) -> *mut c_void {
-    let at = if ALIGNED.is_ours() { aligned(size, align) } else { core::ptr::null_mut() };
-    if at.is_null() {
-        return nothrow_aligned(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag);
-    }
-    at
+    aligned_or_null(c"_ZnwmSt11align_val_tRKSt9nothrow_t", size, align, tag)
 }
 
 /// `operator new[](std::size_t, std::align_val_t, const std::nothrow_t &)`.
@@ -117,11 +104,7 @@ pub extern "C-unwind" fn _ZnamSt11align_val_tRKSt9nothrow_t(
     align: usize,
     tag: Tag,
 ) -> *mut c_void {
-    let at = if ALIGNED.is_ours() { aligned(size, align) } else { core::ptr::null_mut() };
-    if at.is_null() {
-        return nothrow_aligned(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag);
-    }
-    at
+    aligned_or_null(c"_ZnamSt11align_val_tRKSt9nothrow_t", size, align, tag)
 }
 
 #[inline(always)]
@@ -134,6 +117,27 @@ fn simple(size: usize) -> *mut c_void {
 fn aligned(size: usize, align: usize) -> *mut c_void {
     // SAFETY: any size may be asked for; mimalloc refuses what is no alignment.
     unsafe { entry::alloc_aligned(size, align) }
+}
+
+/// An object; where the program has its own operator, or there is no memory, what the operator of
+/// the same `name` behind this library says.
+#[inline(always)]
+fn simple_or_null(name: &CStr, size: usize, tag: Tag) -> *mut c_void {
+    let at = if SIMPLE.is_ours() { simple(size) } else { ptr::null_mut() };
+    if at.is_null() {
+        return nothrow(name, size, tag);
+    }
+    at
+}
+
+/// As [`simple_or_null`], at a multiple of a power of two.
+#[inline(always)]
+fn aligned_or_null(name: &CStr, size: usize, align: usize, tag: Tag) -> *mut c_void {
+    let at = if ALIGNED.is_ours() { aligned(size, align) } else { ptr::null_mut() };
+    if at.is_null() {
+        return nothrow_aligned(name, size, align, tag);
+    }
+    at
 }
 
 /// Whether an operator that others call is this library's, found out once.

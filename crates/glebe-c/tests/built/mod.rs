@@ -1,46 +1,20 @@
-//! The two libraries, built once a test program, and tools that a machine may lack.
+//! The two libraries, built once a test program.
 #![allow(dead_code)] // Each test program uses a part.
+
+#[path = "../../../glebe/tests/tools/mod.rs"]
+mod tools;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{symlink, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
 
-/// The folder of the crate.
-pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+pub use tools::*;
 
 /// The target folder that the test itself was built in.
 pub fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a folder of cargo's")
-}
-
-/// A folder that everybody may read, removed with what is in it when dropped.
-pub struct Scratch(PathBuf);
-
-impl Scratch {
-    pub fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("glebe-c-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The names of the functions that the headers declare: in `glebe.h`, those that a declaration,
@@ -62,43 +36,6 @@ pub fn stand_ins() -> BTreeSet<String> {
     let header = fs::read_to_string(root().join("include/glebe_vrange.h")).expect("the header");
     let bound = header.split("__asm__(\"").skip(1).filter_map(|rest| rest.split_once('"'));
     bound.map(|(name, _)| name.to_owned()).collect()
-}
-
-/// Whether a tool is there; says that a test is skipped where it is not.
-pub fn has(tool: &str) -> bool {
-    let found = Command::new(tool)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !found {
-        println!("skipped: no {tool} on this machine");
-    }
-    found
-}
-
-/// Runs a command that must succeed.
-pub fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
-}
-
-/// What cargo is to build, so that it finds most built: the packages and features that the tests
-/// have been built of.
-pub fn packages() -> &'static [&'static str] {
-    if glebe::sys::FAULTS {
-        &["--workspace", "--features", "glebe/faults"]
-    } else {
-        &["--workspace"]
-    }
 }
 
 /// Builds the shared and the static library, and puts them into `folder` under the names that

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::thread;
 
 use super::*;
+use crate::heap::Settings;
 use crate::pages::space::UNIT_SLICES;
 
 /// Counts the calls of each thread.

@@ -232,10 +232,8 @@ impl Space {
 
     #[cold]
     fn wait_for(&self, state: &State) -> Slice {
-        let kept = errno::get();
-        let was = state.take_after_call(&self.right, || drop(self.hold()));
-        errno::set(kept);
-        was
+        let _kept = errno::keep();
+        state.take_after_call(&self.right, || drop(self.hold()))
     }
 
     /// Makes slices free that are the caller's; whether units became free as a whole.
@@ -258,12 +256,11 @@ impl Space {
     fn open(&self, end: usize) -> io::Result<()> {
         let (from, to) = (self.opened(), end.next_multiple_of(STEP).min(self.states.len()));
         let (addr, bytes) = self.memory_of(from, to.saturating_sub(from));
-        let kept = errno::get();
+        let _kept = errno::keep();
         if bytes > 0 {
             // SAFETY: within the reservation.
             unsafe { lean::make_writable(addr, bytes)? };
         }
-        errno::set(kept);
         self.opened.fetch_max(to as u64, Ordering::AcqRel);
         Ok(())
     }

@@ -17,7 +17,7 @@ use super::clock::{Due, PAUSE_BLIND};
 use super::plan::{plan_for, PartStats};
 use super::policy::Policy;
 use super::pressure::Pressure;
-use super::sensor::Sensor;
+use super::sensor::{Lazy, Sensor};
 use super::{Class, Error};
 use crate::units::Bytes;
 use crate::volatile::Priority;
@@ -90,7 +90,7 @@ impl Gauge {
     pub fn below(root: &Path, policy: Policy) -> Result<Self, Error> {
         let mut sensor = Sensor::new(root, &[])?;
         // Says so now if it is blind.
-        sensor.look(Bytes::ZERO)?;
+        sensor.look(Lazy::default())?;
         Ok(Self { policy, sensor, short_at: None })
     }
 
@@ -102,8 +102,8 @@ impl Gauge {
 
     fn look_at(&mut self, free: Free, now: Instant) -> Reading {
         let is_old = self.sensor.is_old(now);
-        let no_files = Bytes::new(free.marked.get().saturating_add(free.rewritten.get()));
-        let Ok(look) = self.sensor.glance(no_files, now) else {
+        let most = Bytes::new(free.marked.get().saturating_add(free.rewritten.get()));
+        let Ok(look) = self.sensor.glance(Lazy { marked: free.marked, most }, now) else {
             return Reading { pause: PAUSE_BLIND, is_stale: true, ..Reading::default() };
         };
         let Self { policy, short_at, .. } = self;

@@ -15,7 +15,7 @@ use super::part::Handle;
 use super::plan::{plan, plan_for, PartStats};
 use super::policy::Policy;
 use super::pressure::{Pressure, Scope};
-use super::sensor::{Look, Sensor};
+use super::sensor::{Lazy, Look, Sensor};
 use super::watch::{Bell, Watch, Watched};
 use super::{Error, Part};
 use crate::sys::claim::Holder;
@@ -67,7 +67,7 @@ impl Keeper {
     ) -> Result<Self, Error> {
         let mut sensor = Sensor::new(root, groups)?;
         // Says so now if it is blind.
-        sensor.look(Bytes::ZERO)?;
+        sensor.look(Lazy::default())?;
         let watch = Watch::new(bell, root, sensor.group());
         Ok(Self {
             policy,
@@ -172,7 +172,8 @@ impl Keeper {
             held.fold(0_u64, |sum, held| sum.saturating_add(held.get()))
         };
         *marked = Bytes::new(lazy.map(volatile).fold(0, u64::saturating_add));
-        self.sensor.look(*marked)
+        let most = parts.iter().map(Handle::lazy_len).fold(Bytes::ZERO, |sum, len| sum + len);
+        self.sensor.look(Lazy { marked: *marked, most })
     }
 
     /// Lets marked memory grow by what is free beyond the margin, in equal shares.

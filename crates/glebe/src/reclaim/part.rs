@@ -196,6 +196,12 @@ impl Handle {
         Ok(region.limit_marked(cap)?)
     }
 
+    /// All of its memory that the kernel takes for page cache once it was marked.
+    pub(super) fn lazy_len(&self) -> Bytes {
+        let Self::Region(weak) = self else { return Bytes::ZERO };
+        weak.upgrade().map_or(Bytes::ZERO, |region| region.len())
+    }
+
     /// Whether [`Handle::limit_marked`] does anything.
     pub(super) fn is_volatile(&self) -> bool {
         matches!(self, Self::Region(_))

@@ -1,10 +1,11 @@
 //! [`Sensor`]: reads limits and usage, and tells the pressure where it is greatest. The only place
 //! above the system calls that reads them to decide what is shed.
 //!
-//! The kernel counts memory that is marked volatile as inactive page cache, and so as available.
-//! Here it counts as used: what is marked is known, and giving it up is what makes room. The speed
-//! of the rise is that of what is neither page cache nor marked. *Idle* files are inactive ones
-//! while the kernel reads back nothing that it had dropped ([`Refaults`]).
+//! The kernel counts memory that is marked volatile as inactive page cache, and so as available;
+//! in use again too, until reclaim comes past it and finds that it was written. Here it counts as
+//! used ([`Lazy`]): giving up what is marked is what makes room. The speed of the rise is that of
+//! what is neither page cache nor marked. *Idle* files are inactive ones while the kernel reads
+//! back nothing that it had dropped ([`Refaults`]).
 //!
 //! The groups are looked for again now and then, and when one cannot be read: a process may be
 //! moved, and a group removed. Cost of a look: some reads a group; no allocation but when groups
@@ -36,6 +37,22 @@ pub(super) struct Sensor {
     scope: Scope,
     rise: Rise,
     refaults: Refaults,
+}
+
+/// Memory of this process that the kernel takes for page cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lazy {
+    /// What is marked.
+    pub(super) marked: Bytes,
+    /// That, and all that may have been marked once.
+    pub(super) most: Bytes,
+}
+
+impl Lazy {
+    /// How much it is now, where so much of what passes for files is none, of all processes.
+    fn of(self, no_files: Option<Bytes>) -> Bytes {
+        no_files.map_or(self.most, |all| all.max(self.marked).min(self.most))
+    }
 }
 
 /// What a look found.
@@ -103,22 +120,23 @@ impl Sensor {
         self.machine.close();
     }
 
-    /// How things are, with so much memory marked. Looks for the groups first where that is due.
+    /// How things are, with so much that passes for files. Looks for the groups first where that is
+    /// due.
     ///
     /// # Errors
     /// [`Error::Blind`].
-    pub(super) fn look(&mut self, marked: Bytes) -> Result<Look, Error> {
+    pub(super) fn look(&mut self, lazy: Lazy) -> Result<Look, Error> {
         let now = Instant::now();
         if self.is_old(now) || self.groups.tightest().is_err() {
             // What is wrong now the look below tells.
             let _ = self.find();
         }
         self.machine.open();
-        Ok(self.glance(marked, now)?)
+        Ok(self.glance(lazy, now)?)
     }
 
     /// As [`Sensor::look`], by the files that are open alone. Allocates nothing, whatever it finds.
-    pub(super) fn glance(&mut self, marked: Bytes, now: Instant) -> Result<Look, Blind<'_>> {
+    pub(super) fn glance(&mut self, lazy: Lazy, now: Instant) -> Result<Look, Blind<'_>> {
         let Self { groups, machine, scope, rise, refaults, .. } = self;
         let groups = groups.tightest();
         let machine = match (&groups, machine.look()) {
@@ -128,8 +146,8 @@ impl Sensor {
         };
         let sees_groups = groups.is_ok();
         let group = groups.ok().flatten().map(|(_, usage)| usage);
-        let of_group = group.map(|usage| look_at_group(usage, marked, now, refaults));
-        let of_machine = machine.map(|machine| look_at_machine(machine, marked));
+        let of_group = group.map(|usage| look_at_group(usage, lazy, now, refaults));
+        let of_machine = machine.map(|machine| look_at_machine(machine, lazy));
         let mut look = tighter(of_group, of_machine).unwrap_or_default();
         look.sees_groups = sees_groups;
         *scope = look.pressure.scope;
@@ -171,9 +189,9 @@ fn tighter(group: Option<Look>, machine: Option<Look>) -> Option<Look> {
     }
 }
 
-fn look_at_group(usage: Usage, marked: Bytes, now: Instant, refaults: &mut Refaults) -> Look {
+fn look_at_group(usage: Usage, lazy: Lazy, now: Instant, refaults: &mut Refaults) -> Look {
     let Usage { limit, used, inactive_files, active_files, .. } = usage;
-    let inactive = inactive_files.saturating_sub(marked);
+    let inactive = inactive_files.saturating_sub(lazy.of(usage.no_files));
     let files = inactive + Bytes::new(active_files.get() / 2);
     let idle_files = if refaults.are_rare(usage.refaults, now) { inactive } else { Bytes::ZERO };
     let files = files.min(used);
@@ -183,16 +201,17 @@ fn look_at_group(usage: Usage, marked: Bytes, now: Instant, refaults: &mut Refau
     Look { pressure, measure: used, grown, sees_groups: true }
 }
 
-fn look_at_machine(machine: Machine, marked: Bytes) -> Look {
-    let Machine { total, free, available } = machine;
-    let room = available.saturating_sub(marked);
+fn look_at_machine(machine: Machine, lazy: Lazy) -> Look {
+    let Machine { total, free, available, no_files } = machine;
+    let lazy = lazy.of(no_files);
+    let room = available.saturating_sub(lazy);
     let pressure = Pressure {
         scope: Scope::Machine,
         limit: total,
         used: total.saturating_sub(room),
         ..Pressure::default()
     };
-    let grown = pressure.used.saturating_sub(marked);
+    let grown = pressure.used.saturating_sub(lazy);
     let measure = total.saturating_sub(free);
     Look { pressure, measure, grown, sees_groups: true }
 }

@@ -26,6 +26,9 @@ pub(crate) struct Machine {
     pub(crate) free: Bytes,
     /// As [`available`].
     pub(crate) available: Bytes,
+    /// What stands on the lists of files and is no page of a file: it was marked volatile, whether
+    /// or not it is in use again. `None` where the kernel does not say.
+    pub(crate) no_files: Option<Bytes>,
 }
 
 impl MemInfo {
@@ -59,8 +62,17 @@ impl MemInfo {
         let text = std::str::from_utf8(&buf[..len]).unwrap_or_default();
         let line = |name| parse(text, name).ok_or_else(|| Unread::lacks(&self.path, name));
         let (total, free) = (line("MemTotal")?, line("MemFree")?);
-        Ok(Machine { total, free, available: line("MemAvailable")? })
+        let available = line("MemAvailable")?;
+        Ok(Machine { total, free, available, no_files: no_files(text) })
     }
+}
+
+/// As [`Machine::no_files`]. Shared memory is page cache on the lists of anonymous memory.
+fn no_files(text: &str) -> Option<Bytes> {
+    let line = |name| parse(text, name);
+    let listed = line("Active(file)")? + line("Inactive(file)")?;
+    let cached = line("Cached")? + line("Buffers")?;
+    Some(listed.saturating_sub(cached.saturating_sub(line("Shmem")?)))
 }
 
 /// The same error once more.
@@ -99,6 +111,10 @@ mod tests {
     fn reads_the_line_and_nothing_else() {
         let text = "MemFree:  9 kB\nMemAvailable:   24346680 kB\nBuffers: 1 kB\n";
         assert_eq!(parse(text, "MemAvailable"), Some(Bytes::new(24_346_680 << 10)));
+        let lists = "Active(file): 30 kB\nInactive(file): 40 kB\nSwapCached: 9 kB\n";
+        let cached = "Cached: 60 kB\nBuffers: 5 kB\nShmem: 15 kB\n";
+        assert_eq!(no_files(&format!("{lists}{cached}")), Some(Bytes::new(20 << 10)));
+        assert_eq!(no_files(lists), None);
         assert_eq!(parse("MemAvailable: many kB\n", "MemAvailable"), None);
         assert_eq!(parse(text, "Mem"), None);
         assert!(available().is_ok());

@@ -154,6 +154,25 @@ fn the_page_cache_of_a_group_is_room_but_marked_memory_is_not() {
 }
 
 #[test]
+fn what_a_region_had_marked_is_no_file_as_far_as_the_kernel_says() {
+    let set = |tree: &Tree, file: u64, shared: u64| {
+        let stat =
+            format!("file {}\nshmem {}\ninactive_file {}\n", file << 20, shared << 20, 16 << 20);
+        tree.set("sys/fs/cgroup/a/memory.stat", &stat);
+    };
+    // Of 16 MiB on the list so much is no file, of whomever; the region has 12.
+    for (others, asked) in [(0, 0), (8, 0), (9, 3), (12, 6), (16, 6)] {
+        let tree = Tree::v2("listed", LIMIT, LIMIT);
+        set(&tree, 16 - others + 5, 5);
+        let (reclaimer, _budget) = with_budget(&tree);
+        let options = Region::options().engine(Engine::Tag);
+        let region = Arc::new(options.build(Bytes::mib(12)).unwrap());
+        reclaimer.add(&region).unwrap();
+        assert_eq!(reclaimer.poll().unwrap().asked, Bytes::mib(asked), "{others}");
+    }
+}
+
+#[test]
 fn a_part_that_is_dropped_is_forgotten_and_one_reclaimer_has_each() {
     let tree = Tree::v2("taken", LIMIT, Bytes::mib(158));
     let make = || Reclaimer::below(tree.root(), policy()).unwrap();

@@ -127,3 +127,33 @@ fn volatile_memory_goes_before_objects() {
         assert_eq!(pool.held(), held);
     });
 }
+
+/// Volatile memory that is in use again is on the kernel's list of files still. Without the marks
+/// before it is the same memory, and not there.
+#[test]
+fn memory_that_was_marked_and_is_in_use_again_passes_for_no_file() {
+    const TEST: &str = "margin::memory_that_was_marked_and_is_in_use_again_passes_for_no_file";
+    for run in 0..if is_inside() { 1 } else { RUNS / 4 } {
+        let end = inside(Bytes::mib(96), TEST, || {
+            let region = Arc::new(Region::new(Bytes::mib(32)).unwrap());
+            let reclaimer = Reclaimer::new(Policy::default()).unwrap();
+            let pool = full_pool(Bytes::mib(32));
+            reclaimer.add(&pool).unwrap();
+            reclaimer.add(&region).unwrap();
+            let block = vec![7; 1 << 20];
+            let fill = || (0..32).for_each(|mib| region.write(Bytes::mib(mib), &block).unwrap());
+            fill();
+            region.mark(Bytes::ZERO..region.len(), Priority::NORMAL).unwrap();
+            assert!(region.unmark(Bytes::ZERO..region.len()).unwrap().is_empty());
+            fill();
+            reclaimer.start().unwrap();
+            black_box(rise(Bytes::mib(40), A_SECOND));
+            let stats = reclaimer.stats();
+            assert!(stats.freed_objects > 0, "{stats}");
+        });
+        match end {
+            End::Skipped => return,
+            end => assert_eq!(end, End::Well, "run {run}"),
+        }
+    }
+}

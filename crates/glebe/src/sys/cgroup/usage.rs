@@ -29,6 +29,9 @@ pub(crate) struct Usage {
     pub(crate) inactive_files: Bytes,
     /// And that which it keeps longer.
     pub(crate) active_files: Bytes,
+    /// Of both what is no page of a file: it was marked volatile, whether or not it is in use
+    /// again. `None` where the kernel does not say.
+    pub(crate) no_files: Option<Bytes>,
     /// Pages of files that were dropped and read again, since the group was made. `None` where the
     /// kernel does not say.
     pub(crate) refaults: Option<u64>,
@@ -152,20 +155,23 @@ impl Group {
         if limit == UNLIMITED {
             return Ok(None);
         }
-        let used = self.number(&self.usage)?.unwrap_or(0);
-        let (mut inactive_files, mut active_files, mut refaults) = (0, 0, None);
+        let mut found = Usage { limit: Bytes::new(limit), ..Usage::default() };
+        found.used = Bytes::new(self.number(&self.usage)?.unwrap_or(0));
         if let Some(stat) = &self.stat {
             let mut buf = [0; TEXT_MAX];
             let text = self.text(stat, &mut buf)?;
             let find = |key: &str| text.lines().find_map(|line| value(line, key, self.is_v2));
-            inactive_files = find("inactive_file").unwrap_or(0);
-            active_files = find("active_file").unwrap_or(0);
-            refaults = find("workingset_refault_file");
+            let bytes = |key: &str| find(key).map(Bytes::new);
+            found.inactive_files = bytes("inactive_file").unwrap_or(Bytes::ZERO);
+            found.active_files = bytes("active_file").unwrap_or(Bytes::ZERO);
+            found.refaults = find("workingset_refault_file");
+            let cached = bytes(if self.is_v2 { "file" } else { "cache" }).zip(bytes("shmem"));
+            let listed = found.inactive_files + found.active_files;
+            // Shared memory is page cache on the lists of anonymous memory.
+            found.no_files =
+                cached.map(|(all, shared)| listed.saturating_sub(all.saturating_sub(shared)));
         }
-        let files = [inactive_files, active_files].map(Bytes::new);
-        let [inactive_files, active_files] = files;
-        let (limit, used) = (Bytes::new(limit), Bytes::new(used));
-        Ok(Some(Usage { limit, used, inactive_files, active_files, refaults }))
+        Ok(Some(found))
     }
 
     fn text<'a>(&self, file: &File, buf: &'a mut [u8]) -> Result<&'a str, Unread<'_>> {

@@ -1,0 +1,44 @@
+//! What a user chose of the keeper, which hooks and the thread read. Set once, before all else.
+
+use std::time::Duration;
+
+use glebe::reclaim::Policy;
+use glebe::sys::lean;
+use glebe::Bytes;
+
+use super::bell;
+use crate::heap::Settings;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// The default room below a limit; the policy makes it at most a quarter of the limit, and half
+/// while others' usage rises. Two processors fill as much with huge pages in three turns.
+const MARGIN: Bytes = Bytes::mib(256);
+
+static AGE_MICROS: AtomicU64 = AtomicU64::new(0);
+static ROOM: AtomicU64 = AtomicU64::new(0);
+static WANTS_HUGE: AtomicU32 = AtomicU32::new(0);
+
+/// Keeps the settings. Before all else here.
+pub(crate) fn set(settings: &Settings) {
+    let age = u64::try_from(settings.age.as_micros()).unwrap_or(u64::MAX);
+    AGE_MICROS.store(age, Ordering::Relaxed);
+    ROOM.store(settings.margin.unwrap_or(MARGIN).get(), Ordering::Relaxed);
+    let wants_huge = settings.huge && !lean::huge_pages_forbidden();
+    WANTS_HUGE.store(wants_huge.into(), Ordering::Relaxed);
+    bell::set(settings.thread);
+}
+
+/// Whether the heap is to have huge pages.
+pub(crate) fn wants_huge() -> bool {
+    WANTS_HUGE.load(Ordering::Relaxed) != 0
+}
+
+/// How long memory stays free before it is marked.
+pub(super) fn age() -> Duration {
+    Duration::from_micros(AGE_MICROS.load(Ordering::Relaxed))
+}
+
+/// When memory is short.
+pub(super) fn policy() -> Policy {
+    Policy::default().margin(Bytes::new(ROOM.load(Ordering::Relaxed)))
+}
