@@ -18,6 +18,7 @@ mod gathered;
 pub(crate) mod racy;
 mod reserved;
 mod shaped;
+mod unreserved;
 mod window;
 
 use std::fs::File;

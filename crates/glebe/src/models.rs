@@ -1,5 +1,5 @@
 //! The lending protocol, the index, pools of objects, free trees, pins of shared volatile memory,
-//! and objects of a store, under the model checker: `RUSTFLAGS="--cfg loom"`.
+//! objects of a store and pages of a region, under the model checker: `RUSTFLAGS="--cfg loom"`.
 //!
 //! The code that runs is the library's own, beside [model hardware](hardware) in place of the
 //! kernel's and of mapped memory: the crate root says which files. Each model is explored in full,
@@ -10,6 +10,7 @@
 pub(crate) mod hardware;
 mod lending;
 mod objects;
+mod paged;
 mod pins;
 mod sharded;
 mod stock;

@@ -214,6 +214,11 @@ impl Copies {
         })
     }
 
+    /// Makes what the calling thread needs to code an object.
+    pub(super) fn warm_up(&self, object: &[u8]) {
+        self.coder.encode_block(object, most_coded(object), |_| ());
+    }
+
     /// Puts a block into the pool.
     fn put(&self, block: &[u8]) -> Result<Handle, zpool::Error> {
         if block.len() <= self.page {

@@ -153,6 +153,33 @@ pub enum Error {
         /// The put-back given.
         put_back: Bytes,
     },
+    /// The copy of a page of a region is not what was stored. Its bytes are lost.
+    #[error("the copy of the page at {:#x} of the region is damaged: {what}", .offset.get())]
+    LostPage {
+        /// Bytes from the region's start.
+        offset: Bytes,
+        /// What is wrong with the copy.
+        what: &'static str,
+    },
+    /// Bytes behind the end of a region.
+    #[error("bytes up to {:#x} of a region of {:#x}", .end.get(), .limit.get())]
+    Beyond {
+        /// Where the bytes end that were asked for.
+        end: Bytes,
+        /// Where the region ends.
+        limit: Bytes,
+    },
+    /// The calling thread blocks SIGBUS: a touch of what is not in memory would kill the process.
+    #[error("the thread blocks SIGBUS, by which a region serves touches; unblock it")]
+    SignalBlocked,
+    /// The alternate signal stack of the calling thread is too small for the handler of a region.
+    #[error("an alternate signal stack of {given}; a region's handler needs {least}, or none")]
+    SignalStack {
+        /// What the thread has.
+        given: Bytes,
+        /// The least.
+        least: Bytes,
+    },
     /// The caller is a forked child: the store stayed with its parent.
     #[error("this process was forked from the one that has the store")]
     Forked,

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use super::error::Error;
 use super::key::Key;
+use super::shelf::Shelf;
 use super::slots::{Place, Slot};
 use super::stats::Counter;
 use super::store::Store;

@@ -52,7 +52,9 @@ mod load;
 mod memory;
 mod options;
 mod places;
+mod region;
 mod room;
+mod shelf;
 mod slots;
 mod spill;
 mod stats;
@@ -63,6 +65,7 @@ pub use error::Error;
 pub use guard::{Pin, PinMut};
 pub use key::Key;
 pub use options::Options;
+pub use region::{Region, Resident};
 pub use stats::Stats;
 pub use store::Store;
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::error::Error;
+use super::region::Region;
 use super::store::Store;
 use crate::sys::page_size;
 use crate::units::{Bytes, Pages};
@@ -24,12 +25,21 @@ pub struct Options {
     pub(super) capacity: Option<Bytes>,
     pub(super) keeps_copies: bool,
     pub(super) file: Option<(PathBuf, Bytes)>,
+    /// Whether a region may move pages.
+    pub(super) moves: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let codec = Codec::default();
-        Self { codec, pool_limit: None, capacity: None, keeps_copies: true, file: None }
+        Self {
+            codec,
+            pool_limit: None,
+            capacity: None,
+            keeps_copies: true,
+            file: None,
+            moves: true,
+        }
     }
 }
 
@@ -74,6 +84,30 @@ impl Options {
     /// refuses: so many addresses in a process with a limit on those, a file in the directory.
     pub fn build(self, budget: Bytes) -> Result<Store, Error> {
         Store::new(&self, budget)
+    }
+
+    /// Makes a [`Region`] of `len` bytes, rounded up to whole pages, of which `budget` is in memory
+    /// at most.
+    ///
+    /// # Errors
+    /// As [`Options::build`]; [`Error::Os`] also where userfaultfd(2) is refused.
+    pub fn build_region(self, len: Bytes, budget: Bytes) -> Result<Region, Error> {
+        Region::new(&self, len, budget)
+    }
+
+    /// Has a region take pages away without `UFFDIO_MOVE`, for tests.
+    #[doc(hidden)]
+    pub fn without_moves(self) -> Self {
+        Self { moves: false, ..self }
+    }
+
+    /// Pages of a region of `len` bytes.
+    pub(super) fn checked_pages(&self, len: Bytes) -> Result<Pages, Error> {
+        let (page, max) = (page_size(), PAGES_MAX.bytes(page_size()));
+        if len == Bytes::ZERO || len > max {
+            return Err(Error::Capacity { given: len, min: Bytes::new(1), max });
+        }
+        Ok(len.pages_up(page))
     }
 
     /// The limit of the pool for a store of this budget.

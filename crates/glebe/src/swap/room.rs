@@ -14,9 +14,9 @@
 //! Bytes are read of an object that this call has pinned, and given up of one that is leaving.
 #![allow(unsafe_code)]
 
-use super::copies::Copy;
 use super::error::Error;
 use super::key::Key;
+use super::shelf::{drop_kept, store_copy, Hands, Home, Shelf};
 use super::slots::{Place, Slot};
 use super::stats::Counter;
 use super::store::Store;
@@ -39,8 +39,6 @@ const ROUNDS: u64 = 2;
 const WAITS: u32 = 48;
 /// Objects that do not fit into the pool, until it is taken to be full for all.
 const REFUSALS: u32 = 8;
-/// Kept copies that go in one go.
-const COPIES: usize = 16;
 /// The part of the pool that new objects leave to loads. A load may have to store an object
 /// before it can give up the copy of the one that it loads.
 const HEADROOM_SHARE: u64 = 16;
@@ -53,10 +51,8 @@ pub(super) struct Room {
     charged: MappedWord,
     budget: MappedWord,
     hand: MappedWord,
-    /// The hand that looks for kept copies.
-    copy_hand: MappedWord,
-    /// The hand that looks for copies to write to the file.
-    pub(super) spill_hand: MappedWord,
+    /// Of the searches for copies.
+    pub(super) hands: Hands,
     /// Of whoever changes the budget.
     changes: Mutex<()>,
 }
@@ -70,13 +66,6 @@ struct Turn {
     is_busy: bool,
     /// Why objects could not leave that nobody had pinned.
     refused: Option<Error>,
-}
-
-/// Where kept copies are to make room.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Home {
-    Pool,
-    File,
 }
 
 /// Objects that leave together.
@@ -107,8 +96,7 @@ impl Room {
             charged: word(0),
             budget,
             hand: word(0),
-            copy_hand: word(0),
-            spill_hand: word(0),
+            hands: Hands::new(),
             changes: Mutex::new(()),
         })
     }
@@ -190,7 +178,7 @@ impl Store {
         self.alive()?;
         loop {
             match self.copies.pool.set_limit(limit) {
-                Err(zpool::Error::LimitBelowHeld { .. }) if self.drop_kept(Home::Pool) => {}
+                Err(zpool::Error::LimitBelowHeld { .. }) if drop_kept(self, Home::Pool) => {}
                 done => return Ok(done?),
             }
         }
@@ -291,34 +279,9 @@ impl Store {
         // SAFETY: resident, and pinned by this call, beside which nobody writes.
         let object = unsafe { self.memory.shared(slot.place()) };
         let room = if is_new { HEADROOM_SHARE } else { u64::MAX };
-        let copy = loop {
-            match self.copies.store(key, object, room) {
-                Err(zpool::Error::Full { .. }) if self.drop_kept(Home::Pool) => {}
-                Err(zpool::Error::Full { .. }) if self.spill()? => {}
-                // An object too long for the pool, or others have all of its room.
-                Err(zpool::Error::Full { held, limit, .. }) => {
-                    let copy = self.copies.store_in_file(key, object)?;
-                    break copy.ok_or(Error::Full { held, limit })?;
-                }
-                done => break done?,
-            }
-        };
+        let copy = store_copy(self, key, object, room)?;
         slot.set_copy(copy);
-        self.count_copy(object.len(), copy);
         Ok(())
-    }
-
-    fn count_copy(&self, len: usize, copy: Copy) {
-        let counter = match copy {
-            Copy::Filled(_) => Counter::Filled,
-            Copy::Block(block) if block.is_coded => {
-                self.counts.add(Counter::CodedBytes, len as u64);
-                self.counts.add(Counter::BlockBytes, block.len as u64);
-                Counter::Coded
-            }
-            Copy::Block(_) => Counter::Raw,
-        };
-        self.counts.add(counter, 1);
     }
 
     /// Has chosen objects leave that nobody used since.
@@ -364,34 +327,5 @@ impl Store {
             }
         }
         self.settle(slot);
-    }
-
-    /// Drops some copies of objects that are in memory; false if there are none of that home.
-    pub(super) fn drop_kept(&self, home: Home) -> bool {
-        let slots = u64::from(self.places.used());
-        let mut dropped = 0;
-        for _ in 0..slots {
-            let at = self.room.copy_hand.fetch_add(1, Ordering::Relaxed) % slots;
-            let Some(slot) = self.places.slot(at as u32) else { continue };
-            let is_kept = look(slot.word()).has_copy();
-            if !is_kept || change(slot.word(), Word::uncopying).is_err() {
-                continue;
-            }
-            let copy = slot.copy();
-            let is_meant = match home {
-                Home::Pool => copy.in_pool().is_some(),
-                Home::File => copy.is_in_file(),
-            };
-            if is_meant {
-                self.copies.drop_copy(copy);
-                self.counts.add(Counter::KeptDropped, 1);
-                dropped += 1;
-            }
-            self.spare(slot, !is_meant);
-            if dropped == COPIES {
-                break;
-            }
-        }
-        dropped > 0
     }
 }

@@ -81,6 +81,12 @@ impl Slots {
         self.words.populate((Self::bytes_of(index) / page.get()) as usize, page)
     }
 
+    /// Makes the memory of all slots present.
+    pub(super) fn populate_all(&self) -> Result<(), OsError> {
+        let len = Bytes::new(Self::bytes_of(self.len)).pages_up(page_size()).bytes(page_size());
+        self.words.populate(0, len)
+    }
+
     /// A slot, if there is room for one of that index.
     #[inline]
     pub(super) fn get(&self, index: u32) -> Option<Slot<'_>> {

@@ -8,12 +8,10 @@
 use super::copies::Block;
 use super::error::Error;
 use super::file::{units, Run, SpillFile, BATCH};
-use super::room::Home;
+use super::shelf::{drop_kept, Home, Shelf};
 use super::slots::Slot;
 use super::stats::Counter;
-use super::store::Store;
 use super::word::{change, look, must, State, Word};
-use crate::sync::Ordering;
 
 /// Copies that are about to be written.
 #[derive(Default)]
@@ -39,82 +37,80 @@ impl Batch<'_> {
     }
 }
 
-impl Store {
-    /// Moves copies from the pool to the file; false if there is no file, or nothing to move.
-    ///
-    /// # Errors
-    /// [`Error::FileFull`], or what the device refuses; then all are where they were.
-    pub(super) fn spill(&self) -> Result<bool, Error> {
-        let Some(file) = &self.copies.file else { return Ok(false) };
-        let mut batch = self.gather();
-        let Some((_, first)) = batch.objects.first() else { return Ok(false) };
-        let (least, most) = (units(first.len), batch.units());
-        let written = self.run(file, least, most).and_then(|run| {
-            while batch.units() > run.units() {
-                self.release(batch.objects.pop().expect("the first fits").0);
-            }
-            Ok(file.write(run, batch.records())?)
+/// Moves copies from the pool to the file; false if there is no file, or nothing to move.
+///
+/// # Errors
+/// [`Error::FileFull`], or what the device refuses; then all are where they were.
+pub(super) fn spill<S: Shelf>(shelf: &S) -> Result<bool, Error> {
+    let Some(file) = &shelf.copies().file else { return Ok(false) };
+    let mut batch = gather(shelf);
+    let Some((_, first)) = batch.objects.first() else { return Ok(false) };
+    let (least, most) = (units(first.len), batch.units());
+    let written = run(shelf, file, least, most).and_then(|run| {
+        while batch.units() > run.units() {
+            release(shelf, batch.objects.pop().expect("the first fits").0);
+        }
+        Ok(file.write(run, batch.records())?)
+    });
+    let starts = written.inspect_err(|_| {
+        batch.objects.iter().for_each(|(slot, _)| release(shelf, *slot));
+    })?;
+    for ((slot, block), start) in batch.objects.into_iter().zip(starts) {
+        let old = slot.copy();
+        slot.set_copy(block.moved_to_file(start));
+        shelf.copies().drop_copy(old);
+        shelf.counts().add(Counter::SpilledBytes, block.len as u64);
+        shelf.counts().add(Counter::Spilled, 1);
+        release(shelf, slot);
+    }
+    Ok(true)
+}
+
+/// A run of the file, for which kept copies go if they must.
+fn run<S: Shelf>(shelf: &S, file: &SpillFile, least: u64, most: u64) -> Result<Run, Error> {
+    loop {
+        match file.take(least, most) {
+            Some(run) => return Ok(run),
+            None if drop_kept(shelf, Home::File) => {}
+            None => return Err(file.is_full()),
+        }
+    }
+}
+
+/// Takes objects whose copies are in the pool, and reads these.
+fn gather<S: Shelf>(shelf: &S) -> Batch<'_> {
+    let slots = u64::from(shelf.used());
+    let mut batch = Batch::default();
+    for _ in 0..slots {
+        if batch.bytes.len() >= BATCH {
+            break;
+        }
+        let at = shelf.hands().next_spill(slots);
+        let Some(slot) = shelf.slot(at) else { continue };
+        let word = look(slot.word());
+        let may_go = word.state() == State::Stored && word.has_copy();
+        if !may_go || change(slot.word(), |now| now.loading(word.generation())).is_err() {
+            continue;
+        }
+        let from = batch.bytes.len();
+        let is_read = slot.copy().in_pool().filter(|block| {
+            batch.bytes.resize(from + block.len, 0);
+            shelf.copies().gather(*block, &mut batch.bytes[from..]).is_ok()
         });
-        let starts = written.inspect_err(|_| {
-            batch.objects.iter().for_each(|(slot, _)| self.release(*slot));
-        })?;
-        for ((slot, block), start) in batch.objects.into_iter().zip(starts) {
-            let old = slot.copy();
-            slot.set_copy(block.moved_to_file(start));
-            self.copies.drop_copy(old);
-            self.counts.add(Counter::SpilledBytes, block.len as u64);
-            self.counts.add(Counter::Spilled, 1);
-            self.release(slot);
-        }
-        Ok(true)
-    }
-
-    /// A run of the file, for which kept copies go if they must.
-    fn run(&self, file: &SpillFile, least: u64, most: u64) -> Result<Run, Error> {
-        loop {
-            match file.take(least, most) {
-                Some(run) => return Ok(run),
-                None if self.drop_kept(Home::File) => {}
-                None => return Err(file.is_full()),
+        match is_read {
+            Some(block) => batch.objects.push((slot, block)),
+            // In the file already, or damaged, which its next load says.
+            None => {
+                batch.bytes.truncate(from);
+                release(shelf, slot);
             }
         }
     }
+    batch
+}
 
-    /// Takes objects whose copies are in the pool, and reads these.
-    fn gather(&self) -> Batch<'_> {
-        let slots = u64::from(self.places.used());
-        let mut batch = Batch::default();
-        for _ in 0..slots {
-            if batch.bytes.len() >= BATCH {
-                break;
-            }
-            let at = self.room.spill_hand.fetch_add(1, Ordering::Relaxed) % slots;
-            let Some(slot) = self.places.slot(at as u32) else { continue };
-            let word = look(slot.word());
-            let may_go = word.state() == State::Stored && word.has_copy();
-            if !may_go || change(slot.word(), |now| now.loading(word.generation())).is_err() {
-                continue;
-            }
-            let from = batch.bytes.len();
-            let is_read = slot.copy().in_pool().filter(|block| {
-                batch.bytes.resize(from + block.len, 0);
-                self.copies.gather(*block, &mut batch.bytes[from..]).is_ok()
-            });
-            match is_read {
-                Some(block) => batch.objects.push((slot, block)),
-                // In the file already, or damaged, which its next load says.
-                None => {
-                    batch.bytes.truncate(from);
-                    self.release(slot);
-                }
-            }
-        }
-        batch
-    }
-
-    /// Lets others have an object again.
-    fn release(&self, slot: Slot<'_>) {
-        must(slot.word(), Word::not_loaded);
-        self.settle(slot);
-    }
+/// Lets others have an object again.
+fn release<S: Shelf>(shelf: &S, slot: Slot<'_>) {
+    must(slot.word(), Word::not_loaded);
+    shelf.settle(slot);
 }

@@ -34,6 +34,10 @@ statistics! {
         CodedBytes coded_bytes Bytes "bytes of objects that the codec made smaller";
         BlockBytes block_bytes Bytes "bytes that it made of them";
         Damaged damaged Count "copies that were not what was stored";
+        MovedOut moved_out_pages Pages "pages of a region that were moved into the window";
+        Retouched retouched_pages Pages "pages of a region that came back from the window";
+        ReadAhead read_ahead_pages Pages "pages of a region that were loaded before a touch";
+        Over came_over_pages Pages "pages of a region that came though nothing could leave";
         Refused refused Count "times that no room could be made";
         Stuck stuck_pages Pages "pages nobody wants that the kernel did not take back";
     }
@@ -42,9 +46,11 @@ statistics! {
         pinned "pinned_pages" "pages of those that guards pin";
         kept "kept_pages" "pages of those that have a copy too";
         stored "stored_pages" "pages of objects that are not in memory";
+        window "window_pages" "pages of a region that wait to be compressed, of those in memory";
         buried "buried_pages" "pages of dead objects that were not freed, which take no memory";
         charged "charged_pages" "pages charged to the budget";
         budget "budget_pages" "the budget";
+        over "over_budget_pages" "pages charged beyond it";
         pool "pool_pages" "memory of the copies, everything counted";
         file "file_pages" "pages of the file that hold copies";
     }
@@ -136,7 +142,7 @@ impl Stats {
         same("charged", self.charged.get(), self.resident.get())?;
         let copied = self.coded + self.raw + self.filled + self.reused;
         same("copied", copied, self.evicted + self.rescued + self.stayed)?;
-        if self.charged > self.budget {
+        if self.charged > self.budget + self.over {
             return Err(format!("{} are charged, the budget is {}", self.charged, self.budget));
         }
         Ok(())

@@ -20,6 +20,7 @@ use super::memory::Memory;
 use super::options::Options;
 use super::places::Places;
 use super::room::Room;
+use super::shelf::{Hands, Shelf};
 use super::slots::Slot;
 use super::stats::{Counter, Counts};
 use super::word::{change, look, must, Refusal, State, Word, PINS_MAX};
@@ -31,6 +32,11 @@ use crate::units::Bytes;
 /// Bytes of the longest object.
 pub(super) const LEN_MAX: usize = 2 << 20;
 static STORES: MappedWord = MappedWord::new(0);
+
+/// A number that no other store or region of the process has.
+pub(super) fn next_number() -> u32 {
+    STORES.fetch_add(1, Ordering::Relaxed) as u32
+}
 
 /// Objects of 1 byte to 2 MiB, of which no more than a budget is in memory. See [the
 /// module](super).
@@ -68,7 +74,7 @@ impl Store {
             |(dir, limit): &(PathBuf, Bytes)| SpillFile::new(dir, *limit, capacity.get());
         let file = options.file.as_ref().map(new_file).transpose()?;
         Ok(Self {
-            number: STORES.fetch_add(1, Ordering::Relaxed) as u32,
+            number: next_number(),
             places: Places::new(capacity)?,
             memory: Memory::new(capacity)?,
             copies: Copies::new(&options.codec, options.pool_limit_for(budget), file)?,
@@ -361,9 +367,31 @@ impl Store {
             must(slot.word(), Word::buried);
         }
     }
+}
+
+impl Shelf for Store {
+    fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    fn hands(&self) -> &Hands {
+        &self.room.hands
+    }
+
+    fn used(&self) -> u32 {
+        self.places.used()
+    }
+
+    fn slot(&self, index: u32) -> Option<Slot<'_>> {
+        self.places.slot(index)
+    }
 
     /// Looks, after a step that others could not make a dead object's end in, whether to do so.
-    pub(super) fn settle(&self, slot: Slot<'_>) {
+    fn settle(&self, slot: Slot<'_>) {
         if look(slot.word()).is_dead() {
             self.reap(slot);
         }

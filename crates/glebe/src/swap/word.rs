@@ -19,6 +19,8 @@
 //! Every step is a function here, and changes the word by compare and exchange. Cost of a pin: one
 //! such; of its end: one subtraction. No lock.
 
+mod page;
+
 use std::fmt;
 
 use crate::sync::{MappedWord, Ordering};
@@ -54,6 +56,8 @@ pub(crate) enum State {
     Taken = 5,
     /// Its copy is damaged.
     Failed = 6,
+    /// Of a page of a region: in memory, and at other addresses than its own.
+    Window = 7,
 }
 
 /// Why a step cannot be made now.
@@ -145,7 +149,8 @@ impl Word {
             3 => State::Loading,
             4 => State::Leaving,
             5 => State::Taken,
-            _ => State::Failed,
+            6 => State::Failed,
+            _ => State::Window,
         }
     }
 
@@ -199,7 +204,7 @@ impl Word {
     #[cold]
     fn absence(self) -> Refusal {
         match self.state() {
-            State::Stored => Stored,
+            State::Stored | State::Window => Stored,
             State::Failed => Failed,
             _ => Wait,
         }

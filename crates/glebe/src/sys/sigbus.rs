@@ -26,6 +26,7 @@
 
 mod chain;
 pub mod fill;
+mod stack;
 mod watch;
 
 use std::ops::Range;
@@ -36,6 +37,7 @@ use crate::error::OsError;
 use crate::sync::{MappedByte, Ordering};
 use crate::sys::fault::point;
 
+pub(crate) use stack::Stacks;
 pub use watch::Watch;
 
 /// Proof that the handler was installed.
@@ -48,8 +50,22 @@ pub struct Handler(());
 pub enum Outcome {
     /// The page is there now: the touch is to be made again.
     Resume,
+    /// The page cannot be had: the earlier handler is to have it, told why.
+    Fail(Reason),
     /// Nothing: the next watch or the earlier handler is to have it.
     Pass,
+}
+
+/// Why a page cannot be had: the earlier handler finds the number in `si_errno`.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// What is kept of it is damaged.
+    Damaged = libc::EBADMSG,
+    /// The device or the kernel refused it.
+    Device = libc::EIO,
+    /// There is no memory for it.
+    NoMemory = libc::ENOMEM,
 }
 
 /// Decides, in the signal handler, about a touch of the address within a watched range. The last
@@ -116,10 +132,15 @@ unsafe extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mu
     unsafe {
         let errno = libc::__errno_location();
         let kept = *errno;
-        let settled = (*info).si_code == libc::BUS_ADRERR
-            && watch::ask((*info).si_addr().addr()) == Outcome::Resume;
+        let outcome = match (*info).si_code {
+            libc::BUS_ADRERR => watch::ask((*info).si_addr().addr()),
+            _ => Outcome::Pass,
+        };
         *errno = kept;
-        if !settled {
+        if let Outcome::Fail(reason) = outcome {
+            (*info).si_errno = reason as c_int;
+        }
+        if outcome != Outcome::Resume {
             chain::pass_on(signal, info, context);
         }
     }

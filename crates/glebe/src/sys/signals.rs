@@ -1,4 +1,5 @@
-//! [`Blocked`]: signals that wait. Source: pthread_sigmask(3), kill(2).
+//! [`Blocked`]: signals that wait; the stack that handlers run on. Source: pthread_sigmask(3),
+//! sigaltstack(2), kill(2).
 //!
 //! # Safety
 //! The calls fill and read locals.
@@ -45,6 +46,34 @@ impl Drop for Blocked {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut())
         };
     }
+}
+
+/// Whether SIGBUS of the calling thread waits, and so kills it where an instruction raises it.
+pub(crate) fn is_sigbus_blocked() -> bool {
+    let mut now = MaybeUninit::zeroed();
+    // SAFETY: the set is this function's own; a null one changes nothing.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), now.as_mut_ptr());
+        libc::sigismember(now.as_ptr(), libc::SIGBUS) == 1
+    }
+}
+
+/// Bytes of the calling thread's alternate signal stack, if it has one.
+pub(crate) fn alternate_stack() -> Option<usize> {
+    let mut now = MaybeUninit::<libc::stack_t>::zeroed();
+    // SAFETY: the kernel fills the structure; a null one changes nothing.
+    let now = unsafe {
+        libc::sigaltstack(ptr::null(), now.as_mut_ptr());
+        now.assume_init()
+    };
+    (now.ss_flags & libc::SS_DISABLE == 0 && !now.ss_sp.is_null()).then_some(now.ss_size)
+}
+
+/// The most bytes that the kernel puts on a signal's stack itself.
+pub(crate) fn frame_len() -> usize {
+    // SAFETY: takes a number.
+    let least = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) } as usize;
+    least.max(libc::MINSIGSTKSZ)
 }
 
 /// Ends this process as from outside: nothing of its own runs any more.

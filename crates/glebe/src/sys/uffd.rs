@@ -11,6 +11,8 @@
 //! counterpart.
 #![allow(unsafe_code)]
 
+mod pages;
+
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -23,6 +25,8 @@ use crate::sys::fault::point;
 use crate::sys::sigbus::fill;
 use crate::sys::{file, page_size};
 use crate::units::Bytes;
+
+pub(crate) use pages::{Pager, MISSING};
 
 /// Version of the interface; there has been only one.
 const UFFD_API: u64 = 0xAA;
@@ -106,16 +110,21 @@ impl Uffd {
     /// A descriptor in whose ranges a touch of a missing page is SIGBUS, by whichever way is
     /// open: the system call for user mode, that for all faults, the device file.
     pub(crate) fn open_sigbus() -> Result<Self, OsError> {
+        Self::open_for(FEATURE_SIGBUS, "UFFD_FEATURE_SIGBUS")
+    }
+
+    /// As [`Uffd::open_sigbus`], with all of these features.
+    fn open_for(features: u64, names: &str) -> Result<Self, OsError> {
         let opened = Self::open(Faults::User).or_else(|first| {
             Self::open(Faults::All).or_else(|_| Self::open_device()).map_err(|_| first)
         });
         opened
             .and_then(|uffd| {
-                let mut api = Api { api: UFFD_API, features: FEATURE_SIGBUS, ioctls: 0 };
+                let mut api = Api { api: UFFD_API, features, ioctls: 0 };
                 // SAFETY: the kernel reads and writes one `Api`.
                 unsafe { uffd.control(libc::_IOWR::<Api>(TYPE, 0x3F), &mut api) }.map(|()| uffd)
             })
-            .map_err(|source| OsError::new("userfaultfd", "UFFD_FEATURE_SIGBUS", source))
+            .map_err(|source| OsError::new("userfaultfd", names, source))
     }
 
     /// One ioctl.
@@ -135,8 +144,16 @@ impl Uffd {
     /// The caller owns the range and nobody touches a missing page of it afterwards who is not
     /// ready for the fault.
     pub(crate) unsafe fn register(&self, addr: usize, len: Bytes) -> Result<u64, OsError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.register_for(addr, len, REGISTER_MODE_MISSING) }
+    }
+
+    /// As [`Uffd::register`], for the faults of a mode.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn register_for(&self, addr: usize, len: Bytes, mode: u64) -> Result<u64, OsError> {
         let (start, len_bytes) = (addr as u64, len.get());
-        let mode = REGISTER_MODE_MISSING;
         let mut arg = Register { start, len: len_bytes, mode, ioctls: 0 };
         // SAFETY: the kernel reads and writes one `Register`; the range is the caller's.
         let made = unsafe { self.control(libc::_IOWR::<Register>(TYPE, 0), &mut arg) };

@@ -82,12 +82,8 @@ fn wiped_counts() -> Result<&'static [MappedWord; SLOTS], OsError> {
 
 /// Asks the watches of `addr`, in a signal handler.
 pub(super) fn ask(addr: usize) -> Outcome {
-    let resumes = |slot: &Slot| slot.ask(addr) == Outcome::Resume;
-    if CHUNKS.iter().flatten().any(resumes) {
-        Outcome::Resume
-    } else {
-        Outcome::Pass
-    }
+    let mut outcomes = CHUNKS.iter().flatten().map(|slot| slot.ask(addr));
+    outcomes.find(|outcome| *outcome != Outcome::Pass).unwrap_or(Outcome::Pass)
 }
 
 impl Slot {

@@ -1,0 +1,219 @@
+//! A page of a region: who touches it, moves it out, compresses it, and drops its copy.
+//!
+//! The words are the library's own. Home, shadow and copy are a word each, of which 0 is what is
+//! not there. A touch of what is there is the processor's: one access of home, which asks no word.
+
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::explore;
+use crate::swap::word::{change, look, Refusal, State, Word};
+use crate::sync::{Backoff, MappedWord, Ordering};
+
+const FIRST: u64 = 7;
+const SECOND: u64 = 8;
+/// How often a touch is made: two threads could take turns for ever.
+const TRIES: u32 = 4;
+
+struct Page {
+    word: MappedWord,
+    home: MappedWord,
+    shadow: MappedWord,
+    copy: MappedWord,
+}
+
+fn get(at: &MappedWord) -> u64 {
+    at.load(Ordering::Relaxed)
+}
+
+fn set(at: &MappedWord, value: u64) {
+    at.store(value, Ordering::Relaxed);
+}
+
+fn put(page: &Page, state: State, has_copy: bool) {
+    change(&page.word, |word| word.put(state, has_copy)).expect("this call's own");
+}
+
+impl Page {
+    /// A page at home, just touched for the first time.
+    fn resident() -> Arc<Self> {
+        let new = || MappedWord::new(0);
+        let page = Self { word: new(), home: new(), shadow: new(), copy: new() };
+        page.bring();
+        set(&page.home, FIRST);
+        Arc::new(page)
+    }
+
+    fn in_window() -> Arc<Self> {
+        let page = Self::resident();
+        page.move_out();
+        page
+    }
+
+    fn stored() -> Arc<Self> {
+        let page = Self::in_window();
+        page.drain();
+        page
+    }
+
+    /// Stored, and home again beside its copy.
+    fn with_copy() -> Arc<Self> {
+        let page = Self::stored();
+        page.bring();
+        page
+    }
+
+    /// The kernel's move: at once, for all who touch.
+    fn shift(from: &MappedWord, to: &MappedWord) {
+        assert_eq!(get(to), 0, "something is there");
+        let bytes = from.swap(0, Ordering::AcqRel);
+        assert_ne!(bytes, 0, "nothing to move");
+        set(to, bytes);
+    }
+
+    /// As the hand does.
+    fn move_out(&self) {
+        if change(&self.word, Word::moving).is_ok() {
+            Self::shift(&self.home, &self.shadow);
+            put(self, State::Window, look(&self.word).has_copy());
+        }
+    }
+
+    /// As the tail does.
+    fn drain(&self) {
+        let Ok(was) = change(&self.word, Word::draining) else { return };
+        let bytes = get(&self.shadow);
+        if !was.has_copy() || get(&self.copy) != bytes {
+            set(&self.copy, bytes);
+        }
+        set(&self.shadow, 0);
+        put(self, State::Stored, true);
+    }
+
+    fn move_and_drain(&self) {
+        self.move_out();
+        self.drain();
+    }
+
+    /// As a thread that needs room for another copy does.
+    fn uncopy(&self) {
+        if change(&self.word, Word::uncopying).is_ok() {
+            set(&self.copy, 0);
+            change(&self.word, |word| word.idle(false)).expect("busy");
+        }
+    }
+
+    /// As the signal handler does.
+    fn bring(&self) {
+        match change(&self.word, Word::fetching) {
+            Ok(was) => {
+                match was.state() {
+                    State::Window => Self::shift(&self.shadow, &self.home),
+                    State::Hole => set(&self.home, FIRST),
+                    _ => {
+                        assert_eq!(get(&self.home), 0, "loaded over something");
+                        self.home.store(get(&self.copy), Ordering::Release);
+                    }
+                }
+                put(self, State::Resident, was.has_copy());
+            }
+            Err(Refusal::Unfit) => {}
+            Err(_) => Backoff::default().wait(),
+        }
+    }
+
+    /// A load of the program's.
+    fn read(&self) -> Option<u64> {
+        (0..TRIES).find_map(|_| match self.home.load(Ordering::Acquire) {
+            0 => {
+                self.bring();
+                None
+            }
+            seen => Some(seen),
+        })
+    }
+
+    /// A store of the program's, which is made where the page is, or not at all.
+    fn write(&self) -> bool {
+        (0..TRIES).any(|_| {
+            let here = |bytes| (bytes != 0).then_some(SECOND);
+            let is_made = self.home.fetch_update(Ordering::AcqRel, Ordering::Acquire, here).is_ok();
+            if !is_made {
+                self.bring();
+            }
+            is_made
+        })
+    }
+
+    /// The end of all: the bytes are where the word says, and only there.
+    fn is(&self, bytes: u64) {
+        let word = look(&self.word);
+        let (home, shadow, copy) = (get(&self.home), get(&self.shadow), get(&self.copy));
+        let of = |state| if word.state() == state { bytes } else { 0 };
+        assert!(!word.is_in_transit() && word.guards() == 0, "{word:?}");
+        assert_eq!((home, shadow), (of(State::Resident), of(State::Window)), "{word:?}");
+        assert_eq!(copy != 0, word.has_copy(), "{word:?}");
+        if word.state() == State::Stored {
+            assert_eq!(copy, bytes, "a write was lost");
+        }
+    }
+}
+
+/// Runs two threads on a page, the first of which may write it.
+fn beside(page: fn() -> Arc<Page>, one: fn(&Page) -> bool, other: fn(&Page)) {
+    explore(4, move || {
+        let page = page();
+        let others = Arc::clone(&page);
+        let others = thread::spawn(move || other(&others));
+        let has_written = one(&page);
+        others.join().unwrap();
+        page.is(if has_written { SECOND } else { FIRST });
+    });
+}
+
+fn reads(page: &Page) -> bool {
+    assert!(page.read().is_none_or(|seen| seen == FIRST));
+    false
+}
+
+#[test]
+fn no_write_is_lost_beside_the_hands() {
+    for start in [Page::resident, Page::in_window, Page::stored, Page::with_copy] {
+        beside(start, Page::write, Page::move_and_drain);
+        beside(start, reads, Page::move_and_drain);
+    }
+}
+
+#[test]
+fn two_touches_bring_it_once() {
+    for start in [Page::in_window, Page::stored] {
+        beside(start, Page::write, |page| {
+            let _ = page.read();
+        });
+    }
+}
+
+#[test]
+fn a_kept_copy_goes_beside_touches_and_hands() {
+    beside(Page::with_copy, Page::write, Page::uncopy);
+    let drains = |page: &Page| {
+        page.move_and_drain();
+        false
+    };
+    beside(Page::with_copy, drains, Page::uncopy);
+}
+
+/// A page that is copied where the program can write it, and dropped then.
+#[test]
+#[should_panic(expected = "a write was lost")]
+fn to_copy_first_and_drop_then_loses_a_write() {
+    fn copy_then_drop(page: &Page) {
+        if change(&page.word, Word::moving).is_ok() {
+            set(&page.copy, page.home.load(Ordering::Acquire));
+            page.home.swap(0, Ordering::AcqRel);
+            put(page, State::Stored, true);
+        }
+    }
+    beside(Page::resident, Page::write, copy_then_drop);
+}

@@ -1,0 +1,356 @@
+//! How pages leave a region: two hands go round it, in the order of addresses.
+//!
+//! The first, the *hand*, moves runs of pages into the shadow, where they wait in the *window*: a
+//! touch brings one back for a call, so what is used stays. The second, the *tail*, goes where the
+//! hand has been; what it still finds in the window is compressed there, or found equal to the copy
+//! that was kept, and dropped, many pages in one call. Who brings pages in has as many leave.
+//! A page that cannot be moved (pinned by the kernel) stays.
+//!
+//! Without UFFDIO_MOVE there is no window: the hand protects pages from being written, and
+//! compresses and drops them where they are. Nothing is ever copied first and dropped then: a write
+//! between the two would be lost.
+//!
+//! Cost: 0.1 to 1 µs a page moved, the codec and a pool's insert for one compressed, the codec and
+//! a comparison for one that has a copy. No lock. Source: the segmented FIFO of VAX/VMS (Turner and
+//! Levy 1981).
+//!
+//! # Safety
+//! Pages are moved, read and dropped that this call has taken by their word.
+#![allow(unsafe_code)]
+
+use super::fetch::ZEROS;
+use super::inner::Inner;
+use crate::mapping::{Mapping, DISCARD_MAX};
+use crate::swap::copies::Copy;
+use crate::swap::error::Error;
+use crate::swap::shelf::store_copy;
+use crate::swap::stats::Counter;
+use crate::swap::word::{change, look, must, State, Word};
+use crate::sync::{Backoff, Ordering};
+use crate::sys::page_size;
+use crate::sys::uffd::MISSING;
+use crate::units::{Bytes, Pages};
+use crate::zpool::{same_filled, with_buffer};
+
+/// Pages that the hand passes at once.
+const RUN: u64 = 64;
+/// Pages that the tail passes at once.
+const STEP: u64 = 8;
+/// The part of the budget that leaves in one go, at most [`STEP`] pages if not more are needed.
+const STEP_SHARE: u64 = 16;
+/// Pages that do not fit into the pool, until it is taken to be full for all.
+const REFUSALS: u32 = 2;
+/// How often the hand goes round in vain.
+const ROUNDS: u64 = 2;
+/// How often is waited for others that are at pages.
+const WAITS: u32 = 48;
+
+/// For whom room is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// A touch, which cannot be refused: it goes over the budget where nothing can leave.
+    Touch,
+    /// A call, which can.
+    Call,
+}
+
+/// What one turn came to.
+#[derive(Debug, Default)]
+struct Turn {
+    left: u64,
+    /// Whether pages moved, or others are at pages.
+    is_busy: bool,
+    refused: Option<Error>,
+    refusals: u32,
+}
+
+/// Pages with copies that are about to be dropped, and were this call's all the time.
+struct Leaving<'a> {
+    inner: &'a Inner,
+    /// Where they are, and in which state they stay if they are not dropped.
+    of: &'a Mapping,
+    stays: State,
+    pages: [u64; DISCARD_MAX],
+    len: usize,
+}
+
+impl Inner {
+    /// Charges pages, for which others leave if they must.
+    pub(super) fn make_room(&self, pages: u64, asker: Asker) -> Result<(), Error> {
+        let shed = self.shed(pages, || self.charge(pages));
+        if shed.is_err() && asker == Asker::Touch {
+            self.counts.add(Counter::Over, pages);
+            self.charge_over(pages);
+            return Ok(());
+        }
+        shed.map_err(|refused| {
+            self.counts.add(Counter::Refused, 1);
+            refused.unwrap_or_else(|| Error::Budget {
+                len: self.offset_of(pages),
+                pinned: self.offset_of(self.pinned()),
+                budget: self.offset_of(self.budget()),
+            })
+        })
+    }
+
+    /// Has pages leave until it `is_done`; else why they could not, if not for pins alone.
+    pub(super) fn shed(&self, least: u64, is_done: impl Fn() -> bool) -> Result<(), Option<Error>> {
+        let (mut backoff, mut waits) = (Backoff::default(), 0);
+        while !is_done() {
+            let turn = self.turn(least);
+            if turn.left > 0 {
+                continue;
+            }
+            if turn.refused.is_some() || !turn.is_busy || waits == WAITS {
+                return Err(turn.refused);
+            }
+            waits += 1;
+            backoff.wait();
+        }
+        Ok(())
+    }
+
+    /// Turns both hands until some pages have left.
+    fn turn(&self, least: u64) -> Turn {
+        let want = (self.budget() / STEP_SHARE).clamp(1, STEP).max(least);
+        let run = self.window_target().min(RUN);
+        let (mut turn, mut passed) = (Turn::default(), 0);
+        while turn.left < want && turn.refusals < REFUSALS && passed < ROUNDS * self.pages() + run {
+            if !self.pager.moves() {
+                self.take_protected(&mut turn);
+                passed += STEP;
+                continue;
+            }
+            let is_short = self.window.load(Ordering::Relaxed) < self.window_target();
+            if is_short || self.is_level() {
+                self.move_out(run, &mut turn);
+                passed += run;
+            }
+            self.drain(&mut turn);
+        }
+        turn
+    }
+
+    /// Whether the tail is where the hand is.
+    fn is_level(&self) -> bool {
+        self.tail.load(Ordering::Relaxed) >= self.hand.load(Ordering::Relaxed)
+    }
+
+    /// The pages that so many places of a hand are, in runs.
+    fn pages_at(&self, from: u64, count: u64) -> impl Iterator<Item = u64> + '_ {
+        (from..from + count.min(self.pages())).map(|at| at % self.pages())
+    }
+
+    /// Moves the next pages of the hand into the window.
+    fn move_out(&self, count: u64, turn: &mut Turn) {
+        let from = self.hand.fetch_add(count, Ordering::Relaxed);
+        let (mut first, mut len) = (0, 0);
+        for page in self.pages_at(from, count) {
+            if len > 0 && page != first + len {
+                self.move_run(first, len, turn);
+                len = 0;
+            }
+            if self.take(page, turn) {
+                first = if len == 0 { page } else { first };
+                len += 1;
+            }
+        }
+        self.move_run(first, len, turn);
+    }
+
+    /// Takes a page that is home, unless somebody is at it.
+    fn take(&self, page: u64, turn: &mut Turn) -> bool {
+        let word = self.slot_of(page).word();
+        let is_taken = change(word, Word::moving).is_ok();
+        if !is_taken {
+            let now = look(word);
+            turn.is_busy |= now.is_in_transit() || now.guards() > 0;
+        }
+        is_taken
+    }
+
+    /// Moves pages that follow one another and are this call's.
+    fn move_run(&self, mut first: u64, mut len: u64, turn: &mut Turn) {
+        while len > 0 {
+            let bytes = self.offset_of(len).as_usize();
+            // SAFETY: home, and this call's; the shadow is empty where a page is not in the window.
+            let (moved, refused) =
+                unsafe { self.pager.shift(self.at_shadow(first), self.at_home(first), bytes) };
+            let moved = Bytes::new(moved as u64).pages_down(page_size()).get();
+            self.window.fetch_add(moved, Ordering::Relaxed);
+            self.counts.add(Counter::MovedOut, moved);
+            (first..first + moved).for_each(|page| self.put(page, State::Window));
+            turn.is_busy |= moved > 0;
+            (first, len) = (first + moved, len - moved);
+            if let Some(errno) = refused {
+                self.stay(first, errno);
+                (first, len) = (first + 1, len - 1);
+            }
+        }
+    }
+
+    /// Puts a page that is this call's where it is now, with the copy that it has.
+    fn put(&self, page: u64, state: State) {
+        must(self.slot_of(page).word(), |word| word.put(state, word.has_copy()));
+    }
+
+    /// A page that could not be moved. One that is missing was discarded by the program.
+    fn stay(&self, page: u64, errno: i32) {
+        let slot = self.slot_of(page);
+        if errno != MISSING {
+            self.counts.add(Counter::Stuck, 1);
+            return self.put(page, State::Resident);
+        }
+        must(slot.word(), |word| {
+            word.has_copy().then(|| self.copies.drop_copy(slot.copy()));
+            word.put(State::Hole, false)
+        });
+        self.counts.add(Counter::Freed, 1);
+        self.release(1);
+    }
+
+    /// Compresses and drops the next pages of the tail that are in the window.
+    fn drain(&self, turn: &mut Turn) {
+        let hand = self.hand.load(Ordering::Relaxed);
+        let oldest = hand.saturating_sub(self.pages());
+        let step = |tail: u64| {
+            Some(tail.max(oldest) + STEP).map(|next| next.min(hand)).filter(|next| *next > tail)
+        };
+        let Ok(tail) = self.tail.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step) else {
+            return;
+        };
+        let from = tail.max(oldest);
+        let mut leaving = Leaving::new(self, &self.shadow, State::Window);
+        for page in self.pages_at(from, STEP.min(hand - from)) {
+            if change(self.slot_of(page).word(), Word::draining).is_ok() {
+                leaving.add(page, turn);
+            }
+        }
+        leaving.drop_all(turn);
+    }
+
+    /// Compresses and drops the next pages of the hand where they are, protected meanwhile.
+    fn take_protected(&self, turn: &mut Turn) {
+        let from = self.hand.fetch_add(STEP, Ordering::Relaxed);
+        let mut leaving = Leaving::new(self, &self.home, State::Resident);
+        for page in self.pages_at(from, STEP) {
+            if !self.take(page, turn) {
+                continue;
+            }
+            if self.protect(page) {
+                leaving.add(page, turn);
+            } else {
+                self.stay(page, 0);
+            }
+        }
+        leaving.drop_all(turn);
+    }
+
+    /// Protects a page that is this call's, and makes sure that it is there to be read.
+    fn protect(&self, page: u64) -> bool {
+        let (at, len) = (self.at_home(page), self.page());
+        // SAFETY: home, and this call's: a touch waits for it.
+        unsafe {
+            self.pager.fill(at, &ZEROS[..len], len).is_ok()
+                && self.pager.protect(at, len, true).is_ok()
+        }
+    }
+
+    /// Makes sure that there is a copy of a page as it is now; else why not, and then there is
+    /// none.
+    fn keep(&self, page: u64, bytes: &[u8], has_copy: bool) -> Result<(), Error> {
+        let slot = self.slot_of(page);
+        if has_copy {
+            if self.is_copy_of(page, slot.copy(), bytes) {
+                self.counts.add(Counter::Reused, 1);
+                return Ok(());
+            }
+            self.copies.drop_copy(slot.copy());
+        }
+        let copy = store_copy(self, self.key_of(page), bytes, u64::MAX)?;
+        slot.set_copy(copy);
+        Ok(())
+    }
+
+    fn is_copy_of(&self, page: u64, copy: Copy, bytes: &[u8]) -> bool {
+        match copy {
+            Copy::Filled(word) => same_filled(bytes) == Some(word),
+            copy => with_buffer(bytes.len(), |buffer| {
+                self.copies.load(self.key_of(page), copy, buffer).is_ok() && buffer == bytes
+            }),
+        }
+    }
+}
+
+impl<'a> Leaving<'a> {
+    fn new(inner: &'a Inner, of: &'a Mapping, stays: State) -> Self {
+        Self { inner, of, stays, pages: [0; DISCARD_MAX], len: 0 }
+    }
+
+    /// Makes a copy of a page that is this call's; it stays where none can be made.
+    fn add(&mut self, page: u64, turn: &mut Turn) {
+        let word = self.inner.slot_of(page).word();
+        // SAFETY: there, and this call's: written by nobody, being protected or out of reach.
+        let bytes = unsafe { self.inner.bytes(self.of, page) };
+        let kept = self.inner.keep(page, bytes, look(word).has_copy());
+        if let Err(error) = kept {
+            self.spare(page, false);
+            turn.refused = Some(error);
+            turn.refusals += 1;
+            return;
+        }
+        self.pages[self.len] = page;
+        self.len += 1;
+    }
+
+    /// Keeps a page where it is.
+    fn spare(&self, page: u64, has_copy: bool) {
+        if self.stays == State::Resident {
+            let (at, len) = (self.inner.at_home(page), self.inner.page());
+            // SAFETY: home, and this call's. What stays protected is so until its next write.
+            let _ = unsafe { self.inner.pager.protect(at, len, false) };
+        }
+        must(self.inner.slot_of(page).word(), |word| word.put(self.stays, has_copy));
+    }
+
+    /// Drops them.
+    fn drop_all(self, turn: &mut Turn) {
+        let mut ranges = [(0, Bytes::ZERO); DISCARD_MAX];
+        let mut count = 0;
+        for (nth, page) in self.pages[..self.len].iter().enumerate() {
+            if nth == 0 || self.pages[nth - 1] + 1 != *page {
+                ranges[count] = (self.inner.offset_of(*page).as_usize(), Bytes::ZERO);
+                count += 1;
+            }
+            let (_, len) = &mut ranges[count - 1];
+            *len = *len + Pages::new(1).bytes(page_size());
+        }
+        // SAFETY: this call's, and each has a copy.
+        let told = unsafe { self.of.give_back_all(&mut ranges[..count]) };
+        let told: u64 =
+            ranges[..told].iter().map(|(_, len)| len.pages_down(page_size()).get()).sum();
+        let mut gone = 0;
+        for (nth, page) in (0_u64..).zip(&self.pages[..self.len]) {
+            let (at, len) = (self.inner.offset_of(*page), Pages::new(1).bytes(page_size()));
+            let one = match nth < told {
+                true => Ok(()),
+                // SAFETY: as above; the kernel kept this page.
+                false => unsafe { self.of.give_back(at, len) },
+            };
+            if let Err(error) = one {
+                turn.refused = Some(error.into());
+                self.spare(*page, true);
+                continue;
+            }
+            must(self.inner.slot_of(*page).word(), |word| word.put(State::Stored, true));
+            gone += 1;
+        }
+        if self.stays == State::Window {
+            self.inner.window.fetch_sub(gone, Ordering::Relaxed);
+        }
+        self.inner.release(gone);
+        self.inner.counts.add(Counter::Evicted, gone);
+        self.inner.counts.add(Counter::Stayed, self.len as u64 - gone);
+        turn.left += gone;
+    }
+}

@@ -1,0 +1,257 @@
+//! [`Inner`]: what a region consists of, at one address while it lives, for the signal handler.
+//!
+//! A page of the region has a slot, whose [word](crate::swap::word) says where its bytes are: at
+//! home, at the same offset of the *shadow* (the page is in the *window*), in a copy, or nowhere
+//! yet. Pages at home and in the window are *charged*. Unit: pages, counted from the start. No
+//! lock: what is shared is the words, the counters, and the copies below.
+//!
+//! # Safety
+//! A page in the shadow is read by whom its word gives it to, and nobody else has its address.
+#![allow(unsafe_code)]
+
+use crate::error::OsError;
+use crate::mapping::Mapping;
+use crate::stats::{Histogram, LANES};
+use crate::swap::copies::Copies;
+use crate::swap::error::Error;
+use crate::swap::file::SpillFile;
+use crate::swap::key::Key;
+use crate::swap::options::Options;
+use crate::swap::shelf::{Hands, Shelf};
+use crate::swap::slots::{Slot, Slots};
+use crate::swap::stats::Counts;
+use crate::swap::store::next_number;
+use crate::sync::{MappedWord, Ordering};
+use crate::sys::fork::ForkGuard;
+use crate::sys::page_size;
+use crate::sys::sigbus::Stacks;
+use crate::sys::uffd::Pager;
+use crate::units::{Bytes, Pages};
+
+/// The part of the budget that is the window.
+const WINDOW_SHARE: u64 = 8;
+/// The part of the budget that no guard may pin.
+const UNPINNED_SHARE: u64 = 8;
+
+/// See the module. The memory goes before the descriptor does, which would make zeros of its holes.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) home: Mapping,
+    pub(super) shadow: Mapping,
+    pub(super) pager: Pager,
+    pub(super) slots: Slots,
+    pub(super) copies: Copies,
+    /// What the signal handler works on.
+    pub(super) stacks: Stacks,
+    pub(super) counts: Counts,
+    pub(super) loads: Histogram,
+    hands: Hands,
+    number: u32,
+    pub(super) keeps_copies: bool,
+    charged: MappedWord,
+    budget: MappedWord,
+    /// Pages in the window.
+    pub(super) window: MappedWord,
+    /// Pages that guards have pinned, or are about to.
+    pinned: MappedWord,
+    /// Where pages are moved out next, and where they are taken out of the window: pages that the
+    /// hands have passed, round and round.
+    pub(super) hand: MappedWord,
+    pub(super) tail: MappedWord,
+    /// The page behind the last that was loaded, by lanes of threads.
+    pub(super) next: [MappedWord; LANES],
+    guard: ForkGuard,
+}
+
+fn pages_of(budget: Bytes) -> Result<u64, Error> {
+    match budget.pages_down(page_size()).get() {
+        0 => Err(Error::NoBudget { given: budget, page: page_size().bytes() }),
+        pages => Ok(pages),
+    }
+}
+
+impl Inner {
+    pub(super) fn new(options: &Options, len: Bytes, budget: Bytes) -> Result<Self, Error> {
+        let budget_pages = pages_of(budget)?;
+        let pages = options.checked_pages(len)?;
+        let new_file = |(dir, limit): &(std::path::PathBuf, Bytes)| {
+            SpillFile::new(dir, *limit, pages.get()).map_err(Error::from)
+        };
+        let file = options.file.as_ref().map(new_file).transpose()?;
+        let len = pages.bytes(page_size());
+        let inner = Self {
+            home: Mapping::unreserved(len)?,
+            shadow: Mapping::unreserved(len)?,
+            pager: Pager::open(options.moves)?,
+            slots: Slots::new(pages.get() as u32)?,
+            copies: Copies::new(&options.codec, options.pool_limit_for(budget), file)?,
+            stacks: Stacks::new()?,
+            counts: Counts::new(),
+            loads: Histogram::new(),
+            hands: Hands::new(),
+            number: next_number(),
+            keeps_copies: options.keeps_copies,
+            charged: MappedWord::new(0),
+            budget: MappedWord::new(budget_pages),
+            window: MappedWord::new(0),
+            pinned: MappedWord::new(0),
+            hand: MappedWord::new(0),
+            tail: MappedWord::new(0),
+            next: [const { MappedWord::new(0) }; LANES],
+            guard: ForkGuard::new(),
+        };
+        // A touch cannot be refused a slot.
+        inner.slots.populate_all()?;
+        inner.arm()?;
+        Ok(inner)
+    }
+
+    fn arm(&self) -> Result<(), OsError> {
+        // SAFETY: mapped just now, and nobody touches it before its watch is there.
+        unsafe {
+            self.pager.arm(self.home.addr(), self.home.len())?;
+            if self.pager.moves() {
+                self.pager.arm(self.shadow.addr(), self.shadow.len())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a child of fork.
+    #[inline]
+    pub(super) fn alive(&self) -> Result<(), Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        Ok(())
+    }
+
+    /// Pages of the region.
+    #[inline]
+    pub(super) fn pages(&self) -> u64 {
+        u64::from(self.slots.len())
+    }
+
+    /// Bytes of a page.
+    #[inline]
+    pub(super) fn page(&self) -> usize {
+        page_size().bytes().as_usize()
+    }
+
+    /// The slot of a page of the region.
+    #[inline]
+    pub(super) fn slot_of(&self, page: u64) -> Slot<'_> {
+        self.slots.get(page as u32).expect("a page of the region")
+    }
+
+    pub(super) fn key_of(&self, page: u64) -> Key {
+        Key { store: self.number, index: page as u32, generation: 0 }
+    }
+
+    pub(super) fn offset_of(&self, page: u64) -> Bytes {
+        Pages::new(page).bytes(page_size())
+    }
+
+    /// The address of a page at home.
+    pub(super) fn at_home(&self, page: u64) -> usize {
+        self.home.addr() + self.offset_of(page).as_usize()
+    }
+
+    /// The address of a page in the window.
+    pub(super) fn at_shadow(&self, page: u64) -> usize {
+        self.shadow.addr() + self.offset_of(page).as_usize()
+    }
+
+    /// Bytes of a page at home or in the shadow.
+    ///
+    /// # Safety
+    /// The page is there, the caller has it to itself, and nobody writes it meanwhile.
+    pub(super) unsafe fn bytes(&self, of: &Mapping, page: u64) -> &[u8] {
+        let at = of.as_ptr().wrapping_add(self.offset_of(page).as_usize());
+        // SAFETY: within the mapping, since it is a page of the region; the rest is passed on.
+        unsafe { std::slice::from_raw_parts(at, self.page()) }
+    }
+
+    /// Pages that are charged.
+    pub(super) fn charged(&self) -> u64 {
+        self.charged.load(Ordering::Relaxed)
+    }
+
+    /// Pages of the budget.
+    pub(super) fn budget(&self) -> u64 {
+        self.budget.load(Ordering::Relaxed)
+    }
+
+    /// Sets the budget; what it was.
+    pub(super) fn swap_budget(&self, budget: Bytes) -> Result<u64, Error> {
+        Ok(self.budget.swap(pages_of(budget)?, Ordering::Relaxed))
+    }
+
+    /// Puts the budget back.
+    pub(super) fn restore_budget(&self, pages: u64) {
+        self.budget.store(pages, Ordering::Relaxed);
+    }
+
+    /// Pages that the window should have.
+    pub(super) fn window_target(&self) -> u64 {
+        (self.budget() / WINDOW_SHARE).max(1)
+    }
+
+    /// Charges pages, if the budget has room.
+    pub(super) fn charge(&self, pages: u64) -> bool {
+        let add = |charged: u64| Some(charged + pages).filter(|sum| *sum <= self.budget());
+        self.charged.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    /// Charges pages, over the budget.
+    pub(super) fn charge_over(&self, pages: u64) {
+        self.charged.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    /// Takes pages off that are gone.
+    pub(super) fn release(&self, pages: u64) {
+        self.charged.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Pages that guards have pinned.
+    pub(super) fn pinned(&self) -> u64 {
+        self.pinned.load(Ordering::Relaxed)
+    }
+
+    /// Counts pages that a guard is about to pin; false if they would be too many.
+    pub(super) fn count_pins(&self, pages: u64) -> bool {
+        let most = self.budget() - (self.budget() / UNPINNED_SHARE).max(1);
+        let add = |pinned: u64| Some(pinned + pages).filter(|sum| *sum <= most);
+        self.pinned.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    /// Those pins ended.
+    pub(super) fn uncount_pins(&self, pages: u64) {
+        self.pinned.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
+
+impl Shelf for Inner {
+    fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    fn hands(&self) -> &Hands {
+        &self.hands
+    }
+
+    fn used(&self) -> u32 {
+        self.slots.len()
+    }
+
+    fn slot(&self, index: u32) -> Option<Slot<'_>> {
+        self.slots.get(index)
+    }
+
+    /// Nothing waits for a page to be let go.
+    fn settle(&self, _: Slot<'_>) {}
+}

@@ -1,0 +1,190 @@
+//! [`Resident`]: part of a region that stays in memory while the guard lives; copies in and out.
+//!
+//! Each page is pinned alone by its word, so that the hand passes it and no other guard or copy is
+//! at it. Cost: one atomic operation a page that is there. No lock.
+//!
+//! # Safety
+//! A guard has all its pages pinned alone from its making to its drop, so its bytes are there and
+//! no other slice of them is.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::{self, NonNull};
+
+use super::evict::Asker;
+use super::inner::Inner;
+use super::Region;
+use crate::swap::error::Error;
+use crate::swap::word::{change, must, unpin, Refusal, Word};
+use crate::sync::Backoff;
+use crate::sys::page_size;
+use crate::units::Bytes;
+
+/// How often a copy waits for another that is at the same page: some tens of milliseconds in all.
+const WAITS: u32 = 48;
+
+/// Bytes of a region that stay in memory, to be read and written, also by system calls and devices.
+/// No other guard, and no copy in or out, has a page of them meanwhile.
+pub struct Resident<'a> {
+    inner: &'a Inner,
+    pages: Range<u64>,
+    bytes: NonNull<[u8]>,
+}
+
+// SAFETY: a guard is the only reference to its bytes, as `&mut [u8]`, which is Send.
+unsafe impl Send for Resident<'_> {}
+// SAFETY: a shared reference to the guard gives out `&[u8]` alone.
+unsafe impl Sync for Resident<'_> {}
+
+impl Region {
+    /// Brings bytes to memory and keeps them there while the guard lives. Its pages count against
+    /// the budget, of which an eighth is for all others.
+    ///
+    /// # Errors
+    /// [`Error::Beyond`]; [`Error::Pinned`] if another guard has one of the pages, or a copy is at
+    /// it for long; [`Error::Budget`], [`Error::Full`] and [`Error::Os`] where no room can be made;
+    /// [`Error::LostPage`]; [`Error::Forked`].
+    pub fn resident(&self, offset: Bytes, len: Bytes) -> Result<Resident<'_>, Error> {
+        let inner = self.inner();
+        let pages = inner.checked(offset, len.get())?;
+        let count = pages.end - pages.start;
+        if !inner.count_pins(count) {
+            return Err(Error::Budget {
+                len: inner.offset_of(count),
+                pinned: inner.offset_of(inner.pinned()),
+                budget: inner.offset_of(inner.budget()),
+            });
+        }
+        for page in pages.clone() {
+            if let Err(error) = inner.pin(page, |word| word.pinned_alone(0)) {
+                inner.release_pins(pages.start..page);
+                inner.uncount_pins(count);
+                return Err(error);
+            }
+        }
+        Ok(Resident { inner, pages, bytes: inner.bytes_at(offset, len) })
+    }
+
+    /// Copies bytes out. Beside raw writes of the same bytes, some may be older than others.
+    ///
+    /// # Errors
+    /// As [`Region::resident`]; then `buf` may hold anything.
+    pub fn read_at(&self, offset: Bytes, buf: &mut [u8]) -> Result<(), Error> {
+        let inner = self.inner();
+        let mut done = 0;
+        for (page, len) in inner.pieces(offset, buf.len())? {
+            inner.pin(page, |word| word.pinned(0))?;
+            inner.home.read(offset + Bytes::new(done as u64), &mut buf[done..done + len]);
+            unpin(inner.slot_of(page).word());
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// As [`Region::resident`]; then the first pages may be written.
+    pub fn write_at(&self, offset: Bytes, bytes: &[u8]) -> Result<(), Error> {
+        let inner = self.inner();
+        let mut done = 0;
+        for (page, len) in inner.pieces(offset, bytes.len())? {
+            inner.pin(page, |word| word.pinned_alone(0))?;
+            inner.home.write(offset + Bytes::new(done as u64), &bytes[done..done + len]);
+            must(inner.slot_of(page).word(), Word::released);
+            done += len;
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Bytes at home, of pages of the region.
+    fn bytes_at(&self, offset: Bytes, len: Bytes) -> NonNull<[u8]> {
+        let at = self.home.as_ptr().wrapping_add(offset.as_usize());
+        let bytes = ptr::slice_from_raw_parts_mut(at, len.as_usize());
+        NonNull::new(bytes).expect("no mapping is at zero")
+    }
+
+    /// The pages that hold `len` bytes from `offset`.
+    fn checked(&self, offset: Bytes, len: u64) -> Result<Range<u64>, Error> {
+        self.alive()?;
+        let end = offset.checked_add(Bytes::new(len)).unwrap_or(Bytes::new(u64::MAX));
+        if end > self.home.len() {
+            return Err(Error::Beyond { end, limit: self.home.len() });
+        }
+        let first = offset.pages_down(page_size()).get();
+        Ok(first..if len == 0 { first } else { end.pages_up(page_size()).get() })
+    }
+
+    /// The pages that hold bytes, and how many of them each holds.
+    fn pieces(
+        &self,
+        offset: Bytes,
+        len: usize,
+    ) -> Result<impl Iterator<Item = (u64, usize)>, Error> {
+        let pages = self.checked(offset, len as u64)?;
+        let (start, end, page) = (offset.as_usize(), offset.as_usize() + len, self.page());
+        Ok(pages.map(move |at| {
+            let first = at as usize * page;
+            (at, end.min(first + page) - start.max(first))
+        }))
+    }
+
+    /// Makes a pin's step of a page, which comes home first if it must.
+    fn pin(&self, page: u64, step: impl Fn(Word) -> Result<Word, Refusal>) -> Result<(), Error> {
+        let (word, mut backoff, mut waits) = (self.slot_of(page).word(), Backoff::default(), 0);
+        loop {
+            match change(word, &step) {
+                Ok(_) => return Ok(()),
+                Err(Refusal::Stale | Refusal::Stored | Refusal::Failed) => {
+                    self.bring(page, Asker::Call)?;
+                }
+                Err(Refusal::Pinned) if waits == WAITS => return Err(Error::Pinned),
+                Err(refusal) => {
+                    waits += u32::from(refusal == Refusal::Pinned);
+                    backoff.wait();
+                }
+            }
+        }
+    }
+
+    fn release_pins(&self, pages: Range<u64>) {
+        for page in pages {
+            must(self.slot_of(page).word(), Word::released);
+        }
+    }
+}
+
+impl Deref for Resident<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: all pages are pinned alone; the slice ends before the guard does.
+        unsafe { self.bytes.as_ref() }
+    }
+}
+
+impl DerefMut for Resident<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes the slice the only one.
+        unsafe { self.bytes.as_mut() }
+    }
+}
+
+impl Drop for Resident<'_> {
+    fn drop(&mut self) {
+        if self.inner.alive().is_err() {
+            return;
+        }
+        self.inner.release_pins(self.pages.clone());
+        self.inner.uncount_pins(self.pages.end - self.pages.start);
+    }
+}
+
+impl fmt::Debug for Resident<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Resident({} bytes in pages {:?})", self.bytes.len(), self.pages)
+    }
+}

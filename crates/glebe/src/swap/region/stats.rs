@@ -1,0 +1,40 @@
+//! Statistics of a region, in the table of a store: what one of them lacks is zero.
+
+use super::inner::Inner;
+use crate::swap::file::SpillFile;
+use crate::swap::stats::Stats;
+use crate::swap::word::{look, State};
+use crate::sync::Ordering;
+use crate::sys::page_size;
+use crate::units::{Bytes, Pages};
+
+impl Inner {
+    /// See [`Region::stats`](super::Region::stats).
+    pub(super) fn stats(&self) -> Stats {
+        if self.alive().is_err() {
+            return Stats::default();
+        }
+        let file = self.copies.file.as_ref().map_or(Bytes::ZERO, SpillFile::held);
+        let (charged, budget) = (self.charged(), self.budget());
+        let mut stats = Stats {
+            charged: Pages::new(charged),
+            budget: Pages::new(budget),
+            over: Pages::new(charged.saturating_sub(budget)),
+            window: Pages::new(self.window.load(Ordering::Relaxed)),
+            pool: self.copies.pool.held().pages_up(page_size()),
+            file: file.pages_up(page_size()),
+            load: self.loads.snapshot(),
+            ..self.counts.sum()
+        };
+        for page in 0..self.pages() {
+            let word = look(self.slot_of(page).word());
+            let is = |yes: bool| Pages::new(u64::from(yes));
+            let is_there = matches!(word.state(), State::Resident | State::Window | State::Leaving);
+            stats.resident = stats.resident + is(is_there);
+            stats.pinned = stats.pinned + is(is_there && word.guards() > 0);
+            stats.kept = stats.kept + is(is_there && word.has_copy());
+            stats.stored = stats.stored + is(!is_there && word.state() != State::Hole);
+        }
+        stats
+    }
+}

@@ -1,0 +1,152 @@
+//! [`Pager`]: a descriptor by which pages of armed ranges are moved, or taken by write protection.
+//!
+//! Its calls on pages are for signal handlers: they allocate nothing, and their error is the
+//! number. Lengths are in bytes, whole pages. A page is moved whole or not at all, with what was
+//! written to it until then. Source: UFFDIO_MOVE(2const) (Linux 6.8), UFFDIO_WRITEPROTECT(2const)
+//! (5.7).
+//!
+//! # Safety
+//! The kernel checks the ranges; the structures are laid out as the kernel's. What is moved or
+//! protected is the caller's, as the functions ask.
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::{Uffd, FEATURE_SIGBUS, REGISTER_MODE_MISSING, TYPE};
+use crate::error::OsError;
+use crate::sys::fault::point;
+use crate::sys::sigbus::fill;
+use crate::units::Bytes;
+
+const REGISTER_MODE_WP: u64 = 1 << 1;
+const FEATURE_PAGEFAULT_WP: u64 = 1 << 0;
+const FEATURE_MOVE: u64 = 1 << 16;
+/// There was no page where one was to be moved from.
+pub(crate) const MISSING: i32 = libc::ENOENT;
+const MODE_WP: u64 = 1 << 0;
+/// A change of the mappings is under way in another thread: how often that is met in a row before
+/// EAGAIN is the answer.
+const TRIES: u32 = 1000;
+
+/// `struct uffdio_move`.
+#[repr(C)]
+struct Move {
+    to: u64,
+    from: u64,
+    len: u64,
+    mode: u64,
+    /// Written by the kernel: bytes moved, or the error number, negative.
+    done: i64,
+}
+
+/// `struct uffdio_writeprotect`.
+#[repr(C)]
+struct Protect {
+    start: u64,
+    len: u64,
+    mode: u64,
+}
+
+const _: () = assert!(size_of::<Move>() == 40 && size_of::<Protect>() == 24);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Pager {
+    uffd: Uffd,
+    moves: bool,
+}
+
+impl Pager {
+    /// A descriptor that moves pages, where the kernel can and `moves`; else one that protects
+    /// them.
+    pub(crate) fn open(moves: bool) -> Result<Self, OsError> {
+        let by_move = || Uffd::open_for(FEATURE_SIGBUS | FEATURE_MOVE, "UFFD_FEATURE_MOVE");
+        if let Some(uffd) = moves.then(by_move).and_then(Result::ok) {
+            return Ok(Self { uffd, moves: true });
+        }
+        let names = "UFFD_FEATURE_SIGBUS, UFFD_FEATURE_PAGEFAULT_FLAG_WP";
+        let uffd = Uffd::open_for(FEATURE_SIGBUS | FEATURE_PAGEFAULT_WP, names)?;
+        Ok(Self { uffd, moves: false })
+    }
+
+    /// Whether pages are moved; else they are protected.
+    pub(crate) fn moves(&self) -> bool {
+        self.moves
+    }
+
+    /// Arms a range: a touch of a missing or protected page is SIGBUS.
+    ///
+    /// # Safety
+    /// As [`Uffd::register`].
+    pub(crate) unsafe fn arm(&self, addr: usize, len: Bytes) -> Result<(), OsError> {
+        let writes = if self.moves { 0 } else { REGISTER_MODE_WP };
+        // SAFETY: passed on to the caller.
+        unsafe { self.uffd.register_for(addr, len, REGISTER_MODE_MISSING | writes) }.map(drop)
+    }
+
+    /// Moves pages to where there are none: how many bytes were, from the first on, and why no
+    /// more.
+    ///
+    /// # Safety
+    /// Both ranges are the caller's; nobody has a reference to what is moved.
+    pub(crate) unsafe fn shift(&self, to: usize, from: usize, len: usize) -> (usize, Option<i32>) {
+        let (mut at, mut tries) = (0, 0);
+        while at < len {
+            let (to, from) = ((to + at) as u64, (from + at) as u64);
+            let mut arg = Move { to, from, len: (len - at) as u64, mode: 0, done: 0 };
+            // SAFETY: the kernel reads and writes one `Move`; the ranges are the caller's.
+            let moved = unsafe { self.control(libc::_IOWR::<Move>(TYPE, 0x05), &mut arg) };
+            match (moved, usize::try_from(arg.done)) {
+                (Ok(()), _) => return (len, None),
+                // A run of which the first pages moved.
+                (Err(_), Ok(some @ 1..)) => (at, tries) = (at + some, 0),
+                (Err(libc::EAGAIN | libc::EINTR), _) if tries < TRIES => tries += 1,
+                (Err(errno), _) => return (at, Some(errno)),
+            }
+        }
+        (at, None)
+    }
+
+    /// Protects pages from being written, or ends that.
+    ///
+    /// # Safety
+    /// The range is the caller's, who is ready for the signals.
+    pub(crate) unsafe fn protect(&self, at: usize, len: usize, is_on: bool) -> Result<(), i32> {
+        let mode = if is_on { MODE_WP } else { 0 };
+        for _ in 0..TRIES {
+            let mut arg = Protect { start: at as u64, len: len as u64, mode };
+            // SAFETY: the kernel reads one `Protect`; the range is the caller's.
+            match unsafe { self.control(libc::_IOWR::<Protect>(TYPE, 0x06), &mut arg) } {
+                Err(libc::EAGAIN | libc::EINTR) => {}
+                done => return done,
+            }
+        }
+        Err(libc::EAGAIN)
+    }
+
+    /// Fills missing pages with a copy of `from`; what is there stays.
+    ///
+    /// # Safety
+    /// The range is the caller's, and armed by this descriptor.
+    pub(crate) unsafe fn fill(&self, to: usize, from: &[u8], page: usize) -> Result<(), i32> {
+        refusal("ioctl")?;
+        // SAFETY: `from` is a slice; the rest is passed on.
+        unsafe { fill::copy(self.uffd.descriptor(), to, from.as_ptr(), from.len(), page) }
+    }
+
+    /// One ioctl, which allocates nothing where it is refused.
+    ///
+    /// # Safety
+    /// As [`Uffd::control`].
+    unsafe fn control<T>(&self, request: libc::Ioctl, arg: &mut T) -> Result<(), i32> {
+        // SAFETY: passed on to the caller.
+        let done = unsafe { self.uffd.control(request, arg) };
+        done.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// What a test has the next call of that name answer.
+fn refusal(call: &'static str) -> Result<(), i32> {
+    let refused = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+    point(call).map_err(refused)
+}

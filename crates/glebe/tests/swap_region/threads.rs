@@ -1,0 +1,66 @@
+//! Threads that write and read the same pages, each its own words, while pages leave.
+
+use std::thread;
+
+use super::*;
+
+const THREADS: u64 = 4;
+
+/// Each thread counts in its own word of every page, and knows how far it is.
+fn count_beside(region: &Region, turns: u64) {
+    let pages = region.len().pages_down(page_size()).get();
+    let words = page() as u64 / 8;
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                region.arm_thread().unwrap();
+                let mut counts = vec![0_u64; pages as usize];
+                for turn in 0..turns {
+                    let at = mix(turn << 8 | thread) % pages;
+                    let word = at * words + thread * 9;
+                    assert_eq!(load(region, word), counts[at as usize], "page {at}, turn {turn}");
+                    counts[at as usize] += 1;
+                    store(region, word, counts[at as usize]);
+                }
+                for (at, count) in (0..pages).zip(counts) {
+                    assert_eq!(load(region, at * words + thread * 9), count, "page {at}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn no_write_is_lost_beside_evictions() {
+    for budget in [3, 40, 120] {
+        both(256, budget, |region| {
+            count_beside(region, 5_000);
+            let stats = region.stats();
+            assert!(stats.evicted > 2_000, "{stats}");
+            assert_eq!(stats.came_over_pages, 0, "{stats}");
+        });
+    }
+}
+
+#[test]
+fn no_write_is_lost_beside_changes_of_budget_guards_and_copies() {
+    both(256, 64, |region| {
+        thread::scope(|scope| {
+            let counters = scope.spawn(|| count_beside(region, 5_000));
+            let mut turn = 0;
+            while !counters.is_finished() {
+                turn += 1;
+                let budget = 8 + mix(turn) % 100;
+                region.set_budget(pages(budget)).unwrap();
+                let at = mix(turn << 1) % 250;
+                // Words that no counter has.
+                region.write_at(pages(at) + Bytes::new(8), &turn.to_ne_bytes()).unwrap();
+                let mut seen = [0; 8];
+                region.read_at(pages(at) + Bytes::new(8), &mut seen).unwrap();
+                assert_eq!(u64::from_ne_bytes(seen), turn);
+                let guard = region.resident(pages(at), pages(4)).unwrap();
+                assert_eq!(guard[8..16], turn.to_ne_bytes());
+            }
+        });
+    });
+}

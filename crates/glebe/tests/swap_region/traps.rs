@@ -1,0 +1,195 @@
+//! What surrounds a process: fork, system calls, devices, signals and their stacks, other advice.
+
+use std::{io, ptr, thread};
+
+use super::*;
+
+fn full(len: u64, budget: u64) -> Option<Region> {
+    let region = region_of(Store::options().pool_limit(Bytes::mib(64)), len, budget)?;
+    fill(&region, 1);
+    Some(region)
+}
+
+#[test]
+fn a_forked_child_has_no_region_and_the_parents_pages_still_leave() {
+    let Some(region) = full(64, 16) else { return };
+    let word = word_at(&region, 3);
+    let mut status = 0;
+    // SAFETY: the child makes calls that need no other thread, and dies of its touch.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let is_told = matches!(region.read_at(Bytes::ZERO, &mut [0]), Err(Error::Forked))
+            && matches!(region.resident(Bytes::ZERO, Bytes::ZERO), Err(Error::Forked))
+            && matches!(region.arm_thread(), Err(Error::Forked));
+        // SAFETY: as above.
+        unsafe {
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+            if is_told {
+                word.read_volatile();
+            }
+            libc::_exit(1);
+        }
+    }
+    // SAFETY: a child of this call's own.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!((libc::WIFSIGNALED(status), libc::WTERMSIG(status)), (true, libc::SIGSEGV));
+    check(&region, 1);
+    fill(&region, 2);
+    check(&region, 2);
+    assert_eq!(region.stats().stuck_pages, 0);
+}
+
+#[test]
+fn a_system_call_gets_what_is_resident_alone() {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+    let Some(region) = full(64, 16) else { return };
+    // The first page left long ago.
+    let (_reader, writer) = UnixStream::pair().unwrap();
+    // SAFETY: bytes of a region that lives.
+    let write = || unsafe { libc::write(writer.as_raw_fd(), region.as_ptr().cast(), page()) };
+    assert_eq!((write(), io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EFAULT)));
+    let guard = region.resident(Bytes::ZERO, pages(1)).unwrap();
+    assert_eq!(write(), page() as isize);
+    drop(guard);
+}
+
+#[test]
+fn what_the_program_discards_is_zeros_and_no_touch_waits_for_ever() {
+    both(64, 32, |region| {
+        fill(region, 1);
+        let discard = |first: u64, count: u64| {
+            let at = region.as_ptr().wrapping_add(pages(first).as_usize()).cast();
+            // SAFETY: pages of a region that lives; nobody has a reference to them.
+            let rc = unsafe { libc::madvise(at, pages(count).as_usize(), libc::MADV_DONTNEED) };
+            assert_eq!(rc, 0);
+        };
+        let (last, words) = (word_at(region, 63 * page() as u64 / 8 + 4), page() as u64 / 8);
+        // Just written, so at home.
+        store(region, 63 * words + 4, 9);
+        discard(63, 1);
+        // SAFETY: a word of a region that lives.
+        assert_eq!(unsafe { last.read_volatile() }, 0);
+        // Discarded, and gone past by the hand before it is touched.
+        store(region, 63 * words + 4, 9);
+        discard(63, 1);
+        (0..60 * words).for_each(|at| assert_eq!(load(region, at), word_of(at, 1)));
+        assert_eq!(load(region, 63 * words + 4), 0);
+        store(region, 63 * words + 4, 10);
+        (0..60 * words).for_each(|at| assert_eq!(load(region, at), word_of(at, 1)));
+        assert_eq!(load(region, 63 * words + 4), 10);
+    });
+}
+
+#[test]
+fn a_thread_that_would_die_of_a_touch_is_told() {
+    let Some(region) = full(64, 16) else { return };
+    let region = &region;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: a set and a mask of this thread's own.
+            unsafe {
+                let mut set = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                libc::sigaddset(&mut set, libc::SIGBUS);
+                libc::pthread_sigmask(libc::SIG_BLOCK, &set, ptr::null_mut());
+                assert!(matches!(region.arm_thread(), Err(Error::SignalBlocked)));
+                libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
+            }
+            region.arm_thread().unwrap();
+            // SAFETY: takes a number.
+            let least = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) as usize }.max(2048);
+            let mut small = vec![0_u8; least];
+            let mut before: libc::stack_t = alternate(ptr::null_mut(), 0, libc::SS_DISABLE);
+            let stack = alternate(small.as_mut_ptr(), small.len(), 0);
+            // SAFETY: the stack outlives its use, which ends below.
+            assert_eq!(unsafe { libc::sigaltstack(&stack, &mut before) }, 0);
+            let said = region.arm_thread();
+            assert!(matches!(said, Err(Error::SignalStack { .. })), "{said:?}");
+            let none = alternate(ptr::null_mut(), 0, libc::SS_DISABLE);
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::sigaltstack(&none, ptr::null_mut()) }, 0);
+            // On the thread's own stack.
+            region.arm_thread().unwrap();
+            check(region, 1);
+            // On as little as a thread may have.
+            let mut enough = vec![0_u8; least + 2048];
+            let stack = alternate(enough.as_mut_ptr(), enough.len(), 0);
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::sigaltstack(&stack, ptr::null_mut()) }, 0);
+            region.arm_thread().unwrap();
+            check(region, 1);
+            // SAFETY: that of the runtime, which frees it later.
+            assert_eq!(unsafe { libc::sigaltstack(&before, ptr::null_mut()) }, 0);
+        });
+    });
+}
+
+fn alternate(ss_sp: *mut u8, ss_size: usize, ss_flags: i32) -> libc::stack_t {
+    libc::stack_t { ss_sp: ss_sp.cast(), ss_flags, ss_size }
+}
+
+/// The flags of the mapping that holds an address, as the kernel shows them.
+fn flags_at(addr: usize) -> Option<String> {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let holds = |line: &str| {
+        let (start, rest) = line.split_once('-')?;
+        let end = rest.split(' ').next()?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        Some((number(start)?..number(end)?).contains(&addr))
+    };
+    let of_it = text.lines().skip_while(|line| holds(line) != Some(true));
+    of_it.skip(1).find_map(|line| line.strip_prefix("VmFlags:")).map(str::to_owned)
+}
+
+#[test]
+fn neither_huge_pages_nor_children_nor_core_dumps() {
+    let Some(region) = full(64, 16) else { return };
+    let flags = flags_at(region.as_ptr().addr()).expect("mapped");
+    let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
+    assert!(has("dc") && has("dd") && has("um"), "{flags}");
+    if std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+        assert!(has("nh"), "{flags}");
+    }
+}
+
+/// Has a device pin a page, as long as the descriptor is open.
+fn pinned_by_a_ring(at: *mut u8) -> Option<std::os::fd::OwnedFd> {
+    use std::os::fd::FromRawFd;
+    let iovec = libc::iovec { iov_base: at.cast(), iov_len: page() };
+    // SAFETY: the structures are this call's own, and as long as the kernel's.
+    unsafe {
+        let mut params = [0_u8; 120];
+        let ring = libc::syscall(libc::SYS_io_uring_setup, 4, params.as_mut_ptr());
+        if ring < 0 {
+            println!("skipped: io_uring: {}", io::Error::last_os_error());
+            return None;
+        }
+        let ring = std::os::fd::OwnedFd::from_raw_fd(ring as i32);
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&ring);
+        if libc::syscall(libc::SYS_io_uring_register, fd, 0, &raw const iovec, 1) != 0 {
+            println!("skipped: io_uring: {}", io::Error::last_os_error());
+            return None;
+        }
+        Some(ring)
+    }
+}
+
+#[test]
+fn a_page_that_a_device_has_pinned_stays() {
+    let Some(region) = full(64, 16) else { return };
+    if !region.moves_pages() {
+        return println!("skipped: no UFFDIO_MOVE");
+    }
+    let guard = region.resident(pages(5), pages(1)).unwrap();
+    let Some(ring) = pinned_by_a_ring(region.as_ptr().wrapping_add(5 * page())) else { return };
+    drop(guard);
+    (0..2).for_each(|_| check_from(&region, 6));
+    let stats = region.stats();
+    stats.check().unwrap();
+    assert!(stats.stuck_pages > 0, "{stats}");
+    let words = page() as u64 / 8;
+    (5 * words..6 * words).for_each(|at| assert_eq!(load(&region, at), word_of(at, 1)));
+    drop(ring);
+    (0..3).for_each(|_| check(&region, 1));
+}

@@ -1,0 +1,109 @@
+//! A touch of a page that cannot be had is SIGBUS to the handler that was there before, with the
+//! address and the reason. One test alone: the handler is the process's.
+#![allow(unsafe_code)] // Safety: a handler of atomics and one mmap(2) of a page of a region.
+
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+
+use glebe::swap::{Error, Store};
+use glebe::sys::page_size;
+use glebe::units::{Bytes, Pages};
+
+static ADDR: AtomicUsize = AtomicUsize::new(0);
+static REASON: AtomicI32 = AtomicI32::new(0);
+
+/// Notes what it is told, and maps a page of zeros in the place of that which cannot be had.
+unsafe extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel's `info`; the page is nobody's.
+    unsafe {
+        let addr = (*info).si_addr().addr();
+        ADDR.store(addr, Ordering::Relaxed);
+        REASON.store((*info).si_errno, Ordering::Relaxed);
+        let page = page_size().bytes().as_usize();
+        let at = ptr::with_exposed_provenance_mut(addr / page * page);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let mapped = libc::mmap(at, page, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        if mapped == libc::MAP_FAILED {
+            libc::abort();
+        }
+    }
+}
+
+/// The file of a region, which has no name: the longest of this process in that folder.
+fn file_in(dir: &std::path::Path) -> std::fs::File {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+    let paths = fds.map(|fd| fd.unwrap().path());
+    let is_in = |path: &std::path::PathBuf| {
+        std::fs::read_link(path)
+            .is_ok_and(|to| to.starts_with(dir) && path.metadata().unwrap().is_file())
+    };
+    let path = paths.filter(is_in).max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    std::fs::OpenOptions::new().write(true).open(path).unwrap()
+}
+
+#[test]
+fn a_damaged_page_is_an_error_of_calls_and_a_signal_of_touches() {
+    // SAFETY: a valid action, before any other thread of this test.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_sigbus as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()), 0);
+    }
+    let (page, dir) = (page_size().bytes(), std::env::temp_dir());
+    let made = Store::options()
+        .pool_limit(Bytes::new(256 << 10))
+        .file_in(&dir, Bytes::mib(64))
+        .build_region(Bytes::mib(16), Bytes::mib(1));
+    let region = match made {
+        Err(Error::Os(error)) if error.call() == "userfaultfd" => {
+            return println!("skipped: {error}")
+        }
+        made => made.unwrap(),
+    };
+    let mut noise = 1_u64;
+    for at in (0..region.len().get()).step_by(8) {
+        noise = noise.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        region.write_at(Bytes::new(at), &noise.to_ne_bytes()).unwrap();
+    }
+    assert!(region.stats().spilled > 1000);
+    let file = file_in(&dir);
+    // SAFETY: a descriptor of this test's own.
+    assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 0) }, 0);
+    let damaged: Vec<u64> = (0..16)
+        .filter(|at| {
+            let read = region.read_at(Pages::new(*at).bytes(page_size()), &mut [0; 8]);
+            assert!(matches!(read, Ok(()) | Err(Error::LostPage { .. })), "{read:?}");
+            read.is_err()
+        })
+        .collect();
+    let at = *damaged.first().expect("the first pages were in the file");
+    let offset = Pages::new(at).bytes(page_size());
+    let said = region.resident(offset, page);
+    assert!(
+        matches!(said, Err(Error::LostPage { offset: told, .. }) if told == offset),
+        "{said:?}"
+    );
+    let told = said.map(drop).unwrap_err().to_string();
+    assert!(told.contains(&format!("{:#x}", offset.get())), "{told}");
+    let word = region.as_ptr().wrapping_add(offset.as_usize() + 24).cast::<u64>();
+    // SAFETY: a word of a region that lives; the handler maps something there.
+    assert_eq!(unsafe { word.read_volatile() }, 0);
+    assert_eq!(ADDR.load(Ordering::Relaxed), word.addr());
+    assert_eq!(REASON.load(Ordering::Relaxed), libc::EBADMSG);
+    // One that no call has read yet: every page behind the damaged ones is as good as it was.
+    assert_eq!(region.stats().damaged, damaged.len() as u64);
+    region.stats().check().unwrap();
+    // At the end nothing is there: no page of zeros in the place of what was stored.
+    let last = region.as_ptr().addr() + region.len().as_usize() - page.as_usize();
+    let is_mapped = || {
+        // SAFETY: nothing is written; the kernel says whether something is mapped there.
+        unsafe {
+            libc::msync(ptr::without_provenance_mut(last), page.as_usize(), libc::MS_ASYNC) == 0
+        }
+    };
+    assert!(is_mapped());
+    drop(region);
+    assert!(!is_mapped());
+}
